@@ -1,7 +1,7 @@
 """Which operators this project can replay: the one place that walks the catalogue.
 
-Every module of a family, `catalog/{family}/`, holds exactly one `OP`; those whose name starts with
-`_` hold what several declarations of the family share.
+A module of a family, `catalog/{family}/`, declares operators: every `OpSpec` with a public
+name. Modules whose name starts with `_` have what several others of the family share.
 A declaration with twins stands for each of them.
 """
 
@@ -34,7 +34,7 @@ def all_ops() -> tuple[OpSpec, ...]:
 
 @cache
 def _by_kernel() -> Mapping[str, OpSpec]:
-    declared = (_declaration(name) for name in _modules())
+    declared = (each for name in _modules() for each in _declarations(name))
     ops = sorted((op for each in declared for op in _with_twins(each)), key=lambda op: op.kernel)
     return MappingProxyType({op.kernel: op for op in ops})
 
@@ -45,7 +45,8 @@ def _families() -> Mapping[str, str]:
     return {
         op.kernel: name.split(".")[-2]
         for name in _modules()
-        for op in _with_twins(_declaration(name))
+        for each in _declarations(name)
+        for op in _with_twins(each)
     }
 
 
@@ -65,8 +66,7 @@ def _names(package: ModuleType) -> list[str]:
     return [m.name for m in pkgutil.iter_modules(package.__path__, f"{package.__name__}.")]
 
 
-def _declaration(name: str) -> OpSpec:
-    op = getattr(import_module(name), "OP", None)
-    if not isinstance(op, OpSpec):
-        raise TypeError(f"{name}: one OP = OpSpec(...) is wanted")
-    return op
+def _declarations(name: str) -> list[OpSpec]:
+    """The operators that a module declares, in its order."""
+    values = vars(import_module(name)).items()
+    return [op for name, op in values if isinstance(op, OpSpec) and not name.startswith("_")]

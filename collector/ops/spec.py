@@ -1,5 +1,4 @@
-"""What a declaration of an operator says. One file in a family of `catalog/` holds one
-`OP = OpSpec(...)`.
+"""What a declaration of an operator says: an `OpSpec` in a module of a family of `catalog/`.
 
 A declaration is data and a few small functions that receive torch, never import it, so that a
 laptop without torch can list, plan and check operators.

@@ -7,38 +7,120 @@ the first layout that fits; queries and unpaged keys in equal parts; and of a pa
 a request, or as many keys as queries where those are more.
 """
 
+from collections.abc import Callable
+from dataclasses import replace
 from functools import lru_cache
 
 from collector.case import Case
+from collector.ops.catalog.attention._blocks import by_token
 from collector.ops.catalog.attention._fused import (
     KEY,
     KEY_LENGTHS,
     KEY_ROPE,
+    LATENT,
     MASK,
     QUERY,
     QUERY_LENGTHS,
     QUERY_ROPE,
+    RIGHT_DOWN_CAUSAL,
     TABLE,
     VALUE,
     FusedCall,
     Rule,
+    sparse_modes,
 )
-from collector.ops.catalog.attention._fused_lengths import passes_lengths, with_lengths
-from collector.ops.catalog.attention._fused_masks import sparse_modes
-from collector.ops.catalog.attention._layouts import (
+from collector.ops.catalog.attention._lengths import (
     LAYOUTS,
     MLA_LAYOUTS,
+    NoNumber,
+    Pages,
+    each,
     letters_in,
     letters_out,
+    named,
+    number,
+    numbers,
+    paged_keys,
     shape_of,
     sizes_by_letter,
 )
-from collector.ops.catalog.attention._lengths import NoNumber, Pages, named, number
-from collector.ops.catalog.attention._pages import by_token
-from collector.ops.catalog.attention._rules import Misfit
 from collector.ops.catalog.attention._sizes import named_output
-from collector.ops.slots import Shape, agrees, given, input_shape
-from collector.vocabulary import RUNTIME_PREFIX
+from collector.ops.catalog.attention._slots import Misfit, limit, rules_of
+from collector.ops.parts.shares import even
+from collector.ops.slots import Shape, agrees, given, input_shape, output_slot
+from collector.ops.spec import Constraint
+from collector.vocabulary import RUNTIME_PREFIX, dtype_of
+
+# Lengths of the requests of a row of fused attention: what columns name, else the likeliest.
+
+
+def passes_lengths(case: Case, slot: int, column: str, query: dict[str, int]) -> bool:
+    """Whether lengths are passed: TND wants them, else a slot or a column tells."""
+    return "T" in query or given(case, slot) is not None or bool(numbers(case, column))
+
+
+def with_lengths(
+    case: Case, call: FusedCall, query: dict[str, int], keys: dict[str, int]
+) -> FusedCall:
+    """The call with the lengths of its requests, and of pages which are used."""
+    queries = _queries(case, query)
+    held, pages = _keys(case, call.pages, queries, query, keys)
+    counts = {
+        QUERY_LENGTHS: (Rule.QUERY_LENGTHS, queries),
+        KEY_LENGTHS: (Rule.KEY_LENGTHS, held),
+    }
+    for slot, (rule, lengths) in counts.items():
+        if given(case, slot) and input_shape(case, slot) != (len(lengths),):
+            raise Misfit(rule)
+    if pages and not (pages.fit and pages.hold(held)):
+        raise Misfit(Rule.PAGES)
+    if call.sparse_mode == RIGHT_DOWN_CAUSAL and any(map(int.__gt__, queries, held)):
+        raise Misfit(Rule.CAUSAL)
+    return replace(call, batch=len(queries), queries=queries, keys=held, pages=pages)
+
+
+def _queries(case: Case, query: dict[str, int]) -> Shape:
+    told = numbers(case, "actual_seq_lengths_values")
+    if "T" in query:
+        batch = len(told) if told else _batch_of_slots(case)
+        lengths = each(told) if told else even(query["T"], batch) if batch else ()
+        fits = sum(lengths) == query["T"]
+    else:
+        lengths = told or (query["S"],) * query["B"]
+        fits = len(lengths) == query["B"] and max(lengths) <= query["S"]
+    table = input_shape(case, TABLE)
+    if not fits or min(lengths) < 1 or table[:1] not in ((), (len(lengths),)):
+        raise Misfit(Rule.QUERY_LENGTHS)
+    return lengths
+
+
+def _batch_of_slots(case: Case) -> int:
+    """How many requests the slots of lengths and the block table are for."""
+    for slot in (QUERY_LENGTHS, KEY_LENGTHS, TABLE):
+        if given(case, slot) and input_shape(case, slot):
+            return input_shape(case, slot)[0]
+    return 0
+
+
+def _keys(
+    case: Case, pool: Pages | None, queries: Shape, query: dict[str, int], keys: dict[str, int]
+) -> tuple[Shape, Pages | None]:
+    if pool:
+        unnamed = tuple(max(length, pool.block_size) for length in queries)
+        held, valid = paged_keys(case, queries, pool, unnamed)
+        fits, pages = True, replace(pool, valid=valid)
+    else:
+        told, pages = numbers(case, "actual_seq_lengths_kv_values"), None
+        if "T" in keys:
+            same = queries if keys["T"] == query["T"] else even(keys["T"], len(queries))
+            held = each(told) if told else same
+            fits = sum(held) == keys["T"]
+        else:
+            held = told or (keys["S"],) * keys["B"]
+            fits = max(held) <= keys["S"]
+    if not fits or len(held) != len(queries) or min(held) < 1:
+        raise Misfit(Rule.KEY_LENGTHS)
+    return held, pages
 
 
 @lru_cache(maxsize=256)
@@ -232,3 +314,142 @@ def _is_row(raw: str, case: Case) -> bool:
     width = max(len(shapes), len(row))
     padded = [side + [""] * (width - len(side)) for side in (shapes, row)]
     return padded[0] == padded[1]
+
+
+# What fused attention of inference accepts: rules of a reading, and limits of the function.
+#
+# Limits are those that torch_npu documents, but for heads of latent keys: serving runs fewer than
+# the 32 that are written there.
+NUMBERS = (QUERY, KEY, VALUE, QUERY_ROPE, KEY_ROPE)
+_REPLAYED = (*NUMBERS, MASK, QUERY_LENGTHS, KEY_LENGTHS, TABLE)
+_ROPE = 64
+_NZ_TOKENS = 128
+_ROW = 65535
+
+
+def _limit(text: str, holds: Callable[[FusedCall], bool]) -> Constraint:
+    return limit(read_call, text, holds)
+
+
+def _dtypes(text: str, positions: tuple[int, ...], spellings: tuple[str, ...]) -> Constraint:
+    def holds(case: Case) -> bool:
+        slots = [slot for i in positions if (slot := given(case, i))]
+        known = {slot.known_dtype.spelling for slot in slots if slot.known_dtype}
+        return known <= set(spellings)
+
+    return Constraint(text, holds)
+
+
+def _one_dtype(case: Case) -> bool:
+    slots = [given(case, i) for i in NUMBERS] + [output_slot(case, 0)]
+    return len({slot.known_dtype for slot in slots if slot}) == 1
+
+
+def _lse_is_float(case: Case) -> bool:
+    lse = output_slot(case, 1)
+    return lse is None or lse.shape is None or lse.known_dtype is dtype_of("FLOAT")
+
+
+def _block_size_fits(call: FusedCall) -> bool:
+    if not call.pages:
+        return True
+    size, several = call.pages.block_size, max(call.queries) > 1
+    if call.rope_size:
+        return size in (16, 128)
+    return size <= 512 and not size % (128 if several else 16)
+
+
+def _nz_fits(call: FusedCall) -> bool:
+    if not call.pages or not call.pages.is_nz:
+        return True
+    return call.is_latent and call.pages.block_size == _NZ_TOKENS
+
+
+def _cache_fits(call: FusedCall) -> bool:
+    if not call.pages or call.pages.is_flat:
+        return not call.pages or call.kv_heads * call.size <= _ROW
+    return bool(call.rope_size) or letters_in(call.layout) not in ("BSH", "BSND")
+
+
+def _rows_fit(call: FusedCall) -> bool:
+    """A token's heads lie in one row in BSH and BSND; one query a request has another kernel."""
+    if letters_in(call.layout) not in ("BSH", "BSND") or max(call.queries) == 1:
+        return True
+    return call.heads * call.size < _ROW
+
+
+def _latent_fits(call: FusedCall) -> bool:
+    if not call.is_latent:
+        return True
+    longest = max(call.queries)
+    return (
+        call.is_paged
+        and call.kv_heads == 1
+        and call.heads in (1, 2, 4, 8, 16, 32, 64, 128)
+        and longest <= 16
+        and ((call.sparse_mode == 0) == (longest == 1) or _is_causal_in_rows(call))
+    )
+
+
+def _is_causal_in_rows(call: FusedCall) -> bool:
+    """Of requests that lie behind each other the causal mask is taken for one query, too: so
+    vLLM-Ascend calls it where tokens are predicted (_forward_decode of attention/mla_v1.py)."""
+    return letters_in(call.layout) == "TND" and call.sparse_mode == 3
+
+
+def _heads_fit(call: FusedCall) -> bool:
+    shared = call.heads // call.kv_heads
+    return call.heads <= 256 and (shared <= 64 or bool(call.rope_size))
+
+
+FUSED_RULES = (
+    Constraint(
+        "quantisation, padding, shared prefixes, position shifts and sinks are not replayed: "
+        "those slots want no shape",
+        lambda case: all(
+            slot.shape is None or i in _REPLAYED for i, slot in enumerate(case.inputs or ())
+        ),
+    ),
+    _dtypes("DT_BF16 or FLOAT16 is wanted for queries", (QUERY,), ("DT_BF16", "FLOAT16")),
+    Constraint("one dtype is wanted for queries, keys, values and the output", _one_dtype),
+    _dtypes("INT8, UINT8 or BOOL is wanted for the mask", (MASK,), ("INT8", "UINT8", "BOOL")),
+    _dtypes("INT64 is wanted for lengths", (QUERY_LENGTHS, KEY_LENGTHS), ("INT64",)),
+    _dtypes("INT32 is wanted for the block table", (TABLE,), ("INT32",)),
+    Constraint("softmax_lse wants FLOAT", _lse_is_float),
+    *rules_of(read_call, Rule),
+    _limit(
+        "a head wants at most 512 numbers, a multiple of 16",
+        lambda call: call.size <= 512 and not call.size % 16 and not call.value_size % 16,
+    ),
+    _limit(
+        "at most 256 heads are wanted, and at most 64 that share one of keys",
+        _heads_fit,
+    ),
+    _limit(
+        "block_size wants a multiple of 16 up to 512, of 128 where a request has several "
+        "queries; with rope parts 16 or 128",
+        _block_size_fits,
+    ),
+    _limit(
+        f"pages (kv_heads,d/16,block_size,16) want latent keys and {_NZ_TOKENS} tokens",
+        _nz_fits,
+    ),
+    _limit(
+        "a page (block_size,kv_heads*d) wants at most 65535 numbers a token; queries in BSH "
+        "or BSND want such pages",
+        _cache_fits,
+    ),
+    _limit(
+        f"several queries in BSH or BSND want fewer than {_ROW} numbers a token",
+        _rows_fit,
+    ),
+    _limit(
+        f"rope parts want {_ROPE} numbers",
+        lambda call: call.rope_size in (0, _ROPE),
+    ),
+    _limit(
+        f"latent keys of {LATENT} numbers want pages, one head of keys, 1, 2, 4 .. 128 heads, and "
+        "at most 16 queries a request: one without a mask, several with the causal one, in TND any",
+        _latent_fits,
+    ),
+)

@@ -5,10 +5,10 @@ from functools import lru_cache
 from typing import Any
 
 from collector.case import Case
+from collector.ops.catalog.attention._blocks import held_keys, make_table
 from collector.ops.catalog.attention._lengths import NoNumber, number, untold_lengths
-from collector.ops.catalog.attention._pages import held_keys, make_table
-from collector.ops.catalog.attention._rules import limit, rules_of
 from collector.ops.catalog.attention._sizes import named_output
+from collector.ops.catalog.attention._slots import limit, rules_of
 from collector.ops.catalog.attention._sparse import (
     CAUSAL,
     Rule,

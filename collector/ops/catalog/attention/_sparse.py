@@ -11,17 +11,18 @@ from enum import StrEnum
 from typing import Any
 
 from collector.case import Case
-from collector.ops.catalog.attention._layouts import Request, requests_of
 from collector.ops.catalog.attention._lengths import (
     NoNumber,
     Pages,
+    Request,
     each,
     named,
     number,
     numbers,
     paged_keys,
+    requests_of,
 )
-from collector.ops.catalog.attention._rules import Misfit
+from collector.ops.catalog.attention._slots import Misfit
 from collector.ops.parts.shares import even, running
 from collector.ops.slots import Shape, input_shape
 from collector.vocabulary import RUNTIME_PREFIX

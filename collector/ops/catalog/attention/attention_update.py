@@ -75,7 +75,7 @@ def _outputs_fit(case: Case) -> bool:
     return agrees(case, 0, outputs[0].shape) and named_output(case, 1) in (None, sums[0].shape)
 
 
-OP = OpSpec(
+ATTENTION_UPDATE = OpSpec(
     kernel="AttentionUpdate",
     call="torch_npu.npu_attention_update",
     slots=("lse", "local_out"),

@@ -1,20 +1,33 @@
-"""The keys that matter most to each query: CANN's own kernel."""
+"""The keys that matter most to each query: kernels of CANN and vLLM-Ascend."""
 
+from typing import Any
+
+from collector.case import Case
 from collector.ops.catalog.attention._indexer import (
     CONSTRAINTS,
+    OF_SIZES,
     OPTIONAL_OUTPUTS,
+    QUANTISED,
+    QUERY,
     SLOTS,
+    WEIGHTS,
     build,
     columns,
     flops,
     launch,
+    lengths_and_table,
+    read,
     reference,
     traffic,
     untold,
 )
-from collector.ops.spec import NpuCall, OpSpec
+from collector.ops.catalog.attention._sparse import Rule, SparseCall
+from collector.ops.dtypes import inputs_are, one_dtype
+from collector.ops.slots import input_shape
+from collector.ops.spec import Call, Constraint, Need, NpuCall, OpSpec, TensorMaker
 
-OP = OpSpec(
+# The keys that matter most to each query: CANN's own kernel.
+LIGHTNING_INDEXER = OpSpec(
     kernel="LightningIndexer",
     call="torch_npu.npu_lightning_indexer",
     assumes=(
@@ -31,4 +44,147 @@ OP = OpSpec(
     runtime=columns,
     untold=untold,
     constraints=CONSTRAINTS,
+)
+
+
+# The keys that matter most to each query, both quantised: vLLM-Ascend's own kernel, by which it
+# serves with an indexer's cache in INT8 (`vllm_ascend/attention/sfa_v1.py` of 0.18).
+_KEY = 1
+_SCALES = (_QUERY_SCALE, _KEY_SCALE) = (3, 4)
+
+
+def _build(case: Case, make: TensorMaker) -> Call:
+    call: Any = read(case)
+    slots = case.inputs or ()
+    whole = (make.integers(input_shape(case, i), "INT8", -127, 128) for i in (QUERY, _KEY))
+    weights = make.normal(input_shape(case, WEIGHTS), slots[WEIGHTS].dtype)
+    scales = (make.uniform(input_shape(case, i), slots[i].dtype, 0.005, 0.015) for i in _SCALES)
+    return Call((*whole, weights, *scales, *lengths_and_table(call, make)), {"call": call})
+
+
+def _lightning_indexer_quant_reference(
+    torch: Any,
+    query: Any,
+    key: Any,
+    weights: Any,
+    query_scale: Any,
+    key_scale: Any,
+    query_ends: Any,
+    key_lengths: Any,
+    table: Any,
+    *,
+    call: SparseCall,
+) -> Any:
+    """Scales are positive, so that they may be multiplied in before what is negative is cut."""
+    wide_query = query.float() * query_scale.float().unsqueeze(-1)
+    wide_key = key.float() * key_scale.float().unsqueeze(-1)
+    lengths = (query_ends, key_lengths)
+    return reference(torch, wide_query, wide_key, weights, *lengths, table, None, call=call)[0]
+
+
+def _lightning_indexer_quant_launch(
+    api: Any,
+    query: Any,
+    key: Any,
+    weights: Any,
+    query_scale: Any,
+    key_scale: Any,
+    query_ends: Any,
+    key_lengths: Any,
+    table: Any,
+    *,
+    call: SparseCall,
+) -> Any:
+    return api(
+        *(query, key, weights, query_scale, key_scale),
+        actual_seq_lengths_query=query_ends,
+        actual_seq_lengths_key=key_lengths,
+        block_table=table,
+        query_quant_mode=0,
+        key_quant_mode=0,
+        layout_query="TND",
+        layout_key="PA_BSND",
+        sparse_count=call.topk,
+        sparse_mode=call.sparse_mode,
+    )
+
+
+def _traffic(case: Case) -> int:
+    """Queries, weights, scales, every key that a request holds with its scale, and the indices."""
+    call = read(case)
+    if isinstance(call, Rule):
+        return 0
+    slots = case.inputs or ()
+    own = sum(slots[i].size_bytes for i in (QUERY, WEIGHTS, _QUERY_SCALE))
+    return own + sum(call.keys) * (call.size + 2) + call.tokens * call.topk * 4
+
+
+def _scales_fit(case: Case) -> bool:
+    query, key = input_shape(case, QUERY), input_shape(case, _KEY)
+    wanted = (query[:2], query[:2], key[:3])
+    return tuple(input_shape(case, i) for i in (WEIGHTS, *_SCALES)) == wanted
+
+
+LIGHTNING_INDEXER_QUANT = OpSpec(
+    kernel=QUANTISED,
+    call="torch.ops._C_ascend.npu_lightning_indexer_quant",
+    assumes=(
+        "queries, and keys that lie in no pages, in equal parts; of pages those that Runtime "
+        "columns name, all over the pool; scores at random"
+    ),
+    slots=(*SLOTS[:3], "query_dequant_scale", "key_dequant_scale", *SLOTS[3:]),
+    reference=_lightning_indexer_quant_reference,
+    build=_build,
+    flops=flops,
+    traffic=_traffic,
+    npu=NpuCall(
+        run=_lightning_indexer_quant_launch, needs=frozenset({Need.CUSTOM_OPP, Need.VLLM_ASCEND})
+    ),
+    runtime=columns,
+    untold=untold,
+    constraints=(
+        inputs_are(("INT8",), (QUERY, _KEY)),
+        inputs_are(("FLOAT16",), (WEIGHTS, *_SCALES)),
+        Constraint(
+            "weights and scales of queries (T,N) are wanted, and scales of keys "
+            "(blocks,block_size,1)",
+            _scales_fit,
+        ),
+        inputs_are(("INT32",), (5, 6, 7)),
+        *OF_SIZES,
+    ),
+)
+
+
+# The keys that matter most to each query: vLLM-Ascend's own kernel, by which 0.18 serves on A2 and
+# A3 (`vllm_ascend/attention/sfa_v1.py`). 0.23 gives it the name of CANN's, in its own library.
+
+
+def _lightning_indexer_vllm_reference(torch: Any, *args: Any, **kwargs: Any) -> Any:
+    """The indices: there are no values."""
+    return reference(torch, *args, **kwargs)[0]
+
+
+def _lightning_indexer_vllm_launch(api: Any, *args: Any, **kwargs: Any) -> Any:
+    return launch(api, *args, **kwargs)[0]
+
+
+LIGHTNING_INDEXER_VLLM = OpSpec(
+    kernel="LightningIndexerVllm",
+    call="torch.ops._C_ascend.npu_lightning_indexer",
+    assumes=(
+        "queries, and keys that lie in no pages, in equal parts; of pages those that Runtime "
+        "columns name, all over the pool; scores at random"
+    ),
+    slots=SLOTS,
+    reference=_lightning_indexer_vllm_reference,
+    build=build,
+    flops=flops,
+    traffic=traffic,
+    npu=NpuCall(
+        run=_lightning_indexer_vllm_launch, needs=frozenset({Need.CUSTOM_OPP, Need.VLLM_ASCEND})
+    ),
+    runtime=columns,
+    untold=untold,
+    constraints=(*CONSTRAINTS, one_dtype((QUERY, WEIGHTS), ())),
 )

@@ -199,7 +199,7 @@ def _outputs_fit(case: Case) -> bool:
     return agrees(case, 0, query) and named_output(case, 1) in (None, sums)
 
 
-OP = OpSpec(
+RINGMLAPREFILL_BF16_KERNEL = OpSpec(
     kernel="RINGMLAPrefillBF16Kernel",
     call="torch_npu.atb.npu_ring_mla",
     assumes="queries and keys in equal parts where no Runtime column names lengths",

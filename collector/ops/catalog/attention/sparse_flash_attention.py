@@ -5,10 +5,10 @@ from functools import lru_cache
 from typing import Any
 
 from collector.case import Case
+from collector.ops.catalog.attention._blocks import make_table
 from collector.ops.catalog.attention._lengths import untold_lengths
-from collector.ops.catalog.attention._pages import make_table
-from collector.ops.catalog.attention._rules import limit, rules_of
 from collector.ops.catalog.attention._sizes import named_output
+from collector.ops.catalog.attention._slots import limit, rules_of
 from collector.ops.catalog.attention._sparse import (
     Rule,
     Slots,
@@ -191,7 +191,7 @@ def _output_fits(case: Case) -> bool:
     return agrees(case, 0, input_shape(case, _QUERY)) and statistics == {None}
 
 
-OP = OpSpec(
+SPARSE_FLASH_ATTENTION = OpSpec(
     kernel="SparseFlashAttention",
     call="torch_npu.npu_sparse_flash_attention",
     assumes=(

@@ -110,7 +110,7 @@ def _fits(case: Case) -> bool:
     )
 
 
-OP = OpSpec(
+KV_RMS_NORM_ROPE_CACHE = OpSpec(
     kernel="KvRmsNormRopeCache",
     call="torch_npu.npu_kv_rmsnorm_rope_cache",
     assumes="places all over the cache, each once",

@@ -242,7 +242,7 @@ def _fits(case: Case) -> bool:
     )
 
 
-OP = OpSpec(
+MLA_PREPROCESS_0_MIX_AIC = OpSpec(
     kernel="mla_preprocess_0_mix_aic",
     call="torch.ops._C_ascend.mla_preprocess",
     assumes="places all over the cache, each once",

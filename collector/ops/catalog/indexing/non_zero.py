@@ -33,7 +33,7 @@ def _fits(case: Case) -> bool:
     return out[:1] <= (elements(x),) and (out[1:] == (len(x),) or (len(x) == len(out) == 1))
 
 
-OP = OpSpec(
+NON_ZERO = OpSpec(
     kernel="NonZero",
     call="torch.nonzero",
     assumes="as many elements as came out, all over the tensor",

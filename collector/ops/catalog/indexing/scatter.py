@@ -1,14 +1,236 @@
-"""A part of each batch of a cache replaced, in place, from a position of its own: keys and values
-of a decode step in a graph."""
+"""Elements, rows and blocks written or added by index."""
 
 from typing import Any
 
 from collector.case import Case
-from collector.ops.catalog.indexing._lookup import INTEGERS
+from collector.ops.catalog.indexing._lookup import (
+    INTEGERS,
+    dense_enough,
+    indices_of,
+    integer_indices,
+    kept_dims,
+    looked_up,
+)
 from collector.ops.dtypes import inputs_are, one_dtype
-from collector.ops.parts.moving import no_flops, placed_bytes
-from collector.ops.slots import agrees, input_shape
+from collector.ops.parts.moving import no_flops, place, placed_bytes
+from collector.ops.parts.positions import distinct, distinct_along, distinct_coordinates
+from collector.ops.slots import Shape, agrees, elements, input_shape, output_shape
 from collector.ops.spec import Call, Constraint, GraphCall, NpuCall, OpSpec, TensorMaker
+
+# Gradient of an embedding's table: the gradient of each looked-up row, added where it belongs.
+#
+# On an NPU the rows' numbers are sorted, and the table cleared, by kernels beside this one.
+
+
+def _gradient_and_rows(case: Case, make: TensorMaker) -> tuple[Any, Any]:
+    """The gradient of each lookup, and the numbers of the rows that were looked up."""
+    grad, rows, _ = case.inputs or ()
+    table_rows = (output_shape(case) or (1,))[0]
+    return make.normal(grad.shape or (), grad.dtype), make.integers(
+        (rows.numel,), rows.dtype, 0, table_rows
+    )
+
+
+def _embedding_dense_grad_v2_build(case: Case, make: TensorMaker) -> Call:
+    """The numbers sorted, as the kernel wants them, and from which row of `grad` each came."""
+    grad, rows = _gradient_and_rows(case, make)
+    ordered = rows.long().sort()  # index_fill_ takes no other integers
+    return Call(
+        (
+            grad.view(rows.numel(), -1),
+            ordered.values,
+            ordered.indices,
+            place((case.outputs or ())[0], make).zero_(),
+        )
+    )
+
+
+def _embedding_dense_grad_v2_build_npu(case: Case, make: TensorMaker) -> Call:
+    """No row is left out as padding, none scaled by how often it was looked up."""
+    grad, rows = _gradient_and_rows(case, make)
+    table_rows = (output_shape(case) or (1,))[0]
+    return Call((grad, rows.view(grad.shape[:-1]), table_rows, -1, False))
+
+
+def _embedding_dense_grad_v2_reference(
+    torch: Any, grad: Any, rows: Any, origins: Any, table: Any
+) -> Any:
+    # Only the rows named are cleared: the kernel too leaves the rest of the table alone.
+    return table.index_fill_(0, rows, 0).index_add_(0, rows, grad[origins])
+
+
+def _embedding_dense_grad_v2_fits(case: Case) -> bool:
+    grad, rows, table = input_shape(case, 0), input_shape(case, 1), output_shape(case)
+    count = elements(rows)
+    return (
+        table is not None
+        and len(table) == 2
+        and table[0] > 0 < count
+        and input_shape(case, 2) == rows
+        and grad[-1:] == table[1:]
+        and elements(grad[:-1]) == count
+    )
+
+
+def _embedding_dense_grad_v2_traffic(case: Case) -> int:
+    """All inputs once, and a row written for each of `grad`'s."""
+    slots = case.inputs or ()
+    return sum(slot.size_bytes for slot in slots) + slots[0].size_bytes
+
+
+EMBEDDING_DENSE_GRAD_V2 = OpSpec(
+    kernel="EmbeddingDenseGradV2",
+    call="torch.ops.aten.embedding_dense_backward",
+    assumes="rows all over the table, each as likely, so that some come often",
+    slots=("grad", "sorted_rows", "origins"),
+    reference=_embedding_dense_grad_v2_reference,
+    build=_embedding_dense_grad_v2_build,
+    flops=lambda case: elements(input_shape(case, 0)),
+    traffic=_embedding_dense_grad_v2_traffic,
+    constraints=(
+        Constraint(
+            "a row number and an origin are wanted for each row of the gradient",
+            _embedding_dense_grad_v2_fits,
+        ),
+        inputs_are(INTEGERS, (1, 2)),
+        one_dtype((0,)),
+    ),
+    npu=NpuCall(build=_embedding_dense_grad_v2_build_npu),
+)
+
+
+# Rows of a tensor set to one value, in place. A profile tells neither the dimension nor the
+# value: the first, and 0.
+
+
+def _call(case: Case, make: TensorMaker, index_dtype: str) -> Call:
+    x, index = (case.inputs or ())[:2]
+    rows = distinct(make, index.numel, input_shape(case, 0)[0], index_dtype)
+    return Call((make.normal(x.shape or (), x.dtype), 0, rows, 0))
+
+
+def _index_fill_build(case: Case, make: TensorMaker) -> Call:
+    return _call(case, make, "INT64")  # a cpu takes no other
+
+
+def _index_fill_build_npu(case: Case, make: TensorMaker) -> Call:
+    return _call(case, make, (case.inputs or ())[1].dtype)
+
+
+def _index_fill_reference(torch: Any, x: Any, dim: int, index: Any, value: float) -> Any:
+    return x.index_fill_(dim, index, value)
+
+
+def _index_fill_traffic(case: Case) -> int:
+    """The index and the value are read, the rows written."""
+    x, *others = case.inputs or ()
+    rows = (case.inputs or ())[1].numel * elements(input_shape(case, 0)[1:])
+    written = x.known_dtype.bytes_of(rows) if x.known_dtype else 0
+    return sum(slot.size_bytes for slot in others) + written
+
+
+def _index_fill_fits(case: Case) -> bool:
+    x = input_shape(case, 0)
+    return bool(x) and x[0] > 0 and len(input_shape(case, 1)) == 1 and agrees(case, 0, x)
+
+
+INDEX_FILL = OpSpec(
+    kernel="IndexFill",
+    call="torch.Tensor.index_fill_",
+    assumes="the first dimension; rows all over it, each once",
+    slots=("x", "index", "value"),
+    reference=_index_fill_reference,
+    build=_index_fill_build,
+    flops=no_flops,
+    traffic=_index_fill_traffic,
+    moves_data=True,
+    constraints=(
+        Constraint(
+            "rows are wanted, a list of their numbers, and an output like the input",
+            _index_fill_fits,
+        ),
+        inputs_are(INTEGERS, (1,)),
+        inputs_are(("FLOAT", "FLOAT16", "DT_BF16", "INT32", "INT64", "BOOL"), (0,)),
+        one_dtype((0,)),
+    ),
+    npu=NpuCall(build=_index_fill_build_npu),
+)
+
+
+# Parts of a tensor replaced where indices tell, in place: `x[i, j] = value`.
+#
+# A profile does not tell whether they are added instead: here they are not. No index repeats where
+# there are enough places: a cache has one slot for each token.
+
+_VALUE, _FLAGS, _INDICES = 1, 2, 4
+_TAIL = 1024
+_ATOMIC = ("FLOAT", "FLOAT16", "DT_BF16", "INT32", "INT8", "BOOL")
+_OTHERS = ("INT64", "UINT8")
+_FEW, _SHORT = 100, 128
+
+
+def _index_put_v2_build(case: Case, make: TensorMaker) -> Call:
+    x, value, _, _, index, *_ = case.inputs or ()
+    kept, count = kept_dims(case, _FLAGS, _INDICES), len(indices_of(case, _INDICES))
+    sizes = input_shape(case, 0)[kept : kept + count]
+    indices = distinct_coordinates(make, index.shape or (), sizes, index.dtype)
+    return Call(
+        (
+            make.normal(x.shape or (), x.dtype),
+            [None] * kept + indices,
+            make.normal(value.shape or (), value.dtype),
+        )
+    )
+
+
+def _index_put_v2_reference(torch: Any, x: Any, indices: Any, value: Any) -> Any:
+    return torch.ops.aten.index_put_(x, indices, value)
+
+
+def _index_put_v2_fits(case: Case) -> bool:
+    named = looked_up(case, _FLAGS, _INDICES)
+    return named == input_shape(case, _VALUE) and agrees(case, 0, input_shape(case, 0))
+
+
+def _is_on_vector_cores(case: Case) -> bool:
+    """What A2 and A3 cannot add atomically goes to their AI CPU unless it is small."""
+    dtype, index = (case.inputs or ())[0].known_dtype, (case.inputs or ())[_INDICES]
+    end = kept_dims(case, _FLAGS, _INDICES) + len(indices_of(case, _INDICES))
+    tail = elements(input_shape(case, 0)[end:])
+    is_small = index.numel <= _FEW and tail <= _SHORT
+    return is_small or (dtype is not None and dtype.spelling in _ATOMIC)
+
+
+INDEX_PUT_V2 = OpSpec(
+    kernel="IndexPutV2",
+    call="torch.ops.aten.index_put_",
+    assumes="all over the tensor, each place once where there are enough",
+    slots=("x", "value", "indexed_sizes", "indexed_strides", "indices"),
+    variadic=True,
+    reference=_index_put_v2_reference,
+    build=_index_put_v2_build,
+    flops=no_flops,
+    traffic=lambda case: placed_bytes(case, _VALUE),
+    moves_data=True,
+    constraints=(
+        integer_indices(_INDICES),
+        Constraint(
+            "a value is wanted with what the indices name, and an output like the input",
+            _index_put_v2_fits,
+        ),
+        dense_enough(_FLAGS, _INDICES, _TAIL),
+        inputs_are((*_ATOMIC, *_OTHERS), (0,)),
+        Constraint(
+            f"{' or '.join(_OTHERS)} wants {_FEW} indices at most, and {_SHORT} elements behind",
+            _is_on_vector_cores,
+        ),
+        one_dtype((0, _VALUE)),
+    ),
+)
+
+
+# A part of each batch of a cache replaced, in place, from a position of its own: keys and values
+# of a decode step in a graph.
 
 
 def _axis(case: Case) -> int | None:
@@ -22,7 +244,7 @@ def _axis(case: Case) -> int | None:
     return shorter[0] if fits else None
 
 
-def _build(case: Case, make: TensorMaker) -> Call:
+def _scatter_build(case: Case, make: TensorMaker) -> Call:
     """Each batch at a place of its own, all over the cache."""
     cache, indices, updates = case.inputs or ()
     axis = _axis(case) or 0
@@ -37,7 +259,7 @@ def _build(case: Case, make: TensorMaker) -> Call:
     )
 
 
-def _reference(torch: Any, cache: Any, indices: Any, updates: Any, axis: int) -> Any:
+def _scatter_reference(torch: Any, cache: Any, indices: Any, updates: Any, axis: int) -> Any:
     steps = torch.arange(updates.shape[axis], device=updates.device)
     along = [1] * updates.dim()
     starts = indices.long().view(-1, *along[1:])
@@ -45,13 +267,13 @@ def _reference(torch: Any, cache: Any, indices: Any, updates: Any, axis: int) ->
     return cache.scatter_(axis, (starts + steps.view(along)).expand(updates.shape), updates)
 
 
-OP = OpSpec(
+SCATTER = OpSpec(
     kernel="Scatter",
     call="torch_npu.scatter_update_",
     assumes="any place of the cache for each batch",
     slots=("x", "indices", "updates"),
-    reference=_reference,
-    build=_build,
+    reference=_scatter_reference,
+    build=_scatter_build,
     flops=no_flops,
     traffic=lambda case: placed_bytes(case, 2),
     moves_data=True,
@@ -69,4 +291,127 @@ OP = OpSpec(
         one_dtype((0, 2)),
     ),
     npu=NpuCall(graph=GraphCall(takes=lambda case: True)),
+)
+
+
+# Single elements replaced where an index tells, in place, along the last dimension.
+#
+# CANN's kernel scatters along the last dimension alone: for another aclnn transposes first, and the
+# row shows what was transposed (aclnn_scatter.cpp of ops-nn). A profile does not tell whether
+# elements are added instead; here they are not.
+
+
+def _scatter_elements_v2_build(case: Case, make: TensorMaker) -> Call:
+    x, index, updates = case.inputs or ()
+    *_, size = input_shape(case, 0)
+    shape = index.shape or ()
+    last = len(shape) - 1
+    return Call(
+        (
+            make.normal(x.shape or (), x.dtype),
+            last,
+            distinct_along(make, shape, last, size, index.dtype),
+            make.normal(updates.shape or (), updates.dtype),
+        )
+    )
+
+
+def _scatter_elements_v2_reference(torch: Any, x: Any, axis: int, index: Any, updates: Any) -> Any:
+    return x.scatter_(axis, index, updates)
+
+
+def _scatter_elements_v2_fits(case: Case) -> bool:
+    """Between the first and the last dimension an index is as long as the tensor (else CANN's AI
+    CPU does it), and in the first no longer."""
+    x, index = input_shape(case, 0), input_shape(case, 1)
+    if not x or len(index) != len(x) or not x[-1]:
+        return False
+    is_in_x = index[1:-1] == x[1:-1] and (len(x) == 1 or index[0] <= x[0])
+    return is_in_x and input_shape(case, 2) == index and agrees(case, 0, x)
+
+
+SCATTER_ELEMENTS_V2 = OpSpec(
+    kernel="ScatterElementsV2",
+    call="torch.Tensor.scatter_",
+    assumes="the last dimension; all over it, each element once where there are enough",
+    slots=("x", "index", "updates"),
+    reference=_scatter_elements_v2_reference,
+    build=_scatter_elements_v2_build,
+    flops=no_flops,
+    traffic=lambda case: placed_bytes(case, 2),
+    moves_data=True,
+    constraints=(
+        Constraint(
+            "an index is wanted that fits the input, updates like it, and an output like the input",
+            _scatter_elements_v2_fits,
+        ),
+        inputs_are(INTEGERS, (1,)),
+        inputs_are(("FLOAT", "FLOAT16", "DT_BF16", "INT32", "INT8", "UINT8"), (0,)),
+        one_dtype((0, 2)),
+    ),
+)
+
+
+# Parts of a tensor replaced where rows of coordinates tell, in place: tokens written to a cache.
+#
+# No part is named twice where there are enough: a cache has one slot for each token. The call that
+# ends with `_` works in place; the one without copies the tensor first.
+
+
+def _scatter_nd_update_build(case: Case, make: TensorMaker) -> Call:
+    """torch takes a tensor of coordinates for each dimension."""
+    x, indices, updates = case.inputs or ()
+    *rows, count = input_shape(case, 1)
+    sizes = input_shape(case, 0)[:count]
+    return Call(
+        (
+            make.normal(x.shape or (), x.dtype),
+            tuple(distinct_coordinates(make, tuple(rows), sizes, indices.dtype)),
+            make.normal(updates.shape or (), updates.dtype),
+        )
+    )
+
+
+def _scatter_nd_update_build_npu(case: Case, make: TensorMaker) -> Call:
+    x, columns, updates = _scatter_nd_update_build(case, make).args
+    return Call((x, make.torch.stack(columns, -1), updates))
+
+
+def _scatter_nd_update_reference(torch: Any, x: Any, columns: Any, updates: Any) -> Any:
+    return x.index_put_(columns, updates)
+
+
+def _named(case: Case) -> Shape | None:
+    """The shape of what the indices name; None where they do not fit."""
+    x, (*rows, count) = input_shape(case, 0), input_shape(case, 1) or (0,)
+    if not rows or not 0 < count <= len(x) or not all(x[:count]):
+        return None
+    return (*rows, *x[count:])
+
+
+SCATTER_ND_UPDATE = OpSpec(
+    kernel="ScatterNdUpdate",
+    call="torch_npu.npu_scatter_nd_update_",
+    assumes="all over the tensor, each place once where there are enough",
+    slots=("x", "indices", "updates"),
+    reference=_scatter_nd_update_reference,
+    build=_scatter_nd_update_build,
+    flops=no_flops,
+    traffic=lambda case: placed_bytes(case, 2),
+    moves_data=True,
+    constraints=(
+        Constraint(
+            "rows of coordinates are wanted, an update for each, and an output like the input",
+            lambda case: (
+                _named(case) == input_shape(case, 2) and agrees(case, 0, input_shape(case, 0))
+            ),
+        ),
+        inputs_are(INTEGERS, (1,)),
+        inputs_are(
+            ("FLOAT", "FLOAT16", "DT_BF16", "INT8", "INT16", "INT32", "INT64", "BOOL"), (0,)
+        ),
+        one_dtype((0, 2)),
+    ),
+    npu=NpuCall(build=_scatter_nd_update_build_npu),
+    twins=("ScatterNdUpdateAiCore",),
 )

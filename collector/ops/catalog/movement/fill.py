@@ -1,16 +1,53 @@
-"""One value in every element of a tensor, whose dimensions and value the slots name. A profile
-does not tell the value: 1 here."""
+"""Tensors filled with one value, or with numbers in equal steps."""
+
+from collections.abc import Callable
+from typing import Any
 
 from collector.case import Case
-from collector.ops.dtypes import inputs_are
+from collector.ops.dtypes import inputs_are, not_bool, one_dtype, spelling
 from collector.ops.parts.moving import no_flops, place
-from collector.ops.slots import input_shape, output_shape, output_slot
-from collector.ops.spec import Call, Constraint, OpSpec, TensorMaker
+from collector.ops.slots import agrees, elements, input_shape, output_shape, output_slot
+from collector.ops.spec import Call, Constraint, GraphCall, NpuCall, OpSpec, TensorMaker
+
+# Operators that set every element of a tensor to one value: they write, and read nothing.
+
+
+def fill(
+    kernel: str, call: str, reference: Callable[..., Any], npu: NpuCall | None = None
+) -> OpSpec:
+    """`reference` sets the tensor it is given, which has the shape and dtype of the input."""
+    return OpSpec(
+        kernel=kernel,
+        call=call,
+        slots=("x",),
+        reference=reference,
+        build=_like_build,
+        flops=no_flops,
+        traffic=lambda case: (case.inputs or ())[0].size_bytes,
+        moves_data=True,
+        constraints=(
+            one_dtype((0,)),
+            Constraint(
+                "the output wants the input's shape",
+                lambda case: agrees(case, 0, input_shape(case, 0)),
+            ),
+        ),
+        npu=npu or NpuCall(),
+    )
+
+
+def _like_build(case: Case, make: TensorMaker) -> Call:
+    (like,) = case.inputs or ()
+    return Call((place(like, make),))
+
+
+# One value in every element of a tensor, whose dimensions and value the slots name. A profile
+# does not tell the value: 1 here.
 
 _DIMS, _VALUE = 0, 1
 
 
-def _build(case: Case, make: TensorMaker) -> Call:
+def _fill_build(case: Case, make: TensorMaker) -> Call:
     return Call((place((case.outputs or ())[0], make), 1))
 
 
@@ -31,12 +68,12 @@ def _has_the_value_s_dtype(case: Case) -> bool:
     return output is not None and output.known_dtype == (case.inputs or ())[_VALUE].known_dtype
 
 
-OP = OpSpec(
+FILL = OpSpec(
     kernel="Fill",
     call="torch.Tensor.fill_",
     slots=("dims", "value"),
     reference=lambda torch, x, value: x.fill_(value),
-    build=_build,
+    build=_fill_build,
     flops=no_flops,
     traffic=_written,
     moves_data=True,
@@ -46,4 +83,82 @@ OP = OpSpec(
         Constraint("value wants one number", lambda c: input_shape(c, _VALUE) in ((), (1,))),
         Constraint("the output wants the dtype of value", _has_the_value_s_dtype),
     ),
+)
+
+
+# Ones in the shape of a tensor. `torch.ones_like` itself launches a Fill since torch_npu fills
+# with a number there; ones written into memory that exists are an OnesLike.
+
+
+def _npu_build(case: Case, make: TensorMaker) -> Call:
+    (like,) = case.inputs or ()
+    return Call((like.shape or (),), {"out": place(like, make)})
+
+
+ONES_LIKE = fill("OnesLike", "torch.ones", lambda torch, x: x.fill_(1), NpuCall(build=_npu_build))
+
+
+# Zeros in the shape of a tensor: what `zero_` launches on a buffer of gradients.
+ZEROS_LIKE = fill("ZerosLike", "torch.Tensor.zero_", lambda torch, x: x.zero_())
+
+
+# Numbers in equal steps. A profile does not tell the bounds: 0, 1, 2 ... as many as come out.
+
+
+def _range_build(case: Case, make: TensorMaker) -> Call:
+    return Call((elements(output_shape(case)), place((case.outputs or ())[0], make)))
+
+
+def _reference(torch: Any, count: int, out: Any) -> Any:
+    return torch.arange(count, out=out)
+
+
+def _run(arange: Any, count: int, out: Any) -> Any:
+    return arange(count, out=out)
+
+
+def _counts_in_its_dtype(case: Case) -> bool:
+    if _is_of_graph(case):
+        return True
+    output = output_slot(case)
+    wanted = "INT64" if spelling(output) == "INT64" else "DOUBLE"
+    return all(spelling(slot) == wanted for slot in case.inputs or ())
+
+
+def _is_of_graph(case: Case) -> bool:
+    """torchair's converter of torch.arange gives the op its start and step as INT32 and its end
+    as FLOAT."""
+    dtypes = [spelling(slot) for slot in case.inputs or ()]
+    return dtypes == ["INT32", "FLOAT", "INT32"] and spelling(output_slot(case)) == "FLOAT"
+
+
+def _in_graph(arange: Any, count: int, device: Any) -> Any:
+    return arange(float(count), device=device)
+
+
+def _build_for_graph(case: Case, make: TensorMaker) -> Call:
+    return Call((elements(output_shape(case)), make.empty((), "FLOAT").device))
+
+
+RANGE = OpSpec(
+    kernel="Range",
+    call="torch.arange",
+    slots=("start", "limit", "delta"),
+    reference=_reference,
+    build=_range_build,
+    flops=lambda case: 2 * elements(output_shape(case)),  # start + i * delta
+    constraints=(
+        not_bool((), (0,)),
+        Constraint(
+            "an output of one dimension is wanted",
+            lambda case: len(output_shape(case) or ()) == 1,
+        ),
+        # aclnnArange hands the kernel nothing else.
+        Constraint(
+            "inputs of DOUBLE are wanted, of INT64 for INT64; of a graph INT32, FLOAT and INT32 "
+            "for FLOAT",
+            _counts_in_its_dtype,
+        ),
+    ),
+    npu=NpuCall(run=_run, graph=GraphCall(_is_of_graph, _in_graph, _build_for_graph)),
 )

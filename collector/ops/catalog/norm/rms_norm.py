@@ -1,20 +1,30 @@
-"""RMS normalisation in float32: x / rms(x) * gamma, and 1 / rms(x) for the way back."""
+"""RMS normalisation, alone or after a sum, and its gradient."""
 
 from typing import Any
 
 from collector.case import Case
-from collector.ops.catalog.norm._rms_norm import normalised, rows_shape
-from collector.ops.dtypes import floating, one_dtype, outputs_are
+from collector.ops.catalog.norm._rms_norm import (
+    SUM_CONSTRAINTS,
+    add_and_normalise,
+    build_sum,
+    normal_dims,
+    normalised,
+    rows_shape,
+    sum_flops,
+)
+from collector.ops.dtypes import floating, inputs_are, one_dtype, outputs_are
 from collector.ops.slots import agrees, elements, input_shape
-from collector.ops.spec import Constraint, OpSpec
+from collector.ops.spec import Call, Constraint, Need, NpuCall, OpSpec, TensorMaker, dense_bytes
+
+# RMS normalisation in float32: x / rms(x) * gamma, and 1 / rms(x) for the way back.
 
 
-def _reference(torch: Any, x: Any, gamma: Any) -> Any:
+def _rms_norm_reference(torch: Any, x: Any, gamma: Any) -> Any:
     y, rstd = normalised(x, gamma)
     return y.to(x.dtype), rstd
 
 
-def _flops(case: Case) -> int:
+def _rms_norm_flops(case: Case) -> int:
     """An element: a square, a sum, and two products."""
     return 4 * elements(input_shape(case, 0))
 
@@ -23,12 +33,12 @@ def _outputs_fit(case: Case) -> bool:
     return agrees(case, 0, input_shape(case, 0)) and agrees(case, 1, rows_shape(case, 0, 1))
 
 
-OP = OpSpec(
+RMS_NORM = OpSpec(
     kernel="RmsNorm",
     call="torch_npu.npu_rms_norm",
     slots=("x", "gamma"),
-    reference=_reference,
-    flops=_flops,
+    reference=_rms_norm_reference,
+    flops=_rms_norm_flops,
     constraints=(
         floating((0, 1)),
         one_dtype((0,)),
@@ -38,4 +48,128 @@ OP = OpSpec(
         ),
         Constraint("outputs are wanted like x, and with one number a row", _outputs_fit),
     ),
+)
+
+
+# Gradient of RMS normalisation, in float32: of x, and of gamma as FLOAT.
+
+
+def _rms_norm_grad_build(case: Case, make: TensorMaker) -> Call:
+    dy, x, rstd, gamma = case.inputs or ()
+    return Call(
+        (
+            make.normal(dy.shape or (), dy.dtype),
+            make.normal(x.shape or (), x.dtype),
+            make.uniform(rstd.shape or (), rstd.dtype, 0.9, 1.1),  # as rows of N(0, 1) have it
+            make.normal(gamma.shape or (), gamma.dtype),
+        )
+    )
+
+
+def _rms_norm_grad_reference(torch: Any, dy: Any, x: Any, rstd: Any, gamma: Any) -> Any:
+    dims = normal_dims(gamma)
+    wide, scaled = dy.float(), x.float() * rstd
+    dgamma = (wide * scaled).sum_to_size(gamma.shape)
+    dscaled = wide * gamma
+    along = (dscaled * scaled).mean(dims, keepdim=True)
+    dx = dscaled.sub_(scaled.mul_(along)).mul_(rstd)
+    return dx.to(x.dtype), dgamma
+
+
+def _rms_norm_grad_launch(backward: Any, dy: Any, x: Any, rstd: Any, gamma: Any) -> Any:
+    return backward(dy, x, gamma, rstd)
+
+
+def _rms_norm_grad_flops(case: Case) -> int:
+    """An element: five products, a sum for gamma, a sum for the mean, a difference, a product."""
+    return 9 * elements(input_shape(case, 1))
+
+
+def _inputs_fit(case: Case) -> bool:
+    rows = rows_shape(case, 1, 3)
+    return input_shape(case, 0) == input_shape(case, 1) and rows == input_shape(case, 2)
+
+
+RMS_NORM_GRAD = OpSpec(
+    kernel="RmsNormGrad",
+    call="torch_npu.npu_rms_norm_backward",
+    slots=("dy", "x", "rstd", "gamma"),
+    reference=_rms_norm_grad_reference,
+    build=_rms_norm_grad_build,
+    flops=_rms_norm_grad_flops,
+    npu=NpuCall(run=_rms_norm_grad_launch),
+    constraints=(
+        floating((0, 1, 3)),
+        inputs_are(("FLOAT",), (2,)),
+        one_dtype((1,)),
+        outputs_are(("FLOAT",), (1,)),
+        Constraint("dy like x, one rstd a row, and gamma like x's last dimensions", _inputs_fit),
+        Constraint(
+            "outputs are wanted like x and like gamma",
+            lambda case: (
+                agrees(case, 0, input_shape(case, 1)) and agrees(case, 1, input_shape(case, 3))
+            ),
+        ),
+    ),
+)
+
+
+# A sum and its RMS normalisation: how a layer takes up the residual.
+ADD_RMS_NORM = OpSpec(
+    kernel="AddRmsNorm",
+    call="torch_npu.npu_add_rms_norm",
+    slots=("x1", "x2", "gamma"),
+    reference=add_and_normalise,
+    build=build_sum,
+    flops=sum_flops,
+    constraints=SUM_CONSTRAINTS,
+)
+
+
+# A sum, its RMS normalisation, and a bias: vLLM-Ascend's own kernel.
+_BETA = frozenset({3})
+
+ADD_RMS_NORM_BIAS = OpSpec(
+    kernel="AddRmsNormBias",
+    call="torch.ops._C_ascend.npu_add_rms_norm_bias",
+    slots=("x1", "x2", "gamma", "beta"),
+    optional=_BETA,
+    reference=add_and_normalise,
+    build=build_sum,
+    flops=sum_flops,
+    traffic=lambda case: dense_bytes(case, absent=_BETA),
+    npu=NpuCall(needs=frozenset({Need.CUSTOM_OPP, Need.VLLM_ASCEND})),
+    constraints=SUM_CONSTRAINTS,
+)
+
+
+# A sum and its RMS normalisation, written over the terms: the norm over the first, the sum over
+# the second.
+
+
+def _inplace_add_rms_norm_build(case: Case, make: TensorMaker) -> Call:
+    """With a gamma about 1, sums grow by about 1 a launch, and stay finite."""
+    x1, x2, gamma = case.inputs or ()
+    terms = (make.normal(slot.shape or (), slot.dtype) for slot in (x1, x2))
+    return Call((*terms, make.uniform(gamma.shape or (), gamma.dtype, 0.5, 1.0)))
+
+
+def _inplace_add_rms_norm_reference(torch: Any, x1: Any, x2: Any, gamma: Any) -> Any:
+    y, rstd, total = add_and_normalise(torch, x1, x2, gamma)
+    return x1.copy_(y), rstd, x2.copy_(total)
+
+
+def _inplace_add_rms_norm_launch(add: Any, x1: Any, x2: Any, gamma: Any) -> Any:
+    return x1, add(x1, x2, gamma), x2
+
+
+INPLACE_ADD_RMS_NORM = OpSpec(
+    kernel="InplaceAddRmsNorm",
+    call="torch_npu.npu_add_rms_norm_v2",
+    slots=("x1", "x2", "gamma"),
+    reference=_inplace_add_rms_norm_reference,
+    build=_inplace_add_rms_norm_build,
+    flops=sum_flops,
+    npu=NpuCall(run=_inplace_add_rms_norm_launch),
+    constraints=SUM_CONSTRAINTS,
 )

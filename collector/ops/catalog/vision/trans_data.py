@@ -4,20 +4,195 @@ Around a convolution NCHW becomes NC1HWC0 (images) and FRACTAL_Z (filters), arou
 NC1HWC0:1, and a matrix FRACTAL_NZ by a cast; and each of them back.
 """
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from collector.case import Case
-from collector.ops.catalog.vision._conversion import (
-    FORMATS,
-    Conversion,
-    converted,
-    read_conversion,
+from collector.ops.catalog.vision._images import (
+    BLOCK,
+    FILTER,
+    IMAGE,
+    IMAGE_OF_POOLING,
+    blocks,
+    channels_of,
+    filter_of,
+    image_of,
 )
-from collector.ops.catalog.vision._conversion_calls import build_launch, run_launch
 from collector.ops.dtypes import one_dtype, spelling
 from collector.ops.parts.moving import no_flops
+from collector.ops.slots import Shape
 from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker
-from collector.vocabulary import FRACTAL_NZ
+from collector.vocabulary import FRACTAL_NZ, is_plain_format
+
+# A tensor as torch has it, and the same in blocks: which a row of TransData converts, and how it
+# is done in plain torch.
+FORMATS = frozenset({IMAGE, IMAGE_OF_POOLING, FILTER, FRACTAL_NZ})
+
+
+@dataclass(frozen=True, slots=True)
+class Conversion:
+    """The plain shape, the format of the blocks and their last dimension, and the direction."""
+
+    plain: Shape
+    layout: str
+    channels: int
+    is_into_blocks: bool
+
+
+def read_conversion(case: Case) -> Conversion | None:
+    """What a case converts; None where its two tensors are not one."""
+    slots = (*(case.inputs or ()), *(case.outputs or ()))
+    if len(slots) != 2 or any(slot.shape is None or 0 in slot.shape for slot in slots):
+        return None
+    is_into_blocks = is_plain_format(slots[0].format)
+    plain, blocked = slots if is_into_blocks else slots[::-1]
+    if not is_plain_format(plain.format) or blocked.format not in FORMATS:
+        return None
+    channels = BLOCK if blocked.format == IMAGE_OF_POOLING else channels_of(blocked)
+    shape = plain.shape or ()
+    if not channels or _in_blocks(shape, blocked.format, channels) != blocked.shape:
+        return None
+    return Conversion(shape, blocked.format, channels, is_into_blocks)
+
+
+def converted(torch: Any, x: Any, way: Conversion) -> Any:
+    """The tensor in the other layout, as new memory."""
+    if not way.is_into_blocks:
+        return _out_of_blocks(x, way).contiguous()
+    padded = torch.nn.functional.pad(x, _padding(way)) if any(_padding(way)) else x
+    split, order = _split(way)
+    shape = _in_blocks(way.plain, way.layout, way.channels)
+    return padded.view(split).permute(order).contiguous().view(shape)
+
+
+def _out_of_blocks(x: Any, way: Conversion) -> Any:
+    split, order = _split(way)
+    lying = x.view([split[place] for place in order])
+    back = sorted(range(len(order)), key=order.__getitem__)
+    whole = lying.permute(back).reshape(_whole(way))
+    for dimension, size in enumerate(way.plain):
+        whole = whole.narrow(dimension, 0, size)
+    return whole
+
+
+def _in_blocks(plain: Shape, layout: str, channels: int) -> Shape | None:
+    """How a plain shape lies; None where it cannot."""
+    if layout == FRACTAL_NZ:
+        if len(plain) < 2:
+            return None
+        *outer, rows, columns = plain
+        return (*outer, blocks(columns, channels), blocks(rows, BLOCK), BLOCK, channels)
+    if len(plain) != 4:
+        return None
+    return filter_of(plain, channels) if layout == FILTER else image_of(plain, channels)
+
+
+def _split(way: Conversion) -> tuple[Shape, tuple[int, ...]]:
+    """The whole blocks' shape as torch has it with each blocked dimension cut in two, and the order
+    in which these lie."""
+    c0, whole = way.channels, _whole(way)
+    if way.layout == FRACTAL_NZ:
+        *outer, rows, columns = whole
+        n = len(outer)
+        shape = (*outer, rows // BLOCK, BLOCK, columns // c0, c0)
+        return shape, (*range(n), n + 2, n, n + 1, n + 3)
+    n, c, h, w = whole
+    if way.layout == FILTER:
+        return (n // BLOCK, BLOCK, c // c0, c0, h, w), (2, 4, 5, 0, 1, 3)
+    return (n, c // c0, c0, h, w), (0, 1, 3, 4, 2)
+
+
+def _whole(way: Conversion) -> Shape:
+    """The plain shape, padded to whole blocks."""
+    c0, plain = way.channels, way.plain
+    if way.layout == FRACTAL_NZ:
+        *outer, rows, columns = plain
+        return (*outer, blocks(rows, BLOCK) * BLOCK, blocks(columns, c0) * c0)
+    n, c, h, w = plain
+    n = blocks(n, BLOCK) * BLOCK if way.layout == FILTER else n
+    return (n, blocks(c, c0) * c0, h, w)
+
+
+def _padding(way: Conversion) -> list[int]:
+    """What torch's pad takes: of each dimension before and behind, the last dimension first."""
+    behind = [w - p for w, p in zip(_whole(way), way.plain, strict=True)]
+    return [size for b in reversed(behind) for size in (0, b)]
+
+
+# How an NPU host makes a conversion. Into the blocks of 16 bits and back torch_npu casts. Those of
+# float32 are 8 channels wide in a convolution, of pooling bear another name, and no cast makes
+# either of them: the smallest convolution or pooling is launched that needs the tensor. What it
+# converts beside it has other shapes, and is told apart by them.
+
+# acl/acl_base.h
+_NCHW, _ND = 0, 2
+_NUMBERS = {IMAGE: 3, FILTER: 4, FRACTAL_NZ: 29}
+_PAIR = 2
+
+Launch = Callable[[], Any]
+
+
+def build_launch(case: Case, make: TensorMaker) -> Call:
+    """What launches the conversion of a case, with its tensors."""
+    way = read_conversion(case)
+    if way is None:
+        return Call(())
+    dtype = (case.inputs or ())[0].dtype
+    builders = {IMAGE_OF_POOLING: _of_pooling}
+    if spelling((case.inputs or ())[0]) == "FLOAT":
+        builders |= {IMAGE: _of_an_image, FILTER: _of_a_filter}
+    return Call((builders.get(way.layout, _cast)(way, dtype, make),))
+
+
+def run_launch(convolve: Callable[..., Any], launch: Launch) -> Any:
+    """One launch; the function that a declaration names is one of those that it may be."""
+    return launch()
+
+
+def _cast(way: Conversion, dtype: str, make: TensorMaker) -> Launch:
+    plain, cast = make.normal(way.plain, dtype), make.torch.ops.npu.npu_format_cast
+    number = _NUMBERS[way.layout]
+    if way.is_into_blocks:
+        return partial(cast, plain, number)
+    return partial(cast, cast(plain, number), _ND if way.layout == FRACTAL_NZ else _NCHW)
+
+
+def _of_an_image(way: Conversion, dtype: str, make: TensorMaker) -> Launch:
+    """A convolution by one pixel, into or out of one block of channels."""
+    n, c, h, w = way.plain
+    before, behind = (c, way.channels) if way.is_into_blocks else (way.channels, c)
+    image, by = make.normal((n, before, h, w), dtype), make.normal((behind, before, 1, 1), dtype)
+    return partial(make.torch.conv2d, image, by)
+
+
+def _of_a_filter(way: Conversion, dtype: str, make: TensorMaker) -> Launch:
+    """A convolution of an image of the filter's size, or the gradient of its filter."""
+    co, c, kh, kw = way.plain
+    image, filter = make.normal((1, c, kh, kw), dtype), make.normal(way.plain, dtype)
+    if way.is_into_blocks:
+        return partial(make.torch.conv2d, image, filter)
+    dy = make.normal((1, co, 1, 1), dtype)
+    one, none = [1, 1], [0, 0]
+    backward = make.torch.ops.aten.convolution_backward
+    asked = [False, True, False]
+    whole = partial(backward, dy, image, filter, None, one, none, one, False, none, 1, asked)
+    return lambda: whole()[1]
+
+
+def _of_pooling(way: Conversion, dtype: str, make: TensorMaker) -> Launch:
+    """The greatest of each pair of pixels in both directions, where there are two."""
+    n, c, h, w = way.plain
+    pool = make.torch.ops.aten.max_pool2d_with_indices
+    if way.is_into_blocks:
+        window = [min(_PAIR, h), min(_PAIR, w)]
+        whole = partial(pool, make.normal((n, c, h, w), dtype), window, window)
+    else:
+        window = [_PAIR, _PAIR]
+        whole = partial(pool, make.normal((n, c, _PAIR * h, _PAIR * w), dtype), window, window)
+    return lambda: whole()[0]
+
 
 _FLOATS, _NZ = ("FLOAT", "FLOAT16", "DT_BF16"), ("FLOAT16", "DT_BF16", "INT8")
 
@@ -38,7 +213,7 @@ def _is_made(case: Case) -> bool:
     return way is not None and spelling(x) in (_NZ if way.layout == FRACTAL_NZ else _FLOATS)
 
 
-OP = OpSpec(
+TRANS_DATA = OpSpec(
     kernel="TransData",
     call="torch.conv2d",
     slots=("src",),

@@ -9,8 +9,12 @@ from hypothesis import strategies as st
 
 from collector.case import Case, Slot
 from collector.measurement import Outcome
-from collector.ops.catalog.attention.fused_infer_attention_score import _KINDS as FUSED
-from collector.ops.catalog.attention.incre_flash_attention import _KINDS as INCREMENTAL
+from collector.ops.catalog.attention.fused_attention import (
+    _FUSED_INFER_ATTENTION_SCORE_KINDS as FUSED,
+)
+from collector.ops.catalog.attention.fused_attention import (
+    _INCRE_FLASH_ATTENTION_KINDS as INCREMENTAL,
+)
 from collector.ops.refusals import refusal
 from collector.ops.registry import all_ops, find
 from tests.fixtures.op_rows import rows_alone

@@ -1,15 +1,16 @@
 """The catalogue is complete, consistent, and read without torch."""
 
-import ast
-import re
 import subprocess
 import sys
+from collections import Counter
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 from collector.ops import catalog
 from collector.ops.registry import all_ops, find
+from collector.ops.spec import OpSpec
 from tests.fixtures.op_rows import FOLDER, rows_of
 from tests.fixtures.row_checks import failing
 
@@ -17,63 +18,16 @@ CATALOGUE = Path(catalog.__file__).parent
 KERNELS = [op.kernel for op in all_ops()]
 
 
-def modules():
-    """The operators: what no `_` hides in a family."""
-    names = sorted(path.stem for path in CATALOGUE.glob("*/*.py"))
-    return [name for name in names if not name.startswith("_")]
-
-
-def snake_case(kernel):
-    """`MatMulV3` -> `mat_mul_v3`, `ApplyAdamWV2` -> `apply_adam_w_v2`."""
-    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=V\d)", "_", kernel).lower().strip("_")
-
-
 @pytest.mark.fast
-def test_a_file_is_named_after_its_kernel():
-    known = set(modules())
-    files = {
-        kernel: sorted(f"{snake_case(name)}.py" for name in find(kernel).family)
-        for kernel in KERNELS
-    }
-    missing = {
-        kernel: names
-        for kernel, names in files.items()
-        if not known & {name.removesuffix(".py") for name in names}
-    }
-    assert missing == {}, "expected one of these files in a family of collector/ops/catalog"
-
-
-@pytest.mark.fast
-def test_a_file_bears_no_other_name():
-    kernels = {snake_case(op.kernel) for op in all_ops()}
-    assert set(modules()) - kernels == set(), "files that are not named after their kernel"
-
-
-@pytest.mark.fast
-def test_every_operator_lies_in_a_family_and_in_one_only():
-    assert [path.name for path in CATALOGUE.glob("*.py")] == ["__init__.py"]
-    assert len(set(modules())) == len(modules())
-
-
-@pytest.mark.thorough
-@pytest.mark.fast
-def test_no_operator_is_imported():
-    """What two operators share is in a file whose name starts with `_`, or in `parts`."""
-    operators = {catalog_name(path) for path in CATALOGUE.glob("*/[!_]*.py")}
-    found = {catalog_name(p): imported(p) & operators for p in sorted(CATALOGUE.glob("*/*.py"))}
-    assert len(found) > len(operators) > 100
-    assert {name: names for name, names in found.items() if names} == {}
-
-
-def catalog_name(path):
-    return f"{catalog.__name__}.{path.parent.name}.{path.stem}"
-
-
-def imported(path):
-    """The full name of all that a file imports, module or not."""
-    nodes = [n for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.ImportFrom)]
-    names = {f"{node.module}.{name.name}" for node in nodes for name in node.names}
-    return names | {node.module for node in nodes}
+def test_every_kernel_is_declared_once():
+    """No operator is imported, either: it would be a name of two modules."""
+    names = [f"{catalog.__name__}.{p.parent.name}.{p.stem}" for p in CATALOGUE.glob("*/[!_]*.py")]
+    values = [item for name in names for item in vars(import_module(name)).items()]
+    kernels = Counter(
+        op.kernel for name, op in values if isinstance(op, OpSpec) and not name.startswith("_")
+    )
+    assert len(kernels) > 100
+    assert {kernel for kernel, count in kernels.items() if count > 1} == set()
 
 
 @pytest.mark.fast

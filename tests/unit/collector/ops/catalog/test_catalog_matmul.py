@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import pytest
 
 from collector.errors import CaseRejected
-from collector.ops.catalog.matmul._wide_output import check_release
-from collector.ops.catalog.matmul.mat_mul_v2 import product_of
+from collector.ops.catalog.matmul._product import check_release
+from collector.ops.catalog.matmul.mat_mul import product_of
 from collector.ops.registry import find
 from tests.unit.collector.ops.conftest import CpuMaker, assert_rejected
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from collector.ops.catalog.rotary.split_qkv_rmsnorm_rope_kernel import head_size
+from collector.ops.catalog.rotary.table_rope import head_size
 from collector.ops.registry import find
 from tests.unit.collector.ops.conftest import gradients
 

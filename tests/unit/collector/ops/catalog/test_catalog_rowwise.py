@@ -109,7 +109,7 @@ def test_gradients_of_a_softmax(torch, case_of, build, launch, kernel, name, fli
 
 @pytest.mark.parametrize("shape", [(), (6,), (2, 3, 4)])
 def test_narrowed_indices_are_the_same_numbers(torch, shape):
-    from collector.ops.catalog.rowwise._indices import narrowed
+    from collector.ops.catalog.rowwise.ordering import narrowed
 
     indices = torch.randint(0, 2**31, shape)
     for dtype in (torch.int32, torch.int64):

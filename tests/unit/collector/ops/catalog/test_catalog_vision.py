@@ -6,7 +6,7 @@ import pytest
 
 from collector.case import case_from_cells
 from collector.errors import CaseRejected
-from collector.ops.catalog.vision._window import Window, read_window
+from collector.ops.catalog.vision._images import Window, read_window
 from collector.ops.registry import find
 from collector.vocabulary import BASE_CELLS
 from tests.fixtures.op_rows import rows_of

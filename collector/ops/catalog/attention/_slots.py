@@ -1,0 +1,159 @@
+"""Slots of attention told by their kind, and rules that a row's reading must satisfy."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import TypeVar
+
+from collector.case import Case, Slot
+from collector.errors import CaseRejected
+from collector.ops.spec import Constraint, GraphCall, OpSpec
+
+# Slots told by their kind, where their position does not tell.
+#
+# A graph leaves optional inputs that are absent out of a row, an operator that is called by itself
+# leaves their cells empty:
+#
+#     q;k;v;mask             a graph's row of IncreFlashAttention, whose fourth slot is pse_shift
+#     q;k;v;;mask;;;;;;;;;;  the same, launched by itself
+#
+# A row is read as a graph's where each tensor behind the required ones fits one slot in order and
+# no other, by its dtype and the number of its dimensions.
+_ABSENT = Slot(None, "", "")
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What an optional slot takes: dtypes, numbers of dimensions, and slots that come with it."""
+
+    dtypes: frozenset[str]
+    dims: frozenset[int]
+    beside: frozenset[int] = frozenset()
+
+    def takes(self, slot: Slot) -> bool:
+        known = slot.known_dtype
+        dims = len(slot.shape or ())
+        return known is not None and known.spelling in self.dtypes and dims in self.dims
+
+
+def kind(dtypes: str, *dims: int, beside: int | None = None) -> Kind:
+    """`kind("BOOL INT8", 2, 4)`."""
+    return Kind(
+        frozenset(dtypes.split()), frozenset(dims), frozenset(() if beside is None else (beside,))
+    )
+
+
+def by_kind(op: OpSpec, kinds: Mapping[int, Kind]) -> OpSpec:
+    """The operator, whose rows may be a graph's: those are placed before anything reads them, and
+    launched by a graph. `kinds` are of its optional slots."""
+    required = min(op.optional)
+
+    def place(case: Case) -> Case:
+        found = _placings(case, required, kinds)
+        return _placed(case, required, found[0], len(op.slots)) if len(found) == 1 else case
+
+    def is_told(case: Case) -> bool:
+        return len(_placings(case, required, kinds)) < 2
+
+    npu_build = op.npu.build
+    return replace(
+        op,
+        build=lambda case, make: op.build(place(case), make),
+        flops=lambda case: op.flops(place(case)),
+        traffic=lambda case: op.traffic(place(case)),
+        runtime=lambda case: op.runtime(place(case)),
+        untold=lambda case: op.untold(place(case)),
+        placed=place,
+        constraints=(
+            Constraint(
+                "a graph leaves absent inputs out, and this one fits several slots", is_told
+            ),
+            *(_on(rule, place) for rule in op.constraints),
+        ),
+        npu=replace(
+            op.npu,
+            build=npu_build and (lambda case, make: npu_build(place(case), make)),
+            graph=GraphCall(takes=lambda case: place(case) is not case, run=op.npu.run),
+        ),
+    )
+
+
+def _on(rule: Constraint, place: Callable[[Case], Case]) -> Constraint:
+    return Constraint(rule.text, lambda case: rule.holds(place(case)))
+
+
+def _placings(case: Case, required: int, kinds: Mapping[int, Kind]) -> list[tuple[int, ...]]:
+    """The slots that the tensors behind the required ones may be, each way in order; none where
+    they are where they ought to be."""
+    slots = case.inputs or ()
+    behind = slots[required:]
+    if not behind or any(slot.shape is None for slot in slots):
+        return []  # nothing was left out of the row, or it ends behind what is required
+    found = list(_orders(behind, required, kinds))
+    as_they_stand = tuple(range(required, len(slots)))
+    return [] if found == [as_they_stand] else found
+
+
+def _orders(
+    tensors: Sequence[Slot], first: int, kinds: Mapping[int, Kind]
+) -> Iterator[tuple[int, ...]]:
+    """Rising positions at which each tensor is of its slot's kind."""
+    for order in _rising(tensors, first, kinds):
+        if all(kinds[position].beside <= set(order) for position in order):
+            yield order
+
+
+def _rising(
+    tensors: Sequence[Slot], first: int, kinds: Mapping[int, Kind]
+) -> Iterator[tuple[int, ...]]:
+    if not tensors:
+        yield ()
+        return
+    for position in sorted(p for p in kinds if p >= first and kinds[p].takes(tensors[0])):
+        for rest in _rising(tensors[1:], position + 1, kinds):
+            yield (position, *rest)
+
+
+def _placed(case: Case, required: int, order: Sequence[int], width: int) -> Case:
+    """The case with each tensor at its slot, and empty cells between."""
+    slots = case.inputs or ()
+    seen = [_ABSENT] * width
+    seen[:required] = slots[:required]
+    for position, slot in zip(order, slots[required:], strict=True):
+        seen[position] = slot
+    return replace(case, inputs=tuple(seen))
+
+
+# Rules of a row's reading, which finds either all sizes of a call or the rule that the row breaks:
+# the same reading answers whether a case can be launched, and with what.
+
+_Call = TypeVar("_Call")
+
+
+class Misfit(CaseRejected):
+    """A row breaks a rule."""
+
+    def __init__(self, rule: StrEnum):
+        super().__init__(rule.value)
+        self.rule = rule
+
+
+def rules_of(read: Callable[[Case], object], rules: type[StrEnum]) -> tuple[Constraint, ...]:
+    """Each rule of the reading as a constraint."""
+    return tuple(_is_kept(read, rule) for rule in rules)
+
+
+def limit(
+    read: Callable[[Case], _Call | StrEnum], text: str, holds: Callable[[_Call], bool]
+) -> Constraint:
+    """A limit of the function, for rows that can be read; others break a rule of the reading."""
+
+    def check(case: Case) -> bool:
+        call = read(case)
+        return isinstance(call, StrEnum) or holds(call)
+
+    return Constraint(text, check)
+
+
+def _is_kept(read: Callable[[Case], object], rule: StrEnum) -> Constraint:
+    return Constraint(rule.value, lambda case: read(case) is not rule)

@@ -1,0 +1,242 @@
+"""Attention of training, and its gradient."""
+
+from typing import Any
+
+from collector.case import Case
+from collector.ops.catalog.attention._blocks import (
+    forward,
+    join,
+    keys_of,
+    make_mask_of,
+    put_rows,
+    rows_of,
+    scores,
+    split,
+    split_statistics,
+)
+from collector.ops.catalog.attention._sizes import (
+    Attention,
+    limits,
+    mask_constraint,
+    only_slots,
+    read_sizes,
+    untold_mask,
+)
+from collector.ops.dtypes import floating, inputs_are, one_dtype, outputs_are
+from collector.ops.slots import agrees, given, input_shape, output_shape, output_slot
+from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker, dense_bytes
+
+# Attention that keeps the softmax's maximum and sum for its gradient.
+_FLASH_ATTENTION_SCORE_MASK = 6
+_FLASH_ATTENTION_SCORE_SLOTS = (
+    *("query", "key", "value", "pse_shift", "drop_mask", "padding_mask", "atten_mask", "prefix"),
+    *("actual_seq_qlen", "actual_seq_kvlen", "q_start_idx", "kv_start_idx"),
+    *("d_scale_q", "d_scale_k", "d_scale_v"),
+)
+_FLASH_ATTENTION_SCORE_OPTIONAL = frozenset(range(3, len(_FLASH_ATTENTION_SCORE_SLOTS)))
+_SOFTMAX_OUT = frozenset({2})
+
+
+def _flash_attention_score_sizes(case: Case) -> Attention | None:
+    return read_sizes(case, output_slot(case, 0), _FLASH_ATTENTION_SCORE_MASK)
+
+
+def _flash_attention_score_build(case: Case, make: TensorMaker) -> Call:
+    sizes: Any = _flash_attention_score_sizes(case)
+    tensors = [make.normal(slot.shape or (), slot.dtype) for slot in (case.inputs or ())[:3]]
+    mask = make_mask_of(make, sizes) if given(case, _FLASH_ATTENTION_SCORE_MASK) else None
+    return Call((*tensors, mask), {"sizes": sizes})
+
+
+def _flash_attention_score_reference(
+    torch: Any, query: Any, key: Any, value: Any, mask: Any, *, sizes: Any
+) -> Any:
+    maximum, total, attention = forward(torch, query, key, value, mask, sizes)
+    return maximum, total, None, attention
+
+
+def _flash_attention_score_launch(
+    api: Any, query: Any, key: Any, value: Any, mask: Any, *, sizes: Attention
+) -> Any:
+    attention, maximum, total, *_ = api(
+        *(query, key, value, sizes.heads, sizes.layout),
+        atten_mask=mask,
+        scale=sizes.scale,
+        next_tockens=sizes.next_tokens,
+        sparse_mode=sizes.sparse_mode,
+    )
+    return maximum, total, None, attention
+
+
+def _flash_attention_score_flops(case: Case) -> int:
+    """Two products of 2 * D operations for each pair of a query and a key it sees."""
+    sizes = _flash_attention_score_sizes(case)
+    return 4 * sizes.head_size * sizes.pairs if sizes else 0
+
+
+def _outputs_fit(case: Case) -> bool:
+    return agrees(case, 1, output_shape(case, 0)) and agrees(case, 3, input_shape(case, 0))
+
+
+FLASH_ATTENTION_SCORE = OpSpec(
+    kernel="FlashAttentionScore",
+    call="torch_npu.npu_fusion_attention",
+    slots=_FLASH_ATTENTION_SCORE_SLOTS,
+    optional=_FLASH_ATTENTION_SCORE_OPTIONAL,
+    optional_outputs=_SOFTMAX_OUT,
+    reference=_flash_attention_score_reference,
+    build=_flash_attention_score_build,
+    flops=_flash_attention_score_flops,
+    traffic=lambda case: dense_bytes(case, _FLASH_ATTENTION_SCORE_OPTIONAL, _SOFTMAX_OUT),
+    npu=NpuCall(run=_flash_attention_score_launch),
+    untold=lambda case: untold_mask(case, _FLASH_ATTENTION_SCORE_MASK),
+    constraints=(
+        only_slots(frozenset({0, 1, 2, _FLASH_ATTENTION_SCORE_MASK}), _SOFTMAX_OUT),
+        mask_constraint(_FLASH_ATTENTION_SCORE_MASK, _flash_attention_score_sizes),
+        floating((0,)),
+        one_dtype((0, 1, 2), (3,)),
+        outputs_are(("FLOAT",), (0, 1)),
+        Constraint(
+            "queries, keys, values and a softmax maximum (B,N,S,8) fit no layout of SBH, BSH, "
+            "BNSD, BSND",
+            lambda case: _flash_attention_score_sizes(case) is not None,
+        ),
+        limits(_flash_attention_score_sizes),
+        Constraint("a softmax sum like the maximum, and an output like the query", _outputs_fit),
+    ),
+)
+
+
+# Gradient of attention with respect to queries, keys and values, from the kept statistics.
+#
+# Slots are as torch_npu passes them without shift and dropout: those three are left out, not empty.
+
+_FLASH_ATTENTION_SCORE_GRAD_MASK, _MAXIMUM, _SUM, _ATTENTION = 4, 5, 6, 8
+_FLASH_ATTENTION_SCORE_GRAD_SLOTS = (
+    *("query", "key", "value", "dy", "atten_mask", "softmax_max", "softmax_sum", "softmax_in"),
+    *("attention_in", "prefix", "d_scale_q", "d_scale_k", "d_scale_v", "d_scale_dy", "d_scale_o"),
+)
+_FLASH_ATTENTION_SCORE_GRAD_OPTIONAL = frozenset(
+    {_FLASH_ATTENTION_SCORE_GRAD_MASK, 7, *range(9, len(_FLASH_ATTENTION_SCORE_GRAD_SLOTS))}
+)
+_OTHER_OUTPUTS = frozenset({3, 4, 5})
+
+
+def _flash_attention_score_grad_sizes(case: Case) -> Attention | None:
+    return read_sizes(case, given(case, _MAXIMUM), _FLASH_ATTENTION_SCORE_GRAD_MASK)
+
+
+def _flash_attention_score_grad_build(case: Case, make: TensorMaker) -> Call:
+    """Statistics and attention come from one forward pass, so that they belong together."""
+    sizes: Any = _flash_attention_score_grad_sizes(case)
+    tensors = (make.normal(slot.shape or (), slot.dtype) for slot in (case.inputs or ())[:4])
+    query, key, value, dy = tensors
+    mask = make_mask_of(make, sizes) if given(case, _FLASH_ATTENTION_SCORE_GRAD_MASK) else None
+    kept = forward(make.torch, query, key, value, mask, sizes)
+    return Call((query, key, value, dy, mask, *kept), {"sizes": sizes})
+
+
+def _flash_attention_score_grad_reference(
+    torch: Any,
+    query: Any,
+    key: Any,
+    value: Any,
+    dy: Any,
+    mask: Any,
+    maximum: Any,
+    total: Any,
+    attention: Any,
+    *,
+    sizes: Any,
+) -> Any:
+    q, k, v, dout = (split(tensor, sizes) for tensor in (query, key, value, dy))
+    shift = split_statistics(maximum, sizes) + split_statistics(total, sizes).log()
+    delta = (dout.float() * split(attention, sizes)).sum(-1, keepdim=True)
+    dq = torch.empty_like(q)
+    # Many blocks add to one key, in float32: 16-bit sums would lose the small ones.
+    dk, dv = (torch.zeros_like(tensor, dtype=torch.float32) for tensor in (k, v))
+    for block in sizes.blocks():
+        rows_q, rows_dout = rows_of(q, block), rows_of(dout, block)
+        weights = scores(torch, q, k, mask, sizes, block).sub_(rows_of(shift, block)).exp_()
+        narrow = weights.to(v.dtype).transpose(1, 2)
+        keys_of(dv, block).add_(torch.bmm(narrow, rows_dout))
+        dweights = torch.bmm(rows_dout, keys_of(v, block).transpose(1, 2)).float()
+        dscores = dweights.sub_(rows_of(delta, block)).mul_(weights).to(q.dtype)
+        put_rows(dq, block, torch.bmm(dscores, keys_of(k, block)))
+        keys_of(dk, block).add_(torch.bmm(dscores.transpose(1, 2), rows_q))
+    dq, dk = dq.mul_(sizes.scale), dk.mul_(sizes.scale)
+    return join(dq, sizes, query), join(dk, sizes, key), join(dv, sizes, value), None, None, None
+
+
+def _flash_attention_score_grad_launch(
+    api: Any,
+    query: Any,
+    key: Any,
+    value: Any,
+    dy: Any,
+    mask: Any,
+    maximum: Any,
+    total: Any,
+    attention: Any,
+    *,
+    sizes: Attention,
+) -> Any:
+    dq, dk, dv, *_ = api(
+        *(query, key, value, dy, sizes.heads, sizes.layout),
+        atten_mask=mask,
+        softmax_max=maximum,
+        softmax_sum=total,
+        attention_in=attention,
+        scale_value=sizes.scale,
+        next_tockens=sizes.next_tokens,
+        sparse_mode=sizes.sparse_mode,
+    )
+    return dq, dk, dv, None, None, None
+
+
+def _flash_attention_score_grad_flops(case: Case) -> int:
+    """Five products of 2 * D operations for each pair: scores again, dV, dP, dQ and dK."""
+    sizes = _flash_attention_score_grad_sizes(case)
+    return 10 * sizes.head_size * sizes.pairs if sizes else 0
+
+
+def _inputs_fit(case: Case) -> bool:
+    query, maximum = input_shape(case, 0), input_shape(case, _MAXIMUM)
+    like_query = input_shape(case, 3) == query == input_shape(case, _ATTENTION)
+    return like_query and input_shape(case, _SUM) == maximum
+
+
+FLASH_ATTENTION_SCORE_GRAD = OpSpec(
+    kernel="FlashAttentionScoreGrad",
+    call="torch_npu.npu_fusion_attention_grad",
+    slots=_FLASH_ATTENTION_SCORE_GRAD_SLOTS,
+    optional=_FLASH_ATTENTION_SCORE_GRAD_OPTIONAL,
+    optional_outputs=_OTHER_OUTPUTS,
+    reference=_flash_attention_score_grad_reference,
+    build=_flash_attention_score_grad_build,
+    flops=_flash_attention_score_grad_flops,
+    traffic=lambda case: dense_bytes(case, _FLASH_ATTENTION_SCORE_GRAD_OPTIONAL, _OTHER_OUTPUTS),
+    npu=NpuCall(run=_flash_attention_score_grad_launch),
+    untold=lambda case: untold_mask(case, _FLASH_ATTENTION_SCORE_GRAD_MASK),
+    constraints=(
+        only_slots(
+            frozenset({0, 1, 2, 3, _FLASH_ATTENTION_SCORE_GRAD_MASK, _MAXIMUM, _SUM, _ATTENTION}),
+            _OTHER_OUTPUTS,
+        ),
+        mask_constraint(_FLASH_ATTENTION_SCORE_GRAD_MASK, _flash_attention_score_grad_sizes),
+        floating((0,)),
+        one_dtype((0, 1, 2, 3, _ATTENTION), (0, 1, 2)),
+        inputs_are(("FLOAT",), (_MAXIMUM, _SUM)),
+        Constraint(
+            "queries, keys, values and a softmax maximum (B,N,S,8) fit no layout of SBH, BSH, "
+            "BNSD, BSND",
+            lambda case: _flash_attention_score_grad_sizes(case) is not None,
+        ),
+        limits(_flash_attention_score_grad_sizes),
+        Constraint("dy and attention like the query, a softmax sum like the maximum", _inputs_fit),
+        Constraint(
+            "gradients are wanted like queries, keys and values",
+            lambda case: all(agrees(case, i, input_shape(case, i)) for i in range(3)),
+        ),
+    ),
+)

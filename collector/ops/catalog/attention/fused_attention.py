@@ -1,0 +1,221 @@
+"""Fused attention of inference: prefill and decode, with paged caches or latent keys."""
+
+from typing import Any
+
+from collector.ops.catalog.attention._fused import (
+    EVERYTHING,
+    KEY_LENGTHS,
+    MASK,
+    RIGHT_DOWN_CAUSAL,
+    TABLE,
+    FusedCall,
+)
+from collector.ops.catalog.attention._fused_reading import FUSED_RULES, columns
+from collector.ops.catalog.attention._fused_replay import build, flash, flops, reference, traffic
+from collector.ops.catalog.attention._lengths import untold_lengths
+from collector.ops.catalog.attention._slots import by_kind, kind
+from collector.ops.spec import NpuCall, OpSpec
+
+# Attention of inference: prefill and decode, grouped heads, paged caches, latent keys (MLA).
+_SLOTS = (
+    *("query", "key", "value", "pse_shift", "atten_mask", "actual_seq_lengths"),
+    *("actual_seq_lengths_kv", "dequant_scale1", "quant_scale1", "dequant_scale2", "quant_scale2"),
+    *("quant_offset2", "antiquant_scale", "antiquant_offset", "block_table", "query_padding_size"),
+    *("kv_padding_size", "key_antiquant_scale", "key_antiquant_offset", "value_antiquant_scale"),
+    *("value_antiquant_offset", "key_shared_prefix", "value_shared_prefix"),
+    *("actual_shared_prefix_len", "query_rope", "key_rope", "key_rope_antiquant_scale"),
+    *("dequant_scale_query", "learnable_sink", "q_start_idx", "kv_start_idx"),
+)
+
+
+def _fused_infer_attention_score_launch(
+    api: Any,
+    query: Any,
+    key: Any,
+    value: Any,
+    mask: Any,
+    table: Any,
+    query_rope: Any,
+    key_rope: Any,
+    *,
+    call: FusedCall,
+) -> Any:
+    options = {
+        "atten_mask": mask,
+        "actual_seq_lengths": call.sent_queries,
+        "actual_seq_lengths_kv": call.sent_keys,
+        "block_table": table,
+        "query_rope": query_rope,
+        "key_rope": key_rope,
+    }
+    out, lse = api(
+        *(query, key, value),
+        **{name: value for name, value in options.items() if value is not None},
+        num_heads=call.heads,
+        num_key_value_heads=call.kv_heads,
+        scale=call.scale,
+        input_layout=call.layout,
+        sparse_mode=call.sparse_mode,
+        block_size=call.pages.block_size if call.pages else 0,
+        softmax_lse_flag=call.wants_lse,
+    )
+    return out, lse if call.wants_lse else None
+
+
+_FUSED_INFER_ATTENTION_SCORE_BY_POSITION = OpSpec(
+    kernel="FusedInferAttentionScore",
+    call="torch_npu.npu_fused_infer_attention_score",
+    assumes=(
+        "queries, and keys that lie in no pages, in equal parts; of pages those that Runtime "
+        "columns name, all over the pool"
+    ),
+    slots=_SLOTS,
+    optional=frozenset(range(3, len(_SLOTS))),
+    optional_outputs=frozenset({1}),
+    reference=reference,
+    build=build,
+    flops=flops,
+    traffic=traffic,
+    npu=NpuCall(run=_fused_infer_attention_score_launch),
+    runtime=columns,
+    untold=lambda case: untold_lengths(case, TABLE),
+    constraints=FUSED_RULES,
+)
+
+# Of quantised caches, shared prefixes and padding no row of a graph is read.
+_FUSED_INFER_ATTENTION_SCORE_KINDS = {
+    3: kind("FLOAT16 DT_BF16", 3, 4),
+    4: kind("BOOL INT8 UINT8", 2, 3, 4),
+    5: kind("INT64", 1),
+    6: kind("INT64", 1),
+    14: kind("INT32", 2, beside=6),  # pages want the lengths of what they hold
+    24: kind("FLOAT16 DT_BF16", 3, 4, beside=25),
+    25: kind("FLOAT16 DT_BF16", 3, 4, beside=24),
+}
+
+FUSED_INFER_ATTENTION_SCORE = by_kind(
+    _FUSED_INFER_ATTENTION_SCORE_BY_POSITION, _FUSED_INFER_ATTENTION_SCORE_KINDS
+)
+
+
+# Attention of one new token a request, to keys in one block each or in pages.
+_INCRE_FLASH_ATTENTION_LAYOUTS = ("BSH", "BSND", "BNSD")
+
+
+def _incre_flash_attention_launch(
+    api: Any, query: Any, key: Any, value: Any, mask: Any, table: Any, *absent: Any, call: FusedCall
+) -> Any:
+    options = {
+        "atten_mask": mask,
+        "actual_seq_lengths": call.sent_keys,
+        "block_table": table,
+    }
+    return api(
+        *(query, key, value),
+        **{name: value for name, value in options.items() if value is not None},
+        num_heads=call.heads,
+        num_key_value_heads=call.kv_heads,
+        scale_value=call.scale,
+        input_layout=call.layout,
+        block_size=call.pages.block_size if call.pages else 0,
+    )
+
+
+_INCRE_FLASH_ATTENTION_BY_POSITION = flash(
+    kernel="IncreFlashAttention",
+    call="torch_npu.npu_incre_flash_attention",
+    slots=(
+        *("query", "key", "value", "pse_shift", "atten_mask", "actual_seq_lengths"),
+        *("dequant_scale1", "quant_scale1", "dequant_scale2", "quant_scale2", "quant_offset2"),
+        *("antiquant_scale", "antiquant_offset", "block_table", "kv_padding_size"),
+    ),
+    places={0: 0, 1: 1, 2: 2, 4: MASK, 5: KEY_LENGTHS, 13: TABLE},
+    run=_incre_flash_attention_launch,
+    limits={
+        f"one of {', '.join(_INCRE_FLASH_ATTENTION_LAYOUTS)} is wanted": lambda call: (
+            call.layout in _INCRE_FLASH_ATTENTION_LAYOUTS
+        ),
+        "one query a request is wanted": lambda call: set(call.queries) == {1},
+        "a mask of every pair is wanted, or none": lambda call: (
+            call.sparse_mode != RIGHT_DOWN_CAUSAL
+        ),
+    },
+)
+
+# By the definition of the op that torchair's converter makes of the call, and the dtypes that
+# torch_npu documents.
+_INCRE_FLASH_ATTENTION_KINDS = {
+    3: kind("FLOAT16 DT_BF16", 4),
+    4: kind("BOOL INT8 UINT8", 2, 3, 4),
+    5: kind("INT64", 1),
+    6: kind("UINT64 FLOAT", 1),
+    7: kind("FLOAT", 1),
+    8: kind("UINT64 FLOAT", 1),
+    9: kind("FLOAT DT_BF16", 1, 2, 3, 4),
+    10: kind("FLOAT DT_BF16", 1, 2, 3, 4, beside=9),
+    11: kind("FLOAT16 DT_BF16 FLOAT", 2, 3, 4),
+    12: kind("FLOAT16 DT_BF16 FLOAT", 2, 3, 4, beside=11),
+    13: kind("INT32", 2),
+    14: kind("INT64", 1, beside=5),
+}
+
+INCRE_FLASH_ATTENTION = by_kind(_INCRE_FLASH_ATTENTION_BY_POSITION, _INCRE_FLASH_ATTENTION_KINDS)
+
+
+# Attention of whole prompts, without a cache of pages.
+_PROMPT_FLASH_ATTENTION_LAYOUTS = ("BSH", "BSND", "BNSD", "BNSD_BSND")
+
+
+def _prompt_flash_attention_launch(
+    api: Any, query: Any, key: Any, value: Any, mask: Any, *absent: Any, call: FusedCall
+) -> Any:
+    options = {
+        "atten_mask": mask,
+        "actual_seq_lengths": call.sent_queries,
+        "actual_seq_lengths_kv": call.sent_keys,
+    }
+    return api(
+        *(query, key, value),
+        **{name: value for name, value in options.items() if value is not None},
+        num_heads=call.heads,
+        num_key_value_heads=call.kv_heads,
+        scale_value=call.scale,
+        input_layout=call.layout,
+        sparse_mode=call.sparse_mode,
+    )
+
+
+_PROMPT_FLASH_ATTENTION_BY_POSITION = flash(
+    kernel="PromptFlashAttention",
+    call="torch_npu.npu_prompt_flash_attention",
+    slots=(
+        *("query", "key", "value", "pse_shift", "atten_mask", "actual_seq_lengths"),
+        *("actual_seq_lengths_kv", "deq_scale1", "quant_scale1", "deq_scale2", "quant_scale2"),
+        "quant_offset2",
+    ),
+    places={i: i for i in (0, 1, 2, 4, 5, 6)},
+    run=_prompt_flash_attention_launch,
+    limits={
+        f"one of {', '.join(_PROMPT_FLASH_ATTENTION_LAYOUTS)} is wanted": lambda call: (
+            call.layout in _PROMPT_FLASH_ATTENTION_LAYOUTS
+        ),
+        "a full mask wants sparse mode 1 (Runtime sparse_mode): in 0 the kernel leaves out what "
+        "next_tokens hides, which no row tells": lambda call: (
+            not call.has_mask or call.sparse_mode != EVERYTHING
+        ),
+    },
+)
+
+_PROMPT_FLASH_ATTENTION_KINDS = {
+    3: kind("FLOAT16 DT_BF16", 3, 4),
+    4: kind("BOOL INT8 UINT8", 2, 3, 4),
+    5: kind("INT64", 1),
+    6: kind("INT64", 1),
+    7: kind("UINT64 FLOAT", 1),
+    8: kind("FLOAT", 1),
+    9: kind("UINT64 FLOAT", 1),
+    10: kind("FLOAT DT_BF16", 1, 2, 3, 4),
+    11: kind("FLOAT DT_BF16", 1, 2, 3, 4, beside=10),
+}
+
+PROMPT_FLASH_ATTENTION = by_kind(_PROMPT_FLASH_ATTENTION_BY_POSITION, _PROMPT_FLASH_ATTENTION_KINDS)

@@ -1,0 +1,253 @@
+"""Keys and values written to paged caches, and read from them."""
+
+from typing import Any
+
+from collector.case import Case
+from collector.ops.catalog.cache._places import capacity, is_cache_of, write_both
+from collector.ops.dtypes import inputs_are, one_dtype
+from collector.ops.parts.moving import no_flops
+from collector.ops.parts.positions import distinct
+from collector.ops.parts.serving import HALVES, left_out, nothing_empty, outputs_agree
+from collector.ops.parts.shares import even, running
+from collector.ops.slots import Shape, given, input_shape
+from collector.ops.spec import Call, Constraint, Need, NpuCall, OpSpec, TensorMaker
+
+# The keys and values of some requests, gathered from the blocks of the paged caches into rows.
+
+_TABLE, _LENGTHS, _KEY, _VALUE, _STARTS = 2, 3, 4, 5, 6
+
+
+def _paged_cache_load_nd_kernel_build(case: Case, make: TensorMaker) -> Call:
+    key_cache, value_cache, table, lengths, key, value, *_ = case.inputs or ()
+    requests = input_shape(case, _TABLE)[0]
+    counts = even(input_shape(case, _KEY)[0], requests)
+    blocks = _block_table(input_shape(case, 0), input_shape(case, _TABLE), max(counts), make)
+    summed = input_shape(case, _LENGTHS) != (requests,)
+    return Call(
+        (
+            make.normal(key_cache.shape or (), key_cache.dtype),
+            make.normal(value_cache.shape or (), value_cache.dtype),
+            blocks.to(make.dtype(table.dtype)),
+            make.tensor((0, *running(counts)) if summed else counts, lengths.dtype),
+        ),
+        {
+            "seq_starts": make.full((requests,), "INT32", 0) if given(case, _STARTS) else None,
+            "cumsum": summed,
+            "key": make.empty(key.shape or (), key.dtype),
+            "value": make.empty(value.shape or (), value.dtype),
+            "places": _places(blocks, counts, input_shape(case, 0)[1], make),
+        },
+    )
+
+
+def _block_table(cache: Shape, table: Shape, longest: int, make: TensorMaker) -> Any:
+    """Each request's blocks, all over the cache, and no block of two requests where there are
+    enough; what a request does not need is block 0, as an engine pads."""
+    requests, width = table
+    used = -(-longest // cache[1])
+    blocks = distinct(make, requests * used, cache[0], "INT64")
+    padding = make.full((requests, width - used), "INT64", 0)
+    return make.torch.cat((blocks.view(requests, used), padding), 1)
+
+
+def _places(blocks: Any, counts: Shape, block_size: int, make: TensorMaker) -> Any:
+    """Where in the cache each row lies: the reference gathers by these."""
+    ids = make.tensor([i for count in counts for i in range(count)], "INT64")
+    owners = make.tensor([n for n, count in enumerate(counts) for _ in range(count)], "INT64")
+    return blocks[owners, ids // block_size] * block_size + ids % block_size
+
+
+def _reference(
+    torch: Any, key_cache: Any, value_cache: Any, table: Any, lengths: Any, **named: Any
+) -> Any:
+    places = named["places"]
+    for cache, rows in ((key_cache, named["key"]), (value_cache, named["value"])):
+        torch.index_select(cache.flatten(0, 1), 0, places, out=rows)
+    return named["key"], named["value"]
+
+
+def _paged_cache_load_nd_kernel_npu_run(api: Any, *args: Any, places: Any, **named: Any) -> Any:
+    return api(*args, **named)
+
+
+def _paged_cache_load_nd_kernel_traffic(case: Case) -> int:
+    """Rows are read and written, the tables read."""
+    slots = case.inputs or ()
+    tables = sum(slot.size_bytes for slot in (*slots[_TABLE:_KEY], *slots[_STARTS:]))
+    return 2 * (slots[_KEY].size_bytes + slots[_VALUE].size_bytes) + tables
+
+
+def _paged_cache_load_nd_kernel_fits(case: Case) -> bool:
+    key_cache, value_cache, table, lengths, key, value = (input_shape(case, i) for i in range(6))
+    shaped = len(key_cache) == len(value_cache) == 4 and len(table) == 2
+    if not shaped or len(key) != 3 or len(value) != 3 or not table[0]:
+        return False
+    starts = given(case, _STARTS)
+    return (
+        key_cache[:3] == value_cache[:3]
+        and (key[1:], value[1:]) == (key_cache[2:], value_cache[2:])
+        and key[:2] == value[:2]
+        and lengths in ((table[0],), (table[0] + 1,))
+        and (starts is None or starts.shape == table[:1])
+        and -(-key[0] // table[0]) <= table[1] * key_cache[1]
+        and outputs_agree(case, key, value)
+    )
+
+
+PAGED_CACHE_LOAD_ND_KERNEL = OpSpec(
+    kernel="PagedCacheLoadNdKernel",
+    call="torch_npu.atb.npu_paged_cache_load",
+    assumes="lengths in equal parts, pages all over the pool",
+    slots=("key_cache", "value_cache", "block_table", "lengths", "key", "value", "starts"),
+    optional=frozenset({_STARTS}),
+    reference=_reference,
+    build=_paged_cache_load_nd_kernel_build,
+    flops=no_flops,
+    traffic=_paged_cache_load_nd_kernel_traffic,
+    moves_data=True,
+    npu=NpuCall(run=_paged_cache_load_nd_kernel_npu_run, needs=frozenset({Need.ATB})),
+    constraints=(
+        Constraint(
+            "caches (blocks, block size, N, D), a table (requests, blocks), lengths or their sums, "
+            "and rows (T,N,D) that fit into the table's blocks are wanted",
+            _paged_cache_load_nd_kernel_fits,
+        ),
+        nothing_empty(),
+        inputs_are((*HALVES, "INT8"), (0,)),
+        inputs_are(("INT32",), (_TABLE, _LENGTHS, _STARTS)),
+        one_dtype((0, 1, _KEY, _VALUE), (0, 1)),
+    ),
+)
+
+
+# Keys and values of new tokens, written to their places in the paged caches.
+
+
+def _reshape_and_cache_nd_kernel_build(case: Case, make: TensorMaker) -> Call:
+    *tensors, places = case.inputs or ()
+    count, held = input_shape(case, 0)[0], capacity(input_shape(case, 2))
+    return Call(
+        (
+            *(make.normal(slot.shape or (), slot.dtype) for slot in tensors),
+            distinct(make, count, held, places.dtype),
+        )
+    )
+
+
+def _reshape_and_cache_nd_kernel_npu_run(api: Any, *args: Any) -> Any:
+    """The function gives nothing: it writes to the caches."""
+    api(*args)
+    return args[2], args[3]
+
+
+def _reshape_and_cache_nd_kernel_traffic(case: Case) -> int:
+    """Keys, values and places are read; the caches are written where the places are."""
+    key, value, _, _, places = case.inputs or ()
+    return 2 * (key.size_bytes + value.size_bytes) + places.size_bytes
+
+
+def _reshape_and_cache_nd_kernel_fits(case: Case) -> bool:
+    key, value, key_cache, value_cache = (input_shape(case, i) for i in range(4))
+    return (
+        is_cache_of(case, 2, 0, 4)
+        and is_cache_of(case, 3, 1, 4)
+        and key[:2] == value[:2]
+        and key_cache[:2] == value_cache[:2]
+        and outputs_agree(case, key_cache, value_cache)
+    )
+
+
+RESHAPE_AND_CACHE_ND_KERNEL = OpSpec(
+    kernel="ReshapeAndCacheNdKernel",
+    call="torch_npu._npu_reshape_and_cache",
+    assumes="places all over the cache, each once",
+    slots=("key", "value", "key_cache", "value_cache", "slot_mapping"),
+    reference=write_both,
+    build=_reshape_and_cache_nd_kernel_build,
+    flops=no_flops,
+    traffic=_reshape_and_cache_nd_kernel_traffic,
+    moves_data=True,
+    npu=NpuCall(run=_reshape_and_cache_nd_kernel_npu_run, needs=frozenset({Need.ATB})),
+    constraints=(
+        Constraint(
+            "keys and values (T,N,D), caches (blocks, block size, N, D) with room for them, and a "
+            "place for each token are wanted",
+            _reshape_and_cache_nd_kernel_fits,
+        ),
+        nothing_empty(),
+        inputs_are((*HALVES, "INT8"), (0,)),
+        inputs_are(("INT32",), (4,)),
+        one_dtype((0, 1, 2, 3), (0, 1)),
+    ),
+)
+
+
+# Keys and values of new tokens, written to their places in the paged caches, by CANN's own kernel.
+#
+# Compressed tokens (lengths, offsets) and caches in FRACTAL_NZ are not replayed.
+_COMPRESSED = frozenset({5, 6, 7})
+
+
+def _scatter_pa_kv_cache_build(case: Case, make: TensorMaker) -> Call:
+    """In the function's order: the caches come after keys and values."""
+    key, key_cache, places, value, value_cache, *_ = case.inputs or ()
+    count, held = input_shape(case, 0)[0], capacity(input_shape(case, 1))
+    return Call(
+        (
+            *(make.normal(s.shape or (), s.dtype) for s in (key, value, key_cache, value_cache)),
+            distinct(make, count, held, places.dtype),
+        )
+    )
+
+
+def _scatter_pa_kv_cache_npu_run(api: Any, *args: Any) -> Any:
+    """The function gives nothing: it writes to the caches."""
+    api(*args, cache_mode="Norm")
+    return args[2], args[3]
+
+
+def _scatter_pa_kv_cache_traffic(case: Case) -> int:
+    """Keys, values and places are read; the caches are written where the places are."""
+    key, _, places, value, *_ = case.inputs or ()
+    return 2 * (key.size_bytes + value.size_bytes) + places.size_bytes
+
+
+def _scatter_pa_kv_cache_fits(case: Case) -> bool:
+    key, key_cache, _, value, value_cache = (input_shape(case, i) for i in range(5))
+    return (
+        is_cache_of(case, 1, 0, 2)
+        and is_cache_of(case, 4, 3, 2)
+        and key[:2] == value[:2]
+        and key_cache[:2] == value_cache[:2]
+        and outputs_agree(case, key_cache, value_cache)
+    )
+
+
+SCATTER_PA_KV_CACHE = OpSpec(
+    kernel="ScatterPaKvCache",
+    call="torch_npu.npu_scatter_pa_kv_cache",
+    assumes="places all over the cache, each once",
+    slots=(
+        *("key", "key_cache", "slot_mapping", "value", "value_cache"),
+        *("compress_lens", "compress_seq_offsets", "seq_lens"),
+    ),
+    optional=_COMPRESSED,
+    reference=write_both,
+    build=_scatter_pa_kv_cache_build,
+    flops=no_flops,
+    traffic=_scatter_pa_kv_cache_traffic,
+    moves_data=True,
+    npu=NpuCall(run=_scatter_pa_kv_cache_npu_run),
+    constraints=(
+        left_out(_COMPRESSED, "compressed tokens"),
+        Constraint(
+            "keys and values (T,N,D), caches (blocks, block size, N, D) with room for them, and a "
+            "place for each token are wanted",
+            _scatter_pa_kv_cache_fits,
+        ),
+        nothing_empty(),
+        inputs_are((*HALVES, "INT8"), (0,)),
+        inputs_are(("INT32", "INT64"), (2,)),
+        one_dtype((0, 1, 3, 4), (0, 1)),
+    ),
+)

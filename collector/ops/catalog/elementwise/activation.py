@@ -1,0 +1,216 @@
+"""Activation functions and their gradients, gated activations, and dropout."""
+
+from typing import Any
+
+from collector.case import Case
+from collector.ops.catalog.elementwise._elementwise import gradient, unary
+from collector.ops.dtypes import floating, inputs_are, not_bool, one_dtype
+from collector.ops.slots import agrees, elements, input_shape
+from collector.ops.spec import Call, Constraint, OpSpec, TensorMaker
+
+# GELU of each element, with the hyperbolic tangent: what torch_npu launches whichever way of
+# computing it is asked for.
+
+
+def _gelu_reference(torch: Any, x: Any) -> Any:
+    return torch.nn.functional.gelu(x, approximate="tanh")
+
+
+# x * x * x, its product, the sum, a product, the tangent, 1 more, and two products
+GELU = unary(
+    "Gelu", "torch.nn.functional.gelu", _gelu_reference, constraints=(floating((0,)),), cost=9
+)
+
+
+# GELU of each element, with the error function.
+GELU_V2 = unary(
+    "GeluV2",
+    "torch_npu.npu_gelu",
+    lambda torch, x: torch.nn.functional.gelu(x),
+    constraints=(floating((0,)),),
+    cost=5,  # a quotient, the error function, 1 more, and two products
+)
+
+
+# Each element, or 0 where it is negative.
+RELU = unary("Relu", "torch.relu", lambda torch, x: torch.relu(x), constraints=(not_bool((0,)),))
+
+
+# What flows back through a ReLU: the gradient where the element is positive, else 0.
+_THRESHOLD = 0
+
+
+def _relu_grad_reference(torch: Any, gradients: Any, features: Any) -> Any:
+    return torch.ops.aten.threshold_backward(gradients, features, _THRESHOLD)
+
+
+def _run(threshold_backward: Any, gradients: Any, features: Any) -> Any:
+    return threshold_backward(gradients, features, _THRESHOLD)
+
+
+RELU_GRAD = gradient(
+    "ReluGrad",
+    "torch.ops.aten.threshold_backward",
+    _relu_grad_reference,
+    ("gradients", "features"),
+    cost=1,
+    run=_run,
+)
+
+
+# 1 / (1 + exp(-x)) of each element.
+SIGMOID = unary(
+    "Sigmoid",
+    "torch.sigmoid",
+    lambda torch, x: torch.sigmoid(x),
+    constraints=(floating((0,)),),
+    cost=4,
+)
+
+
+# What flows back through a SiLU.
+SILU_GRAD = gradient(
+    "SiluGrad",
+    "torch.ops.aten.silu_backward",
+    lambda torch, dy, x: torch.ops.aten.silu_backward(dy, x),
+    ("dy", "x"),
+    cost=8,  # 4 for the sigmoid, 4 for dy * s * (1 + x * (1 - s)) beside a reused difference
+)
+
+
+# x / (1 + exp(-x)) of each element: SiLU.
+SWISH = unary(
+    "Swish",
+    "torch.nn.functional.silu",
+    lambda torch, x: torch.nn.functional.silu(x),
+    constraints=(floating((0,)),),
+    cost=4,
+)
+
+
+# Hyperbolic tangent of each element.
+TANH = unary(
+    "Tanh",
+    "torch.tanh",
+    lambda torch, x: torch.tanh(x),
+    constraints=(floating((0,)),),
+)
+
+
+# A gate and a value, the halves of the last dimension: silu(gate) * value.
+
+
+def _swi_glu_reference(torch: Any, x: Any) -> Any:
+    gate, value = x.chunk(2, -1)
+    return torch.nn.functional.silu(gate).mul_(value)
+
+
+def _swi_glu_flops(case: Case) -> int:
+    """An element of the output: exp, sum, quotient and product for silu, then a product."""
+    return 5 * elements(input_shape(case, 0)) // 2
+
+
+def _swi_glu_fits(case: Case) -> bool:
+    x = input_shape(case, 0)
+    return bool(x) and x[-1] % 2 == 0 and agrees(case, 0, (*x[:-1], x[-1] // 2))
+
+
+SWI_GLU = OpSpec(
+    kernel="SwiGlu",
+    call="torch_npu.npu_swiglu",
+    slots=("x",),
+    reference=_swi_glu_reference,
+    flops=_swi_glu_flops,
+    constraints=(
+        Constraint("an even last dimension is wanted, and half of it out", _swi_glu_fits),
+        floating((0,)),
+        one_dtype((0,)),
+    ),
+)
+
+
+# Gradient of SwiGlu with respect to both halves of its input.
+
+
+def _swi_glu_grad_reference(torch: Any, dy: Any, x: Any) -> Any:
+    gate, value = x.chunk(2, -1)
+    dgate = torch.ops.aten.silu_backward(dy * value, gate)
+    dvalue = torch.nn.functional.silu(gate).mul_(dy)
+    return torch.cat((dgate, dvalue), -1)
+
+
+def _swi_glu_grad_flops(case: Case) -> int:
+    """An element of dy: s = sigmoid(gate) is 3, gate * s and its product with dy 2, and
+    dy * value * s * (1 + gate * (1 - s)) another 6."""
+    return 11 * elements(input_shape(case, 0))
+
+
+def _swi_glu_grad_fits(case: Case) -> bool:
+    dy, x = input_shape(case, 0), input_shape(case, 1)
+    return bool(dy) and x == (*dy[:-1], 2 * dy[-1])
+
+
+SWI_GLU_GRAD = OpSpec(
+    kernel="SwiGluGrad",
+    call="torch_npu.npu_swiglu_backward",
+    slots=("dy", "x"),
+    reference=_swi_glu_grad_reference,
+    flops=_swi_glu_grad_flops,
+    constraints=(
+        floating((0, 1)),
+        one_dtype((0, 1)),
+        Constraint("x wants twice the last dimension of dy", _swi_glu_grad_fits),
+        Constraint(
+            "the output wants the shape of x", lambda case: agrees(case, 0, input_shape(case, 1))
+        ),
+    ),
+)
+
+
+# Numbers that a mask of bits keeps, divided by the share that is kept: the second half of a
+# dropout, and its gradient.
+
+_X, _MASK, _KEPT = range(3)
+_DROPPED = 0.5
+_BYTES = 16  # a mask is made of whole blocks of so many (DropoutGenMaskV2 of CANN's ops-nn)
+
+
+def _build(case: Case, make: TensorMaker) -> Call:
+    x, mask, _ = case.inputs or ()
+    bits = make.integers(mask.shape or (), mask.dtype, 0, 256)
+    return Call((make.normal(x.shape or (), x.dtype), bits, _DROPPED))
+
+
+def _drop_out_do_mask_reference(torch: Any, x: Any, mask: Any, dropped: float) -> Any:
+    bits = mask.unsqueeze(-1).bitwise_right_shift(torch.arange(8, device=mask.device)) & 1
+    return x * bits.view(-1)[: x.numel()].view(x.shape) / (1 - dropped)
+
+
+def _mask_fits(case: Case) -> bool:
+    """A bit for each number, rounded up."""
+    blocks = -(-elements(input_shape(case, _X)) // (8 * _BYTES))
+    return input_shape(case, _MASK) == (blocks * _BYTES,)
+
+
+DROP_OUT_DO_MASK = OpSpec(
+    kernel="DropOutDoMask",
+    call="torch_npu.npu_dropout_backward",
+    slots=("x", "mask", "keep_prob"),
+    reference=_drop_out_do_mask_reference,
+    build=_build,
+    flops=lambda case: 2 * elements(input_shape(case, _X)),
+    constraints=(
+        floating((_X, _KEPT)),
+        inputs_are(("UINT8",), (_MASK,)),
+        one_dtype((_X,)),
+        Constraint(
+            "the output wants the input's shape",
+            lambda case: agrees(case, 0, input_shape(case, _X)),
+        ),
+        Constraint("a mask of a bit a number is wanted, in whole blocks of 16 bytes", _mask_fits),
+        Constraint(
+            "one number is wanted for the share that is kept",
+            lambda case: elements(input_shape(case, _KEPT)) == 1,
+        ),
+    ),
+)

@@ -1,0 +1,200 @@
+"""One optimizer step of AdamW, in place, by the two kernels of CANN."""
+
+from typing import Any
+
+from collector.case import Case
+from collector.ops.dtypes import floating, one_dtype
+from collector.ops.slots import agrees, given, input_shape
+from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker
+
+# One step of AdamW by the older of the two kernels, in place, its rates as scalars. A profile does
+# not tell them: torch's defaults here, ten steps in.
+
+(
+    _APPLY_ADAM_W_RATE,
+    _APPLY_ADAM_W_DECAY,
+    _APPLY_ADAM_W_BETA1,
+    _APPLY_ADAM_W_BETA2,
+    _APPLY_ADAM_W_EPSILON,
+) = 1e-3, 1e-2, 0.9, 0.999, 1e-8
+_STEPS = 10
+_POWERS = (_APPLY_ADAM_W_BETA1**_STEPS, _APPLY_ADAM_W_BETA2**_STEPS)
+_VAR, _M, _V, _GRAD, _APPLY_ADAM_W_MAX_NORM = 0, 1, 2, 10, 11
+_NUMBERS = range(3, 10)
+_ALIKE = (_VAR, _M, _V, _GRAD)
+_SLOTS = (
+    *("var", "m", "v", "beta1_power", "beta2_power", "lr", "weight_decay", "beta1", "beta2"),
+    *("epsilon", "grad", "max_grad_norm"),
+)
+
+
+def _apply_adam_w_build(case: Case, make: TensorMaker) -> Call:
+    """`v`, a mean of squares, is positive. Launches stay finite: each moves `var` by about the
+    rate."""
+    var, m, v, grad = ((case.inputs or ())[i] for i in _ALIKE)
+    return Call(
+        (
+            make.normal(var.shape or (), var.dtype),
+            make.normal(m.shape or (), m.dtype),
+            make.uniform(v.shape or (), v.dtype, 0.5, 1.5),
+            make.normal(grad.shape or (), grad.dtype),
+        )
+    )
+
+
+def _apply_adam_w_reference(torch: Any, var: Any, m: Any, v: Any, grad: Any) -> Any:
+    var.mul_(1 - _APPLY_ADAM_W_RATE * _APPLY_ADAM_W_DECAY)
+    m.lerp_(grad, 1 - _APPLY_ADAM_W_BETA1)
+    v.mul_(_APPLY_ADAM_W_BETA2).addcmul_(grad, grad, value=1 - _APPLY_ADAM_W_BETA2)
+    spread = v.div(1 - _POWERS[1]).sqrt_().add_(_APPLY_ADAM_W_EPSILON)
+    var.addcdiv_(m, spread, value=-_APPLY_ADAM_W_RATE / (1 - _POWERS[0]))
+    return var, m, v
+
+
+def _apply_adam_w_run(step: Any, var: Any, m: Any, v: Any, grad: Any) -> Any:
+    rates = (
+        *_POWERS,
+        _APPLY_ADAM_W_RATE,
+        _APPLY_ADAM_W_DECAY,
+        _APPLY_ADAM_W_BETA1,
+        _APPLY_ADAM_W_BETA2,
+        _APPLY_ADAM_W_EPSILON,
+    )
+    step(*rates, grad, None, False, False, out=(var, m, v))
+    return var, m, v
+
+
+def _apply_adam_w_flops(case: Case) -> int:
+    """An element: 1 for the decay, 3 for m, 4 for v, 3 for the root, its quotient and epsilon, 2
+    for the update."""
+    return 13 * (case.inputs or ())[_VAR].numel
+
+
+def _apply_adam_w_traffic(case: Case) -> int:
+    """Four tensors are read, and var, m and v written."""
+    slots = case.inputs or ()
+    return sum(slots[i].size_bytes for i in (*_ALIKE, _VAR, _M, _V))
+
+
+def _fits(case: Case) -> bool:
+    shape = input_shape(case, _VAR)
+    alike = all(input_shape(case, i) == shape for i in _ALIKE)
+    return alike and all(agrees(case, i, shape) for i in (_VAR, _M, _V))
+
+
+APPLY_ADAM_W = OpSpec(
+    kernel="ApplyAdamW",
+    call="torch_npu.npu_apply_adam_w",
+    slots=_SLOTS,
+    optional=frozenset({_APPLY_ADAM_W_MAX_NORM}),
+    reference=_apply_adam_w_reference,
+    build=_apply_adam_w_build,
+    flops=_apply_adam_w_flops,
+    traffic=_apply_adam_w_traffic,
+    constraints=(
+        Constraint("var, m, v, grad and the outputs want one shape", _fits),
+        floating((_VAR,)),
+        one_dtype(_ALIKE, (_VAR, _M, _V)),
+        Constraint(
+            "rates want one number each",
+            lambda case: all(input_shape(case, i) in ((), (1,)) for i in _NUMBERS),
+        ),
+        Constraint(
+            "amsgrad is not replayed", lambda case: given(case, _APPLY_ADAM_W_MAX_NORM) is None
+        ),
+    ),
+    npu=NpuCall(run=_apply_adam_w_run),
+)
+
+
+# One step of AdamW with decoupled weight decay, in place. A profile does not tell its rates:
+# torch's defaults here.
+
+_APPLY_ADAM_W_V2_RATE, _APPLY_ADAM_W_V2_DECAY = 1e-3, 1e-2
+_APPLY_ADAM_W_V2_BETA1, _APPLY_ADAM_W_V2_BETA2 = 0.9, 0.999
+_APPLY_ADAM_W_V2_EPSILON = 1e-8
+_APPLY_ADAM_W_V2_MAX_NORM = 5
+
+
+def _apply_adam_w_v2_build(case: Case, make: TensorMaker) -> Call:
+    """A few steps in; `v`, a mean of squares, is positive. Launches stay finite: each moves
+    `var` by about the rate."""
+    var, m, v, grad, step = (case.inputs or ())[:_APPLY_ADAM_W_V2_MAX_NORM]
+    return Call(
+        (
+            make.normal(var.shape or (), var.dtype),
+            make.normal(m.shape or (), m.dtype),
+            make.uniform(v.shape or (), v.dtype, 0.5, 1.5),
+            make.normal(grad.shape or (), grad.dtype),
+            make.full(step.shape or (), step.dtype, 10),
+        )
+    )
+
+
+def _apply_adam_w_v2_reference(torch: Any, var: Any, m: Any, v: Any, grad: Any, step: Any) -> Any:
+    # The corrections stay on the device: a number for the host would wait for the stream.
+    rate = _APPLY_ADAM_W_V2_RATE / (1 - torch.pow(_APPLY_ADAM_W_V2_BETA1, step))
+    spread = (1 - torch.pow(_APPLY_ADAM_W_V2_BETA2, step)).sqrt_()
+    var.mul_(1 - _APPLY_ADAM_W_V2_RATE * _APPLY_ADAM_W_V2_DECAY)
+    m.lerp_(grad, 1 - _APPLY_ADAM_W_V2_BETA1)
+    v.mul_(_APPLY_ADAM_W_V2_BETA2).addcmul_(grad, grad, value=1 - _APPLY_ADAM_W_V2_BETA2)
+    var.addcdiv_(m, v.sqrt().div_(spread * rate).add_(_APPLY_ADAM_W_V2_EPSILON / rate), value=-1)
+    return var, m, v
+
+
+def _apply_adam_w_v2_run(step_of_adamw: Any, var: Any, m: Any, v: Any, grad: Any, step: Any) -> Any:
+    """One kernel a tensor, and a Sub: torch_npu hands it the steps before this one."""
+    step_of_adamw(
+        [var],
+        [grad],
+        [m],
+        [v],
+        [],
+        [step],
+        lr=_APPLY_ADAM_W_V2_RATE,
+        beta1=_APPLY_ADAM_W_V2_BETA1,
+        beta2=_APPLY_ADAM_W_V2_BETA2,
+        weight_decay=_APPLY_ADAM_W_V2_DECAY,
+        eps=_APPLY_ADAM_W_V2_EPSILON,
+        amsgrad=False,
+        maximize=False,
+    )
+    return var, m, v
+
+
+def _apply_adam_w_v2_flops(case: Case) -> int:
+    """An element: 1 for the decay, 3 for m, 4 for v, 3 for the root, its quotient and epsilon,
+    2 for the update."""
+    return 13 * (case.inputs or ())[0].numel
+
+
+def _apply_adam_w_v2_traffic(case: Case) -> int:
+    """All inputs are read, and var, m and v written."""
+    slots = case.inputs or ()
+    return sum(slot.size_bytes for slot in (*slots[:_APPLY_ADAM_W_V2_MAX_NORM], *slots[:3]))
+
+
+def _alike(case: Case) -> bool:
+    return len({slot.shape for slot in (case.inputs or ())[:4]}) == 1
+
+
+APPLY_ADAM_W_V2 = OpSpec(
+    kernel="ApplyAdamWV2",
+    call="torch._fused_adamw_",
+    slots=("var", "m", "v", "grad", "step", "max_grad_norm"),
+    optional=frozenset({_APPLY_ADAM_W_V2_MAX_NORM}),
+    reference=_apply_adam_w_v2_reference,
+    build=_apply_adam_w_v2_build,
+    flops=_apply_adam_w_v2_flops,
+    traffic=_apply_adam_w_v2_traffic,
+    constraints=(
+        Constraint("var, m, v and grad want one shape", _alike),
+        floating((0,)),
+        one_dtype((0, 1, 2, 3), (0, 1, 2)),
+        Constraint("step wants one number", lambda case: input_shape(case, 4) in ((), (1,))),
+        Constraint(
+            "amsgrad is not replayed", lambda case: given(case, _APPLY_ADAM_W_V2_MAX_NORM) is None
+        ),
+    ),
+    npu=NpuCall(run=_apply_adam_w_v2_run),
+)

@@ -1,0 +1,193 @@
+"""Comparisons, logic, and selection of elements by a condition."""
+
+import re
+from typing import Any
+
+from collector.case import Case, Slot
+from collector.ops.catalog.elementwise._elementwise import comparison, unary
+from collector.ops.dtypes import inputs_are, not_bool, one_dtype, spelling
+from collector.ops.parts.moving import no_flops
+from collector.ops.slots import Shape, agrees, broadcast, elements, input_shape
+from collector.ops.spec import Call, Constraint, OpSpec, TensorMaker
+from collector.vocabulary import RUNTIME_PREFIX
+
+# Whether elements are equal.
+EQUAL = comparison("Equal", "torch.eq", lambda torch, x, y: torch.eq(x, y))
+
+
+# Whether elements are greater.
+GREATER = comparison("Greater", "torch.gt", lambda torch, x, y: torch.gt(x, y))
+
+
+# Whether elements are greater or equal.
+GREATER_EQUAL = comparison("GreaterEqual", "torch.ge", lambda torch, x, y: torch.ge(x, y))
+
+
+# Whether elements are less.
+LESS = comparison("Less", "torch.lt", lambda torch, x, y: torch.lt(x, y), twins=("LessAiCore",))
+
+
+# Whether elements are less or equal.
+LESS_EQUAL = comparison("LessEqual", "torch.le", lambda torch, x, y: torch.le(x, y))
+
+
+# Whether elements differ.
+NOT_EQUAL = comparison("NotEqual", "torch.ne", lambda torch, x, y: torch.ne(x, y))
+
+
+# Whether both are true.
+LOGICAL_AND = comparison(
+    "LogicalAnd",
+    "torch.logical_and",
+    lambda torch, x, y: torch.logical_and(x, y),
+    constraints=(inputs_are(("BOOL",), (0, 1)),),
+    twins=("LogicalAndAiCore",),
+)
+
+
+# The opposite of each truth value.
+LOGICAL_NOT = unary(
+    "LogicalNot",
+    "torch.logical_not",
+    lambda torch, x: torch.logical_not(x),
+    constraints=(inputs_are(("BOOL",), (0,)),),
+    twins=("LogicalNotAiCore",),
+)
+
+
+# Whether one is true, or both.
+LOGICAL_OR = comparison(
+    "LogicalOr",
+    "torch.logical_or",
+    lambda torch, x, y: torch.logical_or(x, y),
+    constraints=(inputs_are(("BOOL",), (0, 1)),),
+)
+
+
+# Elements of one tensor where a condition holds, of another elsewhere.
+
+_CONDITION, _THEN, _ELSE = 0, 1, 2
+
+
+def _result(case: Case) -> Shape | None:
+    return broadcast(*(input_shape(case, i) for i in (_CONDITION, _THEN, _ELSE)))
+
+
+SELECT_V2 = OpSpec(
+    kernel="SelectV2",
+    call="torch.where",
+    assumes="half of the conditions hold",
+    slots=("condition", "then", "else"),
+    reference=lambda torch, condition, then, otherwise: torch.where(condition, then, otherwise),
+    flops=lambda case: elements(_result(case)),
+    constraints=(
+        Constraint(
+            "the output wants the shape that the inputs broadcast to",
+            lambda case: agrees(case, 0, _result(case)),
+        ),
+        inputs_are(("BOOL",), (_CONDITION,)),
+        one_dtype((_THEN, _ELSE)),
+    ),
+)
+
+
+# One number wherever a mask holds, in place: forbidden tokens, padding. A profile does not tell
+# the number, 0 here, nor how much of the mask holds: half of it, unless `Runtime mask_density` says
+# how many percent.
+
+_MASK, _VALUE = 1, 2
+_NUMBER = 0
+_DENSITY = f"{RUNTIME_PREFIX}mask_density"
+_PERCENT = re.compile(r"100|[1-9]?[0-9]")
+
+
+def _masked_fill_build(case: Case, make: TensorMaker) -> Call:
+    x, mask = (case.inputs or ())[:2]
+    return Call((make.normal(x.shape or (), x.dtype), _mask(case, mask, make), _NUMBER))
+
+
+def _mask(case: Case, mask: Slot, make: TensorMaker) -> Any:
+    density = case.attribute(_DENSITY)
+    if density is None:
+        return make.normal(mask.shape or (), mask.dtype)
+    return make.uniform(mask.shape or (), "FLOAT", 0, 100) < int(density)
+
+
+def _masked_fill_reference(torch: Any, x: Any, mask: Any, number: int) -> Any:
+    return x.masked_fill_(mask, number)
+
+
+def _fits(case: Case) -> bool:
+    """The mask may be smaller than the tensor, not the other way round."""
+    x = input_shape(case, 0)
+    return broadcast(x, input_shape(case, _MASK)) == x and agrees(case, 0, x)
+
+
+def _has_its_dtype(case: Case) -> bool:
+    x, *_, value = case.inputs or ()
+    missing = len(case.inputs or ()) <= _VALUE or value.known_dtype is None
+    return missing or value.known_dtype == x.known_dtype
+
+
+MASKED_FILL = OpSpec(
+    kernel="MaskedFill",
+    call="torch.Tensor.masked_fill_",
+    assumes="half of the mask holds where no density is told",
+    slots=("x", "mask", "value"),
+    optional=frozenset({_VALUE}),
+    reference=_masked_fill_reference,
+    build=_masked_fill_build,
+    flops=no_flops,
+    constraints=(
+        Constraint("x wants the shape of the output, and a mask that broadcasts to it", _fits),
+        inputs_are(("BOOL",), (_MASK,)),
+        one_dtype((0,)),
+        Constraint("value wants one number", lambda c: input_shape(c, _VALUE) in ((), (1,))),
+        Constraint("value wants the dtype of x", _has_its_dtype),
+        Constraint(
+            f"{_DENSITY} wants whole percents up to 100",
+            lambda case: _PERCENT.fullmatch(case.attribute(_DENSITY) or "0") is not None,
+        ),
+    ),
+    twins=("MaskedFillAiCore",),
+)
+
+
+# Each element, moved into an interval. A profile does not tell its ends: -1 and 1 here.
+
+# Nothing is below 0 where there is no sign, and -1 has no place there.
+_LOW, _HIGH = -1, 1
+
+
+def _clip_by_value_v2_build(case: Case, make: TensorMaker) -> Call:
+    slot = (case.inputs or ())[0]
+    low = 0 if spelling(slot).startswith("UINT") else _LOW
+    return Call((make.normal(slot.shape or (), slot.dtype), low, _HIGH))
+
+
+def _clip_by_value_v2_reference(torch: Any, x: Any, low: int, high: int) -> Any:
+    return torch.clamp(x, low, high)
+
+
+def _flops(case: Case) -> int:
+    """Two comparisons an element."""
+    return 2 * elements(input_shape(case, 0))
+
+
+CLIP_BY_VALUE_V2 = OpSpec(
+    kernel="ClipByValueV2",
+    call="torch.clamp",
+    slots=("x", "min", "max"),
+    reference=_clip_by_value_v2_reference,
+    build=_clip_by_value_v2_build,
+    flops=_flops,
+    constraints=(
+        Constraint("the output wants the input's shape", lambda c: agrees(c, 0, input_shape(c, 0))),
+        Constraint(
+            "min and max want to be scalars",
+            lambda case: input_shape(case, 1) == () == input_shape(case, 2),
+        ),
+        one_dtype((0, 1, 2)),
+        not_bool((0,)),
+    ),
+)

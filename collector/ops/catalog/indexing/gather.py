@@ -1,0 +1,249 @@
+"""Elements, rows and blocks read by index."""
+
+from typing import Any
+
+from collector.case import Case
+from collector.ops.catalog.indexing._lookup import (
+    INTEGERS,
+    dense_enough,
+    integer_indices,
+    kept_dims,
+    looked_up,
+)
+from collector.ops.dtypes import inputs_are, one_dtype
+from collector.ops.parts.moving import no_flops, picked_bytes
+from collector.ops.parts.positions import distinct_along
+from collector.ops.slots import agrees, elements, input_shape, output_shape
+from collector.ops.spec import Call, Constraint, GraphCall, NpuCall, OpSpec, TensorMaker
+
+# Single elements, looked up by number along one dimension: the last in which alone the index
+# differs from the input, or the last of all.
+_RUN = 32
+
+
+def _gather_elements_v2_axis(case: Case) -> int | None:
+    x, index = input_shape(case, 0), input_shape(case, 1)
+    if len(x) != len(index):
+        return None
+    fits = (x[:i] + x[i + 1 :] == index[:i] + index[i + 1 :] for i in range(len(x)))
+    axes = [axis for axis, fit in enumerate(fits) if fit and x[axis]]
+    return axes[-1] if axes else None
+
+
+def _gather_elements_v2_build(case: Case, make: TensorMaker) -> Call:
+    x, index = (case.inputs or ())[:2]
+    axis = _gather_elements_v2_axis(case) or 0
+    size = input_shape(case, 0)[axis]
+    return Call(
+        (
+            make.normal(x.shape or (), x.dtype),
+            axis,
+            distinct_along(make, index.shape or (), axis, size, index.dtype),
+        )
+    )
+
+
+def _gather_elements_v2_reference(torch: Any, x: Any, axis: int, index: Any) -> Any:
+    return torch.gather(x, axis, index)
+
+
+def _has_runs(case: Case) -> bool:
+    """Else CANN transposes first, and the kernel sees another shape."""
+    x, axis = input_shape(case, 0), _gather_elements_v2_axis(case) or 0
+    return axis == len(x) - 1 or elements(x[axis + 1 :]) > _RUN
+
+
+GATHER_ELEMENTS_V2 = OpSpec(
+    kernel="GatherElementsV2",
+    call="torch.gather",
+    assumes="all over the dimension, each element once where there are enough",
+    slots=("x", "index"),
+    reference=_gather_elements_v2_reference,
+    build=_gather_elements_v2_build,
+    flops=no_flops,
+    traffic=picked_bytes,
+    moves_data=True,
+    constraints=(
+        Constraint(
+            "an index is wanted that differs from the input in one dimension at most, and an "
+            "output like it",
+            lambda case: (
+                _gather_elements_v2_axis(case) is not None and agrees(case, 0, input_shape(case, 1))
+            ),
+        ),
+        Constraint(
+            f"behind a dimension that is not the last, more than {_RUN} elements are wanted",
+            _has_runs,
+        ),
+        inputs_are(INTEGERS, (1,)),
+        inputs_are(("INT32", "FLOAT", "FLOAT16", "DT_BF16"), (0,)),  # others: GatherElements
+        one_dtype((0,)),
+    ),
+)
+
+
+# Rows of a table, looked up by number along the first dimension: an embedding. A graph takes
+# one row of any tensor with it, where torch makes a view: its index has no dimensions.
+
+
+def _gather_v2_build(case: Case, make: TensorMaker) -> Call:
+    """Indices all over the table: a lookup of few rows would live in the cache."""
+    table, indices, *_ = case.inputs or ()
+    rows = input_shape(case, 0)[0]
+    if _picks_one(case):
+        return Call((make.normal(table.shape or (), table.dtype), rows // 2))
+    return Call(
+        (
+            make.normal(table.shape or (), table.dtype),
+            make.integers(indices.shape or (), indices.dtype, 0, rows),
+        )
+    )
+
+
+def _gather_v2_reference(torch: Any, table: Any, indices: Any) -> Any:
+    if isinstance(indices, int):
+        return table.select(0, indices).clone()
+    return torch.embedding(table, indices)
+
+
+def _run(api: Any, table: Any, indices: Any) -> Any:
+    return api(indices, table)
+
+
+def _select(api: Any, table: Any, index: int) -> Any:
+    """A graph gives back what it computes and no views: the copy becomes none of its kernels."""
+    return table.select(0, index).clone()
+
+
+def _picks_one(case: Case) -> bool:
+    """One row of a tensor, without its dimension, by an index that is no tensor of torch's."""
+    table, slots = input_shape(case, 0), case.inputs or ()
+    is_scalar = len(slots) == 3 and slots[1].shape is None and slots[2].shape in (None, (1,))
+    return is_scalar and bool(table and table[0]) and agrees(case, 0, table[1:])
+
+
+def _gather_v2_fits(case: Case) -> bool:
+    if _picks_one(case):
+        return True
+    table = input_shape(case, 0)
+    return len(table) == 2 and table[0] > 0 and agrees(case, 0, input_shape(case, 1) + table[1:])
+
+
+GATHER_V2 = OpSpec(
+    kernel="GatherV2",
+    call="torch.nn.functional.embedding",
+    assumes="rows all over the table, each as likely",
+    slots=("table", "indices", "axis"),
+    reference=_gather_v2_reference,
+    build=_gather_v2_build,
+    flops=no_flops,
+    traffic=picked_bytes,
+    moves_data=True,
+    constraints=(
+        Constraint(
+            "a table of rows is wanted, and an output with a row for each index", _gather_v2_fits
+        ),
+        inputs_are(INTEGERS, (1,)),
+        one_dtype((0,)),
+    ),
+    npu=NpuCall(run=_run, graph=GraphCall(takes=_picks_one, run=_select)),
+    twins=("GatherV2AiCore",),
+)
+
+
+# Parts of a tensor, looked up by number along the first dimension that the output tells.
+#
+# `index_select` launches it on A2 and A3; an embedding launches GatherV2.
+
+
+def _gather_v3_axis(case: Case) -> int | None:
+    table, indices, out = input_shape(case, 0), input_shape(case, 1), output_shape(case)
+    if len(indices) != 1:
+        return None
+    fits = (size and out == table[:i] + indices + table[i + 1 :] for i, size in enumerate(table))
+    return next((axis for axis, fit in enumerate(fits) if fit), None)
+
+
+def _gather_v3_build(case: Case, make: TensorMaker) -> Call:
+    table, indices, *_ = case.inputs or ()
+    axis = _gather_v3_axis(case) or 0
+    size = input_shape(case, 0)[axis]
+    return Call(
+        (
+            make.normal(table.shape or (), table.dtype),
+            axis,
+            make.integers(indices.shape or (), indices.dtype, 0, size),
+        )
+    )
+
+
+def _gather_v3_reference(torch: Any, table: Any, axis: int, indices: Any) -> Any:
+    return torch.index_select(table, axis, indices)
+
+
+GATHER_V3 = OpSpec(
+    kernel="GatherV3",
+    call="torch.index_select",
+    assumes="rows all over the table, each as likely",
+    slots=("table", "indices", "axis"),
+    reference=_gather_v3_reference,
+    build=_gather_v3_build,
+    flops=no_flops,
+    traffic=picked_bytes,
+    moves_data=True,
+    constraints=(
+        Constraint(
+            "a list of indices is wanted, and an output with a part of the table for each",
+            lambda case: _gather_v3_axis(case) is not None,
+        ),
+        inputs_are(INTEGERS, (1,)),
+        one_dtype((0,)),
+    ),
+)
+
+
+# Parts of a tensor, looked up by number in one dimension or in several that follow each other:
+# `x[i, j]`, or `x[:, i]` where the flags tell that a dimension is kept.
+
+_FLAGS, _INDICES = 1, 3
+_TAIL = 32
+
+
+def _index_build(case: Case, make: TensorMaker) -> Call:
+    x, _, _, *indices = case.inputs or ()
+    kept = kept_dims(case, _FLAGS, _INDICES)
+    sizes = input_shape(case, 0)[kept:]
+    numbers = [
+        make.integers(index.shape or (), index.dtype, 0, size)
+        for index, size in zip(indices, sizes, strict=False)
+    ]
+    return Call((make.normal(x.shape or (), x.dtype), [None] * kept + numbers))
+
+
+def _index_reference(torch: Any, x: Any, indices: Any) -> Any:
+    return torch.ops.aten.index(x, indices)
+
+
+def _index_fits(case: Case) -> bool:
+    found = looked_up(case, _FLAGS, _INDICES)
+    return found is not None and output_shape(case) == found
+
+
+INDEX = OpSpec(
+    kernel="Index",
+    call="torch.ops.aten.index",
+    assumes="all over the tensor, each place as likely",
+    slots=("x", "indexed_sizes", "indexed_strides", "indices"),
+    variadic=True,
+    reference=_index_reference,
+    build=_index_build,
+    flops=no_flops,
+    traffic=picked_bytes,
+    moves_data=True,
+    constraints=(
+        integer_indices(_INDICES),
+        Constraint("an output is wanted with what the indices name", _index_fits),
+        dense_enough(_FLAGS, _INDICES, _TAIL),
+        one_dtype((0,)),
+    ),
+)

@@ -1,0 +1,267 @@
+"""Products of matrices in batches, and by heads."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from collector.case import Case
+from collector.ops.catalog.matmul._product import (
+    OUTPUT_FITS,
+    Product,
+    check_release,
+    flops_by,
+    group_by_weight,
+    is_wide,
+    read_product,
+)
+from collector.ops.dtypes import floating, inputs_are, one_dtype
+from collector.ops.slots import agrees, given, input_shape
+from collector.ops.spec import Call, Constraint, Need, NpuCall, OpSpec, TensorMaker, dense_bytes
+
+# Heads times tokens: (heads, tokens, K) @ (heads, K, N) -> (tokens, heads, N), as attention with
+# absorbed weights computes it, in one kernel without a copy for the transpose.
+
+
+@dataclass(frozen=True, slots=True)
+class HeadsProduct:
+    """The sizes of one call, and whether the tokens come before the heads in the first input."""
+
+    heads: int
+    tokens: int
+    k: int
+    n: int
+    tokens_first: bool
+
+    @property
+    def flops(self) -> int:
+        """A product and a sum for each pair of numbers that meet."""
+        return 2 * self.heads * self.tokens * self.k * self.n
+
+
+def read_heads_product(case: Case, orders: tuple[bool, ...]) -> HeadsProduct | None:
+    """The sizes, trying these values of `tokens_first` in turn; None where none fits."""
+    x, weight = input_shape(case, 0), input_shape(case, 1)
+    if len(x) != 3 or len(weight) != 3:
+        return None
+    heads, k, n = weight
+    for tokens_first in orders:
+        tokens, batch = x[:2] if tokens_first else x[1::-1]
+        if (batch, x[2]) == (heads, k) and agrees(case, 0, (tokens, heads, n)):
+            return HeadsProduct(heads, tokens, k, n, tokens_first)
+    return None
+
+
+def multiply_heads(torch: Any, x: Any, weight: Any, out: Any) -> Any:
+    """`x` by heads, tokens and K; writes into (tokens, heads, N)."""
+    torch.bmm(x, weight, out=out.transpose(0, 1))
+    return out
+
+
+# Products of matrices in batches; the runtime chooses the kernel.
+#
+# Of matrices without a batch, as some tables have them, NPUs launch a kernel of MatMulV2's family,
+# and the measurement is filed there.
+
+_BATCH_MAT_MUL_V2_BIAS, _OFFSET = 2, 3
+_BATCH_MAT_MUL_V2_OPTIONAL = frozenset({_BATCH_MAT_MUL_V2_BIAS, _OFFSET})
+
+
+def _product(case: Case) -> Product | None:
+    """Batches are read as they lie first; one matrix like a linear layer's."""
+    batched = len(input_shape(case, 0)) > 2
+    return read_product(case, ("NN", "NT", "TN", "TT") if batched else ("NT", "NN", "TN", "TT"))
+
+
+def _batch_mat_mul_v2_build(case: Case, make: TensorMaker) -> Call:
+    product, (slot_a, slot_b, *_) = _product(case), case.inputs or ()
+    a = make.normal(slot_a.shape or (), slot_a.dtype)
+    b = make.normal(slot_b.shape or (), slot_b.dtype)
+    wide = {"bmm": make.torch.bmm, "out_dtype": make.dtype("FLOAT")} if is_wide(case) else {}
+    if wide and a.device.type == "npu":
+        check_release(make, "aten::bmm.dtype")
+    return Call(
+        (
+            a.transpose(-2, -1) if product and product.transposes_a else a,
+            b.transpose(-2, -1) if product and product.transposes_b else b,
+        ),
+        wide,
+    )
+
+
+def _reference(torch: Any, a: Any, b: Any, *, bmm: Any = None, out_dtype: Any = None) -> Any:
+    if out_dtype in (None, a.dtype):
+        return torch.matmul(a, b)
+    if a.is_cuda:
+        return bmm(a, b, out_dtype=out_dtype)
+    return torch.matmul(a.to(out_dtype), b.to(out_dtype))
+
+
+def _batch_mat_mul_v2_launch(
+    matmul: Any, a: Any, b: Any, *, bmm: Any = None, out_dtype: Any = None
+) -> Any:
+    """`torch.matmul` launches `bmm`, and cannot be told a dtype."""
+    return matmul(a, b) if bmm is None else bmm(a, b, out_dtype=out_dtype)
+
+
+def _is_one_batch(case: Case) -> bool:
+    a, b = input_shape(case, 0), input_shape(case, 1)
+    return len(a) == len(b) == 3 and a[0] == b[0]
+
+
+BATCH_MAT_MUL_V2 = OpSpec(
+    kernel="BatchMatMulV2",
+    twins=("BatchMatMulV3", "BatchMatMulNd"),
+    call="torch.matmul",
+    slots=("a", "b", "bias", "offset"),
+    optional=_BATCH_MAT_MUL_V2_OPTIONAL,
+    reference=_reference,
+    build=_batch_mat_mul_v2_build,
+    flops=flops_by(_product),
+    traffic=lambda case: dense_bytes(case, absent=_BATCH_MAT_MUL_V2_OPTIONAL),
+    group=group_by_weight,
+    npu=NpuCall(run=_batch_mat_mul_v2_launch),
+    constraints=(
+        Constraint(
+            "two batches of matrices are wanted that multiply to the output as NN, NT, TN or TT",
+            lambda case: _product(case) is not None,
+        ),
+        floating((0, 1)),
+        one_dtype((0, 1), ()),
+        OUTPUT_FITS,
+        Constraint(
+            "FLOAT of products of 16 bits wants (B,M,K) and as many (K,N)",
+            lambda case: not is_wide(case) or _is_one_batch(case),
+        ),
+        Constraint(
+            "a bias or an offset cannot be replayed",
+            lambda case: (
+                given(case, _BATCH_MAT_MUL_V2_BIAS) is None and given(case, _OFFSET) is None
+            ),
+        ),
+    ),
+)
+
+
+# vLLM-Ascend's own product by heads, tokens first on both sides.
+
+
+def _batch_matmul_transpose_0_sizes(case: Case) -> HeadsProduct | None:
+    return read_heads_product(case, (True,))
+
+
+def _batch_matmul_transpose_0_tensors(case: Case, make: TensorMaker) -> tuple[Any, Any, Any]:
+    """The operands, and the place of the output, which the caller provides."""
+    x, weight = (make.normal(slot.shape or (), slot.dtype) for slot in case.inputs or ())
+    sizes = _batch_matmul_transpose_0_sizes(case)
+    shape = (sizes.tokens, sizes.heads, sizes.n) if sizes else ()
+    return x, weight, make.empty(shape, (case.inputs or ())[0].dtype)
+
+
+def _batch_matmul_transpose_0_build(case: Case, make: TensorMaker) -> Call:
+    x, weight, out = _batch_matmul_transpose_0_tensors(case, make)
+    return Call((x.transpose(0, 1), weight, out))
+
+
+def _batch_matmul_transpose_0_launch(multiply: Any, x: Any, weight: Any, out: Any) -> Any:
+    multiply(x, weight, out)
+    return out
+
+
+BATCH_MATMUL_TRANSPOSE_0 = OpSpec(
+    kernel="batch_matmul_transpose_0",
+    call="torch.ops._C_ascend.batch_matmul_transpose",
+    slots=("x", "weight"),
+    reference=multiply_heads,
+    build=_batch_matmul_transpose_0_build,
+    flops=flops_by(_batch_matmul_transpose_0_sizes),
+    group=group_by_weight,
+    npu=NpuCall(
+        run=_batch_matmul_transpose_0_launch,
+        build=lambda case, make: Call(_batch_matmul_transpose_0_tensors(case, make)),
+        needs=frozenset({Need.VLLM_ASCEND}),
+    ),
+    constraints=(
+        Constraint(
+            "(tokens,heads,K) is wanted, (heads,K,N), and (tokens,heads,N) out",
+            lambda case: _batch_matmul_transpose_0_sizes(case) is not None,
+        ),
+        inputs_are(("DT_BF16", "FLOAT16"), (0, 1)),
+        one_dtype((0, 1)),
+    ),
+)
+
+
+# Products by heads whose output has the tokens first.
+
+_TRANSPOSE_BATCH_MAT_MUL_BIAS, _SCALE = 2, 3
+_TRANSPOSE_BATCH_MAT_MUL_OPTIONAL = frozenset({_TRANSPOSE_BATCH_MAT_MUL_BIAS, _SCALE})
+_LIMIT = 65536
+_HEADS_FIRST, _TOKENS_FIRST = (0, 1, 2), (1, 0, 2)
+
+
+def _transpose_batch_mat_mul_sizes(case: Case) -> HeadsProduct | None:
+    return read_heads_product(case, (False, True))
+
+
+def _is_legal(case: Case) -> bool:
+    """What aclnnTransposeBatchMatMul documents for A2 and A3."""
+    sizes = _transpose_batch_mat_mul_sizes(case)
+    if sizes is None or sizes.k % 128 or sizes.n % 128:
+        return False
+    inner = sizes.heads * sizes.k if sizes.tokens_first else sizes.k
+    return min(sizes.k, sizes.n, sizes.heads) > 0 and max(inner, sizes.n, sizes.heads) < _LIMIT
+
+
+def _transpose_batch_mat_mul_tensors(case: Case, make: TensorMaker) -> tuple[Any, Any]:
+    x, weight = (case.inputs or ())[:2]
+    return make.normal(x.shape or (), x.dtype), make.normal(weight.shape or (), weight.dtype)
+
+
+def _transpose_batch_mat_mul_build(case: Case, make: TensorMaker) -> Call:
+    sizes, (x, weight) = (
+        _transpose_batch_mat_mul_sizes(case),
+        _transpose_batch_mat_mul_tensors(case, make),
+    )
+    if sizes is None:
+        return Call((x, weight))
+    out = make.empty((sizes.tokens, sizes.heads, sizes.n), (case.inputs or ())[0].dtype)
+    return Call((x.transpose(0, 1) if sizes.tokens_first else x, weight, out))
+
+
+def _build_for_npu(case: Case, make: TensorMaker) -> Call:
+    sizes = _transpose_batch_mat_mul_sizes(case)
+    order = _TOKENS_FIRST if sizes and sizes.tokens_first else _HEADS_FIRST
+    perms = {"perm_x1": order, "perm_x2": _HEADS_FIRST, "perm_y": _TOKENS_FIRST}
+    return Call(_transpose_batch_mat_mul_tensors(case, make), perms)
+
+
+TRANSPOSE_BATCH_MAT_MUL = OpSpec(
+    kernel="TransposeBatchMatMul",
+    call="torch_npu.npu_transpose_batchmatmul",
+    slots=("x1", "x2", "bias", "scale"),
+    optional=_TRANSPOSE_BATCH_MAT_MUL_OPTIONAL,
+    reference=multiply_heads,
+    build=_transpose_batch_mat_mul_build,
+    flops=flops_by(_transpose_batch_mat_mul_sizes),
+    traffic=lambda case: dense_bytes(case, absent=_TRANSPOSE_BATCH_MAT_MUL_OPTIONAL),
+    group=group_by_weight,
+    npu=NpuCall(build=_build_for_npu),
+    constraints=(
+        Constraint(
+            "(heads,tokens,K) or (tokens,heads,K) is wanted, (heads,K,N), and (tokens,heads,N) out",
+            lambda case: _transpose_batch_mat_mul_sizes(case) is not None,
+        ),
+        Constraint(
+            "K and N want to be multiples of 128, N and heads below 65536, and so K, or heads * K "
+            "where the tokens come first",
+            _is_legal,
+        ),
+        floating((0, 1)),
+        one_dtype((0, 1)),
+        Constraint(
+            "a bias or a scale cannot be replayed",
+            lambda case: (
+                given(case, _TRANSPOSE_BATCH_MAT_MUL_BIAS) is None and given(case, _SCALE) is None
+            ),
+        ),
+    ),
+)

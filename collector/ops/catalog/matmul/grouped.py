@@ -1,0 +1,486 @@
+"""One product for each expert, of the tokens that were routed to it."""
+
+from typing import Any
+
+from collector.case import Case, Slot
+from collector.ops.catalog.matmul._grouped import (
+    GroupedProduct,
+    grouped_traffic,
+    groups_fit,
+    read_grouped_product,
+    stored_weight,
+    written_rows,
+)
+from collector.ops.catalog.matmul._product import flops_by, group_by_weight
+from collector.ops.dtypes import inputs_are, outputs_are, spelling
+from collector.ops.parts.int8 import int8_product, quantise_rows, restored, to_int8
+from collector.ops.parts.quant_scale import PACKED, decoded, packed_scale, small_scale
+from collector.ops.parts.shares import group_ends
+from collector.ops.slots import Shape, agrees, given, input_shape, output_slot
+from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker
+from collector.vocabulary import FRACTAL_NZ
+
+# INT4 weights of experts beside INT8 tokens (W4A8), with a scale for each group of 256 rows.
+#
+# torch holds eight numbers in an INT32, the first in the lowest bits. The kernel takes tokens apart
+# into halves of four bits, and wants as bias what that adds: 8 times the sum of weights by scales.
+# Limits are those that aclnnGroupedMatmulV5 documents for A2 and A3.
+GROUP_ROWS = 256
+_MOST_ROWS = 18432
+COLUMNS = 8  # in an INT32
+
+
+def is_nibbles(case: Case) -> bool:
+    """Whether the weights have four bits."""
+    return spelling(given(case, 1)) == "INT4"
+
+
+def nibbles_fit(sizes: GroupedProduct) -> bool:
+    """Whether the kernel takes such weights."""
+    return (
+        not sizes.transposes_weight
+        and 0 < sizes.k <= _MOST_ROWS
+        and not sizes.k % GROUP_ROWS
+        and not sizes.n % COLUMNS
+    )
+
+
+def scale_shape(sizes: GroupedProduct) -> Shape:
+    """A scale for each group of rows and each column."""
+    return sizes.experts, sizes.k // GROUP_ROWS, sizes.n
+
+
+def dtypes_fit(bias: str, scale: str, per_token: str, out: str) -> bool:
+    """The one combination that is documented without an offset."""
+    is_out = out in ("DT_BF16", "FLOAT16")
+    return is_out and (bias, per_token) == ("FLOAT", "FLOAT") and scale in PACKED
+
+
+def nibble_tensors(
+    weight: Slot, sizes: GroupedProduct, make: TensorMaker
+) -> tuple[Any, dict[str, Any]]:
+    """The weights as INT32 in the slot's format, with their scale and bias."""
+    torch = make.torch
+    pairs = make.integers((sizes.experts, sizes.k, sizes.n // 2), "INT8", -128, 128)
+    scale = packed_scale(scale_shape(sizes), make)
+    both = zip(pairs, scale, strict=True)
+    bias = torch.stack([8 * _scaled(torch, pair, one).sum(0) for pair, one in both])
+    packed = make.stored(pairs, weight.format).view(make.dtype("INT32"))
+    return packed, {"scale": scale, "bias": bias}
+
+
+def multiply_nibbles(
+    torch: Any, tokens: Any, weight: Any, place: Any, per_token: Any, *, scale: Any, bias: Any
+) -> None:
+    """The product of one expert; the bias is the kernel's own."""
+    total = tokens.float() @ _scaled(torch, weight.view(torch.int8), scale)
+    place.copy_(total.mul_(per_token.unsqueeze(-1)))
+
+
+def _scaled(torch: Any, pairs: Any, scale: Any) -> Any:
+    """(K,N) numbers of (K,N/2) bytes, times their scales: in FLOAT, which every device shifts."""
+    both = pairs.float()
+    high = (both / 16).floor()
+    low = both - 16 * high
+    numbers = torch.stack((low - 16 * (low > 7), high), -1).flatten(-2)
+    groups = numbers.unflatten(0, (-1, GROUP_ROWS))
+    return (groups * decoded(torch, scale).unsqueeze(1)).flatten(0, 1)
+
+
+# One product for each expert, of the tokens that were routed to it.
+
+_GROUPED_MATMUL_X, _GROUPED_MATMUL_WEIGHT, _BIAS, _SCALE, _OFFSET = range(5)
+_ANTIQUANT_SCALE, _ANTIQUANT_OFFSET, _GROUPED_MATMUL_GROUPS, _PER_TOKEN = range(5, 9)
+_SLOTS = (
+    *("x", "weight", "bias", "scale", "offset", "antiquant_scale", "antiquant_offset"),
+    *("group_list", "per_token_scale"),
+)
+_OPTIONAL = frozenset(range(len(_SLOTS))) - {
+    _GROUPED_MATMUL_X,
+    _GROUPED_MATMUL_WEIGHT,
+    _GROUPED_MATMUL_GROUPS,
+}
+_BY_COLUMN = (_BIAS, _SCALE, _ANTIQUANT_SCALE, _ANTIQUANT_OFFSET)
+_FLOATS = {"FLOAT", "FLOAT16", "DT_BF16"}
+
+
+def _grouped_matmul_sizes(case: Case) -> GroupedProduct | None:
+    return read_grouped_product(case, lambda n: n)
+
+
+def _grouped_matmul_build(case: Case, make: TensorMaker) -> Call:
+    sizes = _grouped_matmul_sizes(case)
+    counts = sizes.counts if sizes else ()
+    out = output_slot(case)
+    dtype = make.dtype(out.dtype if out else (case.inputs or ())[_GROUPED_MATMUL_X].dtype)
+    x, weight, own = _operands(case, make)
+    options = {**_options(case, make), **own}
+    return Call((x, weight), {**options, "counts": counts, "output_dtype": dtype})
+
+
+def _grouped_matmul_build_for_npu(case: Case, make: TensorMaker) -> Call:
+    call = _grouped_matmul_build(case, make)
+    settings = dict(call.kwargs)
+    counts = settings.pop("counts")
+    x, weight = call.args
+    lists = {name: [tensor] for name, tensor in settings.items() if name in _SLOTS}
+    groups = make.tensor(counts, "INT64") if is_nibbles(case) else group_ends(counts, "INT64", make)
+    return Call(
+        ([x], [weight]),
+        {
+            **lists,
+            "group_list": groups,
+            "group_list_type": int(is_nibbles(case)),
+            "group_type": 0,
+            "split_item": 3,
+            "output_dtype": settings["output_dtype"],
+        },
+    )
+
+
+def _operands(case: Case, make: TensorMaker) -> tuple[Any, Any, dict[str, Any]]:
+    """Tokens, weights, and what of the options follows from these."""
+    (x, weight), sizes = (case.inputs or ())[:2], _grouped_matmul_sizes(case)
+    tokens = _numbers(x.shape or (), x, make)
+    if sizes and is_nibbles(case):
+        return tokens, *nibble_tensors(weight, sizes, make)
+    return tokens, stored_weight(weight, sizes, make, _numbers), {}
+
+
+def _numbers(shape: tuple[int, ...], slot: Slot, make: TensorMaker) -> Any:
+    if spelling(slot) == "INT8":
+        return make.integers(shape, slot.dtype, -127, 128)
+    return make.normal(shape, slot.dtype)
+
+
+def _options(case: Case, make: TensorMaker) -> dict[str, Any]:
+    """The optional tensors by the API's names."""
+    tensors = {}
+    for position in sorted(_OPTIONAL):
+        slot = given(case, position)
+        if slot is None or (is_nibbles(case) and position in (_BIAS, _SCALE)):
+            continue
+        shape = slot.shape or ()
+        if position == _SCALE and spelling(slot) in PACKED:
+            tensors["scale"] = packed_scale(shape, make)
+        elif position in (_SCALE, _ANTIQUANT_SCALE):
+            tensors[_SLOTS[position]] = small_scale(shape, slot.dtype, make)
+        elif position == _PER_TOKEN:
+            tensors["per_token_scale"] = make.uniform(shape, slot.dtype, 0.5, 1.5)
+        else:
+            tensors[_SLOTS[position]] = make.normal(shape, slot.dtype)
+    return tensors
+
+
+def _grouped_matmul_reference(
+    torch: Any,
+    x: Any,
+    weight: Any,
+    *,
+    counts: tuple[int, ...],
+    output_dtype: Any,
+    per_token_scale: Any = None,
+    **by_expert: Any,
+) -> Any:
+    used = sum(counts)
+    is_packed = weight.dtype == torch.int32
+    width = weight.shape[2] * (COLUMNS if is_packed else 1)
+    out = x.new_empty((x.shape[0], width), dtype=output_dtype)
+    rows = zip(x[:used].split(counts), out[:used].split(counts), strict=True)
+    scales: Any = (None,) * len(counts)
+    if per_token_scale is not None:
+        scales = per_token_scale[:used].split(counts)
+    for expert, ((tokens, place), scale) in enumerate(zip(rows, scales, strict=True)):
+        own = {name: tensor[expert] for name, tensor in by_expert.items()}
+        if not counts[expert]:
+            continue
+        if is_packed:
+            multiply_nibbles(torch, tokens, weight[expert], place, scale, **own)
+        elif x.dtype == torch.int8:
+            _multiply_quantised(torch, tokens, weight[expert], place, scale, **own)
+        else:
+            _multiply(torch, tokens, weight[expert], place, **own)
+    return out
+
+
+def _multiply(
+    torch: Any,
+    tokens: Any,
+    weight: Any,
+    place: Any,
+    *,
+    bias: Any = None,
+    antiquant_scale: Any = None,
+    antiquant_offset: Any = None,
+) -> None:
+    """Floating-point tokens; an INT8 weight is given back as numbers first."""
+    if antiquant_scale is not None:
+        weight = restored(weight, antiquant_scale, antiquant_offset)
+    torch.mm(tokens, weight, out=place)
+    if bias is not None:
+        place.add_(bias)
+
+
+def _multiply_quantised(
+    torch: Any,
+    tokens: Any,
+    weight: Any,
+    place: Any,
+    per_token: Any,
+    *,
+    bias: Any = None,
+    scale: Any = None,
+) -> None:
+    """INT8 tokens: exact sums, and then scales of columns and of rows."""
+    total = int8_product(torch, tokens, weight)
+    if bias is not None:
+        total.add_(bias)
+    if scale is not None:
+        total = total * decoded(torch, scale)
+    if per_token is not None:
+        total.mul_(per_token.unsqueeze(-1))
+    place.copy_(to_int8(torch, total) if place.dtype == torch.int8 else total)
+
+
+def _grouped_matmul_launch(grouped: Any, x: Any, weight: Any, **settings: Any) -> Any:
+    return grouped(x, weight, **settings)[0]
+
+
+def _dtypes_are_legal(case: Case) -> bool:
+    """The combinations that npu_grouped_matmul documents for A2 and A3."""
+    dtypes = [spelling(given(case, i)) for i in range(len(_SLOTS))]
+    x, weight, bias, scale, per_token = (
+        dtypes[i] for i in (_GROUPED_MATMUL_X, _GROUPED_MATMUL_WEIGHT, _BIAS, _SCALE, _PER_TOKEN)
+    )
+    out, antiquant = spelling(output_slot(case)), dtypes[_ANTIQUANT_SCALE]
+    if x in _FLOATS:
+        plain = weight == x and not antiquant
+        weight_only = weight == "INT8" and antiquant == x and x != "FLOAT"
+        return (
+            (plain or weight_only)
+            and out in ("", x)
+            and bias in ("", "FLOAT16" if x == "FLOAT16" else "FLOAT")
+            and dtypes[_ANTIQUANT_OFFSET] in ("", antiquant)
+            and not scale
+            and not per_token
+        )
+    if (x, weight) == ("INT8", "INT4"):
+        is_plain = not antiquant and not dtypes[_ANTIQUANT_OFFSET]
+        return is_plain and dtypes_fit(bias, scale, per_token, out)
+    by_output = {
+        "INT32": ("",),
+        "INT8": PACKED,
+        "DT_BF16": ("DT_BF16", "FLOAT"),
+        "FLOAT16": ("FLOAT",),
+    }
+    return (
+        (x, weight) == ("INT8", "INT8")
+        and scale in by_output.get(out, ())
+        and bias in ("", "INT32")
+        and (not per_token or (per_token == "FLOAT" and out in ("DT_BF16", "FLOAT16")))
+        and not antiquant
+        and not dtypes[_ANTIQUANT_OFFSET]
+    )
+
+
+def _options_fit(case: Case) -> bool:
+    sizes, groups = _grouped_matmul_sizes(case), given(case, _GROUPED_MATMUL_GROUPS)
+    if sizes is None or groups is None or spelling(groups) != "INT64":
+        return False
+    columns = [given(case, i) for i in _BY_COLUMN if i != _SCALE]
+    scale = given(case, _SCALE)
+    scales = scale_shape(sizes) if is_nibbles(case) else (sizes.experts, sizes.n)
+    per_token = given(case, _PER_TOKEN)
+    return (
+        groups.shape == (sizes.experts,)
+        and all(slot is None or slot.shape == (sizes.experts, sizes.n) for slot in columns)
+        and (scale is None or scale.shape == scales)
+        and (per_token is None or per_token.shape == (sizes.tokens,))
+    )
+
+
+def _blocks_fit(case: Case) -> bool:
+    """aclnnGroupedMatmulWeightNz takes no FLOAT, and gives no INT8."""
+    is_stored = (case.inputs or ())[_GROUPED_MATMUL_WEIGHT].format == FRACTAL_NZ
+    x, out = spelling(given(case, _GROUPED_MATMUL_X)), spelling(output_slot(case))
+    return not is_stored or (x != "FLOAT" and out != "INT8")
+
+
+GROUPED_MATMUL = OpSpec(
+    kernel="GroupedMatmul",
+    call="torch_npu.npu_grouped_matmul",
+    assumes="as many rows for each expert, but for Runtime group_list_values",
+    slots=_SLOTS,
+    optional=_OPTIONAL,
+    reference=_grouped_matmul_reference,
+    build=_grouped_matmul_build,
+    flops=flops_by(_grouped_matmul_sizes),
+    traffic=lambda case: grouped_traffic(case, _grouped_matmul_sizes(case), _OPTIONAL),
+    group=group_by_weight,
+    written=lambda case: written_rows(_grouped_matmul_sizes(case)),
+    packed={_SCALE: "UINT64", _GROUPED_MATMUL_WEIGHT: "INT4"},
+    npu=NpuCall(
+        run=_grouped_matmul_launch,
+        build=_grouped_matmul_build_for_npu,
+        nz=frozenset({_GROUPED_MATMUL_WEIGHT}),
+    ),
+    constraints=(
+        Constraint(
+            "tokens (T,K) are wanted, weights (E,K,N) or (E,N,K), blocks (E,N,K,rows,columns) in "
+            "FRACTAL_NZ, and (T,N) out",
+            lambda case: _grouped_matmul_sizes(case) is not None,
+        ),
+        Constraint(
+            "INT4 weights (E,K,N) want K a multiple of 256 up to 18432, N a multiple of 8",
+            lambda case: (
+                not is_nibbles(case)
+                or ((sizes := _grouped_matmul_sizes(case)) is not None and nibbles_fit(sizes))
+            ),
+        ),
+        Constraint("an offset cannot be replayed", lambda case: given(case, _OFFSET) is None),
+        Constraint(
+            "the dtypes of x, weight, bias, scales and output do not go together", _dtypes_are_legal
+        ),
+        Constraint("FRACTAL_NZ weights want no FLOAT, and no INT8 out", _blocks_fit),
+        Constraint(
+            "a group list (E INT64) is wanted; bias and scales want (E,N), scales of INT4 "
+            "weights (E,K/256,N), a scale of tokens (T)",
+            _options_fit,
+        ),
+        groups_fit(_grouped_matmul_sizes),
+    ),
+)
+
+
+# The first half of an expert layer: products by expert, SwiGlu, and rows quantised to INT8.
+
+(
+    _GROUPED_MATMUL_SWIGLU_QUANT_X,
+    _GROUPED_MATMUL_SWIGLU_QUANT_WEIGHT,
+    _WEIGHT_SCALE,
+    _X_SCALE,
+    _GROUPED_MATMUL_SWIGLU_QUANT_GROUPS,
+) = range(5)
+_MOST_COLUMNS = 10240
+_GATE_FLOPS = 8  # an element of y: 5 for SwiGlu, then a maximum, a quotient and a rounding
+
+
+def _grouped_matmul_swiglu_quant_sizes(case: Case) -> GroupedProduct | None:
+    """The columns of a weight are gates and values; half as many come out."""
+    sizes = read_grouped_product(case, lambda n: n // 2)
+    return sizes if sizes and sizes.n and not sizes.n % 2 and not sizes.transposes_weight else None
+
+
+def _counts(case: Case) -> tuple[int, ...]:
+    sizes = _grouped_matmul_swiglu_quant_sizes(case)
+    return sizes.counts if sizes else ()
+
+
+def _tensors(case: Case, make: TensorMaker, format: str) -> tuple[Any, Any, Any, Any]:
+    x, weight, weight_scale, x_scale, _ = case.inputs or ()
+    sizes = _grouped_matmul_swiglu_quant_sizes(case)
+    shape = sizes.weight if sizes else weight.shape or ()
+    return (
+        make.integers(x.shape or (), x.dtype, -127, 128),
+        make.stored(make.integers(shape, weight.dtype, -127, 128), format),
+        small_scale(weight_scale.shape or (), weight_scale.dtype, make),
+        make.uniform(x_scale.shape or (), x_scale.dtype, 0.5, 1.5),
+    )
+
+
+def _grouped_matmul_swiglu_quant_build(case: Case, make: TensorMaker) -> Call:
+    return Call(_tensors(case, make, ""), {"counts": _counts(case)})
+
+
+def _grouped_matmul_swiglu_quant_build_for_npu(case: Case, make: TensorMaker) -> Call:
+    """The kernel reads any weight as FRACTAL_NZ, whatever it is called."""
+    x, weight, weight_scale, x_scale = _tensors(case, make, FRACTAL_NZ)
+    ends = group_ends(
+        _counts(case), (case.inputs or ())[_GROUPED_MATMUL_SWIGLU_QUANT_GROUPS].dtype, make
+    )
+    named = {"group_list": ends, "weight_scale": weight_scale, "x_scale": x_scale}
+    return Call((x, weight), named)  # whose order differs between the two libraries
+
+
+def _grouped_matmul_swiglu_quant_launch(grouped: Any, *args: Any, **named: Any) -> Any:
+    y, scale, _offset = grouped(*args, **named)
+    return y, scale
+
+
+def _grouped_matmul_swiglu_quant_reference(
+    torch: Any,
+    x: Any,
+    weight: Any,
+    weight_scale: Any,
+    x_scale: Any,
+    *,
+    counts: tuple[int, ...],
+) -> Any:
+    used = sum(counts)
+    wide = x.new_empty((x.shape[0], weight.shape[2]), dtype=torch.float32)
+    places = zip(x[:used].split(counts), wide[:used].split(counts), strict=True)
+    for expert, (tokens, place) in enumerate(places):
+        if counts[expert]:
+            total = int8_product(torch, tokens, weight[expert])
+            torch.mul(total, weight_scale[expert].float(), out=place)
+    gate, value = wide.mul_(x_scale.unsqueeze(-1)).chunk(2, -1)
+    return quantise_rows(torch, torch.nn.functional.silu(gate).mul_(value))
+
+
+def _flops(case: Case) -> int:
+    sizes = _grouped_matmul_swiglu_quant_sizes(case)
+    return sizes.flops + _GATE_FLOPS * sizes.used * sizes.n // 2 if sizes else 0
+
+
+def _sizes_fit(case: Case) -> bool:
+    sizes = _grouped_matmul_swiglu_quant_sizes(case)
+    return (
+        sizes is not None
+        and sizes.n <= _MOST_COLUMNS
+        and input_shape(case, _WEIGHT_SCALE) == (sizes.experts, sizes.n)
+        and input_shape(case, _X_SCALE) == (sizes.tokens,)
+        and input_shape(case, _GROUPED_MATMUL_SWIGLU_QUANT_GROUPS) == (sizes.experts,)
+        and agrees(case, 1, (sizes.tokens,))
+    )
+
+
+GROUPED_MATMUL_SWIGLU_QUANT = OpSpec(
+    kernel="GroupedMatmulSwigluQuant",
+    call="torch_npu.npu_grouped_matmul_swiglu_quant",
+    assumes="as many rows for each expert, but for Runtime group_list_values",
+    slots=("x", "weight", "weight_scale", "x_scale", "group_list"),
+    reference=_grouped_matmul_swiglu_quant_reference,
+    build=_grouped_matmul_swiglu_quant_build,
+    flops=_flops,
+    traffic=lambda case: grouped_traffic(
+        case, _grouped_matmul_swiglu_quant_sizes(case), frozenset()
+    ),
+    group=group_by_weight,
+    written=lambda case: written_rows(_grouped_matmul_swiglu_quant_sizes(case)),
+    npu=NpuCall(
+        run=_grouped_matmul_swiglu_quant_launch,
+        build=_grouped_matmul_swiglu_quant_build_for_npu,
+        nz=frozenset({_GROUPED_MATMUL_SWIGLU_QUANT_WEIGHT}),
+        served="torch.ops._C_ascend.grouped_matmul_swiglu_quant_weight_nz",
+    ),
+    constraints=(
+        inputs_are(
+            ("INT8",), (_GROUPED_MATMUL_SWIGLU_QUANT_X, _GROUPED_MATMUL_SWIGLU_QUANT_WEIGHT)
+        ),
+        inputs_are(("FLOAT", "FLOAT16", "DT_BF16"), (_WEIGHT_SCALE,)),
+        inputs_are(("FLOAT",), (_X_SCALE,)),
+        inputs_are(("INT64",), (_GROUPED_MATMUL_SWIGLU_QUANT_GROUPS,)),
+        outputs_are(("INT8",), (0,)),
+        outputs_are(("FLOAT",), (1,)),
+        Constraint(
+            "tokens (T,K) are wanted, weights (E,K,N) of an even N, and (T,N/2) out",
+            lambda case: _grouped_matmul_swiglu_quant_sizes(case) is not None,
+        ),
+        Constraint(
+            f"a weight scale (E, N up to {_MOST_COLUMNS}) is wanted, a scale of tokens (T) in and "
+            "out, and a group list (E)",
+            _sizes_fit,
+        ),
+        groups_fit(_grouped_matmul_swiglu_quant_sizes),
+    ),
+)

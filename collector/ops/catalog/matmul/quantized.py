@@ -1,0 +1,336 @@
+"""Products of INT8 matrices, or with an INT8 weight."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
+
+from collector.case import Case, Slot
+from collector.ops.catalog.matmul._product import (
+    Product,
+    flops_by,
+    group_by_weight,
+    read_weight_product,
+)
+from collector.ops.dtypes import inputs_are, spelling
+from collector.ops.parts.int8 import int8_product, restored, to_int8
+from collector.ops.parts.quant_scale import PACKED, decoded, packed_scale, small_scale
+from collector.ops.slots import given, input_shape, output_slot
+from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker, dense_bytes
+
+# Product of INT8 matrices, given back as numbers by scales of columns and, perhaps, of rows.
+#
+# Tables differ in how they lay out what is optional. More than four inputs are the kernel's own
+# slots; a fourth and last one is told by its dtype and size.
+
+(
+    _X1,
+    _X2,
+    _QUANT_BATCH_MATMUL_V3_SCALE,
+    _QUANT_BATCH_MATMUL_V3_OFFSET,
+    _QUANT_BATCH_MATMUL_V3_BIAS,
+    _PER_TOKEN,
+) = range(6)
+_SLOTS = ("x1", "x2", "scale", "offset", "bias", "pertoken_scale")
+_QUANT_BATCH_MATMUL_V3_OPTIONAL = frozenset(
+    {_QUANT_BATCH_MATMUL_V3_OFFSET, _QUANT_BATCH_MATMUL_V3_BIAS, _PER_TOKEN}
+)
+_NOTHING = Slot(None, "", "")
+_LAST_DIMENSION = 65535
+_BY_COLUMN, _BY_TOKEN = False, True
+# What A2 and A3 take: the dtypes of the scale and of the bias, by the output's and by whether
+# rows have a scale too (torch_npu's documentation of npu_quant_matmul).
+_LEGAL = MappingProxyType(
+    {
+        ("FLOAT16", _BY_COLUMN): ({*PACKED, "FLOAT"}, {"INT32"}),
+        ("INT8", _BY_COLUMN): ({*PACKED, "FLOAT"}, {"INT32"}),
+        ("INT32", _BY_COLUMN): ({"FLOAT", "DT_BF16"}, {"INT32"}),
+        ("DT_BF16", _BY_COLUMN): ({"FLOAT", "DT_BF16"}, {"INT32", "DT_BF16", "FLOAT"}),
+        ("DT_BF16", _BY_TOKEN): ({"FLOAT", "DT_BF16"}, {"INT32", "DT_BF16", "FLOAT"}),
+        ("FLOAT16", _BY_TOKEN): ({"FLOAT"}, {"INT32", "FLOAT16", "FLOAT"}),
+    }
+)
+
+
+def _options(case: Case) -> Mapping[str, Slot]:
+    """The optional inputs by name."""
+    slots = {
+        _SLOTS[i]: slot for i in sorted(_QUANT_BATCH_MATMUL_V3_OPTIONAL) if (slot := given(case, i))
+    }
+    last = slots.get("offset")
+    if last is None or len(case.inputs or ()) > _QUANT_BATCH_MATMUL_V3_OFFSET + 1:
+        return slots
+    return {_meaning(case, last): last}
+
+
+def _meaning(case: Case, last: Slot) -> str:
+    """What a fourth and last input is."""
+    product = read_weight_product(case)
+    if spelling(last) != "FLOAT":
+        return "bias"
+    if _output(case) == "INT8":
+        return "offset"
+    return "pertoken_scale" if product and last.shape == (product.m,) else "bias"
+
+
+def _placed(case: Case) -> Case:
+    """The case with a fourth and last input at the slot of what it is."""
+    *inputs, last = case.inputs or (_NOTHING,)
+    if len(inputs) != _QUANT_BATCH_MATMUL_V3_OFFSET or last.shape is None:
+        return case
+    blanks = _SLOTS.index(_meaning(case, last)) - _QUANT_BATCH_MATMUL_V3_OFFSET
+    return replace(case, inputs=(*inputs, *[_NOTHING] * blanks, last))
+
+
+def _quant_batch_matmul_v3_build(case: Case, make: TensorMaker) -> Call:
+    scale = (case.inputs or ())[_QUANT_BATCH_MATMUL_V3_SCALE]
+    shape = scale.shape or ()
+    is_packed = spelling(scale) in PACKED
+    tensor = packed_scale(shape, make) if is_packed else small_scale(shape, scale.dtype, make)
+    return _call(case, make, tensor, _option_tensors(case, make))
+
+
+def _build_for_npu(case: Case, make: TensorMaker) -> Call:
+    """The API would pack a FLOAT scale before each launch; so that is done here, once."""
+    scale, options = (case.inputs or ())[_QUANT_BATCH_MATMUL_V3_SCALE], _option_tensors(case, make)
+    shape = scale.shape or ()
+    if _output(case) not in ("FLOAT16", "INT8") or "pertoken_scale" in options:
+        return _call(case, make, small_scale(shape, scale.dtype, make), options)
+    plain = small_scale(shape, "FLOAT", make)
+    packed = make.torch.ops.npu.npu_trans_quant_param(plain, options.get("offset"))
+    return _call(case, make, packed, options)
+
+
+def _call(case: Case, make: TensorMaker, scale: Any, options: dict[str, Any]) -> Call:
+    product, weight = read_weight_product(case), (case.inputs or ())[_X2]
+    shape = product.weight if product else input_shape(case, _X2)
+    x2 = make.stored(make.integers(shape, "INT8", -127, 128), weight.format)
+    x1 = make.integers(input_shape(case, _X1), "INT8", -127, 128)
+    operands = (x1, x2.t() if product and product.transposes_b else x2, scale)
+    return Call(operands, {**options, "output_dtype": make.dtype(_output(case))})
+
+
+def _option_tensors(case: Case, make: TensorMaker) -> dict[str, Any]:
+    tensors = {}
+    for name, slot in _options(case).items():
+        if name == "pertoken_scale":
+            tensors[name] = make.uniform(slot.shape or (), slot.dtype, 0.5, 1.5)
+        else:
+            tensors[name] = make.normal(slot.shape or (), slot.dtype)
+    return tensors
+
+
+def _quant_batch_matmul_v3_reference(
+    torch: Any,
+    x1: Any,
+    x2: Any,
+    scale: Any,
+    *,
+    output_dtype: Any,
+    offset: Any = None,
+    bias: Any = None,
+    pertoken_scale: Any = None,
+) -> Any:
+    total = int8_product(torch, x1, x2)
+    if bias is not None and bias.dtype == torch.int32:
+        total, bias = total.add_(bias), None
+    if output_dtype == torch.int32:
+        return total
+    wide = total * decoded(torch, scale)
+    if pertoken_scale is not None:
+        wide.mul_(pertoken_scale.unsqueeze(-1))
+    for term in (bias, offset):
+        if term is not None:
+            wide.add_(term)
+    return to_int8(torch, wide) if output_dtype == torch.int8 else wide.to(output_dtype)
+
+
+def _output(case: Case) -> str:
+    return spelling(output_slot(case))
+
+
+def _dtypes_are_legal(case: Case) -> bool:
+    options, scale = _options(case), given(case, _QUANT_BATCH_MATMUL_V3_SCALE)
+    legal = _LEGAL.get((_output(case), "pertoken_scale" in options))
+    if legal is None or scale is None:
+        return False
+    scales, biases = legal
+    floats = [options[name] for name in ("offset", "pertoken_scale") if name in options]
+    return (
+        spelling(scale) in scales
+        and ("bias" not in options or spelling(options["bias"]) in biases)
+        and ("offset" not in options or _output(case) == "INT8")
+        and all(spelling(slot) == "FLOAT" for slot in floats)
+    )
+
+
+def _quant_batch_matmul_v3_sizes_fit(case: Case) -> bool:
+    product = read_weight_product(case)
+    if product is None:
+        return False
+    columns = ((1,), (product.n,))
+    wanted: dict[str, tuple[tuple[int, ...], ...]] = {
+        "offset": columns,
+        "bias": ((product.n,), (1, product.n)),
+        "pertoken_scale": ((product.m,),),
+    }
+    options = _options(case)
+    return input_shape(case, _QUANT_BATCH_MATMUL_V3_SCALE) in columns and all(
+        slot.shape in wanted[name] for name, slot in options.items()
+    )
+
+
+def _is_small(case: Case) -> bool:
+    lasts = (input_shape(case, i)[-1:] for i in (_X1, _X2))
+    return all(last <= (_LAST_DIMENSION,) for last in lasts)
+
+
+QUANT_BATCH_MATMUL_V3 = OpSpec(
+    kernel="QuantBatchMatmulV3",
+    call="torch_npu.npu_quant_matmul",
+    slots=_SLOTS,
+    optional=_QUANT_BATCH_MATMUL_V3_OPTIONAL,
+    reference=_quant_batch_matmul_v3_reference,
+    build=_quant_batch_matmul_v3_build,
+    flops=flops_by(read_weight_product),
+    traffic=lambda case: dense_bytes(case, absent=_QUANT_BATCH_MATMUL_V3_OPTIONAL),
+    group=group_by_weight,
+    packed={_QUANT_BATCH_MATMUL_V3_SCALE: "UINT64"},
+    placed=_placed,
+    npu=NpuCall(build=_build_for_npu, nz=frozenset({_X2})),
+    constraints=(
+        inputs_are(("INT8",), (_X1, _X2)),
+        Constraint(
+            "(M,K) is wanted, a weight (K,N) or (N,K), and (M,N) out",
+            lambda case: read_weight_product(case) is not None,
+        ),
+        Constraint("a last dimension wants to be at most 65535", _is_small),
+        Constraint(
+            "the dtypes of scale, bias and output do not go together: BF16 out wants a scale FLOAT "
+            "or BF16, FLOAT16 out FLOAT, INT64 or UINT64, INT8 out the same and maybe an offset",
+            _dtypes_are_legal,
+        ),
+        Constraint(
+            "one number a column or one in all is wanted for scale and offset, one a column for a "
+            "bias, one a row for a scale of tokens",
+            _quant_batch_matmul_v3_sizes_fit,
+        ),
+    ),
+)
+
+
+# A product with an INT8 weight, whose columns are given back as numbers on the way.
+
+(
+    _X,
+    _WEIGHT,
+    _WEIGHT_QUANT_BATCH_MATMUL_V2_SCALE,
+    _WEIGHT_QUANT_BATCH_MATMUL_V2_OFFSET,
+    _QUANT_SCALE,
+    _QUANT_OFFSET,
+    _WEIGHT_QUANT_BATCH_MATMUL_V2_BIAS,
+) = range(7)
+_LARGEST = 65535
+_WEIGHT_QUANT_BATCH_MATMUL_V2_OPTIONAL = frozenset(
+    {
+        _WEIGHT_QUANT_BATCH_MATMUL_V2_OFFSET,
+        _QUANT_SCALE,
+        _QUANT_OFFSET,
+        _WEIGHT_QUANT_BATCH_MATMUL_V2_BIAS,
+    }
+)
+
+
+def _weight_quant_batch_matmul_v2_build(case: Case, make: TensorMaker) -> Call:
+    product, (x, weight, scale, *_) = read_weight_product(case), case.inputs or ()
+    stored = make.integers(weight.shape or (), weight.dtype, -127, 128)
+    options = {
+        name: make.normal(slot.shape or (), slot.dtype)
+        for name, i in (
+            ("antiquant_offset", _WEIGHT_QUANT_BATCH_MATMUL_V2_OFFSET),
+            ("bias", _WEIGHT_QUANT_BATCH_MATMUL_V2_BIAS),
+        )
+        if (slot := given(case, i))
+    }
+    return Call(
+        (
+            make.normal(x.shape or (), x.dtype),
+            stored.t() if product and product.transposes_b else stored,
+            small_scale(scale.shape or (), scale.dtype, make),
+        ),
+        options,
+    )
+
+
+def _weight_quant_batch_matmul_v2_reference(
+    torch: Any, x: Any, weight: Any, scale: Any, *, antiquant_offset: Any = None, bias: Any = None
+) -> Any:
+    product = torch.mm(x, restored(weight, scale, antiquant_offset))
+    return product if bias is None else product.add_(bias)
+
+
+def _dtypes_fit(case: Case) -> bool:
+    x, weight, scale, offset, _, _, bias = (spelling(given(case, i)) for i in range(7))
+    return (
+        x in ("FLOAT16", "DT_BF16")
+        and (weight, scale) == ("INT8", x)
+        and offset in ("", x)
+        and bias in ("", "FLOAT16" if x == "FLOAT16" else "FLOAT")
+        and spelling(output_slot(case)) in ("", x)
+    )
+
+
+def _is_legal(product: Product) -> bool:
+    return min(product.m, product.k, product.n) > 0 and max(product.k, product.n) <= _LARGEST
+
+
+def _weight_quant_batch_matmul_v2_sizes_fit(case: Case) -> bool:
+    product, scale, offset = (
+        read_weight_product(case),
+        input_shape(case, _WEIGHT_QUANT_BATCH_MATMUL_V2_SCALE),
+        given(case, _WEIGHT_QUANT_BATCH_MATMUL_V2_OFFSET),
+    )
+    if product is None or not scale or not _is_legal(product):
+        return False
+    columns, bias = ((product.n,), (1, product.n)), given(case, _WEIGHT_QUANT_BATCH_MATMUL_V2_BIAS)
+    return (
+        scale in ((1,), (1, 1), *columns)
+        and (offset is None or offset.shape == scale)
+        and (bias is None or bias.shape in columns)
+    )
+
+
+WEIGHT_QUANT_BATCH_MATMUL_V2 = OpSpec(
+    kernel="WeightQuantBatchMatmulV2",
+    call="torch_npu.npu_weight_quant_batchmatmul",
+    slots=(
+        *("x", "weight", "antiquant_scale", "antiquant_offset", "quant_scale", "quant_offset"),
+        "bias",
+    ),
+    optional=_WEIGHT_QUANT_BATCH_MATMUL_V2_OPTIONAL,
+    reference=_weight_quant_batch_matmul_v2_reference,
+    build=_weight_quant_batch_matmul_v2_build,
+    flops=flops_by(read_weight_product),
+    traffic=lambda case: dense_bytes(case, absent=_WEIGHT_QUANT_BATCH_MATMUL_V2_OPTIONAL),
+    group=group_by_weight,
+    constraints=(
+        Constraint(
+            "(M,K) is wanted, a weight (K,N) or (N,K), and (M,N) out",
+            lambda case: read_weight_product(case) is not None,
+        ),
+        Constraint(
+            "FLOAT16 or BF16 is wanted for x, scale, offset and output, INT8 for the weight, and "
+            "for a bias FLOAT16 beside FLOAT16 and FLOAT beside BF16",
+            _dtypes_fit,
+        ),
+        Constraint(
+            "one number a column is wanted for scale, offset and bias, or one in all; K and N want "
+            "to be at most 65535",
+            _weight_quant_batch_matmul_v2_sizes_fit,
+        ),
+        Constraint(
+            "a quantised output cannot be replayed",
+            lambda case: given(case, _QUANT_SCALE) is None and given(case, _QUANT_OFFSET) is None,
+        ),
+    ),
+)

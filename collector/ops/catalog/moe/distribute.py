@@ -1,0 +1,243 @@
+"""Tokens sent to the ranks of their experts, and back, in a world of one rank."""
+
+from typing import Any
+
+from collector.case import Case
+from collector.distribute_call import INFO
+from collector.ops.catalog.moe._routing import (
+    MOVED_OR_QUANTISED,
+    by_expert,
+    counts_of,
+    make_choices,
+    output_size,
+)
+from collector.ops.dtypes import inputs_are, one_dtype, spelling
+from collector.ops.parts.int8 import quantise_rows
+from collector.ops.parts.moving import no_flops
+from collector.ops.parts.serving import HALVES, dtypes, left_out, nothing_empty, outputs_agree
+from collector.ops.slots import Shape, elements, given, input_shape, output_shape, output_slot
+from collector.ops.spec import Call, Constraint, OpSpec, TensorMaker, dense_bytes
+from collector.vocabulary import EP_SIZE
+
+# Experts on several ranks, in a world of one: all experts are here. That is the reference alone,
+# since CANN wants 2 ranks and more; rows of larger worlds are cases of a gang.
+_MOST_CHOICES = 8
+
+
+def rows_received(case: Case, ids: int, experts: int) -> int:
+    """Rows that one rank with all experts can get: as many as its tokens have choices."""
+    tokens, choices = input_shape(case, ids)
+    return tokens * min(experts, choices)
+
+
+def is_one_rank(case: Case) -> bool:
+    """Whether the row says nothing of more ranks."""
+    return case.attribute(EP_SIZE) in (None, "1")
+
+
+def tokens_fit(case: Case, tokens: tuple[int, ...], ids: int) -> bool:
+    """(T,H) with expert numbers (T, at most 8)."""
+    chosen = input_shape(case, ids)
+    return len(tokens) == len(chosen) == 2 and chosen[0] == tokens[0] and chosen[1] <= _MOST_CHOICES
+
+
+# Tokens sent to the ranks of their experts, in a world of one, of which NPUs have none; INT8 is
+# quantised on the way.
+_MOE_DISTRIBUTE_DISPATCH_V2_WEIGHTS = 4
+_MOE_DISTRIBUTE_DISPATCH_V2_UNUSED = frozenset({2, 3, 5, 6})
+_MOE_DISTRIBUTE_DISPATCH_V2_COUNTS = 3
+_RECEIVED_FROM_TP = 5
+_DYNAMIC = 2
+
+
+def _quantises(case: Case) -> bool:
+    sent = output_slot(case, 0)
+    return spelling(sent) == "INT8"
+
+
+def _moe_distribute_dispatch_v2_build(case: Case, make: TensorMaker) -> Call:
+    x, ids, *_ = case.inputs or ()
+    weights, experts = (
+        given(case, _MOE_DISTRIBUTE_DISPATCH_V2_WEIGHTS),
+        output_size(case, _MOE_DISTRIBUTE_DISPATCH_V2_COUNTS),
+    )
+    tokens, choices = input_shape(case, 1)
+    return Call(
+        (
+            make.normal(x.shape or (), x.dtype),
+            make_choices(make, tokens, choices, experts, ids.dtype),
+        ),
+        {
+            "expert_scales": make.uniform(weights.shape or (), weights.dtype, 0.0, 1.0)
+            if weights
+            else None,
+            "moe_expert_num": experts,
+            "quant_mode": _DYNAMIC if _quantises(case) else 0,
+        },
+    )
+
+
+def _moe_distribute_dispatch_v2_reference(torch: Any, x: Any, ids: Any, **how: Any) -> Any:
+    order, _ = by_expert(ids)
+    tokens, choices = order // ids.shape[1], order % ids.shape[1]
+    sent = x.index_select(0, tokens)
+    scales = x.new_ones(len(order), dtype=torch.float32)
+    if how["quant_mode"] == _DYNAMIC:
+        sent, scales = quantise_rows(torch, sent.float())
+    counts = counts_of(torch, ids, how["moe_expert_num"])
+    info = ids.new_zeros(len(order) * INFO)
+    triples = torch.stack((torch.zeros_like(tokens), tokens, choices), -1).flatten()
+    info[: len(triples)] = triples.to(info.dtype)
+    weights = how["expert_scales"]
+    kept = scales.new_ones(len(order)) if weights is None else weights.flatten()[order]
+    received = counts.cumsum(0).to(ids.dtype)
+    return sent, scales, info, counts, received, ids.new_zeros(0), kept
+
+
+def _moe_distribute_dispatch_v2_fits(case: Case) -> bool:
+    x, experts = input_shape(case, 0), output_size(case, _MOE_DISTRIBUTE_DISPATCH_V2_COUNTS)
+    if not tokens_fit(case, x, 1) or experts < input_shape(case, 1)[1]:
+        return False
+    weights, rows = (
+        given(case, _MOE_DISTRIBUTE_DISPATCH_V2_WEIGHTS),
+        rows_received(case, 1, experts),
+    )
+    counted = ((rows, x[1]), (rows,), (rows * INFO,), (experts,), (experts,), (0,), (rows,))
+    return outputs_agree(case, *counted) and (
+        weights is None or weights.shape == input_shape(case, 1)
+    )
+
+
+MOE_DISTRIBUTE_DISPATCH_V2 = OpSpec(
+    kernel="MoeDistributeDispatchV2",
+    call="torch_npu.npu_moe_distribute_dispatch_v2",
+    assumes="each expert as likely for a token, the same on all ranks",
+    slots=(
+        *("x", "expert_ids", "scales", "x_active_mask"),
+        *("expert_scales", "elastic_info", "performance_info"),
+    ),
+    optional=_MOE_DISTRIBUTE_DISPATCH_V2_UNUSED | {_MOE_DISTRIBUTE_DISPATCH_V2_WEIGHTS},
+    reference=_moe_distribute_dispatch_v2_reference,
+    build=_moe_distribute_dispatch_v2_build,
+    flops=no_flops,
+    traffic=lambda case: dense_bytes(
+        case, _MOE_DISTRIBUTE_DISPATCH_V2_UNUSED | {_MOE_DISTRIBUTE_DISPATCH_V2_WEIGHTS}
+    ),
+    constraints=(
+        left_out(_MOE_DISTRIBUTE_DISPATCH_V2_UNUSED, "scales, masks and elastic worlds"),
+        Constraint("one rank is replayed, as in EP Size 1", is_one_rank),
+        Constraint(
+            "x (T,H), experts (T, at most 8), and the 7 outputs of a world of one with all "
+            "experts are wanted",
+            _moe_distribute_dispatch_v2_fits,
+        ),
+        MOVED_OR_QUANTISED,
+        nothing_empty(),
+        inputs_are(HALVES, (0,)),
+        *dtypes(
+            {1: "INT32", _MOE_DISTRIBUTE_DISPATCH_V2_WEIGHTS: "FLOAT"},
+            {1: "FLOAT", 2: "INT32", 3: "INT64", 4: "INT32", _RECEIVED_FROM_TP: "INT32"},
+        ),
+        *dtypes({}, {6: "FLOAT"}),
+    ),
+)
+
+
+# Rows of experts sent back to the ranks of their tokens and summed with the weights of their
+# choices, in a world of one, of which NPUs have none.
+
+_INFO, _MOE_DISTRIBUTE_COMBINE_V2_COUNTS, _MOE_DISTRIBUTE_COMBINE_V2_WEIGHTS = 2, 3, 4
+_MOE_DISTRIBUTE_COMBINE_V2_UNUSED = frozenset(range(5, 18))
+
+
+def _moe_distribute_combine_v2_build(case: Case, make: TensorMaker) -> Call:
+    """What a dispatch of these choices has given: rows by expert, whence they came, and ends."""
+    rows, ids, info, counts, weights, *_ = case.inputs or ()
+    (tokens, choices), experts = (
+        input_shape(case, 1),
+        input_shape(case, _MOE_DISTRIBUTE_COMBINE_V2_COUNTS)[0],
+    )
+    chosen = make_choices(make, tokens, choices, experts, ids.dtype)
+    order, _ = by_expert(chosen)
+    torch = make.torch
+    triples = torch.stack((torch.zeros_like(order), order // choices, order % choices), -1)
+    whence = make.full(info.shape or (), info.dtype, 0)
+    whence[: 3 * len(order)] = triples.flatten().to(whence.dtype)
+    ends = counts_of(torch, chosen, experts).cumsum(0).to(make.dtype(counts.dtype))
+    return Call(
+        (
+            make.normal(rows.shape or (), rows.dtype),
+            chosen,
+            whence,
+            ends,
+            make.uniform(weights.shape or (), weights.dtype, 0.0, 1.0),
+        ),
+        {"moe_expert_num": experts},
+    )
+
+
+def _moe_distribute_combine_v2_reference(
+    torch: Any, rows: Any, ids: Any, info: Any, ends: Any, weights: Any, **how: Any
+) -> Any:
+    whence = info[: 3 * len(rows)].view(-1, 3)
+    tokens, choices = whence[:, 1], whence[:, 2]
+    weighed = rows.float() * weights[tokens, choices].unsqueeze(-1)
+    out = weighed.new_zeros(len(ids), rows.shape[1])
+    return out.index_add_(0, tokens, weighed).to(rows.dtype)
+
+
+def _moe_distribute_combine_v2_fits(case: Case) -> bool:
+    rows, ids, info, counts, weights = (input_shape(case, i) for i in range(5))
+    if len(rows) != 2 or len(counts) != 1:
+        return False
+    tokens: Shape = (ids[0] if ids else 0, rows[1])
+    return (
+        tokens_fit(case, tokens, 1)
+        and ids[1] <= counts[0]
+        and rows[0] == rows_received(case, 1, counts[0])
+        and info == (rows[0] * INFO,)
+        and weights == ids
+        and output_shape(case, 0) in (None, tokens)
+    )
+
+
+MOE_DISTRIBUTE_COMBINE_V2 = OpSpec(
+    kernel="MoeDistributeCombineV2",
+    call="torch_npu.npu_moe_distribute_combine_v2",
+    assumes="each expert as likely for a token, the same on all ranks",
+    slots=(
+        *("expand_x", "expert_ids", "assist_info_for_combine", "ep_send_counts", "expert_scales"),
+        *("tp_send_counts", "x_active_mask", "activation_scale", "weight_scale", "group_list"),
+        *("expand_scales", "shared_expert_x", "elastic_info", "ori_x", "const_expert_alpha_1"),
+        *("const_expert_alpha_2", "const_expert_v", "performance_info"),
+    ),
+    optional=_MOE_DISTRIBUTE_COMBINE_V2_UNUSED,
+    reference=_moe_distribute_combine_v2_reference,
+    build=_moe_distribute_combine_v2_build,
+    flops=lambda case: 2 * elements(input_shape(case, 0)),
+    traffic=lambda case: dense_bytes(case, _MOE_DISTRIBUTE_COMBINE_V2_UNUSED),
+    constraints=(
+        left_out(
+            _MOE_DISTRIBUTE_COMBINE_V2_UNUSED,
+            "tensor parallel ranks, masks, shared and constant experts",
+        ),
+        Constraint("one rank is replayed, as in EP Size 1", is_one_rank),
+        Constraint(
+            "rows (T*K,H), experts (T,K), K at most 8, what a dispatch of all experts to one rank "
+            "gave, and weights (T,K) are wanted",
+            _moe_distribute_combine_v2_fits,
+        ),
+        nothing_empty(),
+        inputs_are(HALVES, (0,)),
+        one_dtype((0,), (0,)),
+        *dtypes(
+            {
+                1: "INT32",
+                _INFO: "INT32",
+                _MOE_DISTRIBUTE_COMBINE_V2_COUNTS: "INT32",
+                _MOE_DISTRIBUTE_COMBINE_V2_WEIGHTS: "FLOAT",
+            },
+            {},
+        ),
+    ),
+)

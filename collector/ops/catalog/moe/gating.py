@@ -1,0 +1,192 @@
+"""A router's choice of experts for each token."""
+
+from typing import Any
+
+from collector.case import Case
+from collector.ops.catalog.moe._routing import chosen_by_output, unwritten
+from collector.ops.dtypes import inputs_are, one_dtype
+from collector.ops.parts.serving import FLOATS, dtypes, left_out, nothing_empty
+from collector.ops.parts.signatures import accepts
+from collector.ops.slots import Shape, agrees, elements, given, input_shape, output_shape
+from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker, dense_bytes
+
+# A router's choice: scores become weights, and each token takes its best experts.
+#
+# A profile does not tell how. A bias is DeepSeek's: sigmoid, and of 256 experts only those of the
+# best 4 groups of 8. Without one: softmax over all.
+_BIAS = 1
+_HASHED = frozenset({2, 3})
+_NORM = 2
+_MOST_EXPERTS = 2048
+_GROUPED_EXPERTS, _GROUPS, _BEST_GROUPS = 256, 8, 4
+_EPSILON = 1e-20
+
+
+def _has_norm(case: Case) -> bool:
+    """Whether the row names what the scores became."""
+    return bool(output_shape(case, _NORM))
+
+
+def _groups(case: Case) -> tuple[int, int]:
+    """All groups, and how many of them a token may choose from."""
+    grouped = given(case, _BIAS) is not None and input_shape(case, 0)[-1] == _GROUPED_EXPERTS
+    return (_GROUPS, _BEST_GROUPS) if grouped else (1, 1)
+
+
+def _moe_gating_top_k_build(case: Case, make: TensorMaker) -> Call:
+    x, *_ = case.inputs or ()
+    bias = given(case, _BIAS)
+    groups, best = _groups(case)
+    return Call(
+        (make.normal(x.shape or (), x.dtype), chosen_by_output(case)),
+        {
+            "bias": make.normal(bias.shape or (), bias.dtype) if bias else None,
+            "k_group": best,
+            "group_count": groups,
+            "group_select_mode": 1,
+            "renorm": 0,
+            "norm_type": 1 if bias else 0,
+            "routed_scaling_factor": 1.0,
+            "eps": _EPSILON,
+            "norm": unwritten(make, input_shape(case, 0)) if _has_norm(case) else None,
+        },
+    )
+
+
+def _npu_run(api: Any, *args: Any, norm: Any, **how: Any) -> Any:
+    """What the scores became is not written, as engines don't ask for it (out_flag); vLLM-Ascend's
+    own function wants to be told."""
+    if not accepts(api, "bias"):
+        how = {**how, "bias_opt": how["bias"], "out_flag": False}
+        del how["bias"]
+    weights, chosen, _ = api(*args, **how)
+    return weights, chosen, norm
+
+
+def _moe_gating_top_k_reference(torch: Any, x: Any, k: int, *, norm: Any, **how: Any) -> Any:
+    wide, bias, is_named = x.float(), how["bias"], norm is not None
+    norm = wide.sigmoid() if how["norm_type"] else wide.softmax(-1)
+    scores = norm if bias is None else norm + bias
+    if how["group_count"] > 1:
+        scores = _best_groups(torch, scores, how["group_count"], how["k_group"])
+    chosen = scores.topk(k, -1).indices
+    weights = norm.gather(-1, chosen)
+    if how["norm_type"]:
+        weights = weights / (weights.sum(-1, keepdim=True) + how["eps"])
+    weights = weights.mul_(how["routed_scaling_factor"]).to(x.dtype)
+    return weights, chosen.int(), norm if is_named else None
+
+
+def _best_groups(torch: Any, scores: Any, count: int, best: int) -> Any:
+    """Scores outside the best groups become -inf; a group counts its two best experts."""
+    grouped = scores.unflatten(-1, (count, -1))
+    kept = grouped.topk(2, -1).values.sum(-1).topk(best, -1).indices
+    barred = torch.ones_like(grouped[..., 0], dtype=torch.bool).scatter_(-1, kept, False)
+    return grouped.masked_fill(barred.unsqueeze(-1), float("-inf")).flatten(-2)
+
+
+def _moe_gating_top_k_fits(case: Case) -> bool:
+    x, bias = input_shape(case, 0), given(case, _BIAS)
+    if len(x) != 2 or x[1] > _MOST_EXPERTS or (bias and bias.shape != x[1:]):
+        return False
+    groups, best = _groups(case)
+    chosen: Shape = (x[0], chosen_by_output(case))
+    norm = output_shape(case, _NORM)
+    return (
+        1 <= chosen[1] <= x[1] // groups * best
+        and agrees(case, 0, chosen)
+        and agrees(case, 1, chosen)
+        and norm in (None, (), x)
+    )
+
+
+def _flops(case: Case) -> int:
+    """About 4 for each score, with its place in a sort left out."""
+    return 4 * elements(input_shape(case, 0))
+
+
+MOE_GATING_TOP_K = OpSpec(
+    kernel="MoeGatingTopK",
+    call="torch_npu.npu_moe_gating_top_k",
+    assumes="scores at random; a bias is DeepSeek's, whose experts are in groups",
+    slots=("x", "bias", "input_ids", "tid2eid"),
+    optional=frozenset({_BIAS}) | _HASHED,
+    optional_outputs=frozenset({_NORM}),
+    reference=_moe_gating_top_k_reference,
+    build=_moe_gating_top_k_build,
+    flops=_flops,
+    traffic=lambda case: dense_bytes(case, frozenset({_BIAS}) | _HASHED, frozenset({_NORM})),
+    npu=NpuCall(run=_npu_run, served="torch.ops._C_ascend.moe_gating_top_k"),
+    constraints=(
+        left_out(_HASHED, "experts by hash"),
+        Constraint(
+            "scores (T, at most 2048), a bias for each expert where there is one, and outputs "
+            "(T, choices) are wanted",
+            _moe_gating_top_k_fits,
+        ),
+        nothing_empty(),
+        inputs_are(FLOATS, (0,)),
+        one_dtype((0, _BIAS)),
+        *dtypes({}, {1: "INT32", _NORM: "FLOAT"}),
+    ),
+)
+
+
+# A router's choice by softmax; each choice also gets the number of its row, choice by choice.
+_FINISHED = 1
+_MOST_CHOICES = 1024
+
+
+def _moe_gating_top_ksoftmax_build(case: Case, make: TensorMaker) -> Call:
+    """No row is finished: an engine passes rows that are to be computed."""
+    x, *_ = case.inputs or ()
+    finished = given(case, _FINISHED)
+    none = make.full(finished.shape or (), finished.dtype, 0) if finished else None
+    return Call((make.normal(x.shape or (), x.dtype), none, chosen_by_output(case)))
+
+
+def _moe_gating_top_ksoftmax_reference(torch: Any, x: Any, finished: Any, k: int) -> Any:
+    best = x.float().softmax(-1).topk(k, -1)
+    rows, experts = best.values[..., 0].numel(), x.shape[-1]
+    chosen = best.indices
+    if finished is not None:
+        chosen = chosen.masked_fill(finished.unsqueeze(-1), experts)
+    numbers = torch.arange(rows * k, device=x.device, dtype=torch.int32)
+    numbers = numbers.view(k, rows).t().reshape(chosen.shape)
+    return best.values.to(x.dtype), chosen.int(), numbers
+
+
+def _moe_gating_top_ksoftmax_fits(case: Case) -> bool:
+    x, finished = input_shape(case, 0), given(case, _FINISHED)
+    k = chosen_by_output(case)
+    chosen = (*x[:-1], k)
+    return (
+        len(x) in (2, 3)
+        and 1 <= k <= min(x[-1], _MOST_CHOICES)
+        and (finished is None or finished.shape == x[:-1])
+        and all(output_shape(case, i) in (None, chosen) for i in range(3))
+    )
+
+
+MOE_GATING_TOP_KSOFTMAX = OpSpec(
+    kernel="MoeGatingTopKSoftmax",
+    call="torch_npu.npu_moe_gating_top_k_softmax",
+    assumes="scores at random, no row finished",
+    slots=("x", "finished"),
+    optional=frozenset({_FINISHED}),
+    reference=_moe_gating_top_ksoftmax_reference,
+    build=_moe_gating_top_ksoftmax_build,
+    flops=lambda case: 4 * elements(input_shape(case, 0)),
+    traffic=lambda case: dense_bytes(case, frozenset({_FINISHED})),
+    constraints=(
+        Constraint(
+            "scores (T,E) or (B,S,E) and outputs with the choices of each are wanted",
+            _moe_gating_top_ksoftmax_fits,
+        ),
+        nothing_empty(),
+        inputs_are(FLOATS, (0,)),
+        inputs_are(("BOOL",), (_FINISHED,)),
+        one_dtype((0,)),
+        *dtypes({}, {1: "INT32", 2: "INT32"}),
+    ),
+)

@@ -1,0 +1,150 @@
+"""Tokens copied once for each expert they go to, in the order of experts, and counted; with an
+output of INT8 they are quantised on the way. All experts of the row are taken to be local.
+"""
+
+from typing import Any
+
+from collector.case import Case
+from collector.ops.catalog.moe._routing import (
+    MOVED_OR_QUANTISED,
+    by_expert,
+    counts_of,
+    make_choices,
+    unwritten,
+)
+from collector.ops.dtypes import inputs_are, spelling
+from collector.ops.parts.int8 import quantise_rows
+from collector.ops.parts.serving import FLOATS, dtypes, left_out, nothing_empty, outputs_agree
+from collector.ops.slots import elements, given, input_shape, output_shape, output_slot
+from collector.ops.spec import Call, Constraint, Need, NpuCall, OpSpec, TensorMaker, dense_bytes
+
+_SCALE, _OFFSET = 2, frozenset({3})
+_COUNTS = 2
+_MOST_EXPERTS = 10240
+_COUNT_MODE, _GATHER = 1, 0
+_NOT, _DYNAMIC = -1, 1
+
+
+def _experts(case: Case) -> int:
+    shape = output_shape(case, _COUNTS)
+    return shape[0] if shape else 0
+
+
+def _quantises(case: Case) -> bool:
+    x, expanded = (case.inputs or ())[0], output_slot(case, 0)
+    return spelling(expanded) == "INT8" != spelling(x)
+
+
+def build(case: Case, make: TensorMaker) -> Call:
+    x, choices, *_ = case.inputs or ()
+    scale, experts = given(case, _SCALE), _experts(case)
+    rows, each = input_shape(case, 1)
+    return Call(
+        (
+            make.normal(x.shape or (), x.dtype),
+            make_choices(make, rows, each, experts, choices.dtype),
+        ),
+        {
+            "scale": make.uniform(scale.shape or (), scale.dtype, 0.5, 1.5) if scale else None,
+            "active_num": rows * each,
+            "expert_num": experts,
+            "expert_tokens_num_type": _COUNT_MODE,
+            "expert_tokens_num_flag": True,
+            "quant_mode": _DYNAMIC if _quantises(case) else _NOT,
+            "active_expert_range": [0, experts],
+            "row_idx_type": _GATHER,
+        },
+    )
+
+
+def _npu_build(case: Case, make: TensorMaker) -> Call:
+    """Neither a scale that goes along nor one of quantised rows: the last output means nothing."""
+    call = build(case, make)
+    means = call.kwargs["scale"] is not None or _quantises(case)
+    rows = (elements(input_shape(case, 1)),)
+    return Call(call.args, {**call.kwargs, "scales": None if means else unwritten(make, rows)})
+
+
+def _npu_run(api: Any, *args: Any, scales: Any, **how: Any) -> Any:
+    *outputs, given_scales = api(*args, **how)
+    return *outputs, given_scales if scales is None else scales
+
+
+def _reference(torch: Any, x: Any, choices: Any, **how: Any) -> Any:
+    order, places = by_expert(choices)
+    rows = order // choices.shape[1]
+    expanded, scale = x.index_select(0, rows), how["scale"]
+    counts = counts_of(torch, choices, how["expert_num"])
+    if how["quant_mode"] == _NOT:
+        # Without a scale this output means nothing.
+        scales = x.new_ones(rows.shape, dtype=torch.float32) if scale is None else scale[rows]
+        return expanded, places.int(), counts, scales
+    wide = expanded.float()
+    if scale is not None:
+        wide = wide * scale.index_select(0, choices.flatten().index_select(0, order))
+    quantised, scales = quantise_rows(torch, wide)
+    return quantised, places.int(), counts, scales
+
+
+def _scale_fits(case: Case) -> bool:
+    """Beside quantised numbers a factor for each row, to quantise some for each expert."""
+    scale, x = given(case, _SCALE), input_shape(case, 0)
+    wanted = (_experts(case), x[1]) if _quantises(case) else x[:1]
+    return scale is None or scale.shape == wanted
+
+
+def _fits(case: Case) -> bool:
+    x, choices = input_shape(case, 0), input_shape(case, 1)
+    experts = _experts(case)
+    if len(x) != 2 or len(choices) != 2 or choices[0] != x[0]:
+        return False
+    rows = elements(choices)
+    return (
+        choices[1] <= experts <= _MOST_EXPERTS
+        and outputs_agree(case, (rows, x[1]), (rows,), (experts,), (rows,))
+        and _scale_fits(case)
+    )
+
+
+def init_routing(kernel: str, call: str, needs: frozenset[Need] = frozenset()) -> OpSpec:
+    """An operator of this kind: CANN's own and vLLM-Ascend's take the same."""
+    return OpSpec(
+        kernel=kernel,
+        call=call,
+        assumes="each expert as likely for a token",
+        slots=("x", "expert_idx", "scale", "offset"),
+        optional=frozenset({_SCALE}) | _OFFSET,
+        reference=_reference,
+        build=build,
+        flops=lambda case: 4 * elements(output_shape(case, 0)) if _quantises(case) else 0,
+        traffic=lambda case: dense_bytes(case, frozenset({_SCALE}) | _OFFSET),
+        npu=NpuCall(run=_npu_run, build=_npu_build, needs=needs),
+        constraints=(
+            left_out(_OFFSET, "an offset"),
+            Constraint(
+                "x (T,H), experts (T,K), and outputs (T*K,H), (T*K), (E) for E >= K experts, (T*K) "
+                "are wanted; a scale (T), or (E,H) to quantise",
+                _fits,
+            ),
+            MOVED_OR_QUANTISED,
+            nothing_empty(),
+            inputs_are((*FLOATS, "INT8"), (0,)),
+            *dtypes(
+                {1: "INT32", _SCALE: "FLOAT"},
+                {1: "INT32", _COUNTS: "INT64", 3: "FLOAT"},
+            ),
+        ),
+    )
+
+
+# Tokens in the order of their experts: vLLM-Ascend's own kernel, by which 0.18 and 0.23 serve on
+# A2 and A3 (`vllm_ascend/device/device_op.py`).
+MOE_INIT_ROUTING_CUSTOM = init_routing(
+    "MoeInitRoutingCustom",
+    "torch.ops._C_ascend.npu_moe_init_routing_custom",
+    frozenset({Need.CUSTOM_OPP, Need.VLLM_ASCEND}),
+)
+
+
+# Tokens in the order of their experts: CANN's own kernel.
+MOE_INIT_ROUTING_V3 = init_routing("MoeInitRoutingV3", "torch_npu.npu_moe_init_routing_v2")

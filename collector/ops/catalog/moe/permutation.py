@@ -1,0 +1,439 @@
+"""Rows of tokens in the order of experts, and back."""
+
+from typing import Any
+
+from collector.case import Case
+from collector.ops.catalog.moe._routing import (
+    by_expert,
+    experts_of,
+    make_choices,
+    output_size,
+    unwritten,
+)
+from collector.ops.dtypes import inputs_are, one_dtype, spelling
+from collector.ops.parts.moving import no_flops
+from collector.ops.parts.serving import FLOATS, HALVES, dtypes, nothing_empty, outputs_agree
+from collector.ops.parts.signatures import accepts
+from collector.ops.slots import Shape, agrees, elements, given, input_shape, output_shape
+from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker, dense_bytes
+
+# Where each expert's rows end, in rows sorted by expert: a binary search for every expert.
+_MOST_EXPERTS = 2048
+_MOST_ROWS = 1 << 24  # exclusive
+
+
+def _moe_compute_expert_tokens_build(case: Case, make: TensorMaker) -> Call:
+    (rows,) = case.inputs or ()
+    experts = output_size(case, 0)
+    return Call((make.integers(rows.shape or (), rows.dtype, 0, experts).sort().values, experts))
+
+
+def _moe_compute_expert_tokens_reference(torch: Any, rows: Any, experts: int) -> Any:
+    numbers = torch.arange(experts, dtype=rows.dtype, device=rows.device)
+    return torch.searchsorted(rows, numbers, right=True, out_int32=True)
+
+
+def _moe_compute_expert_tokens_fits(case: Case) -> bool:
+    rows = input_shape(case, 0)
+    return len(rows) == 1 and rows[0] < _MOST_ROWS and 0 < output_size(case, 0) <= _MOST_EXPERTS
+
+
+MOE_COMPUTE_EXPERT_TOKENS = OpSpec(
+    kernel="MoeComputeExpertTokens",
+    call="torch_npu.npu_moe_compute_expert_tokens",
+    assumes="each expert as likely for a row",
+    slots=("sorted_experts",),
+    reference=_moe_compute_expert_tokens_reference,
+    build=_moe_compute_expert_tokens_build,
+    flops=no_flops,
+    constraints=(
+        Constraint(
+            "experts of sorted rows (R) and an output (at most 2048 experts)",
+            _moe_compute_expert_tokens_fits,
+        ),
+        nothing_empty(),
+        *dtypes({0: "INT32"}, {0: "INT32"}),
+    ),
+)
+
+
+# Rows in the order of experts, weighted and summed back into tokens, beside what skipped them.
+
+_SKIP1, _SKIP2, _BIAS, _MOE_FINALIZE_ROUTING_V2_SCALES, _EXPERTS = 2, 3, 4, 5, 6
+_OPTIONAL = frozenset(range(2, 7))
+_MIXED = {("DT_BF16", "FLOAT")}
+_BY_ROW = 2  # drop_pad_mode: nothing is dropped, and a token's choices lie together, as vLLM has it
+
+
+def _moe_finalize_routing_v2_choices(case: Case) -> int:
+    """Experts of a token."""
+    rows, out = input_shape(case, 0), output_shape(case, 0)
+    return rows[0] // out[0] if rows and out and out[0] else 0
+
+
+def _moe_finalize_routing_v2_build(case: Case, make: TensorMaker) -> Call:
+    rows, places, *_ = case.inputs or ()
+    optional: list[Any] = []
+    for position in range(_SKIP1, _EXPERTS):
+        slot = given(case, position)
+        optional.append(make.normal(slot.shape or (), slot.dtype) if slot else None)
+    experts, bias = given(case, _EXPERTS), input_shape(case, _BIAS)
+    if experts:
+        tokens, each = experts.shape or (0, 0)
+        optional.append(make_choices(make, tokens, each, max(each, *bias[:1], 1), experts.dtype))
+    else:
+        optional.append(None)
+    return Call(
+        (
+            make.normal(rows.shape or (), rows.dtype),
+            make.permutation(places.numel, places.dtype),
+            *optional,
+            _moe_finalize_routing_v2_choices(case),
+        )
+    )
+
+
+def _moe_finalize_routing_v2_reference(
+    torch: Any,
+    rows: Any,
+    places: Any,
+    skip1: Any,
+    skip2: Any,
+    bias: Any,
+    scales: Any,
+    experts: Any,
+    choices: int,
+) -> Any:
+    chosen = rows.index_select(0, places).unflatten(0, (-1, choices)).float()
+    if bias is not None:
+        chosen = chosen + bias.index_select(0, experts.flatten()).view(chosen.shape)
+    if scales is not None:
+        chosen = chosen * scales.unsqueeze(-1)
+    out = chosen.sum(1)
+    for skip in (skip1, skip2):
+        if skip is not None:
+            out = out + skip
+    return out.to(rows.dtype)
+
+
+def _moe_finalize_routing_v2_npu_run(
+    api: Any,
+    rows: Any,
+    places: Any,
+    skip1: Any,
+    skip2: Any,
+    bias: Any,
+    scales: Any,
+    experts: Any,
+    choices: int,
+) -> Any:
+    # torch_npu before 2.13 has no `k`: it counts the weights of a token, so that without weights
+    # the call must fail rather than take one expert for all.
+    told = {"k": choices} if scales is None or accepts(api, "k") else {}
+    named = {"drop_pad_mode": _BY_ROW, **told}
+    return api(rows, skip1, skip2, bias, scales, places, experts, **named)
+
+
+def _moe_finalize_routing_v2_fits(case: Case) -> bool:
+    rows, places, choices = (
+        input_shape(case, 0),
+        input_shape(case, 1),
+        _moe_finalize_routing_v2_choices(case),
+    )
+    if len(rows) != 2 or places != rows[:1] or not choices:
+        return False
+    tokens: Shape = (rows[0] // choices, rows[1])
+    bias, experts = given(case, _BIAS), given(case, _EXPERTS)
+    wanted = {_SKIP1: tokens, _SKIP2: tokens, _MOE_FINALIZE_ROUTING_V2_SCALES: (tokens[0], choices)}
+    wanted[_EXPERTS] = wanted[_MOE_FINALIZE_ROUTING_V2_SCALES]
+    return (
+        tokens[0] * choices == rows[0]
+        and outputs_agree(case, tokens)
+        and all(given(case, i) is None or input_shape(case, i) == s for i, s in wanted.items())
+        and (bias is None or (experts is not None and _bias_fits(bias.shape, rows, choices)))
+    )
+
+
+def _bias_fits(bias: Shape | None, rows: Shape, choices: int) -> bool:
+    return bias is not None and len(bias) == 2 and bias[1:] == rows[1:] and bias[0] >= choices
+
+
+def _scales_fit(case: Case) -> bool:
+    rows, scales = given(case, 0), given(case, _MOE_FINALIZE_ROUTING_V2_SCALES)
+    return scales is None or (spelling(rows), spelling(scales)) in _MIXED | {(spelling(rows),) * 2}
+
+
+MOE_FINALIZE_ROUTING_V2 = OpSpec(
+    kernel="MoeFinalizeRoutingV2",
+    call="torch_npu.npu_moe_finalize_routing",
+    assumes="rows in any order",
+    slots=("expanded_x", "expanded_row_idx", "x1", "x2", "bias", "scales", "expert_idx"),
+    optional=_OPTIONAL,
+    reference=_moe_finalize_routing_v2_reference,
+    build=_moe_finalize_routing_v2_build,
+    flops=lambda case: 2 * elements(input_shape(case, 0)),
+    traffic=lambda case: dense_bytes(case, _OPTIONAL),
+    npu=NpuCall(run=_moe_finalize_routing_v2_npu_run),
+    constraints=(
+        Constraint(
+            "rows (T*K,H), a place for each, an output (T,H), and of the rest what there is: two "
+            "like the output, a bias (E,H) beside experts, scales and experts (T,K) are wanted",
+            _moe_finalize_routing_v2_fits,
+        ),
+        Constraint(
+            "a second addend wants a first",
+            lambda case: given(case, _SKIP2) is None or given(case, _SKIP1) is not None,
+        ),
+        nothing_empty(),
+        inputs_are(FLOATS, (0, _MOE_FINALIZE_ROUTING_V2_SCALES)),
+        inputs_are(("INT32",), (1, _EXPERTS)),
+        one_dtype((0, _SKIP1, _SKIP2, _BIAS), (0,)),
+        Constraint("scales want the dtype of the rows, or FLOAT beside DT_BF16", _scales_fit),
+    ),
+)
+
+
+# Tokens that came rank by rank, brought into the order of experts.
+_MOE_RE_ROUTING_SCALES = 2
+_LONGEST = 16384  # of a token, exclusive
+
+
+def _moe_re_routing_build(case: Case, make: TensorMaker) -> Call:
+    """Every rank has about as many tokens for every expert: the kernel wants some for each."""
+    tokens, counts, *_ = case.inputs or ()
+    scales, rows = given(case, _MOE_RE_ROUTING_SCALES), input_shape(case, 0)[0]
+    ranks, experts = input_shape(case, 1)
+    each, more = divmod(rows, ranks * experts)
+    table = [[each + (r * experts + e < more) for e in range(experts)] for r in range(ranks)]
+    return Call(
+        (make.normal(tokens.shape or (), tokens.dtype), make.tensor(table, counts.dtype)),
+        {
+            "per_token_scales": make.uniform(scales.shape or (), scales.dtype, 0.5, 1.5)
+            if scales
+            else None
+        },
+    )
+
+
+def _npu_build(case: Case, make: TensorMaker) -> Call:
+    """Without scales the second output means nothing."""
+    call = _moe_re_routing_build(case, make)
+    means = call.kwargs["per_token_scales"] is not None
+    rows = input_shape(case, 0)[:1]
+    return Call(call.args, {**call.kwargs, "scales": None if means else unwritten(make, rows)})
+
+
+def _moe_re_routing_npu_run(api: Any, *args: Any, scales: Any, **how: Any) -> Any:
+    tokens, given_scales, index, counts = api(*args, **how)
+    return tokens, given_scales if scales is None else scales, index, counts
+
+
+def _moe_re_routing_reference(
+    torch: Any, tokens: Any, counts: Any, *, per_token_scales: Any
+) -> Any:
+    starts = (counts.flatten().cumsum(0) - counts.flatten()).view(counts.shape).t().flatten()
+    lengths = counts.t().flatten()
+    shifts = starts - (lengths.cumsum(0) - lengths)
+    rows = torch.arange(len(tokens), device=tokens.device)
+    index = rows + shifts.repeat_interleave(lengths, output_size=len(tokens))
+    # Without scales this output means nothing.
+    scales = tokens.new_ones(len(tokens), dtype=torch.float32)
+    if per_token_scales is not None:
+        scales = per_token_scales.index_select(0, index)
+    return tokens.index_select(0, index), scales, index.int(), counts.sum(0).to(counts.dtype)
+
+
+def _moe_re_routing_fits(case: Case) -> bool:
+    tokens, counts, scales = (
+        input_shape(case, 0),
+        input_shape(case, 1),
+        given(case, _MOE_RE_ROUTING_SCALES),
+    )
+    if len(tokens) != 2 or len(counts) != 2:
+        return False
+    rows = tokens[:1]
+    return (
+        0 < tokens[1] < _LONGEST
+        and elements(counts) <= tokens[0]
+        and (scales is None or scales.shape == rows)
+        and outputs_agree(case, tokens, rows, rows, counts[1:])
+    )
+
+
+MOE_RE_ROUTING = OpSpec(
+    kernel="MoeReRouting",
+    call="torch_npu.npu_moe_re_routing",
+    assumes="as many tokens of each rank for each expert",
+    slots=("tokens", "expert_token_num_per_rank", "per_token_scales"),
+    optional=frozenset({_MOE_RE_ROUTING_SCALES}),
+    reference=_moe_re_routing_reference,
+    build=_moe_re_routing_build,
+    flops=no_flops,
+    traffic=lambda case: dense_bytes(case, frozenset({_MOE_RE_ROUTING_SCALES})),
+    moves_data=True,
+    npu=NpuCall(run=_moe_re_routing_npu_run, build=_npu_build),
+    constraints=(
+        Constraint(
+            "tokens (A, fewer than 16384), counts (ranks, experts), at most one for each token, "
+            "and scales (A) where there are any are wanted",
+            _moe_re_routing_fits,
+        ),
+        nothing_empty(),
+        inputs_are((*HALVES, "INT8"), (0,)),
+        inputs_are(("INT32", "INT64"), (1,)),
+        one_dtype((0,), (0,)),
+        one_dtype((1,), (3,)),
+        *dtypes({_MOE_RE_ROUTING_SCALES: "FLOAT"}, {1: "FLOAT", 2: "INT32"}),
+    ),
+)
+
+
+# Tokens copied once for each expert they go to, in the order of experts; on the rank of those
+# experts each has one, and is INT8 where it was quantised before it was sent.
+_MOST_CHOICES = 512
+_MOST_INDICES = (1 << 24) - 1
+
+
+def _rows(case: Case) -> int:
+    """Rows that are kept: all, or as many as the output has."""
+    shape = output_shape(case, 0)
+    return shape[0] if shape else elements(input_shape(case, 1))
+
+
+def _moe_token_permute_choices(case: Case) -> Shape:
+    """(T, K) of the experts' numbers; without a second dimension each token has one."""
+    indices = input_shape(case, 1)
+    return (*indices, 1) if len(indices) == 1 else indices
+
+
+def _moe_token_permute_build(case: Case, make: TensorMaker) -> Call:
+    tokens, indices, *_ = case.inputs or ()
+    rows, choices = _moe_token_permute_choices(case)
+    chosen = make_choices(make, rows, choices, experts_of(choices), indices.dtype)
+    if spelling(tokens) == "INT8":
+        moved = make.integers(tokens.shape or (), tokens.dtype, -127, 128)
+    else:
+        moved = make.normal(tokens.shape or (), tokens.dtype)
+    return Call((moved, chosen.reshape(indices.shape or ()), _rows(case)))
+
+
+def _moe_token_permute_reference(torch: Any, tokens: Any, indices: Any, rows: int) -> Any:
+    order, places = by_expert(indices)
+    return tokens.index_select(0, order[:rows] // (len(order) // len(indices))), places.int()
+
+
+def _traffic(case: Case) -> int:
+    """Each token is read once and each row written; as many places are written as indices read."""
+    tokens, indices, *_ = case.inputs or ()
+    count, rows = input_shape(case, 0)[0], _rows(case)
+    row = tokens.size_bytes // max(1, count)
+    return (min(count, rows) + rows) * row + indices.size_bytes + 4 * indices.numel
+
+
+def _moe_token_permute_fits(case: Case) -> bool:
+    tokens, indices = input_shape(case, 0), _moe_token_permute_choices(case)
+    if len(tokens) != 2 or len(indices) != 2 or indices[0] != tokens[0]:
+        return False
+    if indices[1] > _MOST_CHOICES or elements(indices) > _MOST_INDICES:
+        return False
+    rows = _rows(case)
+    return (
+        0 < rows <= elements(indices)
+        and agrees(case, 0, (rows, tokens[1]))
+        and agrees(case, 1, (elements(indices),))
+    )
+
+
+MOE_TOKEN_PERMUTE = OpSpec(
+    kernel="MoeTokenPermute",
+    call="torch_npu.npu_moe_token_permute",
+    assumes="each expert as likely for a token",
+    slots=("tokens", "indices"),
+    reference=_moe_token_permute_reference,
+    build=_moe_token_permute_build,
+    flops=no_flops,
+    traffic=_traffic,
+    moves_data=True,
+    constraints=(
+        Constraint(
+            "tokens (T,H), experts (T) or (T, at most 512), and a row for each choice or fewer are "
+            "wanted",
+            _moe_token_permute_fits,
+        ),
+        nothing_empty(),
+        inputs_are((*FLOATS, "INT8"), (0,)),
+        inputs_are(("INT32", "INT64"), (1,)),
+        one_dtype((0,)),
+        *dtypes({}, {1: "INT32"}),
+    ),
+)
+
+
+# Rows in the order of experts, summed back into tokens with the weights of their choices.
+_PROBS = 2
+
+
+def _moe_token_unpermute_build(case: Case, make: TensorMaker) -> Call:
+    """A real permutation of the rows: the inverse of an order by expert."""
+    rows, places, *_ = case.inputs or ()
+    probs = given(case, _PROBS)
+    return Call(
+        (
+            make.normal(rows.shape or (), rows.dtype),
+            make.permutation(places.numel, places.dtype),
+            make.uniform(probs.shape or (), probs.dtype, 0.0, 1.0) if probs else None,
+        )
+    )
+
+
+def _moe_token_unpermute_reference(torch: Any, rows: Any, places: Any, probs: Any) -> Any:
+    chosen = rows.index_select(0, places)
+    if probs is None:
+        return chosen
+    chosen = chosen.unflatten(0, (-1, probs.shape[1]))
+    return (chosen.float() * probs.unsqueeze(-1)).sum(1).to(rows.dtype)
+
+
+def _tokens(case: Case) -> Shape | None:
+    """The shape of the output; None where the slots don't belong together."""
+    rows, places, probs = (input_shape(case, i) for i in range(3))
+    if len(rows) != 2 or places != rows[:1]:
+        return None
+    if given(case, _PROBS) is None:
+        return rows
+    if len(probs) != 2 or elements(probs) != rows[0] or probs[1] > _MOST_CHOICES:
+        return None
+    return (probs[0], rows[1])
+
+
+def _flops(case: Case) -> int:
+    """With weights a product and a sum for each element."""
+    return 2 * elements(input_shape(case, 0)) if given(case, _PROBS) else 0
+
+
+def _moe_token_unpermute_fits(case: Case) -> bool:
+    tokens = _tokens(case)
+    return tokens is not None and outputs_agree(case, tokens)
+
+
+MOE_TOKEN_UNPERMUTE = OpSpec(
+    kernel="MoeTokenUnpermute",
+    call="torch_npu.npu_moe_token_unpermute",
+    assumes="rows in any order",
+    slots=("permuted_tokens", "sorted_indices", "probs"),
+    optional=frozenset({_PROBS}),
+    reference=_moe_token_unpermute_reference,
+    build=_moe_token_unpermute_build,
+    flops=_flops,
+    traffic=lambda case: dense_bytes(case, frozenset({_PROBS})),
+    constraints=(
+        Constraint(
+            "rows (R,H), a place for each, and weights (T, R / T) where there are any are wanted",
+            _moe_token_unpermute_fits,
+        ),
+        nothing_empty(),
+        inputs_are(FLOATS, (0, _PROBS)),
+        inputs_are(("INT32",), (1,)),
+        one_dtype((0,), (0,)),
+    ),
+)

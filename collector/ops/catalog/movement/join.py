@@ -1,0 +1,178 @@
+"""Tensors joined into one, or cut into several."""
+
+from collections.abc import Callable
+from typing import Any
+
+from collector.case import Case
+from collector.ops.parts.moving import no_flops, place
+from collector.ops.slots import Shape, input_shape, output_shape
+from collector.ops.spec import Call, Constraint, GraphCall, NpuCall, OpSpec, TensorMaker
+
+# Operators that join tensors into one that is there already.
+
+
+def joined(
+    kernel: str,
+    call: str,
+    reference: Callable[..., Any],
+    dim: Callable[[Case], int | None],
+    *constraints: Constraint,
+    of_graphs: str = "",
+) -> OpSpec:
+    """Any number of inputs. `dim` tells along which dimension they lie in the output; the
+    constraints refuse the cases in which it is None. `of_graphs` is the kernel type that a graph
+    launches for the call."""
+
+    def build(case: Case, make: TensorMaker) -> Call:
+        parts = [make.normal(slot.shape or (), slot.dtype) for slot in case.inputs or ()]
+        return Call((parts, dim(case)), {"out": place((case.outputs or ())[0], make)})
+
+    return OpSpec(
+        kernel=kernel,
+        call=call,
+        slots=("x",),
+        variadic=True,
+        reference=reference,
+        build=build,
+        flops=no_flops,
+        moves_data=True,
+        constraints=(*constraints, _ONE_DTYPE),
+        twins=(of_graphs,) if of_graphs else (),
+        npu=NpuCall(graph=GraphCall(lambda case: case.kernel_type == of_graphs, _without_memory)),
+    )
+
+
+def _without_memory(api: Any, parts: Any, dim: int, out: Any) -> Any:
+    """A graph has its own memory for what it gives."""
+    return api(parts, dim)
+
+
+def _has_one_dtype(case: Case) -> bool:
+    slots = (*(case.inputs or ()), *(case.outputs or ()))
+    return len({slot.known_dtype for slot in slots}) == 1
+
+
+_ONE_DTYPE = Constraint("one dtype is wanted for all inputs and the output", _has_one_dtype)
+
+
+# Tensors joined along the one dimension in which the output is their sum; in graphs
+# `ConcatV2D`.
+
+
+def _concat_d_dim(case: Case) -> int | None:
+    """The first dimension along which the inputs make up the output; None where none does."""
+    parts, whole = [input_shape(case, i) for i in range(len(case.inputs or ()))], output_shape(case)
+    if whole is None or any(len(part) != len(whole) for part in parts):
+        return None
+    for dim, size in enumerate(whole):
+        others = whole[:dim] + whole[dim + 1 :]
+        if size == sum(part[dim] for part in parts) and all(
+            part[:dim] + part[dim + 1 :] == others for part in parts
+        ):
+            return dim
+    return None
+
+
+CONCAT_D = joined(
+    "ConcatD",
+    "torch.cat",
+    lambda torch, parts, dim, out: torch.cat(parts, dim, out=out),
+    _concat_d_dim,
+    Constraint(
+        "inputs are wanted that make up the output along one dimension",
+        lambda case: _concat_d_dim(case) is not None,
+    ),
+    # `cat` of one tensor launches TensorMove, as profiles of CANN 8.3 show.
+    Constraint("two inputs are wanted, or more", lambda case: len(case.inputs or ()) > 1),
+    of_graphs="ConcatV2D",
+)
+
+
+# Tensors of one shape joined along a new dimension: the first whose size is their number.
+
+
+def _pack_dim(case: Case) -> int | None:
+    """The first dimension of the output that the inputs lack; None where they do not fit."""
+    count, whole = len(case.inputs or ()), output_shape(case)
+    parts = {input_shape(case, i) for i in range(count)}
+    if whole is None or len(parts) != 1:
+        return None
+    (part,) = parts
+    dims = range(len(part) + 1)
+    return next((dim for dim in dims if whole == (*part[:dim], count, *part[dim:])), None)
+
+
+PACK = joined(
+    "Pack",
+    "torch.stack",
+    lambda torch, parts, dim, out: torch.stack(parts, dim, out=out),
+    _pack_dim,
+    Constraint(
+        "inputs of one shape are wanted, and an output with one dimension more: their number",
+        lambda case: _pack_dim(case) is not None,
+    ),
+)
+
+
+# A tensor cut into parts along one dimension. Graphs alone launch it: torch gives views.
+
+
+def _split_vd_dim(case: Case) -> int | None:
+    """The one dimension along which the parts make up the input; None where none does, or where
+    several do."""
+    whole, parts = input_shape(case, 0), _parts(case)
+    if any(len(part) != len(whole) for part in parts):
+        return None
+    fits = [
+        dim
+        for dim, size in enumerate(whole)
+        if size == sum(part[dim] for part in parts)
+        and all(_without(part, dim) == _without(whole, dim) for part in parts)
+    ]
+    return fits[0] if len(fits) == 1 else None
+
+
+def _parts(case: Case) -> list[Shape]:
+    return [slot.shape or () for slot in case.outputs or ()]
+
+
+def _without(shape: Shape, dim: int) -> Shape:
+    return shape[:dim] + shape[dim + 1 :]
+
+
+def _build(case: Case, make: TensorMaker) -> Call:
+    (whole,), dim = case.inputs or (), _split_vd_dim(case) or 0
+    return Call((make.normal(whole.shape or (), whole.dtype), [p[dim] for p in _parts(case)], dim))
+
+
+def _reference(torch: Any, whole: Any, sizes: list[int], dim: int) -> Any:
+    return _copied(torch.split, whole, sizes, dim)
+
+
+def _copied(split: Any, whole: Any, sizes: list[int], dim: int) -> Any:
+    """A graph gives back what it computes and no views: the copies become none of its kernels."""
+    return tuple(part.clone() for part in split(whole, sizes, dim))
+
+
+SPLIT_VD = OpSpec(
+    kernel="SplitVD",
+    call="torch.split",
+    slots=("x",),
+    reference=_reference,
+    build=_build,
+    flops=no_flops,
+    moves_data=True,
+    constraints=(
+        Constraint(
+            "outputs are wanted that make up the input along one dimension, and no other",
+            lambda case: len(case.outputs or ()) > 1 and _split_vd_dim(case) is not None,
+        ),
+        Constraint(
+            "one dtype is wanted for the input and the outputs",
+            lambda case: (
+                len({s.known_dtype for s in (*(case.inputs or ()), *(case.outputs or ()))}) == 1
+            ),
+        ),
+    ),
+    npu=NpuCall(graph=GraphCall(takes=lambda case: True, run=_copied)),
+)

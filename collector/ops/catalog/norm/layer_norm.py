@@ -1,0 +1,172 @@
+"""Layer normalisation, alone or after a sum."""
+
+from typing import Any
+
+from collector.case import Case
+from collector.ops.catalog.norm._rms_norm import rows_shape
+from collector.ops.dtypes import inputs_are, one_dtype, outputs_are, spelling
+from collector.ops.slots import agrees, elements, input_shape, output_slot
+from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker, build_from_slots
+from collector.vocabulary import dtype_of
+
+# What operators around layer normalisation share.
+EPSILON = 1e-5
+
+
+def layer_norm(torch: Any, x: Any, gamma: Any, beta: Any) -> tuple[Any, Any, Any]:
+    """(x - mean) / deviation * gamma + beta, with the mean and 1 / deviation of each row as
+    FLOAT: a cpu would give them in the dtype of gamma."""
+    y, mean, rstd = torch.native_layer_norm(x, gamma.shape, gamma, beta, EPSILON)
+    return y, mean.float(), rstd.float()
+
+
+def statistics_fit(case: Case, gamma: int, outputs: tuple[int, ...]) -> bool:
+    """Whether these outputs have one number a row, and gamma the last dimensions of x."""
+    rows = rows_shape(case, 0, gamma)
+    return rows is not None and all(agrees(case, position, rows) for position in outputs)
+
+
+# Layer normalisation, with the statistics that its gradient needs.
+#
+# The kernel writes these as FLOAT, or mean and deviation in the dtypes of gamma and beta, which
+# aclnn converts for torch (CANN's open sources, ops-nn).
+
+_X, _LAYER_NORM_V3_GAMMA, _LAYER_NORM_V3_BETA = range(3)
+_FLOATS = ("FLOAT", "FLOAT16", "DT_BF16")
+
+
+def _layer_norm_v3_build(case: Case, make: TensorMaker) -> Call:
+    statistics = output_slot(case, 1)
+    dtype = make.dtype(statistics.dtype if statistics else "FLOAT")
+    return Call((*build_from_slots(case, make).args, dtype))
+
+
+def _layer_norm_v3_reference(torch: Any, x: Any, gamma: Any, beta: Any, dtype: Any) -> Any:
+    y, *statistics = layer_norm(torch, x, gamma, beta)
+    return y, *(number.to(dtype) for number in statistics)
+
+
+def _layer_norm_v3_launch(native: Any, x: Any, gamma: Any, beta: Any, dtype: Any) -> Any:
+    """One kernel; torch has its statistics as FLOAT, whatever the row says."""
+    y, *statistics = native(x, gamma.shape, gamma, beta, EPSILON)
+    return y, *(number.to(dtype) for number in statistics)
+
+
+def _layer_norm_v3_flops(case: Case) -> int:
+    """An element: a sum, a difference, a square and a sum, then a product, and gamma and beta."""
+    return 7 * elements(input_shape(case, _X))
+
+
+def _statistics_fit(case: Case) -> bool:
+    gamma = (case.inputs or ())[_LAYER_NORM_V3_GAMMA]
+    told = {spelling(output_slot(case, i)) for i in (1, 2)} - {""}
+    return len(told) < 2 and told <= {"FLOAT", spelling(gamma)}
+
+
+def _layer_norm_v3_shapes_fit(case: Case) -> bool:
+    return (
+        elements(input_shape(case, _X)) > 0
+        and input_shape(case, _LAYER_NORM_V3_GAMMA) == input_shape(case, _LAYER_NORM_V3_BETA)
+        and agrees(case, 0, input_shape(case, _X))
+        and statistics_fit(case, _LAYER_NORM_V3_GAMMA, (1, 2))
+    )
+
+
+LAYER_NORM_V3 = OpSpec(
+    kernel="LayerNormV3",
+    twins=("LayerNormV3WithImplMode",),
+    call="torch.native_layer_norm",
+    slots=("x", "gamma", "beta"),
+    reference=_layer_norm_v3_reference,
+    build=_layer_norm_v3_build,
+    flops=_layer_norm_v3_flops,
+    npu=NpuCall(run=_layer_norm_v3_launch),
+    constraints=(
+        inputs_are(_FLOATS, (_X, _LAYER_NORM_V3_GAMMA, _LAYER_NORM_V3_BETA)),
+        one_dtype((_X,)),
+        one_dtype((_LAYER_NORM_V3_GAMMA, _LAYER_NORM_V3_BETA), ()),
+        Constraint(
+            "gamma and beta want the dtype of x, or FLOAT",
+            lambda case: (
+                {slot.known_dtype for slot in (case.inputs or ())[_LAYER_NORM_V3_GAMMA:]}
+                <= {(case.inputs or ())[_X].known_dtype, dtype_of("FLOAT")}
+            ),
+        ),
+        outputs_are(_FLOATS, (1, 2)),
+        Constraint("statistics are wanted as FLOAT, or in the dtype of gamma", _statistics_fit),
+        Constraint(
+            "gamma and beta want the last dimensions of x; outputs are wanted like x, and twice "
+            "with one number a row",
+            _layer_norm_v3_shapes_fit,
+        ),
+    ),
+)
+
+
+# A sum and its layer normalisation, with the statistics that its gradient needs.
+
+_X1, _X2, _ADD_LAYER_NORM_GAMMA, _ADD_LAYER_NORM_BETA = range(4)
+_Y, _MEAN, _RSTD, _SUM = range(4)
+_SUM_OUTPUT = frozenset({_SUM})
+
+
+def _keeps_the_sum(case: Case) -> bool:
+    """Whether the sum is an output too."""
+    slot = output_slot(case, _SUM)
+    return slot is not None and slot.shape is not None
+
+
+def _add_layer_norm_build(case: Case, make: TensorMaker) -> Call:
+    return Call(build_from_slots(case, make).args, {"keeps_the_sum": _keeps_the_sum(case)})
+
+
+def _add_layer_norm_reference(
+    torch: Any, x1: Any, x2: Any, gamma: Any, beta: Any, *, keeps_the_sum: bool
+) -> Any:
+    total = torch.add(x1, x2)
+    return *layer_norm(torch, total, gamma, beta), total if keeps_the_sum else None
+
+
+def _add_layer_norm_launch(add: Any, *tensors: Any, keeps_the_sum: bool) -> Any:
+    *norm, total = add(*tensors, EPSILON, keeps_the_sum)
+    return *norm, total if keeps_the_sum else None
+
+
+def _add_layer_norm_flops(case: Case) -> int:
+    """An element: a sum, then 7 as in LayerNormV3."""
+    return 8 * elements(input_shape(case, _X1))
+
+
+def _add_layer_norm_shapes_fit(case: Case) -> bool:
+    x1 = input_shape(case, _X1)
+    return (
+        elements(x1) > 0
+        and len(input_shape(case, _ADD_LAYER_NORM_GAMMA)) == 1
+        and x1 == input_shape(case, _X2)
+        and input_shape(case, _ADD_LAYER_NORM_GAMMA) == input_shape(case, _ADD_LAYER_NORM_BETA)
+        and agrees(case, _Y, x1)
+        and (not _keeps_the_sum(case) or agrees(case, _SUM, x1))
+        and statistics_fit(case, _ADD_LAYER_NORM_GAMMA, (_MEAN, _RSTD))
+    )
+
+
+ADD_LAYER_NORM = OpSpec(
+    kernel="AddLayerNorm",
+    call="torch_npu.npu_add_layer_norm",
+    slots=("x1", "x2", "gamma", "beta"),
+    optional_outputs=_SUM_OUTPUT,
+    reference=_add_layer_norm_reference,
+    build=_add_layer_norm_build,
+    flops=_add_layer_norm_flops,
+    npu=NpuCall(run=_add_layer_norm_launch),
+    constraints=(
+        inputs_are(("FLOAT", "FLOAT16", "DT_BF16"), (_X1,)),
+        one_dtype((_X1, _X2, _ADD_LAYER_NORM_GAMMA, _ADD_LAYER_NORM_BETA), (_Y, _SUM)),
+        outputs_are(("FLOAT",), (_MEAN, _RSTD)),
+        Constraint(
+            "terms of one shape are wanted, gamma and beta like their last dimension; outputs are "
+            "wanted like x, twice with one number a row, and the sum or nothing",
+            _add_layer_norm_shapes_fit,
+        ),
+    ),
+)

@@ -1,0 +1,330 @@
+"""A sum, its RMS normalisation, and rows quantised to INT8."""
+
+from typing import Any
+
+from collector.case import Case
+from collector.ops.catalog.norm._rms_norm import normalised
+from collector.ops.dtypes import inputs_are, one_dtype, outputs_are, spelling
+from collector.ops.parts.int8 import quantise_rows, to_int8
+from collector.ops.parts.serving import left_out
+from collector.ops.slots import agrees, elements, given, input_shape, output_slot
+from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker, dense_bytes
+
+# A sum, its RMS normalisation, and rows quantised to INT8 by their own largest number: once, or
+# twice with smoothing scales of their own.
+
+(
+    _ADD_RMS_NORM_DYNAMIC_QUANT_X1,
+    _ADD_RMS_NORM_DYNAMIC_QUANT_X2,
+    _ADD_RMS_NORM_DYNAMIC_QUANT_GAMMA,
+    _SMOOTH1,
+    _SMOOTH2,
+    _ADD_RMS_NORM_DYNAMIC_QUANT_BETA,
+) = range(6)
+_Y1, _ADD_RMS_NORM_DYNAMIC_QUANT_Y2, _ADD_RMS_NORM_DYNAMIC_QUANT_SUM, _SCALE1, _SCALE2 = range(5)
+_SLOTS = ("x1", "x2", "gamma", "smooth_scale1", "smooth_scale2", "beta")
+_ADD_RMS_NORM_DYNAMIC_QUANT_OPTIONAL = frozenset(
+    {_SMOOTH1, _SMOOTH2, _ADD_RMS_NORM_DYNAMIC_QUANT_BETA}
+)
+_ADD_RMS_NORM_DYNAMIC_QUANT_SECOND = frozenset({_ADD_RMS_NORM_DYNAMIC_QUANT_Y2, _SCALE2})
+
+
+def _is_twofold(case: Case) -> bool:
+    """Whether rows are quantised twice: a second output is named, or its scales where outputs
+    are unknown."""
+    second = output_slot(case, _ADD_RMS_NORM_DYNAMIC_QUANT_Y2)
+    return second.shape is not None if second else given(case, _SMOOTH2) is not None
+
+
+def _add_rms_norm_dynamic_quant_build(case: Case, make: TensorMaker) -> Call:
+    x1, x2, gamma = (
+        make.normal(slot.shape or (), slot.dtype)
+        for slot in (case.inputs or ())[: _ADD_RMS_NORM_DYNAMIC_QUANT_GAMMA + 1]
+    )
+    options = {
+        _SLOTS[i]: make.uniform(slot.shape or (), slot.dtype, 0.5, 1.5)
+        for i in sorted(_ADD_RMS_NORM_DYNAMIC_QUANT_OPTIONAL)
+        if (slot := given(case, i))
+    }
+    return Call((x1, x2, gamma), {**options, "output_mask": [True, _is_twofold(case)]})
+
+
+def _add_rms_norm_dynamic_quant_reference(
+    torch: Any,
+    x1: Any,
+    x2: Any,
+    gamma: Any,
+    *,
+    output_mask: list[bool],
+    smooth_scale1: Any = None,
+    smooth_scale2: Any = None,
+    beta: Any = None,
+) -> Any:
+    total = torch.add(x1, x2)
+    y, _ = normalised(total, gamma)
+    if beta is not None:
+        y.add_(beta)
+    second = (None, None)
+    if output_mask[1]:
+        second = quantise_rows(torch, y.clone() if smooth_scale2 is None else y * smooth_scale2)
+    first = quantise_rows(torch, y if smooth_scale1 is None else y.mul_(smooth_scale1))
+    return first[0], second[0], total, first[1], second[1]
+
+
+def _launch(add: Any, x1: Any, x2: Any, gamma: Any, **options: Any) -> Any:
+    y1, y2, total, scale1, scale2 = add(x1, x2, gamma, **options)
+    if not options["output_mask"][1]:
+        y2 = scale2 = None  # the API gives something empty
+    return y1, y2, total, scale1, scale2
+
+
+def _add_rms_norm_dynamic_quant_flops(case: Case) -> int:
+    """An element: 5 for the sum and its norm, 1 for a beta, 3 for a quantisation and 1 for each
+    smoothing."""
+    extra = sum(given(case, i) is not None for i in _ADD_RMS_NORM_DYNAMIC_QUANT_OPTIONAL)
+    return (5 + 3 * (1 + _is_twofold(case)) + extra) * elements(
+        input_shape(case, _ADD_RMS_NORM_DYNAMIC_QUANT_X1)
+    )
+
+
+def _add_rms_norm_dynamic_quant_inputs_fit(case: Case) -> bool:
+    x1, x2, gamma = (
+        input_shape(case, i)
+        for i in (
+            _ADD_RMS_NORM_DYNAMIC_QUANT_X1,
+            _ADD_RMS_NORM_DYNAMIC_QUANT_X2,
+            _ADD_RMS_NORM_DYNAMIC_QUANT_GAMMA,
+        )
+    )
+    return (
+        len(x1) > 1
+        and elements(x1) > 0
+        and x1 == x2
+        and gamma == x1[-1:]
+        and all(
+            slot.shape == gamma
+            for i in _ADD_RMS_NORM_DYNAMIC_QUANT_OPTIONAL
+            if (slot := given(case, i))
+        )
+    )
+
+
+def _options_share_a_dtype(case: Case) -> bool:
+    options = [slot for i in _ADD_RMS_NORM_DYNAMIC_QUANT_OPTIONAL if (slot := given(case, i))]
+    return {spelling(slot) for slot in options} <= {
+        spelling(given(case, _ADD_RMS_NORM_DYNAMIC_QUANT_X1))
+    }
+
+
+def _add_rms_norm_dynamic_quant_outputs_fit(case: Case) -> bool:
+    x1 = input_shape(case, _ADD_RMS_NORM_DYNAMIC_QUANT_X1)
+    pairs = [(_Y1, x1), (_ADD_RMS_NORM_DYNAMIC_QUANT_SUM, x1), (_SCALE1, x1[:-1])]
+    if _is_twofold(case):
+        pairs += [(_ADD_RMS_NORM_DYNAMIC_QUANT_Y2, x1), (_SCALE2, x1[:-1])]
+    elif any(
+        (slot := output_slot(case, i)) and slot.shape is not None
+        for i in _ADD_RMS_NORM_DYNAMIC_QUANT_SECOND
+    ):
+        return False
+    return all(agrees(case, position, shape) for position, shape in pairs)
+
+
+def _second_dtypes_fit(case: Case) -> bool:
+    named = (output_slot(case, i) for i in sorted(_ADD_RMS_NORM_DYNAMIC_QUANT_SECOND))
+    pairs = zip(named, ("INT8", "FLOAT"), strict=True)
+    return all(not slot or slot.shape is None or spelling(slot) == dtype for slot, dtype in pairs)
+
+
+def _smoothing_fits(case: Case) -> bool:
+    second = given(case, _SMOOTH2)
+    return not second or (given(case, _SMOOTH1) is not None and _is_twofold(case))
+
+
+ADD_RMS_NORM_DYNAMIC_QUANT = OpSpec(
+    kernel="AddRmsNormDynamicQuant",
+    twins=("AddRmsNormDynamicQuantAiCore",),
+    call="torch_npu.npu_add_rms_norm_dynamic_quant",
+    slots=_SLOTS,
+    optional=_ADD_RMS_NORM_DYNAMIC_QUANT_OPTIONAL,
+    optional_outputs=_ADD_RMS_NORM_DYNAMIC_QUANT_SECOND,
+    reference=_add_rms_norm_dynamic_quant_reference,
+    build=_add_rms_norm_dynamic_quant_build,
+    flops=_add_rms_norm_dynamic_quant_flops,
+    traffic=lambda case: dense_bytes(
+        case, _ADD_RMS_NORM_DYNAMIC_QUANT_OPTIONAL, _ADD_RMS_NORM_DYNAMIC_QUANT_SECOND
+    ),
+    npu=NpuCall(run=_launch),
+    constraints=(
+        inputs_are(
+            ("FLOAT16", "DT_BF16"),
+            (
+                _ADD_RMS_NORM_DYNAMIC_QUANT_X1,
+                _ADD_RMS_NORM_DYNAMIC_QUANT_X2,
+                _ADD_RMS_NORM_DYNAMIC_QUANT_GAMMA,
+            ),
+        ),
+        one_dtype(
+            (
+                _ADD_RMS_NORM_DYNAMIC_QUANT_X1,
+                _ADD_RMS_NORM_DYNAMIC_QUANT_X2,
+                _ADD_RMS_NORM_DYNAMIC_QUANT_GAMMA,
+            ),
+            (_ADD_RMS_NORM_DYNAMIC_QUANT_SUM,),
+        ),
+        outputs_are(("FLOAT",), (_SCALE1,)),
+        outputs_are(("INT8",), (_Y1,)),
+        Constraint(
+            "terms of one shape are wanted, and others like a row of them",
+            _add_rms_norm_dynamic_quant_inputs_fit,
+        ),
+        Constraint("a second output wants INT8, and its scale FLOAT", _second_dtypes_fit),
+        Constraint("smoothing scales and beta want the dtype of x", _options_share_a_dtype),
+        Constraint(
+            "a second smoothing scale wants a first one, and a second output", _smoothing_fits
+        ),
+        Constraint(
+            "outputs are wanted like x, INT8 twice and the sum, and one FLOAT scale a row twice; "
+            "the second of each may be absent, both together",
+            _add_rms_norm_dynamic_quant_outputs_fit,
+        ),
+    ),
+)
+
+
+# A sum, its RMS normalisation, and rows quantised to INT8 by scales that were found beforehand:
+# y / scale + zero point, rounded.
+#
+# A second quantisation, with scales of its own, is not replayed. torch_npu hands over room for its
+# result nevertheless, so that rows tell an output that nobody writes.
+
+(
+    _ADD_RMS_NORM_QUANT_X1,
+    _ADD_RMS_NORM_QUANT_X2,
+    _ADD_RMS_NORM_QUANT_GAMMA,
+    _SCALES,
+    _SCALES2,
+    _ZEROS,
+    _ZEROS2,
+    _ADD_RMS_NORM_QUANT_BETA,
+) = range(8)
+_Y, _ADD_RMS_NORM_QUANT_Y2, _ADD_RMS_NORM_QUANT_SUM = range(3)
+_ADD_RMS_NORM_QUANT_SECOND = frozenset({_SCALES2, _ZEROS2})
+_ADD_RMS_NORM_QUANT_OPTIONAL = _ADD_RMS_NORM_QUANT_SECOND | {_ZEROS, _ADD_RMS_NORM_QUANT_BETA}
+
+
+def _build_for_npu(case: Case, make: TensorMaker) -> Call:
+    slots = case.inputs or ()
+    terms = [
+        make.normal(slot.shape or (), slot.dtype) for slot in slots[: _ADD_RMS_NORM_QUANT_GAMMA + 1]
+    ]
+    scales = make.uniform(slots[_SCALES].shape or (), slots[_SCALES].dtype, 0.02, 0.1)
+    zeros, beta = given(case, _ZEROS), given(case, _ADD_RMS_NORM_QUANT_BETA)
+    return Call(
+        (
+            *(*terms, scales),
+            make.uniform(zeros.shape or (), zeros.dtype, -5, 5) if zeros else None,
+            make.normal(beta.shape or (), beta.dtype) if beta else None,
+        )
+    )
+
+
+def _add_rms_norm_quant_build(case: Case, make: TensorMaker) -> Call:
+    """With room for the second result, where the row tells it."""
+    x1, second = (
+        input_shape(case, _ADD_RMS_NORM_QUANT_X1),
+        output_slot(case, _ADD_RMS_NORM_QUANT_Y2),
+    )
+    room = make.empty(x1, "INT8") if second and second.shape is not None else None
+    return Call((*_build_for_npu(case, make).args, room))
+
+
+def _add_rms_norm_quant_reference(
+    torch: Any, x1: Any, x2: Any, gamma: Any, scales: Any, zeros: Any, beta: Any, room: Any
+) -> Any:
+    total = torch.add(x1, x2)
+    y, _ = normalised(total, gamma)
+    if beta is not None:
+        y.add_(beta)
+    y.div_(scales)
+    return to_int8(torch, y if zeros is None else y.add_(zeros)), room, total
+
+
+def _add_rms_norm_quant_flops(case: Case) -> int:
+    """An element: 5 for the sum and its norm, 2 for the quantisation, and one for each of zero
+    point and beta."""
+    extra = sum(given(case, i) is not None for i in (_ZEROS, _ADD_RMS_NORM_QUANT_BETA))
+    return (7 + extra) * elements(input_shape(case, _ADD_RMS_NORM_QUANT_X1))
+
+
+def _add_rms_norm_quant_inputs_fit(case: Case) -> bool:
+    x1, x2, gamma = (
+        input_shape(case, i)
+        for i in (_ADD_RMS_NORM_QUANT_X1, _ADD_RMS_NORM_QUANT_X2, _ADD_RMS_NORM_QUANT_GAMMA)
+    )
+    rows = [given(case, i) for i in (_SCALES, _ZEROS, _ADD_RMS_NORM_QUANT_BETA)]
+    return (
+        elements(x1) > 0
+        and x1 == x2
+        and gamma == x1[-1:]
+        and all(slot.shape == gamma for slot in rows if slot)
+    )
+
+
+def _dtypes_fit(case: Case) -> bool:
+    """Of BF16 all are BF16; of FLOAT16 scales are FLOAT, and zero points INT32."""
+    x, scales, zeros, beta = (
+        spelling(slot) if (slot := given(case, i)) else None
+        for i in (_ADD_RMS_NORM_QUANT_X1, _SCALES, _ZEROS, _ADD_RMS_NORM_QUANT_BETA)
+    )
+    wanted = ("FLOAT", "INT32") if x == "FLOAT16" else (x, x)
+    return scales == wanted[0] and zeros in (None, wanted[1]) and beta in (None, x)
+
+
+def _add_rms_norm_quant_outputs_fit(case: Case) -> bool:
+    x1, second = (
+        input_shape(case, _ADD_RMS_NORM_QUANT_X1),
+        output_slot(case, _ADD_RMS_NORM_QUANT_Y2),
+    )
+    is_room = second is None or second.shape in (None, x1)
+    return is_room and agrees(case, _Y, x1) and agrees(case, _ADD_RMS_NORM_QUANT_SUM, x1)
+
+
+ADD_RMS_NORM_QUANT = OpSpec(
+    kernel="AddRmsNormQuant",
+    twins=("AddRmsNormQuantV2",),
+    call="torch_npu.npu_add_rms_norm_quant",
+    slots=(
+        *("x1", "x2", "gamma", "scales1", "scales2"),
+        *("zero_points1", "zero_points2", "beta"),
+    ),
+    optional=_ADD_RMS_NORM_QUANT_OPTIONAL,
+    optional_outputs=frozenset({_ADD_RMS_NORM_QUANT_Y2}),
+    reference=_add_rms_norm_quant_reference,
+    build=_add_rms_norm_quant_build,
+    flops=_add_rms_norm_quant_flops,
+    traffic=lambda case: dense_bytes(
+        case, _ADD_RMS_NORM_QUANT_OPTIONAL, frozenset({_ADD_RMS_NORM_QUANT_Y2})
+    ),
+    npu=NpuCall(build=_build_for_npu),
+    constraints=(
+        left_out(_ADD_RMS_NORM_QUANT_SECOND, "scales and zero points of a second quantisation"),
+        inputs_are(("FLOAT16", "DT_BF16"), (_ADD_RMS_NORM_QUANT_X1,)),
+        one_dtype(
+            (_ADD_RMS_NORM_QUANT_X1, _ADD_RMS_NORM_QUANT_X2, _ADD_RMS_NORM_QUANT_GAMMA),
+            (_ADD_RMS_NORM_QUANT_SUM,),
+        ),
+        outputs_are(("INT8",), (_Y, _ADD_RMS_NORM_QUANT_Y2)),
+        Constraint(
+            "terms of one shape are wanted; gamma, scales, zero points and beta like a row of them",
+            _add_rms_norm_quant_inputs_fit,
+        ),
+        Constraint(
+            "of BF16 all wants to be BF16; of FLOAT16 scales FLOAT, and zero points INT32",
+            _dtypes_fit,
+        ),
+        Constraint(
+            "outputs are wanted like x, INT8 twice and the sum; the second may be absent",
+            _add_rms_norm_quant_outputs_fit,
+        ),
+    ),
+)

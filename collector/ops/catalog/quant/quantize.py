@@ -1,0 +1,372 @@
+"""Quantisation to INT8 and back, where no product or norm is in the same kernel."""
+
+from typing import Any
+
+from collector.case import Case
+from collector.ops.dtypes import inputs_are, outputs_are, spelling
+from collector.ops.parts.int8 import quantise_rows, to_int8
+from collector.ops.parts.quant_scale import small_scale
+from collector.ops.parts.shares import even, group_ends
+from collector.ops.slots import Shape, agrees, elements, given, input_shape
+from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker, dense_bytes
+
+# Tokens that lie by expert, whose scales are their expert's own. A row tells how many groups there
+# are, and not how many tokens each of them has.
+
+
+def group_counts(case: Case, groups: int) -> Shape:
+    """How many rows of the first input each group has; none where there is no input `groups`."""
+    slot = given(case, groups)
+    return even(input_shape(case, 0)[0], slot.numel) if slot else ()
+
+
+def scale_groups(wide: Any, scales: Any, counts: Shape) -> None:
+    """Rows of each group by the group's own scales, in place."""
+    for rows, own in zip(wide.split(counts), scales, strict=True):
+        rows.mul_(own)
+
+
+# Quantised to INT8 by scales that are known: x * scale + offset, rounded.
+
+_ASCEND_QUANT_V2_X, _SCALE, _OFFSET = range(3)
+_ASCEND_QUANT_V2_OPTIONAL = frozenset({_OFFSET})
+_LAST_AXIS = -1
+
+
+def _ascend_quant_v2_build(case: Case, make: TensorMaker) -> Call:
+    x, scale, offset = (
+        (case.inputs or ())[_ASCEND_QUANT_V2_X],
+        (case.inputs or ())[_SCALE],
+        given(case, _OFFSET),
+    )
+    return Call(
+        (
+            make.normal(x.shape or (), x.dtype),
+            make.uniform(scale.shape or (), scale.dtype, 10, 40),
+            make.uniform(offset.shape or (), offset.dtype, -5, 5) if offset else None,
+        )
+    )
+
+
+def _ascend_quant_v2_reference(torch: Any, x: Any, scale: Any, offset: Any) -> Any:
+    wide = torch.mul(x.float(), scale)
+    return to_int8(torch, wide if offset is None else wide.add_(offset))
+
+
+def _ascend_quant_v2_build_for_npu(case: Case, make: TensorMaker) -> Call:
+    """Scales multiply here; where they divide, another kernel is launched."""
+    return Call((*_ascend_quant_v2_build(case, make).args, make.torch.qint8, _LAST_AXIS, False))
+
+
+def _ascend_quant_v2_flops(case: Case) -> int:
+    """An element: a product and a rounding, and a sum where there is an offset."""
+    return (3 if given(case, _OFFSET) else 2) * elements(input_shape(case, _ASCEND_QUANT_V2_X))
+
+
+def _covers_a_row(row: Shape, scale: Shape, dimensions: int) -> bool:
+    """One number for each of a row, or one in all; as a vector or with dimensions of 1."""
+    fits = scale[-1:] in (row, (1,)) and len(scale) in (1, dimensions)
+    return fits and all(size == 1 for size in scale[:-1])
+
+
+def _scales_fit(case: Case) -> bool:
+    x, scale, offset = (input_shape(case, i) for i in range(3))
+    if not x or not _covers_a_row(x[-1:], scale, len(x)):
+        return False
+    return not given(case, _OFFSET) or offset == scale
+
+
+def _ascend_quant_v2_dtypes_fit(case: Case) -> bool:
+    x, scale = (spelling((case.inputs or ())[i]) for i in (_ASCEND_QUANT_V2_X, _SCALE))
+    offset = given(case, _OFFSET)
+    return x in ("FLOAT", scale) and (offset is None or spelling(offset) == scale)
+
+
+ASCEND_QUANT_V2 = OpSpec(
+    kernel="AscendQuantV2",
+    twins=("AscendQuantV2Aicore",),
+    call="torch_npu.npu_quantize",
+    slots=("x", "scale", "offset"),
+    optional=_ASCEND_QUANT_V2_OPTIONAL,
+    reference=_ascend_quant_v2_reference,
+    build=_ascend_quant_v2_build,
+    flops=_ascend_quant_v2_flops,
+    traffic=lambda case: dense_bytes(case, absent=_ASCEND_QUANT_V2_OPTIONAL),
+    npu=NpuCall(build=_ascend_quant_v2_build_for_npu),
+    constraints=(
+        inputs_are(("FLOAT", "FLOAT16", "DT_BF16"), (_ASCEND_QUANT_V2_X, _SCALE)),
+        outputs_are(("INT8",), (0,)),
+        Constraint(
+            "a scale wants one number for each of a row or one in all; an offset has its shape",
+            _scales_fit,
+        ),
+        Constraint(
+            "a scale wants the dtype of x, unless that is FLOAT; an offset its own",
+            _ascend_quant_v2_dtypes_fit,
+        ),
+        Constraint(
+            "the output wants the shape of x",
+            lambda case: agrees(case, 0, input_shape(case, _ASCEND_QUANT_V2_X)),
+        ),
+    ),
+)
+
+
+# Each row quantised to INT8 by its own largest number, perhaps after smoothing scales.
+#
+# Where tokens belong to experts, each expert has smoothing scales of its own.
+
+_DYNAMIC_QUANT_X, _SMOOTH, _DYNAMIC_QUANT_GROUPS = range(3)
+_DYNAMIC_QUANT_OPTIONAL = frozenset({_SMOOTH, _DYNAMIC_QUANT_GROUPS})
+
+
+def _tensors(case: Case, make: TensorMaker) -> tuple[Any, Any]:
+    x, smooth = (case.inputs or ())[_DYNAMIC_QUANT_X], given(case, _SMOOTH)
+    scales = make.uniform(smooth.shape or (), smooth.dtype, 0.5, 1.5) if smooth else None
+    return make.normal(x.shape or (), x.dtype), scales
+
+
+def _dynamic_quant_build(case: Case, make: TensorMaker) -> Call:
+    return Call(_tensors(case, make), {"counts": group_counts(case, _DYNAMIC_QUANT_GROUPS)})
+
+
+def _dynamic_quant_build_for_npu(case: Case, make: TensorMaker) -> Call:
+    (x, smooth), groups = _tensors(case, make), given(case, _DYNAMIC_QUANT_GROUPS)
+    counts = group_counts(case, _DYNAMIC_QUANT_GROUPS)
+    ends = {"group_index": group_ends(counts, groups.dtype, make)} if groups else {}
+    return Call((x,), ends if smooth is None else {"smooth_scales": smooth, **ends})
+
+
+def _dynamic_quant_reference(torch: Any, x: Any, smooth: Any, *, counts: tuple[int, ...]) -> Any:
+    if smooth is None:
+        return quantise_rows(torch, x.to(torch.float32, copy=True))
+    if not counts:
+        return quantise_rows(torch, torch.mul(x.float(), smooth))
+    wide = x.to(torch.float32, copy=True)
+    scale_groups(wide, smooth, counts)
+    return quantise_rows(torch, wide)
+
+
+def _dynamic_quant_flops(case: Case) -> int:
+    """An element: a maximum, a quotient and a rounding, and a product where it is smoothed."""
+    return (4 if given(case, _SMOOTH) else 3) * elements(input_shape(case, _DYNAMIC_QUANT_X))
+
+
+def _smooth_fits(case: Case) -> bool:
+    x, smooth, groups = (input_shape(case, i) for i in range(3))
+    if not given(case, _SMOOTH):
+        return not given(case, _DYNAMIC_QUANT_GROUPS)
+    if not given(case, _DYNAMIC_QUANT_GROUPS):
+        return smooth == x[-1:]
+    return len(x) == 2 and len(groups) == 1 and groups[0] > 0 and smooth == (*groups, x[-1])
+
+
+def _dynamic_quant_dtypes_fit(case: Case) -> bool:
+    smooth, groups = given(case, _SMOOTH), given(case, _DYNAMIC_QUANT_GROUPS)
+    same = smooth is None or spelling(smooth) == spelling(given(case, _DYNAMIC_QUANT_X))
+    return same and (groups is None or spelling(groups) == "INT32")
+
+
+def _outputs_fit(case: Case) -> bool:
+    x = input_shape(case, _DYNAMIC_QUANT_X)
+    return len(x) > 1 and elements(x) > 0 and agrees(case, 0, x) and agrees(case, 1, x[:-1])
+
+
+DYNAMIC_QUANT = OpSpec(
+    kernel="DynamicQuant",
+    call="torch_npu.npu_dynamic_quant",
+    slots=("x", "smooth_scales", "group_index"),
+    optional=_DYNAMIC_QUANT_OPTIONAL,
+    reference=_dynamic_quant_reference,
+    build=_dynamic_quant_build,
+    flops=_dynamic_quant_flops,
+    traffic=lambda case: dense_bytes(case, absent=_DYNAMIC_QUANT_OPTIONAL),
+    npu=NpuCall(build=_dynamic_quant_build_for_npu),
+    constraints=(
+        inputs_are(("FLOAT16", "DT_BF16"), (_DYNAMIC_QUANT_X,)),
+        outputs_are(("INT8",), (0,)),
+        outputs_are(("FLOAT",), (1,)),
+        Constraint(
+            "two dimensions or more are wanted, the same out, and one scale a row", _outputs_fit
+        ),
+        Constraint(
+            "smoothing scales want the size of a row; for a group index (E), (E, size of a row)",
+            _smooth_fits,
+        ),
+        Constraint(
+            "smoothing scales want the dtype of x, a group index INT32",
+            _dynamic_quant_dtypes_fit,
+        ),
+    ),
+)
+
+
+# Between the two products of an expert layer: INT32 sums given back as numbers, SwiGlu, and rows
+# quantised to INT8 by their own largest number.
+#
+# The gate is the first half, as layers have it; a profile does not tell.
+
+(
+    _DEQUANT_SWIGLU_QUANT_X,
+    _WEIGHT_SCALE,
+    _ACTIVATION_SCALE,
+    _BIAS,
+    _QUANT_SCALE,
+    _QUANT_OFFSET,
+    _DEQUANT_SWIGLU_QUANT_GROUPS,
+) = range(7)
+_SLOTS = (
+    *("x", "weight_scale", "activation_scale", "bias", "quant_scale", "quant_offset"),
+    "group_index",
+)
+_DEQUANT_SWIGLU_QUANT_OPTIONAL = frozenset(range(1, len(_SLOTS)))
+_DYNAMIC = 1
+_MULTIPLE = 64
+_GROUPED_MULTIPLE, _GROUPED_LARGEST = 64, 10496
+
+
+def _options(case: Case, make: TensorMaker) -> dict[str, Any]:
+    tensors = {}
+    for position in (_WEIGHT_SCALE, _ACTIVATION_SCALE, _BIAS, _QUANT_SCALE):
+        slot = given(case, position)
+        if slot is None:
+            continue
+        shape = slot.shape or ()
+        if position == _WEIGHT_SCALE:
+            tensors["weight_scale"] = small_scale(shape, slot.dtype, make)
+        elif position == _BIAS:
+            tensors["bias"] = make.integers(shape, slot.dtype, -1000, 1000)
+        else:
+            tensors[_SLOTS[position]] = make.uniform(shape, slot.dtype, 0.5, 1.5)
+    return tensors
+
+
+def _x(case: Case, make: TensorMaker) -> Any:
+    slot = (case.inputs or ())[_DEQUANT_SWIGLU_QUANT_X]
+    if spelling(slot) == "INT32":
+        return make.integers(slot.shape or (), slot.dtype, -50_000, 50_000)
+    return make.normal(slot.shape or (), slot.dtype)
+
+
+def _dequant_swiglu_quant_build(case: Case, make: TensorMaker) -> Call:
+    return Call(
+        (_x(case, make),),
+        {**_options(case, make), "counts": group_counts(case, _DEQUANT_SWIGLU_QUANT_GROUPS)},
+    )
+
+
+def _dequant_swiglu_quant_build_for_npu(case: Case, make: TensorMaker) -> Call:
+    counts, groups = (
+        group_counts(case, _DEQUANT_SWIGLU_QUANT_GROUPS),
+        given(case, _DEQUANT_SWIGLU_QUANT_GROUPS),
+    )
+    index = {"group_index": make.tensor(counts, groups.dtype)} if groups else {}
+    settings = {"activate_left": True, "quant_mode": _DYNAMIC}
+    return Call((_x(case, make),), {**_options(case, make), **index, **settings})
+
+
+def _dequant_swiglu_quant_reference(
+    torch: Any,
+    x: Any,
+    *,
+    counts: tuple[int, ...],
+    weight_scale: Any = None,
+    activation_scale: Any = None,
+    bias: Any = None,
+    quant_scale: Any = None,
+) -> Any:
+    wide = x.to(torch.float32, copy=True)
+    if bias is not None:
+        wide.add_(bias)
+    if weight_scale is not None:
+        _scale(wide, weight_scale, counts)
+    if activation_scale is not None:
+        wide.mul_(activation_scale.view(-1, 1))
+    gate, value = wide.chunk(2, -1)
+    result = torch.nn.functional.silu(gate).mul_(value)
+    if quant_scale is not None:
+        _scale(result, quant_scale, counts)
+    return quantise_rows(torch, result)
+
+
+def _scale(wide: Any, scales: Any, counts: tuple[int, ...]) -> None:
+    """All rows by the same scales, or those of a group by the group's own."""
+    if counts:
+        scale_groups(wide, scales, counts)
+    else:
+        wide.mul_(scales)
+
+
+def _dequant_swiglu_quant_flops(case: Case) -> int:
+    """An element of x: its scales and bias. One of y: 5 for SwiGlu, 3 to quantise, a scale."""
+    first = sum(given(case, i) is not None for i in (_WEIGHT_SCALE, _ACTIVATION_SCALE, _BIAS))
+    second = 8 + (given(case, _QUANT_SCALE) is not None)
+    return (2 * first + second) * elements(input_shape(case, _DEQUANT_SWIGLU_QUANT_X)) // 2
+
+
+def _dequant_swiglu_quant_dtypes_fit(case: Case) -> bool:
+    slots = [given(case, i) for i in range(len(_SLOTS))]
+    x, weight, activation, bias, quant, _, groups = (spelling(slot) for slot in slots)
+    if groups not in ("", "INT64") or quant not in ("", "FLOAT", "FLOAT16", "DT_BF16"):
+        return False
+    if x == "DT_BF16":
+        return not (weight or activation or bias)
+    return (x, weight, activation) == ("INT32", "FLOAT", "FLOAT") and bias in ("", "INT32")
+
+
+def _sizes_fit(case: Case) -> bool:
+    x, groups = (
+        input_shape(case, _DEQUANT_SWIGLU_QUANT_X),
+        input_shape(case, _DEQUANT_SWIGLU_QUANT_GROUPS),
+    )
+    if len(x) != 2 or not x[1] or x[1] % _MULTIPLE or given(case, _QUANT_OFFSET):
+        return False
+    rows, half = x[0], x[1] // 2
+    if given(case, _DEQUANT_SWIGLU_QUANT_GROUPS):
+        legal = half % _GROUPED_MULTIPLE == 0 and half <= _GROUPED_LARGEST
+        if len(groups) != 1 or not groups[0] or not legal or given(case, _BIAS):
+            return False
+    wanted: dict[int, tuple[Shape, ...]] = {
+        _WEIGHT_SCALE: _scale_shapes(x[1], groups),
+        _ACTIVATION_SCALE: ((rows,), (rows, 1)),
+        _BIAS: ((x[1],),),
+        _QUANT_SCALE: _scale_shapes(half, groups),
+    }
+    return all(not given(case, i) or input_shape(case, i) in wanted[i] for i in wanted) and (
+        agrees(case, 0, (rows, half)) and agrees(case, 1, (rows,))
+    )
+
+
+def _scale_shapes(width: int, groups: Shape) -> tuple[Shape, ...]:
+    return ((*groups, width),) if groups else ((width,), (1, width))
+
+
+DEQUANT_SWIGLU_QUANT = OpSpec(
+    kernel="DequantSwigluQuant",
+    call="torch_npu.npu_dequant_swiglu_quant",
+    slots=_SLOTS,
+    optional=_DEQUANT_SWIGLU_QUANT_OPTIONAL,
+    reference=_dequant_swiglu_quant_reference,
+    build=_dequant_swiglu_quant_build,
+    flops=_dequant_swiglu_quant_flops,
+    traffic=lambda case: dense_bytes(case, absent=_DEQUANT_SWIGLU_QUANT_OPTIONAL),
+    npu=NpuCall(
+        build=_dequant_swiglu_quant_build_for_npu,
+        served="torch.ops._C_ascend.npu_dequant_swiglu_quant",
+    ),
+    constraints=(
+        Constraint(
+            "INT32 x wants FLOAT scales of weights and of rows, and maybe an INT32 bias; BF16 x "
+            "wants none of them",
+            _dequant_swiglu_quant_dtypes_fit,
+        ),
+        Constraint(
+            "(T, 2H) is wanted, 2H a multiple of 64, scales of weights (2H) and of quantisation "
+            "(H), or one for each of a group index (G INT64), where H is a multiple of 64 up to "
+            "10496; no offset, and a bias only without groups",
+            _sizes_fit,
+        ),
+        outputs_are(("INT8",), (0,)),
+        outputs_are(("FLOAT",), (1,)),
+    ),
+)

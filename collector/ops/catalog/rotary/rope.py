@@ -1,0 +1,243 @@
+"""Rotary positions by cos and sin that are given for each token."""
+
+from typing import Any
+
+from collector.case import Case
+from collector.ops.dtypes import floating, inputs_are, one_dtype
+from collector.ops.parts.rotation import halves_first, make_positions, rotate
+from collector.ops.parts.serving import FLOATS, HALVES, nothing_empty, outputs_agree
+from collector.ops.slots import agrees, broadcast, elements, given, input_shape, output_slot
+from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker, dense_bytes
+
+# Rotations whose cos and sin are as wide as x: their tensors, and which shapes fit.
+
+
+def build(case: Case, make: TensorMaker) -> Call:
+    """x, cos and sin."""
+    x, cos, _ = case.inputs or ()
+    positions = make_positions(make, cos.shape or (), cos.dtype)
+    return Call((make.normal(x.shape or (), x.dtype), *positions))
+
+
+def _positions_fit(case: Case) -> bool:
+    x, cos, sin = (input_shape(case, i) for i in range(3))
+    halves = bool(x) and x[-1] % 2 == 0 and cos[-1:] == x[-1:]
+    return halves and cos == sin and broadcast(x, cos) == x
+
+
+POSITIONS_FIT = Constraint(
+    "an even last dimension is wanted, and cos and sin that broadcast to it",
+    _positions_fit,
+)
+# npu_rotary_mul's own rules, where it does not compile (jit_compile=False).
+_MOST = 896
+FOUR_DIMENSIONS = Constraint(
+    f"4 dimensions are wanted, the last one below {_MOST}",
+    lambda case: len(input_shape(case, 0)) == 4 and input_shape(case, 0)[-1] < _MOST,
+)
+
+
+# Rotary positions of queries and keys at once, half mode, in place.
+_SIZES = (64, 128)  # of a head, on A2 and A3
+_LAYOUTS = {3: "TND", 4: "BSND"}
+
+
+def _apply_rotary_pos_emb_build(case: Case, make: TensorMaker) -> Call:
+    query, key, cos, _ = case.inputs or ()
+    return Call(
+        (
+            make.normal(query.shape or (), query.dtype),
+            make.normal(key.shape or (), key.dtype),
+            *make_positions(make, cos.shape or (), cos.dtype),
+        ),
+        {"layout": _LAYOUTS[len(query.shape or ())]},
+    )
+
+
+def _apply_rotary_pos_emb_reference(
+    torch: Any, query: Any, key: Any, cos: Any, sin: Any, *, layout: str
+) -> Any:
+    turned = ((x * cos).addcmul_(rotate(torch, x), sin) for x in (query, key))
+    return tuple(x.copy_(new) for x, new in zip((query, key), turned, strict=True))
+
+
+def _apply_rotary_pos_emb_fits(case: Case) -> bool:
+    query, key, cos, sin = (input_shape(case, i) for i in range(4))
+    if len(query) not in _LAYOUTS or query[-1] not in _SIZES or len(key) != len(query):
+        return False
+    tokens, size = query[:-2], query[-1]
+    return (
+        (key[:-2], key[-1]) == (tokens, size)
+        and cos == sin == (*tokens, 1, size)
+        and outputs_agree(case, query, key)
+    )
+
+
+APPLY_ROTARY_POS_EMB = OpSpec(
+    kernel="ApplyRotaryPosEmb",
+    call="torch_npu.npu_apply_rotary_pos_emb",
+    slots=("query", "key", "cos", "sin"),
+    reference=_apply_rotary_pos_emb_reference,
+    build=_apply_rotary_pos_emb_build,
+    flops=lambda case: 3 * sum(elements(input_shape(case, i)) for i in range(2)),
+    constraints=(
+        Constraint(
+            "queries and keys (B,S,N,D) or (T,N,D) with heads of 64 or 128 are wanted, and cos "
+            "and sin with one head",
+            _apply_rotary_pos_emb_fits,
+        ),
+        nothing_empty(),
+        inputs_are(FLOATS, (0,)),
+        one_dtype((0, 1, 2, 3), (0, 1)),
+    ),
+)
+
+
+# Rotary positions of pairs side by side; the result has their halves one after the other.
+_SIZE = 64  # the only one that the kernel knows
+
+
+def _interleave_rope_reference(torch: Any, x: Any, cos: Any, sin: Any) -> Any:
+    halves = halves_first(x)
+    return (halves * cos).addcmul_(rotate(torch, halves), sin)
+
+
+def _interleave_rope_fits(case: Case) -> bool:
+    """(B,N,S,64) with positions (B,1,S,64) or (B,1,1,64)."""
+    x, cos, sin = (input_shape(case, i) for i in range(3))
+    if len(x) != 4 or x[3] != _SIZE or cos != sin or not outputs_agree(case, x):
+        return False
+    return cos in ((x[0], 1, x[2], _SIZE), (x[0], 1, 1, _SIZE))
+
+
+INTERLEAVE_ROPE = OpSpec(
+    kernel="InterleaveRope",
+    call="torch_npu.npu_interleave_rope",
+    slots=("x", "cos", "sin"),
+    reference=_interleave_rope_reference,
+    build=build,
+    flops=lambda case: 3 * elements(input_shape(case, 0)),
+    constraints=(
+        Constraint(
+            "x (B,N,S,64) is wanted, and cos and sin (B,1,S,64) or (B,1,1,64)",
+            _interleave_rope_fits,
+        ),
+        nothing_empty(),
+        inputs_are(HALVES, (0,)),
+        one_dtype((0, 1, 2)),
+    ),
+)
+
+
+# Rotary positions, half mode: x * cos + rotate(x) * sin, with cos and sin for each position.
+
+
+def _rotary_position_embedding_reference(torch: Any, x: Any, cos: Any, sin: Any) -> Any:
+    return (x * cos).addcmul_(rotate(torch, x), sin)
+
+
+def _rotary_position_embedding_flops(case: Case) -> int:
+    """An element: two products and a sum."""
+    return 3 * elements(input_shape(case, 0))
+
+
+ROTARY_POSITION_EMBEDDING = OpSpec(
+    kernel="RotaryPositionEmbedding",
+    call="torch_npu.npu_rotary_mul",
+    slots=("x", "cos", "sin"),
+    reference=_rotary_position_embedding_reference,
+    build=build,
+    flops=_rotary_position_embedding_flops,
+    constraints=(
+        POSITIONS_FIT,
+        FOUR_DIMENSIONS,
+        floating((0,)),
+        one_dtype((0, 1, 2)),
+        Constraint(
+            "the output wants the shape of x", lambda case: agrees(case, 0, input_shape(case, 0))
+        ),
+    ),
+)
+
+
+# Gradient of rotary positions: of x; and of cos and sin where the row names x itself.
+_X = 3
+_DCOS, _DSIN = 1, 2
+
+
+def _rotary_position_embedding_grad_build(case: Case, make: TensorMaker) -> Call:
+    dy, cos, *_ = case.inputs or ()
+    x = given(case, _X)
+    return Call(
+        (
+            make.normal(dy.shape or (), dy.dtype),
+            *make_positions(make, cos.shape or (), cos.dtype),
+            *([make.normal(x.shape or (), x.dtype)] if x else []),
+        )
+    )
+
+
+def _npu_build(case: Case, make: TensorMaker) -> Call:
+    """The kernel gets x, and gives the gradients of cos and sin, only where these want one."""
+    call = _rotary_position_embedding_grad_build(case, make)
+    dy, cos, sin, *x = call.args
+    if x:
+        cos.requires_grad_()
+        sin.requires_grad_()
+    return Call((dy, *(x or [dy]), cos, sin))
+
+
+def _npu_run(api: Any, dy: Any, x: Any, cos: Any, sin: Any) -> Any:
+    dx, dcos, dsin = api(dy, x, cos, sin)
+    return (dx, dcos, dsin) if cos.requires_grad else (dx, None, None)
+
+
+def _rotary_position_embedding_grad_reference(
+    torch: Any, dy: Any, cos: Any, sin: Any, x: Any = None
+) -> Any:
+    a, b = (dy * sin).chunk(2, -1)
+    dx = torch.cat((b, -a), -1).addcmul_(dy, cos)
+    if x is None:
+        return dx, None, None
+    return dx, (dy * x).sum_to_size(cos.shape), (dy * rotate(torch, x)).sum_to_size(sin.shape)
+
+
+def _rotary_position_embedding_grad_flops(case: Case) -> int:
+    """An element: two products and a sum; and two of each for cos and sin."""
+    return (7 if given(case, _X) else 3) * elements(input_shape(case, 0))
+
+
+def _outputs_fit(case: Case) -> bool:
+    if given(case, _X) is None:
+        outputs = [output_slot(case, i) for i in (_DCOS, _DSIN)]
+        return all(slot is None or slot.shape is None for slot in outputs)
+    return agrees(case, _DCOS, input_shape(case, 1)) and agrees(case, _DSIN, input_shape(case, 2))
+
+
+ROTARY_POSITION_EMBEDDING_GRAD = OpSpec(
+    kernel="RotaryPositionEmbeddingGrad",
+    call="torch_npu.npu_rotary_mul_backward",
+    slots=("dy", "cos", "sin", "x"),
+    optional=frozenset({_X}),
+    optional_outputs=frozenset({_DCOS, _DSIN}),
+    reference=_rotary_position_embedding_grad_reference,
+    build=_rotary_position_embedding_grad_build,
+    npu=NpuCall(run=_npu_run, build=_npu_build),
+    flops=_rotary_position_embedding_grad_flops,
+    traffic=lambda case: dense_bytes(case, frozenset({_X}), frozenset({_DCOS, _DSIN})),
+    constraints=(
+        POSITIONS_FIT,
+        floating((0,)),
+        one_dtype((0, 1, 2, _X), (0, _DCOS, _DSIN)),
+        Constraint(
+            "x wants the shape of dy",
+            lambda case: given(case, _X) is None or input_shape(case, _X) == input_shape(case, 0),
+        ),
+        Constraint(
+            "the first output wants the shape of dy",
+            lambda case: agrees(case, 0, input_shape(case, 0)),
+        ),
+        Constraint("gradients of cos and sin, in their shapes, only beside x", _outputs_fit),
+        FOUR_DIMENSIONS,
+    ),
+)

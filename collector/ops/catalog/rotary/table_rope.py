@@ -1,0 +1,297 @@
+"""Rotary positions by tables of half-width cos and sin, as vLLM keeps them."""
+
+import re
+from math import gcd, tau
+from typing import Any
+
+from collector.case import Case, Slot
+from collector.ops.dtypes import inputs_are, one_dtype
+from collector.ops.parts.rotation import make_positions
+from collector.ops.parts.serving import FLOATS, nothing_empty, outputs_agree
+from collector.ops.slots import elements, given, input_shape, output_shape
+from collector.ops.spec import Call, Constraint, Need, NpuCall, OpSpec, TensorMaker
+from collector.vocabulary import RUNTIME_PREFIX
+
+# Tables of half-width cos and sin, as vLLM keeps them, and turning by them.
+
+
+def make_table(make: TensorMaker, rows: int, size: int, dtype: str) -> Any:
+    """A row for each position, cos in its first half and sin in the other, as vLLM keeps them."""
+    angles = make.uniform((rows, size // 2), "FLOAT", 0.0, tau)
+    return make.torch.cat((angles.cos(), angles.sin()), -1).to(make.dtype(dtype))
+
+
+def turn(torch: Any, x: Any, cos: Any, sin: Any) -> Any:
+    """The first dimensions of x turned by half-width cos and sin, in float32 and in place."""
+    half = cos.shape[-1]
+    a, b = x[..., :half].float(), x[..., half : 2 * half].float()
+    x[..., : 2 * half] = torch.cat((a * cos - b * sin, b * cos + a * sin), -1)
+    return x
+
+
+# Rotary positions of queries and keys in place, looked up in a table by each token's position.
+#
+# The launch is vLLM-Ascend's up to 0.18 and with Triton; later versions run another kernel from the
+# same function.
+_POSITIONS = 3
+
+
+def _triton_rope_build(case: Case, make: TensorMaker) -> Call:
+    query, key, table, *_ = case.inputs or ()
+    tokens, _, head_size = query.shape or (0, 0, 0)
+    rows, size = table.shape or (0, 0)
+    positions = given(case, _POSITIONS)
+    return Call(
+        (
+            make.integers((tokens,), positions.dtype if positions else "INT64", 0, rows),
+            make.normal(query.shape or (), query.dtype),
+            make.normal(key.shape or (), key.dtype),
+            make_table(make, rows, size, table.dtype),
+            head_size,
+            size,
+            True,
+        )
+    )
+
+
+def _triton_rope_reference(
+    torch: Any,
+    positions: Any,
+    query: Any,
+    key: Any,
+    table: Any,
+    head_size: int,
+    rotary_size: int,
+    halves: bool,
+) -> Any:
+    cos, sin = table.index_select(0, positions).unsqueeze(1).chunk(2, -1)
+    return turn(torch, query, cos, sin), turn(torch, key, cos, sin)
+
+
+def _triton_rope_traffic(case: Case) -> int:
+    """Queries and keys are read and written; of the table a row for each token."""
+    query, key, table, *_ = case.inputs or ()
+    rows, *_ = table.shape or (1,)
+    tokens = input_shape(case, 0)[0]
+    return 2 * (query.size_bytes + key.size_bytes) + tokens * table.size_bytes // rows
+
+
+def _triton_rope_fits(case: Case) -> bool:
+    query, key, table = (input_shape(case, i) for i in range(3))
+    if len(query) != 3 or len(key) != 3 or len(table) != 2 or table[1] % 2:
+        return False
+    positions = given(case, _POSITIONS)
+    return (
+        (key[0], key[2]) == (query[0], query[2])
+        and table[1] <= query[2]
+        and (positions is None or positions.shape == query[:1])
+        and outputs_agree(case, query, key)
+    )
+
+
+TRITON_ROPE = OpSpec(
+    kernel="_triton_rope",
+    call="torch.ops.vllm.npu_rotary_embedding",
+    assumes="any position of the table for each token",
+    slots=("query", "key", "cos_sin_cache", "positions"),
+    optional=frozenset({_POSITIONS}),
+    reference=_triton_rope_reference,
+    build=_triton_rope_build,
+    flops=lambda case: 3 * sum(elements(input_shape(case, i)) for i in range(2)),
+    traffic=_triton_rope_traffic,
+    npu=NpuCall(needs=frozenset({Need.TRITON})),
+    constraints=(
+        Constraint(
+            "queries and keys (T,N,D) are wanted, and a table (positions, D or less, even)",
+            _triton_rope_fits,
+        ),
+        nothing_empty(),
+        inputs_are(FLOATS, (0, 1, 2)),
+        inputs_are(("INT32", "INT64"), (_POSITIONS,)),
+        one_dtype((0,), (0,)),
+        one_dtype((1,), (1,)),
+    ),
+)
+
+
+# Rotary positions of one tensor in place, with cos and sin for each token.
+#
+# vLLM-Ascend has no operator for it: its sparse attention calls the Python function.
+
+
+def _triton_rope_siso_build(case: Case, make: TensorMaker) -> Call:
+    x, cos, _ = case.inputs or ()
+    positions = make_positions(make, cos.shape or (), cos.dtype)
+    size = input_shape(case, 1)[1]
+    return Call((make.normal(x.shape or (), x.dtype), *positions), {"rope_dim": size})
+
+
+def _triton_rope_siso_reference(torch: Any, x: Any, cos: Any, sin: Any, *, rope_dim: int) -> Any:
+    """Of cos and sin the kernel reads the first half alone."""
+    half = rope_dim // 2
+    return turn(torch, x, cos[:, None, :half], sin[:, None, :half])
+
+
+def _triton_rope_siso_traffic(case: Case) -> int:
+    x, cos, _ = case.inputs or ()
+    return 2 * x.size_bytes + cos.size_bytes
+
+
+def _triton_rope_siso_fits(case: Case) -> bool:
+    x, cos, sin = (input_shape(case, i) for i in range(3))
+    if len(x) != 3 or len(cos) != 2 or cos != sin or cos[1] % 2:
+        return False
+    return cos[0] == x[0] and cos[1] <= x[2] and outputs_agree(case, x)
+
+
+TRITON_ROPE_SISO = OpSpec(
+    kernel="_triton_rope_siso",
+    call="vllm_ascend.ops.triton.rope.rope_forward_triton_siso",
+    slots=("x", "cos", "sin"),
+    reference=_triton_rope_siso_reference,
+    build=_triton_rope_siso_build,
+    flops=lambda case: 3 * elements(input_shape(case, 0)),
+    traffic=_triton_rope_siso_traffic,
+    npu=NpuCall(needs=frozenset({Need.TRITON})),
+    constraints=(
+        Constraint(
+            "x (T,N,D) is wanted, and cos and sin (T, D or less, even)", _triton_rope_siso_fits
+        ),
+        nothing_empty(),
+        inputs_are(FLOATS, (0, 1)),
+        one_dtype((0,), (0,)),
+        one_dtype((1, 2), ()),
+    ),
+)
+
+
+# A projection's row split into queries, keys and values; queries and keys normalised and rotated.
+#
+# A profile names the projection and the size of the rotation, at times also the table of positions;
+# the heads follow from the outputs. Where a part of a head is rotated, the column `Runtime
+# head_dim` tells the size of a head. vLLM-Ascend takes this kernel for few tokens and another one
+# for many.
+_EPSILON = 1e-6
+_FEWEST_ROWS = 2048  # of a table that the row does not name
+_TABLE = 2
+_HEAD = RUNTIME_PREFIX + "head_dim"
+_SIZE = re.compile(r"[1-9][0-9]{0,5}")
+
+
+def head_size(width: int, narrow: int, rotary: int, told: str | None = None) -> int:
+    """What a row tells, if it divides queries and keys; else the rotation's size where it does, or
+    the next larger divisor."""
+    if told is not None:
+        size = int(told) if _SIZE.fullmatch(told) else 0
+        return 0 if size < rotary or width % size or narrow % size else size
+    common = gcd(width, narrow)
+    return next((size for size in range(rotary, common + 1) if common % size == 0), 0)
+
+
+def _widths(case: Case) -> tuple[int, int, int]:
+    """Of queries, of keys, and of the rotation; 0 where the row does not tell."""
+    query, key, rotary = output_shape(case, 0), output_shape(case, 1), input_shape(case, 1)
+    sizes = [shape[-1] if shape else 0 for shape in (query, key, rotary)]
+    return sizes[0], sizes[1], sizes[2]
+
+
+def _rows(case: Case) -> int:
+    tables = [shape[0] for shape in (input_shape(case, 1), input_shape(case, _TABLE)) if shape[1:]]
+    return tables[0] if tables else max(input_shape(case, 0)[0], _FEWEST_ROWS)
+
+
+def _split_qkv_rmsnorm_rope_kernel_build(case: Case, make: TensorMaker) -> Call:
+    qkv, rotary, *_ = case.inputs or ()
+    queries, keys, size = _widths(case)
+    rows, head = _rows(case), head_size(queries, keys, size, case.attribute(_HEAD))
+    named: dict[str, Any] = {
+        "input": make.normal(qkv.shape or (), qkv.dtype),
+        "cos_sin_cache": make_table(make, rows, size, rotary.dtype),
+        "positions": make.integers(input_shape(case, 0)[:1], "INT64", 0, rows),
+        "q_weight": make.normal((head,), qkv.dtype),
+        "k_weight": make.normal((head,), qkv.dtype),
+        "q_hidden_size": queries,
+        "kv_hidden_size": keys,
+        "head_dim": head,
+        "eps": _EPSILON,
+    }
+    return Call((), named)
+
+
+def _split_qkv_rmsnorm_rope_kernel_reference(torch: Any, **given: Any) -> Any:
+    widths = [given["q_hidden_size"], given["kv_hidden_size"], given["kv_hidden_size"]]
+    *queries_and_keys, value = given["input"].split(widths, -1)
+    table = given["cos_sin_cache"].index_select(0, given["positions"])
+    cos, sin = table.float().unsqueeze(1).chunk(2, -1)
+    results = []
+    for x, weight in zip(queries_and_keys, (given["q_weight"], given["k_weight"]), strict=True):
+        heads = x.unflatten(-1, (-1, given["head_dim"])).float()
+        rstd = heads.square().mean(-1, keepdim=True).add_(given["eps"]).rsqrt_()
+        turned = turn(torch, (heads * rstd).mul_(weight), cos, sin)
+        results.append(turned.flatten(-2).to(x.dtype))
+    return *results, value.contiguous()
+
+
+def _flops(case: Case) -> int:
+    """An element of queries and keys: 4 to normalise, 3 to rotate."""
+    queries, keys, _ = _widths(case)
+    return 7 * input_shape(case, 0)[0] * (queries + keys)
+
+
+def _split_qkv_rmsnorm_rope_kernel_traffic(case: Case) -> int:
+    """The row is read and written; of the table a row for each token."""
+    slots: tuple[Slot, ...] = case.inputs or ()
+    qkv, rotary = slots[:2]
+    read = input_shape(case, 0)[0] * _widths(case)[2]
+    return 2 * qkv.size_bytes + (rotary.known_dtype.bytes_of(read) if rotary.known_dtype else 0)
+
+
+def _split_qkv_rmsnorm_rope_kernel_fits(case: Case) -> bool:
+    qkv, rotary, table = (input_shape(case, i) for i in range(3))
+    queries, keys, size = _widths(case)
+    if len(qkv) != 2 or len(rotary) not in (1, 2) or len(table) not in (0, 1, 2):
+        return False
+    if not queries or not keys or size < 2 or size % 2 or qkv[1] != queries + 2 * keys:
+        return False
+    value = output_shape(case, 2)
+    return (
+        output_shape(case, 0) == (qkv[0], queries)
+        and output_shape(case, 1) == (qkv[0], keys)
+        and value in (None, (qkv[0], keys))
+        and table[1:] in ((), (size,))
+    )
+
+
+def _heads_fit(case: Case) -> bool:
+    queries, keys, size = _widths(case)
+    return queries % keys == 0 and head_size(queries, keys, size, case.attribute(_HEAD)) > 0
+
+
+SPLIT_QKV_RMSNORM_ROPE_KERNEL = OpSpec(
+    kernel="split_qkv_rmsnorm_rope_kernel",
+    call="torch.ops.vllm.qkv_rmsnorm_rope",
+    assumes="any position of the table for each token",
+    slots=("qkv", "rope", "table"),
+    optional=frozenset({_TABLE}),
+    reference=_split_qkv_rmsnorm_rope_kernel_reference,
+    build=_split_qkv_rmsnorm_rope_kernel_build,
+    flops=_flops,
+    traffic=_split_qkv_rmsnorm_rope_kernel_traffic,
+    npu=NpuCall(needs=frozenset({Need.TRITON})),
+    constraints=(
+        Constraint(
+            "a projection (T, queries + keys + values) is wanted, whose outputs name each part, "
+            "and an even size of the rotation",
+            _split_qkv_rmsnorm_rope_kernel_fits,
+        ),
+        Constraint(
+            "the size of a head, the rotation's or the next larger divisor, or a larger one that "
+            "Runtime head_dim tells, divides queries and keys, and keys divide queries",
+            _heads_fit,
+        ),
+        nothing_empty(),
+        inputs_are(FLOATS, (0, 1)),
+        inputs_are((*FLOATS, "INT32", "INT64"), (_TABLE,)),
+        one_dtype((0,), (0, 1, 2)),
+    ),
+)

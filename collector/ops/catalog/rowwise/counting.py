@@ -1,0 +1,133 @@
+"""Running sums and histograms."""
+
+from math import prod
+from typing import Any
+
+from collector.case import Case
+from collector.ops.catalog.rowwise.ordering import narrowed
+from collector.ops.dtypes import inputs_are, not_bool, one_dtype, outputs_are, spelling
+from collector.ops.slots import agrees, elements, input_shape, output_shape
+from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker
+
+# Sums of each element and those before it, along a dimension. A profile does not tell which, but
+# aclnn writes dimension 0 as INT64 and others as INT32: for those, the last one.
+_AXIS = 1
+# From where on aclnnCumsum of CANN 8.5 launches a CumsumCube on Atlas A2 and A3.
+_CUBE_ROWS, _CUBE_LENGTH = 12800, 512
+
+
+def _cumsum_build(case: Case, make: TensorMaker) -> Call:
+    x, axis = (case.inputs or ())[:2]
+    return Call((make.normal(x.shape or (), x.dtype), 0 if spelling(axis) == "INT64" else -1))
+
+
+def _cumsum_run(cumsum: Any, x: Any, dim: int) -> Any:
+    """Integers too: torch would add them up as INT64, after a Cast."""
+    return cumsum(x, dim, dtype=x.dtype)
+
+
+def _cumsum_reference(torch: Any, x: Any, dim: int) -> Any:
+    return _cumsum_run(torch.cumsum, x, dim)
+
+
+def _cumsum_fits(case: Case) -> bool:
+    x = input_shape(case, 0)
+    return len(x) > 0 and agrees(case, 0, x)
+
+
+def _stays_on_vectors(case: Case) -> bool:
+    """Sums of many long rows are left to the matrix unit, by a kernel called CumsumCube."""
+    x, (slot, axis) = input_shape(case, 0), (case.inputs or ())[:2]
+    is_last = len(x) == 1 or spelling(axis) == "INT32"
+    is_floating = spelling(slot) in ("FLOAT", "FLOAT16", "DT_BF16")
+    is_big = prod(x[:-1]) >= _CUBE_ROWS and x[-1] >= _CUBE_LENGTH
+    return not (is_floating and is_last and is_big)
+
+
+CUMSUM = OpSpec(
+    kernel="Cumsum",
+    call="torch.cumsum",
+    slots=("x", "axis"),
+    reference=_cumsum_reference,
+    build=_cumsum_build,
+    flops=lambda case: elements(input_shape(case, 0)),
+    constraints=(
+        Constraint("the output wants the input's shape, of a dimension or more", _cumsum_fits),
+        Constraint("axis wants one number", lambda c: input_shape(c, _AXIS) in ((), (1,))),
+        inputs_are(("INT32", "INT64"), (_AXIS,)),
+        one_dtype((0,)),
+        not_bool((0,)),
+        Constraint(
+            f"fewer than {_CUBE_ROWS} rows of {_CUBE_LENGTH} floating-point numbers are wanted",
+            _stays_on_vectors,
+        ),
+    ),
+    npu=NpuCall(run=_cumsum_run),
+)
+
+
+# How often each number occurs, in as many bins as the output has: the load of experts. A profile
+# does not tell the ends of the interval: from 0 to one more than the last bin.
+_INT64 = 8  # bytes of an element
+# dtype -> the greatest integer up to which it holds every one
+_REACH = {
+    "FLOAT": 2**24,
+    "FLOAT16": 2**11,
+    "INT64": 2**31,
+    "INT32": 2**31 - 1,
+    "INT16": 2**15 - 1,
+    "INT8": 2**7 - 1,
+    "UINT8": 2**8 - 1,
+}
+
+
+def _histogram_v2_build(case: Case, make: TensorMaker) -> Call:
+    (x, *_), bins = case.inputs or (), elements(output_shape(case))
+    if x.known_dtype and x.known_dtype.is_floating:
+        numbers = make.uniform(x.shape or (), x.dtype, 0, bins)
+    else:
+        numbers = make.integers(x.shape or (), x.dtype, 0, bins)
+    return Call((numbers, bins, make.dtype("INT32")))
+
+
+def _histogram_v2_reference(torch: Any, x: Any, bins: int, dtype: Any) -> Any:
+    # A cpu counts floating-point numbers only.
+    return torch.histc(x.float(), bins, 0, bins).to(dtype)
+
+
+def _histogram_v2_run(histc: Any, x: Any, bins: int, dtype: Any) -> Any:
+    """The kernel counts in INT32. torch wants the dtype of x: where that is another, aclnn adds a
+    Cast, and here comes one back, but from INT64."""
+    counts = histc(x, bins, 0, bins)
+    return narrowed(counts, dtype) if counts.element_size() == _INT64 else counts.to(dtype)
+
+
+def _histogram_v2_fits(case: Case) -> bool:
+    out, x = output_shape(case) or (), (case.inputs or ())[0]
+    return len(out) == 1 and 0 < out[0] <= _REACH.get(spelling(x), 0)
+
+
+HISTOGRAM_V2 = OpSpec(
+    kernel="HistogramV2",
+    call="torch.histc",
+    assumes="each bin as likely",
+    slots=("x", "min", "max"),
+    reference=_histogram_v2_reference,
+    build=_histogram_v2_build,
+    flops=lambda case: 2 * elements(input_shape(case, 0)),  # the bin, and one more in it
+    constraints=(
+        inputs_are(tuple(_REACH), (0,)),
+        one_dtype((0, 1, 2), ()),
+        outputs_are(("INT32",), (0,)),
+        Constraint(
+            "an output of one dimension is wanted, with bins that the dtype can number",
+            _histogram_v2_fits,
+        ),
+        Constraint(
+            "min and max want one number each",
+            lambda case: all(input_shape(case, i) in ((), (1,)) for i in (1, 2)),
+        ),
+        Constraint("an empty input has no histogram", lambda c: elements(input_shape(c, 0)) > 0),
+    ),
+    npu=NpuCall(run=_histogram_v2_run),
+)

@@ -1,0 +1,284 @@
+"""Sorting, the greatest element of each row, and sampling's filter of unlikely tokens."""
+
+from typing import Any
+
+from collector.case import Case
+from collector.ops.dtypes import inputs_are, not_bool, one_dtype, outputs_are
+from collector.ops.parts.moving import no_flops
+from collector.ops.parts.serving import FLOATS, dtypes, nothing_empty, outputs_agree
+from collector.ops.slots import agrees, elements, given, input_shape, output_shape, output_slot
+from collector.ops.spec import Call, Constraint, Need, NpuCall, OpSpec, TensorMaker, dense_bytes
+
+# Indices as a kernel writes them. Ascend's kernels of sorting and searching write INT32, and
+# aclnn converts that for torch, which wants INT64.
+
+
+def narrowed(indices: Any, dtype: Any) -> Any:
+    """The indices in the dtype that the row names, without a kernel of its own: an INT32 view
+    sees the lower half of each number (both are little-endian, and indices are not negative)."""
+    if indices.dtype == dtype:
+        return indices
+    return indices.unsqueeze(-1).view(dtype)[..., 0]
+
+
+# Sampling's filter of unlikely tokens, by their number (k) and by their probability (p).
+#
+# The kernels get the logits sorted; the functions sort them themselves, by a kernel of its own. A
+# profile does not tell k and p: usual ones here.
+
+_P, _K = 2, 3
+_OPTIONAL = frozenset({_P, _K})
+_USUAL_P, _USUAL_K = 0.9, 50
+
+
+def top_k_top_p(kernel: str, call: str, npu: NpuCall) -> OpSpec:
+    """`npu.build` makes the logits and the limits, in the function's order."""
+    return OpSpec(
+        kernel=kernel,
+        call=call,
+        assumes="scores at random",
+        slots=("sorted_value", "sorted_indices", "p", "k"),
+        optional=_OPTIONAL,
+        infinite=frozenset({0}),  # what is filtered away
+        reference=_top_k_top_p_reference,
+        build=_top_k_top_p_build,
+        flops=lambda case: 5 * elements(input_shape(case, 0)),
+        traffic=lambda case: dense_bytes(case, _OPTIONAL),
+        npu=npu,
+        constraints=(
+            Constraint(
+                "sorted logits (B,V), their numbers, and p (B) or k (B) or both are wanted",
+                _top_k_top_p_fits,
+            ),
+            nothing_empty(),
+            inputs_are(FLOATS, (0,)),
+            one_dtype((0, _P), (0,)),
+            *dtypes({1: "INT32", _K: "INT32"}, {}),
+        ),
+    )
+
+
+def build_limits(case: Case, make: TensorMaker) -> tuple[Any, Any, Any]:
+    """Logits as a model gives them, and p and k, or None, for each request."""
+    logits, *_ = case.inputs or ()
+    p, k = given(case, _P), given(case, _K)
+    most = min(_USUAL_K, input_shape(case, 0)[1])
+    return (
+        make.normal(logits.shape or (), logits.dtype),
+        make.full(p.shape or (), p.dtype, _USUAL_P) if p else None,
+        make.full(k.shape or (), k.dtype, most) if k else None,
+    )
+
+
+def _top_k_top_p_build(case: Case, make: TensorMaker) -> Call:
+    logits, p, k = build_limits(case, make)
+    ordered = logits.sort(-1)
+    return Call((ordered.values, ordered.indices.int(), p, k))
+
+
+def _top_k_top_p_reference(torch: Any, ordered: Any, numbers: Any, p: Any, k: Any) -> Any:
+    """What is filtered becomes the lowest number: the kernel's -inf would look like a fault."""
+    lowest = torch.finfo(ordered.dtype).min
+    kept = ordered
+    if k is not None:
+        least = ordered.gather(1, (ordered.shape[1] - k.long()).unsqueeze(1))
+        kept = kept.masked_fill(ordered < least, lowest)
+    if p is not None:
+        unlikely = kept.float().softmax(-1).cumsum(-1) <= (1 - p.float()).unsqueeze(1)
+        unlikely[:, -1] = False
+        kept = kept.masked_fill(unlikely, lowest)
+    return torch.empty_like(kept).scatter_(1, numbers.long(), kept)
+
+
+def _top_k_top_p_fits(case: Case) -> bool:
+    ordered, numbers = input_shape(case, 0), input_shape(case, 1)
+    if len(ordered) != 2 or numbers != ordered or not outputs_agree(case, ordered):
+        return False
+    limits = [slot for slot in (given(case, _P), given(case, _K)) if slot]
+    return bool(limits) and all(slot.shape == ordered[:1] for slot in limits)
+
+
+# Sampling's filter by k and p, with vLLM-Ascend's own kernel; its function sorts first.
+
+
+def _apply_top_ktop_pcustom_build(case: Case, make: TensorMaker) -> Call:
+    logits, p, k = build_limits(case, make)
+    named: dict[str, Any] = {"p": p, "k": k}
+    return Call((logits,), named)
+
+
+APPLY_TOP_KTOP_PCUSTOM = top_k_top_p(
+    "ApplyTopKTopPCustom",
+    "torch.ops._C_ascend.npu_apply_top_k_top_p",
+    NpuCall(
+        build=_apply_top_ktop_pcustom_build, needs=frozenset({Need.VLLM_ASCEND, Need.CUSTOM_OPP})
+    ),
+)
+
+
+# Sampling's filter by k and p, with CANN's kernel; its function sorts first.
+
+
+def _apply_top_ktop_pwith_sorted_build(case: Case, make: TensorMaker) -> Call:
+    return Call(build_limits(case, make))
+
+
+APPLY_TOP_KTOP_PWITH_SORTED = top_k_top_p(
+    "ApplyTopKTopPWithSorted",
+    "torch_npu.npu_top_k_top_p",
+    NpuCall(build=_apply_top_ktop_pwith_sorted_build),
+)
+
+
+# Where the greatest element of each row is: greedy sampling. A profile does not tell the
+# dimension: the last one here.
+_DIMENSION = 1
+
+
+def _arg_max_v2_build(case: Case, make: TensorMaker) -> Call:
+    x, indices = (case.inputs or ())[0], output_slot(case)
+    stays = output_shape(case) == _arg_max_v2_folded(case, stays=True)
+    dtype = make.dtype(indices.dtype if indices else "INT64")
+    return Call((make.normal(x.shape or (), x.dtype), stays, dtype))
+
+
+def _arg_max_v2_reference(torch: Any, x: Any, stays: bool, dtype: Any) -> Any:
+    return torch.argmax(x, -1, stays).to(dtype)
+
+
+def _arg_max_v2_run(argmax: Any, x: Any, stays: bool, dtype: Any) -> Any:
+    """One ArgMaxV2, and a Cast that aclnn adds to give INT64."""
+    return narrowed(argmax(x, -1, stays), dtype)
+
+
+def _arg_max_v2_folded(case: Case, stays: bool) -> tuple[int, ...]:
+    return input_shape(case, 0)[:-1] + ((1,) if stays else ())
+
+
+def _arg_max_v2_fits(case: Case) -> bool:
+    x, out = input_shape(case, 0), output_shape(case)
+    fitting = (None, _arg_max_v2_folded(case, stays=False), _arg_max_v2_folded(case, stays=True))
+    return len(x) > 0 and elements(x) > 0 and out in fitting
+
+
+ARG_MAX_V2 = OpSpec(
+    kernel="ArgMaxV2",
+    call="torch.argmax",
+    assumes="numbers at random",
+    slots=("x", "dimension"),
+    optional=frozenset({_DIMENSION}),
+    reference=_arg_max_v2_reference,
+    build=_arg_max_v2_build,
+    flops=lambda case: elements(input_shape(case, 0)),
+    constraints=(
+        Constraint(
+            "an output is wanted with one number for each row of the input", _arg_max_v2_fits
+        ),
+        Constraint("dimension wants a scalar", lambda c: input_shape(c, _DIMENSION) in ((), (1,))),
+        inputs_are(("INT32", "INT64"), (_DIMENSION,)),
+        outputs_are(("INT32", "INT64"), (0,)),
+        not_bool((0,)),
+    ),
+    npu=NpuCall(run=_arg_max_v2_run),
+)
+
+
+# The greatest element of each row, and where it is.
+
+_INDICES, _VALUES = range(2)
+
+
+def _arg_max_with_value_folded(case: Case) -> tuple[int, bool] | None:
+    """The dimension that is searched, and whether it stays as 1: of several that would do, the
+    last; None where none does."""
+    x, out = input_shape(case, 0), output_shape(case, _VALUES)
+    for dim in reversed(range(len(x))):
+        for stays in (False, True):
+            if out == (*x[:dim], *((1,) if stays else ()), *x[dim + 1 :]):
+                return dim, stays
+    return None
+
+
+def _arg_max_with_value_build(case: Case, make: TensorMaker) -> Call:
+    (x, *_), indices = case.inputs or (), (case.outputs or ())[_INDICES]
+    dim, stays = _arg_max_with_value_folded(case) or (-1, False)
+    return Call((make.normal(x.shape or (), x.dtype), dim, stays, make.dtype(indices.dtype)))
+
+
+def _arg_max_with_value_reference(torch: Any, x: Any, dim: int, stays: bool, dtype: Any) -> Any:
+    values, indices = torch.max(x, dim, stays)
+    return indices.to(dtype), values
+
+
+def _arg_max_with_value_run(search: Any, x: Any, dim: int, stays: bool, dtype: Any) -> Any:
+    """One kernel, and a Cast that aclnn adds to give INT64."""
+    values, indices = search(x, dim, stays)
+    return narrowed(indices, dtype), values
+
+
+def _arg_max_with_value_fits(case: Case) -> bool:
+    return _arg_max_with_value_folded(case) is not None and agrees(
+        case, _INDICES, output_shape(case, _VALUES)
+    )
+
+
+ARG_MAX_WITH_VALUE = OpSpec(
+    kernel="ArgMaxWithValue",
+    call="torch.max",
+    assumes="numbers at random; of equal dimensions the last is searched",
+    slots=("x",),
+    reference=_arg_max_with_value_reference,
+    build=_arg_max_with_value_build,
+    flops=lambda case: elements(input_shape(case, 0)),
+    constraints=(
+        Constraint(
+            "indices and values are wanted, one for each row of the input", _arg_max_with_value_fits
+        ),
+        Constraint("an empty input has no greatest", lambda c: elements(input_shape(c, 0)) > 0),
+        outputs_are(("INT32", "INT64"), (_INDICES,)),
+        one_dtype((0,), (_VALUES,)),
+        not_bool((0,)),
+    ),
+    npu=NpuCall(run=_arg_max_with_value_run),
+)
+
+
+# Values in descending order along the last dimension, and where they were.
+
+
+def _sort_build(case: Case, make: TensorMaker) -> Call:
+    (x,), indices = case.inputs or (), output_slot(case, 1)
+    return Call(
+        (make.normal(x.shape or (), x.dtype), make.dtype(indices.dtype if indices else "INT64"))
+    )
+
+
+def _sort_reference(torch: Any, x: Any, index_dtype: Any) -> Any:
+    values, indices = torch.sort(x, dim=-1, descending=True)
+    return values, indices.to(index_dtype)
+
+
+def _sort_run(sort: Any, x: Any, index_dtype: Any) -> Any:
+    """One Sort; where the row's indices are INT32, and a Cast that aclnn adds."""
+    values, indices = sort(x, dim=-1, descending=True)
+    return values, narrowed(indices, index_dtype)
+
+
+SORT = OpSpec(
+    kernel="Sort",
+    call="torch.sort",
+    assumes="numbers at random, in no order",
+    slots=("x",),
+    reference=_sort_reference,
+    build=_sort_build,
+    flops=no_flops,
+    constraints=(
+        one_dtype((0,)),
+        outputs_are(("INT32", "INT64"), (1,)),
+        Constraint(
+            "both outputs want the input's shape",
+            lambda case: all(agrees(case, i, input_shape(case, 0)) for i in (0, 1)),
+        ),
+    ),
+    npu=NpuCall(run=_sort_run),
+)

@@ -1,0 +1,258 @@
+"""Operators that fold some dimensions of a tensor into one number for each of the others."""
+
+from collections.abc import Callable
+from itertools import combinations
+from typing import Any
+
+from collector.case import Case
+from collector.ops.dtypes import floating, inputs_are, not_bool, one_dtype
+from collector.ops.slots import Shape, agrees, elements, input_shape, output_shape
+from collector.ops.spec import (
+    Call,
+    Constraint,
+    GraphCall,
+    NpuCall,
+    OpSpec,
+    TensorMaker,
+    call_plainly,
+)
+
+
+def reduction(
+    kernel: str,
+    call: str,
+    reference: Callable[..., Any],
+    *,
+    constraints: tuple[Constraint, ...] = (),
+    run: Callable[..., Any] = call_plainly,
+) -> OpSpec:
+    """`reference` and the function take (x, dimensions, whether they stay as 1)."""
+    return OpSpec(
+        kernel=kernel,
+        call=call,
+        slots=("x", "axes"),
+        reference=reference,
+        build=_reduce_build,
+        flops=lambda case: elements(input_shape(case, 0)),
+        constraints=(
+            Constraint(
+                "an output is wanted that as many dimensions as there are axes fold into",
+                lambda case: folded(case) is not None,
+            ),
+            Constraint("an empty input folds into nothing", lambda case: _is_full(case)),
+            inputs_are(("INT32", "INT64"), (1,)),
+            one_dtype((0,)),
+            *constraints,
+        ),
+        npu=NpuCall(run=run),
+    )
+
+
+def truth(
+    kernel: str, call: str, reference: Callable[..., Any], constraints: tuple[Constraint, ...]
+) -> OpSpec:
+    """A reduction of truth values: along one dimension, or all into a scalar. torch folds several
+    others one after another, a kernel for each."""
+    rule = Constraint("one axis is wanted, or all of them and a scalar", _is_one_or_all)
+    return reduction(kernel, call, reference, constraints=(*constraints, rule), run=fold_one_or_all)
+
+
+def fold_one_or_all(fold: Callable[..., Any], x: Any, dims: tuple[int, ...], stays: bool) -> Any:
+    """The function along one dimension, or of the whole tensor."""
+    return fold(x, dims[0], stays) if len(dims) == 1 else fold(x)
+
+
+def folded(case: Case) -> tuple[tuple[int, ...], bool] | None:
+    """The dimensions that the kernel folds, and whether they stay as 1: a row names only how many
+    there are. Where several would do, the last ones; None where none do."""
+    x, out = input_shape(case, 0), output_shape(case)
+    count = _count(input_shape(case, 1))
+    for dims in sorted(combinations(range(len(x)), count), reverse=True):
+        for stays in (False, True):
+            if out == _without(x, dims, stays):
+                return dims, stays
+    return None
+
+
+def _count(axes: Shape) -> int:
+    """How many axes a tensor of them holds; more than any tensor has where it is no list."""
+    return 1 if axes == () else axes[0] if len(axes) == 1 and axes[0] > 0 else 99
+
+
+def _is_one_or_all(case: Case) -> bool:
+    dims, stays = folded(case) or ((), False)
+    return len(dims) == 1 or (len(dims) == len(input_shape(case, 0)) and not stays)
+
+
+def _without(x: Shape, dims: tuple[int, ...], stays: bool) -> Shape:
+    sizes = ((1 if i in dims else size) for i, size in enumerate(x) if stays or i not in dims)
+    return tuple(sizes)
+
+
+def _is_full(case: Case) -> bool:
+    return elements(input_shape(case, 0)) > 0
+
+
+def _reduce_build(case: Case, make: TensorMaker) -> Call:
+    slot = (case.inputs or ())[0]
+    return Call((make.normal(slot.shape or (), slot.dtype), *(folded(case) or ())))
+
+
+# Whether all of some dimensions are true.
+
+
+def _reduce_all_reference(torch: Any, x: Any, dims: tuple[int, ...], stays: bool) -> Any:
+    return fold_one_or_all(torch.all, x, dims, stays)
+
+
+REDUCE_ALL = truth("ReduceAll", "torch.all", _reduce_all_reference, (inputs_are(("BOOL",), (0,)),))
+
+
+# Whether any of some dimensions is true.
+
+
+def _reduce_any_reference(torch: Any, x: Any, dims: tuple[int, ...], stays: bool) -> Any:
+    return fold_one_or_all(torch.any, x, dims, stays)
+
+
+REDUCE_ANY = truth("ReduceAny", "torch.any", _reduce_any_reference, (inputs_are(("BOOL",), (0,)),))
+
+
+# The greatest of some dimensions.
+REDUCE_MAX = reduction(
+    "ReduceMax",
+    "torch.amax",
+    lambda torch, x, dims, stays: torch.amax(x, dims, stays),
+    constraints=(not_bool((0,)),),
+)
+
+
+# Mean over some dimensions.
+REDUCE_MEAN = reduction(
+    "ReduceMean",
+    "torch.mean",
+    lambda torch, x, dims, stays: torch.mean(x, dims, stays),
+    constraints=(floating((0,)),),
+)
+
+
+# The smallest of some dimensions.
+REDUCE_MIN = reduction(
+    "ReduceMin",
+    "torch.amin",
+    lambda torch, x, dims, stays: torch.amin(x, dims, stays),
+    constraints=(not_bool((0,)),),
+)
+
+
+# Sum over some dimensions, in the dtype of what is summed.
+
+
+def _reduce_sum_run(add_up: Any, x: Any, dims: tuple[int, ...], stays: bool) -> Any:
+    """Integers too: torch would sum them as INT64, after a Cast."""
+    return add_up(x, dims, stays, dtype=x.dtype)
+
+
+def _reduce_sum_reference(torch: Any, x: Any, dims: tuple[int, ...], stays: bool) -> Any:
+    return _reduce_sum_run(torch.sum, x, dims, stays)
+
+
+REDUCE_SUM = reduction(
+    "ReduceSum",
+    "torch.sum",
+    _reduce_sum_reference,
+    run=_reduce_sum_run,
+    constraints=(not_bool((0,)),),
+)
+
+
+# Sum over dimensions that are built into the kernel. Graphs alone launch it: where all sizes are
+# constants CANN makes it of a ReduceSum (its pass ConstToAttrReduceSumFusion).
+
+
+def _folded(case: Case) -> tuple[tuple[int, ...], bool] | None:
+    """The dimensions that are summed, and whether they stay as 1. Of several that would do, as of
+    equal sizes, the last ones; None where none do."""
+    x, out = input_shape(case, 0), output_shape(case)
+    if out is None or len(out) > len(x):
+        return None
+    if len(out) == len(x):
+        dims = tuple(i for i, size in enumerate(x) if size != out[i])
+        return (dims, True) if dims and all(out[i] == 1 for i in dims) else None
+    fits = (d for d in combinations(range(len(x)), len(x) - len(out)) if _left(x, d) == out)
+    dims = max(fits, default=())
+    return (dims, False) if dims else None
+
+
+def _left(x: Shape, dims: tuple[int, ...]) -> Shape:
+    return tuple(size for i, size in enumerate(x) if i not in dims)
+
+
+def _reduce_sum_d_build(case: Case, make: TensorMaker) -> Call:
+    (x, *_), folded = case.inputs or (), _folded(case) or ((), False)
+    return Call((make.normal(x.shape or (), x.dtype), *folded))
+
+
+def _reduce_sum_d_reference(torch: Any, x: Any, dims: tuple[int, ...], stays: bool) -> Any:
+    return _reduce_sum_d_run(torch.sum, x, dims, stays)
+
+
+def _reduce_sum_d_run(add_up: Any, x: Any, dims: tuple[int, ...], stays: bool) -> Any:
+    return add_up(x, dims, stays)
+
+
+REDUCE_SUM_D = OpSpec(
+    kernel="ReduceSumD",
+    call="torch.sum",
+    assumes="of equal dimensions the last ones are summed",
+    slots=("x",),
+    reference=_reduce_sum_d_reference,
+    build=_reduce_sum_d_build,
+    flops=lambda case: elements(input_shape(case, 0)),
+    constraints=(
+        inputs_are(("FLOAT", "FLOAT16", "DT_BF16"), (0,)),
+        one_dtype((0,)),
+        Constraint(
+            "an output is wanted that some dimensions of the input fold into",
+            lambda case: _folded(case) is not None,
+        ),
+        Constraint("an empty input folds into nothing", lambda c: elements(input_shape(c, 0)) > 0),
+        Constraint(
+            "OP State static is wanted: graphs of other sizes launch ReduceSum",
+            lambda case: case.op_state == "static",
+        ),
+    ),
+    npu=NpuCall(
+        run=_reduce_sum_d_run, graph=GraphCall(takes=lambda case: True, run=_reduce_sum_d_run)
+    ),
+)
+
+
+# Norm of a whole tensor: what clips gradients. A profile does not tell p: 2 here.
+#
+# Of the one call CANN makes LpNormV2 on A2 and A3, and on older chips (910A, 310P) LpNormReduceV2,
+# which adds up powers, with an LpNormUpdateV2 of the one sum behind it (its open sources,
+# ops-math).
+
+
+def _flops(case: Case) -> int:
+    """A square and a sum for each element."""
+    return 2 * elements(input_shape(case, 0))
+
+
+LP_NORM_V2 = OpSpec(
+    kernel="LpNormV2",
+    twins=("LpNormReduceV2",),
+    call="torch.linalg.vector_norm",
+    slots=("x",),
+    reference=lambda torch, x: torch.linalg.vector_norm(x),
+    flops=_flops,
+    constraints=(
+        floating((0,)),
+        one_dtype((0,)),
+        Constraint(
+            "only the norm over all dimensions, a scalar",
+            lambda case: agrees(case, 0, ()) or agrees(case, 0, (1,)),
+        ),
+    ),
+)

@@ -1,0 +1,179 @@
+"""Normalisation of images over a batch, in the kernels of CANN that take images in blocks of 16
+channels.
+
+torch_npu asks for them by name where an image lies in NC1HWC0, as FLOAT16 convolutions leave it:
+two for a forward pass and two for a gradient, one of each pair being a companion in the other's
+measurement. Statistics are FLOAT, in blocks (1, C1, 1, 1, 16) or a number for each channel. What a
+reduction adds up torch does not see: it has the mean and the deviation that come of it.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from math import prod
+from typing import Any
+
+from collector.case import Case, Slot, logical_shape
+from collector.ops.catalog.vision._images import BLOCK, IMAGE, IMAGE_OF_POOLING, is_image
+from collector.ops.dtypes import inputs_are, spelling
+from collector.ops.slots import Shape, given, output_slot
+from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker
+from collector.vocabulary import is_plain_format
+
+ASSUMES = "as many channels as the blocks hold, numbers at random"
+EPSILON, _MOMENTUM = 1e-5, 0.1
+_FORMATS = frozenset({IMAGE, IMAGE_OF_POOLING})
+_ALL = [True, True, True]
+
+Run = Callable[..., Any]
+
+
+def train(norm: Run, x: Any, scale: Any, offset: Any, mean: Any, variance: Any) -> Any:
+    """The image, and mean and 1 / deviation of each channel; mean and variance are updated."""
+    return norm(x, scale, offset, mean, variance, True, _MOMENTUM, EPSILON)
+
+
+def infer(norm: Run, x: Any, scale: Any, offset: Any, mean: Any, variance: Any) -> Any:
+    """The image by statistics that are there."""
+    return norm(x, scale, offset, mean, variance, False, _MOMENTUM, EPSILON)[0]
+
+
+def gradient(
+    back: Run, dy: Any, x: Any, scale: Any, offset: Any, mean: Any, inverse: Any
+) -> tuple[Any, Any, Any]:
+    """Those of the image, the scale and the offset."""
+    dx, d_scale, d_offset = back(dy, x, scale, mean, inverse, mean, inverse, True, EPSILON, _ALL)
+    return dx, d_scale, d_offset
+
+
+def gradient_of_scale(
+    back: Run, dy: Any, x: Any, scale: Any, offset: Any, mean: Any, inverse: Any
+) -> tuple[Any, Any]:
+    """Those of the scale and the offset alone."""
+    asked = [False, True, True]
+    _, *both = back(dy, x, scale, mean, inverse, mean, inverse, True, EPSILON, asked)
+    return both[0], both[1]
+
+
+def _norm(
+    call: str,
+    images: tuple[str, ...],
+    kernel: str,
+    statistics: tuple[str, ...],
+    outputs: tuple[bool, ...],
+    flops: int,
+    run: Run,
+) -> OpSpec:
+    """A kernel: its images, its statistics, and its outputs, of which True says that they are
+    images."""
+    name = call.rpartition(".")[2]
+    rule = partial(_fits, images=len(images), statistics=len(statistics), outputs=outputs)
+    return OpSpec(
+        kernel=kernel,
+        call=call,
+        assumes=ASSUMES,
+        slots=(*images, *statistics),
+        layouts=_FORMATS,
+        reference=lambda torch, *args: run(getattr(torch.ops.aten, name), *args),
+        build=partial(_build, images=len(images)),
+        flops=lambda case: flops * prod(_image(case)),
+        constraints=(
+            inputs_are(("FLOAT16", "FLOAT"), (0,)),
+            Constraint(
+                "images in NC1HWC0 of 16 channels a block are wanted, of one dtype and shape, and "
+                "FLOAT statistics, a number for each channel",
+                rule,
+            ),
+        ),
+        npu=NpuCall(run=run),
+    )
+
+
+# Of a forward pass: `run` is given the function and (image, scale, offset, mean, variance). Of a
+# gradient: the function and (gradient of the output, image, scale, offset, mean, variance).
+forward = partial(_norm, "torch.ops.aten.native_batch_norm", ("x",))
+backward = partial(_norm, "torch.ops.aten.native_batch_norm_backward", ("grads", "x"))
+
+
+def _image(case: Case) -> Shape:
+    """The image as torch has it: (N, C, H, W)."""
+    slot = given(case, 0)
+    return logical_shape(slot) if slot else ()
+
+
+def _build(case: Case, make: TensorMaker, *, images: int) -> Call:
+    shape, slot = _image(case), (case.inputs or ())[0]
+    channels = shape[1:2]
+    tensors = [make.stored(make.normal(shape, slot.dtype), IMAGE) for _ in range(images)]
+    scale, variance = (make.uniform(channels, "FLOAT", 0.5, 1.5) for _ in range(2))
+    offset, mean = (make.normal(channels, "FLOAT") for _ in range(2))
+    return Call((*tensors, scale, offset, mean, variance))
+
+
+def _fits(case: Case, *, images: int, statistics: int, outputs: tuple[bool, ...]) -> bool:
+    inputs = case.inputs or ()
+    named = [output_slot(case, i) for i in range(len(outputs))]
+    if len(inputs) != images + statistics or len(case.outputs or ()) != len(outputs):
+        return False
+    alike = [*inputs[:images], *(s for s, is_one in zip(named, outputs, strict=True) if is_one)]
+    rest = [*inputs[images:], *(s for s, is_one in zip(named, outputs, strict=True) if not is_one)]
+    kinds = {(s.shape, spelling(s)) for s in alike if s}
+    return (
+        all(is_image(slot, of_pooling=True) for slot in alike)
+        and len(kinds) == 1
+        and all(_is_statistic(slot, _image(case)[1]) for slot in rest)
+    )
+
+
+def _is_statistic(slot: Slot | None, channels: int) -> bool:
+    if slot is None or spelling(slot) != "FLOAT":
+        return False
+    if is_plain_format(slot.format):
+        return slot.shape == (channels,)
+    return slot.format in _FORMATS and slot.shape == (1, channels // BLOCK, 1, 1, BLOCK)
+
+
+# A batch of images normalised by statistics that are there.
+BNINFER = forward("BNInfer", ("scale", "offset", "mean", "variance"), (True,), 2, infer)
+
+
+# Sums of each channel of a batch of images, and of their squares.
+BNTRAINING_REDUCE = forward(
+    "BNTrainingReduce", (), (False, False), 3, lambda norm, *args: train(norm, *args)[1:]
+)
+
+
+# Gradient of a normalised batch of images, from those of its scale and offset.
+BNTRAINING_REDUCE_GRAD = backward(
+    "BNTrainingReduceGrad",
+    ("diff_scale", "diff_offset", "scale", "batch_mean", "batch_variance"),
+    (True,),
+    5,
+    lambda back, *args: gradient(back, *args)[0],
+)
+
+
+# A batch of images normalised by its own sums, and running statistics brought up to date.
+
+
+def _run(norm: Any, *args: Any) -> Any:
+    y, mean, inverse = train(norm, *args)
+    return y, *args[3:], mean, inverse
+
+
+BNTRAINING_UPDATE = forward(
+    "BNTrainingUpdate",
+    ("sum", "square_sum", "scale", "offset", "mean", "variance"),
+    (True, False, False, False, False),
+    2,
+    _run,
+)
+
+
+# Gradients of the scale and the offset of a normalised batch of images.
+BNTRAINING_UPDATE_GRAD = backward(
+    "BNTrainingUpdateGrad",
+    ("batch_mean", "batch_variance"),
+    (False, False),
+    5,
+    gradient_of_scale,
+)

@@ -1,0 +1,290 @@
+"""A convolution of images as a row has it, for its three kernels: the result, the gradient of the
+image, and that of the filter.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from collector.case import Case, Slot, logical_shape
+from collector.ops.catalog.vision._images import (
+    ASSUMED,
+    BLOCK,
+    Window,
+    blocks,
+    is_filter,
+    is_image,
+    read_window,
+)
+from collector.ops.dtypes import floating, inputs_are, spelling
+from collector.ops.slots import Shape, given, input_shape, output_slot
+from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker
+
+ASSUMES = f"as many channels as the blocks hold; {ASSUMED}"
+FORMATS = frozenset({"NC1HWC0", "FRACTAL_Z"})
+_DTYPES = ("FLOAT", "FLOAT16", "DT_BF16")
+_NO_DILATION, _NO_OUTPUT_PADDING, _ONE_GROUP = [1, 1], [0, 0], 1
+
+Reading = Callable[[Case], "Convolution | None"]
+
+
+@dataclass(frozen=True, slots=True)
+class Convolution:
+    """Its tensors as torch has them: (N, C, H, W), (Co, C, kh, kw), (N, Co, Ho, Wo)."""
+
+    image: Shape
+    filter: Shape
+    output: Shape
+    window: Window
+
+    @property
+    def flops(self) -> int:
+        """A product and a sum for each number of a filter, for each number that it gives, whichever
+        of the three tensors is computed of the others."""
+        n, co, ho, wo = self.output
+        return 2 * n * co * ho * wo * self.filter[1] * self.window.area
+
+    def traffic(self, image: Slot, filter: Slot, output: Slot) -> int:
+        """Bytes of the three tensors; of an image that a window steps over, what it sees."""
+        n, c, *size = self.image
+        seen = n * c * self.window.seen(tuple(size), self.output[2:])
+        dtype = image.known_dtype
+        return (dtype.bytes_of(seen) if dtype else 0) + filter.size_bytes + output.size_bytes
+
+
+def read_convolution(
+    image: Slot | None, filter: Slot | None, output: Slot | None
+) -> Convolution | None:
+    """What three slots are together; None where they are no convolution, or more than one."""
+    if not (image and filter and output and is_image(image) and is_filter(filter)):
+        return None
+    alike = {spelling(slot) for slot in (image, filter, output)}
+    if not is_image(output) or len(alike) > 1 or not alike <= set(_DTYPES):
+        return None
+    (n, c, *size), (m, co, *left) = logical_shape(image), logical_shape(output)
+    (lines, rows, *_), (_, c1, *_) = filter.shape or (), image.shape or ()
+    if n != m or lines % c1 or rows != blocks(co, BLOCK):
+        return None
+    window = read_window(tuple(size), tuple(left), lines // c1)
+    if window is None:
+        return None
+    return Convolution((n, c, *size), (co, c, *window.size), (n, co, *left), window)
+
+
+def gradients(
+    backward: Callable[..., Any], dy: Any, x: Any, w: Any, window: Window, which: tuple[bool, bool]
+) -> tuple[Any, Any]:
+    """The gradients of image and filter, those that are asked for; autograd calls the same."""
+    dx, dw, _ = backward(
+        *(dy, x, w, None, list(window.stride), list(window.padding)),
+        *(_NO_DILATION, False, _NO_OUTPUT_PADDING, _ONE_GROUP, [*which, False]),
+    )
+    return dx, dw
+
+
+def is_convolution(read: Reading) -> Constraint:
+    """That a declaration's reading of a case finds one convolution."""
+    return Constraint(
+        "an image and an output in NC1HWC0 and a filter in FRACTAL_Z are wanted, of one dtype, "
+        "and one window with one stride and padding that fits them",
+        lambda case: read(case) is not None,
+    )
+
+
+def flops(read: Reading, case: Case) -> int:
+    """What a case that a declaration reads so computes."""
+    found = read(case)
+    return found.flops if found else 0
+
+
+# A convolution of images: what a layer of a vision model computes.
+
+_CONV2_D_X, _CONV2_D_FILTER, _BIAS, _OFFSET = range(4)
+
+
+def _conv2_d_read(case: Case) -> Convolution | None:
+    return read_convolution(
+        given(case, _CONV2_D_X), given(case, _CONV2_D_FILTER), output_slot(case)
+    )
+
+
+def _conv2_d_build(case: Case, make: TensorMaker) -> Call:
+    found, dtype = _conv2_d_read(case), (case.inputs or ())[_CONV2_D_X].dtype
+    if found is None:
+        return Call(())
+    bias = given(case, _BIAS)
+    return Call(
+        (
+            make.normal(found.image, dtype),
+            make.normal(found.filter, dtype),
+            # torch wants the dtype of the image, whatever the kernel is given.
+            make.normal(bias.shape or (), dtype) if bias else None,
+            list(found.window.stride),
+            list(found.window.padding),
+        )
+    )
+
+
+def _conv2_d_reference(torch: Any, x: Any, w: Any, bias: Any, stride: Any, padding: Any) -> Any:
+    return torch.conv2d(x, w, bias, stride, padding)
+
+
+def _conv2_d_traffic(case: Case) -> int:
+    found, output, bias = _conv2_d_read(case), output_slot(case), given(case, _BIAS)
+    x, w = (case.inputs or ())[:_BIAS]
+    told = found.traffic(x, w, output) if found and output else 0
+    return told + (bias.size_bytes if bias else 0)
+
+
+def _bias_fits(case: Case) -> bool:
+    """A number for each channel of the output, of which none is padded then."""
+    found = _conv2_d_read(case)
+    return not given(case, _BIAS) or (
+        found is not None and input_shape(case, _BIAS) == (found.output[1],)
+    )
+
+
+CONV2_D = OpSpec(
+    kernel="Conv2D",
+    call="torch.conv2d",
+    assumes=ASSUMES,
+    slots=("x", "filter", "bias", "offset_w"),
+    optional=frozenset({_BIAS, _OFFSET}),
+    layouts=FORMATS,
+    reference=_conv2_d_reference,
+    build=_conv2_d_build,
+    flops=partial(flops, _conv2_d_read),
+    traffic=_conv2_d_traffic,
+    constraints=(
+        is_convolution(_conv2_d_read),
+        Constraint("a bias wants a number for each channel of the output's blocks", _bias_fits),
+        floating((_BIAS,)),
+        Constraint("an offset cannot be replayed", lambda case: given(case, _OFFSET) is None),
+    ),
+)
+
+
+# The gradient of a convolution's filter.
+
+_CONV2_DBACKPROP_FILTER_X, _CONV2_DBACKPROP_FILTER_SIZE, _CONV2_DBACKPROP_FILTER_DY = range(3)
+
+
+def _conv2_dbackprop_filter_read(case: Case) -> Convolution | None:
+    return read_convolution(
+        given(case, _CONV2_DBACKPROP_FILTER_X),
+        output_slot(case),
+        given(case, _CONV2_DBACKPROP_FILTER_DY),
+    )
+
+
+def _conv2_dbackprop_filter_build(case: Case, make: TensorMaker) -> Call:
+    found, dtype = (
+        _conv2_dbackprop_filter_read(case),
+        (case.inputs or ())[_CONV2_DBACKPROP_FILTER_X].dtype,
+    )
+    if found is None:
+        return Call(())
+    return Call(
+        (
+            make.normal(found.output, dtype),
+            make.normal(found.image, dtype),
+            make.empty(found.filter, dtype),  # only its sizes are looked at
+            found.window,
+        )
+    )
+
+
+def _conv2_dbackprop_filter_run(backward: Any, dy: Any, x: Any, w: Any, window: Window) -> Any:
+    return gradients(backward, dy, x, w, window, (False, True))[1]
+
+
+def _conv2_dbackprop_filter_reference(torch: Any, *args: Any) -> Any:
+    return _conv2_dbackprop_filter_run(torch.ops.aten.convolution_backward, *args)
+
+
+def _conv2_dbackprop_filter_traffic(case: Case) -> int:
+    found, dw = _conv2_dbackprop_filter_read(case), output_slot(case)
+    x, size, dy = case.inputs or ()
+    return size.size_bytes + (found.traffic(x, dw, dy) if found and dw else 0)
+
+
+CONV2_DBACKPROP_FILTER = OpSpec(
+    kernel="Conv2DBackpropFilter",
+    call="torch.ops.aten.convolution_backward",
+    assumes=ASSUMES,
+    slots=("x", "filter_size", "out_backprop"),
+    layouts=FORMATS,
+    reference=_conv2_dbackprop_filter_reference,
+    build=_conv2_dbackprop_filter_build,
+    flops=partial(flops, _conv2_dbackprop_filter_read),
+    traffic=_conv2_dbackprop_filter_traffic,
+    constraints=(
+        is_convolution(_conv2_dbackprop_filter_read),
+        inputs_are(("INT32", "INT64"), (_CONV2_DBACKPROP_FILTER_SIZE,)),
+        Constraint(
+            "four sizes of the filter are wanted",
+            lambda c: input_shape(c, _CONV2_DBACKPROP_FILTER_SIZE) == (4,),
+        ),
+    ),
+    npu=NpuCall(run=_conv2_dbackprop_filter_run),
+)
+
+
+# The gradient of a convolution's image.
+
+_CONV2_DBACKPROP_INPUT_SIZE, _CONV2_DBACKPROP_INPUT_FILTER, _CONV2_DBACKPROP_INPUT_DY = range(3)
+
+
+def _conv2_dbackprop_input_read(case: Case) -> Convolution | None:
+    return read_convolution(
+        output_slot(case),
+        given(case, _CONV2_DBACKPROP_INPUT_FILTER),
+        given(case, _CONV2_DBACKPROP_INPUT_DY),
+    )
+
+
+def _conv2_dbackprop_input_build(case: Case, make: TensorMaker) -> Call:
+    found, dtype = (
+        _conv2_dbackprop_input_read(case),
+        (case.inputs or ())[_CONV2_DBACKPROP_INPUT_DY].dtype,
+    )
+    if found is None:
+        return Call(())
+    return Call(
+        (
+            make.normal(found.output, dtype),
+            make.empty(found.image, dtype),  # only its sizes are looked at
+            make.normal(found.filter, dtype),
+            found.window,
+        )
+    )
+
+
+def _conv2_dbackprop_input_run(backward: Any, dy: Any, x: Any, w: Any, window: Window) -> Any:
+    return gradients(backward, dy, x, w, window, (True, False))[0]
+
+
+def _conv2_dbackprop_input_reference(torch: Any, *args: Any) -> Any:
+    return _conv2_dbackprop_input_run(torch.ops.aten.convolution_backward, *args)
+
+
+CONV2_DBACKPROP_INPUT = OpSpec(
+    kernel="Conv2DBackpropInput",
+    call="torch.ops.aten.convolution_backward",
+    assumes=ASSUMES,
+    slots=("input_size", "filter", "out_backprop"),
+    layouts=FORMATS,
+    reference=_conv2_dbackprop_input_reference,
+    build=_conv2_dbackprop_input_build,
+    flops=partial(flops, _conv2_dbackprop_input_read),
+    constraints=(
+        is_convolution(_conv2_dbackprop_input_read),
+        inputs_are(("INT32", "INT64"), (_CONV2_DBACKPROP_INPUT_SIZE,)),
+        Constraint(
+            "four sizes of the image are wanted",
+            lambda c: input_shape(c, _CONV2_DBACKPROP_INPUT_SIZE) == (4,),
+        ),
+    ),
+    npu=NpuCall(run=_conv2_dbackprop_input_run),
+)

@@ -1,0 +1,209 @@
+"""The greatest of each window of an image, for its two kernels: with a mask that tells which, and
+the gradient by that mask.
+
+The mask has a bit for each channel, each pixel of a window and each output, the outputs in whole
+blocks of 16 and one block more: (N, C1, window, outputs / 16 + 1, 16) UINT16. torch_npu holds it as
+INT8, and torch has indices in its place.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from collector.case import Case, Slot, logical_shape
+from collector.ops.catalog.vision._images import (
+    ASSUMED,
+    BLOCK,
+    IMAGE,
+    IMAGE_OF_POOLING,
+    Window,
+    blocks,
+    is_image,
+    read_window,
+)
+from collector.ops.dtypes import one_dtype, outputs_are, spelling
+from collector.ops.slots import Shape, agrees, given, output_shape, output_slot
+from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker
+
+ASSUMES = f"as many channels as the blocks hold, numbers at random; {ASSUMED}"
+FORMATS = frozenset({IMAGE, IMAGE_OF_POOLING})
+MASK = "UINT16"
+_DTYPES = ("FLOAT", "FLOAT16", "DT_BF16")
+_NO_DILATION = [1, 1]
+
+
+@dataclass(frozen=True, slots=True)
+class Pooling:
+    """Image and output as torch has them, (N, C, H, W), and the window between them."""
+
+    image: Shape
+    output: Shape
+    window: Window
+
+    @property
+    def flops(self) -> int:
+        """A comparison for each pixel of each window, or a sum."""
+        n, c, h, w = self.output
+        return n * c * h * w * self.window.area
+
+
+Reading = Callable[[Case], Pooling | None]
+
+
+def read_pooling(image: Slot | None, output: Slot | None, area: int) -> Pooling | None:
+    """What an image and an output are together, by a window of that area; None where nothing."""
+    if not (image and output and is_image(image, of_pooling=True)):
+        return None
+    alike = {spelling(image), spelling(output)}
+    if not is_image(output, of_pooling=True) or len(alike) > 1 or not alike <= set(_DTYPES):
+        return None
+    (*outer, h, w), (*same, ho, wo) = logical_shape(image), logical_shape(output)
+    window = read_window((h, w), (ho, wo), area)
+    if outer != same or window is None:
+        return None
+    return Pooling((*outer, h, w), (*outer, ho, wo), window)
+
+
+def blocks_of_mask(output: Shape) -> int:
+    """How many blocks of 16 bits hold one pixel's of all outputs (Ho, Wo)."""
+    return blocks(output[0] * output[1], BLOCK) + 1
+
+
+def greatest(pool: Callable[..., Any], x: Any, window: Window) -> Any:
+    """The greatest of each window, and where it was."""
+    return pool(x, list(window.size), list(window.stride), list(window.padding))
+
+
+def gradient(backward: Callable[..., Any], dy: Any, x: Any, where: Any, window: Window) -> Any:
+    """The gradient of the image."""
+    sizes = (list(window.size), list(window.stride), list(window.padding))
+    return backward(dy, x, *sizes, _NO_DILATION, False, where)
+
+
+def is_pooling(read: Reading) -> Constraint:
+    """That a declaration's reading of a case finds one pooling."""
+    return Constraint(
+        "image and output in NC1HWC0 of 16 channels a block are wanted, of one dtype, with a mask "
+        "of one window whose stride and padding fit them",
+        lambda case: read(case) is not None,
+    )
+
+
+def flops(read: Reading, case: Case) -> int:
+    """What a case that a declaration reads so computes."""
+    found = read(case)
+    return found.flops if found else 0
+
+
+# The greatest of each window of an image, and a mask that tells which it was.
+
+_Y, _MAX_POOL_WITH_ARGMAX_V1_MASK = range(2)
+
+
+def _max_pool_with_argmax_v1_read(case: Case) -> Pooling | None:
+    mask = output_shape(case, _MAX_POOL_WITH_ARGMAX_V1_MASK) or ()
+    found = read_pooling(given(case, 0), output_slot(case, _Y), mask[2]) if len(mask) == 5 else None
+    if found is None:
+        return None
+    n, c, *size = found.output
+    wanted = (n, c // BLOCK, found.window.area, blocks_of_mask(tuple(size)), BLOCK)
+    return found if mask == wanted else None
+
+
+def _max_pool_with_argmax_v1_build(case: Case, make: TensorMaker) -> Call:
+    found = _max_pool_with_argmax_v1_read(case)
+    if found is None:
+        return Call(())
+    return Call((make.normal(found.image, (case.inputs or ())[0].dtype), found.window))
+
+
+def _max_pool_with_argmax_v1_reference(torch: Any, x: Any, window: Window) -> Any:
+    return greatest(torch.ops.aten.max_pool2d_with_indices, x, window)
+
+
+MAX_POOL_WITH_ARGMAX_V1 = OpSpec(
+    kernel="MaxPoolWithArgmaxV1",
+    call="torch.ops.aten.max_pool2d_with_indices",
+    assumes=ASSUMES,
+    slots=("x",),
+    layouts=FORMATS,
+    packed_outputs={_MAX_POOL_WITH_ARGMAX_V1_MASK: MASK},
+    reference=_max_pool_with_argmax_v1_reference,
+    build=_max_pool_with_argmax_v1_build,
+    flops=partial(flops, _max_pool_with_argmax_v1_read),
+    constraints=(
+        outputs_are((MASK,), (_MAX_POOL_WITH_ARGMAX_V1_MASK,)),
+        is_pooling(_max_pool_with_argmax_v1_read),
+    ),
+    npu=NpuCall(run=greatest),
+)
+
+
+# The gradient of an image from which the greatest of each window was taken.
+
+_X, _DY, _MAX_POOL_GRAD_WITH_ARGMAX_V1_MASK = range(3)
+
+
+def _max_pool_grad_with_argmax_v1_read(case: Case) -> Pooling | None:
+    """A row has the window twice in the shape of its mask."""
+    slot = given(case, _MAX_POOL_GRAD_WITH_ARGMAX_V1_MASK)
+    mask = (slot.shape or ()) if slot else ()
+    found = read_pooling(given(case, _X), given(case, _DY), mask[2]) if len(mask) == 6 else None
+    if found is None:
+        return None
+    n, c, *size = found.output
+    area = found.window.area
+    return found if mask == (n, c, area, area, blocks_of_mask(tuple(size)), BLOCK) else None
+
+
+def _max_pool_grad_with_argmax_v1_build(case: Case, make: TensorMaker) -> Call:
+    """The mask is that of the image, which is pooled here, once."""
+    found, dtype = _max_pool_grad_with_argmax_v1_read(case), (case.inputs or ())[_X].dtype
+    if found is None:
+        return Call(())
+    x = make.normal(found.image, dtype)
+    _, where = greatest(make.torch.ops.aten.max_pool2d_with_indices, x, found.window)
+    return Call((make.normal(found.output, dtype), x, where, found.window))
+
+
+def _max_pool_grad_with_argmax_v1_reference(
+    torch: Any, dy: Any, x: Any, where: Any, window: Window
+) -> Any:
+    return gradient(torch.ops.aten.max_pool2d_with_indices_backward, dy, x, where, window)
+
+
+def _traffic(case: Case) -> int:
+    """Of the image only the mask tells: two bytes for each channel, pixel of a window and block."""
+    found = _max_pool_grad_with_argmax_v1_read(case)
+    if found is None:
+        return 0
+    n, c, *size = found.output
+    mask = 2 * n * c * found.window.area * blocks_of_mask(tuple(size))
+    dy, dx = given(case, _DY), output_slot(case)
+    return mask + sum(slot.size_bytes for slot in (dy, dx) if slot)
+
+
+def _fits(case: Case) -> bool:
+    x = given(case, _X)
+    return x is not None and agrees(case, 0, x.shape)
+
+
+MAX_POOL_GRAD_WITH_ARGMAX_V1 = OpSpec(
+    kernel="MaxPoolGradWithArgmaxV1",
+    call="torch.ops.aten.max_pool2d_with_indices_backward",
+    assumes=ASSUMES,
+    slots=("x", "grad", "argmax"),
+    layouts=FORMATS,
+    packed={_MAX_POOL_GRAD_WITH_ARGMAX_V1_MASK: MASK},
+    reference=_max_pool_grad_with_argmax_v1_reference,
+    build=_max_pool_grad_with_argmax_v1_build,
+    flops=partial(flops, _max_pool_grad_with_argmax_v1_read),
+    traffic=_traffic,
+    constraints=(
+        is_pooling(_max_pool_grad_with_argmax_v1_read),
+        one_dtype((_X, _DY)),
+        Constraint("an output like the image is wanted", _fits),
+    ),
+    npu=NpuCall(run=gradient),
+)
