@@ -66,7 +66,7 @@ _IMPORTED = (
     "typer",
     "yaml",
     "collector.replay.loop",
-    "collector.worker.shard_run",
+    "collector.worker.assignment",
     "jobs.cli.opening",
     "jobs.cli.run",
     "jobs.executor.local_run",

@@ -7,8 +7,7 @@ import os
 import sys
 
 from collector.host import imports
-from collector.host.ending import end_at_once
-from collector.host.parent import STARTED_BY, die_with_parent
+from collector.host.processes import STARTED_BY, die_with_parent, end_at_once
 
 if __name__ == "__main__":
     die_with_parent(int(sys.argv[1]))

@@ -3,12 +3,11 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from collector.collective import OPERATIONS
-from collector.collective_row import DURATION, key_cells
+from collector.codec.errors import BadInput
 from collector.comm.comm_table import CommTable
-from collector.comm.fit import AlphaBeta, fitted
 from collector.comm.measured import Measured
-from collector.errors import BadInput
+from collector.comm.timing import AlphaBeta, fitted
+from collector.ranks.collective import DURATION, OPERATIONS, key_cells
 
 _NOISE = 0.2  # of a median, where rounds do not say more
 

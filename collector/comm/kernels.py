@@ -1,16 +1,18 @@
 """Which rows of a profiler are the calls of ranks, and when each of them ran."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
 
-from collector.errors import BadInput
-from collector.quality.identity import Cells
-from collector.replay.events import Event
-from collector.table import csv_rows
-from collector.vocabulary import INPUT_CELLS, OUTPUT_CELLS
+from collector.codec.errors import BadInput
+from collector.codec.table import csv_rows
+from collector.model.case import Case
+from collector.model.measurement import Proof
+from collector.model.vocabulary import INPUT_CELLS, OUTPUT_CELLS
+from collector.quality.identity import Cells, Comparison
+from collector.replay.kineto import Event
 
 KERNEL_DETAILS = "kernel_details.csv"
 _NEEDED = ("Name", "Type", "Start Time(us)", "Duration(us)")
@@ -86,3 +88,39 @@ def _ns(text: str) -> int:
     if not _MICROSECONDS.fullmatch(text.strip()):
         raise ValueError(f"expected a number of microseconds, got {text.strip()[:40]!r}")
     return int(Decimal(text.strip()) * 1000)
+
+
+# Whether the kernels that ranks launched are the call that a case asks for, as the profiler of
+# each of them recorded it.
+#
+# A rank reports `proved`, `unverified` or the differences; without records it reports nothing.
+
+OTHERWISE = "kernel ran on other tensors"  # prefix of the reason of a substituted case
+
+
+def told_by(spans: Sequence[Span], calls: int, asked: Case) -> str:
+    """Return what a rank's records show of its calls: unverified for several kernels a call."""
+    if len(spans) != calls:
+        return Proof.UNVERIFIED
+    comparison = Comparison(asked)
+    found = [comparison.of(dict(span.cells)) for span in spans]
+    if other := next((one for one in found if one.differences), None):
+        return f"{OTHERWISE}: {'; '.join(other.differences)}"
+    return Proof.PROVED if all(one.is_proved for one in found) else Proof.UNVERIFIED
+
+
+def told_by_all(told: Mapping[int, str]) -> str:
+    """Return the result over all ranks: the differences of the first rank with other tensors, or
+    the weakest proof."""
+    for rank, text in told.items():
+        if text.startswith(OTHERWISE):
+            return f"{OTHERWISE} in rank {rank}{text.removeprefix(OTHERWISE)}"
+    return least(told.values())
+
+
+def least(told: Iterable[str]) -> Proof:
+    """The least that is said."""
+    proofs = {Proof(text) for text in told}
+    if not proofs or Proof.NONE in proofs:
+        return Proof.NONE
+    return Proof.UNVERIFIED if Proof.UNVERIFIED in proofs else Proof.PROVED

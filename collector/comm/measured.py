@@ -1,17 +1,182 @@
 """What a bench found of each case: its rounds, its groups and its environment in one row."""
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from itertools import pairwise
 from statistics import median
 
-from collector.collective import Collective
-from collector.collective_case import SETTING_PREFIXES
 from collector.comm.bench_plan import BenchPlan, LeftOut
-from collector.comm.jump_search import case_of, found_jumps
 from collector.comm.rank_files import CaseSeen, wrong_result
 from collector.comm.timing import CollectiveTiming, collective_timing, p95, relative_spread
-from collector.stack import COLLECTIVE_LIBRARIES
+from collector.model.stack import COLLECTIVE_LIBRARIES
+from collector.ranks.collective import SETTING_PREFIXES, Collective, whole_bytes
+
+# Where time jumps between neighbouring sizes: a library that changes its protocol there.
+#
+# No alpha + beta x bytes grows faster than its bytes, and none falls. So a pair of neighbours that
+# does so beyond noise has a jump between them, which is bisected until neighbours lie close enough.
+# Both ends are measured again first: what is gone then was no property of a size.
+
+NOISE = 0.2  # of a median, where its rounds do not say more
+_MOST_SIZES = 64  # measured again or in between, in one series
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """What a size took: the median of rounds, and how far a round lies from it, relative."""
+
+    duration_us: float
+    spread: float = 0.0
+
+
+Times = Mapping[int, Timed]  # by bytes
+
+
+class JumpKind(StrEnum):
+    """`LOCATED`: between sizes as close as was asked for. `WIDE`: there, and not that close.
+    `NOT_REPRODUCIBLE`: gone when both ends were measured again."""
+
+    LOCATED = "located"
+    WIDE = "wide"
+    NOT_REPRODUCIBLE = "not reproducible"
+
+
+@dataclass(frozen=True, slots=True)
+class Jump:
+    """`ratio` is the larger size's time by the smaller one's; of one that is gone, what it was."""
+
+    lower_bytes: int
+    upper_bytes: int
+    ratio: float
+    kind: JumpKind
+
+    def __str__(self) -> str:
+        return f"{self.kind}, x {self.ratio:.2f} from {self.lower_bytes} bytes"
+
+
+def next_size(
+    first: Times, again: Times, factor: float, whole_bytes: int, asked: Collection[int] = ()
+) -> int | None:
+    """The size to measure next, a multiple of `whole_bytes`; None where all jumps are known.
+
+    `first` are the planned sizes, `again` those that were measured for a jump, whose times count
+    more. Of a jump the ends come first, then the middle by ratio: with a `factor` of 1.1 neighbours
+    that lie a factor of 2 apart need three sizes between them. None of `asked` is asked for again:
+    one that gave no time would not give one for ever.
+    """
+    if max(len(again), len(asked)) >= _MOST_SIZES:
+        return None
+    for lower, upper in _jumping({**first, **again}):
+        if missing := [size for size in (lower, upper) if size not in again]:
+            wanted: int | None = missing[0]
+        else:
+            wanted = _middle(lower, upper, whole_bytes) if upper > lower * factor else None
+        if wanted is not None and wanted not in asked:
+            return wanted
+    return None
+
+
+def jumps_of(first: Times, again: Times, factor: float, whole_bytes: int) -> list[Jump]:
+    """What became of the jumps, by their sizes."""
+    current = {**first, **again}
+    found = []
+    for lower, upper in _jumping(current):
+        is_close = upper <= lower * factor or _middle(lower, upper, whole_bytes) is None
+        is_sure = lower in again and upper in again
+        kind = JumpKind.LOCATED if is_close and is_sure else JumpKind.WIDE
+        found.append(Jump(lower, upper, _ratio(current, lower, upper), kind))
+    for lower, upper in _jumping(first):
+        if lower in again and upper in again and not _within(found, lower, upper):
+            ratio = _ratio(first, lower, upper)
+            found.append(Jump(lower, upper, ratio, JumpKind.NOT_REPRODUCIBLE))
+    return sorted(found, key=lambda jump: jump.lower_bytes)
+
+
+def _jumping(times: Times) -> Iterator[tuple[int, int]]:
+    """Neighbouring sizes between which time falls, or grows more than the bytes do."""
+    for lower, upper in pairwise(sorted(times)):
+        noise = max(NOISE, times[lower].spread, times[upper].spread)
+        ratio = _ratio(times, lower, upper)
+        if ratio > upper / lower * (1 + noise) or ratio < 1 - noise:
+            yield lower, upper
+
+
+def _ratio(times: Times, lower: int, upper: int) -> float:
+    return times[upper].duration_us / times[lower].duration_us
+
+
+def _middle(lower: int, upper: int, whole_bytes: int) -> int | None:
+    """Between both by ratio; None where no whole message lies between."""
+    middle = round((lower * upper) ** 0.5 / whole_bytes) * whole_bytes
+    return middle if lower < middle < upper else None
+
+
+def _within(found: list[Jump], lower: int, upper: int) -> bool:
+    return any(lower <= jump.lower_bytes and jump.upper_bytes <= upper for jump in found)
+
+
+# The sizes of a plan as series in which jumps are looked for, and what was seen of them.
+
+
+def searched(plan: BenchPlan) -> list[Collective]:
+    """A case of each series: of what is measured alone, and is not told apart but by its size.
+
+    Sizes that are timed in different ways differ for that reason, and are no neighbours.
+    """
+    found: dict[tuple[Collective, str], Collective] = {}
+    if plan.jump_factor is not None:
+        for case in plan.collectives:
+            if not case.together:
+                found.setdefault(_series(plan, case), case)
+    return list(found.values())
+
+
+def next_case(
+    plan: BenchPlan, one: Collective, seen: Iterable[CaseSeen], asked: Collection[int] = ()
+) -> Collective | None:
+    """What is to be measured next for the jumps of `one`'s series, but for the sizes `asked`."""
+    if plan.jump_factor is None:
+        return None
+    size = next_size(*_times(plan, one, seen), plan.jump_factor, whole_bytes(one), asked)
+    return None if size is None else replace(one, message_bytes=size)
+
+
+def found_jumps(plan: BenchPlan, seen: Sequence[CaseSeen]) -> Iterator[tuple[Collective, Jump]]:
+    """Every jump, with the case of its larger size."""
+    for one in searched(plan):
+        assert plan.jump_factor is not None
+        times = _times(plan, one, seen)
+        for jump in jumps_of(*times, plan.jump_factor, whole_bytes(one)):
+            yield replace(one, message_bytes=jump.upper_bytes), jump
+
+
+def case_of(plan: BenchPlan, seen: CaseSeen) -> Collective:
+    """What was measured: a case of the plan, or a size that was looked at beside them."""
+    return seen.extra or plan.collectives[seen.case]
+
+
+def _series(plan: BenchPlan, case: Collective) -> tuple[Collective, str]:
+    return replace(case, message_bytes=0), plan.mode_of(case)
+
+
+def _times(plan: BenchPlan, one: Collective, seen: Iterable[CaseSeen]) -> tuple[Times, Times]:
+    """What the planned rounds say of a series' sizes, and what the rounds after them say."""
+    planned: dict[int, list[float]] = {}
+    later: dict[int, list[float]] = {}
+    for each in seen:
+        case = case_of(plan, each)
+        if each.left_out or each.wrong or _series(plan, case) != _series(plan, one):
+            continue
+        rounds = planned if each.round < plan.rounds else later
+        duration_us = collective_timing(each.ranks).duration_us
+        rounds.setdefault(case.message_bytes, []).append(duration_us)
+    return _timed(planned), _timed(later)
+
+
+def _timed(rounds: dict[int, list[float]]) -> Times:
+    return {size: Timed(median(all_), relative_spread(all_)) for size, all_ in rounds.items()}
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,17 +1,160 @@
 """One rank's part in measuring a collective; all ranks go through the same steps, idle ones too."""
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
 import torch.distributed as dist
 
-from collector.collective import OPERATIONS, Collective, check
+from collector.codec.errors import BadInput
 from collector.comm.bench_plan import BenchPlan, Mode
-from collector.comm.buffers import Buffers, Member
 from collector.comm.rank_device import RankDevice
 from collector.comm.timed_calls import Gathered, TimedCalls
-from collector.errors import BadInput
+from collector.ranks.collective import OPERATIONS, Collective, check, parts_v
+
+# The tensors of a collective, the call, and what must have come out of it.
+#
+# Element i of what rank g of a group sends is a small number that depends on both, so that a part
+# in the wrong place is seen; sums of it are exact in every dtype for groups of up to 23 ranks. The
+# result is looked at in some ten thousand places, its ends among them: all of 512 MB in each rank
+# would take longer than measuring it.
+
+_LOOKED_AT = 16_384
+_MODULUS = 11
+_PERIOD = _MODULUS**2  # places after which what is sent comes again
+_EXACT_SUM = 256  # of whole numbers, in bfloat16's 8 bits
+_ROUNDED = 0.02  # relative; of bfloat16 sums of many ranks
+
+# Their older names go away with torch 2.13's successors.
+_all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+_reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A rank's place in the group that it works in: `at` in `ranks`, which are numbers of the
+    world."""
+
+    ranks: tuple[int, ...]
+    at: int
+    group: Any  # torch's
+
+    @property
+    def size(self) -> int:
+        return len(self.ranks)
+
+
+class Buffers:
+    """What one rank sends and gets in one collective."""
+
+    def __init__(self, collective: Collective, member: Member, device: str) -> None:
+        self._what, self._member, self._device = collective, member, device
+        sends = collective.input_bytes // collective.message_bytes
+        self._sent = self._values(collective.elements * sends, member.at)
+        self._got = self._sent
+        if collective.operation not in ("all_reduce", "broadcast"):
+            self._got = torch.empty(self._received(), dtype=self._dtype, device=device)
+        self.call = self._call()
+
+    def is_right(self) -> bool:
+        """Whether the result is what it must be after the first call of all ranks."""
+        places = torch.linspace(
+            0, self._got.numel() - 1, min(_LOOKED_AT, self._got.numel()), dtype=torch.float64
+        ).long()
+        got = self._got[places.to(self._device)].cpu()
+        wanted = self._expected(places)
+        if self._is_rounded():
+            return bool(torch.allclose(got.double(), wanted.double(), rtol=_ROUNDED))
+        return bool(torch.equal(got, wanted.to(self._dtype)))
+
+    def rest(self) -> None:
+        """Have what is sent be zeros from now on where a result is sent again: sums would grow
+        beyond what the dtype can hold."""
+        if self._what.operation == "all_reduce":
+            self._sent.zero_()
+
+    def _is_rounded(self) -> bool:
+        sums = self._what.operation in ("all_reduce", "reduce_scatter")
+        return sums and self._dtype.is_floating_point and self._largest_sum() > _EXACT_SUM
+
+    def _largest_sum(self) -> int:
+        return self._member.size * (_MODULUS - 1)
+
+    @property
+    def _dtype(self) -> torch.dtype:
+        found: torch.dtype = getattr(torch, self._what.dtype)
+        return found
+
+    def _received(self) -> int:
+        """How many elements come to this rank."""
+        if self._what.operation == "all_to_allv":
+            return self._parts()[self._member.at] * self._member.size
+        return self._what.elements * self._what.output_bytes // self._what.message_bytes
+
+    def _parts(self) -> list[int]:
+        return list(parts_v(self._what.elements, self._member.size))
+
+    def _values(self, count: int, at: int) -> torch.Tensor:
+        """Of one period, repeated: whole numbers of every place would take many times the message,
+        and a reduce_scatter of 512 MB over 16 ranks sends 8 GiB from each."""
+        period = _value(torch.arange(_PERIOD), torch.tensor(at)).to(self._dtype).to(self._device)
+        return period.repeat(-(-count // _PERIOD))[:count]
+
+    def _call(self) -> Callable[[], object]:
+        sent, got, group = self._sent, self._got, self._member.group
+        if self._what.operation == "all_to_allv":
+            parts = self._parts()
+            mine = [parts[self._member.at]] * self._member.size
+            return lambda: dist.all_to_all_single(got, sent, mine, parts, group=group)
+        if self._what.operation == "send_recv":
+            return self._exchange
+        calls: dict[str, Callable[[], object]] = {
+            "all_reduce": lambda: dist.all_reduce(sent, group=group),
+            "all_gather": lambda: _all_gather(got, sent, group=group),
+            "reduce_scatter": lambda: _reduce_scatter(got, sent, group=group),
+            "all_to_all": lambda: dist.all_to_all_single(got, sent, group=group),
+            "broadcast": lambda: dist.broadcast(sent, self._member.ranks[0], group=group),
+        }
+        return calls[self._what.operation]
+
+    def _exchange(self) -> None:
+        member = self._member
+        following = member.ranks[(member.at + 1) % member.size]
+        both = [
+            dist.P2POp(dist.isend, self._sent, following, group=member.group),
+            dist.P2POp(dist.irecv, self._got, member.ranks[member.at - 1], group=member.group),
+        ]
+        for one in dist.batch_isend_irecv(both):
+            one.wait()
+
+    def _expected(self, places: torch.Tensor) -> torch.Tensor:
+        """What must stand in those places of the result, as whole numbers."""
+        at, size, count = self._member.at, self._member.size, self._what.elements
+        match self._what.operation:
+            case "all_gather":
+                return _value(places % count, places // count)
+            case "all_to_all":
+                part = count // size
+                return _value(at * part + places % part, places // part)
+            case "all_to_allv":
+                parts = self._parts()
+                before, part = sum(parts[:at]), parts[at]
+                return _value(before + places % part, places // part)
+            case "broadcast":
+                return _value(places, torch.tensor(0))
+            case "send_recv":
+                return _value(places, torch.tensor((at - 1) % size))
+        first = at * count if self._what.operation == "reduce_scatter" else 0
+        summed = sum(_value(first + places, torch.tensor(rank)) for rank in range(size))
+        assert isinstance(summed, torch.Tensor)
+        return summed
+
+
+def _value(place: torch.Tensor, rank: torch.Tensor) -> torch.Tensor:
+    """What rank `rank` of a group sends at `place`: 0 to 10."""
+    return (place * 31 + place // _MODULUS * 7 + rank * 17) % _MODULUS
+
 
 # What serving runs before each of these.
 _PEERS = {"all_reduce": "all_gather", "all_gather": "reduce_scatter"}

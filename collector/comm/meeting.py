@@ -8,20 +8,117 @@ and they meet again for the next one.
 
 import contextlib
 import hmac
+import json
+import logging
+import platform
 import secrets
+import select
+import shutil
 import socket
 import time
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
-from collector.canonical import canonical_json
-from collector.comm.connection import LONGEST_BYTES, Connection, Gone
-from collector.comm.gang import GangFailed, GangWork, PeerLeft, Rendezvous, Tick, run_gang
-from collector.comm.rank_files import have_met
-from collector.decoding import decode_object, decode_value
-from collector.errors import BadInput, HostFault, PeersAway
+from collector.codec.canonical import canonical_json, decode_object, decode_value
+from collector.codec.errors import BadInput, HostFault, PeersAway, PeersUnreached, StoreError
+from collector.comm.gang import (
+    GangFailed,
+    GangWork,
+    PeerLeft,
+    RanksHang,
+    Rendezvous,
+    Tick,
+    free_port,
+    run_gang,
+)
+from collector.comm.rank_files import have_met, rank_states
+
+# Lines of JSON between two nodes of a gang, over TCP; a node that is lost is noticed.
+#
+# Whoever is told nothing of the other's end, because its machine is gone, learns it from the
+# kernel: what is silent for half a minute, keep-alives included, is gone.
+
+_SEND_S = 30.0
+# A lost machine is noticed after 10 s of silence and 3 keep-alives 5 s apart.
+_IDLE_S, _BETWEEN_S, _COUNT = 10, 5, 3
+_AT_ONCE_BYTES = 1 << 16
+LONGEST_BYTES = 1 << 26  # a plan of every collective of a site is a thousandth of it
+
+Message = Mapping[str, Any]
+
+
+class Gone(PeerLeft):
+    """The other end is not there any more."""
+
+
+class Connection:
+    """One end of a conversation with another node. Raises Gone where the other end has left."""
+
+    def __init__(self, link: socket.socket, other: str):
+        self._link, self.other = link, other
+        self._unread = bytearray()
+        self.longest_bytes = LONGEST_BYTES
+        link.settimeout(_SEND_S)
+        link.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        link.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _IDLE_S)
+        link.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _BETWEEN_S)
+        link.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, _COUNT)
+        # Of what was sent and is not acknowledged, keep-alives say nothing.
+        silent_s = _IDLE_S + _BETWEEN_S * _COUNT
+        link.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 1000 * silent_s)
+
+    def fileno(self) -> int:
+        return self._link.fileno()
+
+    def say(self, message: Message) -> None:
+        """Send one message."""
+        try:
+            self._link.sendall(json.dumps(message).encode() + b"\n")
+        except OSError as error:
+            raise Gone(f"{self.other}: cannot send a message: {error}") from error
+
+    def heard(self, wait_s: float = 0.0) -> Message | None:
+        """The next message; None where none is whole after so long."""
+        deadline = time.monotonic() + wait_s
+        while b"\n" not in self._unread:
+            left_s = max(0.0, deadline - time.monotonic())
+            ready, _, _ = select.select([self._link], [], [], left_s)
+            if not ready:
+                return None
+            self._read()
+        line, _, rest = bytes(self._unread).partition(b"\n")
+        self._unread = bytearray(rest)
+        return _message(line, self.other)
+
+    def close(self) -> None:
+        self._link.close()
+
+    def _read(self) -> None:
+        try:
+            more = self._link.recv(_AT_ONCE_BYTES)
+        except OSError as error:
+            raise Gone(f"{self.other}: connection lost: {error}") from error
+        if not more:
+            raise Gone(f"{self.other}: connection closed")
+        if len(self._unread) > self.longest_bytes:
+            raise Gone(
+                f"{self.other}: expected a message of at most {self.longest_bytes} bytes, got more"
+            )
+        self._unread += more
+
+
+def _message(line: bytes, other: str) -> Message:
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise Gone(f"{other}: expected a gang message in JSON, got other bytes") from error
+    if not isinstance(found, dict):
+        raise Gone(f"{other}: expected a JSON object, got {type(found).__name__}")
+    return found
+
 
 GATHER_S = 600.0  # until all nodes are there: images are pulled, other pods end
 _LOOK_S = 1.0
@@ -250,3 +347,79 @@ def _run(lead: Connection, order: Order, node_rank: int, folder: Path, tick: Tic
             raise Gone(f"{lead.other}: {word['over']}") from error
         raise
     lead.say({"ended": ""})
+
+
+# Starts the ranks of a gang on several nodes, from the first of them.
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class OverNodes:
+    """So many nodes have the ranks between them, each as many as another. The first, which is this
+    one, is reached at `host`; `publish` leaves the place where the others look for it."""
+
+    nodes: int
+    host: str
+    publish: Callable[[Place], None]
+    gather_s: float = GATHER_S
+
+    def __call__(self, work: GangWork, world: int, folder: Path) -> None:
+        """Where ranks of other nodes end before all have met, all meet again, for `gather_s` in
+        all. Raises GangFailed; PeersUnreached where they have not met by then."""
+        if world % self.nodes:
+            raise BadInput(f"ranks ({world}) must be divisible by nodes ({self.nodes})")
+        deadline = time.monotonic() + self.gather_s
+        while True:
+            try:
+                with Lead(self.host, self.nodes) as lead:
+                    self._publish(lead.place)
+                    lead.gather(max(0.0, deadline - time.monotonic()), work.tick)
+                    self._run(lead, work, world, folder)
+                return
+            except PeersAway as error:
+                if time.monotonic() > deadline:
+                    raise PeersUnreached(
+                        f"from {platform.node()} ({self.host}): {error}"
+                    ) from error
+                logger.warning("retrying the rendezvous of the gang: %s", error)
+                shutil.rmtree(folder)
+                folder.mkdir()
+
+    def _publish(self, place: Place) -> None:
+        try:
+            self.publish(place)
+        except StoreError as error:
+            raise PeersAway(f"cannot publish the rendezvous address: {error}") from error
+
+    def _run(self, lead: Lead, work: GangWork, world: int, folder: Path) -> None:
+        def watched(measured: int) -> None:
+            work.tick(measured)
+            lead.check()
+
+        local = world // self.nodes
+        try:
+            meeting = Rendezvous(local, self.nodes, 0, self.host, free_port())
+            lead.begin(order_of(work, meeting))
+            run_gang(replace(work, tick=watched), meeting, folder)
+        except BadInput as error:  # somebody has taken the port meanwhile
+            raise PeersAway(str(error)) from error
+        except (EndedElsewhere, PeerLeft) as error:
+            if not have_met(folder):
+                raise PeersAway(str(error)) from error
+            raise
+        except GangFailed as error:
+            # The first who fails takes the others along, and these only say that it has left.
+            lead.blame_ours(str(error))
+            words = lead.last_words()
+            said = f"{words}; on this node: {error}" if words else str(error)
+            # Nobody knows which of them was the first; or all have begun, and none finds another.
+            if not have_met(folder) and (words or _wait_for_others(error, local, folder)):
+                raise PeersAway(said) from error
+            raise GangFailed(said) from error
+        lead.last_words()
+
+
+def _wait_for_others(error: GangFailed, ranks: int, folder: Path) -> bool:
+    """Whether all of so many ranks of this node have begun, and hang."""
+    return isinstance(error, RanksHang) and len(rank_states(folder)) == ranks

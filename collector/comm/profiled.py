@@ -14,7 +14,8 @@ name the ranks of a group, they are taken for the nearest ones, and its tier is 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from collector.collective import (
+from collector.profiles.transfers import Transfer
+from collector.ranks.collective import (
     BY_KERNEL_TYPE,
     DTYPES,
     OPERATIONS,
@@ -22,8 +23,7 @@ from collector.collective import (
     Operation,
     whole_bytes,
 )
-from collector.profiles.transfers import Transfer
-from collector.topology import Grid
+from collector.ranks.topology import Grid
 
 _BY_HCCL_NAME = {"BFP16": "bfloat16", "FP16": "float16", "FP32": "float32", "INT8": "int8"}
 

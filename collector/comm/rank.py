@@ -19,9 +19,9 @@ from typing import Protocol, TypeVar
 import torch
 import torch.distributed as dist
 
-from collector.collective import Collective
+from collector.codec.errors import BadInput
 from collector.comm.bench_plan import BenchPlan
-from collector.comm.jump_search import next_case, searched
+from collector.comm.measured import next_case, searched
 from collector.comm.measuring_rank import MeasuringRank, peer_case
 from collector.comm.rank_device import RankDevice, open_rank_device
 from collector.comm.rank_files import (
@@ -33,11 +33,11 @@ from collector.comm.rank_files import (
     stacks_name,
 )
 from collector.comm.timed_calls import Gathered, TimedCalls
-from collector.errors import BadInput
-from collector.host.memory import available_memory_bytes
-from collector.host.parent import die_with_starter
+from collector.host.machine import available_memory_bytes
+from collector.host.processes import die_with_starter
+from collector.model.stack import COLLECTIVE_LIBRARIES
+from collector.ranks.collective import Collective
 from collector.replay.process import this_process
-from collector.stack import COLLECTIVE_LIBRARIES
 
 DEADLINE_S = 300.0  # of one collective: then the group gives up by itself
 _MOST_OF_MEMORY = 0.5

@@ -1,16 +1,61 @@
 """What a rank's device needs that differs: how it is chosen, waited for and timed."""
 
 import importlib
+import tempfile
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Protocol
 
 import torch
+from torch.autograd.profiler import profile
 
-from collector.comm.kernel_window import nccl_window, npu_window
-from collector.comm.kernels import Span
-from collector.errors import BadInput, HostFault
+from collector.codec.errors import BadInput, HostFault
+from collector.comm.kernels import KERNEL_DETAILS, Span, nccl_spans, npu_spans
 from collector.host import imports
+from collector.replay.kineto import kernel_events
+from collector.replay.recording import SACRIFICES_OF_A_WINDOW, Launching, sacrifice
+
+# A profiler around some calls: when their kernels ran. One window a case, whose lossy head is not
+# theirs.
+
+
+def nccl_window(device: Launching, kernel_type: str, calls: Callable[[], object]) -> list[Span]:
+    """By torch's own profiler; every kernel of nccl is the call's, since nothing else runs."""
+    recorder = profile(use_device="cuda", use_kineto=True)
+    recorder.__enter__()
+    try:
+        sacrifice(device, SACRIFICES_OF_A_WINDOW)
+        calls()
+        device.synchronize()
+    finally:
+        recorder.__exit__(None, None, None)
+    events = recorder.kineto_results.events()
+    return nccl_spans(kernel_events(events, torch.autograd.DeviceType.CUDA))
+
+
+def npu_window(device: Launching, kernel_type: str, calls: Callable[[], object]) -> list[Span]:
+    """By torch_npu's, whose tables are read and thrown away; no span where it wrote none.
+
+    Level1, since communication has no rows of its own below.
+    """
+    profiler: Any = importlib.import_module("torch_npu.profiler")
+    settings = profiler._ExperimentalConfig(
+        profiler_level=profiler.ProfilerLevel.Level1,
+        aic_metrics=profiler.AiCMetrics.PipeUtilization,
+        data_simplification=True,
+    )
+    with tempfile.TemporaryDirectory(prefix="opmeter-comm-") as folder:
+        with profiler.profile(
+            activities=[profiler.ProfilerActivity.CPU, profiler.ProfilerActivity.NPU],
+            experimental_config=settings,
+            on_trace_ready=profiler.tensorboard_trace_handler(folder),
+        ):
+            sacrifice(device, SACRIFICES_OF_A_WINDOW)
+            calls()
+            device.synchronize()
+        tables = sorted(Path(folder).rglob(KERNEL_DETAILS))
+        return npu_spans(tables[0], kernel_type) if tables else []
 
 
 class RankDevice(Protocol):

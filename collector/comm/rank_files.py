@@ -5,8 +5,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from collector.collective import Collective
 from collector.comm.timing import RankTimes
+from collector.ranks.collective import Collective
 from collector.replay.process import ProcessId
 
 PLAN, RESULTS = "plan.json", "results.jsonl"

@@ -7,7 +7,7 @@ import sys
 from importlib.util import find_spec
 
 from collector.host import imports
-from collector.host.ending import end_at_once
+from collector.host.processes import end_at_once
 
 if __name__ == "__main__":
     del sys.argv[0]

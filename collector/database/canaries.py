@@ -13,14 +13,18 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from collector.canonical import canonical_json
-from collector.database.row_sets import identities
-from collector.database.state import TEXT, State, Version
-from collector.measurement import Outcome
-from collector.quality.canaries import DRIFTED, WITHHELD
-from collector.quality.canary_history import SessionFactor, SessionReadings, session_factors
-from collector.quality.variance_prior import prior_of
-from collector.row import canaries_of, list_of
+from collector.codec.canonical import canonical_json
+from collector.database.state import TEXT, State, Version, identities
+from collector.model.measurement import Outcome
+from collector.model.row import canaries_of, list_of
+from collector.quality.canaries import (
+    DRIFTED,
+    WITHHELD,
+    SessionFactor,
+    SessionReadings,
+    session_factors,
+)
+from collector.quality.variance import prior_of
 
 SESSION = ("campaign", "shard", "attempt", "session")
 DEVICE = ("node", "device_serial", "rank")

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from collector.database.intervals import CaseInterval, VersionIntervals, intervals_of
 from collector.database.query import best_rows
 from collector.database.state import State
-from collector.vocabulary import INPUT_DTYPES, INPUT_SHAPES
+from collector.model.vocabulary import INPUT_DTYPES, INPUT_SHAPES
 
 _DIFFERS = 1.01  # an interval that is wider by less says the same
 

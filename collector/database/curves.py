@@ -1,8 +1,8 @@
 """The curves of a version directory that are no times of kernels, held back from what it shows.
 
 All good measurements of one kernel type, core, state of the caches and input dtypes on one stack
-are a curve. It is judged whether its durations hide its work (`quality/hidden_work`) and whether
-they are microseconds (`quality/unit_mistake`). Which curves are held back follows from the set of
+are a curve. It is judged whether its durations hide its work (`quality/gates`) and whether
+they are microseconds (`quality/gates`). Which curves are held back follows from the set of
 measurements alone, so that merges stay commutative; it is asked again at every view, and a curve
 may be held back, or shown again, when more of it is measured. The measurements stay as they are.
 
@@ -10,26 +10,212 @@ Only operators are judged whose work is declared. On a cpu the host is the devic
 do together waits for a network: neither is judged.
 """
 
+import json
+import re
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from collector.database.case_work import work_of
-from collector.database.row_sets import places_alike
-from collector.database.state import TEXT, Version
-from collector.distribute_call import DISTRIBUTE_KERNELS
-from collector.measurement import Outcome
-from collector.ops.peaks import described_peaks
+from collector.codec.errors import BadInput
+from collector.database.state import TEXT, Version, places_alike, text_bytes
+from collector.model.case import Case, case_from_cells
+from collector.model.measurement import Outcome
+from collector.model.stack import Stack, backend_of
+from collector.model.vocabulary import BASE_CELLS, INPUT_DTYPES, INPUT_SHAPES, OUTPUT_SHAPES
+from collector.ops.floor import described_peaks, floors_us, flops_per_s
 from collector.ops.registry import find
-from collector.quality.curve import Floats
-from collector.quality.evidence import Whole
-from collector.quality.hidden_work import WorkCurve, find_hidden_work, may_hide
-from collector.quality.unit_mistake import find_unit_mistake, may_be_mistaken
-from collector.stack import Stack, backend_of
-from collector.vocabulary import INPUT_DTYPES
+from collector.ops.together import (
+    FEW,
+    Ask,
+    Floats,
+    Truths,
+    Whole,
+    asked_alone,
+    asked_together,
+    lengths_of,
+    without_lengths,
+)
+from collector.quality.gates import Floats as gates_Floats
+from collector.quality.gates import (
+    WorkCurve,
+    find_hidden_work,
+    find_unit_mistake,
+    larger_and_faster,
+    may_be_mistaken,
+    may_hide,
+)
+from collector.quality.variance import Whole as variance_Whole
+from collector.ranks.distribution import DISTRIBUTE_KERNELS
+
+# The work of the cases of a table, as their declarations count it.
+#
+# A merge asks for it by the 100,000. Most cases of a kernel are of a few forms, which differ in the
+# numbers of their shapes alone: those of one form are read and asked together, all others one after
+# the other. By the answers nobody can tell which was done.
+
+_CELLS = ("kernel_type", "extra", *BASE_CELLS)
+_SHAPES = (INPUT_SHAPES, OUTPUT_SHAPES)
+_MARK = "#"
+_FORM = re.compile(f'[{_MARK},;"]*')  # as most sources spell shapes, a mark for each number
+_BLANKS = bytes(byte if byte in b"0123456789" else ord(" ") for byte in range(256))
+_MOST_ELEMENTS = 2.0**62  # and of one number; larger ones are read as 2^63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Of each of so many cases the operations and bytes of a launch, NaN where they are not known,
+    and how many operations its dtypes allow in a second."""
+
+    operations: Floats
+    traffic: Floats
+    flops_per_s: Floats
+
+    @property
+    def is_known(self) -> Truths:
+        return np.isfinite(self.operations)
+
+    def floors_us(self, stack: Stack) -> Floats:
+        """Below which no launch can be on a stack's device; NaN where the work is not known."""
+        found: Floats = floors_us(self.operations, self.traffic, self.flops_per_s, stack)
+        return found
+
+
+def work_of(cases: pa.Table, stack: Stack, *, is_checked: bool) -> Work:
+    """The work of the cases of these records: none where nobody declared it. Of what a declaration
+    refuses it is not known; that is asked, which takes longer, where it `is_checked`, and without
+    it any work may be told of such a case."""
+    found = np.full((cases.num_rows, 3), np.nan)
+    forms, alone = _read(cases)
+    for places, form in forms:
+        found[places, :2] = asked_together(_ask(form.first, is_checked), *form)
+        found[places, 2] = flops_per_s(form.first, stack)
+    for place, case in alone:
+        told = asked_alone(_ask(case, is_checked), case)
+        found[place] = (*told, flops_per_s(case, stack))
+    return Work(*found.T)
+
+
+def lengths_of_forms(cases: pa.Table) -> Iterator[tuple[Whole, Whole]]:
+    """The places, in their order, of the cases of these records that are the same but for their
+    lengths, and the lengths of each."""
+    found: dict[Case, list[tuple[Whole, Whole]]] = defaultdict(list)
+    forms, alone = _read(cases)
+    for places, form in forms:
+        found[without_lengths(form.first)].append((places, form.lengths))
+    for place, case in alone:
+        lengths = np.array([lengths_of(case)], np.int64)
+        found[without_lengths(case)].append((np.array([place]), lengths))
+    for parts in found.values():
+        places, lengths = (np.concatenate(told) for told in zip(*parts, strict=True))
+        order = np.argsort(places)
+        yield places[order], lengths[order]
+
+
+def _read(cases: pa.Table) -> tuple[list[tuple[Whole, "_Form"]], Iterator[tuple[int, Case]]]:
+    """The places of the cases that are read together, with their form, and all others that can be
+    read, each with its place."""
+    cases = cases.select(_CELLS)  # a table copies all that it is taken from
+    forms: list[tuple[Whole, _Form]] = []
+    alone: list[int] = []
+    # The shapes of each, one behind the other.
+    ends = (pa.scalar("", TEXT), pa.scalar(";", TEXT))
+    shapes = pc.binary_join_element_wise(*(cases[name] for name in _SHAPES), *ends)
+    for places in _forms(cases):
+        form = _form(cases, shapes, places) if len(places) >= FEW else None
+        if form is None:
+            alone += places.tolist()
+        else:
+            forms.append((places, form))
+    read = zip(alone, cases_of(cases.take(pa.array(alone, pa.int64()))), strict=True)
+    return forms, ((place, case) for place, case in read if case is not None)
+
+
+def _ask(case: Case, is_checked: bool) -> Ask:
+    """What the declaration of a case's kernel is asked."""
+    op = find(case.kernel_type)
+    if op is None:
+        return lambda case: (0.0, 0.0)
+
+    def ask(case: Case) -> tuple[float, float]:
+        if is_checked and op.complaint(case, "npu"):  # which has every layout that the others have
+            return np.nan, np.nan
+        return op.flops(case), op.traffic(case)
+
+    return ask
+
+
+def _forms(cases: pa.Table) -> list[Whole]:
+    """The places of the cases of each form."""
+    for name in _SHAPES:
+        at = cases.column_names.index(name)
+        cases = cases.set_column(at, name, _marked(cases[name].combine_chunks()))
+    return places_alike(cases, _CELLS)
+
+
+def _marked(texts: pa.Array) -> pa.Array:
+    """The texts with a mark for each number; patterns take some times as long."""
+    data = np.frombuffer(text_bytes(texts), np.uint8)
+    ends = np.cumsum(pc.binary_length(texts).to_numpy())
+    is_digit = data - ord("0") < 10  # what is below has gone round
+    is_first = is_digit.copy()
+    is_first[1:] &= ~is_digit[:-1]
+    begins = np.append(0, ends)[:-1]
+    begins = begins[begins < len(data)]
+    is_first[begins] = is_digit[begins]
+    kept = is_first | ~is_digit
+    marked = np.where(is_first, ord(_MARK), data)[kept].astype(np.uint8)
+    offsets = np.append(0, np.cumsum(kept))[np.append(0, ends)].astype(np.int64)
+    buffers = (pa.py_buffer(offsets), pa.py_buffer(marked))
+    return pa.LargeStringArray.from_buffers(len(texts), *buffers)
+
+
+class _Form(NamedTuple):
+    """One of the cases of a form, and the lengths of all."""
+
+    first: Case
+    lengths: Whole
+
+
+def _form(cases: pa.Table, shapes: pa.ChunkedArray, places: Whole) -> _Form | None:
+    """None where each is read by itself."""
+    own = shapes.take(pa.array(places)).combine_chunks()
+    marked = _marked(own[:1])[0].as_py()
+    if _MARK not in marked or not _FORM.fullmatch(marked):
+        return None
+    first = next(cases_of(cases.take(pa.array(places[:1]))))
+    numbers = np.fromstring(bytes(text_bytes(own)).translate(_BLANKS), np.int64, sep=" ")
+    lengths = numbers.reshape(len(places), -1)
+    # Read by themselves they would be the same: as many, in the same order, and not too many.
+    if first is None or lengths[0].tolist() != lengths_of(first):
+        return None
+    return _Form(first, lengths) if _are_shapes(first, lengths) else None
+
+
+def _are_shapes(form: Case, lengths: Whole) -> bool:
+    at = 0
+    for slot in (*(form.inputs or ()), *(form.outputs or ())):
+        own = np.maximum(lengths[:, at : at + len(slot.shape or ())], 1)
+        if own.prod(axis=1, dtype=np.float64).max() > _MOST_ELEMENTS:
+            return False
+        at += own.shape[1]
+    return True
+
+
+def cases_of(rows: pa.Table) -> Iterator[Case | None]:
+    """The case of each row; None where it is none."""
+    columns = (rows[name].to_pylist() for name in _CELLS)
+    for kernel, extra, *cells in zip(*columns, strict=True):
+        more = json.loads(extra) if extra else {}
+        try:
+            yield case_from_cells(kernel, {**more, **dict(zip(BASE_CELLS, cells, strict=True))})
+        except BadInput:
+            yield None
+
 
 # Measurement ids are hashes: the first so many of a curve are a fair part of it.
 _MOST_OF_CURVE = 4000
@@ -87,7 +273,9 @@ def _faults(good: pa.Table, cases: pa.Table, stack: Stack) -> Iterator[tuple[str
                 yield measurement, fault
 
 
-def _fault(cases: pa.Table, measured: Whole, duration_us: Floats, stack: Stack) -> str:
+def _fault(
+    cases: pa.Table, measured: variance_Whole, duration_us: gates_Floats, stack: Stack
+) -> str:
     """Why the curve of measurements of these cases is held back; empty where it is not. `measured`
     has the place of each one's case."""
     work = work_of(cases, stack, is_checked=True)
@@ -104,3 +292,85 @@ def _fault(cases: pa.Table, measured: Whole, duration_us: Floats, stack: Stack) 
 
 def _declared(kernel_type: str) -> bool:
     return kernel_type not in DISTRIBUTE_KERNELS and find(kernel_type) is not None
+
+
+# Which durations that a version shows lie above those of larger cases, by `quality/gates`.
+#
+# It decides nothing, and no certificate has it: what is larger may be measured later.
+
+# Case ids are hashes: the first so many of a kernel type are a fair part of it.
+_MOST_OF_KERNEL = 2000
+# Of all cases of a group, from so many on. Of 731 parts of clean published tables one has more.
+_FEWEST, _MOST_ABOVE = 40, 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class AboveEnvelope:
+    """A case that takes more than twice as long as one that is at least as large in every shape."""
+
+    case: Case
+    mean_us: float
+    larger: Case
+    larger_us: float
+
+
+@dataclass(frozen=True, slots=True)
+class OutOfOrder:
+    """A kernel type of which more cases lie above than tiles and alignment ever make: a host
+    delayed some of its launches, or its records are mixed up."""
+
+    kernel_type: str
+    above: int
+    cases: int
+
+
+@dataclass(frozen=True, slots=True)
+class Envelope:
+    """The cases above, the farthest first, and the kernel types that have too many of them."""
+
+    above: tuple[AboveEnvelope, ...] = ()
+    out_of_order: tuple[OutOfOrder, ...] = ()
+
+
+def envelope_of(cases: pa.Table, mean_us: Mapping[str, float], device: str) -> Envelope:
+    """What lies above; `cases` are records, sorted by id, and `mean_us` the durations of those that
+    are asked. On a cpu, where threads come in at a size, none is."""
+    if backend_of(device) == "cpu":
+        return Envelope()
+    cases = cases.filter(pc.is_in(cases["case"], value_set=pa.array(mean_us, TEXT)))
+    kernels = [places[:_MOST_OF_KERNEL] for places in places_alike(cases, ("kernel_type",))]
+    cases = cases.take(pa.array(np.sort(np.concatenate(kernels))))
+    duration_us = np.array([mean_us[case] for case in cases["case"].to_pylist()], np.float64)
+    larger = _larger(cases, duration_us)
+    above = np.flatnonzero(larger >= 0)
+    told = _told(cases, duration_us, above, larger[above])
+    return Envelope(
+        tuple(sorted(told, key=lambda one: one.larger_us / one.mean_us)),
+        tuple(_out_of_order(cases["kernel_type"], above)),
+    )
+
+
+def _larger(cases: pa.Table, duration_us: gates_Floats) -> Whole:
+    """For each case the place of a larger and faster one; -1 where there is none."""
+    larger = np.full(cases.num_rows, -1, np.int64)
+    for places, lengths in lengths_of_forms(cases):
+        found = larger_and_faster(lengths.astype(np.float64), duration_us[places])
+        larger[places] = np.where(found >= 0, places[found], -1)
+    return larger
+
+
+def _told(
+    cases: pa.Table, duration_us: gates_Floats, above: Whole, larger: Whole
+) -> Iterator[AboveEnvelope]:
+    pairs = (cases_of(cases.take(pa.array(places))) for places in (above, larger))
+    for at, than, case, other in zip(above.tolist(), larger.tolist(), *pairs, strict=True):
+        if case is not None and other is not None:  # one that is none has no lengths
+            yield AboveEnvelope(case, float(duration_us[at]), other, float(duration_us[than]))
+
+
+def _out_of_order(kernel_types: pa.ChunkedArray, above: Whole) -> Iterator[OutOfOrder]:
+    asked = Counter(kernel_types.to_pylist())
+    found = Counter(kernel_types.take(pa.array(above)).to_pylist())
+    for kernel_type, count in sorted(asked.items()):
+        if count >= _FEWEST and found[kernel_type] > _MOST_ABOVE * count:
+            yield OutOfOrder(kernel_type, found[kernel_type], count)

@@ -16,20 +16,29 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from collector.collective_case import is_collective
 from collector.database.canaries import DEVICE, SESSION, Doubts, doubts_of, session_canaries
 from collector.database.curves import Faults
 from collector.database.query import faults_of, good_rows, isolated, judged_rows
 from collector.database.state import TEXT, State
+from collector.model.row import floor_of
 from collector.ops.registry import family_of
-from collector.quality.canary_history import SessionFactor
-from collector.quality.evidence import Evidence, Floats, Pairs, SessionMeans, Whole, evidence_of
-from collector.quality.profiler_floor import lowered_us
-from collector.quality.stack_interval import StackIntervals, stack_intervals
-from collector.quality.student import student_factor
-from collector.quality.variance import fit, learn
-from collector.quality.variance_prior import VariancePrior, prior_of
-from collector.row import floor_of
+from collector.quality.canaries import SessionFactor
+from collector.quality.disturbances import lowered_us
+from collector.quality.pooled import StackIntervals, stack_intervals
+from collector.quality.statistics import student_factor
+from collector.quality.variance import (
+    Evidence,
+    Floats,
+    Pairs,
+    SessionMeans,
+    VariancePrior,
+    Whole,
+    evidence_of,
+    fit,
+    learn,
+    prior_of,
+)
+from collector.ranks.collective import is_collective
 
 # What decides which measurements tell, and what they tell: to filter all columns takes longer than
 # all the rest.

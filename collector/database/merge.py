@@ -11,22 +11,22 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from collector import keys, surroundings
-from collector.database.commits import VIEW_EDITION, Commit, head_to_extend, try_commit
-from collector.database.head_hint import write_hint
+from collector import environment as surroundings
+from collector.codec.errors import BadInput, NotFound, OpmeterError
+from collector.database.commits import VIEW_EDITION, Commit, head_to_extend, try_commit, write_hint
 from collector.database.plan_state import Held, PlanResults, read_results
 from collector.database.plans import Damage, MergedPlan, changed, plan_or_damage
 from collector.database.query import held_shards
 from collector.database.snapshot import (
+    SnapshotManifest,
     load_state,
     read_manifest,
     write_snapshot,
 )
-from collector.database.snapshot_manifest import SnapshotManifest
 from collector.database.state import State, join_all
 from collector.database.view import EDITION, content_hash, render
-from collector.errors import BadInput, NotFound, OpmeterError
-from collector.stack import Runtime
+from collector.model import keys
+from collector.model.stack import Runtime
 from collector.store.base import Store
 
 logger = logging.getLogger(__name__)

@@ -8,9 +8,9 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import cache, partial
 
-from collector import keys
-from collector.errors import BadInput, DamagedObject, stored
-from collector.plan import Plan, plan_from_json
+from collector.codec.errors import BadInput, DamagedObject, stored
+from collector.model import keys
+from collector.model.plan import Plan, plan_from_json
 from collector.store.base import Store
 
 

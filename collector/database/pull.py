@@ -11,14 +11,13 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
 
-from collector.canonical import readable_json, sha256_hex
+from collector.codec.canonical import decode_object, readable_json, sha256_hex
+from collector.codec.errors import BadInput
 from collector.database.commits import Commit
 from collector.database.layout import OP_MAPPING
 from collector.database.snapshot import load_state, read_file, read_manifest
 from collector.database.view import ViewFile, render
-from collector.decoding import decode_object
-from collector.errors import BadInput
-from collector.stack import Runtime
+from collector.model.stack import Runtime
 from collector.store.base import Store
 
 MARKER = ".opmeter-pull.json"

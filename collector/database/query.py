@@ -21,9 +21,8 @@ from collector.database.canaries import (
     with_doubts,
 )
 from collector.database.curves import CURVE_COLUMNS, Faults, curve_faults, with_curve_faults
-from collector.database.row_sets import distinct
-from collector.database.state import State, Version, highest_rows
-from collector.measurement import CONTEXT, Outcome
+from collector.database.state import State, Version, distinct, highest_rows
+from collector.model.measurement import CONTEXT, Outcome
 
 # The columns of a measurement that decide how its case is answered, and what else is shown of it.
 ANSWERING = (

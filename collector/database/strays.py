@@ -8,11 +8,10 @@ killed or came second, and the empty object of a program that was.
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from collector import keys
-from collector.database.commits import history
-from collector.database.head_hint import is_hint_damaged
+from collector.codec.errors import BadInput
+from collector.database.commits import history, is_hint_damaged
 from collector.database.snapshot import read_manifest
-from collector.errors import BadInput
+from collector.model import keys
 from collector.store.base import Info, Store
 
 _DAMAGED_HINT = "damaged; the next merge writes it again; until then, a lost commit is not detected"

@@ -9,12 +9,18 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from collector.case import Case, case_from_cells
-from collector.database.columns import csv_bytes, inserted, present_names
-from collector.database.layout import UNKNOWN_INPUTS, by_file, kernel_file_name
-from collector.errors import BadInput
+from collector.codec.errors import BadInput
+from collector.database.layout import (
+    UNKNOWN_INPUTS,
+    by_file,
+    csv_bytes,
+    inserted,
+    kernel_file_name,
+    present_names,
+)
+from collector.model.case import Case, case_from_cells
+from collector.model.vocabulary import BASE_CELLS, INPUT_SHAPES
 from collector.profiles.rows import is_utf8_row, open_rows
-from collector.vocabulary import BASE_CELLS, INPUT_SHAPES
 
 Cells = Mapping[str, str]
 Join = Callable[[Cells, Cells], Cells]  # a row that is there, and a new one of its case

@@ -9,25 +9,272 @@ What another edition of the view showed, this program cannot render: of such com
 checked by their hashes alone.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from collector import keys
-from collector.database.commits import Commit, end_of_log, read_commit
-from collector.database.head_hint import is_hinted
-from collector.database.measurement_rows import check_rows
-from collector.database.origins import Claims, origin_problems
-from collector.database.sealed import is_slip
-from collector.database.shown import Shown, ShownFile, shown_after
-from collector.database.snapshot import read_file, read_manifest, read_measurements, state_of
-from collector.database.snapshot_manifest import FileEntry, SnapshotManifest
-from collector.database.state import State
-from collector.database.view import EDITION, content_hash_of
-from collector.errors import BadInput, NotFound
+from collector.codec.canonical import sha256_hex
+from collector.codec.errors import BadInput, NotFound
+from collector.database.commits import Commit, end_of_log, is_hinted, read_commit
+from collector.database.committed import RawRecord, is_slip, record_problems
+from collector.database.intervals import VersionIntervals, intervals_of
+from collector.database.layout import (
+    OP_MAPPING,
+    OTHER_SETTINGS,
+    UNKNOWN_INPUTS,
+    collective_folder,
+    kernel_file_name,
+)
+from collector.database.plan_state import read_results
+from collector.database.plans import MergedPlan, changed, read_plan
+from collector.database.rows import check_rows
+from collector.database.snapshot import (
+    FileEntry,
+    SnapshotManifest,
+    read_file,
+    read_manifest,
+    read_measurements,
+    state_of,
+)
+from collector.database.state import (
+    MEASUREMENT_SCHEMA,
+    TEXT,
+    State,
+    differing,
+    distinct,
+    identities,
+    is_among,
+)
+from collector.database.view import EDITION, content_hash_of, render
+from collector.model import keys
+from collector.ranks.collective import is_collective
 from collector.store.base import Store
+
+# What the commits of a log must show, one after the other, each computed from its state.
+#
+# A commit changes few files of the tree. Only those are rendered that follow from rows which the
+# commit before did not have: of the kernel types of the cases that they speak of, and of version
+# directories that stand for something else since, or whose variance is known otherwise. The others
+# follow from the same rows as before.
+
+_CASE = ("version_path", "case")
+_KERNEL = ("version_path", "kernel_type")
+
+
+@dataclass(frozen=True, slots=True)
+class ShownFile:
+    sha256: str
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """The tree that a state shows, and the files of measurements that the state was read from."""
+
+    state: State
+    measurements: Mapping[str, pa.Table]
+    intervals: Mapping[str, VersionIntervals]
+    files: Mapping[str, ShownFile]
+
+
+def shown_after(before: Shown | None, state: State, measurements: Mapping[str, pa.Table]) -> Shown:
+    """The tree of a state, given that of another. `measurements` are by key; a file of one key
+    is the same in both."""
+    intervals = intervals_of(state)
+    if before is None or not before.measurements.keys() <= measurements.keys():
+        return Shown(state, measurements, intervals, _rendered(state, intervals))
+    added = [table for key, table in measurements.items() if key not in before.measurements]
+    touched = _touched(before, state, intervals, added)
+    both = pa.concat_tables([before.state.cases.select(_KERNEL), state.cases.select(_KERNEL)])
+    touched = _with_shared_files(both, touched)
+    gone = {
+        file
+        for pair in distinct(both.filter(is_among(both, _KERNEL, touched)), _KERNEL)
+        for file in _files(*pair)
+    }
+    kept = {
+        path: file
+        for path, file in before.files.items()
+        if path not in gone and path.rpartition("/")[2] != OP_MAPPING
+    }
+    shown = _rendered(_of_kernels(state, touched), intervals)
+    return Shown(state, measurements, intervals, {**kept, **shown})
+
+
+def _touched(
+    last: Shown,
+    state: State,
+    intervals: Mapping[str, VersionIntervals],
+    added: Iterable[pa.Table],
+) -> pa.Array:
+    """The kernel types, as identities, whose rows may show otherwise than before."""
+    before = last.state
+    new = [table.select(_CASE) for table in added]
+    for name in ("cases", "profiles"):
+        new.append(differing(getattr(before, name), getattr(state, name)).select(_CASE))
+    cases = pa.concat_tables([before.cases, state.cases]).select((*_CASE, "kernel_type"))
+    other = [
+        path
+        for path in {*before.versions, *state.versions}
+        if _stands_for(before, path) != _stands_for(state, path)
+        or _model(last.intervals, path) != _model(intervals, path)
+    ]
+    is_new = is_among(cases, _CASE, identities(pa.concat_tables(new), _CASE))
+    is_other = pc.is_in(cases["version_path"], value_set=pa.array(other, TEXT))
+    return identities(cases.filter(pc.or_(is_new, is_other)), _KERNEL)
+
+
+def _stands_for(state: State, path: str) -> str | None:
+    """What of a version decides which rows show: its stack, whichever plan it comes from."""
+    version = state.versions.get(path)
+    return version.stack.text if version is not None else None
+
+
+def _model(intervals: Mapping[str, VersionIntervals], path: str) -> object:
+    """What decides, beside a case's own measurements, how wide the intervals of a version are."""
+    return intervals[path].model if path in intervals else None
+
+
+def _of_kernels(state: State, kernels: pa.Array) -> State:
+    """The part of a state that the files of these kernel types follow from."""
+    cases = state.cases.filter(is_among(state.cases, _KERNEL, kernels))
+    known = identities(cases, _CASE)
+    measurements = state.measurements.filter(is_among(state.measurements, _CASE, known))
+    return replace(state, cases=cases, measurements=measurements)
+
+
+def _rendered(state: State, intervals: Mapping[str, VersionIntervals]) -> dict[str, ShownFile]:
+    files = render(state, intervals=intervals)
+    return {path: ShownFile(sha256_hex(file.data), file.rows) for path, file in files.items()}
+
+
+def _with_shared_files(kernels: pa.Table, touched: pa.Array) -> pa.Array:
+    """The same with the other version directories whose collectives stand in one file with those
+    of a touched one."""
+    pairs = distinct(kernels.filter(is_among(kernels, _KERNEL, touched)), _KERNEL)
+    files = {_collectives(*pair) for pair in pairs if is_collective(pair[1])}
+    if not files:
+        return touched
+    every = distinct(kernels, _KERNEL)
+    shared = [pair for pair in every if is_collective(pair[1]) and _collectives(*pair) in files]
+    columns = dict(zip(_KERNEL, map(list, zip(*{*pairs, *shared}, strict=True)), strict=True))
+    return identities(pa.table({name: pa.array(columns[name], TEXT) for name in _KERNEL}), _KERNEL)
+
+
+def _files(path: str, kernel: str) -> list[str]:
+    """The files in which the rows of a kernel type may stand."""
+    name = kernel_file_name(kernel)
+    places = [path, f"{path}/{UNKNOWN_INPUTS}"]
+    if is_collective(kernel):
+        folder = collective_folder(path)
+        places += [folder, f"{folder}/{OTHER_SETTINGS}"]
+    return [f"{place}/{name}" for place in places]
+
+
+def _collectives(path: str, kernel: str) -> str:
+    return f"{collective_folder(path)}/{kernel_file_name(kernel)}"
+
+
+# Whether what a database says of campaigns is what lies under `campaigns/`.
+#
+# Every measurement came from a part, which a committed manifest names by hash, of a shard of a plan
+# that a commit names by hash. All of it is read again, as a merge reads it, and the rows compared.
+
+_ORIGIN = ("campaign", "shard", "attempt", "session")
+_ID = ("measurement",)
+_NO_ROWS = MEASUREMENT_SCHEMA.empty_table()
+_SAID_OF_A_ROW = tuple(name for name in MEASUREMENT_SCHEMA.names if name != "final")
+
+
+@dataclass(slots=True)
+class Claims:
+    """What commits say of campaigns, each with the first commit that says it."""
+
+    plans: dict[MergedPlan, int] = field(default_factory=dict)
+    rows: dict[str, tuple[int, pa.Table]] = field(default_factory=dict)  # by their file's key
+
+    def add_plans(self, commit: int, plans: Iterable[MergedPlan]) -> None:
+        for plan in plans:
+            self.plans.setdefault(plan, commit)
+
+    def add_rows(self, commit: int, key: str, rows: pa.Table) -> None:
+        self.rows.setdefault(key, (commit, rows))
+
+
+def origin_problems(
+    store: Store, claims: Claims, *, with_raw: bool = True
+) -> Iterator[tuple[int, str]]:
+    """The commit and the line of each claim that does not hold. What the profiler recorded is read
+    again only `with_raw`."""
+    published = _shards_of(claims)
+    read = {plan: _read(store, plan, published) for plan in sorted(claims.plans)}
+    looked_at = set[str]()  # plans may share a shard
+    for plan, found in read.items():
+        yield from ((claims.plans[plan], text) for text in found.problems)
+        if with_raw:
+            own = (record for record in found.records if record.stored.key not in looked_at)
+            records = {record.stored.key: record for record in own}
+            looked_at.update(records)
+            yield from ((claims.plans[plan], t) for t in record_problems(store, records.values()))
+    told = frozenset[str]().union(*(found.told for found in read.values()))
+    stored = pa.concat_tables([found.rows for found in read.values()] or [_NO_ROWS])
+    held = identities(stored, _SAID_OF_A_ROW)
+    final = identities(stored.filter(stored["final"]), _ID)
+    for key, (commit, rows) in claims.rows.items():
+        for part, count in _unfounded(rows, held, final):
+            if not part.startswith(tuple(told)):
+                yield commit, f"{key}: {count} of its measurements do not match {part}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """The rows that a plan's shards hold, what cannot be read of it in lines, the prefixes of keys
+    of which these lines tell, and the profiler's records of shards that are published."""
+
+    rows: pa.Table
+    problems: tuple[str, ...] = ()
+    told: frozenset[str] = frozenset()
+    records: tuple[RawRecord, ...] = ()
+
+
+def _shards_of(claims: Claims) -> frozenset[tuple[str, str]]:
+    """Campaign and id of every shard that some measurement came from."""
+    found = (distinct(rows, ("campaign", "shard")) for _, rows in claims.rows.values())
+    return frozenset[tuple[str, str]]().union(*found)
+
+
+def _read(store: Store, merged: MergedPlan, published: Collection[tuple[str, str]]) -> _Reading:
+    """What a plan left. Of a shard that no commit speaks of nothing is promised."""
+    try:
+        plan = read_plan(store, merged.campaign, merged.number)
+    except NotFound:
+        key = keys.plan(merged.campaign, merged.number)
+        gone = f"{key}: missing, although plan {merged.plan_hash} was merged"
+        return _Reading(_NO_ROWS, (gone,), frozenset({keys.all_attempts(merged.campaign)}))
+    except BadInput as error:
+        return _Reading(_NO_ROWS, (str(error),), frozenset({keys.all_attempts(merged.campaign)}))
+    results = read_results(store, plan)
+    broken = [d for d in results.damaged if (d.campaign, d.shard) in published]
+    problems = [damage.reason for damage in broken]
+    if other := changed(plan, [merged]):  # which is what is wrong with all its shards
+        problems = [other.reason, *(d.reason for d in broken if d.key != other.key)]
+    told = frozenset(keys.attempts(damage.campaign, damage.shard) for damage in broken)
+    records = tuple(r for r in results.records if (plan.campaign, r.shard) in published)
+    return _Reading(results.state.measurements, tuple(problems), told, records)
+
+
+def _unfounded(rows: pa.Table, held: pa.Array, final: pa.Array) -> Iterator[tuple[str, int]]:
+    """The keys of parts, and how many rows say that they came from there, and did not: rows that
+    no committed part holds (`held` are those that one does), or that are `final` by no manifest."""
+    is_held, is_final = is_among(rows, _SAID_OF_A_ROW, held), is_among(rows, _ID, final)
+    is_founded = pc.and_(is_held, pc.or_(is_final, pc.invert(rows["final"])))
+    unfounded = rows.filter(pc.invert(is_founded)).select(_ORIGIN)
+    for row in unfounded.group_by(list(_ORIGIN)).aggregate([([], "count_all")]).to_pylist():
+        place = (row["campaign"], row["shard"], row["attempt"], int(row["session"]))
+        yield keys.part(*place), row["count_all"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from collector.database.envelope import envelope_of
+from collector.database.curves import envelope_of
 from collector.database.intervals import (
     VersionEvidence,
     VersionIntervals,
@@ -20,11 +20,11 @@ from collector.database.intervals import (
 )
 from collector.database.query import best_rows
 from collector.database.state import State
-from collector.measurement import Outcome
-from collector.quality.canary_history import DeviceFactor, device_factors
-from collector.quality.gate_names import ENVELOPE, doubt_of, gate_of
-from collector.quality.repeatability import Apart, Reliability, apart, reliability
-from collector.row import list_of
+from collector.model.measurement import Outcome
+from collector.model.row import list_of
+from collector.quality.canaries import DeviceFactor, device_factors
+from collector.quality.gates import ENVELOPE, doubt_of, gate_of
+from collector.quality.pooled import Apart, Reliability, apart, reliability
 
 WIDTHS = (0.02, 0.05, 0.10)
 

@@ -1,16 +1,22 @@
-"""The CANN of this machine: its version, from the files that its installer leaves, and whether it
-is one that computes."""
+"""CANN on this machine, and the libraries beside it whose kernels it may launch."""
 
+import hashlib
+import importlib.metadata
+import importlib.util
 import os
 import platform
 import re
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 
-from collector.errors import HostFault
-from collector.stack import Runtime
+from collector.codec.errors import HostFault
+from collector.model.stack import Runtime
+
+# The CANN of this machine: its version, from the files that its installer leaves, and whether it
+# is one that computes.
 
 RUNTIME_LIBRARY = "libascendcl.so"
 FAKE_MARK = "opmeter_fake_cann_runtime"  # what the CANN of the tests exports
@@ -74,3 +80,154 @@ def _version_in(path: Path) -> str | None:
     except OSError:
         return None
     return match[1].strip("[]\"'") if match else None
+
+
+# The custom operators of vLLM-Ascend (a custom OPP): where they are, and whether they are found.
+#
+# CANN reads ASCEND_CUSTOM_OPP_PATH when it starts, and the loader LD_LIBRARY_PATH when a process
+# does. vLLM-Ascend sets the first from inside, before torch_npu starts CANN (`platform.py` of 0.18,
+# `utils.bootstrap_custom_op_env` of 0.23); a session is a process of ours, so that it is given
+# both. Where an operator of CANN's name is in the custom OPP too, torch_npu takes that one: so only
+# a session of a serving stack gets what nobody has set.
+
+_OPP = "ASCEND_CUSTOM_OPP_PATH"
+_LIBRARIES = "LD_LIBRARY_PATH"
+_VENDORS = "_cann_ops_custom/vendors"  # inside the vllm_ascend package
+_VENDOR = "vllm-ascend"  # of 0.18; `custom_transformer` of 0.23
+_API = "op_api/lib"
+API_LIBRARY = f"{_API}/libcust_opapi.so"  # below each folder of custom operators
+
+
+def custom_opp_problem(environment: Mapping[str, str]) -> str:
+    """What is missing, with the two export lines that fix it; empty where nothing is."""
+    if not environment.get(_OPP, "").replace(":", "").strip():
+        return f"{_OPP} is not set; {_remedy(None)}"
+    held = custom_opp_folders(environment)
+    if not held:
+        return f"{_OPP}={environment[_OPP]}: expected a folder; {_remedy(None)}"
+    searched = {_plain(part) for part in environment.get(_LIBRARIES, "").split(":") if part}
+    if not any(_plain(folder / _API) in searched for folder in held):
+        return f"{held[0] / _API} is not on {_LIBRARIES}; {_remedy(held[0])}"
+    return ""
+
+
+def with_custom_opp(environment: Mapping[str, str], vllm: str) -> dict[str, str]:
+    """The variables to set for a process that is started with this environment, so that it finds
+    the custom operators: those that the environment names, or where a stack serves with `vllm`
+    (a version) those of the installed vllm_ascend. Empty where there is nothing to set."""
+    held = custom_opp_folders(environment)
+    folder = held[0] if held else _installed() if vllm else None
+    if folder is None or (environment.get(_OPP) and not held):
+        return {}
+    added = {} if held else {_OPP: str(folder)}
+    library, before = folder / _API, environment.get(_LIBRARIES, "")
+    if _plain(library) not in map(_plain, before.split(":")):
+        added[_LIBRARIES] = ":".join(filter(None, (str(library), before)))
+    return added
+
+
+def without_custom_opp(environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a process that is to find CANN's own operators alone."""
+    libraries = {_plain(folder / _API) for folder in custom_opp_folders(environment)}
+    kept = {name: text for name, text in environment.items() if name != _OPP}
+    if _LIBRARIES in kept:
+        parts = kept[_LIBRARIES].split(":")
+        kept[_LIBRARIES] = ":".join(part for part in parts if _plain(part) not in libraries)
+    return kept
+
+
+def custom_opp_folders(environment: Mapping[str, str]) -> list[Path]:
+    """The folders of custom operators that an environment names, the first that is asked first."""
+    folders = (Path(part) for part in environment.get(_OPP, "").split(":") if part.strip())
+    return [folder for folder in folders if folder.is_dir()]
+
+
+def _remedy(folder: Path | None) -> str:
+    place = folder or _installed() or Path("<vllm_ascend>") / _VENDORS / _VENDOR
+    return (
+        f"export {_OPP}={place}:${{{_OPP}}}; export {_LIBRARIES}={place}/{_API}/:${{{_LIBRARIES}}}"
+    )
+
+
+def _installed() -> Path | None:
+    """Where an installed vllm_ascend keeps its operators; it is not imported for that. Its folder
+    has another name in every other release."""
+    spec = importlib.util.find_spec("vllm_ascend")
+    places = list(spec.submodule_search_locations or ()) if spec is not None else []
+    vendors = (found for place in places for found in sorted(Path(place, _VENDORS).glob("*")))
+    return next((folder for folder in vendors if (folder / _API).is_dir()), None)
+
+
+def _plain(path: Path | str) -> str:
+    return str(path).rstrip("/")
+
+
+# Libraries beside CANN whose kernels answer on this host, each by version and content: numbers of
+# two that differ are numbers of two stacks.
+
+_ATB_HOME = "ATB_HOME_PATH"  # set by nnal/atb/set_env.sh: .../nnal/atb/latest/atb/cxx_abi_0
+_ATB_INFO = "version.info"  # two folders above it: `Ascend-cann-atb Version : 8.2.RC2.B030`
+_ATB_VERSION = re.compile(r"^\s*Ascend-cann-atb Version\s*:\s*(\S+)", re.MULTILINE)
+_ATB_LIBRARY = "lib/libatb.so"
+_DIGITS = 12
+
+
+def find_kernel_libraries(environment: Mapping[str, str], vllm: str) -> Iterator[tuple[str, str]]:
+    """What a session of a stack that serves with `vllm` (a version) finds, by name."""
+    if name := custom_opp_name(environment, vllm):
+        yield "custom_opp", name
+    if digits := _extension_digits():
+        yield "vllm_ascend", digits
+    if name := atb_name(environment):
+        yield "atb", name
+    if version := installed_version("triton_ascend", "triton-ascend"):
+        yield "triton_ascend", version
+
+
+def custom_opp_name(environment: Mapping[str, str], vllm: str) -> str:
+    """Which custom operators a session finds: each folder's name and the first digits of its
+    library's sha256, the one that is asked first before others; empty without any."""
+    found = custom_opp_folders({**environment, **with_custom_opp(environment, vllm)})
+    return ",".join(f"{folder.name}-{_digits(folder / API_LIBRARY)}" for folder in found)
+
+
+def atb_name(environment: Mapping[str, str]) -> str:
+    """`8.2.RC2.B030-0123456789ab`: the version of ATB, where its file tells one, and the first
+    digits of its library's sha256; empty where none is set up."""
+    home = environment.get(_ATB_HOME, "").strip()
+    if not home:
+        return ""
+    try:
+        told = (Path(home).resolve().parents[1] / _ATB_INFO).read_text(errors="replace")
+    except (OSError, IndexError):
+        told = ""
+    version = _ATB_VERSION.search(told)
+    digits = _digits(Path(home) / _ATB_LIBRARY)
+    return f"{version[1]}-{digits}" if version else digits
+
+
+def installed_version(*names: str) -> str | None:
+    """The version of an installed distribution, by the first of its names that is known."""
+    for name in names:
+        try:
+            return importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return None
+
+
+def _extension_digits() -> str:
+    """Of vLLM-Ascend's own library of kernels, which many build themselves under one version."""
+    spec = importlib.util.find_spec("vllm_ascend")
+    places = list(spec.submodule_search_locations or ()) if spec is not None else []
+    found = (path for place in places for path in sorted(Path(place).glob("vllm_ascend_C*.so")))
+    first = next(found, None)
+    return _digits(first) if first is not None else ""
+
+
+@cache
+def _digits(library: Path) -> str:
+    try:
+        return hashlib.sha256(library.read_bytes()).hexdigest()[:_DIGITS]
+    except OSError:
+        return "unread"

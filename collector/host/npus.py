@@ -10,12 +10,14 @@ import shutil
 import subprocess
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
-from collector.errors import HostFault
+from collector.codec.errors import BadInput, HostFault
+from collector.host.processes import others_among
+from collector.model.measurement import Condition
 
 _VISIBLE = "ASCEND_RT_VISIBLE_DEVICES"
-_PATIENCE_S = 60.0
+_NPUS_PATIENCE_S = 60.0
 _REMEDY = "mount /usr/local/bin/npu-smi and /usr/local/dcmi, and the driver's lib64"
 
 # A chip is two lines of the table: `| 0  910B3 | OK | ...`, `| 0 | 0000:C1:00.0 | ... 1 / 65536 |`;
@@ -177,7 +179,7 @@ def _fields(text: str) -> dict[str, str]:
 
 def ask_npu_smi(*arguments: str, patience_s: float | None = None) -> str:
     """What npu-smi prints. Raises HostFault where there is none, or it does not answer."""
-    patience_s = patience_s or _PATIENCE_S
+    patience_s = patience_s or _NPUS_PATIENCE_S
     command = shutil.which("npu-smi")
     if command is None:
         raise HostFault(f"backend npu: npu-smi is not on PATH, so no NPU can be listed: {_REMEDY}")
@@ -198,3 +200,174 @@ def ask_npu_smi(*arguments: str, patience_s: float | None = None) -> str:
     except OSError as error:
         raise HostFault(f"backend npu: {command} cannot be run: {error.strerror}") from error
     return answer.stdout or answer.stderr
+
+
+# How the database calls an NPU: by its chip, its memory and the cube cores that it shows.
+
+_A2 = "ATLAS_800_A2_"
+_A3 = "ATLAS_800_A3_"
+_KEPT = 0.1  # a driver keeps some memory: of 64 GB torch sees 61
+
+
+@dataclass(frozen=True, slots=True)
+class _Chip:
+    """What is known of a chip: of A3's a device is one of two dies. `names` are by GB of memory;
+    where a name would be a guess there are several, or none."""
+
+    cube_cores: int
+    names: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+
+
+# Cores and clocks are those of CANN's platform tables (src/platform/platform_config of its open
+# runtime). A name is msmodeling's, and says how fast the cubes are: 376T are 24 at 1,800 MHz (to
+# which 910B1 and 939x, at 1,850, are nearest), 313T 20 at 1,800, 280T 20 at 1,500; a name of A3
+# has both dies. 9372, 20 at 1,800, would be 626T: no name is its own.
+_24_CORES, _A3_24_CORES = {64: (f"{_A2}376T_64G",)}, {64: (f"{_A3}752T_128G_DIE",)}
+_CHIPS: Mapping[str, _Chip] = {
+    "Ascend910B1": _Chip(24, _24_CORES),
+    "Ascend910B2": _Chip(24, _24_CORES),
+    "Ascend910B2C": _Chip(24, _24_CORES),
+    "Ascend910B3": _Chip(20, {64: (f"{_A2}313T_64G",)}),
+    "Ascend910B4": _Chip(20, {32: (f"{_A2}280T_32G_PCIE",)}),
+    "Ascend910B4-1": _Chip(20, {64: (f"{_A2}280T_64G", f"{_A2}280T_64G_PCIE")}),
+    "Ascend910_9362": _Chip(20, {64: (f"{_A3}560T_128G_DIE",)}),
+    "Ascend910_9372": _Chip(20),
+    **{f"Ascend910_{number}": _Chip(24, _A3_24_CORES) for number in (9381, 9382, 9391, 9392)},
+}
+
+
+def device_names(
+    soc: str, memory_gb: float | None = None, cube_cores: int | None = None
+) -> tuple[str, ...]:
+    """The names under which the database may know a chip; none for a chip, a memory or a number
+    of cores that we do not know."""
+    chip = _CHIPS.get(soc)
+    if chip is None or cube_cores not in (None, chip.cube_cores):
+        return ()
+    return tuple(
+        name
+        for gb, names in chip.names.items()
+        if memory_gb is None or abs(memory_gb - gb) <= _KEPT * gb
+        for name in names
+    )
+
+
+def slice_of_a_chip(soc: str, cube_cores: int | None) -> str:
+    """What is wrong with a device that has fewer cores than its chip; empty where nothing is."""
+    chip = _CHIPS.get(soc)
+    if chip is None or cube_cores is None or cube_cores >= chip.cube_cores:
+        return ""
+    return (
+        f"this {soc} reports {cube_cores} cube cores, expected {chip.cube_cores}: a slice of "
+        "a device, whose durations differ from those of the device; measure on a whole device"
+    )
+
+
+def device_name(
+    soc: str, memory_gb: float, cube_cores: int | None = None, wanted: str | None = None
+) -> str:
+    """The one name of a chip: the wanted one where the chip may have it, else the only one.
+
+    Raises BadInput, with what to write, where it cannot be told, HostFault where it is another's
+    or a part of a device.
+    """
+    if fault := slice_of_a_chip(soc, cube_cores):
+        raise HostFault(fault)
+    names = device_names(soc, memory_gb, cube_cores)
+    cores = f" and {cube_cores} cube cores" if cube_cores else ""
+    this = f"{soc} with {memory_gb:g} GB{cores}"
+    if wanted is not None:
+        if names and wanted not in names:
+            raise HostFault(f"expected {wanted}, got {this}, {' or '.join(names)}")
+        return wanted
+    if len(names) == 1:
+        return names[0]
+    problem = "has several possible names" if names else "has no known name"
+    which = f"one of {', '.join(names)}" if names else "its name in the database"
+    raise BadInput(
+        f"backend npu: {this} {problem}: set it in the campaign, "
+        f"target: {{device: NAME, ...}} with {which}"
+    )
+
+
+# The condition of one Ascend NPU, as `npu-smi` tells it: two questions, each a program.
+#
+# What it prints is taken from Huawei's documentation of npu-smi and from what others have printed
+# of 910B and A3 (HDK 26.1.0, A2 and A3: "npu-smi info -t common -i id -c chip_id", "npu-smi info -t
+# proc-mem -i id -c chip_id"); no device was at hand:
+#
+#     Aicore Usage Rate(%)           : 70
+#     Aicore Freq(MHZ)               : 1800
+#     Aicore curFreq(MHZ)            : 1800
+#     Temperature(C)                 : 66
+#     NPU Real-time Power(W)         : 331.1
+#
+#     Process id:1654497 Process name:python            Process memory(MB):177
+#
+# and `No process in device.` where there is none. In a container these are the processes of
+# containers. Why a clock is not higher, npu-smi does not say: an idle 910B3 shows 800 MHz, one at
+# work its rated 1,800.
+
+_NPU_CONDITION_PATIENCE_S = 10.0  # nothing is worth more of it between two cases
+_PROCESS = re.compile(r"Process id:\s*(\d+)\s+Process name:.*?\s*Process memory\(MB\):\s*\d+")
+_NONE = "No process in device."
+
+
+class NpuCondition:
+    """Reads the condition of one chip."""
+
+    def __init__(self, npu: Npu):
+        self._npu = npu
+
+    def read(self) -> Condition | None:
+        """None where npu-smi does not answer."""
+        try:
+            common, processes = self._ask("common"), self._ask("proc-mem")
+        except HostFault:
+            return None
+        return parse_condition(common, processes)
+
+    def _ask(self, what: str) -> str:
+        chip = ("-i", str(self._npu.card), "-c", str(self._npu.chip))
+        return ask_npu_smi("info", "-t", what, *chip, patience_s=_NPU_CONDITION_PATIENCE_S)
+
+
+def open_npu(index: int) -> NpuCondition | None:
+    """The NPU of torch's number; None where npu-smi does not tell which that is."""
+    try:
+        found = list_npus()
+    except HostFault:
+        return None
+    return NpuCondition(found[index]) if index < len(found) else None
+
+
+def parse_condition(common: str, processes: str) -> Condition:
+    """What npu-smi printed of a chip; whatever is not printed as documented is not told."""
+    usage = _number(common, r"Aicore Usage Rate\(%\)")
+    pids = parse_processes(processes)
+    others = None if pids is None else others_among(pids)
+    return Condition(
+        clock_mhz=_number(common, r"Aicore curFreq\(MHZ\)") or None,
+        rated_mhz=_number(common, r"Aicore Freq\(MHZ\)") or None,
+        temperature_c=_number(common, r"Temperature\(C\)"),
+        power_w=_number(common, r"NPU Real-time Power\(W\)"),
+        busy=usage / 100 if usage is not None and usage <= 100 else None,
+        others=None if others is None else len(others),
+    )
+
+
+def parse_processes(text: str) -> list[int] | None:
+    """The ids of the processes that have a chip; None where that is not what was printed."""
+    lines = [line.strip() for line in text.splitlines()]
+    told = [line for line in lines if line.startswith("Process id")]
+    found = [match for line in told if (match := _PROCESS.fullmatch(line))]
+    if len(found) < len(told) or (_NONE in lines) == bool(told):
+        return None
+    return [int(match[1]) for match in found]
+
+
+def _number(text: str, name: str) -> float | None:
+    """The one number of a name; None where there are several, as of a chip and its controller."""
+    line = rf"^\s*{name}\s*:\s*([0-9]{{1,6}}(?:\.[0-9]{{1,6}})?)\s*$"
+    told = set(re.findall(line, text, flags=re.MULTILINE))
+    return float(told.pop()) if len(told) == 1 else None

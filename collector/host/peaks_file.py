@@ -6,9 +6,9 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from collector.errors import BadInput
-from collector.machine_peaks import MachinePeaks, peaks_from_bytes
-from collector.stack import Stack
+from collector.codec.errors import BadInput
+from collector.model.peaks import MachinePeaks, peaks_from_bytes
+from collector.model.stack import Stack
 
 logger = logging.getLogger(__name__)
 

@@ -6,14 +6,12 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from collector.errors import BadInput, HostFault
-from collector.host.cann import cann_runtime, cann_version
-from collector.host.cpu import this_cpu
+from collector.codec.errors import BadInput, HostFault
+from collector.host.cann import cann_runtime, cann_version, find_kernel_libraries, installed_version
 from collector.host.gpus import Gpu, list_gpus
-from collector.host.kernel_libraries import find_kernel_libraries, installed_version
-from collector.host.npu_names import device_name
-from collector.host.npus import Board, Npu, board_of, cube_cores_of, list_npus
-from collector.stack import Stack, runtime_details
+from collector.host.machine import this_cpu
+from collector.host.npus import Board, Npu, board_of, cube_cores_of, device_name, list_npus
+from collector.model.stack import Stack, runtime_details
 
 # What a cpu session sets, so that no launch is measured together with the kernel's giving it
 # memory: part of the stack, since it changes numbers. Memory stays in one heap, where small pieces

@@ -11,14 +11,69 @@ whole. The next attempt finds what it was about to run, and goes on halving from
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
-from collector.case import Case
-from collector.errors import OpmeterError
-from collector.measurement import Library, Outcome
-from collector.measuring.answers import SessionAnswers, Unmeasured
-from collector.shard import ShardCase
-from collector.vocabulary import GRAPH, LAUNCHED_BY, LIBRARY, STATIC
+from collector.codec.errors import OpmeterError
+from collector.model.case import Case
+from collector.model.manifest import Usage
+from collector.model.measurement import Library, Measurement, Outcome, Provenance
+from collector.model.plan import AGAIN_SHARE, ShardCase
+from collector.model.record import CaseRecord
+from collector.model.vocabulary import GRAPH, LAUNCHED_BY, LIBRARY, STATIC
+from collector.quality.canaries import is_doubted
+
+# What is said of cases: by a session that ran them, or without one.
+
+
+@dataclass(frozen=True, slots=True)
+class RawRecords:
+    """The files that a session left; `group` tells the further passes of an NPU's session apart,
+    one for each further group of counters."""
+
+    summary: Path
+    journal: Path
+    group: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionAnswers:
+    """What one session gave: its measurements, and the files they were made from.
+
+    `began` says whether it came as far as a case, `reason` why it ended before it was complete,
+    `unread` why nothing could be read of what the profiler had recorded.
+    """
+
+    measurements: tuple[Measurement, ...]
+    raw: tuple[RawRecords, ...]
+    usage: Usage
+    began: bool
+    reason: str
+    unread: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Unmeasured:
+    """How a case ended that no session has a measurement of: it was refused, blamed for the end of
+    its session, or given up."""
+
+    record: CaseRecord
+    outcome: Outcome
+    reason: str
+
+    def certificate(self, provenance: Provenance, cache: str) -> Measurement:
+        """This as a measurement without a number."""
+        record = self.record
+        return Measurement(
+            record.case_id,
+            record.case.kernel_type,
+            self.outcome,
+            self.reason,
+            provenance,
+            cache=cache,
+        )
+
 
 _FAILED_STARTS = 3  # in a row, after which the node is to blame
 _KILLED_TIMES = 2  # a worker can be killed for something else, once
@@ -114,3 +169,46 @@ def next_session(todo: Sequence[ShardCase], session_s: float) -> list[ShardCase]
         batch.append(case)
         predicted_s += case.predicted_s
     return batch
+
+
+# Which outcomes are believed at once, which only when they come again, and which numbers are
+# measured again because something else had the device, or because it did not stay the same.
+
+_TRIES = 2
+_MOST = 3  # tries of a case that is doubted each time
+# Outcomes that may have nothing to do with the case: records were lost, or the cases before it
+# had left too little of the session's memory. The next session is a fresh one.
+TRIED_AGAIN = frozenset({Outcome.PROFILER_LOST, Outcome.OOM})
+
+
+def is_answered(outcomes: Sequence[Outcome]) -> bool:
+    """Whether a case with these outcomes is left as it is."""
+    doubtful = sum(outcome in TRIED_AGAIN for outcome in outcomes)
+    return len(outcomes) > doubtful or doubtful >= _TRIES
+
+
+def worth_again(
+    cases: Sequence[ShardCase], tried: Mapping[str, Sequence[Measurement]]
+) -> list[ShardCase]:
+    """The answered cases that are measured again, in their order: those whose every number was
+    disturbed, or of a session that drifted, a few times each. By forecast that takes a bounded
+    share of all the cases' time, so the shortest come first. Where it is more than half of the
+    cases, or where trying again has helped none, the machine is always busy, and none is tried.
+    `tried` is by case id."""
+    numbers = [
+        (case, [m for m in tried.get(case.record.case_id, ()) if m.is_good]) for case in cases
+    ]
+    again = [m for _, good in numbers for m in good[1:]]
+    doubted = [case for case, good in numbers if good and all(map(is_doubted, good))]
+    if 2 * len(doubted) > len(cases) or (again and all(map(is_doubted, again))):
+        return []
+    left_s = AGAIN_SHARE * sum(case.predicted_s for case in cases)
+    left_s -= sum(case.predicted_s * len(good[1:]) for case, good in numbers)
+    doubted = [case for case in doubted if len(tried[case.record.case_id]) < _MOST]
+    chosen = set()
+    for case in sorted(doubted, key=lambda case: case.predicted_s):
+        left_s -= case.predicted_s
+        if left_s < 0:
+            break
+        chosen.add(case.record.case_id)
+    return [case for case in doubted if case.record.case_id in chosen]

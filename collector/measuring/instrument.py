@@ -9,19 +9,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
-from collector.errors import HostFault
+from collector.codec.errors import HostFault
 from collector.host.npus import chip_to_itself
-from collector.machine_peaks import MachinePeaks
-from collector.manifest import Usage
-from collector.measurement import Measurement, Outcome, Provenance
-from collector.measuring.answers import RawRecords, SessionAnswers
-from collector.measuring.batches import asks_for_static_kernel
-from collector.measuring.counters import counter_groups, with_counters
-from collector.plan import CANARIES_FROM_S, Limits, MeasureSettings
-from collector.replay.canaries import cases_before, is_canary, with_canaries
+from collector.measuring.batches import RawRecords, SessionAnswers, asks_for_static_kernel
+from collector.model.manifest import Usage
+from collector.model.measurement import Measurement, Outcome, Provenance
+from collector.model.peaks import MachinePeaks
+from collector.model.plan import CANARIES_FROM_S, Limits, MeasureSettings, ShardCase
+from collector.model.stack import Stack
+from collector.replay.certificates import cases_before, is_canary, with_canaries
 from collector.replay.journal import JOURNAL, JournalTail
 from collector.replay.lock import concurrency_limit, installing_kernels, measuring_slot
-from collector.replay.msprof import discard_profile
+from collector.replay.msprof import DURATION_GROUP, discard_profile
 from collector.replay.results import SessionResult, collect
 from collector.replay.spec import SessionCase, SessionSpec
 from collector.replay.supervisor import (
@@ -31,8 +30,39 @@ from collector.replay.supervisor import (
     run_session,
     why_it_ended,
 )
-from collector.shard import ShardCase
-from collector.stack import Stack
+
+# Several groups of counters: msprof takes one at a time, so each is a pass over the same cases.
+
+
+def counter_groups(backend: str, wanted: Sequence[str]) -> list[str]:
+    """The passes of a session, the one that gives the durations first. Only an NPU has counters."""
+    if backend != "npu":
+        return [DURATION_GROUP]
+    first = DURATION_GROUP if DURATION_GROUP in wanted else wanted[0]
+    return [first, *(group for group in wanted if group != first)]
+
+
+def with_counters(
+    measured: Sequence[Measurement], more: Sequence[Measurement], group: str
+) -> tuple[Measurement, ...]:
+    """The good measurements with the counters that a further pass adds; one that the pass has no
+    good answer for says so in a warning."""
+    found = {(m.case_id, m.asked): m for m in more}
+    return tuple(
+        _with_counters(m, found.get((m.case_id, m.asked)), group) if m.is_good else m
+        for m in measured
+    )
+
+
+def _with_counters(measurement: Measurement, other: Measurement | None, group: str) -> Measurement:
+    if other is None or not other.is_good:
+        reason = "not measured" if other is None else f"{other.outcome}, {other.reason}"
+        warning = f"no counters of {group}: {reason}"
+        return replace(measurement, warnings=(*measurement.warnings, warning))
+    known = {name for name, _ in measurement.counters}
+    added = tuple(pair for pair in other.counters if pair[0] not in known)
+    return replace(measurement, counters=(*measurement.counters, *added))
+
 
 logger = logging.getLogger(__name__)
 

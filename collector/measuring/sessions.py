@@ -9,13 +9,12 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from collector.errors import PeersAway
-from collector.manifest import NO_USAGE
-from collector.measurement import Outcome, Provenance
-from collector.measuring.answers import SessionAnswers, Unmeasured
-from collector.measuring.batches import Batches
+from collector.codec.errors import PeersAway
+from collector.measuring.batches import Batches, SessionAnswers, Unmeasured
 from collector.measuring.instrument import Instrument
-from collector.shard import ShardCase
+from collector.model.manifest import NO_USAGE
+from collector.model.measurement import Outcome, Provenance
+from collector.model.plan import ShardCase
 
 logger = logging.getLogger(__name__)
 

@@ -4,10 +4,10 @@ replace what a cache holds, so that hardly anything of the repeat before is left
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from collector.gang_case import is_of_gangs
+from collector.model.record import CaseRecord
 from collector.ops.refusals import UNFORESEEN, FindOperator, refusal
 from collector.ops.spec import OpSpec
-from collector.record import CaseRecord
+from collector.ranks.gangs import is_of_gangs
 
 OVER_CACHE = 1.25  # what is written in one go to have all of a cache replaced
 

@@ -4,10 +4,10 @@ A row whose output has another dtype than the reference gives would be measured 
 is not, so it is refused. An output of N/A refuses nothing.
 """
 
-from collector.case import Case, Slot
+from collector.model.case import Case, Slot
+from collector.model.vocabulary import Dtype, dtype_of
 from collector.ops.slots import output_slot
 from collector.ops.spec import Constraint
-from collector.vocabulary import Dtype, dtype_of
 
 
 def spelling(slot: Slot | None) -> str:

@@ -1,7 +1,7 @@
 """Cases that every device can be asked: what tells whether devices disturb each other, and the
 canaries, which tell whether one stays as fast as it was."""
 
-from collector.record import CaseRecord
+from collector.model.record import CaseRecord
 
 # Memory at its limit, memory in small pieces, and arithmetic at its limit: a kernel, the shapes of
 # its inputs and of its output.

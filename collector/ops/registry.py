@@ -6,12 +6,13 @@ A declaration with twins stands for each of them.
 """
 
 import pkgutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cache
 from importlib import import_module
 from types import MappingProxyType, ModuleType
 
+from collector.model.case import Case
 from collector.ops import catalog
 from collector.ops.spec import OpSpec
 
@@ -70,3 +71,14 @@ def _declarations(name: str) -> list[OpSpec]:
     """The operators that a module declares, in its order."""
     values = vars(import_module(name)).items()
     return [op for name, op in values if isinstance(op, OpSpec) and not name.startswith("_")]
+
+
+# Kernel types among which the runtime chooses for one and the same call.
+
+
+def twins_of(case: Case) -> Iterator[Case]:
+    """The case, and the same tensors under each kernel type that the same call may launch."""
+    yield case
+    op = find(case.kernel_type)
+    for kernel_type in op.twins if op is not None else ():
+        yield replace(case, kernel_type=kernel_type)

@@ -7,11 +7,11 @@ who reads it finds a query's own lengths there.
 
 from dataclasses import replace
 
-from collector.errors import CaseRejected
+from collector.codec.errors import CaseRejected
+from collector.model.record import CaseRecord
+from collector.model.vocabulary import RUNTIME_PREFIX
 from collector.ops.registry import find
 from collector.ops.spec import OpSpec, no_columns
-from collector.record import CaseRecord
-from collector.vocabulary import RUNTIME_PREFIX
 
 _COMPLETENESS = RUNTIME_PREFIX + "metadata_completeness"
 # What a reader of the database wants to see for these kernels before it interpolates.

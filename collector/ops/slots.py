@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 from math import prod
 
-from collector.case import Case, Slot, logical_shape
+from collector.model.case import Case, Slot, logical_shape
 
 Shape = tuple[int, ...]
 

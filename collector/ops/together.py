@@ -15,8 +15,8 @@ from typing import Any, NoReturn
 import numpy as np
 import numpy.typing as npt
 
-from collector.case import Case, Slot
-from collector.errors import OpmeterError
+from collector.codec.errors import OpmeterError
+from collector.model.case import Case, Slot
 from collector.ops.refusals import UNFORESEEN
 
 Floats = npt.NDArray[np.float64]

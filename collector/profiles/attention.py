@@ -13,10 +13,10 @@ from itertools import takewhile
 from math import prod
 from pathlib import Path
 
-from collector.case import parse_shape, shape_text, split_cell
-from collector.errors import BadInput
+from collector.codec.errors import BadInput
+from collector.model.case import parse_shape, shape_text, split_cell
+from collector.model.vocabulary import INPUT_SHAPES, RUNTIME_PREFIX
 from collector.profiles.rows import open_rows
-from collector.vocabulary import INPUT_SHAPES, RUNTIME_PREFIX
 
 KERNEL = "FusedInferAttentionScore"
 OPERATOR_DETAILS = "operator_details.csv"

@@ -9,10 +9,10 @@ from collections.abc import Iterable, Iterator
 from importlib.resources import files
 from pathlib import Path
 
-from collector.errors import BadInput
-from collector.record import CaseRecord, ProfileStatistics, read_table
-from collector.table import table_bytes
-from collector.vocabulary import ACCELERATOR_CORE, BASE_CELLS, COUNTERS, NOT_KNOWN, OP_STATE
+from collector.codec.errors import BadInput
+from collector.codec.table import table_bytes
+from collector.model.record import CaseRecord, ProfileStatistics, read_table
+from collector.model.vocabulary import ACCELERATOR_CORE, BASE_CELLS, COUNTERS, NOT_KNOWN, OP_STATE
 
 _LEADING = (
     *("Step Id", "Device_id", "Model ID", "Task ID", "Stream ID", "Name", "Type", OP_STATE),

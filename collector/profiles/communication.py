@@ -12,10 +12,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from collector.profiles.cells import is_communication
+from collector.model.vocabulary import ACCELERATOR_CORE, NOT_KNOWN
 from collector.profiles.grouping import Floats, Rows
-from collector.profiles.headers import EVENT_COLUMNS, KEY_COLUMNS, TYPE
-from collector.vocabulary import ACCELERATOR_CORE, NOT_KNOWN
+from collector.profiles.rows import EVENT_COLUMNS, KEY_COLUMNS, TYPE, is_communication
 
 # hcom_allReduce__170_1_1: the digits before the last two numbers tell the communicator.
 _GROUP = re.compile(r"_([^_]+)_\d+_\d+$")

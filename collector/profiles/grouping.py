@@ -13,9 +13,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from collector.profiles.headers import DURATION, KEY_COLUMNS, NAME, TYPE
-from collector.record import ProfileStatistics
-from collector.vocabulary import GRAPH, LAUNCHED_BY, NOT_KNOWN, OP_STATE, STATIC
+from collector.model.record import ProfileStatistics
+from collector.model.vocabulary import GRAPH, LAUNCHED_BY, NOT_KNOWN, OP_STATE, STATIC
+from collector.profiles.rows import DURATION, KEY_COLUMNS, NAME, TYPE
 
 Key = tuple[str, ...]
 Floats = npt.NDArray[np.float64]

@@ -11,22 +11,32 @@ from itertools import chain, starmap
 from pathlib import Path
 from typing import Literal
 
-from collector.case import Slot, case_from_cells
-from collector.errors import BadInput
+from collector.codec.errors import BadInput
+from collector.model.case import Slot, case_from_cells
+from collector.model.record import CaseRecord, as_neighbour
+from collector.model.vocabulary import BASE_CELLS, INPUT_SHAPES, LAUNCHED_BY
 from collector.profiles.archives import Unpacked, unpacked
 from collector.profiles.attention import KERNEL, AttentionFacts, AttentionRows, Pairing
-from collector.profiles.cells import has_unknown_inputs, is_communication_key, is_unnamed
+from collector.profiles.blocks import SkippedRow
 from collector.profiles.communication import Communication, summed_up
-from collector.profiles.contexts import launches_before
 from collector.profiles.discovery import ProfiledSoftware, find_profiles, software_of
-from collector.profiles.exact import SkippedRow
 from collector.profiles.grouping import Group, Key, groups_of
-from collector.profiles.headers import KEY_AT, START, TYPE
-from collector.profiles.repeats import Repeated
-from collector.profiles.run_files import Reading, RunFile
-from collector.profiles.run_sketch import RunSketch, sketch_of
-from collector.record import CaseRecord, as_neighbour
-from collector.vocabulary import BASE_CELLS, INPUT_SHAPES, LAUNCHED_BY
+from collector.profiles.rows import (
+    KEY_AT,
+    START,
+    TYPE,
+    has_unknown_inputs,
+    is_communication_key,
+    is_unnamed,
+)
+from collector.profiles.run_files import (
+    Reading,
+    Repeated,
+    RunFile,
+    RunSketch,
+    launches_before,
+    sketch_of,
+)
 
 GroupBy = Literal["identity", "shapes"]
 

@@ -9,18 +9,21 @@ from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
 
-from collector.errors import BadInput
-from collector.profiles.cells import counter_of, duration_us_of, start_ns_of
-from collector.profiles.headers import (
+from collector.codec.errors import BadInput
+from collector.model.vocabulary import ACCELERATOR_CORE
+from collector.profiles.rows import (
     DURATION,
     NAME,
     START,
     TYPE,
     Header,
+    counter_of,
+    duration_us_of,
+    is_utf8_row,
+    open_rows,
     read_header,
+    start_ns_of,
 )
-from collector.profiles.rows import is_utf8_row, open_rows
-from collector.vocabulary import ACCELERATOR_CORE
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,15 +1,37 @@
-"""The rows of a CSV file, each with the line it starts on.
+"""Rows of a profiler's CSV files: their headers, their cells, and the line that each begins on."""
 
-The exact way to read: Python's csv module, one row at a time, so that a message can name the
-line. What is no CSV text at all (a git-lfs pointer, a binary file, UTF-16) is refused here, with
-what to do about it.
-"""
-
-from collections.abc import Iterator, Sequence
+import os
+import re
+import stat
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
+from typing import BinaryIO
 
-from collector.errors import BadInput
-from collector.table import Row, csv_rows, is_text
+from collector.codec.errors import BadInput
+from collector.codec.table import Row, csv_rows, is_text
+from collector.model.case import case_from_cells, split_cell
+from collector.model.vocabulary import (
+    ACCELERATOR_CORE,
+    BASE_CELLS,
+    INPUT_CELLS,
+    INPUT_DTYPES,
+    INPUT_FORMATS,
+    INPUT_SHAPES,
+    LAUNCHED_BY,
+    NOT_KNOWN,
+    OP_STATE,
+    OUTPUT_CELLS,
+    OUTPUT_DTYPES,
+    OUTPUT_FORMATS,
+)
+
+# The rows of a CSV file, each with the line it starts on.
+#
+# The exact way to read: Python's csv module, one row at a time, so that a message can name the
+# line. What is no CSV text at all (a git-lfs pointer, a binary file, UTF-16) is refused here, with
+# what to do about it.
 
 _LFS = b"version https://git-lfs.github.com/spec/"
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
@@ -60,3 +82,231 @@ def _refuse_other_formats(path: Path) -> None:
     if b"\0" in head:
         line = 1 + head.count(b"\n", 0, head.index(b"\0"))
         raise BadInput("expected a CSV file, got a binary file", path=path, line=line)
+
+
+# Reading a file that was found in a folder which somebody else wrote.
+
+MOST_BYTES = 1 << 20
+
+
+def open_own_file(path: Path) -> BinaryIO:
+    """A file of its own, which nobody waits for. Raises OSError for a pipe, a device, a folder."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(f"{path} is not a regular file")
+    return os.fdopen(descriptor, "rb")
+
+
+def read_small_file(path: Path, most_bytes: int = MOST_BYTES) -> bytes:
+    """The bytes of a file of its own, not read beyond its bound. Raises OSError for a pipe, a
+    device, a folder, and for a larger file."""
+    with open_own_file(path) as file:
+        data = file.read(most_bytes + 1)
+    if len(data) > most_bytes:
+        raise OSError(f"{path} is larger than {most_bytes} bytes")
+    return data
+
+
+# One vocabulary for the headers of kernel_details and op_summary.
+#
+# Columns come and go with the version of CANN, the chip and the aic_metrics group, so a column is
+# found by its name and never by its position. torch_npu copies msprof's op_summary and renames six
+# columns; `Block Dim` became `Block Num` in CANN 9. What is not one of the base columns here is a
+# counter, as long as it holds numbers.
+
+NAME = "Name"
+TYPE = "Type"
+START = "Start Time(us)"
+DURATION = "Duration(us)"
+STREAM = "Stream ID"
+DEVICE = "Device_id"
+
+# The columns that tell the case (the last is read off the others), and those that tell one
+# communication row from another.
+KEY_COLUMNS = (TYPE, *BASE_CELLS, LAUNCHED_BY)
+EVENT_COLUMNS = (DEVICE, STREAM, NAME, START)
+
+# Where each of the KEY_COLUMNS stands in a key.
+KEY_AT = {name: at for at, name in enumerate(KEY_COLUMNS)}
+
+# What op_summary calls the columns of kernel_details.
+_RENAMED = {
+    "Op Name": NAME,
+    "OP Type": TYPE,
+    "Task Type": ACCELERATOR_CORE,
+    "Task Start Time(us)": START,
+    "Task Duration(us)": DURATION,
+    "Task Wait Time(us)": "Wait Time(us)",
+    "Block Num": "Block Dim",
+    "Mix Block Num": "Mix Block Dim",
+}
+_SHAPE_CELLS = (*INPUT_CELLS, *OUTPUT_CELLS)
+_REQUIRED = (TYPE, ACCELERATOR_CORE, DURATION, *_SHAPE_CELLS)
+_BASE = frozenset(
+    (
+        *("Step Id", DEVICE, "Model Name", "Model ID", "Infer ID", "Task ID", STREAM),
+        *(NAME, TYPE, START, DURATION, "Wait Time(us)"),
+        *("Block Dim", "Mix Block Dim", "HF32 Eligible", "Context ID"),
+        *BASE_CELLS,
+    )
+)
+_COUNTER_NAME = re.compile(
+    r".+(\((us|GB/s|KB|%)\)|_(ratio|rate|cycles|fops|bound|hit|miss|allocate|victim))"
+)
+
+LEVEL_0 = "profiled at level 0 (no shapes); profile at Level1"
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """The columns of one file. `positions` leads from our names, `names` are the file's own."""
+
+    names: tuple[str, ...]
+    positions: Mapping[str, int]
+    counters: tuple[str, ...]
+
+    def spelled(self, name: str) -> str:
+        """The file's own spelling of one of our names."""
+        return self.names[self.positions[name]]
+
+    def has(self, name: str) -> bool:
+        return name in self.positions
+
+    def cell(self, row: Sequence[str], name: str) -> str:
+        """The text a row holds under one of our names; empty where the file has no such column."""
+        position = self.positions.get(name)
+        return "" if position is None else row[position]
+
+    def base_cells(self, row: Sequence[str]) -> dict[str, str]:
+        """The eight cells that tell the case, as the row spells them."""
+        return {name: self.cell(row, name) for name in BASE_CELLS}
+
+
+def is_counter_name(name: str) -> bool:
+    """Whether msprof names a counter like this, so that its cells must be numbers."""
+    return _COUNTER_NAME.fullmatch(name) is not None
+
+
+def read_header(names: Sequence[str], *, path: Path) -> Header:
+    """The header of a file. Raises BadInput where a needed column is missing or comes twice."""
+    positions: dict[str, int] = {}
+    for position, raw in enumerate(names):
+        name = _RENAMED.get(raw.strip(), raw.strip())
+        if name and name in positions:
+            raise BadInput(f"duplicate column {name!r} in the header", path=path, line=1)
+        if name:
+            positions[name] = position
+    _check_required(positions, path)
+    counters = tuple(name for name in positions if name not in _BASE)
+    return Header(tuple(names), positions, counters)
+
+
+def _check_required(positions: Mapping[str, int], path: Path) -> None:
+    missing = [name for name in _REQUIRED if name not in positions]
+    if not missing:
+        return
+    if TYPE in positions and DURATION in positions and set(missing) <= set(_SHAPE_CELLS):
+        raise BadInput(LEVEL_0, path=path, line=1)
+    raise BadInput(
+        "expected the columns of kernel_details or op_summary; missing: " + ", ".join(missing),
+        path=path,
+        line=1,
+    )
+
+
+# What a cell of a profile may hold; a ValueError or BadInput names the column of one that holds
+# something else. It never quotes the cell: who reads the message need not be who may read the file.
+#
+# A row whose columns are shifted has the right number of cells and the wrong things in them: that
+# is what the checks of the identity cells are for.
+
+NO_NUMBER = ("N/A", "NA", "")
+
+# How the profilers write a number; RE2 and Python read it alike.
+NUMBER = r"-?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?"
+
+_NUMBER = re.compile(NUMBER, re.ASCII)
+_START = re.compile(r"(\d+)(?:\.(\d{1,9}))?")
+_TYPE = re.compile(r"[A-Za-z]")
+_CORE = re.compile(r"[A-Z][A-Z0-9_]*|N/A|")
+_STATE = re.compile(r"[a-z]*|N/A")
+_WORD = re.compile(r"[A-Za-z][A-Za-z0-9_:]*|N/A|")
+_WORD_CELLS = (INPUT_DTYPES, INPUT_FORMATS, OUTPUT_DTYPES, OUTPUT_FORMATS)
+_COMMUNICATION_CORES = frozenset({"HCCL", "COMMUNICATION"})
+
+
+def start_ns_of(text: str) -> int:
+    """Nanoseconds of `1764246877083299.960<tab>` microseconds, exactly; ValueError otherwise."""
+    match = _START.fullmatch(text.strip())
+    if match is None:
+        raise ValueError(f"{START}: expected a time such as 1764246877083299.960")
+    whole, fraction = match.group(1), match.group(2) or ""
+    return int(whole) * 1000 + int((fraction + "000")[:3])
+
+
+def duration_us_of(text: str) -> float:
+    """A duration: a finite number, not negative; ValueError otherwise."""
+    duration_us = _number(text)
+    if duration_us is None or duration_us < 0:
+        raise ValueError(f"{DURATION}: expected a number of microseconds")
+    return duration_us
+
+
+def counter_of(name: str, text: str) -> float | None:
+    """A counter's number; None for `N/A`, and for text in a column not known to be one.
+
+    ValueError for a text where a counter that we know must have its number.
+    """
+    if text in NO_NUMBER:
+        return None
+    number = _number(text)
+    if number is None and is_counter_name(name):
+        raise ValueError(f"{name}: expected a number")
+    return number
+
+
+def is_communication(kernel_type: str, core: str) -> bool:
+    """Whether a row is a collective: it has no shapes, and is no compute kernel."""
+    return core.strip() in _COMMUNICATION_CORES or kernel_type.strip().startswith("hcom_")
+
+
+def is_communication_key(key: Sequence[str]) -> bool:
+    """The same of a row's KEY_COLUMNS."""
+    return is_communication(key[KEY_AT[TYPE]], key[KEY_AT[ACCELERATOR_CORE]])
+
+
+def is_unnamed(kernel_type: str) -> bool:
+    """Whether the profiler did not know the operator (level 0)."""
+    return kernel_type.strip() in NO_NUMBER
+
+
+def check_key(key: Sequence[str]) -> None:
+    """Raise BadInput where KEY_COLUMNS hold what they cannot hold."""
+    cells = dict(zip(KEY_COLUMNS, key, strict=True))
+    core, state = cells[ACCELERATOR_CORE].strip(), cells[OP_STATE].strip()
+    if not _CORE.fullmatch(core):
+        raise BadInput(f"{ACCELERATOR_CORE}: expected a name such as AI_CORE")
+    if not _STATE.fullmatch(state):
+        raise BadInput(f"{OP_STATE}: expected static, dynamic or {NOT_KNOWN}")
+    for name in _WORD_CELLS:
+        for word in split_cell(cells[name]):
+            if not _WORD.fullmatch(word):
+                raise BadInput(f"{name}: expected a name such as FLOAT or ND in each slot")
+    if not is_unnamed(cells[TYPE]):
+        if not _TYPE.search(cells[TYPE]):
+            raise BadInput(f"{TYPE}: expected the name of a kernel")
+        case_from_cells(cells[TYPE], cells)
+
+
+def has_unknown_inputs(cells: Mapping[str, str]) -> bool:
+    """Whether the profiler wrote `N/A` for the inputs, so that the case cannot be replayed."""
+    return cells[INPUT_SHAPES].strip().strip('"').upper() == NOT_KNOWN
+
+
+def _number(text: str) -> float | None:
+    stripped = text.strip(" \t")  # what pyarrow takes off, and no more
+    if not _NUMBER.fullmatch(stripped):
+        return None
+    number = float(stripped)
+    return number if isfinite(number) else None

@@ -5,33 +5,223 @@ which finds the line or proves it right.
 """
 
 import filecmp
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from hashlib import blake2b
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from collector.errors import BadInput
-from collector.profiles.blocks import plain_blocks
-from collector.profiles.cells import is_communication_key, is_unnamed
+from collector.codec.canonical import sha256_hex
+from collector.codec.errors import BadInput
+from collector.model.record import MOST_BEFORE
+from collector.profiles.blocks import Block, BlockChecker, ExactReader, SkippedRow, plain_blocks
 from collector.profiles.communication import FileCommunication
-from collector.profiles.contexts import Order, joined_order, order_of
 from collector.profiles.discovery import is_kernel_details
-from collector.profiles.exact import Block, BlockChecker, ExactReader, SkippedRow
-from collector.profiles.grouping import FileGroups, rows_of
-from collector.profiles.headers import KEY_AT, LEVEL_0, TYPE, Header, read_header
-from collector.profiles.repeats import (
-    Marks,
-    Repeated,
-    are_of_one_run,
-    is_among,
-    joined,
-    known_launches,
-    marks_of,
+from collector.profiles.grouping import FileGroups, Ids, Key, Rows, rows_of
+from collector.profiles.rows import (
+    DEVICE,
+    KEY_AT,
+    KEY_COLUMNS,
+    LEVEL_0,
+    START,
+    TYPE,
+    Header,
+    is_communication_key,
+    is_unnamed,
+    open_rows,
+    read_header,
 )
-from collector.profiles.rows import open_rows
+
+# One run exported twice: which rows of a file another file of the same run has already.
+#
+# The same launches stand in the kernel_details of a run and in the op_summary that it was made
+# from, in two exports of one folder, in a copy of it. A launch is known by its device, type, start
+# and duration. Two files are of one run where at least half of the smaller one's launches are in
+# the other: of two ranks of one job a few may agree by chance.
+
+Marks = npt.NDArray[np.uint64]
+
+_TYPE = KEY_COLUMNS.index(TYPE)
+_SAMPLE = 1024
+_UNKNOWN = np.uint64(0)
+_FACTORS = tuple(map(np.uint64, (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9)))
+
+
+@dataclass(frozen=True, slots=True)
+class Repeated:
+    """A file whose run another file told before it, and how many of its rows were left out."""
+
+    path: Path
+    of: Path
+    rows: int
+
+
+def marks_of(block: pa.Table, rows: Rows) -> Marks:
+    """What tells each launch of a block from all others; 0 where its start is not known."""
+    starts = starts_of(block)
+    types = np.array([_number(key[_TYPE].strip()) for key in rows.keys], np.uint64)
+    marks = starts.view(np.uint64) * _FACTORS[0]
+    marks ^= np.ascontiguousarray(rows.durations_us, np.float64).view(np.uint64) * _FACTORS[1]
+    marks ^= types[rows.ids] * _FACTORS[2]
+    marks ^= devices_of(block)
+    return np.where(np.isnan(starts), _UNKNOWN, np.maximum(marks, np.uint64(1)))
+
+
+def known_launches(marks: Marks) -> Marks:
+    """The launches that can be known again, each once, in ascending order."""
+    found = np.unique(marks)
+    return np.asarray(found[found != _UNKNOWN], np.uint64)
+
+
+def are_of_one_run(one: Marks, other: Marks) -> bool:
+    """Whether the launches of two files (of `known_launches`) are those of one run."""
+    small, large = sorted((one, other), key=len)
+    sample = small[:: max(1, len(small) // _SAMPLE)]
+    return bool(len(sample)) and 2 * int(is_among(sample, large).sum()) >= len(sample)
+
+
+def is_among(marks: Marks, known: Marks) -> npt.NDArray[np.bool_]:
+    """For each mark whether it is among the known ones, which are in ascending order."""
+    if not len(known):
+        return np.zeros(len(marks), np.bool_)
+    at = np.minimum(np.searchsorted(known, marks), len(known) - 1)
+    return np.asarray(known[at] == marks)
+
+
+def joined(known: Sequence[Marks]) -> Marks:
+    return known_launches(np.concatenate([np.empty(0, np.uint64), *known]))
+
+
+def starts_of(block: pa.Table) -> npt.NDArray[np.float64]:
+    """When each row began, in microseconds as exact as a float is: the same text gives the same
+    number. NaN where a block does not tell."""
+    if START in block.column_names:
+        try:
+            text = pc.utf8_trim_whitespace(block.column(START))
+            return np.asarray(text.cast(pa.float64()).to_numpy(), np.float64)
+        except pa.ArrowInvalid:  # N/A somewhere: the launches of this block are not known again
+            pass
+    return np.full(block.num_rows, np.nan)
+
+
+def devices_of(block: pa.Table) -> Marks:
+    """A number for each row's device; 0 where a file does not tell."""
+    if DEVICE not in block.column_names:
+        return np.zeros(block.num_rows, np.uint64)
+    coded = pc.utf8_trim_whitespace(block.column(DEVICE)).combine_chunks().dictionary_encode()
+    numbers = np.array([_number(text) for text in coded.dictionary.to_pylist()], np.uint64)
+    return np.asarray(numbers[coded.indices.to_numpy()], np.uint64)
+
+
+@lru_cache(maxsize=4096)
+def _number(text: str) -> int:
+    """The same in every process: marks are kept (`run_sketch`)."""
+    return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big")
+
+
+# What ran before each case of a profile: its launches in the order in which the device began them.
+#
+# A case is launched at many places of a run. Of these the likeliest are followed back, launch by
+# launch: at each step those that have there what most of them have. So the launches of one decode
+# layer stand before each other, whatever the first layer or a prefill had before it.
+#
+#     X C  A B C  A B C    before C stand X, C, A, B, C, A, B: B at two of its three places, A and C
+#                          at both of those, and from there on what stood at the last
+#
+# Communication, and launches whose type no profiler told, are passed over: nobody replays them
+# here. Other devices and other files are other runs.
+
+_END = -1  # before the first launch of a run
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """The device and the start of each row of a file."""
+
+    devices: Marks
+    starts: npt.NDArray[np.float64]
+
+    @property
+    def is_told(self) -> bool:
+        """Whether every row says when it began."""
+        return not bool(np.isnan(self.starts).any())
+
+
+def order_of(block: pa.Table) -> Order:
+    """The order of the rows of a block."""
+    return Order(devices_of(block), starts_of(block))
+
+
+def joined_order(orders: Sequence[Order]) -> Order:
+    """That of a file, from its blocks."""
+    return Order(
+        np.concatenate([np.empty(0, np.uint64), *(one.devices for one in orders)]),
+        np.concatenate([np.empty(0), *(one.starts for one in orders)]),
+    )
+
+
+def launches_before(
+    files: Iterable[tuple[FileGroups, Order]], label_of: Callable[[Key], Hashable | None]
+) -> dict[Hashable, tuple[Hashable, ...]]:
+    """For each label the labels that stand before it, the nearest last."""
+    numbers: dict[Hashable, int] = {}
+    runs = [run for groups, order in files for run in _runs(groups, order, label_of, numbers)]
+    # Before each run nothing ran: whoever looks back further than that finds its end.
+    end = np.full(MOST_BEFORE, _END, np.int32)
+    stream = np.concatenate([np.empty(0, np.int32), *(part for run in runs for part in (end, run))])
+    labels = list(numbers)
+    by_label = np.argsort(stream, kind="stable")
+    firsts = np.searchsorted(stream[by_label], np.arange(len(labels) + 1))
+    return {
+        label: tuple(
+            labels[number]
+            for number in reversed(_likeliest(stream, by_label[firsts[at] : firsts[at + 1]]))
+        )
+        for at, label in enumerate(labels)
+    }
+
+
+def _runs(
+    groups: FileGroups,
+    order: Order,
+    label_of: Callable[[Key], Hashable | None],
+    numbers: dict[Hashable, int],
+) -> Iterable[Ids]:
+    """What each device of a file launched, in order, as numbers of labels."""
+    rows = groups.rows()
+    labels = [label_of(key) for key in rows.keys]
+    of_key = np.array(
+        [_END if one is None else numbers.setdefault(one, len(numbers)) for one in labels], np.int32
+    )
+    launched = of_key[rows.ids]
+    by_start = np.lexsort((order.starts, order.devices))
+    # Devices in the order of their first rows: their numbers differ from process to process.
+    _, firsts = np.unique(order.devices, return_index=True)
+    for device in order.devices[np.sort(firsts)]:
+        run = launched[by_start[order.devices[by_start] == device]]
+        yield run[run != _END]
+
+
+def _likeliest(stream: Ids, places: npt.NDArray[np.intp]) -> list[int]:
+    """What stands before a label's places in the stream, the nearest first."""
+    found: list[int] = []
+    while len(found) < MOST_BEFORE:
+        nearer = stream[places - len(found) - 1]
+        told = nearer[nearer != _END]
+        if not len(told):
+            break
+        # Of several that are equally frequent the last: a run settles.
+        counts = np.bincount(told)
+        most = int(told[counts[told] == counts.max()][-1])
+        found.append(most)
+        places = places[nearer == most]
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,3 +337,36 @@ def _gathered(
         raise BadInput("the file has a header and no rows", path=path, line=1)
     file = replace(file, order=joined_order(orders))
     return replace(file, marks=np.concatenate(marks)) if marks else file
+
+
+# A run known again in another process: some of its launches stand for all of them.
+#
+# The least marks of a run's launches are a sample of them that is the same whenever it is taken.
+# Two samples are compared as far as both reach, by the rule of `repeats`: files are of one run
+# where at least half of the smaller one's launches are in the other.
+
+MOST = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class RunSketch:
+    """A file that was read, and the sample of its launches in ascending order."""
+
+    path: Path
+    marks: tuple[int, ...]
+
+
+def sketch_of(path: Path, launches: Marks) -> RunSketch:
+    """The sample of a file's launches (of `known_launches`). A file that tells of none when it
+    began is known by its bytes."""
+    marks = tuple(launches[:MOST].tolist())
+    return RunSketch(path, marks or (int(sha256_hex(path.read_bytes())[:16], 16),))
+
+
+def sketches_match(one: Sequence[int], other: Sequence[int]) -> bool:
+    """Whether two samples are of one run."""
+    ends = [max(sample) for sample in (one, other) if len(sample) >= MOST]
+    reach = min(ends, default=max(max(one), max(other)))
+    first, second = ({mark for mark in sample if mark <= reach} for sample in (one, other))
+    smaller = min(len(first), len(second))
+    return smaller > 0 and 2 * len(first & second) >= smaller

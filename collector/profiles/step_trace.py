@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from math import fsum
 from pathlib import Path
 
-from collector.errors import BadInput
+from collector.codec.errors import BadInput
+from collector.codec.table import csv_rows
 from collector.profiles.discovery import find_profiles
-from collector.profiles.small_file import read_small_file
-from collector.table import csv_rows
+from collector.profiles.rows import read_small_file
 
 FILE = "step_trace_time.csv"
 Times = tuple[float, ...]

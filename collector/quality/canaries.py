@@ -1,18 +1,21 @@
 """Whether a session stayed as fast as it began, by what its canaries took at its start, in its
-middle and at its end."""
+middle and at its end.
+"""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from math import exp, fsum, log, sqrt
 from statistics import fmean
 
-from collector.measurement import CanaryReading, Measurement
-from collector.quality.student import student_factor
-from collector.quality.variance_prior import VariancePrior
+import numpy as np
+
+from collector.model.measurement import CanaryReading, Measurement
+from collector.quality.statistics import MAD_TO_SIGMA, student_factor
+from collector.quality.variance import Floats, VariancePrior
 
 # One false alarm in so many sessions in which nothing changed.
-_FALSE_ALARMS = 0.005
+_CANARIES_FALSE_ALARMS = 0.005
 # Repeats within a place may agree by chance, or by the ticks of a coarse clock.
 _LEAST_DEVIATION = 0.002
 DRIFTED = "the session drifted: "
@@ -69,7 +72,7 @@ class Change:
         of_place = prior.ratio * prior.repeat_spread**2
         rows = zip(self.first, self.second, self.variances, strict=True)
         variance = fsum(v / a.repeats + v / b.repeats + 2 * of_place for a, b, v in rows)
-        limit = student_factor(self.degrees, share=1 - _FALSE_ALARMS / comparisons)
+        limit = student_factor(self.degrees, share=1 - _CANARIES_FALSE_ALARMS / comparisons)
         return abs(self.size) * len(self.first) > limit * sqrt(variance)
 
     def __str__(self) -> str:
@@ -103,3 +106,276 @@ def _repeats_variance(readings: Sequence[CanaryReading]) -> tuple[float, int]:
     degrees = sum(reading.repeats - 1 for reading in readings)
     squares = fsum((reading.repeats - 1) * reading.deviation**2 for reading in readings)
     return max(squares / degrees, _LEAST_DEVIATION**2), degrees
+
+
+# How fast each session and each device were, against the history of their stack's canaries.
+#
+# A factor is how many times as long the canaries took as they do in the middle one of all sessions.
+# What sessions differ by anyway is learnt from them: robustly, since some may be the ones looked
+# for, and drawn towards what the kind of device shows, since there may be few.
+
+LEAST_SESSIONS = 6  # of a canary, for any of them to be odd
+LEAST_FOR_BAND = 3  # of a canary, for any to be far off: of two nobody knows which one is
+_CANARY_HISTORY_FALSE_ALARMS = 0.002  # of the sessions in which nothing changed
+_FAR = 3.0  # robust deviations, beyond which a session tells nothing of the others
+_PRIOR_DEGREES = 3.0
+_LEAST_WITHIN = 10  # degrees of freedom, for devices of several sessions to tell how far these lie
+_OF_MEDIAN = 1.57  # times the variance of a mean, of many
+_NOISY = 4.0  # times the scatter of repeats that is usual
+_LEAST_NOISE = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class SessionReadings:
+    """The canaries of one session, whose name tells it from all others, on one device, with its
+    caches in one state. `began` orders the sessions of a device, for people."""
+
+    session: str
+    device: str
+    cache: str
+    began: str
+    readings: tuple[CanaryReading, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Factor:
+    """How many times as long as usual, and where that lies with 95 %."""
+
+    factor: float
+    low: float
+    high: float
+
+    @classmethod
+    def of_log(cls, size: float, reach: float) -> "Factor":
+        return cls(exp(size), exp(size - reach), exp(size + reach))
+
+    def __str__(self) -> str:
+        return f"{self.factor:.3f} ({self.low:.3f} to {self.high:.3f})"
+
+
+@dataclass(frozen=True, slots=True)
+class SessionFactor:
+    """One session against the history; `fault` says what is odd about it, empty where nothing.
+    It `is_beyond_band` where that is more than any sound session of its kind of device shows."""
+
+    of: SessionReadings
+    factor: Factor
+    fault: str
+    is_beyond_band: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceFactor:
+    """One device over its sessions, and over their earlier and later halves, where these differ
+    beyond chance."""
+
+    device: str
+    sessions: int
+    flagged: int
+    factor: Factor
+    drift: tuple[float, float] | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Series:
+    """What one canary, or the average of all, showed in the sessions that have it: logarithms of
+    factors, by session, and their robust standard deviation with its degrees of freedom."""
+
+    name: str
+    sizes: Mapping[str, float]
+    scale: float
+    degrees: float
+
+
+def session_factors(
+    sessions: Sequence[SessionReadings], prior: VariancePrior
+) -> list[SessionFactor]:
+    """Every session of a stack that has canaries, in the order given; none is odd where there are
+    too few to tell, but for one that did not stay within the band itself."""
+    found: dict[str, SessionFactor] = {}
+    for cache in {one.cache for one in sessions}:
+        own = [one for one in sessions if one.cache == cache and one.readings]
+        series = _series(own, prior)
+        usual = float(np.median([_deviation(one) for one in own])) if own else 0.0
+        for one in own:
+            average = series[-1]
+            error = _level_error(one, prior)
+            reach = student_factor(average.degrees) * sqrt(
+                error**2 + average.scale**2 / len(average.sizes)
+            )
+            factor = Factor.of_log(average.sizes[one.session], reach)
+            beyond = _beyond_band(one, series, prior)
+            fault = beyond or _shift(one, series) or _noise(one, usual, len(own))
+            found[one.session] = SessionFactor(one, factor, fault, bool(beyond))
+    return [found[one.session] for one in sessions if one.session in found]
+
+
+def device_factors(sessions: Sequence[SessionFactor], prior: VariancePrior) -> list[DeviceFactor]:
+    """Every device that the sessions were on, the slowest first."""
+    by_device: dict[str, list[SessionFactor]] = {}
+    for one in sorted(sessions, key=lambda one: (one.of.began, one.of.session)):
+        by_device.setdefault(one.of.device, []).append(one)
+    sizes = {
+        device: np.array([log(one.factor.factor) for one in own])
+        for device, own in by_device.items()
+    }
+    if not sizes:
+        return []
+    scale, degrees = _scale_within(list(sizes.values()), prior)
+    reach = student_factor(degrees) * scale
+    found = [
+        DeviceFactor(
+            device=device,
+            sessions=len(own),
+            flagged=sum(bool(one.fault) for one in own),
+            factor=Factor.of_log(
+                float(np.median(sizes[device])),
+                reach * sqrt(_of_median(len(own)) + _of_median(len(sessions))),
+            ),
+            drift=_halves(sizes[device], scale, degrees),
+        )
+        for device, own in by_device.items()
+    ]
+    return sorted(found, key=lambda one: (-one.factor.factor, one.device))
+
+
+def _series(sessions: Sequence[SessionReadings], prior: VariancePrior) -> list[_Series]:
+    """Each canary, and at last the average of those that a session has, where there are several."""
+    levels: dict[str, dict[str, float]] = {}
+    for one in sessions:
+        for case, level in _levels(one).items():
+            levels.setdefault(case, {})[one.session] = level
+    sizes = {case: _centred(told) for case, told in sorted(levels.items())}
+    if len(sizes) > 1:
+        sizes["its canaries"] = _centred({one.session: _mean(sizes, one) for one in sessions})
+    return [
+        _Series(name, told, *_scale(np.array(list(told.values())), prior))
+        for name, told in sizes.items()
+    ]
+
+
+def _mean(sizes: Mapping[str, Mapping[str, float]], one: SessionReadings) -> float:
+    return float(np.mean([told[one.session] for told in sizes.values() if one.session in told]))
+
+
+def _levels(one: SessionReadings) -> dict[str, float]:
+    """The middle one of what each canary took at the places of a session, as a logarithm."""
+    places: dict[str, list[float]] = {}
+    for reading in one.readings:
+        places.setdefault(reading.case, []).append(log(reading.mean_us))
+    return {case: float(np.median(told)) for case, told in places.items()}
+
+
+def _centred(told: Mapping[str, float]) -> dict[str, float]:
+    centre = float(np.median(list(told.values())))
+    return {session: level - centre for session, level in told.items()}
+
+
+def _scale(sizes: Floats, prior: VariancePrior) -> tuple[float, float]:
+    """How far sessions lie from the middle one, without those that are far off, as a standard
+    deviation, and its degrees."""
+    usual = prior.ratio * prior.repeat_spread**2
+    robust = max(MAD_TO_SIGMA * float(np.median(np.abs(sizes))), sqrt(usual))
+    near = sizes[np.abs(sizes) <= _FAR * robust]
+    return _drawn(float(np.sum(near**2)), max(0, len(near) - 1), usual)
+
+
+def _scale_within(sizes: Sequence[Floats], prior: VariancePrior) -> tuple[float, float]:
+    """The same of how far sessions of one device lie from its own middle one. One that is alone
+    tells nothing of that. Where others tell too little, it is what all sessions of the stack differ
+    by, which is no less: devices are in it."""
+    several = [own for own in sizes if len(own) > 1]
+    if sum(len(own) - 1 for own in several) < _LEAST_WITHIN:
+        return _scale(np.concatenate(sizes), prior)
+    usual = prior.ratio * prior.repeat_spread**2
+    off = np.concatenate([np.abs(own - np.median(own)) for own in several])
+    worth = np.concatenate([np.full(len(own), 1 - 1 / len(own)) for own in several])
+    whole = off / np.sqrt(worth)  # as far as from a middle that is known
+    typical = float(np.median(whole[whole > 0])) if whole.any() else 0.0  # the middle one is at 0
+    is_near = whole <= _FAR * max(MAD_TO_SIGMA * typical, sqrt(usual))
+    return _drawn(float(np.sum(off[is_near] ** 2)), float(np.sum(worth[is_near])), usual)
+
+
+def _drawn(squares: float, degrees: float, usual: float) -> tuple[float, float]:
+    """A standard deviation by so many degrees of freedom, drawn towards what is usual."""
+    variance = (squares + _PRIOR_DEGREES * usual) / (degrees + _PRIOR_DEGREES)
+    return sqrt(variance), degrees + _PRIOR_DEGREES
+
+
+def _of_median(count: int) -> float:
+    """The variance of the median of so many, of which one has a variance of 1."""
+    return (_OF_MEDIAN if count > 2 else 1.0) / count
+
+
+def _beyond_band(one: SessionReadings, series: Sequence[_Series], prior: VariancePrior) -> str:
+    """What of a session lies farther from the others, or from its own beginning, than any sound
+    device of its kind gets."""
+    band = log(prior.canary_band)
+    change = worst_change(one.readings, prior)
+    own = str(change) if change is not None and abs(change.size) > band else ""
+    return _shift(one, series, LEAST_FOR_BAND, band) or own
+
+
+def _shift(
+    one: SessionReadings,
+    series: Sequence[_Series],
+    sessions: int = LEAST_SESSIONS,
+    least: float = 0.0,
+) -> str:
+    """What of a session lies farther from the others than chance takes it, and than `least`, where
+    so many sessions tell."""
+    far = []
+    for told in series:
+        size = told.sizes.get(one.session)
+        if size is None or len(told.sizes) < sessions:
+            continue
+        limit = (
+            student_factor(told.degrees, share=1 - _CANARY_HISTORY_FALSE_ALARMS / len(series))
+            * told.scale
+        )
+        if abs(size) > max(limit, least):
+            far.append((abs(size), told.name, exp(size)))
+    if not far:
+        return ""
+    _, name, factor = max(far)
+    return f"{name} took {factor:.3f} times as long as in other sessions of the stack"
+
+
+def _noise(one: SessionReadings, usual: float, sessions: int) -> str:
+    deviation = _deviation(one)
+    if sessions < LEAST_SESSIONS or deviation <= max(_LEAST_NOISE, _NOISY * usual):
+        return ""
+    return f"repeats of its canaries scatter by {deviation:.1%}, and {usual:.1%} is usual"
+
+
+def _deviation(one: SessionReadings) -> float:
+    """The relative standard deviation of single repeats, of the canary that scatters most."""
+    degrees: dict[str, int] = {}
+    squares: dict[str, float] = {}
+    for r in one.readings:
+        degrees[r.case] = degrees.get(r.case, 0) + r.repeats - 1
+        squares[r.case] = squares.get(r.case, 0.0) + (r.repeats - 1) * r.deviation**2
+    return max(sqrt(squares[case] / degrees[case]) for case in degrees)
+
+
+def _level_error(one: SessionReadings, prior: VariancePrior) -> float:
+    """The standard error of a session's own factor."""
+    places = len({r.place for r in one.readings})
+    repeats = sum(r.repeats for r in one.readings)
+    of_place = prior.ratio * prior.repeat_spread**2
+    return sqrt(_deviation(one) ** 2 / repeats + of_place / places)
+
+
+def _halves(sizes: Floats, scale: float, degrees: float) -> tuple[float, float] | None:
+    """The factors of the earlier and the later half, where they differ."""
+    half = len(sizes) // 2
+    if half < 2:
+        return None
+    earlier, later = float(np.median(sizes[:half])), float(np.median(sizes[-half:]))
+    limit = (
+        student_factor(degrees, share=1 - _CANARY_HISTORY_FALSE_ALARMS)
+        * scale
+        * sqrt(2 / half)
+        * 1.25
+    )
+    return (exp(earlier), exp(later)) if abs(later - earlier) > limit else None

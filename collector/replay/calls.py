@@ -8,23 +8,222 @@ import ctypes
 import importlib
 import importlib.metadata
 import os
-from collections.abc import Callable, Mapping
+import re
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
+from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 
-from collector.case import Case
-from collector.errors import OpmeterError
-from collector.host.custom_opp import custom_opp_problem
-from collector.measurement import Library
-from collector.ops.libraries import library_of
-from collector.ops.releases import refused_on
-from collector.ops.spec import Call, Need, OpSpec, TensorMaker
-from collector.replay.answering import Answering, who_answers
-from collector.replay.graphs import compiled_while_built, in_graph, with_static_kernel
-from collector.vocabulary import LIBRARY, STATIC
+from collector.codec.errors import OpmeterError
+from collector.host.cann import API_LIBRARY, custom_opp_folders, custom_opp_problem
+from collector.model.case import Case
+from collector.model.measurement import Library
+from collector.model.vocabulary import LIBRARY, STATIC
+from collector.ops.releases import CFunction, launched_by, refused_on
+from collector.ops.spec import Call, Need, OpSpec, TensorMaker, library_of
+
+# Launches that torchair compiles: the kernels of graphs, and kernels built for one shape.
+#
+# Neither was run on a device so far. What torchair makes of a call is known from its converters,
+# which the tests run; which kernels CANN launches for that, the record of a launch tells.
+
+
+def in_graph(run: Callable[..., Any], *, is_dynamic: bool) -> Callable[..., Any]:
+    """A launch as a graph of CANN's graph engine, which is what torchair compiles to unless asked
+    otherwise (its mode `max-autotune`)."""
+    return _compiled(run, importlib.import_module("torchair").CompilerConfig(), is_dynamic)
+
+
+def with_static_kernel(run: Callable[..., Any]) -> Callable[..., Any]:
+    """A launch of the kernel by itself, built for its shapes: OP State `static`. CANN's documents
+    have it as static kernel compilation, in the mode `reduce-overhead` alone."""
+    config = importlib.import_module("torchair").CompilerConfig()
+    config.mode = "reduce-overhead"
+    kernels = config.experimental_config.aclgraph
+    kernels._aclnn_static_shape_kernel = True
+    kernels._aclnn_static_shape_kernel_build_dir = _build_folder().name
+    return _compiled(run, config, False)
+
+
+def compiled_while_built(
+    build: Callable[[Case, TensorMaker], Call], run: Callable[..., Any]
+) -> Callable[[Case, TensorMaker], Call]:
+    """What builds the arguments of a compiled launch, and launches once. While it compiles torchair
+    runs the operator as it pleases (to warm up, to have its shapes dumped, to capture it), and none
+    of that is a launch of the case."""
+
+    def built(case: Case, make: TensorMaker) -> Call:
+        call = build(case, make)
+        run(*call.args, **call.kwargs)
+        return call
+
+    return built
+
+
+def _compiled(run: Callable[..., Any], config: Any, is_dynamic: bool) -> Callable[..., Any]:
+    torchair = importlib.import_module("torchair")
+    torch._dynamo.reset()  # cases share the code of their launch, and would run into its limit
+    backend = torchair.get_npu_backend(compiler_config=config)
+    compiled: Callable[..., Any] = torch.compile(
+        run, backend=backend, dynamic=is_dynamic, fullgraph=True
+    )
+    return compiled
+
+
+@cache
+def _build_folder() -> tempfile.TemporaryDirectory[str]:
+    """Where a session's kernels are built, gone with it: beside its script, where torchair would
+    put them, may not be written to."""
+    return tempfile.TemporaryDirectory(prefix="opmeter-static-")
+
+
+# Functions of a custom OPP that torch_npu would call with other arguments than they take.
+#
+# torch_npu looks a function up by its name, in the custom OPP first. Where vLLM-Ascend's has the
+# name of CANN's and another signature, the call is no error: the function reads registers and stack
+# that nobody filled. `aclnnSparseFlashAttention` of vllm_ascend 0.18.0 takes 15 arguments, CANN's
+# 21. What a custom OPP declares is read in the headers that it is delivered with.
+
+_INCLUDE = "op_api/include"
+_COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.S)
+_DECLARED = re.compile(r"\b(aclnn\w+)GetWorkspaceSize\s*\(([^)]*)\)\s*;")
+_FUNCTION = re.compile(rb"\x00(aclnn[A-Z]\w+)GetWorkspaceSize\x00")
+_OWN = 2  # the last arguments: workspace size and executor
+
+
+def foreign_function(kernel_type: str, environment: Mapping[str, str]) -> str:
+    """Why the custom OPP of an environment may not answer an operator's call; empty where it has
+    no such function, or one that takes what torch_npu passes."""
+    for folder in custom_opp_folders(environment):
+        declared = _declared(folder)
+        for passed in launched_by(kernel_type):
+            taken = declared.get(passed.name)
+            if taken is not None and not _fits(passed, taken):
+                return (
+                    f"the custom OPP {folder} has a {passed.name} that takes {_count(taken)}, and "
+                    f"torch_npu passes {_count(passed)}: the functions differ. Measure this "
+                    "kernel without vllm_ascend, or with matching releases"
+                )
+    return ""
+
+
+def is_in_custom_opp(kernel_type: str, environment: Mapping[str, str]) -> bool:
+    """Whether the custom OPP of an environment has a function by which the kernel is launched, so
+    that torch_npu takes that one."""
+    names = {function.name for function in launched_by(kernel_type)}
+    folders = custom_opp_folders(environment)
+    return any(names & ({*_declared(folder)} | held_functions(folder)) for folder in folders)
+
+
+@cache
+def held_functions(folder: Path) -> frozenset[str]:
+    """The aclnn functions of a custom OPP's library, read as a file and never loaded."""
+    return functions_of_library(folder / API_LIBRARY)
+
+
+def functions_of_library(library: Path) -> frozenset[str]:
+    """The names of aclnn functions in a library; none of one that cannot be read."""
+    try:
+        data = library.read_bytes()
+    except OSError:
+        return frozenset()
+    return frozenset(name.decode() for name in _FUNCTION.findall(data))
+
+
+def _fits(passed: CFunction, taken: CFunction) -> bool:
+    """An absent text is passed as 0, which looks like any argument."""
+    return (
+        len(passed.arguments) == len(taken.arguments)
+        and passed.has_numbers == taken.has_numbers
+        and _texts(passed) <= _texts(taken)
+    )
+
+
+def _texts(function: CFunction) -> set[int]:
+    return {place for place, kind in enumerate(function.arguments) if kind == "s"}
+
+
+def _count(function: CFunction) -> str:
+    numbers = " and floating-point numbers" if function.has_numbers else ""
+    return f"{len(function.arguments)} arguments{numbers}"
+
+
+@cache
+def _declared(folder: Path) -> Mapping[str, CFunction]:
+    """The functions that a custom OPP's headers declare."""
+    headers = sorted((folder / _INCLUDE).rglob("*.h"))
+    return {one.name: one for header in headers for one in read_header(_text(header))}
+
+
+def read_header(text: str) -> Iterator[CFunction]:
+    """The functions of a header of aclnn, each by its GetWorkspaceSize."""
+    for match in _DECLARED.finditer(_COMMENT.sub("", text)):
+        kinds = [_kind(part) for part in match[2].split(",")][:-_OWN]
+        arguments = "".join(kind for kind in kinds if kind != "d")
+        yield CFunction(match[1], arguments, "d" in kinds)
+
+
+def _kind(parameter: str) -> str:
+    if re.search(r"\b(double|float)\b(?!\s*\*)", parameter):
+        return "d"
+    return "s" if re.search(r"\bchar\s*\*", parameter) else "."
+
+
+def _text(header: Path) -> str:
+    try:
+        return header.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""  # what cannot be read declares nothing
+
+
+# Whose function launches an operator on this host, and whose kernel answers.
+#
+# Two libraries may have a kernel under one name: CANN, and the custom OPP of vLLM-Ascend, into
+# which torch_npu looks first. A stack that has vLLM-Ascend serves with the latter, by functions of
+# its own; so does a session, unless its case asks for CANN's.
+
+
+@dataclass(frozen=True, slots=True)
+class Answering:
+    """The function to call, as a declaration names it, and whose kernel that launches. `refused`
+    is why it may not be called; empty where it may."""
+
+    call: str
+    library: Library
+    refused: str = ""
+
+
+def who_answers(op: OpSpec, case: Case, environment: Mapping[str, str]) -> Answering:
+    """What launches a case in a session of this environment."""
+    if op.library == Library.VLLM_ASCEND:
+        is_triton = Need.TRITON in op.npu.needs
+        return Answering(op.call, Library.TRITON if is_triton else Library.VLLM_ASCEND)
+    is_custom = is_in_custom_opp(op.kernel, environment)
+    if is_custom and op.npu.served:
+        found = Answering(op.npu.served, Library.VLLM_ASCEND)
+    elif is_custom:
+        refused = foreign_function(op.kernel, environment)
+        found = Answering(op.call, Library.VLLM_ASCEND, refused)
+    else:
+        found = Answering(op.call, Library.ATB if Need.ATB in op.npu.needs else Library.CANN)
+    asked = case.attribute(LIBRARY)
+    if asked is None or asked == found.library:
+        return found
+    return Answering(found.call, found.library, _refusal(op.kernel, asked, found.library))
+
+
+def _refusal(kernel: str, asked: str, found: Library) -> str:
+    if found is Library.VLLM_ASCEND:
+        return f"{kernel}: expected the kernel of {asked}, got that of vLLM-Ascend's custom OPP"
+    return (
+        f"{kernel}: expected the kernel of {asked}, but no custom OPP has it: install a "
+        "vllm-ascend that has it, or request cann's"
+    )
+
 
 _ATB_LIBRARY = "libatb.so"
 _LONGEST_REASON = 400

@@ -4,28 +4,87 @@ The journal says what became of a case, the attribution which launches are its o
 whether their durations are believed.
 """
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import sqrt
+from operator import attrgetter
 from statistics import fmean
 
-from collector.case import Case
-from collector.measurement import Measurement, Outcome, Proof, Provenance
+from collector.model.case import Case
+from collector.model.measurement import (
+    CanaryReading,
+    DeviceState,
+    Disturbance,
+    Measurement,
+    Outcome,
+    Proof,
+    Provenance,
+)
+from collector.model.plan import CANARY_PLACES, CANARY_REPEATS, MeasureSettings
+from collector.model.record import as_ran
 from collector.ops.floor import floor_us
+from collector.ops.references import canary_records
 from collector.profiles.op_summary import KernelLaunch
-from collector.quality.disturbed import doubt, undisturbed
+from collector.quality.canaries import drift
+from collector.quality.disturbances import (
+    around,
+    doubt,
+    gap_share,
+    idle_clocks,
+    states,
+    told_by,
+    undisturbed,
+)
 from collector.quality.gates import doubts, implausible, no_duration, outworked
-from collector.quality.identity import Identity
-from collector.quality.modes import two_modes
+from collector.quality.identity import Identity, Substitution
 from collector.quality.reconcile import Attribution
-from collector.quality.statistics import summarise
-from collector.quality.substitution import Substitution
-from collector.quality.trend import find_trend
-from collector.record import as_ran
-from collector.replay.case_window import CaseWindows
+from collector.quality.statistics import find_trend, student_factor, summarise, two_modes
+from collector.quality.variance import prior_of_backend
 from collector.replay.journal import MEASURED, CaseEntry, Journal
 from collector.replay.kineto import operators_of
-from collector.replay.spec import SessionSpec
+from collector.replay.spec import SessionCase, SessionSpec
 from collector.replay.supervisor import Ending, SessionReport
+
+# What tells that the launches of a case were disturbed, from a session's journal and records.
+
+_START = attrgetter("start_ns")
+
+
+class CaseWindows:
+    """Those of a session; `launches` are all that were recorded, in order of their start."""
+
+    def __init__(self, spec: SessionSpec, journal: Journal, launches: Sequence[KernelLaunch]):
+        self._launches = launches
+        self._readings = journal.readings
+        self._idle_mhz = idle_clocks(journal.readings)
+        self._is_cpu = spec.backend == "cpu"
+        self._has_gaps = spec.backend == "npu" or spec.measure.cache == "warm"
+
+    def states(self, entry: CaseEntry) -> tuple[DeviceState, DeviceState]:
+        """Clock and temperature before and behind the launches of a case."""
+        return states(self._readings, entry.launching_s, entry.looking_s)
+
+    def disturbance(self, entry: CaseEntry, repeats: Sequence[KernelLaunch]) -> Disturbance | None:
+        """What disturbed the repeats: threads of a cpu tell launch by launch, other devices before
+        and behind all of them."""
+        if self._is_cpu:
+            return entry.watch.disturbance
+        return told_by(
+            around(self._readings, entry.launching_s, entry.looking_s),
+            len(repeats),
+            idle_mhz=self._idle_mhz,
+            gap_share=self._gap_share(repeats) if self._has_gaps else None,
+        )
+
+    def _gap_share(self, repeats: Sequence[KernelLaunch]) -> float | None:
+        """How much of the time between repeats nothing ran that was recorded. On a gpu the mark of
+        a launch, a microsecond or two, is a part of the gap before it, and what flushes its caches
+        would be: nothing is told of cold ones."""
+        first = bisect_left(self._launches, repeats[0].start_ns, key=_START)
+        last = bisect_right(self._launches, repeats[-1].start_ns, key=_START)
+        return gap_share((one.start_ns, one.duration_us) for one in self._launches[first:last])
+
 
 _OFFENCES = {
     Ending.CRASHED: Outcome.CRASHED,
@@ -206,3 +265,89 @@ def _mean_counters(repeats: Iterable[KernelLaunch]) -> tuple[tuple[str, float], 
         for name, value in launch.counters.items():
             values.setdefault(name, []).append(value)
     return tuple((name, fmean(numbers)) for name, numbers in values.items())
+
+
+# The canaries of a session: where they stand among its cases, and what was read of them.
+#
+# They go through the same loop and the same profiler as the cases between them. One that fails
+# costs its reading, and nothing else.
+
+_LEAST_REPEATS = 3  # undisturbed ones of a reading
+
+
+def with_canaries(
+    cases: Sequence[SessionCase], backend: str, limit_s: float
+) -> tuple[SessionCase, ...]:
+    """The cases with canaries before, among and behind them; those in the middle come once half
+    of the cases' time is spent, by forecast."""
+    start, middle, end = (
+        [SessionCase(record, 0.0, limit_s, place) for record in canary_records(backend)]
+        for place in CANARY_PLACES
+    )
+    half = _half(cases)
+    return (*start, *cases[:half], *middle, *cases[half:], *end)
+
+
+def measure_of(case: SessionCase, measure: MeasureSettings) -> MeasureSettings:
+    """How a case of a session is measured: canaries with a fixed number of repeats, whatever
+    precision they reach."""
+    if not case.place:
+        return measure
+    return replace(measure, repeat_count=CANARY_REPEATS, precision=None)
+
+
+def cases_before(spec: SessionSpec, ordinal: int) -> int:
+    """How many of a session's own cases come before a place in it."""
+    return sum(not case.place for case in spec.cases[:ordinal])
+
+
+def is_canary(spec: SessionSpec, ordinal: int | None) -> bool:
+    """Whether a canary stands at a place of a session."""
+    return ordinal is not None and bool(spec.cases[ordinal].place)
+
+
+def told_by_canaries(
+    spec: SessionSpec,
+    journal: Journal,
+    answers: Mapping[int, Sequence[Measurement]],
+    measurements: Sequence[Measurement],
+) -> tuple[Measurement, ...]:
+    """The measurements of a session with what was read of its canaries, and with a warning where
+    that says that the device did not stay the same. `answers` are the canaries' own, by ordinal."""
+    began_s = min((entry.began_s for entry in journal.cases.values()), default=0.0)
+    readings = tuple(
+        _reading(spec.cases[ordinal], m, journal.cases[ordinal].began_s - began_s)
+        for ordinal, tried in sorted(answers.items())
+        for m in tried
+        if m.is_good and not m.is_disturbed and m.n_accepted >= _LEAST_REPEATS
+    )
+    drifted = drift(readings, prior_of_backend(spec.backend))
+    warning = (drifted,) if drifted else ()
+    return tuple(
+        replace(m, canaries=readings, warnings=(*m.warnings, *warning) if m.timing else m.warnings)
+        for m in measurements
+    )
+
+
+def _reading(canary: SessionCase, m: Measurement, at_s: float) -> CanaryReading:
+    assert m.timing is not None  # it is good
+    half_us = (m.timing.ci_high_us - m.timing.ci_low_us) / 2
+    deviation = half_us / student_factor(m.n_accepted - 1) * sqrt(m.n_accepted) / m.timing.mean_us
+    return CanaryReading(
+        case=canary.record.case.describe(),
+        place=canary.place,
+        at_s=round(at_s, 3),
+        mean_us=float(f"{m.timing.mean_us:.6g}"),
+        deviation=round(deviation, 6),
+        repeats=m.n_accepted,
+    )
+
+
+def _half(cases: Sequence[SessionCase]) -> int:
+    """The place in the order of cases before which half of their time is spent."""
+    left_s = sum(case.predicted_s for case in cases) / 2
+    for at, case in enumerate(cases):
+        if left_s <= 0:
+            return at
+        left_s -= case.predicted_s
+    return len(cases)

@@ -15,10 +15,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from collector.condition import Condition, Reading
-from collector.measurement import Library
-from collector.quality.disturbed import Lap, Watch
-from collector.stack import Runtime
+from collector.model.measurement import Condition, Library, Reading
+from collector.model.stack import Runtime
+from collector.quality.disturbances import Lap, Watch
 
 logger = logging.getLogger(__name__)
 

@@ -18,9 +18,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
 
-from collector.decoding import decode_object
-from collector.errors import BadInput, DeviceBusy, OpmeterError
-from collector.printable import in_a_line
+from collector.codec.canonical import decode_object
+from collector.codec.errors import BadInput, DeviceBusy, OpmeterError
+from collector.codec.text import in_a_line
 
 _VARIABLE = "OPMETER_LOCKS"
 _PLACE = "/tmp/opmeter-locks"  # not TMPDIR, not a user's own: everybody has to meet there

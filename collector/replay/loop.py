@@ -12,17 +12,16 @@ from pathlib import Path
 
 import torch
 
-from collector.errors import CaseRejected
-from collector.measurement import CONTEXT, Outcome
+from collector.codec.errors import CaseRejected
+from collector.model.measurement import CONTEXT, Outcome
+from collector.model.record import CaseRecord
 from collector.ops.spec import OpSpec
-from collector.record import CaseRecord
 from collector.replay.calls import NoOperator
-from collector.replay.canaries import measure_of
 from collector.replay.cases import CaseReplay, Replayed
+from collector.replay.certificates import measure_of
 from collector.replay.journal import LAUNCHING, LOOKING, MEASURED, JournalWriter, time_now
-from collector.replay.marks import Marks
 from collector.replay.memory_limits import NotEnoughMemory
-from collector.replay.recording import open_recorded_device, sacrifice
+from collector.replay.recording import Marks, open_recorded_device, sacrifice
 from collector.replay.spec import SessionCase, SessionSpec
 
 logger = logging.getLogger(__name__)

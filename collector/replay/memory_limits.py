@@ -3,10 +3,10 @@
 import os
 from pathlib import Path
 
-from collector.case import Case
-from collector.errors import OpmeterError
-from collector.host.memory import GroupMemory
-from collector.units import GIB
+from collector.codec.errors import OpmeterError
+from collector.codec.text import GIB
+from collector.host.machine import GroupMemory
+from collector.model.case import Case
 
 _FULL = 0.9  # of a container's limit
 _PAGE = os.sysconf("SC_PAGE_SIZE")

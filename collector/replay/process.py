@@ -12,17 +12,18 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
 
-from collector.errors import OpmeterError
-from collector.host.custom_opp import with_custom_opp, without_custom_opp
-from collector.host.disk import free_bytes
+from collector.codec.errors import OpmeterError
+from collector.host.cann import with_custom_opp, without_custom_opp
 from collector.host.gpus import CUDA_ORDER
+from collector.host.machine import free_bytes
 from collector.host.stack import CPU_ALLOCATOR
-from collector.measurement import Library
+from collector.model.measurement import Library
+from collector.model.vocabulary import LIBRARY
 from collector.replay.lock import concurrency_limit
 from collector.replay.msprof import OUTPUT, find_msprof, record_command, storage_limit_mb
 from collector.replay.spec import SessionSpec
-from collector.vocabulary import LIBRARY
 
 _START_TICKS = 19  # of /proc/PID/stat, counted from the state
 _DYING_S = 60.0  # what a killed process may take: a driver gives memory back, a core is written
@@ -158,3 +159,46 @@ def _stuck(process: int, patience_s: float) -> SessionStuck:
         f"session process {process} still exists {patience_s:g} s after SIGKILL: "
         "a driver blocks its exit"
     )
+
+
+# The pipe by which a supervisor holds a session: a FIFO in the session's folder.
+#
+# Between the two there may be another process (msprof), which takes standard input and is the
+# session's parent. A FIFO has an end of file all the same: when its only writer is gone.
+
+CONTROL = "control"
+STOP = "stop"
+
+
+class ControlPipe:
+    """The supervisor's end. While the block runs the session may live."""
+
+    def __init__(self, directory: Path):
+        self._path = directory / CONTROL
+        self._descriptor = -1
+
+    def __enter__(self) -> "ControlPipe":
+        os.mkfifo(self._path, 0o600)
+        # For reading too: then neither opening nor writing waits for a session.
+        self._descriptor = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        os.close(self._descriptor)
+
+    def ask_to_stop(self) -> None:
+        """The session ends after the case in hand."""
+        os.write(self._descriptor, f"{STOP}\n".encode())
+
+
+def open_control(directory: Path) -> int:
+    """The session's end, as a descriptor. Where no supervisor is left it is at end of file."""
+    # Without waiting: a supervisor that has just died would be waited for.
+    descriptor = os.open(directory / CONTROL, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    os.set_blocking(descriptor, True)
+    return descriptor

@@ -5,17 +5,86 @@ To the loop both are the same: something that is started, and hears of every cas
 
 import time
 from collections.abc import Sequence
+from math import prod
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
+from torch.autograd.profiler import profile
 
-from collector.record import CaseRecord
+from collector.codec.errors import CaseRejected
+from collector.model.case import Case
+from collector.model.record import CaseRecord
+from collector.ops.context import OVER_CACHE
+from collector.quality.reconcile import CONTEXT_MARK, FLUSH, TICK, Mark, Sentinel, sentinel_of
 from collector.replay.devices import Device, KinetoDevice, open_kineto_device
 from collector.replay.journal import JournalWriter
-from collector.replay.kineto import Filing
+from collector.replay.kineto import Filing, summary_rows
+from collector.replay.msprof import write_summary
 from collector.replay.spec import SessionSpec
-from collector.replay.windows import ProfilerWindow, start_profiler, stop_profiler
+
+# Profiler windows: each holds a few cases, and becomes one slice of the session's op_summary. What
+# runs before a case is recorded as well, and counts as if it were one.
+
+MAX_CASES = 64
+MAX_WORK_S = 10.0
+
+
+class ProfilerWindow:
+    """One window, from the profiler's start to its slice on disk."""
+
+    def __init__(self, device: KinetoDevice):
+        self.filings: dict[int, Filing] = {}
+        self._device = device
+        self._profiler = start_profiler(device)
+        self._started = time.monotonic()
+
+    @property
+    def is_full(self) -> bool:
+        launched = sum(1 + len(filing.before) for filing in self.filings.values())
+        return launched >= MAX_CASES or time.monotonic() - self._started >= MAX_WORK_S
+
+    def close(self, path: Path, journal: JournalWriter) -> None:
+        """Stop the profiler, write the slice, and only then say so in the journal."""
+        times = [time.perf_counter()]
+        self._device.synchronize()
+        stop_profiler(self._profiler)
+        times.append(time.perf_counter())
+        rows = summary_rows(self._device.events(_raw_events(self._profiler)), self.filings)
+        times.append(time.perf_counter())
+        sha256 = write_summary(rows, path)
+        times.append(time.perf_counter())
+        stop_s, read_s, write_s = (b - a for a, b in zip(times, times[1:], strict=False))
+        journal.write(
+            "window",
+            slice=path.name,
+            sha256=sha256,
+            ordinals=sorted(self.filings),
+            stop_s=stop_s,
+            read_s=read_s,
+            write_s=write_s,
+        )
+
+
+def start_profiler(device: KinetoDevice) -> Any:
+    """A running profiler that records shapes, since sentinels are told by theirs.
+
+    What torch.profiler wraps: its own `start` imports the whole of torch.compile first, which takes
+    longer than all the rest of a small session.
+    """
+    profiler = profile(use_device=device.recorded, record_shapes=True, use_kineto=True)
+    profiler.__enter__()
+    return profiler
+
+
+def stop_profiler(profiler: Any) -> None:
+    """End what was started."""
+    profiler.__exit__(None, None, None)
+
+
+def _raw_events(profiler: Any) -> Any:
+    return profiler.kineto_results.events()
+
 
 # msprof's window is the whole process, and its head is the lossy one.
 _SACRIFICES = 16
@@ -112,7 +181,7 @@ def open_recorded_device(
 ) -> tuple[Device, Recorder]:
     """The device of a session and what records it. BadInput where it is not there."""
     if spec.backend == "npu":
-        from collector.replay.npu import NpuDevice
+        from collector.replay.devices import NpuDevice
 
         return NpuDevice(spec), OutsideRecorder()
     device = open_kineto_device(spec)
@@ -132,3 +201,58 @@ def _idle(device: Launching) -> None:
     tensor = torch.zeros(1, device=device.name)
     for _ in range(_IDLE_LAUNCHES):
         torch.is_same_size(tensor, tensor)
+
+
+# Launches the marks that cut the device's stream, and flushes its cache between two of them.
+
+
+class Marks:
+    """The sentinels of one session. Every tensor is made at once, so that a mark is one launch
+    and nothing else."""
+
+    def __init__(self, device: Device, cases: int, *, cold: bool):
+        sentinels = [Sentinel(mark, i) for mark in (Mark.OPEN, Mark.CLOSE) for i in range(cases)]
+        largest = max(prod(s.shape) for s in (*sentinels, TICK, FLUSH, CONTEXT_MARK))
+        self._mark = device.mark
+        self._buffer = torch.zeros(largest, dtype=device.mark_dtype, device=device.name)
+        self._tensors = {s: self._view(s) for s in sentinels}
+        self._tick, self._flush = self._view(TICK), self._view(FLUSH)
+        self._context = self._view(CONTEXT_MARK)
+        self._cache_filler = _filler(device) if cold else None
+        self._ticks = cold or device.ticks
+
+    def open(self, ordinal: int) -> None:
+        self._mark(self._tensors[Sentinel(Mark.OPEN, ordinal)])
+
+    def close(self, ordinal: int) -> None:
+        self._mark(self._tensors[Sentinel(Mark.CLOSE, ordinal)])
+
+    def begin_context(self) -> None:
+        """The next launches are those before one of the case, up to that."""
+        self._mark(self._context)
+
+    def next_launch(self) -> None:
+        """Open one launch of the case; where caches are to be cold, flush them before. On an NPU
+        nothing comes between warm launches: each is a row of its own, by its name."""
+        if self._cache_filler is not None:
+            self._mark(self._flush)
+            # Read and written: the C library's memset goes past the cache for large buffers.
+            self._cache_filler.add_(1)
+        if self._ticks:
+            self._mark(self._tick)
+
+    def _view(self, sentinel: Sentinel) -> Any:
+        return self._buffer[: prod(sentinel.shape)].view(sentinel.shape)
+
+
+def check_no_mark(case: Case) -> None:
+    """Marks are known by their shapes alone: no tensor of a case may look like one."""
+    for slot in (*(case.inputs or ()), *(case.outputs or ())):
+        if slot.shape is not None and sentinel_of(slot.shape) is not None:
+            raise CaseRejected(f"shape {slot.shape} is reserved for marks: {case.describe()}")
+
+
+def _filler(device: Device) -> Any:
+    return torch.zeros(
+        int(device.cache_bytes * OVER_CACHE) // 4, dtype=torch.int32, device=device.name
+    )

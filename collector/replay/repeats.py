@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Protocol, TypeVar
 
-from collector.measurement import ENOUGH_CLEAN
-from collector.plan import MORE_REPEATS_SHARE, MeasureSettings
-from collector.quality.disturbed import Lap, Watch
-from collector.quality.precision import is_look, is_precise
+from collector.model.measurement import ENOUGH_CLEAN
+from collector.model.plan import MORE_REPEATS_SHARE, MeasureSettings
+from collector.quality.disturbances import Lap, Watch
+from collector.quality.statistics import is_look, is_precise
 
 _LOOKING = 0.1  # the share of a lap that looking may take
 _GOOD_SERIES = 10  # undisturbed repeats that are worth the time that a case has anyway

@@ -14,12 +14,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from collector.errors import BadInput, OpmeterError
+from collector.codec.errors import BadInput, OpmeterError
 from collector.host import imports
-from collector.host.custom_opp import custom_opp_folders
+from collector.host.cann import custom_opp_folders
 from collector.ops.registry import all_ops
 from collector.ops.spec import OpSpec
-from collector.replay.foreign_functions import functions_of_library, held_functions
+from collector.replay.calls import functions_of_library, held_functions
 from collector.replay.process import session_environment
 
 _LIMIT_S = 300.0
@@ -84,7 +84,7 @@ def _resolved() -> Iterator[ResolvedCall]:
         import torch
 
         from collector.replay.calls import NoOperator, resolve
-        from collector.replay.npu import import_torch_npu
+        from collector.replay.devices import import_torch_npu
 
         torch_npu = import_torch_npu()
     roots = {"torch": torch, "torch_npu": torch_npu}

@@ -9,25 +9,21 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 
-from collector.canonical import sha256_hex
-from collector.errors import BadInput
-from collector.measurement import Measurement, Provenance
+from collector.codec.canonical import sha256_hex
+from collector.codec.errors import BadInput
+from collector.model.measurement import Measurement, Provenance
+from collector.model.vocabulary import ACCELERATOR_CORE, core_class
 from collector.ops.registry import find
 from collector.profiles.op_summary import KernelLaunch, read_op_summary
-from collector.quality.clock_step import clock_step_us
-from collector.quality.profiler_floor import profiler_floor_us
+from collector.quality.disturbances import clock_step_us, profiler_floor_us
+from collector.quality.identity import Expectation
 from collector.quality.reconcile import Attribution, attribute, mark_of
-from collector.quality.substitution import Expectation
-from collector.replay.canaries import told_by_canaries
-from collector.replay.case_window import CaseWindows
-from collector.replay.certificates import Certificates, Clock
-from collector.replay.events import IDLE_OPERATOR
+from collector.replay.certificates import CaseWindows, Certificates, Clock, told_by_canaries
 from collector.replay.journal import JOURNAL, MEASURED, CaseEntry, Journal, read_journal
-from collector.replay.msprof import OUTPUT, op_summaries, profiles_of
+from collector.replay.kineto import IDLE_OPERATOR
+from collector.replay.msprof import OUTPUT, join_summaries, op_summaries, profiles_of
 from collector.replay.spec import SessionSpec
-from collector.replay.summary_files import join_summaries
 from collector.replay.supervisor import Ending, SessionReport
-from collector.vocabulary import ACCELERATOR_CORE, core_class
 
 logger = logging.getLogger(__name__)
 

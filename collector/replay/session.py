@@ -14,13 +14,11 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
-from collector.errors import OpmeterError
+from collector.codec.errors import OpmeterError
 from collector.host import imports
-from collector.host.ending import end_at_once
-from collector.host.parent import die_with_parent, obey_parent
-from collector.replay.control import STOP, open_control
+from collector.host.processes import die_with_parent, end_at_once, obey_parent
 from collector.replay.journal import JOURNAL, JournalWriter
-from collector.replay.process import this_process
+from collector.replay.process import STOP, open_control, this_process
 from collector.replay.spec import read_spec
 
 # Twice the supervisor's own limit: it ends a session whose supervisor is gone while an operator

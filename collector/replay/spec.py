@@ -6,12 +6,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from collector.canonical import readable_json
-from collector.errors import BadInput
-from collector.machine_peaks import MachinePeaks, peaks_as_json
-from collector.plan import Limits, MeasureSettings
-from collector.record import CaseRecord, read_table, write_table
-from collector.stack import Stack
+from collector.codec.canonical import readable_json
+from collector.codec.errors import BadInput
+from collector.model.peaks import MachinePeaks, peaks_as_json
+from collector.model.plan import Limits, MeasureSettings
+from collector.model.record import CaseRecord, read_table, write_table
+from collector.model.stack import Stack
 
 _SPEC = "spec.json"
 _CASES = "cases.csv"

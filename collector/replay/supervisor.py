@@ -16,8 +16,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from collector.host.memory import container_memory
-from collector.replay.control import ControlPipe
+from collector.host.machine import container_memory
 from collector.replay.journal import JOURNAL, Journal, JournalTail
 from collector.replay.lock import concurrency_limit
 from collector.replay.memory_limits import resident_bytes, too_much
@@ -29,7 +28,14 @@ from collector.replay.msprof import (
     find_msprof,
     parse_limit_s,
 )
-from collector.replay.process import ProcessId, SessionStuck, describe_end, end_group, start
+from collector.replay.process import (
+    ControlPipe,
+    ProcessId,
+    SessionStuck,
+    describe_end,
+    end_group,
+    start,
+)
 from collector.replay.spec import SessionSpec, write_spec
 
 __all__ = [

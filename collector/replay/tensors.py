@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from collector.errors import CaseRejected
-from collector.vocabulary import dtype_of
+from collector.codec.errors import CaseRejected
+from collector.model.vocabulary import dtype_of
 
 # Random numbers beyond this many are repeats of the first: values do not change a kernel's time
 # here, and a cpu makes them slower than it adds them.

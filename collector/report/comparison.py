@@ -12,10 +12,12 @@ from math import fsum
 
 import numpy as np
 
-from collector.collective_case import is_collective
-from collector.ops.twins import twins_of
+from collector.database.state import State
+from collector.database.version_quality import shown_version
+from collector.model.record import CaseRecord, ProfileStatistics
+from collector.ops.registry import twins_of
 from collector.profiles.step_trace import StepTrace
-from collector.record import CaseRecord, ProfileStatistics
+from collector.ranks.collective import is_collective
 
 _SHARES = (0.1, 0.5, 0.9)
 PARTS = (
@@ -244,3 +246,26 @@ def _spread(told: Sequence[tuple[float | None, int]]) -> tuple[float, float, flo
 
 def _in_situ_us(found: Iterable[Compared]) -> float:
     return fsum(one.in_situ.total_us for one in found)
+
+
+# The durations that a version of the database shows, with their intervals.
+
+
+def isolated_times(
+    state: State, version_path: str, *, cache: str | None = None
+) -> tuple[dict[str, Isolated], dict[str, str]]:
+    """The duration of each case that is shown with one, and the outcome of each that is not, by
+    case id; with `cache` of what was measured in that state of the caches."""
+    shown = shown_version(state, version_path, cache=cache)
+    names = ("case", "good", "outcome", "mean_us", "measurement")
+    columns = (shown.best[name].to_pylist() for name in names)
+    found: dict[str, Isolated] = {}
+    why: dict[str, str] = {}
+    for case, is_good, outcome, mean_us, measurement in zip(*columns, strict=True):
+        if not is_good:
+            why[case] = outcome
+            continue
+        known = shown.intervals.of.get(measurement)
+        bounds = (known.low_us, known.high_us) if known else (None, None)
+        found[case] = Isolated(shown.mean_us(measurement, mean_us), *bounds)
+    return found, why

@@ -1,7 +1,8 @@
 """How close measured sizes stand along an axis, others being equal, and what a standard wants
-between them. Read from data; pure."""
+between them. Read from data; pure.
+"""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -9,7 +10,13 @@ from typing import Any
 
 import yaml
 
-from collector.errors import BadInput
+from collector.codec.errors import BadInput
+from collector.model.case import Case, Slot
+from collector.model.record import CaseRecord
+from collector.model.vocabulary import dtype_of
+from collector.shapes.expression import in_blocks
+from collector.shapes.grid import Ask, Refusal, Template, asked, template_of
+from collector.shapes.grid_patterns import PRODUCTS, Dims, GridPattern, Way
 
 STANDARDS = ("density-v1",)
 
@@ -87,3 +94,98 @@ def find_standard(name: str) -> Standard:
 def _density(said: Any) -> Density:
     steps = (Step(int(s["to"]), int(s.get("gap", 0)), s.get("ratio", 0.0)) for s in said["steps"])
     return Density(tuple(steps), tuple(map(int, said.get("required", ()))))
+
+
+# Rows of a tree as points of a pattern, and what a standard of density wants between them: along
+# each axis, all other sizes being those of a row.
+
+Point = tuple[int, ...]
+
+
+def between(
+    pattern: GridPattern, cases: Iterable[Case], standard: Standard, sizes: Sequence[int], ask: Ask
+) -> Iterator[CaseRecord | Refusal]:
+    """The case of each point that the standard wants between those of the cases, or why there is
+    none; `sizes` are those of weights that the grid knows. What columns tell stays as a row has it;
+    rows in uneven groups are left out."""
+    uneven = pattern.ends
+    cases = [one for one in cases if uneven is None or one.attribute(uneven.column) is None]
+    pattern = pattern.of_shapes
+    names = (*pattern.axes, *pattern.of_models)
+    for template, points in _points(pattern, cases, names).items():
+        for point in _wanted(pattern, names, points, standard, sizes):
+            yield asked(pattern, template, dict(zip(names, point, strict=True)), ask)
+
+
+def _points(
+    pattern: GridPattern, cases: Iterable[Case], names: Sequence[str]
+) -> Mapping[Template, set[Point]]:
+    found: dict[Template, set[Point]] = {}
+    for case in cases:
+        if case.inputs is None:
+            continue
+        template, solved = template_of(case), solve(pattern, case)
+        if template is not None and solved is not None:
+            found.setdefault(template, set()).add(tuple(solved[name] for name in names))
+    return found
+
+
+def _wanted(
+    pattern: GridPattern,
+    names: Sequence[str],
+    points: set[Point],
+    standard: Standard,
+    sizes: Sequence[int],
+) -> list[Point]:
+    found: set[Point] = set()
+    for at, name in enumerate(names):
+        is_weight = pattern.source == PRODUCTS and name in pattern.of_models
+        values = "nk" if is_weight else pattern.called.get(name, "")
+        density = standard.of(pattern.name, name, values)
+        if density is None:
+            continue
+        lines: dict[Point, list[int]] = {}
+        for point in points:
+            lines.setdefault((*point[:at], *point[at + 1 :]), []).append(point[at])
+        known = sizes if is_weight else pattern.axes[name]
+        for others, line in lines.items():
+            found |= {(*others[:at], size, *others[at:]) for size in density.missing(line, known)}
+    return sorted(found - points)
+
+
+def solve(pattern: GridPattern, case: Case) -> Mapping[str, int] | None:
+    """The numbers of the pattern of which a way makes the shapes of a case; None where none does,
+    or a number stands nowhere by itself."""
+    return next((found for way in pattern.ways if (found := _solved(pattern, way, case))), None)
+
+
+def _solved(pattern: GridPattern, way: Way, case: Case) -> Mapping[str, int] | None:
+    sides = ((way.inputs, case.inputs or ()), (way.outputs, case.outputs or ()))
+    pairs = [
+        (way_side[at] if at < len(way_side) else None, slot)
+        for way_side, slots in sides
+        for at, slot in enumerate(slots)
+        if slot.shape is not None
+    ]
+    names = {*pattern.axes, *pattern.of_models}
+    found: dict[str, int] = {}
+    for dims, slot in pairs:
+        if dims is None:
+            return None
+        if len(dims) == len(slot.shape or ()):
+            told = zip(dims, slot.shape or (), strict=True)
+            found.update((name, size) for one, size in told if (name := one.text.strip()) in names)
+    if found.keys() != names or not all(_is_made(dims, slot, found) for dims, slot in pairs):
+        return None
+    return found if all(rule.value(found) for rule in pattern.keep) else None
+
+
+def _is_made(dims: Dims, slot: Slot, names: Mapping[str, int]) -> bool:
+    shape = tuple(one.value(names) for one in dims or ())
+    if shape == slot.shape:
+        return True
+    return (
+        len(shape) > 1
+        and dtype_of(slot.dtype) is not None
+        and in_blocks(slot.dtype, shape).shape == slot.shape
+    )

@@ -1,6 +1,7 @@
 """The small language in which patterns of shapes are written: whole numbers, names, `+ - * // %`,
 comparisons, `and or not`, and the functions min, max, align and ceil_div. Nothing else is there to
-call, so that a text that somebody sends can do no more than compute."""
+call, so that a text that somebody sends can do no more than compute.
+"""
 
 import ast
 import operator
@@ -8,7 +9,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-from collector.errors import BadInput
+from collector.codec.errors import BadInput
+from collector.model.case import Slot
+from collector.model.vocabulary import FRACTAL_NZ, dtype_of
 
 _LONGEST = 200  # characters
 _LARGEST = 1 << 62
@@ -137,3 +140,19 @@ def _value(node: ast.expr, names: Mapping[str, int]) -> int:
         case ast.Call(func=ast.Name(id=name), args=args):
             return int(_FUNCTIONS[name](*(_value(argument, names) for argument in args)))
     raise BadInput("expected an expression")
+
+
+# FRACTAL_NZ: a matrix in blocks, as a row of a profile tells it.
+
+_ROWS, _WIDTH_BITS = 16, 256
+
+
+def in_blocks(dtype: str, shape: tuple[int, ...]) -> Slot:
+    """A matrix (.., R, C) of a known dtype: (.., C / 32 bytes, R / 16, 16, 32 bytes), each rounded
+    up to whole blocks."""
+    known = dtype_of(dtype)
+    assert known is not None, dtype
+    *batch, rows, columns = shape
+    width = _WIDTH_BITS // known.item_bits
+    blocks = (ceil_div(columns, width), ceil_div(rows, _ROWS), _ROWS, width)
+    return Slot((*batch, *blocks), dtype, FRACTAL_NZ)

@@ -11,9 +11,9 @@ from typing import Any
 
 import yaml
 
-from collector.errors import BadInput
+from collector.codec.errors import BadInput
+from collector.model.vocabulary import RUNTIME_PREFIX
 from collector.shapes.expression import Expression, dims_of, parse_expression
-from collector.vocabulary import RUNTIME_PREFIX
 
 PRODUCTS, EXPERTS = "products", "experts"
 # Axes of sizes that only models tell together: of weights, width and depth; of the experts of a

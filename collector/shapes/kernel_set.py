@@ -20,11 +20,29 @@ from typing import Any
 
 import yaml
 
-from collector.collective import OPERATIONS
-from collector.errors import BadInput
+from collector.codec.errors import BadInput
+from collector.model.vocabulary import FRACTAL_NZ, dtype_of
+from collector.ranks.collective import OPERATIONS
 from collector.shapes.expression import Expression, dims_of, parse_expression
-from collector.shapes.habits import Habits
-from collector.vocabulary import FRACTAL_NZ, dtype_of
+
+# What a release does by sizes of a pass, which names of its patterns follow.
+
+
+@dataclass(frozen=True, slots=True)
+class Habits:
+    """Numbers of tokens, and switches as 0 or 1.
+
+    dense_split_above_tokens   a dense model's pass with more is split, where the layout asks for it
+    most_dispatched_tokens     in a pass of at most so many, experts apart get them by a dispatch
+    splits_sparse_attention    whether sparse attention is split where a group splits its tokens
+    most_mlapo_tokens          passes of at most so many have one kernel before sparse attention
+    """
+
+    dense_split_above_tokens: int
+    most_dispatched_tokens: int
+    splits_sparse_attention: int
+    most_mlapo_tokens: int
+
 
 _SLOT = re.compile(r"(?P<dtype>[A-Z0-9_]+)(?P<form> NZ| FRACTAL_NZ)? \((?P<dims>.*)\)")
 _ABSENT = "-"
@@ -47,7 +65,7 @@ class SlotPattern:
 @dataclass(frozen=True, slots=True)
 class KernelPattern:
     """`columns` are `Runtime ...` columns, each an expression, a quoted word, or the name of a list
-    of collector/shapes/names.py."""
+    of collector/shapes/step.py."""
 
     kernel: str
     inputs: tuple[SlotPattern, ...]
@@ -71,7 +89,7 @@ class ProductPattern:
 
 @dataclass(frozen=True, slots=True)
 class CollectivePattern:
-    """`message` in bytes, as `collector.collective` counts them; over the ranks of tp or of ep."""
+    """`message` in bytes, as `ranks.collective` counts them, over the ranks of tp or ep."""
 
     operation: str
     message: Expression

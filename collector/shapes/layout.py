@@ -4,8 +4,8 @@ import re
 from dataclasses import dataclass
 from enum import StrEnum
 
-from collector.errors import BadInput
-from collector.shapes.decoder import Decoder
+from collector.codec.errors import BadInput
+from collector.shapes.models import Decoder
 
 _RANKS = re.compile(r"[1-9][0-9]{0,4}")
 NZ_SETTINGS = ("1", "0", "2")  # the first is that of a layout that does not say

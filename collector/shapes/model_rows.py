@@ -4,14 +4,13 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import product
 
-from collector.errors import BadInput
-from collector.record import CaseRecord
-from collector.shapes.batch import Batch, Phase
-from collector.shapes.decoder import Decoder
+from collector.codec.errors import BadInput
+from collector.model.record import CaseRecord
 from collector.shapes.kernel_set import KernelPattern, KernelSet, ProductPattern
 from collector.shapes.layout import Layout, Quantisation, check_layout
-from collector.shapes.names import numbers_of
-from collector.shapes.step import derive_step
+from collector.shapes.models import Decoder
+from collector.shapes.serving import Batch, Phase
+from collector.shapes.step import derive_step, numbers_of
 
 _TP = (1, 2, 4, 8, 16)
 _LEAST_RANKS = 16  # of experts
@@ -92,3 +91,20 @@ def _passes(
     for count, length in product(requests, keys):
         for skew in _SKEWS if count > 1 else _SKEWS[:1]:
             yield Batch(Phase.DECODE, count, 1, length, skew=skew)
+
+
+# Sizes of the experts of one rank, as models have them and deployments spread them.
+
+_MOST_ON_A_RANK = 64
+
+
+def experts_of(decoders: Iterable[Decoder]) -> tuple[tuple[int, int, int], ...]:
+    """Triples (experts of a rank, hidden size, size of an expert), each once, in order: all powers
+    of two of ranks that share a model's experts evenly, and leave a rank not too many."""
+    found = {
+        (decoder.experts // ranks, decoder.hidden, decoder.expert_intermediate)
+        for decoder in decoders
+        for ranks in (1 << power for power in range(decoder.experts.bit_length()))
+        if decoder.experts % ranks == 0 and decoder.experts // ranks <= _MOST_ON_A_RANK
+    }
+    return tuple(sorted(found))

@@ -4,14 +4,354 @@ The bundled models are such files with the keys that are read, from the models' 
 a user's is read the same way, without network and without running anything of it.
 """
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
-from collector.errors import BadInput
-from collector.printable import in_one_line
-from collector.profiles.small_file import read_small_file
-from collector.shapes.decoder import Decoder
-from collector.shapes.decoder_config import read_config
+from collector.codec.canonical import json_value
+from collector.codec.errors import BadInput
+from collector.codec.text import in_one_line
+from collector.profiles.rows import read_small_file
+
+# A decoder: the sizes of its layers, heads and experts.
+
+
+@dataclass(frozen=True, slots=True)
+class Decoder:
+    """Sizes in elements. What a model does not have is 0: `q_lora` and the three sizes after it
+    without latent attention (MLA), experts in a dense model, the indexer without sparse attention.
+
+    rotated          numbers of a head that are rotated
+    dense_layers     layers whose feed-forward is dense
+    shared           size of the shared expert, or of all of them together
+    indexers         layers that choose keys; the others take the choice of one before them
+    chosen           keys that each query attends to at most
+    predictors       layers that predict tokens beyond the next (MTP), behind the others
+    """
+
+    name: str
+    layers: int
+    hidden: int
+    intermediate: int
+    heads: int
+    kv_heads: int
+    head_size: int
+    vocabulary: int
+    rotated: int
+    normalises_heads: bool = False
+    biases_qkv: bool = False
+    biases_o: bool = False
+    q_lora: int = 0
+    kv_lora: int = 0
+    nope: int = 0
+    rope: int = 0
+    experts: int = 0
+    choices: int = 0
+    expert_intermediate: int = 0
+    shared: int = 0
+    gates_shared: bool = False
+    routes_in_float: bool = False
+    biases_choices: bool = False
+    dense_layers: int = 0
+    indexers: int = 0
+    index_heads: int = 0
+    index_size: int = 0
+    chosen: int = 0
+    chooses_by_cann: bool = False
+    predictors: int = 0
+
+    @property
+    def is_mla(self) -> bool:
+        return self.kv_lora > 0
+
+    @property
+    def is_moe(self) -> bool:
+        return self.experts > 0
+
+    @property
+    def is_sparse(self) -> bool:
+        return self.chosen > 0
+
+
+# What a Hugging Face `config.json` says of a decoder: its sizes, and what its family does.
+#
+# A file is read without network and without running anything of it. What would change the kernels
+# of a step in ways that no set of kernels tells of is refused, by its key.
+
+_LARGEST = 1 << 32
+_MOST_LAYERS = 1 << 16
+_LATENT = ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim")
+_ROTATED = "partial_rotary_factor"
+
+
+@dataclass(frozen=True, slots=True)
+class _Family:
+    """What vLLM does of models of a type: `qkv_bias` is the key that asks for it, with what holds
+    of a file without that key, and `o_bias` whether it asks for that of o as well. `normalises` is
+    how queries and keys are normalised by heads: always, never, or as the file says."""
+
+    of_experts: bool = False
+    qkv_bias: tuple[str, bool] = ("attention_bias", False)
+    o_bias: bool = False
+    normalises: bool | None = False
+    rotated: float = 1.0
+    biases_choices: bool = False
+    routes_in_float: bool = False
+    shares_by_gate: bool = False
+    is_sparse: bool = False
+    chooses_by_cann: bool = False
+
+
+_LLAMA = _Family(o_bias=True)
+_DEEPSEEK = _Family(of_experts=True, biases_choices=True)
+_FAMILIES = MappingProxyType(
+    {
+        "llama": _LLAMA,
+        "mistral": _LLAMA,
+        "phi3": _LLAMA,
+        "qwen2": _Family(qkv_bias=("qkv_bias", True)),
+        "qwen2_moe": _Family(of_experts=True, qkv_bias=("qkv_bias", True), shares_by_gate=True),
+        "qwen3": _Family(normalises=True),
+        "qwen3_moe": _Family(of_experts=True, normalises=True),
+        "glm4_moe": _Family(
+            of_experts=True,
+            normalises=None,
+            rotated=0.5,
+            biases_choices=True,
+            routes_in_float=True,
+        ),
+        "deepseek_v3": _DEEPSEEK,
+        "kimi_k2": _DEEPSEEK,
+        "deepseek_v32": _Family(of_experts=True, biases_choices=True, is_sparse=True),
+        "glm_moe_dsa": _Family(
+            of_experts=True, biases_choices=True, is_sparse=True, chooses_by_cann=True
+        ),
+    }
+)
+# What no set of kernels here tells of, and how a file says that it is off.
+_NOT_DERIVED: dict[str, tuple[str, tuple[object, ...]]] = {
+    "mlp_bias": ("a bias of the feed-forward", (False,)),
+    "num_local_experts": ("a mixture of another family", (0,)),
+    "sliding_window": ("attention in a sliding window", (0,)),
+}
+_WHOLE_LAYERS = ("full_attention", "indexed_attention", "deepseek_sparse_attention")
+
+
+def read_config(data: bytes, *, name: str, path: Path | str) -> Decoder:
+    """The decoder of a config.json. BadInput, with the file, where it describes none, or one whose
+    step is not derived here."""
+    found = json_value(data, what="a model's config.json", key=str(path))
+    if not isinstance(found, dict):  # never quoted: who names a file need not be who may read it
+        raise BadInput("expected a model's config.json, a JSON object", path=path)
+    try:
+        return _decoder(_Config(found), name)
+    except BadInput as error:
+        raise BadInput(str(error), path=path) from error
+
+
+class _Config:
+    """The keys of a config.json, each a whole number, a share, a switch or a list of words, as
+    requested."""
+
+    def __init__(self, values: Mapping[str, Any]):
+        self._values = values
+
+    def is_off(self, key: str, off: tuple[object, ...]) -> bool:
+        value = self._values.get(key)
+        return value is None or any(type(value) is type(one) and value == one for one in off)
+
+    def text(self, key: str) -> str:
+        return str(self._values.get(key, ""))
+
+    def switch(self, key: str, default: bool) -> bool:
+        value = self._values.get(key)
+        if value is not None and not isinstance(value, bool):
+            raise BadInput(f"{key}: expected true or false")
+        return default if value is None else value
+
+    def size(self, *keys: str, default: int | None = None, least: int = 1) -> int:
+        for key in keys:
+            value = self._values.get(key)
+            if value is None:
+                continue
+            if type(value) is not int or not least <= value <= _LARGEST:
+                raise BadInput(f"{key}: expected an integer of at least {least}")
+            return value
+        if default is None:
+            raise BadInput(f"missing key {keys[0]}: expected the config.json of a decoder")
+        return default
+
+    def share(self, key: str, default: float) -> float:
+        """A number above 0 and up to 1, of the file or of its `rope_parameters`."""
+        inner = self._values.get("rope_parameters")
+        inside = inner.get(key) if isinstance(inner, dict) else None
+        value = self._values.get(key, inside)
+        if value is None:
+            return default
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= 1:
+            raise BadInput(f"{key}: expected a fraction of a head, above 0 and up to 1")
+        return float(value)
+
+    def items(self, key: str) -> Sequence[object]:
+        value = self._values.get(key)
+        if value is not None and not isinstance(value, list):
+            raise BadInput(f"{key}: expected a list")
+        return value or ()
+
+
+def _decoder(config: _Config, name: str) -> Decoder:
+    kind = config.text("model_type")
+    family = _FAMILIES.get(kind)
+    if family is None:
+        known = ", ".join(_FAMILIES)
+        raise BadInput(f"model_type: expected one of {known}; other types are not supported")
+    _refuse_others(config, family)
+    layers, hidden = config.size("num_hidden_layers"), config.size("hidden_size")
+    if layers > _MOST_LAYERS:
+        raise BadInput(f"num_hidden_layers: expected at most {_MOST_LAYERS}")
+    latent = _latent(config)
+    experts = _experts(config, family, layers)
+    heads = config.size("num_attention_heads")
+    head_size = config.size("v_head_dim" if latent else "head_dim", default=hidden // heads)
+    qkv_bias = config.switch(*family.qkv_bias)
+    if qkv_bias and latent:
+        raise BadInput("a bias of latent projections (attention_bias) is not supported")
+    found = Decoder(
+        name=name,
+        layers=layers,
+        hidden=hidden,
+        intermediate=config.size("intermediate_size"),
+        heads=heads,
+        kv_heads=config.size("num_key_value_heads", default=heads),
+        head_size=head_size,
+        vocabulary=config.size("vocab_size"),
+        rotated=latent.get("rope") or round(head_size * config.share(_ROTATED, family.rotated)),
+        normalises_heads=config.switch("use_qk_norm", False)
+        if family.normalises is None
+        else family.normalises,
+        biases_qkv=qkv_bias,
+        biases_o=qkv_bias and family.o_bias,
+        predictors=config.size("num_nextn_predict_layers", "num_mtp_layers", default=0, least=0),
+        **latent,
+        **(experts or {"dense_layers": layers}),
+        **_indexer(config, family, layers),
+    )
+    _check(found, kind, family)
+    return found
+
+
+def _refuse_others(config: _Config, family: _Family) -> None:
+    windows = config.is_off("use_sliding_window", (True,))
+    for key, (what, off) in _NOT_DERIVED.items():
+        if not config.is_off(key, off) and (windows or key != "sliding_window"):
+            raise BadInput(f"{what} ({key}) is not supported")
+    if any(one not in _WHOLE_LAYERS for one in config.items("layer_types")):
+        raise BadInput(
+            "attention in a sliding window, or of another kind (layer_types), is not supported"
+        )
+    if not family.shares_by_gate and not config.is_off("shared_expert_intermediate_size", (0,)):
+        raise BadInput(
+            "a shared expert with a gate (shared_expert_intermediate_size) is not supported"
+        )
+    if not family.is_sparse and not config.is_off("index_topk", (0,)):
+        raise BadInput(
+            "sparse attention with an indexer (index_topk) is not supported for this type"
+        )
+
+
+def _latent(config: _Config) -> dict[str, Any]:
+    sizes = [config.size(key, default=0, least=0) for key in _LATENT]
+    if any(sizes) and not all(sizes):
+        raise BadInput(f"latent attention requires all of {', '.join(_LATENT)}")
+    return dict(zip(("q_lora", "kv_lora", "nope", "rope"), sizes, strict=True)) if sizes[0] else {}
+
+
+def _experts(config: _Config, family: _Family, layers: int) -> dict[str, Any]:
+    """The sizes of a mixture; none of a dense model."""
+    experts = config.size("n_routed_experts", "num_experts", default=0, least=0)
+    if not experts:
+        return {}
+    each = config.size("moe_intermediate_size")
+    shared = (
+        config.size("shared_expert_intermediate_size", default=0, least=0)
+        if family.shares_by_gate
+        else each * config.size("n_shared_experts", default=0, least=0)
+    )
+    return {
+        "experts": experts,
+        "choices": config.size("num_experts_per_tok"),
+        "expert_intermediate": each,
+        "shared": shared,
+        "gates_shared": family.shares_by_gate and shared > 0,
+        "routes_in_float": family.routes_in_float,
+        "biases_choices": family.biases_choices,
+        "dense_layers": _dense_layers(config, layers),
+    }
+
+
+def _dense_layers(config: _Config, layers: int) -> int:
+    """How many layers of a mixture are dense: those that are listed so, the first ones, those
+    between its steps."""
+    kinds = config.items("mlp_layer_types")
+    if kinds:
+        return sum(one == "dense" for one in kinds[:layers])
+    first = config.size("first_k_dense_replace", default=0, least=0)
+    every = config.size("moe_layer_freq", default=1)
+    step = config.size("decoder_sparse_step", default=1, least=0)
+    dense = set(map(repr, config.items("mlp_only_layers")))
+    return sum(
+        at < first or bool(at % every) or repr(at) in dense or not step or bool((at + 1) % step)
+        for at in range(layers)
+    )
+
+
+def _indexer(config: _Config, family: _Family, layers: int) -> dict[str, Any]:
+    """The sizes of what chooses keys; none of attention to all of them."""
+    chosen = config.size("index_topk", default=0, least=0) if family.is_sparse else 0
+    if not chosen:
+        return {}
+    return {
+        "chosen": chosen,
+        "index_heads": config.size("index_n_heads"),
+        "index_size": config.size("index_head_dim"),
+        "indexers": _indexers(config, layers),
+        "chooses_by_cann": family.chooses_by_cann,
+    }
+
+
+def _indexers(config: _Config, layers: int) -> int:
+    """How many layers choose by themselves: those that are listed so, or all but those between the
+    steps of a schedule."""
+    kinds = config.items("indexer_types")
+    if kinds:
+        return sum(one == "full" for one in kinds[:layers])
+    if not config.is_off("index_topk_pattern", ("",)):
+        return config.text("index_topk_pattern")[:layers].count("F")
+    every = config.size("index_topk_freq", default=1)
+    offset = config.size("index_skip_topk_offset", default=2, least=0)
+    return sum(max(at - offset + 1, 0) % every == 0 for at in range(layers))
+
+
+def _check(decoder: Decoder, kind: str, family: _Family) -> None:
+    """Raise BadInput for sizes that do not go together."""
+    if decoder.is_moe != family.of_experts:
+        raise BadInput(f"model_type {kind}: expected {'no ' * decoder.is_moe}experts")
+    if decoder.choices > decoder.experts:
+        raise BadInput("num_experts_per_tok: expected at most the number of experts")
+    if not decoder.head_size or (not decoder.is_mla and decoder.heads % decoder.kv_heads):
+        raise BadInput(
+            "num_attention_heads: expected at most hidden_size heads, and a multiple of "
+            "num_key_value_heads"
+        )
+    if decoder.rotated < 2 or decoder.rotated % 2:
+        raise BadInput(f"{_ROTATED}: expected an even number of rotated elements per head")
+    if decoder.is_sparse and not (decoder.is_mla and decoder.indexers):
+        raise BadInput(
+            "index_topk: requires latent attention and at least one layer with an indexer"
+        )
 
 
 def bundled_names() -> tuple[str, ...]:

@@ -7,25 +7,21 @@ from itertools import product
 from math import inf
 from pathlib import Path
 
-from collector.database.columns import case_cells
-from collector.errors import BadInput
+from collector.codec.errors import BadInput
+from collector.codec.text import GIB
+from collector.database.layout import case_cells
+from collector.model.record import CaseRecord
+from collector.model.vocabulary import RUNTIME_PREFIX
 from collector.ops.refusals import refusal
 from collector.ops.registry import find
 from collector.ops.runtime import completed_as_declared
-from collector.record import CaseRecord
-from collector.shapes.decoder import Decoder
-from collector.shapes.density import find_standard
-from collector.shapes.expert_sizes import experts_of
+from collector.shapes.density import between, find_standard
 from collector.shapes.grid import Chosen, Wish, choose, in_order_of_chance, pick, templates
 from collector.shapes.grid_patterns import EXPERTS, PRODUCTS, bundled_patterns
 from collector.shapes.kernel_set import find_kernel_set
-from collector.shapes.lines import between
-from collector.shapes.model_rows import products_of, rows_of
-from collector.shapes.models import bundled_names, find_decoder
-from collector.singlehost.tree_source import record_of_row
-from collector.singlehost.version_files import VersionFiles
-from collector.units import GIB
-from collector.vocabulary import RUNTIME_PREFIX
+from collector.shapes.model_rows import experts_of, products_of, rows_of
+from collector.shapes.models import Decoder, bundled_names, find_decoder
+from collector.singlehost.version_files import VersionFiles, record_of_row
 
 # Whose sizes only a model tells together.
 OF_MODELS = (

@@ -5,12 +5,12 @@ import uuid
 from pathlib import Path
 
 from collector import __version__
+from collector.codec.errors import BadInput, OpmeterError
 from collector.database.layout import is_version_name
-from collector.errors import BadInput, OpmeterError
 from collector.host.stack import device_serial
-from collector.measurement import Provenance
-from collector.plan import MeasureSettings
-from collector.stack import Runtime, Stack
+from collector.model.measurement import Provenance
+from collector.model.plan import MeasureSettings
+from collector.model.stack import Runtime, Stack
 
 
 def tree_device(folder: Path) -> str | None:

@@ -9,39 +9,285 @@ into which profiles are pooled tells which they are, and its rows of how many la
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
+from math import inf, nan, sqrt
 from pathlib import Path
 
-from collector.database.columns import (
+from collector.codec.canonical import decode_object, readable_json
+from collector.codec.errors import BadInput
+from collector.codec.table import table_rows
+from collector.database.layout import (
     ATTENTION_COLUMNS,
+    COMMUNICATION_REPORT,
+    PARSED_PROFILES,
     PARSER_COLUMNS,
+    PROFILING_AVERAGE,
     PROFILING_COUNT,
+    PROFILING_MEDIAN,
+    PROFILING_STD,
+    by_file,
     case_cells,
     csv_bytes,
+    number_text,
     profile_cells,
+    profiling,
 )
-from collector.database.layout import COMMUNICATION_REPORT, PARSED_PROFILES, by_file
-from collector.database.tree import (
-    Cells,
-    KernelFile,
-    Upserted,
-    joined,
-    read_kernel,
-    upsert,
-)
-from collector.errors import BadInput
+from collector.database.tree import Cells, KernelFile, Upserted, joined, read_kernel, upsert
+from collector.model.case import case_from_cells
+from collector.model.record import CaseRecord
 from collector.profiles.attention import KERNEL as ATTENTION
+from collector.profiles.communication import Communication
 from collector.profiles.kernel_details import GroupBy, ProfileReport, read_profile
-from collector.record import CaseRecord
-from collector.singlehost.communication_report import (
-    COMMUNICATION_COLUMNS,
-    pooled_with_report,
-    report_rows,
-)
-from collector.singlehost.parsed_profiles import ParsedProfiles, read_parsed
-from collector.singlehost.pooling import UNCOUNTED, pooled
+from collector.profiles.run_files import RunSketch
+from collector.profiles.run_files import sketches_match as are_of_one_run
 from collector.store.atomic import write_whole
+
+# Which profiles are in a tree into which they are pooled, so that none counts twice.
+#
+# `reports/parsed_profiles.json` names each file that was parsed into the tree, with a sample of its
+# launches by which it is known again: as another export, or under another name. A file is written
+# down before its rows are, and again when all are there: where a parse was cut off in between,
+# nobody can tell which of its rows the tree has.
+
+_LONGEST_MARK = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Parsed:
+    """A file of which the tree has rows, and marks of some of its launches, in hex."""
+
+    profile: str
+    is_whole: bool
+    launches: tuple[str, ...]
+
+    def is_of(self, run: RunSketch) -> bool:
+        return are_of_one_run([int(mark, 16) for mark in self.launches], run.marks)
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedProfiles:
+    """The files of a tree, in the order in which they came."""
+
+    profiles: tuple[Parsed, ...] = ()
+
+    def check_new(self, runs: Sequence[RunSketch], path: Path) -> None:
+        """Raises BadInput where one of these is in the tree, or where its content is unknown."""
+        for parsed in self.profiles:
+            if not parsed.is_whole:
+                raise BadInput(
+                    f"the parse of {parsed.profile} was interrupted, and it is unknown which of "
+                    "its rows the tree has; parse all profiles with --pool into another tree",
+                    path=path,
+                )
+            for run in runs:
+                if parsed.is_of(run):
+                    raise BadInput(
+                        f"from the same run as {parsed.profile}, which the tree has: its launches "
+                        f"would count twice ({path})",
+                        path=run.path,
+                    )
+
+    def with_runs(self, runs: Sequence[RunSketch], *, is_whole: bool) -> "ParsedProfiles":
+        """The same with these, each once."""
+        others = [p for p in self.profiles if not any(map(p.is_of, runs))]
+        added = [
+            Parsed(str(run.path), is_whole, tuple(f"{mark:x}" for mark in run.marks))
+            for run in runs
+        ]
+        return ParsedProfiles((*others, *added))
+
+    def as_bytes(self) -> bytes:
+        return readable_json(asdict(self))
+
+
+def read_parsed(version: Path) -> ParsedProfiles | None:
+    """What a version folder tells of its profiles; None where nothing was pooled into it. Raises
+    BadInput for a file that is no such list."""
+    path = version / PARSED_PROFILES
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise BadInput(f"cannot be read: {error.strerror}", path=path) from error
+    found = decode_object(ParsedProfiles, data, what="a list of parsed profiles", key=str(path))
+    for parsed in found.profiles:
+        if not parsed.launches or not all(map(_is_mark, parsed.launches)):
+            raise BadInput(f"{parsed.profile}: expected hexadecimal marks of launches", path=path)
+    return found
+
+
+def _is_mark(text: str) -> bool:
+    return 0 < len(text) <= _LONGEST_MARK and set(text) <= set("0123456789abcdef")
+
+
+# Statistics of two profiles as those of one: `opmeter parse --pool`.
+#
+# A mean and a spread are pooled by how many launches each is of, which is exact; a median is not,
+# so a pooled row has none. Counters are pooled where both rows have them: `parse --pool` writes
+# only those that every launch of a case has. What is pooled are cells of six decimals, so that each
+# time adds a rounding of half of the last one.
+#
+#     8 launches of 10.0 us, 2 of 20.0 us:  10 of 12.0 us, spread 4.0 us
+
+_COUNTER = profiling("")
+
+
+@dataclass(frozen=True, slots=True)
+class Moments:
+    """How many numbers, their mean and their standard deviation (of all of them)."""
+
+    count: int
+    mean: float
+    std: float
+
+
+def together(one: Moments, other: Moments) -> Moments:
+    """Those of both sets of numbers."""
+    count = one.count + other.count
+    share = other.count / count
+    apart = other.mean - one.mean
+    variance = (1 - share) * one.std**2 + share * other.std**2 + (1 - share) * share * apart**2
+    return Moments(count, one.mean + share * apart, sqrt(variance))
+
+
+def pooled(old: Cells, new: Cells, path: Path) -> Cells:
+    """The row of a file with a new row's statistics added to its own. Raises BadInput where it has
+    some and does not tell of how many launches."""
+    row = dict(joined(old, new))
+    if not old.get(PROFILING_AVERAGE) or not new.get(PROFILING_AVERAGE):
+        return row
+    if not old.get(PROFILING_COUNT):
+        told = case_from_cells(path.stem, old).describe()
+        raise BadInput(f"{told}: {UNCOUNTED}", path=path)
+    mine, theirs = _pooling_moments(old, path), _pooling_moments(new, path)
+    both = together(mine, theirs)
+    row[PROFILING_COUNT] = str(both.count)
+    row[PROFILING_AVERAGE] = number_text(both.mean)
+    row[PROFILING_STD] = number_text(both.std)
+    row[PROFILING_MEDIAN] = ""
+    return row | _counters(old, new, mine.count, theirs.count, path)
+
+
+UNCOUNTED = (
+    "the tree has statistics of a profile that was parsed without --pool, so the number of "
+    f"launches and the runs are unknown ({PROFILING_COUNT}, {PARSED_PROFILES}); parse all profiles "
+    "with --pool into another tree"
+)
+
+
+def _pooling_moments(row: Cells, path: Path) -> Moments:
+    count = row[PROFILING_COUNT]
+    if not count.isdecimal() or not int(count):
+        raise BadInput(f"{PROFILING_COUNT}: expected an integer, got {count[:40]!r}", path=path)
+    mean, std = (_number(row, name, path) for name in (PROFILING_AVERAGE, PROFILING_STD))
+    return Moments(int(count), mean, std)
+
+
+def _counters(old: Cells, new: Cells, mine: int, theirs: int, path: Path) -> dict[str, str]:
+    names = [
+        name for name in (*old, *new) if name.startswith(_COUNTER) and name != PROFILING_AVERAGE
+    ]
+    return {name: _counter(old, new, name, theirs / (mine + theirs), path) for name in names}
+
+
+def _counter(old: Cells, new: Cells, name: str, share: float, path: Path) -> str:
+    """The mean of a counter, of which the new row has a share; empty where one of both has none."""
+    if not old.get(name) or not new.get(name):
+        return ""
+    one, other = _number(old, name, path), _number(new, name, path)
+    return number_text(one + share * (other - one))
+
+
+def _number(row: Cells, name: str, path: Path) -> float:
+    text = row.get(name, "")
+    try:
+        value = float(text)
+    except ValueError:
+        value = nan
+    if not -inf < value < inf:
+        raise BadInput(f"{name}: expected a number, got {text[:40]!r}", path=path)
+    return value
+
+
+# `reports/communication.csv` of a tree: how long each collective of a profile took, by
+# communicator.
+
+_KEY = ("Type", "Group", "Accelerator Core")
+_COUNT, _TOTAL, _MEAN, _MEDIAN, _STD, _MIN, _MAX = (
+    *("Count", "Total Duration(us)", "Average Duration(us)", "Median Duration(us)"),
+    *("Std Duration(us)", "Min Duration(us)", "Max Duration(us)"),
+)
+COMMUNICATION_COLUMNS = (*_KEY, _COUNT, _TOTAL, _MEAN, _MEDIAN, _STD, _MIN, _MAX)
+
+
+def report_rows(communication: Sequence[Communication]) -> list[Cells]:
+    """The rows of a profile's collectives."""
+    return [_communication_report_row(entry) for entry in communication]
+
+
+def pooled_with_report(rows: Sequence[Cells], path: Path, is_counted: bool) -> list[Cells]:
+    """The rows of a report, those of the same collective pooled with these, and then the others.
+    Raises BadInput for a report that is none, and where it is not known of which runs it is."""
+    if not path.exists():
+        return list(rows)
+    if not is_counted:
+        raise BadInput(UNCOUNTED, path=path)
+    try:
+        read = list(table_rows(path.read_bytes(), COMMUNICATION_COLUMNS, path=str(path)))
+    except OSError as error:
+        raise BadInput(f"cannot be read: {error.strerror}", path=path) from error
+    held: dict[tuple[str, ...], Cells] = {}
+    for line, cells in read:
+        known = dict(zip(COMMUNICATION_COLUMNS, cells, strict=True))
+        _check(known, path, line)
+        held[_key(known)] = known
+    for row in rows:
+        old = held.get(_key(row))
+        held[_key(row)] = _communication_report_pooled(old, row) if old else row
+    return list(held.values())
+
+
+def _communication_report_row(entry: Communication) -> Cells:
+    numbers = (entry.total_us, entry.mean_us, entry.median_us)
+    spread = (entry.std_us, entry.min_us, entry.max_us)
+    texts = (entry.kernel_type, entry.group, entry.core, str(entry.count))
+    cells = (*texts, *map(number_text, (*numbers, *spread)))
+    return dict(zip(COMMUNICATION_COLUMNS, cells, strict=True))
+
+
+def _key(row: Cells) -> tuple[str, ...]:
+    return tuple(row[name] for name in _KEY)
+
+
+def _communication_report_pooled(old: Cells, new: Cells) -> Cells:
+    """A median of both is not known of theirs."""
+    both = together(_communication_report_moments(old), _communication_report_moments(new))
+    return {
+        **new,
+        _COUNT: str(both.count),
+        _TOTAL: number_text(float(old[_TOTAL]) + float(new[_TOTAL])),
+        _MEAN: number_text(both.mean),
+        _MEDIAN: "",
+        _STD: number_text(both.std),
+        _MIN: min(old[_MIN], new[_MIN], key=float),
+        _MAX: max(old[_MAX], new[_MAX], key=float),
+    }
+
+
+def _communication_report_moments(row: Cells) -> Moments:
+    return Moments(int(row[_COUNT]), float(row[_MEAN]), float(row[_STD]))
+
+
+def _check(row: Cells, path: Path, line: int) -> None:
+    try:
+        numbers = [float(row[name]) for name in (_TOTAL, _MEAN, _STD, _MIN, _MAX)]
+        is_right = int(row[_COUNT]) > 0 and all(0 <= number < 1e18 for number in numbers)
+    except ValueError:
+        is_right = False
+    if not is_right:
+        raise BadInput("expected the numbers of a collective", path=path, line=line)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,10 +338,10 @@ def parse_profile(
     for kernel_type, records in _by_kernel(profile.records).items():
         held = read_kernel(version_dir, kernel_type).files
         files |= {version_dir / name: file.as_bytes() for name, file in held.items()}
-        rows = [_row(record, is_counted=is_counted) for record in records]
+        rows = [_parse_row(record, is_counted=is_counted) for record in records]
         for name, found in by_file(kernel_type, rows).items():
             path, old = version_dir / name, held.get(name)
-            join = partial(_pooled, known, path) if pool else joined
+            join = partial(_parse_pooled, known, path) if pool else joined
             new = upsert(old or KernelFile(kernel_type, PARSER_COLUMNS, ()), found, join)
             files[path] = new.file.as_bytes()
             kernels.append(_parsed(path, new))
@@ -122,14 +368,14 @@ def _by_kernel(records: Iterable[CaseRecord]) -> dict[str, list[CaseRecord]]:
     return kernels
 
 
-def _pooled(known: ParsedProfiles | None, path: Path, old: Cells, new: Cells) -> Cells:
+def _parse_pooled(known: ParsedProfiles | None, path: Path, old: Cells, new: Cells) -> Cells:
     """A row with the new statistics among its own, where it is known of which profiles they are."""
     if known is None and old.get(PROFILING_COUNT):
         raise BadInput(UNCOUNTED, path=path)
     return pooled(old, new, path)
 
 
-def _row(record: CaseRecord, *, is_counted: bool) -> Cells:
+def _parse_row(record: CaseRecord, *, is_counted: bool) -> Cells:
     statistics = profile_cells(record.profile) if record.profile else {}
     if record.profile and is_counted:
         statistics |= {PROFILING_COUNT: str(record.profile.count)}

@@ -3,21 +3,28 @@
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from math import isfinite
 from pathlib import Path, PurePosixPath
 
-from collector.case import Case, case_from_cells
-from collector.database.columns import (
+from collector.codec.errors import BadInput
+from collector.codec.text import counted
+from collector.database.layout import (
     AVERAGE_DURATION,
+    DATABASE_COLUMNS,
     PROFILING_AVERAGE,
+    by_file,
     csv_bytes,
     database_columns,
     inserted,
+    kernel_files,
     microbench,
 )
-from collector.database.layout import by_file, kernel_files
-from collector.database.tree import Cells, KernelFiles, read_kernel
-from collector.errors import BadInput
+from collector.database.pull import check_is_real
+from collector.database.tree import Cells, KernelFiles, read_kernel, read_kernel_file
+from collector.model.case import Case, case_from_cells
+from collector.model.record import CaseRecord
+from collector.model.vocabulary import BASE_CELLS
 from collector.store.atomic import write_whole
 
 _MICROBENCH = microbench("")
@@ -173,3 +180,122 @@ def duplicates(rows: Iterable[TreeRow]) -> list[tuple[Case, int]]:
     """The cases that stand more than once in the rows, with how often."""
     counts = Counter(row.case for row in rows)
     return [(case, count) for case, count in counts.items() if count > 1]
+
+
+# The kernel types that a user chose, by the names that the first design's tools took.
+
+_LISTED = 40
+_SUFFIXES = (".py", ".csv", "_run")  # `Add_run.py` was the script of a kernel
+
+
+def chosen(texts: Iterable[str]) -> tuple[str, ...]:
+    """Kernel types from texts that may hold several, parted by commas or blanks; each once."""
+    names = (name for text in texts for name in text.replace(",", " ").split())
+    return tuple(dict.fromkeys(map(_plain, names)))
+
+
+def only_known(kernels: Iterable[str], there_is: Collection[str], lacking: str) -> None:
+    """Raise BadInput for a kernel type that is not there, with what there is."""
+    known = sorted(there_is)
+    for name in kernels:
+        if name in there_is:
+            continue
+        close = get_close_matches(name, known, n=1)
+        hint = f"; did you mean {close[0]!r}?" if close else ""
+        more = f" and {len(known) - _LISTED} more" if len(known) > _LISTED else ""
+        raise BadInput(
+            f"{lacking} kernel type {name!r}{hint}; available: "
+            f"{', '.join(known[:_LISTED]) or 'none'}{more}"
+        )
+
+
+def chosen_rows(files: VersionFiles, kernels: Collection[str]) -> list[TreeRow]:
+    """The rows of the chosen kernel types; all, where none was chosen."""
+    return [row for row in files.rows() if not kernels or row.case.kernel_type in kernels]
+
+
+def _plain(name: str) -> str:
+    for suffix in _SUFFIXES:
+        name = name.removesuffix(suffix)
+    return name
+
+
+# Taking rows without any duration out of a tree: only where a user asks for it by name.
+
+
+def prune(files: VersionFiles, kernels: Collection[str] = ()) -> tuple[tuple[str, Cells], ...]:
+    """Remove the rows whose durations are all empty, and give them back with their kernel type."""
+    empty = [row for row in files.rows() if _is_chosen(row, kernels) and not row.has_duration]
+    files.remove(row.place for row in empty)
+    return tuple((row.place.kernel_type, row.cells) for row in empty)
+
+
+def _is_chosen(row: TreeRow, kernels: Collection[str]) -> bool:
+    return not kernels or row.case.kernel_type in kernels
+
+
+# A tree as a source of cases: whatever its rows name, measured or not.
+
+# Numbers that belong to the stack the tree was taken on stay there, but for the duration: it
+# tells what the tree has answered.
+_NUMBERS = frozenset(DATABASE_COLUMNS) - {AVERAGE_DURATION}
+_NUMBER_PREFIXES = ("MicroBench ", "Profiling ")
+
+
+@dataclass(frozen=True, slots=True)
+class TreeCases:
+    """The cases of a tree. `fallen` are rows that are a case of an earlier row, by the columns in
+    which they differ from it, which no case consists of; by none where they say the same."""
+
+    records: tuple[CaseRecord, ...]
+    fallen: Mapping[tuple[str, ...], int]
+
+    def told(self) -> str:
+        """How many rows fell together, and by which columns; empty where none did."""
+        if not self.fallen:
+            return ""
+        parts = (
+            f"{count:,} " + (f"differ only in {', '.join(names)}" if names else "are identical")
+            for names, count in sorted(self.fallen.items())
+        )
+        rows = counted(sum(self.fallen.values()), "row is", "rows are")
+        return f"{rows} a case of an earlier one: {'; '.join(parts)}"
+
+
+def read_tree(version_dir: Path) -> TreeCases:
+    """The cases of a version folder, each once, in order of file and row.
+
+    Raises BadInput where there is no `{KernelType}.csv`, or where one cannot be read.
+    """
+    if not version_dir.is_dir():
+        raise BadInput("no such folder; expected the version folder of a tree", path=version_dir)
+    check_is_real(version_dir)
+    files = [path for path in kernel_files(version_dir) if not path.stem.startswith("hcom_")]
+    if not files:
+        raise BadInput("no {KernelType}.csv in this folder", path=version_dir)
+    records: dict[str, CaseRecord] = {}
+    fallen = Counter[tuple[str, ...]]()
+    for file in map(read_kernel_file, files):
+        for row in file.rows:
+            record = record_of_row(file.kernel_type, row)
+            first = records.setdefault(record.case_id, record)
+            if first is not record:
+                fallen[_differing(first, record)] += 1
+    return TreeCases(tuple(records.values()), fallen)
+
+
+def _differing(first: CaseRecord, other: CaseRecord) -> tuple[str, ...]:
+    """The columns whose cells are not the same text, a duration left out."""
+    one, two = ({**record.extra, **record.cells} for record in (first, other))
+    names = dict.fromkeys((*BASE_CELLS, *one, *two))
+    return tuple(n for n in names if n != AVERAGE_DURATION and one.get(n, "") != two.get(n, ""))
+
+
+def record_of_row(kernel_type: str, row: Cells) -> CaseRecord:
+    """A row as a case: what it says but for the numbers that belong to its stack."""
+    extra = {name: text for name, text in row.items() if text and not _stays(name)}
+    return CaseRecord(kernel_type, {name: row.get(name, "") for name in BASE_CELLS}, extra)
+
+
+def _stays(name: str) -> bool:
+    return name in _NUMBERS or name.startswith(_NUMBER_PREFIXES)

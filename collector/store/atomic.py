@@ -16,10 +16,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
-from collector.canonical import sha256_hex
-from collector.errors import StoreUnavailable
-from collector.store.key_rules import TEMPORARY
-from collector.surroundings import sleep, token
+from collector.codec.canonical import sha256_hex
+from collector.codec.errors import StoreUnavailable
+from collector.environment import sleep, token
+from collector.store.base import TEMPORARY
 
 T = TypeVar("T")
 _TRIES = 20  # another process may prune an empty folder as often as we make it

@@ -19,7 +19,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from collector.errors import AlreadyExists, NotFound, StoreError, StoreRefused, StoreUnavailable
+from collector.codec.errors import (
+    AlreadyExists,
+    NotFound,
+    StoreError,
+    StoreRefused,
+    StoreUnavailable,
+)
 from collector.store.atomic import (
     claimed,
     collect,
@@ -29,8 +35,7 @@ from collector.store.atomic import (
     write_beside,
     write_whole,
 )
-from collector.store.base import Info
-from collector.store.key_rules import TEMPORARY, check_key, check_prefix, parent_conflict
+from collector.store.base import TEMPORARY, Info, check_key, check_prefix, parent_conflict
 
 _NO_LINKS_HERE = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS}
 _NOT_LINKED = _NO_LINKS_HERE | {errno.EMLINK, errno.EXDEV}

@@ -3,9 +3,8 @@
 import threading
 from collections.abc import Iterator
 
-from collector.errors import AlreadyExists, NotFound
-from collector.store.base import Info
-from collector.store.key_rules import check_key, check_prefix, parent_conflict
+from collector.codec.errors import AlreadyExists, NotFound
+from collector.store.base import Info, check_key, check_prefix, parent_conflict
 
 
 class MemoryStore:

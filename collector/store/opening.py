@@ -9,11 +9,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlsplit
 
-from collector.errors import BadInput, StoreError
-from collector.store.base import Store
+from collector.codec.errors import BadInput, StoreError
+from collector.store.base import Store, check_key
 from collector.store.file import FileStore
 from collector.store.in_memory import MemoryStore
-from collector.store.key_rules import check_key
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 # What stands before an `@` in the first part of what is no plain path: `s3://name:secret@bucket`,

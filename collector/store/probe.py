@@ -17,9 +17,9 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from collector.errors import AlreadyExists, StoreError, StoreRefused, StoreUnavailable
+from collector.codec.errors import AlreadyExists, StoreError, StoreRefused, StoreUnavailable
+from collector.environment import monotonic, side_by_side, token
 from collector.store.base import Store
-from collector.surroundings import monotonic, side_by_side, token
 
 logger = logging.getLogger(__name__)
 

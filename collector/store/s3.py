@@ -34,9 +34,14 @@ from botocore.exceptions import (
 from botocore.exceptions import ConnectionError as NoConnection
 from botocore.parsers import ResponseParserError
 
-from collector.errors import AlreadyExists, NotFound, StoreError, StoreRefused, StoreUnavailable
-from collector.store.base import Info
-from collector.store.key_rules import check_key, check_prefix, parent_conflict
+from collector.codec.errors import (
+    AlreadyExists,
+    NotFound,
+    StoreError,
+    StoreRefused,
+    StoreUnavailable,
+)
+from collector.store.base import Info, check_key, check_prefix, parent_conflict
 
 logger = logging.getLogger(__name__)
 

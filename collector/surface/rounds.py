@@ -6,18 +6,78 @@ was asked and what it took knows the next round. Nothing else has to be kept bet
 """
 
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, inf, log1p
 
 import numpy as np
 import numpy.typing as npt
 
-from collector.surface.held_back import half_widths, misses
-from collector.surface.next_points import coarse, unsure
-from collector.surface.shape_features import Points
-from collector.surface.surrogate import LEAST_POINTS, Estimate, estimate
+from collector.surface.surrogate import LEAST_POINTS, Estimate, Points, estimate
+
+# Which points of a surface to measure: a coarse start, then where its model is unsure.
 
 Floats = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.intp]
+
+_LEFT_UNSURE = 0.05
+
+
+def coarse(axes: Floats, count: int, chance: np.random.Generator) -> Indices:
+    """So many of the points (points, axes), spread over them: along a curve that fills the space of
+    the axes' ranks, one by chance of each stretch."""
+    along = np.argsort(_place_on_curve(axes), kind="stable")
+    bounds = np.linspace(0, len(axes), count + 1).round().astype(np.intp)
+    return np.sort(along[chance.integers(bounds[:-1], bounds[1:])])
+
+
+def unsure(half_widths: Floats, asked: Indices, tolerance: float, count: int) -> Indices:
+    """The points not asked whose interval is wider than tolerated, up to so many of the widest; no
+    point where at most one in twenty of those left is. Half-widths are logarithms, the tolerance a
+    share of the duration."""
+    left = np.setdiff1d(np.arange(len(half_widths)), asked)
+    wide = left[half_widths[left] > log1p(tolerance)]
+    if len(wide) <= _LEFT_UNSURE * len(left):
+        return wide[:0]
+    return wide[np.argsort(-half_widths[wide], kind="stable")[:count]]
+
+
+def _place_on_curve(axes: Floats) -> npt.NDArray[np.int64]:
+    """Where each point lies on a Z-order curve over the ranks of its values along each axis."""
+    width = axes.shape[1]
+    place = np.zeros(len(axes), np.int64)
+    bits = min(10, max(1, 62 // width))  # of each axis, so that all of them fit into a place
+    for number, axis in enumerate(axes.T[:62]):
+        distinct, rank = np.unique(axis, return_inverse=True)
+        steps = (rank << bits) // max(len(distinct), 1)
+        for bit in range(bits):
+            place |= ((steps >> bit) & 1) << (bit * width + number)
+    return place
+
+
+# How wide an interval must be to hold what it states, by points held back.
+#
+# Points held back are drawn by chance beforehand, and teach nothing: what the model is off by
+# there, over what it expects, it is off by anywhere (split conformal prediction). The points that
+# nobody asks are those of which less is expected to be wrong; of errors over expected ones that
+# makes no difference on real tables. No shape of the errors is assumed, and a model that is wrong
+# has wide intervals, not false ones.
+
+
+def misses(found: Estimate, held: Indices, duration_us: Floats) -> Floats:
+    """The errors at points held back, which the estimate has not seen, over those expected; these
+    are their durations."""
+    missed: Floats = np.abs(np.log(duration_us) - found.log_us[held]) / found.error[held]
+    return missed
+
+
+def half_widths(found: Estimate, missed: Floats, level: float) -> Floats:
+    """Of every point the half-width of its interval of this level, as a logarithm: the estimate
+    times or over its exponential. Errors too few for the level give an interval without end."""
+    rank = ceil(level * (len(missed) + 1))
+    factor = inf if rank > len(missed) else np.sort(missed)[rank - 1]
+    widths: Floats = factor * found.error
+    return widths
+
+
 Mask = npt.NDArray[np.bool_]
 
 LEVEL = 0.95

@@ -10,15 +10,14 @@ import threading
 from dataclasses import fields
 from pathlib import Path
 
-from collector import keys
+from collector.codec.errors import OpmeterError
 from collector.comm.gang import StartRanks, start_here
-from collector.comm.many_nodes import OverNodes
-from collector.errors import OpmeterError
-from collector.host.parent import die_with_parent, obey_parent
+from collector.comm.meeting import OverNodes
+from collector.host.processes import die_with_parent, obey_parent
+from collector.model import keys
 from collector.store import open_store
 from collector.store.base import Store
-from collector.store.patient import PatientStore
-from collector.store.single_writer import SingleWriterStore
+from collector.store.waiting import PatientStore, SingleWriterStore
 from collector.worker.assignment import LOG, Assignment, keep_log, work
 from collector.worker.blame import exit_code, seen_by_all
 from collector.worker.exit_codes import ExitCode

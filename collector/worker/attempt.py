@@ -8,17 +8,22 @@ bytes, and what it took.
 """
 
 import logging
+import threading
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import TracebackType
 
 import zstandard
 
-from collector import __version__, keys, surroundings
-from collector.canonical import canonical_json, sha256_hex
+from collector import __version__
+from collector import environment as surroundings
+from collector.codec.canonical import canonical_json, decode_object, sha256_hex
+from collector.codec.errors import AlreadyExists, BadInput, StoreError
+from collector.codec.table import table_bytes, table_rows
 from collector.database.committed import read_commit
-from collector.errors import AlreadyExists, BadInput
-from collector.manifest import (
+from collector.model import keys
+from collector.model.manifest import (
     AttemptManifest,
     PartEntry,
     ShardCommit,
@@ -28,11 +33,10 @@ from collector.manifest import (
     entry_to_json,
     manifest_to_json,
 )
-from collector.measurement import Measurement
-from collector.plan import Plan
-from collector.row import FIRST_COLUMNS, LATER_COLUMNS, ROW_COLUMNS, from_row, to_row
+from collector.model.measurement import Measurement
+from collector.model.plan import Plan
+from collector.model.row import FIRST_COLUMNS, LATER_COLUMNS, ROW_COLUMNS, from_row, to_row
 from collector.store.base import Store, create_once
-from collector.table import table_bytes, table_rows
 
 logger = logging.getLogger(__name__)
 
@@ -136,7 +140,7 @@ def part_bytes(measurements: Iterable[Measurement]) -> bytes:
 
 def read_part(data: bytes, *, key: str) -> tuple[Measurement, ...]:
     """The measurements of a part. Raises BadInput, naming the key, for anything else."""
-    # A merge reads parts as columns (`database.measurement_rows`): it moves 100,000s of rows, and
+    # A merge reads parts as columns (`database.rows`): it moves 100,000s of rows, and
     # would hold them as objects. A test holds both to the same answers.
     columns = next((known for known in _OLD_COLUMNS if _begins_with(data, known)), ROW_COLUMNS)
     rows = table_rows(data, columns, path=key)
@@ -163,3 +167,89 @@ def _create(store: Store, key: str, data: bytes) -> StoredObject:
 
 def _stored(key: str, data: bytes) -> StoredObject:
     return StoredObject(key, len(data), sha256_hex(data))
+
+
+# The progress of an attempt, written to the store now and then for whoever watches.
+#
+# Only a picture: nothing is decided by it. A store that is away is waited for by a thread of its
+# own, which keeps nothing but the newest value: who measures goes on.
+
+_PARTING_S = 1.0  # for a write under way, at the end
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """`done` of `cases` are answered; `case` describes the one in flight."""
+
+    done: int
+    cases: int
+    case: str
+
+
+def read_progress(store: Store, key: str) -> Progress | None:
+    """What an attempt last said of itself; None where nothing can be read."""
+    try:
+        return decode_object(Progress, store.get(key), what="an attempt's progress", key=key)
+    except (BadInput, StoreError):
+        return None
+
+
+class ProgressObject:
+    """Writes `progress.json` at most every `every_s`, while the block runs: cases answered, cases
+    in all, and the case in flight. What a session did may be lost with it, and is done again: the
+    picture stands still then, and does not go back."""
+
+    def __init__(
+        self, store: Store, campaign: str, shard: str, attempt: str, *, every_s: float = 2.0
+    ):
+        self._store = store
+        self._key = keys.progress(campaign, shard, attempt)
+        self._every_s = every_s
+        self._done = 0
+        self._total = 0
+        self._furthest = 0
+        self._newest: bytes | None = None
+        self._news = threading.Event()
+        self._ended = threading.Event()
+        self._thread: surroundings.Running | None = None
+
+    def __enter__(self) -> "ProgressObject":
+        self._thread = surroundings.begin(self._write, "progress")
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._ended.set()
+        self._news.set()
+        if self._thread is not None:
+            self._thread.join(_PARTING_S)
+
+    def answered(self, done: int, total: int) -> None:
+        """Between sessions: so many of all cases have an answer that is stored."""
+        self._done, self._total = done, total
+        self._show(done, "")
+
+    def measured(self, in_session: int, case: str) -> None:
+        """In a session: so many of its cases are through, and `case` is in flight."""
+        self._show(min(self._done + in_session, self._total), case)
+
+    def _show(self, done: int, case: str) -> None:
+        self._furthest = max(done, self._furthest)
+        self._newest = canonical_json(asdict(Progress(self._furthest, self._total, case)))
+        self._news.set()
+
+    def _write(self) -> None:
+        while not self._ended.is_set():
+            surroundings.wait(self._news)
+            self._news.clear()
+            if self._newest is None:
+                continue
+            try:
+                self._store.put(self._key, self._newest)
+            except StoreError as error:
+                logger.debug("progress not written: %s", error)
+            surroundings.wait(self._ended, self._every_s)

@@ -1,10 +1,10 @@
-"""Whom an error of a worker blames: the image, the node, the store, a full disk, nobody known."""
+"""Which exit code an error of a worker has: image, node, store or disk is to blame."""
 
 import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from collector.errors import (
+from collector.codec.errors import (
     AlreadyExists,
     BadInput,
     DeviceBusy,

@@ -1,5 +1,6 @@
 """What a worker's exit code means to whoever started it (a Job's podFailurePolicy, the local
-executor): who is to blame, and whether trying again can help."""
+executor): who is to blame, and whether trying again can help.
+"""
 
 from enum import IntEnum
 

@@ -6,25 +6,295 @@ that cannot share a start of the ranks are another session's.
 
 import csv
 import json
+import os
 import threading
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import median
+from typing import Protocol
 
-from collector import surroundings
-from collector.comm.gang import GangFailed, PeerLeft, StartRanks, start_here
-from collector.comm.hang import stacks_kept
-from collector.comm.rank_files import CaseSeen, have_met, read_results
-from collector.errors import BadInput, PeersAway
-from collector.gang_case import ROUNDS
-from collector.manifest import NO_USAGE, Usage
-from collector.measurement import Measurement, Outcome, Provenance
-from collector.measuring.answers import RawRecords, SessionAnswers, Unmeasured
+import numpy as np
+
+from collector import environment as surroundings
+from collector.codec.errors import BadInput, PeersAway
+from collector.comm.bench_plan import BenchPlan, Mode
+from collector.comm.gang import (
+    RANK,
+    GangFailed,
+    GangWork,
+    PeerLeft,
+    StartRanks,
+    Tick,
+    stacks_kept,
+    start_here,
+)
+from collector.comm.kernels import OTHERWISE, least
+from collector.comm.measured import group_timings, settings_of
+from collector.comm.moe.benching import MOE_RANK
+from collector.comm.moe.moe_plan import MoeCase, MoePlan, buffsize_settings, modes_of
+from collector.comm.rank_files import TOO_LARGE, CaseSeen, have_met, read_results, wrong_result
+from collector.comm.timing import CollectiveTiming, call_durations_us, relative_spread
+from collector.measuring.batches import RawRecords, SessionAnswers, Unmeasured
 from collector.measuring.instrument import OnProgress, SessionSettings, case_limit_s
-from collector.shard import ShardCase
-from collector.worker.gang_bench import GangBench, bench_of, impossible, start_of
-from collector.worker.gang_certificates import GangSession, certificates
+from collector.model.case import Case
+from collector.model.manifest import NO_USAGE, Usage
+from collector.model.measurement import Measurement, Outcome, Provenance
+from collector.model.plan import Limits, MeasureSettings, ShardCase
+from collector.model.record import CaseRecord
+from collector.model.stack import Stack
+from collector.ops.floor import floor_us
+from collector.quality.gates import doubts, implausible, no_duration
+from collector.quality.statistics import summarise
+from collector.ranks.collective import CollectiveCase, collective_case_of, is_collective
+from collector.ranks.distribution import DISTRIBUTE_KERNELS
+from collector.ranks.experts import imbalance_of
+from collector.ranks.gangs import ROUNDS, routed_call
+
+# From what the ranks of a gang saw of each case to its certificate. Pure.
+
+Groups = tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GangSession:
+    """A bench and what its cases are to the plan, in the order of the bench: the groups of ranks
+    that work in each, and what is known of it besides, by name. `rounds` are planned."""
+
+    records: tuple[CaseRecord, ...]
+    groups: tuple[Groups, ...]
+    facts: tuple[tuple[tuple[str, float], ...], ...]
+    rounds: int
+    provenance: Provenance
+    stack: Stack
+    limits: Limits
+    started_at: str
+    ended_at: str
+
+
+def certificates(
+    session: GangSession,
+    seen: Sequence[CaseSeen],
+    environment: Mapping[str, str] = os.environ,
+) -> tuple[Measurement, ...]:
+    """A measurement of each case that at least one round has seen."""
+    rounds: dict[int, list[CaseSeen]] = {}
+    for one in seen:
+        rounds.setdefault(one.case, []).append(one)
+    return tuple(_certificate(session, at, found, environment) for at, found in rounds.items())
+
+
+def _certificate(
+    session: GangSession, at: int, seen: Sequence[CaseSeen], environment: Mapping[str, str]
+) -> Measurement:
+    record = session.records[at]
+    made = Measurement(
+        record.case_id,
+        record.case.kernel_type,
+        Outcome.OK,
+        "",
+        session.provenance,
+        started_at=session.started_at,
+        ended_at=session.ended_at,
+    )
+    timed = [one for one in seen if not one.left_out]
+    if not timed:
+        return replace(made, outcome=_left_out(seen[0].left_out), reason=seen[0].left_out)
+    groups = session.groups[at]
+    calls_us = [us for one in timed for us in _calls_us(one, groups)]
+    made = replace(made, n_expected=len(calls_us), n_observed=len(calls_us))
+    limit_us = session.limits.case_s * 1e6
+    if fault := next(filter(None, (no_duration(us, limit_us) for us in calls_us)), ""):
+        return replace(made, outcome=Outcome.IMPLAUSIBLE, reason=fault)
+    found = summarise(calls_us)
+    least_us = floor_us(record.case, session.stack)
+    fault = implausible(found.timing.mean_us, floor_us=least_us, limit_us=limit_us)
+    doubt = wrong_result(seen)
+    outcome = Outcome.IMPLAUSIBLE if fault else Outcome.GATED if doubt else Outcome.OK
+    return replace(
+        made,
+        outcome=outcome,
+        reason=fault or doubt,
+        identity=least(one.identity for one in timed),
+        n_accepted=len(found.accepted_us),
+        timing=found.timing,
+        counters=(
+            *_counters(
+                [group_timings(groups, one) for one in timed],
+                [us for one in timed for us in _calls_us(one, groups, slowest=True)],
+            ),
+            *session.facts[at],
+        ),
+        warnings=(
+            *doubts(found.timing, len(found.accepted_us)),
+            *_of_rounds(len(timed), session.rounds),
+            *(f"set where it ran: {one}" for one in settings_of(environment)),
+        ),
+    )
+
+
+def _left_out(reason: str) -> Outcome:
+    outcomes = {TOO_LARGE: Outcome.OOM, OTHERWISE: Outcome.SUBSTITUTED}
+    found = (outcome for begin, outcome in outcomes.items() if reason.startswith(begin))
+    return next(found, Outcome.PROFILER_LOST)
+
+
+def _calls_us(seen: CaseSeen, groups: Groups, *, slowest: bool = False) -> list[float]:
+    """What each call took: of several groups at once the median over them, or the slowest's."""
+    by_rank = {one.rank: one for one in seen.ranks}
+    own = np.array([call_durations_us([by_rank[rank] for rank in ranks]) for ranks in groups])
+    return [float(us) for us in (own.max(axis=0) if slowest else np.median(own, axis=0))]
+
+
+def _counters(
+    rounds: Sequence[tuple[CollectiveTiming, ...]], slowest_us: Sequence[float]
+) -> tuple[tuple[str, float], ...]:
+    """What a row of a collective tells besides, by the columns of its file."""
+    every = [group for groups in rounds for group in groups]
+    medians_us = [median(group.duration_us for group in groups) for groups in rounds]
+    return (
+        ("rounds", float(len(rounds))),
+        ("round_spread", relative_spread(medians_us)),
+        ("max_us", max(group.max_us for group in every)),
+        ("rank_min_us", min(group.rank_min_us for group in every)),
+        ("rank_max_us", max(group.rank_max_us for group in every)),
+        ("skew_us", max(group.skew_us for group in every)),
+        ("concurrent_groups", float(len(rounds[0]))),
+        ("concurrent_slowest_us", median(slowest_us)),
+    )
+
+
+def _of_rounds(found: int, planned: int) -> tuple[str, ...]:
+    return (f"{found} of {planned} rounds",) if found < planned else ()
+
+
+# What the ranks of a gang are started with: one bench for cases that can share a start.
+#
+# Collectives share where ranks lie, mode and environment; calls of mixtures of experts share the
+# family of their kernels, besides their ranks.
+
+_SEED = 0  # of routings: the same in every session, so that a case means the same
+
+
+class GangBench(Protocol):
+    """A bench of cases, in an order; each with its groups of ranks, and what is known of it."""
+
+    @property
+    def groups(self) -> tuple[Groups, ...]: ...
+
+    @property
+    def facts(self) -> tuple[tuple[tuple[str, float], ...], ...]: ...
+
+    def run(self, start: StartRanks, folder: Path, patience_s: float, tick: Tick) -> None:
+        """Have the ranks measure in an empty folder. Raises GangFailed and BadInput."""
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveBench:
+    plan: BenchPlan
+    environment: Mapping[str, str]
+
+    @property
+    def groups(self) -> tuple[Groups, ...]:
+        return tuple(self.plan.groups(case) for case in self.plan.collectives)
+
+    @property
+    def facts(self) -> tuple[tuple[tuple[str, float], ...], ...]:
+        return tuple(() for _ in self.plan.collectives)
+
+    def run(self, start: StartRanks, folder: Path, patience_s: float, tick: Tick) -> None:
+        work = GangWork(self.plan, RANK, patience_s, tick, self.environment)
+        start(work, self.plan.world, folder)
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertBench:
+    plan: MoePlan
+
+    @property
+    def groups(self) -> tuple[Groups, ...]:
+        return tuple((tuple(range(self.plan.world)),) for _ in self.plan.cases)
+
+    @property
+    def facts(self) -> tuple[tuple[tuple[str, float], ...], ...]:
+        """How uneven the loads are that were drawn: of experts, and of ranks; and whether a
+        profiler's rows tell the times, or events, which hold the launch too."""
+        drawn = ((case.routing(), case.call.ep_size) for case in self.plan.cases)
+        by_kernels = ("timed_by_kernels", float(self.plan.mode is Mode.KERNEL))
+        return tuple(
+            (
+                ("imbalance", one.imbalance),
+                ("rank_imbalance", one.rank_imbalance(ranks)),
+                by_kernels,
+            )
+            for one, ranks in drawn
+        )
+
+    def run(self, start: StartRanks, folder: Path, patience_s: float, tick: Tick) -> None:
+        environment = buffsize_settings(self.plan.backend, self.plan.largest_buffsize_mb())
+        work = GangWork(self.plan, MOE_RANK, patience_s, tick, environment)
+        start(work, self.plan.world, folder)
+
+
+def start_of(case: Case) -> tuple[object, ...]:
+    """What cases of one start share."""
+    if not is_collective(case.kernel_type):
+        return ("distributed" if case.kernel_type in DISTRIBUTE_KERNELS else "fused",)
+    told = collective_case_of(case)
+    return (told.grid, told.mode, told.environment)
+
+
+def bench_of(
+    cases: Sequence[Case], backend: str, ranks: int, measure: MeasureSettings
+) -> GangBench:
+    """The bench of cases that share a start."""
+    if is_collective(cases[0].kernel_type):
+        told = [collective_case_of(case) for case in cases]
+        return _of_collectives(told, backend, ranks, measure)
+    routed = tuple(map(_routed, cases))
+    budget_s, calls, mode = measure.budget_s / ROUNDS, calls_a_round(measure), modes_of(backend)[0]
+    return ExpertBench(MoePlan(backend, ranks, ROUNDS, budget_s, routed, calls, mode))
+
+
+def impossible(case: Case) -> str:
+    """Why no routing can be what a case asks for; empty where one can."""
+    if is_collective(case.kernel_type):
+        return ""
+    try:
+        _routed(case).routing()
+    except BadInput as error:
+        return str(error)
+    return ""
+
+
+def _routed(case: Case) -> MoeCase:
+    return MoeCase(routed_call(case), _SEED, imbalance_of(case))
+
+
+def calls_a_round(measure: MeasureSettings) -> tuple[int, int]:
+    """The fewest and the most calls of a case in one round, so that all rounds together have what
+    the plan's settings say."""
+    fewest = measure.repeat_count or measure.min_repeats
+    return -(-fewest // ROUNDS), -(-measure.most_repeats // ROUNDS)
+
+
+def _of_collectives(
+    told: Sequence[CollectiveCase], backend: str, ranks: int, measure: MeasureSettings
+) -> CollectiveBench:
+    first = told[0]
+    plan = BenchPlan(
+        backend,
+        first.grid,
+        ranks,
+        Mode(first.mode),
+        ROUNDS,
+        measure.budget_s / ROUNDS,
+        calls_a_round(measure),
+        tuple(one.collective for one in told),
+    )
+    return CollectiveBench(plan, dict(one.split("=", 1) for one in first.environment.split()))
+
 
 _RAW_COLUMNS = ("case", "round", "rank", "call", "start_us", "duration_us")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from collector.comm.gang import StartRanks
-from collector.host.disk import free_bytes
+from collector.host.machine import free_bytes
 from collector.host.peaks_file import kept_peaks
 from collector.host.stack import device_serial, local_stack
 from collector.measuring.instrument import (
@@ -17,8 +17,8 @@ from collector.measuring.instrument import (
     ReplayInstrument,
     SessionSettings,
 )
-from collector.plan import Plan
-from collector.stack import Stack
+from collector.model.plan import Plan
+from collector.model.stack import Stack
 from collector.worker.gang_instrument import GangInstrument
 
 

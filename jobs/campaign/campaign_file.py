@@ -6,28 +6,208 @@ Paths are taken relative to the file. `docs/campaign.md` describes every key.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
-from collector import keys
-from collector.case import normal_kernel_type
-from collector.errors import BadInput
-from collector.measurement import CONTEXT
-from collector.plan import Limits, MeasureSettings, ShardSettings
-from collector.stack import BACKENDS
+from collector.codec.errors import BadInput
+from collector.model import keys
+from collector.model.case import normal_kernel_type
+from collector.model.measurement import CACHES, CONTEXT, Library
+from collector.model.plan import Limits, MeasureSettings, ShardSettings
+from collector.model.stack import BACKENDS
+from collector.model.vocabulary import CAUSAL_MASK, FULL_MASK
 from collector.store.opening import checked_address
-from jobs.campaign.collectives import CollectivesSource
-from jobs.campaign.density import DensitySettings, read_density
 from jobs.campaign.document import Entry, read_document
-from jobs.campaign.measure import read_measure
-from jobs.campaign.quality import QualitySettings, read_quality
-from jobs.campaign.runtime_values import RuntimeValues, read_runtime
-from jobs.campaign.source_kinds import CasesSource, ProfileSource, Source, read_sources
+from jobs.campaign.source_kinds import (
+    CasesSource,
+    CollectivesSource,
+    ProfileSource,
+    Source,
+    read_sources,
+)
+
+# What share of a curve's cases a campaign measures, and how well the others shall be known.
+
+SHARE = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class DensitySettings:
+    """Of each curve at most the `share` is measured, and less once nearly all of the others are
+    known to the `tolerance`, a share of their duration."""
+
+    tolerance: float
+    share: float = SHARE
+
+    def as_json(self) -> dict[str, float]:
+        """The settings by name."""
+        return asdict(self)
+
+
+def read_density(entry: Entry) -> DensitySettings:
+    """The settings of a campaign file's `density`. BadInput, with the line, for anything else."""
+    found = entry.fields(("tolerance", "share"), required=("tolerance",))
+    share = found["share"].percentage() if "share" in found else SHARE
+    return DensitySettings(found["tolerance"].percentage(), share)
+
+
+# How each case of a campaign is measured: the repeats, the cache, the counters.
+
+# The groups of counters that msprof knows by name.
+AIC_METRICS = (
+    "PipeUtilization",
+    "ArithmeticUtilization",
+    "Memory",
+    "MemoryL0",
+    "MemoryUB",
+    "ResourceConflictRatio",
+    "L2Cache",
+    "MemoryAccess",
+)
+# Where a precision ends the repeats, and the campaign does not say how many there may be.
+_MOST_FOR_PRECISION = 1000
+
+
+def read_measure(entry: Entry) -> MeasureSettings:
+    """Raises BadInput, with the line, where it is not understood."""
+    found = entry.fields(("budget_s", "repeats", "precision", "cache", "aic_metrics"))
+    default = MeasureSettings()
+    precision = _precision(found)
+    most = default.max_repeats if precision is None else _MOST_FOR_PRECISION
+    bounds = (default.min_repeats, most, default.repeat_count)
+    least, most, fixed = _repeats(found["repeats"], bounds) if "repeats" in found else bounds
+    return MeasureSettings(
+        budget_s=found["budget_s"].positive() if "budget_s" in found else default.budget_s,
+        min_repeats=least,
+        max_repeats=most,
+        repeat_count=fixed,
+        cache=found["cache"].choice(CACHES) if "cache" in found else default.cache,
+        aic_metrics=_metrics(found["aic_metrics"])
+        if "aic_metrics" in found
+        else default.aic_metrics,
+        precision=precision,
+    )
+
+
+def _precision(found: Mapping[str, Entry]) -> float | None:
+    """Return the requested precision. Raise BadInput where other settings conflict with it."""
+    if "precision" not in found:
+        return None
+    entry = found["precision"]
+    if "repeats" in found and not found["repeats"].is_list:
+        raise entry.refusal(
+            "`precision` chooses the number of repeats, but `repeats` fixes it: remove one of them"
+        )
+    cache = found["cache"].choice(CACHES) if "cache" in found else "warm"
+    if cache != "warm":
+        between = "flushes the cache" if cache == "cold" else "runs other launches"
+        problem = f"requires consecutive launches (`cache: warm`); `{cache}` {between} in between"
+        raise entry.refusal(problem)
+    return entry.percentage()
+
+
+def _repeats(entry: Entry, default: tuple[int, int, int | None]) -> tuple[int, int, int | None]:
+    if not entry.is_list:
+        return default[0], default[1], entry.integer(1)
+    bounds = [item.integer(1) for item in entry.items()]
+    if len(bounds) != 2 or bounds[0] > bounds[1]:
+        raise entry.refusal(f"expected [fewest, most] or one integer, got {bounds}")
+    return bounds[0], bounds[1], None
+
+
+def _metrics(entry: Entry) -> tuple[str, ...]:
+    entry.distinct_texts()
+    metrics = tuple(item.choice(AIC_METRICS) for item in entry.items())
+    if len(metrics) > 1 and "PipeUtilization" not in metrics:
+        raise entry.refusal("several groups must include PipeUtilization, which gives the duration")
+    return metrics
+
+
+# What a campaign spends on knowing how good its numbers are.
+
+REPEAT_SHARE = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class QualitySettings:
+    """`repeat_share` of the cases are measured a second time, in another session. What is known
+    least is measured again for `budget_device_h` hours of device time, where that is asked for."""
+
+    repeat_share: float = REPEAT_SHARE
+    budget_device_h: float | None = None
+
+    def as_json(self) -> dict[str, object]:
+        """The settings by name; without a budget as they were before there was one."""
+        value = asdict(self)
+        if self.budget_device_h is None:
+            del value["budget_device_h"]
+        return value
+
+
+def read_quality(entry: Entry) -> QualitySettings:
+    """The settings of a campaign file's `quality`. BadInput, with the line, for anything else."""
+    found = entry.fields(("repeat_share", "budget_device_h"))
+    return QualitySettings(
+        found["repeat_share"].share() if "repeat_share" in found else REPEAT_SHARE,
+        found["budget_device_h"].positive() if "budget_device_h" in found else None,
+    )
+
+
+# What a campaign says of a launch where no row of a profile does.
+
+_RUNTIME_VALUES_KEYS = ("kv_length", "mask", "library")
+_MASKS = (CAUSAL_MASK, FULL_MASK)
+_LIBRARIES = (Library.CANN.value, Library.VLLM_ASCEND.value)
+
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeValues:
+    """`kv_lengths`: how many keys each request of a paged cache has, where a row does not say; a
+    row becomes one case for each. `masks`: what attention leaves out beside a whole mask, in the
+    same way. `libraries`: whose kernel is wanted where CANN and vLLM-Ascend
+    both have one of its type; none for whichever the stack serves with."""
+
+    kv_lengths: tuple[int, ...] = ()
+    masks: tuple[str, ...] = ()
+    libraries: tuple[str, ...] = ()
+
+
+def read_runtime(entry: Entry) -> RuntimeValues:
+    """The values of a campaign file's `runtime`. BadInput, with the line, for anything else."""
+    found = entry.fields(_RUNTIME_VALUES_KEYS)
+    if not found:
+        raise entry.refusal(
+            f"expected at least one of {', '.join(_RUNTIME_VALUES_KEYS[:-1])} and "
+            f"{_RUNTIME_VALUES_KEYS[-1]}"
+        )
+    lengths: tuple[int, ...] = ()
+    masks: tuple[str, ...] = ()
+    libraries: tuple[str, ...] = ()
+    if "kv_length" in found:
+        lengths = _each(found["kv_length"], "length", lambda item: item.integer(1))
+    if "mask" in found:
+        masks = _each(found["mask"], "mask", lambda item: item.choice(_MASKS))
+    if "library" in found:
+        libraries = _each(found["library"], "library", lambda item: item.choice(_LIBRARIES))
+    return RuntimeValues(lengths, masks, libraries)
+
+
+def _each(entry: Entry, what: str, read: Callable[[Entry], Value]) -> tuple[Value, ...]:
+    """The items of a list, one at least, each once."""
+    values = tuple(read(item) for item in entry.items())
+    if not values:
+        raise entry.refusal(f"expected at least one {what}, got an empty list")
+    if len(set(values)) < len(values):
+        raise entry.refusal(f"a {what} is listed twice")
+    return values
+
 
 UPDATES = ("all", "missing-only", "precision")
 
-_KEYS = (
+_CAMPAIGN_FILE_KEYS = (
     "campaign",
     "sources",
     "operators",
@@ -47,8 +227,6 @@ _KEYS = (
 _TARGET_KEYS = ("device", "vllm", "torch", "cann", "driver", "firmware", "torch_npu")
 _ADDRESSES = ("s3://", "file://")
 _USUAL = MeasureSettings()
-
-Value = TypeVar("Value")
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +287,7 @@ def without_collectives(campaign: Campaign) -> Campaign:
 def campaign_from_text(text: str, *, path: Path | str, base: Path) -> Campaign:
     """The campaign of a text; relative paths are taken from `base`."""
     document = read_document(text, str(path))
-    found = document.fields(_KEYS, required=("campaign", "sources", "backend"))
+    found = document.fields(_CAMPAIGN_FILE_KEYS, required=("campaign", "sources", "backend"))
 
     def read(key: str, reader: Callable[[Entry], Value], default: Value) -> Value:
         return reader(found[key]) if key in found else default
@@ -217,3 +395,15 @@ def _store(entry: Entry, base: Path) -> str:
         raise entry.refusal("expected s3://bucket/prefix, file:///folder or a folder")
     _checked(entry, checked_address)
     return text if is_address else str(base / text)
+
+
+# What the user asks for beyond the campaign, each time it is run, planned or launched.
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """The options of `opmeter run`, `plan` and `launch` that decide what is measured."""
+
+    again: bool = False
+    retry_failed: bool = False
+    supersede_stack: bool = False

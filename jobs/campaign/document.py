@@ -10,8 +10,8 @@ from difflib import get_close_matches
 
 import yaml
 
-from collector.errors import BadInput
-from collector.yaml_nodes import NamedNode, read_node
+from collector.codec.errors import BadInput
+from collector.codec.yaml_nodes import NamedNode, read_node
 
 
 class Entry(NamedNode):

@@ -1,25 +1,243 @@
 """`sources` of a campaign file: where its cases come from, by six kinds."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from collector.printable import in_one_line
-from jobs.campaign.collectives import (
-    CollectivesSource,
-    StepCollectives,
-    read_collectives,
-    read_step_collectives,
+from collector.codec.errors import BadInput
+from collector.codec.text import in_one_line
+from collector.ranks.collective import (
+    MODES,
+    MOST_RANKS,
+    OPERATIONS,
+    checked_environment,
+    dtype_named,
 )
+from collector.ranks.topology import Grid
+from collector.shapes.kernel_set import USUAL_RELEASE, find_kernel_set
+from collector.shapes.layout import NZ_SETTINGS, Experts, Layout, Quantisation, check_layout
+from collector.shapes.models import Decoder, bundled_decoder, unknown_model
+from collector.shapes.serving import Phase, Serving
 from jobs.campaign.document import Entry
-from jobs.campaign.model_source import KEYS as OF_MODELS
-from jobs.campaign.model_source import ModelSource, read_model
+
+# `collectives` of a campaign's sources: which operations over which ranks, by sizes and groups; or
+# those that a profile's step has sent.
+
+AUTO = "auto"  # what comes nearest to production, by operation and size
+_COLLECTIVES_KEYS = (
+    *("operations", "bytes", "max_bytes", "dtype", "groups", "ranks", "grid", "tiers"),
+    *("mode", "environment"),
+)
+_A3, _DTYPE = Grid((48, 8, 2)), "bfloat16"
+_SIZE = re.compile(r"[a-z]+|[1-9][0-9]{0,12}")
+
+
+@dataclass(frozen=True, slots=True)
+class CollectivesSource:
+    """All combinations of operations, sizes and groups. `ranks` are started at once; a tier of
+    several groups among them is measured with one alone, and with all at once."""
+
+    operations: tuple[str, ...]
+    sizes: tuple[str, ...]  # bytes, or the names of grids of sizes
+    max_bytes: int | None
+    dtype: str
+    groups: tuple[int, ...]
+    ranks: int
+    grid: Grid
+    tiers: tuple[int, ...]  # none: of the nearest ranks
+    mode: str
+    environment: str
+
+
+@dataclass(frozen=True, slots=True)
+class StepCollectives:
+    """What a profile does not tell of what its ranks exchange: how they lie, the dtype where its
+    trace tells none, how many have the experts of its mixtures; and how to measure it."""
+
+    grid: Grid
+    dtype: str
+    mode: str
+    environment: str
+    ep_size: int | None = None
+
+
+def read_step_collectives(entry: Entry) -> StepCollectives:
+    """The same of a profile. Raises BadInput, with the line, for what cannot be meant."""
+    found = entry.fields(("grid", "dtype", "mode", "environment", "ep_size"))
+    return StepCollectives(
+        grid=_grid(found["grid"]) if "grid" in found else _A3,
+        dtype=_dtype(found["dtype"]) if "dtype" in found else _DTYPE,
+        mode=_mode(found),
+        environment=_environment(found["environment"]) if "environment" in found else "",
+        ep_size=found["ep_size"].integer(2) if "ep_size" in found else None,
+    )
+
+
+def read_collectives(entry: Entry) -> CollectivesSource:
+    """The source of a mapping. Raises BadInput, with the line, for what cannot be meant."""
+    found = entry.fields(_COLLECTIVES_KEYS, required=("groups",))
+    groups = tuple(item.integer(2) for item in found["groups"].items())
+    ranks = found["ranks"].integer(2) if "ranks" in found else max(groups)
+    grid = _grid(found["grid"]) if "grid" in found else _A3
+    if ranks > grid.size:
+        raise entry.refusal(f"expected at most {grid.size} ranks for the grid {grid}, got {ranks}")
+    if ranks < max(groups):
+        raise found["ranks"].refusal(f"expected groups of at most {ranks} ranks, got {max(groups)}")
+    return CollectivesSource(
+        operations=_operations(found.get("operations")),
+        sizes=_sizes(found["bytes"]) if "bytes" in found else ("full",),
+        max_bytes=found["max_bytes"].integer(1) if "max_bytes" in found else None,
+        dtype=_dtype(found["dtype"]) if "dtype" in found else _DTYPE,
+        groups=groups,
+        ranks=ranks,
+        grid=grid,
+        tiers=tuple(item.integer(0) for item in found["tiers"].items()) if "tiers" in found else (),
+        mode=_mode(found),
+        environment=_environment(found["environment"]) if "environment" in found else "",
+    )
+
+
+def _mode(found: Mapping[str, Entry]) -> str:
+    return found["mode"].choice((AUTO, *MODES)) if "mode" in found else AUTO
+
+
+def _operations(entry: Entry | None) -> tuple[str, ...]:
+    if entry is None or (not entry.is_list and entry.text() == "all"):
+        return tuple(OPERATIONS)
+    entry.distinct_texts()
+    return tuple(item.choice(tuple(OPERATIONS)) for item in entry.items())
+
+
+def _sizes(entry: Entry) -> tuple[str, ...]:
+    items = entry.items() if entry.is_list else [entry]
+    for item in items:
+        if not _SIZE.fullmatch(item.text()):
+            raise item.refusal("expected a number of bytes or the name of a size grid")
+    return tuple(item.text() for item in items)
+
+
+def _dtype(entry: Entry) -> str:
+    try:
+        return dtype_named(entry.text())
+    except BadInput as error:
+        raise entry.refusal(str(error)) from error
+
+
+def _grid(entry: Entry) -> Grid:
+    grid = Grid(tuple(item.integer(1) for item in entry.items()))
+    if grid.size > MOST_RANKS:
+        raise entry.refusal(f"expected at most {MOST_RANKS} ranks, got {grid.size}")
+    return grid
+
+
+def _environment(entry: Entry) -> str:
+    settings = sorted(f"{name}={value.text()}" for name, value in entry.mapping().items())
+    try:
+        return checked_environment(" ".join(settings))
+    except BadInput as error:
+        raise entry.refusal(str(error)) from error
+
+
+# `model` of a campaign's sources: a model, how it is spread over devices, and what it serves.
+
+KEYS = ("layout", "serving", "release")  # beside `model`
+_SERVING = (
+    *("concurrency", "input", "output", "max_batched_tokens", "graph_sizes", "phase", "mixed"),
+    *("predicted_tokens", "skew", "imbalance"),
+)
+_PERCENTS = ("skew", "imbalance")
+_BATCHED_TOKENS = 8192
+_RANKS = ("tp", "dp", "ep")
+# The first of each is that of a layout that does not say.
+_CHOICES: dict[str, tuple[str, ...]] = {
+    "sequence_split": ("false", "true"),
+    "quantisation": tuple(Quantisation),
+    "nz": NZ_SETTINGS,
+    "experts": tuple(Experts),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSource:
+    """The steps of a model, which is bundled, or the config.json of a path: that is read when cases
+    are made, not here. With `collectives` what its ranks send each other are cases, too."""
+
+    model: Decoder | Path
+    layout: Layout
+    serving: Serving
+    release: str
+    collectives: StepCollectives | None = None
+
+
+def read_model(found: Mapping[str, Entry], base: Path) -> ModelSource:
+    """The source of the keys `model`, KEYS and `collectives`. A file's name is taken from `base`.
+    Raises BadInput, with the line, for an invalid value."""
+    said = found["model"]
+    for key in ("layout", "serving"):
+        if key not in found:
+            raise said.refusal(f"a model requires the key {key!r} in the same source")
+    release = found["release"].text() if "release" in found else USUAL_RELEASE
+    layout = _layout(found["layout"])
+    word = said.text()
+    model = bundled_decoder(word) or base / word
+    try:
+        if isinstance(model, Decoder):
+            check_layout(model, layout)
+        elif model.suffix != ".json":
+            raise unknown_model(word)
+        find_kernel_set(release)
+    except BadInput as error:
+        raise said.refusal(str(error)) from error
+    of_ranks = found.get("collectives")
+    return ModelSource(
+        model,
+        layout,
+        _serving(found["serving"]),
+        release,
+        read_step_collectives(of_ranks) if of_ranks is not None else None,
+    )
+
+
+def _layout(entry: Entry) -> Layout:
+    found = entry.fields((*_RANKS, *_CHOICES))
+    tp, dp, ep = (found[key].integer(1) if key in found else 1 for key in _RANKS)
+    chosen = {
+        key: found[key].choice(allowed) if key in found else allowed[0]
+        for key, allowed in _CHOICES.items()
+    }
+    return Layout(
+        *(tp, dp, ep, chosen["sequence_split"] == "true"),
+        quantisation=Quantisation(chosen["quantisation"]),
+        nz=int(chosen["nz"]),
+        experts=Experts(chosen["experts"]),
+    )
+
+
+def _serving(entry: Entry) -> Serving:
+    found = entry.fields(_SERVING, required=_SERVING[:3])
+    most = found["max_batched_tokens"].integer(1) if "max_batched_tokens" in found else None
+    sizes = found["graph_sizes"].items() if "graph_sizes" in found else []
+    return Serving(
+        tuple(item.integer(1) for item in found["concurrency"].items()),
+        found["input"].integer(1),
+        found["output"].integer(1),
+        most or _BATCHED_TOKENS,
+        tuple(item.integer(1) for item in sizes),
+        (Phase(found["phase"].choice(tuple(Phase))),) if "phase" in found else tuple(Phase),
+        mixed="mixed" in found and found["mixed"].choice(("false", "true")) == "true",
+        **{
+            field: found[key].integer(0) if key in found else 0
+            for key, field in (("predicted_tokens", "predicted"), *((p, p) for p in _PERCENTS))
+        },
+    )
+
 
 _KINDS = ("profile", "tree", "bundled", "cases", "collectives", "model")
 _UNNAMED = "cases"
 _OF_CASES = ("communication_us", "name")
 _BAD_ROWS = "bad_rows"
-_KEYS = (*_KINDS, "stack", _BAD_ROWS, *_OF_CASES, *OF_MODELS)
+_SOURCE_KINDS_KEYS = (*_KINDS, "stack", _BAD_ROWS, *_OF_CASES, *KEYS)
 _OF_STEPS = ("profile", "model")  # beside them `collectives` is no source of its own
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _BUNDLED = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
@@ -80,7 +298,7 @@ def read_sources(entry: Entry, base: Path) -> tuple[Source, ...]:
 
 
 def _source(entry: Entry, base: Path) -> Source:
-    found = entry.fields(_KEYS)
+    found = entry.fields(_SOURCE_KINDS_KEYS)
     is_step = any(kind in found for kind in _OF_STEPS)
     of_step = found.pop("collectives", None) if is_step else None
     kinds = [kind for kind in _KINDS if kind in found]
@@ -95,7 +313,7 @@ def _source(entry: Entry, base: Path) -> Source:
     for key in _OF_CASES:
         if key in found and kind != "cases":
             raise found[key].refusal("allowed only for cases that another machine parsed")
-    for key in OF_MODELS:
+    for key in KEYS:
         if key in found and kind != "model":
             raise found[key].refusal("allowed only for a model")
     same_stack = "stack" in found and found["stack"].choice(("target",)) == "target"

@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from dataclasses import fields, replace
 
-from collector.errors import BadInput, HostFault
+from collector.codec.errors import BadInput, HostFault
 from collector.host.stack import local_stack
-from collector.stack import Stack, is_cann_release, is_version_of
+from collector.model.stack import Stack, is_cann_release, is_version_of
 from jobs.campaign.campaign_file import Campaign, Target
 
 # All that a stack of NPUs says.

@@ -13,37 +13,32 @@ from typing import Annotated, Any
 import typer
 
 from collector import __version__
-from collector.errors import BadInput, DamagedObject, OpmeterError
+from collector.codec.errors import BadInput, DamagedObject, OpmeterError
 from collector.host import imports
-from collector.host.ending import end_at_once
-from jobs.cli import db, model
-from jobs.cli.cancel import cancel_verb
-from jobs.cli.comm import LISTS, comm_verb
-from jobs.cli.comm_dfc import DFC_LISTS, dfc_verb
-from jobs.cli.comm_probe_dfc import PROBE_LISTS, probe_dfc_verb
-from jobs.cli.comm_validate import validate_verb
+from collector.host.processes import end_at_once
+from jobs.cli import database, model
+from jobs.cli.cluster import (
+    cancel_verb,
+    controller_verb,
+    launch_verb,
+    logs_verb,
+    pause_verb,
+    work_verb,
+)
+from jobs.cli.comm import LISTS, comm_verb, validate_verb
+from jobs.cli.comm_dfc import DFC_LISTS, PROBE_LISTS, dfc_verb, probe_dfc_verb
 from jobs.cli.compare import compare_verb
-from jobs.cli.controller import controller_verb
 from jobs.cli.coverage import coverage_verb
-from jobs.cli.doctor import doctor_verb
-from jobs.cli.fia_backfill import fia_backfill_verb
-from jobs.cli.grid import grid_verb
-from jobs.cli.launch import launch_verb
-from jobs.cli.logs import logs_verb
-from jobs.cli.merge import merge_verb
-from jobs.cli.microbench import microbench_verb
+from jobs.cli.database import merge_verb, pull_verb
+from jobs.cli.grid import grid_verb, parse_verb
+from jobs.cli.machine import doctor_verb, selftest_verb, stack_verb
+from jobs.cli.microbench import fia_backfill_verb, microbench_verb
 from jobs.cli.ops import ops_verb
-from jobs.cli.parse import parse_verb
-from jobs.cli.pause import pause_verb
+from jobs.cli.options import repeated
 from jobs.cli.plan import plan_verb
-from jobs.cli.pull import pull_verb
 from jobs.cli.run import run_verb
-from jobs.cli.selftest import selftest_verb
-from jobs.cli.stack import stack_verb
 from jobs.cli.status import status_verb
 from jobs.cli.terminal import VisibleFormatter, say
-from jobs.cli.word_lists import repeated
-from jobs.cli.work import work_verb
 
 FAILED, BAD_INPUT = 1, 2
 Verb = Callable[..., int | None]
@@ -72,7 +67,7 @@ VERBS: dict[str, Verb] = {
 }
 # Verbs of several words, with the one that stands alone, if any.
 GROUPS: dict[str, tuple[Verb | None, dict[str, Verb]]] = {
-    "db": (None, db.VERBS),
+    "db": (None, database.VERBS),
     "model": (None, model.VERBS),
     "comm": (comm_verb, {"validate": validate_verb, "dfc": dfc_verb, "probe-dfc": probe_dfc_verb}),
 }

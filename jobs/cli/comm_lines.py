@@ -7,15 +7,15 @@ from dataclasses import replace
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from collector.counting import counted
+from collector.codec.text import counted
 
 if TYPE_CHECKING:
-    from collector.collective import Collective
     from collector.comm.bench_plan import BenchPlan, LeftOut
     from collector.comm.check import Point
     from collector.comm.comm_table import FileChange
     from collector.comm.measured import Found
     from collector.comm.profiled import Profiled
+    from collector.ranks.collective import Collective
 
 _LISTED, _SIZES_LISTED = 20, 8
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from collector.counting import counted
-from collector.errors import BadInput
-from jobs.cli.one_source import campaign_of
+from collector.codec.errors import BadInput
+from collector.codec.text import counted
+from jobs.cli.look_up import campaign_of, open_version
 from jobs.cli.options import (
     CacheOption,
     CommitOption,
@@ -20,12 +20,11 @@ from jobs.cli.options import (
     RanksGridOption,
     check_cache,
 )
-from jobs.cli.shown_version import open_version
 from jobs.cli.terminal import say
 
 if TYPE_CHECKING:
+    from collector.model.record import CaseRecord
     from collector.profiles.step_trace import StepTrace
-    from collector.record import CaseRecord
     from collector.report.comparison import M6, Compared, StepSum
     from collector.store.base import Store
     from jobs.campaign.campaign_file import Campaign
@@ -55,12 +54,11 @@ def compare_verb(
     as_json: Annotated[bool, typer.Option("--json", help="every case, as JSON")] = False,
 ) -> None:
     """Hold a profile against a version of the database: each case, and the step by its causes."""
-    from collector.measurement import CONTEXT
+    from collector.model.measurement import CONTEXT
     from collector.profiles.step_trace import read_step_trace
-    from collector.report.comparison import compared, m6, step_sum
-    from collector.report.isolated import isolated_times
-    from jobs.planning.coverage_sources import roofline_us
+    from collector.report.comparison import compared, isolated_times, m6, step_sum
     from jobs.planning.forecast import peaks_of
+    from jobs.planning.worth import roofline_us
 
     check_cache(cache)
     if cache == CONTEXT:
@@ -85,7 +83,7 @@ def compare_verb(
 def _records(campaign: Campaign, store: Store) -> tuple[CaseRecord, ...]:
     """The profile's kernels, and its messages where a grid says how their ranks lie."""
     from jobs.campaign.source_kinds import ProfileSource
-    from jobs.planning.collective_sources import messages_in_situ
+    from jobs.planning.generated_sources import messages_in_situ
     from jobs.planning.sources import load_sources
 
     (source,) = campaign.sources

@@ -8,8 +8,11 @@ from typing import Annotated
 import typer
 
 from jobs.cli.coverage_lines import covered_lines, message_lines, print_json
-from jobs.cli.model_options import (
+from jobs.cli.look_up import ServedModel
+from jobs.cli.options import (
+    CommitOption,
     ConcurrencyOption,
+    DirectoryOption,
     GraphSizesOption,
     ImbalanceOption,
     InputOption,
@@ -21,11 +24,11 @@ from jobs.cli.model_options import (
     PhaseOption,
     PredictedTokensOption,
     ProfileOption,
+    RanksGridOption,
     ReleaseOption,
+    RootOption,
     SkewOption,
 )
-from jobs.cli.one_source import ServedModel
-from jobs.cli.options import CommitOption, DirectoryOption, RanksGridOption, RootOption
 from jobs.cli.terminal import say
 
 

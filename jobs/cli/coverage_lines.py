@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from collector.case import shape_text
-from collector.counting import counted
+from collector.codec.text import counted
+from collector.model.case import shape_text
 
 if TYPE_CHECKING:
     from jobs.planning.coverage import Covered, UserMetrics
@@ -50,7 +50,7 @@ def message_lines(found: Sequence[Covered], campaign: str | None, grid: str) -> 
 
 def _time_lines(found: Sequence[Covered], communication_us: float) -> Iterator[str]:
     """What share of the device time the cases are."""
-    from collector.collective_case import is_collective
+    from collector.ranks.collective import is_collective
 
     cases_us = fsum(one.wanted.time_us for one in found)
     if communication_us <= 0 or any(is_collective(one.wanted.record.kernel_type) for one in found):

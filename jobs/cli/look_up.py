@@ -1,26 +1,134 @@
 """What a version of the database has of what somebody names: the sources of a campaign, a profile,
-or a model with its serving."""
+or a model with its serving.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from collector.counting import counted
-from collector.errors import BadInput
-from jobs.cli.one_source import ServedModel, campaign_of
-from jobs.cli.opening import DEFAULT_ROOT, open_campaign, open_root
-from jobs.cli.shown_version import open_version
+from collector.codec.errors import BadInput
+from collector.codec.text import counted
+from jobs.cli.database import chosen_commit
 
 if TYPE_CHECKING:
-    from collector.case import Case
     from collector.database.state import State
-    from collector.record import CaseRecord
+    from collector.model.case import Case
+    from collector.model.record import CaseRecord
+    from collector.model.stack import Stack
+    from collector.store.base import Store
     from jobs.campaign.campaign_file import Campaign
     from jobs.planning.coverage import Covered
     from jobs.planning.forecast import Peaks
+
+
+# What options name, as a campaign with one source: models and profiles that are looked up.
+
+_MOST_DEVICES = 1 << 16  # nothing is launched: as many as any message needs
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """A model as options describe it; None and empty where they say nothing."""
+
+    name: str
+    layout: str = ""
+    concurrency: tuple[int, ...] = ()
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    batched_tokens: int | None = None
+    graph_sizes: tuple[int, ...] = ()
+    phase: str | None = None
+    release: str | None = None
+    mixed: bool = False
+    predicted: int | None = None
+    skew: int | None = None
+    imbalance: int | None = None
+
+    def source(self) -> dict[str, Any]:
+        """The source of a campaign file that says the same."""
+        from collector.shapes.layout import layout_of
+        from collector.shapes.models import bundled_decoder
+
+        said = layout_of(self.layout)
+        is_folder = Path(self.name).is_dir() and bundled_decoder(self.name) is None
+        serving = {
+            "concurrency": list(self.concurrency or (1, 8, 32)),
+            "input": self.input_tokens or 4096,
+            "output": self.output_tokens or 512,
+            "max_batched_tokens": self.batched_tokens,
+            "graph_sizes": list(self.graph_sizes),
+            "phase": self.phase,
+            "mixed": self.mixed,
+            "predicted_tokens": self.predicted,
+            "skew": self.skew,
+            "imbalance": self.imbalance,
+        }
+        layout = {
+            **{name: getattr(said, name) for name in ("tp", "dp", "ep", "nz", "sequence_split")},
+            "quantisation": str(said.quantisation),
+            "experts": str(said.experts),
+        }
+        told = {
+            "model": f"{self.name}/config.json" if is_folder else self.name,
+            "layout": layout,
+            "serving": {name: value for name, value in serving.items() if value},
+        }
+        return told | ({"release": self.release} if self.release else {})
+
+
+def campaign_of(source: Mapping[str, Any], grid: str, device: str) -> Campaign:
+    """The campaign with this source; with a `grid`, such as `48,8,2`, of its messages as well.
+    Files are named from where the command runs. BadInput for a source that cannot be meant."""
+    import yaml
+
+    from collector.model.stack import backend_of
+    from jobs.campaign.campaign_file import campaign_from_text
+
+    sizes = [size.strip() for size in grid.split(",")] if grid else []
+    if not all(size.isdecimal() for size in sizes):
+        raise BadInput(f"--grid: expected numbers such as 48,8,2, got {grid!r}")
+    messages = {"collectives": {"grid": [int(size) for size in sizes]}} if sizes else {}
+    told = {
+        "campaign": "options",
+        "sources": [{**source, **messages}],
+        "backend": backend_of(device),
+        "devices": _MOST_DEVICES,
+    }
+    return campaign_from_text(yaml.safe_dump(told), path="the options", base=Path.cwd())
+
+
+# The version directory that a verb looks things up in.
+
+
+@dataclass(frozen=True, slots=True)
+class ShownVersion:
+    """A directory of a database's version, by its `place` there."""
+
+    store: Store
+    state: State
+    place: str
+
+    @property
+    def stack(self) -> Stack:
+        return self.state.versions[self.place].shown_stack
+
+
+def open_version(root: str, number: int | None, directory: str | None) -> ShownVersion:
+    """The directory that is named, or the only one, of a version, or the newest. BadInput for one
+    that is not there."""
+    from collector.database.snapshot import load_state
+    from jobs.cli.opening import open_root
+
+    store = open_root(root)
+    state = load_state(store, chosen_commit(store, root, number))
+    there = sorted(state.versions)
+    place = there[0] if directory is None and len(there) == 1 else directory
+    if place is None or place not in state.versions:
+        raise BadInput(f"--directory: expected one of {', '.join(there)}")
+    return ShownVersion(store, state, place)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +192,10 @@ def find_covered(asked: Asked, where: Where, advice: str = "") -> Found:
     """How far a version has what is asked for. BadInput for what cannot be meant, and where no
     version is, with `advice` on what to do then."""
     from collector.database.commits import find_head
+    from jobs.cli.opening import DEFAULT_ROOT, open_campaign, open_root
     from jobs.planning.coverage import covered
-    from jobs.planning.coverage_sources import launched
     from jobs.planning.forecast import peaks_of
+    from jobs.planning.worth import launched
 
     asked.check()
     described = open_campaign(asked.campaign) if asked.campaign else None
@@ -112,11 +221,12 @@ def find_covered(asked: Asked, where: Where, advice: str = "") -> Found:
 
 def _of_no_version(asked: Asked, where: Where, described: Campaign | None) -> Found:
     """The same where nothing was measured yet: all of it is missing."""
-    from collector.ops.peaks import described_devices
-    from collector.stack import Stack
+    from collector.model.stack import Stack
+    from collector.ops.floor import described_devices
+    from jobs.cli.opening import open_root
     from jobs.planning.coverage import covered
-    from jobs.planning.coverage_sources import launched
     from jobs.planning.forecast import peaks_of
+    from jobs.planning.worth import launched
 
     if where.version is not None or where.directory is not None:
         raise BadInput("--device is of a stack without a version: it takes no --version")
@@ -142,7 +252,7 @@ def _campaign(asked: Asked, device: str) -> Campaign:
 def _answered(state: State, place: str) -> tuple[Mapping[str, Case], frozenset[str]]:
     """The cases with a duration, and the ids of those that were tried and have none."""
     from collector.database.query import answers
-    from collector.database.record_rows import case_records
+    from collector.database.rows import case_records
 
     answered = answers(state, place)
     good = {case_id for case_id, answer in answered.items() if answer.is_good}
@@ -166,8 +276,8 @@ def check_missing(folder: Path | None) -> None:
 
 def written(folder: Path, gaps: Sequence[CaseRecord]) -> str:
     """The records, written as a tree's version in their order; what was done, in a line."""
-    from collector.collective_case import is_collective
-    from collector.database.columns import case_cells
+    from collector.database.layout import case_cells
+    from collector.ranks.collective import is_collective
     from collector.singlehost.version_files import VersionFiles
 
     kernels = [record for record in gaps if not is_collective(record.kernel_type)]

@@ -10,22 +10,23 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from collector.counting import counted
-from collector.errors import BadInput, HostFault
-from collector.printable import in_one_line
-from jobs.cli.run import stop_on_signals
-from jobs.cli.terminal import say
-from jobs.cli.tree_options import (
+from collector.codec.errors import BadInput, HostFault
+from collector.codec.text import counted, in_one_line
+from jobs.cli.options import (
     DatabasePathOption,
     DeviceOption,
     VersionOption,
     VllmOption,
     version_folder,
 )
+from jobs.cli.run import stop_on_signals
+from jobs.cli.terminal import say
 
 if TYPE_CHECKING:
-    from collector.singlehost.outcome import MicrobenchResult, Unanswered
-    from collector.stack import Stack
+    from collector.model.stack import Stack
+    from collector.singlehost.fia_backfill import Backfilled
+    from collector.singlehost.reports import MicrobenchResult, Unanswered
+
 
 _LISTED = 20
 RanksOption = str | None  # of an operator that needs several ranks: known, and refused so far
@@ -76,13 +77,12 @@ def microbench_verb(
     master_port: Annotated[RanksOption, typer.Option("--dispatch-ffn-combine-master-port")] = None,
 ) -> int:
     """Measure the rows of a tree on this machine, or take their durations from a profile."""
-    from collector.plan import MeasureSettings
+    from collector.model.plan import MeasureSettings
     from collector.singlehost.from_profile import microbench_from_profile
     from collector.singlehost.from_replay import microbench_by_replay
-    from collector.singlehost.kernels import chosen
     from collector.singlehost.machine import check_device
-    from collector.singlehost.outcome import Update
-    from collector.singlehost.reports import write_reports
+    from collector.singlehost.reports import Update, write_reports
+    from collector.singlehost.version_files import chosen
     from jobs.cli.progress_view import view_for
 
     # 1 where it was ended before its end, by --fail-fast or by hand.
@@ -123,7 +123,7 @@ def microbench_verb(
                 on_progress=view.measure,
             )
     page = write_reports(result, datetime.now())
-    for line in _describe(result, page):
+    for line in _microbench_describe(result, page):
         say(line)
     return int(not result.is_complete or (fail_fast and bool(result.failed)))
 
@@ -138,8 +138,8 @@ def _machine(backend: str | None, folder: Path) -> tuple[str, Stack]:
     """The backend to measure with, and its stack. Nothing but an NPU is chosen unasked: numbers of
     a cpu in a tree of an NPU would be taken for the NPU's."""
     from collector.host.stack import local_stack
+    from collector.model.stack import BACKENDS
     from collector.singlehost.machine import tree_device
-    from collector.stack import BACKENDS
 
     if backend is not None and backend not in BACKENDS:
         raise BadInput(f"--backend: expected one of {', '.join(BACKENDS)}, got {backend!r}")
@@ -155,8 +155,8 @@ def _machine(backend: str | None, folder: Path) -> tuple[str, Stack]:
         ) from error
 
 
-def _describe(result: MicrobenchResult, page: Path) -> Iterator[str]:
-    from collector.singlehost.outcome import gaps, shapes_of
+def _microbench_describe(result: MicrobenchResult, page: Path) -> Iterator[str]:
+    from collector.singlehost.reports import gaps, shapes_of
 
     new = sum(row.is_new for row in result.written)
     launches = sum(row.launches for row in result.written)
@@ -193,10 +193,68 @@ def _describe(result: MicrobenchResult, page: Path) -> Iterator[str]:
 
 
 def _answers(what: str, cases: tuple[Unanswered, ...]) -> Iterator[str]:
-    from collector.singlehost.outcome import shapes_of
+    from collector.singlehost.reports import shapes_of
 
     for u in cases[:_LISTED]:
         reason = in_one_line(u.reason)
         yield f"{what}: {u.outcome}, {reason}: {u.case.kernel_type} {shapes_of(u.case)}"
     if len(cases) > _LISTED:
         yield f"{what}: {counted(len(cases) - _LISTED, 'more case')}; the report lists all"
+
+
+# `opmeter fia-backfill`.
+
+
+def fia_backfill_verb(
+    *,
+    jsonl_path: Annotated[Path, typer.Option(help="runtime values, one JSON object a line")],
+    csv_path: Annotated[
+        Path | None, typer.Option(help="a FusedInferAttentionScore.csv; or instead its folder:")
+    ] = None,
+    database_path: DatabasePathOption = None,
+    device: DeviceOption = None,
+    vllm_version: VllmOption = "",
+    torch_version: VersionOption = "",
+    cann_version: VersionOption = "",
+    output_path: Annotated[
+        Path | None, typer.Option(help="write this file  [the file itself]")
+    ] = None,
+    tag: Annotated[
+        str, typer.Option(help="what `Runtime metadata_completeness` says of the rows")
+    ] = "runtime_values_dumped",
+) -> None:
+    """Join the values of a running model into the rows of fused attention."""
+    from collector.singlehost.fia_backfill import backfill
+
+    if csv_path is not None and (database_path is not None or device is not None):
+        raise BadInput("--csv-path names the file, --database-path or --device its folder: one")
+    versions = (vllm_version, torch_version, cann_version)
+    source = csv_path or version_folder(database_path, device, versions)
+    for line in _fia_backfill_describe(
+        backfill(source, jsonl_path, output_path, tag=tag), jsonl_path
+    ):
+        say(line)
+
+
+def _fia_backfill_describe(done: Backfilled, jsonl_path: Path) -> Iterator[str]:
+    from collector.singlehost.reports import shapes_of
+
+    yield (
+        f"{done.path}: {counted(done.filled, 'row got its values', 'rows got their values')}, now "
+        f"{counted(done.made, 'row')}; {done.complete:,} had theirs already"
+    )
+    if done.known:
+        yield f"{done.known:,} of the new rows stood there already: each is there once"
+    if done.blanked:
+        yield (
+            f"{counted(done.blanked, 'row')} lost numbers that were not of these values: a "
+            "microbenchmark's, and the profile's mean where it is over several"
+        )
+    for case in done.rows_alone[:_LISTED]:
+        yield f"no values for {shapes_of(case)}"
+    if len(done.rows_alone) > _LISTED:
+        yield f"no values for {counted(len(done.rows_alone) - _LISTED, 'more row')}"
+    for line in done.values_alone[:_LISTED]:
+        yield f"no row for {jsonl_path}:{line}"
+    if len(done.values_alone) > _LISTED:
+        yield f"no row for {counted(len(done.values_alone) - _LISTED, 'more line')}"

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from collector.errors import BadInput
+from collector.codec.errors import BadInput
 
 if TYPE_CHECKING:
-    from collector.shapes.batch import Batch
+    from collector.shapes.serving import Batch
     from collector.shapes.step import Step
 
 _SHOWN = (0, 1, 2, 3, 6, 7)  # what a terminal has room for
@@ -107,7 +107,7 @@ VERBS: dict[str, Callable[..., int | None]] = {"show": show_verb, "list": list_v
 
 
 def _batch(phase: str, tokens: int, requests: int | None, keys: int | None) -> Batch:
-    from collector.shapes.batch import Batch, Phase
+    from collector.shapes.serving import Batch, Phase
 
     if phase not in tuple(Phase):
         raise BadInput(f"--phase: expected {' or '.join(Phase)}, got {phase!r}")
@@ -138,8 +138,8 @@ def _print_table(title: str, step: Step) -> None:
 
 
 def _rows(step: Step) -> list[tuple[str, ...]]:
-    from collector.collective import OPERATIONS
-    from collector.vocabulary import INPUT_CELLS, OUTPUT_SHAPES
+    from collector.model.vocabulary import INPUT_CELLS, OUTPUT_SHAPES
+    from collector.ranks.collective import OPERATIONS
 
     kernels = [
         (

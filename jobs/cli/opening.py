@@ -6,14 +6,13 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from collector.codec.errors import BadInput, OpmeterError
 from collector.database.merge import CREATE, SINGLE_WRITER, Guard
-from collector.errors import BadInput, OpmeterError
 from collector.profiles.bundled import bundled_file
 from collector.store import open_store
 from collector.store.base import Store
-from collector.store.patient import PatientStore
 from collector.store.probe import probe_store
-from collector.store.single_writer import SingleWriterStore
+from collector.store.waiting import PatientStore, SingleWriterStore
 from jobs.campaign.campaign_file import (
     Campaign,
     campaign_from_text,
@@ -22,7 +21,7 @@ from jobs.campaign.campaign_file import (
 )
 
 if TYPE_CHECKING:
-    from jobs.status.cluster_view import ClusterView
+    from jobs.status.why import ClusterView
 
 DEFAULT_ROOT = "opmeter-data"
 BUNDLED = ("quickstart",)

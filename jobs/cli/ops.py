@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from collector.errors import BadInput
+from collector.codec.errors import BadInput
 
 if TYPE_CHECKING:
     from collector.ops.spec import OpSpec
@@ -56,7 +56,7 @@ def ops_verb(
 def _proved(root: str) -> dict[str, list[str]]:
     """The devices on which self-tests of a store proved a kernel's launches, by kernel type."""
     from collector.store import open_store
-    from jobs.selftest.kept import read_kept
+    from jobs.selftest.archive import read_kept
 
     proved: dict[str, list[str]] = {}
     for one in read_kept(open_store(root)):
@@ -86,8 +86,8 @@ def _rows_of_releases() -> Iterator[Mapping[str, str]]:
 def _rows_over_ranks() -> Iterator[Mapping[str, str]]:
     """What no single device can replay, and the command that measures it. The first kernel of the
     experts' has weights of INT8, the second others."""
-    from collector.collective import DTYPES, OPERATIONS
-    from collector.expert_call import KERNELS
+    from collector.ranks.collective import DTYPES, OPERATIONS
+    from collector.ranks.experts import KERNELS
 
     experts = "torch.ops._C_ascend.dispatch_ffn_combine", "seven inputs of one rank, and EP Size"
     by_dfc = f"over ranks: `opmeter comm dfc`, or {_OF_A_CAMPAIGN}; not yet on an NPU"
@@ -105,8 +105,7 @@ def _rows_over_ranks() -> Iterator[Mapping[str, str]]:
 
 def _state(op: OpSpec, proved: Proved) -> str:
     """On which devices the call was seen to launch this kernel, or else what is known of it."""
-    from collector.ops.proofs import proof_of, type_proof_of
-    from collector.ops.verified_list import verified_on
+    from collector.ops.releases import proof_of, type_proof_of, verified_on
 
     devices = sorted({*verified_on(op.kernel), *proved.get(op.kernel, ())})
     if devices:
@@ -128,8 +127,8 @@ def _show(kernel: str, proved: Proved) -> None:
 
 
 def _lines(op: OpSpec, proved: Proved) -> Iterator[tuple[str, str]]:
-    from collector.distribute_call import DISTRIBUTE_KERNELS
     from collector.ops.releases import answers_of
+    from collector.ranks.distribution import DISTRIBUTE_KERNELS
 
     yield "kernel", op.kernel
     if op.twins:

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import re
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from collector.counting import counted
-from collector.errors import BadInput
-from collector.printable import in_one_line
-from jobs.cli.model_options import (
+from collector.codec.errors import BadInput
+from collector.codec.text import counted, in_one_line
+from jobs.cli.drawing import check_picture_file, drawn, picture_of
+from jobs.cli.look_up import Asked, Where, check_missing, find_covered, written
+from jobs.cli.options import (
+    CommitOption,
     ConcurrencyOption,
+    DirectoryOption,
     GraphSizesOption,
     ImbalanceOption,
     InputOption,
@@ -21,31 +27,27 @@ from jobs.cli.model_options import (
     MaxBatchedTokensOption,
     MixedOption,
     ModelOption,
+    NoCollectivesOption,
     OutputOption,
     PhaseOption,
     PredictedTokensOption,
     ProfileOption,
-    ReleaseOption,
-    SkewOption,
-)
-from jobs.cli.options import (
-    CommitOption,
-    DirectoryOption,
-    NoCollectivesOption,
     RanksGridOption,
+    ReleaseOption,
     RootOption,
     SingleWriterOption,
+    SkewOption,
 )
 from jobs.cli.terminal import say
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from collector.database.plans import Damage
-    from jobs.campaign.run_options import RunOptions
+    from jobs.campaign.campaign_file import RunOptions
     from jobs.planning.situation import Situation
+    from jobs.planning.worth import Gain, Point
 
-_LISTED = 25
+
+_PLAN_LISTED = 25
 
 
 def plan_verb(
@@ -103,10 +105,8 @@ def plan_verb(
 ) -> None:
     """Forecast a campaign and write its plan, which is never changed afterwards; or, with --budget,
     say what of a campaign, a model or a profile to measure first."""
-    from jobs.campaign.run_options import RunOptions
-    from jobs.cli.look_up import Asked, Where
-    from jobs.cli.one_source import ServedModel
-    from jobs.cli.plan_budget import Budget, plan_within
+    from jobs.campaign.campaign_file import RunOptions
+    from jobs.cli.look_up import Asked, ServedModel, Where
 
     served = ServedModel(
         model or "",
@@ -159,7 +159,7 @@ def _plan(
 ) -> None:
     from jobs.cli.opening import choose_guard, open_campaign, open_root
     from jobs.planning.damage import Told
-    from jobs.planning.forecast_lines import describe_forecast
+    from jobs.planning.gaps import describe_forecast
     from jobs.planning.situation import choose_step, survey
     from jobs.publishing.due_merges import to_merge
     from jobs.publishing.next_plan import advance, intended, plan_in_hand
@@ -213,7 +213,7 @@ def _gap_lines(situation: Situation, *, why: bool) -> Iterator[str]:
     if told:
         yield f"share      {told}"
     found = find_gaps(refused)
-    for gap in found if why else found[:_LISTED]:
+    for gap in found if why else found[:_PLAN_LISTED]:
         yield (
             f"gap        {gap.kernel_type}: {counted(len(gap.cases), 'case')}, "
             f"{counted(gap.rows, 'row')}, {gap.time_us / 1000:.2f} ms of compute time: "
@@ -222,8 +222,9 @@ def _gap_lines(situation: Situation, *, why: bool) -> Iterator[str]:
         for case in gap.cases if why else ():
             told = f"{counted(case.weight.rows, 'row')}, {case.weight.time_us / 1000:.2f} ms"
             yield f"  why      {in_one_line(case.record.case.describe())}: {told}"
-    if len(found) > _LISTED and not why:
-        yield f"... and {counted(len(found) - _LISTED, 'more gap')}; --why names every refused case"
+    if len(found) > _PLAN_LISTED and not why:
+        more = counted(len(found) - _PLAN_LISTED, "more gap")
+        yield f"... and {more}; --why names every refused case"
 
 
 def _damage_to_merge(situation: Situation) -> list[Damage]:
@@ -234,3 +235,90 @@ def _damage_to_merge(situation: Situation) -> list[Damage]:
     numbers = own_numbers(situation, {plan.number for plan in situation.plans})
     own = [plan for plan in situation.plans if plan.number in numbers]
     return damage_outside(situation.published.store, own, situation.committed, situation.held)
+
+
+# What `opmeter plan --budget` says: what is worth measuring first, and what that brings for its
+# device-hours. It writes no plan.
+
+_HOURS = re.compile(r"([0-9]{1,7}(?:\.[0-9]{1,6})?)\s*h?")
+_BAR = 40
+_PARTS = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)  # of the time that measuring all takes
+_PLAN_BUDGET_LISTED = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """Device-hours as they were typed, a picture of what they bring, and a folder for the cases
+    that they pay for."""
+
+    hours: str
+    curve: Path | None
+    missing: Path | None
+
+    @property
+    def device_h(self) -> float:
+        found = _HOURS.fullmatch(self.hours.strip())
+        if found is None:
+            raise BadInput(f"--budget: expected device-hours such as 20h, got {self.hours!r}")
+        return float(found[1])
+
+
+def plan_within(asked: Asked, where: Where, budget: Budget) -> None:
+    """Say which cases without a duration tell most of unknown time for the device time that they
+    take, and how much of the time has a duration after how many device-hours."""
+    from collector.ops.registry import find
+    from collector.store.atomic import write_whole
+    from jobs.planning.worth import curve, gains, within
+
+    hours = budget.device_h
+    check_missing(budget.missing)
+    if budget.curve is not None:
+        check_picture_file(budget.curve)
+    found = find_covered(asked, where, "--device NAME says what a stack without a version takes")
+    ordered = gains(found.cases, found.campaign, found.peaks, find)
+    points = curve(found.cases, ordered)
+    paid = within(ordered, hours)
+    for line in (f"version     {found.place}", *_curve_lines(points, hours), *_first_lines(paid)):
+        say(line)
+    if budget.curve is not None:
+        title = f"{asked}: time with a duration in {found.place}"
+        write_whole(budget.curve, drawn(picture_of(points, hours, title), budget.curve))
+    if budget.missing is not None:
+        say(written(budget.missing, [gain.record for gain in paid]), err=True)
+    else:
+        say("no plan is written: --missing DIR makes of what the budget pays for a source of one")
+
+
+def _curve_lines(points: Sequence[Point], budget_h: float) -> Iterator[str]:
+    """What measuring brings for its time, to the budget and beyond."""
+    last = points[-1]
+    cases, spent = counted(last.cases, "case"), _spent(last.device_h)
+    yield (
+        f"measuring   {cases} without a duration take {spent} of a device; those that tell most "
+        "for their time come first"
+    )
+    hours = [point.device_h for point in points]
+    steps = {bisect_right(hours, last.device_h * part) - 1 for part in _PARTS}
+    end = bisect_right(hours, budget_h) - 1
+    for at in sorted({*steps, end}):
+        point = points[at]
+        bar = "#" * round(_BAR * point.share)
+        mark = "  the budget" if at == end else ""
+        told = f"{_spent(point.device_h):>11} {point.cases:7,} cases {point.share:6.1%}"
+        yield f"  {told} {bar:<{_BAR}}{mark}".rstrip()
+
+
+def _spent(device_h: float) -> str:
+    """Device time, in the unit that suits it."""
+    seconds = 3600 * device_h
+    if seconds < 100:
+        return f"{seconds:,.1f} s"
+    return f"{seconds / 60:,.1f} min" if seconds < 6000 else f"{device_h:,.2f} h"
+
+
+def _first_lines(paid: Sequence[Gain]) -> Iterator[str]:
+    """The first of the cases that the budget pays for."""
+    if paid:
+        yield "first of them, with their share of the time and what they take of a device"
+    for gain in paid[:_PLAN_BUDGET_LISTED]:
+        yield f"  {gain.share:6.1%} {gain.device_s:8.2f} s {gain.record.case.describe()}"

@@ -15,9 +15,8 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from collector.counting import counted
-from collector.printable import visible
-from jobs.executor.view import View
+from collector.codec.text import counted, visible
+from jobs.executor.local_run import View
 
 
 def view_for(stream_is_terminal: bool) -> View:

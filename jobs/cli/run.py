@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from collector.counting import counted
+from collector.codec.text import counted
 from jobs.cli.options import (
     CampaignArgument,
     NoCollectivesOption,
@@ -21,7 +21,7 @@ from jobs.cli.options import (
 from jobs.cli.terminal import say
 
 if TYPE_CHECKING:
-    from jobs.executor.view import View
+    from jobs.executor.local_run import View
 
 _FAILED, _NOT_COMMITTED = 1, 3
 
@@ -46,12 +46,12 @@ def run_verb(
     Interrupted, it continues where it was when it is run again.
     """
     from collector.database.snapshot import load_state
-    from jobs.campaign.run_options import RunOptions
+    from jobs.campaign.campaign_file import RunOptions
     from jobs.cli.opening import choose_guard, open_bare, open_campaign, patient
     from jobs.cli.progress_view import view_for
     from jobs.executor.local_campaign import run_campaign
+    from jobs.status.lines import describe
     from jobs.status.summary import plan_usage, summarise
-    from jobs.status.summary_lines import describe
 
     # 3 where shards are left or must be measured anew, 1 by --strict or where a plan is damaged.
     described = open_campaign(campaign, collectives=not no_collectives)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from collector.errors import BadInput
-from collector.printable import visible
+from collector.codec.errors import BadInput
+from collector.codec.text import visible
 from jobs.cli.options import RootOption
 from jobs.cli.terminal import say
 
@@ -39,8 +39,8 @@ def status_verb(
     """Say how far campaigns are, what failed, and what they wait for."""
     from jobs.cli.opening import find_root, open_campaign, open_root
     from jobs.planning.stored_plans import has_plans, no_campaign
-    from jobs.status.cluster_view import ClusterView
     from jobs.status.picture import Picture
+    from jobs.status.why import ClusterView
 
     described = open_campaign(campaign) if campaign and Path(campaign).is_file() else None
     name = described.name if described else campaign
@@ -67,7 +67,7 @@ def _all(store: Store) -> None:
     from collector.database.commits import readable_log
     from jobs.planning.stored_plans import campaigns
     from jobs.status.follower import Follower
-    from jobs.status.status_lines import head_line
+    from jobs.status.lines import head_line
 
     follower, known = Follower(store), campaigns(store)
     if warning := readable_log(store).warning:

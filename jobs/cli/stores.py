@@ -2,10 +2,9 @@
 
 from collections.abc import Callable
 
-from collector.errors import StoreUnavailable
+from collector.codec.errors import StoreUnavailable
 from collector.store.base import Store
-from collector.store.patient import PatientStore
-from collector.store.single_writer import SingleWriterStore
+from collector.store.waiting import PatientStore, SingleWriterStore
 from jobs.cli.opening import open_bare
 from jobs.objects.applied_campaign import Applied
 

@@ -4,7 +4,7 @@ import logging
 
 import typer
 
-from collector.printable import visible
+from collector.codec.text import visible
 
 
 def say(text: object = "", *, err: bool = False) -> None:

@@ -10,22 +10,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from collector import surroundings
-from collector.errors import BadInput, DamagedObject, OpmeterError
+from collector import environment
+from collector.codec.errors import BadInput, DamagedObject, OpmeterError
 from collector.store.base import Store
 from collector.store.probe import Probe, probe_store
 from jobs.controller.current_plan import PlanFinder
 from jobs.controller.metrics import Metrics
 from jobs.controller.observation import observe
 from jobs.controller.performer import PART_MERGED, Performer, announce
-from jobs.controller.remembered import KnownPlan, Memory
-from jobs.controller.rounds import Rounds
+from jobs.controller.remembered import KnownPlan, Memory, Rounds
 from jobs.decide.actions import Finish
-from jobs.decide.capacity import room_for
 from jobs.decide.decision import decide
-from jobs.decide.desired import Desired
-from jobs.decide.live_objects import launched_by
-from jobs.decide.observed import Observed
+from jobs.decide.live_objects import launched_by, room_for
+from jobs.decide.observed import Desired, Observed
 from jobs.kube.cluster import Cluster
 from jobs.kube.errors import ClusterError, is_refusal
 from jobs.objects.applied_campaign import (
@@ -58,7 +55,7 @@ class Controller:
         metrics: Metrics | None = None,
         may_act: Callable[[], bool] = lambda: True,
         ask_store: Callable[[Store], Probe] = probe_store,
-        clock: Callable[[], float] = surroundings.monotonic,
+        clock: Callable[[], float] = environment.monotonic,
         folders: Sequence[Path] = (),
         rounds: Rounds | None = None,
     ):
@@ -80,7 +77,7 @@ class Controller:
             if not self._may_act():
                 break
             memory = self._memories.setdefault(name, Memory(self._clock))
-            started = surroundings.monotonic()
+            started = environment.monotonic()
             try:
                 found[name] = self._one(self._applied(config_map, memory), memory)
             except DamagedObject as error:

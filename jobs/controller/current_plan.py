@@ -4,33 +4,113 @@ A plan is made once its stack is known and what older plans have committed is me
 a Job, so that there may be no plan yet at a look.
 """
 
-from collections.abc import Callable, Sequence
+import os
+import stat
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
-from collector.canonical import short_hash
-from collector.stack import Stack
+from collector.codec.canonical import short_hash
+from collector.codec.errors import BadInput
+from collector.model.stack import Stack
+from collector.profiles.discovery import run_folder
 from collector.store.base import Store
-from jobs.campaign.run_options import RunOptions
+from jobs.campaign.campaign_file import Campaign, RunOptions
+from jobs.campaign.source_kinds import ModelSource, ProfileSource, TreeSource
 from jobs.campaign.target import resolve_stack_of
-from jobs.controller.mounted_sources import check_sources
-from jobs.controller.performer import Performer, announce
-from jobs.controller.remembered import KnownPlan, Memory
-from jobs.controller.rounds import Intended, Rounds
-from jobs.controller.stack_probe import stack_at_work, stack_of_workers
+from jobs.controller.performer import Performer, announce, stack_at_work, stack_of_workers
+from jobs.controller.remembered import Intended, KnownPlan, Memory, Rounds
+from jobs.decide.job_rules import has_merged, merging
 from jobs.decide.live_objects import job_views
-from jobs.decide.merge_jobs import has_merged, merging
 from jobs.decide.observed import Observed
 from jobs.kube.cluster import Cluster
-from jobs.objects.applied_campaign import SELECTOR, Applied
+from jobs.objects.applied_campaign import SELECTOR, SERVED_BY, Applied, open_rerun, promise
 from jobs.objects.gangs import check_gangs
-from jobs.objects.reruns import SERVED_BY, open_rerun, promise
 from jobs.planning.lifecycle import NewPlan
 from jobs.planning.plan_making import PlannedRound
 from jobs.planning.situation import Situation, choose_step, survey, write
 from jobs.planning.stored_plans import plan_numbers, read_plans
 from jobs.publishing.due_merges import own_numbers
 from jobs.publishing.next_plan import Advanced, check_version, intended
+
+# Files that a campaign in a cluster names: read only below folders that the controller was told.
+#
+# Who writes a ConfigMap chooses the path, and the controller's own files (its token, the store's
+# credentials) must not become cases, nor words of an Event. So links count by where they lead, and
+# only regular files are read: a pipe would hold the controller up for ever.
+
+
+def check_sources(campaign: Campaign, folders: Sequence[Path]) -> None:
+    """Raise BadInput where a source or the op_mapping is a file that lies in none of the folders
+    from which campaigns may be read here."""
+    for path in (*_paths(campaign), *([campaign.op_mapping] if campaign.op_mapping else ())):
+        try:
+            check_mounted(path, folders)
+        except BadInput as error:
+            raise BadInput(
+                f"campaign {campaign.name}: {error}; on the machine with its files, "
+                "opmeter launch CAMPAIGN uploads their cases"
+            ) from error
+
+
+def _paths(campaign: Campaign) -> Iterator[Path]:
+    """The files and folders that its sources are read from."""
+    for source in campaign.sources:
+        if isinstance(source, ProfileSource | TreeSource):
+            yield source.path
+        elif isinstance(source, ModelSource) and isinstance(source.model, Path):
+            yield source.model
+
+
+def check_mounted(path: Path, folders: Sequence[Path]) -> None:
+    """Raise BadInput unless the path, all below it, and what readers look at beside it, are
+    regular files and folders below one of `folders`; what lies elsewhere is not even looked for."""
+    real = _end_of(path)
+    folder = _holding(real, folders)
+    if folder is None:
+        allowed = ", ".join(map(str, folders)) or "none (set --sources-folder)"
+        raise BadInput(
+            f"outside the folders of sources that this controller reads: {allowed}", path=path
+        )
+    if not os.path.exists(real):
+        raise BadInput("no such file or folder", path=path)
+    for start in {_read_with(path.absolute(), folder), _read_with(real, folder)}:
+        for parent, inside, files in os.walk(start):
+            for name in (*inside, *files):
+                _check(Path(parent, name), folder)
+
+
+def _end_of(path: Path) -> Path:
+    """Where a path leads; of links that lead in a circle, the first."""
+    try:
+        return Path(os.path.realpath(path))
+    except ValueError as error:
+        raise BadInput("expected a valid path", path=ascii(path.name)) from error
+
+
+def _holding(path: Path, folders: Sequence[Path]) -> Path | None:
+    resolved = map(_end_of, folders)
+    return next((folder for folder in resolved if path.is_relative_to(folder)), None)
+
+
+def _read_with(path: Path, folder: Path) -> Path:
+    """The folder below which a reader of this path looks: of a file its neighbours, too, and what
+    lies at the top of its run."""
+    run = run_folder(path)
+    if run is not None and _end_of(run).is_relative_to(folder):
+        return run
+    return path if path.is_dir() else path.parent
+
+
+def _check(path: Path, folder: Path) -> None:
+    if not _end_of(path).is_relative_to(folder):
+        raise BadInput(f"the link leads out of {folder} and is not followed", path=path)
+    try:
+        mode = path.stat().st_mode
+    except OSError as error:
+        raise BadInput(f"cannot be read: {error.strerror}", path=path) from error
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        raise BadInput("expected a regular file", path=path)
 
 
 class PlanFinder:

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
-from collector import surroundings
+from collector import environment
 from jobs.controller.controller import Controller
 from jobs.kube.errors import ClusterError
 
@@ -34,7 +34,7 @@ class Changes:
         self._changed, self._ended = threading.Event(), threading.Event()
 
     def start(self) -> "Changes":
-        surroundings.begin(self._watch, "watch")
+        environment.begin(self._watch, "watch")
         return self
 
     def stop(self) -> None:
@@ -42,7 +42,7 @@ class Changes:
 
     def wait(self, seconds: float) -> bool:
         """Whether something changed since the last call that said so."""
-        changed = surroundings.wait(self._changed, seconds)
+        changed = environment.wait(self._changed, seconds)
         self._changed.clear()
         return changed
 
@@ -56,7 +56,7 @@ class Changes:
             except ClusterError as error:
                 logger.info("polling Jobs, because they cannot be watched: %s", error)
             self._changed.set()
-            surroundings.wait(self._ended, self._pause_s)
+            environment.wait(self._ended, self._pause_s)
 
 
 def run_forever(
@@ -72,14 +72,14 @@ def run_forever(
     campaign `until` is waited for, whoever leads, ends when it is finished, which is what it says,
     or is applied no more."""
     while not stop.is_set():
-        started = surroundings.monotonic()
+        started = environment.monotonic()
         try:
             found = controller.look() if leads() else _followed(controller, until)
             if until and found.get(until, True):
                 return until in found
         except ClusterError as error:
             logger.warning("%s", error)
-        took_s = surroundings.monotonic() - started
+        took_s = environment.monotonic() - started
         rest_s = min(took_s / _BUSY_SHARE, took_s + _LONGEST_S)
         soonest = started + max(interval_s, rest_s)
         _wait(stop, changes, soonest, max(soonest, started + _LONGEST_S))
@@ -97,8 +97,8 @@ def _wait(
     latest: float,
 ) -> None:
     """Until something changes, but not before `soonest`."""
-    while (now := surroundings.monotonic()) < soonest and not stop.is_set():
-        surroundings.wait(stop, min(_SLICE_S, soonest - now))
-    while changes is not None and surroundings.monotonic() < latest and not stop.is_set():
+    while (now := environment.monotonic()) < soonest and not stop.is_set():
+        environment.wait(stop, min(_SLICE_S, soonest - now))
+    while changes is not None and environment.monotonic() < latest and not stop.is_set():
         if changes.wait(_SLICE_S):
             return

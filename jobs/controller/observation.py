@@ -5,23 +5,74 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import chain
 
-from collector.errors import StoreError
+from collector.codec.errors import StoreError
+from collector.database.commits import find_head
+from collector.database.committed import fetch
+from collector.database.plan_state import damage_in
+from collector.database.published import HeldShards
+from collector.model.plan import Plan, PlannedShard
 from collector.store.base import Store
 from jobs.controller.remembered import KnownPlan, Memory
-from jobs.controller.unmerged import with_unmerged
-from jobs.decide.capacity import node_views, requested
-from jobs.decide.live_objects import aged, job_views, pod_view
+from jobs.decide.job_rules import has_merged, merge_key
+from jobs.decide.live_objects import aged, job_views, node_views, pod_view, requested
 from jobs.decide.observed import WORKER, JobView, Observed, PodView
 from jobs.decide.pod_problems import STUCK_S, is_being_made
 from jobs.kube.cluster import Cluster
 from jobs.kube.errors import unless_refused
 from jobs.objects.applied_campaign import SELECTOR, Applied
-from jobs.objects.deployment import COMPONENT_LABEL
-from jobs.objects.events import message_of, said_at
+from jobs.objects.deployment import COMPONENT_LABEL, message_of, said_at
 from jobs.objects.kueue import by_job, is_given_up
 from jobs.objects.waves import Wave
-from jobs.planning.stored_plans import committed_shards, known_strikes
-from jobs.planning.stored_waves import find_waves
+from jobs.planning.damage import outside
+from jobs.planning.stored_plans import committed_shards, find_waves, known_strikes
+
+# What a campaign has committed and the head does not hold: yet to be merged, or damaged.
+
+
+def with_unmerged(
+    observed: Observed, store: Store, known: KnownPlan, memory: Memory, *, partial: bool
+) -> Observed:
+    """The same, with what is merged and what is not. Asked where all of the plan is committed, or
+    where a part is to be merged too; the head is read again only where anything is new, and a
+    shard only where a merge has left it out: one at a time, whatever the database holds."""
+    plan, committed = known.plan, memory.committed
+    done = _committed(plan, committed)
+    if len(done) < len(plan.shards) and not (partial and done):
+        return observed
+    of_others = frozenset(s for other in known.others for s in _committed(other, committed))
+    left_out = list(_outside(store, known, memory))
+    if has_merged(observed.jobs, merge_key(known.plan_hash, {*done, *of_others})):
+        for of, shard in left_out:
+            _look_into(store, of, shard, memory)
+    left = [(of, s) for of, s in left_out if not memory.unmerged.get(s.shard_id)]
+    bad = ((s.shard_id, memory.unmerged.get(s.shard_id)) for of, s in left_out if of is plan)
+    return replace(
+        observed,
+        merged=not left,
+        damaged=tuple((shard, why) for shard, why in bad if why),
+        late=tuple(sorted({of.number for of, _ in left if of is not plan})),
+        of_others=of_others,
+    )
+
+
+def _committed(plan: Plan, committed: frozenset[str]) -> list[str]:
+    return [shard.shard_id for shard in plan.shards if shard.shard_id in committed]
+
+
+def _outside(store: Store, known: KnownPlan, memory: Memory) -> Iterator[tuple[Plan, PlannedShard]]:
+    """The committed shards that the head lacks, with a plan that has them."""
+    if memory.held is None or memory.held.store is not store:
+        memory.held = HeldShards(store, known.plan.campaign)
+    held = memory.held.at(find_head(store))
+    return outside((known.plan, *known.others), memory.committed, held)
+
+
+def _look_into(store: Store, plan: Plan, shard: PlannedShard, memory: Memory) -> None:
+    """Find out why a merge has left a shard out. What is stored never changes by itself."""
+    if shard.shard_id not in memory.unmerged:
+        damage = damage_in(plan, fetch(store, plan, shard, with_answer=True))
+        memory.unmerged[shard.shard_id] = damage.reason if damage else ""
+
 
 logger = logging.getLogger(__name__)
 

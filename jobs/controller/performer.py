@@ -1,12 +1,19 @@
 """Doing what was decided. Each act may be done again, by anyone, without harm."""
 
 import logging
+from collections.abc import Callable, Sequence
 from typing import assert_never
 
-from collector import keys, surroundings
-from collector.counting import counted
+from collector import environment as surroundings
+from collector.codec.canonical import decode_object
+from collector.codec.errors import BadInput
+from collector.codec.text import counted
+from collector.model import keys
+from collector.model.plan import Plan
+from collector.model.stack import Stack
 from collector.store.base import Store, create_named
 from collector.worker.assignment import Assignment, abandon
+from jobs.controller.launching import named_probe
 from jobs.controller.remembered import KnownPlan, Memory
 from jobs.decide.actions import (
     Action,
@@ -21,16 +28,21 @@ from jobs.decide.actions import (
     Scale,
     Suspend,
 )
-from jobs.decide.live_objects import HELD, LAUNCHED, RESUMED, launched_by
-from jobs.decide.observed import JobView, Observed
+from jobs.decide.live_objects import HELD, LAUNCHED, RESUMED, job_view, launched_by
+from jobs.decide.observed import WORKER, JobView, Observed
 from jobs.kube.cluster import Cluster
 from jobs.kube.errors import ClusterAway, ClusterError, is_refusal
-from jobs.objects.applied_campaign import MERGED, Applied
-from jobs.objects.deployment import LABEL
-from jobs.objects.job_features import Features, features_of, unknown_fields
-from jobs.objects.job_manifest import merge_job, worker_job
-from jobs.objects.strikes import strikes_to_json
-from jobs.objects.waves import Wave, wave_to_json
+from jobs.objects.applied_campaign import MERGED, SELECTOR, Applied
+from jobs.objects.deployment import COMPONENT_LABEL, JOB_NAME, LABEL
+from jobs.objects.job_manifest import (
+    Features,
+    features_of,
+    made_of,
+    merge_job,
+    unknown_fields,
+    worker_job,
+)
+from jobs.objects.waves import Wave, strikes_to_json, wave_to_json
 from jobs.planning.stored_plans import known_strikes
 
 logger = logging.getLogger(__name__)
@@ -216,3 +228,59 @@ def _indexes(wave: Wave) -> str:
 
 def _job(observed: Observed, name: str) -> JobView:
     return next(job for job in observed.jobs if job.name == name)
+
+
+# The stack of the machines that will measure, asked of one of their pods.
+
+
+def stack_at_work(
+    cluster: Cluster, applied: Applied, read: Callable[[], Sequence[Plan]]
+) -> Stack | None:
+    """The stack that a live wave of these very pods measures for; None where there is none: then
+    the plans are not read.
+
+    Whoever takes a campaign over asks this first: its own pods may hold every device that a probe
+    would wait for.
+    """
+    selector = f"{SELECTOR}={applied.campaign.name},{COMPONENT_LABEL}={WORKER}"
+    wanted = made_of(applied.site, applied.deployment)
+    views = map(job_view, cluster.jobs(selector))
+    live = {view.plan_hash for view in views if view.is_live and view.made_of == wanted}
+    plans = reversed(read()) if live else ()
+    return next((plan.stack for plan in plans if plan.plan_hash in live), None)
+
+
+def stack_of_workers(cluster: Cluster, applied: Applied) -> Stack | None:
+    """The stack that a pod of this site finds; None while the pod has not answered.
+
+    Raises BadInput, with the pod's last words, where it fails; the Job is gone soon after, and then
+    made again.
+    """
+    job = named_probe(applied.campaign, applied.site, applied.deployment)
+    name = job["metadata"]["name"]
+    live = {view.name: view for view in map(job_view, cluster.jobs(f"{COMPONENT_LABEL}=probe"))}
+    if name not in live:
+        cluster.create_or_adopt(job)
+        return None
+    found = live[name]
+    if not found.state:
+        return None
+    pods = cluster.pods(f"{JOB_NAME}={name}")
+    pods.sort(key=lambda pod: str(pod["metadata"]["creationTimestamp"]))
+    log = cluster.log(pods[-1]["metadata"]["name"]) if pods else ""
+    why = f"{found.reason}: {found.message}" if found.state != "Complete" else ""
+    return _stack_in(log, name, why)
+
+
+def _stack_in(log: str, name: str, why_failed: str) -> Stack:
+    """The last line that may be one: a log holds two streams, in whatever order they came."""
+    lines = log.strip().splitlines()
+    last = lines[-1] if lines else f"it printed no output; {why_failed}".rstrip(";: ")
+    if why_failed:
+        raise BadInput(
+            f"Job {name} detected no stack on a worker's node: {last[:500]}; "
+            "it runs again in a few minutes"
+        )
+    last = next((line for line in reversed(lines) if line.startswith("{")), last)
+    where = f"Job {name} printed no stack: {last[:300]}"
+    return decode_object(Stack, last.encode(), what="a stack", key=where)

@@ -2,9 +2,8 @@
 
 from dataclasses import dataclass
 
-from collector.measurement import Outcome
-from jobs.objects.strikes import Strikes
-from jobs.objects.waves import Wave
+from collector.model.measurement import Outcome
+from jobs.objects.waves import Strikes, Wave
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,26 +7,22 @@ again anywhere. What the rules say of it is in `findings`; here is the order of 
 
 from collections.abc import Collection, Iterator, Sequence
 
-from collector.counting import counted
+from collector.codec.text import counted
 from jobs.decide.actions import Action, Announce, Delete, Launch, Remember
-from jobs.decide.completion import ending
-from jobs.decide.desired import Desired
-from jobs.decide.findings import Findings
-from jobs.decide.job_scaling import Claim, scaling
-from jobs.decide.job_suspension import refused_by_store
-from jobs.decide.observed import Observed
-from jobs.decide.obsolete_jobs import obsolete
-from jobs.decide.other_node import same_node
+from jobs.decide.findings import Findings, ending
+from jobs.decide.job_rules import Claim, drained, obsolete, refused_by_store, scaling
+from jobs.decide.observed import Desired, Observed
 from jobs.decide.pod_problems import warnings
-from jobs.decide.quarantine import drained
-from jobs.decide.queued_waves import is_others, queued_launches, queueing
-from jobs.decide.remaining_work import left_of
+from jobs.decide.remaining_work import left_of, same_node
 from jobs.decide.wave_choice import (
     gangs_without_room,
     half_made,
+    is_others,
     may_begin,
     next_gang_wave,
     next_wave,
+    queued_launches,
+    queueing,
 )
 from jobs.objects.waves import Wave
 

@@ -5,21 +5,347 @@ the answer of another, and what they say together is counted: which shards nobod
 workers are spoken for.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
-from jobs.decide.desired import Desired
-from jobs.decide.failed_shards import judge
-from jobs.decide.image_refusal import refusal
-from jobs.decide.job_suspension import Suspension, is_held, suspension
-from jobs.decide.observed import WORKER, JobView, Observed
-from jobs.decide.obsolete_jobs import why_obsolete
-from jobs.decide.other_node import is_shut_out
+from collector.codec.text import counted
+from collector.model.measurement import Outcome
+from collector.worker.exit_codes import NOT_THE_SHARDS, ExitCode
+from jobs.decide.actions import Announce, Finish, GiveUp, Merge, Replan
+from jobs.decide.job_rules import (
+    Suspension,
+    is_held,
+    kept_indexes,
+    merge_key,
+    merging,
+    suspension,
+    unfit_nodes,
+    why_obsolete,
+)
+from jobs.decide.observed import WORKER, Desired, JobView, Observed, PodView
 from jobs.decide.pod_problems import lost_indexes, strikes, stuck_beside
-from jobs.decide.quarantine import kept_indexes, unfit_nodes
-from jobs.decide.queued_waves import is_others
-from jobs.decide.remaining_work import left_of
-from jobs.decide.wave_choice import gang_room, gathering, reserved
+from jobs.decide.remaining_work import is_shut_out, left_of
+from jobs.decide.wave_choice import gang_room, gathering, is_others, reserved
 from jobs.objects.waves import Wave
+from jobs.planning.lifecycle import may_mend
+
+# A campaign is merged when every shard is committed, and finished when all of it is merged. Pure.
+#
+# Where shards may be missing, it is merged in part as soon as nothing moves any more. What turns
+# out damaged is measured anew, a few times, before the campaign ends without it.
+
+# Longer than the grace of any pod (120 s), and than a store takes to list what was committed last.
+_LEAVING_S = 300.0
+
+
+def ending(
+    desired: Desired,
+    observed: Observed,
+    live: Sequence[JobView],
+    left: Sequence[str],
+    *,
+    is_moving: bool,
+    may_go_on: bool,
+) -> Iterator[Announce | Finish | Merge | Replan]:
+    """The merge, and after it the end. `left` are the shards that nobody has committed, `live` the
+    Jobs that may still commit some; `is_moving` says that this round has begun something, and
+    `may_go_on` that something will happen though nobody acts.
+
+    Example: of 10 shards 9 are committed, and nothing runs. Nothing is merged; where shards may be
+    missing the 9 are, in part. With the tenth committed all 10 are merged, whatever may be missing.
+    """
+    working = any(job.active or not job.suspended for job in live)
+    if left and (not desired.allow_missing or is_moving or working):
+        return
+    if observed.merged:
+        yield from _merged(desired, observed, left, may_go_on=may_go_on)
+        return
+    plan = desired.plan
+    done = [s.shard_id for s in plan.shards if s.shard_id in observed.committed]
+    if is_moving or not (done or observed.late):
+        return
+    key = merge_key(desired.plan_hash, {*done, *observed.of_others})
+    # An earlier plan is measured no more: what it lacks stays missing.
+    partial = bool(left or observed.late)
+    plans = tuple(sorted({plan.number, *observed.late}))
+    yield from merging(observed.jobs, key, plans, partial=partial)
+
+
+def _merged(
+    desired: Desired, observed: Observed, left: Sequence[str], *, may_go_on: bool
+) -> Iterator[Announce | Finish | Replan]:
+    """What to do once all that can be published is: measure damaged shards anew, while that may
+    help, go on to the next round where surfaces are learnt or sessions may be doubtful, or say that
+    the campaign is finished."""
+    for shard, reason in observed.damaged:
+        yield Announce("Damaged", f"shard {shard}: {reason}; it is not published", shard)
+    if left:
+        if not may_go_on:
+            yield Finish(partial=True)
+        return
+    if observed.damaged and may_mend(desired.plan):
+        yield Replan(tuple(shard for shard, _ in observed.damaged))
+    elif not any(job.component == WORKER for job in observed.jobs) and not _leaving(observed):
+        # What is damaged for good ends it: no round follows on what cannot be published. What its
+        # sessions' canaries tell stands in the database: who plans looks there, once.
+        plan = desired.plan
+        asks = plan.may_have_canaries and not desired.is_last
+        goes_on = (plan.forecast.learning or asks) and not observed.damaged
+        yield Replan() if goes_on else Finish()
+
+
+def _leaving(observed: Observed) -> bool:
+    """Whether a pod whose Job is gone may still commit something, in the grace that it has to end.
+    A pod that takes longer is on a node that is lost, and is not waited for."""
+    alive = (pod for pod in observed.pods if not pod.has_ended)
+    return any(pod.in_state_s < _LEAVING_S for pod in alive)
+
+
+# A shard is given up when it failed in two waves, by the word of workers that met it. Pure.
+#
+# A pod that its node refused met no shard, and proves nothing. A worker that blames its node, or
+# that cannot say who is to blame (exit 44 or 1), counts against its shard only while few indexes of
+# its Job end so. Where many do, something has changed under the campaign: those shards are tried
+# again every quarter of an hour, however long that takes.
+
+# A shard must fail in so many waves. A wave tries an index several times already; the second wave
+# is another Job, on whatever nodes are there then.
+_LEAST_FAILED_WAVES = 2
+# After so many waves one that failed is enough: Kubernetes does not keep the Jobs that ended, and
+# the other failures may be forgotten.
+_MOST_TRIED_WAVES = 5
+# So many indexes of a Job may blame their nodes, and their shards still be to blame, whatever the
+# others do: a plan has a few shards that break a device.
+_FEW_INDEXES = 3
+# For each index that ends well so many more: in a Job of a thousand, a hundred bad shards are few.
+_FEW_SHARE_OF_WELL = 0.1
+# In a wave of nothing but what has failed before nothing is expected to end well: so many of the
+# indexes of the whole plan.
+_FEW_SHARE_OF_PLAN = 0.01
+# Before what is nobody's proven fault is tried again: as long as a suspended Job rests.
+_REST_S = 900.0
+# Who ends so says nothing against its shard.
+_NO_FAULT = (ExitCode.DONE, ExitCode.STORE, ExitCode.PEERS, ExitCode.TEMPORARY)
+
+Place = tuple[str, int]  # a Job's name and an index
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What is said of the shards that failed."""
+
+    given_up: tuple[GiveUp, ...] = ()  # they failed in two waves, and it is their fault
+    unproven: tuple[str, ...] = ()  # they failed in two waves, and it need not be their fault
+    resting: frozenset[str] = frozenset()  # of the unproven those that failed a moment ago
+    words: str = ""  # what a pod of an unproven shard says
+
+    def warnings(self) -> Iterable[Announce]:
+        """Return the warnings for the user."""
+        if self.unproven:
+            shards = counted(len(self.unproven), "shard")
+            yield Announce(
+                "NobodyMeasures",
+                f"{shards} (such as {self.unproven[0]}) failed "
+                "on every node, so the nodes are suspect: "
+                f"{self.words or 'their pods report no reason'}. They are not given up but retried "
+                "every 15 minutes: compare driver, firmware and device plugin with the "
+                "plan's stack (opmeter doctor --cluster)",
+                "shards",
+            )
+
+
+def judge(
+    observed: Observed,
+    jobs: Sequence[JobView],
+    avoid: Collection[str],
+    left: Sequence[str],
+    indexes: int,
+) -> Verdict:
+    """Which of the shards `left` are given up. `indexes` is how many the whole plan makes. What
+    failed only on quarantined nodes (`avoid`) is not the fault of its shard.
+
+    Example: 3 indexes fail with exit 44, 40 pass, and the 3 fail again in the next wave: their
+    shards are given up. If 5 fail, 40 pass, and the 5 fail again, no shard is: 5 is more than 3,
+    and more than a tenth of 40. The 5 are unproven, and are tried again.
+    """
+    pods = _by_place(pod for job in jobs for pod in observed.pods_of(job))
+    failed_at: dict[str, list[Place]] = defaultdict(list)
+    doubted: set[Place] = set()
+    for failure in _failures(observed, jobs, avoid, pods):
+        by_nodes = {place for place in failure.places if _blames_no_shard(pods[place])}
+        few = max(_few(failure, failed_at, indexes), _FEW_SHARE_OF_WELL * failure.well)
+        doubted |= by_nodes if len(by_nodes) > few else set()
+        for place in failure.places:
+            # Who blames its node waits for the others of its Job: they tell what that is worth.
+            if failure.is_settled or place not in by_nodes:
+                for shard in failure.wave.indexes[place[1]]:
+                    failed_at[shard].append(place)
+    tries = Counter(s for wave in observed.waves for s in wave.shards if s in failed_at)
+    given_up, unproven = [], []
+    for shard in left:
+        places = failed_at.get(shard, [])
+        proofs = [p for p in places if p not in doubted and _has_word(pods[p])]
+        is_old = tries[shard] >= _MOST_TRIED_WAVES
+        if len(proofs) >= _LEAST_FAILED_WAVES or (proofs and is_old):
+            given_up.append(GiveUp(shard, *_blame([pod for p in proofs for pod in pods[p]])))
+        elif len(places) >= _LEAST_FAILED_WAVES:
+            unproven.append(shard)
+    found = {shard: [pod for p in failed_at[shard] for pod in pods[p]] for shard in unproven}
+    return Verdict(
+        tuple(given_up),
+        tuple(unproven),
+        frozenset(s for s, of in found.items() if any(p.in_state_s < _REST_S for p in of)),
+        next((pod.words or pod.reason for of in found.values() for pod in of), ""),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Failure:
+    """The indexes of a Job that have failed."""
+
+    wave: Wave
+    places: tuple[Place, ...]  # without those whose every pod ended on a quarantined node
+    well: int  # the indexes that ended well, but for an empty one
+    is_settled: bool  # no index of the Job can end otherwise any more
+
+
+def _few(failure: _Failure, failed_at: Collection[str], indexes: int) -> int:
+    """How many indexes are few, whatever ended well. A wave of nothing but what has failed before
+    tells less of the nodes.
+
+    Example: of a plan of 1000 indexes 10 fail again, in a wave of their own: that is one in a
+    hundred, and their shards are to blame. 11 would not be.
+    """
+    is_known = all(shard in failed_at for shard in failure.wave.shards)
+    return max(_FEW_INDEXES, int(_FEW_SHARE_OF_PLAN * indexes)) if is_known else _FEW_INDEXES
+
+
+def _by_place(pods: Iterable[PodView]) -> Mapping[Place, list[PodView]]:
+    found: dict[Place, list[PodView]] = defaultdict(list)
+    for pod in pods:
+        found[pod.job, pod.index].append(pod)
+    return found
+
+
+def _failures(
+    observed: Observed,
+    jobs: Iterable[JobView],
+    avoid: Collection[str],
+    pods: Mapping[Place, list[PodView]],
+) -> Iterator[_Failure]:
+    """What failed in each Job, the oldest first: so a wave knows what has failed before it."""
+    known = [job for job in jobs if job.wave in observed.by_hash]
+    for job in sorted(known, key=lambda job: observed.by_hash[job.wave].serial):
+        wave = observed.by_hash[job.wave]
+        failed = [i for i in sorted(_failed(job, pods)) if i < len(wave.indexes)]
+        # A gang fails as one, by whichever of its nodes.
+        places = [(job.name, i) for i in (failed[:1] if wave.is_gang else failed)]
+        ended = job.succeeded | job.failed
+        yield _Failure(
+            wave,
+            tuple(place for place in places if not _is_nodes_fault(pods[place], avoid)),
+            sum(bool(wave.indexes[i]) for i in job.succeeded if i < len(wave.indexes)),
+            bool(job.state)
+            or all(
+                i in ended or observed.committed.issuperset(shards)
+                for i, shards in enumerate(wave.indexes)
+            ),
+        )
+
+
+def _failed(job: JobView, pods: Mapping[Place, list[PodView]]) -> frozenset[int]:
+    """The indexes that a Job says have failed. Before Kubernetes 1.29 a Job only says that it has
+    failed itself: then those indexes failed that have a failed pod."""
+    if job.state != "Failed" or job.reason != "BackoffLimitExceeded" or job.failed:
+        return job.failed
+    return frozenset(
+        index
+        for (name, index), found in pods.items()
+        if name == job.name
+        and index not in job.succeeded
+        and any(pod.phase == "Failed" and pod.exit_code not in _NO_FAULT for pod in found)
+    )
+
+
+def _is_nodes_fault(pods: Sequence[PodView], avoid: Collection[str]) -> bool:
+    """Whether every pod of a place that failed did so on a quarantined node."""
+    ended = [pod for pod in pods if pod.phase == "Failed" and pod.node]
+    return bool(ended) and all(pod.node in avoid for pod in ended)
+
+
+def _has_word(pods: Iterable[PodView]) -> bool:
+    """Whether a worker itself says that it failed."""
+    return any(pod.exit_code is not None and pod.exit_code not in _NO_FAULT for pod in pods)
+
+
+def _blames_no_shard(pods: Sequence[PodView]) -> bool:
+    """Whether all that is said of a place is exit 44 (its node) or 1 (nobody known), or that the
+    node refused the pod."""
+    codes = {pod.exit_code for pod in pods} - {None, *_NO_FAULT}
+    return codes <= NOT_THE_SHARDS and any(p.refused or p.exit_code for p in pods)
+
+
+def _blame(pods: Sequence[PodView]) -> tuple[Outcome, str]:
+    """What the missing cases of a shard become, and why: hung where one worker says so."""
+    hung = any(pod.exit_code == ExitCode.HANG for pod in pods)
+    ends = sorted({f"{pod.reason or 'exit'} {pod.exit_code}" for pod in pods if pod.exit_code})
+    reason = f"its workers failed in it in consecutive waves ({', '.join(ends)})"
+    return (Outcome.HUNG if hung else Outcome.CRASHED), reason
+
+
+# An image is wrong when workers on two nodes found another plan or software in it (exit 43). Pure.
+#
+# A Job ends with the first pod that says so, and takes all others with it. One node may be broken
+# in a way that looks like a wrong image: so a second one is asked, where there is one.
+
+
+@dataclass(frozen=True, slots=True)
+class ImageRefusal:
+    """What workers said against their image."""
+
+    jobs: tuple[JobView, ...]  # those that ended with such a worker
+    nodes: frozenset[str]  # where it ran
+    is_proved: bool  # it is the image, and no node
+
+    def warnings(self) -> Iterator[Announce]:
+        """What a person should know of it."""
+        last = self.jobs[-1]
+        if self.is_proved:
+            yield Announce(
+                "WrongImage",
+                f"{last.name}: {last.message}. No further "
+                "wave is created. To do: use the image that "
+                "matches the stack (kubectl logs of that pod lists the differences), then launch "
+                "the campaign again",
+                last.name,
+            )
+            return
+        for node in sorted(self.nodes):
+            yield Announce(
+                "NodeDiffers",
+                f"{node}: the software there differs from the plan's, and the Job of that worker "
+                f"ended ({last.message}); other nodes are used. To do: delete the image from the "
+                "node, and check its driver and mounts",
+                node,
+            )
+
+
+def refusal(
+    jobs: Sequence[JobView], observed: Observed, avoid: Collection[str]
+) -> ImageRefusal | None:
+    """What is said by Jobs whose waves are known; of another's pods nobody knows what they found.
+
+    Example: a worker on n1 ends with exit 43. Of the nodes n1 and n2 that proves nothing, and the
+    next wave goes to n2; where n2 says so too, or is quarantined, or is not there, it is proved.
+    """
+    ended = tuple(j for j in jobs if j.reason == "PodFailurePolicy" and j.wave in observed.by_hash)
+    if not ended:
+        return None
+    names = {job.name for job in ended}
+    said = {p.node for p in observed.pods if p.job in names and p.exit_code == ExitCode.IMAGE}
+    others = {node.name for node in observed.nodes} - said - frozenset(avoid)
+    return ImageRefusal(ended, frozenset(said), len(said) != 1 or not others)
 
 
 class Findings:

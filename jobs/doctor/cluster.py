@@ -6,9 +6,9 @@ import uuid
 from collections.abc import Iterator
 from dataclasses import replace
 
-from collector.errors import BadInput
-from jobs.controller.dry_run import named_probe
-from jobs.controller.stack_probe import stack_of_workers
+from collector.codec.errors import BadInput
+from jobs.controller.launching import named_probe
+from jobs.controller.performer import stack_of_workers
 from jobs.doctor.cluster_checks import (
     APIS,
     KUEUE,
@@ -16,25 +16,26 @@ from jobs.doctor.cluster_checks import (
     Permission,
     check_account,
     check_apis,
+    check_cluster_queue,
+    check_device_plugin,
     check_features,
+    check_local_queue,
     check_nodes,
     check_permissions,
     check_probe,
     check_version,
+    cluster_queue_of,
     not_probed,
     refused_job,
     sample_job,
 )
-from jobs.doctor.device_plugin import check_device_plugin
 from jobs.doctor.machine import Check
-from jobs.doctor.queues import check_cluster_queue, check_local_queue, cluster_queue_of
 from jobs.kube.cluster import Cluster
 from jobs.kube.errors import ClusterError, ObjectMissing
 from jobs.objects.applied_campaign import SELECTOR, Applied, applied_from
 from jobs.objects.deployment import COMPONENT_LABEL, JOB_NAME, Deployment
 from jobs.objects.kueue import by_job, why_waiting
-from jobs.objects.site import Site
-from jobs.objects.site_profile import load_site
+from jobs.objects.site import Site, load_site
 
 _PATIENCE_S, _LOOK_S = 180.0, 2.0
 _ACCOUNT = "opmeter-controller"  # of manifests/base

@@ -5,8 +5,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from collector.counting import counted
-from collector.plan import (
+from collector.codec.text import counted
+from collector.model.plan import (
     Forecast,
     Limits,
     MeasureSettings,
@@ -14,11 +14,13 @@ from collector.plan import (
     PlannedShard,
     ShardSettings,
 )
-from collector.stack import Stack
+from collector.model.stack import Stack
 from jobs.doctor.machine import Check
 from jobs.kube.leader_election import LEASE
 from jobs.objects.deployment import Deployment, Manifest
 from jobs.objects.job_manifest import worker_job
+from jobs.objects.kueue import is_held
+from jobs.objects.pod_template import resources
 from jobs.objects.site import Site
 from jobs.objects.waves import Wave
 
@@ -268,3 +270,147 @@ def _dropped(sent: Any, kept: Any, path: str) -> Iterator[str]:
     elif isinstance(sent, list) and isinstance(kept, list):
         for index, (one, other) in enumerate(zip(sent, kept, strict=False)):
             yield from _dropped(one, other, f"{path}[{index}]")
+
+
+# In which mode an Ascend device plugin runs, and whether workers of a site get devices from it.
+#
+# The options are those of MindCluster's plugin (2026-08), which stand in the arguments of its
+# DaemonSet: with `volcanoType` it hands out only what Volcano has booked for a pod. Pure.
+
+_OPTION = re.compile(r"(?:^|[\s\"'])--?(volcanoType|shareDevCount)(?:[= ]([\w.]+))?")
+_TRUE = ("", "true", "1", "t")
+_NAME = "plugin"
+
+
+def check_device_plugin(daemon_sets: Iterable[Manifest] | None, site: Site) -> Check:
+    """Whether the plugin's mode fits the site's scheduler and shape; `daemon_sets` are those of
+    all namespaces, None where this account may not list them."""
+    if not site.resource:
+        return Check(_NAME, True, "this site requests no devices", skipped=True)
+    if daemon_sets is None:
+        words = (
+            "this account may not list DaemonSets; with it, see the "
+            "plugin's arguments: "
+            "kubectl get daemonsets -A -o yaml | grep volcanoType"
+        )
+        return Check(_NAME, True, words, skipped=True)
+    found = list(_plugins(daemon_sets))
+    if not found:
+        words = "no DaemonSet is a known Ascend device plugin"
+        return Check(_NAME, True, words, skipped=True)
+    checks = [_check(where, options, site) for where, options in found]
+    return next((check for check in checks if not check.ok), checks[0])
+
+
+def _plugins(daemon_sets: Iterable[Manifest]) -> Iterator[tuple[str, dict[str, str]]]:
+    """Where each runs, and its options."""
+    for daemon_set in daemon_sets:
+        metadata = daemon_set["metadata"]
+        for container in daemon_set["spec"]["template"]["spec"].get("containers") or ():
+            command = _command(container)
+            about = f"{metadata['name']} {container.get('image', '')} {command}".lower()
+            is_ascend = "ascend" in about or "volcanotype" in about
+            if is_ascend and re.search(r"device-?plugin", about) and "hami" not in about:
+                where = f"{metadata.get('namespace', '')}/{metadata['name']}"
+                yield where, {m[1]: (m[2] or "").lower() for m in _OPTION.finditer(command)}
+
+
+def _command(container: Manifest) -> str:
+    """All that the container runs; it is often one text that a shell reads."""
+    words: list[Any] = [*(container.get("command") or ()), *(container.get("args") or ())]
+    return " ".join(map(str, words))
+
+
+def _check(where: str, options: dict[str, str], site: Site) -> Check:
+    by_volcano = options.get("volcanoType", "false") in _TRUE
+    shared = options.get("shareDevCount", "1")
+    words = f"{where}: volcanoType={str(by_volcano).lower()}"
+    if shared not in ("", "0", "1"):
+        fix = "run the plugin with -shareDevCount=1: sharing a device distorts its durations"
+        return Check(_NAME, False, f"{words}, and it offers each device {shared} times", fix)
+    whole_nodes = site.devices_per_worker >= site.devices_per_node
+    if by_volcano and site.scheduler != "volcano" and not whole_nodes:
+        return Check(
+            _NAME,
+            False,
+            f'{words}: it refuses pods that Volcano did not place ("not get valid pod"), unless '
+            f"they take a whole node; site {site.name} has scheduler {site.scheduler}",
+            "set scheduler: volcano or shape: node in the profile, or run the plugin with "
+            "-volcanoType=false",
+        )
+    if not by_volcano and site.scheduler == "volcano":
+        return Check(
+            _NAME,
+            False,
+            f"{words}: pods get other devices than Volcano books for them",
+            "run the plugin with -volcanoType=true, or set scheduler: default in the profile",
+        )
+    return Check(_NAME, True, words)
+
+
+# Checks of Kueue's queues, over what was fetched of them, each with what to do about it. Pure.
+
+
+def check_local_queue(site: Site, queue: Manifest | None, error: str) -> Check:
+    """Whether the queue that the site names is there and admits; `error` says why it was not
+    read."""
+    name = site.kueue_queue
+    if queue is None:
+        fix = (
+            "create it (manifests/components/kueue), or correct kueue_queue in the profile: "
+            "kubectl get localqueues.kueue.x-k8s.io; reading it requires the Role opmeter-launcher"
+        )
+        return Check("queue", False, f"LocalQueue {name} cannot be read: {error}", fix)
+    words = f"LocalQueue {name} of ClusterQueue {cluster_queue_of(queue)}"
+    return _held("queue", words, queue, "localqueues")
+
+
+def check_cluster_queue(
+    site: Site, name: str, queue: Manifest | None, error: str, *, is_missing: bool
+) -> Iterator[Check]:
+    """Whether it admits, and covers all that a worker requests. One that may not be read need not
+    be missing: it is the cluster's."""
+    if queue is None:
+        words = f"ClusterQueue {name} cannot be read: {error}"
+        fix = "create it, or have the LocalQueue name another: kubectl get "
+        fix += "clusterqueues.kueue.x-k8s.io"
+        yield Check("cluster queue", not is_missing, words, fix, skipped=not is_missing)
+        return
+    yield _held("cluster queue", f"ClusterQueue {name}", queue, "clusterqueues")
+    yield _covers(site, name, queue)
+
+
+def cluster_queue_of(local_queue: Manifest) -> str:
+    """The ClusterQueue behind a LocalQueue."""
+    return str((local_queue.get("spec") or {}).get("clusterQueue") or "")
+
+
+def _held(check: str, words: str, queue: Manifest, kind: str) -> Check:
+    if held := is_held(queue):
+        fix = f"nothing is admitted until that is fixed: kubectl describe {kind}.kueue.x-k8s.io"
+        return Check(check, False, f"{words}: {held}", fix)
+    return Check(check, True, words)
+
+
+def _covers(site: Site, name: str, queue: Manifest) -> Check:
+    """A worker that asks for one resource more than a queue covers is never admitted."""
+    wanted = resources(site)
+    covered = {resource for group in _groups(queue) for resource in _texts(group)}
+    missing = sorted(set(wanted) - covered)
+    if not missing:
+        return Check("quota", True, f"ClusterQueue {name} covers all that a worker requests")
+    fix = (
+        "add them to coveredResources of the ClusterQueue, with a quota in each flavor; or let "
+        "Kueue ignore them: resources.excludeResourcePrefixes in its configuration, as for "
+        "ephemeral-storage"
+    )
+    words = ", ".join(f"{resource} ({wanted[resource]})" for resource in missing)
+    return Check("quota", False, f"ClusterQueue {name} does not cover {words}", fix)
+
+
+def _groups(queue: Manifest) -> list[Mapping[str, Any]]:
+    return (queue.get("spec") or {}).get("resourceGroups") or []
+
+
+def _texts(group: Mapping[str, Any]) -> list[str]:
+    return [str(resource) for resource in group.get("coveredResources") or ()]

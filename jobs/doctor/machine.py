@@ -9,14 +9,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from collector.errors import BadInput, HostFault, StoreError
-from collector.host.cpu import this_cpu
-from collector.host.memory import available_memory_bytes
+from collector.codec.errors import BadInput, HostFault, StoreError
+from collector.codec.text import GIB
+from collector.host.machine import available_memory_bytes, this_cpu
 from collector.host.stack import installed_torch, local_stack
-from collector.stack import BACKENDS
+from collector.model.stack import BACKENDS
 from collector.store import open_store
 from collector.store.probe import probe_store
-from collector.units import GIB
 
 _LEAST_MEMORY_BYTES = 4 * GIB
 _LEAST_DISK_BYTES = 2 * GIB

@@ -3,12 +3,15 @@
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 
-from collector.errors import BadInput, HostFault
-from collector.host.cann import cann_version
-from collector.host.custom_opp import custom_opp_problem, with_custom_opp
+from collector.codec.errors import BadInput, HostFault
+from collector.host.cann import cann_version, custom_opp_problem, with_custom_opp
 from collector.host.npus import board_of, check_health, cube_cores_of, list_npus
-from collector.host.stack import installed_vllm
+from collector.host.stack import device_locks, installed_vllm
+from collector.model.plan import Limits
+from collector.replay.check_session import Disturbance, concurrency_test
+from collector.replay.lock import DeviceLock, scratch_folder
 from collector.replay.msprof import find_msprof
 from jobs.doctor.machine import Check
 
@@ -58,3 +61,35 @@ def _told(name: str, ask: Callable[[], str], fix: str) -> Check:
         return Check(name, True, ask())
     except (BadInput, HostFault) as error:
         return Check(name, False, str(error), fix)
+
+
+# Whether this machine's devices may measure at the same time: a dozen reference cases, alone and
+# then on all devices at once.
+
+_TOLERATED = 0.03
+_SHOWN = 3
+
+
+def check_concurrency(backend: str) -> Iterator[Check]:
+    """What the devices cost each other. Raises BadInput where there is one only, DeviceBusy where
+    somebody measures."""
+    locks = device_locks(backend)
+    if len(locks) < 2:
+        raise BadInput(f"backend {backend}: this compares several devices of one machine, got one")
+    with ExitStack() as held:
+        for lock in locks:
+            held.enter_context(DeviceLock(lock, "a concurrency test of devices"))
+        folder = held.enter_context(scratch_folder(f"{backend}0"))
+        found = concurrency_test(backend, range(len(locks)), folder, Limits())
+    yield verdict(found, len(locks))
+
+
+def verdict(found: list[Disturbance], devices: int) -> Check:
+    """One check of all of them; the worst cases are named."""
+    worst = ", ".join(f"{one.case} {one.slowdown:+.1%}" for one in found[:_SHOWN])
+    fix = (
+        f"measure on fewer devices at once: OPMETER_MEASURE_CONCURRENCY={max(1, devices // 2)}, or "
+        "measure_concurrency of the site profile; then test again"
+    )
+    calm = not found or found[0].slowdown <= _TOLERATED
+    return Check("together", calm, f"{devices} devices at once: {worst}", fix)

@@ -5,22 +5,20 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
-from collector.counting import counted
+from collector.codec.errors import BadInput
+from collector.codec.text import counted
 from collector.database.commits import Commit
 from collector.database.merge import SINGLE_WRITER, Guard
-from collector.errors import BadInput
 from collector.host.stack import device_locks, local_stack
-from collector.plan import Plan
+from collector.model.plan import Plan
 from collector.replay.lock import DeviceLock, scratch_folder
 from collector.store.base import Store
 from collector.worker.assignment import check_stack
 from collector.worker.blame import WrongImage, WrongNode
-from jobs.campaign.campaign_file import Campaign
-from jobs.campaign.run_options import RunOptions
-from jobs.executor.local_run import LocalRun, ShardProgress
-from jobs.executor.view import View
+from jobs.campaign.campaign_file import Campaign, RunOptions
+from jobs.executor.local_run import LocalRun, ShardProgress, View
 from jobs.planning.damage import Told
-from jobs.planning.forecast_lines import describe_forecast
+from jobs.planning.gaps import describe_forecast
 from jobs.planning.situation import Situation, is_measured_again, once_more, survey
 from jobs.planning.stored_plans import committed_shards
 from jobs.publishing.due_merges import own_plans, publish

@@ -6,37 +6,227 @@ says how many of the workers measure at once (OPMETER_MEASURE_CONCURRENCY); they
 by session. On an A3 two dies of one chip measure together only where all dies may.
 """
 
+import json
 import logging
 import os
+import platform
+import shutil
 import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from collector import keys, surroundings
-from collector.counting import counted
+from collector import environment as surroundings
+from collector.codec.errors import BadInput, HostFault, NotFound, OpmeterError
+from collector.codec.text import counted
+from collector.comm.gang import GangFailed, PeerLeft
+from collector.comm.meeting import GATHER_S, Place, Unreached, follow, place_from_json
+from collector.comm.rank_files import have_met
 from collector.database.plans import assigned_plan
-from collector.errors import BadInput, HostFault, OpmeterError
 from collector.host.npus import list_npus, one_a_chip_first
-from collector.plan import Plan
+from collector.model import keys
+from collector.model.plan import Plan
 from collector.store import open_store
 from collector.store.base import Store
-from collector.store.patient import PatientStore
-from collector.store.single_writer import SingleWriterStore
+from collector.store.waiting import PatientStore, SingleWriterStore
 from collector.worker.assignment import check_stack
 from collector.worker.attempt import is_committed
 from collector.worker.blame import exit_code, seen_by_all
 from collector.worker.exit_codes import ExitCode
 from collector.worker.machine import ThisMachine
-from jobs.executor.gang_follower import follow_gang
 from jobs.executor.local_run import FirstPod, LocalRun, LocalRunFailed, ShardProgress
-from jobs.executor.pod_end import End, code_of_worker, kept_place, last_words
-from jobs.executor.pod_task import PodTask, task_of
 from jobs.objects.waves import Wave, wave_from_json
 
+# What every pod of a gang but the first does: run its ranks for whoever leads, until all is
+# committed.
+#
+# The first pod has the shard: it measures, uploads and commits as any worker does, and leaves in
+# the store where the others find it. They hold nothing but their ranks; whichever pod is lost,
+# killed or evicted is made anew by its Job, and the gang meets again.
+
 logger = logging.getLogger(__name__)
+
+_LOOK_S = 3.0  # between two looks for whoever leads
+
+Follow = Callable[[Place, int, str, Path, Callable[[int], None]], None]
+
+
+def follow_gang(
+    store: Store,
+    wave: Wave,
+    index: int,
+    scratch: Path,
+    stop: threading.Event,
+    uncommitted: Callable[[], Sequence[str]],
+    follow: Follow = follow,
+) -> None:
+    """Run the ranks of one pod, meeting after meeting, until nothing is `uncommitted` or `stop` is
+    set. Raises LocalRunFailed (exit 44) where the ranks of this node do not even begin, by
+    themselves: another node may do better; with exit 47 where whoever leads was not reached for as
+    long as nodes wait for each other. Raises whatever the store raises."""
+    over: str = ""  # the token of the last meeting, which came to its end
+    unreached_s: float | None = None  # since when nobody answers
+
+    def tick(measured: int) -> None:
+        if stop.is_set():
+            raise PeerLeft("the pod received a request to stop")
+
+    while not stop.is_set() and (left := uncommitted()):
+        place = _place(store, wave)
+        if place is None or place.token == over:
+            surroundings.wait(stop, _LOOK_S)
+            continue
+        folder = scratch / f"gang-{surroundings.token(12)}"
+        folder.mkdir(parents=True)
+        try:
+            follow(place, index, platform.node(), folder, tick)
+            over, unreached_s = place.token, None
+        except PeerLeft as error:
+            logger.info("%s", error)
+            now_s = surroundings.monotonic()
+            unreached_s = (unreached_s or now_s) if isinstance(error, Unreached) else None
+            if unreached_s is not None and now_s - unreached_s > GATHER_S:
+                reason = f"from {platform.node()}, for {GATHER_S:g} s: {error}"
+                raise LocalRunFailed(reason, ExitCode.PEERS, left[0]) from error
+            surroundings.wait(stop, _LOOK_S)
+        except (GangFailed, BadInput) as error:
+            over, unreached_s = place.token, None
+            logger.warning("%s", error)
+            if not stop.is_set() and not have_met(folder):
+                raise LocalRunFailed(str(error), ExitCode.NODE, left[0]) from error
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _place(store: Store, wave: Wave) -> Place | None:
+    """Where the first pod waits, by the last it said; None before it has said anything."""
+    key = keys.meeting(wave.campaign, wave.wave_hash)
+    try:
+        return place_from_json(store.get(key), key=key)
+    except NotFound:
+        return None
+    except BadInput as error:
+        logger.warning("%s", error)
+        return None
+
+
+# What a worker pod was told to do: the names that its Job wrote into its environment.
+
+# A broken node fails a shard in seconds. With so long between two it spoils a few of them until it
+# is quarantined, and not the whole queue.
+_HOLD_S = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class PodTask:
+    """What one pod is to do."""
+
+    root: str  # the store's address
+    campaign: str
+    wave: str  # its hash
+    plan_hash: str
+    index: int
+    devices: int  # how many this pod has: each gets a worker
+    single_writer: bool
+    gives_up: bool  # a shard that keeps killing its workers is committed by this pod
+    pod: str  # the first characters of its uid
+    address: str  # where other pods of a gang reach this one; empty where it is of none
+    scratch: Path
+    hold_s: float  # how long a broken node is kept from the queue
+    deadline_s: float | None  # after so long, by its own clock, the pod ends; None for never
+
+
+def task_of(environment: Mapping[str, str]) -> PodTask:
+    """The task in a pod's environment. Raises BadInput, naming the variable, where it has none."""
+
+    def said(name: str) -> str:
+        text = environment.get(name, "")
+        if not text:
+            raise BadInput(f"{name} is not set: `opmeter work` runs in a pod that a wave started")
+        return text
+
+    def number(name: str, text: str) -> int:
+        if not text.isdigit():
+            raise BadInput(f"{name}: expected a whole number, got {text!r}")
+        return int(text)
+
+    def counted(name: str) -> int:
+        return max(1, number(name, environment.get(name) or "1"))
+
+    return PodTask(
+        root=said("OPMETER_ROOT"),
+        campaign=said("OPMETER_CAMPAIGN"),
+        wave=said("OPMETER_WAVE"),
+        plan_hash=said("OPMETER_PLAN_HASH"),
+        index=number("JOB_COMPLETION_INDEX", said("JOB_COMPLETION_INDEX")),
+        devices=counted("OPMETER_DEVICES"),
+        single_writer=bool(environment.get("OPMETER_SINGLE_WRITER")),
+        gives_up=bool(environment.get("OPMETER_GIVES_UP")),
+        pod=(environment.get("POD_UID") or "local")[:8],
+        address=environment.get("POD_IP", ""),
+        scratch=Path(environment.get("TMPDIR") or "/tmp"),
+        hold_s=float(
+            number("OPMETER_HOLD_S", environment.get("OPMETER_HOLD_S") or f"{_HOLD_S:.0f}")
+        ),
+        deadline_s=float(number("OPMETER_DEADLINE_S", environment.get("OPMETER_DEADLINE_S") or "0"))
+        or None,
+    )
+
+
+# How a worker pod ends: an exit code that says who is to blame, and one line that says why.
+
+_TERMINATION_LOG = Path("/dev/termination-log")
+# Kubernetes keeps 4096 bytes of a termination message, and a person reads less.
+_LONGEST_REASON_CHARACTERS = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """How a pod ends."""
+
+    code: int  # of ExitCode: who is to blame
+    reason: str = ""  # one sentence for a person; empty where all is committed
+    shard: str = ""  # the one that failed
+
+
+def code_of_worker(code: int) -> int:
+    """The pod's exit code for a worker's. A worker that was killed may have run out of memory (48);
+    any other end without a word is nobody's proven fault (1)."""
+    if code == -signal.SIGKILL:
+        return ExitCode.SPACE
+    known = code in set(ExitCode)
+    return code if known else ExitCode.FAILED
+
+
+def kept_place(end: End, task: PodTask, stop: threading.Event) -> End:
+    """The same end, later where the node may be to blame: a broken node that lets go at once would
+    be given every shard in turn. Whoever met its deadline has kept its place long enough: `stop` is
+    set then, and nobody waits."""
+    if end.code in (ExitCode.NODE, ExitCode.HANG, ExitCode.FAILED):
+        surroundings.wait(stop, task.hold_s)
+    return end
+
+
+def message_of(end: End) -> str:
+    """The line that a controller reads of how a pod has ended."""
+    said = {"code": int(end.code), "reason": end.reason[:_LONGEST_REASON_CHARACTERS]}
+    return json.dumps(said | ({"shard": end.shard} if end.shard else {}))
+
+
+def last_words(end: End, log: Path = _TERMINATION_LOG) -> int:
+    """Leave one line where `kubectl describe` shows it, and give the exit code."""
+    if end.reason:
+        logger.error("%s", end.reason)
+    try:
+        if log.exists():
+            log.write_text(message_of(end) + "\n")
+    except OSError as error:
+        logger.info("cannot write the termination message: %s", error)
+    return int(end.code)
+
 
 # So long a pod waits for a store that is away before it ends with exit 45: most are back within
 # minutes, and the pod keeps what it has measured.

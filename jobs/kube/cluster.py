@@ -6,15 +6,134 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import quote
 
-from jobs.kube.access_reviews import AccessReviews
-from jobs.kube.campaign_events import COMPONENT, campaign_event
+from collector.codec.canonical import short_hash
+from collector.environment import utc_now
 from jobs.kube.connection import Client, Connection, own_client, own_namespace
 from jobs.kube.errors import ObjectConflict, ObjectMissing, unless_refused
-from jobs.kube.kueue_objects import KueueObjects
-from jobs.kube.request_budget import Budget
-from jobs.kube.requests import Body, Query, Requests
+from jobs.kube.requests import Body, Budget, Query, Requests
 from jobs.objects.deployment import Manifest
 from jobs.objects.job_manifest import is_same
+from jobs.objects.kueue import GROUP
+
+# What an account may do in a namespace, as the API server says it when it is asked.
+
+_REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+_LOCAL_REVIEWS = "/apis/authorization.k8s.io/v1/namespaces/{namespace}/localsubjectaccessreviews"
+
+
+class AccessReviews:
+    """Asks, by the requests of a cluster. A permission is a verb, a group, a resource, and the name
+    of one object or nothing."""
+
+    def __init__(self, requests: Requests, namespace: str):
+        self._requests, self._namespace = requests, namespace
+
+    def mine(self, verb: str, group: str, resource: str, name: str = "") -> bool:
+        """Whether this account may do that in the namespace, to one object where it is named."""
+        spec = {"resourceAttributes": self._asked(verb, group, resource, name)}
+        return self._allowed(_REVIEWS, {"kind": "SelfSubjectAccessReview", "spec": spec})
+
+    def of_account(
+        self, account: str, verb: str, group: str, resource: str, name: str = ""
+    ) -> bool:
+        """The same of a ServiceAccount of the namespace. Raises ClusterError where this account may
+        not ask that."""
+        namespace = self._namespace
+        groups = ("system:serviceaccounts", f"system:serviceaccounts:{namespace}")
+        spec = {
+            "user": f"system:serviceaccount:{namespace}:{account}",
+            "groups": [*groups, "system:authenticated"],
+            "resourceAttributes": self._asked(verb, group, resource, name),
+        }
+        review = {
+            "kind": "LocalSubjectAccessReview",
+            "metadata": {"namespace": namespace},
+            "spec": spec,
+        }
+        return self._allowed(_LOCAL_REVIEWS.format(namespace=namespace), review)
+
+    def _allowed(self, path: str, review: dict[str, Any]) -> bool:
+        body = {"apiVersion": "authorization.k8s.io/v1", **review}
+        return bool(self._requests.json("POST", path, body)["status"]["allowed"])
+
+    def _asked(self, verb: str, group: str, resource: str, name: str) -> dict[str, str]:
+        asked = {"namespace": self._namespace, "verb": verb, "group": group, "resource": resource}
+        return asked | ({"name": name} if name else {})
+
+
+# Events on a campaign's ConfigMap: what `kubectl describe` and `opmeter status` show of it.
+
+COMPONENT = "opmeter"
+_LONGEST = 1000  # Kubernetes takes 1,024
+
+
+def campaign_event(
+    owner: Manifest, reason: str, message: str, *, about: str = "", warning: bool
+) -> Manifest:
+    """An Event. Its name tells its content, so that it is there once however often it is sent."""
+    metadata = owner["metadata"]
+    now = utc_now().strftime("%Y-%m-%dT%H:%M:%SZ")  # for people
+    name = f"{metadata['name'][:200]}.{reason.lower()}.{short_hash(about or message, 10)}"
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": name, "namespace": metadata["namespace"]},
+        "involvedObject": {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "name": metadata["name"],
+            "namespace": metadata["namespace"],
+            "uid": metadata.get("uid", ""),
+        },
+        "reason": reason,
+        "message": message[:_LONGEST],
+        "type": "Warning" if warning else "Normal",
+        "source": {"component": COMPONENT},
+        "firstTimestamp": now,
+        "lastTimestamp": now,
+        "count": 1,
+    }
+
+
+# Kueue's objects as the API server has them, in whatever version it prefers.
+#
+# Nothing depends on them but words and what is given up: a cluster without Kueue, and an account
+# that may not read this, have none.
+
+
+class KueueObjects:
+    """Reads them, by the requests of a cluster, for one namespace."""
+
+    def __init__(self, requests: Requests, namespace: str):
+        self._requests, self._namespace = requests, namespace
+
+    def workloads(self) -> list[Manifest]:
+        """Kueue's side of Jobs, one for each that it has."""
+        with unless_refused("Workloads"):
+            return list(self._requests.items(f"{self._root()}/{self._here}/workloads", {}))
+        return []
+
+    def local_queue(self, name: str) -> Manifest:
+        """One of the namespace. Raises ClusterError where there is none, or it may not be read."""
+        path = f"{self._root()}/{self._here}/localqueues/{quote(name)}"
+        found: Manifest = self._requests.json("GET", path)
+        return found
+
+    def cluster_queue(self, name: str) -> Manifest:
+        """One of the cluster. Raises ClusterError likewise."""
+        path = f"{self._root()}/clusterqueues/{quote(name)}"
+        found: Manifest = self._requests.json("GET", path)
+        return found
+
+    @property
+    def _here(self) -> str:
+        return f"namespaces/{self._namespace}"
+
+    def _root(self) -> str:
+        """Raises ObjectMissing where Kueue is not installed."""
+        group = self._requests.json("GET", f"/apis/{GROUP}")
+        return f"/apis/{group['preferredVersion']['groupVersion']}"
+
 
 logger = logging.getLogger(__name__)
 

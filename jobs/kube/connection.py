@@ -12,7 +12,7 @@ import urllib3
 from kubernetes import client, config
 from kubernetes.config.config_exception import ConfigException
 
-from collector.errors import BadInput
+from collector.codec.errors import BadInput
 from jobs.kube.errors import ClusterAway, ClusterError, cluster_error
 from jobs.kube.requests import Body, Query, Response
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from http import HTTPStatus
 
-from collector.errors import OpmeterError
+from collector.codec.errors import OpmeterError
 
 logger = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from math import inf
 from typing import Any, Protocol
 
-from collector import surroundings
+from collector import environment
 from jobs.kube.errors import ClusterError, ObjectConflict
 
 logger = logging.getLogger(__name__)
@@ -52,7 +52,7 @@ class Election:
         *,
         name: str = LEASE,
         duration_s: float = DURATION_S,
-        clock: Callable[[], float] = surroundings.monotonic,
+        clock: Callable[[], float] = environment.monotonic,
     ):
         self._leases, self._identity, self._name = leases, identity, name
         self._duration_s, self._clock = duration_s, clock
@@ -86,7 +86,7 @@ class Election:
         takes, and given back at its end. Not while `hold` was not called for `stuck_s`: another
         shall lead where this process does nothing any more."""
         self._held_at, ended = self._clock(), threading.Event()
-        keeper = surroundings.begin(lambda: self._keep(ended, stuck_s), "lease")
+        keeper = environment.begin(lambda: self._keep(ended, stuck_s), "lease")
         try:
             yield
         finally:
@@ -95,7 +95,7 @@ class Election:
             self.release()
 
     def _keep(self, ended: threading.Event, stuck_s: float) -> None:
-        while not surroundings.wait(ended, _LOOK_S):
+        while not environment.wait(ended, _LOOK_S):
             if self._clock() - self._held_at < stuck_s:
                 self._renewed_once()
 
@@ -180,7 +180,7 @@ class Election:
 
 def identity() -> str:
     """What a Lease calls this process."""
-    return f"{os.environ.get('POD_NAME') or platform.node()}-{surroundings.token(6)}"
+    return f"{os.environ.get('POD_NAME') or platform.node()}-{environment.token(6)}"
 
 
 def _term(lease: dict[str, Any]) -> tuple[Any, ...]:
@@ -190,4 +190,4 @@ def _term(lease: dict[str, Any]) -> tuple[Any, ...]:
 
 def _now() -> str:
     """For people who look at the Lease."""
-    return surroundings.utc_now().strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    return environment.utc_now().strftime("%Y-%m-%dT%H:%M:%S.%fZ")

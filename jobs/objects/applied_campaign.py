@@ -6,22 +6,70 @@ Each value has a key of its own, so that kustomize can set one without reading t
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from collector import __version__
-from collector.canonical import short_hash
-from collector.errors import BadInput
-from jobs.campaign.campaign_file import Campaign, campaign_from_text
-from jobs.objects.deployment import COMPONENT_LABEL, LABEL, NO_KEYS, PART_OF, Deployment, Manifest
+from collector.codec.canonical import short_hash
+from collector.codec.errors import BadInput
+from jobs.campaign.campaign_file import Campaign, RunOptions, campaign_from_text
+from jobs.objects.deployment import (
+    COMPONENT_LABEL,
+    LABEL,
+    NO_KEYS,
+    PART_OF,
+    Deployment,
+    Manifest,
+    quantity,
+)
 from jobs.objects.gangs import check_grids
-from jobs.objects.quantities import quantity
-from jobs.objects.reruns import tokens
-from jobs.objects.site import Site
-from jobs.objects.site_profile import bundled_sites, load_site, site_from_text
+from jobs.objects.site import Site, bundled_sites, load_site, site_from_text
+
+# Another round is asked for on an applied campaign: `again` and `retry-failed`.
+#
+# Each is an annotation with a token, and is served once a token. Before the plan is made, the
+# number it will have is written beside the token: whoever is killed in between, the next controller
+# sees whether that plan exists.
+
+AGAIN, RETRY_FAILED = LABEL + "again", LABEL + "retry-failed"
+SERVED_BY = LABEL + "served-by"
+
+
+def rerun_annotations(options: RunOptions, token: str) -> dict[str, str]:
+    """The annotations that say it."""
+    said = ((AGAIN, options.again), (RETRY_FAILED, options.retry_failed))
+    return {name: token for name, wanted in said if wanted}
+
+
+def tokens(notes: Mapping[str, str]) -> str:
+    """What an object's annotations ask for, as one text; empty where that is nothing."""
+    return ",".join(f"{name}={notes[name]}" for name in (AGAIN, RETRY_FAILED) if notes.get(name))
+
+
+def promise(notes: Mapping[str, str], plans: Iterable[int]) -> str | None:
+    """What to write down before it is served; None where nothing is asked for, or it is written."""
+    asked = tokens(notes)
+    if not asked or _promised(notes) is not None:
+        return None
+    return f"{asked}:{max(plans, default=0) + 1}"
+
+
+def open_rerun(notes: Mapping[str, str], plans: Iterable[int]) -> RunOptions:
+    """What is promised and not yet served by a plan."""
+    number = _promised(notes)
+    if number is None or max(plans, default=0) >= number:
+        return RunOptions()
+    return RunOptions(again=bool(notes.get(AGAIN)), retry_failed=bool(notes.get(RETRY_FAILED)))
+
+
+def _promised(notes: Mapping[str, str]) -> int | None:
+    """The number of the plan that serves what is asked for now."""
+    asked, _, number = notes.get(SERVED_BY, "").rpartition(":")
+    return int(number) if asked and asked == tokens(notes) and number.isdigit() else None
+
 
 CAMPAIGN, SITE, SITE_YAML, OP_MAPPING = "campaign.yaml", "site", "site.yaml", "op_mapping.yaml"
 # `site.KEY` changes one key of the profile; kustomize's components are made of such keys.

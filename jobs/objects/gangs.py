@@ -4,14 +4,12 @@ nodes are what a campaign takes them for. Pure."""
 from collections.abc import Iterator, Mapping
 from math import prod
 
-from collector.counting import counted
-from collector.errors import BadInput
-from collector.plan import Plan
-from collector.topology import Grid
+from collector.codec.errors import BadInput
+from collector.codec.text import counted
+from collector.model.plan import Plan
+from collector.ranks.topology import Grid
 from jobs.campaign.campaign_file import Campaign
-from jobs.campaign.collectives import CollectivesSource
-from jobs.campaign.model_source import ModelSource
-from jobs.campaign.source_kinds import ProfileSource
+from jobs.campaign.source_kinds import CollectivesSource, ModelSource, ProfileSource
 from jobs.objects.site import Site
 
 

@@ -6,21 +6,66 @@ Pure. The fields and their reasons: Indexed Jobs with a retry budget for each in
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from collector import __version__, keys
-from collector.canonical import canonical_json as _json
-from collector.canonical import sha256_hex, short_hash
-from collector.plan import Plan
+from collector import __version__
+from collector.codec.canonical import canonical_json as _json
+from collector.codec.canonical import sha256_hex, short_hash
+from collector.codec.errors import BadInput
+from collector.model import keys
+from collector.model.plan import Plan
 from collector.worker.exit_codes import ExitCode
 from jobs.objects.deployment import COMPONENT_LABEL, LABEL, PART_OF, Deployment, Manifest
-from jobs.objects.job_features import ALL_FEATURES, Features
-from jobs.objects.kueue import QUEUE
-from jobs.objects.pod_template import place, pod_annotations, pod_spec, resources, texts
-from jobs.objects.pod_volumes import mounts
+from jobs.objects.kueue import QUEUE, queue_of
+from jobs.objects.pod_template import mounts, place, pod_annotations, pod_spec, resources, texts
 from jobs.objects.site import Site
 from jobs.objects.waves import Wave, index_s
+
+# What this cluster's Jobs can do: asked by a strict dry run of the real Job, not by its version.
+#
+# A feature gate that is off silently drops its field, and an older server refuses a field that it
+# does not know. Pure: the answer is compared with what was sent.
+
+_NEEDED = ("completionMode", "podFailurePolicy")
+
+
+@dataclass(frozen=True, slots=True)
+class Features:
+    """`per_index`: an index has a retry budget of its own (1.29 and newer). Without it a worker
+    commits a shard that keeps killing it, since the Job cannot tell which index to give up."""
+
+    per_index: bool = True
+    replacement: bool = True  # a pod is replaced only when the last one has really ended
+    queued: bool = False  # somebody takes Jobs as they are made, and starts them when he likes
+
+
+ALL_FEATURES = Features()
+DEGRADED = Features(per_index=False, replacement=False)
+
+
+def features_of(sent: Mapping[str, Any], kept: Mapping[str, Any]) -> Features:
+    """From a Job and what a dry run made of it. Raises BadInput below the floor of 1.26."""
+    spec = kept.get("spec") or {}
+    if missing := [name for name in _NEEDED if name in sent["spec"] and name not in spec]:
+        raise BadInput(
+            "Jobs of this cluster do not support "
+            f"{', '.join(missing)}; expected Kubernetes 1.26 or newer"
+        )
+    return Features(
+        per_index="backoffLimitPerIndex" in spec,
+        replacement="podReplacementPolicy" in spec,
+        queued=bool(queue_of(kept) or (spec.get("suspend") and not sent["spec"].get("suspend"))),
+    )
+
+
+def unknown_fields(refusal: str) -> Features | None:
+    """From the words of a server that refused the Job; None where it was not for these fields."""
+    known = ("backoffLimitPerIndex", "maxFailedIndexes", "podReplacementPolicy")
+    if "unknown field" not in refusal or not any(name in refusal for name in known):
+        return None
+    return DEGRADED
+
 
 SPEC_HASH = LABEL + "spec-sha256"
 MADE_OF = LABEL + "made-of"

@@ -7,8 +7,7 @@ a Workload is Kueue's own object for a Job, one for each. Its words are passed o
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from jobs.objects.deployment import Manifest
-from jobs.objects.events import LONGEST_WORDS
+from jobs.objects.deployment import LONGEST_WORDS, Manifest
 
 QUEUE = "kueue.x-k8s.io/queue-name"
 GROUP = "kueue.x-k8s.io"

@@ -7,22 +7,25 @@ occurrences of all are counted, since they are the time that the case stands for
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
+from math import fsum
 from sys import intern
 
-from collector.case import Case
-from collector.collective_case import collective_case_of, is_collective
+from collector.codec.errors import BadInput
 from collector.comm.bench_plan import Mode, window_s
 from collector.comm.moe.moe_plan import modes_of
-from collector.database.published_intervals import KnownInterval
-from collector.errors import BadInput
-from collector.gang_case import ROUNDS, is_of_gangs, ranks_of, routed_call
-from collector.measurement import CONTEXT, Outcome
+from collector.database.layout import AVERAGE_DURATION
+from collector.database.published import KnownInterval
+from collector.model.case import Case
+from collector.model.measurement import CONTEXT, Outcome
+from collector.model.plan import Limits, MeasureSettings, PlannedSource, devices_for
+from collector.model.record import CaseRecord, ProfileStatistics
 from collector.ops.context import context_of
 from collector.ops.refusals import NO_PLACE, UNFORESEEN, FindOperator, Refusal, refusal
 from collector.ops.registry import find
 from collector.ops.spec import OpSpec
-from collector.plan import Limits, MeasureSettings, PlannedSource, devices_for
-from collector.record import CaseRecord, ProfileStatistics
+from collector.ranks.collective import collective_case_of, is_collective
+from collector.ranks.gangs import ROUNDS, is_of_gangs, ranks_of, routed_call
+from collector.singlehost.version_files import duration_us
 from jobs.planning.forecast import (
     ANSWER_S,
     FLUSH_BYTES,
@@ -31,7 +34,29 @@ from jobs.planning.forecast import (
     predict_collective,
     predict_routed,
 )
-from jobs.planning.weight import Weight, weigh
+
+# What a case stands for in the sources of a campaign: plans and summaries count by it.
+
+
+@dataclass(frozen=True, slots=True)
+class Weight:
+    """`rows` of the sources are this case, and took `time_us` in the profiles, whatever their
+    stacks. Of an `in_tree` case a tree has a duration of its own: it needs no other."""
+
+    rows: int
+    time_us: float
+    in_tree: bool
+
+
+def weigh(records: Sequence[CaseRecord]) -> Weight:
+    """The weight of a case, of all its records in all sources."""
+    profiles = [record.profile for record in records if record.profile is not None]
+    return Weight(
+        rows=sum(profile.count for profile in profiles) + len(records) - len(profiles),
+        time_us=fsum(profile.total_us for profile in profiles),
+        in_tree=any(duration_us(record.extra, AVERAGE_DURATION) for record in records),
+    )
+
 
 SourceRecords = tuple[PlannedSource, tuple[CaseRecord, ...]]
 

@@ -9,22 +9,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, fsum
 
-from collector.case import Case
-from collector.collective import Collective
-from collector.expert_call import ExpertCall
-from collector.gang_case import RoutedCall
-from collector.ops.peaks import DevicePeaks, assumed_peaks, described_peaks
-from collector.ops.references import canary_records
-from collector.ops.refusals import FindOperator
-from collector.ops.spec import OpSpec
-from collector.plan import (
+from collector.model.case import Case
+from collector.model.plan import (
     CANARIES_FROM_S,
     CANARY_PLACES,
     CANARY_REPEATS,
     WARM_UPS,
     MeasureSettings,
 )
-from collector.stack import Stack, backend_of
+from collector.model.stack import Stack, backend_of
+from collector.ops.floor import DevicePeaks, assumed_peaks, described_peaks
+from collector.ops.references import canary_records
+from collector.ops.refusals import FindOperator
+from collector.ops.spec import OpSpec
+from collector.ranks.collective import Collective
+from collector.ranks.experts import ExpertCall
+from collector.ranks.gangs import RoutedCall
 
 CASE_OVERHEAD_S = 0.005
 # A case that needs no device: a row of the part, and nothing else.

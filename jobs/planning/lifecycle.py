@@ -12,7 +12,7 @@ import re
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from collector.plan import Plan, PlannedShard
+from collector.model.plan import Plan, PlannedShard
 
 # A store that damages what is measured anew will damage it again: then people are asked.
 _MOST_MENDS = 3

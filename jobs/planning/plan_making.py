@@ -7,32 +7,31 @@ so that whoever plans again after a crash writes what is already there.
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import chain
-from math import fsum
+from math import ceil, fsum
 
-from collector.canonical import sha256_hex, short_hash
-from collector.ops.refusals import FindOperator
-from collector.plan import (
+from collector.codec.canonical import sha256_hex, short_hash
+from collector.model.plan import (
     Forecast,
     Plan,
     PlannedShard,
     PlannedSource,
+    ShardSettings,
     devices_for,
 )
-from collector.stack import Stack
-from jobs.campaign.campaign_file import Campaign
-from jobs.campaign.quality import QualitySettings
+from collector.model.stack import Stack
+from collector.ops.refusals import FindOperator
+from jobs.campaign.campaign_file import Campaign, QualitySettings
 from jobs.planning.candidates import Candidate, PricedCase, distinct_cases, only_operators
-from jobs.planning.doubted_cases import within_their_time
-from jobs.planning.forecast import peaks_of, session_cost
+from jobs.planning.forecast import SessionCost, peaks_of, session_cost
 from jobs.planning.gaps import Shares, refused_cases, shares
 from jobs.planning.plan_cases import (
+    PlanRequest,
     chosen_cases,
     narrowed_cases,
     priced_cases,
     repeats_of,
     spared_cases,
 )
-from jobs.planning.plan_request import PlanRequest
 from jobs.planning.shard_cutting import (
     CutShard,
     cut_elsewhere,
@@ -41,6 +40,40 @@ from jobs.planning.shard_cutting import (
     device_s,
     rounded,
 )
+
+# Which cases of doubtful sessions a round measures again: those that a bounded time pays for, each
+# away from the place that measured it. Pure.
+
+
+def within_their_time(
+    priced: Sequence[PricedCase],
+    places: Mapping[str, str],
+    budget_s: float,
+    settings: ShardSettings,
+    cost: SessionCost,
+) -> list[tuple[str, list[PricedCase]]]:
+    """Of the priced cases those that `budget_s` pays for with the sessions that they need, the
+    shortest first, by the place that each was measured at; `cost` is that of a session beside its
+    cases.
+
+    Example: 30 s pay for a session that takes 10 s to start and five cases of 4 s of one place; of
+    two places they pay for two sessions, and for two cases.
+    """
+    chosen: dict[str, list[PricedCase]] = {}
+    work_s: dict[str, float] = {}
+    for item in sorted(priced, key=lambda item: (item.cost_s, item.candidate.record.case_id)):
+        place = places[item.candidate.record.case_id]
+        more = work_s | {place: work_s.get(place, 0.0) + item.cost_s}
+        if fsum(_whole_s(own_s, settings, cost) for own_s in more.values()) <= budget_s:
+            work_s = more
+            chosen.setdefault(place, []).append(item)
+    return sorted(chosen.items())
+
+
+def _whole_s(work_s: float, settings: ShardSettings, cost: SessionCost) -> float:
+    """What cases of one place take, in shards of about one session each."""
+    shards = max(1, ceil(work_s / settings.session_s))
+    return work_s + shards * cost.of_sessions(work_s / shards, settings.session_s)
 
 
 @dataclass(frozen=True, slots=True)

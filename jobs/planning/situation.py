@@ -5,23 +5,22 @@ from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
 
-from collector.collective_case import is_collective
+from collector.codec.errors import BadInput
 from collector.database.commits import Commit, head_to_extend
 from collector.database.layout import OP_MAPPING
 from collector.database.op_mapping import check_op_mapping
-from collector.database.published import HeldShards, Published
-from collector.database.published_intervals import known_intervals
-from collector.errors import BadInput
+from collector.database.published import HeldShards, Published, known_intervals
+from collector.model.plan import AGAIN_SHARE, Plan
+from collector.model.stack import Stack
 from collector.ops.registry import find
-from collector.plan import AGAIN_SHARE, Plan
-from collector.profiles.small_file import read_small_file
-from collector.stack import Stack
+from collector.profiles.rows import read_small_file
+from collector.ranks.collective import is_collective
 from collector.store.base import Store
 from jobs.campaign.campaign_file import Campaign
 from jobs.campaign.source_kinds import TreeSource
 from jobs.campaign.target import resolve_stack
 from jobs.planning.candidates import HeadAnswer
-from jobs.planning.damaged_cases import owed_cases
+from jobs.planning.damage import owed_cases
 from jobs.planning.lifecycle import (
     Continue,
     Finished,
@@ -32,8 +31,8 @@ from jobs.planning.lifecycle import (
     round_before,
     second_look,
 )
+from jobs.planning.plan_cases import PlanRequest
 from jobs.planning.plan_making import PlannedRound, inputs_hash, make_plan
-from jobs.planning.plan_request import PlanRequest
 from jobs.planning.sources import LoadedSource, load_sources
 from jobs.planning.stored_plans import (
     StoredPlans,

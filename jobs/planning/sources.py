@@ -2,38 +2,127 @@
 
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from math import fsum
 from pathlib import Path
 
-from collector import keys
-from collector.canonical import sha256_hex
-from collector.counting import counted
-from collector.errors import BadInput, DamagedObject, NotFound, stored
-from collector.gang_case import is_of_gangs
-from collector.measurement import CONTEXT
-from collector.plan import PlannedSource
+from collector.codec.canonical import sha256_hex
+from collector.codec.errors import BadInput, DamagedObject, NotFound, stored
+from collector.codec.text import counted
+from collector.model import keys
+from collector.model.measurement import CONTEXT
+from collector.model.plan import PlannedSource
+from collector.model.record import CaseRecord, read_table, write_table
+from collector.model.vocabulary import LIBRARY, MASK, RUNTIME_PREFIX
+from collector.ops.refusals import UNFORESEEN
+from collector.ops.registry import find
+from collector.ops.runtime import completed
 from collector.profiles.bundled import write_bundled_profile
 from collector.profiles.kernel_details import Profile, read_profile
-from collector.record import CaseRecord, read_table, write_table
-from collector.singlehost.tree_source import read_tree
+from collector.ranks.gangs import is_of_gangs
+from collector.singlehost.version_files import read_tree
 from collector.store.base import Store
-from collector.vocabulary import LIBRARY, MASK
-from jobs.campaign.campaign_file import Campaign
-from jobs.campaign.collectives import CollectivesSource, StepCollectives
-from jobs.campaign.model_source import ModelSource
-from jobs.campaign.source_kinds import BundledSource, CasesSource, ProfileSource, Source, TreeSource
-from jobs.planning.asked_libraries import of_libraries
-from jobs.planning.assumed_values import assumed, completed_case
-from jobs.planning.collective_sources import (
+from jobs.campaign.campaign_file import Campaign, RuntimeValues
+from jobs.campaign.source_kinds import (
+    BundledSource,
+    CasesSource,
+    CollectivesSource,
+    ModelSource,
+    ProfileSource,
+    Source,
+    StepCollectives,
+    TreeSource,
+)
+from jobs.planning.generated_sources import (
     check_gangs,
     collective_records,
+    model_records,
     step_records,
     with_ep_size,
 )
-from jobs.planning.model_sources import model_records
+
+# Cases of kernels that CANN and vLLM-Ascend both have, as a campaign asks for them.
+#
+#     SparseFlashAttention                             of whichever the stack serves with
+#     with `runtime: {library: [cann]}`                of CANN: `Runtime library` in its row
+#     with `runtime: {library: [cann, vllm-ascend]}`   a case of each
+#
+# A row that names a library itself keeps it. What a profile spent on a row stays with the first
+# case that it becomes, so that shares remain true.
+
+
+def of_libraries(records: Sequence[CaseRecord], libraries: Sequence[str]) -> tuple[CaseRecord, ...]:
+    """The records, with those of a kernel that two libraries have asked of each of these; as they
+    are where none is named."""
+    if not libraries:
+        return tuple(records)
+    return tuple(one for record in records for one in _asked(record, libraries))
+
+
+def _asked(record: CaseRecord, libraries: Sequence[str]) -> Iterator[CaseRecord]:
+    op = find(record.case.kernel_type)
+    if op is None or not op.npu.served or record.case.attribute(LIBRARY) is not None:
+        yield record
+        return
+    for number, library in enumerate(libraries):
+        asked = replace(record, extra={**record.extra, LIBRARY: library})
+        yield asked if number == 0 else replace(asked, profile=None)
+
+
+# Cases of rows that do not say what their time depends on, at the values that a campaign names.
+#
+#     FusedInferAttentionScore, a paged cache, no lengths     refused: lengths unknown
+#     with `runtime: {kv_length: [1024, 4096]}`               the same row, refused, and a case of
+#                                                             each length
+#     FlashAttentionScore beside a whole mask                 refused: mask unknown
+#     with `runtime: {mask: [causal]}`                        the same row, refused, and a case
+#
+# The row keeps what the profile spent on it: nobody knows at which of the values. So what a summary
+# says can be measured of a profile's time stays true, and the new cases stand beside it.
+
+_MEAN_LENGTH = RUNTIME_PREFIX + "avg_seq_len"
+
+
+def is_untold(record: CaseRecord) -> bool:
+    """Whether its time depends on what neither its row nor its columns say."""
+    op = find(record.case.kernel_type)
+    if op is None or record.case.inputs is None:
+        return False
+    try:
+        return bool(op.untold(record.case))
+    except UNFORESEEN:  # what becomes of the case is its outcome
+        return False
+
+
+def assumed(records: Sequence[CaseRecord], runtime: RuntimeValues) -> tuple[CaseRecord, ...]:
+    """What rows that do not tell it are at each of these values; without what is there already,
+    as of a table that was made with these values elsewhere."""
+    values = [*((_MEAN_LENGTH, f"{length:.6f}") for length in runtime.kv_lengths)]
+    values += [(MASK, mask) for mask in runtime.masks]
+    untold = [record for record in records if is_untold(record)] if values else []
+    tried = [_with(record, *value) for record in untold for value in values]
+    kinds = {record.kernel_type for record in untold}
+    there = {record.case_id for record in records if record.kernel_type in kinds}
+    found = (one for one in tried if not is_untold(one))
+    return tuple(one for one in found if completed_case(one).case_id not in there)
+
+
+def completed_case(record: CaseRecord) -> CaseRecord:
+    """The record with every column that its launch depends on; as it is where nobody can guess what
+    it does not tell."""
+    op = find(record.case.kernel_type)
+    if op is None or record.case.inputs is None or is_untold(record):
+        return record
+    try:
+        return completed(record, op)
+    except UNFORESEEN:  # what becomes of the case is its outcome
+        return record
+
+
+def _with(record: CaseRecord, column: str, text: str) -> CaseRecord:
+    return replace(record, extra={**record.extra, column: text}, profile=None)
 
 
 @dataclass(frozen=True, slots=True)

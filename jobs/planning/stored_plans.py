@@ -4,18 +4,18 @@ The plan is written last, so that a plan that exists has its sources and shards.
 """
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping, MutableMapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, replace
 from functools import partial
 
-from collector import keys
-from collector.canonical import sha256_hex
+from collector.codec.canonical import sha256_hex
+from collector.codec.errors import AlreadyExists, BadInput, NotFound
 from collector.database.plans import Damage, MergedPlan, changed, plan_or_damage
-from collector.errors import AlreadyExists, BadInput, NotFound
-from collector.plan import Plan, plan_to_json
+from collector.environment import side_by_side
+from collector.model import keys
+from collector.model.plan import Plan, plan_to_json
 from collector.store.base import AT_ONCE, Store, create_named, create_once
-from collector.surroundings import side_by_side
-from jobs.objects.strikes import Strikes, strikes_from_json
+from jobs.objects.waves import Strikes, Wave, strikes_from_json, wave_from_json
 
 logger = logging.getLogger(__name__)
 
@@ -156,3 +156,34 @@ def write_round(
             f"plan {plan.number} of campaign {plan.campaign} was just written by another run; "
             "run the command again to continue that plan"
         ) from error
+
+
+# The waves of a campaign as they lie in a store.
+#
+# A wave's key is the hash of what it says. An object that says something else stands for no wave:
+# it is told, and written anew with the next wave of that hash.
+
+KnownWaves = MutableMapping[str, Wave | None]  # by key; None for what is no wave
+
+
+def find_waves(store: Store, campaign: str, known: KnownWaves) -> Iterator[Wave]:
+    """Every wave of a campaign, each object read once as long as it is `known`."""
+    for info in store.list(keys.waves(campaign)):
+        if info.key not in known:
+            known[info.key] = _read(store, campaign, info.key)
+        if (wave := known[info.key]) is not None:
+            yield wave
+
+
+def _read(store: Store, campaign: str, key: str) -> Wave | None:
+    name = keys.name_of(key, partial(keys.wave, campaign))
+    if name is None:
+        return None
+    try:
+        wave = wave_from_json(store.get(key), key=key)
+        if (wave.campaign, wave.wave_hash) != (campaign, name):
+            raise BadInput("the wave does not match the hash in its name", path=key)
+    except (BadInput, NotFound) as error:
+        logger.warning("skipping a wave that cannot be read: %s", error)
+        return None
+    return wave

@@ -7,12 +7,12 @@ first, so that the next plan leaves it out.
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from collector.codec.errors import BadInput
 from collector.database.merge import Guard
 from collector.database.state import rank_of
-from collector.errors import BadInput
-from collector.plan import Plan
+from collector.model.plan import Plan
 from collector.store.base import Store
-from jobs.campaign.run_options import RunOptions
+from jobs.campaign.campaign_file import RunOptions
 from jobs.planning.damage import Told
 from jobs.planning.lifecycle import Continue, Doubted, Finished, NewPlan
 from jobs.planning.plan_making import PlannedRound

@@ -1,17 +1,23 @@
 """Whether numbers go to the cases they belong to, whatever runs beside them or dies among them."""
 
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import cache
+from importlib.resources import files
 from math import inf
 from statistics import median
 
-from collector.measurement import Outcome
+from collector.codec.text import counted
+from collector.model.measurement import Measurement, Outcome, Proof
+from collector.model.record import CaseRecord, read_table
+from collector.model.stack import Runtime
+from collector.model.vocabulary import ACCELERATOR_CORE, AI_CPU
 from collector.ops.references import reference_record
-from collector.record import CaseRecord
-from collector.vocabulary import ACCELERATOR_CORE, AI_CPU
+from collector.ops.refusals import refusal
+from collector.ops.registry import find
 from jobs.doctor.machine import Check
-from jobs.selftest.bench import Bench, Wanted
-from jobs.selftest.decoding import decoding_case
-from jobs.selftest.recording import adding, unmeasured
+from jobs.selftest.bench import Bench, Session, Wanted, adding, decoding_case, unmeasured
 
 _CATALOG = "jobs.selftest.failing_operators"
 _SIZES, _ROUNDS = (64, 4096, 65536), 4
@@ -91,3 +97,121 @@ def _mixed(times: list[float], tolerance: float) -> str:
     if longest <= shortest:
         return f"{_SIZES[-1]} rows take {longest:.3f} us, and {_SIZES[0]} take {shortest:.3f} us"
     return ""
+
+
+# Whether what ran is what was asked: one row of every operator, and layouts of NPUs alone.
+
+_REPEATS = 3
+_MOST_SESSIONS = 12  # each operator that ends a session costs one more
+_NAMED = 3
+_NOT_HERE = (Outcome.UNSUPPORTED, Outcome.REJECTED)  # what an operator needs is not installed
+
+
+def check_operators(bench: Bench) -> Check:
+    """One row of every operator is measured, and on an NPU nothing else runs in its place."""
+    told = _told(bench)
+    twins = _ran_as_twins(_sessions(bench))
+    fine = (Outcome.OK, Outcome.GATED, *_NOT_HERE)
+    wrong = [m for m in told if m.outcome not in fine and m.case_id not in twins]
+    found = _summary(told, len(twins))
+    if wrong:
+        named = "; ".join(f"{m.kernel_type}: {m.outcome}, {m.reason}" for m in wrong[:_NAMED])
+        more = f"; and {len(wrong) - _NAMED} more" if len(wrong) > _NAMED else ""
+        found = f"{named}{more}"
+    fix = "leave these kernels out of campaigns (operators:), and report an issue with the report"
+    return Check("operators", not wrong, found, fix)
+
+
+def check_layouts(bench: Bench) -> Check:
+    """Weights in FRACTAL_NZ and packed scales reach the kernel as such."""
+    records = rows_of("layouts")
+    session = bench.session(Wanted("layouts", records, repeats=_REPEATS))
+    bad = [m for m in session.answers if m.identity is not Proof.PROVED]
+    if len(session.answers) < len(records):
+        bad_words = f"{len(session.answers)} of {len(records)} rows are measured"
+    else:
+        bad_words = "; ".join(f"{m.kernel_type}: {_told_of(m)}" for m in bad[:_NAMED])
+    found = f"{counted(len(records), 'row')} in FRACTAL_NZ or with packed scales, all proved"
+    fix = "durations of these weights are those of another layout: leave quantised rows out"
+    return Check("layouts", not bad_words, bad_words or found, fix)
+
+
+def check_outputs(bench: Bench) -> Check:
+    """What the rows of all operators gave: finite, and as the reference says."""
+    if {session.runtime for session in _sessions(bench)} != {Runtime.REAL}:
+        return Check("outputs", True, "this runtime computes nothing", skipped=True)
+    return verdict_on_outputs(_told(bench))
+
+
+def verdict_on_outputs(told: Sequence[Measurement]) -> Check:
+    """Of measurements whose outputs were checked."""
+    bad = [(m, m.reason) for m in told if m.outcome is Outcome.GATED]
+    bad += [(m, w) for m in told for w in m.warnings if "away from the reference" in w]
+    named = "; ".join(f"{m.kernel_type}: {words}" for m, words in bad[:_NAMED])
+    seen = sum(m.outcome is Outcome.OK for m in told)
+    found = f"outputs of {counted(seen, 'operator')} are finite and close to their references"
+    fix = "a kernel computes something else than declared: report an issue, with the report"
+    return Check("outputs", not bad, named or found, fix)
+
+
+def proved(sessions: Iterable[Session]) -> list[str]:
+    """The kernel types whose launches were seen, by their tensors, to be those asked for."""
+    told = (m for session in sessions for m in session.answers)
+    return sorted({m.kernel_type for m in told if m.is_good and m.identity is Proof.PROVED})
+
+
+@cache
+def rows_of(name: str) -> tuple[CaseRecord, ...]:
+    """A table of rows that comes with the package."""
+    path = files("collector") / "data" / "selftest" / f"{name}.csv"
+    return tuple(read_table(path.read_bytes(), path=f"{name}.csv"))
+
+
+def _told(bench: Bench) -> list[Measurement]:
+    return [m for session in _sessions(bench) for m in session.answers]
+
+
+def _sessions(bench: Bench) -> list[Session]:
+    """Sessions over the rows that this backend replays: one, and where an operator ends it
+    another for those behind."""
+    todo = [r for r in rows_of("operators") if refusal(r.case, find, bench.backend) is None]
+    sessions: list[Session] = []
+    while todo and len(sessions) < _MOST_SESSIONS:
+        name = f"operators-{len(sessions)}"
+        sessions.append(bench.session(Wanted(name, tuple(todo), repeats=_REPEATS)))
+        answered = {m.case_id for m in sessions[-1].answers}
+        left = [record for record in todo if record.case_id not in answered]
+        todo = left if len(left) < len(todo) else []
+    return sessions
+
+
+def _ran_as_twins(sessions: Iterable[Session]) -> set[str]:
+    """The rows in whose place the runtime chose another kernel of the same call, on tensors that
+    were all told: that is its right, and the number is filed under what ran."""
+    filed = (m for session in sessions for m in session.result.measurements if m.is_filed)
+    asked = {record.case_id: record.kernel_type for record in rows_of("operators")}
+    return {
+        m.asked
+        for m in filed
+        if m.is_good
+        and m.asked in asked
+        and (op := find(asked[m.asked])) is not None
+        and m.kernel_type in op.twins
+        and m.identity is not Proof.UNVERIFIED
+    }
+
+
+def _summary(told: Sequence[Measurement], twins: int) -> str:
+    good = [m for m in told if m.timing is not None]
+    counts = Counter(m.identity.value for m in good if m.identity)
+    words = [f"{counted(len(good), 'operator')} measured"]
+    words += [f"{count} {proof}" for proof, count in sorted(counts.items())]
+    words += [f"{twins} as a twin of theirs"] if twins else []
+    lacking = sum(m.outcome in _NOT_HERE for m in told)
+    return ", ".join(words) + (
+        f"; {lacking} require packages that are not installed" if lacking else ""
+    )
+
+
+def _told_of(m: Measurement) -> str:
+    return f"{m.outcome}, {m.reason}" if m.reason else f"identity {m.identity or 'not recorded'}"

@@ -5,16 +5,25 @@ from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
-from collector.errors import BadInput, OpmeterError
+from collector.codec.errors import BadInput, OpmeterError
 from jobs.doctor.machine import Check
-from jobs.selftest.attribution import check_attribution, check_failures
-from jobs.selftest.bench import Bench
-from jobs.selftest.identity import check_layouts, check_operators, check_outputs
-from jobs.selftest.own_rows import check_profile
+from jobs.selftest.attribution import (
+    check_attribution,
+    check_failures,
+    check_layouts,
+    check_operators,
+    check_outputs,
+)
+from jobs.selftest.bench import Bench, check_long, check_marks, check_parser, check_profiler
+from jobs.selftest.environment import check_environment, check_libraries
 from jobs.selftest.peaks import check_peaks
-from jobs.selftest.recording import check_long, check_marks, check_parser, check_profiler
-from jobs.selftest.surroundings import check_environment, check_libraries
-from jobs.selftest.timing import check_cache, check_lengths, check_physics, check_sessions
+from jobs.selftest.timing import (
+    check_cache,
+    check_lengths,
+    check_physics,
+    check_profile,
+    check_sessions,
+)
 
 SelfCheck = Callable[[Bench], Check]
 _PROFILE = "profile"

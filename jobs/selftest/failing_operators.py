@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from collector.case import Case
+from collector.model.case import Case
 from collector.ops import registry
 from collector.ops.spec import NpuCall, OpSpec
 

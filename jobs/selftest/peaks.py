@@ -4,18 +4,17 @@ arithmetic, sums of what its caches hold, a copy of what they do not."""
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
-from collector.errors import OpmeterError
+from collector.codec.errors import OpmeterError
 from collector.host.peaks_file import kept_peaks, path_of_peaks
-from collector.machine_peaks import MachinePeaks, peaks_to_bytes
-from collector.measurement import Measurement
+from collector.model.measurement import Measurement
+from collector.model.peaks import MachinePeaks, peaks_to_bytes
+from collector.model.record import CaseRecord
+from collector.model.stack import Stack
 from collector.ops.references import reference_record
 from collector.ops.registry import find
-from collector.record import CaseRecord
-from collector.stack import Stack
 from collector.store.atomic import write_whole
 from jobs.doctor.machine import Check
-from jobs.selftest.bench import Bench, Session, Wanted
-from jobs.selftest.recording import unmeasured
+from jobs.selftest.bench import Bench, Session, Wanted, unmeasured
 
 _NAME = "peaks"
 _REPEATS = 20

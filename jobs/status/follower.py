@@ -3,33 +3,72 @@
 What is committed never changes, so it is read once, however often somebody looks.
 """
 
+import io
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
 
-from collector import keys
+import zstandard
+
+from collector.codec.errors import BadInput, NotFound
+from collector.codec.text import counted
 from collector.database.committed import fetch
 from collector.database.plan_state import damage_in
 from collector.database.plans import Damage, MergedPlan, plan_reader
-from collector.errors import BadInput, NotFound
-from collector.manifest import NO_USAGE, Usage
-from collector.measurement import Measurement
-from collector.plan import Plan, PlannedShard
-from collector.shard import read_shard
-from collector.store.base import Store
-from collector.surroundings import side_by_side
-from collector.worker.attempt import read_part
-from collector.worker.progress import read_progress
+from collector.environment import side_by_side
+from collector.model import keys
+from collector.model.manifest import NO_USAGE, Usage
+from collector.model.measurement import Measurement
+from collector.model.plan import Plan, PlannedShard, read_shard
+from collector.store.base import Info, Store
+from collector.worker.attempt import read_part, read_progress
+from jobs.objects.waves import Wave
 from jobs.planning.damage import Told, outside
 from jobs.planning.stored_plans import (
     StoredPlans,
+    campaigns,
     committed_shards,
     find_plans,
+    find_waves,
+    has_plans,
+    no_campaign,
+    read_plans,
     unchanged,
 )
-from jobs.status.attempts import READERS, keys_of_attempts
 from jobs.status.plan_status import AnswerKind, PlanStatus, ShardStatus
+
+# What attempts at open shards have left in a store, listed by as few requests as there may be.
+
+READERS = 16
+_KEYS_A_SHARD = 8  # of a finished attempt: parts, raw files, log, manifest
+_PAGE = 1000  # keys that a store gives at a time
+
+
+def keys_of_attempts(
+    store: Store, campaign: str, shards: Collection[str], known: int
+) -> Mapping[str, list[str]]:
+    """Shard -> the keys below its attempts, of these out of the `known` that the campaign has.
+    A few are asked for one by one, many by one listing of them all, whose pages come in turn."""
+    pages = known * _KEYS_A_SHARD / _PAGE
+    if len(shards) / READERS > pages:
+        return _of_all(store, campaign, frozenset(shards))
+    found = side_by_side(lambda shard: _of_one(store, campaign, shard), shards, READERS)
+    return dict(zip(shards, found, strict=True))
+
+
+def _of_one(store: Store, campaign: str, shard: str) -> list[str]:
+    return [info.key for info in store.list(keys.attempts(campaign, shard))]
+
+
+def _of_all(store: Store, campaign: str, shards: frozenset[str]) -> dict[str, list[str]]:
+    prefix = keys.all_attempts(campaign)
+    found: dict[str, list[str]] = {}
+    for info in store.list(prefix):
+        shard = info.key.removeprefix(prefix).partition("/")[0]
+        if shard in shards:
+            found.setdefault(shard, []).append(info.key)
+    return found
 
 
 class Follower:
@@ -198,3 +237,87 @@ def _answers(measurements: Iterable[Measurement]) -> Counter[AnswerKind]:
 
 def _answer(m: Measurement) -> AnswerKind:
     return AnswerKind(m.kernel_type, m.outcome, m.reason)
+
+
+# What the attempts at a shard logged, as it lies in a store.
+#
+# A log is what somebody stored: its frame may claim any size, and its text may steer a terminal. It
+# is read as a stream of bounded lines up to a bounded size, and shown as it can be printed.
+
+Log = tuple[str, Iterable[str]]  # whose, and its text in pieces
+_NAMED = 10  # shards, of many that it could be
+_MOST_BYTES = 64 << 20  # of one log: stored, and shown
+_PIECE_CHARACTERS = 1 << 16
+_WINDOW_BYTES = 8 << 20  # what a decompressor has to be able to keep, by RFC 8878
+
+
+def stored_logs(store: Store, campaign: str, shard: str) -> Iterator[Log]:
+    for info in store.list(keys.attempts(campaign, shard)):
+        if info.key.endswith("/log.zst"):
+            yield info.key, _pieces(store, info)
+
+
+def places_of(store: Store, campaign: str, shard: str) -> dict[str, int]:
+    """Job -> the index of it that has the shard."""
+    waves = find_waves(store, campaign, {})
+    return {wave.job_name: _index(wave, shard) for wave in waves if shard in wave.shards}
+
+
+def _index(wave: Wave, shard: str) -> int:
+    return next(at for at, shards in enumerate(wave.indexes) if shard in shards)
+
+
+def plans_of(store: Store, campaign: str | None) -> list[Plan]:
+    """The plans of a campaign, or of all, oldest first."""
+    if campaign is not None and not has_plans(store, campaign):
+        raise no_campaign(store, campaign)
+    names = [campaign] if campaign else campaigns(store)
+    return [plan for name in names for plan in read_plans(store, name)]
+
+
+def shards_there_are(store: Store, plans: Sequence[Plan]) -> Iterator[str]:
+    """A line for each shard, whether its campaign is measured or not."""
+    if not plans:
+        yield f"no campaigns at {store.url}"
+    for campaign in dict.fromkeys(plan.campaign for plan in plans):
+        done = committed_shards(store, campaign)
+        for plan in plans:
+            for shard in plan.shards if plan.campaign == campaign else ():
+                state = "committed" if shard.shard_id in done else "open"
+                size = counted(shard.cases, "case")
+                yield f"{shard.shard_id}  {campaign} plan {plan.number}, {size}, {state}"
+
+
+def find_shard(store: Store, plans: Sequence[Plan], beginning: str) -> tuple[str, str]:
+    """Campaign and id of the one shard whose id begins so."""
+    known = dict.fromkeys((plan.campaign, s.shard_id) for plan in plans for s in plan.shards)
+    found = [(name, shard) for name, shard in known if shard.startswith(beginning)]
+    if len(found) != 1:
+        begin = counted(len(found), "shard begins", "shards begin")
+        there = ", ".join(shard for _, shard in (found or list(known))[:_NAMED]) or "none"
+        raise BadInput(
+            f"shard: expected a prefix of one shard at {store.url}, got "
+            f"{beginning!r}: {begin} with it; shards: {there} "
+            "(`opmeter logs` without a shard lists them all)"
+        )
+    return found[0]
+
+
+def _pieces(store: Store, info: Info) -> Iterator[str]:
+    """The lines of a stored log, one by one; of what is no log, or is too long, a word on that."""
+    if info.size_bytes > _MOST_BYTES:
+        yield f"(not shown: {info.size_bytes >> 20} MiB are stored)"
+        return
+    # What is read at once is a block of the frame, whatever size the frame declares.
+    stored = io.BytesIO(store.get(info.key))
+    inflated = zstandard.ZstdDecompressor(max_window_size=_WINDOW_BYTES).stream_reader(stored)
+    text = io.TextIOWrapper(inflated, encoding="utf-8", errors="replace", newline="\n")
+    shown = 0
+    try:
+        while shown < _MOST_BYTES and (piece := text.readline(_PIECE_CHARACTERS)):
+            shown += len(piece)
+            yield piece.removesuffix("\n").removesuffix("\r")
+    except zstandard.ZstdError:
+        yield "(the rest cannot be read: it is not a worker's compressed log)"
+    if shown >= _MOST_BYTES:
+        yield f"(the rest is not shown: it is over {_MOST_BYTES >> 20} MiB)"

@@ -2,23 +2,21 @@
 
 from collections.abc import Iterator
 
-from collector import keys
+from collector.codec.errors import BadInput, DamagedObject, NotFound
 from collector.database.commits import Commit, Log, readable_log
 from collector.database.plans import MergedPlan
 from collector.database.published import HeldShards
 from collector.database.snapshot import load_state
-from collector.errors import BadInput, DamagedObject, NotFound
-from collector.record import CaseRecord, read_table
+from collector.model import keys
+from collector.model.record import CaseRecord, read_table
 from collector.store.base import Store
 from jobs.objects.applied_campaign import applied_from
-from jobs.objects.strikes import Strikes
+from jobs.objects.waves import Strikes
 from jobs.planning.sources import completed_records
 from jobs.planning.stored_plans import stored_strikes
-from jobs.status.cluster_view import ClusterView
 from jobs.status.follower import Follower
-from jobs.status.pace import devices_measuring
-from jobs.status.plan_status import PlanStatus
-from jobs.status.status_lines import (
+from jobs.status.lines import (
+    describe,
     efficiency_lines,
     failure_lines,
     head_line,
@@ -27,9 +25,9 @@ from jobs.status.status_lines import (
     shard_lines,
     share_lines,
 )
+from jobs.status.plan_status import PlanStatus, devices_measuring
 from jobs.status.summary import summarise
-from jobs.status.summary_lines import describe
-from jobs.status.why import Seen, explain, running_pods
+from jobs.status.why import ClusterView, Seen, explain, running_pods
 
 
 class Picture:

@@ -1,13 +1,29 @@
 """How far a plan is, shard by shard: what is committed and answered, and what is left. Pure."""
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import fsum
 
 from collector.database.plans import Damage
-from collector.manifest import NO_USAGE, Usage
-from collector.measurement import Outcome
-from collector.plan import Plan
-from jobs.status.pace import remaining_s
+from collector.model.manifest import NO_USAGE, Usage
+from collector.model.measurement import Outcome
+from collector.model.plan import Plan
+from jobs.objects.site import Site
+
+# How long a campaign still takes: forecasts, the pace so far, and the devices at work. Pure.
+
+
+def devices_measuring(workers: int, site: Site) -> int:
+    """How many devices measure at a time in so many pods: those of one take turns where the site
+    lets fewer measure at once than a pod has."""
+    return workers * site.at_once
+
+
+def remaining_s(left_s: Sequence[float], at_once: int, pace: float) -> float:
+    """Wall time to come: `left_s` is device time by forecast, a number for each open shard, none
+    of which two devices share; `pace` is time taken over time forecast."""
+    return pace * max(fsum(left_s) / max(1, at_once), max(left_s, default=0.0))
 
 
 @dataclass(frozen=True, slots=True)

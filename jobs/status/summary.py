@@ -6,9 +6,10 @@ from dataclasses import dataclass, replace
 from functools import partial, reduce
 from math import fsum
 
-from collector.case import normal_kernel_type
+from collector.codec.errors import BadInput, NotFound
+from collector.codec.text import in_one_line
 from collector.database.committed import read_commit
-from collector.database.envelope import Envelope, envelope_of
+from collector.database.curves import Envelope, envelope_of
 from collector.database.state import State
 from collector.database.version_quality import (
     ShownVersion,
@@ -16,16 +17,15 @@ from collector.database.version_quality import (
     quality_of,
     shown_version,
 )
-from collector.errors import BadInput, NotFound
-from collector.manifest import NO_USAGE, Usage, manifest_from_json
-from collector.measurement import Disturbance
-from collector.plan import Plan
-from collector.printable import in_one_line
-from collector.record import CaseRecord
-from collector.row import disturbance_of
+from collector.environment import side_by_side
+from collector.model.case import normal_kernel_type
+from collector.model.manifest import NO_USAGE, Usage, manifest_from_json
+from collector.model.measurement import Disturbance
+from collector.model.plan import Plan
+from collector.model.record import CaseRecord
+from collector.model.row import disturbance_of
 from collector.store.base import AT_ONCE, Store
-from collector.surroundings import side_by_side
-from jobs.planning.weight import Weight, weigh
+from jobs.planning.candidates import Weight, weigh
 
 _INTERVAL = ("mean_us", "ci_low_us", "ci_high_us")
 NOBODY = "missing"  # the outcome of a case that was never tried

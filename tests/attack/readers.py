@@ -10,49 +10,50 @@ from fnmatch import fnmatchcase
 from importlib.resources import files
 from pathlib import Path
 
-from collector import keys
-from collector.canonical import sha256_hex
-from collector.collective import Collective
-from collector.collective_case import CollectiveCase, collective_case_of, is_collective
+from collector.codec.canonical import sha256_hex
+from collector.codec.errors import BadInput
 from collector.comm.check import points_of
 from collector.comm.comm_table import read_comm_table
-from collector.comm.hccl_test import read_hccl_test
 from collector.comm.kernels import npu_spans
+from collector.comm.validation import read_hccl_test
 from collector.database.commits import commit_from_json, find_head
-from collector.database.measurement_rows import check_rows
 from collector.database.op_mapping import check_op_mapping
 from collector.database.pull import MARKER, check_is_real
-from collector.database.snapshot import read_measurements
-from collector.database.snapshot_manifest import manifest_from_json
+from collector.database.rows import check_rows
+from collector.database.snapshot import manifest_from_json, read_measurements
 from collector.database.tree import read_kernel_file
-from collector.errors import BadInput
-from collector.manifest import commit_from_json as shard_commit_from_json
-from collector.manifest import entry_from_json
-from collector.manifest import manifest_from_json as attempt_manifest_from_json
-from collector.plan import plan_from_json
+from collector.model import keys
+from collector.model.manifest import Verified, entry_from_json, verified_from_json, verified_to_json
+from collector.model.manifest import commit_from_json as shard_commit_from_json
+from collector.model.manifest import manifest_from_json as attempt_manifest_from_json
+from collector.model.plan import plan_from_json, read_shard
+from collector.model.record import read_table, write_table
+from collector.model.stack import Stack
 from collector.profiles.attention import read_operator_rows
 from collector.profiles.bundled import write_bundled_profile
 from collector.profiles.discovery import software_of
-from collector.profiles.group_ranks import read_group_ranks
 from collector.profiles.kernel_details import read_profile
 from collector.profiles.op_summary import read_op_summary
 from collector.profiles.step_trace import read_steps
-from collector.profiles.trace_view import asked_of_collectives
-from collector.profiles.transfers import read_transfers
-from collector.record import read_table, write_table
-from collector.shapes.decoder_config import read_config
-from collector.shard import read_shard
-from collector.singlehost.runtime_values import read_runtime_values
-from collector.stack import Stack
+from collector.profiles.transfers import asked_of_collectives, read_group_ranks, read_transfers
+from collector.ranks.collective import Collective, CollectiveCase, collective_case_of, is_collective
+from collector.ranks.topology import Grid
+from collector.shapes.models import read_config
+from collector.singlehost.fia_backfill import read_runtime_values
 from collector.store.in_memory import MemoryStore
-from collector.topology import Grid
-from collector.verified import Verified, verified_from_json, verified_to_json
 from collector.worker.attempt import read_part
 from jobs.campaign.campaign_file import campaign_from_text
 from jobs.objects.applied_campaign import applied_from
-from jobs.objects.site_profile import site_from_text
-from jobs.objects.strikes import Strike, Strikes, strikes_from_json, strikes_to_json
-from jobs.objects.waves import Wave, wave_from_json, wave_to_json
+from jobs.objects.site import site_from_text
+from jobs.objects.waves import (
+    Strike,
+    Strikes,
+    Wave,
+    strikes_from_json,
+    strikes_to_json,
+    wave_from_json,
+    wave_to_json,
+)
 from tests.fixtures.profiles.database import write_database
 from tests.fixtures.profiles.variants import (
     LAYOUTS,

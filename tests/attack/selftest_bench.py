@@ -5,11 +5,11 @@ import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from collector.errors import OpmeterError
+from collector.codec.errors import OpmeterError
+from collector.model.stack import Stack
 from collector.replay.check_session import check_result
 from collector.replay.journal import JOURNAL
 from collector.replay.msprof import OUTPUT, discard_exports, profiles_of
-from collector.stack import Stack
 from jobs.selftest.bench import Session, Wanted, begun
 from tests.npu.fakecann.faults import Fault, ordered, write_faults
 from tests.npu.fakecann.profiler import export

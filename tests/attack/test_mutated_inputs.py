@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from collector.errors import OpmeterError
+from collector.codec.errors import OpmeterError
 from tests.attack.mutation import mutated
 from tests.attack.readers import Reader, all_readers
 from tests.attack.victim import Scene, build

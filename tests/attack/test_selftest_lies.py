@@ -13,11 +13,11 @@ import pytest
 from typer.testing import CliRunner
 
 from collector.host.stack import local_stack
-from collector.measurement import Outcome
+from collector.model.measurement import Outcome
 from jobs.cli.app import app
+from jobs.selftest.attribution import verdict_on_outputs
 from jobs.selftest.bench import SessionBench
 from jobs.selftest.checks import CHECKS, run_checks
-from jobs.selftest.identity import verdict_on_outputs
 from tests.attack.selftest_bench import LyingBench
 from tests.npu.fakecann.build import build_fake_cann, environment
 from tests.npu.fakecann.faults import Fault
@@ -172,7 +172,7 @@ def test_every_check_has_a_lie_of_its_own():
 def test_outputs_that_are_not_finite_or_far_from_the_reference_fail_the_outputs(recorded):
     import torch
 
-    from collector.replay.outputs import find_difference
+    from collector.replay.cases import find_difference
 
     bench, _ = recorded
     good = [m for session in bench.done for m in session.answers if m.is_good][:3]

@@ -17,22 +17,20 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
+from collector.codec.errors import OpmeterError
 from collector.database.commits import find_head
 from collector.database.merge import CREATE, merge_plans
 from collector.database.snapshot import read_file, read_manifest
 from collector.database.verify import find_problems
-from collector.errors import OpmeterError
-from collector.manifest import Usage
-from collector.measurement import Measurement, Outcome, Provenance, Timing
-from collector.measuring.answers import RawRecords, SessionAnswers
-from collector.plan import Plan
-from collector.shard import ShardCase
-from collector.stack import Stack
+from collector.measuring.batches import RawRecords, SessionAnswers
+from collector.model.manifest import Usage
+from collector.model.measurement import Measurement, Outcome, Provenance, Timing
+from collector.model.plan import Plan, ShardCase
+from collector.model.stack import Stack
 from collector.store.base import Store
 from collector.store.in_memory import MemoryStore
 from collector.worker.assignment import LOG, Assignment, work
-from jobs.campaign.campaign_file import Campaign, campaign_from_text
-from jobs.campaign.run_options import RunOptions
+from jobs.campaign.campaign_file import Campaign, RunOptions, campaign_from_text
 from jobs.planning.situation import survey
 from jobs.planning.stored_plans import campaigns, plan_numbers
 from jobs.publishing.next_plan import Advanced, advance

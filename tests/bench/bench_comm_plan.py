@@ -10,10 +10,9 @@ tiers take a second.
 import sys
 import time
 
-from collector.collective import OPERATIONS
-from collector.comm.bench_plan import BenchPlan, collectives_of
-from collector.comm.sizes import SIZE_GRIDS
-from collector.topology import Grid
+from collector.comm.bench_plan import SIZE_GRIDS, BenchPlan, collectives_of
+from collector.ranks.collective import OPERATIONS
+from collector.ranks.topology import Grid
 
 _LIMIT_S = 1.0
 _GROUP_SIZES = (2, 4, 8, 16, 32, 64, 128, 256, 384, 768)

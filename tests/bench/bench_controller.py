@@ -21,19 +21,18 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from collector import keys
-from collector.canonical import sha256_hex
+from collector.codec.canonical import sha256_hex
 from collector.database.commits import find_head
 from collector.database.published import HeldShards
-from collector.plan import Plan, plan_to_json
-from collector.record import CaseRecord, write_table
-from collector.stack import Stack
+from collector.model import keys
+from collector.model.plan import Plan, plan_to_json
+from collector.model.record import CaseRecord, write_table
+from collector.model.stack import Stack
 from collector.store.file import FileStore
 from jobs.campaign.target import resolve_stack_of
 from jobs.controller.controller import Controller
 from jobs.decide.decision import decide
-from jobs.decide.desired import Desired
-from jobs.decide.observed import Observed
+from jobs.decide.observed import Desired, Observed
 from jobs.objects.applied_campaign import Applied, applied_from, config_map
 from jobs.objects.deployment import Deployment, Manifest
 from jobs.objects.waves import Wave, wave_to_json

@@ -13,9 +13,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from collector.record import CaseRecord
-from jobs.planning.coverage import NEAR, Covered, Standing, Wanted, covered
-from jobs.planning.serving_place import place_of
+from collector.model.record import CaseRecord
+from jobs.planning.coverage import NEAR, Covered, Standing, Wanted, covered, place_of
 from tests.unit.jobs.planning.test_jobs_coverage import attention, product
 
 _CASES, _PART = 10_000, 200

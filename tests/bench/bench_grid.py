@@ -11,9 +11,9 @@ import resource
 import sys
 import time
 
+from collector.model.record import CaseRecord
 from collector.ops.refusals import refusal
 from collector.ops.registry import find
-from collector.record import CaseRecord
 from collector.shapes.grid import Chosen, Template, Wish, Word, choose
 from collector.shapes.grid_patterns import bundled_patterns
 

@@ -17,10 +17,10 @@ import pandas as pd
 sys.path.insert(0, str(Path(__file__).parents[2]))  # the campaigns are made by the tests' own maker
 
 from collector.database.merge import CREATE, merge_plans
-from collector.record import CaseRecord
-from collector.row import to_row
+from collector.model.record import CaseRecord
+from collector.model.row import to_row
+from collector.model.vocabulary import COUNTERS
 from collector.store.in_memory import MemoryStore
-from collector.vocabulary import COUNTERS
 from tests.unit.collector.database.campaign_maker import (
     MadePlan,
     MadeShard,

@@ -21,13 +21,13 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
-from collector.measurement import Provenance  # noqa: E402
-from collector.plan import Limits, MeasureSettings  # noqa: E402
-from collector.record import CaseRecord  # noqa: E402
+from collector.model.measurement import Provenance  # noqa: E402
+from collector.model.plan import Limits, MeasureSettings  # noqa: E402
+from collector.model.record import CaseRecord  # noqa: E402
+from collector.model.stack import Runtime  # noqa: E402
 from collector.replay.results import collect  # noqa: E402
 from collector.replay.spec import SessionCase, SessionSpec  # noqa: E402
 from collector.replay.supervisor import Ending, run_session  # noqa: E402
-from collector.stack import Runtime  # noqa: E402
 from tests.npu.fakecann.build import build_fake_cann, environment  # noqa: E402
 
 CASES, REPEATS, LIMIT_MS = 200, 10, 5.0

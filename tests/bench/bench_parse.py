@@ -22,10 +22,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))  # this checkout, installed or not
 
+from collector.model.vocabulary import COUNTERS
 from collector.profiles.bundled import COLUMNS
-from collector.profiles.headers import DURATION, EVENT_COLUMNS, KEY_COLUMNS
 from collector.profiles.kernel_details import read_profile
-from collector.vocabulary import COUNTERS
+from collector.profiles.rows import DURATION, EVENT_COLUMNS, KEY_COLUMNS
 
 LIMIT = 1.5
 MEMORY_LIMIT_MB = 700

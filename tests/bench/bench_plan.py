@@ -12,17 +12,16 @@ import time
 from math import prod
 from pathlib import Path
 
-from collector.case import Case
+from collector.model.case import Case
+from collector.model.plan import PlannedSource
+from collector.model.record import CaseRecord, ProfileStatistics
+from collector.model.stack import Stack
+from collector.model.vocabulary import COUNTERS
 from collector.ops.spec import OpSpec
-from collector.plan import PlannedSource
-from collector.record import CaseRecord, ProfileStatistics
-from collector.stack import Stack
-from collector.vocabulary import COUNTERS
 from jobs.campaign.campaign_file import Campaign, campaign_from_text
-from jobs.planning.packing import pack
+from jobs.planning.plan_cases import PlanRequest
 from jobs.planning.plan_making import PlannedRound, make_plan
-from jobs.planning.plan_request import PlanRequest
-from jobs.planning.shard_cutting import shards_a_device
+from jobs.planning.shard_cutting import pack, shards_a_device
 
 CASES = 100_000
 LIMIT_S = 10.0

@@ -27,19 +27,19 @@ sys.path.insert(0, str(Path(__file__).parents[2]))  # the campaigns are made by 
 from collector.database import intervals, plan_state, query, view
 from collector.database.intervals import VersionIntervals
 from collector.database.merge import CREATE, merge_plans
-from collector.measurement import CanaryReading
+from collector.model.measurement import CanaryReading
+from collector.model.plan import CANARY_PLACES, Plan, PlannedSource
+from collector.model.record import CaseRecord
+from collector.model.stack import Stack
+from collector.model.vocabulary import COUNTERS
 from collector.ops.registry import find
-from collector.plan import CANARY_PLACES, Plan, PlannedSource
-from collector.record import CaseRecord
-from collector.stack import Stack
 from collector.store.in_memory import MemoryStore
-from collector.vocabulary import COUNTERS
 from jobs.campaign.campaign_file import Campaign
 from jobs.cli.opening import open_campaign
 from jobs.planning import plan_making
 from jobs.planning.lifecycle import NewPlan
+from jobs.planning.plan_cases import PlanRequest
 from jobs.planning.plan_making import make_plan
-from jobs.planning.plan_request import PlanRequest
 from jobs.planning.situation import next_round, survey
 from tests.bench.bench_plan import (
     CASES,

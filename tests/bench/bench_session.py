@@ -16,13 +16,13 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from collector.measurement import Provenance
-from collector.plan import Limits, MeasureSettings
-from collector.record import CaseRecord
+from collector.model.measurement import Provenance
+from collector.model.plan import Limits, MeasureSettings
+from collector.model.record import CaseRecord
+from collector.model.stack import Runtime
 from collector.replay.results import collect
 from collector.replay.spec import SessionCase, SessionSpec
 from collector.replay.supervisor import Ending, run_session
-from collector.stack import Runtime
 
 CASES, REPEATS, LIMIT_MS = 100, 10, 5.0
 _PROVENANCE = Provenance(

@@ -11,7 +11,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from collector.canonical import sha256_hex
+from collector.codec.canonical import sha256_hex
 from collector.database.commits import Commit, read_commit
 from collector.database.merge import CREATE, merge_plans
 from collector.database.verify import find_problems

@@ -25,12 +25,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from collector.collective_case import is_collective
 from collector.database.commits import find_head
 from collector.database.query import best_rows
 from collector.database.snapshot import load_state
+from collector.model.row import disturbance_of
 from collector.quality.statistics import percentile
-from collector.row import disturbance_of
+from collector.ranks.collective import is_collective
 from collector.store.opening import open_store
 
 WITHIN, LEAST_SHARE, MOST_TIME = 0.10, 0.95, 1.6

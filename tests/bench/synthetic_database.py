@@ -3,13 +3,13 @@
 import numpy as np
 import pyarrow as pa
 
-from collector import keys
-from collector.canonical import canonical_json
+from collector.codec.canonical import canonical_json
 from collector.database.commits import Commit, commit_to_json
 from collector.database.plans import MergedPlan
 from collector.database.snapshot import write_snapshot
 from collector.database.state import CASE_SCHEMA, MEASUREMENT_SCHEMA, TEXT, Ranked, State, Version
-from collector.stack import Runtime, Stack
+from collector.model import keys
+from collector.model.stack import Runtime, Stack
 from collector.store.base import Store
 
 A_SHARD = 100

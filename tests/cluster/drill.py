@@ -9,12 +9,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from collector import keys
 from collector.database.commits import find_head
 from collector.database.snapshot import load_state
 from collector.database.verify import find_problems
-from collector.plan import Plan
-from collector.shard import read_shard
+from collector.model import keys
+from collector.model.plan import Plan, read_shard
 from collector.store import open_store
 from collector.store.base import Store
 from jobs.objects.applied_campaign import MERGED, PAUSED, config_map, config_map_name

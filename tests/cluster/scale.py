@@ -15,10 +15,10 @@ from typing import Any
 
 from kubernetes.config import new_client_from_config
 
-from collector import keys
-from collector.canonical import sha256_hex
-from collector.manifest import ShardCommit, StoredObject, commit_to_json
-from collector.record import write_table
+from collector.codec.canonical import sha256_hex
+from collector.model import keys
+from collector.model.manifest import ShardCommit, StoredObject, commit_to_json
+from collector.model.record import write_table
 from collector.store import open_store
 from collector.store.base import Store, create_once
 from jobs.kube.cluster import Cluster

@@ -3,8 +3,8 @@ verified database. Other ends of workers: long/test_long_drill_workers.py."""
 
 import pytest
 
-from collector import keys
-from collector.errors import NotFound
+from collector.codec.errors import NotFound
+from collector.model import keys
 from tests.cluster.drill import GOOD, Drill
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.torch]

@@ -16,8 +16,7 @@ from jobs.kube.cluster import Cluster as Client
 from jobs.objects.applied_campaign import config_map
 from jobs.objects.deployment import Manifest
 from jobs.objects.job_manifest import Deployment, merge_job, probe_job, worker_job
-from jobs.objects.site import Site
-from jobs.objects.site_profile import load_site
+from jobs.objects.site import Site, load_site
 from jobs.objects.waves import Wave
 from tests.cluster.cluster import Cluster
 from tests.cluster.namespace import Namespace

@@ -6,7 +6,7 @@ import pytest
 
 from collector.database.commits import find_head, history
 from jobs.objects.applied_campaign import LEASED, config_map_name
-from jobs.publishing.merge_lease import MERGE_LEASE
+from jobs.publishing.due_merges import MERGE_LEASE
 from tests.cluster.drill import WORKERS, Drill
 from tests.servers.faults import Answer, FaultProxy, Rule
 

@@ -6,8 +6,7 @@ from dataclasses import replace
 import pytest
 
 from jobs.objects.job_manifest import Deployment, Manifest, merge_job, probe_job, worker_job
-from jobs.objects.site import Site
-from jobs.objects.site_profile import bundled_sites, load_site
+from jobs.objects.site import Site, bundled_sites, load_site
 from jobs.objects.waves import Wave
 from tests.cluster.cluster import Cluster
 from tests.cluster.namespace import Namespace

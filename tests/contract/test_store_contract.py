@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from collector.errors import AlreadyExists, NotFound, StoreError
+from collector.codec.errors import AlreadyExists, NotFound, StoreError
 from collector.store.base import create_once
 from collector.store.probe import probe_store
 from collector.store.s3 import S3Store

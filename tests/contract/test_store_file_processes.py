@@ -17,7 +17,7 @@ pytestmark = pytest.mark.server
 
 RACE = """
 import sys
-from collector.errors import AlreadyExists
+from collector.codec.errors import AlreadyExists
 from collector.store.file import FileStore
 
 def refuse(source, target):
@@ -37,7 +37,7 @@ for number in range(20):
 
 WRITE_FOR_EVER = """
 import hashlib, itertools, os, sys
-from collector.errors import AlreadyExists
+from collector.codec.errors import AlreadyExists
 from collector.store.file import FileStore
 
 store = FileStore(sys.argv[1])

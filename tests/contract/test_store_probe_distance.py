@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import pytest
 
-from collector import surroundings
-from collector.errors import AlreadyExists
+from collector import environment
+from collector.codec.errors import AlreadyExists
+from collector.environment import Environment
 from collector.store.in_memory import MemoryStore
 from collector.store.probe import Probe, RaceResult, Together, Write, probe_store
-from collector.surroundings import Surroundings
 
 Chance = random.Random
 WAY_S = 0.05  # at least, to the store and back again
@@ -28,7 +28,7 @@ def even(range_s: float) -> Callable[[Chance], float]:
     return lambda chance: WAY_S + chance.uniform(0.0, range_s)
 
 
-class Played(Surroundings):
+class Played(Environment):
     """A clock that moves only when somebody waits for an answer; one thing at a time."""
 
     now_s = 0.0
@@ -94,7 +94,7 @@ class Far(MemoryStore):
 def ask(window_s: float, way: Callable[[Chance], float], seed: int) -> tuple[Probe, float]:
     """What the probe says, and how long it took by the clock that is played."""
     clock = Played()
-    with surroundings.within(clock):
+    with environment.within(clock):
         store = Far(clock, window_s, way, seed)
         return probe_store(store, racers=lambda writers: PlayedTogether(clock)), clock.now_s
 

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from collector.errors import AlreadyExists, StoreError, StoreRefused, StoreUnavailable
+from collector.codec.errors import AlreadyExists, StoreError, StoreRefused, StoreUnavailable
 from collector.store.in_memory import MemoryStore
 from collector.store.probe import probe_store
 

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import boto3
 import pytest
 
-from collector.errors import (
+from collector.codec.errors import (
     AlreadyExists,
     NotFound,
     StoreError,
@@ -18,7 +18,7 @@ from collector.store import open_store
 from collector.store.base import create_once
 from collector.store.probe import probe_store
 from collector.store.s3 import S3Store
-from collector.store.single_writer import SingleWriterStore
+from collector.store.waiting import SingleWriterStore
 from tests.servers.faults import Answer, Close, Delay, LoseReply, Rule, Truncate
 from tests.servers.versitygw import free_port
 

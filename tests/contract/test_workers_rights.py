@@ -8,19 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from collector import keys
+from collector.codec.errors import StoreRefused
 from collector.database.committed import read_commit
 from collector.database.merge import CREATE
-from collector.errors import StoreRefused
+from collector.model import keys
 from collector.store import open_store
 from collector.store.base import Store
 from collector.worker.exit_codes import ExitCode
-from jobs.campaign.campaign_file import campaign_from_text
-from jobs.campaign.run_options import RunOptions
-from jobs.cli.stack import stack_verb
-from jobs.executor.pod_end import End
-from jobs.executor.pod_task import task_of
-from jobs.executor.worker_pod import work
+from jobs.campaign.campaign_file import RunOptions, campaign_from_text
+from jobs.cli.machine import stack_verb
+from jobs.executor.worker_pod import End, task_of, work
 from jobs.objects.waves import Wave, wave_to_json
 from jobs.planning.situation import survey
 from jobs.publishing.next_plan import advance

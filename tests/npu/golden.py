@@ -8,10 +8,10 @@ needs beside its own, is marked with `+`.
 from collections.abc import Sequence
 from pathlib import Path
 
-from collector.case import Case, shape_text
+from collector.model.case import Case, shape_text
+from collector.model.vocabulary import is_absent_dtype
 from collector.ops.registry import find
 from collector.quality.identity import identity_of
-from collector.vocabulary import is_absent_dtype
 from tests.npu.fakecann.calls import Recorded
 from tests.npu.fakecann.cells import cells_of
 from tests.npu.fakecann.converted import kernels_of

@@ -14,8 +14,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from collector.case import shape_text
-from collector.errors import OpmeterError
+from collector.codec.errors import OpmeterError
+from collector.model.case import shape_text
 from collector.ops.registry import find
 from tests.fixtures.op_rows import rows_of_graphs
 from tests.npu.replay_rows import Host, open_host
@@ -84,8 +84,7 @@ def _graph(host: Host, graphs: _Graphs, row: str) -> dict[str, Any]:
 
 
 def _launch(host: Host, row: str) -> None:
-    from collector.replay.calls import resolve
-    from collector.replay.graphs import in_graph
+    from collector.replay.calls import in_graph, resolve
     from collector.replay.tensors import CaseTensors
 
     kernel, _, number = row.partition(":")
@@ -101,7 +100,7 @@ def _launch(host: Host, row: str) -> None:
 
 
 def _launch_static(host: Host) -> None:
-    from collector.replay.graphs import with_static_kernel
+    from collector.replay.calls import with_static_kernel
 
     x = host.torch.zeros(4, 8, device="npu:0")
     with_static_kernel(host.torch.add)(x, x)

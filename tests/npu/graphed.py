@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from collector.case import Case
+from collector.model.case import Case
 from collector.ops.registry import all_ops
 from tests.fixtures.op_rows import rows_of_graphs
 from tests.npu.fakecann import wheel

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from importlib.resources import files
 from pathlib import Path
 
+from collector.codec.table import table_bytes
 from collector.ops.registry import all_ops, find
-from collector.table import table_bytes
 from tests.npu.fakecann.calls import Recorded, parse_call
 from tests.npu.fakecann.kernels import kernel_of
 from tests.npu.golden import golden_path

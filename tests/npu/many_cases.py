@@ -4,11 +4,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from random import Random
 
-from collector.case import parse_shape, shape_text, split_cell
-from collector.errors import CaseRejected
+from collector.codec.errors import CaseRejected
+from collector.model.case import parse_shape, shape_text, split_cell
+from collector.model.record import CaseRecord
+from collector.model.vocabulary import INPUT_SHAPES, OUTPUT_SHAPES
 from collector.ops.registry import find
-from collector.record import CaseRecord
-from collector.vocabulary import INPUT_SHAPES, OUTPUT_SHAPES
 
 _SIDES = (INPUT_SHAPES, OUTPUT_SHAPES)
 _SIZES = (3, 5, 6, 7, 9, 10, 11, 12, 14, 18, 20, 24, 28, 33, 40, 48, 56, 64, 72, 96, 100)

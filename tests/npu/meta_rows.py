@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from collector.case import Case
-from collector.errors import OpmeterError
+from collector.codec.errors import OpmeterError
 from collector.host import imports
+from collector.model.case import Case
 from collector.ops.registry import all_ops
 from collector.ops.spec import Call, OpSpec
 from tests.fixtures.op_rows import rows_alone

@@ -15,16 +15,16 @@ from itertools import product
 from pathlib import Path
 from random import Random
 
-from collector.distribute_call import DISTRIBUTE_KERNELS
-from collector.errors import BadInput
-from collector.expert_call import KERNELS as OF_GANGS
+from collector.codec.errors import BadInput
+from collector.model.record import CaseRecord, write_table
 from collector.ops.registry import find
 from collector.ops.spec import Need
-from collector.record import CaseRecord, write_table
-from collector.shapes.batch import Batch, Phase
+from collector.ranks.distribution import DISTRIBUTE_KERNELS
+from collector.ranks.experts import KERNELS as OF_GANGS
 from collector.shapes.kernel_set import bundled_releases, find_kernel_set
 from collector.shapes.layout import layout_of
 from collector.shapes.models import bundled_names, find_decoder
+from collector.shapes.serving import Batch, Phase
 from collector.shapes.step import derive_step
 
 _DENSE = ("tp=1", "tp=4,nz=2", "tp=16,sequence_split", "tp=8,quantisation=w8a8")

@@ -11,10 +11,10 @@ import sys
 from importlib.resources import files
 from pathlib import Path
 
-from collector.distribute_call import DISTRIBUTE_KERNELS
+from collector.codec.table import table_bytes
 from collector.ops.registry import all_ops
 from collector.ops.spec import OpSpec
-from collector.table import table_bytes
+from collector.ranks.distribution import DISTRIBUTE_KERNELS
 from tests.fixtures.op_rows import rows_alone, rows_of_graphs
 from tests.npu.fakecann.kernels import source_of
 from tests.npu.golden import golden_path

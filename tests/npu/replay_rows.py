@@ -20,12 +20,12 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
-from collector.case import Case
-from collector.errors import OpmeterError
+from collector.codec.errors import OpmeterError
 from collector.host import imports
+from collector.model.case import Case
+from collector.model.vocabulary import FRACTAL_NZ, NC1HWC0
 from collector.ops.registry import find
 from collector.ops.spec import OpSpec
-from collector.vocabulary import FRACTAL_NZ, NC1HWC0
 from tests.fixtures.op_rows import rows_alone
 from tests.npu.fakecann.calls import read_calls
 
@@ -124,7 +124,7 @@ def _replay(host: Host, row: str) -> dict[str, Any]:
 
 
 def _launched(host: Host, op: OpSpec, case: Case) -> tuple[list[list[str]], list[Any], str]:
-    from collector.replay.outputs import check_outputs
+    from collector.replay.cases import check_outputs
     from collector.replay.tensors import CaseTensors
 
     op.check(case, "npu")

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from collector.case import Case
-from collector.distribute_call import DISTRIBUTE_KERNELS
+from collector.model.case import Case
 from collector.ops.registry import all_ops
+from collector.ranks.distribution import DISTRIBUTE_KERNELS
 from tests.fixtures.op_rows import rows_alone
 from tests.npu.fakecann.build import FakeCann, environment
 from tests.npu.fakecann.calls import Recorded, parse_call

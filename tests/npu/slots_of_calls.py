@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import permutations
 
-from collector.case import Case, Slot, logical_shape
-from collector.vocabulary import is_plain_format
+from collector.model.case import Case, Slot, logical_shape
+from collector.model.vocabulary import is_plain_format
 from tests.npu.fakecann.calls import Recorded, RecordedTensor, parse_tensor
 from tests.npu.passed_otherwise import How, Way
 

@@ -6,10 +6,10 @@ call is asserted beside them: the row's slots are in it, and one call is the ker
 
 import pytest
 
-from collector.distribute_call import DISTRIBUTE_KERNELS
 from collector.ops.registry import all_ops, find
 from collector.ops.spec import OpSpec
 from collector.quality.identity import identity_of
+from collector.ranks.distribution import DISTRIBUTE_KERNELS
 from tests.fixtures.row_checks import failing
 from tests.npu.fakecann.build import FakeCann
 from tests.npu.fakecann.calls import Recorded

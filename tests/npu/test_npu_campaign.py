@@ -16,19 +16,19 @@ from pathlib import Path
 
 import pytest
 
-from collector import keys
-from collector.canonical import sha256_hex
+from collector.codec.canonical import sha256_hex
 from collector.database.commits import find_head
 from collector.database.query import answers
 from collector.database.snapshot import load_state
 from collector.database.verify import find_problems
-from collector.measurement import Library
-from collector.ops.launched import launched_by
+from collector.model import keys
+from collector.model.measurement import Library
+from collector.model.record import CaseRecord, write_table
+from collector.model.row import recorded_of
+from collector.model.vocabulary import LIBRARY
 from collector.ops.registry import all_ops
-from collector.record import CaseRecord, write_table
-from collector.row import recorded_of
+from collector.ops.releases import launched_by
 from collector.store import open_store
-from collector.vocabulary import LIBRARY
 from jobs.planning.sources import completed_records
 from tests.fixtures import op_rows
 from tests.fixtures.op_rows import rows_alone

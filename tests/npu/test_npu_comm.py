@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from collector.collective import OPERATIONS
+from collector.codec.errors import HostFault
 from collector.comm.bench_plan import BenchPlan, Mode, collectives_of
 from collector.comm.gang import GangFailed, GangWork, Rendezvous, run_gang
 from collector.comm.rank_files import have_met, rank_states, read_results
 from collector.comm.timing import collective_timing
-from collector.errors import HostFault
-from collector.topology import Grid
+from collector.ranks.collective import OPERATIONS
+from collector.ranks.topology import Grid
 from tests.npu.fakecann.build import FakeCann, environment
 from tests.npu.fakecann.calls import parse_call, read_calls
 from tests.npu.fakecann.faults import Fault, for_ranks
@@ -148,7 +148,7 @@ def test_a_rank_that_dies_in_a_collective_is_named_with_its_case(fake: FakeCann,
 NEVER_CALLS = """
 import os
 if os.environ.get("RANK") == "1":
-    from collector.comm.buffers import Buffers
+    from collector.comm.measuring_rank import Buffers
     def never():
         import time; time.sleep(3600)
     Buffers._call = lambda self: never
@@ -166,7 +166,7 @@ def test_a_rank_that_never_calls_is_told_from_one_that_waits_for_its_npu(
 COMES_LATE = """
 import os, time
 if os.environ.get("RANK") == "1":
-    from collector.comm.clock import Clock
+    from collector.comm.timed_calls import Clock
     made = Clock.begin_together
     def late(self, after_us):
         made(self, after_us)

@@ -8,17 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from collector import keys
-from collector.canonical import sha256_hex
+from collector.codec.canonical import sha256_hex
 from collector.database.commits import find_head
 from collector.database.query import best_rows
 from collector.database.snapshot import load_state
-from collector.plan import Limits, MeasureSettings
-from collector.record import write_table
+from collector.model import keys
+from collector.model.plan import Limits, MeasureSettings
+from collector.model.record import write_table
+from collector.model.row import disturbance_of
 from collector.replay.results import collect
 from collector.replay.spec import SessionCase, SessionSpec
 from collector.replay.supervisor import run_session
-from collector.row import disturbance_of
 from collector.store import open_store
 from tests.npu.fakecann.build import environment
 from tests.npu.fakecann.faults import Fault, write_faults

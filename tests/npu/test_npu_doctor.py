@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from collector.host.stack import installed_torch
-from collector.replay.disturbance import concurrency_test
+from collector.replay.check_session import concurrency_test
 from jobs.cli.app import app
 from tests.npu.fakecann.build import environment
 from tests.unit.collector.naming import names
@@ -96,7 +96,7 @@ def test_devices_side_by_side_are_compared_with_one_alone(fake, tmp_path, monkey
         compared.extend(concurrency_test(*asked))
         return compared
 
-    monkeypatch.setattr("jobs.doctor.concurrency.concurrency_test", noted)
+    monkeypatch.setattr("jobs.doctor.npu.concurrency_test", noted)
     done = CliRunner().invoke(app, ["doctor", "--together", "npu"])
     assert done.exit_code == 0, done.output
     assert names(line_of(done.output, "ok", "together"), 2, "+0.0%")

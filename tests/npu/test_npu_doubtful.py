@@ -12,7 +12,7 @@ from collector.database.commits import find_head
 from collector.database.query import answers
 from collector.database.snapshot import load_state
 from collector.database.verify import find_problems
-from collector.replay.summary_files import SummaryRow, write_summary
+from collector.replay.msprof import SummaryRow, write_summary
 from collector.store import open_store
 from jobs.planning.stored_plans import read_plans
 from tests.npu.fakecann.build import environment

@@ -13,7 +13,7 @@ import pytest
 from collector.comm.bench_plan import Mode
 from collector.comm.moe.moe_plan import MoeCase, MoePlan
 from collector.comm.rank_files import CaseSeen, read_results
-from collector.distribute_call import (
+from collector.ranks.distribution import (
     COMBINE,
     DISPATCH,
     EXPAND_SCALES,

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 PROGRAM = """
 import os, torch, torch_npu
 import torch_npu.npu.utils
-from collector.replay.npu import is_fake_runtime
+from collector.replay.devices import is_fake_runtime
 torch_npu.npu.config.allow_internal_format = True
 torch.npu.set_device(0)
 print(is_fake_runtime(), torch.npu.device_count(), torch.npu.get_device_name(0))

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from collector.measurement import Outcome, Proof
-from collector.measuring.retries import is_answered
-from collector.record import CaseRecord
+from collector.measuring.batches import is_answered
+from collector.model.measurement import Outcome, Proof
+from collector.model.record import CaseRecord
 from collector.replay.results import SessionResult
 from tests.npu.fakecann.faults import Fault
 from tests.npu.test_npu_sessions import Recorded, about, bench_in, session

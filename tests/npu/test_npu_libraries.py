@@ -11,13 +11,12 @@ from dataclasses import replace
 
 import pytest
 
-from collector.measurement import Library, Outcome, Proof
 from collector.measuring.batches import Batches
 from collector.measuring.instrument import ReplayInstrument, SessionSettings
-from collector.plan import Limits, MeasureSettings
-from collector.shard import ShardCase
-from collector.stack import Runtime, Stack
-from collector.vocabulary import LIBRARY
+from collector.model.measurement import Library, Outcome, Proof
+from collector.model.plan import Limits, MeasureSettings, ShardCase
+from collector.model.stack import Runtime, Stack
+from collector.model.vocabulary import LIBRARY
 from tests.fixtures.op_rows import rows_of
 from tests.npu.releases.wheels import FOLDER
 from tests.npu.test_npu_sessions import bench_in

@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from collector.database.columns import csv_bytes
+from collector.codec.errors import OpmeterError
+from collector.database.layout import csv_bytes
 from collector.database.tree import read_kernel_file
-from collector.errors import OpmeterError
-from collector.measurement import Outcome
-from collector.plan import MeasureSettings
+from collector.model.measurement import Outcome
+from collector.model.plan import MeasureSettings
+from collector.model.stack import Runtime, Stack, runtime_details
+from collector.model.vocabulary import BASE_CELLS
 from collector.singlehost import from_replay
 from collector.singlehost.from_replay import microbench_by_replay
-from collector.stack import Runtime, Stack, runtime_details
-from collector.vocabulary import BASE_CELLS
 from tests.npu.fakecann.build import FakeCann, environment
 
 pytestmark = [pytest.mark.torch, pytest.mark.npu, pytest.mark.slow]

@@ -10,9 +10,9 @@ import pytest
 from collector.database.commits import find_head
 from collector.database.query import answers
 from collector.database.snapshot import load_state
-from collector.distribute_call import DISTRIBUTE_KERNELS
-from collector.measurement import Outcome
+from collector.model.measurement import Outcome
 from collector.ops.registry import find
+from collector.ranks.distribution import DISTRIBUTE_KERNELS
 from collector.store import open_store
 from jobs.campaign.campaign_file import load_campaign
 from jobs.planning.sources import load_sources

@@ -20,15 +20,17 @@ from statistics import median
 
 import pytest
 
-from collector.errors import BadInput
+from collector.codec.errors import BadInput
 from collector.host.stack import installed_torch
-from collector.measurement import Measurement, Outcome, Proof
-from collector.measuring.answers import SessionAnswers
+from collector.measuring.batches import SessionAnswers
 from collector.measuring.instrument import ReplayInstrument, SessionSettings
-from collector.plan import CANARY_PLACES, Limits, MeasureSettings
+from collector.model.measurement import Measurement, Outcome, Proof
+from collector.model.plan import CANARY_PLACES, Limits, MeasureSettings, ShardCase
+from collector.model.record import CaseRecord
+from collector.model.stack import Runtime, Stack
+from collector.model.vocabulary import INPUT_SHAPES
 from collector.profiles.op_summary import read_op_summary
 from collector.quality.reconcile import mark_of
-from collector.record import CaseRecord
 from collector.replay.journal import JOURNAL, read_journal
 from collector.replay.msprof import (
     OUTPUT,
@@ -40,9 +42,6 @@ from collector.replay.msprof import (
 from collector.replay.results import SessionResult, collect
 from collector.replay.spec import SessionCase, SessionSpec, write_spec
 from collector.replay.supervisor import Ending, SessionProgress, SessionReport, run_session
-from collector.shard import ShardCase
-from collector.stack import Runtime, Stack
-from collector.vocabulary import INPUT_SHAPES
 from tests.npu.fakecann.build import build_fake_cann, environment
 from tests.npu.fakecann.faults import Fault, write_faults
 from tests.npu.fakecann.wheel import NoFakeCann

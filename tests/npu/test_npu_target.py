@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from collector.errors import BadInput
+from collector.codec.errors import BadInput
 from jobs.campaign.campaign_file import campaign_from_text
 from jobs.campaign.target import resolve_stack
 from tests.npu.fakecann.build import environment

@@ -18,11 +18,15 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from collector.quality.evidence import Floats, SessionMeans, evidence_of
-from collector.quality.stack_interval import reach
-from collector.quality.variance import fit
-from collector.quality.variance_parts import parts_of
-from collector.quality.variance_prior import VariancePrior
+from collector.quality.pooled import reach
+from collector.quality.variance import (
+    Floats,
+    SessionMeans,
+    VariancePrior,
+    evidence_of,
+    fit,
+    parts_of,
+)
 from tests.truth.repeats import SHARES, UNKNOWING, both, verdict
 
 _KEY = ["gemm_dtype", "m", "n", "k"]

@@ -18,8 +18,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from collector.surface.rounds import LEVEL, Budget, Known, next_round
-from collector.surface.shape_features import Points
-from collector.surface.surrogate import Estimate
+from collector.surface.surrogate import Estimate, Points
 
 _BAR_SHARE, _BAR_ERROR, _BAR_HELD = 0.25, 0.11, (0.93, 0.97)
 _CORES = 132  # of an H100; the trees find the steps of a device with others

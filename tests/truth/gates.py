@@ -16,7 +16,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from collector.quality.hidden_work import LEAST_SHARE, WorkCurve, find_hidden_work
+from collector.quality.gates import LEAST_FLAT_SHARE as LEAST_SHARE
+from collector.quality.gates import WorkCurve, find_hidden_work
 
 _DTYPE, _KERNEL = "gemm_dtype", "kernel_source"
 

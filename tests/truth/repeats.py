@@ -22,11 +22,17 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from collector.quality.evidence import Evidence, Floats, SessionMeans, evidence_of
-from collector.quality.stack_interval import reach
-from collector.quality.variance import fit, learn
-from collector.quality.variance_parts import parts_of
-from collector.quality.variance_prior import VariancePrior
+from collector.quality.pooled import reach
+from collector.quality.variance import (
+    Evidence,
+    Floats,
+    SessionMeans,
+    VariancePrior,
+    evidence_of,
+    fit,
+    learn,
+    parts_of,
+)
 
 _REPEATS = 20
 _SPLITS = 20

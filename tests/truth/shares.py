@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from math import fsum
 from pathlib import Path
 
-from collector.errors import BadInput
+from collector.codec.errors import BadInput
 from collector.ops.refusals import refusal
 from collector.ops.registry import find
 from collector.profiles.discovery import find_profiles

@@ -14,13 +14,13 @@ from typing import Any
 import torch
 from torch.autograd.profiler import profile, record_function
 
-from collector.case import Slot, tensor_cells
-from collector.host.waits import ThreadWaits
+from collector.host.processes import ThreadWaits
+from collector.model.case import Slot, tensor_cells
+from collector.model.record import CaseRecord, ProfileStatistics
+from collector.model.vocabulary import ACCELERATOR_CORE, OP_STATE
 from collector.ops.registry import find
-from collector.quality.disturbed import Lap
-from collector.record import CaseRecord, ProfileStatistics
-from collector.replay.events import operator_events
-from collector.vocabulary import ACCELERATOR_CORE, OP_STATE
+from collector.quality.disturbances import Lap
+from collector.replay.kineto import operator_events
 
 LAYERS, HIDDEN, HEADS, INTERMEDIATE, VOCABULARY, KEYS = 4, 512, 8, 1408, 8192, 256
 _LABEL = "kernel "

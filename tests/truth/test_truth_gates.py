@@ -4,9 +4,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from collector.measurement import Outcome
-from collector.quality.gate_names import gate_of
-from collector.quality.hidden_work import LEAST_SHARE, WorkCurve, find_hidden_work
+from collector.model.measurement import Outcome
+from collector.quality.gates import LEAST_FLAT_SHARE as LEAST_SHARE
+from collector.quality.gates import WorkCurve, find_hidden_work, gate_of
 from tests.truth import gates
 
 pytestmark = pytest.mark.slow

@@ -13,11 +13,10 @@ from typing import NamedTuple
 import torch
 import torch.distributed as dist
 
-from collector.comm.moe.exchange import exchange_of, exchanged
-from collector.comm.moe.reference import Tokens, make_tokens, weighed
+from collector.comm.moe.reference import Tokens, exchange_of, exchanged, make_tokens, weighed
 from collector.comm.moe.routing import Routing
-from collector.distribute_call import COMBINE, DISPATCH, INFO, MASK, TP_COUNTS, DistributeCall
 from collector.ops.parts.int8 import quantise_rows
+from collector.ranks.distribution import COMBINE, DISPATCH, INFO, MASK, TP_COUNTS, DistributeCall
 
 _WHENCE = 3  # numbers of a row
 

@@ -17,13 +17,12 @@ from typing import Any
 
 from torch.distributed.rendezvous import rendezvous
 
-from collector.comm.moe.probe_plan import ProbePlan, Try
+from collector.codec.errors import BadInput, HostFault
+from collector.comm.moe.probe_plan import Point, ProbePlan, Try
 from collector.comm.moe.prober_process import Answer, ProberProcess, Verdict
-from collector.comm.moe.region import Point
 from collector.comm.rank import RankJournal
 from collector.comm.rank_files import PLAN, RESULTS, stacks_name
-from collector.errors import BadInput, HostFault
-from collector.host.parent import die_with_starter
+from collector.host.processes import die_with_starter
 from collector.replay.process import this_process
 
 _WAIT_S = (

@@ -1,15 +1,17 @@
 """What a bench of mixtures of experts does, decided before any rank starts."""
 
 import json
+import os
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from collector.codec.errors import BadInput
 from collector.comm.bench_plan import Mode, number_of
 from collector.comm.moe.routing import Routing, replayed, skewed
-from collector.distribute_call import DistributeCall
-from collector.errors import BadInput
-from collector.expert_call import ExpertCall, largest_buffsize_mb
-from collector.gang_case import RoutedCall
+from collector.ranks.distribution import DistributeCall
+from collector.ranks.experts import ExpertCall, largest_buffsize_mb
+from collector.ranks.gangs import RoutedCall
 
 CALLS = (5, 100)  # fewest and most that are timed in a round
 
@@ -89,3 +91,18 @@ def _call(read: dict[str, Any]) -> RoutedCall:
     if "kernel" in read:
         return DistributeCall(**{**read, "optional": tuple(read["optional"])})
     return ExpertCall(**read)
+
+
+# HCCL_BUFFSIZE: the room that kernels of experts have in each other's memory.
+
+HCCL_BUFFSIZE = "HCCL_BUFFSIZE"
+
+
+def buffsize_settings(
+    backend: str, wanted_mb: int, environment: Mapping[str, str] = os.environ
+) -> dict[str, str]:
+    """What ranks are started with, besides their environment, so that they have `wanted_mb` MiB:
+    nothing where nobody reads it, or where somebody has said otherwise."""
+    if backend != "npu" or HCCL_BUFFSIZE in environment:
+        return {}
+    return {HCCL_BUFFSIZE: str(wanted_mb)}

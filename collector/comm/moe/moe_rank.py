@@ -10,14 +10,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from collector.comm.bench_plan import Mode
-from collector.comm.moe.fused import MOST_ROWS
 from collector.comm.moe.moe_plan import MoeCase, MoePlan
-from collector.comm.moe.trials import MakeTrial, open_trials
+from collector.comm.moe.trials import MOST_ROWS, MakeTrial, open_trials
 from collector.comm.rank import Membership, joined, turns, write_results
 from collector.comm.rank_files import TOO_LARGE
 from collector.comm.timed_calls import Gathered, TimedCalls
-from collector.expert_call import ExpertCall
-from collector.measurement import Proof
+from collector.model.measurement import Proof
+from collector.ranks.experts import ExpertCall
 
 
 def main(folder: Path) -> None:

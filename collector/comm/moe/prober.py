@@ -15,18 +15,18 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
+from collector.codec.errors import OpmeterError
+from collector.codec.text import in_a_line
 from collector.comm.moe.moe_plan import MoeCase
 from collector.comm.moe.probe_plan import ProbePlan
 from collector.comm.moe.prober_process import STARTING_S, Answer, Verdict
-from collector.comm.moe.runner import Prepare, open_runner
+from collector.comm.moe.trials import Prepare, open_runner
 from collector.comm.rank_device import RankDevice, open_rank_device
 from collector.comm.rank_files import PLAN
-from collector.errors import OpmeterError
-from collector.expert_call import ExpertCall
-from collector.host.memory import available_memory_bytes
-from collector.host.parent import die_with_parent
-from collector.printable import in_a_line
-from collector.stack import COLLECTIVE_LIBRARIES
+from collector.host.machine import available_memory_bytes
+from collector.host.processes import die_with_parent
+from collector.model.stack import COLLECTIVE_LIBRARIES
+from collector.ranks.experts import ExpertCall
 
 _MOST_OF_MEMORY = 0.5
 _MADE = 2  # times a call's bytes, while weights are made

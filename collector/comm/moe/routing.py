@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from collector.errors import BadInput
-from collector.gang_case import RoutedCall
+from collector.codec.errors import BadInput
+from collector.ranks.gangs import RoutedCall
 
 _HALVINGS = 24  # of an exponent between 0 and _STEEPEST
 _STEEPEST = 64.0

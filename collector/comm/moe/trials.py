@@ -4,19 +4,19 @@ On an NPU the kernels run, elsewhere their references over the ranks' own collec
 dispatch and a combine in turns: the one that is not timed runs before each call of the other.
 """
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from collector.comm.moe.distribute_npu import combine_on_npu, dispatch_on_npu
+from collector.codec.errors import HostFault
 from collector.comm.moe.distributing import (
     Dispatched,
     combine_after,
-    combined,
     dispatch_before,
     dispatched,
     expected,
@@ -25,12 +25,210 @@ from collector.comm.moe.distributing import (
     is_as_expected,
     made_of,
 )
+from collector.comm.moe.distributing import combined as distributing_combined
 from collector.comm.moe.moe_plan import MoeCase
 from collector.comm.moe.probe_plan import OPERATOR
-from collector.comm.moe.reference import alone, is_alike, make_tokens
-from collector.comm.moe.runner import Prepare, open_runner
-from collector.distribute_call import DISPATCH, DistributeCall
-from collector.expert_call import ExpertCall
+from collector.comm.moe.reference import (
+    Tokens,
+    alone,
+    combined,
+    is_alike,
+    make_experts,
+    make_tokens,
+)
+from collector.host.cann import custom_opp_problem
+from collector.ranks.distribution import (
+    DISPATCH,
+    EXPAND_SCALES,
+    MASK,
+    TP_COUNTS,
+    WEIGHTS,
+    DistributeCall,
+)
+from collector.ranks.experts import ExpertCall
+from collector.replay.calls import import_vllm_ascend
+
+# The fused kernel itself, called as serving does: by vLLM-Ascend's own extension.
+#
+# Its releases differ in what they take: 0.18.0 has no biases, no mask and no limit of SwiGLU,
+# 0.23.0 has. What a release takes is read from its schema. There are two kernels for such a call,
+# and the second is for the few tokens of decoding: it takes the same tensors by other names.
+
+_FRACTAL_NZ = 29  # torch_npu's number of the format
+MOST_ROWS = 65_536  # that a rank may get, as vLLM-Ascend says it
+
+Outputs = tuple[torch.Tensor, torch.Tensor]
+
+
+def open_fused(name: str) -> Callable[[MoeCase, int, str], Callable[[], Outputs]]:
+    """What prepares calls of an operator. HostFault where the extension is not there, or does not
+    have it."""
+    if not hasattr(torch.ops._C_ascend, name):
+        if problem := custom_opp_problem(os.environ):
+            raise HostFault(problem)
+        try:
+            import_vllm_ascend(os.environ)
+        except ImportError as error:
+            raise HostFault(f"{name} requires vllm_ascend: {error}") from error
+    operator = getattr(torch.ops._C_ascend, name, None)
+    if operator is None:
+        raise HostFault(f"the installed vllm_ascend does not have {name}; install 0.18.0 or 0.23.0")
+    npu: Any = getattr(torch, "npu")  # noqa: B009  (torch_npu adds it)
+    npu.config.allow_internal_format = True  # else a cast to FRACTAL_NZ is left out
+
+    def prepare(case: MoeCase, rank: int, device: str) -> Callable[[], Outputs]:
+        given = arguments(operator, case, rank, device, group_name(rank))
+        run: Callable[[], Outputs] = partial(operator, **given)
+        return run
+
+    return prepare
+
+
+def arguments(operator: Any, case: MoeCase, rank: int, device: str, group: str) -> dict[str, Any]:
+    """What an operator is called with; `group` is HCCL's name of the ranks."""
+    call = case.call
+    assert isinstance(call, ExpertCall)
+    mine = range(rank * call.local_experts, (rank + 1) * call.local_experts)
+    experts = make_experts(call, case.seed, mine, device)
+    tokens = make_tokens(call, case.seed, rank, case.routing(), device)
+    none = torch.empty(0, dtype=torch.float32, device=device)
+    gate_up, down, chosen = _nz(experts.gate_up), _nz(experts.down), tokens.experts.to(torch.int32)
+    given = {
+        "x": tokens.x,
+        "weight1": [gate_up],
+        "weight2": [down],
+        "expert_idx": chosen,
+        "scale1": [_as_int64(experts.gate_up_scale)],
+        "scale2": [_as_int64(experts.down_scale)],
+        "bias1": [none],
+        "bias2": [none],
+        "probs": tokens.weights,
+        "group": group,
+        "max_output_size": MOST_ROWS,
+        "out": torch.empty_like(tokens.x),
+        "expert_token_nums": torch.empty(call.local_experts, dtype=torch.int32, device=device),
+        "expert_ids": chosen,
+        "gmm1_permuted_weight": [gate_up],
+        "gmm1_permuted_weight_scale": [experts.gate_up_scale],
+        "gmm2_weight": [down],
+        "gmm2_weight_scale": [experts.down_scale],
+        "expert_scales": tokens.weights,
+        "group_ep": group,
+        "ep_rank_size": call.ep_size,
+        "ep_rank_id": rank,
+        "moe_expert_num": call.experts,
+        "global_bs": call.tokens * call.ep_size,
+    }
+    takes = {one.name for one in operator.default._schema.arguments}
+    return {name: value for name, value in given.items() if name in takes}
+
+
+def _nz(weight: torch.Tensor) -> torch.Tensor:
+    cast: Callable[[torch.Tensor, int], torch.Tensor] = torch.ops.npu.npu_format_cast
+    return cast(weight, _FRACTAL_NZ)
+
+
+def _as_int64(scale: torch.Tensor) -> torch.Tensor:
+    """Each FLOAT as the lower half of an INT64, in one dimension."""
+    bits = scale.cpu().flatten().view(torch.int32).long() & 0xFFFF_FFFF
+    return bits.to(scale.device)
+
+
+def group_name(rank: int) -> str:
+    """HCCL's name of the group of all ranks."""
+    world: Any = dist.group.WORLD
+    name: str = world._get_backend(torch.device("npu")).get_hccl_comm_name(rank)
+    return name
+
+
+# What runs a case in a rank: the fused kernel on an NPU, its reference elsewhere.
+
+Run = Callable[[], Outputs]
+Prepare = Callable[[MoeCase, int, str], Run]
+"""Makes a case's tensors in a rank, on a device, and gives what runs it."""
+
+
+def open_runner(backend: str, operator: str) -> Prepare:
+    """What prepares cases on a backend, an NPU's by an operator of the extension. HostFault where
+    that is not there."""
+    return open_fused(operator) if backend == "npu" else reference
+
+
+def reference(case: MoeCase, rank: int, device: str) -> Run:
+    """The reference's call over the ranks of this process's world."""
+    call = case.call
+    assert isinstance(call, ExpertCall)
+    mine = range(rank * call.local_experts, (rank + 1) * call.local_experts)
+    experts = make_experts(call, case.seed, mine, device)
+    tokens = make_tokens(call, case.seed, rank, case.routing(), device)
+    return lambda: combined(call, tokens, experts, dist.group.WORLD)
+
+
+# MoeDistributeDispatchV2 and MoeDistributeCombineV2 themselves, called as serving does: by
+# torch_npu.
+#
+# CANN wants a group of ranks in which nothing else runs: that of the whole world, since ranks agree
+# with each other over a group of their own, on the host.
+
+_DYNAMIC = 2  # quantised with a scale a row
+
+
+def dispatch_on_npu(call: DistributeCall, tokens: Tokens, rank: int) -> Dispatched:
+    """This rank's outputs. HostFault where torch_npu has no such function."""
+    given = {
+        **_distribute_npu_world(call, rank),
+        "expert_scales": tokens.weights if WEIGHTS in call.optional else None,
+        "x_active_mask": _mask(call, tokens),
+        "quant_mode": _DYNAMIC if call.is_int8 else 0,
+    }
+    api = _api("npu_moe_distribute_dispatch_v2")
+    return Dispatched(*api(tokens.x, tokens.experts.to(torch.int32), **given)[:7])
+
+
+def combine_on_npu(
+    call: DistributeCall, results: torch.Tensor, of: Dispatched, tokens: Tokens, rank: int
+) -> torch.Tensor:
+    """The tokens of this rank. HostFault as above."""
+    given = {
+        **_distribute_npu_world(call, rank),
+        "tp_send_counts": of.tp_counts if TP_COUNTS in call.optional else None,
+        "expand_scales": of.weights if EXPAND_SCALES in call.optional else None,
+        "x_active_mask": _mask(call, tokens),
+    }
+    ids = tokens.experts.to(torch.int32)
+    api = _api("npu_moe_distribute_combine_v2")
+    out: torch.Tensor = api(results, ids, of.info, of.ends, tokens.weights, **given)
+    return out
+
+
+def _distribute_npu_world(call: DistributeCall, rank: int) -> dict[str, Any]:
+    """The group of all ranks, and how many tokens one of them may have."""
+    group = group_name(rank)
+    tp = {"group_tp": group, "tp_world_size": 1} if TP_COUNTS in call.optional else {}
+    most = call.capacity * call.ep_size if call.capacity > call.tokens else 0
+    return {
+        "group_ep": group,
+        "ep_world_size": call.ep_size,
+        "ep_rank_id": rank,
+        "moe_expert_num": call.experts,
+        "global_bs": most,
+        **tp,
+    }
+
+
+def _mask(call: DistributeCall, tokens: Tokens) -> torch.Tensor | None:
+    """That all tokens count."""
+    if MASK not in call.optional:
+        return None
+    return torch.ones(call.tokens, dtype=torch.bool, device=tokens.x.device)
+
+
+def _api(name: str) -> Any:
+    found = getattr(torch.ops.npu, name, None)
+    if found is None:
+        raise HostFault(f"the installed torch_npu does not have {name}")
+    return found
+
 
 Tick = Callable[[int], object]
 """Told each expert whose result is computed alone: of hundreds that takes minutes."""
@@ -90,7 +288,7 @@ def _of_dispatch(
     def run() -> Dispatched:
         if backend == "npu":
             return dispatch_on_npu(call, tokens, rank)
-        return dispatched(call, tokens, rank, _world())
+        return dispatched(call, tokens, rank, _trials_world())
 
     def is_right(got: Dispatched, tick: Tick) -> bool:
         wanted = expected(call, case.seed, rank, routing)
@@ -128,12 +326,12 @@ def _combine(
         given = dispatch_on_npu(there, tokens, rank)
         results = made_of(call, rank, routing, given)
         return lambda: combine_on_npu(call, results, given, tokens, rank)
-    given = dispatched(there, tokens, rank, _world())
+    given = dispatched(there, tokens, rank, _trials_world())
     results = made_of(call, rank, routing, given)
-    return lambda: combined(call, results, given, tokens, _world())
+    return lambda: distributing_combined(call, results, given, tokens, _trials_world())
 
 
-def _world() -> "dist.ProcessGroup":
+def _trials_world() -> "dist.ProcessGroup":
     world = dist.group.WORLD
     assert world is not None
     return world

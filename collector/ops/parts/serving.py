@@ -1,6 +1,8 @@
 """Rules that the operators of a serving engine share: routing, rotary positions, caches."""
 
-from collector.case import Case
+from typing import Any
+
+from collector.model.case import Case
 from collector.ops.dtypes import inputs_are, outputs_are
 from collector.ops.slots import Shape, agrees
 from collector.ops.spec import Constraint
@@ -38,3 +40,16 @@ def dtypes(inputs: dict[int, str], outputs: dict[int, str]) -> tuple[Constraint,
 def outputs_agree(case: Case, *shapes: Shape) -> bool:
     """Whether the outputs have these shapes, in order, as far as the row names them."""
     return all(agrees(case, position, shape) for position, shape in enumerate(shapes))
+
+
+# What the function of a release takes: one declaration serves releases that differ in it.
+
+
+def accepts(api: Any, name: str) -> bool:
+    """Whether an operator of torch takes an argument of this name, by its schemas. One that tells
+    no schema is taken to: it raises where it does not."""
+    overloads = getattr(api, "overloads", None)
+    if overloads is None:
+        return True
+    schemas = (getattr(api, overload)._schema for overload in overloads())
+    return any(argument.name == name for schema in schemas for argument in schema.arguments)

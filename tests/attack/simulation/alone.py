@@ -5,13 +5,12 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+from collector.codec.errors import BadInput, OpmeterError
 from collector.database.merge import CREATE, merge_plans
-from collector.errors import BadInput, OpmeterError
-from collector.plan import Plan
+from collector.model.plan import Plan
 from collector.store.base import Store
-from collector.store.patient import PatientStore
-from jobs.campaign.campaign_file import campaign_from_text
-from jobs.campaign.run_options import RunOptions
+from collector.store.waiting import PatientStore
+from jobs.campaign.campaign_file import RunOptions, campaign_from_text
 from jobs.executor.local_run import LocalRun
 from jobs.planning.situation import survey
 from jobs.planning.stored_plans import committed_shards, plan_numbers

@@ -2,13 +2,12 @@
 
 from dataclasses import dataclass, replace
 
-from collector import keys
-from collector.canonical import sha256_hex
-from collector.collective import Collective
-from collector.collective_case import CollectiveCase
-from collector.record import write_table
-from collector.topology import Grid
-from collector.vocabulary import INPUT_SHAPES
+from collector.codec.canonical import sha256_hex
+from collector.model import keys
+from collector.model.record import write_table
+from collector.model.vocabulary import INPUT_SHAPES
+from collector.ranks.collective import Collective, CollectiveCase
+from collector.ranks.topology import Grid
 from jobs.planning.sources import completed_records
 from tests.attack.simulation.device import STACK
 from tests.unit.collector.database.campaign_maker import add_record

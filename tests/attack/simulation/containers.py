@@ -5,17 +5,14 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from collector.canonical import canonical_json
+from collector.codec.canonical import canonical_json
+from collector.codec.errors import BadInput, OpmeterError
 from collector.database.merge import CREATE, merge_plans
-from collector.errors import BadInput, OpmeterError
-from collector.plan import Plan
+from collector.model.plan import Plan
 from collector.store.base import Store
-from collector.store.patient import PatientStore
+from collector.store.waiting import PatientStore
 from collector.worker.assignment import check_stack
-from jobs.executor.gang_follower import follow_gang
-from jobs.executor.pod_end import kept_place, message_of
-from jobs.executor.pod_task import PodTask, task_of
-from jobs.executor.worker_pod import work
+from jobs.executor.worker_pod import PodTask, follow_gang, kept_place, message_of, task_of, work
 from jobs.objects.waves import Wave
 from tests.attack.simulation.api import ApiServer, Object
 from tests.attack.simulation.device import STACK, Node, PlayedMachine

@@ -6,16 +6,15 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
-from collector.canonical import sha256_hex
-from collector.manifest import Usage
-from collector.measurement import Measurement, Outcome, Provenance, Timing
-from collector.measuring.answers import RawRecords, SessionAnswers
+from collector.codec.canonical import sha256_hex
+from collector.measuring.batches import RawRecords, SessionAnswers
 from collector.measuring.instrument import OnProgress
-from collector.plan import Plan
+from collector.model.manifest import Usage
+from collector.model.measurement import Measurement, Outcome, Provenance, Timing
+from collector.model.plan import Plan, ShardCase
+from collector.model.stack import Stack
 from collector.replay.msprof import NoSpace
 from collector.replay.supervisor import SessionStuck
-from collector.shard import ShardCase
-from collector.stack import Stack
 from tests.attack.simulation.faults import Faults
 from tests.attack.simulation.process import Process
 from tests.attack.simulation.world import Killed

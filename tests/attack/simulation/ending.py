@@ -13,8 +13,8 @@ from collector.database.snapshot import load_state
 from collector.database.state import State
 from collector.database.verify import find_problems
 from collector.database.view import content_hash
+from collector.environment import Environment, within
 from collector.store.base import Store
-from collector.surroundings import Surroundings, within
 from jobs.planning.stored_plans import committed_shards, plan_numbers
 from tests.attack.simulation.device import STACK
 from tests.attack.simulation.peek import stored
@@ -22,7 +22,7 @@ from tests.attack.simulation.stage import Stage
 from tests.attack.simulation.world import Violation
 
 
-class _Alone(Surroundings):
+class _Alone(Environment):
     """Nobody waits for this store, so that threads that read it would only be begun and ended."""
 
     def side_by_side(

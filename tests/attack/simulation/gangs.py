@@ -10,14 +10,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from collector.codec.errors import PeersAway, PeersUnreached, StoreError
 from collector.comm.gang import GangFailed, GangWork, PeerLeft, StartRanks, Tick
 from collector.comm.meeting import GATHER_S, Place, Unreached
-from collector.errors import PeersAway, PeersUnreached, StoreError
-from collector.measurement import Provenance
-from collector.measuring.answers import SessionAnswers
+from collector.measuring.batches import SessionAnswers
 from collector.measuring.instrument import OnProgress
-from collector.plan import Plan
-from collector.shard import ShardCase
+from collector.model.measurement import Provenance
+from collector.model.plan import Plan, ShardCase
 from tests.attack.simulation.device import Node, PlayedInstrument, PlayedMachine
 from tests.attack.simulation.process import Process
 

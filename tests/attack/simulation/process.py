@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from random import Random
 from typing import Any
 
-from collector.surroundings import Surroundings, within
+from collector.environment import Environment, within
 from tests.attack.simulation.world import Task, World
 
 _EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
@@ -74,7 +74,7 @@ class Process:
             yield
 
 
-class _Played(Surroundings):
+class _Played(Environment):
     """Time and chance of one process."""
 
     def __init__(self, process: Process):

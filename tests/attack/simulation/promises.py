@@ -10,8 +10,8 @@ import re
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from collector.canonical import sha256_hex
-from collector.vocabulary import INPUT_SHAPES
+from collector.codec.canonical import sha256_hex
+from collector.model.vocabulary import INPUT_SHAPES
 from tests.attack.simulation.device import Truth
 from tests.attack.simulation.storage import Depot
 from tests.attack.simulation.world import World

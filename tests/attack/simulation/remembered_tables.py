@@ -10,13 +10,12 @@ import pyarrow as pa
 
 from collector.database import (
     merge,
-    origins,
     plan_state,
     published,
     query,
-    shown,
     snapshot,
     state,
+    verify,
     view,
 )
 from collector.database.state import State
@@ -42,10 +41,10 @@ class Tables:
             ((plan_state,), "profile_rows", _of_records),
             ((state,), "_joined", lambda schema, key, tables: (key, *map(id, tables))),
             ((State,), "measurements_beyond", _of_measurements),
-            ((query, origins), "distinct", lambda table, names: (id(table), names)),
+            ((query, verify), "distinct", lambda table, names: (id(table), names)),
             ((view,), "_digest", self._content),
-            ((view, shown), "intervals_of", self._contents_of),
-            ((merge, view, shown), "render", self._shown),
+            ((view, verify), "intervals_of", self._contents_of),
+            ((merge, view, verify), "render", self._shown),
         )
         for places, name, which in by:
             found = self._remembering(getattr(places[0], name), which)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from jobs.campaign.run_options import RunOptions
+from jobs.campaign.campaign_file import RunOptions
 from tests.attack.simulation.alone import Machine
 from tests.attack.simulation.stage import Stage
 

@@ -3,24 +3,25 @@ and change their minds."""
 
 from collections.abc import Callable
 
-from collector.store.patient import PatientStore
 from collector.store.probe import Probe
+from collector.store.waiting import PatientStore
 from jobs.controller.controller import Controller
 from jobs.controller.loop import run_forever
 from jobs.decide.live_objects import LAUNCHED
 from jobs.kube.cluster import Cluster
 from jobs.kube.leader_election import Election, identity
-from jobs.kube.request_budget import Budget
+from jobs.kube.requests import Budget
 from jobs.objects.applied_campaign import (
+    AGAIN,
     ALLOW_MISSING,
     PAUSED,
+    RETRY_FAILED,
     Applied,
     applied_from,
     config_map,
     config_map_name,
 )
 from jobs.objects.deployment import Deployment
-from jobs.objects.reruns import AGAIN, RETRY_FAILED
 from tests.attack.simulation.alone import Machine
 from tests.attack.simulation.api import NAMESPACE, ApiServer, Client, Object
 from tests.attack.simulation.campaigns import RANKS_A_POD

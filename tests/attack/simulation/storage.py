@@ -3,9 +3,8 @@
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from collector.errors import AlreadyExists, NotFound, StoreRefused, StoreUnavailable
-from collector.store.base import Info
-from collector.store.key_rules import check_key, check_prefix
+from collector.codec.errors import AlreadyExists, NotFound, StoreRefused, StoreUnavailable
+from collector.store.base import Info, check_key, check_prefix
 from tests.attack.simulation.faults import Faults
 from tests.attack.simulation.process import Process
 from tests.attack.simulation.world import Killed, World

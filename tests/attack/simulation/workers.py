@@ -4,8 +4,8 @@ import subprocess
 from collections.abc import Callable, Sequence
 from typing import IO
 
-from collector import keys
 from collector.comm.meeting import Place
+from collector.model import keys
 from collector.worker import __main__ as worker
 from collector.worker.assignment import LOG
 from jobs.executor.local_run import WorkerProcess

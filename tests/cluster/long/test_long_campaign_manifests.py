@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from collector.counting import counted
+from collector.codec.text import counted
 from tests.cluster.drill import TORCH, Drill
 from tests.cluster.namespace import Namespace
 from tests.cluster.shipped import apply_overlay

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import pytest
 
 from jobs.objects.job_manifest import Deployment, probe_job
-from jobs.objects.site_profile import load_site
+from jobs.objects.site import load_site
 from tests.cluster.cluster import Cluster
 from tests.cluster.namespace import Namespace
 from tests.cluster.pods import pod

@@ -10,8 +10,7 @@ from kubernetes import config
 
 from jobs.kube.connection import Connection
 from jobs.kube.errors import ClusterAway, ClusterError
-from jobs.kube.request_budget import Budget
-from jobs.kube.requests import Query, Requests
+from jobs.kube.requests import Budget, Query, Requests
 from jobs.objects.deployment import Manifest
 
 # The plural of a kind -> where the API server has it.

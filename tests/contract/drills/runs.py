@@ -16,14 +16,14 @@ from pathlib import Path
 import psutil
 import zstandard
 
-from collector import keys
-from collector.case import case_from_cells
-from collector.manifest import commit_from_json, manifest_from_json
-from collector.measurement import Measurement
-from collector.measuring.retries import TRIED_AGAIN
+from collector.measuring.batches import TRIED_AGAIN
+from collector.model import keys
+from collector.model.case import case_from_cells
+from collector.model.manifest import commit_from_json, manifest_from_json
+from collector.model.measurement import Measurement
+from collector.model.record import read_table
 from collector.profiles.bundled import bundled_file, kernel_details
 from collector.quality.canaries import is_doubted
-from collector.record import read_table
 from collector.store import open_store
 from collector.store.base import Store
 from collector.worker.attempt import read_part

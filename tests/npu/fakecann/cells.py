@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from math import prod
 from types import MappingProxyType
 
-from collector.vocabulary import is_plain_format
+from collector.model.vocabulary import is_plain_format
 from tests.npu.fakecann.calls import Recorded, RecordedTensor, parse_tensor
 
 UNKNOWN = "?"

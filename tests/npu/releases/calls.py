@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
-from collector.case import Case
+from collector.model.case import Case
 from collector.ops.spec import OpSpec
 from tests.fixtures.op_rows import all_rows
 from tests.npu.releases.binding import Passed, Schema

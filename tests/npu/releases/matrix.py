@@ -9,12 +9,11 @@ from functools import cache
 from importlib.resources import files
 from pathlib import Path
 
-from collector.distribute_call import DISTRIBUTE_KERNELS
-from collector.ops.libraries import library_of
+from collector.codec.table import table_bytes
 from collector.ops.registry import all_ops
 from collector.ops.releases import ABSENT, BOUND, OTHERWISE, UNTOLD
-from collector.ops.spec import OpSpec
-from collector.table import table_bytes
+from collector.ops.spec import OpSpec, library_of
+from collector.ranks.distribution import DISTRIBUTE_KERNELS
 from tests.npu.releases.binding import Schema, misfit, parse_schema
 from tests.npu.releases.calls import passed_by, rows_by_kernel
 from tests.npu.releases.wheels import FOLDER, RELEASES

@@ -18,10 +18,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from collector.ops.launched import CFunction, launched_by
-from collector.ops.libraries import library_of
 from collector.ops.registry import all_ops
-from collector.replay.foreign_functions import read_header
+from collector.ops.releases import CFunction, launched_by
+from collector.ops.spec import library_of
+from collector.replay.calls import read_header
 from tests.npu.releases.binding import parse_schema
 
 FOLDER = Path(__file__).parent / "schemas"

@@ -10,20 +10,20 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
 
-from collector.canonical import canonical_json, sha256_hex
+from collector.codec.canonical import canonical_json, sha256_hex
+from collector.codec.errors import BadInput, NotFound
 from collector.database.merge import CREATE, merge_plans
-from collector.errors import BadInput, NotFound
-from collector.measurement import Outcome
-from collector.stack import Stack
+from collector.model.measurement import Outcome
+from collector.model.stack import Stack
 from collector.store.base import Store
-from collector.store.single_writer import SingleWriterStore
+from collector.store.waiting import SingleWriterStore
 from collector.worker.assignment import Assignment, abandon
-from jobs.controller.dry_run import named_probe
+from jobs.controller.launching import named_probe
 from jobs.kube.errors import ClusterError, ObjectConflict, ObjectMissing
 from jobs.objects.applied_campaign import applied_from
 from jobs.objects.job_manifest import is_same
 from jobs.objects.waves import parse_indexes, wave_from_json
-from jobs.publishing.merge_lease import MergeLease
+from jobs.publishing.due_merges import MergeLease
 from tests.unit.jobs.played_kueue import NoKueue
 
 Object = dict[str, Any]

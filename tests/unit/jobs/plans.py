@@ -1,7 +1,14 @@
 """A plan as small as one can be, for tests of what is made from it."""
 
-from collector.plan import Forecast, Limits, MeasureSettings, Plan, PlannedShard, ShardSettings
-from collector.stack import Stack
+from collector.model.plan import (
+    Forecast,
+    Limits,
+    MeasureSettings,
+    Plan,
+    PlannedShard,
+    ShardSettings,
+)
+from collector.model.stack import Stack
 
 # A target that leaves nothing open, so that no machine is asked: of NPUs alone is there one.
 TOLD = (

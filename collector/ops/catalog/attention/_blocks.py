@@ -7,7 +7,7 @@ the softmax in float32.
 
 from typing import Any
 
-from collector.case import Case
+from collector.model.case import Case
 from collector.ops.catalog.attention._lengths import Pages, pages_of
 from collector.ops.catalog.attention._sizes import MASK_SIDE, Attention, Block
 from collector.ops.slots import Shape, input_shape

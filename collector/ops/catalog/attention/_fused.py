@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from collector.case import Slot
+from collector.model.case import Slot
 from collector.ops.catalog.attention._blocks import make_mask
 from collector.ops.catalog.attention._lengths import (
     LAYOUTS,
@@ -15,7 +15,7 @@ from collector.ops.catalog.attention._lengths import (
     requests_of,
 )
 from collector.ops.catalog.attention._sizes import MASK_SIDE, Attention
-from collector.ops.parts.shares import running
+from collector.ops.parts.tensors import running
 from collector.ops.slots import Shape
 from collector.ops.spec import TensorMaker
 

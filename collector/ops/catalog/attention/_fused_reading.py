@@ -11,7 +11,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
 
-from collector.case import Case
+from collector.model.case import Case
+from collector.model.vocabulary import RUNTIME_PREFIX, dtype_of
 from collector.ops.catalog.attention._blocks import by_token
 from collector.ops.catalog.attention._fused import (
     KEY,
@@ -46,10 +47,9 @@ from collector.ops.catalog.attention._lengths import (
 )
 from collector.ops.catalog.attention._sizes import named_output
 from collector.ops.catalog.attention._slots import Misfit, limit, rules_of
-from collector.ops.parts.shares import even
+from collector.ops.parts.tensors import even
 from collector.ops.slots import Shape, agrees, given, input_shape, output_slot
 from collector.ops.spec import Constraint
-from collector.vocabulary import RUNTIME_PREFIX, dtype_of
 
 # Lengths of the requests of a row of fused attention: what columns name, else the likeliest.
 

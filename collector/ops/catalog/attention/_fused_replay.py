@@ -4,7 +4,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from collector.case import Case, Slot
+from collector.model.case import Case, Slot
+from collector.model.vocabulary import dtype_of
 from collector.ops.catalog.attention._blocks import attend, held_keys, make_table
 from collector.ops.catalog.attention._fused import (
     KEY,
@@ -29,7 +30,6 @@ from collector.ops.catalog.attention._lengths import (
 )
 from collector.ops.slots import given, input_shape
 from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker
-from collector.vocabulary import dtype_of
 
 
 def build(case: Case, make: TensorMaker) -> Call:

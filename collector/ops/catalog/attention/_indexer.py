@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-from collector.case import Case
+from collector.model.case import Case
 from collector.ops.catalog.attention._blocks import held_keys, make_table
 from collector.ops.catalog.attention._lengths import NoNumber, number, untold_lengths
 from collector.ops.catalog.attention._sizes import named_output
@@ -19,7 +19,7 @@ from collector.ops.catalog.attention._sparse import (
     sparse_columns,
 )
 from collector.ops.dtypes import inputs_are, one_dtype, outputs_are
-from collector.ops.parts.shares import running
+from collector.ops.parts.tensors import running
 from collector.ops.slots import input_shape, output_shape
 from collector.ops.spec import Call, Constraint, TensorMaker
 

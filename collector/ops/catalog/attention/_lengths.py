@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from collector.case import Case
-from collector.errors import CaseRejected
-from collector.ops.parts.shares import even, running
+from collector.codec.errors import CaseRejected
+from collector.model.case import Case
+from collector.model.vocabulary import RUNTIME_PREFIX
+from collector.ops.parts.tensors import even, running
 from collector.ops.slots import Shape, given
-from collector.vocabulary import RUNTIME_PREFIX
 
 _NO_LENGTH = 1 << 40
 _BETWEEN = re.compile(r"[;,\s]+")

@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from math import prod, sqrt
 
-from collector.case import Case, Slot
+from collector.model.case import Case, Slot
+from collector.model.vocabulary import CAUSAL_MASK, FULL_MASK, MASK
 from collector.ops.dtypes import spelling
 from collector.ops.slots import Shape, given, output_slot
 from collector.ops.spec import Constraint
-from collector.vocabulary import CAUSAL_MASK, FULL_MASK, MASK
 
 MASK_SIDE = 2048
 _EVERYTHING = 2**31 - 1  # the default of pre_tokens and next_tokens

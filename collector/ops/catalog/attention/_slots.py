@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TypeVar
 
-from collector.case import Case, Slot
-from collector.errors import CaseRejected
+from collector.codec.errors import CaseRejected
+from collector.model.case import Case, Slot
 from collector.ops.spec import Constraint, GraphCall, OpSpec
 
 # Slots told by their kind, where their position does not tell.

@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
-from collector.case import Case
+from collector.model.case import Case
+from collector.model.vocabulary import RUNTIME_PREFIX
 from collector.ops.catalog.attention._lengths import (
     NoNumber,
     Pages,
@@ -23,9 +24,8 @@ from collector.ops.catalog.attention._lengths import (
     requests_of,
 )
 from collector.ops.catalog.attention._slots import Misfit
-from collector.ops.parts.shares import even, running
+from collector.ops.parts.tensors import even, running
 from collector.ops.slots import Shape, input_shape
-from collector.vocabulary import RUNTIME_PREFIX
 
 CAUSAL = 3
 PATTERNS = ("uniform", "contiguous", "random")

@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from collector.case import Case, Slot
+from collector.model.case import Case, Slot
+from collector.model.vocabulary import dtype_of
 from collector.ops.catalog.attention._sizes import named_output
 from collector.ops.slots import agrees
 from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker
-from collector.vocabulary import dtype_of
 
 _FLOATS = ("FLOAT", "FLOAT16", "DT_BF16")
 _FLOAT = dtype_of("FLOAT")

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from collector.case import Case
+from collector.model.case import Case
 from collector.ops.catalog.attention._indexer import (
     CONSTRAINTS,
     OF_SIZES,

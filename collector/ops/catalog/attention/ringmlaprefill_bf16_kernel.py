@@ -8,14 +8,14 @@ equal lengths.
 from dataclasses import dataclass
 from typing import Any
 
-from collector.case import Case
+from collector.model.case import Case
+from collector.model.vocabulary import dtype_of
 from collector.ops.catalog.attention._blocks import attend
 from collector.ops.catalog.attention._sizes import Attention, named_output
 from collector.ops.dtypes import spelling
-from collector.ops.parts.shares import even, running
+from collector.ops.parts.tensors import even, running
 from collector.ops.slots import Shape, agrees, given, input_shape, output_slot
 from collector.ops.spec import Call, Constraint, Need, NpuCall, OpSpec, TensorMaker
-from collector.vocabulary import dtype_of
 
 _Q_NOPE, _Q_ROPE, _K_NOPE, _K_ROPE, _VALUE, _MASK, _PRE_OUT, _PREV_LSE = *range(6), 13, 14
 _TENSORS = (_Q_NOPE, _Q_ROPE, _K_NOPE, _K_ROPE, _VALUE)

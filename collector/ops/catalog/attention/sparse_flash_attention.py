@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-from collector.case import Case
+from collector.model.case import Case
 from collector.ops.catalog.attention._blocks import make_table
 from collector.ops.catalog.attention._lengths import untold_lengths
 from collector.ops.catalog.attention._sizes import named_output
@@ -19,8 +19,8 @@ from collector.ops.catalog.attention._sparse import (
     sparse_columns,
 )
 from collector.ops.dtypes import inputs_are, one_dtype
-from collector.ops.parts.shares import running
-from collector.ops.parts.signatures import accepts
+from collector.ops.parts.serving import accepts
+from collector.ops.parts.tensors import running
 from collector.ops.slots import agrees, input_shape
 from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker
 

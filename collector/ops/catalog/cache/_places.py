@@ -5,7 +5,7 @@ A cache is (blocks, block size, heads, head size); its places are numbered block
 
 from typing import Any
 
-from collector.case import Case
+from collector.model.case import Case
 from collector.ops.slots import Shape, input_shape
 
 

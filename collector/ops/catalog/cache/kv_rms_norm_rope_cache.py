@@ -7,12 +7,11 @@ there. Quantised caches are not replayed.
 from collections.abc import Mapping
 from typing import Any
 
-from collector.case import Case
+from collector.model.case import Case
 from collector.ops.catalog.cache._places import capacity, write
 from collector.ops.dtypes import inputs_are, one_dtype
-from collector.ops.parts.positions import distinct
-from collector.ops.parts.rotation import halves_first, make_positions, rotate
 from collector.ops.parts.serving import HALVES, left_out, nothing_empty, outputs_agree
+from collector.ops.parts.tensors import distinct, halves_first, make_positions, rotate
 from collector.ops.slots import elements, input_shape
 from collector.ops.spec import Call, Constraint, OpSpec, TensorMaker
 

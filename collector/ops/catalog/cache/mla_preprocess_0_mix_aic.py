@@ -9,15 +9,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from collector.case import Case, Slot
+from collector.model.case import Case, Slot
+from collector.model.vocabulary import RUNTIME_PREFIX
 from collector.ops.catalog.cache._places import capacity, write
 from collector.ops.dtypes import one_dtype
-from collector.ops.parts.positions import distinct
-from collector.ops.parts.rotation import make_positions, rotate
 from collector.ops.parts.serving import dtypes, nothing_empty, outputs_agree
+from collector.ops.parts.tensors import distinct, make_positions, rotate
 from collector.ops.slots import Shape, elements, input_shape, output_slot
 from collector.ops.spec import Call, Constraint, Need, NpuCall, OpSpec, TensorMaker
-from collector.vocabulary import RUNTIME_PREFIX
 
 _DOWN, _UP = 1, 5  # the weights
 _ROWS = 32  # of K in a block of INT8

@@ -2,13 +2,11 @@
 
 from typing import Any
 
-from collector.case import Case
+from collector.model.case import Case
 from collector.ops.catalog.cache._places import capacity, is_cache_of, write_both
 from collector.ops.dtypes import inputs_are, one_dtype
-from collector.ops.parts.moving import no_flops
-from collector.ops.parts.positions import distinct
 from collector.ops.parts.serving import HALVES, left_out, nothing_empty, outputs_agree
-from collector.ops.parts.shares import even, running
+from collector.ops.parts.tensors import distinct, even, no_flops, running
 from collector.ops.slots import Shape, given, input_shape
 from collector.ops.spec import Call, Constraint, Need, NpuCall, OpSpec, TensorMaker
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from collector.case import Case, Slot
+from collector.model.case import Case, Slot
 from collector.ops.dtypes import floating, one_dtype, outputs_are, promoted
 from collector.ops.slots import Shape, agrees, broadcast, elements, input_shape, output_slot
 from collector.ops.spec import (

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from collector.case import Case
+from collector.model.case import Case
 from collector.ops.catalog.elementwise._elementwise import gradient, unary
 from collector.ops.dtypes import floating, inputs_are, not_bool, one_dtype
 from collector.ops.slots import agrees, elements, input_shape

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from collector.case import Case
+from collector.model.case import Case
 from collector.ops.dtypes import floating, one_dtype
 from collector.ops.slots import agrees, given, input_shape
 from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from collector.case import Case
+from collector.model.case import Case
 from collector.ops.catalog.elementwise._elementwise import binary, build_positive, positive, unary
 from collector.ops.dtypes import floating, inputs_are, not_bool, one_dtype
 from collector.ops.parts.serving import FLOATS, nothing_empty, outputs_agree

@@ -3,13 +3,13 @@
 import re
 from typing import Any
 
-from collector.case import Case, Slot
+from collector.model.case import Case, Slot
+from collector.model.vocabulary import RUNTIME_PREFIX
 from collector.ops.catalog.elementwise._elementwise import comparison, unary
 from collector.ops.dtypes import inputs_are, not_bool, one_dtype, spelling
-from collector.ops.parts.moving import no_flops
+from collector.ops.parts.tensors import no_flops
 from collector.ops.slots import Shape, agrees, broadcast, elements, input_shape
 from collector.ops.spec import Call, Constraint, OpSpec, TensorMaker
-from collector.vocabulary import RUNTIME_PREFIX
 
 # Whether elements are equal.
 EQUAL = comparison("Equal", "torch.eq", lambda torch, x, y: torch.eq(x, y))

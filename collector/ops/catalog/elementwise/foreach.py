@@ -13,7 +13,7 @@ from functools import partial
 from math import prod
 from typing import Any
 
-from collector.case import Case, Slot
+from collector.model.case import Case, Slot
 from collector.ops.dtypes import spelling
 from collector.ops.slots import Shape
 from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker

@@ -2,7 +2,7 @@
 
 from math import prod
 
-from collector.case import Case, Slot
+from collector.model.case import Case, Slot
 from collector.ops.slots import Shape
 from collector.ops.spec import Constraint
 

@@ -3,9 +3,9 @@
 from math import prod
 from typing import Any
 
-from collector.case import Case
+from collector.model.case import Case
 from collector.ops.dtypes import outputs_are
-from collector.ops.parts.moving import no_flops
+from collector.ops.parts.tensors import no_flops
 from collector.ops.slots import elements, input_shape, output_shape
 from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker
 

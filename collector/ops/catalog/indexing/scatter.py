@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from collector.case import Case
+from collector.model.case import Case
 from collector.ops.catalog.indexing._lookup import (
     INTEGERS,
     dense_enough,
@@ -12,8 +12,14 @@ from collector.ops.catalog.indexing._lookup import (
     looked_up,
 )
 from collector.ops.dtypes import inputs_are, one_dtype
-from collector.ops.parts.moving import no_flops, place, placed_bytes
-from collector.ops.parts.positions import distinct, distinct_along, distinct_coordinates
+from collector.ops.parts.tensors import (
+    distinct,
+    distinct_along,
+    distinct_coordinates,
+    no_flops,
+    place,
+    placed_bytes,
+)
 from collector.ops.slots import Shape, agrees, elements, input_shape, output_shape
 from collector.ops.spec import Call, Constraint, GraphCall, NpuCall, OpSpec, TensorMaker
 

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from collector.case import Case, Slot
-from collector.ops.parts.shares import even
+from collector.model.case import Case, Slot
+from collector.model.vocabulary import RUNTIME_PREFIX
+from collector.ops.parts.tensors import even
 from collector.ops.slots import Shape, input_shape, output_shape
 from collector.ops.spec import Constraint, TensorMaker, dense_bytes
-from collector.vocabulary import RUNTIME_PREFIX
 
 GROUP_ENDS = RUNTIME_PREFIX + "group_list_values"
 _ENDS = re.compile(r"[0-9]{1,9}(,[0-9]{1,9})*")

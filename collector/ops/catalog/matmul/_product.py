@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from math import prod
 from typing import Protocol
 
-from collector.case import Case
-from collector.errors import CaseRejected
+from collector.codec.errors import CaseRejected
+from collector.model.case import Case
+from collector.model.vocabulary import FRACTAL_NZ
 from collector.ops.dtypes import spelling
 from collector.ops.slots import Shape, broadcast, given, input_shape, output_shape, output_slot
 from collector.ops.spec import Constraint, TensorMaker
-from collector.vocabulary import FRACTAL_NZ
 
 
 @dataclass(frozen=True, slots=True)

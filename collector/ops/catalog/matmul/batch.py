@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from collector.case import Case
+from collector.model.case import Case
 from collector.ops.catalog.matmul._product import (
     OUTPUT_FITS,
     Product,

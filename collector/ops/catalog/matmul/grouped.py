@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from collector.case import Case, Slot
+from collector.model.case import Case, Slot
+from collector.model.vocabulary import FRACTAL_NZ
 from collector.ops.catalog.matmul._grouped import (
     GroupedProduct,
     grouped_traffic,
@@ -13,12 +14,19 @@ from collector.ops.catalog.matmul._grouped import (
 )
 from collector.ops.catalog.matmul._product import flops_by, group_by_weight
 from collector.ops.dtypes import inputs_are, outputs_are, spelling
-from collector.ops.parts.int8 import int8_product, quantise_rows, restored, to_int8
-from collector.ops.parts.quant_scale import PACKED, decoded, packed_scale, small_scale
-from collector.ops.parts.shares import group_ends
+from collector.ops.parts.int8 import (
+    PACKED,
+    decoded,
+    int8_product,
+    packed_scale,
+    quantise_rows,
+    restored,
+    small_scale,
+    to_int8,
+)
+from collector.ops.parts.tensors import group_ends
 from collector.ops.slots import Shape, agrees, given, input_shape, output_slot
 from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker
-from collector.vocabulary import FRACTAL_NZ
 
 # INT4 weights of experts beside INT8 tokens (W4A8), with a scale for each group of 256 rows.
 #

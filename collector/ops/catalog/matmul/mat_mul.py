@@ -17,7 +17,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from collector.case import Case, Slot, logical_shape
+from collector.model.case import Case, Slot, logical_shape
+from collector.model.vocabulary import FRACTAL_NZ
 from collector.ops.catalog.matmul._product import (
     OUTPUT_FITS,
     Product,
@@ -38,7 +39,6 @@ from collector.ops.spec import (
     TensorMaker,
     dense_bytes,
 )
-from collector.vocabulary import FRACTAL_NZ
 
 _BLOCK = (16, 16)  # of 16 bits
 _LONG, _SHORT = 65_535, 128

@@ -5,7 +5,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
-from collector.case import Case, Slot
+from collector.model.case import Case, Slot
 from collector.ops.catalog.matmul._product import (
     Product,
     flops_by,
@@ -13,8 +13,15 @@ from collector.ops.catalog.matmul._product import (
     read_weight_product,
 )
 from collector.ops.dtypes import inputs_are, spelling
-from collector.ops.parts.int8 import int8_product, restored, to_int8
-from collector.ops.parts.quant_scale import PACKED, decoded, packed_scale, small_scale
+from collector.ops.parts.int8 import (
+    PACKED,
+    decoded,
+    int8_product,
+    packed_scale,
+    restored,
+    small_scale,
+    to_int8,
+)
 from collector.ops.slots import given, input_shape, output_slot
 from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker, dense_bytes
 

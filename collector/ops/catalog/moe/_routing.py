@@ -4,7 +4,7 @@ them. A profile names neither experts nor loads: choices are random, and distinc
 from collections.abc import Sequence
 from typing import Any
 
-from collector.case import Case
+from collector.model.case import Case
 from collector.ops.dtypes import spelling
 from collector.ops.slots import output_shape, output_slot
 from collector.ops.spec import Constraint, TensorMaker

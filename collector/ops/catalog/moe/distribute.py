@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from collector.case import Case
-from collector.distribute_call import INFO
+from collector.model.case import Case
+from collector.model.vocabulary import EP_SIZE
 from collector.ops.catalog.moe._routing import (
     MOVED_OR_QUANTISED,
     by_expert,
@@ -13,11 +13,11 @@ from collector.ops.catalog.moe._routing import (
 )
 from collector.ops.dtypes import inputs_are, one_dtype, spelling
 from collector.ops.parts.int8 import quantise_rows
-from collector.ops.parts.moving import no_flops
 from collector.ops.parts.serving import HALVES, dtypes, left_out, nothing_empty, outputs_agree
+from collector.ops.parts.tensors import no_flops
 from collector.ops.slots import Shape, elements, given, input_shape, output_shape, output_slot
 from collector.ops.spec import Call, Constraint, OpSpec, TensorMaker, dense_bytes
-from collector.vocabulary import EP_SIZE
+from collector.ranks.distribution import INFO
 
 # Experts on several ranks, in a world of one: all experts are here. That is the reference alone,
 # since CANN wants 2 ranks and more; rows of larger worlds are cases of a gang.

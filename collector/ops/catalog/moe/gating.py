@@ -2,11 +2,10 @@
 
 from typing import Any
 
-from collector.case import Case
+from collector.model.case import Case
 from collector.ops.catalog.moe._routing import chosen_by_output, unwritten
 from collector.ops.dtypes import inputs_are, one_dtype
-from collector.ops.parts.serving import FLOATS, dtypes, left_out, nothing_empty
-from collector.ops.parts.signatures import accepts
+from collector.ops.parts.serving import FLOATS, accepts, dtypes, left_out, nothing_empty
 from collector.ops.slots import Shape, agrees, elements, given, input_shape, output_shape
 from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker, dense_bytes
 

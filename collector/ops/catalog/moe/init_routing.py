@@ -4,7 +4,7 @@ output of INT8 they are quantised on the way. All experts of the row are taken t
 
 from typing import Any
 
-from collector.case import Case
+from collector.model.case import Case
 from collector.ops.catalog.moe._routing import (
     MOVED_OR_QUANTISED,
     by_expert,

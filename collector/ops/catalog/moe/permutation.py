@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from collector.case import Case
+from collector.model.case import Case
 from collector.ops.catalog.moe._routing import (
     by_expert,
     experts_of,
@@ -11,9 +11,15 @@ from collector.ops.catalog.moe._routing import (
     unwritten,
 )
 from collector.ops.dtypes import inputs_are, one_dtype, spelling
-from collector.ops.parts.moving import no_flops
-from collector.ops.parts.serving import FLOATS, HALVES, dtypes, nothing_empty, outputs_agree
-from collector.ops.parts.signatures import accepts
+from collector.ops.parts.serving import (
+    FLOATS,
+    HALVES,
+    accepts,
+    dtypes,
+    nothing_empty,
+    outputs_agree,
+)
+from collector.ops.parts.tensors import no_flops
 from collector.ops.slots import Shape, agrees, elements, given, input_shape, output_shape
 from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker, dense_bytes
 

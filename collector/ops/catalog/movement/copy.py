@@ -8,9 +8,9 @@ writes straight into a dense target (its open sources, ops-math; profiles of CAN
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from collector.case import Case
+from collector.model.case import Case
 from collector.ops.dtypes import inputs_are, not_bool, one_dtype
-from collector.ops.parts.moving import no_flops, one_a_dimension, picked_bytes, place
+from collector.ops.parts.tensors import no_flops, one_a_dimension, picked_bytes, place
 from collector.ops.slots import (
     Shape,
     agrees,

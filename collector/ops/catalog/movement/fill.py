@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from typing import Any
 
-from collector.case import Case
+from collector.model.case import Case
 from collector.ops.dtypes import inputs_are, not_bool, one_dtype, spelling
-from collector.ops.parts.moving import no_flops, place
+from collector.ops.parts.tensors import no_flops, place
 from collector.ops.slots import agrees, elements, input_shape, output_shape, output_slot
 from collector.ops.spec import Call, Constraint, GraphCall, NpuCall, OpSpec, TensorMaker
 

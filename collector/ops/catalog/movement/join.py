@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
-from collector.case import Case
-from collector.ops.parts.moving import no_flops, place
+from collector.model.case import Case
+from collector.ops.parts.tensors import no_flops, place
 from collector.ops.slots import Shape, input_shape, output_shape
 from collector.ops.spec import Call, Constraint, GraphCall, NpuCall, OpSpec, TensorMaker
 

@@ -3,7 +3,7 @@ covers, and the sum that comes before it in a layer."""
 
 from typing import Any
 
-from collector.case import Case
+from collector.model.case import Case
 from collector.ops.dtypes import outputs_are, spelling
 from collector.ops.slots import Shape, agrees, elements, given, input_shape, output_slot
 from collector.ops.spec import Call, Constraint, TensorMaker

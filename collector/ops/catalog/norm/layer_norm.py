@@ -2,12 +2,12 @@
 
 from typing import Any
 
-from collector.case import Case
+from collector.model.case import Case
+from collector.model.vocabulary import dtype_of
 from collector.ops.catalog.norm._rms_norm import rows_shape
 from collector.ops.dtypes import inputs_are, one_dtype, outputs_are, spelling
 from collector.ops.slots import agrees, elements, input_shape, output_slot
 from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker, build_from_slots
-from collector.vocabulary import dtype_of
 
 # What operators around layer normalisation share.
 EPSILON = 1e-5

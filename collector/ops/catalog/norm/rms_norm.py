@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from collector.case import Case
+from collector.model.case import Case
 from collector.ops.catalog.norm._rms_norm import (
     SUM_CONSTRAINTS,
     add_and_normalise,

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from collector.case import Case
+from collector.model.case import Case
 from collector.ops.catalog.norm._rms_norm import normalised
 from collector.ops.dtypes import inputs_are, one_dtype, outputs_are, spelling
 from collector.ops.parts.int8 import quantise_rows, to_int8

@@ -2,11 +2,10 @@
 
 from typing import Any
 
-from collector.case import Case
+from collector.model.case import Case
 from collector.ops.dtypes import inputs_are, outputs_are, spelling
-from collector.ops.parts.int8 import quantise_rows, to_int8
-from collector.ops.parts.quant_scale import small_scale
-from collector.ops.parts.shares import even, group_ends
+from collector.ops.parts.int8 import quantise_rows, small_scale, to_int8
+from collector.ops.parts.tensors import even, group_ends
 from collector.ops.slots import Shape, agrees, elements, given, input_shape
 from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker, dense_bytes
 

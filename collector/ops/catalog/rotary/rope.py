@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from collector.case import Case
+from collector.model.case import Case
 from collector.ops.dtypes import floating, inputs_are, one_dtype
-from collector.ops.parts.rotation import halves_first, make_positions, rotate
 from collector.ops.parts.serving import FLOATS, HALVES, nothing_empty, outputs_agree
+from collector.ops.parts.tensors import halves_first, make_positions, rotate
 from collector.ops.slots import agrees, broadcast, elements, given, input_shape, output_slot
 from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker, dense_bytes
 

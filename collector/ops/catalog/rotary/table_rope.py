@@ -4,13 +4,13 @@ import re
 from math import gcd, tau
 from typing import Any
 
-from collector.case import Case, Slot
+from collector.model.case import Case, Slot
+from collector.model.vocabulary import RUNTIME_PREFIX
 from collector.ops.dtypes import inputs_are, one_dtype
-from collector.ops.parts.rotation import make_positions
 from collector.ops.parts.serving import FLOATS, nothing_empty, outputs_agree
+from collector.ops.parts.tensors import make_positions
 from collector.ops.slots import elements, given, input_shape, output_shape
 from collector.ops.spec import Call, Constraint, Need, NpuCall, OpSpec, TensorMaker
-from collector.vocabulary import RUNTIME_PREFIX
 
 # Tables of half-width cos and sin, as vLLM keeps them, and turning by them.
 

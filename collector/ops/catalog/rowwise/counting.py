@@ -3,7 +3,7 @@
 from math import prod
 from typing import Any
 
-from collector.case import Case
+from collector.model.case import Case
 from collector.ops.catalog.rowwise.ordering import narrowed
 from collector.ops.dtypes import inputs_are, not_bool, one_dtype, outputs_are, spelling
 from collector.ops.slots import agrees, elements, input_shape, output_shape

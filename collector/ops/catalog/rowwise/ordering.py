@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from collector.case import Case
+from collector.model.case import Case
 from collector.ops.dtypes import inputs_are, not_bool, one_dtype, outputs_are
-from collector.ops.parts.moving import no_flops
 from collector.ops.parts.serving import FLOATS, dtypes, nothing_empty, outputs_agree
+from collector.ops.parts.tensors import no_flops
 from collector.ops.slots import agrees, elements, given, input_shape, output_shape, output_slot
 from collector.ops.spec import Call, Constraint, Need, NpuCall, OpSpec, TensorMaker, dense_bytes
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from itertools import combinations
 from typing import Any
 
-from collector.case import Case
+from collector.model.case import Case
 from collector.ops.dtypes import floating, inputs_are, not_bool, one_dtype
 from collector.ops.slots import Shape, agrees, elements, input_shape, output_shape
 from collector.ops.spec import (

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from collector.case import Case
+from collector.model.case import Case
 from collector.ops.dtypes import floating, one_dtype
 from collector.ops.slots import agrees, elements, input_shape
 from collector.ops.spec import Constraint, NpuCall, OpSpec

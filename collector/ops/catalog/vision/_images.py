@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from collector.case import Slot
+from collector.model.case import Slot
 from collector.ops.slots import Shape
 
 # The layouts in which CANN keeps images and filters, as rows of a profile tell them.

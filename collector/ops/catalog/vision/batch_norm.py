@@ -12,12 +12,12 @@ from functools import partial
 from math import prod
 from typing import Any
 
-from collector.case import Case, Slot, logical_shape
+from collector.model.case import Case, Slot, logical_shape
+from collector.model.vocabulary import is_plain_format
 from collector.ops.catalog.vision._images import BLOCK, IMAGE, IMAGE_OF_POOLING, is_image
 from collector.ops.dtypes import inputs_are, spelling
 from collector.ops.slots import Shape, given, output_slot
 from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker
-from collector.vocabulary import is_plain_format
 
 ASSUMES = "as many channels as the blocks hold, numbers at random"
 EPSILON, _MOMENTUM = 1e-5, 0.1

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from collector.case import Case, Slot, logical_shape
+from collector.model.case import Case, Slot, logical_shape
 from collector.ops.catalog.vision._images import (
     ASSUMED,
     BLOCK,

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from collector.case import Case
+from collector.model.case import Case
+from collector.model.vocabulary import FRACTAL_NZ, is_plain_format
 from collector.ops.catalog.vision._images import (
     BLOCK,
     FILTER,
@@ -21,10 +22,9 @@ from collector.ops.catalog.vision._images import (
     image_of,
 )
 from collector.ops.dtypes import one_dtype, spelling
-from collector.ops.parts.moving import no_flops
+from collector.ops.parts.tensors import no_flops
 from collector.ops.slots import Shape
 from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker
-from collector.vocabulary import FRACTAL_NZ, is_plain_format
 
 # A tensor as torch has it, and the same in blocks: which a row of TransData converts, and how it
 # is done in plain torch.

@@ -5,8 +5,8 @@ from itertools import product
 import pytest
 import torch
 
-from collector.collective import OPERATIONS, Collective
-from collector.comm.buffers import Buffers, Member, _value
+from collector.comm.measuring_rank import Buffers, Member, _value
+from collector.ranks.collective import OPERATIONS, Collective
 
 SIZE = 4
 

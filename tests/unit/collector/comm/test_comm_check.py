@@ -2,6 +2,7 @@
 
 import pytest
 
+from collector.codec.errors import BadInput
 from collector.comm.check import (
     Point,
     points_of,
@@ -11,8 +12,7 @@ from collector.comm.check import (
     verdict,
 )
 from collector.comm.comm_table import CommTable
-from collector.comm.hccl_test import compared, read_hccl_test
-from collector.errors import BadInput
+from collector.comm.validation import compared, read_hccl_test
 from tests.unit.collector.naming import names, naming
 
 # The layout of oam-tools' hccl_test; sizes and times are made up.

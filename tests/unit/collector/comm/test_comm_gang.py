@@ -8,14 +8,14 @@ from dataclasses import replace
 
 import pytest
 
-from collector.collective import OPERATIONS
+from collector.codec.errors import BadInput
 from collector.comm import gang
 from collector.comm.bench_plan import BenchPlan, Mode, collectives_of
 from collector.comm.gang import GangFailed, GangWork, RanksHang, Rendezvous, checked, run_gang
 from collector.comm.measured import found_of
 from collector.comm.rank_files import rank_states, read_results
-from collector.errors import BadInput
-from collector.topology import Grid
+from collector.ranks.collective import OPERATIONS
+from collector.ranks.topology import Grid
 from tests.unit.collector.naming import names, naming
 from tests.waiting import wait_for
 
@@ -85,7 +85,7 @@ def test_every_operation_gives_the_right_result_in_groups_of_two_and_of_four(tmp
 SLOW_FROM_1500_BYTES = """
 import os, time
 if "RANK" in os.environ:
-    from collector.comm.buffers import Buffers
+    from collector.comm.measuring_rank import Buffers
     made = Buffers._call
     def slow(self):
         call = made(self)
@@ -115,7 +115,7 @@ def test_a_jump_is_located_while_the_ranks_go_on(tmp_path, monkeypatch):
 COMES_LATE = """
 import os, time
 if os.environ.get("RANK") == "1":
-    from collector.comm.clock import Clock
+    from collector.comm.timed_calls import Clock
     made = Clock.begin_together
     def late(self, after_us):
         made(self, after_us)
@@ -189,7 +189,7 @@ def test_a_stopped_rank_is_named_alone_and_the_log_has_where_the_others_stood(tm
 NEVER_CALLS = """
 import os
 if os.environ.get("RANK") == "1":
-    from collector.comm.buffers import Buffers
+    from collector.comm.measuring_rank import Buffers
     def never():
         {wait}
     Buffers._call = lambda self: never

@@ -2,7 +2,7 @@
 
 import pytest
 
-from collector.comm.hang import Standing, blame, stacks_kept
+from collector.comm.gang import Standing, blame, stacks_kept
 from collector.comm.rank_files import RankState
 from tests.unit.collector.naming import names
 
@@ -14,7 +14,7 @@ OTHER_THREAD = "Thread 0x00007f01 (most recent call first):\n" + FRAME.format("t
 HEAD = "Current thread 0x00007f00 (most recent call first):\n"
 WAITS = OTHER_THREAD + HEAD + FRAME.format("torch/distributed/c10d.py", "all_reduce") + OF_RANK
 ON_DEVICE = HEAD + FRAME.format("torch_npu/npu/utils.py", "synchronize") + OF_RANK
-EXCHANGES = HEAD + FRAME.format("collector/comm/buffers.py", "_exchange") + OF_RANK
+EXCHANGES = HEAD + FRAME.format("collector/comm/measuring_rank.py", "_exchange") + OF_RANK
 ALL_REDUCE, NAP = "/x/torch/distributed/c10d.py", "/x/sleep.py"
 SLEEPS = HEAD + FRAME.format("sleep.py", "nap") + OF_RANK
 

@@ -6,15 +6,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collector.collective import Collective
+from collector.codec.errors import BadInput
 from collector.comm.bench_plan import BenchPlan, Mode
-from collector.comm.jump_search import next_case, searched
-from collector.comm.jumps import Jump, JumpKind, Timed, jumps_of, next_size
-from collector.comm.measured import found_of
+from collector.comm.measured import (
+    Jump,
+    JumpKind,
+    Timed,
+    found_of,
+    jumps_of,
+    next_case,
+    next_size,
+    searched,
+)
 from collector.comm.rank_files import CaseSeen
 from collector.comm.timing import RankTimes
-from collector.errors import BadInput
-from collector.topology import Grid
+from collector.ranks.collective import Collective
+from collector.ranks.topology import Grid
 from tests.unit.collector.naming import names, naming
 
 GRID_BYTES = [128 << at for at in range(23)]

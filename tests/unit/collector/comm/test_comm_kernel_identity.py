@@ -2,10 +2,9 @@
 
 import pytest
 
-from collector.comm.kernel_identity import OTHERWISE, least, told_by, told_by_all
-from collector.comm.kernels import Span
-from collector.distribute_call import DISPATCH, DistributeCall
-from collector.measurement import Proof
+from collector.comm.kernels import OTHERWISE, Span, least, told_by, told_by_all
+from collector.model.measurement import Proof
+from collector.ranks.distribution import DISPATCH, DistributeCall
 from tests.unit.collector.naming import names
 
 pytestmark = pytest.mark.fast

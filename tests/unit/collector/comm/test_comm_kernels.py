@@ -5,15 +5,15 @@ import time
 import pytest
 import torch.distributed as dist
 
-from collector.collective import Collective
+from collector.codec.errors import BadInput
 from collector.comm.bench_plan import BenchPlan, Mode
 from collector.comm.kernels import Span, nccl_spans, npu_spans, spans_of_calls
 from collector.comm.measuring_rank import MeasuringRank
 from collector.comm.rank_device import HostRank
 from collector.comm.timed_calls import TimedCalls
-from collector.errors import BadInput
-from collector.replay.events import Event
-from collector.topology import Grid
+from collector.ranks.collective import Collective
+from collector.ranks.topology import Grid
+from collector.replay.kineto import Event
 from tests.unit.collector.naming import names, naming
 
 HEADER = "Step Id,Device_id,Name,Type,Accelerator Core,Start Time(us),Duration(us)\n"

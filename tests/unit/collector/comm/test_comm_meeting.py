@@ -11,24 +11,25 @@ from pathlib import Path
 
 import pytest
 
-from collector.collective import Collective
-from collector.comm import many_nodes, meeting
+from collector.codec.errors import BadInput, PeersAway, PeersUnreached
+from collector.comm import meeting
 from collector.comm.bench_plan import BenchPlan, Mode
-from collector.comm.connection import Connection, Gone
 from collector.comm.gang import RANK, GangFailed, GangWork, PeerLeft, RanksHang, Rendezvous
-from collector.comm.many_nodes import OverNodes
 from collector.comm.meeting import (
+    Connection,
     EndedElsewhere,
+    Gone,
     Lead,
     Order,
+    OverNodes,
     Place,
     Unreached,
     follow,
     place_from_json,
 )
 from collector.comm.rank_files import read_results
-from collector.errors import BadInput, PeersAway, PeersUnreached
-from collector.topology import Grid
+from collector.ranks.collective import Collective
+from collector.ranks.topology import Grid
 from tests.unit.collector.naming import names, naming
 from tests.waiting import wait_for
 
@@ -218,7 +219,7 @@ class TestLeading:
     def test_only_ranks_that_wait_for_others_blame_the_way_to_them(
         self, tmp_path: Path, monkeypatch, joined, error, steps, found
     ) -> None:
-        monkeypatch.setattr(many_nodes, "run_gang", raising(error, steps))
+        monkeypatch.setattr(meeting, "run_gang", raising(error, steps))
         monkeypatch.setattr(meeting, "_LAST_WORDS_S", 0.1)
         start = OverNodes(2, HOST, lambda place: joined(place, 1), gather_s=0.0)
         monkeypatch.setattr(Lead, "gather", lambda lead, limit_s, tick: None)

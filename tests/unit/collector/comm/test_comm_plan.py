@@ -6,24 +6,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collector.collective import (
-    OPERATIONS,
-    Collective,
-    check,
-    dtype_named,
-    parts_v,
-)
-from collector.collective_row import key_cells
+from collector.codec.errors import BadInput
 from collector.comm.bench_plan import (
+    SIZE_GRIDS,
     BenchPlan,
     Mode,
+    chosen_sizes,
     collectives_of,
     default_mode,
     measurable,
 )
-from collector.comm.sizes import SIZE_GRIDS, chosen_sizes
-from collector.errors import BadInput
-from collector.topology import Grid
+from collector.ranks.collective import (
+    OPERATIONS,
+    Collective,
+    check,
+    dtype_named,
+    key_cells,
+    parts_v,
+)
+from collector.ranks.topology import Grid
 from tests.unit.collector.naming import names, naming
 
 GRID = Grid((48, 8, 2))

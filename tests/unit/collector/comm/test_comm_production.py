@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collector.collective import Collective
+from collector.codec.errors import BadInput
 from collector.comm.check import Point, verdict
 from collector.comm.comm_table import read_comm_table, write_offsets
-from collector.comm.production import InNetwork, held, in_network, offsets_by_key, trimmed_median
 from collector.comm.profiled import profiled_collectives
-from collector.errors import BadInput
+from collector.comm.validation import InNetwork, held, in_network, offsets_by_key, trimmed_median
 from collector.profiles.transfers import Transfer
-from collector.topology import Grid
+from collector.ranks.collective import Collective
+from collector.ranks.topology import Grid
 from tests.unit.collector.naming import naming
 
 GRID = Grid((48, 8, 2))

@@ -4,14 +4,13 @@ import json
 
 import pytest
 
-from collector.collective import Collective
+from collector.codec.errors import BadInput
 from collector.comm.bench_plan import BenchPlan, Mode
-from collector.comm.production import in_network
 from collector.comm.profiled import profiled_collectives, share
-from collector.errors import BadInput
-from collector.profiles.group_ranks import group_number
-from collector.profiles.transfers import Transfer, find_transfers, read_transfers
-from collector.topology import Grid
+from collector.comm.validation import in_network
+from collector.profiles.transfers import Transfer, find_transfers, group_number, read_transfers
+from collector.ranks.collective import Collective
+from collector.ranks.topology import Grid
 from jobs.cli.comm_lines import profile_lines
 from tests.unit.collector.naming import names, naming
 

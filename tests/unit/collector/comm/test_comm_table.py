@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from collector.collective import Collective
-from collector.collective_row import COLUMNS, OF_SESSIONS, OF_SESSIONS_TOGETHER
+from collector.codec.errors import BadInput
 from collector.comm.bench_plan import BenchPlan, Mode
 from collector.comm.comm_table import (
     check_file,
@@ -20,8 +19,8 @@ from collector.comm.comm_table import (
 from collector.comm.measured import found_of
 from collector.comm.rank_files import CaseSeen, LineCount, read_results
 from collector.comm.timing import RankTimes
-from collector.errors import BadInput
-from collector.topology import Grid
+from collector.ranks.collective import COLUMNS, OF_SESSIONS, OF_SESSIONS_TOGETHER, Collective
+from collector.ranks.topology import Grid
 from tests.unit.collector.naming import names, naming
 
 ALONE = Collective("all_reduce", 4096, "bfloat16", 2, 2)

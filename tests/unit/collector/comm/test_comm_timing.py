@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collector.comm.fit import fitted
-from collector.comm.timing import RankTimes, collective_timing, p95, relative_spread
+from collector.comm.timing import RankTimes, collective_timing, fitted, p95, relative_spread
 
 
 def test_waiting_for_the_last_rank_is_no_time_of_the_collective():

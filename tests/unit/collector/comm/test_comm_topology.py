@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collector.errors import BadInput
-from collector.topology import Grid
+from collector.codec.errors import BadInput
+from collector.ranks.topology import Grid
 from tests.unit.collector.naming import naming
 
 A3, A2 = Grid((48, 8, 2)), Grid((128, 8))

@@ -5,9 +5,9 @@ import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from collector import keys
-from collector.canonical import sha256_hex
-from collector.manifest import (
+from collector.codec.canonical import sha256_hex
+from collector.model import keys
+from collector.model.manifest import (
     NO_USAGE,
     AttemptManifest,
     PartEntry,
@@ -16,7 +16,7 @@ from collector.manifest import (
     commit_to_json,
     manifest_to_json,
 )
-from collector.measurement import (
+from collector.model.measurement import (
     CanaryReading,
     Disturbance,
     Library,
@@ -26,22 +26,22 @@ from collector.measurement import (
     Provenance,
     Timing,
 )
-from collector.plan import (
+from collector.model.plan import (
     Forecast,
     Limits,
     MeasureSettings,
     Plan,
     PlannedShard,
     PlannedSource,
+    ShardCase,
     ShardSettings,
     plan_to_json,
+    write_shard,
 )
-from collector.record import CaseRecord, ProfileStatistics, as_ran
-from collector.row import ROW_COLUMNS, to_row
-from collector.shard import ShardCase, write_shard
-from collector.stack import Runtime, Stack, runtime_details
-from collector.store.base import Store, create_once
-from collector.vocabulary import (
+from collector.model.record import CaseRecord, ProfileStatistics, as_ran
+from collector.model.row import ROW_COLUMNS, to_row
+from collector.model.stack import Runtime, Stack, runtime_details
+from collector.model.vocabulary import (
     ACCELERATOR_CORE,
     INPUT_DTYPES,
     INPUT_FORMATS,
@@ -51,6 +51,7 @@ from collector.vocabulary import (
     OUTPUT_FORMATS,
     OUTPUT_SHAPES,
 )
+from collector.store.base import Store, create_once
 
 STACK = Stack(device="CPU_test_2t", torch="2.13.0+cpu", details=(("flags", "avx2"),))
 PATH = STACK.version_path

@@ -15,8 +15,8 @@ from collector.database.query import answers
 from collector.database.snapshot import load_state
 from collector.database.state import State, join_all
 from collector.database.view import content_hash, render
-from collector.measurement import CACHES, CONTEXT, ISOLATED, Outcome
-from collector.record import CaseRecord
+from collector.model.measurement import CACHES, CONTEXT, ISOLATED, Outcome
+from collector.model.record import CaseRecord
 from collector.store.in_memory import MemoryStore
 from tests.unit.collector.database.campaign_maker import (
     PATH,

@@ -10,15 +10,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collector import keys
-from collector.canonical import sha256_hex
+from collector.codec.canonical import sha256_hex
+from collector.codec.errors import BadInput
+from collector.codec.table import table_bytes, table_rows
 from collector.database.commits import find_head
-from collector.database.measurement_rows import rows_of_part
 from collector.database.merge import CREATE, merge_plans
+from collector.database.rows import rows_of_part
 from collector.database.snapshot import load_state, read_measurements
 from collector.database.view import content_hash_of
-from collector.errors import BadInput
-from collector.manifest import (
+from collector.model import keys
+from collector.model.manifest import (
     AttemptManifest,
     StoredObject,
     commit_from_json,
@@ -26,13 +27,18 @@ from collector.manifest import (
     manifest_from_json,
     manifest_to_json,
 )
-from collector.measurement import CanaryReading, Companion, DeviceState, Disturbance, Measurement
-from collector.plan import CANARY_PLACES, plan_from_json, plan_to_json
-from collector.row import FIRST_COLUMNS, LATER_COLUMNS, ROW_COLUMNS, from_row, to_row
-from collector.stack import Runtime
+from collector.model.measurement import (
+    CanaryReading,
+    Companion,
+    DeviceState,
+    Disturbance,
+    Measurement,
+)
+from collector.model.plan import CANARY_PLACES, plan_from_json, plan_to_json
+from collector.model.row import FIRST_COLUMNS, LATER_COLUMNS, ROW_COLUMNS, from_row, to_row
+from collector.model.stack import Runtime
+from collector.model.vocabulary import INPUT_CELLS, OUTPUT_CELLS
 from collector.store.in_memory import MemoryStore
-from collector.table import table_bytes, table_rows
-from collector.vocabulary import INPUT_CELLS, OUTPUT_CELLS
 from collector.worker.attempt import part_bytes, read_part
 from tests.unit.collector.database.campaign_maker import (
     MadePlan,

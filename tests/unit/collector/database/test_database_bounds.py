@@ -2,7 +2,7 @@
 
 import pytest
 
-from collector import surroundings
+from collector import environment
 from collector.database.merge import CREATE, merge_plans
 from collector.store.in_memory import MemoryStore
 from tests.unit.collector.database.campaign_maker import (
@@ -47,7 +47,7 @@ class LosingStore(MemoryStore):
 
 @pytest.mark.thorough
 def test_a_merge_that_loses_a_number_waits_twice_as_long_each_time(monkeypatch):
-    monkeypatch.setattr(surroundings, "uniform", lambda low, high: high)
+    monkeypatch.setattr(environment, "uniform", lambda low, high: high)
     store, pauses = LosingStore(), []
     add = record_of_shapes("Add", "8,8;8,8", "8,8")
     for number in (1, 2, 3, 4):

@@ -8,8 +8,7 @@ from dataclasses import replace
 import pyarrow.parquet as pq
 import pytest
 
-from collector import keys
-from collector.canonical import sha256_hex
+from collector.codec.canonical import sha256_hex
 from collector.database.canaries import session_canaries
 from collector.database.commits import find_head, history
 from collector.database.intervals import intervals_of
@@ -22,13 +21,14 @@ from collector.database.state import State, join_all
 from collector.database.verify import find_problems
 from collector.database.version_quality import quality_of, shown_version
 from collector.database.view import render
-from collector.measurement import CanaryReading, Outcome
-from collector.plan import CANARY_PLACES
-from collector.quality.gate_names import doubt_of, gate_of
-from collector.row import LATER_COLUMNS
-from collector.stack import Stack
+from collector.model import keys
+from collector.model.measurement import CanaryReading, Outcome
+from collector.model.plan import CANARY_PLACES
+from collector.model.row import LATER_COLUMNS
+from collector.model.stack import Stack
+from collector.quality.gates import doubt_of, gate_of
 from collector.store.in_memory import MemoryStore
-from jobs.status.quality_lines import version_quality_lines
+from jobs.status.lines import version_quality_lines
 from tests.unit.collector.database.campaign_maker import (
     MadePlan,
     MadeShard,

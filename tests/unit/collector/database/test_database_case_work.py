@@ -4,16 +4,15 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from collector.case import case_from_cells
-from collector.database.case_work import work_of
-from collector.database.row_sets import places_alike
-from collector.database.state import TEXT
-from collector.errors import BadInput
+from collector.codec.errors import BadInput
+from collector.database.curves import work_of
+from collector.database.state import TEXT, places_alike
+from collector.model.case import case_from_cells
+from collector.model.stack import Stack
+from collector.model.vocabulary import BASE_CELLS
 from collector.ops.floor import floor_us
 from collector.ops.registry import find
 from collector.ops.together import FEW
-from collector.stack import Stack
-from collector.vocabulary import BASE_CELLS
 from tests.unit.collector.database.campaign_maker import record_of_shapes
 
 pytestmark = pytest.mark.fast

@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from collector.collective import Collective
-from collector.collective_case import CollectiveCase
 from collector.database.commits import find_head
 from collector.database.intervals import intervals_of
 from collector.database.layout import collective_folder, is_collective_file
@@ -18,13 +16,14 @@ from collector.database.plan_state import read_results
 from collector.database.pull import pull_version
 from collector.database.state import State
 from collector.database.verify import find_problems
-from collector.expert_call import IMBALANCE, KERNEL, ExpertCall
-from collector.measurement import Outcome
-from collector.record import CaseRecord
-from collector.stack import Stack
+from collector.model.measurement import Outcome
+from collector.model.record import CaseRecord
+from collector.model.stack import Stack
+from collector.model.vocabulary import EP_SIZE
+from collector.ranks.collective import Collective, CollectiveCase
+from collector.ranks.experts import IMBALANCE, KERNEL, ExpertCall
+from collector.ranks.topology import Grid
 from collector.store.in_memory import MemoryStore
-from collector.topology import Grid
-from collector.vocabulary import EP_SIZE
 from tests.unit.collector.database.campaign_maker import (
     PATH,
     STACK,

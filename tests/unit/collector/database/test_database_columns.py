@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collector.database.columns import (
+from collector.database.layout import (
     AVERAGE_DURATION,
     DATABASE_COLUMNS,
     PARSER_COLUMNS,
@@ -20,8 +20,8 @@ from collector.database.columns import (
     present_names,
     profile_cells,
 )
-from collector.record import ProfileStatistics
-from collector.vocabulary import BASE_CELLS
+from collector.model.record import ProfileStatistics
+from collector.model.vocabulary import BASE_CELLS
 
 pytestmark = pytest.mark.fast
 

@@ -10,9 +10,9 @@ from functools import cache
 import numpy as np
 import pytest
 
-from collector.database.columns import AVERAGE_DURATION
 from collector.database.commits import history
 from collector.database.intervals import intervals_of
+from collector.database.layout import AVERAGE_DURATION
 from collector.database.merge import CREATE, merge_plans
 from collector.database.plan_state import read_results
 from collector.database.query import answers, best_rows
@@ -21,12 +21,12 @@ from collector.database.state import State, join_all
 from collector.database.verify import find_problems
 from collector.database.version_quality import quality_of, shown_version
 from collector.database.view import render
-from collector.measurement import Outcome
-from collector.quality.gate_names import gate_of
-from collector.record import CaseRecord
-from collector.stack import Stack
+from collector.model.measurement import Outcome
+from collector.model.record import CaseRecord
+from collector.model.stack import Stack
+from collector.quality.gates import gate_of
 from collector.store.in_memory import MemoryStore
-from jobs.status.quality_lines import version_quality_lines
+from jobs.status.lines import version_quality_lines
 from tests.unit.collector.database.campaign_maker import (
     MadePlan,
     MadeShard,

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collector import keys
-from collector.canonical import sha256_hex
+from collector.codec.canonical import sha256_hex
+from collector.codec.errors import BadInput
 from collector.database.commits import find_head
 from collector.database.merge import CREATE, MergeResult, merge_plans
 from collector.database.plans import Damage
@@ -17,7 +17,7 @@ from collector.database.snapshot import load_state
 from collector.database.state import State
 from collector.database.verify import find_problems
 from collector.database.view import render
-from collector.errors import BadInput
+from collector.model import keys
 from collector.store.base import Store
 from collector.store.in_memory import MemoryStore
 from tests.unit.collector.database.campaign_maker import (

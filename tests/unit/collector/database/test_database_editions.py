@@ -5,24 +5,24 @@ from pathlib import Path
 
 import pytest
 
-from collector import keys
-from collector.canonical import readable_json, sha256_hex
+from collector.codec.canonical import readable_json, sha256_hex
 from collector.database.commits import (
     VIEW_EDITION,
     Commit,
     commit_to_json,
     find_head,
     read_commit,
+    write_hint,
 )
-from collector.database.head_hint import write_hint
 from collector.database.merge import CREATE, merge_plans
 from collector.database.snapshot import load_state, read_manifest
 from collector.database.verify import find_problems, of_other_editions
 from collector.database.view import EDITION, content_hash_of, render
+from collector.model import keys
 from collector.store import open_store
 from collector.store.base import Store
 from collector.store.in_memory import MemoryStore
-from jobs.cli.db import log_verb, verify_verb
+from jobs.cli.database import log_verb, verify_verb
 from tests.unit.collector.database.campaign_maker import (
     PATH,
     MadePlan,

@@ -5,16 +5,16 @@ from dataclasses import replace
 
 import pytest
 
-from collector.database.envelope import Envelope, envelope_of
+from collector.database.curves import Envelope, envelope_of
 from collector.database.plan_state import read_results
-from collector.database.record_rows import case_rows
+from collector.database.rows import case_rows
 from collector.database.version_quality import VersionQuality, quality_of, shown_version
+from collector.model.record import CaseRecord
+from collector.model.stack import Stack
+from collector.model.vocabulary import INPUT_DTYPES
 from collector.ops.together import FEW
-from collector.record import CaseRecord
-from collector.stack import Stack
 from collector.store.in_memory import MemoryStore
-from collector.vocabulary import INPUT_DTYPES
-from jobs.status.quality_lines import version_quality_lines
+from jobs.status.lines import version_quality_lines
 from tests.unit.collector.database.campaign_maker import (
     STACK,
     MadePlan,

@@ -13,7 +13,9 @@ import numpy as np
 import pytest
 
 from collector.database.changes import differences
-from collector.database.columns import (
+from collector.database.commits import history
+from collector.database.intervals import blind_pairs, evidence_of_versions, intervals_of
+from collector.database.layout import (
     AVERAGE_DURATION,
     PROFILER_FLOOR,
     SESSIONS,
@@ -21,18 +23,16 @@ from collector.database.columns import (
     STACK_INTERVAL,
     STACK_VARIANCE,
 )
-from collector.database.commits import history
-from collector.database.intervals import blind_pairs, evidence_of_versions, intervals_of
 from collector.database.merge import CREATE, merge_plans
 from collector.database.plan_state import read_results
 from collector.database.state import State, join_all
 from collector.database.verify import find_problems
 from collector.database.version_quality import quality_of, shown_version
 from collector.database.view import render
-from collector.stack import Stack
+from collector.model.stack import Stack
 from collector.store.in_memory import MemoryStore
 from collector.store.opening import open_store
-from jobs.cli.db import diff_verb, quality_verb
+from jobs.cli.database import diff_verb, quality_verb
 from tests.unit.collector.database.campaign_maker import (
     PATH,
     MadePlan,

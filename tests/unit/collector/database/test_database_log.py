@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collector import keys
-from collector.canonical import readable_json, sha256_hex, short_hash
+from collector.codec.canonical import readable_json, sha256_hex, short_hash
+from collector.codec.errors import BadInput, DamagedObject
 from collector.database.commits import (
     Commit,
     commit_from_json,
@@ -24,8 +24,8 @@ from collector.database.commits import (
 from collector.database.merge import CREATE, MergeResult, merge_plans
 from collector.database.snapshot import load_state, read_manifest
 from collector.database.verify import find_problems
-from collector.errors import BadInput, DamagedObject
-from collector.stack import Runtime
+from collector.model import keys
+from collector.model.stack import Runtime
 from collector.store.base import Store
 from collector.store.in_memory import MemoryStore
 from tests.unit.collector.database.campaign_maker import (

@@ -8,20 +8,20 @@ from dataclasses import replace
 
 import pytest
 
-from collector import keys
+from collector.codec.errors import BadInput, NotFound, OpmeterError
 from collector.database.commits import find_head, history, read_commit
 from collector.database.merge import CREATE, SINGLE_WRITER, Guard, MergeResult, merge_plans
 from collector.database.query import answers
 from collector.database.snapshot import load_state, read_manifest
 from collector.database.verify import find_problems
 from collector.database.view import EDITION, render
-from collector.errors import BadInput, NotFound, OpmeterError
-from collector.measurement import Outcome
-from collector.record import as_ran
-from collector.stack import Runtime, Stack
+from collector.model import keys
+from collector.model.measurement import Outcome
+from collector.model.record import as_ran
+from collector.model.stack import Runtime, Stack
+from collector.model.vocabulary import INPUT_CELLS, OUTPUT_CELLS
 from collector.store.base import Store
 from collector.store.in_memory import MemoryStore
-from collector.vocabulary import INPUT_CELLS, OUTPUT_CELLS
 from tests.unit.collector.database.campaign_maker import (
     PATH,
     STACK,

@@ -7,8 +7,8 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from collector.codec.errors import BadInput
 from collector.database.op_mapping import check_op_mapping, zero_cost_kernels
-from collector.errors import BadInput
 from tests.unit.collector.naming import names
 
 pytestmark = pytest.mark.fast

@@ -7,18 +7,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collector import keys
-from collector.database.measurement_rows import rows_of_part
+from collector.codec.errors import BadInput
 from collector.database.merge import CREATE, merge_plans
-from collector.database.plausible import most_floors_us, with_implausible
+from collector.database.plan_state import most_floors_us, with_implausible
 from collector.database.query import answers
-from collector.database.record_rows import case_rows
+from collector.database.rows import case_rows, rows_of_part
 from collector.database.snapshot import load_state
 from collector.database.view import render
-from collector.errors import BadInput
-from collector.measurement import Outcome
-from collector.quality.gate_names import gate_of
-from collector.record import as_ran
+from collector.model import keys
+from collector.model.measurement import Outcome
+from collector.model.record import as_ran
+from collector.quality.gates import gate_of
 from collector.store.in_memory import MemoryStore
 from tests.unit.collector.database.campaign_maker import (
     PATH,

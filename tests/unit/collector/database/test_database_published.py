@@ -6,18 +6,17 @@ from dataclasses import replace
 
 import pytest
 
-from collector import keys
-from collector.database.columns import STACK_INTERVAL
+from collector.codec.errors import DamagedObject
 from collector.database.commits import Commit, find_head
 from collector.database.intervals import intervals_of
+from collector.database.layout import STACK_INTERVAL
 from collector.database.merge import CREATE, merge_plans
-from collector.database.published import HeldShards, Published
-from collector.database.published_intervals import known_intervals
+from collector.database.published import HeldShards, Published, known_intervals
 from collector.database.query import answers, held_shards
 from collector.database.snapshot import load_state
-from collector.errors import DamagedObject
-from collector.measurement import CACHES, Outcome
-from collector.record import CaseRecord
+from collector.model import keys
+from collector.model.measurement import CACHES, Outcome
+from collector.model.record import CaseRecord
 from collector.store.base import Store
 from collector.store.in_memory import MemoryStore
 from tests.unit.collector.database.campaign_maker import (

@@ -7,15 +7,15 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from collector import keys
+from collector.codec.errors import BadInput, DamagedObject
 from collector.database.commits import Commit, find_head
 from collector.database.layout import UNKNOWN_INPUTS
 from collector.database.merge import CREATE, merge_plans
 from collector.database.pull import MARKER, check_is_real, pull_version
 from collector.database.tree import read_kernel_file
-from collector.errors import BadInput, DamagedObject
-from collector.measurement import Library
-from collector.singlehost.tree_source import read_tree
+from collector.model import keys
+from collector.model.measurement import Library
+from collector.singlehost.version_files import read_tree
 from collector.store.in_memory import MemoryStore
 from tests.unit.collector.database.campaign_maker import (
     PATH,

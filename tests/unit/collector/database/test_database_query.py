@@ -11,8 +11,8 @@ from collector.database.plan_state import read_results
 from collector.database.query import Answered, answers, held_shards
 from collector.database.state import State, join_all
 from collector.database.view import content_hash, render
-from collector.measurement import Outcome
-from collector.record import CaseRecord, ProfileStatistics
+from collector.model.measurement import Outcome
+from collector.model.record import CaseRecord, ProfileStatistics
 from collector.store.in_memory import MemoryStore
 from tests.unit.collector.database.campaign_maker import (
     PATH,

@@ -7,9 +7,9 @@ import pytest
 from collector.database.merge import CREATE, merge_plans
 from collector.database.snapshot import read_manifest
 from collector.database.view import EDITION
-from collector.measurement import CanaryReading, Disturbance, Outcome
-from collector.plan import CANARY_PLACES
-from collector.stack import Stack
+from collector.model.measurement import CanaryReading, Disturbance, Outcome
+from collector.model.plan import CANARY_PLACES
+from collector.model.stack import Stack
 from collector.store.in_memory import MemoryStore
 from tests.unit.collector.database.campaign_maker import (
     MadePlan,

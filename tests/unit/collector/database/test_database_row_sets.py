@@ -3,7 +3,7 @@
 import pyarrow as pa
 import pytest
 
-from collector.database.row_sets import differing, distinct, identities, is_among
+from collector.database.state import differing, distinct, identities, is_among
 
 pytestmark = pytest.mark.fast
 

@@ -5,14 +5,14 @@ import json
 
 import pytest
 
-from collector import keys
+from collector.codec.errors import BadInput
 from collector.database.commits import Commit, commit_from_json, commit_to_json, read_commit
-from collector.database.measurement_rows import rows_of_part
 from collector.database.merge import CREATE, merge_plans
+from collector.database.rows import rows_of_part
 from collector.database.snapshot import manifest_from_json
-from collector.errors import BadInput
-from collector.plan import plan_from_json
-from collector.stack import Runtime
+from collector.model import keys
+from collector.model.plan import plan_from_json
+from collector.model.stack import Runtime
 from collector.store.in_memory import MemoryStore
 from tests.unit.collector.database.campaign_maker import (
     MadePlan,

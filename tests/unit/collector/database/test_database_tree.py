@@ -6,17 +6,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collector.database.columns import PARSER_COLUMNS, csv_bytes, present_names
+from collector.codec.errors import BadInput
 from collector.database.layout import (
+    PARSER_COLUMNS,
+    csv_bytes,
     is_version_name,
     kernel_file_name,
+    present_names,
     version_dir,
     version_dir_name,
 )
 from collector.database.tree import KernelFile, read_kernel_file, upsert
-from collector.errors import BadInput
+from collector.model.vocabulary import BASE_CELLS
 from collector.store.atomic import write_whole
-from collector.vocabulary import BASE_CELLS
 from tests.unit.collector.naming import naming
 
 pytestmark = pytest.mark.fast

@@ -10,21 +10,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from collector import keys
-from collector.canonical import readable_json, sha256_hex
+from collector.codec.canonical import readable_json, sha256_hex
 from collector.database.commits import Commit, commit_to_json, history, read_commit
 from collector.database.merge import CREATE, merge_plans
-from collector.database.shown import Shown, shown_after
 from collector.database.snapshot import load_state, read_manifest, read_measurements
-from collector.database.verify import find_problems
+from collector.database.verify import Shown, find_problems, shown_after
 from collector.database.view import content_hash, content_hash_of, render
-from collector.manifest import (
-    StoredObject,
-    manifest_from_json,
-    manifest_to_json,
-)
-from collector.manifest import commit_from_json as shard_from_json
-from collector.manifest import commit_to_json as shard_to_json
+from collector.model import keys
+from collector.model.manifest import StoredObject, manifest_from_json, manifest_to_json
+from collector.model.manifest import commit_from_json as shard_from_json
+from collector.model.manifest import commit_to_json as shard_to_json
 from collector.store.in_memory import MemoryStore
 from tests.unit.collector.database.campaign_maker import (
     PATH,

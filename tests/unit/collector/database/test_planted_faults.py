@@ -15,28 +15,27 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from collector import keys
-from collector.case import case_from_cells
-from collector.database.columns import AVERAGE_DURATION
+from collector.database.layout import AVERAGE_DURATION
 from collector.database.merge import CREATE, merge_plans
 from collector.database.published import Published
 from collector.database.query import best_rows
 from collector.database.snapshot import load_state
 from collector.database.state import State
 from collector.database.verify import find_problems
-from collector.measurement import Measurement, Outcome, Provenance
-from collector.plan import Limits, MeasureSettings, Plan, plan_to_json
-from collector.quality.gate_names import gate_of
-from collector.quality.sentinels import SENTINEL_TYPE, Mark, Sentinel
-from collector.record import CaseRecord
-from collector.replay.canaries import with_canaries
+from collector.model import keys
+from collector.model.case import case_from_cells
+from collector.model.measurement import Measurement, Outcome, Provenance
+from collector.model.plan import Limits, MeasureSettings, Plan, plan_to_json
+from collector.model.record import CaseRecord
+from collector.model.stack import Runtime, Stack
+from collector.quality.gates import gate_of
+from collector.quality.reconcile import SENTINEL_TYPE, Mark, Sentinel
+from collector.replay.certificates import with_canaries
 from collector.replay.journal import JOURNAL, MEASURED, JournalWriter
-from collector.replay.msprof import OUTPUT
+from collector.replay.msprof import OUTPUT, SummaryRow, write_summary
 from collector.replay.results import collect
 from collector.replay.spec import SessionCase, SessionSpec
-from collector.replay.summary_files import SummaryRow, write_summary
 from collector.replay.supervisor import Ending, SessionReport
-from collector.stack import Runtime, Stack
 from collector.store.in_memory import MemoryStore
 from tests.unit.collector.database.campaign_maker import (
     MadePlan,

@@ -6,8 +6,8 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
-from collector import keys
-from collector.errors import AlreadyExists
+from collector.codec.errors import AlreadyExists
+from collector.model import keys
 from collector.store.base import Info, Store
 
 T = TypeVar("T")

@@ -8,10 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collector.canonical import canonical_json
-from collector.decoding import decode_object, json_object
-from collector.errors import BadInput
-from collector.stack import Stack
+from collector.codec.canonical import canonical_json, decode_object, json_object
+from collector.codec.errors import BadInput
+from collector.model.stack import Stack
 from tests.unit.collector.naming import naming
 
 pytestmark = pytest.mark.fast

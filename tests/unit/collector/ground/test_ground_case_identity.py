@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collector.case import Slot, case_from_cells, parse_shape, shape_text, split_cell
-from collector.errors import BadInput
-from collector.record import CaseRecord, as_ran
+from collector.codec.errors import BadInput
+from collector.model.case import Slot, case_from_cells, parse_shape, shape_text, split_cell
+from collector.model.record import CaseRecord, as_ran
 
 pytestmark = pytest.mark.fast
 

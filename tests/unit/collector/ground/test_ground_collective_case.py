@@ -2,17 +2,19 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from collector.case import case_from_cells
-from collector.collective import DTYPES, OPERATIONS, Collective
-from collector.collective_case import (
+from collector.codec.errors import BadInput
+from collector.model.case import case_from_cells
+from collector.model.record import CaseRecord, read_table, write_table
+from collector.ranks.collective import (
+    DTYPES,
+    OPERATIONS,
+    Collective,
     CollectiveCase,
     checked_environment,
     collective_case_of,
     is_collective,
 )
-from collector.errors import BadInput
-from collector.record import CaseRecord, read_table, write_table
-from collector.topology import Grid
+from collector.ranks.topology import Grid
 from tests.unit.collector.naming import naming
 
 pytestmark = pytest.mark.fast

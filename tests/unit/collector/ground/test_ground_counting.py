@@ -2,7 +2,7 @@
 
 import pytest
 
-from collector.counting import counted, share_of
+from collector.codec.text import counted, share_of
 
 pytestmark = pytest.mark.fast
 

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collector import keys
-from collector.errors import BadInput
-from collector.stack import BACKENDS, Stack, backend_of
+from collector.codec.errors import BadInput
+from collector.model import keys
+from collector.model.stack import BACKENDS, Stack, backend_of
 from tests.unit.collector.naming import naming
 
 pytestmark = pytest.mark.fast

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collector import errors
-from collector.errors import BadInput
+from collector.codec import errors
+from collector.codec.errors import BadInput
 
 pytestmark = pytest.mark.fast
 

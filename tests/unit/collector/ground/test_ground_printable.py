@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collector.printable import in_a_line, visible
+from collector.codec.text import in_a_line, visible
 from jobs.cli.terminal import VisibleFormatter
 
 pytestmark = pytest.mark.fast

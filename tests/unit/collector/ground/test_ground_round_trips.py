@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collector import keys
-from collector.errors import BadInput
-from collector.manifest import (
+from collector.codec.errors import BadInput
+from collector.model import keys
+from collector.model.manifest import (
     AttemptManifest,
     PartEntry,
     ShardCommit,
@@ -22,7 +22,7 @@ from collector.manifest import (
     manifest_from_json,
     manifest_to_json,
 )
-from collector.measurement import (
+from collector.model.measurement import (
     CanaryReading,
     Companion,
     DeviceState,
@@ -34,22 +34,24 @@ from collector.measurement import (
     Provenance,
     Timing,
 )
-from collector.plan import (
+from collector.model.plan import (
     Forecast,
     Limits,
     MeasureSettings,
     Plan,
     PlannedShard,
     PlannedSource,
+    ShardCase,
     ShardSettings,
     plan_from_json,
     plan_to_json,
+    read_shard,
+    write_shard,
 )
-from collector.record import CaseRecord, ProfileStatistics, read_table, write_table
-from collector.row import ROW_COLUMNS, from_row, to_row
-from collector.shard import ShardCase, read_shard, write_shard
-from collector.stack import Runtime, Stack, version_name
-from collector.vocabulary import BASE_CELLS, INPUT_CELLS, OUTPUT_CELLS
+from collector.model.record import CaseRecord, ProfileStatistics, read_table, write_table
+from collector.model.row import ROW_COLUMNS, from_row, to_row
+from collector.model.stack import Runtime, Stack, version_name
+from collector.model.vocabulary import BASE_CELLS, INPUT_CELLS, OUTPUT_CELLS
 from tests.unit.collector.naming import naming
 
 pytestmark = pytest.mark.fast
@@ -106,8 +108,8 @@ def test_a_damaged_table_names_its_line():
 HELD = """
 import tracemalloc
 
-from collector.record import CaseRecord, read_table, write_table
-from collector.vocabulary import BASE_CELLS
+from collector.model.record import CaseRecord, read_table, write_table
+from collector.model.vocabulary import BASE_CELLS
 
 cells = dict.fromkeys(BASE_CELLS, "DT_BF16;DT_BF16")
 shapes = [(f"{n},64;{n},64", f"{n},64") for n in range(1, 3001)]

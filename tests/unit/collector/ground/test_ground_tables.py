@@ -11,12 +11,14 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from collector.database.columns import database_columns
-from collector.database.measurement_rows import rows_of_part
+from collector.codec.errors import BadInput
+from collector.codec.table import LONGEST_ROW, as_text, csv_rows, is_text, table_bytes, table_rows
+from collector.database.layout import database_columns
+from collector.database.rows import rows_of_part
 from collector.database.tree import KernelFile, read_kernel_file
-from collector.errors import BadInput
-from collector.measurement import Measurement, Outcome, Provenance
-from collector.record import (
+from collector.model.measurement import Measurement, Outcome, Provenance
+from collector.model.plan import ShardCase, read_shard, write_shard
+from collector.model.record import (
     TABLE_COLUMNS,
     CaseRecord,
     ProfileStatistics,
@@ -24,12 +26,10 @@ from collector.record import (
     read_table,
     write_table,
 )
-from collector.row import ROW_COLUMNS, to_row
-from collector.shard import ShardCase, read_shard, write_shard
+from collector.model.row import ROW_COLUMNS, to_row
+from collector.model.stack import Runtime
+from collector.model.vocabulary import BASE_CELLS, INPUT_CELLS, OP_STATE, OUTPUT_CELLS
 from collector.singlehost.reports import certificates
-from collector.stack import Runtime
-from collector.table import LONGEST_ROW, as_text, csv_rows, is_text, table_bytes, table_rows
-from collector.vocabulary import BASE_CELLS, INPUT_CELLS, OP_STATE, OUTPUT_CELLS
 from collector.worker.attempt import part_bytes, read_part
 from tests.unit.collector.naming import naming
 

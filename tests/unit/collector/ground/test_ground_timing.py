@@ -4,9 +4,9 @@ from dataclasses import fields
 
 import pytest
 
-from collector.errors import BadInput
-from collector.measurement import Measurement, Outcome, Provenance, Timing
-from collector.row import from_row, to_row
+from collector.codec.errors import BadInput
+from collector.model.measurement import Measurement, Outcome, Provenance, Timing
+from collector.model.row import from_row, to_row
 
 pytestmark = pytest.mark.fast
 

@@ -7,11 +7,10 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collector import yaml_nodes
-from collector.database.op_mapping import check_op_mapping
-from collector.database.yaml_values import read_values
-from collector.errors import BadInput
-from collector.yaml_nodes import read_node
+from collector.codec import yaml_nodes
+from collector.codec.errors import BadInput
+from collector.codec.yaml_nodes import read_node
+from collector.database.op_mapping import check_op_mapping, read_values
 from jobs.campaign.document import read_document
 from tests.unit.collector.naming import naming
 

@@ -5,8 +5,8 @@ import shutil
 
 import pytest
 
-from collector.errors import BadInput
-from collector.host.disk import free_bytes, used_bytes, volume_of
+from collector.codec.errors import BadInput
+from collector.host.machine import free_bytes, used_bytes, volume_of
 from tests.unit.collector.naming import naming
 
 pytestmark = pytest.mark.fast

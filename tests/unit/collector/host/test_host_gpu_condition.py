@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from collector.condition import Condition, Held
-from collector.host.gpu_condition import GpuCondition, held_by
+from collector.host.gpus import GpuCondition, held_by
+from collector.model.measurement import Condition, Held
 
 pytestmark = pytest.mark.fast
 

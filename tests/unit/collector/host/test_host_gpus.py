@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from collector.errors import HostFault
+from collector.codec.errors import HostFault
 from collector.host.gpus import Gpu, list_gpus, parse, visible
 from collector.host.stack import cuda_stack, device_serial
 from tests.unit.collector.naming import naming

@@ -2,7 +2,7 @@
 
 import pytest
 
-from collector.host.memory import available_memory_bytes, container_memory
+from collector.host.machine import available_memory_bytes, container_memory
 
 pytestmark = pytest.mark.fast
 

@@ -6,16 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collector.condition import Condition
-from collector.errors import HostFault
-from collector.host import npu_condition
-from collector.host.npu_condition import (
-    NpuCondition,
-    open_npu,
-    parse_condition,
-    parse_processes,
-)
-from collector.host.npus import Npu
+from collector.codec.errors import HostFault
+from collector.host import npus
+from collector.host.npus import Npu, NpuCondition, open_npu, parse_condition, parse_processes
+from collector.model.measurement import Condition
 
 pytestmark = pytest.mark.fast
 
@@ -95,7 +89,7 @@ def test_both_questions_are_about_the_chip_and_silence_tells_nothing(monkeypatch
             raise HostFault("npu-smi does not answer")
         return COMMON if "common" in arguments else NOBODY
 
-    monkeypatch.setattr(npu_condition, "ask_npu_smi", answer)
+    monkeypatch.setattr(npus, "ask_npu_smi", answer)
     npu = NpuCondition(Npu(3, 3, card=1, chip=1, name="Ascend910", memory_gb=64))
     assert npu.read().busy == 0.7 and npu.read() is None
     chip = ("-i", "1", "-c", "1")

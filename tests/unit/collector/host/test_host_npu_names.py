@@ -4,9 +4,9 @@ import re
 
 import pytest
 
-from collector.errors import BadInput, HostFault
-from collector.host.npu_names import device_name, device_names
-from collector.ops.peaks import described_devices
+from collector.codec.errors import BadInput, HostFault
+from collector.host.npus import device_name, device_names
+from collector.ops.floor import described_devices
 from tests.unit.collector.naming import naming
 
 pytestmark = pytest.mark.fast

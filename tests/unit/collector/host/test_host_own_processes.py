@@ -2,7 +2,7 @@
 
 import pytest
 
-from collector.host.own_processes import others_among
+from collector.host.processes import others_among
 
 pytestmark = pytest.mark.fast
 

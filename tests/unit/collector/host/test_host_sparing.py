@@ -2,8 +2,8 @@
 
 import pytest
 
-from collector.condition import Condition
-from collector.host.sparing import Sparing
+from collector.host.processes import Sparing
+from collector.model.measurement import Condition
 
 pytestmark = pytest.mark.fast
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from collector.errors import BadInput
-from collector.host.cpu import this_cpu, usable_threads
+from collector.codec.errors import BadInput
+from collector.host.machine import this_cpu, usable_threads
 from collector.host.stack import local_stack
 
 pytestmark = pytest.mark.fast

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from collector.host.waits import ThreadWaits
+from collector.host.processes import ThreadWaits
 
 pytestmark = pytest.mark.fast
 

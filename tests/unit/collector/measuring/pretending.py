@@ -1,15 +1,15 @@
 """Cases, an operator for them, and instruments that only pretend to measure."""
 
-from collector.manifest import Usage
-from collector.measurement import Measurement, Outcome, Timing
 from collector.measuring import instrument
-from collector.measuring.answers import RawRecords, SessionAnswers
+from collector.measuring.batches import RawRecords, SessionAnswers
+from collector.model.manifest import Usage
+from collector.model.measurement import Measurement, Outcome, Timing
+from collector.model.plan import ShardCase
+from collector.model.record import CaseRecord
+from collector.model.vocabulary import BASE_CELLS
 from collector.ops.spec import Constraint, OpSpec
-from collector.record import CaseRecord
 from collector.replay.results import SessionResult
 from collector.replay.supervisor import Ending, SessionProgress, SessionReport
-from collector.shard import ShardCase
-from collector.vocabulary import BASE_CELLS
 
 NEEDS_TWO_DIMS = Constraint("two dims are wanted", lambda case: len(case.inputs[0].shape) == 2)
 ADD = OpSpec(

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from collector.measuring.batches import Batches, next_session
-from collector.shard import ShardCase
+from collector.model.plan import ShardCase
 from tests.unit.collector.measuring.pretending import cases, record
 
 pytestmark = pytest.mark.fast

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from collector.measurement import Measurement, Outcome, Timing
-from collector.measuring.counters import counter_groups, with_counters
+from collector.measuring.instrument import counter_groups, with_counters
+from collector.model.measurement import Measurement, Outcome, Timing
 from tests.unit.collector.naming import names
 from tests.unit.collector.replay.replay_cases import PROVENANCE
 

@@ -6,11 +6,10 @@ from statistics import fmean
 
 import pytest
 
-from collector.measurement import Measurement, Outcome, Timing
-from collector.measuring.retries import worth_again
-from collector.plan import WARM_UPS, MeasureSettings
+from collector.measuring.batches import worth_again
+from collector.model.measurement import Measurement, Outcome, Timing
+from collector.model.plan import WARM_UPS, MeasureSettings, ShardCase
 from collector.replay.repeats import Repeater
-from collector.shard import ShardCase
 from tests.unit.collector.measuring.pretending import record
 
 pytestmark = pytest.mark.fast

@@ -6,15 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from collector.errors import HostFault
-from collector.measurement import Measurement, Outcome, Timing
+from collector.codec.errors import HostFault
 from collector.measuring import instrument
 from collector.measuring.instrument import ReplayInstrument, SessionSettings, case_limit_s
-from collector.plan import Limits, MeasureSettings
+from collector.model.measurement import Measurement, Outcome, Timing
+from collector.model.plan import Limits, MeasureSettings, ShardCase
+from collector.model.stack import Runtime, Stack
 from collector.replay.journal import JOURNAL, JournalWriter
 from collector.replay.supervisor import Ending, SessionReport
-from collector.shard import ShardCase
-from collector.stack import Runtime, Stack
 from tests.unit.collector.measuring.pretending import PlayedSupervisor, cases
 from tests.unit.collector.naming import names, naming
 from tests.unit.collector.replay.replay_cases import PROVENANCE

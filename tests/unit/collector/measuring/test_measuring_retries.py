@@ -4,12 +4,18 @@ from dataclasses import replace
 
 import pytest
 
-from collector.condition import Condition, Reading
-from collector.measurement import Disturbance, Measurement, Outcome, Timing
-from collector.measuring.retries import is_answered, worth_again
+from collector.measuring.batches import is_answered, worth_again
+from collector.model.measurement import (
+    Condition,
+    Disturbance,
+    Measurement,
+    Outcome,
+    Reading,
+    Timing,
+)
+from collector.model.plan import ShardCase
 from collector.quality.canaries import DRIFTED
-from collector.quality.device_condition import told_by
-from collector.shard import ShardCase
+from collector.quality.disturbances import told_by
 from tests.unit.collector.measuring.pretending import record
 
 pytestmark = pytest.mark.fast

@@ -5,11 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from collector.errors import PeersAway
-from collector.measurement import Outcome
-from collector.measuring.batches import Batches, SessionsFail
-from collector.measuring.retries import is_answered
+from collector.codec.errors import PeersAway
+from collector.measuring.batches import Batches, SessionsFail, is_answered
 from collector.measuring.sessions import measure_all
+from collector.model.measurement import Outcome
 from tests.unit.collector.measuring.pretending import Poisoned, Pretender, cases
 from tests.unit.collector.naming import naming
 from tests.unit.collector.replay.replay_cases import PROVENANCE

@@ -2,10 +2,10 @@
 
 import pytest
 
-from collector.case import case_from_cells, logical_shape
-from collector.errors import CaseRejected
+from collector.codec.errors import CaseRejected
+from collector.model.case import case_from_cells, logical_shape
+from collector.model.vocabulary import BASE_CELLS, dtype_of
 from collector.ops.registry import find
-from collector.vocabulary import BASE_CELLS, dtype_of
 
 
 class CpuMaker:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from collector.errors import CaseRejected
+from collector.codec.errors import CaseRejected
 from collector.ops.registry import find
 from tests.fixtures.op_rows import cpu_rows
 from tests.unit.collector.ops.conftest import is_named

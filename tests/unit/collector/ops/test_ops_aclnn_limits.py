@@ -3,7 +3,7 @@ refuses, and a limit that is too strict leaves rows of real profiles unmeasured.
 
 import pytest
 
-from collector.case import Case
+from collector.model.case import Case
 from collector.ops.registry import find
 from tests.unit.collector.ops.conftest import CpuMaker, assert_rejected
 
@@ -116,7 +116,7 @@ def test_what_the_documentation_refuses_is_rejected(case_of, cells, rule):
 @pytest.mark.torch
 @pytest.mark.parametrize("dtype", ["FLOAT", "FLOAT16", BF16])
 def test_scales_are_normal_numbers(torch, dtype):
-    from collector.ops.parts.quant_scale import small_scale
+    from collector.ops.parts.int8 import small_scale
 
     scale = small_scale((1000,), dtype, CpuMaker(torch))
     assert float(scale.min()) >= torch.finfo(scale.dtype).tiny

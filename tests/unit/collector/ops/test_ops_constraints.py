@@ -2,7 +2,7 @@
 
 import pytest
 
-from collector.case import Case
+from collector.model.case import Case
 from collector.ops.registry import all_ops, find
 from tests.fixtures.row_checks import failing
 from tests.unit.collector.ops.conftest import assert_rejected

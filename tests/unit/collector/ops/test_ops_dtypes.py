@@ -4,9 +4,9 @@ from itertools import product
 
 import pytest
 
-from collector.case import Slot
+from collector.model.case import Slot
+from collector.model.vocabulary import dtype_of
 from collector.ops.dtypes import promoted
-from collector.vocabulary import dtype_of
 
 SPELLINGS = (
     *("BOOL", "UINT8", "INT8", "INT16", "INT32", "INT64"),

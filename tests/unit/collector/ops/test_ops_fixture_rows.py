@@ -2,7 +2,7 @@
 
 import pytest
 
-from collector.case import Case
+from collector.model.case import Case
 from collector.ops.registry import family_of, find
 from tests.fixtures.op_rows import all_rows, cpu_rows
 from tests.fixtures.row_checks import failing

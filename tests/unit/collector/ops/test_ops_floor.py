@@ -8,17 +8,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collector.case import Case, case_from_cells
+from collector.model.case import Case, case_from_cells
+from collector.model.stack import Stack
+from collector.model.vocabulary import BASE_CELLS
 from collector.ops.floor import (
     LEAST_KERNEL_US,
     LEAST_US,
+    described_devices,
+    described_peaks,
     floor_us,
     flops_per_s,
 )
-from collector.ops.peaks import described_devices, described_peaks
 from collector.ops.registry import find
-from collector.stack import Stack
-from collector.vocabulary import BASE_CELLS
 from tests.fixtures.op_rows import all_rows
 from tests.fixtures.row_checks import failing
 

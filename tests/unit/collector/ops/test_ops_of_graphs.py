@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collector.case import Case, Slot
-from collector.measurement import Outcome
+from collector.model.case import Case, Slot
+from collector.model.measurement import Outcome
 from collector.ops.catalog.attention.fused_attention import (
     _FUSED_INFER_ATTENTION_SCORE_KINDS as FUSED,
 )

@@ -3,9 +3,9 @@ others, else refused with what would take them."""
 
 import pytest
 
-from collector.case import Slot, case_from_cells
+from collector.model.case import Slot, case_from_cells
+from collector.model.vocabulary import dtype_of
 from collector.ops.registry import find
-from collector.vocabulary import dtype_of
 from tests.unit.collector.ops.conftest import assert_rejected
 
 pytestmark = pytest.mark.fast

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from collector.ops.proofs import proof_of, type_proof_of
 from collector.ops.registry import all_ops
+from collector.ops.releases import proof_of, type_proof_of
 from jobs.cli.app import app
 from tests.npu.fakecann.kernels import load, tables
 from tests.npu.proofs import RECORDED, proofs_table
@@ -36,7 +36,7 @@ def test_a_call_is_known_by_one_source_and_by_that_of_a_table():
 
 
 def test_an_operator_that_the_list_lacks_is_told_with_what_writes_it(monkeypatch):
-    monkeypatch.setattr("collector.ops.proofs._table", dict)
+    monkeypatch.setattr("collector.ops.releases._proofs_table", dict)
     said = CliRunner().invoke(app, ["ops", "MoeInitRoutingCustom"]).output
     assert "proofs.csv" in said and "python -m tests.npu.proofs" in said
 

@@ -4,8 +4,8 @@ import csv
 
 import pytest
 
-from collector.case import case_from_cells
-from collector.errors import CaseRejected
+from collector.codec.errors import CaseRejected
+from collector.model.case import case_from_cells
 from collector.ops.registry import find
 
 pytestmark = pytest.mark.fast

@@ -2,9 +2,8 @@
 
 import pytest
 
-from collector.distribute_call import DISTRIBUTE_KERNELS, DistributeCall
-from collector.errors import CaseRejected
-from collector.measurement import Outcome
+from collector.codec.errors import CaseRejected
+from collector.model.measurement import Outcome
 from collector.ops import registry
 from collector.ops.refusals import (
     NO_INPUTS,
@@ -13,6 +12,7 @@ from collector.ops.refusals import (
     refusal,
 )
 from collector.ops.spec import Constraint, OpSpec
+from collector.ranks.distribution import DISTRIBUTE_KERNELS, DistributeCall
 from tests.unit.collector.measuring.pretending import ADD, NEEDS_TWO_DIMS, find, record
 
 pytestmark = pytest.mark.fast

@@ -7,9 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from collector.distribute_call import DISTRIBUTE_KERNELS
-from collector.ops.libraries import library_of
-from collector.ops.parts.signatures import accepts
+from collector.ops.parts.serving import accepts
 from collector.ops.registry import all_ops, find
 from collector.ops.releases import (
     ABSENT,
@@ -20,6 +18,8 @@ from collector.ops.releases import (
     known_releases,
     refused_on,
 )
+from collector.ops.spec import library_of
+from collector.ranks.distribution import DISTRIBUTE_KERNELS
 from jobs.cli.app import app
 from tests.fixtures.row_checks import failing
 from tests.npu.releases.binding import Passed, misfit, parse_schema

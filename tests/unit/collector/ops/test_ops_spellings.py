@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from collector.case import Case
+from collector.model.case import Case
+from collector.model.vocabulary import dtype_of
 from collector.ops.registry import find
-from collector.vocabulary import dtype_of
 from tests.fixtures.op_rows import all_rows
 from tests.fixtures.row_checks import failing
 from tests.unit.collector.ops.conftest import CpuMaker

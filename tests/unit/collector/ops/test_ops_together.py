@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collector.case import Case
+from collector.model.case import Case
 from collector.ops import together
 from collector.ops.registry import all_ops, find
 from collector.ops.together import FEW, asked_alone, asked_together, lengths_of

@@ -2,7 +2,7 @@
 
 import pytest
 
-from collector.case import Case
+from collector.model.case import Case
 from collector.ops.registry import all_ops, find
 from tests.fixtures.op_rows import all_rows
 from tests.fixtures.row_checks import failing
@@ -21,7 +21,7 @@ def registered(torch):
 
 
 def test_a_call_fits_its_schema_and_gives_the_row_s_outputs(torch, registered):
-    from collector.replay.outputs import check_outputs
+    from collector.replay.cases import check_outputs
 
     def check(case):
         op = find(case.kernel_type)

@@ -9,7 +9,7 @@ import zipfile
 
 import pytest
 
-from collector.errors import BadInput
+from collector.codec.errors import BadInput
 from collector.profiles import archives
 from collector.profiles.kernel_details import read_profile
 from tests.fixtures.profiles.variants import LAYOUTS, Told, profile_bytes

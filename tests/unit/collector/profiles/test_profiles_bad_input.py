@@ -5,7 +5,7 @@ import io
 
 import pytest
 
-from collector.errors import BadInput
+from collector.codec.errors import BadInput
 from collector.profiles.kernel_details import read_profile
 from collector.profiles.op_summary import read_op_summary
 from tests.fixtures.profiles.variants import LAYOUTS, Told, profile_bytes, write_profile

@@ -2,10 +2,10 @@
 
 import pytest
 
-from collector.errors import BadInput
+from collector.codec.errors import BadInput
+from collector.model.record import read_table
 from collector.profiles.bundled import bundled_file, write_bundled_profile
 from collector.profiles.kernel_details import read_profile
-from collector.record import read_table
 from tests.unit.collector.naming import naming
 
 pytestmark = pytest.mark.fast

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collector.errors import BadInput
+from collector.codec.errors import BadInput
+from collector.model.record import MOST_BEFORE
 from collector.profiles.kernel_details import read_profile
-from collector.record import MOST_BEFORE
 from tests.unit.collector.naming import naming
 
 HEADER = (

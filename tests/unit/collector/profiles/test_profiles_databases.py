@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collector.errors import BadInput
+from collector.codec.errors import BadInput
 from collector.profiles.kernel_details import read_profile
 from tests.fixtures.profiles.database import write_database
 from tests.fixtures.profiles.variants import Told, collective, write_profile

@@ -2,10 +2,10 @@
 
 import pytest
 
-from collector.errors import BadInput
-from collector.profiles.headers import read_header
+from collector.codec.errors import BadInput
 from collector.profiles.kernel_details import read_profile
 from collector.profiles.op_summary import read_op_summary
+from collector.profiles.rows import read_header
 from tests.fixtures.profiles.variants import (
     LAYOUTS,
     WITH_SHAPES,

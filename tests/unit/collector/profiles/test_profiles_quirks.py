@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from collector.errors import BadInput
+from collector.codec.errors import BadInput
 from collector.profiles.discovery import find_profiles
 from collector.profiles.kernel_details import read_profile
-from collector.profiles.repeats import Repeated
+from collector.profiles.run_files import Repeated
 from tests.fixtures.profiles.variants import (
     Told,
     collective,

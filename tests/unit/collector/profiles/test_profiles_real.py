@@ -5,9 +5,9 @@ from collections import defaultdict
 
 import pytest
 
-from collector.profiles.cells import is_communication
 from collector.profiles.kernel_details import read_profile
 from collector.profiles.op_summary import read_op_summary
+from collector.profiles.rows import is_communication
 
 pytestmark = pytest.mark.fast
 

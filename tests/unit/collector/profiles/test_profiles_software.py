@@ -6,7 +6,7 @@ import os
 import pytest
 
 from collector.profiles.discovery import software_of
-from collector.profiles.small_file import MOST_BYTES, read_small_file
+from collector.profiles.rows import MOST_BYTES, read_small_file
 
 pytestmark = pytest.mark.fast
 

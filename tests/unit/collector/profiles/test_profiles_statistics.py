@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collector.case import case_from_cells
+from collector.model.case import case_from_cells
+from collector.model.vocabulary import BASE_CELLS, COUNTERS
 from collector.profiles import blocks
 from collector.profiles.kernel_details import read_profile
-from collector.vocabulary import BASE_CELLS, COUNTERS
 from tests.fixtures.profiles.variants import Told, profile_bytes, write_profile
 
 _NUMBERS = st.integers(0, 10**9).map(lambda thousandths: f"{thousandths / 1000:.3f}")

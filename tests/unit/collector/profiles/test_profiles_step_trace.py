@@ -2,7 +2,7 @@
 
 import pytest
 
-from collector.errors import BadInput
+from collector.codec.errors import BadInput
 from collector.profiles.bundled import write_bundled_profile
 from collector.profiles.discovery import find_profiles
 from collector.profiles.step_trace import FILE, StepTrace, read_step_trace

@@ -5,8 +5,8 @@ import os
 
 import pytest
 
-from collector.errors import BadInput
-from collector.profiles.trace_view import Asked, asked_of_collectives, trace_events
+from collector.codec.errors import BadInput
+from collector.profiles.transfers import Asked, asked_of_collectives, trace_events
 from tests.unit.collector.naming import naming
 
 NAME = "hcom_allReduce__586_0_1"
@@ -116,7 +116,7 @@ def test_a_trace_that_is_no_text_or_no_file_is_named(tmp_path):
 
 
 def test_an_event_without_an_end_is_not_gathered_for_ever(tmp_path, monkeypatch):
-    monkeypatch.setattr("collector.profiles.trace_view._LONGEST_EVENT", 1 << 16)
+    monkeypatch.setattr("collector.profiles.transfers._LONGEST_EVENT", 1 << 16)
     path = tmp_path / "trace_view.json"
     path.write_text('[{"a": "' + "x" * (5 << 20))
     with pytest.raises(BadInput, match=naming("trace_view.json:", "event 1", "JSON")):

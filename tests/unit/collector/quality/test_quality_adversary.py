@@ -11,11 +11,10 @@ from dataclasses import dataclass, replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collector.case import case_from_cells
-from collector.quality.reconcile import attribute
-from collector.quality.sentinels import SENTINEL_TYPE, Mark, Sentinel
-from collector.quality.substitution import Expectation
-from collector.vocabulary import INPUT_CELLS, INPUT_SHAPES, OUTPUT_CELLS
+from collector.model.case import case_from_cells
+from collector.model.vocabulary import INPUT_CELLS, INPUT_SHAPES, OUTPUT_CELLS
+from collector.quality.identity import Expectation
+from collector.quality.reconcile import SENTINEL_TYPE, Mark, Sentinel, attribute
 
 _BLANK = ("", "DT_UNDEFINED", "NULL")
 _SHAPES = ["4,8", "8,4", "2,1,16,16", "16", "1", "0,8"]

@@ -3,23 +3,25 @@
 import numpy as np
 import pytest
 
-from collector.quality.canary_history import (
+from collector.quality.canaries import (
     DeviceFactor,
     Factor,
     SessionFactor,
     SessionReadings,
     device_factors,
 )
-from collector.quality.clock_step import clock_step_us
-from collector.quality.curve import LEAST_CASES
-from collector.quality.envelope import larger_and_faster
-from collector.quality.evidence import SessionMeans, evidence_of, medians
-from collector.quality.hidden_work import WorkCurve, find_hidden_work
-from collector.quality.pooling import pooled_means
+from collector.quality.disturbances import clock_step_us
+from collector.quality.gates import LEAST_CASES, WorkCurve, find_hidden_work, larger_and_faster
+from collector.quality.pooled import pooled_means
 from collector.quality.statistics import accept
-from collector.quality.variance import fit
-from collector.quality.variance_parts import parts_of
-from collector.quality.variance_prior import VariancePrior
+from collector.quality.variance import (
+    SessionMeans,
+    VariancePrior,
+    evidence_of,
+    fit,
+    medians,
+    parts_of,
+)
 
 pytestmark = pytest.mark.fast
 

@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from collector.errors import BadInput
-from collector.measurement import CanaryReading, Measurement, Outcome, Timing
-from collector.plan import CANARY_PLACES
+from collector.codec.errors import BadInput
+from collector.model.measurement import CanaryReading, Measurement, Outcome, Timing
+from collector.model.plan import CANARY_PLACES
 from collector.quality.canaries import DRIFTED, drift, is_doubted, is_drifted
-from collector.quality.variance_prior import prior_of
+from collector.quality.variance import prior_of
 from tests.unit.collector.naming import names, naming
 
 pytestmark = pytest.mark.fast

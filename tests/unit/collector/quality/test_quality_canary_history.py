@@ -6,16 +6,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from collector.measurement import CanaryReading
-from collector.plan import CANARY_PLACES
-from collector.quality.canary_history import (
+from collector.model.measurement import CanaryReading
+from collector.model.plan import CANARY_PLACES
+from collector.quality.canaries import (
     LEAST_FOR_BAND,
     LEAST_SESSIONS,
     SessionReadings,
     device_factors,
     session_factors,
 )
-from collector.quality.variance_prior import prior_of
+from collector.quality.variance import prior_of
 from tests.unit.collector.naming import names
 
 pytestmark = pytest.mark.fast

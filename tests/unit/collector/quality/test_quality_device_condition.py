@@ -2,11 +2,9 @@
 
 import pytest
 
-from collector.condition import Condition, Held, Reading
-from collector.measurement import DeviceState, Disturbance
-from collector.quality.device_condition import around, idle_clocks, states, told_by
-from collector.quality.disturbed import doubt
-from collector.quality.gate_names import doubt_of
+from collector.model.measurement import Condition, DeviceState, Disturbance, Held, Reading
+from collector.quality.disturbances import around, doubt, idle_clocks, states, told_by
+from collector.quality.gates import doubt_of
 from tests.unit.collector.naming import names
 
 pytestmark = pytest.mark.fast

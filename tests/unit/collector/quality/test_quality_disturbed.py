@@ -4,9 +4,9 @@ import re
 
 import pytest
 
-from collector.measurement import Disturbance
-from collector.quality.disturbed import Lap, Watch, doubt, undisturbed
-from collector.quality.gate_names import doubt_of
+from collector.model.measurement import Disturbance
+from collector.quality.disturbances import Lap, Watch, doubt, undisturbed
+from collector.quality.gates import doubt_of
 from tests.unit.collector.naming import names
 
 pytestmark = pytest.mark.fast

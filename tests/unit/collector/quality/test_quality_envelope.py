@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from collector.quality.envelope import larger_and_faster
+from collector.quality.gates import larger_and_faster
 
 
 def test_a_sawtooth_of_tiles_is_known():

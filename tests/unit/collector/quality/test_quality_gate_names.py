@@ -3,15 +3,20 @@
 import numpy as np
 import pytest
 
-from collector.measurement import Disturbance, Outcome, Timing
+from collector.model.measurement import Disturbance, Outcome, Timing
 from collector.quality.canaries import DRIFTED, WITHHELD
-from collector.quality.disturbed import doubt
-from collector.quality.gate_names import OTHER, doubt_of, gate_of
-from collector.quality.gates import doubts, implausible, outworked
-from collector.quality.hidden_work import HiddenWork
-from collector.quality.modes import two_modes
-from collector.quality.trend import find_trend
-from collector.quality.unit_mistake import find_unit_mistake
+from collector.quality.disturbances import doubt
+from collector.quality.gates import (
+    OTHER,
+    HiddenWork,
+    doubt_of,
+    doubts,
+    find_unit_mistake,
+    gate_of,
+    implausible,
+    outworked,
+)
+from collector.quality.statistics import find_trend, two_modes
 
 pytestmark = pytest.mark.fast
 

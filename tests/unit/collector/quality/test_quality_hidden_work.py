@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from collector.measurement import Outcome
-from collector.quality.gate_names import gate_of
-from collector.quality.hidden_work import LEAST_SHARE, WorkCurve, find_hidden_work, may_hide
+from collector.model.measurement import Outcome
+from collector.quality.gates import LEAST_FLAT_SHARE as LEAST_SHARE
+from collector.quality.gates import WorkCurve, find_hidden_work, gate_of, may_hide
 
 _FLOPS_PER_US = 400e6
 _BYTES_PER_US = 2e6

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collector.case import case_from_cells
+from collector.model.case import case_from_cells
+from collector.model.vocabulary import INPUT_CELLS, OUTPUT_CELLS
 from collector.ops.registry import find
 from collector.quality.identity import Comparison, are_told, identity_of, tensor_cells
-from collector.vocabulary import INPUT_CELLS, OUTPUT_CELLS
 from tests.unit.collector.naming import names
 
 pytestmark = pytest.mark.fast

@@ -1,6 +1,6 @@
 """The rules of identity on what msprof really wrote: one run, exported by two tools."""
 
-from collector.case import case_from_cells
+from collector.model.case import case_from_cells
 from collector.profiles.op_summary import read_op_summary
 from collector.quality.identity import identity_of
 

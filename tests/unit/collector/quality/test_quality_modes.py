@@ -4,8 +4,8 @@ from random import Random
 
 import pytest
 
-from collector.quality.gate_names import doubt_of
-from collector.quality.modes import two_modes
+from collector.quality.gates import doubt_of
+from collector.quality.statistics import two_modes
 from tests.unit.collector.naming import names
 
 pytestmark = pytest.mark.fast

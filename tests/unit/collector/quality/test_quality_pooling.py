@@ -7,11 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collector.quality.evidence import SessionMeans, evidence_of
-from collector.quality.pooling import PooledMeans, pooled_means
-from collector.quality.variance import Variance
-from collector.quality.variance_parts import parts_of
-from collector.quality.variance_prior import VariancePrior
+from collector.quality.pooled import PooledMeans, pooled_means
+from collector.quality.variance import SessionMeans, Variance, VariancePrior, evidence_of, parts_of
 
 pytestmark = pytest.mark.fast
 

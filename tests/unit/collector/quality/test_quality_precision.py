@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from collector.quality.precision import is_look, is_precise
+from collector.quality.statistics import is_look, is_precise
 
 pytestmark = pytest.mark.fast
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collector.quality.profiler_floor import is_near_floor, lowered_us, profiler_floor_us
+from collector.quality.disturbances import is_near_floor, lowered_us, profiler_floor_us
 
 pytestmark = pytest.mark.fast
 

@@ -7,20 +7,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collector.case import case_from_cells
-from collector.measurement import Companion
-from collector.quality.reconcile import attribute
-from collector.quality.sentinels import (
+from collector.model.case import case_from_cells
+from collector.model.measurement import Companion
+from collector.model.vocabulary import ACCELERATOR_CORE, INPUT_SHAPES, OP_STATE
+from collector.quality.identity import Expectation, Substitution
+from collector.quality.reconcile import (
     FLUSH,
     SENTINEL_TYPE,
     TICK,
     Mark,
     Sentinel,
+    attribute,
     find_windows,
     sentinel_of,
 )
-from collector.quality.substitution import Expectation, Substitution
-from collector.vocabulary import ACCELERATOR_CORE, INPUT_SHAPES, OP_STATE
 from tests.unit.collector.naming import names
 
 pytestmark = pytest.mark.fast

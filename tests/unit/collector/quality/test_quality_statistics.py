@@ -8,11 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collector.measurement import Outcome
-from collector.quality.gate_names import doubt_of, gate_of
-from collector.quality.gates import doubts, implausible, no_duration
-from collector.quality.statistics import accept, percentile, summarise
-from collector.quality.student import student_factor
+from collector.model.measurement import Outcome
+from collector.quality.gates import doubt_of, doubts, gate_of, implausible, no_duration
+from collector.quality.statistics import accept, percentile, student_factor, summarise
 from tests.unit.collector.naming import names
 
 pytestmark = pytest.mark.fast

@@ -4,8 +4,8 @@ import random
 
 import pytest
 
-from collector.quality.gate_names import doubt_of
-from collector.quality.trend import find_trend
+from collector.quality.gates import doubt_of
+from collector.quality.statistics import find_trend
 from tests.unit.collector.naming import names
 
 pytestmark = pytest.mark.fast

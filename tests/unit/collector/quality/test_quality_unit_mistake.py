@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 
-from collector.measurement import Outcome
-from collector.quality.gate_names import gate_of
-from collector.quality.unit_mistake import find_unit_mistake, may_be_mistaken
+from collector.model.measurement import Outcome
+from collector.quality.gates import find_unit_mistake, gate_of, may_be_mistaken
 from tests.unit.collector.naming import names
 
 # A floor is half of the time at the peaks; kernels take a launch and, at best, twice that time.

@@ -5,11 +5,20 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from collector.quality.evidence import LEAST_SPREAD, SessionMeans, contrasts, evidence_of
-from collector.quality.stack_interval import stack_intervals
-from collector.quality.variance import fit, learn
-from collector.quality.variance_parts import Origin, parts_of
-from collector.quality.variance_prior import VariancePrior, prior_of, prior_of_backend
+from collector.quality.pooled import stack_intervals
+from collector.quality.variance import (
+    LEAST_SPREAD,
+    Origin,
+    SessionMeans,
+    VariancePrior,
+    contrasts,
+    evidence_of,
+    fit,
+    learn,
+    parts_of,
+    prior_of,
+    prior_of_backend,
+)
 
 pytestmark = pytest.mark.fast
 

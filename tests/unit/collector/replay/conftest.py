@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from collector.plan import Limits, MeasureSettings
-from collector.record import CaseRecord
+from collector.model.plan import Limits, MeasureSettings
+from collector.model.record import CaseRecord
 from collector.replay.results import SessionResult, collect
 from collector.replay.spec import SessionCase, SessionSpec
 from collector.replay.supervisor import SessionReport, run_session

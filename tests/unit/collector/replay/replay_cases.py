@@ -1,8 +1,8 @@
 """Cases for sessions in tests, by their shapes."""
 
-from collector.measurement import Measurement, Provenance
-from collector.record import CaseRecord
-from collector.stack import Runtime
+from collector.model.measurement import Measurement, Provenance
+from collector.model.record import CaseRecord
+from collector.model.stack import Runtime
 
 PROVENANCE = Provenance(
     *("test", 1, "hash", 0, "shard", "attempt", 0, "stack", "node", None, 0),

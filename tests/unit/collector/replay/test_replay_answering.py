@@ -6,17 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from collector.errors import CaseRejected
-from collector.host.custom_opp import without_custom_opp
-from collector.measurement import Library
+from collector.codec.errors import CaseRejected
+from collector.host.cann import without_custom_opp
 from collector.measuring.batches import Batches
-from collector.ops.libraries import library_of
+from collector.model.measurement import Library
+from collector.model.plan import ShardCase
+from collector.model.vocabulary import LIBRARY
 from collector.ops.registry import all_ops, find
-from collector.ops.spec import NpuCall
-from collector.replay.answering import who_answers
-from collector.replay.foreign_functions import read_header
-from collector.shard import ShardCase
-from collector.vocabulary import LIBRARY
+from collector.ops.spec import NpuCall, library_of
+from collector.replay.calls import read_header, who_answers
 from tests.fixtures.op_rows import rows_alone, rows_of
 from tests.npu.fakecann.calls import parse_call
 from tests.npu.releases.wheels import FOLDER, c_functions_of

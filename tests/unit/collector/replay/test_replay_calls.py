@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from collector.model.vocabulary import GRAPH, LAUNCHED_BY
 from collector.ops.registry import all_ops, find
-from collector.vocabulary import GRAPH, LAUNCHED_BY
 from tests.fixtures.op_rows import rows_of
 from tests.unit.collector.naming import naming
 
@@ -108,7 +108,7 @@ def test_graphs_and_kernels_of_one_shape_are_compiled(
 
 def test_what_compiles_launches_while_it_is_built(torch):
     from collector.ops.spec import Call
-    from collector.replay.graphs import compiled_while_built
+    from collector.replay.calls import compiled_while_built
 
     launched = []
     build = compiled_while_built(

@@ -4,17 +4,17 @@ from dataclasses import replace
 
 import pytest
 
-from collector.measurement import Outcome
+from collector.model.measurement import Outcome
+from collector.model.plan import CANARY_PLACES, CANARY_REPEATS
+from collector.model.row import from_row, to_row
 from collector.ops.references import canary_records
 from collector.ops.registry import find
-from collector.plan import CANARY_PLACES, CANARY_REPEATS
 from collector.quality.canaries import is_drifted
-from collector.replay.canaries import cases_before, is_canary, with_canaries
+from collector.replay.certificates import cases_before, is_canary, with_canaries
 from collector.replay.journal import JOURNAL, read_journal
 from collector.replay.results import collect
 from collector.replay.spec import DEFAULT_CATALOG, SessionCase
 from collector.replay.supervisor import Ending, SessionReport, run_session
-from collector.row import from_row, to_row
 from tests.unit.collector.replay.replay_cases import PROVENANCE, add_record, case_record
 
 CASES = tuple(SessionCase(add_record(rows), float(rows), 60.0) for rows in (1, 2, 3, 4))
@@ -90,7 +90,7 @@ def test_a_session_tells_its_canaries_with_every_measurement_and_answers_none(ca
 @pytest.mark.torch
 def test_a_canary_that_fails_costs_its_reading_alone(canaried, monkeypatch):
     failing = [case_record(kernel, "4,4", "4,4") for kernel in ("Fail", "NoSuchKernel")]
-    monkeypatch.setattr("collector.replay.canaries.canary_records", lambda backend: failing)
+    monkeypatch.setattr("collector.replay.certificates.canary_records", lambda backend: failing)
     _, result = canaried(add_record(8))
     (measured,) = result.measurements
     assert measured.outcome is Outcome.OK

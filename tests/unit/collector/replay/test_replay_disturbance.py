@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from collector.errors import BadInput, OpmeterError
+from collector.codec.errors import BadInput, OpmeterError
+from collector.model.plan import Limits
 from collector.ops.references import REFERENCES
-from collector.plan import Limits
-from collector.replay.disturbance import Disturbance, compare, concurrency_test
+from collector.replay.check_session import Disturbance, compare, concurrency_test
 from collector.replay.lock import (
     DeviceLock,
     _take_slot,
@@ -138,7 +138,7 @@ def test_where_nothing_was_measured_nothing_is_told():
 @pytest.mark.fast
 def test_a_session_that_comes_to_no_case_is_told_with_its_device(tmp_path: Path, monkeypatch):
     report = SessionReport(Ending.CRASHED, "exited with 1", None, 1.0, "no device 3\n")
-    monkeypatch.setattr("collector.replay.disturbance.run_session", lambda spec, folder: report)
+    monkeypatch.setattr("collector.replay.check_session.run_session", lambda spec, folder: report)
     with pytest.raises(OpmeterError, match=naming("device 3:", "exited with 1", "no device 3")):
         concurrency_test("cpu", [3, 4], tmp_path, Limits())
 
@@ -156,7 +156,7 @@ def smaller(references):
 def test_a_cpu_measures_the_reference_cases(tmp_path: Path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     pytest.importorskip("torch", reason="torch is needed: pip install '.[cpu]'")
-    monkeypatch.setattr("collector.replay.disturbance.REFERENCES", smaller(REFERENCES))
+    monkeypatch.setattr("collector.replay.check_session.REFERENCES", smaller(REFERENCES))
     found = concurrency_test("cpu", [0], tmp_path, Limits(memory_gb=8.0), repeats=1)
     assert len(found) >= 8
     assert all(case.alone_us > 0 and case.together_us > 0 for case in found)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from collector.replay.events import SENTINEL_OPERATOR, Event, kernel_events, operator_events
+from collector.replay.kineto import SENTINEL_OPERATOR, Event, kernel_events, operator_events
 
 pytestmark = pytest.mark.fast
 

@@ -4,9 +4,9 @@ from importlib.resources import files
 
 import pytest
 
-from collector.ops.launched import CFunction, launched_by
 from collector.ops.registry import all_ops
-from collector.replay.foreign_functions import foreign_function, read_header
+from collector.ops.releases import CFunction, launched_by
+from collector.replay.calls import foreign_function, read_header
 from tests.npu.launched import launched_table
 from tests.npu.releases.wheels import RELEASES, c_functions_of
 from tests.unit.collector.naming import names

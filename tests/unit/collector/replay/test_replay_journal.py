@@ -5,14 +5,14 @@ from dataclasses import asdict, replace
 
 import pytest
 
-from collector.canonical import sha256_hex
-from collector.condition import Condition, Held
-from collector.errors import BadInput
-from collector.machine_peaks import MachinePeaks
-from collector.measurement import Outcome
-from collector.plan import Limits, MeasureSettings
-from collector.quality.disturbed import Lap, Watch
-from collector.replay.canaries import with_canaries
+from collector.codec.canonical import sha256_hex
+from collector.codec.errors import BadInput
+from collector.model.measurement import Condition, Held, Outcome
+from collector.model.peaks import MachinePeaks
+from collector.model.plan import Limits, MeasureSettings
+from collector.model.stack import Stack
+from collector.quality.disturbances import Lap, Watch
+from collector.replay.certificates import with_canaries
 from collector.replay.journal import JOURNAL, JournalTail, JournalWriter, read_journal
 from collector.replay.memory_limits import (
     NotEnoughMemory,
@@ -24,7 +24,6 @@ from collector.replay.memory_limits import (
 from collector.replay.results import collect
 from collector.replay.spec import SessionCase, SessionSpec, read_spec, write_spec
 from collector.replay.supervisor import Ending, SessionReport
-from collector.stack import Stack
 from tests.unit.collector.naming import names, naming
 from tests.unit.collector.replay.replay_cases import PROVENANCE, add_record, case_record
 

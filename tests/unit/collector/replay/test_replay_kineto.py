@@ -13,21 +13,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from collector.model.vocabulary import ACCELERATOR_CORE, INPUT_SHAPES, OP_STATE
 from collector.profiles.op_summary import KernelLaunch, read_op_summary
-from collector.quality.reconcile import Attribution, attribute
-from collector.quality.sentinels import (
+from collector.quality.identity import Expectation
+from collector.quality.reconcile import (
     CONTEXT_MARK,
     FLUSH,
     SENTINEL_TYPE,
     TICK,
+    Attribution,
     Mark,
     Sentinel,
+    attribute,
 )
-from collector.quality.substitution import Expectation
-from collector.replay.events import SENTINEL_OPERATOR, Event
-from collector.replay.kineto import Filing, summary_rows
-from collector.replay.summary_files import join_summaries, write_summary
-from collector.vocabulary import ACCELERATOR_CORE, INPUT_SHAPES, OP_STATE
+from collector.replay.kineto import SENTINEL_OPERATOR, Event, Filing, summary_rows
+from collector.replay.msprof import join_summaries, write_summary
 from tests.unit.collector.naming import names
 
 CELLS = {

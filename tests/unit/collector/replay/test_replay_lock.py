@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from collector.errors import DeviceBusy, OpmeterError
+from collector.codec.errors import DeviceBusy, OpmeterError
 from collector.replay.lock import DeviceLock, lock_directory, scratch_folder
 from tests.unit.collector.naming import names, naming
 

@@ -7,8 +7,8 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is needed: pip install '.[cpu]'")
 
-from collector.condition import Condition  # noqa: E402
-from collector.plan import Limits, MeasureSettings  # noqa: E402
+from collector.model.measurement import Condition  # noqa: E402
+from collector.model.plan import Limits, MeasureSettings  # noqa: E402
 from collector.replay.devices import CpuDevice  # noqa: E402
 from collector.replay.journal import JOURNAL, JournalWriter, read_journal  # noqa: E402
 from collector.replay.loop import Loop  # noqa: E402

@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from collector.errors import BadInput
-from collector.plan import MeasureSettings
+from collector.codec.errors import BadInput
+from collector.model.plan import MeasureSettings
 from collector.profiles.op_summary import read_op_summary
-from collector.replay.control import ControlPipe, open_control
 from collector.replay.msprof import (
     NoSpace,
     check_space,
@@ -20,14 +19,20 @@ from collector.replay.msprof import (
     expected_launches,
     export_missing,
     find_msprof,
+    join_summaries,
     op_summaries,
     parse_limit_s,
     profiles_of,
     record_command,
     storage_limit_mb,
 )
-from collector.replay.process import ProcessId, describe_end, this_process
-from collector.replay.summary_files import join_summaries
+from collector.replay.process import (
+    ControlPipe,
+    ProcessId,
+    describe_end,
+    open_control,
+    this_process,
+)
 from tests.unit.collector.naming import names, naming
 from tests.waiting import wait_for
 

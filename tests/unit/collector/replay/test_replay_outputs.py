@@ -4,7 +4,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is wanted: pip install '.[cpu]'")
 
-from collector.replay.outputs import find_difference, find_doubt  # noqa: E402
+from collector.replay.cases import find_difference, find_doubt  # noqa: E402
 from tests.unit.collector.naming import names  # noqa: E402
 
 pytestmark = pytest.mark.torch

@@ -10,14 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from collector.model.vocabulary import BASE_CELLS
 from collector.profiles.op_summary import KernelLaunch, read_op_summary
-from collector.quality.reconcile import Attribution, attribute
-from collector.quality.sentinels import Mark, sentinel_of
-from collector.quality.substitution import Expectation
-from collector.replay.events import Event
-from collector.replay.kineto import Filing, summary_rows
-from collector.replay.summary_files import write_summary
-from collector.vocabulary import BASE_CELLS
+from collector.quality.identity import Expectation
+from collector.quality.reconcile import Attribution, Mark, attribute, sentinel_of
+from collector.replay.kineto import Event, Filing, summary_rows
+from collector.replay.msprof import write_summary
 
 pytestmark = pytest.mark.fast
 

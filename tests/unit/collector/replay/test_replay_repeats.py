@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from collector.plan import MORE_REPEATS_SHARE, MeasureSettings
+from collector.model.plan import MORE_REPEATS_SHARE, MeasureSettings
 from collector.replay.repeats import Repeater, launches_of_lap
 
 pytestmark = pytest.mark.fast

@@ -6,23 +6,22 @@ from dataclasses import asdict, replace
 
 import pytest
 
-from collector.canonical import sha256_hex
-from collector.condition import Condition, Held
-from collector.machine_peaks import MachinePeaks
-from collector.measurement import Disturbance, Outcome
-from collector.plan import Limits, MeasureSettings
-from collector.quality.gate_names import doubt_of, gate_of
-from collector.quality.sentinels import Mark, Sentinel
-from collector.record import CaseRecord, as_ran
-from collector.replay.events import IDLE_OPERATOR
+from collector.codec.canonical import sha256_hex
+from collector.codec.table import table_bytes
+from collector.model.measurement import Condition, Disturbance, Held, Outcome
+from collector.model.peaks import MachinePeaks
+from collector.model.plan import Limits, MeasureSettings
+from collector.model.record import CaseRecord, as_ran
+from collector.model.stack import Stack
+from collector.model.vocabulary import ACCELERATOR_CORE
+from collector.quality.gates import doubt_of, gate_of
+from collector.quality.reconcile import Mark, Sentinel
 from collector.replay.journal import JOURNAL, LAUNCHING, LOOKING, MEASURED, JournalWriter
+from collector.replay.kineto import IDLE_OPERATOR
+from collector.replay.msprof import SummaryRow, write_summary
 from collector.replay.results import collect
 from collector.replay.spec import SessionCase, SessionSpec
-from collector.replay.summary_files import SummaryRow, write_summary
 from collector.replay.supervisor import Ending, SessionReport
-from collector.stack import Stack
-from collector.table import table_bytes
-from collector.vocabulary import ACCELERATOR_CORE
 from tests.unit.collector.naming import names
 from tests.unit.collector.replay.replay_cases import PROVENANCE, case_record
 

@@ -6,14 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from collector.measurement import Companion, Outcome
-from collector.plan import MeasureSettings
+from collector.model.measurement import Companion, Outcome
+from collector.model.plan import MeasureSettings
+from collector.model.row import from_row, to_row
 from collector.profiles.op_summary import read_op_summary
-from collector.quality.sentinels import SENTINEL_TYPE
+from collector.quality.reconcile import SENTINEL_TYPE
 from collector.replay.journal import JOURNAL, read_journal
 from collector.replay.results import collect
 from collector.replay.supervisor import Ending, run_session
-from collector.row import from_row, to_row
 from tests.unit.collector.naming import names
 from tests.unit.collector.replay.conftest import ran, spec_of
 from tests.unit.collector.replay.replay_cases import (

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from collector.host.memory import GroupMemory
-from collector.measurement import Outcome
-from collector.plan import Limits
+from collector.host.machine import GroupMemory
+from collector.model.measurement import Outcome
+from collector.model.plan import Limits
 from collector.replay.journal import JOURNAL, read_journal
 from collector.replay.memory_limits import resident_bytes
 from collector.replay.results import collect

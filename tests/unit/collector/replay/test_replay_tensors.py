@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from collector.errors import BadInput, CaseRejected
-from collector.quality.sentinels import Mark, Sentinel
-from collector.stack import Stack
+from collector.codec.errors import BadInput, CaseRejected
+from collector.model.stack import Stack
+from collector.quality.reconcile import Mark, Sentinel
 from tests.unit.collector.replay.replay_cases import add_record, case_record
 
 torch = pytest.importorskip("torch", reason="torch is needed: pip install '.[cpu]'")
@@ -14,19 +14,19 @@ pytestmark = pytest.mark.torch
 
 from torch.profiler import ProfilerActivity, profile  # noqa: E402
 
+from collector.replay.cases import check_outputs, find_doubt  # noqa: E402
 from collector.replay.devices import (  # noqa: E402
     CpuDevice,
     check_gpu,
+    check_npu,
     last_level_cache_bytes,
     open_kineto_device,
 )
-from collector.replay.events import operator_events  # noqa: E402
+from collector.replay.kineto import operator_events  # noqa: E402
 from collector.replay.loop import judge_error  # noqa: E402
-from collector.replay.marks import Marks  # noqa: E402
 from collector.replay.memory_limits import NotEnoughMemory  # noqa: E402
-from collector.replay.npu import check_npu  # noqa: E402
-from collector.replay.outputs import check_outputs, find_doubt  # noqa: E402
 from collector.replay.process import session_environment  # noqa: E402
+from collector.replay.recording import Marks  # noqa: E402
 from collector.replay.tensors import CaseTensors, emulated_dtypes  # noqa: E402
 from tests.unit.collector.naming import names, naming  # noqa: E402
 

@@ -6,13 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collector.collective import Collective
-from collector.collective_case import CollectiveCase
+from collector.model.record import CaseRecord, ProfileStatistics
+from collector.model.vocabulary import BASE_CELLS
 from collector.profiles.step_trace import StepTrace
-from collector.record import CaseRecord, ProfileStatistics
+from collector.ranks.collective import Collective, CollectiveCase
+from collector.ranks.topology import Grid
 from collector.report.comparison import Isolated, by_kernel, compared, m6, step_sum
-from collector.topology import Grid
-from collector.vocabulary import BASE_CELLS
 
 pytestmark = pytest.mark.fast
 

@@ -4,12 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collector.errors import BadInput
+from collector.codec.errors import BadInput
 from collector.ops.registry import all_ops
-from collector.shapes.density import find_standard
+from collector.shapes.density import between, find_standard, solve
 from collector.shapes.grid import asked, template_of
 from collector.shapes.grid_patterns import bundled_patterns
-from collector.shapes.lines import between, solve
 from tests.fixtures.op_rows import rows_of
 from tests.unit.collector.naming import naming
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from collector.shapes.expert_sizes import experts_of
+from collector.shapes.model_rows import experts_of
 from collector.shapes.models import bundled_names, find_decoder
 
 pytestmark = pytest.mark.fast

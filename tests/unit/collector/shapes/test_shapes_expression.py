@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collector.errors import BadInput
+from collector.codec.errors import BadInput
 from collector.shapes.expression import align, ceil_div, parse_expression
 
 pytestmark = pytest.mark.fast

@@ -9,16 +9,15 @@ from itertools import pairwise
 
 import pytest
 
-from collector.case import shape_text
-from collector.errors import BadInput
+from collector.codec.errors import BadInput
+from collector.model.case import shape_text
+from collector.model.record import CaseRecord
 from collector.ops.refusals import refusal
 from collector.ops.registry import find
-from collector.record import CaseRecord
-from collector.shapes.batch import Batch, Phase
-from collector.shapes.decoder_config import read_config
 from collector.shapes.kernel_set import bundled_releases, find_kernel_set
 from collector.shapes.layout import layout_of
-from collector.shapes.models import bundled_names, find_decoder
+from collector.shapes.models import bundled_names, find_decoder, read_config
+from collector.shapes.serving import Batch, Phase
 from collector.shapes.step import derive_step
 from tests.unit.collector.naming import naming
 

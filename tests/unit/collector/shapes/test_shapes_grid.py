@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collector.case import case_from_cells
-from collector.errors import BadInput
+from collector.codec.errors import BadInput
+from collector.model.case import case_from_cells
 from collector.ops.refusals import refusal
 from collector.ops.registry import find
 from collector.shapes.grid import Wish, choose, templates

@@ -2,9 +2,9 @@
 
 import pytest
 
-from collector.case import case_from_cells
-from collector.expert_call import ExpertCall
-from collector.shapes.device_bytes import case_bytes
+from collector.model.case import case_from_cells
+from collector.ranks.experts import ExpertCall
+from collector.shapes.grid import case_bytes
 
 pytestmark = pytest.mark.fast
 

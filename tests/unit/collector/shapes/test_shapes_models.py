@@ -8,13 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collector.errors import BadInput
-from collector.shapes.batch import Batch, Phase, check_batch, spread
-from collector.shapes.decoder_config import read_config
+from collector.codec.errors import BadInput
 from collector.shapes.kernel_set import bundled_releases, find_kernel_set, read_kernel_set
 from collector.shapes.layout import Experts, Layout, Quantisation, check_layout, layout_of
-from collector.shapes.models import bundled_names, find_decoder
-from collector.shapes.serving import Serving, passes
+from collector.shapes.models import bundled_names, find_decoder, read_config
+from collector.shapes.serving import Batch, Phase, Serving, check_batch, passes, spread
 from collector.shapes.step import derive_step
 from tests.unit.collector.naming import naming
 
@@ -456,8 +454,8 @@ def test_a_set_tells_what_differs_from_another():
 
 @pytest.mark.parametrize("release", bundled_releases())
 def test_the_kernels_of_a_set_are_declared_operators_or_of_gangs(release):
-    from collector.expert_call import KERNELS
     from collector.ops.registry import find
+    from collector.ranks.experts import KERNELS
     from collector.shapes.kernel_set import KernelPattern
 
     for pattern in find_kernel_set(release).patterns:

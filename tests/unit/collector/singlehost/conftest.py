@@ -2,10 +2,9 @@
 
 import pytest
 
-from collector.database.columns import csv_bytes
-from collector.database.layout import kernel_files
+from collector.database.layout import csv_bytes, kernel_files
 from collector.database.tree import read_kernel_file
-from collector.vocabulary import BASE_CELLS
+from collector.model.vocabulary import BASE_CELLS
 
 PLAIN = dict(
     zip(

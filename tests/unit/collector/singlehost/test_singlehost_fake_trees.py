@@ -4,13 +4,13 @@ import threading
 
 import pytest
 
-from collector.canonical import readable_json
+from collector.codec.canonical import readable_json
+from collector.codec.errors import BadInput
 from collector.database.pull import MARKER
-from collector.errors import BadInput
-from collector.plan import MeasureSettings
+from collector.model.plan import MeasureSettings
+from collector.model.stack import Stack
 from collector.singlehost.from_replay import microbench_by_replay
-from collector.singlehost.tree_source import read_tree
-from collector.stack import Stack
+from collector.singlehost.version_files import read_tree
 from tests.unit.collector.naming import naming
 
 pytestmark = pytest.mark.fast

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from collector.database.columns import ATTENTION_COLUMNS
+from collector.codec.errors import BadInput
+from collector.database.layout import ATTENTION_COLUMNS
 from collector.database.tree import read_kernel_file
-from collector.errors import BadInput
 from collector.singlehost.fia_backfill import backfill
 from tests.unit.collector.naming import naming
 

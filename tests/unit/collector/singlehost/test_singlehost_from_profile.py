@@ -6,14 +6,13 @@ from statistics import fmean
 
 import pytest
 
-from collector.database.columns import DATABASE_COLUMNS, PARSER_COLUMNS
-from collector.database.layout import kernel_files
+from collector.codec.errors import BadInput
+from collector.database.layout import DATABASE_COLUMNS, PARSER_COLUMNS, kernel_files
 from collector.database.tree import read_kernel_file
-from collector.errors import BadInput
+from collector.model.vocabulary import BASE_CELLS
 from collector.singlehost.from_profile import microbench_from_profile
-from collector.singlehost.outcome import Update
 from collector.singlehost.parse import parse_profile
-from collector.vocabulary import BASE_CELLS
+from collector.singlehost.reports import Update
 from tests.fixtures.profiles.variants import Told, collective, unknown_inputs, write_profile
 from tests.unit.collector.database.consumer import Consumer
 from tests.unit.collector.naming import names, naming

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from collector.errors import DeviceBusy, OpmeterError
-from collector.measurement import Measurement, Outcome, Timing
+from collector.codec.errors import DeviceBusy, OpmeterError
 from collector.measuring.batches import SessionsFail
-from collector.plan import MeasureSettings
+from collector.model.measurement import Measurement, Outcome, Timing
+from collector.model.plan import MeasureSettings
+from collector.model.stack import Runtime, Stack, runtime_details
 from collector.replay.lock import DeviceLock
 from collector.singlehost.from_replay import microbench_by_replay
-from collector.stack import Runtime, Stack, runtime_details
 from tests.unit.collector.measuring.pretending import PlayedSupervisor
 from tests.unit.collector.naming import names, naming
 

@@ -6,13 +6,13 @@ import threading
 
 import pytest
 
-from collector.database.columns import ATTENTION_COLUMNS, PARSER_COLUMNS, csv_bytes
+from collector.codec.errors import BadInput
+from collector.database.layout import ATTENTION_COLUMNS, PARSER_COLUMNS, csv_bytes
 from collector.database.tree import read_kernel_file
-from collector.errors import BadInput
+from collector.model.vocabulary import BASE_CELLS
 from collector.profiles.kernel_details import read_profile
 from collector.singlehost.parse import COMMUNICATION_COLUMNS, parse_profile
-from collector.singlehost.tree_source import read_tree
-from collector.vocabulary import BASE_CELLS
+from collector.singlehost.version_files import read_tree
 from tests.fixtures.profiles.variants import Told, collective, unknown_inputs, write_profile
 from tests.unit.collector.database.consumer import Consumer
 from tests.unit.collector.naming import names, naming

@@ -7,10 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from collector.codec.errors import BadInput
 from collector.database.layout import COMMUNICATION_REPORT, PARSED_PROFILES
 from collector.database.tree import read_kernel_file
-from collector.errors import BadInput
-from collector.profiles.run_sketch import MOST, are_of_one_run
+from collector.profiles.run_files import MOST
+from collector.profiles.run_files import sketches_match as are_of_one_run
 from collector.singlehost.parse import parse_profile
 from tests.fixtures.profiles.variants import Told, collective, unknown_inputs, write_profile
 from tests.unit.collector.database.consumer import Consumer

@@ -6,22 +6,25 @@ from datetime import datetime
 
 import pytest
 
-from collector.case import case_from_cells
-from collector.measurement import Measurement, Outcome
-from collector.row import from_row
+from collector.model.case import case_from_cells
+from collector.model.measurement import Measurement, Outcome
+from collector.model.row import from_row
+from collector.model.stack import Stack
+from collector.model.vocabulary import BASE_CELLS
 from collector.singlehost.machine import provenance_of
-from collector.singlehost.outcome import (
+from collector.singlehost.reports import (
+    GAP_COLUMNS,
     Leftover,
     MicrobenchResult,
     Unanswered,
     Update,
     Written,
     gaps,
+    page,
+    table,
+    write_reports,
 )
-from collector.singlehost.reports import GAP_COLUMNS, page, table, write_reports
 from collector.singlehost.version_files import Place
-from collector.stack import Stack
-from collector.vocabulary import BASE_CELLS
 from tests.unit.collector.singlehost.conftest import PLAIN
 
 pytestmark = pytest.mark.fast

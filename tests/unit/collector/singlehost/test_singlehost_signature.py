@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from collector.case import case_from_cells
-from collector.singlehost.signature import agrees, signature_of
+from collector.model.case import case_from_cells
+from collector.singlehost.tree_rows import agrees, signature_of
 
 pytestmark = pytest.mark.fast
 

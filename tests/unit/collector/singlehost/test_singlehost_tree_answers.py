@@ -4,19 +4,19 @@ from dataclasses import replace
 
 import pytest
 
-from collector.distribute_call import DISPATCH, DistributeCall
-from collector.errors import BadInput
-from collector.expert_call import ExpertCall
-from collector.manifest import NO_USAGE
-from collector.measurement import Measurement, Outcome, Timing
-from collector.measuring.answers import SessionAnswers, Unmeasured
-from collector.plan import MeasureSettings
-from collector.record import as_ran
+from collector.codec.errors import BadInput
+from collector.measuring.batches import SessionAnswers, Unmeasured
+from collector.model.manifest import NO_USAGE
+from collector.model.measurement import Measurement, Outcome, Timing
+from collector.model.plan import MeasureSettings
+from collector.model.record import as_ran
+from collector.model.stack import Stack
+from collector.ranks.distribution import DISPATCH, DistributeCall
+from collector.ranks.experts import ExpertCall
+from collector.singlehost.from_replay import TreeAnswers
 from collector.singlehost.machine import check_device, provenance_of
-from collector.singlehost.outcome import Update
-from collector.singlehost.tree_answers import TreeAnswers
+from collector.singlehost.reports import Update
 from collector.singlehost.tree_rows import TreeRows
-from collector.stack import Stack
 from tests.unit.collector.naming import names, naming
 from tests.unit.collector.singlehost.conftest import matmul
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collector.errors import AlreadyExists, StoreError, StoreRefused, StoreUnavailable
+from collector.codec.errors import AlreadyExists, StoreError, StoreRefused, StoreUnavailable
 from collector.store.file import FileStore
 from collector.store.in_memory import MemoryStore
 from tests.unit.collector.naming import naming

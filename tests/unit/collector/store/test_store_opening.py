@@ -8,7 +8,7 @@ import pytest
 from botocore.loaders import JSONFileLoader
 
 import collector
-from collector.errors import BadInput
+from collector.codec.errors import BadInput
 from collector.store import open_store
 from collector.store.file import FileStore
 from collector.store.in_memory import MemoryStore

@@ -5,9 +5,9 @@ import time
 
 import pytest
 
-from collector.errors import AlreadyExists, NotFound, StoreRefused, StoreUnavailable
+from collector.codec.errors import AlreadyExists, NotFound, StoreRefused, StoreUnavailable
 from collector.store.in_memory import MemoryStore
-from collector.store.patient import PatientStore
+from collector.store.waiting import PatientStore
 
 pytestmark = pytest.mark.fast
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from collector.errors import AlreadyExists, NotFound, StoreError, StoreUnavailable
+from collector.codec.errors import AlreadyExists, NotFound, StoreError, StoreUnavailable
 from collector.store.base import Store, create_once
 from collector.store.in_memory import MemoryStore
-from collector.store.single_writer import SingleWriterStore
+from collector.store.waiting import SingleWriterStore
 from tests.unit.collector.naming import naming
 
 pytestmark = pytest.mark.fast

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from collector.surface.held_back import half_widths, misses
+from collector.surface.rounds import half_widths, misses
 from collector.surface.surrogate import Estimate
 
 pytestmark = pytest.mark.fast

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from collector.surface.next_points import coarse, unsure
+from collector.surface.rounds import coarse, unsure
 
 pytestmark = pytest.mark.fast
 

@@ -6,7 +6,7 @@ from functools import cache
 import numpy as np
 
 from collector.surface.rounds import LEAST_BUDGET, Budget, Known, next_round
-from collector.surface.shape_features import Points
+from collector.surface.surrogate import Points
 
 N = 1000
 BUDGET = Budget(250)

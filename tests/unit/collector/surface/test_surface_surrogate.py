@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from collector.surface.shape_features import Points, features, roofline
-from collector.surface.surrogate import estimate
+from collector.surface.surrogate import Points, estimate, features, roofline
 
 _CORES = 20
 

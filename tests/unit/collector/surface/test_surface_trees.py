@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from collector.surface.trees import Growth, binned, grown, summed
+from collector.surface.surrogate import Growth, binned, grown, summed
 
 pytestmark = pytest.mark.fast
 

@@ -1,7 +1,7 @@
 """What attempts have left in a store, for tests to look at."""
 
-from collector import keys
-from collector.measurement import Measurement
+from collector.model import keys
+from collector.model.measurement import Measurement
 from collector.store.base import Store
 from collector.worker.attempt import read_part
 

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from collector import keys
 from collector.database.committed import read_commit
 from collector.database.merge import CREATE, merge_plans
-from collector.manifest import manifest_from_json
-from collector.measurement import Outcome
-from collector.stack import Stack
+from collector.model import keys
+from collector.model.manifest import manifest_from_json
+from collector.model.measurement import Outcome
+from collector.model.stack import Stack
 from collector.store.in_memory import MemoryStore
 from collector.worker.assignment import (
     Assignment,

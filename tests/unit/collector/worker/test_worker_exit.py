@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from collector import keys
-from collector.errors import (
+from collector.codec.errors import (
     AlreadyExists,
     BadInput,
     DeviceBusy,
@@ -24,13 +23,14 @@ from collector.errors import (
     PeersUnreached,
     StoreUnavailable,
 )
+from collector.environment import Environment, within
 from collector.measuring.batches import SessionsFail
-from collector.plan import plan_to_json
+from collector.model import keys
+from collector.model.plan import plan_to_json
 from collector.replay.msprof import NoSpace
 from collector.replay.supervisor import SessionStuck
 from collector.store.file import FileStore
 from collector.store.in_memory import MemoryStore
-from collector.surroundings import Surroundings, within
 from collector.worker.__main__ import run
 from collector.worker.assignment import LOG, Assignment
 from collector.worker.blame import WrongImage, WrongNode, exit_code
@@ -80,7 +80,7 @@ class Away(MemoryStore):
         raise StoreUnavailable("away")
 
 
-class ToldToStop(Surroundings):
+class ToldToStop(Environment):
     """A clock of its own, and somebody who says stop a minute after the beginning."""
 
     def __init__(self, stop):
@@ -145,7 +145,7 @@ def test_a_driver_that_does_not_answer_is_the_nodes_fault(
         (tmp_path / "npu-smi").write_text(f"#!/bin/sh\n{npu_smi}\n")
         (tmp_path / "npu-smi").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    monkeypatch.setattr("collector.host.npus._PATIENCE_S", 0.2)
+    monkeypatch.setattr("collector.host.npus._NPUS_PATIENCE_S", 0.2)
     monkeypatch.setattr("collector.host.stack.installed_torch", lambda: "2.9.0")
     work.mkdir()
     assert run(store, of_an_npu(store), work, 1.0, threading.Event()) is ExitCode.NODE

@@ -8,26 +8,29 @@ from dataclasses import replace
 import psutil
 import pytest
 
-from collector.collective import Collective
-from collector.collective_case import CollectiveCase
 from collector.comm.gang import GangFailed
-from collector.comm.kernel_identity import OTHERWISE
+from collector.comm.kernels import OTHERWISE
 from collector.comm.rank_files import TOO_LARGE, CaseSeen
 from collector.comm.timing import RankTimes
-from collector.distribute_call import COMBINE, DISPATCH, DistributeCall
-from collector.expert_call import IMBALANCE, KERNEL, ExpertCall
-from collector.gang_case import ranks_of
-from collector.measurement import Outcome, Proof, Provenance
 from collector.measuring.instrument import SessionSettings
-from collector.plan import Limits, MeasureSettings
-from collector.record import CaseRecord
-from collector.shard import ShardCase
-from collector.stack import Runtime, Stack
-from collector.topology import Grid
-from collector.vocabulary import EP_SIZE
-from collector.worker.gang_bench import bench_of, calls_a_round, start_of
-from collector.worker.gang_certificates import GangSession, certificates
-from collector.worker.gang_instrument import GangInstrument
+from collector.model.measurement import Outcome, Proof, Provenance
+from collector.model.plan import Limits, MeasureSettings, ShardCase
+from collector.model.record import CaseRecord
+from collector.model.stack import Runtime, Stack
+from collector.model.vocabulary import EP_SIZE
+from collector.ranks.collective import Collective, CollectiveCase
+from collector.ranks.distribution import COMBINE, DISPATCH, DistributeCall
+from collector.ranks.experts import IMBALANCE, KERNEL, ExpertCall
+from collector.ranks.gangs import ranks_of
+from collector.ranks.topology import Grid
+from collector.worker.gang_instrument import (
+    GangInstrument,
+    GangSession,
+    bench_of,
+    calls_a_round,
+    certificates,
+    start_of,
+)
 from tests.unit.collector.naming import names
 from tests.waiting import wait_for
 

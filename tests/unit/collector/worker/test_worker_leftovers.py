@@ -9,31 +9,30 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collector import keys
-from collector.canonical import sha256_hex
+from collector.codec.canonical import sha256_hex
+from collector.codec.errors import BadInput
 from collector.database.committed import read_commit
 from collector.database.merge import CREATE, merge_plans
 from collector.database.query import answers as shown
 from collector.database.snapshot import load_state
-from collector.errors import BadInput
-from collector.manifest import (
+from collector.measuring.batches import RawRecords, SessionAnswers
+from collector.model import keys
+from collector.model.manifest import (
     StoredObject,
     Usage,
     entry_from_json,
     entry_to_json,
     manifest_from_json,
 )
-from collector.measurement import Measurement, Outcome, Timing
-from collector.measuring.answers import RawRecords, SessionAnswers
+from collector.model.measurement import Measurement, Outcome, Timing
+from collector.model.plan import ShardCase, plan_to_json
+from collector.model.row import from_row, to_row
 from collector.ops.registry import find
-from collector.plan import plan_to_json
-from collector.row import from_row, to_row
-from collector.shard import ShardCase
 from collector.store.base import Store
 from collector.store.in_memory import MemoryStore
 from collector.worker.answers import ShardAnswers, Worker
+from collector.worker.assignment import complete, give_up
 from collector.worker.attempt import Attempt, part_bytes, read_part
-from collector.worker.shard_run import complete, give_up
 from tests.unit.collector.database.campaign_maker import (
     PATH,
     MadePlan,

@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from collector.host.peaks_file import path_of_peaks
-from collector.machine_peaks import MachinePeaks, peaks_to_bytes
+from collector.model.peaks import MachinePeaks, peaks_to_bytes
 from collector.worker.machine import ThisMachine
 from tests.unit.collector.database.campaign_maker import STACK, MadePlan, plan_of
 from tests.unit.collector.measuring.pretending import PlayedSupervisor, cases

@@ -6,10 +6,10 @@ import time
 
 import pytest
 
-from collector import keys
-from collector.errors import NotFound, StoreUnavailable
+from collector.codec.errors import NotFound, StoreUnavailable
+from collector.model import keys
 from collector.store.in_memory import MemoryStore
-from collector.worker.progress import Progress, ProgressObject, read_progress
+from collector.worker.attempt import Progress, ProgressObject, read_progress
 from tests.waiting import wait_for
 
 pytestmark = pytest.mark.fast

@@ -2,7 +2,7 @@
 
 import pytest
 
-from collector.worker.gang_certificates import certificates
+from collector.worker.gang_instrument import certificates
 from tests.unit.collector.worker.test_worker_gang import ALONE, asked, seen, session
 
 pytestmark = pytest.mark.fast

@@ -6,20 +6,18 @@ from dataclasses import replace
 import pytest
 import zstandard
 
-from collector import keys
+from collector.codec.errors import StoreUnavailable
 from collector.database.committed import read_commit
-from collector.errors import StoreUnavailable
-from collector.manifest import Usage, manifest_from_json
-from collector.measurement import Disturbance, Measurement, Outcome, Timing
-from collector.measuring.answers import RawRecords, SessionAnswers
-from collector.measuring.batches import SessionsFail
-from collector.plan import Forecast, Limits, MeasureSettings, Plan, ShardSettings
-from collector.shard import ShardCase
-from collector.stack import Runtime, Stack, runtime_details
+from collector.measuring.batches import RawRecords, SessionAnswers, SessionsFail
+from collector.model import keys
+from collector.model.manifest import Usage, manifest_from_json
+from collector.model.measurement import Disturbance, Measurement, Outcome, Timing
+from collector.model.plan import Forecast, Limits, MeasureSettings, Plan, ShardCase, ShardSettings
+from collector.model.stack import Runtime, Stack, runtime_details
 from collector.store.in_memory import MemoryStore
 from collector.worker.answers import ShardAnswers, Worker, final_measurements
+from collector.worker.assignment import complete, give_up
 from collector.worker.attempt import Attempt
-from collector.worker.shard_run import complete, give_up
 from tests.unit.collector.measuring.pretending import Poisoned, Pretender, cases, find, record
 from tests.unit.collector.naming import naming
 from tests.unit.collector.worker.stored_parts import measured

@@ -7,12 +7,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collector.errors import BadInput
-from collector.plan import Limits, MeasureSettings, ShardSettings
-from jobs.campaign.campaign_file import Campaign, Target, campaign_from_text, load_campaign
-from jobs.campaign.density import DensitySettings
-from jobs.campaign.quality import QualitySettings
-from jobs.campaign.runtime_values import RuntimeValues
+from collector.codec.errors import BadInput
+from collector.model.plan import Limits, MeasureSettings, ShardSettings
+from jobs.campaign.campaign_file import (
+    Campaign,
+    DensitySettings,
+    QualitySettings,
+    RuntimeValues,
+    Target,
+    campaign_from_text,
+    load_campaign,
+)
 from jobs.campaign.source_kinds import BundledSource, ProfileSource, TreeSource
 from tests.unit.jobs.printed import missing
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from collector.topology import Grid
+from collector.ranks.topology import Grid
 from jobs.campaign.campaign_file import campaign_from_text
-from jobs.campaign.model_source import ModelSource
+from jobs.campaign.source_kinds import ModelSource
 
 pytestmark = pytest.mark.fast
 

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from collector.errors import BadInput
-from collector.stack import Stack, is_cann_release
+from collector.codec.errors import BadInput
+from collector.model.stack import Stack, is_cann_release
 from jobs.campaign.campaign_file import campaign_from_text
 from jobs.campaign.target import resolve_stack, resolve_stack_of
 from tests.unit.jobs.printed import raises_naming

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from collector.database.merge import CREATE, merge_plans
-from collector.record import CaseRecord
+from collector.model.record import CaseRecord
 from collector.store import open_store
 from collector.store.in_memory import MemoryStore
 from jobs.campaign.campaign_file import campaign_from_text

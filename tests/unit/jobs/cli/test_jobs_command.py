@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from collector import keys
-from collector.collective import OPERATIONS
 from collector.database.merge import CREATE, merge_plans
+from collector.model import keys
+from collector.ranks.collective import OPERATIONS
 from collector.store.file import FileStore
 from tests.unit.collector.database.campaign_maker import (
     MadePlan,

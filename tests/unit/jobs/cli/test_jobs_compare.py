@@ -5,8 +5,8 @@ import re
 
 import pytest
 
+from collector.codec.errors import BadInput
 from collector.database.merge import CREATE, merge_plans
-from collector.errors import BadInput
 from collector.profiles.bundled import write_bundled_profile
 from collector.profiles.discovery import find_profiles
 from collector.profiles.kernel_details import read_profile

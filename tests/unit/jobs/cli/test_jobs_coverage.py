@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from collector.errors import BadInput
+from collector.codec.errors import BadInput
 from collector.profiles.kernel_details import read_profile
 from collector.store.in_memory import MemoryStore
 from jobs.campaign.campaign_file import campaign_from_text

@@ -7,14 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from collector import keys
+from collector.codec.errors import BadInput, DamagedObject
 from collector.database.merge import CREATE, merge_plans
-from collector.errors import BadInput, DamagedObject
+from collector.model import keys
 from collector.store import open_store
 from collector.store.base import Store
-from jobs.cli.db import diff_verb, log_verb, path_verb, verify_verb
-from jobs.cli.merge import merge_verb
-from jobs.cli.pull import pull_verb
+from jobs.cli.database import diff_verb, log_verb, merge_verb, path_verb, pull_verb, verify_verb
 from tests.unit.collector.database.campaign_maker import (
     PATH,
     MadePlan,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from collector.errors import BadInput
+from collector.codec.errors import BadInput
 from tests.unit.jobs.cli.in_process import invoked
 from tests.unit.jobs.printed import missing, numbers
 

@@ -7,9 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from collector.errors import StoreUnavailable
+from collector.codec.errors import StoreUnavailable
 from collector.store.in_memory import MemoryStore
-from jobs.cli import launch, stores
+from jobs.cli import cluster, stores
 from jobs.cli.stores import Stores
 from jobs.controller import controller, loop
 from jobs.kube import leader_election
@@ -87,20 +87,20 @@ def test_who_watches_follows_every_campaign_and_ends_with_its_own(monkeypatch):
     monkeypatch.setattr(leader_election, "Election", lambda *given: election)
     monkeypatch.setattr(controller, "Controller", Looking)
     monkeypatch.setattr(loop, "Changes", watching)
-    monkeypatch.setattr(launch, "stop_on_signals", threading.Event)
+    monkeypatch.setattr(cluster, "stop_on_signals", threading.Event)
     monkeypatch.setattr(loop, "run_forever", lambda *a, **k: forever(*a, **k, interval_s=0.0))
-    cluster = SimpleNamespace(namespace="bench")
-    assert launch._watch(cluster, "mine", (MINE, FROM_HERE)) == 0
+    bench = SimpleNamespace(namespace="bench")
+    assert cluster._watch(bench, "mine", (MINE, FROM_HERE)) == 0
     assert seen == [SELECTOR, "released"]
 
 
 def test_what_follows_a_launch_is_a_command_that_works_from_here(monkeypatch, capsys, tmp_path):
     applied_there = []
-    cluster = SimpleNamespace(namespace="bench", apply_config_map=applied_there.append)
-    monkeypatch.setattr(Cluster, "connect", lambda namespace: cluster)
+    bench = SimpleNamespace(namespace="bench", apply_config_map=applied_there.append)
+    monkeypatch.setattr(Cluster, "connect", lambda namespace: bench)
     (tmp_path / "c.yaml").write_text(TEXT.format("mine"))
     root = str(tmp_path / "store")
-    code = launch.launch_verb(str(tmp_path / "c.yaml"), image="here/a:1", store=MINE, root=root)
+    code = cluster.launch_verb(str(tmp_path / "c.yaml"), image="here/a:1", store=MINE, root=root)
     assert code == 0
     assert [one["data"]["root"] for one in applied_there] == [MINE]
     told = capsys.readouterr().out.splitlines()[-1].partition("opmeter status ")[2].split()

@@ -5,16 +5,16 @@ import tracemalloc
 import pytest
 import zstandard
 
-from collector import keys
-from collector.errors import BadInput
+from collector.codec.errors import BadInput
+from collector.model import keys
 from collector.store import open_store
-from jobs.cli.logs import logs_verb
+from jobs.cli.cluster import logs_verb
 from jobs.kube.cluster import Cluster
 from jobs.kube.errors import ClusterError
 from jobs.objects.applied_campaign import config_map
 from jobs.objects.deployment import Deployment
 from jobs.objects.waves import Wave, wave_to_json
-from jobs.status import attempt_logs
+from jobs.status import follower
 from tests.unit.collector.database.campaign_maker import (
     MadePlan,
     MadeShard,
@@ -187,7 +187,7 @@ def test_a_log_cannot_steer_a_terminal(store, pods, tmp_path, capsys):
 def test_a_log_takes_the_memory_of_what_is_shown_and_not_of_what_it_claims(
     store, pods, tmp_path, capsys, monkeypatch
 ):
-    monkeypatch.setattr(attempt_logs, "_MOST_BYTES", 1 << 20)
+    monkeypatch.setattr(follower, "_MOST_BYTES", 1 << 20)
     bomb = zstandard.compress(b"a" * (256 << 20))  # a few KiB that are 256 MiB
     tracemalloc.start()
     try:
@@ -199,7 +199,7 @@ def test_a_log_takes_the_memory_of_what_is_shown_and_not_of_what_it_claims(
 
 
 def test_a_log_too_large_to_fetch_is_left_where_it_is(store, pods, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(attempt_logs, "_MOST_BYTES", 10)
+    monkeypatch.setattr(follower, "_MOST_BYTES", 10)
     assert "0 MiB" in shown_of(store, tmp_path, capsys, b"x" * 11)
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from collector.errors import BadInput
+from collector.codec.errors import BadInput
 from collector.host import stack
-from collector.stack import Stack
-from jobs.cli.stack import stack_verb
+from collector.model.stack import Stack
+from jobs.cli.machine import stack_verb
 from tests.unit.jobs.printed import raises_naming
 
 pytestmark = pytest.mark.fast
@@ -50,8 +50,8 @@ def test_a_name_is_refused_where_a_machine_names_itself(asked):
 def run(limit_s, takes_s):
     """A process whose driver takes its time."""
     code = (
-        "import time; from collector.host import stack; from collector.stack import Stack\n"
-        "from jobs.cli.stack import stack_verb\n"
+        "import time; from collector.host import stack; from collector.model.stack import Stack\n"
+        "from jobs.cli.machine import stack_verb\n"
         f"stack.local_stack = lambda *asked: time.sleep({takes_s}) or Stack('D', '2.9.0')\n"
         f"stack_verb(backend='cpu', limit={limit_s})"
     )

@@ -1,7 +1,6 @@
 """Every verb is registered, explains itself and stands in the README's table."""
 
 import re
-from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -13,24 +12,10 @@ from tests.unit.jobs.cli.in_process import invoked
 pytestmark = pytest.mark.fast
 
 ROOT = Path(__file__).parents[4]
-MODULES = sorted(path.stem for path in (ROOT / "jobs" / "cli").glob("[!_]*.py"))
 OF_PODS = {"controller", "work", "stack"}  # what manifests and Jobs call, not people
 ALONE = {**VERBS, **{name: alone for name, (alone, _) in GROUPS.items() if alone}}
 IN_GROUPS = {(group, name): verb for group, (_, of) in GROUPS.items() for name, verb in of.items()}
 COMMANDS = {**{(name,): verb for name, verb in ALONE.items()}, **IN_GROUPS}
-
-
-@pytest.mark.parametrize("module", MODULES)
-def test_the_verb_of_a_module_is_registered(module):
-    verb = getattr(import_module(f"jobs.cli.{module}"), f"{module}_verb", None)
-    name = module.replace("_", "-")
-    if verb is not None:
-        assert ALONE.get(name) is verb, f'list "{name}": {module}_verb in VERBS of jobs/cli/app.py'
-
-
-@pytest.mark.parametrize("name", ALONE)
-def test_a_verb_lies_in_the_module_of_its_name(name):
-    assert name.replace("-", "_") in MODULES, f"the verb {name} is wanted in a file of its name"
 
 
 @pytest.mark.thorough

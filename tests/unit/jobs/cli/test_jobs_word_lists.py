@@ -2,7 +2,7 @@
 
 import pytest
 
-from jobs.cli.word_lists import repeated
+from jobs.cli.options import repeated
 
 LISTS = ("--ops", "--num-devices")
 

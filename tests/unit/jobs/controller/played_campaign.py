@@ -2,18 +2,18 @@
 
 from dataclasses import replace
 
-from collector import keys
-from collector.canonical import sha256_hex
+from collector.codec.canonical import sha256_hex
+from collector.codec.errors import StoreUnavailable
 from collector.database.commits import find_head, history
 from collector.database.query import held_shards
 from collector.database.snapshot import load_state
-from collector.errors import StoreUnavailable
-from collector.record import write_table
-from collector.stack import Stack
+from collector.model import keys
+from collector.model.record import write_table
+from collector.model.stack import Stack
 from collector.store.in_memory import MemoryStore
 from collector.store.probe import Probe
 from jobs.controller.controller import Controller
-from jobs.controller.rounds import Rounds
+from jobs.controller.remembered import Rounds
 from jobs.objects.applied_campaign import (
     config_map,
     config_map_name,

@@ -4,10 +4,10 @@ import itertools
 
 import pytest
 
-from collector import keys
 from collector.database.commits import find_head, history
 from collector.database.query import answers, held_shards
 from collector.database.snapshot import load_state
+from collector.model import keys
 from jobs.controller.performer import Performer
 from jobs.decide.actions import Remember
 from jobs.decide.observed import Observed
@@ -15,7 +15,7 @@ from jobs.objects.applied_campaign import (
     MERGED,
     applied_from,
 )
-from jobs.objects.strikes import Strike, Strikes, strikes_from_json, strikes_to_json
+from jobs.objects.waves import Strike, Strikes, strikes_from_json, strikes_to_json
 from jobs.planning.stored_plans import committed_shards
 from tests.unit.jobs.controller.played_campaign import (
     MAP,

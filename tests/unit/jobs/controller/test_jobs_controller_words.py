@@ -5,7 +5,7 @@ import copy
 
 import pytest
 
-from collector import keys
+from collector.model import keys
 from jobs.controller import current_plan
 from jobs.kube.errors import cluster_error
 from jobs.objects.applied_campaign import (

@@ -5,21 +5,20 @@ from dataclasses import replace
 
 import pytest
 
-from collector import keys
+from collector.codec.errors import BadInput
 from collector.database.commits import find_head
 from collector.database.query import answers, held_shards
 from collector.database.snapshot import load_state
-from collector.errors import BadInput
-from collector.shard import read_shard
-from jobs.campaign.run_options import RunOptions
+from collector.model import keys
+from collector.model.plan import read_shard
+from jobs.campaign.campaign_file import RunOptions
 from jobs.controller.performer import Performer
 from jobs.controller.remembered import KnownPlan, Memory
 from jobs.decide.actions import Finish
 from jobs.decide.observed import Observed
-from jobs.objects.applied_campaign import SELECTOR, applied_from
+from jobs.objects.applied_campaign import SELECTOR, applied_from, rerun_annotations
 from jobs.objects.gangs import check_gangs, wide_gangs
-from jobs.objects.reruns import rerun_annotations
-from jobs.objects.site_profile import load_site
+from jobs.objects.site import load_site
 from jobs.planning import situation
 from jobs.planning.stored_plans import committed_shards, read_plans
 from jobs.publishing import due_merges

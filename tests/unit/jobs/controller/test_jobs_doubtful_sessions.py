@@ -3,13 +3,12 @@ controller on a played cluster."""
 
 import pytest
 
-from collector import keys
 from collector.database.commits import find_head
 from collector.database.query import answers
 from collector.database.snapshot import load_state
-from collector.measurement import CanaryReading
-from collector.plan import CANARY_PLACES
-from collector.shard import read_shard
+from collector.model import keys
+from collector.model.measurement import CanaryReading
+from collector.model.plan import CANARY_PLACES, read_shard
 from jobs.objects.applied_campaign import SELECTOR, applied_from
 from jobs.planning.situation import doubted_places, survey
 from jobs.planning.stored_plans import read_plans

@@ -7,14 +7,13 @@ import yaml
 
 from collector.store.in_memory import MemoryStore
 from jobs.campaign.campaign_file import campaign_from_text
-from jobs.cli.launch import launch_verb
-from jobs.controller.dry_run import first_objects, named_probe
+from jobs.cli.cluster import launch_verb
+from jobs.controller.launching import first_objects, named_probe
 from jobs.objects.applied_campaign import applied_from
 from jobs.objects.deployment import Deployment
-from jobs.objects.job_features import DEGRADED
-from jobs.objects.job_manifest import MADE_OF, SPEC_HASH, is_same, made_of, worker_job
+from jobs.objects.job_manifest import DEGRADED, MADE_OF, SPEC_HASH, is_same, made_of, worker_job
 from jobs.objects.kueue import QUEUE
-from jobs.objects.site_profile import load_site
+from jobs.objects.site import load_site
 from jobs.objects.waves import Wave
 from tests.unit.jobs.controller.played_campaign import Play
 from tests.unit.jobs.plans import TOLD

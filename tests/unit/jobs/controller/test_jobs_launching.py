@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from collector.record import write_table
+from collector.model.record import write_table
 from collector.store.in_memory import MemoryStore
 from jobs.campaign.campaign_file import Campaign, campaign_from_text, load_campaign
 from jobs.campaign.source_kinds import CasesSource

@@ -7,13 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from collector.measurement import Outcome
-from jobs.cli.controller import JsonFormatter
-from jobs.controller.metrics import Metrics
-from jobs.controller.work_done import WorkDone
+from collector.model.measurement import Outcome
+from jobs.cli.cluster import JsonFormatter
+from jobs.controller.metrics import Metrics, WorkDone
 from jobs.decide.observed import WORKER, JobView, Observed, PodView
-from jobs.objects.site_profile import load_site
-from jobs.objects.strikes import Strike, Strikes
+from jobs.objects.site import load_site
+from jobs.objects.waves import Strike, Strikes
 from tests.unit.jobs.decide.test_jobs_decision import PlayedCluster, desired
 
 pytestmark = pytest.mark.fast

@@ -8,14 +8,14 @@ import os
 
 import pytest
 
-from collector.errors import BadInput
-from collector.stack import Stack
+from collector.codec.errors import BadInput
+from collector.model.stack import Stack
+from collector.model.vocabulary import BASE_CELLS
 from collector.store.in_memory import MemoryStore
 from collector.store.probe import Probe
-from collector.vocabulary import BASE_CELLS
 from jobs.controller import current_plan
 from jobs.controller.controller import Controller, frames_of
-from jobs.controller.mounted_sources import check_mounted
+from jobs.controller.current_plan import check_mounted
 from jobs.objects.applied_campaign import config_map, config_map_name
 from jobs.objects.deployment import Deployment
 from tests.fixtures.profiles.variants import LAYOUTS, Told, profile_bytes

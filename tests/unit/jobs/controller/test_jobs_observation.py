@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from collector import keys
 from collector.database.commits import find_head
 from collector.database.merge import CREATE, merge_plans
-from collector.plan import Plan
-from collector.record import CaseRecord
+from collector.model import keys
+from collector.model.plan import Plan
+from collector.model.record import CaseRecord
 from collector.store.in_memory import MemoryStore
 from jobs.campaign.campaign_file import campaign_from_text
 from jobs.campaign.target import resolve_stack_of

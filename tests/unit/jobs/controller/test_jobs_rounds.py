@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from jobs.controller.rounds import Rounds
+from jobs.controller.remembered import Rounds
 from jobs.planning.stored_plans import read_plans
 from tests.unit.jobs.controller.played_campaign import Play
 from tests.unit.jobs.controller.test_jobs_current_plan import CURVE, measures

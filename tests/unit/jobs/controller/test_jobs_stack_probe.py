@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from collector.errors import BadInput
-from collector.stack import Stack
-from jobs.controller.stack_probe import stack_at_work, stack_of_workers
+from collector.codec.errors import BadInput
+from collector.model.stack import Stack
+from jobs.controller.performer import stack_at_work, stack_of_workers
 from jobs.objects.applied_campaign import applied_from, config_map
 from jobs.objects.deployment import Deployment
 

@@ -4,10 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from collector.plan import PlannedShard
-from jobs.decide.desired import Desired
-from jobs.decide.job_suspension import suspension
-from jobs.decide.observed import Observed
+from collector.model.plan import PlannedShard
+from jobs.decide.job_rules import suspension
+from jobs.decide.observed import Desired, Observed
 from jobs.decide.pod_problems import STUCK_S
 from jobs.decide.wave_choice import reserved
 from jobs.objects.waves import Wave

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collector.measurement import Outcome
-from collector.plan import PlannedShard
+from collector.model.measurement import Outcome
+from collector.model.plan import PlannedShard
 from jobs.decide.actions import (
     Announce,
     Delete,
@@ -23,11 +23,18 @@ from jobs.decide.actions import (
     Suspend,
 )
 from jobs.decide.decision import decide
-from jobs.decide.desired import Desired
 from jobs.decide.live_objects import Since
-from jobs.decide.observed import MERGE, WORKER, JobView, NodeView, Observed, PodView
-from jobs.objects.strikes import Strike, Strikes, strikes_from_json, strikes_to_json
-from jobs.objects.waves import parallelism, parse_indexes, wave_from_json, wave_to_json
+from jobs.decide.observed import MERGE, WORKER, Desired, JobView, NodeView, Observed, PodView
+from jobs.objects.waves import (
+    Strike,
+    Strikes,
+    parallelism,
+    parse_indexes,
+    strikes_from_json,
+    strikes_to_json,
+    wave_from_json,
+    wave_to_json,
+)
 from tests.unit.jobs.plans import plan_of
 from tests.unit.jobs.printed import missing, numbers
 

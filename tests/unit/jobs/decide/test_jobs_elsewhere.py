@@ -5,13 +5,13 @@ from dataclasses import replace
 
 import pytest
 
-from collector.plan import PlannedShard
+from collector.model.plan import PlannedShard
 from jobs.decide.actions import Finish, Launch, Replan
 from jobs.decide.decision import decide
-from jobs.decide.desired import Desired
+from jobs.decide.observed import Desired
 from jobs.objects.job_manifest import worker_job
-from jobs.objects.site_profile import load_site
-from jobs.objects.strikes import Strike, Strikes
+from jobs.objects.site import load_site
+from jobs.objects.waves import Strike, Strikes
 from tests.unit.jobs.controller.played_campaign import DEPLOYMENT
 from tests.unit.jobs.decide.test_jobs_decision import PlayedCluster
 from tests.unit.jobs.plans import plan_of

@@ -4,14 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from collector.measurement import Outcome
-from collector.plan import PlannedShard
+from collector.model.measurement import Outcome
+from collector.model.plan import PlannedShard
 from jobs.decide.actions import Announce, Delete, Launch, Scale, Suspend
-from jobs.decide.desired import Desired
-from jobs.decide.observed import PodView
-from jobs.decide.queued_waves import queueing
-from jobs.objects.strikes import Strike
-from jobs.objects.waves import wave_from_json, wave_to_json
+from jobs.decide.observed import Desired, PodView
+from jobs.decide.wave_choice import queueing
+from jobs.objects.waves import Strike, wave_from_json, wave_to_json
 from tests.unit.jobs.decide.test_jobs_decision import PlayedCluster
 from tests.unit.jobs.plans import plan_of
 from tests.unit.jobs.printed import missing, numbers

@@ -5,11 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from collector.measurement import Outcome
-from collector.plan import PlannedShard
+from collector.model.measurement import Outcome
+from collector.model.plan import PlannedShard
 from jobs.decide.actions import Launch, Suspend
-from jobs.decide.desired import Desired
-from jobs.decide.observed import NodeView, PodView
+from jobs.decide.observed import Desired, NodeView, PodView
 from jobs.decide.wave_choice import gathering
 from tests.unit.jobs.decide.test_jobs_decision import PlayedCluster
 from tests.unit.jobs.plans import plan_of

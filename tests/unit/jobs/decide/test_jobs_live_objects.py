@@ -2,10 +2,19 @@
 
 import pytest
 
-from jobs.decide.capacity import node_views, quantity, requested, room_for
-from jobs.decide.live_objects import Since, aged, job_view, job_views, pod_view
+from jobs.decide.live_objects import (
+    Since,
+    aged,
+    job_view,
+    job_views,
+    node_views,
+    pod_view,
+    quantity,
+    requested,
+    room_for,
+)
 from jobs.decide.observed import NodeView, PodView
-from jobs.objects.site_profile import load_site
+from jobs.objects.site import load_site
 
 pytestmark = pytest.mark.fast
 

@@ -7,21 +7,14 @@ import pytest
 
 from collector.worker.exit_codes import ExitCode
 from jobs.decide.actions import Delete, Launch, Merge, Scale
-from jobs.decide.completion import ending
 from jobs.decide.decision import decide
-from jobs.decide.desired import Desired
-from jobs.decide.failed_shards import judge
-from jobs.decide.image_refusal import refusal
-from jobs.decide.job_scaling import Claim, scaling
-from jobs.decide.job_suspension import suspension
-from jobs.decide.observed import WORKER, JobView, NodeView, Observed, PodView
+from jobs.decide.findings import ending, judge, refusal
+from jobs.decide.job_rules import Claim, drained, kept_indexes, scaling, suspension
+from jobs.decide.observed import WORKER, Desired, JobView, NodeView, Observed, PodView
 from jobs.decide.pod_problems import lost_indexes, not_starting, strikes
-from jobs.decide.quarantine import drained, kept_indexes
-from jobs.decide.queued_waves import queued_launches, queueing
 from jobs.decide.remaining_work import Remaining
-from jobs.decide.wave_choice import half_made
-from jobs.objects.strikes import Strike, Strikes
-from jobs.objects.waves import Wave, wave_size
+from jobs.decide.wave_choice import half_made, queued_launches, queueing
+from jobs.objects.waves import Strike, Strikes, Wave, wave_size
 from tests.unit.jobs.plans import plan_of, shards_of
 from tests.unit.jobs.printed import missing, numbers
 

@@ -10,6 +10,7 @@ from jobs.doctor.cluster_checks import (
     NEEDED,
     check_account,
     check_apis,
+    check_device_plugin,
     check_features,
     check_nodes,
     check_permissions,
@@ -17,9 +18,8 @@ from jobs.doctor.cluster_checks import (
     check_version,
     sample_job,
 )
-from jobs.doctor.device_plugin import check_device_plugin
 from jobs.objects.deployment import Deployment
-from jobs.objects.site_profile import load_site
+from jobs.objects.site import load_site
 from tests.unit.jobs.printed import missing, numbers
 
 pytestmark = pytest.mark.fast

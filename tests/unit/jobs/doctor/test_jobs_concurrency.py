@@ -2,9 +2,9 @@
 
 import pytest
 
-from collector.errors import BadInput
-from collector.replay.disturbance import Disturbance
-from jobs.doctor.concurrency import check_concurrency, verdict
+from collector.codec.errors import BadInput
+from collector.replay.check_session import Disturbance
+from jobs.doctor.npu import check_concurrency, verdict
 from tests.unit.jobs.printed import missing
 
 pytestmark = pytest.mark.fast

@@ -8,15 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from collector import keys
-from collector.comm.connection import Gone
 from collector.comm.gang import GangFailed
-from collector.comm.meeting import Place, Unreached
+from collector.comm.meeting import Gone, Place, Unreached
+from collector.model import keys
 from collector.store.file import FileStore
 from collector.worker.exit_codes import ExitCode
-from jobs.executor import gang_follower
-from jobs.executor.gang_follower import follow_gang
+from jobs.executor import worker_pod
 from jobs.executor.local_run import LocalRunFailed
+from jobs.executor.worker_pod import follow_gang
 from jobs.objects.waves import Wave
 
 pytestmark = pytest.mark.fast
@@ -26,7 +25,7 @@ WAVE = Wave("c", 1, "h", 0, (("g0",), ("g0",)), pods=2)
 
 @pytest.fixture(autouse=True)
 def looks_often(monkeypatch):
-    monkeypatch.setattr(gang_follower, "_LOOK_S", 0.01)
+    monkeypatch.setattr(worker_pod, "_LOOK_S", 0.01)
 
 
 class Played:
@@ -104,7 +103,7 @@ def is_unreached(played, folder, tick):
 
 
 def test_a_way_that_stays_closed_is_told_with_both_ends_and_blames_no_node(tmp_path, monkeypatch):
-    monkeypatch.setattr(gang_follower, "GATHER_S", 0.0)
+    monkeypatch.setattr(worker_pod, "GATHER_S", 0.0)
     played = Played(tmp_path, is_unreached, is_unreached)
     with pytest.raises(
         LocalRunFailed, match="cannot reach the first node at host:1: timed out"
@@ -116,7 +115,7 @@ def test_a_way_that_stays_closed_is_told_with_both_ends_and_blames_no_node(tmp_p
 
 
 def test_a_way_that_opens_is_no_closed_one(tmp_path, monkeypatch):
-    monkeypatch.setattr(gang_follower, "GATHER_S", 0.0)
+    monkeypatch.setattr(worker_pod, "GATHER_S", 0.0)
     turns = [is_unreached, is_gone, is_unreached, ends_well]
     assert len(Played(tmp_path, *turns).run()) == 4
 

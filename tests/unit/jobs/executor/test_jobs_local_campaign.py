@@ -4,10 +4,9 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from collector import keys
-from collector.measurement import CanaryReading
-from collector.plan import CANARY_PLACES
-from collector.shard import read_shard
+from collector.model import keys
+from collector.model.measurement import CanaryReading
+from collector.model.plan import CANARY_PLACES, read_shard
 from jobs.planning.stored_plans import read_plans
 from tests.unit.collector.database.campaign_maker import MadePlan, MadeShard, Tried, commit_shard
 from tests.unit.jobs.planning.test_jobs_damage import Here

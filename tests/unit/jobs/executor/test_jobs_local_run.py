@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from collector import keys
+from collector.codec.errors import StoreUnavailable
 from collector.database.committed import read_commit
-from collector.errors import StoreUnavailable
-from collector.manifest import manifest_from_json
-from collector.measurement import Outcome
-from collector.measuring.answers import Unmeasured
-from collector.shard import read_shard
+from collector.measuring.batches import Unmeasured
+from collector.model import keys
+from collector.model.manifest import manifest_from_json
+from collector.model.measurement import Outcome
+from collector.model.plan import read_shard
 from collector.store.file import FileStore
 from collector.store.in_memory import MemoryStore
 from collector.worker.answers import ShardAnswers, Worker

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from collector.plan import PlannedShard
+from collector.model.plan import PlannedShard
 from collector.store.in_memory import MemoryStore
-from jobs.executor.shard_choice import Todo, next_shard
+from jobs.executor.local_run import Todo, next_shard
 from tests.unit.jobs.executor.test_jobs_local_run import told_run
 from tests.unit.jobs.plans import plan_of, shards_of
 

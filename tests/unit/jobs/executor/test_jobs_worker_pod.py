@@ -9,25 +9,22 @@ from pathlib import Path
 
 import pytest
 
-from collector import keys
+from collector.codec.errors import BadInput, HostFault, StoreUnavailable
 from collector.database.committed import read_commit
 from collector.database.merge import CREATE
-from collector.errors import BadInput, HostFault, StoreUnavailable
 from collector.host.npus import Npu
 from collector.host.stack import local_stack
-from collector.measurement import Outcome
-from collector.plan import plan_to_json
+from collector.model import keys
+from collector.model.measurement import Outcome
+from collector.model.plan import plan_to_json
 from collector.store import open_store
 from collector.store.file import FileStore
 from collector.worker.assignment import Assignment, abandon
 from collector.worker.exit_codes import ExitCode
-from jobs.campaign.campaign_file import campaign_from_text
-from jobs.campaign.run_options import RunOptions
+from jobs.campaign.campaign_file import RunOptions, campaign_from_text
 from jobs.executor import worker_pod
 from jobs.executor.local_run import LocalRunFailed
-from jobs.executor.pod_end import End, last_words
-from jobs.executor.pod_task import task_of
-from jobs.executor.worker_pod import work
+from jobs.executor.worker_pod import End, last_words, task_of, work
 from jobs.objects.waves import Wave, wave_to_json
 from jobs.planning.situation import survey
 from jobs.publishing.next_plan import advance

@@ -3,7 +3,7 @@
 import pytest
 from kubernetes import client
 
-from collector.errors import BadInput
+from collector.codec.errors import BadInput
 from jobs.kube import requests
 from jobs.kube.cluster import Cluster
 from jobs.kube.errors import (
@@ -13,9 +13,15 @@ from jobs.kube.errors import (
     ObjectMissing,
     cluster_error,
 )
-from jobs.kube.request_budget import Budget
-from jobs.objects.job_features import ALL_FEATURES, DEGRADED, Features, features_of, unknown_fields
-from jobs.objects.job_manifest import SPEC_HASH
+from jobs.kube.requests import Budget
+from jobs.objects.job_manifest import (
+    ALL_FEATURES,
+    DEGRADED,
+    SPEC_HASH,
+    Features,
+    features_of,
+    unknown_fields,
+)
 from tests.servers.scripted import Answer, ScriptedServer
 
 pytestmark = pytest.mark.server

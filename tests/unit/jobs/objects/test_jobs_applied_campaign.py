@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from collector.errors import BadInput
-from jobs.controller.mounted_sources import check_sources
+from collector.codec.errors import BadInput
+from jobs.controller.current_plan import check_sources
 from jobs.objects.applied_campaign import LEASED, PAUSED, applied_from, config_map
 from jobs.objects.job_manifest import Deployment
 from tests.unit.jobs.printed import raises_naming

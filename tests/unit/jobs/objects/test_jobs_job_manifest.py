@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from collector.plan import PlannedShard
+from collector.model.plan import PlannedShard
 from jobs.campaign.campaign_file import campaign_from_text
-from jobs.controller.dry_run import named_probe
+from jobs.controller.launching import named_probe
 from jobs.objects.deployment import Deployment
 from jobs.objects.job_manifest import made_of, merge_job, probe_job, worker_job
 from jobs.objects.kueue import QUEUE
-from jobs.objects.site_profile import bundled_sites, load_site
+from jobs.objects.site import bundled_sites, load_site
 from jobs.objects.waves import Wave, index_s
 from tests.unit.jobs.plans import plan_of, shards_of
 

@@ -3,7 +3,7 @@
 import pytest
 
 from jobs.objects.pod_template import place
-from jobs.objects.site_profile import load_site, site_from_text
+from jobs.objects.site import load_site, site_from_text
 
 pytestmark = pytest.mark.fast
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from jobs.objects.quantities import quantity
+from jobs.objects.deployment import quantity
 
 pytestmark = pytest.mark.fast
 

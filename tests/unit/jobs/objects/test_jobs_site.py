@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from collector.errors import BadInput
-from jobs.objects.site_profile import bundled_sites, load_site, site_from_text
+from collector.codec.errors import BadInput
+from jobs.objects.site import bundled_sites, load_site, site_from_text
 from tests.unit.jobs.printed import raises_naming
 
 pytestmark = pytest.mark.fast

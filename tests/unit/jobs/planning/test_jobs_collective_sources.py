@@ -6,12 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from collector.collective import Collective
-from collector.collective_case import collective_case_of
-from collector.distribute_call import COMBINE, DISPATCH, DistributeCall
-from collector.errors import BadInput
-from collector.expert_call import KERNEL, ExpertCall
-from collector.gang_case import is_of_gangs, ranks_of
+from collector.codec.errors import BadInput
+from collector.model.plan import (
+    PlannedSource,
+    devices_for,
+    plan_from_json,
+    plan_to_json,
+    read_shard,
+)
+from collector.model.record import CaseRecord
+from collector.model.stack import Stack
+from collector.model.vocabulary import EP_SIZE
 from collector.ops.refusals import (
     NO_PLACE,
     NO_RANKS,
@@ -20,22 +25,20 @@ from collector.ops.refusals import (
     refusal_on_ranks,
 )
 from collector.ops.registry import find
-from collector.plan import PlannedSource, devices_for, plan_from_json, plan_to_json
 from collector.profiles.bundled import write_bundled_profile
-from collector.record import CaseRecord
-from collector.shard import read_shard
-from collector.stack import Stack
+from collector.ranks.collective import Collective, collective_case_of
+from collector.ranks.distribution import COMBINE, DISPATCH, DistributeCall
+from collector.ranks.experts import KERNEL, ExpertCall
+from collector.ranks.gangs import is_of_gangs, ranks_of
+from collector.ranks.topology import Grid
 from collector.store.in_memory import MemoryStore
-from collector.topology import Grid
-from collector.vocabulary import EP_SIZE
 from jobs.campaign.campaign_file import Campaign, campaign_from_text, without_collectives
-from jobs.campaign.collectives import CollectivesSource
+from jobs.campaign.source_kinds import CollectivesSource
 from jobs.planning.candidates import distinct_cases, refusal_in_plan
-from jobs.planning.collective_sources import with_ep_size
-from jobs.planning.forecast_lines import describe_forecast
-from jobs.planning.gaps import find_gaps, refused_cases
+from jobs.planning.gaps import describe_forecast, find_gaps, refused_cases
+from jobs.planning.generated_sources import with_ep_size
+from jobs.planning.plan_cases import PlanRequest
 from jobs.planning.plan_making import PlannedRound, make_plan
-from jobs.planning.plan_request import PlanRequest
 from jobs.planning.sources import load_sources
 from tests.unit.jobs.printed import missing, numbers
 

@@ -6,11 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collector.case import case_from_cells
-from collector.collective import Collective
-from collector.collective_case import CollectiveCase
-from collector.record import CaseRecord
-from collector.topology import Grid
+from collector.model.case import case_from_cells
+from collector.model.record import CaseRecord
+from collector.ranks.collective import Collective, CollectiveCase
+from collector.ranks.topology import Grid
 from jobs.planning.coverage import Covered, Standing, Wanted, covered, share, user_metrics
 
 pytestmark = pytest.mark.fast

@@ -9,18 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from collector import keys
 from collector.database.commits import find_head
 from collector.database.merge import CREATE
 from collector.database.plans import Damage
 from collector.database.verify import find_problems
-from collector.plan import Plan
-from collector.shard import read_shard
+from collector.model import keys
+from collector.model.plan import Plan, read_shard
 from collector.store.base import Store
 from collector.store.file import FileStore
-from jobs.campaign.campaign_file import Campaign, load_campaign
-from jobs.campaign.run_options import RunOptions
-from jobs.cli.merge import merge_verb
+from jobs.campaign.campaign_file import Campaign, RunOptions, load_campaign
+from jobs.cli.database import merge_verb
 from jobs.cli.plan import plan_verb
 from jobs.cli.status import status_verb
 from jobs.executor import local_campaign

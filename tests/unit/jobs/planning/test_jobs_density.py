@@ -6,12 +6,12 @@ from functools import cache
 import numpy as np
 import pytest
 
-from collector.plan import plan_from_json, plan_to_json
-from collector.record import CaseRecord
+from collector.model.plan import plan_from_json, plan_to_json
+from collector.model.record import CaseRecord
 from jobs.planning.candidates import HeadAnswer
-from jobs.planning.forecast_lines import describe_forecast
+from jobs.planning.gaps import describe_forecast
+from jobs.planning.plan_cases import find_surfaces
 from jobs.planning.plan_making import inputs_hash, make_plan
-from jobs.planning.surfaces import find_surfaces
 from tests.unit.jobs.planning.test_jobs_plan_making import (
     OPERATORS,
     STACK,

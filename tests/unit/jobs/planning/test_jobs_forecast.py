@@ -2,11 +2,11 @@
 
 import pytest
 
-from collector.case import case_from_cells
+from collector.model.case import case_from_cells
+from collector.model.plan import CANARIES_FROM_S, WARM_UPS, MeasureSettings
+from collector.model.stack import Stack
 from collector.ops.registry import find
 from collector.ops.spec import OpSpec
-from collector.plan import CANARIES_FROM_S, WARM_UPS, MeasureSettings
-from collector.stack import Stack
 from jobs.planning.forecast import (
     CASE_OVERHEAD_S,
     FLUSH_BYTES,

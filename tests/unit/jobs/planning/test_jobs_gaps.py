@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
+from collector.model.plan import PlannedSource, plan_from_json, plan_to_json
 from collector.ops.refusals import NO_INPUTS, NO_OPERATOR
-from collector.plan import PlannedSource, plan_from_json, plan_to_json
 from jobs.planning.candidates import distinct_cases
 from jobs.planning.gaps import find_gaps, planned_shares, refused_cases, share_line, shares
 from tests.unit.jobs.planning.test_jobs_plan_making import OPERATORS, plan, record, request

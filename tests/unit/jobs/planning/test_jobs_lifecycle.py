@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collector.plan import (
+from collector.model.plan import (
     Forecast,
     Limits,
     MeasureSettings,
@@ -14,7 +14,7 @@ from collector.plan import (
     PlannedShard,
     ShardSettings,
 )
-from collector.stack import Stack
+from collector.model.stack import Stack
 from jobs.planning.lifecycle import (
     Continue,
     Doubted,

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from collector.collective_case import collective_case_of, is_collective
-from collector.distribute_call import COMBINE, DISPATCH
-from collector.errors import BadInput
-from collector.expert_call import KERNEL
-from collector.gang_case import is_of_gangs, ranks_of
+from collector.codec.errors import BadInput
+from collector.ranks.collective import collective_case_of, is_collective
+from collector.ranks.distribution import COMBINE, DISPATCH
+from collector.ranks.experts import KERNEL
+from collector.ranks.gangs import is_of_gangs, ranks_of
 from collector.store.in_memory import MemoryStore
 from jobs.campaign.campaign_file import campaign_from_text
-from jobs.planning.model_sources import MODEL_STEPS, model_records
+from jobs.planning.generated_sources import MODEL_STEPS, model_records
 from jobs.planning.sources import load_sources
 from tests.unit.jobs.printed import missing, raises_naming
 

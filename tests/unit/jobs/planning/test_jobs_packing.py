@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collector.plan import ShardSettings
-from jobs.planning.packing import longest_first, pack
-from jobs.planning.shard_cutting import shards_a_device
+from collector.model.plan import ShardSettings
+from jobs.planning.shard_cutting import longest_first, pack, shards_a_device
 
 costs_of_small_instances = st.lists(st.integers(1, 50).map(float), min_size=1, max_size=8)
 

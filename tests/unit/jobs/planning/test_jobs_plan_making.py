@@ -10,26 +10,27 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collector.canonical import sha256_hex
-from collector.case import Case
-from collector.errors import BadInput
-from collector.ops.spec import Constraint, OpSpec
-from collector.plan import (
+from collector.codec.canonical import sha256_hex
+from collector.codec.errors import BadInput
+from collector.model.case import Case
+from collector.model.plan import (
     AGAIN_SHARE,
     Forecast,
     PlannedSource,
+    ShardCase,
     ShardSettings,
     plan_from_json,
     plan_to_json,
+    read_shard,
 )
-from collector.record import CaseRecord, ProfileStatistics
-from collector.shard import ShardCase, read_shard
-from collector.stack import Stack
+from collector.model.record import CaseRecord, ProfileStatistics
+from collector.model.stack import Stack
+from collector.ops.spec import Constraint, OpSpec
 from jobs.campaign.campaign_file import Campaign, campaign_from_text
 from jobs.planning.candidates import HeadAnswer
-from jobs.planning.forecast_lines import describe_forecast
+from jobs.planning.gaps import describe_forecast
+from jobs.planning.plan_cases import PlanRequest
 from jobs.planning.plan_making import PlannedRound, inputs_hash, make_plan
-from jobs.planning.plan_request import PlanRequest
 from jobs.planning.shard_cutting import shards_a_device
 from tests.unit.jobs.printed import numbers
 

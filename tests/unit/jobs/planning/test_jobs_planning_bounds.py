@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from collector.expert_call import ExpertCall
-from collector.plan import MeasureSettings
+from collector.model.plan import MeasureSettings
+from collector.ranks.experts import ExpertCall
 from collector.store.in_memory import MemoryStore
 from jobs.campaign.campaign_file import campaign_from_text
-from jobs.planning.coverage_sources import launched
 from jobs.planning.forecast import FLUSH_BYTES, predict_routed
-from jobs.planning.packing import Packing
-from jobs.planning.repeats import repeated_shards
+from jobs.planning.plan_cases import repeated_shards
+from jobs.planning.shard_cutting import Packing
+from jobs.planning.worth import launched
 from tests.unit.jobs.planning.test_jobs_forecast import PEAKS
 from tests.unit.jobs.planning.test_jobs_repeats import priced
 

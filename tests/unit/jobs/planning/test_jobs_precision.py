@@ -5,17 +5,17 @@ from pathlib import Path
 
 import pytest
 
-from collector.database.published_intervals import KnownInterval
-from collector.errors import BadInput
-from collector.expert_call import KERNEL, ExpertCall
+from collector.codec.errors import BadInput
+from collector.database.published import KnownInterval
+from collector.model.plan import plan_from_json, plan_to_json
+from collector.model.record import CaseRecord
+from collector.model.stack import Stack
+from collector.model.vocabulary import EP_SIZE
 from collector.ops.registry import find
-from collector.plan import plan_from_json, plan_to_json
-from collector.record import CaseRecord
-from collector.stack import Stack
-from collector.vocabulary import EP_SIZE
+from collector.ranks.experts import KERNEL, ExpertCall
 from jobs.campaign.campaign_file import campaign_from_text
 from jobs.planning.candidates import HeadAnswer
-from jobs.planning.forecast_lines import describe_forecast
+from jobs.planning.gaps import describe_forecast
 from jobs.planning.plan_making import make_plan
 from tests.unit.jobs.planning.test_jobs_plan_making import (
     plan,

@@ -8,14 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collector.plan import plan_from_json, plan_to_json
-from collector.record import CaseRecord
-from collector.shard import read_shard
-from jobs.planning.candidates import Candidate, PricedCase
-from jobs.planning.forecast_lines import describe_forecast
+from collector.model.plan import plan_from_json, plan_to_json, read_shard
+from collector.model.record import CaseRecord
+from jobs.planning.candidates import Candidate, PricedCase, Weight
+from jobs.planning.gaps import describe_forecast
+from jobs.planning.plan_cases import repeated_cases, repeated_shards
 from jobs.planning.plan_making import inputs_hash
-from jobs.planning.repeats import repeated_cases, repeated_shards
-from jobs.planning.weight import Weight
 from tests.unit.jobs.planning.test_jobs_plan_making import (
     OWN,
     STACK,

@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from collector.shapes.batch import Batch, Phase
 from collector.shapes.kernel_set import find_kernel_set
 from collector.shapes.layout import layout_of
 from collector.shapes.models import find_decoder
+from collector.shapes.serving import Batch, Phase
 from collector.shapes.step import derive_step
-from jobs.planning.serving_place import place_of
+from jobs.planning.coverage import place_of
 
 pytestmark = pytest.mark.fast
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from collector.codec.errors import BadInput
 from collector.database.merge import CREATE, merge_plans
 from collector.database.pull import pull_version
-from collector.errors import BadInput
 from collector.store.in_memory import MemoryStore
 from jobs.campaign.campaign_file import campaign_from_text
 from jobs.planning.lifecycle import NewPlan

@@ -6,14 +6,14 @@ from dataclasses import replace
 import pytest
 import yaml
 
-from collector import keys
-from collector.canonical import sha256_hex
-from collector.errors import BadInput, DamagedObject
-from collector.measurement import Outcome
+from collector.codec.canonical import sha256_hex
+from collector.codec.errors import BadInput, DamagedObject
+from collector.model import keys
+from collector.model.measurement import Outcome
+from collector.model.record import ProfileStatistics, as_neighbour, read_table, write_table
 from collector.ops.refusals import refusal
 from collector.ops.registry import find
 from collector.profiles.bundled import write_bundled_profile
-from collector.record import ProfileStatistics, as_neighbour, read_table, write_table
 from collector.store.in_memory import MemoryStore
 from jobs.campaign.campaign_file import campaign_from_text
 from jobs.controller.launching import campaign_object

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from collector import keys
-from collector.plan import plan_to_json
+from collector.model import keys
+from collector.model.plan import plan_to_json
 from collector.store.in_memory import MemoryStore
 from jobs.planning.stored_plans import committed_shards, find_plans, plan_numbers
 from tests.unit.collector.database.campaign_maker import (

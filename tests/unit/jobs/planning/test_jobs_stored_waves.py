@@ -4,13 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from collector import keys
+from collector.model import keys
 from collector.store.base import create_named
 from collector.store.in_memory import MemoryStore
 from jobs.objects.waves import Wave, wave_to_json
-from jobs.planning import stored_waves
-from jobs.planning.stored_plans import campaigns
-from jobs.planning.stored_waves import KnownWaves, find_waves
+from jobs.planning import stored_plans
+from jobs.planning.stored_plans import KnownWaves, campaigns, find_waves
 from tests.unit.collector.database.wrapped_stores import CountingStore
 
 pytestmark = pytest.mark.fast
@@ -58,7 +57,7 @@ def test_a_damaged_wave_is_told_once_stands_for_nothing_and_is_written_anew(
     store.put(key_of(WAVE), data)
     for _ in range(3):
         assert list(find_waves(store, "made", known)) == [OTHER]
-    (warning,) = [one for one in caplog.records if one.name == stored_waves.__name__]
+    (warning,) = [one for one in caplog.records if one.name == stored_plans.__name__]
     assert key_of(WAVE) in warning.getMessage()
     create_named(store, key_of(WAVE), wave_to_json(WAVE))
     forgotten: KnownWaves = {}

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from collector.database.columns import AVERAGE_DURATION
-from collector.record import ProfileStatistics
-from jobs.planning.weight import Weight, weigh
+from collector.database.layout import AVERAGE_DURATION
+from collector.model.record import ProfileStatistics
+from jobs.planning.candidates import Weight, weigh
 from tests.unit.collector.database.campaign_maker import add_record
 
 pytestmark = pytest.mark.fast

@@ -6,21 +6,21 @@ from functools import partial
 
 import pytest
 
-from collector import keys
-from collector.canonical import sha256_hex
+from collector.codec.canonical import sha256_hex
+from collector.codec.errors import BadInput, OpmeterError, StoreError
 from collector.database.commits import find_head, history
 from collector.database.merge import SINGLE_WRITER, merge_plans
 from collector.database.query import held_shards
 from collector.database.snapshot import load_state
 from collector.database.verify import find_problems
-from collector.errors import BadInput, OpmeterError, StoreError
-from collector.record import write_table
-from collector.stack import Stack
+from collector.model import keys
+from collector.model.record import write_table
+from collector.model.stack import Stack
 from collector.store.in_memory import MemoryStore
-from collector.store.single_writer import SingleWriterStore
-from jobs.cli import merge as merge_file
+from collector.store.waiting import SingleWriterStore
+from jobs.cli import database as merge_file
 from jobs.cli import opening, stores
-from jobs.cli.merge import merge_verb
+from jobs.cli.database import merge_verb
 from jobs.cli.opening import choose_guard
 from jobs.cli.stores import Stores
 from jobs.controller.controller import Controller
@@ -31,8 +31,8 @@ from jobs.kube.leader_election import DURATION_S, Election
 from jobs.objects.applied_campaign import LEASED, applied_from, config_map, config_map_name
 from jobs.objects.deployment import Deployment
 from jobs.planning.stored_plans import committed_shards, read_plans
-from jobs.publishing import merge_lease
-from jobs.publishing.merge_lease import MERGE_LEASE, LeaseTaken, MergeLease
+from jobs.publishing import due_merges
+from jobs.publishing.due_merges import MERGE_LEASE, LeaseTaken, MergeLease
 from tests.unit.collector.database.campaign_maker import (
     MadePlan,
     MadeShard,
@@ -98,7 +98,7 @@ class Clock:
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
     """Turns of a fraction of a second."""
-    monkeypatch.setattr(merge_lease, "_LOOK_S", 0.02)
+    monkeypatch.setattr(due_merges, "_LOOK_S", 0.02)
     monkeypatch.setattr(leader_election, "_LOOK_S", 0.02)
 
 
@@ -137,7 +137,7 @@ def of_cluster(monkeypatch):
 
     def prepare(store, cluster, turn_s=60.0):
         brief = partial(MergeLease, duration_s=3.0)
-        monkeypatch.setattr(merge_lease, "MergeLease", brief)
+        monkeypatch.setattr(due_merges, "MergeLease", brief)
         monkeypatch.setattr(merge_file, "_TURN_S", turn_s)
         monkeypatch.setattr(opening, "open_bare", lambda root, campaign: store)
         monkeypatch.setattr(Cluster, "connect", lambda namespace: cluster)

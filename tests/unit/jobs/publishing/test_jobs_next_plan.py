@@ -5,19 +5,20 @@ from pathlib import Path
 
 import pytest
 
-from collector import keys
+from collector.codec.errors import BadInput
 from collector.database.commits import find_head
 from collector.database.merge import CREATE, merge_plans
-from collector.database.published import HeldShards
-from collector.database.published_intervals import known_intervals
-from collector.errors import BadInput
-from collector.shard import read_shard
+from collector.database.published import HeldShards, known_intervals
+from collector.model import keys
+from collector.model.plan import read_shard
 from collector.store.file import FileStore
 from collector.store.in_memory import MemoryStore
-from jobs.campaign.campaign_file import campaign_from_text
-from jobs.campaign.density import DensitySettings
-from jobs.campaign.quality import QualitySettings
-from jobs.campaign.run_options import RunOptions
+from jobs.campaign.campaign_file import (
+    DensitySettings,
+    QualitySettings,
+    RunOptions,
+    campaign_from_text,
+)
 from jobs.cli.plan import plan_verb
 from jobs.planning.situation import head_answers, survey
 from jobs.publishing.next_plan import advance, check_version

@@ -3,25 +3,24 @@
 import pytest
 import yaml
 
-from collector import keys
-from collector.errors import BadInput
+from collector.codec.errors import BadInput
+from collector.model import keys
+from collector.model.manifest import Verified, verified_from_json, verified_to_json
+from collector.model.stack import Runtime, Stack, runtime_details
+from collector.model.vocabulary import is_plain_format
 from collector.ops.references import reference_record
 from collector.ops.refusals import refusal
 from collector.ops.registry import all_ops, find
-from collector.ops.verified_list import verified_on, with_proved
+from collector.ops.releases import verified_on, with_proved
 from collector.replay.resolved_calls import ResolvedCall, ResolvedCalls, functions_in_both
-from collector.stack import Runtime, Stack, runtime_details
 from collector.store.in_memory import MemoryStore
-from collector.verified import Verified, verified_from_json, verified_to_json
-from collector.vocabulary import is_plain_format
 from jobs.doctor.machine import Check
-from jobs.selftest.attribution import _mixed
+from jobs.selftest.archive import keep, read_kept
+from jobs.selftest.attribution import _mixed, rows_of
+from jobs.selftest.bench import decoding_case
 from jobs.selftest.checks import run_checks
-from jobs.selftest.decoding import decoding_case
+from jobs.selftest.environment import gathered, verdict_on_libraries
 from jobs.selftest.failing_operators import find as find_trouble
-from jobs.selftest.identity import rows_of
-from jobs.selftest.kept import keep, read_kept
-from jobs.selftest.surroundings import gathered, verdict_on_libraries
 from tests.unit.jobs.printed import missing, numbers, raises_naming
 
 pytestmark = pytest.mark.fast

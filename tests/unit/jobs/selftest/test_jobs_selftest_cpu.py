@@ -9,7 +9,7 @@ from importlib.resources import files
 import pytest
 from typer.testing import CliRunner
 
-from collector.errors import BadInput
+from collector.codec.errors import BadInput
 from jobs.cli.app import app
 from tests.unit.jobs.printed import missing, numbers
 

@@ -4,9 +4,9 @@ import pytest
 
 from collector.host.peaks_file import kept_peaks, path_of_peaks
 from collector.host.stack import local_stack
-from collector.machine_peaks import MachinePeaks, peaks_to_bytes
-from collector.measurement import Disturbance, Measurement, Outcome, Timing
-from collector.stack import Stack
+from collector.model.measurement import Disturbance, Measurement, Outcome, Timing
+from collector.model.peaks import MachinePeaks, peaks_to_bytes
+from collector.model.stack import Stack
 from jobs.selftest.bench import SessionBench
 from jobs.selftest.peaks import CASES, check_peaks, copy, keep_peaks, peaks_of, product, total
 from tests.unit.collector.replay.replay_cases import PROVENANCE

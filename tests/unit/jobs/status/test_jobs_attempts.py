@@ -2,9 +2,9 @@
 
 import pytest
 
-from collector import keys
+from collector.model import keys
 from collector.store.in_memory import MemoryStore
-from jobs.status.attempts import READERS, keys_of_attempts
+from jobs.status.follower import READERS, keys_of_attempts
 
 pytestmark = pytest.mark.fast
 

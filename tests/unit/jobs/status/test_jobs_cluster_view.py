@@ -5,17 +5,17 @@ from dataclasses import replace
 
 import pytest
 
-from collector import keys
-from collector.canonical import sha256_hex
+from collector.codec.canonical import sha256_hex
+from collector.codec.errors import BadInput
 from collector.database import snapshot
 from collector.database.merge import CREATE, merge_plans
-from collector.errors import BadInput
-from collector.plan import PlannedSource, plan_to_json
-from collector.record import write_table
-from collector.stack import Stack
+from collector.model import keys
+from collector.model.plan import PlannedSource, plan_to_json
+from collector.model.record import write_table
+from collector.model.stack import Stack
 from collector.store import open_store
 from jobs.cli import status
-from jobs.cli.doctor import doctor_verb
+from jobs.cli.machine import doctor_verb
 from jobs.cli.status import status_verb
 from jobs.doctor import cluster as doctor_cluster
 from jobs.doctor.cluster import check_cluster
@@ -23,12 +23,11 @@ from jobs.kube.cluster import Cluster
 from jobs.kube.errors import ClusterAway, ClusterError
 from jobs.objects.applied_campaign import config_map
 from jobs.objects.deployment import Deployment
-from jobs.objects.strikes import Strike, Strikes, strikes_to_json
-from jobs.objects.waves import Wave, wave_to_json
+from jobs.objects.waves import Strike, Strikes, Wave, strikes_to_json, wave_to_json
 from jobs.planning import stored_plans
 from jobs.status import picture
-from jobs.status.cluster_view import ClusterView
 from jobs.status.follower import Follower
+from jobs.status.why import ClusterView
 from tests.unit.collector.database.campaign_maker import (
     MadePlan,
     MadeShard,

@@ -5,16 +5,14 @@ from dataclasses import replace
 
 import pytest
 
-from collector import keys
-from collector.manifest import NO_USAGE, Usage
-from collector.measurement import Outcome
+from collector.environment import Environment, within
+from collector.model import keys
+from collector.model.manifest import NO_USAGE, Usage
+from collector.model.measurement import Outcome
 from collector.store.in_memory import MemoryStore
-from collector.surroundings import Surroundings, within
-from jobs.objects.site_profile import load_site
+from jobs.objects.site import load_site
 from jobs.status.follower import Follower
-from jobs.status.pace import devices_measuring
-from jobs.status.plan_status import AnswerKind, PlanStatus, ShardStatus
-from jobs.status.status_lines import (
+from jobs.status.lines import (
     duration,
     efficiency_lines,
     failure_lines,
@@ -24,6 +22,7 @@ from jobs.status.status_lines import (
     shard_lines,
     share_lines,
 )
+from jobs.status.plan_status import AnswerKind, PlanStatus, ShardStatus, devices_measuring
 from jobs.status.summary import plan_usage
 from tests.unit.collector.database.campaign_maker import (
     MadePlan,
@@ -66,7 +65,7 @@ class Counting(MemoryStore):
         return super().list(prefix)
 
 
-class Played(Surroundings):
+class Played(Environment):
     """Does what is side by side one by one, and remembers how much that was."""
 
     def __init__(self):

@@ -3,9 +3,9 @@
 import pytest
 
 from collector.database.version_quality import VersionQuality
-from collector.measurement import Proof
-from collector.quality.repeatability import SHARES, Apart, Reliability
-from jobs.status.quality_lines import brief_lines, identity_lines, version_quality_lines
+from collector.model.measurement import Proof
+from collector.quality.pooled import SHARES, Apart, Reliability
+from jobs.status.lines import brief_lines, identity_lines, version_quality_lines
 from tests.unit.jobs.printed import numbers
 
 pytestmark = pytest.mark.fast

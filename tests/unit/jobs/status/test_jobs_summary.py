@@ -10,12 +10,12 @@ import pytest
 from collector.database.merge import CREATE, merge_plans
 from collector.database.snapshot import load_state
 from collector.database.view import render
-from collector.manifest import NO_USAGE, Usage
-from collector.measurement import Disturbance, Outcome
-from collector.record import ProfileStatistics
+from collector.model.manifest import NO_USAGE, Usage
+from collector.model.measurement import Disturbance, Outcome
+from collector.model.record import ProfileStatistics
 from collector.store.in_memory import MemoryStore
+from jobs.status.lines import describe
 from jobs.status.summary import summarise
-from jobs.status.summary_lines import describe
 from tests.unit.collector.database.campaign_maker import (
     STACK,
     MadePlan,

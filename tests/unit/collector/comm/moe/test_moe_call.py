@@ -6,12 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collector.case import case_from_cells
-from collector.comm.moe.buffsize import buffsize_settings
-from collector.comm.moe.moe_plan import MoeCase, MoePlan
-from collector.errors import BadInput
-from collector.expert_call import KERNEL, KERNEL_FLOATING, ExpertCall, call_of, check
-from collector.vocabulary import (
+from collector.codec.errors import BadInput
+from collector.comm.moe.moe_plan import MoeCase, MoePlan, buffsize_settings
+from collector.model.case import case_from_cells
+from collector.model.vocabulary import (
     EP_SIZE,
     INPUT_DTYPES,
     INPUT_FORMATS,
@@ -19,6 +17,7 @@ from collector.vocabulary import (
     OUTPUT_DTYPES,
     OUTPUT_SHAPES,
 )
+from collector.ranks.experts import KERNEL, KERNEL_FLOATING, ExpertCall, call_of, check
 from tests.unit.collector.naming import naming
 
 pytestmark = pytest.mark.fast

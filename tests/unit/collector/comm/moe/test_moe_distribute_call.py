@@ -6,8 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collector.case import case_from_cells
-from collector.distribute_call import (
+from collector.codec.errors import BadInput
+from collector.model.case import case_from_cells
+from collector.model.vocabulary import (
+    EP_SIZE,
+    INPUT_DTYPES,
+    INPUT_SHAPES,
+    OUTPUT_DTYPES,
+    OUTPUT_SHAPES,
+)
+from collector.ranks.distribution import (
     COMBINE,
     DISPATCH,
     EXPAND_SCALES,
@@ -15,11 +23,9 @@ from collector.distribute_call import (
     TP_COUNTS,
     WEIGHTS,
     DistributeCall,
+    distribute_call,
 )
-from collector.distribute_row import distribute_call
-from collector.errors import BadInput
-from collector.gang_case import is_of_gangs, ranks_of
-from collector.vocabulary import EP_SIZE, INPUT_DTYPES, INPUT_SHAPES, OUTPUT_DTYPES, OUTPUT_SHAPES
+from collector.ranks.gangs import is_of_gangs, ranks_of
 from tests.unit.collector.naming import naming
 
 pytestmark = pytest.mark.fast

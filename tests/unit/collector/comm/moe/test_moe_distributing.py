@@ -5,13 +5,7 @@ from dataclasses import replace
 import pytest
 
 from collector.comm.moe.routing import skewed
-from collector.distribute_call import (
-    DISPATCH,
-    MASK,
-    TP_COUNTS,
-    WEIGHTS,
-    DistributeCall,
-)
+from collector.ranks.distribution import DISPATCH, MASK, TP_COUNTS, WEIGHTS, DistributeCall
 
 pytestmark = pytest.mark.torch
 torch = pytest.importorskip("torch")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from collector.comm.moe.moe_plan import MoeCase
-from collector.expert_call import ExpertCall
+from collector.ranks.experts import ExpertCall
 
 pytestmark = pytest.mark.torch
 torch = pytest.importorskip("torch")
@@ -49,7 +49,7 @@ def operator(request):
 
 
 def test_a_call_gives_what_the_schema_takes(operator):
-    from collector.comm.moe.fused import arguments
+    from collector.comm.moe.trials import arguments
 
     for call in (CALL, replace(CALL, is_int8=False)):
         given = arguments(operator, MoeCase(call, 3, 0.5), 1, "cpu", "the group")
@@ -60,7 +60,7 @@ def test_a_call_gives_what_the_schema_takes(operator):
 
 
 def test_the_tensors_are_the_seven_inputs_of_a_row():
-    from collector.comm.moe.fused import arguments
+    from collector.comm.moe.trials import arguments
 
     with torch.library._scoped_library("npu", "FRAGMENT") as casts:
         casts.define("npu_format_cast(Tensor x, int format) -> Tensor")

@@ -7,7 +7,7 @@ import pytest
 from collector.comm.gang import Rendezvous
 from collector.comm.moe.benching import bench, found_in
 from collector.comm.moe.moe_plan import MoeCase, MoePlan
-from collector.distribute_call import (
+from collector.ranks.distribution import (
     COMBINE,
     DISPATCH,
     EXPAND_SCALES,
@@ -16,7 +16,7 @@ from collector.distribute_call import (
     WEIGHTS,
     DistributeCall,
 )
-from collector.expert_call import ExpertCall
+from collector.ranks.experts import ExpertCall
 
 pytestmark = pytest.mark.slow
 

@@ -6,9 +6,8 @@ from math import log2
 import pytest
 
 from collector.comm.gang import GangFailed, Rendezvous
-from collector.comm.moe.probe_plan import ProbePlan, read_tries
-from collector.comm.moe.probing import probe, told
-from collector.comm.moe.region import ProbeGrid
+from collector.comm.moe.benching import probe, told
+from collector.comm.moe.probe_plan import ProbeGrid, ProbePlan, read_tries
 from collector.comm.rank_files import rank_states
 from tests.unit.collector.naming import names, naming
 
@@ -72,7 +71,7 @@ FAULTY = """
 import os, signal, sys, time
 from pathlib import Path
 from collector.comm.moe.prober import main
-from collector.comm.moe.runner import reference
+from collector.comm.moe.trials import reference
 
 def prepare(case, rank, device):
     call, run = case.call, reference(case, rank, device)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from collector.comm.moe.routing import skewed
-from collector.expert_call import ExpertCall
+from collector.ranks.experts import ExpertCall
 
 pytestmark = pytest.mark.torch
 torch = pytest.importorskip("torch")

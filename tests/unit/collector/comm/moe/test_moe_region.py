@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collector.comm.moe.region import Limit, ProbeGrid, Region
-from collector.errors import BadInput
+from collector.codec.errors import BadInput
+from collector.comm.moe.probe_plan import Limit, ProbeGrid, Region
 from tests.unit.collector.naming import naming
 
 pytestmark = pytest.mark.fast

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from collector.codec.errors import BadInput
 from collector.comm.moe.routing import imbalance_of, replayed, skewed
-from collector.errors import BadInput
-from collector.expert_call import ExpertCall
+from collector.ranks.experts import ExpertCall
 from tests.unit.collector.naming import names, naming
 
 pytestmark = pytest.mark.fast

@@ -4,22 +4,22 @@ from dataclasses import replace
 
 import pytest
 
-from collector.case import case_from_cells
+from collector.codec.errors import BadInput
 from collector.comm.bench_plan import Mode
-from collector.comm.moe.moe_measured import moe_found
 from collector.comm.moe.moe_plan import MoeCase, MoePlan
 from collector.comm.moe.moe_table import (
     case_cells,
     check_mode,
     moe_case,
+    moe_found,
     read_cases,
     write_measured,
 )
 from collector.comm.rank_files import CaseSeen
 from collector.comm.timing import RankTimes
 from collector.database.tree import KernelFile, read_kernel_file
-from collector.errors import BadInput
-from collector.expert_call import KERNEL, ExpertCall
+from collector.model.case import case_from_cells
+from collector.ranks.experts import KERNEL, ExpertCall
 from tests.unit.collector.naming import names, naming
 
 pytestmark = pytest.mark.fast

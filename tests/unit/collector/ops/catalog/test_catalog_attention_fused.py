@@ -5,13 +5,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from collector.errors import CaseRejected
+from collector.codec.errors import CaseRejected
+from collector.model.record import CaseRecord
+from collector.model.vocabulary import BASE_CELLS
 from collector.ops.catalog.attention import _sizes
 from collector.ops.catalog.attention._fused_reading import read_call
 from collector.ops.registry import find
 from collector.ops.runtime import completed
-from collector.record import CaseRecord
-from collector.vocabulary import BASE_CELLS
 from tests.fixtures.op_rows import rows_alone
 from tests.unit.collector.ops.conftest import assert_rejected
 

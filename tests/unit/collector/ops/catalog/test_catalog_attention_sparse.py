@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from collector.errors import CaseRejected
+from collector.codec.errors import CaseRejected
 from collector.ops.catalog.attention import _indexer, sparse_flash_attention
 from collector.ops.registry import find
 from collector.ops.runtime import completed

@@ -2,8 +2,8 @@
 
 import pytest
 
-from collector.case import Case
-from collector.ops.parts.shares import even
+from collector.model.case import Case
+from collector.ops.parts.tensors import even
 from collector.ops.registry import find
 from tests.unit.collector.ops.conftest import CpuMaker, assert_rejected
 
@@ -27,7 +27,7 @@ def written(torch, cache, before, places, rows):
 
 @pytest.mark.parametrize("count", [1, 7, 24])
 def test_places_are_within_the_cache_and_none_is_taken_twice(torch, count):
-    from collector.ops.parts.positions import distinct
+    from collector.ops.parts.tensors import distinct
 
     places = distinct(CpuMaker(torch), count, 24, "INT32")
     assert places.dtype == torch.int32

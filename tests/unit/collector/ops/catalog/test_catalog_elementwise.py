@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from collector.errors import CaseRejected
+from collector.codec.errors import CaseRejected
 from tests.unit.collector.ops.conftest import gradients
 
 pytestmark = pytest.mark.torch

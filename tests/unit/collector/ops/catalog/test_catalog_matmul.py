@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from collector.errors import CaseRejected
+from collector.codec.errors import CaseRejected
 from collector.ops.catalog.matmul._product import check_release
 from collector.ops.catalog.matmul.mat_mul import product_of
 from collector.ops.registry import find

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from collector.errors import CaseRejected
+from collector.codec.errors import CaseRejected
 from collector.ops.registry import find
 from tests.unit.collector.ops.conftest import CpuMaker, assert_rejected
 

@@ -4,11 +4,11 @@ from itertools import product
 
 import pytest
 
-from collector.case import case_from_cells
-from collector.errors import CaseRejected
+from collector.codec.errors import CaseRejected
+from collector.model.case import case_from_cells
+from collector.model.vocabulary import BASE_CELLS
 from collector.ops.catalog.vision._images import Window, read_window
 from collector.ops.registry import find
-from collector.vocabulary import BASE_CELLS
 from tests.fixtures.op_rows import rows_of
 from tests.unit.collector.ops.conftest import assert_rejected
 

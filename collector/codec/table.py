@@ -1,0 +1,131 @@
+"""Rows of text as the bytes of a CSV, and back: what is written here is read here, cell for cell.
+
+Shards, case records, parts, trees and everything else that this project keeps as a table go this
+way. A cell may hold any text that UTF-8 can, but for NUL, which ends a text for half of all
+readers; both are refused when a table is written, so that no reader is the first to find out.
+"""
+
+import csv
+import io
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
+from pathlib import Path
+
+from collector.codec.errors import BadInput
+
+# A row of more characters is refused by who writes it, a cell of more by who reads it.
+LONGEST_ROW = 1 << 24
+csv.field_size_limit(LONGEST_ROW)  # of the whole process: its own limit is 128 KiB
+
+Row = tuple[int, list[str]]
+
+
+class _Lines(list[str]):
+    """What the csv module writes to, a row at a time: faster than any file."""
+
+    write = list.append
+
+
+def table_bytes(
+    columns: Sequence[str], rows: Iterable[Sequence[str]], *, line_end: str = "\n"
+) -> bytes:
+    """A header and its rows as UTF-8. `line_end` is LF or CRLF; one inside a cell is kept as it is.
+
+    Raises BadInput, with the row, for text that no table can hold.
+    """
+    return rows_bytes(chain([columns], rows), line_end=line_end)
+
+
+def rows_bytes(rows: Iterable[Sequence[str]], *, line_end: str = "\n") -> bytes:
+    """The same of rows that have their header elsewhere, if any."""
+    lines = _Lines()
+    csv.writer(lines).writerows(rows)  # ended by CRLF, so that a cell with one of the two is quoted
+    text = "".join(lines) if line_end == "\r\n" else _ended(lines, line_end)
+    if len(text) > LONGEST_ROW and max(map(len, lines)) > LONGEST_ROW:
+        raise BadInput(
+            f"expected rows of at most {LONGEST_ROW} characters, got {max(map(len, lines))}"
+        )
+    try:
+        data = text.encode()
+    except UnicodeEncodeError as error:
+        raise _no_text(lines) from error
+    if b"\0" in data:
+        raise _no_text(lines)
+    return data
+
+
+def table_rows(data: bytes, columns: Sequence[str], *, path: str) -> Iterator[Row]:
+    """The rows of a table of these columns, each with the line it starts on.
+
+    Raises BadInput, with the path and mostly the line, for anything but such a table.
+    """
+    if b"\0" in data:
+        line = _line(data, data.index(b"\0"))
+        raise BadInput("expected a table in UTF-8, got a NUL character", path=path, line=line)
+    rows = csv_rows(
+        io.TextIOWrapper(io.BytesIO(data), "utf-8", newline=""), path=path, is_strict=True
+    )
+    try:
+        _, header = next(rows, (1, []))
+        if header != list(columns):
+            raise BadInput(f"expected the header {','.join(columns)}", path=path, line=1)
+        for line, row in rows:
+            if len(row) != len(header):
+                message = f"expected {len(header)} cells, got {len(row)}"
+                raise BadInput(message, path=path, line=line)
+            yield line, row
+    except UnicodeDecodeError as error:  # which counts from the block that it was found in
+        raise _not_utf8(data, path) from error
+
+
+def csv_rows(lines: Iterable[str], *, path: Path | str, is_strict: bool = False) -> Iterator[Row]:
+    """The rows of CSV text, each with the line it starts on; a blank line is a row of no cells.
+    `lines` have their ends as they are. What is written here is read strictly: a quote that is left
+    open, or that something follows, is an error. Raises BadInput, with the line."""
+    reader = csv.reader(lines, strict=is_strict)
+    line = 1
+    try:
+        for row in reader:
+            yield line, row
+            line = reader.line_num + 1
+    except csv.Error as error:
+        raise BadInput(f"expected a CSV row: {error}", path=path, line=line) from error
+
+
+def is_text(text: str) -> bool:
+    """Whether a cell can hold this: no NUL, and no half of a surrogate pair."""
+    try:
+        return b"\0" not in text.encode()
+    except UnicodeEncodeError:
+        return False
+
+
+def as_text(text: str) -> str:
+    """A text from elsewhere, such as the message of an error, in a form that a cell can hold: what
+    it cannot is spelled out."""
+    return text.replace("\0", "\\x00").encode("utf-8", "backslashreplace").decode()
+
+
+def _ended(lines: Iterable[str], line_end: str) -> str:
+    return "".join([line[:-2] + line_end for line in lines])
+
+
+def _no_text(lines: Sequence[str]) -> BadInput:
+    """Return the error about the first row that a table cannot contain."""
+    number, line = next((at, line) for at, line in enumerate(lines, 1) if not is_text(line))
+    (row,) = csv.reader(io.StringIO(line, newline=""))
+    cell = next(at for at, text in enumerate(row, 1) if not is_text(text))
+    return BadInput(f"row {number}, cell {cell}: expected text that UTF-8 can encode, without NUL")
+
+
+def _not_utf8(data: bytes, path: str) -> BadInput:
+    try:
+        data.decode()
+        line = None
+    except UnicodeDecodeError as error:
+        line = _line(data, error.start)
+    return BadInput("expected a table in UTF-8, got other bytes", path=path, line=line)
+
+
+def _line(data: bytes, at: int) -> int:
+    return 1 + data.count(b"\n", 0, at)

@@ -1,0 +1,246 @@
+"""Measurements and records as rows of a state."""
+
+import io
+import json
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import fields
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as pa_csv
+
+from collector.codec.canonical import canonical_json
+from collector.codec.errors import BadInput
+from collector.database.state import CASE_SCHEMA, PROFILE_SCHEMA, TEXT, rank_of
+from collector.model.case import normal_kernel_type
+from collector.model.measurement import (
+    CACHES,
+    TIMING_FIELDS,
+    Disturbance,
+    Library,
+    Outcome,
+    Proof,
+    Timing,
+    measurement_id_of,
+)
+from collector.model.plan import Plan
+from collector.model.record import CaseRecord
+from collector.model.row import (
+    LATER_COLUMNS,
+    LISTS,
+    ROW_COLUMNS,
+    WHOLE_NUMBER,
+    canaries_of,
+    disturbance_of,
+    floor_of,
+    list_of,
+    recorded_of,
+)
+from collector.model.stack import Runtime
+from collector.model.vocabulary import BASE_CELLS
+
+# Measurements as a table of text, every row checked: what `worker.attempt.read_part` reads row by
+# row, read a column at a time, since a merge reads hundreds of thousands of them.
+
+_MOST_BLOCK_BYTES = (1 << 31) - 1
+_WHOLE_NUMBERS = (
+    *("plan", "head_commit", "session", "rank"),
+    *("n_expected", "n_observed", "n_accepted"),
+)
+_WHOLE = f"^({WHOLE_NUMBER})$"
+_STATES = tuple(
+    f"{when}_{what}" for when in ("opened", "closed") for what in ("clock_mhz", "temperature_c")
+)
+_WORDS: tuple[tuple[str, Collection[str]], ...] = (
+    ("outcome", frozenset(Outcome)),
+    ("runtime", frozenset(Runtime)),
+    ("cache", CACHES),
+    ("identity", frozenset(Proof)),
+    ("library", frozenset(Library)),
+)
+# Lists that need no closer look: what is written of names without escapes and of numbers that are
+# far from having no end. All others are decoded.
+_NUMBER = r"-?(?:0|[1-9][0-9]{0,19})(?:\.[0-9]{1,30})?(?:[eE](?:\+?[0-9]{1,2}|-[0-9]{1,3}))?"
+_PAIR = rf'\["[^"\\\x00-\x1f]*",{_NUMBER}\]'
+_COUNT = r"(?:0|[1-9][0-9]{0,14})\.0"
+_SHARE = r"(?:0|[1-9][0-9]{0,4})\.(?:0|[0-9]{0,3}[1-9])"
+# What every disturbance tells, and what it may tell besides.
+_TOLD = {
+    field.name: rf'\["{field.name}",{_SHARE if field.name.endswith(("_share", "_w")) else _COUNT}\]'
+    for field in fields(Disturbance)
+}
+_ALWAYS = [_TOLD[field.name] for field in fields(Disturbance) if field.default is not None]
+_SOMETIMES = [f"(?:,{_TOLD[f.name]})?" for f in fields(Disturbance) if f.default is None]
+_PLAIN = {
+    "counters": rf"^(?:\[{_PAIR}(?:,{_PAIR})*\])?$",
+    "disturbance": rf"^(?:\[{','.join(_ALWAYS)}{''.join(_SOMETIMES)}\])?$",
+}
+_CLOSER: Mapping[str, Callable[[str], object]] = {
+    "disturbance": disturbance_of,
+    "canaries": canaries_of,
+    "recorded": recorded_of,
+}
+
+
+def rows_of_part(data: bytes, *, key: str) -> pa.Table:
+    """The rows of a part. Raises BadInput, naming the key, for anything else."""
+    if b"\0" in data:
+        raise BadInput("expected a part, got a file with a NUL byte", path=key)
+    try:
+        table = pa_csv.read_csv(
+            io.BytesIO(data),
+            # One block, since a row longer than a block is refused.
+            read_options=pa_csv.ReadOptions(
+                use_threads=False, block_size=min(len(data) + 1, _MOST_BLOCK_BYTES)
+            ),
+            parse_options=pa_csv.ParseOptions(newlines_in_values=True),
+            convert_options=pa_csv.ConvertOptions(
+                column_types=dict.fromkeys(ROW_COLUMNS, TEXT), strings_can_be_null=False
+            ),
+        )
+    except pa.ArrowInvalid as error:
+        raise BadInput(f"expected a part: {error}", path=key) from error
+    table = with_later_columns(table)
+    if tuple(table.column_names) != ROW_COLUMNS:
+        raise BadInput("expected a part with one column per field of a measurement", path=key)
+    check_rows(table, key)
+    return table
+
+
+def with_later_columns(table: pa.Table, wanted: Sequence[str] = LATER_COLUMNS) -> pa.Table:
+    """The table with the wanted columns that measurements have got since it was written, all
+    empty."""
+    for name in LATER_COLUMNS:
+        if name in wanted and name not in table.column_names:
+            table = table.append_column(name, pa.array([""] * table.num_rows, TEXT))
+    return table
+
+
+def check_rows(table: pa.Table, key: str) -> None:
+    """Raises BadInput, naming the key, for rows that are no measurements, and for an id that does
+    not follow from its own row."""
+    _check_values(table, key)
+    try:
+        _check_timings(table.select(TIMING_FIELDS).filter(pc.not_equal(table["mean_us"], "")))
+    except (pa.ArrowInvalid, BadInput) as error:
+        raise BadInput(f"invalid measurement in a row: {error}", path=key) from error
+    bare = pc.and_(pc.equal(table["outcome"], Outcome.OK.value), pc.equal(table["mean_us"], ""))
+    if pc.any(bare).as_py():
+        raise BadInput("a row with outcome ok has no duration", path=key)
+    if wrong := _wrong_ids(table):
+        raise BadInput(
+            f"measurement {wrong[0]!r} does not match the ID computed from its row", path=key
+        )
+
+
+def _check_timings(timed: pa.Table) -> None:
+    """Raises BadInput or ArrowInvalid where the numbers of a row are no timing."""
+    columns = (timed[name].cast(pa.float64()).to_pylist() for name in TIMING_FIELDS)
+    for numbers in zip(*columns, strict=True):
+        Timing(*numbers)
+
+
+def _wrong_ids(table: pa.Table) -> list[str]:
+    """The measurements whose id does not follow from their own row."""
+    names = ("shard", "attempt", "session", "case", "runtime", "asked", "measurement")
+    rows = zip(*(table[name].to_pylist() for name in names), strict=True)
+    return [
+        measurement
+        for shard, attempt, session, case, runtime, asked, measurement in rows
+        if measurement_id_of(shard, attempt, int(session), case, runtime, asked) != measurement
+    ]
+
+
+def _check_values(table: pa.Table, key: str) -> None:
+    """Raises BadInput, naming the key and the column, for a cell of another kind, and for a
+    measurement that is there twice."""
+    for name in _WHOLE_NUMBERS:
+        _refuse(table[name], pc.match_substring_regex(table[name], _WHOLE), name, key)
+    for name in _STATES:
+        told = table[name].filter(pc.not_equal(table[name], ""))
+        if len(told):
+            _refuse(told, _are_finite(told, name, key), name, key)
+    for text in pc.unique(table["profiler_floor_us"]).to_pylist():
+        try:
+            floor_of(text)
+        except ValueError as error:
+            raise BadInput(f"profiler_floor_us: {error}", path=key) from error
+    for name, words in _WORDS:
+        if unknown := set(pc.unique(table[name]).to_pylist()) - set(words):
+            raise BadInput(f"{name}: unknown value {min(unknown)!r}", path=key)
+    for name in LISTS:
+        _check_lists(table[name], name, key)
+    if pc.count_distinct(table["measurement"]).as_py() < table.num_rows:
+        raise BadInput("duplicate measurement", path=key)
+
+
+def _refuse(column: pa.ChunkedArray, is_well: pa.ChunkedArray, name: str, key: str) -> None:
+    if not pc.all(is_well, min_count=0).as_py():
+        wrong = column.filter(pc.invert(is_well))
+        raise BadInput(f"{name}: invalid number {wrong[0].as_py()!r}", path=key)
+
+
+def _are_finite(column: pa.ChunkedArray, name: str, key: str) -> pa.ChunkedArray:
+    try:
+        return pc.is_finite(column.cast(pa.float64()))
+    except pa.ArrowInvalid as error:
+        raise BadInput(f"{name}: {error}", path=key) from error
+
+
+def _check_lists(column: pa.ChunkedArray, name: str, key: str) -> None:
+    is_plain = pc.match_substring_regex(column, _PLAIN.get(name, "^$"))
+    if pc.all(is_plain, min_count=0).as_py():
+        return
+    for text in pc.unique(column.filter(pc.invert(is_plain))).to_pylist():
+        try:
+            closer = _CLOSER.get(name)
+            closer(text) if closer else list_of(name, text)
+        except BadInput as error:
+            raise BadInput(str(error), path=key) from error
+
+
+# The records of a plan's cases as rows of a state, each with the rank of the plan.
+
+
+def case_rows(plan: Plan, records: Sequence[CaseRecord]) -> pa.Table:
+    columns: dict[str, list[object]] = {
+        **_key_columns(plan, records),
+        "kernel_type": [normal_kernel_type(record.kernel_type) for record in records],
+        **{name: [record.cells.get(name, "") for record in records] for name in BASE_CELLS},
+        "extra": [canonical_json(dict(r.extra)).decode() if r.extra else "" for r in records],
+    }
+    return pa.table(columns, schema=CASE_SCHEMA)
+
+
+def case_records(rows: pa.Table) -> Iterator[tuple[str, CaseRecord]]:
+    """The cases of such rows again: id and record."""
+    for row in rows.to_pylist():
+        cells = {name: row[name] or "" for name in BASE_CELLS}
+        extra = json.loads(row["extra"]) if row["extra"] else {}
+        yield row["case"], CaseRecord(row["kernel_type"], cells, extra)
+
+
+def profile_rows(plan: Plan, records: Sequence[CaseRecord]) -> pa.Table:
+    """Statistics of a source's own run. A shard holds only those of the plan's own stack: the
+    planner leaves out what a source of another one says."""
+    seen = [(record, record.profile) for record in records if record.profile is not None]
+    columns: dict[str, list[object]] = {
+        **_key_columns(plan, [record for record, _ in seen]),
+        "stack_id": [plan.stack.stack_id] * len(seen),
+        **{n: [getattr(p, n) for _, p in seen] for n in ("count", "mean_us", "median_us")},
+        "std_us": [p.std_us for _, p in seen],
+        "counters": [canonical_json([list(pair) for pair in p.counters]).decode() for _, p in seen],
+    }
+    return pa.table(columns, schema=PROFILE_SCHEMA)
+
+
+def _key_columns(plan: Plan, records: Sequence[CaseRecord]) -> dict[str, list[object]]:
+    head_commit, number, plan_hash = rank_of(plan)
+    rows = len(records)
+    return {
+        "version_path": [plan.stack.version_path] * rows,
+        "case": [record.case_id for record in records],
+        "head_commit": [head_commit] * rows,
+        "plan": [number] * rows,
+        "plan_hash": [plan_hash] * rows,
+    }

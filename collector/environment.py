@@ -1,0 +1,114 @@
+"""The environment of a process: clock, random numbers and threads.
+
+All of them come through here, so that a test or a simulation can replace them.
+"""
+
+import random
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from contextvars import ContextVar
+from datetime import UTC, datetime
+from typing import Protocol, TypeVar
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class Running(Protocol):
+    """A thread that was begun."""
+
+    def is_alive(self) -> bool: ...
+
+    def join(self, timeout: float | None = None) -> None: ...
+
+
+class Environment:
+    """Those of a process of this machine."""
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+    def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+    def wait(self, event: threading.Event, seconds: float | None) -> bool:
+        return event.wait(seconds)
+
+    def utc_now(self) -> datetime:
+        return datetime.now(UTC)
+
+    def token(self, digits: int) -> str:
+        return secrets.token_hex((digits + 1) // 2)[:digits]
+
+    def uniform(self, low: float, high: float) -> float:
+        return random.uniform(low, high)
+
+    def side_by_side(self, call: Callable[[T], R], items: Iterable[T], threads: int) -> list[R]:
+        listed = list(items)
+        if len(listed) < 2:  # as most are: a thread costs more than many a call
+            return [call(item) for item in listed]
+        with ThreadPoolExecutor(min(threads, len(listed))) as pool:
+            return list(pool.map(call, listed))
+
+    def begin(self, call: Callable[[], None], name: str) -> Running:
+        thread = threading.Thread(target=call, name=name, daemon=True)
+        thread.start()
+        return thread
+
+
+_REAL = Environment()
+_HERE: ContextVar[Environment] = ContextVar("environment", default=_REAL)
+
+
+@contextmanager
+def within(environment: Environment) -> Iterator[None]:
+    """Let everything that this thread does be done in these."""
+    token = _HERE.set(environment)
+    try:
+        yield
+    finally:
+        _HERE.reset(token)
+
+
+def monotonic() -> float:
+    """Seconds of a clock that never goes back."""
+    return _HERE.get().monotonic()
+
+
+def sleep(seconds: float) -> None:
+    _HERE.get().sleep(seconds)
+
+
+def wait(event: threading.Event, seconds: float | None = None) -> bool:
+    """Wait for an event, so long at most; whether it is set."""
+    return _HERE.get().wait(event, seconds)
+
+
+def utc_now() -> datetime:
+    """For people: nothing is decided by it."""
+    return _HERE.get().utc_now()
+
+
+def token(digits: int) -> str:
+    """So many hex digits that nobody else has drawn."""
+    return _HERE.get().token(digits)
+
+
+def uniform(low: float, high: float) -> float:
+    """A number between two, by chance."""
+    return _HERE.get().uniform(low, high)
+
+
+def side_by_side(call: Callable[[T], R], items: Iterable[T], threads: int) -> list[R]:
+    """What `call` makes of every item, in their order, by so many threads. Raises what the first
+    of them raises."""
+    return _HERE.get().side_by_side(call, items, threads)
+
+
+def begin(call: Callable[[], None], name: str) -> Running:
+    """Run `call` beside the caller, in a thread that does not outlive the process."""
+    return _HERE.get().begin(call, name)

@@ -1,0 +1,244 @@
+"""Processor, memory and disk of this machine, and the limits of the container around it."""
+
+import os
+import platform
+import re
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from collector.codec.errors import BadInput
+
+# The control groups around this process: where a container's limits stand.
+
+MEMBERSHIP = Path("/proc/self/cgroup")
+CGROUPS = Path("/sys/fs/cgroup")
+
+
+def group_folders(
+    controller: str, membership: Path = MEMBERSHIP, cgroups: Path = CGROUPS
+) -> Iterator[tuple[int, Path]]:
+    """The folders of the groups that a controller (`cpu`, `memory`) has this process in, from its
+    own outwards, each with the version of its files: 2, or the older 1."""
+    for line in text_of(membership).splitlines():
+        number, controllers, group = (*line.split(":", 2), "", "")[:3]
+        if number == "0" and not controllers:
+            yield from ((2, folder) for folder in _branch(cgroups, group))
+        elif controller in controllers.split(","):
+            yield from ((1, folder) for folder in _branch(cgroups / controller, group))
+
+
+def _branch(root: Path, group: str) -> Iterator[Path]:
+    # Inside a container its own group is mounted as the root, and the name means nothing.
+    path = root / group.strip("/")
+    return (folder for folder in (path, *path.parents) if folder.is_relative_to(root))
+
+
+def text_of(path: Path) -> str:
+    """What a file of the kernel says; nothing where it is not there."""
+    try:
+        return path.read_text()
+    except OSError:
+        return ""
+
+
+# What this machine's processor and memory are, read from the kernel's own files.
+
+# The instruction sets that choose another kernel in torch or its libraries.
+_FLAGS_THAT_MATTER = frozenset(
+    {
+        *("avx2", "fma", "avx_vnni", "avx512f", "avx512bw", "avx512vl", "avx512_vnni"),
+        *("avx512_bf16", "avx512_fp16", "amx_tile", "amx_int8", "amx_bf16", "amx_fp16"),
+        *("asimd", "asimdhp", "asimddp", "bf16", "i8mm", "sve", "sve2"),
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Cpu:
+    """A processor as a device: all the cores this process may use, within its container's quota."""
+
+    model: str
+    threads: int
+    flags: tuple[str, ...]
+
+    @property
+    def device(self) -> str:
+        """`CPU_{model}_{threads}t`, in the letters a folder may have."""
+        name = re.sub(r"\((R|TM|C)\)|\bCPU\b|@.*", " ", self.model, flags=re.IGNORECASE)
+        name = re.sub(r"[^A-Za-z0-9.-]+", "_", name).strip("_") or "unknown"
+        return f"CPU_{name}_{self.threads}t"
+
+
+def this_cpu(cpuinfo: Path = Path("/proc/cpuinfo")) -> Cpu:
+    """The processor of this machine; what the kernel does not tell is left out."""
+    fields = _first_processor(cpuinfo)
+    flags = (fields.get("flags") or fields.get("Features") or "").split()
+    return Cpu(
+        model=_model(fields),
+        threads=usable_threads(),
+        flags=tuple(sorted(_FLAGS_THAT_MATTER.intersection(flags))),
+    )
+
+
+def usable_threads(membership: Path = MEMBERSHIP, cgroups: Path = CGROUPS) -> int:
+    """The cores this process may run on, all at once and all the time: a container may see every
+    core of its machine, and have time on one of them."""
+    if hasattr(os, "sched_getaffinity"):
+        cores = len(os.sched_getaffinity(0))
+    else:
+        cores = os.cpu_count() or 1
+    # Whole cores alone: a thread beyond them would have every operator stopped in its middle.
+    whole = (int(quota) for quota in _quotas(membership, cgroups))
+    return max(1, min([cores, *whole]))
+
+
+def _quotas(membership: Path, cgroups: Path) -> Iterator[float]:
+    """How many cores' time each control group around this process has, where it is limited."""
+    for version, folder in group_folders("cpu", membership, cgroups):
+        if version == 2:
+            allowed, _, period = text_of(folder / "cpu.max").strip().partition(" ")
+        else:
+            allowed = text_of(folder / "cpu.cfs_quota_us").strip()
+            period = text_of(folder / "cpu.cfs_period_us").strip()
+        if allowed.isdigit() and period.isdigit() and int(period):
+            yield int(allowed) / int(period)
+
+
+def _first_processor(cpuinfo: Path) -> dict[str, str]:
+    try:
+        text = cpuinfo.read_text()
+    except OSError:
+        return {}
+    lines = (line.partition(":") for line in text.split("\n\n", 1)[0].splitlines())
+    return {name.strip(): value.strip() for name, _, value in lines}
+
+
+def _model(fields: dict[str, str]) -> str:
+    if fields.get("model name"):
+        return fields["model name"]
+    parts = (fields.get("CPU implementer", ""), fields.get("CPU part", ""))
+    return "-".join(filter(None, (platform.machine(), *parts)))
+
+
+# How much memory a process here can still have: of the machine, and of the container around it.
+
+_MEMINFO = Path("/proc/meminfo")
+# Limit, usage and statistics of a control group, by version; what caches files can be had back.
+_FILES = {
+    2: ("memory.max", "memory.current", ""),
+    1: ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_"),
+}
+# How the older groups say that there is none.
+_NO_LIMIT = 1 << 60
+
+
+@dataclass(frozen=True, slots=True)
+class GroupMemory:
+    """The limit of a control group, what is used of it, and how much of that caches files: those
+    that nobody has read lately, and those that somebody has."""
+
+    limit: int
+    used: int
+    inactive_file: int
+    active_file: int
+
+    @property
+    def left(self) -> int:
+        """Bytes that can be had at little cost."""
+        return max(0, self.limit - self.used + self.inactive_file)
+
+    @property
+    def held(self) -> int:
+        """Bytes that the kernel cannot take back: over the limit, it kills for them."""
+        return max(0, self.used - self.inactive_file - self.active_file)
+
+
+def available_memory_bytes(
+    meminfo: Path = _MEMINFO, membership: Path = MEMBERSHIP, cgroups: Path = CGROUPS
+) -> int | None:
+    """Memory that can be had without swapping, and without being killed for it; None where the
+    kernel does not tell. A container sees the machine's meminfo, and dies at its own limit."""
+    left = [_of_machine(meminfo), *(group.left for group in _limited(membership, cgroups))]
+    return min((size for size in left if size is not None), default=None)
+
+
+def container_memory(membership: Path = MEMBERSHIP, cgroups: Path = CGROUPS) -> GroupMemory | None:
+    """The group around this process that is nearest to its limit; None where there is no limit."""
+    groups = _limited(membership, cgroups)
+    return min(groups, key=lambda group: group.limit - group.held, default=None)
+
+
+def _of_machine(meminfo: Path) -> int | None:
+    match = re.search(r"MemAvailable:\s+(\d+) kB", text_of(meminfo))
+    return int(match[1]) * 1024 if match else None
+
+
+def _limited(membership: Path, cgroups: Path) -> Iterator[GroupMemory]:
+    """The groups above this process that have a limit."""
+    for version, folder in group_folders("memory", membership, cgroups):
+        limit, usage, prefix = _FILES[version]
+        allowed, used = text_of(folder / limit).strip(), text_of(folder / usage).strip()
+        if allowed.isdigit() and used.isdigit() and int(allowed) < _NO_LIMIT:
+            statistics = text_of(folder / "memory.stat")
+            cached = (_counted(statistics, f"{prefix}{n}_file") for n in ("inactive", "active"))
+            yield GroupMemory(int(allowed), int(used), *cached)
+
+
+def _counted(statistics: str, name: str) -> int:
+    match = re.search(rf"^{name} (\d+)$", statistics, flags=re.MULTILINE)
+    return int(match[1]) if match else 0
+
+
+# How much a folder can still take: of its disk, and of a pod's volume with a limit of its own.
+#
+# Kubernetes measures a volume on the node's disk now and then, and evicts a pod that is past its
+# limit: the disk itself says nothing of that. OPMETER_VOLUME_BYTES does.
+
+_LIMIT = "OPMETER_VOLUME_BYTES"
+_BLOCK = 512  # the unit of st_blocks, whatever the file system's own is
+
+
+def free_bytes(folder: Path, environment: Mapping[str, str] = os.environ) -> int:
+    """Bytes that can still be written below a folder. Raises BadInput for a limit that is none."""
+    free = shutil.disk_usage(folder).free
+    limit = _limit(environment)
+    return free if limit is None else min(free, max(0, limit - used_bytes(volume_of(folder))))
+
+
+def volume_of(folder: Path) -> Path:
+    """The volume that a folder lies on: the nearest mount above it; itself where that is the root
+    of all, which is nobody's volume."""
+    found = folder.resolve()
+    for place in (found, *found.parents):
+        if os.path.ismount(place) and place != Path(place.anchor):
+            return place
+    return found
+
+
+def used_bytes(folder: Path) -> int:
+    """What the files below a folder take on disk. Files that go meanwhile are left out."""
+    return sum(_blocks(folder)) * _BLOCK
+
+
+def _blocks(folder: Path) -> Iterator[int]:
+    seen: set[tuple[int, int]] = set()  # files of several names count once
+    for place, folders, files in os.walk(folder):
+        for name in (*folders, *files):
+            try:
+                status = os.lstat(os.path.join(place, name))
+            except OSError:
+                continue
+            if (file := (status.st_dev, status.st_ino)) not in seen:
+                seen.add(file)
+                yield status.st_blocks
+
+
+def _limit(environment: Mapping[str, str]) -> int | None:
+    text = environment.get(_LIMIT, "").strip()
+    if not text:
+        return None
+    if not text.isdigit():
+        raise BadInput(f"{_LIMIT}: expected a number of bytes, got {text!r}")
+    return int(text)

@@ -1,0 +1,266 @@
+"""A case: one operator call to measure, and what makes two calls the same case.
+
+Identity covers everything that changes the kernel: type, shapes, dtypes and formats of every
+slot by position, OP State, and the attributes that a profile or a tree names. An output of
+`N/A` beside known inputs is a case of its own. The accelerator core is not part of it, since the
+runtime chooses among cube and vector units, but for AI_CPU: that is another kernel, many times as
+slow, and counts among the attributes. Outer quotes, blanks and trailing empty slots are normalised
+here; how a source spelled its cells is kept beside the case (`record.py`), for writing.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import zip_longest
+from math import prod
+
+from collector.codec.canonical import short_hash
+from collector.codec.errors import BadInput
+from collector.model.vocabulary import (
+    ACCELERATOR_CORE,
+    AI_CPU,
+    EP_SIZE,
+    FRACTAL_NZ,
+    INPUT_CELLS,
+    NC1HWC0,
+    NOT_KNOWN,
+    OP_STATE,
+    OUTPUT_CELLS,
+    RUNTIME_PREFIX,
+    RUNTIME_PROVENANCE,
+    Dtype,
+    core_class,
+    dtype_of,
+    is_absent_dtype,
+    is_absent_format,
+    is_absent_shape,
+)
+
+# The two names that a profile spells with the index of a compiled variant.
+_RENAMED = {
+    "split_qkv_rmsnorm_rope_kernel_0": "split_qkv_rmsnorm_rope_kernel",
+    "muls_add_kernel_1": "muls_add_kernel",
+}
+_MOST_ELEMENTS = 2**63 - 1  # what a tensor counts its elements in
+_KERNEL_TYPE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,199}")
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """One tensor position. `shape` is None where the cell is empty: a scalar or an absent
+    argument, which only the operator's declaration can tell apart."""
+
+    shape: tuple[int, ...] | None
+    dtype: str
+    format: str
+
+    @property
+    def is_blank(self) -> bool:
+        """Nothing is said at all, so that at the end of a row the slot means nothing."""
+        return self.shape is None and is_absent_dtype(self.dtype) and is_absent_format(self.format)
+
+    @property
+    def known_dtype(self) -> Dtype | None:
+        return dtype_of(self.dtype)
+
+    @property
+    def numel(self) -> int:
+        """Elements of the tensor; 1 for an empty slot, as for a scalar."""
+        return prod(self.shape) if self.shape is not None else 1
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the dense tensor; 0 where the dtype is unknown or absent."""
+        dtype = self.known_dtype
+        return dtype.bytes_of(self.numel) if dtype else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One operator call. `inputs` or `outputs` is None where the profiler wrote `N/A`."""
+
+    kernel_type: str
+    inputs: tuple[Slot, ...] | None
+    outputs: tuple[Slot, ...] | None
+    op_state: str = ""
+    attributes: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def case_id(self) -> str:
+        """20 hex digits, equal exactly where the identity is equal."""
+        return short_hash(self._identity())
+
+    def _identity(self) -> object:
+        return [
+            self.kernel_type,
+            _slots_as_json(self.inputs),
+            _slots_as_json(self.outputs),
+            self.op_state,
+            [list(pair) for pair in self.attributes],
+        ]
+
+    def attribute(self, name: str) -> str | None:
+        return dict(self.attributes).get(name)
+
+    def describe(self) -> str:
+        """`Add 4096,1024;4096,1024 FLOAT;DT_BF16`: for messages and logs."""
+        if self.inputs is None:
+            return f"{self.kernel_type} {NOT_KNOWN}"
+        shapes = ";".join(shape_text(slot.shape) for slot in self.inputs)
+        return f"{self.kernel_type} {shapes or '-'} {';'.join(s.dtype for s in self.inputs)}"
+
+
+def case_from_cells(kernel_type: str, cells: Mapping[str, str]) -> Case:
+    """The case that a row names. `cells` may hold more columns than identity needs.
+
+    Raises BadInput for a kernel type or a shape that cannot be one.
+    """
+    return Case(
+        kernel_type=normal_kernel_type(kernel_type),
+        inputs=_slots(cells, INPUT_CELLS),
+        outputs=_slots(cells, OUTPUT_CELLS),
+        op_state=_op_state(cells.get(OP_STATE, "")),
+        attributes=tuple(sorted(_attributes(cells))),
+    )
+
+
+def is_kernel_type(text: str) -> bool:
+    """Whether a cell names a kernel: `N/A` does not, nor does `0`."""
+    return bool(_KERNEL_TYPE.fullmatch(text.strip())) and not text.strip().isdecimal()
+
+
+def normal_kernel_type(text: str) -> str:
+    """Return the kernel type of the identity. Raises BadInput if it cannot be a file name."""
+    name = _RENAMED.get(text.strip(), text.strip())
+    if not _KERNEL_TYPE.fullmatch(name):
+        raise BadInput(
+            "expected a kernel type of 1 to 200 letters, digits, '_', '.', '+', '-', "
+            "which begins with a letter, a digit or '_'"
+        )
+    return name
+
+
+def split_cell(text: str) -> list[str]:
+    """The slots of a cell, outer quotes and blanks removed, empty ones kept: `"a;;b"` has three."""
+    inner = text.strip()
+    if len(inner) >= 2 and inner[0] == inner[-1] == '"':
+        inner = inner[1:-1]
+    return [part.strip().strip('"') for part in inner.split(";")]
+
+
+@lru_cache(maxsize=65536)
+def parse_shape(text: str) -> tuple[int, ...] | None:
+    """`4096,1` or `(4096, 1)` -> (4096, 1); an empty or missing slot -> None.
+
+    The message does not quote the text: its reader may not be allowed to read the file.
+    """
+    if is_absent_shape(text):
+        return None
+    try:
+        shape = _numbers(text)
+    except ValueError as error:
+        raise BadInput("expected a shape, a list of integers such as 4096,1024") from error
+    if min(shape, default=0) < 0:
+        raise BadInput("expected a shape of dimensions >= 0, got a negative dimension")
+    if prod(filter(None, shape)) > _MOST_ELEMENTS:
+        raise BadInput("expected a shape of at most 2**63 - 1 elements, got more")
+    return shape
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    """Most shapes are numbers and commas, for which no pattern is needed."""
+    try:
+        return tuple(map(int, text.split(",")))
+    except ValueError:
+        return tuple(int(part) for part in re.split(r"[,\s]+", text.strip("() ")) if part)
+
+
+def tensor_cells(inputs: Iterable[Slot], outputs: Iterable[Slot]) -> dict[str, str]:
+    """The cells of a row's tensors, quoted as profilers do: shapes, dtypes and formats."""
+    return {**_slot_cells(INPUT_CELLS, inputs), **_slot_cells(OUTPUT_CELLS, outputs)}
+
+
+def logical_shape(slot: Slot) -> tuple[int, ...]:
+    """The shape of the tensor that a slot holds. FRACTAL_NZ keeps (.., R, C) as blocks
+    (.., C / c, R / r, r, c): 320,48,16,16 is (768, 5120). Fewer than four dimensions are logical
+    already, as profilers write grouped weights. NC1HWC0 keeps (N, C, H, W) as (N, C / c, H, W, c):
+    32,8,55,55,8 is (32, 64, 55, 55), padded channels counted."""
+    shape = slot.shape or ()
+    if slot.format.startswith(NC1HWC0) and len(shape) == 5:
+        n, blocks, height, width, channel = shape
+        return (n, blocks * channel, height, width)
+    if slot.format != FRACTAL_NZ or len(shape) < 4:
+        return shape
+    *outer, columns, rows, row, column = shape
+    return (*outer, rows * row, columns * column)
+
+
+def shape_text(shape: tuple[int, ...] | None) -> str:
+    return "" if shape is None else ",".join(map(str, shape))
+
+
+def _slot_cells(names: tuple[str, str, str], slots: Iterable[Slot]) -> dict[str, str]:
+    told = tuple(slots)
+    shapes = ";".join(shape_text(slot.shape) for slot in told)
+    texts = (f'"{shapes}"', ";".join(s.dtype for s in told), ";".join(s.format for s in told))
+    return dict(zip(names, texts, strict=True))
+
+
+def _slots(cells: Mapping[str, str], names: tuple[str, str, str]) -> tuple[Slot, ...] | None:
+    shapes, dtypes, formats = (cells.get(name, "") for name in names)
+    if shapes.strip().strip('"').upper() == NOT_KNOWN:
+        return None
+    slots = [
+        Slot(_shape(names[0], shape), dtype, fmt)
+        for shape, dtype, fmt in zip_longest(
+            split_cell(shapes), _words(dtypes), _words(formats), fillvalue=""
+        )
+    ]
+    while slots and slots[-1].is_blank:
+        slots.pop()
+    return tuple(slots)
+
+
+def _shape(column: str, text: str) -> tuple[int, ...] | None:
+    try:
+        return parse_shape(text)
+    except BadInput as error:
+        raise BadInput(f"{column}: {error}") from error
+
+
+@lru_cache(maxsize=4096)
+def _words(cell: str) -> tuple[str, ...]:
+    """The slots of a cell of dtypes or formats: there are few such cells, in many rows."""
+    return tuple(split_cell(cell))
+
+
+def _op_state(text: str) -> str:
+    state = text.strip().lower()
+    return "" if state == NOT_KNOWN.lower() else state
+
+
+def _attributes(cells: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    for name in _attribute_names(tuple(cells)):
+        if text := cells[name].strip():
+            yield name, text
+    if core_class(cells.get(ACCELERATOR_CORE, "")) == AI_CPU:
+        yield ACCELERATOR_CORE, AI_CPU
+
+
+@lru_cache(maxsize=4096)
+def _attribute_names(columns: tuple[str, ...]) -> tuple[str, ...]:
+    """Those of a table's columns that tell cases apart beside the tensors."""
+    return tuple(
+        name
+        for name in columns
+        if name == EP_SIZE or (name.startswith(RUNTIME_PREFIX) and name not in RUNTIME_PROVENANCE)
+    )
+
+
+def _slots_as_json(slots: tuple[Slot, ...] | None) -> object:
+    if slots is None:
+        return None
+    return [
+        [shape_text(s.shape) if s.shape is not None else None, s.dtype, s.format] for s in slots
+    ]

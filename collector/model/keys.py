@@ -1,0 +1,247 @@
+"""Where things lie in a store: one function a kind of object, and no other place spells a key.
+
+No key is the parent of another, so that a folder and an S3 bucket can hold the same tree. Names
+that come from data are checked before they become part of a key.
+"""
+
+import re
+from collections.abc import Callable
+from typing import NamedTuple
+
+from collector.codec.errors import BadInput
+
+_CAMPAIGN = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")
+_TOKEN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
+_OF_SESSION = re.compile(
+    rf"({_TOKEN.pattern})/(raw/op_summary|raw/journal|part|entry|session)"
+    rf"-(0|[1-9][0-9]{{0,8}})(?:-({_TOKEN.pattern}))?\.(?:csv|json|csv\.zst|jsonl\.zst)"
+)
+_LAST_NUMBER = re.compile(r"([0-9]{1,15})\.[a-z]+")
+
+CAMPAIGNS = "campaigns/"
+DATABASE = "db/"
+HEAD = "db/HEAD.json"
+COMMITS = "db/commits/"
+SNAPSHOTS = "db/snapshots/"
+MEASUREMENTS = "db/measurements/"
+VERIFIED = "verified/"
+
+
+_A_NUMBER, _A_HASH = r"(0|[1-9][0-9]*)", r"[0-9a-f]{64}"
+_A_GROUP = rf"{_A_NUMBER}(-{_TOKEN.pattern})?"
+_OF_AN_ATTEMPT = (
+    rf"manifest\.json|progress\.json|log\.zst|part-{_A_NUMBER}\.csv|entry-{_A_NUMBER}\.json"
+    rf"|session-{_A_NUMBER}\.json|raw/op_summary-{_A_GROUP}\.csv\.zst"
+    rf"|raw/journal-{_A_GROUP}\.jsonl\.zst"
+)
+_OF_A_CAMPAIGN = (
+    rf"nodes\.json|sources/{_A_HASH}\.csv|plans/[1-9][0-9]*\.json|shards/{_TOKEN.pattern}\.csv"
+    rf"|(waves|meetings)/{_TOKEN.pattern}\.json|committed/{_TOKEN.pattern}\.json"
+    rf"|attempts/{_TOKEN.pattern}/{_TOKEN.pattern}/({_OF_AN_ATTEMPT})"
+)
+_OF_THE_DATABASE = (
+    rf"HEAD\.json|commits/(?!0+\.)([0-9]{{8}}|[1-9][0-9]{{8,}})\.json"
+    rf"|measurements/{_A_HASH}\.parquet"
+    r"|snapshots/[0-9]{8,}-[0-9a-f]{8}/.+"
+)
+_OURS = re.compile(
+    rf"{CAMPAIGNS}{_CAMPAIGN.pattern}/({_OF_A_CAMPAIGN})|{DATABASE}({_OF_THE_DATABASE})"
+    rf"|{VERIFIED}{_A_HASH}\.json"
+)
+
+
+def is_ours(key: str) -> bool:
+    """Whether a key is one that a function of this module can give; for files of a snapshot, which
+    its manifest names, whether it lies in one."""
+    return _OURS.fullmatch(key) is not None
+
+
+def campaign_name(text: str) -> str:
+    """Return the name. Raises BadInput unless it has 1 to 40 of lower-case letters, digits and '-',
+    the first and the last of which are not '-'."""
+    if not _CAMPAIGN.fullmatch(text):
+        raise BadInput(
+            "campaign: expected a name of 1 to 40 lower-case letters, digits and '-' that neither "
+            f"begins nor ends with '-', got {text!r}"
+        )
+    return text
+
+
+def number_of(key: str, spell: Callable[[int], str]) -> int | None:
+    """The number that `spell` makes this very key of; None for a stray, whatever its name: an
+    editor's copy, a file of the desktop, a number that is spelled otherwise."""
+    found = _LAST_NUMBER.search(key.rpartition("/")[2])
+    number = int(found[1]) if found else None
+    return number if number is not None and spell(number) == key else None
+
+
+def name_of(key: str, spell: Callable[[str], str]) -> str | None:
+    """The same for keys that end with a name."""
+    name = key.rpartition("/")[2].rpartition(".")[0]
+    return name if _TOKEN.fullmatch(name) and spell(name) == key else None
+
+
+def verified(sha256: str) -> str:
+    """What a self-test proved, by the hash of its bytes."""
+    return f"{VERIFIED}{_token(sha256)}.json"
+
+
+def source(campaign: str, sha256: str) -> str:
+    return f"{_campaign(campaign)}/sources/{_token(sha256)}.csv"
+
+
+def plans(campaign: str) -> str:
+    return f"{_campaign(campaign)}/plans/"
+
+
+def plan(campaign: str, number: int) -> str:
+    return f"{plans(campaign)}{number}.json"
+
+
+def shard(campaign: str, shard_id: str) -> str:
+    return f"{_campaign(campaign)}/shards/{_token(shard_id)}.csv"
+
+
+def waves(campaign: str) -> str:
+    return f"{_campaign(campaign)}/waves/"
+
+
+def wave(campaign: str, wave_hash: str) -> str:
+    return f"{waves(campaign)}{_token(wave_hash)}.json"
+
+
+def meeting(campaign: str, wave_hash: str) -> str:
+    """Where the first pod of a gang waits for the others."""
+    return f"{_campaign(campaign)}/meetings/{_token(wave_hash)}.json"
+
+
+def nodes(campaign: str) -> str:
+    """What a campaign's controller holds against nodes."""
+    return f"{_campaign(campaign)}/nodes.json"
+
+
+def all_attempts(campaign: str) -> str:
+    """The prefix under which every attempt lies, at whichever shard."""
+    return f"{_campaign(campaign)}/attempts/"
+
+
+def attempts(campaign: str, shard_id: str) -> str:
+    """The prefix under which every attempt at a shard lies."""
+    return f"{all_attempts(campaign)}{_token(shard_id)}/"
+
+
+def attempt(campaign: str, shard_id: str, attempt_id: str) -> str:
+    return f"{attempts(campaign, shard_id)}{_token(attempt_id)}/"
+
+
+def raw_summary(
+    campaign: str, shard_id: str, attempt_id: str, session: int, group: str = ""
+) -> str:
+    """What the profiler recorded of a session; `group` tells the further passes of an NPU apart,
+    one for each further group of counters."""
+    more = f"-{_token(group)}" if group else ""
+    return f"{attempt(campaign, shard_id, attempt_id)}raw/op_summary-{session}{more}.csv.zst"
+
+
+def raw_journal(
+    campaign: str, shard_id: str, attempt_id: str, session: int, group: str = ""
+) -> str:
+    more = f"-{_token(group)}" if group else ""
+    return f"{attempt(campaign, shard_id, attempt_id)}raw/journal-{session}{more}.jsonl.zst"
+
+
+def part(campaign: str, shard_id: str, attempt_id: str, session: int) -> str:
+    return f"{attempt(campaign, shard_id, attempt_id)}part-{session}.csv"
+
+
+def part_entry(campaign: str, shard_id: str, attempt_id: str, session: int) -> str:
+    """Beside the part of the same number: what a manifest will say of it."""
+    return f"{attempt(campaign, shard_id, attempt_id)}entry-{session}.json"
+
+
+def session_cases(campaign: str, shard_id: str, attempt_id: str, session: int) -> str:
+    """Written before a session: its cases. Where no part of the same number came after it, its
+    worker did not live to tell how it ended."""
+    return f"{attempt(campaign, shard_id, attempt_id)}session-{session}.json"
+
+
+class SessionObject(NamedTuple):
+    """What a key says of an object that a session left: `kind` is how its name begins."""
+
+    kind: str
+    attempt: str
+    session: int
+
+
+def session_object(key: str, campaign: str, shard_id: str) -> SessionObject | None:
+    """What a key under a shard's attempts stands for; None for every other key."""
+    prefix = attempts(campaign, shard_id)
+    match = _OF_SESSION.fullmatch(key.removeprefix(prefix)) if key.startswith(prefix) else None
+    if match is None:
+        return None
+    attempt_id, kind, session, group = match.groups()
+    found = SessionObject(kind, attempt_id, int(session))
+    if group and not kind.startswith("raw/"):
+        return None
+    spelled = _SPELLED[kind](campaign, shard_id, attempt_id, int(session), *filter(None, [group]))
+    return found if spelled == key else None
+
+
+def attempt_log(campaign: str, shard_id: str, attempt_id: str) -> str:
+    return f"{attempt(campaign, shard_id, attempt_id)}log.zst"
+
+
+def progress(campaign: str, shard_id: str, attempt_id: str) -> str:
+    return f"{attempt(campaign, shard_id, attempt_id)}progress.json"
+
+
+def attempt_manifest(campaign: str, shard_id: str, attempt_id: str) -> str:
+    return f"{attempt(campaign, shard_id, attempt_id)}manifest.json"
+
+
+def committed_shards(campaign: str) -> str:
+    """The prefix of the commits of shards: the only one that is listed to follow a campaign."""
+    return f"{_campaign(campaign)}/committed/"
+
+
+def committed(campaign: str, shard_id: str) -> str:
+    return f"{committed_shards(campaign)}{_token(shard_id)}.json"
+
+
+def commit(number: int) -> str:
+    return f"{COMMITS}{number:08d}.json"
+
+
+def measurements(sha256: str) -> str:
+    return f"{MEASUREMENTS}{_token(sha256)}.parquet"
+
+
+def snapshot(name: str) -> str:
+    """The prefix of one snapshot; `name` is `{number}-{random}`."""
+    return f"{SNAPSHOTS}{_token(name)}/"
+
+
+def snapshot_manifest(name: str) -> str:
+    return f"{snapshot(name)}manifest.json"
+
+
+def _campaign(name: str) -> str:
+    return f"{CAMPAIGNS}{campaign_name(name)}"
+
+
+def _token(text: str) -> str:
+    if not _TOKEN.fullmatch(text):
+        raise BadInput(
+            "part of a key: expected 1 to 128 letters, digits, '_', '.', '-' that begin with a "
+            f"letter or a digit, got {text!r}"
+        )
+    return text
+
+
+_SPELLED: dict[str, Callable[..., str]] = {
+    "raw/op_summary": raw_summary,
+    "raw/journal": raw_journal,
+    "part": part,
+    "entry": part_entry,
+    "session": session_cases,
+}

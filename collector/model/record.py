@@ -1,0 +1,267 @@
+"""A case as a source spelled it, with what the source knew of it; and tables of such records.
+
+The table is the one form in which cases travel: parsed sources, shards, a database's rows of
+cases. It is a CSV so that a person can read it; `read_table(write_table(records)) == records`.
+
+Where records say what ran before them, the table has one column more, of the numbers of the rows
+that did; a row that is there for that alone is marked, and is no record of the table.
+"""
+
+import json
+import re
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from itertools import chain
+from math import inf, isfinite, nan
+from sys import intern
+
+from collector.codec.canonical import canonical_json
+from collector.codec.errors import BadInput
+from collector.codec.table import is_text, table_bytes, table_rows
+from collector.model.case import Case, case_from_cells
+from collector.model.vocabulary import (
+    ACCELERATOR_CORE,
+    BASE_CELLS,
+    LAUNCHED_BY,
+    OP_STATE,
+    STATIC,
+    core_class,
+)
+
+KERNEL_TYPE = "Kernel Type"
+_TIMES = ("Mean(us)", "Median(us)", "Std(us)")
+_COUNTERS = "Counters"
+_STATISTICS = ("Count", *_TIMES, _COUNTERS)
+_EXTRA = "Extra"
+TABLE_COLUMNS = (KERNEL_TYPE, *BASE_CELLS, _EXTRA, *_STATISTICS)
+MOST_BEFORE = 64  # launches that a record says ran before it
+_BEFORE = "Before"
+_NO_CASE = "-"  # in its place: the row is no record of the table
+_NUMBER = re.compile(r"0|[1-9][0-9]{0,8}")
+# What numbers and JSON raise over text that is none.
+_WRONG = (ValueError, TypeError, OverflowError, RecursionError)
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileStatistics:
+    """What a profile measured of a case: over its invocations, in the run it was taken from.
+
+    `counters` holds means by msprof's own names; one that was never a number is left out.
+    """
+
+    count: int
+    mean_us: float
+    median_us: float
+    std_us: float
+    counters: tuple[tuple[str, float], ...] = ()
+
+    @property
+    def total_us(self) -> float:
+        return self.count * self.mean_us
+
+
+@dataclass(frozen=True)
+class CaseRecord:
+    """`kernel_type` and `cells` as the source wrote them (`cells` has the eight base cells);
+    `extra` the further columns to carry along (Runtime ..., EP Size, a tree's own). `before` are
+    the launches that stand before it in its source, the nearest last, where they are wanted."""
+
+    kernel_type: str
+    cells: Mapping[str, str]
+    extra: Mapping[str, str]
+    profile: ProfileStatistics | None = None
+    before: tuple["CaseRecord", ...] = ()
+
+    @property
+    def case(self) -> Case:
+        """Worked out anew where it was not asked for lately: kept beside every record it would
+        take as much memory as the record itself, and a plan holds them all."""
+        cells = tuple(self.cells.items())
+        return _case(self.kernel_type, cells, tuple(self.extra.items()))
+
+    @cached_property
+    def case_id(self) -> str:
+        return self.case.case_id
+
+
+@lru_cache(maxsize=256)
+def _case(
+    kernel_type: str, cells: tuple[tuple[str, str], ...], extra: tuple[tuple[str, str], ...]
+) -> Case:
+    return case_from_cells(kernel_type, {**dict(extra), **dict(cells)})
+
+
+def as_ran(
+    record: CaseRecord,
+    kernel_type: str,
+    op_state: str,
+    core: str | None,
+    recorded: Iterable[tuple[str, str]] = (),
+) -> CaseRecord:
+    """The record of the case that ran in place of one that was asked for: the `recorded` tensors,
+    or the same where there are none, under the other kernel type, with the state and the core that
+    the profiler told."""
+    told = {OP_STATE: op_state, ACCELERATOR_CORE: core if core and core_class(core) else ""}
+    known = {name: text for name, text in told.items() if text}
+    cells = {**record.cells, **dict(recorded), **known}
+    is_static = cells.get(OP_STATE, "").strip().lower() == STATIC
+    extra = {name: text for name, text in record.extra.items() if is_static or name != LAUNCHED_BY}
+    return CaseRecord(kernel_type, cells, extra)
+
+
+def write_table(records: Iterable[CaseRecord]) -> bytes:
+    """Records as CSV bytes, in the order given; equal records give equal bytes."""
+    return write_rows(((record, ()) for record in records), (), ())
+
+
+def read_table(data: bytes, *, path: str = "case table") -> list[CaseRecord]:
+    """The records of a table. Raises BadInput, with the line, for anything else."""
+    return [row.record for row in read_rows(data, (), path=path)]
+
+
+@dataclass(frozen=True, slots=True)
+class TableRow:
+    """A row of a table with further columns."""
+
+    line: int
+    record: CaseRecord
+    further: list[str]
+
+
+def write_rows(
+    rows: Iterable[tuple[CaseRecord, Sequence[str]]], columns: Sequence[str], unsaid: Sequence[str]
+) -> bytes:
+    """A table with further columns; `unsaid` stands there for what only ran before a record."""
+    known = list(rows)
+    if not any(record.before for record, _ in known):
+        cells = ([*cells_of(record), *further] for record, further in known)
+        return table_bytes((*TABLE_COLUMNS, *columns), cells)
+    numbers: dict[Hashable, int] = {}
+    for at, (record, _) in enumerate(known):
+        numbers.setdefault(_spelled(record), at)
+    only: list[CaseRecord] = []
+    for one in chain.from_iterable(record.before for record, _ in known):
+        if (spelled := _spelled(one)) not in numbers:
+            numbers[spelled] = len(known) + len(only)
+            only.append(one)
+    asked = (
+        [*cells_of(r), " ".join(str(numbers[_spelled(one)]) for one in r.before), *further]
+        for r, further in known
+    )
+    rest = ([*cells_of(one), _NO_CASE, *unsaid] for one in only)
+    return table_bytes((*TABLE_COLUMNS, _BEFORE, *columns), chain(asked, rest))
+
+
+def read_rows(data: bytes, columns: Sequence[str], *, path: str) -> list[TableRow]:
+    """The rows of such a table. Raises BadInput, with the line, for anything else."""
+    at = len(TABLE_COLUMNS)
+    whole = (*TABLE_COLUMNS, _BEFORE, *columns)
+    if not data.startswith(",".join(whole).encode()):
+        rows = table_rows(data, (*TABLE_COLUMNS, *columns), path=path)
+        return [
+            TableRow(line, record_of(row[:at], path=path, line=line), row[at:])
+            for line, row in rows
+        ]
+    told = [
+        (TableRow(line, record_of(row[:at], path=path, line=line), row[at + 1 :]), row[at])
+        for line, row in table_rows(data, whole, path=path)
+    ]
+    bare = [as_neighbour(row.record) for row, _ in told]
+    return [
+        replace(row, record=replace(row.record, before=_before(text, bare, path, row.line)))
+        for row, text in told
+        if text != _NO_CASE
+    ]
+
+
+def as_neighbour(record: CaseRecord) -> CaseRecord:
+    """The record as it stands before others: what to launch, and nothing else."""
+    return CaseRecord(record.kernel_type, record.cells, record.extra)
+
+
+def _spelled(record: CaseRecord) -> Hashable:
+    cells = tuple(record.cells.get(name, "") for name in BASE_CELLS)
+    return (record.kernel_type, cells, tuple(sorted(record.extra.items())))
+
+
+def _before(text: str, bare: Sequence[CaseRecord], path: str, line: int) -> tuple[CaseRecord, ...]:
+    """The rows that a cell names by their numbers."""
+    numbers = text.split(" ") if text else []
+    if len(numbers) <= MOST_BEFORE and all(map(_NUMBER.fullmatch, numbers)):
+        places = [int(number) for number in numbers]
+        if all(place < len(bare) for place in places):
+            return tuple(bare[place] for place in places)
+    expected = f"up to {MOST_BEFORE} numbers of rows"
+    raise BadInput(f"{_BEFORE}: expected {expected}, got {text[:80]!r}", path=path, line=line)
+
+
+def cells_of(record: CaseRecord) -> list[str]:
+    """One row of a table, a cell for each of TABLE_COLUMNS."""
+    return [
+        record.kernel_type,
+        *(record.cells.get(name, "") for name in BASE_CELLS),
+        canonical_json(dict(record.extra)).decode() if record.extra else "",
+        *_statistics_cells(record.profile),
+    ]
+
+
+def record_of(row: list[str], *, path: str, line: int) -> CaseRecord:
+    """Return the record of a row with a cell for each of TABLE_COLUMNS. Raises BadInput, with the
+    line, for an invalid row."""
+    # Most cells have one of few texts: each text is stored once for all rows.
+    cells = dict(zip(BASE_CELLS, map(intern, row[1 : 1 + len(BASE_CELLS)]), strict=True))
+    extra, *statistics = row[1 + len(BASE_CELLS) :]
+    try:
+        profile = _statistics_of(statistics) if any(statistics) else None
+        return CaseRecord(intern(row[0]), cells, _extra_of(extra) if extra else {}, profile)
+    except _WRONG as error:
+        raise BadInput(f"expected a case: {error}", path=path, line=line) from error
+
+
+def number_of(name: str, text: str, *, path: str, line: int) -> float:
+    """Return the number in a cell of the column. Raises BadInput, with the line, if it cannot be a
+    time or a count."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = nan
+    if not 0 <= value < inf:
+        raise BadInput(f"{name}: expected a number >= 0, got {text[:40]!r}", path=path, line=line)
+    return value
+
+
+def _extra_of(text: str) -> dict[str, str]:
+    extra = json.loads(text)
+    if not isinstance(extra, dict) or not all(type(value) is str for value in extra.values()):
+        raise ValueError(f"{_EXTRA}: expected a JSON object of texts")
+    # Only an escape can hold what a cell cannot: the table itself is UTF-8 without NUL.
+    if "\\u" in text and not all(map(is_text, chain(extra, extra.values()))):
+        raise ValueError(f"{_EXTRA}: expected text that UTF-8 can encode, without NUL")
+    return extra
+
+
+def _statistics_of(texts: Sequence[str]) -> ProfileStatistics:
+    count, *times, counters = texts
+    mean_us, median_us, std_us = map(float, times)
+    if not (0 <= mean_us < inf and 0 <= median_us < inf and 0 <= std_us < inf):
+        raise ValueError(f"{', '.join(_TIMES)}: expected numbers >= 0, got {', '.join(times)}")
+    return ProfileStatistics(int(count), mean_us, median_us, std_us, _counters_of(counters))
+
+
+def _counters_of(text: str) -> tuple[tuple[str, float], ...]:
+    pairs = json.loads(text)
+    for name, value in pairs:
+        if type(name) is not str or type(value) not in (float, int) or not isfinite(value):
+            raise ValueError(f"{_COUNTERS}: expected pairs of a name and a finite number")
+    if "\\u" in text and not all(is_text(name) for name, _ in pairs):
+        raise ValueError(f"{_COUNTERS}: expected names that UTF-8 can encode, without NUL")
+    return tuple((name, float(value)) for name, value in pairs)
+
+
+def _statistics_cells(profile: ProfileStatistics | None) -> list[str]:
+    if profile is None:
+        return [""] * len(_STATISTICS)
+    numbers = (profile.mean_us, profile.median_us, profile.std_us)
+    counters = canonical_json(profile.counters).decode()
+    return [str(profile.count), *(repr(float(n)) for n in numbers), counters]

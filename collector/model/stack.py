@@ -1,0 +1,147 @@
+"""The stack a number belongs to. Results of different stacks never mix."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from collector.codec.canonical import short_hash
+from collector.codec.errors import BadInput
+
+_DEVICE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
+_FILE = re.compile(r"\.\.|\.$|\.(csv|json|parquet|ya?ml|tmp)$", re.IGNORECASE)
+_VERSION = re.compile(r"[A-Za-z0-9]+([._+-][A-Za-z0-9]+)*")
+
+# `8.5.0`, `8.3.RC1`, `9.1.0-beta.1`: of CANN two numbers name several releases.
+_RELEASE = re.compile(r"\d+\.\d+\.\w.*")
+
+# What operators can be launched on, by whose devices they are: and how ranks on them send.
+COLLECTIVE_LIBRARIES = {"npu": "hccl", "cuda": "nccl", "cpu": "gloo"}
+BACKENDS = tuple(COLLECTIVE_LIBRARIES)
+_DEVICES = {"CUDA_": "cuda", "CPU_": "cpu"}  # by how their names begin; all others are NPUs
+_RUNTIME = "runtime"
+
+
+class Runtime(StrEnum):
+    """What launches go to: devices, or a CANN that computes nothing (that of the tests)."""
+
+    REAL = "real"
+    FAKE = "fake"
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """Device and software. An empty string says that the device has no such thing.
+
+    `details` is what else changes numbers: for a cpu its flags, threads and allocator settings,
+    and of a runtime that is not real that it is not.
+    """
+
+    device: str
+    torch: str
+    driver: str = ""
+    firmware: str = ""
+    cann: str = ""
+    torch_npu: str = ""
+    vllm: str = ""
+    details: tuple[tuple[str, str], ...] = ()
+
+    def __post_init__(self) -> None:
+        if not _DEVICE.fullmatch(self.device):
+            raise BadInput(
+                "device: expected a name of 1 to 100 letters, digits, '_', '.', '-', got "
+                f"{self.device!r}"
+            )
+        # A device is a folder, next to the files of a snapshot.
+        if _FILE.search(self.device):
+            raise BadInput(
+                "device: expected a name without '..', a final '.' or the suffix of a file, got "
+                f"{self.device!r}"
+            )
+        if (runtime := dict(self.details).get(_RUNTIME, Runtime.REAL)) not in set(Runtime):
+            raise BadInput(f"runtime: expected real or fake, got {runtime!r}")
+
+    @property
+    def runtime(self) -> Runtime:
+        """Part of the stack, so that a fake one's results never mix with a real one's."""
+        return Runtime(dict(self.details).get(_RUNTIME, Runtime.REAL))
+
+    @property
+    def stack_id(self) -> str:
+        return short_hash(self.as_json(), 16)
+
+    @property
+    def version(self) -> str:
+        return version_name(self.vllm, self.torch, self.cann)
+
+    @property
+    def version_path(self) -> str:
+        """`{device}/vllm_ascend/{version}`: where a tree keeps what this stack measured."""
+        return f"{self.device}/vllm_ascend/{self.version}"
+
+    def differs_in(self, other: "Stack") -> str:
+        """The fields in which two stacks differ, for a message."""
+        ours, theirs = self.as_json(), other.as_json()
+        return ", ".join(sorted(name for name in ours if ours[name] != theirs[name]))
+
+    def as_json(self) -> dict[str, object]:
+        return {
+            "device": self.device,
+            "torch": self.torch,
+            "driver": self.driver,
+            "firmware": self.firmware,
+            "cann": self.cann,
+            "torch_npu": self.torch_npu,
+            "vllm": self.vllm,
+            "details": dict(self.details),
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, object]) -> "Stack":
+        details = value.get("details") or {}
+        if not isinstance(details, Mapping):
+            raise BadInput(f"details: expected a mapping, got {type(details).__name__}")
+        names = ("device", "torch", "driver", "firmware", "cann", "torch_npu", "vllm")
+        return cls(
+            **{name: str(value.get(name) or "") for name in names},
+            details=tuple(sorted((str(k), str(v)) for k, v in details.items())),
+        )
+
+
+def backend_of(device: str) -> str:
+    """Whose a device is: `cpu` of `CPU_AMD_EPYC_2t`."""
+    return next((b for start, b in _DEVICES.items() if device.startswith(start)), "npu")
+
+
+def is_cann_release(version: str) -> bool:
+    """Whether a version of CANN is one release, and not a line of them as `8.5` is."""
+    return _RELEASE.fullmatch(version) is not None
+
+
+def is_version_of(expected: str, here: str) -> bool:
+    """Whether a version is the expected one or a more specific one: `8.5.1` of `8.5`."""
+    return here == expected or (
+        bool(expected) and here.startswith(tuple(expected + c for c in ".+-"))
+    )
+
+
+def runtime_details(runtime: Runtime) -> tuple[tuple[str, str], ...]:
+    """What a stack's details say of its runtime: nothing of a real one."""
+    return () if runtime is Runtime.REAL else ((_RUNTIME, runtime.value),)
+
+
+def version_name(vllm: str, torch: str, cann: str) -> str:
+    """`vllm0.18.0_torch2.9.0_cann8.5`; a part the device has none of is 0.
+
+    As in msmodeling: a leading `vllm`, `torch`, `cann` or `v` is dropped, and torch's local
+    suffix (`+cpu`) with it. Raises BadInput for an invalid version.
+    """
+    parts = {
+        "vllm": re.sub(r"^(vllm)?v?", "", vllm.strip(), flags=re.IGNORECASE),
+        "torch": re.sub(r"^torch", "", torch.strip(), flags=re.IGNORECASE).split("+")[0],
+        "cann": re.sub(r"^cann", "", cann.strip(), flags=re.IGNORECASE),
+    }
+    for name, text in parts.items():
+        if text and not _VERSION.fullmatch(text):
+            raise BadInput(f"{name} version: expected a version such as 0.18.0, got {text!r}")
+    return "_".join(f"{name}{text or '0'}" for name, text in parts.items())

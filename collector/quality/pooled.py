@@ -1,0 +1,210 @@
+"""One number of a case from several sessions: mean, interval, and how far sessions disagree."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from collector.quality.variance import (
+    Evidence,
+    Floats,
+    Origin,
+    Pairs,
+    Variance,
+    VarianceParts,
+    VariancePrior,
+    Whole,
+    contrasts,
+    fit,
+    medians,
+    parts_of,
+)
+
+# One number of a case that several sessions have measured: where the model of variance has the
+# mean of its stack, and how firmly.
+
+_ROUNDS = 4  # of weighing anew; more change the fifth digit
+
+
+@dataclass(frozen=True, slots=True)
+class PooledMeans:
+    """Of each measurement's case the mean over its sessions, the relative variance of that mean,
+    and how many sessions it is of: of a single one, the measurement's own."""
+
+    mean_us: Floats
+    variance: Floats
+    sessions: Whole
+
+
+def pooled_means(evidence: Evidence, parts: VarianceParts) -> PooledMeans:
+    """The means of all cases.
+
+    Sessions weigh by their variance, those of one device share the device's. Of more than two, one
+    that lies far from the others weighs less, by Student's t. Where a case has clean measurements,
+    those with warnings do not count.
+    """
+    means, again = evidence.means, evidence.again
+    mean_us = means.mean_us.copy()
+    variance = parts.repeats + parts.session + parts.device
+    sessions = np.ones(len(mean_us), np.int64)
+    if not len(again.places):
+        return PooledMeans(mean_us, variance, sessions)
+    centres, of_case = _centres(evidence, parts)
+    firsts = np.unique(again.case, return_index=True)[1]
+    own_us = mean_us[again.places]
+    low_us, high_us = np.minimum.reduceat(own_us, firsts), np.maximum.reduceat(own_us, firsts)
+    # Where all are equal that is the mean, to the last digit and on every machine.
+    centre_us = np.where(low_us == high_us, low_us, np.clip(np.exp(centres), low_us, high_us))
+    # Of all measurements of the case, also of those that a session made twice.
+    is_pooled = again.of_all >= 0
+    case = again.of_all[is_pooled]
+    mean_us[is_pooled] = centre_us[case]
+    variance[is_pooled] = of_case[case]
+    sessions[is_pooled] = again.count[case]
+    return PooledMeans(mean_us, variance, sessions)
+
+
+def _centres(evidence: Evidence, parts: VarianceParts) -> tuple[Floats, Floats]:
+    """The logarithm of each case's mean, and its variance."""
+    again = evidence.again
+    places, case, cell = again.places, again.case, again.cell
+    logs = np.log(evidence.means.mean_us[places])
+    own = (parts.repeats + parts.session)[places]
+    shared = parts.device[places]
+    device = np.bincount(cell, shared) / np.bincount(cell)
+    tails = parts.tail_degrees
+    several = np.bincount(case)[case] > 2
+    centre = medians(logs, case)
+    for _ in range(_ROUNDS):
+        far = np.where(several, (logs - centre[case]) ** 2 / (own + shared), 0.0)
+        weight = np.minimum(1.0, (tails + 1) / (tails + far)) / own
+        of_cell = np.bincount(cell, weight)
+        mean = np.bincount(cell, weight * logs) / of_cell
+        firm = 1 / (1 / of_cell + device)
+        of_case = np.bincount(again.case_of_cell, firm)
+        centre = np.bincount(again.case_of_cell, firm * mean) / of_case
+    return np.asarray(centre, np.float64), np.asarray(1 / of_case, np.float64)
+
+
+# The interval of a number: where the mean lies that its stack would show over sessions and
+# devices, as the sessions that measured it and the model of variance tell it.
+
+_MOST_LOG = 10.0  # an interval that reaches further than 22,000 times says nothing more
+
+
+@dataclass(frozen=True, slots=True)
+class StackIntervals:
+    """An interval for the case of each measurement, in microseconds, with its degrees of freedom,
+    about the mean of so many sessions."""
+
+    mean_us: Floats
+    sessions: Whole
+    low_us: Floats
+    high_us: Floats
+    degrees: Floats
+    origins: Sequence[Origin]
+
+
+def stack_intervals(
+    evidence: Evidence, variance: Variance, *, share: float = 0.95
+) -> StackIntervals:
+    """Where the mean of the stack lies, for the case of each measurement, with this share."""
+    parts = parts_of(evidence, variance)
+    pooled = pooled_means(evidence, parts)
+    factor = np.exp(np.minimum(reach(pooled.variance, parts.degrees, share), _MOST_LOG))
+    low_us = np.maximum(pooled.mean_us / factor, np.finfo(np.float64).tiny)
+    return StackIntervals(
+        pooled.mean_us,
+        pooled.sessions,
+        low_us,
+        pooled.mean_us * factor,
+        parts.degrees,
+        parts.origins,
+    )
+
+
+def reach(variance: Floats, degrees: Floats, share: float) -> Floats:
+    """How far an interval of this share reaches to each side, for variances that are known with so
+    many degrees of freedom."""
+    from scipy.special import stdtrit  # slow to import: for who needs a number, not for `--help`
+
+    kinds, kind = np.unique(degrees, return_inverse=True)  # hundreds of thousands have few
+    found: Floats = stdtrit(kinds, (1 + share) / 2)[kind] * np.sqrt(variance)
+    return found
+
+
+# How far sessions and devices lie apart, and whether intervals hold them: what a stack's own
+# second measurements tell of its first ones.
+
+SHARES = (0.5, 0.8, 0.95)
+_FOLDS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Apart:
+    """By how much the two means of so many pairs of sessions differ, as a share of the smaller one:
+    half of them by less than `median`, and so on."""
+
+    pairs: int
+    median: float
+    p90: float
+    p99: float
+
+
+@dataclass(frozen=True, slots=True)
+class Reliability:
+    """Of so many pairs the share that lies within intervals which state `stated`. Where the model
+    that made them `knows_sessions`, it was made of other cases of the same ones."""
+
+    stated: float
+    held: float
+    pairs: int
+    knows_sessions: bool
+
+
+def apart(pairs: Pairs) -> Apart | None:
+    """How far pairs of sessions lie apart; None where there are none."""
+    if not len(pairs):
+        return None
+    found = np.expm1(np.abs(pairs.difference))
+    return Apart(len(pairs), *(float(np.quantile(found, share)) for share in (0.5, 0.9, 0.99)))
+
+
+def reliability(
+    evidence: Evidence, prior: VariancePrior, judges: Pairs | None = None
+) -> list[Reliability]:
+    """Whether intervals hold second sessions: each fifth of the sessions that met is judged by a
+    model that the pairs of all others make. Where fewer than five met, each fifth of the cases is,
+    by a model that knows the sessions, and what befell them. With `judges` by these pairs alone,
+    whose groups, cases and sessions are numbered as those of the evidence."""
+    judges = evidence.pairs if judges is None else judges
+    if not len(judges):
+        return []
+    knows_sessions = contrasts(judges.sessions) < _FOLDS
+    fold = (judges.cases if knows_sessions else judges.meetings) % _FOLDS
+    told = []
+    for number in np.unique(fold).tolist():
+        judged = judges.only(fold == number)
+        pairs = evidence.pairs
+        known = (
+            np.isin(pairs.cases, judged.cases)
+            if knows_sessions
+            else np.isin(pairs.sessions, judged.sessions).any(1)
+        )
+        others = pairs.only(~np.asarray(known))
+        told.append(_held(replace(evidence, pairs=others), prior, judged))
+    held = np.concatenate(told, axis=1)
+    return [
+        Reliability(share, float(np.mean(one)), len(judges), knows_sessions)
+        for share, one in zip(SHARES, held, strict=True)
+    ]
+
+
+def _held(evidence: Evidence, prior: VariancePrior, pairs: Pairs) -> Floats:
+    """Whether intervals hold pairs that are no part of the evidence, a row for each of SHARES."""
+    variance = fit(evidence, prior)
+    session = 2 * variance.ratios[pairs.groups] * pairs.spread_squared
+    device = np.where(pairs.is_same_device, 0.0, 2 * variance.learnt.device_spread**2)
+    total, degrees = pairs.repeats_variance + session + device, variance.degrees[pairs.groups]
+    differ = np.abs(pairs.difference)
+    return np.array([differ <= reach(total, degrees, share) for share in SHARES], np.float64)

@@ -1,0 +1,369 @@
+"""What a collective is here: its operation, its bytes by the consumer's convention, its group.
+
+`message_bytes` is what the existing consumer looks up: of all_gather one rank's input, of
+reduce_scatter one rank's share of the output, of everything else one rank's whole tensor. Bus
+bandwidth is as in nccl-tests' PERFORMANCE.md: the bytes that have to cross the slowest link of a
+ring, by time, so that it can be held against a link's own.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import groupby
+
+from collector.codec.errors import BadInput
+from collector.model.case import Case
+from collector.model.record import CaseRecord
+from collector.model.stack import COLLECTIVE_LIBRARIES
+from collector.model.vocabulary import BASE_CELLS, RUNTIME_PREFIX, dtype_of
+from collector.ranks.topology import Grid
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """`file` is the CSV's name in a tree. `sends` and `receives` say how many times its message a
+    rank's input and output tensors hold, by the group's size; `crosses` is the same of what a ring
+    carries over each link. `is_split` where each rank gets its part of the message."""
+
+    name: str
+    file: str
+    sends: Callable[[int], int]
+    receives: Callable[[int], int]
+    crosses: Callable[[int], float]
+    is_split: bool = False
+
+    @property
+    def kernel_type(self) -> str:
+        """As a profiler calls it."""
+        return self.file.removesuffix(".csv")
+
+
+def _once(size: int) -> int:
+    return 1
+
+
+def _each(size: int) -> int:
+    return size
+
+
+OPERATIONS = {
+    one.name: one
+    for one in (
+        Operation(
+            "all_reduce", "hcom_allReduce_.csv", _once, _once, lambda size: 2 * (size - 1) / size
+        ),
+        Operation("all_gather", "hcom_allGather_.csv", _once, _each, lambda size: size - 1),
+        Operation("reduce_scatter", "hcom_reduceScatter_.csv", _each, _once, lambda size: size - 1),
+        Operation(
+            "all_to_all", "hcom_alltoall_.csv", _once, _once, lambda size: (size - 1) / size, True
+        ),
+        Operation(
+            "all_to_allv", "hcom_alltoallv_.csv", _once, _once, lambda size: (size - 1) / size, True
+        ),
+        Operation("broadcast", "hcom_broadcast_.csv", _once, _once, lambda size: 1.0),
+        # Each rank to the next one of its group, and the last to the first.
+        Operation("send_recv", "hcom_batchSendRecv_.csv", _once, _once, lambda size: 1.0),
+    )
+}
+
+BY_KERNEL_TYPE = {one.kernel_type: one for one in OPERATIONS.values()}
+
+# As the consumer's files spell them, and the bytes of an element.
+DTYPES = {
+    "bfloat16": ("DT_BF16", 2),
+    "float16": ("DT_FP16", 2),
+    "float32": ("DT_FLOAT", 4),
+    "int8": ("DT_INT8", 1),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """One case: `dtype` is a key of DTYPES. With `together` every group of the tier works at the
+    same time, else one alone while the others rest."""
+
+    operation: str
+    message_bytes: int
+    dtype: str
+    group_size: int
+    tier: int
+    together: bool = False
+
+    def __str__(self) -> str:
+        how = ", all groups at once" if self.together else ""
+        what = f"{self.operation} of {self.message_bytes} bytes of {self.dtype}"
+        return f"{what} over {self.group_size} ranks of tier {self.tier}{how}"
+
+    @property
+    def elements(self) -> int:
+        """How many elements a message holds."""
+        return self.message_bytes // DTYPES[self.dtype][1]
+
+    @property
+    def input_bytes(self) -> int:
+        """What one rank's input tensor holds."""
+        return self.message_bytes * OPERATIONS[self.operation].sends(self.group_size)
+
+    @property
+    def output_bytes(self) -> int:
+        return self.message_bytes * OPERATIONS[self.operation].receives(self.group_size)
+
+    @property
+    def bus_bytes(self) -> float:
+        """What a ring carries over each of its links."""
+        return self.message_bytes * OPERATIONS[self.operation].crosses(self.group_size)
+
+
+def check(collective: Collective) -> None:
+    """Raise BadInput for a message that is not a whole number of elements: the label of its row
+    would state a wrong number of bytes."""
+    whole = whole_bytes(collective)
+    if collective.message_bytes < whole or collective.message_bytes % whole:
+        is_split = OPERATIONS[collective.operation].is_split
+        each = f" for each of {collective.group_size} ranks" if is_split else ""
+        raise BadInput(
+            f"{collective}: expected a multiple of {whole} bytes (whole elements{each}), got "
+            f"{collective.message_bytes}"
+        )
+
+
+def whole_bytes(collective: Collective) -> int:
+    """Return the bytes that a message must be a multiple of: one element, or one for each rank if
+    the operation splits the message."""
+    parts = collective.group_size if OPERATIONS[collective.operation].is_split else 1
+    return DTYPES[collective.dtype][1] * parts
+
+
+def parts_v(elements: int, ranks: int) -> tuple[int, ...]:
+    """How many elements of an uneven all_to_all go to each rank: one to two times as many to the
+    last as to the first, and all of them together. Every rank sends alike, so that a rank gets as
+    many times its own part as there are ranks."""
+    weights = [ranks + at for at in range(ranks)]
+    found = [elements * weight // sum(weights) for weight in weights]
+    found[-1] += elements - sum(found)
+    return tuple(found)
+
+
+def dtype_named(text: str) -> str:
+    """Return the dtype of `torch.bfloat16`, `bfloat16` or `DT_BF16`. Raises BadInput for others."""
+    plain = text.removeprefix("torch.")
+    by_cell = {cell: name for name, (cell, _) in DTYPES.items()}
+    found = plain if plain in DTYPES else by_cell.get(plain)
+    if found is None:
+        raise BadInput(f"dtype: expected one of {', '.join(DTYPES)}, got {text!r}")
+    return found
+
+
+# A collective as a case like any other, and back: its row in shards, parts and the database.
+#
+# The kernel type is the profiler's name of it, so that rows of a profile and of a bench meet. What
+# shapes cannot tell (groups, their place, how it is timed) stands in `Runtime ...` columns, which
+# are part of a case's identity.
+
+_COLUMNS = tuple(
+    RUNTIME_PREFIX + name
+    for name in (
+        *("message_bytes", "num_devices", "topology_tier", "grid_shape", "concurrent_groups"),
+        *("ranks", "bench_mode"),
+    )
+)
+_ENVIRONMENT = RUNTIME_PREFIX + "environment"
+MODES = ("kernel", "event", "alternating")  # how calls are timed
+_ONE, _ALL = "1", "all"
+MOST_RANKS = 1 << 16  # several times the largest super-pod
+_EXTENT = re.compile(r"[1-9][0-9]{0,4}")
+_WHOLE = re.compile(r"0|[1-9][0-9]{0,15}")
+# What changes how a collective runs, by the libraries' own documentation.
+SETTING_PREFIXES = tuple(f"{name.upper()}_" for name in COLLECTIVE_LIBRARIES.values())
+# Only what the libraries themselves read: a case comes from a file, and ends in a process.
+_SETTING = re.compile(
+    f"({'|'.join(SETTING_PREFIXES)})" + r"[A-Z0-9_]{1,60}=[A-Za-z0-9_.,:;/=-]{0,200}"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveCase:
+    """A collective with what a bench needs to run it: how ranks lie, how many are started, how its
+    calls are timed, and `NAME=value ...` of what the ranks' environment says besides."""
+
+    collective: Collective
+    grid: Grid
+    ranks: int
+    mode: str
+    environment: str = ""
+
+    def record(self) -> CaseRecord:
+        """The case as a row: one rank's tensors, flat."""
+        one = self.collective
+        _, item_bytes = DTYPES[one.dtype]
+        sent, received = one.input_bytes // item_bytes, one.output_bytes // item_bytes
+        spelling = _SPELLED[one.dtype]
+        told = ("", "", str(sent), spelling, "ND", str(received), spelling, "ND")
+        values = (
+            *(one.message_bytes, one.group_size, one.tier, self.grid),
+            *(_ALL if one.together else _ONE, self.ranks, self.mode),
+        )
+        extra = dict(zip(_COLUMNS, map(str, values), strict=True))
+        if self.environment:
+            extra[_ENVIRONMENT] = self.environment
+        kernel_type = OPERATIONS[one.operation].kernel_type
+        return CaseRecord(kernel_type, dict(zip(BASE_CELLS, told, strict=True)), extra)
+
+
+def is_collective(kernel_type: str) -> bool:
+    """Whether a kernel type is that of an operation over several ranks."""
+    return kernel_type in BY_KERNEL_TYPE
+
+
+def collective_case_of(case: Case) -> CollectiveCase:
+    """Return the collective of a case of such a kernel type. Raises BadInput, with the column, for
+    a row with missing or contradictory columns."""
+    operation = BY_KERNEL_TYPE[case.kernel_type]
+    columns = dict(case.attributes)
+    if missing := [name for name in _COLUMNS if name not in columns]:
+        raise BadInput(f"missing column {missing[0]!r}: a collective requires it")
+    message_bytes, group_size, tier = (_whole(columns, name) for name in _COLUMNS[:3])
+    if (mode := columns[_COLUMNS[6]]) not in MODES:
+        raise BadInput(f"{_COLUMNS[6]}: expected one of {', '.join(MODES)}, got {mode!r}")
+    together = columns[_COLUMNS[4]]
+    if together not in (_ONE, _ALL):
+        raise BadInput(f"{_COLUMNS[4]}: expected {_ONE} or {_ALL}, got {together!r}")
+    slots = case.inputs or ()
+    dtype = next((name for name, text in _SPELLED.items() if slots and slots[0].dtype == text), "")
+    if not dtype:
+        raise BadInput(f"expected a collective of dtype {', '.join(_SPELLED.values())}")
+    found = CollectiveCase(
+        Collective(operation.name, message_bytes, dtype, group_size, tier, together == _ALL),
+        Grid(tuple(_extent(text) for text in columns[_COLUMNS[3]].split(" "))),
+        _whole(columns, _COLUMNS[5]),
+        mode,
+        checked_environment(columns.get(_ENVIRONMENT, "")),
+    )
+    if found.grid.size > MOST_RANKS:
+        raise BadInput(f"grid {found.grid}: expected at most {MOST_RANKS} ranks")
+    there = found.grid.has_group(group_size, tier, found.ranks)
+    if not 2 <= group_size <= found.ranks <= found.grid.size or not there:
+        raise BadInput(
+            f"grid {found.grid}: no group of {group_size} ranks of tier {tier} among "
+            f"{found.ranks} ranks"
+        )
+    check(found.collective)
+    if case != found.record().case:
+        raise BadInput("expected the tensors of the message that the columns describe, got others")
+    return found
+
+
+def checked_environment(text: str) -> str:
+    """Return `NAME=value NAME=value` if names are sorted and unique. Raises BadInput also for a
+    variable that no library of collectives reads."""
+    settings = text.split(" ") if text else []
+    for setting in settings:
+        if not _SETTING.fullmatch(setting):
+            raise BadInput(
+                "environment: expected NAME=value with a name HCCL_..., NCCL_... or GLOO_..."
+            )
+    names = [setting.partition("=")[0] for setting in settings]
+    if names != [name for name, _ in groupby(sorted(names))]:
+        raise BadInput("environment: expected sorted names, each once")
+    return text
+
+
+def _whole(columns: dict[str, str], name: str) -> int:
+    if not _WHOLE.fullmatch(columns[name]):
+        raise BadInput(f"{name}: expected an integer >= 0, got {columns[name][:40]!r}")
+    return int(columns[name])
+
+
+def _extent(text: str) -> int:
+    if not _EXTENT.fullmatch(text):
+        raise BadInput(f"{_COLUMNS[3]}: expected extents such as 48 8 2, got {text[:40]!r}")
+    return int(text)
+
+
+def _spelling(dtype: str) -> str:
+    known = dtype_of("FLOAT16" if dtype == "float16" else DTYPES[dtype][0])
+    assert known is not None, dtype
+    return known.spelling
+
+
+_SPELLED = {dtype: _spelling(dtype) for dtype in DTYPES}
+
+
+# A row of `hcom_allReduce_.csv` and its like: the columns, and the cells of what was measured.
+#
+# The first six columns are the consumer's, in its order; it reads by name and ignores the others.
+# `Duration(us)` is what was measured, the median over calls: nothing is added to it.
+
+KEY = ("message_bytes", "num_devices", "dtype", "topology_tier")
+DURATION = "Duration(us)"
+_ALONE = (
+    *(DURATION, "bandwidth_gbps", "bus_bandwidth_gbps", "mode", "backend", "rounds", "iterations"),
+    *("round_spread", "min_us", "p90_us", "max_us", "rank_min_us", "rank_max_us", "skew_us"),
+    *("environment", "jump"),
+)
+_TOGETHER = ("concurrent_groups", "concurrent_us", "concurrent_slowest_us")
+COLUMNS = (*KEY, *_ALONE, *_TOGETHER)
+# What a database says besides, of all sessions that measured the row: of one group, and of all.
+OF_SESSIONS = ("stack_low_us", "stack_high_us", "stack_variance", "sessions")
+OF_SESSIONS_TOGETHER = ("concurrent_low_us", "concurrent_high_us")
+
+Cells = dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveFacts:
+    """What a bench found of a case: durations in microseconds over all its calls, the smallest and
+    the largest of the ranks' own medians, how far apart they arrived. `jump` tells of one between
+    this size and the next. `groups` worked at once, the slowest of them took `slowest_us`."""
+
+    duration_us: float
+    mode: str
+    backend: str
+    rounds: int
+    iterations: int
+    round_spread: float
+    min_us: float
+    p90_us: float
+    max_us: float
+    rank_min_us: float
+    rank_max_us: float
+    skew_us: float
+    environment: str
+    jump: str = ""
+    groups: int = 1
+    slowest_us: float = 0.0
+
+
+def key_cells(collective: Collective) -> Cells:
+    """What tells a row from others, as it stands in a file."""
+    dtype, _ = DTYPES[collective.dtype]
+    values = (collective.message_bytes, collective.group_size, dtype, collective.tier)
+    return dict(zip(KEY, map(str, values), strict=True))
+
+
+def fact_cells(collective: Collective, facts: CollectiveFacts) -> Cells:
+    """The cells that were measured: of one group alone, or of all groups at once."""
+    if collective.together:
+        return {
+            "concurrent_groups": str(facts.groups),
+            "concurrent_us": f"{facts.duration_us:.2f}",
+            "concurrent_slowest_us": f"{facts.slowest_us:.2f}",
+        }
+    return {
+        DURATION: f"{facts.duration_us:.2f}",
+        "bandwidth_gbps": f"{collective.message_bytes / facts.duration_us / 1e3:.2f}",
+        "bus_bandwidth_gbps": f"{collective.bus_bytes / facts.duration_us / 1e3:.2f}",
+        "mode": facts.mode,
+        "backend": facts.backend,
+        "rounds": str(facts.rounds),
+        "iterations": str(facts.iterations),
+        "round_spread": f"{facts.round_spread:.4f}",
+        "min_us": f"{facts.min_us:.2f}",
+        "p90_us": f"{facts.p90_us:.2f}",
+        "max_us": f"{facts.max_us:.2f}",
+        "rank_min_us": f"{facts.rank_min_us:.2f}",
+        "rank_max_us": f"{facts.rank_max_us:.2f}",
+        "skew_us": f"{facts.skew_us:.2f}",
+        "environment": facts.environment,
+        "jump": facts.jump,
+    }

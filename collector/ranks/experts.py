@@ -1,0 +1,237 @@
+"""DispatchFFNCombine as plain values: what one rank gives to the operator, and back from a row.
+
+One call sends each token to the ranks of its experts, has them compute gate_up, SwiGLU and down,
+and brings the weighed sum back. A row's inputs are one rank's: `EP Size` says how many ranks there
+are, and the experts of all of them are as many times those of the weights.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from collector.codec.errors import BadInput
+from collector.codec.text import MIB
+from collector.model.case import Case, Slot, case_from_cells, shape_text, tensor_cells
+from collector.model.vocabulary import EP_SIZE, FRACTAL_NZ, RUNTIME_PREFIX, Dtype, dtype_of
+
+KERNEL = "DispatchFFNCombine"
+# The extension launches another kernel where the weights are not INT8.
+KERNEL_FLOATING = "DispatchFFNCombineBF16"
+KERNELS = (KERNEL, KERNEL_FLOATING)
+# Columns of rows whose tokens are not spread evenly: how unevenly, or by whose loads.
+IMBALANCE, EXPERT_LOADS = RUNTIME_PREFIX + "imbalance", RUNTIME_PREFIX + "expert_loads"
+_IMBALANCE = re.compile(r"[0-9]{1,3}(\.[0-9]{1,6})?")
+_MOST_EXPERTS, _MOST_ROWS = 1 << 16, 1 << 24  # of all ranks: who draws a routing holds them
+_TOKENS_DTYPES = ("DT_BF16", "FLOAT16")
+_INPUTS = ("x", "weight1", "weight2", "expert_idx", "scale1", "scale2", "probs")
+_COPIES = 2  # of weights while they are made
+_BUFFER_COPIES = 3  # of M x top-k x hidden bytes, by the operator's own check
+_BUFFER_REST_BYTES = 10 * MIB
+HCCL_BUFFSIZE_MB = 200  # where nobody says otherwise
+LARGEST_BUFFSIZE_MB = 65_535  # the operator reads it into 16 bits, and takes its default else
+
+
+class BufferedCall(Protocol):
+    """A call of ranks that write into each other's buffers."""
+
+    @property
+    def buffsize_mb(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertCall:
+    """One call, the same on each rank. `tokens` (M) are one rank's, `experts` all ranks'; each
+    token goes to `choices` (top-k) of them. `hidden` (H) is the size of a token, `intermediate`
+    that of an expert's middle, half of N. `dtype` is a token's; weights are INT8 or of that."""
+
+    tokens: int
+    hidden: int
+    intermediate: int
+    experts: int
+    choices: int
+    ep_size: int
+    is_int8: bool = True
+    dtype: str = "DT_BF16"
+
+    def __str__(self) -> str:
+        weights = "INT8" if self.is_int8 else self.dtype
+        return (
+            f"{self.tokens} tokens of {self.hidden} to {self.choices} of {self.experts} experts of "
+            f"{self.intermediate} ({weights}) on {self.ep_size} ranks"
+        )
+
+    @property
+    def kernel(self) -> str:
+        """The kernel type that the extension launches."""
+        return KERNEL if self.is_int8 else KERNEL_FLOATING
+
+    @property
+    def local_experts(self) -> int:
+        """The experts of one rank: rank r has r x local_experts and those that follow."""
+        return self.experts // self.ep_size
+
+    @property
+    def inputs(self) -> tuple[Slot, ...]:
+        """The seven inputs of one rank, in the operator's order. Scales are one number for each
+        column of each expert, whose FLOAT is the lower half of an INT64; weights that are not INT8
+        have them, too, and nobody reads them."""
+        local, wide = self.local_experts, 2 * self.intermediate
+        weight = "INT8" if self.is_int8 else self.dtype
+        return (
+            Slot((self.tokens, self.hidden), self.dtype, "ND"),
+            Slot((local, self.hidden, wide), weight, FRACTAL_NZ),
+            Slot((local, self.intermediate, self.hidden), weight, FRACTAL_NZ),
+            Slot((self.tokens, self.choices), "INT32", "ND"),
+            Slot((local * wide,), "INT64", "ND"),
+            Slot((local * self.hidden,), "INT64", "ND"),
+            Slot((self.tokens, self.choices), "FLOAT", "ND"),
+        )
+
+    @property
+    def outputs(self) -> tuple[Slot, ...]:
+        """The tokens again, and how many rows each expert of the rank got."""
+        return (
+            Slot((self.tokens, self.hidden), self.dtype, "ND"),
+            Slot((self.local_experts,), "INT32", "ND"),
+        )
+
+    @property
+    def cells(self) -> dict[str, str]:
+        """The cells of a row, `EP Size` among them."""
+        return {**tensor_cells(self.inputs, self.outputs), EP_SIZE: str(self.ep_size)}
+
+    @property
+    def case(self) -> Case:
+        """The case of such a row."""
+        return case_from_cells(self.kernel, self.cells)
+
+    @property
+    def buffsize_mb(self) -> int:
+        """HCCL_BUFFSIZE in MiB that the operator asks for. Its releases add 3 or 10 MiB to three
+        times the bytes of the rows that a rank sends: the larger is taken."""
+        rows_bytes = self.tokens * self.choices * self.hidden
+        return -(-(_BUFFER_COPIES * rows_bytes + _BUFFER_REST_BYTES) // MIB)
+
+    @property
+    def working_bytes(self) -> int:
+        """About what one rank of the reference holds where loads are even: its inputs, and the rows
+        that it sends, gets, gives back and has back."""
+        inputs = sum(slot.size_bytes for slot in self.inputs)
+        return inputs + 4 * self.choices * self.outputs[0].size_bytes
+
+    def rank_bytes(self, rows: int) -> int:
+        """The same of a rank that gets so many rows; its weights twice, while they are made."""
+        uneven_bytes = max(0, rows - self.tokens * self.choices) * self.outputs[0].size_bytes
+        return _COPIES * (self.working_bytes + 4 * uneven_bytes // self.tokens)
+
+
+def check(call: ExpertCall) -> None:
+    """Raise BadInput, with the violated constraint, for an invalid call."""
+    for name in ("tokens", "hidden", "intermediate", "experts", "choices", "ep_size"):
+        if getattr(call, name) < 1:
+            raise BadInput(f"{name}: expected at least 1, got {getattr(call, name)}")
+    if call.dtype not in _TOKENS_DTYPES:
+        raise BadInput(f"dtype: expected {' or '.join(_TOKENS_DTYPES)}, got {call.dtype!r}")
+    if call.experts % call.ep_size:
+        raise BadInput(f"experts ({call.experts}) must be divisible by ep_size ({call.ep_size})")
+    if call.choices > call.experts:
+        raise BadInput(f"choices: expected at most {call.experts} (experts), got {call.choices}")
+    if call.buffsize_mb > LARGEST_BUFFSIZE_MB:
+        raise BadInput(
+            f"{call}: expected HCCL_BUFFSIZE of at most {LARGEST_BUFFSIZE_MB} MiB, the call "
+            f"requires {call.buffsize_mb} MiB"
+        )
+    if call.experts > _MOST_EXPERTS or call.tokens * call.choices * call.ep_size > _MOST_ROWS:
+        raise BadInput(
+            f"{call}: expected at most {_MOST_EXPERTS} experts and {_MOST_ROWS} rows, got "
+            f"{call.experts} and {call.tokens * call.choices * call.ep_size}"
+        )
+
+
+def largest_buffsize_mb(calls: Iterable[BufferedCall]) -> int:
+    """HCCL_BUFFSIZE with which none of the calls is refused for it; HCCL's default at least."""
+    return max([HCCL_BUFFSIZE_MB, *(call.buffsize_mb for call in calls)])
+
+
+def call_of(case: Case) -> ExpertCall:
+    """Return the call of a row. Raises BadInput, with the input and its constraint, for a row with
+    contradictory tensors or without `EP Size`."""
+    ranks = case.attribute(EP_SIZE)
+    if ranks is None or not re.fullmatch("[1-9][0-9]{0,4}", ranks):
+        got = "no value" if ranks is None else repr(ranks[:40])
+        raise BadInput(
+            f"{case.describe()}: {EP_SIZE}: expected the number of ranks, 1 to 99999, got {got}"
+        )
+    slots = case.inputs or ()
+    if len(slots) != len(_INPUTS):
+        raise BadInput(f"{case.describe()}: expected {len(_INPUTS)} inputs, got {len(slots)}")
+    shapes = {name: slot.shape or () for name, slot in zip(_INPUTS, slots, strict=True)}
+    for name, rank in (("x", 2), ("weight1", 3), ("weight2", 3), ("expert_idx", 2)):
+        shapes[name] = _of_rank(case, name, shapes[name], rank)
+    (tokens, hidden), (local, _, wide) = shapes["x"], shapes["weight1"]
+    call = ExpertCall(
+        tokens,
+        hidden,
+        wide // 2,
+        local * int(ranks),
+        shapes["expert_idx"][1],
+        int(ranks),
+        is_int8=_dtype(case, slots[1]).spelling == "INT8",
+        dtype=_dtype(case, slots[0]).spelling,
+    )
+    check(call)
+    if call.kernel != case.kernel_type:
+        raise BadInput(
+            f"{case.describe()}: expected kernel type {call.kernel} for these weights, got "
+            f"{case.kernel_type}"
+        )
+    _check_agrees(case, call, shapes)
+    return call
+
+
+def imbalance_of(case: Case) -> float:
+    """Return the imbalance of a row's tokens over experts, 0 without such a column. Raises BadInput
+    for a row of replayed loads, which the row does not contain."""
+    text = case.attribute(IMBALANCE) or "0"
+    if case.attribute(EXPERT_LOADS):
+        raise BadInput(
+            f"{case.describe()}: {EXPERT_LOADS} is not supported; use {IMBALANCE}, a number"
+        )
+    if not _IMBALANCE.fullmatch(text):
+        raise BadInput(f"{case.describe()}: {IMBALANCE}: expected a number, got {text[:40]!r}")
+    return float(text)
+
+
+def _of_rank(case: Case, name: str, shape: tuple[int, ...], rank: int) -> tuple[int, ...]:
+    """The shape without a leading batch of 1, which some rows have."""
+    plain = shape[1:] if len(shape) == rank + 1 and shape[0] == 1 else shape
+    if len(plain) != rank:
+        raise BadInput(f"{case.describe()}: {name}: expected {rank} dimensions, got {len(plain)}")
+    return plain
+
+
+def _dtype(case: Case, slot: Slot) -> Dtype:
+    found = dtype_of(slot.dtype)
+    if found is None:
+        raise BadInput(f"{case.describe()}: unknown dtype {slot.dtype!r}")
+    if not found.torch_name:
+        raise BadInput(f"{case.describe()}: {found.spelling} is not supported: {found.held_as}")
+    return found
+
+
+def _check_agrees(case: Case, call: ExpertCall, shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """Raise BadInput if one of the seven inputs differs from that of the call. Scales may have one
+    row for each expert."""
+    for name, slot, of_row in zip(_INPUTS, call.inputs, case.inputs or (), strict=True):
+        if not name.startswith("scale") and of_row.known_dtype != slot.known_dtype:
+            raise BadInput(
+                f"{case.describe()}: {name}: expected dtype {slot.dtype}, got {of_row.dtype!r}"
+            )
+        expected, got = slot.shape or (), shapes[name]
+        by_expert = (call.local_experts, expected[0] // call.local_experts)
+        if got != expected and not (name.startswith("scale") and got == by_expert):
+            raise BadInput(
+                f"{case.describe()}: {name}: expected {shape_text(expected)}, which follows from "
+                f"the other inputs, got {shape_text(got) or '()'}"
+            )

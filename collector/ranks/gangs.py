@@ -1,0 +1,44 @@
+"""Cases of several ranks at once: which those are, how many ranks one needs, and in how many rounds
+its calls are made.
+"""
+
+from typing import TypeAlias
+
+from collector.model.case import Case
+from collector.ranks.collective import collective_case_of, is_collective
+from collector.ranks.distribution import (
+    DISTRIBUTE_KERNELS,
+    DistributeCall,
+    distribute_call,
+    is_of_one_rank,
+)
+from collector.ranks.experts import KERNELS, ExpertCall, call_of, imbalance_of
+
+RoutedCall: TypeAlias = ExpertCall | DistributeCall
+"""A call of a mixture of experts: how long it takes depends on where its tokens go."""
+
+ROUNDS = 3  # over all cases: what changes in minutes is between the rounds of a case
+
+
+def is_of_gangs(case: Case) -> bool:
+    """Whether a case exchanges something between ranks, so that one alone cannot run it."""
+    kernel = case.kernel_type
+    if kernel in DISTRIBUTE_KERNELS:
+        return not is_of_one_rank(case)
+    return is_collective(kernel) or kernel in KERNELS
+
+
+def ranks_of(case: Case) -> int:
+    """How many ranks such a case needs. BadInput for a row that does not say, or that contradicts
+    itself."""
+    if is_collective(case.kernel_type):
+        return collective_case_of(case).ranks
+    imbalance_of(case)
+    return routed_call(case).ep_size
+
+
+def routed_call(case: Case) -> RoutedCall:
+    """The call that a row of a mixture of experts tells of. BadInput as `ranks_of`."""
+    if case.kernel_type in DISTRIBUTE_KERNELS:
+        return distribute_call(case)
+    return call_of(case)

@@ -1,0 +1,115 @@
+"""How ranks lie in a machine, and how far apart a group's ranks are.
+
+A grid is written from the outermost extent to the innermost: `48 8 2` is 48 servers of 8 packages
+of 2 dies (Atlas A3 super-pod), `128 8` is 128 servers of 8 devices (A2). Ranks count through the
+innermost first. The tier of a group is the outermost place in which its ranks differ: 0 for ranks
+of several servers, 2 for the dies of one package of `48 8 2`.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from math import prod
+
+from collector.codec.errors import BadInput
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """`extents`: each at least 1, outermost first."""
+
+    extents: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if not self.extents or min(self.extents) < 1:
+            raise BadInput(f"grid: expected positive extents such as 48 8 2, got {str(self)!r}")
+
+    def __str__(self) -> str:
+        return " ".join(map(str, self.extents))
+
+    @property
+    def size(self) -> int:
+        """How many ranks it has room for."""
+        return prod(self.extents)
+
+    @property
+    def innermost_tier(self) -> int:
+        return len(self.extents) - 1
+
+    def coordinates(self, rank: int) -> tuple[int, ...]:
+        """Return a rank's coordinates, outermost first. Raises BadInput for a rank outside."""
+        if not 0 <= rank < self.size:
+            raise BadInput(f"rank: expected 0 to {self.size - 1} in the grid {self}, got {rank}")
+        found = []
+        for extent in reversed(self.extents):
+            rank, at = divmod(rank, extent)
+            found.append(at)
+        return tuple(reversed(found))
+
+    def tier(self, ranks: Sequence[int]) -> int:
+        """The outermost place in which ranks differ; the innermost for a single rank.
+
+        The lowest and the highest tell it: where they agree from the outside on, all between do.
+        """
+        ends = (self.coordinates(min(ranks)), self.coordinates(max(ranks)))
+        differing = (at for at, (low, high) in enumerate(zip(*ends, strict=True)) if low != high)
+        return next(differing, self.innermost_tier)
+
+    def groups(self, size: int, tier: int, world: int) -> tuple[tuple[int, ...], ...]:
+        """Groups of so many ranks, of exactly that tier, that do not share a rank: as many as a
+        world of ranks 0 to `world` - 1 holds. The first holds rank 0.
+
+        Neighbours where neighbours are of that tier; else one rank of each next part of the grid,
+        as data parallel groups have: two ranks of tier 1 in `48 8 2` are 0 and 2.
+        """
+        self._check_group(size, tier)
+        return _groups(self, size, tier, world)
+
+    def has_group(self, size: int, tier: int, world: int) -> bool:
+        """Whether `groups` would find any: then the one of rank 0, without making the others. No
+        group is of a tier that the grid does not have."""
+        try:
+            self._check_group(size, tier)
+        except BadInput:
+            return False
+        last = (size - 1) * _stride(self, size, tier)
+        return last < min(world, self.size) and self.tier((0, last)) == tier
+
+    def natural_tier(self, size: int) -> int:
+        """The tier of the first `size` ranks."""
+        if not 1 <= size <= self.size:
+            raise BadInput(f"group size: expected 1 to {self.size} in the grid {self}, got {size}")
+        return self.tier((0, size - 1))
+
+    def _check_group(self, size: int, tier: int) -> None:
+        if not 0 <= tier <= self.innermost_tier:
+            raise BadInput(
+                f"tier: expected 0 to {self.innermost_tier} in the grid {self}, got {tier}"
+            )
+        inner, outer = prod(self.extents[tier + 1 :]), prod(self.extents[tier:])
+        most = outer if size > inner else outer // inner
+        if not 1 <= size <= most or (size == 1 and tier != self.innermost_tier):
+            raise BadInput(f"grid {self}: no group of {size} ranks has tier {tier}")
+
+
+@lru_cache(maxsize=1024)  # every size and round of an operation asks for the same ones
+def _groups(grid: Grid, size: int, tier: int, world: int) -> tuple[tuple[int, ...], ...]:
+    outer, stride = prod(grid.extents[tier:]), _stride(grid, size, tier)
+    found = (
+        tuple(range(first + at, first + at + size * stride, stride))
+        for start in range(0, min(world, grid.size), outer)
+        for first in _blocks(start, start + outer, size * stride)
+        for at in range(stride)
+    )
+    return tuple(ranks for ranks in found if ranks[-1] < world and grid.tier(ranks) == tier)
+
+
+def _blocks(start: int, end: int, width: int) -> Iterator[int]:
+    """Where blocks of a width begin that lie side by side within an interval."""
+    return iter(range(start, end - width + 1, width))
+
+
+def _stride(grid: Grid, size: int, tier: int) -> int:
+    """How far apart the ranks of a group lie: neighbours, or one of each part of the grid."""
+    inner = prod(grid.extents[tier + 1 :])
+    return 1 if size > inner or size == 1 else inner

@@ -1,0 +1,171 @@
+"""Stores around another store: one that waits while it is unavailable, one for a single writer."""
+
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from math import inf
+from typing import TypeVar
+
+from collector import environment
+from collector.codec.errors import (
+    AlreadyExists,
+    NotFound,
+    StoreError,
+    StoreRefused,
+    StoreUnavailable,
+)
+from collector.store.base import Info, Store
+
+# A store that waits for another store to come back.
+#
+# A measurement costs device time; a store that is away for a minute must not cost it twice. Every
+# call is tried again, with growing pauses, until the patience is spent or somebody says stop. Who
+# is told to stop may still have something to store: there may be a grace for that, and no more.
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 15.0
+
+
+class PatientStore:
+    """Wraps a store; a call that cannot be answered for `patience_s` raises what it last got,
+    and so it does `grace_s` after it met `stop` set.
+
+    A refusal is an answer, unless `wait_for_refusals`: credentials that are mounted into a pod
+    are exchanged while it runs, and a person's are not.
+
+    After a lost reply a retried `create` finds its own object: see `base.create_once`.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        patience_s: float = 600.0,
+        *,
+        wait_for_refusals: bool = False,
+        stop: threading.Event | None = None,
+        grace_s: float = 0.0,
+        clock: Callable[[], float] = environment.monotonic,
+        sleep: Callable[[float], object] | None = None,
+    ):
+        self._store = store
+        self._patience_s = patience_s
+        self._waits_for = (
+            (StoreUnavailable, StoreRefused) if wait_for_refusals else (StoreUnavailable,)
+        )
+        self._stop = stop or threading.Event()
+        self._grace_s = grace_s
+        self._ends_at = inf  # once the stop was met
+        self._clock = clock
+        self._sleep = sleep or self._wait
+
+    @property
+    def url(self) -> str:
+        return self._store.url
+
+    def get(self, key: str) -> bytes:
+        return self._patiently(lambda: self._store.get(key))
+
+    def put(self, key: str, data: bytes) -> None:
+        self._patiently(lambda: self._store.put(key, data))
+
+    def create(self, key: str, data: bytes) -> None:
+        self._patiently(lambda: self._store.create(key, data))
+
+    def list(self, prefix: str) -> Iterator[Info]:
+        return iter(self._patiently(lambda: tuple(self._store.list(prefix))))
+
+    def copy(self, source: str, target: str) -> None:
+        self._patiently(lambda: self._store.copy(source, target))
+
+    def delete(self, key: str) -> None:
+        self._patiently(lambda: self._store.delete(key))
+
+    def _patiently(self, call: Callable[[], T]) -> T:
+        deadline = self._clock() + self._patience_s
+        pause_s = _FIRST_PAUSE_S
+        while True:
+            try:
+                return call()
+            except self._waits_for as error:
+                if self._clock() + pause_s > min(deadline, self._end()):
+                    raise
+                logger.warning("%s; retrying in %.1f s", error, pause_s)
+                was_stopped = self._stop.is_set()
+                self._sleep(pause_s * environment.uniform(0.5, 1.0))
+                if self._clock() >= self._end():
+                    raise
+            is_news = self._stop.is_set() and not was_stopped
+            pause_s = _FIRST_PAUSE_S if is_news else min(2 * pause_s, _LONGEST_PAUSE_S)
+
+    def _end(self) -> float:
+        """When everybody gives up because of the stop: one grace for all calls together."""
+        if self._ends_at == inf and self._stop.is_set():
+            self._ends_at = self._clock() + self._grace_s
+        return self._ends_at
+
+    def _wait(self, seconds: float) -> None:
+        """A pause that the stop ends."""
+        if self._stop.is_set():
+            environment.sleep(seconds)
+        else:
+            environment.wait(self._stop, seconds)
+
+
+# A store for one writer: create-only writes where the store itself knows none.
+#
+# Some S3 servers answer `If-None-Match: *` with 501, others ignore it. Where one writer is all
+# there is, by the user's word or by a lock, looking before writing says the same. Two writers at
+# once would both win: nothing here can notice that.
+
+
+def _always() -> bool:
+    return True
+
+
+class SingleWriterStore:
+    """Wraps a store; a `create` is a look and a `put`, everything else is the store's own.
+
+    Between the two `may_write` is asked, for whoever writes by a lock that can be lost; where it
+    says no, `create` raises StoreError.
+    """
+
+    def __init__(self, store: Store, may_write: Callable[[], bool] = _always):
+        self._store, self._may_write = store, may_write
+
+    @property
+    def url(self) -> str:
+        return self._store.url
+
+    def get(self, key: str) -> bytes:
+        return self._store.get(key)
+
+    def put(self, key: str, data: bytes) -> None:
+        self._store.put(key, data)
+
+    def create(self, key: str, data: bytes) -> None:
+        if self._holds(key):
+            raise AlreadyExists(f"{self.url}: {key} object already exists")
+        if not self._may_write():
+            raise StoreError(
+                f"{self.url}: {key} was not written: the lock of its writer is lost, "
+                "and another process may write it"
+            )
+        self._store.put(key, data)
+
+    def list(self, prefix: str) -> Iterator[Info]:
+        return self._store.list(prefix)
+
+    def copy(self, source: str, target: str) -> None:
+        self._store.copy(source, target)
+
+    def delete(self, key: str) -> None:
+        self._store.delete(key)
+
+    def _holds(self, key: str) -> bool:
+        try:
+            self._store.get(key)
+        except NotFound:
+            return False
+        return True

@@ -1,0 +1,377 @@
+"""`opmeter db ...`: a look at the versions of the database."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container
+from math import expm1
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from collector.codec.errors import BadInput, DamagedObject, NotFound
+from collector.codec.text import counted
+from jobs.cli.options import (
+    CacheOption,
+    CommitOption,
+    DatabaseRootOption,
+    RootOption,
+    SingleWriterOption,
+    SupersedeOption,
+    check_cache,
+)
+from jobs.cli.terminal import say
+
+if TYPE_CHECKING:
+    from collector.database.commits import Commit, Log
+    from collector.database.merge import Guard, MergeResult
+    from collector.model.plan import Plan
+    from collector.store.base import Store
+    from jobs.planning.damage import Told
+
+
+def log_verb(*, root: DatabaseRootOption = "opmeter-data") -> None:
+    """List the versions, newest first."""
+    from collector.database.commits import VIEW_EDITION, history, read_log
+    from jobs.cli.opening import open_root
+
+    store = open_root(root)
+    _newest(_warned(read_log(store)), root)
+    for commit in history(store):
+        plans = ", ".join(f"{plan.campaign} plan {plan.number}" for plan in commit.plans)
+        counted_of = sorted(item for item in commit.counts.items() if item[0] != VIEW_EDITION)
+        counts = ", ".join(f"{number} {name}" for name, number in counted_of)
+        fake = "" if commit.runtime == "real" else f"  runtime {commit.runtime}"
+        say(
+            f"{commit.number:>4}  {commit.time}  {commit.author}  {plans or '-'}  "
+            f"{counts}  content {commit.content_hash[:12]}  guard {commit.guard}{fake}"
+        )
+
+
+def path_verb(*, root: DatabaseRootOption = "opmeter-data", version: CommitOption = None) -> None:
+    """Print where a version lies, as a prefix of the store."""
+    from collector.database.snapshot import read_manifest
+    from collector.model import keys
+    from collector.store.opening import address_of
+    from jobs.cli.opening import open_root
+
+    store = open_root(root)
+    commit = chosen_commit(store, root, version)
+    prefix = keys.snapshot(commit.snapshot)
+    for path in sorted(read_manifest(store, commit).versions):
+        say(address_of(store.url, prefix + path))
+
+
+def verify_verb(
+    *,
+    root: DatabaseRootOption = "opmeter-data",
+    version: CommitOption = None,
+    skip_raw: Annotated[
+        bool, typer.Option("--skip-raw", help="do not read what the profiler recorded: faster")
+    ] = False,
+) -> int:
+    """Check every hash and every file of one version, or of all of them."""
+    from collector.database.strays import find_strays
+    from collector.database.verify import find_problems, of_other_editions
+    from jobs.cli.opening import open_root
+
+    # A stray harms nobody: 1 is for what is broken.
+    store = open_root(root)
+    commits = None if version is None else [chosen_commit(store, root, version)]
+    problems = find_problems(store, commits, with_raw=not skip_raw)
+    told = {problem.key for problem in problems}
+    found = [] if version else [stray for stray in find_strays(store) if stray.key not in told]
+    count = 1 if version else _versions(store, {stray.key for stray in found})
+    if not count and not problems:
+        raise BadInput(f"no database at {root}: nothing was merged there yet")
+    for problem in problems:
+        say(f"version {problem.commit}: {problem.text}")
+    for stray in found:
+        say(f"stray {ascii(stray.key)[1:-1]}: {stray.reason}")
+    if other := of_other_editions(store, commits):
+        what = "shown by another edition of this program: checked by hash, not rendered again"
+        say(f"note        {counted(other, 'version')} {what}")
+    if problems:
+        say("to do       put what is listed back from a backup of the store, and verify it again")
+    checked = f"version {version}" if version else counted(count, "version")
+    harmless = f", {counted(len(found), 'stray')}" if found else ""
+    unread = "; raw records were not read" if skip_raw else ""
+    say(f"{checked} at {store.url}: {_problems(len(problems))}{harmless}{unread}")
+    return int(bool(problems))
+
+
+def diff_verb(
+    before: Annotated[int, typer.Argument(help="a version")],
+    after: Annotated[int, typer.Argument(help="a later version")],
+    *,
+    root: DatabaseRootOption = "opmeter-data",
+) -> None:
+    """List the cases that came, went or changed their duration, and how many are known better or
+    worse."""
+    from collector.database.changes import differences
+    from collector.database.commits import readable_log
+    from collector.database.snapshot import load_state
+    from jobs.cli.opening import open_root
+
+    store = open_root(root)
+    log = _warned(readable_log(store))
+    old, new = (load_state(store, _version(store, root, log, n)) for n in (before, after))
+    found = differences(old, new)
+    for change in found.cases:
+        ratio = f"  x{change.ratio:.3f}" if change.ratio is not None else ""
+        say(
+            f"{change.kind:<8} {change.kernel_type} {change.shapes} {change.dtypes}  "
+            f"{_duration(change.before_us)} -> {_duration(change.after_us)}{ratio}"
+        )
+    for told in found.intervals:
+        say(
+            f"interval {told.version_path}: {counted(told.wider, 'case')} wider, {told.narrower} "
+            f"narrower; half of those of both versions reach {_share(told.before)} -> "
+            f"{_share(told.after)} or less to each side"
+        )
+    number = counted(len(found.cases), "case differs", "cases differ")
+    say(f"{number} between versions {before} and {after}")
+
+
+def quality_verb(
+    version: Annotated[int | None, typer.Argument(help="a version; the newest without")] = None,
+    *,
+    root: DatabaseRootOption = "opmeter-data",
+) -> None:
+    """Say how good the numbers of a version are: how far sessions and devices lie apart, whether
+    intervals hold them, and how wide they are."""
+    from collector.database.snapshot import load_state
+    from collector.database.version_quality import version_qualities
+    from jobs.cli.opening import open_root
+    from jobs.status.lines import version_quality_lines
+
+    store = open_root(root)
+    for quality in version_qualities(load_state(store, chosen_commit(store, root, version))):
+        for line in version_quality_lines(quality):
+            say(line)
+
+
+def _versions(store: Store, strays: Container[str]) -> int:
+    from collector.model import keys
+
+    listed = (info.key for info in store.list(keys.COMMITS) if info.key not in strays)
+    return sum(keys.number_of(key, keys.commit) is not None for key in listed)
+
+
+def chosen_commit(store: Store, root: str, number: int | None) -> Commit:
+    """One version, or the newest."""
+    from collector.database.commits import read_log, readable_log
+
+    if number is None:
+        return _newest(_warned(read_log(store)), root)
+    return _version(store, root, _warned(readable_log(store)), number)
+
+
+def _warned(log: Log) -> Log:
+    """The same log; what is wrong with it is said in a line."""
+    if log.warning:
+        say(log.warning, err=True)
+    return log
+
+
+def _newest(log: Log, root: str) -> Commit:
+    if log.head is None and log.fault is not None:
+        raise DamagedObject(log.fault)
+    if log.head is None:
+        raise BadInput(f"no database at {root}: nothing was merged there yet")
+    return log.head
+
+
+def _version(store: Store, root: str, log: Log, number: int) -> Commit:
+    from collector.database.commits import read_commit
+    from collector.model import keys
+
+    try:
+        return read_commit(store, number)
+    except NotFound as error:
+        if log.head is not None and 0 < number < log.head.number:
+            what = "it is not there, and later commits are"
+            raise DamagedObject(what, path=keys.commit(number)) from error
+        raise BadInput(f"no version {number} at {root}; `opmeter db log` lists them") from error
+
+
+def _problems(number: int) -> str:
+    return counted(number, "problem") if number else "no problems"
+
+
+def _share(reach: float) -> str:
+    return f"{100 * expm1(reach):.3g} %"
+
+
+def _duration(value_us: float | None) -> str:
+    return "-" if value_us is None else f"{value_us:.3f} us"
+
+
+VERBS: dict[str, Callable[..., int | None]] = {
+    "log": log_verb,
+    "path": path_verb,
+    "verify": verify_verb,
+    "diff": diff_verb,
+    "quality": quality_verb,
+}
+
+
+# `opmeter merge`.
+
+_NOT_COMMITTED = 3
+_TURN_S = 900.0  # how long a merge waits for others; a Job starts it again
+
+
+def merge_verb(
+    campaign: Annotated[str, typer.Argument(help="the campaign's name or its file")],
+    *,
+    root: RootOption = None,
+    plan: Annotated[list[int] | None, typer.Option(help="these plans only  [all]")] = None,
+    allow_missing: Annotated[
+        bool, typer.Option("--allow-missing", help="publish what there is")
+    ] = False,
+    single_writer: SingleWriterOption = False,
+    supersede_stack: SupersedeOption = False,
+    lease: Annotated[
+        str | None,
+        typer.Option(help="the store cannot tell writers apart: take turns in this namespace"),
+    ] = None,
+    allow_damaged: Annotated[
+        bool, typer.Option("--allow-damaged", help="exit 0 though something cannot be read")
+    ] = False,
+) -> int:
+    """Publish what a campaign's plans have committed as the next version of the database."""
+    from collector.database.merge import merge_plans
+    from jobs.cli.opening import choose_guard, open_bare, open_campaign, open_root
+    from jobs.planning.damage import Told
+    from jobs.publishing.due_merges import author
+
+    # 1 where something committed of the newest of these plans is damaged (everything else is
+    # published), 3 where shards are missing and nothing was published, 75 where others merged all
+    # the while.
+    if lease and single_writer:
+        raise BadInput("--lease is for several writers, and --single-writer for one: say one")
+    described = open_campaign(campaign) if Path(campaign).is_file() else None
+    name = described.name if described else campaign
+
+    def publish(store: Store, guard: Callable[[], Guard]) -> int:
+        chosen = _chosen(store, name, plan or [])
+        plans = [(name, number) for number in chosen]
+        result = merge_plans(
+            store,
+            plans,
+            guard=guard(),
+            author=author(),
+            supersede_stack=supersede_stack,
+            allow_missing=allow_missing,
+        )
+        told = Told.of(result.damaged, max(chosen))
+        code = _told(result, told, allow_missing=allow_missing)
+        if told.needed:
+            for line in told.advice(_plan_of(store, name, max(chosen))):
+                say(line, err=True)
+        return code or int(bool(told.needed) and not allow_damaged)
+
+    if lease:
+        return _in_turn(lease, open_bare(root, described), publish)
+    store = open_root(root, described, single_writer=single_writer)
+    return publish(store, lambda: choose_guard(store, single_writer=single_writer))
+
+
+def _in_turn(
+    namespace: str, store: Store, publish: Callable[[Store, Callable[[], Guard]], int]
+) -> int:
+    """Publish while the Lease is ours; it is asked for before every object that must be new."""
+    from collector.store.waiting import SingleWriterStore
+    from collector.worker.exit_codes import ExitCode
+    from jobs.cli.opening import patient
+
+    # The client of Kubernetes takes half a second to import, and other merges need none.
+    from jobs.kube.cluster import Cluster
+    from jobs.kube.leader_election import identity
+    from jobs.publishing.due_merges import LeaseTaken, MergeLease
+
+    turns = MergeLease(Cluster.connect(namespace), identity())
+    try:
+        with turns.held(_TURN_S) as guard:
+            return publish(patient(SingleWriterStore(store, guard.still_holds)), lambda: guard)
+    except LeaseTaken as error:
+        say(f"opmeter: {error}", err=True)
+        return ExitCode.TEMPORARY
+
+
+def _plan_of(store: Store, campaign: str, number: int) -> Plan | None:
+    from collector.database.plans import read_plan
+
+    try:
+        return read_plan(store, campaign, number)
+    except (BadInput, NotFound):
+        return None
+
+
+def _told(result: MergeResult, told: Told, *, allow_missing: bool) -> int:
+    for line in told.lines():
+        say(line)
+    for _, number, shard in result.missing:
+        say(f"missing     shard {shard} of plan {number}")
+    if result.missing and not allow_missing:
+        say("nothing published: measure the rest, or say --allow-missing", err=True)
+        return _NOT_COMMITTED
+    if result.commit:
+        new = counted(result.added_measurements, "measurement")
+        say(f"version {result.commit.number}: {new} new")
+    else:
+        stands = (
+            f"version {result.head.number} stands" if result.head else "there is no version yet"
+        )
+        say(f"nothing new: {stands}")
+    return 0
+
+
+def _chosen(store: Store, campaign: str, numbers: list[int]) -> list[int]:
+    """The plans that were asked for, or all. BadInput where the store has none of that number."""
+    from jobs.planning.stored_plans import plan_numbers
+
+    known = plan_numbers(store, campaign)
+    if not known:
+        raise BadInput(
+            f"no campaign {campaign!r} at {store.url}: nothing was planned under that name; "
+            "`opmeter status` lists what was"
+        )
+    if unknown := sorted(set(numbers) - set(known)):
+        raise BadInput(
+            f"campaign {campaign!r} at {store.url} has no plan {', '.join(map(str, unknown))}; "
+            f"there are: {', '.join(map(str, known))}"
+        )
+    return numbers or known
+
+
+# `opmeter pull`.
+
+
+def pull_verb(
+    target: Annotated[Path, typer.Argument(help="the folder to write")],
+    *,
+    root: DatabaseRootOption = "opmeter-data",
+    version: CommitOption = None,
+    prune_empty_duration_rows: Annotated[
+        bool,
+        typer.Option("--prune-empty-duration-rows", help="leave out rows without a duration"),
+    ] = False,
+    cache: CacheOption = None,
+) -> None:
+    """Write a version of the database as a tree of CSVs, every hash checked."""
+    from collector.database.pull import pull_version
+    from jobs.cli.opening import open_root
+
+    check_cache(cache)
+    store = open_root(root)
+    commit = chosen_commit(store, root, version)
+    pulled = pull_version(store, commit, target, prune_empty=prune_empty_duration_rows, cache=cache)
+    written = f"{counted(pulled.files, 'file')}, {counted(pulled.rows, 'row')}"
+    say(f"version {commit.number}: {written} in {target}")
+    if commit.runtime != "real":
+        warning = f"its numbers are of a {commit.runtime} runtime, and no device's"
+        say(f"warning: {warning}", err=True)
+    for path in pulled.without_mapping:
+        say(f"warning: {path} has no op_mapping.yaml; bring your own", err=True)

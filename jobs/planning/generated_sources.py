@@ -1,0 +1,215 @@
+"""Cases that are generated: the steps of a model, and collectives by sizes and groups."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+from pathlib import Path
+from statistics import fmean, median, stdev
+
+from collector.codec.errors import BadInput
+from collector.comm.bench_plan import LeftOut, chosen_sizes, collectives_of, default_mode
+from collector.comm.profiled import Profiled, profiled_collectives
+from collector.model.plan import devices_for
+from collector.model.record import CaseRecord, ProfileStatistics
+from collector.model.vocabulary import EP_SIZE
+from collector.profiles.transfers import find_transfers, read_transfers
+from collector.ranks.collective import Collective, CollectiveCase, check, whole_bytes
+from collector.ranks.distribution import DISTRIBUTE_KERNELS, tells_ranks
+from collector.ranks.experts import KERNELS
+from collector.ranks.gangs import ranks_of
+from collector.ranks.topology import Grid
+from collector.shapes.expression import align
+from collector.shapes.kernel_set import find_kernel_set
+from collector.shapes.models import Decoder, read_decoder
+from collector.shapes.serving import Batch, passes
+from collector.shapes.step import Step, StepCollective, StepKernel, derive_step
+from jobs.campaign.campaign_file import Campaign
+from jobs.campaign.source_kinds import AUTO, CollectivesSource, ModelSource, StepCollectives
+
+# The collectives that a campaign names, or that a profile's step has sent, as records of cases.
+
+_OF_EXPERTS = (*KERNELS, *DISTRIBUTE_KERNELS)
+
+
+def collective_records(
+    source: CollectivesSource, backend: str
+) -> tuple[tuple[CaseRecord, ...], Sequence[LeftOut]]:
+    """The cases of a source in the order of its words, and those that cannot be: a size that no
+    whole elements make, a group that the ranks do not hold. BadInput for a grid of sizes that
+    nobody knows."""
+    found, left_out = collectives_of(
+        source.operations,
+        chosen_sizes(source.sizes, source.max_bytes),
+        source.dtype,
+        source.groups,
+        source.tiers,
+        grid=source.grid,
+        world=source.ranks,
+    )
+    cases = (_case(one, source, source.ranks, backend) for one in found)
+    return tuple(case.record() for case in cases), left_out
+
+
+def check_gangs(records: Iterable[CaseRecord], campaign: Campaign) -> None:
+    """Raise BadInput where what a campaign asks for by name could never be measured. (Rows that
+    only happen to be in a source are answered instead.)"""
+    ranks = max((ranks_of(record.case) for record in records), default=1)
+    if devices_for(ranks, campaign.backend) > campaign.devices:
+        raise BadInput(
+            f"campaign {campaign.name}: devices: expected at least {ranks}, the number of ranks "
+            f"of its collectives, got {campaign.devices}"
+        )
+    if ranks > 1 and campaign.measure.cache != "warm":
+        raise BadInput(
+            f"campaign {campaign.name}: measure.cache: expected warm, because it has collectives, "
+            f"got {campaign.measure.cache}"
+        )
+
+
+def step_records(
+    profile: Path, step: StepCollectives, backend: str
+) -> tuple[tuple[CaseRecord, ...], tuple[Profiled, ...]]:
+    """The collectives that the ranks of a profile have sent, each once, and all of its rows.
+    What a profile says of their durations holds the waiting for other ranks: it stays there."""
+    transfers = [one for folder in find_transfers(profile) for one in read_transfers(folder)]
+    found = profiled_collectives(transfers, step.grid, step.dtype)
+    records = tuple(
+        collective_record(one.collective, step, step.grid.size, backend)
+        for one in found
+        if one.collective is not None
+    )
+    return records, found
+
+
+def messages_in_situ(profile: Path, step: StepCollectives, backend: str) -> tuple[CaseRecord, ...]:
+    """The same collectives with how long they took in the run, waiting for other ranks and all."""
+    records, found = step_records(profile, step, backend)
+    told = (one for one in found if one.collective is not None)
+    return tuple(
+        replace(record, profile=_statistics(one.durations_us))
+        for record, one in zip(records, told, strict=True)
+    )
+
+
+def _statistics(durations_us: Sequence[float]) -> ProfileStatistics:
+    mean_us, count = fmean(durations_us), len(durations_us)
+    std_us = stdev(durations_us) if count > 1 else 0.0
+    return ProfileStatistics(count, mean_us, median(durations_us), std_us)
+
+
+def collective_record(
+    one: Collective, said: StepCollectives, world: int, backend: str
+) -> CaseRecord:
+    """The record of a collective that a step sends among so many ranks."""
+    return _case(one, said, world, backend).record()
+
+
+def with_ep_size(record: CaseRecord, ep_size: int | None) -> CaseRecord:
+    """The record of a kernel that goes to ranks of experts with how many have them, where only
+    somebody else says; every other one as it is, for `EP Size` is part of what tells a case."""
+    if ep_size is None or record.kernel_type not in _OF_EXPERTS or record.extra.get(EP_SIZE):
+        return record
+    if record.kernel_type in DISTRIBUTE_KERNELS and tells_ranks(record.case):
+        return record
+    return replace(record, extra={**record.extra, EP_SIZE: str(ep_size)})
+
+
+def _case(
+    one: Collective, said: CollectivesSource | StepCollectives, world: int, backend: str
+) -> CollectiveCase:
+    ranks = world if one.together else ranks_alone(one, said.grid, world)
+    mode = said.mode
+    if mode == AUTO:
+        mode = default_mode(one.operation, one.message_bytes, backend)
+    return CollectiveCase(one, said.grid, ranks, mode, said.environment)
+
+
+def ranks_alone(one: Collective, grid: Grid, world: int) -> int:
+    """How many ranks hold the first group of a tier: whole parts of the grid, so that each rank of
+    the group lies where it belongs."""
+    first = grid.groups(one.group_size, one.tier, world)[0]
+    part = prod(grid.extents[one.tier + 1 :])
+    return min(world, -(-(first[-1] + 1) // part) * part)
+
+
+# The steps that a model makes of what it serves, as records of cases.
+
+# What a row says of where it comes from: no part of its case, which other models may have, too.
+MODEL_STEPS = "Model Steps"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCases:
+    """The model, the forward passes, and the cases of all of them, each once, with how many times
+    they launch it who serve every number of requests once. A record tells in MODEL_STEPS where in
+    which pass its case stands, and how often in one."""
+
+    decoder: Decoder
+    batches: tuple[Batch, ...]
+    records: tuple[CaseRecord, ...]
+    launches: tuple[int, ...]
+
+
+def model_records(source: ModelSource, backend: str) -> ModelCases:
+    """The cases of a source, in the order of its passes. BadInput for a model whose step no set of
+    kernels tells."""
+    kernels = find_kernel_set(source.release)
+    decoder = source.model if isinstance(source.model, Decoder) else read_decoder(source.model)
+    weighed = passes(source.serving)
+    steps = [
+        (derive_step(decoder, source.layout, batch, kernels), batch, times)
+        for batch, times in weighed.items()
+    ]
+    found: dict[str, CaseRecord] = {}
+    launches: Counter[str] = Counter()
+    places: dict[str, dict[str, None]] = {}
+    for record, one, batch, times in _launched(steps, source, backend):
+        name = record.case_id
+        found.setdefault(name, record)
+        launches[name] += one.times * times
+        places.setdefault(name, {})[f"{_phase(batch)}, {one.layer} x {one.times}"] = None
+    who = f"{decoder.name} ({source.layout})"
+    records = tuple(
+        replace(record, extra={**record.extra, MODEL_STEPS: f"{who}: {'; '.join(places[name])}"})
+        for name, record in found.items()
+    )
+    return ModelCases(decoder, tuple(weighed), records, tuple(launches[one] for one in found))
+
+
+def _launched(
+    steps: list[tuple[Step, Batch, int]], source: ModelSource, backend: str
+) -> Iterator[tuple[CaseRecord, StepKernel | StepCollective, Batch, int]]:
+    """What passes launch, kernels and then messages, each with its pass and how often that is."""
+    for step, batch, times in steps:
+        for one in step.kernels:
+            yield one.record, one, batch, times
+    yield from _collectives(steps, source, backend)
+
+
+def _phase(batch: Batch) -> str:
+    draft = ", draft" if batch.is_draft else ""
+    return f"{'mixed' if batch.followed else batch.phase}{draft}"
+
+
+def _collectives(
+    steps: list[tuple[Step, Batch, int]], source: ModelSource, backend: str
+) -> Iterator[tuple[CaseRecord, StepCollective, Batch, int]]:
+    """What the ranks of a step send, over the nearest ranks, where that is asked for."""
+    said = source.collectives
+    if said is None:
+        return
+    every = ((one, batch, times) for step, batch, times in steps for one in step.collectives)
+    for one, batch, times in every:
+        tier = said.grid.natural_tier(one.group_size)
+        message = _whole(
+            Collective(one.operation, one.message_bytes, "bfloat16", one.group_size, tier)
+        )
+        check(message)
+        yield collective_record(message, said, said.grid.size, backend), one, batch, times
+
+
+def _whole(message: Collective) -> Collective:
+    """With whole elements for each rank where ranks have parts: rows to experts need not divide."""
+    size_bytes = align(message.message_bytes, whole_bytes(message))
+    return replace(message, message_bytes=size_bytes)

@@ -1,0 +1,366 @@
+"""Lines of text about a plan, a summary and the quality of numbers, for the terminal. Pure."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from collector.codec.text import counted, in_one_line, share_of
+from collector.database.commits import Commit
+from collector.database.version_quality import WIDTHS, VersionQuality
+from collector.model.manifest import Usage
+from collector.model.measurement import Outcome, Proof
+from collector.model.plan import Plan
+from collector.quality.canaries import DeviceFactor
+from collector.quality.pooled import Apart
+from jobs.planning.gaps import planned_shares, share_line
+from jobs.status.plan_status import AnswerKind, PlanStatus, ShardStatus
+from jobs.status.summary import NOBODY, Summary
+
+# What `opmeter status` prints of a plan: bars, hours, pace, and what was not measured. Pure.
+
+_BAR = 20
+_SHARDS, _FAILURES = 20, 25
+
+
+def head_line(status: PlanStatus, devices: int = 0) -> str:
+    """One line a plan: shards, cases, those that are measured a second time, and the time left
+    with so many devices at work."""
+    plan = status.plan
+    done, cases = _done(status.of_cases)
+    done_again, repeats = _done(status.of_repeats)
+    again = f", {done_again:,} of {repeats:,} a second time" if repeats else ""
+    left = ""
+    if status.committed < len(plan.shards):
+        left = f", about {duration(status.remaining_s(devices))} left"
+    return (
+        f"{plan.campaign} plan {plan.number}: {status.committed:,} of "
+        f"{counted(len(plan.shards), 'shard')} committed, {done:,} of {counted(cases, 'case')} "
+        f"measured{again}{left}"
+    )
+
+
+def _done(shards: Iterable[ShardStatus]) -> tuple[int, int]:
+    """How many cases of shards are answered, and how many there are."""
+    told = list(shards)
+    return sum(shard.done for shard in told), sum(shard.cases for shard in told)
+
+
+def shard_lines(status: PlanStatus) -> Iterator[str]:
+    """The open shards that somebody has begun, the furthest first, and how many nobody has."""
+    left = [shard for shard in status.shards if not shard.committed]
+    begun = sorted((s for s in left if s.done or s.measuring), key=lambda s: -s.done)
+    for shard in begun[:_SHARDS]:
+        measuring = f", measuring {shard.measuring}" if shard.measuring else ""
+        yield f"  shard {shard.shard}: {shard.done:,} of {counted(shard.cases, 'case')}{measuring}"
+    if len(begun) > _SHARDS:
+        yield f"  ... and {counted(len(begun) - _SHARDS, 'more is', 'more are')} begun"
+    if waiting := len(left) - len(begun):
+        yield f"  {counted(waiting, 'shard is', 'shards are')} not begun"
+
+
+def kernel_lines(status: PlanStatus, most: int = 0) -> Iterator[str]:
+    """A bar for each kernel type, of the cases that stored parts answer; those with the most left
+    first, and at most so many of them  [all]."""
+    planned, answered, failed = Counter[str](), Counter[str](), Counter[str]()
+    for shard in status.of_cases:
+        planned.update(shard.planned)
+        for answer, count in shard.answers.items():
+            answered[answer.kernel_type] += count
+            failed[answer.kernel_type] += count * (answer.outcome != Outcome.OK)
+    names = sorted(planned, key=lambda name: (answered[name] - planned[name], name))
+    width = max(map(len, names), default=0)
+    for name in names[: most or len(names)]:
+        done, cases = min(answered[name], planned[name]), planned[name]
+        bar = "#" * (_BAR * done // max(1, cases))
+        bad = f", {failed[name]} not measured" if failed[name] else ""
+        yield f"  {name:<{width}}  {bar:.<{_BAR}}  {done} of {cases}{bad}"
+    if most and len(names) > most:
+        yield f"  ... and {counted(len(names) - most, 'more kernel type')}"
+
+
+def share_lines(status: PlanStatus) -> Iterator[str]:
+    """Of what the sources' time is, where they tell any."""
+    if told := share_line(planned_shares(status.plan)):
+        yield f"share       {told}"
+
+
+def hours_line(status: PlanStatus) -> str:
+    """Device-hours used, planned, and still to come at the pace so far."""
+    plan, usage = status.plan, status.usage
+    unit = "NPU-hours" if plan.backend == "npu" else "device-hours"
+    planned_s = sum(shard.predicted_s for shard in plan.shards)
+    left_s = status.pace * sum(status.left_s)
+    left = f"; about {left_s / 3600:.2f} left" if left_s else ""
+    return (
+        f"hours       {usage.wall_s / 3600:.2f} {unit} used by committed shards; "
+        f"{planned_s / 3600:.2f} planned{left}"
+    )
+
+
+def efficiency_lines(status: PlanStatus) -> Iterator[str]:
+    """How well the devices were used so far; nothing while nothing is committed."""
+    usage = status.usage
+    if usage.wall_s > 0:
+        yield (
+            f"efficiency  device busy {share_of(usage.busy_us / 1e6, usage.wall_s)}, useful "
+            f"{share_of(usage.useful_us / 1e6, usage.wall_s)} of {duration(usage.wall_s)} in "
+            f"sessions, {usage.startup_s:.0f} s of it to start them; "
+            f"{status.pace:.1f} times the forecast"
+        )
+
+
+def failure_lines(status: PlanStatus) -> Iterator[str]:
+    """What was not measured so far and why, the most cases first."""
+    found: Counter[AnswerKind] = Counter()
+    for shard in status.of_cases:
+        found.update(shard.answers)
+    bad = [(answer, count) for answer, count in found.items() if answer.outcome != Outcome.OK]
+    bad.sort(key=lambda entry: (-entry[1], entry[0].kernel_type, entry[0].reason))
+    for answer, count in bad[:_FAILURES]:
+        reason = in_one_line(answer.reason)
+        yield f"{answer.outcome:<11} {answer.kernel_type}: {counted(count, 'case')}: {reason}"
+    if len(bad) > _FAILURES:
+        yield f"... and {counted(len(bad) - _FAILURES, 'more reason')}"
+
+
+def duration(seconds: float) -> str:
+    """A length of time as people say it."""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    if seconds < 7200:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h"
+
+
+# What `opmeter db quality` and the end of a run print of how good numbers are. Pure.
+
+
+def version_quality_lines(quality: VersionQuality) -> Iterator[str]:
+    """All that is known of a version directory, a line a fact."""
+    yield f"version     {quality.version_path}"
+    if not quality.durations:
+        yield "durations   none, except those of collectives"
+        yield from _gate_lines(quality)
+        return
+    yield (
+        f"durations   {quality.durations:,}; {quality.of_several_sessions:,} of several sessions, "
+        f"{quality.warned:,} with a warning"
+    )
+    yield from _gate_lines(quality)
+    yield from identity_lines(quality)
+    yield from brief_lines(quality)
+    if quality.devices is not None:
+        yield f"devices     {_apart(quality.devices)}"
+    yield from _canary_lines(quality.canaries)
+    told = ", ".join(f"{count:,} {origin}" for origin, count in sorted(quality.origins.items()))
+    yield f"variance    source: {told}"
+
+
+def identity_lines(quality: VersionQuality) -> Iterator[str]:
+    """What is proved to have run, in a line, where a profiler tells that."""
+    if quality.proofs:
+        unverified = quality.proofs.get(Proof.UNVERIFIED, 0)
+        yield (
+            f"identity    {quality.proofs.get(Proof.PROVED, 0):,} proved by the recorded shapes, "
+            f"dtypes and formats; {unverified:,} unverified, by type and count alone"
+        )
+
+
+def brief_lines(quality: VersionQuality) -> Iterator[str]:
+    """A line each: how far sessions differ, whether intervals cover them, how wide they are."""
+    if quality.sessions is not None:
+        yield f"sessions    {_apart(quality.sessions)}"
+    if quality.reliability:
+        told = ", ".join(
+            f"the {one.stated:.0%} interval covered {one.held:.0%}" for one in quality.reliability
+        )
+        what = "blind second session" if quality.is_blind else "second session"
+        pairs = counted(quality.reliability[0].pairs, what)
+        known = "" if quality.is_blind else ", none known to be blind"
+        how = "other cases of its" if quality.reliability[0].knows_sessions else "other"
+        yield f"intervals   {told}, of {pairs}{known}, each compared with {how} sessions"
+    else:
+        yield "intervals   from the prior of the device type: no case has a second session"
+    beyond = ", ".join(
+        f"{share:.0%} beyond {width:.0%}"
+        for width, share in zip(WIDTHS, quality.wider, strict=True)
+    )
+    median = _percent(quality.median_reach)
+    yield f"widths      median half-width {median}; {beyond}"
+
+
+def _gate_lines(quality: VersionQuality) -> Iterator[str]:
+    """The cases and durations that gates hold back or doubt, the most frequent first."""
+    if quality.refused:
+        yield f"refused     {_by_gate(quality.refused, 'case')}"
+    if quality.doubted:
+        yield f"warned of   {_by_gate(quality.doubted, 'duration')}"
+
+
+def _by_gate(found: Mapping[str, int], what: str) -> str:
+    first, *others = sorted(found.items(), key=lambda item: (-item[1], item[0]))
+    told = [f"{counted(first[1], what)} by {first[0]}"]
+    return ", ".join(told + [f"{count:,} by {gate}" for gate, count in others])
+
+
+def _canary_lines(devices: Sequence[DeviceFactor]) -> Iterator[str]:
+    """How fast each device was by its canaries: all that were odd, and the ends of the others."""
+    if not devices:
+        return
+    sessions = sum(device.sessions for device in devices)
+    flagged = sum(device.flagged for device in devices)
+    yield (
+        f"canaries    {counted(sessions, 'session')} on {counted(len(devices), 'device')}, "
+        f"{flagged:,} unlike the others"
+    )
+    odd = [device for device in devices if device.flagged or device.drift]
+    for device in odd or dict.fromkeys((devices[0], devices[-1])):
+        flags = f", {device.flagged:,} unlike the others" if device.flagged else ""
+        yield (
+            f"            {device.device}: {device.factor} times as long as usual in "
+            f"{counted(device.sessions, 'session')}{flags}"
+        )
+        if device.drift:
+            earlier, later = device.drift
+            yield f"            {device.device}: from {earlier:.3f} to {later:.3f} over them"
+
+
+def _apart(found: Apart) -> str:
+    return (
+        f"{counted(found.pairs, 'pair')}: 50 % differ by {_percent(found.median)} or less, 90 % "
+        f"by {_percent(found.p90)}, 99 % by {_percent(found.p99)}"
+    )
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.3g} %"
+
+
+# The lines that a run ends with, made of its summary. Pure.
+
+_LISTED = 25
+# Of the repeats of all cases, and of the cases: from there on it is the machine that is busy.
+_BUSY = 0.5
+_MANY_DISTURBED = 0.1
+# What measuring once more would not change, or what the plain command does by itself.
+_FOR_GOOD = (Outcome.UNSUPPORTED, Outcome.REJECTED, NOBODY)
+
+
+def describe(summary: Summary, plan: Plan, head: Commit | None, url: str) -> list[str]:
+    """The lines that end a run."""
+    version = f"version {head.number}" if head else "no version yet"
+    more = counted(summary.in_tree, "more has one in its tree", "more have one in their tree")
+    in_tree = f"; {more}" if summary.in_tree else ""
+    share = summary.communication
+    communication = ""
+    if share is not None:
+        communication = (
+            f", which is {100 * (1 - share):.1f} % of device time; communication "
+            f"{100 * share:.1f} %: opmeter comm"
+        )
+    lines = [
+        *(_disturbed(summary) if _is_busy(summary) else []),
+        f"database    {url}, {version}",
+        f"stack       {plan.stack.version_path}",
+        f"coverage    {summary.measured_cases:,} of {counted(summary.cases, 'case')}, "
+        f"{share_of(summary.measured_rows, summary.rows)} of the rows, "
+        f"{share_of(summary.measured_time_us, summary.time_us)} of its compute time"
+        f"{communication}{in_tree}",
+    ]
+    if head is not None and head.runtime != "real":
+        lines.append(f"runtime     {head.runtime}: none of these durations is from a device")
+    if not _is_busy(summary):
+        lines += _disturbed(summary)
+    if summary.noisy:
+        lines.append(
+            f"noisy       {summary.noisy:,} of {counted(summary.measured_cases, 'duration')}, by a "
+            "warning in the certificate (a wide spread, few repeats); close other programs, --again"
+        )
+    lines += [*_precise(summary, plan), *_density(plan), *_above(summary)]
+    if summary.quality is not None and summary.quality.durations:
+        lines += [*identity_lines(summary.quality), *brief_lines(summary.quality)]
+    lines += _efficiency(summary.usage, plan)
+    for failure in summary.failures[:_LISTED]:
+        lines.append(
+            f"{failure.outcome:<11} {failure.kernel_type}: {counted(failure.cases, 'case')}, "
+            f"{counted(failure.rows, 'row')}, {failure.time_us / 1000:.2f} ms of compute time: "
+            f"{failure.reason}"
+        )
+    if len(summary.failures) > _LISTED:
+        lines.append(f"... and {counted(len(summary.failures) - _LISTED, 'more reason')}")
+    if any(failure.outcome not in _FOR_GOOD for failure in summary.failures):
+        lines.append("again       a failure remains recorded; --retry-failed measures it again")
+    return lines
+
+
+def _is_busy(summary: Summary) -> bool:
+    """Whether it is the machine that is busy, and not some cases that were unlucky."""
+    return summary.busy >= _BUSY or summary.disturbed > _MANY_DISTURBED * summary.measured_cases
+
+
+def _disturbed(summary: Summary) -> list[str]:
+    """Said before anything else where the machine is busy."""
+    if not (summary.disturbed or _is_busy(summary)):
+        return []
+    return [
+        f"{'busy' if _is_busy(summary) else 'disturbed':<11} another process used the device, or "
+        f"slowed it, in {100 * summary.busy:.0f} % of all repeats; {summary.disturbed:,} of "
+        f"{counted(summary.measured_cases, 'duration')} have only such repeats, and may be "
+        "several times too long; close other programs, --again"
+    ]
+
+
+def _precise(summary: Summary, plan: Plan) -> list[str]:
+    """Said where a precision was requested. What ends the repeats is a host's clock; this is what
+    the profiler has recorded."""
+    asked = plan.measure.precision
+    if asked is None or not summary.measured_cases:
+        return []
+    return [
+        f"precision   {100 * asked:g} % was requested: the mean of {summary.precise:,} of "
+        f"{counted(summary.measured_cases, 'duration')} has that precision within its session"
+    ]
+
+
+def _density(plan: Plan) -> list[str]:
+    """Said of the cases that are left to the models of surfaces."""
+    told = plan.forecast
+    if not told.left_out:
+        return []
+    return [
+        f"density     {counted(told.left_out, 'case is', 'cases are')} left out: the surfaces "
+        f"measured so far predict all but {told.unsure:,} of them within the tolerance"
+    ]
+
+
+def _above(summary: Summary) -> list[str]:
+    above = summary.envelope.above
+    if not above:
+        return []
+    worst = above[0]
+    return [
+        f"envelope    {len(above):,} of {counted(summary.measured_cases, 'duration')} "
+        "are more than twice that of a case at least as large in every shape; either is suspect: "
+        f"{in_one_line(worst.case.describe())} took {worst.mean_us:.1f} us, "
+        f"{in_one_line(worst.larger.describe())} {worst.larger_us:.1f} us",
+        *(
+            f"disorder    {one.kernel_type}: {one.above:,} of {counted(one.cases, 'duration')} "
+            "are, more than shapes explain: a host delayed some launches, or records are mixed up"
+            for one in summary.envelope.out_of_order
+        ),
+    ]
+
+
+def _efficiency(usage: Usage, plan: Plan) -> list[str]:
+    """How well the devices were used: `busy` with any operator, `useful` with repeats that count;
+    and what the newest plan took compared with its forecast and the forecast's lower bound."""
+    if usage.wall_s <= 0:
+        return []
+    forecast, wall_s = plan.forecast, usage.wall_s / plan.devices
+    return [
+        f"efficiency  device busy {share_of(usage.busy_us / 1e6, usage.wall_s)}, useful "
+        f"{share_of(usage.useful_us / 1e6, usage.wall_s)} of {usage.wall_s:.0f} s in sessions; "
+        f"{usage.startup_s:.0f} s went into starting them",
+        f"time        plan {plan.number} took {wall_s:.0f} s in sessions; forecast "
+        f"{forecast.wall_s:.0f} s, lower bound {forecast.floor_s:.0f} s "
+        f"({share_of(forecast.floor_s, wall_s)})",
+    ]

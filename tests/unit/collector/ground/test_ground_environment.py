@@ -1,0 +1,55 @@
+"""What a process takes from outside itself, and that another may be given."""
+
+import threading
+
+import pytest
+
+from collector import environment
+from collector.environment import Environment, within
+
+pytestmark = pytest.mark.fast
+
+
+class Played(Environment):
+    def monotonic(self):
+        return 7.0
+
+    def side_by_side(self, call, items, threads):
+        return [("played", call(item)) for item in items]
+
+
+def test_what_is_done_within_another_environment_is_done_in_it_alone():
+    before = environment.monotonic()
+    with within(Played()):
+        assert environment.monotonic() == 7.0
+        assert environment.side_by_side(abs, [-1], 2) == [("played", 1)]
+        seen = []
+        environment.begin(lambda: seen.append(environment.monotonic()), "other").join()
+        assert seen != [7.0], "a thread of its own has an environment of its own"
+    assert environment.monotonic() >= before
+
+
+def test_side_by_side_keeps_the_order_and_raises_what_the_first_raised():
+    both = threading.Barrier(2, timeout=60)
+
+    def meet(number):
+        both.wait()
+        if number > 1:
+            raise ValueError(number)
+        return -number
+
+    assert environment.side_by_side(meet, [0, 1], 2) == [0, -1]
+    with pytest.raises(ValueError, match="2"):
+        environment.side_by_side(meet, [2, 3], 2)
+
+
+def test_a_token_has_as_many_digits_as_were_asked_for_and_differs():
+    drawn = {environment.token(digits) for digits in (6, 7, 12, 32) for _ in range(50)}
+    assert len(drawn) == 200 and {len(token) for token in drawn} == {6, 7, 12, 32}
+
+
+def test_an_event_is_waited_for():
+    event = threading.Event()
+    assert not environment.wait(event, 0.0)
+    event.set()
+    assert environment.wait(event)
