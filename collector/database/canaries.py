@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from collector.codec.canonical import canonical_json
 from collector.database.state import TEXT, State, Version, identities
 from collector.model.measurement import Outcome
-from collector.model.row import canaries_of, list_of
+from collector.model.row import value_of
 from collector.quality.canaries import (
     DRIFTED,
     WITHHELD,
@@ -89,7 +89,7 @@ def _warned(rows: pa.Table, faults: Mapping[str, str]) -> pa.Table:
     at, is_doubtful = _of_sessions(rows, faults, pc.not_equal(rows["mean_us"], ""))
     words = list(faults.values())
     warned = [
-        canonical_json([*list_of("warnings", told), f"{_ODD}{words[place]}"]).decode()
+        canonical_json([*value_of("warnings", told), f"{_ODD}{words[place]}"]).decode()
         for told, place in zip(
             rows["warnings"].filter(is_doubtful).to_pylist(),
             at.filter(is_doubtful).to_pylist(),
@@ -127,7 +127,7 @@ def is_doubted(warnings: str) -> bool:
     """Whether a measurement with these warnings is of a doubtful session, or of one that did not
     stay as fast as it began."""
     return bool(warnings) and any(
-        told.startswith((_ODD, DRIFTED)) for told in list_of("warnings", warnings)
+        told.startswith((_ODD, DRIFTED)) for told in value_of("warnings", warnings)
     )
 
 
@@ -152,7 +152,7 @@ def _sessions(rows: pa.Table) -> list[SessionReadings]:
     for session, device, (cache, began, text) in zip(
         identities(once, SESSION).to_pylist(), devices, zip(*columns, strict=True), strict=True
     ):
-        told = SessionReadings(session, _device(*device), cache, began, canaries_of(text))
+        told = SessionReadings(session, _device(*device), cache, began, value_of("canaries", text))
         found.setdefault(session, told)
     return list(found.values())
 

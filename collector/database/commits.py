@@ -101,10 +101,6 @@ def _seal(number: int, sha256: str) -> str:
 
 
 _WHAT = "a commit of the database"
-# Among the counts, the one part of a commit in which programs before editions take a name they do
-# not know: they refuse any other new member of a commit or a manifest.
-VIEW_EDITION = "view_edition"
-_FIRST_EDITION = 1  # of the commits that do not say
 _SNAPSHOT = re.compile(r"[0-9]{8,}-[0-9a-f]{8}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
@@ -126,12 +122,8 @@ class Commit:
     author: str
     time: str
     runtime: Runtime
-    counts: Mapping[str, int]  # and, under VIEW_EDITION, of which edition the tree is
-
-    @property
-    def view_edition(self) -> int:
-        """Which edition of the view rendered the tree (`view.EDITION` of the program)."""
-        return self.counts.get(VIEW_EDITION, _FIRST_EDITION)
+    counts: Mapping[str, int]
+    view_version: int  # `VIEW_VERSION` of the program that rendered the tree
 
     @property
     def sha256(self) -> str:

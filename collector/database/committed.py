@@ -24,7 +24,7 @@ from collector.model.manifest import (
 )
 from collector.model.plan import Plan, PlannedShard
 from collector.model.record import CaseRecord, as_ran
-from collector.model.row import recorded_of
+from collector.model.row import value_of
 from collector.store.base import AT_ONCE, Store
 
 # What binds a committed object and its rows to the shard that they are of.
@@ -179,7 +179,7 @@ def _check_ran(record: CaseRecord, told: tuple[str, ...], key: str) -> None:
     """That a kernel which ran in place of a case's own is filed under what it makes of the case."""
     case, kernel_type, op_state, core, recorded = told
     try:
-        ran = as_ran(record, kernel_type, op_state, core, recorded_of(recorded)).case_id
+        ran = as_ran(record, kernel_type, op_state, core, value_of("recorded", recorded)).case_id
     except BadInput as error:
         raise BadInput(str(error), path=key) from error
     if ran != case:

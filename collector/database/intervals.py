@@ -20,7 +20,7 @@ from collector.database.canaries import DEVICE, SESSION, Doubts, doubts_of, sess
 from collector.database.curves import Faults
 from collector.database.query import faults_of, good_rows, isolated, judged_rows
 from collector.database.state import TEXT, State
-from collector.model.row import floor_of
+from collector.model.row import value_of
 from collector.ops.registry import family_of
 from collector.quality.canaries import SessionFactor
 from collector.quality.disturbances import lowered_us
@@ -184,7 +184,12 @@ def _lowered(found: StackIntervals, rows: pa.Table) -> Floats:
     texts = rows["profiler_floor_us"].to_pylist()
     if not any(texts):
         return found.low_us
-    ends = zip(found.low_us.tolist(), found.mean_us.tolist(), map(floor_of, texts), strict=True)
+    ends = zip(
+        found.low_us.tolist(),
+        found.mean_us.tolist(),
+        (value_of("profiler_floor_us", text) for text in texts),
+        strict=True,
+    )
     return np.array([lowered_us(*end) for end in ends], np.float64)
 
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from collector import environment as surroundings
 from collector.codec.errors import BadInput, NotFound, OpmeterError
-from collector.database.commits import VIEW_EDITION, Commit, head_to_extend, try_commit, write_hint
+from collector.database.commits import Commit, head_to_extend, try_commit, write_hint
 from collector.database.plan_state import Held, PlanResults, read_results
 from collector.database.plans import Damage, MergedPlan, changed, plan_or_damage
 from collector.database.query import held_shards
@@ -24,7 +24,7 @@ from collector.database.snapshot import (
     write_snapshot,
 )
 from collector.database.state import State, join_all
-from collector.database.view import EDITION, content_hash, render
+from collector.database.view import VIEW_VERSION, content_hash, render
 from collector.model import keys
 from collector.model.stack import Runtime
 from collector.store.base import Store
@@ -267,8 +267,8 @@ def _write(store: Store, step: _Step, guard: Guard, author: str) -> Commit:
             "measurements": step.joined.measurements.num_rows,
             "added_measurements": step.added.num_rows,
             "files": len(tree),
-            VIEW_EDITION: EDITION,
         },
+        view_version=VIEW_VERSION,
     )
 
 

@@ -32,7 +32,7 @@ from collector.model.manifest import AttemptManifest
 from collector.model.measurement import Outcome
 from collector.model.plan import Plan, PlannedShard, read_shard
 from collector.model.record import CaseRecord, as_ran
-from collector.model.row import recorded_of
+from collector.model.row import value_of
 from collector.ops.floor import LEAST_US, floor_us
 from collector.ops.together import Floats, Whole
 from collector.quality.gates import CORE_TIMES, implausible, most_worked_us, outworked
@@ -336,7 +336,7 @@ def _records_that_ran(table: pa.Table, records: Sequence[CaseRecord]) -> list[Ca
             row["kernel_type"],
             row["op_state"],
             row["core"],
-            recorded_of(row["recorded"]),
+            value_of("recorded", row["recorded"]),
         )
         for row in rows
     ]

@@ -43,13 +43,13 @@ from collector.database.query import (
     best_of_cases,
     of_stack,
 )
-from collector.database.rows import with_later_columns
+from collector.database.rows import completed
 from collector.database.snapshot import SnapshotManifest, read_file, read_manifest
 from collector.database.state import TEXT, Version, shows
 from collector.model import keys
 from collector.model.case import case_from_cells
 from collector.model.plan import place_name
-from collector.model.row import LATER_COLUMNS
+from collector.model.row import ABSENT
 from collector.model.stack import Stack
 from collector.store.base import Store
 
@@ -184,9 +184,9 @@ def _batches(store: Store, key: str, columns: Sequence[str]) -> Iterator[pa.Tabl
 def _batches_in(data: bytes, columns: Sequence[str], key: str) -> Iterator[pa.Table]:
     try:
         file = pq.ParquetFile(io.BytesIO(data))
-        known = [name for name in columns if name not in LATER_COLUMNS or name in file.schema.names]
+        known = [name for name in columns if name not in ABSENT or name in file.schema.names]
         for batch in file.iter_batches(_BATCH_ROWS, columns=known, use_threads=False):
-            yield with_later_columns(pa.table(batch), columns)
+            yield completed(pa.table(batch), columns)
     except (pa.ArrowException, KeyError, OSError, ValueError) as error:
         raise DamagedObject(f"unexpected columns in a table: {error}", path=key) from error
 

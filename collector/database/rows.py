@@ -2,7 +2,7 @@
 
 import io
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import fields
 
 import pyarrow as pa
@@ -14,71 +14,45 @@ from collector.codec.errors import BadInput
 from collector.database.state import CASE_SCHEMA, PROFILE_SCHEMA, TEXT, rank_of
 from collector.model.case import normal_kernel_type
 from collector.model.measurement import (
-    CACHES,
     TIMING_FIELDS,
     Disturbance,
-    Library,
     Outcome,
-    Proof,
     Timing,
     measurement_id_of,
 )
 from collector.model.plan import Plan
 from collector.model.record import CaseRecord
 from collector.model.row import (
-    LATER_COLUMNS,
-    LISTS,
+    ABSENT,
+    COLUMNS,
     ROW_COLUMNS,
     WHOLE_NUMBER,
-    canaries_of,
-    disturbance_of,
-    floor_of,
-    list_of,
-    recorded_of,
+    Column,
+    is_header,
+    value_of,
 )
-from collector.model.stack import Runtime
 from collector.model.vocabulary import BASE_CELLS
 
 # Measurements as a table of text, every row checked: what `worker.attempt.read_part` reads row by
 # row, read a column at a time, since a merge reads hundreds of thousands of them.
 
 _MOST_BLOCK_BYTES = (1 << 31) - 1
-_WHOLE_NUMBERS = (
-    *("plan", "head_commit", "session", "rank"),
-    *("n_expected", "n_observed", "n_accepted"),
-)
 _WHOLE = f"^({WHOLE_NUMBER})$"
-_STATES = tuple(
-    f"{when}_{what}" for when in ("opened", "closed") for what in ("clock_mhz", "temperature_c")
-)
-_WORDS: tuple[tuple[str, Collection[str]], ...] = (
-    ("outcome", frozenset(Outcome)),
-    ("runtime", frozenset(Runtime)),
-    ("cache", CACHES),
-    ("identity", frozenset(Proof)),
-    ("library", frozenset(Library)),
-)
-# Lists that need no closer look: what is written of names without escapes and of numbers that are
-# far from having no end. All others are decoded.
+# Lists that are valid without decoding: names without escapes, and numbers far from overflow.
 _NUMBER = r"-?(?:0|[1-9][0-9]{0,19})(?:\.[0-9]{1,30})?(?:[eE](?:\+?[0-9]{1,2}|-[0-9]{1,3}))?"
 _PAIR = rf'\["[^"\\\x00-\x1f]*",{_NUMBER}\]'
 _COUNT = r"(?:0|[1-9][0-9]{0,14})\.0"
 _SHARE = r"(?:0|[1-9][0-9]{0,4})\.(?:0|[0-9]{0,3}[1-9])"
-# What every disturbance tells, and what it may tell besides.
-_TOLD = {
+# The fields that every disturbance has, and those that it may have.
+_FIELD = {
     field.name: rf'\["{field.name}",{_SHARE if field.name.endswith(("_share", "_w")) else _COUNT}\]'
     for field in fields(Disturbance)
 }
-_ALWAYS = [_TOLD[field.name] for field in fields(Disturbance) if field.default is not None]
-_SOMETIMES = [f"(?:,{_TOLD[f.name]})?" for f in fields(Disturbance) if f.default is None]
+_REQUIRED = [_FIELD[field.name] for field in fields(Disturbance) if field.default is not None]
+_OPTIONAL = [f"(?:,{_FIELD[f.name]})?" for f in fields(Disturbance) if f.default is None]
 _PLAIN = {
     "counters": rf"^(?:\[{_PAIR}(?:,{_PAIR})*\])?$",
-    "disturbance": rf"^(?:\[{','.join(_ALWAYS)}{''.join(_SOMETIMES)}\])?$",
-}
-_CLOSER: Mapping[str, Callable[[str], object]] = {
-    "disturbance": disturbance_of,
-    "canaries": canaries_of,
-    "recorded": recorded_of,
+    "disturbance": rf"^(?:\[{','.join(_REQUIRED)}{''.join(_OPTIONAL)}\])?$",
 }
 
 
@@ -100,20 +74,25 @@ def rows_of_part(data: bytes, *, key: str) -> pa.Table:
         )
     except pa.ArrowInvalid as error:
         raise BadInput(f"expected a part: {error}", path=key) from error
-    table = with_later_columns(table)
-    if tuple(table.column_names) != ROW_COLUMNS:
+    if not is_header(table.column_names):
         raise BadInput("expected a part with one column per field of a measurement", path=key)
+    table = completed(table)
     check_rows(table, key)
     return table
 
 
-def with_later_columns(table: pa.Table, wanted: Sequence[str] = LATER_COLUMNS) -> pa.Table:
-    """The table with the wanted columns that measurements have got since it was written, all
-    empty."""
-    for name in LATER_COLUMNS:
-        if name in wanted and name not in table.column_names:
-            table = table.append_column(name, pa.array([""] * table.num_rows, TEXT))
-    return table
+def completed(table: pa.Table, names: Sequence[str] = ROW_COLUMNS) -> pa.Table:
+    """The table with these columns in their order; those that it lacks have the text of their
+    default in every row. Raises KeyError for an absent column without a default; others of its own
+    columns stay behind them."""
+    columns = {
+        name: table[name]
+        if name in table.column_names
+        else pa.array([ABSENT[name]] * table.num_rows, TEXT)
+        for name in names
+    }
+    more = {name: table[name] for name in table.column_names if name not in columns}
+    return pa.table(columns | more)
 
 
 def check_rows(table: pa.Table, key: str) -> None:
@@ -154,22 +133,21 @@ def _wrong_ids(table: pa.Table) -> list[str]:
 def _check_values(table: pa.Table, key: str) -> None:
     """Raises BadInput, naming the key and the column, for a cell of another kind, and for a
     measurement that is there twice."""
-    for name in _WHOLE_NUMBERS:
-        _refuse(table[name], pc.match_substring_regex(table[name], _WHOLE), name, key)
-    for name in _STATES:
-        told = table[name].filter(pc.not_equal(table[name], ""))
-        if len(told):
-            _refuse(told, _are_finite(told, name, key), name, key)
-    for text in pc.unique(table["profiler_floor_us"]).to_pylist():
-        try:
-            floor_of(text)
-        except ValueError as error:
-            raise BadInput(f"profiler_floor_us: {error}", path=key) from error
-    for name, words in _WORDS:
-        if unknown := set(pc.unique(table[name]).to_pylist()) - set(words):
-            raise BadInput(f"{name}: unknown value {min(unknown)!r}", path=key)
-    for name in LISTS:
-        _check_lists(table[name], name, key)
+    for column in COLUMNS:
+        cells = table[column.name]
+        if column.is_list:
+            _check_lists(column, cells, key)
+        elif column.words:
+            if unknown := set(pc.unique(cells).to_pylist()) - set(column.words):
+                raise BadInput(f"{column.name}: unknown value {min(unknown)!r}", path=key)
+        elif column.type is int:
+            _refuse(cells, pc.match_substring_regex(cells, _WHOLE), column.name, key)
+        elif column.type is float and column.name not in TIMING_FIELDS:
+            for text in pc.unique(cells).to_pylist():
+                try:
+                    value_of(column.name, text)
+                except BadInput as error:
+                    raise BadInput(str(error), path=key) from error
     if pc.count_distinct(table["measurement"]).as_py() < table.num_rows:
         raise BadInput("duplicate measurement", path=key)
 
@@ -180,21 +158,13 @@ def _refuse(column: pa.ChunkedArray, is_well: pa.ChunkedArray, name: str, key: s
         raise BadInput(f"{name}: invalid number {wrong[0].as_py()!r}", path=key)
 
 
-def _are_finite(column: pa.ChunkedArray, name: str, key: str) -> pa.ChunkedArray:
-    try:
-        return pc.is_finite(column.cast(pa.float64()))
-    except pa.ArrowInvalid as error:
-        raise BadInput(f"{name}: {error}", path=key) from error
-
-
-def _check_lists(column: pa.ChunkedArray, name: str, key: str) -> None:
-    is_plain = pc.match_substring_regex(column, _PLAIN.get(name, "^$"))
+def _check_lists(column: Column, cells: pa.ChunkedArray, key: str) -> None:
+    is_plain = pc.match_substring_regex(cells, _PLAIN.get(column.name, "^$"))
     if pc.all(is_plain, min_count=0).as_py():
         return
-    for text in pc.unique(column.filter(pc.invert(is_plain))).to_pylist():
+    for text in pc.unique(cells.filter(pc.invert(is_plain))).to_pylist():
         try:
-            closer = _CLOSER.get(name)
-            closer(text) if closer else list_of(name, text)
+            value_of(column.name, text)
         except BadInput as error:
             raise BadInput(str(error), path=key) from error
 

@@ -22,7 +22,7 @@ from collector.database.commits import Commit
 from collector.database.committed import read_sealed
 from collector.database.layout import OP_MAPPING, is_collective_file, is_kernel_file_name
 from collector.database.plans import MergedPlan
-from collector.database.rows import with_later_columns
+from collector.database.rows import completed
 from collector.database.state import (
     CASE_SCHEMA,
     MEASUREMENT_SCHEMA,
@@ -328,7 +328,7 @@ def _table(data: bytes, schema: pa.Schema, key: str) -> pa.Table:
     try:
         table = pq.ParquetFile(io.BytesIO(data)).read()
         if schema is MEASUREMENT_SCHEMA:
-            table = with_later_columns(table)
+            table = completed(table, MEASUREMENT_SCHEMA.names)
         table = table.cast(schema)
     except (pa.ArrowException, OSError, ValueError) as error:
         raise DamagedObject(f"unexpected columns in a table: {error}", path=key) from error

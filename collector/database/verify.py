@@ -5,7 +5,7 @@ every measurement's id, and that the CSVs and the content hash follow from the s
 commits say of campaigns (`origins.py`), down to what the profiler recorded. Every object is read
 once, however many commits name it.
 
-What another edition of the view showed, this program cannot render: of such commits the CSVs are
+What another version of the view rendered, this program cannot render: the CSVs of such commits are
 checked by their hashes alone.
 """
 
@@ -48,7 +48,7 @@ from collector.database.state import (
     identities,
     is_among,
 )
-from collector.database.view import EDITION, content_hash_of, render
+from collector.database.view import VIEW_VERSION, content_hash_of, render
 from collector.model import keys
 from collector.ranks.collective import is_collective
 from collector.store.base import Store
@@ -305,11 +305,11 @@ def find_problems(
     return problems + [Problem(*found) for found in origins]
 
 
-def of_other_editions(store: Store, commits: Iterable[Commit] | None = None) -> int:
-    """How many of these commits, or of all that can be read, were shown by another edition of the
-    view, so that `find_problems` does not render them."""
+def of_other_view_versions(store: Store, commits: Iterable[Commit] | None = None) -> int:
+    """Return how many of these commits, or of all that can be read, were rendered by another
+    version of the view, so that `find_problems` does not render them."""
     chosen = _chain(store)[0] if commits is None else commits
-    return sum(commit.view_edition != EDITION for commit in chosen)
+    return sum(commit.view_version != VIEW_VERSION for commit in chosen)
 
 
 def _chain(store: Store) -> tuple[list[Commit], list[Problem]]:
@@ -458,7 +458,7 @@ class _Check:
     ) -> Iterator[str]:
         state = state_of(commit, manifest, data, tables.values())
         tree: Mapping[str, FileEntry | ShownFile] = manifest.tree
-        if commit.view_edition == EDITION:
+        if commit.view_version == VIEW_VERSION:
             self.shown = shown_after(self.shown, state, tables)
             yield from _view_problems(commit, manifest, self.shown)
             tree = self.shown.files

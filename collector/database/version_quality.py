@@ -21,7 +21,7 @@ from collector.database.intervals import (
 from collector.database.query import best_rows
 from collector.database.state import State
 from collector.model.measurement import Outcome
-from collector.model.row import list_of
+from collector.model.row import value_of
 from collector.quality.canaries import DeviceFactor, device_factors
 from collector.quality.gates import ENVELOPE, doubt_of, gate_of
 from collector.quality.pooled import Apart, Reliability, apart, reliability
@@ -134,7 +134,7 @@ def _warned(version: ShownVersion, good: pa.Table) -> list[set[str]]:
     found = envelope_of(version.cases, shown_us, version.device).above
     above = {one.case.case_id for one in found}
     return [
-        {doubt_of(warning) for warning in list_of("warnings", warnings)}
+        {doubt_of(warning) for warning in value_of("warnings", warnings)}
         | ({ENVELOPE} if case in above else set())
         for case, _, _, warnings in rows
     ]

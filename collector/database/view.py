@@ -37,7 +37,7 @@ from collector.database.query import best_rows
 from collector.database.state import TEXT, Rank, State, text_bytes
 from collector.model.case import case_from_cells
 from collector.model.record import ProfileStatistics
-from collector.model.row import LATER_COLUMNS, floor_of, list_of
+from collector.model.row import value_of
 from collector.model.vocabulary import BASE_CELLS
 from collector.quality.disturbances import is_near_floor, lowered_us
 from collector.ranks.collective import (
@@ -237,7 +237,7 @@ def _facts(
     told: CollectiveCase, path: str, row: Mapping[str, Any], known: CaseInterval | None
 ) -> CollectiveFacts:
     """What a measurement tells; its duration is that of all sessions of its case."""
-    counters = dict(list_of("counters", row["counters"]))
+    counters = dict(value_of("counters", row["counters"]))
     return CollectiveFacts(
         duration_us=known.mean_us if known is not None else float(row["median_us"]),
         mode=told.mode,
@@ -261,11 +261,10 @@ def _table(columns: tuple[str, ...], rows: list[collective_Cells]) -> tuple[byte
     return csv_bytes(columns, rows), len(rows)
 
 
-# To be raised by one in every change by which any state shows other bytes, other files or another
-# content hash than before: columns, spelling, order, layout, which measurement shows or is held
-# back, the model of variance and its data. Versions of another edition stay as they are; nobody
-# renders them again.
-EDITION = 15
+# Raised by one in every change by which any state is rendered to other bytes, other files or
+# another content hash: columns, spelling, order, layout, which measurement is shown or withheld,
+# the model of variance and its data. Versions rendered by another version of the view stay.
+VIEW_VERSION = 1
 
 _OWN_PREFIXES = ("MicroBench ", "Profiling ")
 _OWN_COLUMNS = frozenset(DATABASE_COLUMNS)
@@ -404,7 +403,7 @@ def _cells(
         cells = duration_cells(float(mean_us), _pairs(counters), cache)
     else:
         shown_us, sessions, stack_low_us, stack_high_us, degrees, variance = stack
-        floor_us = floor_of(profiler_floor_us)
+        floor_us = value_of("profiler_floor_us", profiler_floor_us)
         stack_us = stack_low_us, stack_high_us
         session_us = lowered_us(float(low_us), float(mean_us), floor_us), float(high_us)
         near_us = floor_us if is_near_floor(shown_us, floor_us) else 0.0
@@ -441,13 +440,13 @@ def _pairs(counters: str) -> list[Any]:
 
 def _digest(table: pa.Table) -> str:
     """The hash of a table's rows, column by column: the length of every text, then the texts.
-    Arrow's own layout (chunks, slices, encodings) has no part in it, nor has a later column that
-    no row fills: what was hashed before there was one has the same hash."""
+    Arrow's own layout (chunks, slices, encodings) has no part in it, nor has a column that is empty
+    in every row: a table written before there was a column keeps its hash."""
     digest = hashlib.sha256()
     for name in table.column_names:
         texts = pc.cast(table[name], TEXT).combine_chunks()
         lengths = pc.binary_length(texts).to_numpy(zero_copy_only=False)
-        if name in LATER_COLUMNS and not lengths.any():
+        if not lengths.any():
             continue
         digest.update(canonical_json([name, len(texts)]))
         digest.update(lengths.astype("<i8").tobytes())

@@ -1,78 +1,87 @@
 """A measurement: the timing of one case with its certificate, or the reason there is none.
 
-One is made each time a case is tried, and it is kept for ever. `row.py` has its form as text.
+A measurement is made each time a case is tried, and it is never changed or deleted. This module is
+its only declaration: `row.py` derives from it the columns of parts and of the database's tables.
+A field with a default may be added; what was written before it is read with that default.
 """
 
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from math import isfinite
+from types import MappingProxyType
 
 from collector.codec.canonical import short_hash
 from collector.codec.errors import BadInput
 from collector.model.stack import Runtime
 
-# What the device's cache held before each repeat: what the one before left, nothing of the case, or
-# what the launches left that stand before it in a run. Only the first two are of the case alone.
+# What the device's cache contains before each repeat: the data of the repeat before (warm), other
+# data (cold), or the data of the launches that ran before the case in a profile (context). The
+# first two are of the case alone.
 ISOLATED = ("warm", "cold")
 CONTEXT = "context"
 CACHES = (*ISOLATED, CONTEXT)
-ENOUGH_CLEAN = 3  # repeats that nothing disturbed: with fewer, more are wanted
-_FAR = 1e15  # more than any time or count of a session, and small enough to be squared
-_ROUNDING = 1e-9  # a mean of equal numbers may be off in its last digit
+ENOUGH_CLEAN = 3  # undisturbed repeats; with fewer, more are launched
+_FAR = 1e15  # above any time or count of a session, and small enough to be squared
+_ROUNDING = 1e-9  # the mean of equal numbers may differ in its last digit
+
+
+def doc(description: str, **more: object) -> Mapping[str, object]:
+    """Metadata of a field: its description for users and, where it has one, its `unit`. `column`
+    is the name of its column where that differs from the field's, `prefix` that of the columns of a
+    nested dataclass, `words` are the allowed values of a text."""
+    return MappingProxyType({"description": description, **more})
 
 
 class Proof(StrEnum):
-    """Whether records show that the launches of a number are the call that its case names."""
+    """Whether records show that the measured launches are the call that the case names."""
 
-    NONE = ""  # no profiler of this device tells what a launch was given
+    NONE = ""  # the profiler of this device does not record the inputs of a launch
     PROVED = "proved"  # kernel type and every tensor that the case names
-    UNVERIFIED = "unverified"  # kernel type and count; of tensors the profiler told too little
+    UNVERIFIED = "unverified"  # kernel type and count; the profiler recorded too few tensors
 
 
 class Library(StrEnum):
-    """Whose kernel answered. A case may ask for CANN's or vLLM-Ascend's, where both have it."""
+    """The library of the kernel that ran. A case may request CANN's or vLLM-Ascend's."""
 
-    NONE = ""  # the reference ran, in plain torch
+    NONE = ""  # the reference in plain torch ran
     CANN = "cann"
     VLLM_ASCEND = "vllm-ascend"  # its custom OPP, or its library of kernels
     ATB = "atb"
-    TRITON = "triton"  # kernels of vLLM-Ascend's
+    TRITON = "triton"  # kernels of vLLM-Ascend
 
 
 class Outcome(StrEnum):
-    """How a case ended. Everything but OK has a reason beside it."""
+    """How the measurement of a case ended. Every outcome but OK has a reason."""
 
     OK = "ok"
     GATED = "gated"  # measured, and a gate refused the number
-    IMPLAUSIBLE = "implausible"  # no device takes so long, or so short, for it
+    IMPLAUSIBLE = "implausible"  # no device can take so long, or so short, for the case
     UNSUPPORTED = "unsupported"  # no operator is declared for it, or its inputs are unknown
     REJECTED = "rejected"  # the declaration refuses these shapes or dtypes
-    FAILED = "failed"  # the operator raised
+    FAILED = "failed"  # the operator raised an error
     OOM = "oom"  # it did not fit into memory
     CRASHED = "crashed"  # the session died in it
-    HUNG = "hung"  # it outlived its limit
-    SUBSTITUTED = "substituted"  # another kernel ran, or on other tensors, or several a call
-    PROFILER_LOST = "profiler_lost"  # launches and records do not agree
+    HUNG = "hung"  # it exceeded its time limit
+    SUBSTITUTED = "substituted"  # another kernel ran, or other tensors, or several launches a call
+    PROFILER_LOST = "profiler_lost"  # the numbers of launches and of records differ
 
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Device time of the accepted repeats, from the profiler alone, in microseconds.
+    """Device time of the accepted repeats, from the profiler alone. Raises BadInput for numbers
+    that no durations have: not finite, zero or negative, or percentiles that are not in order."""
 
-    `ci_low_us` and `ci_high_us` bound the 95 % interval of the mean within this one session: what
-    other sessions or devices would show may lie outside. `spread` is 1.4826 * MAD / median. Raises
-    BadInput for numbers that no durations have: ones that are not finite, times of nothing or less,
-    and ends that are not in order.
-    """
-
-    mean_us: float
-    ci_low_us: float
-    ci_high_us: float
-    median_us: float
-    min_us: float
-    p10_us: float
-    p90_us: float
-    spread: float
+    mean_us: float = field(metadata=doc("mean duration", unit="us"))
+    ci_low_us: float = field(
+        metadata=doc("lower end of the 95 % interval of the mean within this session", unit="us")
+    )
+    ci_high_us: float = field(metadata=doc("upper end of that interval", unit="us"))
+    median_us: float = field(metadata=doc("median duration", unit="us"))
+    min_us: float = field(metadata=doc("shortest duration", unit="us"))
+    p10_us: float = field(metadata=doc("10th percentile", unit="us"))
+    p90_us: float = field(metadata=doc("90th percentile", unit="us"))
+    spread: float = field(metadata=doc("1.4826 * median absolute deviation / median"))
 
     def __post_init__(self) -> None:
         if fault := _timing_fault(self):
@@ -81,7 +90,7 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class Companion:
-    """Another kernel that ran in the case's window: recorded, never filed as a measurement."""
+    """Another kernel that ran in the case's window: recorded, never stored as a measurement."""
 
     kernel_type: str
     count: int
@@ -90,29 +99,29 @@ class Companion:
 
 @dataclass(frozen=True, slots=True)
 class DeviceState:
-    """What the device told about itself; None where it tells nothing."""
+    """What the device reported about itself; None for what it does not report."""
 
-    clock_mhz: float | None = None
-    temperature_c: float | None = None
+    clock_mhz: float | None = field(default=None, metadata=doc("clock", unit="MHz"))
+    temperature_c: float | None = field(default=None, metadata=doc("temperature", unit="C"))
 
 
 @dataclass(frozen=True, slots=True)
 class Disturbance:
-    """What else had the device while the repeats of a case ran: of `watched` repeats nothing
-    disturbed `clean`, which alone make the timing unless there are none. `waited_share` is the time
-    that a thread waited for a core, `stolen_share` what a virtual machine's host took of one, both
-    over the time that the repeats took; `switches` is how often a thread had to leave its core.
+    """What else used the device while the repeats of a case ran.
 
-    The others are of a gpu or an npu, None where it does not tell, which watches no repeat where it
-    tells nothing that disturbs. Of the readings around the repeats, at most one before and one
-    behind, something that slows held the clock down in `throttled_share`, the limit of its power in
-    `capped_share`; `clock_share` is what was left of the clock, over the rated one or the one
-    before; `others` had the device, and `power_w` is the most that it took. `launch_gap_share` of
-    the time from the first launch to the last one's end nothing ran.
+    Of `watched` repeats, `clean` were undisturbed; they alone make the timing unless there are
+    none. On a cpu, `waited_share` is the time that a thread waited for a core, `stolen_share` the
+    time that the host of a virtual machine took, both over the time of the repeats; `switches`
+    counts how often a thread had to leave its core. `pressure_share` is the share of the time in
+    which some task of the machine waited for a core, and `worked_share` the share of the time of
+    all threads of the team in which cores worked for the process.
 
-    The last two are of a cpu, from before the first repeat to behind the last: `pressure_share` of
-    that time some task of the machine waited for a core, and `worked_share` of the time of all
-    threads of the team cores worked for the process. None where nobody told."""
+    On a gpu or npu, fields are None where the device does not report them; if it reports nothing
+    that can disturb, no repeat is watched. Of the readings around the repeats, in
+    `throttled_share` a slowdown held the clock down, in `capped_share` the power limit.
+    `clock_share` is the clock over the rated clock or the clock before, `others` the number of
+    other processes on the device, `power_w` the highest power. In `launch_gap_share` of the time
+    from the first launch to the end of the last, nothing ran."""
 
     watched: int
     clean: int
@@ -135,16 +144,16 @@ class Disturbance:
 
     @property
     def is_total(self) -> bool:
-        """Whether something disturbed every repeat."""
+        """Whether every repeat was disturbed."""
         return not self.clean and self.watched > 0
 
 
 @dataclass(frozen=True, slots=True)
 class CanaryReading:
-    """What a reference case took at one place of a session, `at_s` after the first case began: the
-    mean of so many accepted repeats, and their relative standard deviation."""
+    """The timing of a reference case at one position of a session: the mean of the accepted
+    repeats, and their relative standard deviation. `at_s` counts from the first case."""
 
-    case: str  # as `Case.describe` says it
+    case: str  # as `Case.describe` returns it
     place: str  # one of CANARY_PLACES of `collector.model.plan`
     at_s: float
     mean_us: float
@@ -165,68 +174,86 @@ class CanaryReading:
 class Provenance:
     """Where a measurement comes from: enough to find the raw record and to rank it."""
 
-    campaign: str
-    plan: int
-    plan_hash: str
-    head_commit: int  # number of the head when the plan was made; 0 for an empty database
-    shard: str
-    attempt: str
-    session: int
-    stack_id: str
-    node: str
-    device_serial: str | None
-    rank: int
-    runtime: Runtime
-    image_digest: str | None
-    collector_version: str
-    raw_key: str | None
+    campaign: str = field(metadata=doc("name of the campaign"))
+    plan: int = field(metadata=doc("number of its plan"))
+    plan_hash: str = field(metadata=doc("hash of the plan"))
+    head_commit: int = field(
+        metadata=doc("newest commit when the plan was made; 0 for an empty database")
+    )
+    shard: str = field(metadata=doc("shard of the plan"))
+    attempt: str = field(metadata=doc("attempt at the shard"))
+    session: int = field(metadata=doc("session of the attempt"))
+    stack_id: str = field(metadata=doc("hash of the stack"))
+    node: str = field(metadata=doc("node or host name"))
+    device_serial: str | None = field(metadata=doc("serial number of the device"))
+    rank: int = field(metadata=doc("rank within a gang; 0 otherwise"))
+    runtime: Runtime = field(metadata=doc("kind of the device: real or recording"))
+    image_digest: str | None = field(metadata=doc("digest of the container image"))
+    collector_version: str = field(metadata=doc("version of opmeter"))
+    raw_key: str | None = field(metadata=doc("store key of the profiler's own records"))
 
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """One case, tried once. `n_expected` launches were issued for timing, `n_observed` were
-    recorded, `n_accepted` passed the outlier rule and make the timing.
+    """One case, tried once."""
 
-    `disturbance` is None where nobody tells what else had the device. `canaries` are what the
-    session read of its reference cases: of all its measurements the same.
-    `op_state` is what the profiler said of the launches. `asked` is empty but where another case
-    had been asked for (its id), and this is the kernel that really ran. `recorded` are the cells
-    of inputs and outputs as they were recorded, where those are not the tensors of the case that
-    was asked for. `library` is whose kernel answered, `assumes` what its inputs were taken to hold
-    where no row tells and its time may depend on it. `context` names the launches that ran before
-    each repeat, where some did. `profiler_floor_us` is the shortest duration that the session's
-    profiler tells of a launch like the case's; 0 where nobody knows.
-    """
-
-    case_id: str
-    kernel_type: str
-    outcome: Outcome
-    reason: str
+    case_id: str = field(metadata=doc("id of the case", column="case"))
+    kernel_type: str = field(metadata=doc("kernel type"))
+    outcome: Outcome = field(metadata=doc("how the measurement ended"))
+    reason: str = field(metadata=doc("why, for every outcome but ok"))
     provenance: Provenance
-    n_expected: int = 0
-    n_observed: int = 0
-    n_accepted: int = 0
+    n_expected: int = field(default=0, metadata=doc("launches issued for timing"))
+    n_observed: int = field(default=0, metadata=doc("launches that the profiler recorded"))
+    n_accepted: int = field(default=0, metadata=doc("launches that make the timing, not outliers"))
     timing: Timing | None = None
-    cache: str = "warm"
-    compute_dtype: str | None = None
-    core: str | None = None
-    op_state: str = ""
-    asked: str = ""
-    companions: tuple[Companion, ...] = ()
-    counters: tuple[tuple[str, float], ...] = ()
-    warnings: tuple[str, ...] = ()
-    opened: DeviceState = DeviceState()
-    closed: DeviceState = DeviceState()
-    started_at: str = ""
-    ended_at: str = ""
-    disturbance: Disturbance | None = None
-    canaries: tuple[CanaryReading, ...] = ()
-    identity: Proof = Proof.NONE
-    recorded: tuple[tuple[str, str], ...] = ()
-    library: Library = Library.NONE
-    assumes: str = ""
-    context: str = ""
-    profiler_floor_us: float = 0.0
+    cache: str = field(
+        default="warm", metadata=doc("content of the cache before each repeat", words=CACHES)
+    )
+    compute_dtype: str | None = field(default=None, metadata=doc("dtype of the computation"))
+    core: str | None = field(default=None, metadata=doc("kind of core that the kernel ran on"))
+    op_state: str = field(default="", metadata=doc("OP State that the profiler recorded"))
+    asked: str = field(
+        default="",
+        metadata=doc("id of the requested case, where another kernel or other tensors ran"),
+    )
+    companions: tuple[Companion, ...] = field(
+        default=(), metadata=doc("other kernels that ran in the case's window")
+    )
+    counters: tuple[tuple[str, float], ...] = field(
+        default=(), metadata=doc("mean of each hardware counter")
+    )
+    warnings: tuple[str, ...] = field(default=(), metadata=doc("warnings"))
+    opened: DeviceState = field(
+        default=DeviceState(), metadata=doc("before the first repeat", prefix="opened_")
+    )
+    closed: DeviceState = field(
+        default=DeviceState(), metadata=doc("after the last repeat", prefix="closed_")
+    )
+    started_at: str = field(default="", metadata=doc("begin of the session, UTC"))
+    ended_at: str = field(default="", metadata=doc("end of the session, UTC"))
+    disturbance: Disturbance | None = field(
+        default=None, metadata=doc("what else used the device; empty where nothing reports it")
+    )
+    canaries: tuple[CanaryReading, ...] = field(
+        default=(), metadata=doc("readings of the session's reference cases")
+    )
+    identity: Proof = field(
+        default=Proof.NONE, metadata=doc("proof that the launches are the requested call")
+    )
+    recorded: tuple[tuple[str, str], ...] = field(
+        default=(), metadata=doc("tensor cells as recorded, where they differ from the request")
+    )
+    library: Library = field(default=Library.NONE, metadata=doc("library of the kernel that ran"))
+    assumes: str = field(
+        default="", metadata=doc("assumed input values on which the duration may depend")
+    )
+    context: str = field(
+        default="", metadata=doc("launches that ran before each repeat, where some did")
+    )
+    profiler_floor_us: float = field(
+        default=0.0,
+        metadata=doc("shortest duration that the session's profiler reports", unit="us"),
+    )
 
     @property
     def measurement_id(self) -> str:
@@ -235,7 +262,7 @@ class Measurement:
 
     @property
     def is_filed(self) -> bool:
-        """Whether this was not asked for: it answers no case of its shard."""
+        """Whether this case was not requested: it is no result for a case of its shard."""
         return bool(self.asked)
 
     @property
@@ -244,12 +271,12 @@ class Measurement:
 
     @property
     def is_disturbed(self) -> bool:
-        """Whether it has a number, and something else had the device in every repeat."""
+        """Whether it has a timing, and every repeat was disturbed."""
         return self.is_good and self.disturbance is not None and self.disturbance.is_total
 
     @property
     def rank_key(self) -> tuple[int, int, str, str]:
-        """Of two answers to one question the greater key shows."""
+        """Of two measurements of one case, the one with the greater key is shown."""
         p = self.provenance
         return (p.head_commit, p.plan, p.plan_hash, self.measurement_id)
 
@@ -257,8 +284,8 @@ class Measurement:
 def measurement_id_of(
     shard: str, attempt: str, session: int, case_id: str, runtime: str, asked: str
 ) -> str:
-    """What one try of a case is known by. Of two cases of a session one may be asked for, and also
-    run in place of the other: these are two tries."""
+    """Return the id of one try of a case. A session may try a case because it was requested, and
+    also run it in place of another: these are two tries."""
     origin = [shard, attempt, session, case_id, runtime]
     return short_hash([*origin, asked] if asked else origin, 24)
 
@@ -287,15 +314,15 @@ def _timing_fault(timing: Timing) -> str:
 TIMING_FIELDS = tuple(field.name for field in fields(Timing))
 
 
-# What a device told of itself at one moment: clock, heat and power, why its clock is not higher,
-# and who else has it.
+# What a device reports about itself at one moment: clock, temperature and power, why its clock
+# is not higher, and which other processes use it.
 
 
 class Held(StrEnum):
-    """Why the clock of a device is not higher than it is."""
+    """Why the clock of a device is not higher."""
 
     IDLE = "idle"
-    SETTING = "setting"  # somebody wants it so: application clocks, clocks of a group or a display
+    SETTING = "setting"  # set by a user: application clocks, clocks of a group or a display
     POWER_CAP = "power cap"  # the work at this clock takes all the power that the device may have
     SLOWDOWN = "slowdown"  # the hardware's, for heat or power: to half or less
     THERMAL = "heat"
@@ -305,9 +332,9 @@ class Held(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """None stands for what the device does not tell. `rated_mhz` is the clock at which its cores
-    are to work, `busy` the share of the time that they worked lately. `others` are processes on it
-    that are none of ours: those that computed, where that is told."""
+    """The condition of a device; None for what it does not report. `rated_mhz` is the rated clock
+    of its cores, `busy` the share of recent time in which they worked. `others` counts processes
+    of other users: those that computed, where the device reports that."""
 
     clock_mhz: float | None = None
     rated_mhz: float | None = None
@@ -320,7 +347,7 @@ class Condition:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A condition, and when it was read, on the clock of a session's journal."""
+    """A condition, and the time at which it was read, on the clock of the session's journal."""
 
     at_s: float
     condition: Condition

@@ -56,11 +56,8 @@ class MeasureSettings:
         return min(max(affordable, self.min_repeats), self.max_repeats)
 
     def as_json(self) -> dict[str, object]:
-        """The settings by name; without a precision as they were before one could be asked for."""
-        value = asdict(self)
-        if self.precision is None:
-            del value["precision"]
-        return value
+        """The settings by name."""
+        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,16 +221,6 @@ def plan_to_json(plan: Plan) -> bytes:
         value[name] = _by_name(value[name])
     value["sources"] = list(map(_by_name, plan.sources))
     value["shards"] = list(map(_by_name, plan.shards))  # of a large plan many thousands
-    for shard in value["shards"]:
-        if shard["ranks"] == 1:  # as it was spelled before there were gangs
-            del shard["ranks"]
-        for name in ("again_of", "not_on"):  # nor shards of repeats, nor that they said of what
-            if not shard[name]:
-                del shard[name]
-    rounds = ("repeats", "narrowed", "doubtful", "left_out", "unsure", "learning")
-    for name in (*rounds, "compute_us", "measurable_us", "unknown_us"):
-        if not value["forecast"][name]:  # as before there were any
-            del value["forecast"][name]
     return readable_json(value)
 
 

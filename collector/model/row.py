@@ -1,77 +1,57 @@
-"""A measurement as a row of flat text, and back: so a part is a CSV, and the database's parquet
-holds the same columns.
+"""A measurement as a row of text and back, as parts (CSV) and the database (Parquet) store it.
+
+The columns follow from the declaration of `Measurement`. How a value is written follows from its
+type: numbers as Python writes them, None and empty tuples as empty text, tuples of values as
+canonical JSON lists, a `Disturbance` as a list of `[name, value]` pairs of its known fields.
 """
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from enum import StrEnum
 from math import isfinite
-from typing import Any
+from types import NoneType
+from typing import Any, get_args, get_type_hints
 
 from collector.codec.canonical import canonical_json, decode_value, json_value
 from collector.codec.errors import BadInput
 from collector.codec.table import as_text
-from collector.model.measurement import (
-    CACHES,
-    TIMING_FIELDS,
-    CanaryReading,
-    Companion,
-    DeviceState,
-    Disturbance,
-    Library,
-    Measurement,
-    Outcome,
-    Proof,
-    Provenance,
-    Timing,
-)
-from collector.model.stack import Runtime
+from collector.model.measurement import Measurement
 from collector.model.vocabulary import INPUT_CELLS, OUTPUT_CELLS
 
 WHOLE_NUMBER = "0|[1-9][0-9]{0,17}"  # as a row spells one
 
 
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a measurement's row. `type` is that of its values: str, int, float, a StrEnum,
+    or the type of a JSON list. `words` are the allowed texts, if they are few. `absent` is the text
+    of the default: what is read where a row has no such column; None where every row has it."""
+
+    name: str
+    description: str
+    unit: str
+    type: Any
+    is_list: bool
+    is_optional: bool
+    absent: str | None
+    words: tuple[str, ...]
+    text: Callable[[Any], str]
+    value: Callable[[str], Any]
+
+
 def to_row(measurement: Measurement) -> dict[str, str]:
-    """Flat text, one entry for each of ROW_COLUMNS; None and absent things are empty. What others
-    said is kept whatever it was: half of a surrogate pair in a message costs no session's part."""
-    m = measurement
-    row = {
-        "measurement": m.measurement_id,
-        "case": m.case_id,
-        "kernel_type": m.kernel_type,
-        "outcome": m.outcome.value,
-        "reason": as_text(m.reason),
-        "n_expected": str(m.n_expected),
-        "n_observed": str(m.n_observed),
-        "n_accepted": str(m.n_accepted),
-        "cache": m.cache,
-        "compute_dtype": m.compute_dtype or "",
-        "core": m.core or "",
-        "op_state": m.op_state,
-        "asked": m.asked,
-        "companions": _json([[c.kernel_type, c.count, float(c.mean_us)] for c in m.companions]),
-        "counters": _json([[name, float(value)] for name, value in m.counters]),
-        "warnings": _json([as_text(warning) for warning in m.warnings]),
-        "started_at": m.started_at,
-        "ended_at": m.ended_at,
-        "disturbance": _disturbance_text(m.disturbance),
-        "canaries": _canaries_text(m.canaries),
-        "identity": m.identity.value,
-        "recorded": _json([[name, as_text(text)] for name, text in m.recorded]),
-        "library": m.library.value,
-        "assumes": m.assumes,
-        "context": m.context,
-        "profiler_floor_us": repr(float(m.profiler_floor_us)) if m.profiler_floor_us else "",
-    }
-    for name in TIMING_FIELDS:
-        row[name] = "" if m.timing is None else repr(float(getattr(m.timing, name)))
-    for prefix, state in (("opened", m.opened), ("closed", m.closed)):
-        row[f"{prefix}_clock_mhz"] = _optional_text(state.clock_mhz)
-        row[f"{prefix}_temperature_c"] = _optional_text(state.temperature_c)
-    for field in fields(Provenance):
-        value = getattr(m.provenance, field.name)
-        row[field.name] = "" if value is None else str(value)
-    return {name: row[name] for name in ROW_COLUMNS}
+    """Return the cells of a measurement by ROW_COLUMNS. Texts from elsewhere are kept whatever they
+    contain: an unpaired surrogate in a message does not cost a session's part."""
+    row = {ID: measurement.measurement_id}
+    for name, columns, inner, _ in _FIELDS:
+        value = getattr(measurement, name)
+        if inner is None:
+            row[columns[0].name] = columns[0].text(value)
+        else:
+            for column, field in zip(columns, fields(inner), strict=True):
+                row[column.name] = "" if value is None else column.text(getattr(value, field.name))
+    return row
 
 
 def from_row(row: Mapping[str, str]) -> Measurement:
@@ -84,145 +64,45 @@ def from_row(row: Mapping[str, str]) -> Measurement:
         raise BadInput(f"expected a row of measurements: {error!r}") from error
     if row.keys() != written.keys():
         raise BadInput(f"expected a row of measurements of {len(written)} cells, got {len(row)}")
-    if written["measurement"] != row["measurement"]:
-        raise BadInput(
-            f"measurement: expected {written['measurement']!r}, the id of this row, got "
-            f"{row['measurement']!r}"
-        )
+    if written[ID] != row[ID]:
+        raise BadInput(f"{ID}: expected {written[ID]!r}, the id of this row, got {row[ID]!r}")
     for name, text in written.items():
         if row[name] != text:  # also None, for a cell that is missing
             raise BadInput(f"{name}: expected the form {text!r}, got {row[name]!r}")
     return measurement
 
 
-def _from_row(row: Mapping[str, str]) -> Measurement:
-    timing = None
-    if row["mean_us"]:
-        timing = Timing(**{name: float(row[name]) for name in TIMING_FIELDS})
-    return Measurement(
-        case_id=row["case"],
-        kernel_type=row["kernel_type"],
-        outcome=Outcome(row["outcome"]),
-        reason=row["reason"],
-        provenance=_provenance(row),
-        n_expected=_whole(row["n_expected"]),
-        n_observed=_whole(row["n_observed"]),
-        n_accepted=_whole(row["n_accepted"]),
-        timing=timing,
-        cache=CACHES[CACHES.index(row["cache"])],
-        compute_dtype=row["compute_dtype"] or None,
-        core=row["core"] or None,
-        op_state=row["op_state"],
-        asked=row["asked"],
-        companions=tuple(Companion(*items) for items in list_of("companions", row["companions"])),
-        counters=list_of("counters", row["counters"]),
-        warnings=list_of("warnings", row["warnings"]),
-        opened=_state(row, "opened"),
-        closed=_state(row, "closed"),
-        started_at=row["started_at"],
-        ended_at=row["ended_at"],
-        disturbance=disturbance_of(row["disturbance"]),
-        canaries=canaries_of(row["canaries"]),
-        identity=Proof(row["identity"]),
-        recorded=recorded_of(row["recorded"]),
-        library=Library(row["library"]),
-        assumes=row["assumes"],
-        context=row["context"],
-        profiler_floor_us=floor_of(row["profiler_floor_us"]),
-    )
-
-
-def _provenance(row: Mapping[str, str]) -> Provenance:
-    return Provenance(
-        campaign=row["campaign"],
-        plan=_whole(row["plan"]),
-        plan_hash=row["plan_hash"],
-        head_commit=_whole(row["head_commit"]),
-        shard=row["shard"],
-        attempt=row["attempt"],
-        session=_whole(row["session"]),
-        stack_id=row["stack_id"],
-        node=row["node"],
-        device_serial=row["device_serial"] or None,
-        rank=_whole(row["rank"]),
-        runtime=Runtime(row["runtime"]),
-        image_digest=row["image_digest"] or None,
-        collector_version=row["collector_version"],
-        raw_key=row["raw_key"] or None,
-    )
-
-
-def _state(row: Mapping[str, str], prefix: str) -> DeviceState:
-    clock, temperature = row[f"{prefix}_clock_mhz"], row[f"{prefix}_temperature_c"]
-    return DeviceState(
-        clock_mhz=_finite(clock) if clock else None,
-        temperature_c=_finite(temperature) if temperature else None,
-    )
-
-
-def disturbance_of(text: str) -> Disturbance | None:
-    """Return the disturbance of a cell. Raises BadInput for other text, also for an equal value in
-    another spelling."""
-    pairs = list_of("disturbance", text)
-    if not pairs:
-        return None
+def value_of(name: str, text: str) -> Any:
+    """Return the value of the cell of a column. Raises BadInput, with the name, for other text; of
+    lists also for equal values in another spelling."""
+    column = BY_NAME[name]
     try:
-        disturbance = Disturbance(
-            **{name: int(value) if name in _COUNTS else value for name, value in pairs}
-        )
-    except TypeError as error:
-        raise BadInput(f"disturbance: expected its fields, got {text!r}: {error}") from error
-    if (written := _disturbance_text(disturbance)) != text:
-        raise BadInput(f"disturbance: expected the form {written!r}, got {text!r}")
-    return disturbance
+        value = column.value(text)
+    except (TypeError, ValueError) as error:
+        raise BadInput(f"{name}: {error}") from error
+    if column.is_list and (written := column.text(value)) != text:
+        raise BadInput(f"{name}: expected the form {written!r}, got {text!r}")
+    return value
 
 
-def canaries_of(text: str) -> tuple[CanaryReading, ...]:
-    """Return the readings of a cell. Raises BadInput for other text, also for equal values in
-    another spelling."""
-    readings = tuple(CanaryReading(*items) for items in list_of("canaries", text))
-    if (written := _canaries_text(readings)) != text:
-        raise BadInput(f"canaries: expected the form {written!r}, got {text!r}")
-    return readings
+def is_header(names: Sequence[str]) -> bool:
+    """Whether these are the columns of a part: ROW_COLUMNS in their order, without some of those
+    that have a default."""
+    present = set(names)
+    expected = [name for name in ROW_COLUMNS if name in present or name not in ABSENT]
+    return list(names) == expected
 
 
-def recorded_of(text: str) -> tuple[tuple[str, str], ...]:
-    """Return the recorded tensor cells of a cell. Raises BadInput for other text and for columns
-    that are not those of tensors in a row of a profile."""
-    cells = list_of("recorded", text)
-    if cells and tuple(name for name, _ in cells) != (*INPUT_CELLS, *OUTPUT_CELLS):
-        raise BadInput(
-            f"recorded: expected the columns {', '.join((*INPUT_CELLS, *OUTPUT_CELLS))}, got "
-            f"{text!r}"
-        )
-    if (written := _json([list(pair) for pair in cells])) != text:
-        raise BadInput(f"recorded: expected the form {written!r}, got {text!r}")
-    return cells
-
-
-def floor_of(text: str) -> float:
-    """Return the lower bound of a cell, 0 for an empty one. Raises ValueError for other text."""
-    if not text:
-        return 0.0
-    if (floor_us := _finite(text)) <= 0:
-        raise ValueError(f"expected a duration above 0 us, got {text!r}")
-    return floor_us
-
-
-def _canaries_text(readings: Sequence[CanaryReading]) -> str:
-    return _json(
-        [
-            [r.case, r.place, float(r.at_s), float(r.mean_us), float(r.deviation), r.repeats]
-            for r in readings
-        ]
-    )
-
-
-def _disturbance_text(disturbance: Disturbance | None) -> str:
-    if disturbance is None:
-        return ""
-    known = asdict(disturbance).items()
-    return _json([[name, float(value)] for name, value in known if value is not None])
+def _from_row(row: Mapping[str, str]) -> Measurement:
+    found: dict[str, Any] = {}
+    for name, columns, inner, is_optional in _FIELDS:
+        if inner is None:
+            found[name] = columns[0].value(row[columns[0].name])
+        elif is_optional and not row[columns[0].name]:
+            found[name] = None
+        else:
+            found[name] = inner(*(column.value(row[column.name]) for column in columns))
+    return Measurement(**found)
 
 
 def _whole(text: str) -> int:
@@ -237,70 +117,154 @@ def _finite(text: str) -> float:
     return value
 
 
-def _optional_text(value: float | None) -> str:
-    return "" if value is None else repr(float(value))
+def _positive(text: str) -> float:
+    if not text:
+        return 0.0
+    if (value := _finite(text)) <= 0:
+        raise ValueError(f"expected a number above 0, got {text!r}")
+    return value
 
 
 def _json(value: Sequence[object]) -> str:
     return canonical_json(list(value)).decode() if value else ""
 
 
-def list_of(name: str, text: str) -> tuple[Any, ...]:
-    """Return the items of one of LISTS from its cell. Raises BadInput, with the name, otherwise."""
-    if not text:
+def _fields() -> Iterator[tuple[str, tuple[Column, ...], Any, bool]]:
+    """For each field of a measurement: its name, its columns, the nested dataclass that they are
+    the fields of, if any, and whether that may be None."""
+    hints = get_type_hints(Measurement)
+    for field in fields(Measurement):
+        inner, is_optional = _without_none(hints[field.name])
+        if "column" not in field.metadata and "description" not in field.metadata:
+            yield field.name, _columns_of(inner, ""), inner, is_optional
+        elif (prefix := field.metadata.get("prefix")) is not None:
+            yield field.name, _columns_of(inner, prefix), inner, is_optional
+        else:
+            yield field.name, (_column(field, hints[field.name], ""),), None, False
+
+
+def _columns_of(inner: Any, prefix: str) -> tuple[Column, ...]:
+    hints = get_type_hints(inner)
+    return tuple(_column(field, hints[field.name], prefix) for field in fields(inner))
+
+
+def _column(field: Field[Any], hint: Any, prefix: str) -> Column:
+    declared, is_optional = _without_none(hint)
+    words = tuple(field.metadata.get("words", ()))
+    text: Callable[[Any], str]
+    value: Callable[[str], Any]
+    is_list = False
+    if isinstance(declared, type) and issubclass(declared, StrEnum):
+        text, value, words = str, declared, tuple(map(str, declared))
+    elif declared is str:
+        text, value = as_text, (lambda word: words[words.index(word)]) if words else str
+    elif declared is int:
+        text, value = str, _whole
+    elif declared is float and field.default == 0.0:  # unknown where it is 0
+        text, value = (lambda number: repr(float(number)) if number else ""), _positive
+        is_optional = False
+    elif declared is float:
+        text, value = (lambda number: repr(float(number))), _finite
+    elif is_dataclass(declared):
+        text, value, is_list, is_optional = *_pairs(field.name, declared), True, False
+    else:
+        text, value, is_list = *_items(field.name, get_args(declared)[0]), True
+    if is_optional:
+        text, value = _optional(text, value)
+    return Column(
+        name=prefix + str(field.metadata.get("column", field.name)),
+        description=str(field.metadata["description"]),
+        unit=str(field.metadata.get("unit", "")),
+        type=declared,
+        is_list=is_list,
+        is_optional=is_optional,
+        absent=None if field.default is MISSING else text(field.default),
+        words=words,
+        text=text,
+        value=value,
+    )
+
+
+def _without_none(hint: Any) -> tuple[Any, bool]:
+    kinds = [kind for kind in get_args(hint) if kind is not NoneType]
+    return (kinds[0], True) if NoneType in get_args(hint) else (hint, False)
+
+
+def _optional(
+    text: Callable[[Any], str], value: Callable[[str], Any]
+) -> tuple[Callable[[Any], str], Callable[[str], Any]]:
+    return (
+        lambda given: "" if given is None else text(given),
+        lambda cell: value(cell) if cell else None,
+    )
+
+
+def _items(name: str, item: Any) -> tuple[Callable[[Any], str], Callable[[str], Any]]:
+    """A tuple of texts, of tuples or of dataclasses as a JSON list."""
+    hints = get_type_hints(item) if is_dataclass(item) else {}
+    kinds = tuple(hints.values()) or get_args(item)
+    stored: Any = tuple.__class_getitem__(kinds) if kinds else item
+
+    def text(values: Sequence[Any]) -> str:
+        if not kinds:
+            return _json([as_text(value) for value in values])
+        rows = ([getattr(value, name) for name in hints] for value in values) if hints else values
+        return _json([[_plain(*pair) for pair in zip(kinds, row, strict=True)] for row in rows])
+
+    def value(cell: str) -> tuple[Any, ...]:
+        found = _decoded(name, stored, cell)
+        if name == "recorded":
+            _check_recorded(found)
+        return tuple(item(*row) for row in found) if hints else found
+
+    return text, value
+
+
+def _pairs(name: str, declared: Any) -> tuple[Callable[[Any], str], Callable[[str], Any]]:
+    """The known fields of a dataclass, all numbers, as a JSON list of names and values."""
+    kinds = {field: _without_none(hint)[0] for field, hint in get_type_hints(declared).items()}
+
+    def text(known: Any) -> str:
+        values = [(field, getattr(known, field)) for field in kinds] if known is not None else []
+        return _json([[field, float(value)] for field, value in values if value is not None])
+
+    def value(cell: str) -> Any:
+        pairs = _decoded(name, tuple[str, float], cell)
+        if not pairs:
+            return None
+        try:
+            return declared(**{field: kinds[field](number) for field, number in pairs})
+        except (KeyError, TypeError) as error:
+            raise BadInput(f"{name}: expected its fields, got {cell!r}: {error}") from error
+
+    return text, value
+
+
+def _plain(kind: Any, value: Any) -> Any:
+    """A value as its JSON has it: equal numbers have one spelling."""
+    return as_text(value) if kind is str else kind(value)
+
+
+def _decoded(name: str, item: Any, cell: str) -> tuple[Any, ...]:
+    if not cell:
         return ()
-    value = json_value(text.encode(), what="a list", key=name)
-    found: tuple[Any, ...] = decode_value(LISTS[name], value, what="a list", key=name)
+    value = json_value(cell.encode(), what="a list", key=name)
+    declared: Any = tuple.__class_getitem__((item, ...))
+    found: tuple[Any, ...] = decode_value(declared, value, what="a list", key=name)
     return found
 
 
-LISTS: Mapping[str, Any] = {
-    "companions": tuple[tuple[str, int, float], ...],
-    "counters": tuple[tuple[str, float], ...],
-    "warnings": tuple[str, ...],
-    "disturbance": tuple[tuple[str, float], ...],
-    "canaries": tuple[tuple[str, str, float, float, float, int], ...],
-    "recorded": tuple[tuple[str, str], ...],
-}
-_COUNTS = frozenset({"watched", "clean", "switches", "others"})
-ROW_COLUMNS = (
-    "measurement",
-    "case",
-    "kernel_type",
-    "outcome",
-    "reason",
-    "n_expected",
-    "n_observed",
-    "n_accepted",
-    *TIMING_FIELDS,
-    "cache",
-    "compute_dtype",
-    "core",
-    "op_state",
-    "asked",
-    "companions",
-    "counters",
-    "warnings",
-    "opened_clock_mhz",
-    "opened_temperature_c",
-    "closed_clock_mhz",
-    "closed_temperature_c",
-    *(field.name for field in fields(Provenance)),
-    "started_at",
-    "ended_at",
-    "disturbance",
-    "canaries",
-    "identity",
-    "recorded",
-    "library",
-    "assumes",
-    "context",
-    "profiler_floor_us",
-)
-# What parts were written without before there was such a column, in the order in which they came;
-# absent, it is empty.
-LATER_COLUMNS = (
-    *("disturbance", "canaries", "identity", "recorded", "library", "assumes"),
-    *("context", "profiler_floor_us"),
-)
-FIRST_COLUMNS = ROW_COLUMNS[: -len(LATER_COLUMNS)]
+def _check_recorded(cells: Sequence[tuple[str, str]]) -> None:
+    """Raises BadInput for columns that are not those of tensors in a row of a profile."""
+    if cells and tuple(name for name, _ in cells) != (*INPUT_CELLS, *OUTPUT_CELLS):
+        names = ", ".join((*INPUT_CELLS, *OUTPUT_CELLS))
+        raise BadInput(f"recorded: expected the columns {names}, got {list(cells)!r}")
+
+
+ID = "measurement"
+_FIELDS = tuple(_fields())
+COLUMNS = tuple(column for _, columns, _, _ in _FIELDS for column in columns)
+BY_NAME = {column.name: column for column in COLUMNS}
+ROW_COLUMNS = (ID, *BY_NAME)
+# What a row written before there was such a column is read with.
+ABSENT = {column.name: column.absent for column in COLUMNS if column.absent is not None}

@@ -35,12 +35,10 @@ from collector.model.manifest import (
 )
 from collector.model.measurement import Measurement
 from collector.model.plan import Plan
-from collector.model.row import FIRST_COLUMNS, LATER_COLUMNS, ROW_COLUMNS, from_row, to_row
+from collector.model.row import ABSENT, ROW_COLUMNS, from_row, is_header, to_row
 from collector.store.base import Store, create_once
 
 logger = logging.getLogger(__name__)
-
-_OLD_COLUMNS = [ROW_COLUMNS[:count] for count in range(len(FIRST_COLUMNS), len(ROW_COLUMNS))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,20 +140,22 @@ def read_part(data: bytes, *, key: str) -> tuple[Measurement, ...]:
     """The measurements of a part. Raises BadInput, naming the key, for anything else."""
     # A merge reads parts as columns (`database.rows`): it moves 100,000s of rows, and
     # would hold them as objects. A test holds both to the same answers.
-    columns = next((known for known in _OLD_COLUMNS if _begins_with(data, known)), ROW_COLUMNS)
+    columns = _header(data)
     rows = table_rows(data, columns, path=key)
     return tuple(
         _measurement(dict(zip(columns, row, strict=True)), key, line) for line, row in rows
     )
 
 
-def _begins_with(data: bytes, columns: Sequence[str]) -> bool:
-    return data.startswith(table_bytes(columns, ()))
+def _header(data: bytes) -> Sequence[str]:
+    """The columns of a part; all of them where it begins with anything else."""
+    names = data.partition(b"\n")[0].decode("utf-8", "replace").split(",")
+    return names if is_header(names) else ROW_COLUMNS
 
 
 def _measurement(cells: Mapping[str, str], key: str, line: int) -> Measurement:
     try:
-        return from_row(dict.fromkeys(LATER_COLUMNS, "") | dict(cells))
+        return from_row(ABSENT | dict(cells))
     except BadInput as error:
         raise BadInput(str(error), path=key, line=line) from error
 

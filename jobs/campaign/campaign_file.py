@@ -138,11 +138,8 @@ class QualitySettings:
     budget_device_h: float | None = None
 
     def as_json(self) -> dict[str, object]:
-        """The settings by name; without a budget as they were before there was one."""
-        value = asdict(self)
-        if self.budget_device_h is None:
-            del value["budget_device_h"]
-        return value
+        """The settings by name."""
+        return asdict(self)
 
 
 def read_quality(entry: Entry) -> QualitySettings:

@@ -32,14 +32,14 @@ if TYPE_CHECKING:
 
 def log_verb(*, root: DatabaseRootOption = "opmeter-data") -> None:
     """List the versions, newest first."""
-    from collector.database.commits import VIEW_EDITION, history, read_log
+    from collector.database.commits import history, read_log
     from jobs.cli.opening import open_root
 
     store = open_root(root)
     _newest(_warned(read_log(store)), root)
     for commit in history(store):
         plans = ", ".join(f"{plan.campaign} plan {plan.number}" for plan in commit.plans)
-        counted_of = sorted(item for item in commit.counts.items() if item[0] != VIEW_EDITION)
+        counted_of = sorted(commit.counts.items())
         counts = ", ".join(f"{number} {name}" for name, number in counted_of)
         fake = "" if commit.runtime == "real" else f"  runtime {commit.runtime}"
         say(
@@ -72,7 +72,7 @@ def verify_verb(
 ) -> int:
     """Check every hash and every file of one version, or of all of them."""
     from collector.database.strays import find_strays
-    from collector.database.verify import find_problems, of_other_editions
+    from collector.database.verify import find_problems, of_other_view_versions
     from jobs.cli.opening import open_root
 
     # A stray harms nobody: 1 is for what is broken.
@@ -88,8 +88,8 @@ def verify_verb(
         say(f"version {problem.commit}: {problem.text}")
     for stray in found:
         say(f"stray {ascii(stray.key)[1:-1]}: {stray.reason}")
-    if other := of_other_editions(store, commits):
-        what = "shown by another edition of this program: checked by hash, not rendered again"
+    if other := of_other_view_versions(store, commits):
+        what = "rendered by another version of opmeter: checked by hash, not rendered again"
         say(f"note        {counted(other, 'version')} {what}")
     if problems:
         say("to do       put what is listed back from a backup of the store, and verify it again")

@@ -20,7 +20,7 @@ from collector.model.plan import (
 )
 from collector.model.stack import Stack
 from collector.ops.refusals import FindOperator
-from jobs.campaign.campaign_file import Campaign, QualitySettings
+from jobs.campaign.campaign_file import Campaign
 from jobs.planning.candidates import Candidate, PricedCase, distinct_cases, only_operators
 from jobs.planning.forecast import SessionCost, peaks_of, session_cost
 from jobs.planning.gaps import Shares, refused_cases, shares
@@ -186,13 +186,11 @@ def _wall_s(shards: Sequence[CutShard], campaign: Campaign) -> float:
 def inputs_hash(
     campaign: Campaign, stack: Stack, sources: Sequence[PlannedSource], op_mapping: str | None
 ) -> str:
-    """What decides whether a plan is this campaign's: sources by content, settings, stack. What
-    it spends on quality is left out where that is usual: earlier plans did not say it."""
-    told, usual = campaign.quality.as_json(), QualitySettings().as_json()
+    """What decides whether a plan is this campaign's: sources by content, settings, stack."""
     return short_hash(
         {
-            **({} if told == usual else {"quality": told}),
-            **({} if campaign.density is None else {"density": campaign.density.as_json()}),
+            "quality": campaign.quality.as_json(),
+            "density": None if campaign.density is None else campaign.density.as_json(),
             "sources": sorted([source.sha256, source.same_stack] for source in sources),
             "stack": stack.stack_id,
             "operators": None if campaign.operators is None else sorted(campaign.operators),

@@ -23,7 +23,7 @@ from collector.model.manifest import NO_USAGE, Usage, manifest_from_json
 from collector.model.measurement import Disturbance
 from collector.model.plan import Plan
 from collector.model.record import CaseRecord
-from collector.model.row import disturbance_of
+from collector.model.row import value_of
 from collector.store.base import AT_ONCE, Store
 from jobs.planning.candidates import Weight, weigh
 
@@ -175,7 +175,7 @@ def _answers(shown: ShownVersion) -> dict[str, _Answer]:
             in_one_line(reason),
             good,
             bool(warnings),
-            disturbance_of(told),
+            value_of("disturbance", told),
             *((shown.mean_us(measurement, interval[0]), _reach(*interval)) if good else ()),
         )
         for case, measurement, outcome, reason, good, warnings, told, *interval in zip(

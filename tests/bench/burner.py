@@ -28,7 +28,7 @@ from statistics import median
 from collector.database.commits import find_head
 from collector.database.query import best_rows
 from collector.database.snapshot import load_state
-from collector.model.row import disturbance_of
+from collector.model.row import value_of
 from collector.quality.statistics import percentile
 from collector.ranks.collective import is_collective
 from collector.store.opening import open_store
@@ -89,7 +89,8 @@ def run(campaign: str, folder: Path) -> Run:
     rows = [row for row in best_rows(state, version).to_pylist() if row["good"]]
     kernels = dict(zip(*(state.cases[n].to_pylist() for n in ("case", "kernel_type")), strict=True))
     rows = [row for row in rows if not is_collective(kernels[row["case"]])]
-    told = [found for row in rows if (found := disturbance_of(row["disturbance"])) is not None]
+    cells = [row["disturbance"] for row in rows]
+    told = [found for cell in cells if (found := value_of("disturbance", cell)) is not None]
     watched = sum(found.watched for found in told)
     return Run(
         {row["case"]: float(row["mean_us"]) for row in rows},

@@ -67,6 +67,7 @@ def write_database(store: Store, campaign: str, stack: Stack, measurements: int)
         "",
         Runtime.FAKE,
         {},
+        view_version=1,
     )
     store.create(keys.commit(1), commit_to_json(commit))
     return commit

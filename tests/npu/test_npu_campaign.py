@@ -24,7 +24,7 @@ from collector.database.verify import find_problems
 from collector.model import keys
 from collector.model.measurement import Library
 from collector.model.record import CaseRecord, write_table
-from collector.model.row import recorded_of
+from collector.model.row import value_of
 from collector.model.vocabulary import LIBRARY
 from collector.ops.registry import all_ops
 from collector.ops.releases import launched_by
@@ -245,7 +245,7 @@ def test_every_number_is_filed_under_what_ran(state, own_calls):
         if case not in changed or row["outcome"] != "ok":
             continue
         parts = [part for part in changed[case] if part.kernel == row["kernel_type"]]
-        recorded, mean_us = dict(recorded_of(row["recorded"])), float(row["mean_us"])
+        recorded, mean_us = dict(value_of("recorded", row["recorded"])), float(row["mean_us"])
         assert row["asked"], f"{case} has the number of something else"
         assert recorded in [dict(part.cells) for part in parts]
         call = own_calls[case]

@@ -15,7 +15,7 @@ from collector.database.snapshot import load_state
 from collector.model import keys
 from collector.model.plan import Limits, MeasureSettings
 from collector.model.record import write_table
-from collector.model.row import disturbance_of
+from collector.model.row import value_of
 from collector.replay.results import collect
 from collector.replay.spec import SessionCase, SessionSpec
 from collector.replay.supervisor import run_session
@@ -76,7 +76,7 @@ def test_what_ran_beside_another_process_is_measured_again_or_says_so(fake, tmp_
     state = load_state(store, find_head(store))
     tried = {}
     for row in sorted(state.measurements.to_pylist(), key=lambda row: row["session"]):
-        told = disturbance_of(row["disturbance"])
+        told = value_of("disturbance", row["disturbance"])
         assert told.watched == 3 and told.clean == (0 if told.others else 3)
         assert told.power_w == 130.4 and told.clock_share == 1.0
         assert told.launch_gap_share is not None

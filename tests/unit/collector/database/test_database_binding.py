@@ -35,7 +35,7 @@ from collector.model.measurement import (
     Measurement,
 )
 from collector.model.plan import CANARY_PLACES, plan_from_json, plan_to_json
-from collector.model.row import FIRST_COLUMNS, LATER_COLUMNS, ROW_COLUMNS, from_row, to_row
+from collector.model.row import ABSENT, ROW_COLUMNS, from_row, to_row
 from collector.model.stack import Runtime
 from collector.model.vocabulary import INPUT_CELLS, OUTPUT_CELLS
 from collector.store.in_memory import MemoryStore
@@ -49,7 +49,7 @@ from tests.unit.collector.database.campaign_maker import (
     commit_shard,
     write_campaign,
 )
-from tests.unit.collector.naming import names
+from tests.unit.collector.naming import names, naming
 
 pytestmark = pytest.mark.fast
 
@@ -348,26 +348,32 @@ def test_a_measurement_that_is_there_twice_is_refused(store):
     refused(store, PART, "measurement")
 
 
-@pytest.mark.thorough
-def test_parts_and_databases_from_before_a_column_are_read_as_if_it_were_empty(store):
-    """And give the same rows, so that a merge that knows them adds nothing."""
+def test_a_column_that_was_added_later_is_read_with_its_default(store):
+    """The rule for adding a field to a measurement; merging such a part again adds nothing."""
     ((_, cells), *_) = table_rows(store.get(PART), ROW_COLUMNS, path=PART)
     row = dict(zip(ROW_COLUMNS, cells, strict=True))
-    assert (*FIRST_COLUMNS, *LATER_COLUMNS) == ROW_COLUMNS
-    new = table_bytes(ROW_COLUMNS, [list(row.values())])
-    for later in range(len(LATER_COLUMNS)):
-        names = (*FIRST_COLUMNS, *LATER_COLUMNS[:later])
-        old = table_bytes(names, [[row[name] for name in names]])
-        assert read_part(old, key=PART) == read_part(new, key=PART) != ()
-        assert rows_of_part(old, key=PART) == rows_of_part(new, key=PART)
+    whole = table_bytes(ROW_COLUMNS, [list(row.values())])
+    usual = [name for name, text in ABSENT.items() if row[name] == text]
+    assert len(usual) > 10
+    for name in usual:
+        names = [other for other in ROW_COLUMNS if other != name]
+        old = table_bytes(names, [[row[other] for other in names]])
+        assert read_part(old, key=PART) == read_part(whole, key=PART) != ()
+        assert rows_of_part(old, key=PART) == rows_of_part(whole, key=PART)
+    for names in (ROW_COLUMNS[1:], (*ROW_COLUMNS[2:], *ROW_COLUMNS[:2]), (*ROW_COLUMNS, "more")):
+        other = table_bytes(names, [[row.get(name, "") for name in names]])
+        for read in (read_part, rows_of_part):
+            with pytest.raises(BadInput, match=naming(PART)):
+                read(other, key=PART)
     table = load_state(store, publish(store)).measurements
+    empty = [name for name, text in ABSENT.items() if not text and name in usual]
     out = io.BytesIO()
-    pq.write_table(table.drop_columns(list(LATER_COLUMNS)), out)
+    pq.write_table(table.drop_columns(empty), out)
     key = keys.measurements(sha256_hex(out.getvalue()))
     store.create(key, out.getvalue())
     assert read_measurements(store, key) == table
     state = load_state(store, find_head(store))
-    bare = replace(state, measurements=table.drop_columns(list(LATER_COLUMNS)))
+    bare = replace(state, measurements=table.drop_columns(empty))
     assert content_hash_of(bare, {}) == content_hash_of(state, {})
 
 

@@ -1,14 +1,11 @@
 """Sessions whose canaries are odd: their measurements are kept, and give way to others."""
 
-import io
 import json
 from collections.abc import Sequence
 from dataclasses import replace
 
-import pyarrow.parquet as pq
 import pytest
 
-from collector.codec.canonical import sha256_hex
 from collector.database.canaries import session_canaries
 from collector.database.commits import find_head, history
 from collector.database.intervals import intervals_of
@@ -21,10 +18,8 @@ from collector.database.state import State, join_all
 from collector.database.verify import find_problems
 from collector.database.version_quality import quality_of, shown_version
 from collector.database.view import render
-from collector.model import keys
 from collector.model.measurement import CanaryReading, Outcome
 from collector.model.plan import CANARY_PLACES
-from collector.model.row import LATER_COLUMNS
 from collector.model.stack import Stack
 from collector.quality.gates import doubt_of, gate_of
 from collector.store.in_memory import MemoryStore
@@ -192,23 +187,6 @@ def test_where_a_doubtful_session_was_is_told_until_a_second_is_doubtful_too(fac
         published = Published.of(store, find_head(store))
         told.append(published.doubted_once(NPU.version_path, [case, RECORD.case_id], cache="warm"))
     assert told[-2:] == [{case: f"node-{SLOW}/"}, {}] and not any(told[:-2])
-
-
-def test_files_from_before_there_were_canaries_are_read_as_if_they_told_of_none():
-    store = MemoryStore()
-    write_campaign(store, PLANS[0])
-    merge_plans(store, [PLANS[0].name], guard=CREATE, author="test")
-    head = find_head(store)
-    published = Published.of(store, head)
-    (key,) = published.manifest.measurements
-    old = pq.read_table(io.BytesIO(store.get(key))).drop_columns(list(LATER_COLUMNS))
-    out = io.BytesIO()
-    pq.write_table(old, out)
-    older = keys.measurements(sha256_hex(out.getvalue()))
-    store.create(older, out.getvalue())
-    manifest = replace(published.manifest, measurements=(older,))
-    known = replace(published, manifest=manifest).answers(NPU.version_path, [RECORD.case_id])
-    assert known == published.answers(NPU.version_path, [RECORD.case_id]) != {}
 
 
 def test_the_quality_of_a_version_tells_its_devices():

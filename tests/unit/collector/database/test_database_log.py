@@ -341,6 +341,7 @@ COMMIT = Commit(
     time="",
     runtime=Runtime.REAL,
     counts={"cases": 1},
+    view_version=1,
 )
 
 

@@ -136,4 +136,3 @@ def test_the_starts_of_all_ranks_of_gangs_are_in_the_budget(hours, is_enough):
 def test_the_plan_of_such_a_round_reads_back():
     made = asked(alike(), hours=hours_for(2, alike())).plan
     assert plan_from_json(plan_to_json(made)) == made
-    assert b"narrowed" not in plan_to_json(plan(request(*RECORDS)).plan)

@@ -1,4 +1,5 @@
-"""Versions that another edition of the view showed are checked by all but rendering them."""
+"""The rule for changing the view: versions that another version of it rendered are checked by
+everything but rendering them, and the next merge renders them again."""
 
 import json
 from pathlib import Path
@@ -7,7 +8,6 @@ import pytest
 
 from collector.codec.canonical import readable_json, sha256_hex
 from collector.database.commits import (
-    VIEW_EDITION,
     Commit,
     commit_to_json,
     find_head,
@@ -16,8 +16,8 @@ from collector.database.commits import (
 )
 from collector.database.merge import CREATE, merge_plans
 from collector.database.snapshot import load_state, read_manifest
-from collector.database.verify import find_problems, of_other_editions
-from collector.database.view import EDITION, content_hash_of, render
+from collector.database.verify import find_problems, of_other_view_versions
+from collector.database.view import VIEW_VERSION, content_hash_of, render
 from collector.model import keys
 from collector.store import open_store
 from collector.store.base import Store
@@ -45,7 +45,7 @@ def publish(store: Store, number: int) -> None:
     merge_plans(store, [plan.name], guard=CREATE, author="test")
 
 
-def shown_by_an_older_program(store: Store, *, edition: int | None = None) -> None:
+def shown_by_an_older_program(store: Store, *, version: int = VIEW_VERSION + 1) -> None:
     """Rewrite the newest commit as one that spelled its numbers otherwise, every hash right."""
     commit = find_head(store)
     assert commit is not None
@@ -60,14 +60,12 @@ def shown_by_an_older_program(store: Store, *, edition: int | None = None) -> No
     hashes = {path: value["files"][path]["sha256"] for path in manifest.tree}
     value["content_hash"] = content_hash_of(state, hashes)
     store.put(where, readable_json(value))
-    seal(store, commit, value["content_hash"], edition)
+    seal(store, commit, value["content_hash"], version)
 
 
-def seal(store: Store, commit: Commit, content: str, edition: int | None) -> None:
+def seal(store: Store, commit: Commit, content: str, version: int) -> None:
     value = json.loads(commit_to_json(commit))
-    del value["counts"][VIEW_EDITION]
-    if edition is not None:
-        value["counts"][VIEW_EDITION] = edition
+    value["view_version"] = version
     where = keys.snapshot_manifest(commit.snapshot)
     value |= {"content_hash": content, "manifest_sha256": sha256_hex(store.get(where))}
     store.put(keys.commit(commit.number), readable_json(value))
@@ -92,26 +90,26 @@ def store() -> MemoryStore:
 
 
 @pytest.mark.thorough
-def test_what_an_older_edition_showed_is_no_problem(store: MemoryStore) -> None:
-    assert [read_commit(store, n).view_edition for n in (1, 2, 3)] == [1, 1, EDITION]
-    assert find_problems(store) == [] and of_other_editions(store) == 2
+def test_what_an_older_view_version_showed_is_no_problem(store: MemoryStore) -> None:
+    assert [read_commit(store, n).view_version for n in (1, 2, 3)] == [2, 2, 1]
+    assert find_problems(store) == [] and of_other_view_versions(store) == 2
     newest = [read_commit(store, 3)]
-    assert find_problems(store, newest) == [] and of_other_editions(store, newest) == 0
+    assert find_problems(store, newest) == [] and of_other_view_versions(store, newest) == 0
 
 
-def test_what_a_later_edition_showed_is_none_either() -> None:
+def test_what_a_later_view_version_showed_is_none_either() -> None:
     store = MemoryStore()
     publish(store, 1)
-    shown_by_an_older_program(store, edition=EDITION + 1)
-    assert find_problems(store) == [] and of_other_editions(store) == 1
+    shown_by_an_older_program(store, version=VIEW_VERSION + 1)
+    assert find_problems(store) == [] and of_other_view_versions(store) == 1
 
 
-def test_other_bytes_of_this_edition_do_not_follow_from_the_state() -> None:
+def test_other_bytes_of_this_view_version_do_not_follow_from_the_state() -> None:
     store = MemoryStore()
     publish(store, 1)
-    shown_by_an_older_program(store, edition=EDITION)
+    shown_by_an_older_program(store, version=VIEW_VERSION)
     assert any(problem.key.endswith("/Add.csv") for problem in find_problems(store))
-    assert of_other_editions(store) == 0
+    assert of_other_view_versions(store) == 0
 
 
 @pytest.mark.thorough
@@ -129,26 +127,26 @@ def test_a_content_hash_that_does_not_follow_is_found_whoever_showed_it() -> Non
     commit = read_commit(store, 1)
     where = keys.snapshot_manifest(commit.snapshot)
     store.put(where, readable_json(json.loads(store.get(where)) | {"content_hash": "0" * 64}))
-    seal(store, commit, "0" * 64, None)
+    seal(store, commit, "0" * 64, VIEW_VERSION + 1)
     [problem] = find_problems(store)
     assert problem.key == keys.commit(1) and names(problem.text, "0" * 64)
 
 
 @pytest.mark.thorough
-def test_a_new_edition_makes_no_version_and_the_next_merge_shows_all_of_it_anew() -> None:
+def test_a_new_view_version_makes_no_version_and_the_next_merge_shows_all_of_it_anew() -> None:
     store = MemoryStore()
     publish(store, 1)
     shown_by_an_older_program(store)
     assert merge_plans(store, [("made", 1)], guard=CREATE, author="test").commit is None
     publish(store, 2)
     head = find_head(store)
-    assert head is not None and (head.number, head.view_edition) == (2, EDITION)
+    assert head is not None and (head.number, head.view_version) == (2, VIEW_VERSION)
     shown = store.get(keys.snapshot(head.snapshot) + CSV)
     assert shown == render(load_state(store, head))[CSV].data
 
 
 @pytest.mark.thorough
-def test_the_verbs_tell_of_other_editions_in_a_note(
+def test_the_verbs_tell_of_other_view_versions_in_a_note(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     database(open_store(str(tmp_path)))
@@ -156,4 +154,4 @@ def test_the_verbs_tell_of_other_editions_in_a_note(
     note, result = capsys.readouterr().out.splitlines()
     assert names(note, "2 versions") and names(result, "3 versions")
     log_verb(root=str(tmp_path))
-    assert VIEW_EDITION not in capsys.readouterr().out
+    assert "view_version" not in capsys.readouterr().out
