@@ -1,5 +1,9 @@
-"""Which of the launches before a case a replay runs: the nearest that it can launch, as many as
-replace what a cache holds, so that hardly anything of the repeat before is left in it."""
+"""Choice of the earlier launches that a replay runs before a case.
+
+A replay runs the nearest launches before the case that the backend can launch. Together they move
+enough bytes to replace the content of the cache, so that almost no data of the previous repeat is
+left in it.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,16 +13,19 @@ from collector.ops.refusals import UNFORESEEN, FindOperator, refusal
 from collector.ops.spec import OpSpec
 from collector.ranks.gangs import is_of_gangs
 
-OVER_CACHE = 1.25  # what is written in one go to have all of a cache replaced
+OVER_CACHE = (
+    1.25  # written at once to replace the whole cache, in cache sizes
+)
 
-# Of what runs before a case more: no cache replaces the oldest first. Where it takes any, 37 % of
-# what stood there is left behind as much again as it holds, and 5 % behind three times as much.
+# Launches before a case move more bytes than that, because caches do not replace the oldest lines
+# first. With random replacement, 37 % of the old content is left after one cache size of bytes, and
+# 5 % after three.
 BEFORE_CACHE = 3.0
 
 
 @dataclass(frozen=True, slots=True)
 class Neighbour:
-    """A launch before a case, what launches it, and what it reads and writes."""
+    """A launch before a case, its operator, and the bytes that it reads and writes."""
 
     record: CaseRecord
     op: OpSpec
@@ -27,8 +34,10 @@ class Neighbour:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """The launches before a case that are run, the nearest last; the kernel types of those between
-    them that nobody can launch here."""
+    """The launches that run before a case, nearest last.
+
+    `left_out` has the kernel types of the launches between them that the backend cannot launch.
+    """
 
     neighbours: tuple[Neighbour, ...]
     left_out: tuple[str, ...] = ()
@@ -38,7 +47,7 @@ class Context:
         return sum(one.size_bytes for one in self.neighbours)
 
     def without(self, position: int) -> "Context":
-        """The context with one of its launches left out."""
+        """Return the context without the launch at a position."""
         kept = (*self.neighbours[:position], *self.neighbours[position + 1 :])
         kernel = self.neighbours[position].record.kernel_type
         return Context(kept, (*self.left_out, kernel))
@@ -47,7 +56,7 @@ class Context:
 def context_of(
     before: Sequence[CaseRecord], find: FindOperator, backend: str, cache_bytes: int
 ) -> Context:
-    """The nearest launches that a backend can run, until they fill a cache of that size."""
+    """Return the nearest launches that a backend can run, until they fill a cache of that size."""
     found: list[Neighbour] = []
     left_out: list[str] = []
     size_bytes = 0
@@ -66,5 +75,5 @@ def context_of(
 def _moved_bytes(record: CaseRecord, op: OpSpec) -> int:
     try:
         return op.traffic(record.case)
-    except UNFORESEEN:  # the session meets a mistake in a declaration again
+    except UNFORESEEN:  # the session meets the error in the declaration again
         return 0

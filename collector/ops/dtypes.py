@@ -1,7 +1,7 @@
-"""Rules about dtypes that declarations share, and torch's promotion without torch.
+"""Rules about dtypes that declarations share, and torch's type promotion without torch.
 
-A row whose output has another dtype than the reference gives would be measured as something it
-is not, so it is refused. An output of N/A refuses nothing.
+A row is refused if its output has another dtype than the output of the reference: the measurement
+would be of another operation. An output of N/A is accepted.
 """
 
 from collector.model.case import Case, Slot
@@ -11,28 +11,28 @@ from collector.ops.spec import Constraint
 
 
 def spelling(slot: Slot | None) -> str:
-    """`INT8` for INT8 and DT_INT8; empty for no slot, and for what is not known."""
+    """Return `INT8` for INT8 and DT_INT8; empty for no slot and for an unknown dtype."""
     return slot.known_dtype.spelling if slot and slot.known_dtype else ""
 
 
 def one_dtype(inputs: tuple[int, ...], outputs: tuple[int, ...] = (0,)) -> Constraint:
-    """The slots at these positions share a dtype."""
+    """Require one dtype for the slots at these positions."""
     return Constraint(
-        f"one dtype is wanted for {_names(inputs, outputs)}",
+        f"expected one dtype for {_names(inputs, outputs)}",
         lambda case: len(_dtypes(case, inputs, outputs)) <= 1,
     )
 
 
 def floating(inputs: tuple[int, ...]) -> Constraint:
-    """The inputs at these positions hold floating-point numbers."""
+    """Require floating-point numbers in the inputs at these positions."""
     return Constraint(
-        f"floating-point numbers are wanted for {_names(inputs, ())}",
+        f"expected floating-point numbers for {_names(inputs, ())}",
         lambda case: all(dtype.is_floating for dtype in _dtypes(case, inputs, ())),
     )
 
 
 def not_bool(inputs: tuple[int, ...], outputs: tuple[int, ...] = ()) -> Constraint:
-    """torch has no such arithmetic for truth values."""
+    """Refuse BOOL, for which torch does not define this arithmetic."""
     return Constraint(
         f"BOOL is not replayed for {_names(inputs, outputs)}",
         lambda case: all(dtype.spelling != "BOOL" for dtype in _dtypes(case, inputs, outputs)),
@@ -40,24 +40,27 @@ def not_bool(inputs: tuple[int, ...], outputs: tuple[int, ...] = ()) -> Constrai
 
 
 def outputs_are(spellings: tuple[str, ...], outputs: tuple[int, ...]) -> Constraint:
-    """The outputs at these positions have one of these dtypes."""
+    """Require one of these dtypes for the outputs at these positions."""
     return Constraint(
-        f"{' or '.join(spellings)} is wanted for {_names((), outputs)}",
+        f"expected {' or '.join(spellings)} for {_names((), outputs)}",
         lambda case: all(dtype.spelling in spellings for dtype in _dtypes(case, (), outputs)),
     )
 
 
 def inputs_are(spellings: tuple[str, ...], inputs: tuple[int, ...]) -> Constraint:
-    """The inputs at these positions have one of these dtypes."""
+    """Require one of these dtypes for the inputs at these positions."""
     return Constraint(
-        f"{' or '.join(spellings)} is wanted for {_names(inputs, ())}",
+        f"expected {' or '.join(spellings)} for {_names(inputs, ())}",
         lambda case: all(dtype.spelling in spellings for dtype in _dtypes(case, inputs, ())),
     )
 
 
 def promoted(slots: tuple[Slot, ...]) -> Dtype | None:
-    """The dtype of what torch computes from these tensors: a scalar counts only where its kind
-    of number is the higher one. None where a dtype is unknown."""
+    """Return the dtype of torch's result for these tensors; None if a dtype is unknown.
+
+    A scalar counts only if its kind of number (bool, integer, float) is higher than the tensors'
+    kind.
+    """
     result: dict[bool, Dtype] = {}
     for slot in slots:
         dtype, is_scalar = slot.known_dtype, not slot.shape
@@ -75,17 +78,18 @@ def _wider(a: Dtype, b: Dtype) -> Dtype:
         return max(a, b, key=_kind)
     if a.item_bits != b.item_bits:
         return max(a, b, key=lambda dtype: dtype.item_bits)
-    # Only these share a size: BF16 and FLOAT16, INT8 and UINT8; neither holds the other.
+    # Only these pairs have the same size: BF16 and FLOAT16, INT8 and UINT8; neither contains the
+    # other.
     return dtype_of("FLOAT" if a.is_floating else "INT16") or a
 
 
 def _kind(dtype: Dtype) -> int:
-    """Truth values, integers, floating-point numbers."""
+    """Return 0 for truth values, 1 for integers, 2 for floating-point numbers."""
     return 2 if dtype.is_floating else 0 if dtype.spelling == "BOOL" else 1
 
 
 def _dtypes(case: Case, inputs: tuple[int, ...], outputs: tuple[int, ...]) -> set[Dtype]:
-    """The dtypes of the slots that the row has at these positions."""
+    """Return the dtypes of the slots that the row has at these positions."""
     slots = [slot for i, slot in enumerate(case.inputs or ()) if i in inputs]
     named = [output_slot(case, i) for i in outputs]
     known = (slot.known_dtype for slot in (*slots, *named) if slot)
@@ -93,7 +97,7 @@ def _dtypes(case: Case, inputs: tuple[int, ...], outputs: tuple[int, ...]) -> se
 
 
 def _names(inputs: tuple[int, ...], outputs: tuple[int, ...]) -> str:
-    """`inputs 1, 2 and output 1`, counted as people do."""
+    """Return `inputs 1, 2 and output 1`: positions counted from 1."""
     sides = []
     for side, positions in (("input", inputs), ("output", outputs)):
         if positions:

@@ -1,12 +1,13 @@
-"""The least time in which a device can do what a case asks: no measurement is below it.
+"""The lower bound of a duration: no measurement of a case can be below it.
 
-It is half of what the operator's declared work takes at the device's published peaks, so that no
-honest number is refused: declared work may exceed what a launch really does (a table that is read
-once for many rows), and clocks may exceed those that peaks are published for. Bytes are taken to
-come from a cache, which is faster than memory, up to the size of the largest caches.
+The bound is half of the time that the operator's declared work takes at the device's published
+peaks. Half, so that no correct measurement is refused: the declared work may exceed the work of a
+launch (a table that is read once for many rows), and clocks may exceed the clocks of the published
+peaks. Bytes up to the size of the largest caches count as read from a cache, which is faster than
+memory.
 
-It is a function of the case and the stack alone, so that all merges agree. On a cpu, of which no
-peaks are published, a worker may know what its own machine reaches, and refuses more by that.
+The bound depends on the case and the stack only, so that all merges agree. For CPUs no peaks are
+published. A worker may know the peaks of its own machine, which give a tighter bound.
 """
 
 from collections.abc import Mapping
@@ -26,14 +27,17 @@ from collector.model.peaks import MachinePeaks
 from collector.model.stack import Stack, backend_of
 from collector.ops.registry import find
 
-# What devices can do at best, as `data/peaks.yaml` describes them: the forecast of a plan and the
-# floor of a measurement both start from it.
+# Peaks of devices from `data/peaks.yaml`. The forecast of a plan and the lower bound of a
+# measurement both use them.
 
 
 @dataclass(frozen=True, slots=True)
 class DevicePeaks:
-    """One entry of the table, and where its figures are from. `tflops` is by torch's dtype name;
-    the shares are what kernels reach of compute and memory, for forecasts."""
+    """One entry of the table, with the source of its figures.
+
+    `tflops` is by torch's dtype name. The shares are the fractions of peak compute and memory
+    bandwidth that kernels reach; forecasts use them.
+    """
 
     source: str
     tflops: Mapping[str, float]
@@ -49,18 +53,18 @@ class DevicePeaks:
 
 
 def described_peaks(device: str) -> DevicePeaks | None:
-    """The entry of a device; None for one that nobody has described."""
+    """Return the entry of a device; None for a device without an entry."""
     facts = _table()["devices"].get(device)
     return None if facts is None else DevicePeaks(**facts)
 
 
 def described_devices() -> tuple[str, ...]:
-    """The devices that have an entry."""
+    """Return the devices that have an entry."""
     return tuple(_table()["devices"])
 
 
 def assumed_peaks() -> DevicePeaks:
-    """What a forecast takes for a device that nobody has described."""
+    """Return the peaks that a forecast assumes for a device without an entry."""
     return DevicePeaks(**_table()["unknown"])
 
 
@@ -71,19 +75,20 @@ def _table() -> dict[str, Any]:
     return table
 
 
-# Sixty cycles of the fastest clock: nothing is launched and done in less. Calls of torch on a cpu
-# take a few tenths of a microsecond, kernels of NPUs and GPUs a whole one at least (1.06 in
-# published profiles): what is less than a tenth there is in another unit.
+# 0.01 us is sixty cycles of the fastest clock: no launch is shorter. torch calls on a CPU take a
+# few tenths of a microsecond. Kernels of NPUs and GPUs take at least one microsecond (1.06 in
+# published profiles): a duration below 0.1 us is in another unit.
 LEAST_US = 0.01
 LEAST_KERNEL_US = 0.1
 _MARGIN = 2.0
-# Caches: four times as fast as the memory of their device, and none is larger than this.
+# A cache is four times as fast as the memory of its device, and not larger than this.
 _CACHE_OVER_MEMORY = 4.0
 _CACHE_BYTES = 512 * 2**20
 _PACKED = 2.0  # four bits are twice as fast as eight
 
-# A cpu by its threads: a clock that none has, the operations of a cycle with two units for each
-# kind of instructions (floats, then anything), and two loads and a store of 64 bytes a cycle.
+# Peaks of a CPU, per thread: a clock above that of any CPU; operations per cycle with two units for
+# each instruction set (floating-point numbers, then other dtypes); two loads and one store of 64
+# bytes per cycle.
 _CPU_HZ = 6e9
 _CPU_FLOPS_A_CYCLE = (("amx_tile", 2048.0, 4096.0), ("avx512f", 256.0, 512.0), ("", 128.0, 256.0))
 _CPU_BYTES_A_CYCLE = 192.0
@@ -92,8 +97,11 @@ _MOST_THREADS = 4096
 
 @dataclass(frozen=True, slots=True)
 class _Ceiling:
-    """What a device never exceeds: operations a second on floating-point numbers, on eight bits,
-    and on whatever a row does not tell; bytes a second from its caches and from its memory."""
+    """Rates that a device never exceeds.
+
+    Operations per second for floating-point numbers, for eight-bit numbers, and for numbers of a
+    dtype that a row does not name; bytes per second from caches and from memory.
+    """
 
     float_flops_per_s: float
     int8_flops_per_s: float
@@ -102,7 +110,7 @@ class _Ceiling:
     memory_bytes_per_s: float
 
 
-# Faster than any device of the coming years: for one that nobody has described.
+# For a device without an entry: faster than any device of the coming years.
 _ANY_DEVICE = _Ceiling(
     float_flops_per_s=10e15,
     int8_flops_per_s=20e15,
@@ -113,17 +121,16 @@ _ANY_DEVICE = _Ceiling(
 
 
 def floor_us(case: Case, stack: Stack | None, peaks: MachinePeaks | None = None) -> float:
-    """Microseconds below which no launch of a case can be on a stack's device (None: on any), or on
-    the machine of that stack that has these peaks.
+    """Return the lower bound of a launch of a case on a stack's device, in microseconds.
 
-    Of an operator that is not declared, or whose declaration refuses the case, nothing is known
-    but that it was launched.
+    A stack of None means any device. `peaks` are those of the machine, if they are known. If no
+    operator is declared for the case, or the operator refuses it, the bound is that of any launch.
     """
     op = find(case.kernel_type)
     if op is None:
         return _least_us(stack)
     try:
-        op.check(case, "npu")  # which has every layout that the others have
+        op.check(case, "npu")  # the NPU has every layout that other backends have
     except CaseRejected:
         return _least_us(stack)
     work = op.flops(case), op.traffic(case)
@@ -137,8 +144,10 @@ def floors_us(
     stack: Stack | None,
     peaks: MachinePeaks | None = None,
 ) -> Any:
-    """That of a launch of so many operations and bytes, whose dtypes allow so many operations a
-    second, or of each of many."""
+    """Return the lower bound of a launch with this many operations and bytes, in microseconds.
+
+    `flops_per_s` is the rate that the dtypes allow. Arrays give one bound per element.
+    """
     ceiling = _ceiling(stack, peaks)
     memory_s = (traffic - _CACHE_BYTES) / ceiling.memory_bytes_per_s
     moved_s = np.maximum(traffic / ceiling.cache_bytes_per_s, memory_s)
@@ -152,8 +161,11 @@ def _least_us(stack: Stack | None) -> float:
 
 
 def flops_per_s(case: Case, stack: Stack | None, peaks: MachinePeaks | None = None) -> float:
-    """By the fastest unit that the inputs allow. Where the first is neither floating-point nor
-    INT8, it may hold packed numbers; where another is INT8, an operator may compute in it."""
+    """Return the rate of the fastest unit that the dtypes of the inputs allow.
+
+    If the first input is neither floating-point nor INT8, it may hold packed numbers. If another
+    input is INT8, the operator may compute in INT8.
+    """
     ceiling = _ceiling(stack, peaks)
     slots = [slot for slot in case.inputs or () if slot.shape is not None]
     dtypes = [slot.known_dtype for slot in slots]
@@ -177,7 +189,10 @@ def _ceiling(stack: Stack | None, peaks: MachinePeaks | None = None) -> _Ceiling
 
 
 def _device_ceiling(peaks: DevicePeaks) -> _Ceiling:
-    """float32 may be computed as fast as 16 bits, in a format of fewer bits."""
+    """Return the ceiling of a described device.
+
+    float32 counts as fast as 16 bits, because a device may compute it in a format of fewer bits.
+    """
     floating = max(tflops for dtype, tflops in peaks.tflops.items() if dtype != "int8") * 1e12
     fastest = max(peaks.tflops.values()) * 1e12
     return _Ceiling(
@@ -190,7 +205,10 @@ def _device_ceiling(peaks: DevicePeaks) -> _Ceiling:
 
 
 def _machine_ceiling(ceiling: _Ceiling, peaks: MachinePeaks) -> _Ceiling:
-    """Eight bits and what is no number are as fast as any such cpu's: nobody measured them."""
+    """Return the ceiling with the machine's measured peaks.
+
+    Integer rates stay those of any CPU of this kind: they were not measured.
+    """
     return replace(
         ceiling,
         float_flops_per_s=max(peaks.float32_flops_per_s, peaks.bfloat16_flops_per_s),
@@ -199,8 +217,11 @@ def _machine_ceiling(ceiling: _Ceiling, peaks: MachinePeaks) -> _Ceiling:
 
 
 def _cpu_ceiling(details: dict[str, str]) -> _Ceiling:
-    """From the details of a cpu's stack; one that does not say its threads may have any number.
-    What is in memory may be one page of zeros, which a cache holds: memory is no bound."""
+    """Return the ceiling of a CPU from the details of its stack.
+
+    Without a number of threads the CPU may have any number. Memory gives no bound: data in memory
+    may be one page of zeros, which stays in a cache.
+    """
     text = details.get("threads", "")
     threads = int(text) if text.isdecimal() and len(text) < 6 else 0
     flags = {*details.get("flags", "").split(), ""}

@@ -1,10 +1,13 @@
-"""Cases that every device can be asked: what tells whether devices disturb each other, and the
-canaries, which tell whether one stays as fast as it was."""
+"""Reference cases that every device can run.
+
+They show whether devices disturb each other. The canaries among them show whether the speed of a
+device drifts.
+"""
 
 from collector.model.record import CaseRecord
 
-# Memory at its limit, memory in small pieces, and arithmetic at its limit: a kernel, the shapes of
-# its inputs and of its output.
+# Bound by memory bandwidth, by small memory accesses, and by compute: a kernel type, the shapes of
+# its inputs and the shape of its output.
 REFERENCES = (
     *((kernel, "4096,4096;4096,4096", "4096,4096") for kernel in ("Add", "Mul", "Sub")),
     *((kernel, "4096,4096", "4096,4096") for kernel in ("Abs", "Exp", "SoftmaxV2", "Sigmoid")),
@@ -12,7 +15,10 @@ REFERENCES = (
     ("Add", "64,4096;64,4096", "64,4096"),
     *(("MatMulV2", f"{n},{n};{n},{n}", f"{n},{n}") for n in (1024, 2048, 4096)),
 )
-_CANARIES = (REFERENCES[0], REFERENCES[-1])  # 0.1 to 1 ms where there are TB/s and 100s of TFLOPS
+_CANARIES = (
+    REFERENCES[0],
+    REFERENCES[-1],
+)  # 0.1 to 1 ms at TB/s and hundreds of TFLOPS
 _CANARIES_OF_CPU = (
     ("Add", "1024,1024;1024,1024", "1024,1024"),
     ("MatMulV2", "256,256;256,256", "256,256"),
@@ -22,7 +28,7 @@ _CANARIES_OF_CPU = (
 def reference_record(
     kernel_type: str, inputs: str, outputs: str, dtype: str = "DT_BF16"
 ) -> CaseRecord:
-    """The record of a case with shapes as a row spells them, all tensors of one dtype."""
+    """Return the record of a case whose tensors share one dtype; shapes as in a row."""
     slots = inputs.count(";") + 1
     cells = {
         "OP State": "",
@@ -38,7 +44,7 @@ def reference_record(
 
 
 def canary_records(backend: str) -> tuple[CaseRecord, ...]:
-    """The canaries of a backend: one bound by memory, one by arithmetic, both short."""
+    """Return the canaries of a backend: one bound by memory, one by compute, both short."""
     if backend == "cpu":
         return tuple(reference_record(*shapes, dtype="FLOAT") for shapes in _CANARIES_OF_CPU)
     return tuple(reference_record(*shapes) for shapes in _CANARIES)

@@ -1,4 +1,4 @@
-"""Whether a case can be replayed, and why not: one rule for who plans and for who measures."""
+"""Rules that decide whether a case can be replayed; planning and measuring share them."""
 
 import logging
 from collections.abc import Callable
@@ -12,28 +12,28 @@ from collector.ranks.collective import collective_case_of, is_collective
 from collector.ranks.distribution import DISTRIBUTE_KERNELS
 from collector.ranks.gangs import is_of_gangs, ranks_of
 
-# Rows of a graph that no public call launches alone.
+# Rows of a graph that no public call launches by itself.
 #
-# Facts of decode steps that torchair compiled, as op_summary shows them.
+# From decode steps that torchair compiled, as op_summary lists them.
 
 _FUSED = "fused by the graph"
 _NAMED = {
-    "AutomaticBufferFusionOp": f"{_FUSED}: which operators it made one of is not in the row",
-    "Data": "no kernel of its own: an input of a graph",
+    "AutomaticBufferFusionOp": f"{_FUSED}: the row does not list the operators that it was made of",
+    "Data": "not a kernel: an input of a graph",
 }
 _ARITHMETIC = frozenset({"Add", "Sub", "Mul", "RealDiv"})
 _NARROW = frozenset({"FLOAT16", "DT_BF16"})
 
 
 def of_graph_alone(case: Case) -> str:
-    """Why no call launches the kernel of a row; empty where one may."""
+    """Return why no call launches the kernel of a row; empty if a call may."""
     if case.kernel_type in _ARITHMETIC and _is_cast(case.inputs or (), case.outputs or ()):
-        return f"{_FUSED}: it casts its result to 16 bits, which a Cast does elsewhere"
+        return f"{_FUSED}: it casts its result to 16 bits; without a graph a Cast does this"
     return _NAMED.get(case.kernel_type, "")
 
 
 def _is_cast(inputs: tuple[Slot, ...], outputs: tuple[Slot, ...]) -> bool:
-    """FLOAT alone goes in, and 16 bits come out."""
+    """Return whether all inputs are FLOAT and the outputs have 16 bits."""
     came, given = ({_spelling(slot) for slot in slots} for slots in (inputs, outputs))
     return came == {"FLOAT"} and bool(given) and given <= _NARROW
 
@@ -46,16 +46,16 @@ logger = logging.getLogger(__name__)
 
 NO_INPUTS = "its inputs are unknown (N/A)"
 NO_OPERATOR = "no operator is declared"
-NO_RANKS = "it does not tell what its ranks are to do"
+NO_RANKS = "the row does not define the operation of its ranks"
 NO_PLACE = "its ranks need as many devices at once, and warm caches"
 TOO_MANY_RANKS = "too many ranks for a cpu"
 MOST_CPU_RANKS = 64
-# aclnnMoeDistributeDispatchV2 and CombineV2, of ep_world_size.
+# ep_world_size of aclnnMoeDistributeDispatchV2 and aclnnMoeDistributeCombineV2.
 CANN_RANKS = range(2, 769)
-NO_SUCH_WORLD = "CANN has no exchange of experts among so many ranks"
-NO_KERNEL = "mode kernel: gloo runs no kernel that could be timed"
+NO_SUCH_WORLD = "CANN cannot exchange tokens of experts among this number of ranks"
+NO_KERNEL = "mode kernel: gloo launches no kernel that can be timed"
 
-# What a mistake in an operator's declaration raises, on shapes that it did not foresee.
+# Exceptions of an error in an operator's declaration, for shapes that it did not foresee.
 UNFORESEEN = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 
 FindOperator = Callable[[str], OpSpec | None]
@@ -63,8 +63,10 @@ FindOperator = Callable[[str], OpSpec | None]
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """How a case is answered without a device: `why` in the words of all that are alike, `reason`
-    in those of this one."""
+    """The outcome of a case that needs no device.
+
+    `why` is the reason in general words, equal for all similar cases; `reason` names this case.
+    """
 
     outcome: Outcome
     why: str
@@ -72,9 +74,11 @@ class Refusal:
 
 
 def refusal(case: Case, find: FindOperator, backend: str) -> Refusal | None:
-    """Why a case needs no device to be answered; None where it can be measured. It is not answered
-    for a mistake in a declaration: the session, which has a fence around each case, meets that
-    again, and what becomes of it is the outcome of that one case."""
+    """Return why a case cannot be measured; None if it can.
+
+    An error in a declaration is not a refusal. The session isolates each case and meets the error
+    again; it becomes the outcome of that case.
+    """
     if is_of_gangs(case):
         return _refusal_by_ranks(case, backend)
     if case.kernel_type in DISTRIBUTE_KERNELS and (no := _refusal_of_world(1, backend)):
@@ -99,8 +103,11 @@ def refusal(case: Case, find: FindOperator, backend: str) -> Refusal | None:
 
 
 def refusal_on_ranks(case: Case, find: FindOperator, backend: str, ranks: int) -> Refusal | None:
-    """Why so many ranks don't measure a case: nobody could, or they are no place for it. A plan may
-    have had too few devices for it, or another state of the caches; a tree is measured on one."""
+    """Return why this number of ranks does not measure a case; None if it can.
+
+    Either no number of ranks can, or the case needs another number. A plan may have had too few
+    devices for the case, or another cache state; a tree is measured on one rank.
+    """
     return refusal(case, find, backend) or _refusal_of_place(case, ranks)
 
 
@@ -108,23 +115,26 @@ def _refusal_of_place(case: Case, ranks: int) -> Refusal | None:
     needed = ranks_of(case) if is_of_gangs(case) else 1
     if needed == ranks:
         return None
-    reason = f"it needs {needed} ranks at once, and is given {ranks}"
+    reason = f"it needs {needed} ranks at once, and has {ranks}"
     return Refusal(Outcome.UNSUPPORTED, NO_PLACE, reason)
 
 
 def _refusal_by_ranks(case: Case, backend: str) -> Refusal | None:
-    """What runs over ranks has no declaration: what can be run is what the bench knows by name."""
+    """Return why a case of several ranks cannot be measured.
+
+    Such a case has no declaration: the bench knows by name what it can run.
+    """
     try:
         ranks = ranks_of(case)
         mode = collective_case_of(case).mode if is_collective(case.kernel_type) else ""
     except BadInput as error:
         return Refusal(Outcome.REJECTED, NO_RANKS, str(error))
     if ranks < 2:
-        return Refusal(Outcome.REJECTED, NO_RANKS, f"{ranks} rank: at least 2 are wanted")
+        return Refusal(Outcome.REJECTED, NO_RANKS, f"{ranks} rank: expected at least 2")
     if case.kernel_type in DISTRIBUTE_KERNELS and (no := _refusal_of_world(ranks, backend)):
         return no
     if backend == "cpu" and ranks > MOST_CPU_RANKS:
-        reason = f"{ranks} ranks: each is a process, and a cpu is given {MOST_CPU_RANKS} at most"
+        reason = f"{ranks} ranks: each is a process; expected at most {MOST_CPU_RANKS} on a cpu"
         return Refusal(Outcome.REJECTED, TOO_MANY_RANKS, reason)
     if mode == "kernel" and backend == "cpu":
         return Refusal(Outcome.REJECTED, NO_KERNEL, NO_KERNEL)
@@ -132,12 +142,15 @@ def _refusal_by_ranks(case: Case, backend: str) -> Refusal | None:
 
 
 def _refusal_of_world(ranks: int, backend: str) -> Refusal | None:
-    """Why an NPU exchanges no tokens of experts among so many ranks; a reference does."""
+    """Return why an NPU cannot exchange tokens of experts among this number of ranks.
+
+    A reference backend can with any number.
+    """
     if backend != "npu" or ranks in CANN_RANKS:
         return None
     reason = (
-        f"{ranks} rank{'s' if ranks > 1 else ''}: CANN wants {CANN_RANKS[0]} to {CANN_RANKS[-1]}, "
-        "16 or more for full mesh on A2; `EP Size`, or `collectives: {ep_size: N}` beside a "
-        "profile, says of how many a row is"
+        f"{ranks} rank{'s' if ranks > 1 else ''}: CANN requires {CANN_RANKS[0]} to "
+        f"{CANN_RANKS[-1]}, 16 or more for full mesh on A2; set the number of ranks of a row with "
+        f"`EP Size`, or with `collectives: {{ep_size: N}}` for a profile"
     )
     return Refusal(Outcome.REJECTED, NO_SUCH_WORLD, reason)

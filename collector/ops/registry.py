@@ -1,8 +1,8 @@
-"""Which operators this project can replay: the one place that walks the catalogue.
+"""The registry of operators; the only module that walks the catalog.
 
-A module of a family, `catalog/{family}/`, declares operators: every `OpSpec` with a public
-name. Modules whose name starts with `_` have what several others of the family share.
-A declaration with twins stands for each of them.
+A module of a family, `catalog/{family}/`, declares operators: every `OpSpec` with a public name.
+Modules whose name starts with `_` have code that several modules of the family share. A declaration
+with twins gives one operator for each of them.
 """
 
 import pkgutil
@@ -18,18 +18,18 @@ from collector.ops.spec import OpSpec
 
 
 def find(kernel_type: str) -> OpSpec | None:
-    """The declaration of a kernel type; None where there is none."""
+    """Return the declaration of a kernel type; None if there is none."""
     return _by_kernel().get(kernel_type)
 
 
 @cache
 def family_of(kernel_type: str) -> str:
-    """The family of the catalogue that a kernel type is declared in; empty where in none."""
+    """Return the catalog family that declares a kernel type; empty if none does."""
     return _families().get(kernel_type, "")
 
 
 def all_ops() -> tuple[OpSpec, ...]:
-    """Every declaration, sorted by kernel type."""
+    """Return every declaration, sorted by kernel type."""
     return tuple(_by_kernel().values())
 
 
@@ -42,7 +42,7 @@ def _by_kernel() -> Mapping[str, OpSpec]:
 
 @cache
 def _families() -> Mapping[str, str]:
-    """The family of each kernel type."""
+    """Return the family of each kernel type."""
     return {
         op.kernel: name.split(".")[-2]
         for name in _modules()
@@ -52,7 +52,7 @@ def _families() -> Mapping[str, str]:
 
 
 def _with_twins(op: OpSpec) -> list[OpSpec]:
-    """An operator under each name of its family."""
+    """Return one operator for each kernel type of the declaration."""
     names = (op.kernel, *op.twins)
     return [replace(op, kernel=n, twins=tuple(t for t in names if t != n)) for n in names]
 
@@ -68,16 +68,16 @@ def _names(package: ModuleType) -> list[str]:
 
 
 def _declarations(name: str) -> list[OpSpec]:
-    """The operators that a module declares, in its order."""
+    """Return the operators that a module declares, in its order."""
     values = vars(import_module(name)).items()
     return [op for name, op in values if isinstance(op, OpSpec) and not name.startswith("_")]
 
 
-# Kernel types among which the runtime chooses for one and the same call.
+# Kernel types among which the runtime chooses for the same call.
 
 
 def twins_of(case: Case) -> Iterator[Case]:
-    """The case, and the same tensors under each kernel type that the same call may launch."""
+    """Yield the case, then the same tensors under each other kernel type that the call may launch."""
     yield case
     op = find(case.kernel_type)
     for kernel_type in op.twins if op is not None else ():

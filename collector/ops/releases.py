@@ -1,4 +1,4 @@
-"""What is known of the calls of operators: releases, proofs, verified devices, C functions."""
+"""Facts about the calls of operators: releases, proofs, verified devices, C functions."""
 
 import csv
 import io
@@ -9,13 +9,13 @@ from importlib.resources import files
 
 import yaml
 
-# Which releases of torch_npu and vLLM-Ascend take the calls of the catalogue, from their wheels.
+# Releases of torch_npu and vLLM-Ascend that accept the calls of the catalog, from their wheels.
 #
-# `data/releases.csv` is made by binding every fixture row's call against the schemas that the
-# wheels hold as text: nothing was launched. A release that is not in it is not known.
+# `data/releases.csv` is made by binding the call of every fixture row to the schemas that the
+# wheels contain as text; no kernel was launched. A release that is not in the file is unknown.
 
 BOUND = "bound"
-OTHERWISE = "bound another way"  # the declaration passes what this release takes
+OTHERWISE = "bound another way"  # the declaration passes the arguments that this release accepts
 UNTOLD = "there, its schema is not told"
 ABSENT = "absent"
 _TAKEN = (BOUND, OTHERWISE, UNTOLD)
@@ -23,21 +23,23 @@ _OF_A_ROW = 2  # columns before those of releases
 
 
 def known_releases() -> tuple[str, ...]:
-    """The releases that are known, as `torch_npu-2.9.0`, each library's oldest first."""
+    """Return the known releases, as `torch_npu-2.9.0`, the oldest of each library first."""
     return tuple(next(iter(_releases_table().values())))
 
 
 def answers_of(kernel_type: str) -> Mapping[str, str]:
-    """How each release of its library takes an operator's calls, and of vLLM-Ascend's where that
-    serves by a function of its own; empty for those of torch's own functions, and of what runs over
-    ranks."""
+    """Return how each release of the operator's library accepts its calls.
+
+    Releases of vLLM-Ascend are included if it has its own function for the kernel. Empty for
+    torch's own functions and for operations over several ranks.
+    """
     return {
         release: word for release, word in _releases_table().get(kernel_type, {}).items() if word
     }
 
 
 def refused_on(kernel_type: str, release: str) -> str:
-    """Why a release does not take an operator's calls; empty where it does, or is not known."""
+    """Return why a release does not accept an operator's calls; empty if it does or is unknown."""
     answers = answers_of(kernel_type)
     word = answers.get(release, BOUND)
     if word in _TAKEN:
@@ -45,8 +47,8 @@ def refused_on(kernel_type: str, release: str) -> str:
     library, _, version = release.partition("-")
     known = (name.partition("-") for name, other in answers.items() if other in _TAKEN)
     taking = [number for own, _, number in known if own == library]
-    needs = f"{library} {' or '.join(taking)} takes it" if taking else f"no {library} takes it"
-    said = "has no such function" if word == ABSENT else f"takes it otherwise ({word})"
+    needs = f"{library} {' or '.join(taking)} accepts it" if taking else f"no {library} accepts it"
+    said = "has no such function" if word == ABSENT else f"accepts other arguments ({word})"
     return f"{library} {version} {said}: {needs}"
 
 
@@ -59,17 +61,17 @@ def _releases_table() -> Mapping[str, Mapping[str, str]]:
     }
 
 
-# What shows that a call launches its kernel on the tensors of a row, as long as no NPU has said
-# so: `data/proofs.csv`, made by the tests' recording tier.
+# Evidence that a call launches its kernel on the tensors of a row, until an NPU has confirmed it:
+# `data/proofs.csv`, made by the tests' recording tier.
 
 
 def proof_of(kernel_type: str) -> str:
-    """In one line; empty for a kernel type that is not declared."""
+    """Return the evidence in one line; empty for a kernel type that is not declared."""
     return _proofs_table().get(kernel_type, ("", ""))[0]
 
 
 def type_proof_of(kernel_type: str) -> str:
-    """What shows that the call launches a kernel of this type; empty as above."""
+    """Return the evidence that the call launches a kernel of this type; empty if not declared."""
     return _proofs_table().get(kernel_type, ("", ""))[1]
 
 
@@ -80,18 +82,18 @@ def _proofs_table() -> Mapping[str, tuple[str, str]]:
     return {kernel: (proof, of_type) for kernel, proof, of_type in rows}
 
 
-# On which devices an operator's call was seen to launch its kernel: what the package knows.
+# Devices on which an operator's call was observed to launch its kernel, from the package's list.
 
 _FILE = "verified_on.yaml"
 
 
 def verified_on(kernel_type: str) -> tuple[str, ...]:
-    """The devices, in order; empty until somebody has sent a report."""
+    """Return the devices, sorted; empty until a report confirms one."""
     return tuple(device for device, kernels in sorted(_known().items()) if kernel_type in kernels)
 
 
 def with_proved(device: str, kernel_types: Iterable[str]) -> str:
-    """The package's list with what was proved on a device added, as the file that it comes from."""
+    """Return the text of the package's list with the kernel types that a device confirmed added."""
     known = _known()
     joined = {**known, device: frozenset(kernel_types) | known.get(device, frozenset())}
     comments = [line for line in _text().splitlines() if line.startswith("#")]
@@ -108,18 +110,18 @@ def _text() -> str:
     return (files("collector") / "data" / _FILE).read_text(encoding="utf-8")
 
 
-# Which C function of CANN an operator's call ends in, and with what arguments:
-# `data/launched.csv`, made of the recorded calls of the stock torch_npu 2.13.0.
+# C functions of CANN that an operator's call ends in, with their arguments: `data/launched.csv`,
+# made from the recorded calls of the stock torch_npu 2.13.0.
 #
 #     aclnnSparseFlashAttention, "..........ss.........", some numbers
 #
-# A `s` is a text, a `.` any other argument but a floating-point number: those travel in registers
-# of their own, so that their places are not known.
+# `s` is a text, `.` any other argument except a floating-point number. Floating-point numbers are
+# passed in separate registers, so their positions are unknown.
 
 
 @dataclass(frozen=True, slots=True)
 class CFunction:
-    """A function of C as it is called, or declared; without workspace and executor."""
+    """A C function as it is called or declared, without workspace and executor."""
 
     name: str
     arguments: str
@@ -127,7 +129,7 @@ class CFunction:
 
 
 def launched_by(kernel_type: str) -> tuple[CFunction, ...]:
-    """The functions that launch a kernel; empty where none was recorded."""
+    """Return the functions that launch a kernel; empty if none was recorded."""
     return _launched_table().get(kernel_type, ())
 
 

@@ -1,8 +1,8 @@
-"""Fills in the `Runtime ...` columns of a record, so that a case says all that its launch does.
+"""Completion of the `Runtime ...` columns of a record, so that a case fully describes its launch.
 
-A profile tells shapes; what else a launch depends on (lengths, heads, modes) is then taken as the
-likeliest. A plan names those values, so that a row of the database tells what was measured, and
-who reads it finds a query's own lengths there.
+A profile records shapes. Other inputs of a launch (lengths, heads, modes) take their likeliest
+values. A plan records these values in columns, so that a row of the database describes what was
+measured, and a reader of the row finds the lengths that were used.
 """
 
 from dataclasses import replace
@@ -14,7 +14,7 @@ from collector.ops.registry import find
 from collector.ops.spec import OpSpec, no_columns
 
 _COMPLETENESS = RUNTIME_PREFIX + "metadata_completeness"
-# What a reader of the database wants to see for these kernels before it interpolates.
+# Consumers of the database require complete columns of these kernels before they interpolate.
 _COMPLETE = frozenset(
     {"SparseFlashAttention", "LightningIndexer", "LightningIndexerVllm", "LightningIndexerQuant"}
 )
@@ -22,15 +22,15 @@ _UNFILLED = frozenset({"", "profile_shapes_only"})
 
 
 def completed(record: CaseRecord, op: OpSpec) -> CaseRecord:
-    """The record with every Runtime column filled in on which its launch depends.
+    """Return the record with every Runtime column that its launch depends on.
 
-    What the record says stays as it is, but for a completeness of `profile_shapes_only`. A record
-    whose case the operator refuses, and one without such columns, come back unchanged.
+    Existing values do not change, except a completeness of `profile_shapes_only`. A record whose
+    case the operator refuses, and a record without such columns, are returned unchanged.
     """
     if op.runtime is no_columns:
         return record
     try:
-        op.check(record.case, "npu")  # which has every layout that the others have
+        op.check(record.case, "npu")  # the NPU has every layout that other backends have
     except CaseRejected:
         return record
     columns = op.runtime(record.case)
@@ -45,7 +45,7 @@ def completed(record: CaseRecord, op: OpSpec) -> CaseRecord:
 
 
 def completed_as_declared(record: CaseRecord) -> CaseRecord:
-    """The record as its operator completes it; as it is where none is declared."""
+    """Return the record completed by its operator; unchanged if no operator is declared."""
     op = find(record.case.kernel_type)
     return completed(record, op) if op is not None else record
 

@@ -1,4 +1,4 @@
-"""Reading the slots of a case by position: what declarations share when they look at shapes."""
+"""Access to the slots of a case by position, shared by declarations."""
 
 from collections.abc import Mapping, Sequence
 from itertools import zip_longest
@@ -10,34 +10,34 @@ Shape = tuple[int, ...]
 
 
 def given(case: Case, position: int) -> Slot | None:
-    """The input at a position where the row names a shape; None for an empty cell or no cell."""
+    """Return the input at a position if the row names its shape; None for an empty or missing cell."""
     inputs = case.inputs or ()
     slot = inputs[position] if position < len(inputs) else None
     return slot if slot is not None and slot.shape is not None else None
 
 
 def input_shape(case: Case, position: int) -> Shape:
-    """The shape of an input as torch has it; an empty or missing cell has no dimensions."""
+    """Return the shape of an input as torch has it; `()` for an empty or missing cell."""
     slot = given(case, position)
     return logical_shape(slot) if slot else ()
 
 
 def output_slot(case: Case, position: int = 0) -> Slot | None:
-    """The output at a position; None where outputs are N/A or fewer."""
+    """Return the output at a position; None if outputs are N/A or fewer."""
     outputs = case.outputs or ()
     return outputs[position] if position < len(outputs) else None
 
 
 def output_shape(case: Case, position: int = 0) -> Shape | None:
-    """The shape of an output, an empty cell being a scalar; None where the row names no such."""
+    """Return the shape of an output, `()` for an empty cell; None if the row has no such output."""
     slot = output_slot(case, position)
     return (slot.shape or ()) if slot else None
 
 
 def broadcast(*shapes: Shape) -> Shape | None:
-    """The shape that tensors of these shapes broadcast to; None where they do not."""
+    """Return the shape that tensors of these shapes broadcast to; None if they do not."""
     first, *others = shapes or ((),)
-    if all(shape == first for shape in others):  # as of most: merges ask by the 100,000
+    if all(shape == first for shape in others):  # the usual case: merges call this 100,000 times
         return first
     dims = []
     for sizes in zip_longest(*(reversed(shape) for shape in shapes), fillvalue=1):
@@ -49,21 +49,23 @@ def broadcast(*shapes: Shape) -> Shape | None:
 
 
 def agrees(case: Case, position: int, shape: Shape | None) -> bool:
-    """Whether an output has this shape, as far as the row names it."""
+    """Return whether an output has this shape; True if the row does not name its shape."""
     named = output_shape(case, position)
     return shape is not None and (named is None or named == shape)
 
 
 def elements(shape: Shape | None) -> int:
-    """Elements of a tensor; 1 for a scalar, 0 for what does not exist."""
+    """Return the number of elements of a tensor: 1 for a scalar, 0 for a shape of None."""
     return 0 if shape is None else prod(shape)
 
 
 def dtype_complaint(
     side: str, slots: Sequence[Slot], optional: frozenset[int], packed: Mapping[int, str]
 ) -> str:
-    """What is wrong with the dtypes of inputs or outputs; empty where torch has them all, or a
-    declaration says as what it stores them (`packed`)."""
+    """Return what is wrong with the dtypes of inputs or outputs; empty if torch can hold them all.
+
+    `packed` has the dtypes that a declaration stores in another torch dtype, by position.
+    """
     for position, slot in enumerate(slots):
         absent = slot.shape is None and position in optional
         if not absent and not slot.dtype:

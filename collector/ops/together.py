@@ -1,10 +1,10 @@
-"""What a declaration says of many cases at once, where they are of one form: the same but for their
-lengths.
+"""Evaluation of a declaration for many cases of one form, which differ only in their lengths.
 
-Its functions are called once for all, with a case in whose shapes each length is that of all cases.
-They add, multiply and compare as they do with numbers. Where a comparison holds for some of the
-cases only, these and the others are asked apart; where something else is wanted of a length (to be
-hashed, spelled, counted to), one after the other. So the answer is always that of each case alone.
+The functions of a declaration are called once for all cases. Each length in the shapes is an array
+with one value per case. Arrays add, multiply and compare like numbers. If a comparison holds for
+some of the cases only, the two groups are evaluated separately. If another operation needs a number
+(hash, format, range), the cases are evaluated one by one. So the results always equal those of each
+case alone.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -24,25 +24,25 @@ Whole = npt.NDArray[np.int64]
 Truths = npt.NDArray[np.bool_]
 Ask = Callable[[Case], tuple[float, float]]
 
-FEW = 16  # cases that are soon asked one after the other
-_MOST = 2**53  # as far as whole numbers are the same as floats
+FEW = 16  # below this number of cases, one by one is fast enough
+_MOST = 2**53  # the limit up to which floats represent all integers
 
 
-# Both are signals to `_fill`, no errors. Raised from within a declaration, they stand outside the
-# tree of errors, so that one that answers those of its reading lets these through.
+# Both are signals to `_fill`, not errors. They do not derive from the project's base error, so that
+# a declaration that catches errors of its reading does not catch them.
 class _Apart(Exception):
-    """Some cases go another way than the others: those."""
+    """A comparison that holds only for the cases in `these`."""
 
     def __init__(self, these: Truths):
         self.these = these
 
 
 class _OneByOne(Exception):
-    """No length of many cases has what is asked of it."""
+    """An operation that arrays of lengths do not support."""
 
 
 class Lengths:
-    """One length of each of many cases, or what was computed of it."""
+    """One length of each of many cases, or a value computed from it."""
 
     __slots__ = ("of",)
 
@@ -96,7 +96,7 @@ class Lengths:
     def __ge__(self, other: object) -> bool:
         return _is_true(self.of >= _number(other))
 
-    # All else that a number has and this has not is a TypeError by itself.
+    # Other operations of a number, which this class does not define, raise TypeError.
     def __repr__(self) -> NoReturn:
         raise _OneByOne
 
@@ -113,15 +113,18 @@ class Lengths:
 
 
 def asked_together(ask: Ask, form: Case, lengths: Whole) -> Floats:
-    """The two numbers that a declaration answers to each case of a form whose lengths, slot by
-    slot, are the rows of `lengths`. NaN where it refuses one, or fails at it."""
+    """Return the two numbers that a declaration gives for each case of a form.
+
+    The rows of `lengths` have the lengths of the cases, slot by slot. NaN if the declaration
+    refuses a case or fails.
+    """
     found = np.full((len(lengths), 2), np.nan)
     _fill(found, ask, form, lengths, np.arange(len(lengths)))
     return found
 
 
 def asked_alone(ask: Ask, case: Case) -> tuple[float, float]:
-    """The same of one case."""
+    """Return the two numbers for one case."""
     try:
         return ask(case)
     except (OpmeterError, *UNFORESEEN):
@@ -148,19 +151,19 @@ def _fill(found: Floats, ask: Ask, form: Case, lengths: Whole, places: Whole) ->
 
 
 def _length(column: Whole) -> Any:
-    """A number where all cases have the same."""
+    """Return a plain number if all cases have the same length."""
     first = int(column[0])
     return first if bool((column == first).all()) else Lengths(column)
 
 
 def lengths_of(case: Case) -> list[int]:
-    """All lengths of a case, slot by slot."""
+    """Return all lengths of a case, slot by slot."""
     slots = (*(case.inputs or ()), *(case.outputs or ()))
     return [length for slot in slots for length in slot.shape or ()]
 
 
 def without_lengths(case: Case) -> Case:
-    """What a case shares with those that are the same but for their lengths."""
+    """Return the form of a case: the case with its lengths set to 0."""
     return _with_lengths(case, [0] * len(lengths_of(case)))
 
 
@@ -196,13 +199,13 @@ def _number(other: object) -> Any:
 
 
 def _divisor(other: object) -> object:
-    """What one may divide by; an error for zero is each case's own."""
+    """Return the divisor; division by zero must be an error of each case alone."""
     if not np.all(_number(other)):
         raise _OneByOne
     return other
 
 
 def _most(number: object) -> int:
-    """The largest absolute value."""
+    """Return the largest absolute value."""
     values = _number(number)
     return abs(values) if isinstance(values, int) else int(np.abs(values).max())
