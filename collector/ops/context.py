@@ -13,9 +13,7 @@ from collector.ops.refusals import UNFORESEEN, FindOperator, refusal
 from collector.ops.spec import OpSpec
 from collector.ranks.gangs import is_of_gangs
 
-OVER_CACHE = (
-    1.25  # written at once to replace the whole cache, in cache sizes
-)
+OVER_CACHE = 1.25  # written at once to replace the whole cache, in cache sizes
 
 # Launches before a case move more bytes than that, because caches do not replace the oldest lines
 # first. With random replacement, 37 % of the old content is left after one cache size of bytes, and

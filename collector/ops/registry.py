@@ -77,7 +77,7 @@ def _declarations(name: str) -> list[OpSpec]:
 
 
 def twins_of(case: Case) -> Iterator[Case]:
-    """Yield the case, then the same tensors under each other kernel type that the call may launch."""
+    """Yield the case, then the same tensors under each kernel type that the call may launch."""
     yield case
     op = find(case.kernel_type)
     for kernel_type in op.twins if op is not None else ():

@@ -10,7 +10,7 @@ Shape = tuple[int, ...]
 
 
 def given(case: Case, position: int) -> Slot | None:
-    """Return the input at a position if the row names its shape; None for an empty or missing cell."""
+    """Return the input at a position that has a shape; None for an empty or missing cell."""
     inputs = case.inputs or ()
     slot = inputs[position] if position < len(inputs) else None
     return slot if slot is not None and slot.shape is not None else None

@@ -64,7 +64,7 @@ class TensorMaker(Protocol):
         """Return the torch dtype that a spelling has on this device."""
 
     def normal(self, shape: Sequence[int], dtype: str) -> Any:
-        """Return random numbers: N(0, 1) for floats, small integers, random truth values for BOOL."""
+        """Return random numbers: N(0, 1) for floats, small integers, random BOOL values."""
 
     def uniform(self, shape: Sequence[int], dtype: str, low: float, high: float) -> Any: ...
 
