@@ -114,8 +114,8 @@ class GraphCall:
     torchair compiles the one operator; its converters name the op of each call.
 
     takes  whether a case is of a graph: by its kernel type, or by the slots that graphs leave out
-    run    (api, *args, **kwargs) -> outputs: the function that is compiled build  (case, make) ->
-    Call, if it takes other arguments than a launch without a graph
+    run    (api, *args, **kwargs) -> outputs: the function that is compiled
+    build  (case, make) -> Call, if it takes other arguments than a launch without a graph
     """
 
     takes: Callable[[Case], bool]

@@ -1,1 +1,1 @@
-"""Attention: of training, of serving, over pages or chosen keys, and its parts joined."""
+"""Attention of training and inference, over pages or selected keys, and joins of its parts."""

@@ -1,8 +1,8 @@
 """Attention in plain torch, in blocks of rows and heads: scores, forward pass, layouts.
 
-Inside, queries are (batch * key heads, group, sequence, head size), a group being the heads that
-share keys; so every product is one batched matrix product. Products run in the tensors' dtype,
-the softmax in float32.
+Queries have the shape (batch * key heads, group, sequence, head size). A group is the heads that
+share keys, so every product is one batched matrix product. Products use the tensors' dtype, the
+softmax uses float32.
 """
 
 from typing import Any
@@ -15,12 +15,12 @@ from collector.ops.spec import TensorMaker
 
 
 def make_mask(make: TensorMaker, dtype: str = "BOOL") -> Any:
-    """The compressed causal mask: true above the diagonal, where keys are hidden."""
+    """Return the compressed causal mask: true above the diagonal, where keys are hidden."""
     return make.full((MASK_SIDE, MASK_SIDE), dtype, 1).triu_(1)
 
 
 def make_mask_of(make: TensorMaker, sizes: Attention) -> Any:
-    """The mask of a call that has one: compressed, or whole, true where keys are hidden."""
+    """Return the mask of a call that has one, compressed or whole: true where keys are hidden."""
     if not sizes.has_whole_mask:
         return make_mask(make)
     whole = make.full((sizes.queries, sizes.keys), "BOOL", int(sizes.causal))
@@ -28,42 +28,42 @@ def make_mask_of(make: TensorMaker, sizes: Attention) -> Any:
 
 
 def split(tensor: Any, sizes: Attention) -> Any:
-    """A query or key tensor by heads of keys, group, sequence, head size."""
+    """Return a query or key tensor as (batch * key heads, group, sequence, head size)."""
     if tensor.dim() == 3:
         tensor = tensor.unflatten(2, (-1, sizes.head_size))
     return _grouped(tensor.permute(sizes.to_heads), sizes)
 
 
 def join(grouped: Any, sizes: Attention, like: Any) -> Any:
-    """What `split` took apart, in the shape and dtype of `like`."""
+    """Return the inverse of `split`, in the shape and dtype of `like`."""
     by_heads = grouped.reshape(sizes.batch, -1, *grouped.shape[2:])
     back = [sizes.to_heads.index(axis) for axis in range(4)]
     return by_heads.permute(back).reshape(like.shape).to(like.dtype)
 
 
 def split_statistics(tensor: Any, sizes: Attention) -> Any:
-    """A softmax maximum or sum beside the queries: one number a row."""
+    """Return a softmax maximum or sum in the layout of split queries, one number per row."""
     return _grouped(tensor, sizes)[..., :1]
 
 
 def rows_of(tensor: Any, block: Block) -> Any:
-    """The block's part of a query-like tensor: (heads, group * rows, ...)."""
+    """Return the block's part of a query-like tensor: (heads, group * rows, ...)."""
     return tensor[block.heads, :, block.start : block.stop].flatten(1, 2)
 
 
 def put_rows(tensor: Any, block: Block, rows: Any) -> None:
-    """Writes where `rows_of` reads."""
+    """Write rows to the part that `rows_of` reads."""
     part = tensor[block.heads, :, block.start : block.stop]
     part.copy_(rows.view(part.shape))
 
 
 def keys_of(tensor: Any, block: Block) -> Any:
-    """The block's part of a key-like tensor: (heads, keys, head size)."""
+    """Return the block's part of a key-like tensor: (heads, keys, head size)."""
     return tensor[block.heads, 0, : block.keys]
 
 
 def scores(torch: Any, query: Any, key: Any, mask: Any, sizes: Attention, block: Block) -> Any:
-    """Scaled scores in float32, (heads, group * rows, keys), -inf where hidden."""
+    """Return scaled scores in float32, (heads, group * rows, keys), -inf where hidden."""
     product = torch.bmm(rows_of(query, block), keys_of(key, block).transpose(1, 2))
     scaled = product.float().mul_(sizes.scale)
     if mask is not None and not sizes.causal:
@@ -80,8 +80,10 @@ def scores(torch: Any, query: Any, key: Any, mask: Any, sizes: Attention, block:
 def attend(
     torch: Any, query: Any, key: Any, value: Any, mask: Any, sizes: Attention
 ) -> tuple[Any, Any, Any]:
-    """The attention, and the softmax's maximum and sum, of tensors that `split` gave. Values may
-    be of another size than keys."""
+    """Return the attention, and the maximum and sum of the softmax, of tensors from `split`.
+
+    The head size of values may differ from that of keys.
+    """
     out = query.new_empty((*query.shape[:3], value.shape[-1]))
     peaks = torch.empty(*query.shape[:3], 1, dtype=torch.float32, device=query.device)
     sums = torch.empty_like(peaks)
@@ -96,7 +98,7 @@ def attend(
 
 
 def forward(torch: Any, query: Any, key: Any, value: Any, mask: Any, sizes: Attention) -> Any:
-    """The softmax's maximum and sum, each eight times over, and the attention."""
+    """Return the maximum and sum of the softmax, each repeated eight times, and the attention."""
     q, k, v = (split(tensor, sizes) for tensor in (query, key, value))
     out, peaks, sums = attend(torch, q, k, v, mask, sizes)
     statistics = (t.view(*_rows_shape(sizes), 1).expand(-1, -1, -1, 8) for t in (peaks, sums))
@@ -105,7 +107,7 @@ def forward(torch: Any, query: Any, key: Any, value: Any, mask: Any, sizes: Atte
 
 
 def _grouped(by_heads: Any, sizes: Attention) -> Any:
-    """(batch, heads, ...) -> (batch * key heads, group, ...)."""
+    """Reshape (batch, heads, ...) to (batch * key heads, group, ...)."""
     return by_heads.reshape(sizes.batch * sizes.kv_heads, -1, *by_heads.shape[2:])
 
 
@@ -113,14 +115,15 @@ def _rows_shape(sizes: Attention) -> tuple[int, int, int]:
     return sizes.batch, sizes.heads, sizes.queries
 
 
-# Pages of keys: a block table of a shuffled pool, and what a request's pages hold.
+# Pages of keys: a block table of a shuffled pool, and the keys in the pages of a request.
 #
-# Pages are all over the pool, as after some time of serving: pages in order would be read faster.
+# Pages are spread over the whole pool, as after some time of serving: pages in order would be read
+# faster.
 _NZ_COLUMNS = 16
 
 
 def by_token(case: Case, position: int) -> Shape:
-    """The shape of an input; (blocks,heads,size/16,tokens,16) as (blocks,heads,tokens,size)."""
+    """Return an input's shape; (blocks,heads,size/16,tokens,16) as (blocks,heads,tokens,size)."""
     shape = input_shape(case, position)
     if len(shape) != 5 or shape[4] != _NZ_COLUMNS:
         return shape
@@ -129,14 +132,14 @@ def by_token(case: Case, position: int) -> Shape:
 
 
 def make_table(make: TensorMaker, pages: Pages) -> Any:
-    """A block table (requests, width): each page belongs to one request, in seeded order."""
+    """Return a block table (requests, width): each page belongs to one request, in seeded order."""
     pool = make.permutation(pages.blocks, "INT32")
     places = make.tensor(pages.places(), "INT64")
     return pool.index_select(0, places.view(-1)).view(places.shape)
 
 
 def held_keys(cache: Any, table: Any, pages: Pages, request: int, keys: int, heads: int) -> Any:
-    """The keys of one request out of the cache, as (heads, keys, size)."""
+    """Return the keys of one request from the cache, as (heads, keys, size)."""
     count = pages_of(keys, pages.block_size)
     held = cache.index_select(0, table[request, :count])
     if pages.is_nz:

@@ -1,4 +1,4 @@
-"""Fused attention of inference: what a row must keep, and the sizes of one call."""
+"""Rules for rows of fused attention of inference, and the sizes of one call."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -28,48 +28,50 @@ TABLE, QUERY_ROPE, KEY_ROPE = 14, 24, 25
 
 
 class Rule(StrEnum):
-    """What a row must keep, in the order in which a reading finds out."""
+    """Rules that a row must satisfy, in the order in which a reading checks them."""
 
-    NUMBERS = "whole numbers are wanted in Runtime columns of lengths, heads, modes and sizes"
-    RAW = "Runtime operator_input_shapes_raw names other shapes than the row: write them there"
-    LAYOUT = f"the query fits no layout of {', '.join(LAYOUTS)}, or not the one the row names"
+    NUMBERS = "expected whole numbers in Runtime columns of lengths, heads, modes and sizes"
+    RAW = "expected the shapes of Runtime operator_input_shapes_raw in the row: write them there"
+    LAYOUT = (
+        f"expected a query in the layout that the row names, or else in one of {', '.join(LAYOUTS)}"
+    )
     HEADS = (
-        "the query's heads are not Runtime num_heads, or cannot be told: BSH wants that column "
-        "or a softmax_lse (B,N,S,1)"
+        "expected the heads of the query to match Runtime num_heads; BSH requires that column or a "
+        "softmax_lse (B,N,S,1)"
     )
     KEYS = (
-        "keys like queries in the same layout are wanted, or pages (blocks,block_size,kv_heads*d) "
-        "or (blocks,kv_heads,block_size,d), in other layouts than BNSD also (blocks,kv_heads,d/16,"
-        "block_size,16), beside a block table (batch,blocks); values like keys"
+        "expected keys in the shape and layout of queries, or a block table (batch,blocks) with "
+        "pages (blocks,block_size,kv_heads*d) or (blocks,kv_heads,block_size,d), in other layouts "
+        "than BNSD also (blocks,kv_heads,d/16,block_size,16); and values like keys"
     )
     KV_HEADS = (
-        "Runtime num_key_value_heads is not what the keys' shape tells, or does not divide heads"
+        "expected Runtime num_key_value_heads to match the shape of the keys and to divide heads"
     )
-    ROPE = "rope parts are wanted for queries and keys alike, or for neither"
+    ROPE = "expected rope parts for both queries and keys, or for neither"
     MASK = (
-        "the compressed causal mask (2048,2048) with sparse mode 3 is wanted, no mask with sparse "
+        "expected the compressed causal mask (2048,2048) with sparse mode 3, no mask with sparse "
         "mode 0, or a full one (Q_S,KV_S), (B|1,1,Q_S,KV_S) with sparse mode 0 or 1 in BSH, BSND "
         "or BNSD without rope parts"
     )
-    BLOCK_SIZE = "Runtime block_size is not that of the pages (0 without pages)"
+    BLOCK_SIZE = "expected Runtime block_size to match the pages (0 without pages)"
     QUERY_LENGTHS = (
-        "the queries' lengths do not make up the query: one for each request, at least 1; "
-        "running sums up to T in TND"
+        "expected query lengths that match the query: one of at least 1 for each request; "
+        "cumulative sums up to T in TND"
     )
     KEY_LENGTHS = (
-        "the keys' lengths do not fit the keys: one for each request, at least 1; running sums "
-        "up to T in TND without pages"
+        "expected key lengths that match the keys: one of at least 1 for each request; cumulative "
+        "sums up to T in TND without pages"
     )
-    PAGES = "pages of all requests together want no more than the pool and the block table hold"
-    CAUSAL = "sparse mode 3 wants at least as many keys as queries in each request"
-    OUTPUT = "an output in the layout's order is wanted, and softmax_lse (T,N,1) or (B,N,S,1)"
+    PAGES = "expected no more pages for all requests than the pool and the block table have"
+    CAUSAL = "expected at least as many keys as queries in each request with sparse mode 3"
+    OUTPUT = "expected an output in the order of the layout, and softmax_lse (T,N,1) or (B,N,S,1)"
 
 
 @dataclass(frozen=True, slots=True)
 class FusedCall:
     """The sizes of one call.
 
-    size, value_size, rope_size  numbers of a head: of keys without rope, of values, of rope
+    size, value_size, rope_size  numbers per head: of keys without rope, of values, of rope
     queries, keys                lengths of each request
     sends_queries, sends_keys    whether the call passes those lengths
     """
@@ -92,26 +94,26 @@ class FusedCall:
 
     @property
     def scale(self) -> float:
-        """What scores are multiplied by; a profile does not tell another."""
+        """Return the factor of the scores: the usual one, since a profile does not record it."""
         return float((self.size + self.rope_size) ** -0.5)
 
     @property
     def sent_queries(self) -> Shape | None:
-        """The queries' lengths as the call wants them; None where it gets none."""
+        """Return the queries' lengths in the form that the call takes; None if it takes none."""
         if not self.sends_queries:
             return None
         return running(self.queries) if self.is_ragged else self.queries
 
     @property
     def sent_keys(self) -> Shape | None:
-        """The keys' lengths as the call wants them; None where it gets none."""
+        """Return the keys' lengths in the form that the call takes; None if it takes none."""
         if not self.sends_keys:
             return None
         return running(self.keys) if self.is_ragged and self.pages is None else self.keys
 
     @property
     def is_ragged(self) -> bool:
-        """Requests of different lengths lie one behind the other."""
+        """Return whether requests of different lengths are concatenated."""
         return letters_in(self.layout) == "TND"
 
     @property
@@ -120,14 +122,14 @@ class FusedCall:
 
     @property
     def is_latent(self) -> bool:
-        """Keys are latent ones (MLA): values are the same memory, as where it serves."""
+        """Return whether keys are latent (MLA); values then share their memory, as in serving."""
         return self.size == LATENT and self.rope_size > 0
 
     def requests(self) -> Iterator[Request]:
         return requests_of(self.queries, self.keys)
 
     def one(self, request: Request) -> Attention:
-        """The attention of one request."""
+        """Return the attention of one request."""
         return Attention(
             *("BNSD", 1, self.heads, self.kv_heads, request.queries, request.keys),
             self.size + self.rope_size,
@@ -136,17 +138,20 @@ class FusedCall:
 
     @property
     def pairs(self) -> int:
-        """Pairs of a query and a key that are scored."""
+        """Return the number of pairs of a query and a key that are scored."""
         return sum(self.one(request).pairs for request in self.requests())
 
 
-# Masks of fused attention: the compressed causal one, which is the same for all lengths, and full
-# ones, which have every pair of a query and a key and in which nothing is left out.
+# Masks of fused attention: the compressed causal mask, which is the same for all lengths, and full
+# masks, which cover every pair of a query and a key; with a full mask all pairs are computed.
 
 
 def sparse_modes(mask: Shape | None, pairs: tuple[int, int, int] | None) -> tuple[int, ...]:
-    """The modes that a mask fits, the likeliest first. `pairs` are requests, queries and keys of
-    each, None where the call takes no full mask."""
+    """Return the sparse modes that a mask fits, likeliest first.
+
+    `pairs` has the number of requests, and of queries and keys of each; None if the call takes no
+    full mask.
+    """
     if mask is None:
         return (EVERYTHING,)
     ones = (1,) * (len(mask) - 2)
@@ -157,8 +162,11 @@ def sparse_modes(mask: Shape | None, pairs: tuple[int, int, int] | None) -> tupl
 
 
 def mask_of(slot: Slot | None, call: FusedCall, make: TensorMaker) -> Any:
-    """The mask of a row. A full one is causal, aligned to the last key: what it hides is computed
-    all the same, and the first key is seen by all."""
+    """Return the mask of a row.
+
+    A full mask is causal, aligned to the last key. Hidden pairs are computed nevertheless, and
+    every query sees the first key.
+    """
     if slot is None:
         return None
     shape = slot.shape or ()
@@ -168,7 +176,7 @@ def mask_of(slot: Slot | None, call: FusedCall, make: TensorMaker) -> Any:
 
 
 def hidden_of(torch: Any, mask: Any, request: Request, call: FusedCall) -> Any:
-    """What the queries of a request do not see, (queries, keys), or the compressed mask."""
+    """Return the pairs that a request does not see, (queries, keys), or the compressed mask."""
     if mask is None:
         return None
     hidden = mask.view(torch.bool)
@@ -182,7 +190,7 @@ def hidden_of(torch: Any, mask: Any, request: Request, call: FusedCall) -> Any:
 
 
 def _is_full(mask: Shape, batch: int, queries: int, keys: int) -> bool:
-    """Whether there is a number for every pair; sequences may be rounded up."""
+    """Return whether a mask has a number for every pair; sequences may be rounded up."""
     if len(mask) == 2 and queries == 1:
         return mask[0] in (1, batch) and _is_rounded(mask[1], keys)
     if mask[:-2] not in ((), (1,), (1, 1), (batch, 1)) or len(mask) < 2:

@@ -1,10 +1,10 @@
-"""Reads a row of fused attention: the one reading that build, reference, costs, constraints and
-Runtime columns rely on.
+"""Reading of a row of fused attention, which build, reference, costs, constraints and Runtime
+columns share.
 
-A profile tells shapes. Heads of a flat cache, layouts that differ in two letters, and above all
-the lengths of requests are told by `Runtime ...` columns, or else are taken as the likeliest:
-the first layout that fits; queries and unpaged keys in equal parts; and of a paged cache one page
-a request, or as many keys as queries where those are more.
+A profile records shapes. `Runtime ...` columns record the heads of a flat cache, layouts that
+differ in two letters, and above all the lengths of requests. Without the columns the likeliest
+values are assumed: the first layout that fits; queries and unpaged keys in equal parts; and for a
+paged cache one page per request, or as many keys as queries if those are more.
 """
 
 from collections.abc import Callable
@@ -51,18 +51,18 @@ from collector.ops.parts.tensors import even
 from collector.ops.slots import Shape, agrees, given, input_shape, output_slot
 from collector.ops.spec import Constraint
 
-# Lengths of the requests of a row of fused attention: what columns name, else the likeliest.
+# Lengths of the requests of a row: from columns, else the likeliest.
 
 
 def passes_lengths(case: Case, slot: int, column: str, query: dict[str, int]) -> bool:
-    """Whether lengths are passed: TND wants them, else a slot or a column tells."""
+    """Return whether the call passes lengths: always in TND, else if a slot or column has them."""
     return "T" in query or given(case, slot) is not None or bool(numbers(case, column))
 
 
 def with_lengths(
     case: Case, call: FusedCall, query: dict[str, int], keys: dict[str, int]
 ) -> FusedCall:
-    """The call with the lengths of its requests, and of pages which are used."""
+    """Return the call with the lengths of its requests and the number of pages that they use."""
     queries = _queries(case, query)
     held, pages = _keys(case, call.pages, queries, query, keys)
     counts = {
@@ -95,7 +95,7 @@ def _queries(case: Case, query: dict[str, int]) -> Shape:
 
 
 def _batch_of_slots(case: Case) -> int:
-    """How many requests the slots of lengths and the block table are for."""
+    """Return the number of requests from the slots of lengths and the block table."""
     for slot in (QUERY_LENGTHS, KEY_LENGTHS, TABLE):
         if given(case, slot) and input_shape(case, slot):
             return input_shape(case, slot)[0]
@@ -125,7 +125,7 @@ def _keys(
 
 @lru_cache(maxsize=256)
 def read_call(case: Case) -> FusedCall | Rule:
-    """The sizes of the call, or the rule that the row breaks."""
+    """Return the sizes of the call, or the rule that the row breaks."""
     raw = case.attribute(RUNTIME_PREFIX + "operator_input_shapes_raw")
     if raw is not None and not _is_row(raw, case):
         return Rule.RAW
@@ -145,7 +145,7 @@ def read_call(case: Case) -> FusedCall | Rule:
 
 
 def columns(case: Case) -> dict[str, str]:
-    """The `Runtime ...` columns on which the launch depends, with the values that it uses."""
+    """Return the `Runtime ...` columns that the launch depends on, with the values it uses."""
     call = read_call(case)
     if isinstance(call, Rule):
         return {}
@@ -170,7 +170,7 @@ def columns(case: Case) -> dict[str, str]:
 
 
 class _Reading:
-    """Reads a row in one layout; raises Misfit or NoNumber."""
+    """Reader of a row in one layout; raises Misfit or NoNumber."""
 
     def __init__(self, case: Case, layout: str):
         self.case = case
@@ -211,7 +211,7 @@ class _Reading:
         return call
 
     def _heads(self, query: dict[str, int]) -> tuple[int, int]:
-        """Heads and the size of one."""
+        """Return the number of heads and the size of a head."""
         told = number(self.case, "num_heads")
         if "N" in query:
             heads, size = query["N"], query["D"]
@@ -226,7 +226,7 @@ class _Reading:
         return heads, size
 
     def _pages(self, size: int) -> Pages | None:
-        """The pool of pages, before it is known which are used; None without a block table."""
+        """Return the pool of pages, with none in use yet; None without a block table."""
         told = number(self.case, "block_size")
         if given(self.case, TABLE) is None:
             if told not in (None, 0):
@@ -244,7 +244,7 @@ class _Reading:
         return pages
 
     def _key_sizes(self, query: dict[str, int], size: int, pages: Pages | None) -> dict[str, int]:
-        """Sizes of the keys by letter, N being their heads, and V the size of a value."""
+        """Return the sizes of the keys by letter: N their heads, V the size of a value."""
         key, value = by_token(self.case, KEY), by_token(self.case, VALUE)
         letters = ("XYH" if pages.is_flat else "XNYD") if pages else letters_in(self.layout)
         keys, values = sizes_by_letter(letters, key), sizes_by_letter(letters, value)
@@ -252,7 +252,7 @@ class _Reading:
             raise Misfit(Rule.KEYS)
         heads = keys["N"] if "N" in keys else keys["H"] // size
         sizes = {**keys, "N": heads, "D": keys.get("D", size), "V": values.get("D", size)}
-        # Only unpaged TND was seen with values of another size than keys.
+        # Only unpaged TND was observed with values of another size than keys.
         fits = key == value or (letters == "TND" and key[:-1] == value[:-1])
         if (
             not fits
@@ -264,7 +264,7 @@ class _Reading:
         return sizes
 
     def _rope_size(self, heads: int, kv_heads: int, pages: Pages | None) -> int:
-        """Numbers of a head's rope part; 0 without."""
+        """Return the numbers per head in the rope part; 0 without one."""
         query, key = given(self.case, QUERY_ROPE), given(self.case, KEY_ROPE)
         if query is None and key is None:
             return 0
@@ -282,7 +282,7 @@ class _Reading:
         return sizes[0]
 
     def _sparse_mode(self, query: dict[str, int], keys: dict[str, int], pages: Pages | None) -> int:
-        """What the row names, where its mask fits that; else the first that fits."""
+        """Return the sparse mode that the row names, if the mask fits; else the first that fits."""
         told, mask = number(self.case, "sparse_mode"), given(self.case, MASK)
         pairs = None
         if "S" in query and not given(self.case, QUERY_ROPE):
@@ -303,12 +303,12 @@ class _Reading:
 
 
 def _last(shape: Shape, like: Shape, many: int) -> int:
-    """What is left of the last dimension for each of `many`; 0 where the others differ."""
+    """Return the last dimension divided by `many`; 0 if it does not divide or the others differ."""
     return shape[-1] // many if shape[:-1] == like[:-1] and not shape[-1] % many else 0
 
 
 def _is_row(raw: str, case: Case) -> bool:
-    """Whether these are the shapes of the row's inputs."""
+    """Return whether these are the shapes of the row's inputs."""
     shapes = [part.strip().strip("()") for part in raw.strip().strip('"').split(";")]
     row = [",".join(map(str, slot.shape or ())) for slot in case.inputs or ()]
     width = max(len(shapes), len(row))
@@ -316,10 +316,10 @@ def _is_row(raw: str, case: Case) -> bool:
     return padded[0] == padded[1]
 
 
-# What fused attention of inference accepts: rules of a reading, and limits of the function.
+# Inputs that fused attention of inference accepts: rules of a reading, and limits of the function.
 #
-# Limits are those that torch_npu documents, but for heads of latent keys: serving runs fewer than
-# the 32 that are written there.
+# The limits are those in torch_npu's documentation, except for heads of latent keys: serving uses
+# fewer than the documented 32.
 NUMBERS = (QUERY, KEY, VALUE, QUERY_ROPE, KEY_ROPE)
 _REPLAYED = (*NUMBERS, MASK, QUERY_LENGTHS, KEY_LENGTHS, TABLE)
 _ROPE = 64
@@ -372,7 +372,11 @@ def _cache_fits(call: FusedCall) -> bool:
 
 
 def _rows_fit(call: FusedCall) -> bool:
-    """A token's heads lie in one row in BSH and BSND; one query a request has another kernel."""
+    """Return whether the heads of a token are short enough in BSH and BSND, where they form one
+    row.
+
+    One query per request has no such limit: another kernel computes it.
+    """
     if letters_in(call.layout) not in ("BSH", "BSND") or max(call.queries) == 1:
         return True
     return call.heads * call.size < _ROW
@@ -392,8 +396,10 @@ def _latent_fits(call: FusedCall) -> bool:
 
 
 def _is_causal_in_rows(call: FusedCall) -> bool:
-    """Of requests that lie behind each other the causal mask is taken for one query, too: so
-    vLLM-Ascend calls it where tokens are predicted (_forward_decode of attention/mla_v1.py)."""
+    """Return whether requests are concatenated and use the causal mask, allowed for one query too.
+
+    vLLM-Ascend makes this call to predict tokens (_forward_decode of attention/mla_v1.py).
+    """
     return letters_in(call.layout) == "TND" and call.sparse_mode == 3
 
 
@@ -404,52 +410,53 @@ def _heads_fit(call: FusedCall) -> bool:
 
 FUSED_RULES = (
     Constraint(
-        "quantisation, padding, shared prefixes, position shifts and sinks are not replayed: "
-        "those slots want no shape",
+        "expected no shape in the slots of quantisation, padding, shared prefixes, position "
+        "shifts and sinks: they are not replayed",
         lambda case: all(
             slot.shape is None or i in _REPLAYED for i, slot in enumerate(case.inputs or ())
         ),
     ),
-    _dtypes("DT_BF16 or FLOAT16 is wanted for queries", (QUERY,), ("DT_BF16", "FLOAT16")),
-    Constraint("one dtype is wanted for queries, keys, values and the output", _one_dtype),
-    _dtypes("INT8, UINT8 or BOOL is wanted for the mask", (MASK,), ("INT8", "UINT8", "BOOL")),
-    _dtypes("INT64 is wanted for lengths", (QUERY_LENGTHS, KEY_LENGTHS), ("INT64",)),
-    _dtypes("INT32 is wanted for the block table", (TABLE,), ("INT32",)),
-    Constraint("softmax_lse wants FLOAT", _lse_is_float),
+    _dtypes("expected DT_BF16 or FLOAT16 for queries", (QUERY,), ("DT_BF16", "FLOAT16")),
+    Constraint("expected one dtype for queries, keys, values and the output", _one_dtype),
+    _dtypes("expected INT8, UINT8 or BOOL for the mask", (MASK,), ("INT8", "UINT8", "BOOL")),
+    _dtypes("expected INT64 for lengths", (QUERY_LENGTHS, KEY_LENGTHS), ("INT64",)),
+    _dtypes("expected INT32 for the block table", (TABLE,), ("INT32",)),
+    Constraint("expected FLOAT for softmax_lse", _lse_is_float),
     *rules_of(read_call, Rule),
     _limit(
-        "a head wants at most 512 numbers, a multiple of 16",
+        "expected a head of at most 512 numbers, a multiple of 16",
         lambda call: call.size <= 512 and not call.size % 16 and not call.value_size % 16,
     ),
     _limit(
-        "at most 256 heads are wanted, and at most 64 that share one of keys",
+        "expected at most 256 heads, of which at most 64 share a head of keys",
         _heads_fit,
     ),
     _limit(
-        "block_size wants a multiple of 16 up to 512, of 128 where a request has several "
+        "expected block_size as a multiple of 16 up to 512, of 128 if a request has several "
         "queries; with rope parts 16 or 128",
         _block_size_fits,
     ),
     _limit(
-        f"pages (kv_heads,d/16,block_size,16) want latent keys and {_NZ_TOKENS} tokens",
+        f"expected latent keys and {_NZ_TOKENS} tokens for pages (kv_heads,d/16,block_size,16)",
         _nz_fits,
     ),
     _limit(
-        "a page (block_size,kv_heads*d) wants at most 65535 numbers a token; queries in BSH "
-        "or BSND want such pages",
+        "expected at most 65535 numbers per token in a page (block_size,kv_heads*d), and such "
+        "pages for queries in BSH or BSND",
         _cache_fits,
     ),
     _limit(
-        f"several queries in BSH or BSND want fewer than {_ROW} numbers a token",
+        f"expected fewer than {_ROW} numbers per token for several queries in BSH or BSND",
         _rows_fit,
     ),
     _limit(
-        f"rope parts want {_ROPE} numbers",
+        f"expected rope parts of {_ROPE} numbers",
         lambda call: call.rope_size in (0, _ROPE),
     ),
     _limit(
-        f"latent keys of {LATENT} numbers want pages, one head of keys, 1, 2, 4 .. 128 heads, and "
-        "at most 16 queries a request: one without a mask, several with the causal one, in TND any",
+        f"latent keys of {LATENT} numbers: expected pages, one head of keys, 1, 2, 4 .. 128 heads, "
+        "and at most 16 queries per request: one without a mask, several with the causal one, in "
+        "TND any",
         _latent_fits,
     ),
 )

@@ -1,4 +1,4 @@
-"""A row of fused attention as a call: its tensors, what they give in plain torch, and its costs."""
+"""Replay of a row of fused attention: its tensors, the reference in plain torch, and its costs."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -33,7 +33,7 @@ from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker
 
 
 def build(case: Case, make: TensorMaker) -> Call:
-    """The tensors of the call, in the function's order, and its sizes."""
+    """Return the tensors of the call, in the function's order, and its sizes."""
     call: Any = read_call(case)
     slots = case.inputs or ()
     tensors = {
@@ -59,7 +59,7 @@ def reference(
     *,
     call: FusedCall,
 ) -> Any:
-    """The attention, request by request, and the log-sum-exp where the row has one."""
+    """Return the attention, request by request, and the log-sum-exp if the row has one."""
     read, write = letters_in(call.layout), letters_out(call.layout)
     out = torch.zeros(_output_shape(query, call), dtype=query.dtype, device=query.device)
     lse = torch.zeros(_lse_shape(query, call), dtype=torch.float32, device=query.device)
@@ -82,7 +82,7 @@ def reference(
 
 
 def flops(case: Case) -> int:
-    """Two products for each pair of a query and a key that it sees."""
+    """Return the operations: two products for each pair of a query and a key that it sees."""
     call = read_call(case)
     if isinstance(call, Rule):
         return 0
@@ -90,8 +90,10 @@ def flops(case: Case) -> int:
 
 
 def traffic(case: Case) -> int:
-    """Queries and outputs, and of the caches what the requests hold. Of the mask, the same for
-    all, no more than a corner may be read: it counts nothing."""
+    """Return the bytes of queries and outputs, and of the requests' part of the caches.
+
+    The mask counts 0 bytes: it is the same for all, and a launch may read only a corner of it.
+    """
     call = read_call(case)
     if isinstance(call, Rule):
         return 0
@@ -107,7 +109,7 @@ def traffic(case: Case) -> int:
 
 
 def _keys(tensor: Any, table: Any, request: Request, call: FusedCall) -> Any:
-    """Keys or values of a request: (heads of keys, keys, size)."""
+    """Return the keys or values of a request: (heads of keys, keys, size)."""
     if call.pages:
         return held_keys(tensor, table, call.pages, request.index, request.keys, call.kv_heads)
     start = sum(call.keys[: request.index])
@@ -116,7 +118,7 @@ def _keys(tensor: Any, table: Any, request: Request, call: FusedCall) -> Any:
 
 
 def _output_shape(query: Any, call: FusedCall) -> list[int]:
-    """The shape of the output for this query."""
+    """Return the shape of the output for this query."""
     shape, letters = list(query.shape), letters_in(call.layout)
     sizes = dict(zip(letters, shape, strict=True))
     sizes |= {"N": call.heads, "D": call.value_size, "H": call.heads * call.value_size}
@@ -130,8 +132,8 @@ def _lse_shape(query: Any, call: FusedCall) -> list[int]:
     return [query.shape[0], call.heads, query.shape[letters.index("S")], 1]
 
 
-# What prompt and incremental attention share: both are fused attention of inference with other
-# slots, so that they are read, built and computed as such a row.
+# Shared by prompt and incremental attention. Both are fused attention of inference with other
+# slots, so they are read, built and computed as such a row.
 _ABSENT = Slot(None, "", "")
 
 
@@ -143,8 +145,11 @@ def flash(
     run: Callable[..., Any],
     limits: Mapping[str, Callable[[FusedCall], bool]],
 ) -> OpSpec:
-    """An operator whose input `i` is input `places[i]` of fused attention; others want no shape.
-    `run` takes the function, the tensors as fused attention has them, and the sizes."""
+    """Declare an operator whose input `i` is input `places[i]` of fused attention.
+
+    Other inputs must have no shape. `run` takes the function, the tensors in the order of fused
+    attention, and the sizes.
+    """
 
     def view(case: Case) -> Case:
         inputs = dict(enumerate(case.inputs or ()))
@@ -174,8 +179,8 @@ def flash(
         kernel=kernel,
         call=call,
         assumes=(
-            "queries, and keys that lie in no pages, in equal parts; of pages those that "
-            "Runtime columns name, all over the pool"
+            "queries, and keys without pages, in equal parts; of paged keys the number of pages "
+            "that Runtime columns name, spread over the whole pool"
         ),
         slots=slots,
         optional=frozenset(range(3, len(slots))),
@@ -188,8 +193,8 @@ def flash(
         untold=lambda case: untold_lengths(view(case), TABLE),
         constraints=(
             Constraint(
-                "quantisation, padding and position shifts are not replayed: those slots want no "
-                "shape",
+                "expected no shape in the slots of quantisation, padding and position shifts: "
+                "they are not replayed",
                 lambda case: all(
                     slot.shape is None or i in places for i, slot in enumerate(case.inputs or ())
                 ),

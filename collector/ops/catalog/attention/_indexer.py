@@ -1,4 +1,4 @@
-"""The keys that matter most to each query: a weighted sum over heads of relu(query * key)."""
+"""Selection of keys for each query by a weighted sum over heads of relu(query * key)."""
 
 from collections.abc import Mapping
 from functools import lru_cache
@@ -24,13 +24,13 @@ from collector.ops.slots import input_shape, output_shape
 from collector.ops.spec import Call, Constraint, TensorMaker
 
 QUERY, _KEY, WEIGHTS = range(3)
-QUANTISED = "LightningIndexerQuant"  # has the scales of queries and keys behind the weights
+QUANTISED = "LightningIndexerQuant"  # has the scales of queries and keys after the weights
 _PLACES = Slots(query=QUERY, key=_KEY, table=5, query_lengths=3, key_lengths=4)
 _PLACES_BESIDE_SCALES = Slots(query=QUERY, key=_KEY, table=7, query_lengths=5, key_lengths=6)
 _USUAL_TOPK = 2048
 _TOPKS = (*range(1, 2049), 3072, 4096, 5120, 6144, 7168, 8192)
 _VALUES = 1
-# Scores of one step of the reference, in float32.
+# Size of the scores of one step of the reference, in float32.
 _STEP_BYTES = 64 << 20
 
 
@@ -58,7 +58,7 @@ def build(case: Case, make: TensorMaker) -> Call:
 
 
 def lengths_and_table(call: SparseCall, make: TensorMaker) -> tuple[Any, ...]:
-    """Running sums of queries, lengths of keys, and which pages hold those."""
+    """Return cumulative sums of queries, lengths of keys, and the block table of their pages."""
     lengths = (make.tensor(side, "INT32") for side in (running(call.queries), call.keys))
     return (*lengths, make_table(make, call.pages))
 
@@ -102,13 +102,13 @@ def reference(
 
 
 def _scores(torch: Any, query: Any, keys: Any, weights: Any) -> Any:
-    """What each key is to each query: (queries, keys) float32."""
+    """Return the relevance of each key to each query: (queries, keys) float32."""
     products = torch.mm(query.flatten(0, 1), keys.t()).relu_().view(*query.shape[:2], -1)
     return torch.bmm(weights.unsqueeze(1).float(), products.float()).squeeze(1)
 
 
 def untold(case: Case) -> str:
-    """Which lengths a row does not say."""
+    """Return which lengths a row does not record."""
     return untold_lengths(case, _places(case).table)
 
 
@@ -124,8 +124,10 @@ def launch(
     *,
     call: SparseCall,
 ) -> Any:
-    """The function gives no values beside a paged cache, though a profile names their shape:
-    the tensor that stands for them is not written."""
+    """Call the function, which returns no values for a paged cache.
+
+    A profile names the shape of the values; the tensor in their place is not written.
+    """
     found = api(
         *(query, key, weights),
         actual_seq_lengths_query=query_ends,
@@ -136,7 +138,7 @@ def launch(
         sparse_count=call.topk,
         sparse_mode=call.sparse_mode,
     )
-    # vLLM-Ascend's own before 0.23 gives the indices alone.
+    # the function of vLLM-Ascend before 0.23 returns the indices only
     return found[0] if isinstance(found, (tuple, list)) else found, kept
 
 
@@ -146,8 +148,11 @@ def columns(case: Case) -> Mapping[str, str]:
 
 
 def flops(case: Case) -> int:
-    """For each pair of a query and a key it sees and each head, a product of D numbers and a
-    weighted sum."""
+    """Return the operations: for each head and each pair, a product of D numbers and a weighted
+    sum.
+
+    A pair is a query and a key that it sees.
+    """
     call = read(case)
     if isinstance(call, Rule):
         return 0
@@ -155,7 +160,7 @@ def flops(case: Case) -> int:
 
 
 def traffic(case: Case) -> int:
-    """Queries, weights, every key that a request holds, and the indices."""
+    """Return the bytes of queries, weights, every key of the requests, and the indices."""
     call = read(case)
     if isinstance(call, Rule):
         return 0
@@ -184,13 +189,13 @@ SLOTS = (
 OF_SIZES = (
     outputs_are(("INT32",), (0,)),
     *rules_of(read, Rule),
-    Constraint("indices (T,1,topk) are wanted, and values like them or none", _outputs_fit),
-    limit(read, "a head of 128 numbers is wanted", lambda call: call.size == 128),
-    limit(read, "at most 64 heads are wanted", lambda call: call.heads <= 64),
-    limit(read, "block_size wants a multiple of 16, at most 1024", block_size_fits),
+    Constraint("expected indices (T,1,topk), and values like them or none", _outputs_fit),
+    limit(read, "expected a head of 128 numbers", lambda call: call.size == 128),
+    limit(read, "expected at most 64 heads", lambda call: call.heads <= 64),
+    limit(read, "expected block_size as a multiple of 16, at most 1024", block_size_fits),
     limit(
         read,
-        "topk wants 1 to 2048, or 3072, 4096 .. 8192",
+        "expected topk of 1 to 2048, or 3072, 4096 .. 8192",
         lambda call: call.topk in _TOPKS,
     ),
 )
@@ -199,7 +204,7 @@ CONSTRAINTS = (
     one_dtype((QUERY, _KEY), (_VALUES,)),
     inputs_are(("DT_BF16", "FLOAT16", "FLOAT"), (WEIGHTS,)),
     Constraint(
-        "weights (T,N) are wanted in FLOAT or the query's dtype",
+        "expected weights (T,N) in FLOAT or the query's dtype",
         _weights_fit,
     ),
     inputs_are(("INT32",), (3, 4, 5)),

@@ -1,8 +1,7 @@
-"""Lengths and head counts of attention: what a row's `Runtime ...` columns say of them, and what
-is taken where they say nothing.
+"""Lengths and head counts of attention from a row's `Runtime ...` columns, with defaults.
 
-There is one reading of a row: what a column names is used as it stands, so that a row whose
-columns were filled in from a reading reads the same again.
+A row has one reading: values in columns are used unchanged, so that a row whose columns were filled
+from a reading gives the same reading again.
 """
 
 import re
@@ -22,25 +21,27 @@ _BETWEEN = re.compile(r"[;,\s]+")
 
 
 class NoNumber(CaseRejected):
-    """A column does not hold the numbers that are wanted there."""
+    """A column without the numbers that it must have."""
 
 
 def number(case: Case, name: str) -> int | None:
-    """The whole number in `Runtime {name}`, also where a table wrote it as 16.0; None without
-    one. Raises NoNumber."""
+    """Return the whole number in `Runtime {name}`, also in the form 16.0; None without one.
+
+    Raises NoNumber.
+    """
     text = case.attribute(RUNTIME_PREFIX + name)
     return None if text is None else _whole(text)
 
 
 def numbers(case: Case, name: str) -> Shape | None:
-    """The whole numbers in `Runtime {name}`, between `,` or `;`; None without any."""
+    """Return the whole numbers in `Runtime {name}`, separated by `,` or `;`; None without any."""
     text = case.attribute(RUNTIME_PREFIX + name)
     parts = [part for part in _BETWEEN.split((text or "").strip("[]() ")) if part]
     return tuple(map(_whole, parts)) or None
 
 
 def mean(case: Case) -> float | None:
-    """`Runtime avg_seq_len`: the mean length of the keys of a request; None without one."""
+    """Return the mean length of a request's keys, `Runtime avg_seq_len`; None without one."""
     text = case.attribute(RUNTIME_PREFIX + "avg_seq_len")
     try:
         value = None if text is None else float(text)
@@ -52,16 +53,16 @@ def mean(case: Case) -> float | None:
 
 
 def each(ends: Sequence[int]) -> Shape:
-    """The lengths of requests that end there."""
+    """Return the lengths of requests from their cumulative sums."""
     return tuple(stop - start for start, stop in pairwise((0, *ends)))
 
 
 @dataclass(frozen=True, slots=True)
 class Pages:
-    """A pool of pages that hold keys, and which part of it the requests use.
+    """A pool of pages of keys, and the part of it that the requests use.
 
-    width   pages that a row of the block table has place for
-    valid   pages of each request that hold keys
+    width   pages that fit in a row of the block table
+    valid   number of pages of each request that have keys
     is_flat a page is (tokens, heads * size), else (heads, tokens, size)
     is_nz   a page is (heads, size / 16, tokens, 16), the NZ layout of caches
     """
@@ -75,19 +76,21 @@ class Pages:
 
     @property
     def fit(self) -> bool:
-        """No page belongs to two requests, and each request's fit its row."""
+        """Return whether the pool and each row of the block table are large enough."""
         return sum(self.valid) <= self.blocks and max(self.valid, default=0) <= self.width
 
     def hold(self, keys: Shape) -> bool:
-        """Each request has the pages that its keys take."""
+        """Return whether each request has enough pages for its keys."""
         return len(self.valid) == len(keys) and all(
             count * self.block_size >= length
             for count, length in zip(self.valid, keys, strict=True)
         )
 
     def places(self) -> list[list[int]]:
-        """For each row of the block table, which pages of a shuffled pool it names: its own one
-        behind the other, then any."""
+        """Return the pages of a shuffled pool for each row of the block table.
+
+        A row has its own pages in sequence; entries after them may be any page.
+        """
         starts = (0, *running(self.valid))
         return [
             [start + i if i < count else 0 for i in range(self.width)]
@@ -96,17 +99,17 @@ class Pages:
 
 
 def pages_of(length: int, block_size: int) -> int:
-    """The pages that a length takes."""
+    """Return the number of pages for a length."""
     return -(-length // block_size)
 
 
 def paged_keys(
     case: Case, queries: Shape, pages: Pages, unnamed: Sequence[int]
 ) -> tuple[Shape, Shape]:
-    """The keys of each request, and the pages that hold them.
+    """Return the keys of each request, and the number of pages of each.
 
-    Lengths count first, then their mean, then the number of pages in use; `unnamed` is taken
-    where a row names none of them.
+    Lengths take precedence, then their mean, then the number of pages in use; `unnamed` is used if
+    the row has none of them.
     """
     keys = numbers(case, "actual_seq_lengths_kv_values")
     valid = numbers(case, "block_table_valid_blocks")
@@ -120,22 +123,23 @@ def paged_keys(
 
 
 def untold_lengths(case: Case, table: int) -> str:
-    """What a row of a paged cache leaves open, whose block table is the input at `table`. Shapes
-    bound how many keys a request may have and say of none how many it has; empty where a column
-    does. A decode of 4,096 keys that is read as one page is a case of 128."""
+    """Return why the lengths of a paged cache are unknown; empty if a column has them.
+
+    The block table is the input at `table`. Shapes bound the number of keys of a request but do not
+    give it. A decode of 4,096 keys that is read as one page would be a case of 128 keys.
+    """
     columns = ("actual_seq_lengths_kv_values", "avg_seq_len", "block_table_valid_blocks")
     if given(case, table) is None or any(case.attribute(RUNTIME_PREFIX + c) for c in columns):
         return ""
     return (
-        "lengths unknown: how many keys its requests have in the paged cache; name them with "
-        "`runtime: {kv_length: [...]}` in the campaign, or take operator_details.csv or "
+        "lengths unknown: the row has no key lengths for its requests in the paged cache; name "
+        "them with `runtime: {kv_length: [...]}` in the campaign, or use operator_details.csv or "
         "`opmeter fia-backfill`"
     )
 
 
 def named(case: Case, columns: Mapping[str, object]) -> dict[str, str]:
-    """`Runtime ...` columns with what the row itself says, or else with these values; one
-    without a value is left out."""
+    """Return `Runtime ...` columns with the row's values, else these; omit those without any."""
     texts = {
         RUNTIME_PREFIX + name: case.attribute(RUNTIME_PREFIX + name) or _text(value)
         for name, value in columns.items()
@@ -159,20 +163,20 @@ def _text(value: object) -> str:
     return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
-# Layouts of attention's tensors, letter by letter: B batch, T all tokens, S tokens of a request,
-# N heads, D numbers of a head, H = N * D.
+# Layouts of attention's tensors, letter by letter: B batch, T all tokens, S tokens of a request, N
+# heads, D numbers of a head, H = N * D.
 #
-# `BNSD_NBSD` takes queries as BNSD and gives its output as NBSD.
+# `BNSD_NBSD` takes queries as BNSD and returns its output as NBSD.
 
-# Those that take queries without batch follow each other, in the order in which they are tried
-# for a row that names no layout.
+# Layouts whose queries have no batch are adjacent, in the order in which they are tried for a row
+# that names no layout.
 LAYOUTS = ("TND", "TND_NTD", "BSH", "BNSD", "BSND", "BNSD_NBSD", "BSND_NBSD", "BNSD_BSND")
 MLA_LAYOUTS = ("TND", "TND_NTD", "BSH", "BNSD_NBSD", "BSND_NBSD", "BNSD", "BSND")
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One request of a batch: its place, and where its queries lie among all tokens."""
+    """One request of a batch: its index, and the position of its queries among all tokens."""
 
     index: int
     start: int
@@ -181,38 +185,38 @@ class Request:
 
 
 def requests_of(queries: Shape, keys: Shape) -> Iterator[Request]:
-    """Requests of so many queries and keys, whose queries lie one behind the other."""
+    """Yield requests with these numbers of queries and keys, their queries in sequence."""
     starts = (0, *running(queries))
     for index, (some, held) in enumerate(zip(queries, keys, strict=True)):
         yield Request(index, starts[index], some, held)
 
 
 def letters_in(layout: str) -> str:
-    """The letters of queries, and of keys that lie in no pages."""
+    """Return the letters of queries, and of keys without pages."""
     return layout.partition("_")[0]
 
 
 def letters_out(layout: str) -> str:
-    """The letters of the output."""
+    """Return the letters of the output."""
     first, _, last = layout.partition("_")
     return last or first
 
 
 def sizes_by_letter(letters: str, shape: Shape) -> dict[str, int] | None:
-    """What each letter stands for in a shape; None where the shape has other dimensions."""
+    """Return the size of each letter in a shape; None if the shape has other dimensions."""
     if len(shape) != len(letters) or not all(shape):
         return None
     return dict(zip(letters, shape, strict=True))
 
 
 def shape_of(letters: str, sizes: dict[str, int]) -> Shape:
-    """The shape with these sizes; H is N * D."""
+    """Return the shape with these sizes; H is N * D."""
     known = {**sizes, "H": sizes["N"] * sizes["D"]}
     return tuple(known[letter] for letter in letters)
 
 
 def part_of(tensor: Any, letters: str, request: Request, heads: int) -> Any:
-    """The request's queries in a tensor of all, as heads, tokens, size: a view to read or write."""
+    """Return the request's queries as (heads, tokens, size): a view to read or write."""
     if letters == "BSH":
         tensor, letters = tensor.unflatten(-1, (heads, -1)), "BSND"
     if "T" in letters:

@@ -1,11 +1,11 @@
-"""What the shapes of FlashAttentionScore and its gradient tell: sizes, layout, mask.
+"""Sizes, layout and mask of FlashAttentionScore and its gradient, from shapes.
 
-Shapes tell everything but the mask's meaning. A softmax maximum (B, N, S, 8) beside the query
-says which layout was used. A compressed mask (2048, 2048) means causal, aligned to the last
-key, whatever the lengths; no mask means that every query sees every key. Beside a whole one
-(S1, S2) the kernel leaves out what next_tokens says, as much as half of its work, and looks at the
-mask only within (CANN, aclnnFlashAttentionScore: sparseMode 0 computes the band that preTokens and
-nextTokens bound). A row does not hold them: `Runtime mask` does.
+Shapes define everything except the meaning of the mask. A softmax maximum (B, N, S, 8) together
+with the query shows the layout. A compressed mask (2048, 2048) means causal, aligned to the last
+key, whatever the lengths. No mask means that every query sees every key. With a whole mask (S1, S2)
+the kernel skips the pairs outside of next_tokens, up to half of its work, and reads the mask only
+within the band (CANN, aclnnFlashAttentionScore: sparseMode 0 computes the band that preTokens and
+nextTokens bound). A row does not record these values; `Runtime mask` does.
 """
 
 from collections.abc import Callable, Iterator
@@ -21,13 +21,13 @@ from collector.ops.spec import Constraint
 MASK_SIDE = 2048
 _EVERYTHING = 2**31 - 1  # the default of pre_tokens and next_tokens
 _STATISTICS_WIDTH = 8
-# Scores of one block in float32; about 4 times as much lives at once. On two cores the gradient
-# of 4096 tokens took 0.7 to 1 s with blocks of 8 to 128 MiB; but where other programs compete for
-# the cores, few large operators lose less time than many small ones.
+# Size of the scores of one block in float32; about 4 times as much is allocated at once. On two
+# cores the gradient of 4096 tokens took 0.7 to 1 s with blocks of 8 to 128 MiB. If other programs
+# compete for the cores, few large operators lose less time than many small ones.
 _BLOCK_BYTES = 64 << 20
 _BLOCK_ROWS = 512
 
-# Where batch, heads, sequence and head size lie once H is unfolded into heads and head size.
+# Positions of batch, heads, sequence and head size after H is unfolded into heads and head size.
 _TO_HEADS = {
     "SBH": (1, 2, 0, 3),
     "BSH": (0, 2, 1, 3),
@@ -48,7 +48,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Attention:
-    """The sizes of one call. `has_whole_mask`: its mask has a place for each query and key."""
+    """The sizes of one call; a whole mask has an element for each query and key."""
 
     layout: str
     batch: int
@@ -62,32 +62,32 @@ class Attention:
 
     @property
     def to_heads(self) -> Shape:
-        """The permutation from the layout to batch, heads, sequence, head size."""
+        """Return the permutation from the layout to batch, heads, sequence, head size."""
         return _TO_HEADS[self.layout]
 
     @property
     def scale(self) -> float:
-        """What scores are multiplied by; a profile does not tell another."""
+        """Return the factor of the scores: the usual one, since a profile does not record it."""
         return 1 / sqrt(self.head_size)
 
     @property
     def sparse_mode(self) -> int:
-        """How torch_npu names it: aligned to the last key (3), or what the tokens say (0)."""
+        """Return torch_npu's sparse mode: aligned to the last key (3), or by the tokens (0)."""
         return 3 if self.causal and not self.has_whole_mask else 0
 
     @property
     def next_tokens(self) -> int:
-        """How many keys after its own place a query sees."""
+        """Return how many keys after its own position a query sees."""
         return 0 if self.causal and self.has_whole_mask else _EVERYTHING
 
     @property
     def pairs(self) -> int:
-        """Pairs of a query and a key that are scored; a causal square counts half."""
+        """Return the number of scored pairs of a query and a key; a causal square counts half."""
         hidden = self.queries * self.queries // 2 if self.causal else 0
         return self.batch * self.heads * (self.queries * self.keys - hidden)
 
     def blocks(self) -> Iterator[Block]:
-        """Every query once, in blocks that keep to the budget; keys that none sees are left out."""
+        """Yield blocks within the size limit that cover every query once, without unseen keys."""
         row_bytes = 4 * (self.heads // self.kv_heads) * self.keys
         rows = max(1, min(_BLOCK_ROWS, _BLOCK_BYTES // row_bytes))
         heads = max(1, _BLOCK_BYTES // (row_bytes * rows))
@@ -99,8 +99,11 @@ class Attention:
 
 
 def read_sizes(case: Case, statistics: Slot | None, mask: int) -> Attention | None:
-    """The sizes that fit q, k and v (inputs 0 to 2), the softmax maximum, and the mask if any;
-    None where no layout fits."""
+    """Return the sizes that fit q, k and v (inputs 0 to 2), the softmax maximum and an optional
+    mask.
+
+    None if no layout fits.
+    """
     query, key, value = (given(case, i) for i in range(3))
     if not (query and key and value and statistics) or key.shape != value.shape:
         return None
@@ -116,7 +119,7 @@ def _is_whole(mask: Slot | None) -> bool:
 
 
 def mask_constraint(position: int, sizes: Callable[[Case], Attention | None]) -> Constraint:
-    """What a mask may be; another rule speaks where there are no sizes."""
+    """Return the rule for the mask; it holds without sizes, since another rule fails then."""
 
     def holds(case: Case) -> bool:
         mask, call, hidden = given(case, position), sizes(case), case.attribute(MASK)
@@ -126,30 +129,30 @@ def mask_constraint(position: int, sizes: Callable[[Case], Attention | None]) ->
             return False
         if call is None:
             return True
-        # A causal band begins at the first key here, and ends at the last one elsewhere.
+        # A causal band begins at the first key here; elsewhere it ends at the last one.
         is_aligned = call.queries == call.keys or hidden != CAUSAL_MASK
         return mask.shape == (call.queries, call.keys) and is_aligned
 
     return Constraint(
-        "no mask, the compressed causal one (2048,2048 BOOL), or a whole one (S1,S2 BOOL), of "
-        f"which `{MASK}` may say {FULL_MASK}, or where S1 is S2 {CAUSAL_MASK}",
+        "expected no mask, the compressed causal one (2048,2048 BOOL), or a whole one (S1,S2 "
+        f"BOOL), with `{MASK}` absent or {FULL_MASK}, or {CAUSAL_MASK} if S1 equals S2",
         holds,
     )
 
 
 def untold_mask(case: Case, position: int) -> str:
-    """What a row with a whole mask leaves open; empty where a column says it."""
+    """Return why the meaning of a whole mask is unknown; empty if a column has it."""
     if not _is_whole(given(case, position)) or case.attribute(MASK) is not None:
         return ""
     return (
-        "mask unknown: beside a whole mask (S1,S2) pre_tokens and next_tokens say what is left "
-        "out, as much as half, and no row tells them; name it with "
-        f"`runtime: {{mask: [{CAUSAL_MASK}]}}` or `[{FULL_MASK}]` in the campaign"
+        "mask unknown: with a whole mask (S1,S2), pre_tokens and next_tokens define the pairs "
+        f"that are skipped, up to half, and no row records them; name it with `runtime: {{mask: "
+        f"[{CAUSAL_MASK}]}}` or `[{FULL_MASK}]` in the campaign"
     )
 
 
 def only_slots(inputs: frozenset[int], absent_outputs: frozenset[int]) -> Constraint:
-    """Dropout, shifts of positions, lengths and the like are not replayed."""
+    """Return the rule against dropout, position shifts, lengths and others: not replayed."""
 
     def holds(case: Case) -> bool:
         given_inputs = {i for i, slot in enumerate(case.inputs or ()) if slot.shape is not None}
@@ -157,25 +160,26 @@ def only_slots(inputs: frozenset[int], absent_outputs: frozenset[int]) -> Constr
         return given_inputs <= inputs and not outputs & absent_outputs
 
     return Constraint(
-        "only queries, keys, values, a mask and statistics are replayed: other slots want no shape",
+        "expected no shape in slots other than queries, keys, values, a mask and statistics: only "
+        "these are replayed",
         holds,
     )
 
 
 def named_output(case: Case, position: int) -> Shape | None:
-    """The shape that a row names for an output; None for an empty cell or no cell."""
+    """Return the shape that a row names for an output; None for an empty or missing cell."""
     slot = output_slot(case, position)
     return slot.shape if slot else None
 
 
 def limits(sizes: Callable[[Case], Attention | None]) -> Constraint:
-    """What npu_fusion_attention documents; another rule speaks where there are no sizes."""
+    """Return the limits that npu_fusion_attention documents; they hold if there are no sizes."""
 
     def holds(case: Case) -> bool:
         call = sizes(case)
         return call is None or (call.heads <= 256 and call.head_size <= 768)
 
-    return Constraint("at most 256 heads are wanted, of at most 768 numbers", holds)
+    return Constraint("expected at most 256 heads, of at most 768 numbers", holds)
 
 
 def _fit(
@@ -195,7 +199,7 @@ def _fit(
 
 
 def _heads_first(layout: str, shape: Shape, head_size: int) -> Shape | None:
-    """(batch, heads, sequence, head size) of a tensor; None where the layout cannot be its own."""
+    """Return the shape as (batch, heads, sequence, head size); None if it does not fit."""
     if len(shape) != len(layout) or not head_size or shape[-1] % head_size:
         return None
     whole = (*shape[:2], shape[2] // head_size, head_size) if len(layout) == 3 else shape

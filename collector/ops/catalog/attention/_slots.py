@@ -1,4 +1,4 @@
-"""Slots of attention told by their kind, and rules that a row's reading must satisfy."""
+"""Slots of attention identified by kind, and rules that a row's reading must satisfy."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -9,22 +9,22 @@ from collector.codec.errors import CaseRejected
 from collector.model.case import Case, Slot
 from collector.ops.spec import Constraint, GraphCall, OpSpec
 
-# Slots told by their kind, where their position does not tell.
+# Slots identified by kind, where their position is not enough.
 #
-# A graph leaves optional inputs that are absent out of a row, an operator that is called by itself
-# leaves their cells empty:
+# A graph omits absent optional inputs from a row. An operator that is called by itself leaves their
+# cells empty:
 #
 #     q;k;v;mask             a graph's row of IncreFlashAttention, whose fourth slot is pse_shift
 #     q;k;v;;mask;;;;;;;;;;  the same, launched by itself
 #
-# A row is read as a graph's where each tensor behind the required ones fits one slot in order and
-# no other, by its dtype and the number of its dimensions.
+# A row is read as a graph's if each tensor after the required ones fits one slot, in order, and no
+# other, by its dtype and number of dimensions.
 _ABSENT = Slot(None, "", "")
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What an optional slot takes: dtypes, numbers of dimensions, and slots that come with it."""
+    """The dtypes and numbers of dimensions of an optional slot, and the slots it requires."""
 
     dtypes: frozenset[str]
     dims: frozenset[int]
@@ -37,15 +37,18 @@ class Kind:
 
 
 def kind(dtypes: str, *dims: int, beside: int | None = None) -> Kind:
-    """`kind("BOOL INT8", 2, 4)`."""
+    """Return a kind, as in `kind("BOOL INT8", 2, 4)`."""
     return Kind(
         frozenset(dtypes.split()), frozenset(dims), frozenset(() if beside is None else (beside,))
     )
 
 
 def by_kind(op: OpSpec, kinds: Mapping[int, Kind]) -> OpSpec:
-    """The operator, whose rows may be a graph's: those are placed before anything reads them, and
-    launched by a graph. `kinds` are of its optional slots."""
+    """Return the operator for rows that may be a graph's.
+
+    Such rows are placed in their slots before anything reads them, and are launched by a graph.
+    `kinds` has the kinds of the optional slots.
+    """
     required = min(op.optional)
 
     def place(case: Case) -> Case:
@@ -66,7 +69,9 @@ def by_kind(op: OpSpec, kinds: Mapping[int, Kind]) -> OpSpec:
         placed=place,
         constraints=(
             Constraint(
-                "a graph leaves absent inputs out, and this one fits several slots", is_told
+                "expected inputs that fit one order of slots: a graph omits absent inputs, and "
+                "these fit several slots",
+                is_told,
             ),
             *(_on(rule, place) for rule in op.constraints),
         ),
@@ -83,12 +88,14 @@ def _on(rule: Constraint, place: Callable[[Case], Case]) -> Constraint:
 
 
 def _placings(case: Case, required: int, kinds: Mapping[int, Kind]) -> list[tuple[int, ...]]:
-    """The slots that the tensors behind the required ones may be, each way in order; none where
-    they are where they ought to be."""
+    """Return the possible slots of the tensors after the required ones, one tuple per possibility.
+
+    Empty if the tensors are in their own slots already.
+    """
     slots = case.inputs or ()
     behind = slots[required:]
     if not behind or any(slot.shape is None for slot in slots):
-        return []  # nothing was left out of the row, or it ends behind what is required
+        return []  # no input was omitted, or the row has only required inputs
     found = list(_orders(behind, required, kinds))
     as_they_stand = tuple(range(required, len(slots)))
     return [] if found == [as_they_stand] else found
@@ -97,7 +104,7 @@ def _placings(case: Case, required: int, kinds: Mapping[int, Kind]) -> list[tupl
 def _orders(
     tensors: Sequence[Slot], first: int, kinds: Mapping[int, Kind]
 ) -> Iterator[tuple[int, ...]]:
-    """Rising positions at which each tensor is of its slot's kind."""
+    """Yield ascending positions at which each tensor is of its slot's kind."""
     for order in _rising(tensors, first, kinds):
         if all(kinds[position].beside <= set(order) for position in order):
             yield order
@@ -115,7 +122,7 @@ def _rising(
 
 
 def _placed(case: Case, required: int, order: Sequence[int], width: int) -> Case:
-    """The case with each tensor at its slot, and empty cells between."""
+    """Return the case with each tensor in its slot, and empty cells between."""
     slots = case.inputs or ()
     seen = [_ABSENT] * width
     seen[:required] = slots[:required]
@@ -125,13 +132,13 @@ def _placed(case: Case, required: int, order: Sequence[int], width: int) -> Case
 
 
 # Rules of a row's reading, which finds either all sizes of a call or the rule that the row breaks:
-# the same reading answers whether a case can be launched, and with what.
+# the same reading decides whether a case can be launched, and with which arguments.
 
 _Call = TypeVar("_Call")
 
 
 class Misfit(CaseRejected):
-    """A row breaks a rule."""
+    """A row that breaks a rule."""
 
     def __init__(self, rule: StrEnum):
         super().__init__(rule.value)
@@ -139,14 +146,14 @@ class Misfit(CaseRejected):
 
 
 def rules_of(read: Callable[[Case], object], rules: type[StrEnum]) -> tuple[Constraint, ...]:
-    """Each rule of the reading as a constraint."""
+    """Return each rule of the reading as a constraint."""
     return tuple(_is_kept(read, rule) for rule in rules)
 
 
 def limit(
     read: Callable[[Case], _Call | StrEnum], text: str, holds: Callable[[_Call], bool]
 ) -> Constraint:
-    """A limit of the function, for rows that can be read; others break a rule of the reading."""
+    """Return a limit of the function; rows that break a rule of the reading pass it."""
 
     def check(case: Case) -> bool:
         call = read(case)

@@ -1,8 +1,8 @@
-"""Sparse attention over a paged cache: the one reading of a row of LightningIndexer, which chooses
-keys, and of SparseFlashAttention, which attends to the chosen ones.
+"""Reading of a row of sparse attention over a paged cache, shared by two operators.
 
-Queries lie one behind the other (TND), keys in pages (PA_BSND) with one head. Where a row names
-no lengths, queries are taken in equal parts, and each request holds its share of the pool.
+LightningIndexer selects keys, and SparseFlashAttention attends to the selected ones. Queries are
+concatenated (TND), keys are in pages (PA_BSND) with one head. If a row names no lengths, queries
+are divided into equal parts, and each request has its share of the pool.
 """
 
 from collections.abc import Iterator
@@ -34,27 +34,27 @@ _PATTERN = "sparse_indices_pattern"
 
 
 class Rule(StrEnum):
-    """What a row must keep, in the order in which a reading finds out."""
+    """Rules that a row must satisfy, in the order in which a reading checks them."""
 
-    NUMBERS = "whole numbers are wanted in Runtime columns of lengths, heads, modes and sizes"
+    NUMBERS = "expected whole numbers in Runtime columns of lengths, heads, modes and sizes"
     SHAPES = (
-        "a query (T,N,D), keys in pages (blocks,block_size,1,D), a block table (batch,pages) and "
-        "lengths (batch) are wanted"
+        "expected a query (T,N,D), keys in pages (blocks,block_size,1,D), a block table "
+        "(batch,pages) and lengths (batch)"
     )
     TOLD = (
-        "Runtime columns want TND, PA_BSND, paged, sparse_block_size 1, sparse_mode 0 or 3, a "
-        f"pattern of {', '.join(PATTERNS)}, and heads, topk and block_size of the shapes"
+        "expected Runtime columns with TND, PA_BSND, paged, sparse_block_size 1, sparse_mode 0 "
+        f"or 3, a pattern of {', '.join(PATTERNS)}, and heads, topk and block_size of the shapes"
     )
     LENGTHS = (
-        "lengths of at least 1 are wanted for each request: running sums up to T for queries, "
-        "and for keys no more than their pages hold, nor fewer than queries in sparse mode 3"
+        "expected lengths of at least 1 for each request: cumulative sums up to T for queries, "
+        "and for keys no more than their pages have, nor fewer than queries in sparse mode 3"
     )
-    PAGES = "pages of all requests together want no more than the pool and the block table hold"
+    PAGES = "expected no more pages for all requests than the pool and the block table have"
 
 
 @dataclass(frozen=True, slots=True)
 class Slots:
-    """Where an operator has its inputs."""
+    """Positions of an operator's inputs."""
 
     query: int
     key: int
@@ -65,8 +65,11 @@ class Slots:
 
 @dataclass(frozen=True, slots=True)
 class SparseCall:
-    """The sizes of one call. `chosen` is the most keys that a query attends to, `pattern` how
-    they are spread over those that it sees."""
+    """The sizes of one call.
+
+    `chosen` is the largest number of keys that a query attends to, `pattern` their distribution
+    over the keys that it sees.
+    """
 
     heads: int
     size: int
@@ -84,7 +87,7 @@ class SparseCall:
 
     @property
     def phase(self) -> str:
-        """`prefill` without earlier keys, `decode` with one query a request, else `mixed`."""
+        """Return `prefill` without earlier keys, `decode` for one query a request, else `mixed`."""
         if self.queries == self.keys:
             return "prefill"
         return "decode" if set(self.queries) == {1} else "mixed"
@@ -93,7 +96,7 @@ class SparseCall:
         return requests_of(self.queries, self.keys)
 
     def seen(self) -> list[int]:
-        """How many keys each query sees."""
+        """Return the number of keys that each query sees."""
         causal = self.sparse_mode == CAUSAL
         return [
             request.keys - request.queries + position + 1 if causal else request.keys
@@ -102,12 +105,12 @@ class SparseCall:
         ]
 
     def pairs(self, most: int) -> int:
-        """Pairs of a query and a key, of at most so many keys a query."""
+        """Return the number of pairs of a query and a key, with at most `most` keys per query."""
         return sum(min(most, seen) for seen in self.seen())
 
 
 def read_sparse(case: Case, slots: Slots, topk: int) -> SparseCall | Rule:
-    """The sizes of the call, or the rule that the row breaks."""
+    """Return the sizes of the call, or the rule that the row breaks."""
     try:
         return _read(case, slots, topk)
     except NoNumber:
@@ -117,7 +120,7 @@ def read_sparse(case: Case, slots: Slots, topk: int) -> SparseCall | Rule:
 
 
 def sparse_columns(case: Case, call: SparseCall, more: dict[str, object]) -> dict[str, str]:
-    """The `Runtime ...` columns on which the launch depends, with the values that it uses."""
+    """Return the `Runtime ...` columns that the launch depends on, with the values it uses."""
     return named(
         case,
         {
@@ -125,7 +128,7 @@ def sparse_columns(case: Case, call: SparseCall, more: dict[str, object]) -> dic
             "actual_seq_lengths_values": running(call.queries),
             "actual_seq_lengths_kv_shape": len(call.keys),
             "actual_seq_lengths_kv_values": call.keys,
-            # Whole, as the replay that others built reads it.
+            # A whole number, as existing replay tools read it.
             "avg_seq_len": sum(call.keys) // len(call.keys),
             "block_table_shape": (len(call.keys), call.pages.width),
             "block_table_valid_blocks": call.pages.valid,
@@ -143,7 +146,7 @@ def sparse_columns(case: Case, call: SparseCall, more: dict[str, object]) -> dic
 
 
 def block_size_fits(call: SparseCall) -> bool:
-    """A page holds a multiple of 16 tokens, up to 1024."""
+    """Return whether a page has a multiple of 16 tokens, up to 1024."""
     return not call.pages.block_size % 16 and call.pages.block_size <= 1024
 
 
@@ -211,5 +214,5 @@ def _said(case: Case, name: str) -> str:
 
 
 def by_token(cache: Any) -> Any:
-    """A cache of one head (blocks, block_size, 1, D) with a row for each token of the pool."""
+    """Return a cache of one head (blocks, block_size, 1, D) with a row for each token."""
     return cache.flatten(0, 2)

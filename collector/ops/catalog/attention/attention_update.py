@@ -1,4 +1,4 @@
-"""Joins attention over parts of the keys by each part's log-sum-exp."""
+"""Join of attention over parts of the keys, by the log-sum-exp of each part."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ _MOST_PARTS = 16
 
 
 def _parts(case: Case) -> tuple[tuple[Slot, ...], tuple[Slot, ...]]:
-    """The sums (N), and as many outputs (N, D)."""
+    """Return the log-sum-exps (N) and as many partial outputs (N, D)."""
     slots = case.inputs or ()
     half = len(slots) // 2
     return slots[:half], slots[half:]
@@ -43,7 +43,7 @@ def _launch(api: Any, sums: Any, outputs: Any, *, wants_lse: bool) -> Any:
 
 
 def _flops(case: Case) -> int:
-    """A number of an output: a product and a sum; of a sum about as much."""
+    """Return the operations: 2 for each number of a part, about as many for each log-sum-exp."""
     sums, outputs = _parts(case)
     return 2 * sum(slot.numel for slot in (*sums, *outputs))
 
@@ -86,14 +86,14 @@ ATTENTION_UPDATE = OpSpec(
     flops=_flops,
     npu=NpuCall(run=_launch),
     constraints=(
-        Constraint("1 to 16 sums (N) are wanted, then as many outputs (N,D)", _fits),
+        Constraint("expected 1 to 16 sums (N), then as many outputs (N,D)", _fits),
         Constraint(
-            "FLOAT sums are wanted, and outputs of one dtype: FLOAT, FLOAT16 or DT_BF16",
+            "expected FLOAT sums, and outputs of one dtype: FLOAT, FLOAT16 or DT_BF16",
             _dtypes_fit,
         ),
-        Constraint("a head of 8, 16, 24 .. 512 numbers is wanted", _size_fits),
+        Constraint("expected a head of 8, 16, 24 .. 512 numbers", _size_fits),
         Constraint(
-            "an output like the parts is wanted, and a sum like theirs or none", _outputs_fit
+            "expected an output like the parts, and a sum like theirs or none", _outputs_fit
         ),
     ),
 )

@@ -26,7 +26,7 @@ from collector.ops.dtypes import floating, inputs_are, one_dtype, outputs_are
 from collector.ops.slots import agrees, given, input_shape, output_shape, output_slot
 from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker, dense_bytes
 
-# Attention that keeps the softmax's maximum and sum for its gradient.
+# Attention that stores the softmax's maximum and sum for its gradient.
 _FLASH_ATTENTION_SCORE_MASK = 6
 _FLASH_ATTENTION_SCORE_SLOTS = (
     *("query", "key", "value", "pse_shift", "drop_mask", "padding_mask", "atten_mask", "prefix"),
@@ -69,7 +69,7 @@ def _flash_attention_score_launch(
 
 
 def _flash_attention_score_flops(case: Case) -> int:
-    """Two products of 2 * D operations for each pair of a query and a key it sees."""
+    """Return the operations: two products of 2 * D for each pair of a query and a key it sees."""
     sizes = _flash_attention_score_sizes(case)
     return 4 * sizes.head_size * sizes.pairs if sizes else 0
 
@@ -97,19 +97,21 @@ FLASH_ATTENTION_SCORE = OpSpec(
         one_dtype((0, 1, 2), (3,)),
         outputs_are(("FLOAT",), (0, 1)),
         Constraint(
-            "queries, keys, values and a softmax maximum (B,N,S,8) fit no layout of SBH, BSH, "
-            "BNSD, BSND",
+            "expected queries, keys, values and a softmax maximum (B,N,S,8) in one layout of SBH, "
+            "BSH, BNSD, BSND",
             lambda case: _flash_attention_score_sizes(case) is not None,
         ),
         limits(_flash_attention_score_sizes),
-        Constraint("a softmax sum like the maximum, and an output like the query", _outputs_fit),
+        Constraint(
+            "expected a softmax sum like the maximum, and an output like the query", _outputs_fit
+        ),
     ),
 )
 
 
-# Gradient of attention with respect to queries, keys and values, from the kept statistics.
+# Gradient of attention with respect to queries, keys and values, from the stored statistics.
 #
-# Slots are as torch_npu passes them without shift and dropout: those three are left out, not empty.
+# Slots are in torch_npu's order without shift and dropout: those three are omitted, not empty.
 
 _FLASH_ATTENTION_SCORE_GRAD_MASK, _MAXIMUM, _SUM, _ATTENTION = 4, 5, 6, 8
 _FLASH_ATTENTION_SCORE_GRAD_SLOTS = (
@@ -127,7 +129,7 @@ def _flash_attention_score_grad_sizes(case: Case) -> Attention | None:
 
 
 def _flash_attention_score_grad_build(case: Case, make: TensorMaker) -> Call:
-    """Statistics and attention come from one forward pass, so that they belong together."""
+    """Build the call with consistent statistics and attention, from one forward pass."""
     sizes: Any = _flash_attention_score_grad_sizes(case)
     tensors = (make.normal(slot.shape or (), slot.dtype) for slot in (case.inputs or ())[:4])
     query, key, value, dy = tensors
@@ -153,7 +155,7 @@ def _flash_attention_score_grad_reference(
     shift = split_statistics(maximum, sizes) + split_statistics(total, sizes).log()
     delta = (dout.float() * split(attention, sizes)).sum(-1, keepdim=True)
     dq = torch.empty_like(q)
-    # Many blocks add to one key, in float32: 16-bit sums would lose the small ones.
+    # Many blocks add to one key, in float32: 16-bit sums would lose small terms.
     dk, dv = (torch.zeros_like(tensor, dtype=torch.float32) for tensor in (k, v))
     for block in sizes.blocks():
         rows_q, rows_dout = rows_of(q, block), rows_of(dout, block)
@@ -195,7 +197,7 @@ def _flash_attention_score_grad_launch(
 
 
 def _flash_attention_score_grad_flops(case: Case) -> int:
-    """Five products of 2 * D operations for each pair: scores again, dV, dP, dQ and dK."""
+    """Return the operations: five products of 2 * D per pair (scores again, dV, dP, dQ and dK)."""
     sizes = _flash_attention_score_grad_sizes(case)
     return 10 * sizes.head_size * sizes.pairs if sizes else 0
 
@@ -228,14 +230,17 @@ FLASH_ATTENTION_SCORE_GRAD = OpSpec(
         one_dtype((0, 1, 2, 3, _ATTENTION), (0, 1, 2)),
         inputs_are(("FLOAT",), (_MAXIMUM, _SUM)),
         Constraint(
-            "queries, keys, values and a softmax maximum (B,N,S,8) fit no layout of SBH, BSH, "
-            "BNSD, BSND",
+            "expected queries, keys, values and a softmax maximum (B,N,S,8) in one layout of SBH, "
+            "BSH, BNSD, BSND",
             lambda case: _flash_attention_score_grad_sizes(case) is not None,
         ),
         limits(_flash_attention_score_grad_sizes),
-        Constraint("dy and attention like the query, a softmax sum like the maximum", _inputs_fit),
         Constraint(
-            "gradients are wanted like queries, keys and values",
+            "expected dy and attention like the query, and a softmax sum like the maximum",
+            _inputs_fit,
+        ),
+        Constraint(
+            "expected gradients like queries, keys and values",
             lambda case: all(agrees(case, i, input_shape(case, i)) for i in range(3)),
         ),
     ),

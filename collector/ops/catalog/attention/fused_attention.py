@@ -66,8 +66,8 @@ _FUSED_INFER_ATTENTION_SCORE_BY_POSITION = OpSpec(
     kernel="FusedInferAttentionScore",
     call="torch_npu.npu_fused_infer_attention_score",
     assumes=(
-        "queries, and keys that lie in no pages, in equal parts; of pages those that Runtime "
-        "columns name, all over the pool"
+        "queries, and keys without pages, in equal parts; of paged keys the number of pages that "
+        "Runtime columns name, spread over the whole pool"
     ),
     slots=_SLOTS,
     optional=frozenset(range(3, len(_SLOTS))),
@@ -82,13 +82,13 @@ _FUSED_INFER_ATTENTION_SCORE_BY_POSITION = OpSpec(
     constraints=FUSED_RULES,
 )
 
-# Of quantised caches, shared prefixes and padding no row of a graph is read.
+# Rows of a graph with quantised caches, shared prefixes or padding are not read.
 _FUSED_INFER_ATTENTION_SCORE_KINDS = {
     3: kind("FLOAT16 DT_BF16", 3, 4),
     4: kind("BOOL INT8 UINT8", 2, 3, 4),
     5: kind("INT64", 1),
     6: kind("INT64", 1),
-    14: kind("INT32", 2, beside=6),  # pages want the lengths of what they hold
+    14: kind("INT32", 2, beside=6),  # pages require the lengths of their keys
     24: kind("FLOAT16 DT_BF16", 3, 4, beside=25),
     25: kind("FLOAT16 DT_BF16", 3, 4, beside=24),
 }
@@ -98,7 +98,7 @@ FUSED_INFER_ATTENTION_SCORE = by_kind(
 )
 
 
-# Attention of one new token a request, to keys in one block each or in pages.
+# Attention of one new token per request, to keys in one block each or in pages.
 _INCRE_FLASH_ATTENTION_LAYOUTS = ("BSH", "BSND", "BNSD")
 
 
@@ -132,17 +132,17 @@ _INCRE_FLASH_ATTENTION_BY_POSITION = flash(
     places={0: 0, 1: 1, 2: 2, 4: MASK, 5: KEY_LENGTHS, 13: TABLE},
     run=_incre_flash_attention_launch,
     limits={
-        f"one of {', '.join(_INCRE_FLASH_ATTENTION_LAYOUTS)} is wanted": lambda call: (
+        f"expected one of {', '.join(_INCRE_FLASH_ATTENTION_LAYOUTS)}": lambda call: (
             call.layout in _INCRE_FLASH_ATTENTION_LAYOUTS
         ),
-        "one query a request is wanted": lambda call: set(call.queries) == {1},
-        "a mask of every pair is wanted, or none": lambda call: (
+        "expected one query per request": lambda call: set(call.queries) == {1},
+        "expected a mask of every pair, or none": lambda call: (
             call.sparse_mode != RIGHT_DOWN_CAUSAL
         ),
     },
 )
 
-# By the definition of the op that torchair's converter makes of the call, and the dtypes that
+# From the definition of the op that torchair's converter makes from the call, and the dtypes that
 # torch_npu documents.
 _INCRE_FLASH_ATTENTION_KINDS = {
     3: kind("FLOAT16 DT_BF16", 4),
@@ -196,11 +196,11 @@ _PROMPT_FLASH_ATTENTION_BY_POSITION = flash(
     places={i: i for i in (0, 1, 2, 4, 5, 6)},
     run=_prompt_flash_attention_launch,
     limits={
-        f"one of {', '.join(_PROMPT_FLASH_ATTENTION_LAYOUTS)} is wanted": lambda call: (
+        f"expected one of {', '.join(_PROMPT_FLASH_ATTENTION_LAYOUTS)}": lambda call: (
             call.layout in _PROMPT_FLASH_ATTENTION_LAYOUTS
         ),
-        "a full mask wants sparse mode 1 (Runtime sparse_mode): in 0 the kernel leaves out what "
-        "next_tokens hides, which no row tells": lambda call: (
+        "expected sparse mode 1 (Runtime sparse_mode) with a full mask: in 0 the kernel skips the "
+        "pairs that next_tokens hides, which no row records": lambda call: (
             not call.has_mask or call.sparse_mode != EVERYTHING
         ),
     },

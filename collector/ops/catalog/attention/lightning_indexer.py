@@ -1,4 +1,4 @@
-"""The keys that matter most to each query: kernels of CANN and vLLM-Ascend."""
+"""Selection of the most relevant keys of each query: kernels of CANN and vLLM-Ascend."""
 
 from typing import Any
 
@@ -26,13 +26,13 @@ from collector.ops.dtypes import inputs_are, one_dtype
 from collector.ops.slots import input_shape
 from collector.ops.spec import Call, Constraint, Need, NpuCall, OpSpec, TensorMaker
 
-# The keys that matter most to each query: CANN's own kernel.
+# The most relevant keys of each query: CANN's own kernel.
 LIGHTNING_INDEXER = OpSpec(
     kernel="LightningIndexer",
     call="torch_npu.npu_lightning_indexer",
     assumes=(
-        "queries, and keys that lie in no pages, in equal parts; of pages those that Runtime "
-        "columns name, all over the pool; scores at random"
+        "queries, and keys without pages, in equal parts; of paged keys the number of pages that "
+        "Runtime columns name, spread over the whole pool; scores at random"
     ),
     slots=SLOTS,
     optional_outputs=OPTIONAL_OUTPUTS,
@@ -47,8 +47,8 @@ LIGHTNING_INDEXER = OpSpec(
 )
 
 
-# The keys that matter most to each query, both quantised: vLLM-Ascend's own kernel, by which it
-# serves with an indexer's cache in INT8 (`vllm_ascend/attention/sfa_v1.py` of 0.18).
+# The most relevant keys of each query, both quantised: vLLM-Ascend's own kernel, which it uses to
+# serve with an indexer's cache in INT8 (`vllm_ascend/attention/sfa_v1.py` of 0.18).
 _KEY = 1
 _SCALES = (_QUERY_SCALE, _KEY_SCALE) = (3, 4)
 
@@ -75,7 +75,7 @@ def _lightning_indexer_quant_reference(
     *,
     call: SparseCall,
 ) -> Any:
-    """Scales are positive, so that they may be multiplied in before what is negative is cut."""
+    """Return the indices. Scales are positive, so they may be multiplied in before the relu."""
     wide_query = query.float() * query_scale.float().unsqueeze(-1)
     wide_key = key.float() * key_scale.float().unsqueeze(-1)
     lengths = (query_ends, key_lengths)
@@ -110,7 +110,7 @@ def _lightning_indexer_quant_launch(
 
 
 def _traffic(case: Case) -> int:
-    """Queries, weights, scales, every key that a request holds with its scale, and the indices."""
+    """Return the bytes of queries, weights, scales, the requests' keys with scales, and indices."""
     call = read(case)
     if isinstance(call, Rule):
         return 0
@@ -129,8 +129,8 @@ LIGHTNING_INDEXER_QUANT = OpSpec(
     kernel=QUANTISED,
     call="torch.ops._C_ascend.npu_lightning_indexer_quant",
     assumes=(
-        "queries, and keys that lie in no pages, in equal parts; of pages those that Runtime "
-        "columns name, all over the pool; scores at random"
+        "queries, and keys without pages, in equal parts; of paged keys the number of pages that "
+        "Runtime columns name, spread over the whole pool; scores at random"
     ),
     slots=(*SLOTS[:3], "query_dequant_scale", "key_dequant_scale", *SLOTS[3:]),
     reference=_lightning_indexer_quant_reference,
@@ -146,7 +146,7 @@ LIGHTNING_INDEXER_QUANT = OpSpec(
         inputs_are(("INT8",), (QUERY, _KEY)),
         inputs_are(("FLOAT16",), (WEIGHTS, *_SCALES)),
         Constraint(
-            "weights and scales of queries (T,N) are wanted, and scales of keys "
+            "expected weights and scales of queries (T,N), and scales of keys "
             "(blocks,block_size,1)",
             _scales_fit,
         ),
@@ -156,12 +156,12 @@ LIGHTNING_INDEXER_QUANT = OpSpec(
 )
 
 
-# The keys that matter most to each query: vLLM-Ascend's own kernel, by which 0.18 serves on A2 and
-# A3 (`vllm_ascend/attention/sfa_v1.py`). 0.23 gives it the name of CANN's, in its own library.
+# The most relevant keys of each query: vLLM-Ascend's own kernel, which 0.18 uses to serve on A2 and
+# A3 (`vllm_ascend/attention/sfa_v1.py`). In 0.23 it has the name of CANN's, in its own library.
 
 
 def _lightning_indexer_vllm_reference(torch: Any, *args: Any, **kwargs: Any) -> Any:
-    """The indices: there are no values."""
+    """Return the indices only: the kernel returns no values."""
     return reference(torch, *args, **kwargs)[0]
 
 
@@ -173,8 +173,8 @@ LIGHTNING_INDEXER_VLLM = OpSpec(
     kernel="LightningIndexerVllm",
     call="torch.ops._C_ascend.npu_lightning_indexer",
     assumes=(
-        "queries, and keys that lie in no pages, in equal parts; of pages those that Runtime "
-        "columns name, all over the pool; scores at random"
+        "queries, and keys without pages, in equal parts; of paged keys the number of pages that "
+        "Runtime columns name, spread over the whole pool; scores at random"
     ),
     slots=SLOTS,
     reference=_lightning_indexer_vllm_reference,

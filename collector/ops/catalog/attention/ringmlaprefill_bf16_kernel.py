@@ -1,8 +1,8 @@
-"""Prefill of latent attention (MLA) in rounds: the first over a request's own tokens, causal; a
-later one over earlier keys, joined in place with what the rounds before it gave.
+"""Prefill of latent attention (MLA) in rounds.
 
-How many requests share the tokens is told by the mask alone (one mask each); they are taken of
-equal lengths.
+The first round is over a request's own tokens, causal. A later round is over earlier keys and is
+joined in place with the result of the rounds before it. Only the mask records how many requests
+share the tokens (one mask per request); equal lengths are assumed.
 """
 
 from dataclasses import dataclass
@@ -35,18 +35,18 @@ class _Round:
     is_first: bool
 
     def one(self, index: int) -> Attention:
-        """The attention of one request."""
+        """Return the attention of one request."""
         lengths = self.queries[index], self.keys[index]
         return Attention("BNSD", 1, self.heads, self.heads, *lengths, _SIZE + _ROPE, self.is_first)
 
     @property
     def pairs(self) -> int:
-        """Pairs of a query and a key that are scored, over all heads."""
+        """Return the number of pairs of a query and a key that are scored, over all heads."""
         return sum(self.one(index).pairs for index in range(len(self.queries)))
 
 
 def _round(case: Case) -> _Round:
-    """The round that a row names; only a row that keeps the rules has one."""
+    """Return the round that a row describes; the row must satisfy the rules."""
     query, key, mask = (input_shape(case, i) for i in (_Q_NOPE, _K_NOPE, _MASK))
     batch = mask[0] if len(mask) == 3 else 1
     is_first = given(case, _PRE_OUT) is None
@@ -107,7 +107,7 @@ def _reference(
 
 
 def _joined(torch: Any, out: Any, lse: Any, found: Any, total: Any) -> Any:
-    """Two attentions over different keys as one over all."""
+    """Join two attentions over different keys to one over all."""
     whole = torch.logaddexp(lse, total)
     weights = ((side - whole).exp_().t().unsqueeze(-1) for side in (lse, total))
     kept, added = (
@@ -132,8 +132,11 @@ def _launch(
     sizes: _Round,
     names_lse: bool,
 ) -> Any:
-    """The two configurations that serving uses: causal into fresh memory, and without mask into
-    what earlier rounds gave."""
+    """Launch one of the two configurations that serving uses.
+
+    The first round is causal, into new memory. Later rounds have no mask, and update the result of
+    earlier rounds.
+    """
     first = sizes.is_first
     api(
         *(q_nope, q_rope, k_nope, k_rope, value, mask, lengths, sizes.heads, sizes.heads),
@@ -151,12 +154,12 @@ def _launch(
 
 
 def _flops(case: Case) -> int:
-    """Two products for each pair of a query and a key that it sees."""
+    """Return the operations: two products for each pair of a query and a key that it sees."""
     return 2 * (2 * _SIZE + _ROPE) * _round(case).pairs
 
 
 def _traffic(case: Case) -> int:
-    """Tensors and output once; of the mask, the same for all, nothing."""
+    """Return the bytes of tensors and output; the mask, the same for all, counts 0."""
     slots = case.inputs or ()
     read = sum(slots[i].size_bytes for i in (*_TENSORS, _PRE_OUT) if given(case, i))
     return read + slots[_Q_NOPE].size_bytes
@@ -216,27 +219,28 @@ RINGMLAPREFILL_BF16_KERNEL = OpSpec(
     npu=NpuCall(run=_launch, needs=frozenset({Need.ATB})),
     constraints=(
         Constraint(
-            "quantisation and position shifts are not replayed: those slots want no shape",
+            "expected no shape in the slots of quantisation and position shifts: they are not "
+            "replayed",
             lambda case: all(
                 slot.shape is None or i in _REPLAYED for i, slot in enumerate(case.inputs or ())
             ),
         ),
-        Constraint("DT_BF16 is wanted, and FLOAT for sums", _dtypes_fit),
+        Constraint("expected DT_BF16, and FLOAT for sums", _dtypes_fit),
         Constraint(
-            f"queries and keys (T,N,{_SIZE}) with rope parts (T,N,{_ROPE}) are wanted, of the "
-            "same heads, and values like keys",
+            f"expected queries and keys (T,N,{_SIZE}) with rope parts (T,N,{_ROPE}), of the same "
+            "heads, and values like keys",
             _tensors_fit,
         ),
         Constraint(
-            f"a mask ({_MASK_SIDE},{_MASK_SIDE}) or one a request is wanted, for no more "
+            f"expected one mask ({_MASK_SIDE},{_MASK_SIDE}) or one per request, for no more "
             "requests than tokens; a later round may have none",
             _mask_fits,
         ),
         Constraint(
-            "a first round wants as many keys as queries; a later one wants pre_out like the "
+            "expected as many keys as queries in a first round; in a later one pre_out like the "
             "query and prev_lse (N,T)",
             _rounds_fit,
         ),
-        Constraint("an output like the query is wanted, and sums (N,T) or none", _outputs_fit),
+        Constraint("expected an output like the query, and sums (N,T) or none", _outputs_fit),
     ),
 )

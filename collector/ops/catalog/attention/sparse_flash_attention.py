@@ -1,4 +1,4 @@
-"""Attention to chosen keys of a latent, paged cache (MLA with sparse indices)."""
+"""Attention to selected keys of a latent, paged cache (MLA with sparse indices)."""
 
 from collections.abc import Mapping
 from functools import lru_cache
@@ -29,7 +29,7 @@ _PLACES = Slots(query=_QUERY, key=_KEY, table=4, query_lengths=5, key_lengths=6)
 _STATISTICS = frozenset({1, 2})
 _LATENT, _ROPE = 512, 64
 _MLA_ABSORB = 2
-# Keys of one step of the reference, gathered for several queries.
+# Size of the keys of one step of the reference, gathered for several queries.
 _STEP_BYTES = 64 << 20
 
 
@@ -40,7 +40,7 @@ def _read(case: Case) -> SparseCall | Rule:
 
 
 def _build(case: Case, make: TensorMaker) -> Call:
-    """Keys and values are one cache, as where it serves."""
+    """Build the call; keys and values are one cache, as in serving."""
     call: Any = _read(case)
     dtype = (case.inputs or ())[_QUERY].dtype
     query, key, query_rope, key_rope = (
@@ -60,8 +60,11 @@ def _build(case: Case, make: TensorMaker) -> Call:
 
 
 def make_indices(make: TensorMaker, call: SparseCall) -> Any:
-    """Which keys each query attends to, (T, 1, topk) INT32: sorted, each once, of those that it
-    sees, and -1 behind them. `uniform` spreads them evenly, `random` at random within each part."""
+    """Return the keys that each query attends to, (T, 1, topk) INT32.
+
+    They are sorted and distinct, from the keys that the query sees, with -1 after them. `uniform`
+    spreads them evenly, `random` at random within each part.
+    """
     torch = make.torch
     seen = make.tensor(call.seen(), "INT64").unsqueeze(1)
     count = seen.clamp(max=call.chosen)
@@ -123,7 +126,7 @@ def _launch(
     *,
     call: SparseCall,
 ) -> Any:
-    """vLLM-Ascend's own before 0.23 has no other mode, and gives the output alone."""
+    """Launch the kernel; vLLM-Ascend before 0.23 has no other mode and returns the output only."""
     mode = {"attention_mode": _MLA_ABSORB} if accepts(api, "attention_mode") else {}
     found = api(
         *(query, key, key, indices, _scale(call)),
@@ -162,7 +165,7 @@ def _columns(case: Case) -> Mapping[str, str]:
 
 
 def _flops(case: Case) -> int:
-    """Two products for each pair of a query and a chosen key."""
+    """Return the operations: two products for each pair of a query and a selected key."""
     call = _read(case)
     if isinstance(call, Rule):
         return 0
@@ -170,7 +173,7 @@ def _flops(case: Case) -> int:
 
 
 def _traffic(case: Case) -> int:
-    """Queries, indices and output, and of the cache what one query of each request chooses."""
+    """Return the bytes of queries, indices and output, and of the keys of one query per request."""
     call = _read(case)
     if isinstance(call, Rule):
         return 0
@@ -195,9 +198,9 @@ SPARSE_FLASH_ATTENTION = OpSpec(
     kernel="SparseFlashAttention",
     call="torch_npu.npu_sparse_flash_attention",
     assumes=(
-        "queries, and keys that lie in no pages, in equal parts; of pages those that Runtime "
-        "columns name, all over the pool; the keys that are read are spread over those there "
-        "are"
+        "queries, and keys without pages, in equal parts; of paged keys the number of pages that "
+        "Runtime columns name, spread over the whole pool; the selected keys are spread over the "
+        "available ones"
     ),
     slots=(
         *("query", "key", "value", "sparse_indices", "block_table", "actual_seq_lengths_query"),
@@ -216,28 +219,28 @@ SPARSE_FLASH_ATTENTION = OpSpec(
         one_dtype((_QUERY, _KEY, _VALUE, _QUERY_ROPE, _KEY_ROPE)),
         inputs_are(("INT32",), (_INDICES, 4, 5, 6)),
         Constraint(
-            "values like keys are wanted: both are one cache",
+            "expected values like keys: both are one cache",
             lambda case: input_shape(case, _VALUE) == input_shape(case, _KEY),
         ),
         *rules_of(_read, Rule),
         Constraint(
-            "sparse indices (T,1,topk) are wanted",
+            "expected sparse indices (T,1,topk)",
             lambda case: input_shape(case, _INDICES)[:-1] == (*input_shape(case, _QUERY)[:1], 1),
         ),
-        Constraint(f"rope parts of {_ROPE} numbers are wanted, like queries and keys", _ropes_fit),
+        Constraint(f"expected rope parts of {_ROPE} numbers, like queries and keys", _ropes_fit),
         Constraint(
-            "an output like the query is wanted, and no statistics of the softmax", _output_fits
+            "expected an output like the query, and no statistics of the softmax", _output_fits
         ),
         limit(
             _read,
-            f"a latent head of {_LATENT} numbers is wanted",
+            f"expected a latent head of {_LATENT} numbers",
             lambda call: call.size == _LATENT,
         ),
         limit(
             _read,
-            "1, 2, 4, 8, 16, 32, 64 or 128 heads are wanted",
+            "expected 1, 2, 4, 8, 16, 32, 64 or 128 heads",
             lambda call: call.heads <= 128 and not call.heads & (call.heads - 1),
         ),
-        limit(_read, "block_size wants a multiple of 16, at most 1024", block_size_fits),
+        limit(_read, "expected block_size as a multiple of 16, at most 1024", block_size_fits),
     ),
 )
