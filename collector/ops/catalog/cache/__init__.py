@@ -1,1 +1,1 @@
-"""Paged caches of keys and values: written, read, and what is computed only to be written there."""
+"""Paged caches of keys and values: writing, reading, and kernels that compute what they write."""

@@ -1,6 +1,6 @@
-"""What the operators of paged key-value caches share: places in them, and how they are written.
+"""Positions in paged key-value caches and writes to them, shared by the operators of caches.
 
-A cache is (blocks, block size, heads, head size); its places are numbered block by block.
+A cache is (blocks, block size, heads, head size); its positions are numbered block by block.
 """
 
 from typing import Any
@@ -10,12 +10,12 @@ from collector.ops.slots import Shape, input_shape
 
 
 def capacity(cache: Shape) -> int:
-    """Places of a cache."""
+    """Return the number of positions of a cache."""
     return cache[0] * cache[1]
 
 
 def write(cache: Any, places: Any, rows: Any) -> Any:
-    """The cache, with these rows at these places."""
+    """Write these rows at these positions and return the cache."""
     cache.flatten(0, 1).index_put_((places,), rows)
     return cache
 
@@ -23,12 +23,12 @@ def write(cache: Any, places: Any, rows: Any) -> Any:
 def write_both(
     torch: Any, key: Any, value: Any, key_cache: Any, value_cache: Any, places: Any
 ) -> tuple[Any, Any]:
-    """Both caches, with the keys and the values of each token at its place."""
+    """Write the key and the value of each token at its position and return both caches."""
     return write(key_cache, places, key), write(value_cache, places, value)
 
 
 def is_cache_of(case: Case, cache: int, tokens: int, places: int) -> bool:
-    """Whether the cache has heads like those of the tokens (T,N,D), and a place for each."""
+    """Return whether the cache has heads like the tokens (T,N,D), and a position for each."""
     held, rows = input_shape(case, cache), input_shape(case, tokens)
     return (
         len(held) == 4

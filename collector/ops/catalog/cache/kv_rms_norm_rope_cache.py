@@ -1,7 +1,7 @@
-"""MLA's new keys: a latent part normalised, a part rotated, both written to the paged caches.
+"""New keys of MLA: one part normalised, one part rotated, both written to the paged caches.
 
-The cache's layout is not in a row's shapes: `Runtime cache_mode` tells, PA_BNSD where it is not
-there. Quantised caches are not replayed.
+A row's shapes do not show the layout of the cache. `Runtime cache_mode` records it; the default is
+PA_BNSD. Quantised caches are not replayed.
 """
 
 from collections.abc import Mapping
@@ -15,9 +15,9 @@ from collector.ops.parts.tensors import distinct, halves_first, make_positions, 
 from collector.ops.slots import elements, input_shape
 from collector.ops.spec import Call, Constraint, OpSpec, TensorMaker
 
-_LATENT, _ROTARY = 512, 64  # the only sizes that the kernel knows on A2 and A3
+_LATENT, _ROTARY = 512, 64  # the only sizes that the kernel supports on A2 and A3
 _NZ_COLUMNS = 16
-_BLOCK_MULTIPLE = 16  # tokens of a block, where numbers have 2 bytes
+_BLOCK_MULTIPLE = 16  # tokens of a block, for numbers of 2 bytes
 _QUANTISED = frozenset(range(7, 12))
 _MODE = "Runtime cache_mode"
 _MODES = ("PA_BNSD", "PA", "PA_NZ")
@@ -74,7 +74,7 @@ def _reference(
 
 
 def _write_nz(cache: Any, places: Any, rows: Any) -> Any:
-    """A block lies in memory in columns of 16: (D / 16, block size, 16)."""
+    """Write rows to a cache stored in columns of 16: (D / 16, block size, 16)."""
     blocks, size, _, width = cache.shape
     stored = cache.view(blocks, width // _NZ_COLUMNS, size, _NZ_COLUMNS)
     stored[places // size, :, places % size] = rows.unflatten(-1, (-1, _NZ_COLUMNS)).squeeze(1)
@@ -82,12 +82,12 @@ def _write_nz(cache: Any, places: Any, rows: Any) -> Any:
 
 
 def _flops(case: Case) -> int:
-    """A row: 4 for each latent number, 3 for each rotated one."""
+    """Return the operations: 4 for each latent number of a row, 3 for each rotated one."""
     return elements(input_shape(case, 4)) * (4 * _LATENT + 3 * _ROTARY)
 
 
 def _traffic(case: Case) -> int:
-    """Each row read once, and written to its cache and to its own output."""
+    """Return the bytes: each row is read once, and written to its cache and to its own output."""
     kv, gamma, cos, _, index, *_ = case.inputs or ()
     return 3 * kv.size_bytes + gamma.size_bytes + 2 * cos.size_bytes + index.size_bytes
 
@@ -112,7 +112,7 @@ def _fits(case: Case) -> bool:
 KV_RMS_NORM_ROPE_CACHE = OpSpec(
     kernel="KvRmsNormRopeCache",
     call="torch_npu.npu_kv_rmsnorm_rope_cache",
-    assumes="places all over the cache, each once",
+    assumes="positions spread over the whole cache, each once",
     slots=(
         *("kv", "gamma", "cos", "sin", "index", "k_cache", "ckv_cache"),
         *("k_rope_scale", "c_kv_scale", "k_rope_offset", "c_kv_offset", "v"),
@@ -126,11 +126,14 @@ KV_RMS_NORM_ROPE_CACHE = OpSpec(
     constraints=(
         left_out(_QUANTISED, "scales, offsets and values"),
         Constraint(
-            "kv (B,1,S,576), gamma (512), cos and sin (B,1,S,64) or (B,1,1,64), a place for each "
-            "row, and caches (blocks, a multiple of 16, 1, 64 and 512) with room are wanted",
+            "expected kv (B,1,S,576), gamma (512), cos and sin (B,1,S,64) or (B,1,1,64), a "
+            "position for each row, and caches (blocks, a multiple of 16, 1, 64 and 512) that are "
+            "large enough",
             _fits,
         ),
-        Constraint(f"{_MODE} wants {', '.join(_MODES)}", lambda case: _mode(case) in _MODES),
+        Constraint(
+            f"{_MODE}: expected one of {', '.join(_MODES)}", lambda case: _mode(case) in _MODES
+        ),
         nothing_empty(),
         inputs_are(HALVES, (0,)),
         inputs_are(("INT64",), (4,)),

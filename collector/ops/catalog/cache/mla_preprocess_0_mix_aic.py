@@ -1,8 +1,9 @@
-"""What comes before MLA's attention in one kernel: two products in INT8, two norms, the rotation,
-the queries' way into the latent space, and both caches written.
+"""The steps before MLA's attention in one kernel.
 
-The slots are those of `torch.ops._C_ascend.mla_preprocess` (vLLM-Ascend 0.18) in its order. The
-weights lie as FRACTAL_NZ has them, (1, K / 32, N, 32), whether the row calls them that or ND.
+Two products in INT8, two norms, the rotation, the projection of the queries to the latent space,
+and the writes to both caches. The slots are in the order of `torch.ops._C_ascend.mla_preprocess`
+(vLLM-Ascend 0.18). The weights are stored in the form of FRACTAL_NZ, (1, K / 32, N, 32), even if
+the row's format is ND.
 """
 
 from collections.abc import Mapping
@@ -21,8 +22,8 @@ from collector.ops.spec import Call, Constraint, Need, NpuCall, OpSpec, TensorMa
 _DOWN, _UP = 1, 5  # the weights
 _ROWS = 32  # of K in a block of INT8
 _MOST_TOKENS = 1024
-_LATENT, _ROTARY = 512, 64  # the only sizes that the kernel is right for
-_EPSILON = 1e-6  # the kernel's own
+_LATENT, _ROTARY = 512, 64  # the only sizes for which the kernel is correct
+_EPSILON = 1e-6  # the constant of the kernel
 _MODES = {"cache_mode": "krope_ctkv", "quant_mode": "per_tensor_quant_asymm"}
 _SLOTS = (
     *("hidden", "wdqkv", "descale0", "gamma1", "beta1", "wuq", "descale1", "gamma2"),
@@ -38,12 +39,12 @@ _DTYPES = {
 }
 _INNER, _NOTHING = 4, Slot(None, "DT_UNDEFINED", "NULL")
 _INNER_COLUMN = f"{RUNTIME_PREFIX}enable_inner_out"
-_SPREAD = 1 / 64  # of what a product of INT8 is scaled by, so that results stay near 1
+_SPREAD = 1 / 64  # scale of an INT8 product, so that results stay near 1
 
 
 @dataclass(frozen=True, slots=True)
 class _Sizes:
-    """What the shapes name."""
+    """Sizes from the shapes of a row."""
 
     tokens: int
     hidden: int
@@ -57,7 +58,7 @@ class _Sizes:
 
     @property
     def down(self) -> int:
-        """Latent keys, rotated keys, and queries before their second product."""
+        """Return the width of the first product: latent keys, rotated keys, and queries."""
         return self.latent + self.rotary + self.query_rank
 
     @property
@@ -77,8 +78,10 @@ class _Sizes:
         )
 
     def outputs(self) -> tuple[Shape, ...]:
-        """Behind queries, keys and both caches the inner one: queries before their second product,
-        which some callers want back."""
+        """Return the shapes of queries, both caches, rotated queries, and the inner output.
+
+        The inner output is the queries before their second product, which some callers request.
+        """
         latents, keys = self.inputs()[11:13]
         queries = (self.tokens, self.heads)
         rotated, rank = (*queries, self.rotary), (self.tokens, self.query_rank)
@@ -86,14 +89,19 @@ class _Sizes:
 
 
 def _gives_inner(case: Case) -> bool:
-    """Whether the inner output is wanted: as the row says, or where it has one, or tells none."""
+    """Return whether the inner output is requested.
+
+    The Runtime column decides. Without it, the row requests the output if it has one or names none.
+    """
     said, inner = case.attribute(_INNER_COLUMN), output_slot(case, _INNER)
     return said == "True" if said else inner is None or inner.shape is not None
 
 
 def _sizes(case: Case) -> _Sizes | None:
-    """The sizes that the hidden states, the first norm, the way up and the caches name; None
-    where these have not as many dimensions as they should."""
+    """Return the sizes from the hidden states, the first norm, the up-projection and the caches.
+
+    None if one of them has another number of dimensions.
+    """
     hidden, rank, up, cache, keys = (input_shape(case, i) for i in (0, 3, 10, 11, 12))
     if tuple(map(len, (hidden, rank, up, cache, keys))) != (2, 1, 3, 4, 4):
         return None
@@ -102,7 +110,7 @@ def _sizes(case: Case) -> _Sizes | None:
 
 
 def _build(case: Case, make: TensorMaker) -> Call:
-    """Numbers of a model's size: products of INT8 come back near 1."""
+    """Build the call with numbers as in a model: products of INT8 give numbers near 1."""
     sizes, slots = _sizes(case), case.inputs or ()
     if sizes is None:
         raise ValueError(f"{case.describe()}: no sizes, though it was accepted")
@@ -139,7 +147,7 @@ def _build(case: Case, make: TensorMaker) -> Call:
 
 
 def _npu_run(api: Any, *args: Any, **named: Any) -> Any:
-    """The function writes to the outputs it is given."""
+    """Call the function, which writes to the outputs that it is given."""
     api(*args, **named)
     names = ("q_out0", "kv_cache_out0", "q_out1", "kv_cache_out1")
     return (*(named[n] for n in names), named["inner_out"] if named["enable_inner_out"] else None)
@@ -166,7 +174,10 @@ def _reference(torch: Any, *args: Any, **named: Any) -> Any:
 
 
 def _int8_product(x: Any, weight: Any, scale: Any, offset: Any, bias: Any, descale: Any) -> Any:
-    """x in INT8, times a weight in blocks, in float32: exact as long as sums stay below 2^24."""
+    """Quantise x to INT8 and multiply it by a weight in blocks, in float32.
+
+    The result is exact if sums stay below 2^24.
+    """
     quantised = (x.float() / scale.float() + offset.float()).round_().clamp_(-128, 127)
     rows = weight[0].float().transpose(0, 1).flatten(1)
     return (quantised @ rows.t() + bias).mul_(descale)
@@ -177,7 +188,7 @@ def _norm(x: Any) -> Any:
 
 
 def _flops(case: Case) -> int:
-    """Three products, two of them in INT8."""
+    """Return the operations: three products, two of them in INT8."""
     sizes = _sizes(case)
     if sizes is None:
         return 0
@@ -186,7 +197,7 @@ def _flops(case: Case) -> int:
 
 
 def _traffic(case: Case) -> int:
-    """All but the caches is read, all but these written; of the caches a row for each token."""
+    """Return the bytes: inputs and outputs once, and of the caches one row for each token."""
     sizes = _sizes(case)
     if sizes is None:
         return 0
@@ -230,7 +241,7 @@ def _fits(case: Case) -> bool:
     sizes = _sizes(case)
     if sizes is None or sizes.hidden % _ROWS or sizes.query_rank % _ROWS:
         return False
-    # Not input_shape: the row names the blocks of the weights, whatever it calls their format.
+    # Not input_shape: the row names the blocks of the weights, whatever their format is called.
     named = tuple(slot.shape for slot in case.inputs or ())
     return (
         named == sizes.inputs()
@@ -244,7 +255,7 @@ def _fits(case: Case) -> bool:
 MLA_PREPROCESS_0_MIX_AIC = OpSpec(
     kernel="mla_preprocess_0_mix_aic",
     call="torch.ops._C_ascend.mla_preprocess",
-    assumes="places all over the cache, each once",
+    assumes="positions spread over the whole cache, each once",
     slots=_SLOTS,
     reference=_reference,
     build=_build,
@@ -259,12 +270,13 @@ MLA_PREPROCESS_0_MIX_AIC = OpSpec(
     ),
     constraints=(
         Constraint(
-            "the 22 inputs of one layer with latent keys of 512 and a rotation of 64, hidden size "
-            "and query rank in multiples of 32, at most 1024 tokens and room for them are wanted",
+            "expected the 22 inputs of one layer with latent keys of 512 and a rotation of 64, "
+            "hidden size and query rank in multiples of 32, at most 1024 tokens, and caches that "
+            "are large enough",
             _fits,
         ),
         Constraint(
-            "krope_ctkv, per_tensor_quant_asymm and quantised weights are wanted",
+            "expected krope_ctkv, per_tensor_quant_asymm and quantised weights",
             _modes_fit,
         ),
         nothing_empty(),

@@ -1,4 +1,4 @@
-"""Keys and values written to paged caches, and read from them."""
+"""Writes of keys and values to paged caches, and reads from them."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from collector.ops.parts.tensors import distinct, even, no_flops, running
 from collector.ops.slots import Shape, given, input_shape
 from collector.ops.spec import Call, Constraint, Need, NpuCall, OpSpec, TensorMaker
 
-# The keys and values of some requests, gathered from the blocks of the paged caches into rows.
+# Gather of the keys and values of some requests from the blocks of the paged caches into rows.
 
 _TABLE, _LENGTHS, _KEY, _VALUE, _STARTS = 2, 3, 4, 5, 6
 
@@ -39,8 +39,11 @@ def _paged_cache_load_nd_kernel_build(case: Case, make: TensorMaker) -> Call:
 
 
 def _block_table(cache: Shape, table: Shape, longest: int, make: TensorMaker) -> Any:
-    """Each request's blocks, all over the cache, and no block of two requests where there are
-    enough; what a request does not need is block 0, as an engine pads."""
+    """Return the blocks of each request, spread over the cache.
+
+    No block belongs to two requests if there are enough blocks. Unused entries are block 0, as an
+    engine pads them.
+    """
     requests, width = table
     used = -(-longest // cache[1])
     blocks = distinct(make, requests * used, cache[0], "INT64")
@@ -49,7 +52,7 @@ def _block_table(cache: Shape, table: Shape, longest: int, make: TensorMaker) ->
 
 
 def _places(blocks: Any, counts: Shape, block_size: int, make: TensorMaker) -> Any:
-    """Where in the cache each row lies: the reference gathers by these."""
+    """Return the position of each row in the cache, which the reference gathers by."""
     ids = make.tensor([i for count in counts for i in range(count)], "INT64")
     owners = make.tensor([n for n, count in enumerate(counts) for _ in range(count)], "INT64")
     return blocks[owners, ids // block_size] * block_size + ids % block_size
@@ -69,7 +72,7 @@ def _paged_cache_load_nd_kernel_npu_run(api: Any, *args: Any, places: Any, **nam
 
 
 def _paged_cache_load_nd_kernel_traffic(case: Case) -> int:
-    """Rows are read and written, the tables read."""
+    """Return the bytes: rows are read and written, the tables are read."""
     slots = case.inputs or ()
     tables = sum(slot.size_bytes for slot in (*slots[_TABLE:_KEY], *slots[_STARTS:]))
     return 2 * (slots[_KEY].size_bytes + slots[_VALUE].size_bytes) + tables
@@ -95,7 +98,7 @@ def _paged_cache_load_nd_kernel_fits(case: Case) -> bool:
 PAGED_CACHE_LOAD_ND_KERNEL = OpSpec(
     kernel="PagedCacheLoadNdKernel",
     call="torch_npu.atb.npu_paged_cache_load",
-    assumes="lengths in equal parts, pages all over the pool",
+    assumes="lengths in equal parts, pages spread over the whole pool",
     slots=("key_cache", "value_cache", "block_table", "lengths", "key", "value", "starts"),
     optional=frozenset({_STARTS}),
     reference=_reference,
@@ -106,8 +109,8 @@ PAGED_CACHE_LOAD_ND_KERNEL = OpSpec(
     npu=NpuCall(run=_paged_cache_load_nd_kernel_npu_run, needs=frozenset({Need.ATB})),
     constraints=(
         Constraint(
-            "caches (blocks, block size, N, D), a table (requests, blocks), lengths or their sums, "
-            "and rows (T,N,D) that fit into the table's blocks are wanted",
+            "expected caches (blocks, block size, N, D), a table (requests, blocks), lengths or "
+            "their sums, and rows (T,N,D) that fit into the blocks of the table",
             _paged_cache_load_nd_kernel_fits,
         ),
         nothing_empty(),
@@ -118,7 +121,7 @@ PAGED_CACHE_LOAD_ND_KERNEL = OpSpec(
 )
 
 
-# Keys and values of new tokens, written to their places in the paged caches.
+# Keys and values of new tokens, written to their positions in the paged caches.
 
 
 def _reshape_and_cache_nd_kernel_build(case: Case, make: TensorMaker) -> Call:
@@ -133,13 +136,13 @@ def _reshape_and_cache_nd_kernel_build(case: Case, make: TensorMaker) -> Call:
 
 
 def _reshape_and_cache_nd_kernel_npu_run(api: Any, *args: Any) -> Any:
-    """The function gives nothing: it writes to the caches."""
+    """Call the function, which returns nothing: it writes to the caches."""
     api(*args)
     return args[2], args[3]
 
 
 def _reshape_and_cache_nd_kernel_traffic(case: Case) -> int:
-    """Keys, values and places are read; the caches are written where the places are."""
+    """Return the bytes: keys, values and positions read, and these positions written."""
     key, value, _, _, places = case.inputs or ()
     return 2 * (key.size_bytes + value.size_bytes) + places.size_bytes
 
@@ -158,7 +161,7 @@ def _reshape_and_cache_nd_kernel_fits(case: Case) -> bool:
 RESHAPE_AND_CACHE_ND_KERNEL = OpSpec(
     kernel="ReshapeAndCacheNdKernel",
     call="torch_npu._npu_reshape_and_cache",
-    assumes="places all over the cache, each once",
+    assumes="positions spread over the whole cache, each once",
     slots=("key", "value", "key_cache", "value_cache", "slot_mapping"),
     reference=write_both,
     build=_reshape_and_cache_nd_kernel_build,
@@ -168,8 +171,8 @@ RESHAPE_AND_CACHE_ND_KERNEL = OpSpec(
     npu=NpuCall(run=_reshape_and_cache_nd_kernel_npu_run, needs=frozenset({Need.ATB})),
     constraints=(
         Constraint(
-            "keys and values (T,N,D), caches (blocks, block size, N, D) with room for them, and a "
-            "place for each token are wanted",
+            "expected keys and values (T,N,D), caches (blocks, block size, N, D) that are large "
+            "enough, and a position for each token",
             _reshape_and_cache_nd_kernel_fits,
         ),
         nothing_empty(),
@@ -180,14 +183,15 @@ RESHAPE_AND_CACHE_ND_KERNEL = OpSpec(
 )
 
 
-# Keys and values of new tokens, written to their places in the paged caches, by CANN's own kernel.
+# Keys and values of new tokens, written to their positions in the paged caches by CANN's own
+# kernel.
 #
 # Compressed tokens (lengths, offsets) and caches in FRACTAL_NZ are not replayed.
 _COMPRESSED = frozenset({5, 6, 7})
 
 
 def _scatter_pa_kv_cache_build(case: Case, make: TensorMaker) -> Call:
-    """In the function's order: the caches come after keys and values."""
+    """Build the call in the function's order: keys and values, then caches."""
     key, key_cache, places, value, value_cache, *_ = case.inputs or ()
     count, held = input_shape(case, 0)[0], capacity(input_shape(case, 1))
     return Call(
@@ -199,13 +203,13 @@ def _scatter_pa_kv_cache_build(case: Case, make: TensorMaker) -> Call:
 
 
 def _scatter_pa_kv_cache_npu_run(api: Any, *args: Any) -> Any:
-    """The function gives nothing: it writes to the caches."""
+    """Call the function, which returns nothing: it writes to the caches."""
     api(*args, cache_mode="Norm")
     return args[2], args[3]
 
 
 def _scatter_pa_kv_cache_traffic(case: Case) -> int:
-    """Keys, values and places are read; the caches are written where the places are."""
+    """Return the bytes: keys, values and positions read, and these positions written."""
     key, _, places, value, *_ = case.inputs or ()
     return 2 * (key.size_bytes + value.size_bytes) + places.size_bytes
 
@@ -224,7 +228,7 @@ def _scatter_pa_kv_cache_fits(case: Case) -> bool:
 SCATTER_PA_KV_CACHE = OpSpec(
     kernel="ScatterPaKvCache",
     call="torch_npu.npu_scatter_pa_kv_cache",
-    assumes="places all over the cache, each once",
+    assumes="positions spread over the whole cache, each once",
     slots=(
         *("key", "key_cache", "slot_mapping", "value", "value_cache"),
         *("compress_lens", "compress_seq_offsets", "seq_lens"),
@@ -239,8 +243,8 @@ SCATTER_PA_KV_CACHE = OpSpec(
     constraints=(
         left_out(_COMPRESSED, "compressed tokens"),
         Constraint(
-            "keys and values (T,N,D), caches (blocks, block size, N, D) with room for them, and a "
-            "place for each token are wanted",
+            "expected keys and values (T,N,D), caches (blocks, block size, N, D) that are large "
+            "enough, and a position for each token",
             _scatter_pa_kv_cache_fits,
         ),
         nothing_empty(),

@@ -1,2 +1,1 @@
-"""One result for each element, whatever the layout: arithmetic, comparisons, logic, activations,
-masks, and the step of an optimiser."""
+"""Elementwise operators: arithmetic, comparisons, logic, activations, masks, optimizer steps."""

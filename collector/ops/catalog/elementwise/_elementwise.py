@@ -1,4 +1,4 @@
-"""Operators that treat each element alone: one result for each, whatever the layout."""
+"""Declarations of elementwise operators: one result for each element, whatever the layout."""
 
 from collections.abc import Callable
 from typing import Any
@@ -30,7 +30,7 @@ def unary(
     cost: int = 1,
     twins: tuple[str, ...] = (),
 ) -> OpSpec:
-    """One input, one output like it, `cost` operations an element."""
+    """Declare an operator of one input and one output like it; `cost` operations per element."""
     return OpSpec(
         kernel=kernel,
         call=call,
@@ -53,9 +53,11 @@ def binary(
     mixed: bool = False,
     twins: tuple[str, ...] = (),
 ) -> OpSpec:
-    """Two inputs that broadcast, an empty cell being a scalar; one operation an element. Inputs of
-    two dtypes are converted by kernels of their own, but where the kernel is `mixed`: FLOAT beside
-    a 16-bit type, in the dtype that torch promotes to."""
+    """Declare an operator of two inputs that broadcast; one operation per element.
+
+    An empty cell is a scalar. Other kernels convert inputs of two dtypes, unless the kernel is
+    `mixed`: it then takes FLOAT together with a 16-bit type, in the dtype that torch promotes to.
+    """
     rules = (_PROMOTES, _MIXES) if mixed else (one_dtype((0, 1)),)
     return _binary(kernel, call, reference, build, (_FITS, *rules, *constraints), twins)
 
@@ -68,7 +70,7 @@ def comparison(
     constraints: tuple[Constraint, ...] = (),
     twins: tuple[str, ...] = (),
 ) -> OpSpec:
-    """Two inputs of one dtype that broadcast, and a truth value for each element."""
+    """Declare a comparison of two inputs of one dtype that broadcast; the output is BOOL."""
     rules = (_FITS, outputs_are(("BOOL",), (0,)), one_dtype((0, 1), ()), *constraints)
     return _binary(kernel, call, reference, build_from_slots, rules, twins)
 
@@ -82,8 +84,10 @@ def gradient(
     cost: int,
     run: Callable[..., Any] = call_plainly,
 ) -> OpSpec:
-    """What flows back through a function of one tensor, from two tensors of one shape; `cost`
-    operations an element."""
+    """Declare the gradient of a function of one tensor, from two tensors of one shape.
+
+    `cost` is the number of operations per element.
+    """
     return OpSpec(
         kernel=kernel,
         call=call,
@@ -96,12 +100,12 @@ def gradient(
 
 
 def build_positive(case: Case, make: TensorMaker) -> Call:
-    """Positive numbers, near 1: quotients, powers, roots and logarithms of them are finite."""
+    """Build positive numbers near 1: their quotients, powers, roots and logarithms are finite."""
     return Call(tuple(positive(slot, make) for slot in case.inputs or ()))
 
 
 def positive(slot: Slot, make: TensorMaker) -> Any:
-    """Floating-point numbers of [0.5, 2), integers of 1 to 3; a scalar for an empty cell."""
+    """Return floats of [0.5, 2), or integers of 1 to 3; a scalar for an empty cell."""
     shape, dtype = slot.shape or (), slot.known_dtype
     if dtype and dtype.is_floating:
         return make.uniform(shape, slot.dtype, 0.5, 2.0)
@@ -133,7 +137,7 @@ def _result(case: Case) -> Shape | None:
 
 
 def _result_elements(case: Case) -> int:
-    """Elements of what the inputs broadcast to: one operation for each."""
+    """Return the operations: one for each element of the shape that the inputs broadcast to."""
     return elements(_result(case))
 
 
@@ -146,7 +150,7 @@ def _is_computed_together(case: Case) -> bool:
     dtypes = {slot.known_dtype for slot in case.inputs or ()}
     wide = promoted(case.inputs or ())
     return len(dtypes) == 1 or (
-        # A 16-bit tensor beside a FLOAT scalar stays narrow in torch: that takes a Cast as well.
+        # torch keeps 16 bits for a 16-bit tensor and a FLOAT scalar: that takes a Cast as well.
         wide is not None
         and wide.spelling == "FLOAT"
         and wide in dtypes
@@ -160,11 +164,11 @@ def _are_alike(case: Case) -> bool:
 
 
 _FITS = Constraint(
-    "the output wants the shape that the inputs broadcast to",
+    "expected an output of the shape that the inputs broadcast to",
     lambda case: agrees(case, 0, _result(case)),
 )
-_PROMOTES = Constraint("the output wants the dtype that the inputs promote to", _is_promoted)
+_PROMOTES = Constraint("expected an output of the dtype that the inputs promote to", _is_promoted)
 _MIXES = Constraint(
-    "inputs of one dtype are wanted, or FLOAT beside a 16-bit tensor", _is_computed_together
+    "expected inputs of one dtype, or FLOAT with a 16-bit tensor", _is_computed_together
 )
-_ALIKE = Constraint("both inputs and the output want one shape", _are_alike)
+_ALIKE = Constraint("expected one shape for both inputs and the output", _are_alike)

@@ -8,8 +8,7 @@ from collector.ops.dtypes import floating, inputs_are, not_bool, one_dtype
 from collector.ops.slots import agrees, elements, input_shape
 from collector.ops.spec import Call, Constraint, OpSpec, TensorMaker
 
-# GELU of each element, with the hyperbolic tangent: what torch_npu launches whichever way of
-# computing it is asked for.
+# GELU of each element, with the hyperbolic tangent: torch_npu launches it for any `approximate`.
 
 
 def _gelu_reference(torch: Any, x: Any) -> Any:
@@ -36,7 +35,7 @@ GELU_V2 = unary(
 RELU = unary("Relu", "torch.relu", lambda torch, x: torch.relu(x), constraints=(not_bool((0,)),))
 
 
-# What flows back through a ReLU: the gradient where the element is positive, else 0.
+# Gradient of ReLU: the gradient of the output if the element is positive, else 0.
 _THRESHOLD = 0
 
 
@@ -68,13 +67,13 @@ SIGMOID = unary(
 )
 
 
-# What flows back through a SiLU.
+# Gradient of SiLU.
 SILU_GRAD = gradient(
     "SiluGrad",
     "torch.ops.aten.silu_backward",
     lambda torch, dy, x: torch.ops.aten.silu_backward(dy, x),
     ("dy", "x"),
-    cost=8,  # 4 for the sigmoid, 4 for dy * s * (1 + x * (1 - s)) beside a reused difference
+    cost=8,  # 4 for the sigmoid, 4 for dy * s * (1 + x * (1 - s)) with a reused difference
 )
 
 
@@ -106,7 +105,7 @@ def _swi_glu_reference(torch: Any, x: Any) -> Any:
 
 
 def _swi_glu_flops(case: Case) -> int:
-    """An element of the output: exp, sum, quotient and product for silu, then a product."""
+    """Return the operations per output: exp, sum, quotient and product for silu, then a product."""
     return 5 * elements(input_shape(case, 0)) // 2
 
 
@@ -122,7 +121,9 @@ SWI_GLU = OpSpec(
     reference=_swi_glu_reference,
     flops=_swi_glu_flops,
     constraints=(
-        Constraint("an even last dimension is wanted, and half of it out", _swi_glu_fits),
+        Constraint(
+            "expected an even last dimension, and an output of half its size", _swi_glu_fits
+        ),
         floating((0,)),
         one_dtype((0,)),
     ),
@@ -140,8 +141,11 @@ def _swi_glu_grad_reference(torch: Any, dy: Any, x: Any) -> Any:
 
 
 def _swi_glu_grad_flops(case: Case) -> int:
-    """An element of dy: s = sigmoid(gate) is 3, gate * s and its product with dy 2, and
-    dy * value * s * (1 + gate * (1 - s)) another 6."""
+    """Return the operations per element of dy.
+
+    s = sigmoid(gate) is 3, gate * s and its product with dy are 2, and dy * value * s * (1 + gate *
+    (1 - s)) is another 6.
+    """
     return 11 * elements(input_shape(case, 0))
 
 
@@ -159,9 +163,10 @@ SWI_GLU_GRAD = OpSpec(
     constraints=(
         floating((0, 1)),
         one_dtype((0, 1)),
-        Constraint("x wants twice the last dimension of dy", _swi_glu_grad_fits),
+        Constraint("expected x with twice the last dimension of dy", _swi_glu_grad_fits),
         Constraint(
-            "the output wants the shape of x", lambda case: agrees(case, 0, input_shape(case, 1))
+            "expected an output of the shape of x",
+            lambda case: agrees(case, 0, input_shape(case, 1)),
         ),
     ),
 )
@@ -172,7 +177,7 @@ SWI_GLU_GRAD = OpSpec(
 
 _X, _MASK, _KEPT = range(3)
 _DROPPED = 0.5
-_BYTES = 16  # a mask is made of whole blocks of so many (DropoutGenMaskV2 of CANN's ops-nn)
+_BYTES = 16  # a mask has whole blocks of this size (DropoutGenMaskV2 of CANN's ops-nn)
 
 
 def _build(case: Case, make: TensorMaker) -> Call:
@@ -187,7 +192,7 @@ def _drop_out_do_mask_reference(torch: Any, x: Any, mask: Any, dropped: float) -
 
 
 def _mask_fits(case: Case) -> bool:
-    """A bit for each number, rounded up."""
+    """Return whether the mask has one bit per number, rounded up to whole blocks."""
     blocks = -(-elements(input_shape(case, _X)) // (8 * _BYTES))
     return input_shape(case, _MASK) == (blocks * _BYTES,)
 
@@ -204,12 +209,14 @@ DROP_OUT_DO_MASK = OpSpec(
         inputs_are(("UINT8",), (_MASK,)),
         one_dtype((_X,)),
         Constraint(
-            "the output wants the input's shape",
+            "expected an output of the input's shape",
             lambda case: agrees(case, 0, input_shape(case, _X)),
         ),
-        Constraint("a mask of a bit a number is wanted, in whole blocks of 16 bytes", _mask_fits),
         Constraint(
-            "one number is wanted for the share that is kept",
+            "expected a mask with one bit per number, in whole blocks of 16 bytes", _mask_fits
+        ),
+        Constraint(
+            "expected one number for the share that is kept",
             lambda case: elements(input_shape(case, _KEPT)) == 1,
         ),
     ),

@@ -7,8 +7,8 @@ from collector.ops.dtypes import floating, one_dtype
 from collector.ops.slots import agrees, given, input_shape
 from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker
 
-# One step of AdamW by the older of the two kernels, in place, its rates as scalars. A profile does
-# not tell them: torch's defaults here, ten steps in.
+# One step of AdamW by the older of the two kernels, in place, with its rates as scalars. A profile
+# does not record the rates: torch's defaults are used, after ten steps.
 
 (
     _APPLY_ADAM_W_RATE,
@@ -29,8 +29,10 @@ _SLOTS = (
 
 
 def _apply_adam_w_build(case: Case, make: TensorMaker) -> Call:
-    """`v`, a mean of squares, is positive. Launches stay finite: each moves `var` by about the
-    rate."""
+    """Build the call with a positive `v`, a mean of squares.
+
+    Repeated launches stay finite: each changes `var` by about the rate.
+    """
     var, m, v, grad = ((case.inputs or ())[i] for i in _ALIKE)
     return Call(
         (
@@ -65,13 +67,15 @@ def _apply_adam_w_run(step: Any, var: Any, m: Any, v: Any, grad: Any) -> Any:
 
 
 def _apply_adam_w_flops(case: Case) -> int:
-    """An element: 1 for the decay, 3 for m, 4 for v, 3 for the root, its quotient and epsilon, 2
-    for the update."""
+    """Return the operations per element.
+
+    1 for the decay, 3 for m, 4 for v, 3 for the root, its quotient and epsilon, 2 for the update.
+    """
     return 13 * (case.inputs or ())[_VAR].numel
 
 
 def _apply_adam_w_traffic(case: Case) -> int:
-    """Four tensors are read, and var, m and v written."""
+    """Return the bytes: four tensors are read, and var, m and v are written."""
     slots = case.inputs or ()
     return sum(slots[i].size_bytes for i in (*_ALIKE, _VAR, _M, _V))
 
@@ -92,11 +96,11 @@ APPLY_ADAM_W = OpSpec(
     flops=_apply_adam_w_flops,
     traffic=_apply_adam_w_traffic,
     constraints=(
-        Constraint("var, m, v, grad and the outputs want one shape", _fits),
+        Constraint("expected one shape for var, m, v, grad and the outputs", _fits),
         floating((_VAR,)),
         one_dtype(_ALIKE, (_VAR, _M, _V)),
         Constraint(
-            "rates want one number each",
+            "expected one number for each rate",
             lambda case: all(input_shape(case, i) in ((), (1,)) for i in _NUMBERS),
         ),
         Constraint(
@@ -107,8 +111,8 @@ APPLY_ADAM_W = OpSpec(
 )
 
 
-# One step of AdamW with decoupled weight decay, in place. A profile does not tell its rates:
-# torch's defaults here.
+# One step of AdamW with decoupled weight decay, in place. A profile does not record its rates:
+# torch's defaults are used.
 
 _APPLY_ADAM_W_V2_RATE, _APPLY_ADAM_W_V2_DECAY = 1e-3, 1e-2
 _APPLY_ADAM_W_V2_BETA1, _APPLY_ADAM_W_V2_BETA2 = 0.9, 0.999
@@ -117,8 +121,10 @@ _APPLY_ADAM_W_V2_MAX_NORM = 5
 
 
 def _apply_adam_w_v2_build(case: Case, make: TensorMaker) -> Call:
-    """A few steps in; `v`, a mean of squares, is positive. Launches stay finite: each moves
-    `var` by about the rate."""
+    """Build the call after a few steps, with a positive `v`, a mean of squares.
+
+    Repeated launches stay finite: each changes `var` by about the rate.
+    """
     var, m, v, grad, step = (case.inputs or ())[:_APPLY_ADAM_W_V2_MAX_NORM]
     return Call(
         (
@@ -132,7 +138,7 @@ def _apply_adam_w_v2_build(case: Case, make: TensorMaker) -> Call:
 
 
 def _apply_adam_w_v2_reference(torch: Any, var: Any, m: Any, v: Any, grad: Any, step: Any) -> Any:
-    # The corrections stay on the device: a number for the host would wait for the stream.
+    # The corrections stay on the device: a copy to the host would wait for the stream.
     rate = _APPLY_ADAM_W_V2_RATE / (1 - torch.pow(_APPLY_ADAM_W_V2_BETA1, step))
     spread = (1 - torch.pow(_APPLY_ADAM_W_V2_BETA2, step)).sqrt_()
     var.mul_(1 - _APPLY_ADAM_W_V2_RATE * _APPLY_ADAM_W_V2_DECAY)
@@ -143,7 +149,7 @@ def _apply_adam_w_v2_reference(torch: Any, var: Any, m: Any, v: Any, grad: Any, 
 
 
 def _apply_adam_w_v2_run(step_of_adamw: Any, var: Any, m: Any, v: Any, grad: Any, step: Any) -> Any:
-    """One kernel a tensor, and a Sub: torch_npu hands it the steps before this one."""
+    """Launch one kernel per tensor, and a Sub: torch_npu passes the number of earlier steps."""
     step_of_adamw(
         [var],
         [grad],
@@ -163,13 +169,15 @@ def _apply_adam_w_v2_run(step_of_adamw: Any, var: Any, m: Any, v: Any, grad: Any
 
 
 def _apply_adam_w_v2_flops(case: Case) -> int:
-    """An element: 1 for the decay, 3 for m, 4 for v, 3 for the root, its quotient and epsilon,
-    2 for the update."""
+    """Return the operations per element.
+
+    1 for the decay, 3 for m, 4 for v, 3 for the root, its quotient and epsilon, 2 for the update.
+    """
     return 13 * (case.inputs or ())[0].numel
 
 
 def _apply_adam_w_v2_traffic(case: Case) -> int:
-    """All inputs are read, and var, m and v written."""
+    """Return the bytes: all inputs are read, and var, m and v are written."""
     slots = case.inputs or ()
     return sum(slot.size_bytes for slot in (*slots[:_APPLY_ADAM_W_V2_MAX_NORM], *slots[:3]))
 
@@ -188,10 +196,10 @@ APPLY_ADAM_W_V2 = OpSpec(
     flops=_apply_adam_w_v2_flops,
     traffic=_apply_adam_w_v2_traffic,
     constraints=(
-        Constraint("var, m, v and grad want one shape", _alike),
+        Constraint("expected one shape for var, m, v and grad", _alike),
         floating((0,)),
         one_dtype((0, 1, 2, 3), (0, 1, 2)),
-        Constraint("step wants one number", lambda case: input_shape(case, 4) in ((), (1,))),
+        Constraint("expected one number for step", lambda case: input_shape(case, 4) in ((), (1,))),
         Constraint(
             "amsgrad is not replayed", lambda case: given(case, _APPLY_ADAM_W_V2_MAX_NORM) is None
         ),

@@ -13,14 +13,14 @@ from collector.ops.spec import Call, Constraint, Need, NpuCall, OpSpec, TensorMa
 ABS = unary("Abs", "torch.abs", lambda torch, x: torch.abs(x), constraints=(not_bool((0,)),))
 
 
-# Sum of two tensors. FLOAT + DT_BF16 gives FLOAT: how gradients are accumulated.
+# Sum of two tensors. FLOAT + DT_BF16 gives FLOAT: gradients are accumulated in this way.
 ADD = binary(
     "Add", "torch.add", lambda torch, x, y: torch.add(x, y), mixed=True, twins=("AddAiCore",)
 )
 
 
-# A tensor and a multiple of another: their sum, the other by a number. A profile does not tell
-# which number: 2.5 here, since a multiple of one is a plain Add.
+# Sum of a tensor and a multiple of another. A profile does not record the factor: 2.5 is used,
+# since a factor of one is a plain Add.
 
 _X, _Y, _ALPHA = range(3)
 _FRACTION, _WHOLE = 2.5, 2
@@ -52,16 +52,19 @@ AXPY_V2 = OpSpec(
     flops=lambda case: 2 * elements(_sum(case)),
     constraints=(
         Constraint(
-            "an output is wanted that the inputs broadcast to", lambda c: agrees(c, 0, _sum(c))
+            "expected an output of the shape that the inputs broadcast to",
+            lambda c: agrees(c, 0, _sum(c)),
         ),
         one_dtype((_X, _Y, _ALPHA)),
         not_bool((_X,)),
-        Constraint("alpha wants one number", lambda case: input_shape(case, _ALPHA) in ((), (1,))),
+        Constraint(
+            "expected one number for alpha", lambda case: input_shape(case, _ALPHA) in ((), (1,))
+        ),
     ),
 )
 
 
-# Cosine of each element: what rotary positions are made of.
+# Cosine of each element, used for rotary positions.
 COS = unary("Cos", "torch.cos", lambda torch, x: torch.cos(x), constraints=(floating((0,)),))
 
 
@@ -84,8 +87,8 @@ FLOOR_DIV = binary(
 )
 
 
-# Remainder of a quotient that is rounded down: the place within a block. On Atlas A2 and A3 aclnn
-# widens both inputs to the output's shape first.
+# Remainder of a quotient that is rounded down: the position within a block. On Atlas A2 and A3
+# aclnn expands both inputs to the output's shape first.
 FLOOR_MOD = binary(
     "FloorMod",
     "torch.remainder",
@@ -129,10 +132,10 @@ MUL = binary(
 )
 
 
-# Product of a 16-bit tensor and a number of the host, which a profile does not tell: 0.5.
+# Product of a 16-bit tensor and a number of the host. A profile does not record it: 0.5 is used.
 #
 # aclnnMuls launches it for DT_BF16 and a floating-point number (Ascend 950: for FLOAT16 as well),
-# so that the number is not rounded first; whatever else it is given becomes a Mul with a scalar.
+# so that the number is not rounded first; for other arguments it launches a Mul with a scalar.
 
 
 def _muls_build(case: Case, make: TensorMaker) -> Call:
@@ -149,8 +152,8 @@ MULS = unary(
 )
 
 
-# x * factor + y, as an MoE layer adds its routed and its shared experts.
-_FACTOR = 2.5  # DeepSeek-V3's; a profile does not tell
+# x * factor + y: an MoE layer adds its routed and its shared experts in this way.
+_FACTOR = 2.5  # of DeepSeek-V3; a profile does not record it
 
 
 def _muls_add_kernel_build(case: Case, make: TensorMaker) -> Call:
@@ -176,7 +179,7 @@ MULS_ADD_KERNEL = OpSpec(
     flops=lambda case: 2 * elements(input_shape(case, 0)),
     npu=NpuCall(needs=frozenset({Need.TRITON})),
     constraints=(
-        Constraint("two tensors of one shape are wanted, which the output has too", _fits),
+        Constraint("expected two tensors of one shape, and an output of this shape", _fits),
         nothing_empty(),
         inputs_are(FLOATS, (0,)),
         one_dtype((0, 1)),
@@ -184,7 +187,7 @@ MULS_ADD_KERNEL = OpSpec(
 )
 
 
-# Each element with the other sign.
+# Negation of each element.
 NEG = unary("Neg", "torch.neg", lambda torch, x: torch.neg(x), constraints=(not_bool((0,)),))
 
 
@@ -201,7 +204,8 @@ POW = binary(
 # Power of a tensor and a number of the host: the square of a gradient's norm.
 #
 # aclnnPowTensorScalar launches it on Atlas A2 and A3 for the exponents 2, 3, 0.5, -0.5, -1 and -2
-# of floating-point tensors; other powers are a Pow. A profile does not tell the exponent: 2 here.
+# of floating-point tensors; other powers are a Pow. A profile does not record the exponent: 2 is
+# used.
 _EXPONENT = 2.0
 
 
@@ -216,7 +220,7 @@ POWS = binary(
     build=_pows_build,
     constraints=(
         inputs_are(("FLOAT", "FLOAT16", "DT_BF16"), (0, 1)),
-        Constraint("the exponent wants to be a scalar", lambda case: input_shape(case, 1) == ()),
+        Constraint("expected a scalar exponent", lambda case: input_shape(case, 1) == ()),
     ),
 )
 
@@ -251,7 +255,7 @@ RSQRT = unary(
 )
 
 
-# Sine of each element: what rotary positions are made of.
+# Sine of each element, used for rotary positions.
 SIN = unary("Sin", "torch.sin", lambda torch, x: torch.sin(x), constraints=(floating((0,)),))
 
 
@@ -265,7 +269,7 @@ SQRT = unary(
 )
 
 
-# Square of each element of an integer tensor; of a floating-point one, Atlas A2 and A3 launch a
+# Square of each element of an integer tensor; for a floating-point one, Atlas A2 and A3 launch a
 # Pows.
 SQUARE = unary(
     "Square",
@@ -275,7 +279,7 @@ SQUARE = unary(
 )
 
 
-# Difference of two tensors; of two scalars where an optimiser counts its steps.
+# Difference of two tensors; of two scalars when an optimizer counts its steps.
 SUB = binary(
     "Sub",
     "torch.sub",

@@ -45,7 +45,7 @@ LOGICAL_AND = comparison(
 )
 
 
-# The opposite of each truth value.
+# Negation of each truth value.
 LOGICAL_NOT = unary(
     "LogicalNot",
     "torch.logical_not",
@@ -64,7 +64,7 @@ LOGICAL_OR = comparison(
 )
 
 
-# Elements of one tensor where a condition holds, of another elsewhere.
+# Elements of one tensor where a condition is true, of another elsewhere.
 
 _CONDITION, _THEN, _ELSE = 0, 1, 2
 
@@ -76,13 +76,13 @@ def _result(case: Case) -> Shape | None:
 SELECT_V2 = OpSpec(
     kernel="SelectV2",
     call="torch.where",
-    assumes="half of the conditions hold",
+    assumes="half of the conditions are true",
     slots=("condition", "then", "else"),
     reference=lambda torch, condition, then, otherwise: torch.where(condition, then, otherwise),
     flops=lambda case: elements(_result(case)),
     constraints=(
         Constraint(
-            "the output wants the shape that the inputs broadcast to",
+            "expected an output of the shape that the inputs broadcast to",
             lambda case: agrees(case, 0, _result(case)),
         ),
         inputs_are(("BOOL",), (_CONDITION,)),
@@ -91,9 +91,9 @@ SELECT_V2 = OpSpec(
 )
 
 
-# One number wherever a mask holds, in place: forbidden tokens, padding. A profile does not tell
-# the number, 0 here, nor how much of the mask holds: half of it, unless `Runtime mask_density` says
-# how many percent.
+# Fill with one number where a mask is true, in place: forbidden tokens, padding. A profile does not
+# record the number, 0 here, nor the share of the mask that is true: half, unless `Runtime
+# mask_density` has it in percent.
 
 _MASK, _VALUE = 1, 2
 _NUMBER = 0
@@ -118,7 +118,7 @@ def _masked_fill_reference(torch: Any, x: Any, mask: Any, number: int) -> Any:
 
 
 def _fits(case: Case) -> bool:
-    """The mask may be smaller than the tensor, not the other way round."""
+    """Return whether the shapes fit: the mask may be smaller than the tensor, not larger."""
     x = input_shape(case, 0)
     return broadcast(x, input_shape(case, _MASK)) == x and agrees(case, 0, x)
 
@@ -132,20 +132,22 @@ def _has_its_dtype(case: Case) -> bool:
 MASKED_FILL = OpSpec(
     kernel="MaskedFill",
     call="torch.Tensor.masked_fill_",
-    assumes="half of the mask holds where no density is told",
+    assumes="half of the mask is true if no density is recorded",
     slots=("x", "mask", "value"),
     optional=frozenset({_VALUE}),
     reference=_masked_fill_reference,
     build=_masked_fill_build,
     flops=no_flops,
     constraints=(
-        Constraint("x wants the shape of the output, and a mask that broadcasts to it", _fits),
+        Constraint(
+            "expected x in the shape of the output, and a mask that broadcasts to it", _fits
+        ),
         inputs_are(("BOOL",), (_MASK,)),
         one_dtype((0,)),
-        Constraint("value wants one number", lambda c: input_shape(c, _VALUE) in ((), (1,))),
-        Constraint("value wants the dtype of x", _has_its_dtype),
+        Constraint("expected one number for value", lambda c: input_shape(c, _VALUE) in ((), (1,))),
+        Constraint("expected value in the dtype of x", _has_its_dtype),
         Constraint(
-            f"{_DENSITY} wants whole percents up to 100",
+            f"{_DENSITY}: expected a whole number of percent up to 100",
             lambda case: _PERCENT.fullmatch(case.attribute(_DENSITY) or "0") is not None,
         ),
     ),
@@ -153,9 +155,9 @@ MASKED_FILL = OpSpec(
 )
 
 
-# Each element, moved into an interval. A profile does not tell its ends: -1 and 1 here.
+# Each element, clamped to an interval. A profile does not record its ends: -1 and 1 are used.
 
-# Nothing is below 0 where there is no sign, and -1 has no place there.
+# In an unsigned dtype the lower end is 0, since it cannot represent -1.
 _LOW, _HIGH = -1, 1
 
 
@@ -170,7 +172,7 @@ def _clip_by_value_v2_reference(torch: Any, x: Any, low: int, high: int) -> Any:
 
 
 def _flops(case: Case) -> int:
-    """Two comparisons an element."""
+    """Return the operations: two comparisons per element."""
     return 2 * elements(input_shape(case, 0))
 
 
@@ -182,9 +184,11 @@ CLIP_BY_VALUE_V2 = OpSpec(
     build=_clip_by_value_v2_build,
     flops=_flops,
     constraints=(
-        Constraint("the output wants the input's shape", lambda c: agrees(c, 0, input_shape(c, 0))),
         Constraint(
-            "min and max want to be scalars",
+            "expected an output of the input's shape", lambda c: agrees(c, 0, input_shape(c, 0))
+        ),
+        Constraint(
+            "expected scalars for min and max",
             lambda case: input_shape(case, 1) == () == input_shape(case, 2),
         ),
         one_dtype((0, 1, 2)),

@@ -1,9 +1,9 @@
-"""One operation on each tensor of a list, in place and in one kernel: optimizers do it to all
-weights at once.
+"""One operation on each tensor of a list, in place and in one kernel: optimizers update all weights
+at once.
 
-A row holds the lists one behind the other and then the number that all share, an empty cell. Real
-rows of ForeachAddList and ForeachMulScalar show each output in one dimension; the others are taken
-to be like them.
+A row has the lists one after the other, and then the number that all share, an empty cell. Real
+rows of ForeachAddList and ForeachMulScalar show each output in one dimension; the same is assumed
+for the others.
 
     4,3,2;5;4,3,2;5;  FLOAT x5  ->  24;5  FLOAT x2      x + alpha * y of two tensors
 """
@@ -24,7 +24,7 @@ _NUMBER = 0.125
 
 @dataclass(frozen=True, slots=True)
 class _Lists:
-    """The tensors of a row: `lists` of as many each, and whether a number follows."""
+    """The tensors of a row: `lists` lists of equal length, and whether a number follows."""
 
     lists: int
     has_number: bool
@@ -37,23 +37,23 @@ class _Lists:
         return len(self.tensors(case)) // self.lists
 
     def shapes(self, case: Case) -> list[Shape]:
-        """Of the first list."""
+        """Return the shapes of the first list."""
         return [slot.shape or () for slot in self.tensors(case)[: self.count(case)]]
 
     def is_flat(self, case: Case) -> bool:
-        """Whether the row shows its outputs in one dimension each."""
+        """Return whether the row shows its outputs in one dimension each."""
         outputs = [slot.shape for slot in case.outputs or ()]
         return bool(outputs) and outputs != self.shapes(case)
 
     def are_alike(self, case: Case) -> bool:
-        """Each list has tensors of the same shapes, and what follows is a number."""
+        """Return whether the lists have the same shapes, and a number follows if needed."""
         shapes = [slot.shape for slot in self.tensors(case)]
         number = (case.inputs or ())[-1:] if self.has_number else ()
         is_number = all(slot.shape is None for slot in number)
         return is_number and shapes == self.shapes(case) * self.lists != []
 
     def fit(self, case: Case) -> bool:
-        """The outputs are like the first list, each as it is or in one dimension."""
+        """Return whether the outputs have the shapes of the first list, unchanged or flattened."""
         first, outputs = self.shapes(case), [slot.shape for slot in case.outputs or ()]
         return not outputs or outputs in (first, [(prod(shape),) for shape in first])
 
@@ -72,12 +72,14 @@ def foreach(
     cost: int = 1,
     is_kept: bool = False,
 ) -> OpSpec:
-    """torch's `function` of so many lists and, where `number` is not None, of a number: the
-    argument of that name, or the one behind the lists where it is empty. torch_npu launches more
-    than `most` tensors a list in several parts (recorded of 2.13.0, call by call). It costs `cost`
-    operations an element. Repeats work on what the last one left, as an optimizer does: with
-    `is_kept` the number, or the second list, is 1, since powers of another would end in 0 or in
-    infinity."""
+    """Declare torch's `function` of this many lists and, unless `number` is None, of a number.
+
+    `number` is the name of the argument; if it is empty, the number follows the lists. torch_npu
+    launches more than `most` tensors per list in several parts (recorded with 2.13.0, call by
+    call). `cost` is the number of operations per element. Each repeat updates the result of the
+    last one, as in an optimizer: with `is_kept` the number, or the second list, is 1, since powers
+    of another value would become 0 or infinity.
+    """
     row = _Lists(lists, number is not None)
 
     def build(case: Case, make: TensorMaker) -> Call:
@@ -101,21 +103,20 @@ def foreach(
         flops=lambda case: cost * sum(map(prod, row.shapes(case))),
         constraints=(
             Constraint(
-                f"lists of tensors alike are wanted, {lists} in all"
+                f"expected lists of tensors of the same shapes, {lists} in all"
                 + (", and then a number" if row.has_number else ""),
                 row.are_alike,
             ),
             Constraint(
-                "an output is wanted for each tensor of the first list, like it or in one "
-                "dimension",
+                "expected an output for each tensor of the first list, like it or in one dimension",
                 row.fit,
             ),
             Constraint(
-                f"at most {most} tensors a list are wanted: more are launched in several parts",
+                f"expected at most {most} tensors per list: more are launched in several parts",
                 lambda case: row.count(case) <= most,
             ),
             Constraint(
-                "one dtype of FLOAT, FLOAT16, DT_BF16 is wanted for all tensors",
+                "expected one dtype of FLOAT, FLOAT16, DT_BF16 for all tensors",
                 row.have_one_dtype,
             ),
         ),
@@ -128,12 +129,12 @@ def _reference(function: str, torch: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _launch(api: Any, tensors: Any, *args: Any, is_flat: bool, **kwargs: Any) -> Any:
-    """What was updated, as the row shows it: views."""
+    """Run the function and return the updated tensors as the row shows them: views."""
     api(tensors, *args, **kwargs)
     return tuple(tensor.view(-1) for tensor in tensors) if is_flat else tuple(tensors)
 
 
-# Sums of two lists of tensors, the second times a number.
+# Sums of two lists of tensors, the second multiplied by a number.
 FOREACH_ADD_LIST = foreach(
     "ForeachAddList", "_foreach_add_", most=24, lists=2, number="alpha", cost=2
 )
@@ -143,13 +144,13 @@ FOREACH_ADD_LIST = foreach(
 FOREACH_ADD_SCALAR = foreach("ForeachAddScalar", "_foreach_add_", most=48, number="")
 
 
-# A list of tensors plus quotients of two others times a number.
+# A list of tensors plus quotients of two others multiplied by a number.
 FOREACH_ADDCDIV_SCALAR = foreach(
     "ForeachAddcdivScalar", "_foreach_addcdiv_", most=16, lists=3, number="value", cost=3
 )
 
 
-# A list of tensors plus products of two others times a number.
+# A list of tensors plus products of two others multiplied by a number.
 FOREACH_ADDCMUL_SCALAR = foreach(
     "ForeachAddcmulScalar", "_foreach_addcmul_", most=16, lists=3, number="value", cost=3
 )
@@ -159,11 +160,11 @@ FOREACH_ADDCMUL_SCALAR = foreach(
 FOREACH_DIV_LIST = foreach("ForeachDivList", "_foreach_div_", most=24, lists=2, is_kept=True)
 
 
-# A list of tensors by a number.
+# Quotients of a list of tensors and a number.
 FOREACH_DIV_SCALAR = foreach("ForeachDivScalar", "_foreach_div_", most=50, number="", is_kept=True)
 
 
-# Means of two lists of tensors, weighed by a number.
+# Means of two lists of tensors, weighted by a number.
 FOREACH_LERP_SCALAR = foreach(
     "ForeachLerpScalar", "_foreach_lerp_", most=24, lists=2, number="", cost=3
 )
@@ -173,19 +174,19 @@ FOREACH_LERP_SCALAR = foreach(
 FOREACH_MUL_LIST = foreach("ForeachMulList", "_foreach_mul_", most=48, lists=2, is_kept=True)
 
 
-# A list of tensors times a number.
+# Products of a list of tensors and a number.
 FOREACH_MUL_SCALAR = foreach("ForeachMulScalar", "_foreach_mul_", most=48, number="", is_kept=True)
 
 
-# A list of tensors with the other sign.
+# Negation of a list of tensors.
 FOREACH_NEG = foreach("ForeachNeg", "_foreach_neg_", most=48)
 
 
-# Roots of a list of tensors.
+# Square roots of a list of tensors.
 FOREACH_SQRT = foreach("ForeachSqrt", "_foreach_sqrt_", most=48)
 
 
-# Differences of two lists of tensors, the second times a number.
+# Differences of two lists of tensors, the second multiplied by a number.
 FOREACH_SUB_LIST = foreach(
     "ForeachSubList", "_foreach_sub_", most=24, lists=2, number="alpha", cost=2
 )
