@@ -1,5 +1,4 @@
-"""One operation on each tensor of a list, in place and in one kernel: optimizers update all weights
-at once.
+"""One operation on each tensor of a list, in place and in one kernel, as optimizers use it.
 
 A row has the lists one after the other, and then the number that all share, an empty cell. Real
 rows of ForeachAddList and ForeachMulScalar show each output in one dimension; the same is assumed

@@ -1,1 +1,1 @@
-"""Elements and rows that indices name: looked up, written, added, or found."""
+"""Elements and rows selected by indices: looked up, written, added, or found."""

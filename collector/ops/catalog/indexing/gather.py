@@ -15,8 +15,8 @@ from collector.ops.parts.tensors import distinct_along, no_flops, picked_bytes
 from collector.ops.slots import agrees, elements, input_shape, output_shape
 from collector.ops.spec import Call, Constraint, GraphCall, NpuCall, OpSpec, TensorMaker
 
-# Single elements, looked up by number along one dimension: the last in which alone the index
-# differs from the input, or the last of all.
+# Single elements, looked up by number along one dimension: the last one that alone may differ
+# between index and input, or else the last of all.
 _RUN = 32
 
 
@@ -47,7 +47,7 @@ def _gather_elements_v2_reference(torch: Any, x: Any, axis: int, index: Any) -> 
 
 
 def _has_runs(case: Case) -> bool:
-    """Else CANN transposes first, and the kernel sees another shape."""
+    """Return whether runs are long enough; else CANN transposes, and the kernel's shape differs."""
     x, axis = input_shape(case, 0), _gather_elements_v2_axis(case) or 0
     return axis == len(x) - 1 or elements(x[axis + 1 :]) > _RUN
 
@@ -55,7 +55,7 @@ def _has_runs(case: Case) -> bool:
 GATHER_ELEMENTS_V2 = OpSpec(
     kernel="GatherElementsV2",
     call="torch.gather",
-    assumes="all over the dimension, each element once where there are enough",
+    assumes="indices spread over the dimension, each element once if there are enough",
     slots=("x", "index"),
     reference=_gather_elements_v2_reference,
     build=_gather_elements_v2_build,
@@ -64,14 +64,14 @@ GATHER_ELEMENTS_V2 = OpSpec(
     moves_data=True,
     constraints=(
         Constraint(
-            "an index is wanted that differs from the input in one dimension at most, and an "
+            "expected an index that differs from the input in at most one dimension, and an "
             "output like it",
             lambda case: (
                 _gather_elements_v2_axis(case) is not None and agrees(case, 0, input_shape(case, 1))
             ),
         ),
         Constraint(
-            f"behind a dimension that is not the last, more than {_RUN} elements are wanted",
+            f"expected more than {_RUN} elements after a dimension that is not the last",
             _has_runs,
         ),
         inputs_are(INTEGERS, (1,)),
@@ -81,12 +81,12 @@ GATHER_ELEMENTS_V2 = OpSpec(
 )
 
 
-# Rows of a table, looked up by number along the first dimension: an embedding. A graph takes
-# one row of any tensor with it, where torch makes a view: its index has no dimensions.
+# Rows of a table, looked up by number along the first dimension: an embedding. A graph also uses it
+# to select one row of any tensor, where torch makes a view: the index has no dimensions.
 
 
 def _gather_v2_build(case: Case, make: TensorMaker) -> Call:
-    """Indices all over the table: a lookup of few rows would live in the cache."""
+    """Build the call; indices are spread over the table, since few rows would stay in the cache."""
     table, indices, *_ = case.inputs or ()
     rows = input_shape(case, 0)[0]
     if _picks_one(case):
@@ -110,12 +110,15 @@ def _run(api: Any, table: Any, indices: Any) -> Any:
 
 
 def _select(api: Any, table: Any, index: int) -> Any:
-    """A graph gives back what it computes and no views: the copy becomes none of its kernels."""
+    """Select one row and copy it: a graph returns results, not views. The copy adds no kernel."""
     return table.select(0, index).clone()
 
 
 def _picks_one(case: Case) -> bool:
-    """One row of a tensor, without its dimension, by an index that is no tensor of torch's."""
+    """Return whether the row selects one row of a tensor, without its dimension, by a scalar index.
+
+    The index is not a tensor of torch.
+    """
     table, slots = input_shape(case, 0), case.inputs or ()
     is_scalar = len(slots) == 3 and slots[1].shape is None and slots[2].shape in (None, (1,))
     return is_scalar and bool(table and table[0]) and agrees(case, 0, table[1:])
@@ -131,7 +134,7 @@ def _gather_v2_fits(case: Case) -> bool:
 GATHER_V2 = OpSpec(
     kernel="GatherV2",
     call="torch.nn.functional.embedding",
-    assumes="rows all over the table, each as likely",
+    assumes="rows spread over the table, all equally likely",
     slots=("table", "indices", "axis"),
     reference=_gather_v2_reference,
     build=_gather_v2_build,
@@ -140,7 +143,7 @@ GATHER_V2 = OpSpec(
     moves_data=True,
     constraints=(
         Constraint(
-            "a table of rows is wanted, and an output with a row for each index", _gather_v2_fits
+            "expected a table of rows, and an output with a row for each index", _gather_v2_fits
         ),
         inputs_are(INTEGERS, (1,)),
         one_dtype((0,)),
@@ -150,7 +153,7 @@ GATHER_V2 = OpSpec(
 )
 
 
-# Parts of a tensor, looked up by number along the first dimension that the output tells.
+# Parts of a tensor, looked up by number along the first dimension that fits the output.
 #
 # `index_select` launches it on A2 and A3; an embedding launches GatherV2.
 
@@ -183,7 +186,7 @@ def _gather_v3_reference(torch: Any, table: Any, axis: int, indices: Any) -> Any
 GATHER_V3 = OpSpec(
     kernel="GatherV3",
     call="torch.index_select",
-    assumes="rows all over the table, each as likely",
+    assumes="rows spread over the table, all equally likely",
     slots=("table", "indices", "axis"),
     reference=_gather_v3_reference,
     build=_gather_v3_build,
@@ -192,7 +195,7 @@ GATHER_V3 = OpSpec(
     moves_data=True,
     constraints=(
         Constraint(
-            "a list of indices is wanted, and an output with a part of the table for each",
+            "expected a list of indices, and an output with a part of the table for each",
             lambda case: _gather_v3_axis(case) is not None,
         ),
         inputs_are(INTEGERS, (1,)),
@@ -201,8 +204,8 @@ GATHER_V3 = OpSpec(
 )
 
 
-# Parts of a tensor, looked up by number in one dimension or in several that follow each other:
-# `x[i, j]`, or `x[:, i]` where the flags tell that a dimension is kept.
+# Parts of a tensor, looked up by number in one dimension or in several adjacent ones: `x[i, j]`, or
+# `x[:, i]` if the flags mark a dimension as kept.
 
 _FLAGS, _INDICES = 1, 3
 _TAIL = 32
@@ -231,7 +234,7 @@ def _index_fits(case: Case) -> bool:
 INDEX = OpSpec(
     kernel="Index",
     call="torch.ops.aten.index",
-    assumes="all over the tensor, each place as likely",
+    assumes="indices spread over the tensor, all equally likely",
     slots=("x", "indexed_sizes", "indexed_strides", "indices"),
     variadic=True,
     reference=_index_reference,
@@ -241,7 +244,7 @@ INDEX = OpSpec(
     moves_data=True,
     constraints=(
         integer_indices(_INDICES),
-        Constraint("an output is wanted with what the indices name", _index_fits),
+        Constraint("expected an output of the shape that the indices select", _index_fits),
         dense_enough(_FLAGS, _INDICES, _TAIL),
         one_dtype((0,)),
     ),

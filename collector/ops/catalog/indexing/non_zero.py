@@ -1,4 +1,4 @@
-"""Where a tensor is not zero. As many elements are set as the output has rows."""
+"""Positions of the elements that are not zero. As many elements are set as the output has rows."""
 
 from math import prod
 from typing import Any
@@ -22,13 +22,19 @@ def _reference(torch: Any, x: Any, shape: Any) -> Any:
 
 
 def _run(nonzero: Any, x: Any, shape: Any) -> Any:
-    """It waits for the device: torch_npu reads back how many were found. On hardware they are as
-    many as were set; a runtime that only records calls finds what it likes."""
+    """Run the function and cut its result to the row's shape.
+
+    It waits for the device: torch_npu reads back how many elements were found. On hardware they are
+    as many as were set; a runtime that only records calls may report any number.
+    """
     return nonzero(x).view(-1)[: prod(shape)].view(shape)
 
 
 def _fits(case: Case) -> bool:
-    """A row of positions for each element found; of one dimension where the input has one."""
+    """Return whether the output has a row of positions per element found.
+
+    For an input of one dimension the output may have one dimension.
+    """
     x, out = input_shape(case, 0), output_shape(case) or ()
     return out[:1] <= (elements(x),) and (out[1:] == (len(x),) or (len(x) == len(out) == 1))
 
@@ -36,13 +42,13 @@ def _fits(case: Case) -> bool:
 NON_ZERO = OpSpec(
     kernel="NonZero",
     call="torch.nonzero",
-    assumes="as many elements as came out, all over the tensor",
+    assumes="as many nonzero elements as the output has rows, spread over the tensor",
     slots=("x",),
     reference=_reference,
     build=_build,
     flops=no_flops,
     constraints=(
-        Constraint("an output is wanted with a row for each element found", _fits),
+        Constraint("expected an output with a row for each element found", _fits),
         outputs_are(("INT64",), (0,)),
     ),
     npu=NpuCall(run=_run),

@@ -23,13 +23,13 @@ from collector.ops.parts.tensors import (
 from collector.ops.slots import Shape, agrees, elements, input_shape, output_shape
 from collector.ops.spec import Call, Constraint, GraphCall, NpuCall, OpSpec, TensorMaker
 
-# Gradient of an embedding's table: the gradient of each looked-up row, added where it belongs.
+# Gradient of an embedding's table: the gradient of each looked-up row, added to that row.
 #
-# On an NPU the rows' numbers are sorted, and the table cleared, by kernels beside this one.
+# On an NPU other kernels sort the row numbers and clear the table.
 
 
 def _gradient_and_rows(case: Case, make: TensorMaker) -> tuple[Any, Any]:
-    """The gradient of each lookup, and the numbers of the rows that were looked up."""
+    """Return the gradient of each lookup, and the numbers of the looked-up rows."""
     grad, rows, _ = case.inputs or ()
     table_rows = (output_shape(case) or (1,))[0]
     return make.normal(grad.shape or (), grad.dtype), make.integers(
@@ -38,7 +38,7 @@ def _gradient_and_rows(case: Case, make: TensorMaker) -> tuple[Any, Any]:
 
 
 def _embedding_dense_grad_v2_build(case: Case, make: TensorMaker) -> Call:
-    """The numbers sorted, as the kernel wants them, and from which row of `grad` each came."""
+    """Build the call with sorted row numbers, as the kernel requires, and their rows of `grad`."""
     grad, rows = _gradient_and_rows(case, make)
     ordered = rows.long().sort()  # index_fill_ takes no other integers
     return Call(
@@ -52,7 +52,7 @@ def _embedding_dense_grad_v2_build(case: Case, make: TensorMaker) -> Call:
 
 
 def _embedding_dense_grad_v2_build_npu(case: Case, make: TensorMaker) -> Call:
-    """No row is left out as padding, none scaled by how often it was looked up."""
+    """Build the call without padding rows, and without scaling by how often a row was looked up."""
     grad, rows = _gradient_and_rows(case, make)
     table_rows = (output_shape(case) or (1,))[0]
     return Call((grad, rows.view(grad.shape[:-1]), table_rows, -1, False))
@@ -61,7 +61,7 @@ def _embedding_dense_grad_v2_build_npu(case: Case, make: TensorMaker) -> Call:
 def _embedding_dense_grad_v2_reference(
     torch: Any, grad: Any, rows: Any, origins: Any, table: Any
 ) -> Any:
-    # Only the rows named are cleared: the kernel too leaves the rest of the table alone.
+    # Only the named rows are cleared: the kernel also does not touch other rows of the table.
     return table.index_fill_(0, rows, 0).index_add_(0, rows, grad[origins])
 
 
@@ -79,7 +79,7 @@ def _embedding_dense_grad_v2_fits(case: Case) -> bool:
 
 
 def _embedding_dense_grad_v2_traffic(case: Case) -> int:
-    """All inputs once, and a row written for each of `grad`'s."""
+    """Return the bytes: all inputs once, and a written row for each row of `grad`."""
     slots = case.inputs or ()
     return sum(slot.size_bytes for slot in slots) + slots[0].size_bytes
 
@@ -87,7 +87,7 @@ def _embedding_dense_grad_v2_traffic(case: Case) -> int:
 EMBEDDING_DENSE_GRAD_V2 = OpSpec(
     kernel="EmbeddingDenseGradV2",
     call="torch.ops.aten.embedding_dense_backward",
-    assumes="rows all over the table, each as likely, so that some come often",
+    assumes="rows spread over the table, all equally likely, so that some repeat often",
     slots=("grad", "sorted_rows", "origins"),
     reference=_embedding_dense_grad_v2_reference,
     build=_embedding_dense_grad_v2_build,
@@ -95,7 +95,7 @@ EMBEDDING_DENSE_GRAD_V2 = OpSpec(
     traffic=_embedding_dense_grad_v2_traffic,
     constraints=(
         Constraint(
-            "a row number and an origin are wanted for each row of the gradient",
+            "expected a row number and an origin for each row of the gradient",
             _embedding_dense_grad_v2_fits,
         ),
         inputs_are(INTEGERS, (1, 2)),
@@ -105,8 +105,8 @@ EMBEDDING_DENSE_GRAD_V2 = OpSpec(
 )
 
 
-# Rows of a tensor set to one value, in place. A profile tells neither the dimension nor the
-# value: the first, and 0.
+# Rows of a tensor set to one value, in place. A profile records neither the dimension nor the
+# value: the first dimension and 0 are used.
 
 
 def _call(case: Case, make: TensorMaker, index_dtype: str) -> Call:
@@ -128,7 +128,7 @@ def _index_fill_reference(torch: Any, x: Any, dim: int, index: Any, value: float
 
 
 def _index_fill_traffic(case: Case) -> int:
-    """The index and the value are read, the rows written."""
+    """Return the bytes: the index and the value are read, the rows written."""
     x, *others = case.inputs or ()
     rows = (case.inputs or ())[1].numel * elements(input_shape(case, 0)[1:])
     written = x.known_dtype.bytes_of(rows) if x.known_dtype else 0
@@ -143,7 +143,7 @@ def _index_fill_fits(case: Case) -> bool:
 INDEX_FILL = OpSpec(
     kernel="IndexFill",
     call="torch.Tensor.index_fill_",
-    assumes="the first dimension; rows all over it, each once",
+    assumes="the first dimension; rows spread over it, each once",
     slots=("x", "index", "value"),
     reference=_index_fill_reference,
     build=_index_fill_build,
@@ -152,7 +152,7 @@ INDEX_FILL = OpSpec(
     moves_data=True,
     constraints=(
         Constraint(
-            "rows are wanted, a list of their numbers, and an output like the input",
+            "expected rows, a list of their numbers, and an output like the input",
             _index_fill_fits,
         ),
         inputs_are(INTEGERS, (1,)),
@@ -163,10 +163,10 @@ INDEX_FILL = OpSpec(
 )
 
 
-# Parts of a tensor replaced where indices tell, in place: `x[i, j] = value`.
+# Parts of a tensor replaced at indices, in place: `x[i, j] = value`.
 #
-# A profile does not tell whether they are added instead: here they are not. No index repeats where
-# there are enough places: a cache has one slot for each token.
+# A profile does not record whether they are added instead: here they are not. No index repeats if
+# there are enough positions: a cache has one slot for each token.
 
 _VALUE, _FLAGS, _INDICES = 1, 2, 4
 _TAIL = 1024
@@ -199,7 +199,10 @@ def _index_put_v2_fits(case: Case) -> bool:
 
 
 def _is_on_vector_cores(case: Case) -> bool:
-    """What A2 and A3 cannot add atomically goes to their AI CPU unless it is small."""
+    """Return whether vector cores run the case.
+
+    A2 and A3 use their AI CPU for dtypes that they cannot add atomically, unless the case is small.
+    """
     dtype, index = (case.inputs or ())[0].known_dtype, (case.inputs or ())[_INDICES]
     end = kept_dims(case, _FLAGS, _INDICES) + len(indices_of(case, _INDICES))
     tail = elements(input_shape(case, 0)[end:])
@@ -210,7 +213,7 @@ def _is_on_vector_cores(case: Case) -> bool:
 INDEX_PUT_V2 = OpSpec(
     kernel="IndexPutV2",
     call="torch.ops.aten.index_put_",
-    assumes="all over the tensor, each place once where there are enough",
+    assumes="indices spread over the tensor, each position once if there are enough",
     slots=("x", "value", "indexed_sizes", "indexed_strides", "indices"),
     variadic=True,
     reference=_index_put_v2_reference,
@@ -221,13 +224,14 @@ INDEX_PUT_V2 = OpSpec(
     constraints=(
         integer_indices(_INDICES),
         Constraint(
-            "a value is wanted with what the indices name, and an output like the input",
+            "expected a value of the shape that the indices select, and an output like the input",
             _index_put_v2_fits,
         ),
         dense_enough(_FLAGS, _INDICES, _TAIL),
         inputs_are((*_ATOMIC, *_OTHERS), (0,)),
         Constraint(
-            f"{' or '.join(_OTHERS)} wants {_FEW} indices at most, and {_SHORT} elements behind",
+            f"{' or '.join(_OTHERS)}: expected at most {_FEW} indices, and at most {_SHORT} "
+            "elements after them",
             _is_on_vector_cores,
         ),
         one_dtype((0, _VALUE)),
@@ -235,13 +239,15 @@ INDEX_PUT_V2 = OpSpec(
 )
 
 
-# A part of each batch of a cache replaced, in place, from a position of its own: keys and values
-# of a decode step in a graph.
+# A part of each batch of a cache replaced, in place, from a separate start position: keys and
+# values of a decode step in a graph.
 
 
 def _axis(case: Case) -> int | None:
-    """The one dimension, behind the batch, in which the updates are shorter; None where there is
-    none, or where they fit several."""
+    """Return the one dimension, after the batch, in which the updates are shorter.
+
+    None if there is none or several.
+    """
     cache, updates = input_shape(case, 0), input_shape(case, 2)
     if len(cache) != len(updates) or len(cache) < 2 or cache[0] != updates[0]:
         return None
@@ -251,7 +257,7 @@ def _axis(case: Case) -> int | None:
 
 
 def _scatter_build(case: Case, make: TensorMaker) -> Call:
-    """Each batch at a place of its own, all over the cache."""
+    """Build the call with a start position per batch, spread over the cache."""
     cache, indices, updates = case.inputs or ()
     axis = _axis(case) or 0
     room = input_shape(case, 0)[axis] - input_shape(case, 2)[axis]
@@ -276,7 +282,7 @@ def _scatter_reference(torch: Any, cache: Any, indices: Any, updates: Any, axis:
 SCATTER = OpSpec(
     kernel="Scatter",
     call="torch_npu.scatter_update_",
-    assumes="any place of the cache for each batch",
+    assumes="any position of the cache for each batch",
     slots=("x", "indices", "updates"),
     reference=_scatter_reference,
     build=_scatter_build,
@@ -285,7 +291,7 @@ SCATTER = OpSpec(
     moves_data=True,
     constraints=(
         Constraint(
-            "an index for each batch is wanted, updates like the input but shorter in one "
+            "expected an index for each batch, updates like the input but shorter in one "
             "dimension, and an output like the input",
             lambda case: (
                 _axis(case) is not None
@@ -300,11 +306,11 @@ SCATTER = OpSpec(
 )
 
 
-# Single elements replaced where an index tells, in place, along the last dimension.
+# Single elements replaced at indices, in place, along the last dimension.
 #
-# CANN's kernel scatters along the last dimension alone: for another aclnn transposes first, and the
-# row shows what was transposed (aclnn_scatter.cpp of ops-nn). A profile does not tell whether
-# elements are added instead; here they are not.
+# CANN's kernel scatters along the last dimension only. For another dimension aclnn transposes
+# first, and the row has the transposed shapes (aclnn_scatter.cpp of ops-nn). A profile does not
+# record whether elements are added instead; here they are not.
 
 
 def _scatter_elements_v2_build(case: Case, make: TensorMaker) -> Call:
@@ -327,8 +333,11 @@ def _scatter_elements_v2_reference(torch: Any, x: Any, axis: int, index: Any, up
 
 
 def _scatter_elements_v2_fits(case: Case) -> bool:
-    """Between the first and the last dimension an index is as long as the tensor (else CANN's AI
-    CPU does it), and in the first no longer."""
+    """Return whether the shapes of index, updates and output fit.
+
+    Between the first and the last dimension the index is as long as the tensor (else CANN's AI CPU
+    runs it); in the first dimension it is not longer.
+    """
     x, index = input_shape(case, 0), input_shape(case, 1)
     if not x or len(index) != len(x) or not x[-1]:
         return False
@@ -339,7 +348,7 @@ def _scatter_elements_v2_fits(case: Case) -> bool:
 SCATTER_ELEMENTS_V2 = OpSpec(
     kernel="ScatterElementsV2",
     call="torch.Tensor.scatter_",
-    assumes="the last dimension; all over it, each element once where there are enough",
+    assumes="the last dimension; indices spread over it, each element once if there are enough",
     slots=("x", "index", "updates"),
     reference=_scatter_elements_v2_reference,
     build=_scatter_elements_v2_build,
@@ -348,7 +357,7 @@ SCATTER_ELEMENTS_V2 = OpSpec(
     moves_data=True,
     constraints=(
         Constraint(
-            "an index is wanted that fits the input, updates like it, and an output like the input",
+            "expected an index that fits the input, updates like it, and an output like the input",
             _scatter_elements_v2_fits,
         ),
         inputs_are(INTEGERS, (1,)),
@@ -358,14 +367,14 @@ SCATTER_ELEMENTS_V2 = OpSpec(
 )
 
 
-# Parts of a tensor replaced where rows of coordinates tell, in place: tokens written to a cache.
+# Parts of a tensor replaced at rows of coordinates, in place: tokens written to a cache.
 #
-# No part is named twice where there are enough: a cache has one slot for each token. The call that
-# ends with `_` works in place; the one without copies the tensor first.
+# No part is named twice if there are enough: a cache has one slot for each token. The call that
+# ends with `_` works in place; the one without it copies the tensor first.
 
 
 def _scatter_nd_update_build(case: Case, make: TensorMaker) -> Call:
-    """torch takes a tensor of coordinates for each dimension."""
+    """Build the call with one tensor of coordinates per dimension, as torch takes them."""
     x, indices, updates = case.inputs or ()
     *rows, count = input_shape(case, 1)
     sizes = input_shape(case, 0)[:count]
@@ -388,7 +397,7 @@ def _scatter_nd_update_reference(torch: Any, x: Any, columns: Any, updates: Any)
 
 
 def _named(case: Case) -> Shape | None:
-    """The shape of what the indices name; None where they do not fit."""
+    """Return the shape of the selected elements; None if the indices do not fit."""
     x, (*rows, count) = input_shape(case, 0), input_shape(case, 1) or (0,)
     if not rows or not 0 < count <= len(x) or not all(x[:count]):
         return None
@@ -398,7 +407,7 @@ def _named(case: Case) -> Shape | None:
 SCATTER_ND_UPDATE = OpSpec(
     kernel="ScatterNdUpdate",
     call="torch_npu.npu_scatter_nd_update_",
-    assumes="all over the tensor, each place once where there are enough",
+    assumes="indices spread over the tensor, each position once if there are enough",
     slots=("x", "indices", "updates"),
     reference=_scatter_nd_update_reference,
     build=_scatter_nd_update_build,
@@ -407,7 +416,7 @@ SCATTER_ND_UPDATE = OpSpec(
     moves_data=True,
     constraints=(
         Constraint(
-            "rows of coordinates are wanted, an update for each, and an output like the input",
+            "expected rows of coordinates, an update for each, and an output like the input",
             lambda case: (
                 _named(case) == input_shape(case, 2) and agrees(case, 0, input_shape(case, 0))
             ),

@@ -1,1 +1,1 @@
-"""Products of matrices: one, in batches, by heads, by expert, and of INT8."""
+"""Products of matrices: single, in batches, by heads, by expert, and of INT8."""

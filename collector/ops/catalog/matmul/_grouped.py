@@ -1,7 +1,8 @@
-"""The shapes of products by expert: tokens (T, K), and one weight for each of E experts.
+"""Shapes of products by expert: tokens (T, K), and one weight for each of E experts.
 
-Behind an exchange between ranks T is the room for any routing, and few of its rows are there: where
-the column `Runtime group_list_values` says where each expert's end, no others are computed.
+After an exchange between ranks, T is the buffer size for any routing, and few of its rows are used.
+If the column `Runtime group_list_values` has the end of each expert's rows, only these rows are
+computed.
 """
 
 import re
@@ -23,8 +24,11 @@ _LAST_DIMENSION = 65536
 
 @dataclass(frozen=True, slots=True)
 class GroupedProduct:
-    """The sizes of one call, whether the weights lie transposed in memory, (E, N, K), and how many
-    of the tokens, from the first on, each expert gets."""
+    """The sizes of one call.
+
+    Also whether the weights are transposed in memory, (E, N, K), and the number of tokens of each
+    expert, starting at the first token.
+    """
 
     tokens: int
     k: int
@@ -35,24 +39,27 @@ class GroupedProduct:
 
     @property
     def used(self) -> int:
-        """The tokens that are computed."""
+        """Return the number of tokens that are computed."""
         return sum(self.counts)
 
     @property
     def weight(self) -> Shape:
-        """The weights as they lie in memory."""
+        """Return the shape of the weights in memory."""
         sides = (self.n, self.k) if self.transposes_weight else (self.k, self.n)
         return (self.experts, *sides)
 
     @property
     def flops(self) -> int:
-        """A product and a sum for each pair of numbers that meet."""
+        """Return the operations: a product and a sum for each pair of multiplied numbers."""
         return 2 * self.used * self.k * self.n
 
 
 def read_grouped_product(case: Case, width: Callable[[int], int]) -> GroupedProduct | None:
-    """The sizes that fit inputs 1 and 2 and the first output, whose last dimension is `width` of
-    the weights' columns; None where they do not, or are larger than the kernel takes."""
+    """Return the sizes that fit inputs 1 and 2 and the first output; None if none fit.
+
+    The last dimension of the output is `width` of the weights' columns. None also if the sizes
+    exceed the kernel's limits.
+    """
     x, weight, out = input_shape(case, 0), input_shape(case, 1), output_shape(case)
     if len(x) != 2 or len(weight) != 3 or not weight[0]:
         return None
@@ -68,12 +75,12 @@ def read_grouped_product(case: Case, width: Callable[[int], int]) -> GroupedProd
 
 
 def written_rows(sizes: GroupedProduct | None) -> int | None:
-    """The rows of the outputs that a launch writes; None where all are."""
+    """Return the number of rows of the outputs that a launch writes; None if all are."""
     return sizes.used if sizes and sizes.used < sizes.tokens else None
 
 
 def groups_fit(read: Callable[[Case], GroupedProduct | None]) -> Constraint:
-    """That a row which says where groups end means some of its tokens; `read` tells its sizes."""
+    """Require that the recorded group ends fit the tokens; `read` returns the sizes of a row."""
 
     def holds(case: Case) -> bool:
         sizes = read(case)
@@ -83,7 +90,9 @@ def groups_fit(read: Callable[[Case], GroupedProduct | None]) -> Constraint:
             or _told_counts(case, sizes.experts, sizes.tokens) is not None
         )
 
-    return Constraint(f"{GROUP_ENDS} wants running sums, one for each expert, up to T", holds)
+    return Constraint(
+        f"{GROUP_ENDS}: expected cumulative sums, one for each expert, up to T", holds
+    )
 
 
 def _told_counts(case: Case, experts: int, tokens: int) -> Shape | None:
@@ -102,7 +111,7 @@ def stored_weight(
     make: TensorMaker,
     numbers: Callable[[Shape, Slot, TensorMaker], Any],
 ) -> Any:
-    """The weights, (E, K, N), in the slot's format."""
+    """Return the weights, (E, K, N), in the slot's format."""
     if sizes is None:
         return numbers(slot.shape or (), slot, make)
     tensor = make.stored(numbers(sizes.weight, slot, make), slot.format)
@@ -110,8 +119,11 @@ def stored_weight(
 
 
 def grouped_traffic(case: Case, sizes: GroupedProduct | None, optional: frozenset[int]) -> int:
-    """Bytes of one launch: of experts without a token no weights are read, and of tokens that no
-    expert gets neither what comes in nor what goes out."""
+    """Return the bytes of one launch.
+
+    The weights of experts without tokens are not read. Tokens without an expert are neither read
+    nor written.
+    """
     whole = dense_bytes(case, absent=optional)
     if sizes is None or not sizes.tokens:
         return whole

@@ -1,8 +1,8 @@
-"""How shapes tell which operand of a matrix product was transposed.
+"""Detection of the transposed operands of a matrix product from its shapes.
 
-A row names the tensors as they lie in memory. The kernel may read either of them transposed, and
-only the output says which. Shapes that fit several readings (a square operand) take the first
-in the operator's order.
+A row has the shapes of the tensors in memory. The kernel may read either of them transposed, and
+only the output shows which. If shapes fit several readings (a square operand), the first one in the
+operator's order is used.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,7 +20,7 @@ from collector.ops.spec import Constraint, TensorMaker
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """(.., m, k) @ (.., k, n), and which operand lies transposed in memory."""
+    """(.., m, k) @ (.., k, n), and which operand is transposed in memory."""
 
     m: int
     n: int
@@ -31,28 +31,30 @@ class Product:
 
     @property
     def layout(self) -> str:
-        """`NN`, `NT`, `TN` or `TT`."""
+        """Return `NN`, `NT`, `TN` or `TT`."""
         return ("T" if self.transposes_a else "N") + ("T" if self.transposes_b else "N")
 
     @property
     def shape(self) -> Shape:
-        """The shape of the output."""
+        """Return the shape of the output."""
         return (*self.batch, self.m, self.n)
 
     @property
     def weight(self) -> Shape:
-        """The second operand as it lies in memory, one matrix of it, without what pads it."""
+        """Return the shape of one matrix of the second operand in memory, without padding."""
         return (self.n, self.k) if self.transposes_b else (self.k, self.n)
 
     @property
     def flops(self) -> int:
-        """A product and a sum for each pair of numbers that meet."""
+        """Return the operations: a product and a sum for each pair of multiplied numbers."""
         return 2 * prod(self.shape) * self.k
 
 
 def read_product(case: Case, layouts: Sequence[str]) -> Product | None:
-    """What inputs 1 and 2 multiply to: the first of these layouts that fits; None where none
-    does. Both want the same number of dimensions, those before the last two being a batch."""
+    """Return the product of inputs 1 and 2: the first of these layouts that fits, or None.
+
+    Both inputs must have the same number of dimensions; those before the last two are a batch.
+    """
     a, b, out = input_shape(case, 0), input_shape(case, 1), output_shape(case)
     batch = broadcast(a[:-2], b[:-2])
     pads = _blocks(case)
@@ -63,26 +65,28 @@ def read_product(case: Case, layouts: Sequence[str]) -> Product | None:
 
 
 def read_single_product(case: Case, layouts: Sequence[str]) -> Product | None:
-    """What two matrices multiply to, read likewise; None where there is a batch."""
+    """Return the product of two matrices, read in the same way; None if there is a batch."""
     product = read_product(case, layouts)
     return product if product and not product.batch else None
 
 
 def read_weight_product(case: Case) -> Product | None:
-    """What a matrix and a weight multiply to. A weight lies as it is multiplied, first of all; only
-    it may be transposed."""
+    """Return the product of a matrix and a weight; only the weight may be transposed.
+
+    A weight that fits without a transpose is read so.
+    """
     return read_single_product(case, ("NN", "NT"))
 
 
 class Counted(Protocol):
-    """The sizes of a call, which say what it computes."""
+    """The sizes of a call, with its number of operations."""
 
     @property
     def flops(self) -> int: ...
 
 
 def flops_by(read: Callable[[Case], Counted | None]) -> Callable[[Case], int]:
-    """The operations of a case by the reading of its sizes; 0 where that finds none."""
+    """Return a function for the operations of a case, from its sizes; 0 if there are none."""
 
     def flops(case: Case) -> int:
         sizes = read(case)
@@ -92,7 +96,7 @@ def flops_by(read: Callable[[Case], Counted | None]) -> Callable[[Case], int]:
 
 
 def group_by_weight(case: Case) -> str:
-    """Cases of one weight, the second input, set up together."""
+    """Return a key of the cases that share one weight, the second input, and its setup."""
     slots = ";".join(f"{s.shape}{s.dtype}{s.format}" for s in (case.inputs or ())[1:2])
     return f"{case.kernel_type}|{slots}"
 
@@ -111,8 +115,11 @@ def _read(
 
 
 def _blocks(case: Case) -> tuple[int, int] | None:
-    """Rows and columns that FRACTAL_NZ rounds the second operand up to, 16 and as many as 32 bytes
-    hold; 1 where it does not, None where it lies in others."""
+    """Return the multiples of rows and columns to which FRACTAL_NZ pads the second operand.
+
+    These are 16, and the number of elements in 32 bytes. (1, 1) without padding; None for other
+    blocks.
+    """
     slot = given(case, 1)
     shape = (slot.shape or ()) if slot and slot.format == FRACTAL_NZ else ()
     if slot is None or len(shape) < 4:
@@ -122,12 +129,12 @@ def _blocks(case: Case) -> tuple[int, int] | None:
     return whole if (rows, columns) == whole else None
 
 
-# Products of 16-bit matrices that are given back as FLOAT, and which releases launch them.
+# Products of 16-bit matrices with a FLOAT result, and the releases that launch them.
 _NARROW = ("DT_BF16", "FLOAT16")
 
 
 def is_wide(case: Case) -> bool:
-    """Whether the row gives FLOAT back of a product of 16 bits."""
+    """Return whether the row has a FLOAT result of a 16-bit product."""
     return spelling(output_slot(case)) == "FLOAT" and spelling(given(case, 0)) in _NARROW
 
 
@@ -137,20 +144,22 @@ def _fits(case: Case) -> bool:
 
 
 OUTPUT_FITS = Constraint(
-    "an output of the inputs' dtype is wanted, or FLOAT of DT_BF16 and FLOAT16", _fits
+    "expected an output of the inputs' dtype, or FLOAT for DT_BF16 and FLOAT16", _fits
 )
 
 
 def check_release(make: TensorMaker, schema: str) -> None:
-    """Raises CaseRejected where this torch_npu has no such product. It would leave one to the
-    host's processor without a word."""
+    """Raise CaseRejected if this torch_npu has no such product.
+
+    It would compute the product on the host's CPU without a warning.
+    """
     dispatch = make.torch._C
     try:
         is_there = dispatch._dispatch_has_kernel_for_dispatch_key(schema, "PrivateUse1")
-    except RuntimeError:  # a torch that has not even the schema
+    except RuntimeError:  # a torch without the schema
         is_there = False
     if not is_there:
         raise CaseRejected(
-            f"FLOAT of a product of 16 bits wants torch_npu with {schema}: 2.10.0.post4 has it, "
-            "2.9.0 and 2.10.0 have not"
+            f"FLOAT output of a 16-bit product: expected a torch_npu with {schema}: 2.10.0.post4 "
+            "has it, 2.9.0 and 2.10.0 do not"
         )

@@ -17,13 +17,13 @@ from collector.ops.dtypes import floating, inputs_are, one_dtype
 from collector.ops.slots import agrees, given, input_shape
 from collector.ops.spec import Call, Constraint, Need, NpuCall, OpSpec, TensorMaker, dense_bytes
 
-# Heads times tokens: (heads, tokens, K) @ (heads, K, N) -> (tokens, heads, N), as attention with
-# absorbed weights computes it, in one kernel without a copy for the transpose.
+# Products by heads: (heads, tokens, K) @ (heads, K, N) -> (tokens, heads, N), as in attention with
+# absorbed weights, in one kernel without a copy for the transpose.
 
 
 @dataclass(frozen=True, slots=True)
 class HeadsProduct:
-    """The sizes of one call, and whether the tokens come before the heads in the first input."""
+    """The sizes of one call, and whether the tokens precede the heads in the first input."""
 
     heads: int
     tokens: int
@@ -33,12 +33,12 @@ class HeadsProduct:
 
     @property
     def flops(self) -> int:
-        """A product and a sum for each pair of numbers that meet."""
+        """Return the operations: a product and a sum for each pair of multiplied numbers."""
         return 2 * self.heads * self.tokens * self.k * self.n
 
 
 def read_heads_product(case: Case, orders: tuple[bool, ...]) -> HeadsProduct | None:
-    """The sizes, trying these values of `tokens_first` in turn; None where none fits."""
+    """Return the sizes, for the first of these values of `tokens_first` that fits, or None."""
     x, weight = input_shape(case, 0), input_shape(case, 1)
     if len(x) != 3 or len(weight) != 3:
         return None
@@ -51,22 +51,22 @@ def read_heads_product(case: Case, orders: tuple[bool, ...]) -> HeadsProduct | N
 
 
 def multiply_heads(torch: Any, x: Any, weight: Any, out: Any) -> Any:
-    """`x` by heads, tokens and K; writes into (tokens, heads, N)."""
+    """Multiply `x` (heads, tokens, K) by a weight and write to (tokens, heads, N)."""
     torch.bmm(x, weight, out=out.transpose(0, 1))
     return out
 
 
 # Products of matrices in batches; the runtime chooses the kernel.
 #
-# Of matrices without a batch, as some tables have them, NPUs launch a kernel of MatMulV2's family,
-# and the measurement is filed there.
+# For matrices without a batch, which some tables have, NPUs launch a kernel of MatMulV2's family,
+# and the measurement is stored there.
 
 _BATCH_MAT_MUL_V2_BIAS, _OFFSET = 2, 3
 _BATCH_MAT_MUL_V2_OPTIONAL = frozenset({_BATCH_MAT_MUL_V2_BIAS, _OFFSET})
 
 
 def _product(case: Case) -> Product | None:
-    """Batches are read as they lie first; one matrix like a linear layer's."""
+    """Return the product: batches are first read as NN, one matrix first as NT, a linear layer's."""
     batched = len(input_shape(case, 0)) > 2
     return read_product(case, ("NN", "NT", "TN", "TT") if batched else ("NT", "NN", "TN", "TT"))
 
@@ -98,7 +98,7 @@ def _reference(torch: Any, a: Any, b: Any, *, bmm: Any = None, out_dtype: Any = 
 def _batch_mat_mul_v2_launch(
     matmul: Any, a: Any, b: Any, *, bmm: Any = None, out_dtype: Any = None
 ) -> Any:
-    """`torch.matmul` launches `bmm`, and cannot be told a dtype."""
+    """Launch `torch.matmul`, or for another output dtype the `bmm` that it launches."""
     return matmul(a, b) if bmm is None else bmm(a, b, out_dtype=out_dtype)
 
 
@@ -121,14 +121,14 @@ BATCH_MAT_MUL_V2 = OpSpec(
     npu=NpuCall(run=_batch_mat_mul_v2_launch),
     constraints=(
         Constraint(
-            "two batches of matrices are wanted that multiply to the output as NN, NT, TN or TT",
+            "expected two batches of matrices that multiply to the output as NN, NT, TN or TT",
             lambda case: _product(case) is not None,
         ),
         floating((0, 1)),
         one_dtype((0, 1), ()),
         OUTPUT_FITS,
         Constraint(
-            "FLOAT of products of 16 bits wants (B,M,K) and as many (K,N)",
+            "FLOAT output of 16-bit products: expected (B,M,K) and as many (K,N)",
             lambda case: not is_wide(case) or _is_one_batch(case),
         ),
         Constraint(
@@ -149,7 +149,7 @@ def _batch_matmul_transpose_0_sizes(case: Case) -> HeadsProduct | None:
 
 
 def _batch_matmul_transpose_0_tensors(case: Case, make: TensorMaker) -> tuple[Any, Any, Any]:
-    """The operands, and the place of the output, which the caller provides."""
+    """Return the operands, and the memory of the output, which the caller provides."""
     x, weight = (make.normal(slot.shape or (), slot.dtype) for slot in case.inputs or ())
     sizes = _batch_matmul_transpose_0_sizes(case)
     shape = (sizes.tokens, sizes.heads, sizes.n) if sizes else ()
@@ -181,7 +181,7 @@ BATCH_MATMUL_TRANSPOSE_0 = OpSpec(
     ),
     constraints=(
         Constraint(
-            "(tokens,heads,K) is wanted, (heads,K,N), and (tokens,heads,N) out",
+            "expected (tokens,heads,K), (heads,K,N), and an output (tokens,heads,N)",
             lambda case: _batch_matmul_transpose_0_sizes(case) is not None,
         ),
         inputs_are(("DT_BF16", "FLOAT16"), (0, 1)),
@@ -203,7 +203,7 @@ def _transpose_batch_mat_mul_sizes(case: Case) -> HeadsProduct | None:
 
 
 def _is_legal(case: Case) -> bool:
-    """What aclnnTransposeBatchMatMul documents for A2 and A3."""
+    """Return whether the sizes fit aclnnTransposeBatchMatMul's documentation for A2 and A3."""
     sizes = _transpose_batch_mat_mul_sizes(case)
     if sizes is None or sizes.k % 128 or sizes.n % 128:
         return False
@@ -247,12 +247,13 @@ TRANSPOSE_BATCH_MAT_MUL = OpSpec(
     npu=NpuCall(build=_build_for_npu),
     constraints=(
         Constraint(
-            "(heads,tokens,K) or (tokens,heads,K) is wanted, (heads,K,N), and (tokens,heads,N) out",
+            "expected (heads,tokens,K) or (tokens,heads,K), (heads,K,N), and an output "
+            "(tokens,heads,N)",
             lambda case: _transpose_batch_mat_mul_sizes(case) is not None,
         ),
         Constraint(
-            "K and N want to be multiples of 128, N and heads below 65536, and so K, or heads * K "
-            "where the tokens come first",
+            "expected K and N as multiples of 128, and below 65536: N, heads, and K, or heads * K "
+            "if the tokens come first",
             _is_legal,
         ),
         floating((0, 1)),

@@ -1,4 +1,4 @@
-"""One product for each expert, of the tokens that were routed to it."""
+"""One product per expert, of the tokens that were routed to it."""
 
 from typing import Any
 
@@ -28,23 +28,23 @@ from collector.ops.parts.tensors import group_ends
 from collector.ops.slots import Shape, agrees, given, input_shape, output_slot
 from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker
 
-# INT4 weights of experts beside INT8 tokens (W4A8), with a scale for each group of 256 rows.
+# INT4 weights of experts with INT8 tokens (W4A8), and a scale for each group of 256 rows.
 #
-# torch holds eight numbers in an INT32, the first in the lowest bits. The kernel takes tokens apart
-# into halves of four bits, and wants as bias what that adds: 8 times the sum of weights by scales.
-# Limits are those that aclnnGroupedMatmulV5 documents for A2 and A3.
+# torch holds eight numbers in an INT32, the first in the lowest bits. The kernel splits tokens into
+# halves of four bits, and requires as bias the resulting term: 8 times the sum of weights by
+# scales. The limits are those that aclnnGroupedMatmulV5 documents for A2 and A3.
 GROUP_ROWS = 256
 _MOST_ROWS = 18432
 COLUMNS = 8  # in an INT32
 
 
 def is_nibbles(case: Case) -> bool:
-    """Whether the weights have four bits."""
+    """Return whether the weights have four bits."""
     return spelling(given(case, 1)) == "INT4"
 
 
 def nibbles_fit(sizes: GroupedProduct) -> bool:
-    """Whether the kernel takes such weights."""
+    """Return whether the kernel takes INT4 weights of these sizes."""
     return (
         not sizes.transposes_weight
         and 0 < sizes.k <= _MOST_ROWS
@@ -54,12 +54,12 @@ def nibbles_fit(sizes: GroupedProduct) -> bool:
 
 
 def scale_shape(sizes: GroupedProduct) -> Shape:
-    """A scale for each group of rows and each column."""
+    """Return the shape of a scale for each group of rows and each column."""
     return sizes.experts, sizes.k // GROUP_ROWS, sizes.n
 
 
 def dtypes_fit(bias: str, scale: str, per_token: str, out: str) -> bool:
-    """The one combination that is documented without an offset."""
+    """Return whether the dtypes are the one combination that is documented without an offset."""
     is_out = out in ("DT_BF16", "FLOAT16")
     return is_out and (bias, per_token) == ("FLOAT", "FLOAT") and scale in PACKED
 
@@ -67,7 +67,7 @@ def dtypes_fit(bias: str, scale: str, per_token: str, out: str) -> bool:
 def nibble_tensors(
     weight: Slot, sizes: GroupedProduct, make: TensorMaker
 ) -> tuple[Any, dict[str, Any]]:
-    """The weights as INT32 in the slot's format, with their scale and bias."""
+    """Return the weights as INT32 in the slot's format, with their scale and bias."""
     torch = make.torch
     pairs = make.integers((sizes.experts, sizes.k, sizes.n // 2), "INT8", -128, 128)
     scale = packed_scale(scale_shape(sizes), make)
@@ -80,13 +80,16 @@ def nibble_tensors(
 def multiply_nibbles(
     torch: Any, tokens: Any, weight: Any, place: Any, per_token: Any, *, scale: Any, bias: Any
 ) -> None:
-    """The product of one expert; the bias is the kernel's own."""
+    """Write the product of one expert; only the kernel needs the bias, a correction term."""
     total = tokens.float() @ _scaled(torch, weight.view(torch.int8), scale)
     place.copy_(total.mul_(per_token.unsqueeze(-1)))
 
 
 def _scaled(torch: Any, pairs: Any, scale: Any) -> Any:
-    """(K,N) numbers of (K,N/2) bytes, times their scales: in FLOAT, which every device shifts."""
+    """Return (K,N) numbers from (K,N/2) bytes, times their scales.
+
+    The bytes are split in FLOAT, which works on every device.
+    """
     both = pairs.float()
     high = (both / 16).floor()
     low = both - 16 * high
@@ -95,7 +98,7 @@ def _scaled(torch: Any, pairs: Any, scale: Any) -> Any:
     return (groups * decoded(torch, scale).unsqueeze(1)).flatten(0, 1)
 
 
-# One product for each expert, of the tokens that were routed to it.
+# One product per expert, of the tokens that were routed to it.
 
 _GROUPED_MATMUL_X, _GROUPED_MATMUL_WEIGHT, _BIAS, _SCALE, _OFFSET = range(5)
 _ANTIQUANT_SCALE, _ANTIQUANT_OFFSET, _GROUPED_MATMUL_GROUPS, _PER_TOKEN = range(5, 9)
@@ -147,7 +150,7 @@ def _grouped_matmul_build_for_npu(case: Case, make: TensorMaker) -> Call:
 
 
 def _operands(case: Case, make: TensorMaker) -> tuple[Any, Any, dict[str, Any]]:
-    """Tokens, weights, and what of the options follows from these."""
+    """Return tokens, weights, and the options that depend on them."""
     (x, weight), sizes = (case.inputs or ())[:2], _grouped_matmul_sizes(case)
     tokens = _numbers(x.shape or (), x, make)
     if sizes and is_nibbles(case):
@@ -162,7 +165,7 @@ def _numbers(shape: tuple[int, ...], slot: Slot, make: TensorMaker) -> Any:
 
 
 def _options(case: Case, make: TensorMaker) -> dict[str, Any]:
-    """The optional tensors by the API's names."""
+    """Return the optional tensors by the API's names."""
     tensors = {}
     for position in sorted(_OPTIONAL):
         slot = given(case, position)
@@ -221,7 +224,7 @@ def _multiply(
     antiquant_scale: Any = None,
     antiquant_offset: Any = None,
 ) -> None:
-    """Floating-point tokens; an INT8 weight is given back as numbers first."""
+    """Multiply floating-point tokens; an INT8 weight is dequantised first."""
     if antiquant_scale is not None:
         weight = restored(weight, antiquant_scale, antiquant_offset)
     torch.mm(tokens, weight, out=place)
@@ -239,7 +242,7 @@ def _multiply_quantised(
     bias: Any = None,
     scale: Any = None,
 ) -> None:
-    """INT8 tokens: exact sums, and then scales of columns and of rows."""
+    """Multiply INT8 tokens: exact sums, then scales of columns and of rows."""
     total = int8_product(torch, tokens, weight)
     if bias is not None:
         total.add_(bias)
@@ -255,7 +258,7 @@ def _grouped_matmul_launch(grouped: Any, x: Any, weight: Any, **settings: Any) -
 
 
 def _dtypes_are_legal(case: Case) -> bool:
-    """The combinations that npu_grouped_matmul documents for A2 and A3."""
+    """Return whether npu_grouped_matmul documents the dtypes for A2 and A3."""
     dtypes = [spelling(given(case, i)) for i in range(len(_SLOTS))]
     x, weight, bias, scale, per_token = (
         dtypes[i] for i in (_GROUPED_MATMUL_X, _GROUPED_MATMUL_WEIGHT, _BIAS, _SCALE, _PER_TOKEN)
@@ -308,7 +311,7 @@ def _options_fit(case: Case) -> bool:
 
 
 def _blocks_fit(case: Case) -> bool:
-    """aclnnGroupedMatmulWeightNz takes no FLOAT, and gives no INT8."""
+    """Return whether aclnnGroupedMatmulWeightNz takes the weights: no FLOAT, and no INT8 output."""
     is_stored = (case.inputs or ())[_GROUPED_MATMUL_WEIGHT].format == FRACTAL_NZ
     x, out = spelling(given(case, _GROUPED_MATMUL_X)), spelling(output_slot(case))
     return not is_stored or (x != "FLOAT" and out != "INT8")
@@ -317,7 +320,7 @@ def _blocks_fit(case: Case) -> bool:
 GROUPED_MATMUL = OpSpec(
     kernel="GroupedMatmul",
     call="torch_npu.npu_grouped_matmul",
-    assumes="as many rows for each expert, but for Runtime group_list_values",
+    assumes="as many rows for each expert, unless Runtime group_list_values names them",
     slots=_SLOTS,
     optional=_OPTIONAL,
     reference=_grouped_matmul_reference,
@@ -334,12 +337,13 @@ GROUPED_MATMUL = OpSpec(
     ),
     constraints=(
         Constraint(
-            "tokens (T,K) are wanted, weights (E,K,N) or (E,N,K), blocks (E,N,K,rows,columns) in "
-            "FRACTAL_NZ, and (T,N) out",
+            "expected tokens (T,K), weights (E,K,N) or (E,N,K), blocks (E,N,K,rows,columns) in "
+            "FRACTAL_NZ, and an output (T,N)",
             lambda case: _grouped_matmul_sizes(case) is not None,
         ),
         Constraint(
-            "INT4 weights (E,K,N) want K a multiple of 256 up to 18432, N a multiple of 8",
+            "expected K as a multiple of 256 up to 18432 and N as a multiple of 8 for INT4 "
+            "weights (E,K,N)",
             lambda case: (
                 not is_nibbles(case)
                 or ((sizes := _grouped_matmul_sizes(case)) is not None and nibbles_fit(sizes))
@@ -347,12 +351,17 @@ GROUPED_MATMUL = OpSpec(
         ),
         Constraint("an offset cannot be replayed", lambda case: given(case, _OFFSET) is None),
         Constraint(
-            "the dtypes of x, weight, bias, scales and output do not go together", _dtypes_are_legal
+            "the dtypes of x, weight, bias, scales and output do not go together: expected a "
+            "combination that npu_grouped_matmul documents",
+            _dtypes_are_legal,
         ),
-        Constraint("FRACTAL_NZ weights want no FLOAT, and no INT8 out", _blocks_fit),
         Constraint(
-            "a group list (E INT64) is wanted; bias and scales want (E,N), scales of INT4 "
-            "weights (E,K/256,N), a scale of tokens (T)",
+            "FRACTAL_NZ weights: expected another dtype than FLOAT, and an output other than INT8",
+            _blocks_fit,
+        ),
+        Constraint(
+            "expected a group list (E INT64), bias and scales (E,N), scales of INT4 weights "
+            "(E,K/256,N), and a scale of tokens (T)",
             _options_fit,
         ),
         groups_fit(_grouped_matmul_sizes),
@@ -370,11 +379,11 @@ GROUPED_MATMUL = OpSpec(
     _GROUPED_MATMUL_SWIGLU_QUANT_GROUPS,
 ) = range(5)
 _MOST_COLUMNS = 10240
-_GATE_FLOPS = 8  # an element of y: 5 for SwiGlu, then a maximum, a quotient and a rounding
+_GATE_FLOPS = 8  # per element of y: 5 for SwiGlu, then a maximum, a quotient and a rounding
 
 
 def _grouped_matmul_swiglu_quant_sizes(case: Case) -> GroupedProduct | None:
-    """The columns of a weight are gates and values; half as many come out."""
+    """Return the sizes; the output has half of the weight's columns, which are gates and values."""
     sizes = read_grouped_product(case, lambda n: n // 2)
     return sizes if sizes and sizes.n and not sizes.n % 2 and not sizes.transposes_weight else None
 
@@ -401,13 +410,13 @@ def _grouped_matmul_swiglu_quant_build(case: Case, make: TensorMaker) -> Call:
 
 
 def _grouped_matmul_swiglu_quant_build_for_npu(case: Case, make: TensorMaker) -> Call:
-    """The kernel reads any weight as FRACTAL_NZ, whatever it is called."""
+    """Build the call with the weight in FRACTAL_NZ, which the kernel assumes for any format."""
     x, weight, weight_scale, x_scale = _tensors(case, make, FRACTAL_NZ)
     ends = group_ends(
         _counts(case), (case.inputs or ())[_GROUPED_MATMUL_SWIGLU_QUANT_GROUPS].dtype, make
     )
     named = {"group_list": ends, "weight_scale": weight_scale, "x_scale": x_scale}
-    return Call((x, weight), named)  # whose order differs between the two libraries
+    return Call((x, weight), named)  # by name: their order differs between the two libraries
 
 
 def _grouped_matmul_swiglu_quant_launch(grouped: Any, *args: Any, **named: Any) -> Any:
@@ -455,7 +464,7 @@ def _sizes_fit(case: Case) -> bool:
 GROUPED_MATMUL_SWIGLU_QUANT = OpSpec(
     kernel="GroupedMatmulSwigluQuant",
     call="torch_npu.npu_grouped_matmul_swiglu_quant",
-    assumes="as many rows for each expert, but for Runtime group_list_values",
+    assumes="as many rows for each expert, unless Runtime group_list_values names them",
     slots=("x", "weight", "weight_scale", "x_scale", "group_list"),
     reference=_grouped_matmul_swiglu_quant_reference,
     build=_grouped_matmul_swiglu_quant_build,
@@ -481,12 +490,12 @@ GROUPED_MATMUL_SWIGLU_QUANT = OpSpec(
         outputs_are(("INT8",), (0,)),
         outputs_are(("FLOAT",), (1,)),
         Constraint(
-            "tokens (T,K) are wanted, weights (E,K,N) of an even N, and (T,N/2) out",
+            "expected tokens (T,K), weights (E,K,N) with an even N, and an output (T,N/2)",
             lambda case: _grouped_matmul_swiglu_quant_sizes(case) is not None,
         ),
         Constraint(
-            f"a weight scale (E, N up to {_MOST_COLUMNS}) is wanted, a scale of tokens (T) in and "
-            "out, and a group list (E)",
+            f"expected a weight scale (E, N up to {_MOST_COLUMNS}), a scale of tokens (T) for "
+            "input and output, and a group list (E)",
             _sizes_fit,
         ),
         groups_fit(_grouped_matmul_swiglu_quant_sizes),

@@ -1,16 +1,16 @@
-"""Products whose operands and result lie in FRACTAL_NZ, though torch mostly has plain ones.
+"""Products of two matrices, among them products with operands and result in FRACTAL_NZ.
 
-aclnn converts both operands of 16 bits, and the result back, where a kernel on plain ones would
-read badly (CANN's open sources, ops-nn: `IsNdToNzOnTheFly`; A2 and A3): where a row in memory holds
-more than 65,535 numbers, as logits over a large vocabulary do, or fewer than 128 that are no
-multiple of 16. Small tensors stay plain, and products over a k of 1 or over a long k to few
-numbers.
+torch mostly has plain tensors. aclnn converts both operands of 16 bits, and the result back, if a
+kernel would read plain ones badly (CANN's open sources, ops-nn: `IsNdToNzOnTheFly`; A2 and A3): if
+a row in memory has more than 65,535 numbers, as for logits over a large vocabulary, or fewer than
+128 that are not a multiple of 16. Small tensors stay plain, and so do products over a k of 1, or
+over a long k to few numbers.
 
-A row tells sizes in whole blocks alone. They are taken as they are, but for a row in memory of at
-most 128 numbers where none is long: there one number is less, or CANN would convert nothing.
+A row has only sizes in whole blocks. They are used unchanged, except if no row in memory is long
+and one has at most 128 numbers: this size is reduced by one, or CANN would convert nothing.
 
-What it would not convert is launched by torch_npu's own linear layer, where it is one: that takes
-both as they lie, in blocks, and asks for a MatMulV2.
+Operands that CANN would not convert are launched by torch_npu's own linear layer, if they are one:
+it takes both in blocks, as they are, and calls a MatMulV2.
 """
 
 from collections.abc import Iterator
@@ -40,39 +40,41 @@ from collector.ops.spec import (
     dense_bytes,
 )
 
-_BLOCK = (16, 16)  # of 16 bits
+_BLOCK = (16, 16)  # for 16 bits
 _LONG, _SHORT = 65_535, 128
 _SPLIT, _FEW = 15_000, 12  # a k that is split over cores, and half of their number
 _CONVERTED_A, _CONVERTED_B = range(2)
 
 
 def are_in_blocks(case: Case) -> bool:
-    """Whether both operands lie in blocks: one alone is a weight that the user has stored so."""
+    """Return whether both operands are in blocks: one alone is a weight that the user stored."""
     return all(_is_nz(given(case, at)) for at in (_CONVERTED_A, _CONVERTED_B))
 
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """How many numbers stand in one row in memory, and in all, of an operand."""
+    """The numbers in one row in memory, and the numbers of a whole operand."""
 
     inner: int
     numbers: int
 
 
 def converted(case: Case) -> Product | None:
-    """The product of plain operands that CANN converts to those of the case, as NT, NN, TN or TT;
-    None where there is none."""
+    """Return the product of plain operands that CANN converts to those of the case, or None.
+
+    The layouts are NT, NN, TN or TT.
+    """
     fits = (_shortened(product) for product in _readings(case))
     return next((product for product in fits if product and _is_converted(product)), None)
 
 
 def of_layer(case: Case) -> Product | None:
-    """The product of a linear layer's operands as they lie, NT; None where it is none."""
+    """Return the product of a linear layer's operands in their stored layout, NT, or None."""
     return next((product for product in _readings(case) if product.layout == "NT"), None)
 
 
 def _readings(case: Case) -> Iterator[Product]:
-    """The products of whole blocks that fit, in the order in which plain ones are read."""
+    """Yield the products of whole blocks that fit, in the order in which plain ones are read."""
     slots = (given(case, _CONVERTED_A), given(case, _CONVERTED_B), output_slot(case))
     if not all(map(_is_nz, slots)) or len(case.inputs or ()) > 2 or case.kernel_type == "MatMul":
         return
@@ -84,7 +86,7 @@ def _readings(case: Case) -> Iterator[Product]:
 
 
 def _shortened(product: Product) -> Product | None:
-    """The same with sizes that are no multiple of 16 where those of whole blocks would stay."""
+    """Return the product with a size that is no multiple of 16, if whole blocks would stay plain."""
     a, b = _rows(product)
     if max(a.inner, b.inner) > _LONG:
         return product
@@ -121,7 +123,7 @@ def _rows(product: Product) -> tuple[_Rows, _Rows]:
 
 
 def _is_nz(slot: Slot | None) -> bool:
-    """Whether a tensor of 16 bits lies in the blocks of its dtype."""
+    """Return whether a tensor of 16 bits is stored in the blocks of its dtype."""
     if slot is None or slot.format != FRACTAL_NZ or slot.known_dtype is None:
         return False
     shape = slot.shape or ()
@@ -131,8 +133,8 @@ def _is_nz(slot: Slot | None) -> bool:
 # Product of two matrices; the runtime chooses among three kernels, and graphs have a fourth.
 #
 # NT is a linear layer's forward, NN the gradient of its input, TN that of its weight: shapes that
-# fit several readings are read as the first of them. Both operands in FRACTAL_NZ are plain ones
-# that aclnn has converted, or those of torch_npu's own linear layer (`_converted`).
+# fit several readings are read as the first of them. If both operands are in FRACTAL_NZ, they are
+# plain ones that aclnn has converted, or those of torch_npu's own linear layer (`converted`).
 
 _MAT_MUL_V2_A, _MAT_MUL_V2_B, _BIAS, _OFFSET = range(4)
 _OPTIONAL = frozenset({_BIAS, _OFFSET})
@@ -140,7 +142,7 @@ _LAYOUTS = ("NT", "NN", "TN", "TT")
 
 
 def product_of(case: Case) -> Product | None:
-    """The first reading of two matrices that fits; None where none does."""
+    """Return the first reading of two matrices that fits, or None."""
     if are_in_blocks(case):
         return converted(case) or of_layer(case)
     return read_single_product(case, _LAYOUTS)
@@ -159,7 +161,11 @@ def _reference(
 
 
 def _launch(mm: Any, a: Any, b: Any, bias: Any = None, *, npu: Any = None, **wide: Any) -> Any:
-    """A bias is the kernel's own input, and `torch.mm` has none: `addmm` is the same launch."""
+    """Launch the product; a bias is an input of the kernel, for which `addmm` launches the same
+    kernel.
+
+    `torch.mm` has no bias.
+    """
     if npu is not None:  # torch_npu's operators
         return npu.npu_linear(a, b)
     return mm(a, b, **wide) if bias is None else bias.addmm(a, b)
@@ -168,8 +174,10 @@ def _launch(mm: Any, a: Any, b: Any, bias: Any = None, *, npu: Any = None, **wid
 def _in_graph(
     mm: Any, a: Any, b: Any, bias: Any = None, *, transposed: tuple[bool, bool], **wide: Any
 ) -> Any:
-    """Transposed in the graph, which makes it a part of the product: torchair would copy a view
-    that it is given."""
+    """Transpose in the graph, so that the product includes the transpose.
+
+    torchair would copy a view that it gets as input.
+    """
     return _launch(mm, *_turned((a, b), transposed), bias, **wide)
 
 
@@ -199,7 +207,7 @@ def _build(case: Case, make: TensorMaker) -> Call:
         b.t() if product and product.transposes_b else b,
     )
     bias = given(case, _BIAS)
-    # A FLOAT bias of a 16-bit product is converted here, once: addmm wants one dtype.
+    # A FLOAT bias of a 16-bit product is converted here, once: addmm requires one dtype.
     biases = (make.normal(bias.shape or (), bias.dtype).to(a.dtype),) if bias else ()
     wide = {"out_dtype": make.dtype("FLOAT")} if is_wide(case) else {}
     if wide and a.device.type == "npu":
@@ -232,7 +240,7 @@ def _bias_fits(case: Case) -> bool:
 
 
 def _blocks_fit(case: Case) -> bool:
-    """aclnnMatmulWeightNz takes no weight of one row or column."""
+    """Return whether the weight has several rows and columns, as aclnnMatmulWeightNz requires."""
     product, weight = product_of(case), given(case, _MAT_MUL_V2_B)
     is_stored = weight is not None and weight.format == FRACTAL_NZ and not are_in_blocks(case)
     return not is_stored or product is None or min(product.k, product.n) > 1
@@ -259,24 +267,24 @@ MAT_MUL_V2 = OpSpec(
     ),
     constraints=(
         Constraint(
-            "both operands in FRACTAL_NZ want a linear layer's (NT), or sizes of which CANN "
-            "converts plain ones: a row in memory of over 65,535 numbers, or of under 128 and no "
-            "multiple of 16; the output is FRACTAL_NZ too",
+            "both operands in FRACTAL_NZ: expected a linear layer's (NT), or sizes for which CANN "
+            "converts plain ones: a row in memory of over 65,535 numbers, or of under 128 and not "
+            "a multiple of 16; the output is FRACTAL_NZ too",
             lambda case: not are_in_blocks(case) or product_of(case) is not None,
         ),
         Constraint(
-            "two matrices are wanted that multiply to the output as NT, NN, TN or TT",
+            "expected two matrices that multiply to the output as NT, NN, TN or TT",
             lambda case: product_of(case) is not None,
         ),
         floating((_MAT_MUL_V2_A, _MAT_MUL_V2_B)),
         one_dtype((_MAT_MUL_V2_A, _MAT_MUL_V2_B), ()),
         OUTPUT_FITS,
         Constraint(
-            "FLOAT of a product of 16 bits wants no bias",
+            "FLOAT output of a 16-bit product: expected no bias",
             lambda case: not is_wide(case) or given(case, _BIAS) is None,
         ),
-        Constraint("a FRACTAL_NZ weight wants more than one row and column", _blocks_fit),
-        Constraint("the bias wants one number a column of the output", _bias_fits),
+        Constraint("expected more than one row and column in a FRACTAL_NZ weight", _blocks_fit),
+        Constraint("expected a bias with one number per column of the output", _bias_fits),
         Constraint("an offset cannot be replayed", lambda case: given(case, _OFFSET) is None),
     ),
 )

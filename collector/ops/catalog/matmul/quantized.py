@@ -25,10 +25,10 @@ from collector.ops.parts.int8 import (
 from collector.ops.slots import given, input_shape, output_slot
 from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker, dense_bytes
 
-# Product of INT8 matrices, given back as numbers by scales of columns and, perhaps, of rows.
+# Product of INT8 matrices, dequantised by scales of columns and, optionally, of rows.
 #
-# Tables differ in how they lay out what is optional. More than four inputs are the kernel's own
-# slots; a fourth and last one is told by its dtype and size.
+# Tables have different orders of the optional inputs. A row of more than four inputs has the
+# kernel's own slots; a fourth and last input is identified by its dtype and size.
 
 (
     _X1,
@@ -45,8 +45,8 @@ _QUANT_BATCH_MATMUL_V3_OPTIONAL = frozenset(
 _NOTHING = Slot(None, "", "")
 _LAST_DIMENSION = 65535
 _BY_COLUMN, _BY_TOKEN = False, True
-# What A2 and A3 take: the dtypes of the scale and of the bias, by the output's and by whether
-# rows have a scale too (torch_npu's documentation of npu_quant_matmul).
+# Combinations that A2 and A3 take: the dtypes of the scale and of the bias, by the output's dtype
+# and by whether rows have a scale too (torch_npu's documentation of npu_quant_matmul).
 _LEGAL = MappingProxyType(
     {
         ("FLOAT16", _BY_COLUMN): ({*PACKED, "FLOAT"}, {"INT32"}),
@@ -60,7 +60,7 @@ _LEGAL = MappingProxyType(
 
 
 def _options(case: Case) -> Mapping[str, Slot]:
-    """The optional inputs by name."""
+    """Return the optional inputs by name."""
     slots = {
         _SLOTS[i]: slot for i in sorted(_QUANT_BATCH_MATMUL_V3_OPTIONAL) if (slot := given(case, i))
     }
@@ -71,7 +71,7 @@ def _options(case: Case) -> Mapping[str, Slot]:
 
 
 def _meaning(case: Case, last: Slot) -> str:
-    """What a fourth and last input is."""
+    """Return the name of a fourth and last input."""
     product = read_weight_product(case)
     if spelling(last) != "FLOAT":
         return "bias"
@@ -81,7 +81,7 @@ def _meaning(case: Case, last: Slot) -> str:
 
 
 def _placed(case: Case) -> Case:
-    """The case with a fourth and last input at the slot of what it is."""
+    """Return the case with a fourth and last input in its own slot."""
     *inputs, last = case.inputs or (_NOTHING,)
     if len(inputs) != _QUANT_BATCH_MATMUL_V3_OFFSET or last.shape is None:
         return case
@@ -98,7 +98,7 @@ def _quant_batch_matmul_v3_build(case: Case, make: TensorMaker) -> Call:
 
 
 def _build_for_npu(case: Case, make: TensorMaker) -> Call:
-    """The API would pack a FLOAT scale before each launch; so that is done here, once."""
+    """Build the call with a packed scale: the API would pack a FLOAT scale before each launch."""
     scale, options = (case.inputs or ())[_QUANT_BATCH_MATMUL_V3_SCALE], _option_tensors(case, make)
     shape = scale.shape or ()
     if _output(case) not in ("FLOAT16", "INT8") or "pertoken_scale" in options:
@@ -208,25 +208,26 @@ QUANT_BATCH_MATMUL_V3 = OpSpec(
     constraints=(
         inputs_are(("INT8",), (_X1, _X2)),
         Constraint(
-            "(M,K) is wanted, a weight (K,N) or (N,K), and (M,N) out",
+            "expected (M,K), a weight (K,N) or (N,K), and an output (M,N)",
             lambda case: read_weight_product(case) is not None,
         ),
-        Constraint("a last dimension wants to be at most 65535", _is_small),
+        Constraint("expected a last dimension of at most 65535", _is_small),
         Constraint(
-            "the dtypes of scale, bias and output do not go together: BF16 out wants a scale FLOAT "
-            "or BF16, FLOAT16 out FLOAT, INT64 or UINT64, INT8 out the same and maybe an offset",
+            "the dtypes of scale, bias and output do not go together: expected a FLOAT or BF16 "
+            "scale for a BF16 output, FLOAT, INT64 or UINT64 for FLOAT16, the same for INT8, "
+            "optionally with an offset",
             _dtypes_are_legal,
         ),
         Constraint(
-            "one number a column or one in all is wanted for scale and offset, one a column for a "
-            "bias, one a row for a scale of tokens",
+            "expected one number per column or one in all for scale and offset, one per column "
+            "for a bias, one per row for a scale of tokens",
             _quant_batch_matmul_v3_sizes_fit,
         ),
     ),
 )
 
 
-# A product with an INT8 weight, whose columns are given back as numbers on the way.
+# Product with an INT8 weight, whose columns are dequantised in the kernel.
 
 (
     _X,
@@ -322,17 +323,17 @@ WEIGHT_QUANT_BATCH_MATMUL_V2 = OpSpec(
     group=group_by_weight,
     constraints=(
         Constraint(
-            "(M,K) is wanted, a weight (K,N) or (N,K), and (M,N) out",
+            "expected (M,K), a weight (K,N) or (N,K), and an output (M,N)",
             lambda case: read_weight_product(case) is not None,
         ),
         Constraint(
-            "FLOAT16 or BF16 is wanted for x, scale, offset and output, INT8 for the weight, and "
-            "for a bias FLOAT16 beside FLOAT16 and FLOAT beside BF16",
+            "expected FLOAT16 or BF16 for x, scale, offset and output, INT8 for the weight, and "
+            "for a bias FLOAT16 with FLOAT16 and FLOAT with BF16",
             _dtypes_fit,
         ),
         Constraint(
-            "one number a column is wanted for scale, offset and bias, or one in all; K and N want "
-            "to be at most 65535",
+            "expected one number per column, or one in all, for scale, offset and bias; and K and "
+            "N of at most 65535",
             _weight_quant_batch_matmul_v2_sizes_fit,
         ),
         Constraint(
