@@ -66,7 +66,7 @@ _BATCH_MAT_MUL_V2_OPTIONAL = frozenset({_BATCH_MAT_MUL_V2_BIAS, _OFFSET})
 
 
 def _product(case: Case) -> Product | None:
-    """Return the product: batches are first read as NN, one matrix first as NT, a linear layer's."""
+    """Return the product: batches are first read as NN, one matrix as NT, a linear layer's."""
     batched = len(input_shape(case, 0)) > 2
     return read_product(case, ("NN", "NT", "TN", "TT") if batched else ("NT", "NN", "TN", "TT"))
 

@@ -86,7 +86,7 @@ def _readings(case: Case) -> Iterator[Product]:
 
 
 def _shortened(product: Product) -> Product | None:
-    """Return the product with a size that is no multiple of 16, if whole blocks would stay plain."""
+    """Return the product with one size reduced by 1, if that of whole blocks would stay plain."""
     a, b = _rows(product)
     if max(a.inner, b.inner) > _LONG:
         return product
@@ -161,10 +161,9 @@ def _reference(
 
 
 def _launch(mm: Any, a: Any, b: Any, bias: Any = None, *, npu: Any = None, **wide: Any) -> Any:
-    """Launch the product; a bias is an input of the kernel, for which `addmm` launches the same
-    kernel.
+    """Launch the product, with a bias by `addmm`: it is the kernel's own input.
 
-    `torch.mm` has no bias.
+    `torch.mm` has no bias; `addmm` launches the same kernel.
     """
     if npu is not None:  # torch_npu's operators
         return npu.npu_linear(a, b)

@@ -71,7 +71,7 @@ GRADIENT = f"{F4};BOOL;{F4};INT64" + ";FLOAT" * 5
         (("ApplyAdamWV2", "4;4;4;4;4", f"{F4};INT64", "N/A", "N/A"), "step & number"),
         (("ApplyAdamWV2", "4;4;4;4;1;4", f"{F4};INT64;FLOAT", "N/A", "N/A"), "amsgrad"),
         (("ApplyAdamW", "4;4;4;;;;;;;;5", ADAM, "4;4;4", F3), "var & grad & shape"),
-        (("ApplyAdamW", "4;4;4;4;;;;;;;4", ADAM, "4;4;4", F3), "rates & number"),
+        (("ApplyAdamW", "4;4;4;4;;;;;;;4", ADAM, "4;4;4", F3), "rate & number"),
         (("AxpyV2", "4,6;5;", F3, "4,6", "FLOAT"), "broadcast"),
         (("AxpyV2", "4,6;6;6", F3, "4,6", "FLOAT"), "alpha & number"),
         (("ArgMaxWithValue", "4,6", "FLOAT", "5;5", "INT32;FLOAT"), "indices & values & row"),

@@ -60,7 +60,7 @@ BF16 = "DT_BF16;DT_BF16;DT_BF16"
             ),
             "quantisation & slots",
         ),
-        (("PromptFlashAttention", "7,4,16;7,2,16;7,2,16", BF16, "7,4,16"), "queries' lengths"),
+        (("PromptFlashAttention", "7,4,16;7,2,16;7,2,16", BF16, "7,4,16"), "query lengths"),
         (
             (
                 *("PromptFlashAttention", "7,4,16;7,2,16;7,2,16;;;2;2"),
