@@ -1,1 +1,1 @@
-"""Mixtures of experts: which expert a token goes to, and its way there and back."""
+"""Mixtures of experts: routing of tokens to experts, and moving them there and back."""

@@ -1,4 +1,4 @@
-"""Tokens sent to the ranks of their experts, and back, in a world of one rank."""
+"""Dispatch of tokens to the ranks of their experts, and combine, in a world of one rank."""
 
 from typing import Any
 
@@ -19,30 +19,32 @@ from collector.ops.slots import Shape, elements, given, input_shape, output_shap
 from collector.ops.spec import Call, Constraint, OpSpec, TensorMaker, dense_bytes
 from collector.ranks.distribution import INFO
 
-# Experts on several ranks, in a world of one: all experts are here. That is the reference alone,
-# since CANN wants 2 ranks and more; rows of larger worlds are cases of a gang.
+# Experts on several ranks, replayed in a world of one rank that has all experts. Only the reference
+# does that, since CANN requires 2 or more ranks; rows of larger worlds are cases of a gang.
 _MOST_CHOICES = 8
 
 
 def rows_received(case: Case, ids: int, experts: int) -> int:
-    """Rows that one rank with all experts can get: as many as its tokens have choices."""
+    """Return the maximum number of rows on one rank with all experts: its tokens times their
+    choices.
+    """
     tokens, choices = input_shape(case, ids)
     return tokens * min(experts, choices)
 
 
 def is_one_rank(case: Case) -> bool:
-    """Whether the row says nothing of more ranks."""
+    """Return whether the row names no more than one rank."""
     return case.attribute(EP_SIZE) in (None, "1")
 
 
 def tokens_fit(case: Case, tokens: tuple[int, ...], ids: int) -> bool:
-    """(T,H) with expert numbers (T, at most 8)."""
+    """Return whether the tokens are (T,H) and the expert numbers (T, at most 8)."""
     chosen = input_shape(case, ids)
     return len(tokens) == len(chosen) == 2 and chosen[0] == tokens[0] and chosen[1] <= _MOST_CHOICES
 
 
-# Tokens sent to the ranks of their experts, in a world of one, of which NPUs have none; INT8 is
-# quantised on the way.
+# Dispatch: sends tokens to the ranks of their experts, in a world of one rank, which NPUs do not
+# support. For INT8 it quantises them before sending.
 _MOE_DISTRIBUTE_DISPATCH_V2_WEIGHTS = 4
 _MOE_DISTRIBUTE_DISPATCH_V2_UNUSED = frozenset({2, 3, 5, 6})
 _MOE_DISTRIBUTE_DISPATCH_V2_COUNTS = 3
@@ -125,10 +127,10 @@ MOE_DISTRIBUTE_DISPATCH_V2 = OpSpec(
     ),
     constraints=(
         left_out(_MOE_DISTRIBUTE_DISPATCH_V2_UNUSED, "scales, masks and elastic worlds"),
-        Constraint("one rank is replayed, as in EP Size 1", is_one_rank),
+        Constraint("expected EP Size 1 or none: one rank is replayed", is_one_rank),
         Constraint(
-            "x (T,H), experts (T, at most 8), and the 7 outputs of a world of one with all "
-            "experts are wanted",
+            "expected x (T,H), experts (T, at most 8), and the 7 outputs of a world of one "
+            "rank with all experts",
             _moe_distribute_dispatch_v2_fits,
         ),
         MOVED_OR_QUANTISED,
@@ -143,15 +145,17 @@ MOE_DISTRIBUTE_DISPATCH_V2 = OpSpec(
 )
 
 
-# Rows of experts sent back to the ranks of their tokens and summed with the weights of their
-# choices, in a world of one, of which NPUs have none.
+# Combine: sends the experts' rows back to the ranks of their tokens and sums them with the weights
+# of the choices, in a world of one rank, which NPUs do not support.
 
 _INFO, _MOE_DISTRIBUTE_COMBINE_V2_COUNTS, _MOE_DISTRIBUTE_COMBINE_V2_WEIGHTS = 2, 3, 4
 _MOE_DISTRIBUTE_COMBINE_V2_UNUSED = frozenset(range(5, 18))
 
 
 def _moe_distribute_combine_v2_build(case: Case, make: TensorMaker) -> Call:
-    """What a dispatch of these choices has given: rows by expert, whence they came, and ends."""
+    """Build the outputs of a dispatch of these choices: rows by expert, their origins, and the
+    ends.
+    """
     rows, ids, info, counts, weights, *_ = case.inputs or ()
     (tokens, choices), experts = (
         input_shape(case, 1),
@@ -221,10 +225,10 @@ MOE_DISTRIBUTE_COMBINE_V2 = OpSpec(
             _MOE_DISTRIBUTE_COMBINE_V2_UNUSED,
             "tensor parallel ranks, masks, shared and constant experts",
         ),
-        Constraint("one rank is replayed, as in EP Size 1", is_one_rank),
+        Constraint("expected EP Size 1 or none: one rank is replayed", is_one_rank),
         Constraint(
-            "rows (T*K,H), experts (T,K), K at most 8, what a dispatch of all experts to one rank "
-            "gave, and weights (T,K) are wanted",
+            "expected rows (T*K,H), experts (T,K) with K at most 8, the outputs of a dispatch "
+            "of all experts to one rank, and weights (T,K)",
             _moe_distribute_combine_v2_fits,
         ),
         nothing_empty(),

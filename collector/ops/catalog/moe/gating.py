@@ -1,4 +1,4 @@
-"""A router's choice of experts for each token."""
+"""The routers that choose experts for each token."""
 
 from typing import Any
 
@@ -9,10 +9,10 @@ from collector.ops.parts.serving import FLOATS, accepts, dtypes, left_out, nothi
 from collector.ops.slots import Shape, agrees, elements, given, input_shape, output_shape
 from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker, dense_bytes
 
-# A router's choice: scores become weights, and each token takes its best experts.
+# The router turns scores into weights, and each token takes its best experts.
 #
-# A profile does not tell how. A bias is DeepSeek's: sigmoid, and of 256 experts only those of the
-# best 4 groups of 8. Without one: softmax over all.
+# A profile does not record the method. A row with a bias is taken as DeepSeek's: sigmoid, and with
+# 256 experts only those of the best 4 of 8 groups. A row without a bias: softmax over all experts.
 _BIAS = 1
 _HASHED = frozenset({2, 3})
 _NORM = 2
@@ -22,12 +22,12 @@ _EPSILON = 1e-20
 
 
 def _has_norm(case: Case) -> bool:
-    """Whether the row names what the scores became."""
+    """Return whether the row has the output with the normalised scores."""
     return bool(output_shape(case, _NORM))
 
 
 def _groups(case: Case) -> tuple[int, int]:
-    """All groups, and how many of them a token may choose from."""
+    """Return the number of groups, and how many of them a token may choose from."""
     grouped = given(case, _BIAS) is not None and input_shape(case, 0)[-1] == _GROUPED_EXPERTS
     return (_GROUPS, _BEST_GROUPS) if grouped else (1, 1)
 
@@ -53,8 +53,11 @@ def _moe_gating_top_k_build(case: Case, make: TensorMaker) -> Call:
 
 
 def _npu_run(api: Any, *args: Any, norm: Any, **how: Any) -> Any:
-    """What the scores became is not written, as engines don't ask for it (out_flag); vLLM-Ascend's
-    own function wants to be told."""
+    """Run the call; it does not write the normalised scores, since engines do not request them
+    (`out_flag`).
+
+    vLLM-Ascend's own function requires `out_flag` as an argument.
+    """
     if not accepts(api, "bias"):
         how = {**how, "bias_opt": how["bias"], "out_flag": False}
         del how["bias"]
@@ -77,7 +80,7 @@ def _moe_gating_top_k_reference(torch: Any, x: Any, k: int, *, norm: Any, **how:
 
 
 def _best_groups(torch: Any, scores: Any, count: int, best: int) -> Any:
-    """Scores outside the best groups become -inf; a group counts its two best experts."""
+    """Set scores outside the best groups to -inf; a group is rated by its two best experts."""
     grouped = scores.unflatten(-1, (count, -1))
     kept = grouped.topk(2, -1).values.sum(-1).topk(best, -1).indices
     barred = torch.ones_like(grouped[..., 0], dtype=torch.bool).scatter_(-1, kept, False)
@@ -100,7 +103,7 @@ def _moe_gating_top_k_fits(case: Case) -> bool:
 
 
 def _flops(case: Case) -> int:
-    """About 4 for each score, with its place in a sort left out."""
+    """Return about 4 operations for each score; the sort is not counted."""
     return 4 * elements(input_shape(case, 0))
 
 
@@ -119,8 +122,8 @@ MOE_GATING_TOP_K = OpSpec(
     constraints=(
         left_out(_HASHED, "experts by hash"),
         Constraint(
-            "scores (T, at most 2048), a bias for each expert where there is one, and outputs "
-            "(T, choices) are wanted",
+            "expected scores (T, at most 2048), a bias for each expert if there is one, and "
+            "outputs (T, choices)",
             _moe_gating_top_k_fits,
         ),
         nothing_empty(),
@@ -131,13 +134,14 @@ MOE_GATING_TOP_K = OpSpec(
 )
 
 
-# A router's choice by softmax; each choice also gets the number of its row, choice by choice.
+# A router's choice by softmax. Each choice also gets the number of its row, numbered choice by
+# choice.
 _FINISHED = 1
 _MOST_CHOICES = 1024
 
 
 def _moe_gating_top_ksoftmax_build(case: Case, make: TensorMaker) -> Call:
-    """No row is finished: an engine passes rows that are to be computed."""
+    """Build the call with no row finished: an engine passes rows that must be computed."""
     x, *_ = case.inputs or ()
     finished = given(case, _FINISHED)
     none = make.full(finished.shape or (), finished.dtype, 0) if finished else None
@@ -179,7 +183,7 @@ MOE_GATING_TOP_KSOFTMAX = OpSpec(
     traffic=lambda case: dense_bytes(case, frozenset({_FINISHED})),
     constraints=(
         Constraint(
-            "scores (T,E) or (B,S,E) and outputs with the choices of each are wanted",
+            "expected scores (T,E) or (B,S,E), and outputs with the choices of each",
             _moe_gating_top_ksoftmax_fits,
         ),
         nothing_empty(),

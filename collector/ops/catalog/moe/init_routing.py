@@ -1,5 +1,6 @@
-"""Tokens copied once for each expert they go to, in the order of experts, and counted; with an
-output of INT8 they are quantised on the way. All experts of the row are taken to be local.
+"""Tokens copied once for each of their experts, in the order of experts, and counted.
+
+With an INT8 output they are quantised at the same time. All experts of the row are taken as local.
 """
 
 from typing import Any
@@ -58,7 +59,10 @@ def build(case: Case, make: TensorMaker) -> Call:
 
 
 def _npu_build(case: Case, make: TensorMaker) -> Call:
-    """Neither a scale that goes along nor one of quantised rows: the last output means nothing."""
+    """Build the call; without any scale the last output is undefined.
+
+    A scale exists if the row has one to pass through, or if rows are quantised.
+    """
     call = build(case, make)
     means = call.kwargs["scale"] is not None or _quantises(case)
     rows = (elements(input_shape(case, 1)),)
@@ -76,7 +80,7 @@ def _reference(torch: Any, x: Any, choices: Any, **how: Any) -> Any:
     expanded, scale = x.index_select(0, rows), how["scale"]
     counts = counts_of(torch, choices, how["expert_num"])
     if how["quant_mode"] == _NOT:
-        # Without a scale this output means nothing.
+        # Without a scale this output is undefined.
         scales = x.new_ones(rows.shape, dtype=torch.float32) if scale is None else scale[rows]
         return expanded, places.int(), counts, scales
     wide = expanded.float()
@@ -87,7 +91,9 @@ def _reference(torch: Any, x: Any, choices: Any, **how: Any) -> Any:
 
 
 def _scale_fits(case: Case) -> bool:
-    """Beside quantised numbers a factor for each row, to quantise some for each expert."""
+    """Return whether the scale fits: one factor for each row, or one row for each expert to
+    quantise.
+    """
     scale, x = given(case, _SCALE), input_shape(case, 0)
     wanted = (_experts(case), x[1]) if _quantises(case) else x[:1]
     return scale is None or scale.shape == wanted
@@ -107,7 +113,7 @@ def _fits(case: Case) -> bool:
 
 
 def init_routing(kernel: str, call: str, needs: frozenset[Need] = frozenset()) -> OpSpec:
-    """An operator of this kind: CANN's own and vLLM-Ascend's take the same."""
+    """Return an operator of this kind; CANN's and vLLM-Ascend's kernels take the same arguments."""
     return OpSpec(
         kernel=kernel,
         call=call,
@@ -122,8 +128,8 @@ def init_routing(kernel: str, call: str, needs: frozenset[Need] = frozenset()) -
         constraints=(
             left_out(_OFFSET, "an offset"),
             Constraint(
-                "x (T,H), experts (T,K), and outputs (T*K,H), (T*K), (E) for E >= K experts, (T*K) "
-                "are wanted; a scale (T), or (E,H) to quantise",
+                "expected x (T,H), experts (T,K), and outputs (T*K,H), (T*K), (E) for E >= K "
+                "experts, (T*K); a scale (T), or (E,H) to quantise",
                 _fits,
             ),
             MOVED_OR_QUANTISED,
@@ -137,8 +143,8 @@ def init_routing(kernel: str, call: str, needs: frozenset[Need] = frozenset()) -
     )
 
 
-# Tokens in the order of their experts: vLLM-Ascend's own kernel, by which 0.18 and 0.23 serve on
-# A2 and A3 (`vllm_ascend/device/device_op.py`).
+# Tokens in the order of their experts: vLLM-Ascend's own kernel, which versions 0.18 and 0.23 use
+# on A2 and A3 (`vllm_ascend/device/device_op.py`).
 MOE_INIT_ROUTING_CUSTOM = init_routing(
     "MoeInitRoutingCustom",
     "torch.ops._C_ascend.npu_moe_init_routing_custom",

@@ -1,4 +1,4 @@
-"""Rows of tokens in the order of experts, and back."""
+"""Permutation of token rows into the order of experts, and back."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ from collector.ops.parts.tensors import no_flops
 from collector.ops.slots import Shape, agrees, elements, given, input_shape, output_shape
 from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker, dense_bytes
 
-# Where each expert's rows end, in rows sorted by expert: a binary search for every expert.
+# The end of each expert's rows, in rows sorted by expert: a binary search for each expert.
 _MOST_EXPERTS = 2048
 _MOST_ROWS = 1 << 24  # exclusive
 
@@ -54,7 +54,7 @@ MOE_COMPUTE_EXPERT_TOKENS = OpSpec(
     flops=no_flops,
     constraints=(
         Constraint(
-            "experts of sorted rows (R) and an output (at most 2048 experts)",
+            "expected experts of sorted rows (R), and an output (at most 2048 experts)",
             _moe_compute_expert_tokens_fits,
         ),
         nothing_empty(),
@@ -63,16 +63,17 @@ MOE_COMPUTE_EXPERT_TOKENS = OpSpec(
 )
 
 
-# Rows in the order of experts, weighted and summed back into tokens, beside what skipped them.
+# Rows in the order of experts, weighted, summed back into tokens, and added to the terms that
+# skipped the experts.
 
 _SKIP1, _SKIP2, _BIAS, _MOE_FINALIZE_ROUTING_V2_SCALES, _EXPERTS = 2, 3, 4, 5, 6
 _OPTIONAL = frozenset(range(2, 7))
 _MIXED = {("DT_BF16", "FLOAT")}
-_BY_ROW = 2  # drop_pad_mode: nothing is dropped, and a token's choices lie together, as vLLM has it
+_BY_ROW = 2  # drop_pad_mode: nothing is dropped, and a token's choices are adjacent, as in vLLM
 
 
 def _moe_finalize_routing_v2_choices(case: Case) -> int:
-    """Experts of a token."""
+    """Return the number of experts of a token."""
     rows, out = input_shape(case, 0), output_shape(case, 0)
     return rows[0] // out[0] if rows and out and out[0] else 0
 
@@ -133,8 +134,8 @@ def _moe_finalize_routing_v2_npu_run(
     experts: Any,
     choices: int,
 ) -> Any:
-    # torch_npu before 2.13 has no `k`: it counts the weights of a token, so that without weights
-    # the call must fail rather than take one expert for all.
+    # torch_npu before 2.13 has no `k`: it derives the number of choices from the weights of a
+    # token. Without weights the call must fail instead of using one expert for each token.
     told = {"k": choices} if scales is None or accepts(api, "k") else {}
     named = {"drop_pad_mode": _BY_ROW, **told}
     return api(rows, skip1, skip2, bias, scales, places, experts, **named)
@@ -182,30 +183,33 @@ MOE_FINALIZE_ROUTING_V2 = OpSpec(
     npu=NpuCall(run=_moe_finalize_routing_v2_npu_run),
     constraints=(
         Constraint(
-            "rows (T*K,H), a place for each, an output (T,H), and of the rest what there is: two "
-            "like the output, a bias (E,H) beside experts, scales and experts (T,K) are wanted",
+            "expected rows (T*K,H), a position for each, an output (T,H), and of the optional "
+            "inputs: two terms with the shape of the output, a bias (E,H) only with experts, "
+            "scales and experts (T,K)",
             _moe_finalize_routing_v2_fits,
         ),
         Constraint(
-            "a second addend wants a first",
+            "expected a first addend where there is a second one",
             lambda case: given(case, _SKIP2) is None or given(case, _SKIP1) is not None,
         ),
         nothing_empty(),
         inputs_are(FLOATS, (0, _MOE_FINALIZE_ROUTING_V2_SCALES)),
         inputs_are(("INT32",), (1, _EXPERTS)),
         one_dtype((0, _SKIP1, _SKIP2, _BIAS), (0,)),
-        Constraint("scales want the dtype of the rows, or FLOAT beside DT_BF16", _scales_fit),
+        Constraint(
+            "expected scales with the dtype of the rows, or FLOAT with DT_BF16", _scales_fit
+        ),
     ),
 )
 
 
-# Tokens that came rank by rank, brought into the order of experts.
+# Tokens received rank by rank, reordered by expert.
 _MOE_RE_ROUTING_SCALES = 2
-_LONGEST = 16384  # of a token, exclusive
+_LONGEST = 16384  # elements of a token, exclusive
 
 
 def _moe_re_routing_build(case: Case, make: TensorMaker) -> Call:
-    """Every rank has about as many tokens for every expert: the kernel wants some for each."""
+    """Build about equal counts for every rank and expert: the kernel requires some for each."""
     tokens, counts, *_ = case.inputs or ()
     scales, rows = given(case, _MOE_RE_ROUTING_SCALES), input_shape(case, 0)[0]
     ranks, experts = input_shape(case, 1)
@@ -222,7 +226,7 @@ def _moe_re_routing_build(case: Case, make: TensorMaker) -> Call:
 
 
 def _npu_build(case: Case, make: TensorMaker) -> Call:
-    """Without scales the second output means nothing."""
+    """Build the call; without scales the second output is undefined."""
     call = _moe_re_routing_build(case, make)
     means = call.kwargs["per_token_scales"] is not None
     rows = input_shape(case, 0)[:1]
@@ -242,7 +246,7 @@ def _moe_re_routing_reference(
     shifts = starts - (lengths.cumsum(0) - lengths)
     rows = torch.arange(len(tokens), device=tokens.device)
     index = rows + shifts.repeat_interleave(lengths, output_size=len(tokens))
-    # Without scales this output means nothing.
+    # Without scales this output is undefined.
     scales = tokens.new_ones(len(tokens), dtype=torch.float32)
     if per_token_scales is not None:
         scales = per_token_scales.index_select(0, index)
@@ -280,8 +284,8 @@ MOE_RE_ROUTING = OpSpec(
     npu=NpuCall(run=_moe_re_routing_npu_run, build=_npu_build),
     constraints=(
         Constraint(
-            "tokens (A, fewer than 16384), counts (ranks, experts), at most one for each token, "
-            "and scales (A) where there are any are wanted",
+            "expected tokens (A, fewer than 16384), counts (ranks, experts), at most one "
+            "count for each token, and scales (A) if there are any",
             _moe_re_routing_fits,
         ),
         nothing_empty(),
@@ -294,20 +298,20 @@ MOE_RE_ROUTING = OpSpec(
 )
 
 
-# Tokens copied once for each expert they go to, in the order of experts; on the rank of those
-# experts each has one, and is INT8 where it was quantised before it was sent.
+# Tokens copied once for each of their experts, in the order of experts. On the rank of the experts
+# each token has one expert, and is INT8 if it was quantised before it was sent.
 _MOST_CHOICES = 512
 _MOST_INDICES = (1 << 24) - 1
 
 
 def _rows(case: Case) -> int:
-    """Rows that are kept: all, or as many as the output has."""
+    """Return the number of rows that are kept: all, or the rows of the output."""
     shape = output_shape(case, 0)
     return shape[0] if shape else elements(input_shape(case, 1))
 
 
 def _moe_token_permute_choices(case: Case) -> Shape:
-    """(T, K) of the experts' numbers; without a second dimension each token has one."""
+    """Return the shape (T, K) of the expert numbers; K is 1 where they have one dimension."""
     indices = input_shape(case, 1)
     return (*indices, 1) if len(indices) == 1 else indices
 
@@ -329,7 +333,9 @@ def _moe_token_permute_reference(torch: Any, tokens: Any, indices: Any, rows: in
 
 
 def _traffic(case: Case) -> int:
-    """Each token is read once and each row written; as many places are written as indices read."""
+    """Return the bytes: each token read once, each row written, and a position written for each
+    index.
+    """
     tokens, indices, *_ = case.inputs or ()
     count, rows = input_shape(case, 0)[0], _rows(case)
     row = tokens.size_bytes // max(1, count)
@@ -362,8 +368,8 @@ MOE_TOKEN_PERMUTE = OpSpec(
     moves_data=True,
     constraints=(
         Constraint(
-            "tokens (T,H), experts (T) or (T, at most 512), and a row for each choice or fewer are "
-            "wanted",
+            "expected tokens (T,H), experts (T) or (T, at most 512), and at most one row for "
+            "each choice",
             _moe_token_permute_fits,
         ),
         nothing_empty(),
@@ -380,7 +386,7 @@ _PROBS = 2
 
 
 def _moe_token_unpermute_build(case: Case, make: TensorMaker) -> Call:
-    """A real permutation of the rows: the inverse of an order by expert."""
+    """Build the call with a true permutation of the rows: the inverse of an order by expert."""
     rows, places, *_ = case.inputs or ()
     probs = given(case, _PROBS)
     return Call(
@@ -401,7 +407,7 @@ def _moe_token_unpermute_reference(torch: Any, rows: Any, places: Any, probs: An
 
 
 def _tokens(case: Case) -> Shape | None:
-    """The shape of the output; None where the slots don't belong together."""
+    """Return the shape of the output; None where the slots do not fit together."""
     rows, places, probs = (input_shape(case, i) for i in range(3))
     if len(rows) != 2 or places != rows[:1]:
         return None
@@ -413,7 +419,7 @@ def _tokens(case: Case) -> Shape | None:
 
 
 def _flops(case: Case) -> int:
-    """With weights a product and a sum for each element."""
+    """Return a product and a sum for each element with weights; else 0."""
     return 2 * elements(input_shape(case, 0)) if given(case, _PROBS) else 0
 
 
@@ -434,7 +440,7 @@ MOE_TOKEN_UNPERMUTE = OpSpec(
     traffic=lambda case: dense_bytes(case, frozenset({_PROBS})),
     constraints=(
         Constraint(
-            "rows (R,H), a place for each, and weights (T, R / T) where there are any are wanted",
+            "expected rows (R,H), a position for each, and weights (T, R / T) if there are any",
             _moe_token_unpermute_fits,
         ),
         nothing_empty(),
