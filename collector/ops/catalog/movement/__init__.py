@@ -1,1 +1,1 @@
-"""Tensors copied, joined, repeated, converted or filled, without a list that tells where."""
+"""Operators that copy, join, repeat, convert or fill tensors, without a list of indices."""

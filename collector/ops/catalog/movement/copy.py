@@ -1,8 +1,8 @@
-"""Operators that only move data: one copy into memory that is there already, in the real dtype.
+"""Operators that only move data: one copy into existing memory, in the real dtype.
 
-`copy_` from a view launches the kernel that makes the view dense, and none beside it: CANN's
-`Contiguous` takes Slice, Transpose or BroadcastTo where one of them does, else AsStrided, and
-writes straight into a dense target (its open sources, ops-math; profiles of CANN 8.3 show so).
+`copy_` from a view launches the kernel that makes the view dense, and no other: CANN's `Contiguous`
+uses Slice, Transpose or BroadcastTo where one of them fits, else AsStrided, and writes straight
+into a dense target (source: CANN's open sources, ops-math; profiles of CANN 8.3 confirm it).
 """
 
 from collections.abc import Callable, Iterator
@@ -24,12 +24,12 @@ from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker
 
 
 def copy(torch: Any, target: Any, source: Any) -> Any:
-    """One pass over both, with a conversion where their dtypes differ."""
+    """Copy the source into the target in one pass, with a conversion where their dtypes differ."""
     return target.copy_(source)
 
 
 def build_copy(case: Case, make: TensorMaker) -> Call:
-    """The input, and a place for the output; where outputs are N/A, a place like the input."""
+    """Build the input and memory for the output; where outputs are N/A, memory like the input."""
     (source,) = case.inputs or ()
     return Call(
         (place(output_slot(case) or source, make), make.normal(source.shape or (), source.dtype))
@@ -37,20 +37,23 @@ def build_copy(case: Case, make: TensorMaker) -> Call:
 
 
 def build_view(case: Case, make: TensorMaker, view: Callable[[Any], Any]) -> Call:
-    """A place for the output, and a view of the first input, whose other slots are numbers that
-    the view stands for."""
+    """Build memory for the output, and a view of the first input.
+
+    The other slots hold the numbers that describe the view.
+    """
     source, target = (case.inputs or ())[0], (case.outputs or ())[0]
     return Call((place(target, make), view(make.normal(source.shape or (), source.dtype))))
 
 
-# A view whose strides no other kernel can follow, copied out.
+# A copy of a view whose strides no other kernel can follow.
 #
-# A profile tells the memory and the view's shape, not the strides. Taken are, in this order:
+# A profile records the memory and the view's shape, not the strides. These are tried, in this
+# order:
 #
-# * a block of each row with its first two dimensions exchanged, as the query within a fused
-#   projection where heads come first. CANN copies it by AsStrided where a line of it is a multiple
-#   of 64 elements (else by Slice and Transpose);
-# * rows as far apart as the memory allows, where the last is cut short, so that it is no Slice.
+# * a block of each row with its first two dimensions exchanged, such as the query within a fused
+#   projection whose heads come first. CANN copies it by AsStrided where one line is a multiple of
+#   64 elements (else by Slice and Transpose);
+# * rows as far apart as the memory allows, with the last row cut short, so that it is no Slice.
 _LINE = 64
 
 
@@ -63,7 +66,7 @@ def _strides(case: Case) -> Shape | None:
 
 
 def _exchanged(view: Shape, long: list[int], memory: int) -> Shape | None:
-    """`long` holds the dimensions longer than 1."""
+    """Return the strides of the exchanged block; `long` has the dimensions longer than 1."""
     if len(long) < 3 or view[-1] % _LINE:
         return None
     first, second = long[:2]
@@ -101,7 +104,7 @@ AS_STRIDED = OpSpec(
     moves_data=True,
     constraints=(
         Constraint(
-            "memory is wanted in which the output lies scattered, so that no other kernel does",
+            "expected memory that holds the output as a scattered view that no other kernel copies",
             lambda case: _strides(case) is not None,
         ),
         one_a_dimension(1, of_output=True),
@@ -112,7 +115,7 @@ AS_STRIDED = OpSpec(
 )
 
 
-# A tensor repeated along dimensions of size 1, or along new ones in front.
+# A tensor repeated along dimensions of size 1, or along new leading dimensions.
 
 
 def _broadcast_to_build(case: Case, make: TensorMaker) -> Call:
@@ -133,15 +136,15 @@ BROADCAST_TO = OpSpec(
     flops=no_flops,
     moves_data=True,
     constraints=(
-        Constraint("a larger output is wanted to which the input broadcasts", _broadcast_to_fits),
+        Constraint("expected a larger output to which the input broadcasts", _broadcast_to_fits),
         one_a_dimension(1, of_output=True),
         one_dtype((0,)),
-        not_bool((0,)),  # CANN broadcasts it as INT32, between two casts
+        not_bool((0,)),  # CANN broadcasts BOOL as INT32, between two casts
     ),
 )
 
 
-# Conversion to another dtype, which the output names.
+# Conversion to another dtype, that of the output.
 
 
 def _npu_build(case: Case, make: TensorMaker) -> Call:
@@ -164,21 +167,23 @@ CAST = OpSpec(
     moves_data=True,
     constraints=(
         Constraint(
-            "the output names the dtype, and is unknown", lambda c: output_slot(c) is not None
+            "expected a known output, which names the dtype", lambda c: output_slot(c) is not None
         ),
-        Constraint("the output wants the input's shape", lambda c: agrees(c, 0, input_shape(c, 0))),
-        Constraint("the output wants another dtype than the input", _converts),
+        Constraint(
+            "expected an output with the input's shape", lambda c: agrees(c, 0, input_shape(c, 0))
+        ),
+        Constraint("expected an output with another dtype than the input", _converts),
     ),
     npu=NpuCall(build=_npu_build),
     twins=("CastAiCore",),
 )
 
 
-# A tensor with zeros behind it. A profile does not tell the paddings: at the ends here.
+# A tensor with zeros appended. A profile does not record the paddings: at the ends here.
 
 
 def _pad_v3_build(case: Case, make: TensorMaker) -> Call:
-    """torch names the last dimension's paddings first, each as (front, end)."""
+    """Build the paddings as torch expects them: the last dimension first, each as (front, end)."""
     x, out = (case.inputs or ())[0], output_shape(case) or ()
     added = [whole - size for whole, size in zip(out, input_shape(case, 0), strict=True)]
     paddings = [side for end in reversed(added) for side in (0, end)]
@@ -190,7 +195,7 @@ def _pad_v3_reference(torch: Any, x: Any, paddings: Any) -> Any:
 
 
 def _pad_v3_fits(case: Case) -> bool:
-    """Without anything to add, CANN copies; an empty input it fills."""
+    """Return whether padding adds elements: else CANN copies, and fills an empty input."""
     x, out = input_shape(case, 0), output_shape(case)
     return (
         out is not None
@@ -210,22 +215,22 @@ PAD_V3 = OpSpec(
     flops=no_flops,
     moves_data=True,
     constraints=(
-        Constraint("an output is wanted that holds the input and more", _pad_v3_fits),
+        Constraint("expected an output that holds the input and more", _pad_v3_fits),
         one_a_dimension(1, each=2),
         one_dtype((0,)),
-        not_bool((0,)),  # CANN pads it as INT8, between two casts
+        not_bool((0,)),  # CANN pads BOOL as INT8, between two casts
     ),
     twins=("PadV3AiCore",),
 )
 
 
-# Each row of a tensor as often as a list says, along the one dimension in which the output
-# differs: from sequences to tokens. RepeatInterleaveV2 where that is a dimension of several.
+# Each row of a tensor repeated as often as a list says, along the one dimension in which the output
+# differs: from sequences to tokens. RepeatInterleaveV2 where the input has several dimensions.
 _REPEATS = 1
 
 
 def _dim(case: Case) -> int | None:
-    """The first dimension along which the repeats may make the output of the input."""
+    """Return the first dimension along which the repeats may turn the input into the output."""
     x, out, repeats = input_shape(case, 0), output_shape(case), input_shape(case, _REPEATS)
     if out is None or len(out) != len(x) or len(repeats) != 1:
         return None
@@ -237,12 +242,18 @@ def _dim(case: Case) -> int | None:
 
 
 def _makes(size: int, total: int, repeats: int) -> bool:
-    """A number for each row makes any total, one number for all of them a multiple."""
+    """Return whether the repeats can give the total.
+
+    One number for each row gives any total; one number for all rows gives a multiple.
+    """
     return size > 0 and (repeats == size or (repeats == 1 and total % size == 0))
 
 
 def _repeat_interleave_build(case: Case, make: TensorMaker) -> Call:
-    """As equal repeats as the total allows; torch is told the total, so that it need not wait."""
+    """Build repeats that are as equal as the total allows.
+
+    torch gets the total, so that it does not wait for the device.
+    """
     (x, repeats), (dim, out) = case.inputs or (), (_dim(case) or 0, output_shape(case) or ())
     (count,) = input_shape(case, _REPEATS)
     rows = out[dim] * count // input_shape(case, 0)[dim]
@@ -272,7 +283,7 @@ REPEAT_INTERLEAVE = OpSpec(
     moves_data=True,
     constraints=(
         Constraint(
-            "an output is wanted that repeats make of the input along one dimension",
+            "expected an output that repeats the input along one dimension",
             lambda case: _dim(case) is not None,
         ),
         inputs_are(("INT32", "INT64"), (_REPEATS,)),
@@ -284,10 +295,10 @@ REPEAT_INTERLEAVE = OpSpec(
 )
 
 
-# A block of a tensor, copied out. A profile doesn't say where it starts: at the origin here.
+# A block of a tensor, copied out. A profile does not record where it starts: at the origin here.
 #
-# `npu_slice`, not a copy of the view: a block of whole rows is dense there, and would be moved by
-# TensorMove.
+# The call is `npu_slice` and not a copy of the view: a block of whole rows at the origin is dense,
+# and TensorMove would copy it.
 
 
 def _slice_build(case: Case, make: TensorMaker) -> Call:
@@ -319,7 +330,7 @@ SLICE = OpSpec(
     traffic=picked_bytes,
     moves_data=True,
     constraints=(
-        Constraint("an output is wanted that lies within the input", _slice_fits),
+        Constraint("expected an output that fits within the input", _slice_fits),
         one_a_dimension(1),
         one_a_dimension(2),
         one_dtype((0,)),
@@ -339,18 +350,20 @@ TENSOR_MOVE = OpSpec(
     flops=no_flops,
     moves_data=True,
     constraints=(
-        Constraint("the output wants the input's shape", lambda c: agrees(c, 0, input_shape(c, 0))),
+        Constraint(
+            "expected an output with the input's shape", lambda c: agrees(c, 0, input_shape(c, 0))
+        ),
         one_dtype((0,)),
     ),
     twins=("TensorMoveAiCore",),
 )
 
 
-# A tensor repeated along its dimensions, or along new ones in front.
+# A tensor repeated along its dimensions, or along new leading dimensions.
 
 
 def _multiples(case: Case) -> Shape | None:
-    """How often each dimension of the output repeats the input; None where it does not."""
+    """Return how often the output repeats the input in each dimension; None where it does not."""
     x, out = input_shape(case, 0), output_shape(case) or ()
     if len(out) < len(x) or not elements(out) > elements(x) > 0:
         return None
@@ -379,7 +392,7 @@ TILE = OpSpec(
     moves_data=True,
     constraints=(
         Constraint(
-            "a larger output is wanted that repeats the input",
+            "expected a larger output that repeats the input",
             lambda case: _multiples(case) is not None,
         ),
         one_a_dimension(1, of_output=True),
@@ -390,13 +403,14 @@ TILE = OpSpec(
 
 # Dimensions in another order, copied out.
 #
-# A profile tells both shapes, not the permutation: the first in lexicographic order that fits them
-# and changes the order of the elements. Of 32,8,8 -> 8,32,8 it is (1, 0, 2), not (2, 0, 1).
+# A profile records both shapes, not the permutation. The choice is the first in lexicographic order
+# that fits them and changes the order of the elements. For 32,8,8 -> 8,32,8 it is (1, 0, 2), not
+# (2, 0, 1).
 _MAX_DIMS = 8
 
 
 def _fitting(source: Shape, target: Shape, chosen: Shape = ()) -> Iterator[Shape]:
-    """Permutations p with target[i] == source[p[i]], in lexicographic order."""
+    """Yield the permutations p with target[i] == source[p[i]], in lexicographic order."""
     if len(chosen) == len(target):
         yield chosen
         return
@@ -406,7 +420,7 @@ def _fitting(source: Shape, target: Shape, chosen: Shape = ()) -> Iterator[Shape
 
 
 def _permutation(case: Case) -> Shape | None:
-    """None where no permutation fits, or where those that fit only move dimensions of size 1."""
+    """Return the permutation; None where none fits, or where only dimensions of size 1 move."""
     source, target = input_shape(case, 0), output_shape(case)
     long = [dim for dim, size in enumerate(source) if size > 1]
     if target is None or sorted(target) != sorted(source):
@@ -430,8 +444,7 @@ TRANSPOSE = OpSpec(
     moves_data=True,
     constraints=(
         Constraint(
-            "an output is wanted with the input's dimensions, of which two longer than 1 change "
-            "places",
+            "expected an output with the input's dimensions, two longer than 1 of them exchanged",
             lambda case: _permutation(case) is not None,
         ),
         one_a_dimension(1),

@@ -1,4 +1,4 @@
-"""Tensors filled with one value, or with numbers in equal steps."""
+"""Operators that fill a tensor with one value, or with numbers in equal steps."""
 
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +15,7 @@ from collector.ops.spec import Call, Constraint, GraphCall, NpuCall, OpSpec, Ten
 def fill(
     kernel: str, call: str, reference: Callable[..., Any], npu: NpuCall | None = None
 ) -> OpSpec:
-    """`reference` sets the tensor it is given, which has the shape and dtype of the input."""
+    """Return an operator; `reference` fills its argument, which has the input's shape and dtype."""
     return OpSpec(
         kernel=kernel,
         call=call,
@@ -28,7 +28,7 @@ def fill(
         constraints=(
             one_dtype((0,)),
             Constraint(
-                "the output wants the input's shape",
+                "expected an output with the input's shape",
                 lambda case: agrees(case, 0, input_shape(case, 0)),
             ),
         ),
@@ -41,8 +41,8 @@ def _like_build(case: Case, make: TensorMaker) -> Call:
     return Call((place(like, make),))
 
 
-# One value in every element of a tensor, whose dimensions and value the slots name. A profile
-# does not tell the value: 1 here.
+# One value in every element of a tensor; the slots name its dimensions and the value. A profile
+# does not record the value: 1 here.
 
 _DIMS, _VALUE = 0, 1
 
@@ -52,13 +52,13 @@ def _fill_build(case: Case, make: TensorMaker) -> Call:
 
 
 def _written(case: Case) -> int:
-    """The output is written; what is read are a few numbers of the host."""
+    """Return the bytes of the output; the call reads only a few numbers of the host."""
     output = output_slot(case)
     return output.size_bytes if output else 0
 
 
 def _fits(case: Case) -> bool:
-    """As many numbers as the output has dimensions; a scalar may be written as one."""
+    """Return whether dims has a number for each dimension of the output; a scalar may have one."""
     out = output_shape(case)
     return out is not None and input_shape(case, _DIMS) in ((len(out),), (max(len(out), 1),))
 
@@ -78,16 +78,18 @@ FILL = OpSpec(
     traffic=_written,
     moves_data=True,
     constraints=(
-        Constraint("an output is wanted with as many dimensions as dims names", _fits),
+        Constraint("expected an output with as many dimensions as dims names", _fits),
         inputs_are(("INT32", "INT64"), (_DIMS,)),
-        Constraint("value wants one number", lambda c: input_shape(c, _VALUE) in ((), (1,))),
-        Constraint("the output wants the dtype of value", _has_the_value_s_dtype),
+        Constraint(
+            "expected a value of one number", lambda c: input_shape(c, _VALUE) in ((), (1,))
+        ),
+        Constraint("expected an output with the dtype of value", _has_the_value_s_dtype),
     ),
 )
 
 
-# Ones in the shape of a tensor. `torch.ones_like` itself launches a Fill since torch_npu fills
-# with a number there; ones written into memory that exists are an OnesLike.
+# Ones in the shape of a tensor. `torch.ones_like` itself launches a Fill since torch_npu fills with
+# a number there; ones written into existing memory launch an OnesLike.
 
 
 def _npu_build(case: Case, make: TensorMaker) -> Call:
@@ -98,11 +100,11 @@ def _npu_build(case: Case, make: TensorMaker) -> Call:
 ONES_LIKE = fill("OnesLike", "torch.ones", lambda torch, x: x.fill_(1), NpuCall(build=_npu_build))
 
 
-# Zeros in the shape of a tensor: what `zero_` launches on a buffer of gradients.
+# Zeros in the shape of a tensor: the kernel that `zero_` launches on a buffer of gradients.
 ZEROS_LIKE = fill("ZerosLike", "torch.Tensor.zero_", lambda torch, x: x.zero_())
 
 
-# Numbers in equal steps. A profile does not tell the bounds: 0, 1, 2 ... as many as come out.
+# Numbers in equal steps. A profile does not record the bounds: 0, 1, 2 ... to the output's size.
 
 
 def _range_build(case: Case, make: TensorMaker) -> Call:
@@ -126,8 +128,10 @@ def _counts_in_its_dtype(case: Case) -> bool:
 
 
 def _is_of_graph(case: Case) -> bool:
-    """torchair's converter of torch.arange gives the op its start and step as INT32 and its end
-    as FLOAT."""
+    """Return whether the dtypes are those of a graph.
+
+    torchair's converter of torch.arange passes start and step as INT32 and the end as FLOAT.
+    """
     dtypes = [spelling(slot) for slot in case.inputs or ()]
     return dtypes == ["INT32", "FLOAT", "INT32"] and spelling(output_slot(case)) == "FLOAT"
 
@@ -150,13 +154,13 @@ RANGE = OpSpec(
     constraints=(
         not_bool((), (0,)),
         Constraint(
-            "an output of one dimension is wanted",
+            "expected an output of one dimension",
             lambda case: len(output_shape(case) or ()) == 1,
         ),
-        # aclnnArange hands the kernel nothing else.
+        # aclnnArange passes no other dtypes to the kernel.
         Constraint(
-            "inputs of DOUBLE are wanted, of INT64 for INT64; of a graph INT32, FLOAT and INT32 "
-            "for FLOAT",
+            "expected DOUBLE inputs, or INT64 for an INT64 output; in graphs INT32, FLOAT and "
+            "INT32 for FLOAT",
             _counts_in_its_dtype,
         ),
     ),

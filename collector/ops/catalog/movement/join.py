@@ -1,4 +1,4 @@
-"""Tensors joined into one, or cut into several."""
+"""Operators that join tensors into one, or split one into several."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,7 +8,7 @@ from collector.ops.parts.tensors import no_flops, place
 from collector.ops.slots import Shape, input_shape, output_shape
 from collector.ops.spec import Call, Constraint, GraphCall, NpuCall, OpSpec, TensorMaker
 
-# Operators that join tensors into one that is there already.
+# Operators that join tensors into an existing one.
 
 
 def joined(
@@ -19,9 +19,13 @@ def joined(
     *constraints: Constraint,
     of_graphs: str = "",
 ) -> OpSpec:
-    """Any number of inputs. `dim` tells along which dimension they lie in the output; the
-    constraints refuse the cases in which it is None. `of_graphs` is the kernel type that a graph
-    launches for the call."""
+    """Return an operator with any number of inputs.
+
+    Args:
+        dim: returns the dimension along which the output joins the inputs; the constraints
+            refuse cases where it is None
+        of_graphs: the kernel type that a graph launches for the call
+    """
 
     def build(case: Case, make: TensorMaker) -> Call:
         parts = [make.normal(slot.shape or (), slot.dtype) for slot in case.inputs or ()]
@@ -43,7 +47,7 @@ def joined(
 
 
 def _without_memory(api: Any, parts: Any, dim: int, out: Any) -> Any:
-    """A graph has its own memory for what it gives."""
+    """Run the call without the output's memory: a graph allocates its own outputs."""
     return api(parts, dim)
 
 
@@ -52,15 +56,15 @@ def _has_one_dtype(case: Case) -> bool:
     return len({slot.known_dtype for slot in slots}) == 1
 
 
-_ONE_DTYPE = Constraint("one dtype is wanted for all inputs and the output", _has_one_dtype)
+_ONE_DTYPE = Constraint("expected one dtype for all inputs and the output", _has_one_dtype)
 
 
-# Tensors joined along the one dimension in which the output is their sum; in graphs
+# Tensors joined along the one dimension in which the output's size is their sum; in graphs
 # `ConcatV2D`.
 
 
 def _concat_d_dim(case: Case) -> int | None:
-    """The first dimension along which the inputs make up the output; None where none does."""
+    """Return the first dimension along which the inputs form the output, or None."""
     parts, whole = [input_shape(case, i) for i in range(len(case.inputs or ()))], output_shape(case)
     if whole is None or any(len(part) != len(whole) for part in parts):
         return None
@@ -79,11 +83,11 @@ CONCAT_D = joined(
     lambda torch, parts, dim, out: torch.cat(parts, dim, out=out),
     _concat_d_dim,
     Constraint(
-        "inputs are wanted that make up the output along one dimension",
+        "expected inputs that form the output along one dimension",
         lambda case: _concat_d_dim(case) is not None,
     ),
-    # `cat` of one tensor launches TensorMove, as profiles of CANN 8.3 show.
-    Constraint("two inputs are wanted, or more", lambda case: len(case.inputs or ()) > 1),
+    # `cat` of one tensor launches TensorMove (profiles of CANN 8.3).
+    Constraint("expected two or more inputs", lambda case: len(case.inputs or ()) > 1),
     of_graphs="ConcatV2D",
 )
 
@@ -92,7 +96,7 @@ CONCAT_D = joined(
 
 
 def _pack_dim(case: Case) -> int | None:
-    """The first dimension of the output that the inputs lack; None where they do not fit."""
+    """Return the first dimension of the output that the inputs lack; None where they do not fit."""
     count, whole = len(case.inputs or ()), output_shape(case)
     parts = {input_shape(case, i) for i in range(count)}
     if whole is None or len(parts) != 1:
@@ -108,18 +112,18 @@ PACK = joined(
     lambda torch, parts, dim, out: torch.stack(parts, dim, out=out),
     _pack_dim,
     Constraint(
-        "inputs of one shape are wanted, and an output with one dimension more: their number",
+        "expected inputs of one shape, and an output with one more dimension, of the "
+        "number of inputs",
         lambda case: _pack_dim(case) is not None,
     ),
 )
 
 
-# A tensor cut into parts along one dimension. Graphs alone launch it: torch gives views.
+# A tensor split into parts along one dimension. Only graphs launch it: torch returns views.
 
 
 def _split_vd_dim(case: Case) -> int | None:
-    """The one dimension along which the parts make up the input; None where none does, or where
-    several do."""
+    """Return the only dimension along which the parts form the input; None for none or several."""
     whole, parts = input_shape(case, 0), _parts(case)
     if any(len(part) != len(whole) for part in parts):
         return None
@@ -150,7 +154,7 @@ def _reference(torch: Any, whole: Any, sizes: list[int], dim: int) -> Any:
 
 
 def _copied(split: Any, whole: Any, sizes: list[int], dim: int) -> Any:
-    """A graph gives back what it computes and no views: the copies become none of its kernels."""
+    """Copy the parts: a graph returns results and no views, and adds no kernel for these copies."""
     return tuple(part.clone() for part in split(whole, sizes, dim))
 
 
@@ -164,11 +168,11 @@ SPLIT_VD = OpSpec(
     moves_data=True,
     constraints=(
         Constraint(
-            "outputs are wanted that make up the input along one dimension, and no other",
+            "expected outputs that form the input along exactly one dimension",
             lambda case: len(case.outputs or ()) > 1 and _split_vd_dim(case) is not None,
         ),
         Constraint(
-            "one dtype is wanted for the input and the outputs",
+            "expected one dtype for the input and the outputs",
             lambda case: (
                 len({s.known_dtype for s in (*(case.inputs or ()), *(case.outputs or ()))}) == 1
             ),

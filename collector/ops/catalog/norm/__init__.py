@@ -1,1 +1,1 @@
-"""Rows normalised by their own statistics, perhaps with a sum before it or INT8 behind it."""
+"""Row normalisation, optionally after a sum or before quantisation to INT8."""

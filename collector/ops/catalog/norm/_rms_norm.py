@@ -1,5 +1,7 @@
-"""What the operators around RMS normalisation share: its arithmetic, which dimensions a gamma
-covers, and the sum that comes before it in a layer."""
+"""Shared code of the RMS normalisation operators.
+
+Arithmetic, the dimensions that a gamma covers, and the sum that precedes the norm in a layer.
+"""
 
 from typing import Any
 
@@ -15,15 +17,17 @@ _FLOATS = ("FLOAT", "FLOAT16", "DT_BF16")
 
 
 def normalised(x: Any, gamma: Any) -> tuple[Any, Any]:
-    """x / rms(x) * gamma, and 1 / rms(x) for the way back: both FLOAT."""
+    """Return x / rms(x) * gamma, and 1 / rms(x) for the gradient; both FLOAT."""
     wide = x.float()
     rstd = wide.square().mean(normal_dims(gamma), keepdim=True).add_(_EPSILON).rsqrt_()
     return (wide * rstd).mul_(gamma), rstd
 
 
 def rows_shape(case: Case, x: int, gamma: int) -> Shape | None:
-    """The shape of `rstd`: one number a row, gamma's dimensions kept as 1; None where the last
-    dimensions of x are not gamma's."""
+    """Return the shape of `rstd`: one number a row, with gamma's dimensions as 1.
+
+    None where the last dimensions of x are not gamma's.
+    """
     whole, weight = input_shape(case, x), input_shape(case, gamma)
     rows = len(whole) - len(weight)
     if not weight or rows < 0 or whole[rows:] != weight:
@@ -32,27 +36,29 @@ def rows_shape(case: Case, x: int, gamma: int) -> Shape | None:
 
 
 def normal_dims(gamma: Any) -> list[int]:
-    """The dimensions of x that are normalised together."""
+    """Return the dimensions of x that are normalised together."""
     return list(range(-gamma.dim(), 0))
 
 
 def add_and_normalise(
     torch: Any, x1: Any, x2: Any, gamma: Any, beta: Any = None
 ) -> tuple[Any, Any, Any]:
-    """The normalised sum, its rstd, and the sum."""
+    """Return the normalised sum, its rstd, and the sum."""
     total = torch.add(x1, x2)
     y, rstd = normalised(total, gamma)
     return (y if beta is None else y.add_(beta)).to(x1.dtype), rstd, total
 
 
 def build_sum(case: Case, make: TensorMaker) -> Call:
-    """Two terms, gamma, and beta where the row has one."""
+    """Build two terms, gamma, and beta where the row has one."""
     slots = [slot for i in (_X1, _X2, _GAMMA, _BETA) if (slot := given(case, i))]
     return Call(tuple(make.normal(slot.shape or (), slot.dtype) for slot in slots))
 
 
 def sum_flops(case: Case) -> int:
-    """An element: the sum, a square, a sum and two products of the norm, and a beta."""
+    """Return the operations: per element the sum, a square, a sum and two products of the norm, a
+    beta.
+    """
     return (6 if given(case, _BETA) else 5) * elements(input_shape(case, _X1))
 
 
@@ -73,7 +79,7 @@ def _outputs_fit(case: Case) -> bool:
 
 
 def _dtypes_fit(case: Case) -> bool:
-    """x1 decides, for x2, gamma, beta, y and the sum."""
+    """Return whether x2, gamma, beta, y and the sum have the dtype of x1."""
     inputs = [given(case, i) for i in (_X1, _X2, _GAMMA, _BETA)]
     outputs = [output_slot(case, i) for i in (0, _SUM)]
     dtypes = {spelling(slot) for slot in (*inputs, *outputs) if slot}
@@ -82,9 +88,13 @@ def _dtypes_fit(case: Case) -> bool:
 
 SUM_CONSTRAINTS = (
     Constraint(
-        "terms of one shape are wanted; gamma and beta like their last dimensions", _sum_fits
+        "expected terms of one shape, and gamma and beta with the shape of their last dimensions",
+        _sum_fits,
     ),
-    Constraint("one floating-point dtype is wanted for inputs, the norm and the sum", _dtypes_fit),
+    Constraint("expected one floating-point dtype for inputs, the norm and the sum", _dtypes_fit),
     outputs_are(("FLOAT",), (_RSTD,)),
-    Constraint("outputs are wanted like x, with one number a row, and like x", _outputs_fit),
+    Constraint(
+        "expected outputs with the shape of x, with one number a row, and with the shape of x",
+        _outputs_fit,
+    ),
 )

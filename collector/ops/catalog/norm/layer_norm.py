@@ -9,19 +9,22 @@ from collector.ops.dtypes import inputs_are, one_dtype, outputs_are, spelling
 from collector.ops.slots import agrees, elements, input_shape, output_slot
 from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker, build_from_slots
 
-# What operators around layer normalisation share.
+# Shared code of the layer normalisation operators.
 EPSILON = 1e-5
 
 
 def layer_norm(torch: Any, x: Any, gamma: Any, beta: Any) -> tuple[Any, Any, Any]:
-    """(x - mean) / deviation * gamma + beta, with the mean and 1 / deviation of each row as
-    FLOAT: a cpu would give them in the dtype of gamma."""
+    """Return (x - mean) / deviation * gamma + beta, and the mean and 1 / deviation of each row as
+    FLOAT.
+
+    A CPU would return the statistics in the dtype of gamma.
+    """
     y, mean, rstd = torch.native_layer_norm(x, gamma.shape, gamma, beta, EPSILON)
     return y, mean.float(), rstd.float()
 
 
 def statistics_fit(case: Case, gamma: int, outputs: tuple[int, ...]) -> bool:
-    """Whether these outputs have one number a row, and gamma the last dimensions of x."""
+    """Return whether these outputs have one number a row, and gamma the last dimensions of x."""
     rows = rows_shape(case, 0, gamma)
     return rows is not None and all(agrees(case, position, rows) for position in outputs)
 
@@ -47,13 +50,16 @@ def _layer_norm_v3_reference(torch: Any, x: Any, gamma: Any, beta: Any, dtype: A
 
 
 def _layer_norm_v3_launch(native: Any, x: Any, gamma: Any, beta: Any, dtype: Any) -> Any:
-    """One kernel; torch has its statistics as FLOAT, whatever the row says."""
+    """Run one kernel; torch returns its statistics as FLOAT, independent of the row."""
     y, *statistics = native(x, gamma.shape, gamma, beta, EPSILON)
     return y, *(number.to(dtype) for number in statistics)
 
 
 def _layer_norm_v3_flops(case: Case) -> int:
-    """An element: a sum, a difference, a square and a sum, then a product, and gamma and beta."""
+    """Return the operations.
+
+    Per element: a sum, a difference, a square and a sum, then a product, and gamma and beta.
+    """
     return 7 * elements(input_shape(case, _X))
 
 
@@ -86,17 +92,17 @@ LAYER_NORM_V3 = OpSpec(
         one_dtype((_X,)),
         one_dtype((_LAYER_NORM_V3_GAMMA, _LAYER_NORM_V3_BETA), ()),
         Constraint(
-            "gamma and beta want the dtype of x, or FLOAT",
+            "expected gamma and beta with the dtype of x, or FLOAT",
             lambda case: (
                 {slot.known_dtype for slot in (case.inputs or ())[_LAYER_NORM_V3_GAMMA:]}
                 <= {(case.inputs or ())[_X].known_dtype, dtype_of("FLOAT")}
             ),
         ),
         outputs_are(_FLOATS, (1, 2)),
-        Constraint("statistics are wanted as FLOAT, or in the dtype of gamma", _statistics_fit),
+        Constraint("expected statistics as FLOAT, or in the dtype of gamma", _statistics_fit),
         Constraint(
-            "gamma and beta want the last dimensions of x; outputs are wanted like x, and twice "
-            "with one number a row",
+            "expected gamma and beta with the last dimensions of x, and three outputs: one "
+            "with the shape of x, two with one number a row",
             _layer_norm_v3_shapes_fit,
         ),
     ),
@@ -111,7 +117,7 @@ _SUM_OUTPUT = frozenset({_SUM})
 
 
 def _keeps_the_sum(case: Case) -> bool:
-    """Whether the sum is an output too."""
+    """Return whether the sum is an output too."""
     slot = output_slot(case, _SUM)
     return slot is not None and slot.shape is not None
 
@@ -133,7 +139,7 @@ def _add_layer_norm_launch(add: Any, *tensors: Any, keeps_the_sum: bool) -> Any:
 
 
 def _add_layer_norm_flops(case: Case) -> int:
-    """An element: a sum, then 7 as in LayerNormV3."""
+    """Return the operations: per element a sum, then 7 as in LayerNormV3."""
     return 8 * elements(input_shape(case, _X1))
 
 
@@ -164,8 +170,9 @@ ADD_LAYER_NORM = OpSpec(
         one_dtype((_X1, _X2, _ADD_LAYER_NORM_GAMMA, _ADD_LAYER_NORM_BETA), (_Y, _SUM)),
         outputs_are(("FLOAT",), (_MEAN, _RSTD)),
         Constraint(
-            "terms of one shape are wanted, gamma and beta like their last dimension; outputs are "
-            "wanted like x, twice with one number a row, and the sum or nothing",
+            "expected terms of one shape, gamma and beta with the shape of their last "
+            "dimension, and outputs: one with the shape of x, two with one number a row, and "
+            "the sum or none",
             _add_layer_norm_shapes_fit,
         ),
     ),

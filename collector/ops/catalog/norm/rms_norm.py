@@ -16,7 +16,7 @@ from collector.ops.dtypes import floating, inputs_are, one_dtype, outputs_are
 from collector.ops.slots import agrees, elements, input_shape
 from collector.ops.spec import Call, Constraint, Need, NpuCall, OpSpec, TensorMaker, dense_bytes
 
-# RMS normalisation in float32: x / rms(x) * gamma, and 1 / rms(x) for the way back.
+# RMS normalisation in float32: x / rms(x) * gamma, and 1 / rms(x) for the gradient.
 
 
 def _rms_norm_reference(torch: Any, x: Any, gamma: Any) -> Any:
@@ -25,7 +25,7 @@ def _rms_norm_reference(torch: Any, x: Any, gamma: Any) -> Any:
 
 
 def _rms_norm_flops(case: Case) -> int:
-    """An element: a square, a sum, and two products."""
+    """Return the operations: per element a square, a sum, and two products."""
     return 4 * elements(input_shape(case, 0))
 
 
@@ -44,9 +44,10 @@ RMS_NORM = OpSpec(
         one_dtype((0,)),
         outputs_are(("FLOAT",), (1,)),
         Constraint(
-            "gamma wants the last dimensions of x", lambda case: rows_shape(case, 0, 1) is not None
+            "expected a gamma with the last dimensions of x",
+            lambda case: rows_shape(case, 0, 1) is not None,
         ),
-        Constraint("outputs are wanted like x, and with one number a row", _outputs_fit),
+        Constraint("expected outputs with the shape of x, and with one number a row", _outputs_fit),
     ),
 )
 
@@ -60,7 +61,7 @@ def _rms_norm_grad_build(case: Case, make: TensorMaker) -> Call:
         (
             make.normal(dy.shape or (), dy.dtype),
             make.normal(x.shape or (), x.dtype),
-            make.uniform(rstd.shape or (), rstd.dtype, 0.9, 1.1),  # as rows of N(0, 1) have it
+            make.uniform(rstd.shape or (), rstd.dtype, 0.9, 1.1),  # as for rows of N(0, 1)
             make.normal(gamma.shape or (), gamma.dtype),
         )
     )
@@ -81,7 +82,10 @@ def _rms_norm_grad_launch(backward: Any, dy: Any, x: Any, rstd: Any, gamma: Any)
 
 
 def _rms_norm_grad_flops(case: Case) -> int:
-    """An element: five products, a sum for gamma, a sum for the mean, a difference, a product."""
+    """Return the operations.
+
+    Per element: five products, a sum for gamma, a sum for the mean, a difference, a product.
+    """
     return 9 * elements(input_shape(case, 1))
 
 
@@ -103,9 +107,13 @@ RMS_NORM_GRAD = OpSpec(
         inputs_are(("FLOAT",), (2,)),
         one_dtype((1,)),
         outputs_are(("FLOAT",), (1,)),
-        Constraint("dy like x, one rstd a row, and gamma like x's last dimensions", _inputs_fit),
         Constraint(
-            "outputs are wanted like x and like gamma",
+            "expected dy with the shape of x, one rstd a row, and gamma with the last "
+            "dimensions of x",
+            _inputs_fit,
+        ),
+        Constraint(
+            "expected outputs with the shapes of x and gamma",
             lambda case: (
                 agrees(case, 0, input_shape(case, 1)) and agrees(case, 1, input_shape(case, 3))
             ),
@@ -114,7 +122,7 @@ RMS_NORM_GRAD = OpSpec(
 )
 
 
-# A sum and its RMS normalisation: how a layer takes up the residual.
+# A sum and its RMS normalisation: a layer's residual addition and norm.
 ADD_RMS_NORM = OpSpec(
     kernel="AddRmsNorm",
     call="torch_npu.npu_add_rms_norm",
@@ -143,12 +151,12 @@ ADD_RMS_NORM_BIAS = OpSpec(
 )
 
 
-# A sum and its RMS normalisation, written over the terms: the norm over the first, the sum over
-# the second.
+# A sum and its RMS normalisation, written over the terms: the norm over the first, the sum over the
+# second.
 
 
 def _inplace_add_rms_norm_build(case: Case, make: TensorMaker) -> Call:
-    """With a gamma about 1, sums grow by about 1 a launch, and stay finite."""
+    """Build a gamma near 1: sums grow by about 1 per launch, and stay finite."""
     x1, x2, gamma = case.inputs or ()
     terms = (make.normal(slot.shape or (), slot.dtype) for slot in (x1, x2))
     return Call((*terms, make.uniform(gamma.shape or (), gamma.dtype, 0.5, 1.0)))

@@ -10,8 +10,8 @@ from collector.ops.parts.serving import left_out
 from collector.ops.slots import agrees, elements, given, input_shape, output_slot
 from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker, dense_bytes
 
-# A sum, its RMS normalisation, and rows quantised to INT8 by their own largest number: once, or
-# twice with smoothing scales of their own.
+# A sum, its RMS normalisation, and rows quantised to INT8 by their own absolute maximum: once, or
+# twice with separate smoothing scales.
 
 (
     _ADD_RMS_NORM_DYNAMIC_QUANT_X1,
@@ -30,8 +30,10 @@ _ADD_RMS_NORM_DYNAMIC_QUANT_SECOND = frozenset({_ADD_RMS_NORM_DYNAMIC_QUANT_Y2, 
 
 
 def _is_twofold(case: Case) -> bool:
-    """Whether rows are quantised twice: a second output is named, or its scales where outputs
-    are unknown."""
+    """Return whether rows are quantised twice.
+
+    They are if the row has a second output or, where outputs are unknown, a second smoothing scale.
+    """
     second = output_slot(case, _ADD_RMS_NORM_DYNAMIC_QUANT_Y2)
     return second.shape is not None if second else given(case, _SMOOTH2) is not None
 
@@ -74,13 +76,16 @@ def _add_rms_norm_dynamic_quant_reference(
 def _launch(add: Any, x1: Any, x2: Any, gamma: Any, **options: Any) -> Any:
     y1, y2, total, scale1, scale2 = add(x1, x2, gamma, **options)
     if not options["output_mask"][1]:
-        y2 = scale2 = None  # the API gives something empty
+        y2 = scale2 = None  # the API returns an empty tensor
     return y1, y2, total, scale1, scale2
 
 
 def _add_rms_norm_dynamic_quant_flops(case: Case) -> int:
-    """An element: 5 for the sum and its norm, 1 for a beta, 3 for a quantisation and 1 for each
-    smoothing."""
+    """Return the operations.
+
+    Per element: 5 for the sum and its norm, 1 for a beta, 3 for a quantisation and 1 for each
+    smoothing.
+    """
     extra = sum(given(case, i) is not None for i in _ADD_RMS_NORM_DYNAMIC_QUANT_OPTIONAL)
     return (5 + 3 * (1 + _is_twofold(case)) + extra) * elements(
         input_shape(case, _ADD_RMS_NORM_DYNAMIC_QUANT_X1)
@@ -174,28 +179,34 @@ ADD_RMS_NORM_DYNAMIC_QUANT = OpSpec(
         outputs_are(("FLOAT",), (_SCALE1,)),
         outputs_are(("INT8",), (_Y1,)),
         Constraint(
-            "terms of one shape are wanted, and others like a row of them",
+            "expected terms of one shape, and the other inputs with the shape of one row",
             _add_rms_norm_dynamic_quant_inputs_fit,
         ),
-        Constraint("a second output wants INT8, and its scale FLOAT", _second_dtypes_fit),
-        Constraint("smoothing scales and beta want the dtype of x", _options_share_a_dtype),
         Constraint(
-            "a second smoothing scale wants a first one, and a second output", _smoothing_fits
+            "expected INT8 for a second output, and FLOAT for its scale", _second_dtypes_fit
         ),
         Constraint(
-            "outputs are wanted like x, INT8 twice and the sum, and one FLOAT scale a row twice; "
-            "the second of each may be absent, both together",
+            "expected smoothing scales and beta with the dtype of x", _options_share_a_dtype
+        ),
+        Constraint(
+            "expected a first smoothing scale and a second output where there is a second "
+            "smoothing scale",
+            _smoothing_fits,
+        ),
+        Constraint(
+            "expected outputs: INT8 twice and the sum, all with the shape of x, and two FLOAT "
+            "scales a row; the second of each may be absent, both together",
             _add_rms_norm_dynamic_quant_outputs_fit,
         ),
     ),
 )
 
 
-# A sum, its RMS normalisation, and rows quantised to INT8 by scales that were found beforehand:
-# y / scale + zero point, rounded.
+# A sum, its RMS normalisation, and rows quantised to INT8 by given scales: y / scale + zero point,
+# rounded.
 #
-# A second quantisation, with scales of its own, is not replayed. torch_npu hands over room for its
-# result nevertheless, so that rows tell an output that nobody writes.
+# A second quantisation, with scales of its own, is not replayed. torch_npu allocates its result
+# anyway, so rows have an output that no kernel writes.
 
 (
     _ADD_RMS_NORM_QUANT_X1,
@@ -229,7 +240,7 @@ def _build_for_npu(case: Case, make: TensorMaker) -> Call:
 
 
 def _add_rms_norm_quant_build(case: Case, make: TensorMaker) -> Call:
-    """With room for the second result, where the row tells it."""
+    """Build the call with memory for the second result, where the row has it."""
     x1, second = (
         input_shape(case, _ADD_RMS_NORM_QUANT_X1),
         output_slot(case, _ADD_RMS_NORM_QUANT_Y2),
@@ -250,8 +261,11 @@ def _add_rms_norm_quant_reference(
 
 
 def _add_rms_norm_quant_flops(case: Case) -> int:
-    """An element: 5 for the sum and its norm, 2 for the quantisation, and one for each of zero
-    point and beta."""
+    """Return the operations.
+
+    Per element: 5 for the sum and its norm, 2 for the quantisation, and one for each of zero point
+    and beta.
+    """
     extra = sum(given(case, i) is not None for i in (_ZEROS, _ADD_RMS_NORM_QUANT_BETA))
     return (7 + extra) * elements(input_shape(case, _ADD_RMS_NORM_QUANT_X1))
 
@@ -271,7 +285,10 @@ def _add_rms_norm_quant_inputs_fit(case: Case) -> bool:
 
 
 def _dtypes_fit(case: Case) -> bool:
-    """Of BF16 all are BF16; of FLOAT16 scales are FLOAT, and zero points INT32."""
+    """Return whether the dtypes fit.
+
+    With BF16 all are BF16; with FLOAT16 scales are FLOAT, and zero points INT32.
+    """
     x, scales, zeros, beta = (
         spelling(slot) if (slot := given(case, i)) else None
         for i in (_ADD_RMS_NORM_QUANT_X1, _SCALES, _ZEROS, _ADD_RMS_NORM_QUANT_BETA)
@@ -315,15 +332,18 @@ ADD_RMS_NORM_QUANT = OpSpec(
         ),
         outputs_are(("INT8",), (_Y, _ADD_RMS_NORM_QUANT_Y2)),
         Constraint(
-            "terms of one shape are wanted; gamma, scales, zero points and beta like a row of them",
+            "expected terms of one shape, and gamma, scales, zero points and beta with the "
+            "shape of one row",
             _add_rms_norm_quant_inputs_fit,
         ),
         Constraint(
-            "of BF16 all wants to be BF16; of FLOAT16 scales FLOAT, and zero points INT32",
+            "expected BF16 for all inputs with BF16 x, or FLOAT scales and INT32 zero points "
+            "with FLOAT16 x",
             _dtypes_fit,
         ),
         Constraint(
-            "outputs are wanted like x, INT8 twice and the sum; the second may be absent",
+            "expected outputs: INT8 twice and the sum, all with the shape of x; the second "
+            "may be absent",
             _add_rms_norm_quant_outputs_fit,
         ),
     ),
