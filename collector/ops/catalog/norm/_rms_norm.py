@@ -56,8 +56,9 @@ def build_sum(case: Case, make: TensorMaker) -> Call:
 
 
 def sum_flops(case: Case) -> int:
-    """Return the operations: per element the sum, a square, a sum and two products of the norm, a
-    beta.
+    """Return the operations.
+
+    Per element: the sum, a square, a sum and two products of the norm, and a beta.
     """
     return (6 if given(case, _BETA) else 5) * elements(input_shape(case, _X1))
 

@@ -1,1 +1,1 @@
-"""Numbers to INT8 and back, where no product or norm is in the same kernel."""
+"""Quantisation to INT8 and back, in kernels that contain no product or norm."""

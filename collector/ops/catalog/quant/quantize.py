@@ -1,4 +1,4 @@
-"""Quantisation to INT8 and back, where no product or norm is in the same kernel."""
+"""Quantisation to INT8 and back, in kernels that contain no product or norm."""
 
 from typing import Any
 
@@ -9,23 +9,23 @@ from collector.ops.parts.tensors import even, group_ends
 from collector.ops.slots import Shape, agrees, elements, given, input_shape
 from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker, dense_bytes
 
-# Tokens that lie by expert, whose scales are their expert's own. A row tells how many groups there
-# are, and not how many tokens each of them has.
+# Tokens sorted by expert, where each expert has its own scales. A row records how many groups there
+# are, not how many tokens each of them has.
 
 
 def group_counts(case: Case, groups: int) -> Shape:
-    """How many rows of the first input each group has; none where there is no input `groups`."""
+    """Return the first input's number of rows in each group; none without an input `groups`."""
     slot = given(case, groups)
     return even(input_shape(case, 0)[0], slot.numel) if slot else ()
 
 
 def scale_groups(wide: Any, scales: Any, counts: Shape) -> None:
-    """Rows of each group by the group's own scales, in place."""
+    """Multiply the rows of each group by the group's own scales, in place."""
     for rows, own in zip(wide.split(counts), scales, strict=True):
         rows.mul_(own)
 
 
-# Quantised to INT8 by scales that are known: x * scale + offset, rounded.
+# Quantised to INT8 by given scales: x * scale + offset, rounded.
 
 _ASCEND_QUANT_V2_X, _SCALE, _OFFSET = range(3)
 _ASCEND_QUANT_V2_OPTIONAL = frozenset({_OFFSET})
@@ -53,17 +53,20 @@ def _ascend_quant_v2_reference(torch: Any, x: Any, scale: Any, offset: Any) -> A
 
 
 def _ascend_quant_v2_build_for_npu(case: Case, make: TensorMaker) -> Call:
-    """Scales multiply here; where they divide, another kernel is launched."""
+    """Build the call with scales that multiply; scales that divide launch another kernel."""
     return Call((*_ascend_quant_v2_build(case, make).args, make.torch.qint8, _LAST_AXIS, False))
 
 
 def _ascend_quant_v2_flops(case: Case) -> int:
-    """An element: a product and a rounding, and a sum where there is an offset."""
+    """Return the operations: per element a product and a rounding, and a sum with an offset."""
     return (3 if given(case, _OFFSET) else 2) * elements(input_shape(case, _ASCEND_QUANT_V2_X))
 
 
 def _covers_a_row(row: Shape, scale: Shape, dimensions: int) -> bool:
-    """One number for each of a row, or one in all; as a vector or with dimensions of 1."""
+    """Return whether a scale has one number for each column of a row, or one in all.
+
+    It may be a vector, or have dimensions of 1.
+    """
     fits = scale[-1:] in (row, (1,)) and len(scale) in (1, dimensions)
     return fits and all(size == 1 for size in scale[:-1])
 
@@ -96,24 +99,26 @@ ASCEND_QUANT_V2 = OpSpec(
         inputs_are(("FLOAT", "FLOAT16", "DT_BF16"), (_ASCEND_QUANT_V2_X, _SCALE)),
         outputs_are(("INT8",), (0,)),
         Constraint(
-            "a scale wants one number for each of a row or one in all; an offset has its shape",
+            "expected a scale with one number for each column of a row or one in all, and an "
+            "offset of the same shape",
             _scales_fit,
         ),
         Constraint(
-            "a scale wants the dtype of x, unless that is FLOAT; an offset its own",
+            "expected a scale with the dtype of x, or any with FLOAT x, and an offset with "
+            "the dtype of the scale",
             _ascend_quant_v2_dtypes_fit,
         ),
         Constraint(
-            "the output wants the shape of x",
+            "expected an output with the shape of x",
             lambda case: agrees(case, 0, input_shape(case, _ASCEND_QUANT_V2_X)),
         ),
     ),
 )
 
 
-# Each row quantised to INT8 by its own largest number, perhaps after smoothing scales.
+# Each row quantised to INT8 by its own absolute maximum, optionally after smoothing scales.
 #
-# Where tokens belong to experts, each expert has smoothing scales of its own.
+# Where tokens belong to experts, each expert has its own smoothing scales.
 
 _DYNAMIC_QUANT_X, _SMOOTH, _DYNAMIC_QUANT_GROUPS = range(3)
 _DYNAMIC_QUANT_OPTIONAL = frozenset({_SMOOTH, _DYNAMIC_QUANT_GROUPS})
@@ -147,7 +152,10 @@ def _dynamic_quant_reference(torch: Any, x: Any, smooth: Any, *, counts: tuple[i
 
 
 def _dynamic_quant_flops(case: Case) -> int:
-    """An element: a maximum, a quotient and a rounding, and a product where it is smoothed."""
+    """Return the operations.
+
+    Per element: a maximum, a quotient and a rounding, and a product with smoothing.
+    """
     return (4 if given(case, _SMOOTH) else 3) * elements(input_shape(case, _DYNAMIC_QUANT_X))
 
 
@@ -186,24 +194,26 @@ DYNAMIC_QUANT = OpSpec(
         outputs_are(("INT8",), (0,)),
         outputs_are(("FLOAT",), (1,)),
         Constraint(
-            "two dimensions or more are wanted, the same out, and one scale a row", _outputs_fit
+            "expected two dimensions or more, an output of the same shape, and one scale a row",
+            _outputs_fit,
         ),
         Constraint(
-            "smoothing scales want the size of a row; for a group index (E), (E, size of a row)",
+            "expected smoothing scales of the size of a row, or (E, size of a row) with a "
+            "group index (E)",
             _smooth_fits,
         ),
         Constraint(
-            "smoothing scales want the dtype of x, a group index INT32",
+            "expected smoothing scales with the dtype of x, and an INT32 group index",
             _dynamic_quant_dtypes_fit,
         ),
     ),
 )
 
 
-# Between the two products of an expert layer: INT32 sums given back as numbers, SwiGlu, and rows
-# quantised to INT8 by their own largest number.
+# Between the two products of an expert layer: INT32 sums dequantised, SwiGlu, and rows quantised to
+# INT8 by their own absolute maximum.
 #
-# The gate is the first half, as layers have it; a profile does not tell.
+# The gate is taken as the first half, as in layers; a profile does not record it.
 
 (
     _DEQUANT_SWIGLU_QUANT_X,
@@ -289,7 +299,7 @@ def _dequant_swiglu_quant_reference(
 
 
 def _scale(wide: Any, scales: Any, counts: tuple[int, ...]) -> None:
-    """All rows by the same scales, or those of a group by the group's own."""
+    """Multiply all rows by the same scales, or each group's rows by the group's own."""
     if counts:
         scale_groups(wide, scales, counts)
     else:
@@ -297,7 +307,11 @@ def _scale(wide: Any, scales: Any, counts: tuple[int, ...]) -> None:
 
 
 def _dequant_swiglu_quant_flops(case: Case) -> int:
-    """An element of x: its scales and bias. One of y: 5 for SwiGlu, 3 to quantise, a scale."""
+    """Return the operations.
+
+    Per element of x: its scales and bias. Per element of y: 5 for SwiGlu, 3 to quantise, and a
+    scale.
+    """
     first = sum(given(case, i) is not None for i in (_WEIGHT_SCALE, _ACTIVATION_SCALE, _BIAS))
     second = 8 + (given(case, _QUANT_SCALE) is not None)
     return (2 * first + second) * elements(input_shape(case, _DEQUANT_SWIGLU_QUANT_X)) // 2
@@ -355,14 +369,14 @@ DEQUANT_SWIGLU_QUANT = OpSpec(
     ),
     constraints=(
         Constraint(
-            "INT32 x wants FLOAT scales of weights and of rows, and maybe an INT32 bias; BF16 x "
-            "wants none of them",
+            "expected FLOAT scales of weights and of rows, and optionally an INT32 bias, with "
+            "INT32 x; none of them with BF16 x",
             _dequant_swiglu_quant_dtypes_fit,
         ),
         Constraint(
-            "(T, 2H) is wanted, 2H a multiple of 64, scales of weights (2H) and of quantisation "
-            "(H), or one for each of a group index (G INT64), where H is a multiple of 64 up to "
-            "10496; no offset, and a bias only without groups",
+            "expected (T, 2H), 2H a multiple of 64, scales of weights (2H) and of "
+            "quantisation (H), or one for each entry of a group index (G INT64), where H is a "
+            "multiple of 64 up to 10496; no offset, and a bias only without groups",
             _sizes_fit,
         ),
         outputs_are(("INT8",), (0,)),

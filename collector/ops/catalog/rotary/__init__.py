@@ -1,1 +1,1 @@
-"""Rotary positions, where nothing is written to a cache."""
+"""Rotary position embeddings that write to no cache."""

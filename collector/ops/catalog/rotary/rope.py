@@ -1,4 +1,4 @@
-"""Rotary positions by cos and sin that are given for each token."""
+"""Rotary position embeddings with cos and sin given for each token."""
 
 from typing import Any
 
@@ -9,11 +9,11 @@ from collector.ops.parts.tensors import halves_first, make_positions, rotate
 from collector.ops.slots import agrees, broadcast, elements, given, input_shape, output_slot
 from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker, dense_bytes
 
-# Rotations whose cos and sin are as wide as x: their tensors, and which shapes fit.
+# Rotations whose cos and sin are as wide as x: their tensors, and the shapes that fit.
 
 
 def build(case: Case, make: TensorMaker) -> Call:
-    """x, cos and sin."""
+    """Build x, cos and sin."""
     x, cos, _ = case.inputs or ()
     positions = make_positions(make, cos.shape or (), cos.dtype)
     return Call((make.normal(x.shape or (), x.dtype), *positions))
@@ -26,19 +26,19 @@ def _positions_fit(case: Case) -> bool:
 
 
 POSITIONS_FIT = Constraint(
-    "an even last dimension is wanted, and cos and sin that broadcast to it",
+    "expected an even last dimension, and cos and sin that broadcast to x",
     _positions_fit,
 )
-# npu_rotary_mul's own rules, where it does not compile (jit_compile=False).
+# The rules of npu_rotary_mul where it does not compile (jit_compile=False).
 _MOST = 896
 FOUR_DIMENSIONS = Constraint(
-    f"4 dimensions are wanted, the last one below {_MOST}",
+    f"expected 4 dimensions, the last one below {_MOST}",
     lambda case: len(input_shape(case, 0)) == 4 and input_shape(case, 0)[-1] < _MOST,
 )
 
 
-# Rotary positions of queries and keys at once, half mode, in place.
-_SIZES = (64, 128)  # of a head, on A2 and A3
+# Rotary positions of queries and keys in one call, half mode, in place.
+_SIZES = (64, 128)  # elements of a head, on A2 and A3
 _LAYOUTS = {3: "TND", 4: "BSND"}
 
 
@@ -82,7 +82,7 @@ APPLY_ROTARY_POS_EMB = OpSpec(
     flops=lambda case: 3 * sum(elements(input_shape(case, i)) for i in range(2)),
     constraints=(
         Constraint(
-            "queries and keys (B,S,N,D) or (T,N,D) with heads of 64 or 128 are wanted, and cos "
+            "expected queries and keys (B,S,N,D) or (T,N,D) with heads of 64 or 128, and cos "
             "and sin with one head",
             _apply_rotary_pos_emb_fits,
         ),
@@ -93,8 +93,8 @@ APPLY_ROTARY_POS_EMB = OpSpec(
 )
 
 
-# Rotary positions of pairs side by side; the result has their halves one after the other.
-_SIZE = 64  # the only one that the kernel knows
+# Rotary positions of interleaved pairs; the result has the halves one after the other.
+_SIZE = 64  # the only size that the kernel supports
 
 
 def _interleave_rope_reference(torch: Any, x: Any, cos: Any, sin: Any) -> Any:
@@ -103,7 +103,7 @@ def _interleave_rope_reference(torch: Any, x: Any, cos: Any, sin: Any) -> Any:
 
 
 def _interleave_rope_fits(case: Case) -> bool:
-    """(B,N,S,64) with positions (B,1,S,64) or (B,1,1,64)."""
+    """Return whether x is (B,N,S,64) and the positions are (B,1,S,64) or (B,1,1,64)."""
     x, cos, sin = (input_shape(case, i) for i in range(3))
     if len(x) != 4 or x[3] != _SIZE or cos != sin or not outputs_agree(case, x):
         return False
@@ -119,7 +119,7 @@ INTERLEAVE_ROPE = OpSpec(
     flops=lambda case: 3 * elements(input_shape(case, 0)),
     constraints=(
         Constraint(
-            "x (B,N,S,64) is wanted, and cos and sin (B,1,S,64) or (B,1,1,64)",
+            "expected x (B,N,S,64), and cos and sin (B,1,S,64) or (B,1,1,64)",
             _interleave_rope_fits,
         ),
         nothing_empty(),
@@ -137,7 +137,7 @@ def _rotary_position_embedding_reference(torch: Any, x: Any, cos: Any, sin: Any)
 
 
 def _rotary_position_embedding_flops(case: Case) -> int:
-    """An element: two products and a sum."""
+    """Return the operations: per element two products and a sum."""
     return 3 * elements(input_shape(case, 0))
 
 
@@ -154,13 +154,14 @@ ROTARY_POSITION_EMBEDDING = OpSpec(
         floating((0,)),
         one_dtype((0, 1, 2)),
         Constraint(
-            "the output wants the shape of x", lambda case: agrees(case, 0, input_shape(case, 0))
+            "expected an output with the shape of x",
+            lambda case: agrees(case, 0, input_shape(case, 0)),
         ),
     ),
 )
 
 
-# Gradient of rotary positions: of x; and of cos and sin where the row names x itself.
+# Gradient of rotary positions: of x; also of cos and sin where the row has x itself.
 _X = 3
 _DCOS, _DSIN = 1, 2
 
@@ -178,7 +179,10 @@ def _rotary_position_embedding_grad_build(case: Case, make: TensorMaker) -> Call
 
 
 def _npu_build(case: Case, make: TensorMaker) -> Call:
-    """The kernel gets x, and gives the gradients of cos and sin, only where these want one."""
+    """Build the call; it passes x to the kernel only if cos and sin require gradients.
+
+    Only then does the kernel return their gradients.
+    """
     call = _rotary_position_embedding_grad_build(case, make)
     dy, cos, sin, *x = call.args
     if x:
@@ -203,7 +207,10 @@ def _rotary_position_embedding_grad_reference(
 
 
 def _rotary_position_embedding_grad_flops(case: Case) -> int:
-    """An element: two products and a sum; and two of each for cos and sin."""
+    """Return the operations.
+
+    Per element: two products and a sum; and two of each for cos and sin.
+    """
     return (7 if given(case, _X) else 3) * elements(input_shape(case, 0))
 
 
@@ -230,14 +237,16 @@ ROTARY_POSITION_EMBEDDING_GRAD = OpSpec(
         floating((0,)),
         one_dtype((0, 1, 2, _X), (0, _DCOS, _DSIN)),
         Constraint(
-            "x wants the shape of dy",
+            "expected x with the shape of dy",
             lambda case: given(case, _X) is None or input_shape(case, _X) == input_shape(case, 0),
         ),
         Constraint(
-            "the first output wants the shape of dy",
+            "expected a first output with the shape of dy",
             lambda case: agrees(case, 0, input_shape(case, 0)),
         ),
-        Constraint("gradients of cos and sin, in their shapes, only beside x", _outputs_fit),
+        Constraint(
+            "expected gradients of cos and sin, in their shapes, only if there is x", _outputs_fit
+        ),
         FOUR_DIMENSIONS,
     ),
 )

@@ -1,4 +1,4 @@
-"""Rotary positions by tables of half-width cos and sin, as vLLM keeps them."""
+"""Rotary position embeddings with tables of half-width cos and sin, in vLLM's format."""
 
 import re
 from math import gcd, tau
@@ -12,17 +12,17 @@ from collector.ops.parts.tensors import make_positions
 from collector.ops.slots import elements, given, input_shape, output_shape
 from collector.ops.spec import Call, Constraint, Need, NpuCall, OpSpec, TensorMaker
 
-# Tables of half-width cos and sin, as vLLM keeps them, and turning by them.
+# Tables of half-width cos and sin, in vLLM's format, and rotation by them.
 
 
 def make_table(make: TensorMaker, rows: int, size: int, dtype: str) -> Any:
-    """A row for each position, cos in its first half and sin in the other, as vLLM keeps them."""
+    """Return a table with one row per position: cos, then sin, as in vLLM."""
     angles = make.uniform((rows, size // 2), "FLOAT", 0.0, tau)
     return make.torch.cat((angles.cos(), angles.sin()), -1).to(make.dtype(dtype))
 
 
 def turn(torch: Any, x: Any, cos: Any, sin: Any) -> Any:
-    """The first dimensions of x turned by half-width cos and sin, in float32 and in place."""
+    """Rotate the first dimensions of x by half-width cos and sin, in float32 and in place."""
     half = cos.shape[-1]
     a, b = x[..., :half].float(), x[..., half : 2 * half].float()
     x[..., : 2 * half] = torch.cat((a * cos - b * sin, b * cos + a * sin), -1)
@@ -31,8 +31,8 @@ def turn(torch: Any, x: Any, cos: Any, sin: Any) -> Any:
 
 # Rotary positions of queries and keys in place, looked up in a table by each token's position.
 #
-# The launch is vLLM-Ascend's up to 0.18 and with Triton; later versions run another kernel from the
-# same function.
+# vLLM-Ascend launches this kernel up to 0.18, and with Triton; later versions launch another kernel
+# from the same function.
 _POSITIONS = 3
 
 
@@ -69,7 +69,7 @@ def _triton_rope_reference(
 
 
 def _triton_rope_traffic(case: Case) -> int:
-    """Queries and keys are read and written; of the table a row for each token."""
+    """Return the bytes: queries and keys read and written, and a table row for each token."""
     query, key, table, *_ = case.inputs or ()
     rows, *_ = table.shape or (1,)
     tokens = input_shape(case, 0)[0]
@@ -102,7 +102,7 @@ TRITON_ROPE = OpSpec(
     npu=NpuCall(needs=frozenset({Need.TRITON})),
     constraints=(
         Constraint(
-            "queries and keys (T,N,D) are wanted, and a table (positions, D or less, even)",
+            "expected queries and keys (T,N,D), and a table (positions, D or less, even)",
             _triton_rope_fits,
         ),
         nothing_empty(),
@@ -127,7 +127,7 @@ def _triton_rope_siso_build(case: Case, make: TensorMaker) -> Call:
 
 
 def _triton_rope_siso_reference(torch: Any, x: Any, cos: Any, sin: Any, *, rope_dim: int) -> Any:
-    """Of cos and sin the kernel reads the first half alone."""
+    """Rotate x; the kernel reads only the first half of cos and sin."""
     half = rope_dim // 2
     return turn(torch, x, cos[:, None, :half], sin[:, None, :half])
 
@@ -155,7 +155,7 @@ TRITON_ROPE_SISO = OpSpec(
     npu=NpuCall(needs=frozenset({Need.TRITON})),
     constraints=(
         Constraint(
-            "x (T,N,D) is wanted, and cos and sin (T, D or less, even)", _triton_rope_siso_fits
+            "expected x (T,N,D), and cos and sin (T, D or less, even)", _triton_rope_siso_fits
         ),
         nothing_empty(),
         inputs_are(FLOATS, (0, 1)),
@@ -167,20 +167,23 @@ TRITON_ROPE_SISO = OpSpec(
 
 # A projection's row split into queries, keys and values; queries and keys normalised and rotated.
 #
-# A profile names the projection and the size of the rotation, at times also the table of positions;
-# the heads follow from the outputs. Where a part of a head is rotated, the column `Runtime
-# head_dim` tells the size of a head. vLLM-Ascend takes this kernel for few tokens and another one
-# for many.
+# A profile names the projection and the size of the rotation, in some cases also the table of
+# positions; the heads follow from the outputs. Where only part of a head is rotated, the column
+# `Runtime head_dim` records the size of a head. vLLM-Ascend uses this kernel for few tokens and
+# another one for many.
 _EPSILON = 1e-6
-_FEWEST_ROWS = 2048  # of a table that the row does not name
+_FEWEST_ROWS = 2048  # of a table that is not in the row
 _TABLE = 2
 _HEAD = RUNTIME_PREFIX + "head_dim"
 _SIZE = re.compile(r"[1-9][0-9]{0,5}")
 
 
 def head_size(width: int, narrow: int, rotary: int, told: str | None = None) -> int:
-    """What a row tells, if it divides queries and keys; else the rotation's size where it does, or
-    the next larger divisor."""
+    """Return the size of a head: the recorded one, if it divides queries and keys; else 0.
+
+    Without a recorded size: the rotation's size where it divides both, or the next larger common
+    divisor.
+    """
     if told is not None:
         size = int(told) if _SIZE.fullmatch(told) else 0
         return 0 if size < rotary or width % size or narrow % size else size
@@ -189,7 +192,7 @@ def head_size(width: int, narrow: int, rotary: int, told: str | None = None) -> 
 
 
 def _widths(case: Case) -> tuple[int, int, int]:
-    """Of queries, of keys, and of the rotation; 0 where the row does not tell."""
+    """Return the widths of queries, keys and the rotation; 0 where the row does not record one."""
     query, key, rotary = output_shape(case, 0), output_shape(case, 1), input_shape(case, 1)
     sizes = [shape[-1] if shape else 0 for shape in (query, key, rotary)]
     return sizes[0], sizes[1], sizes[2]
@@ -233,13 +236,13 @@ def _split_qkv_rmsnorm_rope_kernel_reference(torch: Any, **given: Any) -> Any:
 
 
 def _flops(case: Case) -> int:
-    """An element of queries and keys: 4 to normalise, 3 to rotate."""
+    """Return the operations: per element of queries and keys 4 to normalise and 3 to rotate."""
     queries, keys, _ = _widths(case)
     return 7 * input_shape(case, 0)[0] * (queries + keys)
 
 
 def _split_qkv_rmsnorm_rope_kernel_traffic(case: Case) -> int:
-    """The row is read and written; of the table a row for each token."""
+    """Return the bytes: the row read and written, and a row of the table for each token."""
     slots: tuple[Slot, ...] = case.inputs or ()
     qkv, rotary = slots[:2]
     read = input_shape(case, 0)[0] * _widths(case)[2]
@@ -280,13 +283,14 @@ SPLIT_QKV_RMSNORM_ROPE_KERNEL = OpSpec(
     npu=NpuCall(needs=frozenset({Need.TRITON})),
     constraints=(
         Constraint(
-            "a projection (T, queries + keys + values) is wanted, whose outputs name each part, "
+            "expected a projection (T, queries + keys + values) with an output for each part, "
             "and an even size of the rotation",
             _split_qkv_rmsnorm_rope_kernel_fits,
         ),
         Constraint(
-            "the size of a head, the rotation's or the next larger divisor, or a larger one that "
-            "Runtime head_dim tells, divides queries and keys, and keys divide queries",
+            "expected a head size that divides queries and keys (the rotation's size, the "
+            "next larger divisor, or a larger one from Runtime head_dim), and keys that "
+            "divide queries",
             _heads_fit,
         ),
         nothing_empty(),

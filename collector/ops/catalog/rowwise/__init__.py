@@ -1,1 +1,1 @@
-"""One dimension at a time: folds, running sums, softmaxes, sorting, and what is chosen of a row."""
+"""Operators on one dimension: reductions, running sums, softmax, sorting, selection in a row."""

@@ -9,10 +9,10 @@ from collector.ops.dtypes import inputs_are, not_bool, one_dtype, outputs_are, s
 from collector.ops.slots import agrees, elements, input_shape, output_shape
 from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker
 
-# Sums of each element and those before it, along a dimension. A profile does not tell which, but
-# aclnn writes dimension 0 as INT64 and others as INT32: for those, the last one.
+# Cumulative sums along a dimension. A profile does not record the dimension, but aclnn writes
+# dimension 0 as INT64 and others as INT32: for INT32, the last one.
 _AXIS = 1
-# From where on aclnnCumsum of CANN 8.5 launches a CumsumCube on Atlas A2 and A3.
+# Sizes from which aclnnCumsum of CANN 8.5 launches a CumsumCube on Atlas A2 and A3.
 _CUBE_ROWS, _CUBE_LENGTH = 12800, 512
 
 
@@ -22,7 +22,7 @@ def _cumsum_build(case: Case, make: TensorMaker) -> Call:
 
 
 def _cumsum_run(cumsum: Any, x: Any, dim: int) -> Any:
-    """Integers too: torch would add them up as INT64, after a Cast."""
+    """Run in the dtype of x, for integers too: torch would sum them as INT64, after a Cast."""
     return cumsum(x, dim, dtype=x.dtype)
 
 
@@ -36,7 +36,10 @@ def _cumsum_fits(case: Case) -> bool:
 
 
 def _stays_on_vectors(case: Case) -> bool:
-    """Sums of many long rows are left to the matrix unit, by a kernel called CumsumCube."""
+    """Return whether vector units run the case.
+
+    The matrix unit sums many long rows, in a kernel called CumsumCube.
+    """
     x, (slot, axis) = input_shape(case, 0), (case.inputs or ())[:2]
     is_last = len(x) == 1 or spelling(axis) == "INT32"
     is_floating = spelling(slot) in ("FLOAT", "FLOAT16", "DT_BF16")
@@ -52,13 +55,15 @@ CUMSUM = OpSpec(
     build=_cumsum_build,
     flops=lambda case: elements(input_shape(case, 0)),
     constraints=(
-        Constraint("the output wants the input's shape, of a dimension or more", _cumsum_fits),
-        Constraint("axis wants one number", lambda c: input_shape(c, _AXIS) in ((), (1,))),
+        Constraint(
+            "expected an output with the input's shape, of at least one dimension", _cumsum_fits
+        ),
+        Constraint("expected an axis of one number", lambda c: input_shape(c, _AXIS) in ((), (1,))),
         inputs_are(("INT32", "INT64"), (_AXIS,)),
         one_dtype((0,)),
         not_bool((0,)),
         Constraint(
-            f"fewer than {_CUBE_ROWS} rows of {_CUBE_LENGTH} floating-point numbers are wanted",
+            f"expected fewer than {_CUBE_ROWS} rows of {_CUBE_LENGTH} floating-point numbers",
             _stays_on_vectors,
         ),
     ),
@@ -66,10 +71,10 @@ CUMSUM = OpSpec(
 )
 
 
-# How often each number occurs, in as many bins as the output has: the load of experts. A profile
-# does not tell the ends of the interval: from 0 to one more than the last bin.
+# The number of occurrences of each number, in as many bins as the output has: the load of experts.
+# A profile does not record the ends of the interval: from 0 to one more than the last bin.
 _INT64 = 8  # bytes of an element
-# dtype -> the greatest integer up to which it holds every one
+# dtype -> the greatest integer up to which it represents every integer
 _REACH = {
     "FLOAT": 2**24,
     "FLOAT16": 2**11,
@@ -91,13 +96,16 @@ def _histogram_v2_build(case: Case, make: TensorMaker) -> Call:
 
 
 def _histogram_v2_reference(torch: Any, x: Any, bins: int, dtype: Any) -> Any:
-    # A cpu counts floating-point numbers only.
+    # On a CPU torch counts floating-point numbers only.
     return torch.histc(x.float(), bins, 0, bins).to(dtype)
 
 
 def _histogram_v2_run(histc: Any, x: Any, bins: int, dtype: Any) -> Any:
-    """The kernel counts in INT32. torch wants the dtype of x: where that is another, aclnn adds a
-    Cast, and here comes one back, but from INT64."""
+    """Run the kernel, which counts in INT32.
+
+    torch returns the dtype of x: where that is another dtype, aclnn adds a Cast, and this function
+    casts back, except from INT64.
+    """
     counts = histc(x, bins, 0, bins)
     return narrowed(counts, dtype) if counts.element_size() == _INT64 else counts.to(dtype)
 
@@ -114,20 +122,23 @@ HISTOGRAM_V2 = OpSpec(
     slots=("x", "min", "max"),
     reference=_histogram_v2_reference,
     build=_histogram_v2_build,
-    flops=lambda case: 2 * elements(input_shape(case, 0)),  # the bin, and one more in it
+    flops=lambda case: 2 * elements(input_shape(case, 0)),  # the bin, and an increment
     constraints=(
         inputs_are(tuple(_REACH), (0,)),
         one_dtype((0, 1, 2), ()),
         outputs_are(("INT32",), (0,)),
         Constraint(
-            "an output of one dimension is wanted, with bins that the dtype can number",
+            "expected an output of one dimension, with bins that the dtype can number",
             _histogram_v2_fits,
         ),
         Constraint(
-            "min and max want one number each",
+            "expected min and max of one number each",
             lambda case: all(input_shape(case, i) in ((), (1,)) for i in (1, 2)),
         ),
-        Constraint("an empty input has no histogram", lambda c: elements(input_shape(c, 0)) > 0),
+        Constraint(
+            "expected an input with elements: an empty input has no histogram",
+            lambda c: elements(input_shape(c, 0)) > 0,
+        ),
     ),
     npu=NpuCall(run=_histogram_v2_run),
 )

@@ -1,4 +1,4 @@
-"""Sorting, the greatest element of each row, and sampling's filter of unlikely tokens."""
+"""Sorting, the maximum of each row, and the sampling filter that removes unlikely tokens."""
 
 from typing import Any
 
@@ -9,22 +9,26 @@ from collector.ops.parts.tensors import no_flops
 from collector.ops.slots import agrees, elements, given, input_shape, output_shape, output_slot
 from collector.ops.spec import Call, Constraint, Need, NpuCall, OpSpec, TensorMaker, dense_bytes
 
-# Indices as a kernel writes them. Ascend's kernels of sorting and searching write INT32, and
-# aclnn converts that for torch, which wants INT64.
+# Indices in the dtype of the kernel. Ascend's kernels for sorting and searching write INT32, and
+# aclnn converts that for torch, which expects INT64.
 
 
 def narrowed(indices: Any, dtype: Any) -> Any:
-    """The indices in the dtype that the row names, without a kernel of its own: an INT32 view
-    sees the lower half of each number (both are little-endian, and indices are not negative)."""
+    """Return the indices in the dtype of the row, without an extra kernel.
+
+    An INT32 view reads the lower half of each number (both are little-endian, and indices are not
+    negative).
+    """
     if indices.dtype == dtype:
         return indices
     return indices.unsqueeze(-1).view(dtype)[..., 0]
 
 
-# Sampling's filter of unlikely tokens, by their number (k) and by their probability (p).
+# The sampling filter that removes unlikely tokens, by their number (k) and by their probability
+# (p).
 #
-# The kernels get the logits sorted; the functions sort them themselves, by a kernel of its own. A
-# profile does not tell k and p: usual ones here.
+# The kernels get the logits sorted; the functions sort them first, with a separate kernel. A
+# profile does not record k and p: common values here.
 
 _P, _K = 2, 3
 _OPTIONAL = frozenset({_P, _K})
@@ -32,14 +36,14 @@ _USUAL_P, _USUAL_K = 0.9, 50
 
 
 def top_k_top_p(kernel: str, call: str, npu: NpuCall) -> OpSpec:
-    """`npu.build` makes the logits and the limits, in the function's order."""
+    """Return an operator; `npu.build` makes the logits and the limits, in the function's order."""
     return OpSpec(
         kernel=kernel,
         call=call,
         assumes="scores at random",
         slots=("sorted_value", "sorted_indices", "p", "k"),
         optional=_OPTIONAL,
-        infinite=frozenset({0}),  # what is filtered away
+        infinite=frozenset({0}),  # the tokens that the filter removes
         reference=_top_k_top_p_reference,
         build=_top_k_top_p_build,
         flops=lambda case: 5 * elements(input_shape(case, 0)),
@@ -47,7 +51,7 @@ def top_k_top_p(kernel: str, call: str, npu: NpuCall) -> OpSpec:
         npu=npu,
         constraints=(
             Constraint(
-                "sorted logits (B,V), their numbers, and p (B) or k (B) or both are wanted",
+                "expected sorted logits (B,V), their numbers, and p (B) or k (B) or both",
                 _top_k_top_p_fits,
             ),
             nothing_empty(),
@@ -59,7 +63,7 @@ def top_k_top_p(kernel: str, call: str, npu: NpuCall) -> OpSpec:
 
 
 def build_limits(case: Case, make: TensorMaker) -> tuple[Any, Any, Any]:
-    """Logits as a model gives them, and p and k, or None, for each request."""
+    """Build logits as a model returns them, and p and k, or None, for each request."""
     logits, *_ = case.inputs or ()
     p, k = given(case, _P), given(case, _K)
     most = min(_USUAL_K, input_shape(case, 0)[1])
@@ -77,7 +81,10 @@ def _top_k_top_p_build(case: Case, make: TensorMaker) -> Call:
 
 
 def _top_k_top_p_reference(torch: Any, ordered: Any, numbers: Any, p: Any, k: Any) -> Any:
-    """What is filtered becomes the lowest number: the kernel's -inf would look like a fault."""
+    """Filter the logits.
+
+    Removed ones become the lowest number: the kernel's -inf would look like an error.
+    """
     lowest = torch.finfo(ordered.dtype).min
     kept = ordered
     if k is not None:
@@ -98,7 +105,7 @@ def _top_k_top_p_fits(case: Case) -> bool:
     return bool(limits) and all(slot.shape == ordered[:1] for slot in limits)
 
 
-# Sampling's filter by k and p, with vLLM-Ascend's own kernel; its function sorts first.
+# The sampling filter by k and p, with vLLM-Ascend's own kernel; its function sorts first.
 
 
 def _apply_top_ktop_pcustom_build(case: Case, make: TensorMaker) -> Call:
@@ -116,7 +123,7 @@ APPLY_TOP_KTOP_PCUSTOM = top_k_top_p(
 )
 
 
-# Sampling's filter by k and p, with CANN's kernel; its function sorts first.
+# The sampling filter by k and p, with CANN's kernel; its function sorts first.
 
 
 def _apply_top_ktop_pwith_sorted_build(case: Case, make: TensorMaker) -> Call:
@@ -130,8 +137,8 @@ APPLY_TOP_KTOP_PWITH_SORTED = top_k_top_p(
 )
 
 
-# Where the greatest element of each row is: greedy sampling. A profile does not tell the
-# dimension: the last one here.
+# The position of the maximum of each row: greedy sampling. A profile does not record the dimension:
+# the last one here.
 _DIMENSION = 1
 
 
@@ -147,7 +154,7 @@ def _arg_max_v2_reference(torch: Any, x: Any, stays: bool, dtype: Any) -> Any:
 
 
 def _arg_max_v2_run(argmax: Any, x: Any, stays: bool, dtype: Any) -> Any:
-    """One ArgMaxV2, and a Cast that aclnn adds to give INT64."""
+    """Run one ArgMaxV2, and a Cast that aclnn adds to return INT64."""
     return narrowed(argmax(x, -1, stays), dtype)
 
 
@@ -172,9 +179,11 @@ ARG_MAX_V2 = OpSpec(
     flops=lambda case: elements(input_shape(case, 0)),
     constraints=(
         Constraint(
-            "an output is wanted with one number for each row of the input", _arg_max_v2_fits
+            "expected an output with one number for each row of the input", _arg_max_v2_fits
         ),
-        Constraint("dimension wants a scalar", lambda c: input_shape(c, _DIMENSION) in ((), (1,))),
+        Constraint(
+            "expected a scalar dimension", lambda c: input_shape(c, _DIMENSION) in ((), (1,))
+        ),
         inputs_are(("INT32", "INT64"), (_DIMENSION,)),
         outputs_are(("INT32", "INT64"), (0,)),
         not_bool((0,)),
@@ -183,14 +192,16 @@ ARG_MAX_V2 = OpSpec(
 )
 
 
-# The greatest element of each row, and where it is.
+# The maximum of each row, and its position.
 
 _INDICES, _VALUES = range(2)
 
 
 def _arg_max_with_value_folded(case: Case) -> tuple[int, bool] | None:
-    """The dimension that is searched, and whether it stays as 1: of several that would do, the
-    last; None where none does."""
+    """Return the searched dimension, and whether it stays as 1.
+
+    If several dimensions fit, the last one; None where none fits.
+    """
     x, out = input_shape(case, 0), output_shape(case, _VALUES)
     for dim in reversed(range(len(x))):
         for stays in (False, True):
@@ -211,7 +222,7 @@ def _arg_max_with_value_reference(torch: Any, x: Any, dim: int, stays: bool, dty
 
 
 def _arg_max_with_value_run(search: Any, x: Any, dim: int, stays: bool, dtype: Any) -> Any:
-    """One kernel, and a Cast that aclnn adds to give INT64."""
+    """Run one kernel, and a Cast that aclnn adds to return INT64."""
     values, indices = search(x, dim, stays)
     return narrowed(indices, dtype), values
 
@@ -232,9 +243,12 @@ ARG_MAX_WITH_VALUE = OpSpec(
     flops=lambda case: elements(input_shape(case, 0)),
     constraints=(
         Constraint(
-            "indices and values are wanted, one for each row of the input", _arg_max_with_value_fits
+            "expected indices and values, one for each row of the input", _arg_max_with_value_fits
         ),
-        Constraint("an empty input has no greatest", lambda c: elements(input_shape(c, 0)) > 0),
+        Constraint(
+            "expected an input with elements: an empty input has no maximum",
+            lambda c: elements(input_shape(c, 0)) > 0,
+        ),
         outputs_are(("INT32", "INT64"), (_INDICES,)),
         one_dtype((0,), (_VALUES,)),
         not_bool((0,)),
@@ -243,7 +257,7 @@ ARG_MAX_WITH_VALUE = OpSpec(
 )
 
 
-# Values in descending order along the last dimension, and where they were.
+# Values in descending order along the last dimension, and their original positions.
 
 
 def _sort_build(case: Case, make: TensorMaker) -> Call:
@@ -259,7 +273,7 @@ def _sort_reference(torch: Any, x: Any, index_dtype: Any) -> Any:
 
 
 def _sort_run(sort: Any, x: Any, index_dtype: Any) -> Any:
-    """One Sort; where the row's indices are INT32, and a Cast that aclnn adds."""
+    """Run one Sort, and a Cast that aclnn adds; also where the row's indices are INT32."""
     values, indices = sort(x, dim=-1, descending=True)
     return values, narrowed(indices, index_dtype)
 
@@ -276,7 +290,7 @@ SORT = OpSpec(
         one_dtype((0,)),
         outputs_are(("INT32", "INT64"), (1,)),
         Constraint(
-            "both outputs want the input's shape",
+            "expected two outputs with the input's shape",
             lambda case: all(agrees(case, i, input_shape(case, 0)) for i in (0, 1)),
         ),
     ),

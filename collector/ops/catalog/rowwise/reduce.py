@@ -1,4 +1,4 @@
-"""Operators that fold some dimensions of a tensor into one number for each of the others."""
+"""Operators that reduce some dimensions of a tensor to one number for each of the others."""
 
 from collections.abc import Callable
 from itertools import combinations
@@ -26,7 +26,7 @@ def reduction(
     constraints: tuple[Constraint, ...] = (),
     run: Callable[..., Any] = call_plainly,
 ) -> OpSpec:
-    """`reference` and the function take (x, dimensions, whether they stay as 1)."""
+    """Return an operator; `reference` and `run` take (x, dimensions, whether they stay as 1)."""
     return OpSpec(
         kernel=kernel,
         call=call,
@@ -36,10 +36,14 @@ def reduction(
         flops=lambda case: elements(input_shape(case, 0)),
         constraints=(
             Constraint(
-                "an output is wanted that as many dimensions as there are axes fold into",
+                "expected an output that the input reduces to over as many dimensions as there "
+                "are axes",
                 lambda case: folded(case) is not None,
             ),
-            Constraint("an empty input folds into nothing", lambda case: _is_full(case)),
+            Constraint(
+                "expected an input with elements: an empty input has no result",
+                lambda case: _is_full(case),
+            ),
             inputs_are(("INT32", "INT64"), (1,)),
             one_dtype((0,)),
             *constraints,
@@ -51,20 +55,24 @@ def reduction(
 def truth(
     kernel: str, call: str, reference: Callable[..., Any], constraints: tuple[Constraint, ...]
 ) -> OpSpec:
-    """A reduction of truth values: along one dimension, or all into a scalar. torch folds several
-    others one after another, a kernel for each."""
-    rule = Constraint("one axis is wanted, or all of them and a scalar", _is_one_or_all)
+    """Return a reduction of truth values: along one dimension, or over all to a scalar.
+
+    torch reduces several dimensions one after another, with a kernel for each.
+    """
+    rule = Constraint("expected one axis, or all of them and a scalar", _is_one_or_all)
     return reduction(kernel, call, reference, constraints=(*constraints, rule), run=fold_one_or_all)
 
 
 def fold_one_or_all(fold: Callable[..., Any], x: Any, dims: tuple[int, ...], stays: bool) -> Any:
-    """The function along one dimension, or of the whole tensor."""
+    """Run the function along one dimension, or over the whole tensor."""
     return fold(x, dims[0], stays) if len(dims) == 1 else fold(x)
 
 
 def folded(case: Case) -> tuple[tuple[int, ...], bool] | None:
-    """The dimensions that the kernel folds, and whether they stay as 1: a row names only how many
-    there are. Where several would do, the last ones; None where none do."""
+    """Return the dimensions that the kernel reduces, and whether they stay as 1.
+
+    A row names only their number. If several choices fit, the last dimensions; None where none fit.
+    """
     x, out = input_shape(case, 0), output_shape(case)
     count = _count(input_shape(case, 1))
     for dims in sorted(combinations(range(len(x)), count), reverse=True):
@@ -75,7 +83,7 @@ def folded(case: Case) -> tuple[tuple[int, ...], bool] | None:
 
 
 def _count(axes: Shape) -> int:
-    """How many axes a tensor of them holds; more than any tensor has where it is no list."""
+    """Return the number of axes in a tensor of axes; 99, more than possible, if it is no list."""
     return 1 if axes == () else axes[0] if len(axes) == 1 and axes[0] > 0 else 99
 
 
@@ -98,7 +106,7 @@ def _reduce_build(case: Case, make: TensorMaker) -> Call:
     return Call((make.normal(slot.shape or (), slot.dtype), *(folded(case) or ())))
 
 
-# Whether all of some dimensions are true.
+# Whether all elements along some dimensions are true.
 
 
 def _reduce_all_reference(torch: Any, x: Any, dims: tuple[int, ...], stays: bool) -> Any:
@@ -108,7 +116,7 @@ def _reduce_all_reference(torch: Any, x: Any, dims: tuple[int, ...], stays: bool
 REDUCE_ALL = truth("ReduceAll", "torch.all", _reduce_all_reference, (inputs_are(("BOOL",), (0,)),))
 
 
-# Whether any of some dimensions is true.
+# Whether any element along some dimensions is true.
 
 
 def _reduce_any_reference(torch: Any, x: Any, dims: tuple[int, ...], stays: bool) -> Any:
@@ -118,7 +126,7 @@ def _reduce_any_reference(torch: Any, x: Any, dims: tuple[int, ...], stays: bool
 REDUCE_ANY = truth("ReduceAny", "torch.any", _reduce_any_reference, (inputs_are(("BOOL",), (0,)),))
 
 
-# The greatest of some dimensions.
+# The maximum over some dimensions.
 REDUCE_MAX = reduction(
     "ReduceMax",
     "torch.amax",
@@ -136,7 +144,7 @@ REDUCE_MEAN = reduction(
 )
 
 
-# The smallest of some dimensions.
+# The minimum over some dimensions.
 REDUCE_MIN = reduction(
     "ReduceMin",
     "torch.amin",
@@ -145,11 +153,11 @@ REDUCE_MIN = reduction(
 )
 
 
-# Sum over some dimensions, in the dtype of what is summed.
+# Sum over some dimensions, in the input's dtype.
 
 
 def _reduce_sum_run(add_up: Any, x: Any, dims: tuple[int, ...], stays: bool) -> Any:
-    """Integers too: torch would sum them as INT64, after a Cast."""
+    """Run in the dtype of x, for integers too: torch would sum them as INT64, after a Cast."""
     return add_up(x, dims, stays, dtype=x.dtype)
 
 
@@ -166,13 +174,16 @@ REDUCE_SUM = reduction(
 )
 
 
-# Sum over dimensions that are built into the kernel. Graphs alone launch it: where all sizes are
-# constants CANN makes it of a ReduceSum (its pass ConstToAttrReduceSumFusion).
+# Sum over dimensions that are built into the kernel. Only graphs launch it: where all sizes are
+# constant, CANN replaces a ReduceSum with it (its pass ConstToAttrReduceSumFusion).
 
 
 def _folded(case: Case) -> tuple[tuple[int, ...], bool] | None:
-    """The dimensions that are summed, and whether they stay as 1. Of several that would do, as of
-    equal sizes, the last ones; None where none do."""
+    """Return the dimensions that are summed, and whether they stay as 1.
+
+    If several choices fit, for example dimensions of equal size, the last ones; None where none
+    fit.
+    """
     x, out = input_shape(case, 0), output_shape(case)
     if out is None or len(out) > len(x):
         return None
@@ -213,12 +224,15 @@ REDUCE_SUM_D = OpSpec(
         inputs_are(("FLOAT", "FLOAT16", "DT_BF16"), (0,)),
         one_dtype((0,)),
         Constraint(
-            "an output is wanted that some dimensions of the input fold into",
+            "expected an output that the input reduces to over some dimensions",
             lambda case: _folded(case) is not None,
         ),
-        Constraint("an empty input folds into nothing", lambda c: elements(input_shape(c, 0)) > 0),
         Constraint(
-            "OP State static is wanted: graphs of other sizes launch ReduceSum",
+            "expected an input with elements: an empty input has no result",
+            lambda c: elements(input_shape(c, 0)) > 0,
+        ),
+        Constraint(
+            "expected OP State static: graphs of other sizes launch ReduceSum",
             lambda case: case.op_state == "static",
         ),
     ),
@@ -228,15 +242,15 @@ REDUCE_SUM_D = OpSpec(
 )
 
 
-# Norm of a whole tensor: what clips gradients. A profile does not tell p: 2 here.
+# Norm of a whole tensor: gradient clipping uses it. A profile does not record p: 2 here.
 #
-# Of the one call CANN makes LpNormV2 on A2 and A3, and on older chips (910A, 310P) LpNormReduceV2,
-# which adds up powers, with an LpNormUpdateV2 of the one sum behind it (its open sources,
+# For this one call CANN launches LpNormV2 on A2 and A3. On older chips (910A, 310P) it launches
+# LpNormReduceV2, which adds up powers, and then an LpNormUpdateV2 of the one sum (its open sources,
 # ops-math).
 
 
 def _flops(case: Case) -> int:
-    """A square and a sum for each element."""
+    """Return the operations: a square and a sum for each element."""
     return 2 * elements(input_shape(case, 0))
 
 
@@ -251,7 +265,7 @@ LP_NORM_V2 = OpSpec(
         floating((0,)),
         one_dtype((0,)),
         Constraint(
-            "only the norm over all dimensions, a scalar",
+            "expected the norm over all dimensions, a scalar",
             lambda case: agrees(case, 0, ()) or agrees(case, 0, (1,)),
         ),
     ),

@@ -1,4 +1,4 @@
-"""Softmax along the last dimension, its logarithm, and what flows back through them."""
+"""Softmax and log-softmax along the last dimension, and their gradients."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,7 +8,7 @@ from collector.ops.dtypes import floating, one_dtype
 from collector.ops.slots import agrees, elements, input_shape
 from collector.ops.spec import Constraint, NpuCall, OpSpec
 
-# A row does not name the dimension; models take the last one.
+# A row does not name the dimension; models use the last one.
 LAST = -1
 
 
@@ -21,7 +21,7 @@ def softmax(
     run: Callable[..., Any],
     cost: int,
 ) -> OpSpec:
-    """Tensors of one shape and dtype in, one out; `cost` operations an element."""
+    """Return an operator with one shape and dtype for all tensors; `cost` is per element."""
     inputs = tuple(range(len(slots)))
     return OpSpec(
         kernel=kernel,
@@ -31,7 +31,7 @@ def softmax(
         flops=lambda case: cost * elements(input_shape(case, 0)),
         constraints=(
             Constraint(
-                "one shape is wanted for the output and every input, of a dimension or more",
+                "expected one shape for the output and every input, of at least one dimension",
                 _are_alike,
             ),
             one_dtype(inputs),
@@ -64,7 +64,7 @@ SOFTMAX_V2 = softmax(
 )
 
 
-# What flows back through a softmax, from its result.
+# Gradient of a softmax, from its result.
 
 
 def _softmax_grad_run(backward: Any, softmax: Any, grad_softmax: Any) -> Any:
@@ -103,7 +103,7 @@ LOG_SOFTMAX_V2 = softmax(
 )
 
 
-# What flows back through the logarithm of a softmax, from its result.
+# Gradient of a log-softmax, from its result.
 
 
 def _log_softmax_grad_run(backward: Any, grad: Any, result: Any) -> Any:
