@@ -1,1 +1,1 @@
-"""Images: convolutions, pooling, and the blocks that their tensors are laid out in."""
+"""Image operators: convolutions, pooling, and the blocked layouts of their tensors."""

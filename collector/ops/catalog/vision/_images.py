@@ -5,21 +5,21 @@ from dataclasses import dataclass
 from collector.model.case import Slot
 from collector.ops.slots import Shape
 
-# The layouts in which CANN keeps images and filters, as rows of a profile tell them.
+# The layouts in which CANN stores images and filters, as a profile records them.
 #
 #     NC1HWC0    (N, C1, H, W, C0)         channels in blocks of C0, the last one padded
 #     FRACTAL_Z  (C1 * kh * kw, N1, 16, C0)  a filter (N, C, kh, kw), both kinds of channels padded
 #
-# C0 are as many numbers as 32 bytes hold; pooling has 16 of any dtype, and its rows a `:1` behind
-# the format's name (one group). How many channels were padded no row of such tensors tells: a
-# kernel computes with all of them, so that a case stands for as many as the blocks hold.
-BLOCK = 16  # rows of a block, and channels of one of pooling
+# C0 is the number of elements in 32 bytes. Pooling has 16 for any dtype, and its rows have a `:1`
+# after the format's name (one group). No row of such tensors records how many channels were padded.
+# A kernel computes all of them, so a case represents as many channels as the blocks hold.
+BLOCK = 16  # rows of a block, and channels of a block in pooling
 IMAGE, IMAGE_OF_POOLING, FILTER = "NC1HWC0", "NC1HWC0:1", "FRACTAL_Z"
 _BLOCK_BITS = 256
 
 
 def is_image(slot: Slot | None, *, of_pooling: bool = False) -> bool:
-    """Whether a slot is an image in blocks of as many channels as its dtype has there."""
+    """Return whether a slot is an image in blocks with the channel count of its dtype."""
     shape = slot.shape if slot else None
     if slot is None or shape is None or len(shape) != 5 or 0 in shape:
         return False
@@ -28,7 +28,7 @@ def is_image(slot: Slot | None, *, of_pooling: bool = False) -> bool:
 
 
 def is_filter(slot: Slot | None) -> bool:
-    """Whether a slot is a filter in blocks of 16 by 32 bytes."""
+    """Return whether a slot is a filter in blocks of 16 by 32 bytes."""
     shape = slot.shape if slot else None
     if slot is None or shape is None or len(shape) != 4 or 0 in shape:
         return False
@@ -36,44 +36,44 @@ def is_filter(slot: Slot | None) -> bool:
 
 
 def channels_of(slot: Slot) -> int:
-    """How many numbers of a slot's dtype 32 bytes hold; 0 where that is not known."""
+    """Return how many elements of a slot's dtype fit in 32 bytes; 0 where the dtype is unknown."""
     return _BLOCK_BITS // slot.known_dtype.item_bits if slot.known_dtype else 0
 
 
 def image_of(shape: Shape, channels: int) -> Shape:
-    """How an image (N, C, H, W) lies in blocks of so many channels."""
+    """Return the blocked shape of an image (N, C, H, W), with this many channels per block."""
     n, c, h, w = shape
     return (n, blocks(c, channels), h, w, channels)
 
 
 def filter_of(shape: Shape, channels: int) -> Shape:
-    """How a filter (N, C, kh, kw) lies in blocks of so many channels."""
+    """Return the blocked shape of a filter (N, C, kh, kw), with this many channels per block."""
     n, c, kh, kw = shape
     return (blocks(c, channels) * kh * kw, blocks(n, BLOCK), BLOCK, channels)
 
 
 def blocks(size: int, of: int) -> int:
-    """How many blocks hold so many."""
+    """Return the number of blocks that hold `size` elements."""
     return -(-size // of)
 
 
-# What a row leaves unsaid of a window that slides over an image: strides and paddings.
+# The parameters of a sliding window that a row does not record: strides and paddings.
 #
-# Sizes of input, output and window leave few of them: `(in + 2 p - window) // s + 1 == out`. What
-# is taken are windows side by side, as patches are (224 to 14 by 16); else the least stride, and
-# with it the least padding: 224 to 55 by 11 is a stride of 4 and a padding of 2. Where several
-# would do, as many numbers are computed from as many.
+# The sizes of input, output and window allow only few of them: `(in + 2 p - window) // s + 1 ==
+# out`. The choice is windows side by side, as patches are (224 to 14 by 16); else the least stride,
+# and with it the least padding: 224 to 55 by 11 is a stride of 4 and a padding of 2. If several
+# choices fit, they compute as many numbers from as many.
 ASSUMED = (
     "windows side by side where these make the output's size of the input's, else the least stride "
     "that does and then the least padding, the same on both sides and at most half a window; a "
     "square window where its area is one; no dilation, one group"
 )
-_LARGEST_WINDOW, _LARGEST_STRIDE = 255, 63  # Conv2D of CANN's operator library
+_LARGEST_WINDOW, _LARGEST_STRIDE = 255, 63  # limits of Conv2D in CANN's operator library
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A window, how far it goes on, and what surrounds the image, each over H and W."""
+    """A window, its stride, and the padding of the image, each over H and W."""
 
     size: Shape
     stride: Shape
@@ -81,19 +81,21 @@ class Window:
 
     @property
     def area(self) -> int:
-        """Pixels of it."""
+        """Return the number of pixels in the window."""
         return self.size[0] * self.size[1]
 
     def seen(self, image: Shape, output: Shape) -> int:
-        """Pixels of an image (H, W) that an output of that size can have seen, at most."""
+        """Return the maximum number of image pixels (H, W) that an output of that size reads."""
         sides = zip(image, output, self.size, strict=True)
         height, width = (min(size, out * window) for size, out, window in sides)
         return height * width
 
 
 def read_window(image: Shape, output: Shape, area: int) -> Window | None:
-    """The window of that area which makes an output (H, W) of an image (H, W); None where there is
-    none, or several and no square among them."""
+    """Return the window of that area that turns an image (H, W) into an output (H, W).
+
+    None where there is none, or where there are several and none of them is square.
+    """
     if not 0 < area <= _LARGEST_WINDOW**2 or 0 in (*image, *output):
         return None
     fitting = [window for size in _sizes(area) if (window := _sliding(image, output, size))]
@@ -116,13 +118,13 @@ def _sliding(image: Shape, output: Shape, size: Shape) -> Window | None:
 
 
 def _step(size: int, out: int, window: int) -> tuple[int, int] | None:
-    """Stride and padding over one dimension: `(224, 55, 11)` -> `(4, 2)`."""
+    """Return stride and padding over one dimension: `(224, 55, 11)` -> `(4, 2)`."""
     if window <= _LARGEST_STRIDE and size // window == out:
         return window, 0
     found = []
     for padding in range(window // 2 + 1):
         way = size + 2 * padding - window
-        stride = way // out + 1  # the least with which no more than `out` fit
+        stride = way // out + 1  # the least stride for which no more than `out` windows fit
         if way >= 0 and stride <= _LARGEST_STRIDE and way // stride == out - 1:
             found.append((stride, padding))
     return min(found, default=None)

@@ -1,10 +1,10 @@
-"""Normalisation of images over a batch, in the kernels of CANN that take images in blocks of 16
-channels.
+"""Batch normalisation of images, in CANN's kernels for images in blocks of 16 channels.
 
-torch_npu asks for them by name where an image lies in NC1HWC0, as FLOAT16 convolutions leave it:
-two for a forward pass and two for a gradient, one of each pair being a companion in the other's
-measurement. Statistics are FLOAT, in blocks (1, C1, 1, 1, 16) or a number for each channel. What a
-reduction adds up torch does not see: it has the mean and the deviation that come of it.
+torch_npu calls them by name where an image has the layout NC1HWC0, as FLOAT16 convolutions return
+it: two for a forward pass and two for a gradient. One of each pair is a companion in the
+measurement of the other. Statistics are FLOAT, in blocks (1, C1, 1, 1, 16) or a number for each
+channel. torch does not see the sums of a reduction: it has the mean and the deviation derived from
+them.
 """
 
 from collections.abc import Callable
@@ -28,19 +28,19 @@ Run = Callable[..., Any]
 
 
 def train(norm: Run, x: Any, scale: Any, offset: Any, mean: Any, variance: Any) -> Any:
-    """The image, and mean and 1 / deviation of each channel; mean and variance are updated."""
+    """Return the image, and mean and 1 / deviation of each channel; update mean and variance."""
     return norm(x, scale, offset, mean, variance, True, _MOMENTUM, EPSILON)
 
 
 def infer(norm: Run, x: Any, scale: Any, offset: Any, mean: Any, variance: Any) -> Any:
-    """The image by statistics that are there."""
+    """Return the image normalised by given statistics."""
     return norm(x, scale, offset, mean, variance, False, _MOMENTUM, EPSILON)[0]
 
 
 def gradient(
     back: Run, dy: Any, x: Any, scale: Any, offset: Any, mean: Any, inverse: Any
 ) -> tuple[Any, Any, Any]:
-    """Those of the image, the scale and the offset."""
+    """Return the gradients of the image, the scale and the offset."""
     dx, d_scale, d_offset = back(dy, x, scale, mean, inverse, mean, inverse, True, EPSILON, _ALL)
     return dx, d_scale, d_offset
 
@@ -48,7 +48,7 @@ def gradient(
 def gradient_of_scale(
     back: Run, dy: Any, x: Any, scale: Any, offset: Any, mean: Any, inverse: Any
 ) -> tuple[Any, Any]:
-    """Those of the scale and the offset alone."""
+    """Return only the gradients of the scale and the offset."""
     asked = [False, True, True]
     _, *both = back(dy, x, scale, mean, inverse, mean, inverse, True, EPSILON, asked)
     return both[0], both[1]
@@ -63,8 +63,10 @@ def _norm(
     flops: int,
     run: Run,
 ) -> OpSpec:
-    """A kernel: its images, its statistics, and its outputs, of which True says that they are
-    images."""
+    """Return the operator of a kernel with these images and statistics.
+
+    `outputs` has True for each output that is an image.
+    """
     name = call.rpartition(".")[2]
     rule = partial(_fits, images=len(images), statistics=len(statistics), outputs=outputs)
     return OpSpec(
@@ -79,8 +81,8 @@ def _norm(
         constraints=(
             inputs_are(("FLOAT16", "FLOAT"), (0,)),
             Constraint(
-                "images in NC1HWC0 of 16 channels a block are wanted, of one dtype and shape, and "
-                "FLOAT statistics, a number for each channel",
+                "expected images in NC1HWC0 with 16 channels a block, of one dtype and shape, and "
+                "FLOAT statistics with a number for each channel",
                 rule,
             ),
         ),
@@ -88,14 +90,14 @@ def _norm(
     )
 
 
-# Of a forward pass: `run` is given the function and (image, scale, offset, mean, variance). Of a
-# gradient: the function and (gradient of the output, image, scale, offset, mean, variance).
+# Forward pass: `run` gets the function and (image, scale, offset, mean, variance). Gradient: the
+# function and (gradient of the output, image, scale, offset, mean, variance).
 forward = partial(_norm, "torch.ops.aten.native_batch_norm", ("x",))
 backward = partial(_norm, "torch.ops.aten.native_batch_norm_backward", ("grads", "x"))
 
 
 def _image(case: Case) -> Shape:
-    """The image as torch has it: (N, C, H, W)."""
+    """Return the image's shape in torch: (N, C, H, W)."""
     slot = given(case, 0)
     return logical_shape(slot) if slot else ()
 
@@ -132,7 +134,7 @@ def _is_statistic(slot: Slot | None, channels: int) -> bool:
     return slot.format in _FORMATS and slot.shape == (1, channels // BLOCK, 1, 1, BLOCK)
 
 
-# A batch of images normalised by statistics that are there.
+# A batch of images normalised by given statistics.
 BNINFER = forward("BNInfer", ("scale", "offset", "mean", "variance"), (True,), 2, infer)
 
 
@@ -142,7 +144,7 @@ BNTRAINING_REDUCE = forward(
 )
 
 
-# Gradient of a normalised batch of images, from those of its scale and offset.
+# Gradient of a normalised batch of images, from the gradients of its scale and offset.
 BNTRAINING_REDUCE_GRAD = backward(
     "BNTrainingReduceGrad",
     ("diff_scale", "diff_offset", "scale", "batch_mean", "batch_variance"),
@@ -152,7 +154,7 @@ BNTRAINING_REDUCE_GRAD = backward(
 )
 
 
-# A batch of images normalised by its own sums, and running statistics brought up to date.
+# A batch of images normalised by its own sums, and an update of the running statistics.
 
 
 def _run(norm: Any, *args: Any) -> Any:

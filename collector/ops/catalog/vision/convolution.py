@@ -1,6 +1,4 @@
-"""A convolution of images as a row has it, for its three kernels: the result, the gradient of the
-image, and that of the filter.
-"""
+"""Convolutions of images, in three kernels: the result, and the gradients of image and filter."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -31,7 +29,7 @@ Reading = Callable[[Case], "Convolution | None"]
 
 @dataclass(frozen=True, slots=True)
 class Convolution:
-    """Its tensors as torch has them: (N, C, H, W), (Co, C, kh, kw), (N, Co, Ho, Wo)."""
+    """Shapes of the tensors in torch: (N, C, H, W), (Co, C, kh, kw), (N, Co, Ho, Wo)."""
 
     image: Shape
     filter: Shape
@@ -40,13 +38,15 @@ class Convolution:
 
     @property
     def flops(self) -> int:
-        """A product and a sum for each number of a filter, for each number that it gives, whichever
-        of the three tensors is computed of the others."""
+        """Return a product and a sum for each filter element of each output element.
+
+        The number is the same whichever of the three tensors is computed from the others.
+        """
         n, co, ho, wo = self.output
         return 2 * n * co * ho * wo * self.filter[1] * self.window.area
 
     def traffic(self, image: Slot, filter: Slot, output: Slot) -> int:
-        """Bytes of the three tensors; of an image that a window steps over, what it sees."""
+        """Return the bytes of the three tensors; for the image only the pixels that windows read."""
         n, c, *size = self.image
         seen = n * c * self.window.seen(tuple(size), self.output[2:])
         dtype = image.known_dtype
@@ -56,7 +56,7 @@ class Convolution:
 def read_convolution(
     image: Slot | None, filter: Slot | None, output: Slot | None
 ) -> Convolution | None:
-    """What three slots are together; None where they are no convolution, or more than one."""
+    """Return the convolution of three slots; None where they are none, or more than one fits."""
     if not (image and filter and output and is_image(image) and is_filter(filter)):
         return None
     alike = {spelling(slot) for slot in (image, filter, output)}
@@ -75,7 +75,7 @@ def read_convolution(
 def gradients(
     backward: Callable[..., Any], dy: Any, x: Any, w: Any, window: Window, which: tuple[bool, bool]
 ) -> tuple[Any, Any]:
-    """The gradients of image and filter, those that are asked for; autograd calls the same."""
+    """Return the requested gradients of image and filter; autograd makes the same call."""
     dx, dw, _ = backward(
         *(dy, x, w, None, list(window.stride), list(window.padding)),
         *(_NO_DILATION, False, _NO_OUTPUT_PADDING, _ONE_GROUP, [*which, False]),
@@ -84,21 +84,21 @@ def gradients(
 
 
 def is_convolution(read: Reading) -> Constraint:
-    """That a declaration's reading of a case finds one convolution."""
+    """Return the constraint that a declaration's reading of a case finds one convolution."""
     return Constraint(
-        "an image and an output in NC1HWC0 and a filter in FRACTAL_Z are wanted, of one dtype, "
-        "and one window with one stride and padding that fits them",
+        "expected an image and an output in NC1HWC0 and a filter in FRACTAL_Z, of one "
+        "dtype, and one window with one stride and padding that fits them",
         lambda case: read(case) is not None,
     )
 
 
 def flops(read: Reading, case: Case) -> int:
-    """What a case that a declaration reads so computes."""
+    """Return the operations of a case that a declaration reads in this way."""
     found = read(case)
     return found.flops if found else 0
 
 
-# A convolution of images: what a layer of a vision model computes.
+# A convolution of images: a layer of a vision model.
 
 _CONV2_D_X, _CONV2_D_FILTER, _BIAS, _OFFSET = range(4)
 
@@ -118,7 +118,7 @@ def _conv2_d_build(case: Case, make: TensorMaker) -> Call:
         (
             make.normal(found.image, dtype),
             make.normal(found.filter, dtype),
-            # torch wants the dtype of the image, whatever the kernel is given.
+            # torch expects the dtype of the image, whatever the kernel gets.
             make.normal(bias.shape or (), dtype) if bias else None,
             list(found.window.stride),
             list(found.window.padding),
@@ -138,7 +138,7 @@ def _conv2_d_traffic(case: Case) -> int:
 
 
 def _bias_fits(case: Case) -> bool:
-    """A number for each channel of the output, of which none is padded then."""
+    """Return whether the bias has a number for each output channel; then no channel is padded."""
     found = _conv2_d_read(case)
     return not given(case, _BIAS) or (
         found is not None and input_shape(case, _BIAS) == (found.output[1],)
@@ -158,9 +158,13 @@ CONV2_D = OpSpec(
     traffic=_conv2_d_traffic,
     constraints=(
         is_convolution(_conv2_d_read),
-        Constraint("a bias wants a number for each channel of the output's blocks", _bias_fits),
+        Constraint(
+            "expected a bias with a number for each channel of the output's blocks", _bias_fits
+        ),
         floating((_BIAS,)),
-        Constraint("an offset cannot be replayed", lambda case: given(case, _OFFSET) is None),
+        Constraint(
+            "expected no offset: it cannot be replayed", lambda case: given(case, _OFFSET) is None
+        ),
     ),
 )
 
@@ -189,7 +193,7 @@ def _conv2_dbackprop_filter_build(case: Case, make: TensorMaker) -> Call:
         (
             make.normal(found.output, dtype),
             make.normal(found.image, dtype),
-            make.empty(found.filter, dtype),  # only its sizes are looked at
+            make.empty(found.filter, dtype),  # only its sizes are read
             found.window,
         )
     )
@@ -223,7 +227,7 @@ CONV2_DBACKPROP_FILTER = OpSpec(
         is_convolution(_conv2_dbackprop_filter_read),
         inputs_are(("INT32", "INT64"), (_CONV2_DBACKPROP_FILTER_SIZE,)),
         Constraint(
-            "four sizes of the filter are wanted",
+            "expected four sizes of the filter",
             lambda c: input_shape(c, _CONV2_DBACKPROP_FILTER_SIZE) == (4,),
         ),
     ),
@@ -254,7 +258,7 @@ def _conv2_dbackprop_input_build(case: Case, make: TensorMaker) -> Call:
     return Call(
         (
             make.normal(found.output, dtype),
-            make.empty(found.image, dtype),  # only its sizes are looked at
+            make.empty(found.image, dtype),  # only its sizes are read
             make.normal(found.filter, dtype),
             found.window,
         )
@@ -282,7 +286,7 @@ CONV2_DBACKPROP_INPUT = OpSpec(
         is_convolution(_conv2_dbackprop_input_read),
         inputs_are(("INT32", "INT64"), (_CONV2_DBACKPROP_INPUT_SIZE,)),
         Constraint(
-            "four sizes of the image are wanted",
+            "expected four sizes of the image",
             lambda c: input_shape(c, _CONV2_DBACKPROP_INPUT_SIZE) == (4,),
         ),
     ),

@@ -1,9 +1,8 @@
-"""The greatest of each window of an image, for its two kernels: with a mask that tells which, and
-the gradient by that mask.
+"""Max pooling of images, in two kernels: with a mask of the maxima, and the gradient by that mask.
 
 The mask has a bit for each channel, each pixel of a window and each output, the outputs in whole
-blocks of 16 and one block more: (N, C1, window, outputs / 16 + 1, 16) UINT16. torch_npu holds it as
-INT8, and torch has indices in its place.
+blocks of 16 and one block more: (N, C1, window, outputs / 16 + 1, 16) UINT16. torch_npu stores it
+as INT8; torch has indices instead.
 """
 
 from collections.abc import Callable
@@ -35,7 +34,7 @@ _NO_DILATION = [1, 1]
 
 @dataclass(frozen=True, slots=True)
 class Pooling:
-    """Image and output as torch has them, (N, C, H, W), and the window between them."""
+    """Image and output shapes in torch, (N, C, H, W), and the window between them."""
 
     image: Shape
     output: Shape
@@ -43,7 +42,7 @@ class Pooling:
 
     @property
     def flops(self) -> int:
-        """A comparison for each pixel of each window, or a sum."""
+        """Return a comparison for each pixel of each window, or a sum."""
         n, c, h, w = self.output
         return n * c * h * w * self.window.area
 
@@ -52,7 +51,7 @@ Reading = Callable[[Case], Pooling | None]
 
 
 def read_pooling(image: Slot | None, output: Slot | None, area: int) -> Pooling | None:
-    """What an image and an output are together, by a window of that area; None where nothing."""
+    """Return the pooling of image and output by a window of that area; None if they do not fit."""
     if not (image and output and is_image(image, of_pooling=True)):
         return None
     alike = {spelling(image), spelling(output)}
@@ -66,37 +65,37 @@ def read_pooling(image: Slot | None, output: Slot | None, area: int) -> Pooling 
 
 
 def blocks_of_mask(output: Shape) -> int:
-    """How many blocks of 16 bits hold one pixel's of all outputs (Ho, Wo)."""
+    """Return the number of blocks of 16 bits for one window pixel over all outputs (Ho, Wo)."""
     return blocks(output[0] * output[1], BLOCK) + 1
 
 
 def greatest(pool: Callable[..., Any], x: Any, window: Window) -> Any:
-    """The greatest of each window, and where it was."""
+    """Return the maximum of each window, and its position."""
     return pool(x, list(window.size), list(window.stride), list(window.padding))
 
 
 def gradient(backward: Callable[..., Any], dy: Any, x: Any, where: Any, window: Window) -> Any:
-    """The gradient of the image."""
+    """Return the gradient of the image."""
     sizes = (list(window.size), list(window.stride), list(window.padding))
     return backward(dy, x, *sizes, _NO_DILATION, False, where)
 
 
 def is_pooling(read: Reading) -> Constraint:
-    """That a declaration's reading of a case finds one pooling."""
+    """Return the constraint that a declaration's reading of a case finds one pooling."""
     return Constraint(
-        "image and output in NC1HWC0 of 16 channels a block are wanted, of one dtype, with a mask "
-        "of one window whose stride and padding fit them",
+        "expected image and output in NC1HWC0 with 16 channels a block, of one dtype, and "
+        "a mask of one window whose stride and padding fit them",
         lambda case: read(case) is not None,
     )
 
 
 def flops(read: Reading, case: Case) -> int:
-    """What a case that a declaration reads so computes."""
+    """Return the operations of a case that a declaration reads in this way."""
     found = read(case)
     return found.flops if found else 0
 
 
-# The greatest of each window of an image, and a mask that tells which it was.
+# The maximum of each window of an image, and a mask of its position.
 
 _Y, _MAX_POOL_WITH_ARGMAX_V1_MASK = range(2)
 
@@ -140,13 +139,13 @@ MAX_POOL_WITH_ARGMAX_V1 = OpSpec(
 )
 
 
-# The gradient of an image from which the greatest of each window was taken.
+# The gradient of an image that was max-pooled.
 
 _X, _DY, _MAX_POOL_GRAD_WITH_ARGMAX_V1_MASK = range(3)
 
 
 def _max_pool_grad_with_argmax_v1_read(case: Case) -> Pooling | None:
-    """A row has the window twice in the shape of its mask."""
+    """Read the case; a row has the window twice in the shape of its mask."""
     slot = given(case, _MAX_POOL_GRAD_WITH_ARGMAX_V1_MASK)
     mask = (slot.shape or ()) if slot else ()
     found = read_pooling(given(case, _X), given(case, _DY), mask[2]) if len(mask) == 6 else None
@@ -158,7 +157,7 @@ def _max_pool_grad_with_argmax_v1_read(case: Case) -> Pooling | None:
 
 
 def _max_pool_grad_with_argmax_v1_build(case: Case, make: TensorMaker) -> Call:
-    """The mask is that of the image, which is pooled here, once."""
+    """Build the call; the mask is that of the image, which is pooled here once."""
     found, dtype = _max_pool_grad_with_argmax_v1_read(case), (case.inputs or ())[_X].dtype
     if found is None:
         return Call(())
@@ -174,7 +173,10 @@ def _max_pool_grad_with_argmax_v1_reference(
 
 
 def _traffic(case: Case) -> int:
-    """Of the image only the mask tells: two bytes for each channel, pixel of a window and block."""
+    """Return the bytes; the mask replaces the image.
+
+    The mask has two bytes for each channel, pixel of a window and block.
+    """
     found = _max_pool_grad_with_argmax_v1_read(case)
     if found is None:
         return 0
@@ -203,7 +205,7 @@ MAX_POOL_GRAD_WITH_ARGMAX_V1 = OpSpec(
     constraints=(
         is_pooling(_max_pool_grad_with_argmax_v1_read),
         one_dtype((_X, _DY)),
-        Constraint("an output like the image is wanted", _fits),
+        Constraint("expected an output with the shape of the image", _fits),
     ),
     npu=NpuCall(run=gradient),
 )

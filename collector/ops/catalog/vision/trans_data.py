@@ -1,7 +1,7 @@
-"""A tensor from one layout into another: what CANN puts before and behind kernels that want blocks.
+"""Layout conversions that CANN inserts around kernels that require blocked layouts.
 
 Around a convolution NCHW becomes NC1HWC0 (images) and FRACTAL_Z (filters), around pooling
-NC1HWC0:1, and a matrix FRACTAL_NZ by a cast; and each of them back.
+NC1HWC0:1, and a matrix becomes FRACTAL_NZ by a cast; each is also converted back.
 """
 
 from collections.abc import Callable
@@ -26,8 +26,8 @@ from collector.ops.parts.tensors import no_flops
 from collector.ops.slots import Shape
 from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker
 
-# A tensor as torch has it, and the same in blocks: which a row of TransData converts, and how it
-# is done in plain torch.
+# A plain torch tensor and the same tensor in blocks: the pair that a TransData row converts, and
+# the conversion in plain torch.
 FORMATS = frozenset({IMAGE, IMAGE_OF_POOLING, FILTER, FRACTAL_NZ})
 
 
@@ -42,7 +42,7 @@ class Conversion:
 
 
 def read_conversion(case: Case) -> Conversion | None:
-    """What a case converts; None where its two tensors are not one."""
+    """Return the conversion of a case; None where its two tensors are not the same tensor."""
     slots = (*(case.inputs or ()), *(case.outputs or ()))
     if len(slots) != 2 or any(slot.shape is None or 0 in slot.shape for slot in slots):
         return None
@@ -58,7 +58,7 @@ def read_conversion(case: Case) -> Conversion | None:
 
 
 def converted(torch: Any, x: Any, way: Conversion) -> Any:
-    """The tensor in the other layout, as new memory."""
+    """Return the tensor in the other layout, as new memory."""
     if not way.is_into_blocks:
         return _out_of_blocks(x, way).contiguous()
     padded = torch.nn.functional.pad(x, _padding(way)) if any(_padding(way)) else x
@@ -78,7 +78,7 @@ def _out_of_blocks(x: Any, way: Conversion) -> Any:
 
 
 def _in_blocks(plain: Shape, layout: str, channels: int) -> Shape | None:
-    """How a plain shape lies; None where it cannot."""
+    """Return the blocked shape of a plain shape; None where the layout cannot hold it."""
     if layout == FRACTAL_NZ:
         if len(plain) < 2:
             return None
@@ -90,8 +90,7 @@ def _in_blocks(plain: Shape, layout: str, channels: int) -> Shape | None:
 
 
 def _split(way: Conversion) -> tuple[Shape, tuple[int, ...]]:
-    """The whole blocks' shape as torch has it with each blocked dimension cut in two, and the order
-    in which these lie."""
+    """Return the padded plain shape with each blocked dimension split in two, and their order."""
     c0, whole = way.channels, _whole(way)
     if way.layout == FRACTAL_NZ:
         *outer, rows, columns = whole
@@ -105,7 +104,7 @@ def _split(way: Conversion) -> tuple[Shape, tuple[int, ...]]:
 
 
 def _whole(way: Conversion) -> Shape:
-    """The plain shape, padded to whole blocks."""
+    """Return the plain shape, padded to whole blocks."""
     c0, plain = way.channels, way.plain
     if way.layout == FRACTAL_NZ:
         *outer, rows, columns = plain
@@ -116,15 +115,15 @@ def _whole(way: Conversion) -> Shape:
 
 
 def _padding(way: Conversion) -> list[int]:
-    """What torch's pad takes: of each dimension before and behind, the last dimension first."""
+    """Return the paddings for torch's pad: before and after each dimension, last one first."""
     behind = [w - p for w, p in zip(_whole(way), way.plain, strict=True)]
     return [size for b in reversed(behind) for size in (0, b)]
 
 
-# How an NPU host makes a conversion. Into the blocks of 16 bits and back torch_npu casts. Those of
-# float32 are 8 channels wide in a convolution, of pooling bear another name, and no cast makes
-# either of them: the smallest convolution or pooling is launched that needs the tensor. What it
-# converts beside it has other shapes, and is told apart by them.
+# How an NPU host makes a conversion. torch_npu casts into and out of blocks of 16 bits. Blocks of
+# float32 are 8 channels wide in a convolution, and blocks of pooling have another name; no cast
+# makes either of them. For these, the smallest convolution or pooling that needs the tensor is
+# launched. The other tensors that it converts have other shapes, which distinguish them.
 
 # acl/acl_base.h
 _NCHW, _ND = 0, 2
@@ -135,7 +134,7 @@ Launch = Callable[[], Any]
 
 
 def build_launch(case: Case, make: TensorMaker) -> Call:
-    """What launches the conversion of a case, with its tensors."""
+    """Return the call that launches the conversion of a case, with its tensors."""
     way = read_conversion(case)
     if way is None:
         return Call(())
@@ -147,7 +146,7 @@ def build_launch(case: Case, make: TensorMaker) -> Call:
 
 
 def run_launch(convolve: Callable[..., Any], launch: Launch) -> Any:
-    """One launch; the function that a declaration names is one of those that it may be."""
+    """Launch once; the declared function is only one of those that `launch` may call."""
     return launch()
 
 
@@ -160,7 +159,7 @@ def _cast(way: Conversion, dtype: str, make: TensorMaker) -> Launch:
 
 
 def _of_an_image(way: Conversion, dtype: str, make: TensorMaker) -> Launch:
-    """A convolution by one pixel, into or out of one block of channels."""
+    """Return a convolution by one pixel, into or out of one block of channels."""
     n, c, h, w = way.plain
     before, behind = (c, way.channels) if way.is_into_blocks else (way.channels, c)
     image, by = make.normal((n, before, h, w), dtype), make.normal((behind, before, 1, 1), dtype)
@@ -168,7 +167,7 @@ def _of_an_image(way: Conversion, dtype: str, make: TensorMaker) -> Launch:
 
 
 def _of_a_filter(way: Conversion, dtype: str, make: TensorMaker) -> Launch:
-    """A convolution of an image of the filter's size, or the gradient of its filter."""
+    """Return a convolution of an image of the filter's size, or the gradient of its filter."""
     co, c, kh, kw = way.plain
     image, filter = make.normal((1, c, kh, kw), dtype), make.normal(way.plain, dtype)
     if way.is_into_blocks:
@@ -182,7 +181,7 @@ def _of_a_filter(way: Conversion, dtype: str, make: TensorMaker) -> Launch:
 
 
 def _of_pooling(way: Conversion, dtype: str, make: TensorMaker) -> Launch:
-    """The greatest of each pair of pixels in both directions, where there are two."""
+    """Return a max pooling of each pair of pixels in both directions, where there are two."""
     n, c, h, w = way.plain
     pool = make.torch.ops.aten.max_pool2d_with_indices
     if way.is_into_blocks:
@@ -207,8 +206,11 @@ def _reference(torch: Any, x: Any, way: Conversion) -> Any:
 
 
 def _is_made(case: Case) -> bool:
-    """Convolution and pooling are of floating-point numbers. In how many columns FRACTAL_NZ has
-    FLOAT differs: torch_npu gives 16, 32 bytes hold 8."""
+    """Return whether a launch makes this conversion.
+
+    Convolution and pooling need floating-point numbers. The number of columns of FLOAT in
+    FRACTAL_NZ is ambiguous: torch_npu has 16, but 32 bytes hold 8.
+    """
     way, (x, *_) = read_conversion(case), case.inputs or ()
     return way is not None and spelling(x) in (_NZ if way.layout == FRACTAL_NZ else _FLOATS)
 
@@ -224,13 +226,13 @@ TRANS_DATA = OpSpec(
     flops=no_flops,
     constraints=(
         Constraint(
-            "one tensor is wanted, plain and in NC1HWC0, FRACTAL_Z or FRACTAL_NZ of blocks as its "
-            "dtype has them",
+            "expected one tensor, plain and in NC1HWC0, FRACTAL_Z or FRACTAL_NZ with the "
+            "blocks of its dtype",
             lambda case: read_conversion(case) is not None,
         ),
         one_dtype((0,)),
         Constraint(
-            f"{', '.join(_FLOATS)} are converted for images and filters, "
+            f"expected {', '.join(_FLOATS)} for images and filters, "
             f"{', '.join(_NZ)} for FRACTAL_NZ",
             _is_made,
         ),
