@@ -1,1 +1,1 @@
-"""Cases from a model's name: what its step launches, with which shapes, how often."""
+"""Cases from a model's name: the kernels of its step, with their shapes and counts."""

@@ -1,5 +1,6 @@
-"""How close measured sizes stand along an axis, others being equal, and what a standard wants
-between them. Read from data; pure.
+"""The density of measured sizes along an axis, all other sizes being equal.
+
+A standard, read from data, requires sizes between the measured ones. The code is pure.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -23,7 +24,7 @@ STANDARDS = ("density-v1",)
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """From a size below `to` the next is at most `gap` more, or else `ratio` times as much."""
+    """A limit: below `to`, the next size is at most `gap` more, or else `ratio` times as much."""
 
     to: int
     gap: int
@@ -35,25 +36,28 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Density:
-    """`required` are sizes that the grid itself must have."""
+    """The limits of an axis; `required` are sizes that the grid itself must have."""
 
     steps: tuple[Step, ...]
     required: tuple[int, ...] = ()
 
     def furthest(self, size: int) -> int | None:
-        """The largest size that may follow; None behind the end of the axis."""
+        """Return the largest size that may follow; None beyond the end of the axis."""
         step = next((one for one in self.steps if size < one.to), None)
         return step.furthest(size) if step is not None else None
 
     def missing(self, sizes: Iterable[int], known: Sequence[int]) -> tuple[int, ...]:
-        """What is wanted between these sizes so that none is too far from the next: sizes that are
-        `known` to the grid, where there is one, or else the furthest that may follow."""
+        """Return the sizes to add so that no size is too far from the next.
+
+        Added sizes are those `known` to the grid where there is one in reach, else the furthest
+        that may follow.
+        """
         found: list[int] = []
         ordered = sorted(set(sizes))
         for last, following in zip(ordered, ordered[1:], strict=False):
             size = last
             while (most := self.furthest(size)) is not None and most < following:
-                # A ratio that leads nowhere would never arrive.
+                # A ratio that does not increase the size would loop forever.
                 size = max(
                     (one for one in known if size < one <= most), default=max(most, size + 1)
                 )
@@ -63,21 +67,24 @@ class Density:
 
 @dataclass(frozen=True, slots=True)
 class Standard:
-    """The density of axes by the name of their values, and by pattern and axis where a pattern
-    names its own; how many rows a tree may come to have for each that it had."""
+    """The density of each axis, by the name of its values.
+
+    A pattern may name its own density for an axis. `most_growth` limits the rows that a tree may
+    have for each row that it had.
+    """
 
     axes: Mapping[str, Density]
     own: Mapping[tuple[str, str], str]
     most_growth: int
 
     def of(self, pattern: str, axis: str, values: str) -> Density | None:
-        """That of a pattern's axis, whose values have a name, or none; None where none is told."""
+        """Return the density of a pattern's axis and its named values; None if none is set."""
         return self.axes.get(self.own.get((pattern, axis), values))
 
 
 @cache
 def find_standard(name: str) -> Standard:
-    """The standard of a name. BadInput for an unknown name."""
+    """Return the standard of a name. Raises BadInput for an unknown name."""
     if name not in STANDARDS:
         raise BadInput(f"unknown standard {name!r}: expected {', '.join(STANDARDS)}")
     file = files("collector") / "data" / f"{name.replace('-', '_')}.yaml"
@@ -96,8 +103,8 @@ def _density(said: Any) -> Density:
     return Density(tuple(steps), tuple(map(int, said.get("required", ()))))
 
 
-# Rows of a tree as points of a pattern, and what a standard of density wants between them: along
-# each axis, all other sizes being those of a row.
+# Rows of a tree as points of a pattern, and the points that a density standard requires between
+# them: along each axis, with all other sizes from a row.
 
 Point = tuple[int, ...]
 
@@ -105,9 +112,12 @@ Point = tuple[int, ...]
 def between(
     pattern: GridPattern, cases: Iterable[Case], standard: Standard, sizes: Sequence[int], ask: Ask
 ) -> Iterator[CaseRecord | Refusal]:
-    """The case of each point that the standard wants between those of the cases, or why there is
-    none; `sizes` are those of weights that the grid knows. What columns tell stays as a row has it;
-    rows in uneven groups are left out."""
+    """Yield the case of each point that the standard requires between the cases, or why there is
+    none.
+
+    `sizes` are the weight sizes that the grid knows. Columns keep the values of the row; rows with
+    uneven groups are ignored.
+    """
     uneven = pattern.ends
     cases = [one for one in cases if uneven is None or one.attribute(uneven.column) is None]
     pattern = pattern.of_shapes
@@ -154,8 +164,10 @@ def _wanted(
 
 
 def solve(pattern: GridPattern, case: Case) -> Mapping[str, int] | None:
-    """The numbers of the pattern of which a way makes the shapes of a case; None where none does,
-    or a number stands nowhere by itself."""
+    """Return the numbers of the pattern for which one of its ways makes the shapes of a case.
+
+    None where no way does, or where a number does not occur as a dimension of its own.
+    """
     return next((found for way in pattern.ways if (found := _solved(pattern, way, case))), None)
 
 

@@ -1,6 +1,7 @@
-"""The small language in which patterns of shapes are written: whole numbers, names, `+ - * // %`,
-comparisons, `and or not`, and the functions min, max, align and ceil_div. Nothing else is there to
-call, so that a text that somebody sends can do no more than compute.
+"""The expression language of shape patterns.
+
+It has integers, names, `+ - * // %`, comparisons, `and or not`, and the functions min, max, align
+and ceil_div. Nothing else can be called, so a text from a user can only compute numbers.
 """
 
 import ast
@@ -33,12 +34,12 @@ _COMPARISONS: dict[type[ast.AST], Callable[[int, int], bool]] = {
 
 
 def ceil_div(number: int, by: int) -> int:
-    """How many parts of that size hold a number of things."""
+    """Return the number of parts of size `by` that hold `number` things."""
     return -(-number // by)
 
 
 def align(number: int, to: int) -> int:
-    """The next multiple that is not smaller."""
+    """Return the next multiple of `to` that is not smaller than `number`."""
     return ceil_div(number, to) * to
 
 
@@ -52,13 +53,16 @@ _FUNCTIONS: dict[str, Callable[..., int]] = {
 
 @dataclass(frozen=True, slots=True)
 class Expression:
-    """A text of the language, known to be one."""
+    """A text that is known to be an expression of the language."""
 
     text: str
 
     def value(self, names: Mapping[str, int]) -> int:
-        """Its number with these names; truth is 1 or 0. BadInput for a name that is not there, a
-        division by zero, and a number beyond any tensor."""
+        """Return its number with these names; truth is 1 or 0.
+
+        Raises BadInput for an unknown name, a division by zero, and a number larger than any
+        tensor.
+        """
         try:
             found = _value(_parsed(self.text), names)
         except (ZeroDivisionError, TypeError) as error:
@@ -69,13 +73,13 @@ class Expression:
 
 
 def parse_expression(text: str) -> Expression:
-    """The expression of a text. BadInput for one that the language does not have."""
+    """Return the expression of a text. Raises BadInput for syntax outside the language."""
     _check(_parsed(text), text)
     return Expression(text)
 
 
 def dims_of(text: str) -> tuple[Expression, ...]:
-    """The expressions between the commas of a text that stand in no parentheses."""
+    """Return the expressions between the commas of a text that are outside parentheses."""
     parts, depth = [""], 0
     for sign in text:
         depth += (sign == "(") - (sign == ")")
@@ -142,14 +146,16 @@ def _value(node: ast.expr, names: Mapping[str, int]) -> int:
     raise BadInput("expected an expression")
 
 
-# FRACTAL_NZ: a matrix in blocks, as a row of a profile tells it.
+# FRACTAL_NZ: a matrix in blocks, as a row of a profile records it.
 
 _ROWS, _WIDTH_BITS = 16, 256
 
 
 def in_blocks(dtype: str, shape: tuple[int, ...]) -> Slot:
-    """A matrix (.., R, C) of a known dtype: (.., C / 32 bytes, R / 16, 16, 32 bytes), each rounded
-    up to whole blocks."""
+    """Return a matrix (.., R, C) of a known dtype in blocks.
+
+    The shape is (.., C / 32 bytes, R / 16, 16, 32 bytes), each rounded up to whole blocks.
+    """
     known = dtype_of(dtype)
     assert known is not None, dtype
     *batch, rows, columns = shape

@@ -1,1 +1,1 @@
-"""What operators of several families share; what one family shares lies in that family."""
+"""Shared code of several operator families; code of one family is in that family's package."""

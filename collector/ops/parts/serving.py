@@ -1,4 +1,4 @@
-"""Rules that the operators of a serving engine share: routing, rotary positions, caches."""
+"""Shared rules of a serving engine's operators: routing, rotary positions, caches."""
 
 from typing import Any
 
@@ -12,17 +12,17 @@ FLOATS = (*HALVES, "FLOAT")
 
 
 def nothing_empty() -> Constraint:
-    """Kernels of NPUs refuse tensors without elements."""
+    """Return the rule that no tensor is empty: NPU kernels refuse tensors without elements."""
     return Constraint(
-        "a dimension of 0 is not replayed",
+        "expected no dimension of 0",
         lambda case: all(slot.shape is None or slot.numel > 0 for slot in case.inputs or ()),
     )
 
 
 def left_out(positions: frozenset[int], what: str) -> Constraint:
-    """The inputs at these positions are empty cells."""
+    """Return the rule that the inputs at these positions are empty cells."""
     return Constraint(
-        f"{what}: not replayed, these slots want no shape",
+        f"{what}: not replayed; expected no shape in these slots",
         lambda case: all(
             slot.shape is None for i, slot in enumerate(case.inputs or ()) if i in positions
         ),
@@ -30,7 +30,7 @@ def left_out(positions: frozenset[int], what: str) -> Constraint:
 
 
 def dtypes(inputs: dict[int, str], outputs: dict[int, str]) -> tuple[Constraint, ...]:
-    """The one dtype that each of these slots has."""
+    """Return the rules that each of these slots has this dtype."""
     return (
         *(inputs_are((spelling,), (i,)) for i, spelling in inputs.items()),
         *(outputs_are((spelling,), (i,)) for i, spelling in outputs.items()),
@@ -38,16 +38,18 @@ def dtypes(inputs: dict[int, str], outputs: dict[int, str]) -> tuple[Constraint,
 
 
 def outputs_agree(case: Case, *shapes: Shape) -> bool:
-    """Whether the outputs have these shapes, in order, as far as the row names them."""
+    """Return whether the outputs have these shapes, in order, as far as the row names them."""
     return all(agrees(case, position, shape) for position, shape in enumerate(shapes))
 
 
-# What the function of a release takes: one declaration serves releases that differ in it.
+# Arguments of a function that differ between releases: one declaration serves all of them.
 
 
 def accepts(api: Any, name: str) -> bool:
-    """Whether an operator of torch takes an argument of this name, by its schemas. One that tells
-    no schema is taken to: it raises where it does not."""
+    """Return whether an operator of torch takes an argument of this name, according to its schemas.
+
+    Without a schema the result is True: the operator raises where it does not take the argument.
+    """
     overloads = getattr(api, "overloads", None)
     if overloads is None:
         return True

@@ -1,4 +1,4 @@
-"""Tensors of operators: outputs to write into, made-up positions, equal shares, rotations."""
+"""Tensors of operators: output memory, generated positions, equal shares, rotations."""
 
 from collections.abc import Sequence
 from itertools import accumulate
@@ -9,23 +9,26 @@ from collector.model.case import Case, Slot
 from collector.ops.slots import Shape, given, input_shape, output_shape, output_slot
 from collector.ops.spec import Constraint, TensorMaker
 
-# What operators share that move numbers and compute none: memory for an output, and which bytes
-# are touched.
+# Shared code of operators that move numbers and compute none: memory for an output, and the bytes
+# that are touched.
 
 
 def no_flops(case: Case) -> int:
-    """Nothing is computed."""
+    """Return 0: the operator computes nothing."""
     return 0
 
 
 def place(slot: Slot, make: TensorMaker) -> Any:
-    """Memory for an output."""
+    """Return memory for an output."""
     return make.empty(slot.shape or (), slot.dtype)
 
 
 def picked_bytes(case: Case) -> int:
-    """Bytes of an operator that picks its output from the first input: the output is read and
-    written, the other inputs are read, and the rest of the first is not touched."""
+    """Return the bytes of an operator that picks its output from the first input.
+
+    The output is read and written, the other inputs are read, and the rest of the first input is
+    not touched.
+    """
     output = output_slot(case)
     return sum(slot.size_bytes for slot in (case.inputs or ())[1:]) + (
         2 * output.size_bytes if output else 0
@@ -33,15 +36,21 @@ def picked_bytes(case: Case) -> int:
 
 
 def placed_bytes(case: Case, updates: int) -> int:
-    """Bytes of an operator that places an input, `updates`, somewhere in the first: all inputs
-    but the first are read, and the updates written."""
+    """Return the bytes of an operator that writes an input, `updates`, into parts of the first
+    input.
+
+    All inputs but the first are read, and the updates are written.
+    """
     slots = case.inputs or ()
     return sum(slot.size_bytes for slot in slots[1:]) + slots[updates].size_bytes
 
 
 def one_a_dimension(position: int, *, of_output: bool = False, each: int = 1) -> Constraint:
-    """That an input holds `each` numbers for every dimension of the first input, or of the output:
-    its values are the call's, but a kernel with another count of them is another kernel."""
+    """Return the rule that an input has `each` numbers per dimension of the first input or the
+    output.
+
+    The call determines the values, but another count of them means another kernel.
+    """
 
     def holds(case: Case) -> bool:
         shape = output_shape(case) if of_output else input_shape(case, 0)
@@ -50,15 +59,20 @@ def one_a_dimension(position: int, *, of_output: bool = False, each: int = 1) ->
 
     whose = "the output" if of_output else "the first input"
     count = "a number" if each == 1 else f"{each} numbers"
-    return Constraint(f"input {position + 1} holds {count} for each dimension of {whose}", holds)
+    return Constraint(
+        f"expected {count} for each dimension of {whose} in input {position + 1}", holds
+    )
 
 
-# Made-up positions in a tensor: all over it, since neighbours would come from the cache.
+# Generated positions, spread over the whole tensor: adjacent positions would hit the cache.
 
 
 def distinct(make: TensorMaker, count: int, size: int, dtype: str) -> Any:
-    """`count` different numbers below `size` in random order, one from each of as many equal
-    parts; numbers that repeat where there are not so many."""
+    """Return `count` different numbers below `size` in random order, one from each of `count` equal
+    parts.
+
+    If `count` is larger than `size`, numbers repeat.
+    """
     if not 0 < count <= size:
         return make.integers((count,), dtype, 0, max(size, 1))
     step = size // count
@@ -67,8 +81,10 @@ def distinct(make: TensorMaker, count: int, size: int, dtype: str) -> Any:
 
 
 def distinct_along(make: TensorMaker, shape: Shape, dim: int, size: int, dtype: str) -> Any:
-    """Numbers below `size` that differ along `dim`, where there are so many; each line along it
-    starts elsewhere."""
+    """Return numbers below `size` that differ along `dim`, as far as `size` allows.
+
+    Each line along `dim` starts at another number.
+    """
     line = [shape[dim] if i == dim else 1 for i in range(len(shape))]
     starts = [1 if i == dim else n for i, n in enumerate(shape)]
     steps = distinct(make, shape[dim], size, "INT64").view(line)
@@ -79,8 +95,10 @@ def distinct_along(make: TensorMaker, shape: Shape, dim: int, size: int, dtype: 
 def distinct_coordinates(
     make: TensorMaker, shape: Shape, sizes: Sequence[int], dtype: str
 ) -> list[Any]:
-    """For each of `sizes` a tensor of coordinates, of one shape, that together name different
-    elements of a tensor of these sizes, where it has so many."""
+    """Return a tensor of coordinates for each of `sizes`, all of the shape `shape`.
+
+    Together they address different elements of a tensor of these sizes, as far as it has enough.
+    """
     numbers = distinct(make, prod(shape), prod(sizes), "INT64").view(shape)
     columns = []
     for size in reversed(sizes):
@@ -89,43 +107,45 @@ def distinct_coordinates(
     return columns[::-1]
 
 
-# A total in equal shares, and where each ends: a profile tells neither how long requests are nor
-# how tokens were spread over experts.
+# A total split into equal shares, and the end of each share. A profile records neither the lengths
+# of requests nor the number of tokens per expert.
 
 
 def even(total: int, parts: int) -> Shape:
-    """A sum in equal parts, the first ones larger by one where it does not divide."""
+    """Return a total in equal parts; the first parts are larger by one where it does not divide."""
     share, larger = divmod(total, parts)
     return tuple(share + (part < larger) for part in range(parts))
 
 
 def running(shares: Sequence[int]) -> Shape:
-    """Where each share ends when all lie one behind the other."""
+    """Return the end of each share when the shares are adjacent."""
     return tuple(accumulate(shares))
 
 
 def group_ends(counts: Sequence[int], dtype: str, make: TensorMaker) -> Any:
-    """The list of groups that kernels read beside tokens sorted by expert: where each ends."""
+    """Return the list of groups that kernels read for tokens sorted by expert: the end of each."""
     return make.tensor(running(counts), dtype)
 
 
-# Rotations by cos and sin that are as wide as what they turn, and such cos and sin.
+# Rotations by cos and sin that are as wide as the rotated tensor, and such cos and sin.
 
 
 def rotate(torch: Any, x: Any) -> Any:
-    """(a, b) -> (-b, a), the halves of the last dimension."""
+    """Return (a, b) -> (-b, a), for the halves of the last dimension."""
     a, b = x.chunk(2, -1)
     return torch.cat((-b, a), -1)
 
 
 def halves_first(x: Any) -> Any:
-    """(a0, b0, a1, b1, ..) -> (a0, a1, .., b0, b1, ..): pairs side by side become halves."""
+    """Return (a0, b0, a1, b1, ..) -> (a0, a1, .., b0, b1, ..): interleaved pairs become halves."""
     return x.unflatten(-1, (-1, 2)).transpose(-1, -2).flatten(-2)
 
 
 def make_positions(make: TensorMaker, shape: Sequence[int], dtype: str) -> tuple[Any, Any]:
-    """cos and sin of random angles, the same in both halves of the last dimension: a rotation
-    keeps lengths, so that rotating in place again and again stays finite."""
+    """Return cos and sin of random angles, the same in both halves of the last dimension.
+
+    A rotation preserves lengths, so repeated rotation in place stays finite.
+    """
     *outer, size = shape
     angles = make.uniform((*outer, size // 2), "FLOAT", 0.0, tau)
     both = make.torch.cat((angles, angles), -1)

@@ -46,7 +46,7 @@ class Convolution:
         return 2 * n * co * ho * wo * self.filter[1] * self.window.area
 
     def traffic(self, image: Slot, filter: Slot, output: Slot) -> int:
-        """Return the bytes of the three tensors; for the image only the pixels that windows read."""
+        """Return the bytes of the three tensors; for the image only the pixels read."""
         n, c, *size = self.image
         seen = n * c * self.window.seen(tuple(size), self.output[2:])
         dtype = image.known_dtype
