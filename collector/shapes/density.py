@@ -112,11 +112,10 @@ Point = tuple[int, ...]
 def between(
     pattern: GridPattern, cases: Iterable[Case], standard: Standard, sizes: Sequence[int], ask: Ask
 ) -> Iterator[CaseRecord | Refusal]:
-    """Yield the case of each point that the standard requires between the cases, or why there is
-    none.
+    """Yield the case of each point that the standard requires, or why there is none.
 
-    `sizes` are the weight sizes that the grid knows. Columns keep the values of the row; rows with
-    uneven groups are ignored.
+    The points are between those of the cases. `sizes` are the weight sizes that the grid knows.
+    Columns keep the values of the row; rows with uneven groups are ignored.
     """
     uneven = pattern.ends
     cases = [one for one in cases if uneven is None or one.attribute(uneven.column) is None]

@@ -1,9 +1,9 @@
-"""Cases on a grid: a kernel's pattern with the dtypes and formats of rows that are there.
+"""Cases on a grid: a kernel's pattern with the dtypes and formats of existing rows.
 
-What is asked for is a sample of the cases that would run: points are taken in an order drawn by
-chance, and those that no device takes, or that no memory holds, are left out until there are
-enough. The same seed gives the same cases, whatever other kernels there are; those of them that
-are there already count, so that the same wish over again asks for nothing.
+The result is a sample of the cases that would run: points are drawn in random order, and points
+that no device accepts, or that no memory holds, are left out until there are enough. The same seed
+gives the same cases, independent of other kernels. Existing cases of the sample count, so that a
+repeated request adds nothing.
 """
 
 import re
@@ -31,28 +31,32 @@ from collector.shapes.expression import in_blocks
 from collector.shapes.grid_patterns import Dims, GridPattern, Way
 from collector.shapes.step import uneven_ends
 
-# What a case takes on a device while it is replayed.
+# Memory that a case takes on a device during its replay.
 
 _BUFFERS = 2
-_DIMS_OF_BLOCKS = 4  # at least: a row that tells fewer tells a plain matrix
+_DIMS_OF_BLOCKS = 4  # at least: a row with fewer dimensions records a plain matrix
 
 
 def case_bytes(case: Case) -> int:
-    """All of its tensors at once, in whole blocks where they lie in FRACTAL_NZ; such a one twice,
-    as it is made of a plain one; and the buffers of experts over ranks. What other kernels take
-    beside their tensors nobody knows: a reserve is for that."""
+    """Return the bytes of all tensors together, and of the buffers of experts over ranks.
+
+    Tensors in FRACTAL_NZ count in whole blocks, and twice, since they are made from a plain tensor.
+    Other memory of a kernel is unknown: a reserve covers it.
+    """
     slots = (*(case.inputs or ()), *(case.outputs or ()))
     return sum(_slot_bytes(slot) for slot in slots) + _buffers_bytes(case)
 
 
 def _buffers_bytes(case: Case) -> int:
-    """Ranks of experts write into each other's buffers: HCCL keeps one of HCCL_BUFFSIZE for what
-    comes and one for what goes."""
+    """Return the bytes of the buffers that ranks of experts write into.
+
+    HCCL has one buffer of HCCL_BUFFSIZE to receive and one to send.
+    """
     if is_collective(case.kernel_type) or not is_of_gangs(case):
         return 0
     try:
         return _BUFFERS * (largest_buffsize_mb([routed_call(case)]) << 20)
-    except BadInput:  # a row that does not say its ranks, which nobody replays
+    except BadInput:  # a row without its ranks, which is not replayed
         return 0
 
 
@@ -66,14 +70,17 @@ def _slot_bytes(slot: Slot) -> int:
 _MOST_LOOKS = 1_000_000
 _LIST = re.compile(r"\s*-?[0-9]+(\s*,\s*-?[0-9]+)+\s*")
 Numbers = tuple[int, ...]
-# Why there is no case, in the place of one.
+# The reason why there is no case, in place of the case.
 Refusal = str
 
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """What a slot says beside its shape; `is_empty` where a row tells none, as of a scalar, and
-    `in_blocks` where it tells the blocks of a matrix."""
+    """The properties of a slot besides its shape.
+
+    `is_empty` means that a row has none, as for a scalar; `in_blocks` that the row has the blocks
+    of a matrix.
+    """
 
     dtype: str
     format: str
@@ -83,8 +90,10 @@ class Word:
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """What a row says beside its shapes: dtype and format of each slot, and its settings. Lists of
-    lengths and the like are none: they are of the row's own shapes."""
+    """The properties of a row besides its shapes: dtype and format of each slot, and its settings.
+
+    Lists of lengths and similar lists are not included: they belong to the row's own shapes.
+    """
 
     kernel_type: str
     inputs: tuple[Word, ...]
@@ -93,7 +102,7 @@ class Template:
     settings: tuple[tuple[str, str], ...]
 
     def without(self, columns: Collection[str]) -> "Template":
-        """The same, but for what it says in these columns."""
+        """Return the template without its values in these columns."""
         if not columns:
             return self
         left = tuple(one for one in self.settings if one[0] not in columns)
@@ -102,9 +111,12 @@ class Template:
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """The records that are new, and how many points were looked at of how many. Of these how many
-    cases were there already, came a second time, were refused (`why`, the first of them), or were
-    too large. `largest_bytes` is that of the new record with the most."""
+    """The new records, and the number of points examined out of all points.
+
+    `known` counts cases that existed already, `repeated` those found a second time, `refused` those
+    refused (`why` is the first reason), and `too_large` those too large. `largest_bytes` is the
+    size of the largest new record.
+    """
 
     records: tuple[CaseRecord, ...]
     looked_at: int
@@ -119,21 +131,25 @@ class Chosen:
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """At most so many `rows` (None: all), those that are there among them; no new one needs more
-    than `largest_bytes`."""
+    """A request for at most `rows` cases (None: all), existing ones included.
+
+    No new case needs more than `largest_bytes`.
+    """
 
     rows: int | None
     seed: int
     largest_bytes: float
 
 
-# The case as its operator runs it, with all that it says; or why it does not.
+# Returns the case as its operator runs it, with all its columns; or the reason why it does not run.
 Ask = Callable[[CaseRecord], CaseRecord | Refusal]
 
 
 def templates(cases: Iterable[Case]) -> tuple[Template, ...]:
-    """What distinct rows of a kernel say beside their shapes, in their order. Rows whose inputs are
-    unknown, or that run on an AI_CPU, are none."""
+    """Return the properties of a kernel's distinct rows besides their shapes, in their order.
+
+    Rows with unknown inputs, and rows that run on an AI_CPU, are left out.
+    """
     found = (template_of(case) for case in cases if case.inputs is not None)
     return tuple(dict.fromkeys(one for one in found if one is not None))
 
@@ -146,8 +162,10 @@ def choose(
     ask: Ask,
     wish: Wish,
 ) -> Chosen:
-    """Cases of a kernel that are not among those `known` by id. `sizes` are those that only models
-    tell together, where the pattern has such."""
+    """Return cases of a kernel whose ids are not in `known`.
+
+    `sizes` are those that only models define together, where the pattern has such an axis.
+    """
     like = tuple(dict.fromkeys(one.without(pattern.own_columns) for one in like))
     axes = (like, *pattern.axes.values(), *([sizes] if pattern.of_models else []))
     points = prod(map(len, axes))
@@ -160,7 +178,7 @@ def choose(
 def pick(
     asked: Iterable[CaseRecord | Refusal], points: int, known: Collection[str], wish: Wish
 ) -> Chosen:
-    """The first cases of these that are wished for, in the order of their shapes."""
+    """Return the first of these cases that satisfy the request, in the order of their shapes."""
     found: dict[str, CaseRecord] = {}
     there: set[str] = set()
     looked_at = repeated = refused = too_large = largest = 0
@@ -188,14 +206,16 @@ def pick(
 
 
 def in_order_of_chance(records: Sequence[CaseRecord], wish: Wish) -> Sequence[CaseRecord]:
-    """All of a kernel's records, in the order in which they are asked for."""
+    """Return all records of a kernel, in the random order in which they are requested."""
     kernel_type = records[0].kernel_type if records else ""
     return [records[at] for at in _order(len(records), wish, kernel_type)]
 
 
 def _order(points: int, wish: Wish, kernel_type: str) -> Sequence[int]:
-    """All points in their order, or some by chance: nobody looks longer than it would take to find
-    one row among fifty."""
+    """Return all points in order, or a random sample.
+
+    The sample has at most one million points, or 50 for each requested row if that is more.
+    """
     if wish.rows is None:
         return range(points)
     looks = min(points, max(_MOST_LOOKS, 50 * wish.rows))
@@ -203,7 +223,7 @@ def _order(points: int, wish: Wish, kernel_type: str) -> Sequence[int]:
 
 
 def template_of(case: Case) -> Template | None:
-    """What a row says beside its shapes; None of one that runs on an AI_CPU."""
+    """Return the properties of a row besides its shapes; None for a row that runs on an AI_CPU."""
     attributes = dict(case.attributes)
     if attributes.pop(ACCELERATOR_CORE, None):
         return None
@@ -217,8 +237,11 @@ def template_of(case: Case) -> Template | None:
 
 
 def _word(slot: Slot, tells_shapes: bool) -> Word:
-    """Some rows tell FRACTAL_NZ as a format only, and the matrix as if it lay plain. A row of
-    scalars alone is as good for its dtypes."""
+    """Return the word of a slot.
+
+    Some rows record FRACTAL_NZ only as a format, with the plain shape of the matrix. A row of
+    scalars alone is valid for its dtypes.
+    """
     in_blocks = slot.format == FRACTAL_NZ and len(slot.shape or ()) >= _DIMS_OF_BLOCKS
     is_empty = is_absent_dtype(slot.dtype) or (slot.shape is None and tells_shapes)
     return Word(slot.dtype, slot.format, is_empty, in_blocks)
@@ -227,7 +250,7 @@ def _word(slot: Slot, tells_shapes: bool) -> Word:
 def _place(
     pattern: GridPattern, axes: Sequence[Sequence[Any]], point: int
 ) -> tuple[Template, Mapping[str, int]]:
-    """The template and the numbers of a point, the last axis counting first."""
+    """Return the template and the numbers of a point; the last axis varies fastest."""
     digits = []
     for axis in reversed(axes):
         point, digit = divmod(point, len(axis))
@@ -242,8 +265,7 @@ def _place(
 def asked(
     pattern: GridPattern, template: Template, names: Mapping[str, int], ask: Ask
 ) -> CaseRecord | Refusal:
-    """The first way that the operator takes; why it takes none, which is what it says of the last
-    way."""
+    """Return the first way that the operator accepts, or the reason why it refuses the last."""
     broken = next((rule.text for rule in pattern.keep if not rule.value(names)), None)
     if broken is not None:
         return f"requires {broken}"
@@ -258,7 +280,7 @@ def asked(
 
 
 def _columns(pattern: GridPattern, names: Mapping[str, int]) -> dict[str, str]:
-    """What a point says beside shapes."""
+    """Return the columns of a point besides shapes."""
     told = {column: str(text.value(names)) for column, text in pattern.columns.items()}
     uneven = pattern.ends
     if uneven is None or not (percent := uneven.percent.value(names)):
@@ -282,8 +304,10 @@ def _ways(
 def _slots(
     way: Sequence[Dims], words: Sequence[Word], names: Mapping[str, int]
 ) -> list[Slot] | None:
-    """The slots of a side, as many as the template has, and empty where it has them empty; None
-    where it has one that the way does not know, or blocks of no known size."""
+    """Return the slots of one side, as many as the template has, and empty where it has empty ones.
+
+    None where the template has a slot that the way lacks, or blocks of unknown size.
+    """
     slots = []
     for at, word in enumerate(words):
         dims = way[at] if at < len(way) else None

@@ -1,5 +1,8 @@
-"""Patterns of shapes for kernels, read from data: axes with their values, what they must keep, and
-the ways in which a case's slots may be made of them."""
+"""Shape patterns of kernels, read from data.
+
+A pattern has axes with their values, rules that they must keep, and the ways in which a case's
+slots are made of them.
+"""
 
 import re
 from collections.abc import Mapping
@@ -16,8 +19,8 @@ from collector.model.vocabulary import RUNTIME_PREFIX
 from collector.shapes.expression import Expression, dims_of, parse_expression
 
 PRODUCTS, EXPERTS = "products", "experts"
-# Axes of sizes that only models tell together: of weights, width and depth; of the experts of a
-# rank, how many they are, their hidden size and their own.
+# Axes of sizes that only models define together: for weights, width and depth; for the experts of a
+# rank, their number, their hidden size and their own size.
 OF_MODELS = {PRODUCTS: ("n", "k"), EXPERTS: ("e", "h", "i")}
 _ABSENT = "-"
 _NAME = re.compile(r"[a-z_]+")
@@ -35,8 +38,11 @@ class Way:
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """The column that says where each of so many groups of rows ends: some have `percent` less than
-    evenly, others more. At 0 percent it says nothing, which is even."""
+    """The column with the end of each group of rows.
+
+    Some groups have `percent` less than an even share, others more. At 0 percent the column is
+    absent, which means even groups.
+    """
 
     column: str
     rows: Expression
@@ -46,10 +52,13 @@ class Ends:
 
 @dataclass(frozen=True, slots=True)
 class GridPattern:
-    """`axes` are names with their values, in order, and `called` how their values are called, where
-    they have a name; `source` is that of OF_MODELS of which one more
-    axis is, or empty. Of points that do not `keep` a rule there is no case. `columns` are `Runtime
-    ...` columns of a case, and `ends` one more, where groups of its rows are uneven."""
+    """A shape pattern.
+
+    `axes` are names with their values, in order, and `called` the names of their values, where they
+    have one. `source` is the key of OF_MODELS for one more axis, or empty. Points that violate a
+    `keep` rule have no case. `columns` are `Runtime ...` columns of a case, and `ends` is one more,
+    where groups of its rows are uneven.
+    """
 
     name: str
     axes: Mapping[str, tuple[int, ...]]
@@ -63,17 +72,17 @@ class GridPattern:
 
     @property
     def of_models(self) -> tuple[str, ...]:
-        """What the numbers of the axis of models are called; none where there is no such axis."""
+        """The names of the numbers on the axis of models; none where there is no such axis."""
         return OF_MODELS.get(self.source, ())
 
     @property
     def own_columns(self) -> frozenset[str]:
-        """The columns that a point tells, whatever a row says there."""
+        """The columns that a point sets, which replace those of a row."""
         return frozenset((*self.columns, *([self.ends.column] if self.ends else [])))
 
     @property
     def of_shapes(self) -> "GridPattern":
-        """The same without the axes that only columns tell."""
+        """The pattern without the axes that only columns use."""
         told = [*self.columns.values(), *([self.ends.percent] if self.ends else [])]
         beside = {one.text.strip() for one in told}
         return replace(
@@ -87,7 +96,7 @@ class GridPattern:
 
 @dataclass(frozen=True, slots=True)
 class GridPatterns:
-    """`sizes` are those of which weights are made where no model says."""
+    """The patterns; `sizes` are the sizes of weights where no model defines them."""
 
     sizes: tuple[int, ...]
     patterns: tuple[GridPattern, ...]
@@ -98,13 +107,13 @@ class GridPatterns:
 
 @cache
 def bundled_patterns() -> GridPatterns:
-    """The patterns that come with the package."""
+    """Return the patterns that are part of the package."""
     text = (files("collector") / "data" / "grid_patterns.yaml").read_text(encoding="utf-8")
     return read_patterns(yaml.safe_load(text))
 
 
 def read_patterns(told: Any) -> GridPatterns:
-    """The patterns of a document. BadInput, with the pattern's name, for one that is none."""
+    """Return the patterns of a document. Raises BadInput with the name of an invalid pattern."""
     values = {name: tuple(map(int, of)) for name, of in told["values"].items()}
     found = []
     for name, said in told["patterns"].items():

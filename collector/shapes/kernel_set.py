@@ -1,14 +1,14 @@
-"""What a release of a serving stack launches in a step: its patterns, read from data.
+"""The kernels that a release of a serving stack launches in a step: its patterns, read from data.
 
 A pattern is a kernel type with templates of its slots (`DT_BF16 (tokens, hidden)`, `-` for an
-absent one), how many times a step launches it and when; or a matrix product, whose kernels follow
-from the quantisation; or a collective. `INT8 NZ (R, C)` is a matrix whose cells tell the blocks in
-which it lies, `INT8 FRACTAL_NZ (E, R, C)` one whose cells tell its shape and that format.
+absent one), with a number of launches per step and a condition; or a matrix product, whose kernels
+follow from the quantisation; or a collective. `INT8 NZ (R, C)` is a matrix whose cells record its
+blocks, `INT8 FRACTAL_NZ (E, R, C)` one whose cells record its shape and that format.
 
-A release that launches almost what another does is told by what differs: `like` names the other,
-whose habits and unknown things hold where none are told, `without` its layers that are left out,
-and lines of a layer stand in the place of all those of the
-other's with that name, or, with `behind`, behind the last line of another layer.
+A release that launches almost the same kernels as another one is described by the differences.
+`like` names the other release, whose habits and unknown things apply where none are set. `without`
+lists its layers that are left out. Lines of a layer replace all lines of the other release with
+that layer's name or, with `behind`, follow the last line of another layer.
 """
 
 import re
@@ -25,15 +25,16 @@ from collector.model.vocabulary import FRACTAL_NZ, dtype_of
 from collector.ranks.collective import OPERATIONS
 from collector.shapes.expression import Expression, dims_of, parse_expression
 
-# What a release does by sizes of a pass, which names of its patterns follow.
+# Behaviour of a release that depends on the sizes of a pass, and that its patterns refer to by
+# name.
 
 
 @dataclass(frozen=True, slots=True)
 class Habits:
     """Numbers of tokens, and switches as 0 or 1.
 
-    dense_split_above_tokens   a dense model's pass with more is split, where the layout asks for it
-    most_dispatched_tokens     in a pass of at most so many, experts apart get them by a dispatch
+    dense_split_above_tokens   a dense model's larger passes are split, if the layout requests it
+    most_dispatched_tokens     passes of at most so many dispatch tokens to experts apart
     splits_sparse_attention    whether sparse attention is split where a group splits its tokens
     most_mlapo_tokens          passes of at most so many have one kernel before sparse attention
     """
@@ -46,15 +47,17 @@ class Habits:
 
 _SLOT = re.compile(r"(?P<dtype>[A-Z0-9_]+)(?P<form> NZ| FRACTAL_NZ)? \((?P<dims>.*)\)")
 _ABSENT = "-"
-USUAL_RELEASE = "vllm-ascend-0.18"  # whose set was held against traces
+USUAL_RELEASE = "vllm-ascend-0.18"  # its set was compared with traces
 SCHEMES = ("bf16", "static", "given", "dynamic")
 _HABITS = tuple(one.name for one in fields(Habits))
 
 
 @dataclass(frozen=True, slots=True)
 class SlotPattern:
-    """One tensor; `dims` is None where it is absent. `in_blocks`: the last two are a matrix whose
-    blocks the row tells."""
+    """One tensor; `dims` is None where it is absent.
+
+    With `in_blocks` the last two dims are a matrix whose blocks the row records.
+    """
 
     dtype: str
     format: str
@@ -64,8 +67,11 @@ class SlotPattern:
 
 @dataclass(frozen=True, slots=True)
 class KernelPattern:
-    """`columns` are `Runtime ...` columns, each an expression, a quoted word, or the name of a list
-    of collector/shapes/step.py."""
+    """A kernel.
+
+    `columns` are `Runtime ...` columns, each an expression, a quoted word, or the name of a list of
+    collector/shapes/step.py.
+    """
 
     kernel: str
     inputs: tuple[SlotPattern, ...]
@@ -75,9 +81,12 @@ class KernelPattern:
 
 @dataclass(frozen=True, slots=True)
 class ProductPattern:
-    """A weight of `width` x `depth` on so many rows: one of SCHEMES says how it is quantised where
-    the model is; by `given` what comes in is INT8 already, by scales that were found beforehand.
-    Plain numbers are added to where `has_bias`; such a scheme has the model's bias in its own."""
+    """A weight of `width` x `depth`, multiplied with `rows` rows.
+
+    `scheme` is one of SCHEMES and says how it is quantised where the model is; with `given` the
+    input is INT8 already, by scales computed beforehand. `has_bias` adds a bias to plain numbers; a
+    quantised scheme includes the model's bias in its own.
+    """
 
     rows: Expression
     width: Expression
@@ -89,7 +98,7 @@ class ProductPattern:
 
 @dataclass(frozen=True, slots=True)
 class CollectivePattern:
-    """`message` in bytes, as `ranks.collective` counts them, over the ranks of tp or ep."""
+    """A collective over the ranks of tp or ep; `message` is in bytes as in `ranks.collective`."""
 
     operation: str
     message: Expression
@@ -98,7 +107,7 @@ class CollectivePattern:
 
 @dataclass(frozen=True, slots=True)
 class StepPattern:
-    """One line of a set: where in the model it stands, what it launches, and how often."""
+    """One line of a set: its layer in the model, its launch, and how often."""
 
     layer: str
     what: KernelPattern | ProductPattern | CollectivePattern
@@ -109,7 +118,7 @@ class StepPattern:
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """When a release does something that its set does not tell, and what."""
+    """A condition, and what a release does then that its set does not describe."""
 
     when: Expression
     what: str
@@ -117,7 +126,7 @@ class Unknown:
 
 @dataclass(frozen=True, slots=True)
 class KernelSet:
-    """The patterns of a release, in their order, and what it does that they do not tell."""
+    """The patterns of a release, in their order, and its behaviour that they do not describe."""
 
     release: str
     patterns: tuple[StepPattern, ...]
@@ -126,14 +135,14 @@ class KernelSet:
 
 
 def bundled_releases() -> tuple[str, ...]:
-    """The releases whose sets come with the package."""
+    """Return the releases whose sets are part of the package."""
     folder = files("collector") / "data" / "kernel_sets"
     return tuple(sorted(one.name.removesuffix(".yaml") for one in folder.iterdir()))
 
 
 @cache
 def find_kernel_set(release: str) -> KernelSet:
-    """The set of a release. BadInput for one that does not come with the package."""
+    """Return the set of a release. Raises BadInput for one that is not part of the package."""
     if release not in bundled_releases():
         known = ", ".join(bundled_releases())
         raise BadInput(f"no kernel set for release {release!r}: expected one of {known}")
@@ -144,8 +153,10 @@ def find_kernel_set(release: str) -> KernelSet:
 
 
 def read_kernel_set(told: Any, release: str, other: KernelSet | None = None) -> KernelSet:
-    """The set of a document's lines; of a release that is like an `other`, with what differs.
-    BadInput, with the line's number, for one that is none."""
+    """Return the set of a document's lines; with `other`, the set of that release with changes.
+
+    Raises BadInput, with the line's number, for an invalid line.
+    """
     try:
         habits = Habits(*(_habit(told, name, other) for name in _HABITS))
         unknown = tuple(
@@ -181,8 +192,10 @@ def _changed(
     new: list[tuple[StepPattern, str]],
     without: frozenset[str],
 ) -> tuple[StepPattern, ...]:
-    """The old lines with the new in the place of those of their layer, or behind one; without those
-    that are left out. BadInput for a layer that the old lines do not have."""
+    """Return the old lines with the new ones in place of those of their layer, or after a layer.
+
+    Lines of layers in `without` are left out. Raises BadInput for a layer that the old lines lack.
+    """
     places = {pattern.layer for pattern in old}
     strange = [name for name in without if name not in places]
     strange += [behind or one.layer for one, behind in new if (behind or one.layer) not in places]
@@ -200,7 +213,7 @@ def _changed(
 
 
 def _pattern(line: dict[str, Any]) -> tuple[StepPattern, str]:
-    """The pattern, and the layer behind which it stands, if it says that."""
+    """Return the pattern, and the layer that it follows, if the line names one."""
     layer, times = str(line.pop("layer")), parse_expression(str(line.pop("times")))
     when, source = parse_expression(str(line.pop("when", 1))), str(line.pop("source"))
     behind = str(line.pop("behind", ""))

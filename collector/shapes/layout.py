@@ -1,4 +1,4 @@
-"""How a model is spread over devices."""
+"""The distribution of a model over devices."""
 
 import re
 from dataclasses import dataclass
@@ -8,11 +8,11 @@ from collector.codec.errors import BadInput
 from collector.shapes.models import Decoder
 
 _RANKS = re.compile(r"[1-9][0-9]{0,4}")
-NZ_SETTINGS = ("1", "0", "2")  # the first is that of a layout that does not say
+NZ_SETTINGS = ("1", "0", "2")  # the first is the default of a layout
 
 
 class Quantisation(StrEnum):
-    """Of weights and activations. W4A8 is W8A8 but for the weights of experts."""
+    """Quantisation of weights and activations. W4A8 is W8A8 except for the weights of experts."""
 
     BF16 = "bf16"
     W8A8 = "w8a8"
@@ -20,8 +20,10 @@ class Quantisation(StrEnum):
 
 
 class Experts(StrEnum):
-    """How a layer's experts are launched: FUSED, one DispatchFFNCombine; APART, a dispatch, a
-    product for each expert, and a combine."""
+    """The launch of a layer's experts.
+
+    FUSED is one DispatchFFNCombine; APART is a dispatch, a product for each expert, and a combine.
+    """
 
     FUSED = "fused"
     APART = "apart"
@@ -29,12 +31,15 @@ class Experts(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """`tp` ranks share each layer, `dp` of such groups have requests of their own, and `ep` ranks
-    share the experts. With `sequence_split` (FlashComm) what a norm sees is split among the ranks
-    of a group, so that its sums are reduce-scatters and gathers; of dense models only where a pass
-    has more tokens than the release says. Without it the ranks of a group share a shared expert as
-    they share a dense layer. `nz` is vLLM-Ascend's setting:
-    which weights lie in FRACTAL_NZ, 0 none, 1 those that are quantised, 2 all of the layers."""
+    """Ranks and settings of a deployment.
+
+    `tp` ranks share each layer, `dp` such groups have separate requests, and `ep` ranks share the
+    experts. With `sequence_split` (FlashComm) the input of a norm is split among the ranks of a
+    group, so that its sums are reduce-scatters and gathers; for dense models only where a pass has
+    more tokens than the release requires. Without it the ranks of a group share a shared expert as
+    they share a dense layer. `nz` is vLLM-Ascend's setting for weights in FRACTAL_NZ: 0 none, 1
+    quantised ones, 2 all of the layers.
+    """
 
     tp: int = 1
     dp: int = 1
@@ -52,7 +57,7 @@ class Layout:
 
 
 def layout_of(text: str) -> Layout:
-    """`tp=16,ep=1,sequence_split,quantisation=w8a8`. BadInput for what is none."""
+    """Parse `tp=16,ep=1,sequence_split,quantisation=w8a8`. Raises BadInput for an invalid text."""
     found: dict[str, int | bool | Quantisation | Experts] = {}
     for part in filter(None, (part.strip() for part in text.split(","))):
         name, _, value = part.partition("=")
@@ -63,7 +68,7 @@ def layout_of(text: str) -> Layout:
 
 
 def check_layout(decoder: Decoder, layout: Layout) -> None:
-    """Raise BadInput where a model cannot be spread so."""
+    """Raise BadInput where a model cannot be distributed in this layout."""
     if min(layout.tp, layout.dp, layout.ep) < 1:
         raise BadInput("layout: tp, dp and ep must be at least 1")
     for what, size in (("heads", decoder.heads), ("the intermediate size", decoder.intermediate)):

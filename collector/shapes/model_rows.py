@@ -1,4 +1,4 @@
-"""What models ask of a kernel: rows of fused attention and the like, and the sizes of weights."""
+"""Rows that models require of a kernel: fused attention and similar, and the sizes of weights."""
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -14,7 +14,7 @@ from collector.shapes.step import derive_step, numbers_of
 
 _TP = (1, 2, 4, 8, 16)
 _LEAST_RANKS = 16  # of experts
-_SKEWS = (0, 50)  # percent by which requests of a decode have more and fewer keys
+_SKEWS = (0, 50)  # percent of keys by which the requests of a decode differ from the mean
 _PREFILL = ((1, 2, 4, 8), (256, 512, 1024, 2048, 3072, 4096, 4099, 4608, 5120, 6144, 8192))
 _DECODE = (
     (1, 2, 4, 8, 12, 16, 24, 32),
@@ -23,7 +23,7 @@ _DECODE = (
 
 
 def layouts_of(decoder: Decoder) -> tuple[Layout, ...]:
-    """The layouts over tensor parallel ranks that a model takes."""
+    """Return the layouts over tensor parallel ranks that a model accepts."""
     found = []
     for tp in _TP:
         ranks = max(tp, _LEAST_RANKS) if decoder.is_moe else tp
@@ -43,7 +43,7 @@ def layouts_of(decoder: Decoder) -> tuple[Layout, ...]:
 
 
 def products_of(decoders: Iterable[Decoder], kernels: KernelSet) -> tuple[tuple[int, int], ...]:
-    """The pairs (n, k) of the weights of models in all their layouts, each once, in order."""
+    """Return the pairs (n, k) of the models' weights in all their layouts, each once, in order."""
     found = {
         (one.width.value(names), one.depth.value(names))
         for decoder in decoders
@@ -61,8 +61,10 @@ def products_of(decoders: Iterable[Decoder], kernels: KernelSet) -> tuple[tuple[
 def rows_of(
     decoders: Iterable[Decoder], kernels: KernelSet, wanted: Collection[str]
 ) -> dict[str, list[CaseRecord]]:
-    """Rows of these kernel types: of prefills and decodes of many lengths, each once. A model of
-    which the release does what its set does not tell has none."""
+    """Return rows of these kernel types: prefills and decodes of many lengths, each once.
+
+    A model for which the release does something that its set does not describe has no rows.
+    """
     found: dict[str, dict[str, CaseRecord]] = {name: {} for name in wanted}
     few = tuple(
         one
@@ -93,14 +95,17 @@ def _passes(
             yield Batch(Phase.DECODE, count, 1, length, skew=skew)
 
 
-# Sizes of the experts of one rank, as models have them and deployments spread them.
+# Sizes of the experts of one rank, from models and their distribution in deployments.
 
 _MOST_ON_A_RANK = 64
 
 
 def experts_of(decoders: Iterable[Decoder]) -> tuple[tuple[int, int, int], ...]:
-    """Triples (experts of a rank, hidden size, size of an expert), each once, in order: all powers
-    of two of ranks that share a model's experts evenly, and leave a rank not too many."""
+    """Return triples (experts of a rank, hidden size, size of an expert), each once, in order.
+
+    The numbers of ranks are all powers of two that divide a model's experts evenly and leave each
+    rank at most `_MOST_ON_A_RANK`.
+    """
     found = {
         (decoder.experts // ranks, decoder.hidden, decoder.expert_intermediate)
         for decoder in decoders

@@ -1,7 +1,7 @@
-"""Where a model's name leads: to a file that comes along, or to a `config.json` of a user's.
+"""Decoders by a model's name: from a bundled file, or from a user's `config.json`.
 
-The bundled models are such files with the keys that are read, from the models' own pages; a file of
-a user's is read the same way, without network and without running anything of it.
+The bundled models are such files with the keys that are read, from the models' own pages. A user's
+file is read in the same way, without network access and without running any of it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,15 +21,17 @@ from collector.profiles.rows import read_small_file
 
 @dataclass(frozen=True, slots=True)
 class Decoder:
-    """Sizes in elements. What a model does not have is 0: `q_lora` and the three sizes after it
-    without latent attention (MLA), experts in a dense model, the indexer without sparse attention.
+    """Sizes in elements.
 
-    rotated          numbers of a head that are rotated
+    A size is 0 where a model lacks it: `q_lora` and the three sizes after it without latent
+    attention (MLA), experts in a dense model, the indexer without sparse attention.
+
+    rotated          elements of a head that are rotated
     dense_layers     layers whose feed-forward is dense
     shared           size of the shared expert, or of all of them together
-    indexers         layers that choose keys; the others take the choice of one before them
-    chosen           keys that each query attends to at most
-    predictors       layers that predict tokens beyond the next (MTP), behind the others
+    indexers         layers that choose keys; the others use the choice of one before them
+    chosen           maximum number of keys that each query attends to
+    predictors       layers that predict tokens beyond the next (MTP), after the others
     """
 
     name: str
@@ -76,10 +78,11 @@ class Decoder:
         return self.chosen > 0
 
 
-# What a Hugging Face `config.json` says of a decoder: its sizes, and what its family does.
+# The parts of a Hugging Face `config.json` that describe a decoder: its sizes, and its family's
+# behaviour.
 #
-# A file is read without network and without running anything of it. What would change the kernels
-# of a step in ways that no set of kernels tells of is refused, by its key.
+# A file is read without network access and without running any of it. A key that would change the
+# kernels of a step in ways that no set of kernels describes is refused by name.
 
 _LARGEST = 1 << 32
 _MOST_LAYERS = 1 << 16
@@ -89,9 +92,12 @@ _ROTATED = "partial_rotary_factor"
 
 @dataclass(frozen=True, slots=True)
 class _Family:
-    """What vLLM does of models of a type: `qkv_bias` is the key that asks for it, with what holds
-    of a file without that key, and `o_bias` whether it asks for that of o as well. `normalises` is
-    how queries and keys are normalised by heads: always, never, or as the file says."""
+    """vLLM's behaviour for models of one type.
+
+    `qkv_bias` is the key that requests a bias, with the default for a file without that key, and
+    `o_bias` is whether the key also applies to o. `normalises` is whether queries and keys are
+    normalised by heads: always, never, or (None) as the file says.
+    """
 
     of_experts: bool = False
     qkv_bias: tuple[str, bool] = ("attention_bias", False)
@@ -131,7 +137,7 @@ _FAMILIES = MappingProxyType(
         ),
     }
 )
-# What no set of kernels here tells of, and how a file says that it is off.
+# Features that no set of kernels describes, and the values of a file that turn them off.
 _NOT_DERIVED: dict[str, tuple[str, tuple[object, ...]]] = {
     "mlp_bias": ("a bias of the feed-forward", (False,)),
     "num_local_experts": ("a mixture of another family", (0,)),
@@ -141,10 +147,13 @@ _WHOLE_LAYERS = ("full_attention", "indexed_attention", "deepseek_sparse_attenti
 
 
 def read_config(data: bytes, *, name: str, path: Path | str) -> Decoder:
-    """The decoder of a config.json. BadInput, with the file, where it describes none, or one whose
-    step is not derived here."""
+    """Return the decoder of a config.json.
+
+    Raises BadInput, with the file, where it describes none, or one whose step is not derived here.
+    """
     found = json_value(data, what="a model's config.json", key=str(path))
-    if not isinstance(found, dict):  # never quoted: who names a file need not be who may read it
+    # never quoted: the user who names a file may lack the right to read it
+    if not isinstance(found, dict):
         raise BadInput("expected a model's config.json, a JSON object", path=path)
     try:
         return _decoder(_Config(found), name)
@@ -153,8 +162,7 @@ def read_config(data: bytes, *, name: str, path: Path | str) -> Decoder:
 
 
 class _Config:
-    """The keys of a config.json, each a whole number, a share, a switch or a list of words, as
-    requested."""
+    """The keys of a config.json, read as the requested type: integer, fraction, switch or list."""
 
     def __init__(self, values: Mapping[str, Any]):
         self._values = values
@@ -185,7 +193,7 @@ class _Config:
         return default
 
     def share(self, key: str, default: float) -> float:
-        """A number above 0 and up to 1, of the file or of its `rope_parameters`."""
+        """Return a number above 0 and up to 1, from the file or its `rope_parameters`."""
         inner = self._values.get("rope_parameters")
         inside = inner.get(key) if isinstance(inner, dict) else None
         value = self._values.get(key, inside)
@@ -270,7 +278,7 @@ def _latent(config: _Config) -> dict[str, Any]:
 
 
 def _experts(config: _Config, family: _Family, layers: int) -> dict[str, Any]:
-    """The sizes of a mixture; none of a dense model."""
+    """Return the sizes of a mixture of experts; empty for a dense model."""
     experts = config.size("n_routed_experts", "num_experts", default=0, least=0)
     if not experts:
         return {}
@@ -293,8 +301,10 @@ def _experts(config: _Config, family: _Family, layers: int) -> dict[str, Any]:
 
 
 def _dense_layers(config: _Config, layers: int) -> int:
-    """How many layers of a mixture are dense: those that are listed so, the first ones, those
-    between its steps."""
+    """Return the number of dense layers in a mixture.
+
+    Dense are the layers listed as dense, the first ones, and those between the steps of experts.
+    """
     kinds = config.items("mlp_layer_types")
     if kinds:
         return sum(one == "dense" for one in kinds[:layers])
@@ -309,7 +319,7 @@ def _dense_layers(config: _Config, layers: int) -> int:
 
 
 def _indexer(config: _Config, family: _Family, layers: int) -> dict[str, Any]:
-    """The sizes of what chooses keys; none of attention to all of them."""
+    """Return the sizes of the indexer; empty for attention to all keys."""
     chosen = config.size("index_topk", default=0, least=0) if family.is_sparse else 0
     if not chosen:
         return {}
@@ -323,8 +333,10 @@ def _indexer(config: _Config, family: _Family, layers: int) -> dict[str, Any]:
 
 
 def _indexers(config: _Config, layers: int) -> int:
-    """How many layers choose by themselves: those that are listed so, or all but those between the
-    steps of a schedule."""
+    """Return the number of layers with an own indexer.
+
+    These are the layers listed as such, or all except those between the steps of a schedule.
+    """
     kinds = config.items("indexer_types")
     if kinds:
         return sum(one == "full" for one in kinds[:layers])
@@ -336,7 +348,7 @@ def _indexers(config: _Config, layers: int) -> int:
 
 
 def _check(decoder: Decoder, kind: str, family: _Family) -> None:
-    """Raise BadInput for sizes that do not go together."""
+    """Raise BadInput for inconsistent sizes."""
     if decoder.is_moe != family.of_experts:
         raise BadInput(f"model_type {kind}: expected {'no ' * decoder.is_moe}experts")
     if decoder.choices > decoder.experts:
@@ -355,14 +367,16 @@ def _check(decoder: Decoder, kind: str, family: _Family) -> None:
 
 
 def bundled_names() -> tuple[str, ...]:
-    """The models that come with the package."""
+    """Return the names of the models that are part of the package."""
     folder = files("collector") / "data" / "models"
     return tuple(sorted(one.name.removesuffix(".json") for one in folder.iterdir()))
 
 
 def bundled_decoder(word: str) -> Decoder | None:
-    """The model of a name of `bundled_names`, with or without its owner and in any case; None for
-    another word. No other file is looked at."""
+    """Return the model of a name in `bundled_names`, with or without its owner and in any case.
+
+    None for another word. No other file is read.
+    """
     name = word.rpartition("/")[2].lower()
     if name not in bundled_names():
         return None
@@ -371,14 +385,16 @@ def bundled_decoder(word: str) -> Decoder | None:
 
 
 def unknown_model(word: str) -> BadInput:
-    """The error about a word that is neither a name nor a file of a model."""
+    """Return the error for a word that is neither a name nor a file of a model."""
     known = ", ".join(bundled_names())
     return BadInput(f"unknown model {word!r}: expected one of {known}, or a config.json")
 
 
 def find_decoder(word: str) -> Decoder:
-    """The model of a bundled name, of a `config.json`, or of the folder that holds one. BadInput
-    for what is none."""
+    """Return the model of a bundled name, of a `config.json`, or of the folder that holds one.
+
+    Raises BadInput for other words.
+    """
     path = Path(word)
     if (bundled := bundled_decoder(word)) is not None:
         return bundled
@@ -390,7 +406,7 @@ def find_decoder(word: str) -> Decoder:
 
 
 def read_decoder(file: Path) -> Decoder:
-    """The model of a config.json, which is called by the folder that holds it."""
+    """Return the model of a config.json; its name is that of its folder."""
     data = _bytes_of(file)
     return read_config(data, name=in_one_line(file.resolve().parent.name), path=file)
 

@@ -1,4 +1,4 @@
-"""The forward passes of a range of serving: what a scheduler makes of so many requests at once."""
+"""The forward passes of a serving range: a scheduler's passes for concurrent requests."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ from enum import StrEnum
 from collector.codec.errors import BadInput
 from collector.shapes.expression import ceil_div
 
-# What one forward pass is given: prompts, tokens to follow answers, or both.
+# The content of one forward pass: prompts, decode tokens, or both.
 
 _BATCH_MOST_REQUESTS, _MOST_TOKENS = 1 << 16, 1 << 24
 
@@ -20,24 +20,27 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One forward pass of one group of `tp` ranks: so many requests, each with `queries` tokens
-    that are new and `keys` in all, those among them. The last `padding` of the requests are empty:
-    they fill a graph's size, and nobody samples their tokens. They attend to one key: vLLM tells
-    their length as 0, and one is the least that replays of attention take.
+    """One forward pass of one group of `tp` ranks.
 
-    Where prompts and answers are mixed, the phase is that of the prompts, and `followed` requests
-    go on with an answer beside them: one token each, of `followed_keys` in all.
+    It has `requests` requests, each with `queries` new tokens and `keys` tokens in total, the new
+    ones included. The last `padding` requests are empty: they fill a graph's size, and their tokens
+    are not sampled. They attend to one key: vLLM gives their length as 0, and one is the minimum
+    that replays of attention accept.
 
-    Of a deployment that predicts tokens (MTP), `predicted` is how many it predicts after each: a
-    decode of the model then looks at them all, and a pass that `is_draft` is one of the layer that
-    predicts.
+    Where prompts and decodes are mixed, the phase is that of the prompts, and `followed` other
+    requests continue their answers in the same pass: one token each, `followed_keys` in total.
 
-    `idle` tokens belong to no request: they pass through everything but attention, as where a layer
-    that predicts goes on from a few tokens of a pass in the room of them all. `decodes_alone`: on a
-    host that only decodes, which some releases serve by other kernels.
+    In a deployment that predicts tokens (MTP), `predicted` is the number predicted after each
+    token. A decode of the model then verifies all of them, and a pass with `is_draft` belongs to
+    the layer that predicts.
 
-    `skew` and `imbalance` are in percent: answers have from so much less to so much more keys than
-    `keys`, evenly spread, and experts as many rows less and more than an even load."""
+    `idle` tokens belong to no request: they pass through everything except attention. This happens
+    where a layer that predicts continues from a few tokens of a pass but has the size of the whole
+    pass. `decodes_alone` is for a decode-only host, which some releases serve with other kernels.
+
+    `skew` and `imbalance` are in percent. The keys of answers are spread evenly from `skew` percent
+    below `keys` to `skew` percent above; the rows of experts likewise around an even load.
+    """
 
     phase: Phase
     requests: int
@@ -55,13 +58,15 @@ class Batch:
 
     def __str__(self) -> str:
         tokens = f"{self.requests} x {self.queries} tokens"
-        empty = f", {self.padding} of them empty" if self.padding else ""
-        mixed = f", and {self.followed} answers of {self.followed_keys}" if self.followed else ""
-        empty += f", of {self.skew}% more and less" if self.skew else ""
-        empty += f", experts of {self.imbalance}% more and less" if self.imbalance else ""
-        empty += f", beside {self.idle} of no request" if self.idle else ""
-        draft = ", by the layer that predicts" if self.is_draft else ""
-        draft += ", on a host that only decodes" if self.decodes_alone else ""
+        empty = f", {self.padding} of them padding" if self.padding else ""
+        mixed = (
+            f", and {self.followed} decodes with {self.followed_keys} keys" if self.followed else ""
+        )
+        empty += f", key skew {self.skew}%" if self.skew else ""
+        empty += f", expert imbalance {self.imbalance}%" if self.imbalance else ""
+        empty += f", {self.idle} idle tokens" if self.idle else ""
+        draft = ", by the layer that predicts tokens" if self.is_draft else ""
+        draft += ", on a decode-only host" if self.decodes_alone else ""
         return f"{self.phase} of {tokens} with {self.keys} keys each{empty}{mixed}{draft}"
 
     @property
@@ -70,28 +75,30 @@ class Batch:
 
     @property
     def tokens(self) -> int:
-        """All that pass through the layers."""
+        """The number of all tokens that pass through the layers."""
         return self.attending + self.idle
 
     @property
     def attending(self) -> int:
-        """Those of them that attend to keys: the new ones of requests."""
+        """The number of tokens that attend to keys: the new tokens of requests."""
         return self.followed + self.requests * self.queries
 
     @property
     def sampled(self) -> int:
-        """The tokens behind which a next one is told: of an answer all that are new, but for what
-        a draft goes on from."""
+        """The number of tokens from which a next token is sampled.
+
+        For an answer these are all new tokens, except those that a draft continues from.
+        """
         each = self.queries if self.is_decode and not self.is_draft else 1
         return self.followed + (self.requests - self.padding) * each
 
     @property
     def most_keys(self) -> int:
-        """Those of the request that has most."""
+        """The keys of the request with the most keys."""
         return max(keys for _, keys in self.lengths())
 
     def lengths(self) -> Iterator[tuple[int, int]]:
-        """New tokens and keys of each request, in the order of the pass: answers, then prompts."""
+        """Yield new tokens and keys of each request, in pass order: answers, then prompts."""
         real = self.requests - self.padding
         if self.is_decode:
             for keys in spread(self.keys, real, self.skew):
@@ -104,8 +111,11 @@ class Batch:
 
 
 def spread(mean: int, count: int, percent: int) -> list[int]:
-    """So many numbers of at least 1 with that mean, evenly spread from so much less than it to so
-    much more; one alone is the mean."""
+    """Return `count` numbers of at least 1 around a mean.
+
+    They are spread evenly from `percent` below the mean to `percent` above; a single number is the
+    mean.
+    """
     steps = max(1, count - 1)
     return [
         max(1, mean + mean * percent * (2 * at - steps) // (100 * steps)) if count > 1 else mean
@@ -143,18 +153,24 @@ def check_batch(batch: Batch) -> None:
 
 
 _MOST_CHUNKS = 4096
-_SERVING_MOST_REQUESTS = 1 << 20  # of all passes: each is a number in the rows of its attention
+_SERVING_MOST_REQUESTS = 1 << 20  # in all passes: each is a number in the rows of its attention
 
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """`concurrency`: numbers of requests that one group of tp ranks serves at once. `input_tokens`
-    and `output_tokens` of each. `batched_tokens` at most in one pass; a longer prompt is cut into
-    chunks of that. `graph_sizes`: a decode pass is padded to the next of them; none: it is not.
-    `phases`: what runs in this deployment, which may leave the other to another one. `mixed`:
-    requests come one after the other, and each prompt passes beside the answers of all others.
-    `predicted` tokens are predicted after each (MTP), and all of them right. `skew` and
-    `imbalance` are those of batches."""
+    """A serving range.
+
+    Args:
+        concurrency: numbers of requests that one group of tp ranks serves at once
+        input_tokens, output_tokens: tokens of each request
+        batched_tokens: maximum in one pass; a longer prompt is split into chunks of this size
+        graph_sizes: a decode pass is padded to the next of them; without any it is not
+        phases: the phases of this deployment; another one may run the other phase
+        mixed: requests arrive one after the other, and each prompt passes together with the
+            answers of all others
+        predicted: tokens predicted after each token (MTP); all predictions are right
+        skew, imbalance: as in Batch
+    """
 
     concurrency: tuple[int, ...]
     input_tokens: int
@@ -169,16 +185,19 @@ class Serving:
 
     @property
     def followed_tokens(self) -> int:
-        """Of an answer those that a decode gives: the first is the prefill's."""
+        """The tokens of an answer that decodes produce: the prefill produces the first one."""
         return self.output_tokens - 1
 
 
 def passes(serving: Serving) -> dict[Batch, int]:
-    """Each forward pass, and how many of it serve every number of requests once, all at the same
-    time: prefills of as many whole prompts as fit, of those that are left, or of each chunk of
-    one; and for each token of an answer but its first a decode, told by three of them: at the
-    first, in the middle and at the last. Where they are mixed, what passes beside prompts is no
-    decode any more. BadInput for impossible settings."""
+    """Return each forward pass, and how often it runs to serve every number of requests once.
+
+    All requests run at the same time. Prefills hold as many whole prompts as fit, then the
+    remaining ones, or one chunk of one prompt. Each token of an answer except the first has a
+    decode; three decodes represent them: at the first token, in the middle and at the last. Where
+    prompts and decodes are mixed, tokens that pass together with prompts need no decode. Raises
+    BadInput for impossible settings.
+    """
     sizes = (*serving.concurrency, serving.input_tokens, serving.batched_tokens)
     if min(sizes) < 1 or serving.output_tokens < 1:
         raise BadInput("serving: expected numbers of at least 1")
@@ -192,7 +211,8 @@ def passes(serving: Serving) -> dict[Batch, int]:
     for requests in dict.fromkeys(serving.concurrency):
         followed = _followed(serving, requests) if serving.mixed else 0
         prompts = tuple(_mixed(serving, requests, followed) or _prefill(serving, requests))
-        beside = followed * len(prompts)  # of each answer, while the others' prompts pass
+        # tokens of each answer that pass with the prompts of other requests
+        beside = followed * len(prompts)
         for batch, times in (*prompts, *_decode(serving, requests, beside)):
             if batch.phase in serving.phases:
                 uneven = replace(
@@ -228,16 +248,17 @@ def _prefill(serving: Serving, requests: int) -> Iterator[tuple[Batch, int]]:
 
 
 def _followed(serving: Serving, requests: int) -> int:
-    """How many answers pass beside each prompt: those of all other requests, as far as a pass has
-    room for them and they have as many tokens."""
+    """Return the number of answers that pass together with each prompt.
+
+    These are the answers of all other requests, limited by the size of a pass and by their tokens.
+    """
     followed = min(requests - 1, serving.batched_tokens - 1)
     chunks = ceil_div(serving.input_tokens, serving.batched_tokens - followed)
     return min(followed, serving.followed_tokens // chunks)
 
 
 def _mixed(serving: Serving, requests: int, followed: int) -> list[tuple[Batch, int]]:
-    """Each chunk of one prompt, beside answers in the middle of theirs; none where no answers are
-    there."""
+    """Return each chunk of one prompt, with answers at their middle; none without answers."""
     most, length = serving.batched_tokens - followed, serving.input_tokens
     keys = length + max(1, serving.followed_tokens // 2)
     chunks = ((start, min(most, length - start)) for start in range(0, length, most))
@@ -249,8 +270,7 @@ def _mixed(serving: Serving, requests: int, followed: int) -> list[tuple[Batch, 
 
 
 def _decode(serving: Serving, requests: int, beside: int) -> Iterator[tuple[Batch, int]]:
-    """As many as answers have tokens, but for those that passed beside prompts, and those that
-    were predicted."""
+    """Yield the decodes of all tokens, except those that passed with prompts or were predicted."""
     padded = next((size for size in sorted(serving.graph_sizes) if size >= requests), requests)
     count = ceil_div(serving.followed_tokens - beside, 1 + serving.predicted)
     if count < 1:
@@ -264,9 +284,11 @@ def _decode(serving: Serving, requests: int, beside: int) -> Iterator[tuple[Batc
 
 
 def _predicting(batch: Batch, predicted: int) -> Iterator[tuple[Batch, int]]:
-    """The pass of the model, which looks at what was predicted, and those of the layer that
-    predicts: first of all tokens of that pass, then of one a request in the room of them all, which
-    a decode's graph fills with empty requests."""
+    """Yield the pass of the model, which verifies the predictions, and the passes of the MTP layer.
+
+    The first MTP pass has all tokens of the model's pass. Each further pass has one token per
+    request, in the size of the whole pass; a decode's graph fills the rest with empty requests.
+    """
     if not predicted:
         yield batch, 1
         return

@@ -1,6 +1,6 @@
-"""One forward pass of a model as cases: each kernel with its shapes, where it stands and how often.
+"""One forward pass of a model as cases: each kernel with its shapes, its layer and its count.
 
-Nothing is measured or assumed here but what a release's set of kernels says.
+Everything comes from a release's kernel set; nothing is measured or assumed.
 """
 
 from collections.abc import Iterator, Mapping
@@ -25,10 +25,9 @@ from collector.shapes.layout import Experts, Layout, Quantisation, check_layout
 from collector.shapes.models import Decoder
 from collector.shapes.serving import Batch, check_batch
 
-# What a pattern of a step may speak of: the numbers and the lists of a model, spread and given a
-# pass.
+# The names that a pattern of a step may use: numbers and lists of a model with a layout and a pass.
 
-PAGE = 128  # tokens of a page of the cache, as vLLM-Ascend has it
+PAGE = 128  # tokens of a page of the cache, as in vLLM-Ascend
 _VOCABULARY_PADDING = 64  # vLLM: DEFAULT_VOCAB_PADDING_SIZE
 _FEWEST_PAGES = 16
 
@@ -38,18 +37,24 @@ Lists = Mapping[str, tuple[int, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The tokens that one rank attends from: the last rank of a group whose part is full; beside
-    tokens of no request the first. How many of them belong to each request that it has any of, and
-    the keys that the last one sees."""
+    """The tokens from which one rank attends.
+
+    The rank is the last one of a group whose part is full; with idle tokens it is the first one.
+    `queries` are the tokens of each request that are in the part, and `keys` the keys that the last
+    one attends to.
+    """
 
     queries: tuple[int, ...]
     keys: tuple[int, ...]
 
 
 def numbers_of(decoder: Decoder, layout: Layout, batch: Batch, habits: Habits) -> Numbers:
-    """Lengths are in tokens, sizes in elements; `rank_` is what one rank of tp has. Of experts
-    `routed` are the rows that a rank gets where all have as many, and `room` those that it has room
-    for, whatever is chosen."""
+    """Return the numbers of a pass.
+
+    Lengths are in tokens, sizes in elements; `rank_` means per rank of tp. `routed` is the number
+    of rows of experts on a rank with an even load, and `room` the number of rows that it allocates
+    for any routing.
+    """
     return {
         **_of_layout(layout),
         **_of_batch(layout, batch),
@@ -61,8 +66,11 @@ def numbers_of(decoder: Decoder, layout: Layout, batch: Batch, habits: Habits) -
 
 
 def lists_of(decoder: Decoder, layout: Layout, batch: Batch, habits: Habits) -> Lists:
-    """Lengths of the requests of a pass, of its answers and of its prompts, and of the part from
-    which one rank attends; and where the rows of each expert of a rank end."""
+    """Return the lists of a pass.
+
+    These are the lengths of its requests, of its answers and prompts, and of the part from which
+    one rank attends; and the end of each expert's rows on a rank.
+    """
     every = tuple(batch.lengths())
     first = len(every) if batch.is_decode else batch.followed
     answers, prompts = every[:first], every[first:]
@@ -84,8 +92,11 @@ def lists_of(decoder: Decoder, layout: Layout, batch: Batch, habits: Habits) -> 
 
 
 def uneven_ends(routed: int, experts: int, percent: int) -> tuple[int, ...]:
-    """Where the rows of each expert end, all of them together; the last ones have most, so many
-    percent more than evenly, and the first so many less."""
+    """Return the end of each expert's rows; all experts together have `routed` rows.
+
+    The last ones have the most, `percent` more than an even share, and the first ones `percent`
+    less.
+    """
     if not routed:
         return ()
     if not percent:
@@ -176,7 +187,7 @@ def _of_experts(decoder: Decoder, layout: Layout, batch: Batch, dispatched: int)
 
 
 def _of_latent(decoder: Decoder, layout: Layout, batch: Batch, habits: Habits) -> dict[str, int]:
-    """Whether one kernel stands before latent attention, as on hosts that only decode."""
+    """Return whether one kernel precedes latent attention, as on decode-only hosts."""
     quantised = layout.quantisation is not Quantisation.BF16
     is_small = batch.is_decode and batch.attending <= habits.most_mlapo_tokens
     is_latent = decoder.is_mla and not decoder.is_sparse
@@ -184,8 +195,10 @@ def _of_latent(decoder: Decoder, layout: Layout, batch: Batch, habits: Habits) -
 
 
 def _of_sparse(decoder: Decoder, layout: Layout, batch: Batch, habits: Habits) -> dict[str, int]:
-    """Where a group splits the tokens of sparse attention, each rank attends from its part with all
-    heads."""
+    """Return the numbers of sparse attention.
+
+    Where a group splits its tokens, each rank attends from its part with all heads.
+    """
     parts = _parts(layout, habits)
     part = _part(batch, parts)
     split = int(decoder.is_sparse and parts > 1)
@@ -207,7 +220,7 @@ def _parts(layout: Layout, habits: Habits) -> int:
 
 
 def _sent(layout: Layout, batch: Batch) -> int:
-    """The tokens that one rank sends to experts: its part, whether or not others have it too."""
+    """Return the tokens that one rank sends to experts: its part, even if others have it too."""
     return ceil_div(batch.tokens, layout.tp)
 
 
@@ -233,8 +246,10 @@ _DYNAMIC = "dynamic"
 
 @dataclass(frozen=True, slots=True)
 class StepKernel:
-    """A case, where in the model it stands, how many times the pass launches it, and how the
-    pattern is known: `profile` of a real step, or `code` of the release."""
+    """A case, its layer in the model, its launches per pass, and the source of its pattern.
+
+    The source is `profile` (of a real step) or `code` (of the release).
+    """
 
     layer: str
     record: CaseRecord
@@ -244,7 +259,7 @@ class StepKernel:
 
 @dataclass(frozen=True, slots=True)
 class StepCollective:
-    """A message of the pass, over ranks of tp or of ep; its tier is that of the nearest ranks."""
+    """A collective message of the pass, over ranks of tp or ep; the nearest ranks set its tier."""
 
     layer: str
     operation: str
@@ -261,8 +276,11 @@ class Step:
 
 
 def derive_step(decoder: Decoder, layout: Layout, batch: Batch, kernels: KernelSet) -> Step:
-    """The pass of one rank, in the order of the set. BadInput for a layout that the model does not
-    take, and for what no set of kernels says."""
+    """Return the pass of one rank, in the order of the set.
+
+    Raises BadInput for a layout that the model does not accept, and for behaviour that no set of
+    kernels describes.
+    """
     check_layout(decoder, layout)
     check_batch(batch)
     if batch.predicted and not decoder.predictors:
@@ -288,8 +306,10 @@ def derive_step(decoder: Decoder, layout: Layout, batch: Batch, kernels: KernelS
 
 
 def _known(decoder: Decoder, layout: Layout, batch: Batch, kernels: KernelSet) -> Numbers:
-    """The numbers of a pass that the set tells. BadInput for one of which the release does what the
-    set does not tell."""
+    """Return the numbers of a pass that the set describes.
+
+    Raises BadInput where the release does something that the set does not describe.
+    """
     names = numbers_of(decoder, layout, batch, kernels.habits)
     for one in kernels.unknown:
         if one.when.value(names):
@@ -298,8 +318,11 @@ def _known(decoder: Decoder, layout: Layout, batch: Batch, kernels: KernelSet) -
 
 
 def _of_draft(decoder: Decoder) -> Decoder:
-    """The one layer that predicts: with experts where the model has any, and, of sparse attention,
-    an indexer of its own. No release fuses its experts."""
+    """Return the one layer that predicts.
+
+    It has experts where the model has any and, with sparse attention, its own indexer. No release
+    fuses its experts.
+    """
     dense = 0 if decoder.is_moe else 1
     return replace(decoder, layers=1, dense_layers=dense, indexers=min(1, decoder.indexers))
 
@@ -326,7 +349,7 @@ def _launched(
 
 
 def _known_by(pattern: StepPattern, names: Numbers) -> str:
-    """INT8 was seen in traces of latent attention alone."""
+    """Return the source of a pattern; INT8 was seen only in traces of latent attention."""
     is_int8 = isinstance(pattern.what, ProductPattern) and pattern.what.scheme != "bf16"
     return "code" if is_int8 and names["quantised"] and not names["mla"] else pattern.source
 
@@ -338,8 +361,11 @@ def _kernel(what: KernelPattern, names: Numbers, lists: Lists) -> CaseRecord:
 
 
 def _product(what: ProductPattern, names: Numbers) -> Iterator[CaseRecord]:
-    """MatMulV2 of BF16; of INT8 the kernel that quantises what comes in, by one scale that was
-    found beforehand or by one a token, and QuantBatchMatmulV3."""
+    """Yield the kernels of a product.
+
+    For BF16: MatMulV2. For INT8: the kernel that quantises the input, with one given scale or with
+    one per token, and QuantBatchMatmulV3.
+    """
     rows, width, depth = (one.value(names) for one in (what.rows, what.width, what.depth))
     given, result = _dense("DT_BF16", rows, depth), _dense("DT_BF16", rows, width)
     if what.scheme == "bf16" or not names["quantised"]:

@@ -1,2 +1,5 @@
-"""A surface of durations over shapes, learnt from some of its points: what the others would take,
-how sure that is, and which to measure next. Pure: arrays in, arrays out."""
+"""A surface of durations over shapes, learned from some of its points.
+
+It predicts the durations of the other points and their uncertainty, and selects the next points to
+measure. The code is pure: arrays in, arrays out.
+"""

@@ -1,8 +1,8 @@
-"""How a surface is measured in rounds: a coarse start, with it points that check how well the rest
-is known, and then where the model is unsure.
+"""Measurement of a surface in rounds: a coarse start, then the uncertain points.
 
-Which points check is fixed beforehand, by chance, and none of them ever teaches: whoever knows what
-was asked and what it took knows the next round. Nothing else has to be kept between rounds.
+The first round also measures validation points, which are chosen beforehand at random and are
+never used for training. The points requested so far and their durations determine the next
+round; no other state is stored between rounds.
 """
 
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from collector.surface.surrogate import LEAST_POINTS, Estimate, Points, estimate
 
-# Which points of a surface to measure: a coarse start, then where its model is unsure.
+# Selection of the points to measure: a coarse start, then the points where the model is uncertain.
 
 Floats = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.intp]
@@ -22,17 +22,22 @@ _LEFT_UNSURE = 0.05
 
 
 def coarse(axes: Floats, count: int, chance: np.random.Generator) -> Indices:
-    """So many of the points (points, axes), spread over them: along a curve that fills the space of
-    the axes' ranks, one by chance of each stretch."""
+    """Return `count` of the points (points, axes), spread over all of them.
+
+    They are drawn along a curve that fills the space of the axes' ranks, one at random from each
+    stretch.
+    """
     along = np.argsort(_place_on_curve(axes), kind="stable")
     bounds = np.linspace(0, len(axes), count + 1).round().astype(np.intp)
     return np.sort(along[chance.integers(bounds[:-1], bounds[1:])])
 
 
 def unsure(half_widths: Floats, asked: Indices, tolerance: float, count: int) -> Indices:
-    """The points not asked whose interval is wider than tolerated, up to so many of the widest; no
-    point where at most one in twenty of those left is. Half-widths are logarithms, the tolerance a
-    share of the duration."""
+    """Return the unrequested points with intervals that are too wide: the widest `count`.
+
+    None if at most one in twenty of the remaining points is that wide. Half-widths are logarithms,
+    the tolerance is a share of the duration.
+    """
     left = np.setdiff1d(np.arange(len(half_widths)), asked)
     wide = left[half_widths[left] > log1p(tolerance)]
     if len(wide) <= _LEFT_UNSURE * len(left):
@@ -41,10 +46,10 @@ def unsure(half_widths: Floats, asked: Indices, tolerance: float, count: int) ->
 
 
 def _place_on_curve(axes: Floats) -> npt.NDArray[np.int64]:
-    """Where each point lies on a Z-order curve over the ranks of its values along each axis."""
+    """Return each point's position on a Z-order curve over its ranks along the axes."""
     width = axes.shape[1]
     place = np.zeros(len(axes), np.int64)
-    bits = min(10, max(1, 62 // width))  # of each axis, so that all of them fit into a place
+    bits = min(10, max(1, 62 // width))  # of each axis, so that all of them fit into a position
     for number, axis in enumerate(axes.T[:62]):
         distinct, rank = np.unique(axis, return_inverse=True)
         steps = (rank << bits) // max(len(distinct), 1)
@@ -53,25 +58,30 @@ def _place_on_curve(axes: Floats) -> npt.NDArray[np.int64]:
     return place
 
 
-# How wide an interval must be to hold what it states, by points held back.
+# The width that an interval needs for its stated coverage, from held-out points.
 #
-# Points held back are drawn by chance beforehand, and teach nothing: what the model is off by
-# there, over what it expects, it is off by anywhere (split conformal prediction). The points that
-# nobody asks are those of which less is expected to be wrong; of errors over expected ones that
-# makes no difference on real tables. No shape of the errors is assumed, and a model that is wrong
-# has wide intervals, not false ones.
+# Held-out points are drawn at random beforehand and are not used for training. The ratio of the
+# actual to the expected error on them holds for all points (split conformal prediction). The points
+# that are never requested are those with smaller expected errors; on real tables this makes no
+# difference for the ratio. No distribution of the errors is assumed, and a wrong model has wide
+# intervals, not false ones.
 
 
 def misses(found: Estimate, held: Indices, duration_us: Floats) -> Floats:
-    """The errors at points held back, which the estimate has not seen, over those expected; these
-    are their durations."""
+    """Return the ratios of actual to expected error at held-out points.
+
+    The estimate has not seen these points; `duration_us` are their durations.
+    """
     missed: Floats = np.abs(np.log(duration_us) - found.log_us[held]) / found.error[held]
     return missed
 
 
 def half_widths(found: Estimate, missed: Floats, level: float) -> Floats:
-    """Of every point the half-width of its interval of this level, as a logarithm: the estimate
-    times or over its exponential. Errors too few for the level give an interval without end."""
+    """Return the half-width of each point's interval of this level, as a logarithm.
+
+    The interval is the estimate times or divided by its exponential. Too few errors for the level
+    give an infinite interval.
+    """
     rank = ceil(level * (len(missed) + 1))
     factor = inf if rank > len(missed) else np.sort(missed)[rank - 1]
     widths: Floats = factor * found.error
@@ -81,14 +91,14 @@ def half_widths(found: Estimate, missed: Floats, level: float) -> Floats:
 Mask = npt.NDArray[np.bool_]
 
 LEVEL = 0.95
-LEAST_BUDGET = 200  # fewer points cannot teach and check
+LEAST_BUDGET = 200  # fewer points are not enough for training and validation
 _COARSE, _ROUNDS, _CHECKS = 0.4, 4, 0.2
-_LEAST_STEP = 50  # points: a round of fewer costs more in starts of sessions than it tells
+_LEAST_STEP = 50  # points: for a smaller round the session starts cost more than the round is worth
 
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """How many points may be asked, and what of them is for what."""
+    """The number of points that may be requested, and their division between purposes."""
 
     asked: int
 
@@ -102,7 +112,7 @@ class Budget:
 
     @property
     def coarse(self) -> int:
-        # A few more than trees need: not every case gives a duration.
+        # 10 % more than trees need: not every case gives a duration.
         return max(round(_COARSE * self.asked), LEAST_POINTS + LEAST_POINTS // 10)
 
     @property
@@ -112,8 +122,11 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """Of each point of a surface whether it was asked, what it took in us (nan where nothing is
-    known), and whether it is one that checks."""
+    """State of each point of a surface.
+
+    The arrays say whether the point was requested, its duration in us (nan where unknown), and
+    whether it is a validation point.
+    """
 
     asked: Mask
     duration_us: Floats
@@ -122,9 +135,11 @@ class Known:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """What comes next. `ask` are the points to measure, none where the surface is done; the
-    half-widths are those of all points' intervals (`LEVEL`), as logarithms, infinite before
-    anything is known."""
+    """The next step.
+
+    `ask` are the points to measure, none where the surface is done. The half-widths are those of
+    all points' intervals (`LEVEL`), as logarithms, infinite before anything is known.
+    """
 
     ask: Indices
     half_widths: Floats
@@ -132,13 +147,16 @@ class Round:
 
 
 def next_round(points: Points, known: Known, budget: Budget, tolerance: float) -> Round:
-    """The next points of a surface. One of which too few durations are known though all that may
-    teach was measured is asked for whole. The same arguments give the same points."""
+    """Return the next points of a surface; the same arguments give the same points.
+
+    If too few durations are known after all training points were measured, all remaining points are
+    requested.
+    """
     chance = np.random.default_rng(0)
     taught = int(np.sum(known.asked & ~known.checks))
     start = np.flatnonzero(known.checks & ~known.asked)
     learnt = np.flatnonzero(~known.checks & np.isfinite(known.duration_us))
-    # Where many give no duration, more of the points that may teach make up for them.
+    # Where many points give no duration, more training points replace them.
     step = budget.step if len(learnt) < LEAST_POINTS else 0
     wanted = budget.coarse if taught < budget.coarse else min(taught + step, budget.teaching)
     if taught < wanted:

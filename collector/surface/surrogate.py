@@ -1,12 +1,12 @@
-"""What the points of a surface take, learnt from those measured, and how far each may be off.
+"""Durations of a surface's points, learned from the measured ones, with the expected errors.
 
-Boosted trees over features of the shape correct a roofline. Each of several folds of the measured
-points is left out by one set of trees, so that every measured point has a prediction that has not
-seen it; what these are off by, other trees learn again: how noisy a region is, and how far the sets
-disagree there, tells how unsure the model is of a point nobody measured.
+Boosted trees over features of the shape correct a roofline. The measured points are split into
+folds; each fold is left out by one set of trees, so every measured point has a prediction that has
+not seen it. Other trees learn the errors of these predictions: the noise of a region, and the
+disagreement of the sets there, give the uncertainty of the model at an unmeasured point.
 
-Neighbours tell nothing more: interpolating what the trees leave between the nearest points makes
-real tables worse, since what is left is noise and edges.
+Neighbours add no information: interpolating the trees' residuals between the nearest points makes
+real tables worse, since the residuals are noise and edges.
 """
 
 from collections.abc import Sequence
@@ -15,11 +15,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-# Boosted regression trees over values sorted into bins: each tree learns what those before it
-# left, of a part of the points and of the columns.
+# Boosted regression trees over binned values: each tree learns the residuals of those before it,
+# from a part of the points and of the columns.
 #
-# A kernel's duration steps where a tile, a wave or another kernel begins. Trees keep such edges,
-# and nothing has to be known of where they are.
+# A kernel's duration has steps where a tile, a wave or another kernel begins. Trees preserve such
+# edges, and their positions need not be known.
 
 Floats = npt.NDArray[np.float64]
 Bins = npt.NDArray[np.uint8]
@@ -27,13 +27,15 @@ Indices = npt.NDArray[np.intp]
 
 _BINS = 64
 _POINTS_DRAWN, _COLUMNS_DRAWN = 0.7, 0.6
-_LEAST_AT_END = 5  # points, were all ends of a tree alike
+_LEAST_AT_END = 5  # points, if all leaves of a tree were equal
 
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """How trees grow: how many, how deep at most, and how much of what is left each takes (`rate`).
-    A leaf is drawn towards nothing as by `shrink` points more, and has at least `least` of them."""
+    """Parameters of tree growth: number, maximum depth, share of the residual per tree (`rate`).
+
+    A leaf is shrunk towards zero as if by `shrink` more points, and has at least `least` points.
+    """
 
     trees: int
     depth: int
@@ -44,15 +46,18 @@ class Growth:
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """Nodes in the order of a heap: a point goes right where its bin in the node's column is above
-    the node's. `leaves` has the values, one for each end."""
+    """A tree with its nodes in breadth-first order.
+
+    A point goes right where its bin in the node's column is above the node's. `leaves` has the
+    values, one for each leaf.
+    """
 
     columns: Indices
     edges: Indices
     leaves: Floats
 
     def of(self, bins: Bins) -> Floats:
-        """The value of each row of bins (points, columns)."""
+        """Return the value of each row of bins (points, columns)."""
         points, width = bins.shape
         flat, start = bins.ravel(), np.arange(points) * width
         node = np.zeros(points, np.intp)
@@ -63,8 +68,10 @@ class Tree:
 
 
 def binned(values: Floats) -> Bins:
-    """Each column's values (points, columns) as bins of about as many points each, or of one value
-    where these are few."""
+    """Return each column's values (points, columns) as bins with about equal numbers of points.
+
+    If a column has few values, a bin has one value.
+    """
     return np.stack([_bins_of(column) for column in values.T], axis=1)
 
 
@@ -78,7 +85,7 @@ def _bins_of(column: Floats) -> Bins:
 
 
 def grown(bins: Bins, wanted: Floats, growth: Growth, chance: np.random.Generator) -> list[Tree]:
-    """The trees whose values add up to those wanted of each point, as far as its bins tell."""
+    """Return the trees whose values add up to the targets, as far as the bins determine them."""
     left, trees = wanted.copy(), []
     points, width = bins.shape
     for _ in range(growth.trees):
@@ -91,7 +98,7 @@ def grown(bins: Bins, wanted: Floats, growth: Growth, chance: np.random.Generato
 
 
 def summed(trees: Sequence[Tree], bins: Bins) -> Floats:
-    """What the trees say of each point together."""
+    """Return the sum of the trees' values for each point."""
     total = np.zeros(len(bins))
     for tree in trees:
         total += tree.of(bins)
@@ -99,12 +106,12 @@ def summed(trees: Sequence[Tree], bins: Bins) -> Floats:
 
 
 def _tree(bins: Indices, columns: Indices, left: Floats, growth: Growth) -> Tree:
-    """One tree, level after level; `columns` are the names of the columns of `bins`."""
+    """Return one tree, grown level by level; `columns` are the names of the columns of `bins`."""
     points = np.arange(len(left))
     place = np.zeros(len(left), np.intp)  # of each point, among the nodes of its level
     chosen: list[Indices] = []
     edges: list[Indices] = []
-    # Where points are few, ends with next to none of them would only take time.
+    # With few points, leaves with almost no points would only cost time.
     depth = max(1, min(growth.depth, int(np.log2(len(left) / _LEAST_AT_END))))
     for level in range(depth):
         column, edge = _splits(bins, place, left, 1 << level, growth)
@@ -120,9 +127,11 @@ def _tree(bins: Indices, columns: Indices, left: Floats, growth: Growth) -> Tree
 def _splits(
     bins: Indices, place: Indices, left: Floats, nodes: int, growth: Growth
 ) -> tuple[Indices, Indices]:
-    """The column and the edge that leave the least square in each node; where none does, an edge
-    that has all points on one side."""
-    width, most = bins.shape[1], int(bins.max()) + 1  # behind the last one nothing is split
+    """Return the column and the edge with the least squared residual in each node.
+
+    Where no split improves it, return an edge with all points on one side.
+    """
+    width, most = bins.shape[1], int(bins.max()) + 1  # nothing is split after the last bin
     cell = ((place[:, None] * width + np.arange(width)) * most + bins).ravel()
     shape = (nodes, width, most)
     size = int(np.prod(shape))
@@ -138,8 +147,10 @@ def _splits(
 
 
 def _gain(sums: Floats, counts: Floats, growth: Growth) -> Floats:
-    """By how much the square left shrinks if a node is split behind each bin of each column. In
-    place, of what is given, too: this is where the time of all trees goes."""
+    """Return the reduction of squared residuals for a split after each bin of each column.
+
+    It overwrites its arguments, since most of the time of all trees is spent here.
+    """
     all_sums, all_counts = sums[:, :, -1:], counts[:, :, -1:]
     whole = all_sums**2 / (all_counts + growth.shrink)
     behind, rest = all_counts - counts, all_sums - sums
@@ -154,21 +165,25 @@ def _gain(sums: Floats, counts: Floats, growth: Growth) -> Floats:
     return sums
 
 
-# What of a shape decides a kernel's duration: its work, and how it fits tiles and cores.
+# The properties of a shape that determine a kernel's duration: its work, and its fit to tiles and
+# cores.
 
 _EDGES = (8, 16, 32, 64, 128, 192, 256)
 _TILES = ((64, 64), (64, 128), (128, 128), (128, 256), (256, 128))
-_PAIRED = 6  # axes: all of what most kernels have, and 15 pairs at most
-_MOST_WAVES = 64  # beyond so many, a last one that is not full costs next to nothing
-_BEST = 0.98  # the rate that counts as best, so that a few wrong numbers do not set it
-_LEAST = 0.01  # of the durations: what a launch takes with next to no work
+_PAIRED = 6  # axes: all of them for most kernels, and 15 pairs at most
+_MOST_WAVES = 64  # with more waves, an incomplete last one costs almost nothing
+_BEST = 0.98  # the quantile of rates that counts as best, so that a few wrong numbers do not set it
+_LEAST = 0.01  # the quantile of durations: the time of a launch with almost no work
 
 
 @dataclass(frozen=True, slots=True)
 class Points:
-    """Shapes of one kernel type and dtype, an entry a point: `axes` (points, axes) are the whole
-    lengths that tell them apart, those of the output first, whose tiles `cores` share; operations
-    and traffic of a launch, in any unit."""
+    """Shapes of one kernel type and dtype, one entry per point.
+
+    `axes` (points, axes) are the integer lengths that distinguish the points, those of the output
+    first; `cores` share the tiles of the output. `operations` and `traffic` are those of a launch,
+    in any unit.
+    """
 
     axes: Floats
     operations: Floats
@@ -180,9 +195,12 @@ class Points:
 
 
 def features(points: Points) -> Floats:
-    """A column a feature: logarithms of lengths, of products and ratios of those that vary most,
-    and of the work; the waste against edges of tiles; tiles, the waves that bring them to the
-    cores, and their waste."""
+    """Return one column per feature.
+
+    The features are logarithms of lengths, of products and ratios of the lengths that vary most,
+    and of the work; the waste at edges of tiles; the number of tiles, the number of waves on the
+    cores, and the waste of the waves.
+    """
     axes, logs = points.axes, np.log2(points.axes)
     widest = _widest(logs)
     pairs = [(a, b) for a in widest for b in widest if b < a]
@@ -205,15 +223,21 @@ def features(points: Points) -> Floats:
 
 
 def _widest(logs: Floats) -> Indices:
-    """The axes whose lengths make pairs, in their order: those that vary by the greatest factor, of
-    like ones the first. Pairs of all would be 190 of 20 axes, and each costs as much as an axis."""
+    """Return the axes whose lengths make pairs, in their order.
+
+    These are the axes that vary by the greatest factor; of equal ones, the first. Pairs of all axes
+    would be 190 for 20 axes, and each costs as much as an axis.
+    """
     order = np.argsort(-np.ptp(logs, axis=0), kind="stable")
     return np.sort(order[:_PAIRED])
 
 
 def roofline(points: Points, asked: Indices, duration_us: Floats) -> Floats:
-    """The logarithm of each point's duration if all ran at the best rates of those asked, whose
-    durations these are, behind the time of their least launch."""
+    """Return the logarithm of each point's duration in a roofline model.
+
+    All points run at the best rates of the requested points, whose durations are `duration_us`,
+    plus the time of their shortest launches.
+    """
     operations, traffic = (
         work / np.quantile(work[asked] / duration_us, _BEST)
         for work in (points.operations, points.traffic)
@@ -225,16 +249,18 @@ def roofline(points: Points, asked: Indices, duration_us: Floats) -> Floats:
 
 _FOLDS = 5
 _DURATIONS = Growth(trees=200, depth=6, rate=0.1, shrink=2, least=2)
-# Of so noisy a thing as the size of an error only what is common to many is believed.
+# Error sizes are noisy, so these trees learn only patterns that many points share.
 _ERRORS = Growth(trees=100, depth=4, rate=0.08, shrink=10, least=20)
-_LEAST_ERROR = 0.01  # below a percent errors are as good as equal
-LEAST_POINTS = 100  # fewer tell nothing that trees could learn
+_LEAST_ERROR = 0.01  # errors below one percent count as equal
+LEAST_POINTS = 100  # fewer points are not enough to train trees
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """Of every point of a surface the logarithm of its duration in us, and the size of the error to
-    expect of it, in the same unit but for a factor that points held back tell."""
+    """The logarithm of the duration of each point in us, and the expected size of its error.
+
+    The error has the same unit, up to a factor that held-out points determine.
+    """
 
     log_us: Floats
     error: Floats
@@ -243,8 +269,11 @@ class Estimate:
 def estimate(
     points: Points, asked: Indices, duration_us: Floats, chance: np.random.Generator
 ) -> Estimate:
-    """What all points take by those asked, at least a hundred, whose durations these are. The same
-    arguments, chance in the same state among them, give the same numbers."""
+    """Return the estimates of all points, from at least a hundred points with known durations.
+
+    `asked` are these points, `duration_us` their durations. The same arguments, including the state
+    of `chance`, give the same numbers.
+    """
     if len(asked) < LEAST_POINTS:
         raise ValueError(f"expected at least {LEAST_POINTS} points for a surface, got {len(asked)}")
     base = roofline(points, asked, duration_us)
@@ -259,8 +288,10 @@ def estimate(
 def _folds(
     bins: Bins, asked: Indices, left: Floats, chance: np.random.Generator
 ) -> tuple[Floats, Floats]:
-    """What each fold's trees say of all points (folds, points), and what those say of the points
-    asked that have not seen them."""
+    """Return the predictions of each fold (folds, points), and the out-of-fold predictions.
+
+    The latter are those for the requested points, from trees that have not seen them.
+    """
     fold = chance.permutation(np.arange(len(asked)) % _FOLDS)
     told, unseen = np.empty((_FOLDS, len(bins))), np.empty(len(asked))
     for number in range(_FOLDS):
@@ -274,7 +305,7 @@ def _folds(
 def _errors(
     bins: Bins, disagreement: Floats, asked: Indices, size: Floats, chance: np.random.Generator
 ) -> Floats:
-    """The size of the error to expect of each point, from the sizes at those asked."""
+    """Return the expected error size of each point, from the sizes at the requested points."""
     wide = np.column_stack([bins, binned(disagreement[:, None])])
     log_size = np.log(size + _LEAST_ERROR)
     trees = grown(wide[asked], log_size - log_size.mean(), _ERRORS, chance)

@@ -36,8 +36,7 @@ def picked_bytes(case: Case) -> int:
 
 
 def placed_bytes(case: Case, updates: int) -> int:
-    """Return the bytes of an operator that writes an input, `updates`, into parts of the first
-    input.
+    """Return the bytes of an operator that writes the input `updates` into the first input.
 
     All inputs but the first are read, and the updates are written.
     """
@@ -46,10 +45,10 @@ def placed_bytes(case: Case, updates: int) -> int:
 
 
 def one_a_dimension(position: int, *, of_output: bool = False, each: int = 1) -> Constraint:
-    """Return the rule that an input has `each` numbers per dimension of the first input or the
-    output.
+    """Return the rule that an input has `each` numbers per dimension of another tensor.
 
-    The call determines the values, but another count of them means another kernel.
+    The other tensor is the first input or the output. The call determines the values, but another
+    count of them means another kernel.
     """
 
     def holds(case: Case) -> bool:
@@ -68,10 +67,10 @@ def one_a_dimension(position: int, *, of_output: bool = False, each: int = 1) ->
 
 
 def distinct(make: TensorMaker, count: int, size: int, dtype: str) -> Any:
-    """Return `count` different numbers below `size` in random order, one from each of `count` equal
-    parts.
+    """Return `count` different numbers below `size` in random order.
 
-    If `count` is larger than `size`, numbers repeat.
+    Each is from another one of `count` equal parts. If `count` is larger than `size`, numbers
+    repeat.
     """
     if not 0 < count <= size:
         return make.integers((count,), dtype, 0, max(size, 1))

@@ -25,9 +25,7 @@ _MOST_CHOICES = 8
 
 
 def rows_received(case: Case, ids: int, experts: int) -> int:
-    """Return the maximum number of rows on one rank with all experts: its tokens times their
-    choices.
-    """
+    """Return the maximum number of rows on one rank with all experts: tokens times choices."""
     tokens, choices = input_shape(case, ids)
     return tokens * min(experts, choices)
 
@@ -153,9 +151,7 @@ _MOE_DISTRIBUTE_COMBINE_V2_UNUSED = frozenset(range(5, 18))
 
 
 def _moe_distribute_combine_v2_build(case: Case, make: TensorMaker) -> Call:
-    """Build the outputs of a dispatch of these choices: rows by expert, their origins, and the
-    ends.
-    """
+    """Build the outputs of a dispatch of these choices: rows by expert, origins, and ends."""
     rows, ids, info, counts, weights, *_ = case.inputs or ()
     (tokens, choices), experts = (
         input_shape(case, 1),

@@ -53,10 +53,10 @@ def _moe_gating_top_k_build(case: Case, make: TensorMaker) -> Call:
 
 
 def _npu_run(api: Any, *args: Any, norm: Any, **how: Any) -> Any:
-    """Run the call; it does not write the normalised scores, since engines do not request them
-    (`out_flag`).
+    """Run the call without writing the normalised scores.
 
-    vLLM-Ascend's own function requires `out_flag` as an argument.
+    Engines do not request them (`out_flag`). vLLM-Ascend's own function requires `out_flag` as an
+    argument.
     """
     if not accepts(api, "bias"):
         how = {**how, "bias_opt": how["bias"], "out_flag": False}

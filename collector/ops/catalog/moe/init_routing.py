@@ -91,9 +91,7 @@ def _reference(torch: Any, x: Any, choices: Any, **how: Any) -> Any:
 
 
 def _scale_fits(case: Case) -> bool:
-    """Return whether the scale fits: one factor for each row, or one row for each expert to
-    quantise.
-    """
+    """Return whether the scale fits: a factor per row, or a row per expert to quantise."""
     scale, x = given(case, _SCALE), input_shape(case, 0)
     wanted = (_experts(case), x[1]) if _quantises(case) else x[:1]
     return scale is None or scale.shape == wanted

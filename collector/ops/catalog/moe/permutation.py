@@ -333,9 +333,7 @@ def _moe_token_permute_reference(torch: Any, tokens: Any, indices: Any, rows: in
 
 
 def _traffic(case: Case) -> int:
-    """Return the bytes: each token read once, each row written, and a position written for each
-    index.
-    """
+    """Return the bytes of one read per token and index, and one write per row and position."""
     tokens, indices, *_ = case.inputs or ()
     count, rows = input_shape(case, 0)[0], _rows(case)
     row = tokens.size_bytes // max(1, count)
