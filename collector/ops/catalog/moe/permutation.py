@@ -189,7 +189,7 @@ MOE_FINALIZE_ROUTING_V2 = OpSpec(
             _moe_finalize_routing_v2_fits,
         ),
         Constraint(
-            "expected a first addend where there is a second one",
+            "expected a first addend if there is a second addend",
             lambda case: given(case, _SKIP2) is None or given(case, _SKIP1) is not None,
         ),
         nothing_empty(),

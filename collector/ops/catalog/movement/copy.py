@@ -167,7 +167,7 @@ CAST = OpSpec(
     moves_data=True,
     constraints=(
         Constraint(
-            "expected a known output, which names the dtype", lambda c: output_slot(c) is not None
+            "expected an output: the dtype is unknown", lambda c: output_slot(c) is not None
         ),
         Constraint(
             "expected an output with the input's shape", lambda c: agrees(c, 0, input_shape(c, 0))

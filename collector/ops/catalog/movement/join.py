@@ -87,7 +87,7 @@ CONCAT_D = joined(
         lambda case: _concat_d_dim(case) is not None,
     ),
     # `cat` of one tensor launches TensorMove (profiles of CANN 8.3).
-    Constraint("expected two or more inputs", lambda case: len(case.inputs or ()) > 1),
+    Constraint("expected at least two inputs", lambda case: len(case.inputs or ()) > 1),
     of_graphs="ConcatV2D",
 )
 
