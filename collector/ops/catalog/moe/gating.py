@@ -103,7 +103,7 @@ def _moe_gating_top_k_fits(case: Case) -> bool:
 
 
 def _flops(case: Case) -> int:
-    """Return about 4 operations for each score; the sort is not counted."""
+    """Return the operations: about 4 for each score; the sort is not counted."""
     return 4 * elements(input_shape(case, 0))
 
 

@@ -417,7 +417,7 @@ def _tokens(case: Case) -> Shape | None:
 
 
 def _flops(case: Case) -> int:
-    """Return a product and a sum for each element with weights; else 0."""
+    """Return the operations: a product and a sum for each element with weights; else 0."""
     return 2 * elements(input_shape(case, 0)) if given(case, _PROBS) else 0
 
 

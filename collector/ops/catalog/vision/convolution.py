@@ -38,7 +38,7 @@ class Convolution:
 
     @property
     def flops(self) -> int:
-        """Return a product and a sum for each filter element of each output element.
+        """Return the operations: a product and a sum per filter element of each output element.
 
         The number is the same whichever of the three tensors is computed from the others.
         """

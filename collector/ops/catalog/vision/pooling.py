@@ -42,7 +42,7 @@ class Pooling:
 
     @property
     def flops(self) -> int:
-        """Return a comparison for each pixel of each window, or a sum."""
+        """Return the operations: a comparison or a sum for each pixel of each window."""
         n, c, h, w = self.output
         return n * c * h * w * self.window.area
 
