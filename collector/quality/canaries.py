@@ -1,6 +1,4 @@
-"""Whether a session stayed as fast as it began, by what its canaries took at its start, in its
-middle and at its end.
-"""
+"""Drift of a session, from the durations of its canaries at its start, middle and end."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,46 +12,48 @@ from collector.model.measurement import CanaryReading, Measurement
 from collector.quality.statistics import MAD_TO_SIGMA, student_factor
 from collector.quality.variance import Floats, VariancePrior
 
-# One false alarm in so many sessions in which nothing changed.
+# Probability of a false alarm in a session in which nothing changed.
 _CANARIES_FALSE_ALARMS = 0.005
-# Repeats within a place may agree by chance, or by the ticks of a coarse clock.
+# Repeats at one place may agree by chance, or because of the ticks of a coarse clock.
 _LEAST_DEVIATION = 0.002
 DRIFTED = "the session drifted: "
-WITHHELD = "canary band: "  # before the fault of a session of which nothing shows
+WITHHELD = "canary band: "  # prefix of the fault of a session whose measurements are not shown
 
 
 def drift(readings: Sequence[CanaryReading], prior: VariancePrior) -> str:
-    """Why a session's numbers are not of one state of its device; empty where they are.
+    """Return why a session's measurements do not describe one state of its device; empty if they
+    do.
 
-    Two places differ if what a canary took there does, or what all of them did on average, beyond
-    what repeats scatter, and what places may differ by anyway: as much as two sessions of that kind
-    of device."""
+    Two places differ if one canary, or the average of all, differs by more than the spread of the
+    repeats and the usual difference between places, which is that of two sessions on that kind of
+    device.
+    """
     worst = worst_change(readings, prior)
     return f"{DRIFTED}{worst}" if worst else ""
 
 
 def worst_change(readings: Sequence[CanaryReading], prior: VariancePrior) -> "Change | None":
-    """The largest change within a session that no chance explains; None where there is none."""
+    """Return the largest change within a session beyond chance; None if there is none."""
     changes = list(_changes(readings))
     far = [change for change in changes if change.is_beyond(prior, len(changes))]
     return max(far, key=lambda change: abs(change.size), default=None)
 
 
 def is_drifted(measurement: Measurement) -> bool:
-    """Whether it has a number, of a session that did not stay as fast as it began."""
+    """Return whether a good measurement belongs to a session that drifted."""
     return measurement.is_good and any(w.startswith(DRIFTED) for w in measurement.warnings)
 
 
 def is_doubted(measurement: Measurement) -> bool:
-    """Whether it has a number that another session may better: something else had the device, or
-    the device was not the same throughout."""
+    """Return whether another session may improve a good measurement: something else used the
+    device, or the device changed during the session."""
     return measurement.is_disturbed or is_drifted(measurement)
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """The same canaries at two places of a session; `variances` are those of one repeat of each,
-    relative, with so many degrees of freedom."""
+    """The same canaries at two places of a session; `variances` are the relative variances of
+    one repeat of each canary, with these degrees of freedom."""
 
     first: Sequence[CanaryReading]
     second: Sequence[CanaryReading]
@@ -62,13 +62,13 @@ class Change:
 
     @property
     def size(self) -> float:
-        """The logarithm of how many times as long the second place took."""
+        """Return the logarithm of the ratio of the durations, second place over first."""
         return fmean(
             log(b.mean_us) - log(a.mean_us) for a, b in zip(self.first, self.second, strict=True)
         )
 
     def is_beyond(self, prior: VariancePrior, comparisons: int) -> bool:
-        """Whether it is more than chance shows, where so many changes are looked at."""
+        """Return whether the change is beyond chance, for this number of comparisons."""
         of_place = prior.ratio * prior.repeat_spread**2
         rows = zip(self.first, self.second, self.variances, strict=True)
         variance = fsum(v / a.repeats + v / b.repeats + 2 * of_place for a, b, v in rows)
@@ -85,7 +85,7 @@ class Change:
 
 
 def _changes(readings: Sequence[CanaryReading]) -> Iterator[Change]:
-    """What there is to compare between any two places: each canary, and all of both."""
+    """Yield the comparisons between any two places: each canary, and all canaries of both."""
     by_case: dict[str, dict[str, CanaryReading]] = {}
     for reading in readings:
         by_case.setdefault(reading.case, {})[reading.place] = reading
@@ -102,33 +102,34 @@ def _changes(readings: Sequence[CanaryReading]) -> Iterator[Change]:
 
 
 def _repeats_variance(readings: Sequence[CanaryReading]) -> tuple[float, int]:
-    """The relative variance of one repeat, as all places tell it, and its degrees of freedom."""
+    """Return the relative variance of one repeat, pooled over all places, and its degrees of
+    freedom."""
     degrees = sum(reading.repeats - 1 for reading in readings)
     squares = fsum((reading.repeats - 1) * reading.deviation**2 for reading in readings)
     return max(squares / degrees, _LEAST_DEVIATION**2), degrees
 
 
-# How fast each session and each device were, against the history of their stack's canaries.
+# Speed of each session and each device, compared with the history of their stack's canaries.
 #
-# A factor is how many times as long the canaries took as they do in the middle one of all sessions.
-# What sessions differ by anyway is learnt from them: robustly, since some may be the ones looked
-# for, and drawn towards what the kind of device shows, since there may be few.
+# A factor is the ratio of a session's canary durations to those of the median session. The usual
+# spread between sessions is estimated from them: robustly, since some may be outliers, and shrunk
+# towards the prior of the kind of device, since there may be few.
 
-LEAST_SESSIONS = 6  # of a canary, for any of them to be odd
-LEAST_FOR_BAND = 3  # of a canary, for any to be far off: of two nobody knows which one is
-_CANARY_HISTORY_FALSE_ALARMS = 0.002  # of the sessions in which nothing changed
-_FAR = 3.0  # robust deviations, beyond which a session tells nothing of the others
+LEAST_SESSIONS = 6  # with a canary, for any of them to be an outlier
+LEAST_FOR_BAND = 3  # with a canary, for any to exceed the band: with two, either may be the outlier
+_CANARY_HISTORY_FALSE_ALARMS = 0.002  # probability in sessions in which nothing changed
+_FAR = 3.0  # robust standard deviations, beyond which a session is excluded from the scale
 _PRIOR_DEGREES = 3.0
-_LEAST_WITHIN = 10  # degrees of freedom, for devices of several sessions to tell how far these lie
-_OF_MEDIAN = 1.57  # times the variance of a mean, of many
-_NOISY = 4.0  # times the scatter of repeats that is usual
+_LEAST_WITHIN = 10  # degrees of freedom, required to estimate the spread within devices
+_OF_MEDIAN = 1.57  # variance of a median over that of a mean, for many values
+_NOISY = 4.0  # times the usual spread of repeats
 _LEAST_NOISE = 0.02
 
 
 @dataclass(frozen=True, slots=True)
 class SessionReadings:
-    """The canaries of one session, whose name tells it from all others, on one device, with its
-    caches in one state. `began` orders the sessions of a device, for people."""
+    """Canaries of one session on one device, with its caches in one state. `session` is unique;
+    `began` orders the sessions of a device, for display."""
 
     session: str
     device: str
@@ -139,7 +140,7 @@ class SessionReadings:
 
 @dataclass(frozen=True, slots=True)
 class Factor:
-    """How many times as long as usual, and where that lies with 95 %."""
+    """Ratio to the usual duration, with its 95 % interval."""
 
     factor: float
     low: float
@@ -155,8 +156,8 @@ class Factor:
 
 @dataclass(frozen=True, slots=True)
 class SessionFactor:
-    """One session against the history; `fault` says what is odd about it, empty where nothing.
-    It `is_beyond_band` where that is more than any sound session of its kind of device shows."""
+    """One session compared with the history. `fault` describes what is unusual, empty if nothing
+    is; `is_beyond_band` if that exceeds what any valid session of its kind of device shows."""
 
     of: SessionReadings
     factor: Factor
@@ -166,8 +167,8 @@ class SessionFactor:
 
 @dataclass(frozen=True, slots=True)
 class DeviceFactor:
-    """One device over its sessions, and over their earlier and later halves, where these differ
-    beyond chance."""
+    """One device over its sessions; `drift` has the factors of the earlier and the later half,
+    if these differ beyond chance."""
 
     device: str
     sessions: int
@@ -178,8 +179,8 @@ class DeviceFactor:
 
 @dataclass(frozen=True, slots=True)
 class _Series:
-    """What one canary, or the average of all, showed in the sessions that have it: logarithms of
-    factors, by session, and their robust standard deviation with its degrees of freedom."""
+    """Logarithms of the factors of one canary, or of the average of all, by session, with their
+    robust standard deviation and its degrees of freedom."""
 
     name: str
     sizes: Mapping[str, float]
@@ -190,8 +191,8 @@ class _Series:
 def session_factors(
     sessions: Sequence[SessionReadings], prior: VariancePrior
 ) -> list[SessionFactor]:
-    """Every session of a stack that has canaries, in the order given; none is odd where there are
-    too few to tell, but for one that did not stay within the band itself."""
+    """Return the factor of every session of a stack that has canaries, in the order given. With
+    too few sessions none is an outlier, except one that exceeded the band within itself."""
     found: dict[str, SessionFactor] = {}
     for cache in {one.cache for one in sessions}:
         own = [one for one in sessions if one.cache == cache and one.readings]
@@ -211,7 +212,7 @@ def session_factors(
 
 
 def device_factors(sessions: Sequence[SessionFactor], prior: VariancePrior) -> list[DeviceFactor]:
-    """Every device that the sessions were on, the slowest first."""
+    """Return the factor of every device of the sessions, the slowest first."""
     by_device: dict[str, list[SessionFactor]] = {}
     for one in sorted(sessions, key=lambda one: (one.of.began, one.of.session)):
         by_device.setdefault(one.of.device, []).append(one)
@@ -240,7 +241,8 @@ def device_factors(sessions: Sequence[SessionFactor], prior: VariancePrior) -> l
 
 
 def _series(sessions: Sequence[SessionReadings], prior: VariancePrior) -> list[_Series]:
-    """Each canary, and at last the average of those that a session has, where there are several."""
+    """Return the series of each canary and, if there are several, of the average of those that a
+    session has, last."""
     levels: dict[str, dict[str, float]] = {}
     for one in sessions:
         for case, level in _levels(one).items():
@@ -259,7 +261,7 @@ def _mean(sizes: Mapping[str, Mapping[str, float]], one: SessionReadings) -> flo
 
 
 def _levels(one: SessionReadings) -> dict[str, float]:
-    """The middle one of what each canary took at the places of a session, as a logarithm."""
+    """Return the median over the places of a session of each canary's duration, as a logarithm."""
     places: dict[str, list[float]] = {}
     for reading in one.readings:
         places.setdefault(reading.case, []).append(log(reading.mean_us))
@@ -272,8 +274,8 @@ def _centred(told: Mapping[str, float]) -> dict[str, float]:
 
 
 def _scale(sizes: Floats, prior: VariancePrior) -> tuple[float, float]:
-    """How far sessions lie from the middle one, without those that are far off, as a standard
-    deviation, and its degrees."""
+    """Return the standard deviation of the sessions about the median without outliers, and its
+    degrees of freedom."""
     usual = prior.ratio * prior.repeat_spread**2
     robust = max(MAD_TO_SIGMA * float(np.median(np.abs(sizes))), sqrt(usual))
     near = sizes[np.abs(sizes) <= _FAR * robust]
@@ -281,35 +283,36 @@ def _scale(sizes: Floats, prior: VariancePrior) -> tuple[float, float]:
 
 
 def _scale_within(sizes: Sequence[Floats], prior: VariancePrior) -> tuple[float, float]:
-    """The same of how far sessions of one device lie from its own middle one. One that is alone
-    tells nothing of that. Where others tell too little, it is what all sessions of the stack differ
-    by, which is no less: devices are in it."""
+    """Return the same about the median of each device. A device with one session does not
+    contribute. With too few sessions it is the spread of all sessions of the stack, which is at
+    least as large, since it includes the differences between devices."""
     several = [own for own in sizes if len(own) > 1]
     if sum(len(own) - 1 for own in several) < _LEAST_WITHIN:
         return _scale(np.concatenate(sizes), prior)
     usual = prior.ratio * prior.repeat_spread**2
     off = np.concatenate([np.abs(own - np.median(own)) for own in several])
     worth = np.concatenate([np.full(len(own), 1 - 1 / len(own)) for own in several])
-    whole = off / np.sqrt(worth)  # as far as from a middle that is known
-    typical = float(np.median(whole[whole > 0])) if whole.any() else 0.0  # the middle one is at 0
+    whole = off / np.sqrt(worth)  # scaled to the distance from a known median
+    # the median session is at 0
+    typical = float(np.median(whole[whole > 0])) if whole.any() else 0.0
     is_near = whole <= _FAR * max(MAD_TO_SIGMA * typical, sqrt(usual))
     return _drawn(float(np.sum(off[is_near] ** 2)), float(np.sum(worth[is_near])), usual)
 
 
 def _drawn(squares: float, degrees: float, usual: float) -> tuple[float, float]:
-    """A standard deviation by so many degrees of freedom, drawn towards what is usual."""
+    """Return a standard deviation and its degrees of freedom, shrunk towards the usual variance."""
     variance = (squares + _PRIOR_DEGREES * usual) / (degrees + _PRIOR_DEGREES)
     return sqrt(variance), degrees + _PRIOR_DEGREES
 
 
 def _of_median(count: int) -> float:
-    """The variance of the median of so many, of which one has a variance of 1."""
+    """Return the variance of the median of `count` values, each with variance 1."""
     return (_OF_MEDIAN if count > 2 else 1.0) / count
 
 
 def _beyond_band(one: SessionReadings, series: Sequence[_Series], prior: VariancePrior) -> str:
-    """What of a session lies farther from the others, or from its own beginning, than any sound
-    device of its kind gets."""
+    """Return a fault if a session differs from the others, or within itself, by more than any
+    valid session on its kind of device; else an empty text."""
     band = log(prior.canary_band)
     change = worst_change(one.readings, prior)
     own = str(change) if change is not None and abs(change.size) > band else ""
@@ -322,8 +325,8 @@ def _shift(
     sessions: int = LEAST_SESSIONS,
     least: float = 0.0,
 ) -> str:
-    """What of a session lies farther from the others than chance takes it, and than `least`, where
-    so many sessions tell."""
+    """Return a fault if a session differs from the others beyond chance, and by more than
+    `least`; a series needs at least `sessions` sessions."""
     far = []
     for told in series:
         size = told.sizes.get(one.session)
@@ -349,7 +352,8 @@ def _noise(one: SessionReadings, usual: float, sessions: int) -> str:
 
 
 def _deviation(one: SessionReadings) -> float:
-    """The relative standard deviation of single repeats, of the canary that scatters most."""
+    """Return the relative standard deviation of single repeats, of the canary with the largest
+    one."""
     degrees: dict[str, int] = {}
     squares: dict[str, float] = {}
     for r in one.readings:
@@ -359,7 +363,7 @@ def _deviation(one: SessionReadings) -> float:
 
 
 def _level_error(one: SessionReadings, prior: VariancePrior) -> float:
-    """The standard error of a session's own factor."""
+    """Return the standard error of a session's own factor."""
     places = len({r.place for r in one.readings})
     repeats = sum(r.repeats for r in one.readings)
     of_place = prior.ratio * prior.repeat_spread**2
@@ -367,7 +371,7 @@ def _level_error(one: SessionReadings, prior: VariancePrior) -> float:
 
 
 def _halves(sizes: Floats, scale: float, degrees: float) -> tuple[float, float] | None:
-    """The factors of the earlier and the later half, where they differ."""
+    """Return the factors of the earlier and the later half, if they differ beyond chance."""
     half = len(sizes) // 2
     if half < 2:
         return None

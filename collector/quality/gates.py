@@ -1,4 +1,5 @@
-"""What a number must satisfy before it may be shown. A refused one is kept, with its reason."""
+"""Checks that a measurement must pass before a version shows it. A refused measurement is kept,
+with its reason."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,22 +11,23 @@ import numpy.typing as npt
 
 from collector.model.measurement import Outcome, Timing
 
-# Which gate a verdict is of: by the outcome and reason of a number that is not shown, and by the
-# words of a warning. A certificate has a gate's reason, not its name, so that old ones are counted
-# like new ones.
+# Map a verdict to its gate: by the outcome and the reason of a measurement that is not shown, and
+# by the text of a warning. A certificate stores a gate's reason, not its name, so that old
+# certificates are counted like new ones.
 
-# What tells a gate is a part of its reason that no number changes.
+# Each gate is recognized by a part of its reason that contains no number.
 _REFUSALS = (
     ("below the physical floor", "floor"),
     ("above the limit of the case", "limit"),
-    ("is no duration", "no duration"),  # of earlier certificates
+    ("is no duration", "no duration"),  # in earlier certificates
     ("is not a duration", "no duration"),
     ("less than its cores worked", "cores at work"),
     ("another unit than us", "unit"),
     ("host time:", "host time"),
     ("canary band:", "canary band"),
 )
-# One gate an outcome: a second one whose numbers are `gated` is told by its words, as above.
+# One gate for each outcome. A second gate whose outcome is `gated` must be recognized by its text,
+# as above.
 _OUTCOMES = {
     Outcome.GATED: "outputs",
     Outcome.SUBSTITUTED: "identity",
@@ -42,18 +44,20 @@ _WARNINGS = (
     ("trend:", "trend"),
 )
 OTHER = "other"
-ENVELOPE = "envelope"  # no certificate has it: it is asked of all that shows
+# no certificate has this reason: every shown measurement is checked against the envelope
+ENVELOPE = "envelope"
 
 
 def gate_of(outcome: Outcome, reason: str) -> str:
-    """The gate that holds a number back; empty where none does: it is good, or there is none."""
+    """Return the gate that holds a measurement back; empty if the measurement is good, or does
+    not exist."""
     if outcome is Outcome.IMPLAUSIBLE:
         return _first(_REFUSALS, reason)
     return _OUTCOMES.get(outcome, "")
 
 
 def doubt_of(warning: str) -> str:
-    """The gate that warns so."""
+    """Return the gate that a warning belongs to."""
     return _first(_WARNINGS, warning)
 
 
@@ -61,24 +65,25 @@ def _first(known: Sequence[tuple[str, str]], text: str) -> str:
     return next((gate for words, gate in known if words in text), OTHER)
 
 
-# What gates of a whole curve have in common: how many cases tell anything of one, and how long its
-# fastest take.
+# Shared by the gates that check a whole curve: the number of cases that a check requires, and the
+# fastest duration of a curve.
 
 Floats = npt.NDArray[np.float64]
 
-LEAST_CASES = 20  # of next to no work, or of any other part that is judged
-_FASTEST = 0.02  # of all cases, so that a few wrong numbers do not set it
+LEAST_CASES = 20  # with next to no work, or in any other part that is checked
+_FASTEST = 0.02  # quantile of all cases, so that a few wrong durations do not determine it
 
 
 def fastest_us(duration_us: Floats) -> float:
-    """The time that hardly any case of a curve beats."""
+    """Return the duration that only 2 % of a curve's cases are below."""
     return float(np.quantile(duration_us, _FASTEST))
 
 
 SPREAD_LIMIT = 0.10
 FEW_REPEATS = 3
-# How long a launch's cores worked, on average, by their own clocks. Over 2,700 launches of four
-# published profiles that is at most 1.009 of its duration; clocks are not always the nominal ones.
+# Average time that the cores of a launch worked, by their own clocks. In 2,700 launches of four
+# published profiles it is at most 1.009 of the duration; clocks do not always run at their nominal
+# rate.
 CORE_TIMES = ("aicore_time(us)", "aiv_time(us)")
 _CORE_SHARE, _CORE_SLACK_US = 1.25, 1.0
 
@@ -86,8 +91,8 @@ Time = TypeVar("Time", float, Floats)
 
 
 def no_duration(duration_us: float, limit_us: float) -> str:
-    """Why this cannot be how long a launch took, which is ended at the limit of its case; empty
-    where it can."""
+    """Return why this cannot be the duration of a launch, which is ended at the limit of its
+    case; empty if it can."""
     if not isfinite(duration_us) or duration_us <= 0:
         return f"{duration_us} us is not a duration"
     if duration_us > limit_us:
@@ -96,22 +101,25 @@ def no_duration(duration_us: float, limit_us: float) -> str:
 
 
 def implausible(mean_us: float, *, floor_us: float, limit_us: float, floor_by: str = "") -> str:
-    """Why no device takes so long, or so short, for a case; empty where one may. It is decided by
-    fixed numbers alone, so that whoever asks again gets the same answer; `floor_by` is what the
-    floor follows from, where that is known to one machine."""
+    """Return why no device can take this long, or this short, for a case; empty if one can.
+
+    The check uses fixed numbers only, so that it always gives the same result. `floor_by` states
+    the source of the lower bound `floor_us`, if only one machine knows it.
+    """
     if mean_us < floor_us:
         return f"{mean_us:.6g} us is below the physical floor of {floor_us:.6g} us{floor_by}"
     return no_duration(mean_us, limit_us)
 
 
 def most_worked_us(duration_us: Time) -> Time:
-    """How long each core may have worked in launches that took so long."""
+    """Return the longest time that each core may have worked in launches of these durations."""
     return _CORE_SHARE * duration_us + _CORE_SLACK_US
 
 
 def outworked(duration_us: float, counters: Mapping[str, float]) -> str:
-    """Why a launch was not over so soon: its cores worked longer than it is said to have taken, so
-    that one of both is another launch's, or in another unit. Empty where nothing says so."""
+    """Return why a launch must have taken longer: its cores worked longer than its duration, so
+    that one of the two values belongs to another launch, or has another unit. Return an empty
+    text if no counter contradicts the duration."""
     for name in CORE_TIMES:
         worked_us = counters.get(name, 0.0)
         if worked_us > most_worked_us(duration_us):
@@ -120,7 +128,7 @@ def outworked(duration_us: float, counters: Mapping[str, float]) -> str:
 
 
 def doubts(timing: Timing, accepted: int, *, spread: float = SPREAD_LIMIT) -> tuple[str, ...]:
-    """What to warn of: numbers that wobble, and few of them."""
+    """Return the warnings about a timing: a large spread, or few accepted repeats."""
     found = []
     if timing.spread > spread:
         found.append(f"spread {timing.spread:.0%} is above {spread:.0%}")
@@ -129,22 +137,24 @@ def doubts(timing: Timing, accepted: int, *, spread: float = SPREAD_LIMIT) -> tu
     return tuple(found)
 
 
-# Which durations lie above those of larger cases.
+# Find durations above those of larger cases.
 #
-# Tiles, waves and alignment make a sawtooth, but a case takes no longer than twice what one takes
-# that is at least as large in every dimension: of published GEMM tables at most seven in a thousand
-# do, of those that were timed at a host one in eight. It says that either number is odd, not which,
-# so it is a warning.
+# Tiles, waves and alignment make durations a sawtooth. But a case takes at most twice as long as a
+# case that is at least as large in every dimension: in published GEMM tables at most seven in a
+# thousand cases take longer; in tables that were timed on a host one in eight does. The check shows
+# that one of the two durations is wrong, not which one, so it is a warning.
 
 SAWTOOTH = 2.0
-_LAUNCH_US = 5.0  # by less even equal cases differ, where launches are all of their time
-_AT_ONCE = 200  # rows compared with all others, so that memory stays small
+_LAUNCH_US = 5.0  # equal cases differ by up to this much where the launch is all of their time
+_AT_ONCE = 200  # rows compared with all others at once, to limit memory
 
 
 def larger_and_faster(sizes: Floats, duration_us: Floats) -> npt.NDArray[np.int64]:
-    """For each case the fastest one that is at least as large in every dimension, where it takes
-    less than half, and a launch less; -1 where there is none. `sizes` has a row for each case and a
-    column for each dimension."""
+    """Return for each case the index of the fastest case that is at least as large in every
+    dimension and takes less than half the time, and at least one launch less; -1 if there is none.
+
+    `sizes` has a row for each case and a column for each dimension.
+    """
     found = np.full(len(duration_us), -1, np.int64)
     for start in range(0, len(duration_us), _AT_ONCE):
         own = slice(start, start + _AT_ONCE)
@@ -159,41 +169,48 @@ def larger_and_faster(sizes: Floats, duration_us: Floats) -> npt.NDArray[np.int6
     return found
 
 
-# Whether durations show the work that was done: a curve that stays flat while work grows was
-# timed by something else than its kernel, most often by the host that launched it.
+# Check that durations grow with the work: a curve that stays flat while the work grows was not
+# timed by its kernels, but most often by the host that launched them.
 #
-# What a device does first and last comes on top of the work: a case with 40 us more of it takes at
-# least 40 us longer. Only what runs beside the device hides work: a host that takes 60 us to launch
-# says 60 us of every case that is done sooner. So cases of next to no work are held against those
-# whose work must take a quarter to the whole of that time, and what counts is the share of the work
-# that their durations show. Work is counted at the best rates that the curve itself reaches, which
-# needs no table of devices.
+# A device adds its fixed costs to the work: a case with 40 us more work takes at least 40 us
+# longer. Only something that runs concurrently with the device hides work: a host that takes 60 us
+# to launch makes every shorter case take 60 us. So the check compares cases with next to no work
+# with cases whose work must take a quarter to the whole of that time. It computes the share of the
+# work that shows in the durations. Work is converted to time at the best rates that the curve
+# itself reaches, so that no table of devices is needed.
 #
-# A curve may be flat in honesty while a device fills: one core in a hundred takes as long for its
-# tile as all of them for theirs. So between the two lies more than any device has cores. And its
-# smallest cases may take a slow path of their own. A host delays every launch: hardly any case is
-# faster than those of next to no work.
+# A curve may really be flat while a device fills up: one core in a hundred takes as long for its
+# tile as all cores for theirs. So the two groups differ in work by more than any device has cores.
+# The smallest cases may also take a slow path of their own. A host delays every launch: hardly any
+# case is faster than those with next to no work.
 
-LEAST_FLAT_SHARE = 2 / 3  # nothing honest hides any of it; a third is left to noise
-# What less work could hide is no more than a few launches cost a device itself.
+LEAST_FLAT_SHARE = 2 / 3  # a kernel hides no work; a third is left for noise
+# A device's own cost of a few launches could hide less work than this, not more.
 LEAST_WORK_US = 10.0
 MOST_WORK_US = 1000.0
-_LEAST_OF_BASE = 0.25  # less work is lost among what cases of next to none differ by
-_BAND = 1.5  # work of one band, from its least to its most
-_BASE = 300.0  # so many times less is next to no work: GPUs and NPUs have at most 150 cores
-# Both must hide it: what is fast for its work, and what is usual. Cases of an odd path (a shape
-# that is not aligned) are many among the smallest of some tables, and slow.
+# of the base time; less work is lost in the differences between cases with next to none
+_LEAST_OF_BASE = 0.25
+_BAND = 1.5  # ratio of the most to the least work of a band
+_BASE = 300.0  # next to no work is this many times less; GPUs and NPUs have at most 150 cores
+# All of these quantiles must hide the work: cases that are fast for their work, and typical ones.
+# In some tables many of the smallest cases take a special path (a shape that is not aligned), and
+# are slow.
 _QUANTILES = (0.1, 0.25, 0.5)
 _LEAST_OF_FASTEST = 0.75  # of the time of next to no work
-_BEST = 0.995  # the rate that counts as best, so that a few wrong numbers do not set it
-_CACHE_OVER_BEST = 2.0  # bytes may come from a cache faster still: they count as less work
+# quantile of the rates that counts as the best rate, so that a few wrong durations do not determine
+# it
+_BEST = 0.995
+_CACHE_OVER_BEST = 2.0  # bytes may come from an even faster cache: they count as less work
 
 
 @dataclass(frozen=True, slots=True)
 class WorkCurve:
-    """Good measurements of one kernel type and dtype on one stack, an entry a case: operations and
-    traffic of a launch, and its mean duration in microseconds. Only ratios of operations count,
-    and of traffic, so that either may be in any unit."""
+    """Good measurements of one kernel type and dtype on one stack.
+
+    Each array has an entry for each case: operations and traffic of a launch, and its mean duration
+    in microseconds. Only ratios of operations, and ratios of traffic, are used, so that either may
+    have any unit.
+    """
 
     operations: Floats
     traffic: Floats
@@ -202,9 +219,12 @@ class WorkCurve:
 
 @dataclass(frozen=True, slots=True)
 class HiddenWork:
-    """Where a curve shows the least of its work: `work_us` at its own best rates, of which
-    `shown_share` is seen above `base_us`, the time of next to no work. `least_us` is the time of
-    the cases with that work; both times are those of the quantile that shows the most."""
+    """The band in which a curve shows the smallest share of its work.
+
+    `work_us` is the work at the curve's own best rates, `shown_share` the share of it that shows
+    above `base_us`, the time of next to no work. `least_us` is the time of the cases with that
+    work. Both times are those of the quantile that shows the most work.
+    """
 
     work_us: float
     base_us: float
@@ -213,7 +233,7 @@ class HiddenWork:
 
     @property
     def fault(self) -> str:
-        """Why this is not the time of a kernel; empty where it may be."""
+        """Return why this is not the time of a kernel; empty if it may be."""
         if self.shown_share >= LEAST_FLAT_SHARE:
             return ""
         return (
@@ -224,8 +244,9 @@ class HiddenWork:
 
 
 def may_hide(duration_us: Floats) -> bool:
-    """Whether durations alone leave it open that work is hidden: they are enough, and the fastest
-    of them take longer than what a launch costs a device. Asked first, since it is cheap."""
+    """Return whether the durations alone allow that work is hidden: there are enough of them,
+    and the fastest take longer than a launch costs a device. This check is cheap, so it runs
+    first."""
     return (
         len(duration_us) >= 2 * LEAST_CASES
         and fastest_us(duration_us) > (1 - LEAST_FLAT_SHARE) * LEAST_WORK_US
@@ -233,9 +254,11 @@ def may_hide(duration_us: Floats) -> bool:
 
 
 def find_hidden_work(curve: WorkCurve) -> HiddenWork | None:
-    """The band of a curve that shows the least of its work; None where there are too few cases of
-    next to no work, or of as much as could be hidden, to tell, or many are faster than those of
-    next to no work."""
+    """Return the band of a curve that shows the smallest share of its work.
+
+    Return None if there are too few cases with next to no work, or with as much work as could be
+    hidden, or if many cases are faster than those with next to no work.
+    """
     work_us, order = _sorted_work_us(curve)
     duration_us = curve.duration_us[order]
     steps = int(log(MOST_WORK_US / LEAST_WORK_US) / log(_BAND))
@@ -245,7 +268,8 @@ def find_hidden_work(curve: WorkCurve) -> HiddenWork | None:
 
 
 def _of_band(work_us: Floats, duration_us: Floats, least_us: float) -> HiddenWork | None:
-    """The cases with work from `least_us` up, held against those with next to none."""
+    """Compare the cases of the band that starts at `least_us` with those that have next to no
+    work."""
     base = int(np.searchsorted(work_us, least_us / _BASE, "right"))
     low, high = np.searchsorted(work_us, [least_us, least_us * _BAND]).tolist()
     if min(base, high - low) < LEAST_CASES:
@@ -262,8 +286,8 @@ def _of_band(work_us: Floats, duration_us: Floats, least_us: float) -> HiddenWor
 
 
 def _sorted_work_us(curve: WorkCurve) -> tuple[Floats, npt.NDArray[Any]]:
-    """The least time that each case's work takes by the curve's own best rates, ascending, and
-    the order of the cases."""
+    """Return the shortest time that each case's work takes at the curve's own best rates,
+    ascending, and the order of the cases."""
     if not len(curve.duration_us):
         return np.empty(0), np.empty(0, np.int64)
     work_us = np.maximum(
@@ -279,29 +303,33 @@ def _time_us(amounts: Floats, duration_us: Floats, faster: float) -> Floats:
     return amounts / rate if rate > 0 else np.zeros_like(amounts)
 
 
-# Whether durations are in another unit than microseconds: all of a curve a thousand times too
-# long. What is a thousand times too short is below the floor of each case by itself.
+# Detect durations in another unit than microseconds: all of a curve are a thousand times too long.
+# Durations that are a thousand times too short are below the lower bound of each case.
 #
 # A launch costs a device some microseconds, and some case of a curve with next to no work takes
-# little more. Where none takes less than a millisecond, and none of the others is faster than a
-# thousandth of what its device can do, nanoseconds were read as microseconds.
+# little more. If no case takes less than a millisecond, and no other case is faster than a
+# thousandth of the device's peak, nanoseconds were read as microseconds.
 
-# Two hundred times what a launch costs a device; the slowest small kernels of NPUs, those that run
+# Two hundred times the cost of a launch on a device. The slowest small kernels of NPUs, which run
 # on AI_CPU, take a tenth of it.
 LONGEST_LAUNCH_US = 1000.0
 _NO_WORK_US = 1.0
-# Of the floor, which nothing that shows exceeds; a real curve reaches a tenth of it somewhere.
+# Lower bound over duration, at most 1 in shown measurements; a real curve reaches a tenth somewhere.
 LEAST_UNIT_SHARE = 1e-3
 
 
 def may_be_mistaken(duration_us: Floats) -> bool:
-    """Whether durations alone leave it open; asked first, since it is cheap."""
+    """Return whether the durations alone allow a wrong unit. This check is cheap, so it runs
+    first."""
     return len(duration_us) >= LEAST_CASES and fastest_us(duration_us) >= LONGEST_LAUNCH_US
 
 
 def find_unit_mistake(duration_us: Floats, least_us: Floats) -> str:
-    """Why these are no microseconds; empty where they may be. `least_us` is the floor of each case
-    on its device: half of what its work takes at the published peaks."""
+    """Return why these durations are not in microseconds; empty if they may be.
+
+    `least_us` is the lower bound of each case on its device: half of the time of its work at the
+    published peaks.
+    """
     small = int((least_us <= _NO_WORK_US).sum())
     if small < LEAST_CASES or not may_be_mistaken(duration_us):
         return ""

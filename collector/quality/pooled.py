@@ -1,4 +1,5 @@
-"""One number of a case from several sessions: mean, interval, and how far sessions disagree."""
+"""Pooled result of a case from several sessions: mean, interval, and the difference between
+sessions."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -20,16 +21,16 @@ from collector.quality.variance import (
     parts_of,
 )
 
-# One number of a case that several sessions have measured: where the model of variance has the
-# mean of its stack, and how firmly.
+# Pool the means of a case that several sessions have measured: the mean of its stack by the model
+# of variance, and the variance of that mean.
 
-_ROUNDS = 4  # of weighing anew; more change the fifth digit
+_ROUNDS = 4  # iterations of reweighting; more change the fifth digit
 
 
 @dataclass(frozen=True, slots=True)
 class PooledMeans:
-    """Of each measurement's case the mean over its sessions, the relative variance of that mean,
-    and how many sessions it is of: of a single one, the measurement's own."""
+    """For each measurement's case the mean over its sessions, the relative variance of that
+    mean, and the number of sessions. For a single session these are the measurement's own."""
 
     mean_us: Floats
     variance: Floats
@@ -37,11 +38,11 @@ class PooledMeans:
 
 
 def pooled_means(evidence: Evidence, parts: VarianceParts) -> PooledMeans:
-    """The means of all cases.
+    """Return the means of all cases.
 
-    Sessions weigh by their variance, those of one device share the device's. Of more than two, one
-    that lies far from the others weighs less, by Student's t. Where a case has clean measurements,
-    those with warnings do not count.
+    Sessions are weighted by their variance; those of one device share the device's variance. With
+    more than two sessions, an outlier weighs less, by Student's t. If a case has clean
+    measurements, those with warnings are excluded.
     """
     means, again = evidence.means, evidence.again
     mean_us = means.mean_us.copy()
@@ -53,9 +54,9 @@ def pooled_means(evidence: Evidence, parts: VarianceParts) -> PooledMeans:
     firsts = np.unique(again.case, return_index=True)[1]
     own_us = mean_us[again.places]
     low_us, high_us = np.minimum.reduceat(own_us, firsts), np.maximum.reduceat(own_us, firsts)
-    # Where all are equal that is the mean, to the last digit and on every machine.
+    # If all are equal, the mean is that value, to the last digit and on every machine.
     centre_us = np.where(low_us == high_us, low_us, np.clip(np.exp(centres), low_us, high_us))
-    # Of all measurements of the case, also of those that a session made twice.
+    # For all measurements of the case, also for repeated ones of the same session.
     is_pooled = again.of_all >= 0
     case = again.of_all[is_pooled]
     mean_us[is_pooled] = centre_us[case]
@@ -65,7 +66,7 @@ def pooled_means(evidence: Evidence, parts: VarianceParts) -> PooledMeans:
 
 
 def _centres(evidence: Evidence, parts: VarianceParts) -> tuple[Floats, Floats]:
-    """The logarithm of each case's mean, and its variance."""
+    """Return the logarithm of each case's mean, and its variance."""
     again = evidence.again
     places, case, cell = again.places, again.case, again.cell
     logs = np.log(evidence.means.mean_us[places])
@@ -86,16 +87,16 @@ def _centres(evidence: Evidence, parts: VarianceParts) -> tuple[Floats, Floats]:
     return np.asarray(centre, np.float64), np.asarray(1 / of_case, np.float64)
 
 
-# The interval of a number: where the mean lies that its stack would show over sessions and
-# devices, as the sessions that measured it and the model of variance tell it.
+# Confidence interval of the mean that the stack would show over sessions and devices, from the
+# sessions that measured the case and the model of variance.
 
-_MOST_LOG = 10.0  # an interval that reaches further than 22,000 times says nothing more
+_MOST_LOG = 10.0  # an interval wider than a factor of 22,000 contains no more information
 
 
 @dataclass(frozen=True, slots=True)
 class StackIntervals:
-    """An interval for the case of each measurement, in microseconds, with its degrees of freedom,
-    about the mean of so many sessions."""
+    """Confidence intervals for the case of each measurement, in microseconds, with their degrees
+    of freedom and the number of sessions of the mean."""
 
     mean_us: Floats
     sessions: Whole
@@ -108,7 +109,8 @@ class StackIntervals:
 def stack_intervals(
     evidence: Evidence, variance: Variance, *, share: float = 0.95
 ) -> StackIntervals:
-    """Where the mean of the stack lies, for the case of each measurement, with this share."""
+    """Return the confidence interval of the stack's mean for the case of each measurement, with
+    this coverage."""
     parts = parts_of(evidence, variance)
     pooled = pooled_means(evidence, parts)
     factor = np.exp(np.minimum(reach(pooled.variance, parts.degrees, share), _MOST_LOG))
@@ -124,17 +126,18 @@ def stack_intervals(
 
 
 def reach(variance: Floats, degrees: Floats, share: float) -> Floats:
-    """How far an interval of this share reaches to each side, for variances that are known with so
-    many degrees of freedom."""
-    from scipy.special import stdtrit  # slow to import: for who needs a number, not for `--help`
+    """Return the half-widths of intervals with this coverage, for variances with these degrees
+    of freedom."""
+    from scipy.special import stdtrit  # slow to import: needed for numbers only, not for `--help`
 
-    kinds, kind = np.unique(degrees, return_inverse=True)  # hundreds of thousands have few
+    # few distinct values in hundreds of thousands
+    kinds, kind = np.unique(degrees, return_inverse=True)
     found: Floats = stdtrit(kinds, (1 + share) / 2)[kind] * np.sqrt(variance)
     return found
 
 
-# How far sessions and devices lie apart, and whether intervals hold them: what a stack's own
-# second measurements tell of its first ones.
+# Differences between sessions and devices, and the coverage of the intervals: a test of a stack's
+# first measurements by its own second ones.
 
 SHARES = (0.5, 0.8, 0.95)
 _FOLDS = 5
@@ -142,8 +145,8 @@ _FOLDS = 5
 
 @dataclass(frozen=True, slots=True)
 class Apart:
-    """By how much the two means of so many pairs of sessions differ, as a share of the smaller one:
-    half of them by less than `median`, and so on."""
+    """Difference between the two means of pairs of sessions, as a share of the smaller mean:
+    half of the pairs differ by less than `median`, and so on."""
 
     pairs: int
     median: float
@@ -153,8 +156,8 @@ class Apart:
 
 @dataclass(frozen=True, slots=True)
 class Reliability:
-    """Of so many pairs the share that lies within intervals which state `stated`. Where the model
-    that made them `knows_sessions`, it was made of other cases of the same ones."""
+    """Share of the pairs that are within intervals of nominal coverage `stated`. If
+    `knows_sessions`, the model was fitted to other cases of the same sessions."""
 
     stated: float
     held: float
@@ -163,7 +166,7 @@ class Reliability:
 
 
 def apart(pairs: Pairs) -> Apart | None:
-    """How far pairs of sessions lie apart; None where there are none."""
+    """Return the differences of pairs of sessions; None if there are no pairs."""
     if not len(pairs):
         return None
     found = np.expm1(np.abs(pairs.difference))
@@ -173,10 +176,13 @@ def apart(pairs: Pairs) -> Apart | None:
 def reliability(
     evidence: Evidence, prior: VariancePrior, judges: Pairs | None = None
 ) -> list[Reliability]:
-    """Whether intervals hold second sessions: each fifth of the sessions that met is judged by a
-    model that the pairs of all others make. Where fewer than five met, each fifth of the cases is,
-    by a model that knows the sessions, and what befell them. With `judges` by these pairs alone,
-    whose groups, cases and sessions are numbered as those of the evidence."""
+    """Return the coverage of the intervals, by cross-validation over second sessions.
+
+    Each fifth of the pairs of sessions is tested with a model that is fitted to all others. With
+    fewer than five independent pairs of sessions each fifth of the cases is tested instead; that
+    model contains the session-level effects of the tested sessions. With `judges` only these pairs
+    are tested; their groups, cases and sessions must be numbered as those of the evidence.
+    """
     judges = evidence.pairs if judges is None else judges
     if not len(judges):
         return []
@@ -201,7 +207,8 @@ def reliability(
 
 
 def _held(evidence: Evidence, prior: VariancePrior, pairs: Pairs) -> Floats:
-    """Whether intervals hold pairs that are no part of the evidence, a row for each of SHARES."""
+    """Return whether intervals contain pairs that are not in the evidence, a row for each of
+    SHARES."""
     variance = fit(evidence, prior)
     session = 2 * variance.ratios[pairs.groups] * pairs.spread_squared
     device = np.where(pairs.is_same_device, 0.0, 2 * variance.learnt.device_spread**2)

@@ -1,21 +1,22 @@
-"""Attribution by order: which launches of a device's stream are a case's repeats.
+"""Attribution by order: find the launches of a device's stream that are a case's repeats.
 
-Pure, and suspicious: a case is measured only where both its sentinels were recorded exactly once
-and between them exactly as many launches of its kernel type as were issued, on the tensors that
-the case names (identity.py). Where all of them ran as another kernel, or on other tensors, what
-ran is named; everything else is `profiler_lost` for that case, and no other case's number depends
+Pure functions, and strict: a case is measured only if both its sentinels were recorded exactly once
+and between them exactly as many launches of its kernel type as were issued, on the tensors that the
+case names (identity.py). If all of them ran as another kernel, or on other tensors, the kernel that
+ran is named. Everything else is `profiler_lost` for that case, and no other case's result depends
 on it.
 
-    5 launches of Sort 16,64 DT_BF16 were issued, and recorded were
+    5 launches of Sort 16,64 DT_BF16 were issued; recorded were
     5 Sort 16,64 DT_BF16                    the case's own
     5 Sort 16,64 FLOAT, 5 Cast              Sort of FLOAT ran instead; Cast is a companion
     10 Sort 8,64 DT_BF16                    2 launches a call: not the kernel of the case
     4 Sort 16,64 DT_BF16                    the profiler lost one
 
-Where other launches run before each of the case's, as in a run, they are known by their order: all
-of them must be there, behind the mark of their repeat, before what is left is looked at.
+If other launches run before each launch of the case, as in a model, they are recognized by their
+order: all of them must follow the mark of their repeat before the remaining launches are
+attributed.
 
-A sentinel is known by its shape alone: on an NPU it is a row like any other, of whatever type.
+A sentinel is recognized by its shape alone: on an NPU it is a row of an ordinary kernel type.
 """
 
 from collections import defaultdict
@@ -42,22 +43,23 @@ from collector.quality.identity import (
     type_of,
 )
 
-# Sentinels: launches of a shape that no operator has, which cut a device's stream into cases.
+# Sentinels: launches of a shape that no operator has, which separate the cases in a device's
+# stream.
 #
-# Attribution goes by order, so a case opens and closes with a sentinel whose shape spells which
-# case it is. More marks cut a case into launches: a tick opens each launch, and what follows a
-# flush mark, up to the next tick, is the flushing of a cache. What follows the mark of a context
-# are the launches that stand before one of the case, and then that.
+# Attribution uses the order of launches, so a case opens and closes with a sentinel whose shape
+# encodes the number of the case. More marks separate the launches of a case: a tick opens each
+# launch, and the launches after a flush mark, up to the next tick, flush a cache. After the mark of
+# a context follow the launches that precede one launch of the case, and then that launch.
 
 SENTINEL_TYPE = "OpmeterSentinel"
 
 _FIRST = (3, 7)
-MARK_PREFIX = "3,7,"  # what the text of every sentinel's shape begins with
+MARK_PREFIX = "3,7,"  # prefix of the text of every sentinel's shape
 _DIGIT = 32
 
 
 class Mark(IntEnum):
-    """What a sentinel says."""
+    """The meaning of a sentinel."""
 
     OPEN = 1
     CLOSE = 2
@@ -71,14 +73,15 @@ _MARKS = frozenset(int(mark) for mark in Mark)
 
 @dataclass(frozen=True, slots=True)
 class Sentinel:
-    """One mark; `ordinal` is the case's place in its session (0 for those within it)."""
+    """One mark; `ordinal` is the case's number in its session (0 for marks within a case)."""
 
     mark: Mark
     ordinal: int = 0
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape that spells it: two digits of the ordinal, so that the tensor stays small."""
+        """Return the shape that encodes it: two digits of the ordinal, so that the tensor stays
+        small."""
         high, low = divmod(self.ordinal, _DIGIT)
         return (*_FIRST, int(self.mark), high + 1, low + 1)
 
@@ -89,7 +92,7 @@ CONTEXT_MARK = Sentinel(Mark.CONTEXT)
 
 
 def sentinel_of(shape: tuple[int, ...]) -> Sentinel | None:
-    """The sentinel that a shape spells; None for every other shape."""
+    """Return the sentinel that a shape encodes; None for every other shape."""
     if len(shape) != 5 or shape[:2] != _FIRST:
         return None
     mark, high, low = shape[2:]
@@ -100,7 +103,7 @@ def sentinel_of(shape: tuple[int, ...]) -> Sentinel | None:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Where a case lies in a stream: the positions of its two sentinels."""
+    """A case's window in a stream: the positions of its two sentinels."""
 
     ordinal: int
     opened: int
@@ -109,17 +112,17 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """The cases that a stream delimits, in order, and why others are not delimited."""
+    """Windows of the cases in a stream, in order, and the reasons why other cases have none."""
 
     good: tuple[Window, ...]
     broken: dict[int, str]  # ordinal -> what is wrong with its sentinels
 
 
 def find_windows(sentinels: Iterable[tuple[int, Sentinel]]) -> Windows:
-    """The windows of a stream, from the positions of its sentinels.
+    """Return the windows of a stream, from the positions of its sentinels.
 
-    A case is delimited where each of its sentinels came exactly once, in order, and its window
-    overlaps no other: a fault touches the cases it belongs to and no others.
+    A case has a window if each of its sentinels was recorded exactly once, in order, and its window
+    overlaps no other. A fault affects only the cases that it belongs to.
     """
     places: dict[int, dict[Mark, list[int]]] = defaultdict(lambda: defaultdict(list))
     for position, sentinel in sentinels:
@@ -146,7 +149,7 @@ def _fault(opened: list[int], closed: list[int]) -> str:
 
 
 def _overlapping(windows: list[Window]) -> set[int]:
-    """The windows, in order of their opening, that share a position with another one."""
+    """Return the windows, sorted by their opening, that share a position with another one."""
     found: set[int] = set()
     widest: Window | None = None
     for window in windows:
@@ -162,9 +165,12 @@ Row = TypeVar("Row", bound=DeviceRow)
 
 @dataclass(frozen=True, slots=True)
 class Attribution(Generic[Row]):
-    """The rows that are a case's repeats, or why they cannot be told (`lost`). `op_state` is what
-    all of them have, empty where the profiler does not tell or they differ. `identity` says how
-    well they are proved to be the call that the case asks for, where records can tell."""
+    """The rows of a case's repeats, or the reason why they cannot be identified (`lost`).
+
+    `op_state` is the state of all repeats; it is empty if the profiler does not report it, or if
+    they differ. `identity` records how well the repeats are proved to be the call that the case
+    requests, if the records show it.
+    """
 
     ordinal: int
     repeats: tuple[Row, ...]
@@ -179,7 +185,7 @@ class Attribution(Generic[Row]):
 def attribute(
     rows: Sequence[Row], expectations: Iterable[Expectation]
 ) -> dict[int, Attribution[Row]]:
-    """The rows of each expected case, by ordinal. Rows outside every window belong to nobody."""
+    """Return the rows of each expected case, by ordinal. Rows outside every window are ignored."""
     sentinels = [mark_of(row) for row in rows]
     marks = [(i, s) for i, s in enumerate(sentinels) if s is not None]
     windows = find_windows(marks)
@@ -197,8 +203,8 @@ def attribute(
 def _stretches(
     rows: Sequence[Row], sentinels: Sequence[Sentinel | None], places: range
 ) -> list[list[Row]]:
-    """The rows of a window that are neither marks nor the flushing of a cache, which goes from a
-    flush mark to the next tick; a new stretch of them begins at each mark of a context."""
+    """Return the rows of a window without marks and without launches that flush a cache, which
+    are between a flush mark and the next tick. Each mark of a context starts a new list of rows."""
     stretches: list[list[Row]] = [[]]
     flushing = False
     for place in places:
@@ -215,8 +221,8 @@ def _stretches(
 def _without_context(
     expected: Expectation, stretches: Sequence[Sequence[Row]]
 ) -> tuple[list[Row], str]:
-    """What is left of a window once the launches before each of the case's are taken out, all of
-    them and in their order; or what of them is missing."""
+    """Return the rows of a window without the launches before each launch of the case, all of
+    which must be present in order, and a text that says what is missing."""
     first, *repeats = stretches
     window = list(first)
     if expected.before and len(repeats) != expected.launches:
@@ -268,8 +274,9 @@ def _attribute_window(
 
 
 def _own(expected: Expectation, rows: list[Row]) -> tuple[list[Row], list[Row]]:
-    """The launches of a case among those of its type, and the others: where there are too many,
-    those on the tensors of the case, if there are as many of them as were issued."""
+    """Return the launches of a case among those of its type, and the others. If there are too
+    many, the case's launches are those on its tensors, provided that there are as many as were
+    issued."""
     if expected.case is None or len(rows) <= expected.launches:
         return rows, []
     told = Comparison(expected.case, expected.placed)
@@ -288,10 +295,11 @@ def _wrong_count(
     own: Sequence[Row],
     companions: tuple[Companion, ...],
 ) -> Attribution[Row]:
-    """Another number of launches than was issued. A multiple of it is what the call does, which no
-    further try will change; anything else was lost by the profiler."""
+    """Return the attribution if the number of launches differs from the number issued. A
+    multiple of it is the behaviour of the call, which another attempt does not change; for any
+    other number the profiler lost launches."""
     times, left = divmod(len(own), expected.launches)
-    if times > 1 and not left and expected.launches > 1:  # a single one may be there twice
+    if times > 1 and not left and expected.launches > 1:  # a single launch may be recorded twice
         reason = f"{times} launches of {asked} per call, expected one"
         split = Substitution(asked, is_filed=False, reason=reason)
         counted = tuple(own[-expected.repeats * times :])
@@ -305,7 +313,7 @@ def _companion(kernel_type: str, rows: Sequence[DeviceRow]) -> Companion:
 
 
 def mark_of(row: DeviceRow) -> Sentinel | None:
-    """The mark that a row is; None for every other launch."""
+    """Return the mark that a row is; None for every other launch."""
     shapes = row.cells[INPUT_SHAPES]
     if not _may_be_mark(shapes):
         return None
@@ -318,5 +326,5 @@ def mark_of(row: DeviceRow) -> Sentinel | None:
 
 
 def _may_be_mark(shapes: str) -> bool:
-    """Told apart quickly: all the rows of a session come by here."""
+    """Return quickly whether a row can be a mark: this runs for all rows of a session."""
     return shapes.strip().strip('"').startswith(MARK_PREFIX)

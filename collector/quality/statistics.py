@@ -1,6 +1,8 @@
-"""From the durations of a case's repeats to its timing: an outlier rule, then the mean with its
-95 % interval, and the numbers that do not depend on a tail. The repeats are of one session, and so
-is the interval: what differs from session to session is not in it.
+"""Timing of a case from the durations of its repeats: an outlier rule, then the mean with its 95 %
+confidence interval, and statistics that do not depend on a tail.
+
+The repeats belong to one session, and so does the interval: it excludes the variance between
+sessions.
 """
 
 from bisect import bisect_left
@@ -13,13 +15,14 @@ from statistics import fmean, median, pvariance, stdev
 
 from collector.model.measurement import Timing
 
-# Student's t: how many standard errors an interval reaches to each side of a mean.
+# Student's t: half-width of a confidence interval in standard errors.
 
 
 @cache
 def student_factor(degrees: float, share: float = 0.95) -> float:
-    """The factor of a two-sided interval that holds this share, for so many degrees of freedom."""
-    from scipy.special import stdtrit  # slow to import: for who needs a number, not for `--help`
+    """Return the half-width factor of a two-sided interval with this coverage, for these degrees
+    of freedom."""
+    from scipy.special import stdtrit  # slow to import: needed for numbers only, not for `--help`
 
     return float(stdtrit(degrees, (1 + share) / 2))
 
@@ -28,24 +31,24 @@ def student_factor(degrees: float, share: float = 0.95) -> float:
 # the median, so that a profiler's coarse clock (MAD = 0) does not make outliers.
 _LIMIT = 3.5
 _LEAST_SCALE = 0.01
-MAD_TO_SIGMA = 1.4826  # of normal numbers, from the median of their distances to the middle
-_LEAST_SERIES = 20  # repeats; with fewer, how alike neighbours are is not told from chance
-_NO_CHANCE = 1.645  # standard errors of their correlation: by chance 1 in 20
-_MOST_ALIKE = 0.9  # what neighbours are taken for, were they the same
-_LEAST_TELLING = 4.0  # repeats that a series is worth at least: of fewer nothing could be said
+MAD_TO_SIGMA = 1.4826  # standard deviation over MAD of a normal distribution
+_LEAST_SERIES = 20  # repeats; with fewer, the autocorrelation cannot be distinguished from chance
+_NO_CHANCE = 1.645  # standard errors of the autocorrelation: exceeded by chance 1 in 20 times
+_MOST_ALIKE = 0.9  # upper limit of the autocorrelation, also for identical neighbours
+_LEAST_TELLING = 4.0  # lower limit of the effective sample size: fewer would allow no estimate
 
 
 @dataclass(frozen=True, slots=True)
 class AcceptedRepeats:
-    """The repeats that the outlier rule accepts, and their timing."""
+    """Repeats that the outlier rule accepts, and their timing."""
 
     accepted_us: tuple[float, ...]
     timing: Timing
 
 
 def summarise(durations_us: Sequence[float], step_us: float = 0.0) -> AcceptedRepeats:
-    """The timing of one or more repeats, counted by a clock with steps of `step_us`. The interval
-    of a single one is the number itself, but for the clock's step."""
+    """Return the timing of one or more repeats, measured by a clock with steps of `step_us`. The
+    interval of a single repeat is the number itself, widened by the clock's step."""
     accepted = accept(durations_us)
     mean = fmean(accepted)
     half = _half_interval(accepted, step_us)
@@ -64,23 +67,23 @@ def summarise(durations_us: Sequence[float], step_us: float = 0.0) -> AcceptedRe
 
 
 def accept(durations_us: Sequence[float]) -> tuple[float, ...]:
-    """The durations within 3.5 robust deviations of the median, in their order."""
+    """Return the durations within 3.5 robust standard deviations of the median, in their order."""
     centre = median(durations_us)
     scale = max(MAD_TO_SIGMA * _mad(durations_us, centre), _LEAST_SCALE * abs(centre))
     return tuple(us for us in durations_us if abs(us - centre) <= _LIMIT * scale)
 
 
 def percentile(ordered: Sequence[float], share: float) -> float:
-    """The value below which a share of the sorted values lies, interpolated linearly."""
+    """Return the value below which this share of the sorted values is, interpolated linearly."""
     place = share * (len(ordered) - 1)
     below = int(place)
     above = min(below + 1, len(ordered) - 1)
-    # Exact where both neighbours are equal, so that no percentile leaves the range of the values.
+    # Exact if both neighbours are equal, so that no percentile leaves the range of the values.
     return ordered[below] + (place - below) * (ordered[above] - ordered[below])
 
 
 def alike(times_us: Sequence[float]) -> float:
-    """The correlation of neighbours, none where it is below zero."""
+    """Return the lag-1 autocorrelation of the repeats, clipped to 0 to 0.9."""
     mean = fmean(times_us)
     spread = sum((us - mean) ** 2 for us in times_us)
     together = sum((a - mean) * (b - mean) for a, b in pairwise(times_us))
@@ -92,17 +95,19 @@ def _half_interval(accepted: Sequence[float], step_us: float) -> float:
     noise = stdev(accepted) if n > 1 else 0.0
     telling = _telling(accepted)
     half = student_factor(int(telling) - 1) * noise / sqrt(telling) if n > 1 else 0.0
-    # Noise above a step makes the mean finer than the clock; below, all may round to one side.
+    # Noise above a step makes the mean finer than the clock. With less noise all repeats may round
+    # to one side.
     return max(half, step_us / 2) if noise < step_us else half
 
 
 def _telling(accepted: Sequence[float]) -> float:
-    """How many repeats that know nothing of each other would tell the mean as well: fewer than
-    there are where neighbours, in the order they were launched, are more alike than by chance."""
+    """Return the effective sample size: the number of independent repeats that would determine
+    the mean equally well. It is below the number of repeats if these, in launch order, are
+    autocorrelated beyond chance."""
     n = len(accepted)
     if n < _LEAST_SERIES or (seen := alike(accepted)) <= _NO_CHANCE / sqrt(n):
         return n
-    # A series measured from its own mean seems less alike than it is.
+    # An autocorrelation about the series' own mean is biased towards zero.
     correlation = min(_MOST_ALIKE, seen + (1 + 3 * seen) / n)
     return max(_LEAST_TELLING, n * (1 - correlation) / (1 + correlation))
 
@@ -116,19 +121,20 @@ def _mad(values: Sequence[float], centre: float) -> float:
     return median(abs(value - centre) for value in values)
 
 
-# Whether the repeats of a case tell its mean as precisely as was asked: while they are launched.
+# Decide while the repeats are launched whether they determine the mean with the requested
+# precision.
 #
-# A few lucky repeats look precise. The noise must therefore be stable before it is believed: the
-# last look, with fewer repeats, must have seen a mean as precise, and about as much noise.
-# Neighbours that are alike tell less than as many that are not; their correlation widens what is
-# believed.
+# A few repeats may look precise by chance. So the noise must be stable: the check before this one,
+# with fewer repeats, must have found an equally precise mean and about the same noise.
+# Autocorrelated repeats determine the mean less well than independent ones; their correlation
+# widens the interval.
 
-_STEADY = 1.5  # of two looks in a row, the larger noise over the smaller
+_STEADY = 1.5  # ratio of the larger noise to the smaller one of two successive checks
 
 
 def _looks() -> Iterator[int]:
-    """After so many times it is judged, each a fifth more; after every repeat luck would have more
-    tries."""
+    """Yield the repeat counts at which precision is checked, each a fifth above the previous
+    one. A check after every repeat would give chance more opportunities."""
     count = 5
     while count < 10_000:
         yield count
@@ -139,13 +145,13 @@ _LOOKS = tuple(_looks())
 
 
 def is_look(count: int) -> bool:
-    """Whether so many times are judged; in between it is not asked."""
+    """Return whether precision is checked after this many repeats."""
     return count in _LOOKS[1:]
 
 
 def is_precise(times_us: Sequence[float], precision: float) -> bool:
-    """Whether the 95 % interval of the mean of such times reaches no further than `precision`, a
-    share of the mean, and did so, with about the same noise, one look ago."""
+    """Return whether the 95 % interval of the mean has a relative half-width of at most
+    `precision`, and had it, with about the same noise, at the previous check."""
     place = bisect_left(_LOOKS, len(times_us))
     if place == 0:
         return False
@@ -157,10 +163,10 @@ def is_precise(times_us: Sequence[float], precision: float) -> bool:
 
 
 def _reach(times_us: Sequence[float]) -> float:
-    """How far the interval of the mean reaches to one side, as a share of it."""
+    """Return the half-width of the interval of the mean, as a share of the mean."""
     accepted = accept(times_us)
     error = stdev(accepted) / sqrt(len(accepted)) / fmean(accepted)
-    correlation = alike(times_us)  # believed of few repeats too, where it may be chance
+    correlation = alike(times_us)  # used for few repeats too, where it may be chance
     return student_factor(len(accepted) - 1) * error * sqrt((1 + correlation) / (1 - correlation))
 
 
@@ -169,19 +175,21 @@ def _noise(times_us: Sequence[float]) -> float:
     return sqrt(pvariance(times_us, mean)) / mean
 
 
-# Whether the repeats of a case become slower or faster while they run: a clock that is lowered,
-# a cache or an allocator that has not settled when the repeats begin. Their mean is then of a state
-# that does not last, and no outlier rule sees it.
+# Detect repeats that become slower or faster while they run: a clock that is lowered, a cache or an
+# allocator that has not settled when the repeats begin. Their mean then describes a state that does
+# not last, and no outlier rule detects it.
 
-_TREND_LEAST_REPEATS = 24  # of eight and eight the chance that all of one are above is 1 in 6,000
+# with eight and eight repeats, all of one are above all of the other by chance 1 in 6,000 times
+_TREND_LEAST_REPEATS = 24
 _LEAST_CHANGE = 0.05  # of the median, from the first third to the last
-# Standard deviations of the rank sum: by chance 1 in 16,000. Or as many as there can be.
+# Standard deviations of the rank sum: exceeded by chance 1 in 16,000 times. The limit is the
+# largest possible rank sum if that is smaller.
 _SURE = 4.0
 
 
 def find_trend(durations_us: Sequence[float]) -> str:
-    """What to warn of; empty where the repeats, in the order they were launched, show no trend, or
-    are too few to tell."""
+    """Return a warning about a trend of the repeats, in launch order; empty if they show none,
+    or are too few."""
     third = len(durations_us) // 3
     if len(durations_us) < _TREND_LEAST_REPEATS:
         return ""
@@ -193,31 +201,31 @@ def find_trend(durations_us: Sequence[float]) -> str:
 
 
 def _is_apart(first: Sequence[float], last: Sequence[float]) -> bool:
-    """Whether the ranks of the last are far from those of equals (Mann and Whitney); equal
-    durations count half."""
+    """Return whether the rank sum of the last repeats is far from that of equal distributions
+    (Mann-Whitney); ties count half."""
     above = sum((b > a) + (b == a) / 2 for a in first for b in last)
     pairs = len(first) * len(last)
     deviation = sqrt(pairs * (len(first) + len(last) + 1) / 12)
     return abs(above - pairs / 2) >= min(_SURE * deviation, pairs / 2)
 
 
-# Whether the repeats of a case are of two kinds, of which a mean is neither.
+# Detect a bimodal distribution of repeats, whose mean is in neither mode.
 #
-# A clock that is lowered, a neighbour on the other half of a core, an algorithm that is chosen
-# anew: then durations lie in two heaps with nothing between them. The outlier rule drops the
-# smaller heap, or widens until it takes both; either way somebody should know.
+# Causes are a clock that is lowered, a neighbour on the other half of a core, or an algorithm that
+# is chosen again: the durations then form two modes with nothing between them. The outlier rule
+# drops the smaller mode, or widens until it accepts both. In either case a warning is due.
 
 _MODES_LEAST_REPEATS = 10
-_LEAST_SHARE = 0.2  # of the repeats, in the smaller heap
-_LEAST_RATIO = 1.15  # of the heaps' medians
-_EMPTY = 0.5  # of the way between the medians holds no repeat
-_STEPS = 3  # of the clock, at least, lie between the heaps
-_OF_A_STEP = 0.1  # so far off whole numbers of the clock's step are durations that it counted
+_LEAST_SHARE = 0.2  # of the repeats, in the smaller mode
+_LEAST_RATIO = 1.15  # between the medians of the modes
+_EMPTY = 0.5  # share of the distance between the medians that holds no repeat
+_STEPS = 3  # least distance between the modes, in steps of the clock
+_OF_A_STEP = 0.1  # tolerance, in steps, within which a duration is a multiple of the clock's step
 
 
 @dataclass(frozen=True, slots=True)
 class Modes:
-    """Two heaps of durations: their medians, and the share of repeats in the slower one."""
+    """Two modes of durations: their medians, and the share of repeats in the slower mode."""
 
     fast_us: float
     slow_us: float
@@ -231,9 +239,11 @@ class Modes:
 
 
 def two_modes(durations_us: Sequence[float], step_us: float = 0.0) -> Modes | None:
-    """The two heaps that durations lie in; None where they lie in one, or are too few to tell. Two
-    neighbouring ticks of a coarse clock, which counts in steps of `step_us`, are no heaps. Where
-    nobody knows that step, it is the smallest that the durations themselves show."""
+    """Return the two modes of the durations; None if they have one mode, or are too few.
+
+    Two neighbouring ticks of a coarse clock, which counts in steps of `step_us`, are not modes. If
+    that step is unknown (0), the smallest difference between the durations is used.
+    """
     ordered = sorted(durations_us)
     least = max(2, ceil(_LEAST_SHARE * len(ordered)))
     if len(ordered) < _MODES_LEAST_REPEATS:
@@ -253,8 +263,8 @@ def two_modes(durations_us: Sequence[float], step_us: float = 0.0) -> Modes | No
 
 
 def _is_counted(duration_us: float, step_us: float) -> bool:
-    """Whether a clock with these steps can have counted a duration. Of steady repeats of two kinds
-    all that a session sees of a step may be the gap between them, of which they are no multiples.
-    """
+    """Return whether a clock with these steps can have produced a duration. If steady repeats
+    have two modes, the only step that a session sees may be the gap between the modes, and the
+    durations are not multiples of it."""
     steps = duration_us / step_us
     return abs(steps - round(steps)) <= _OF_A_STEP

@@ -1,12 +1,14 @@
-"""The model of variance: how far the mean of one session lies from what the stack would show over
-sessions and devices.
+"""Model of variance: the deviation of one session's mean from the mean that the stack would show
+over sessions and devices.
 
-The variance of a session's mean, relative to it, has three parts: the repeats within the session;
-the session (process, placement in memory, clocks), in proportion to how wide single repeats spread
-in the case's group; and the device. Deviations are Student's t: cases differ in their variance, and
-some sessions are wild. Estimates are the most likely ones under t, so that a wild session counts
-little, and each is drawn towards what is known of more: a group's towards its family's, that
-towards the stack's, and that towards the prior. docs/quality.md tells what it was tried on.
+The relative variance of a session's mean has three parts: the repeats within the session; the
+session (process, placement in memory, clocks), in proportion to the spread of single repeats in the
+case's group; and the device. Deviations follow Student's t: cases differ in their variance, and
+some sessions are outliers.
+
+Estimates are maximum a posteriori under t, so that an outlier counts little. Each estimate is
+shrunk towards one that more data supports: a group's towards its family's, that one towards the
+stack's, and that one towards the prior. docs/quality.md reports how the model was tested.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -25,19 +27,24 @@ import yaml
 from collector.model.stack import COLLECTIVE_LIBRARIES, backend_of
 from collector.quality.statistics import MAD_TO_SIGMA
 
-# What is known of the variance of a kind of device before anything of a stack was measured twice:
-# `data/variance.yaml`, each kind with where its figures come from.
+# Prior of a kind of device, used before any case of a stack was measured twice:
+# `data/variance.yaml`, with the source of each kind's figures.
 
 
 @dataclass(frozen=True, slots=True)
 class VariancePrior:
-    """The variance of a session's mean, relative to the mean, is that of single repeats within a
-    session times `ratio`, times the factor of the kernel's family. `repeat_spread` is the relative
-    standard deviation of single repeats where a stack does not tell, `device_spread` that between
-    devices. Deviations are distributed as Student's t with `tail_degrees`. All of it weighs as much
-    as `weight` cases that were measured twice. No sound session's canaries take more than
-    `canary_band` times as long as another's, or as at another place of it. `kind` is whose prior
-    it is: two kinds may have the same figures, and tell nothing of each other."""
+    """Prior of the variance of a kind of device.
+
+    The relative variance of a session's mean is the variance of single repeats within a session,
+    times `ratio`, times the factor of the kernel's family. `repeat_spread` is the relative standard
+    deviation of single repeats if a stack has no data; `device_spread` is that between devices.
+    Deviations follow Student's t with `tail_degrees`. The prior weighs as much as `weight` cases
+    that were measured twice.
+
+    The canaries of a valid session take at most `canary_band` times as long as those of another
+    session, or as at another place of the session. `kind` names the kind of device: two kinds may
+    have equal figures, and still share no data.
+    """
 
     ratio: float
     tail_degrees: float
@@ -53,13 +60,14 @@ class VariancePrior:
 
 
 def prior_of(device: str, *, over_ranks: bool = False) -> VariancePrior:
-    """The prior of a device by its backend, or of the library by which its ranks send messages."""
+    """Return the prior of a device by its backend, or by the library that its ranks use to
+    communicate."""
     backend = backend_of(device)
     return _priors()[COLLECTIVE_LIBRARIES[backend] if over_ranks else backend]
 
 
 def prior_of_backend(backend: str) -> VariancePrior:
-    """The prior of a device that no stack names yet."""
+    """Return the prior of a device that no stack names yet."""
     return _priors()[backend]
 
 
@@ -75,27 +83,28 @@ def _priors() -> dict[str, VariancePrior]:
     }
 
 
-# What the good measurements of a stack tell of its variance: how wide repeats spread within a
-# session, and how far apart the means of one case lie that several sessions have measured.
+# Evidence of a stack's variance from its good measurements: the spread of repeats within a session,
+# and the differences between the means of cases that several sessions have measured.
 #
-# All is relative: a deviation is the logarithm of a ratio, a spread is a share of the mean. Cases
-# are taken together by their kernel's family and the decade of their duration.
+# All values are relative: a deviation is the logarithm of a ratio, a spread is a share of the mean.
+# Cases are grouped by their kernel's family and the decade of their duration.
 
 Floats = npt.NDArray[np.float64]
 Whole = npt.NDArray[np.int64]
 
-LEAST_SPREAD, MOST_SPREAD = 0.001, 10.0  # below a clock's ticks hide what differs
-_STACK_WEIGHT = 4  # so many cases of a group weigh as much as all cases of the stack
-_REPEATS_WEIGHT = 4  # so many degrees of freedom has what a group tells of a case's own repeats
+LEAST_SPREAD, MOST_SPREAD = 0.001, 10.0  # below this the ticks of a clock hide differences
+_STACK_WEIGHT = 4  # weight of all cases of the stack, in cases of a group
+# degrees of freedom of a group's spread when it is pooled with that of a case's own repeats
+_REPEATS_WEIGHT = 4
 
 
 @dataclass(frozen=True, slots=True)
 class SessionMeans:
-    """Good measurements, one an entry in each sequence, in an order that follows from themselves.
-    Cases, sessions and devices are numbered.
+    """Good measurements, one an entry in each sequence, in an order that depends on the data only.
 
-    `spreads` are relative standard deviations of single repeats within the session; NaN where they
-    are not known, as for a single repeat. `is_clean` where nothing was warned of.
+    Cases, sessions and devices are numbered. `spreads` are relative standard deviations of single
+    repeats within the session, NaN if unknown, as for a single repeat. `is_clean` is true where a
+    measurement has no warning.
     """
 
     cases: Whole
@@ -108,17 +117,20 @@ class SessionMeans:
     is_clean: npt.NDArray[np.bool_]
 
     def decades(self) -> Whole:
-        """The decade of each duration: 1 from 10 to 100 us."""
+        """Return the decade of each duration: 1 from 10 to 100 us."""
         return np.floor(np.log10(self.mean_us)).astype(np.int64)
 
 
 @dataclass(frozen=True, slots=True)
 class Pairs:
-    """Two sessions that measured one case, an entry each: by how much they differ, what part of its
-    variance is the repeats' own, and the squared spread of single repeats in their group.
-    `sessions` and `devices` (N, 2) are the two that met: all pairs of two sessions share what
-    befell them, and those of two devices how fast these are. `cases` numbers their cases, and
-    stack by stack: -1 where those of several are together."""
+    """Pairs of sessions that measured one case, one an entry: their difference, the part of its
+    variance from the repeats, and the squared spread of single repeats in their group.
+
+    `sessions` and `devices` (N, 2) identify the two members: all pairs of the same two sessions
+    share session-level effects, and all pairs of the same two devices share the difference in
+    speed. `cases` numbers the cases within a stack; it is -1 where pairs of several stacks are
+    joined.
+    """
 
     difference: Floats
     repeats_variance: Floats
@@ -139,7 +151,7 @@ class Pairs:
 
     @property
     def meetings(self) -> Whole:
-        """The number of the two sessions of each pair; worked out at each call."""
+        """Return the number of the two sessions of each pair; computed at each call."""
         return np.asarray(np.unique(_met(self.sessions), return_inverse=True)[1], np.int64)
 
     def only(self, chosen: npt.NDArray[np.bool_]) -> "Pairs":
@@ -158,8 +170,8 @@ class Pairs:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What a set of measurements tells. `groups` gives each measurement's place in
-    `group_spread`; `repeats_variance` is that of its mean by its own repeats."""
+    """Evidence from a set of measurements. `groups` is each measurement's index in
+    `group_spread`; `repeats_variance` is the variance of its mean from its own repeats."""
 
     means: SessionMeans
     groups: Whole
@@ -171,8 +183,8 @@ class Evidence:
 
 
 def evidence_of(means: SessionMeans, *, repeat_spread: float) -> Evidence:
-    """What the measurements tell; `repeat_spread` stands for that of single repeats where none of
-    them tells it."""
+    """Return the evidence from the measurements; `repeat_spread` is the spread of single repeats
+    if no measurement has one."""
     groups, names = _groups(means)
     spread = _group_spreads(means, groups, len(names), repeat_spread)
     variance = _repeats_variance(means, spread[groups])
@@ -182,7 +194,7 @@ def evidence_of(means: SessionMeans, *, repeat_spread: float) -> Evidence:
 
 
 def joined(found: Sequence[Pairs]) -> Pairs:
-    """The pairs of several stacks, whose sessions and devices never met."""
+    """Return the pairs of several stacks, which share no sessions and no devices."""
     return Pairs(
         difference=np.concatenate([one.difference for one in found]),
         repeats_variance=np.concatenate([one.repeats_variance for one in found]),
@@ -197,8 +209,8 @@ def joined(found: Sequence[Pairs]) -> Pairs:
 
 
 def contrasts(met: Whole) -> int:
-    """How many differences those who met (N, 2) tell that do not follow from the others: each who
-    meets somebody new tells one."""
+    """Return the number of independent differences between the members of pairs (N, 2): each
+    pair that joins two unconnected groups adds one."""
     parents = dict[int, int]()
     told = 0
     for pair in met[np.unique(_met(met), return_index=True)[1]].tolist():
@@ -210,20 +222,20 @@ def contrasts(met: Whole) -> int:
 
 
 def _met(pairs: Whole) -> Whole:
-    """A number for each two of (N, 2): the same for the same two."""
+    """Return a number for each pair of (N, 2): equal pairs have equal numbers."""
     numbers: Whole = pairs[:, 0] * (int(pairs.max(initial=0)) + 1) + pairs[:, 1]
     return numbers
 
 
 def _root(parents: dict[int, int], one: int) -> int:
     while (above := parents.get(one)) is not None:
-        parents[one] = parents.get(above, above)  # half the way for whoever asks next
+        parents[one] = parents.get(above, above)  # halve the path for the next look-up
         one = above
     return one
 
 
 def _parted(numbers: Sequence[Whole]) -> Whole:
-    """Numbers of several stacks, of which no two are the same."""
+    """Return the numbers of several stacks, shifted so that no two stacks share one."""
     parted, offset = [], 0
     for one in numbers:
         parted.append(one + offset)
@@ -232,7 +244,7 @@ def _parted(numbers: Sequence[Whole]) -> Whole:
 
 
 def _groups(means: SessionMeans) -> tuple[Whole, tuple[tuple[str, int], ...]]:
-    """Each measurement's group, and the groups as family and decade."""
+    """Return each measurement's group, and the groups as family and decade."""
     known = sorted(set(means.families))
     places = {family: place for place, family in enumerate(known)}
     families = np.array([places[family] for family in means.families], np.int64)
@@ -243,8 +255,8 @@ def _groups(means: SessionMeans) -> tuple[Whole, tuple[tuple[str, int], ...]]:
 
 
 def _group_spreads(means: SessionMeans, groups: Whole, count: int, otherwise: float) -> Floats:
-    """The median spread of single repeats of each group, drawn towards that of all where few cases
-    tell it."""
+    """Return the median spread of single repeats of each group, shrunk towards that of all cases
+    if a group has few."""
     known = np.isfinite(means.spreads)
     spreads = np.log(np.clip(means.spreads[known], LEAST_SPREAD, MOST_SPREAD))
     stack = float(np.median(spreads)) if len(spreads) else log(otherwise)
@@ -261,8 +273,8 @@ def _group_spreads(means: SessionMeans, groups: Whole, count: int, otherwise: fl
 
 
 def _repeats_variance(means: SessionMeans, group_spread: Floats) -> Floats:
-    """The variance of each mean by the repeats within its session. A few repeats tell little of
-    their own spread, so it is drawn towards their group's."""
+    """Return the variance of each mean from the repeats within its session. A few repeats
+    determine their own spread poorly, so it is pooled with their group's."""
     degrees = np.where(np.isfinite(means.spreads), np.maximum(means.repeats - 1, 0), 0)
     own = np.where(degrees > 0, np.minimum(means.spreads, MOST_SPREAD), 0.0)
     pooled = (degrees * own**2 + _REPEATS_WEIGHT * group_spread**2) / (degrees + _REPEATS_WEIGHT)
@@ -271,7 +283,7 @@ def _repeats_variance(means: SessionMeans, group_spread: Floats) -> Floats:
 
 
 def medians(values: Floats, groups: Whole) -> Floats:
-    """The median of each group's values; groups are numbered from 0, and none is empty."""
+    """Return the median of each group's values; groups are numbered from 0, and none is empty."""
     order = np.lexsort((values, groups))
     ends = np.searchsorted(groups[order], np.arange(int(groups.max()) + 2))
     count = ends[1:] - ends[:-1]
@@ -281,8 +293,8 @@ def medians(values: Floats, groups: Whole) -> Floats:
 
 
 def rounded(values: Floats) -> Floats:
-    """To steps of a twentieth: what a few more measurements change by less stays as it was, and
-    the last digits of a machine's arithmetic show nowhere."""
+    """Return the values rounded to steps of 5 %: smaller changes by a few more measurements
+    change nothing, and the last digits of a machine's arithmetic do not show."""
     step = log(1.05)
     return np.asarray(np.round(np.exp(np.round(np.log(values) / step) * step), 9), np.float64)
 
@@ -290,15 +302,16 @@ def rounded(values: Floats) -> Floats:
 def _pairs(
     means: SessionMeans, again: "MeasuredAgain", groups: Whole, spread: Floats, variance: Floats
 ) -> Pairs:
-    """The sessions of each case, each beside the next one. Of k sessions k - 1 differences are
-    independent; a ring of k has each session as often, and weighs as much."""
+    """Return the sessions of each case, each paired with the next one. k sessions have k - 1
+    independent differences; a ring of k pairs contains each session equally often, and is
+    weighted as k - 1."""
     count = again.count[again.case]
     at = np.arange(len(again.places))
     is_last = np.append(again.case[1:] != again.case[:-1], True) if len(at) else at == 0
     following = np.where(is_last, at - count + 1, at + 1)
     kept = ~(is_last & (count == 2))
     first, second = again.places[at[kept]], again.places[following[kept]]
-    # In one direction, whichever case of the two sessions it is.
+    # The same direction for all cases of the two sessions.
     is_turned = means.sessions[first] > means.sessions[second]
     first, second = np.where(is_turned, second, first), np.where(is_turned, first, second)
     logs = np.log(means.mean_us)
@@ -308,7 +321,8 @@ def _pairs(
         repeats_variance=variance[first] + variance[second],
         spread_squared=(spread[groups[first]] ** 2 + spread[groups[second]] ** 2) / 2,
         families=[means.families[place] for place in first.tolist()],
-        groups=np.minimum(groups[first], groups[second]),  # whichever session is the first
+        # independent of the order of the sessions
+        groups=np.minimum(groups[first], groups[second]),
         weights=np.where(k == 2, 1.0, (k - 1) / k),
         sessions=np.stack([means.sessions[first], means.sessions[second]], axis=1),
         devices=np.stack([means.devices[first], means.devices[second]], axis=1),
@@ -318,11 +332,14 @@ def _pairs(
 
 @dataclass(frozen=True, slots=True)
 class MeasuredAgain:
-    """The measurements of cases that several sessions have, the first of each session, side by side
-    by case: their places, the number of their case among such cases, and how many each has. A cell
-    is what one device measured of a case: `cell` numbers those of the measurements, `case_of_cell`
-    has the case of each. `of_all` has the number of every measurement's case, -1 where it is none
-    of such."""
+    """Measurements of cases that several sessions have measured, the first of each session, sorted
+    by case.
+
+    `places` are the indices of the measurements, `case` the number of their case among such cases,
+    `count` the number of sessions of the case. A cell is a case on one device: `cell` numbers the
+    cells of the measurements, `case_of_cell` is the case of each. `of_all` is the case number of
+    every measurement, -1 if its case is none of these.
+    """
 
     places: Whole
     case: Whole
@@ -333,8 +350,8 @@ class MeasuredAgain:
 
 
 def measured_again(means: SessionMeans) -> MeasuredAgain:
-    """What several sessions have measured. Where a case has clean measurements, those with warnings
-    are none of them."""
+    """Return what several sessions have measured. If a case has clean measurements, those with
+    warnings are excluded."""
     order = np.lexsort((means.sessions, means.cases))
     every = np.unique(means.cases, return_inverse=True)[1]
     counts = means.is_clean | (np.bincount(every, means.is_clean)[every] == 0)
@@ -362,30 +379,31 @@ def measured_again(means: SessionMeans) -> MeasuredAgain:
     )
 
 
-# How likely the differences of pairs of sessions are, each as Student's t about nothing.
+# Likelihood of the differences of pairs of sessions, each Student's t about zero.
 
 
 def log_likelihood(pairs: Pairs, variance: Floats, tails: float) -> float:
-    """The logarithm of how likely pairs are that differ with these variances and tails."""
+    """Return the log-likelihood of pairs with these variances and these degrees of freedom of
+    the tails."""
     squares = pairs.difference**2 / variance
     density = -(tails + 1) / 2 * np.log1p(squares / tails) - np.log(variance) / 2
     constant = lgamma((tails + 1) / 2) - lgamma(tails / 2) - log(tails * pi) / 2
     return float(pairs.weights @ (density + constant))
 
 
-# How the variance between sessions goes with the duration of a case: short kernels differ by more
-# of their length than long ones. Without it the tails of all cases would have to hold what is but a
-# difference between decades.
+# Trend of the variance between sessions with the duration of a case: short kernels differ by a
+# larger share of their duration than long ones. Without the trend the tails of all cases would have
+# to contain a difference between decades.
 
-_SLOPES = np.arange(-8, 9) / 4  # so many powers of ten a decade, to begin with
+_SLOPES = np.arange(-8, 9) / 4  # powers of ten per decade, in coarse steps
 _NEAR = np.arange(-4, 5) / 20
-_SIGMA = 0.5  # by which no trend is expected
+_SIGMA = 0.5  # standard deviation of the slope about no trend
 
 
 @dataclass(frozen=True, slots=True)
 class DurationTrend:
-    """The variance goes with 10^(slope x decade), 1 at the `middle` one; beyond the decades that
-    pairs tell of, from `least` to `most`, it stays as at their ends."""
+    """Trend of the variance, 10^(slope x decade), which is 1 at the `middle` decade. Outside the
+    decades of the pairs, `least` to `most`, it is constant."""
 
     slope: float = 0.0
     middle: float = 0.0
@@ -393,14 +411,14 @@ class DurationTrend:
     most: float = 0.0
 
     def factors(self, decades: Floats) -> Floats:
-        """What the variance in each decade is multiplied by."""
+        """Return the factor of the variance in each decade."""
         within = np.clip(decades, self.least, self.most) - self.middle
         found: Floats = 10.0 ** (self.slope * within)
         return found
 
 
 def trend_of(pairs: Pairs, decades: Floats, learnt: VariancePrior) -> DurationTrend:
-    """The trend that is most likely by pairs of sessions on one device, in these decades."""
+    """Return the most likely trend of pairs of sessions on one device, in these decades."""
     if not len(pairs):
         return DurationTrend()
     ratios = np.array([learnt.ratio_of(family) for family in pairs.families], np.float64)
@@ -418,26 +436,30 @@ def trend_of(pairs: Pairs, decades: Floats, learnt: VariancePrior) -> DurationTr
 
 
 TAILS = (1.0, 1.25, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0, 5.0, 6.0, 8.0, 12.0, 20.0, 30.0)
-_TAILS_SIGMA = 0.5  # of the logarithm of the degrees of freedom, by which the prior's are believed
-_ENOUGH = 4096  # pairs, which tell a ratio to 3 %
-_GROUP_WEIGHT = 10  # so many pairs of a group weigh as much as what is known of its family
-_LEVELS = 2  # above a group, each of which lends it no more than that weight
-_OF_RATIO = log(1e-4), log(1e6)  # from the least ratio of variances to the most
+# standard deviation of the logarithm of the degrees of freedom about the prior's
+_TAILS_SIGMA = 0.5
+_ENOUGH = 4096  # pairs, which determine a ratio to 3 %
+_GROUP_WEIGHT = 10  # weight of the family's estimate, in pairs of a group
+_LEVELS = 2  # levels above a group, each of which adds at most that weight
+_OF_RATIO = log(1e-4), log(1e6)  # smallest and largest ratio of variances
 _OF_DEVICES = log(1e-10), log(1e2)  # variances between devices
-_STEPS = 20  # to a thousandth
+_STEPS = 20  # of the golden section, to a thousandth
 _GOLDEN = (5**0.5 - 1) / 2
-_CLIP = 3.0  # a deviation says no more than this of what sessions share
-_SHARED, _SHARED_WEIGHT = 0.5, 1.0  # the part of two sessions' variance that all their cases share
-_OF_PRIOR = 5  # so many pairs of sessions, or devices, tell a prior
+_CLIP = 3.0  # limit of a deviation when the part that sessions share is estimated
+_SHARED, _SHARED_WEIGHT = 0.5, 1.0  # part of the variance that all cases of two sessions share
+_OF_PRIOR = 5  # weight of the prior, in pairs of sessions or of devices
 
 
 @dataclass(frozen=True, slots=True)
 class Variance:
-    """The model of one stack. `learnt` are the numbers of the stack, in the form of a prior,
-    `ratios` and `degrees`, those of Student's t of a mean's deviation, those of each group;
-    `shared` is the part of two sessions' variance that all their cases share, and
-    `device_degrees` are those of the variance between devices. `is_of_prior` says that more is
-    known from the prior than from the stack."""
+    """Model of one stack.
+
+    `learnt` has the stack's own figures in the form of a prior. `ratios` and `degrees` (of freedom
+    of Student's t of a mean's deviation) have an entry for each group. `shared` is the part of the
+    variance between two sessions that all their cases share. `device_degrees` are the degrees of
+    freedom of the variance between devices. `is_of_prior` is true if the prior has more weight than
+    the stack's pairs.
+    """
 
     learnt: VariancePrior
     ratios: Floats
@@ -448,8 +470,8 @@ class Variance:
 
 
 def learn(found: Sequence[Pairs], prior: VariancePrior) -> VariancePrior:
-    """What pairs of sessions, of one stack or of several, make of a prior. Of each stack some
-    thousands tell it: those of the first cases, whose order is chance, so that a few more change
+    """Return the prior, updated by pairs of sessions of one or several stacks. Of each stack the
+    first 4096 pairs are used: the order of the cases is random, so that a few more pairs change
     little."""
     told = [one.only(np.arange(len(one)) < _ENOUGH) for one in found if len(one)]
     if not told:
@@ -461,7 +483,7 @@ def learn(found: Sequence[Pairs], prior: VariancePrior) -> VariancePrior:
 
 
 def fit(evidence: Evidence, prior: VariancePrior) -> Variance:
-    """The model of the stack that these measurements are of."""
+    """Return the model of the stack that these measurements belong to."""
     decades = np.array([decade for _, decade in evidence.group_names], np.float64)
     same = evidence.pairs.only(evidence.pairs.is_same_device)
     trend = trend_of(same, decades[same.groups], learn([same], prior))
@@ -481,12 +503,12 @@ def fit(evidence: Evidence, prior: VariancePrior) -> Variance:
 
 
 def _without_trend(pairs: Pairs, factors: Floats) -> Pairs:
-    """The same as if each group's ratio were that of the middle decade."""
+    """Return the pairs, scaled as if each group had the ratio of the middle decade."""
     return replace(pairs, spread_squared=pairs.spread_squared * factors[pairs.groups])
 
 
 def _of_groups(pairs: Pairs, names: Sequence[tuple[str, int]], learnt: VariancePrior) -> Floats:
-    """The ratio of each group, beside the trend of durations."""
+    """Return the ratio of each group, without the trend of durations."""
     decades = _of_decades(pairs, names, learnt)
     ratios = np.array(
         [learnt.ratio_of(family) * decades.get(decade, 1.0) for family, decade in names],
@@ -501,7 +523,8 @@ def _of_groups(pairs: Pairs, names: Sequence[tuple[str, int]], learnt: VarianceP
 def _of_decades(
     pairs: Pairs, names: Sequence[tuple[str, int]], learnt: VariancePrior
 ) -> dict[int, float]:
-    """The factor of each decade of durations that pairs tell of, beside those of families."""
+    """Return the factor of each decade of durations that has pairs, relative to the families'
+    ratios."""
     if not len(pairs):
         return {}
     ratios = np.array([learnt.ratio_of(family) for family in pairs.families], np.float64)
@@ -514,7 +537,8 @@ def _of_decades(
 
 
 def _of_whole(pairs: Pairs, prior: VariancePrior) -> VariancePrior:
-    """The most likely ratio of all pairs, and the degrees of freedom of their tails."""
+    """Return the prior with the most likely ratio of all pairs, and the degrees of freedom of
+    their tails."""
     if not len(pairs):
         return prior
     factors = np.array([prior.families.get(family, 1.0) for family in pairs.families], np.float64)
@@ -530,7 +554,7 @@ def _of_whole(pairs: Pairs, prior: VariancePrior) -> VariancePrior:
 
 
 def _of_families(pairs: Pairs, prior: VariancePrior, whole: VariancePrior) -> VariancePrior:
-    """The same with the factor of each family that pairs tell of."""
+    """Return `whole` with the factor of each family that has pairs."""
     factors = dict(prior.families)
     for family in sorted(set(pairs.families)):
         own = pairs.only(np.array([name == family for name in pairs.families], np.bool_))
@@ -547,8 +571,8 @@ def _ratio(
     tails: float,
     bounds: tuple[float, float] = _OF_RATIO,
 ) -> float:
-    """The most likely ratio of pairs, where `centre` is expected as firmly as `weight` pairs say
-    it."""
+    """Return the most likely ratio of pairs; the expected ratio `centre` has the weight of
+    `weight` pairs."""
     if not len(pairs):
         return centre
     return exp(
@@ -557,15 +581,16 @@ def _ratio(
 
 
 def _log_posterior(pairs: Pairs, ratio: float, centre: float, weight: float, tails: float) -> float:
-    """How likely a ratio is: by the pairs, each as t about nothing, and by what was expected."""
+    """Return the log-posterior of a ratio: the likelihood of the pairs, each Student's t about
+    zero, and the expectation."""
     variance = 2 * ratio * pairs.spread_squared + pairs.repeats_variance
     expected = -weight / 2 * (log(ratio / centre) + centre / ratio)
     return log_likelihood(pairs, variance, tails) + expected
 
 
 def _device_spread(apart: Pairs, learnt: VariancePrior) -> float:
-    """The standard deviation between devices that is most likely by pairs of different devices,
-    beyond what sessions differ by."""
+    """Return the most likely standard deviation between devices, from pairs of different
+    devices, in excess of the differences between sessions."""
     if not len(apart):
         return learnt.device_spread
     ratios = np.array([learnt.ratio_of(family) for family in apart.families], np.float64)
@@ -582,36 +607,39 @@ def _device_spread(apart: Pairs, learnt: VariancePrior) -> float:
 def _degrees(
     pairs: Pairs, shared: float, learnt: VariancePrior, prior: VariancePrior, groups: int
 ) -> Floats:
-    """The degrees of freedom of a deviation in each group, to a tenth: those of its tails, less for
-    what all cases of a session share (however many pairs two sessions make, of that they tell but
-    once; what the prior tells of it counts for as much of a number as is the prior's), and less
-    where few pairs tell the group's ratio."""
+    """Return the degrees of freedom of a deviation in each group, to a tenth.
+
+    They are those of the tails, reduced for what all cases of a session share and for a ratio that
+    few pairs determine. Two sessions determine the shared part only once, however many pairs they
+    have; the prior's contribution is weighted by the prior's part of the estimate.
+    """
     tails = learnt.tail_degrees
     of_prior = _OF_PRIOR * _part_of_prior(pairs, prior)
     lost = shared**2 / (contrasts(pairs.sessions) + of_prior)
     told = np.bincount(pairs.groups, pairs.weights, minlength=groups)
     if len(pairs):
         lent = np.minimum(_LEVELS * _GROUP_WEIGHT, told.sum() - told + prior.weight)
-        # Half of the variance of the logarithm of a scale that n deviations of t tell.
+        # Half of the variance of the log-scale estimate from n deviations of Student's t.
         lost = lost + (tails + 3) / (tails * (told + lent))
     degrees: Floats = np.round(1 / (1 / tails + lost) * np.ones(groups), 1)
     return degrees
 
 
 def _device_degrees(apart: Pairs, prior: VariancePrior) -> float:
-    """The degrees of freedom of the variance between devices, to a tenth: k devices tell k - 1 of
-    them, however many cases they have both measured."""
+    """Return the degrees of freedom of the variance between devices, to a tenth: k devices have
+    k - 1, however many cases they have both measured."""
     return round(contrasts(apart.devices) + _OF_PRIOR * _part_of_prior(apart, prior), 1)
 
 
 def _part_of_prior(pairs: Pairs, prior: VariancePrior) -> float:
-    """The part of what is known that is the prior's."""
+    """Return the part of the estimate that is the prior's."""
     return prior.weight / (prior.weight + float(pairs.weights.sum()))
 
 
 def _shared_part(pairs: Pairs, prior: VariancePrior) -> float:
-    """The part of the variance between two sessions that all their cases share, from the products
-    of the deviations of pairs of one meeting; drawn towards a half, as one more meeting would."""
+    """Return the part of the variance between two sessions that all their cases share, from the
+    products of the deviations of pairs of the same two sessions; shrunk towards a half with the
+    weight of one such pair of sessions."""
     if not len(pairs):
         return _SHARED
     ratios = np.array([prior.ratio_of(family) for family in pairs.families], np.float64)
@@ -633,8 +661,8 @@ def _shared_part(pairs: Pairs, prior: VariancePrior) -> float:
 
 
 def _highest(likely: Callable[[float], float], bounds: tuple[float, float]) -> float:
-    """Where a function with one hill is highest, by the golden section: of each step one value is
-    new."""
+    """Return the position of the maximum of a unimodal function, by golden-section search, with
+    one evaluation per step."""
     low, high = bounds
     left, right = high - _GOLDEN * (high - low), low + _GOLDEN * (high - low)
     at_left, at_right = likely(left), likely(right)
@@ -654,23 +682,23 @@ def _rounded(value: float) -> float:
     return float(rounded(np.array([value]))[0])
 
 
-# The parts of the variance of each measured mean: its repeats, its session, its device.
+# Parts of the variance of each measured mean: repeats, session, device.
 
-_EDGE = 3.0  # standard deviations, beyond which a session is wild
+_EDGE = 3.0  # standard deviations, beyond which a session is an outlier
 
 
 class Origin(StrEnum):
-    """What tells most closely of a case's variance between sessions."""
+    """The closest source of a case's variance between sessions."""
 
     THIS_CASE = "this case"  # several sessions measured it
     BAND = "band"  # cases of its stack that several sessions measured
-    PRIOR = "prior"  # other stacks, or what is known of the kind of device
+    PRIOR = "prior"  # other stacks, or the prior of the kind of device
 
 
 @dataclass(frozen=True, slots=True)
 class VarianceParts:
-    """The relative variances of each measurement's mean, and the degrees of freedom of Student's t
-    by which its whole deviation is distributed; `tail_degrees` are those of a single session's."""
+    """Relative variances of each measurement's mean, and the degrees of freedom of Student's t
+    of its whole deviation; `tail_degrees` are those of a single session."""
 
     repeats: Floats
     session: Floats
@@ -681,12 +709,12 @@ class VarianceParts:
 
 
 def parts_of(evidence: Evidence, variance: Variance) -> VarianceParts:
-    """The parts of each measurement's variance. Several sessions of a case on one device tell of
-    its own variance beside what its group does, the more the more there are."""
+    """Return the parts of each measurement's variance. If a device has measured a case in
+    several sessions, their own variance is pooled with the group's; more sessions weigh more."""
     learnt = variance.learnt
     session = variance.ratios[evidence.groups] * evidence.group_spread[evidence.groups] ** 2
     own, free = _own_session_variance(evidence, session + evidence.repeats_variance)
-    # Of what all cases of a session share, the group's pairs have told already.
+    # The group's pairs have already determined what all cases of a session share.
     told = free * (1 - variance.shared**2)
     degrees = variance.degrees[evidence.groups]
     session = (degrees * session + told * own) / (degrees + told)
@@ -706,18 +734,21 @@ def parts_of(evidence: Evidence, variance: Variance) -> VarianceParts:
 
 
 def _together(session: Floats, degrees: Floats, device: float, device_degrees: float) -> Floats:
-    """The degrees of freedom of a sum of two variances, to a tenth, by Satterthwaite; not more than
-    those of sessions, whose tails stay in the sum."""
+    """Return the Satterthwaite degrees of freedom of a sum of two variances, to a tenth; at most
+    those of the sessions, whose tails remain in the sum."""
     part = device / np.maximum(session + device, np.finfo(np.float64).tiny)
     lost = (1 - part) ** 2 / degrees + part**2 / device_degrees
     return np.asarray(np.round(np.minimum(degrees, 1 / lost), 1), np.float64)
 
 
 def _own_session_variance(evidence: Evidence, expected: Floats) -> tuple[Floats, Whole]:
-    """What each measurement's own case tells of the variance of sessions, with its degrees of
-    freedom: 0 where no device has measured it in two sessions. What lies between devices is not in
-    it, nor what the repeats within the sessions account for. A session that is wild, by the others
-    and by the `expected` variance of each, counts as one at the edge of them."""
+    """Return the variance between sessions of each measurement's own case, and its degrees of
+    freedom: 0 if no device has measured the case in two sessions.
+
+    The variance between devices and that of the repeats within the sessions are excluded. A session
+    that is an outlier, by the other sessions and by the `expected` variance of each, is clipped to
+    the limit.
+    """
     means, again = evidence.means, evidence.again
     variance, free = np.zeros(len(means.cases)), np.zeros(len(means.cases), np.int64)
     if not len(again.places):
@@ -733,7 +764,7 @@ def _own_session_variance(evidence: Evidence, expected: Floats) -> tuple[Floats,
     of_case = again.count - np.bincount(again.case_of_cell)
     repeats = np.bincount(again.case, evidence.repeats_variance[again.places]) / again.count
     own = np.maximum(0.0, squares / np.maximum(of_case, 1) - repeats)
-    # Of all measurements of the case, also of those that a session made twice.
+    # For all measurements of the case, also for repeated ones of the same session.
     told = again.of_all >= 0
     case = again.of_all[told]
     variance[told], free[told] = own[case], of_case[case]
