@@ -1,4 +1,4 @@
-"""Whether a measurement was disturbed: by waits, by the device, by the profiler."""
+"""Disturbances of a measurement: by waits, by the device, by the profiler."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterable, Sequence
@@ -18,30 +18,32 @@ from collector.model.measurement import (
 )
 from collector.quality.statistics import percentile
 
-# Whether a gpu or an npu was disturbed while the repeats of a case ran, by what it told of itself
-# before them and behind them. Nobody says when in between it began, so it is all repeats or none.
+# Find out whether a GPU or an NPU was disturbed while the repeats of a case ran, from what it
+# reported before and after them. The time at which a disturbance began is unknown, so it affects
+# all repeats or none.
 #
-# | told | disturbs | since | | --- | --- | --- | | heat, the hardware's slowdown, a power brake |
-# yes | another session need not meet them | | another process that computed, or of which nobody
-# tells whether it did | yes | it shares cores | | a clock at work a tenth below its rated one, or
-# below what it was before | yes | so are kernels | | the limit of the device's power | no, and it
-# explains a lower clock | such work always meets it | | idleness, clocks that somebody has set | no
-# | no clock of the repeats; the same in every session | | gaps between launches | no | a kernel is
-# timed from its own start to its own end |
+# | reported | disturbs | reason |
+# | --- | --- | --- |
+# | heat, slowdown by the hardware, power brake | yes | another session may not have them |
+# | another process that computed, or may have computed | yes | it shares cores |
+# | a clock at work 10 % below its rated one, or below the one before | yes | kernels are slower too |
+# | the limit of the device's power | no; explains a lower clock | such work always reaches it |
+# | idleness, clocks that a user has set | no | not a clock of the repeats; equal in all sessions |
+# | gaps between launches | no | a kernel is timed from its own start to its own end |
 #
-# Slowdown by the hardware is a clock of half or less (NVML). The tenth is what the collector of
-# ai-dynamo/aiconfigurator calls throttled; on no device was it tried here.
+# Slowdown by the hardware is a clock of half or less (NVML). The collector of
+# ai-dynamo/aiconfigurator calls a clock 10 % below throttled; this was not tested on a device here.
 
 _SLOWING = frozenset({Held.SLOWDOWN, Held.THERMAL, Held.POWER_BRAKE})
 _FALL = 0.1
-# A reading tells the state of a device at a case's first or last launch if it is so near.
+# A reading this close to a case's first or last launch describes the device at that launch.
 _NEAR_S = 2.0
 _AT = attrgetter("at_s")
 
 
 def around(readings: Sequence[Reading], from_s: float, to_s: float) -> list[Reading]:
-    """The last reading before a time and the first one after it, as far as there are any: between
-    those nobody asked. Readings are in their order."""
+    """Return the last reading before a time and the first one after another, if there are any:
+    none was taken between them. Readings are in time order."""
     before = bisect_right(readings, from_s, key=_AT)
     behind = bisect_left(readings, to_s, key=_AT)
     return [*readings[max(0, before - 1) : before], *readings[behind : behind + 1]]
@@ -50,7 +52,8 @@ def around(readings: Sequence[Reading], from_s: float, to_s: float) -> list[Read
 def states(
     readings: Sequence[Reading], from_s: float, to_s: float
 ) -> tuple[DeviceState, DeviceState]:
-    """Clock and temperature at the first launch and at the last one, where they were read then."""
+    """Return clock and temperature at the first launch and at the last one, if they were read
+    then."""
     found = around(readings, from_s, to_s)
     opened = [r.condition for r in found if from_s - _NEAR_S <= r.at_s <= from_s]
     closed = [r.condition for r in found if to_s <= r.at_s <= to_s + _NEAR_S]
@@ -58,8 +61,8 @@ def states(
 
 
 def idle_clocks(readings: Sequence[Reading]) -> frozenset[float]:
-    """The clocks at which a device was seen that did nothing: right after its work it may show them
-    while its usage still tells of that."""
+    """Return the clocks at which an idle device was seen: right after its work it may already
+    report them while its usage still reports the work."""
     told = (reading.condition for reading in readings)
     return frozenset(c.clock_mhz for c in told if c.busy == 0 and c.clock_mhz is not None)
 
@@ -71,7 +74,8 @@ def told_by(
     idle_mhz: Collection[float] = (),
     gap_share: float | None = None,
 ) -> Disturbance | None:
-    """The disturbance of so many repeats by the readings around them; None where none is told."""
+    """Return the disturbance of the repeats from the readings around them; None if there is no
+    data."""
     conditions = [reading.condition for reading in found]
     held = [condition.held for condition in conditions if condition.held is not None]
     others = [condition.others for condition in conditions if condition.others is not None]
@@ -94,7 +98,8 @@ def told_by(
 
 
 def slowed_by(disturbance: Disturbance) -> list[str]:
-    """What disturbed the repeats of a gpu or an npu, in words; nothing where nothing did."""
+    """Return what disturbed the repeats of a GPU or an NPU, as texts; an empty list if nothing
+    did."""
     told = []
     if disturbance.throttled_share:
         told.append("heat or power held the clock down")
@@ -112,7 +117,7 @@ def _share(told: Sequence[bool]) -> float | None:
 
 
 def _clock_share(conditions: Sequence[Condition], idle_mhz: Collection[float]) -> float | None:
-    """What was left of the clock at work: of the rated one, else of what it was before."""
+    """Return the ratio of the clock at work to the rated clock, or else to the clock before."""
     at_work = [c for c in conditions if c.clock_mhz and _is_at_work(c, idle_mhz)]
     clocks = [c.clock_mhz for c in at_work if c.clock_mhz]
     rated = next((c.rated_mhz for c in at_work if c.rated_mhz), None)
@@ -122,7 +127,7 @@ def _clock_share(conditions: Sequence[Condition], idle_mhz: Collection[float]) -
 
 
 def _is_at_work(condition: Condition, idle_mhz: Collection[float]) -> bool:
-    """Whether a clock is that of work; not where nobody tells."""
+    """Return whether a clock was read at work; False if the device does not report it."""
     if condition.held is not None:
         return Held.IDLE not in condition.held
     return bool(condition.busy) and condition.clock_mhz not in idle_mhz
@@ -134,21 +139,23 @@ def _state(near: Sequence[Condition]) -> DeviceState:
     return DeviceState(clock_mhz=near[0].clock_mhz, temperature_c=near[0].temperature_c)
 
 
-# Which repeats of a case were disturbed: something else held a core that they could have had.
+# Find the repeats of a case that were disturbed: another process occupied a core that they could
+# have used.
 #
-# On a cpu an operator runs on a team of threads, and all wait for the last one. Where another
-# process holds that one's core, every launch takes a scheduling quantum longer, the same for whole
-# stretches: no outlier rule sees it. The kernel does: it counts how long each thread waited for a
-# core.
+# On a CPU an operator runs on a team of threads, and all of them wait for the last one. If another
+# process occupies the core of that thread, every launch takes a scheduling quantum longer, the same
+# for long stretches, so that no outlier rule detects it. The kernel does: it counts how long each
+# thread waited for a core.
 
 # A thread that is woken waits for some microseconds on any machine, and a launch that waited for
 # less than a quantum is an outlier of its series.
 _LEAST_WAIT_US = 50.0
-_WAIT_SHARE = 0.02  # of the time that a lap took; twice that is lost, since all wait for one
-_LEAST_STOLEN_US = 30_000.0  # three ticks of the clock that the host's share is counted with
+_WAIT_SHARE = 0.02  # of the time of a lap; twice that is lost, since all threads wait for one
+_LEAST_STOLEN_US = 30_000.0  # three ticks of the clock that counts the time taken by the host
 _STOLEN_SHARE = 0.05
-# The kernel weighs the pressure of each core by the whole ticks in which it had work, and forgets
-# what is read within one: read 0.5 ms apart beside a program on each core, 38 of 40 told nothing.
+# The kernel weights the pressure of each core by whole ticks in which it had work, and drops what
+# is read within one tick: of 40 readings 0.5 ms apart, with another program on each core, 38
+# reported nothing.
 _LEAST_PRESSED_US = 20_000.0  # two ticks of the slowest clock, 100 Hz
 
 Launch = TypeVar("Launch")
@@ -156,8 +163,8 @@ Launch = TypeVar("Launch")
 
 @dataclass(frozen=True, slots=True)
 class Lap:
-    """Repeats that ran in a row, the time they took, the longest that one thread waited for a core
-    meanwhile, and the time that what ran before each of them took."""
+    """Repeats that ran in a row: their time, the longest time that one thread waited for a core,
+    and the time of the launches before each of them."""
 
     launches: int
     wall_us: float
@@ -175,13 +182,15 @@ class Lap:
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """What was read while the repeats of a case ran: lap by lap, and of all of them what the host
-    took of the cores, and how often a thread had to leave its own. No laps where nobody tells.
+    """Readings while the repeats of a case ran: laps, and for all of them the core time that the
+    host took and the number of involuntary context switches. There are no laps if there is no
+    watcher.
 
-    From before the first to behind the last `wall_us` passed. Meanwhile some task of the machine
-    waited `pressed_us` for a core, and cores worked `worked_us` for each thread of the team; None
-    where nobody tells. They decide nothing: what waited may be a thread of our own, and how much
-    of its threads an operator uses is its own affair."""
+    `wall_us` passed from before the first to after the last repeat. In that time some task of the
+    machine waited `pressed_us` for a core, and cores worked `worked_us` for each thread of the
+    team; None if unknown. Both are recorded only: the waiting task may be a thread of the session,
+    and an operator may use fewer threads than it has.
+    """
 
     laps: tuple[Lap, ...] = ()
     stolen_us: float = 0.0
@@ -196,15 +205,15 @@ class Watch:
 
     @property
     def clean(self) -> int:
-        """How many repeats nothing disturbed. What the host takes it takes of all of them: nobody
-        says when."""
+        """Return the number of undisturbed repeats. The time at which the host took cores is
+        unknown, so it affects all of them."""
         if self.stolen_us >= max(_LEAST_STOLEN_US, _STOLEN_SHARE * self._spent_us):
             return 0
         return sum(lap.launches for lap in self.laps if not lap.is_disturbed)
 
     @property
     def disturbance(self) -> Disturbance | None:
-        """This as a certificate says it; None where nobody told."""
+        """Return this as a certificate records it; None if there is no data."""
         if not self.laps:
             return None
         waited_us = sum(lap.waited_us for lap in self.laps)
@@ -223,7 +232,8 @@ class Watch:
     def _pressure_share(self) -> float | None:
         if self.pressed_us is None or self.wall_us < _LEAST_PRESSED_US:
             return None
-        return round(min(1.0, self.pressed_us / self.wall_us), 4)  # they are read one by one
+        # the two values are not read at the same time
+        return round(min(1.0, self.pressed_us / self.wall_us), 4)
 
     @property
     def _worked_share(self) -> float | None:
@@ -237,8 +247,8 @@ class Watch:
 
 
 def undisturbed(repeats: Sequence[Launch], watch: Watch) -> Sequence[Launch]:
-    """The repeats in which no thread waited; all of them where that would leave none, and where
-    what was read is not of these."""
+    """Return the repeats in which no thread waited; all of them if none would remain, or if the
+    watch belongs to other repeats."""
     if watch.launches != len(repeats):
         return repeats
     kept: list[Launch] = []
@@ -251,7 +261,7 @@ def undisturbed(repeats: Sequence[Launch], watch: Watch) -> Sequence[Launch]:
 
 
 def doubt(disturbance: Disturbance | None) -> tuple[str, ...]:
-    """What to warn of: too few repeats had the device to themselves."""
+    """Return a warning if too few repeats were undisturbed."""
     if disturbance is None or disturbance.is_clean:
         return ()
     if disturbance.clean:
@@ -265,15 +275,16 @@ def doubt(disturbance: Disturbance | None) -> tuple[str, ...]:
     return (f"all {disturbance.watched} repeats were disturbed: {', '.join(reasons)}",)
 
 
-# How much of the time between a case's launches its device waited for the next one.
+# Share of the time between a case's launches in which its device waited for the next one.
 #
-# A kernel is timed from its own start to its own end, so that gaps make none longer by themselves:
-# they are recorded, and disturb nothing. They tell how busy the device was, and with it how warm.
+# A kernel is timed from its own start to its own end, so gaps do not lengthen it: they are
+# recorded, and are not a disturbance. They show how busy the device was, and so how warm.
 
 
 def gap_share(launches: Iterable[tuple[int, float]]) -> float | None:
-    """The share, from the first start to the last end, in which nothing ran; of launches in order
-    of their start (ns) with their durations (us). None of fewer than two."""
+    """Return the share of the time, from the first start to the last end, in which nothing ran.
+    Launches are in order of their start (ns), with their durations (us). Return None for fewer
+    than two launches."""
     first_ns = end_ns = idle_ns = count = 0
     for start_ns, duration_us in launches:
         if count == 0:
@@ -284,26 +295,26 @@ def gap_share(launches: Iterable[tuple[int, float]]) -> float | None:
     return idle_ns / (end_ns - first_ns) if count > 1 and end_ns > first_ns else None
 
 
-# The step of the clock that a profiler's durations were counted with, told by the durations.
+# Step of the clock that counted a profiler's durations, estimated from the durations.
 #
 # An Ascend's kernel clock counts in 0.02 us: in four real profiles nearly all durations below 100
-# us are multiples of it, rounding to 0.001 us aside. Repeats of a kernel of 1 us that all show 1.06
-# us have no spread, and their mean is still unknown by half a step.
+# us are multiples of it, up to rounding to 0.001 us. If all repeats of a kernel of 1 us show 1.06
+# us they have no spread, and their mean is still uncertain by half a step.
 
 _LEAST_SERIES = 3  # with fewer repeats of a case, equal ones may be chance
-_TIED = 0.5  # of the repeats: so many are equal to another where a clock's steps show
+_TIED = 0.5  # share of equal repeats at which the steps of a clock are assumed
 _ROUNDING_US = 1e-6
 
 
 def clock_step_us(series: Iterable[Sequence[float]]) -> float:
-    """The step, from the durations of each case's repeats; 0.0 where none shows, as the durations
-    of a clock that counts finely seldom agree."""
+    """Return the step, from the durations of each case's repeats; 0.0 if none shows, as the
+    durations of a fine clock are seldom equal."""
     steps = [step for durations_us in series if (step := _step_us(durations_us))]
     return round(median(steps), 6) if steps else 0.0
 
 
 def _step_us(durations_us: Sequence[float]) -> float:
-    """The smallest distance between durations of one case; 0.0 where they tell no step."""
+    """Return the smallest difference between durations of one case; 0.0 if they show no step."""
     distinct = sorted({round(us, 6) for us in durations_us})
     is_tied = len(distinct) <= (1 - _TIED) * len(durations_us)
     if len(durations_us) < _LEAST_SERIES or not is_tied:
@@ -312,36 +323,37 @@ def _step_us(durations_us: Sequence[float]) -> float:
     return min((step for step in apart if step > _ROUNDING_US), default=0.0)
 
 
-# The shortest duration that a profiler tells, and how much of a number near it may be its own.
+# Shortest duration that a profiler records (its lower bound), and its effect on measurements near
+# it.
 #
-# What has no work is recorded with a duration all the same: the profiler's own, or that of a
-# launch. Nobody knows how much of it a kernel shares that has some work. It is no noise, and no
-# repeat and no other session shows it, so that an interval reaches down by all of it.
+# Launches without work are recorded with a duration too: the profiler's own, or that of a launch.
+# How much of it a kernel with some work contains is unknown. It is not noise, and no repeat and no
+# other session shows it, so the interval extends down by all of it.
 
-# From ten times the floor on it is less than a tenth of a number, which is what two runs that agree
-# may differ by. Below, all of it counts.
+# From ten times the lower bound on, it is less than a tenth of a duration, which is the difference
+# that two consistent runs may have. Below that, all of it counts.
 _NEAR = 10.0
 _LEAST_LAUNCHES = 10
-_LOW = 0.1  # of the launches without work: what disturbs one only lengthens it
-_LEFT = 0.01  # of a lower end at least: a launch takes some time
+_LOW = 0.1  # quantile of the launches without work: a disturbance only lengthens a launch
+_LEFT = 0.01  # least share of a lower end that remains: a launch takes some time
 
 
 def profiler_floor_us(idle_us: Sequence[float]) -> float:
-    """The floor, from the durations that were recorded of launches without work; 0.0 where too few
-    were."""
+    """Return the profiler's lower bound, from the recorded durations of launches without work;
+    0.0 if there were too few."""
     if len(idle_us) < _LEAST_LAUNCHES:
         return 0.0
     return round(percentile(sorted(idle_us), _LOW), 6)
 
 
 def is_near_floor(mean_us: float, floor_us: float) -> bool:
-    """Whether a number is so near a floor that its intervals carry it."""
+    """Return whether a duration is so near the lower bound that its intervals include it."""
     return mean_us < _NEAR * floor_us
 
 
 def lowered_us(low_us: float, mean_us: float, floor_us: float) -> float:
-    """The lower end of a mean's interval with what the profiler cannot tell: that of noise alone
-    where the mean is far from the floor."""
+    """Return the lower end of a mean's interval, reduced by the profiler's lower bound;
+    unchanged if the mean is far above that."""
     if not is_near_floor(mean_us, floor_us) or low_us <= 0:
         return low_us
     return max(low_us - floor_us, _LEFT * low_us)

@@ -314,7 +314,7 @@ def _time_us(amounts: Floats, duration_us: Floats, faster: float) -> Floats:
 # on AI_CPU, take a tenth of it.
 LONGEST_LAUNCH_US = 1000.0
 _NO_WORK_US = 1.0
-# Lower bound over duration, at most 1 in shown measurements; a real curve reaches a tenth somewhere.
+# Lower bound over duration: at most 1 in shown measurements, and 0.1 somewhere in a real curve.
 LEAST_UNIT_SHARE = 1e-3
 
 

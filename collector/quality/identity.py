@@ -1,13 +1,13 @@
-"""Whether a recorded launch is the call that a case asks for: its tensors, slot by slot.
+"""Identity check: whether a recorded launch is the call that a case requests, tensor by tensor.
 
-One profiler writes the profile that a case comes from and the record of its replay, so both spell
-a kernel alike. What may differ and is the same all the same is a rule here, each with its source;
-whatever else differs is another call. What the profiler did not tell, or the case does not say,
+One profiler writes both the profile that a case comes from and the record of its replay, so both
+spell a kernel alike. Differences that have no meaning are rules here, each with its source; any
+other difference means another call. What the profiler did not record, or the case does not specify,
 proves nothing in either direction.
 
-    asked     Sort     16,64 DT_BF16 ND
+    requested Sort     16,64 DT_BF16 ND
     recorded  Sort     16,64 FLOAT   ND     input 1: expected DT_BF16, got FLOAT
-    recorded  Sort     N/A                  its inputs are not told (unverified)
+    recorded  Sort     N/A                  its inputs are not recorded (unverified)
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -46,24 +46,24 @@ from collector.model.vocabulary import (
 
 _NOTHING = Slot(None, "", "")
 # aclnnQuantMatmul and GroupedMatmul take scales that were packed into 64 bits as INT64 from torch,
-# and hand them to the kernel as UINT64: the same bytes (op-plugin, QuantBatchMatmulV3 of CANN's
-# ops-nn; every profile of a static W8A8 layer shows UINT64). Beside quantised numbers alone: of an
-# Add they are two kernels.
+# and pass them to the kernel as UINT64: the same bytes (op-plugin, QuantBatchMatmulV3 of CANN's
+# ops-nn; every profile of a static W8A8 layer shows UINT64). Valid only next to quantised numbers:
+# for an Add the two are different kernels.
 _PACKED = frozenset({"INT64", "UINT64"})
 _QUANTISED = ("INT8", "INT4", "FLOAT8", "HIFLOAT8", "FLOAT4")
-# Elements of a block's side: CANN pads the last two dimensions of FRACTAL_NZ to whole blocks, 16
-# by 32 bytes.
+# Elements of a block's side: CANN pads the last two dimensions of FRACTAL_NZ to whole blocks, 16 by
+# 32 bytes.
 _BLOCK_ROWS, _BLOCK_BITS = 16, 256
 
 
 Slots = tuple[Slot, ...]
-Cells = tuple[tuple[str, str], ...]  # what a row says of its tensors, by column
+Cells = tuple[tuple[str, str], ...]  # a row's tensor cells, by column
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """How the record of a launch compares with a case. `differences` make it another call;
-    `untold` is what neither proves nor disproves that it is this one."""
+    """Result of comparing the record of a launch with a case. `differences` prove that it is
+    another call; `untold` lists what leaves the identity unverified."""
 
     differences: tuple[str, ...] = ()
     untold: tuple[str, ...] = ()
@@ -74,8 +74,8 @@ class Identity:
 
 
 class Comparison:
-    """Compares launches with one case: most launches of a window say the same, so that each
-    wording is read once."""
+    """Compares launches with one case. Most launches of a window have equal cells, so each
+    variant is compared once."""
 
     def __init__(self, asked: Case, placed: Case | None = None):
         self._asked, self._placed = asked, placed
@@ -89,19 +89,19 @@ class Comparison:
 
 
 def tensor_cells(cells: Mapping[str, str]) -> Cells:
-    """What a row says of inputs and outputs."""
+    """Return the cells of a row that describe inputs and outputs."""
     return tuple((name, cells.get(name, "")) for name in (*INPUT_CELLS, *OUTPUT_CELLS))
 
 
 def are_told(cells: Cells) -> bool:
-    """Whether they tell every tensor of a launch."""
+    """Return whether the cells describe every tensor of a launch."""
     shapes = (text for name, text in cells if name in (INPUT_SHAPES, OUTPUT_SHAPES))
     is_whole = not any(is_absent_shape(text.strip('" ')) for text in shapes)
     return bool(cells) and is_whole and have_dtypes(cells)
 
 
 def have_dtypes(cells: Cells) -> bool:
-    """Whether they tell a dtype of every shape that they tell."""
+    """Return whether the cells have a dtype for every shape."""
     told = dict(cells)
     pairs = ((INPUT_SHAPES, INPUT_DTYPES), (OUTPUT_SHAPES, OUTPUT_DTYPES))
     return not any(
@@ -114,8 +114,8 @@ def have_dtypes(cells: Cells) -> bool:
 
 
 def identity_of(asked: Case, cells: Mapping[str, str], placed: Case | None = None) -> Identity:
-    """Compare the tensors of a case with the cells of a recorded launch. `placed` is the case with
-    each tensor at the kernel's own slot, where its row leaves absent inputs out."""
+    """Compare the tensors of a case with the cells of a recorded launch. `placed` is the case
+    with each tensor at the kernel's own slot, if its row omits absent inputs."""
     try:
         recorded = case_from_cells(asked.kernel_type, cells)
     except BadInput as error:
@@ -131,7 +131,7 @@ def identity_of(asked: Case, cells: Mapping[str, str], placed: Case | None = Non
 
 
 def _unpacked(slots: Slots | None) -> Slots | None:
-    """With one name for the two of scales that are packed."""
+    """Return the slots with one name for the two dtypes of packed scales."""
     return slots and tuple(
         replace(slot, dtype="INT64") if _plain_name(slot.dtype) in _PACKED else slot
         for slot in slots
@@ -142,7 +142,7 @@ def _side(
     name: str, asked: Slots | None, recorded: Slots | None, placed: Slots | None = None
 ) -> Identity:
     if not asked:
-        # N/A, or columns that the case's source did not have: nothing is asked of this side.
+        # N/A, or columns that the case's source did not have: this side requires nothing.
         return Identity()
     if not recorded:
         return Identity(untold=(f"its {name}s are not recorded",))
@@ -151,10 +151,9 @@ def _side(
     differences = _differences(name, asked, recorded)
     if not differences:
         return Identity(untold=tuple(_untold(name, asked, recorded)))
-    # Where a graph made the kernel its row leaves absent inputs out, elsewhere they keep their
-    # place: tables of static W8A8 layers hold rows of QuantBatchMatmulV3 of either kind. Which
-    # inputs those are the operator tells (`placed`), or nobody: a bias and a scale of one size
-    # look alike.
+    # If a graph made the kernel, its row omits absent inputs; otherwise they keep their place:
+    # tables of static W8A8 layers have rows of QuantBatchMatmulV3 of both kinds. Only the operator
+    # knows which inputs those are (`placed`): a bias and a scale of one size look alike.
     present = _present(asked), _present(recorded)
     is_left_out = _is_compact(asked) or _is_compact(recorded)
     if not is_left_out or _differences(name, *present):
@@ -165,13 +164,13 @@ def _side(
 
 
 def _is_compact(slots: Sequence[Slot]) -> bool:
-    """Whether no slot before the last one that says something says nothing."""
+    """Return whether no blank slot precedes the last slot that is not blank."""
     present = len(_present(slots))
     return not any(slot.is_blank for slot in slots[:present])
 
 
 def _untold(name: str, asked: Sequence[Slot], recorded: Sequence[Slot]) -> Iterator[str]:
-    """What the case says of tensors that are there and the row does not."""
+    """Yield what the case specifies of recorded tensors and the row does not record."""
     for number, (expected, got) in enumerate(zip(asked, recorded, strict=False), 1):
         if got.shape is None:
             continue
@@ -182,8 +181,8 @@ def _untold(name: str, asked: Sequence[Slot], recorded: Sequence[Slot]) -> Itera
 
 
 def _returned(slots: Slots, others: int) -> Slots:
-    """The outputs without those at the end that were not asked for: CANN gives such a one a tensor
-    of no elements, which some rows show as an empty cell and others leave out."""
+    """Return the outputs without the trailing ones that were not requested: CANN makes such an
+    output a tensor with no elements, which some rows show as an empty cell and others omit."""
     kept = list(slots)
     while len(kept) > others and kept[-1].shape is None:
         kept.pop()
@@ -212,7 +211,7 @@ def _is_other(asked: Slot, recorded: Slot) -> bool:
 
 
 def _is_same_dtype(asked: Slot, recorded: Slot) -> bool:
-    """Of a tensor that is there and bears no dtype nothing is known."""
+    """Return whether dtypes agree; a recorded tensor without a dtype is no difference."""
     if is_absent_dtype(asked.dtype) or is_absent_dtype(recorded.dtype):
         is_untold = is_absent_dtype(recorded.dtype) and recorded.shape is not None
         return is_untold or is_absent_dtype(asked.dtype) == is_absent_dtype(recorded.dtype)
@@ -220,13 +219,14 @@ def _is_same_dtype(asked: Slot, recorded: Slot) -> bool:
 
 
 def _plain_name(dtype: str) -> str:
-    """Without `DT_`, which some releases write before every dtype and others before BF16 alone."""
+    """Return a dtype without `DT_`, which some releases write before every dtype and others
+    before BF16 only."""
     return dtype.strip().upper().removeprefix("DT_")
 
 
 def _is_same_format(asked: Slot, recorded: Slot) -> bool:
-    """All formats in which a tensor lies as torch has it are one; what a tree leaves out, or an
-    absent tensor has, is none."""
+    """Return whether formats agree. All formats with torch's memory layout are equal; a format
+    that a tree omits, or of an absent tensor, is no difference."""
     if is_absent_format(asked.format) or is_absent_format(recorded.format):
         return True
     if is_plain_format(asked.format):
@@ -238,8 +238,8 @@ def _is_same_shape(asked: Slot, recorded: Slot) -> bool:
     if asked.shape == recorded.shape:
         return True
     if asked.shape is None or recorded.shape is None:
-        # msprof writes an empty cell for a tensor without dimensions, as for one of no elements;
-        # where aclnn makes a tensor of a number of the host it has one element.
+        # msprof writes an empty cell for a tensor without dimensions, as for one with no elements;
+        # if aclnn makes a tensor from a number on the host, it has one element.
         shape = asked.shape if recorded.shape is None else recorded.shape
         return shape is not None and _is_written_empty(shape, asked, recorded)
     if asked.format.upper() == FRACTAL_NZ and (_lies(asked) or _lies(recorded)):
@@ -253,14 +253,14 @@ def _is_written_empty(shape: tuple[int, ...], asked: Slot, recorded: Slot) -> bo
 
 
 def _lies(slot: Slot) -> bool:
-    """Whether it is written as it lies in memory. Of two that are written as torch has them
-    nothing is left open: 4,8 and 8,4 lie in one block each."""
+    """Return whether a shape is written in its memory layout. Two shapes in torch's layout are
+    compared exactly: 4,8 and 8,4 are both stored in one block."""
     return logical_shape(slot) != slot.shape
 
 
 def _are_same_blocks(asked: Slot, recorded: Slot) -> bool:
-    """By the blocks that a dtype has, and by those that are written: 2,1,16,16 of INT8, whose
-    blocks are 16 by 32, is no way in which 4,8 lies."""
+    """Compare shapes by the blocks of the dtype, and by the written blocks: 2,1,16,16 of INT8,
+    whose blocks are 16 by 32, is not a layout of 4,8."""
     written = {(slot.shape or ())[-2:] for slot in (asked, recorded) if _lies(slot)}
     sides = {_block_of(asked), *written}
     return len(written) == 1 and all(
@@ -274,8 +274,8 @@ def _block_of(slot: Slot) -> tuple[int, ...]:
 
 
 def _in_blocks(slot: Slot, block: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape that whole blocks have: of one that is written as it lies in memory, and of one
-    that is written as torch has it, as those of grouped weights."""
+    """Return the shape that whole blocks have, for a shape in its memory layout and for one in
+    torch's layout, as of grouped weights."""
     *outer, rows, columns = (1, 1, *logical_shape(slot))
     return tuple(n for n in outer if n != 1) + (_padded(rows, block[0]), _padded(columns, block[1]))
 
@@ -291,16 +291,16 @@ def _text(slot: Slot) -> str:
     return " ".join(filter(None, (shape, slot.dtype, slot.format)))
 
 
-# What ran in place of the call that a case asks for: another kernel, or the kernel on other
-# tensors, in another state, on another core.
+# Substitution: what ran in place of the call that a case requests: another kernel, or the kernel on
+# other tensors, in another state, on another core.
 #
-# Its launches are a measurement all the same wherever it is known of what: they are filed under the
-# kernel and the tensors that were recorded. A call of K = 1 that CANN turns into Mul, a Sort of
-# BF16 whose kernel is given FLOAT: both are numbers, of Mul and of Sort in FLOAT.
+# Its launches are a measurement too if it is known what they measured: they are filed under the
+# kernel and the tensors that were recorded. For a call of K = 1 that CANN turns into Mul, or a Sort
+# of BF16 whose kernel receives FLOAT, the results are measurements of Mul and of Sort in FLOAT.
 
 
 class DeviceRow(Protocol):
-    """What attribution reads of a row of op_summary."""
+    """A row of op_summary, as far as attribution reads it."""
 
     @property
     def op_type(self) -> str: ...
@@ -314,12 +314,15 @@ class DeviceRow(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
-    """What a session issued for a case: `launches` in all (warm-ups, pilot, repeats, in this
-    order), of which the last `repeats` count. `family` are the kernel types among which the
-    runtime chooses, `op_state` the one that the case names, if any, and `core` what it says that
-    the kernel runs on: AI_CPU or AI_CORE, or nothing. `case` is None where records do not tell
-    what a launch was given: those that a session made itself say only what it asked for. `before`
-    are the launches before each of its own, in order, as the kernel types that each may have."""
+    """The launches that a session issued for a case.
+
+    `launches` is the number of all launches (warm-ups, pilot, repeats, in this order), of which the
+    last `repeats` count. `family` has the kernel types among which the runtime chooses, `op_state`
+    the one that the case names, if any, and `core` the one it names: AI_CPU, AI_CORE or empty.
+    `case` is None if records do not show what a launch was given: records that a session wrote
+    itself only repeat its request. `before` are the launches before each launch of the case, in
+    order, as the kernel types that each may have.
+    """
 
     ordinal: int
     kernel_type: str
@@ -329,15 +332,18 @@ class Expectation:
     op_state: str = ""
     core: str = ""
     case: Case | None = None
-    placed: Case | None = None  # with each tensor at its own slot, where that is another
+    placed: Case | None = None  # with each tensor at its own slot, if that differs
     before: tuple[frozenset[str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Substitution:
-    """What ran instead of the kernel asked for. Its launches are measurements of `kernel_type` on
-    the tensors of `cells` (the case's own where that is empty), where it is known what that is
-    (`is_filed`): of another operator only where all its tensors were recorded."""
+    """What ran instead of the requested kernel.
+
+    Its launches are measurements of `kernel_type` on the tensors of `cells` (the case's own if
+    empty), if those are known (`is_filed`); for another operator only if all its tensors were
+    recorded.
+    """
 
     kernel_type: str
     is_filed: bool
@@ -348,8 +354,8 @@ class Substitution:
 def ran_instead(
     expected: Expectation, by_type: Mapping[str, Sequence[DeviceRow]]
 ) -> tuple[str, ...]:
-    """The other types that came exactly as often as was launched: those of the family, where
-    there is one."""
+    """Return the other types that were recorded exactly as often as launches were issued; those
+    of the family only, if there are any."""
     as_often = [name for name, rows in by_type.items() if len(rows) == expected.launches]
     family = [name for name in as_often if name in expected.family]
     return tuple(sorted(family or as_often))
@@ -358,8 +364,8 @@ def ran_instead(
 def substitution_of(
     expected: Expectation, asked: str, instead: Sequence[str], counted: Sequence[DeviceRow]
 ) -> tuple[Substitution | None, Identity | None]:
-    """What ran in place of the case, in all its repeats; None where the case itself did, and then
-    how well that is proved."""
+    """Return what ran in place of the case, in all its repeats, and how well the launches are
+    proved; the substitution is None if the case itself ran."""
     identity, cells = _identity(expected, counted)
     differs = identity.differences if identity else ()
     states = {state_of(row) for row in counted}
@@ -386,8 +392,8 @@ def substitution_of(
 
 
 def _identity(expected: Expectation, counted: Sequence[DeviceRow]) -> tuple[Identity | None, Cells]:
-    """How the tensors of all counted launches compare with the case's, and which those were where
-    they differ and are the same in all of them."""
+    """Return how the tensors of all counted launches compare with the case's, and the recorded
+    tensors if they differ and are equal in all launches."""
     if expected.case is None:
         return None, ()
     told = Comparison(expected.case, expected.placed)
@@ -406,15 +412,16 @@ def _instead_text(instead: Sequence[str], asked: str) -> str:
 
 
 def _whole(expected: Expectation, counted: Sequence[DeviceRow]) -> Cells:
-    """What all launches of another operator were given, where that was recorded as a whole: what
-    the case names says nothing of it."""
+    """Return the tensors of all launches of another operator, if they were recorded completely:
+    the tensors of the case do not apply to it."""
     recorded = {tensor_cells(row.cells) for row in counted}
     cells = recorded.pop() if expected.case is not None and len(recorded) == 1 else ()
     return cells if are_told(cells) else ()
 
 
 def _difference(what: str, got: set[str], asked: str) -> str:
-    """Launches of two kinds have no mean, whatever the case says of it."""
+    """Return the difference as text. Launches of two kinds have no common mean, whatever the
+    case specifies."""
     told = sorted(got - {""})
     others = " and ".join(name for name in told if name != asked)
     if asked and others:
@@ -427,7 +434,7 @@ def type_of(row: DeviceRow) -> str:
 
 
 def normal_type(kernel_type: str) -> str:
-    """The type as cases know it; what could be none (`N/A`) as it is."""
+    """Return the type as cases spell it; a text that is no type (`N/A`) is unchanged."""
     try:
         return normal_kernel_type(kernel_type)
     except BadInput:
