@@ -26,7 +26,7 @@ from collector.quality.statistics import percentile
 # | --- | --- | --- |
 # | heat, slowdown by the hardware, power brake | yes | another session may not have them |
 # | another process that computed, or may have computed | yes | it shares cores |
-# | a clock at work 10 % below its rated one, or below the one before | yes | kernels are slower too |
+# | a clock at work 10 % below its rated one, or the one before | yes | kernels are slower too |
 # | the limit of the device's power | no; explains a lower clock | such work always reaches it |
 # | idleness, clocks that a user has set | no | not a clock of the repeats; equal in all sessions |
 # | gaps between launches | no | a kernel is timed from its own start to its own end |

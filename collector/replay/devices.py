@@ -1,6 +1,6 @@
-"""What differs between devices when a case is replayed; everything else is shared.
+"""Differences between devices when a case is replayed; everything else is shared.
 
-The NPU is in a module of its own (`npu.py`), which is imported where one is wanted.
+`NpuDevice` imports torch_npu only when it is created.
 """
 
 import ctypes
@@ -31,15 +31,15 @@ from collector.replay.tensors import emulated_dtypes
 
 
 class Device(Protocol):
-    """A device that a session replays on."""
+    """A device on which a session replays cases."""
 
     backend: str  # cpu | cuda | npu
-    name: str  # torch's: cpu, cuda:0
+    name: str  # torch's name: cpu, cuda:0
     runtime: Runtime  # the outputs of a fake one are garbage
-    emulated: frozenset[str]  # 16-bit dtypes it computes in float32
-    cache_bytes: int  # the last level; flushing writes more than that
+    emulated: frozenset[str]  # 16-bit dtypes that it computes in float32
+    cache_bytes: int  # size of the last level; a flush writes more than that
     calls: Calls  # how it launches operators
-    compiles: bool  # whether the first launch of a kernel may be far longer than the next
+    compiles: bool  # whether the first launch of a kernel may take far longer than the next
     ticks: bool  # whether a mark opens every launch, or only those after a flush
     mark_dtype: torch.dtype
 
@@ -47,22 +47,23 @@ class Device(Protocol):
         """Wait until everything launched has run."""
 
     def mark(self, tensor: Any) -> None:
-        """One launch, and nothing else, by whose shape a mark is known."""
+        """Issue exactly one launch, whose shape identifies a mark."""
 
     def cast(self, tensor: Any, format: str) -> Any:
-        """The tensor laid out in a slot's format."""
+        """Return the tensor in a slot's format."""
 
     def free_bytes(self) -> int | None:
-        """Memory that a case could have; None where nobody tells."""
+        """Return the memory available to a case; None if unknown."""
 
     def release(self) -> None:
-        """Give back the memory that is kept for the next case."""
+        """Release the memory that is cached for the next case."""
 
     def condition(self) -> Condition | None:
-        """How the device does; None where it does not tell, or it is too early to ask again."""
+        """Return the condition of the device; None if it does not report one, or if the last
+        reading is too recent."""
 
     def watcher(self) -> Watcher | None:
-        """What tells who else has the device, launch by launch; None where nothing does."""
+        """Return what reports launch by launch who else uses the device; None if nothing does."""
 
 
 class KinetoDevice(Device, Protocol):
@@ -71,11 +72,12 @@ class KinetoDevice(Device, Protocol):
     recorded: str | None
 
     def events(self, raw: Sequence[Any]) -> list[Event]:
-        """What ran on the device, in its order, from the profiler's raw events."""
+        """Return what ran on the device, in its order, from the profiler's raw events."""
 
 
 def open_kineto_device(spec: SessionSpec) -> KinetoDevice:
-    """The cpu or gpu of a session. Raises BadInput where it is not there, or is another."""
+    """Return the CPU or GPU of a session. Raises BadInput if it does not exist, or is another
+    device."""
     if spec.backend == "cpu":
         return CpuDevice(spec.threads)
     if spec.backend == "cuda":
@@ -86,12 +88,13 @@ def open_kineto_device(spec: SessionSpec) -> KinetoDevice:
 
 
 def emulated_by(device: Device, op: OpSpec) -> frozenset[str]:
-    """The dtypes that an operator computes in float32 there: none where it only moves data."""
+    """Return the dtypes that an operator computes in float32 on a device: none if it only moves
+    data."""
     return frozenset() if op.moves_data else device.emulated
 
 
 def check_gpu(spec: SessionSpec, name: str) -> None:
-    """Raises BadInput where a gpu of this name is not the device that the results are for."""
+    """Raise BadInput if a GPU of this name is not the device of the session's stack."""
     if spec.stack and gpu_device(name) != spec.stack.device:
         raise BadInput(
             f"cuda device {spec.device}: expected {spec.stack.device}, but torch reports {name!r}"
@@ -99,7 +102,7 @@ def check_gpu(spec: SessionSpec, name: str) -> None:
 
 
 class _InTorch:
-    """What a cpu and a gpu have in common: plain torch, recorded by its own profiler."""
+    """Common part of a CPU and a GPU: plain torch, recorded by its own profiler."""
 
     runtime = Runtime.REAL
     calls: Calls = ReferenceCalls()
@@ -133,7 +136,7 @@ class CpuDevice(_InTorch):
         self._clock, self._temperature = _cpu_sensors()
 
     def synchronize(self) -> None:
-        """A cpu has nothing to wait for."""
+        """Return at once: operators on a CPU are synchronous."""
 
     def events(self, raw: Sequence[Any]) -> list[Event]:
         return operator_events(raw)
@@ -157,7 +160,7 @@ class CpuDevice(_InTorch):
 
 
 class CudaDevice(_InTorch):
-    """One gpu. Operators are recorded beside kernels, since only they know shapes."""
+    """One GPU. Operators are recorded as well as kernels, since only operators have shapes."""
 
     backend = "cuda"
     recorded: str | None = "cuda"
@@ -174,7 +177,7 @@ class CudaDevice(_InTorch):
         properties = torch.cuda.get_device_properties(index)
         self.cache_bytes = properties.L2_cache_size
         self._index = index
-        gpu = open_gpu(str(getattr(properties, "uuid", "")))  # not every torch tells
+        gpu = open_gpu(str(getattr(properties, "uuid", "")))  # not every torch release has a uuid
         self._condition = Sparing(gpu.read) if gpu else None
 
     def synchronize(self) -> None:
@@ -196,20 +199,20 @@ class CudaDevice(_InTorch):
 
 
 def last_level_cache_bytes(caches: Path = Path("/sys/devices/system/cpu/cpu0/cache")) -> int:
-    """The largest cache the kernel tells of; 64 MiB where it tells of none."""
+    """Return the size of the largest cache that the kernel reports; 64 MiB if it reports none."""
     sizes = [_cache_bytes(path.read_text()) for path in caches.glob("index*/size")]
     return max(sizes, default=64 * MIB)
 
 
 def _cache_bytes(text: str) -> int:
-    """`491520K` -> bytes."""
+    """Return bytes for `491520K`."""
     number, unit = text.strip()[:-1], text.strip()[-1:]
     factors = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
     return int(number) * factors[unit] if unit in factors else int(text)
 
 
 def _cpu_sensors() -> tuple[Path | None, Path | None]:
-    """The files of this cpu's clock (kHz) and temperature (thousandths of a degree)."""
+    """Return the files of this CPU's clock (kHz) and temperature (thousandths of a degree)."""
     clock = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_cur_freq")
     zones = Path("/sys/class/thermal").glob("thermal_zone*")
     packages = [zone / "temp" for zone in zones if "pkg_temp" in (zone / "type").read_text()]
@@ -227,22 +230,23 @@ def _thousandths(path: Path | None) -> float | None:
 
 # One Ascend NPU as a device, through torch_npu.
 #
-# A process aborts, with no word to read, where torch_npu comes beside a CUDA build of torch: both
-# register the same allocator keys. So that is looked at before the import.
+# A process aborts without a message if torch_npu is imported with a CUDA build of torch: both
+# register the same allocator keys. So this is checked before the import.
 
 _ACL_FORMATS = {NC1HWC0: 3, FRACTAL_NZ: 29}  # acl/acl_base.h
-_SHIM = "opmeter_keys_shim"  # and what keeps torch_npu and a CUDA build apart there
-# Where torch_npu does not tell, or tells what no L2 is: that of the largest part, so that a flush
-# is one everywhere.
+# a library that separates the keys of torch_npu and a CUDA build, for tests
+_SHIM = "opmeter_keys_shim"
+# Used if torch_npu does not report the L2 size, or reports an impossible one: the size of the
+# largest part, so that a flush is complete on every part.
 _L2_BYTES = 192 * MIB
 
 
 class NpuDevice:
-    """One NPU, by the index that torch gives it. Launches are recorded by msprof from outside."""
+    """One NPU, by torch's index. Launches are recorded by msprof from outside."""
 
     backend = "npu"
     emulated: frozenset[str] = frozenset()
-    compiles = True  # the first launch of a kernel: about 13 s were seen
+    compiles = True  # the first launch of a kernel: about 13 s were observed
     ticks = False
     mark_dtype = torch.float32
 
@@ -254,7 +258,7 @@ class NpuDevice:
                 f"expected npu device {index}, but torch reports {torch.npu.device_count()} devices"
             )
         properties = torch.npu.get_device_properties(index)
-        # Not every release tells the cores.
+        # Not every release reports the cores.
         cores = int(getattr(properties, "cube_core_num", 0)) or None
         memory_gb = properties.total_memory / GIB
         check_npu(spec, torch.npu.get_device_name(index), memory_gb, cores)
@@ -262,7 +266,7 @@ class NpuDevice:
         self._index = index
         self._format_cast = torch_npu.npu_format_cast
         torch.npu.set_device(index)
-        # Otherwise a cast into blocks leaves the tensor as it is, and says nothing.
+        # Otherwise a cast to a blocked format silently leaves the tensor unchanged.
         torch_npu.npu.config.allow_internal_format = True
         self.calls: Calls = NpuCalls(torch_npu)
         self.runtime = Runtime.FAKE if is_fake_runtime() else Runtime.REAL
@@ -290,7 +294,7 @@ class NpuDevice:
         torch.npu.empty_cache()
 
     def condition(self) -> Condition | None:
-        """Now and then: npu-smi takes about as long as a case."""
+        """Return a reading, not at every call: npu-smi takes about as long as a case."""
         return self._condition.read() if self._condition else None
 
     def watcher(self) -> Watcher | None:
@@ -300,8 +304,8 @@ class NpuDevice:
 def check_npu(
     spec: SessionSpec, soc: str, memory_gb: float | None = None, cube_cores: int | None = None
 ) -> None:
-    """Raises BadInput where an NPU of this name, memory and cores is known, and not as the device
-    that the results are for, or is a part of one."""
+    """Raise BadInput if an NPU of this name, memory and cores is known not to be the device of
+    the session's stack, or is a part of a chip."""
     if fault := slice_of_a_chip(soc, cube_cores):
         raise BadInput(f"npu device {spec.device}, as torch reports it: {fault}")
     names = device_names(soc, memory_gb, cube_cores)
@@ -313,7 +317,7 @@ def check_npu(
 
 
 def import_torch_npu() -> Any:
-    """torch_npu, or BadInput with what to do where it cannot be imported here."""
+    """Import torch_npu; raise BadInput with a hint if it cannot be imported here."""
     cuda = torch.version.cuda
     if cuda is not None and not _is_loaded(_SHIM):
         raise BadInput(
@@ -332,15 +336,16 @@ def import_torch_npu() -> Any:
 
 
 def is_fake_runtime() -> bool:
-    """Whether the CANN in this process is the one of the tests, whose outputs are garbage.
+    """Return whether the CANN in this process is the fake one of the tests, whose outputs are
+    garbage.
 
-    Known by a symbol of the loaded library: an environment variable could be left behind.
+    It is identified by a symbol of the loaded library: an environment variable could be left over.
     """
     return _is_loaded(FAKE_MARK, RUNTIME_LIBRARY)
 
 
 def _is_loaded(symbol: str, library: str | None = None) -> bool:
-    """Whether a library that this process has loaded (None: any global one) has a symbol."""
+    """Return whether a library that this process has loaded (None: any global one) has a symbol."""
     try:
         found = ctypes.CDLL(library, mode=os.RTLD_LAZY | (os.RTLD_NOLOAD if library else 0))
     except OSError:

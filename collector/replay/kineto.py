@@ -1,10 +1,10 @@
-"""From a window's events to rows of op_summary: one row a launch of the reference.
+"""Conversion of a window's events to rows of op_summary, one row for each launch of the reference.
 
-Pure. A cpu and a gpu have no kernel of the name asked for, so a launch is filed under it: its
-duration is the sum of its operators' (or kernels') time, gaps excluded. What a case's launches
-have in common, operator by operator, is their signature; whatever is not in it is a row of its
-own, and a launch that cannot be told apart with certainty is not written, so that the case does
-not reconcile.
+Pure functions. A CPU and a GPU have no kernel of the requested name, so a launch is filed under
+that name. Its duration is the sum of the time of its operators (or kernels), without gaps. The
+sequence of operators that a case's launches have in common is their signature. Everything outside
+the signature is a row of its own. A launch that cannot be identified with certainty is not written,
+so that the case does not reconcile.
 """
 
 import re
@@ -24,20 +24,20 @@ from collector.quality.reconcile import (
 )
 from collector.replay.msprof import SummaryRow
 
-# Reading torch.profiler's raw events: the fast way, and only what counts.
+# Fast reading of torch.profiler's raw events, restricted to those that count.
 #
-# `profile.events()` builds a tree in Python, seconds for ten thousand events; the raw list behind
-# it takes a tenth of that. On a cpu an event that counts is an operator that no other operator
-# called; on cuda it is a kernel, in the order the device ran them.
+# `profile.events()` builds a tree in Python, which takes seconds for ten thousand events; reading
+# the raw list behind it takes a tenth of that. On a CPU an event that counts is an operator that no
+# other operator called; on CUDA it is a kernel, in the order in which the device ran them.
 
 SENTINEL_OPERATOR = "aten::bitwise_not"
-IDLE_OPERATOR = "aten::is_same_size"  # it compares two lists of lengths, and makes no tensor
+IDLE_OPERATOR = "aten::is_same_size"  # compares two lists of lengths, and makes no tensor
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One top-level operator or one kernel. `shape` is that of the first input where the
-    operator (or the one that launched the kernel) is what sentinels are made of."""
+    """One top-level operator or one kernel. `shape` is that of the first input, if the operator
+    (or the one that launched the kernel) is the operator of sentinels."""
 
     name: str
     start_ns: int
@@ -46,7 +46,7 @@ class Event:
 
 
 def operator_events(raw: Iterable[Any]) -> list[Event]:
-    """The operators that no other operator called, of all threads, by their start."""
+    """Return the operators that no other operator called, of all threads, by start time."""
     spans = sorted(
         ((e.start_ns(), -e.duration_ns(), i, e) for i, e in enumerate(raw) if _is_operator(e)),
         key=lambda span: span[:3],
@@ -64,7 +64,7 @@ def operator_events(raw: Iterable[Any]) -> list[Event]:
 
 
 def kernel_events(raw: Sequence[Any], on_device: Any) -> list[Event]:
-    """What ran on the device, by its start; `on_device` is the device type of its events.
+    """Return what ran on the device, by start time; `on_device` is the device type of its events.
 
     A kernel has no shapes: they are those of the operator that launched it.
     """
@@ -106,7 +106,8 @@ _MORE = re.compile(r" and ([0-9]+) more$")
 
 @dataclass(frozen=True, slots=True)
 class Filing:
-    """What a case's launches are filed under, and those that run before each, in their order."""
+    """Kernel type and cells that a case's launches are filed under, and those of the launches
+    before each, in order."""
 
     kernel_type: str
     cells: Mapping[str, str]
@@ -114,7 +115,7 @@ class Filing:
 
 
 def summary_rows(events: Sequence[Event], filings: Mapping[int, Filing]) -> list[SummaryRow]:
-    """The rows of a window's events, in the device's order. `filings` is by ordinal."""
+    """Return the rows of a window's events, in the device's order. `filings` is by ordinal."""
     marks = [_sentinel(event) for event in events]
     windows = find_windows((i, mark) for i, mark in enumerate(marks) if mark is not None)
     known = [window for window in windows.good if window.ordinal in filings]
@@ -147,8 +148,8 @@ def _case_rows(
 def _cut(
     marked: Iterable[tuple[Event, Sentinel | None]],
 ) -> tuple[list[tuple[int, list[Event]]], list[tuple[Event, Sentinel | None]]]:
-    """The launches between ticks, each with its place behind the mark of its context, and what
-    belongs to none; flushes are dropped."""
+    """Return the launches between ticks, each with its index after the mark of its context, and
+    the events that belong to no launch; flushes are dropped."""
     launches: list[tuple[int, list[Event]]] = []
     rest: list[tuple[Event, Sentinel | None]] = []
     flushing, is_open = False, False
@@ -175,15 +176,16 @@ def _cut(
 
 
 def _signature(launches: Sequence[Sequence[Event]]) -> tuple[str, ...]:
-    """The sequence of names that most launches have; of several the first that was seen.
-    A tick that nothing follows is no launch."""
+    """Return the most frequent sequence of names of the launches, the first one if several are
+    equally frequent. A tick that no event follows is not a launch."""
     sequences = Counter(tuple(event.name for event in launch) for launch in launches if launch)
     return sequences.most_common(1)[0][0] if sequences else ()
 
 
 def _match(launch: Sequence[Event], signature: tuple[str, ...]) -> tuple[list[Event], list[Event]]:
-    """The launch's own events, and the others. None are its own where one of the signature is
-    missing, or came more often: which of them is the launch's cannot be known."""
+    """Return the launch's own events, and the others. There are no own events if one of the
+    signature is missing, or occurs more often, since it cannot be decided which one is the
+    launch's."""
     matched: list[Event] = []
     extra: list[Event] = []
     for event in launch:
@@ -202,7 +204,7 @@ def _strays(events: Sequence[Event], marks: Sequence[Sentinel | None]) -> list[S
 
 
 def _own_row(event: Event, mark: Sentinel | None) -> SummaryRow | None:
-    """The row of an event that is part of no launch; ticks and flush marks have none."""
+    """Return the row of an event that is part of no launch; None for ticks and flush marks."""
     if mark is None:
         return _operator_row(event)
     if mark.mark in (Mark.TICK, Mark.FLUSH):
@@ -228,7 +230,7 @@ def _launch_row(matched: Sequence[Event], filing: Filing) -> SummaryRow:
 
 
 def operators_of(name: str) -> int:
-    """How many operators (or kernels) a launch of this name is the sum of."""
+    """Return the number of operators (or kernels) whose sum a launch of this name is."""
     more = _MORE.search(name)
     return 1 + int(more[1]) if more else 1
 

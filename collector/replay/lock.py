@@ -1,6 +1,6 @@
-"""One run a device: two would disturb each other, and neither would know.
+"""Locks for exclusive use of a device: two concurrent runs would disturb each other unnoticed.
 
-Locks are the kernel's (flock): however a process ends, what it held is free.
+Locks are flock locks of the kernel: however a process ends, its locks are released.
 """
 
 import errno
@@ -23,23 +23,23 @@ from collector.codec.errors import BadInput, DeviceBusy, OpmeterError
 from collector.codec.text import in_a_line
 
 _VARIABLE = "OPMETER_LOCKS"
-_PLACE = "/tmp/opmeter-locks"  # not TMPDIR, not a user's own: everybody has to meet there
+_PLACE = "/tmp/opmeter-locks"  # not TMPDIR, not a user's own: all users must use the same folder
 _LOCK = "lock"
 _CONCURRENCY = "OPMETER_MEASURE_CONCURRENCY"
 _SLOT_POLL_S = 0.5
 _LONGEST = 500  # characters of a command, and of a purpose
-_NOTE_BYTES = 16 * _LONGEST  # the longest note, as JSON spells it
+_NOTE_BYTES = 16 * _LONGEST  # the longest note, encoded as JSON
 
 
 def lock_directory() -> Path:
-    """Where the locks of this machine's devices lie: one place for all its users, a login shell,
-    cron and a container's exec alike. OPMETER_LOCKS names another."""
+    """Return the folder of this machine's device locks: the same for all its users, in a login
+    shell, in cron and in a container's exec. OPMETER_LOCKS overrides it."""
     return Path(os.environ.get(_VARIABLE) or _PLACE)
 
 
 class DeviceLock:
-    """Holds a device (`cpu0`, `cuda1`) while the block runs; the kernel frees it with the
-    process, however that ends. `purpose` tells others what for."""
+    """A lock on a device (`cpu0`, `cuda1`), held while the block runs; the kernel releases it
+    when the process ends, in any way. `purpose` is shown to other users."""
 
     def __init__(self, device: str, purpose: str, directory: Path | None = None):
         self._device = device
@@ -48,8 +48,11 @@ class DeviceLock:
         self._descriptor: int | None = None
 
     def __enter__(self) -> "DeviceLock":
-        """Raises DeviceBusy, naming the holder, where another process has it; OpmeterError where
-        this user may not lock at all."""
+        """Acquire the lock.
+
+        Raises DeviceBusy, naming the holder, if another process holds it, and OpmeterError if this
+        user may not lock at all.
+        """
         path = self._directory / f"{self._device}.lock"
         try:
             descriptor = _open_for_all(path)
@@ -82,8 +85,8 @@ class DeviceLock:
 
 
 def concurrency_limit(environment: Mapping[str, str] = os.environ) -> int | None:
-    """How many sessions may measure at once on this machine; None where nobody says. What a site
-    knows of its devices, from `doctor`, stands in OPMETER_MEASURE_CONCURRENCY."""
+    """Return how many sessions may measure at once on this machine; None if not set. A site
+    sets OPMETER_MEASURE_CONCURRENCY to the number that `doctor` recommends for its devices."""
     text = environment.get(_CONCURRENCY, "").strip()
     if not text:
         return None
@@ -96,9 +99,12 @@ def concurrency_limit(environment: Mapping[str, str] = os.environ) -> int | None
 def measuring_slot(
     limit: int | None, stop: threading.Event, directory: Path | None = None, *, chip: str = ""
 ) -> Iterator[None]:
-    """One of the slots in which a machine's sessions measure, waited for; with `chip` the chip of
-    that name too, which no other session may have meanwhile. Once `stop` is set there is nothing
-    to measure, and the block runs without any."""
+    """Hold one of the machine's slots for measuring sessions, and with `chip` also the chip of that
+    name, which no other session may use at the same time.
+
+    Waits for the slot. If `stop` is set there is nothing to measure, and the block runs without a
+    slot.
+    """
     if limit is None:
         yield
         return
@@ -109,22 +115,22 @@ def measuring_slot(
 
 @contextmanager
 def installing_kernels(stop: threading.Event, directory: Path | None = None) -> Iterator[None]:
-    """Alone on this machine with sessions that install kernels into CANN's own files, waited for.
-    CANN's documents want ranks to agree on it (LOCAL_WORLD_SIZE): what reads the files of a half
-    installed kernel does nobody knows what."""
+    """Wait for, and hold, the exclusive right on this machine to install kernels into CANN's own
+    files. CANN's documents require ranks to coordinate this (LOCAL_WORLD_SIZE): the behaviour of
+    a process that reads the files of a half-installed kernel is undefined."""
     with ExitStack() as held:
         _wait(stop, lambda: _take(held, "static-kernels", directory))
         yield
 
 
 def _wait(stop: threading.Event, take: Callable[[], bool]) -> None:
-    """Try until it is taken, or nobody wants it any more."""
+    """Retry until `take` succeeds or `stop` is set."""
     while not stop.is_set() and not take():
         stop.wait(_SLOT_POLL_S)
 
 
 def _take_slot(held: ExitStack, limit: int, chip: str, directory: Path | None) -> bool:
-    """Both or neither: a chip that waits for a slot would be kept from its other die."""
+    """Take both or neither: a chip that waits for a slot would block its other die."""
     with ExitStack() as taken:
         if chip and not _take(taken, chip, directory):
             return False
@@ -143,9 +149,9 @@ def _take(held: ExitStack, name: str, directory: Path | None) -> bool:
 
 @contextmanager
 def scratch_folder(device: str) -> Iterator[Path]:
-    """A temporary folder for one run on a device, gone with the block.
+    """Provide a temporary folder for one run on a device, and remove it after the block.
 
-    What killed runs of this user left behind is removed too; a folder in use is locked.
+    Also removes what killed runs of this user left behind; a folder in use is locked.
     """
     prefix = f"opmeter-{device}-"
     _sweep(prefix)
@@ -158,7 +164,7 @@ def scratch_folder(device: str) -> Iterator[Path]:
 
 
 def _open_for_all(path: Path) -> int:
-    """A descriptor of a lock file, made so that every user can open it too."""
+    """Return a descriptor of a lock file, which is created so that every user can open it."""
     if not path.parent.is_dir():
         path.parent.mkdir(parents=True, exist_ok=True)
         path.parent.chmod(0o1777)
@@ -177,9 +183,9 @@ def _open_for_all(path: Path) -> int:
 
 
 def _open_in(folder: int, name: str) -> int:
-    # A link would let one user have another's file overwritten, and a pipe would have to be waited
-    # for. O_CREAT only where nothing is: the kernel refuses it on somebody else's file in such a
-    # folder (fs.protected_regular).
+    # Following a link would allow a user to have another's file overwritten, and opening a pipe
+    # would block. O_CREAT is used only if the file does not exist: the kernel refuses it on another
+    # user's file in such a folder (fs.protected_regular).
     flags = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     while True:
         with suppress(FileNotFoundError):
@@ -191,23 +197,23 @@ def _open_in(folder: int, name: str) -> int:
 
 
 def _check_folder(status: os.stat_result) -> None:
-    """Raises OSError for a folder in which anybody may take away anybody's lock."""
+    """Raise OSError for a folder in which any user can remove another user's lock."""
     others_write = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
     if others_write and not status.st_mode & stat.S_ISVTX:
         raise OSError(errno.EPERM, "other users can remove files in the folder: chmod 1777")
 
 
 def _check_file(status: os.stat_result) -> None:
-    """Raises OSError for what is no file of its own: a pipe, or a second name of another file,
-    which would lose its content to our note."""
+    """Raise OSError for anything but a regular file with one link: a pipe, or a second name of
+    another file, whose content the note would overwrite."""
     if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
         raise OSError(errno.EPERM, "not a regular file with a single link")
 
 
 def _sweep(prefix: str) -> None:
-    """Remove this user's folders whose owner is gone: their lock can be had."""
+    """Remove this user's folders whose owner is gone: their lock is free."""
     for folder in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
-        with suppress(OSError):  # in use, somebody else's, or being removed by another
+        with suppress(OSError):  # in use, of another user, or being removed by another process
             status = folder.lstat()
             if status.st_uid != os.getuid() or not stat.S_ISDIR(status.st_mode):
                 continue
@@ -221,13 +227,13 @@ def _sweep(prefix: str) -> None:
 
 
 def _locked_folder(prefix: str) -> tuple[Path, int]:
-    """A new folder and the descriptor of its lock, which is held."""
+    """Create a folder, and return it with the descriptor of its lock, which is held."""
     try:
         while True:
             folder = Path(tempfile.mkdtemp(prefix=prefix))
             lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             fcntl.flock(lock, fcntl.LOCK_EX)
-            if (folder / _LOCK).exists():  # else somebody swept it before it was locked
+            if (folder / _LOCK).exists():  # else another process swept it before it was locked
                 return folder, lock
             os.close(lock)
     except OSError as error:
@@ -239,7 +245,7 @@ def _locked_folder(prefix: str) -> tuple[Path, int]:
 
 @dataclass(frozen=True, slots=True)
 class _Note:
-    """What a lock's file says of its holder."""
+    """Note about the holder in a lock file."""
 
     pid: int
     command: str
@@ -247,8 +253,8 @@ class _Note:
 
 
 def _holder(data: bytes, path: Path) -> str:
-    """Who holds a lock, from its file. Any user of the machine may have written it, and it may be
-    read while the holder is writing it."""
+    """Return who holds a lock, from its file. Any user of the machine may have written the file,
+    and the holder may be writing it."""
     try:
         note = decode_object(_Note, data, what="a lock's note", key=str(path))
     except BadInput:

@@ -1,5 +1,5 @@
-"""The session's loop over its cases. The first module that imports torch: the session imports it
-when the process has been made safe."""
+"""Loop of a session over its cases. It is the first module that imports torch: the session
+imports it when the process is safe."""
 
 import importlib
 import logging
@@ -26,8 +26,8 @@ from collector.replay.spec import SessionCase, SessionSpec
 
 logger = logging.getLogger(__name__)
 
-# The allocators that raise a plain RuntimeError: torch's on a cpu, and torch_npu's in releases
-# before it had torch's own class, and for workspaces.
+# Allocators that raise a plain RuntimeError: torch's on a CPU, and torch_npu's for workspaces and
+# in releases that lack torch's own class.
 _NO_MEMORY = re.compile(r"can't allocate memory|\bout of memory\b", re.IGNORECASE)
 
 
@@ -47,7 +47,7 @@ class Loop:
         )
 
     def run(self, import_s: float, stop: threading.Event) -> None:
-        """Replay every case, or those before `stop` was set; what records them is closed."""
+        """Replay every case, or those before `stop` was set; then close the recorder."""
         self._open(import_s)
         for ordinal, case in enumerate(self._spec.cases):
             if stop.is_set():
@@ -86,20 +86,20 @@ class Loop:
                     self._before(case),
                     lambda phase: self._phase(ordinal, phase),
                 )
-        except Exception as error:  # the fence: whatever an operator raises is its case's answer
+        except Exception as error:  # any exception of an operator is the outcome of its case
             outcome, reason = judge_error(error)
         else:
             self._recorder.measured(ordinal, record, replayed.before.records)
             journal.write("end", ordinal=ordinal, **_as_line(replayed), time=time_now())
             return
-        # An error that a gpu does not recover from shows here, and ends the session.
+        # An error that a GPU does not recover from is raised here, and ends the session.
         self._device.synchronize()
         logger.info("%s: %s: %s", record.case.describe(), outcome, reason)
         journal.write("end", ordinal=ordinal, outcome=outcome.value, reason=reason, time=time_now())
 
     def _phase(self, ordinal: int, phase: str) -> None:
-        """What a case does next. The device is asked how it does around the launches, never
-        between them."""
+        """Record the next phase of a case. The condition of the device is read before and after
+        the launches, never between them."""
         if phase == LAUNCHING:
             self._read_condition()
         self._journal.write("phase", ordinal=ordinal, phase=phase)
@@ -112,14 +112,14 @@ class Loop:
             self._journal.write("condition", **asdict(told))
 
     def _before(self, case: SessionCase) -> tuple[CaseRecord, ...] | None:
-        """What is to run before each launch of a case; None where it runs by itself, as a canary
-        does in every session."""
+        """Return what runs before each launch of a case; None if the case runs alone, as a
+        canary does in every session."""
         is_in_context = self._spec.measure.cache == CONTEXT and not case.place
         return case.record.before if is_in_context else None
 
 
 def judge_error(error: Exception) -> tuple[Outcome, str]:
-    """The outcome that an exception stands for, and its reason in one line."""
+    """Return the outcome of an exception, and its reason in one line."""
     reason = " ".join(str(error).split())[:500] or type(error).__name__
     if isinstance(error, NoOperator):
         return Outcome.UNSUPPORTED, reason

@@ -1,8 +1,9 @@
-"""CANN's profiler around a session: its command line, its folders, and the op_summary it writes.
+"""CANN's profiler around a session: its command line, its folders, and the op_summary that it
+writes.
 
-msprof starts the session as its own child, records what the device runs, and parses that when the
-child has ended. Options and folders as in Huawei's profiling guide (CANN 8.5, "Profiling Runtime
-Data of AI Tasks" and "Profile Data Parsing and Export").
+msprof starts the session as its own child, records what the device runs, and parses the records
+when the child has ended. Options and folders are from Huawei's profiling guide (CANN 8.5,
+"Profiling Runtime Data of AI Tasks" and "Profile Data Parsing and Export").
 """
 
 import logging
@@ -31,33 +32,33 @@ from collector.model.vocabulary import (
 
 logger = logging.getLogger(__name__)
 
-DURATION_GROUP = "PipeUtilization"  # of several groups the one whose pass gives the durations
+DURATION_GROUP = "PipeUtilization"  # of several groups, the one whose pass provides the durations
 OUTPUT = "prof"
 _EXPORTED = "mindstudio_profiler_output"
 _PLACES = ("tools/profiler/bin/msprof", "bin/msprof")
 _HOMES = ("ASCEND_HOME_PATH", "ASCEND_TOOLKIT_HOME")
 
-# What a launch leaves on disk: its task and PMU records, host events, the rows made of them.
-# Estimated from the sizes of the structures, not measured on a device; the guide wants twenty
-# times the raw data to be free.
+# Data on disk per launch: its task and PMU records, host events, and the rows made of them.
+# Estimated from the sizes of the structures, not measured on a device. The guide requires free
+# space of twenty times the raw data.
 BYTES_PER_LAUNCH = 2048
 _FREE_OVER_EXPECTED = 20
-_COMPILING = 1  # the first launch of a case, where that has taken half of its budget
+_COMPILING = 1  # the first launch of a case, if it took half of the case's budget
 _MARKS = 2
 _LEAST_LIMIT_MB, _MOST_LIMIT_MB = 200, (1 << 32) - 1
 
-# One capture of a model was seen to take 7 s of msprof and a minute in all; a session has as many
-# launches as some of those. The limit is generous: what it guards against is a parser that hangs.
+# One capture of a model took 7 s in msprof and a minute in all; a session has as many launches as
+# several captures. The limit is generous: it detects a parser that hangs.
 _PARSE_S = 300.0
 _PARSE_S_PER_LAUNCH = 0.005
 
 
 class NoSpace(OpmeterError):
-    """The disk has no room for what a session would record."""
+    """Not enough disk space for the records of a session."""
 
 
 def find_msprof(environment: Mapping[str, str] = os.environ) -> Path:
-    """CANN's msprof. Raises BadInput, with the remedy, where there is none."""
+    """Return the path of CANN's msprof. Raises BadInput, with a hint, if there is none."""
     found = shutil.which("msprof", path=environment.get("PATH"))
     if found is not None:
         return Path(found)
@@ -74,13 +75,13 @@ def find_msprof(environment: Mapping[str, str] = os.environ) -> Path:
 def record_command(
     msprof: Path, output: Path, group: str, application: Sequence[str], most_mb: int
 ) -> list[str]:
-    """The command that runs an application under msprof. Counters are those of one group. Over
-    `most_mb` of records msprof drops the oldest: their cases are measured again."""
+    """Return the command that runs an application under msprof, with the counters of one group.
+    Beyond `most_mb` of records msprof drops the oldest; their cases are measured again."""
     return [
         str(msprof),
         f"--output={output}",
         f"--storage-limit={most_mb}MB",
-        # AI Core counters by task, one group of registers at a time.
+        # AI Core counters per task, one group of registers at a time.
         "--ai-core=on",
         f"--aic-metrics={group}",
         # `on` is l1: with l0 the rows have neither types nor shapes.
@@ -90,26 +91,26 @@ def record_command(
 
 
 def export_command(msprof: Path, profile: Path) -> list[str]:
-    """The command that parses a PROF_ folder once more."""
+    """Return the command that parses a PROF_ folder again."""
     return [str(msprof), "--export=on", f"--output={profile}"]
 
 
 def expected_launches(cases: int, measure: MeasureSettings, neighbours: int = 0) -> int:
-    """How many launches a session of so many cases may have at most; so many `neighbours`, of all
-    cases together, run before each of theirs."""
+    """Return the maximum number of launches of a session. `neighbours` is the number of launches
+    that run before the launches of cases, summed over the cases."""
     launches = _COMPILING + WARM_UPS + measure.pilots + measure.most_repeats
     in_context = (neighbours + cases) * launches if neighbours else 0
     return cases * (launches + _MARKS) + in_context
 
 
 def storage_limit_mb(free: int) -> int:
-    """How much a session may record where so many bytes are free: half of them, the other half is
-    for what is parsed of it. At least what msprof takes for a limit."""
+    """Return how much a session may record with this many free bytes: half of them, since the
+    parsed data needs the other half; at least the smallest limit that msprof accepts."""
     return min(_MOST_LIMIT_MB, max(_LEAST_LIMIT_MB, (free // 2) >> 20))
 
 
 def check_space(directory: Path, launches: int) -> None:
-    """Raises NoSpace where a folder has no room for the profile of so many launches."""
+    """Raise NoSpace if a folder has too little space for the profile of this many launches."""
     wanted = _FREE_OVER_EXPECTED * BYTES_PER_LAUNCH * launches
     free = free_bytes(directory)
     if free < wanted:
@@ -120,26 +121,26 @@ def check_space(directory: Path, launches: int) -> None:
 
 
 def parse_limit_s(launches: int) -> float:
-    """After how long msprof's parsing of so many launches counts as hung."""
+    """Return the time after which msprof's parsing of this many launches counts as hung."""
     return _PARSE_S + _PARSE_S_PER_LAUNCH * launches
 
 
 def profiles_of(output: Path) -> list[Path]:
-    """The PROF_ folders that msprof made, one for each process that touched a device."""
+    """Return the PROF_ folders that msprof made, one for each process that used a device."""
     return sorted(path for path in output.rglob("PROF_*") if path.is_dir())
 
 
 def op_summaries(profile: Path) -> list[Path]:
-    """The op_summary files of a PROF_ folder: msprof cuts large ones into slices."""
+    """Return the op_summary files of a PROF_ folder: msprof splits large ones into slices."""
     return sorted((profile / _EXPORTED).glob("op_summary_*.csv"))
 
 
 def export_missing(msprof: Path, directory: Path, log: Path, limit_s: float) -> None:
-    """Have every PROF_ folder without an op_summary parsed; msprof's words go to the log."""
+    """Parse every PROF_ folder without an op_summary; msprof's output goes to the log."""
     for profile in profiles_of(directory / OUTPUT):
         if op_summaries(profile):
             continue
-        # What a killed parser left half done would be taken for the whole.
+        # The partial result of a killed parser would be taken for complete.
         shutil.rmtree(profile / _EXPORTED, ignore_errors=True)
         logger.info("parsing %s again: it has no op_summary", profile)
         with log.open("ab") as stream:
@@ -157,19 +158,20 @@ def export_missing(msprof: Path, directory: Path, log: Path, limit_s: float) -> 
 
 
 def discard_exports(directory: Path) -> None:
-    """Forget what msprof has parsed: it was killed over it."""
+    """Remove what msprof has parsed, after it was killed while parsing."""
     for profile in profiles_of(directory / OUTPUT):
         shutil.rmtree(profile / _EXPORTED, ignore_errors=True)
 
 
 def discard_profile(directory: Path) -> None:
-    """Make room: what is kept of a profile is the joined op_summary."""
+    """Remove the profile to free disk space: only the joined op_summary is kept."""
     shutil.rmtree(directory / OUTPUT, ignore_errors=True)
 
 
-# Writes op_summary in msprof's own columns (CANN 8.5.2), so that one reader serves every backend.
+# Write op_summary in msprof's own columns (CANN 8.5.2), so that one reader serves every backend.
 #
-# Counters do not exist on a cpu or a gpu: they are `N/A`, as msprof writes what it did not take.
+# A CPU or a GPU has no such counters: they are `N/A`, as msprof writes for a counter that it did
+# not take.
 
 _COLUMNS = (
     *("Device_id", "Model ID", "Task ID", "Stream ID", "Op Name", "OP Type", OP_STATE),
@@ -185,7 +187,8 @@ _NO_COUNTERS = (NOT_KNOWN,) * (1 + len(COUNTERS))  # and no Context ID
 
 @dataclass(frozen=True, slots=True)
 class SummaryRow:
-    """One row: what ran, what it is filed under, and when. `cells` may lack what is not known."""
+    """One row: what ran, the kernel type that it is filed under, and its time. `cells` may lack
+    unknown columns."""
 
     name: str
     kernel_type: str
@@ -195,7 +198,7 @@ class SummaryRow:
 
 
 def write_summary(rows: Iterable[SummaryRow], path: Path, *, device: int = 0) -> str:
-    """Write rows, in the order they come, all at once or not at all; the sha256 of the file."""
+    """Write rows, in the given order, atomically; return the sha256 of the file."""
     data = table_bytes(_COLUMNS, _as_cells(rows, device))
     partial = path.with_name(path.name + ".partial")
     with partial.open("wb") as stream:
@@ -207,12 +210,12 @@ def write_summary(rows: Iterable[SummaryRow], path: Path, *, device: int = 0) ->
 
 
 def join_summaries(slices: Sequence[Path], path: Path) -> bool:
-    """One op_summary of several files: a header, then every row in order. Says whether there is
-    any row.
+    """Join several op_summary files into one: a header, then every row in order. Return whether
+    there is any row.
 
-    Files of one header are joined byte for byte, msprof's as well as ours. Of several headers the
-    first one's columns come first, and what a file does not have is `N/A` in its rows. Raises
-    BadInput for files that cannot be joined.
+    Files with equal headers are joined byte for byte, msprof's as well as ours. With different
+    headers the columns of the first one precede the others, and a column that a file lacks is `N/A`
+    in its rows. Raises BadInput for files that cannot be joined.
     """
     headers = list(dict.fromkeys(_header_of(piece) for piece in slices))
     partial = path.with_name(path.name + ".partial")
@@ -237,7 +240,7 @@ def _header_of(piece: Path) -> bytes:
 
 
 def _copy_rows(piece: Path, stream: BinaryIO) -> bool:
-    """The rows of a file, whole lines each; whether there was any."""
+    """Copy the rows of a file, with complete lines; return whether there was any."""
     with piece.open("rb") as source:
         source.readline()
         ended = True
@@ -294,6 +297,6 @@ def _as_cells(rows: Iterable[SummaryRow], device: int) -> Iterable[list[str]]:
 
 
 def _micro(nanoseconds: int) -> str:
-    """Microseconds with three decimals: exact, where a float would lose the last digits."""
+    """Return microseconds with three decimals: exact, while a float would lose the last digits."""
     whole, rest = divmod(nanoseconds, 1000)
     return f"{whole}.{rest:03d}"

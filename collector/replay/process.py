@@ -1,7 +1,7 @@
-"""A session's processes: started as one group, watched by their ids, and ended to the last one.
+"""Processes of a session: started as one group, watched by their ids, and terminated completely.
 
-On an NPU msprof stands between us and the session, so that the process that we started is not the
-one in which operators run: that one tells its id in the journal.
+On an NPU msprof is the parent of the session, so the process that was started is not the one in
+which operators run: that one writes its id to the journal.
 """
 
 import contextlib
@@ -26,21 +26,21 @@ from collector.replay.msprof import OUTPUT, find_msprof, record_command, storage
 from collector.replay.spec import SessionSpec
 
 _START_TICKS = 19  # of /proc/PID/stat, counted from the state
-_DYING_S = 60.0  # what a killed process may take: a driver gives memory back, a core is written
+_DYING_S = 60.0  # limit for a killed process: a driver frees memory, a core dump is written
 _POLL_S = 0.02
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessId:
-    """A process by its id and by when it started: ids come again."""
+    """A process, identified by its id and its start time, since ids are reused."""
 
     pid: int
     started: int  # in ticks of the kernel's clock since it booted
 
     @classmethod
     def of(cls, pid: int) -> "ProcessId | None":
-        """The process that has this id now; None where nobody runs under it, or is a zombie that
-        nobody has waited for."""
+        """Return the process that has this id now; None if there is none, or if it is a zombie
+        that was not waited for."""
         try:
             text = Path(f"/proc/{pid}/stat").read_text()
         except (FileNotFoundError, ProcessLookupError):
@@ -53,27 +53,28 @@ class ProcessId:
         return ProcessId.of(self.pid) == self
 
     def kill(self) -> None:
-        """End it, if it is still there."""
+        """Kill the process, if it still exists."""
         if self.is_alive:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(self.pid, signal.SIGKILL)
 
 
 def this_process() -> ProcessId:
-    """The process that asks."""
+    """Return the id of this process."""
     return ProcessId.of(os.getpid()) or ProcessId(os.getpid(), 0)
 
 
 class SessionStuck(OpmeterError):
-    """A session cannot even be killed: this device is of no use until somebody looks at it."""
+    """A session that cannot be killed: its device is unusable until an operator inspects it."""
 
 
 def start(spec: SessionSpec, directory: Path, log: int) -> "subprocess.Popen[bytes]":
-    """The session's process, or msprof around it: group leader, its output in the log."""
-    # -P: else the folder one happens to be in comes before Python's own modules.
+    """Start the session's process, or msprof around it, as a group leader with its output in the
+    log."""
+    # -P: otherwise the current folder precedes Python's own modules.
     command = [sys.executable, "-P", "-m", "collector.replay.session", str(directory)]
     if spec.backend == "npu":
-        output = directory.resolve() / OUTPUT  # msprof refuses links on the way
+        output = directory.resolve() / OUTPUT  # msprof rejects links in the path
         output.mkdir(mode=0o750)
         most_mb = storage_limit_mb(free_bytes(directory) // (concurrency_limit() or 1))
         command = record_command(find_msprof(), output, spec.aic_metrics, command, most_mb)
@@ -90,7 +91,8 @@ def start(spec: SessionSpec, directory: Path, log: int) -> "subprocess.Popen[byt
 
 
 def _vllm(spec: SessionSpec) -> str | None:
-    """The version with whose operators a session's cases run; None where they ask for CANN's."""
+    """Return the vLLM version whose operators run a session's cases; None if they request
+    CANN's."""
     asked = {case.record.case.attribute(LIBRARY) for case in spec.cases if not case.place}
     if Library.CANN in asked:
         return None
@@ -98,8 +100,9 @@ def _vllm(spec: SessionSpec) -> str | None:
 
 
 def session_environment(backend: str, vllm: str | None = "") -> dict[str, str]:
-    """What a session's process finds in its environment: ours, and what keeps it alike. One on an
-    NPU finds the custom operators with which a stack of `vllm` serves; with None, CANN's alone."""
+    """Return the environment of a session's process: ours, and settings that make sessions
+    equal. On an NPU it has the custom operators with which a stack of `vllm` serves; with None,
+    only CANN's."""
     env = dict(os.environ, TORCH_DEVICE_BACKEND_AUTOLOAD="0", KINETO_LOG_LEVEL="99")
     if backend == "cpu":
         env.update(CPU_ALLOCATOR)
@@ -115,10 +118,10 @@ def end_group(
     session: ProcessId | None = None,
     patience_s: float = _DYING_S,
 ) -> None:
-    """Leave nothing of the session behind, also what its operators may have started. `session`
-    is its own process, where that is another: it may have left the group.
+    """Terminate all processes of the session, also those that its operators may have started.
+    `session` is its own process if that is another one: it may have left the group.
 
-    Raises SessionStuck where one is still there after that: the kernel holds it in a driver.
+    Raises SessionStuck if one still exists after that: it is blocked in a driver in the kernel.
     """
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
@@ -133,7 +136,8 @@ def end_group(
 
 
 def describe_end(code: int) -> str:
-    """`killed by SIGSEGV`, `exited with 1`; 128 and more is how others tell of a signal."""
+    """Return `killed by SIGSEGV` or `exited with 1`; other programs report a signal as 128 and
+    more."""
     number = -code if code < 0 else code - 128
     if number <= 0:
         return f"exited with {code}"
@@ -161,17 +165,17 @@ def _stuck(process: int, patience_s: float) -> SessionStuck:
     )
 
 
-# The pipe by which a supervisor holds a session: a FIFO in the session's folder.
+# Pipe by which a supervisor controls a session: a FIFO in the session's folder.
 #
 # Between the two there may be another process (msprof), which takes standard input and is the
-# session's parent. A FIFO has an end of file all the same: when its only writer is gone.
+# session's parent. A FIFO still has an end of file when its only writer is gone.
 
 CONTROL = "control"
 STOP = "stop"
 
 
 class ControlPipe:
-    """The supervisor's end. While the block runs the session may live."""
+    """The supervisor's end. The session may run while the block runs."""
 
     def __init__(self, directory: Path):
         self._path = directory / CONTROL
@@ -179,7 +183,7 @@ class ControlPipe:
 
     def __enter__(self) -> "ControlPipe":
         os.mkfifo(self._path, 0o600)
-        # For reading too: then neither opening nor writing waits for a session.
+        # Opened for reading too, so that neither opening nor writing waits for a session.
         self._descriptor = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
         return self
 
@@ -192,13 +196,14 @@ class ControlPipe:
         os.close(self._descriptor)
 
     def ask_to_stop(self) -> None:
-        """The session ends after the case in hand."""
+        """Request that the session ends after the case in flight."""
         os.write(self._descriptor, f"{STOP}\n".encode())
 
 
 def open_control(directory: Path) -> int:
-    """The session's end, as a descriptor. Where no supervisor is left it is at end of file."""
-    # Without waiting: a supervisor that has just died would be waited for.
+    """Open the session's end, and return its descriptor. It is at end of file if no supervisor
+    is left."""
+    # Non-blocking: otherwise the call would wait if the supervisor has just died.
     descriptor = os.open(directory / CONTROL, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     os.set_blocking(descriptor, True)
     return descriptor

@@ -1,6 +1,6 @@
-"""Who records the launches of a session: torch's profiler in its process, or msprof outside it.
+"""Recorders of a session's launches: torch's profiler in its process, or msprof outside it.
 
-To the loop both are the same: something that is started, and hears of every case.
+Both have the same interface for the loop: they are started, and notified of every case.
 """
 
 import time
@@ -23,8 +23,8 @@ from collector.replay.kineto import Filing, summary_rows
 from collector.replay.msprof import write_summary
 from collector.replay.spec import SessionSpec
 
-# Profiler windows: each holds a few cases, and becomes one slice of the session's op_summary. What
-# runs before a case is recorded as well, and counts as if it were one.
+# Profiler windows: each holds a few cases, and becomes one slice of the session's op_summary. The
+# launches before a case are recorded too, and each kind counts as a case.
 
 MAX_CASES = 64
 MAX_WORK_S = 10.0
@@ -45,7 +45,7 @@ class ProfilerWindow:
         return launched >= MAX_CASES or time.monotonic() - self._started >= MAX_WORK_S
 
     def close(self, path: Path, journal: JournalWriter) -> None:
-        """Stop the profiler, write the slice, and only then say so in the journal."""
+        """Stop the profiler, write the slice, and then record it in the journal."""
         times = [time.perf_counter()]
         self._device.synchronize()
         stop_profiler(self._profiler)
@@ -67,10 +67,10 @@ class ProfilerWindow:
 
 
 def start_profiler(device: KinetoDevice) -> Any:
-    """A running profiler that records shapes, since sentinels are told by theirs.
+    """Return a running profiler that records shapes, since sentinels are recognized by theirs.
 
-    What torch.profiler wraps: its own `start` imports the whole of torch.compile first, which takes
-    longer than all the rest of a small session.
+    It uses the class that torch.profiler wraps: the wrapper's `start` first imports the whole of
+    torch.compile, which takes longer than the rest of a small session.
     """
     profiler = profile(use_device=device.recorded, record_shapes=True, use_kineto=True)
     profiler.__enter__()
@@ -78,7 +78,7 @@ def start_profiler(device: KinetoDevice) -> Any:
 
 
 def stop_profiler(profiler: Any) -> None:
-    """End what was started."""
+    """Stop a profiler."""
     profiler.__exit__(None, None, None)
 
 
@@ -86,14 +86,14 @@ def _raw_events(profiler: Any) -> Any:
     return profiler.kineto_results.events()
 
 
-# msprof's window is the whole process, and its head is the lossy one.
+# The window of msprof is the whole process; records at its start may be lost.
 _SACRIFICES = 16
 SACRIFICES_OF_A_WINDOW = 4
-_IDLE_LAUNCHES = 32  # a window, whose durations tell the profiler's own
+_IDLE_LAUNCHES = 32  # per window; their durations show the profiler's own
 
 
 class Launching(Protocol):
-    """A device as far as something can be launched on it and waited for."""
+    """A device on which something can be launched and waited for."""
 
     name: str  # torch's
 
@@ -101,21 +101,22 @@ class Launching(Protocol):
 
 
 class Recorder(Protocol):
-    """Records what is launched between `before_case` and `after_case`."""
+    """Records the launches between `before_case` and `after_case`."""
 
     def start(self) -> float:
-        """Once, before the first case: the seconds that the profiler takes to start."""
+        """Start, once before the first case, and return the seconds that the profiler takes to
+        start."""
 
     def before_case(self) -> None: ...
 
     def measured(self, ordinal: int, record: CaseRecord, before: Sequence[CaseRecord]) -> None:
-        """All launches of a case were issued, each behind those before it."""
+        """Record that all launches of a case were issued, each after those before it."""
 
     def after_case(self) -> None:
-        """A case is through, whether it was measured or not."""
+        """Record that a case has ended, whether it was measured or not."""
 
     def close(self) -> None:
-        """Once, after the last case."""
+        """Close, once after the last case."""
 
 
 class KinetoRecorder:
@@ -158,28 +159,29 @@ class KinetoRecorder:
 
 
 class OutsideRecorder:
-    """msprof records the whole process from outside: there is nothing to do in it."""
+    """No recorder in the process: msprof records all of it from outside."""
 
     def start(self) -> float:
         return 0.0
 
     def before_case(self) -> None:
-        """msprof is told nothing."""
+        """Do nothing: msprof needs no notification."""
 
     def measured(self, ordinal: int, record: CaseRecord, before: Sequence[CaseRecord]) -> None:
-        """The rows carry their own kernel's name."""
+        """Do nothing: the rows have their own kernel's name."""
 
     def after_case(self) -> None:
-        """msprof is told nothing."""
+        """Do nothing: msprof needs no notification."""
 
     def close(self) -> None:
-        """msprof ends after the process."""
+        """Do nothing: msprof ends after the process."""
 
 
 def open_recorded_device(
     spec: SessionSpec, directory: Path, journal: JournalWriter
 ) -> tuple[Device, Recorder]:
-    """The device of a session and what records it. BadInput where it is not there."""
+    """Open the device of a session, and its recorder. Raises BadInput if the device does not
+    exist."""
     if spec.backend == "npu":
         from collector.replay.devices import NpuDevice
 
@@ -189,7 +191,7 @@ def open_recorded_device(
 
 
 def sacrifice(device: Launching, launches: int = _SACRIFICES) -> None:
-    """Launches for the lossy head of a recording: nothing is lost with them."""
+    """Issue launches at the start of a recording, where records may be lost."""
     tensor = torch.zeros(1, device=device.name)
     for _ in range(launches):
         torch.neg(tensor)
@@ -197,18 +199,19 @@ def sacrifice(device: Launching, launches: int = _SACRIFICES) -> None:
 
 
 def _idle(device: Launching) -> None:
-    """Operators that do nothing; on a gpu they launch no kernel, and marks stand for them."""
+    """Issue operators that do nothing. On a GPU they launch no kernel, and marks are used
+    instead."""
     tensor = torch.zeros(1, device=device.name)
     for _ in range(_IDLE_LAUNCHES):
         torch.is_same_size(tensor, tensor)
 
 
-# Launches the marks that cut the device's stream, and flushes its cache between two of them.
+# Marks that separate the launches in a device's stream, and cache flushes between them.
 
 
 class Marks:
-    """The sentinels of one session. Every tensor is made at once, so that a mark is one launch
-    and nothing else."""
+    """The sentinels of one session. Every tensor is made in advance, so that a mark is exactly
+    one launch."""
 
     def __init__(self, device: Device, cases: int, *, cold: bool):
         sentinels = [Sentinel(mark, i) for mark in (Mark.OPEN, Mark.CLOSE) for i in range(cases)]
@@ -228,15 +231,16 @@ class Marks:
         self._mark(self._tensors[Sentinel(Mark.CLOSE, ordinal)])
 
     def begin_context(self) -> None:
-        """The next launches are those before one of the case, up to that."""
+        """Mark the start of the launches that precede one launch of the case, and of that
+        launch."""
         self._mark(self._context)
 
     def next_launch(self) -> None:
-        """Open one launch of the case; where caches are to be cold, flush them before. On an NPU
-        nothing comes between warm launches: each is a row of its own, by its name."""
+        """Open one launch of the case; for cold caches, flush them before. On an NPU no mark
+        separates warm launches: each is a row of its own, with its name."""
         if self._cache_filler is not None:
             self._mark(self._flush)
-            # Read and written: the C library's memset goes past the cache for large buffers.
+            # Read and write: the C library's memset bypasses the cache for large buffers.
             self._cache_filler.add_(1)
         if self._ticks:
             self._mark(self._tick)
@@ -246,7 +250,8 @@ class Marks:
 
 
 def check_no_mark(case: Case) -> None:
-    """Marks are known by their shapes alone: no tensor of a case may look like one."""
+    """Raise CaseRejected if a tensor of the case has the shape of a mark, since marks are
+    recognized by their shapes alone."""
     for slot in (*(case.inputs or ()), *(case.outputs or ())):
         if slot.shape is not None and sentinel_of(slot.shape) is not None:
             raise CaseRejected(f"shape {slot.shape} is reserved for marks: {case.describe()}")

@@ -1,9 +1,9 @@
-"""`python -m collector.replay.resolved_calls`: which declared calls this host has, told by a
-process of its own, since torch_npu may end the one that imports it.
+"""`python -m collector.replay.resolved_calls`: report which declared calls this host has, from a
+separate process, since torch_npu may terminate the process that imports it.
 
-Where the custom OPP of vLLM-Ascend holds a function of CANN's name too, torch_npu takes that one
-(it looks into ASCEND_CUSTOM_OPP_PATH first). Both libraries are read as files, never loaded: what
-is compared are the names of aclnn functions in them.
+If the custom OPP of vLLM-Ascend has a function with the name of a CANN function, torch_npu uses the
+custom one (it searches ASCEND_CUSTOM_OPP_PATH first). Both libraries are read as files, never
+loaded; the names of their aclnn functions are compared.
 """
 
 import json
@@ -29,8 +29,9 @@ _OWN = "lib64/libopapi.so"  # below ASCEND_HOME_PATH
 
 @dataclass(frozen=True, slots=True)
 class ResolvedCall:
-    """A declared call: `lacks` is why this host does not have it, empty where it does. `library` is
-    whose it is: torch, torch_npu, or vllm-ascend, which not every host needs."""
+    """A declared call. `lacks` is the reason why this host does not have it, empty if it does.
+    `library` is the call's library: torch, torch_npu, or vllm-ascend, which not every host
+    needs."""
 
     kernel: str
     call: str
@@ -47,7 +48,8 @@ class ResolvedCalls:
 
 
 def resolve_calls() -> ResolvedCalls:
-    """Ask a process of its own. OpmeterError with its last words where it does not answer."""
+    """Resolve the calls in a separate process. Raises OpmeterError with its last output line if
+    it reports nothing."""
     try:
         done = subprocess.run(
             [sys.executable, "-P", "-m", __name__],
@@ -72,7 +74,7 @@ def resolve_calls() -> ResolvedCalls:
 
 
 def functions_in_both(environment: Mapping[str, str] = os.environ) -> list[str]:
-    """The aclnn functions that CANN and a custom OPP have under one name."""
+    """Return the aclnn functions that both CANN and a custom OPP have under one name."""
     folders = custom_opp_folders(environment)
     custom = {name for folder in folders for name in held_functions(folder)}
     home = environment.get("ASCEND_HOME_PATH", "")
@@ -107,4 +109,4 @@ if __name__ == "__main__":
         sys.exit(str(problem))
     sys.stdout.write(f"{_ANSWER}{json.dumps(told)}\n")
     sys.stdout.flush()
-    os._exit(0)  # a driver's own end is of no interest here
+    os._exit(0)  # skip the driver's cleanup, which may fail

@@ -1,4 +1,4 @@
-"""What one session is told to measure, and the two files that tell it: spec.json, cases.csv."""
+"""Specification of one session, and its two files: spec.json, cases.csv."""
 
 import json
 from collections.abc import Mapping
@@ -15,14 +15,14 @@ from collector.model.stack import Stack
 
 _SPEC = "spec.json"
 _CASES = "cases.csv"
-_OF_CASES = ("predicted_s", "limit_s", "place")  # of SessionCase, beside its record
+_OF_CASES = ("predicted_s", "limit_s", "place")  # fields of SessionCase without its record
 DEFAULT_CATALOG = "collector.ops.registry"
 
 
 @dataclass(frozen=True, slots=True)
 class SessionCase:
-    """A case, its forecast, and the time after which it counts as hung. One with a `place` is a
-    canary: it tells of its session, and is no case that was asked for."""
+    """A case, its forecast, and the time after which it counts as hung. A case with a `place` is
+    a canary: it describes its session, and was not requested."""
 
     record: CaseRecord
     predicted_s: float
@@ -32,12 +32,13 @@ class SessionCase:
 
 @dataclass(frozen=True, slots=True)
 class SessionSpec:
-    """One session on one device. A case's place in `cases` is its ordinal.
+    """One session on one device. The index of a case in `cases` is its ordinal.
 
-    `catalog` names the module whose `find(kernel_type)` gives the operators; `threads` is the
-    number of cores that torch uses on a cpu, 0 for all of them; `stack` is what the results are
-    for: another device is refused. `aic_metrics` is the group of counters that msprof takes on an
-    NPU. `peaks` are what durations are held against beside what is known of any such device.
+    `catalog` names the module whose `find(kernel_type)` returns the operators. `threads` is the
+    number of cores that torch uses on a CPU, 0 for all. `stack` is the stack of the results:
+    another device is refused. `aic_metrics` is the group of counters that msprof takes on an NPU.
+    `peaks` are the machine's own, which durations are compared with in addition to the published
+    ones.
     """
 
     backend: str  # cpu | cuda | npu
@@ -54,7 +55,7 @@ class SessionSpec:
 
 
 def write_spec(spec: SessionSpec, directory: Path) -> None:
-    """Write the two files that `read_spec` gives the same specification back from."""
+    """Write the two files from which `read_spec` restores the specification."""
     value = {
         "backend": spec.backend,
         "device": spec.device,
@@ -73,7 +74,7 @@ def write_spec(spec: SessionSpec, directory: Path) -> None:
 
 
 def read_spec(directory: Path) -> SessionSpec:
-    """The specification in a session's directory. Raises BadInput where there is none."""
+    """Read the specification in a session's directory. Raises BadInput if there is none."""
     path = directory / _SPEC
     try:
         records = read_table((directory / _CASES).read_bytes(), path=str(directory / _CASES))

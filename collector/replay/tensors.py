@@ -1,7 +1,7 @@
-"""Makes a case's tensors on the device, from a seed that the case determines.
+"""Creation of a case's tensors on the device, from a seed that the case determines.
 
-Where a cpu has no arithmetic for a 16-bit type, torch emulates it, up to 45 times slower in one
-layout than in another; such tensors are float32, and the measurement says so.
+If a CPU has no arithmetic for a 16-bit type, torch emulates it, up to 45 times slower in one layout
+than in another; such tensors are float32, and the measurement records this.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,8 +13,8 @@ import torch
 from collector.codec.errors import CaseRejected
 from collector.model.vocabulary import dtype_of
 
-# Random numbers beyond this many are repeats of the first: values do not change a kernel's time
-# here, and a cpu makes them slower than it adds them.
+# Random numbers beyond this many are copies of the first ones: values do not change a kernel's time
+# here, and a CPU generates them more slowly than it adds them.
 _BLOCK = 1 << 20
 _ONE_OF_THESE_FLAGS = {
     "bfloat16": frozenset({"avx512_bf16", "amx_bf16"}),
@@ -23,14 +23,15 @@ _ONE_OF_THESE_FLAGS = {
 
 
 def emulated_dtypes(cpu_flags: Sequence[str]) -> frozenset[str]:
-    """The 16-bit types, by torch's names, that a cpu with these flags has no arithmetic for."""
+    """Return the 16-bit types, by torch's names, for which a CPU with these flags has no
+    arithmetic."""
     have = set(cpu_flags)
     return frozenset(name for name, flags in _ONE_OF_THESE_FLAGS.items() if not flags & have)
 
 
 class CaseTensors:
-    """The TensorMaker of one case. `emulated` holds the dtypes that become float32;
-    `compute_dtype` tells whether any did. `cast` lays a tensor out in a slot's format."""
+    """The TensorMaker of one case. Dtypes in `emulated` become float32; `compute_dtype` records
+    whether any did. `cast` converts a tensor to a slot's format."""
 
     def __init__(
         self,
@@ -95,7 +96,7 @@ class CaseTensors:
         return self._cast(tensor, format)
 
     def _tiled(self, shape: Sequence[int], dtype: Any, fill: Any) -> Any:
-        """A tensor whose first block `fill` makes, and which repeats it."""
+        """Return a tensor whose first block `fill` makes, and whose other blocks repeat it."""
         tensor = torch.empty(tuple(shape), dtype=dtype, device=self._device)
         if prod(shape) <= _BLOCK:
             return fill(tensor)
