@@ -1,7 +1,7 @@
-"""How a backend launches an operator: the reference in plain torch, or the public NPU API.
+"""Launch of an operator by a backend: the reference in plain torch, or the public NPU API.
 
-A host that lacks what a declaration needs is no fault of the case: it is answered `unsupported`,
-with what is missing and where it comes from.
+If a host lacks what a declaration needs, the case is not at fault: its outcome is `unsupported`,
+with what is missing and where to get it.
 """
 
 import ctypes
@@ -29,18 +29,19 @@ from collector.ops.spec import Call, Need, OpSpec, TensorMaker, library_of
 # Launches that torchair compiles: the kernels of graphs, and kernels built for one shape.
 #
 # Neither was run on a device so far. What torchair makes of a call is known from its converters,
-# which the tests run; which kernels CANN launches for that, the record of a launch tells.
+# which the tests run; the record of a launch shows which kernels CANN launches for it.
 
 
 def in_graph(run: Callable[..., Any], *, is_dynamic: bool) -> Callable[..., Any]:
-    """A launch as a graph of CANN's graph engine, which is what torchair compiles to unless asked
-    otherwise (its mode `max-autotune`)."""
+    """Return a launch as a graph of CANN's graph engine, which is torchair's default (its mode
+    `max-autotune`)."""
     return _compiled(run, importlib.import_module("torchair").CompilerConfig(), is_dynamic)
 
 
 def with_static_kernel(run: Callable[..., Any]) -> Callable[..., Any]:
-    """A launch of the kernel by itself, built for its shapes: OP State `static`. CANN's documents
-    have it as static kernel compilation, in the mode `reduce-overhead` alone."""
+    """Return a launch of a kernel that is built for its shapes: OP State `static`. CANN's
+    documents call this static kernel compilation, and offer it only in the mode
+    `reduce-overhead`."""
     config = importlib.import_module("torchair").CompilerConfig()
     config.mode = "reduce-overhead"
     kernels = config.experimental_config.aclgraph
@@ -52,9 +53,9 @@ def with_static_kernel(run: Callable[..., Any]) -> Callable[..., Any]:
 def compiled_while_built(
     build: Callable[[Case, TensorMaker], Call], run: Callable[..., Any]
 ) -> Callable[[Case, TensorMaker], Call]:
-    """What builds the arguments of a compiled launch, and launches once. While it compiles torchair
-    runs the operator as it pleases (to warm up, to have its shapes dumped, to capture it), and none
-    of that is a launch of the case."""
+    """Return a function that builds the arguments of a compiled launch, and launches once. While
+    torchair compiles, it runs the operator several times (to warm up, to dump its shapes, to
+    capture it), and these are not launches of the case."""
 
     def built(case: Case, make: TensorMaker) -> Call:
         call = build(case, make)
@@ -66,7 +67,7 @@ def compiled_while_built(
 
 def _compiled(run: Callable[..., Any], config: Any, is_dynamic: bool) -> Callable[..., Any]:
     torchair = importlib.import_module("torchair")
-    torch._dynamo.reset()  # cases share the code of their launch, and would run into its limit
+    torch._dynamo.reset()  # cases share the code of their launch, and would exceed its limit
     backend = torchair.get_npu_backend(compiler_config=config)
     compiled: Callable[..., Any] = torch.compile(
         run, backend=backend, dynamic=is_dynamic, fullgraph=True
@@ -76,17 +77,18 @@ def _compiled(run: Callable[..., Any], config: Any, is_dynamic: bool) -> Callabl
 
 @cache
 def _build_folder() -> tempfile.TemporaryDirectory[str]:
-    """Where a session's kernels are built, gone with it: beside its script, where torchair would
-    put them, may not be written to."""
+    """Return the folder in which a session's kernels are built, removed with the session.
+    torchair's default, the folder of its script, may not be writable."""
     return tempfile.TemporaryDirectory(prefix="opmeter-static-")
 
 
 # Functions of a custom OPP that torch_npu would call with other arguments than they take.
 #
-# torch_npu looks a function up by its name, in the custom OPP first. Where vLLM-Ascend's has the
-# name of CANN's and another signature, the call is no error: the function reads registers and stack
-# that nobody filled. `aclnnSparseFlashAttention` of vllm_ascend 0.18.0 takes 15 arguments, CANN's
-# 21. What a custom OPP declares is read in the headers that it is delivered with.
+# torch_npu looks a function up by its name, in the custom OPP first. If vLLM-Ascend's function has
+# the name of CANN's and another signature, the call raises no error: the function reads
+# uninitialized registers and stack. `aclnnSparseFlashAttention` of vllm_ascend 0.18.0 takes 15
+# arguments, CANN's takes 21. The declarations of a custom OPP are read from the headers that it is
+# delivered with.
 
 _INCLUDE = "op_api/include"
 _COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.S)
@@ -96,8 +98,8 @@ _OWN = 2  # the last arguments: workspace size and executor
 
 
 def foreign_function(kernel_type: str, environment: Mapping[str, str]) -> str:
-    """Why the custom OPP of an environment may not answer an operator's call; empty where it has
-    no such function, or one that takes what torch_npu passes."""
+    """Return why the custom OPP of an environment may not run an operator's call; empty if it
+    has no such function, or one that takes what torch_npu passes."""
     for folder in custom_opp_folders(environment):
         declared = _declared(folder)
         for passed in launched_by(kernel_type):
@@ -112,8 +114,8 @@ def foreign_function(kernel_type: str, environment: Mapping[str, str]) -> str:
 
 
 def is_in_custom_opp(kernel_type: str, environment: Mapping[str, str]) -> bool:
-    """Whether the custom OPP of an environment has a function by which the kernel is launched, so
-    that torch_npu takes that one."""
+    """Return whether the custom OPP of an environment has a function that launches the kernel,
+    so that torch_npu uses that one."""
     names = {function.name for function in launched_by(kernel_type)}
     folders = custom_opp_folders(environment)
     return any(names & ({*_declared(folder)} | held_functions(folder)) for folder in folders)
@@ -121,12 +123,13 @@ def is_in_custom_opp(kernel_type: str, environment: Mapping[str, str]) -> bool:
 
 @cache
 def held_functions(folder: Path) -> frozenset[str]:
-    """The aclnn functions of a custom OPP's library, read as a file and never loaded."""
+    """Return the aclnn functions of a custom OPP's library, which is read as a file and never
+    loaded."""
     return functions_of_library(folder / API_LIBRARY)
 
 
 def functions_of_library(library: Path) -> frozenset[str]:
-    """The names of aclnn functions in a library; none of one that cannot be read."""
+    """Return the names of aclnn functions in a library; none if it cannot be read."""
     try:
         data = library.read_bytes()
     except OSError:
@@ -135,7 +138,8 @@ def functions_of_library(library: Path) -> frozenset[str]:
 
 
 def _fits(passed: CFunction, taken: CFunction) -> bool:
-    """An absent text is passed as 0, which looks like any argument."""
+    """Return whether a function takes what is passed. An absent text is passed as 0, which looks
+    like any argument."""
     return (
         len(passed.arguments) == len(taken.arguments)
         and passed.has_numbers == taken.has_numbers
@@ -154,13 +158,13 @@ def _count(function: CFunction) -> str:
 
 @cache
 def _declared(folder: Path) -> Mapping[str, CFunction]:
-    """The functions that a custom OPP's headers declare."""
+    """Return the functions that a custom OPP's headers declare."""
     headers = sorted((folder / _INCLUDE).rglob("*.h"))
     return {one.name: one for header in headers for one in read_header(_text(header))}
 
 
 def read_header(text: str) -> Iterator[CFunction]:
-    """The functions of a header of aclnn, each by its GetWorkspaceSize."""
+    """Yield the functions of an aclnn header, each by its GetWorkspaceSize."""
     for match in _DECLARED.finditer(_COMMENT.sub("", text)):
         kinds = [_kind(part) for part in match[2].split(",")][:-_OWN]
         arguments = "".join(kind for kind in kinds if kind != "d")
@@ -177,20 +181,21 @@ def _text(header: Path) -> str:
     try:
         return header.read_text(encoding="utf-8", errors="replace")
     except OSError:
-        return ""  # what cannot be read declares nothing
+        return ""  # an unreadable header declares nothing
 
 
-# Whose function launches an operator on this host, and whose kernel answers.
+# Selection of the function that launches an operator on this host, and of the library of its
+# kernel.
 #
-# Two libraries may have a kernel under one name: CANN, and the custom OPP of vLLM-Ascend, into
-# which torch_npu looks first. A stack that has vLLM-Ascend serves with the latter, by functions of
-# its own; so does a session, unless its case asks for CANN's.
+# Two libraries may have a kernel under one name: CANN, and the custom OPP of vLLM-Ascend, which
+# torch_npu searches first. A stack with vLLM-Ascend serves with the latter, by functions of its
+# own; so does a session, unless its case requests CANN's.
 
 
 @dataclass(frozen=True, slots=True)
 class Answering:
-    """The function to call, as a declaration names it, and whose kernel that launches. `refused`
-    is why it may not be called; empty where it may."""
+    """The function to call, as a declaration names it, and the library of the kernel that it
+    launches. `refused` is the reason why it may not be called, empty if it may."""
 
     call: str
     library: Library
@@ -198,7 +203,7 @@ class Answering:
 
 
 def who_answers(op: OpSpec, case: Case, environment: Mapping[str, str]) -> Answering:
-    """What launches a case in a session of this environment."""
+    """Return what launches a case in a session of this environment."""
     if op.library == Library.VLLM_ASCEND:
         is_triton = Need.TRITON in op.npu.needs
         return Answering(op.call, Library.TRITON if is_triton else Library.VLLM_ASCEND)
@@ -235,34 +240,36 @@ _FROM = {
 
 
 class NoOperator(OpmeterError):
-    """Nothing here can launch a kernel type; the message says what lacks and what to install."""
+    """No operator on this host can launch a kernel type; the message names what is missing and
+    what to install."""
 
 
 @dataclass(frozen=True, slots=True)
 class Launcher:
-    """`build` makes what every launch passes, `run` is one launch."""
+    """Functions for one operator: `build` makes the arguments of every launch, `run` is one
+    launch."""
 
     build: Callable[[Case, TensorMaker], Call]
     run: Callable[..., Any]
-    library: Library = Library.NONE  # whose kernel that launches
+    library: Library = Library.NONE  # library of the launched kernel
 
 
 class Calls(Protocol):
-    """How the operators of one backend are launched."""
+    """Launches of the operators of one backend."""
 
     def of(self, op: OpSpec, case: Case) -> Launcher:
-        """Raises NoOperator where this host cannot launch it."""
+        """Return the launcher of an operator. Raises NoOperator if this host cannot launch it."""
 
 
 class ReferenceCalls:
-    """Plain torch: what cpu and cuda measure."""
+    """Plain torch, which cpu and cuda measure."""
 
     def of(self, op: OpSpec, case: Case) -> Launcher:
         return Launcher(op.build, partial(op.reference, torch))
 
 
 class NpuCalls:
-    """The function that `OpSpec.call` names, as an NPU host has it."""
+    """The function that `OpSpec.call` names, on an NPU host."""
 
     def __init__(self, torch_npu: Any, environment: Mapping[str, str] = os.environ):
         self._roots = {"torch": torch, "torch_npu": torch_npu}
@@ -288,7 +295,8 @@ class NpuCalls:
         return Launcher(compiled_while_built(op.npu_call, run), run, found.library)
 
     def _answer(self, op: OpSpec, case: Case) -> Answering:
-        """Whose function is called; refused, too, where this release takes it otherwise."""
+        """Return which function is called; it is refused, too, if the installed release takes it
+        differently."""
         place = (op.kernel, case.attribute(LIBRARY))
         if place not in self._answering:
             found = who_answers(op, case, self._environment)
@@ -308,7 +316,7 @@ class NpuCalls:
             raise NoOperator(self._answers[need])
 
     def _missing(self, need: Need) -> str:
-        """What lacks of a need; empty where nothing does."""
+        """Return what a need lacks; empty if nothing."""
         try:
             _NEEDS[need](self._environment)
         except (ImportError, OSError, AttributeError, NoOperator) as error:
@@ -317,7 +325,8 @@ class NpuCalls:
 
 
 def installed_release(library: str) -> str:
-    """The release of an operator's library, as `releases.csv` spells it; empty where none is."""
+    """Return the release of an operator's library, as `releases.csv` spells it; empty if it is
+    not installed."""
     package = library.replace("-", "_")
     try:
         return f"{package}-{importlib.metadata.version(package)}"
@@ -326,10 +335,10 @@ def installed_release(library: str) -> str:
 
 
 def resolve(call: str, roots: Mapping[str, Any]) -> Callable[..., Any]:
-    """The function of this name, attribute by attribute (`torch.ops` included); of another
-    package, as vLLM-Ascend's own functions are, out of its module.
+    """Return the function of this name, attribute by attribute (`torch.ops` included). A function
+    of another package, such as vLLM-Ascend's own, is imported from its module.
 
-    Raises NoOperator where there is none.
+    Raises NoOperator if there is none.
     """
     first, *rest = call.split(".")
     found: Any = roots.get(first)
@@ -361,7 +370,7 @@ def _find_custom_opp(environment: Mapping[str, str]) -> None:
 
 
 def import_vllm_ascend(environment: Mapping[str, str]) -> None:
-    """Importing it registers nothing yet: its own switch loads the library of operators."""
+    """Import vllm_ascend and load its operators: the import alone does not register them."""
     module = importlib.import_module("vllm_ascend.utils")
     enable = getattr(module, "enable_custom_op", None)
     if enable is not None:
@@ -369,7 +378,8 @@ def import_vllm_ascend(environment: Mapping[str, str]) -> None:
 
 
 def _import_triton_kernels(environment: Mapping[str, str]) -> None:
-    """Registers torch.ops.vllm.*; the kernels ask for the number of cores before their launch."""
+    """Register torch.ops.vllm.*, and initialize the number of cores, which the kernels need at
+    launch."""
     import_vllm_ascend(environment)
     importlib.import_module("vllm_ascend.ops.register_custom_ops")
     cores = importlib.import_module("vllm_ascend.ops.triton.triton_utils")

@@ -1,4 +1,4 @@
-"""Sessions of a check: they are of no campaign, and their measurements come into no database."""
+"""Sessions of a check: they belong to no campaign, and their measurements enter no database."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -32,7 +32,8 @@ def check_spec(
     catalog: str = DEFAULT_CATALOG,
     stack: Stack | None = None,
 ) -> SessionSpec:
-    """What a session is told that measures these cases, none of which has a forecast."""
+    """Return the specification of a session that measures these cases, none of which has a
+    forecast."""
     return SessionSpec(
         backend=backend,
         device=device,
@@ -45,15 +46,15 @@ def check_spec(
 
 
 def check_result(spec: SessionSpec, folder: Path, report: SessionReport) -> SessionResult:
-    """What it gave, from its records."""
+    """Return the results of a session from its records."""
     return collect(spec, folder, report, _NOWHERE)
 
 
-# Whether the devices of one machine disturb each other when they measure at the same time.
+# Test whether the devices of one machine disturb each other when they measure at the same time.
 #
-# A dozen reference cases run alone on one device, then on all of them at once. What that device
-# takes longer then is what its neighbours cost it: power, memory or links that they share, or a
-# host that launches too slowly.
+# A dozen reference cases run alone on one device, then on all of them at once. The increase of that
+# device's durations is caused by the others: power, memory or links that they share, or a host that
+# launches too slowly.
 
 _REPEATS = 30
 
@@ -62,7 +63,8 @@ Medians = Mapping[str, float]
 
 @dataclass(frozen=True, slots=True)
 class Disturbance:
-    """One reference case: its median alone, and with the neighbours at work, in microseconds."""
+    """One reference case: its median alone and concurrently with the other devices, in
+    microseconds."""
 
     case: str
     alone_us: float
@@ -70,16 +72,16 @@ class Disturbance:
 
     @property
     def slowdown(self) -> float:
-        """0.05 where it takes 5 % longer together."""
+        """Return the relative increase: 0.05 for 5 % longer."""
         return self.together_us / self.alone_us - 1
 
 
 def concurrency_test(
     backend: str, devices: Sequence[int], scratch: Path, limits: Limits, *, repeats: int = _REPEATS
 ) -> list[Disturbance]:
-    """What the other devices cost the first one, the largest slowdown first.
+    """Return the effect of the other devices on the first one, the largest slowdown first.
 
-    Raises OpmeterError where too little could be measured to tell.
+    Raises OpmeterError if too few cases were measured.
     """
 
     def measure(device: int, round_name: str) -> Medians:
@@ -91,7 +93,7 @@ def concurrency_test(
 
 
 def compare(measure: Callable[[int, str], Medians], devices: Sequence[int]) -> list[Disturbance]:
-    """The first device alone, then all at once; `measure` gives medians by case."""
+    """Measure on the first device alone, then on all at once; `measure` returns medians by case."""
     first = devices[0]
     alone = measure(first, "alone")
     with ThreadPoolExecutor(len(devices)) as pool:
@@ -122,7 +124,7 @@ def _medians(spec: SessionSpec, folder: Path) -> Medians:
     if not result.began:
         raise OpmeterError(f"device {spec.device}: {why_it_ended(report, began=False)}")
     names = {case.record.case_id: case.record.case.describe() for case in spec.cases}
-    # Whatever kernel the runtime chose for a case, it is the same one in both rounds.
+    # The runtime chooses the same kernel for a case in both rounds.
     return {
         names[m.asked or m.case_id]: m.timing.median_us
         for m in result.measurements

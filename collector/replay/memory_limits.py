@@ -1,4 +1,4 @@
-"""The memory of a session: what a case will need, what there is, what a process holds."""
+"""Memory of a session: the need of a case, the free memory, and what a process uses."""
 
 import os
 from pathlib import Path
@@ -13,11 +13,12 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 class NotEnoughMemory(OpmeterError):
-    """A case that would not fit, refused before it could harm the session; with the figures."""
+    """A case that does not fit, refused before it could harm the session; the message has the
+    figures."""
 
 
 def check_memory(needed: int, limit_gb: float, free: int | None) -> None:
-    """Raises NotEnoughMemory where so many bytes exceed a limit (GiB) or what is free (bytes)."""
+    """Raise NotEnoughMemory if this many bytes exceed a limit (GiB) or the free memory (bytes)."""
     if needed > limit_gb * GIB:
         raise NotEnoughMemory(f"requires {gib(needed)}, the limit is {limit_gb:g} GiB")
     if free is not None and needed > free:
@@ -25,15 +26,15 @@ def check_memory(needed: int, limit_gb: float, free: int | None) -> None:
 
 
 def exceeds(needed: int, limit_gb: float, free: int | None, held: int = 0) -> bool:
-    """Whether so many bytes more than `held` exceed the limit, or what is free."""
+    """Return whether this many bytes in addition to `held` exceed the limit, or the free memory."""
     return held + needed > limit_gb * GIB or (free is not None and needed > free)
 
 
 def too_much(held: int, limit_gb: float, container: GroupMemory | None, at_once: int) -> str:
-    """Why a session that holds so many bytes has to end; empty where it may go on.
+    """Return why a session that uses this many bytes must end; empty if it may continue.
 
-    A container at its limit is killed whole, and nobody is left to say why: it is relieved before
-    that, of a session that holds its share where `at_once` measure together.
+    A container at its limit is killed completely, so that no process can report the reason. Before
+    that, a session ends that uses its share, where `at_once` sessions measure concurrently.
     """
     if held > limit_gb * GIB:
         return f"the session uses {gib(held)}, the limit is {limit_gb:g} GiB"
@@ -48,8 +49,8 @@ def too_much(held: int, limit_gb: float, container: GroupMemory | None, at_once:
 
 
 def needed_bytes(case: Case, emulated: frozenset[str] = frozenset()) -> int:
-    """Bytes of a case's tensors, those of `emulated` dtypes as float32; what an operator needs
-    besides is not foreseen."""
+    """Return the bytes of a case's tensors, those of `emulated` dtypes as float32; additional
+    memory of an operator is not included."""
     total = 0
     for slot in (*(case.inputs or ()), *(case.outputs or ())):
         dtype = slot.known_dtype
@@ -60,7 +61,7 @@ def needed_bytes(case: Case, emulated: frozenset[str] = frozenset()) -> int:
 
 
 def resident_bytes(process: int) -> int:
-    """What a process holds; 0 for one that is gone."""
+    """Return the resident memory of a process; 0 if it is gone."""
     try:
         fields = Path(f"/proc/{process}/statm").read_text().split()
     except (FileNotFoundError, ProcessLookupError):
@@ -69,5 +70,5 @@ def resident_bytes(process: int) -> int:
 
 
 def gib(size_bytes: float) -> str:
-    """`1.50 GiB`: for messages."""
+    """Return `1.50 GiB`, for messages."""
     return f"{size_bytes / GIB:.2f} GiB"

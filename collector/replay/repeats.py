@@ -1,9 +1,9 @@
-"""The repeats of a case: launched in laps, with a look at what else had the device after each.
+"""Repeats of a case: launched in laps, with a check for disturbances after each lap.
 
-Where too few laps were undisturbed, more repeats follow, within bounds: a case has the time that
-its repeats were to take, and a session lends it some more, of a share of what it has spent so far.
-Where a precision is asked for, the laps' own times tell when it is reached. They are a host's: no
-duration comes from them, and what a profiler recorded may be less precise.
+If too few laps were undisturbed, more repeats follow, within limits: a case has the planned time of
+its repeats, and the session lends it more, from a share of the time that it has spent so far. If a
+precision is requested, the times of the laps decide when it is reached. These times are the host's:
+no measured duration comes from them, and the profiler's durations may be less precise.
 """
 
 import time
@@ -17,43 +17,43 @@ from collector.model.plan import MORE_REPEATS_SHARE, MeasureSettings
 from collector.quality.disturbances import Lap, Watch
 from collector.quality.statistics import is_look, is_precise
 
-_LOOKING = 0.1  # the share of a lap that looking may take
-_GOOD_SERIES = 10  # undisturbed repeats that are worth the time that a case has anyway
-_MOST_LENT_S = 2.0  # to one case, or once more what it was to take
-_FIRST_LENT_S = 2.0  # before a session has spent anything
-# A profiler keeps what it recorded of each, so that more of them take a session's memory.
+_LOOKING = 0.1  # share of a lap that a reading may take
+_GOOD_SERIES = 10  # undisturbed repeats for which a case is always given its own time
+_MOST_LENT_S = 2.0  # to one case, or as much as its planned time
+_FIRST_LENT_S = 2.0  # before a session has spent any time
+# A profiler keeps the records of each repeat, so that more repeats need more memory.
 _MOST_REPEATS = 1000
-_MOST_TIMES = 20  # as many as are wanted
+_MOST_TIMES = 20  # multiple of the requested number
 _WAITING_S = 50e-6  # for a device, after a lap
 
 Given = TypeVar("Given")
 
 
 class Watcher(Protocol):
-    """What tells who else has a device; all numbers only grow."""
+    """Reports who else uses a device; all values only increase."""
 
     def begin(self) -> float:
-        """Once a case, before its repeats: the seconds that one reading takes."""
+        """Begin a case, before its repeats, and return the seconds that one reading takes."""
 
     def read(self) -> Sequence[float]:
-        """What each thread has waited for a core so far, in microseconds."""
+        """Return the time that each thread has waited for a core so far, in microseconds."""
 
     def stolen_us(self) -> float:
-        """What the host of a virtual machine has taken of its cores so far."""
+        """Return the core time that the host of a virtual machine has taken so far."""
 
     def switches(self) -> int:
-        """How often a thread had to leave its core so far."""
+        """Return the number of involuntary context switches so far."""
 
     def pressed_us(self) -> float | None:
-        """How long some task of the machine has waited for a core so far; None where nobody tells,
-        as with the next."""
+        """Return how long some task of the machine has waited for a core so far; None if
+        unknown, as for the next one."""
 
     def worked_us(self) -> float | None:
-        """How long cores have worked for this process so far, for each thread of its team."""
+        """Return how long cores have worked for this process so far, per thread of its team."""
 
 
 class Unwatched:
-    """What is told of a device where nobody tells."""
+    """Watcher of a device that reports nothing."""
 
     def begin(self) -> float:
         return _WAITING_S
@@ -75,9 +75,9 @@ class Unwatched:
 
 
 class Aside:
-    """Runs what stands between repeats and is no part of any: what fills the caches before each.
-    What threads wait there disturbs no repeat; its time is spent all the same. Where nobody tells,
-    a device may run it later, and nothing is set apart."""
+    """Runs work between repeats that is part of none, such as filling the caches before each
+    repeat. Waits of threads in this work disturb no repeat, but its time counts as spent.
+    Without a watcher a device may run it later, and its time is not recorded separately."""
 
     def __init__(self, watcher: Watcher | None, clock: Callable[[], float] = time.perf_counter):
         self._watcher = watcher
@@ -86,7 +86,7 @@ class Aside:
         self._waited_us: Sequence[float] = ()
 
     def run(self, call: Callable[[], Given]) -> Given:
-        """What the call gives."""
+        """Run the call, and return its result."""
         if self._watcher is None:
             return call()
         before, started = self._watcher.read(), self._clock()
@@ -98,8 +98,8 @@ class Aside:
         return given
 
     def taken(self) -> tuple[float, Sequence[float]]:
-        """The seconds since this was asked last, and what each thread waited meanwhile; of no
-        thread where nothing ran."""
+        """Return the seconds spent since the last call of this method, and what each thread
+        waited in that time; no threads if nothing ran."""
         took = self._took_s, self._waited_us
         self._took_s, self._waited_us = 0.0, ()
         return took
@@ -107,7 +107,7 @@ class Aside:
 
 @dataclass(frozen=True, slots=True)
 class Repeats:
-    """How many repeats were launched, and what was seen meanwhile."""
+    """Number of repeats that were launched, and the watch on them."""
 
     count: int
     watch: Watch = Watch()
@@ -115,9 +115,9 @@ class Repeats:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """How many repeats of a case are wanted, the seconds that they were to take, and those that
-    more of them may; none are added where the number is fixed. From `fewest` on they may end for
-    being as precise as was asked."""
+    """Limits of a case's repeats: the requested number, the planned seconds, and the seconds
+    with borrowed time. If the number is fixed, none are added. From `fewest` on the repeats may
+    end because the requested precision is reached."""
 
     wanted: int
     own_s: float
@@ -128,8 +128,8 @@ class Bounds:
 
 
 class Repeater:
-    """Launches the repeats of a session's cases. `watcher` is None where nobody tells; what runs
-    between the repeats is run `aside`."""
+    """Launches the repeats of a session's cases. `watcher` is None if the device has none. Work
+    between repeats is run by `aside`."""
 
     def __init__(self, watcher: Watcher | None, clock: Callable[[], float] = time.perf_counter):
         self._watcher = watcher
@@ -141,8 +141,10 @@ class Repeater:
     def repeat(
         self, launch: Callable[[int], float], launch_s: float, measure: MeasureSettings
     ) -> Repeats:
-        """The repeats of one case. `launch` launches so often and gives the seconds that it took,
-        of which one launch was found to take `launch_s`. Where their number is fixed, it is that.
+        """Run the repeats of one case.
+
+        `launch` issues that many launches and returns the seconds that they took; one launch takes
+        `launch_s`. If the number of repeats is fixed, exactly that many run.
         """
         wanted = measure.repeats_of(launch_s)
         if self._watcher is None and measure.precision is None:
@@ -165,7 +167,7 @@ class Repeater:
         spent_s = sum(lap.spent_us for lap in watch.laps) / 1e6
         own_share_s = MORE_REPEATS_SHARE * min(spent_s, own_s)
         self._reserve_s += own_share_s - max(0.0, spent_s - own_s)
-        if spent_s > own_s:  # where time that was lent has helped nothing, less is lent
+        if spent_s > own_s:  # if borrowed time did not help, less is lent
             self._patience = 1.0 if watch.clean else self._patience / 2
         return Repeats(watch.launches, watch)
 
@@ -181,7 +183,7 @@ def _watched(
     size = launches_of_lap(watcher.begin(), launch_s)
     laps: list[Lap] = []
     stolen_us, switches = watcher.stolen_us(), watcher.switches()
-    aside.taken()  # of the warm-ups
+    aside.taken()  # discards the time of the warm-ups
     began = _Counted.of(watcher, clock)
     before = watcher.read()
     while goes_on(laps, bounds):
@@ -207,7 +209,7 @@ def _watched(
 
 @dataclass(frozen=True, slots=True)
 class _Counted:
-    """What is a share of the time between two readings."""
+    """Values of which a rate is computed between two readings."""
 
     at_us: float
     pressed_us: float | None
@@ -232,17 +234,17 @@ def _most_waited_us(
 
 
 def launches_of_lap(reading_s: float, launch_s: float) -> int:
-    """So many that looking takes a small share of a lap."""
+    """Return the number of launches at which a reading takes a small share of a lap."""
     return max(1, ceil(reading_s / _LOOKING / launch_s)) if launch_s > 0 else 1
 
 
 def goes_on(laps: Sequence[Lap], bounds: Bounds) -> bool:
-    """Whether one more lap is worth its time.
+    """Return whether another lap is worth its time.
 
-    All repeats that are wanted are launched in the time that they were to take. Beyond either, more
-    follow until a few were undisturbed: where every second of 30 launches waited for a core, the
-    others are enough, and where all of the 30 waited, some more are tried. Whatever is wanted, they
-    end where those that nothing disturbed are precise.
+    The requested number of repeats is launched within the planned time. When either is used up,
+    more laps follow until some were undisturbed: if every second of 30 launches waited for a core,
+    the others are enough; if all 30 waited, more are tried. The repeats end in any case when the
+    undisturbed ones are precise.
     """
     launched = sum(lap.launches for lap in laps)
     if bounds.is_fixed or launched >= min(_MOST_REPEATS, _MOST_TIMES * bounds.wanted):
@@ -262,7 +264,8 @@ def goes_on(laps: Sequence[Lap], bounds: Bounds) -> bool:
 
 
 def _settles(laps: Sequence[Lap], fewest: int, precision: float) -> bool:
-    """Whether the undisturbed laps, by the last of them, tell the mean as precisely as asked."""
+    """Return whether the undisturbed laps, including the last one, determine the mean with the
+    requested precision."""
     if not laps or laps[-1].is_disturbed:
         return False
     clean = [lap for lap in laps if not lap.is_disturbed]

@@ -1,6 +1,6 @@
-"""What a session gave: measurements with their certificates, from its journal and its slices.
+"""Results of a session: measurements with their certificates, from its journal and its slices.
 
-Nothing is asked of the process that ran; a session that was killed is read in the same way.
+Nothing is read from the session's process; a session that was killed is read in the same way.
 """
 
 import logging
@@ -32,9 +32,9 @@ SUMMARY = "op_summary.csv"
 
 @dataclass(frozen=True, slots=True)
 class SessionResult:
-    """`measurements` have none of a case that never began, or in a window that was lost with the
-    session. `began` says whether the session came as far as a case, `unread` why nothing could be
-    read of what was recorded."""
+    """Results of one session. `measurements` has none of a case that never began, or whose
+    window was lost with the session. `began` is whether the session began a case, `unread` the
+    reason why no records could be read."""
 
     began: bool
     measurements: tuple[Measurement, ...]
@@ -49,8 +49,8 @@ class SessionResult:
 def collect(
     spec: SessionSpec, directory: Path, report: SessionReport, provenance: Provenance
 ) -> SessionResult:
-    """The answers of a session that has ended, however it did."""
-    (directory / JOURNAL).touch()  # a session that never came to life has none
+    """Return the results of a session that has ended, in any way."""
+    (directory / JOURNAL).touch()  # a session that failed to start has none
     journal = read_journal(directory / JOURNAL)
     records = _Records.of(spec, directory, journal)
     expected = [_expectation(spec, journal.cases[i]) for i in records.ordinals]
@@ -84,18 +84,18 @@ def collect(
 
 @dataclass(frozen=True, slots=True)
 class _Records:
-    """What was recorded of a session: its launches, and the cases they must hold. `unread` says
-    why there are none where some were wanted."""
+    """Records of a session: its launches, and the cases that these must contain. `unread` is the
+    reason why there are none although some were expected."""
 
     launches: Sequence[KernelLaunch]
     ordinals: Sequence[int]
-    is_outside: bool = False  # msprof's: the end of a broken session is missing
+    is_outside: bool = False  # msprof's: records at the end of a broken session are missing
     unread: str = ""
 
     @classmethod
     def of(cls, spec: SessionSpec, directory: Path, journal: Journal) -> "_Records":
-        """The records of a session, joined into one op_summary; the journal tells whose they
-        are."""
+        """Return the records of a session, joined into one op_summary; the journal identifies
+        their cases."""
         if spec.backend != "npu":
             has_rows = join_summaries(_intact_slices(directory, journal), directory / SUMMARY)
             launches = list(read_op_summary(directory / SUMMARY)) if has_rows else []
@@ -110,13 +110,13 @@ class _Records:
         return cls(launches, measured, True)
 
     def is_partial(self, report: SessionReport) -> bool:
-        """Whether a case without its records has to be seen as never run: with a session that
-        broke, the profiler's last buffers are gone."""
+        """Return whether a case without records counts as never run: if the session failed, the
+        profiler's last buffers are lost."""
         return self.is_outside and report.ending not in (Ending.COMPLETE, Ending.STOPPED)
 
 
 def _msprof_launches(directory: Path) -> list[KernelLaunch]:
-    """Raises BadInput for an op_summary that cannot be understood."""
+    """Return msprof's launches. Raises BadInput for an op_summary that cannot be parsed."""
     profiles = profiles_of(directory / OUTPUT)
     files = [path for profile in profiles for path in op_summaries(profile)]
     has_rows = join_summaries(files, directory / SUMMARY)
@@ -124,7 +124,7 @@ def _msprof_launches(directory: Path) -> list[KernelLaunch]:
 
 
 def _intact_slices(directory: Path, journal: Journal) -> list[Path]:
-    """The slices that are what the journal says they are."""
+    """Return the slices whose sha256 is the one in the journal."""
     intact = []
     for window in journal.windows:
         path = directory / window.slice
@@ -137,7 +137,7 @@ def _intact_slices(directory: Path, journal: Journal) -> list[Path]:
 
 def _expectation(spec: SessionSpec, entry: CaseEntry) -> Expectation:
     record = spec.cases[entry.ordinal].record
-    # torch's profiler tells a cpu's or a gpu's kernels, which have no such tensors.
+    # torch's profiler reports the kernels of a CPU or a GPU, which do not have the case's tensors.
     case = record.case if spec.backend == "npu" else None
     op = find(case.kernel_type) if case else None
     return Expectation(
@@ -155,8 +155,9 @@ def _expectation(spec: SessionSpec, entry: CaseEntry) -> Expectation:
 
 
 def _idle_us(backend: str, launches: Iterable[KernelLaunch]) -> list[float]:
-    """The durations of what has next to no work: on a device marks, which are launches of their
-    own; on a cpu an operator that does nothing, since a mark makes a tensor."""
+    """Return the durations of launches with next to no work: on a device these are marks, which
+    are launches of their own; on a CPU an operator that does nothing, since a mark makes a
+    tensor."""
     if backend == "cpu":
         return [one.duration_us for one in launches if one.op_type == IDLE_OPERATOR]
     return [one.duration_us for one in launches if mark_of(one) is not None]

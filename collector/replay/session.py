@@ -1,8 +1,8 @@
 """`python -m collector.replay.session DIRECTORY [PARENT]`: the process in which operators run.
 
-It is started by the supervisor, by itself or by way of msprof. It obeys the control pipe in its
-directory (`stop` ends it after the case in hand, end of file at once), and dies with its parent
-where it is told which that is. Torch is imported only when all that holds.
+The supervisor starts it, directly or through msprof. It obeys the control pipe in its directory:
+`stop` ends it after the case in flight, end of file ends it at once. It dies with its parent if
+PARENT is given. Torch is imported only after this is set up.
 """
 
 import faulthandler
@@ -21,14 +21,14 @@ from collector.replay.journal import JOURNAL, JournalWriter
 from collector.replay.process import STOP, open_control, this_process
 from collector.replay.spec import read_spec
 
-# Twice the supervisor's own limit: it ends a session whose supervisor is gone while an operator
-# holds the interpreter, so that no thread of ours hears of it.
+# Twice the supervisor's own limit. It ends a session whose supervisor is gone while an operator
+# holds the interpreter, so that no thread of the session can notice it.
 _NO_HEARTBEAT_S = 120.0
 _REFUSED = 1
 
 
 def main(directory: Path, parent: int | None) -> None:
-    """Run the session that the directory specifies, and leave its journal and slices there."""
+    """Run the session that the directory specifies, and write its journal and slices there."""
     if parent is not None:
         die_with_parent(parent)
     stop = threading.Event()
@@ -43,20 +43,20 @@ def main(directory: Path, parent: int | None) -> None:
         journal.write("refused", reason=" ".join(str(error).split()))
         logging.error("%s", error)
         sys.exit(_REFUSED)
-    if backend == "cpu":  # a driver or msprof may have something to do when a process exits
+    if backend == "cpu":  # a driver or msprof may have work to do when a process exits
         end_at_once(0)
 
 
 def _run(directory: Path, journal: JournalWriter, stop: threading.Event) -> str:
-    """The backend on which it ran."""
+    """Run the session, and return its backend."""
     spec = read_spec(directory)
-    # Before torch: an installed torch_npu would load itself, and needs CANN.
+    # Before torch is imported: an installed torch_npu would load itself, and requires CANN.
     os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
     started = time.perf_counter()
     with imports.for_good():
         from collector.replay.loop import Loop
 
-        loop = Loop(spec, directory, journal)  # imports torch_npu, where that is the backend
+        loop = Loop(spec, directory, journal)  # imports torch_npu for the backend npu
     loop.run(time.perf_counter() - started, stop)
     return spec.backend
 

@@ -1,8 +1,8 @@
-"""Watches over one session from outside: its time, its memory, its end.
+"""Supervision of one session from outside: its time, its memory, its end.
 
-The session is a process group of its own. Whatever happens to it, the journal says which case it
-was in; whatever happens to us, it dies with us. Under msprof the session's process ends first, and
-msprof parses what it has recorded: also of a session that crashed or was killed.
+The session is a process group of its own. Whatever happens to it, the journal records the case that
+it was in; if the supervisor dies, the session dies too. Under msprof the session's process ends
+first, and msprof then parses its records, also those of a session that crashed or was killed.
 """
 
 import contextlib
@@ -51,18 +51,19 @@ logger = logging.getLogger(__name__)
 
 LOG = "session.log"
 HEARTBEAT_LIMIT_S = 60.0
-# For what belongs to no case: starting, closing a window. Starting torch on a cold disk is slow.
+# Limit for steps outside any case: starting, closing a window. Starting torch from a cold disk is
+# slow.
 STEP_LIMIT_S = 300.0
 _POLL_S = 0.05
-_MEMORY_POLL_S = 0.5  # its files cost as much as all the rest of a poll
+_MEMORY_POLL_S = 0.5  # reading the memory files costs as much as the rest of a poll
 _LOG_TAIL = 4000
 
 
 class Ending(StrEnum):
-    """How a session ended."""
+    """The way in which a session ended."""
 
     COMPLETE = "complete"
-    STOPPED = "stopped"  # asked to; the cases before that are complete
+    STOPPED = "stopped"  # on request; the cases before that are complete
     CRASHED = "crashed"
     HUNG = "hung"
     OOM = "oom"
@@ -70,7 +71,7 @@ class Ending(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SessionProgress:
-    """Where a running session is; `in_flight` is the ordinal of the case in hand."""
+    """Progress of a running session; `in_flight` is the ordinal of its current case."""
 
     ended: int
     total: int
@@ -80,8 +81,8 @@ class SessionProgress:
 
 @dataclass(frozen=True, slots=True)
 class SessionReport:
-    """How a session ended, and whose fault it was: `offender` is the ordinal of the case that it
-    died in, None where it died outside of every case."""
+    """The end of a session, and its cause: `offender` is the ordinal of the case in which it
+    died, None if it died outside of every case."""
 
     ending: Ending
     reason: str
@@ -98,11 +99,11 @@ def run_session(
     stop: threading.Event | None = None,
     heartbeat_limit_s: float = HEARTBEAT_LIMIT_S,
 ) -> SessionReport:
-    """Run a session to its end in an empty directory, and say how it ended.
+    """Run a session to its end in an empty directory, and return how it ended.
 
-    Returns only when no process of the session is left; raises SessionStuck where one stays,
-    BadInput where msprof is wanted and not there, NoSpace where its data would not fit.
-    `tick` is called several times a second; `stop` lets the session finish the case in hand.
+    Returns only when no process of the session is left. Raises SessionStuck if one remains,
+    BadInput if msprof is required and missing, NoSpace if its data would not fit. `tick` is called
+    several times a second. `stop` lets the session finish the case in flight.
     """
     if spec.backend == "npu":
         neighbours = sum(len(case.record.before) for case in spec.cases)
@@ -130,15 +131,15 @@ def run_session(
 
 
 def why_it_ended(report: SessionReport, *, began: bool) -> str:
-    """The reason of a session's end in one line. One that never began a case has said why in its
-    log: torch that cannot be imported, a device that is not there."""
+    """Return the reason of a session's end in one line. If the session began no case, its log
+    has the reason: torch cannot be imported, or the device does not exist."""
     words = report.log_tail.strip().splitlines()
     reason = report.reason or "ended without a result"
     return reason if began or not words or reason in words[-1] else f"{reason}: {words[-1]}"
 
 
 def _await_parsing(process: "subprocess.Popen[bytes]", journal: Journal, directory: Path) -> None:
-    """Let msprof parse what was recorded, once the session is ended; not for ever."""
+    """Wait, for a limited time, while msprof parses the records of a session that has ended."""
     session = _session_of(journal)
     if session is None:
         return
@@ -152,7 +153,7 @@ def _await_parsing(process: "subprocess.Popen[bytes]", journal: Journal, directo
 
 
 def _session_of(journal: Journal) -> ProcessId | None:
-    """The session's own process, by what it said of itself first."""
+    """Return the session's own process, by the first line that it wrote."""
     return None if journal.process is None else ProcessId(*journal.process)
 
 
@@ -160,7 +161,7 @@ _Verdict = tuple[Ending, str, int | None]
 
 
 class _Watch:
-    """Follows one session's journal, and decides when it has to end."""
+    """Follows one session's journal, and decides when the session must end."""
 
     def __init__(
         self,
@@ -181,9 +182,10 @@ class _Watch:
         self._at_once = concurrency_limit() or 1
 
     def until_end(self, tick: Callable[[SessionProgress], None], stop: threading.Event) -> _Verdict:
-        """How the session's own process ended; msprof may still be at work then."""
+        """Return how the session's own process ended; msprof may still be running then."""
         while True:
-            code = self._process.poll()  # before the journal: what it wrote last is then there
+            # before the journal is read, so that its last lines are there
+            code = self._process.poll()
             is_over = code is not None or self._is_gone()
             journal = self._tail.read()
             if is_over:
@@ -195,12 +197,12 @@ class _Watch:
             if stop.is_set() and not self._asked:
                 self._asked = True
                 self._control.ask_to_stop()
-            # Waits for its end rather than sleep, so that a short session costs no poll.
+            # Waits for the end instead of sleeping, so that a short session costs no poll.
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(_POLL_S)
 
     def _is_gone(self) -> bool:
-        """Whether the session's own process has ended, where msprof is between us."""
+        """Return whether the session's own process has ended, if msprof is its parent."""
         session = _session_of(self._tail.journal)
         return session is not None and session.pid != self._process.pid and not session.is_alive
 
@@ -209,7 +211,7 @@ class _Watch:
         return session is not None and session.pid != self._process.pid and session.is_alive
 
     def _ended(self, code: int | None, journal: Journal) -> _Verdict:
-        if journal.ended:  # whatever torch's own clean-up, or msprof, did after that
+        if journal.ended:  # regardless of what torch's own cleanup, or msprof, did after that
             complete = len(journal.cases) == len(self._spec.cases)
             return (Ending.COMPLETE if complete else Ending.STOPPED), "", None
         if journal.refused:
@@ -238,7 +240,8 @@ class _Watch:
         return None
 
     def _ended_late(self, journal: Journal) -> _Verdict:
-        """No step for too long: a session that had said its last word is complete all the same."""
+        """Return the verdict for a step that takes too long: a session whose journal has ended
+        is complete."""
         if journal.ended:
             return self._ended(None, journal)
         return Ending.HUNG, f"no case for {STEP_LIMIT_S:g} s", None
@@ -260,8 +263,8 @@ class _Watch:
 
 
 def _whose_limit(limit_s: float, case_s: float) -> str:
-    """Where the limit that a case outlived comes from: one below that of all cases was made from
-    its forecast, which only a campaign has."""
+    """Return the source of the limit that a case exceeded: a limit below that of all cases comes
+    from the case's forecast, which only a campaign has."""
     if limit_s < case_s:
         return f"its limit from the forecast (limits.case_s is {case_s:g} s)"
     return "the limit of any case"
