@@ -1,4 +1,4 @@
-"""Replays one case: inputs are built once, then warm-ups, a pilot and the repeats that count."""
+"""Replay of one case: inputs are built once, then warm-ups, a pilot and the repeats that count."""
 
 import logging
 import os
@@ -29,7 +29,7 @@ from collector.replay.recording import Marks, check_no_mark
 from collector.replay.repeats import Repeater
 from collector.replay.tensors import CaseTensors
 
-# Looks at what an operator gave: a launch that computes something else measures nothing.
+# Checks of an operator's outputs: a launch that computes something else measures nothing.
 
 logger = logging.getLogger(__name__)
 
@@ -37,10 +37,10 @@ _SAMPLE = 1 << 16
 
 
 def check_outputs(outputs: Any, case: Case, dtype: Callable[[str], Any]) -> None:
-    """Raises CaseRejected where shapes or dtypes are not those the case names.
+    """Raise CaseRejected if shapes or dtypes are not those that the case names.
 
-    A slot without a shape may be a scalar or absent, and a shape in a private format is laid out
-    otherwise than torch says: neither is compared. `dtype` gives torch's dtype for a spelling.
+    A slot without a shape may be a scalar or absent, and a shape in a private format differs from
+    torch's: neither is compared. `dtype` returns torch's dtype for a spelling.
     """
     slots = case.outputs or ()
     tensors = list(_leaves(outputs))
@@ -60,11 +60,11 @@ def check_outputs(outputs: Any, case: Case, dtype: Callable[[str], Any]) -> None
 def find_doubt(
     outputs: Any, infinite: frozenset[int] = frozenset(), written: int | None = None
 ) -> str:
-    """What is odd about the numbers of the outputs; empty where nothing is.
+    """Return what is wrong with the values of the outputs; empty if nothing is.
 
-    Of large outputs an evenly spaced sample is checked. An output whose dtype or layout a device
-    cannot check is not suspect: it was measured all the same. In the outputs at `infinite`
-    infinities are right. Where only the first rows were `written` only these are checked.
+    For large outputs an evenly spaced sample is checked. An output whose dtype or layout a device
+    cannot check is not suspect: it was measured anyway. In the outputs at `infinite` infinities are
+    correct. If only the first rows were `written`, only these are checked.
     """
     for position, tensor in enumerate(_leaves(outputs)):
         if tensor is None or not tensor.is_floating_point() or tensor.numel() == 0:
@@ -72,7 +72,7 @@ def find_doubt(
         rows = tensor if written is None else tensor[:written]
         try:
             is_right = _is_finite(rows, or_infinite=position in infinite)
-        except RuntimeError as error:  # NotImplementedError is one
+        except RuntimeError as error:  # includes NotImplementedError
             logger.warning("output %d was not checked: %s", position, error)
             continue
         if not is_right:
@@ -87,16 +87,16 @@ def _is_finite(tensor: Any, *, or_infinite: bool) -> bool:
 
 
 def _sample(tensor: Any) -> Any:
-    """Evenly spaced elements, in one row."""
+    """Return evenly spaced elements, in one row."""
     flat = tensor.reshape(-1)
     return flat[:: max(1, flat.numel() // _SAMPLE)]
 
 
 def find_difference(outputs: Any, expected: Any) -> str:
-    """Where outputs are not what the reference gives, in one line; empty where they agree.
+    """Return where outputs differ from the reference's, in one line; empty if they agree.
 
-    The largest difference of an evenly spaced sample counts, against the largest number in it; a
-    quantised output may be one step off. What cannot be compared is passed over.
+    The largest difference of an evenly spaced sample is compared with the largest value in it; a
+    quantised output may be one step off. Outputs that cannot be compared are skipped.
     """
     for position, (one, other) in enumerate(zip(_leaves(outputs), _leaves(expected), strict=False)):
         if one is None or other is None or one.shape != other.shape or not one.numel():
@@ -112,7 +112,8 @@ def find_difference(outputs: Any, expected: Any) -> str:
 
 
 def _allowed(dtype: Any, largest: float) -> float:
-    """How far rounding may lead from numbers up to `largest`; one step of a quantised output."""
+    """Return the allowed rounding difference for values up to `largest`; one step of a quantised
+    output."""
     if not dtype.is_floating_point:
         return 1.0 if dtype is torch.int8 else 0.0
     return 32 * float(torch.finfo(dtype).eps) * max(1.0, largest)
@@ -123,7 +124,7 @@ def _agrees(tensor: Any, slot: Slot, dtype: Callable[[str], Any]) -> bool:
         return False
     known = slot.known_dtype
     if known is not None and not known.torch_name:
-        return True  # packed numbers, which torch holds in a form of its own
+        return True  # packed numbers, which torch stores in a form of its own
     if known is not None and tensor.dtype is not dtype(slot.dtype):
         return False
     if not is_plain_format(slot.format):
@@ -132,7 +133,7 @@ def _agrees(tensor: Any, slot: Slot, dtype: Callable[[str], Any]) -> bool:
 
 
 def _leaves(outputs: Any) -> Iterator[Any]:
-    """Tensors in order, with None where an optional output is absent."""
+    """Yield the tensors in order, with None where an optional output is absent."""
     if outputs is None or isinstance(outputs, torch.Tensor):
         yield outputs
     elif isinstance(outputs, Sequence):
@@ -140,12 +141,12 @@ def _leaves(outputs: Any) -> Iterator[Any]:
             yield from _leaves(output)
 
 
-_COMPARED = 1 << 22  # elements of a case whose outputs are compared with the reference's
+_COMPARED = 1 << 22  # elements of a case up to which its outputs are compared with the reference's
 
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """The launches that were issued, in this order."""
+    """Numbers of launches that were issued, in this order."""
 
     warm_ups: int
     pilots: int
@@ -155,7 +156,7 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class Issued:
-    """All launches of a case, and what else had the device while its repeats ran."""
+    """All launches of a case, and the disturbances while its repeats ran."""
 
     counts: Counts
     watch: Watch
@@ -163,7 +164,7 @@ class Issued:
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """What a case's replay tells beside the device's own records."""
+    """Facts of a case's replay that the device's own records do not contain."""
 
     counts: Counts
     compute_dtype: str
@@ -179,7 +180,7 @@ class Replayed:
 
 
 class CaseReplay:
-    """Replays cases on a device; `on_phase` hears what is being done."""
+    """Replays cases on a device; `on_phase` is called with each phase."""
 
     def __init__(
         self,
@@ -204,9 +205,9 @@ class CaseReplay:
         before: Sequence[CaseRecord] | None,
         on_phase: Callable[[str], None],
     ) -> Replayed:
-        """Issue all launches of one case, each behind those of `before`, if it is to have any.
+        """Issue all launches of one case, each after those of `before`, if that is given.
 
-        Raises NoOperator, CaseRejected, NotEnoughMemory, and whatever the operator raises.
+        Raises NoOperator, CaseRejected, NotEnoughMemory, and any exception of the operator.
         """
         started = time.perf_counter()
         op = self._operator(case)
@@ -247,13 +248,13 @@ class CaseReplay:
         )
 
     def _needed_bytes(self, case: Case, op: OpSpec, context: Context | None) -> int:
-        """Of a case, and of what runs before it."""
+        """Return the bytes of a case, and of the launches before it."""
         before = context.neighbours if context else ()
         launched = ((case, op), *((one.record.case, one.op) for one in before))
         return sum(needed_bytes(one, emulated_by(self._device, by)) for one, by in launched)
 
     def _operator(self, case: Case) -> OpSpec:
-        # Not `ops.refusals`: there a mistake in a declaration refuses nothing, here it is raised.
+        # `ops.refusals` is not used: it ignores an error in a declaration, which is raised here.
         op = self._find(case.kernel_type)
         if op is None:
             raise NoOperator(f"no operator is declared for {case.kernel_type}")
@@ -262,8 +263,8 @@ class CaseReplay:
         return op
 
     def _difference(self, case: Case, op: OpSpec, call: Call, output: Any) -> str:
-        """How an NPU's outputs differ from the reference's on the same tensors, where that is
-        cheap. It is told and refuses nothing: a reference may be mistaken too."""
+        """Return how an NPU's outputs differ from the reference's on the same tensors, if that
+        is cheap. It is recorded only, and refuses nothing: a reference may be wrong too."""
         if self._device.backend != "npu" or op.npu.build or op.graph_of(case):
             return ""
         if sum(slot.numel for slot in (*(case.inputs or ()), *(case.outputs or ()))) > _COMPARED:
@@ -275,8 +276,8 @@ class CaseReplay:
             return ""
 
     def _make_room(self, needed: int) -> None:
-        """Raises NotEnoughMemory where a case would not fit even after what earlier cases left
-        behind is given back."""
+        """Make memory available. Raises NotEnoughMemory if a case does not fit even after the
+        memory of earlier cases is released."""
         free = self._device.free_bytes()
         if exceeds(needed, self._memory_gb, free, resident_bytes(os.getpid())):
             self._device.release()
@@ -285,7 +286,7 @@ class CaseReplay:
 
 
 class _Launches:
-    """Launches one call again and again; `output` is what the last launch gave."""
+    """Launches one call repeatedly; `output` is the result of the last launch."""
 
     def __init__(
         self,
@@ -296,7 +297,7 @@ class _Launches:
         repeater: Repeater,
         chain: Chain | None = None,
     ):
-        """Behind the launches of a `chain`, where there is one."""
+        """With a `chain`, each launch follows the launches of the chain."""
         self.output: Any = None
         self._chain = chain
         self._repeater = repeater
@@ -306,11 +307,11 @@ class _Launches:
         self._call = call
 
     def issue(self, measure: MeasureSettings) -> Issued:
-        """Warm up, find out how many repeats the budget pays for, and launch them.
+        """Warm up, determine how many repeats fit the budget, and launch them.
 
-        The clock here only chooses the number of repeats; no duration comes from it. A launch
-        that takes half of the budget is its own pilot, and one warm-up is all it gets; where a
-        device compiles in the first launch, the second one tells.
+        The clock here only determines the number of repeats; no measured duration comes from it. A
+        launch that takes half of the budget is its own pilot, and the only warm-up. If a device
+        compiles in the first launch, the second one is timed instead.
         """
         compiled, warm_up_s, first_s = 0, 0.0, self._launch(1)
         if self._device.compiles and first_s >= measure.budget_s / 2:
@@ -333,7 +334,7 @@ class _Launches:
         args, kwargs, chain = self._call.args, self._call.kwargs, self._chain
         started = time.perf_counter()
         for _ in range(times):
-            self.output = None  # so that the memory of the last one serves the next
+            self.output = None  # so that the memory of the last output is reused
             if chain is not None:
                 args = self._repeater.aside.run(chain.arguments)
             next_launch()

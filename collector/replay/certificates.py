@@ -1,7 +1,7 @@
-"""The certificate of each case of a session: its outcome and, where it was measured, its timing.
+"""Certificate of each case of a session: its outcome and, if it was measured, its timing.
 
-The journal says what became of a case, the attribution which launches are its own; the gates say
-whether their durations are believed.
+The journal has the outcome of a case, the attribution identifies its launches, and the gates decide
+whether their durations are accepted.
 """
 
 from bisect import bisect_left, bisect_right
@@ -46,13 +46,14 @@ from collector.replay.kineto import operators_of
 from collector.replay.spec import SessionCase, SessionSpec
 from collector.replay.supervisor import Ending, SessionReport
 
-# What tells that the launches of a case were disturbed, from a session's journal and records.
+# Sources of the disturbances of a case's launches: a session's journal and records.
 
 _START = attrgetter("start_ns")
 
 
 class CaseWindows:
-    """Those of a session; `launches` are all that were recorded, in order of their start."""
+    """Windows of a session's cases; `launches` are all recorded launches, in order of their
+    start."""
 
     def __init__(self, spec: SessionSpec, journal: Journal, launches: Sequence[KernelLaunch]):
         self._launches = launches
@@ -62,12 +63,12 @@ class CaseWindows:
         self._has_gaps = spec.backend == "npu" or spec.measure.cache == "warm"
 
     def states(self, entry: CaseEntry) -> tuple[DeviceState, DeviceState]:
-        """Clock and temperature before and behind the launches of a case."""
+        """Return clock and temperature before and after the launches of a case."""
         return states(self._readings, entry.launching_s, entry.looking_s)
 
     def disturbance(self, entry: CaseEntry, repeats: Sequence[KernelLaunch]) -> Disturbance | None:
-        """What disturbed the repeats: threads of a cpu tell launch by launch, other devices before
-        and behind all of them."""
+        """Return what disturbed the repeats: on a CPU from its threads, launch by launch; on
+        other devices from readings before and after all launches."""
         if self._is_cpu:
             return entry.watch.disturbance
         return told_by(
@@ -78,9 +79,9 @@ class CaseWindows:
         )
 
     def _gap_share(self, repeats: Sequence[KernelLaunch]) -> float | None:
-        """How much of the time between repeats nothing ran that was recorded. On a gpu the mark of
-        a launch, a microsecond or two, is a part of the gap before it, and what flushes its caches
-        would be: nothing is told of cold ones."""
+        """Return the share of the time between repeats in which no recorded launch ran. On a GPU
+        the mark of a launch, a microsecond or two, is part of the gap before it, and so would be
+        a cache flush: for cold caches no share is recorded."""
         first = bisect_left(self._launches, repeats[0].start_ns, key=_START)
         last = bisect_right(self._launches, repeats[-1].start_ns, key=_START)
         return gap_share((one.start_ns, one.duration_us) for one in self._launches[first:last])
@@ -95,7 +96,7 @@ _OFFENCES = {
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """What is known of what counts durations: its step, and the shortest one that it tells."""
+    """The clock that counts durations: its step, and the shortest duration that it records."""
 
     step_us: float
     floor_us: float
@@ -103,8 +104,8 @@ class Clock:
 
 @dataclass(frozen=True, slots=True)
 class Certificates:
-    """Makes the measurement of each case; none where the session has no answer for it, and a
-    second one where another kernel of its family ran instead."""
+    """Makes the measurement of each case: none if the session has no result for it, and a second
+    one if another kernel of its family ran instead."""
 
     spec: SessionSpec
     journal: Journal
@@ -163,7 +164,7 @@ class Certificates:
         found: Attribution[KernelLaunch],
         instead: Substitution,
     ) -> tuple[Measurement, ...]:
-        """The case's own answer, and what was measured of the kernel that really ran."""
+        """Return the case's own result, and the measurement of the kernel that ran."""
         certificate = replace(certificate, recorded=instead.cells)
         answer = replace(
             certificate,
@@ -182,7 +183,7 @@ class Certificates:
             kernel_type=ran.kernel_type,
             core=core,
             asked=asked.case_id,
-            # What was recorded is what it is filed under.
+            # It is filed under what was recorded.
             identity=Proof.PROVED if instead.cells else certificate.identity,
         )
         return answer, self._timed(filed, ran.case, found.repeats, entry)
@@ -194,7 +195,7 @@ class Certificates:
         repeats: Sequence[KernelLaunch],
         entry: CaseEntry,
     ) -> Measurement:
-        """The certificate with the timing of its repeats, once it has passed the gates."""
+        """Return the certificate with the timing of its repeats, after the gates."""
         limit_us = self.spec.limits.case_s * 1e6
         durations = [launch.duration_us for launch in repeats]
         if fault := next(filter(None, (no_duration(us, limit_us) for us in durations)), ""):
@@ -234,7 +235,7 @@ class Certificates:
         return replace(timed, outcome=Outcome.IMPLAUSIBLE, reason=fault) if fault else timed
 
     def _floor_us(self, name: str) -> float:
-        """The shortest duration that is told of a launch: of several operators each has its own."""
+        """Return the profiler's lower bound for a launch: the sum of those of its operators."""
         operators = 1 if self.spec.backend == "npu" else operators_of(name)
         return round(operators * self.clock.floor_us, 6)
 
@@ -259,7 +260,7 @@ def _proof(identity: Identity | None) -> Proof:
 
 
 def _mean_counters(repeats: Iterable[KernelLaunch]) -> tuple[tuple[str, float], ...]:
-    """The mean of each counter over the repeats that have it."""
+    """Return the mean of each counter over the repeats that have it."""
     values: dict[str, list[float]] = {}
     for launch in repeats:
         for name, value in launch.counters.items():
@@ -267,19 +268,19 @@ def _mean_counters(repeats: Iterable[KernelLaunch]) -> tuple[tuple[str, float], 
     return tuple((name, fmean(numbers)) for name, numbers in values.items())
 
 
-# The canaries of a session: where they stand among its cases, and what was read of them.
+# Canaries of a session: their places among its cases, and their readings.
 #
-# They go through the same loop and the same profiler as the cases between them. One that fails
-# costs its reading, and nothing else.
+# They run in the same loop and under the same profiler as the cases between them. If one fails,
+# only its reading is missing.
 
-_LEAST_REPEATS = 3  # undisturbed ones of a reading
+_LEAST_REPEATS = 3  # undisturbed repeats of a reading
 
 
 def with_canaries(
     cases: Sequence[SessionCase], backend: str, limit_s: float
 ) -> tuple[SessionCase, ...]:
-    """The cases with canaries before, among and behind them; those in the middle come once half
-    of the cases' time is spent, by forecast."""
+    """Return the cases with canaries before, among and after them; the middle ones run when half
+    of the cases' forecast time is spent."""
     start, middle, end = (
         [SessionCase(record, 0.0, limit_s, place) for record in canary_records(backend)]
         for place in CANARY_PLACES
@@ -289,20 +290,20 @@ def with_canaries(
 
 
 def measure_of(case: SessionCase, measure: MeasureSettings) -> MeasureSettings:
-    """How a case of a session is measured: canaries with a fixed number of repeats, whatever
-    precision they reach."""
+    """Return the settings for a case of a session: canaries have a fixed number of repeats,
+    regardless of the precision."""
     if not case.place:
         return measure
     return replace(measure, repeat_count=CANARY_REPEATS, precision=None)
 
 
 def cases_before(spec: SessionSpec, ordinal: int) -> int:
-    """How many of a session's own cases come before a place in it."""
+    """Return the number of a session's own cases before an ordinal."""
     return sum(not case.place for case in spec.cases[:ordinal])
 
 
 def is_canary(spec: SessionSpec, ordinal: int | None) -> bool:
-    """Whether a canary stands at a place of a session."""
+    """Return whether the case at an ordinal is a canary."""
     return ordinal is not None and bool(spec.cases[ordinal].place)
 
 
@@ -312,8 +313,8 @@ def told_by_canaries(
     answers: Mapping[int, Sequence[Measurement]],
     measurements: Sequence[Measurement],
 ) -> tuple[Measurement, ...]:
-    """The measurements of a session with what was read of its canaries, and with a warning where
-    that says that the device did not stay the same. `answers` are the canaries' own, by ordinal."""
+    """Return the measurements of a session with the readings of its canaries, and with a warning
+    if the readings show drift. `answers` are the canaries' measurements, by ordinal."""
     began_s = min((entry.began_s for entry in journal.cases.values()), default=0.0)
     readings = tuple(
         _reading(spec.cases[ordinal], m, journal.cases[ordinal].began_s - began_s)
@@ -344,7 +345,7 @@ def _reading(canary: SessionCase, m: Measurement, at_s: float) -> CanaryReading:
 
 
 def _half(cases: Sequence[SessionCase]) -> int:
-    """The place in the order of cases before which half of their time is spent."""
+    """Return the index of the case before which half of the cases' time is spent."""
     left_s = sum(case.predicted_s for case in cases) / 2
     for at, case in enumerate(cases):
         if left_s <= 0:

@@ -1,10 +1,11 @@
-"""The launches that run before each launch of a case: built once, on tensors of their own, and fed
-with each other's results where those fit.
+"""Launches that run before each launch of a case: built once, on tensors of their own, and fed with
+each other's results where those fit.
 
-A row tells shapes and dtypes, not which tensor of it an earlier launch wrote. The nearest result of
-an argument's shape and dtype is taken for it, and each result once; as many numbers in another
-shape will do, since models reshape between kernels. Weights are hardly ever taken for results: no
-activation has their shape. Integers that may be indices are never fed, nor are numbers without end.
+A row has shapes and dtypes, but does not show which earlier launch wrote a tensor. An argument
+takes the nearest result of its shape and dtype, and each result is used once; a result with as many
+elements in another shape also fits, since models reshape between kernels. Weights are hardly ever
+mistaken for results: no activation has their shape. Integers that may be indices are never fed, nor
+are results with non-finite values.
 """
 
 import logging
@@ -30,13 +31,13 @@ from collector.replay.recording import Marks, check_no_mark
 from collector.replay.tensors import CaseTensors
 
 _HASH_DIGITS = 12
-_FED = (torch.int8,)  # beside floating-point numbers: what was quantised
+_FED = (torch.int8,)  # in addition to floating-point numbers: quantised values
 
 
 @dataclass(frozen=True, slots=True)
 class Feed:
-    """An argument that is an earlier launch's result: its place, whose, which of its results, and
-    the shape in which it is wanted, None for its own."""
+    """An argument that is an earlier launch's result: its position, the launch, the index of the
+    result, and the required shape, None for the result's own."""
 
     argument: int
     launch: int
@@ -54,7 +55,7 @@ class Launch:
 
 
 class Chain:
-    """The launches before a case. `arguments` runs them and gives those of the case."""
+    """The launches before a case. `arguments` runs them and returns the arguments of the case."""
 
     def __init__(
         self,
@@ -64,8 +65,8 @@ class Chain:
         begin: Callable[[], None],
         next_launch: Callable[[], None],
     ):
-        """`feeds` are those of each launch and, last, of the case; `begin` is called before the
-        launches, `next_launch` before each."""
+        """`feeds` are those of each launch and, last, of the case. `begin` is called before the
+        launches, `next_launch` before each one."""
         self._launches = launches
         self._own = own.call.args
         self._feeds = feeds
@@ -74,8 +75,8 @@ class Chain:
         self._last_use = _last_uses(feeds)
 
     def arguments(self) -> tuple[Any, ...]:
-        """Run the launches, and give the case's own arguments, fed with their results. A result is
-        held until its last use, as a model holds it."""
+        """Run the launches, and return the case's own arguments, fed with their results. A
+        result is held until its last use, as in a model."""
         held: dict[int, Any] = {}
         self._begin()
         for at, launch in enumerate(self._launches):
@@ -94,7 +95,8 @@ class Chain:
 
 
 def results_of(launch: Launch, is_real: bool) -> list[Any]:
-    """What a launch gives, run once on its own arguments; None for what feeds no other."""
+    """Return the results of a launch, run once on its own arguments; None for a result that may
+    not feed another launch."""
     results = _tensors(launch.run(*launch.call.args, **launch.call.kwargs))
     return [one if _may_feed(one, is_real) else None for one in results]
 
@@ -102,12 +104,12 @@ def results_of(launch: Launch, is_real: bool) -> list[Any]:
 def feeds_of(
     launches: Sequence[Launch], results: Sequence[Sequence[Any]], own: Launch
 ) -> tuple[tuple[Feed, ...], ...]:
-    """What feeds what, by the results of each launch before the last one."""
+    """Return the feeds of each launch, from the results of the launches before it."""
     return tuple(_feeds(one, results[:at]) for at, one in enumerate((*launches, own)))
 
 
 def told_context(context: Context) -> str:
-    """What ran before each repeat, as a certificate says it."""
+    """Return what ran before each repeat, as a certificate records it."""
     ids = [one.record.case_id for one in context.neighbours]
     size = f"{context.size_bytes / MIB:.1f} MiB"
     told = f"{len(ids)} launches, {size}: {short_hash(ids, _HASH_DIGITS)}"
@@ -116,7 +118,7 @@ def told_context(context: Context) -> str:
 
 
 def _feeds(launch: Launch, given: Sequence[Sequence[Any]]) -> tuple[Feed, ...]:
-    # A layout of NPUs is not seen in a tensor's shape, and only weights have one.
+    # A tensor's shape does not show an NPU's memory layout, and only weights have one.
     slots = [slot for slot in launch.case.inputs or () if slot.shape is not None]
     is_laid_out = not all(is_plain_format(slot.format) for slot in slots)
     fed: list[Feed] = []
@@ -137,7 +139,7 @@ def _nearest(
                 continue
             if result.shape == argument.shape:
                 return Feed(position, launch, number, None)
-            # A vector of as many numbers is a weight of a norm, or a scale.
+            # A vector with as many elements is a weight of a norm, or a scale.
             if result.numel() == argument.numel() and min(result.dim(), argument.dim()) > 1:
                 return Feed(position, launch, number, tuple(argument.shape))
     return None
@@ -166,25 +168,25 @@ def _tensors(output: Any) -> list[Any]:
 
 
 def _last_uses(feeds: Sequence[Sequence[Feed]]) -> dict[int, int]:
-    """Of each launch that feeds another the last one that it feeds."""
+    """Return for each launch that feeds another the last one that it feeds."""
     return {feed.launch: at for at, of in enumerate(feeds) for feed in of}
 
 
-# What runs before each launch of a case on a device: chosen, built, and tried once.
+# Selection of the launches before each launch of a case on a device: chosen, built, and tried once.
 #
-# A launch that this host cannot make is left out, and the certificate says of what kernel type it
-# was. A case before which nothing at all can be run is refused: alone it is measured warm.
+# A launch that this host cannot make is left out, and the certificate records its kernel type. A
+# case before which nothing can run is refused: alone it would be measured warm.
 
 logger = logging.getLogger(__name__)
 
-# What a launch may raise that is then left out.
+# Exceptions of a launch that is then left out.
 _NOT_LAUNCHED = (CaseRejected, NoOperator, RuntimeError, *UNFORESEEN)
 
 
 @dataclass(frozen=True, slots=True)
 class Before:
-    """The launches before a case as a session's journal tells them: in words, as records, and as
-    the kernel types that each may have; nothing for a case that runs by itself."""
+    """The launches before a case as a session's journal records them: as text, as records, and
+    as the kernel types that each may have; empty for a case that runs alone."""
 
     told: str = ""
     records: tuple[CaseRecord, ...] = ()
@@ -192,7 +194,7 @@ class Before:
 
 
 class Neighbours:
-    """Makes what runs before the cases of a session."""
+    """Makes the launches before the cases of a session."""
 
     def __init__(self, device: Device, marks: Marks, find: Callable[[str], OpSpec | None]):
         self._device = device
@@ -200,19 +202,20 @@ class Neighbours:
         self._find = find
 
     def chosen(self, before: Sequence[CaseRecord]) -> Context:
-        """What of the launches before a case is run here. Raises CaseRejected where nothing is."""
+        """Return the launches before a case that run here. Raises CaseRejected if there are
+        none."""
         device = self._device
         return _whole(context_of(before, self._find, device.backend, device.cache_bytes))
 
     def chain(self, context: Context, own: Launch, seed: int) -> tuple[Chain, Before]:
-        """The launches of a context on tensors of their own, ready to run, and how they are told.
-        Raises CaseRejected where none of them can be launched."""
+        """Return the launches of a context on tensors of their own, ready to run, and their
+        journal entry. Raises CaseRejected if none can be launched."""
         launches: list[Launch] = []
         results = []
         is_real = self._device.runtime is Runtime.REAL
         for number, one in enumerate(context.neighbours):
             try:
-                # Seeds of their own: two launches of one case have other weights.
+                # Different seeds: two launches of one case have different weights.
                 launch = self._launch(one, seed + number + 1)
                 results.append(results_of(launch, is_real))
             except torch.OutOfMemoryError:
@@ -246,7 +249,7 @@ def _told(context: Context) -> Before:
 
 
 def _whole(context: Context) -> Context:
-    """Raises CaseRejected where nothing runs before a case."""
+    """Return the context. Raises CaseRejected if nothing runs before a case."""
     if not context.neighbours:
         left_out = ", ".join(dict.fromkeys(context.left_out))
         what = f"nothing but {left_out}, which cannot be launched here" if left_out else "nothing"

@@ -1,7 +1,7 @@
-"""The session's journal: what it did, one JSON line a step, written before the next step begins.
+"""Journal of a session: its steps, one JSON line each, written before the next step begins.
 
-It is all that the supervisor sees of a running session, and what is left of one that was killed.
-Times are of the monotonic clock, which both processes share, except where a field says `time`.
+It is all that the supervisor sees of a running session, and all that remains of a killed one. Times
+are of the monotonic clock, which both processes share, except where a field is named `time`.
 """
 
 import json
@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 JOURNAL = "journal.jsonl"
 MEASURED = "measured"  # the outcome of a case whose launches were all issued
-# Phases of a case: from the one to the other its launches are issued, and run.
+# Phases of a case: its launches are issued, and run, between the two.
 LAUNCHING, LOOKING = "launching", "looking"
 HEARTBEAT_S = 1.0
 
@@ -40,8 +40,8 @@ class JournalWriter:
         os.write(self._descriptor, line.encode() + b"\n")
 
     def beat(self, on_beat: Callable[[], object] = lambda: None) -> None:
-        """Write a heartbeat every second, from a thread of its own, until the process ends.
-        `on_beat` is called with each."""
+        """Write a heartbeat every second, from a separate thread, until the process ends.
+        `on_beat` is called with each heartbeat."""
         thread = threading.Thread(target=self._beat, args=(on_beat,), name="heartbeat", daemon=True)
         thread.start()
 
@@ -54,7 +54,7 @@ class JournalWriter:
 
 @dataclass(frozen=True, slots=True)
 class SessionStart:
-    """What it took until the first case: paid once a session, and reported apart."""
+    """Time until the first case: spent once a session, and reported separately."""
 
     import_s: float
     profiler_start_s: float
@@ -67,10 +67,10 @@ class SessionStart:
 
 @dataclass(frozen=True, slots=True)
 class CaseEntry:
-    """What the journal knows of one case that was begun.
+    """Journal entry of one case that was begun.
 
-    `outcome` is empty while the case is in flight, `measured` where its launches were all
-    issued, else what stopped it. `launches` is warm-ups, pilot and repeats together.
+    `outcome` is empty while the case is in flight, `measured` if its launches were all issued, else
+    what stopped it. `launches` is the sum of warm-ups, pilots and repeats.
     """
 
     ordinal: int
@@ -87,15 +87,15 @@ class CaseEntry:
     build_s: float = 0.0
     look_s: float = 0.0
     compute_dtype: str = ""
-    doubt: str = ""  # what was odd about the outputs
-    differs: str = ""  # how they are not what the reference gives
+    doubt: str = ""  # what is wrong with the outputs
+    differs: str = ""  # how they differ from the reference's
     family: tuple[str, ...] = ()  # the kernel types among which the runtime chose
-    library: Library = Library.NONE  # whose kernel was launched
-    assumes: str = ""  # what its inputs were taken to hold
-    launching_s: float = 0.0  # when the first launch came, and when the last one had run
+    library: Library = Library.NONE  # library of the launched kernel
+    assumes: str = ""  # what its inputs were assumed to hold
+    launching_s: float = 0.0  # when the first launch was issued, and when the last one had run
     looking_s: float = 0.0
-    watch: Watch = Watch()  # what else had the device while the repeats ran
-    context: str = ""  # what ran before each launch, as a certificate says it
+    watch: Watch = Watch()  # disturbances while the repeats ran
+    context: str = ""  # what ran before each launch, as a certificate records it
     before: tuple[frozenset[str], ...] = ()  # the kernel types that each launch of it may have
 
     @property
@@ -121,10 +121,10 @@ class WindowEntry:
 
 @dataclass
 class Journal:
-    """Everything a journal says, folded as its lines come."""
+    """State of a journal, updated line by line."""
 
     process: tuple[int, int] | None = None  # the session's own: its id, and when it started
-    refused: str = ""  # why the session would not begin
+    refused: str = ""  # why the session did not begin
     runtime: Runtime = Runtime.REAL
     start: SessionStart | None = None
     cases: dict[int, CaseEntry] = field(default_factory=dict)
@@ -136,22 +136,23 @@ class Journal:
 
     @property
     def in_flight(self) -> CaseEntry | None:
-        """The case that was begun and not ended: the last one, if any."""
+        """Return the case that was begun and not ended: the last one, if any."""
         last = next(reversed(self.cases.values()), None)
         return last if last is not None and last.in_flight else None
 
     @property
     def launches(self) -> int:
-        """Of all cases whose launches were all issued, with those before them."""
+        """Return the launches of all cases whose launches were all issued, with those before
+        them."""
         return sum(case.launches * (1 + len(case.before)) for case in self.cases.values())
 
     @property
     def recorded(self) -> frozenset[int]:
-        """The cases whose window is closed."""
+        """Return the cases whose window is closed."""
         return frozenset(ordinal for window in self.windows for ordinal in window.ordinals)
 
     def add(self, line: Mapping[str, Any]) -> None:
-        """Fold one line in; events of another version are passed over."""
+        """Apply one line; unknown events, of another version, are skipped."""
         self.last_s = float(line["at_s"])
         step = _STEPS.get(line["event"])
         if step is not None:
@@ -227,9 +228,12 @@ class JournalTail:
         self._is_broken = False
 
     def read(self) -> Journal:
-        """Fold in what is new. A last line without an end is left for the next time. A line that
-        cannot be read, as a full disk leaves in the middle, is the last: what follows it is as if
-        it had not been done, and its session is one that went silent."""
+        """Apply the new lines, and return the state.
+
+        An incomplete last line is left for the next call. After an unreadable line, which a full
+        disk may leave in the middle, nothing more is read: the steps after it count as not done,
+        and the session as silent.
+        """
         for line in () if self._is_broken else self._new_lines():
             try:
                 self.journal.add(json.loads(line))
@@ -252,12 +256,12 @@ class JournalTail:
 
 
 def read_journal(path: Path) -> Journal:
-    """The state that a journal ends in; a torn last line is as if it was never begun."""
+    """Return the final state of a journal; an incomplete last line is ignored."""
     return JournalTail(path).read()
 
 
 def time_now() -> str:
-    """The wall clock, for people."""
+    """Return the wall clock time, for display."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 

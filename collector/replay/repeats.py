@@ -18,7 +18,7 @@ from collector.quality.disturbances import Lap, Watch
 from collector.quality.statistics import is_look, is_precise
 
 _LOOKING = 0.1  # share of a lap that a reading may take
-_GOOD_SERIES = 10  # undisturbed repeats for which a case is always given its own time
+_GOOD_SERIES = 10  # undisturbed repeats up to which a case uses its own time
 _MOST_LENT_S = 2.0  # to one case, or as much as its planned time
 _FIRST_LENT_S = 2.0  # before a session has spent any time
 # A profiler keeps the records of each repeat, so that more repeats need more memory.

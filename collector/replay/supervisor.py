@@ -147,7 +147,7 @@ def _await_parsing(process: "subprocess.Popen[bytes]", journal: Journal, directo
     try:
         process.wait(parse_limit_s(journal.launches))
     except subprocess.TimeoutExpired:
-        logger.warning("retrying without %s: msprof timed out parsing the recording", directory)
+        logger.warning("discarding what msprof parsed in %s: msprof timed out", directory)
         end_group(process, session)
         discard_exports(directory)
 
