@@ -42,7 +42,7 @@ _AT = attrgetter("at_s")
 
 
 def around(readings: Sequence[Reading], from_s: float, to_s: float) -> list[Reading]:
-    """Return the last reading before a time and the first one after another, if there are any:
+    """Return the last reading before `from_s` and the first one after `to_s`, if there are any:
     none was taken between them. Readings are in time order."""
     before = bisect_right(readings, from_s, key=_AT)
     behind = bisect_left(readings, to_s, key=_AT)

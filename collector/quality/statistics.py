@@ -183,7 +183,7 @@ def _noise(times_us: Sequence[float]) -> float:
 _TREND_LEAST_REPEATS = 24
 _LEAST_CHANGE = 0.05  # of the median, from the first third to the last
 # Standard deviations of the rank sum: exceeded by chance 1 in 16,000 times. The limit is the
-# largest possible rank sum if that is smaller.
+# largest possible deviation if that is smaller.
 _SURE = 4.0
 
 

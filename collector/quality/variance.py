@@ -470,9 +470,9 @@ class Variance:
 
 
 def learn(found: Sequence[Pairs], prior: VariancePrior) -> VariancePrior:
-    """Return the prior, updated by pairs of sessions of one or several stacks. Of each stack the
-    first 4096 pairs are used: the order of the cases is random, so that a few more pairs change
-    little."""
+    """Return the prior, updated by pairs of sessions of one or several stacks. Only the first
+    _ENOUGH pairs of each stack are used: the order of the cases is random, so that a few more pairs
+    change little."""
     told = [one.only(np.arange(len(one)) < _ENOUGH) for one in found if len(one)]
     if not told:
         return prior

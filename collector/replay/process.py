@@ -121,7 +121,7 @@ def end_group(
     """Terminate all processes of the session, also those that its operators may have started.
     `session` is its own process if that is another one: it may have left the group.
 
-    Raises SessionStuck if one still exists after that: it is blocked in a driver in the kernel.
+    Raises SessionStuck if one still exists after that: a driver in the kernel blocks its exit.
     """
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)

@@ -24,7 +24,7 @@ from collector.replay.msprof import write_summary
 from collector.replay.spec import SessionSpec
 
 # Profiler windows: each holds a few cases, and becomes one slice of the session's op_summary. The
-# launches before a case are recorded too, and each kind counts as a case.
+# launches before a case are recorded too, and each counts as a case.
 
 MAX_CASES = 64
 MAX_WORK_S = 10.0

@@ -19,7 +19,7 @@ from collector.quality.statistics import is_look, is_precise
 
 _LOOKING = 0.1  # share of a lap that a reading may take
 _GOOD_SERIES = 10  # undisturbed repeats up to which a case uses its own time
-_MOST_LENT_S = 2.0  # to one case, or as much as its planned time
+_MOST_LENT_S = 2.0  # to one case, or its planned time if that is longer
 _FIRST_LENT_S = 2.0  # before a session has spent any time
 # A profiler keeps the records of each repeat, so that more repeats need more memory.
 _MOST_REPEATS = 1000
@@ -46,10 +46,11 @@ class Watcher(Protocol):
 
     def pressed_us(self) -> float | None:
         """Return how long some task of the machine has waited for a core so far; None if
-        unknown, as for the next one."""
+        unknown."""
 
     def worked_us(self) -> float | None:
-        """Return how long cores have worked for this process so far, per thread of its team."""
+        """Return how long cores have worked for this process so far, per thread of its team;
+        None if unknown."""
 
 
 class Unwatched:
@@ -242,8 +243,8 @@ def goes_on(laps: Sequence[Lap], bounds: Bounds) -> bool:
     """Return whether another lap is worth its time.
 
     The requested number of repeats is launched within the planned time. When either is used up,
-    more laps follow until some were undisturbed: if every second of 30 launches waited for a core,
-    the others are enough; if all 30 waited, more are tried. The repeats end in any case when the
+    more laps follow until some were undisturbed: if every other launch of 30 waited for a core,
+    the rest are enough; if all 30 waited, more are tried. The repeats end in any case when the
     undisturbed ones are precise.
     """
     launched = sum(lap.launches for lap in laps)
