@@ -230,7 +230,7 @@ def _launch_row(matched: Sequence[Event], filing: Filing) -> SummaryRow:
 
 
 def operators_of(name: str) -> int:
-    """Return the number of operators (or kernels) whose sum a launch of this name is."""
+    """Return the number of operators (or kernels) that a launch of this name consists of."""
     more = _MORE.search(name)
     return 1 + int(more[1]) if more else 1
 

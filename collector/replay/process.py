@@ -65,7 +65,7 @@ def this_process() -> ProcessId:
 
 
 class SessionStuck(OpmeterError):
-    """A session that cannot be killed: its device is unusable until an operator inspects it."""
+    """A session that cannot be killed: its device is unusable until an administrator acts."""
 
 
 def start(spec: SessionSpec, directory: Path, log: int) -> "subprocess.Popen[bytes]":
