@@ -1,6 +1,6 @@
-"""torchrun, which ends with whoever started it: `python -m collector.comm.agent PARENT WORDS...`.
+"""torchrun that ends with its starter: `python -m collector.comm.agent PARENT WORDS...`.
 
-Of itself torchrun outlives its parent, and its ranks then hold their devices.
+By itself torchrun outlives its parent, and its ranks then hold their devices.
 """
 
 import os
@@ -11,8 +11,8 @@ from collector.host.processes import STARTED_BY, die_with_parent, end_at_once
 
 if __name__ == "__main__":
     die_with_parent(int(sys.argv[1]))
-    os.environ[STARTED_BY] = str(os.getpid())  # a rank that begins after our end ends at once
+    os.environ[STARTED_BY] = str(os.getpid())  # a rank that starts after this process ends exits
     with imports.for_good():
         from torch.distributed.run import main as torchrun
     torchrun(sys.argv[2:])
-    end_at_once(0)  # its ranks are gone, and none of their devices was opened here
+    end_at_once(0)  # the ranks have ended, and this process opened none of their devices

@@ -1,7 +1,7 @@
-"""What a bench does, decided before any rank starts: every rank of every node reads the same.
+"""The plan of a bench, fixed before any rank starts: every rank of every node reads the same plan.
 
-The plan is plain values and goes to the ranks as a file; that all of them have the same one is the
-first thing they check.
+The plan consists of plain values and goes to the ranks as a file; the ranks first check that all
+have the same plan.
 """
 
 import json
@@ -18,10 +18,10 @@ from collector.ranks.topology import Grid
 class Mode(StrEnum):
     """How a call is timed.
 
-    `event`: the ranks begin together, and each call is waited for. `alternating`: the operation
-    that serving runs before it comes first, without waiting in between; ranks are then as far apart
-    as that left them, as they are in a model. `kernel`: calls follow each other without waiting,
-    and a profiler tells how long their kernels ran.
+    `event`: the ranks begin together and wait for each call. `alternating`: the operation that
+    serving runs before it comes first, without waiting in between; the ranks are then as far apart
+    as that operation left them, as in a model. `kernel`: calls follow each other without waiting,
+    and a profiler reports the durations of their kernels.
     """
 
     EVENT = "event"
@@ -29,21 +29,22 @@ class Mode(StrEnum):
     KERNEL = "kernel"
 
 
-# About: torch_npu has msprof export a window before it reads it, torch reads its own.
+# Approximate: torch_npu has msprof export a window before it reads it, torch reads its own.
 _WINDOW_S = {"npu": 10.0, "cuda": 1.0}
-# Below that, a pair of events around a call is mostly the launch.
+# Below this size, a pair of events around a call measures mostly the launch.
 _KERNEL_BELOW_BYTES = 1 << 20
 
 
 def default_mode(operation: str, message_bytes: int, backend: str) -> Mode:
-    """The mode that comes nearest to production, as far as anybody compared them.
+    """Return the mode that is nearest to production, as far as comparisons exist.
 
     hccl: on 16 and 8 dies of Atlas A3 (msmodeling's reports on vLLM-Ascend 0.18), `event` of
     all_gather and reduce_scatter was 19 to 63 % above serving between 1 and 9 MB, `alternating`
-    within 9 %; below 1 MB events have a floor of 60 us where a kernel takes 5 to 30; all_reduce was
-    taken `alternating` at every size. Operations that nobody compared go by the same limit. nccl:
-    events hold the launch there, too, so `kernel` below the limit, and nothing is known against
-    `event` above. gloo runs no kernel, and a call is over when it returns: `event`.
+    within 9 %; below 1 MB events have a lower bound of 60 us where a kernel takes 5 to 30;
+    all_reduce was measured `alternating` at every size. Operations without a comparison use the
+    same limit. nccl: events include the launch there, too, so `kernel` below the limit; above it
+    there is no evidence against `event`. gloo runs no kernel, and a call has finished when it
+    returns: `event`.
     """
     if backend == "cpu":
         return Mode.EVENT
@@ -54,23 +55,23 @@ def default_mode(operation: str, message_bytes: int, backend: str) -> Mode:
 
 
 def window_s(backend: str) -> float:
-    """What it takes to read a profiler's window, of which mode kernel has one a case and round."""
+    """Return the time to read a profiler's window; mode kernel has one per case and round."""
     return _WINDOW_S.get(backend, 0.0)
 
 
 def number_of(plan: str) -> int:
-    """A number that tells texts of plans apart: 48 bits of a hash, which a float64 holds."""
+    """Return a number that identifies a plan's text: 48 bits of a hash, which fit a float64."""
     return int(sha256_hex(plan.encode())[:12], 16)
 
 
 @dataclass(frozen=True, slots=True)
 class BenchPlan:
-    """`rounds` times over all cases, each with as many calls as `budget_s` pays for, within
-    `iterations` (fewest, most). A `mode` of None is each case's own `default_mode`. BadInput for a
-    mode that the backend does not have.
+    """A plan with `rounds` rounds over all cases. Each case makes as many calls as fit `budget_s`,
+    within `iterations` (fewest, most). A `mode` of None uses the `default_mode` of each case.
+    Raises BadInput for a mode that the backend does not have.
 
-    Where time jumps between two neighbouring sizes, those between them are measured, too, until
-    neighbours differ by at most `jump_factor`; None has nobody look.
+    If the time jumps between two neighbouring sizes, sizes between them are measured, too, until
+    neighbours differ by at most `jump_factor`; None disables the search.
     """
 
     backend: str
@@ -96,25 +97,25 @@ class BenchPlan:
 
     @property
     def expected_s(self) -> float:
-        """How long the ranks measure: a budget for each round of each case, and what it takes to
-        read a profiler's window. Calls that take longer than their budget, sizes between jumps,
-        and starting come on top."""
+        """Return how long the ranks measure: a budget for each round of each case, and the time to
+        read a profiler's window. Not included: calls that take longer than their budget, sizes
+        between jumps, and starting."""
         windows = sum(self.mode_of(case) is Mode.KERNEL for case in self.collectives)
         reading_s = windows * window_s(self.backend)
         return self.rounds * (len(self.collectives) * self.budget_s + reading_s)
 
     def mode_of(self, collective: Collective) -> Mode:
-        """How a case is timed."""
+        """Return how a case is timed."""
         one = collective
         return self.mode or default_mode(one.operation, one.message_bytes, self.backend)
 
     def groups(self, collective: Collective) -> tuple[tuple[int, ...], ...]:
-        """The groups that work: all of the case's tier, or the first alone."""
+        """Return the groups that run the case: all of its tier, or only the first."""
         found = self.grid.groups(collective.group_size, collective.tier, self.world)
         return found if collective.together else found[:1]
 
     def all_groups(self) -> tuple[tuple[int, ...], ...]:
-        """Every group that some case needs, in the order in which all ranks make them."""
+        """Return every group that a case needs, in the order in which all ranks create them."""
         alike = dict.fromkeys(self.groups(case) for case in self.collectives)
         return tuple(dict.fromkeys(group for groups in alike for group in groups))
 
@@ -123,7 +124,7 @@ class BenchPlan:
 
     @classmethod
     def from_json(cls, text: str) -> "BenchPlan":
-        """The plan that `to_json` wrote, by this version of the program."""
+        """Read the plan that `to_json` of this version of the program wrote."""
         read = json.loads(text)
         read["grid"] = Grid(tuple(read["grid"]))
         read["mode"] = Mode(read["mode"]) if read["mode"] else None
@@ -133,13 +134,13 @@ class BenchPlan:
 
     @property
     def number(self) -> int:
-        """A number by which ranks see whether they were told the same."""
+        """Return a number by which ranks check that they have the same plan."""
         return number_of(self.to_json())
 
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """A case that is not measured, and why."""
+    """A case that is not measured, and the reason."""
 
     collective: Collective
     reason: str
@@ -155,10 +156,10 @@ def collectives_of(
     grid: Grid,
     world: int,
 ) -> tuple[list[Collective], list[LeftOut]]:
-    """The cases of all combinations, by operation and group as they are run, and those that cannot
-    be: a group of the size may be of no such tier. A tier that has several groups is measured with
-    one alone, and with all at once. Without `tiers` a group is made of the nearest ranks. BadInput
-    for what no combination could mean."""
+    """Return the cases of all combinations, in run order by operation and group, and those that
+    cannot run: a tier may have no group of the size. A tier with several groups is measured with
+    one group alone, and with all at once. Without `tiers` a group consists of the nearest ranks.
+    Raises BadInput for values that no combination allows."""
     if wrong := [tier for tier in tiers if not 0 <= tier <= grid.innermost_tier]:
         raise BadInput(
             f"tier: expected 0 to {grid.innermost_tier} in the grid {grid}, got {wrong[0]}"
@@ -186,7 +187,7 @@ def collectives_of(
 def measurable(
     cases: Iterable[Collective], *, grid: Grid, world: int
 ) -> tuple[list[Collective], list[LeftOut]]:
-    """The cases that a world of ranks can run, and those that it cannot."""
+    """Return the cases that a world of ranks can run, and those that it cannot."""
     found: list[Collective] = []
     left_out: list[LeftOut] = []
     for case in cases:
@@ -216,11 +217,11 @@ def _refusal(case: Collective, groups: int, world: int) -> str:
     return ""
 
 
-# Which message sizes are measured: grids by name, and what a user writes.
+# The message sizes to measure: grids by name, and sizes from the user.
 
 
 def powers_of_two(first: int, last: int) -> tuple[int, ...]:
-    """first, 2 first, 4 first ... up to last, in bytes."""
+    """Return first, 2 first, 4 first ... up to last, in bytes."""
     found = []
     size = first
     while size <= last:
@@ -229,8 +230,8 @@ def powers_of_two(first: int, last: int) -> tuple[int, ...]:
     return tuple(found)
 
 
-# What Qwen3-32B and DeepSeek-V3 sent on Atlas A3 under vLLM-Ascend 0.15 to 0.18, prefill and
-# decode: counted in step traces by the consumer's maintainers (msmodeling, run_comm_bench.sh).
+# Sizes that Qwen3-32B and DeepSeek-V3 sent on Atlas A3 under vLLM-Ascend 0.15 to 0.18, prefill and
+# decode, counted in step traces by the consumer's maintainers (msmodeling, run_comm_bench.sh).
 _OF_16_DIES = (
     19008, 75968, 163840, 284880, 303872, 327680, 588752, 607744, 1320960, 2641920, 2652160,
     3952640, 5263360, 9185280, 22435840, 41943040,
@@ -248,9 +249,10 @@ SIZE_GRIDS = {
 
 
 def chosen_sizes(words: Iterable[str], largest_bytes: int | None = None) -> tuple[int, ...]:
-    """Sizes in bytes, ascending, each once: names of SIZE_GRIDS and numbers, up to a largest.
+    """Return sizes in bytes, ascending, each once, from names of SIZE_GRIDS and numbers, up to
+    `largest_bytes`.
 
-    Raises BadInput for a word that is neither, and where nothing is left.
+    Raises BadInput for a word that is neither, and if no size is left.
     """
     found: set[int] = set()
     for word in words:

@@ -1,4 +1,4 @@
-"""What rows of collectives must agree with: the link's bandwidth, their neighbours, other tiers."""
+"""Checks of collective rows against the link's bandwidth, neighbouring sizes and other tiers."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -9,14 +9,14 @@ from collector.comm.measured import Measured
 from collector.comm.timing import AlphaBeta, fitted
 from collector.ranks.collective import DURATION, OPERATIONS, key_cells
 
-_NOISE = 0.2  # of a median, where rounds do not say more
+_NOISE = 0.2  # relative to the median, where the rounds do not show more
 
-_PASS, _WARN = 2.0, 4.0  # of a ratio, by the consumer's own rule
+_PASS, _WARN = 2.0, 4.0  # largest ratio, from the consumer's own rule
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A row as far as it is checked."""
+    """The checked columns of a row."""
 
     operation: str
     message_bytes: int
@@ -27,13 +27,13 @@ class Point:
     spread: float = 0.0  # between rounds, relative
 
     def is_faster_than(self, other: "Point") -> bool:
-        """By more than the noise of both."""
+        """Return whether this point is faster by more than the noise of both."""
         noise = max(_NOISE, self.spread, other.spread)
         return self.duration_us < other.duration_us * max(0.0, 1.0 - noise)
 
     @property
     def key(self) -> tuple[str, ...]:
-        """Of its row, as `comm_table.KEY` has it."""
+        """Return the row's key, in the order of `comm_table.KEY`."""
         return str(self.message_bytes), str(self.group_size), self.dtype, self.tier
 
     @property
@@ -50,16 +50,16 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """The sizes of one operation, dtype, group size and tier, ascending, and the line through
-    them."""
+    """The sizes of one operation, dtype, group size and tier, ascending, and the line fitted
+    through them."""
 
     points: tuple[Point, ...]
     line: AlphaBeta | None
 
 
 def points_of(operation: str, table: CommTable, path: str) -> list[Point]:
-    """The rows of a file that have a duration. BadInput, with the row, for numbers that are none
-    and durations that cannot be."""
+    """Return the rows of a file that have a duration. Raises BadInput, with the row, for cells that
+    are not numbers and for impossible durations."""
     found = []
     for number, row in enumerate(table.rows, 2):
         text = row.get(DURATION, "")
@@ -82,7 +82,7 @@ def points_of(operation: str, table: CommTable, path: str) -> list[Point]:
 
 
 def point_of(measured: Measured) -> Point:
-    """The row of what was measured."""
+    """Return the row of a measured case."""
     one = measured.collective
     cells = key_cells(one)
     return Point(
@@ -97,7 +97,7 @@ def point_of(measured: Measured) -> Point:
 
 
 def series_of(points: Iterable[Point]) -> list[Series]:
-    """The points by what they have in common, each with its line."""
+    """Group the points by operation, dtype, group size and tier; fit a line to each group."""
     gathered: dict[tuple[str, str, int, str], list[Point]] = {}
     for point in points:
         key = (point.operation, point.dtype, point.group_size, point.tier)
@@ -111,8 +111,8 @@ def series_of(points: Iterable[Point]) -> list[Series]:
 
 
 def problems(series: Series, link_gbps: float | None = None) -> list[str]:
-    """What cannot be of a series: more than the link carries, and a larger message that is much
-    faster than a smaller one."""
+    """Return the problems of a series: a bus bandwidth above the link's, and a larger message that
+    is faster than a smaller one by more than the noise."""
     found = [
         f"{point}: bus bandwidth {point.bus_bandwidth_gbps:.1f} GB/s, expected at most "
         f"{link_gbps:g} GB/s"
@@ -132,7 +132,7 @@ def problems(series: Series, link_gbps: float | None = None) -> list[str]:
 
 
 def tier_problems(all_series: Iterable[Series]) -> list[str]:
-    """Groups whose ranks lie nearer, and that are slower by more than the noise of medians."""
+    """Return the groups that are slower than a group of a farther tier, by more than the noise."""
     points = [point for series in all_series for point in series.points if point.tier.isdigit()]
     by_place = {(*_message(point), int(point.tier)): point for point in points}
     found = []
@@ -146,7 +146,7 @@ def tier_problems(all_series: Iterable[Series]) -> list[str]:
 
 
 def verdict(ratio: float) -> str:
-    """Of two times of one message: PASS within a factor of 2, WARN within 4, FAIL beyond."""
+    """Return PASS for two times of a message within a factor of 2, WARN within 4, FAIL beyond."""
     factor = max(ratio, 1 / ratio)
     return "PASS" if factor <= _PASS else "WARN" if factor <= _WARN else "FAIL"
 

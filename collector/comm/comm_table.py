@@ -1,4 +1,4 @@
-"""`hcom_allReduce_.csv` and its like: rows of collectives in a tree, changed by key."""
+"""`hcom_allReduce_.csv` and similar files: rows of collectives in a tree, changed by key."""
 
 import os
 import re
@@ -27,21 +27,21 @@ from collector.ranks.collective import (
 )
 from collector.store.atomic import write_whole
 
-# Whether a row that stands in a file may be changed: by one that was timed as it was.
+# A row of a file may be changed only by a measurement that was timed in the same way.
 #
-# A number of another mode, or of another algorithm, is another number of the same key: taken for
-# the old one it would look like a change of the machine.
+# A duration of another mode, or of another algorithm, is another number of the same key: in place
+# of the old one it would look like a change of the machine.
 
 _NEXT = re.compile(f"[; ](?={'|'.join(SETTING_PREFIXES)})")
-# Variables that say where ranks meet, how long they wait and what they tell: no number depends on
-# them, and they differ from machine to machine.
+# Variables for the ranks' addresses, timeouts and debug output: no duration depends on them, and
+# they differ between machines.
 _NO_MATTER = ("_IF_IP", "_IF_BASE_PORT", "_SOCKET_IFNAME", "_TIMEOUT", "_DEBUG")
 
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """How rows are timed; `environment` as `NAME=value`, parted by `;`, or by blanks as a campaign
-    says it."""
+    """How rows are timed; `environment` as `NAME=value`, separated by `;`, or by blanks as in a
+    campaign."""
 
     backend: str
     mode: str
@@ -49,8 +49,8 @@ class Way:
 
 
 def check_row(row: Mapping[str, str], way: Way, path: Path) -> None:
-    """BadInput where a row was timed in another way than the one that would take its place."""
-    # Other producers have no such columns: what they measured is of NPUs.
+    """Raise BadInput if a row was timed in another way than the one that would replace it."""
+    # Other producers have no such columns: their rows are of NPUs.
     there = row.get("backend", "") or ("hccl" if row.get(DURATION) else way.backend)
     if there != way.backend:
         raise BadInput(f"expected rows of backend {way.backend}, got rows of {there}", path=path)
@@ -75,14 +75,14 @@ def check_row(row: Mapping[str, str], way: Way, path: Path) -> None:
 
 
 def _settings(environment: str) -> dict[str, str]:
-    """The variables on which a number depends. Values may hold a `;`, as those of HCCL_ALGO do."""
+    """Return the variables that a duration depends on. A value may contain `;`: HCCL_ALGO's do."""
     found = (one.partition("=") for one in _NEXT.split(environment) if one)
     return {name: value for name, _, value in found if not name.endswith(_NO_MATTER)}
 
 
-# What a model adds to a duration; never part of it, and only there where a profile told it.
+# The amount that a model adds to a duration; never part of it, only set if a profile shows it.
 OFFSET = "Offset(us)"
-_NEEDED = KEY[:2]  # by the consumer, too
+_NEEDED = KEY[:2]  # required by the consumer, too
 _SIZE = re.compile(r"[0-9]{1,18}")
 
 Key = tuple[str, ...]
@@ -98,8 +98,8 @@ class CommTable:
 
 @dataclass(frozen=True, slots=True)
 class FileChange:
-    """What writing did to a file. `twice` are keys that stood there more than once: their first row
-    was changed, which is the one that the consumer takes."""
+    """The changes that a write made to a file. `twice` counts keys that occurred more than once:
+    their first row was changed, which is the row that the consumer uses."""
 
     path: Path
     added: int
@@ -108,8 +108,8 @@ class FileChange:
 
 
 def read_comm_table(path: Path) -> CommTable:
-    """The rows of a file; none where there is no file. BadInput for a file of another kind, such as
-    a profiler's own rows under such a name."""
+    """Return the rows of a file; none if there is no file. Raises BadInput for a file of another
+    kind, such as a profiler's own rows under such a name."""
     if not path.exists():
         return CommTable(COLUMNS, ())
     try:
@@ -132,7 +132,7 @@ def read_comm_table(path: Path) -> CommTable:
 
 
 def write_measured(folder: Path, measured: Iterable[Measured]) -> list[FileChange]:
-    """Add or change the rows of what was measured, file by file, each at once."""
+    """Add or change the rows of measured cases, file by file, each file atomically."""
     by_file: dict[str, list[Measured]] = {}
     for one in measured:
         by_file.setdefault(OPERATIONS[one.collective.operation].file, []).append(one)
@@ -140,8 +140,8 @@ def write_measured(folder: Path, measured: Iterable[Measured]) -> list[FileChang
 
 
 def write_file(path: Path, measured: Sequence[Measured]) -> FileChange:
-    """The same of one operation's file. BadInput where it holds rows of another backend, or where a
-    row would be changed that was timed in another mode or environment."""
+    """Write the rows of one operation's file. Raises BadInput if the file has rows of another
+    backend, or if a row to change was timed in another mode or environment."""
     table = read_comm_table(path)
     rows = [dict(row) for row in table.rows]
     places: dict[Key, list[int]] = {}
@@ -166,16 +166,16 @@ def write_file(path: Path, measured: Sequence[Measured]) -> FileChange:
 
 
 def _of_what_is_gone(measured: Collective) -> Sequence[str]:
-    """The columns that tell of the duration which a row had before: what a model adds to it, and
-    how well a database knew it."""
+    """Return the columns that describe the row's previous duration: the offset of a model, and the
+    precision from a database."""
     return OF_SESSIONS_TOGETHER if measured.together else (OFFSET, *OF_SESSIONS)
 
 
 def check_folder(
     folder: Path, plan: BenchPlan, environment: Mapping[str, str] = os.environ
 ) -> None:
-    """BadInput where a plan would change a row that `write_measured` refuses to change: what could
-    not be written is not measured either."""
+    """Raise BadInput if a plan would change a row that `write_measured` refuses to change: a case
+    that cannot be written is not measured."""
     by_file: dict[str, list[Collective]] = {}
     for one in plan.collectives:
         by_file.setdefault(OPERATIONS[one.operation].file, []).append(one)
@@ -184,7 +184,7 @@ def check_folder(
 
 
 def check_file(path: Path, plan: BenchPlan, environment: Mapping[str, str] = os.environ) -> None:
-    """The same of one operation's file and plan."""
+    """Check one operation's file and plan in the same way."""
     settings = ";".join(settings_of(environment))
     alike: dict[Key, list[Collective]] = {}
     for one in plan.collectives:
@@ -199,8 +199,8 @@ def check_file(path: Path, plan: BenchPlan, environment: Mapping[str, str] = os.
 
 
 def _changed(size: str, cases: Sequence[Collective], looks_between: bool) -> Collective | None:
-    """The case that changes the row of a size, or may: sizes between others are measured where
-    jumps are looked for."""
+    """Return the case that changes the row of a size, or may change it: a search for jumps measures
+    sizes between others."""
     if not cases or not _SIZE.fullmatch(size):
         return None
     sizes, found = {one.message_bytes for one in cases}, int(size)
@@ -209,7 +209,8 @@ def _changed(size: str, cases: Sequence[Collective], looks_between: bool) -> Col
 
 
 def write_offsets(path: Path, offsets_us: Mapping[Key, float]) -> int:
-    """Set the column of offsets: of these keys, and of no others. How many rows have one."""
+    """Set the offset column for these keys, and clear it for others. Return the number of rows with
+    an offset."""
     table = read_comm_table(path)
     rows = [dict(row) for row in table.rows]
     for row in rows:

@@ -1,8 +1,8 @@
-"""Starts the ranks of this node, watches over them, and leaves none behind.
+"""Start, supervision and end of the ranks of this node.
 
 torchrun starts them (static rendezvous, no restarts: a bench that begins in the middle measures
-other channels). Every wait is bounded: a gang in which no rank takes a step for `patience_s` is
-asked for its stacks and ended, and the reason names the rank that the others wait for.
+other channels). Every wait is bounded. If no rank of a gang makes a step for `patience_s`, the
+ranks write their stacks and are ended, and the reason names the rank that the others wait for.
 """
 
 import contextlib
@@ -35,53 +35,53 @@ from collector.host.npus import check_health
 from collector.host.stack import CPU_ALLOCATOR, installed_vllm
 from collector.replay.process import describe_end, end_group
 
-# Which rank of a gang the others wait for, by where each stands when none takes a step.
+# Find the rank that the others wait for, by the position of each rank when none makes a step.
 #
-# A rank that is asked writes its stack by itself, whatever it does in python or in a library. One
-# that does not is stopped, or is held in the kernel by a driver. Where all answer, those that are
-# in a message wait for one that is not.
+# On a signal, a rank writes its stack itself, in python or in a library. A rank that does not is
+# stopped, or a driver holds it in the kernel. If all ranks write a stack, those that are in a
+# message wait for one that is not.
 
-_ANSWER_S = 3.0  # for a rank to write where it is
+_ANSWER_S = 3.0  # for a rank to write its stack
 _HANG_LOOK_S = 0.1
 _MOST_BYTES = 16 << 10  # of a rank's stack: its innermost frames come first
-_FRAMES = 3  # told in a line; the log has all
+_FRAMES = 3  # in a line of a message; the log has all
 _THREAD = re.compile(r"^(?=(?:Current thread|Thread) 0x)", re.MULTILINE)
 _FRAME = re.compile(r'File "(?P<file>.*)", line \d+ in (?P<function>.+)')
-# A wait for other ranks as python's frames tell it: torch's own calls, and two innermost frames,
-# of a device that is waited for and of a message that was begun (`buffers`).
+# Python frames of a wait for other ranks: torch's own calls, and two innermost frames: waiting for
+# a device, and waiting for a message that was begun (`buffers`).
 _MESSAGE = re.compile(r"[/\\]torch[/\\]distributed[/\\]")
 _WAITS = ("synchronize", "_exchange")
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """Where a rank is: by its journal, and by its stack, empty where it did not answer."""
+    """The position of a rank: its journal, and its stack, empty if it wrote none."""
 
     state: RankState
     stack: str
 
     @property
     def waits(self) -> bool:
-        """Whether it is in a message, which ends when others have come to it."""
+        """Return whether the rank is in a message, which ends when other ranks join it."""
         frames = self._frames()
         if any(_MESSAGE.search(frame["file"]) for frame in frames):
             return True
         return bool(frames) and frames[0]["function"] in _WAITS
 
     def where(self) -> str:
-        """Its innermost frames, in one line."""
+        """Return the innermost frames in one line."""
         return " | ".join(frame[0] for frame in self._frames()[:_FRAMES])
 
     def _frames(self) -> list[re.Match[str]]:
-        """Those of the thread that runs the rank's program, the innermost first."""
+        """Return the frames of the thread that runs the rank's program, innermost first."""
         threads = _THREAD.split(self.stack)
         main = [one for one in threads if " in <module>" in one] or threads
         return list(_FRAME.finditer(main[-1]))
 
 
 def standings(folder: Path) -> list[Standing]:
-    """Ask each rank of this node for its stack; those that have begun, in order of their numbers.
-    It takes as long as the last one takes to answer, three seconds at most."""
+    """Request a stack from each rank of this node and return the ranks that have begun, by number.
+    It takes as long as the slowest rank, three seconds at most."""
     states = sorted(rank_states(folder), key=lambda state: state.rank)
     for state in states:
         if state.process is not None and state.process.is_alive:
@@ -95,7 +95,7 @@ def standings(folder: Path) -> list[Standing]:
 
 
 def blame(found: Sequence[Standing], ranks: Sequence[int]) -> str:
-    """Return which of the `ranks` of this node the others wait for, as a text.
+    """Return a text that names the `ranks` of this node that the others wait for.
 
     >>> one = RankState(1, None, 3, "all_reduce")
     >>> blame([Standing(one, "")], [1])
@@ -118,12 +118,12 @@ def blame(found: Sequence[Standing], ranks: Sequence[int]) -> str:
 
 
 def stacks_kept(folder: Path) -> list[tuple[str, str]]:
-    """The stacks that ranks of this node have written: the file's name, and its text, bounded."""
+    """Return the file name and the text, bounded, of each stack that ranks of this node wrote."""
     return [(path.name, _text(path)) for path in sorted(folder.glob("rank-*.stacks"))]
 
 
 def _told(ranks: Sequence[Standing], what: str) -> str:
-    """Of several that stand alike the first tells where."""
+    """Describe ranks in the same state by the step and the stack of the first of them."""
     first = ranks[0].state
     whose = "its stack" if len(ranks) == 1 else f"the stack of rank {first.rank}"
     where = f"; {whose}: {ranks[0].where()}" if ranks[0].stack else ""
@@ -160,8 +160,8 @@ RANK = "collector.comm.rank"
 Tick = Callable[[int], None]
 _STARTING_S = 300.0  # of python and torch, from a cold disk
 _LOG, _RANK_LOGS = "torchrun.log", "ranks"
-_GANG_LOOK_S = 1.0  # between looks at files: the ranks need the cores
-_TAIL = 3  # lines of a rank's own words
+_GANG_LOOK_S = 1.0  # between reads of the files: the ranks need the cores
+_TAIL = 3  # last lines of a rank's output
 _ROOT_CAUSE = (
     "Root Cause"  # torchrun's report: all failures, then this heading and the first of them
 )
@@ -170,8 +170,8 @@ _FAILURE = re.compile(r"rank\s*:\s*(\d+) \(local_rank: (\d+)\).*?exitcode\s*:\s*
 
 @dataclass(frozen=True, slots=True)
 class Rendezvous:
-    """Who starts how many ranks, and where they meet: as torchrun's options of these names. A port
-    of 0 is any free one, where there is one node."""
+    """The number of ranks and nodes, and the address where they meet: torchrun's options of these
+    names. Port 0 is any free port, for a single node."""
 
     nproc_per_node: int
     nnodes: int = 1
@@ -191,7 +191,7 @@ class Rendezvous:
 
     @property
     def is_first(self) -> bool:
-        """Whether rank 0, who gathers what all saw, is on this node."""
+        """Return whether this node has rank 0, which gathers the results of all ranks."""
         return self.node_rank == 0
 
 
@@ -203,8 +203,8 @@ def ranks_of(
     master_addr: str,
     master_port: int,
 ) -> Rendezvous:
-    """How so many ranks meet: as many on each node, unless a node's are told. BadInput where they
-    are not so many."""
+    """Return the rendezvous of a world of ranks: equally many on each node, unless `nproc_per_node`
+    is given. Raises BadInput if nodes times ranks is not `world`."""
     local = nproc_per_node or max(1, world // nnodes)
     if local * nnodes != world:
         raise BadInput(
@@ -214,7 +214,7 @@ def ranks_of(
 
 
 class GangPlan(Protocol):
-    """What ranks are to do, as far as whoever starts them has to know."""
+    """The plan of the ranks, as far as the process that starts them uses it."""
 
     @property
     def backend(self) -> str: ...
@@ -223,22 +223,22 @@ class GangPlan(Protocol):
 
 
 class GangFailed(OpmeterError):
-    """A bench did not come to its end; the message says which rank ended it, in what, and why."""
+    """A bench did not finish; the message names the rank that ended it, its step and the reason."""
 
 
 class RanksHang(GangFailed):
-    """No rank of this node took a step for too long: they wait for something."""
+    """No rank of this node made a step for too long: the ranks wait for something."""
 
 
 class PeerLeft(GangFailed):
-    """Another node of the gang is lost, or was told to stop: no case and no rank is to blame."""
+    """Another node of the gang is lost or was stopped: no case and no rank is the cause."""
 
 
 @dataclass(frozen=True, slots=True)
 class GangWork:
-    """What ranks are to do, each the module `program`. `tick` is told how many cases of all rounds
-    are measured, and may raise GangFailed to end them; `environment` is what the ranks' says
-    besides; `begins` is called before the first rank of this node is started."""
+    """The work of the ranks; each runs the module `program`. `tick` gets the number of measured
+    cases of all rounds, and may raise GangFailed to end the ranks; `environment` is added to that
+    of the ranks; `begins` is called before the first rank of this node starts."""
 
     plan: GangPlan
     program: str = RANK
@@ -249,13 +249,13 @@ class GangWork:
 
 
 StartRanks = Callable[[GangWork, int, Path], None]
-"""Starts so many ranks, wherever they are, and watches over them as `run_gang` does; what rank 0
-gathers is in the folder."""
+"""Starts a number of ranks, on any nodes, and watches them as `run_gang` does; the folder gets the
+results that rank 0 gathers."""
 
 
 def run_gang(work: GangWork, meeting: Rendezvous, folder: Path) -> None:
-    """Run the ranks of this node in an empty folder. Raises GangFailed; BadInput where the ranks
-    cannot meet, HostFault where a device of theirs is broken."""
+    """Run the ranks of this node in an empty folder. Raises GangFailed; BadInput if the ranks
+    cannot meet, HostFault if one of their devices is broken."""
     meeting = checked(meeting)
     if work.plan.backend == "npu" and shutil.which("npu-smi"):
         check_health(count=meeting.nproc_per_node)
@@ -279,20 +279,20 @@ def run_gang(work: GangWork, meeting: Rendezvous, folder: Path) -> None:
     try:
         _watch(process, folder, meeting, work)
     finally:
-        for state in rank_states(folder):  # torchrun gives each a process group of its own
+        for state in rank_states(folder):  # torchrun gives each rank its own process group
             if state.process is not None:
                 state.process.kill()
         end_group(process)
 
 
 def start_here(work: GangWork, world: int, folder: Path) -> None:
-    """All of them on this node."""
+    """Run all ranks on this node."""
     run_gang(work, Rendezvous(world), folder)
 
 
 def checked(meeting: Rendezvous) -> Rendezvous:
-    """The same with a port that is free. BadInput, before any rank is started, for what cannot be
-    told from a hang later."""
+    """Return the rendezvous with a free port. Raises BadInput, before any rank starts, for errors
+    that later look like a hang."""
     if not 0 <= meeting.node_rank < meeting.nnodes:
         raise BadInput(f"--node-rank: expected 0 to {meeting.nnodes - 1}, got {meeting.node_rank}")
     if meeting.nnodes > 1 and not meeting.master_port:
@@ -333,13 +333,13 @@ def _command(meeting: Rendezvous, folder: Path, program: str) -> list[str]:
 
 
 def _operators(plan: GangPlan) -> dict[str, str]:
-    """The custom operators that a serving stack's ranks have, among them those of its experts."""
+    """Return the environment of a serving stack's custom operators, including those of experts."""
     return with_custom_opp(os.environ, installed_vllm()) if plan.backend == "npu" else {}
 
 
 def _on_cpu(plan: GangPlan, meeting: Rendezvous) -> dict[str, str]:
-    """Ranks on the cpu share its cores, where torchrun would give each one, and have the allocator
-    that their stack names."""
+    """Return the environment of ranks on the cpu: they share its cores, where torchrun would give
+    each rank one, and use the allocator that their stack names."""
     if plan.backend != "cpu":
         return {}
     share = max(1, (os.cpu_count() or 1) // meeting.nproc_per_node)
@@ -352,8 +352,8 @@ def _watch(
     meeting: Rendezvous,
     work: GangWork,
 ) -> None:
-    """Until all have ended. A step is a line in any rank's journal; the first of each is waited for
-    longer, and so are ranks of other nodes, whose journals are theirs."""
+    """Wait until all ranks have ended. A step is a line in any rank's journal. The limit is longer
+    for the first step of each rank, and for ranks of other nodes, whose journals are not here."""
     steps, since, measured = -1, time.monotonic(), LineCount(folder / RESULTS)
     while True:
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -375,7 +375,7 @@ def _watch(
 
 
 def _reason(code: int, states: list[RankState], folder: Path) -> str:
-    """Which rank ended first, in what, and its last words."""
+    """Return the rank that ended first, its step, and the last lines of its output."""
     said = (folder / _LOG).read_text(errors="replace")
     others, heading, root = said.partition(_ROOT_CAUSE)
     failures = [tuple(map(int, one)) for part in (root, others) for one in _FAILURE.findall(part)]

@@ -1,4 +1,4 @@
-"""Which rows of a profiler are the calls of ranks, and when each of them ran."""
+"""The profiler rows of the ranks' calls: which rows they are, and when each call ran."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,13 +19,13 @@ _NEEDED = ("Name", "Type", "Start Time(us)", "Duration(us)")
 _TENSORS = (*INPUT_CELLS, *OUTPUT_CELLS)
 _NCCL = re.compile(r"nccl\w*Kernel")  # ncclDevKernel_AllReduce_..., ncclSymkDevKernel_...
 _MICROSECONDS = re.compile(r"[0-9]{1,18}(\.[0-9]{1,9})?")
-# Of the same call: what its expansion runs on vector cores, within the row of the call itself.
+# A kernel of the call's expansion on vector cores, within the row of the call itself.
 _AIV = "AivKernel"
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Span:
-    """When a kernel ran, by the wall clock of its machine; and what its row says of tensors."""
+    """The time of a kernel by the wall clock of its machine, and the tensor cells of its row."""
 
     start_ns: int
     duration_ns: int
@@ -37,14 +37,15 @@ class Span:
 
 
 def nccl_spans(kernels: Iterable[Event]) -> list[Span]:
-    """Those of nccl among what ran on a gpu; of a call there may be several."""
+    """Return the nccl kernels among the kernels of a gpu; one call may have several."""
     found = (Span(one.start_ns, one.duration_ns) for one in kernels if _NCCL.match(one.name))
     return sorted(found)
 
 
 def npu_spans(path: Path, kernel_type: str) -> list[Span]:
-    """A kernel type's own rows of a `kernel_details.csv`. A call may stand there twice, on Stream
-    `N/A` and on the stream that carried it, with the same start. BadInput for another file."""
+    """Return the rows of a kernel type in a `kernel_details.csv`. A call may have two rows with the
+    same start: one on Stream `N/A` and one on the stream that ran it. Raises BadInput for another
+    file."""
     try:
         lines = path.read_text("utf-8-sig").splitlines(keepends=True)
     except (OSError, UnicodeDecodeError) as error:
@@ -72,8 +73,8 @@ def npu_spans(path: Path, kernel_type: str) -> list[Span]:
 
 
 def spans_of_calls(spans: Sequence[Span], calls: int) -> list[Span]:
-    """When each call ran, from its first kernel to its last; each has as many. None at all where
-    they cannot be told apart."""
+    """Return the time of each call, from its first kernel to its last. Each call has equally many
+    kernels; return none if the kernels cannot be assigned to calls."""
     if not spans or len(spans) % calls:
         return []
     each = len(spans) // calls
@@ -84,14 +85,13 @@ def spans_of_calls(spans: Sequence[Span], calls: int) -> list[Span]:
 
 
 def _ns(text: str) -> int:
-    """Of microseconds with three decimals: those since 1970 no float64 holds."""
+    """Convert microseconds with three decimals; a float64 cannot hold those since 1970."""
     if not _MICROSECONDS.fullmatch(text.strip()):
         raise ValueError(f"expected a number of microseconds, got {text.strip()[:40]!r}")
     return int(Decimal(text.strip()) * 1000)
 
 
-# Whether the kernels that ranks launched are the call that a case asks for, as the profiler of
-# each of them recorded it.
+# Whether the kernels that ranks launched are the call of the case, by each rank's profiler records.
 #
 # A rank reports `proved`, `unverified` or the differences; without records it reports nothing.
 
@@ -99,7 +99,7 @@ OTHERWISE = "kernel ran on other tensors"  # prefix of the reason of a substitut
 
 
 def told_by(spans: Sequence[Span], calls: int, asked: Case) -> str:
-    """Return what a rank's records show of its calls: unverified for several kernels a call."""
+    """Compare a rank's records with the case; unverified if a call has several kernels."""
     if len(spans) != calls:
         return Proof.UNVERIFIED
     comparison = Comparison(asked)
@@ -119,7 +119,7 @@ def told_by_all(told: Mapping[int, str]) -> str:
 
 
 def least(told: Iterable[str]) -> Proof:
-    """The least that is said."""
+    """Return the weakest of the proofs."""
     proofs = {Proof(text) for text in told}
     if not proofs or Proof.NONE in proofs:
         return Proof.NONE

@@ -1,4 +1,4 @@
-"""What a bench found of each case: its rounds, its groups and its environment in one row."""
+"""The results of a bench for each case: its rounds, groups and environment in one row."""
 
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -13,19 +13,19 @@ from collector.comm.timing import CollectiveTiming, collective_timing, p95, rela
 from collector.model.stack import COLLECTIVE_LIBRARIES
 from collector.ranks.collective import SETTING_PREFIXES, Collective, whole_bytes
 
-# Where time jumps between neighbouring sizes: a library that changes its protocol there.
+# Jumps of time between neighbouring sizes, where a library changes its protocol.
 #
 # No alpha + beta x bytes grows faster than its bytes, and none falls. So a pair of neighbours that
-# does so beyond noise has a jump between them, which is bisected until neighbours lie close enough.
-# Both ends are measured again first: what is gone then was no property of a size.
+# does so beyond noise has a jump between them, which is bisected until the neighbours are close
+# enough. Both ends are measured again first: a jump that is then gone was no property of a size.
 
-NOISE = 0.2  # of a median, where its rounds do not say more
+NOISE = 0.2  # relative to the median, where the rounds do not show more
 _MOST_SIZES = 64  # measured again or in between, in one series
 
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """What a size took: the median of rounds, and how far a round lies from it, relative."""
+    """The time of a size: the median of its rounds, and their largest relative distance from it."""
 
     duration_us: float
     spread: float = 0.0
@@ -35,8 +35,8 @@ Times = Mapping[int, Timed]  # by bytes
 
 
 class JumpKind(StrEnum):
-    """`LOCATED`: between sizes as close as was asked for. `WIDE`: there, and not that close.
-    `NOT_REPRODUCIBLE`: gone when both ends were measured again."""
+    """`LOCATED`: between sizes as close as requested. `WIDE`: confirmed, but the sizes are not that
+    close. `NOT_REPRODUCIBLE`: gone when both ends were measured again."""
 
     LOCATED = "located"
     WIDE = "wide"
@@ -45,7 +45,8 @@ class JumpKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Jump:
-    """`ratio` is the larger size's time by the smaller one's; of one that is gone, what it was."""
+    """A jump; `ratio` is the larger size's time divided by the smaller one's, or the former ratio
+    if the jump is gone."""
 
     lower_bytes: int
     upper_bytes: int
@@ -59,12 +60,12 @@ class Jump:
 def next_size(
     first: Times, again: Times, factor: float, whole_bytes: int, asked: Collection[int] = ()
 ) -> int | None:
-    """The size to measure next, a multiple of `whole_bytes`; None where all jumps are known.
+    """Return the size to measure next, a multiple of `whole_bytes`; None if all jumps are known.
 
-    `first` are the planned sizes, `again` those that were measured for a jump, whose times count
-    more. Of a jump the ends come first, then the middle by ratio: with a `factor` of 1.1 neighbours
-    that lie a factor of 2 apart need three sizes between them. None of `asked` is asked for again:
-    one that gave no time would not give one for ever.
+    `first` are the planned sizes, `again` the sizes that were measured for a jump, whose times take
+    precedence. The ends of a jump come first, then the middle by ratio: with a `factor` of 1.1,
+    neighbours that are a factor of 2 apart need three sizes between them. No size in `asked` is
+    returned again: a size that gave no time would be requested for ever.
     """
     if max(len(again), len(asked)) >= _MOST_SIZES:
         return None
@@ -79,7 +80,7 @@ def next_size(
 
 
 def jumps_of(first: Times, again: Times, factor: float, whole_bytes: int) -> list[Jump]:
-    """What became of the jumps, by their sizes."""
+    """Return the jumps with their kinds, sorted by size."""
     current = {**first, **again}
     found = []
     for lower, upper in _jumping(current):
@@ -95,7 +96,7 @@ def jumps_of(first: Times, again: Times, factor: float, whole_bytes: int) -> lis
 
 
 def _jumping(times: Times) -> Iterator[tuple[int, int]]:
-    """Neighbouring sizes between which time falls, or grows more than the bytes do."""
+    """Return neighbouring sizes between which the time falls, or grows more than the bytes."""
     for lower, upper in pairwise(sorted(times)):
         noise = max(NOISE, times[lower].spread, times[upper].spread)
         ratio = _ratio(times, lower, upper)
@@ -108,7 +109,7 @@ def _ratio(times: Times, lower: int, upper: int) -> float:
 
 
 def _middle(lower: int, upper: int, whole_bytes: int) -> int | None:
-    """Between both by ratio; None where no whole message lies between."""
+    """Return the geometric mean as whole messages; None if there is none between both."""
     middle = round((lower * upper) ** 0.5 / whole_bytes) * whole_bytes
     return middle if lower < middle < upper else None
 
@@ -117,13 +118,13 @@ def _within(found: list[Jump], lower: int, upper: int) -> bool:
     return any(lower <= jump.lower_bytes and jump.upper_bytes <= upper for jump in found)
 
 
-# The sizes of a plan as series in which jumps are looked for, and what was seen of them.
+# The sizes of a plan as series in which jumps are searched, and their results.
 
 
 def searched(plan: BenchPlan) -> list[Collective]:
-    """A case of each series: of what is measured alone, and is not told apart but by its size.
+    """Return one case of each series: cases that are measured alone and differ only in size.
 
-    Sizes that are timed in different ways differ for that reason, and are no neighbours.
+    Sizes that are timed in different modes differ for that reason, and are not neighbours.
     """
     found: dict[tuple[Collective, str], Collective] = {}
     if plan.jump_factor is not None:
@@ -136,7 +137,7 @@ def searched(plan: BenchPlan) -> list[Collective]:
 def next_case(
     plan: BenchPlan, one: Collective, seen: Iterable[CaseSeen], asked: Collection[int] = ()
 ) -> Collective | None:
-    """What is to be measured next for the jumps of `one`'s series, but for the sizes `asked`."""
+    """Return the next case for the jumps of `one`'s series, excluding the sizes in `asked`."""
     if plan.jump_factor is None:
         return None
     size = next_size(*_times(plan, one, seen), plan.jump_factor, whole_bytes(one), asked)
@@ -144,7 +145,7 @@ def next_case(
 
 
 def found_jumps(plan: BenchPlan, seen: Sequence[CaseSeen]) -> Iterator[tuple[Collective, Jump]]:
-    """Every jump, with the case of its larger size."""
+    """Return every jump, with the case of its larger size."""
     for one in searched(plan):
         assert plan.jump_factor is not None
         times = _times(plan, one, seen)
@@ -153,7 +154,7 @@ def found_jumps(plan: BenchPlan, seen: Sequence[CaseSeen]) -> Iterator[tuple[Col
 
 
 def case_of(plan: BenchPlan, seen: CaseSeen) -> Collective:
-    """What was measured: a case of the plan, or a size that was looked at beside them."""
+    """Return the measured case: a case of the plan, or a size that the search for jumps added."""
     return seen.extra or plan.collectives[seen.case]
 
 
@@ -162,7 +163,7 @@ def _series(plan: BenchPlan, case: Collective) -> tuple[Collective, str]:
 
 
 def _times(plan: BenchPlan, one: Collective, seen: Iterable[CaseSeen]) -> tuple[Times, Times]:
-    """What the planned rounds say of a series' sizes, and what the rounds after them say."""
+    """Return the times of a series' sizes in the planned rounds, and those in later rounds."""
     planned: dict[int, list[float]] = {}
     later: dict[int, list[float]] = {}
     for each in seen:
@@ -181,9 +182,9 @@ def _timed(rounds: dict[int, list[float]]) -> Times:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One case. `jump` says that its time differs from the next smaller size's by more than bytes
-    explain. `timings`: of each round, each group's. Durations are medians over the rounds of
-    the groups' median; `slowest_us` is that of the slowest group."""
+    """A measured case. `jump` is set if its time differs from that of the next smaller size by more
+    than the bytes explain. `timings` has the timing of each group, for each round. Durations are
+    medians over the rounds of the groups' median; `slowest_us` is that of the slowest group."""
 
     collective: Collective
     mode: str
@@ -206,12 +207,12 @@ class Measured:
 
     @property
     def spread(self) -> float:
-        """How far a round lies from the median of rounds, at most; 0 of one round."""
+        """Return the largest relative distance of a round from the median; 0 for one round."""
         return relative_spread(self.rounds_us)
 
     @property
     def bandwidth_gbps(self) -> float:
-        """Message bytes by time, in 1e9 bytes a second."""
+        """Return message bytes divided by time, in 1e9 bytes a second."""
         return self.collective.message_bytes / self.duration_us / 1e3
 
     @property
@@ -219,13 +220,13 @@ class Measured:
         return self.collective.bus_bytes / self.duration_us / 1e3
 
     def all_groups(self) -> list[CollectiveTiming]:
-        """Every group of every round."""
+        """Return every group of every round."""
         return [group for groups in self.timings for group in groups]
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What became of a plan's cases; `wrong` names those whose result was not what it must be."""
+    """The outcome of a plan's cases; `wrong` lists those with a wrong result."""
 
     measured: tuple[Measured, ...]
     left_out: tuple[LeftOut, ...]
@@ -233,14 +234,15 @@ class Found:
 
     @property
     def round_p95(self) -> float:
-        """How far a round's median lies from its case's: what one in twenty exceeds."""
+        """Return the 95th percentile of the rounds' distances from their case's median."""
         return p95([one.spread for one in self.measured if len(one.timings) > 1])
 
 
 def found_of(
     plan: BenchPlan, seen: Iterable[CaseSeen], environment: Mapping[str, str] = os.environ
 ) -> Found:
-    """The cases of a plan from what rank 0 wrote, whole or not: a case counts from one round on."""
+    """Return the cases of a plan from the results of rank 0, complete or not: a case counts from
+    one round on."""
     seen = sorted(seen, key=lambda one: one.case)
     by_case: dict[Collective, list[CaseSeen]] = {}
     for one in seen:
@@ -266,12 +268,12 @@ def found_of(
 def group_timings(
     groups: Sequence[tuple[int, ...]], seen: CaseSeen
 ) -> tuple[CollectiveTiming, ...]:
-    """What each group of a round took."""
+    """Return the timing of each group of a round."""
     by_rank = {one.rank: one for one in seen.ranks}
     return tuple(collective_timing([by_rank[rank] for rank in ranks]) for ranks in groups)
 
 
 def settings_of(environment: Mapping[str, str]) -> list[str]:
-    """`NAME=value` of each variable that changes how a collective runs, by name."""
+    """Return `NAME=value` of each variable that changes how a collective runs, by name."""
     names = sorted(name for name in environment if name.startswith(SETTING_PREFIXES))
     return [f"{name}={environment[name]}" for name in names]

@@ -1,4 +1,4 @@
-"""One rank's part in measuring a collective; all ranks go through the same steps, idle ones too."""
+"""One rank's part in measuring a collective; all ranks run the same steps, idle ranks too."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -13,28 +13,27 @@ from collector.comm.rank_device import RankDevice
 from collector.comm.timed_calls import Gathered, TimedCalls
 from collector.ranks.collective import OPERATIONS, Collective, check, parts_v
 
-# The tensors of a collective, the call, and what must have come out of it.
+# The tensors of a collective, the call, and the expected result.
 #
-# Element i of what rank g of a group sends is a small number that depends on both, so that a part
-# in the wrong place is seen; sums of it are exact in every dtype for groups of up to 23 ranks. The
-# result is looked at in some ten thousand places, its ends among them: all of 512 MB in each rank
-# would take longer than measuring it.
+# Element i that rank g of a group sends is a small number that depends on both, so that a part in
+# the wrong place is detected; sums of it are exact in every dtype for groups of up to 23 ranks. The
+# result is checked at some ten thousand places, including its ends: checking all of 512 MB in each
+# rank would take longer than measuring it.
 
 _LOOKED_AT = 16_384
 _MODULUS = 11
-_PERIOD = _MODULUS**2  # places after which what is sent comes again
+_PERIOD = _MODULUS**2  # number of places after which the sent values repeat
 _EXACT_SUM = 256  # of whole numbers, in bfloat16's 8 bits
 _ROUNDED = 0.02  # relative; of bfloat16 sums of many ranks
 
-# Their older names go away with torch 2.13's successors.
+# Their older names will be removed after torch 2.13.
 _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 _reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A rank's place in the group that it works in: `at` in `ranks`, which are numbers of the
-    world."""
+    """A rank's place in its group: index `at` in `ranks`, which are numbers of the world."""
 
     ranks: tuple[int, ...]
     at: int
@@ -46,7 +45,7 @@ class Member:
 
 
 class Buffers:
-    """What one rank sends and gets in one collective."""
+    """The tensors that one rank sends and receives in one collective."""
 
     def __init__(self, collective: Collective, member: Member, device: str) -> None:
         self._what, self._member, self._device = collective, member, device
@@ -58,7 +57,7 @@ class Buffers:
         self.call = self._call()
 
     def is_right(self) -> bool:
-        """Whether the result is what it must be after the first call of all ranks."""
+        """Return whether the result is right after the first call of all ranks."""
         places = torch.linspace(
             0, self._got.numel() - 1, min(_LOOKED_AT, self._got.numel()), dtype=torch.float64
         ).long()
@@ -69,8 +68,8 @@ class Buffers:
         return bool(torch.equal(got, wanted.to(self._dtype)))
 
     def rest(self) -> None:
-        """Have what is sent be zeros from now on where a result is sent again: sums would grow
-        beyond what the dtype can hold."""
+        """Zero the sent values if a result is sent again: sums would grow beyond the range of the
+        dtype."""
         if self._what.operation == "all_reduce":
             self._sent.zero_()
 
@@ -87,7 +86,7 @@ class Buffers:
         return found
 
     def _received(self) -> int:
-        """How many elements come to this rank."""
+        """Return the number of elements that this rank receives."""
         if self._what.operation == "all_to_allv":
             return self._parts()[self._member.at] * self._member.size
         return self._what.elements * self._what.output_bytes // self._what.message_bytes
@@ -96,8 +95,8 @@ class Buffers:
         return list(parts_v(self._what.elements, self._member.size))
 
     def _values(self, count: int, at: int) -> torch.Tensor:
-        """Of one period, repeated: whole numbers of every place would take many times the message,
-        and a reduce_scatter of 512 MB over 16 ranks sends 8 GiB from each."""
+        """Return one period, repeated: computing whole numbers for every place would need many
+        times the message, and a reduce_scatter of 512 MB over 16 ranks sends 8 GiB from each."""
         period = _value(torch.arange(_PERIOD), torch.tensor(at)).to(self._dtype).to(self._device)
         return period.repeat(-(-count // _PERIOD))[:count]
 
@@ -129,7 +128,7 @@ class Buffers:
             one.wait()
 
     def _expected(self, places: torch.Tensor) -> torch.Tensor:
-        """What must stand in those places of the result, as whole numbers."""
+        """Return the expected values at those places of the result, as whole numbers."""
         at, size, count = self._member.at, self._member.size, self._what.elements
         match self._what.operation:
             case "all_gather":
@@ -152,17 +151,17 @@ class Buffers:
 
 
 def _value(place: torch.Tensor, rank: torch.Tensor) -> torch.Tensor:
-    """What rank `rank` of a group sends at `place`: 0 to 10."""
+    """Return the value that rank `rank` of a group sends at `place`: 0 to 10."""
     return (place * 31 + place // _MODULUS * 7 + rank * 17) % _MODULUS
 
 
-# What serving runs before each of these.
+# The operation that serving runs before each operation.
 _PEERS = {"all_reduce": "all_gather", "all_gather": "reduce_scatter"}
 _PEER_OF_OTHERS = "all_gather"
 
 
 def peer_case(plan: BenchPlan, case: Collective) -> Collective | None:
-    """What runs before each call of a case, where its mode has something do so."""
+    """Return the case that runs before each call of `case`, if its mode requires one."""
     if plan.mode_of(case) is not Mode.ALTERNATING:
         return None
     other = replace(case, operation=_PEERS.get(case.operation, _PEER_OF_OTHERS))
@@ -174,7 +173,8 @@ def peer_case(plan: BenchPlan, case: Collective) -> Collective | None:
 
 
 class MeasuringRank:
-    """`groups` are torch's, by their ranks; `timed` times this rank's calls with the others'."""
+    """The measuring part of a rank: `groups` are torch's, by their ranks; `timed` times this rank's
+    calls together with those of the others."""
 
     def __init__(
         self,
@@ -187,7 +187,7 @@ class MeasuringRank:
         self._rank = dist.get_rank()
 
     def measure(self, case: Collective) -> Gathered:
-        """The same in every rank: what rank 0 returns is what all saw."""
+        """Measure a case together with all ranks; rank 0 returns the results of all."""
         plan, working = self._plan, self._plan.groups(case)
         mine = next((ranks for ranks in working if self._rank in ranks), None)
         target = None if mine is None else self._buffers(case, mine)
@@ -212,8 +212,8 @@ class MeasuringRank:
         return None if other is None else self._buffers(other, ranks)
 
     def _first_calls(self, target: Buffers | None, peer: Buffers | None) -> bool:
-        """Untimed: the first call of an operation in a group sets up its channels, which takes ten
-        times as long. Its result is looked at."""
+        """Run the untimed first calls and check the result of the target. The first call of an
+        operation in a group sets up its channels, which takes ten times as long."""
         if target is None:
             return True
         self._device.timed(_nothing, target.call)

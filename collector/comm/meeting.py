@@ -1,9 +1,9 @@
-"""How the nodes of a gang come together, without a name service: all begin at once, or none does.
+"""Rendezvous of the nodes of a gang without a name service: all begin together, or none does.
 
-The first node, who has rank 0, opens a port and leaves a `Place` where the others look. They
-connect, say who they are, and are told what their ranks are to do as soon as all are there. Each
-connection stands as long as the gang does: whichever node fails, ends or is lost ends it for all,
-and they meet again for the next one.
+The first node, which has rank 0, opens a port and publishes a `Place` for the others. They connect,
+identify themselves, and get the work of their ranks when all nodes are there. Each connection lasts
+as long as the gang: if any node fails, ends or is lost, the gang ends on all nodes, and they meet
+again for the next one.
 """
 
 import contextlib
@@ -36,13 +36,13 @@ from collector.comm.gang import (
 )
 from collector.comm.rank_files import have_met, rank_states
 
-# Lines of JSON between two nodes of a gang, over TCP; a node that is lost is noticed.
+# Lines of JSON between two nodes of a gang, over TCP; a lost node is detected.
 #
-# Whoever is told nothing of the other's end, because its machine is gone, learns it from the
-# kernel: what is silent for half a minute, keep-alives included, is gone.
+# If the machine of the other end is gone, it sends no end of the connection. The kernel reports it:
+# a connection that is silent for half a minute, keep-alives included, is lost.
 
 _SEND_S = 30.0
-# A lost machine is noticed after 10 s of silence and 3 keep-alives 5 s apart.
+# The kernel detects a lost machine after 10 s of silence and 3 keep-alives 5 s apart.
 _IDLE_S, _BETWEEN_S, _COUNT = 10, 5, 3
 _AT_ONCE_BYTES = 1 << 16
 LONGEST_BYTES = 1 << 26  # a plan of every collective of a site is a thousandth of it
@@ -51,11 +51,11 @@ Message = Mapping[str, Any]
 
 
 class Gone(PeerLeft):
-    """The other end is not there any more."""
+    """The other end of the connection is gone."""
 
 
 class Connection:
-    """One end of a conversation with another node. Raises Gone where the other end has left."""
+    """A connection to another node. Raises Gone if the other end has left."""
 
     def __init__(self, link: socket.socket, other: str):
         self._link, self.other = link, other
@@ -66,7 +66,7 @@ class Connection:
         link.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _IDLE_S)
         link.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _BETWEEN_S)
         link.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, _COUNT)
-        # Of what was sent and is not acknowledged, keep-alives say nothing.
+        # Keep-alives do not cover data that was sent and is not acknowledged.
         silent_s = _IDLE_S + _BETWEEN_S * _COUNT
         link.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 1000 * silent_s)
 
@@ -81,7 +81,7 @@ class Connection:
             raise Gone(f"{self.other}: cannot send a message: {error}") from error
 
     def heard(self, wait_s: float = 0.0) -> Message | None:
-        """The next message; None where none is whole after so long."""
+        """Return the next message; None if no complete message arrives within `wait_s`."""
         deadline = time.monotonic() + wait_s
         while b"\n" not in self._unread:
             left_s = max(0.0, deadline - time.monotonic())
@@ -124,13 +124,13 @@ GATHER_S = 600.0  # until all nodes are there: images are pulled, other pods end
 _LOOK_S = 1.0
 _CONNECT_S = 10.0
 _HELLO_S, _HELLO_BYTES = 5.0, 4096
-_WORD_S = 10.0  # for the first node to say that it was its own ranks that failed
-_LAST_WORDS_S = 5.0  # for why another node's ranks ended, after ours did
-_PROGRAMS = "collector.comm."  # where modules of ranks lie
+_WORD_S = 10.0  # for the first node to report that its own ranks failed
+_LAST_WORDS_S = 5.0  # for another node to report why its ranks ended, after the local ranks did
+_PROGRAMS = "collector.comm."  # package of the ranks' modules
 
 
 class Unreached(Gone):
-    """Nobody answers where the first node is said to be."""
+    """No process listens at the address of the first node."""
 
 
 class EndedElsewhere(GangFailed):
@@ -139,7 +139,7 @@ class EndedElsewhere(GangFailed):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where the first node waits for the others. The token tells one meeting from the next."""
+    """The address where the first node waits for the others. The token identifies one meeting."""
 
     host: str
     port: int
@@ -151,7 +151,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What the ranks of every node are to do, and where they meet."""
+    """The work of the ranks of every node, and where they meet."""
 
     plan: str
     backend: str
@@ -164,12 +164,12 @@ class Order:
     master_port: int
 
     def to_json(self) -> str:
-        """The plan's: whoever starts ranks writes it down for them."""
+        """Return the JSON of the plan, which `run_gang` writes to a file for the ranks."""
         return self.plan
 
 
 def order_of(work: GangWork, meeting: Rendezvous) -> Order:
-    """The order for the others to do the same work; each node watches over it by its own tick."""
+    """Return the order for the other nodes to do the same work; each node uses its own tick."""
     return Order(
         work.plan.to_json(),
         work.plan.backend,
@@ -184,7 +184,7 @@ def order_of(work: GangWork, meeting: Rendezvous) -> Order:
 
 
 class Lead:
-    """The first node of a gang of `nodes`, at the address `host`, which the others reach."""
+    """The first node of a gang of `nodes`, at the address `host`, which the others can reach."""
 
     def __init__(self, host: str, nodes: int):
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -211,7 +211,7 @@ class Lead:
         self._server.close()
 
     def gather(self, limit_s: float, tick: Tick) -> None:
-        """Wait until every node is there; `tick` may end that. Raises PeersAway."""
+        """Wait until every node has connected; `tick` may end the wait. Raises PeersAway."""
         deadline = time.monotonic() + limit_s
         self._server.settimeout(_LOOK_S)
         while len(self._others) < self._nodes - 1:
@@ -225,24 +225,24 @@ class Lead:
                 )
             try:
                 link, address = self._server.accept()
-            except OSError:  # nobody came, or whoever came has left
+            except OSError:  # no connection, or a node that connected has left
                 continue
             self._greet(Connection(link, str(address[0])))
 
     def begin(self, order: Order) -> None:
-        """Tell every node what to do. Raises Gone where one has left."""
+        """Send the order to every node. Raises Gone if a node has left."""
         for other in self._others.values():
             other.say({"order": asdict(order)})
 
     def blame_ours(self, reason: str) -> None:
-        """Tell the others that ranks of this node failed by themselves, and took theirs along."""
+        """Report to the other nodes that ranks of this node failed first and ended theirs."""
         for other in self._others.values():
             with contextlib.suppress(Gone):
                 other.say({"over": reason})
 
     def check(self) -> None:
-        """Raise EndedElsewhere where another node's ranks have failed, PeerLeft where it was told
-        to stop or is gone."""
+        """Raise EndedElsewhere if another node's ranks have failed, PeerLeft if another node was
+        stopped or is gone."""
         for rank, other in self._others.items():
             if rank not in self._ended and (said := other.heard()) is not None:
                 if "left" in said:
@@ -252,7 +252,7 @@ class Lead:
                 raise EndedElsewhere(f"{other.other}: {self._ended[rank]}")
 
     def last_words(self) -> str:
-        """Why the ranks of another node have ended, where one says so within a few seconds."""
+        """Return why the ranks of another node ended, if a node reports it within a few seconds."""
         deadline = time.monotonic() + _LAST_WORDS_S
         while len(self._ended) < len(self._others) and time.monotonic() < deadline:
             try:
@@ -271,7 +271,7 @@ class Lead:
                 del self._others[rank]
 
     def _greet(self, other: Connection) -> None:
-        """Whoever knows the token and its own number is one of ours; it may come anew."""
+        """Accept a node that sends the token and its number; a node may connect again."""
         other.longest_bytes = _HELLO_BYTES
         try:
             said = other.heard(_HELLO_S) or {}
@@ -290,10 +290,10 @@ class Lead:
 
 
 def follow(place: Place, node_rank: int, node: str, folder: Path, tick: Tick) -> None:
-    """Run this node's ranks for whoever leads at a place, once, in an empty folder; `tick` may
-    raise PeerLeft to end them, where this node is told to stop. Raises Unreached where nobody
-    answers there, Gone where nobody leads there any more, and GangFailed where the ranks here came
-    to no good end by themselves."""
+    """Run this node's ranks for the first node at a place, once, in an empty folder. `tick` may
+    raise PeerLeft to end them if this node is stopped. Raises Unreached if no process listens at
+    the place, Gone if the first node has left, and GangFailed if the ranks of this node failed by
+    themselves."""
     try:
         link = socket.create_connection((place.host, place.port), timeout=_CONNECT_S)
     except OSError as error:
@@ -310,7 +310,7 @@ def follow(place: Place, node_rank: int, node: str, folder: Path, tick: Tick) ->
 
 
 def place_from_json(data: bytes, *, key: str) -> Place:
-    """The place that `to_json` wrote. BadInput for anything else."""
+    """Read the place that `to_json` wrote. Raises BadInput for anything else."""
     return decode_object(Place, data, what="a meeting of a gang", key=key)
 
 
@@ -337,7 +337,7 @@ def _run(lead: Connection, order: Order, node_rank: int, folder: Path, tick: Tic
     try:
         work = GangWork(order, order.program, order.patience_s, still_led, order.environment)
         run_gang(work, meeting, folder)
-    except PeerLeft as error:  # whoever leads, or this node was told to stop
+    except PeerLeft as error:  # the first node left, or this node was stopped
         if not isinstance(error, Gone):
             lead.say({"left": str(error)})
         raise
@@ -349,15 +349,15 @@ def _run(lead: Connection, order: Order, node_rank: int, folder: Path, tick: Tic
     lead.say({"ended": ""})
 
 
-# Starts the ranks of a gang on several nodes, from the first of them.
+# Start the ranks of a gang on several nodes, from the first node.
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class OverNodes:
-    """So many nodes have the ranks between them, each as many as another. The first, which is this
-    one, is reached at `host`; `publish` leaves the place where the others look for it."""
+    """Ranks on several nodes, equally many on each. This node is the first and is reached at
+    `host`; `publish` stores the place for the other nodes."""
 
     nodes: int
     host: str
@@ -365,8 +365,8 @@ class OverNodes:
     gather_s: float = GATHER_S
 
     def __call__(self, work: GangWork, world: int, folder: Path) -> None:
-        """Where ranks of other nodes end before all have met, all meet again, for `gather_s` in
-        all. Raises GangFailed; PeersUnreached where they have not met by then."""
+        """Run the ranks. If ranks of other nodes end before all have met, all nodes meet again,
+        for `gather_s` in total. Raises GangFailed; PeersUnreached if they have not met by then."""
         if world % self.nodes:
             raise BadInput(f"ranks ({world}) must be divisible by nodes ({self.nodes})")
         deadline = time.monotonic() + self.gather_s
@@ -402,18 +402,18 @@ class OverNodes:
             meeting = Rendezvous(local, self.nodes, 0, self.host, free_port())
             lead.begin(order_of(work, meeting))
             run_gang(replace(work, tick=watched), meeting, folder)
-        except BadInput as error:  # somebody has taken the port meanwhile
+        except BadInput as error:  # another process has taken the port in the meantime
             raise PeersAway(str(error)) from error
         except (EndedElsewhere, PeerLeft) as error:
             if not have_met(folder):
                 raise PeersAway(str(error)) from error
             raise
         except GangFailed as error:
-            # The first who fails takes the others along, and these only say that it has left.
+            # The first failing node ends the others, and they report only that it has left.
             lead.blame_ours(str(error))
             words = lead.last_words()
             said = f"{words}; on this node: {error}" if words else str(error)
-            # Nobody knows which of them was the first; or all have begun, and none finds another.
+            # The first failing node is unknown; or all have begun, and none reaches another.
             if not have_met(folder) and (words or _wait_for_others(error, local, folder)):
                 raise PeersAway(said) from error
             raise GangFailed(said) from error
@@ -421,5 +421,5 @@ class OverNodes:
 
 
 def _wait_for_others(error: GangFailed, ranks: int, folder: Path) -> bool:
-    """Whether all of so many ranks of this node have begun, and hang."""
+    """Return whether all `ranks` of this node have begun, and hang."""
     return isinstance(error, RanksHang) and len(rank_states(folder)) == ranks

@@ -1,14 +1,15 @@
-"""The collectives of a profile as cases: which sizes and groups a real step asks for, and how much
-of its communication time each of them is.
+"""The collectives of a profile as cases: the sizes and groups that a real step uses, and the share
+of its communication time that each case has.
 
-Where a profile tells the elements and the dtype that HCCL was called with, the case is exactly
-that. HCCL counts them as messages are counted here, but for all_to_all, where it counts those of
-one rank, and for batchSendRecv, of whose parts one is counted. Else a case is derived: a profile
-tells what a rank sent, and of a ring, a mesh and whatever else moves each byte as rarely as can
-be, the message follows; the size that comes out is near: 0.01 to 0.12 % below it in one real run,
-for a reason nobody told. What a rank sends of a broadcast depends on the rank, and what an AIV
-kernel sends is not told at all: such rows are counted, and are no cases. Where a profile does not
-name the ranks of a group, they are taken for the nearest ones, and its tier is assumed.
+If a profile records the elements and the dtype that HCCL was called with, the case is exactly that.
+HCCL counts elements as messages are counted here, with two exceptions: all_to_all, where it counts
+those of one rank, and batchSendRecv, where it counts one of the parts. Otherwise the case is
+derived. A profile records the bytes that a rank sent. For a ring, a mesh and every other algorithm
+that moves each byte as rarely as possible, the message size follows from them; the size is near:
+0.01 to 0.12 % below the real one in one real run, for a reason that is not documented. The bytes
+that a rank sends for a broadcast depend on the rank, and the bytes that an AIV kernel sends are not
+recorded: such rows are counted, and are not cases. If a profile does not name the ranks of a group,
+the nearest ranks are assumed, and the tier is marked as assumed.
 """
 
 from collections.abc import Iterable, Sequence
@@ -30,8 +31,8 @@ _BY_HCCL_NAME = {"BFP16": "bfloat16", "FP16": "float16", "FP32": "float32", "INT
 
 @dataclass(frozen=True, slots=True)
 class Profiled:
-    """Rows of a profile that are one case, or that are none for one reason. The tier is assumed if
-    that of any of them is; the case is derived if the profile told none of them exactly."""
+    """Rows of a profile that are one case, or that are not cases for one reason. The tier is
+    assumed if that of any row is; the case is derived if no row records it exactly."""
 
     collective: Collective | None
     kernel_type: str
@@ -46,8 +47,8 @@ class Profiled:
 def profiled_collectives(
     transfers: Iterable[Transfer], grid: Grid, dtype: str
 ) -> tuple[Profiled, ...]:
-    """The rows by what they are, those that took longest first. `dtype` is of those of which the
-    profile does not tell it."""
+    """Group the rows by case, those that took longest first. `dtype` applies to rows whose dtype
+    the profile does not record."""
     gathered: dict[tuple[Collective | None, str, str], list[Transfer]] = {}
     exact: set[Collective] = set()
     for one in transfers:
@@ -64,7 +65,7 @@ def profiled_collectives(
 
 
 def share(found: Sequence[Profiled]) -> float:
-    """How much of the communication time is of cases; 0 of none."""
+    """Return the share of the communication time that belongs to cases; 0 if there are no rows."""
     total_us = sum(one.total_us for one in found)
     return sum(one.total_us for one in found if one.collective) / total_us if total_us else 0.0
 
@@ -79,7 +80,7 @@ def _row(
     is_derived: bool,
 ) -> Profiled:
     durations_us = tuple(one.duration_us for one in rows)
-    # Nothing lies apart where the grid has one place, and so large a group has only one tier.
+    # A dimension of extent 1 separates no ranks, and a group that large has only one tier.
     outer = grid.extents[: collective.tier] if collective is not None else ()
     assumed = any(extent > 1 for extent in outer) and not all(one.ranks for one in rows)
     return Profiled(
@@ -115,12 +116,12 @@ def _case(one: Transfer, grid: Grid, dtype: str) -> tuple[Collective | None, str
 
 
 def _is_exact(one: Transfer, found: Collective) -> bool:
-    """Whether a case is what HCCL was called with, and not near it."""
+    """Return whether a case is exactly the call of HCCL, and not an approximation."""
     return _asked_bytes(one, OPERATIONS[found.operation], found.dtype) == found.message_bytes
 
 
 def _asked_bytes(one: Transfer, operation: Operation, dtype: str) -> int:
-    """The message's bytes by what HCCL was called with; 0 where that does not tell them."""
+    """Return the message's bytes from the call of HCCL; 0 if the call does not determine them."""
     if one.elements is None or operation.name == "send_recv":
         return 0
     parts = one.group_size or 0 if operation.name == "all_to_all" else 1

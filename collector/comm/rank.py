@@ -1,7 +1,8 @@
 """One rank of a bench: `python -m collector.comm.rank FOLDER`, started by torchrun.
 
-FOLDER holds the plan. Each rank says in a journal of its own what it is about to do, so that
-whoever watches can tell which one is late; rank 0 writes what all ranks saw of each case.
+FOLDER contains the plan. Each rank writes each step to its own journal before it begins it, so that
+the watching process can find the rank that is late; rank 0 writes the results of all ranks for each
+case.
 """
 
 import datetime
@@ -39,14 +40,14 @@ from collector.model.stack import COLLECTIVE_LIBRARIES
 from collector.ranks.collective import Collective
 from collector.replay.process import this_process
 
-DEADLINE_S = 300.0  # of one collective: then the group gives up by itself
+DEADLINE_S = 300.0  # of one collective: after that the process group gives up
 _MOST_OF_MEMORY = 0.5
 _FIRST_ELEMENTS = 256
-_COPIES = 3  # of a message: sent, received, and what torch makes of it on the way
+_COPIES = 3  # of a message: sent, received, and torch's intermediate copy
 
 
 class RankJournal:
-    """A rank's own file; a line is there when the call returns."""
+    """The journal of a rank; a line is written when the call returns."""
 
     def __init__(self, folder: Path, rank: int) -> None:
         self._file = (folder / journal_name(rank)).open("a")
@@ -56,7 +57,7 @@ class RankJournal:
 
 
 class RankPlan(Protocol):
-    """What ranks are to do, as far as it takes to join the others."""
+    """The plan of a rank, as far as joining the others requires it."""
 
     @property
     def backend(self) -> str: ...
@@ -66,7 +67,7 @@ class RankPlan(Protocol):
 
     @property
     def number(self) -> int:
-        """Equal exactly where the plan is."""
+        """Return a number that is equal for equal plans only."""
 
 
 _Plan = TypeVar("_Plan", bound=RankPlan)
@@ -74,7 +75,7 @@ _Plan = TypeVar("_Plan", bound=RankPlan)
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """A rank that has joined the others. `control` is a group of all, on the host."""
+    """A rank that has joined the others. `control` is a group of all ranks, on the host."""
 
     rank: int
     journal: RankJournal
@@ -82,7 +83,7 @@ class Membership:
     control: "dist.ProcessGroup"
 
     def memory_of_all(self) -> int:
-        """What a case may take in each rank, in bytes: by the rank that has the least."""
+        """Return the bytes that a case may use in each rank, by the rank that has the least."""
         own = self.device.free_bytes()
         if own is None:  # ranks of one machine share its memory
             ranks_here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
@@ -94,8 +95,8 @@ class Membership:
 
 @contextmanager
 def joined(folder: Path, plan_of: Callable[[str], _Plan]) -> Iterator[tuple[_Plan, Membership]]:
-    """The plan of a folder and this rank's place among the others, which have the same one. They
-    leave together."""
+    """Join the other ranks, and yield the plan of a folder and this rank's membership. All ranks
+    must have the same plan; they leave together."""
     die_with_starter()
     rank, world, local = (int(os.environ[n]) for n in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
     stacks = (folder / stacks_name(rank)).open("w")
@@ -121,8 +122,8 @@ def joined(folder: Path, plan_of: Callable[[str], _Plan]) -> Iterator[tuple[_Pla
 
 
 def write_results(folder: Path, seen: Iterable[tuple[int, int, Gathered]], rank: int) -> None:
-    """Have each case of each round measured, and rank 0 write what all saw as soon as it is
-    known."""
+    """Measure each case of each round; rank 0 writes the results of all ranks as soon as they are
+    there."""
     results = (folder / RESULTS).open("a") if rank == 0 else None
     for round_number, at, gathered in seen:
         if results is not None:
@@ -168,8 +169,8 @@ def _seen(plan: BenchPlan, member: Membership, folder: Path) -> Iterator[tuple[i
 
 
 def _of_jumps(plan: BenchPlan, member: Membership, folder: Path) -> Iterator[Collective]:
-    """The sizes that tell where time jumps, each by what was written of those before it. Rank 0
-    chooses: the others have not seen what all have."""
+    """Return the sizes that locate jumps of time, each chosen by the results of the previous ones.
+    Rank 0 chooses, because only rank 0 has the results of all ranks."""
     for one in searched(plan):
         asked = set[int]()
         while True:
@@ -184,14 +185,14 @@ def _of_jumps(plan: BenchPlan, member: Membership, folder: Path) -> Iterator[Col
 
 
 def turns(rounds: int, cases: int) -> Iterator[tuple[int, int]]:
-    """Round by round, so that what changes in minutes is between the rounds of a case."""
+    """Return the cases round by round, so that slow changes fall between the rounds of a case."""
     return ((round_number, at) for round_number in range(rounds) for at in range(cases))
 
 
 def _first_message(device: RankDevice) -> None:
-    """One among all by the library that is to be measured, on their devices: where a rank cannot
-    reach another so, that is told before any case is blamed for it. What comes of it is not looked
-    at: each case's first result is."""
+    """Send one message among all ranks with the measured library, on their devices: a connection
+    that fails is reported before a case gets the blame. The result is not checked here; the first
+    result of each case is."""
     message = torch.ones(_FIRST_ELEMENTS, device=device.name)
     device.timed(lambda: None, lambda: dist.all_reduce(message))
 

@@ -1,4 +1,4 @@
-"""What a rank's device needs that differs: how it is chosen, waited for and timed."""
+"""The device of a rank: how it is selected, synchronized and timed on each backend."""
 
 import importlib
 import tempfile
@@ -16,12 +16,12 @@ from collector.host import imports
 from collector.replay.kineto import kernel_events
 from collector.replay.recording import SACRIFICES_OF_A_WINDOW, Launching, sacrifice
 
-# A profiler around some calls: when their kernels ran. One window a case, whose lossy head is not
-# theirs.
+# A profiler around some calls records when their kernels ran. There is one window per case; the
+# calls come after its lossy head.
 
 
 def nccl_window(device: Launching, kernel_type: str, calls: Callable[[], object]) -> list[Span]:
-    """By torch's own profiler; every kernel of nccl is the call's, since nothing else runs."""
+    """Profile with torch; every nccl kernel belongs to the calls, since nothing else runs."""
     recorder = profile(use_device="cuda", use_kineto=True)
     recorder.__enter__()
     try:
@@ -35,9 +35,9 @@ def nccl_window(device: Launching, kernel_type: str, calls: Callable[[], object]
 
 
 def npu_window(device: Launching, kernel_type: str, calls: Callable[[], object]) -> list[Span]:
-    """By torch_npu's, whose tables are read and thrown away; no span where it wrote none.
+    """Profile with torch_npu; read its tables and delete them. Return no span if it wrote none.
 
-    Level1, since communication has no rows of its own below.
+    Level1 is required: below it, communication has no rows of its own.
     """
     profiler: Any = importlib.import_module("torch_npu.profiler")
     settings = profiler._ExperimentalConfig(
@@ -64,18 +64,18 @@ class RankDevice(Protocol):
     name: str  # torch's: cpu, cuda:0, npu:0
 
     def free_bytes(self) -> int | None:
-        """What a case may use of its memory; None where that is the machine's."""
+        """Return the memory that a case may use; None if it is the machine's memory."""
 
     def timed(self, before: Callable[[], object], call: Callable[[], object]) -> float:
-        """Run both, one after the other; how long the second took, in us."""
+        """Run both, one after the other; return the duration of the second, in us."""
 
     def kernels(self, kernel_type: str, calls: Callable[[], object]) -> list[Span]:
-        """Run calls and wait for them; when their kernels of a type ran. BadInput where a call runs
-        none."""
+        """Run calls, wait for them, and return the times of their kernels of a type. Raises
+        BadInput if a call runs none."""
 
 
 class HostRank:
-    """A rank on the cpu: a call returns when it is over."""
+    """A rank on the cpu: a call returns when it has finished."""
 
     name = "cpu"
 
@@ -93,7 +93,7 @@ class HostRank:
 
 
 class AcceleratorRank:
-    """A gpu or an NPU: calls are queued, and timed by events of its own stream."""
+    """A gpu or an NPU: calls are queued, and events of its own stream time them."""
 
     def __init__(self, kind: str, local_rank: int) -> None:
         self._module: Any = getattr(torch, kind)
@@ -108,11 +108,11 @@ class AcceleratorRank:
         self._window = npu_window if kind == "npu" else nccl_window
 
     def free_bytes(self) -> int | None:
-        self._module.empty_cache()  # what torch keeps of tensors that are gone is free, too
+        self._module.empty_cache()  # memory that torch caches for deleted tensors is free, too
         return int(self._module.mem_get_info()[0])
 
     def synchronize(self) -> None:
-        """Wait for all that was queued."""
+        """Wait for all queued work."""
         self._module.synchronize()
 
     def timed(self, before: Callable[[], object], call: Callable[[], object]) -> float:
@@ -129,12 +129,12 @@ class AcceleratorRank:
 
 
 def open_rank_device(backend: str, local_rank: int) -> RankDevice:
-    """The device of a rank. BadInput and HostFault where it is not there."""
+    """Return the device of a rank. Raises BadInput and HostFault if the device is missing."""
     if backend == "cpu":
         return HostRank()
     if backend == "npu":
         try:
-            with imports.for_good():  # a profiler forks a dozen processes a window of what is here
+            with imports.for_good():  # a profiler forks a dozen processes of this memory per window
                 importlib.import_module("torch_npu")  # which adds torch.npu
         except ImportError as error:
             raise HostFault(f"--backend npu requires torch_npu and CANN: {error}") from error

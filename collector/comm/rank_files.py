@@ -1,4 +1,4 @@
-"""The files by which ranks and whoever watches them speak: a plan, journals, results, stacks."""
+"""The files between ranks and the process that watches them: plan, journals, results, stacks."""
 
 import json
 from collections.abc import Iterable
@@ -11,7 +11,7 @@ from collector.replay.process import ProcessId
 
 PLAN, RESULTS = "plan.json", "results.jsonl"
 _STEPS_TOGETHER = 3  # of a rank's journal: joining the others, comparing plans, a first message
-TOO_LARGE = "too large for the"  # how the reason of a case begins that no rank has the memory for
+TOO_LARGE = "too large for the"  # prefix of the reason of a case that exceeds a rank's memory
 
 
 def journal_name(rank: int) -> str:
@@ -24,7 +24,7 @@ def stacks_name(rank: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class RankState:
-    """Where a rank is, by its own words: how many steps it took, and the one that it is in."""
+    """The position of a rank from its journal: the number of steps, and the current step."""
 
     rank: int
     process: ProcessId | None
@@ -34,8 +34,9 @@ class RankState:
 
 @dataclass(frozen=True, slots=True)
 class CaseSeen:
-    """What one round saw of a case of the plan, `case` by its place there. `extra` is a size that
-    the plan does not hold, and has a place behind them. Rounds beyond the plan's are of jumps."""
+    """The results of one round for a case; `case` is its index in the plan. `extra` is a size
+    outside the plan, with an index after those of the plan. Rounds beyond the plan's are those of
+    jumps."""
 
     round: int
     case: int
@@ -47,37 +48,37 @@ class CaseSeen:
 
 
 def wrong_result(rounds: Iterable[CaseSeen]) -> str:
-    """Whose result of a case was not what it must be, in words; empty where all were right."""
+    """Return a text that names the ranks with a wrong result; empty if all are right."""
     ranks = sorted({rank for one in rounds for rank in one.wrong})
     return f"the result of rank {', '.join(map(str, ranks))} is wrong" if ranks else ""
 
 
 def rank_states(folder: Path) -> list[RankState]:
-    """The ranks of this node that have begun, in order of their names."""
+    """Return the ranks of this node that have begun, in order of their names."""
     return [_state(path) for path in sorted(folder.glob("rank-*.jsonl"))]
 
 
 def have_met(folder: Path) -> bool:
-    """Whether the ranks came together. From there on it may be the cases that end them: their
-    groups, their environment, their memory."""
+    """Return whether the ranks have met. From then on the cases may end the ranks: their groups,
+    their environment, their memory."""
     return any(state.steps > _STEPS_TOGETHER for state in rank_states(folder))
 
 
 def read_results(folder: Path) -> list[CaseSeen]:
-    """What rank 0 wrote of all cases; none where it never came so far."""
+    """Return the results of all cases that rank 0 wrote; none if it wrote no file."""
     path = folder / RESULTS
     lines = _whole_lines(path.read_bytes()) if path.exists() else []
     return [_seen(json.loads(line)) for line in lines]
 
 
 class LineCount:
-    """How many lines a file has that grows: what was counted is not read again."""
+    """The number of lines of a growing file: counted lines are not read again."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._offset, self._lines = path, 0, 0
 
     def count(self) -> int:
-        """The lines written to their end; 0 where there is no file."""
+        """Return the number of complete lines; 0 if there is no file."""
         if self._path.exists():
             with self._path.open("rb") as file:
                 file.seek(self._offset)
@@ -114,5 +115,5 @@ def _state(path: Path) -> RankState:
 
 
 def _whole_lines(data: bytes) -> list[bytes]:
-    """The lines that are written to their end: whoever wrote the last one may have been killed."""
+    """Return the complete lines: the writer of the last one may have been killed."""
     return data.split(b"\n")[:-1]

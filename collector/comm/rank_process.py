@@ -1,6 +1,6 @@
 """The process of a rank, or one that a rank starts: `python -m collector.comm.rank_process PROGRAM
-WORDS...` is `python -m PROGRAM WORDS...` with torch imported for good before it. Where no driver
-was loaded it ends without taking torch down: a driver may have something to do at an exit."""
+WORDS...` is `python -m PROGRAM WORDS...` with torch imported before it and kept. If no driver was
+loaded, the process exits without torch's cleanup; a driver may have work to do at exit."""
 
 import runpy
 import sys
@@ -12,7 +12,7 @@ from collector.host.processes import end_at_once
 if __name__ == "__main__":
     del sys.argv[0]
     program = sys.argv[0]
-    if find_spec(program) is None:  # said before torch is imported
+    if find_spec(program) is None:  # report it before importing torch
         sys.exit(f"module not found: {program}")
     with imports.for_good():
         import torch.distributed

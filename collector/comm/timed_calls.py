@@ -1,4 +1,4 @@
-"""Calls that ranks make together: how many, when each began on one clock, how long it took."""
+"""Calls that ranks make together: their count, start on one clock, and duration."""
 
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -12,17 +12,17 @@ from collector.comm.rank_device import RankDevice
 from collector.model.case import Case
 from collector.ranks.collective import Collective
 
-# One clock for all ranks: how far each rank's own is from that of rank 0.
+# One clock for all ranks: the offset of each rank's own clock from that of rank 0.
 #
-# Ranks of one machine share a clock; of several they do not. Twenty short messages there and back
-# tell the difference to half of the shortest round trip (Cristian's algorithm).
+# Ranks of one machine share a clock; ranks of several machines do not. Twenty short round trips
+# show the offset to half of the shortest round trip (Cristian's algorithm).
 
 _ROUND_TRIPS = 20
-_SPIN_S = 200e-6  # the scheduler's own lateness is below that
+_SPIN_S = 200e-6  # above the scheduler's own lateness
 
 
 class Clock:
-    """The time of rank 0, in us, as this rank can tell it. Made by all ranks at once.
+    """The time of rank 0, in us, as estimated by this rank. All ranks construct it together.
 
     `control` is a group of all ranks whose messages are in host memory (gloo).
     """
@@ -41,12 +41,12 @@ class Clock:
         return _own_us() - self._ahead_us
 
     def of_wall(self, moments_ns: Iterable[int]) -> list[float]:
-        """Moments of this machine's wall clock, by which profilers tell theirs."""
+        """Convert moments of this machine's wall clock, which profilers use."""
         ahead_ns = _wall_ahead_ns()
         return [(moment - ahead_ns) / 1e3 - self._ahead_us for moment in moments_ns]
 
     def begin_together(self, after_us: float) -> None:
-        """Return at the same time in all ranks, `after_us` from now by rank 0's choice."""
+        """Return at the same time in all ranks, `after_us` from now; rank 0 chooses the time."""
         when = torch.tensor([self.now_us() + after_us], dtype=torch.float64)
         dist.broadcast(when, 0, group=self._control)
         begin_us = float(when[0])
@@ -62,7 +62,7 @@ class Clock:
             dist.send(message, other, group=self._control)
 
     def _ask(self) -> float:
-        """By how much this rank's clock is ahead: from the shortest round trip."""
+        """Return by how much this rank's clock is ahead, from the shortest round trip."""
         message = torch.zeros(1, dtype=torch.float64)
         found = []
         for _ in range(_ROUND_TRIPS):
@@ -75,7 +75,7 @@ class Clock:
 
 
 def _wall_ahead_ns() -> int:
-    """By how much the wall clock is ahead of the own one: of some readings the quickest."""
+    """Return by how much the wall clock is ahead of the own clock, from the quickest reading."""
     found = []
     for _ in range(_ROUND_TRIPS):
         before_ns, wall_ns, after_ns = (
@@ -91,7 +91,7 @@ def _own_us() -> float:
     return time.perf_counter_ns() / 1e3
 
 
-_LEAD_US = 500.0  # between saying when to begin and beginning: a broadcast takes less
+_LEAD_US = 500.0  # between announcing the start and starting: a broadcast takes less
 _PILOTS = 2
 
 Call = Callable[[], object]
@@ -99,9 +99,9 @@ Call = Callable[[], object]
 
 @dataclass(frozen=True, slots=True)
 class Gathered:
-    """What all ranks saw of one case: (rank, starts in us, durations in us), or why it was not run.
-    `wrong` are the ranks whose result was not what it must be, `identity` how their kernels are
-    proved to be those of the case, `extra` a size that no plan holds."""
+    """The results of all ranks for one case: (rank, starts in us, durations in us), or the reason
+    why it was not run. `wrong` lists the ranks with a wrong result, `identity` records how their
+    kernels are proved to be those of the case, `extra` is a size outside the plan."""
 
     ranks: tuple[tuple[int, tuple[float, ...], tuple[float, ...]], ...]
     left_out: str = ""
@@ -114,15 +114,15 @@ class Gathered:
 
 
 class TimedCalls:
-    """One rank's part; all ranks go through the same steps, idle ones with a call of None.
-    `control` is a group of all of them, on the host."""
+    """Timed calls of one rank. All ranks run the same steps; idle ranks pass a call of None.
+    `control` is a group of all ranks, on the host."""
 
     def __init__(self, device: RankDevice, control: "dist.ProcessGroup") -> None:
         self._device, self._control = device, control
         self._clock = Clock(control)
 
     def renew_clock(self) -> None:
-        """Find out anew how far this rank's clock is ahead of rank 0's."""
+        """Measure again how far this rank's clock is ahead of rank 0's."""
         self._clock = Clock(self._control)
 
     def agreed(
@@ -132,8 +132,8 @@ class TimedCalls:
         iterations: tuple[int, int],
         before: Call | None = None,
     ) -> int:
-        """As many calls as the budget pays for, by the rank whose pilot took longest; within the
-        fewest and the most. What is run `before` each is not paid for."""
+        """Return the number of calls that fit the budget, by the rank with the longest pilot,
+        between the fewest and the most. The budget does not include `before`."""
         took_us = 0.0
         for _ in range(_PILOTS):
             if call is not None:
@@ -148,8 +148,8 @@ class TimedCalls:
         return max(fewest, min(most, int(budget_s * 1e6 / (float(longest[0]) + _LEAD_US))))
 
     def each(self, call: Call | None, count: int, before: Call | None = None) -> torch.Tensor:
-        """When each of `count` calls began on rank 0's clock, how long each took, and how many were
-        seen. `before` is run ahead of each, without waiting in between."""
+        """Return the starts of `count` calls on rank 0's clock, their durations, and the number of
+        calls seen. `before` runs ahead of each call, without waiting in between."""
         times = torch.zeros(2 * count + 1, dtype=torch.float64)
         times[-1] = count
         for at in range(count):
@@ -157,7 +157,7 @@ class TimedCalls:
             if call is not None:
                 times[at] = self._clock.now_us()
                 times[count + at] = self._device.timed(before or _nothing, call)
-                if before is not None:  # the call began when that had ended
+                if before is not None:  # the call began when `before` had ended
                     times[at] = self._clock.now_us() - times[count + at]
         return times
 
@@ -169,9 +169,10 @@ class TimedCalls:
         before: Call | None = None,
         asked: Case | None = None,
     ) -> tuple[torch.Tensor, str]:
-        """The same of kernels of a type, which what is run `before` each call has none of; and what
-        their rows say of the case that was asked for. Ranks begin together once: after that a call
-        follows the one before on the device, as if each had waited for all."""
+        """Return the same for the kernels of a type, and the result of comparing their rows with
+        the requested case. `before` must not run kernels of that type. The ranks begin together
+        once; after that each call follows the previous one on the device, as if each had waited for
+        all ranks."""
 
         if call is None:
             self._clock.begin_together(_LEAD_US)
@@ -199,8 +200,8 @@ class TimedCalls:
         members: Sequence[int],
         told: str = "",
     ) -> Gathered:
-        """What the ranks saw that have called, in rank 0; nothing elsewhere. `told` is what this
-        one's records say of the kernel."""
+        """Return the results of the ranks that made calls, in rank 0; nothing in other ranks.
+        `told` is the proof from this rank's records of the kernel."""
         own = torch.cat([times, torch.tensor([float(not is_right)], dtype=torch.float64)])
         ranks = range(dist.get_world_size())
         found = [torch.zeros_like(own) for _ in ranks] if dist.get_rank() == 0 else None

@@ -1,8 +1,8 @@
-"""What a collective took, from what each of its ranks saw.
+"""The duration of a collective, from the times of its ranks.
 
-A rank that comes early waits for the last one, and that is no time of the collective. So a call
-counts from the arrival of its last rank to the end of its last rank, both on one clock; how far
-apart the arrivals were is told beside it.
+A rank that arrives early waits for the last one; this wait is not part of the collective's
+duration. So a call lasts from the arrival of its last rank to the end of its last rank, both on one
+clock. The distance between the arrivals is reported separately.
 """
 
 from collections.abc import Sequence
@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, slots=True)
 class RankTimes:
-    """What one rank saw: when each of its calls began, on the clock of rank 0, and how long it took
-    until this rank had what it was to get."""
+    """The times of one rank: when each call began, on the clock of rank 0, and how long it took
+    until this rank had its result."""
 
     rank: int
     starts_us: tuple[float, ...]
@@ -24,9 +24,9 @@ class RankTimes:
 
 @dataclass(frozen=True, slots=True)
 class CollectiveTiming:
-    """`duration_us` is the median over calls; `skew_us` the median of last arrival minus first.
-    `rank_min_us` and `rank_max_us` are the smallest and the largest of the ranks' own medians,
-    their waiting within."""
+    """The timing of a group's calls: `duration_us` is the median over calls; `skew_us` the median
+    of last arrival minus first. `rank_min_us` and `rank_max_us` are the smallest and the largest of
+    the ranks' own medians, which include their waiting."""
 
     duration_us: float
     min_us: float
@@ -39,8 +39,8 @@ class CollectiveTiming:
 
 
 def call_durations_us(ranks: Sequence[RankTimes]) -> NDArray[np.float64]:
-    """What each call of one group took, from its last arrival to its last end. At least one rank
-    and one call are wanted, and of each rank as many."""
+    """Return the duration of each call of one group, from its last arrival to its last end.
+    Requires at least one rank and one call, and equally many calls of each rank."""
     starts = np.array([rank.starts_us for rank in ranks])
     own = np.array([rank.durations_us for rank in ranks])
     durations: NDArray[np.float64] = (starts + own).max(axis=0) - starts.max(axis=0)
@@ -48,7 +48,7 @@ def call_durations_us(ranks: Sequence[RankTimes]) -> NDArray[np.float64]:
 
 
 def collective_timing(ranks: Sequence[RankTimes]) -> CollectiveTiming:
-    """What one group's calls took."""
+    """Return the timing of one group's calls."""
     starts = np.array([rank.starts_us for rank in ranks])
     own = np.array([rank.durations_us for rank in ranks])
     last_arrivals = starts.max(axis=0)
@@ -67,28 +67,29 @@ def collective_timing(ranks: Sequence[RankTimes]) -> CollectiveTiming:
 
 
 def relative_spread(medians_us: Sequence[float]) -> float:
-    """How far the medians of one case lie from their own median, at most: 0.1 is a tenth."""
+    """Return the largest relative distance of a case's medians from their median: 0.1 is 10 %."""
     middle = float(np.median(medians_us))
     return max(abs(one / middle - 1.0) for one in medians_us)
 
 
 def p95(values: Sequence[float]) -> float:
-    """The value that one in twenty exceeds; 0 of none."""
+    """Return the 95th percentile; 0 if there are no values."""
     return float(np.quantile(values, 0.95)) if values else 0.0
 
 
 # Alpha + beta x bytes: the two numbers that planners use where no size was measured.
 #
-# Fitted to relative errors, so that 100 us at 1 KB weigh as much as 100 ms at 1 GB. A protocol
-# that changes with the size is no straight line; the residuals say so.
+# The fit minimizes relative errors, so that 100 us at 1 KB weigh as much as 100 ms at 1 GB. A
+# protocol that changes with the size is not a straight line; the residuals show it.
 
 Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
 class AlphaBeta:
-    """`alpha_us` is the time of no bytes, `beta_us_per_byte` its growth. `worst` is the largest
-    relative error of a measured size, `worst_bytes` which; `typical` the median."""
+    """A fitted line: `alpha_us` is the time for zero bytes, `beta_us_per_byte` the slope. `worst`
+    is the largest relative error of a measured size, `worst_bytes` that size; `typical` the median
+    error."""
 
     alpha_us: float
     beta_us_per_byte: float
@@ -98,13 +99,14 @@ class AlphaBeta:
 
     @property
     def bandwidth_gbps(self) -> float:
-        """Bytes a second of an endless message, in 1e9; infinite where time does not grow."""
+        """Return the bandwidth of an infinite message in 1e9 bytes a second; infinite if the slope
+        is 0."""
         return 1e-3 / self.beta_us_per_byte if self.beta_us_per_byte else float("inf")
 
 
 def fitted(points: Sequence[tuple[int, float]]) -> AlphaBeta | None:
-    """The line through (bytes, us), neither of its numbers below 0; None of fewer than three sizes,
-    since two are always on a line."""
+    """Fit a line through (bytes, us) with both coefficients at least 0; None for fewer than three
+    sizes, since two are always on a line."""
     if len({size for size, _ in points}) < 3:
         return None
     sizes = np.array([size for size, _ in points], dtype=float)
@@ -117,7 +119,7 @@ def fitted(points: Sequence[tuple[int, float]]) -> AlphaBeta | None:
 
 
 def _not_negative(sizes: Floats, durations: Floats) -> tuple[float, float]:
-    """Alpha and beta of the least relative squares; where one would be below 0, it is 0."""
+    """Return alpha and beta of the least relative squares; a negative one is set to 0."""
     ones, slopes = 1.0 / durations, sizes / durations
     wanted = np.ones(len(sizes))
     (alpha, beta), *_ = np.linalg.lstsq(np.column_stack([ones, slopes]), wanted, rcond=None)

@@ -12,20 +12,20 @@ from collector.comm.check import Point
 from collector.comm.profiled import Profiled
 from collector.ranks.collective import DTYPES, Collective
 
-# What collectives took in a real network, held against what they take by themselves.
+# Durations of collectives in a real network, compared with isolated durations.
 #
-# In a network a collective's time holds waiting for ranks that come late: the same message takes 17
-# us in one run and 5 ms in another. So of a message's times the middle counts, p10 to p90, by its
-# median, and a row need only come within factors of it (`check.verdict`, the consumer's own rule).
+# In a network, a collective's time includes waiting for late ranks: the same message takes 17 us in
+# one run and 5 ms in another. So the median of a message's times from p10 to p90 counts, and a row
+# only has to be within a factor of it (`check.verdict`, the consumer's own rule).
 
-# Seen: 1 to 16 us (Atlas A3, below 1 MB). Above that it is waiting, and below 0 another thing.
+# Observed: 1 to 16 us (Atlas A3, below 1 MB). More is waiting, and less than 0 has another cause.
 _LARGEST_OFFSET_US = 20.0
 
 
 @dataclass(frozen=True, slots=True)
 class InNetwork:
-    """A message of a profile: how often it was sent, what it took there, and whether the profile
-    left the tier open."""
+    """A message of a profile: its count, its duration there, and whether the profile does not
+    record the tier."""
 
     collective: Collective
     count: int
@@ -41,8 +41,8 @@ class InNetwork:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A message of a profile beside what a tree says of it: of the row of its size, or of the two
-    around it by a line between them (`below`, `above`)."""
+    """A message of a profile compared with a tree: with the row of its size, or with the two rows
+    around it by linear interpolation (`below`, `above`)."""
 
     in_network: InNetwork
     below: Point
@@ -62,26 +62,26 @@ class Held:
 
     @property
     def ratio(self) -> float:
-        """Above 1 where the tree's time is longer than the network's."""
+        """Return the ratio of times; above 1 if the tree's time is longer than the network's."""
         return self.isolated_us / self.in_network.duration_us
 
     @property
     def is_own(self) -> bool:
-        """Whether the rows are of the message's own tier and dtype."""
+        """Return whether the rows have the message's tier and dtype."""
         one = self.in_network.collective
         return (self.below.tier, self.below.dtype) == (str(one.tier), DTYPES[one.dtype][0])
 
     @property
     def offset_us(self) -> float | None:
-        """What the network adds; None where there is no row of this size, tier and dtype, and of a
-        difference that is none: waiting, or less than nothing."""
+        """Return the time that the network adds. None if no row has this size, tier and dtype, or
+        if the difference is no offset: waiting, or negative."""
         added_us = self.in_network.duration_us - self.isolated_us
         is_the_same = self.is_exact and self.is_own
         return added_us if is_the_same and 0 <= added_us <= _LARGEST_OFFSET_US else None
 
 
 def in_network(found: Iterable[Profiled]) -> list[InNetwork]:
-    """The messages of a profile, by operation, group and size."""
+    """Return the messages of a profile, sorted by operation, group and size."""
     timed = ((one, [us for us in one.durations_us if us > 0]) for one in found)
     messages = [
         InNetwork(one.collective, one.count, trimmed_median(durations_us), one.tier_assumed)
@@ -92,14 +92,14 @@ def in_network(found: Iterable[Profiled]) -> list[InNetwork]:
 
 
 def trimmed_median(durations_us: Sequence[float]) -> float:
-    """The median of those from p10 to p90. At least one is wanted."""
+    """Return the median of the durations from p10 to p90. Requires at least one."""
     low, high = np.quantile(durations_us, (0.1, 0.9))
     return float(np.median([one for one in durations_us if low <= one <= high] or durations_us))
 
 
 def held(message: InNetwork, points: Iterable[Point]) -> Held | None:
-    """The rows that tell of a message: of its operation and group size, and of several tiers and
-    dtypes those of its own, if they are there. None where its size is beyond all of them."""
+    """Return the rows for a message: of its operation and group size, and of its own tier and dtype
+    if there are such rows. None if its size is outside all rows."""
     one = message.collective
     alike: dict[tuple[bool, bool, str, str], list[Point]] = {}
     for point in points:
@@ -120,7 +120,7 @@ def held(message: InNetwork, points: Iterable[Point]) -> Held | None:
 
 
 def offsets_by_key(operation: str, found: Iterable[Held]) -> dict[tuple[str, ...], float]:
-    """What the network adds to an operation's rows, by their key in its file."""
+    """Return the time that the network adds to an operation's rows, by their key in its file."""
     return {
         one.below.key: one.offset_us
         for one in found
@@ -132,11 +132,11 @@ def _order(one: Collective) -> tuple[str, int, int, int]:
     return one.operation, one.group_size, one.message_bytes, one.tier
 
 
-# What CANN's hccl_test printed, held against the rows of a tree.
+# Output of CANN's hccl_test, compared with the rows of a tree.
 #
-# Its `data_size` is a whole tensor: the output of all_gather and the input of reduce_scatter, whose
-# share of one rank is what the consumer calls message_bytes (oam-tools, `init_malloc_Ksize_by_data`
-# of hccl_allgather_rootinfo_test.cc and hccl_reducescatter_rootinfo_test.cc).
+# Its `data_size` is a whole tensor: the output of all_gather and the input of reduce_scatter. One
+# rank's share of it is the consumer's message_bytes (oam-tools, `init_malloc_Ksize_by_data` of
+# hccl_allgather_rootinfo_test.cc and hccl_reducescatter_rootinfo_test.cc).
 
 _SHARED = ("all_gather", "reduce_scatter")
 _NUMBER = r"([0-9]{1,15}(?:\.[0-9]+)?)"
@@ -146,15 +146,16 @@ _HCCL_FAILED = re.compile(r"rank_id\s+([0-9]{1,9})\b.*check result failed")
 
 @dataclass(frozen=True, slots=True)
 class HcclTest:
-    """What a run of hccl_test printed: (bytes, us), and the ranks whose result was wrong. Its
-    bandwidths are not read: they were GiB/s once and are GB/s now, under one heading."""
+    """The output of an hccl_test run: (bytes, us), and the ranks with a wrong result. Its bandwidth
+    is not read: it was GiB/s in an older version and is GB/s now, under the same heading."""
 
     rows: tuple[tuple[int, float], ...]
     failed_ranks: tuple[int, ...]
 
 
 def read_hccl_test(lines: Sequence[str], path: str) -> HcclTest:
-    """BadInput where no row is found. A line about a failing rank holds a row and is none."""
+    """Read the output of hccl_test. A line about a failed rank contains a row that does not count.
+    Raises BadInput if no row is found."""
     rows, failed = [], set()
     for number, line in enumerate(lines, 1):
         if broken := _HCCL_FAILED.search(line):
@@ -177,7 +178,7 @@ def read_hccl_test(lines: Sequence[str], path: str) -> HcclTest:
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """A row of the tree and hccl_test's time of the same message."""
+    """A row of the tree and the time of the same message in hccl_test."""
 
     point: Point
     hccl_us: float
@@ -190,8 +191,8 @@ class Compared:
 def compared(
     test: HcclTest, operation: str, group_size: int, points: Iterable[Point]
 ) -> list[Compared]:
-    """The rows of that operation and group size whose message hccl_test sent, too. BadInput where
-    there are none."""
+    """Return the rows of that operation and group size whose message hccl_test sent, too. Raises
+    BadInput if there are none."""
     shares = group_size if operation in _SHARED else 1
     times = {size // shares: us for size, us in test.rows if size % shares == 0}
     found = [
