@@ -19,7 +19,7 @@ R = TypeVar("R")
 
 
 class Running(Protocol):
-    """A thread that was begun."""
+    """A started thread."""
 
     def is_alive(self) -> bool: ...
 
@@ -27,7 +27,7 @@ class Running(Protocol):
 
 
 class Environment:
-    """Those of a process of this machine."""
+    """The environment of a process of this machine."""
 
     def monotonic(self) -> float:
         return time.monotonic()
@@ -49,7 +49,7 @@ class Environment:
 
     def side_by_side(self, call: Callable[[T], R], items: Iterable[T], threads: int) -> list[R]:
         listed = list(items)
-        if len(listed) < 2:  # as most are: a thread costs more than many a call
+        if len(listed) < 2:  # the usual case: a thread costs more than many calls
             return [call(item) for item in listed]
         with ThreadPoolExecutor(min(threads, len(listed))) as pool:
             return list(pool.map(call, listed))
@@ -66,7 +66,7 @@ _HERE: ContextVar[Environment] = ContextVar("environment", default=_REAL)
 
 @contextmanager
 def within(environment: Environment) -> Iterator[None]:
-    """Let everything that this thread does be done in these."""
+    """Run all work of this thread in an environment."""
     token = _HERE.set(environment)
     try:
         yield
@@ -75,7 +75,7 @@ def within(environment: Environment) -> Iterator[None]:
 
 
 def monotonic() -> float:
-    """Seconds of a clock that never goes back."""
+    """Return the seconds of a clock that never goes back."""
     return _HERE.get().monotonic()
 
 
@@ -84,31 +84,31 @@ def sleep(seconds: float) -> None:
 
 
 def wait(event: threading.Event, seconds: float | None = None) -> bool:
-    """Wait for an event, so long at most; whether it is set."""
+    """Wait for an event, at most `seconds`; return whether it is set."""
     return _HERE.get().wait(event, seconds)
 
 
 def utc_now() -> datetime:
-    """For people: nothing is decided by it."""
+    """Return the current time, for display only: no decision depends on it."""
     return _HERE.get().utc_now()
 
 
 def token(digits: int) -> str:
-    """So many hex digits that nobody else has drawn."""
+    """Return random hex digits that no other process has drawn."""
     return _HERE.get().token(digits)
 
 
 def uniform(low: float, high: float) -> float:
-    """A number between two, by chance."""
+    """Return a random number between two."""
     return _HERE.get().uniform(low, high)
 
 
 def side_by_side(call: Callable[[T], R], items: Iterable[T], threads: int) -> list[R]:
-    """What `call` makes of every item, in their order, by so many threads. Raises what the first
-    of them raises."""
+    """Return the results of `call` for every item, in their order, computed by `threads` threads.
+    Raises the first error."""
     return _HERE.get().side_by_side(call, items, threads)
 
 
 def begin(call: Callable[[], None], name: str) -> Running:
-    """Run `call` beside the caller, in a thread that does not outlive the process."""
+    """Run `call` concurrently with the caller, in a thread that does not outlive the process."""
     return _HERE.get().begin(call, name)

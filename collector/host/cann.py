@@ -1,4 +1,4 @@
-"""CANN on this machine, and the libraries beside it whose kernels it may launch."""
+"""CANN on this machine, and other libraries whose kernels a session may launch."""
 
 import hashlib
 import importlib.metadata
@@ -15,12 +15,12 @@ from pathlib import Path
 from collector.codec.errors import HostFault
 from collector.model.stack import Runtime
 
-# The CANN of this machine: its version, from the files that its installer leaves, and whether it
-# is one that computes.
+# The CANN of this machine: its version, from the files of its installer, and whether it is a real
+# runtime.
 
 RUNTIME_LIBRARY = "libascendcl.so"
-FAKE_MARK = "opmeter_fake_cann_runtime"  # what the CANN of the tests exports
-# The places and the files in which msmodeling looks, in its order, so that both find the same.
+FAKE_MARK = "opmeter_fake_cann_runtime"  # symbol that the fake CANN of the tests exports
+# The folders and files that msmodeling searches, in its order, so that both find the same version.
 _HOMES = ("ASCEND_HOME_PATH", "ASCEND_TOOLKIT_HOME", "ASCEND_TOOLKIT_HOME_PATH")
 _INSTALLED = "ASCEND_INSTALL_PATH"
 _ROOTS = (
@@ -37,7 +37,7 @@ _VERSION = re.compile(r"^\s*(?:package_)?version\s*[=:]\s*(\S+)", re.IGNORECASE 
 def cann_version(
     environment: Mapping[str, str] = os.environ, roots: tuple[str, ...] = _ROOTS
 ) -> str | None:
-    """`8.5.0`, or None where no file of CANN's tells."""
+    """Return the version, such as `8.5.0`, or None if no file of CANN records it."""
     named = (environment.get(name) for name in (*_HOMES, _INSTALLED))
     for root in [*filter(None, named), *roots]:
         for path in _files(Path(root).expanduser()):
@@ -47,15 +47,15 @@ def cann_version(
 
 
 def cann_runtime() -> Runtime:
-    """Whether the CANN that a session on this machine would load is that of the tests, which says
-    so by a symbol. Looked at in a process of its own: a driver's libraries stay out of this one.
+    """Return whether a session on this machine would load a real CANN or the fake one of the tests,
+    which exports a symbol. A separate process checks it: a driver's libraries stay out of this one.
 
-    Raises HostFault where the library does not load within a minute.
+    Raises HostFault if the library does not load within a minute.
     """
     look = (
         "import ctypes, sys\n"
         "try: print(hasattr(ctypes.CDLL(sys.argv[1]), sys.argv[2]))\n"
-        "except OSError: print(False)"  # no CANN: nothing fake can answer either
+        "except OSError: print(False)"  # no CANN, so no fake one
     )
     command = [sys.executable, "-P", "-c", look, RUNTIME_LIBRARY, FAKE_MARK]
     try:
@@ -84,11 +84,11 @@ def _version_in(path: Path) -> str | None:
 
 # The custom operators of vLLM-Ascend (a custom OPP): where they are, and whether they are found.
 #
-# CANN reads ASCEND_CUSTOM_OPP_PATH when it starts, and the loader LD_LIBRARY_PATH when a process
-# does. vLLM-Ascend sets the first from inside, before torch_npu starts CANN (`platform.py` of 0.18,
-# `utils.bootstrap_custom_op_env` of 0.23); a session is a process of ours, so that it is given
-# both. Where an operator of CANN's name is in the custom OPP too, torch_npu takes that one: so only
-# a session of a serving stack gets what nobody has set.
+# CANN reads ASCEND_CUSTOM_OPP_PATH when it starts, and the loader reads LD_LIBRARY_PATH when a
+# process starts. vLLM-Ascend sets the first from inside, before torch_npu starts CANN
+# (`platform.py` of 0.18, `utils.bootstrap_custom_op_env` of 0.23); a session is started by this
+# package, which sets both. If the custom OPP has an operator of the same name as CANN, torch_npu
+# uses the custom one: so unset variables are set only for sessions of a serving stack.
 
 _OPP = "ASCEND_CUSTOM_OPP_PATH"
 _LIBRARIES = "LD_LIBRARY_PATH"
@@ -99,7 +99,7 @@ API_LIBRARY = f"{_API}/libcust_opapi.so"  # below each folder of custom operator
 
 
 def custom_opp_problem(environment: Mapping[str, str]) -> str:
-    """What is missing, with the two export lines that fix it; empty where nothing is."""
+    """Return what is missing, with the two export lines that fix it; empty if nothing is."""
     if not environment.get(_OPP, "").replace(":", "").strip():
         return f"{_OPP} is not set; {_remedy(None)}"
     held = custom_opp_folders(environment)
@@ -112,9 +112,9 @@ def custom_opp_problem(environment: Mapping[str, str]) -> str:
 
 
 def with_custom_opp(environment: Mapping[str, str], vllm: str) -> dict[str, str]:
-    """The variables to set for a process that is started with this environment, so that it finds
-    the custom operators: those that the environment names, or where a stack serves with `vllm`
-    (a version) those of the installed vllm_ascend. Empty where there is nothing to set."""
+    """Return the variables to set for a process with this environment, so that it finds the custom
+    operators: those that the environment names or, if a stack serves with `vllm` (a version), those
+    of the installed vllm_ascend. Empty if no variable has to be set."""
     held = custom_opp_folders(environment)
     folder = held[0] if held else _installed() if vllm else None
     if folder is None or (environment.get(_OPP) and not held):
@@ -127,7 +127,7 @@ def with_custom_opp(environment: Mapping[str, str], vllm: str) -> dict[str, str]
 
 
 def without_custom_opp(environment: Mapping[str, str]) -> dict[str, str]:
-    """The environment of a process that is to find CANN's own operators alone."""
+    """Return the environment of a process that must find only CANN's own operators."""
     libraries = {_plain(folder / _API) for folder in custom_opp_folders(environment)}
     kept = {name: text for name, text in environment.items() if name != _OPP}
     if _LIBRARIES in kept:
@@ -137,7 +137,7 @@ def without_custom_opp(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def custom_opp_folders(environment: Mapping[str, str]) -> list[Path]:
-    """The folders of custom operators that an environment names, the first that is asked first."""
+    """Return the folders of custom operators that an environment names, in search order."""
     folders = (Path(part) for part in environment.get(_OPP, "").split(":") if part.strip())
     return [folder for folder in folders if folder.is_dir()]
 
@@ -150,8 +150,8 @@ def _remedy(folder: Path | None) -> str:
 
 
 def _installed() -> Path | None:
-    """Where an installed vllm_ascend keeps its operators; it is not imported for that. Its folder
-    has another name in every other release."""
+    """Return the folder of operators in an installed vllm_ascend, without importing it. The folder
+    has another name in each release."""
     spec = importlib.util.find_spec("vllm_ascend")
     places = list(spec.submodule_search_locations or ()) if spec is not None else []
     vendors = (found for place in places for found in sorted(Path(place, _VENDORS).glob("*")))
@@ -162,8 +162,8 @@ def _plain(path: Path | str) -> str:
     return str(path).rstrip("/")
 
 
-# Libraries beside CANN whose kernels answer on this host, each by version and content: numbers of
-# two that differ are numbers of two stacks.
+# Libraries besides CANN whose kernels run on this host, each by version and content: measurements
+# with different libraries belong to different stacks.
 
 _ATB_HOME = "ATB_HOME_PATH"  # set by nnal/atb/set_env.sh: .../nnal/atb/latest/atb/cxx_abi_0
 _ATB_INFO = "version.info"  # two folders above it: `Ascend-cann-atb Version : 8.2.RC2.B030`
@@ -173,7 +173,8 @@ _DIGITS = 12
 
 
 def find_kernel_libraries(environment: Mapping[str, str], vllm: str) -> Iterator[tuple[str, str]]:
-    """What a session of a stack that serves with `vllm` (a version) finds, by name."""
+    """Yield name and version of each library that a session finds; the stack serves with `vllm` (a
+    version)."""
     if name := custom_opp_name(environment, vllm):
         yield "custom_opp", name
     if digits := _extension_digits():
@@ -185,15 +186,15 @@ def find_kernel_libraries(environment: Mapping[str, str], vllm: str) -> Iterator
 
 
 def custom_opp_name(environment: Mapping[str, str], vllm: str) -> str:
-    """Which custom operators a session finds: each folder's name and the first digits of its
-    library's sha256, the one that is asked first before others; empty without any."""
+    """Return the custom operators that a session finds: each folder's name and the first digits of
+    its library's sha256, in search order; empty if there are none."""
     found = custom_opp_folders({**environment, **with_custom_opp(environment, vllm)})
     return ",".join(f"{folder.name}-{_digits(folder / API_LIBRARY)}" for folder in found)
 
 
 def atb_name(environment: Mapping[str, str]) -> str:
-    """`8.2.RC2.B030-0123456789ab`: the version of ATB, where its file tells one, and the first
-    digits of its library's sha256; empty where none is set up."""
+    """Return `8.2.RC2.B030-0123456789ab`: the version of ATB, if its file records one, and the
+    first digits of its library's sha256; empty if ATB is not set up."""
     home = environment.get(_ATB_HOME, "").strip()
     if not home:
         return ""
@@ -207,7 +208,7 @@ def atb_name(environment: Mapping[str, str]) -> str:
 
 
 def installed_version(*names: str) -> str | None:
-    """The version of an installed distribution, by the first of its names that is known."""
+    """Return the version of an installed distribution, by the first of its names that is known."""
     for name in names:
         try:
             return importlib.metadata.version(name)
@@ -217,7 +218,8 @@ def installed_version(*names: str) -> str | None:
 
 
 def _extension_digits() -> str:
-    """Of vLLM-Ascend's own library of kernels, which many build themselves under one version."""
+    """Return the digits of vLLM-Ascend's kernel library, which users often build themselves under
+    the same version."""
     spec = importlib.util.find_spec("vllm_ascend")
     places = list(spec.submodule_search_locations or ()) if spec is not None else []
     found = (path for place in places for path in sorted(Path(place).glob("vllm_ascend_C*.so")))

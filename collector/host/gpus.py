@@ -1,7 +1,7 @@
 """The NVIDIA GPUs of this machine that a session would see, as `nvidia-smi` names them.
 
-Sessions number GPUs as the PCI bus does (CUDA_ORDER), and so does nvidia-smi: an index means the
-same GPU to both.
+Sessions number GPUs in the order of the PCI bus (CUDA_ORDER), and so does nvidia-smi: an index
+means the same GPU to both.
 """
 
 import os
@@ -23,7 +23,7 @@ _PATIENCE_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """`index` is the number that a session gives it."""
+    """An NVIDIA GPU. `index` is its number in a session."""
 
     index: int
     name: str
@@ -32,7 +32,8 @@ class Gpu:
 
 
 def list_gpus() -> tuple[Gpu, ...]:
-    """The GPUs that this process may use. HostFault, with the remedy, where there is none."""
+    """Return the GPUs that this process may use. Raises HostFault, with the remedy, if there is
+    none."""
     found = visible(parse(_nvidia_smi()), os.environ.get(_VISIBLE))
     if not found:
         raise HostFault(f"backend cuda: {_VISIBLE}={os.environ.get(_VISIBLE)!r} leaves no GPU")
@@ -40,7 +41,7 @@ def list_gpus() -> tuple[Gpu, ...]:
 
 
 def parse(text: str) -> tuple[Gpu, ...]:
-    """The GPUs in what `nvidia-smi --query-gpu` printed. Raises HostFault where it names none."""
+    """Parse the output of `nvidia-smi --query-gpu`. Raises HostFault if it lists no GPU."""
     rows = [[cell.strip() for cell in line.split(",")] for line in text.splitlines()]
     found = [Gpu(int(row[0]), *row[1:]) for row in rows if len(row) == 4 and row[0].isdigit()]
     if not found:
@@ -49,8 +50,8 @@ def parse(text: str) -> tuple[Gpu, ...]:
 
 
 def visible(found: Sequence[Gpu], variable: str | None) -> tuple[Gpu, ...]:
-    """Those that CUDA_VISIBLE_DEVICES leaves, numbered anew. As CUDA does it: an entry is an index
-    or the beginning of a UUID, and nothing after an entry that is neither is seen."""
+    """Return the GPUs that CUDA_VISIBLE_DEVICES selects, numbered again. As in CUDA, an entry is an
+    index or the beginning of a UUID, and entries after an invalid one are ignored."""
     if variable is None:
         return tuple(found)
     chosen: list[Gpu] = []
@@ -93,16 +94,16 @@ def _nvidia_smi() -> str:
     return answer.stdout or answer.stderr
 
 
-# The condition of one NVIDIA GPU, as NVML tells it: the library of its driver, through the package
-# nvidia-ml-py, which need not be there.
+# The condition of one NVIDIA GPU, as NVML reports it: the library of its driver, through the
+# optional package nvidia-ml-py.
 #
-# What a device or a driver does not support is None; names and bits are those of the NVML API
-# reference of NVIDIA (R525 and R550: nvmlDeviceGetCurrentClocksThrottleReasons, since R535
+# Values that a device or a driver does not support are None; names and bits are those of NVIDIA's
+# NVML API reference (R525 and R550: nvmlDeviceGetCurrentClocksThrottleReasons, since R535
 # nvmlDeviceGetCurrentClocksEventReasons, with the same bits).
 
 # NVML_CLOCK_SM and NVML_TEMPERATURE_GPU.
 _SM, _GPU = 1, 0
-# NVML_SUCCESS without a sample is raised by the package, NVML_ERROR_NOT_FOUND by the driver.
+# The package raises NVML_SUCCESS without a sample, the driver raises NVML_ERROR_NOT_FOUND.
 _NOBODY = (0, 6)
 _REASONS: Mapping[int, Held] = {
     0x001: Held.IDLE,
@@ -125,7 +126,7 @@ class GpuCondition:
     def __init__(self, nvml: Any, handle: Any):
         self._nvml = nvml
         self._handle = handle
-        self._seen_us = 0  # until when it is known who computed, on the driver's clock
+        self._seen_us = 0  # end of the last utilization sample, on the driver's clock
 
     def read(self) -> Condition:
         power_mw = self._ask("nvmlDeviceGetPowerUsage")
@@ -139,13 +140,13 @@ class GpuCondition:
 
     def _held(self) -> tuple[str, ...] | None:
         bits = self._ask("nvmlDeviceGetCurrentClocksEventReasons")
-        if bits is None:  # of an older driver
+        if bits is None:  # name in older drivers
             bits = self._ask("nvmlDeviceGetCurrentClocksThrottleReasons")
         return None if bits is None else held_by(bits)
 
     def _others(self) -> int | None:
-        """How many have computed since this was asked last; where nobody tells who did, how many
-        have the device."""
+        """Return how many other processes have computed since the last call; if the driver does not
+        report that, how many have the device open."""
         present = self._ask("nvmlDeviceGetComputeRunningProcesses")
         if present is None:
             return None
@@ -164,7 +165,7 @@ class GpuCondition:
         return {sample.pid for sample in samples if sample.smUtil > 0}
 
     def _ask(self, name: str, *arguments: object) -> Any:
-        """What a function of NVML answers; None where driver, device or package have it not."""
+        """Call a function of NVML; None if driver, device or package do not support it."""
         function = getattr(self._nvml, name, None)
         if function is None:
             return None
@@ -175,7 +176,8 @@ class GpuCondition:
 
 
 def open_gpu(uuid: str) -> GpuCondition | None:
-    """The GPU of this UUID, as torch or nvidia-smi spells it; None where NVML is not to be had."""
+    """Open the GPU of this UUID, in the spelling of torch or nvidia-smi; None if NVML is not
+    available."""
     try:
         import pynvml
     except ImportError:
@@ -189,7 +191,7 @@ def open_gpu(uuid: str) -> GpuCondition | None:
 
 
 def held_by(bits: int) -> tuple[str, ...]:
-    """Why a clock is not higher, from the bits of NVML."""
+    """Return why a clock is not higher, from the bits of NVML."""
     known = [reason for bit, reason in _REASONS.items() if bits & bit]
     return tuple(dict.fromkeys([*known, *([Held.OTHER] if bits & ~_KNOWN else [])]))
 

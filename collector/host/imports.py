@@ -1,4 +1,4 @@
-"""Imports of what lives as long as its process, and of what it does without."""
+"""Imports of modules that live as long as the process, and of modules to keep out of it."""
 
 import gc
 import sys
@@ -8,10 +8,9 @@ from contextlib import contextmanager
 
 @contextmanager
 def for_good() -> Iterator[None]:
-    """Within it, import what this process keeps to its end: circles of references are looked for
-    in it neither now nor ever. Torch leaves half a million objects, and looking through them while
-    they are made, in each full collection after that and at the end costs a quarter of the time
-    that `import torch` and an exit take."""
+    """Import modules that this process keeps to its end, and exempt their objects from garbage
+    collection. Torch leaves half a million objects; collecting them during the import, in each full
+    collection after it and at exit costs a quarter of the time of `import torch` and an exit."""
     gc.disable()
     try:
         yield
@@ -21,7 +20,7 @@ def for_good() -> Iterator[None]:
 
 
 class _Unused:
-    """Finds nothing, least of all pandas."""
+    """A module finder that finds nothing and blocks pandas."""
 
     def find_spec(self, name: str, path: object, target: object = None) -> None:
         if name == "pandas":
@@ -29,7 +28,7 @@ class _Unused:
 
 
 def without_pandas() -> None:
-    """Keep pandas out of this process, as if it were not installed. Nothing of ours uses it, but
-    pyarrow, at the first list that it makes an array of, imports it to ask whether the list is one
-    of its series: that takes longer than most commands."""
+    """Keep pandas out of this process, as if it were not installed. No code here uses it, but
+    pyarrow imports it at the first list that it converts to an array, to check whether the list is
+    a pandas series: that takes longer than most commands."""
     sys.meta_path.insert(0, _Unused())

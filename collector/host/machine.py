@@ -10,7 +10,7 @@ from pathlib import Path
 
 from collector.codec.errors import BadInput
 
-# The control groups around this process: where a container's limits stand.
+# The control groups of this process, which have a container's limits.
 
 MEMBERSHIP = Path("/proc/self/cgroup")
 CGROUPS = Path("/sys/fs/cgroup")
@@ -19,8 +19,8 @@ CGROUPS = Path("/sys/fs/cgroup")
 def group_folders(
     controller: str, membership: Path = MEMBERSHIP, cgroups: Path = CGROUPS
 ) -> Iterator[tuple[int, Path]]:
-    """The folders of the groups that a controller (`cpu`, `memory`) has this process in, from its
-    own outwards, each with the version of its files: 2, or the older 1."""
+    """Yield the folders of this process's groups for a controller (`cpu`, `memory`), from its own
+    outwards, each with the version of its files: 2, or the older 1."""
     for line in text_of(membership).splitlines():
         number, controllers, group = (*line.split(":", 2), "", "")[:3]
         if number == "0" and not controllers:
@@ -30,22 +30,22 @@ def group_folders(
 
 
 def _branch(root: Path, group: str) -> Iterator[Path]:
-    # Inside a container its own group is mounted as the root, and the name means nothing.
+    # A container mounts its own group as the root, where the group's name has no meaning.
     path = root / group.strip("/")
     return (folder for folder in (path, *path.parents) if folder.is_relative_to(root))
 
 
 def text_of(path: Path) -> str:
-    """What a file of the kernel says; nothing where it is not there."""
+    """Return the text of a file of the kernel; empty if the file is missing."""
     try:
         return path.read_text()
     except OSError:
         return ""
 
 
-# What this machine's processor and memory are, read from the kernel's own files.
+# The processor of this machine, read from the kernel's own files.
 
-# The instruction sets that choose another kernel in torch or its libraries.
+# The instruction sets that select another kernel in torch or its libraries.
 _FLAGS_THAT_MATTER = frozenset(
     {
         *("avx2", "fma", "avx_vnni", "avx512f", "avx512bw", "avx512vl", "avx512_vnni"),
@@ -57,7 +57,7 @@ _FLAGS_THAT_MATTER = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Cpu:
-    """A processor as a device: all the cores this process may use, within its container's quota."""
+    """A processor as a device: all cores this process may use, within its container's quota."""
 
     model: str
     threads: int
@@ -65,14 +65,14 @@ class Cpu:
 
     @property
     def device(self) -> str:
-        """`CPU_{model}_{threads}t`, in the letters a folder may have."""
+        """Return `CPU_{model}_{threads}t`, in characters that a folder name may have."""
         name = re.sub(r"\((R|TM|C)\)|\bCPU\b|@.*", " ", self.model, flags=re.IGNORECASE)
         name = re.sub(r"[^A-Za-z0-9.-]+", "_", name).strip("_") or "unknown"
         return f"CPU_{name}_{self.threads}t"
 
 
 def this_cpu(cpuinfo: Path = Path("/proc/cpuinfo")) -> Cpu:
-    """The processor of this machine; what the kernel does not tell is left out."""
+    """Return the processor of this machine, without fields that the kernel does not report."""
     fields = _first_processor(cpuinfo)
     flags = (fields.get("flags") or fields.get("Features") or "").split()
     return Cpu(
@@ -83,19 +83,19 @@ def this_cpu(cpuinfo: Path = Path("/proc/cpuinfo")) -> Cpu:
 
 
 def usable_threads(membership: Path = MEMBERSHIP, cgroups: Path = CGROUPS) -> int:
-    """The cores this process may run on, all at once and all the time: a container may see every
-    core of its machine, and have time on one of them."""
+    """Return how many cores this process may use at once and all the time: a container may see
+    every core of its machine, and have a quota of one of them."""
     if hasattr(os, "sched_getaffinity"):
         cores = len(os.sched_getaffinity(0))
     else:
         cores = os.cpu_count() or 1
-    # Whole cores alone: a thread beyond them would have every operator stopped in its middle.
+    # Only whole cores: with one more thread, the quota would interrupt every operator.
     whole = (int(quota) for quota in _quotas(membership, cgroups))
     return max(1, min([cores, *whole]))
 
 
 def _quotas(membership: Path, cgroups: Path) -> Iterator[float]:
-    """How many cores' time each control group around this process has, where it is limited."""
+    """Yield the quota, in cores, of each limited control group of this process."""
     for version, folder in group_folders("cpu", membership, cgroups):
         if version == 2:
             allowed, _, period = text_of(folder / "cpu.max").strip().partition(" ")
@@ -122,22 +122,22 @@ def _model(fields: dict[str, str]) -> str:
     return "-".join(filter(None, (platform.machine(), *parts)))
 
 
-# How much memory a process here can still have: of the machine, and of the container around it.
+# The memory that this process can still get: from the machine, and from its container.
 
 _MEMINFO = Path("/proc/meminfo")
-# Limit, usage and statistics of a control group, by version; what caches files can be had back.
+# Limit, usage and statistics of a control group, by version; file caches can be reclaimed.
 _FILES = {
     2: ("memory.max", "memory.current", ""),
     1: ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_"),
 }
-# How the older groups say that there is none.
+# Version 1 groups without a limit have a larger number.
 _NO_LIMIT = 1 << 60
 
 
 @dataclass(frozen=True, slots=True)
 class GroupMemory:
-    """The limit of a control group, what is used of it, and how much of that caches files: those
-    that nobody has read lately, and those that somebody has."""
+    """The limit and the usage of a control group, and the part of it that caches files, not used
+    recently (inactive) and used recently (active)."""
 
     limit: int
     used: int
@@ -146,26 +146,27 @@ class GroupMemory:
 
     @property
     def left(self) -> int:
-        """Bytes that can be had at little cost."""
+        """Return the bytes that are available at little cost."""
         return max(0, self.limit - self.used + self.inactive_file)
 
     @property
     def held(self) -> int:
-        """Bytes that the kernel cannot take back: over the limit, it kills for them."""
+        """Return the bytes that the kernel cannot reclaim: over the limit, it kills a process."""
         return max(0, self.used - self.inactive_file - self.active_file)
 
 
 def available_memory_bytes(
     meminfo: Path = _MEMINFO, membership: Path = MEMBERSHIP, cgroups: Path = CGROUPS
 ) -> int | None:
-    """Memory that can be had without swapping, and without being killed for it; None where the
-    kernel does not tell. A container sees the machine's meminfo, and dies at its own limit."""
+    """Return the memory that is available without swapping, and without being killed; None if the
+    kernel does not report it. A container sees the machine's meminfo, but its own limit kills
+    it."""
     left = [_of_machine(meminfo), *(group.left for group in _limited(membership, cgroups))]
     return min((size for size in left if size is not None), default=None)
 
 
 def container_memory(membership: Path = MEMBERSHIP, cgroups: Path = CGROUPS) -> GroupMemory | None:
-    """The group around this process that is nearest to its limit; None where there is no limit."""
+    """Return the group of this process that is nearest to its limit; None if there is no limit."""
     groups = _limited(membership, cgroups)
     return min(groups, key=lambda group: group.limit - group.held, default=None)
 
@@ -176,7 +177,7 @@ def _of_machine(meminfo: Path) -> int | None:
 
 
 def _limited(membership: Path, cgroups: Path) -> Iterator[GroupMemory]:
-    """The groups above this process that have a limit."""
+    """Yield the groups of this process that have a limit."""
     for version, folder in group_folders("memory", membership, cgroups):
         limit, usage, prefix = _FILES[version]
         allowed, used = text_of(folder / limit).strip(), text_of(folder / usage).strip()
@@ -191,25 +192,26 @@ def _counted(statistics: str, name: str) -> int:
     return int(match[1]) if match else 0
 
 
-# How much a folder can still take: of its disk, and of a pod's volume with a limit of its own.
+# The free space of a folder: on its disk, and in a pod's volume with its own limit.
 #
-# Kubernetes measures a volume on the node's disk now and then, and evicts a pod that is past its
-# limit: the disk itself says nothing of that. OPMETER_VOLUME_BYTES does.
+# Kubernetes measures a volume on the node's disk from time to time, and evicts a pod that is above
+# its limit; the disk does not show that limit, OPMETER_VOLUME_BYTES does.
 
 _LIMIT = "OPMETER_VOLUME_BYTES"
-_BLOCK = 512  # the unit of st_blocks, whatever the file system's own is
+_BLOCK = 512  # the unit of st_blocks in every file system
 
 
 def free_bytes(folder: Path, environment: Mapping[str, str] = os.environ) -> int:
-    """Bytes that can still be written below a folder. Raises BadInput for a limit that is none."""
+    """Return the bytes that can still be written below a folder. Raises BadInput for an invalid
+    limit."""
     free = shutil.disk_usage(folder).free
     limit = _limit(environment)
     return free if limit is None else min(free, max(0, limit - used_bytes(volume_of(folder))))
 
 
 def volume_of(folder: Path) -> Path:
-    """The volume that a folder lies on: the nearest mount above it; itself where that is the root
-    of all, which is nobody's volume."""
+    """Return the volume of a folder: the nearest mount above it, or the folder itself if that mount
+    is the root."""
     found = folder.resolve()
     for place in (found, *found.parents):
         if os.path.ismount(place) and place != Path(place.anchor):
@@ -218,12 +220,13 @@ def volume_of(folder: Path) -> Path:
 
 
 def used_bytes(folder: Path) -> int:
-    """What the files below a folder take on disk. Files that go meanwhile are left out."""
+    """Return the bytes that the files below a folder take on disk; files that disappear in the
+    meantime are skipped."""
     return sum(_blocks(folder)) * _BLOCK
 
 
 def _blocks(folder: Path) -> Iterator[int]:
-    seen: set[tuple[int, int]] = set()  # files of several names count once
+    seen: set[tuple[int, int]] = set()  # files with several names count once
     for place, folders, files in os.walk(folder):
         for name in (*folders, *files):
             try:

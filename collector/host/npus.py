@@ -1,7 +1,7 @@
 """The Ascend NPUs of this machine that a session would see, as `npu-smi` names them.
 
-`npu-smi info` lists the chips in the order in which torch numbers them; ASCEND_RT_VISIBLE_DEVICES
-chooses among them, as for a session. What a single chip is, its board tells.
+`npu-smi info` lists the chips in torch's order; ASCEND_RT_VISIBLE_DEVICES selects from them, as for
+a session. The board of a chip reports its model.
 """
 
 import os
@@ -21,21 +21,21 @@ _NPUS_PATIENCE_S = 60.0
 _REMEDY = "mount /usr/local/bin/npu-smi and /usr/local/dcmi, and the driver's lib64"
 
 # A chip is two lines of the table: `| 0  910B3 | OK | ...`, `| 0 | 0000:C1:00.0 | ... 1 / 65536 |`;
-# on A3 the second one has the physical id of the die beside the chip's.
+# on A3 the second one has the physical id of the die next to the chip's.
 _FIRST = re.compile(r"\|\s*(\d+)\s+(\S.*?)\s*\|\s*([A-Za-z]+)\s*\|.*\|")
 _SECOND = re.compile(r"\|\s*(\d+)(?:\s+\d+)?\s*\|\s*[0-9A-Fa-f]{4}:\S+\s*\|.*?(?:/\s*(\d+))?\s*\|")
 
-# Of OK, Warning, Alarm, Critical and UNKNOWN (not started, gone) those that nobody measures with.
+# Unfit to measure, of OK, Warning, Alarm, Critical and UNKNOWN (not started, gone).
 _UNFIT = ("ALARM", "CRITICAL", "UNKNOWN")
 
-# Of `npu-smi info -t common`. On A2 and A3 an AI core has one cube core.
+# From `npu-smi info -t common`. On A2 and A3 an AI core has one cube core.
 _CORES = re.compile(r"^\s*AI\s?core Count\s*:\s*(\d+)\s*$", re.IGNORECASE | re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
 class Npu:
-    """One chip (on A3: one die). `index` is torch's number for it, `physical` its place among all
-    chips that npu-smi sees, `card`, `chip` and `health` are npu-smi's own words."""
+    """One chip (on A3: one die). `index` is torch's number for it, `physical` its index among all
+    chips that npu-smi sees; `card`, `chip` and `health` are as npu-smi prints them."""
 
     index: int
     physical: int
@@ -48,7 +48,7 @@ class Npu:
 
 @dataclass(frozen=True, slots=True)
 class Board:
-    """What one chip's board tells. `soc` is its name in CANN, `Ascend910B3` or `Ascend910_9392`."""
+    """The board of a chip. `soc` is the chip's name in CANN, `Ascend910B3` or `Ascend910_9392`."""
 
     soc: str
     driver: str
@@ -57,7 +57,8 @@ class Board:
 
 
 def list_npus(environment: Mapping[str, str] = os.environ) -> tuple[Npu, ...]:
-    """The NPUs that this process may use. HostFault, with the remedy, where there is none."""
+    """Return the NPUs that this process may use. Raises HostFault, with the remedy, if there is
+    none."""
     found = visible(parse(ask_npu_smi("info")), environment.get(_VISIBLE))
     if not found:
         raise HostFault(f"backend npu: {_VISIBLE}={environment.get(_VISIBLE)!r} leaves no NPU")
@@ -65,8 +66,8 @@ def list_npus(environment: Mapping[str, str] = os.environ) -> tuple[Npu, ...]:
 
 
 def check_health(environment: Mapping[str, str] = os.environ, count: int | None = None) -> None:
-    """Raise HostFault where npu-smi says of one of the NPUs that this process may use, or of the
-    first `count` of them, that it is broken."""
+    """Raise HostFault if npu-smi reports as broken one of the NPUs that this process may use, or
+    one of the first `count` of them."""
     chosen = list_npus(environment)[:count]
     if broken := [npu for npu in chosen if npu.health.upper() in _UNFIT]:
         told = ", ".join(f"{npu.physical} {npu.health}" for npu in broken)
@@ -74,9 +75,9 @@ def check_health(environment: Mapping[str, str] = os.environ, count: int | None 
 
 
 def chip_to_itself(index: int, at_once: int, environment: Mapping[str, str] = os.environ) -> str:
-    """The chip that a device must have to itself where `at_once` of this machine's devices may
-    measure: the two dies of an A3's chip share its power and memory, and measure together only
-    where all dies may. Empty where the device is a chip of its own."""
+    """Return the chip that a device must not share if `at_once` of this machine's devices may
+    measure: the two dies of an A3's chip share its power and memory, and measure together only if
+    all dies may. Empty if the device is a whole chip."""
     machine = parse(ask_npu_smi("info"))
     seen = visible(machine, environment.get(_VISIBLE))
     if index >= len(seen) or at_once >= len(machine):
@@ -87,7 +88,7 @@ def chip_to_itself(index: int, at_once: int, environment: Mapping[str, str] = os
 
 
 def one_a_chip_first(found: Sequence[Npu]) -> list[int]:
-    """The indexes of NPUs, one die of every chip before the second of any."""
+    """Return the indexes of NPUs, one die of every chip before the second of any."""
     met: Counter[int] = Counter()
     turns: list[tuple[int, int]] = []
     for npu in found:
@@ -97,14 +98,14 @@ def one_a_chip_first(found: Sequence[Npu]) -> list[int]:
 
 
 def board_of(npu: Npu) -> Board:
-    """What the board of a chip says. Raises HostFault where npu-smi does not tell."""
+    """Return the board of a chip. Raises HostFault if npu-smi does not report it."""
     card = ("info", "-t", "board", "-i", str(npu.card))
     return parse_board(ask_npu_smi(*card), ask_npu_smi(*card, "-c", str(npu.chip)))
 
 
 def cube_cores_of(npu: Npu) -> int | None:
-    """How many cube cores a chip shows; None where npu-smi does not tell, or has no such query:
-    one that does not answer at all has listed no chip."""
+    """Return the number of cube cores of a chip; None if npu-smi does not report it, or has no such
+    query. An npu-smi that does not respond has listed no chip before."""
     try:
         told = ask_npu_smi("info", "-t", "common", "-i", str(npu.card), "-c", str(npu.chip))
     except HostFault:
@@ -113,13 +114,13 @@ def cube_cores_of(npu: Npu) -> int | None:
 
 
 def parse_cores(text: str) -> int | None:
-    """The cores in what `npu-smi info -t common` printed, where it tells one number."""
+    """Return the cores in the output of `npu-smi info -t common`, if it reports one number."""
     told = set(_CORES.findall(text))
     return int(told.pop()) if len(told) == 1 else None
 
 
 def parse(text: str) -> tuple[Npu, ...]:
-    """The chips in what `npu-smi info` printed. Raises HostFault where it names none."""
+    """Parse the output of `npu-smi info`. Raises HostFault if it lists no chip."""
     found: list[Npu] = []
     first: re.Match[str] | None = None
     for line in text.splitlines():
@@ -135,13 +136,13 @@ def parse(text: str) -> tuple[Npu, ...]:
 
 
 def parse_board(card: str, chip: str) -> Board:
-    """What `npu-smi info -t board` printed of a card, and of one chip of it."""
+    """Parse the output of `npu-smi info -t board` for a card, and for one of its chips."""
     of_card, of_chip = _fields(card), _fields(chip)
     both = {**of_card, **of_chip}
     name = both.get("Chip Name", "").replace(" ", "")
     if not name:
         raise HostFault(f"backend npu: npu-smi lists no chip: {' '.join(chip.split())[:300]}")
-    # As vLLM-Ascend puts it together: A3 has an NPU Name, A2 has not.
+    # The rule of vLLM-Ascend: A3 has an NPU Name, A2 has none.
     number = both.get("NPU Name", "")
     soc = f"{name}_{number}" if number else name if name.startswith("Ascend") else f"Ascend{name}"
     die = of_chip.get("VDie ID") or of_chip.get("Die ID") or ""
@@ -157,7 +158,7 @@ def parse_board(card: str, chip: str) -> Board:
 
 
 def visible(found: Sequence[Npu], variable: str | None) -> tuple[Npu, ...]:
-    """Those that ASCEND_RT_VISIBLE_DEVICES leaves, numbered anew."""
+    """Return the NPUs that ASCEND_RT_VISIBLE_DEVICES selects, numbered again."""
     if variable is None:
         return tuple(found)
     chosen: list[Npu] = []
@@ -178,7 +179,7 @@ def _fields(text: str) -> dict[str, str]:
 
 
 def ask_npu_smi(*arguments: str, patience_s: float | None = None) -> str:
-    """What npu-smi prints. Raises HostFault where there is none, or it does not answer."""
+    """Return the output of npu-smi. Raises HostFault if it is missing or does not respond."""
     patience_s = patience_s or _NPUS_PATIENCE_S
     command = shutil.which("npu-smi")
     if command is None:
@@ -202,26 +203,26 @@ def ask_npu_smi(*arguments: str, patience_s: float | None = None) -> str:
     return answer.stdout or answer.stderr
 
 
-# How the database calls an NPU: by its chip, its memory and the cube cores that it shows.
+# The database's name of an NPU: by its chip, its memory and the number of its cube cores.
 
 _A2 = "ATLAS_800_A2_"
 _A3 = "ATLAS_800_A3_"
-_KEPT = 0.1  # a driver keeps some memory: of 64 GB torch sees 61
+_KEPT = 0.1  # a driver reserves some memory: of 64 GB torch sees 61
 
 
 @dataclass(frozen=True, slots=True)
 class _Chip:
-    """What is known of a chip: of A3's a device is one of two dies. `names` are by GB of memory;
-    where a name would be a guess there are several, or none."""
+    """A known chip; a device of A3 is one of its two dies. `names` are by GB of memory; if the name
+    is not certain, there are several, or none."""
 
     cube_cores: int
     names: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
 
 
 # Cores and clocks are those of CANN's platform tables (src/platform/platform_config of its open
-# runtime). A name is msmodeling's, and says how fast the cubes are: 376T are 24 at 1,800 MHz (to
+# runtime). A name is msmodeling's, and states the speed of the cubes: 376T are 24 at 1,800 MHz (to
 # which 910B1 and 939x, at 1,850, are nearest), 313T 20 at 1,800, 280T 20 at 1,500; a name of A3
-# has both dies. 9372, 20 at 1,800, would be 626T: no name is its own.
+# has both dies. 9372, 20 at 1,800, would be 626T: it has no name of its own.
 _24_CORES, _A3_24_CORES = {64: (f"{_A2}376T_64G",)}, {64: (f"{_A3}752T_128G_DIE",)}
 _CHIPS: Mapping[str, _Chip] = {
     "Ascend910B1": _Chip(24, _24_CORES),
@@ -239,8 +240,8 @@ _CHIPS: Mapping[str, _Chip] = {
 def device_names(
     soc: str, memory_gb: float | None = None, cube_cores: int | None = None
 ) -> tuple[str, ...]:
-    """The names under which the database may know a chip; none for a chip, a memory or a number
-    of cores that we do not know."""
+    """Return the names that the database may have for a chip; none for an unknown chip, memory or
+    number of cores."""
     chip = _CHIPS.get(soc)
     if chip is None or cube_cores not in (None, chip.cube_cores):
         return ()
@@ -253,7 +254,7 @@ def device_names(
 
 
 def slice_of_a_chip(soc: str, cube_cores: int | None) -> str:
-    """What is wrong with a device that has fewer cores than its chip; empty where nothing is."""
+    """Return the problem of a device with fewer cores than its chip; empty if it has all."""
     chip = _CHIPS.get(soc)
     if chip is None or cube_cores is None or cube_cores >= chip.cube_cores:
         return ""
@@ -266,10 +267,10 @@ def slice_of_a_chip(soc: str, cube_cores: int | None) -> str:
 def device_name(
     soc: str, memory_gb: float, cube_cores: int | None = None, wanted: str | None = None
 ) -> str:
-    """The one name of a chip: the wanted one where the chip may have it, else the only one.
+    """Return the name of a chip: `wanted` if the chip may have it, otherwise its only name.
 
-    Raises BadInput, with what to write, where it cannot be told, HostFault where it is another's
-    or a part of a device.
+    Raises BadInput, with the setting to write, if the name is ambiguous or unknown; HostFault if
+    `wanted` is the name of another chip, or if the device is a part of one.
     """
     if fault := slice_of_a_chip(soc, cube_cores):
         raise HostFault(fault)
@@ -290,11 +291,11 @@ def device_name(
     )
 
 
-# The condition of one Ascend NPU, as `npu-smi` tells it: two questions, each a program.
+# The condition of one Ascend NPU, as `npu-smi` reports it: two queries, each a process.
 #
-# What it prints is taken from Huawei's documentation of npu-smi and from what others have printed
-# of 910B and A3 (HDK 26.1.0, A2 and A3: "npu-smi info -t common -i id -c chip_id", "npu-smi info -t
-# proc-mem -i id -c chip_id"); no device was at hand:
+# The format of the output is from Huawei's documentation of npu-smi and from published outputs of
+# 910B and A3 (HDK 26.1.0, A2 and A3: "npu-smi info -t common -i id -c chip_id", "npu-smi info -t
+# proc-mem -i id -c chip_id"); it was not checked on a device:
 #
 #     Aicore Usage Rate(%)           : 70
 #     Aicore Freq(MHZ)               : 1800
@@ -304,11 +305,11 @@ def device_name(
 #
 #     Process id:1654497 Process name:python            Process memory(MB):177
 #
-# and `No process in device.` where there is none. In a container these are the processes of
-# containers. Why a clock is not higher, npu-smi does not say: an idle 910B3 shows 800 MHz, one at
+# and `No process in device.` if there is none. In a container these are the processes of
+# containers. npu-smi does not report why a clock is not higher: an idle 910B3 shows 800 MHz, one at
 # work its rated 1,800.
 
-_NPU_CONDITION_PATIENCE_S = 10.0  # nothing is worth more of it between two cases
+_NPU_CONDITION_PATIENCE_S = 10.0  # no longer than that between two cases
 _PROCESS = re.compile(r"Process id:\s*(\d+)\s+Process name:.*?\s*Process memory\(MB\):\s*\d+")
 _NONE = "No process in device."
 
@@ -320,7 +321,7 @@ class NpuCondition:
         self._npu = npu
 
     def read(self) -> Condition | None:
-        """None where npu-smi does not answer."""
+        """Return the condition; None if npu-smi does not respond."""
         try:
             common, processes = self._ask("common"), self._ask("proc-mem")
         except HostFault:
@@ -333,7 +334,7 @@ class NpuCondition:
 
 
 def open_npu(index: int) -> NpuCondition | None:
-    """The NPU of torch's number; None where npu-smi does not tell which that is."""
+    """Open the NPU of torch's number; None if npu-smi does not list it."""
     try:
         found = list_npus()
     except HostFault:
@@ -342,7 +343,7 @@ def open_npu(index: int) -> NpuCondition | None:
 
 
 def parse_condition(common: str, processes: str) -> Condition:
-    """What npu-smi printed of a chip; whatever is not printed as documented is not told."""
+    """Parse the output of npu-smi for a chip; fields in an undocumented format stay unknown."""
     usage = _number(common, r"Aicore Usage Rate\(%\)")
     pids = parse_processes(processes)
     others = None if pids is None else others_among(pids)
@@ -357,7 +358,7 @@ def parse_condition(common: str, processes: str) -> Condition:
 
 
 def parse_processes(text: str) -> list[int] | None:
-    """The ids of the processes that have a chip; None where that is not what was printed."""
+    """Return the ids of the processes that use a chip; None if the output has another format."""
     lines = [line.strip() for line in text.splitlines()]
     told = [line for line in lines if line.startswith("Process id")]
     found = [match for line in told if (match := _PROCESS.fullmatch(line))]
@@ -367,7 +368,7 @@ def parse_processes(text: str) -> list[int] | None:
 
 
 def _number(text: str, name: str) -> float | None:
-    """The one number of a name; None where there are several, as of a chip and its controller."""
+    """Return the number of a field; None if there are several, as for a chip and its controller."""
     line = rf"^\s*{name}\s*:\s*([0-9]{{1,6}}(?:\.[0-9]{{1,6}})?)\s*$"
     told = set(re.findall(line, text, flags=re.MULTILINE))
     return float(told.pop()) if len(told) == 1 else None

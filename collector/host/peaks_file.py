@@ -1,5 +1,5 @@
-"""The file in which this machine keeps what its processor was seen to reach, one a device. It is
-the user's own: nobody else may say what his numbers are held against."""
+"""The file with the measured peaks of this machine's processor, one per device. It belongs to the
+user: no other user may set the values that measurements are compared with."""
 
 import logging
 import os
@@ -20,15 +20,15 @@ _AGAIN = (
 
 
 def path_of_peaks(stack: Stack, environment: Mapping[str, str] = os.environ) -> Path:
-    """Where the peaks of a device are kept: OPMETER_PEAKS, or a folder of the user's cache."""
+    """Return the path of a device's peaks: in OPMETER_PEAKS, or in a folder of the user's cache."""
     cache = Path(environment.get(_CACHE) or os.path.expanduser("~/.cache"))
     folder = Path(environment.get(_VARIABLE) or cache / "opmeter" / "peaks")
     return folder / f"{stack.device}.json"
 
 
 def kept_peaks(stack: Stack, path: Path | None = None) -> MachinePeaks | None:
-    """The peaks of this machine with a stack. None, with a line in the log, where the file is
-    damaged or of another stack; without one where there is none."""
+    """Return the stored peaks of this machine with a stack. None, with a line in the log, if the
+    file is damaged or of another stack; None without a line if there is no file."""
     path = path or path_of_peaks(stack)
     try:
         peaks = peaks_from_bytes(path.read_bytes(), key=str(path))

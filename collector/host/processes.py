@@ -1,4 +1,4 @@
-"""Processes: those that end with their parent, our own, how long they waited, how they end."""
+"""Processes: end with the parent, membership in this run, waiting time of threads, and exit."""
 
 import contextlib
 import ctypes
@@ -15,7 +15,7 @@ from typing import NoReturn
 
 from collector.model.measurement import Condition
 
-# Processes that must not outlive who started them, however that one ended.
+# Processes that must not outlive their starter, however it ends.
 
 STARTED_BY = "OPMETER_STARTED_BY"  # environment: the id of the process with which this one ends
 
@@ -24,10 +24,10 @@ _ORPHANED = 1
 
 
 def die_with_parent(parent: int) -> None:
-    """Have the kernel kill this process when the one that started it dies (Linux).
+    """Have the kernel kill this process when the process that started it dies (Linux).
 
-    `parent` is that process's id, as it told: where it died before this call, this process ends
-    at once. The kernel watches the *thread* that started us: it must live as long as its process.
+    `parent` is the id of that process; if it died before this call, this process exits at once. The
+    kernel watches the *thread* that started this process: it must live as long as its process.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -36,13 +36,13 @@ def die_with_parent(parent: int) -> None:
 
 
 def die_with_starter() -> None:
-    """The same for a rank, whose parent has named itself in the environment: where it died before
-    this rank began, the parent that the kernel reports is another process."""
+    """Do the same in a rank, whose parent sets its id in the environment: if it died before this
+    rank began, the parent that the kernel reports is another process."""
     die_with_parent(int(os.environ.get(STARTED_BY, os.getppid())))
 
 
 def obey_parent(pipe: int, on_line: Callable[[str], None]) -> None:
-    """Read what the parent says from a thread of its own; end this process at end of file.
+    """Read lines from the parent in a separate thread; end this process at end of file.
 
     `pipe` is a descriptor: Python's buffered streams hold a lock that an exit would wait for.
     """
@@ -58,27 +58,27 @@ def obey_parent(pipe: int, on_line: Callable[[str], None]) -> None:
     threading.Thread(target=listen, name="parent", daemon=True).start()
 
 
-# Which of the processes on a device are ours: those of the run that this process is a part of.
+# The processes on a device that belong to this run.
 #
-# Devices of one machine are measured side by side, and a runtime may open a device for a moment
-# that it does not use. Nobody of one run computes on the device of another's session: a lock sees
-# to that.
+# Devices of one machine are measured concurrently, and a runtime may open a device for a moment
+# that it does not use. A lock ensures that no process of this run computes on the device of another
+# session.
 
 _PROC = Path("/proc")
-# Each of our processes is started by the command, or by the name of a module of ours.
+# Each process of this package is started by its command, or by the name of one of its modules.
 _MARKS = (b"opmeter", b"collector.", b"jobs.")
-_PARENT = 1  # its place behind the name in /proc/PID/stat, whose state is 0
+_PARENT = 1  # its index after the name in /proc/PID/stat; the index of the state is 0
 
 
 def others_among(
     pids: Collection[int], own: int | None = None, proc: Path = _PROC
 ) -> frozenset[int] | None:
-    """The processes on a device that are none of ours. None where this one, which has it open, is
-    not among them: then they are told by other numbers than they have here."""
+    """Return the processes on a device that do not belong to this run. None if this process, which
+    has the device open, is not in the list: then the list has ids of another pid namespace."""
     own = os.getpid() if own is None else own
     if own not in pids:
         return None
-    run = own  # the first process of ours: what started that is somebody else
+    run = own  # the first process of this run: its parent belongs to the user
     for pid in _lineage(own, proc):
         if pid != own and not _is_named(pid, proc):
             break
@@ -87,13 +87,13 @@ def others_among(
 
 
 def _lineage(pid: int, proc: Path) -> Iterator[int]:
-    """A process, its parent, and so on."""
+    """Yield a process, its parent, and so on."""
     while pid > 0:
         yield pid
         try:
             text = (proc / str(pid) / "stat").read_text()
             pid = int(text.rpartition(")")[2].split()[_PARENT])
-        except (OSError, IndexError, ValueError):  # it has ended, or is nobody's business
+        except (OSError, IndexError, ValueError):  # it has ended, or may not be read
             return
 
 
@@ -105,42 +105,41 @@ def _is_named(pid: int, proc: Path) -> bool:
     return any(mark in command for mark in _MARKS)
 
 
-# How a process of ours ends that has done all it had to.
+# The exit of a process that has finished its work.
 
 
 def end_at_once(code: int) -> NoReturn:
-    """End this process without taking its interpreter down: what it wrote is out, and nothing that
-    is registered for its exit runs. Taking pyarrow or torch down was seen to abort, once in many
-    runs on a loaded machine ("terminate called without an active exception", pyarrow 26.0.1), and
-    then the exit code of finished work is a lie; of torch it also takes a tenth of a session's
-    start."""
+    """End this process without an interpreter shutdown: its output is flushed, and no exit handler
+    runs. The shutdown of pyarrow or torch aborted once in many runs on a loaded machine
+    ("terminate called without an active exception", pyarrow 26.0.1), which gave finished work a
+    wrong exit code; torch's shutdown also takes a tenth of a session's start."""
     logging.shutdown()
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):  # whoever read it is gone
+        with contextlib.suppress(OSError, ValueError):  # the reader is gone
             stream.flush()
     os._exit(code)
 
 
-# How long threads of this process waited for a core that something else held, as Linux tells.
+# The time that threads of this process waited for a core that another task had, from Linux.
 #
-# `/proc/self/task/*/schedstat` has each thread's time on a run queue, in nanoseconds: a thread that
-# could run and did not. What the host of a virtual machine takes is in `/proc/stat`, in ticks of
-# 10 ms, and how long any task of the machine waited in `/proc/pressure/cpu`. The files of threads
-# stay open, since they are read between launches of a few microseconds; the others are read once a
-# case.
+# `/proc/self/task/*/schedstat` has each thread's time on a run queue, in nanoseconds: the thread
+# was runnable and did not run. The time that the host of a virtual machine takes is in
+# `/proc/stat`, in ticks of 10 ms, and how long any task of the machine waited is in
+# `/proc/pressure/cpu`. The files of threads stay open, since they are read between launches of a
+# few microseconds; the others are read once per case.
 
 _TASKS = Path("/proc/self/task")
 _STAT = Path("/proc/stat")
 _PRESSURE = Path("/proc/pressure/cpu")
 _LINE_BYTES = 256  # the first line of each
-_STOLEN = 8  # its place in the line `cpu`, whose word is 0
+_STOLEN = 8  # index of the value in the line `cpu`, whose name has index 0
 _COST_READINGS = 8
 
 
 class ThreadWaits:
-    """Reads what the threads of this process waited. Other threads of Python are left out: what
-    waits while operators run, and is none of theirs, holds nothing up. Where the system does not
-    tell, no thread ever waited. `threads` is how many an operator may run on."""
+    """The waiting times of this process's threads. Other threads of Python are excluded: threads
+    that wait while operators run, and run none of them, delay nothing. If the system does not
+    report the times, they are 0. `threads` is the number of threads of an operator."""
 
     def __init__(
         self,
@@ -157,7 +156,7 @@ class ThreadWaits:
         self._tick_us = 1e6 / os.sysconf("SC_CLK_TCK")
 
     def begin(self) -> float:
-        """Take in the threads that there are by now; the seconds that one reading takes."""
+        """Find the current threads; return the seconds that one reading takes."""
         self._find_threads()
         started = time.perf_counter()
         for _ in range(_COST_READINGS):
@@ -165,11 +164,11 @@ class ThreadWaits:
         return (time.perf_counter() - started) / _COST_READINGS
 
     def read(self) -> Sequence[float]:
-        """What each thread has waited so far, in microseconds, in an order that stays."""
+        """Return the waiting time of each thread so far, in microseconds, in a fixed order."""
         return [_waited_us(file) for file in self._files.values()]
 
     def stolen_us(self) -> float:
-        """What the host has taken of all cores so far."""
+        """Return the time that the host has taken from all cores so far."""
         try:
             words = self._stat.read_bytes()[:_LINE_BYTES].split(b"\n", 1)[0].split()
             return int(words[_STOLEN]) * self._tick_us
@@ -177,12 +176,12 @@ class ThreadWaits:
             return 0.0
 
     def switches(self) -> int:
-        """How often a thread of this process had to leave its core so far."""
+        """Return how often a thread of this process was preempted so far."""
         return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
 
     def pressed_us(self) -> float | None:
-        """How long some task of the machine, also one of this process, has waited for a core so
-        far. None where the kernel is older than 4.20, or was built or booted without it."""
+        """Return how long at least one task of the machine, including this process, has waited for
+        a core so far. None if the kernel is older than 4.20, or was built or booted without it."""
         try:
             some = self._pressure.read_bytes()[:_LINE_BYTES].split(b"\n", 1)[0]
             return float(int(some.rsplit(b"total=", 1)[1]))
@@ -190,7 +189,7 @@ class ThreadWaits:
             return None
 
     def worked_us(self) -> float | None:
-        """How long this process had cores so far, for each thread that an operator may run on."""
+        """Return the cpu time of this process so far, divided by the threads of an operator."""
         return time.process_time() * 1e6 / self._threads
 
     def _find_threads(self) -> None:
@@ -207,7 +206,7 @@ class ThreadWaits:
                 self._files[new] = os.open(
                     self._tasks / new / "schedstat", os.O_RDONLY | os.O_CLOEXEC
                 )
-            except OSError:  # it has ended, or the kernel keeps no such times
+            except OSError:  # it has ended, or the kernel does not record the times
                 continue
 
 
@@ -218,14 +217,15 @@ def _waited_us(file: int) -> float:
         return 0.0
 
 
-# Asks for a device's condition at most so often that it takes a hundredth of the time.
+# Limits the queries of a device's condition to a hundredth of the time.
 
 _SHARE = 0.01
 
 
 class Sparing:
-    """`ask` takes as long as it takes: a few calls of a library, or a program for each question.
-    The first time is free, and then there is as long a rest as its cost asks for."""
+    """Rate-limited queries. `ask` may take any time: a few calls of a library, or a process per
+    query. The first query runs at once; after each query comes a pause in proportion to its
+    cost."""
 
     def __init__(
         self, ask: Callable[[], Condition | None], clock: Callable[[], float] = time.monotonic
@@ -235,7 +235,7 @@ class Sparing:
         self._rests_until_s = float("-inf")
 
     def read(self) -> Condition | None:
-        """The condition now; None where it is too early to ask again, and where nothing is told."""
+        """Return the condition; None if the pause has not ended, or if nothing is reported."""
         began_s = self._clock()
         if began_s < self._rests_until_s:
             return None

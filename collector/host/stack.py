@@ -1,4 +1,4 @@
-"""The stack of this machine, found without importing torch: that takes seconds and gigabytes."""
+"""The stack of this machine, found without importing torch, which takes seconds and gigabytes."""
 
 import importlib.util
 import os
@@ -13,12 +13,11 @@ from collector.host.machine import this_cpu
 from collector.host.npus import Board, Npu, board_of, cube_cores_of, device_name, list_npus
 from collector.model.stack import Stack, runtime_details
 
-# What a cpu session sets, so that no launch is measured together with the kernel's giving it
-# memory: part of the stack, since it changes numbers. Memory stays in one heap, where small pieces
-# join their neighbours at once. Otherwise the C library before 2.38 leaves a piece beside each
-# aligned block, finds a freed block too small for the same request, and takes new memory for every
-# launch of some processes and for none of others: a product of 77 million numbers by one took 8 ms
-# or 450.
+# Settings of a cpu session that keep page faults out of the timed launches: part of the stack,
+# since they change durations. Memory stays in one heap, where adjacent free blocks merge at once.
+# Otherwise the C library before 2.38 leaves a fragment next to each aligned block, finds a freed
+# block too small for the same request, and takes new memory for every launch in some processes and
+# for none in others: a product of 77 million numbers by one took 8 ms or 450.
 _TUNABLES = {
     "mmap_max": 0,
     "mxfast": 0,
@@ -31,11 +30,11 @@ CPU_ALLOCATOR = {
 
 
 def local_stack(backend: str, wanted_device: str | None = None) -> Stack:
-    """The stack that a session on this machine would run on. An NPU may be known by several names:
-    `wanted_device` chooses.
+    """Return the stack that a session on this machine would run on. An NPU may have several names;
+    `wanted_device` selects one.
 
-    Raises BadInput, with the remedy, where torch or CANN is missing, HostFault where
-    the device is.
+    Raises BadInput, with the remedy, if torch or CANN is missing, HostFault if the device is
+    missing.
     """
     torch = installed_torch()
     if torch is None:
@@ -52,7 +51,7 @@ def local_stack(backend: str, wanted_device: str | None = None) -> Stack:
 
 
 def cpu_stack(torch: str) -> Stack:
-    """All cores of this machine with a version of torch."""
+    """Return the stack of all cores of this machine with a version of torch."""
     cpu = this_cpu()
     allocator = " ".join(f"{name}={value}" for name, value in sorted(CPU_ALLOCATOR.items()))
     details = {
@@ -64,7 +63,7 @@ def cpu_stack(torch: str) -> Stack:
 
 
 def installed_torch() -> str | None:
-    """torch's version with its local suffix (`2.13.0+cu130`), read from its own file."""
+    """Return torch's version with its local suffix (`2.13.0+cu130`), read from its own file."""
     return _version_in_file("torch", r"^__version__\s*=\s*['\"]([^'\"]+)")
 
 
@@ -81,13 +80,13 @@ def _version_in_file(package: str, pattern: str) -> str | None:
 
 
 def gpu_device(name: str) -> str:
-    """`CUDA_{name}`, in the letters a folder may have: the device of a stack."""
+    """Return `CUDA_{name}`, in characters that a folder name may have: the device of a stack."""
     return "CUDA_" + re.sub(r"[^A-Za-z0-9.-]+", "_", name).strip("_")
 
 
 def device_serial(backend: str, index: int) -> str | None:
-    """What tells a device from others of its model; a cpu tells nothing. HostFault where there is
-    no such device."""
+    """Return the serial number of a device; a cpu has none. Raises HostFault if there is no such
+    device."""
     if backend == "cpu":
         return None
     found = list_npus() if backend == "npu" else list_gpus()
@@ -98,15 +97,15 @@ def device_serial(backend: str, index: int) -> str | None:
 
 
 def device_locks(backend: str) -> list[str]:
-    """What to lock for each device that this process may use, by its own name: a number depends on
-    who is asked."""
+    """Return a lock name for each device that this process may use, from the device's own name: its
+    index differs between processes."""
     if backend == "npu":
         return [f"npu{npu.physical}" for npu in list_npus()]
     return [gpu.uuid for gpu in list_gpus()] if backend == "cuda" else [f"{backend}0"]
 
 
 def cuda_stack(torch: str, found: Sequence[Gpu]) -> Stack:
-    """GPUs of one model with a version of torch. Raises HostFault where there are two models."""
+    """Return the stack of GPUs of one model. Raises HostFault if there are two models."""
     models = sorted({gpu.name for gpu in found})
     if len(models) > 1:
         raise HostFault(
@@ -122,9 +121,9 @@ def npu_stack(
     cube_cores: int | None,
     wanted: str | None,
 ) -> Stack:
-    """NPUs of one model with what is installed; `board` and `cube_cores` are the first one's.
-    Raises HostFault where there are two models or a slice of one, BadInput where CANN, torch_npu
-    or the device's name cannot be told."""
+    """Return the stack of NPUs of one model; `board` and `cube_cores` are those of the first NPU.
+    Raises HostFault for two models or a slice of one, BadInput if CANN, torch_npu or the device's
+    name is unknown."""
     models = sorted({f"{npu.name} with {npu.memory_gb} GB" for npu in found})
     if len(models) > 1:
         raise HostFault(
@@ -153,5 +152,5 @@ def npu_stack(
 
 
 def installed_vllm() -> str:
-    """The version of vllm_ascend; empty where none is installed."""
+    """Return the version of vllm_ascend; empty if it is not installed."""
     return installed_version("vllm_ascend", "vllm-ascend") or ""

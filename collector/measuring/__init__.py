@@ -1,5 +1,5 @@
-"""The one loop that measures: session after session, until every case has its answer.
+"""The measuring loop: session after session, until every case has a result.
 
-It knows neither stores nor trees. Whoever uses it says where answers go: the worker's come into a
-store, those of `opmeter microbench` into a tree.
+It depends on neither stores nor trees. Its caller decides where results go: those of a worker into
+a store, those of `opmeter microbench` into a tree.
 """

@@ -1,13 +1,13 @@
-"""Which cases the next session gets, and whom a session without an answer blames.
+"""The cases of the next session, and the case to blame for a session without results.
 
-A session can die outside of every case: in the profiler, at a limit, for memory between cases.
-Then some case of its batch did it, nobody knows which, and the whole batch again would end the
-same way. The batch is halved until one case is alone with its session; that one is to blame.
-Sessions that never come as far as a case blame the node, and so does one with a single case of
-whose launches the profiler leaves no record that can be read.
+A session can die outside of every case: in the profiler, at a limit, or for memory between cases.
+Then an unknown case of its batch is the cause, and the same batch would end in the same way. The
+batch is halved until one case is alone in its session; that case is to blame. Sessions that never
+reach a case blame the node, and so does a session with a single case whose launches leave no
+readable profiler record.
 
-A session can also take its worker with it: where memory runs out, the kernel may kill a container
-whole. The next attempt finds what it was about to run, and goes on halving from there.
+A session can also end its worker: if memory runs out, the kernel may kill a whole container. The
+next attempt reads which cases the worker was about to run, and continues to halve from there.
 """
 
 from collections import Counter
@@ -24,13 +24,13 @@ from collector.model.record import CaseRecord
 from collector.model.vocabulary import GRAPH, LAUNCHED_BY, LIBRARY, STATIC
 from collector.quality.canaries import is_doubted
 
-# What is said of cases: by a session that ran them, or without one.
+# Results of cases, with or without a session.
 
 
 @dataclass(frozen=True, slots=True)
 class RawRecords:
-    """The files that a session left; `group` tells the further passes of an NPU's session apart,
-    one for each further group of counters."""
+    """The files of a session; `group` identifies the further passes of an NPU's session, one for
+    each further group of counters."""
 
     summary: Path
     journal: Path
@@ -39,10 +39,10 @@ class RawRecords:
 
 @dataclass(frozen=True, slots=True)
 class SessionAnswers:
-    """What one session gave: its measurements, and the files they were made from.
+    """The results of one session: its measurements, and the files that they were made from.
 
-    `began` says whether it came as far as a case, `reason` why it ended before it was complete,
-    `unread` why nothing could be read of what the profiler had recorded.
+    `began` is true if it reached a case, `reason` is why it ended early, `unread` is why the
+    profiler's recording could not be read.
     """
 
     measurements: tuple[Measurement, ...]
@@ -55,15 +55,15 @@ class SessionAnswers:
 
 @dataclass(frozen=True, slots=True)
 class Unmeasured:
-    """How a case ended that no session has a measurement of: it was refused, blamed for the end of
-    its session, or given up."""
+    """The outcome of a case that no session measured: it was refused, blamed for the end of its
+    session, or given up."""
 
     record: CaseRecord
     outcome: Outcome
     reason: str
 
     def certificate(self, provenance: Provenance, cache: str) -> Measurement:
-        """This as a measurement without a number."""
+        """Return a measurement without a duration."""
         record = self.record
         return Measurement(
             record.case_id,
@@ -76,35 +76,35 @@ class Unmeasured:
 
 
 _FAILED_STARTS = 3  # in a row, after which the node is to blame
-_KILLED_TIMES = 2  # a worker can be killed for something else, once
+_KILLED_TIMES = 2  # a single kill may have another cause
 
 
 class SessionsFail(OpmeterError):
-    """Session after session ended before its first case: something on this node is wrong."""
+    """Several sessions in a row ended before their first case: this node has a problem."""
 
 
 class Batches:
-    """Cuts what is left to measure into sessions; remembers which cases are suspected."""
+    """Divides the remaining cases into sessions, and remembers the suspect cases."""
 
     def __init__(self, session_s: float, killed: Sequence[Sequence[str]] = (), backend: str = ""):
-        """`killed` are the case ids of sessions that took their workers with them."""
+        """`killed` are the case ids of sessions that ended with their workers."""
         self._session_s = session_s
         self._is_npu = backend == "npu"
         self._suspects = frozenset(case_id for batch in killed for case_id in batch)
-        # How many suspects share a session.
+        # The number of suspects of a session.
         self._most = max(1, min(map(len, killed)) // 2) if killed else 0
         self._failed_starts = 0
 
     def next(self, todo: Sequence[ShardCase]) -> list[ShardCase]:
-        """The cases of the next session: what is left of the suspects, else as many as fit."""
+        """Return the cases of the next session: the remaining suspects, or as many as fit."""
         suspects = [case for case in todo if case.record.case_id in self._suspects]
         if suspects:
             return self._alike(suspects)[: self._most]
         return next_session(self._alike(todo), self._session_s)
 
     def _alike(self, todo: Sequence[ShardCase]) -> list[ShardCase]:
-        """The cases that one process can measure: of CANN's own kernels, or of those that serve;
-        on an NPU of kernels built for one shape, or of the others."""
+        """Return the cases that one process can measure: of CANN's own kernels, or of those that
+        serve; on an NPU, of kernels built for one shape, or of the others."""
         asked = [self._process_of(case.record.case) for case in todo]
         return [case for case, one in zip(todo, asked, strict=True) if one == asked[0]]
 
@@ -113,11 +113,11 @@ class Batches:
         return of_cann, self._is_npu and asks_for_static_kernel(case)
 
     def learn(self, batch: Sequence[ShardCase], answers: SessionAnswers) -> Unmeasured | None:
-        """Take in how the session of a batch ended: what that says of a case, if it is known which
-        is to blame.
+        """Record how the session of a batch ended; return the outcome of a case if it is known to
+        be the cause.
 
-        Raises SessionsFail where one session after the other does not begin, or where even that
-        of a single case leaves no records.
+        Raises SessionsFail if several sessions in a row do not begin, or if even the session of a
+        single case leaves no records.
         """
         if answers.measurements:
             self._failed_starts = 0
@@ -142,13 +142,13 @@ class Batches:
 
 
 def asks_for_static_kernel(case: Case) -> bool:
-    """Whether an NPU is to build the case's kernel for its shapes, which CANN then takes for every
-    call of them. A graph has kernels of its own."""
+    """Return whether an NPU builds the case's kernel for its shapes, which CANN then uses for every
+    call of them. A graph has its own kernels."""
     return case.op_state == STATIC and case.attribute(LAUNCHED_BY) != GRAPH
 
 
 def killers(todo: Sequence[ShardCase], killed: Sequence[Sequence[str]]) -> list[Unmeasured]:
-    """The cases that have killed their worker: alone in such a session, and in another before."""
+    """Return the cases that killed their worker: alone in a session, and in an earlier session."""
     times = Counter(case_id for batch in killed for case_id in batch)
     alone = {batch[0] for batch in killed if len(batch) == 1}
     why = "{} workers died measuring it, one of them measuring it alone"
@@ -160,7 +160,7 @@ def killers(todo: Sequence[ShardCase], killed: Sequence[Sequence[str]]) -> list[
 
 
 def next_session(todo: Sequence[ShardCase], session_s: float) -> list[ShardCase]:
-    """The cases of one session, in order: at least one, and about `session_s` by forecast."""
+    """Return the cases of one session, in order: at least one, about `session_s` by forecast."""
     batch: list[ShardCase] = []
     predicted_s = 0.0
     for case in todo:
@@ -171,18 +171,18 @@ def next_session(todo: Sequence[ShardCase], session_s: float) -> list[ShardCase]
     return batch
 
 
-# Which outcomes are believed at once, which only when they come again, and which numbers are
-# measured again because something else had the device, or because it did not stay the same.
+# Outcomes that are accepted at once, outcomes that are accepted only if they occur again, and
+# measurements that are repeated because of a disturbance or of drift.
 
 _TRIES = 2
-_MOST = 3  # tries of a case that is doubted each time
-# Outcomes that may have nothing to do with the case: records were lost, or the cases before it
-# had left too little of the session's memory. The next session is a fresh one.
+_MOST = 3  # tries of a case that is suspect each time
+# Outcomes that may not depend on the case: records were lost, or earlier cases left too little of
+# the session's memory. The next session is a fresh one.
 TRIED_AGAIN = frozenset({Outcome.PROFILER_LOST, Outcome.OOM})
 
 
 def is_answered(outcomes: Sequence[Outcome]) -> bool:
-    """Whether a case with these outcomes is left as it is."""
+    """Return whether a case with these outcomes is final."""
     doubtful = sum(outcome in TRIED_AGAIN for outcome in outcomes)
     return len(outcomes) > doubtful or doubtful >= _TRIES
 
@@ -190,11 +190,11 @@ def is_answered(outcomes: Sequence[Outcome]) -> bool:
 def worth_again(
     cases: Sequence[ShardCase], tried: Mapping[str, Sequence[Measurement]]
 ) -> list[ShardCase]:
-    """The answered cases that are measured again, in their order: those whose every number was
-    disturbed, or of a session that drifted, a few times each. By forecast that takes a bounded
-    share of all the cases' time, so the shortest come first. Where it is more than half of the
-    cases, or where trying again has helped none, the machine is always busy, and none is tried.
-    `tried` is by case id."""
+    """Return the measured cases to measure again, in their order: those whose every measurement was
+    disturbed, or of a session that drifted, a few times each. Their forecast time is a bounded
+    share of all the cases' time, so the shortest come first. If they are more than half of the
+    cases, or if no repetition has helped, the machine is always busy, and none is repeated. `tried`
+    is by case id."""
     numbers = [
         (case, [m for m in tried.get(case.record.case_id, ()) if m.is_good]) for case in cases
     ]

@@ -1,4 +1,4 @@
-"""Sessions that replay: cases in, certificates and files out."""
+"""Sessions that replay cases and return certificates and files."""
 
 import logging
 import shutil
@@ -31,11 +31,11 @@ from collector.replay.supervisor import (
     why_it_ended,
 )
 
-# Several groups of counters: msprof takes one at a time, so each is a pass over the same cases.
+# Several groups of counters: msprof records one at a time, so each is a pass over the same cases.
 
 
 def counter_groups(backend: str, wanted: Sequence[str]) -> list[str]:
-    """The passes of a session, the one that gives the durations first. Only an NPU has counters."""
+    """Return the passes of a session, that with the durations first. Only an NPU has counters."""
     if backend != "npu":
         return [DURATION_GROUP]
     first = DURATION_GROUP if DURATION_GROUP in wanted else wanted[0]
@@ -45,8 +45,8 @@ def counter_groups(backend: str, wanted: Sequence[str]) -> list[str]:
 def with_counters(
     measured: Sequence[Measurement], more: Sequence[Measurement], group: str
 ) -> tuple[Measurement, ...]:
-    """The good measurements with the counters that a further pass adds; one that the pass has no
-    good answer for says so in a warning."""
+    """Return the measurements; the good ones have the counters of a further pass, or a warning if
+    the pass has no good result for them."""
     found = {(m.case_id, m.asked): m for m in more}
     return tuple(
         _with_counters(m, found.get((m.case_id, m.asked)), group) if m.is_good else m
@@ -68,23 +68,23 @@ logger = logging.getLogger(__name__)
 
 OnProgress = Callable[[int, str], None]
 
-# A forecast may be wrong by an order of magnitude before its case is called hung, and a machine
-# that others use too is slow in bursts.
+# A forecast may be wrong by an order of magnitude before its case counts as hung, and a shared
+# machine is slow in bursts.
 _LIMIT_OVER_FORECAST = 30.0
 _LEAST_LIMIT_S = 60.0
 
 
 class Instrument(Protocol):
-    """Whatever measures: one call is one profiler session."""
+    """A measuring instrument: one call is one profiler session."""
 
     def measure(self, cases: Sequence[ShardCase], provenance: Provenance) -> SessionAnswers: ...
 
 
 @dataclass(frozen=True, slots=True)
 class SessionSettings:
-    """What all sessions of a run are told alike. No case counts as hung before `least_limit_s`.
+    """The settings of all sessions of a run. No case counts as hung before `least_limit_s`.
     Sessions of at least `canaries_from_s`, by forecast, have canaries. `peaks` are those of this
-    machine, where it knows them."""
+    machine, if known."""
 
     backend: str
     stack: Stack
@@ -97,8 +97,8 @@ class SessionSettings:
 
 
 class ReplayInstrument:
-    """Measures by replay, one supervised session a call, each in a folder of its own. On an NPU
-    each further group of counters is one more pass over the cases that were measured well."""
+    """Measures by replay, one supervised session per call, each in its own folder. On an NPU each
+    further group of counters is one more pass over the cases with good measurements."""
 
     def __init__(
         self,
@@ -110,9 +110,9 @@ class ReplayInstrument:
         stop_at: Collection[Outcome] = (),
         unread: Path | None = None,
     ):
-        """`on_progress` hears how many cases of a session are through, and which is in flight. A
-        case that ends with an outcome of `stop_at` sets `stop`. A session whose profile nobody
-        could read stays in `scratch`, or is moved to `unread`, in the place of an earlier one."""
+        """`on_progress` gets the number of completed cases of a session, and the case in flight. A
+        case that ends with an outcome in `stop_at` sets `stop`. A session with an unreadable
+        profile stays in `scratch`, or is moved to `unread`, where it replaces an earlier one."""
         self._settings = settings
         self._scratch = scratch
         self._stop = stop
@@ -125,7 +125,7 @@ class ReplayInstrument:
         self._chip = chip_to_itself(settings.device, self._concurrency or 1) if limited else ""
 
     def measure(self, cases: Sequence[ShardCase], provenance: Provenance) -> SessionAnswers:
-        """Run one session; whatever ended it, its complete cases are answered."""
+        """Run one session and return the results of its complete cases, however it ended."""
         first, *others = counter_groups(self._settings.backend, self._settings.measure.aic_metrics)
         report, result, usage = self._first_pass(cases, provenance, first)
         measurements = result.measurements
@@ -151,8 +151,8 @@ class ReplayInstrument:
     def _first_pass(
         self, cases: Sequence[ShardCase], provenance: Provenance, group: str
     ) -> tuple[SessionReport, SessionResult, Usage]:
-        """The pass that gives the durations, with canaries where it is long. Once a session has
-        died in one of them there are no more, and what it left unmeasured is for the next."""
+        """Run the pass with the durations, with canaries if it is long. After a session has died in
+        a canary, canaries are disabled; the next session measures its remaining cases."""
         spec = self._spec(cases, group)
         predicted_s = sum(case.predicted_s for case in cases)
         if self._has_canaries and predicted_s >= self._settings.canaries_from_s:
@@ -167,15 +167,15 @@ class ReplayInstrument:
         )
         if result.measurements or self._stop.is_set():
             return report, result, usage
-        # Nothing tells of its cases, so that one of them would be blamed for it.
+        # The session has no results, so one of its cases would get the blame.
         report, result, more = self._pass(self._spec(cases, group), provenance, "_again")
         return report, result, usage.plus(more)
 
     def _pass(
         self, spec: SessionSpec, provenance: Provenance, suffix: str = ""
     ) -> tuple[SessionReport, SessionResult, Usage]:
-        """One run of a session's cases under the profiler, with one group of counters, in a folder
-        of its own."""
+        """Run a session's cases once under the profiler, with one group of counters, in its own
+        folder."""
         folder = self._scratch / f"session_{provenance.session}_{spec.aic_metrics}{suffix}"
         folder.mkdir(parents=True)
         with self._place(spec):
@@ -195,7 +195,7 @@ class ReplayInstrument:
 
     @contextmanager
     def _place(self, spec: SessionSpec) -> Iterator[None]:
-        """Where a session may run beside the others of this machine, waited for."""
+        """Wait until a session may run concurrently with the others of this machine."""
         static = spec.backend == "npu" and any(
             asks_for_static_kernel(case.record.case) for case in spec.cases
         )
@@ -206,8 +206,8 @@ class ReplayInstrument:
             yield
 
     def _kept(self, result: SessionResult, folder: Path) -> SessionResult:
-        """Leave the profile to whoever looks into it, also after the run. As a batch is halved,
-        the newest session is the one of the fewest cases: one is enough, and they are large."""
+        """Keep the profile for inspection, also after the run. Batches are halved, so the newest
+        session has the fewest cases: one profile is enough, and profiles are large."""
         if self._unread is None:
             return result
         shutil.rmtree(self._unread, ignore_errors=True)
@@ -254,8 +254,8 @@ class ReplayInstrument:
 
 
 def case_limit_s(predicted_s: float, limits: Limits, least_s: float = _LEAST_LIMIT_S) -> float:
-    """After how long a case counts as hung, scaled from its forecast: at least `least_s`, at most
-    what the limits allow."""
+    """Return the time after which a case counts as hung, scaled from its forecast: at least
+    `least_s`, at most the limit of the campaign."""
     return min(limits.case_s, max(least_s, _LIMIT_OVER_FORECAST * predicted_s))
 
 

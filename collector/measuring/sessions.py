@@ -1,7 +1,7 @@
-"""Session after session, until every case has its answer.
+"""The loop over sessions, until every case has a result.
 
-The loop knows neither torch nor a profiler, neither stores nor trees: an `Instrument` runs the
-sessions, and a `Sink` knows what is still wanted and keeps what was found.
+The loop depends on neither torch nor a profiler, neither stores nor trees: an `Instrument` runs the
+sessions, and a `Sink` lists the cases to measure and stores the results.
 """
 
 import logging
@@ -20,26 +20,26 @@ logger = logging.getLogger(__name__)
 
 
 class Sink(Protocol):
-    """Where answers go, and who knows which cases have none that stands."""
+    """The destination of results, which lists the cases without a final one."""
 
     @property
     def total(self) -> int:
-        """How many cases there are, with those that are answered."""
+        """Return the number of cases, including those with results."""
 
     def is_closed(self) -> bool:
-        """Whether no more answers are wanted, although some cases may have none."""
+        """Return whether no more results are accepted, even if some cases have none."""
 
     def unanswered(self) -> Sequence[ShardCase]:
-        """The cases to measure, in the order wanted."""
+        """Return the cases to measure, in order."""
 
     def next_session(self, batch: Sequence[ShardCase]) -> Provenance:
-        """Count one session on, and give the provenance of what it will measure."""
+        """Start the next session, and return the provenance of its measurements."""
 
     def add(self, session: int, answers: SessionAnswers) -> None:
-        """Keep what a session gave."""
+        """Store the results of a session."""
 
     def give(self, unmeasured: Sequence[Unmeasured]) -> None:
-        """Keep answers that no session measured."""
+        """Store outcomes without a session."""
 
 
 def measure_all(
@@ -50,10 +50,10 @@ def measure_all(
     stop: threading.Event,
     on_progress: Callable[[int, int], None],
 ) -> bool:
-    """Measure what is unanswered. True once nothing is left to do, False where `stop` was set
-    first; what was measured by then is kept.
+    """Measure the cases without results. Return True when none is left, False if `stop` was set
+    first; the results until then are stored.
 
-    Raises SessionsFail, and whatever the sink or the instrument raises.
+    Raises SessionsFail, and every error of the sink or the instrument.
     """
     while todo := sink.unanswered():
         on_progress(sink.total - len(todo), sink.total)
@@ -65,7 +65,7 @@ def measure_all(
         provenance = sink.next_session(batch)
         try:
             answers = instrument.measure(batch, provenance)
-        except PeersAway as error:  # told, so that nobody takes the session for one that kills
+        except PeersAway as error:  # recorded, so that the session does not count as a killer
             sink.add(provenance.session, _nothing(str(error)))
             raise
         sink.add(provenance.session, answers)

@@ -1,9 +1,9 @@
-"""What a collective is here: its operation, its bytes by the consumer's convention, its group.
+"""A collective: its operation, its bytes by the consumer's convention, and its group.
 
-`message_bytes` is what the existing consumer looks up: of all_gather one rank's input, of
-reduce_scatter one rank's share of the output, of everything else one rank's whole tensor. Bus
+`message_bytes` is the size that the existing consumer looks up: for all_gather one rank's input,
+for reduce_scatter one rank's share of the output, for all others one rank's whole tensor. Bus
 bandwidth is as in nccl-tests' PERFORMANCE.md: the bytes that have to cross the slowest link of a
-ring, by time, so that it can be held against a link's own.
+ring, divided by time, so that it can be compared with the link's bandwidth.
 """
 
 import re
@@ -21,9 +21,10 @@ from collector.ranks.topology import Grid
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """`file` is the CSV's name in a tree. `sends` and `receives` say how many times its message a
-    rank's input and output tensors hold, by the group's size; `crosses` is the same of what a ring
-    carries over each link. `is_split` where each rank gets its part of the message."""
+    """A collective operation. `file` is the CSV's name in a tree. `sends` and `receives` are the
+    sizes of a rank's input and output tensors in messages, by the group's size; `crosses` is the
+    same for the data that a ring moves over each link. `is_split` if each rank gets its part of the
+    message."""
 
     name: str
     file: str
@@ -34,7 +35,7 @@ class Operation:
 
     @property
     def kernel_type(self) -> str:
-        """As a profiler calls it."""
+        """Return the kernel type, as profilers name it."""
         return self.file.removesuffix(".csv")
 
 
@@ -68,7 +69,7 @@ OPERATIONS = {
 
 BY_KERNEL_TYPE = {one.kernel_type: one for one in OPERATIONS.values()}
 
-# As the consumer's files spell them, and the bytes of an element.
+# Spelling of the consumer's files, and the bytes of an element.
 DTYPES = {
     "bfloat16": ("DT_BF16", 2),
     "float16": ("DT_FP16", 2),
@@ -80,7 +81,7 @@ DTYPES = {
 @dataclass(frozen=True, slots=True)
 class Collective:
     """One case: `dtype` is a key of DTYPES. With `together` every group of the tier works at the
-    same time, else one alone while the others rest."""
+    same time, otherwise one alone while the others are idle."""
 
     operation: str
     message_bytes: int
@@ -96,12 +97,12 @@ class Collective:
 
     @property
     def elements(self) -> int:
-        """How many elements a message holds."""
+        """Return the number of elements of a message."""
         return self.message_bytes // DTYPES[self.dtype][1]
 
     @property
     def input_bytes(self) -> int:
-        """What one rank's input tensor holds."""
+        """Return the bytes of one rank's input tensor."""
         return self.message_bytes * OPERATIONS[self.operation].sends(self.group_size)
 
     @property
@@ -110,7 +111,7 @@ class Collective:
 
     @property
     def bus_bytes(self) -> float:
-        """What a ring carries over each of its links."""
+        """Return the bytes that a ring moves over each of its links."""
         return self.message_bytes * OPERATIONS[self.operation].crosses(self.group_size)
 
 
@@ -135,9 +136,9 @@ def whole_bytes(collective: Collective) -> int:
 
 
 def parts_v(elements: int, ranks: int) -> tuple[int, ...]:
-    """How many elements of an uneven all_to_all go to each rank: one to two times as many to the
-    last as to the first, and all of them together. Every rank sends alike, so that a rank gets as
-    many times its own part as there are ranks."""
+    """Return how many elements of an uneven all_to_all go to each rank: the last gets one to two
+    times as many as the first, and the parts add up to `elements`. Every rank sends the same parts,
+    so that a rank receives its own part as many times as there are ranks."""
     weights = [ranks + at for at in range(ranks)]
     found = [elements * weight // sum(weights) for weight in weights]
     found[-1] += elements - sum(found)
@@ -154,11 +155,11 @@ def dtype_named(text: str) -> str:
     return found
 
 
-# A collective as a case like any other, and back: its row in shards, parts and the database.
+# Conversion between a collective and a case: its row in shards, parts and the database.
 #
-# The kernel type is the profiler's name of it, so that rows of a profile and of a bench meet. What
-# shapes cannot tell (groups, their place, how it is timed) stands in `Runtime ...` columns, which
-# are part of a case's identity.
+# The kernel type is the profiler's name of the operation, so that rows of a profile and of a bench
+# match. Facts that shapes do not show (groups, their tier, how calls are timed) are in `Runtime
+# ...` columns, which are part of a case's identity.
 
 _COLUMNS = tuple(
     RUNTIME_PREFIX + name
@@ -173,9 +174,9 @@ _ONE, _ALL = "1", "all"
 MOST_RANKS = 1 << 16  # several times the largest super-pod
 _EXTENT = re.compile(r"[1-9][0-9]{0,4}")
 _WHOLE = re.compile(r"0|[1-9][0-9]{0,15}")
-# What changes how a collective runs, by the libraries' own documentation.
+# Variables that change how a collective runs, from the libraries' own documentation.
 SETTING_PREFIXES = tuple(f"{name.upper()}_" for name in COLLECTIVE_LIBRARIES.values())
-# Only what the libraries themselves read: a case comes from a file, and ends in a process.
+# Only variables that the libraries read: a case comes from a file and sets them in a process.
 _SETTING = re.compile(
     f"({'|'.join(SETTING_PREFIXES)})" + r"[A-Z0-9_]{1,60}=[A-Za-z0-9_.,:;/=-]{0,200}"
 )
@@ -183,8 +184,8 @@ _SETTING = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class CollectiveCase:
-    """A collective with what a bench needs to run it: how ranks lie, how many are started, how its
-    calls are timed, and `NAME=value ...` of what the ranks' environment says besides."""
+    """A collective with the settings that a bench needs to run it: the grid of ranks, how many are
+    started, how calls are timed, and `NAME=value ...` that is added to the ranks' environment."""
 
     collective: Collective
     grid: Grid
@@ -193,7 +194,7 @@ class CollectiveCase:
     environment: str = ""
 
     def record(self) -> CaseRecord:
-        """The case as a row: one rank's tensors, flat."""
+        """Return the case as a row: one rank's tensors, flat."""
         one = self.collective
         _, item_bytes = DTYPES[one.dtype]
         sent, received = one.input_bytes // item_bytes, one.output_bytes // item_bytes
@@ -211,7 +212,7 @@ class CollectiveCase:
 
 
 def is_collective(kernel_type: str) -> bool:
-    """Whether a kernel type is that of an operation over several ranks."""
+    """Return whether a kernel type is that of an operation over several ranks."""
     return kernel_type in BY_KERNEL_TYPE
 
 
@@ -289,10 +290,10 @@ def _spelling(dtype: str) -> str:
 _SPELLED = {dtype: _spelling(dtype) for dtype in DTYPES}
 
 
-# A row of `hcom_allReduce_.csv` and its like: the columns, and the cells of what was measured.
+# A row of `hcom_allReduce_.csv` and similar files: the columns, and the measured cells.
 #
 # The first six columns are the consumer's, in its order; it reads by name and ignores the others.
-# `Duration(us)` is what was measured, the median over calls: nothing is added to it.
+# `Duration(us)` is the measured duration, the median over calls: nothing is added to it.
 
 KEY = ("message_bytes", "num_devices", "dtype", "topology_tier")
 DURATION = "Duration(us)"
@@ -303,7 +304,7 @@ _ALONE = (
 )
 _TOGETHER = ("concurrent_groups", "concurrent_us", "concurrent_slowest_us")
 COLUMNS = (*KEY, *_ALONE, *_TOGETHER)
-# What a database says besides, of all sessions that measured the row: of one group, and of all.
+# Columns that a database adds, from all sessions that measured the row: of one group, and of all.
 OF_SESSIONS = ("stack_low_us", "stack_high_us", "stack_variance", "sessions")
 OF_SESSIONS_TOGETHER = ("concurrent_low_us", "concurrent_high_us")
 
@@ -312,9 +313,10 @@ Cells = dict[str, str]
 
 @dataclass(frozen=True, slots=True)
 class CollectiveFacts:
-    """What a bench found of a case: durations in microseconds over all its calls, the smallest and
-    the largest of the ranks' own medians, how far apart they arrived. `jump` tells of one between
-    this size and the next. `groups` worked at once, the slowest of them took `slowest_us`."""
+    """The results of a bench for a case: durations in microseconds over all its calls, the smallest
+    and the largest of the ranks' own medians, and the skew of their arrivals. `jump` describes one
+    between this size and the next. `groups` groups worked at once; the slowest took
+    `slowest_us`."""
 
     duration_us: float
     mode: str
@@ -335,14 +337,14 @@ class CollectiveFacts:
 
 
 def key_cells(collective: Collective) -> Cells:
-    """What tells a row from others, as it stands in a file."""
+    """Return the cells that identify a row of a file."""
     dtype, _ = DTYPES[collective.dtype]
     values = (collective.message_bytes, collective.group_size, dtype, collective.tier)
     return dict(zip(KEY, map(str, values), strict=True))
 
 
 def fact_cells(collective: Collective, facts: CollectiveFacts) -> Cells:
-    """The cells that were measured: of one group alone, or of all groups at once."""
+    """Return the measured cells: of one group alone, or of all groups at once."""
     if collective.together:
         return {
             "concurrent_groups": str(facts.groups),

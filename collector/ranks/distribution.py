@@ -1,7 +1,7 @@
-"""MoeDistributeDispatchV2 and MoeDistributeCombineV2 as plain values: what one rank gives to them.
+"""MoeDistributeDispatchV2 and MoeDistributeCombineV2 as plain values: the tensors of one rank.
 
-The first sends each token to the ranks of its experts, the second brings back what those made of
-it, and sums it by the weights of the token's choices.
+The first sends each token to the ranks of its experts; the second brings their results back, and
+sums them by the weights of the token's choices.
 """
 
 import re
@@ -15,7 +15,7 @@ from collector.model.vocabulary import EP_SIZE
 DISPATCH, COMBINE = "MoeDistributeDispatchV2", "MoeDistributeCombineV2"
 DISTRIBUTE_KERNELS = (DISPATCH, COMBINE)
 INFO = 128  # numbers of assist information for each row that a rank can get
-# What a call may be without. The counts of a tensor parallel world of one are given, or not made.
+# Optional tensors of a call. The counts of a tensor parallel world of one are given, or absent.
 MASK, WEIGHTS, EXPAND_SCALES, TP_COUNTS = (
     *("x_active_mask", "expert_scales", "expand_scales", "tp_counts"),
 )
@@ -30,9 +30,9 @@ NOTHING = Slot(None, "DT_UNDEFINED", "NULL")
 @dataclass(frozen=True, slots=True)
 class DistributeCall:
     """One call of `kernel`, the same on each rank. `tokens` (T) are one rank's, `experts` all
-    ranks'; each token goes to `choices` (K) of them. There is room for `capacity` tokens of each
-    rank, `tokens` at least. `is_int8`: a dispatch quantises what it sends. `optional` are those of
-    its tensors that need not be there, by name."""
+    ranks'; each token goes to `choices` (K) of them. A rank has space for `capacity` tokens of each
+    rank, at least `tokens`. `is_int8`: a dispatch quantises the rows that it sends. `optional`
+    lists the names of the optional tensors that are present."""
 
     kernel: str
     tokens: int
@@ -54,17 +54,17 @@ class DistributeCall:
 
     @property
     def local_experts(self) -> int:
-        """The experts of one rank: rank r has r x local_experts and those that follow."""
+        """Return the number of experts per rank: rank r has r x local_experts and the next ones."""
         return self.experts // self.ep_size
 
     @property
     def room(self) -> int:
-        """The rows that a rank has room for (A), whatever its tokens choose."""
+        """Return the rows that a rank has space for (A), for any choices of its tokens."""
         return self.capacity * self.ep_size * min(self.local_experts, self.choices)
 
     @property
     def inputs(self) -> tuple[Slot, ...]:
-        """The inputs of one rank, in the kernel's order, those left out being empty."""
+        """Return the inputs of one rank, in the kernel's order; absent ones are empty."""
         ids = Slot((self.tokens, self.choices), "INT32", "ND")
         weights = Slot((self.tokens, self.choices), "FLOAT", "ND")
         mask = Slot((self.tokens,), "BOOL", "ND")
@@ -82,9 +82,9 @@ class DistributeCall:
 
     @property
     def outputs(self) -> tuple[Slot, ...]:
-        """Of a dispatch the rows by expert and rank, their scales, whence they came, how many each
-        expert got, where those of each expert and rank end, and weights; of a combine the tokens.
-        """
+        """Return the outputs: of a dispatch the rows by expert and rank, their scales, their
+        origins, the number of rows of each expert, the ends of each expert's and rank's rows, and
+        weights; of a combine the tokens."""
         if self.kernel == COMBINE:
             return (Slot((self.tokens, self.hidden), self.dtype, "ND"),)
         rows, info, room = self._received("INT8" if self.is_int8 else self.dtype)
@@ -100,19 +100,19 @@ class DistributeCall:
 
     @property
     def cells(self) -> dict[str, str]:
-        """The cells of a row, `EP Size` among them."""
+        """Return the cells of a row, including `EP Size`."""
         return {**tensor_cells(self.inputs, self.outputs), EP_SIZE: str(self.ep_size)}
 
     @property
     def case(self) -> Case:
-        """The case of such a row."""
+        """Return the case of such a row."""
         return case_from_cells(self.kernel, self.cells)
 
     @property
     def buffsize_mb(self) -> int:
-        """HCCL_BUFFSIZE in MiB that CANN's documents want: of A3 two windows for what is sent and
-        given back, each token at a whole 512 bytes, of A2 two windows for what a rank can get. The
-        larger is taken."""
+        """Return the HCCL_BUFFSIZE in MiB that CANN's documents require: for A3 two windows for
+        the sent and the returned rows, each token at a whole 512 bytes, for A2 two windows for the
+        rows that a rank can get. The larger value is used."""
         row_bytes = 2 * self.hidden
         there_bytes = self.local_experts * self.ep_size * _up(_up(row_bytes, 32) + 64, 512)
         back_bytes = (self.choices + 1) * _up(row_bytes, 512)  # and of a shared expert
@@ -121,13 +121,13 @@ class DistributeCall:
         return -(-max(of_a2, of_a3) // MIB)
 
     def rank_bytes(self, rows: int) -> int:
-        """About what one rank of the reference holds that gets so many rows: its tensors, and the
-        rows on their way as FLOAT."""
+        """Return approximately the memory of a reference rank that gets `rows` rows: its tensors,
+        and the rows in transfer as FLOAT."""
         own = sum(slot.size_bytes for slot in (*self.inputs, *self.outputs))
         return own + _FLOAT_COPIES * rows * self.hidden * 4
 
     def _received(self, dtype: str) -> tuple[Slot, Slot, Slot]:
-        """Rows that a rank has room for, whence they came, and one number for each."""
+        """Return the rows that a rank has space for, their origins, and one number for each."""
         room = self.room
         return (
             Slot((room, self.hidden), dtype, "ND"),
@@ -142,8 +142,8 @@ def _up(size_bytes: int, multiple: int) -> int:
 
 # A row of MoeDistributeDispatchV2 or MoeDistributeCombineV2, read as a call of several ranks.
 #
-# A row's tensors are one rank's: `EP Size` says how many ranks there are, as the counts of a
-# dispatch do by themselves.
+# A row's tensors are one rank's: `EP Size` records the number of ranks, and so do the counts of a
+# dispatch.
 
 _TP_OUTPUT = 5  # of a dispatch
 _INPUT_NAMES = {
@@ -163,13 +163,13 @@ _OUTPUT_NAMES = {
 }
 _TOKENS_DTYPES = ("DT_BF16", "FLOAT16")
 _MOST_CHOICES = 8
-_HIERARCHY_RANKS = 8  # from here on, weights ask for another layout of counts
+_HIERARCHY_RANKS = 8  # from here on, weights select another layout of counts
 _MOST_EXPERTS, _MOST_ROWS = 1 << 16, 1 << 24
 
 
 def is_of_one_rank(case: Case) -> bool:
-    """Whether a row of these kernels is of no gang: `EP Size` says 1, or nothing, and its
-    shapes are no others'."""
+    """Return whether a row of these kernels is of one rank: `EP Size` is 1, or it is absent and the
+    shapes fit only one rank."""
     if (told := case.attribute(EP_SIZE)) is not None:
         return told == "1"
     if case.kernel_type == DISPATCH:
@@ -182,8 +182,8 @@ def is_of_one_rank(case: Case) -> bool:
 
 
 def tells_ranks(case: Case) -> bool:
-    """Whether a row's own cells say how many ranks it is of: `EP Size` does, the counts of a
-    dispatch do, and the shapes of a combine where they can be one rank's."""
+    """Return whether a row's own cells determine its number of ranks: by `EP Size`, by the counts
+    of a dispatch, or by the shapes of a combine if they can be one rank's."""
     if case.attribute(EP_SIZE) is None and case.kernel_type == DISPATCH:
         return all(len(_shape(case.outputs, at)) == 1 for at in (3, 4))
     return case.attribute(EP_SIZE) is not None or is_of_one_rank(case)
@@ -235,7 +235,7 @@ def _ranks(case: Case) -> int:
 
 
 def _given(case: Case) -> list[str]:
-    """The names of what need not be there and is."""
+    """Return the names of the optional tensors that are present."""
     found = [
         name
         for at, name in OPTIONAL_INPUTS[case.kernel_type].items()
@@ -308,7 +308,7 @@ def _slot_text(slot: Slot) -> str:
 
 
 def _shape(slots: tuple[Slot, ...] | None, at: int) -> tuple[int, ...]:
-    """A tensor's shape; of none dimensions where it is not there."""
+    """Return a tensor's shape; without dimensions if it is absent."""
     return (slots[at].shape or ()) if slots is not None and at < len(slots) else ()
 
 
@@ -323,6 +323,6 @@ def _shape_of(case: Case, slots: tuple[Slot, ...] | None, at: int, rank: int) ->
 
 
 def _dtype(slots: tuple[Slot, ...] | None, at: int) -> str:
-    """A tensor's dtype as profilers spell it; empty where it is not known."""
+    """Return a tensor's dtype as profilers spell it; empty if unknown."""
     known = slots[at].known_dtype if slots is not None and at < len(slots) else None
     return known.spelling if known else ""

@@ -1,8 +1,8 @@
-"""DispatchFFNCombine as plain values: what one rank gives to the operator, and back from a row.
+"""DispatchFFNCombine as plain values: the tensors of one rank, and the call of a row.
 
-One call sends each token to the ranks of its experts, has them compute gate_up, SwiGLU and down,
-and brings the weighed sum back. A row's inputs are one rank's: `EP Size` says how many ranks there
-are, and the experts of all of them are as many times those of the weights.
+One call sends each token to the ranks of its experts, which compute gate_up, SwiGLU and down, and
+brings the weighted sum back. A row's inputs are one rank's: `EP Size` records the number of ranks,
+and the number of all experts is that of the weights times `EP Size`.
 """
 
 import re
@@ -16,20 +16,20 @@ from collector.model.case import Case, Slot, case_from_cells, shape_text, tensor
 from collector.model.vocabulary import EP_SIZE, FRACTAL_NZ, RUNTIME_PREFIX, Dtype, dtype_of
 
 KERNEL = "DispatchFFNCombine"
-# The extension launches another kernel where the weights are not INT8.
+# The extension launches another kernel if the weights are not INT8.
 KERNEL_FLOATING = "DispatchFFNCombineBF16"
 KERNELS = (KERNEL, KERNEL_FLOATING)
-# Columns of rows whose tokens are not spread evenly: how unevenly, or by whose loads.
+# Columns of rows whose tokens are spread unevenly: the imbalance, or the replayed loads.
 IMBALANCE, EXPERT_LOADS = RUNTIME_PREFIX + "imbalance", RUNTIME_PREFIX + "expert_loads"
 _IMBALANCE = re.compile(r"[0-9]{1,3}(\.[0-9]{1,6})?")
-_MOST_EXPERTS, _MOST_ROWS = 1 << 16, 1 << 24  # of all ranks: who draws a routing holds them
+_MOST_EXPERTS, _MOST_ROWS = 1 << 16, 1 << 24  # of all ranks: each process holds the whole routing
 _TOKENS_DTYPES = ("DT_BF16", "FLOAT16")
 _INPUTS = ("x", "weight1", "weight2", "expert_idx", "scale1", "scale2", "probs")
-_COPIES = 2  # of weights while they are made
-_BUFFER_COPIES = 3  # of M x top-k x hidden bytes, by the operator's own check
+_COPIES = 2  # of weights while they are created
+_BUFFER_COPIES = 3  # of M x top-k x hidden bytes, from the operator's own check
 _BUFFER_REST_BYTES = 10 * MIB
-HCCL_BUFFSIZE_MB = 200  # where nobody says otherwise
-LARGEST_BUFFSIZE_MB = 65_535  # the operator reads it into 16 bits, and takes its default else
+HCCL_BUFFSIZE_MB = 200  # HCCL's default
+LARGEST_BUFFSIZE_MB = 65_535  # the operator reads it into 16 bits, and uses its default beyond
 
 
 class BufferedCall(Protocol):
@@ -43,7 +43,8 @@ class BufferedCall(Protocol):
 class ExpertCall:
     """One call, the same on each rank. `tokens` (M) are one rank's, `experts` all ranks'; each
     token goes to `choices` (top-k) of them. `hidden` (H) is the size of a token, `intermediate`
-    that of an expert's middle, half of N. `dtype` is a token's; weights are INT8 or of that."""
+    that of an expert's intermediate values, half of N. `dtype` is that of a token; weights are INT8
+    or have the same dtype."""
 
     tokens: int
     hidden: int
@@ -63,19 +64,19 @@ class ExpertCall:
 
     @property
     def kernel(self) -> str:
-        """The kernel type that the extension launches."""
+        """Return the kernel type that the extension launches."""
         return KERNEL if self.is_int8 else KERNEL_FLOATING
 
     @property
     def local_experts(self) -> int:
-        """The experts of one rank: rank r has r x local_experts and those that follow."""
+        """Return the number of experts per rank: rank r has r x local_experts and the next ones."""
         return self.experts // self.ep_size
 
     @property
     def inputs(self) -> tuple[Slot, ...]:
-        """The seven inputs of one rank, in the operator's order. Scales are one number for each
-        column of each expert, whose FLOAT is the lower half of an INT64; weights that are not INT8
-        have them, too, and nobody reads them."""
+        """Return the seven inputs of one rank, in the operator's order. Scales are one number for
+        each column of each expert, whose FLOAT is the lower half of an INT64; weights that are not
+        INT8 have them, too, but they are not read."""
         local, wide = self.local_experts, 2 * self.intermediate
         weight = "INT8" if self.is_int8 else self.dtype
         return (
@@ -90,7 +91,7 @@ class ExpertCall:
 
     @property
     def outputs(self) -> tuple[Slot, ...]:
-        """The tokens again, and how many rows each expert of the rank got."""
+        """Return the tokens again, and the number of rows of each expert of the rank."""
         return (
             Slot((self.tokens, self.hidden), self.dtype, "ND"),
             Slot((self.local_experts,), "INT32", "ND"),
@@ -98,30 +99,31 @@ class ExpertCall:
 
     @property
     def cells(self) -> dict[str, str]:
-        """The cells of a row, `EP Size` among them."""
+        """Return the cells of a row, including `EP Size`."""
         return {**tensor_cells(self.inputs, self.outputs), EP_SIZE: str(self.ep_size)}
 
     @property
     def case(self) -> Case:
-        """The case of such a row."""
+        """Return the case of such a row."""
         return case_from_cells(self.kernel, self.cells)
 
     @property
     def buffsize_mb(self) -> int:
-        """HCCL_BUFFSIZE in MiB that the operator asks for. Its releases add 3 or 10 MiB to three
-        times the bytes of the rows that a rank sends: the larger is taken."""
+        """Return the HCCL_BUFFSIZE in MiB that the operator requires. Its releases add 3 or 10 MiB
+        to three times the bytes of the rows that a rank sends: the larger value is used."""
         rows_bytes = self.tokens * self.choices * self.hidden
         return -(-(_BUFFER_COPIES * rows_bytes + _BUFFER_REST_BYTES) // MIB)
 
     @property
     def working_bytes(self) -> int:
-        """About what one rank of the reference holds where loads are even: its inputs, and the rows
-        that it sends, gets, gives back and has back."""
+        """Return approximately the memory of a reference rank with even loads: its inputs, and the
+        rows that it sends, gets, returns and gets back."""
         inputs = sum(slot.size_bytes for slot in self.inputs)
         return inputs + 4 * self.choices * self.outputs[0].size_bytes
 
     def rank_bytes(self, rows: int) -> int:
-        """The same of a rank that gets so many rows; its weights twice, while they are made."""
+        """Return the same for a rank that gets `rows` rows, with its weights twice, while they are
+        created."""
         uneven_bytes = max(0, rows - self.tokens * self.choices) * self.outputs[0].size_bytes
         return _COPIES * (self.working_bytes + 4 * uneven_bytes // self.tokens)
 
@@ -150,7 +152,8 @@ def check(call: ExpertCall) -> None:
 
 
 def largest_buffsize_mb(calls: Iterable[BufferedCall]) -> int:
-    """HCCL_BUFFSIZE with which none of the calls is refused for it; HCCL's default at least."""
+    """Return an HCCL_BUFFSIZE, in MiB, that is large enough for all calls; at least HCCL's
+    default."""
     return max([HCCL_BUFFSIZE_MB, *(call.buffsize_mb for call in calls)])
 
 
@@ -204,7 +207,7 @@ def imbalance_of(case: Case) -> float:
 
 
 def _of_rank(case: Case, name: str, shape: tuple[int, ...], rank: int) -> tuple[int, ...]:
-    """The shape without a leading batch of 1, which some rows have."""
+    """Return the shape without a leading batch of 1, which some rows have."""
     plain = shape[1:] if len(shape) == rank + 1 and shape[0] == 1 else shape
     if len(plain) != rank:
         raise BadInput(f"{case.describe()}: {name}: expected {rank} dimensions, got {len(plain)}")

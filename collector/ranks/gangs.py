@@ -1,5 +1,5 @@
-"""Cases of several ranks at once: which those are, how many ranks one needs, and in how many rounds
-its calls are made.
+"""Cases of several ranks: which cases those are, how many ranks a case needs, and in how many
+rounds its calls are made.
 """
 
 from typing import TypeAlias
@@ -15,13 +15,13 @@ from collector.ranks.distribution import (
 from collector.ranks.experts import KERNELS, ExpertCall, call_of, imbalance_of
 
 RoutedCall: TypeAlias = ExpertCall | DistributeCall
-"""A call of a mixture of experts: how long it takes depends on where its tokens go."""
+"""A call of a mixture of experts: its duration depends on the routing of its tokens."""
 
-ROUNDS = 3  # over all cases: what changes in minutes is between the rounds of a case
+ROUNDS = 3  # over all cases: slow changes fall between the rounds of a case
 
 
 def is_of_gangs(case: Case) -> bool:
-    """Whether a case exchanges something between ranks, so that one alone cannot run it."""
+    """Return whether a case exchanges data between ranks, so that one rank cannot run it alone."""
     kernel = case.kernel_type
     if kernel in DISTRIBUTE_KERNELS:
         return not is_of_one_rank(case)
@@ -29,8 +29,8 @@ def is_of_gangs(case: Case) -> bool:
 
 
 def ranks_of(case: Case) -> int:
-    """How many ranks such a case needs. BadInput for a row that does not say, or that contradicts
-    itself."""
+    """Return how many ranks such a case needs. Raises BadInput for a row that does not record it,
+    or that is contradictory."""
     if is_collective(case.kernel_type):
         return collective_case_of(case).ranks
     imbalance_of(case)
@@ -38,7 +38,7 @@ def ranks_of(case: Case) -> int:
 
 
 def routed_call(case: Case) -> RoutedCall:
-    """The call that a row of a mixture of experts tells of. BadInput as `ranks_of`."""
+    """Return the call of a row of a mixture of experts. Raises BadInput as `ranks_of`."""
     if case.kernel_type in DISTRIBUTE_KERNELS:
         return distribute_call(case)
     return call_of(case)

@@ -1,9 +1,9 @@
-"""How ranks lie in a machine, and how far apart a group's ranks are.
+"""The arrangement of ranks in a machine, and the distance between a group's ranks.
 
 A grid is written from the outermost extent to the innermost: `48 8 2` is 48 servers of 8 packages
 of 2 dies (Atlas A3 super-pod), `128 8` is 128 servers of 8 devices (A2). Ranks count through the
-innermost first. The tier of a group is the outermost place in which its ranks differ: 0 for ranks
-of several servers, 2 for the dies of one package of `48 8 2`.
+innermost first. The tier of a group is the outermost dimension in which its ranks differ: 0 for
+ranks of several servers, 2 for the dies of one package of `48 8 2`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,7 +16,7 @@ from collector.codec.errors import BadInput
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """`extents`: each at least 1, outermost first."""
+    """A grid of ranks. `extents`: each at least 1, outermost first."""
 
     extents: tuple[int, ...]
 
@@ -29,7 +29,7 @@ class Grid:
 
     @property
     def size(self) -> int:
-        """How many ranks it has room for."""
+        """Return the number of ranks of the grid."""
         return prod(self.extents)
 
     @property
@@ -47,27 +47,29 @@ class Grid:
         return tuple(reversed(found))
 
     def tier(self, ranks: Sequence[int]) -> int:
-        """The outermost place in which ranks differ; the innermost for a single rank.
+        """Return the outermost dimension in which ranks differ; the innermost for a single rank.
 
-        The lowest and the highest tell it: where they agree from the outside on, all between do.
+        The lowest and the highest rank determine it: if they agree in the outer dimensions, all
+        ranks between them do.
         """
         ends = (self.coordinates(min(ranks)), self.coordinates(max(ranks)))
         differing = (at for at, (low, high) in enumerate(zip(*ends, strict=True)) if low != high)
         return next(differing, self.innermost_tier)
 
     def groups(self, size: int, tier: int, world: int) -> tuple[tuple[int, ...], ...]:
-        """Groups of so many ranks, of exactly that tier, that do not share a rank: as many as a
-        world of ranks 0 to `world` - 1 holds. The first holds rank 0.
+        """Return disjoint groups of `size` ranks, of exactly that tier: as many as a world of ranks
+        0 to `world` - 1 has. The first group contains rank 0.
 
-        Neighbours where neighbours are of that tier; else one rank of each next part of the grid,
-        as data parallel groups have: two ranks of tier 1 in `48 8 2` are 0 and 2.
+        Ranks are neighbours if neighbours are of that tier; otherwise a group has one rank of each
+        next part of the grid, as data parallel groups do: two ranks of tier 1 in `48 8 2` are 0 and
+        2.
         """
         self._check_group(size, tier)
         return _groups(self, size, tier, world)
 
     def has_group(self, size: int, tier: int, world: int) -> bool:
-        """Whether `groups` would find any: then the one of rank 0, without making the others. No
-        group is of a tier that the grid does not have."""
+        """Return whether `groups` would find any. Only the group of rank 0 is checked. No group has
+        a tier that the grid does not have."""
         try:
             self._check_group(size, tier)
         except BadInput:
@@ -76,7 +78,7 @@ class Grid:
         return last < min(world, self.size) and self.tier((0, last)) == tier
 
     def natural_tier(self, size: int) -> int:
-        """The tier of the first `size` ranks."""
+        """Return the tier of the first `size` ranks."""
         if not 1 <= size <= self.size:
             raise BadInput(f"group size: expected 1 to {self.size} in the grid {self}, got {size}")
         return self.tier((0, size - 1))
@@ -92,7 +94,7 @@ class Grid:
             raise BadInput(f"grid {self}: no group of {size} ranks has tier {tier}")
 
 
-@lru_cache(maxsize=1024)  # every size and round of an operation asks for the same ones
+@lru_cache(maxsize=1024)  # every size and round of an operation uses the same groups
 def _groups(grid: Grid, size: int, tier: int, world: int) -> tuple[tuple[int, ...], ...]:
     outer, stride = prod(grid.extents[tier:]), _stride(grid, size, tier)
     found = (
@@ -105,11 +107,11 @@ def _groups(grid: Grid, size: int, tier: int, world: int) -> tuple[tuple[int, ..
 
 
 def _blocks(start: int, end: int, width: int) -> Iterator[int]:
-    """Where blocks of a width begin that lie side by side within an interval."""
+    """Return the starts of adjacent blocks of a width within an interval."""
     return iter(range(start, end - width + 1, width))
 
 
 def _stride(grid: Grid, size: int, tier: int) -> int:
-    """How far apart the ranks of a group lie: neighbours, or one of each part of the grid."""
+    """Return the distance between the ranks of a group: 1, or the size of a part of the grid."""
     inner = prod(grid.extents[tier + 1 :])
     return 1 if size > inner or size == 1 else inner

@@ -1,4 +1,4 @@
-"""store knows bytes: keys, objects, and who wrote first."""
+"""Stores of bytes: keys, objects, and create-only writes."""
 
 from collector.store.opening import open_store
 

@@ -1,9 +1,9 @@
-"""Whole files or none: what a folder needs so that a kill at any line leaves no torn object.
+"""Atomic writes: a kill at any line leaves no partial object in a folder.
 
 A file that is being written has a temporary name, and its writer holds a lock on it (flock, which
-ends with the process, however it ends). So what a killed writer left is told from what a live one
-writes without asking a clock: who can lock it may remove it. Where a mount keeps locks to one
-machine, a live writer may lose its temporary file to another one; it then writes it again.
+ends with the process, however it ends). So the file of a killed writer is distinguished from that
+of a live one without a clock: a process that can lock it may remove it. If a mount limits locks to
+one machine, a live writer may lose its temporary file to another machine; it then writes it again.
 """
 
 import errno
@@ -22,15 +22,15 @@ from collector.environment import sleep, token
 from collector.store.base import TEMPORARY
 
 T = TypeVar("T")
-_TRIES = 20  # another process may prune an empty folder as often as we make it
+_TRIES = 20  # another process may prune an empty folder as often as it is created here
 _OURS = re.compile(rf"{re.escape(TEMPORARY)}-[0-9a-f]{{32}}")
 _CLAIM_TRIES, _CLAIM_PAUSE_S = 50, 0.1
 _BELIEVED_ALIVE = 10  # tries: a live writer holds its claim for a rename, not for a second
 
 
 def write_beside(path: Path, data: bytes, place: Callable[[Path], None]) -> None:
-    """Have `place` take a complete file on the disk, beside `path`, to where it belongs. Where it
-    does not, nothing of the file stays."""
+    """Write a complete temporary file to disk next to `path`, and call `place` to move it to its
+    destination. If `place` does not, the file is removed."""
     for _ in range(_TRIES):
         temporary, descriptor = _beside(path, _open_locked)
         try:
@@ -44,28 +44,28 @@ def write_beside(path: Path, data: bytes, place: Callable[[Path], None]) -> None
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Replace a file by another, or make it: at any moment it is the old one or the new one."""
+    """Replace or create a file: at any moment it has the old or the new content."""
     write_beside(path, data, lambda temporary: _replace(temporary, path))
 
 
 def link_over(path: Path, link: Callable[[Path], None]) -> None:
-    """The same with a further name of a file that is there, which `link` gives it."""
+    """Do the same with a further name of an existing file, which `link` creates."""
     for _ in range(_TRIES):
         temporary, _ = _beside(path, link)
         try:
             if _is_placed(temporary, lambda temporary: _replace(temporary, path)):
                 return
-        finally:  # of two names of one file a rename keeps both
+        finally:  # a rename keeps both if they are names of one file
             temporary.unlink(missing_ok=True)
     raise StoreUnavailable(f"{path}: another process removes the file each time it is linked")
 
 
 @contextmanager
 def claimed(path: Path) -> Iterator[None]:
-    """Be the only one who creates `path`, on a mount without links: whoever makes a file beside
-    it that only one can make. The claim of a writer that was killed is taken over.
+    """Be the only creator of `path`, on a mount without links: the creator of a claim file next to
+    it, which only one process can create. The claim of a killed writer is taken over.
 
-    Raises FileExistsError where `path` was created meanwhile, StoreUnavailable where a claim stays
+    Raises FileExistsError if `path` was created in the meantime, StoreUnavailable if a claim stays
     and its writer may be alive.
     """
     claim = path.with_name(f"{TEMPORARY}-claim-{sha256_hex(path.name.encode())[:32]}")
@@ -78,50 +78,50 @@ def claimed(path: Path) -> Iterator[None]:
 
 
 def collect(path: Path) -> None:
-    """Remove a temporary file of this module's whose writer is gone; leave every other file. A
-    claim is none: it excludes others, whatever becomes of its lock."""
+    """Remove a temporary file of this module whose writer is gone; leave every other file. A claim
+    is not such a file: it excludes other writers, with or without a lock."""
     if not _OURS.fullmatch(path.name):
         return
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except OSError:  # gone, or not ours to remove
+    except OSError:  # it is gone, or may not be removed by this process
         return
     try:
         if _lock(descriptor) and _is_at(descriptor, path):
             path.unlink(missing_ok=True)
-    except OSError:  # as above: a folder that is not ours
+    except OSError:  # as above: a folder without permission
         return
     finally:
         os.close(descriptor)
 
 
 def sync_folder(folder: Path) -> None:
-    """Force the names in a folder to the disk, where the file system can."""
+    """Force the names in a folder to disk, if the file system supports it."""
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    except FileNotFoundError:  # pruned meanwhile: nothing of it is left to keep
+    except FileNotFoundError:  # pruned in the meantime: there is nothing to keep
         return
     try:
         os.fsync(descriptor)
     except OSError as error:
-        if error.errno != errno.EINVAL:  # what some FUSE mounts answer
+        if error.errno != errno.EINVAL:  # the error of some FUSE mounts
             raise
     finally:
         os.close(descriptor)
 
 
 def prune(folder: Path, root: Path) -> None:
-    """Remove the folders up to `root` that hold nothing, so that their names are free again."""
+    """Remove the empty folders up to `root`, so that their names are free again."""
     while folder != root:
         try:
             folder.rmdir()
-        except OSError:  # it holds something, or someone was quicker
+        except OSError:  # it is not empty, or another process has removed it
             return
         folder = folder.parent
 
 
 def _beside(path: Path, make: Callable[[Path], T]) -> tuple[Path, T]:
-    """A temporary name beside `path`, and what `make` has made of it."""
+    """Return a temporary name next to `path`, and the result of `make` for it."""
     temporary = path.with_name(f"{TEMPORARY}-{token(32)}")
     for _ in range(_TRIES):
         try:
@@ -135,7 +135,7 @@ def _beside(path: Path, make: Callable[[Path], T]) -> tuple[Path, T]:
 
 def _open_locked(temporary: Path) -> int:
     descriptor = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
-    _lock(descriptor)  # where it cannot be had somebody collects it, which is noticed at its end
+    _lock(descriptor)  # if this fails, another process removes the file, which is detected later
     return descriptor
 
 
@@ -147,13 +147,13 @@ def _write(descriptor: int, data: bytes) -> None:
 
 
 def _replace(temporary: Path, path: Path) -> None:
-    """Rename, and force the name to the disk."""
+    """Rename a file, and force the name to disk."""
     os.replace(temporary, path)
     sync_folder(path.parent)
 
 
 def _is_placed(temporary: Path, place: Callable[[Path], None]) -> bool:
-    """False where somebody has collected the file meanwhile."""
+    """Return False if another process has removed the file in the meantime."""
     try:
         place(temporary)
     except FileNotFoundError:
@@ -164,7 +164,7 @@ def _is_placed(temporary: Path, place: Callable[[Path], None]) -> bool:
 
 
 def _claim(claim: Path, path: Path) -> int:
-    """The descriptor of a claim that is ours: made by us, or found with nobody who holds it."""
+    """Return the descriptor of this process's claim: created here, or found without a holder."""
     for attempt in range(_CLAIM_TRIES):
         descriptor = _new_claim(claim)
         if descriptor is not None and _is_held(descriptor, claim, where_locks_are_unknown=True):
@@ -181,7 +181,8 @@ def _claim(claim: Path, path: Path) -> int:
 
 
 def _is_held(descriptor: int, claim: Path, *, where_locks_are_unknown: bool) -> bool:
-    """Whether an open claim is locked by us, and is the claim still; closed where it is not."""
+    """Return whether this process holds the lock of an open claim that is still in place; close it
+    otherwise."""
     locked = _lock(descriptor)
     if (where_locks_are_unknown if locked is None else locked) and _is_at(descriptor, claim):
         return True
@@ -204,8 +205,8 @@ def _old_claim(claim: Path) -> int | None:
 
 
 def _lock(descriptor: int) -> bool | None:
-    """Whether the file is ours alone now, until it is closed; None where the mount knows no
-    locks."""
+    """Return whether this process holds the file's lock, until it is closed; None if the mount does
+    not support locks."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -216,7 +217,7 @@ def _lock(descriptor: int) -> bool | None:
 
 
 def _is_at(descriptor: int, path: Path) -> bool:
-    """Whether an open file still bears the name that it was opened by."""
+    """Return whether an open file still has the name that it was opened by."""
     try:
         return os.path.samestat(os.fstat(descriptor), path.lstat())
     except FileNotFoundError:
@@ -224,12 +225,12 @@ def _is_at(descriptor: int, path: Path) -> bool:
 
 
 def _make_folder(folder: Path) -> None:
-    """Make it and what is missing above it, each name forced to the disk."""
+    """Create a folder and missing folders above it, each name forced to disk."""
     if not folder.parent.exists():
         _make_folder(folder.parent)
     try:
         folder.mkdir()
-    except FileNotFoundError:  # its parent was pruned meanwhile: the caller tries again
+    except FileNotFoundError:  # its parent was pruned in the meantime: the caller tries again
         return
     except FileExistsError:
         if _is_something_else(folder):
@@ -239,7 +240,7 @@ def _make_folder(folder: Path) -> None:
 
 
 def _is_something_else(folder: Path) -> bool:
-    """Whether there is anything of that name that is no folder: by one look, since a folder may be
+    """Return whether the name exists and is not a folder: by a single stat, since a folder may be
     pruned between two."""
     try:
         return not stat.S_ISDIR(folder.stat().st_mode)

@@ -1,4 +1,4 @@
-"""The protocol that a store keeps: six calls on keys and bytes, and nothing else."""
+"""The protocol of a store: six calls on keys and bytes."""
 
 import re
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from typing import Protocol
 
 from collector.codec.errors import AlreadyExists, StoreError
 
-AT_ONCE = 8  # calls of one task to a store, each of which waits for its answer
+AT_ONCE = 8  # concurrent calls of one task to a store
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,43 +19,43 @@ class Info:
 
 
 class Store(Protocol):
-    """Keys are relative, with `/` between parts; reads see completed writes.
+    """A store. Keys are relative, with `/` between parts; reads see completed writes.
 
-    Every call raises StoreUnavailable or StoreRefused where the store does not answer or says no.
+    Every call raises StoreUnavailable if the store does not respond, StoreRefused if it refuses.
     """
 
     @property
     def url(self) -> str:
-        """The address `open_store` takes; never holds a secret."""
+        """Return the address that `open_store` takes; it never contains a secret."""
 
     def get(self, key: str) -> bytes:
-        """The object's bytes; NotFound where there is none."""
+        """Return the object's bytes. Raises NotFound if there is no object."""
 
     def put(self, key: str, data: bytes) -> None:
-        """Write or replace, atomically."""
+        """Write or replace an object, atomically."""
 
     def create(self, key: str, data: bytes) -> None:
-        """Write where nothing is; AlreadyExists where something is.
+        """Write a new object. Raises AlreadyExists if the key exists.
 
-        After a lost reply AlreadyExists may mean our own write: see `create_once`.
+        After a lost reply, AlreadyExists may refer to the caller's own write: see `create_once`.
         """
 
     def list(self, prefix: str) -> Iterator[Info]:
-        """Every object whose key starts with `prefix`, in order of keys."""
+        """Return every object whose key starts with `prefix`, in order of keys."""
 
     def copy(self, source: str, target: str) -> None:
-        """Copy inside the store; NotFound where the source is not."""
+        """Copy an object inside the store. Raises NotFound if the source does not exist."""
 
     def delete(self, key: str) -> None:
-        """Remove; silent where there is nothing."""
+        """Remove an object, if it exists."""
 
 
 def create_once(store: Store, key: str, data: bytes) -> None:
-    """Create, where finding the very same bytes is success too.
+    """Create an object; existing identical bytes are a success, too.
 
-    For objects whose bytes follow from their key, or hold a nonce: the answer to a retried PUT
-    whose first reply was lost is AlreadyExists, although we won. Raises AlreadyExists where the
-    object holds other bytes.
+    For objects whose bytes follow from their key, or contain a nonce: a retried PUT whose first
+    reply was lost gets AlreadyExists, although the caller's own write succeeded. Raises
+    AlreadyExists if the object has other bytes.
     """
     try:
         store.create(key, data)
@@ -65,39 +65,39 @@ def create_once(store: Store, key: str, data: bytes) -> None:
 
 
 def create_named(store: Store, key: str, data: bytes) -> None:
-    """Create an object whose key is the hash of its bytes. Other bytes that are found there are
-    damage, whoever left them, and are replaced by those that the key promises."""
+    """Create an object whose key is the hash of its bytes. Other bytes under that key are damage,
+    and are replaced."""
     try:
         create_once(store, key, data)
     except AlreadyExists:
         store.put(key, data)
 
 
-# What a key may look like: the same in every store, so that none accepts what another cannot hold.
+# The rules for keys: the same in every store, so that none accepts a key that another cannot store.
 #
-# A folder is the strictest of them. It knows no empty parts, `..` leaves it, and the names of files
-# still being written have to be told from objects.
+# A folder is the strictest store: it has no empty parts, `..` leaves it, and the names of files
+# that are still being written must differ from those of objects.
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
-TEMPORARY = ".tmp"  # a part that starts so is a file still being written
+TEMPORARY = ".tmp"  # prefix of the name of a file that is still being written
 
 
 def check_key(key: str) -> None:
-    """StoreError, naming the rule, for what cannot be a key."""
+    """Raise StoreError, with the violated rule, for an invalid key."""
     for part in key.split("/"):
         _check_part(part, key)
     _check_characters(key)
 
 
 def check_prefix(prefix: str) -> None:
-    """The same for the start of a key, whose last part may be unfinished or empty."""
+    """Do the same for the start of a key, whose last part may be unfinished or empty."""
     for part in prefix.split("/")[:-1]:
         _check_part(part, prefix)
     _check_characters(prefix)
 
 
 def parent_conflict(address: str) -> StoreError:
-    """What every store answers to `a` beside `a/b`."""
+    """Return the error of every store for a key `a` when `a/b` exists, or the reverse."""
     return StoreError(
         f"{address}: a key cannot be the parent of another key: an object "
         "exists above or below this key"

@@ -1,15 +1,15 @@
-"""A store in a folder: the default where nothing else is configured.
+"""A store in a folder: the default if no other store is configured.
 
-An object appears whole or not at all: it is written beside its place under a temporary name,
-forced to the disk, and then renamed (`put`) or hard-linked (`create`; link(2) fails where the name
-is taken, so exactly one of many writers wins, on any node that mounts the folder).
+An object appears as a whole or not at all: it is written next to its destination under a temporary
+name, forced to disk, and then renamed (`put`) or hard-linked (`create`; link(2) fails if the name
+exists, so exactly one of many writers wins, on any node that mounts the folder).
 
-Where a mount refuses hard links, `create` looks and renames under a claim, a file beside the place
-that only one writer can make: still one winner, and a kill leaves nothing or a claim, which the
-next writer takes over.
+If a mount refuses hard links, `create` checks and renames under a claim: a file next to the
+destination that only one writer can create. There is still one winner, and a kill leaves nothing or
+a claim, which the next writer takes over.
 
-Objects are never changed in place, so that a copy is a further link of its source. What killed
-writers left is collected where a listing comes by.
+Objects are never changed in place, so a copy is a further link of its source. A listing removes the
+temporary files of killed writers.
 """
 
 import errno
@@ -56,7 +56,7 @@ _UNAVAILABLE = {
 
 
 class FileStore:
-    """Objects are files under `root`, which the first write makes."""
+    """A store whose objects are files under `root`, which the first write creates."""
 
     def __init__(self, root: Path | str, *, link: Callable[[Path, Path], None] = os.link):
         self._root = Path(root).absolute()
@@ -137,7 +137,7 @@ class FileStore:
         sync_folder(path.parent)
 
     def _walk(self, folder: str, start: str) -> Iterator[Info]:
-        """One folder in memory at a time; `folder` is empty or ends with '/'."""
+        """Yield objects with one folder in memory at a time; `folder` is empty or ends with '/'."""
         for name, size_bytes in _names(self._root / folder, start):
             if name.endswith("/"):
                 yield from self._walk(folder + name, "")
@@ -146,8 +146,8 @@ class FileStore:
 
 
 def _names(folder: Path, start: str) -> list[tuple[str, int]]:
-    """Names and sizes in the order of the keys below them: a folder's name ends with '/', since
-    'a-b' comes before 'a/b'."""
+    """Return names and sizes in the order of the keys below them: a folder's name ends with '/',
+    since 'a-b' sorts before 'a/b'."""
     with _errors_told(folder):
         try:
             with os.scandir(folder) as entries:
@@ -167,7 +167,7 @@ def _objects_and_folders(
             continue
         try:
             status = entry.stat(follow_symlinks=False)
-        except FileNotFoundError:  # deleted since it was seen
+        except FileNotFoundError:  # deleted since it was listed
             continue
         if stat.S_ISDIR(status.st_mode):
             yield f"{entry.name}/", 0

@@ -1,4 +1,4 @@
-"""A store in this process's memory: for tests, and for a dry run that must leave nothing."""
+"""A store in this process's memory: for tests, and for a dry run that must not write anything."""
 
 import threading
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ from collector.store.base import Info, check_key, check_prefix, parent_conflict
 
 
 class MemoryStore:
-    """A dictionary behind a lock, with the manners of the other stores."""
+    """A dictionary behind a lock, with the behaviour of the other stores."""
 
     def __init__(self) -> None:
         self._objects: dict[str, bytes] = {}

@@ -1,6 +1,6 @@
-"""From an address to a store. Addresses hold no secrets: credentials come from the environment.
+"""Stores by address. Addresses contain no secrets: credentials come from the environment.
 
-One that does, or was mistyped so that it might, is refused without a word of it being shown.
+An address with credentials, or with a typing error that may hide some, is refused and not shown.
 """
 
 import re
@@ -15,13 +15,13 @@ from collector.store.file import FileStore
 from collector.store.in_memory import MemoryStore
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
-# What stands before an `@` in the first part of what is no plain path: `s3://name:secret@bucket`,
-# with slashes forgotten or turned round.
+# Text before an `@` in the first part of an address that is not a plain path, such as
+# `s3://name:secret@bucket`, also with missing or reversed slashes.
 _CREDENTIALS = re.compile(
     r"(?:[A-Za-z][A-Za-z0-9+.-]*:[/\\]*|//)[^/?#]*(?:@|%40)|[^/.][^/?#]*:[^/?#]*@"
 )
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,253}[A-Za-z0-9]")
-_FEWEST = 3  # letters of its name
+_FEWEST = 3  # characters of a bucket name
 _FORMS = (
     "s3://bucket/prefix?endpoint=http://host:port&region=name, file:///folder, a path, or memory:"
 )
@@ -29,8 +29,8 @@ _PARAMETERS = ("endpoint", "region")
 
 
 def open_store(url: str, *, said_by: str = "store") -> Store:
-    """The store at an address; BadInput, which begins with what said it, for anything that is none.
-    Nothing is read or written."""
+    """Return the store at an address. Raises BadInput, which begins with `said_by`, for an invalid
+    address. Nothing is read or written."""
     with _told_as(said_by):
         _check(url)
         if not _SCHEME.match(url):
@@ -42,8 +42,8 @@ def open_store(url: str, *, said_by: str = "store") -> Store:
 
 
 def checked_address(url: str) -> str:
-    """The address of a store as it was written. Raises BadInput for anything that is none, or that
-    may hold a secret, which is not shown then. Nothing is looked for there."""
+    """Return the address of a store as it was written. Raises BadInput for an invalid address, or
+    for one that may contain a secret, which is then not shown. The store is not accessed."""
     with _told_as("store"):
         _check(url)
     return url
@@ -77,7 +77,7 @@ def _check(url: str) -> None:
 
 
 def _check_no_credentials(url: str) -> None:
-    """Raises BadInput, which does not show it, for an address that may hold a name and a secret."""
+    """Raise BadInput, which does not show the address, if it may contain a name and a secret."""
     if _CREDENTIALS.match(url):
         raise BadInput(
             "an address must not contain credentials; set AWS_ACCESS_KEY_ID and "
@@ -86,8 +86,8 @@ def _check_no_credentials(url: str) -> None:
 
 
 def address_of(store_url: str, key: str) -> str:
-    """Where a key or a prefix lies, for people and their tools: a path in a folder, and in S3 an
-    address of its own, with the parameters of the store's behind it."""
+    """Return the location of a key or a prefix, for users and their tools: a path in a folder, and
+    in S3 an address, followed by the parameters of the store's address."""
     parts = _split(store_url)
     if parts.scheme == "file":
         return str(Path(unquote(parts.path)) / key)
@@ -118,7 +118,7 @@ def _folder(path: Path) -> Store:
 
 
 def _bucket_of(parts: SplitResult) -> tuple[str, str]:
-    """A bucket and the prefix in it."""
+    """Return a bucket and the prefix in it."""
     bucket, prefix = parts.netloc, unquote(parts.path).strip("/")
     if not _BUCKET.fullmatch(bucket) or parts.fragment:
         raise BadInput(_no_bucket(bucket))
@@ -131,7 +131,7 @@ def _bucket_of(parts: SplitResult) -> tuple[str, str]:
 
 
 def _no_bucket(name: str) -> str:
-    """What is wrong with the name of a bucket; only its length is told, since it may be a slip."""
+    """Return the problem of a bucket name; it reports only the length, since it may be a secret."""
     if 0 < len(name) < _FEWEST:
         return f"bucket name: expected at least {_FEWEST} characters, got {len(name)}"
     return f"the address has no valid bucket name; write {_FORMS}"
@@ -139,7 +139,7 @@ def _no_bucket(name: str) -> str:
 
 def _s3(parts: SplitResult) -> Store:
     (bucket, prefix), parameters = _bucket_of(parts), _parameters(parts.query)
-    # boto3 takes a third of a second to import, and most commands never need it.
+    # The import of boto3 takes a third of a second, and most commands never need it.
     from collector.store.s3 import S3Store
 
     endpoint, region = parameters.get("endpoint"), parameters.get("region")
@@ -150,7 +150,7 @@ def _parameters(query: str) -> dict[str, str]:
     pairs = parse_qsl(query, keep_blank_values=True)
     parameters = dict(pairs)
     for name in parameters:
-        if name not in _PARAMETERS:  # neither is shown: either may be a secret
+        if name not in _PARAMETERS:  # name and value are not shown: either may be a secret
             raise BadInput(
                 f"unexpected parameter: s3:// accepts {' and '.join(_PARAMETERS)} only; "
                 "credentials are read from the environment"

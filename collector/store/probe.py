@@ -1,13 +1,13 @@
-"""Does this store honour create-only writes? Asked by racing, since a polite answer proves nothing.
+"""Check by racing writers that a store honours create-only writes; a single reply proves nothing.
 
-Some S3 servers ignore `If-None-Match: *` without a word, and some refuse the second of two writes
-but let several racing writers through: they look, and then write. A campaign's commits stand on
-exactly one winner, so the question is asked before anything is written.
+Some S3 servers ignore `If-None-Match: *` silently, and some refuse the second of two writes but let
+several racing writers through, because they check and then write. A campaign's commits depend on
+exactly one winner, so the check runs before anything is written.
 
-Two writers both win where the second arrives while the first is between its look and its write. The
-further away the store, the wider requests are strewn when they arrive, and the rarer that is. So
-the races go on until one that lasts a millisecond would have shown, judged by how far apart the
-answers come. What passes is evidence, not proof; the message says how much.
+Two writers both win if the second arrives between the check and the write of the first. The farther
+the store, the wider the arrival times of requests are spread, and the rarer that is. So the races
+continue until a window of a millisecond would have been detected, judged by the spacing of the
+replies. A pass is evidence, not proof; the message states how much.
 """
 
 import logging
@@ -23,9 +23,9 @@ from collector.store.base import Store
 
 logger = logging.getLogger(__name__)
 
-_WINDOW_S = 0.001  # between look and write: what is to be found out
+_WINDOW_S = 0.001  # between check and write: the window to detect
 _CERTAINTY = 0.99
-_SPARSE = 3.0  # how much rarer the first arrivals are than those that follow
+_SPARSE = 3.0  # how much rarer the first arrivals are than later ones
 _LONGEST_S = 20.0
 _CLOSEST_S = 1e-6
 _CHECKERS = 8
@@ -35,7 +35,7 @@ Write = Callable[[int], bool]
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """What the races showed; `message` is one line for people."""
+    """The result of the races; `message` is one line for users."""
 
     create_only: bool
     message: str
@@ -43,14 +43,15 @@ class Probe:
 
 @dataclass(frozen=True, slots=True)
 class RaceResult:
-    """How a writer fared: whether it was told that it won, and when, by a clock of the race."""
+    """The result of a writer: whether the store reported that it won, and when, by a clock of the
+    race."""
 
     won: bool
     at_s: float
 
 
 class Together:
-    """Writers that start at once: threads, which stay for all races, as their connections do."""
+    """Writers that start together: threads that stay for all races, and so do their connections."""
 
     def __init__(self, writers: int):
         self._pool = ThreadPoolExecutor(writers)
@@ -69,8 +70,8 @@ class Together:
 
 @dataclass(frozen=True, slots=True)
 class _Race:
-    """One race: its key, what each writer brought, who was told that it won, and the seconds
-    between one answer and the next."""
+    """One race: its key, the bytes of each writer, the writers that the store reported as winners,
+    and the seconds between one reply and the next."""
 
     key: str
     entries: tuple[bytes, ...]
@@ -79,7 +80,8 @@ class _Race:
 
     @property
     def evidence_per_s(self) -> float:
-        """How much this race says of a window of a second: of a shorter one the same part."""
+        """Return the evidence of this race for a window of a second, in proportion for shorter
+        windows."""
         return 1 / (_SPARSE * max(self.spacing_s, _CLOSEST_S))
 
 
@@ -91,11 +93,11 @@ def probe_store(
     most: int = 80,
     racers: Callable[[int], Together] = Together,
 ) -> Probe:
-    """Race `writers` for one new key, and again for another, and remove what they wrote: `least`
-    times, and up to `most` times as long as a window of a millisecond could have gone unseen with
-    more than one chance in a hundred, for twenty seconds at most.
+    """Race `writers` for a new key repeatedly, and remove what they wrote: `least` times, and up to
+    `most` times as long as a window of a millisecond could be undetected with a probability above
+    1 %, for twenty seconds at most.
 
-    Raises StoreUnavailable or StoreRefused where the store cannot be asked.
+    Raises StoreUnavailable or StoreRefused if the store cannot be accessed.
     """
     races: list[_Race] = []
     together, deadline_s = racers(writers), monotonic() + _LONGEST_S
@@ -112,7 +114,7 @@ def probe_store(
         fault = next(filter(None, found), None)
     except (StoreUnavailable, StoreRefused):
         raise
-    except StoreError as error:  # the server does not know the condition
+    except StoreError as error:  # the server does not support the condition
         fault = str(error)
     finally:
         together.end()
@@ -127,7 +129,7 @@ def _is_enough(races: Sequence[_Race]) -> bool:
 
 
 def _seen_s(races: Sequence[_Race]) -> float:
-    """The window that these races would have shown, but for one chance in a hundred."""
+    """Return the shortest window that these races would have shown with a probability of 99 %."""
     return -math.log(1 - _CERTAINTY) / sum(race.evidence_per_s for race in races)
 
 
@@ -155,16 +157,16 @@ def _run(store: Store, key: str, writers: int, together: Together) -> _Race:
 
 
 def _spacing_s(at_s: Sequence[float]) -> float:
-    """Seconds between two answers, of the earlier half: those that met the race open."""
+    """Return the seconds between two replies, for the earlier half, which met an open race."""
     earlier = sorted(at_s)[: len(at_s) // 2 + 1]
     return (earlier[-1] - earlier[0]) / (len(earlier) - 1) if len(earlier) > 1 else 0.0
 
 
 def _look_after(store: Store, race: _Race) -> str | None:
-    """What is wrong with how a race ended, if anything."""
+    """Return the problem of a finished race; None if there is none."""
     try:
         held = store.get(race.key)
-        # A retried write whose first reply was lost is told AlreadyExists, although it won.
+        # A retried write whose first reply was lost gets AlreadyExists, although it won.
         winners = race.won | {n for n, entry in enumerate(race.entries) if entry == held}
         if len(winners) != 1:
             return f"{len(winners)} of {len(race.entries)} racing writers won"
@@ -187,5 +189,5 @@ def _second_write(store: Store, key: str, held: bytes) -> str | None:
 def _remove(store: Store, key: str) -> None:
     try:
         store.delete(key)
-    except StoreError as error:  # harmless, and the race's own answer matters more
+    except StoreError as error:  # harmless, and the race's own result matters more
         logger.warning("could not delete the probe's object: %s", error)

@@ -1,11 +1,11 @@
 """A store in an S3 bucket, through boto3: the only module that imports it.
 
-Servers differ where it hurts (checksum trailers, v2 signatures, addressing), so the client asks for
-the least: v4 signatures, checksums only where the protocol requires them, path addressing wherever
-an endpoint is named. Hashes of contents live in our manifests instead.
+Servers differ in checksum trailers, v2 signatures and addressing, so the client uses the minimum:
+v4 signatures, checksums only if the protocol requires them, path addressing whenever an endpoint is
+named. Hashes of contents are in the manifests instead.
 
-Credentials come from the environment or mounted files. A refusal reads them again, once: a mounted
-secret is rotated while we run.
+Credentials come from the environment or mounted files. After a refusal they are read again, once: a
+mounted secret may be rotated during a run.
 """
 
 import logging
@@ -45,7 +45,7 @@ from collector.store.base import Info, check_key, check_prefix, parent_conflict
 
 logger = logging.getLogger(__name__)
 
-_CONNECTIONS = 32  # threads that may share the client without waiting for one another
+_CONNECTIONS = 32  # threads that may share the client without waiting for each other
 _CONFLICT_PAUSES_S = (0.1, 0.4, 1.0)
 _NO_CREDENTIALS = (
     NoCredentialsError,
@@ -55,18 +55,18 @@ _NO_CREDENTIALS = (
     ProfileNotFound,
 )
 _NO_ANSWER = (NoConnection, HTTPClientError, IncompleteReadError, ResponseParserError)
-# The first three are 400 on AWS, the last one 404 on versitygw: a key that it does not know.
+# Codes of an unknown key: the first three have status 400 on AWS, the last one 404 on versitygw.
 _REFUSALS = {"ExpiredToken", "InvalidToken", "TokenRefreshRequired", "XAdminUserNotFound"}
 _PARENTS = {"ObjectParentIsFile", "ExistingObjectIsDirectory"}  # 409 of versitygw
 _OVERLOADED = {"RequestTimeout", "SlowDown"}
 
 
 class _Conflict(StoreUnavailable):
-    """Two writers met (409), and the server does not say who won."""
+    """Two writers collided (409), and the server does not report which one won."""
 
 
 class S3Store:
-    """Objects under `prefix` of one bucket; threads share the store and its client."""
+    """A store of objects under `prefix` of one bucket; threads share the store and its client."""
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ class S3Store:
             try:
                 data: bytes = answer["Body"].read()
                 return data
-            except _NO_ANSWER as error:  # botocore retries a request, not the body of its answer
+            except _NO_ANSWER as error:  # botocore retries a request, not the body of its reply
                 trouble = error
                 logger.info(
                     "%s: connection interrupted (%s), attempt %d",
@@ -148,14 +148,14 @@ class S3Store:
         while True:
             page = self._call("list_objects_v2", prefix, Prefix=self._prefix + prefix, **position)
             for entry in page.get("Contents", ()):
-                if not entry["Key"].endswith("/"):  # a "folder" that some S3 browser made
+                if not entry["Key"].endswith("/"):  # a "folder" that an S3 browser created
                     yield Info(entry["Key"].removeprefix(self._prefix), entry["Size"])
             if not page.get("IsTruncated"):
                 return
             position = {"ContinuationToken": page["NextContinuationToken"]}
 
     def _call(self, operation: str, key: str, **arguments: Any) -> Any:
-        """One request; where it is refused, one more with credentials read again."""
+        """Send one request; after a refusal, send it again with credentials read again."""
         client = self._client
         try:
             return self._request(client, operation, key, arguments)
@@ -173,7 +173,7 @@ class S3Store:
 
     def _renewed(self, refused: Any) -> Any:
         with self._lock:
-            if self._client is refused:  # else another thread has done it
+            if self._client is refused:  # otherwise another thread has renewed it
                 self._client = self._new_client()
             return self._client
 
@@ -230,7 +230,7 @@ class S3Store:
             )
         if status == 404:
             return NotFound(what)
-        # 501 is an answer: this server will never know that header.
+        # 501 is permanent: this server does not support the header.
         if (status >= 500 and status != 501) or status == 429 or code in _OVERLOADED:
             return StoreUnavailable(what)
         return StoreError(what)
@@ -250,11 +250,11 @@ class S3Store:
 
 
 def _new_session() -> Any:
-    """A session of boto3, which reads credentials and settings anew. What botocore knows of S3 is
-    parsed once a process: that takes five times as long as all the rest of making a client."""
+    """Return a session of boto3 that reads credentials and settings again. Botocore's description
+    of S3 is parsed once per process: that takes five times as long as the rest of a new client."""
     core = botocore.session.get_session()
     session = boto3.Session(botocore_session=core)
-    core.register_component("data_loader", _service_data())  # not before: boto3 adds a path to it
+    core.register_component("data_loader", _service_data())  # after boto3 has added a path to it
     return session
 
 

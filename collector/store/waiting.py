@@ -1,4 +1,4 @@
-"""Stores around another store: one that waits while it is unavailable, one for a single writer."""
+"""Wrappers of a store: one that waits while it is unavailable, one for a single writer."""
 
 import logging
 import threading
@@ -16,11 +16,11 @@ from collector.codec.errors import (
 )
 from collector.store.base import Info, Store
 
-# A store that waits for another store to come back.
+# A store that waits until another store is available again.
 #
-# A measurement costs device time; a store that is away for a minute must not cost it twice. Every
-# call is tried again, with growing pauses, until the patience is spent or somebody says stop. Who
-# is told to stop may still have something to store: there may be a grace for that, and no more.
+# A measurement costs device time; a store that is unavailable for a minute must not cost it twice.
+# Every call is retried, with growing pauses, until the patience is spent or `stop` is set. A
+# stopped process may still have results to store: it gets a limited grace period.
 
 logger = logging.getLogger(__name__)
 
@@ -29,13 +29,13 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 15.0
 
 
 class PatientStore:
-    """Wraps a store; a call that cannot be answered for `patience_s` raises what it last got,
-    and so it does `grace_s` after it met `stop` set.
+    """A wrapper of a store. A call that fails for `patience_s` raises the last error; so does a
+    call `grace_s` after it found `stop` set.
 
-    A refusal is an answer, unless `wait_for_refusals`: credentials that are mounted into a pod
-    are exchanged while it runs, and a person's are not.
+    A refusal is final, unless `wait_for_refusals` is set: credentials that are mounted into a pod
+    are rotated while it runs, a user's own credentials are not.
 
-    After a lost reply a retried `create` finds its own object: see `base.create_once`.
+    After a lost reply, a retried `create` finds its own object: see `base.create_once`.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class PatientStore:
         )
         self._stop = stop or threading.Event()
         self._grace_s = grace_s
-        self._ends_at = inf  # once the stop was met
+        self._ends_at = inf  # set when the stop is found
         self._clock = clock
         self._sleep = sleep or self._wait
 
@@ -100,24 +100,24 @@ class PatientStore:
             pause_s = _FIRST_PAUSE_S if is_news else min(2 * pause_s, _LONGEST_PAUSE_S)
 
     def _end(self) -> float:
-        """When everybody gives up because of the stop: one grace for all calls together."""
+        """Return when all calls give up because of the stop: one grace period for all calls."""
         if self._ends_at == inf and self._stop.is_set():
             self._ends_at = self._clock() + self._grace_s
         return self._ends_at
 
     def _wait(self, seconds: float) -> None:
-        """A pause that the stop ends."""
+        """Pause until the time is over or `stop` is set."""
         if self._stop.is_set():
             environment.sleep(seconds)
         else:
             environment.wait(self._stop, seconds)
 
 
-# A store for one writer: create-only writes where the store itself knows none.
+# A store for one writer: create-only writes on a store that does not support them.
 #
-# Some S3 servers answer `If-None-Match: *` with 501, others ignore it. Where one writer is all
-# there is, by the user's word or by a lock, looking before writing says the same. Two writers at
-# once would both win: nothing here can notice that.
+# Some S3 servers answer `If-None-Match: *` with 501, others ignore it. If there is only one writer,
+# by the user's word or by a lock, a check before the write is equivalent. Two concurrent writers
+# would both win, and this class cannot detect it.
 
 
 def _always() -> bool:
@@ -125,10 +125,10 @@ def _always() -> bool:
 
 
 class SingleWriterStore:
-    """Wraps a store; a `create` is a look and a `put`, everything else is the store's own.
+    """A wrapper of a store; `create` is a check and a `put`, all other calls are the store's own.
 
-    Between the two `may_write` is asked, for whoever writes by a lock that can be lost; where it
-    says no, `create` raises StoreError.
+    Between the two it calls `may_write`, for a writer whose lock can be lost; if the result is
+    false, `create` raises StoreError.
     """
 
     def __init__(self, store: Store, may_write: Callable[[], bool] = _always):

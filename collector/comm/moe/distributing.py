@@ -1,9 +1,9 @@
-"""What MoeDistributeDispatchV2 and MoeDistributeCombineV2 compute, in plain torch: over ranks, and
-what one process expects of them.
+"""Reference of MoeDistributeDispatchV2 and MoeDistributeCombineV2 in plain torch: over ranks, and
+the expected result in one process.
 
 A dispatch gives a rank the rows of its experts, by expert, then by the rank that sent them, then by
-token; INT8 has a scale a row. Three numbers say of each row whence it came: rank, token, choice.
-Behind them there is room for as many rows as a rank could get. A combine goes by those numbers.
+token; INT8 has one scale per row. Three numbers record the origin of each row: rank, token, choice.
+The outputs have space for as many rows as a rank could get. A combine uses those numbers.
 """
 
 from collections.abc import Iterator
@@ -18,11 +18,11 @@ from collector.comm.moe.routing import Routing
 from collector.ops.parts.int8 import quantise_rows
 from collector.ranks.distribution import COMBINE, DISPATCH, INFO, MASK, TP_COUNTS, DistributeCall
 
-_WHENCE = 3  # numbers of a row
+_WHENCE = 3  # numbers of a row's origin
 
 
 class Dispatched(NamedTuple):
-    """The seven outputs of a dispatch, as the kernel has them."""
+    """The seven outputs of a dispatch, in the kernel's order."""
 
     rows: torch.Tensor
     scales: torch.Tensor
@@ -36,7 +36,7 @@ class Dispatched(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Expected:
     """The rows (n,H) that a rank gets, with FLOAT scales (n) and weights (n), their origins (n,3),
-    and how many come to each of its experts from each rank (L, ranks)."""
+    and the number of rows for each of its experts from each rank (L, ranks)."""
 
     rows: torch.Tensor
     scales: torch.Tensor
@@ -48,7 +48,7 @@ class Expected:
 def dispatched(
     call: DistributeCall, tokens: Tokens, rank: int, group: "dist.ProcessGroup"
 ) -> Dispatched:
-    """This rank's outputs, with the ranks of `group`."""
+    """Return this rank's outputs, computed with the ranks of `group`."""
     exchange = exchange_of(tokens.experts, call.experts, group)
     by_expert, token = exchange.by_expert(), exchange.order // call.choices
     choice = exchange.order % call.choices
@@ -77,8 +77,8 @@ def combined(
     tokens: Tokens,
     group: "dist.ProcessGroup",
 ) -> torch.Tensor:
-    """The tokens (T,H) of this rank from what the ranks of `group` made of the rows that a dispatch
-    gave them."""
+    """Return the tokens (T,H) of this rank from the results that the ranks of `group` computed for
+    the rows of a dispatch."""
     count = int(of.ends[-1])
     rank, token, choice = of.info[: _WHENCE * count].long().view(-1, _WHENCE).unbind(-1)
     order = rank.argsort(stable=True)
@@ -96,7 +96,7 @@ def combined(
 
 
 def expected(call: DistributeCall, seed: int, rank: int, routing: Routing) -> Expected:
-    """What a rank gets, computed in one process on the host, from the tokens of every rank."""
+    """Return the rows that a rank gets, computed in one process on the host from all tokens."""
     parts = list(_to_rank(call, seed, rank, routing))
     rows, scales, whence, weights = (torch.cat(part) for part in zip(*parts, strict=True))
     counts = torch.tensor([len(part[0]) for part in parts]).view(-1, call.ep_size)
@@ -106,7 +106,7 @@ def expected(call: DistributeCall, seed: int, rank: int, routing: Routing) -> Ex
 def _to_rank(
     call: DistributeCall, seed: int, rank: int, routing: Routing
 ) -> Iterator[tuple[torch.Tensor, ...]]:
-    """For each expert of a rank and each rank that sends: rows, scales, origins, weights."""
+    """Yield rows, scales, origins and weights for each expert of a rank and each sending rank."""
     every = [make_tokens(call, seed, of, routing, "cpu") for of in range(call.ep_size)]
     sent = [_quantised(call, of.x) for of in every]
     for expert in range(rank * call.local_experts, (rank + 1) * call.local_experts):
@@ -118,7 +118,7 @@ def _to_rank(
 
 
 def is_as_expected(got: Dispatched, wanted: Expected) -> bool:
-    """Whether a dispatch of the reference gave what one process expects, to the last bit."""
+    """Return whether a dispatch of the reference equals the expected result, to the last bit."""
     count = len(wanted.rows)
     whence = got.info[: _WHENCE * count].cpu().view(-1, _WHENCE)
     pairs = (
@@ -133,8 +133,8 @@ def is_as_expected(got: Dispatched, wanted: Expected) -> bool:
 
 
 def holds_rows(got: Dispatched, wanted: Expected) -> bool:
-    """Whether a kernel gave each expert the rows that one process expects, in whatever order: the
-    columns of each expert's block, each sorted, are the same. INT8 may be rounded by one."""
+    """Return whether a kernel gave each expert the expected rows, in any order: the columns of each
+    expert's block, each sorted, are the same. INT8 may be rounded by one."""
     if not torch.equal(got.counts.cpu().long(), wanted.counts.sum(1)):
         return False
     if not torch.equal(got.ends.cpu().long(), wanted.counts.flatten().cumsum(0)):
@@ -154,8 +154,9 @@ def holds_rows(got: Dispatched, wanted: Expected) -> bool:
 
 
 def made_of(call: DistributeCall, rank: int, routing: Routing, of: Dispatched) -> torch.Tensor:
-    """What experts make of a dispatch's rows (A,H): each its own power of two times a row, which no
-    dtype rounds. How many rows each has is known from the routing, not asked of the device."""
+    """Return the experts' results for a dispatch's rows (A,H): each expert multiplies its rows by
+    its own power of two, which no dtype rounds. The number of rows of each expert comes from the
+    routing, not from the device."""
     first = rank * call.local_experts
     mine = range(first, first + call.local_experts)
     factors = torch.tensor([_factor(expert) for expert in mine])
@@ -167,7 +168,7 @@ def made_of(call: DistributeCall, rank: int, routing: Routing, of: Dispatched) -
 
 
 def expected_tokens(call: DistributeCall, seed: int, rank: int, routing: Routing) -> torch.Tensor:
-    """The tokens (T,H) that a combine of such rows gives back, computed in one process."""
+    """Return the tokens (T,H) that a combine of such rows gives, computed in one process."""
     tokens = make_tokens(call, seed, rank, routing, "cpu")
     factors = torch.tensor([_factor(expert) for expert in range(call.experts)])
     results = tokens.x.unsqueeze(1) * factors[tokens.experts].to(tokens.x.dtype).unsqueeze(-1)
@@ -175,12 +176,12 @@ def expected_tokens(call: DistributeCall, seed: int, rank: int, routing: Routing
 
 
 def dispatch_before(call: DistributeCall) -> DistributeCall:
-    """The dispatch whose rows a combine sends back."""
+    """Return the dispatch whose rows a combine sends back."""
     return replace(call, kernel=DISPATCH, is_int8=False, optional=_of_both(call))
 
 
 def combine_after(call: DistributeCall) -> DistributeCall:
-    """The combine of the rows that a dispatch sends."""
+    """Return the combine of the rows that a dispatch sends."""
     return replace(call, kernel=COMBINE, is_int8=False, optional=_of_both(call))
 
 
@@ -193,7 +194,7 @@ def _factor(expert: int) -> float:
 
 
 def _quantised(call: DistributeCall, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """What is sent of tokens, and a FLOAT scale each."""
+    """Return the values that are sent for tokens, and a FLOAT scale for each token."""
     if call.is_int8:
         values, scales = quantise_rows(torch, x.float())
         return values, scales
@@ -201,7 +202,7 @@ def _quantised(call: DistributeCall, x: torch.Tensor) -> tuple[torch.Tensor, tor
 
 
 def _with_room(rows: torch.Tensor, room: int) -> torch.Tensor:
-    """The rows, and zeros to the end."""
+    """Return the rows, padded with zeros to `room` rows."""
     whole = rows.new_zeros((room, *rows.shape[1:]))
     whole[: len(rows)] = rows
     return whole

@@ -1,8 +1,8 @@
 """One rank of a probe: `python -m collector.comm.moe.keeper FOLDER`, started by torchrun.
 
-It keeps the process in which calls are tried, and starts it anew where a try was its end: those of
-the other ranks go on, and join it again. The keeper of rank 0 searches; the others are told what to
-try over torchrun's store, and put their answers there.
+It keeps the process in which calls are tried, and starts it again if a try ended it: the processes
+of the other ranks go on, and join it again. The keeper of rank 0 searches; the others get the
+points to try over torchrun's store, and put their results there.
 """
 
 import datetime
@@ -26,9 +26,9 @@ from collector.host.processes import die_with_starter
 from collector.replay.process import this_process
 
 _WAIT_S = (
-    3600.0  # for another rank's word: longer than any deadline, and whoever watches is shorter
+    3600.0  # for another rank's answer: longer than any deadline; the watching process ends sooner
 )
-_TOGETHER = 3  # times that ranks are asked anew when they did not come together for a try
+_TOGETHER = 3  # attempts at a try for which the ranks did not come together
 
 Ask = Callable[[Point, int], Answer]
 
@@ -61,14 +61,14 @@ def main(folder: Path) -> None:
 
 
 class _Searcher:
-    """Rank 0's: asks all ranks, itself among them."""
+    """The searcher of rank 0: sends each point to all ranks, including itself."""
 
     def __init__(self, store: Any, world: int, ask: Ask) -> None:
         self._store, self._world, self._ask = store, world, ask
         self._number, self._generation = 0, 0
 
     def search(self, plan: ProbePlan, folder: Path) -> None:
-        """Try what the region's search wants until nothing is open."""
+        """Try the points of the region's search until none is open."""
         region = plan.region()
         with (folder / RESULTS).open("a") as results:
             for point in region.tries():
@@ -101,7 +101,7 @@ class _Searcher:
 
 
 def _answer(store: Any, rank: int, ask: Ask) -> None:
-    """What every other rank does: try what is told, until there is nothing more."""
+    """Try the points that rank 0 sends, until there are no more; every other rank runs this."""
     number = 0
     while True:
         number += 1
@@ -118,7 +118,8 @@ def _got(store: Any, key: str) -> str:
 
 
 def _said(answers: list[Answer], verdict: Verdict) -> str:
-    """Who said so, and why; a rank that was lost first, since others lost it."""
+    """Return the first rank with a verdict and its reason. A lost rank comes first, since the other
+    ranks failed because of it."""
     found = [(of, rank) for rank, of in enumerate(answers) if of.verdict is verdict]
     found.sort(key=lambda one: not one[0].is_lost)
     return f"rank {found[0][1]}: {found[0][0].reason}" if found else ""

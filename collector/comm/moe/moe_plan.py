@@ -1,4 +1,4 @@
-"""What a bench of mixtures of experts does, decided before any rank starts."""
+"""The plan of a bench of mixtures of experts, fixed before any rank starts."""
 
 import json
 import os
@@ -13,19 +13,20 @@ from collector.ranks.distribution import DistributeCall
 from collector.ranks.experts import ExpertCall, largest_buffsize_mb
 from collector.ranks.gangs import RoutedCall
 
-CALLS = (5, 100)  # fewest and most that are timed in a round
+CALLS = (5, 100)  # fewest and most timed calls of a round
 
 
 def modes_of(backend: str) -> tuple[Mode, ...]:
-    """How experts can be timed on a backend, the best first. On an NPU a call is one kernel, which
-    a profiler tells: events hold the launch, too. Elsewhere a reference is many of them."""
+    """Return the modes that can time experts on a backend, the best first. On an NPU a call is one
+    kernel, which a profiler reports; events include the launch, too. Elsewhere a reference
+    consists of many kernels."""
     return (Mode.KERNEL, Mode.EVENT) if backend == "npu" else (Mode.EVENT,)
 
 
 @dataclass(frozen=True, slots=True)
 class MoeCase:
-    """A call and where its tokens go: with `counts` in the proportions of what each expert got
-    elsewhere, else with an `imbalance`, of which 0 is balanced."""
+    """A call and the routing of its tokens: with `counts`, in proportion to the tokens that each
+    expert got elsewhere; otherwise with an `imbalance`, where 0 is balanced."""
 
     call: RoutedCall
     seed: int
@@ -37,7 +38,7 @@ class MoeCase:
         return f"{self.call}, {how}, seed {self.seed}"
 
     def routing(self) -> Routing:
-        """Where the tokens of all ranks go; BadInput for what no routing of the call can be."""
+        """Return the routing of the tokens of all ranks. Raises BadInput for an impossible one."""
         if self.counts:
             return replayed(self.call, self.seed, self.counts)
         return skewed(self.call, self.seed, self.imbalance)
@@ -45,9 +46,9 @@ class MoeCase:
 
 @dataclass(frozen=True, slots=True)
 class MoePlan:
-    """`rounds` times over all cases, each with as many calls as `budget_s` pays for, within
-    `iterations` (fewest, most). All cases are of `world` ranks. `mode` is how a call is timed.
-    BadInput for a mode that the backend does not have."""
+    """A plan with `rounds` rounds over all cases. Each case makes as many calls as fit `budget_s`,
+    within `iterations` (fewest, most). All cases use `world` ranks. `mode` is how a call is timed.
+    Raises BadInput for a mode that the backend does not have."""
 
     backend: str
     world: int
@@ -65,7 +66,7 @@ class MoePlan:
             )
 
     def largest_buffsize_mb(self) -> int:
-        """HCCL_BUFFSIZE with which no call is refused for it."""
+        """Return an HCCL_BUFFSIZE, in MiB, that is large enough for every call."""
         return largest_buffsize_mb(case.call for case in self.cases)
 
     def to_json(self) -> str:
@@ -73,7 +74,7 @@ class MoePlan:
 
     @classmethod
     def from_json(cls, text: str) -> "MoePlan":
-        """The plan that `to_json` wrote, by this version of the program."""
+        """Read the plan that `to_json` of this version of the program wrote."""
         read = json.loads(text)
         cases = [{**case, "call": _call(case["call"])} for case in read["cases"]]
         read["cases"] = tuple(
@@ -83,7 +84,7 @@ class MoePlan:
 
     @property
     def number(self) -> int:
-        """A number by which ranks see whether they were told the same."""
+        """Return a number by which ranks check that they have the same plan."""
         return number_of(self.to_json())
 
 
@@ -93,7 +94,7 @@ def _call(read: dict[str, Any]) -> RoutedCall:
     return ExpertCall(**read)
 
 
-# HCCL_BUFFSIZE: the room that kernels of experts have in each other's memory.
+# HCCL_BUFFSIZE: the buffer that kernels of experts have in each other's memory.
 
 HCCL_BUFFSIZE = "HCCL_BUFFSIZE"
 
@@ -101,8 +102,8 @@ HCCL_BUFFSIZE = "HCCL_BUFFSIZE"
 def buffsize_settings(
     backend: str, wanted_mb: int, environment: Mapping[str, str] = os.environ
 ) -> dict[str, str]:
-    """What ranks are started with, besides their environment, so that they have `wanted_mb` MiB:
-    nothing where nobody reads it, or where somebody has said otherwise."""
+    """Return the variables that give ranks `wanted_mb` MiB, in addition to their environment.
+    Return none on backends that do not read it, or if the variable is already set."""
     if backend != "npu" or HCCL_BUFFSIZE in environment:
         return {}
     return {HCCL_BUFFSIZE: str(wanted_mb)}

@@ -1,8 +1,8 @@
 """One rank of a bench of mixtures of experts: `python -m collector.comm.moe.moe_rank FOLDER`,
 started by torchrun.
 
-On an NPU its kernels are timed, elsewhere their references over the ranks' own collectives. The
-first result of each case is held against the one that a process computes alone.
+On an NPU it times the kernels, elsewhere their references over the ranks' own collectives. The
+first result of each case is compared with the one that a process computes alone.
 """
 
 import sys
@@ -40,7 +40,7 @@ def _seen(plan: MoePlan, member: Membership) -> Iterator[tuple[int, int, Gathere
 
 
 def _too_large(plan: MoePlan, case: MoeCase, limit_bytes: int) -> str:
-    """Why the busiest rank could not hold what it gets; empty where it can."""
+    """Return why the busiest rank cannot hold its rows; empty if it can."""
     call = case.call
     rows = case.routing().busiest_rows(call.ep_size)
     if plan.backend == "npu" and isinstance(call, ExpertCall) and rows > MOST_ROWS:
@@ -58,7 +58,7 @@ def _measured(
     make: MakeTrial,
     is_looked_at: bool,
 ) -> Gathered:
-    """The same in every rank: what rank 0 returns is what all saw."""
+    """Measure a case together with all ranks; rank 0 returns the results of all."""
     trial = make(case, member.rank, member.device.name)
     first = trial.run()
 
@@ -73,7 +73,7 @@ def _measured(
         times, told = timed.kernels(case.call.kernel, trial.run, count, trial.before, asked)
     else:
         times = timed.each(trial.run, count, trial.before)
-        told = Proof.UNVERIFIED if plan.backend == "npu" else Proof.NONE  # events tell no tensors
+        told = Proof.UNVERIFIED if plan.backend == "npu" else Proof.NONE  # events show no tensors
     return timed.gathered(times, count, is_right, range(plan.world), told)
 
 

@@ -1,8 +1,8 @@
 """`DispatchFFNCombine.csv` of a tree: rows of fused calls, changed by their case.
 
-A balanced row is the case that a profile's row is. Where tokens are routed otherwise, the row says
-so in columns that are part of the case, and stands behind the balanced one: a consumer that asks
-for shapes and `EP Size` alone takes the first.
+A balanced row is the same case as a profile's row. Other routings are recorded in columns that are
+part of the case, and their rows come after the balanced one: a consumer that looks up only shapes
+and `EP Size` uses the first row.
 """
 
 from collections.abc import Iterable, Sequence
@@ -31,14 +31,14 @@ from collector.model.vocabulary import EP_SIZE
 from collector.ranks.experts import EXPERT_LOADS, IMBALANCE, KERNELS, call_of, imbalance_of
 from collector.store.atomic import write_whole
 
-# What a bench of DispatchFFNCombine found of each case: its rounds and its routing.
+# The results of a bench of DispatchFFNCombine for each case: its rounds and its routing.
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredCase:
-    """`mean_us` is over all calls of all rounds, each from the arrival of its last rank to the end
-    of its last rank; `timings` are of each round. `imbalance` and `rank_imbalance` are of what was
-    drawn."""
+    """A measured case. `mean_us` is over all calls of all rounds, each from the arrival of its last
+    rank to the end of its last rank; `timings` has one timing per round. `imbalance` and
+    `rank_imbalance` are those of the drawn routing."""
 
     case: MoeCase
     backend: str
@@ -50,26 +50,26 @@ class MeasuredCase:
 
     @property
     def median_us(self) -> float:
-        """The median of the rounds' medians."""
+        """Return the median of the rounds' medians."""
         return median(one.duration_us for one in self.timings)
 
     @property
     def round_spread(self) -> float:
-        """How far a round's median lies from theirs, at most."""
+        """Return the largest relative distance of a round's median from their median."""
         return relative_spread([one.duration_us for one in self.timings])
 
 
 @dataclass(frozen=True, slots=True)
 class MoeFound:
-    """What became of a plan's cases; `failed` are those that have no number, with the reason:
-    too large for a rank, or another result than one process computes."""
+    """The outcome of a plan's cases; `failed` lists those without a duration, with the reason: too
+    large for a rank, or a result that differs from the one of one process."""
 
     measured: tuple[MeasuredCase, ...]
     failed: tuple[tuple[MoeCase, str], ...]
 
 
 def moe_found(plan: MoePlan, seen: Iterable[CaseSeen]) -> MoeFound:
-    """The cases of a plan from what rank 0 wrote, whole or not: one round is enough."""
+    """Return a plan's cases from the results of rank 0, complete or not: one round is enough."""
     by_case: dict[int, list[CaseSeen]] = {}
     for one in seen:
         by_case.setdefault(one.case, []).append(one)
@@ -105,8 +105,8 @@ BACKEND, MODE = "Backend", "Mode"
 
 
 def read_cases(folder: Path, ep_size: int, seed: int) -> list[MoeCase]:
-    """The cases of a version folder's rows that are of so many ranks, but for replayed loads, which
-    are not in a row. BadInput for rows that contradict themselves."""
+    """Return the cases of a version folder's rows for `ep_size` ranks, except replayed loads, which
+    a row does not contain. Raises BadInput for contradictory rows."""
     found = []
     for path in (folder / f"{kernel}.csv" for kernel in KERNELS):
         rows = read_kernel_file(path).rows if path.exists() else ()
@@ -117,16 +117,16 @@ def read_cases(folder: Path, ep_size: int, seed: int) -> list[MoeCase]:
 
 
 def check_mode(folder: Path, mode: str) -> None:
-    """BadInput where rows of a version folder were timed in another mode than those to come: what
-    events see of a call holds its launch, too, so one file has rows of one mode."""
+    """Raise BadInput if rows of a version folder were timed in another mode than `mode`: events
+    include a call's launch, too, so the rows of one file have one mode."""
     for path in (folder / f"{kernel}.csv" for kernel in KERNELS):
         if path.exists():
             _check_mode(read_kernel_file(path), mode, path)
 
 
 def write_measured(folder: Path, measured: Sequence[MeasuredCase]) -> list[tuple[Path, Upserted]]:
-    """Add or change the rows of what was measured, each file at once. BadInput where it cannot be
-    written, or where its rows are of another backend or mode."""
+    """Add or change the rows of measured cases, each file atomically. Raises BadInput if a file
+    cannot be written, or if its rows are of another backend or mode."""
     written = []
     for kernel in KERNELS:
         rows = [_row(one) for one in measured if one.case.call.kernel == kernel]
@@ -155,14 +155,14 @@ def _is_routed(row: Cells) -> bool:
 
 
 def _check_backend(file: KernelFile, backend: str, path: Path) -> None:
-    # Other producers have no such column: what they measured is of NPUs.
+    # Other producers have no such column: their rows are of NPUs.
     known = {row.get(BACKEND) or ("hccl" if row.get(AVERAGE_DURATION) else "") for row in file.rows}
     for there in known - {"", backend}:
         raise BadInput(f"expected rows of backend {backend}, got rows of {there}", path=path)
 
 
 def _check_mode(file: KernelFile, mode: str, path: Path) -> None:
-    # Rows of before there were modes were timed by events; other producers' have no backend.
+    # Rows from before there were modes were timed by events; other producers' have no backend.
     known = {row.get(MODE) or Mode.EVENT.value for row in file.rows if row.get(BACKEND)}
     if known - {mode}:
         raise BadInput(
@@ -173,8 +173,8 @@ def _check_mode(file: KernelFile, mode: str, path: Path) -> None:
 
 
 def case_cells(case: MoeCase) -> dict[str, str]:
-    """The cells that tell a case: those of its call, and its routing where that is not balanced.
-    Loads are told by a hash: they are as many as experts."""
+    """Return the cells that identify a case: those of its call, and its routing unless it is
+    balanced. Loads are recorded as a hash: there are as many as experts."""
     routed = {}
     if case.counts:
         routed[EXPERT_LOADS] = short_hash(list(case.counts))
@@ -184,7 +184,7 @@ def case_cells(case: MoeCase) -> dict[str, str]:
 
 
 def moe_case(case: Case, seed: int) -> MoeCase:
-    """The case of a row. BadInput for one that contradicts itself, or whose loads are not in it."""
+    """Return the case of a row. Raises BadInput for a contradictory row or missing loads."""
     return MoeCase(call_of(case), seed, imbalance_of(case))
 
 

@@ -1,4 +1,4 @@
-"""What a probe tries, decided before any rank starts, and what became of it."""
+"""The plan of a probe, fixed before any rank starts, and the outcomes of its tries."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -11,17 +11,17 @@ from collector.codec.errors import BadInput
 from collector.comm.rank_files import RESULTS
 from collector.ranks.experts import ExpertCall, check, largest_buffsize_mb
 
-# Which calls of a grid an operator accepts, found with few tries.
+# Find with few tries which calls of a grid an operator accepts.
 #
-# Assumed: what is accepted is accepted with fewer tokens, fewer experts or fewer choices, too, all
-# else equal. Then one answer settles many points, and along each axis a limit is found by
-# bisection. First the limit of each axis is sought with the others at their least, then their
-# common corner is tried: a region whose limits do not depend on each other is known by that, in no
-# more than twice the binary logarithm of the grid's points. Where they do, a limit of tokens x
-# choices is the first guess; whatever is open after that is bisected line by line.
+# Assumption: an accepted call is also accepted with fewer tokens, fewer experts or fewer choices,
+# all else equal. Then one try decides many points, and a bisection finds the limit along each axis.
+# First the limit of each axis is searched with the other axes at their least, then their common
+# corner is tried: this decides a region whose limits do not depend on each other, in at most twice
+# the binary logarithm of the grid's points. If the limits do depend on each other, the first guess
+# is a limit of tokens x choices; points that are still open are bisected line by line.
 
-Point = tuple[int, int, int]  # places in tokens, experts, choices
-_GUESSES = 3  # of each number of choices
+Point = tuple[int, int, int]  # indices of tokens, experts, choices
+_GUESSES = 3  # for each number of choices
 _OPEN, _ACCEPTED, _REFUSED, _NO_CALL = range(4)
 
 
@@ -44,15 +44,15 @@ class ProbeGrid:
         return len(self.tokens), len(self.experts), len(self.choices)
 
     def values(self, point: Point) -> tuple[int, int, int]:
-        """Tokens, experts and choices of a point."""
+        """Return tokens, experts and choices of a point."""
         tokens, experts, choices = point
         return self.tokens[tokens], self.experts[experts], self.choices[choices]
 
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """With so many experts and choices: the most tokens that were accepted, and the fewest that
-    were refused; None where there are none on the grid, or where nobody knows yet."""
+    """For a number of experts and choices: the most accepted tokens and the fewest refused tokens;
+    None if there are none on the grid, or if not known yet."""
 
     experts: int
     choices: int
@@ -61,8 +61,8 @@ class Limit:
 
 
 class Region:
-    """What is known of a grid's points. Points that are no call (more choices than experts) are
-    neither tried nor told."""
+    """The states of a grid's points. Points that are no valid call (more choices than experts) are
+    neither tried nor recorded."""
 
     def __init__(self, grid: ProbeGrid, is_call: Callable[[Point], bool]) -> None:
         self._grid = grid
@@ -72,7 +72,7 @@ class Region:
                 self._state[point] = _NO_CALL
 
     def tell(self, point: Point, is_accepted: bool) -> None:
-        """What became of a try, and with it of all that is smaller or larger."""
+        """Record the outcome of a try, and with it those of all smaller or all larger points."""
         at = np.ix_(
             *(
                 range(place + 1) if is_accepted else range(place, size)
@@ -91,15 +91,15 @@ class Region:
 
     @property
     def open_points(self) -> int:
-        """Of how many nobody knows."""
+        """Return the number of points with unknown outcome."""
         return int((self._state == _OPEN).sum())
 
     def open_list(self) -> list[Point]:
-        """Those points."""
+        """Return the points with unknown outcome."""
         return [_point(at) for at in np.argwhere(self._state == _OPEN).tolist()]
 
     def tries(self) -> Iterator[Point]:
-        """The points to try, one after the other; each has to be told before the next is taken."""
+        """Yield the points to try; record each outcome with `tell` before taking the next."""
         yield from self._bisected(0, (0, 0, 0), is_lowest_first=True)
         for axis in (1, 2):
             yield from self._bisected(axis, (0, 0, 0))
@@ -116,7 +116,7 @@ class Region:
             yield self._middle(0, (0, int(experts), int(choice)))
 
     def limits(self) -> list[Limit]:
-        """Of each line along tokens."""
+        """Return the limit of each line along tokens."""
         found = []
         for at, experts in enumerate(self._grid.experts):
             for to, choices in enumerate(self._grid.choices):
@@ -135,9 +135,9 @@ class Region:
         return found
 
     def _likely(self, choices: int) -> Point | None:
-        """Where the limit of so many choices is if tokens x choices are what is limited, as they
-        are by the operator's own buffer: its last point, with the most experts, or the one beyond
-        it, with the fewest; None where both are known."""
+        """Return a point near the limit for a number of choices if the limit is on tokens x
+        choices, as it is for the operator's own buffer: the last point below it, with the most
+        experts, or the first point beyond it, with the fewest; None if both are known."""
         rows = np.outer(self._grid.tokens, self._grid.choices)
         accepted = rows[(self._state == _ACCEPTED).any(axis=1)]
         if not len(accepted):
@@ -153,8 +153,8 @@ class Region:
     def _bisected(
         self, axis: int, start: Point, *, is_lowest_first: bool = False
     ) -> Iterator[Point]:
-        """Tries along an axis until its line is known. The lowest of all comes first, since where
-        it is refused nothing else is to be tried."""
+        """Yield tries along an axis until its line is known. The lowest point of all comes first:
+        if it is refused, all others are, too."""
         if is_lowest_first and self.is_open(start):
             yield start
         while (self._line(axis, start) == _OPEN).any():
@@ -167,7 +167,7 @@ class Region:
         return line
 
     def _middle(self, axis: int, start: Point) -> Point:
-        """The middle of a line's open points."""
+        """Return the middle of a line's open points."""
         places = np.flatnonzero(self._line(axis, start) == _OPEN)
         at = list(start)
         at[axis] = int(places[len(places) // 2])
@@ -190,9 +190,9 @@ OPERATOR, OPERATOR_OF_DECODE = "dispatch_ffn_combine", "dispatch_gmm_combine_dec
 @dataclass(frozen=True, slots=True)
 class ProbePlan:
     """Calls of `world` ranks over a grid, all else equal. A try may take `patience_s` until its
-    tensors are there, and twice that for the call. `memory_bytes` is what a rank may use, None for
-    what is free. `operator` is what an NPU runs, of vLLM-Ascend's extension. `prober` is the module
-    of which each rank keeps a process."""
+    tensors are there, and twice that for the call. `memory_bytes` is the memory that a rank may
+    use; None means the free memory. `operator` is the operator of vLLM-Ascend's extension that
+    an NPU runs. `prober` is the module of the process that each rank keeps."""
 
     backend: str
     world: int
@@ -208,7 +208,7 @@ class ProbePlan:
     prober: str = PROBER
 
     def call(self, point: Point) -> ExpertCall:
-        """The call of a point of the grid."""
+        """Return the call of a point of the grid."""
         tokens, experts, choices = self.grid.values(point)
         return ExpertCall(
             tokens,
@@ -222,7 +222,7 @@ class ProbePlan:
         )
 
     def is_call(self, point: Point) -> bool:
-        """Whether a point is a call at all, whoever may accept it."""
+        """Return whether a point is a valid call, accepted by an operator or not."""
         try:
             check(self.call(point))
         except BadInput:
@@ -230,11 +230,11 @@ class ProbePlan:
         return True
 
     def largest_buffsize_mb(self) -> int:
-        """HCCL_BUFFSIZE with which no call of the grid is refused for it."""
+        """Return an HCCL_BUFFSIZE, in MiB, that is large enough for every call of the grid."""
         return largest_buffsize_mb(map(self.call, self.region().open_list()))
 
     def region(self) -> Region:
-        """The region, of which nothing is known."""
+        """Return a region without outcomes."""
         return Region(self.grid, self.is_call)
 
     def to_json(self) -> str:
@@ -242,7 +242,7 @@ class ProbePlan:
 
     @classmethod
     def from_json(cls, text: str) -> "ProbePlan":
-        """The plan that `to_json` wrote, by this version of the program."""
+        """Read the plan that `to_json` of this version of the program wrote."""
         read = json.loads(text)
         axes = {name: tuple(values) for name, values in read["grid"].items()}
         return cls(**{**read, "grid": ProbeGrid(**axes)})
@@ -250,8 +250,8 @@ class ProbePlan:
 
 @dataclass(frozen=True, slots=True)
 class Try:
-    """One point that was tried. `reason` says which rank refused it, and why; `restarted` are the
-    ranks whose process was lost by it."""
+    """A point that was tried. `reason` records which rank refused it, and why; `restarted` lists
+    the ranks whose process the try ended."""
 
     point: Point
     is_accepted: bool
@@ -263,7 +263,7 @@ class Try:
 
 
 def read_tries(folder: Path) -> list[Try]:
-    """What rank 0 wrote of all tries, as far as it came."""
+    """Return the tries that rank 0 has written so far."""
     path = folder / RESULTS
     whole = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
     found = []

@@ -1,8 +1,9 @@
 """The process of a rank in which calls are tried: `python -m collector.comm.moe.prober FOLDER`,
 started by its keeper.
 
-It reads a point a line and says where it is: `joined` with the other ranks, `ready` with its
-tensors, and an answer. What it cannot have, or what raises, is a refusal, and it goes on.
+It reads one point per line and reports its position: `joined` with the other ranks, `ready` with
+its tensors, and an answer. A call that does not fit or that raises is a refusal; the process goes
+on.
 """
 
 import datetime
@@ -29,14 +30,15 @@ from collector.model.stack import COLLECTIVE_LIBRARIES
 from collector.ranks.experts import ExpertCall
 
 _MOST_OF_MEMORY = 0.5
-_MADE = 2  # times a call's bytes, while weights are made
+_MADE = 2  # factor on a call's bytes while weights are created
 
 
 def main(folder: Path, prepare: Prepare | None = None) -> None:
-    """`prepare` makes a call's tensors in this rank, on a device, and gives what runs it."""
+    """Run the prober. `prepare` creates a call's tensors in this rank and returns a function that
+    runs the call."""
     die_with_parent(os.getppid())
     said = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what libraries print is no answer
+    os.dup2(2, 1)  # output of libraries must not look like an answer
     prober = _Prober(ProbePlan.from_json((folder / PLAN).read_text()), prepare)
     for line in sys.stdin:
         for word in prober.answers(line):
@@ -50,7 +52,7 @@ class _Prober:
         self._ranks = _Ranks(plan)
 
     def answers(self, question: str) -> Iterator[str]:
-        """The words of one try."""
+        """Yield the lines for one try."""
         (tokens, experts, choices), generation = json.loads(question)
         try:
             device, prepare = self._opened()
@@ -65,7 +67,8 @@ class _Prober:
         yield self._tried(device, run, reason).to_json()
 
     def _opened(self) -> tuple[RankDevice, Prepare]:
-        """The device, and what makes calls for it: the fused kernel's own where there is one."""
+        """Return the device, and the function that prepares calls: of the fused kernel if there is
+        one."""
         if self._device is None:
             self._device = open_rank_device(self._plan.backend, int(os.environ["LOCAL_RANK"]))
         if self._prepare is None:
@@ -86,21 +89,21 @@ class _Prober:
             return None, _line(error)
 
     def _tried(self, device: RankDevice, run: Callable[[], object] | None, reason: str) -> Answer:
-        """Nobody begins a call that some rank cannot join: it would wait for that one."""
+        """Run the call only if all ranks can: a rank that cannot join would block the others."""
         try:
             if not self._ranks.all_can(run is not None):
                 return Answer(Verdict.REFUSED if reason else Verdict.ACCEPTED, reason)
             assert run is not None
             device.timed(_nothing, run)
         except (RuntimeError, MemoryError) as error:
-            self._ranks.leave()  # or the others would wait for this one
+            self._ranks.leave()  # otherwise the others would wait for this rank
             return Answer(Verdict.REFUSED, _line(error), has_left=True)
         return Answer(Verdict.ACCEPTED)
 
 
 class _Ranks:
-    """The ranks that are joined, generation by generation: one that was lost cannot be replaced in
-    a group, so all make the next one together."""
+    """The joined ranks, by generation: a group cannot replace a lost rank, so all ranks create the
+    next group together."""
 
     def __init__(self, plan: ProbePlan) -> None:
         self._plan = plan
@@ -109,7 +112,7 @@ class _Ranks:
         self._control: dist.ProcessGroup | None = None
 
     def join(self, generation: int) -> None:
-        """Make the group of a generation, where this rank is not in it yet."""
+        """Create the group of a generation, unless this rank is already in it."""
         if generation == self._joined:
             return
         self.leave()
@@ -128,13 +131,13 @@ class _Ranks:
         self._joined = generation
 
     def leave(self) -> None:
-        """Close what leads to the others."""
+        """Close the connections to the other ranks."""
         self._control, self._joined = None, -1
         if dist.is_initialized():
             dist.destroy_process_group()
 
     def all_can(self, can: bool) -> bool:
-        """Whether all of them can."""
+        """Return whether all ranks can."""
         number = torch.tensor([float(can)])
         dist.all_reduce(number, dist.ReduceOp.MIN, group=self._control)
         return bool(number[0])

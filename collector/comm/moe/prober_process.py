@@ -1,9 +1,9 @@
-"""A rank's prober as its keeper sees it: a process that may die or hang by what it tries, and is
-started anew when it is needed again.
+"""A rank's prober as its keeper sees it: a process that a try may end or hang, and that is started
+again when it is needed.
 
-It says `joined`, `ready` and its answer, a line each. Each has a deadline of its own. A rank that
-hangs before the ranks exchange anything is not `ready`, and ends sooner than those that wait for it
-in the exchange: they find it gone, say so, and stay.
+It writes `joined`, `ready` and its answer, a line each. Each line has its own deadline. A rank that
+hangs before the ranks exchange anything is not `ready`, and is ended sooner than the ranks that
+wait for it in the exchange: those find it gone, report it, and stay.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ _READ_BYTES = 65536
 
 
 class Verdict(StrEnum):
-    """What a rank says of a try. `not tried`: the ranks did not come together for it."""
+    """The result of a try in a rank. `not tried`: the ranks did not come together for it."""
 
     ACCEPTED = "accepted"
     REFUSED = "refused"
@@ -34,7 +34,8 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """`has_left`: the rank is no longer joined with the others; `is_lost`: its process is gone."""
+    """A rank's answer. `has_left`: it is no longer joined with the others; `is_lost`: its process
+    is gone."""
 
     verdict: Verdict
     reason: str = ""
@@ -51,7 +52,7 @@ class Answer:
 
 
 class ProberProcess:
-    """One rank's. `patience_s` is what its own part of a try may take."""
+    """The prober process of one rank. `patience_s` is the limit for its own part of a try."""
 
     def __init__(self, program: str, folder: Path, patience_s: float) -> None:
         process = (sys.executable, "-P", "-m", "collector.comm.rank_process")
@@ -66,15 +67,15 @@ class ProberProcess:
         return None if self._process is None else self._process.pid
 
     def ask(self, question: str, generation: int) -> Answer:
-        """What a question is answered with: within the deadlines, or it is the prober's end. A new
-        generation is one that all ranks join anew."""
+        """Return the answer to a question; end the prober if it misses a deadline. All ranks join
+        a new generation again."""
         process = self._process or self._started()
         is_new, self._generation = generation != self._generation, generation
         try:
             assert process.stdin is not None
             process.stdin.write(question.encode() + b"\n")
             process.stdin.flush()
-        except OSError:  # it died since it last answered
+        except OSError:  # it ended after its last answer
             return self._lost(Verdict.NOT_TRIED, "the process ended before the try")
         waits = (
             ("joined", STARTING_S if is_new else self._patience_s, Verdict.NOT_TRIED),
@@ -108,7 +109,7 @@ class ProberProcess:
         return self._process
 
     def _line(self, process: "subprocess.Popen[bytes]", limit_s: float) -> str | None:
-        """The next line; "" where there will be none, None where it is late."""
+        """Return the next line; "" at the end of the output, None if it is late."""
         assert process.stdout is not None
         until = time.monotonic() + limit_s
         while b"\n" not in self._said:
@@ -124,7 +125,7 @@ class ProberProcess:
     def _lost(self, verdict: Verdict, reason: str = "") -> Answer:
         process = self._process
         assert process is not None
-        if not reason:  # it has closed its end: it is dying, or dead
+        if not reason:  # it has closed its output: it is ending, or has ended
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(_DYING_S)
             code = process.returncode

@@ -1,10 +1,9 @@
-"""What DispatchFFNCombine computes, in plain torch: over ranks, and in one process to hold it
-against.
+"""Reference of DispatchFFNCombine in plain torch: over ranks, and in one process for comparison.
 
-Over ranks it goes the way of the fused kernel: rows to the ranks of their experts (all_to_all_v),
-gate_up, SwiGLU and down of each expert's rows, rows back, their weighed sum. INT8 is W8A8 with a
-scale a token: a token is quantised once before it is sent, the middle once an expert. Products of
-INT8 are exact, so that both ways agree to the last bit.
+Over ranks it runs the steps of the fused kernel: rows to the ranks of their experts
+(all_to_all_v), gate_up, SwiGLU and down of each expert's rows, rows back, their weighted sum. INT8
+is W8A8 with one scale per token: a token is quantised once before it is sent, the intermediate
+values once per expert. Products of INT8 are exact, so that both results agree to the last bit.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,10 +24,10 @@ from collector.ranks.gangs import RoutedCall
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """Where the rows of this rank's tokens go, and whence those come that its experts get. `order`:
-    which choice (of T*K, by tokens) each row is that it sends, sorted by expert. `sends` and
-    `gets` are rows to and from each rank, `rows` (L) those of each expert of this rank, and
-    `by_rank` (ranks, L) tells them apart by where they come from."""
+    """The destinations of the rows of this rank's tokens, and the origins of the rows that its
+    experts get. `order`: the choice (of T*K, by tokens) of each row that it sends, sorted by
+    expert. `sends` and `gets` are the numbers of rows to and from each rank, `rows` (L) those of
+    each expert of this rank, and `by_rank` (ranks, L) the same for each rank of origin."""
 
     order: torch.Tensor
     sends: list[int]
@@ -41,24 +40,24 @@ class Exchange:
         return self.by_rank.sum(0)
 
     def by_expert(self) -> torch.Tensor:
-        """Of what `there` gives, by rank and expert, the places by expert and rank; rows of one
-        rank keep their order."""
+        """Return the indices that sort the result of `there` from rank and expert to expert and
+        rank; rows of one rank keep their order."""
         ranks, local = self.by_rank.shape
         numbers = torch.arange(local, device=self.by_rank.device).repeat(ranks)
         return numbers.repeat_interleave(self.by_rank.flatten()).argsort(stable=True)
 
     def there(self, rows: torch.Tensor) -> torch.Tensor:
-        """What this rank's experts get, of each rank's rows in their `order`."""
+        """Return the rows that this rank's experts get from each rank's rows in their `order`."""
         return exchanged(rows, self.gets, self.sends, self.group)
 
     def back(self, rows: torch.Tensor) -> torch.Tensor:
-        """The other way: what has become of this rank's rows, in their `order`."""
+        """Return the results of this rank's rows, in their `order`: the reverse of `there`."""
         return exchanged(rows, self.sends, self.gets, self.group)
 
 
 def exchange_of(chosen: torch.Tensor, experts: int, group: "dist.ProcessGroup") -> Exchange:
-    """The exchange for the experts (T,K) that this rank's tokens have chosen, of `experts` that are
-    spread evenly; all ranks come together for it."""
+    """Return the exchange for the experts (T,K) that this rank's tokens have chosen, of `experts`
+    that are spread evenly; all ranks must call it together."""
     ranks, flat = dist.get_world_size(group), chosen.flatten()
     ours = torch.bincount(flat, minlength=experts).view(ranks, -1)
     theirs = torch.empty_like(ours)
@@ -70,7 +69,7 @@ def exchange_of(chosen: torch.Tensor, experts: int, group: "dist.ProcessGroup") 
 def exchanged(
     rows: torch.Tensor, gets: list[int], sends: list[int], group: "dist.ProcessGroup"
 ) -> torch.Tensor:
-    """What this rank gets, by ranks, where it sends so many of its rows to each of them in turn."""
+    """Return the rows that this rank gets, by rank; it sends `sends` rows to each rank in turn."""
     got = rows.new_empty((sum(gets), *rows.shape[1:]))
     dist.all_to_all_single(got, rows.contiguous(), gets, sends, group=group)
     return got
@@ -78,13 +77,13 @@ def exchanged(
 
 _TOKENS, _EXPERTS, _WEIGHTS = range(3)  # streams of random numbers
 _STREAM_BITS = 24  # of a rank's or an expert's number
-_INT8_WITHIN = 16  # weights, as vLLM-Ascend's own tests take them
+_INT8_WITHIN = 16  # bound of the weights, as in vLLM-Ascend's own tests
 
 
 @dataclass(frozen=True, slots=True)
 class Experts:
-    """Some experts' weights: `gate_up` (L,H,2I), gate first, `down` (L,I,H), and FLOAT scales of
-    their columns (L,2I) and (L,H), which weights that are not INT8 do without."""
+    """The weights of some experts: `gate_up` (L,H,2I), gate first, `down` (L,I,H), and FLOAT scales
+    of their columns (L,2I) and (L,H), which only INT8 weights use."""
 
     gate_up: torch.Tensor
     down: torch.Tensor
@@ -94,8 +93,8 @@ class Experts:
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """One rank's: `x` (M,H), the experts (M,K) of each and the FLOAT weights (M,K) of their
-    results."""
+    """The tokens of one rank: `x` (M,H), the experts (M,K) of each and the FLOAT weights (M,K) of
+    their results."""
 
     x: torch.Tensor
     experts: torch.Tensor
@@ -103,13 +102,13 @@ class Tokens:
 
 
 def make_experts(call: ExpertCall, seed: int, numbers: Sequence[int], device: str) -> Experts:
-    """The experts of these numbers: a number has the same weights in every process."""
+    """Create the experts of these numbers: a number has the same weights in every process."""
     made = [_make_expert(call, _random(seed, _EXPERTS, number)) for number in numbers]
     return Experts(*(torch.stack(parts).to(device) for parts in zip(*made, strict=True)))
 
 
 def make_tokens(call: RoutedCall, seed: int, rank: int, routing: Routing, device: str) -> Tokens:
-    """The tokens of a rank: the same in every process."""
+    """Create the tokens of a rank: the same in every process."""
     x = torch.randn((call.tokens, call.hidden), generator=_random(seed, _TOKENS, rank))
     weights = torch.rand((call.tokens, call.choices), generator=_random(seed, _WEIGHTS, rank))
     experts = torch.from_numpy(routing.experts[rank]).long()
@@ -119,7 +118,8 @@ def make_tokens(call: RoutedCall, seed: int, rank: int, routing: Routing, device
 def combined(
     call: ExpertCall, tokens: Tokens, experts: Experts, group: "dist.ProcessGroup"
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """This rank's outputs, with the ranks of `group`: (M,H), and the rows (L) of its experts."""
+    """Return this rank's outputs, computed with the ranks of `group`: the tokens (M,H), and the
+    number of rows of each of its experts (L)."""
     exchange = exchange_of(tokens.experts, call.experts, group)
     token = exchange.order // call.choices
     sent = [exchange.there(part[token]) for part in _sent(call, tokens.x)]
@@ -138,8 +138,8 @@ def alone(
     routing: Routing,
     tick: Callable[[int], object] = lambda expert: None,
 ) -> torch.Tensor:
-    """The same output of a rank, computed in one process on the host: expert by expert, with no
-    exchange. `tick` is told each: to make the weights of hundreds takes minutes."""
+    """Return the same output of a rank, computed in one process on the host: expert by expert,
+    without an exchange. `tick` gets each expert: creating the weights of hundreds takes minutes."""
     tokens = make_tokens(call, seed, rank, routing, "cpu")
     sent = _sent(call, tokens.x)
     results = tokens.x.new_zeros((call.tokens, call.choices, call.hidden))
@@ -152,8 +152,9 @@ def alone(
 
 
 def is_alike(got: torch.Tensor, wanted: torch.Tensor, *, is_exact: bool) -> bool:
-    """Whether two outputs are of the same call: the reference of INT8 to the bit, else within some
-    roundings of the dtype: a product depends on how many rows it has, and a kernel on its order."""
+    """Return whether two outputs agree: the reference of INT8 to the bit, others within some
+    roundings of the dtype, since a product depends on the number of rows, and a kernel's result on
+    its order."""
     if is_exact:
         return bool(torch.equal(got, wanted))
     rounding = torch.finfo(wanted.dtype).eps
@@ -175,7 +176,7 @@ def _dtype(call: RoutedCall) -> torch.dtype:
 
 
 def _make_expert(call: ExpertCall, random: torch.Generator) -> tuple[torch.Tensor, ...]:
-    """Weights and scales with which results are about as large as what went in."""
+    """Return weights and scales that give results about as large as the inputs."""
     made = []
     for shape in ((call.hidden, 2 * call.intermediate), (call.intermediate, call.hidden)):
         scale = (torch.rand(shape[1], generator=random) + 0.5) / shape[0] ** 0.5
@@ -192,14 +193,14 @@ def _make_expert(call: ExpertCall, random: torch.Generator) -> tuple[torch.Tenso
 
 
 def _sent(call: ExpertCall, x: torch.Tensor) -> list[torch.Tensor]:
-    """What is sent of each token: itself, or its INT8 and their scale."""
+    """Return the tensors that are sent for each token: itself, or its INT8 values and scale."""
     return list(quantise_rows(torch, x.float())) if call.is_int8 else [x]
 
 
 def _one_expert(
     call: ExpertCall, sent: list[torch.Tensor], experts: Experts, at: int
 ) -> torch.Tensor:
-    """The rows (n,H) of one expert through gate_up, SwiGLU and down."""
+    """Return the rows (n,H) of one expert after gate_up, SwiGLU and down."""
     if call.is_int8:
         values, scale = sent
         wide = _product(values, scale, experts.gate_up[at], experts.gate_up_scale[at])
@@ -214,7 +215,7 @@ def _one_expert(
 def _product(
     values: torch.Tensor, scale: torch.Tensor, weight: torch.Tensor, of_columns: torch.Tensor
 ) -> torch.Tensor:
-    """Rows of INT8 with a scale each, by INT8 with one a column: FLOAT."""
+    """Multiply INT8 rows with a scale per row by an INT8 weight with a scale per column: FLOAT."""
     exact: Any = int8_product(torch, values, weight)
     wide: torch.Tensor = exact.float() * of_columns * scale.unsqueeze(-1)
     return wide
@@ -226,8 +227,8 @@ def _swiglu(wide: torch.Tensor) -> torch.Tensor:
 
 
 def weighed(results: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-    """The sum (T,H) over choices of their results (T,K,H), one after the other: a reduction may
-    take them in any order."""
+    """Return the weighted sum (T,H) of the results (T,K,H) over choices, added one after the other:
+    a reduction may add them in any order."""
     total = torch.zeros(results.shape[0], results.shape[2], device=results.device)
     for choice in range(results.shape[1]):
         total += results[:, choice].float() * weights[:, choice, None]

@@ -1,9 +1,10 @@
-"""Which experts the tokens of each rank go to: drawn from a seed, the same on every rank.
+"""The experts of the tokens of each rank: drawn from a seed, the same on every rank.
 
-How long a call takes depends on how uneven the experts' loads are: the same shapes spread by 0.14
-to 2.1 of their mean in production. So imbalance is an axis of measuring, and what was really drawn
-is told beside the time. Loads are chosen first, in whole rows, and rows are then laid out so that
-no token meets an expert twice: the drawn imbalance is that of the loads, not an accident.
+The duration of a call depends on how uneven the experts' loads are: for the same shapes, the spread
+is 0.14 to 2.1 of the mean in production. So imbalance is an axis of the measurement, and the drawn
+imbalance is recorded with the duration. Loads are chosen first, in whole rows, and rows are then
+arranged so that no token has an expert twice: the drawn imbalance is that of the loads, not an
+accident.
 """
 
 from collections.abc import Sequence
@@ -23,39 +24,40 @@ Counts = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Routing:
-    """`experts`: (ranks, tokens, choices), the numbers of experts, distinct for a token. `loads`:
-    the rows that each expert gets from all ranks."""
+    """A routing. `experts`: (ranks, tokens, choices), the numbers of experts, distinct for a token.
+    `loads`: the rows that each expert gets from all ranks."""
 
     experts: NDArray[np.int32]
     loads: Counts
 
     @property
     def imbalance(self) -> float:
-        """Standard deviation of the experts' loads by their mean: 0 where all have as many rows,
-        the root of (experts - 1) where one has all."""
+        """Return the standard deviation of the experts' loads divided by their mean: 0 if all have
+        equally many rows, the root of (experts - 1) if one has all."""
         return imbalance_of(self.loads)
 
     def busiest_rows(self, ranks: int) -> int:
-        """The rows of the rank that gets most."""
+        """Return the rows of the rank that gets most."""
         return int(self.loads.reshape(ranks, -1).sum(axis=1).max())
 
     def rank_imbalance(self, ranks: int) -> float:
-        """The rows of the busiest rank by the mean of ranks: how much longer than an even call the
-        slowest rank computes."""
+        """Return the rows of the busiest rank divided by the mean of all ranks: how much longer the
+        slowest rank computes than in an even call."""
         rows = self.loads.reshape(ranks, -1).sum(axis=1)
         return float(rows.max() / rows.mean())
 
 
 def imbalance_of(loads: Counts) -> float:
-    """The coefficient of variation of loads; 0 of none."""
+    """Return the coefficient of variation of loads; 0 if there are no rows."""
     mean = float(loads.mean())
     return float(loads.std() / mean) if mean else 0.0
 
 
 def skewed(call: RoutedCall, seed: int, imbalance: float) -> Routing:
-    """Loads that fall by a power of their place, as near to the imbalance as whole rows come; which
-    expert has which load is drawn. At 0 each gets as many rows as any other, but for a remainder of
-    one. BadInput for an imbalance that no routing of this call has."""
+    """Return a routing whose loads fall by a power of their index, as near to the imbalance as
+    whole rows allow; the assignment of loads to experts is drawn. At 0 each expert gets equally
+    many rows, except for a remainder of one. Raises BadInput for an imbalance that no routing of
+    this call has."""
     if imbalance < 0:
         raise BadInput(f"imbalance: expected at least 0, got {imbalance:g}")
     low, high = 0.0, _STEEPEST
@@ -77,8 +79,8 @@ def skewed(call: RoutedCall, seed: int, imbalance: float) -> Routing:
 
 
 def replayed(call: RoutedCall, seed: int, counts: Sequence[int]) -> Routing:
-    """Loads in the proportions of what experts got elsewhere, such as one layer of a served model.
-    BadInput for counts that no routing of this call can follow."""
+    """Return a routing in proportion to the rows that experts got elsewhere, such as in one layer
+    of a served model. Raises BadInput for counts that no routing of this call can follow."""
     if len(counts) != call.experts:
         raise BadInput(
             f"counts: expected one for each of {call.experts} experts, got {len(counts)}"
@@ -90,7 +92,7 @@ def replayed(call: RoutedCall, seed: int, counts: Sequence[int]) -> Routing:
 
 
 def _rows(call: RoutedCall) -> tuple[int, int]:
-    """All rows of all ranks, and the most that one expert can get: one of each token."""
+    """Return all rows of all ranks, and the most that one expert can get: one of each token."""
     all_tokens = call.tokens * call.ep_size
     return all_tokens * call.choices, all_tokens
 
@@ -101,8 +103,8 @@ def _power_loads(call: RoutedCall, exponent: float) -> Counts:
 
 
 def _whole(weights: NDArray[np.float64], call: RoutedCall) -> Counts:
-    """Whole loads in the proportions of weights, none above what an expert can get; what is cut
-    off there goes to the others, and what is left of fractions to the largest of them."""
+    """Return whole loads in proportion to weights, none above the most that an expert can get. The
+    excess goes to the other experts, and the rest of the fractions to the largest of them."""
     rows, most = _rows(call)
     shares = np.zeros(call.experts)
     is_open = np.ones(call.experts, dtype=bool)
@@ -110,7 +112,7 @@ def _whole(weights: NDArray[np.float64], call: RoutedCall) -> Counts:
         total = float(weights[is_open].sum())
         if total > 0:
             shares[is_open] = weights[is_open] * (left / total)
-        else:  # nothing is known of those that have to take the rest
+        else:  # the remaining experts have no weights: share the rest evenly
             shares[is_open] = left / int(is_open.sum())
         beyond = is_open & (shares >= most)
         if not beyond.any():
@@ -126,8 +128,8 @@ def _whole(weights: NDArray[np.float64], call: RoutedCall) -> Counts:
 
 
 def _laid_out(call: RoutedCall, loads: Counts, random: np.random.Generator) -> Routing:
-    """Rows of the same expert follow each other over the tokens, round and round: no expert has
-    more rows than there are tokens, so none meets a token twice."""
+    """Assign the rows of each expert to consecutive tokens, cyclically: no expert has more rows
+    than there are tokens, so none gets a token twice."""
     rows, tokens = _rows(call)
     order = random.permutation(call.experts)
     by_turn = np.repeat(order, loads[order]).astype(np.int32).reshape(call.choices, tokens)

@@ -1,7 +1,8 @@
-"""A case in a rank: what runs it, and whether its first result is what one process computes.
+"""A case in a rank: the function that runs it, and the check of its first result against that of
+one process.
 
-On an NPU the kernels run, elsewhere their references over the ranks' own collectives. CANN wants a
-dispatch and a combine in turns: the one that is not timed runs before each call of the other.
+On an NPU the kernels run, elsewhere their references over the ranks' own collectives. CANN requires
+a dispatch and a combine alternately: the one that is not timed runs before each call of the other.
 """
 
 import os
@@ -50,19 +51,20 @@ from collector.replay.calls import import_vllm_ascend
 
 # The fused kernel itself, called as serving does: by vLLM-Ascend's own extension.
 #
-# Its releases differ in what they take: 0.18.0 has no biases, no mask and no limit of SwiGLU,
-# 0.23.0 has. What a release takes is read from its schema. There are two kernels for such a call,
-# and the second is for the few tokens of decoding: it takes the same tensors by other names.
+# Its releases differ in their arguments: 0.18.0 has no biases, no mask and no limit of SwiGLU,
+# 0.23.0 has them. The arguments of a release are read from its schema. There are two kernels for
+# such a call; the second is for the few tokens of decoding and takes the same tensors by other
+# names.
 
 _FRACTAL_NZ = 29  # torch_npu's number of the format
-MOST_ROWS = 65_536  # that a rank may get, as vLLM-Ascend says it
+MOST_ROWS = 65_536  # that a rank may get, according to vLLM-Ascend
 
 Outputs = tuple[torch.Tensor, torch.Tensor]
 
 
 def open_fused(name: str) -> Callable[[MoeCase, int, str], Callable[[], Outputs]]:
-    """What prepares calls of an operator. HostFault where the extension is not there, or does not
-    have it."""
+    """Return the function that prepares calls of an operator. Raises HostFault if the extension is
+    missing, or does not have the operator."""
     if not hasattr(torch.ops._C_ascend, name):
         if problem := custom_opp_problem(os.environ):
             raise HostFault(problem)
@@ -74,7 +76,7 @@ def open_fused(name: str) -> Callable[[MoeCase, int, str], Callable[[], Outputs]
     if operator is None:
         raise HostFault(f"the installed vllm_ascend does not have {name}; install 0.18.0 or 0.23.0")
     npu: Any = getattr(torch, "npu")  # noqa: B009  (torch_npu adds it)
-    npu.config.allow_internal_format = True  # else a cast to FRACTAL_NZ is left out
+    npu.config.allow_internal_format = True  # otherwise a cast to FRACTAL_NZ is skipped
 
     def prepare(case: MoeCase, rank: int, device: str) -> Callable[[], Outputs]:
         given = arguments(operator, case, rank, device, group_name(rank))
@@ -85,7 +87,7 @@ def open_fused(name: str) -> Callable[[MoeCase, int, str], Callable[[], Outputs]
 
 
 def arguments(operator: Any, case: MoeCase, rank: int, device: str, group: str) -> dict[str, Any]:
-    """What an operator is called with; `group` is HCCL's name of the ranks."""
+    """Return the arguments of an operator; `group` is HCCL's name of the ranks."""
     call = case.call
     assert isinstance(call, ExpertCall)
     mine = range(rank * call.local_experts, (rank + 1) * call.local_experts)
@@ -129,33 +131,33 @@ def _nz(weight: torch.Tensor) -> torch.Tensor:
 
 
 def _as_int64(scale: torch.Tensor) -> torch.Tensor:
-    """Each FLOAT as the lower half of an INT64, in one dimension."""
+    """Return each FLOAT as the lower half of an INT64, in one dimension."""
     bits = scale.cpu().flatten().view(torch.int32).long() & 0xFFFF_FFFF
     return bits.to(scale.device)
 
 
 def group_name(rank: int) -> str:
-    """HCCL's name of the group of all ranks."""
+    """Return HCCL's name of the group of all ranks."""
     world: Any = dist.group.WORLD
     name: str = world._get_backend(torch.device("npu")).get_hccl_comm_name(rank)
     return name
 
 
-# What runs a case in a rank: the fused kernel on an NPU, its reference elsewhere.
+# The runner of a case in a rank: the fused kernel on an NPU, its reference elsewhere.
 
 Run = Callable[[], Outputs]
 Prepare = Callable[[MoeCase, int, str], Run]
-"""Makes a case's tensors in a rank, on a device, and gives what runs it."""
+"""Creates a case's tensors in a rank, on a device, and returns the function that runs it."""
 
 
 def open_runner(backend: str, operator: str) -> Prepare:
-    """What prepares cases on a backend, an NPU's by an operator of the extension. HostFault where
-    that is not there."""
+    """Return the function that prepares cases on a backend; on an NPU, by an operator of the
+    extension. Raises HostFault if that is missing."""
     return open_fused(operator) if backend == "npu" else reference
 
 
 def reference(case: MoeCase, rank: int, device: str) -> Run:
-    """The reference's call over the ranks of this process's world."""
+    """Return the reference's call over the ranks of this process's world."""
     call = case.call
     assert isinstance(call, ExpertCall)
     mine = range(rank * call.local_experts, (rank + 1) * call.local_experts)
@@ -167,14 +169,14 @@ def reference(case: MoeCase, rank: int, device: str) -> Run:
 # MoeDistributeDispatchV2 and MoeDistributeCombineV2 themselves, called as serving does: by
 # torch_npu.
 #
-# CANN wants a group of ranks in which nothing else runs: that of the whole world, since ranks agree
-# with each other over a group of their own, on the host.
+# CANN requires a group of ranks in which nothing else runs. The group of the whole world is such a
+# group, since ranks use a separate group on the host to agree with each other.
 
-_DYNAMIC = 2  # quantised with a scale a row
+_DYNAMIC = 2  # quantised with a scale per row
 
 
 def dispatch_on_npu(call: DistributeCall, tokens: Tokens, rank: int) -> Dispatched:
-    """This rank's outputs. HostFault where torch_npu has no such function."""
+    """Return this rank's outputs. Raises HostFault if torch_npu has no such function."""
     given = {
         **_distribute_npu_world(call, rank),
         "expert_scales": tokens.weights if WEIGHTS in call.optional else None,
@@ -188,7 +190,7 @@ def dispatch_on_npu(call: DistributeCall, tokens: Tokens, rank: int) -> Dispatch
 def combine_on_npu(
     call: DistributeCall, results: torch.Tensor, of: Dispatched, tokens: Tokens, rank: int
 ) -> torch.Tensor:
-    """The tokens of this rank. HostFault as above."""
+    """Return the tokens of this rank. Raises HostFault if torch_npu has no such function."""
     given = {
         **_distribute_npu_world(call, rank),
         "tp_send_counts": of.tp_counts if TP_COUNTS in call.optional else None,
@@ -202,7 +204,7 @@ def combine_on_npu(
 
 
 def _distribute_npu_world(call: DistributeCall, rank: int) -> dict[str, Any]:
-    """The group of all ranks, and how many tokens one of them may have."""
+    """Return the arguments for the group of all ranks, and for the most tokens of one rank."""
     group = group_name(rank)
     tp = {"group_tp": group, "tp_world_size": 1} if TP_COUNTS in call.optional else {}
     most = call.capacity * call.ep_size if call.capacity > call.tokens else 0
@@ -217,7 +219,7 @@ def _distribute_npu_world(call: DistributeCall, rank: int) -> dict[str, Any]:
 
 
 def _mask(call: DistributeCall, tokens: Tokens) -> torch.Tensor | None:
-    """That all tokens count."""
+    """Return the mask in which all tokens count; None for a call without one."""
     if MASK not in call.optional:
         return None
     return torch.ones(call.tokens, dtype=torch.bool, device=tokens.x.device)
@@ -231,13 +233,13 @@ def _api(name: str) -> Any:
 
 
 Tick = Callable[[int], object]
-"""Told each expert whose result is computed alone: of hundreds that takes minutes."""
+"""Gets each expert whose result is computed alone; for hundreds of experts this takes minutes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """`run` is one call, by all ranks at once; `is_right` looks at what it returned in this one.
-    `before` is what has to be called ahead of each, but for the first."""
+    """A trial of a case. `run` is one call, by all ranks together; `is_right` checks the result in
+    this rank. `before` must be called before each call except the first."""
 
     run: Callable[[], Any]
     is_right: Callable[[Any, Tick], bool]
@@ -245,12 +247,12 @@ class Trial:
 
 
 MakeTrial = Callable[[MoeCase, int, str], Trial]
-"""Makes a case's tensors in a rank, on a device; by all ranks at once."""
+"""Creates a case's tensors in a rank, on a device; all ranks call it together."""
 
 
 def open_trials(backend: str) -> MakeTrial:
-    """What makes trials on a backend. HostFault, of the first case that needs it, where what an NPU
-    runs is not there."""
+    """Return the function that makes trials on a backend. The first case that needs a missing
+    kernel of an NPU raises HostFault."""
     fused = cache(lambda: open_runner(backend, OPERATOR))
 
     def made(case: MoeCase, rank: int, device: str) -> Trial:
@@ -302,7 +304,7 @@ def _of_dispatch(
 
 
 def _of_combine(backend: str, case: MoeCase, call: DistributeCall, rank: int, device: str) -> Trial:
-    """Of what a dispatch has given, which is not timed."""
+    """Return a trial of a combine, for rows of a dispatch that is not timed."""
 
     def is_right(out: torch.Tensor, tick: Tick) -> bool:
         wanted = expected_tokens(call, case.seed, rank, case.routing())
@@ -319,7 +321,8 @@ def _of_combine(backend: str, case: MoeCase, call: DistributeCall, rank: int, de
 def _combine(
     backend: str, case: MoeCase, call: DistributeCall, rank: int, device: str
 ) -> Callable[[], torch.Tensor]:
-    """Sends back what experts made of the rows of a dispatch, which it makes first."""
+    """Return a call that sends back the experts' results for the rows of a dispatch; make that
+    dispatch first."""
     routing, there = case.routing(), dispatch_before(call)
     tokens = make_tokens(call, case.seed, rank, routing, device)
     if backend == "npu":
