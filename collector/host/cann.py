@@ -150,8 +150,8 @@ def _remedy(folder: Path | None) -> str:
 
 
 def _installed() -> Path | None:
-    """Return the folder of operators in an installed vllm_ascend, without importing it. The folder
-    has another name in each release."""
+    """Return the folder of operators in an installed vllm_ascend, without importing it. The name
+    of the folder differs between releases."""
     spec = importlib.util.find_spec("vllm_ascend")
     places = list(spec.submodule_search_locations or ()) if spec is not None else []
     vendors = (found for place in places for found in sorted(Path(place, _VENDORS).glob("*")))

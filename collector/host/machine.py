@@ -130,7 +130,7 @@ _FILES = {
     2: ("memory.max", "memory.current", ""),
     1: ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_"),
 }
-# Version 1 groups without a limit have a larger number.
+# Groups of version 1 report a larger number if they have no limit.
 _NO_LIMIT = 1 << 60
 
 

@@ -78,7 +78,7 @@ def others_among(
     own = os.getpid() if own is None else own
     if own not in pids:
         return None
-    run = own  # the first process of this run: its parent belongs to the user
+    run = own  # the first process of this run: its parent is another program
     for pid in _lineage(own, proc):
         if pid != own and not _is_named(pid, proc):
             break

@@ -13,11 +13,11 @@ from collector.host.machine import this_cpu
 from collector.host.npus import Board, Npu, board_of, cube_cores_of, device_name, list_npus
 from collector.model.stack import Stack, runtime_details
 
-# Settings of a cpu session that keep page faults out of the timed launches: part of the stack,
-# since they change durations. Memory stays in one heap, where adjacent free blocks merge at once.
-# Otherwise the C library before 2.38 leaves a fragment next to each aligned block, finds a freed
-# block too small for the same request, and takes new memory for every launch in some processes and
-# for none in others: a product of 77 million numbers by one took 8 ms or 450.
+# Settings of a cpu session that keep the kernel's memory allocation out of the timed launches: part
+# of the stack, since they change durations. Memory stays in one heap, where adjacent free blocks
+# merge at once. Otherwise the C library before 2.38 leaves a fragment next to each aligned block,
+# finds a freed block too small for the same request, and takes new memory for every launch in some
+# processes and for none in others: a product of 77 million numbers by one took 8 ms or 450.
 _TUNABLES = {
     "mmap_max": 0,
     "mxfast": 0,
