@@ -1,1 +1,1 @@
-"""decide(desired, observed) -> actions, and what it is made of. Pure."""
+"""Decide the controller's actions from the desired and the observed state (pure functions)."""

@@ -1,4 +1,4 @@
-"""What a controller can do to a campaign on a cluster. Each may be done again without harm."""
+"""The actions that a controller performs on a campaign in a cluster. Each is idempotent."""
 
 from dataclasses import dataclass
 
@@ -11,31 +11,33 @@ class Launch:
     """Write the wave, then create its Job."""
 
     wave: Wave
-    cap: int  # how many of its pods may run at once
+    cap: int  # the maximum number of its pods that run at once
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """Widen or narrow a Job."""
+    """Change the parallelism of a Job."""
 
     job: str
-    parallelism: int  # how many of its pods may run at once
+    parallelism: int  # the maximum number of its pods that run at once
 
 
 @dataclass(frozen=True, slots=True)
 class Suspend:
-    """Suspend a Job, or let it go."""
+    """Suspend or resume a Job."""
 
     job: str
-    on: bool  # False lets it go
+    on: bool  # False resumes it
     why: str
-    hold: bool = False  # for a while, whatever the next look sees: its pods are gone then
-    most: int | None = None  # how many pods one that is let go may start; None: as many as it had
+    # for a fixed time, whatever the next reconciliation observes: its pods are gone then
+    hold: bool = False
+    # the maximum number of pods that a resumed Job may start; None: unchanged
+    most: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """Delete a Job, and its pods with it."""
+    """Delete a Job and its pods."""
 
     job: str
     why: str
@@ -43,7 +45,7 @@ class Delete:
 
 @dataclass(frozen=True, slots=True)
 class GiveUp:
-    """Commit a shard that nobody can finish; its missing cases get the outcome."""
+    """Commit a shard that no worker can finish; its missing cases get the outcome."""
 
     shard: str
     outcome: Outcome
@@ -52,42 +54,48 @@ class GiveUp:
 
 @dataclass(frozen=True, slots=True)
 class Remember:
-    """Write the strikes against nodes."""
+    """Write the failures counted against nodes."""
 
     strikes: Strikes
 
 
 @dataclass(frozen=True, slots=True)
 class Announce:
-    """Tell people, once: an Event on the campaign."""
+    """Inform users once, with an Event on the campaign."""
 
     reason: str  # of the Event
     message: str
-    about: str = ""  # the same reason for the same thing is no news, though its words differ
+    # an Event with the same reason and subject is not repeated, even with another message
+    about: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Merge:
-    """Create the Job that merges what these plans have committed."""
+    """Create the Job that merges the commits of these plans."""
 
     key: str  # what it merges, see `merge_key`
     plans: tuple[int, ...]
-    partial: bool = False  # shards are left
+    partial: bool = False  # shards are missing
 
 
 @dataclass(frozen=True, slots=True)
 class Replan:
-    """Ask again which plan is the campaign's: what these shards have committed is damaged, and
-    their cases are measured anew; or none is, and the next round of surfaces is due, or one for
-    what doubtful sessions measured may be."""
+    """Determine the campaign's plan again.
+
+    With shards: their commits are damaged, and their cases are measured again. Without shards: the
+    next round of surfaces is due, or a round may be due for cases that suspect sessions measured.
+    """
 
     shards: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """Everything is committed and merged, and no worker's Job is left; or `partial`: all that is
-    committed is merged, shards may be missing, and nothing runs until somebody acts."""
+    """End the campaign: everything is committed and merged, and no worker Job is left.
+
+    `partial`: all commits are merged, shards may be missing, and nothing runs until a user
+    intervenes.
+    """
 
     partial: bool = False
 

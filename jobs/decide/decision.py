@@ -1,8 +1,9 @@
-"""One round of the controller: what is wanted and what is seen make a list of actions. Pure.
+"""One reconciliation: compare the desired with the observed state and list actions. Pure.
 
-Nothing is remembered between two rounds. The waves in the store tell what was tried, live Jobs tell
-what is under way, commits tell what is done; so a controller may be killed at any line and started
-again anywhere. What the rules say of it is in `findings`; here is the order of what is done.
+No state is kept between two reconciliations. The waves in the store record what was tried, live
+Jobs show what is running, and commits record what is done. So a controller may be killed at any
+point and restarted anywhere. The rules are evaluated in `findings`; this module defines the order
+of the actions.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -26,19 +27,19 @@ from jobs.decide.wave_choice import (
 )
 from jobs.objects.waves import Wave
 
-# A Job that ended well stays so long, for whoever wants to read the logs of its pods.
+# A Job that completed is kept this long so that a user can read the logs of its pods.
 _KEPT_S = 600.0
 
 
 def decide(desired: Desired, observed: Observed) -> tuple[Action, ...]:
-    """The actions that bring what is seen closer to what is wanted, in order."""
+    """Return the actions that bring the observed state closer to the desired state, in order."""
     return tuple(_actions(Findings(desired, observed)))
 
 
 def _actions(found: Findings) -> Iterator[Action]:
-    """Remember and tell, clear away, give up, launch, scale, and end: in this order."""
+    """Yield the actions in order: record, announce, delete, give up, launch, scale, end."""
     if not found.observed.store_works:
-        # Nobody sees what is committed: Jobs may be stopped and let go, and nothing else.
+        # The commits are unknown: Jobs may only be suspended and resumed.
         yield from _scaling(found)
         return
     if found.strikes != found.observed.strikes:
@@ -48,9 +49,9 @@ def _actions(found: Findings) -> Iterator[Action]:
     retired = list(_retired(found))
     yield from retired
     gone = {action.job for action in retired if isinstance(action, Delete)}
-    done: set[str] = set()  # the shards that are given up in this round
+    done: set[str] = set()  # the shards given up in this reconciliation
     launches: list[Launch] = []
-    # A wrong image fails whatever is launched with it.
+    # With a wrong image, every new wave would fail.
     if found.refusal is None or not found.refusal.is_proved:
         for action in found.verdict.given_up:
             done.add(action.shard)
@@ -65,7 +66,7 @@ def _actions(found: Findings) -> Iterator[Action]:
 
 
 def _warnings(found: Findings) -> Iterator[Announce]:
-    """What people should know of nodes, pods, the image, shards and Jobs."""
+    """Yield announcements about nodes, pods, the image, shards and Jobs."""
     for node in sorted(found.avoid):
         shards = len(found.strikes.against()[node])
         yield Announce(
@@ -96,13 +97,14 @@ def _warnings(found: Findings) -> Iterator[Announce]:
 
 
 def _retired(found: Findings) -> Iterator[Action]:
-    """Delete Jobs whose shards are committed, if they have ended or a pod of theirs is lost or
-    stuck, and those that no node is left for; narrow, or delete, those that may use a
-    quarantined node. Nothing is force-deleted.
+    """Yield the deletion or narrowing of Jobs that are no longer useful. Never force-delete.
 
-    A Job that ended well stays ten minutes while others work: deleting a thousand pods is as
-    much work as making them. Example: one that ended 599 s ago stays, at 600 s it goes; once
-    the last shard of the plan is committed it goes at once.
+    Delete Jobs whose shards are committed, if they ended or one of their pods is lost or stuck, and
+    Jobs that have no node left. Narrow or delete Jobs that may use a quarantined node.
+
+    A completed Job is kept for ten minutes while others work: deleting a thousand pods costs as
+    much as creating them. Example: a Job that ended 599 s ago is kept; at 600 s it is deleted. Once
+    the last shard of the plan is committed, it is deleted at once.
     """
     is_over = not found.open_shards()
     for job in found.jobs:
@@ -124,8 +126,7 @@ def _retired(found: Findings) -> Iterator[Action]:
 
 
 def _launches(found: Findings, handled: set[str]) -> Iterator[Launch]:
-    """The next wave, of the shards that nobody has in hand, as soon as there are more workers
-    than indexes to wait for."""
+    """Yield the next wave, made of the shards that no Job has, when workers are free."""
     desired = found.desired
     if desired.paused:
         return
@@ -136,10 +137,10 @@ def _launches(found: Findings, handled: set[str]) -> Iterator[Launch]:
     if not todo:
         return
     free = desired.workers - found.waiting() - found.coming_back()
-    # In a gang's way stands what runs: what waits behind it in the same Jobs can wait longer.
+    # Only running pods block a gang. Pods that wait in the same Jobs can wait longer.
     begun_pods = found.waiting(only_begun=True) + found.coming_back()
     free_for_gang = 0 if found.is_gang_moving() else desired.workers - begun_pods
-    # A gang that was deleted a moment ago went because of a node: not there again.
+    # A gang deleted a moment ago was deleted because of a node: do not launch it there again.
     begun = half_made(desired, found.observed, found.avoid)
     single = begun if begun is not None and not begun.is_gang else None
     if (
@@ -162,9 +163,12 @@ def _launches(found: Findings, handled: set[str]) -> Iterator[Launch]:
 def _scaling(
     found: Findings, gone: Collection[str] = (), launched: Sequence[Wave] = ()
 ) -> Iterator[Action]:
-    """Suspend, let go, widen and narrow our Jobs, oldest first. Jobs that somebody else starts,
-    and those that may use a quarantined node, have their workers before that. What a wave that
-    is launched in this round takes of an older Job, that Job must not start again."""
+    """Suspend, resume, widen and narrow the campaign's own Jobs, oldest first.
+
+    Jobs that another controller starts, and Jobs that may use a quarantined node, get their workers
+    first. An older Job must not start shards that a wave launched in this reconciliation takes from
+    it.
+    """
     desired, observed = found.desired, found.observed
     remaining = left_of(found.live, observed, found.lost, launched)
     jobs = sorted(
@@ -175,7 +179,7 @@ def _scaling(
     ours = [Claim(job, remaining[job.name]) for job in jobs if not is_others(job, desired)]
     taken = sum(len(found.awaited[job.name]) for job in found.live if found.is_retired(job))
     taken += sum(job.parallelism for job in theirs if not job.suspended)
-    # Gangs have their pods whatever is left: the others share what that is.
+    # Gangs always have all of their pods; the other Jobs share the rest.
     ours.sort(key=lambda claim: not claim.job.gang)
     taken += sum(wave.pods for wave in launched if wave.is_gang)
     taken += found.reserved(found.todo(), launched)

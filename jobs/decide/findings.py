@@ -1,8 +1,8 @@
-"""What the rules say of what is wanted and seen, before anything is done about it. Pure.
+"""The results of all rules for one reconciliation, before any action is performed. Pure.
 
-Each rule stands in a module beside this one; here they are asked, in the order in which one needs
-the answer of another, and what they say together is counted: which shards nobody has in hand, which
-workers are spoken for.
+The rules are in the other modules of this package. This module evaluates them in the order of their
+dependencies and counts the combined results: the shards that no Job has, and the workers that are
+in use.
 """
 
 from collections import Counter, defaultdict
@@ -30,12 +30,12 @@ from jobs.decide.wave_choice import gang_room, gathering, is_others, reserved
 from jobs.objects.waves import Wave
 from jobs.planning.lifecycle import may_mend
 
-# A campaign is merged when every shard is committed, and finished when all of it is merged. Pure.
+# A campaign is merged when every shard is committed, and finished when everything is merged.
 #
-# Where shards may be missing, it is merged in part as soon as nothing moves any more. What turns
-# out damaged is measured anew, a few times, before the campaign ends without it.
+# If shards may be missing, it is merged partially as soon as there is no more progress. Damaged
+# shards are measured again, a few times, before the campaign ends without them.
 
-# Longer than the grace of any pod (120 s), and than a store takes to list what was committed last.
+# Longer than the grace period of any pod (120 s), and than a store takes to list the last commits.
 _LEAVING_S = 300.0
 
 
@@ -48,12 +48,17 @@ def ending(
     is_moving: bool,
     may_go_on: bool,
 ) -> Iterator[Announce | Finish | Merge | Replan]:
-    """The merge, and after it the end. `left` are the shards that nobody has committed, `live` the
-    Jobs that may still commit some; `is_moving` says that this round has begun something, and
-    `may_go_on` that something will happen though nobody acts.
+    """Yield the merge, and after it the end.
 
-    Example: of 10 shards 9 are committed, and nothing runs. Nothing is merged; where shards may be
-    missing the 9 are, in part. With the tenth committed all 10 are merged, whatever may be missing.
+    Args:
+        left: the shards that are not committed.
+        live: the Jobs that may still commit some of them.
+        is_moving: this reconciliation has started something.
+        may_go_on: the campaign can progress without a user.
+
+    Example: of 10 shards 9 are committed, and nothing runs. Nothing is merged; if shards may be
+    missing, the 9 are merged as a partial merge. With the tenth committed all 10 are merged,
+    whether shards may be missing or not.
     """
     working = any(job.active or not job.suspended for job in live)
     if left and (not desired.allow_missing or is_moving or working):
@@ -66,7 +71,7 @@ def ending(
     if is_moving or not (done or observed.late):
         return
     key = merge_key(desired.plan_hash, {*done, *observed.of_others})
-    # An earlier plan is measured no more: what it lacks stays missing.
+    # An earlier plan is no longer measured: its missing cases stay missing.
     partial = bool(left or observed.late)
     plans = tuple(sorted({plan.number, *observed.late}))
     yield from merging(observed.jobs, key, plans, partial=partial)
@@ -75,9 +80,11 @@ def ending(
 def _merged(
     desired: Desired, observed: Observed, left: Sequence[str], *, may_go_on: bool
 ) -> Iterator[Announce | Finish | Replan]:
-    """What to do once all that can be published is: measure damaged shards anew, while that may
-    help, go on to the next round where surfaces are learnt or sessions may be doubtful, or say that
-    the campaign is finished."""
+    """Yield what follows when everything publishable is merged.
+
+    Damaged shards are measured again while that may help. Then the next round starts if surfaces
+    are learned or sessions may be suspect; otherwise the campaign is finished.
+    """
     for shard, reason in observed.damaged:
         yield Announce("Damaged", f"shard {shard}: {reason}; it is not published", shard)
     if left:
@@ -87,8 +94,8 @@ def _merged(
     if observed.damaged and may_mend(desired.plan):
         yield Replan(tuple(shard for shard, _ in observed.damaged))
     elif not any(job.component == WORKER for job in observed.jobs) and not _leaving(observed):
-        # What is damaged for good ends it: no round follows on what cannot be published. What its
-        # sessions' canaries tell stands in the database: who plans looks there, once.
+        # Permanent damage ends the campaign: no round follows on cases that cannot be published.
+        # The database contains the canary readings of its sessions; the planner reads them once.
         plan = desired.plan
         asks = plan.may_have_canaries and not desired.is_last
         goes_on = (plan.forecast.learning or asks) and not observed.damaged
@@ -96,49 +103,52 @@ def _merged(
 
 
 def _leaving(observed: Observed) -> bool:
-    """Whether a pod whose Job is gone may still commit something, in the grace that it has to end.
-    A pod that takes longer is on a node that is lost, and is not waited for."""
+    """Return whether a pod without a Job may still commit in its grace period.
+
+    A pod that takes longer is on a lost node and is not waited for.
+    """
     alive = (pod for pod in observed.pods if not pod.has_ended)
     return any(pod.in_state_s < _LEAVING_S for pod in alive)
 
 
-# A shard is given up when it failed in two waves, by the word of workers that met it. Pure.
+# A shard is given up when workers that ran it reported failures in two waves.
 #
-# A pod that its node refused met no shard, and proves nothing. A worker that blames its node, or
-# that cannot say who is to blame (exit 44 or 1), counts against its shard only while few indexes of
-# its Job end so. Where many do, something has changed under the campaign: those shards are tried
-# again every quarter of an hour, however long that takes.
+# A pod that its node refused did not run a shard and proves nothing. A worker that blames its node,
+# or cannot name a cause (exit 44 or 1), counts against its shard only while few indexes of its Job
+# end that way. If many do, the environment has changed: those shards are retried every quarter of
+# an hour, without a time limit.
 
-# A shard must fail in so many waves. A wave tries an index several times already; the second wave
-# is another Job, on whatever nodes are there then.
+# A shard must fail in this many waves. A wave already tries an index several times; the second wave
+# is another Job, on the nodes available then.
 _LEAST_FAILED_WAVES = 2
-# After so many waves one that failed is enough: Kubernetes does not keep the Jobs that ended, and
-# the other failures may be forgotten.
+# After this many waves one failed wave is enough: Kubernetes does not keep ended Jobs, and the
+# other failures may be forgotten.
 _MOST_TRIED_WAVES = 5
-# So many indexes of a Job may blame their nodes, and their shards still be to blame, whatever the
-# others do: a plan has a few shards that break a device.
+# Up to this many indexes of a Job may blame their nodes while their shards still count as the
+# cause, whatever the others do: a plan has a few shards that break a device.
 _FEW_INDEXES = 3
-# For each index that ends well so many more: in a Job of a thousand, a hundred bad shards are few.
+# Additional such indexes per index that succeeds: in a Job of a thousand, a hundred bad shards are
+# few.
 _FEW_SHARE_OF_WELL = 0.1
-# In a wave of nothing but what has failed before nothing is expected to end well: so many of the
-# indexes of the whole plan.
+# In a wave that contains only shards that failed before, no index is expected to succeed: the limit
+# is this share of the indexes of the whole plan.
 _FEW_SHARE_OF_PLAN = 0.01
-# Before what is nobody's proven fault is tried again: as long as a suspended Job rests.
+# Time until unproven shards are retried: the same as for a suspended Job.
 _REST_S = 900.0
-# Who ends so says nothing against its shard.
+# These exit codes say nothing against the shard.
 _NO_FAULT = (ExitCode.DONE, ExitCode.STORE, ExitCode.PEERS, ExitCode.TEMPORARY)
 
-Place = tuple[str, int]  # a Job's name and an index
+Place = tuple[str, int]  # the name of a Job and an index
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What is said of the shards that failed."""
+    """The decision about the shards that failed."""
 
-    given_up: tuple[GiveUp, ...] = ()  # they failed in two waves, and it is their fault
-    unproven: tuple[str, ...] = ()  # they failed in two waves, and it need not be their fault
-    resting: frozenset[str] = frozenset()  # of the unproven those that failed a moment ago
-    words: str = ""  # what a pod of an unproven shard says
+    given_up: tuple[GiveUp, ...] = ()  # they failed in two waves because of the shard
+    unproven: tuple[str, ...] = ()  # they failed in two waves, perhaps for another cause
+    resting: frozenset[str] = frozenset()  # the unproven shards that failed a moment ago
+    words: str = ""  # the message of a pod of an unproven shard
 
     def warnings(self) -> Iterable[Announce]:
         """Return the warnings for the user."""
@@ -162,12 +172,14 @@ def judge(
     left: Sequence[str],
     indexes: int,
 ) -> Verdict:
-    """Which of the shards `left` are given up. `indexes` is how many the whole plan makes. What
-    failed only on quarantined nodes (`avoid`) is not the fault of its shard.
+    """Return which of the shards `left` are given up.
+
+    `indexes` is the number of indexes of the whole plan. A failure that occurred only on
+    quarantined nodes (`avoid`) does not count against its shard.
 
     Example: 3 indexes fail with exit 44, 40 pass, and the 3 fail again in the next wave: their
-    shards are given up. If 5 fail, 40 pass, and the 5 fail again, no shard is: 5 is more than 3,
-    and more than a tenth of 40. The 5 are unproven, and are tried again.
+    shards are given up. If 5 fail, 40 pass, and the 5 fail again, no shard is given up: 5 is more
+    than 3, and more than a tenth of 40. The 5 are unproven and are retried.
     """
     pods = _by_place(pod for job in jobs for pod in observed.pods_of(job))
     failed_at: dict[str, list[Place]] = defaultdict(list)
@@ -177,7 +189,8 @@ def judge(
         few = max(_few(failure, failed_at, indexes), _FEW_SHARE_OF_WELL * failure.well)
         doubted |= by_nodes if len(by_nodes) > few else set()
         for place in failure.places:
-            # Who blames its node waits for the others of its Job: they tell what that is worth.
+            # A place that blames its node waits for the other indexes of its Job: their results
+            # decide whether it counts.
             if failure.is_settled or place not in by_nodes:
                 for shard in failure.wave.indexes[place[1]]:
                     failed_at[shard].append(place)
@@ -202,17 +215,18 @@ def judge(
 
 @dataclass(frozen=True, slots=True)
 class _Failure:
-    """The indexes of a Job that have failed."""
+    """The failed indexes of a Job."""
 
     wave: Wave
-    places: tuple[Place, ...]  # without those whose every pod ended on a quarantined node
-    well: int  # the indexes that ended well, but for an empty one
-    is_settled: bool  # no index of the Job can end otherwise any more
+    places: tuple[Place, ...]  # without those whose pods all ended on quarantined nodes
+    well: int  # the indexes that succeeded, without empty ones
+    is_settled: bool  # the result of every index of the Job is final
 
 
 def _few(failure: _Failure, failed_at: Collection[str], indexes: int) -> int:
-    """How many indexes are few, whatever ended well. A wave of nothing but what has failed before
-    tells less of the nodes.
+    """Return how many failed indexes count as few, however many succeeded.
+
+    A wave that contains only shards that failed before says less about the nodes.
 
     Example: of a plan of 1000 indexes 10 fail again, in a wave of their own: that is one in a
     hundred, and their shards are to blame. 11 would not be.
@@ -234,12 +248,12 @@ def _failures(
     avoid: Collection[str],
     pods: Mapping[Place, list[PodView]],
 ) -> Iterator[_Failure]:
-    """What failed in each Job, the oldest first: so a wave knows what has failed before it."""
+    """Yield the failures of each Job, oldest first, so that a wave knows the earlier failures."""
     known = [job for job in jobs if job.wave in observed.by_hash]
     for job in sorted(known, key=lambda job: observed.by_hash[job.wave].serial):
         wave = observed.by_hash[job.wave]
         failed = [i for i in sorted(_failed(job, pods)) if i < len(wave.indexes)]
-        # A gang fails as one, by whichever of its nodes.
+        # A gang fails as a whole, whichever of its nodes is the cause.
         places = [(job.name, i) for i in (failed[:1] if wave.is_gang else failed)]
         ended = job.succeeded | job.failed
         yield _Failure(
@@ -255,8 +269,11 @@ def _failures(
 
 
 def _failed(job: JobView, pods: Mapping[Place, list[PodView]]) -> frozenset[int]:
-    """The indexes that a Job says have failed. Before Kubernetes 1.29 a Job only says that it has
-    failed itself: then those indexes failed that have a failed pod."""
+    """Return the failed indexes of a Job.
+
+    Before Kubernetes 1.29 a Job reports only that it failed: then the indexes with a failed pod
+    count as failed.
+    """
     if job.state != "Failed" or job.reason != "BackoffLimitExceeded" or job.failed:
         return job.failed
     return frozenset(
@@ -269,47 +286,49 @@ def _failed(job: JobView, pods: Mapping[Place, list[PodView]]) -> frozenset[int]
 
 
 def _is_nodes_fault(pods: Sequence[PodView], avoid: Collection[str]) -> bool:
-    """Whether every pod of a place that failed did so on a quarantined node."""
+    """Return whether every failed pod of a place failed on a quarantined node."""
     ended = [pod for pod in pods if pod.phase == "Failed" and pod.node]
     return bool(ended) and all(pod.node in avoid for pod in ended)
 
 
 def _has_word(pods: Iterable[PodView]) -> bool:
-    """Whether a worker itself says that it failed."""
+    """Return whether a worker itself reported a failure."""
     return any(pod.exit_code is not None and pod.exit_code not in _NO_FAULT for pod in pods)
 
 
 def _blames_no_shard(pods: Sequence[PodView]) -> bool:
-    """Whether all that is said of a place is exit 44 (its node) or 1 (nobody known), or that the
-    node refused the pod."""
+    """Return whether a place reports only exit 44 (its node), 1 (cause unknown), or refused pods."""
     codes = {pod.exit_code for pod in pods} - {None, *_NO_FAULT}
     return codes <= NOT_THE_SHARDS and any(p.refused or p.exit_code for p in pods)
 
 
 def _blame(pods: Sequence[PodView]) -> tuple[Outcome, str]:
-    """What the missing cases of a shard become, and why: hung where one worker says so."""
+    """Return the outcome and the reason for the missing cases of a shard.
+
+    The outcome is hung if one worker reported it.
+    """
     hung = any(pod.exit_code == ExitCode.HANG for pod in pods)
     ends = sorted({f"{pod.reason or 'exit'} {pod.exit_code}" for pod in pods if pod.exit_code})
     reason = f"its workers failed in it in consecutive waves ({', '.join(ends)})"
     return (Outcome.HUNG if hung else Outcome.CRASHED), reason
 
 
-# An image is wrong when workers on two nodes found another plan or software in it (exit 43). Pure.
+# An image is wrong when workers on two nodes found another plan or software in it (exit 43).
 #
-# A Job ends with the first pod that says so, and takes all others with it. One node may be broken
-# in a way that looks like a wrong image: so a second one is asked, where there is one.
+# A Job ends with the first pod that reports it, and all other pods end with it. A broken node can
+# look like a wrong image, so a second node is tried if there is one.
 
 
 @dataclass(frozen=True, slots=True)
 class ImageRefusal:
-    """What workers said against their image."""
+    """The reports of workers against their image."""
 
     jobs: tuple[JobView, ...]  # those that ended with such a worker
-    nodes: frozenset[str]  # where it ran
-    is_proved: bool  # it is the image, and no node
+    nodes: frozenset[str]  # where the worker ran
+    is_proved: bool  # the image is the cause, not a node
 
     def warnings(self) -> Iterator[Announce]:
-        """What a person should know of it."""
+        """Yield the announcements for users."""
         last = self.jobs[-1]
         if self.is_proved:
             yield Announce(
@@ -334,10 +353,10 @@ class ImageRefusal:
 def refusal(
     jobs: Sequence[JobView], observed: Observed, avoid: Collection[str]
 ) -> ImageRefusal | None:
-    """What is said by Jobs whose waves are known; of another's pods nobody knows what they found.
+    """Return the reports of Jobs whose waves are known; the findings of other pods are unknown.
 
-    Example: a worker on n1 ends with exit 43. Of the nodes n1 and n2 that proves nothing, and the
-    next wave goes to n2; where n2 says so too, or is quarantined, or is not there, it is proved.
+    Example: a worker on n1 ends with exit 43. With the nodes n1 and n2 that proves nothing, and the
+    next wave goes to n2. If n2 reports it too, or is quarantined or absent, it is proved.
     """
     ended = tuple(j for j in jobs if j.reason == "PodFailurePolicy" and j.wave in observed.by_hash)
     if not ended:
@@ -349,7 +368,7 @@ def refusal(
 
 
 class Findings:
-    """All that one round knows."""
+    """Everything that one reconciliation derives from the desired and observed state."""
 
     def __init__(self, desired: Desired, observed: Observed):
         self.desired = desired
@@ -362,16 +381,16 @@ class Findings:
             if job.component == WORKER and not why_obsolete(job, desired)
         ]
         self.live = [job for job in self.jobs if job.is_live and job.wave in observed.by_hash]
-        # The nodes: which are quarantined, and which the next wave avoids as well. Where nodes may
-        # not be listed none is quarantined: nobody knows how many there are.
+        # The nodes: the quarantined ones, and those that the next wave also avoids. If nodes may
+        # not be listed, none is quarantined: their number is unknown.
         self._stuck = tuple(stuck_beside(observed))
         self.strikes = observed.strikes.plus(strikes(observed, self._stuck))
         self.avoid = self.strikes.quarantined([node.name for node in observed.nodes])
         self.refusal = refusal(self.jobs, observed, self.avoid)
         differing = self.refusal.nodes if self.refusal else frozenset()
         self.unfit = unfit_nodes(observed, self.avoid, differing, self._stuck)
-        # The indexes that nobody waits for, what is left of live Jobs, the shards that nobody can
-        # finish, the Jobs to stop.
+        # The indexes that are not waited for, the remaining work of live Jobs, the shards that no
+        # worker can finish, and the Jobs to suspend.
         self.lost = lost_indexes(observed) | {
             (pod.job, pod.index) for pod in self._stuck if pod.node in self.unfit
         }
@@ -379,45 +398,51 @@ class Findings:
         indexes = -(-len(desired.plan.shards) // desired.per_index)
         self.awaited = {job.name: self._to_await(job) for job in self.live}
         self.verdict = judge(observed, self.jobs, self.avoid, self.open_shards(), indexes)
-        self.next_gang: JobView | None = None  # it rests until workers are free, and for no more
+        self.next_gang: JobView | None = None  # it waits only for free workers
         self.suspensions = dict(self._to_suspend())
 
     def may_go_on(self) -> bool:
-        """Whether anything will happen though nobody acts: a suspended Job is tried again, or Kueue
-        admits it, and shards that rest are launched again."""
+        """Return whether the campaign can progress without a user.
+
+        For example, a suspended Job is retried, Kueue admits a Job, or resting shards are launched
+        again.
+        """
         if self.desired.paused or (self.refusal is not None and self.refusal.is_proved):
             return any(is_others(job, self.desired) and not job.suspended for job in self.live)
         return bool(self.live or self.open_shards())
 
     def open_shards(self, handled: Iterable[str] = ()) -> list[str]:
-        """The shards that nobody has committed, in the plan's order."""
+        """Return the shards that are not committed, in the plan's order."""
         committed, done = self.observed.committed, frozenset(handled)
         return [s for s in self._plan_shards if s not in committed and s not in done]
 
     def todo(self, handled: Iterable[str] = ()) -> list[str]:
-        """The open shards that nobody has in hand."""
+        """Return the open shards that no Job has."""
         at_work = [(self.observed.by_hash[job.wave], self.awaited[job.name]) for job in self.live]
         in_hand = {s for wave, indexes in at_work for i in indexes for s in wave.indexes[i]}
         rest = in_hand | self._settling() | self.verdict.resting
         return [shard for shard in self.open_shards(handled) if shard not in rest]
 
     def is_retired(self, job: JobView) -> bool:
-        """Whether a Job may use a node that is quarantined since the Job was made."""
+        """Return whether a Job may use a node that was quarantined after the Job was created."""
         return not self.avoid <= frozenset(self.observed.by_hash[job.wave].avoid)
 
     def is_broken(self, job: JobView) -> bool:
-        """Whether a gang waits for a pod that is lost: nobody takes its place in that Job."""
+        """Return whether a gang waits for a lost pod, which that Job cannot replace."""
         return job.gang and any(name == job.name for name, _ in self.lost)
 
     def is_shut_out(self, job: JobView) -> bool:
-        """Whether a Job waits for nodes that are not there any more."""
+        """Return whether a Job waits for nodes that no longer exist."""
         wave = self.observed.by_hash[job.wave]
         return is_shut_out(self.desired, self.observed, job, wave, self.unfit)
 
     def waiting(self, *, only_begun: bool = False) -> int:
-        """How many workers the indexes take that are waited for; `only_begun`: of the Jobs of
-        single pods only as many as they run at once. A gang that rests holds nothing, and it is
-        let go only where there is room for all of it."""
+        """Return how many workers the awaited indexes take.
+
+        `only_begun`: Jobs of single pods count only with the pods that they run at once. A
+        suspended gang occupies nothing and is resumed only if there is capacity for all of its
+        pods.
+        """
         found = 0
         for job in self.live:
             if job.gang and job.suspended:
@@ -429,13 +454,18 @@ class Findings:
         return found
 
     def coming_back(self) -> int:
-        """How many workers the gangs take that rested: what this round lets go, and the one that is
-        let go as soon as so many are free."""
+        """Return how many workers the suspended gangs take that resume.
+
+        These are the gangs that this reconciliation resumes, and the one that resumes as soon as
+        enough workers are free.
+        """
         waits = [self.next_gang] if self.next_gang else []
         return sum(job.completions for job in (*self.let_go(), *waits))
 
     def let_go(self) -> list[JobView]:
-        """The gangs that this round lets go: at most one, and it is not whole yet."""
+        """Return the gangs that this reconciliation resumes: at most one, and it is not complete
+        yet.
+        """
         return [
             job
             for job in self.live
@@ -446,12 +476,12 @@ class Findings:
         ]
 
     def is_gang_moving(self) -> bool:
-        """Whether a gang is let go in this round, or ends and has not given back its nodes."""
+        """Return whether a gang is resumed now, or is ending and has not released its nodes."""
         ends = (job.gang and not job.suspended and not self.awaited[job.name] for job in self.live)
         return bool(self.let_go()) or any(ends)
 
     def reserved(self, todo: Sequence[str], launched: Sequence[Wave] = ()) -> int:
-        """How many workers are left to the next of the gangs that are to do."""
+        """Return how many workers are reserved for the next gang to launch."""
         if self.desired.kueue:
             return 0
         begins = {shard for wave in launched for shard in wave.shards}
@@ -462,7 +492,7 @@ class Findings:
         return reserved(self.desired, self.observed, left, pods, self.unfit)
 
     def _to_await(self, job: JobView) -> list[int]:
-        """The indexes of a live Job whose shards go to no other wave."""
+        """Return the indexes of a live Job whose shards go to no other wave."""
         if self.is_broken(job) or self.is_shut_out(job):
             return []
         found = list(self.remaining[job.name].open_indexes)
@@ -471,8 +501,8 @@ class Findings:
         if self.desired.paused or job.suspended:
             return []
         kept = kept_indexes(job, found, self.observed, self.avoid)
-        # A queue's Job cannot be narrowed: it would go on with the indexes that it should lose.
-        # And a gang is whole, or nothing.
+        # A Job managed by a queue cannot be narrowed: it would continue with the indexes that it
+        # should lose. And a gang is complete or does not run.
         is_whole = job.gang or is_others(job, self.desired)
         return [] if is_whole and kept != found else kept
 
@@ -486,7 +516,7 @@ class Findings:
                     yield job.name, Suspension("GangWaits", why)
                 busy |= not why and not is_held(job)
                 continue
-            # One of them was whole, and lost a pod while the other began.
+            # One of them was complete and lost a pod while the other started.
             if job in half[1:]:
                 why = f"{half[0].name} also waits for its pods"
                 yield job.name, Suspension("GangWaits", why)
@@ -511,7 +541,7 @@ class Findings:
         return f"it needs {needs} workers, and {max(0, free)} are free"
 
     def _settling(self) -> set[str]:
-        """The shards of indexes that ended well a moment ago: the store may list them late."""
+        """Return the shards of indexes that just succeeded: the store may list their commits late."""
         waves = {job.name: self.observed.by_hash.get(job.wave) for job in self.jobs}
         found = ((waves.get(job), index) for job, index in self.observed.settling)
         return {shard for wave, index in found if wave for shard in wave.indexes[index]}

@@ -1,4 +1,4 @@
-"""Rules about live Jobs: scaling, suspension, deletion, and the Job that merges. Pure."""
+"""Rules about live Jobs: scaling, suspension, deletion, and the merge Job. Pure."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,23 +11,24 @@ from jobs.decide.pod_problems import STUCK_S, not_starting, runs_anywhere
 from jobs.decide.remaining_work import Remaining
 from jobs.objects.waves import Wave, parallelism
 
-# A Job is suspended for a quarter of an hour when its pods get nowhere. Pure.
+# A Job is suspended for a quarter of an hour when its pods make no progress.
 #
-# That is so when a pod does not start, and none runs or has ended well; when pods of a gang wait
-# for one that does not begin, or run and do not reach each other; when workers on most of its nodes
-# do not reach the store; or when more indexes fail by the fault of their nodes than go well. One
-# pod that fares worse than the others stops nobody: that is its node's matter. Only what happened
-# since the Job last began counts: otherwise what stopped it once would stop it for ever.
+# The conditions are: a pod does not start, and no pod of the Job runs or has succeeded; pods of a
+# gang wait for a pod that does not start, or run and cannot reach each other; workers on most of
+# the Job's nodes cannot reach the store; or more indexes fail because of their nodes than succeed.
+# A single failing pod does not suspend a Job: that is a problem of its node. Only failures since
+# the last start of the Job count; otherwise an old failure would suspend it forever.
 
-# A suspended Job is tried again after so long: often enough for what mends itself, and too seldom
-# for a Job that fails again to wear down the cluster.
+# Time until a suspended Job is retried: short enough for problems that resolve themselves, and long
+# enough that a Job that fails again does not overload the cluster.
 HOLD_S = 900.0
-# A pod that ended longer ago tells nothing of now.
+# A pod that ended earlier than this says nothing about the present.
 _RECENT_S = 3600.0
-# So many pods of a Job must miss the store, each after ten minutes of trying: of one or two it may
-# be chance.
+# This many pods of a Job must fail to reach the store, each after ten minutes of trying: one or two
+# may be chance.
 _LEAST_REFUSED_PODS = 3
-# So many indexes may fail by the fault of their nodes whatever the others do: that may be chance.
+# Up to this many indexes may fail because of their nodes, whatever the others do: that may be
+# chance.
 _MOST_CHANCE_INDEXES = 3
 _ADVICE = {
     "NodesFail": "compare driver, firmware and device plugin with the plan's stack (opmeter doctor "
@@ -37,32 +38,36 @@ _ADVICE = {
     "the pod network between these nodes, and the variables for the interface of ranks "
     "(GLOO_SOCKET_IFNAME, HCCL_SOCKET_IFNAME)",
 }
-# Of the other pods of a gang: more than so many make a line that nobody reads.
+# Number of other pods of a gang that a message lists: more would make it too long to read.
 _MOST_NAMED = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Suspension:
-    """Why a Job is to be suspended."""
+    """The reason why a Job must be suspended."""
 
-    reason: str  # of an Event: NotStarting, GangIncomplete, GangApart, StoreRefusesWorkers ...
-    why: str  # one sentence for a person
+    # reason of an Event: NotStarting, GangIncomplete, GangApart, StoreRefusesWorkers ...
+    reason: str
+    why: str  # one sentence for the user
 
     @property
     def holds_nodes_in_vain(self) -> bool:
-        """Whether pods of a gang wait for another one, on nodes that nobody else may use."""
+        """Return whether pods of a gang occupy nodes while they wait for another pod."""
         return self.reason == "GangIncomplete"
 
     @property
     def advice(self) -> str:
-        """What a person can do about it; empty where another Event says so."""
+        """Return what the user can do about it; empty if another Event contains it."""
         return _ADVICE.get(self.reason, "")
 
 
 def suspension(
     job: JobView, wave: Wave, pods: Sequence[PodView], avoid: Collection[str]
 ) -> Suspension | None:
-    """Why a Job that runs is to be suspended, None where it may go on; `pods` are its own."""
+    """Return why a running Job must be suspended; None if it may continue.
+
+    `pods` are the Job's own pods.
+    """
     if job.suspended:
         return None
     stuck = [pod for pod in pods if not_starting(pod)]
@@ -77,7 +82,7 @@ def suspension(
 
 
 def _absent(pods: Sequence[PodView]) -> str:
-    """Return which pod of a gang the others wait for while they hold their nodes."""
+    """Return which pod of a gang the others wait for while they occupy their nodes."""
     for pod in pods:
         waits = pod.phase == "Pending" and bool(pod.unschedulable) and pod.in_state_s > STUCK_S
         if why := not_starting(pod) or (pod.unschedulable if waits else ""):
@@ -86,10 +91,11 @@ def _absent(pods: Sequence[PodView]) -> str:
 
 
 def _apart(job: JobView, pods: Sequence[PodView]) -> str:
-    """Return which pods of a gang cannot reach each other, where all run or ended by that.
+    """Return which pods of a gang cannot reach each other, if all run or ended for that reason.
 
-    Example: of a gang of two, pod 0 on n1 ended with exit 47, and pod 1 runs on n2: no pod is
-    absent, and still they do not meet. While pod 1 has not begun, nothing is said of the way to it.
+    Example: in a gang of two, pod 0 on n1 ended with exit 47, and pod 1 runs on n2: no pod is
+    absent, but they cannot reach each other. As long as pod 1 has not started, the network is not
+    blamed.
     """
     ended = [pod for pod in _recent(job, pods) if pod.exit_code == ExitCode.PEERS]
     running = [pod for pod in pods if pod.phase == "Running" and not pod.deleting]
@@ -105,12 +111,12 @@ def _apart(job: JobView, pods: Sequence[PodView]) -> str:
 
 
 def is_held(job: JobView) -> bool:
-    """Whether a suspended Job rests, whatever is seen now."""
+    """Return whether a suspended Job must stay suspended, whatever is observed now."""
     return job.suspended and job.held and job.in_state_s < HOLD_S
 
 
 def refused_by_store(job: JobView, pods: Sequence[PodView]) -> Sequence[PodView]:
-    """The pods that lately waited for the store in vain; none while there are fewer than three."""
+    """Return the pods that recently timed out waiting for the store; empty if fewer than three."""
     found = [pod for pod in _recent(job, pods) if pod.exit_code == ExitCode.STORE]
     return found if len(found) >= _LEAST_REFUSED_PODS else ()
 
@@ -121,11 +127,11 @@ def _recent(job: JobView, pods: Sequence[PodView]) -> Sequence[PodView]:
 
 
 def _store_suspension(job: JobView, pods: Sequence[PodView]) -> Suspension | None:
-    """Most nodes of a Job do not reach the store.
+    """Return a suspension if most nodes of a Job cannot reach the store.
 
-    Example: two pods on n1 and one on n2 wait for the store in vain, and a pod runs on n3: that is
-    2 of 3 nodes, and the Job is suspended. With another pod that runs on n4 it is 2 of 4, which is
-    not most, and the Job goes on.
+    Example: two pods on n1 and one on n2 time out waiting for the store, and a pod runs on n3: that
+    is 2 of 3 nodes, and the Job is suspended. With another pod that runs on n4 it is 2 of 4, which
+    is not a majority, and the Job continues.
     """
     refused = refused_by_store(job, pods)
     nodes = {pod.node for pod in refused}
@@ -139,10 +145,10 @@ def _store_suspension(job: JobView, pods: Sequence[PodView]) -> Suspension | Non
 def _node_suspension(
     job: JobView, wave: Wave, pods: Sequence[PodView], avoid: Collection[str]
 ) -> Suspension | None:
-    """Most indexes fail, on whatever node: something has changed under the campaign.
+    """Return a suspension if most indexes fail on several nodes: the environment has changed.
 
     Example: 4 indexes fail with exit 44, and 3 run: 4 is more than 3, and the Job is suspended. If
-    4 run, it goes on; and if 3 fail it goes on, though none runs.
+    4 run, it continues; and if 3 fail it continues, even if none runs.
     """
     by_node = [
         pod
@@ -162,24 +168,26 @@ def _node_suspension(
     )
 
 
-# The live Jobs share one number of workers, and the oldest is served first. Pure.
+# The live Jobs share one number of workers; the oldest Job is served first.
 #
-# No Job is narrowed below the pods that it runs: Kubernetes would kill pods at work. So an older
-# Job that comes back, because its nodes are trusted again, waits for the pods of younger ones to
-# end. A paused campaign suspends all of its Jobs.
+# A Job is never narrowed below its running pods: Kubernetes would kill them. So an older Job that
+# is resumed, because its nodes are no longer quarantined, waits until pods of younger Jobs end. A
+# paused campaign suspends all of its Jobs.
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A live Job, and what it still has to do."""
+    """A live Job and its remaining work."""
 
     job: JobView
     left: Remaining
 
     @property
     def widest(self) -> int:
-        """How many pods at once find something to do, whichever indexes Kubernetes picks: where a
-        younger wave has taken some, each pod more could begin one of those."""
+        """Return how many concurrent pods have work, whichever indexes Kubernetes starts.
+
+        If a younger wave has taken some indexes, each additional pod could start one of those.
+        """
         return len(self.left.open_indexes) if self.left.taken_indexes else self.job.completions
 
 
@@ -191,10 +199,10 @@ def scaling(
     *,
     paused: bool,
 ) -> Iterator[Scale | Suspend | Announce]:
-    """What to change in live Jobs, oldest first; `suspensions` are of those that are to stop.
+    """Yield the changes to live Jobs, oldest first; `suspensions` are for the Jobs to suspend.
 
-    Example: of 10 workers the older of two Jobs, with 9 indexes of which 8 are open, gets 8; the
-    younger gets the 2 that are left. If the younger runs 6 pods already it keeps those 6, and the
+    Example: there are 10 workers. The older of two Jobs, with 9 indexes, 8 of them open, gets 8;
+    the younger gets the remaining 2. If the younger runs 6 pods already, it keeps those 6, and the
     older gets 4.
     """
     left, younger = workers, sum(claim.job.active for claim in claims)
@@ -204,15 +212,16 @@ def scaling(
         stops = suspensions.get(job.name)
         why = _why_suspended(job, stops, observed, paused=paused)
         if why and not job.suspended:
-            # What we stop while the store is away goes on as soon as it is back, and what a person
-            # has paused when that person says so. Everything else is tried again after a while.
+            # A Job suspended while the store is unreachable resumes as soon as the store is
+            # reachable; a Job of a paused campaign resumes when the user resumes the campaign. Any
+            # other Job is retried after a fixed time.
             hold = not paused and observed.store_works
             yield Suspend(job.name, True, why, hold=hold)
             later = "; it is retried in 15 minutes" if hold else ""
             yield Announce("Suspended", f"{job.name}: {why}{later}", f"{job.name}: {why}")
         target = _share(claim, left - younger)
         if not why and job.suspended:
-            # Narrowed by the same action: else it starts as many pods as it had.
+            # The same action sets the parallelism: otherwise the Job starts as many pods as before.
             most = target if target < job.parallelism else None
             yield Suspend(
                 job.name, False, "the reason for its suspension no longer holds", most=most
@@ -220,15 +229,19 @@ def scaling(
         elif not why and target != job.parallelism:
             yield Scale(job.name, target)
         if job.gang and job.suspended and why:
-            continue  # it holds nothing, and comes back only where there is room for all of it
+            # it occupies nothing, and resumes only when there is capacity for all of its pods
+            continue
         todo = claim.left
         left -= min(len(todo.open_indexes), _share(claim, left)) + todo.other_pods
         left = max(0, left)
 
 
 def _share(claim: Claim, left: int) -> int:
-    """How many pods a Job has of the workers that are left, never fewer than it runs. Where none
-    is left a Job that runs none gets none. A gang has all of its pods, or it is suspended."""
+    """Return how many of the remaining workers a Job gets, never fewer than its running pods.
+
+    If no worker is left, a Job without running pods gets none. A gang gets all of its pods or is
+    suspended.
+    """
     if claim.job.gang:
         return claim.job.completions
     most, active = min(left, claim.widest), claim.job.active
@@ -239,8 +252,11 @@ def _share(claim: Claim, left: int) -> int:
 def _why_suspended(
     job: JobView, stops: Suspension | None, observed: Observed, *, paused: bool
 ) -> str:
-    """Why a Job is to be, or to stay, suspended; empty where it is to run. While the store is away
-    no Job is let go, and none is stopped for what its nodes do."""
+    """Return why a Job must be or stay suspended; empty if it must run.
+
+    While the store is unreachable no Job is resumed, and none is suspended for failures of its
+    nodes.
+    """
     if paused:
         return "the campaign is paused"
     if job.suspended and not observed.store_works:
@@ -252,13 +268,15 @@ def _why_suspended(
     return stops.why
 
 
-# Jobs of workers that are of no more use are deleted, with their pods. Pure.
+# Worker Jobs that are no longer useful are deleted with their pods.
 
 
 def obsolete(desired: Desired, observed: Observed) -> Iterator[Delete]:
-    """Delete those of older plans, whose commits were merged before this plan was made; those of
-    another image or site than the campaign has now; and those that have ended, and whose wave is
-    not in the store."""
+    """Yield the deletion of obsolete worker Jobs.
+
+    These are Jobs of older plans, whose commits were merged before this plan was made; Jobs of
+    another image or site than the campaign has now; and ended Jobs whose wave is not in the store.
+    """
     for job in observed.jobs:
         if job.component != WORKER or job.deleting:
             continue
@@ -269,31 +287,31 @@ def obsolete(desired: Desired, observed: Observed) -> Iterator[Delete]:
 
 
 def why_obsolete(job: JobView, desired: Desired) -> str:
-    """Why a Job is of no more use, whatever became of it; empty where it may be of use."""
+    """Return why a Job is no longer useful, however it ended; empty if it may be useful."""
     if job.plan_hash != desired.plan_hash:
         return "its plan is not the current plan of the campaign"
     if job.made_of != desired.made_of:
         return "the campaign's image, store or site has changed"
     if desired.queue and not job.queue:
         return "it lacks the label of the site's queue, so Kueue would not start it"
-    # Its image was wrong, and whoever launched the campaign again may have mended that.
+    # Its image was wrong, and the user who launched the campaign again may have corrected it.
     if job.reason == "PodFailurePolicy" and job.launched != desired.launched:
         return "the campaign was launched again"
     return ""
 
 
-# When a node is quarantined, older Jobs keep what runs on other nodes, and lose the rest. Pure.
+# When a node is quarantined, older Jobs keep their pods on other nodes and lose the rest.
 #
-# Kubernetes cannot keep the pods of a Job from a node once the Job is made. So the Job is narrowed
-# to the number of pods that run elsewhere, and its other shards go into a new wave that avoids the
-# node. Lowering the number ends no pod that should stay: Kubernetes first ends the youngest, which
-# is the one that it has just put in the place of a pod that ended.
+# Kubernetes cannot exclude a node from an existing Job. So the Job is narrowed to the number of
+# pods that run on other nodes, and its other shards go into a new wave that avoids the node.
+# Narrowing does not end a pod that should stay: Kubernetes first ends the youngest pod, which is
+# the replacement of the pod that ended.
 
 
 def kept_indexes(
     job: JobView, open_indexes: Sequence[int], observed: Observed, avoid: Collection[str]
 ) -> list[int]:
-    """The open indexes of a Job that run on nodes we trust, and that no younger wave has taken.
+    """Return the open indexes that run on trusted nodes and that no younger wave has taken.
 
     Example: of 8 indexes, 0 and 1 run on n2, 2 runs on n1, and the others wait. n1 is quarantined:
     the Job keeps 0 and 1, and runs 2 pods at once; the other 6 go into a wave that avoids n1.
@@ -314,9 +332,11 @@ def unfit_nodes(
     differing: Collection[str],
     stuck: Iterable[PodView],
 ) -> frozenset[str]:
-    """The nodes that the next wave keeps away from: the quarantined ones (`avoid`), those that
-    found the software of another image (`differing`), and those where pods do not start while
-    others of their Job run (`stuck`). With the latter at most half of all nodes are avoided.
+    """Return the nodes that the next wave avoids.
+
+    These are the quarantined nodes (`avoid`), the nodes that reported software of another image
+    (`differing`), and the nodes where pods do not start while others of their Job run (`stuck`).
+    Nodes of the last kind are added only up to half of all nodes.
 
     Example: of 4 nodes n1 is quarantined, and pods do not start on n2 and n3. The next wave avoids
     n1 and n2.
@@ -328,26 +348,28 @@ def unfit_nodes(
 
 
 def drained(job: JobView, kept: int, avoid: Collection[str]) -> Iterator[Delete | Scale]:
-    """Narrow a Job to the indexes that it keeps; delete it where it keeps none."""
+    """Narrow a Job to the indexes that it keeps; delete it if it keeps none."""
     if not kept:
         yield Delete(job.name, f"it may use {', '.join(sorted(avoid))}")
     elif (wanted := parallelism(job.completions, kept)) != job.parallelism:
         yield Scale(job.name, wanted)
 
 
-# The Job that merges: one for each thing there is to merge, and one at a time. Pure.
+# The merge Job: one for each set of commits to merge, and one at a time.
 
 
 def merge_key(plan_hash: str, committed: Collection[str]) -> str:
-    """What a merge is for, in short: all that is committed of a plan and of those before it. What
-    is merged meanwhile does not change it; what is committed does."""
+    """Return a short hash of all commits of a plan and of earlier plans.
+
+    Merging does not change the key; new commits do.
+    """
     return short_hash([plan_hash, sorted(committed)], 12)
 
 
 def merging(
     jobs: Sequence[JobView], key: str, plans: tuple[int, ...], *, partial: bool
 ) -> Iterator[Announce | Merge]:
-    """The Job of this key, once; nothing while another merges."""
+    """Yield the merge Job of this key, once; nothing while another merge runs."""
     merges = [job for job in jobs if job.component == MERGE]
     same = next((job for job in merges if job.merges == key), None)
     if any(job.is_live for job in merges) or (same is not None and same.deleting):
@@ -363,7 +385,9 @@ def merging(
 
 
 def has_merged(jobs: Sequence[JobView], key: str) -> bool:
-    """Whether the Job of this key has come to its end: what is committed then is in the head, or
-    damaged."""
+    """Return whether the merge Job of this key completed.
+
+    The commits are then in the head, or damaged.
+    """
     ended = (job for job in jobs if job.component == MERGE and job.state == "Complete")
     return any(job.merges == key for job in ended)

@@ -1,5 +1,6 @@
-"""Live objects of a cluster as the values that decisions are made from. Pure, but for a clock that
-remembers since when a pod has been seen as it is.
+"""Conversion of live cluster objects to the values that decisions use.
+
+Pure, except for a clock that records since when a pod has been observed in its state.
 """
 
 from collections import Counter
@@ -17,28 +18,32 @@ from jobs.objects.site import Site
 from jobs.objects.waves import parse_indexes
 
 _INDEX = "batch.kubernetes.io/job-completion-index"
-# On a Job that a controller has suspended: `true` where it is for a while. On one that others
-# suspend: how often it was let go.
+# On a Job suspended by a controller: `true` if for a fixed time. On a Job that others suspend: how
+# often it was resumed.
 HELD, RESUMED = LABEL + "held", LABEL + "resumed"
-# On a campaign and on its Jobs: a token of whoever launched it last.
+# On a campaign and on its Jobs: a token of the last launch.
 LAUNCHED = LABEL + "launched"
-# Reasons of a waiting container that pass by themselves.
+# Reasons of a waiting container that resolve without a user.
 _STARTING = frozenset({"ContainerCreating", "PodInitializing", ""})
-# Reasons of a kubelet that refuses a pod and is well.
+# Reasons of a healthy kubelet that refuses a pod.
 _PASSING = frozenset({"NodeShutdown", "Terminated"})
 _NO_ROOM = "OutOf"
 
 
 class Since:
-    """How long each thing has been seen in its state, by our own clock: clocks of a cluster
-    differ."""
+    """The time that each object has been observed in its state.
+
+    It is measured with the local clock: the clocks of a cluster differ.
+    """
 
     def __init__(self, clock: Callable[[], float]):
         self._clock = clock
         self._seen: dict[Hashable, tuple[Hashable, float]] = {}
 
     def look(self, states: Mapping[Hashable, Hashable]) -> dict[Hashable, float]:
-        """Thing -> seconds. What is not told this time is forgotten."""
+        """Return for each object the seconds in its state; objects that are absent now are
+        forgotten.
+        """
         now = self._clock()
         seen = {}
         for thing, state in states.items():
@@ -49,26 +54,29 @@ class Since:
 
 
 def job_views(jobs: Iterable[Mapping[str, Any]], since: Since) -> tuple[JobView, ...]:
-    """The Jobs of a campaign."""
+    """Return the Jobs of a campaign."""
     views = [job_view(job) for job in jobs]
     ages = since.look({view.uid: (view.suspended, view.state) for view in views})
     return tuple(replace(view, in_state_s=ages[view.uid]) for view in views)
 
 
 def aged(views: Collection[PodView], since: Since) -> tuple[PodView, ...]:
-    """The pods of a campaign, with how long each has been as it is."""
+    """Return the pods of a campaign with the time that each has been in its state."""
     ages = since.look({view.uid: _state_of(view) for view in views})
     return tuple(replace(view, in_state_s=ages[view.uid]) for view in views)
 
 
 def _state_of(pod: PodView) -> Hashable:
-    """What has to change for a pod to be in another state. Not the words of who holds it up: a
-    kubelet says by turns that a pull failed and that it waits, a scheduler counts."""
+    """Return the values that define the state of a pod.
+
+    The messages are excluded: a kubelet alternates between a failed pull and waiting, and the
+    scheduler's message contains counts.
+    """
     return pod.phase, pod.node, pod.deleting, bool(pod.waiting), bool(pod.unschedulable)
 
 
 def job_view(job: Mapping[str, Any]) -> JobView:
-    """A Job of a campaign."""
+    """Return a Job of a campaign."""
     metadata, spec, status = job["metadata"], job["spec"], job.get("status") or {}
     labels, notes = metadata.get("labels") or {}, metadata.get("annotations") or {}
     ending = ending_of(job)
@@ -104,19 +112,19 @@ def _count(text: str) -> int:
 
 
 def launched_by(config_map: Mapping[str, Any]) -> str:
-    """The token of whoever launched a campaign last; empty where nobody has written one."""
+    """Return the token of the last launch of a campaign; empty if there is none."""
     return str((config_map["metadata"].get("annotations") or {}).get(LAUNCHED, ""))
 
 
 def ending_of(job: Mapping[str, Any]) -> Mapping[str, str]:
-    """The condition that ended a Job, all of whose pods have ended then; empty while it lives."""
+    """Return the condition that ended a Job and all of its pods; empty while the Job is live."""
     conditions = (job.get("status") or {}).get("conditions") or ()
     found = {c["type"]: c for c in conditions if c.get("status") == "True"}
     return found.get("Complete") or found.get("Failed") or {}
 
 
 def pod_view(pod: Mapping[str, Any]) -> PodView:
-    """A pod of a Job."""
+    """Return a pod of a Job."""
     metadata, spec, status = pod["metadata"], pod["spec"], pod.get("status") or {}
     labels, notes = metadata.get("labels") or {}, metadata.get("annotations") or {}
     statuses = status.get("containerStatuses") or ()
@@ -142,7 +150,7 @@ def pod_view(pod: Mapping[str, Any]) -> PodView:
 
 
 def _owner(metadata: Mapping[str, Any]) -> str:
-    """The uid of the Job that made a pod."""
+    """Return the uid of the Job that created a pod."""
     owners = metadata.get("ownerReferences") or ()
     return next((str(one["uid"]) for one in owners if one.get("controller")), "")
 
@@ -159,8 +167,11 @@ def _said(ended: Mapping[str, Any], key: str) -> str:
 
 
 def _is_refused(pod: Mapping[str, Any]) -> bool:
-    """Whether a node's kubelet took the pod and ended it before any container began: its device
-    plugin fails, say. One that lacked room then, or was going down, is not ill."""
+    """Return whether a node's kubelet accepted the pod and ended it before a container started.
+
+    Example: its device plugin fails. A node that lacked resources at that time, or was shutting
+    down, is healthy.
+    """
     status = pod.get("status") or {}
     reason = status.get("reason") or ""
     disrupted = any(
@@ -173,8 +184,10 @@ def _is_refused(pod: Mapping[str, Any]) -> bool:
 
 
 def why_not_begun(container: Mapping[str, Any]) -> str:
-    """Why a container does not start, in the words of its kubelet; empty where it has, or where
-    what it waits for passes by itself."""
+    """Return why a container does not start, as its kubelet reports it.
+
+    Empty if it has started, or if the reason resolves without a user.
+    """
     waiting = (container.get("state") or {}).get("waiting") or {}
     if waiting.get("reason", "") in _STARTING:
         return ""
@@ -182,13 +195,13 @@ def why_not_begun(container: Mapping[str, Any]) -> str:
 
 
 def unplaced_by(pod: Mapping[str, Any]) -> Mapping[str, str]:
-    """The condition in which a scheduler says that no node takes a pod; empty where none does."""
+    """Return the scheduler's condition that no node takes a pod; empty if there is none."""
     conditions = (pod.get("status") or {}).get("conditions") or ()
     said = (c for c in conditions if c["type"] == "PodScheduled" and c.get("status") == "False")
     return next(said, {})
 
 
-# The nodes of a site, and how many pods they have room for. Pure.
+# The nodes of a site and their capacity in pods.
 
 _CPU = "cpu"
 
@@ -199,8 +212,11 @@ def node_views(
     site: Site,
     others: Mapping[str, float] | None = None,
 ) -> tuple[NodeView, ...]:
-    """The nodes of a site's selector, with the devices that nobody holds: neither our pods nor
-    those of `others`, node -> so much of what the site measures on."""
+    """Return the nodes of a site's selector with their free devices.
+
+    Free devices are held neither by the campaign's pods nor by `others`, which maps a node to the
+    amount that other pods hold of the resource that the site measures on.
+    """
     held = Counter(p.node for p in pods if p.node and not p.has_ended)
     return tuple(
         _node_view(node, held, site, others or {})
@@ -210,8 +226,11 @@ def node_views(
 
 
 def room_for(wanted: int, site: Site, nodes: Iterable[NodeView], pods: Iterable[PodView]) -> int:
-    """How many pods may run at once: as many as the campaign wants, and devices are there for;
-    at least one, that waits. `wanted` where no nodes are told."""
+    """Return how many pods may run at once.
+
+    It is the campaign's number, limited by the available devices, and at least one, which then
+    waits. `wanted` is returned if no nodes are given.
+    """
     found = list(nodes)
     if not found:
         return wanted
@@ -222,7 +241,7 @@ def room_for(wanted: int, site: Site, nodes: Iterable[NodeView], pods: Iterable[
 
 
 def requested(pods: Iterable[Mapping[str, Any]], site: Site) -> dict[str, float]:
-    """Node -> what pods request there of the site's resource, or of cpu where it has none."""
+    """Return for each node the requests of pods for the site's resource, or for cpu without one."""
     name = site.resource or _CPU
     found: dict[str, float] = {}
     for pod in pods:
@@ -241,7 +260,7 @@ def _node_view(
     ready = {c["type"]: c["status"] for c in status.get("conditions") or ()}.get("Ready") == "True"
     there = quantity((status.get("allocatable") or {}).get(site.resource or _CPU, "0"))
     left = there - others.get(name, 0.0)
-    if not site.resource:  # a worker is counted as one device, whatever it takes of the processor
+    if not site.resource:  # a worker counts as one device, whatever it uses of the CPU
         there, left = _workers_of_cpu(there, site), _workers_of_cpu(left, site)
     ours = held.get(name, 0) * site.devices_per_worker
     return NodeView(

@@ -1,4 +1,4 @@
-"""What a controller sees of a campaign: commits and waves in the store, and live objects."""
+"""The observed state of a campaign: commits and waves in the store, and live objects."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -12,33 +12,33 @@ WORKER, MERGE = "worker", "merge"
 
 @dataclass(frozen=True, slots=True)
 class JobView:
-    """One Job that the cluster knows."""
+    """One Job in the cluster."""
 
     name: str
     uid: str
     component: str  # worker | merge
     wave: str  # the hash of its wave
     plan_hash: str
-    completions: int  # how many indexes it has
-    parallelism: int  # how many of its pods may run at once
+    completions: int  # the number of its indexes
+    parallelism: int  # the maximum number of its pods that run at once
     suspended: bool
-    active: int  # how many of its pods wait or run
-    succeeded: frozenset[int] = frozenset()  # indexes that ended well
-    failed: frozenset[int] = frozenset()  # indexes that failed for good
-    state: str = ""  # Complete or Failed; empty while it lives
-    reason: str = ""  # why it failed, in Kubernetes' word for it
-    message: str = ""  # the same, for people
+    active: int  # the number of its pods that wait or run
+    succeeded: frozenset[int] = frozenset()  # indexes that succeeded
+    failed: frozenset[int] = frozenset()  # indexes that failed finally
+    state: str = ""  # Complete or Failed; empty while it is live
+    reason: str = ""  # why it failed: the reason of Kubernetes
+    message: str = ""  # why it failed: the message for users
     deleting: bool = False
-    made_of: str = ""  # the hash of what its pods were made of: image, store and site
-    merges: str = ""  # what a merge is for, see `merge_key`
-    queue: str = ""  # the queue of Kueue whose label it bears
-    given_up: bool = False  # Kueue tries it no more
+    made_of: str = ""  # the hash of what its pods were made from: image, store and site
+    merges: str = ""  # the key of what it merges, see `merge_key`
+    queue: str = ""  # the Kueue queue in its label
+    given_up: bool = False  # Kueue no longer retries it
     stopped: bool = False  # a controller has suspended it
-    held: bool = False  # the same, for a while
-    resumed: int = 0  # how often a controller let it go that others had suspended
-    launched: str = ""  # the token of whoever had launched its campaign last
-    gang: bool = False  # its pods are those of one gang: all at once, or none
-    in_state_s: float = 0.0  # how long we see it suspended, at work, or ended; by our clock
+    held: bool = False  # a controller has suspended it for a fixed time
+    resumed: int = 0  # how often a controller resumed it after others had suspended it
+    launched: str = ""  # the token of the last launch of its campaign at that time
+    gang: bool = False  # its pods are one gang: all at once, or none
+    in_state_s: float = 0.0  # time observed as suspended, active or ended; by the local clock
 
     @property
     def is_live(self) -> bool:
@@ -53,19 +53,19 @@ class PodView:
     uid: str
     job: str  # the name of its Job
     index: int
-    node: str  # empty until one is found
+    node: str  # empty until it is scheduled
     phase: str  # Pending, Running, Succeeded or Failed
-    exit_code: int | None = None  # None where no container of it has ended
-    reason: str = ""  # why it ended, in Kubernetes' word for it
-    waiting: str = ""  # why a container does not start, in the words of who says so
-    unschedulable: str = ""  # why no node takes it, in the scheduler's words
-    event: str = ""  # the last warning about one that has a node and does not start
+    exit_code: int | None = None  # None if no container of it has ended
+    reason: str = ""  # why it ended: the reason of Kubernetes
+    waiting: str = ""  # why a container does not start, as the cluster reports it
+    unschedulable: str = ""  # why no node takes it: the scheduler's message
+    event: str = ""  # the last warning about a pod that has a node and does not start
     deleting: bool = False
-    shard: str = ""  # the shard that it says it failed in
-    words: str = ""  # why it failed, as it says itself
-    refused: bool = False  # it failed, and no container of it ever began
-    in_state_s: float = 0.0  # how long we see it like this, by our own clock
-    job_uid: str = ""  # of its Job; empty where it does not tell
+    shard: str = ""  # the shard that it reports as failed
+    words: str = ""  # the cause of the failure that it reports
+    refused: bool = False  # it failed, and none of its containers ever started
+    in_state_s: float = 0.0  # time observed in this state, by the local clock
+    job_uid: str = ""  # the uid of its Job; empty if it has no such reference
 
     @property
     def has_ended(self) -> bool:
@@ -77,27 +77,30 @@ class NodeView:
     """One node that the site's pods may run on."""
 
     name: str
-    ready: bool  # its kubelet answers
-    schedulable: bool  # nobody has cordoned it
+    ready: bool  # its kubelet responds
+    schedulable: bool  # it is not cordoned
     devices: int  # of the kind that the site measures on
-    free_devices: int  # those that no pod holds
+    free_devices: int  # devices that no pod holds
 
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """Everything at one moment. Where the store does not answer, its side is what was last seen."""
+    """The observed state at one moment.
+
+    If the store is unreachable, its values are those that were read last.
+    """
 
     committed: frozenset[str]  # shards of the plan
     waves: tuple[Wave, ...]  # of the plan
     jobs: tuple[JobView, ...] = ()
     pods: tuple[PodView, ...] = ()
-    nodes: tuple[NodeView, ...] = ()  # empty where they may not be listed
-    strikes: Strikes = Strikes()  # those that the store remembers
-    merged: bool = False  # the head holds all that is committed of this plan and of those before it
-    damaged: tuple[tuple[str, str], ...] = ()  # but for these shards of this plan, and why
-    late: tuple[int, ...] = ()  # earlier plans of which something is still to be merged
+    nodes: tuple[NodeView, ...] = ()  # empty if they may not be listed
+    strikes: Strikes = Strikes()  # the failures that the store records
+    merged: bool = False  # the head has all commits of this plan and of earlier plans
+    damaged: tuple[tuple[str, str], ...] = ()  # except these shards of this plan, with reasons
+    late: tuple[int, ...] = ()  # earlier plans with commits that are not merged
     of_others: frozenset[str] = frozenset()  # all shards that earlier plans have committed
-    # Indexes (a Job's name and a number) that ended well, and whose commits are not listed yet.
+    # Indexes (a Job's name and a number) that succeeded and whose commits are not listed yet.
     settling: frozenset[tuple[str, int]] = frozenset()
     store_works: bool = True
     by_hash: Mapping[str, Wave] = field(init=False, repr=False, compare=False, default_factory=dict)
@@ -115,30 +118,32 @@ class Observed:
         object.__setattr__(self, "_pods_of", dict(pods_of))
 
     def pods_of(self, job: JobView) -> Sequence[PodView]:
-        """The pods of a Job, in the order of `pods`. Those of an older Job of its name are none of
-        it: where a wave's Job was made anew, they may be left on a node that is lost."""
+        """Return the pods of a Job, in the order of `pods`.
+
+        Pods of an older Job with the same name are excluded: if a wave's Job was created again,
+        such pods may remain on a lost node.
+        """
         return self._pods_of.get(job.name, ())
-
-
-# What is wanted of a campaign's plan on a cluster.
 
 
 @dataclass(frozen=True, slots=True)
 class Desired:
-    """What is wanted of a plan."""
+    """The desired state of a campaign's plan on a cluster."""
 
     plan: Plan
-    workers: int  # how many pods may run at once
-    per_index: int  # how many shards one pod gets
+    workers: int  # the maximum number of pods that run at once
+    per_index: int  # the number of shards per pod
     paused: bool = False
-    allow_missing: bool = False  # what is committed may be merged without the rest
-    queue: str = ""  # the queue of Kueue that the site names
-    kueue: bool = False  # somebody starts each Job when it is its turn, whether named here or not
-    at_once: int = 1  # how many shards of an index are measured at a time
-    made_of: str = ""  # the hash of what workers' pods are made of now: image, store and site
-    launched: str = ""  # a token of whoever launched the campaign last
-    wide: Mapping[str, int] = field(default_factory=dict)  # gang -> how many pods it takes at once
-    is_last: bool = False  # it is known that no plan follows behind it
+    allow_missing: bool = False  # commits may be merged without the rest
+    queue: str = ""  # the Kueue queue that the site names
+    # Kueue starts each Job when it is admitted, whether the site names a queue or not
+    kueue: bool = False
+    at_once: int = 1  # the number of shards of an index that are measured concurrently
+    made_of: str = ""  # the hash of what workers' pods are made from now: image, store and site
+    launched: str = ""  # a token of the last launch of the campaign
+    # gang -> the number of pods that it needs at once
+    wide: Mapping[str, int] = field(default_factory=dict)
+    is_last: bool = False  # no plan follows this one
 
     @property
     def plan_hash(self) -> str:

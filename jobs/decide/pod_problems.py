@@ -1,9 +1,9 @@
-"""What pods say against nodes: a pod accuses its node, is lost with it, or does not start. Pure.
+"""The problems that pods report about nodes: the node is at fault, or lost, or starts no pod. Pure.
 
-A pod accuses its node when a worker says so (exit 44 or 46), when the node refused the pod, or
-when the pod does not start while others of its Job do. A pod is lost when it should have ended and
-its node does not answer. A pod does not start when its node has had ten minutes for it, and says
-what is wrong.
+A pod counts as a failure against its node when a worker reports the node (exit 44 or 46), when the
+node refused the pod, or when the pod does not start while others of its Job do. A pod is lost when
+it should have ended and its node does not respond. A pod does not start when its node has had ten
+minutes for it and reports a problem.
 """
 
 import re
@@ -17,9 +17,9 @@ from jobs.decide.observed import JobView, Observed, PodView
 from jobs.objects.pod_template import POD_GRACE_S
 from jobs.objects.waves import Strike
 
-# What to do about the words of a scheduler or a kubelet. Pure.
+# Advice on the messages of a scheduler or a kubelet.
 
-# The first that fits; the words are those of Kubernetes, Volcano and Kueue.
+# The first match applies; the messages are those of Kubernetes, Volcano and Kueue.
 _ADVICE = (
     (
         r"imagepull|errimage|invalidimage|pull(ing)? image",
@@ -94,24 +94,27 @@ def advice_on(words: str) -> str:
     return next(found, _ELSE)
 
 
-# So long a pod may wait or be prepared before anybody is told: a node that meets a large
-# image for the first time pulls it for minutes.
+# Time that a pod may wait or be prepared before users are informed: a node that pulls a large image
+# for the first time needs minutes.
 STUCK_S = 600.0
-# So long a node may prepare a pod and say nothing: three times what it may where it says why.
+# Time that a node may prepare a pod without a message: three times the limit with a message.
 _SILENT_S = 1800.0
-# After its grace a pod is killed; so much later its node has had the time to report that.
+# After its grace period a pod is killed; the node gets this much longer to report it.
 _REPORT_S = 60.0
 _KUBELET = "whether it is Ready, and its kubelet's log"
-# A scheduler's words count nodes anew each time; with other numbers they are the same news.
+# A scheduler's message contains node counts, which change; with other numbers it is the same
+# message.
 _NUMBER = re.compile(r"\d+")
 
 
 def strikes(observed: Observed, stuck: Iterable[PodView]) -> Iterator[Strike]:
-    """What pods say against their nodes; `stuck` are those of `stuck_beside`. A pod is one witness,
-    however many shards it has.
+    """Yield the failures that pods count against their nodes; one per pod, for any number of
+    shards.
+
+    `stuck` are the pods of `stuck_beside`.
 
     Example: a pod with the shards s1 and s2 ends on n1 with exit 44, and s1 is committed: that is
-    one strike, of s2 against n1. A pod that ends with exit 48 (memory) accuses no node.
+    one failure of s2, counted against n1. A pod that ends with exit 48 (memory) blames no node.
     """
     beside = {pod.uid for pod in stuck}
     for pod in observed.pods:
@@ -121,8 +124,10 @@ def strikes(observed: Observed, stuck: Iterable[PodView]) -> Iterator[Strike]:
 
 
 def witness(pod: PodView, observed: Observed) -> str:
-    """The shard that a pod speaks of: the one that it names, or else the first of its index that
-    nobody has committed. Empty where all are committed."""
+    """Return the shard that a pod's failure refers to; empty if all of its shards are committed.
+
+    It is the shard that the pod names, or else the first one of its index that is not committed.
+    """
     job = next((job for job in observed.jobs if job.name == pod.job), None)
     wave = observed.by_hash.get(job.wave) if job else None
     shards = wave.indexes[pod.index] if wave and pod.index < len(wave.indexes) else ()
@@ -131,11 +136,13 @@ def witness(pod: PodView, observed: Observed) -> str:
 
 
 def lost_indexes(observed: Observed) -> frozenset[tuple[str, int]]:
-    """The indexes (a Job's name and a number) whose pod is lost: Kubernetes waits for its node, and
-    we do not. Where nodes may not be listed none is: a pod that ends slowly looks the same.
+    """Return the indexes (a Job's name and a number) whose pod is lost.
 
-    Example: a pod was told to end, and its node is not Ready. After 180 s (120 s of grace and 60 s
-    to report) it is still waited for; after 181 s it is lost, and its shards go elsewhere.
+    Kubernetes waits for the node of such a pod; the controller does not. If nodes may not be
+    listed, no index is lost: a pod that ends slowly looks the same.
+
+    Example: a pod was deleted, and its node is not Ready. After 180 s (120 s of grace and 60 s to
+    report) it is still waited for; after 181 s it is lost, and its shards go elsewhere.
     """
     ready = _ready(observed)
     return frozenset(
@@ -147,7 +154,7 @@ def lost_indexes(observed: Observed) -> frozenset[tuple[str, int]]:
 
 
 def _ready(observed: Observed) -> set[str] | None:
-    """The nodes that answer; None where nodes may not be listed."""
+    """Return the nodes that are Ready; None if nodes may not be listed."""
     return {node.name for node in observed.nodes if node.ready} if observed.nodes else None
 
 
@@ -157,11 +164,12 @@ def _is_lost(pod: PodView, ready: set[str] | None) -> bool:
 
 
 def not_starting(pod: PodView) -> str:
-    """Why a pod that has a node does not start, as the cluster reports it. Empty where it may
-    still start, as while a large image is pulled.
+    """Return why a pod that has a node does not start, as the cluster reports it.
 
-    Example: a pod that says ImagePullBackOff does not start after 601 s. One without
-    any message may still start then; after 1801 s it does not either.
+    Empty if it may still start, for example while a large image is pulled.
+
+    Example: a pod with the reason ImagePullBackOff does not start after 601 s. A pod without a
+    message may still start then; after 1801 s it does not either.
     """
     if not is_being_made(pod) or pod.in_state_s <= STUCK_S:
         return ""
@@ -172,18 +180,18 @@ def not_starting(pod: PodView) -> str:
 
 
 def is_being_made(pod: PodView) -> bool:
-    """Whether a pod has a node, and no container of it has begun."""
+    """Return whether a pod has a node and none of its containers has started."""
     return pod.phase == "Pending" and bool(pod.node) and not pod.deleting
 
 
 def runs_anywhere(job: JobView, pods: Iterable[PodView]) -> bool:
-    """Whether one of a Job's own pods runs, or has ended well: then each of them could."""
+    """Return whether a pod of a Job runs or has succeeded: then each of its pods could."""
     running = any(pod.phase == "Running" and not pod.deleting for pod in pods)
     return running or bool(job.succeeded)
 
 
 def stuck_beside(observed: Observed) -> Iterator[PodView]:
-    """Pods that do not start while others of their Job do: their nodes are to blame."""
+    """Yield the pods that do not start while others of their Job do: their nodes are the cause."""
     for job in observed.jobs:
         pods = observed.pods_of(job)
         stuck = [pod for pod in pods if not_starting(pod)]
@@ -192,7 +200,7 @@ def stuck_beside(observed: Observed) -> Iterator[PodView]:
 
 
 def warnings(observed: Observed) -> Iterator[Announce]:
-    """Yield the warnings about pods that wait, or that cannot end."""
+    """Yield the warnings about pods that wait or cannot end."""
     ready = _ready(observed)
     lost = sorted({p.node for p in observed.pods if _is_lost(p, ready)})
     for node in lost:

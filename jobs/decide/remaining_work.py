@@ -1,11 +1,11 @@
-"""What each live Job still has to do, and what a younger wave has of it. Pure.
+"""The remaining work of each live Job, and the part that a younger wave has taken. Pure.
 
-Shards are given to a younger wave while a node is lost or quarantined. That may be over, and then
-the older Job's pods may come to them as well: nobody waits for those, but each has a device.
+Shards go to a younger wave while a node is lost or quarantined. If the node recovers, pods of the
+older Job may start the same shards: they are not waited for, but each holds a device.
 
-Example: a Job of four runs index 2, and index 3, whose shards are committed; 0 and 1 were on a node
-that is lost, and go to a younger wave. When 3 ends, Kubernetes begins 0 in its place, which nobody
-can keep it from: it does not get narrower than what runs. So both its pods hold a worker.
+Example: a Job of four runs index 2, and index 3, whose shards are committed; 0 and 1 were on a lost
+node, and go to a younger wave. When 3 ends, Kubernetes starts 0 in its place, which cannot be
+prevented: a Job cannot be narrower than its running pods. So both of its pods hold a worker.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -19,11 +19,11 @@ from jobs.objects.waves import Wave
 
 @dataclass(frozen=True, slots=True)
 class Remaining:
-    """What is left of one live Job."""
+    """The remaining work of one live Job."""
 
     open_indexes: tuple[int, ...]  # can still commit a shard, and no younger wave has them
     taken_indexes: frozenset[int]  # a younger wave has them
-    # Pods that measure what a younger wave has, too, or in whose place Kubernetes may begin that.
+    # Pods that measure shards of a younger wave, or whose replacement may do so.
     other_pods: int
 
 
@@ -33,8 +33,11 @@ def left_of(
     lost: Collection[tuple[str, int]],
     launched: Iterable[Wave] = (),
 ) -> Mapping[str, Remaining]:
-    """What is left of each live Job, by its name; `lost` are indexes that nobody waits for, and
-    `launched` waves whose Jobs are made in this very round."""
+    """Return the remaining work of each live Job, by its name.
+
+    `lost` are the indexes that are not waited for, `launched` the waves whose Jobs are created in
+    this reconciliation.
+    """
     known = (observed.by_hash[job.wave] for job in live)
     waves = sorted((*known, *launched), key=lambda wave: wave.serial)
     newest = {shard: wave.serial for wave in waves for shard in wave.shards}
@@ -77,21 +80,22 @@ def _is_elsewhere(pod: PodView, indexes: Collection[int]) -> bool:
     return pod.index not in indexes and not pod.has_ended and not pod.deleting
 
 
-# What a doubtful session measured is measured again on another node, where there is one. Pure.
+# The shards of a suspect session are measured again on another node, if there is one.
 #
-# A wave that keeps away from such a node is one that any wave would be if the node were
-# quarantined. Where no other node has room, or is left, the same one does it: a number of another
-# session is worth more than none, and that it came from there is on record.
+# A wave that avoids such a node has the same form as a wave after the node is quarantined. If no
+# other node has capacity, or none is left, the same node is used: a measurement of another session
+# is better than none, and its node is recorded.
 
 
 def alike(
     desired: Desired, observed: Observed, shards: Sequence[str], avoid: Collection[str]
 ) -> tuple[list[str], frozenset[str]]:
-    """Those of the shards that may run on the same nodes as the first of them, and the nodes that
-    they keep away from, with those that any wave does (`avoid`).
+    """Return the shards that may run on the same nodes as the first one, and the nodes to avoid.
 
-    Example: s1 and s3 measure again what a session on n1 did, s2 what one on n2 did: s1 and s3,
-    away from n1. With n2 lost s1 and s3, away from none.
+    The nodes include those that every wave avoids (`avoid`).
+
+    Example: s1 and s3 repeat measurements of a session on n1, s2 those of one on n2: the result is
+    s1 and s3, avoiding n1. If n2 is lost, it is s1 and s3, avoiding no node.
     """
     avoid = frozenset(avoid)
     if not desired.plan.kept_from or not shards:
@@ -109,15 +113,17 @@ def alike(
 
 
 def has_other(desired: Desired, observed: Observed, avoid: Collection[str]) -> bool:
-    """Whether a node that is not to be avoided has room for a pod, or will once pods of ours end.
-    False where nodes may not be listed: nobody knows then."""
+    """Return whether a usable node has free devices for a pod, or will when our pods end.
+
+    False if nodes may not be listed, because their state is unknown.
+    """
     ours = {pod.node for pod in observed.pods if pod.node and not pod.has_ended}
     return any(
         node.ready
         and node.schedulable
         and node.name not in avoid
         and node.devices >= desired.per_index
-        # What a queue gives is not what is free now.
+        # The capacity of a queue differs from what is free now.
         and (desired.kueue or node.name in ours or node.free_devices >= desired.per_index)
         for node in observed.nodes
     )
@@ -126,16 +132,20 @@ def has_other(desired: Desired, observed: Observed, avoid: Collection[str]) -> b
 def is_shut_out(
     desired: Desired, observed: Observed, job: JobView, wave: Wave, avoid: Collection[str]
 ) -> bool:
-    """Whether a live Job waits in vain: none of its pods has a node, and those that its wave would
-    take are gone, or are others' by now."""
+    """Return whether a live Job waits in vain.
+
+    None of its pods has a node, and the nodes that its wave would use are gone or taken by others.
+    """
     if not lacks_others(desired, observed, wave, avoid):
         return False
     return not any(pod.node and not pod.has_ended for pod in observed.pods_of(job))
 
 
 def lacks_others(desired: Desired, observed: Observed, wave: Wave, avoid: Collection[str]) -> bool:
-    """Whether a wave keeps away from a node for its shards' sake alone (no wave uses one of
-    `avoid`), and no other has room for it."""
+    """Return whether a wave avoids a node only because of its shards, and no other node is usable.
+
+    No wave uses a node of `avoid`.
+    """
     if not (desired.plan.kept_from and observed.nodes):
         return False
     kept = {desired.plan.kept_from.get(shard) for shard in wave.shards}
@@ -147,7 +157,7 @@ def lacks_others(desired: Desired, observed: Observed, wave: Wave, avoid: Collec
 def same_node(
     desired: Desired, observed: Observed, todo: Sequence[str], avoid: Collection[str]
 ) -> Iterator[Announce]:
-    """Tell of what is measured again where it was measured before."""
+    """Announce shards that are measured again on the node that measured them before."""
     kept = [(shard, node) for shard in todo if (node := desired.plan.kept_from.get(shard))]
     for place in sorted({node for _, node in kept}):
         if not has_other(desired, observed, {*avoid, place}):

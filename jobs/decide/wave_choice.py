@@ -1,12 +1,12 @@
-"""The next wave is the newest one if it lacks its Job, and a new one otherwise. Pure.
+"""The choice of the next wave: the newest wave if it has no Job, otherwise a new one. Pure.
 
-A gang over several pods is a wave of its own, the first that there is room for. One begins only
-when every other is whole: without a scheduler of gangs each could wait for the other's half. No two
-of them share a node.
+A gang over several pods is a wave of its own; the first gang with enough capacity is chosen. A gang
+starts only when every other gang is complete: without a gang scheduler two gangs could each wait
+for the nodes of the other. Two gangs never share a node.
 
-A wave is written before its Job is made, so a controller that is killed in between leaves a wave
-without a Job. Whoever comes next makes that Job, unless the wave may use a node that is quarantined
-since.
+A wave is written before its Job is created, so a controller that is killed in between leaves a wave
+without a Job. The next controller creates that Job, unless the wave may use a node that was
+quarantined in the meantime.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -17,16 +17,18 @@ from jobs.decide.observed import Desired, JobView, Observed
 from jobs.decide.remaining_work import alike, lacks_others
 from jobs.objects.waves import QUEUED_S, Wave, cut, cut_for_queue, index_s, parallelism
 
-# Pods that come at once come within this: where one waits for longer, nodes kept for the next gang
-# would be idle as long.
+# Pods that start together do so within this time: if one waits for longer, nodes reserved for the
+# next gang would be idle for as long.
 _GATHERS_S = 120.0
 
 
 def next_gang_wave(
     desired: Desired, observed: Observed, todo: Sequence[str], avoid: Collection[str], free: int
 ) -> Wave | None:
-    """A new wave of the first gang that is to do and for which so many workers are free, away from
-    the nodes `avoid`; None where none of them can begin."""
+    """Return a new wave of the first open gang for which enough workers are free.
+
+    The wave avoids the nodes `avoid`. None if no gang can start.
+    """
     gang = next_gang(desired, observed, todo, free, avoid)
     return gang_wave(desired, observed, gang, len(observed.waves), avoid) if gang else None
 
@@ -34,8 +36,10 @@ def next_gang_wave(
 def next_wave(
     desired: Desired, observed: Observed, todo: Sequence[str], avoid: Collection[str]
 ) -> Wave | None:
-    """A new wave of the first of the shards of one pod that are to do, away from the nodes `avoid`.
-    None where only gangs are left."""
+    """Return a new wave of the first open single-pod shards, away from the nodes `avoid`.
+
+    None if only gangs are left.
+    """
     single = [shard for shard in todo if shard not in desired.wide]
     if not single:
         return None
@@ -51,8 +55,10 @@ def next_gang(
     free: int,
     avoid: Collection[str] = (),
 ) -> str:
-    """The first gang over several pods for which so many workers are free, and nodes enough; empty
-    where there is none, or one is not whole."""
+    """Return the first gang over several pods for which enough workers and nodes are free.
+
+    Empty if there is none, or if a running gang is not complete.
+    """
     if gathering(observed):
         return ""
     room = min(free, gang_room(desired, observed, avoid, free=not desired.kueue))
@@ -62,7 +68,7 @@ def next_gang(
 def may_begin(
     wave: Wave, desired: Desired, observed: Observed, free: int, avoid: Collection[str]
 ) -> bool:
-    """Whether a wave that lacks its Job may have it now, with so many workers free."""
+    """Return whether a wave without a Job may get it now, with this many free workers."""
     if not wave.is_gang:
         return True
     return bool(next_gang(desired, observed, sorted(wave.shards), free, {*avoid, *wave.avoid}))
@@ -71,8 +77,11 @@ def may_begin(
 def gang_room(
     desired: Desired, observed: Observed, avoid: Collection[str], *, free: bool = False
 ) -> int:
-    """How many pods of a gang there are nodes for, one on each; `free` counts only those that have
-    room for a pod now. As many as may run where nodes may not be listed."""
+    """Return how many pods of a gang the nodes can take, one per node.
+
+    `free` counts only nodes with free devices for a pod now. If nodes may not be listed, the number
+    of workers is returned.
+    """
     if not observed.nodes:
         return desired.workers
     least = desired.per_index if free else 0
@@ -88,8 +97,10 @@ def gang_room(
 
 
 def _nodes_of_gangs(observed: Observed, *, at_work: bool = False) -> frozenset[str]:
-    """The nodes where pods of gangs are: what another measures there would be their traffic too.
-    `at_work`: only of gangs that have not committed yet."""
+    """Return the nodes with pods of gangs: their traffic would disturb other measurements there.
+
+    `at_work`: only of gangs that have not committed yet.
+    """
     waves = observed.by_hash
     gangs = [
         job
@@ -102,7 +113,10 @@ def _nodes_of_gangs(observed: Observed, *, at_work: bool = False) -> frozenset[s
 
 
 def _soon_free(desired: Desired, observed: Observed, avoid: Collection[str]) -> int:
-    """The nodes that have room for a pod, or will once pods of ours end; not those of others."""
+    """Return how many nodes have free devices for a pod now or when this campaign's pods end.
+
+    Devices that other pods hold do not count.
+    """
     ours = {pod.node for pod in observed.pods if pod.node and not pod.has_ended}
     gangs = _nodes_of_gangs(observed, at_work=True)
     if not observed.nodes:
@@ -118,10 +132,10 @@ def _soon_free(desired: Desired, observed: Observed, avoid: Collection[str]) -> 
 
 
 def gathering(observed: Observed) -> list[JobView]:
-    """The gangs over several pods that hold some of them, and wait for others; the oldest first.
+    """Return the gangs over several pods that hold some pods and wait for others, oldest first.
 
-    Example: of a gang of two, pod 0 runs and pod 1 has no node: it gathers. Once both run it is
-    whole, and still is when pod 1 has ended well, or its shard is committed.
+    Example: in a gang of two, pod 0 runs and pod 1 has no node: it is incomplete. Once both run it
+    is complete, and stays so when pod 1 has succeeded or its shard is committed.
     """
     found = [job for job in observed.jobs if job.gang and job.is_live and not job.suspended]
     waves = observed.by_hash
@@ -147,12 +161,14 @@ def reserved(
     at_work: int,
     avoid: Collection[str],
 ) -> int:
-    """How many workers shards of one pod leave to the next gang, where gangs have `at_work` pods.
-    None where another gang must end first: a device would be idle for as long as that takes. Nor
-    where one gathers for long: nobody knows for how long.
+    """Return how many workers the single-pod shards leave to the next gang.
 
-    Example: of 8 workers a gang has 6, and the next one takes 6 as well: the other shards have 2.
-    The first ends, and the next one has its 6 at once: nobody has taken them meanwhile.
+    `at_work` is the number of pods of running gangs. None are left if another gang must end first,
+    because a device would be idle until then, or if a gang has been incomplete for long, because
+    that has no time limit.
+
+    Example: of 8 workers a gang has 6, and the next gang also takes 6: the other shards get 2. When
+    the first gang ends, the next one gets its 6 at once, because no other shard has taken them.
     """
     most = min(desired.workers, _soon_free(desired, observed, avoid))
     pods = next((p for s in todo if 1 < (p := desired.wide.get(s, 1)) <= most), 0)
@@ -161,8 +177,11 @@ def reserved(
 
 
 def _is_fit(wave: Wave, desired: Desired, observed: Observed, avoid: Collection[str]) -> bool:
-    """Whether a wave that lacks its Job may still have it. It may be of another shape of pods than
-    the site has now; that of a gang may have been deleted because a node of it was lost."""
+    """Return whether a wave without a Job may still get it.
+
+    Its pods may have another shape than the site has now, and a gang's Job may have been deleted
+    because one of its nodes was lost.
+    """
     are_alike = all(desired.wide.get(shard, 1) == wave.pods for shard in wave.shards)
     if not wave.is_gang or not are_alike:
         return are_alike and not lacks_others(desired, observed, wave, avoid)
@@ -174,7 +193,7 @@ def _is_fit(wave: Wave, desired: Desired, observed: Observed, avoid: Collection[
 def gang_wave(
     desired: Desired, observed: Observed, shard: str, serial: int, avoid: Collection[str]
 ) -> Wave:
-    """The wave of one gang over several pods."""
+    """Return the wave of one gang over several pods."""
     pods, away = desired.wide[shard], _away_from(desired, observed, shard, avoid)
     return wave_of(desired, ((shard,),) * pods, serial, away, pods)
 
@@ -182,8 +201,11 @@ def gang_wave(
 def _away_from(
     desired: Desired, observed: Observed, shard: str, avoid: Collection[str]
 ) -> set[str]:
-    """The nodes that a gang keeps away from: beside those of any wave also those that it failed on,
-    where there are others enough. Two tries on one bad node would be taken for its own fault."""
+    """Return the nodes that a gang avoids.
+
+    Besides the nodes that every wave avoids, these are the nodes where the gang failed, if there
+    are enough others. Two failures on one bad node would be blamed on the gang.
+    """
     struck = {strike.node for strike in observed.strikes.seen if strike.shard == shard} | set(avoid)
     enough = gang_room(desired, observed, struck) >= desired.wide[shard]
     return struck if enough else set(avoid)
@@ -192,7 +214,7 @@ def _away_from(
 def gangs_without_room(
     desired: Desired, observed: Observed, todo: Sequence[str], avoid: Collection[str]
 ) -> Iterator[Announce]:
-    """Tell of the widest gang that the cluster has no room for, as it is now."""
+    """Announce the widest gang that the cluster cannot place at present."""
     most = max((desired.wide.get(shard, 1) for shard in todo), default=1)
     room = min(desired.workers, gang_room(desired, observed, avoid))
     if most > max(1, room):
@@ -211,7 +233,7 @@ def wave_of(
     avoid: Collection[str],
     pods: int = 1,
 ) -> Wave:
-    """A wave of the plan with these indexes."""
+    """Return a wave of the plan with these indexes."""
     plan = desired.plan
     return Wave(
         campaign=plan.campaign,
@@ -225,10 +247,11 @@ def wave_of(
 
 
 def half_made(desired: Desired, observed: Observed, avoid: Collection[str]) -> Wave | None:
-    """The newest wave, where it has no Job: nobody came that far, or somebody deleted it.
+    """Return the newest wave if it has no Job: the Job was not created, or it was deleted.
 
-    Example: the newest wave holds s1 and s2, s1 is committed, and there is no Job: it is taken up
-    again. Once s2 is committed too it is not, nor if n1 is quarantined and the wave may use n1.
+    Example: the newest wave holds s1 and s2, s1 is committed, and there is no Job: the wave is
+    launched again. It is not launched once s2 is committed too, or if n1 is quarantined and the
+    wave may use n1.
     """
     newest = max(observed.waves, key=lambda wave: (wave.serial, wave.wave_hash), default=None)
     if newest is None or newest.wave_hash in {job.wave for job in observed.jobs}:
@@ -238,31 +261,33 @@ def half_made(desired: Desired, observed: Observed, avoid: Collection[str]) -> W
     return newest if may and set(avoid) <= set(newest.avoid) else None
 
 
-# Where a queue (Kueue) admits Jobs, each is small and short, and about as many wait as run. Pure.
+# If a queue (Kueue) admits Jobs, each Job is small and short, and about as many wait as run.
 #
-# Kueue gives a Job all the pods that it asks for, or none, and never more later; it may take all
-# back because one is not ready in time. So a Job asks for one pod, or in a large fleet for a small
-# part of what is admitted already, and it ends within a quarter of an hour.
+# Kueue gives a Job all the pods that it requests, or none, and never more later; it may evict all
+# of them because one is not ready in time. So a Job requests one pod, or in a large cluster a small
+# part of what is already admitted, and it ends within a quarter of an hour.
 
-# A Job that we let go so often, and that was suspended again each time, has another master. Once or
-# twice may have been a person.
+# A Job that was resumed this often, and suspended again each time, is managed by another client.
+# Once or twice may have been a user.
 _RESUMED_OFTEN = 3
-# A large campaign is cut into about so many Jobs at once: fewer would ask for more pods each, and
-# wait longer.
+# A large campaign is split into about this many Jobs at once: fewer Jobs would each request more
+# pods and wait longer.
 _JOBS_AT_ONCE = 64
-# A new Job asks for at most a fourth of what is admitted: so much becomes free again soon.
+# A new Job requests at most a fourth of what is admitted: this much becomes free again soon.
 _ASKED_PART = 4
-# One that waits for more than half of what is admitted was made when more was, and may wait for
-# ever.
+# A Job that waits for more than half of what is admitted was created when more was admitted, and
+# may wait forever.
 _HOPELESS_PART = 2
-# In one look: the API server's budget is for others too.
+# Per reconciliation: other clients share the API server's budget.
 _MOST_LAUNCHES = 8
 
 
 def is_others(job: JobView, desired: Desired) -> bool:
-    """Whether somebody else starts, stops and widens a live Job. That is so if it bears the label
-    of a queue, whoever put it there; if somebody suspends it again and again; and if it is
-    suspended, not by us, where a queue takes all Jobs."""
+    """Return whether another client starts, stops and widens a live Job.
+
+    That is so if it has the label of a queue, whoever added it; if a client suspends it repeatedly;
+    or if it is suspended, not by this controller, and a queue manages all Jobs.
+    """
     taken = desired.kueue and job.suspended and not job.stopped
     return bool(job.queue) or job.resumed >= _RESUMED_OFTEN or taken
 
@@ -274,13 +299,15 @@ def queued_launches(
     todo: Sequence[str],
     avoid: Collection[str],
 ) -> Iterator[Launch]:
-    """The next waves, until about as much waits as runs. `todo` are the shards that nobody has in
-    hand, `avoid` the nodes to keep away from.
+    """Yield the next waves, until about as many pods wait as run.
 
-    Example: of 400 workers none is admitted yet: one Job is made, for 1 pod. Once 100 are, each Job
-    asks for 7 (400 / 64, rounded up), and one look makes 8 of them.
+    `todo` are the shards that no Job has, `avoid` the nodes to avoid.
+
+    Example: of 400 workers none is admitted yet: one Job is created, for 1 pod. Once 100 are
+    admitted, each Job requests 7 (400 / 64, rounded up), and one reconciliation creates 8 of them.
     """
-    # A gang is admitted whole, or waits without holding anything: it stands beside the others.
+    # A gang is admitted as a whole or waits without holding anything, so it does not affect the
+    # others.
     single = [job for job in live if not job.gang]
     admitted, waiting = _pods(single, suspended=False), _pods(single, suspended=True)
     takes_s, begun = _takes_s(desired), half_made(desired, observed, avoid)
@@ -318,11 +345,12 @@ def queueing(
     jobs: Sequence[JobView],
     half: Mapping[str, str],
 ) -> Iterator[Announce | Delete]:
-    """What to do about the `jobs` that somebody else starts. One that waits is deleted where the
-    campaign is paused, for it would begin when its turn comes, and where it asks for so much that
-    it may wait for ever. So is a gang that was admitted and of which a pod does not begin (`half`:
-    why): no other client may suspend it, and the others hold their nodes meanwhile. Its shards go
-    into another wave, which queues behind those that wait.
+    """Yield the changes to the `jobs` that another client starts.
+
+    A waiting Job is deleted if the campaign is paused, because Kueue would start it later, or if it
+    requests so much that it may wait forever. An admitted gang with a pod that does not start
+    (`half`: why) is also deleted: no other client may suspend it, and its other pods occupy their
+    nodes meanwhile. Its shards go into another wave, which queues behind the waiting Jobs.
 
     Example: 100 pods are admitted. A Job that waits for 51 pods is deleted; one that waits for 50
     stays.
@@ -353,7 +381,7 @@ def queueing(
 
 
 def _taken(job: JobView) -> Announce:
-    """Announce once that there is a queue, although the campaign names none."""
+    """Announce once that a queue manages the Jobs, although the campaign names none."""
     if job.queue:
         words = f"Kueue manages the Jobs of this namespace in the LocalQueue {job.queue}"
         return Announce("Queued", f"{words}; only Kueue starts and stops them", job.queue)
@@ -367,17 +395,17 @@ def _taken(job: JobView) -> Announce:
 
 
 def _pods(jobs: Sequence[JobView], *, suspended: bool) -> int:
-    """How many pods the Jobs that run may have at once; or, `suspended`, those that wait."""
+    """Return how many pods the running Jobs may have at once, or the waiting Jobs (`suspended`)."""
     return sum(job.parallelism for job in jobs if job.suspended is suspended)
 
 
 def _width(desired: Desired, admitted: int) -> int:
-    """How many pods a new Job asks for."""
+    """Return how many pods a new Job requests."""
     return max(1, min(-(-desired.workers // _JOBS_AT_ONCE), admitted // _ASKED_PART))
 
 
 def _takes_s(desired: Desired) -> Callable[[Sequence[str]], float]:
-    """How long an index with these shards takes by the plan's forecast."""
+    """Return a function from the shards of an index to their forecast duration in seconds."""
     planned = {shard.shard_id: shard for shard in desired.plan.shards}
     return lambda shards: index_s(shards, planned, desired.at_once)
 
@@ -389,8 +417,10 @@ def _fits(
     width: int,
     takes_s: Callable[[Sequence[str]], float],
 ) -> bool:
-    """Whether a wave that lacks its Job may still be the next: it ends in time, and what is not
-    committed of it nobody else has in hand."""
+    """Return whether a wave without a Job may still be next.
+
+    It must end in time, and no other Job may have its open shards.
+    """
     left = [i for i in wave.indexes if not observed.committed.issuperset(i)]
     is_short = len(left) <= width or sum(map(takes_s, left)) <= width * QUEUED_S
     return is_short and wave.shards - observed.committed <= set(todo)
