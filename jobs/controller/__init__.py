@@ -1,1 +1,1 @@
-"""Look, observe, act, look again: everything that has an effect on a cluster."""
+"""The controller: everything that changes the state of a cluster."""

@@ -1,7 +1,7 @@
-"""The controller: looks at campaigns, decides, acts, and forgets.
+"""The controller: reconciles the campaigns of a namespace.
 
-Its state is the store and the live objects; what it keeps in memory only saves it a second look.
-It may be killed at any line, and another may go on from anywhere.
+Its state is in the store and in the live objects; memory only saves repeated reads. It may be
+killed at any point, and another controller may continue.
 """
 
 import logging
@@ -43,10 +43,15 @@ OpenStore = Callable[[Applied], Store]
 
 
 class Controller:
-    """Moves every campaign of a namespace on. `open_store` opens the store of one, as this
-    process reaches it; `may_act` is asked before every act: another may lead by then; `clock`
-    never goes back; `folders` are those from which a campaign may name files; `rounds` are those
-    that are made beside the looks."""
+    """Reconciles every campaign of a namespace.
+
+    Args:
+        open_store: opens the store of a campaign, as this process reaches it.
+        may_act: is called before every action: another process may be the leader by then.
+        clock: a monotonic clock.
+        folders: the folders from which a campaign may name files.
+        rounds: the rounds that are planned concurrently with reconciliations.
+    """
 
     def __init__(
         self,
@@ -70,7 +75,7 @@ class Controller:
         self._memories: dict[str, Memory] = {}
 
     def look(self) -> dict[str, bool]:
-        """One look at each campaign that is applied, by name: whether it is finished."""
+        """Reconcile each applied campaign once; return for each name whether it is finished."""
         there = {known_as(one): one for one in self._config_maps()}
         found = dict.fromkeys(there, False)
         for name, config_map in there.items():
@@ -89,7 +94,7 @@ class Controller:
                     announce(self._cluster, config_map, memory, "Refused", str(error))
                 else:
                     logger.warning("campaign %s: %s", name, error)
-            except Exception as error:  # a mistake of ours in one campaign ends no other
+            except Exception as error:  # a bug in one campaign must not stop the others
                 logger.error("campaign %s: %s", name, frames_of(error))
                 words = (
                     f"{type(error).__name__}: unexpected error; "
@@ -101,19 +106,19 @@ class Controller:
         return found
 
     def follow(self, only: str) -> dict[str, bool]:
-        """The same by the word of whoever leads; nothing is done."""
+        """Return the same from the state that the leader records; perform no action."""
         found = map(applied_from, filter(is_named, self._config_maps(only)))
         return {one.campaign.name: one.is_merged or is_part_merged(one) for one in found}
 
     def _applied(self, config_map: Manifest, memory: Memory) -> Applied:
-        """Read once for each version of its ConfigMap: most looks find what the last one found."""
+        """Return the campaign; parse its ConfigMap only when its version has changed."""
         version = config_map["metadata"]["resourceVersion"]
         if memory.applied is None or memory.applied_at != version:
             memory.applied, memory.applied_at = applied_from(config_map), version
         return memory.applied
 
     def _config_maps(self, only: str = "") -> list[Manifest]:
-        """Those of campaigns, in order of names, without those that are being deleted."""
+        """Return the ConfigMaps of campaigns by name, without those that are being deleted."""
         found = self._cluster.config_maps(f"{SELECTOR}={only}" if only else SELECTOR)
         there = (one for one in found if "deletionTimestamp" not in one["metadata"])
         return sorted(there, key=lambda one: str(one["metadata"]["name"]))
@@ -125,24 +130,25 @@ class Controller:
             self._metrics.forget(name)
 
     def _one(self, applied: Applied, memory: Memory) -> bool:
-        """One look at one campaign; whether it is finished."""
+        """Reconcile one campaign; return whether it is finished."""
         if applied.is_merged:
             return True
-        # Phase 1: its store and its plan, both known after the first look.
+        # Phase 1: its store and its plan, both known after the first reconciliation.
         applied = self._asked(applied, memory)
         store = self._store(applied, memory)
         given = (self._may_act, self._folders, self._rounds)
         known = PlanFinder(self._cluster, applied, store, memory, *given).find()
         if known is None:
             return False
-        # Phase 2: look at everything once.
+        # Phase 2: observe everything once.
         observed = observe(self._cluster, applied, known, store, memory)
-        # The first look asks by a dry run whether a queue takes Jobs; one may come later.
+        # The first reconciliation tests by a dry run whether a queue takes Jobs; a queue may be
+        # added later.
         memory.queued |= any(job.queue for job in observed.jobs if job.is_live)
-        # Phase 3: decide, without another look.
+        # Phase 3: decide, without another read.
         actions = decide(_desired(applied, known, observed, memory), observed)
         self._metrics.campaign(applied.campaign.name, known.plan, observed, applied.site)
-        # Phase 4: act, as long as this process leads.
+        # Phase 4: perform the actions, as long as this process is the leader.
         performer = Performer(self._cluster, applied, known, store, memory)
         for action in actions:
             if not self._may_act():
@@ -155,8 +161,11 @@ class Controller:
         return finished
 
     def _asked(self, applied: Applied, memory: Memory) -> Applied:
-        """The same, with what its store says of create-only writes: before anything stands on them,
-        and where it honours none, once for ever."""
+        """Return the campaign with the result of the store's probe for create-only writes.
+
+        The probe runs before anything depends on these writes. If the store ignores create-only,
+        that is recorded permanently.
+        """
         deployment = applied.deployment
         if deployment.looks_first or memory.honest == deployment.root:
             return applied
@@ -173,7 +182,9 @@ class Controller:
         return replace(applied, deployment=replace(deployment, leased=True))
 
     def _store(self, applied: Applied, memory: Memory) -> Store:
-        """Opened once: a client of a store is costly, and reads its credentials again by itself."""
+        """Return the store, opened once: a store client is costly and reloads its credentials
+        itself.
+        """
         deployment = applied.deployment
         store_of = f"{deployment.root} {deployment.single_writer} {deployment.leased}"
         if memory.store is None or memory.store_of != store_of:
@@ -182,10 +193,12 @@ class Controller:
 
 
 def frames_of(error: BaseException) -> str:
-    """What a log may tell of an error that nobody foresaw: where, and of which kind. The chain of
-    errors, the one that was raised first at the top: the frames and the kind of each. Not its
-    words: they may hold what was being read, and a file that a campaign named is nobody's to be
-    told of."""
+    """Return where an unexpected error was raised and its class, for the log.
+
+    The chain of errors starts with the error that was raised first. The messages are left out: they
+    may contain the data being read, and the contents of a file that a campaign named must not be
+    disclosed.
+    """
     earlier = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
     before = f"{frames_of(earlier)}\nthen\n" if earlier else ""
     frames = "".join(traceback.format_tb(error.__traceback__))
@@ -193,7 +206,7 @@ def frames_of(error: BaseException) -> str:
 
 
 def is_part_merged(applied: Applied) -> bool:
-    """Whether what could be merged is, and nothing runs until somebody acts."""
+    """Return whether everything mergeable is merged and nothing runs until a user intervenes."""
     notes = applied.object["metadata"].get("annotations") or {}
     return applied.allow_missing and notes.get(PART_MERGED) == applied.fingerprint
 
@@ -204,7 +217,7 @@ def _desired(applied: Applied, known: KnownPlan, observed: Observed, memory: Mem
     kueue = bool(site.kueue_queue) or memory.queued
     return Desired(
         plan=known.plan,
-        # What is free now says nothing of what Kueue will give.
+        # The devices that are free now do not show how many Kueue will admit.
         workers=wanted if kueue else room_for(wanted, site, observed.nodes, observed.pods),
         per_index=site.devices_per_worker,
         paused=applied.paused,

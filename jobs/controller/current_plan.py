@@ -1,7 +1,7 @@
-"""The plan that a controller works on: the newest one, or the next, made where there is none.
+"""The plan that a controller works on: the newest one, or the next one if there is none.
 
-A plan is made once its stack is known and what older plans have committed is merged. Both may take
-a Job, so that there may be no plan yet at a look.
+A plan is made once its stack is known and the commits of older plans are merged. Both may need a
+Job, so a reconciliation may find no plan yet.
 """
 
 import os
@@ -33,16 +33,15 @@ from jobs.planning.stored_plans import plan_numbers, read_plans
 from jobs.publishing.due_merges import own_numbers
 from jobs.publishing.next_plan import Advanced, check_version, intended
 
-# Files that a campaign in a cluster names: read only below folders that the controller was told.
+# Files that a campaign in a cluster names: read only below the folders given to the controller.
 #
-# Who writes a ConfigMap chooses the path, and the controller's own files (its token, the store's
-# credentials) must not become cases, nor words of an Event. So links count by where they lead, and
-# only regular files are read: a pipe would hold the controller up for ever.
+# The author of a ConfigMap chooses the path, and the controller's own files (its token, the store's
+# credentials) must not become cases or part of an Event. So links count by their target, and only
+# regular files are read: a pipe would block the controller forever.
 
 
 def check_sources(campaign: Campaign, folders: Sequence[Path]) -> None:
-    """Raise BadInput where a source or the op_mapping is a file that lies in none of the folders
-    from which campaigns may be read here."""
+    """Raise BadInput if a source or the op_mapping is a file outside all of the given folders."""
     for path in (*_paths(campaign), *([campaign.op_mapping] if campaign.op_mapping else ())):
         try:
             check_mounted(path, folders)
@@ -54,7 +53,7 @@ def check_sources(campaign: Campaign, folders: Sequence[Path]) -> None:
 
 
 def _paths(campaign: Campaign) -> Iterator[Path]:
-    """The files and folders that its sources are read from."""
+    """Yield the files and folders that its sources are read from."""
     for source in campaign.sources:
         if isinstance(source, ProfileSource | TreeSource):
             yield source.path
@@ -63,8 +62,11 @@ def _paths(campaign: Campaign) -> Iterator[Path]:
 
 
 def check_mounted(path: Path, folders: Sequence[Path]) -> None:
-    """Raise BadInput unless the path, all below it, and what readers look at beside it, are
-    regular files and folders below one of `folders`; what lies elsewhere is not even looked for."""
+    """Raise BadInput unless a path and everything read with it is below one of `folders`.
+
+    This includes all files below the path and the related files that readers open. They must be
+    regular files or folders. Paths outside are not accessed.
+    """
     real = _end_of(path)
     folder = _holding(real, folders)
     if folder is None:
@@ -81,7 +83,7 @@ def check_mounted(path: Path, folders: Sequence[Path]) -> None:
 
 
 def _end_of(path: Path) -> Path:
-    """Where a path leads; of links that lead in a circle, the first."""
+    """Return the target of a path; for circular links, the first link."""
     try:
         return Path(os.path.realpath(path))
     except ValueError as error:
@@ -94,8 +96,10 @@ def _holding(path: Path, folders: Sequence[Path]) -> Path | None:
 
 
 def _read_with(path: Path, folder: Path) -> Path:
-    """The folder below which a reader of this path looks: of a file its neighbours, too, and what
-    lies at the top of its run."""
+    """Return the folder that a reader of this path reads.
+
+    For a file this includes its siblings and the top level of its run.
+    """
     run = run_folder(path)
     if run is not None and _end_of(run).is_relative_to(folder):
         return run
@@ -114,8 +118,11 @@ def _check(path: Path, folder: Path) -> None:
 
 
 class PlanFinder:
-    """Finds or makes the plan of one campaign, at one look. `may_act` is asked before every act;
-    `folders` are those from which a campaign may name files; `rounds` are made beside the looks."""
+    """Finds or makes the plan of one campaign, during one reconciliation.
+
+    `may_act` is called before every action. `folders` are the folders from which a campaign may
+    name files. `rounds` are planned concurrently with reconciliations.
+    """
 
     def __init__(
         self,
@@ -132,9 +139,11 @@ class PlanFinder:
         self._may_act, self._folders, self._rounds = may_act, folders, rounds
 
     def find(self) -> KnownPlan | None:
-        """The campaign's plan, looked for where the campaign has changed; None while its stack is
-        being found, what older plans have committed is being merged, surfaces are being learnt, or
-        another leads by now."""
+        """Return the campaign's plan; search for it only if the campaign has changed.
+
+        None while its stack is being detected, the commits of older plans are being merged,
+        surfaces are being learned, or another process is the leader.
+        """
         applied, memory = self._applied, self._memory
         if memory.plan is not None and self._is_for_now and not memory.asks_again:
             return memory.plan
@@ -147,14 +156,14 @@ class PlanFinder:
         return self._written(*found) if found is not None else None
 
     def _is_outdated(self, made: Advanced, planned: PlannedRound | None) -> bool:
-        """Whether a plan of that number has come since: another led while a round was made."""
+        """Return whether another leader wrote a plan of that number while the round was made."""
         numbers = plan_numbers(self._store, made.plan.campaign)
         return planned is not None and made.plan.number in numbers
 
     def _intended(self) -> Intended | None:
-        """The newest plan, or the next one where there is none, not yet written."""
+        """Return the newest plan, or the next one if there is none; write nothing."""
         applied, memory = self._applied, self._memory
-        # Phase 1: which stack is it for, and what does the store hold of the campaign?
+        # Phase 1: determine the stack and the planning state in the store.
         check_sources(applied.campaign, self._folders)
         stack = resolve_stack_of(applied.campaign, self._stack)
         if stack is None:
@@ -162,7 +171,7 @@ class PlanFinder:
         situation = survey(applied.campaign, self._store, stack, applied.op_mapping)
         options = self._options(situation)
         check_version(situation, supersede_stack=False)
-        # Phase 2: go on with the newest plan, or make the next one, once older ones are merged.
+        # Phase 2: continue with the newest plan, or make the next one once older ones are merged.
         damaged = [shard for shard, why in memory.unmerged.items() if why]
         step = choose_step(
             situation, again=options.again, retry_failed=options.retry_failed, damaged=damaged
@@ -176,12 +185,12 @@ class PlanFinder:
         return make()
 
     def _written(self, advanced: Advanced, planned: PlannedRound | None) -> KnownPlan | None:
-        """Phase 3: write the plan where it is new, and say so."""
+        """Phase 3: write and announce the plan if it is new."""
         applied, memory = self._applied, self._memory
         situation, plan = advanced.situation, advanced.plan
         check_gangs(plan, applied.site)
         if planned is not None:
-            # Making it may have taken minutes, in which another may have come to lead.
+            # Making it may have taken minutes; another process may have become the leader.
             if not self._may_act():
                 return None
             write(self._store, situation, planned)
@@ -197,18 +206,18 @@ class PlanFinder:
 
     @property
     def _is_for_now(self) -> bool:
-        """Whether what is remembered was made for the campaign as it is applied now."""
+        """Return whether the remembered plan was made for the campaign as it is applied now."""
         return self._memory.made_for == self._applied.fingerprint
 
     def _stack(self) -> Stack | None:
         if self._memory.plan is not None and self._is_for_now:
-            return self._memory.plan.plan.stack  # asked what follows: no pod is at work any more
+            return self._memory.plan.plan.stack  # the next plan is due: no pod runs any more
         read = partial(read_plans, self._store, self._applied.campaign.name)
         found = stack_at_work(self._cluster, self._applied, read)
         return found or stack_of_workers(self._cluster, self._applied)
 
     def _options(self, situation: Situation) -> RunOptions:
-        """What is asked for beyond the campaign, and not yet served."""
+        """Return the options that were requested besides the campaign and are not yet served."""
         metadata, numbers = self._applied.object["metadata"], [situation.stored.last]
         notes = dict(metadata.get("annotations") or {})
         if (promised := promise(notes, numbers)) is not None:
@@ -217,9 +226,11 @@ class PlanFinder:
         return open_rerun(notes, numbers)
 
     def _has_merged(self, situation: Situation, due: Sequence[int]) -> bool:
-        """Whether a Job has merged what these older plans have committed, before the next one is
-        made; where there is no such Job yet, it is created. What is committed while it runs is
-        measured anew, and published with the next plan."""
+        """Return whether a Job has merged the commits of these older plans.
+
+        Create the Job if there is none yet. The next plan is made after that. Cases committed while
+        the Job runs are measured again and published with the next plan.
+        """
         applied, memory = self._applied, self._memory
         name = applied.campaign.name
         jobs = job_views(self._cluster.jobs(f"{SELECTOR}={name}"), memory.jobs)

@@ -1,5 +1,6 @@
-"""What `opmeter launch` uploads and applies: a campaign with sources that mean the same in the
-cluster, as a ConfigMap.
+"""The objects that `opmeter launch` uploads and applies.
+
+A campaign is applied as a ConfigMap with sources that mean the same in the cluster.
 """
 
 from collections.abc import Iterator
@@ -47,8 +48,11 @@ def campaign_object(
 
 
 def _portable_text(campaign: Campaign, name: str, loaded: tuple[LoadedSource, ...]) -> str:
-    """The campaign file with sources that mean the same in the cluster: what lies in a file here
-    is parsed here, and named by its key. All else stays as it is written: 2.10 is no 2.1."""
+    """Return the campaign file with sources that mean the same in the cluster.
+
+    A source in a local file is parsed here and replaced by its key. Everything else stays as
+    written: 2.10 is not 2.1.
+    """
     document = read_node(_text_of(name), name)
     document.value = [
         (key, _portable_sources(value, campaign, loaded) if key.value == "sources" else value)
@@ -75,20 +79,20 @@ def _portable_sources(
 
 
 def upload(campaign: Campaign, loaded: tuple[LoadedSource, ...], store: Store) -> None:
-    """Tables first: a ConfigMap that names one is read at once."""
+    """Upload the tables of the sources; before the ConfigMap, which is read at once."""
     for key, table in _tables(campaign, loaded):
         create_named(store, key, table)
 
 
 def _tables(campaign: Campaign, loaded: tuple[LoadedSource, ...]) -> Iterator[tuple[str, bytes]]:
-    """What only this machine has: key in the store -> the cases of a source."""
+    """Yield the store key and the cases of each source that only this machine has."""
     for source, found in zip(campaign.sources, loaded, strict=True):
         if not isinstance(source, BundledSource | CasesSource):
             yield keys.source(campaign.name, found.planned.sha256), found.table
 
 
 def not_uploaded(campaign: Campaign, loaded: tuple[LoadedSource, ...], store: Store) -> str:
-    """What a dry run has left undone, as comments of the YAML that follows."""
+    """Return what a dry run has not done, as comments for the YAML that follows."""
     wanted = [key for key, _ in _tables(campaign, loaded)]
     missing = [key for key in wanted if not any(info.key == key for info in store.list(key))]
     lines = ["Nothing is created. A Job of workers is suspended and has no queue: a controller"]
@@ -110,15 +114,20 @@ def as_yaml(objects: list[Manifest]) -> str:
     return yaml.safe_dump_all(objects, sort_keys=False, allow_unicode=True).rstrip()
 
 
-# The objects that a campaign begins with, before anything is created: for `launch --dry-run`.
+# The objects that a campaign starts with, before anything is created: for `launch --dry-run`.
 
 
 def first_objects(
     campaign: Campaign, site: Site, deployment: Deployment, store: Store
 ) -> list[Manifest]:
-    """The Job of the first wave; that of the probe, where the campaign leaves its stack open, so
-    that no plan can be made yet; none where nothing is left to measure. Reads the store, and
-    writes nothing. Raises BadInput for gangs that no pod of the site can hold."""
+    """Return the Job of the first wave.
+
+    If the campaign does not name its stack, no plan can be made yet, and the Job of the probe is
+    returned. Empty if nothing is left to measure. Reads the store, and writes nothing.
+
+    Raises:
+        BadInput: a gang does not fit any pod of the site.
+    """
     stack = resolve_stack_of(campaign, lambda: None)
     if stack is None:
         return [named_probe(campaign, site, deployment)]
@@ -143,15 +152,16 @@ def first_objects(
     wave = wave or next_wave(desired, nothing, todo, ())
     if wave is None:
         return []
-    # Its plan and its wave are not written yet: a pod that came first would find neither, and fail
-    # the Job. A controller writes them and lets it go. It names no queue, which would do so before.
+    # Its plan and its wave are not written yet: a pod that starts earlier would find neither and
+    # fail the Job. A controller writes them and resumes the Job. The Job names no queue, because a
+    # queue would resume it earlier.
     job = worker_job(wave, plan, site, deployment, cap=workers, suspend=True)
     job["metadata"]["labels"].pop(QUEUE, None)
     return [job]
 
 
 def named_probe(campaign: Campaign, site: Site, deployment: Deployment) -> Manifest:
-    """The Job that asks for the stack: its name tells of whom, and by what."""
+    """Return the Job that detects the stack; its name identifies the campaign and the probe."""
     device = campaign.target.device if campaign.target else None
     job = probe_job(site, deployment, "probe", device or "")
     kept = short_hash([campaign.name, job["metadata"]["annotations"][SPEC_HASH]], 12)

@@ -1,5 +1,8 @@
-"""When a controller looks again: soon after something changes, never too often, and now and then
-anyway, since not everything that matters is told by a watch."""
+"""The schedule of a controller's reconciliations.
+
+The controller reconciles soon after a change, with a minimum interval, and also periodically,
+because a watch does not report every relevant change.
+"""
 
 import logging
 import threading
@@ -13,21 +16,24 @@ from jobs.kube.errors import ClusterError
 logger = logging.getLogger(__name__)
 
 _WATCH_S = 240
-_LONGEST_S = 15.0  # between two looks
+_LONGEST_S = 15.0  # between two reconciliations
 _SLICE_S = 0.5
-# Of the time may go into looking, but for one long look, as one that plans: it costs _LONGEST_S.
+# The share of time for reconciliations. One long reconciliation, such as one that plans, costs at
+# most _LONGEST_S.
 _BUSY_SHARE = 0.25
 
 
 class JobWatch(Protocol):
-    """What of a cluster tells changes."""
+    """The part of a cluster that reports changes."""
 
     def watch_jobs(self, selector: str, seconds: int) -> Iterator[str]: ...
 
 
 class Changes:
-    """Whether any Job of a selector has changed, told by a watch in a thread of its own. A watch
-    that breaks counts as a change, and is begun again after a pause."""
+    """A flag that any Job of a selector has changed, set by a watch in its own thread.
+
+    A watch that breaks counts as a change and is started again after a pause.
+    """
 
     def __init__(self, jobs: JobWatch, selector: str, pause_s: float = 5.0):
         self._jobs, self._selector, self._pause_s = jobs, selector, pause_s
@@ -41,7 +47,7 @@ class Changes:
         self._ended.set()
 
     def wait(self, seconds: float) -> bool:
-        """Whether something changed since the last call that said so."""
+        """Return whether something changed since the last call that returned True."""
         changed = environment.wait(self._changed, seconds)
         self._changed.clear()
         return changed
@@ -68,9 +74,11 @@ def run_forever(
     until: str = "",
     interval_s: float = 5.0,
 ) -> bool:
-    """Look at every campaign, again and again, while we lead; the caller keeps the Lease. Where the
-    campaign `until` is waited for, whoever leads, ends when it is finished, which is what it says,
-    or is applied no more."""
+    """Reconcile every campaign repeatedly while this process leads; the caller keeps the Lease.
+
+    With `until`, end when that campaign is finished, whichever process leads, or is no longer
+    applied; return whether it is finished.
+    """
     while not stop.is_set():
         started = environment.monotonic()
         try:
@@ -96,7 +104,7 @@ def _wait(
     soonest: float,
     latest: float,
 ) -> None:
-    """Until something changes, but not before `soonest`."""
+    """Wait until something changes, but not before `soonest`."""
     while (now := environment.monotonic()) < soonest and not stop.is_set():
         environment.wait(stop, min(_SLICE_S, soonest - now))
     while changes is not None and environment.monotonic() < latest and not stop.is_set():

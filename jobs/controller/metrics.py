@@ -1,4 +1,4 @@
-"""What a controller says to Prometheus: text over HTTP, counted while it works."""
+"""The Prometheus metrics of a controller: text over HTTP."""
 
 import threading
 from collections import Counter
@@ -12,17 +12,19 @@ from jobs.decide.observed import WORKER, Observed
 from jobs.objects.site import Site
 from jobs.status.plan_status import devices_measuring, remaining_s
 
-# What worker pods have done while a controller looked on: for its metrics, and nothing else.
+# The work of worker pods while a controller observes them: used only for its metrics.
 #
-# Counted from one look to the next, so that it begins anew with each controller, as counters of
-# Prometheus may.
+# Counted between reconciliations, so each controller starts at zero, as Prometheus counters may.
 
-NO_CODE = "none"  # of a pod that ended without a container's own word
+NO_CODE = "none"  # a pod that ended without an exit code of its container
 
 
 class WorkDone:
-    """Of one campaign. `attempts` are pods that ended, by exit code; `device_s` is how long running
-    pods held their devices."""
+    """The work of one campaign.
+
+    `attempts` are pods that ended, by exit code; `device_s` is the time that running pods held
+    their devices.
+    """
 
     def __init__(self, clock: Callable[[], float] = surroundings.monotonic):
         self.attempts: Counter[str] = Counter()
@@ -32,10 +34,10 @@ class WorkDone:
         self._running: frozenset[str] = frozenset()
         self._ended: frozenset[str] = frozenset()
         self._succeeded: dict[str, int] = {}
-        self._before: frozenset[str] | None = None  # committed at the first look
+        self._before: frozenset[str] | None = None  # committed at the first reconciliation
 
     def look(self, observed: Observed, site: Site) -> None:
-        """Count what happened since the last look."""
+        """Count what happened since the last reconciliation."""
         now = self._clock()
         running = frozenset(pod.uid for pod in observed.pods if pod.phase == "Running")
         held = len(running & self._running)
@@ -47,7 +49,7 @@ class WorkDone:
             self._before = observed.committed
 
     def _count_ends(self, observed: Observed) -> None:
-        """Pods that succeeded are not listed: their Jobs tell how many there are."""
+        """Count the pods that ended; succeeded pods are not listed, so their Jobs' counts are used."""
         failed = {pod.uid: pod for pod in observed.pods if pod.phase == "Failed"}
         for uid in failed.keys() - self._ended:
             code = failed[uid].exit_code
@@ -59,14 +61,19 @@ class WorkDone:
         self._succeeded = done
 
     def eta_s(self, plan: Plan, observed: Observed, site: Site) -> float:
-        """Wall time to come on the devices that measure now, or on the plan's where none does."""
+        """Return the remaining wall time in seconds on the devices in use.
+
+        If no device is in use, use the devices of the plan.
+        """
         left_s = [s.predicted_s for s in plan.shards if s.shard_id not in observed.committed]
         at_once = devices_measuring(len(self._running), site)
         return remaining_s(left_s, at_once or plan.devices, self._pace(plan, observed, at_once))
 
     def _pace(self, plan: Plan, observed: Observed, at_once: int) -> float:
-        """Time taken over time forecast, once every device has had its turn; what is in hand is
-        half done on average."""
+        """Return the ratio of actual to forecast time, once every device has finished a shard.
+
+        Running shards count as half done on average.
+        """
         before = self._before or frozenset()
         new = observed.committed - before
         done_s = fsum(s.predicted_s for s in plan.shards if s.shard_id in new)
@@ -97,7 +104,7 @@ _HELP = {
 
 
 class Metrics:
-    """The latest numbers; `text` is what a scrape gets."""
+    """The latest values; `text` returns them for a scrape."""
 
     def __init__(self) -> None:
         self._values: dict[tuple[str, Labels], float] = {}
@@ -113,7 +120,7 @@ class Metrics:
         self.set("opmeter_api_requests_total", requests)
 
     def campaign(self, name: str, plan: Plan, observed: Observed, site: Site) -> None:
-        """Everything of one campaign at one moment."""
+        """Set all values of one campaign."""
         done = [s for s in plan.shards if s.shard_id in observed.committed]
         left = [s for s in plan.shards if s.shard_id not in observed.committed]
         again = frozenset(plan.repeats)
@@ -124,7 +131,7 @@ class Metrics:
             self.set("opmeter_cases", sum(shard.cases for shard in shards) - repeats, labels)
             self.set("opmeter_repeats", repeats, labels)
         phases = Counter(pod.phase for pod in observed.pods)
-        # Those are not listed: their Jobs count them.
+        # Succeeded pods are not listed: their Jobs count them.
         workers = (job for job in observed.jobs if job.component == WORKER)
         phases["Succeeded"] = sum(len(job.succeeded) for job in workers)
         for phase in ("Pending", "Running", "Succeeded", "Failed"):
@@ -143,14 +150,14 @@ class Metrics:
         self.set("opmeter_eta_seconds", work.eta_s(plan, observed, site), {"campaign": name})
 
     def forget(self, campaign: str) -> None:
-        """A campaign that is no longer applied."""
+        """Remove a campaign that is no longer applied."""
         label = ("campaign", campaign)
         self._work.pop(campaign, None)
         with self._lock:
             self._values = {key: v for key, v in self._values.items() if label not in key[1]}
 
     def text(self) -> str:
-        """Prometheus' text format, version 0.0.4."""
+        """Return the metrics in the Prometheus text format, version 0.0.4."""
         with self._lock:
             values = sorted(self._values.items())
         lines: list[str] = []
@@ -166,7 +173,7 @@ class Metrics:
         return "\n".join(lines) + "\n"
 
     def serve(self, port: int) -> ThreadingHTTPServer:
-        """Answer scrapes on a port, from a thread of its own."""
+        """Serve scrapes on a port, in a separate thread."""
         metrics = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -179,7 +186,7 @@ class Metrics:
                 self.wfile.write(body)
 
             def log_message(self, format: str, *arguments: object) -> None:
-                """Scrapes are not worth a line."""
+                """Log nothing for a scrape."""
 
         server = ThreadingHTTPServer(("", port), Handler)
         threading.Thread(target=server.serve_forever, name="metrics", daemon=True).start()

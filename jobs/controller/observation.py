@@ -1,4 +1,4 @@
-"""A look at the store and at the cluster: everything that a decision is made from."""
+"""The observation of the store and the cluster: everything that a decision needs."""
 
 import logging
 from collections.abc import Iterator
@@ -26,15 +26,18 @@ from jobs.objects.waves import Wave
 from jobs.planning.damage import outside
 from jobs.planning.stored_plans import committed_shards, find_waves, known_strikes
 
-# What a campaign has committed and the head does not hold: yet to be merged, or damaged.
+# Commits of a campaign that the head does not have: not yet merged, or damaged.
 
 
 def with_unmerged(
     observed: Observed, store: Store, known: KnownPlan, memory: Memory, *, partial: bool
 ) -> Observed:
-    """The same, with what is merged and what is not. Asked where all of the plan is committed, or
-    where a part is to be merged too; the head is read again only where anything is new, and a
-    shard only where a merge has left it out: one at a time, whatever the database holds."""
+    """Return the observed state with the merged and unmerged commits.
+
+    This is determined when the whole plan is committed, or when a partial merge is allowed. The
+    head is read again only if something is new, and a shard only if a merge left it out: one at a
+    time, whatever the size of the database.
+    """
     plan, committed = known.plan, memory.committed
     done = _committed(plan, committed)
     if len(done) < len(plan.shards) and not (partial and done):
@@ -60,7 +63,7 @@ def _committed(plan: Plan, committed: frozenset[str]) -> list[str]:
 
 
 def _outside(store: Store, known: KnownPlan, memory: Memory) -> Iterator[tuple[Plan, PlannedShard]]:
-    """The committed shards that the head lacks, with a plan that has them."""
+    """Yield the committed shards that the head lacks, with a plan that has them."""
     if memory.held is None or memory.held.store is not store:
         memory.held = HeldShards(store, known.plan.campaign)
     held = memory.held.at(find_head(store))
@@ -68,7 +71,7 @@ def _outside(store: Store, known: KnownPlan, memory: Memory) -> Iterator[tuple[P
 
 
 def _look_into(store: Store, plan: Plan, shard: PlannedShard, memory: Memory) -> None:
-    """Find out why a merge has left a shard out. What is stored never changes by itself."""
+    """Record why a merge left a shard out; read it once, because stored objects never change."""
     if shard.shard_id not in memory.unmerged:
         damage = damage_in(plan, fetch(store, plan, shard, with_answer=True))
         memory.unmerged[shard.shard_id] = damage.reason if damage else ""
@@ -76,8 +79,8 @@ def _look_into(store: Store, plan: Plan, shard: PlannedShard, memory: Memory) ->
 
 logger = logging.getLogger(__name__)
 
-_AT_WORK = "status.phase!=Succeeded"  # those tell nothing that their Job does not
-_ASKED = 3  # pods whose own Events are asked for
+_AT_WORK = "status.phase!=Succeeded"  # the Jobs report everything about the others
+_ASKED = 3  # the number of pods whose Events are read
 _SETTLE_S = 15.0
 _HOLDING = "status.phase!=Succeeded,status.phase!=Failed"
 
@@ -85,7 +88,7 @@ _HOLDING = "status.phase!=Succeeded,status.phase!=Failed"
 def observe(
     cluster: Cluster, applied: Applied, known: KnownPlan, store: Store, memory: Memory
 ) -> Observed:
-    """Everything at one moment. A store that does not answer is told, not raised."""
+    """Return the state at one moment; an unreachable store is reported in it, not raised."""
     live = _live(cluster, applied, memory)
     try:
         memory.committed = committed_shards(store, applied.campaign.name)
@@ -101,8 +104,11 @@ def observe(
 
 
 def _settling(observed: Observed, memory: Memory) -> frozenset[tuple[str, int]]:
-    """The indexes that ended well a moment ago, and whose commits are not all listed: some stores
-    list an object a little later than they take it. To launch those again would measure twice."""
+    """Return the indexes that just succeeded and whose commits are not all listed yet.
+
+    Some stores list an object shortly after they accept it. To launch those indexes again would
+    measure them twice.
+    """
     unlisted = [
         (job.name, index)
         for job in observed.jobs
@@ -118,7 +124,7 @@ def _live(cluster: Cluster, applied: Applied, memory: Memory) -> Observed:
     selector = f"{SELECTOR}={applied.campaign.name}"
     workers = f"{selector},{COMPONENT_LABEL}={WORKER}"
     jobs = _with_queue(cluster, job_views(cluster.jobs(selector), memory.jobs), memory)
-    # What a Job says of failures is judged by its pods: those must not be older.
+    # The failures that a Job reports are judged by its pods: the pods must not be older.
     failures = tuple(
         (job.uid, job.failed, job.state) for job in jobs if job.failed or job.state == "Failed"
     )
@@ -137,7 +143,7 @@ def _live(cluster: Cluster, applied: Applied, memory: Memory) -> Observed:
 
 
 def _with_queue(cluster: Cluster, jobs: tuple[JobView, ...], memory: Memory) -> tuple[JobView, ...]:
-    """The same, with what Kueue makes of those that wait in its queues."""
+    """Return the Jobs with the status that Kueue reports for those that wait in its queues."""
     if not any(job.queue and job.suspended and job.is_live for job in jobs):
         memory.workloads.at = None
         return jobs
@@ -149,8 +155,10 @@ def _with_queue(cluster: Cluster, jobs: tuple[JobView, ...], memory: Memory) -> 
 def _with_warnings(
     cluster: Cluster, pods: tuple[PodView, ...], memory: Memory
 ) -> tuple[PodView, ...]:
-    """The same, with what is said of those that have a node and do not begin. A few are asked
-    after: what waits, waits for the same."""
+    """Return the pods with the last warning about those that have a node and do not start.
+
+    Events are read for a few pods only, because pods usually wait for the same cause.
+    """
     hang = [pod for pod in pods if is_being_made(pod) and pod.in_state_s > STUCK_S]
     if not hang:
         memory.warnings.at = None
@@ -160,7 +168,7 @@ def _with_warnings(
 
 
 def _last_warning(cluster: Cluster, pod: PodView) -> str:
-    """What the cluster last held against a pod; empty where this account may not read that."""
+    """Return the last warning about a pod; empty if this account may not read Events."""
     with unless_refused(f"Events of {pod.name}"):
         found = cluster.events(f"involvedObject.name={pod.name},type=Warning")
         last = max(found, key=said_at, default=None)
@@ -169,13 +177,13 @@ def _last_warning(cluster: Cluster, pod: PodView) -> str:
 
 
 def _of_others(cluster: Cluster, applied: Applied) -> dict[str, float]:
-    """What pods that are not this campaign's hold of its nodes, where they may be listed."""
+    """Return the devices that other pods hold on each node, if those pods may be listed."""
     here = cluster.pods(f"{SELECTOR}!={applied.campaign.name}", _HOLDING)
     elsewhere = cluster.pods_everywhere(f"{_HOLDING},metadata.namespace!={cluster.namespace}")
     return requested(chain(here, elsewhere), applied.site)
 
 
 def _waves(store: Store, known: KnownPlan, memory: Memory) -> Iterator[Wave]:
-    """The plan's waves; each is read once."""
+    """Return the plan's waves; each is read once."""
     found = find_waves(store, known.plan.campaign, memory.waves)
     return (wave for wave in found if wave.plan_hash == known.plan_hash)

@@ -1,4 +1,4 @@
-"""Doing what was decided. Each act may be done again, by anyone, without harm."""
+"""The execution of actions. Each action is idempotent."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -47,14 +47,14 @@ from jobs.planning.stored_plans import known_strikes
 
 logger = logging.getLogger(__name__)
 
-_SAY_AGAIN_S = 1800.0  # an Event is gone after an hour
-# On a campaign: what was merged of it, though shards are missing and nothing runs.
+_SAY_AGAIN_S = 1800.0  # an Event expires after an hour
+# On a campaign: the state that was merged although shards are missing and nothing runs.
 PART_MERGED = LABEL + "merged-in-part"
 _NEWS = frozenset({"Planned", "WaveCreated", "Merged", "Paused", "Queued"})
 
 
 class Performer:
-    """The hands of a controller, for one campaign at one look."""
+    """Performs the actions for one campaign in one reconciliation."""
 
     def __init__(
         self,
@@ -68,8 +68,11 @@ class Performer:
         self._store, self._memory = store, memory
 
     def perform(self, action: Action, observed: Observed) -> None:
-        """Perform one action; announce a refusal of the cluster. Raises ClusterAway and StoreError
-        where the remaining actions must wait."""
+        """Perform one action; announce a refusal of the cluster.
+
+        Raises:
+            ClusterAway, StoreError: the remaining actions must wait.
+        """
         if not isinstance(action, Announce | Finish):
             logger.info("campaign %s: %s", self._applied.campaign.name, _described(action))
         try:
@@ -104,7 +107,8 @@ class Performer:
                 abandon(self._store, assignment, outcome, reason)
                 self.say("ShardFailed", f"{shard}: {reason}", shard)
             case Remember(strikes):
-                # Another may have led since that was seen: what it knows stays known.
+                # Another process may have led since the observation: keep the failures that it
+                # recorded.
                 known = known_strikes(self._store, name)
                 self._store.put(keys.nodes(name), strikes_to_json(known.plus(strikes.seen)))
             case Announce(reason, message, about):
@@ -121,8 +125,10 @@ class Performer:
                 assert_never(action)
 
     def _finish(self, *, partial: bool) -> None:
-        """Record the end for users that wait. A partial merge continues when a user acts, so the
-        campaign is still reconciled."""
+        """Record the end for users that wait.
+
+        A partial merge continues when a user intervenes, so the campaign is still reconciled.
+        """
         metadata = self._applied.object["metadata"]
         note, number = (PART_MERGED if partial else MERGED), self._known.plan.number
         if (metadata.get("annotations") or {}).get(note) == self._applied.fingerprint:
@@ -134,7 +140,7 @@ class Performer:
         self.say("Merged", words)
 
     def _launch(self, wave: Wave, cap: int) -> None:
-        """First the wave, then its Job: a Job always finds what its indexes are."""
+        """Write the wave, then create its Job, so that a Job always finds its indexes."""
         site, deployment = self._applied.site, self._applied.deployment
         plan = self._known.plan
         if self._memory.features is None:
@@ -155,7 +161,7 @@ class Performer:
             self.say("WaveCreated", f"{wave.job_name}: {_indexes(wave)}")
 
     def _features(self, job: dict[str, object]) -> Features:
-        """What this cluster keeps of a Job's fields."""
+        """Return which of a Job's fields this cluster supports."""
         try:
             found = features_of(job, self._cluster.dry_run(job))
         except ClusterAway:
@@ -173,20 +179,20 @@ class Performer:
         return found
 
     def _patch(self, job: JobView, parallelism: int, suspend: bool, marks: dict[str, str]) -> None:
-        """All that is ours to change: an apply takes back what it does not name."""
+        """Set all fields that the controller manages: an apply resets the fields that it omits."""
         spec = {"parallelism": parallelism, "suspend": suspend}
         self._cluster.patch_job(job.name, spec, marks)
 
 
 def _marks(job: JobView) -> dict[str, str]:
-    """What a live Job bears already."""
+    """Return the marks that a live Job already has."""
     if job.stopped:
         return {HELD: "true" if job.held else "false"}
     return {RESUMED: str(job.resumed)} if job.resumed else {}
 
 
 def _resumed(job: JobView) -> dict[str, str]:
-    """Of one that is let go: how often it was suspended by somebody else, one after the other."""
+    """Return the marks of a resumed Job: how often in succession others had suspended it."""
     return {} if job.stopped else {RESUMED: str(job.resumed + 1)}
 
 
@@ -198,8 +204,11 @@ def announce(
     message: str,
     about: str = "",
 ) -> None:
-    """An Event, where this account may write one; people read it, nothing depends on it. The same
-    news is told once, and again when its Event must be gone."""
+    """Write an Event, if this account may write one.
+
+    Users read it; nothing depends on it. The same message is written once, and again when its Event
+    has expired.
+    """
     key, now = (reason, about or message), memory.clock()
     if key in memory.announced and now - memory.announced[key] < _SAY_AGAIN_S:
         return
@@ -213,7 +222,7 @@ def announce(
 
 
 def _described(action: Action) -> str:
-    """In a line: a wave may hold a thousand indexes."""
+    """Return an action in one line: a wave may have a thousand indexes."""
     match action:
         case Launch(wave, cap):
             return f"Launch {wave.job_name}: {_indexes(wave)}, {cap} in parallel"
@@ -230,17 +239,18 @@ def _job(observed: Observed, name: str) -> JobView:
     return next(job for job in observed.jobs if job.name == name)
 
 
-# The stack of the machines that will measure, asked of one of their pods.
+# The stack of the machines that will measure, detected by one of their pods.
 
 
 def stack_at_work(
     cluster: Cluster, applied: Applied, read: Callable[[], Sequence[Plan]]
 ) -> Stack | None:
-    """The stack that a live wave of these very pods measures for; None where there is none: then
-    the plans are not read.
+    """Return the stack that a live wave with pods of the same specification measures for.
 
-    Whoever takes a campaign over asks this first: its own pods may hold every device that a probe
-    would wait for.
+    None if there is no such wave; the plans are then not read.
+
+    A controller that takes over a campaign checks this first: the campaign's own pods may hold
+    every device that a probe would wait for.
     """
     selector = f"{SELECTOR}={applied.campaign.name},{COMPONENT_LABEL}={WORKER}"
     wanted = made_of(applied.site, applied.deployment)
@@ -251,10 +261,11 @@ def stack_at_work(
 
 
 def stack_of_workers(cluster: Cluster, applied: Applied) -> Stack | None:
-    """The stack that a pod of this site finds; None while the pod has not answered.
+    """Return the stack that a pod of this site detects; None while the pod has no result.
 
-    Raises BadInput, with the pod's last words, where it fails; the Job is gone soon after, and then
-    made again.
+    Raises:
+        BadInput: the pod failed; with its last output. The Job is deleted soon after and then
+            created again.
     """
     job = named_probe(applied.campaign, applied.site, applied.deployment)
     name = job["metadata"]["name"]
@@ -273,7 +284,7 @@ def stack_of_workers(cluster: Cluster, applied: Applied) -> Stack | None:
 
 
 def _stack_in(log: str, name: str, why_failed: str) -> Stack:
-    """The last line that may be one: a log holds two streams, in whatever order they came."""
+    """Parse the last line that may be a stack: a log mixes two streams in any order."""
     lines = log.strip().splitlines()
     last = lines[-1] if lines else f"it printed no output; {why_failed}".rstrip(";: ")
     if why_failed:

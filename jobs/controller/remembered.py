@@ -1,6 +1,6 @@
-"""What a controller remembers of a campaign between two looks: only what saves it a second look.
+"""The memory of a controller for a campaign between two reconciliations; it saves reads only.
 
-Nothing here may decide anything that the store and the live objects would not decide again.
+Every decision must follow from the store and the live objects alone.
 """
 
 import threading
@@ -25,9 +25,12 @@ _LONGEST_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class KnownPlan:
-    """The plan in hand. `others` are the campaign's other plans of the same stack: what comes late
-    of them is merged with this one. It `is_last` where all of it was published when somebody asked
-    what comes next, and nothing does."""
+    """The current plan.
+
+    `others` are the campaign's other plans of the same stack: their late commits are merged with
+    this plan. `is_last` is True if the whole plan was published when the next plan was due and no
+    plan follows.
+    """
 
     plan: Plan
     others: tuple[Plan, ...] = ()
@@ -40,9 +43,11 @@ class KnownPlan:
 
 @dataclass
 class Aged:
-    """A value that is asked for again when it is older than `every_s`, and than so many `times` as
-    asking for it took, up to a minute (who waits long has asked for much), or at once when what it
-    is `about` changes."""
+    """A cached value that is read again when it expires.
+
+    It expires after `every_s`, or after `times` the duration of the last read, up to a minute (a
+    slow read is an expensive one), or at once when `about` changes.
+    """
 
     every_s: float
     clock: Callable[[], float] = surroundings.monotonic
@@ -63,29 +68,32 @@ class Aged:
 
 @dataclass
 class Memory:
-    """Of one campaign. `made_for` is what the plan was made for, and `asks_again` that it is asked
-    what follows behind it; `committed` was last seen."""
+    """The memory for one campaign.
+
+    `made_for` is the fingerprint of the campaign that the plan was made for. `asks_again` means
+    that the next plan must be determined. `committed` holds the commits that were read last.
+    """
 
     clock: Callable[[], float] = surroundings.monotonic
     applied: Applied | None = None
-    applied_at: str = ""  # the version of the ConfigMap it was read from
+    applied_at: str = ""  # the version of the ConfigMap that it was read from
     made_for: str = ""
     asks_again: bool = False
     plan: KnownPlan | None = None
     waves: dict[str, Wave | None] = field(default_factory=dict)
     committed: frozenset[str] = frozenset()
     held: HeldShards | None = None
-    # What a merge has left out, by shard: why it is damaged; empty where nothing is wrong with it.
+    # The shards that a merge has left out, with the damage; empty if nothing is wrong with a shard.
     unmerged: dict[str, str] = field(default_factory=dict)
-    leaving: bool = True  # pods may be ending whose Jobs are gone
+    leaving: bool = True  # pods without a Job may still be ending
     features: Features | None = None
-    queued: bool = False  # somebody takes this namespace's Jobs as they are made
+    queued: bool = False  # a queue takes this namespace's Jobs when they are created
     store_of: str = ""
     store: Store | None = None
-    honest: str = ""  # the root of a store that was found to honour create-only writes
+    honest: str = ""  # the root of a store that is known to support create-only writes
     jobs: Since = field(init=False)
     pods: Since = field(init=False)
-    unlisted: Since = field(init=False)  # indexes that ended well, and whose commits are not seen
+    unlisted: Since = field(init=False)  # indexes that succeeded and whose commits are not listed
     workers: Aged = field(init=False)
     nodes: Aged = field(init=False)
     others: Aged = field(init=False)
@@ -102,22 +110,22 @@ class Memory:
         self.workloads = Aged(15.0, self.clock)
 
     def forget_plan(self) -> None:
-        """Everything that belongs to a plan."""
+        """Forget everything that belongs to a plan."""
         self.plan, self.made_for = None, ""
         self.waves.clear()
         self.committed, self.held, self.leaving = frozenset(), None, True
         self.unmerged.clear()
 
 
-# Rounds of campaigns that learn surfaces, made beside a controller's looks.
+# Rounds of campaigns that learn surfaces, made concurrently with reconciliations.
 #
-# To learn them takes minutes, in which other campaigns want to be looked at. So a thread makes the
-# round, and the looks ask whether it is there; whatever is written is written by a look. A
-# controller that ends while a round is made leaves nothing of it.
+# Learning takes minutes, in which other campaigns must be reconciled. So a thread makes the round,
+# and each reconciliation checks whether it is done. Only a reconciliation writes results. A
+# controller that ends while a round is made leaves no trace of it.
 
 Intended = tuple[Advanced, PlannedRound | None]
 
-# A small one is there by then: it does not want another look.
+# A small round is done by then and needs no second reconciliation.
 _AT_ONCE_S = 0.5
 
 
@@ -127,13 +135,15 @@ class _Making:
     found: Intended | None = None
     error: Exception | None = None
     thread: Running | None = None
-    # What was made for a campaign that has changed since, nobody asks for: it ends unseen.
+    # False if the campaign has changed since: the result is then discarded.
     is_wanted: bool = True
 
 
 class Rounds:
-    """What is being made, by campaign; one at a time, and the others wait for their turn. `wait_s`
-    is how long a look waits for it: None as long as it takes."""
+    """The rounds being made, by campaign; one at a time, the others wait.
+
+    `wait_s` is how long a reconciliation waits for a round; None: until it is done.
+    """
 
     def __init__(self, wait_s: float | None = _AT_ONCE_S):
         self._wait_s = wait_s
@@ -141,13 +151,15 @@ class Rounds:
         self._making: dict[str, _Making] = {}
 
     def is_making(self, campaign: str, about: str) -> bool:
-        """Whether a round of a campaign, as it is wanted now, is not there yet."""
+        """Return whether the round for the current state of a campaign is not done yet."""
         making = self._making.get(campaign)
         return making is not None and making.about == about and _is_at_work(making)
 
     def begin(self, campaign: str, about: str, make: Callable[[], Intended]) -> Intended | None:
-        """Begin to make a round, `about` a campaign as it is wanted now; the round where it is made
-        soon. Raises what making it raised."""
+        """Start to make a round for the current state `about` of a campaign.
+
+        Return the round if it is done soon. Raises the error of making it.
+        """
         self.forget(campaign)
         making = self._making[campaign] = _Making(about)
         making.thread = surroundings.begin(lambda: self._make(making, make), f"round of {campaign}")
@@ -155,8 +167,10 @@ class Rounds:
         return self.take(campaign, about)
 
     def take(self, campaign: str, about: str) -> Intended | None:
-        """The round that was begun for the campaign as it is wanted now, once; None where there is
-        none yet. Raises what making it raised."""
+        """Return the round for the current state of the campaign, once; None if it is not done.
+
+        Raises the error of making it.
+        """
         making = self._making.get(campaign)
         if making is None or making.about != about or _is_at_work(making):
             return None
@@ -166,7 +180,7 @@ class Rounds:
         return making.found
 
     def forget(self, campaign: str) -> None:
-        """Nobody wants what is made for a campaign any more."""
+        """Discard the round of a campaign."""
         if (making := self._making.pop(campaign, None)) is not None:
             making.is_wanted = False
 
@@ -176,7 +190,7 @@ class Rounds:
                 return
             try:
                 making.found = make()
-            except Exception as error:  # raised again by the look that asks
+            except Exception as error:  # raised again by the reconciliation that takes the round
                 making.error = error
 
 

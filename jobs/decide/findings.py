@@ -297,7 +297,7 @@ def _has_word(pods: Iterable[PodView]) -> bool:
 
 
 def _blames_no_shard(pods: Sequence[PodView]) -> bool:
-    """Return whether a place reports only exit 44 (its node), 1 (cause unknown), or refused pods."""
+    """Return whether a place reports only exit 44 (its node), 1 (unknown), or refused pods."""
     codes = {pod.exit_code for pod in pods} - {None, *_NO_FAULT}
     return codes <= NOT_THE_SHARDS and any(p.refused or p.exit_code for p in pods)
 
@@ -541,7 +541,7 @@ class Findings:
         return f"it needs {needs} workers, and {max(0, free)} are free"
 
     def _settling(self) -> set[str]:
-        """Return the shards of indexes that just succeeded: the store may list their commits late."""
+        """Return the shards of indexes that just succeeded: their commits may be listed late."""
         waves = {job.name: self.observed.by_hash.get(job.wave) for job in self.jobs}
         found = ((waves.get(job), index) for job, index in self.observed.settling)
         return {shard for wave, index in found if wave for shard in wave.indexes[index]}
