@@ -49,7 +49,7 @@ class WorkDone:
             self._before = observed.committed
 
     def _count_ends(self, observed: Observed) -> None:
-        """Count the pods that ended; succeeded pods are not listed, so their Jobs' counts are used."""
+        """Count the pods that ended; succeeded pods are not listed and are counted by Job."""
         failed = {pod.uid: pod for pod in observed.pods if pod.phase == "Failed"}
         for uid in failed.keys() - self._ended:
             code = failed[uid].exit_code

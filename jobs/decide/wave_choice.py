@@ -285,7 +285,7 @@ _MOST_LAUNCHES = 8
 def is_others(job: JobView, desired: Desired) -> bool:
     """Return whether another client starts, stops and widens a live Job.
 
-    That is so if it has the label of a queue, whoever added it; if a client suspends it repeatedly;
+    That is so if it has the label of a queue, from any client; if a client suspends it repeatedly;
     or if it is suspended, not by this controller, and a queue manages all Jobs.
     """
     taken = desired.kueue and job.suspended and not job.stopped

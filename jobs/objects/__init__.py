@@ -1,3 +1,4 @@
-"""What a cluster is given, as plain values: Jobs, pods, volumes, waves, site profiles, applied
-campaigns. Pure: what `--dry-run` prints.
+"""The objects of a cluster as plain values: Jobs, pods, volumes, waves, site profiles, campaigns.
+
+Pure; `--dry-run` prints them.
 """

@@ -1,8 +1,8 @@
-"""A campaign as it is applied to a cluster: one ConfigMap, which owns everything made for it.
+"""A campaign as applied to a cluster: one ConfigMap, which owns everything created for it.
 
-Deleting it cancels the campaign; what was committed stays, and applying it again goes on. So it
-holds all that a controller wants to know, and sources only by names that mean the same anywhere.
-Each value has a key of its own, so that kustomize can set one without reading the others.
+Deleting it cancels the campaign; commits are kept, and applying it again continues the campaign. So
+it contains everything that a controller needs, and names sources only by names that mean the same
+anywhere. Each value has its own key, so that kustomize can set one without reading the others.
 """
 
 import re
@@ -28,29 +28,32 @@ from jobs.objects.deployment import (
 from jobs.objects.gangs import check_grids
 from jobs.objects.site import Site, bundled_sites, load_site, site_from_text
 
-# Another round is asked for on an applied campaign: `again` and `retry-failed`.
+# Requests for another round of an applied campaign: `again` and `retry-failed`.
 #
-# Each is an annotation with a token, and is served once a token. Before the plan is made, the
-# number it will have is written beside the token: whoever is killed in between, the next controller
-# sees whether that plan exists.
+# Each is an annotation with a token, and is served once per token. Before the plan is made, the
+# number that it will have is written next to the token: if a controller is killed in between, the
+# next one sees whether that plan exists.
 
 AGAIN, RETRY_FAILED = LABEL + "again", LABEL + "retry-failed"
 SERVED_BY = LABEL + "served-by"
 
 
 def rerun_annotations(options: RunOptions, token: str) -> dict[str, str]:
-    """The annotations that say it."""
+    """Return the annotations that request these options."""
     said = ((AGAIN, options.again), (RETRY_FAILED, options.retry_failed))
     return {name: token for name, wanted in said if wanted}
 
 
 def tokens(notes: Mapping[str, str]) -> str:
-    """What an object's annotations ask for, as one text; empty where that is nothing."""
+    """Return the requests in an object's annotations as one text; empty if there are none."""
     return ",".join(f"{name}={notes[name]}" for name in (AGAIN, RETRY_FAILED) if notes.get(name))
 
 
 def promise(notes: Mapping[str, str], plans: Iterable[int]) -> str | None:
-    """What to write down before it is served; None where nothing is asked for, or it is written."""
+    """Return the text to record before a request is served.
+
+    None if nothing is requested, or if it is already recorded.
+    """
     asked = tokens(notes)
     if not asked or _promised(notes) is not None:
         return None
@@ -58,7 +61,7 @@ def promise(notes: Mapping[str, str], plans: Iterable[int]) -> str | None:
 
 
 def open_rerun(notes: Mapping[str, str], plans: Iterable[int]) -> RunOptions:
-    """What is promised and not yet served by a plan."""
+    """Return the recorded requests that no plan has served yet."""
     number = _promised(notes)
     if number is None or max(plans, default=0) >= number:
         return RunOptions()
@@ -66,20 +69,20 @@ def open_rerun(notes: Mapping[str, str], plans: Iterable[int]) -> RunOptions:
 
 
 def _promised(notes: Mapping[str, str]) -> int | None:
-    """The number of the plan that serves what is asked for now."""
+    """Return the number of the plan that serves the current requests."""
     asked, _, number = notes.get(SERVED_BY, "").rpartition(":")
     return int(number) if asked and asked == tokens(notes) and number.isdigit() else None
 
 
 CAMPAIGN, SITE, SITE_YAML, OP_MAPPING = "campaign.yaml", "site", "site.yaml", "op_mapping.yaml"
-# `site.KEY` changes one key of the profile; kustomize's components are made of such keys.
+# `site.KEY` changes one key of the profile; kustomize's components use such keys.
 _SITE_CHANGE = "site."
 PAUSED = LABEL + "paused"
 ALLOW_MISSING = LABEL + "allow-missing"
 MERGED = LABEL + "merged"
 SELECTOR = LABEL + "campaign"
-# The root of a store that does not honour create-only writes. Kept, since it may pass when it is
-# asked again: some stores let two writers win only now and then.
+# The root of a store that does not support create-only writes. It is recorded, because a second
+# probe may pass: some stores let two writers succeed only now and then.
 LEASED = LABEL + "leased"
 _DEPLOYMENT_KEYS = tuple(f.name for f in fields(Deployment) if f.name not in NO_KEYS)
 _REQUIRED = ("image", "controller_image", "root")
@@ -89,10 +92,11 @@ _PINNED = re.compile(r"[^@]+@sha256:[0-9a-f]{64}")
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """What a ConfigMap says. `object` is the ConfigMap itself, for Events and ownership.
+    """The parsed ConfigMap of a campaign.
 
-    `fingerprint` is what decides the campaign's plan; a controller that has merged all of it
-    writes it down, and so tells whoever waits, and whoever leads next.
+    `object` is the ConfigMap itself, for Events and ownership. `fingerprint` is a hash of
+    everything that determines the campaign's plan. A controller that has merged the whole plan
+    records it, for waiting users and for the next leader.
     """
 
     campaign: Campaign
@@ -107,7 +111,11 @@ class Applied:
 
 
 def applied_from(config_map: Manifest, mounted: Path = Path("/")) -> Applied:
-    """The campaign of a ConfigMap. Raises BadInput, with key and line, for what it cannot mean."""
+    """Return the campaign of a ConfigMap.
+
+    Raises:
+        BadInput: a value is invalid; with key and line.
+    """
     metadata, data = config_map["metadata"], config_map.get("data") or {}
     name = metadata["name"]
     if CAMPAIGN not in data:
@@ -137,21 +145,23 @@ def config_map_name(campaign: str) -> str:
 
 
 def is_named(config_map: Manifest) -> bool:
-    """Whether it is the one ConfigMap that its campaign may have: of two that bear one label only
-    one can have the campaign's name."""
+    """Return whether this is the one ConfigMap that its campaign may have.
+
+    Of two ConfigMaps with the same label only one can have the campaign's name.
+    """
     metadata = config_map["metadata"]
     return bool(metadata["name"] == config_map_name(metadata["labels"][SELECTOR]))
 
 
 def known_as(config_map: Manifest) -> str:
-    """Its campaign; of one that is not named after it, what it is called itself."""
+    """Return the name of its campaign; if the ConfigMap has another name, its own name."""
     metadata = config_map["metadata"]
     label, name = metadata["labels"][SELECTOR], metadata["name"]
     return str(label) if is_named(config_map) else f"ConfigMap {name}"
 
 
 def check_parts(campaign: Campaign, site: Site, deployment: Deployment) -> None:
-    """Raise BadInput where campaign, machines and image do not go together."""
+    """Raise BadInput if campaign, machines and image do not match."""
     if campaign.backend != site.backend:
         raise BadInput(
             f"campaign {campaign.name}: backend {campaign.backend} does not match "
@@ -171,8 +181,10 @@ def check_parts(campaign: Campaign, site: Site, deployment: Deployment) -> None:
 def config_map(
     campaign: str, text: str, more: Mapping[str, str], deployment: Deployment
 ) -> Manifest:
-    """The ConfigMap of a campaign; `more` is the key of its site and, where there is one, that of
-    its op_mapping."""
+    """Return the ConfigMap of a campaign.
+
+    `more` contains the key of its site and, if there is one, that of its op_mapping.
+    """
     said = {
         key: "true" if value is True else str(value)
         for key in _DEPLOYMENT_KEYS
@@ -195,7 +207,7 @@ def config_map(
 
 
 def _check_names(metadata: Manifest, campaign: Campaign) -> None:
-    """One campaign is one ConfigMap: its name says which, and no namespace has two of a name."""
+    """Check that the name of the ConfigMap is that of its campaign: one ConfigMap per campaign."""
     name, expected = metadata["name"], config_map_name(campaign.name)
     label = (metadata.get("labels") or {}).get(SELECTOR, campaign.name)
     if label != campaign.name:
@@ -233,7 +245,8 @@ def _site(name: str, data: Mapping[str, str], campaign: Campaign) -> Site:
             f"ConfigMap {name}: expected the key {SITE} or "
             f"{SITE_YAML}, which describes the machines"
         )
-    if profile not in bundled_sites():  # the path of a file would be one of the reader's
+    # the path of a file would refer to the controller's file system
+    if profile not in bundled_sites():
         raise BadInput(
             f"ConfigMap {name}: site: expected one of {', '.join(bundled_sites())}, got "
             f"{profile!r}; put the text of another profile into the key {SITE_YAML}"

@@ -1,7 +1,7 @@
-"""A cluster's side of a campaign, and the words that its objects share.
+"""The deployment of a campaign in a cluster, and constants that its objects share.
 
-What is neither plan nor machine type: where images, store and volumes are. Each field is a key of
-the campaign's ConfigMap, but for those in NO_KEYS.
+It is independent of the plan and the machine type: the locations of images, store and volumes. Each
+field is a key of the campaign's ConfigMap, except those in NO_KEYS.
 """
 
 import re
@@ -14,23 +14,26 @@ Manifest = dict[str, Any]
 LABEL = "opmeter.io/"
 PART_OF = "app.kubernetes.io/part-of"
 COMPONENT_LABEL = "app.kubernetes.io/component"
-JOB_NAME = "batch.kubernetes.io/job-name"  # which Job a pod belongs to
+JOB_NAME = "batch.kubernetes.io/job-name"  # the Job of a pod
 NO_KEYS = frozenset({"namespace", "owner", "leased"})
 
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
-    """A cluster's side of a campaign: what is neither plan nor machine type.
+    """The deployment of a campaign in a cluster, without plan and machine type.
 
-    `root` is the store as pods reach it; `store_secret` names a Secret of AWS's files
-    (`credentials`, `config`), `worker_secret` that of workers and probes, where it is another: they
-    write below a campaign's attempts and commits alone. `store_claim` is a volume for a `file://`
-    store under /store.
-    `site_packages` names a read-only claim that holds torch, for images that have none.
-    `merge_memory` is what a merge may take, which holds the rows of a database.
-    `allow_unpinned` takes an NPU image without a digest. `owner` is the
-    ConfigMap (name, uid) with which everything goes. `leased` is found out: the store does not
-    honour create-only writes, and merges take turns by a Lease.
+    Attributes:
+        root: the store as pods reach it.
+        store_secret: names a Secret with AWS files (`credentials`, `config`).
+        worker_secret: the Secret of workers and probes, if it is another: they write only below a
+            campaign's attempts and commits.
+        store_claim: a volume for a `file://` store under /store.
+        site_packages: names a read-only claim that contains torch, for images without it.
+        merge_memory: the memory of a merge, which holds the rows of a database.
+        allow_unpinned: accepts an NPU image without a digest.
+        owner: the ConfigMap (name, uid) whose deletion deletes everything.
+        leased: detected: the store does not support create-only writes, and merges exclude each
+            other with a Lease.
     """
 
     namespace: str
@@ -50,16 +53,17 @@ class Deployment:
 
     @property
     def looks_first(self) -> bool:
-        """Whether workers look before they write, since the store would not tell them.
+        """Return whether workers check before they write, because the store does not refuse
+        overwrites.
 
-        That is as good for a shard's commit, because an index has one pod at a time. Only a pod on
-        a lost node may live beside its successor; where both commit at the same moment, the later
-        one names the attempt that counts, and both attempts are complete.
+        This is as safe for a shard's commit, because an index has one pod at a time. Only a pod on
+        a lost node may run concurrently with its successor; if both commit at the same moment, the
+        later commit names the attempt that counts, and both attempts are complete.
         """
         return self.single_writer or self.leased
 
 
-# Amounts as Kubernetes writes them.
+# Kubernetes quantities.
 
 _AMOUNT = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)([a-zA-Z]*)")
 _FACTORS = {"m": 1e-3, "k": 1e3, "": 1.0} | {
@@ -71,24 +75,30 @@ del _FACTORS["K"]  # a thousand is a small k
 
 
 def quantity(text: str) -> float:
-    """Of cpu, bytes or devices: `8`, `500m`, `1k`, `40Gi`; 0 for what is none."""
+    """Return the number of a quantity of cpu, bytes or devices; 0 if it is invalid.
+
+    Examples: `8`, `500m`, `1k`, `40Gi`.
+    """
     found = _AMOUNT.fullmatch(text)
     return float(found[1]) * _FACTORS.get(found[2], 0.0) if found else 0.0
 
 
-# Events, as the API server lists them in their two forms: who said what, and when. Pure.
+# Events, in the two forms in which the API server lists them. Pure.
 
-LONGEST_WORDS = 400  # characters of what somebody says that are passed on in a line
+LONGEST_WORDS = 400  # characters of a message that are shown in a line
 
 
 def events_of(events: Iterable[Manifest], kind: str, name: str = "") -> list[Manifest]:
-    """Events about a kind of object, or about one, oldest first."""
+    """Return Events about a kind of object, or about one object, oldest first."""
     found = [e for e in events if (e.get("involvedObject") or {}).get("kind") == kind]
     return sorted((e for e in found if name in ("", about(e))), key=said_at)
 
 
 def of_group(job: Manifest, events: Iterable[Manifest]) -> list[Manifest]:
-    """What Kueue says of the Job's Workload, Volcano and Kubernetes of its PodGroup."""
+    """Return the Events about a Job's group: of Kueue, Volcano and Kubernetes.
+
+    Kueue reports them for the Workload, Volcano and Kubernetes for the PodGroup.
+    """
     name, uid = job["metadata"]["name"], job["metadata"].get("uid") or "-"
     known = list(events)
     groups = (*events_of(known, "Workload"), *events_of(known, "PodGroup"))
@@ -97,17 +107,18 @@ def of_group(job: Manifest, events: Iterable[Manifest]) -> list[Manifest]:
 
 
 def about(event: Manifest) -> str:
-    """The name of the object that an Event is about."""
+    """Return the name of the object that an Event is about."""
     return str((event.get("involvedObject") or {}).get("name") or "")
 
 
 def said_at(event: Manifest) -> str:
-    """When an Event was last said; the two forms of Events write it in different places."""
+    """Return the time of the last occurrence of an Event; its two forms store it in different keys.
+    """
     series = event.get("series") or {}
     times = (series.get("lastObservedTime"), event.get("lastTimestamp"), event.get("eventTime"))
     return str(next(filter(None, times), "") or event["metadata"].get("creationTimestamp") or "")
 
 
 def message_of(event: Manifest) -> str:
-    """What an Event says, in both of their forms."""
+    """Return the message of an Event, in either form."""
     return str(event.get("message") or event.get("note") or "").strip()[:LONGEST_WORDS]

@@ -1,5 +1,4 @@
-"""Which gangs of a plan take several pods of a site, whether it can hold them, and whether its
-nodes are what a campaign takes them for. Pure."""
+"""The gangs of a plan that need several pods of a site, and checks of gangs and grids. Pure."""
 
 from collections.abc import Iterator, Mapping
 from math import prod
@@ -14,13 +13,16 @@ from jobs.objects.site import Site
 
 
 def pods_of(ranks: int, site: Site) -> int:
-    """How many pods of a site hold so many ranks: one a device, or what the site says of a cpu."""
+    """Return how many pods of a site hold this many ranks.
+
+    A pod has one rank per device; for a cpu, the site sets the number.
+    """
     of_a_pod = site.ranks_per_pod or ranks if site.backend == "cpu" else site.devices_per_worker
     return -(-ranks // of_a_pod)
 
 
 def wide_gangs(plan: Plan, site: Site) -> Mapping[str, int]:
-    """The gangs that take several pods at once: shard -> how many."""
+    """Return the gangs that need several pods at once: shard -> number of pods."""
     found = {s.shard_id: pods_of(s.ranks, site) for s in plan.shards if s.is_gang}
     return {shard: pods for shard, pods in found.items() if pods > 1}
 
@@ -36,8 +38,10 @@ def check_gangs(plan: Plan, site: Site) -> None:
 
 
 def check_grids(campaign: Campaign, site: Site) -> None:
-    """Raise BadInput for a campaign whose grid of ranks does not match the site's nodes: the
-    recorded tiers would be wrong. A node of 16 is the `8 2` of the grid `48 8 2`."""
+    """Raise BadInput if a campaign's grid of ranks does not match the site's nodes.
+
+    The recorded tiers would be wrong. A node of 16 is the `8 2` of the grid `48 8 2`.
+    """
     for grid in _grids(campaign) if site.backend != "cpu" else ():
         extents = grid.extents
         if site.devices_per_node not in {prod(extents[at:]) for at in range(len(extents))}:
@@ -57,7 +61,7 @@ def _grids(campaign: Campaign) -> Iterator[Grid]:
 
 
 def _complaint(ranks: int, site: Site, devices: int) -> str:
-    """Why so many ranks cannot be had at once of a site; empty where they can."""
+    """Return why a site cannot run this many ranks at once; empty if it can."""
     pods = pods_of(ranks, site)
     if pods == 1:
         return ""

@@ -1,8 +1,8 @@
-"""Jobs as Kubernetes wants them, as plain values: what `--dry-run` prints and `kubectl` accepts.
+"""Manifests of Jobs as plain values: `--dry-run` prints them and `kubectl` accepts them.
 
-Pure. The fields and their reasons: Indexed Jobs with a retry budget for each index (Kubernetes
-1.29 and newer), failures judged by exit code, nothing of the API inside a worker, and the
-`restricted` pod security level wherever the Ascend runtime mounts drivers itself.
+Pure. The fields and their reasons: Indexed Jobs with a retry budget for each index (Kubernetes 1.29
+and newer), failures judged by exit code, no access to the API in a worker, and the `restricted` pod
+security level if the Ascend runtime mounts drivers itself.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,22 +22,25 @@ from jobs.objects.pod_template import mounts, place, pod_annotations, pod_spec, 
 from jobs.objects.site import Site
 from jobs.objects.waves import Wave, index_s
 
-# What this cluster's Jobs can do: asked by a strict dry run of the real Job, not by its version.
+# The features of this cluster's Jobs: detected by a strict dry run of the real Job, not by version.
 #
-# A feature gate that is off silently drops its field, and an older server refuses a field that it
-# does not know. Pure: the answer is compared with what was sent.
+# A disabled feature gate silently drops its field, and an older server refuses an unknown field.
+# Pure: the reply is compared with the request.
 
 _NEEDED = ("completionMode", "podFailurePolicy")
 
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """`per_index`: an index has a retry budget of its own (1.29 and newer). Without it a worker
-    commits a shard that keeps killing it, since the Job cannot tell which index to give up."""
+    """The supported features of Jobs.
+
+    `per_index`: an index has its own retry budget (1.29 and newer). Without it a worker commits a
+    shard that repeatedly kills it, because the Job cannot determine which index to give up.
+    """
 
     per_index: bool = True
-    replacement: bool = True  # a pod is replaced only when the last one has really ended
-    queued: bool = False  # somebody takes Jobs as they are made, and starts them when he likes
+    replacement: bool = True  # a pod is replaced only when the previous one has ended
+    queued: bool = False  # a queue takes Jobs when they are created, and starts them
 
 
 ALL_FEATURES = Features()
@@ -45,7 +48,11 @@ DEGRADED = Features(per_index=False, replacement=False)
 
 
 def features_of(sent: Mapping[str, Any], kept: Mapping[str, Any]) -> Features:
-    """From a Job and what a dry run made of it. Raises BadInput below the floor of 1.26."""
+    """Return the features from a Job and the result of its dry run.
+
+    Raises:
+        BadInput: Kubernetes is older than the minimum version 1.26.
+    """
     spec = kept.get("spec") or {}
     if missing := [name for name in _NEEDED if name in sent["spec"] and name not in spec]:
         raise BadInput(
@@ -60,7 +67,8 @@ def features_of(sent: Mapping[str, Any], kept: Mapping[str, Any]) -> Features:
 
 
 def unknown_fields(refusal: str) -> Features | None:
-    """From the words of a server that refused the Job; None where it was not for these fields."""
+    """Return the features from a server's refusal of the Job; None if other fields are the cause.
+    """
     known = ("backoffLimitPerIndex", "maxFailedIndexes", "podReplacementPolicy")
     if "unknown field" not in refusal or not any(name in refusal for name in known):
         return None
@@ -75,13 +83,13 @@ _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 _NODE = "kubernetes.io/hostname"
 _RETRIES = 3
 _KEEP_S = 86400
-# A merge that failed is tried again when its Job is gone.
+# A failed merge is retried when its Job is gone.
 _KEEP_MERGE_S = 1800
-# So is a probe; and whoever needs the answer looks every few seconds.
+# A probe is also retried when its Job is gone; the controller polls its result every few seconds.
 _KEEP_PROBE_S = 300
 _PROBE_S = 600
-# A worker gives up at its own deadline and says why. The kubelet's comes later, for one that does
-# not even do that: it also counts the pull of the image, and ends with a signal that tells nothing.
+# A worker gives up at its own deadline and reports why. The kubelet's deadline is later, for a
+# worker that hangs completely: it includes the pull of the image, and its signal has no message.
 _DEADLINE_FACTOR, _DEADLINE_EXTRA_S, _DEADLINE_ROOM_S = 3, 1800, 900
 
 
@@ -95,7 +103,7 @@ def worker_job(
     suspend: bool = False,
     features: Features = ALL_FEATURES,
 ) -> Manifest:
-    """The Indexed Job of a wave."""
+    """Return the Indexed Job of a wave."""
     count = len(wave.indexes)
     # Ascend's plugins read the site's labels on the Job and on its pods.
     labels = dict(site.pod_labels) | {
@@ -107,12 +115,12 @@ def worker_job(
     job = _job(wave.job_name, labels, deployment)
     job["metadata"]["annotations"] = {
         MADE_OF: made_of(site, deployment),
-        # For people and other programs: which plan this is a part of, and whether it is that one.
+        # For users and other programs: the plan that this Job belongs to, and its hash.
         LABEL + "plan-uri": f"{deployment.root}/{keys.plan(wave.campaign, wave.plan)}",
         LABEL + "plan-sha256": plan.sha256,
     }
     if site.scheduler == "volcano":
-        # One PodGroup holds the Job's pods: it waits for all of a gang, else for no second one.
+        # One PodGroup holds the Job's pods: for a gang it waits for all pods, otherwise for one.
         job["metadata"]["annotations"]["scheduling.volcano.sh/group-min-member"] = str(wave.pods)
     job["spec"] = {
         "completionMode": "Indexed",
@@ -142,8 +150,11 @@ def merge_job(
     partial: bool,
     queue: str = "",
 ) -> Manifest:
-    """The Job that merges what these plans have committed: `key` says what, so that one input is
-    one Job. What is damaged is no failure of it: the controller plans that anew."""
+    """Return the Job that merges the commits of these plans.
+
+    `key` identifies the commits, so that one input is one Job. Damaged shards do not fail the Job:
+    the controller plans them again.
+    """
     labels = _labels(campaign, "merge") | {MERGE_INPUT: key}
     job = _job(f"opmeter-{campaign[:27].strip('-')}-merge-{key}", labels, deployment)
     arguments = ["merge", campaign]
@@ -157,7 +168,7 @@ def merge_job(
     wanted = {"cpu": "1", "memory": deployment.merge_memory}
     command = ["opmeter", *arguments]
     pod = pod_spec("merge", deployment.controller_image, command, deployment, mounted, wanted)
-    # The one pod of ours with a token, and only where it needs one: to take its turn by a Lease.
+    # The only pod with a token, and only if it needs one: for mutual exclusion with a Lease.
     pod["automountServiceAccountToken"] = deployment.leased
     job["spec"] = {
         "backoffLimit": 4,
@@ -169,8 +180,10 @@ def merge_job(
 
 
 def probe_job(site: Site, deployment: Deployment, name: str, device: str = "") -> Manifest:
-    """The Job whose log is the stack of a worker's node, as `opmeter stack` prints it. `device` is
-    the name that the campaign gives its NPUs, where several are possible."""
+    """Return the Job whose log is the stack of a worker's node, as `opmeter stack` prints it.
+
+    `device` is the name that the campaign gives its NPUs, if several are possible.
+    """
     labels = dict(site.pod_labels) | _labels("", "probe")
     job = _job(name, labels, deployment)
     command = ["opmeter", "stack", "--backend", site.backend, "--root", deployment.root]
@@ -182,12 +195,12 @@ def probe_job(site: Site, deployment: Deployment, name: str, device: str = "") -
         command,
         deployment,
         mounts(deployment, site, work="1Gi"),
-        # All that a worker takes: what passes the rules of schedulers and queues here passes them
-        # there.
+        # All resources of a worker: a probe that passes the rules of schedulers and queues shows
+        # that workers pass them.
         resources(site),
     )
     place(pod, site, ())
-    # No deadline of the Job or the pod: both would count the queue and the pull of the image.
+    # No deadline of the Job or the pod: both would include the queue and the pull of the image.
     job["spec"] = {
         "backoffLimit": 2,
         "ttlSecondsAfterFinished": _KEEP_PROBE_S,
@@ -203,14 +216,16 @@ def probe_job(site: Site, deployment: Deployment, name: str, device: str = "") -
 
 
 def is_same(job: Mapping[str, Any], live: Mapping[str, Any]) -> bool:
-    """Whether a live Job was created from this manifest."""
+    """Return whether a live Job was created from this manifest."""
     annotations = live.get("metadata", {}).get("annotations") or {}
     return bool(annotations.get(SPEC_HASH) == job["metadata"]["annotations"][SPEC_HASH])
 
 
 def made_of(site: Site, deployment: Deployment) -> str:
-    """What of a campaign decides how its workers run, in short: where it changes, Jobs are made
-    anew."""
+    """Return a short hash of the settings that determine how workers run.
+
+    If it changes, Jobs are created again.
+    """
     told = asdict(deployment)
     for name in ("namespace", "owner", "controller_image", "merge_memory", "allow_unpinned"):
         del told[name]
@@ -218,8 +233,10 @@ def made_of(site: Site, deployment: Deployment) -> str:
 
 
 def _patience(wave: Wave, features: Features) -> Manifest:
-    """How often an index may fail: by itself, or, before 1.29, all of them together. With one that
-    has failed for good its gang has."""
+    """Return the retry budget: per index or, before 1.29, for all indexes together.
+
+    A gang fails with its first index that fails finally.
+    """
     count = len(wave.indexes)
     found: Manifest = {"backoffLimit": _RETRIES * count}
     if features.per_index:
@@ -256,8 +273,12 @@ def _worker_pod(
 
 
 def _gather(pod: Manifest, wave: str, super_pod: str) -> None:
-    """Have each pod of a gang on a node where no pod of any gang is, all of a wave on nodes that
-    say the same of `super_pod`, and know its own address: the others of its gang come to it."""
+    """Add the scheduling rules of a gang to its pod.
+
+    Each pod runs on a node without a pod of any gang. All pods of a wave run on nodes with the same
+    value of the label `super_pod`. Each pod knows its own address, because the other pods connect
+    to it.
+    """
     address = {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
     pod["containers"][0]["env"].append(address)
     affinity = pod.setdefault("affinity", {})
@@ -271,7 +292,7 @@ def _gather(pod: Manifest, wave: str, super_pod: str) -> None:
 
 
 def _failure_rules() -> list[Manifest]:
-    """What a pod's end means for its index; the first rule that fits."""
+    """Return the rules for what a pod's end means for its index; the first match applies."""
     no_fault = [int(ExitCode.STORE), int(ExitCode.PEERS), int(ExitCode.TEMPORARY)]
     for_all = [int(ExitCode.IMAGE)]
 
@@ -287,7 +308,7 @@ def _failure_rules() -> list[Manifest]:
 
 
 def _deadline_s(wave: Wave, plan: Plan, site: Site) -> int:
-    """When a worker has hung, whatever it does."""
+    """Return the time in seconds after which a worker counts as hung."""
     wanted = wave.shards
     planned = {shard.shard_id: shard for shard in plan.shards if shard.shard_id in wanted}
     longest_s = max(index_s(shards, planned, site.at_once) for shards in wave.indexes)
@@ -324,8 +345,10 @@ def _job(name: str, labels: Mapping[str, str], deployment: Deployment) -> Manife
 
 
 def _queued(job: Manifest, queue: str) -> Manifest:
-    """The Job, handed to Kueue where there is a queue: it waits suspended until it is admitted.
-    A namespace may be one where Kueue starts nothing that names no queue."""
+    """Return the Job, managed by Kueue if there is a queue: it is suspended until admitted.
+
+    A namespace may be configured so that Kueue starts no Job that names no queue.
+    """
     if queue:
         job["metadata"]["labels"][QUEUE] = queue
         job["spec"]["suspend"] = True
@@ -333,7 +356,7 @@ def _queued(job: Manifest, queue: str) -> Manifest:
 
 
 def _sealed(job: Manifest) -> Manifest:
-    """The Job with the hash of what it was made from; what is changed while it lives, left out."""
+    """Return the Job with the hash of its specification, without the fields that change later."""
     spec = {k: v for k, v in job["spec"].items() if k not in ("parallelism", "suspend")}
     job["metadata"]["annotations"][SPEC_HASH] = sha256_hex(_json(spec))
     return job

@@ -1,7 +1,7 @@
-"""What Kueue says of Jobs: by its label on them, and by the conditions of their Workloads. Pure.
+"""The state of Jobs in Kueue: its label on them, and the conditions of their Workloads. Pure.
 
-A Job that bears the label is Kueue's to start, to stop and to narrow, whoever put the label there;
-a Workload is Kueue's own object for a Job, one for each. Its words are passed on as they are.
+Kueue starts, stops and narrows every Job with the label, even if a user added it. A Workload is Kueue's
+own object for a Job, one for each. Its messages are passed on unchanged.
 """
 
 from collections.abc import Iterable, Mapping
@@ -11,20 +11,23 @@ from jobs.objects.deployment import LONGEST_WORDS, Manifest
 
 QUEUE = "kueue.x-k8s.io/queue-name"
 GROUP = "kueue.x-k8s.io"
-# By its whole name: `kubectl get workloads` is Kubernetes' own kind since 1.36.
+# The full name: `workloads` alone is a built-in kind of Kubernetes since 1.36.
 WORKLOADS = f"workloads.{GROUP}"
-# Reasons that Kueue gives when it stops trying: a person's word has no `DueTo`.
+# Reasons of Kueue for giving up: a deactivation by a user has no `DueTo`.
 _GAVE_UP = "DeactivatedDueTo"
 _EVICTED, _RESERVED, _ADMITTED = "Evicted", "QuotaReserved", "Admitted"
 
 
 def queue_of(job: Mapping[str, Any]) -> str:
-    """The LocalQueue that a live Job names; empty where it names none."""
+    """Return the LocalQueue that a live Job names; empty if it names none."""
     return str(((job.get("metadata") or {}).get("labels") or {}).get(QUEUE) or "")
 
 
 def by_job(workloads: Iterable[Manifest]) -> dict[str, Manifest]:
-    """uid of a Job -> its Workload; of several, as while one is replaced, the youngest."""
+    """Return the Workload of each Job by the Job's uid.
+
+    Of several, for example while one is replaced, the youngest is used.
+    """
     found: dict[str, Manifest] = {}
     for one in sorted(workloads, key=_made):
         for owner in one["metadata"].get("ownerReferences") or ():
@@ -34,13 +37,16 @@ def by_job(workloads: Iterable[Manifest]) -> dict[str, Manifest]:
 
 
 def is_given_up(workload: Manifest) -> bool:
-    """Whether Kueue itself has switched it off, as after so many tries: it is never tried again."""
+    """Return whether Kueue deactivated a Workload, for example after too many tries.
+
+    Such a Workload is never retried.
+    """
     reason = _condition(workload, _EVICTED).get("reason", "")
     return not _is_active(workload) and str(reason).startswith(_GAVE_UP)
 
 
 def why_waiting(workload: Manifest) -> str:
-    """Why its Job is suspended, in Kueue's words; empty where it has said nothing yet."""
+    """Return why its Job is suspended, as Kueue reports it; empty if there is no report yet."""
     evicted, reserved = _condition(workload, _EVICTED), _condition(workload, _RESERVED)
     admitted = _condition(workload, _ADMITTED)
     if not _is_active(workload):
@@ -53,7 +59,7 @@ def why_waiting(workload: Manifest) -> str:
 
 
 def is_held(queue: Manifest) -> str:
-    """Why a LocalQueue or ClusterQueue admits nothing; empty where it does."""
+    """Return why a LocalQueue or ClusterQueue admits nothing; empty if it admits Jobs."""
     policy = str((queue.get("spec") or {}).get("stopPolicy") or "None")
     if policy != "None":
         return f"it is stopped (stopPolicy: {policy})"
@@ -71,7 +77,7 @@ def _condition(thing: Manifest, kind: str) -> Mapping[str, Any]:
 
 
 def _words(condition: Mapping[str, Any]) -> str:
-    """`Reason: message`, as the scheduler of Kueue wrote them."""
+    """Return `Reason: message`, as Kueue's scheduler wrote them."""
     reason, message = condition.get("reason") or "", condition.get("message") or ""
     return f"{reason}: {message}".strip(": ")[:LONGEST_WORDS]
 

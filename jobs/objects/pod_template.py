@@ -1,7 +1,7 @@
-"""The pod that a Job of ours makes: its one container, who it is, and where it may run. Pure.
+"""The pod of a Job: its container, its user, and its placement. Pure.
 
-Nothing of the API inside, no root, no writable root file system: the `restricted` pod security
-level wherever the Ascend runtime mounts drivers itself.
+No access to the API, no root, no writable root file system: the `restricted` pod security level if
+the Ascend runtime mounts drivers itself.
 """
 
 from collections.abc import Mapping
@@ -11,16 +11,17 @@ from typing import Any
 from jobs.objects.deployment import Deployment, Manifest, quantity
 from jobs.objects.site import Site
 
-# What a pod mounts: one volume that it may write to, the store's credentials, and drivers.
+# The mounts of a pod: one writable volume, the store's credentials, and drivers.
 #
-# The root file system is read-only, so everything that a tool writes by habit is pointed at the
-# work volume by its environment variable.
+# The root file system is read-only, so environment variables redirect all files that tools write by
+# default to the work volume.
 
 WORK = "/work"
 STORE = "/store"
 _CREDENTIALS = "/etc/opmeter/store"
 _SITE_PACKAGES = "/site-packages"
-# What the Ascend runtime would mount itself (MindCluster's and vLLM-Ascend's documents).
+# The paths that the Ascend runtime would mount itself (documentation of MindCluster and
+# vLLM-Ascend).
 _DRIVER_PATHS = (
     "/usr/local/Ascend/driver/lib64",
     "/usr/local/Ascend/driver/version.info",
@@ -48,7 +49,7 @@ _WRITTEN = {
 
 @dataclass(frozen=True, slots=True)
 class Mounts:
-    """Volumes, where the container sees them, and what its environment says of them."""
+    """Volumes, their mount paths, and the related environment variables."""
 
     volumes: list[dict[str, Any]]
     mounts: list[dict[str, Any]]
@@ -58,10 +59,13 @@ class Mounts:
 def mounts(
     deployment: Deployment, site: Site | None = None, *, work: str, shared: str = ""
 ) -> Mounts:
-    """The volumes of a pod: `work` and `shared` are the sizes of what it may write. A pod of a
-    `site` is a worker, or a probe for one, and has workers' credentials."""
+    """Return the volumes of a pod.
+
+    `work` and `shared` are the sizes of the writable volumes. A pod of a `site` is a worker, or a
+    probe for one, and has workers' credentials.
+    """
     found = Mounts([], [], dict(_WRITTEN))
-    # A pod past the limit is evicted, and the file system inside shows the node's whole disk.
+    # A pod over the limit is evicted, and its file system shows the node's whole disk.
     found.environment["OPMETER_VOLUME_BYTES"] = f"{quantity(work):.0f}"
     _add(found, "work", {"emptyDir": {"sizeLimit": work}}, WORK)
     if shared:
@@ -69,7 +73,7 @@ def mounts(
         _add(found, "shm", memory, "/dev/shm")
     of_workers = deployment.worker_secret if site is not None else ""
     if name := of_workers or deployment.store_secret:
-        # Files, not variables: a rotated Secret reaches a running pod only so.
+        # Files, not variables: a running pod receives a rotated Secret only as files.
         secret = {"secret": {"secretName": name, "defaultMode": 0o440}}
         _add(found, "credentials", secret, _CREDENTIALS, read_only=True)
         found.environment["AWS_SHARED_CREDENTIALS_FILE"] = f"{_CREDENTIALS}/credentials"
@@ -91,7 +95,8 @@ def _add_of_site(found: Mounts, deployment: Deployment, site: Site) -> None:
     if site.backend == "npu" and site.runtime == "hostpath":
         for number, path in enumerate(_DRIVER_PATHS):
             _add(found, f"driver-{number}", {"hostPath": {"path": path}}, path, read_only=True)
-        # Beside what the image says: its LD_LIBRARY_PATH has CANN, and would be replaced here.
+        # A separate variable: LD_LIBRARY_PATH of the image contains CANN and would be replaced
+        # here.
         found.environment["OPMETER_DRIVER_LIBRARIES"] = _DRIVER_LIBRARIES
 
 
@@ -104,7 +109,7 @@ def _add(
 
 
 _USER = 1000  # HwHiAiUser: /dev/davinci* belong to it
-POD_GRACE_S = 120  # from being told to end until the kernel kills it
+POD_GRACE_S = 120  # from the deletion until the kernel kills it
 _TOLERATED_S = 300
 
 
@@ -116,7 +121,7 @@ def pod_spec(
     mounted: Mounts,
     wanted: Mapping[str, str],
 ) -> Manifest:
-    """A pod of one container; what it may write is what `mounted` says."""
+    """Return a pod of one container; it may write only to the volumes in `mounted`."""
     container = {
         "name": name,
         "image": image,
@@ -153,18 +158,18 @@ def pod_spec(
 
 
 def place(pod: Manifest, site: Site, avoid: tuple[str, ...]) -> None:
-    """Where the pod may run, and by whose scheduler."""
+    """Set where the pod may run, and its scheduler."""
     if site.node_selector:
         pod["nodeSelector"] = dict(site.node_selector)
     if avoid:
-        # By the name itself: the label kubernetes.io/hostname need not be the node's name. One
-        # name a requirement is all that Kubernetes takes here, and all of them must hold.
+        # By the name itself: the label kubernetes.io/hostname can differ from the node's name.
+        # Kubernetes accepts only one name per requirement here, and all requirements must hold.
         others = [{"key": "metadata.name", "operator": "NotIn", "values": [n]} for n in avoid]
         terms = {"nodeSelectorTerms": [{"matchFields": others}]}
         pod["affinity"] = {
             "nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}
         }
-    # Of several that fit a taint Kubernetes takes the first: a site's own word replaces ours.
+    # Kubernetes uses the first matching toleration: a site's own toleration replaces the default.
     named = {value for pairs in site.tolerations for key, value in pairs if key == "key"}
     lost = {f"node.kubernetes.io/{state}" for state in ("unreachable", "not-ready")} - named
     pod["tolerations"] = [
@@ -191,20 +196,21 @@ def place(pod: Manifest, site: Site, avoid: tuple[str, ...]) -> None:
 
 
 def resources(site: Site) -> dict[str, str]:
-    """What one worker asks for, and whoever asks in its place."""
+    """Return the resource requests of one worker, or of a pod in its place."""
     wanted = {"cpu": site.cpu, "memory": site.memory}
     wanted["ephemeral-storage"] = site.ephemeral_storage
     return wanted | ({site.resource: str(site.devices_per_worker)} if site.resource else {})
 
 
 def pod_annotations(site: Site, pods: int = 1) -> dict[str, str]:
-    """What the schedulers of Ascend clusters read on a pod, which is one of so many of a gang."""
+    """Return the annotations for the schedulers of Ascend clusters; `pods` is the size of the gang.
+    """
     annotations = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false"}
     if site.schedule_policy:
         annotations["huawei.com/schedule_policy"] = site.schedule_policy
     if site.accelerator_type.endswith("super-pod"):
-        # Refused for a single pod, unless it is what `resources` asks for; a gang is to lie in one
-        # super-pod.
+        # Refused for a single pod, unless it equals the request in `resources`; a gang must be in
+        # one super-pod.
         annotations["sp-block"] = str(site.devices_per_worker * pods)
     if site.volcano_queue:
         annotations["scheduling.volcano.sh/queue-name"] = site.volcano_queue
@@ -229,5 +235,5 @@ def _place_names() -> list[Manifest]:
 
 
 def texts(**values: str) -> list[Manifest]:
-    """Environment variables."""
+    """Return environment variables."""
     return [{"name": name, "value": value} for name, value in values.items()]

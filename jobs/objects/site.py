@@ -1,8 +1,8 @@
-"""A site profile: what one kind of cluster node wants of a pod that measures on it.
+"""The site profile: the requirements of one kind of cluster node for a pod that measures on it.
 
-Nothing about a cluster is guessed from names: the resource, the labels and the scheduler's own
-annotations differ from site to site, so they are data. What schedulers and device plugins would
-refuse of it stands here too; `site_profile` reads it.
+Nothing about a cluster is derived from names: the resource, the labels and the scheduler's
+annotations differ from site to site, so they are data. This module also checks for settings that
+schedulers and device plugins would refuse.
 """
 
 import re
@@ -17,18 +17,23 @@ from collector.model.stack import BACKENDS
 from jobs.campaign.document import Entry, read_document
 from jobs.objects.deployment import LABEL, quantity
 
-# What MindCluster's device plugin calls devices, where nobody has given them other names.
+# The default names of devices in MindCluster's device plugin.
 _MINDCLUSTER = frozenset(f"huawei.com/{n}" for n in ("Ascend910", "Ascend310", "Ascend310P", "npu"))
 
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """`resource` is what a device is called in this cluster, empty for a cpu; quantities are of
-    one worker, in Kubernetes' spelling. `measure_concurrency` is how many sessions may measure at
-    once in one pod, whose every device has a worker: with the shape `node`, on a node. On A3 two
-    dies of one chip measure together only where it allows all dies. `ranks_per_pod` is how many
-    ranks of a gang a pod without devices holds; 0 for all of them. `super_pod_label` is the label
-    of nodes by whose value they are of one super-pod: a gang stays within one."""
+    """The profile of one kind of cluster node.
+
+    Attributes:
+        resource: the name of a device in this cluster; empty for a cpu.
+        cpu, memory, ephemeral_storage, shared_memory: Kubernetes quantities of one worker.
+        measure_concurrency: how many sessions may measure concurrently in one pod, or on a node for
+            the shape `node`. Every device of the pod has a worker. On A3 two dies of one chip
+            measure concurrently only if it allows all dies.
+        ranks_per_pod: how many ranks of a gang a pod without devices holds; 0 for all of them.
+        super_pod_label: the node label whose value identifies a super-pod: a gang stays within one.
+    """
 
     name: str
     backend: str
@@ -57,18 +62,17 @@ class Site:
 
     @property
     def devices_per_worker(self) -> int:
-        """How many devices one pod asks for."""
+        """Return how many devices one pod requests."""
         return {"device": 1, "pair": 2, "node": self.devices_per_node}[self.shape]
 
     @property
     def at_once(self) -> int:
-        """How many of them measure at a time."""
+        """Return how many of these devices measure concurrently."""
         return max(1, min(self.devices_per_worker, self.measure_concurrency))
 
 
 def concurrency_complaint(site: Site) -> str:
-    """Why fewer sessions at once on a node than it has devices cannot be had; empty where they
-    can."""
+    """Return why a node's limit of concurrent sessions cannot be enforced; empty if it can."""
     if site.shape == "node" or site.measure_concurrency >= site.devices_per_node:
         return ""
     return (
@@ -79,22 +83,24 @@ def concurrency_complaint(site: Site) -> str:
 
 
 def resource_complaint(site: Site) -> str:
-    """Why that is no name of a whole device; empty where it is."""
+    """Return why the resource is not the name of a whole device; empty if it is."""
     if site.backend == "npu" and not site.resource:
         return "an NPU site requires `resource`, such as huawei.com/Ascend910"
     if re.search(r"Ascend\d+\w*-\d+c", site.resource):
         return (
-            f"{site.resource} is a slice of a device and "
-            "would not give the numbers of the whole device"
+            f"{site.resource} is a slice of a device; "
+            "its durations differ from those of the whole device"
         )
     return ""
 
 
 def shape_complaint(site: Site) -> str:
-    """Why this cluster's scheduler or device plugin would refuse the worker's shape, or measure
-    something else by it; empty where neither is so. The rules are those of MindCluster's Volcano
-    plugin and device plugin and of HAMi's (2026-08): one PodGroup holds all pods of a batch Job, so
-    that a wave always counts as several tasks."""
+    """Return why the cluster cannot measure with the worker's shape; empty if it can.
+
+    The scheduler or device plugin would refuse the shape, or the pod would measure something else.
+    The rules are those of MindCluster's Volcano plugin and device plugin and of HAMi (2026-08): one
+    PodGroup holds all pods of a batch Job, so a wave always counts as several tasks.
+    """
     if site.shape == "pair" and site.devices_per_node % 2:
         return f"shape pair requires an even devices_per_node, got {site.devices_per_node}"
     if site.backend != "npu":
@@ -111,7 +117,7 @@ def shape_complaint(site: Site) -> str:
 
 
 def super_pod_complaint(site: Site) -> str:
-    """Why a gang cannot be kept in a super-pod by that label; empty where it can."""
+    """Return why the label cannot keep a gang in one super-pod; empty if it can."""
     if site.scheduler == "volcano" and site.accelerator_type.endswith("super-pod"):
         return (
             "Volcano's Ascend plugin already keeps a gang in one super-pod, and this label could "
@@ -148,7 +154,7 @@ def _volcano_complaint(site: Site) -> str:
     return ""
 
 
-# Profiles of sites, as YAML: one a machine type, bundled or somebody's own.
+# Site profiles as YAML: one per machine type, bundled or written by a user.
 
 SHAPES = ("device", "pair", "node")
 SCHEDULERS = ("default", "volcano")
@@ -164,8 +170,8 @@ _KEYS = (
 )
 _REQUIRED = ("site", "backend", "devices_per_node", "shape", "cpu", "memory")
 _AMOUNTS = {"cpu": "8", "memory": "64Gi", "ephemeral_storage": "40Gi", "shared_memory": "4Gi"}
-# Labels by which somebody finds pods and Jobs: this program and its network policies, the Job
-# controller, Kueue and JobSet. Another value there would make a pod somebody else's.
+# Labels that select pods and Jobs: those of this program and its network policies, the Job
+# controller, Kueue and JobSet. Another value would assign a pod to another controller.
 _RESERVED = (
     *(LABEL, "app.kubernetes.io/", "batch.kubernetes.io/"),
     *("kueue.x-k8s.io/", "jobset.sigs.k8s.io/"),
@@ -175,13 +181,17 @@ _TOLERATION = ("key", "operator", "value", "effect", "tolerationSeconds")
 
 
 def bundled_sites() -> list[str]:
-    """The names of the profiles that come with the package."""
+    """Return the names of the bundled profiles."""
     folder = files("jobs.objects").joinpath("sites")
     return sorted(entry.name.removesuffix(".yaml") for entry in folder.iterdir())
 
 
 def load_site(name: str, changes: Mapping[str, str] = MappingProxyType({})) -> Site:
-    """A profile by its bundled name, or by the path of a file. Raises BadInput for neither."""
+    """Return a profile by its bundled name or by the path of a file.
+
+    Raises:
+        BadInput: the name is neither.
+    """
     path = Path(name)
     if path.suffix in (".yaml", ".yml"):
         try:
@@ -201,9 +211,13 @@ def load_site(name: str, changes: Mapping[str, str] = MappingProxyType({})) -> S
 def site_from_text(
     text: str, *, path: str, changes: Mapping[str, str] = MappingProxyType({})
 ) -> Site:
-    """The profile of a text. `changes` replace single keys, each by YAML as it would stand in the
-    file, or take them away where they are empty. Raises BadInput, with the line, for anything it
-    cannot mean, and for a shape that the site's scheduler would refuse."""
+    """Return the profile in a text.
+
+    `changes` replace single keys, each with YAML as in the file, or remove them if empty.
+
+    Raises:
+        BadInput: a value is invalid (with its line), or the scheduler would refuse the shape.
+    """
     document = read_document(text, path)
     found = _changed(document.fields(_KEYS, required=_REQUIRED), changes, path)
 
@@ -276,14 +290,14 @@ def _changed(found: dict[str, Entry], changes: Mapping[str, str], path: str) -> 
 
 
 def _pairs(entry: Entry | None) -> tuple[tuple[str, str], ...]:
-    """A mapping of texts, whatever its keys are."""
+    """Return a mapping of texts with arbitrary keys."""
     if entry is None:
         return ()
     return tuple((key, value.text()) for key, value in entry.mapping().items())
 
 
 def _labels(entry: Entry | None) -> tuple[tuple[str, str], ...]:
-    """Labels of a site's own; those by which others find pods are refused."""
+    """Return the site's own labels; refuse those that controllers use to select pods."""
     pairs = _pairs(entry)
     for key, _ in pairs:
         if entry is not None and (key.startswith(_RESERVED) or key in _RESERVED_NAMES):

@@ -1,7 +1,7 @@
-"""Waves: the shards that one Indexed Job holds, and where each index finds its own.
+"""Waves: the shards of one Indexed Job, and the shards of each of its indexes.
 
-A wave is an object of the store, and its hash names the Job, so that whoever creates the Job
-again creates the same one. Pure: what is committed and what runs is told.
+A wave is an object in the store, and its hash names the Job, so that a controller that creates the
+Job again creates the same one. Pure: commits and running pods are arguments.
 """
 
 import heapq
@@ -13,12 +13,12 @@ from functools import cached_property
 from collector.codec.canonical import decode_object, readable_json, short_hash
 from collector.model.plan import PlannedShard
 
-# A wave has four indexes for each worker, so that one slow index holds up little; at least so many,
-# so that a small cluster does not make a Job after every few shards; and at most so many, so that
-# the status of a Job stays readable, and what has failed comes again soon.
+# A wave has four indexes per worker, so that one slow index delays little. The minimum avoids a new
+# Job after every few shards in a small cluster. The maximum keeps the status of a Job readable and
+# limits the time until failed shards are retried.
 _INDEXES_PER_WORKER = 4
 _LEAST_INDEXES, _MOST_INDEXES = 64, 1000
-# What a queue gives a Job it gives for the whole of its life: the next one may get more.
+# A Job keeps what a queue has admitted for its whole life: the next Job may get more.
 QUEUED_S = 900.0
 
 
@@ -29,11 +29,11 @@ class Wave:
     campaign: str
     plan: int
     plan_hash: str
-    serial: int  # counts the plan's waves: shards that are launched again make another wave
+    serial: int  # number in the plan; shards launched again make another wave
     indexes: tuple[tuple[str, ...], ...]  # the shards of each index
-    avoid: tuple[str, ...] = ()  # nodes that it keeps away from
-    # How many pods each shard takes. Those of a gang over several are the wave's indexes, and each
-    # has the same shards: all of them run at once, or none gets anywhere.
+    avoid: tuple[str, ...] = ()  # nodes to avoid
+    # How many pods each shard needs. The pods of a gang over several are the wave's indexes, and
+    # each has the same shards: all of them run at once, or none makes progress.
     pods: int = 1
 
     @cached_property
@@ -42,7 +42,7 @@ class Wave:
 
     @property
     def job_name(self) -> str:
-        """At most 52 characters: Kubernetes appends `-{index}` and a suffix of its own."""
+        """Return a name of at most 52 characters: Kubernetes appends `-{index}` and a suffix."""
         return f"opmeter-{self.campaign[:27].strip('-')}-{self.wave_hash}"
 
     @property
@@ -50,7 +50,7 @@ class Wave:
         return self.pods > 1
 
     def at_once(self, cap: int) -> int:
-        """How many of its pods may run at once where `cap` may: all of a gang, whatever may."""
+        """Return how many of its pods may run at once if `cap` may run; all pods of a gang."""
         return self.pods if self.is_gang else parallelism(len(self.indexes), cap)
 
     @cached_property
@@ -59,7 +59,7 @@ class Wave:
 
 
 def wave_size(workers: int) -> int:
-    """How many indexes a wave has where there are shards enough.
+    """Return how many indexes a wave has if there are enough shards.
 
     Example: 4 workers have waves of 64 indexes, 100 workers of 400, and 1000 workers of 1000.
     """
@@ -69,10 +69,11 @@ def wave_size(workers: int) -> int:
 def cut(
     shards: Sequence[str], per_index: int, workers: int, gangs: Collection[str] = ()
 ) -> tuple[tuple[str, ...], ...]:
-    """The indexes of the next wave: the first shards, `per_index` together, each of the `gangs`
-    alone, since it has all devices of its pod. Where all of several indexes could run at once, an
-    empty one comes last: without it one of them would have to wait for another (see `parallelism`),
-    and take twice as long in all.
+    """Return the indexes of the next wave: the first shards, `per_index` together.
+
+    Each of the `gangs` has an index alone, because it uses all devices of its pod. If all of
+    several indexes could run at once, an empty one is appended: without it one of them would have
+    to wait for another (see `parallelism`), which would double the total time.
 
     Example: 4 gangs and 20 other shards, on pods of 8 devices: 4 indexes of a gang each, two of 8
     shards and one of 4, and an empty one.
@@ -91,9 +92,12 @@ def cut_for_queue(
     takes_s: Callable[[Sequence[str]], float],
     gangs: Collection[str] = (),
 ) -> tuple[tuple[str, ...], ...]:
-    """The indexes of the next wave where a queue decides what runs: for `width` pods at once, who
-    end within a quarter of an hour by what an index takes, or after one index each; never more of
-    them than a fair share for so many workers. It is no gang either: see `cut`."""
+    """Return the indexes of the next wave if a queue decides what runs.
+
+    The wave is for `width` pods at once. They end within a quarter of an hour according to the
+    forecast, or after one index each, and there are never more indexes than a fair share for this
+    number of workers. Kubernetes must not treat the Job as a gang either: see `cut`.
+    """
     indexes = _grouped(shards, per_index, gangs)
     most = min(_MOST_INDEXES, width * max(1, -(-len(indexes) // workers)))
     ends_s, chosen = [0.0] * width, list[tuple[str, ...]]()
@@ -111,7 +115,7 @@ def cut_for_queue(
 def _grouped(
     shards: Sequence[str], per_index: int, gangs: Collection[str]
 ) -> list[tuple[str, ...]]:
-    """The shards in their order, so many together; a gang ends what was begun."""
+    """Return the shards in order, in groups of `per_index`; a gang closes the open group."""
     found: list[list[str]] = []
     alone = True
     for shard in shards:
@@ -123,8 +127,11 @@ def _grouped(
 
 
 def index_s(shards: Sequence[str], planned: Mapping[str, PlannedShard], at_once: int) -> float:
-    """What an index takes by forecast: its gangs, one after the other; then its other shards share
-    the pod's devices, so many of which measure at once, and none of them can be shared."""
+    """Return the forecast duration of an index in seconds.
+
+    Its gangs run one after the other. Then its other shards share the pod's devices: `at_once` of
+    them measure concurrently, and a shard uses one device.
+    """
     known = [planned[shard] for shard in shards if shard in planned]
     gangs_s = sum(shard.predicted_s for shard in known if shard.is_gang)
     each = [shard.predicted_s for shard in known if not shard.is_gang]
@@ -132,8 +139,11 @@ def index_s(shards: Sequence[str], planned: Mapping[str, PlannedShard], at_once:
 
 
 def parallelism(indexes: int, cap: int) -> int:
-    """How many pods of a wave may run at once. Never all of several: from 1.36 on Kubernetes may
-    take a Job with completions = parallelism for a gang, which waits for the whole fleet."""
+    """Return how many pods of a wave may run at once.
+
+    Never all of several: from 1.36 on Kubernetes may treat a Job with completions = parallelism as
+    a gang, which waits for the whole cluster.
+    """
     return max(1, min(indexes - 1, cap))
 
 
@@ -142,12 +152,16 @@ def wave_to_json(wave: Wave) -> bytes:
 
 
 def wave_from_json(data: bytes, *, key: str) -> Wave:
-    """The wave of an object. Raises BadInput for anything else."""
+    """Return the wave of an object.
+
+    Raises:
+        BadInput: the object is not a wave.
+    """
     return decode_object(Wave, data, what="a wave", key=key)
 
 
 def parse_indexes(text: str) -> frozenset[int]:
-    """`1,3-5` as the Job's status writes its completed and failed indexes -> {1, 3, 4, 5}."""
+    """Parse the completed or failed indexes of a Job's status: `1,3-5` -> {1, 3, 4, 5}."""
     return frozenset(_ranges(part for part in text.split(",") if part))
 
 
@@ -168,20 +182,20 @@ def _as_json(wave: Wave) -> dict[str, object]:
     } | ({"pods": wave.pods} if wave.is_gang else {})
 
 
-# A node is quarantined when two shards failed on it and on no other node. Pure.
+# A node is quarantined when two shards failed on it and on no other node.
 #
-# One shard is no proof: it may break every node it meets. At most half of the nodes are
-# quarantined, so that a campaign always has somewhere to run. A strike is one witness against one
-# node.
+# One shard is no proof: it may break every node that it runs on. At most half of the nodes are
+# quarantined, so that a campaign always has nodes to run on. A `Strike` is one failure counted
+# against one node.
 
-# Shards that failed on one node alone, before it is quarantined. One shard proves nothing; a third
-# would cost each broken node one more measurement that is lost.
+# Number of shards that failed only on one node before it is quarantined. One shard proves nothing;
+# a third would cost another lost measurement for each broken node.
 _PROVING_SHARDS = 2
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Strike:
-    """One shard that failed on a node, by the fault of the node."""
+    """One failure of a shard that is counted against a node."""
 
     node: str
     shard: str
@@ -189,11 +203,13 @@ class Strike:
 
 @dataclass(frozen=True, slots=True)
 class Strikes:
-    """All strikes of a campaign. None is ever taken back, and adding one again changes nothing.
+    """All failures counted against the nodes of a campaign.
+
+    None is ever removed, and adding one again changes nothing.
 
     Example: of 4 nodes, shards s1, s2 and s3 fail on n1 alone, s4 and s5 on n2 alone, and s6 on n3
-    and on n4. n1 and n2 are quarantined, and s6 speaks against nobody. Of 3 nodes only n1 would be:
-    half of 3, rounded down, is 1, and n1 has more shards against it.
+    and on n4. n1 and n2 are quarantined, and s6 counts against no node. Of 3 nodes only n1 would be
+    quarantined: half of 3, rounded down, is 1, and n1 has more shards against it.
     """
 
     seen: frozenset[Strike] = frozenset()
@@ -202,7 +218,7 @@ class Strikes:
         return Strikes(self.seen | frozenset(strikes))
 
     def against(self) -> dict[str, frozenset[str]]:
-        """Node -> the shards that speak against it: those that failed on this node alone."""
+        """Return for each node the shards that count against it: those that failed only there."""
         nodes_of: dict[str, set[str]] = defaultdict(set)
         for strike in self.seen:
             nodes_of[strike.shard].add(strike.node)
@@ -213,7 +229,7 @@ class Strikes:
         return {node: frozenset(shards) for node, shards in held.items()}
 
     def quarantined(self, nodes: Collection[str]) -> frozenset[str]:
-        """The nodes to keep away from: at most half of `nodes`, the worst first."""
+        """Return the nodes to avoid: at most half of `nodes`, the worst first."""
         against = self.against()
         bad = [n for n, shards in against.items() if len(shards) >= _PROVING_SHARDS and n in nodes]
         bad.sort(key=lambda node: (-len(against[node]), node))
@@ -225,7 +241,11 @@ def strikes_to_json(strikes: Strikes) -> bytes:
 
 
 def strikes_from_json(data: bytes, *, key: str) -> Strikes:
-    """The strikes of an object. Raises BadInput for anything else."""
+    """Return the failures recorded in an object.
+
+    Raises:
+        BadInput: the object is of another kind.
+    """
     held = decode_object(
         _Held, data, what="the failures counted against a campaign's nodes", key=key
     )
