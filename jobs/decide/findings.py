@@ -189,7 +189,7 @@ def judge(
         few = max(_few(failure, failed_at, indexes), _FEW_SHARE_OF_WELL * failure.well)
         doubted |= by_nodes if len(by_nodes) > few else set()
         for place in failure.places:
-            # A place that blames its node waits for the other indexes of its Job: their results
+            # An index that blames its node waits for the other indexes of its Job: their results
             # decide whether it counts.
             if failure.is_settled or place not in by_nodes:
                 for shard in failure.wave.indexes[place[1]]:
@@ -286,7 +286,7 @@ def _failed(job: JobView, pods: Mapping[Place, list[PodView]]) -> frozenset[int]
 
 
 def _is_nodes_fault(pods: Sequence[PodView], avoid: Collection[str]) -> bool:
-    """Return whether every failed pod of a place failed on a quarantined node."""
+    """Return whether every failed pod of an index failed on a quarantined node."""
     ended = [pod for pod in pods if pod.phase == "Failed" and pod.node]
     return bool(ended) and all(pod.node in avoid for pod in ended)
 
@@ -297,7 +297,7 @@ def _has_word(pods: Iterable[PodView]) -> bool:
 
 
 def _blames_no_shard(pods: Sequence[PodView]) -> bool:
-    """Return whether a place reports only exit 44 (its node), 1 (unknown), or refused pods."""
+    """Return whether an index reports only exit 44 (its node), 1 (unknown), or refused pods."""
     codes = {pod.exit_code for pod in pods} - {None, *_NO_FAULT}
     return codes <= NOT_THE_SHARDS and any(p.refused or p.exit_code for p in pods)
 

@@ -1,1 +1,1 @@
-"""What runs shards: processes on this machine, and process 1 of a pod."""
+"""The execution of shards: in processes on this machine, and as process 1 of a pod."""

@@ -1,4 +1,4 @@
-"""`opmeter run`: plan, measure here, merge; and continue where an earlier run was ended."""
+"""`opmeter run`: plan, measure on this machine, merge; and continue an interrupted run."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -27,9 +27,15 @@ from jobs.publishing.next_plan import advance
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """How a run ended: the plan it was about, its shards that nobody has committed, what is damaged
-    of what was committed, and the head of the database afterwards; `is_doubted` where sessions
-    whose canaries are odd measured some of it."""
+    """The result of a run.
+
+    Attributes:
+        plan: the plan of the run.
+        missing: the number of its shards that are not committed.
+        told: the damage in commits.
+        head: the head of the database afterwards.
+        is_doubted: sessions with suspect canaries measured some of it.
+    """
 
     situation: Situation
     plan: Plan
@@ -40,8 +46,11 @@ class RunResult:
 
     @property
     def goes_on(self) -> bool:
-        """Whether another round follows by itself: all of this one is published, and surfaces are
-        not learnt yet, or what is doubted is measured again."""
+        """Return whether another round follows automatically.
+
+        All of this round is published, and surfaces are not learned yet, or suspect measurements
+        are measured again.
+        """
         follows = self.plan.forecast.learning > 0 or self.is_doubted
         return not (self.missing or self.told.needed) and follows
 
@@ -55,12 +64,12 @@ def run_campaign(
     view: View,
     stop: threading.Event,
 ) -> RunResult:
-    """The whole way on this machine. Returns early, with shards missing, once `stop` is set.
+    """Run a whole campaign on this machine. Return early, with shards missing, once `stop` is set.
 
-    `watched` is the same store, not waited for: pictures of the progress are read there. `guard` is
-    asked for before anything is written, and not before the campaign's input is accepted. Where
-    surfaces are learnt, plan follows plan until they are known, and what doubtful sessions measured
-    another plan measures again.
+    `watched` is the same store without waiting: progress is read there. `guard` is called before
+    anything is written, and after the campaign's input is accepted. If surfaces are learned, plans
+    follow each other until they are known; the measurements of suspect sessions are repeated by
+    another plan.
     """
     situation = survey(campaign, store)
     check_here(situation)
@@ -68,7 +77,7 @@ def run_campaign(
         result = _one_plan(situation, store, watched, guard, options, view, stop)
         if not result.goes_on or stop.is_set():
             return result
-        # The next round is another one only in what it has learnt.
+        # The next round differs only in what it has learned.
         options = replace(options, again=False, retry_failed=False)
         situation = once_more(result.situation, store)
 
@@ -118,7 +127,7 @@ def _once(say: Callable[[str], None]) -> Callable[[str], None]:
 
 
 def check_here(situation: Situation) -> None:
-    """Raise BadInput where this machine is not the one that the campaign wants."""
+    """Raise BadInput if this machine is not the one that the campaign requires."""
     campaign = situation.campaign
     try:
         check_stack(situation.stack, local_stack(campaign.backend, situation.stack.device))
@@ -167,8 +176,11 @@ def _outstanding(plan: Plan, done: frozenset[str]) -> list[str]:
 
 
 class Tally:
-    """Adds up what the workers say, for the view. The next worker of a shard begins where the last
-    one has stored its answers: it does not take back what that one had said."""
+    """Sums the progress of the workers for the view.
+
+    The next worker of a shard continues after the stored results of the previous one, so progress
+    never decreases.
+    """
 
     def __init__(self, plan: Plan, outstanding: Sequence[str], view: View):
         self._cases = {shard.shard_id: shard.cases for shard in plan.shards}

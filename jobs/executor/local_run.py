@@ -1,9 +1,9 @@
 """The embedded executor: the same workers as in a cluster, as processes of this machine.
 
-Each device gets one worker at a time and one shard a worker. A gang has all devices: gangs come
-first, one after the other, since what they measure is the way between devices. The parent decides
-who does which shard; a shard that nobody can finish is committed by the parent, its missing cases
-`crashed`.
+Each device has one worker at a time, and each worker one shard. A gang uses all devices: gangs run
+first, one after the other, because they measure the links between devices. The parent assigns the
+shards; it commits a shard that no worker can finish, with the outcome `crashed` for its missing
+cases.
 """
 
 import logging
@@ -31,19 +31,19 @@ from collector.worker.blame import exit_code
 from collector.worker.exit_codes import ExitCode
 from collector.worker.machine import ThisMachine
 
-# Which shard a device of this machine does next: the first that nobody has, and of those that
-# measure cases a second time the one that suits the device.
+# The next shard of a device of this machine: the first one that is free; among shards that measure
+# cases a second time, the one that suits the device best.
 #
-# What sessions differ by, and what devices do, is told by such shards alone. Two in three go to
+# Only such shards show the variation between sessions and between devices. Two in three go to
 # another device than their cases were measured on, one in three stays there, as far as there is a
-# choice: no device waits for a better one. What a doubtful session measured goes to another device
-# wherever there is one: that one is waited for.
+# choice: no device waits for a better shard. The cases of a suspect session go to another device if
+# there is one; that device is waited for.
 
 _STAYS = 3  # every third
 
 
 def place_here(plan: Plan, device: int) -> str:
-    """The name of the place that a device of this machine is; empty where it does not tell."""
+    """Return the identity of a device of this machine (node and serial); empty if it is unknown."""
     machine = ThisMachine()
     with suppress(HostFault):
         return place_name(machine.node, machine.serial(plan, device) or "")
@@ -51,8 +51,10 @@ def place_here(plan: Plan, device: int) -> str:
 
 
 class Todo:
-    """The shards of a plan that are to be done by these devices of this machine, and who has which.
-    `place_of` names the place that a device is."""
+    """The open shards of a plan for these devices of this machine, with their assignment.
+
+    `place_of` returns the identity of a device.
+    """
 
     def __init__(
         self,
@@ -75,7 +77,7 @@ class Todo:
         self._lock = threading.Lock()
 
     def take(self, device: int) -> str | None:
-        """The shard that a device does next; None where none is left that it may do."""
+        """Return the next shard of a device; None if none is left that it may run."""
         with self._lock:
             left = [s for s in self._left if device not in self._barred.get(s, ())]
             if not left:
@@ -92,12 +94,13 @@ def next_shard(
     again_of: Mapping[str, Sequence[str]],
     taken: Mapping[str, int],
 ) -> str:
-    """The one of the shards `left` that a device does next. `again_of` are the shards in which the
-    cases of one stand for the first time, in the plan's order, and `taken` says which device had
-    which.
+    """Return which of the shards `left` a device runs next.
+
+    `again_of` are the shards that measured the cases of a shard first, in the plan's order. `taken`
+    maps a shard to its device.
 
     Example: device 0 had s0 and device 1 had s1, and r0 measures cases of s0 again, r1 of s1. The
-    first that is free, device 0, takes r1.
+    first free device, device 0, takes r1.
     """
     if left[0] not in again_of:
         return left[0]
@@ -115,15 +118,15 @@ logger = logging.getLogger(__name__)
 
 _ATTEMPTS = 3
 _OF_ALL_SHARDS = (ExitCode.IMAGE, ExitCode.STORE, ExitCode.SPACE)
-# A worker that ends by itself stores its log. One that was killed, by anyone, cannot.
+# A worker that ends by itself stores its log. A killed worker cannot.
 _KEEP_THEIR_LOG = frozenset(ExitCode) - {ExitCode.HANG, ExitCode.FAILED}
 _LOG_BYTES = 1 << 20
 _LOOK_S = 0.5
-_GRACE_S = 30.0  # beyond the case in hand, for what a stopped worker still uploads
+_GRACE_S = 30.0  # besides the limit of a case, for the uploads of a stopped worker
 
 
 class WorkerProcess(Protocol):
-    """A worker as its parent has it: what of a Popen is used."""
+    """The part of Popen that the parent of a worker uses."""
 
     stdin: IO[bytes] | None
 
@@ -137,14 +140,18 @@ class WorkerProcess(Protocol):
 
 
 def start_worker(command: Sequence[str], err: IO[bytes]) -> WorkerProcess:
-    """A worker as a process of this machine, whose standard input is its life line: it ends when
-    this process does. What it says goes to `err`."""
+    """Start a worker as a process of this machine; its output goes to `err`.
+
+    The worker ends when this process closes its standard input, that is, when this process ends.
+    """
     return subprocess.Popen(command, stdin=subprocess.PIPE, stderr=err)
 
 
 class LocalRunFailed(OpmeterError):
-    """A worker says that no further worker could do better; the message holds its last words.
-    `shard` is the one it failed in."""
+    """A worker reports that no other worker could succeed; the message is its last output.
+
+    `shard` is the shard in which it failed.
+    """
 
     def __init__(self, message: str, code: int = ExitCode.FAILED, shard: str = ""):
         super().__init__(message)
@@ -154,7 +161,7 @@ class LocalRunFailed(OpmeterError):
 
 @dataclass(frozen=True, slots=True)
 class ShardProgress:
-    """Where a shard stands, as its worker last said."""
+    """The progress of a shard that its worker reported last."""
 
     shard: str
     done: int
@@ -163,8 +170,11 @@ class ShardProgress:
 
 @dataclass(frozen=True, slots=True)
 class FirstPod:
-    """What the first pod of a gang is told: how many pods have its ranks between them, at which
-    address the others reach it, and by the name of which wave they meet."""
+    """The parameters for the first pod of a gang.
+
+    `pods` is the number of pods that share its ranks, `host` the address at which the others reach
+    it, and `wave` the wave that names their meeting.
+    """
 
     pods: int
     host: str
@@ -176,15 +186,19 @@ class FirstPod:
 
 @dataclass(frozen=True, slots=True)
 class LocalRun:
-    """How a plan is measured here: which store, which devices, where workers may write.
+    """The settings for measuring a plan on this machine.
 
-    `watched` is the same store, not waited for: pictures of the progress are read there. Without
-    `gives_up` a shard whose worker dies is left to whoever started this run. With `tries_all` a
-    failure that may be the shard's own does not keep the other shards from being tried. `prefix`
-    begins the names of attempts; `progress_s` lies between two pictures of its progress that a
-    worker writes, and between two that are read: a thousand pods have one store. `start` begins a
-    worker by its command. `first_of` is told where the ranks of gangs are those of several pods;
-    `place_of` names the place that a device is.
+    Attributes:
+        scratch: where workers may write.
+        watched: the same store without waiting: progress is read there.
+        gives_up: without it, a shard whose worker dies is left to the caller of this run.
+        tries_all: a failure that may be caused by the shard does not stop the other shards.
+        prefix: the start of the names of attempts.
+        progress_s: the interval in which a worker writes its progress, and in which it is read: a
+            thousand pods share one store.
+        start: starts a worker by its command.
+        first_of: set if several pods share the ranks of gangs.
+        place_of: returns the identity of a device.
     """
 
     store: Store
@@ -205,9 +219,10 @@ class LocalRun:
     place_of: Callable[[Plan, int], str] = place_here
 
     def measure(self, shards: Sequence[str]) -> None:
-        """Have every shard committed, or return early once `stop` is set.
+        """Measure and commit every shard, or return early once `stop` is set.
 
-        Raises LocalRunFailed, the first, where a worker blames the machine or the store.
+        Raises:
+            LocalRunFailed: the first failure that a worker attributes to the machine or the store.
         """
         of_gangs = self.plan.gangs
         failures: list[OpmeterError] = []
@@ -219,9 +234,9 @@ class LocalRun:
     def _serve_all(
         self, shards: Sequence[str], devices: Sequence[int], failures: list[OpmeterError]
     ) -> None:
-        """Have shards done on devices, each by the first that is free."""
+        """Run shards on devices, each on the first free device."""
         if not any(one.not_on for one in self.plan.shards if one.shard_id in shards):
-            devices = devices[: len(shards)]  # else not any device will do
+            devices = devices[: len(shards)]  # otherwise the choice of devices matters
         todo = Todo(self.plan, shards, devices, self.place_of)
         threads = [
             surroundings.begin(partial(self._serve, device, todo, failures), f"device {device}")
@@ -240,11 +255,11 @@ class LocalRun:
                 self._finish(shard, device)
             except OpmeterError as error:
                 failures.append(error)
-            except OSError as error:  # a full disk, no more processes
+            except OSError as error:  # for example a full disk, or no more processes
                 failures.append(LocalRunFailed(f"shard {shard}: {error}", ExitCode.SPACE, shard))
 
     def _ends_all(self, failure: OpmeterError) -> bool:
-        """Whether no other shard could fare better."""
+        """Return whether no other shard could succeed after this failure."""
         code = failure.code if isinstance(failure, LocalRunFailed) else exit_code(failure)
         return not self.tries_all or code in _OF_ALL_SHARDS
 
@@ -266,7 +281,7 @@ class LocalRun:
         self._abandon(shard, device)
 
     def _abandon(self, shard: str, device: int) -> None:
-        """An attempt of its own: the last worker may have stored parts under its id."""
+        """Commit the shard in a new attempt: the last worker may have stored parts under its own."""
         reason = f"{_ATTEMPTS} workers died in its shard"
         abandon(self.store, self._assignment(shard, device), Outcome.CRASHED, reason)
         self.on_finished(shard)
@@ -282,11 +297,11 @@ class LocalRun:
         )
 
     def attempt(self, assignment: Assignment) -> tuple[int, str]:
-        """Run one worker to its end: its exit code and its last words."""
+        """Run one worker to its end; return its exit code and its last output."""
         scratch = self.scratch / assignment.attempt
         scratch.mkdir(parents=True)
         words = scratch / "worker.err"
-        # -P: else the folder one happens to be in comes before Python's own modules.
+        # -P: otherwise the current folder precedes Python's own modules.
         command = [sys.executable, "-P", "-m", "collector.worker", *assignment.as_arguments()]
         command += ["--root", self.store.url, "--scratch", str(scratch)]
         command += ["--single-writer"] if self.single_writer else []
@@ -305,7 +320,7 @@ class LocalRun:
         if code not in _KEEP_THEIR_LOG:
             keep_log(self.watched, assignment, words, _LOG_BYTES)
         last = _last_line(words)
-        if code == ExitCode.DONE:  # the next shard has to find room in the same volume
+        if code == ExitCode.DONE:  # the next shard needs the space in the same volume
             shutil.rmtree(scratch, ignore_errors=True)
         return code, last
 
@@ -336,7 +351,7 @@ class LocalRun:
 
 
 def _has_died(code: int) -> bool:
-    """Whether the shard itself may be to blame: its worker was killed, or hung."""
+    """Return whether the shard itself may be the cause: its worker was killed, or hung."""
     return code < 0 or code == ExitCode.HANG
 
 
@@ -345,14 +360,14 @@ def _last_line(path: Path) -> str:
     return lines[-1] if lines else ""
 
 
-# What a run on this machine tells whoever watches it.
+# The output of a run on this machine for users.
 
 
 class View(AbstractContextManager["View"], Protocol):
-    """Told what happens; shows it, and decides nothing."""
+    """Receives the progress of a run and displays it."""
 
     def say(self, text: str) -> None:
-        """One line that stays."""
+        """Print a permanent line."""
 
     def measure(self, done: int, cases: int) -> None:
-        """So many of all cases are measured."""
+        """Show how many of all cases are measured."""

@@ -1,9 +1,9 @@
-"""`opmeter work`: a worker pod has the shards of its index committed; its exit code says whether.
+"""`opmeter work`: a worker pod commits the shards of its index; its exit code reports the result.
 
-It reads the wave, gives the shards that are not committed to the workers of its devices, one each,
-and looks again at what is committed: that counts, and not what a worker says of itself. The site
-says how many of the workers measure at once (OPMETER_MEASURE_CONCURRENCY); they take turns, session
-by session. On an A3 two dies of one chip measure together only where all dies may.
+It reads the wave, assigns the uncommitted shards to the workers of its devices, one each, and then
+reads the commits again: the commits count, not the reports of workers. The site sets how many of
+the workers measure concurrently (OPMETER_MEASURE_CONCURRENCY); they take turns, session by session.
+On an A3 two dies of one chip measure concurrently only if all dies may.
 """
 
 import json
@@ -40,16 +40,16 @@ from collector.worker.machine import ThisMachine
 from jobs.executor.local_run import FirstPod, LocalRun, LocalRunFailed, ShardProgress
 from jobs.objects.waves import Wave, wave_from_json
 
-# What every pod of a gang but the first does: run its ranks for whoever leads, until all is
+# Every pod of a gang except the first: it runs its ranks for the leading pod until everything is
 # committed.
 #
-# The first pod has the shard: it measures, uploads and commits as any worker does, and leaves in
-# the store where the others find it. They hold nothing but their ranks; whichever pod is lost,
-# killed or evicted is made anew by its Job, and the gang meets again.
+# The first pod has the shard: it measures, uploads and commits like any worker, and writes its
+# address to the store for the others. They hold only their ranks: a pod that is lost, killed or
+# evicted is created again by its Job, and the gang meets again.
 
 logger = logging.getLogger(__name__)
 
-_LOOK_S = 3.0  # between two looks for whoever leads
+_LOOK_S = 3.0  # between two reads of the leading pod's address
 
 Follow = Callable[[Place, int, str, Path, Callable[[int], None]], None]
 
@@ -63,12 +63,17 @@ def follow_gang(
     uncommitted: Callable[[], Sequence[str]],
     follow: Follow = follow,
 ) -> None:
-    """Run the ranks of one pod, meeting after meeting, until nothing is `uncommitted` or `stop` is
-    set. Raises LocalRunFailed (exit 44) where the ranks of this node do not even begin, by
-    themselves: another node may do better; with exit 47 where whoever leads was not reached for as
-    long as nodes wait for each other. Raises whatever the store raises."""
-    over: str = ""  # the token of the last meeting, which came to its end
-    unreached_s: float | None = None  # since when nobody answers
+    """Run the ranks of one pod, meeting after meeting.
+
+    End when nothing is `uncommitted` or `stop` is set.
+
+    Raises:
+        LocalRunFailed: with exit 44 if the ranks of this node do not start at all (another node may
+            succeed); with exit 47 if the leading pod was unreachable for as long as nodes wait for
+            each other. Errors of the store are passed on.
+    """
+    over: str = ""  # the token of the last completed meeting
+    unreached_s: float | None = None  # since when the leading pod has not responded
 
     def tick(measured: int) -> None:
         if stop.is_set():
@@ -102,7 +107,7 @@ def follow_gang(
 
 
 def _place(store: Store, wave: Wave) -> Place | None:
-    """Where the first pod waits, by the last it said; None before it has said anything."""
+    """Return the last address that the first pod wrote; None if there is none yet."""
     key = keys.meeting(wave.campaign, wave.wave_hash)
     try:
         return place_from_json(store.get(key), key=key)
@@ -113,34 +118,38 @@ def _place(store: Store, wave: Wave) -> Place | None:
         return None
 
 
-# What a worker pod was told to do: the names that its Job wrote into its environment.
+# The task of a worker pod, in the environment variables that its Job sets.
 
-# A broken node fails a shard in seconds. With so long between two it spoils a few of them until it
-# is quarantined, and not the whole queue.
+# A broken node fails a shard in seconds. With this pause between two failures it affects a few
+# shards until it is quarantined, not the whole queue.
 _HOLD_S = 120.0
 
 
 @dataclass(frozen=True, slots=True)
 class PodTask:
-    """What one pod is to do."""
+    """The task of one pod."""
 
-    root: str  # the store's address
+    root: str  # the URL of the store
     campaign: str
     wave: str  # its hash
     plan_hash: str
     index: int
-    devices: int  # how many this pod has: each gets a worker
+    devices: int  # the number of devices of this pod: each gets a worker
     single_writer: bool
-    gives_up: bool  # a shard that keeps killing its workers is committed by this pod
+    gives_up: bool  # this pod commits a shard that repeatedly kills its workers
     pod: str  # the first characters of its uid
-    address: str  # where other pods of a gang reach this one; empty where it is of none
+    address: str  # where other pods of a gang reach this one; empty without a gang
     scratch: Path
-    hold_s: float  # how long a broken node is kept from the queue
-    deadline_s: float | None  # after so long, by its own clock, the pod ends; None for never
+    hold_s: float  # how long a broken node is kept from taking another shard
+    deadline_s: float | None  # time by the local clock until the pod ends; None: no limit
 
 
 def task_of(environment: Mapping[str, str]) -> PodTask:
-    """The task in a pod's environment. Raises BadInput, naming the variable, where it has none."""
+    """Return the task in a pod's environment.
+
+    Raises:
+        BadInput: a variable is missing; with its name.
+    """
 
     def said(name: str) -> str:
         text = environment.get(name, "")
@@ -176,25 +185,28 @@ def task_of(environment: Mapping[str, str]) -> PodTask:
     )
 
 
-# How a worker pod ends: an exit code that says who is to blame, and one line that says why.
+# The end of a worker pod: an exit code for the cause, and one line with the reason.
 
 _TERMINATION_LOG = Path("/dev/termination-log")
-# Kubernetes keeps 4096 bytes of a termination message, and a person reads less.
+# Kubernetes keeps 4096 bytes of a termination message; users read less.
 _LONGEST_REASON_CHARACTERS = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """How a pod ends."""
+    """The end of a pod."""
 
-    code: int  # of ExitCode: who is to blame
-    reason: str = ""  # one sentence for a person; empty where all is committed
-    shard: str = ""  # the one that failed
+    code: int  # an ExitCode: the cause
+    reason: str = ""  # one sentence for the user; empty if everything is committed
+    shard: str = ""  # the failed shard
 
 
 def code_of_worker(code: int) -> int:
-    """The pod's exit code for a worker's. A worker that was killed may have run out of memory (48);
-    any other end without a word is nobody's proven fault (1)."""
+    """Return the pod's exit code for a worker's exit code.
+
+    A killed worker may have run out of memory (48); any other end without a report has no known
+    cause (1).
+    """
     if code == -signal.SIGKILL:
         return ExitCode.SPACE
     known = code in set(ExitCode)
@@ -202,22 +214,24 @@ def code_of_worker(code: int) -> int:
 
 
 def kept_place(end: End, task: PodTask, stop: threading.Event) -> End:
-    """The same end, later where the node may be to blame: a broken node that lets go at once would
-    be given every shard in turn. Whoever met its deadline has kept its place long enough: `stop` is
-    set then, and nobody waits."""
+    """Return the same end, after a pause if the node may be the cause.
+
+    A broken node that ends at once would get every shard in turn. A pod that met its deadline has
+    already occupied its place long enough: `stop` is then set, and there is no pause.
+    """
     if end.code in (ExitCode.NODE, ExitCode.HANG, ExitCode.FAILED):
         surroundings.wait(stop, task.hold_s)
     return end
 
 
 def message_of(end: End) -> str:
-    """The line that a controller reads of how a pod has ended."""
+    """Return the termination message that a controller reads."""
     said = {"code": int(end.code), "reason": end.reason[:_LONGEST_REASON_CHARACTERS]}
     return json.dumps(said | ({"shard": end.shard} if end.shard else {}))
 
 
 def last_words(end: End, log: Path = _TERMINATION_LOG) -> int:
-    """Leave one line where `kubectl describe` shows it, and give the exit code."""
+    """Write one line that `kubectl describe` shows, and return the exit code."""
     if end.reason:
         logger.error("%s", end.reason)
     try:
@@ -228,10 +242,10 @@ def last_words(end: End, log: Path = _TERMINATION_LOG) -> int:
     return int(end.code)
 
 
-# So long a pod waits for a store that is away before it ends with exit 45: most are back within
-# minutes, and the pod keeps what it has measured.
+# Time that a pod waits for an unreachable store before it ends with exit 45: most stores are back
+# within minutes, and the pod keeps its measurements.
 _PATIENCE_S = 600.0
-# Between two notes of a shard's progress: a thousand pods write to one store.
+# Interval between two progress reports of a shard: a thousand pods write to one store.
 _PROGRESS_S = 30.0
 
 Measure = Callable[[LocalRun, Sequence[str]], None]
@@ -242,8 +256,8 @@ Lend = Callable[
 
 
 def work_in_pod() -> int:
-    """All of a pod, from the environment to the exit code."""
-    # Phase 1: what this pod is told to do, and its folders. An error here is no shard's fault.
+    """Run a pod from its environment to its exit code."""
+    # Phase 1: the task of this pod and its folders. An error here is not caused by a shard.
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
@@ -256,7 +270,7 @@ def work_in_pod() -> int:
         return last_words(End(ExitCode.IMAGE, str(error)))
     except OSError as error:
         return last_words(End(ExitCode.SPACE, str(error)))
-    # Phase 2: the work. Phase 3: a broken node keeps its place for a while. Phase 4: say why.
+    # Phase 2: the work. Phase 3: a broken node keeps its place for a while. Phase 4: report why.
     return last_words(kept_place(work(task, stop), task, stop))
 
 
@@ -268,7 +282,7 @@ def lend_ranks(
     stop: threading.Event,
     left: Callable[[], Sequence[str]],
 ) -> None:
-    """Have ranks of a gang that another pod measures with, while shards are `left`."""
+    """Run ranks of a gang that another pod measures with, while shards are `left`."""
     with seen_by_all():
         here = ThisMachine().stack(plan)
     check_stack(plan.stack, here)
@@ -282,12 +296,13 @@ def work(
     reach: Callable[[str], Store] = open_store,
     lend: Lend = lend_ranks,
 ) -> End:
-    """Have the shards of this index committed, and tell how far that came. What is committed
-    counts, whoever did it. `reach` opens the store of an address.
+    """Measure and commit the shards of this index, and return the result.
 
-    At the task's deadline `stop` is set, and the pod ends with exit 46 (hang). It does not end like
-    a pod that is told to stop: that one is started again, and an index without progress would be
-    for ever.
+    Commits count, whichever pod made them. `reach` opens the store of a URL.
+
+    At the task's deadline `stop` is set, and the pod ends with exit 46 (hang). Its end differs from
+    that of a pod that is requested to stop: such a pod is started again, so an index without
+    progress would be retried forever.
 
     Example: an index has the shards s1 and s2. A worker commits s1 and ends with exit 44 in s2: the
     pod ends with exit 44, and names s2. If s2 is committed nevertheless, the pod ends with 0.
@@ -304,9 +319,9 @@ def _work(
     reach: Callable[[str], Store],
     lend: Lend,
 ) -> End:
-    """Find the shards, measure, look what is left; then whom to blame for that."""
+    """Find the shards, measure them, check which are left, then determine the cause."""
     try:
-        # What every pod of the image reads alike: an error in it is no node's fault.
+        # Every pod of the image reads the same here: an error is not caused by a node.
         with seen_by_all():
             store: Store = reach(task.root)
         if task.single_writer:
@@ -322,13 +337,14 @@ def _work(
         code = exit_code(error)
         told = code is ExitCode.STORE and stop.is_set() and not late.is_set()
         return End(ExitCode.TEMPORARY if told else code, str(error))
-    # From here on shards count: first whether any is left, then why that is nobody's proven fault,
-    # and only then what the worker said.
+    # From here on shards count: first whether any is left, then whether the cause is unknown, and
+    # only then the worker's report.
     if not left:
         return End(ExitCode.DONE)
     if late.is_set():
         reason = f"exceeded its deadline of {task.deadline_s:g} s; {_left(left)}"
-        # Who lends ranks to another pod waits for that one: it says nothing of its own node.
+        # A pod that lends ranks to another pod waits for it: the deadline says nothing about its
+        # own node.
         code = ExitCode.FAILED if wave.is_gang and task.index else ExitCode.HANG
         return End(code, reason, left[0])
     if stop.is_set():
@@ -340,8 +356,10 @@ def _work(
 
 @contextmanager
 def _deadline(after_s: float | None, stop: threading.Event) -> Iterator[threading.Event]:
-    """Set `stop` when so many seconds are over. The event that it gives is set then as well: it
-    tells the deadline from being told to stop."""
+    """Set `stop` after `after_s` seconds.
+
+    The yielded event is also set then: it distinguishes the deadline from a request to stop.
+    """
     late, ended = threading.Event(), threading.Event()
 
     def ring() -> None:
@@ -385,7 +403,7 @@ def _read_wave(store: Store, task: PodTask) -> Wave:
 
 
 def _uncommitted(store: Store, task: PodTask, wave: Wave) -> list[str]:
-    """This index's shards that no worker has committed."""
+    """Return this index's shards that no worker has committed."""
     return [s for s in wave.indexes[task.index] if not is_committed(store, task.campaign, s)]
 
 
@@ -399,7 +417,7 @@ def _do(
     measure: Measure,
     lend: Lend,
 ) -> None:
-    """Measure, or have ranks of a gang that another pod measures with."""
+    """Measure, or run ranks of a gang that another pod measures with."""
     with seen_by_all():
         plan = assigned_plan(patient, task.campaign, wave.plan, task.plan_hash)
     if not (wave.is_gang and task.index):
@@ -438,11 +456,13 @@ def _measure(
 
 
 def _devices(backend: str, count: int) -> list[int]:
-    """The pod's devices in the order in which they get shards: no chip has a second shard while
-    another has none."""
+    """Return the pod's devices in the order in which they get shards.
+
+    No chip gets a second shard while another has none.
+    """
     order: list[int] = []
     if backend == "npu" and count > 1:
-        # If the driver does not answer, the order does not matter: each worker will say so.
+        # If the driver does not respond, the order does not matter: each worker will report it.
         with suppress(HostFault):
             order = [index for index in one_a_chip_first(list_npus()) if index < count]
     return [*order, *(index for index in range(count) if index not in order)]

@@ -1,1 +1,1 @@
-"""The only room that knows the package `kubernetes`: requests, their budget, errors and leases."""
+"""The Kubernetes client layer, the only user of the package `kubernetes`: requests, errors, leases."""

@@ -1,4 +1,4 @@
-"""A cluster: what all others see of Kubernetes, a method for each thing that is asked of it."""
+"""The interface of the program to a Kubernetes cluster: one method per kind of request."""
 
 import contextlib
 import logging
@@ -15,29 +15,34 @@ from jobs.objects.deployment import Manifest
 from jobs.objects.job_manifest import is_same
 from jobs.objects.kueue import GROUP
 
-# What an account may do in a namespace, as the API server says it when it is asked.
+# The permissions of an account in a namespace, as the API server reports them.
 
 _REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 _LOCAL_REVIEWS = "/apis/authorization.k8s.io/v1/namespaces/{namespace}/localsubjectaccessreviews"
 
 
 class AccessReviews:
-    """Asks, by the requests of a cluster. A permission is a verb, a group, a resource, and the name
-    of one object or nothing."""
+    """Permission checks with the requests of a cluster.
+
+    A permission is an API verb, a group, a resource, and optionally the name of one object.
+    """
 
     def __init__(self, requests: Requests, namespace: str):
         self._requests, self._namespace = requests, namespace
 
     def mine(self, verb: str, group: str, resource: str, name: str = "") -> bool:
-        """Whether this account may do that in the namespace, to one object where it is named."""
+        """Return whether this account has a permission in the namespace, for one object if named."""
         spec = {"resourceAttributes": self._asked(verb, group, resource, name)}
         return self._allowed(_REVIEWS, {"kind": "SelfSubjectAccessReview", "spec": spec})
 
     def of_account(
         self, account: str, verb: str, group: str, resource: str, name: str = ""
     ) -> bool:
-        """The same of a ServiceAccount of the namespace. Raises ClusterError where this account may
-        not ask that."""
+        """Return whether a ServiceAccount of the namespace has a permission.
+
+        Raises:
+            ClusterError: this account may not check that.
+        """
         namespace = self._namespace
         groups = ("system:serviceaccounts", f"system:serviceaccounts:{namespace}")
         spec = {
@@ -61,18 +66,18 @@ class AccessReviews:
         return asked | ({"name": name} if name else {})
 
 
-# Events on a campaign's ConfigMap: what `kubectl describe` and `opmeter status` show of it.
+# Events on a campaign's ConfigMap, which `kubectl describe` and `opmeter status` show.
 
 COMPONENT = "opmeter"
-_LONGEST = 1000  # Kubernetes takes 1,024
+_LONGEST = 1000  # Kubernetes accepts 1,024
 
 
 def campaign_event(
     owner: Manifest, reason: str, message: str, *, about: str = "", warning: bool
 ) -> Manifest:
-    """An Event. Its name tells its content, so that it is there once however often it is sent."""
+    """Return an Event; its name is derived from its content, so that it exists only once."""
     metadata = owner["metadata"]
-    now = utc_now().strftime("%Y-%m-%dT%H:%M:%SZ")  # for people
+    now = utc_now().strftime("%Y-%m-%dT%H:%M:%SZ")  # for users
     name = f"{metadata['name'][:200]}.{reason.lower()}.{short_hash(about or message, 10)}"
     return {
         "apiVersion": "v1",
@@ -95,32 +100,40 @@ def campaign_event(
     }
 
 
-# Kueue's objects as the API server has them, in whatever version it prefers.
+# Kueue's objects, in the API version that the server prefers.
 #
-# Nothing depends on them but words and what is given up: a cluster without Kueue, and an account
-# that may not read this, have none.
+# Only messages and the given-up state depend on them: a cluster without Kueue, and an account that
+# may not read them, have none.
 
 
 class KueueObjects:
-    """Reads them, by the requests of a cluster, for one namespace."""
+    """Reads Kueue's objects of one namespace with the requests of a cluster."""
 
     def __init__(self, requests: Requests, namespace: str):
         self._requests, self._namespace = requests, namespace
 
     def workloads(self) -> list[Manifest]:
-        """Kueue's side of Jobs, one for each that it has."""
+        """Return the Workloads, one for each Job that Kueue manages."""
         with unless_refused("Workloads"):
             return list(self._requests.items(f"{self._root()}/{self._here}/workloads", {}))
         return []
 
     def local_queue(self, name: str) -> Manifest:
-        """One of the namespace. Raises ClusterError where there is none, or it may not be read."""
+        """Return a LocalQueue of the namespace.
+
+        Raises:
+            ClusterError: there is none, or it may not be read.
+        """
         path = f"{self._root()}/{self._here}/localqueues/{quote(name)}"
         found: Manifest = self._requests.json("GET", path)
         return found
 
     def cluster_queue(self, name: str) -> Manifest:
-        """One of the cluster. Raises ClusterError likewise."""
+        """Return a ClusterQueue.
+
+        Raises:
+            ClusterError: there is none, or it may not be read.
+        """
         path = f"{self._root()}/clusterqueues/{quote(name)}"
         found: Manifest = self._requests.json("GET", path)
         return found
@@ -130,7 +143,11 @@ class KueueObjects:
         return f"namespaces/{self._namespace}"
 
     def _root(self) -> str:
-        """Raises ObjectMissing where Kueue is not installed."""
+        """Return the path of Kueue's API.
+
+        Raises:
+            ObjectMissing: Kueue is not installed.
+        """
         group = self._requests.json("GET", f"/apis/{GROUP}")
         return f"/apis/{group['preferredVersion']['groupVersion']}"
 
@@ -146,7 +163,7 @@ _STRICT = {"fieldValidation": "Strict", "fieldManager": COMPONENT}
 
 
 class Cluster:
-    """The objects of one namespace, and the nodes. Threads may share it."""
+    """The objects of one namespace, and the nodes. Thread-safe."""
 
     def __init__(self, api: Client, namespace: str, budget: Budget | None = None):
         self.namespace = namespace
@@ -158,19 +175,23 @@ class Cluster:
 
     @classmethod
     def connect(cls, namespace: str | None = None) -> "Cluster":
-        """By the pod's own token, or by KUBECONFIG. Raises BadInput where there is neither."""
+        """Connect with the pod's own token or with KUBECONFIG.
+
+        Raises:
+            BadInput: there is neither.
+        """
         return cls(own_client(), namespace or own_namespace())
 
     @property
     def requests(self) -> int:
-        """How many there were."""
+        """Return how many requests were sent."""
         return self._requests.count
 
     def version(self) -> str:
         return str(self._requests.json("GET", "/version")["gitVersion"])
 
     def has_api(self, group: str) -> bool:
-        """Whether the cluster serves a group, as kueue.x-k8s.io."""
+        """Return whether the cluster serves an API group, such as kueue.x-k8s.io."""
         try:
             self._requests.json("GET", f"/apis/{group}")
         except ObjectMissing:
@@ -181,7 +202,7 @@ class Cluster:
         return self._list(self._jobs, {"labelSelector": selector})
 
     def pods(self, selector: str, fields: str = "") -> list[Manifest]:
-        """Pods that match; `fields` as `status.phase!=Succeeded`."""
+        """Return the matching pods; `fields` has the form `status.phase!=Succeeded`."""
         query = {"labelSelector": selector} | ({"fieldSelector": fields} if fields else {})
         return self._list(self._core("pods"), query)
 
@@ -189,27 +210,33 @@ class Cluster:
         return self._list(self._core("configmaps"), {"labelSelector": selector})
 
     def nodes(self) -> list[Manifest]:
-        """Those of the cluster; none where this account may not list them."""
+        """Return the nodes of the cluster; empty if this account may not list them."""
         with unless_refused("nodes"):
             return self._list("/api/v1/nodes", {})
         return []
 
     def pods_everywhere(self, fields: str) -> Iterator[Manifest]:
-        """Pods of all namespaces, page by page; none where this account may not list them."""
+        """Yield the pods of all namespaces, page by page; none if this account may not list them."""
         with unless_refused("pods of all namespaces"):
             yield from self._requests.items("/api/v1/pods", {"fieldSelector": fields})
 
     def events(self, fields: str) -> list[Manifest]:
-        """What the cluster says; `fields` as `involvedObject.name=NAME`."""
+        """Return the Events; `fields` has the form `involvedObject.name=NAME`."""
         return self._list(self._core("events"), {"fieldSelector": fields})
 
     def log(self, pod: str) -> str:
-        """What a pod printed."""
+        """Return the log of a pod."""
         return self._requests.text("GET", f"{self._core('pods')}/{quote(pod)}/log")
 
     def create_or_adopt(self, job: Manifest) -> bool:
-        """Create a Job; one of its name that was made from the same manifest is ours. Says whether
-        it is new. Raises ObjectConflict for another."""
+        """Create a Job, or adopt the one of its name made from the same manifest.
+
+        Returns:
+            True if the Job is new.
+
+        Raises:
+            ObjectConflict: a Job of this name with other content exists.
+        """
         name = job["metadata"]["name"]
         try:
             self._requests.json("POST", self._jobs, job, query=_STRICT)
@@ -221,7 +248,7 @@ class Cluster:
         return True
 
     def dry_run(self, job: Manifest) -> Manifest:
-        """What the server would make of a Job: a field it drops is a feature it lacks."""
+        """Return a Job as the server would create it: a dropped field is an unsupported feature."""
         query = _STRICT | {"dryRun": "All"}
         answer: Manifest = self._requests.json("POST", self._jobs, job, query=query)
         return answer
@@ -229,35 +256,37 @@ class Cluster:
     def patch_job(
         self, name: str, spec: Mapping[str, Any], notes: Mapping[str, str] | None = None
     ) -> None:
-        """Apply what changes while a Job lives: parallelism, suspend, and annotations. What an
-        earlier call said, and this one does not, goes."""
+        """Apply the fields that change while a Job lives: parallelism, suspend, and annotations.
+
+        Fields that an earlier call set and this one omits are removed.
+        """
         metadata = {"name": name, "namespace": self.namespace, "annotations": dict(notes or {})}
         body = {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": dict(spec)}
         self._apply(f"{self._jobs}/{name}", body)
 
     def delete_job(self, name: str) -> None:
-        """Delete a Job and, in the background, its pods; silent where it is gone."""
+        """Delete a Job and, in the background, its pods; ignore an absent Job."""
         with contextlib.suppress(ObjectMissing):
             self._delete(f"{self._jobs}/{name}")
 
     def apply_config_map(self, manifest: Manifest) -> Manifest:
-        """Create or change a ConfigMap; what others say of it stays."""
+        """Create or change a ConfigMap; fields that other clients set are kept."""
         return self._apply(f"{self._core('configmaps')}/{manifest['metadata']['name']}", manifest)
 
     def annotate_config_map(self, name: str, notes: Mapping[str, str | None]) -> None:
-        """Change annotations of a ConfigMap; None takes one away."""
+        """Change annotations of a ConfigMap; None removes one."""
         body = {"metadata": {"annotations": dict(notes)}}
         path = f"{self._core('configmaps')}/{name}"
         self._requests.json("PATCH", path, body, content_type=_MERGE)
 
     def delete_config_map(self, name: str) -> None:
-        """Delete a ConfigMap, and with it everything that it owns."""
+        """Delete a ConfigMap and everything that it owns."""
         self._delete(f"{self._core('configmaps')}/{name}")
 
     def announce(
         self, owner: Manifest, reason: str, message: str, *, about: str = "", warning: bool
     ) -> None:
-        """An Event on a campaign's ConfigMap, once for what it is about."""
+        """Write an Event on a campaign's ConfigMap, once for its subject."""
         event = campaign_event(owner, reason, message, about=about, warning=warning)
         with contextlib.suppress(ObjectConflict):
             self._requests.json("POST", self._core("events"), event)
@@ -274,20 +303,26 @@ class Cluster:
         return answer
 
     def replace_lease(self, lease: Manifest) -> Manifest:
-        """Raises ObjectConflict where somebody else was faster."""
+        """Replace a Lease.
+
+        Raises:
+            ObjectConflict: another process changed it first.
+        """
         path = f"{self._leases}/{lease['metadata']['name']}"
         answer: Manifest = self._requests.json("PUT", path, lease)
         return answer
 
     def daemon_sets(self) -> list[Manifest] | None:
-        """Those of all namespaces; None where this account may not list them."""
+        """Return the DaemonSets of all namespaces; None if this account may not list them."""
         with unless_refused("DaemonSets of all namespaces"):
             return list(self._requests.items("/apis/apps/v1/daemonsets", {}))
         return None
 
     def watch_jobs(self, selector: str, seconds: int) -> Iterator[str]:
-        """The names of Jobs that change, for about so long, from now on; ends early where the watch
-        breaks or grew too old, so that the caller looks at everything anew."""
+        """Yield the names of Jobs that change from now on, for about this many seconds.
+
+        End early if the watch breaks or expires, so that the caller reads everything again.
+        """
         now = self._requests.json(
             "GET", self._jobs, query={"labelSelector": selector, "limit": "1"}
         )
@@ -307,7 +342,7 @@ class Cluster:
         return _CORE.format(namespace=self.namespace, kind=kind)
 
     def _list(self, path: str, query: Query) -> list[Manifest]:
-        """What is listed, by its name: a page may come twice."""
+        """Return the listed objects, once per name: a page may be listed twice."""
         found = {one["metadata"]["name"]: one for one in self._requests.items(path, query)}
         return list(found.values())
 

@@ -1,6 +1,6 @@
-"""The door to the package kubernetes, and the only module that imports it: one request at a time.
+"""The adapter to the package kubernetes, and the only module that imports it: single requests.
 
-Objects pass as plain values: typed models take eight times as long to read.
+Objects are plain values: reading typed models takes eight times as long.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ Client: TypeAlias = client.ApiClient
 
 
 class Connection:
-    """Sends requests by a client of the package; see `requests.Send`."""
+    """Sends requests with a client of the package; see `requests.Send`."""
 
     def __init__(self, api: Client):
         self._api = api
@@ -38,7 +38,11 @@ class Connection:
         *,
         streamed: bool,
     ) -> Response:
-        """One request, tried once. Raises ClusterError as the server answers."""
+        """Send one request, without retries.
+
+        Raises:
+            ClusterError: depends on the server's reply.
+        """
         headers = {
             "Accept": "application/json",
             "Content-Type": content_type or "application/json",
@@ -55,7 +59,7 @@ class Connection:
                 _request_timeout=timeout_s,
             )
             if not streamed:
-                _ = response.data  # what is cut off is asked again
+                _ = response.data  # a truncated reply is requested again
         except client.ApiException as error:
             raise _as_cluster_error(error) from error
         except (urllib3.exceptions.HTTPError, OSError) as error:
@@ -64,7 +68,11 @@ class Connection:
 
 
 def own_client() -> Client:
-    """By the pod's own token, or by KUBECONFIG. Raises BadInput where there is neither."""
+    """Return a client with the pod's own token or with KUBECONFIG.
+
+    Raises:
+        BadInput: there is neither.
+    """
     try:
         config.load_incluster_config()
     except ConfigException:
@@ -73,12 +81,12 @@ def own_client() -> Client:
         except ConfigException as error:
             raise BadInput(f"no cluster: set KUBECONFIG ({error})") from error
     settings = client.Configuration.get_default_copy()
-    settings.retries = False  # who asks again, and how often, is decided in one place
+    settings.retries = False  # retries are decided in one place, `requests.Requests`
     return Client(settings)
 
 
 def own_namespace() -> str:
-    """That of the pod, or of the current context."""
+    """Return the namespace of the pod, or of the current context."""
     with contextlib.suppress(OSError):
         return _NAMESPACE_FILE.read_text().strip()
     with contextlib.suppress(ConfigException):

@@ -1,4 +1,4 @@
-"""What an API server may answer, as a controller tells it apart."""
+"""The errors of an API server that a controller distinguishes."""
 
 import logging
 from collections.abc import Iterator
@@ -11,13 +11,13 @@ logger = logging.getLogger(__name__)
 
 
 class ClusterError(OpmeterError):
-    """The API server refuses, in its own words."""
+    """The API server refuses a request; the message is the server's."""
 
     is_expired = False
 
 
 class ClusterAway(ClusterError):
-    """The API server cannot be reached, or cannot answer now; it may say when to ask again."""
+    """The API server is unreachable or overloaded; it may report when to retry."""
 
     def __init__(self, message: str, retry_after_s: float = 0.0):
         super().__init__(message)
@@ -25,32 +25,38 @@ class ClusterAway(ClusterError):
 
 
 class WebhookFailed(ClusterAway):
-    """The API server is there, and an admission webhook that it asks is not: a 500 of its own."""
+    """The API server responds, but an admission webhook does not: the server returns status 500."""
 
 
 class ObjectMissing(ClusterError):
-    """There is no such object."""
+    """The object does not exist."""
 
 
 class ObjectConflict(ClusterError):
-    """There is one of that name already, or it has changed since it was read."""
+    """An object of that name exists already, or it has changed since it was read."""
 
 
 class TooOld(ClusterError):
-    """What was asked for lies too far back: the question must be put anew."""
+    """The requested resource version has expired: the list must be requested again."""
 
     is_expired = True
 
 
 def is_refusal(error: ClusterError) -> bool:
-    """Whether it is for people: the cluster is there and says no, or an admission webhook of
-    theirs is not."""
+    """Return whether a user must resolve the error.
+
+    The cluster responds and refuses, or a user's admission webhook does not respond.
+    """
     return not isinstance(error, ClusterAway) or isinstance(error, WebhookFailed)
 
 
 @contextmanager
 def unless_refused(what: str) -> Iterator[None]:
-    """Passes over a refusal: what this account may not see is not needed. Raises ClusterAway."""
+    """Ignore a refusal: data that this account may not read is not required.
+
+    Raises:
+        ClusterAway: the API server is unreachable.
+    """
     try:
         yield
     except ClusterAway:
@@ -60,7 +66,7 @@ def unless_refused(what: str) -> Iterator[None]:
 
 
 def cluster_error(status: int, message: str, retry_after: str = "") -> ClusterError:
-    """What a status code means; 0 is no answer at all."""
+    """Return the error for a status code; 0 means that there was no reply."""
     text = f"{status}: {message}"
     if status == HTTPStatus.NOT_FOUND:
         return ObjectMissing(text)

@@ -1,7 +1,7 @@
-"""Who leads: one process at a time holds a Lease, and others wait until it falls silent.
+"""Leader election: one process holds a Lease, and the others wait until it expires.
 
-Clocks of machines differ, so times inside the Lease are never compared with ours: who waits
-counts, by its own monotonic clock, how long the Lease has not changed.
+Clocks of machines differ, so times in the Lease are never compared with the local clock: a waiting
+process measures with its own monotonic clock how long the Lease has not changed.
 """
 
 import logging
@@ -20,13 +20,14 @@ logger = logging.getLogger(__name__)
 
 LEASE = "opmeter-controller"
 DURATION_S = 30.0
-# Who leads and does not ask for so long is stuck: planning a large campaign takes minutes.
+# A leader that does not call `hold` for this long is stuck: planning a large campaign takes
+# minutes.
 STUCK_S = 3600.0
 _LOOK_S = 1.0
 
 
 class Leases(Protocol):
-    """What an election needs of a cluster."""
+    """The requests of an election to a cluster."""
 
     namespace: str
 
@@ -38,11 +39,15 @@ class Leases(Protocol):
 
 
 class Election:
-    """One candidate. `hold` is called before every act: it asks the cluster only now and then, and
-    says whether we lead now. Within `kept` the same is done beside work that takes long.
+    """One candidate of the election.
 
-    We lead for two thirds of the Lease's duration from before our last renewal was sent; others
-    wait a whole one from when they saw it. So clocks may run at different speeds, up to that.
+    `hold` is called before every action: it reads the Lease only now and then, and returns whether
+    this process is the leader. Within `kept` the Lease is also renewed, concurrently with long
+    work.
+
+    A process is the leader for two thirds of the Lease's duration, counted from before its last
+    renewal was sent. Other processes wait a whole duration from the time when they read it. So
+    clocks may run at speeds that differ by up to that ratio.
     """
 
     def __init__(
@@ -66,25 +71,34 @@ class Election:
 
     @property
     def leads(self) -> bool:
-        """Whether we may still act: others take over only after a whole duration of silence."""
+        """Return whether this process is still the leader.
+
+        Other processes take over only after a whole duration without renewal.
+        """
         renewed = self._renewed_at
         return renewed is not None and self._clock() - renewed < self._duration_s * 2 / 3
 
     @property
     def term(self) -> tuple[Any, ...]:
-        """Changes whenever anybody takes the Lease: while it is the same, nobody else led."""
+        """Return a value that changes whenever the Lease is acquired.
+
+        While it is the same, no other process was the leader.
+        """
         return self._term
 
     def hold(self) -> bool:
-        """Take or renew the Lease where that is ours to do, by whoever acts by it."""
+        """Acquire or renew the Lease if possible; the caller is the process that acts as leader."""
         self._held_at = self._clock()
         return self._renewed_once()
 
     @contextmanager
     def kept(self, stuck_s: float = inf) -> Iterator[None]:
-        """The Lease taken or renewed beside whatever is done within the `with`, however long that
-        takes, and given back at its end. Not while `hold` was not called for `stuck_s`: another
-        shall lead where this process does nothing any more."""
+        """Acquire or renew the Lease during the `with` block, however long it takes, then release
+        it.
+
+        The renewal stops if `hold` was not called for `stuck_s`: another process must take over if
+        this one hangs.
+        """
         self._held_at, ended = self._clock(), threading.Event()
         keeper = environment.begin(lambda: self._keep(ended, stuck_s), "lease")
         try:
@@ -100,7 +114,7 @@ class Election:
                 self._renewed_once()
 
     def _renewed_once(self) -> bool:
-        """By one thread at a time: two would take each other for another candidate."""
+        """Renew in one thread at a time: two threads would see each other as another candidate."""
         if not self._renewing.acquire(blocking=False):
             return self.leads
         try:
@@ -109,7 +123,7 @@ class Election:
             self._renewing.release()
 
     def renew(self) -> bool:
-        """Ask the cluster, where that is due; whether we lead now."""
+        """Renew the Lease if due; return whether this process is the leader."""
         now = self._clock()
         if self._asked_at is not None and now - self._asked_at < self._duration_s / 6:
             return self.leads
@@ -124,7 +138,7 @@ class Election:
         return self.leads
 
     def release(self) -> None:
-        """Let the next one take over at once."""
+        """Release the Lease, so that the next process can take over at once."""
         if not self.leads:
             return
         self._renewed_at = self._asked_at = None
@@ -156,7 +170,7 @@ class Election:
         return True
 
     def _is_silent(self, lease: dict[str, Any]) -> bool:
-        """Whether the Lease has not changed for its duration, as far as we have watched it."""
+        """Return whether the Lease has not changed for its duration while this process observed it."""
         spec = lease["spec"]
         now, state = self._clock(), (spec.get("holderIdentity"), spec.get("renewTime"))
         if state != self._seen:
@@ -179,15 +193,15 @@ class Election:
 
 
 def identity() -> str:
-    """What a Lease calls this process."""
+    """Return the identity of this process in a Lease."""
     return f"{os.environ.get('POD_NAME') or platform.node()}-{environment.token(6)}"
 
 
 def _term(lease: dict[str, Any]) -> tuple[Any, ...]:
-    """Who takes a Lease writes both; who renews it, neither."""
+    """Return two fields that a process writes when it acquires a Lease, but not when it renews it."""
     return lease["spec"].get("leaseTransitions"), lease["spec"].get("acquireTime")
 
 
 def _now() -> str:
-    """For people who look at the Lease."""
+    """Return the current time for users who read the Lease."""
     return environment.utc_now().strftime("%Y-%m-%dT%H:%M:%S.%fZ")

@@ -1,8 +1,8 @@
-"""Requests to an API server, with manners: a budget, a timeout, and patience with an overload.
+"""Requests to an API server, with a budget, a timeout, and retries during an overload.
 
-What may be asked again is: names are deterministic and patches are applied, so that a POST or a
-PATCH whose reply was lost does no harm twice (the client itself repeats GET and DELETE alone).
-Knows nothing of the client: `send` is one request.
+All requests are safe to retry: names are deterministic and patches are applied, so that a POST or
+PATCH whose reply was lost can be repeated (the client itself repeats only GET and DELETE). This
+module is independent of the client: `send` sends one request.
 """
 
 import json
@@ -17,13 +17,13 @@ from collector import environment as surroundings
 from jobs.kube.errors import ClusterAway, ClusterError
 from jobs.objects.deployment import Manifest
 
-# A budget of requests: an API server that serves others too must not suffer from us.
+# A budget of requests, to protect an API server that also serves other clients.
 
 _RATE, _BURST = 5.0, 20.0
 
 
 class Budget:
-    """So many requests a second over time, and a few at once."""
+    """A rate limit in requests per second, with a burst."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ logger = logging.getLogger(__name__)
 _TIMEOUT_S = (5.0, 20.0)
 _TRIES = 5
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 8.0
-_PATIENCE_S = 30.0  # after which no further try begins
+_PATIENCE_S = 30.0  # no further try starts after this time
 _PAGE = 500
 
 Body = Mapping[str, Any] | None
@@ -61,7 +61,7 @@ Query = Mapping[str, str]
 
 
 class Response(Protocol):
-    """What a request gives: its body, whole or as it comes."""
+    """The response to a request: its body, complete or streamed."""
 
     @property
     def data(self) -> bytes: ...
@@ -70,7 +70,7 @@ class Response(Protocol):
 
 
 class Send(Protocol):
-    """One request; raises ClusterError as the server answers."""
+    """A function that sends one request; raises ClusterError depending on the server's reply."""
 
     def __call__(
         self,
@@ -86,7 +86,7 @@ class Send(Protocol):
 
 
 class Requests:
-    """Requests one after another. Threads may share it; `count` is how many there were."""
+    """Requests with retries. Thread-safe; `count` is the number of requests."""
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ class Requests:
         query: Query | None = None,
         content_type: str = "",
     ) -> Any:
-        """The answer as a value; empty where there is none."""
+        """Return the reply as a value; empty if it has no body."""
         text = self.text(method, path, body, query=query, content_type=content_type)
         try:
             return json.loads(text) if text else {}
@@ -125,7 +125,7 @@ class Requests:
         query: Query | None = None,
         content_type: str = "",
     ) -> str:
-        """One request, asked again while the server is away or overloaded."""
+        """Send one request, with retries while the server is unreachable or overloaded."""
         started = self._clock()
         for attempt in range(1, _TRIES + 1):
             self._take()
@@ -144,8 +144,10 @@ class Requests:
         raise AssertionError("unreachable")
 
     def items(self, path: str, query: Query) -> Iterator[Manifest]:
-        """The objects of a listing. One that grew too old on the way is begun again, so that an
-        object may come twice."""
+        """Yield the objects of a list.
+
+        A list that expires between pages is started again, so an object may occur twice.
+        """
         for page in self._pages(path, query):
             yield from page.get("items") or ()
 
@@ -167,8 +169,11 @@ class Requests:
                 return
 
     def lines(self, path: str, query: Query, seconds: float) -> Iterator[Mapping[str, Any]]:
-        """The events of a watch, for about so long. Whatever breaks it ends it: a silence longer
-        than that too, since a connection may be dead at the other end only."""
+        """Yield the events of a watch, for about this many seconds.
+
+        Any failure ends it, and so does a longer silence, because a connection may be dead at the
+        other end only.
+        """
         self._take()
         try:
             timeout_s = (_TIMEOUT_S[0], seconds + _TIMEOUT_S[0])
@@ -184,7 +189,7 @@ class Requests:
 
 
 def _lines(response: Response) -> Iterator[str]:
-    """The lines of a streamed response."""
+    """Yield the lines of a streamed response."""
     rest = b""
     for chunk in response.stream(None, False):
         *lines, rest = (rest + chunk).split(b"\n")

@@ -112,8 +112,7 @@ def about(event: Manifest) -> str:
 
 
 def said_at(event: Manifest) -> str:
-    """Return the time of the last occurrence of an Event; its two forms store it in different keys.
-    """
+    """Return the time of the last occurrence of an Event; its two forms store it in different keys."""
     series = event.get("series") or {}
     times = (series.get("lastObservedTime"), event.get("lastTimestamp"), event.get("eventTime"))
     return str(next(filter(None, times), "") or event["metadata"].get("creationTimestamp") or "")

@@ -1,7 +1,7 @@
 """The state of Jobs in Kueue: its label on them, and the conditions of their Workloads. Pure.
 
-Kueue starts, stops and narrows every Job with the label, even if a user added it. A Workload is Kueue's
-own object for a Job, one for each. Its messages are passed on unchanged.
+Kueue starts, stops and narrows every Job with the label, even if a user added it. A Workload is
+Kueue's own object for a Job, one for each. Its messages are passed on unchanged.
 """
 
 from collections.abc import Iterable, Mapping

@@ -1,1 +1,1 @@
-"""What is committed becomes a version of the database, before the next plan and after the last."""
+"""Publishing of commits as versions of the database, before the next plan and after the last."""

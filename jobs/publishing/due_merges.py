@@ -1,4 +1,4 @@
-"""Which plans' commits are due to be published, and publishing them as whoever runs this."""
+"""The plans whose commits must be published, and their publication by the current user."""
 
 import getpass
 import logging
@@ -18,14 +18,16 @@ from jobs.planning.situation import Situation
 
 
 def own_plans(situation: Situation, plan: Plan) -> list[int]:
-    """The plans that can be merged beside the one in hand: those of its stack. Of what the head
-    holds already a merge reads nothing."""
+    """Return the plans that can be merged with the current one: those of its stack.
+
+    A merge skips everything that the head already has.
+    """
     numbers = {other.number for other in situation.plans}
     return sorted({*own_numbers(situation, numbers), plan.number})
 
 
 def own_numbers(situation: Situation, numbers: Collection[int]) -> list[int]:
-    """Those of the plans that were measured on the campaign's stack, in order."""
+    """Return the plans that were measured on the campaign's stack, in order."""
     stack_id = situation.stack.stack_id
     own = (plan.number for plan in situation.plans if plan.stack.stack_id == stack_id)
     return sorted(number for number in own if number in numbers)
@@ -34,8 +36,10 @@ def own_numbers(situation: Situation, numbers: Collection[int]) -> list[int]:
 def to_merge(
     situation: Situation, step: Continue | NewPlan | Finished, say: Callable[[str], None]
 ) -> list[int]:
-    """What has to be merged before it is known how to go on: a plan that still lacks shards is
-    merged when it has them, with all that came late."""
+    """Return the plans that must be merged before the next step can be determined.
+
+    A plan that still lacks shards is merged when it has them, with all late commits.
+    """
     match step:
         case NewPlan(_, numbers) | Finished(_, numbers):
             wanted = set(numbers)
@@ -58,7 +62,7 @@ def publish(
     guard: Guard,
     options: RunOptions,
 ) -> MergeResult:
-    """Merge what these plans of a campaign have committed, in the name of whoever runs this."""
+    """Merge the commits of these plans of a campaign, with the current user as author."""
     return merge_plans(
         store,
         [(campaign, number) for number in numbers],
@@ -70,23 +74,23 @@ def publish(
 
 
 def author() -> str:
-    """Who publishes: `user@machine`, for people who read the log."""
+    """Return the author as `user@machine`, for readers of the log."""
     try:
         user = getpass.getuser()
-    except (KeyError, OSError):  # a container's uid need not have a name
+    except (KeyError, OSError):  # a container's uid may have no name
         user = "unknown"
     return f"{user}@{platform.node()}"
 
 
-# Merges that take turns by a Lease, where the store cannot tell two writers apart.
+# Mutual exclusion of merges with a Lease, if the store does not support create-only writes.
 #
-# One Lease serves a namespace, whatever the store: the same store may be spelt in several ways, and
-# two merges that need not wait for one another lose a minute at most.
+# One Lease serves a namespace, whatever the store: the same store may have several URLs, and two
+# merges that exclude each other needlessly lose at most a minute.
 #
-# A Lease is no fence: a write that was sent while it was held may arrive when it is lost. Whoever
-# takes over waits until it has been silent for all of its duration, and we stop at two thirds of
-# it, so that this wants a write under way for that long, by a process that is frozen or cannot
-# reach the API server meanwhile.
+# A Lease is not a fence: a write sent while it was held may arrive after it is lost. The next
+# holder waits until the Lease has not changed for its whole duration, and the holder stops at two
+# thirds of it. So a conflict requires a write in transit for that long, by a process that is frozen
+# or cannot reach the API server meanwhile.
 
 logger = logging.getLogger(__name__)
 
@@ -96,12 +100,14 @@ _LOOK_S = 1.0
 
 
 class LeaseTaken(OpmeterError):
-    """Another merge holds the Lease; trying again later helps."""
+    """Another merge holds the Lease; a later retry may succeed."""
 
 
 class MergeLease:
-    """The Lease as one process takes it, again and again: what it saw of another holder's silence
-    is remembered from one try to the next."""
+    """The Lease as one process acquires it, repeatedly.
+
+    The observed silence of another holder is kept from one try to the next.
+    """
 
     def __init__(
         self,
@@ -119,8 +125,12 @@ class MergeLease:
 
     @contextmanager
     def held(self, patience_s: float = 0.0) -> Iterator[Guard]:
-        """The Lease, renewed until the end of the `with`. Raises LeaseTaken where it is not free
-        for so long, and ClusterError where this account may not ask."""
+        """Hold the Lease, renewed until the end of the `with`.
+
+        Raises:
+            LeaseTaken: it was not released within `patience_s`.
+            ClusterError: this account may not read it.
+        """
         self._take(patience_s)
         term = self._election.term
         where = f"the Lease {MERGE_LEASE} of namespace {self._leases.namespace}"
@@ -128,11 +138,11 @@ class MergeLease:
             "the store does not support create-only writes: this merge holds %s instead", where
         )
         with self._election.kept():
-            # Led: asked before the term, which is written before that.
+            # Check `leads` before `term`, because the term is written first.
             yield Guard(GUARD, lambda: self._election.leads and self._election.term == term)
 
     def _take(self, patience_s: float) -> None:
-        self._leases.lease(MERGE_LEASE)  # an election would take a refusal for a bad moment
+        self._leases.lease(MERGE_LEASE)  # an election would treat a refusal as a temporary error
         deadline = self._clock() + patience_s
         while not self._election.hold():
             if self._clock() >= deadline:

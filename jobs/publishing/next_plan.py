@@ -1,7 +1,7 @@
-"""From the life of a campaign's plans to the plan that is measured next.
+"""The next plan to measure, derived from the state of a campaign's plans.
 
-`run` and `plan` advance a campaign in the same way: what older plans have committed is merged
-first, so that the next plan leaves it out.
+`run` and `plan` advance a campaign in the same way: the commits of older plans are merged first, so
+that the next plan excludes them.
 """
 
 from collections.abc import Callable
@@ -22,9 +22,14 @@ from jobs.publishing.due_merges import publish, to_merge
 
 @dataclass(frozen=True, slots=True)
 class Advanced:
-    """The plan to measure. `news` says in a line how it came about. With `is_finished` nothing is
-    left to do; `broken` are shards of it that were damaged as often as they were measured; `told`
-    is all that was found damaged."""
+    """The plan to measure.
+
+    Attributes:
+        news: one line that describes how the plan was determined.
+        is_finished: nothing is left to do.
+        broken: shards of the plan that were damaged in every measurement.
+        told: all damage that was found.
+    """
 
     situation: Situation
     plan: Plan
@@ -41,11 +46,14 @@ def advance(
     options: RunOptions,
     say: Callable[[str], None],
 ) -> Advanced:
-    """The next plan, written where it is new. What is committed of others and can be merged is
-    merged before. `guard` is asked for before the first write: all input is read and accepted by
-    then, as far as it can be. What cannot be read is said.
+    """Return the next plan, written if it is new.
 
-    Raises BadInput where the version directory holds another stack, before anything is measured.
+    Commits of other plans that can be merged are merged before. `guard` is called before the first
+    write: by then all input is read and validated as far as possible. Unreadable parts are
+    reported.
+
+    Raises:
+        BadInput: the version directory contains another stack; before anything is measured.
     """
     check_version(situation, supersede_stack=options.supersede_stack)
     found = list(situation.stored.damaged)
@@ -70,7 +78,7 @@ def advance(
 
 
 def plan_in_hand(situation: Situation, step: Continue | NewPlan | Finished) -> int:
-    """The number of the plan that a step goes on from: what older ones lack is in it."""
+    """Return the number of the plan that a step continues; it contains what older plans lack."""
     match step:
         case Continue(plan) | Finished(plan) | NewPlan(mended=Plan() as plan):
             return plan.number
@@ -87,8 +95,10 @@ def settled(
     options: RunOptions,
     accept: Callable[[], object] = lambda: None,
 ) -> Advanced:
-    """The plan that a step is about, written where it is new; `accept` is called before that, and
-    raises where the store is not to be written to."""
+    """Return the plan of a step, written if it is new.
+
+    `accept` is called before the write, and raises if the store must not be written.
+    """
     advanced, planned = intended(situation, step, options)
     if planned is not None:
         accept()
@@ -99,7 +109,7 @@ def settled(
 def intended(
     situation: Situation, step: Continue | NewPlan | Finished, options: RunOptions
 ) -> tuple[Advanced, PlannedRound | None]:
-    """The plan that a step is about, and the round that is to be written where it is new."""
+    """Return the plan of a step, and the round to write if the plan is new."""
     match step:
         case Finished(plan, _, broken):
             news = f"plan {plan.number} is already measured and merged"
@@ -123,7 +133,7 @@ def intended(
 
 
 def check_version(situation: Situation, *, supersede_stack: bool) -> None:
-    """Raise BadInput where the results could not be merged at the end."""
+    """Raise BadInput if the results could not be merged at the end."""
     stack, published = situation.stack, situation.published
     version = published.versions.get(stack.version_path)
     if version is None or supersede_stack or published.shows(stack):
@@ -136,8 +146,10 @@ def check_version(situation: Situation, *, supersede_stack: bool) -> None:
 
 
 def check_rank(situation: Situation, plan: Plan) -> None:
-    """Raise BadInput where a version shows another stack whatever comes of this plan, because it
-    was made before the one that shows."""
+    """Raise BadInput if a version shows another stack whatever this plan measures.
+
+    That is so if this plan is older than the plan whose stack the version shows.
+    """
     version = situation.published.versions.get(plan.stack.version_path)
     if (
         version is None
