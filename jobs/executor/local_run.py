@@ -142,7 +142,7 @@ class WorkerProcess(Protocol):
 def start_worker(command: Sequence[str], err: IO[bytes]) -> WorkerProcess:
     """Start a worker as a process of this machine; its output goes to `err`.
 
-    The worker ends when this process closes its standard input, that is, when this process ends.
+    The worker ends when its standard input closes, which happens when this process ends.
     """
     return subprocess.Popen(command, stdin=subprocess.PIPE, stderr=err)
 
@@ -281,7 +281,7 @@ class LocalRun:
         self._abandon(shard, device)
 
     def _abandon(self, shard: str, device: int) -> None:
-        """Commit the shard in a new attempt: the last worker may have stored parts under its own."""
+        """Commit the shard in a new attempt: the last worker may have stored parts."""
         reason = f"{_ATTEMPTS} workers died in its shard"
         abandon(self.store, self._assignment(shard, device), Outcome.CRASHED, reason)
         self.on_finished(shard)

@@ -159,7 +159,7 @@ def check_rank(situation: Situation, plan: Plan) -> None:
         return
     raise BadInput(
         f"--supersede-stack would change nothing: {plan.stack.version_path} shows another stack "
-        f"(they differ in {plan.stack.differs_in(version.shown_stack)}) "
+        f"(they differ in {plan.stack.differs_in(version.shown_stack)})"
         ", in a plan newer than plan "
         f"{plan.number}; pass --again too, which makes a new plan"
     )
