@@ -182,9 +182,7 @@ class Controller:
         return replace(applied, deployment=replace(deployment, leased=True))
 
     def _store(self, applied: Applied, memory: Memory) -> Store:
-        """Return the store, opened once: a store client is costly and reloads its credentials
-        itself.
-        """
+        """Return the store, opened once: a client is costly and reloads its credentials."""
         deployment = applied.deployment
         store_of = f"{deployment.root} {deployment.single_writer} {deployment.leased}"
         if memory.store is None or memory.store_of != store_of:

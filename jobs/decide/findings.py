@@ -463,9 +463,7 @@ class Findings:
         return sum(job.completions for job in (*self.let_go(), *waits))
 
     def let_go(self) -> list[JobView]:
-        """Return the gangs that this reconciliation resumes: at most one, and it is not complete
-        yet.
-        """
+        """Return the gangs that this reconciliation resumes: at most one, not complete yet."""
         return [
             job
             for job in self.live

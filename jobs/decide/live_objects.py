@@ -41,9 +41,7 @@ class Since:
         self._seen: dict[Hashable, tuple[Hashable, float]] = {}
 
     def look(self, states: Mapping[Hashable, Hashable]) -> dict[Hashable, float]:
-        """Return for each object the seconds in its state; objects that are absent now are
-        forgotten.
-        """
+        """Return for each object the seconds in its state; forget absent objects."""
         now = self._clock()
         seen = {}
         for thing, state in states.items():

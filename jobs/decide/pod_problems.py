@@ -108,8 +108,7 @@ _NUMBER = re.compile(r"\d+")
 
 
 def strikes(observed: Observed, stuck: Iterable[PodView]) -> Iterator[Strike]:
-    """Yield the failures that pods count against their nodes; one per pod, for any number of
-    shards.
+    """Yield the failures that count against nodes; one per pod, for any number of shards.
 
     `stuck` are the pods of `stuck_beside`.
 

@@ -1,1 +1,1 @@
-"""The Kubernetes client layer, the only user of the package `kubernetes`: requests, errors, leases."""
+"""The Kubernetes client layer: requests, errors, leases. Only it uses the package `kubernetes`."""

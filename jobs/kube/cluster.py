@@ -31,7 +31,7 @@ class AccessReviews:
         self._requests, self._namespace = requests, namespace
 
     def mine(self, verb: str, group: str, resource: str, name: str = "") -> bool:
-        """Return whether this account has a permission in the namespace, for one object if named."""
+        """Return whether this account has a permission in the namespace."""
         spec = {"resourceAttributes": self._asked(verb, group, resource, name)}
         return self._allowed(_REVIEWS, {"kind": "SelfSubjectAccessReview", "spec": spec})
 
@@ -216,7 +216,7 @@ class Cluster:
         return []
 
     def pods_everywhere(self, fields: str) -> Iterator[Manifest]:
-        """Yield the pods of all namespaces, page by page; none if this account may not list them."""
+        """Yield the pods of all namespaces by page; none if this account may not list them."""
         with unless_refused("pods of all namespaces"):
             yield from self._requests.items("/api/v1/pods", {"fieldSelector": fields})
 

@@ -93,8 +93,7 @@ class Election:
 
     @contextmanager
     def kept(self, stuck_s: float = inf) -> Iterator[None]:
-        """Acquire or renew the Lease during the `with` block, however long it takes, then release
-        it.
+        """Hold the Lease during the `with` block, however long it takes, then release it.
 
         The renewal stops if `hold` was not called for `stuck_s`: another process must take over if
         this one hangs.
@@ -170,7 +169,7 @@ class Election:
         return True
 
     def _is_silent(self, lease: dict[str, Any]) -> bool:
-        """Return whether the Lease has not changed for its duration while this process observed it."""
+        """Return whether the Lease has not changed for its duration while it was observed."""
         spec = lease["spec"]
         now, state = self._clock(), (spec.get("holderIdentity"), spec.get("renewTime"))
         if state != self._seen:
@@ -198,7 +197,7 @@ def identity() -> str:
 
 
 def _term(lease: dict[str, Any]) -> tuple[Any, ...]:
-    """Return two fields that a process writes when it acquires a Lease, but not when it renews it."""
+    """Return two fields that are written when a Lease is acquired, but not when it is renewed."""
     return lease["spec"].get("leaseTransitions"), lease["spec"].get("acquireTime")
 
 

@@ -53,8 +53,7 @@ class Deployment:
 
     @property
     def looks_first(self) -> bool:
-        """Return whether workers check before they write, because the store does not refuse
-        overwrites.
+        """Return whether workers check before they write: the store does not refuse overwrites.
 
         This is as safe for a shard's commit, because an index has one pod at a time. Only a pod on
         a lost node may run concurrently with its successor; if both commit at the same moment, the
@@ -112,7 +111,7 @@ def about(event: Manifest) -> str:
 
 
 def said_at(event: Manifest) -> str:
-    """Return the time of the last occurrence of an Event; its two forms store it in different keys."""
+    """Return the time of an Event's last occurrence; its two forms use different keys."""
     series = event.get("series") or {}
     times = (series.get("lastObservedTime"), event.get("lastTimestamp"), event.get("eventTime"))
     return str(next(filter(None, times), "") or event["metadata"].get("creationTimestamp") or "")

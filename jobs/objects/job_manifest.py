@@ -67,7 +67,7 @@ def features_of(sent: Mapping[str, Any], kept: Mapping[str, Any]) -> Features:
 
 
 def unknown_fields(refusal: str) -> Features | None:
-    """Return the features from a server's refusal of the Job; None if other fields are the cause."""
+    """Return the features from a server's refusal of the Job; None for another cause."""
     known = ("backoffLimitPerIndex", "maxFailedIndexes", "podReplacementPolicy")
     if "unknown field" not in refusal or not any(name in refusal for name in known):
         return None

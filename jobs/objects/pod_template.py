@@ -203,7 +203,7 @@ def resources(site: Site) -> dict[str, str]:
 
 
 def pod_annotations(site: Site, pods: int = 1) -> dict[str, str]:
-    """Return the annotations for the schedulers of Ascend clusters; `pods` is the size of the gang."""
+    """Return the annotations for schedulers of Ascend clusters; `pods` is the size of the gang."""
     annotations = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false"}
     if site.schedule_policy:
         annotations["huawei.com/schedule_policy"] = site.schedule_policy
