@@ -93,7 +93,7 @@ class Election:
 
     @contextmanager
     def kept(self, stuck_s: float = inf) -> Iterator[None]:
-        """Hold the Lease during the `with` block, however long it takes, then release it.
+        """Acquire and renew the Lease during the `with` block, then release it.
 
         The renewal stops if `hold` was not called for `stuck_s`: another process must take over if
         this one hangs.
