@@ -1,1 +1,4 @@
-"""From a campaign to its plan, and the life of plans. Pure, but for reading and writing a plan."""
+"""Planning: from a campaign to its plan, and the life cycle of plans.
+
+Pure, except for reading and writing plans.
+"""

@@ -1,7 +1,7 @@
-"""Which cases of the sources a plan takes up, and what each costs.
+"""The cases of the sources that a plan selects, and the cost of each.
 
-A case that occurs in several sources is one candidate: the first source's spelling stands, the
-occurrences of all are counted, since they are the time that the case stands for.
+A case that occurs in several sources is one candidate. It is written as in the first source, and
+the occurrences in all sources are counted, because together they are the time of the case.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -35,13 +35,16 @@ from jobs.planning.forecast import (
     predict_routed,
 )
 
-# What a case stands for in the sources of a campaign: plans and summaries count by it.
+# The weight of a case in the sources of a campaign: plans and summaries count by it.
 
 
 @dataclass(frozen=True, slots=True)
 class Weight:
-    """`rows` of the sources are this case, and took `time_us` in the profiles, whatever their
-    stacks. Of an `in_tree` case a tree has a duration of its own: it needs no other."""
+    """The share of the sources that is one case.
+
+    `rows` rows of the sources are this case, and took `time_us` in the profiles, on any stack. An
+    `in_tree` case already has a duration in a tree and needs no other.
+    """
 
     rows: int
     time_us: float
@@ -49,7 +52,7 @@ class Weight:
 
 
 def weigh(records: Sequence[CaseRecord]) -> Weight:
-    """The weight of a case, of all its records in all sources."""
+    """Return the weight of a case from all its records in all sources."""
     profiles = [record.profile for record in records if record.profile is not None]
     return Weight(
         rows=sum(profile.count for profile in profiles) + len(records) - len(profiles),
@@ -63,9 +66,11 @@ SourceRecords = tuple[PlannedSource, tuple[CaseRecord, ...]]
 
 @dataclass(frozen=True, slots=True)
 class HeadAnswer:
-    """What the database's head holds of a case on this stack. `interval` is None where nobody asked
-    for it, or where there is none; `is_doubted` where the number is of a session that its canaries
-    make doubtful."""
+    """The result of a case in the database's head, on this stack.
+
+    `interval` is None if it was not requested or does not exist. `is_doubted` is set if the number
+    is from a session that its canaries make suspect.
+    """
 
     is_good: bool
     mean_us: float | None
@@ -75,8 +80,10 @@ class HeadAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A distinct case of the sources. `own_profile` is what a profile of the plan's own stack says
-    of it."""
+    """A distinct case of the sources.
+
+    `own_profile` is the timing in a profile of the plan's own stack.
+    """
 
     record: CaseRecord
     own_profile: ProfileStatistics | None
@@ -84,16 +91,22 @@ class Candidate:
 
     @property
     def planned_record(self) -> CaseRecord:
-        """The record as a shard holds it: numbers of another stack stay in their source, so that
-        what a shard carries may stand in the plan's version."""
+        """Return the record for a shard.
+
+        Numbers of other stacks are removed, so that the content of a shard may go into the plan's
+        version.
+        """
         return replace(self.record, profile=self.own_profile)
 
 
 @dataclass(frozen=True, slots=True)
 class PricedCase:
-    """A candidate with its forecast. `refusal` says why no device will run it; then it is
-    answered at once, and alone in its group. One of several `ranks` needs them all at once.
-    `launch_s` is the forecast of a launch; 0 where there is none."""
+    """A candidate with its forecast.
+
+    `refusal` is the reason why no device runs the case; such a case gets its outcome at once and is
+    alone in its group. A case with several `ranks` needs them all at the same time. `launch_s` is
+    the forecast of one launch, or 0 if there is none.
+    """
 
     candidate: Candidate
     cost_s: float
@@ -104,7 +117,7 @@ class PricedCase:
 
 
 def distinct_cases(sources: Iterable[SourceRecords]) -> list[Candidate]:
-    """The cases of all sources, each once, in the order of their ids."""
+    """Return the cases of all sources, each once, ordered by case id."""
     found: dict[str, list[tuple[CaseRecord, bool]]] = {}
     for source, records in sources:
         for record in records:
@@ -115,12 +128,13 @@ def distinct_cases(sources: Iterable[SourceRecords]) -> list[Candidate]:
 def only_operators(
     candidates: Sequence[Candidate], operators: frozenset[str] | None
 ) -> list[Candidate]:
-    """The candidates of these kernel types. BadInput for a type that no source has."""
+    """Return the candidates of these kernel types. Raise BadInput for a type that no source has."""
     if operators is None:
         return list(candidates)
     known = {candidate.record.case.kernel_type for candidate in candidates}
     for name in sorted(operators - known):
-        # Of those that have a declaration: other names are known to who may read the sources.
+        # Suggest only declared operators: other names may be visible only to readers of the
+        # sources.
         close = get_close_matches(name, sorted(filter(find, known)), n=1)
         hint = f"; did you mean {close[0]!r}?" if close else ""
         raise BadInput(f"operators: no source contains {name!r}{hint}")
@@ -130,8 +144,10 @@ def only_operators(
 def still_missing(
     candidates: Iterable[Candidate], answered: Mapping[str, HeadAnswer], *, retry_failed: bool
 ) -> list[Candidate]:
-    """The candidates without an answer, or with a doubted one; a failure is one, unless it shall be
-    tried again."""
+    """Return the candidates that have no result or a suspect one.
+
+    A failure is a result unless `retry_failed` is set.
+    """
 
     def is_missing(candidate: Candidate) -> bool:
         if candidate.weight.in_tree:
@@ -152,8 +168,10 @@ def price(
     backend: str,
     devices: int = 1,
 ) -> PricedCase:
-    """The forecast of one candidate on so many devices; never more than the limit after which it is
-    given up."""
+    """Return the forecast of one candidate on `devices` devices.
+
+    The forecast never exceeds the limit after which the case is given up.
+    """
     case = candidate.record.case
     own = candidate.own_profile
     last_us = (answer.mean_us if answer else None) or (own.mean_us if own else None)
@@ -180,7 +198,7 @@ def price(
 def refusal_in_plan(
     case: Case, find: FindOperator, backend: str, devices: int, cache: str
 ) -> Refusal | None:
-    """Why a plan for so many devices answers a case without any; None where it is measured."""
+    """Return why a plan for `devices` devices refuses a case; None if the case is measured."""
     no = refusal(case, find, backend)
     if no is not None or not is_of_gangs(case):
         return no
@@ -197,7 +215,10 @@ def _of_gang(
     last_us: float | None,
     backend: str,
 ) -> PricedCase:
-    """Those that share ranks, their places and their environment share a start of the ranks."""
+    """Price a case of several ranks.
+
+    Cases with the same ranks, placement and environment share one start of the ranks.
+    """
     case = candidate.record.case
     if is_collective(case.kernel_type):
         told = collective_case_of(case)
@@ -215,7 +236,7 @@ def _candidate(found: Sequence[tuple[CaseRecord, bool]]) -> Candidate:
     own = (record.profile for record, is_own in found if is_own and record.profile is not None)
     records = [record for record, _ in found]
     first = records[0]
-    before = next((r.before for r in records if r.before), ())  # of several, the first that tells
+    before = next((r.before for r in records if r.before), ())  # use the first that has any
     if before and not first.before:
         first = replace(first, before=before)
     return Candidate(first, next(own, None), weigh(records))
@@ -224,6 +245,6 @@ def _candidate(found: Sequence[tuple[CaseRecord, bool]]) -> Candidate:
 def _before(
     record: CaseRecord, find: FindOperator, backend: str
 ) -> tuple[tuple[Case, OpSpec], ...]:
-    """What runs before a case, where no device has a larger cache."""
+    """Return the launches before a case, for the largest cache of any known device."""
     found = context_of(record.before, find, backend, FLUSH_BYTES)
     return tuple((one.record.case, one.op) for one in found.neighbours)

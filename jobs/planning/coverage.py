@@ -1,4 +1,4 @@
-"""How far a version of the database covers what a model or a profile launches. Pure."""
+"""How well a version of the database covers the launches of a model or a profile. Pure."""
 
 from collections import defaultdict
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
@@ -14,14 +14,14 @@ from collector.model.record import CaseRecord
 from collector.model.vocabulary import RUNTIME_PREFIX
 from collector.ops.registry import find
 
-# Where a case stands among those that serving makes with the same weights: what decides its curve,
-# and the sizes that tokens, requests and lengths decide. Pure.
+# The position of a case among the cases that serving makes with the same weights: the properties
+# that select its curve, and the sizes that follow from tokens, requests and lengths. Pure.
 #
-# A duration between two measured ones may be told from them where tokens or lengths lie between;
-# with other weights, heads or experts it is another kernel's. What a host's memory decides, as how
-# many pages a cache has, tells nothing of a launch.
+# A duration can be interpolated between two measured cases if tokens or lengths lie between theirs.
+# With other weights, heads or experts the kernel behaves differently. Sizes that follow from the
+# memory of a host, for example the number of pages of a cache, do not affect a launch.
 
-# Where an operator's tokens stand, by slot and dimension, if not first.
+# The slot and dimension that hold an operator's tokens, if not the first.
 _TOKENS: Mapping[str, tuple[int, int]] = {
     "GatherV2": (1, 0),
     "GatherV3": (1, 0),
@@ -29,7 +29,7 @@ _TOKENS: Mapping[str, tuple[int, int]] = {
     "TransposeBatchMatMul": (0, 1),
     "ScatterNdUpdate": (1, 0),
 }
-# Slots whose first dimension is a cache's pages, and the one of the table that names them.
+# Slots whose first dimension is the pages of a cache, and the slot of the table that lists pages.
 _POOLS: Mapping[str, tuple[int, ...]] = {
     "FusedInferAttentionScore": (1, 2, 25),
     "ReshapeAndCacheNdKernel": (2, 3),
@@ -67,7 +67,7 @@ _LENGTHS = (
     _columns("group_list_values"),
     _columns("message_bytes"),
 )
-# What else a row says of how it came to be, or of the memory it lay in.
+# Columns that only describe the origin of a row or its placement in memory.
 _BESIDE = _columns(
     *("actual_seq_lengths_shape", "actual_seq_lengths_kv_shape", "block_table_shape"),
     *("block_table_valid_blocks", "source_profile", "metadata_completeness", "attn_state"),
@@ -78,8 +78,11 @@ _IS_LENGTH = frozenset().union(*_LENGTHS)
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """`curve` is what cases share of which one may be told from others, `sizes` where on it a case
-    stands. `exact` is equal where two cases launch the same."""
+    """The position of a case on its curve.
+
+    Cases with the same `curve` can be interpolated; `sizes` is the position on the curve. `exact`
+    is equal for two cases that launch the same work.
+    """
 
     curve: Hashable
     exact: Hashable
@@ -87,14 +90,14 @@ class Place:
 
 
 def place_of(case: Case) -> Place:
-    """The place of a case. That of twins, among which the runtime chooses, is one."""
+    """Return the position of a case. Twins, among which the runtime chooses, share one position."""
     kernel = _one_of_twins(case.kernel_type)
     tokens = _tokens(case, kernel)
     kept: list[Hashable] = [kernel]
     sizes: list[float] = []
     for at, slot in enumerate(case.inputs or ()):
         kept.append((slot.dtype, slot.format, tuple(_kept(kernel, at, slot, tokens, case, sizes))))
-    # Whether attention tells the sums of its softmax as well, rows of a profile do not agree on.
+    # Rows of profiles disagree on whether attention also returns its softmax sums.
     given = slice(0, 1) if kernel in _TABLES else slice(None)
     for slot in (case.outputs or ())[given]:
         is_pool = any(slot.shape == pool.shape for pool in _pools(case, kernel))
@@ -108,7 +111,7 @@ def place_of(case: Case) -> Place:
 
 
 def _one_of_twins(kernel_type: str) -> str:
-    """The name that stands for all of them: one that is known above, if any is."""
+    """Return the name that represents all twins: one with an entry in the tables above, if any."""
     op = find(kernel_type)
     names = sorted((kernel_type, *(op.twins if op is not None else ())))
     return next((name for name in names if name in _TOKENS or name in _POOLS), names[0])
@@ -124,7 +127,9 @@ def _tokens(case: Case, kernel: str) -> int | None:
 def _kept(
     kernel: str, at: int, slot: Slot, tokens: int | None, case: Case, sizes: list[float]
 ) -> Iterator[Hashable]:
-    """The dimensions of an input that its curve fixes; those that serving decides go to `sizes`."""
+    """Yield the dimensions of an input that its curve fixes; append sizes that serving sets to
+    `sizes`.
+    """
     op = find(kernel)
     weights = op.npu.nz if op is not None else frozenset()
     is_paged = kernel not in _TABLES or _is_given(case, _TABLES[kernel])
@@ -155,7 +160,7 @@ def _pools(case: Case, kernel: str) -> Iterator[Slot]:
 def _kept_of_output(
     kernel: str, slot: Slot, is_pool: bool, sizes: list[float]
 ) -> Iterator[Hashable]:
-    """The same of an output; a kernel that writes into a cache gives that."""
+    """Yield the same for an output; a kernel that writes into a cache returns the cache."""
     for dimension, size in enumerate(slot.shape or ()):
         if dimension not in (0, _TOKENS.get(kernel, (0, 0))[1]):
             yield size
@@ -171,7 +176,7 @@ def _is_given(case: Case, at: int) -> bool:
 
 
 def _means(told: Mapping[str, str]) -> Iterator[float]:
-    """The mean of each kind of lengths: a message's bytes, keys of requests, ends of groups."""
+    """Yield the mean of each kind of length: bytes of a message, keys of requests, ends of groups."""
     for names in _LENGTHS:
         texts = [told[name] for name in sorted(names) if name in told]
         yield _mean(texts[0]) if texts else 0.0
@@ -187,15 +192,21 @@ def _mean(text: str) -> float:
 
 Floats = npt.NDArray[np.float64]
 
-NEAR = 4.0  # how many times as large or as small a neighbour may be
-_BLOCK = 1024  # cases looked at together: most find their neighbours among a few
+NEAR = 4.0  # largest ratio of a size to that of a neighbour, up or down
+_BLOCK = 1024  # cases compared at a time: most find their neighbours among the first few
 
 
 class Standing(StrEnum):
-    """Of a case: `exact` has a duration. `between` measured cases of its curve, which has the same
-    weights, heads and settings: of tokens, requests and lengths one has nowhere more and at least a
-    quarter of each, another nowhere less and at most four times. `outside` of those that its curve
-    has. `missing` without any. `failed` was tried, and has none."""
+    """The coverage status of a case.
+
+    - `exact`: the case has a duration.
+    - `between`: the case is between measured cases of its curve (same weights, heads and settings).
+      One has nowhere more tokens, requests and lengths and at least a quarter of each; another has
+      nowhere fewer and at most four times as many.
+    - `outside`: the curve has measured cases, but the case is not between them.
+    - `missing`: the curve has no measured case.
+    - `failed`: the case was tried and has no duration.
+    """
 
     EXACT = "exact"
     BETWEEN = "between"
@@ -206,8 +217,7 @@ class Standing(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A case, how often it is launched, and what all of that takes: by the profile it is of, or by
-    the roofline of the device."""
+    """A case with its launches and their total time, from its profile or the device's roofline."""
 
     record: CaseRecord
     launches: int
@@ -222,7 +232,7 @@ class Covered:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What of something is `exact`, by three counts of all."""
+    """The share that is `exact`: of the cases, of the launches and of the time."""
 
     cases: float
     launches: float
@@ -231,9 +241,16 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class UserMetrics:
-    """As those who look rows up count them, with kernel types for operators: M1 of launches, M2 of
-    kernel types, of which one missed case makes a miss, M3 of those without what counts as free,
-    M4 of distinct cases without it, M5 of the time. None where there is nothing to count."""
+    """Hit rates as the users of a lookup count them, with kernel types as operators.
+
+    - M1: launches.
+    - M2: kernel types; one missed case makes the kernel type a miss.
+    - M3: kernel types without the free ones.
+    - M4: distinct cases without those of free kernel types.
+    - M5: time.
+
+    None if there is nothing to count.
+    """
 
     m1: float | None
     m2: float | None
@@ -245,7 +262,7 @@ class UserMetrics:
 def covered(
     wanted: Sequence[Wanted], measured: Mapping[str, Case], failed: Collection[str]
 ) -> tuple[Covered, ...]:
-    """The standing of each case. `measured` are the cases with a duration, by id."""
+    """Return the coverage status of each case. `measured` has the cases with a duration, by id."""
     exact: set[Hashable] = set()
     sizes_of: dict[Hashable, list[tuple[float, ...]]] = defaultdict(list)
     for place in map(place_of, measured.values()):
@@ -268,8 +285,11 @@ def covered(
 
 @dataclass(frozen=True, slots=True)
 class _Measured:
-    """The sizes of a curve's measured cases (cases, sizes); of each size that differs among them,
-    where it stands, its values in order, and whose they are."""
+    """The sizes of a curve's measured cases, as an array (cases, sizes).
+
+    `axes` has, for each size that differs among the cases, its index, its sorted values and the
+    cases that they belong to.
+    """
 
     all: Floats
     axes: tuple[tuple[int, Floats, npt.NDArray[np.intp]], ...]
@@ -283,13 +303,15 @@ class _Measured:
         return cls(found, tuple(axes))
 
     def bracket(self, sizes: Sequence[float]) -> bool:
-        """Whether one of them is nowhere larger, and another nowhere smaller, both near."""
+        """Return whether one near case is nowhere larger and another near case is nowhere smaller."""
         place = np.array(sizes, np.float64)
         return self._is_one(place / NEAR, place) and self._is_one(place, place * NEAR)
 
     def _is_one(self, least: Floats, most: Floats) -> bool:
-        """Whether one lies between these, all sizes of it. Only those are looked at which do in
-        the size in which fewest do."""
+        """Return whether a case is within these bounds in all its sizes.
+
+        Only the cases within the bounds of the most selective size are compared.
+        """
         near = min((self._within(*axis, least, most) for axis in self.axes), key=len)
         for at in range(0, len(near), _BLOCK):
             block = self.all[near[at : at + _BLOCK]]
@@ -306,7 +328,7 @@ class _Measured:
 
 
 def share(found: Iterable[Covered], standing: Standing) -> Share:
-    """What of all cases, launches and time has a standing; 0 of nothing."""
+    """Return the share of cases, launches and time that has this status; 0 if there are none."""
     rows = tuple(found)
     counts = (
         [1.0 for _ in rows],
@@ -317,7 +339,7 @@ def share(found: Iterable[Covered], standing: Standing) -> Share:
 
 
 def user_metrics(found: Sequence[Covered], free: Collection[str]) -> UserMetrics:
-    """M1 to M5; `free` are the kernel types that an op_mapping counts as zero_cost."""
+    """Return M1 to M5. `free` has the kernel types that an op_mapping counts as zero_cost."""
     paid = [one for one in found if one.wanted.record.case.kernel_type not in free]
     return UserMetrics(
         m1=_ratio(found, [float(one.wanted.launches) for one in found]),

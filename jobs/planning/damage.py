@@ -1,9 +1,8 @@
-"""Which damage of a campaign somebody has to know of, and in which words: one rule for all verbs.
+"""Which damage of a campaign is reported, and how: one rule for all commands.
 
-What the head holds needs nothing of what lies under `campaigns/` any more: `opmeter db verify`
-alone looks there. Of the plan in hand, or of one that came after it, damage is told with its key.
-What is damaged of an older plan is told as set aside, all of it in a line: the plans that came
-later have measured what is still wanted of it.
+Data that the head holds does not depend on `campaigns/` any more; only `opmeter db verify` checks
+it there. Damage of the current plan or a later one is reported with its key. Damage of older plans
+is reported as ignored, in a single line: later plans measured the required cases again.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -57,7 +56,7 @@ class Told:
         )
 
     def lines(self) -> Iterator[str]:
-        """What is damaged."""
+        """Yield one line for each damaged object."""
         by_key: dict[tuple[int, str], list[Damage]] = {}
         for damage in self.needed:
             by_key.setdefault((damage.plan, damage.key), []).append(damage)
@@ -88,7 +87,9 @@ def _quietly(found: Sequence[Damage]) -> str:
 def outside(
     plans: Iterable[Plan], committed: Collection[str], held: Collection[str]
 ) -> Iterator[tuple[Plan, PlannedShard]]:
-    """The committed shards that the head lacks, each with the first of these plans that has it."""
+    """Yield the committed shards that the head lacks, each with the first of these plans that has
+    it.
+    """
     seen = set[str]()
     for plan in plans:
         for shard in lifecycle.outside(plan, committed, held):
@@ -100,7 +101,7 @@ def outside(
 def damage_outside(
     store: Store, plans: Sequence[Plan], committed: Collection[str], held: Collection[str]
 ) -> list[Damage]:
-    """What a merge of these plans, oldest first, would find damaged."""
+    """Return the damage that a merge of these plans, oldest first, would find."""
     plan_of = cache(partial(plan_reader, store))
     found = (
         damage_in(plan, fetch(store, plan, shard, with_answer=True, plan_of=plan_of(plan.campaign)))
@@ -109,15 +110,18 @@ def damage_outside(
     return [damage for damage in found if damage is not None]
 
 
-# What a plan measures anew where what was committed of an earlier one is damaged, and where.
+# The cases that a plan measures again because committed results of an earlier plan are damaged.
 
 
 def owed_cases(
     store: Store, plan: Plan, damaged: Collection[str], known: frozenset[str]
 ) -> dict[str, str]:
-    """The cases of a plan's damaged shards, by id, each with the place that shall not measure it,
-    as its shard says (empty where any may). Where a shard's own table cannot be read either, they
-    are those of the `known` that no other table of the plan names, and any place may."""
+    """Return the cases of a plan's damaged shards, by id.
+
+    Each case has the device or node that must not measure it, as its shard records (empty if any
+    may). If a shard's own table cannot be read either, its cases are taken to be the `known` cases
+    that no other table of the plan names, and any device may measure them.
+    """
     owed = dict[str, str]()
     unread = False
     for shard in plan.shards:
@@ -129,7 +133,7 @@ def owed_cases(
 
 
 def _named(store: Store, plan: Plan) -> set[str]:
-    """Every case that a readable table of the plan names."""
+    """Return every case that a readable table of the plan names."""
     found = (_cases_of(store, plan, shard) for shard in plan.shards)
     return set[str]().union(*(cases for cases in found if cases))
 

@@ -1,8 +1,8 @@
-"""How long a case will take: a forecast, so that shards come out equal and nothing surprises.
+"""Forecast of the duration of a case, for equal shards and a plan without surprises.
 
-It is the last measurement where there is one, else the roofline of the operator's FLOPs and bytes
-over the device's peaks. It is meant to be right within a small factor, and to err upwards; what
-it says is never written as a measurement.
+The forecast is the last measurement if there is one, otherwise the roofline: the operator's FLOPs
+and bytes over the device's peaks. It is meant to be right within a small factor and to err upwards.
+It is never written as a measurement.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,29 +27,29 @@ from collector.ranks.experts import ExpertCall
 from collector.ranks.gangs import RoutedCall
 
 CASE_OVERHEAD_S = 0.005
-# A case that needs no device: a row of the part, and nothing else.
+# Cost of a case that needs no device: only a row of the part.
 ANSWER_S = 0.001
-# Written before each repeat where the cache shall be cold; no known last-level cache is larger.
+# Bytes written before each repeat if the cache must be cold; no known last-level cache is larger.
 FLUSH_BYTES = 256 * 2**20
-# Random numbers cost several passes over what they fill.
+# Generating random numbers takes several passes over the memory they fill.
 _PASSES_TO_FILL = 8
-# A collective: a message's way through the links of a group takes this share of the memory's rate,
-# each call is begun together, and a case makes its tensors on every rank.
+# Costs of a collective: its messages use this share of the memory bandwidth on the links of a
+# group, all ranks start each call together, and a case creates its tensors on every rank.
 _LINK_SHARE = 0.02
 _BEGIN_TOGETHER_S = 1e-3
 _COLLECTIVE_S = 0.1
-GANG_START_S = 20.0  # ranks that import torch at once, and their groups
+GANG_START_S = 20.0  # ranks that import torch at the same time and create their groups
 _MICRO = 1e-6
 
 # float32 operations of one thread in one cycle, fused multiply-adds counted twice, with one unit.
 _FLOPS_PER_CYCLE = (("avx512f", 32), ("avx2", 16), ("asimd", 8), ("", 4))
-# How much faster a dtype is where the processor has arithmetic of its own for it; elsewhere the
-# reference computes it in float32.
+# Speed-up of a dtype if the processor has arithmetic for it; otherwise the reference computes it in
+# float32.
 _NATIVE = {
     "bfloat16": (("amx_bf16", 8), ("avx512_bf16", 2), ("bf16", 2)),
     "float16": (("amx_fp16", 8), ("avx512_fp16", 2), ("asimdhp", 2)),
 }
-_CPU_SHARE = 0.4  # hyper-threads, clocks under vector load, and kernels that are not perfect
+_CPU_SHARE = 0.4  # hyper-threads, clocks under vector load, and imperfect kernels
 _CPU_CLOCK_MHZ = 2500.0
 _CPU_BYTES_PER_S_A_THREAD = 4e9
 _CPU_BYTES_PER_S = 80e9
@@ -60,8 +60,11 @@ _CPU_SESSION_START_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Peaks:
-    """What a device sustains. `flops_per_s` is by torch's dtype name, float32 standing for the
-    rest; `fill_bytes_per_s` is how fast inputs are made."""
+    """The rates that a device sustains.
+
+    `flops_per_s` is keyed by torch's dtype name; float32 is used for other dtypes.
+    `fill_bytes_per_s` is the rate at which inputs are created.
+    """
 
     flops_per_s: Mapping[str, float]
     bytes_per_s: float
@@ -75,7 +78,7 @@ class Peaks:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """One launch, and all that the case costs its session."""
+    """The duration of one launch, and the total cost of the case in its session."""
 
     launch_s: float
     total_s: float
@@ -83,20 +86,20 @@ class Prediction:
 
 @dataclass(frozen=True, slots=True)
 class SessionCost:
-    """What a session takes beside its cases: to start, and for its canaries where it is long."""
+    """The overhead of a session besides its cases: its start, and its canaries if it is long."""
 
     start_s: float
     canaries_s: float = 0.0
 
     def of_sessions(self, work_s: float, session_s: float) -> float:
-        """That of all sessions of one shard, whose cases take `work_s` by forecast."""
+        """Return the overhead of all sessions of one shard whose cases take `work_s` by forecast."""
         full, rest_s = divmod(work_s, session_s)
         long = full * (session_s >= CANARIES_FROM_S) + (rest_s >= CANARIES_FROM_S)
         return self.start_s * max(1, ceil(work_s / session_s)) + self.canaries_s * long
 
 
 def peaks_of(stack: Stack) -> Peaks:
-    """The peaks of a stack's device: described, worked out from a cpu's facts, or assumed."""
+    """Return the peaks of a stack's device: described, derived from the facts of a CPU, or assumed."""
     if backend_of(stack.device) == "cpu":
         return _cpu_peaks(dict(stack.details))
     return _accelerator_peaks(described_peaks(stack.device) or assumed_peaks())
@@ -110,13 +113,16 @@ def predict(
     last_us: float | None,
     before: Sequence[tuple[Case, OpSpec]] = (),
 ) -> Prediction:
-    """The forecast of a case that its operator accepts; `last_us` is what it took last time,
-    `before` are the launches that run before each of its own."""
+    """Return the forecast of a case that its operator accepts.
+
+    `last_us` is the last measured duration; `before` are the launches that run before each launch
+    of the case.
+    """
     launch_s = last_us * _MICRO if last_us else _roofline_s(case, op, peaks)
     launch_s = max(launch_s, _MICRO)
     before_s = fsum(_roofline_s(one, its, peaks) for one, its in before)
     between_s = before_s + (FLUSH_BYTES / peaks.bytes_per_s if measure.cache == "cold" else 0.0)
-    # A launch that takes half of the budget has fewer before it: a forecast errs upwards.
+    # Launches that use half of the budget get fewer warm-ups: a forecast errs upwards.
     launches = WARM_UPS + measure.pilots + measure.repeats_of(launch_s + before_s)
     made = [case, *(one for one, _ in before)]
     made_bytes = sum(slot.size_bytes for one in made for slot in one.inputs or ())
@@ -128,7 +134,7 @@ def predict(
 def session_cost(
     backend: str, find: FindOperator, peaks: Peaks, measure: MeasureSettings
 ) -> SessionCost:
-    """What a session costs beside its cases."""
+    """Return the overhead of a session besides its cases."""
     once = replace(measure, repeat_count=CANARY_REPEATS, aic_metrics=measure.aic_metrics[:1])
     known = [(record.case, find(record.kernel_type)) for record in canary_records(backend)]
     place_s = fsum(predict(case, op, peaks, once, None).total_s for case, op in known if op)
@@ -138,7 +144,9 @@ def session_cost(
 def predict_collective(
     one: Collective, peaks: Peaks, measure: MeasureSettings, last_us: float | None
 ) -> Prediction:
-    """The same of a collective: a ring's bytes over links, and a launch for each rank's step."""
+    """Return the forecast of a collective: a ring's bytes over links, and one launch per rank's
+    step.
+    """
     steps_s = one.group_size * peaks.launch_s
     launch_s = (
         last_us * _MICRO if last_us else steps_s + one.bus_bytes / (peaks.bytes_per_s * _LINK_SHARE)
@@ -149,13 +157,16 @@ def predict_collective(
 def predict_routed(
     call: RoutedCall, peaks: Peaks, measure: MeasureSettings, last_us: float | None
 ) -> Prediction:
-    """The same of a mixture of experts: its tokens over links, there or back, and what a fused call
-    computes in between."""
+    """Return the forecast of a mixture of experts.
+
+    It counts the tokens over links in one or both directions, and the computation of a fused call
+    in between.
+    """
     rows_bytes = 2 * call.tokens * call.choices * call.hidden
     launch_s = rows_bytes / (peaks.bytes_per_s * _LINK_SHARE)
     if isinstance(call, ExpertCall):
         launch_s = 2 * launch_s + _computing_s(call, peaks)
-    # What is compared with the result is computed by every rank alone.
+    # Every rank computes the reference for the comparison by itself.
     made_bytes = 2 * call.rank_bytes(call.tokens * call.choices)
     return _of_ranks(
         (last_us * _MICRO if last_us else launch_s) + peaks.launch_s, measure, made_bytes, peaks
@@ -163,7 +174,7 @@ def predict_routed(
 
 
 def _computing_s(call: ExpertCall, peaks: Peaks) -> float:
-    """Experts' matrices, once."""
+    """Return the time to compute the experts' matrices once."""
     dtype = "int8" if call.is_int8 else "bfloat16"
     flops = 6 * call.tokens * call.choices * call.hidden * call.intermediate
     return max(flops / peaks.flops_of(dtype), call.working_bytes / peaks.bytes_per_s)
@@ -183,7 +194,7 @@ def _roofline_s(case: Case, op: OpSpec, peaks: Peaks) -> float:
 
 
 def _compute_dtype(case: Case) -> str:
-    """torch's name for the first input's dtype: it chooses the unit that computes."""
+    """Return torch's name for the first input's dtype, which selects the compute unit."""
     known = (slot.known_dtype for slot in case.inputs or ())
     return next((dtype.torch_name or "int8" for dtype in known if dtype), "float32")
 
@@ -220,7 +231,7 @@ def _accelerator_peaks(facts: DevicePeaks) -> Peaks:
 
 
 def _number(text: str | None, otherwise: float) -> float:
-    """A positive number that a stack's details may hold."""
+    """Return the positive number in a text of a stack's details, or `otherwise`."""
     try:
         value = float(text or "")
     except ValueError:

@@ -1,9 +1,9 @@
-"""What part of the sources' device time can be measured, and what cannot, with its rule.
+"""The share of the sources' device time that can be measured, and the rest with its reasons.
 
     share  compute 35.5 % of device time: 99.2 % of it measurable; communication 64.5 %: ...
     gap    MemSet: 1 case, 26 rows, 1.76 ms of compute time: its inputs are unknown (N/A in ...
 
-Over all cases of the sources, whether a plan takes them up or not.
+All cases of the sources count, whether or not a plan selects them.
 """
 
 from collections import defaultdict
@@ -20,7 +20,7 @@ from jobs.planning.candidates import Candidate, Weight, refusal_in_plan
 
 
 class Weighed(Protocol):
-    """A case and what it stands for in the sources."""
+    """A case with its weight in the sources."""
 
     @property
     def record(self) -> CaseRecord: ...
@@ -31,7 +31,7 @@ class Weighed(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RefusedCase:
-    """A case that no device of the plan will run, and what it stands for in the sources."""
+    """A case that no device of the plan runs, with its weight in the sources."""
 
     record: CaseRecord
     weight: Weight
@@ -40,14 +40,14 @@ class RefusedCase:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """The refused cases of one kernel type under one rule, the one of most time first."""
+    """The refused cases of one kernel type under one rule, longest total time first."""
 
     kernel_type: str
     cases: tuple[RefusedCase, ...]
 
     @property
     def reason(self) -> str:
-        """In full, of the first: the rule, and where it is one of shapes the case after it."""
+        """Return the full reason of the first case: the rule, and for a rule about shapes the case."""
         return self.cases[0].refusal.reason
 
     @property
@@ -61,8 +61,11 @@ class Gap:
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """Device time of the sources, where they tell any. Of `compute_us` so much is `measurable_us`,
-    and so much of rows whose inputs no profiler told (`unknown_us`)."""
+    """Device time of the sources, if they report any.
+
+    `measurable_us` and `unknown_us` are parts of `compute_us`; `unknown_us` is the time of rows
+    whose inputs no profiler reported.
+    """
 
     compute_us: float
     measurable_us: float
@@ -77,7 +80,7 @@ class Shares:
 def refused_cases(
     candidates: Iterable[Candidate], find: FindOperator, backend: str, devices: int, cache: str
 ) -> list[RefusedCase]:
-    """What of the candidates is answered without a device."""
+    """Return the candidates that get their outcome without a device."""
     found = []
     for candidate in candidates:
         no = refusal_in_plan(candidate.record.case, find, backend, devices, cache)
@@ -87,7 +90,7 @@ def refused_cases(
 
 
 def find_gaps(refused: Iterable[RefusedCase]) -> tuple[Gap, ...]:
-    """The refused cases by kernel type and rule; what took longest comes first."""
+    """Return the refused cases by kernel type and rule, longest total time first."""
     alike: dict[tuple[str, str], list[RefusedCase]] = defaultdict(list)
     for case in refused:
         alike[case.record.case.kernel_type, case.refusal.why].append(case)
@@ -101,7 +104,7 @@ def find_gaps(refused: Iterable[RefusedCase]) -> tuple[Gap, ...]:
 def shares(
     candidates: Sequence[Candidate], refused: Iterable[Weighed], sources: Iterable[PlannedSource]
 ) -> Shares:
-    """How the device time of the sources divides."""
+    """Return how the device time of the sources divides."""
     no = list(refused)
     compute_us = fsum(candidate.weight.time_us for candidate in candidates)
     refused_us = fsum(one.weight.time_us for one in no)
@@ -111,14 +114,14 @@ def shares(
 
 
 def planned_shares(plan: Plan) -> Shares:
-    """What a plan holds of its sources' time."""
+    """Return the shares of the sources' time that a plan records."""
     told = plan.forecast
     communication_us = fsum(source.communication_us for source in plan.sources)
     return Shares(told.compute_us, told.measurable_us, told.unknown_us, communication_us)
 
 
 def share_line(told: Shares) -> str:
-    """The shares in a sentence; empty where the sources tell no time."""
+    """Return the shares as a sentence; empty if the sources report no time."""
     if told.compute_us <= 0:
         return ""
     of_compute = f"{share_of(told.measurable_us, told.compute_us)} of it measurable"
@@ -135,11 +138,11 @@ def _most_time(case: RefusedCase) -> tuple[float, int, str]:
     return (-case.weight.time_us, -case.weight.rows, case.record.case_id)
 
 
-# What a plan's forecast says to a person, before anything starts.
+# The forecast of a plan as text, printed before anything starts.
 
 
 def describe_forecast(plan: Plan) -> list[str]:
-    """What to print before anything starts, a line a fact."""
+    """Return the lines to print before anything starts, one fact per line."""
     forecast, devices = plan.forecast, counted(plan.devices, "device")
     hours = forecast.device_s / 3600
     return [
@@ -158,13 +161,13 @@ def describe_forecast(plan: Plan) -> list[str]:
         f"the lower bound is {_duration(forecast.floor_s)}",
         *([_again_line(plan)] if forecast.doubtful else []),
         _busy_line(plan.backend),
-        # What a source could not give as cases stands behind its name.
+        # The name of a source includes the rows that it could not give as cases.
         *(f"source     {source.name}" for source in plan.sources if "(" in source.name),
     ]
 
 
 def _density_lines(forecast: Forecast) -> list[str]:
-    """What is left to the models of surfaces."""
+    """Return the line about the cases that are left to the surface models."""
     if not forecast.left_out:
         return []
     more = "; another round follows" if forecast.learning else ""
@@ -175,14 +178,14 @@ def _density_lines(forecast: Forecast) -> list[str]:
 
 
 def _again_line(plan: Plan) -> str:
-    """Where cases of suspect sessions are measured again."""
+    """Return the line about where cases of suspect sessions are measured again."""
     if plan.devices > 1:
         return "again      on another device or node if one is available"
     return "again      on the same device, or on another node if one is available"
 
 
 def _busy_line(backend: str) -> str:
-    """What it may add that something else has the device: of a cpu's repeats more follow, too."""
+    """Return the extra time if another process uses the device; a CPU also adds repeats."""
     if backend != "cpu":
         return f"disturbed  up to {AGAIN_SHARE * 100:.0f} % more for cases that are measured again"
     most = (1 + MORE_REPEATS_SHARE) * (1 + AGAIN_SHARE) - 1

@@ -1,4 +1,4 @@
-"""Cases that are generated: the steps of a model, and collectives by sizes and groups."""
+"""Generated cases: the steps of a model, and collectives by size and group."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -27,7 +27,7 @@ from collector.shapes.step import Step, StepCollective, StepKernel, derive_step
 from jobs.campaign.campaign_file import Campaign
 from jobs.campaign.source_kinds import AUTO, CollectivesSource, ModelSource, StepCollectives
 
-# The collectives that a campaign names, or that a profile's step has sent, as records of cases.
+# Collectives that a campaign names, or that a profile's step sent, as records of cases.
 
 _OF_EXPERTS = (*KERNELS, *DISTRIBUTE_KERNELS)
 
@@ -35,9 +35,11 @@ _OF_EXPERTS = (*KERNELS, *DISTRIBUTE_KERNELS)
 def collective_records(
     source: CollectivesSource, backend: str
 ) -> tuple[tuple[CaseRecord, ...], Sequence[LeftOut]]:
-    """The cases of a source in the order of its words, and those that cannot be: a size that no
-    whole elements make, a group that the ranks do not hold. BadInput for a grid of sizes that
-    nobody knows."""
+    """Return the cases of a source, in the order of its settings, and those that are not possible.
+
+    A size that is not a whole number of elements or a group that the ranks do not hold is not
+    possible. Raise BadInput for an unknown grid of sizes.
+    """
     found, left_out = collectives_of(
         source.operations,
         chosen_sizes(source.sizes, source.max_bytes),
@@ -52,8 +54,10 @@ def collective_records(
 
 
 def check_gangs(records: Iterable[CaseRecord], campaign: Campaign) -> None:
-    """Raise BadInput where what a campaign asks for by name could never be measured. (Rows that
-    only happen to be in a source are answered instead.)"""
+    """Raise BadInput if a campaign requests collectives by name that it can never measure.
+
+    (Rows that are only present in a source get an outcome instead.)
+    """
     ranks = max((ranks_of(record.case) for record in records), default=1)
     if devices_for(ranks, campaign.backend) > campaign.devices:
         raise BadInput(
@@ -70,8 +74,10 @@ def check_gangs(records: Iterable[CaseRecord], campaign: Campaign) -> None:
 def step_records(
     profile: Path, step: StepCollectives, backend: str
 ) -> tuple[tuple[CaseRecord, ...], tuple[Profiled, ...]]:
-    """The collectives that the ranks of a profile have sent, each once, and all of its rows.
-    What a profile says of their durations holds the waiting for other ranks: it stays there."""
+    """Return the collectives that the ranks of a profile sent, each once, and all of its rows.
+
+    The durations in a profile include waiting for other ranks and are not used.
+    """
     transfers = [one for folder in find_transfers(profile) for one in read_transfers(folder)]
     found = profiled_collectives(transfers, step.grid, step.dtype)
     records = tuple(
@@ -83,7 +89,9 @@ def step_records(
 
 
 def messages_in_situ(profile: Path, step: StepCollectives, backend: str) -> tuple[CaseRecord, ...]:
-    """The same collectives with how long they took in the run, waiting for other ranks and all."""
+    """Return the same collectives with their durations in the run, including waiting for other
+    ranks.
+    """
     records, found = step_records(profile, step, backend)
     told = (one for one in found if one.collective is not None)
     return tuple(
@@ -101,13 +109,16 @@ def _statistics(durations_us: Sequence[float]) -> ProfileStatistics:
 def collective_record(
     one: Collective, said: StepCollectives, world: int, backend: str
 ) -> CaseRecord:
-    """The record of a collective that a step sends among so many ranks."""
+    """Return the record of a collective that a step sends among `world` ranks."""
     return _case(one, said, world, backend).record()
 
 
 def with_ep_size(record: CaseRecord, ep_size: int | None) -> CaseRecord:
-    """The record of a kernel that goes to ranks of experts with how many have them, where only
-    somebody else says; every other one as it is, for `EP Size` is part of what tells a case."""
+    """Return the record of a kernel that sends to ranks of experts, with its number of such ranks.
+
+    It is added only if the row does not report it. Every other record is returned unchanged,
+    because `EP Size` is part of the identity of a case.
+    """
     if ep_size is None or record.kernel_type not in _OF_EXPERTS or record.extra.get(EP_SIZE):
         return record
     if record.kernel_type in DISTRIBUTE_KERNELS and tells_ranks(record.case):
@@ -126,24 +137,29 @@ def _case(
 
 
 def ranks_alone(one: Collective, grid: Grid, world: int) -> int:
-    """How many ranks hold the first group of a tier: whole parts of the grid, so that each rank of
-    the group lies where it belongs."""
+    """Return how many ranks hold the first group of a tier.
+
+    The result is a number of whole parts of the grid, so that each rank of the group is in its
+    place.
+    """
     first = grid.groups(one.group_size, one.tier, world)[0]
     part = prod(grid.extents[one.tier + 1 :])
     return min(world, -(-(first[-1] + 1) // part) * part)
 
 
-# The steps that a model makes of what it serves, as records of cases.
+# The steps of a model under its serving load, as records of cases.
 
-# What a row says of where it comes from: no part of its case, which other models may have, too.
+# The origin of a row. It is not part of the case, because other models may have the same case.
 MODEL_STEPS = "Model Steps"
 
 
 @dataclass(frozen=True, slots=True)
 class ModelCases:
-    """The model, the forward passes, and the cases of all of them, each once, with how many times
-    they launch it who serve every number of requests once. A record tells in MODEL_STEPS where in
-    which pass its case stands, and how often in one."""
+    """The model, its forward passes, and the cases of all passes, each once.
+
+    `launches` is how often a case is launched if every number of requests is served once. A record
+    lists in MODEL_STEPS the position of its case in each pass, and how often it occurs there.
+    """
 
     decoder: Decoder
     batches: tuple[Batch, ...]
@@ -152,8 +168,10 @@ class ModelCases:
 
 
 def model_records(source: ModelSource, backend: str) -> ModelCases:
-    """The cases of a source, in the order of its passes. BadInput for a model whose step no set of
-    kernels tells."""
+    """Return the cases of a source, in the order of its passes.
+
+    Raise BadInput for a model whose step no kernel set describes.
+    """
     kernels = find_kernel_set(source.release)
     decoder = source.model if isinstance(source.model, Decoder) else read_decoder(source.model)
     weighed = passes(source.serving)
@@ -180,7 +198,7 @@ def model_records(source: ModelSource, backend: str) -> ModelCases:
 def _launched(
     steps: list[tuple[Step, Batch, int]], source: ModelSource, backend: str
 ) -> Iterator[tuple[CaseRecord, StepKernel | StepCollective, Batch, int]]:
-    """What passes launch, kernels and then messages, each with its pass and how often that is."""
+    """Yield the launches of all passes, kernels and then messages, each with its pass and count."""
     for step, batch, times in steps:
         for one in step.kernels:
             yield one.record, one, batch, times
@@ -195,7 +213,9 @@ def _phase(batch: Batch) -> str:
 def _collectives(
     steps: list[tuple[Step, Batch, int]], source: ModelSource, backend: str
 ) -> Iterator[tuple[CaseRecord, StepCollective, Batch, int]]:
-    """What the ranks of a step send, over the nearest ranks, where that is asked for."""
+    """Yield the messages of the ranks of a step, over the nearest ranks, if the source requests
+    them.
+    """
     said = source.collectives
     if said is None:
         return
@@ -210,6 +230,6 @@ def _collectives(
 
 
 def _whole(message: Collective) -> Collective:
-    """With whole elements for each rank where ranks have parts: rows to experts need not divide."""
+    """Return the message with whole elements for each rank: rows to experts need not divide evenly."""
     size_bytes = align(message.message_bytes, whole_bytes(message))
     return replace(message, message_bytes=size_bytes)

@@ -1,11 +1,11 @@
-"""The life of a campaign's plans: whether to continue one, make the next, or stop.
+"""The life cycle of a campaign's plans: continue a plan, make the next, or stop.
 
-A plan belongs to the campaign while its inputs (sources, settings, stack) are the campaign's.
-The newest such plan is continued until all of it is committed and merged. Everything else makes
-the next plan, and what older ones committed is merged before, so that no measurement is lost and
-none is made twice. What was committed and is damaged is measured anew by a plan of its own, and so
-is, once, what only sessions measured whose canaries are odd. Pure: the caller reads the store and
-acts.
+A plan belongs to the campaign while its inputs (sources, settings, stack) are the campaign's. The
+newest such plan is continued until all of it is committed and merged. Otherwise the next plan is
+made. Committed results of older plans are merged first, so that no measurement is lost and none is
+made twice. Committed but damaged results are measured again by a separate plan. Cases that only
+sessions with suspect canaries measured are also measured again, once. Pure: the caller reads the
+store and acts.
 """
 
 import re
@@ -14,16 +14,18 @@ from dataclasses import dataclass
 
 from collector.model.plan import Plan, PlannedShard
 
-# A store that damages what is measured anew will damage it again: then people are asked.
+# A store that damages repeated measurements will damage them again: then an operator must act.
 _MOST_MENDS = 3
 _MEND = re.compile(r"\d+m(\d+)")
-_SECOND = re.compile(r"\d+d")  # the round of what doubtful sessions measured
+_SECOND = re.compile(r"\d+d")  # the round for cases of suspect sessions
 
 
 @dataclass(frozen=True, slots=True)
 class PlanState:
-    """A plan and how far it came. `committed`, `held` by the database's head and `damaged` may
-    name shards of other plans too."""
+    """A plan and its progress.
+
+    `committed`, `held` (by the database's head) and `damaged` may name shards of other plans too.
+    """
 
     plan: Plan
     committed: frozenset[str]
@@ -32,17 +34,17 @@ class PlanState:
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """The shards that nobody has committed, in the plan's order."""
+        """Return the shards that are not committed, in the plan's order."""
         return tuple(shard.shard_id for shard in self.plan.beyond(self.committed))
 
     @property
     def unmerged(self) -> tuple[str, ...]:
-        """Those that are committed and not in the head, and not known to be damaged."""
+        """Return the committed shards that are neither in the head nor known to be damaged."""
         return tuple(s for s in self._outside if s not in self.damaged)
 
     @property
     def broken(self) -> tuple[str, ...]:
-        """Those that are committed, and damaged: no merge can publish them."""
+        """Return the committed shards that are damaged: no merge can publish them."""
         return tuple(s for s in self._outside if s in self.damaged)
 
     @property
@@ -51,13 +53,13 @@ class PlanState:
 
 
 def outside(plan: Plan, committed: Container[str], held: Container[str]) -> Iterator[PlannedShard]:
-    """The committed shards of a plan that the head lacks: what there is of it to merge."""
+    """Return the committed shards of a plan that the head lacks, which are those to merge."""
     return (shard for shard in plan.beyond(held) if shard.shard_id in committed)
 
 
 @dataclass(frozen=True, slots=True)
 class Continue:
-    """Measure what the plan lacks, then merge it, and with it what came late of `others`."""
+    """Measure the missing shards of the plan, then merge it with late results of `others`."""
 
     plan: Plan
     others: tuple[int, ...] = ()
@@ -65,8 +67,10 @@ class Continue:
 
 @dataclass(frozen=True, slots=True)
 class Doubted:
-    """What only doubtful sessions measured once a plan was done: its cases, each with the place
-    that measured it."""
+    """The cases of a finished plan that only suspect sessions measured.
+
+    Each case has the device or node that measured it.
+    """
 
     plan: Plan
     places: Mapping[str, str]
@@ -74,9 +78,12 @@ class Doubted:
 
 @dataclass(frozen=True, slots=True)
 class NewPlan:
-    """Merge these older plans, in order, then make the plan of this number. `round` sets its
-    shards apart from earlier ones of the same cases; `mends` are the shards of `mended` whose cases
-    it measures anew, and nothing else; so it does with the cases of `doubted`, elsewhere."""
+    """Merge these older plans, in order, then make the plan of this number.
+
+    `round` separates its shards from earlier ones of the same cases. If `mended` is set, the plan
+    measures only the cases of the shards `mends` of that plan again. If `doubted` is set, it
+    measures only those cases again, on other devices or nodes.
+    """
 
     number: int
     merge_first: tuple[int, ...]
@@ -88,8 +95,11 @@ class NewPlan:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The plan is merged and nothing has changed since: merge what came late of `others`, print
-    its summary and stop. `broken` shards were damaged as often as they were measured."""
+    """The plan is merged and nothing has changed since.
+
+    Merge late results of `others`, print the summary and stop. `broken` shards were damaged each
+    time that they were measured.
+    """
 
     plan: Plan
     others: tuple[int, ...] = ()
@@ -106,9 +116,13 @@ def next_step(
     unread: bool = False,
     anew: bool = False,
 ) -> Continue | NewPlan | Finished:
-    """What comes next for a campaign whose inputs have this hash. `last` is the greatest number
-    that is taken, be it by a plan that cannot be read; `unread` says that there is such a plan.
-    `anew` plans measure answered cases, whatever shards hold their like."""
+    """Return the next step of a campaign whose inputs have this hash.
+
+    Args:
+        last: the greatest number that is taken, also by a plan that cannot be read
+        unread: whether there is a plan that cannot be read
+        anew: whether plans measure cases that have results, regardless of earlier shards
+    """
     plans = sorted(existing, key=lambda state: state.plan.number)
     number = max([last, *(state.plan.number for state in plans)]) + 1
     unmerged = tuple(state.plan.number for state in plans if state.unmerged)
@@ -124,16 +138,18 @@ def next_step(
             return Finished(newest.plan, others, newest.broken)
         round_ = f"{number}m{_mends(newest.plan) + 1}"
         return NewPlan(number, others, round_, newest.plan, newest.broken)
-    # A shard of the same cases must not take the place of one that cannot be merged; those of a
-    # plan that cannot be read are such.
+    # A shard of the same cases must not replace one that cannot be merged, or one of a plan that
+    # cannot be read.
     stuck = unread or any(state.unmerged or state.broken for state in plans)
     round_ = str(number) if again or retry_failed or stuck or anew else ""
     return NewPlan(number, unmerged, round_)
 
 
 def may_measure_again(plans: Sequence[Plan], inputs_hash: str) -> bool:
-    """Whether what the sessions of the campaign's newest plan measured may be measured again
-    without anybody asking for it, where their canaries are odd: once behind what was asked for."""
+    """Return whether cases of sessions with suspect canaries may be measured again automatically.
+
+    This applies to the campaign's newest plan, and once after each plan that was requested.
+    """
     own = sorted((p for p in plans if p.inputs_hash == inputs_hash), key=lambda plan: plan.number)
     asked = [plan for plan in own if not _mends(plan)]
     if not asked or _SECOND.fullmatch(asked[-1].round):
@@ -142,8 +158,11 @@ def may_measure_again(plans: Sequence[Plan], inputs_hash: str) -> bool:
 
 
 def second_look(finished: Finished, places: Mapping[str, str], last: int) -> NewPlan | Finished:
-    """What comes behind a plan that is done, where doubtful sessions alone have measured cases at
-    these places; `last` is the greatest number that is taken."""
+    """Return the step after a finished plan if only suspect sessions measured some cases.
+
+    `places` are these cases with the devices or nodes that measured them; `last` is the greatest
+    number that is taken.
+    """
     if not places or finished.broken:
         return finished
     number = last + 1
@@ -153,17 +172,17 @@ def second_look(finished: Finished, places: Mapping[str, str], last: int) -> New
 
 
 def round_before(plans: Sequence[Plan], inputs_hash: str) -> Plan | None:
-    """The campaign's newest plan that was not made for what was damaged: its last round."""
+    """Return the campaign's last round: its newest plan that does not repeat damaged results."""
     own = (plan for plan in plans if plan.inputs_hash == inputs_hash and not _mends(plan))
     return max(own, key=lambda plan: plan.number, default=None)
 
 
 def may_mend(plan: Plan) -> bool:
-    """Whether what is damaged of a plan is measured anew without anybody asking for it."""
+    """Return whether damaged results of a plan are measured again automatically."""
     return _mends(plan) < _MOST_MENDS
 
 
 def _mends(plan: Plan) -> int:
-    """How many plans in a row, this one the last, were made for what was damaged."""
+    """Return how many consecutive plans, up to this one, were made for damaged results."""
     found = _MEND.fullmatch(plan.round)
     return int(found[1]) if found else 0

@@ -1,5 +1,7 @@
-"""The cases that a plan takes up: those it measures, those it leaves to the models of surfaces,
-those it measures once more, and those it measures twice. Pure.
+"""The cases of a plan: those to measure, to leave to surface models, to repeat and to measure
+twice.
+
+Pure.
 """
 
 from collections import defaultdict
@@ -38,23 +40,23 @@ from jobs.planning.shard_cutting import (
     shards_a_device,
 )
 
-# The curves of a campaign: cases of one kernel that differ in their sizes alone, as points of a
-# surface whose durations can be learnt from some of them. Pure.
+# The curves of a campaign: cases of one kernel that differ only in their sizes are points of a
+# surface, and its durations can be learnt from a part of the points. Pure.
 
-# Whose tiles share how many cores is not known of every device; trees find the steps of another.
+# How many cores share tiles is not known for every device; tree models find steps of other counts.
 _CORES = 24
 
 
 @dataclass(frozen=True, slots=True)
 class Surface:
-    """Cases that differ in their sizes alone, by the order of their ids, and their points."""
+    """Cases that differ only in their sizes, ordered by case id, and their points."""
 
     case_ids: tuple[str, ...]
     points: Points
 
 
 def _alike(case: Case) -> tuple[str, Hashable, Hashable, str, tuple[tuple[str, str], ...]]:
-    """What cases share that differ in their sizes alone."""
+    """Return the properties that cases of one surface share."""
     inputs, outputs = (
         tuple((slot.dtype, slot.format, len(slot.shape or ())) for slot in slots or ())
         for slots in (case.inputs, case.outputs)
@@ -63,7 +65,7 @@ def _alike(case: Case) -> tuple[str, Hashable, Hashable, str, tuple[tuple[str, s
 
 
 def _sizes(case: Case) -> list[int]:
-    """All lengths of a case's tensors, those of its outputs first."""
+    """Return all lengths of a case's tensors, those of its outputs first."""
     slots = (*(case.outputs or ()), *(case.inputs or ()))
     return [size for slot in slots for size in slot.shape or ()]
 
@@ -71,8 +73,10 @@ def _sizes(case: Case) -> list[int]:
 def find_surfaces(
     cases: Iterable[tuple[str, Case]], find: FindOperator, backend: str, least: int
 ) -> list[Surface]:
-    """The surfaces of at least so many points among cases, by id. What runs over ranks, what no
-    device would run, and what has an empty tensor is on none."""
+    """Return the surfaces with at least `least` points among the cases.
+
+    Cases over several ranks, refused cases and cases with an empty tensor are not on any surface.
+    """
     groups: dict[Hashable, list[tuple[str, Case]]] = defaultdict(list)
     for case_id, case in cases:
         if case.inputs is not None and not is_of_gangs(case):
@@ -98,7 +102,7 @@ def _surface(group: Sequence[tuple[str, Case]], find: FindOperator, backend: str
 
 
 def _work(case: Case, find: FindOperator, backend: str) -> tuple[float, float] | None:
-    """Operations and bytes of a launch; None where no device will run it, or nobody knows."""
+    """Return the operations and bytes of a launch; None if no device runs it or they are unknown."""
     op = find(case.kernel_type)
     if op is None or refusal(case, find, backend) is not None:
         return None
@@ -109,7 +113,7 @@ def _work(case: Case, find: FindOperator, backend: str) -> tuple[float, float] |
 
 
 def _axes(lengths: Sequence[Sequence[int]]) -> Floats:
-    """The lengths that tell points apart, each once."""
+    """Return the lengths that distinguish the points, without duplicate columns."""
     columns = np.array(lengths, np.float64).T
     told: list[Floats] = []
     for column in columns:
@@ -118,14 +122,17 @@ def _axes(lengths: Sequence[Sequence[int]]) -> Floats:
     return np.stack(told or [columns[0]], axis=1)
 
 
-# Which cases of a campaign's curves a round measures, where the model of each surface is to tell
-# the others. Pure, and without memory: what is answered decides what comes next.
+# Which cases of a campaign's curves a round measures if the model of each surface predicts the
+# others. Pure and stateless: the next round follows from the results so far.
 
 
 @dataclass(frozen=True, slots=True)
 class Spared:
-    """The cases that a round leaves out; `unsure` of them are not known to the tolerance. It asks
-    for `learning` cases of surfaces: another round follows those."""
+    """The cases that a round leaves out.
+
+    `unsure` of them are not known to the tolerance. The round requests `learning` cases of
+    surfaces; if there are any, another round follows.
+    """
 
     left_out: frozenset[str] = frozenset()
     unsure: int = 0
@@ -139,12 +146,13 @@ def spared(
     find: FindOperator,
     backend: str,
 ) -> Spared:
-    """What the next round leaves out of the candidates. What is on no surface large enough to be
-    learnt is left in.
+    """Return the candidates that the next round leaves out.
 
-    Example: of a curve of 1,000 cases and a share of 25 % the first round asks for 110 that teach
-    and 50 that check how well the others are known, and leaves out 840. Two more ask for 90 between
-    them where the model is unsure, unless it is sure before.
+    Candidates that are on no surface large enough for a model are not left out.
+
+    Example: for a curve of 1,000 cases and a share of 25 %, the first round requests 110 cases that
+    train the model and 50 that check how well it predicts the others, and leaves out 840. Two more
+    rounds request 90 in total where the model is unsure, unless it is sure before.
     """
     cases = (
         (candidate.record.case_id, candidate.record.case)
@@ -183,7 +191,9 @@ def _spared_of(
 def _known(
     surface: Surface, answered: Mapping[str, HeadAnswer], settings: DensitySettings
 ) -> tuple[Known, Budget]:
-    """What is known of a surface. Case ids are hashes: the first so many are drawn by chance."""
+    """Return the known points of a surface. Case ids are hashes, so the first ids are a random
+    sample.
+    """
     told = [answered.get(case_id) for case_id in surface.case_ids]
     budget = Budget(int(settings.share * len(told)))
     known = Known(
@@ -195,12 +205,15 @@ def _known(
 
 
 def _duration_us(answer: HeadAnswer | None) -> float:
-    """A doubted number teaches, too: it is a few percent off, and is measured again anyway."""
+    """Return the duration of a good result. Suspect results are used too.
+
+    A suspect duration is a few percent off, and its case is measured again anyway.
+    """
     return (answer.mean_us or np.nan) if answer is not None and answer.is_good else np.nan
 
 
-# Which answered cases a plan measures once more under `update: precision`: those whose intervals
-# one more session narrows most for the time that it takes. Pure.
+# Which measured cases a plan measures again under `update: precision`: those whose intervals narrow
+# most per second of one more session. Pure.
 
 
 def worth_their_time(
@@ -209,9 +222,11 @@ def worth_their_time(
     campaign: Campaign,
     cost: SessionCost,
 ) -> list[PricedCase]:
-    """Of the priced cases those that the campaign's budget of device time pays for, the most
-    narrowed for their time first; `cost` is that of a session beside its cases. BadInput where the
-    budget pays for no session."""
+    """Return the priced cases that the campaign's budget of device time pays for.
+
+    The cases that narrow most per second come first. `cost` is the overhead of a session besides
+    its cases. Raise BadInput if the budget does not pay for a session.
+    """
     budget_s = (campaign.quality.budget_device_h or 0.0) * 3600
     if budget_s <= cost.start_s:
         raise BadInput(
@@ -231,7 +246,7 @@ def worth_their_time(
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """So many cases, and the seconds that they take."""
+    """A number of cases and the seconds that they take."""
 
     cases: int = 0
     work_s: float = 0.0
@@ -241,8 +256,11 @@ class _Work:
 
 
 def _whole_s(ranks: int, work: _Work, campaign: Campaign, cost: SessionCost) -> float:
-    """The device time of cases of so many ranks, with what their sessions take beside them: every
-    device begins at least one, where there are cases for all of them."""
+    """Return the device time of cases with this number of ranks, including their sessions'
+    overhead.
+
+    Every device starts at least one session if there are cases for all of them.
+    """
     settings, devices = campaign.shards, campaign.devices
     count = ceil(work.work_s / settings.target_s)
     if ranks == 1:
@@ -259,8 +277,11 @@ def _rank(item: PricedCase, answered: Mapping[str, HeadAnswer], backend: str) ->
 
 
 def _narrowed(item: PricedCase, answered: Mapping[str, HeadAnswer]) -> float:
-    """By how much one more session narrows a case's interval, were sessions all that it is made
-    of; 0 where nothing is known of it, or where no device will run it."""
+    """Return by how much one more session narrows a case's interval, if it consisted of sessions
+    only.
+
+    Return 0 if the case has no interval or no device runs it.
+    """
     answer = answered.get(item.candidate.record.case_id)
     if item.refusal is not None or answer is None or answer.interval is None:
         return 0.0
@@ -272,17 +293,17 @@ def _device_s(item: PricedCase, backend: str) -> float:
     return item.cost_s * devices_for(item.ranks, backend)
 
 
-# Which cases a plan measures a second time, in shards of their own: other sessions and, where
-# there are several, mostly other devices. What they differ by is what intervals are made of.
+# Which cases a plan measures a second time, in separate shards: in other sessions and, with several
+# devices, mostly on other devices. The differences are the basis of the intervals.
 #
-# Chosen by chance that follows from the plan, not by what is known of a case, and equally often
-# from each decade of durations; whoever measures them cannot tell. Pure.
+# The cases are drawn by a pseudo-random choice that follows from the plan, not from knowledge of a
+# case, and equally often from each decade of durations. A worker cannot recognise them. Pure.
 
-_OF_DECADE = 12  # so many tell what more would not tell much better
-_TO_TELL = 12  # so many are wanted of a small plan, which the share alone would give one or two
-_FEWEST = 4  # fewer say nothing that pays for a session
+_OF_DECADE = 12  # more cases of one decade would add little information
+_TO_TELL = 12  # cases of a small plan, for which the share alone would give one or two
+_FEWEST = 4  # fewer cases do not justify a session
 _COST_SHARE = 0.03  # of the plan's time in cases
-_ALL_SHARE = 0.048  # of the plan's time, with the starts of their sessions: canaries take the rest
+_ALL_SHARE = 0.048  # of the plan's time, with session starts; canaries take the rest
 _MOST_SHARDS = 12
 
 NO_LANES: Mapping[str, int] = MappingProxyType({})
@@ -297,14 +318,15 @@ def repeated_shards(
     token: object,
     lanes: Mapping[str, int] = NO_LANES,
 ) -> list[list[PricedCase]]:
-    """The cases to measure again, as the shards that hold them. The more sessions meet, the more is
-    told; but with their starts of `start_s` each they shall cost no more than 4.8 % of the plan's
-    `total_s`, more with a share above the usual one, and each has four cases at least. Cases that
-    one device should measure first (`lanes` says which, by their ids) stand together, so that the
-    shard can go to another one.
+    """Return the cases to measure a second time, as the shards that hold them.
 
-    Example: of a plan of 120 s, where a session starts in 5 s, 5.76 s pay for one session and the
-    cases of 0.76 s.
+    More sessions give more information. With their starts of `start_s` each, they cost at most 4.8
+    % of the plan's `total_s`, or more if the share is above the default; each has at least four
+    cases. Cases that one device should measure first (`lanes` maps case ids to devices) are
+    together, so that the shard can go to another device.
+
+    Example: for a plan of 120 s and a session start of 5 s, the budget of 5.76 s pays for one
+    session and cases of 0.76 s.
     """
     budget_s = _ALL_SHARE * _more(share) * total_s
     cases = repeated_cases(priced, share, token, most_s=budget_s - start_s)
@@ -323,10 +345,12 @@ def repeated_shards(
 def repeated_cases(
     priced: Sequence[PricedCase], share: float, token: object, most_s: float = inf
 ) -> list[PricedCase]:
-    """The cases to measure again, all of as many ranks: this share of them, at least
-    twelve of a small plan and at most twelve of a decade, as long as they cost no more than 3 % of
-    all, and no more than `most_s`. The two bounds before that grow with a share above the usual
-    one. Which cases, follows from `token`."""
+    """Return the cases to measure a second time, all with the same number of ranks.
+
+    The number is this share of the cases: at least twelve of a small plan, at most twelve per
+    decade. They cost no more than 3 % of all and no more than `most_s`. The limits of twelve per
+    decade and 3 % grow with a share above the default. `token` determines which cases are chosen.
+    """
     able = [item for item in priced if item.launch_s > 0]
     more = _more(share)
     wanted = max(ceil(share * len(able)), _TO_TELL) if share else 0
@@ -346,7 +370,7 @@ def _more(share: float) -> float:
 
 
 def _by_turns(able: Sequence[PricedCase], most: int, token: object) -> Iterator[PricedCase]:
-    """One of each decade after the other, the shortest decade first, at most so many of each."""
+    """Yield one case of each decade in turn, shortest decade first, at most `most` of each."""
     decades: dict[int, list[PricedCase]] = {}
     for item in sorted(able, key=lambda item: short_hash([item.candidate.record.case_id, token])):
         decades.setdefault(floor(log10(item.launch_s)), []).append(item)
@@ -354,18 +378,23 @@ def _by_turns(able: Sequence[PricedCase], most: int, token: object) -> Iterator[
     return (item for turn in turns for item in turn if item is not None)
 
 
-# What a round is asked for. Pure.
+# The request for a round. Pure.
 
 
 @dataclass(frozen=True, slots=True)
 class PlanRequest:
-    """All that decides a plan. `answered` is the head's answers on this stack, by case id: the
-    last durations, and under `missing-only` what is left out; under `precision` how well they are
-    known, too. `again` leaves out nothing but under `precision`, `retry_failed` takes up what has
-    no good answer, whatever the campaign's update says; `owed` are the only cases that it is about,
-    where what was measured of them is damaged, or doubted, each with the place that shall not
-    measure it again (empty where any may): as many as `again_s` of device time pays for. `before`
-    is what the campaign's last round foresaw, where there was one of these inputs."""
+    """All inputs that determine a plan.
+
+    Args:
+        answered: results in the head on this stack, by case id. They give the last durations, under
+            `missing-only` the cases to leave out, and under `precision` also their intervals.
+        again: leave out no case, except under `precision`.
+        retry_failed: select cases without a good result, regardless of the campaign's update.
+        owed: if set, select only these cases, whose measurements are damaged or suspect. Each has
+            the device or node that must not measure it again (empty if any may).
+        again_s: device time that limits how many of `owed` are measured.
+        before: the forecast of the campaign's last round with these inputs, if there was one.
+    """
 
     campaign: Campaign
     number: int
@@ -383,14 +412,14 @@ class PlanRequest:
 
     @property
     def is_elsewhere(self) -> bool:
-        """Whether it is for what doubtful sessions measured."""
+        """Return whether the round repeats cases of suspect sessions."""
         return any((self.owed or {}).values())
 
 
 def spared_cases(
     candidates: Sequence[Candidate], request: PlanRequest, find: FindOperator
 ) -> Spared:
-    """What the models of surfaces tell, or will."""
+    """Return the cases that the surface models predict, or will predict."""
     campaign = request.campaign
     if campaign.density is None:
         return Spared()
@@ -400,7 +429,7 @@ def spared_cases(
 def chosen_cases(
     candidates: Sequence[Candidate], request: PlanRequest, left_out: Container[str]
 ) -> Sequence[Candidate]:
-    """The candidates that a plan takes up."""
+    """Return the candidates that a plan selects."""
     if request.owed is not None:
         return [c for c in candidates if c.record.case_id in request.owed]
     candidates = [c for c in candidates if c.record.case_id not in left_out]
@@ -413,7 +442,7 @@ def chosen_cases(
 def priced_cases(
     candidates: Sequence[Candidate], request: PlanRequest, peaks: Peaks, find: FindOperator
 ) -> list[PricedCase]:
-    """The candidates with what each will take, or why nobody can measure it."""
+    """Return the candidates with their cost, or the reason why they cannot be measured."""
     campaign = request.campaign
     return [
         price(
@@ -437,8 +466,10 @@ def narrowed_cases(
     cost: SessionCost,
     find: FindOperator,
 ) -> list[PricedCase]:
-    """The answered cases that are measured once more, for their intervals; none of a plan that is
-    about failures or damage alone."""
+    """Return the measured cases that are measured again for narrower intervals.
+
+    Return none for a plan that only repeats failures or damage.
+    """
     campaign, answered = request.campaign, request.answered
     if campaign.update != "precision" or request.owed is not None or request.retry_failed:
         return []
@@ -457,8 +488,11 @@ def repeats_of(
     shards: Sequence[CutShard],
     start_s: float,
 ) -> list[list[PricedCase]]:
-    """The cases that a plan measures a second time, by shard; none of one that is about failures or
-    damage alone. Gangs of each number of ranks pay for their own, single devices for theirs."""
+    """Return the cases that a plan measures a second time, by shard.
+
+    Return none for a plan that only repeats failures or damage. Gangs of each number of ranks and
+    single devices have separate budgets.
+    """
     if request.owed is not None or request.retry_failed:
         return []
     campaign, found = request.campaign, list[list[PricedCase]]()

@@ -1,7 +1,7 @@
 """From the cases of a campaign to a plan: equal shards, and a forecast before anything starts.
 
 Pure: no store, no clock. The same request gives the same plan and the same tables, byte for byte,
-so that whoever plans again after a crash writes what is already there.
+so that planning again after a crash writes what is already there.
 """
 
 from collections.abc import Container, Mapping, Sequence
@@ -41,8 +41,8 @@ from jobs.planning.shard_cutting import (
     rounded,
 )
 
-# Which cases of doubtful sessions a round measures again: those that a bounded time pays for, each
-# away from the place that measured it. Pure.
+# Which cases of suspect sessions a round measures again: those that a limited time pays for, each
+# on another device or node than before. Pure.
 
 
 def within_their_time(
@@ -52,12 +52,13 @@ def within_their_time(
     settings: ShardSettings,
     cost: SessionCost,
 ) -> list[tuple[str, list[PricedCase]]]:
-    """Of the priced cases those that `budget_s` pays for with the sessions that they need, the
-    shortest first, by the place that each was measured at; `cost` is that of a session beside its
-    cases.
+    """Return the priced cases that `budget_s` pays for, including the sessions that they need.
 
-    Example: 30 s pay for a session that takes 10 s to start and five cases of 4 s of one place; of
-    two places they pay for two sessions, and for two cases.
+    The shortest come first, grouped by the device or node that measured them. `cost` is the
+    overhead of a session besides its cases.
+
+    Example: 30 s pay for one session that takes 10 s to start and five cases of 4 s from one node.
+    For cases from two nodes they pay for two sessions and two cases.
     """
     chosen: dict[str, list[PricedCase]] = {}
     work_s: dict[str, float] = {}
@@ -71,7 +72,7 @@ def within_their_time(
 
 
 def _whole_s(work_s: float, settings: ShardSettings, cost: SessionCost) -> float:
-    """What cases of one place take, in shards of about one session each."""
+    """Return the time of cases from one device or node, in shards of about one session each."""
     shards = max(1, ceil(work_s / settings.session_s))
     return work_s + shards * cost.of_sessions(work_s / shards, settings.session_s)
 
@@ -85,7 +86,7 @@ class PlannedRound:
 
 
 def make_plan(request: PlanRequest, *, find: FindOperator) -> PlannedRound:
-    """The next round of a campaign; without shards where nothing is left to measure."""
+    """Return the next round of a campaign; without shards if nothing is left to measure."""
     campaign = request.campaign
     candidates = only_operators(distinct_cases(request.sources), campaign.operators)
     left = spared_cases(candidates, request, find)
@@ -109,7 +110,7 @@ def make_plan(request: PlanRequest, *, find: FindOperator) -> PlannedRound:
         shards = cut_elsewhere(again, campaign.shards, cost, answers_hash)
     once_s = device_s(shards, campaign.backend)
     repeated = repeats_of(missing, request, shards, cost.start_s)
-    # Behind the others: sessions far apart in time tell more of how far sessions differ.
+    # Repeats come last: sessions far apart in time show more of the variance between sessions.
     begin_s = once_s / campaign.devices
     shards += cut_repeats(repeated, campaign.shards, cost, begin_s, answers_hash, shards)
     told = _shares(candidates, missing, request, find)
@@ -142,8 +143,10 @@ def _shares(
     request: PlanRequest,
     find: FindOperator,
 ) -> Shares:
-    """What of the sources' time the plan's devices can measure, measured already or not. What is
-    priced was looked at before."""
+    """Return the share of the sources' time that the plan's devices can measure or have measured.
+
+    Priced cases were already checked for refusals.
+    """
     campaign, cache = request.campaign, request.campaign.measure.cache
     refused = [item.candidate for item in priced if item.refusal is not None]
     rest: Sequence[Candidate] = ()
@@ -156,20 +159,23 @@ def _shares(
 
 
 def _teaches(request: PlanRequest, unanswered: int) -> bool:
-    """Whether a round may follow this one, of whose surfaces so many cases have no answer. Where
-    that are no fewer than before the last round, which was to teach, its cases got no answer that
-    the head shows, and nor may those of the next."""
+    """Return whether a round may follow this one. `unanswered` surface cases have no result yet.
+
+    If there are no fewer than before the last round, which should have given training cases, then
+    the last round's cases got no result that the head shows. Those of the next round would get none
+    either.
+    """
     before = request.before
     if before is None:
         return True
     if request.owed is not None:
-        # What is measured anew brings back no round that was not to follow.
+        # Measuring damaged cases again does not cause a round that was not due.
         return before.learning > 0
     return not before.learning or unanswered < before.learning + before.left_out
 
 
 def _answered(candidates: Sequence[Candidate], request: PlanRequest, taken: Container[str]) -> int:
-    """How many cases that a plan does not take up have an answer, or a duration in their tree."""
+    """Return how many cases outside the plan have a result, or a duration in their tree."""
     return sum(
         c.weight.in_tree or c.record.case_id in request.answered
         for c in candidates
@@ -178,7 +184,7 @@ def _answered(candidates: Sequence[Candidate], request: PlanRequest, taken: Cont
 
 
 def _wall_s(shards: Sequence[CutShard], campaign: Campaign) -> float:
-    """When the last shard ends, if every forecast holds; shards of repeats share the devices."""
+    """Return when the last shard ends if every forecast holds; shards of repeats share the devices."""
     last_s = max((s.start_s + s.predicted_s for s in shards), default=0.0)
     return max(last_s, device_s(shards, campaign.backend) / campaign.devices)
 
@@ -186,7 +192,8 @@ def _wall_s(shards: Sequence[CutShard], campaign: Campaign) -> float:
 def inputs_hash(
     campaign: Campaign, stack: Stack, sources: Sequence[PlannedSource], op_mapping: str | None
 ) -> str:
-    """What decides whether a plan is this campaign's: sources by content, settings, stack."""
+    """Return a hash of the inputs that decide whether a plan belongs to this campaign: the sources
+    by content, the settings and the stack."""
     return short_hash(
         {
             "quality": campaign.quality.as_json(),
@@ -206,7 +213,7 @@ def inputs_hash(
 
 
 def _answers_hash(request: PlanRequest) -> str:
-    """What else than its cases makes a shard's answers what they are."""
+    """Return a hash of the inputs, besides its cases, that determine the results of a shard."""
     campaign = request.campaign
     return short_hash(
         {
@@ -221,7 +228,7 @@ def _answers_hash(request: PlanRequest) -> str:
 
 
 def _floor_s(priced: Sequence[PricedCase], campaign: Campaign) -> float:
-    """No packing is faster: the mean over the devices, or the one case that takes longest."""
+    """Return the lower bound of any packing: the mean over the devices, or the longest case."""
     work_s = fsum(item.cost_s * devices_for(item.ranks, campaign.backend) for item in priced)
     return max(work_s / campaign.devices, max((item.cost_s for item in priced), default=0.0))
 

@@ -1,7 +1,7 @@
-"""Cases cut into shards: equal ones, and as many as keep every device busy to the end. Pure.
+"""Cutting of cases into equal shards that keep every device busy to the end. Pure.
 
-Gangs come first, those of most ranks before the others: while no device has work of its own yet,
-none has to wait until the others of its gang are free.
+Gangs come first, those with the most ranks before the others: no device has other work yet, so no
+device has to wait for the rest of its gang.
 """
 
 import heapq
@@ -20,11 +20,11 @@ from jobs.planning.forecast import GANG_START_S, SessionCost
 # Costs of cases span five decades; shards of equal counts leave most devices waiting for a few. So
 # pieces are dealt longest first to the least loaded device (LPT), and each device's pieces, the
 # same way, to its shards. A group shares an expensive set-up and stays in one piece, unless it
-# exceeds a shard, or unless whole groups would leave devices idle: then the size that a piece may
-# have is halved until they balance. Pure and deterministic: costs in, indices out.
+# exceeds a shard, or whole groups would leave devices idle: then the maximum size of a piece is
+# halved until the devices balance. Pure and deterministic: costs in, indices out.
 
-# The devices' balance decides the wall time; that of the shards only how evenly work is handed
-# out, for which whole groups are worth more.
+# The balance of devices decides the wall time. The balance of shards decides only how evenly work
+# is handed out, for which whole groups are worth more.
 _DEVICES_BALANCED = 0.99
 _SHARDS_BALANCED = 0.9
 _HALVINGS = 5
@@ -34,8 +34,11 @@ Shard = tuple[int, ...]  # indices of items
 
 @dataclass(frozen=True, slots=True)
 class Packing:
-    """`devices[d]` holds the shards of device d, longest first. The two ratios are the ideal,
-    max(mean, largest item), over the longest device and the longest shard."""
+    """Shards by device: `devices[d]` holds the shards of device d, longest first.
+
+    The two ratios are the ideal, max(mean, largest item), over the longest device and the longest
+    shard.
+    """
 
     devices: tuple[tuple[Shard, ...], ...]
     device_balance: float
@@ -49,7 +52,7 @@ class Packing:
 def pack(
     groups: Sequence[Sequence[int]], costs: Sequence[float], devices: int, shards: int
 ) -> Packing:
-    """Items of `groups` (indices into `costs`) dealt to `devices`, `shards` to each.
+    """Deal the items of `groups` (indices into `costs`) to `devices`, `shards` to each.
 
     Every item is in exactly one shard; a device or shard that would be empty is left out.
     """
@@ -65,10 +68,11 @@ def pack(
 
 
 def longest_first(costs: Sequence[float], bins: int) -> list[list[int]]:
-    """Indices of `costs` in at most `bins` lists of about equal sums, none of them empty.
+    """Return the indices of `costs` in at most `bins` lists of about equal sums, none of them
+    empty.
 
-    LPT: within 4/3 - 1/(3 bins) of the best there is. Equal loads go to the bin that holds
-    fewer, so that items which cost nothing spread too.
+    LPT: within 4/3 - 1/(3 bins) of the optimum. Among equal loads an item goes to the bin with
+    fewer items, so that items without cost spread too.
     """
     dealt: list[list[int]] = [[] for _ in range(min(bins, len(costs)))]
     heap = [(0.0, 0, index) for index in range(len(dealt))]
@@ -80,14 +84,16 @@ def longest_first(costs: Sequence[float], bins: int) -> list[list[int]]:
 
 
 def _worth(packing: Packing) -> tuple[float, float]:
-    """Of two packings the greater is better; of equal ones the first, which splits less, stays."""
+    """Return the sort key of a packing. Greater is better; the first of equals wins: it splits
+    less.
+    """
     return (min(packing.device_balance, _DEVICES_BALANCED), packing.shard_balance)
 
 
 def _pieces(
     groups: Sequence[Sequence[int]], costs: Sequence[float], size: float
 ) -> list[Sequence[int]]:
-    """The groups, those that cost more than `size` in equal parts; single items for size 0."""
+    """Return the groups, those that cost more than `size` in equal parts; single items for size 0."""
     pieces: list[Sequence[int]] = []
     for group in groups:
         cost = fsum(costs[item] for item in group)
@@ -103,7 +109,7 @@ def _pieces(
 def _deal(
     pieces: Sequence[Sequence[int]], costs: Sequence[float], devices: int, shards: int
 ) -> Packing:
-    """Pieces to devices, then each device's pieces to its shards."""
+    """Deal pieces to devices, then each device's pieces to its shards."""
     piece_costs = [fsum(costs[item] for item in piece) for piece in pieces]
     dealt = []
     for device in longest_first(piece_costs, devices):
@@ -137,17 +143,19 @@ def _ratio(ideal: float, real: float) -> float:
     return ideal / real if real > 0 else 1.0
 
 
-# Shorter shards follow the devices' real speed better; below this their start-up weighs too much.
+# Short shards adapt better to the real speed of the devices; below this, start-up costs too much.
 _SHORTEST_SHARD_S = 180.0
 GANG_COST = SessionCost(GANG_START_S)  # ranks have no canaries
 
 
 @dataclass(frozen=True, slots=True)
 class CutShard:
-    """A shard, its table, and the ids of its cases. `start_s` is when its devices should come to
-    it, if every forecast holds, and `lane` which device that should be. One that measures cases a
-    second time has the shards in which they stand for the first in `again_of`, and one of what was
-    doubted the place that measured it."""
+    """A shard, its table, and the ids of its cases.
+
+    `start_s` is when its devices should start it if every forecast holds, and `lane` the planned
+    device. A shard that measures cases a second time lists in `again_of` the shards that measure
+    them first. A shard of suspect cases has in `not_on` the device or node that measured them.
+    """
 
     shard_id: str
     table: bytes
@@ -162,7 +170,7 @@ class CutShard:
 
 
 def device_s(shards: Sequence[CutShard], backend: str) -> float:
-    """The device-seconds of shards, by forecast."""
+    """Return the device-seconds of shards, by forecast."""
     return fsum(s.predicted_s * devices_for(s.ranks, backend) for s in shards)
 
 
@@ -174,8 +182,11 @@ def cut_shards(
     *,
     answers_hash: str,
 ) -> list[CutShard]:
-    """All shards in the order in which they should begin. `cost` is that of a session beside its
-    cases; `answers_hash` tells what else than them makes a shard's answers what they are."""
+    """Return all shards in the order in which they should start.
+
+    `cost` is the overhead of a session besides its cases. `answers_hash` hashes the other inputs
+    that determine the results of a shard.
+    """
     gangs = cut_gangs([item for item in priced if item.ranks > 1], settings, answers_hash)
     begin_s = max((gang.start_s + gang.predicted_s for gang in gangs), default=0.0)
     singles = [item for item in priced if item.ranks == 1]
@@ -185,8 +196,10 @@ def cut_shards(
 def cut_gangs(
     priced: Sequence[PricedCase], settings: ShardSettings, answers_hash: str
 ) -> list[CutShard]:
-    """The gangs, one after the other: none is measured beside another one. Cases of one shard share
-    their number of ranks."""
+    """Return the gangs, which run one after the other, never two concurrently.
+
+    Cases of one shard share their number of ranks.
+    """
     by_ranks: dict[int, list[PricedCase]] = {}
     for item in priced:
         by_ranks.setdefault(item.ranks, []).append(item)
@@ -210,10 +223,10 @@ def _cut_singles(
     begin_s: float,
     answers_hash: str,
 ) -> list[CutShard]:
-    """The shards of single devices, from `begin_s` on.
+    """Return the shards of single devices, from `begin_s` on.
 
-    Handing shards out by their planned start gives every device its own ones, as long as the
-    forecasts hold; where they do not, the next free device takes over.
+    Shards are handed out by planned start, so that every device gets its own shards while the
+    forecasts hold; otherwise the next free device takes over.
     """
     costs = [item.cost_s for item in priced]
     groups: dict[str, list[int]] = {}
@@ -238,8 +251,11 @@ def cut_repeats(
     answers_hash: str,
     once: Sequence[CutShard],
 ) -> list[CutShard]:
-    """The shards of cases that are measured a second time, from `begin_s` on, each of as many
-    ranks. They are none of those in which the same cases are measured `once`."""
+    """Return the shards that measure cases a second time, from `begin_s` on.
+
+    Each has cases of one number of ranks. They differ from the shards that measure the cases
+    `once`.
+    """
     again_hash = short_hash([answers_hash, "again"])
     cut = []
     for shard in repeated:
@@ -257,8 +273,11 @@ def cut_elsewhere(
     cost: SessionCost,
     answers_hash: str,
 ) -> list[CutShard]:
-    """The shards of cases that shall not be measured at a place again, those of each by themselves
-    and of about one session: whichever devices are free share them."""
+    """Return the shards of cases that a given device or node must not measure again.
+
+    Each shard has the cases of one such device or node and takes about one session. Any free device
+    runs them.
+    """
     cut = []
     for place, items in found:
         costs = [item.cost_s for item in items]
@@ -270,7 +289,9 @@ def cut_elsewhere(
 
 
 def shards_a_device(total_s: float, devices: int, settings: ShardSettings, start_s: float) -> int:
-    """How many shards each device gets, for `total_s` of work and `start_s` to start a shard."""
+    """Return how many shards each device gets, for `total_s` of work and `start_s` to start a
+    shard.
+    """
     count = max(1, ceil(total_s / (devices * settings.target_s)))
     if settings.target_s < _SHORTEST_SHARD_S:
         return count
@@ -280,14 +301,19 @@ def shards_a_device(total_s: float, devices: int, settings: ShardSettings, start
 
 
 def rounded(seconds: float) -> float:
-    """To the millisecond: a forecast is no better than that, and its text stays short."""
+    """Return the seconds rounded to milliseconds: a forecast is no better, and its text stays
+    short.
+    """
     return round(seconds, 3)
 
 
 def _in_order(shard: Sequence[PricedCase]) -> list[PricedCase]:
-    """Groups stay together, so that they set up once. The cheap ones come first: a shard that
-    is interrupted has then answered most of its cases, and a case that kills its session, which
-    is most often a large one, takes the fewest neighbours with it."""
+    """Return the cases of a shard in the order of measurement.
+
+    Groups stay together, so that they set up once. Cheap groups come first: an interrupted shard
+    has then measured most of its cases, and a case that kills its session, most often a large one,
+    affects the fewest neighbours.
+    """
     costs: dict[str, list[float]] = {}
     for item in shard:
         costs.setdefault(item.group, []).append(item.cost_s)
@@ -304,7 +330,7 @@ def _in_order(shard: Sequence[PricedCase]) -> list[PricedCase]:
 
 
 def _shard_s(shard: Sequence[PricedCase], session_s: float, cost: SessionCost) -> float:
-    """The cases, and what every session that they need takes beside them."""
+    """Return the time of the cases and the overhead of the sessions that they need."""
     work_s = fsum(item.cost_s for item in shard)
     return work_s + cost.of_sessions(work_s, session_s)
 

@@ -45,7 +45,7 @@ from jobs.planning.stored_plans import (
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """All that was found before anything is decided."""
+    """All facts that are read before anything is decided."""
 
     campaign: Campaign
     sources: tuple[LoadedSource, ...]
@@ -54,21 +54,21 @@ class Situation:
     stored: StoredPlans
     committed: frozenset[str]
     published: Published
-    held_shards: HeldShards  # of the campaign, whatever head they are asked at
+    held_shards: HeldShards  # of the campaign, for any head
 
     @property
     def plans(self) -> tuple[Plan, ...]:
-        """The campaign's earlier plans, as far as they can be read."""
+        """Return the campaign's earlier plans that can be read."""
         return self.stored.plans
 
     @property
     def head(self) -> Commit | None:
-        """The database's newest commit, when it was looked at."""
+        """Return the database's newest commit at the time of reading."""
         return self.published.commit
 
     @property
     def held(self) -> frozenset[str]:
-        """The campaign's shards that this head holds."""
+        """Return the campaign's shards that this head holds."""
         return self.held_shards.at(self.head)
 
 
@@ -78,9 +78,11 @@ def survey(
     stack: Stack | None = None,
     op_mapping: str | None = None,
 ) -> Situation:
-    """Read the sources, the stack, the campaign's earlier plans and the database's head. `stack`
-    is that of the machines that will measure, where they are not this one; `op_mapping` the text
-    where it came with the campaign, not in a file."""
+    """Read the sources, the stack, the campaign's earlier plans and the database's head.
+
+    `stack` is the stack of the machines that will measure, if they are not this one. `op_mapping`
+    is the text of the mapping if it was sent with the campaign and not in a file.
+    """
     stack = stack or resolve_stack(campaign)
     sources = load_sources(campaign, store)
     op_mapping = _checked(op_mapping) if op_mapping else op_mapping_of(campaign)
@@ -88,8 +90,11 @@ def survey(
 
 
 def once_more(situation: Situation, store: Store) -> Situation:
-    """The same with what the store has by now. What the campaign asks for stays as it was read:
-    files are large, and a plan is of what they were when its run began."""
+    """Return the planning state with the current content of the store.
+
+    The inputs of the campaign stay as they were read: files are large, and a plan describes them as
+    they were when its run began.
+    """
     asked = (situation.campaign, situation.sources, situation.stack, situation.op_mapping)
     return _found(*asked, store, situation.held_shards)
 
@@ -117,8 +122,10 @@ def choose_step(
     retry_failed: bool,
     damaged: Collection[str] = (),
 ) -> Continue | NewPlan | Finished:
-    """What the campaign's next step is, by the life of its plans. `damaged` are shards of which is
-    known that no merge can publish them."""
+    """Return the campaign's next step, by the life cycle of its plans.
+
+    `damaged` are shards that are known to be unmergeable.
+    """
     held, broken = situation.held, frozenset(damaged)
     states = [PlanState(plan, situation.committed, held, broken) for plan in situation.plans]
     inputs = _inputs_hash(situation)
@@ -137,7 +144,7 @@ def choose_step(
 
 
 def doubted_places(situation: Situation) -> Mapping[str, str]:
-    """The campaign's cases that doubtful sessions alone have measured, each by one, and where."""
+    """Return the campaign's cases that a single, suspect session measured, and the device or node."""
     stack, campaign, published = situation.stack, situation.campaign, situation.published
     if not published.shows(stack):
         return {}
@@ -151,8 +158,10 @@ def doubted_places(situation: Situation) -> Mapping[str, str]:
 
 
 def is_measured_again(situation: Situation, plan: Plan, head: Commit | None) -> bool:
-    """Whether another plan follows behind this one, which is done and published in that head, for
-    what doubtful sessions measured."""
+    """Return whether another plan follows this one for the cases of suspect sessions.
+
+    This plan is done and published in `head`.
+    """
     plans = [*(p for p in situation.plans if p.number != plan.number), plan]
     if not may_measure_again(plans, plan.inputs_hash):
         return False
@@ -168,7 +177,7 @@ def _inputs_hash(situation: Situation) -> str:
 def next_round(
     situation: Situation, step: NewPlan, *, again: bool, retry_failed: bool
 ) -> PlannedRound:
-    """The next plan of the campaign, not yet written."""
+    """Return the next plan of the campaign, not yet written."""
     answered = head_answers(situation, retry_failed=retry_failed)
     before = round_before(situation.plans, _inputs_hash(situation))
     request = PlanRequest(
@@ -192,8 +201,10 @@ def next_round(
 def _owed(
     situation: Situation, step: NewPlan, answered: Collection[str]
 ) -> Mapping[str, str] | None:
-    """The cases that a plan is about which measures anew what was damaged, or doubted, each with
-    the place that shall not; None for any other plan."""
+    """Return the cases of a plan that only repeats damaged or suspect measurements.
+
+    Each has the device or node that must not measure it. Return None for any other plan.
+    """
     if step.doubted is not None:
         return step.doubted.places
     if step.mended is None:
@@ -205,9 +216,11 @@ def _owed(
 
 
 def head_answers(situation: Situation, *, retry_failed: bool = False) -> Mapping[str, HeadAnswer]:
-    """What the head answers of the sources' cases for this stack, by case. What is measured and
-    held back, so that the rows of its version show no duration of it, is a failure where failures
-    are asked for, and where durations teach."""
+    """Return the results of the sources' cases in the head for this stack, by case.
+
+    A measurement that is held back, so that its version shows no duration, counts as a failure if
+    failures are requested or if durations train a surface model.
+    """
     stack, published = situation.stack, situation.published
     if not published.shows(stack):
         return {}
@@ -229,7 +242,7 @@ def head_answers(situation: Situation, *, retry_failed: bool = False) -> Mapping
 
 
 def _is_held_back(case_id: str, kernel_type: str, shown: Container[str]) -> bool:
-    """Whether a good measurement does not show; a collective shows elsewhere."""
+    """Return whether a good measurement is not shown; collectives are shown elsewhere."""
     return case_id not in shown and not is_collective(kernel_type)
 
 
@@ -244,7 +257,7 @@ def _checked(op_mapping: str) -> str:
 
 
 def op_mapping_of(campaign: Campaign) -> str | None:
-    """The text that the version gets: of the file that the campaign names, else of its trees."""
+    """Return the text for the version: of the file that the campaign names, else of its trees."""
     path = campaign.op_mapping or _op_mapping_of_trees(campaign)
     if path is None:
         return None
@@ -254,7 +267,7 @@ def op_mapping_of(campaign: Campaign) -> str | None:
 
 
 def _op_mapping_of_trees(campaign: Campaign) -> Path | None:
-    """That of the tree sources, where they agree; most have none or come alone."""
+    """Return the mapping of the tree sources if they agree; most have none or there is one tree."""
     folders = [source.path for source in campaign.sources if isinstance(source, TreeSource)]
     paths = [path for path in (folder / OP_MAPPING for folder in folders) if path.exists()]
     for other in paths[1:]:
@@ -265,7 +278,9 @@ def _op_mapping_of_trees(campaign: Campaign) -> Path | None:
 
 
 def _unchanged(path: Path) -> str:
-    """The text of a file with its line ends and its byte order mark: encoded, the same bytes."""
+    """Return the text of a file with its line ends and byte order mark; encoding gives the same
+    bytes.
+    """
     try:
         return read_small_file(path).decode()
     except OSError as error:

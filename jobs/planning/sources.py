@@ -1,4 +1,4 @@
-"""The sources of a campaign as tables of cases, with what was seen in reading them."""
+"""The sources of a campaign as tables of cases, with notes on how they were read."""
 
 import tempfile
 from collections import Counter
@@ -43,19 +43,21 @@ from jobs.planning.generated_sources import (
     with_ep_size,
 )
 
-# Cases of kernels that CANN and vLLM-Ascend both have, as a campaign asks for them.
+# Cases of kernels that both CANN and vLLM-Ascend have, as a campaign requests them.
 #
-#     SparseFlashAttention                             of whichever the stack serves with
+#     SparseFlashAttention                             of the library with which the stack serves
 #     with `runtime: {library: [cann]}`                of CANN: `Runtime library` in its row
 #     with `runtime: {library: [cann, vllm-ascend]}`   a case of each
 #
-# A row that names a library itself keeps it. What a profile spent on a row stays with the first
-# case that it becomes, so that shares remain true.
+# A row that names a library keeps it. The profile time of a row stays with the first case that is
+# made from it, so that shares remain correct.
 
 
 def of_libraries(records: Sequence[CaseRecord], libraries: Sequence[str]) -> tuple[CaseRecord, ...]:
-    """The records, with those of a kernel that two libraries have asked of each of these; as they
-    are where none is named."""
+    """Return the records, with a case per requested library for kernels that two libraries have.
+
+    Return them unchanged if no library is named.
+    """
     if not libraries:
         return tuple(records)
     return tuple(one for record in records for one in _asked(record, libraries))
@@ -71,34 +73,37 @@ def _asked(record: CaseRecord, libraries: Sequence[str]) -> Iterator[CaseRecord]
         yield asked if number == 0 else replace(asked, profile=None)
 
 
-# Cases of rows that do not say what their time depends on, at the values that a campaign names.
+# Cases of rows that lack values on which their time depends, with values that a campaign names.
 #
 #     FusedInferAttentionScore, a paged cache, no lengths     refused: lengths unknown
 #     with `runtime: {kv_length: [1024, 4096]}`               the same row, refused, and a case of
 #                                                             each length
-#     FlashAttentionScore beside a whole mask                 refused: mask unknown
+#     FlashAttentionScore with a whole mask                   refused: mask unknown
 #     with `runtime: {mask: [causal]}`                        the same row, refused, and a case
 #
-# The row keeps what the profile spent on it: nobody knows at which of the values. So what a summary
-# says can be measured of a profile's time stays true, and the new cases stand beside it.
+# The row keeps its profile time, because the value at which it ran is unknown. So the measurable
+# share of a profile's time in a summary stays correct, and the new cases are added to it.
 
 _MEAN_LENGTH = RUNTIME_PREFIX + "avg_seq_len"
 
 
 def is_untold(record: CaseRecord) -> bool:
-    """Whether its time depends on what neither its row nor its columns say."""
+    """Return whether the time depends on values that the row and its columns do not have."""
     op = find(record.case.kernel_type)
     if op is None or record.case.inputs is None:
         return False
     try:
         return bool(op.untold(record.case))
-    except UNFORESEEN:  # what becomes of the case is its outcome
+    except UNFORESEEN:  # the outcome of the case records the error
         return False
 
 
 def assumed(records: Sequence[CaseRecord], runtime: RuntimeValues) -> tuple[CaseRecord, ...]:
-    """What rows that do not tell it are at each of these values; without what is there already,
-    as of a table that was made with these values elsewhere."""
+    """Return a case at each of these values for rows that lack them.
+
+    Cases that are already present are left out, for example from a table that was made elsewhere
+    with these values.
+    """
     values = [*((_MEAN_LENGTH, f"{length:.6f}") for length in runtime.kv_lengths)]
     values += [(MASK, mask) for mask in runtime.masks]
     untold = [record for record in records if is_untold(record)] if values else []
@@ -110,14 +115,16 @@ def assumed(records: Sequence[CaseRecord], runtime: RuntimeValues) -> tuple[Case
 
 
 def completed_case(record: CaseRecord) -> CaseRecord:
-    """The record with every column that its launch depends on; as it is where nobody can guess what
-    it does not tell."""
+    """Return the record with every column that its launch depends on.
+
+    Return it unchanged if a missing value cannot be guessed.
+    """
     op = find(record.case.kernel_type)
     if op is None or record.case.inputs is None or is_untold(record):
         return record
     try:
         return completed(record, op)
-    except UNFORESEEN:  # what becomes of the case is its outcome
+    except UNFORESEEN:  # the outcome of the case records the error
         return record
 
 
@@ -127,7 +134,7 @@ def _with(record: CaseRecord, column: str, text: str) -> CaseRecord:
 
 @dataclass(frozen=True, slots=True)
 class LoadedSource:
-    """One source, read: its table is what is stored and hashed."""
+    """A source that was read; its table is stored and hashed."""
 
     planned: PlannedSource
     table: bytes
@@ -135,13 +142,16 @@ class LoadedSource:
 
 
 def load_sources(campaign: Campaign, store: Store) -> tuple[LoadedSource, ...]:
-    """Every source of a campaign, read where it lies. Raises BadInput for one that cannot be. Where
-    cases are measured behind what ran before them, they say what that was."""
+    """Return every source of a campaign, read from its location.
+
+    If cases are measured in the context of earlier launches, the records have these. Raises
+    BadInput for a source that cannot be read.
+    """
     return tuple(_assuming(_load(source, campaign, store), campaign) for source in campaign.sources)
 
 
 def _assuming(loaded: LoadedSource, campaign: Campaign) -> LoadedSource:
-    """A source with the cases that the campaign's word on a launch makes of it."""
+    """Return a source with the cases that the campaign's runtime values add to it."""
     runtime, planned = campaign.runtime, loaded.planned
     asked = of_libraries(loaded.records, runtime.libraries)
     added = assumed(asked, runtime)
@@ -192,7 +202,7 @@ def _load(source: Source, campaign: Campaign, store: Store) -> LoadedSource:
 
 
 def _left_out(profile: Profile) -> str:
-    """What was left out of a profile, as the campaign asked."""
+    """Return what was omitted from a profile, as the campaign requested."""
     report = profile.report
     rows, files = len(report.skipped), len(report.unusable)
     left = [counted(rows, "bad row")] if rows else []
@@ -208,7 +218,7 @@ def _profile(name: str, profile: Profile, *, same_stack: bool) -> LoadedSource:
 def _whole_step(
     profile: Profile, path: Path, step: StepCollectives, campaign: Campaign, *, same_stack: bool
 ) -> LoadedSource:
-    """A profile's kernels, and what its ranks sent each other."""
+    """Return a profile's kernels and the collectives between its ranks."""
     collectives, found = step_records(path, step, campaign.backend)
     check_gangs(collectives, campaign)
     reasons = Counter[str]()
@@ -279,15 +289,17 @@ def _stored(source: CasesSource, campaign: Campaign, store: Store) -> LoadedSour
 
 
 def completed_records(records: Iterable[CaseRecord]) -> tuple[CaseRecord, ...]:
-    """The records with every column that a launch of theirs depends on: a case is fully told
-    before it is planned, so that a replay assumes nothing that its row does not say. One that does
-    not tell what nobody can guess stays as it is, and is refused."""
+    """Return the records with every column that their launches depend on.
+
+    A case is complete before it is planned, so that a replay assumes nothing that its row does not
+    have. A record with a missing value that cannot be guessed is unchanged, and is refused.
+    """
     complete = _Completing()
     return tuple(map(complete.whole, records))
 
 
 class _Completing:
-    """Completes records, and what ran before them: each of those once, since they are shared."""
+    """Completes records and the launches before them, each of those once, since they are shared."""
 
     def __init__(self) -> None:
         self._known: dict[int, tuple[CaseRecord, CaseRecord]] = {}
@@ -299,7 +311,7 @@ class _Completing:
         return replace(completed, before=tuple(map(self._neighbour, record.before)))
 
     def _neighbour(self, record: CaseRecord) -> CaseRecord:
-        if id(record) not in self._known:  # the record is held, so that its id stays its own
+        if id(record) not in self._known:  # hold the record, so that its id is not reused
             self._known[id(record)] = (record, completed_case(record))
         return self._known[id(record)][1]
 

@@ -1,6 +1,6 @@
-"""A campaign's rounds in a store: its plans, what each has committed, and writing the next one.
+"""A campaign's rounds in a store: its plans, the committed shards, and writing the next round.
 
-The plan is written last, so that a plan that exists has its sources and shards.
+The plan is written last, so that the sources and shards of an existing plan exist.
 """
 
 import logging
@@ -22,8 +22,10 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class StoredPlans:
-    """The plans of a campaign that can be read, oldest first, and what was found in the place of
-    others. `last` is the greatest number that is taken; 0 where there is none."""
+    """The readable plans of a campaign, oldest first, and the damage found for the others.
+
+    `last` is the greatest number that is taken; 0 if there is none.
+    """
 
     plans: tuple[Plan, ...]
     damaged: tuple[Damage, ...]
@@ -31,13 +33,15 @@ class StoredPlans:
 
     @property
     def newest(self) -> int:
-        """The number of the newest that is there, be it readable or not; 0 without any."""
+        """Return the number of the newest plan, readable or not; 0 without any."""
         return max([*(p.number for p in self.plans), *(d.plan for d in self.damaged)], default=0)
 
 
 def plan_numbers(store: Store, campaign: str) -> list[int]:
-    """Which plans a campaign has, oldest first. Plans are numbered without a gap: what lies behind
-    a free number and is no plan of its own is a stray."""
+    """Return the numbers of a campaign's plans, oldest first.
+
+    Plans are numbered without a gap: an object after a free number that is not a plan is a stray.
+    """
     listing = store.list(keys.plans(campaign))
     found = (keys.number_of(info.key, partial(keys.plan, campaign)) for info in listing)
     taken = sorted(number for number in found if number)
@@ -55,8 +59,10 @@ def _is_plan(store: Store, campaign: str, number: int) -> bool:
 def find_plans(
     store: Store, campaign: str, known: MutableMapping[str, Plan | Damage] | None = None
 ) -> StoredPlans:
-    """Every plan of a campaign, as far as it can be read. Those whose keys are `known` are not read
-    again, and what is read is added there."""
+    """Return every plan of a campaign that can be read.
+
+    Plans whose keys are `known` are not read again; plans that are read are added there.
+    """
     known = {} if known is None else known
     numbers = plan_numbers(store, campaign)
     for number in numbers:
@@ -74,9 +80,11 @@ def find_plans(
 def unchanged(
     found: StoredPlans, merged: Collection[MergedPlan], held: Callable[[], Collection[str]]
 ) -> StoredPlans:
-    """The same, without plans that are not the ones that the head has merged. One whose every shard
-    the head holds stays: nothing of it is asked for any more. A number that was merged is taken,
-    though its plan is gone."""
+    """Return the plans without those that differ from the plans that the head has merged.
+
+    A plan with all its shards in the head stays: none of its objects is required any more. A number
+    that was merged is taken, even if its plan is gone.
+    """
     found = replace(found, last=max([found.last, *(plan.number for plan in merged)]))
     others = {plan: damage for plan in found.plans if (damage := changed(plan, merged)) is not None}
     if not others:
@@ -91,17 +99,17 @@ def unchanged(
 
 
 def read_plans(store: Store, campaign: str) -> list[Plan]:
-    """Every plan of a campaign that can be read, oldest first."""
+    """Return every plan of a campaign that can be read, oldest first."""
     return list(find_plans(store, campaign).plans)
 
 
 def has_plans(store: Store, campaign: str) -> bool:
-    """Whether a campaign has a plan in the store."""
+    """Return whether a campaign has a plan in the store."""
     return any(True for _ in store.list(keys.plans(campaign)))
 
 
 def campaigns(store: Store) -> list[str]:
-    """Every campaign that has a plan in the store: of a large one a long listing."""
+    """Return every campaign that has a plan in the store. Listing a large store takes long."""
     found = (i.key.split("/") for i in store.list(keys.CAMPAIGNS) if keys.is_ours(i.key))
     return sorted({campaign for _, campaign, kind, *_ in found if kind == "plans"})
 
@@ -113,15 +121,17 @@ def no_campaign(store: Store, name: str) -> BadInput:
 
 
 def committed_shards(store: Store, campaign: str) -> frozenset[str]:
-    """The shards that somebody has committed, over all plans."""
+    """Return the committed shards of all plans."""
     listing = store.list(keys.committed_shards(campaign))
     found = (keys.name_of(info.key, partial(keys.committed, campaign)) for info in listing)
     return frozenset(name for name in found if name is not None)
 
 
 def known_strikes(store: Store, campaign: str) -> Strikes:
-    """The same as `stored_strikes`; where that cannot be read nothing is known against any node,
-    and the next strike is written in its place."""
+    """Return the failures counted against nodes, or none if they cannot be read.
+
+    The next failure is then written in place of the unreadable object.
+    """
     try:
         return stored_strikes(store, campaign)
     except BadInput as error:
@@ -130,7 +140,10 @@ def known_strikes(store: Store, campaign: str) -> Strikes:
 
 
 def stored_strikes(store: Store, campaign: str) -> Strikes:
-    """All that is held against nodes in a campaign. BadInput, naming the key, for anything else."""
+    """Return the failures counted against nodes in a campaign.
+
+    Raise BadInput, naming the key, for an object that has another content.
+    """
     key = keys.nodes(campaign)
     try:
         return strikes_from_json(store.get(key), key=key)
@@ -141,9 +154,9 @@ def stored_strikes(store: Store, campaign: str) -> Strikes:
 def write_round(
     store: Store, plan: Plan, shards: Mapping[str, bytes], sources: Iterable[bytes]
 ) -> None:
-    """Write a plan with all it names. Writing the same round again is silent.
+    """Write a plan with all objects it names. Writing the same round again is silent.
 
-    Raises BadInput where another run has just written another plan of this number.
+    Raises BadInput if another run has just written another plan of this number.
     """
     named = [(keys.source(plan.campaign, sha256_hex(table)), table) for table in sources]
     side_by_side(lambda entry: create_named(store, *entry), named, AT_ONCE)
@@ -158,16 +171,16 @@ def write_round(
         ) from error
 
 
-# The waves of a campaign as they lie in a store.
+# The waves of a campaign in a store.
 #
-# A wave's key is the hash of what it says. An object that says something else stands for no wave:
-# it is told, and written anew with the next wave of that hash.
+# A wave's key is the hash of its content. An object with other content is no wave: it is reported,
+# and written again with the next wave of that hash.
 
-KnownWaves = MutableMapping[str, Wave | None]  # by key; None for what is no wave
+KnownWaves = MutableMapping[str, Wave | None]  # by key; None for an object that is no wave
 
 
 def find_waves(store: Store, campaign: str, known: KnownWaves) -> Iterator[Wave]:
-    """Every wave of a campaign, each object read once as long as it is `known`."""
+    """Yield every wave of a campaign; objects in `known` are not read again."""
     for info in store.list(keys.waves(campaign)):
         if info.key not in known:
             known[info.key] = _read(store, campaign, info.key)

@@ -1,6 +1,4 @@
-"""What is worth measuring first of what a version lacks, and what that brings for its time.
-Pure.
-"""
+"""The cases that a version lacks, in the order of their worth per device time. Pure."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -31,7 +29,7 @@ from jobs.planning.forecast import (
 from jobs.planning.generated_sources import model_records
 from jobs.planning.sources import completed_records, load_sources
 
-# How much of a case's time nobody knows: all of it, or what neighbours leave open.
+# The unknown fraction of a case's time: all of it, or the part that neighbours leave open.
 _UNCERTAIN: Mapping[Standing, float] = {
     Standing.MISSING: 1.0,
     Standing.OUTSIDE: 1.0,
@@ -41,8 +39,11 @@ _UNCERTAIN: Mapping[Standing, float] = {
 
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """A case without a duration: its share of the time of all, and the device-seconds that
-    measuring it takes, its share of a session's start among them."""
+    """A case without a duration.
+
+    It has its share of the total time, and the device-seconds to measure it, including its share of
+    a session's start.
+    """
 
     record: CaseRecord
     share: float
@@ -51,8 +52,9 @@ class Gain:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """After so many device-hours so many more cases have a duration, and in all this share of the
-    time has one."""
+    """A point of the curve: after `device_h`, `cases` more cases are measured, and `share` of all
+    time.
+    """
 
     device_h: float
     cases: int
@@ -62,10 +64,11 @@ class Point:
 def gains(
     found: Sequence[Covered], campaign: Campaign, peaks: Peaks, find: FindOperator
 ) -> tuple[Gain, ...]:
-    """What can be measured of what is wanted, that first which tells most of unknown time for its
-    own. What was tried and has no duration, and what no device will run, is left out; the campaign
-    says how measuring is done. The first of them pays for the start of a session, too: there is one
-    however little is measured."""
+    """Return the measurable cases without a duration, most unknown time per device-second first.
+
+    Cases that failed and cases that no device runs are left out; the campaign says how to measure.
+    The first case also pays for the start of a session, which is needed for any number of cases.
+    """
     whole_us = fsum(one.wanted.time_us for one in found) or 1.0
     cost = session_cost(campaign.backend, find, peaks, campaign.measure)
     known = [
@@ -80,7 +83,7 @@ def gains(
 
 
 def curve(found: Sequence[Covered], ordered: Sequence[Gain]) -> tuple[Point, ...]:
-    """What each gain brings, in their order, behind the point where nothing is measured."""
+    """Return the total after each gain, in their order, starting from the point without any."""
     whole_us = fsum(one.wanted.time_us for one in found) or 1.0
     exact_us = fsum(one.wanted.time_us for one in found if one.standing is Standing.EXACT)
     hours = accumulate(gain.device_s / 3600 for gain in ordered)
@@ -91,7 +94,7 @@ def curve(found: Sequence[Covered], ordered: Sequence[Gain]) -> tuple[Point, ...
 
 
 def within(ordered: Sequence[Gain], budget_h: float) -> tuple[Gain, ...]:
-    """The first of them, as long as the budget of device-hours pays for all."""
+    """Return the first gains that the budget of device-hours pays for together."""
     hours = accumulate(gain.device_s / 3600 for gain in ordered)
     return tuple(gain for gain, hour in zip(ordered, hours, strict=True) if hour <= budget_h)
 
@@ -123,20 +126,19 @@ def _gain(
     return Gain(record, one.wanted.time_us / whole_us, device_s)
 
 
-# What a campaign's sources launch, how often, and how long that takes: what coverage is of.
+# The launches of a campaign's sources, their counts and their time: the base of coverage.
 
 
 @dataclass(frozen=True, slots=True)
 class Launched:
-    """Each case of the sources once, in the order of their first occurrence, and how long their
-    devices communicated."""
+    """Each case of the sources once, in the order of first occurrence, and the communication time."""
 
     cases: tuple[Wanted, ...]
     communication_us: float
 
 
 def launched(campaign: Campaign, store: Store, peaks: Peaks) -> Launched:
-    """What a campaign's sources launch."""
+    """Return the launches of a campaign's sources."""
     sources = [_launches(source, campaign, store) for source in campaign.sources]
     found: dict[str, Wanted] = {}
     for record, launches in chain.from_iterable(source.records for source in sources):
@@ -152,7 +154,7 @@ def launched(campaign: Campaign, store: Store, peaks: Peaks) -> Launched:
 
 
 def roofline_us(case: Case, peaks: Peaks) -> float:
-    """What a launch takes at the rates of the device; 0 where nobody knows its work."""
+    """Return the duration of a launch at the device's rates; 0 if its work is unknown."""
     try:
         return 1e6 * _roofline_s(case, peaks)
     except (BadInput, *UNFORESEEN):
