@@ -1,8 +1,8 @@
-"""Profiles as people send them: `kernel_details.csv.gz`, zip archives of whole captures, databases.
+"""Profiles as archives: `kernel_details.csv.gz`, zip archives of whole captures, databases.
 
-What is wanted of one is unpacked into a folder that is gone with the block; messages and
-reports name the archive and the member in it. An archive is somebody else's: no member leaves the
-folder, and none is larger than a profile can be.
+The required files are unpacked into a folder that is removed at the end of the block; messages and
+reports name the archive and its member. Archives are untrusted: no member may leave the folder, and
+none may be larger than a profile can be.
 """
 
 import csv
@@ -26,18 +26,18 @@ from collector.profiles.discovery import folders_below, is_kernel_table
 
 # Exports of kind Db: `msprof_*.db` of msprof, `ascend_pytorch_profiler*.db` of torch_npu.
 #
-# A table of kernels is made of one, in op_summary's columns, so that the rest of the house reads
-# one form: TASK has the times, COMPUTE_TASK_INFO types, shapes, dtypes and formats,
-# COMMUNICATION_OP the collectives; names are numbers that STRING_IDS spells. Tables, columns and
+# An export is converted to a table of kernels with op_summary's columns, so that the other readers
+# need only one form: TASK has the times, COMPUTE_TASK_INFO types, shapes, dtypes and formats,
+# COMMUNICATION_OP the collectives; names are numbers that refer to STRING_IDS. Tables, columns and
 # units (nanoseconds) as in Huawei's guide (CANN 8.5, "Description of .db Data Exported by msprof");
-# a release may lack some. The file is somebody else's: nothing in it is run, and only plain tables
+# a release may lack some. The file is untrusted: nothing in it is executed, and only plain tables
 # are read.
 
 _TASK, _KERNELS, _STRINGS, _COLLECTIVES = (
     *("TASK", "COMPUTE_TASK_INFO", "STRING_IDS"),
     "COMMUNICATION_OP",
 )
-# op_summary's column -> the column of COMPUTE_TASK_INFO, whose numbers STRING_IDS spells.
+# op_summary's column -> the column of COMPUTE_TASK_INFO, whose numbers refer to STRING_IDS.
 _SPELLED = {
     "Op Name": "name",
     "OP Type": "opType",
@@ -57,17 +57,19 @@ _COLLECTIVE_CORE = "COMMUNICATION"
 
 
 def is_export(name: str) -> bool:
-    """Whether a file of this name is one of these databases."""
+    """Return whether a file of this name is one of these databases."""
     low = name.lower()
     return low.endswith(".db") and low.startswith(("msprof_", "ascend_pytorch_profiler"))
 
 
 def export_kernels(database: Path, table: Path) -> None:
-    """Write the launches of a database as a table. Raises BadInput where it holds none, and
-    sqlite3.Error where it is no database, or a damaged one."""
+    """Write the launches of a database as a table.
+
+    Raises BadInput if it has none, and sqlite3.Error if it is damaged or no database.
+    """
     address = f"file:{quote(str(database.resolve()))}?mode=ro&immutable=1"
     with closing(sqlite3.connect(address, uri=True)) as connection:
-        # What is no UTF-8 becomes a cell that the reader of the table refuses, with its line.
+        # Invalid UTF-8 becomes a cell that the reader of the table refuses, with its line.
         connection.text_factory = lambda data: data.decode("utf-8", "replace")
         connection.execute("PRAGMA trusted_schema=OFF")
         tables = _columns(connection)
@@ -89,7 +91,7 @@ def export_kernels(database: Path, table: Path) -> None:
 
 
 def _columns(connection: sqlite3.Connection) -> Mapping[str, frozenset[str]]:
-    """The columns of each plain table of ours; views and virtual tables are not looked at."""
+    """Return the columns of each required plain table; views and virtual tables are ignored."""
     found = connection.execute("SELECT name, sql FROM sqlite_master WHERE type = 'table'")
     plain = {name for name, sql in found if not str(sql).upper().startswith("CREATE VIRTUAL")}
     ours = plain & {_TASK, _KERNELS, _STRINGS, _COLLECTIVES}
@@ -116,7 +118,7 @@ def _kernels(
 def _collectives(
     connection: sqlite3.Connection, columns: frozenset[str], words: Mapping[object, object]
 ) -> Iterator[list[str]]:
-    """As op_summary has them: a type, a name and times, and no tensors."""
+    """Yield collectives as op_summary has them: a type, a name and times, without tensors."""
     device = "deviceId" if "deviceId" in columns else "NULL"
     rows = connection.execute(
         f"SELECT {device}, opName, opType, startNs, endNs FROM {_COLLECTIVES} "
@@ -134,15 +136,17 @@ def _collectives(
 
 
 def _word(words: Mapping[object, object], number: object) -> str:
-    """What STRING_IDS says for a number; a release that keeps the text itself is read as such."""
+    """Return the text for a number in STRING_IDS; a release may also store the text itself."""
     if number is None:
         return ""
     return str(words.get(number, number if isinstance(number, str) else NOT_KNOWN))
 
 
 def _times(start: object, end: object) -> tuple[str, str]:
-    """Start and duration in microseconds, every nanosecond kept; text that is no time stays what
-    it is, for the reader of the table to refuse with its line."""
+    """Return the start and duration in microseconds with nanosecond precision.
+
+    Text that is not a time is unchanged, so that the reader of the table refuses it with its line.
+    """
     if not isinstance(start, int) or not isinstance(end, int):
         return str(start), str(end)
     return _micro(start), _micro(end - start)
@@ -160,8 +164,8 @@ _GZ, _ZIP, _DB = ".gz", ".zip", ".db"
 _TABLE = "op_summary.csv"
 _DAMAGED = (
     *(sqlite3.Error, OSError, EOFError, zlib.error, zipfile.BadZipFile),
-    *(RuntimeError, NotImplementedError),  # of zipfile: a password, a method that nobody knows
-    UnicodeError,  # of sqlite3, whose own messages quote what is no text
+    *(RuntimeError, NotImplementedError),  # of zipfile: a password, an unknown method
+    UnicodeError,  # of sqlite3, whose own messages quote invalid text
 )
 
 
@@ -171,20 +175,20 @@ class _Bytes(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Unpacked:
-    """Where the profiles of some paths can be read; `folders` are those that stand for archives."""
+    """Locations of the unpacked profiles; `folders` maps unpacked folders to their archives."""
 
     paths: tuple[Path, ...]
     folders: tuple[tuple[Path, Path], ...]
 
     def told(self, path: Path) -> Path:
-        """A path as the user knows it: within its archive."""
+        """Return a path as the user knows it: within its archive."""
         for folder, archive in self.folders:
             if path.is_relative_to(folder):
                 return archive / path.relative_to(folder)
         return path
 
     def told_text(self, text: str) -> str:
-        """A message whose paths are as the user knows them."""
+        """Return a message with paths as the user knows them."""
         for folder, archive in self.folders:
             text = text.replace(str(folder), str(archive))
         return text
@@ -197,8 +201,10 @@ class Unpacked:
 
 @contextmanager
 def unpacked(paths: Sequence[Path]) -> Iterator[Unpacked]:
-    """The paths with their archives unpacked: those that are one, and those in folders. Raises
-    BadInput for an archive that cannot be read, or where one that is named holds no profile."""
+    """Yield the paths with their archives unpacked, both named archives and those in folders.
+
+    Raises BadInput for an archive that cannot be read, and for a named archive without a profile.
+    """
     archives = [(archive, archive == path) for path in paths for archive in _archives_of(path)]
     if not archives:
         yield Unpacked(tuple(paths), ())
@@ -219,7 +225,7 @@ def _archives_of(path: Path) -> list[Path]:
     if path.is_dir():
         found = (file for folder in folders_below(path) for file in sorted(folder.iterdir()))
         held = (file for file in found if _is_archive(file) and file.is_file())
-        # A profiler's other databases hold no kernels: one that is named is told so.
+        # Other databases of a profiler have no kernels: only named ones are reported.
         return [file for file in held if file.suffix.lower() != _DB or is_export(file.name)]
     return [path] if _is_archive(path) and path.is_file() else []
 
@@ -236,7 +242,7 @@ def _is_archive(path: Path) -> bool:
 
 
 def _unpack(archive: Path, folder: Path, *, is_named: bool) -> bool:
-    """Whether there was a profile in it."""
+    """Unpack an archive and return whether it contains a profile."""
     try:
         if archive.name.lower().endswith(_GZ):
             _unpack_gz(archive, folder)
@@ -255,7 +261,7 @@ def _unpack(archive: Path, folder: Path, *, is_named: bool) -> bool:
 def _unpack_gz(archive: Path, folder: Path) -> None:
     with gzip.open(archive, "rb") as source:
         _copy(source, folder / archive.name[: -len(_GZ)], archive, MOST_BYTES)
-    for name in _BESIDE:  # which tells the shapes of fused attention
+    for name in _BESIDE:  # it has the shapes of fused attention
         if (beside := archive.with_name(name)).is_file():
             shutil.copyfile(beside, folder / name)
 
@@ -288,7 +294,7 @@ def _is_beside(name: str) -> bool:
 
 
 def _copy(source: _Bytes, target: Path, archive: Path, most_bytes: int) -> int:
-    """How many bytes it was; BadInput where it is more than may be."""
+    """Copy a file and return its size in bytes; raise BadInput above `most_bytes`."""
     written = 0
     with target.open("xb") as out:
         while piece := source.read(_PIECE_BYTES):

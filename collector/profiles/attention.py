@@ -1,9 +1,9 @@
-"""What a profile tells of fused attention beyond the row of its kernel.
+"""Data about fused attention in a profile beyond the row of its kernel.
 
-How long FusedInferAttentionScore takes depends on the lengths of the requests and on the table of
-their cache blocks. The kernel's row holds the shapes of those tensors where the profiler saw them;
-the host's view of the same call, `operator_details.csv` in the same folder, may hold them where it
-did not. The two files have no key in common, so their rows are paired in file order.
+The duration of FusedInferAttentionScore depends on the lengths of the requests and on the table of
+their cache blocks. The kernel's row has the shapes of those tensors if the profiler saw them.
+Otherwise the host's record of the same call, `operator_details.csv` in the same folder, may have
+them. The two files have no common key, so their rows are paired in file order.
 """
 
 import re
@@ -29,17 +29,17 @@ COMPLETENESS = RUNTIME_PREFIX + "metadata_completeness"
 SHAPES_ONLY = "profile_shapes_only"
 
 _SHAPES = (LENGTHS_SHAPE, LENGTHS_KV_SHAPE, BLOCK_TABLE_SHAPE)
-# Where the three lie among the kernel's 31 inputs, and among the arguments of the two public
-# functions (torch_npu 2.13; earlier ones had the block table where the kernel has it).
+# The positions of the three among the kernel's 31 inputs, and among the arguments of the two public
+# functions (torch_npu 2.13; earlier ones had the block table at the kernel's position).
 _KERNEL_SLOTS = 31
 _IN_KERNEL = (5, 6, (14,))
 _IN_FUNCTION = (5, 6, (18, 14))
 _IN_FUNCTION_V2 = (7, 8, (9,))
-# What an operator row may be called by, in files of several makers.
+# Columns that may name an operator, in files of several tools.
 _NAME_COLUMNS = ("Type", "Name", "Op Type", "Op Name", "Operator Type", "Operator Name")
-# Functions of the same name that launch no kernel: they prepare a captured graph.
+# Functions with the same name prefix that launch no kernel: they prepare a captured graph.
 _NO_LAUNCH = ("getmaxworkspace", "inferoutput")
-# Folders that are called alike in every profile.
+# Folders with the same name in every profile.
 _INNER_FOLDERS = frozenset({"ASCEND_PROFILER_OUTPUT", "mindstudio_profiler_output"})
 
 Shape = tuple[int, ...]
@@ -47,14 +47,14 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class OperatorRow:
-    """One call as the host saw it: the shapes of its arguments, by position."""
+    """One call as recorded by the host: the shapes of its arguments, by position."""
 
     name: str
     shapes: tuple[Shape | None, ...]
 
     @property
     def facts(self) -> dict[str, str]:
-        """What it tells of lengths and block table: those of _SHAPES that it holds."""
+        """Return the shapes of lengths and block table that the row has, by the names in _SHAPES."""
         if len(self.shapes) <= _KERNEL_SLOTS:
             return _facts(self.shapes, _IN_KERNEL)
         is_v2 = "attentionscorev2" in _letters(self.name)
@@ -63,7 +63,7 @@ class OperatorRow:
 
 @dataclass(frozen=True, slots=True)
 class Pairing:
-    """How the rows of one folder came together. `doubt` says what speaks against it."""
+    """The pairing of the rows of one folder. `doubt` is the evidence against it."""
 
     folder: Path
     kernel_rows: int
@@ -83,8 +83,8 @@ class AttentionRows:
 class AttentionFacts:
     """The `Runtime ...` cells of fused attention, by the kernel's own `Input Shapes`.
 
-    Only what all calls of one kernel row's spelling agree on counts: their durations are one
-    group, and a cell that holds for some of them would be a lie about the others.
+    A cell is used only if all calls with the same `Input Shapes` agree on it. Their durations form
+    one group, so a cell of some of them would be wrong for the others.
     """
 
     def __init__(self, files: Iterable[AttentionRows]) -> None:
@@ -95,7 +95,7 @@ class AttentionFacts:
             self._take(file)
 
     def of(self, cell: str) -> dict[str, str]:
-        """The cells of a kernel row; empty where no file has such a row."""
+        """Return the cells of a kernel row; empty if no file has such a row."""
         shapes = _plain(cell)
         if shapes not in self._sources:
             return {}
@@ -111,7 +111,10 @@ class AttentionFacts:
 
     @property
     def disputed(self) -> tuple[str, ...]:
-        """What calls of one kernel row's spelling disagree on, so that it is left to the row."""
+        """Return the cells on which calls with the same `Input Shapes` disagree.
+
+        Only the kernel's row gives these cells.
+        """
         return tuple(
             f"{name} of {shapes}: {' or '.join(sorted(values))}"
             for shapes, told in self._told.items()
@@ -138,31 +141,31 @@ class AttentionFacts:
 def pair(
     file: AttentionRows, operators: Sequence[OperatorRow]
 ) -> tuple[list[tuple[str, OperatorRow]], Pairing]:
-    """Kernel rows with operator rows, in order.
+    """Return kernel rows paired with operator rows, in order.
 
-    Equal counts are taken at their word. Where they differ, a row is missing somewhere, and only
-    the shared beginning is paired, up to the first pair whose queries differ in size: from there
-    on at the latest, one list has slipped against the other.
+    With equal counts all rows are paired. If the counts differ, a row is missing somewhere. Then
+    only the common beginning is paired, up to the first pair whose queries differ in size: there,
+    at the latest, one list has shifted against the other.
     """
     pairs = list(zip(file.shapes, operators, strict=False))
     agreeing = list(takewhile(lambda pair: _same_query(*pair), pairs))
     doubt = ""
     if len(file.shapes) != len(operators):
         if len(agreeing) < len(pairs):
-            doubt = f"from pair {len(agreeing) + 1} on the query has another size"
+            doubt = f"the query sizes differ from pair {len(agreeing) + 1} on"
         pairs = agreeing
     elif len(agreeing) < len(pairs):
         others = sum(not _same_query(*pair) for pair in pairs)
-        doubt = f"in {others} pairs the query has another size"
+        doubt = f"the query sizes differ in {others} pairs"
     pairing = Pairing(file.path.parent, len(file.shapes), len(operators), len(pairs), doubt)
     return pairs, pairing
 
 
 def read_operator_rows(path: Path) -> list[OperatorRow]:
-    """The calls of fused attention that an operator_details.csv tells the shapes of, in order.
+    """Return the calls of fused attention with shapes in an operator_details.csv, in order.
 
-    Slots are joined by `;` and a line break; rows need no output shapes. Raises BadInput for a
-    file that is no CSV.
+    Slots are joined by `;` and a line break; rows need no output shapes. Raises BadInput for a file
+    that is no CSV.
     """
     names, rows = open_rows(path)
     columns = {name.strip(): at for at, name in enumerate(names)}
@@ -173,7 +176,7 @@ def read_operator_rows(path: Path) -> list[OperatorRow]:
 
 
 def profile_name(path: Path) -> str:
-    """The folder that names a profile: `rank0_ascend_pt`, not what lies in every one of them."""
+    """Return the folder that names a profile, such as `rank0_ascend_pt`, not a standard folder."""
     folders = (folder.name for folder in path.absolute().parents)
     return next((name for name in folders if name not in _INNER_FOLDERS), "")
 
@@ -203,7 +206,7 @@ def _letters(name: str) -> str:
 
 
 def _plain(cell: str) -> str:
-    """A cell without what its writer put around the slots."""
+    """Return a cell without the text that its writer put around the slots."""
     return ";".join(split_cell(cell))
 
 
@@ -225,6 +228,6 @@ def _at(shapes: Sequence[Shape | None], at: int) -> Shape | None:
 
 
 def _same_query(shapes: str, operator: OperatorRow) -> bool:
-    """Whether both have a query of so many elements; layouts differ, sizes do not."""
+    """Return whether both queries have the same number of elements; layouts may differ."""
     ours, theirs = _parsed(shapes)[0], operator.shapes[0]
     return ours is None or theirs is None or prod(ours) == prod(theirs)

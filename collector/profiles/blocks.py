@@ -1,7 +1,7 @@
-"""Rows of a profile as columns, a few thousand at a time: the fast way to read a big file.
+"""Rows of a profile as columns, a few thousand at a time: the fast reader for large files.
 
 The file is cut at line ends into pieces that several threads parse with pyarrow. Nothing is
-repaired here: any doubt about a piece (a ragged row, a cell of the wrong kind, a byte that is
+repaired here: any irregularity in a piece (a ragged row, a cell of the wrong kind, a byte that is
 not UTF-8) raises `NotPlain`, and the file is read again by `exact.py`, which names the line.
 """
 
@@ -45,15 +45,16 @@ Piece = bytes | memoryview
 
 
 class NotPlain(BadInput):
-    """A block that the fast way does not vouch for; it knows no line."""
+    """A block that the fast reader cannot verify; it has no line number."""
 
 
 def plain_blocks(path: Path, header: Header) -> Generator[pa.Table, None, None]:
-    """The blocks of a file, in its order. Whoever stops early closes the generator, and with it
-    the threads behind it.
+    """Yield the blocks of a file, in file order.
 
-    A block has the KEY_COLUMNS and EVENT_COLUMNS of the file as text, and its duration and
-    counters as numbers, null where there is none. Raises NotPlain.
+    A caller that stops early must close the generator, which stops its threads.
+
+    A block has the KEY_COLUMNS and EVENT_COLUMNS of the file as text, and its duration and counters
+    as numbers, null where there is none. Raises NotPlain.
     """
     parse = block_parser(header)
     threads = min(os.cpu_count() or 1, _MOST_THREADS)
@@ -72,7 +73,7 @@ def plain_blocks(path: Path, header: Header) -> Generator[pa.Table, None, None]:
 
 
 def _pieces(path: Path) -> Iterator[memoryview]:
-    """The file without its header line, cut at line ends."""
+    """Yield the file without its header line, cut at line ends."""
     with path.open("rb") as file:
         file.readline()
         while piece := file.read(PIECE_BYTES):
@@ -80,13 +81,13 @@ def _pieces(path: Path) -> Iterator[memoryview]:
             if len(piece) < PIECE_BYTES or end == 0:
                 yield memoryview(piece + file.readline())
             else:
-                # Read again what follows: cheaper than to copy what comes before it.
+                # Read the remainder again, which is cheaper than copying the part before it.
                 file.seek(end - len(piece), os.SEEK_CUR)
                 yield memoryview(piece)[:end]
 
 
 def block_parser(header: Header) -> Callable[[Piece], pa.Table]:
-    """A function from rows of a file with this header, as bytes, to their block."""
+    """Return a function from rows of a file with this header, as bytes, to their block."""
     ours = {header.spelled(name): name for name in _wanted(header)}
     reading = csv.ReadOptions(
         use_threads=False, block_size=1 << 30, column_names=list(header.names)
@@ -97,7 +98,7 @@ def block_parser(header: Header) -> Callable[[Piece], pa.Table]:
         column_types={raw: _column_type(name) for raw, name in ours.items()},
         null_values=list(NO_NUMBER),
         strings_can_be_null=False,
-        check_utf8=False,  # _check_bytes has looked
+        check_utf8=False,  # _check_bytes has checked
     )
 
     def parse(piece: Piece) -> pa.Table:
@@ -129,7 +130,7 @@ def _column_type(name: str) -> pa.DataType:
 
 
 def _with_free_counters(table: pa.Table) -> pa.Table:
-    """Columns that msprof has no name for hold numbers or text: the text is left out."""
+    """Convert columns unknown to msprof, with numbers or text, to numbers; text becomes null."""
     for at, name in enumerate(table.column_names):
         if name not in EVENT_COLUMNS and pa.types.is_string(table.schema.field(at).type):
             text = pc.utf8_trim_whitespace(table.column(at))
@@ -152,9 +153,9 @@ def _check_bytes(piece: Piece) -> None:
 
 # Rows of a profile as the same blocks that `blocks.py` makes, read one by one.
 #
-# This is the slow way, for a file that has something wrong in it. Rows are told apart by the csv
-# module, which knows their lines; where a block of them is in doubt each of its rows is checked,
-# and a bad one either stops the reading with its line, or is left out and listed.
+# This is the slow reader, for a file with an error. The csv module splits the rows and knows their
+# lines. If a block cannot be verified, each of its rows is checked. A bad row either stops the
+# reading with its line, or is skipped and listed.
 
 _BLOCK_ROWS = 8192
 _LONGEST_QUOTED = 1 << 17  # characters, of a cell over several lines
@@ -164,7 +165,7 @@ Block = tuple[pa.Table, Rows]
 
 @dataclass(frozen=True, slots=True)
 class SkippedRow:
-    """A row that was left out, and why."""
+    """A row that was skipped, and the reason."""
 
     path: Path
     line: int
@@ -173,13 +174,13 @@ class SkippedRow:
 
 @dataclass(slots=True)
 class BlockChecker:
-    """Groups the rows of blocks, and looks at what no parser can know to be wrong."""
+    """Groups the rows of blocks, and checks values that no parser can reject."""
 
     header: Header
     _good_keys: set[Key] = field(default_factory=set)
 
     def grouped(self, blocks: Iterable[pa.Table]) -> Iterator[Block]:
-        """Each block with its rows. Raises BadInput at a block that holds something wrong."""
+        """Yield each block with its rows. Raises BadInput at a block with an invalid value."""
         for block in blocks:
             rows = rows_of(block, self.header.counters)
             if not rows.has_numbers():
@@ -189,14 +190,14 @@ class BlockChecker:
             yield block, rows
 
     def check_key(self, key: Key) -> None:
-        """Raise BadInput where KEY_COLUMNS hold what they cannot hold; each key is asked once."""
+        """Raise BadInput if KEY_COLUMNS have invalid values; each key is checked once."""
         if key not in self._good_keys:
             check_key(key)
             self._good_keys.add(key)
 
 
 class ExactReader:
-    """Reads a file row by row; with `skip_bad_rows` what is wrong is gathered in `skipped`."""
+    """Reads a file row by row; with `skip_bad_rows`, bad rows are collected in `skipped`."""
 
     def __init__(self, path: Path, header: Header, *, skip_bad_rows: bool) -> None:
         self.skipped: list[SkippedRow] = []
@@ -207,7 +208,7 @@ class ExactReader:
         self._parse = block_parser(header)
 
     def blocks(self) -> Iterator[Block]:
-        """Blocks of the rows that are right. Raises BadInput, with the line, at a wrong one."""
+        """Yield blocks of the valid rows. Raises BadInput, with the line, at an invalid row."""
         _, rows = open_rows(self._path)
         rows = self._closed(rows)
         while batch := list(islice(rows, _BLOCK_ROWS)):
@@ -219,7 +220,10 @@ class ExactReader:
             yield from blocks
 
     def _closed(self, rows: Iterable[Row]) -> Iterator[Row]:
-        """The rows, as long as none has swallowed those behind it, which no skipping would tell."""
+        """Yield the rows; raise BadInput if an unclosed quote has swallowed the rows after it.
+
+        Skipping such a row would hide the loss of the others.
+        """
         for line, row in rows:
             if any(len(cell) > _LONGEST_QUOTED and "\n" in cell for cell in row):
                 raise BadInput("unclosed quote", path=self._path, line=line)
@@ -241,7 +245,7 @@ class ExactReader:
                 raise BadInput(reason, path=self._path, line=line)
 
     def _fault(self, row: Sequence[str]) -> str | None:
-        """What is wrong with a row; None for a good one."""
+        """Return the fault of a row; None for a good one."""
         header = self._header
         if len(row) != len(header.names):
             return f"expected {len(header.names)} cells, got {len(row)}"

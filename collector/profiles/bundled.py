@@ -1,8 +1,8 @@
-"""A profile written from facts, for who has none: the bundled quickstart.
+"""A profile written from facts, for users without one: the bundled quickstart.
 
-The facts of a real run (which cases, how often, how long) lie in `collector/data/{name}/`; here
-they become a `kernel_details.csv` in the profiler's own layout (CANN 8.3, level 2), so that the
-whole chain behind it runs as on a real one.
+The facts of a real run (its cases, counts and durations) are in `collector/data/{name}/`. This
+module writes them as a `kernel_details.csv` in the profiler's own layout (CANN 8.3, level 2), so
+that the whole chain runs as with a real profile.
 """
 
 from collections.abc import Iterable, Iterator
@@ -22,14 +22,14 @@ _LEADING = (
 _IO_CELLS = BASE_CELLS[2:]
 COLUMNS = (*_LEADING, *_IO_CELLS, "Context ID", *COUNTERS)
 
-_FACTS = "facts.csv"  # what makes a folder a sample
+_FACTS = "facts.csv"  # the file that makes a folder a sample
 _START_NS = 1_764_246_877_000_000_000
 _GAP_NS = 1_000
-_NO_MODEL = "4294967295"  # UINT32_MAX: how msprof spells "no model"
+_NO_MODEL = "4294967295"  # UINT32_MAX, which msprof writes for "no model"
 
 
 def bundled_file(name: str, file: str) -> bytes:
-    """A file of a bundled sample; BadInput, with the names there are, for an unknown one."""
+    """Return a file of a bundled sample; raise BadInput, with the known names, for an unknown one."""
     samples = files("collector") / "data"
     names = sorted(one.name for one in samples.iterdir() if (one / _FACTS).is_file())
     if name not in names:
@@ -38,7 +38,7 @@ def bundled_file(name: str, file: str) -> bytes:
 
 
 def write_bundled_profile(name: str, folder: Path) -> Path:
-    """Write the sample's profile into `folder`, and give the path of its kernel_details.csv."""
+    """Write the sample's profile into `folder`, and return the path of its kernel_details.csv."""
     facts = read_table(bundled_file(name, _FACTS), path=f"{name}/{_FACTS}")
     path = folder / "ASCEND_PROFILER_OUTPUT" / "kernel_details.csv"
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -47,7 +47,7 @@ def write_bundled_profile(name: str, folder: Path) -> Path:
 
 
 def kernel_details(facts: Iterable[CaseRecord]) -> bytes:
-    """The bytes of a kernel_details.csv in which each case runs as often as the facts say."""
+    """Return the bytes of a kernel_details.csv in which each case runs as often as in the facts."""
     return table_bytes(COLUMNS, _rows(facts), line_end="\r\n")
 
 

@@ -1,7 +1,7 @@
-"""Communication rows: they have no shapes, so they make no cases; a report sums them up.
+"""Communication rows: they have no shapes, so they are no cases; a report summarises them.
 
-A collective may stand in a profile twice, once on Stream `N/A` and once on the hardware stream
-that carried it, with the same start and duration: the latter is dropped.
+A collective may be in a profile twice with the same start and duration: once on Stream `N/A` and
+once on the hardware stream that ran it. The latter is dropped.
 """
 
 import re
@@ -16,7 +16,7 @@ from collector.model.vocabulary import ACCELERATOR_CORE, NOT_KNOWN
 from collector.profiles.grouping import Floats, Rows
 from collector.profiles.rows import EVENT_COLUMNS, KEY_COLUMNS, TYPE, is_communication
 
-# hcom_allReduce__170_1_1: the digits before the last two numbers tell the communicator.
+# hcom_allReduce__170_1_1: the digits before the last two numbers identify the communicator.
 _GROUP = re.compile(r"_([^_]+)_\d+_\d+$")
 
 _TYPE, _CORE = KEY_COLUMNS.index(TYPE), KEY_COLUMNS.index(ACCELERATOR_CORE)
@@ -26,7 +26,7 @@ Key = tuple[str, str, str]
 
 @dataclass(frozen=True, slots=True)
 class Communication:
-    """The rows of one collective on one communicator (`group`, as far as its name tells)."""
+    """The rows of one collective on one communicator (`group`, if its name has it)."""
 
     kernel_type: str
     group: str
@@ -46,12 +46,12 @@ class FileCommunication:
     def __init__(self) -> None:
         self._numbers: dict[Key, int] = {}
         self._ids: list[int] = []
-        self._marks: list[int] = []  # equal where device, type, start and duration are
+        self._marks: list[int] = []  # equal if device, type, start and duration are equal
         self._on_hardware: list[bool] = []
         self._durations: list[Floats] = []
 
     def add(self, block: pa.Table, rows: Rows) -> None:
-        """Add those rows of a block that are communication."""
+        """Add the communication rows of a block."""
         told = [(key[_TYPE].strip(), key[_CORE].strip()) for key in rows.keys]
         is_event = np.array([is_communication(*pair) for pair in told], np.bool_)
         at = np.flatnonzero(is_event[rows.ids])
@@ -74,7 +74,7 @@ class FileCommunication:
         return len(self._ids)
 
     def without_duplicates(self) -> tuple[dict[Key, Floats], int]:
-        """The durations of each key's rows, and how many rows were dropped."""
+        """Return the durations of each key's rows, and the number of dropped rows."""
         ids, marks = np.array(self._ids, np.int64), np.array(self._marks, np.int64)
         on_hardware = np.array(self._on_hardware, np.bool_)
         durations = np.concatenate([np.empty(0), *self._durations])
@@ -86,7 +86,7 @@ class FileCommunication:
 def summed_up(
     files: Iterable[Mapping[Key, Floats]],
 ) -> tuple[Communication, ...]:
-    """One entry for each collective and communicator, in order of first appearance."""
+    """Return one entry for each collective and communicator, in order of first appearance."""
     gathered: dict[Key, list[Floats]] = {}
     for file in files:
         for key, durations in file.items():
@@ -112,7 +112,7 @@ def _summary(key: Key, durations: Floats) -> Communication:
 
 
 def _event_texts(block: pa.Table, at: npt.NDArray[np.intp]) -> Iterator[list[str]]:
-    """The texts of each of EVENT_COLUMNS in these rows; empty where the file has no such column."""
+    """Yield the texts of each of EVENT_COLUMNS in these rows; empty if the file lacks the column."""
     for name in EVENT_COLUMNS:
         if name in block.column_names:
             texts = block.column(name).take(pa.array(at)).to_pylist()

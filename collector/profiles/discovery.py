@@ -10,21 +10,24 @@ from collector.codec.errors import BadInput
 from collector.codec.text import counted
 from collector.profiles.rows import read_small_file
 
-# Which files are tables of kernels, by their names, and the folders where they are looked for.
+# The names of files that are tables of kernels, and the folders that are searched.
 
 WANTED = "kernel_details*.csv or op_summary_*.csv"
 
 
 def is_kernel_table(name: str) -> bool:
-    """Whether a file of this name holds one row a launch."""
+    """Return whether a file of this name has one row per launch."""
     low = name.lower()
     wanted = "kernel_details" in low or low.startswith("op_summary")
     return wanted and low.endswith(".csv") and not name.startswith(".")
 
 
 def folders_below(path: Path) -> Iterator[Path]:
-    """A folder and all below it, in order of their names. Links to folders are followed, as those
-    by which ranks are gathered; each folder comes once, whatever leads to it."""
+    """Yield a folder and all folders below it, in order of their names.
+
+    Links to folders are followed, because users collect ranks with links. Each folder is yielded
+    once.
+    """
     seen: set[Path] = set()
     for name, below, _ in os.walk(path, followlinks=True):
         folder = Path(name)
@@ -39,7 +42,7 @@ def folders_below(path: Path) -> Iterator[Path]:
 _OUTPUT = "ASCEND_PROFILER_OUTPUT"
 _RUN_SUFFIX = "_ascend_pt"
 _LONGEST_VERSION = 100
-# What else is found where a profile is looked for, by the ends of its names.
+# Other files that are found in place of a profile, by the ends of their names.
 _OTHERS = (
     (
         (".nsys-rep", ".qdrep", ".ncu-rep"),
@@ -63,7 +66,7 @@ _OTHERS = (
 
 @dataclass(frozen=True, slots=True)
 class ProfiledSoftware:
-    """What the folder of a run says of its software; empty where it says nothing."""
+    """The software versions in the folder of a run; empty if they are not recorded."""
 
     folder: Path
     torch_npu: str
@@ -71,11 +74,11 @@ class ProfiledSoftware:
 
 
 def find_profiles(paths: Sequence[Path]) -> tuple[Path, ...]:
-    """Every profile file of the paths, each once: a file is itself, a folder is searched.
+    """Return every profile file of the paths, each once; folders are searched.
 
-    The folder of a run (`..._ascend_pt`) may hold the same launches twice, as kernel_details and
-    as the op_summary that it was made from: then kernel_details alone is taken. Raises BadInput
-    for a path that is not there, or where nothing is found.
+    The folder of a run (`..._ascend_pt`) may have the same launches twice, as kernel_details and as
+    the op_summary that it was made from: then only kernel_details is used. Raises BadInput for a
+    path that does not exist or without a profile.
     """
     found: dict[Path, Path] = {}
     for path in paths:
@@ -87,7 +90,7 @@ def find_profiles(paths: Sequence[Path]) -> tuple[Path, ...]:
 
 
 def run_folder(file: Path) -> Path | None:
-    """The folder of the run that a file belongs to; None where the path does not tell."""
+    """Return the folder of the run that a file belongs to; None if the path does not show it."""
     for folder in file.absolute().parents:
         if folder.name.endswith(_RUN_SUFFIX):
             return folder
@@ -97,7 +100,7 @@ def run_folder(file: Path) -> Path | None:
 
 
 def software_of(files: Iterable[Path]) -> tuple[ProfiledSoftware, ...]:
-    """What the runs of the files say in their `profiler_info*.json`, one entry a folder."""
+    """Return the software in the `profiler_info*.json` of the files' runs, one entry per folder."""
     folders = dict.fromkeys(run_folder(file) or file.absolute().parent for file in files)
     return tuple(software for folder in folders if (software := _software(folder)) is not None)
 
@@ -116,7 +119,7 @@ def _files_of(path: Path) -> Iterator[Path]:
 
 
 def _instead(held: Iterable[Path]) -> str:
-    """What a folder holds of other tools, or before an export, and how to have the tables."""
+    """Return which files of other tools a folder has, and how to get the tables."""
     names = [file.name.lower() for file in held]
     for endings, found, remedy in _OTHERS:
         if count := sum(name.endswith(endings) for name in names):
@@ -125,7 +128,7 @@ def _instead(held: Iterable[Path]) -> str:
 
 
 def is_kernel_details(file: Path) -> bool:
-    """Whether a file is the profiler's own, not the op_summary that it is made from."""
+    """Return whether a file is the profiler's own, not the op_summary that it is made from."""
     return "kernel_details" in file.name.lower()
 
 
@@ -139,14 +142,14 @@ def _software(folder: Path) -> ProfiledSoftware | None:
             data = read_small_file(path)
             info = json_object(data, what="the profiler_info of a profiler", key=str(path))
         except (OSError, BadInput):
-            continue  # the file is only asked what it knows; the rows do not depend on it
+            continue  # optional information; the rows do not depend on it
         torch_npu, cann = (_version(info.get(f"{name}_version")) for name in _INFO_NAMES)
         return ProfiledSoftware(folder, torch_npu, cann)
     return None
 
 
 def _version(value: object) -> str:
-    """A version that a file names; empty for what cannot be one."""
+    """Return a version from a file; empty if it is not a valid version."""
     is_one = isinstance(value, str) and len(value) <= _LONGEST_VERSION and value.isprintable()
     return str(value) if is_one else ""
 

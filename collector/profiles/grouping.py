@@ -1,8 +1,8 @@
-"""Durations and counters of rows, gathered by what tells their case.
+"""Durations and counters of rows, grouped by the cells that identify their case.
 
-A file's rows are grouped by their cells as they are spelled, block by block; what those cells
-mean is asked once per distinct group, when the files are put together. Durations are kept (12
-bytes a row) because a median needs them all; of counters only sums and counts are.
+A file's rows are grouped by the text of their cells, block by block. The cells are interpreted once
+per distinct group, when the files are combined. Durations are kept (12 bytes a row) because a
+median needs all of them; for counters only sums and counts are kept.
 """
 
 from collections.abc import Callable, Hashable, Sequence
@@ -30,7 +30,7 @@ _NOWHERE: Places = np.empty(0, np.intp)
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Rows of one or many blocks: `ids` lead into `keys`, which stand in order of appearance.
+    """Rows of one or many blocks: `ids` are indices into `keys`, in order of appearance.
 
     `sums` and `counts` have a row for each key and a column for each counter; a cell without a
     number is in neither.
@@ -43,15 +43,14 @@ class Rows:
     counts: Counts
 
     def has_numbers(self) -> bool:
-        """Whether every duration is finite and not negative, and every counter finite."""
+        """Return whether every duration is finite and not negative, and every counter finite."""
         durations = (self.durations_us >= 0) & (self.durations_us < np.inf)
         return bool(durations.all() and np.isfinite(self.sums).all())
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """The rows of one label: the key that came first, durations in ascending order, and the
-    means of the counters."""
+    """The rows of one label: the first key, durations in ascending order, and counter means."""
 
     label: Hashable
     key: Key
@@ -70,7 +69,7 @@ class Group:
 
 
 def rows_of(block: pa.Table, counters: Sequence[str]) -> Rows:
-    """The rows of one block."""
+    """Return the rows of one block."""
     columns = [
         _launchers(block) if name == LAUNCHED_BY else _coded(block, name) for name in KEY_COLUMNS
     ]
@@ -105,14 +104,14 @@ class FileGroups:
         self._counts[to_number] += rows.counts
 
     def row_counts(self) -> dict[Key, int]:
-        """How many rows each key has, in order of first appearance."""
+        """Return how many rows each key has, in order of first appearance."""
         counts = np.zeros(len(self._numbers), np.int64)
         for ids in self._ids:
             counts += np.bincount(ids, minlength=len(counts))
         return dict(zip(self._numbers, counts.tolist(), strict=True))
 
     def in_order(self, is_wanted: Callable[[Key], bool]) -> list[Key]:
-        """The keys of the wanted rows, one a row, in the file's order."""
+        """Return the keys of the selected rows, one per row, in the file's order."""
         wanted = {number: key for key, number in self._numbers.items() if is_wanted(key)}
         numbers = np.array(list(wanted), np.int32)
         if not wanted:
@@ -121,7 +120,7 @@ class FileGroups:
         return [wanted[number] for ids in found for number in ids]
 
     def rows(self) -> Rows:
-        """All rows of the file."""
+        """Return all rows of the file."""
         known = len(self._numbers)
         return Rows(
             keys=list(self._numbers),
@@ -138,10 +137,10 @@ def groups_of(
     *,
     of_all_rows: bool = False,
 ) -> list[Group]:
-    """The rows of several files by the label of their key, in order of first appearance.
+    """Return the rows of several files by the label of their key, in order of first appearance.
 
-    Rows whose label is None are left out. `of_all_rows` leaves out counters that only a part of a
-    label's rows has a number of.
+    Rows whose label is None are left out. `of_all_rows` leaves out counters that lack a number in
+    some of a label's rows.
     """
     if not files:
         return []
@@ -153,7 +152,7 @@ def groups_of(
     rows = np.bincount(ids[ids >= 0], minlength=len(labels.keys))
     least = rows if of_all_rows else np.ones_like(rows)
     means = _means(files, parts, to_label, least)
-    small = ids.astype(np.int16) if len(labels.keys) < 2**15 else ids  # which sorts faster
+    small = ids.astype(np.int16) if len(labels.keys) < 2**15 else ids  # it sorts faster
     order = np.argsort(small, kind="stable")
     bounds = np.searchsorted(ids[order], np.arange(len(labels.keys) + 1))
     return [
@@ -176,7 +175,7 @@ class _Labels:
         self.keys: list[Key] = []
 
     def numbered(self, keys: Sequence[Key]) -> Ids:
-        """The numbers of the keys' labels; -1 for those without one."""
+        """Return the numbers of the keys' labels; -1 for those without one."""
         return np.array([self._number(key) for key in keys], np.int32)
 
     def _number(self, key: Key) -> int:
@@ -192,8 +191,10 @@ class _Labels:
 def _means(
     files: Sequence[FileGroups], parts: Sequence[Rows], to_label: Sequence[Ids], least: Counts
 ) -> list[tuple[tuple[str, float], ...]]:
-    """The means of each label's counters, one that was a number less often than `least` of that
-    label left out."""
+    """Return the means of each label's counters.
+
+    Counters with fewer numbers than `least` of that label are left out.
+    """
     names = tuple(dict.fromkeys(name for file in files for name in file.counters))
     sums, counts = np.zeros((len(least), len(names))), np.zeros((len(least), len(names)))
     for file, part, to in zip(files, parts, to_label, strict=True):
@@ -213,7 +214,7 @@ def _means(
 
 
 def _coded(block: pa.Table, name: str) -> tuple[Ids, list[str]]:
-    """A text column as codes into its distinct texts; a missing one is empty everywhere."""
+    """Return a text column as codes into its distinct texts; a missing column is all empty."""
     if name not in block.column_names:
         return np.zeros(block.num_rows, np.int32), [""]
     column = block.column(name).combine_chunks()
@@ -221,10 +222,12 @@ def _coded(block: pa.Table, name: str) -> tuple[Ids, list[str]]:
 
 
 def _launchers(block: pa.Table) -> tuple[Ids, list[str]]:
-    """Which rows are a graph's kernels, built for their shapes: the name of a call's kernel begins
-    with the call (`aclnnAdd_...`) or is its type (RmsNorm, in a profile of CANN 8.3), that of a
-    graph's is its node's. Other states tell of none: what a graph launches for any shape is the
-    kernel of a call."""
+    """Return which rows are kernels of a graph, built for their shapes.
+
+    The name of a call's kernel starts with the call (`aclnnAdd_...`) or is its type (RmsNorm, in a
+    profile of CANN 8.3); the name of a graph's kernel is that of its node. Only the static state
+    shows this: a kernel that a graph launches for any shape is the kernel of a call.
+    """
     states, texts = _coded(block, OP_STATE)
     static = [code for code, text in enumerate(texts) if text.strip().lower() == STATIC]
     if not static or NAME not in block.column_names:
@@ -241,8 +244,10 @@ def _trimmed(block: pa.Table, name: str) -> pa.Array:
 
 
 def _numbered(columns: Sequence[Ids], sizes: Sequence[int]) -> tuple[Ids, Ids]:
-    """A number for each distinct combination of codes, in order of appearance, for every row;
-    and the row that each number appears in first."""
+    """Return a number per row for each distinct combination of codes, in order of appearance.
+
+    Also return the first row of each number.
+    """
     combined = np.zeros(len(columns[0]), np.int64)
     distinct = 1
     for codes, size in zip(columns, sizes, strict=True):
@@ -262,7 +267,7 @@ def _numbered(columns: Sequence[Ids], sizes: Sequence[int]) -> tuple[Ids, Ids]:
 
 
 def _totals(columns: Sequence[pa.ChunkedArray], ids: Ids, groups: int) -> tuple[Floats, Counts]:
-    """Sums and counts of the numbers, a row for each group and a column for each counter."""
+    """Return sums and counts of the numbers, a row for each group and a column for each counter."""
     places = ids.astype(np.intp)
     sums = np.zeros((groups, len(columns)))
     counts = np.repeat(np.bincount(places, minlength=groups)[:, None], len(columns), axis=1)
@@ -276,9 +281,9 @@ def _totals(columns: Sequence[pa.ChunkedArray], ids: Ids, groups: int) -> tuple[
 
 
 def _numbers(array: pa.Array, seen: dict[bytes, Places]) -> tuple[Floats, Places]:
-    """The numbers of a column, 0 where there is none, and the rows that have none.
+    """Return the numbers of a column, 0 where there is none, and the rows that have none.
 
-    Most columns lack their numbers in the same rows, so `seen` remembers the rows by bitmap.
+    Most columns lack their numbers in the same rows, so `seen` caches the rows by bitmap.
     """
     validity, data = array.buffers()
     values: Floats = np.frombuffer(data, np.float64, len(array), array.offset * 8)

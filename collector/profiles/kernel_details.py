@@ -1,7 +1,6 @@
-"""A profile as cases: what ran, how often, how long.
+"""A profile as cases: the launched kernels, their counts and durations.
 
-Files of several ranks and runs are put together, and their rows become cases. `run_files` reads
-them.
+Files of several ranks and runs are combined, and their rows become cases. `run_files` reads them.
 """
 
 from collections import Counter
@@ -43,11 +42,13 @@ GroupBy = Literal["identity", "shapes"]
 
 @dataclass(frozen=True, slots=True)
 class ProfileReport:
-    """What was seen in reading. `rows` is compute and communication together, without the
-    skipped ones; `duplicates_dropped` are communication rows. `unusable` says of each file that was
-    skipped as a whole why, `repeated` which files told a run again. `pairings` tells how
-    rows of fused attention found their operators, `disputed` what operators of one row disagree
-    on."""
+    """The report of a reading.
+
+    `rows` counts compute and communication, without skipped rows; `duplicates_dropped` counts
+    communication rows. `unusable` has the reason for each file that was skipped as a whole, and
+    `repeated` the files that repeat a run. `pairings` shows how rows of fused attention were
+    matched with operators, `disputed` the values on which operators of one row disagree.
+    """
 
     files: tuple[Path, ...]
     rows: int
@@ -65,8 +66,10 @@ class ProfileReport:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """The distinct cases of a profile in order of first appearance, and its communication; `runs`
-    are its files, where they are wanted."""
+    """The distinct cases of a profile in order of first appearance, and its communication.
+
+    `runs` are its files, if requested.
+    """
 
     records: tuple[CaseRecord, ...]
     communication: tuple[Communication, ...]
@@ -82,15 +85,17 @@ def read_profile(
     with_contexts: bool = False,
     is_counted: bool = False,
 ) -> Profile:
-    """The cases of every kernel_details and op_summary file below the paths, those of `.csv.gz` and
-    `.zip` among them.
+    """Return the cases of every kernel_details and op_summary file below the paths.
 
-    Grouping by shapes alone mixes dtypes; it is kept for trees that were made that way. A run that
-    several files tell counts once. Raises BadInput, with file and line, for a bad row and for a
-    file that is none, unless those are to be skipped and listed. `with_contexts` has each case say
-    what ran before it, and refuses a file that does not say when its rows began. `is_counted` has
-    every statistic be of as many numbers as its case has launches, counters of fewer left out, and
-    the files tell their runs.
+    Files in `.csv.gz` and `.zip` are included. A run in several files counts once. Grouping by
+    shapes alone mixes dtypes; it remains for trees that were made that way. Raises BadInput, with
+    file and line, for a bad row and for a file that is no profile, unless they are to be skipped
+    and listed.
+
+    Args:
+        with_contexts: record the launches before each case; refuse a file that lacks start times.
+        is_counted: base every statistic on all launches of its case, leaving out counters of fewer,
+            and list the runs of the files.
     """
     reading = Reading(skip_bad_rows, with_contexts, is_counted)
     with unpacked(paths) as found:
@@ -103,7 +108,7 @@ def read_profile(
 
 
 def _as_told(report: ProfileReport, found: Unpacked) -> ProfileReport:
-    """The report with the paths that the user knows."""
+    """Return the report with the paths that the user knows."""
     return replace(
         report,
         files=tuple(map(found.told, report.files)),
@@ -144,7 +149,7 @@ def _with_contexts(
     files: Mapping[Path, RunFile],
     label_of: Callable[[Key], Hashable | None],
 ) -> dict[Hashable, CaseRecord]:
-    """The records with what ran before each."""
+    """Return the records with the launches before each."""
     for path, file in files.items():
         if not file.order.is_told:
             raise BadInput(
@@ -165,7 +170,7 @@ def _attention_rows(path: Path, file: RunFile) -> AttentionRows:
 
 
 def _runtime(key: Key, attention: AttentionFacts) -> dict[str, str]:
-    """The `Runtime ...` cells of a row: fused attention has some, and what a graph launched."""
+    """Return the `Runtime ...` cells of a row: of fused attention, and of kernels in a graph."""
     is_attention = key[KEY_AT[TYPE]].strip() == KERNEL
     told = attention.of(key[KEY_AT[INPUT_SHAPES]]) if is_attention else {}
     launched_by = key[KEY_AT[LAUNCHED_BY]]
@@ -173,7 +178,7 @@ def _runtime(key: Key, attention: AttentionFacts) -> dict[str, str]:
 
 
 def _by(group_by: GroupBy, attention: AttentionFacts) -> Callable[[Key], Hashable | None]:
-    """What makes two keys the same case; None for a row that makes none."""
+    """Return a function from a key to its case; None for a row that is no case."""
 
     def label(key: Key) -> Hashable | None:
         if is_communication_key(key) or is_unnamed(key[KEY_AT[TYPE]]):

@@ -1,7 +1,7 @@
-"""The launches that msprof recorded, one by one: what a replay attributes to its cases.
+"""The launches that msprof recorded, one by one; a replay attributes them to its cases.
 
-Starts are nanoseconds as integers: sixteen digits and three decimals of microseconds do not
-survive a float.
+Starts are integer nanoseconds: a float cannot hold sixteen digits and three decimals of
+microseconds.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,8 +28,11 @@ from collector.profiles.rows import (
 
 @dataclass(frozen=True, slots=True)
 class KernelLaunch:
-    """One row of an op_summary. `cells` are the eight base cells as the row spells them;
-    `counters` holds msprof's numbers by name, those of `N/A` left out."""
+    """One row of an op_summary.
+
+    `cells` are the eight base cells as in the row; `counters` holds msprof's numbers by name,
+    without those of `N/A`.
+    """
 
     op_type: str
     name: str
@@ -41,10 +44,10 @@ class KernelLaunch:
 
 
 def read_op_summary(path: Path) -> Iterator[KernelLaunch]:
-    """The launches of an op_summary or kernel_details file, in order of start.
+    """Yield the launches of an op_summary or kernel_details file, in order of start.
 
-    Raises BadInput, with the line, for anything that is not such a file. All launches are held
-    at once: this is meant for the file of one session.
+    Raises BadInput, with the line, for any other content. All launches are held in memory: this
+    function is for the file of one session.
     """
     yield from sorted(_launches(path), key=attrgetter("start_ns"))
 

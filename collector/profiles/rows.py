@@ -1,4 +1,4 @@
-"""Rows of a profiler's CSV files: their headers, their cells, and the line that each begins on."""
+"""Rows of a profiler's CSV files: their headers, their cells, and their line numbers."""
 
 import os
 import re
@@ -29,9 +29,9 @@ from collector.model.vocabulary import (
 
 # The rows of a CSV file, each with the line it starts on.
 #
-# The exact way to read: Python's csv module, one row at a time, so that a message can name the
-# line. What is no CSV text at all (a git-lfs pointer, a binary file, UTF-16) is refused here, with
-# what to do about it.
+# This is the exact reader: Python's csv module, one row at a time, so that a message can name the
+# line. Files that are not CSV text (a git-lfs pointer, a binary file, UTF-16) are refused here,
+# with a hint.
 
 _LFS = b"version https://git-lfs.github.com/spec/"
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
@@ -39,10 +39,10 @@ _HEAD_BYTES = 1 << 16
 
 
 def open_rows(path: Path) -> tuple[list[str], Iterator[Row]]:
-    """The header of a file, and its rows with the line each starts on.
+    """Return the header of a file, and its rows with the line each starts on.
 
-    Raises BadInput for what is no CSV text. Bytes that are not UTF-8 come as lone surrogates in
-    a row: `is_utf8_row` tells.
+    Raises BadInput for a file that is not CSV text. Bytes that are not UTF-8 become lone surrogates
+    in a row; `is_utf8_row` detects them.
     """
     _refuse_other_formats(path)
     rows = _rows(path)
@@ -55,12 +55,12 @@ def open_rows(path: Path) -> tuple[list[str], Iterator[Row]]:
 
 
 def is_utf8_row(row: Sequence[str]) -> bool:
-    """Whether no cell holds bytes of another encoding."""
+    """Return whether no cell holds bytes of another encoding."""
     return is_text("".join(row))
 
 
 def _rows(path: Path) -> Iterator[Row]:
-    """Rows that are not wholly blank."""
+    """Yield the rows that are not entirely blank."""
     with path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
         for line, row in csv_rows(file, path=path):
             if "\0" in "".join(row):
@@ -84,13 +84,13 @@ def _refuse_other_formats(path: Path) -> None:
         raise BadInput("expected a CSV file, got a binary file", path=path, line=line)
 
 
-# Reading a file that was found in a folder which somebody else wrote.
+# Reading of untrusted files from a user's folder.
 
 MOST_BYTES = 1 << 20
 
 
 def open_own_file(path: Path) -> BinaryIO:
-    """A file of its own, which nobody waits for. Raises OSError for a pipe, a device, a folder."""
+    """Open a regular file without blocking. Raises OSError for a pipe, a device, a folder."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
@@ -99,8 +99,10 @@ def open_own_file(path: Path) -> BinaryIO:
 
 
 def read_small_file(path: Path, most_bytes: int = MOST_BYTES) -> bytes:
-    """The bytes of a file of its own, not read beyond its bound. Raises OSError for a pipe, a
-    device, a folder, and for a larger file."""
+    """Return the bytes of a regular file of at most `most_bytes`.
+
+    Raises OSError for a pipe, a device, a folder, and for a larger file.
+    """
     with open_own_file(path) as file:
         data = file.read(most_bytes + 1)
     if len(data) > most_bytes:
@@ -110,10 +112,10 @@ def read_small_file(path: Path, most_bytes: int = MOST_BYTES) -> bytes:
 
 # One vocabulary for the headers of kernel_details and op_summary.
 #
-# Columns come and go with the version of CANN, the chip and the aic_metrics group, so a column is
+# The columns differ with the version of CANN, the chip and the aic_metrics group, so a column is
 # found by its name and never by its position. torch_npu copies msprof's op_summary and renames six
-# columns; `Block Dim` became `Block Num` in CANN 9. What is not one of the base columns here is a
-# counter, as long as it holds numbers.
+# columns; `Block Dim` became `Block Num` in CANN 9. A column that is not a base column here is a
+# counter, if it holds numbers.
 
 NAME = "Name"
 TYPE = "Type"
@@ -122,15 +124,15 @@ DURATION = "Duration(us)"
 STREAM = "Stream ID"
 DEVICE = "Device_id"
 
-# The columns that tell the case (the last is read off the others), and those that tell one
-# communication row from another.
+# The columns that identify the case (the last is derived from the others), and those that
+# distinguish communication rows.
 KEY_COLUMNS = (TYPE, *BASE_CELLS, LAUNCHED_BY)
 EVENT_COLUMNS = (DEVICE, STREAM, NAME, START)
 
-# Where each of the KEY_COLUMNS stands in a key.
+# The position of each of the KEY_COLUMNS in a key.
 KEY_AT = {name: at for at, name in enumerate(KEY_COLUMNS)}
 
-# What op_summary calls the columns of kernel_details.
+# The names in op_summary of the columns of kernel_details.
 _RENAMED = {
     "Op Name": NAME,
     "OP Type": TYPE,
@@ -160,36 +162,36 @@ LEVEL_0 = "profiled at level 0 (no shapes); profile at Level1"
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """The columns of one file. `positions` leads from our names, `names` are the file's own."""
+    """The columns of one file. `positions` is keyed by our names, `names` are the file's own."""
 
     names: tuple[str, ...]
     positions: Mapping[str, int]
     counters: tuple[str, ...]
 
     def spelled(self, name: str) -> str:
-        """The file's own spelling of one of our names."""
+        """Return the file's own spelling of one of our names."""
         return self.names[self.positions[name]]
 
     def has(self, name: str) -> bool:
         return name in self.positions
 
     def cell(self, row: Sequence[str], name: str) -> str:
-        """The text a row holds under one of our names; empty where the file has no such column."""
+        """Return the cell of a row under one of our names; empty if the file lacks the column."""
         position = self.positions.get(name)
         return "" if position is None else row[position]
 
     def base_cells(self, row: Sequence[str]) -> dict[str, str]:
-        """The eight cells that tell the case, as the row spells them."""
+        """Return the eight cells that identify the case, as in the row."""
         return {name: self.cell(row, name) for name in BASE_CELLS}
 
 
 def is_counter_name(name: str) -> bool:
-    """Whether msprof names a counter like this, so that its cells must be numbers."""
+    """Return whether a counter of msprof has such a name, so that its cells must be numbers."""
     return _COUNTER_NAME.fullmatch(name) is not None
 
 
 def read_header(names: Sequence[str], *, path: Path) -> Header:
-    """The header of a file. Raises BadInput where a needed column is missing or comes twice."""
+    """Return the header of a file. Raises BadInput for a missing or duplicate required column."""
     positions: dict[str, int] = {}
     for position, raw in enumerate(names):
         name = _RENAMED.get(raw.strip(), raw.strip())
@@ -215,15 +217,15 @@ def _check_required(positions: Mapping[str, int], path: Path) -> None:
     )
 
 
-# What a cell of a profile may hold; a ValueError or BadInput names the column of one that holds
-# something else. It never quotes the cell: who reads the message need not be who may read the file.
+# Valid values of a profile's cells. A ValueError or BadInput for another value names its column. It
+# never quotes the cell: the reader of the message may not be permitted to read the file.
 #
-# A row whose columns are shifted has the right number of cells and the wrong things in them: that
-# is what the checks of the identity cells are for.
+# A row with shifted columns has the right number of cells with the wrong contents; the checks of
+# the identity cells detect this.
 
 NO_NUMBER = ("N/A", "NA", "")
 
-# How the profilers write a number; RE2 and Python read it alike.
+# The profilers' number format; RE2 and Python read it alike.
 NUMBER = r"-?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?"
 
 _NUMBER = re.compile(NUMBER, re.ASCII)
@@ -237,7 +239,9 @@ _COMMUNICATION_CORES = frozenset({"HCCL", "COMMUNICATION"})
 
 
 def start_ns_of(text: str) -> int:
-    """Nanoseconds of `1764246877083299.960<tab>` microseconds, exactly; ValueError otherwise."""
+    """Return the exact nanoseconds of `1764246877083299.960<tab>` microseconds, or raise
+    ValueError.
+    """
     match = _START.fullmatch(text.strip())
     if match is None:
         raise ValueError(f"{START}: expected a time such as 1764246877083299.960")
@@ -246,7 +250,7 @@ def start_ns_of(text: str) -> int:
 
 
 def duration_us_of(text: str) -> float:
-    """A duration: a finite number, not negative; ValueError otherwise."""
+    """Return a duration: a finite number, not negative; raise ValueError otherwise."""
     duration_us = _number(text)
     if duration_us is None or duration_us < 0:
         raise ValueError(f"{DURATION}: expected a number of microseconds")
@@ -254,9 +258,9 @@ def duration_us_of(text: str) -> float:
 
 
 def counter_of(name: str, text: str) -> float | None:
-    """A counter's number; None for `N/A`, and for text in a column not known to be one.
+    """Return a counter's number; None for `N/A`, and for text in a column not known as a counter.
 
-    ValueError for a text where a counter that we know must have its number.
+    Raises ValueError for text in a known counter.
     """
     if text in NO_NUMBER:
         return None
@@ -267,22 +271,22 @@ def counter_of(name: str, text: str) -> float | None:
 
 
 def is_communication(kernel_type: str, core: str) -> bool:
-    """Whether a row is a collective: it has no shapes, and is no compute kernel."""
+    """Return whether a row is a collective: it has no shapes, and is no compute kernel."""
     return core.strip() in _COMMUNICATION_CORES or kernel_type.strip().startswith("hcom_")
 
 
 def is_communication_key(key: Sequence[str]) -> bool:
-    """The same of a row's KEY_COLUMNS."""
+    """Return whether the KEY_COLUMNS of a row are those of a collective."""
     return is_communication(key[KEY_AT[TYPE]], key[KEY_AT[ACCELERATOR_CORE]])
 
 
 def is_unnamed(kernel_type: str) -> bool:
-    """Whether the profiler did not know the operator (level 0)."""
+    """Return whether the profiler did not know the operator (level 0)."""
     return kernel_type.strip() in NO_NUMBER
 
 
 def check_key(key: Sequence[str]) -> None:
-    """Raise BadInput where KEY_COLUMNS hold what they cannot hold."""
+    """Raise BadInput if KEY_COLUMNS have invalid values."""
     cells = dict(zip(KEY_COLUMNS, key, strict=True))
     core, state = cells[ACCELERATOR_CORE].strip(), cells[OP_STATE].strip()
     if not _CORE.fullmatch(core):
@@ -300,12 +304,12 @@ def check_key(key: Sequence[str]) -> None:
 
 
 def has_unknown_inputs(cells: Mapping[str, str]) -> bool:
-    """Whether the profiler wrote `N/A` for the inputs, so that the case cannot be replayed."""
+    """Return whether the profiler wrote `N/A` for the inputs, so that no replay is possible."""
     return cells[INPUT_SHAPES].strip().strip('"').upper() == NOT_KNOWN
 
 
 def _number(text: str) -> float | None:
-    stripped = text.strip(" \t")  # what pyarrow takes off, and no more
+    stripped = text.strip(" \t")  # the characters that pyarrow strips, and no others
     if not _NUMBER.fullmatch(stripped):
         return None
     number = float(stripped)

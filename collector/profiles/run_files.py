@@ -1,7 +1,7 @@
 """The rows of a profile's files, each run once.
 
-A file is read the fast way first; where anything in it is in doubt it is read again row by row,
-which finds the line or proves it right.
+A file is read by the fast reader first. If anything in it cannot be verified, it is read again row
+by row, which finds the line or proves the file valid.
 """
 
 import filecmp
@@ -38,12 +38,12 @@ from collector.profiles.rows import (
     read_header,
 )
 
-# One run exported twice: which rows of a file another file of the same run has already.
+# One run exported twice: the rows of a file that another file of the same run already has.
 #
-# The same launches stand in the kernel_details of a run and in the op_summary that it was made
-# from, in two exports of one folder, in a copy of it. A launch is known by its device, type, start
-# and duration. Two files are of one run where at least half of the smaller one's launches are in
-# the other: of two ranks of one job a few may agree by chance.
+# The same launches can be in the kernel_details of a run and in the op_summary that it was made
+# from, in two exports of one folder, and in a copy. A launch is identified by its device, type,
+# start and duration. Two files are of one run if at least half of the smaller one's launches are in
+# the other; a few launches of two ranks of one job may agree by chance.
 
 Marks = npt.NDArray[np.uint64]
 
@@ -55,7 +55,7 @@ _FACTORS = tuple(map(np.uint64, (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x16566
 
 @dataclass(frozen=True, slots=True)
 class Repeated:
-    """A file whose run another file told before it, and how many of its rows were left out."""
+    """A file that repeats the run of an earlier file, and how many of its rows were left out."""
 
     path: Path
     of: Path
@@ -63,7 +63,7 @@ class Repeated:
 
 
 def marks_of(block: pa.Table, rows: Rows) -> Marks:
-    """What tells each launch of a block from all others; 0 where its start is not known."""
+    """Return a mark for each launch of a block that identifies it; 0 if its start is unknown."""
     starts = starts_of(block)
     types = np.array([_number(key[_TYPE].strip()) for key in rows.keys], np.uint64)
     marks = starts.view(np.uint64) * _FACTORS[0]
@@ -74,20 +74,20 @@ def marks_of(block: pa.Table, rows: Rows) -> Marks:
 
 
 def known_launches(marks: Marks) -> Marks:
-    """The launches that can be known again, each once, in ascending order."""
+    """Return the identifiable launches, each once, in ascending order."""
     found = np.unique(marks)
     return np.asarray(found[found != _UNKNOWN], np.uint64)
 
 
 def are_of_one_run(one: Marks, other: Marks) -> bool:
-    """Whether the launches of two files (of `known_launches`) are those of one run."""
+    """Return whether the launches of two files (of `known_launches`) are those of one run."""
     small, large = sorted((one, other), key=len)
     sample = small[:: max(1, len(small) // _SAMPLE)]
     return bool(len(sample)) and 2 * int(is_among(sample, large).sum()) >= len(sample)
 
 
 def is_among(marks: Marks, known: Marks) -> npt.NDArray[np.bool_]:
-    """For each mark whether it is among the known ones, which are in ascending order."""
+    """Return for each mark whether it is among the known ones, which are in ascending order."""
     if not len(known):
         return np.zeros(len(marks), np.bool_)
     at = np.minimum(np.searchsorted(known, marks), len(known) - 1)
@@ -99,19 +99,21 @@ def joined(known: Sequence[Marks]) -> Marks:
 
 
 def starts_of(block: pa.Table) -> npt.NDArray[np.float64]:
-    """When each row began, in microseconds as exact as a float is: the same text gives the same
-    number. NaN where a block does not tell."""
+    """Return when each row began, in microseconds with the precision of a float.
+
+    The same text gives the same number. NaN if a block has no start times.
+    """
     if START in block.column_names:
         try:
             text = pc.utf8_trim_whitespace(block.column(START))
             return np.asarray(text.cast(pa.float64()).to_numpy(), np.float64)
-        except pa.ArrowInvalid:  # N/A somewhere: the launches of this block are not known again
+        except pa.ArrowInvalid:  # N/A in a cell: the launches of this block cannot be identified
             pass
     return np.full(block.num_rows, np.nan)
 
 
 def devices_of(block: pa.Table) -> Marks:
-    """A number for each row's device; 0 where a file does not tell."""
+    """Return a number for each row's device; 0 if a file does not record it."""
     if DEVICE not in block.column_names:
         return np.zeros(block.num_rows, np.uint64)
     coded = pc.utf8_trim_whitespace(block.column(DEVICE)).combine_chunks().dictionary_encode()
@@ -121,21 +123,21 @@ def devices_of(block: pa.Table) -> Marks:
 
 @lru_cache(maxsize=4096)
 def _number(text: str) -> int:
-    """The same in every process: marks are kept (`run_sketch`)."""
+    """Return a number that is the same in every process: marks are stored (`run_sketch`)."""
     return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big")
 
 
-# What ran before each case of a profile: its launches in the order in which the device began them.
+# The launches before each case of a profile, in the order in which the device started them.
 #
-# A case is launched at many places of a run. Of these the likeliest are followed back, launch by
-# launch: at each step those that have there what most of them have. So the launches of one decode
-# layer stand before each other, whatever the first layer or a prefill had before it.
+# A case is launched at many positions of a run. The most frequent predecessors are followed back,
+# launch by launch: each step keeps the positions that have the most frequent launch. So the
+# launches of one decode layer precede each other, whatever ran before the first layer or a prefill.
 #
-#     X C  A B C  A B C    before C stand X, C, A, B, C, A, B: B at two of its three places, A and C
-#                          at both of those, and from there on what stood at the last
+#     X C  A B C  A B C    before C: X, C, A, B, C, A, B. B precedes two of its three positions, A
+#                          and C precede both of those, and further back the last position decides
 #
-# Communication, and launches whose type no profiler told, are passed over: nobody replays them
-# here. Other devices and other files are other runs.
+# Communication, and launches without a recorded type, are skipped: they are not replayed here.
+# Other devices and other files are other runs.
 
 _END = -1  # before the first launch of a run
 
@@ -149,17 +151,17 @@ class Order:
 
     @property
     def is_told(self) -> bool:
-        """Whether every row says when it began."""
+        """Return whether every row has its start."""
         return not bool(np.isnan(self.starts).any())
 
 
 def order_of(block: pa.Table) -> Order:
-    """The order of the rows of a block."""
+    """Return the order of the rows of a block."""
     return Order(devices_of(block), starts_of(block))
 
 
 def joined_order(orders: Sequence[Order]) -> Order:
-    """That of a file, from its blocks."""
+    """Return the order of the rows of a file, from its blocks."""
     return Order(
         np.concatenate([np.empty(0, np.uint64), *(one.devices for one in orders)]),
         np.concatenate([np.empty(0), *(one.starts for one in orders)]),
@@ -169,10 +171,10 @@ def joined_order(orders: Sequence[Order]) -> Order:
 def launches_before(
     files: Iterable[tuple[FileGroups, Order]], label_of: Callable[[Key], Hashable | None]
 ) -> dict[Hashable, tuple[Hashable, ...]]:
-    """For each label the labels that stand before it, the nearest last."""
+    """Return for each label the labels that precede it, the nearest last."""
     numbers: dict[Hashable, int] = {}
     runs = [run for groups, order in files for run in _runs(groups, order, label_of, numbers)]
-    # Before each run nothing ran: whoever looks back further than that finds its end.
+    # Nothing ran before each run: looking back further finds its end mark.
     end = np.full(MOST_BEFORE, _END, np.int32)
     stream = np.concatenate([np.empty(0, np.int32), *(part for run in runs for part in (end, run))])
     labels = list(numbers)
@@ -193,7 +195,7 @@ def _runs(
     label_of: Callable[[Key], Hashable | None],
     numbers: dict[Hashable, int],
 ) -> Iterable[Ids]:
-    """What each device of a file launched, in order, as numbers of labels."""
+    """Yield the launches of each device of a file, in order, as numbers of labels."""
     rows = groups.rows()
     labels = [label_of(key) for key in rows.keys]
     of_key = np.array(
@@ -201,7 +203,7 @@ def _runs(
     )
     launched = of_key[rows.ids]
     by_start = np.lexsort((order.starts, order.devices))
-    # Devices in the order of their first rows: their numbers differ from process to process.
+    # Devices in the order of their first rows: their numbers differ between processes.
     _, firsts = np.unique(order.devices, return_index=True)
     for device in order.devices[np.sort(firsts)]:
         run = launched[by_start[order.devices[by_start] == device]]
@@ -209,14 +211,14 @@ def _runs(
 
 
 def _likeliest(stream: Ids, places: npt.NDArray[np.intp]) -> list[int]:
-    """What stands before a label's places in the stream, the nearest first."""
+    """Return the launches before a label's positions in the stream, the nearest first."""
     found: list[int] = []
     while len(found) < MOST_BEFORE:
         nearer = stream[places - len(found) - 1]
         told = nearer[nearer != _END]
         if not len(told):
             break
-        # Of several that are equally frequent the last: a run settles.
+        # Among equally frequent ones use the last: a run becomes steady.
         counts = np.bincount(told)
         most = int(told[counts[told] == counts.max()][-1])
         found.append(most)
@@ -226,19 +228,21 @@ def _likeliest(stream: Ids, places: npt.NDArray[np.intp]) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class RunFile:
-    """What one file says that no other said before it."""
+    """The content of one file that no earlier file has."""
 
     groups: FileGroups
     communication: FileCommunication
     skipped: Sequence[SkippedRow] = ()
-    # Of every row, where there are other files that may repeat them.
+    # Of every row, if other files may repeat them.
     marks: Marks = field(default_factory=lambda: joined(()))
     order: Order = field(default_factory=lambda: joined_order(()))
 
 
 class Reading:
-    """Reads files, each run once. `unusable` and `repeated` are what a report says of it,
-    `launches` are those of each file that was read."""
+    """Reads files, each run once.
+
+    `unusable` and `repeated` are for the report; `launches` are those of each file that was read.
+    """
 
     def __init__(self, skip_bad_rows: bool, is_ordered: bool, is_counted: bool) -> None:
         self.unusable: list[str] = []
@@ -249,8 +253,11 @@ class Reading:
         self._skip_bad_rows = skip_bad_rows
 
     def of(self, paths: Sequence[Path]) -> dict[Path, RunFile]:
-        """What is new in each of the files, in their order; those without anything are left out.
-        Of a run that several tell, a kernel_details comes first: it knows more than others."""
+        """Return the new content of each file, in their order; files without any are left out.
+
+        If several files have the same run, a kernel_details is read first, because it has more
+        data.
+        """
         read: dict[Path, RunFile] = {}
         launches = self.launches
         for path in sorted(paths, key=lambda path: not is_kernel_details(path)):
@@ -274,7 +281,7 @@ class Reading:
         return {path: read[path] for path in paths if path in read}
 
     def _read(self, path: Path, is_marked: bool) -> RunFile | None:
-        """A file by itself; None for one that is skipped."""
+        """Return the content of a file by itself; None for a skipped one."""
         try:
             return _read_file(path, self._skip_bad_rows, is_marked, self.is_ordered)
         except BadInput as error:
@@ -287,13 +294,15 @@ class Reading:
 def _read_file(
     path: Path, skip_bad_rows: bool, is_marked: bool, is_ordered: bool, known: Marks | None = None
 ) -> RunFile:
-    """The rows of a file, without the `known` ones. `is_marked` has each marked, `is_ordered` has
-    them say when they began."""
+    """Return the rows of a file, without the `known` ones.
+
+    `is_marked` computes a mark for each row, `is_ordered` requires start times.
+    """
     names, _ = open_rows(path)
     header = read_header(names, path=path)
     try:
-        # Closed here, not by the garbage collector: it may run while a lock is held that the
-        # end of the threads behind the blocks has to wait for (seen on CPython 3.11).
+        # Closed here, not by the garbage collector: the collector may run while a lock is held that
+        # the end of the threads behind the blocks has to wait for (seen on CPython 3.11).
         with closing(plain_blocks(path, header)) as blocks:
             grouped = BlockChecker(header).grouped(blocks)
             file = _gathered(path, header, grouped, is_marked, is_ordered, known)
@@ -339,11 +348,11 @@ def _gathered(
     return replace(file, marks=np.concatenate(marks)) if marks else file
 
 
-# A run known again in another process: some of its launches stand for all of them.
+# Recognition of a run in another process by a sample of its launches.
 #
-# The least marks of a run's launches are a sample of them that is the same whenever it is taken.
-# Two samples are compared as far as both reach, by the rule of `repeats`: files are of one run
-# where at least half of the smaller one's launches are in the other.
+# The smallest marks of a run's launches are a reproducible sample of them. Two samples are compared
+# in their common range, by the rule of `repeats`: files are of one run if at least half of the
+# smaller one's launches are in the other.
 
 MOST = 4096
 
@@ -357,14 +366,16 @@ class RunSketch:
 
 
 def sketch_of(path: Path, launches: Marks) -> RunSketch:
-    """The sample of a file's launches (of `known_launches`). A file that tells of none when it
-    began is known by its bytes."""
+    """Return the sample of a file's launches (of `known_launches`).
+
+    A file without start times is identified by its bytes.
+    """
     marks = tuple(launches[:MOST].tolist())
     return RunSketch(path, marks or (int(sha256_hex(path.read_bytes())[:16], 16),))
 
 
 def sketches_match(one: Sequence[int], other: Sequence[int]) -> bool:
-    """Whether two samples are of one run."""
+    """Return whether two samples are of one run."""
     ends = [max(sample) for sample in (one, other) if len(sample) >= MOST]
     reach = min(ends, default=max(max(one), max(other)))
     first, second = ({mark for mark in sample if mark <= reach} for sample in (one, other))

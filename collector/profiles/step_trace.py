@@ -1,8 +1,8 @@
-"""`step_trace_time.csv`, which Ascend's profiler writes beside `kernel_details.csv`: how long each
-step computed, waited for communication that nothing hid, and had nothing to do.
+"""Reader of `step_trace_time.csv`, which Ascend's profiler writes next to `kernel_details.csv`.
 
-The three add up to the step (`Stage`) but for rounding. A file has a line for each step that was
-profiled, and in some releases a `Device_id`.
+It has the time that each step computed, waited for communication that was not overlapped, and was
+idle. The three add up to the step (`Stage`) except for rounding. A file has a line for each step
+that was profiled, and in some releases a `Device_id`.
 """
 
 import io
@@ -24,8 +24,10 @@ _PARTS = ("Computing", "Communication(Not Overlapped)", "Free")
 
 @dataclass(frozen=True, slots=True)
 class StepTrace:
-    """Of so many steps together, in microseconds: what computed, the communication beside which
-    nothing did, and the rest."""
+    """The time of `steps` steps together, in microseconds.
+
+    Its parts are computing, communication that is not overlapped, and idle time.
+    """
 
     steps: int
     computing_us: float
@@ -38,8 +40,10 @@ class StepTrace:
 
 
 def read_step_trace(path: Path) -> StepTrace | None:
-    """The steps of every run at or below a path; None where no run tells them. BadInput, with file
-    and line, for a file that is none."""
+    """Return the steps of every run at or below a path; None if no run records them.
+
+    Raises BadInput, with file and line, for an invalid file.
+    """
     folders = dict.fromkeys(file.parent for file in find_profiles([path]))
     found = [
         row for folder in folders if (folder / FILE).is_file() for row in read_steps(folder / FILE)
@@ -50,8 +54,10 @@ def read_step_trace(path: Path) -> StepTrace | None:
 
 
 def read_steps(file: Path) -> tuple[Times, ...]:
-    """What computed, communicated and rested of each step of a file, in microseconds. BadInput,
-    with the line, for a file that is none."""
+    """Return the computing, communication and idle time of each step of a file, in microseconds.
+
+    Raises BadInput, with the line, for an invalid file.
+    """
     try:
         text = read_small_file(file).decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:

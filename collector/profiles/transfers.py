@@ -1,11 +1,12 @@
-"""What collectives of a run sent: `communication.json` and `communication_matrix.json`, which
-Ascend's profiler writes beside `kernel_details.csv`.
+"""Data that the collectives of a run sent.
 
-The first has a member for each collective, `hcom_allReduce__586_0_1@<group>`, with its time and
-with what this rank sent over each kind of link, in 1e6 bytes; `Total Op Info` sums them up and is
-none. SDMA holds what went over HCCS, PCIE and SIO, too. The second names both ends of every link
-that a group's collectives used, `0-1`: so many ranks it has, at least. Which ones they are stands
-in a third file, if anywhere (`group_ranks`), and what was asked for in a fourth (`trace_view`).
+Ascend's profiler writes `communication.json` and `communication_matrix.json` next to
+`kernel_details.csv`. The first has a member for each collective, `hcom_allReduce__586_0_1@<group>`,
+with its time and the data that this rank sent over each kind of link, in 1e6 bytes; `Total Op Info`
+is their sum and no collective. SDMA includes the data sent over HCCS, PCIE and SIO. The second
+names both ends of every link that a group's collectives used, `0-1`, which gives the minimum number
+of ranks. The ranks themselves may be in a third file (`group_ranks`), and the parameters of the
+calls in a fourth (`trace_view`).
 """
 
 import codecs
@@ -22,18 +23,18 @@ from collector.codec.text import counted
 from collector.profiles.kernel_details import read_profile
 from collector.profiles.rows import open_own_file, read_small_file
 
-# What the collectives of a run were asked for: `trace_view.json`, which Ascend's profiler writes
-# beside `communication.json`.
+# The parameters of the collectives of a run: `trace_view.json`, which Ascend's profiler writes next
+# to `communication.json`.
 #
-# It is a list of events, hundreds of MB of them where a step is long, so that it is read event by
-# event. That of a collective bears its name there, `hcom_allReduce__586_0_1`, and the `count` and
-# `data_type` that HCCL was called with; newer ones its `rank_size`, too.
+# It is a list of events with hundreds of MB for a long step, so it is read event by event. The
+# event of a collective has its name, `hcom_allReduce__586_0_1`, and the `count` and `data_type` of
+# the HCCL call; newer ones also have its `rank_size`.
 
 TRACE = "trace_view.json"
 _PIECE_BYTES = 1 << 20
-_LONGEST_EVENT = 1 << 24  # characters; a call stack is some thousands
+_LONGEST_EVENT = 1 << 24  # characters; a call stack has some thousands
 _TRACE_VIEW_NAME = re.compile(r"hcom_[A-Za-z]+__\w+")
-_UNTOLD = ("N/A", "RESERVED", "INVALID_TYPE")  # of msprof, for a call that it knows too little of
+_UNTOLD = ("N/A", "RESERVED", "INVALID_TYPE")  # of msprof, for a call that it knows little about
 _MOST_ELEMENTS = 1 << 48
 _MOST_RANKS = 1 << 20
 _BLANK = re.compile(r"[ \t\r\n]*")
@@ -42,8 +43,11 @@ _event_at = json.JSONDecoder().raw_decode
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What HCCL was called with: elements as its function counts them, their type in its own words
-    (`FP32`, `BFP16`), and the ranks of the group (None where the trace does not tell)."""
+    """The parameters of an HCCL call.
+
+    They are the number of elements as its function counts them, their type in HCCL's names (`FP32`,
+    `BFP16`), and the ranks of the group (None if the trace does not record it).
+    """
 
     elements: int
     data_type: str
@@ -51,8 +55,11 @@ class Asked:
 
 
 def asked_of_collectives(folder: Path) -> Mapping[str, Asked]:
-    """By the collectives' names in a run's folder; a name that stands there for several things is
-    left out. Nothing where there is no trace; BadInput for a file of another kind."""
+    """Return the parameters by the collectives' names in a run's folder.
+
+    A name with several different parameters is left out. Empty if there is no trace. Raises
+    BadInput for a file of another kind.
+    """
     path = folder / TRACE
     if not path.exists():
         return {}
@@ -67,8 +74,11 @@ def asked_of_collectives(folder: Path) -> Mapping[str, Asked]:
 
 
 def trace_events(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """The events of a trace and their places, from 1 on; one of them is held at a time. Raises
-    BadInput, with the place, for whatever is no list of objects."""
+    """Yield the events of a trace and their positions, from 1 on, with one event in memory at a
+    time.
+
+    Raises BadInput, with the position, for anything that is not a list of objects.
+    """
     try:
         with open_own_file(path) as file:
             yield from _Text(file, path).events()
@@ -77,7 +87,7 @@ def trace_events(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
 
 
 class _Text:
-    """The characters of a file, of which those that were read are let go."""
+    """The characters of a file; those that were parsed are released."""
 
     def __init__(self, file: BinaryIO, path: Path) -> None:
         self._file, self._path = file, path
@@ -102,7 +112,7 @@ class _Text:
             mark = self._take(",]")
 
     def _event(self) -> Mapping[str, Any]:
-        if self._next() != "{":  # of anything else a beginning could be taken for the whole
+        if self._next() != "{":  # otherwise a prefix could be taken for the whole value
             raise self._refusal("expected an object")
         while True:
             try:
@@ -110,7 +120,7 @@ class _Text:
                 break
             except RecursionError as error:
                 raise self._refusal("nested too deeply") from error
-            except ValueError as error:  # a wrong one, or the beginning of one
+            except ValueError as error:  # an invalid event, or an incomplete one
                 if len(self._text) - self._at > _LONGEST_EVENT or not self._more():
                     told = error.msg if isinstance(error, json.JSONDecodeError) else error
                     raise self._refusal(f"invalid JSON: {told}") from error
@@ -118,7 +128,7 @@ class _Text:
         return found
 
     def _take(self, marks: str) -> str:
-        """The next mark, which is one of some."""
+        """Consume the next character, which must be one of `marks`."""
         mark = self._next()
         if not mark or mark not in marks:
             raise self._refusal(f"expected a list of events: missing {marks[-1]}")
@@ -126,7 +136,7 @@ class _Text:
         return mark
 
     def _next(self) -> str:
-        """The next character that is not blank, which stays; nothing at the end."""
+        """Return the next character that is not blank, without consuming it; empty at the end."""
         while True:
             blank = _BLANK.match(self._text, self._at)
             assert blank is not None
@@ -137,7 +147,7 @@ class _Text:
                 return ""
 
     def _more(self) -> bool:
-        """Reads another piece; False at the end of the file."""
+        """Read another piece; return False at the end of the file."""
         if self._is_whole:
             return False
         piece = self._file.read(_PIECE_BYTES)
@@ -155,7 +165,7 @@ class _Text:
 
 
 def _asked(args: object, place: str, path: Path) -> Asked | None:
-    """None where an event tells nothing of its elements."""
+    """Return the parameters of an event; None if it does not record its elements."""
     if args is None:
         return None
     if not isinstance(args, dict):
@@ -178,11 +188,11 @@ def _whole(value: object, name: str, place: str, path: Path) -> int:
     return value
 
 
-# Which ranks each group of a run has: `profiler_metadata.json`, which Ascend's profiler writes
-# beside its folder of output where a program has named its groups.
+# The ranks of each group of a run: `profiler_metadata.json`, which Ascend's profiler writes next to
+# its output folder if the program has named its groups.
 #
-# Its `parallel_group_info` goes by the groups' names, `group_name_19`; `communication.json` calls a
-# group by a number made of that name. Of a training run (CANN 8.3) all five numbers were found so.
+# Its `parallel_group_info` is keyed by the groups' names, `group_name_19`; `communication.json`
+# uses a number derived from that name. In a training run (CANN 8.3) this held for all five numbers.
 
 METADATA = "profiler_metadata.json"
 _GROUP_RANKS_MOST_BYTES = 1 << 26  # thousands of groups of thousands of ranks
@@ -191,8 +201,11 @@ _MASK = (1 << 32) - 1
 
 
 def read_group_ranks(folder: Path) -> dict[str, tuple[int, ...]]:
-    """The ranks of each group, ascending, by the group's number in `communication.json`. `folder`
-    is that file's own. Nothing where the run does not tell; BadInput for a file of another kind."""
+    """Return the ranks of each group, ascending, by the group's number in `communication.json`.
+
+    `folder` is the folder of that file. Empty if the run does not record the ranks. Raises BadInput
+    for a file of another kind.
+    """
     path = folder.parent / METADATA
     if not path.exists():
         return {}
@@ -208,8 +221,10 @@ def read_group_ranks(folder: Path) -> dict[str, tuple[int, ...]]:
 
 
 def group_number(name: str) -> str:
-    """What `communication.json` calls a group of a name: two rolling hashes of 32 bits, one above
-    the other."""
+    """Return the number of a named group in `communication.json`: two 32-bit rolling hashes.
+
+    The first hash is in the upper half, the second in the lower half.
+    """
     return str(_hash(name, _HIGH) << 32 | _hash(name, _LOW))
 
 
@@ -237,16 +252,19 @@ _TIMES, _MATRIX = "communication.json", "communication_matrix.json"
 _TRANSFERS_MOST_BYTES = 1 << 28
 _TRANSFERS_NAME = re.compile(r"((hcom_[A-Za-z]+_)_\w+)@(\w+)")
 _LINK = re.compile(r"(\d+)-(\d+)")
-_CARRIERS = ("SDMA", "RDMA")  # of other kinds SDMA is the sum
+_CARRIERS = ("SDMA", "RDMA")  # SDMA is the sum of the other kinds
 _MB = 1e6
 
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """One collective of one rank: its kernel type, its group by the profiler's name and its size
-    (None where nothing tells), the bytes this rank sent to others, how long it took, the waiting
-    for others within, the group's ranks (empty where the profile does not tell), and the elements
-    that HCCL was called with and their type in its own words, `FP32` (None where it tells none)."""
+    """One collective of one rank.
+
+    It has the kernel type, the group by the profiler's name and its size (None if unknown), the
+    bytes this rank sent to others, and the duration including waiting for others. `ranks` are the
+    group's ranks (empty if the profile does not record them). `elements` and `dtype` are those of
+    the HCCL call, with HCCL's type names such as `FP32` (None if not recorded).
+    """
 
     kernel_type: str
     group: str
@@ -259,7 +277,10 @@ class Transfer:
 
 
 def find_transfers(path: Path) -> tuple[Path, ...]:
-    """The folders of runs at or below a path that tell of collectives. BadInput where none does."""
+    """Return the folders of runs at or below a path that record collectives.
+
+    Raises BadInput if there is none.
+    """
     if path.is_file() and path.name == _TIMES:
         return (path.parent,)
     found = sorted(file.parent for file in path.rglob(_TIMES) if file.is_file())
@@ -269,7 +290,7 @@ def find_transfers(path: Path) -> tuple[Path, ...]:
 
 
 def _told_instead(path: Path) -> str:
-    """What the kernels of a run without that file say of communication; nothing without a run."""
+    """Return a note on communication kernels in a run without that file; empty without a run."""
     try:
         rows = read_profile([path]).report.communication_rows
     except BadInput:
@@ -283,12 +304,12 @@ def _told_instead(path: Path) -> str:
 
 
 def read_transfers(folder: Path) -> tuple[Transfer, ...]:
-    """The collectives of a run, in the file's order. BadInput for a file of another kind."""
+    """Return the collectives of a run, in file order. Raises BadInput for a file of another kind."""
     sizes = _group_sizes(folder / _MATRIX)
     groups = {
         group: ranks
         for group, ranks in read_group_ranks(folder).items()
-        if len(ranks) >= max(2, sizes.get(group, 0))  # else the links speak against them
+        if len(ranks) >= max(2, sizes.get(group, 0))  # otherwise the links contradict them
     }
     asked = asked_of_collectives(folder)
     return tuple(
@@ -326,7 +347,7 @@ def _transfer(
 
 
 def _group_sizes(path: Path) -> dict[str, int]:
-    """How many ranks the links of each group join; nothing where the file is not there."""
+    """Return how many ranks the links of each group join; empty if the file does not exist."""
     if not path.exists():
         return {}
     ranks: dict[str, set[str]] = {}
@@ -338,7 +359,7 @@ def _group_sizes(path: Path) -> dict[str, int]:
 
 
 def _collectives(path: Path) -> Iterator[tuple[str, Mapping[str, object]]]:
-    """The members of every step and kind."""
+    """Yield the members of every step and kind."""
     try:
         data = read_small_file(path, _TRANSFERS_MOST_BYTES)
     except OSError as error:
@@ -363,6 +384,6 @@ def _number(of: Mapping[str, object], name: str, path: Path) -> float:
     found = of.get(name)
     if isinstance(found, bool) or not isinstance(found, int | float):
         raise BadInput(f"{name!r}: expected a number", path=path)
-    if not 0 <= found < 1e12:  # nor what is no number at all
+    if not 0 <= found < 1e12:  # also false for NaN
         raise BadInput(f"{name!r}: value {found!r} is out of range", path=path)
     return float(found)

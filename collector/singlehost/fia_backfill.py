@@ -1,7 +1,7 @@
-"""`opmeter fia-backfill`: what a profile cannot know of fused attention, from a running model.
+"""`opmeter fia-backfill`: runtime values of fused attention from a running model.
 
-The lengths of requests decide how long FusedInferAttentionScore takes, and no profile holds them.
-A file of dumped values is joined to the rows of the kernel by the shapes that both know.
+The lengths of requests decide the duration of FusedInferAttentionScore, and no profile has them. A
+file of dumped values is joined to the rows of the kernel by the shapes that both have.
 """
 
 import json
@@ -31,7 +31,7 @@ from collector.model.vocabulary import RUNTIME_PREFIX
 from collector.profiles.attention import BLOCK_TABLE_SHAPE, COMPLETENESS, KERNEL, LENGTHS_KV_SHAPE
 from collector.store.atomic import write_whole
 
-# Runtime values of fused attention, as a serving process dumps them: one JSON object a line.
+# Runtime values of fused attention, as dumped by a serving process: one JSON object per line.
 
 Shape = tuple[int, ...]
 
@@ -47,7 +47,7 @@ _TEXTS = ("input_layout", "attn_state", "kv_cache_mode")
 
 @dataclass(frozen=True, slots=True)
 class RuntimeValues:
-    """One line: the rows it belongs to, and the `Runtime ...` cells it tells."""
+    """One line: the key of the rows it belongs to, and its `Runtime ...` cells."""
 
     line: int
     key: JoinKey
@@ -55,7 +55,7 @@ class RuntimeValues:
 
 
 def read_runtime_values(path: Path) -> list[RuntimeValues]:
-    """The objects of a file. Raises BadInput, with the line, for anything else."""
+    """Return the objects of a file. Raises BadInput, with the line, for any other content."""
     try:
         lines = path.read_bytes().decode("utf-8-sig").splitlines()
     except OSError as error:
@@ -105,7 +105,7 @@ def _of(line: int, value: Any) -> RuntimeValues:
 
 
 def _optional(value: Mapping[str, Any]) -> dict[str, str]:
-    """The cells of what may be left out, or be null."""
+    """Return the cells of the values that may be missing or null."""
     given = {name: entry for name, entry in value.items() if entry is not None}
     cells = {}
     for name in _NUMBERS:
@@ -125,7 +125,7 @@ def _optional(value: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _integers(value: Any, name: str) -> Shape:
-    """`[4, 128]`, `4` or `"4,128"`; null and an empty list are ()."""
+    """Return the integers of `[4, 128]`, `4` or `"4,128"`; null and an empty list give ()."""
     if value is None:
         return ()
     if isinstance(value, str):
@@ -153,7 +153,8 @@ def _text(value: Any, name: str) -> str:
 
 DUMPED = "runtime_values_dumped"
 LENGTHS_KV_VALUES = RUNTIME_PREFIX + "actual_seq_lengths_kv_values"
-# What a replay calls the values that it took as the likeliest, and those that follow from lengths.
+# The marker that a replay writes for assumed (likeliest) values, and the cells that follow from
+# lengths.
 _ASSUMED = "runtime_values"
 _ASSUMED_CELLS = frozenset(
     RUNTIME_PREFIX + name
@@ -169,9 +170,12 @@ _PROFILE = (*PROFILING_DURATIONS, PROFILING_COUNT, profiling(""))
 
 @dataclass(frozen=True, slots=True)
 class Backfilled:
-    """What became of a file. `filled` rows became `made`; of these `known` stood there already,
-    and `blanked` lost a number that was another case's. `complete` rows had their values before;
-    `rows_alone` and `values_alone` (their lines) found nothing on the other side."""
+    """The result for a file.
+
+    `filled` rows became `made` rows; `known` rows existed already, and `blanked` rows lost a number
+    of another case. `complete` rows already had their values; `rows_alone` and `values_alone`
+    (their lines) had no match.
+    """
 
     path: Path
     filled: int
@@ -188,7 +192,7 @@ def backfill(
 ) -> Backfilled:
     """Join values into a FusedInferAttentionScore.csv, or into a copy of it at `output`.
 
-    Raises BadInput, with the line, for input that is wrong, and writes nothing then.
+    Raises BadInput, with the line, for invalid input, and writes nothing then.
     """
     path = csv_path / kernel_file_name(KERNEL) if csv_path.is_dir() else csv_path
     file = read_kernel_file(path)
@@ -218,7 +222,7 @@ def backfill(
 
 
 class _Joining:
-    """Goes through the rows of a file, and counts what it does."""
+    """Joins the rows of a file with their values, and counts the changes."""
 
     def __init__(self, values: Sequence[RuntimeValues], tag: str) -> None:
         self._by_key = _distinct(values)
@@ -229,7 +233,7 @@ class _Joining:
         self.met: set[JoinKey] = set()
 
     def joined(self, file: KernelFile) -> list[Cells]:
-        """The rows of a file, those that lack their values replaced by one for each of theirs."""
+        """Return the rows of a file, with one row per value in place of each row that lacks values."""
         rows = [dict(row) for row in file.rows]
         for row in rows:
             if row.get(LENGTHS_KV_VALUES):
@@ -261,7 +265,7 @@ class _Joining:
             new = {**base, **values, COMPLETENESS: self._tag}
             case = case_from_cells(KERNEL, new)
             held = self._held.get(case)
-            if held is not None:  # from an earlier run; a newer source run's numbers go to it
+            if held is not None:  # from an earlier run; add the numbers of a newer source run
                 held.update({name: text for name, text in _of_profile(new).items() if text})
                 self.known += 1
             else:
@@ -272,7 +276,7 @@ class _Joining:
 
 
 def key_of(case: Case) -> JoinKey:
-    """What a row knows of the shapes that the values are joined by."""
+    """Return the shapes of a row by which values are joined."""
     lengths = case.attribute(LENGTHS_KV_SHAPE)
     table = case.attribute(BLOCK_TABLE_SHAPE)
     length_shape = _shape(lengths) if lengths else _slot(case, _LENGTHS_KV_SLOT)
@@ -287,18 +291,17 @@ def key_of(case: Case) -> JoinKey:
 
 
 def without_numbers(row: Cells, *, of_profile: bool) -> dict[str, str]:
-    """A row without the numbers that belong to another case than it becomes.
+    """Return a row without the numbers of another case.
 
-    A microbenchmark had guessed the values. The source run's own mean stays where all its launches
-    had these values, and not where it is the mean over several.
+    A microbenchmark had assumed the values. The source run's own mean stays if all its launches had
+    these values, and is removed if it is the mean over several.
     """
     gone = (AVERAGE_DURATION, _MICROBENCH, *(_PROFILE if of_profile else ()))
     return {name: "" if name.startswith(gone) else text for name, text in row.items()}
 
 
 def _is_assumed(row: Cells, found: Iterable[Cells]) -> bool:
-    """Whether a row's values are only those that a replay took as the likeliest, and others are
-    known now."""
+    """Return whether a row has only values that a replay assumed, and other values are known now."""
     if row.get(COMPLETENESS) != _ASSUMED:
         return False
     agrees = [all(row.get(name) == text for name, text in told.items()) for told in found]
@@ -310,7 +313,7 @@ def _of_profile(row: Cells) -> dict[str, str]:
 
 
 def _distinct(values: Iterable[RuntimeValues]) -> Mapping[JoinKey, list[Cells]]:
-    """The cells of each key, those that several lines tell alike once."""
+    """Return the cells of each key, without duplicate lines."""
     by_key: dict[JoinKey, list[Cells]] = defaultdict(list)
     for value in values:
         if value.cells not in by_key[value.key]:

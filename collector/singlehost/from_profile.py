@@ -1,7 +1,7 @@
-"""`opmeter microbench --prof-path`: durations for a tree from what a profiler has written already.
+"""`opmeter microbench --prof-path`: durations for a tree from an existing profile.
 
-Nothing of an NPU is needed. Such files hold no sentinels, so a row gets the plain mean of all
-launches that belong to it, first ones and outliers included; how many they were is reported.
+No NPU is needed. Such files have no sentinels, so a row gets the plain mean of all its launches,
+first ones and outliers included; their number is reported.
 """
 
 import logging
@@ -38,15 +38,15 @@ from collector.singlehost.version_files import (
     prune,
 )
 
-# Which launches of a profile belong to which rows of a tree. Pure.
+# Matching of a profile's launches with a tree's rows. Pure.
 #
-# A row takes the launches of its own case. Where there are none, it takes those that msmodeling's
-# coarser signature finds, as long as nothing that both say differs; and where the runtime may
-# launch one of several kernels for the same call (MatMul), those of another of them.
+# A row takes the launches of its own case. If there are none, it takes those with the same coarser
+# signature of msmodeling, unless a value that both have differs. If the runtime may launch one of
+# several kernels for the same call (MatMul), it also takes those of the other kernels.
 
 
 class How(StrEnum):
-    """What brought launches to a row."""
+    """The rule that matched launches with a row."""
 
     CASE = "case"
     SIGNATURE = "signature"
@@ -64,8 +64,11 @@ class Match:
 
 @dataclass(frozen=True, slots=True)
 class Matches:
-    """`ambiguous` are launches that fit rows of several cases, which their attributes tell apart
-    and the profile does not; `unmatched` fit no row, `alone` are rows that no launch fits."""
+    """The result of matching.
+
+    `ambiguous` launches fit rows of several cases that differ in attributes which the profile does
+    not record; `unmatched` launches fit no row; `alone` are rows without a launch.
+    """
 
     found: tuple[Match, ...]
     ambiguous: tuple[tuple[CaseRecord, tuple[TreeRow, ...]], ...]
@@ -74,7 +77,7 @@ class Matches:
 
 
 def match(rows: Sequence[TreeRow], launches: Sequence[CaseRecord]) -> Matches:
-    """Bring the launches of a profile to the rows of a tree."""
+    """Match the launches of a profile with the rows of a tree."""
     matching = _Matching(rows)
     left = matching.by_case(launches)
     left, ambiguous = matching.by_signature(left)
@@ -88,8 +91,10 @@ def match(rows: Sequence[TreeRow], launches: Sequence[CaseRecord]) -> Matches:
 
 
 def pooled(launches: Sequence[CaseRecord]) -> ProfileStatistics:
-    """The plain mean over all launches of several records. Median and spread are those of the
-    first: they cannot be had of a pool."""
+    """Return the plain mean over all launches of several records.
+
+    Median and spread are those of the first record: they cannot be pooled.
+    """
     profiles = [record.profile for record in launches if record.profile is not None]
     if len(profiles) == 1:
         return profiles[0]
@@ -113,12 +118,12 @@ class _Matching:
         self._by_signature: dict[tuple[str, Signature], list[TreeRow]] = defaultdict(list)
         for row in rows:
             self._by_case[row.case].append(row)
-            if row.case.inputs is None:  # it says nothing that could be like something else
+            if row.case.inputs is None:  # it has nothing to compare
                 continue
             self._by_signature[row.case.kernel_type, signature_of(row.case)].append(row)
 
     def by_case(self, launches: Iterable[CaseRecord]) -> list[CaseRecord]:
-        """Take launches by their full identity, and give back those that are left."""
+        """Take launches by their full identity, and return those that are left."""
         left = []
         for record in launches:
             rows = self._by_case.get(record.case, [])
@@ -131,7 +136,7 @@ class _Matching:
     def by_signature(
         self, launches: Iterable[CaseRecord]
     ) -> tuple[list[CaseRecord], list[tuple[CaseRecord, tuple[TreeRow, ...]]]]:
-        """Take launches by the coarser signature: what is left, and what cannot be decided."""
+        """Take launches by the coarser signature; return those left and the ambiguous ones."""
         taken = frozenset(self.found)
         left, ambiguous = [], []
         for record in launches:
@@ -146,8 +151,10 @@ class _Matching:
         return left, ambiguous
 
     def by_family(self, launches: Iterable[CaseRecord]) -> set[str]:
-        """Give the MatMul rows that nothing fitted what another kernel of the family took. Says
-        which cases of the profile were used."""
+        """Give unmatched MatMul rows the launches of another kernel of the family.
+
+        Return the ids of the profile's cases that were used.
+        """
         taken, used = frozenset(self.found), set()
         for record in launches:
             if record.case.kernel_type not in MATMUL_FAMILY:
@@ -187,8 +194,8 @@ def microbench_from_profile(
 ) -> MicrobenchResult:
     """Write the durations of profiles into a version folder; an empty one is filled.
 
-    Everything is read before the first byte is written. Raises BadInput for input that is wrong,
-    and for a kernel type that neither side has.
+    Everything is read before the first byte is written. Raises BadInput for invalid input, and for
+    a kernel type that neither side has.
     """
     profile = read_profile(profiles)
     files = VersionFiles.read(folder)
@@ -217,12 +224,12 @@ def microbench_from_profile(
 
 
 def _compute(profile: Profile) -> list[CaseRecord]:
-    """The launches of operators; the marks of a replay that was recorded are none."""
+    """Return the launches of operators, without the sentinels of a recorded replay."""
     return [record for record in profile.records if record.kernel_type != SENTINEL_TYPE]
 
 
 def _concerns(record: CaseRecord, kernels: Collection[str]) -> bool:
-    """Whether a launch may belong to rows of these kernel types."""
+    """Return whether a launch may belong to rows of these kernel types."""
     kernel_type = record.case.kernel_type
     family = MATMUL_FAMILY if kernel_type in MATMUL_FAMILY else frozenset((kernel_type,))
     return not kernels or not family.isdisjoint(kernels)
@@ -233,7 +240,7 @@ def _is_due(found: Match, update: Update) -> bool:
 
 
 def _write(files: VersionFiles, found: Match, update: Update) -> Written | None:
-    """Give a row its mean; None where it is left alone, or where the mean is no duration."""
+    """Write the mean of a row; return None if the row is not due or the mean is not a duration."""
     took = pooled(found.launches)
     if not _is_due(found, update) or took.mean_us <= 0:
         return None
@@ -252,20 +259,20 @@ def _write(files: VersionFiles, found: Match, update: Update) -> Written | None:
 
 
 def _ran(found: Match) -> str:
-    """Whose launches these were, where they were not those of the row's own case."""
+    """Return a note on the kernels that ran, if they were not the row's own case."""
     if found.how is How.CASE:
         return ""
     kernels = sorted({record.case.kernel_type for record in found.launches})
     theirs = "; ".join(sorted({shapes_of(record.case) for record in found.launches}))
     if found.how is How.FAMILY:
         return f"{' and '.join(kernels)} ran: {theirs}"
-    return f"matched by the coarser signature: {theirs}"
+    return f"matched by the coarser signature of msmodeling: {theirs}"
 
 
 def _leftover(
     files: VersionFiles, matches: Matches, kernels: Collection[str], update: Update
 ) -> tuple[list[Written], list[Leftover]]:
-    """Launches without a row: those that were added, and those that are only reported."""
+    """Return the launches without a row: those that were added, and those only reported."""
     had = frozenset(files.kernel_types)
     added, leftover = [], []
     for record in matches.unmatched:
@@ -285,7 +292,7 @@ def _leftover(
 
 
 def _why_not_added(record: CaseRecord, had: Collection[str], update: Update) -> str:
-    """Why launches make no row of the tree; empty where they do."""
+    """Return why launches are not added as a row of the tree; empty if they are."""
     kernel_type = record.case.kernel_type
     if update is Update.MISSING_ONLY:
         return "missing-only does not add rows"

@@ -1,4 +1,4 @@
-"""`opmeter microbench`: measures the rows of a tree on this machine and writes what it found."""
+"""`opmeter microbench`: measures the rows of a tree on this machine and writes the durations."""
 
 import tempfile
 import threading
@@ -30,15 +30,17 @@ from collector.singlehost.machine import check_runtime, describe, provenance_of
 from collector.singlehost.reports import MicrobenchResult, Unanswered, Update, has_failed
 from collector.singlehost.tree_rows import Asked, TreeRows, asked_by
 
-# The answers to a tree's rows: the sink that the sessions of a microbenchmark answer to.
+# The sink for the results of a microbenchmark's sessions.
 #
-# Each session's durations are in the tree before the next one starts, so that whatever ends this
-# loses one session, and `missing-only` goes on from there.
+# Each session's durations are in the tree before the next one starts, so that an interruption loses
+# at most one session, and `missing-only` continues from there.
 
 
 class TreeAnswers:
-    """The cases to measure for a tree, then their results. With `ends_at_failure` the first
-    case that fails is enough."""
+    """The cases to measure for a tree, then their results.
+
+    With `ends_at_failure`, measuring stops at the first case that fails.
+    """
 
     def __init__(
         self,
@@ -69,15 +71,17 @@ class TreeAnswers:
 
     @property
     def answered(self) -> int:
-        """How many of the cases to measure have their answer."""
+        """Return how many of the cases to measure have a result."""
         return len(self._asked) - len(self._todo)
 
     def is_closed(self) -> bool:
         return self._ends_at_failure and any(has_failed(u.outcome) for u in self._without_number)
 
     def unanswered(self) -> list[ShardCase]:
-        """The cases to measure, in the tree's order. They have no forecast: each is taken to
-        need the budget of its repeats."""
+        """Return the cases to measure, in the tree's order.
+
+        They have no forecast: each is assumed to need the budget of its repeats.
+        """
         return [ShardCase(asked.record, self._measure.budget_s) for asked in self._todo.values()]
 
     def next_session(self, batch: Sequence[ShardCase]) -> Provenance:
@@ -85,13 +89,13 @@ class TreeAnswers:
         return replace(self._provenance, session=self._sessions)
 
     def add(self, session: int, answers: SessionAnswers) -> None:
-        """Write what a session gave into the tree."""
+        """Write the results of a session into the tree."""
         if answers.unread:
             self._unread.append(f"session {session}: {answers.unread}")
         self._take(answers.measurements)
 
     def give(self, unmeasured: Sequence[Unmeasured]) -> None:
-        """Take in answers that no session measured: one of their own has said them."""
+        """Record results of cases that were not measured, in a session of their own."""
         provenance, cache = self.next_session(()), self._measure.cache
         self._take(case.certificate(provenance, cache) for case in unmeasured)
 
@@ -124,8 +128,11 @@ class TreeAnswers:
         self._rows.save()
 
     def _take_filed(self, measurement: Measurement) -> None:
-        """Another kernel ran than the one asked for: its number belongs to its own row. Where that
-        is asked for too, it has a number of its own."""
+        """Record the measurement of a kernel that ran instead of the requested one.
+
+        The duration belongs to that kernel's row, unless its case was requested too and has a
+        duration.
+        """
         if measurement.is_good and measurement.case_id not in self._asked:
             self._rows.write_filed(self._asked[measurement.asked], measurement)
 
@@ -133,7 +140,7 @@ class TreeAnswers:
         outcomes = self._outcomes[measurement.case_id]
         outcomes.append(measurement.outcome)
         if not is_answered(outcomes):
-            return  # it is tried once more
+            return  # it is tried again
         self._todo.pop(measurement.case_id, None)
         if measurement.is_good:
             self._rows.write_asked(asked, measurement)
@@ -142,11 +149,11 @@ class TreeAnswers:
             self._without_number.append(Unanswered(case, measurement.outcome, measurement.reason))
 
 
-# A case may take long on a cpu, and nobody has forecast how long; a campaign has shorter limits,
-# since it has others waiting.
+# A case may take long on a CPU, and there is no forecast; a campaign has shorter limits because
+# other cases wait.
 _LIMITS = Limits(case_s=240.0)
 _SESSION_CASES = 128
-# With `fail_fast` a session ends with the first case that ends so: it is not tried again.
+# With `fail_fast`, a session ends with the first case with such an outcome: it is not tried again.
 _FAILURES = frozenset(filter(has_failed, Outcome)) - TRIED_AGAIN
 
 
@@ -164,11 +171,11 @@ def microbench_by_replay(
     on_progress: Callable[[int, int], None] = lambda done, cases: None,
     allow_fake: bool = False,
 ) -> MicrobenchResult:
-    """Measure the rows of a version folder, until all have an answer or `stop` is set.
+    """Measure the rows of a version folder, until all have a result or `stop` is set.
 
-    With `fail_fast` the first case that fails ends it. Raises BadInput for a tree that is wrong,
-    OpmeterError where this machine cannot measure: its sessions fail, or its NPU is a fake one,
-    whose numbers come into a tree only with `allow_fake`.
+    With `fail_fast` the first case that fails ends it. Raises BadInput for an invalid tree. Raises
+    OpmeterError if this machine cannot measure: its sessions fail, or its NPU is simulated, whose
+    durations are written only with `allow_fake`.
     """
     rows = TreeRows(folder, kernels, update)
     _check_writable(folder)
@@ -195,7 +202,7 @@ def microbench_by_replay(
 
 
 def _settings(stack: Stack, backend: str, measure: MeasureSettings) -> SessionSettings:
-    """Without canaries: a tree has no place for what they tell."""
+    """Return the settings without canaries: a tree cannot store their results."""
     return SessionSettings(
         backend,
         stack,
@@ -208,7 +215,7 @@ def _settings(stack: Stack, backend: str, measure: MeasureSettings) -> SessionSe
 
 
 def _check_writable(folder: Path) -> None:
-    """Raise BadInput, before anything is measured, where nothing could be written down."""
+    """Raise BadInput, before anything is measured, if the folder is not writable."""
     try:
         with tempfile.TemporaryFile(dir=folder):
             pass

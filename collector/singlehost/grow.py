@@ -23,7 +23,7 @@ from collector.shapes.model_rows import experts_of, products_of, rows_of
 from collector.shapes.models import Decoder, bundled_names, find_decoder
 from collector.singlehost.version_files import VersionFiles, record_of_row
 
-# Whose sizes only a model tells together.
+# Kernel types with sizes that only a model gives as a whole.
 OF_MODELS = (
     *("FusedInferAttentionScore", "split_qkv_rmsnorm_rope_kernel", "DispatchFFNCombine"),
     *("LightningIndexer", "LightningIndexerVllm", "SparseFlashAttention"),
@@ -32,7 +32,7 @@ OF_MODELS = (
 
 @dataclass(frozen=True, slots=True)
 class Grown:
-    """What became of a kernel's file; `reason` says why it got no row, where nothing was tried."""
+    """The result for a kernel's file; `reason` says why no row was tried."""
 
     kernel_type: str
     chosen: Chosen | None
@@ -41,11 +41,17 @@ class Grown:
 
 @dataclass(frozen=True, slots=True)
 class GridOptions:
-    """`rows` at most for each kernel type, None for all; `largest_gib` of tensors a case, None for
-    any; with a `standard` not a sample, but what that wants between the rows that are there;
-    `decoders` are the models that sizes are of, none for all sizes that patterns have, and
-    for all models that come with the package where only models tell sizes together. `release` is
-    that of the stack that serves them."""
+    """Options of the grid.
+
+    Args:
+        rows: largest number of rows per kernel type; None for all
+        largest_gib: largest size of a case's tensors; None for any
+        decoders: models that give the sizes. Without any, all sizes of the patterns are used, and all
+            bundled models for kernels whose sizes only models give as a whole.
+        release: release of the stack that serves the models
+        standard: if set, add the rows that this standard of density requires between existing rows,
+            instead of a sample
+    """
 
     rows: int | None
     seed: int
@@ -56,11 +62,12 @@ class GridOptions:
 
 
 def grow_tree(folder: Path, options: GridOptions, *, write: bool = True) -> Iterator[Grown]:
-    """Add rows to the files of a version folder, one kernel after the other, each as it comes; a
-    file is written whole, or not at all. What was done is found there another time, so that the
-    same options over again add what is left. Only one kernel's rows are in memory at once.
+    """Add rows to the files of a version folder, and yield each kernel as it is done.
 
-    BadInput for a folder without any, and where another command has written the tree meanwhile.
+    A file is written as a whole, or not at all. Existing rows are recognised, so that repeating the
+    same options adds only the remaining rows. Only one kernel's rows are in memory at once.
+
+    Raise BadInput for a folder without rows, and if another command has written the tree meanwhile.
     """
     kernel_types = VersionFiles.read(folder).kernel_types
     if not kernel_types:
@@ -91,7 +98,7 @@ def grow_tree(folder: Path, options: GridOptions, *, write: bool = True) -> Iter
 
 
 def _stamps(folder: Path) -> dict[Path, tuple[int, int, int]]:
-    """What tells that a file of the tree was replaced."""
+    """Return stamps that change if a file of the tree is replaced."""
     paths = (path for path in (*folder.glob("*.csv"), *folder.glob("*/*.csv")) if path.exists())
     found = ((path, path.stat()) for path in paths)
     return {path: (stat.st_ino, stat.st_size, stat.st_mtime_ns) for path, stat in found}
@@ -123,7 +130,7 @@ def _between(
     options: GridOptions,
     wish: Wish,
 ) -> Grown:
-    """The rows that a standard of density requires between the rows of a kernel."""
+    """Return the rows that a standard of density requires between the rows of a kernel."""
     patterns, standard = bundled_patterns(), find_standard(options.standard)
     pattern = patterns.of(kernel_type)
     if pattern is None:
@@ -144,8 +151,10 @@ def _asked(record: CaseRecord) -> CaseRecord | str:
 
 
 def _bare(record: CaseRecord) -> CaseRecord:
-    """The record without the settings that it would be given anyway, so that a row that was added
-    is like the one that it was made after."""
+    """Return the record without settings that have the default value.
+
+    This makes an added row equal to the row that it is derived from.
+    """
     own = {name: text for name, text in record.extra.items() if not _is_setting(name)}
     if len(own) == len(record.extra):
         return record
@@ -165,7 +174,7 @@ def _largest_bytes(options: GridOptions) -> float:
 
 
 def _decoders(options: GridOptions) -> tuple[Decoder, ...]:
-    """The models that are asked for, or all that are known."""
+    """Return the requested models, or all known ones."""
     return options.decoders or tuple(map(find_decoder, bundled_names()))
 
 
@@ -176,7 +185,7 @@ def _model_rows(options: GridOptions) -> dict[str, list[CaseRecord]]:
 
 @cache
 def _sizes(options: GridOptions, source: str) -> tuple[tuple[int, ...], ...]:
-    """What the axis of models has of a source."""
+    """Return the sizes of a source on the axis of models."""
     if source == EXPERTS:
         return experts_of(_decoders(options))
     if source != PRODUCTS:

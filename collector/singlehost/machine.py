@@ -1,4 +1,4 @@
-"""What a microbenchmark says of the machine it ran on, and whether a tree may hold its numbers."""
+"""The machine of a microbenchmark, and checks whether a tree may hold its durations."""
 
 import platform
 import uuid
@@ -14,16 +14,20 @@ from collector.model.stack import Runtime, Stack
 
 
 def tree_device(folder: Path) -> str | None:
-    """The device that a version folder of a whole tree is of; None for any other folder, which
-    may hold anything's numbers."""
+    """Return the device of a version folder in a complete tree.
+
+    Return None for any other folder, which may hold durations of any device.
+    """
     place = folder.absolute()
     in_tree = is_version_name(place.name) and place.parent.name == "vllm_ascend"
     return place.parent.parent.name if in_tree else None
 
 
 def check_device(folder: Path, stack: Stack) -> str:
-    """Raise BadInput where a tree is of another device than this machine has. What differs else
-    is given back, for a warning."""
+    """Raise BadInput if a tree is for another device than this machine has.
+
+    Return any other difference, for a warning.
+    """
     device = tree_device(folder)
     if device is None:
         return ""
@@ -38,7 +42,7 @@ def check_device(folder: Path, stack: Stack) -> str:
 
 
 def check_runtime(stack: Stack) -> None:
-    """Raise OpmeterError where a runtime that computes nothing would give the numbers."""
+    """Raise OpmeterError if the runtime computes nothing, so that its durations mean nothing."""
     if stack.runtime is not Runtime.REAL:
         raise OpmeterError(
             f"the runtime of this machine is {stack.runtime}: it cannot measure durations"
@@ -46,7 +50,7 @@ def check_runtime(stack: Stack) -> None:
 
 
 def provenance_of(stack: Stack, backend: str) -> Provenance:
-    """What every certificate of one microbenchmark says alike. No campaign asked for it."""
+    """Return the part that all certificates of one microbenchmark share; it has no campaign."""
     return Provenance(
         campaign="microbench",
         plan=0,
@@ -67,7 +71,7 @@ def provenance_of(stack: Stack, backend: str) -> Provenance:
 
 
 def describe(stack: Stack, backend: str, measure: MeasureSettings) -> list[tuple[str, str]]:
-    """The rows of a report about the source of its numbers."""
+    """Return the rows of a report about the source of its durations."""
     software = {"torch": stack.torch, "torch_npu": stack.torch_npu, "CANN": stack.cann}
     software |= {"vLLM-Ascend": stack.vllm, "driver": stack.driver}
     repeats = f"as many as fit in {measure.budget_s:g} s, {measure.min_repeats} to "

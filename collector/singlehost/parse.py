@@ -1,11 +1,11 @@
 """A profile into a tree: `opmeter parse`.
 
-Everything is read and joined before the first byte is written, so that bad input leaves the tree
-as it was. Rows whose inputs are unknown (`N/A`) come into files of their own, which consumers of
+Everything is read and joined before the first byte is written, so that invalid input leaves the
+tree unchanged. Rows with unknown inputs (`N/A`) are written to separate files, which consumers of
 the tree do not read.
 
-The statistics of a case that is there are replaced, or with `pool` those of both pooled; a tree
-into which profiles are pooled tells which they are, and its rows of how many launches.
+The statistics of an existing case are replaced, or pooled with `pool`. A tree with pooled profiles
+lists them, and its rows have the number of launches.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -43,19 +43,19 @@ from collector.profiles.run_files import RunSketch
 from collector.profiles.run_files import sketches_match as are_of_one_run
 from collector.store.atomic import write_whole
 
-# Which profiles are in a tree into which they are pooled, so that none counts twice.
+# The profiles that were pooled into a tree, so that none counts twice.
 #
-# `reports/parsed_profiles.json` names each file that was parsed into the tree, with a sample of its
-# launches by which it is known again: as another export, or under another name. A file is written
-# down before its rows are, and again when all are there: where a parse was cut off in between,
-# nobody can tell which of its rows the tree has.
+# `reports/parsed_profiles.json` lists each file that was parsed into the tree, with a sample of its
+# launches that identifies it as another export or under another name. A file is recorded before its
+# rows are written, and again when all are there: if a parse was interrupted in between, it is
+# unknown which of its rows the tree has.
 
 _LONGEST_MARK = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """A file of which the tree has rows, and marks of some of its launches, in hex."""
+    """A file with rows in the tree, and marks of some of its launches, in hex."""
 
     profile: str
     is_whole: bool
@@ -67,12 +67,12 @@ class Parsed:
 
 @dataclass(frozen=True, slots=True)
 class ParsedProfiles:
-    """The files of a tree, in the order in which they came."""
+    """The files of a tree, in the order in which they were added."""
 
     profiles: tuple[Parsed, ...] = ()
 
     def check_new(self, runs: Sequence[RunSketch], path: Path) -> None:
-        """Raises BadInput where one of these is in the tree, or where its content is unknown."""
+        """Raise BadInput if one of these runs is in the tree, or if the tree's content is unknown."""
         for parsed in self.profiles:
             if not parsed.is_whole:
                 raise BadInput(
@@ -89,7 +89,7 @@ class ParsedProfiles:
                     )
 
     def with_runs(self, runs: Sequence[RunSketch], *, is_whole: bool) -> "ParsedProfiles":
-        """The same with these, each once."""
+        """Return the list with these runs added, each once."""
         others = [p for p in self.profiles if not any(map(p.is_of, runs))]
         added = [
             Parsed(str(run.path), is_whole, tuple(f"{mark:x}" for mark in run.marks))
@@ -102,8 +102,10 @@ class ParsedProfiles:
 
 
 def read_parsed(version: Path) -> ParsedProfiles | None:
-    """What a version folder tells of its profiles; None where nothing was pooled into it. Raises
-    BadInput for a file that is no such list."""
+    """Return the profiles of a version folder; None if nothing was pooled into it.
+
+    Raises BadInput for a file with other content.
+    """
     path = version / PARSED_PROFILES
     try:
         data = path.read_bytes()
@@ -122,12 +124,12 @@ def _is_mark(text: str) -> bool:
     return 0 < len(text) <= _LONGEST_MARK and set(text) <= set("0123456789abcdef")
 
 
-# Statistics of two profiles as those of one: `opmeter parse --pool`.
+# Pooled statistics of two profiles: `opmeter parse --pool`.
 #
-# A mean and a spread are pooled by how many launches each is of, which is exact; a median is not,
-# so a pooled row has none. Counters are pooled where both rows have them: `parse --pool` writes
-# only those that every launch of a case has. What is pooled are cells of six decimals, so that each
-# time adds a rounding of half of the last one.
+# A mean and a standard deviation are pooled by their numbers of launches, which is exact; a median
+# cannot be pooled, so a pooled row has none. Counters are pooled if both rows have them: `parse
+# --pool` writes only counters that every launch of a case has. Cells have six decimals, so that
+# each pooling adds a rounding error of half of the last one.
 #
 #     8 launches of 10.0 us, 2 of 20.0 us:  10 of 12.0 us, spread 4.0 us
 
@@ -136,7 +138,7 @@ _COUNTER = profiling("")
 
 @dataclass(frozen=True, slots=True)
 class Moments:
-    """How many numbers, their mean and their standard deviation (of all of them)."""
+    """The count of numbers, their mean and their standard deviation (population)."""
 
     count: int
     mean: float
@@ -144,7 +146,7 @@ class Moments:
 
 
 def together(one: Moments, other: Moments) -> Moments:
-    """Those of both sets of numbers."""
+    """Return the moments of both sets of numbers."""
     count = one.count + other.count
     share = other.count / count
     apart = other.mean - one.mean
@@ -153,8 +155,10 @@ def together(one: Moments, other: Moments) -> Moments:
 
 
 def pooled(old: Cells, new: Cells, path: Path) -> Cells:
-    """The row of a file with a new row's statistics added to its own. Raises BadInput where it has
-    some and does not tell of how many launches."""
+    """Return the row of a file with a new row's statistics pooled into its own.
+
+    Raises BadInput if the row has statistics without a number of launches.
+    """
     row = dict(joined(old, new))
     if not old.get(PROFILING_AVERAGE) or not new.get(PROFILING_AVERAGE):
         return row
@@ -193,7 +197,7 @@ def _counters(old: Cells, new: Cells, mine: int, theirs: int, path: Path) -> dic
 
 
 def _counter(old: Cells, new: Cells, name: str, share: float, path: Path) -> str:
-    """The mean of a counter, of which the new row has a share; empty where one of both has none."""
+    """Return the pooled mean of a counter; empty if one of the rows lacks it."""
     if not old.get(name) or not new.get(name):
         return ""
     one, other = _number(old, name, path), _number(new, name, path)
@@ -211,7 +215,7 @@ def _number(row: Cells, name: str, path: Path) -> float:
     return value
 
 
-# `reports/communication.csv` of a tree: how long each collective of a profile took, by
+# `reports/communication.csv` of a tree: the duration of each collective of a profile, by
 # communicator.
 
 _KEY = ("Type", "Group", "Accelerator Core")
@@ -223,13 +227,15 @@ COMMUNICATION_COLUMNS = (*_KEY, _COUNT, _TOTAL, _MEAN, _MEDIAN, _STD, _MIN, _MAX
 
 
 def report_rows(communication: Sequence[Communication]) -> list[Cells]:
-    """The rows of a profile's collectives."""
+    """Return the rows of a profile's collectives."""
     return [_communication_report_row(entry) for entry in communication]
 
 
 def pooled_with_report(rows: Sequence[Cells], path: Path, is_counted: bool) -> list[Cells]:
-    """The rows of a report, those of the same collective pooled with these, and then the others.
-    Raises BadInput for a report that is none, and where it is not known of which runs it is."""
+    """Return the rows of a report, pooled with these rows of the same collectives.
+
+    Other rows follow. Raises BadInput for an invalid report, and if its runs are unknown.
+    """
     if not path.exists():
         return list(rows)
     if not is_counted:
@@ -262,7 +268,7 @@ def _key(row: Cells) -> tuple[str, ...]:
 
 
 def _communication_report_pooled(old: Cells, new: Cells) -> Cells:
-    """A median of both is not known of theirs."""
+    """Return the pooled row; the median of both is unknown."""
     both = together(_communication_report_moments(old), _communication_report_moments(new))
     return {
         **new,
@@ -292,7 +298,7 @@ def _check(row: Cells, path: Path, line: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ParsedKernel:
-    """What became of one `{KernelType}.csv`. `duplicates` are cases that it held twice before."""
+    """The result for one `{KernelType}.csv`. `duplicates` are cases that it had twice before."""
 
     kernel_type: str
     path: Path
@@ -304,7 +310,7 @@ class ParsedKernel:
 
 @dataclass(frozen=True, slots=True)
 class ParseResult:
-    """What was read, and what it did to the tree; `communication` is None where there was none."""
+    """The profile that was read, and its effect on the tree; `communication` is None without any."""
 
     version_dir: Path
     kernels: tuple[ParsedKernel, ...]
@@ -320,9 +326,9 @@ def parse_profile(
     skip_bad_rows: bool = False,
     pool: bool = False,
 ) -> ParseResult:
-    """Join the cases of a profile into a version folder, which is made where it is missing.
+    """Join the cases of a profile into a version folder, which is created if it does not exist.
 
-    Raises BadInput, and writes nothing, for input that is wrong: the profile's or the tree's.
+    Raises BadInput, and writes nothing, for an invalid profile or tree.
     """
     if version_dir.exists() and not version_dir.is_dir():
         raise BadInput("expected a version folder, got a file", path=version_dir)
@@ -369,7 +375,7 @@ def _by_kernel(records: Iterable[CaseRecord]) -> dict[str, list[CaseRecord]]:
 
 
 def _parse_pooled(known: ParsedProfiles | None, path: Path, old: Cells, new: Cells) -> Cells:
-    """A row with the new statistics among its own, where it is known of which profiles they are."""
+    """Return a row with pooled statistics, if the profiles in it are known."""
     if known is None and old.get(PROFILING_COUNT):
         raise BadInput(UNCOUNTED, path=path)
     return pooled(old, new, path)

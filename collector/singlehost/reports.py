@@ -1,5 +1,7 @@
-"""The reports of a microbenchmark, in `{version}/reports/`: a page for people, the gaps between
-microbenchmark and source run as a table, and the certificates of what was measured here.
+"""The reports of a microbenchmark, in `{version}/reports/`.
+
+They are a page for users, a table of the gaps between microbenchmark and source run, and the
+certificates of the measurements on this machine.
 """
 
 import os
@@ -22,24 +24,27 @@ from collector.model.vocabulary import BASE_CELLS
 from collector.singlehost.version_files import Place
 from collector.store.atomic import write_beside
 
-# What a microbenchmark did to a tree: all that its reports and the command tell.
+# The effect of a microbenchmark on a tree: the data of its reports and of the command's output.
 
-# A microbenchmark this far from the source's own run is worth a look (msmodeling's bounds).
+# Deviation of a microbenchmark from the source run from which it is reported (msmodeling's bounds).
 LOWEST_RATIO, HIGHEST_RATIO = 0.8, 1.2
 
 
 class Update(StrEnum):
-    """Which rows a microbenchmark writes."""
+    """The rows that a microbenchmark writes."""
 
     ALL = "all"
-    MISSING_ONLY = "missing-only"  # those without any positive duration; no row is added
+    MISSING_ONLY = "missing-only"  # rows without a positive duration; no row is added
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A row that was given a number. `launches` is how many it is the mean of, `ran` what is to
-    be known about whose they were: empty where they are the row's own. `old_us` is what the row
-    had before, `profiling_us` the source's own run."""
+    """A row that got a duration.
+
+    `launches` is the number of launches in the mean. `ran` is a note on the kernel that ran, empty
+    if it is the row's own. `old_us` is the previous duration of the row, `profiling_us` that of the
+    source run.
+    """
 
     place: Place
     case: Case
@@ -54,7 +59,7 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class Unanswered:
-    """A case that no row got a number for, and why."""
+    """A case without a duration, and the reason."""
 
     case: Case
     outcome: Outcome
@@ -63,7 +68,7 @@ class Unanswered:
 
 @dataclass(frozen=True, slots=True)
 class Leftover:
-    """Launches that no row took: their mean, and what became of them."""
+    """Launches that fit no row: their mean, and the reason."""
 
     case: Case
     mean_us: float
@@ -73,8 +78,11 @@ class Leftover:
 
 @dataclass(frozen=True, slots=True)
 class MicrobenchResult:
-    """`about` says what was measured on what; `kept` counts rows that had their duration already,
-    `alone` are rows that no launch fits. `is_complete` is False where it was ended early."""
+    """The result of a microbenchmark.
+
+    `about` describes the source of the durations. `kept` counts rows that already had a duration,
+    `alone` are rows without a launch. `is_complete` is False if it was stopped early.
+    """
 
     folder: Path
     update: Update
@@ -91,18 +99,18 @@ class MicrobenchResult:
 
     @property
     def failed(self) -> tuple[Unanswered, ...]:
-        """The cases that were launched, and gave no number."""
+        """Return the cases that were launched without giving a duration."""
         return tuple(case for case in self.unanswered if has_failed(case.outcome))
 
     @property
     def skipped(self) -> tuple[Unanswered, ...]:
-        """The cases that nobody launched: without an operator, or refused by it."""
+        """Return the cases that were not launched: without an operator, or refused by it."""
         return tuple(case for case in self.unanswered if not has_failed(case.outcome))
 
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """A row's microbenchmark against the source's own run."""
+    """A row's microbenchmark compared with the source run."""
 
     row: Written
     profiling_us: float
@@ -121,12 +129,12 @@ class Gap:
 
 
 def has_failed(outcome: Outcome) -> bool:
-    """Whether a case was launched without giving a number."""
+    """Return whether a case was launched without giving a duration."""
     return outcome not in (Outcome.OK, Outcome.UNSUPPORTED, Outcome.REJECTED)
 
 
 def gaps(result: MicrobenchResult) -> list[Gap]:
-    """Every written row that has both durations; the widest gap comes first."""
+    """Return every written row that has both durations, widest gap first."""
     found = [Gap(row, row.profiling_us) for row in result.written if row.profiling_us]
     return sorted(
         found,
@@ -140,7 +148,7 @@ def gaps(result: MicrobenchResult) -> list[Gap]:
 
 
 def shapes_of(case: Case) -> str:
-    """`4096,1024;4096,1024 -> 4096,1024`, with N/A for what is not known."""
+    """Return the shapes of a case as `4096,1024;4096,1024 -> 4096,1024`, with N/A if unknown."""
     sides = []
     for slots in (case.inputs, case.outputs):
         text = "N/A" if slots is None else ";".join(shape_text(slot.shape) for slot in slots)
@@ -149,7 +157,7 @@ def shapes_of(case: Case) -> str:
 
 
 def tensors_of(case: Case) -> str:
-    """Dtypes and formats of the inputs, and what else tells the case: `FLOAT;FLOAT ND;ND`."""
+    """Return dtypes and formats of the inputs, and other identity: `FLOAT;FLOAT ND;ND`."""
     slots = case.inputs or ()
     words = [";".join(slot.dtype for slot in slots), ";".join(slot.format for slot in slots)]
     words += [case.op_state, *(f"{name}={value}" for name, value in case.attributes)]
@@ -167,8 +175,10 @@ Rows = Iterable[Sequence[object]]
 
 
 def write_reports(result: MicrobenchResult, when: datetime) -> Path:
-    """Write the reports under names that nobody else has, certificates where anything was measured
-    here; where the page lies. BadInput where that cannot be done."""
+    """Write the reports under unused names, and return the path of the page.
+
+    Certificates are written if anything was measured here. Raise BadInput if writing fails.
+    """
     folder = result.folder / _FOLDER
     contents = {
         "replay_report_{}.md": page(result).encode(),
@@ -188,23 +198,23 @@ def write_reports(result: MicrobenchResult, when: datetime) -> Path:
 
 
 def page(result: MicrobenchResult) -> str:
-    """The report for people, in Markdown."""
+    """Return the report for users, in Markdown."""
     return "\n".join(_page(result)) + "\n"
 
 
 def gap_table(result: MicrobenchResult) -> bytes:
-    """Every written row that has both durations, the widest gap first."""
+    """Return a table of every written row that has both durations, widest gap first."""
     rows = (dict(zip(GAP_COLUMNS, _gap_cells(gap), strict=True)) for gap in gaps(result))
     return csv_bytes(GAP_COLUMNS, rows)
 
 
 def certificates(measurements: Iterable[Measurement]) -> bytes:
-    """One row for each time that a case was tried, with everything that is known of it."""
+    """Return a table with one row for each attempt at a case, with all its data."""
     return csv_bytes(ROW_COLUMNS, map(to_row, measurements))
 
 
 def table(columns: Sequence[str], rows: Rows) -> list[str]:
-    """A table in Markdown, its columns aligned; `_None_` where there is no row."""
+    """Return a Markdown table with aligned columns; `_None_` without rows."""
     cells = [[_escaped(cell) for cell in row] for row in rows]
     if not cells:
         return ["_None_"]
@@ -220,7 +230,7 @@ def _page(result: MicrobenchResult) -> Iterator[str]:
     yield "# Microbenchmark report"
     if not result.is_complete:
         yield from ("", "**Stopped early: rows that are not listed here were not measured.**")
-    yield from _section("What was measured", ("", ""), result.about)
+    yield from _section("Source of the durations", ("", ""), result.about)
     yield from _section("Overview", ("Metric", "Value"), _overview(result))
     operators = ("Operator", "Updated", "Added", "Unchanged", "Deleted", "Failed", "Skipped")
     yield from _section("Operators", operators, _operators(result))
@@ -228,12 +238,12 @@ def _page(result: MicrobenchResult) -> Iterator[str]:
     yield from _section("Failures", answers, _answers(result.failed))
     yield from _section("Not launched", answers, _answers(result.skipped))
     launches = ("Operator", "Shapes", "Tensors", "Launches", "Mean(us)", "Why")
-    yield from _section("Launches that no row took", launches, _leftover(result))
+    yield from _section("Launches without a row", launches, _leftover(result))
     cases = ("Operator", "Shapes", "Tensors")
     alone = ((case.kernel_type, shapes_of(case), tensors_of(case)) for case in result.alone)
     yield from _section("Rows without a launch", cases, alone)
     twice = ((c.kernel_type, shapes_of(c), tensors_of(c), n) for c, n in result.duplicates)
-    yield from _section("Duplicate rows, all updated alike", (*cases, "Rows"), twice)
+    yield from _section("Duplicate rows, all updated equally", (*cases, "Rows"), twice)
     deleted = ((kernel, *(row.get(c, "") for c in BASE_CELLS)) for kernel, row in result.deleted)
     yield from _section("Deleted rows without a duration", ("Operator", *BASE_CELLS), deleted)
     yield from _hotspots(result)
@@ -254,14 +264,14 @@ def _overview(result: MicrobenchResult) -> list[tuple[str, object]]:
         ("Update mode", result.update.value),
         ("CSV files touched", len({row.place.file for row in result.written})),
         ("Rows updated", changed),
-        ("Rows added, for launches of no row", new),
-        ("Rows measured again alike", len(result.written) - new - changed),
-        ("Rows left alone, which have a duration", result.kept),
+        ("Rows added for launches without a row", new),
+        ("Rows measured again, unchanged", len(result.written) - new - changed),
+        ("Rows kept with their duration", result.kept),
         ("Rows deleted", len(result.deleted)),
         ("Duplicate cases", len(result.duplicates)),
         ("Cases failed", len(result.failed)),
         ("Cases not launched", len(result.skipped)),
-        ("Launches that no row took, cases", len(result.leftover)),
+        ("Cases of launches without a row", len(result.leftover)),
         ("Rows without a launch", len(result.alone)),
         ("Hotspots", sum(gap.is_hot for gap in gaps(result))),
         ("Gap threshold", f"below {LOWEST_RATIO} or above {HIGHEST_RATIO} of the source run"),
@@ -269,7 +279,7 @@ def _overview(result: MicrobenchResult) -> list[tuple[str, object]]:
 
 
 def _operators(result: MicrobenchResult) -> list[tuple[object, ...]]:
-    """One row a kernel type; what gained most comes first."""
+    """Return one row per kernel type, most added rows first."""
     counts: dict[str, Counter[str]] = {}
     for row in result.written:
         what = "added" if row.is_new else "updated" if row.has_changed else "unchanged"
@@ -316,7 +326,7 @@ def _hotspots(result: MicrobenchResult) -> Iterator[str]:
 def _written(row: Written) -> tuple[object, ...]:
     return (
         row.place.kernel_type,
-        row.place.at + 2,  # as an editor counts: the header is line 1
+        row.place.at + 2,  # line number in the file: the header is line 1
         shapes_of(row.case),
         tensors_of(row.case),
         row.launches,
@@ -347,7 +357,7 @@ def _escaped(cell: object) -> str:
 
 
 def _create(contents: Mapping[Path, bytes]) -> bool:
-    """Create all files under names that are free; none, where one is taken."""
+    """Create all files if all names are free; otherwise create none."""
     made: list[Path] = []
     for path, data in contents.items():
         try:

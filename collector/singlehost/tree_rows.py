@@ -1,6 +1,6 @@
-"""The rows of a tree that a microbenchmark writes: which ask for a case, and where a number goes.
+"""The rows of a tree that a microbenchmark writes: the cases they request, and where durations go.
 
-A number belongs to every row of the case that ran, whichever row had asked for it.
+A duration belongs to every row of the case that ran, whichever row had requested it.
 """
 
 import logging
@@ -49,14 +49,14 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A distinct case to measure, and the rows that it answers for."""
+    """A distinct case to measure, and the rows that it is measured for."""
 
     record: CaseRecord
     rows: tuple[TreeRow, ...]
 
 
 def asked_by(rows: Sequence[TreeRow]) -> dict[str, Asked]:
-    """The cases of rows, by their ids, in the rows' order."""
+    """Return the cases of rows, by their ids, in the rows' order."""
     asked: dict[str, Asked] = {}
     for row in rows:
         record = completed_as_declared(record_of_row(row.place.kernel_type, row.cells))
@@ -66,10 +66,10 @@ def asked_by(rows: Sequence[TreeRow]) -> dict[str, Asked]:
 
 
 class TreeRows:
-    """The files of a version folder, the rows that are due, and what was written into them."""
+    """The files of a version folder, the rows that are due, and the rows that were written."""
 
     def __init__(self, folder: Path, kernels: Collection[str], update: Update) -> None:
-        """Read the tree. Raises BadInput where there is nothing of it, or of a kernel type."""
+        """Read the tree. Raises BadInput if it has no files, or none of a given kernel type."""
         self._files = VersionFiles.read(folder)
         if not self._files.kernel_types:
             raise BadInput(
@@ -87,7 +87,7 @@ class TreeRows:
 
     @property
     def kept(self) -> int:
-        """How many rows are left alone: they have their duration."""
+        """Return how many rows are kept because they have a duration."""
         return len(self._chosen) - len(self.due)
 
     @property
@@ -99,16 +99,16 @@ class TreeRows:
         self._files.write()
 
     def prune(self) -> tuple[tuple[str, Cells], ...]:
-        """Take out the rows without any duration, and name them."""
+        """Remove the rows without any duration, and return them."""
         return prune(self._files, self._kernels)
 
     def write_asked(self, asked: Asked, measurement: Measurement) -> None:
-        """Give a number to the rows that asked for it."""
+        """Write a duration to the rows that requested it."""
         for row in asked.rows:
             self._write(row.place, row.case, measurement, asked)
 
     def write_filed(self, asked: Asked, measurement: Measurement) -> None:
-        """Give a number to the rows of the kernel that ran in place of the one asked for."""
+        """Write a duration to the rows of the kernel that ran in place of the requested one."""
         m = measurement
         ran = as_ran(asked.record, m.kernel_type, m.op_state, m.core, m.recorded)
         note = f"ran instead of the requested {asked.record.kernel_type}"
@@ -165,16 +165,16 @@ class TreeRows:
 
 
 def _runtime(record: CaseRecord) -> Mapping[str, str]:
-    """The cells that say what a launch depended on, beside its tensors."""
+    """Return the cells of the values, besides tensors, on which a launch depended."""
     return {name: text for name, text in record.extra.items() if name.startswith(RUNTIME_PREFIX)}
 
 
 # The coarser signature by which msmodeling's own tool matches rows: five parts of a row, some of
-# them brought into one form.
+# them normalised.
 #
-# It is wider than a case: no OP State, no output formats, no attributes; a MatMul's layout and bias
-# do not count. It serves only to find the row that a launch belongs to in a tree that says less
-# than a profile does, and `agrees` keeps it from joining what both of them say differently.
+# It is coarser than a case: no OP State, no output formats, no attributes; a MatMul's layout and
+# bias do not count. It is only used to find the row of a launch in a tree with less data than a
+# profile. `agrees` rejects a match if values that both have differ.
 
 MATMUL_FAMILY = frozenset({"MatMulV2", "MatMulV3", "MatMulCommon"})
 _FIRST_AND_OUTPUT = frozenset({"Index"})
@@ -185,12 +185,12 @@ Shape = tuple[int, ...]
 Shapes = tuple[Shape | None, ...]
 Words = tuple[str, ...]
 
-# Input shapes, dtypes, formats; output shapes, dtypes; EP Size where it belongs to the kernel.
+# Input shapes, dtypes, formats; output shapes, dtypes; EP Size if the kernel has it.
 Signature = tuple[Shapes, Words, Words, Shapes, Words, str]
 
 
 def signature_of(case: Case) -> Signature:
-    """The signature of a case, within its own kernel type."""
+    """Return the signature of a case, within its own kernel type."""
     ep_size = case.attribute(EP_SIZE) or "" if case.kernel_type == _DISPATCH else ""
     inputs, outputs = _trimmed(case.inputs), _trimmed(case.outputs)
     if case.kernel_type in MATMUL_FAMILY and (matmul := _matmul(inputs, outputs)):
@@ -204,7 +204,7 @@ def signature_of(case: Case) -> Signature:
 
 
 def agrees(row: Case, launch: Case) -> bool:
-    """Whether nothing that both say, and the signature leaves out, is said differently."""
+    """Return whether all values that both have, and the signature leaves out, are equal."""
     if row.op_state and launch.op_state and row.op_state != launch.op_state:
         return False
     told = dict(launch.attributes)
@@ -225,7 +225,7 @@ def agrees(row: Case, launch: Case) -> bool:
 
 
 def _trimmed(slots: tuple[Slot, ...] | None) -> list[Slot]:
-    """The slots up to the last that has a shape; what an empty slot says besides is left out."""
+    """Return the slots up to the last with a shape; other data of empty slots is dropped."""
     kept = [slot if slot.shape is not None else Slot(None, "", "") for slot in slots or ()]
     while kept and kept[-1].shape is None:
         kept.pop()
@@ -243,7 +243,7 @@ def _parts(slots: Sequence[Slot]) -> tuple[Shapes, Words, Words]:
 def _matmul(
     inputs: Sequence[Slot], outputs: Sequence[Slot]
 ) -> tuple[Shapes, Words, Words, Shapes, Words] | None:
-    """`M,K;N,K -> M,N`, whichever way the right side lies; None where that cannot be told."""
+    """Return `M,K;N,K -> M,N` for either layout of the right side; None if it is ambiguous."""
     if len(inputs) < 2 or not outputs:
         return None
     left, right, out = inputs[0].shape, inputs[1].shape, outputs[0].shape
@@ -269,7 +269,7 @@ def _inner(left: Shape, right: Shape, rows: int, columns: int) -> int | None:
 
 
 def _formats(row: Case, launch: Case) -> list[tuple[str, str]]:
-    """The formats of both sides' outputs, slot by slot."""
+    """Return the formats of both sides' outputs, slot by slot."""
     slots = zip_longest(row.outputs or (), launch.outputs or ())
     return [(_format(ours), _format(theirs)) for ours, theirs in slots]
 

@@ -1,4 +1,4 @@
-"""A version folder while it is edited: its files, their rows as cases, and writing what changed."""
+"""A version folder while it is edited: its files, their rows as cases, and writing of changes."""
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -32,7 +32,7 @@ _MICROBENCH = microbench("")
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A row of a version folder: its file's name there, and its number, from 0."""
+    """The position of a row in a version folder: its file name, and its index from 0."""
 
     file: str
     at: int
@@ -71,7 +71,7 @@ class VersionFiles:
 
     @classmethod
     def read(cls, folder: Path, kernel_types: Collection[str] | None = None) -> "VersionFiles":
-        """The files of a folder, or those of some kernel types; none where nothing is there yet.
+        """Return the files of a folder, or those of some kernel types; none if there are none yet.
 
         Raises BadInput for a file that cannot be read.
         """
@@ -86,7 +86,7 @@ class VersionFiles:
         return tuple(dict.fromkeys(Place(file, 0).kernel_type for file in self._columns))
 
     def rows(self) -> list[TreeRow]:
-        """Every row, in order of file and row."""
+        """Return every row, in order of file and row."""
         return [
             TreeRow(place, case_from_cells(place.kernel_type, self.cells(place)), self.cells(place))
             for file, rows in self._cells.items()
@@ -97,8 +97,7 @@ class VersionFiles:
         return self._cells[place.file][place.at]
 
     def set_duration(self, place: Place, cells: Cells) -> bool:
-        """Give a row the cells of a microbenchmark, instead of those of an earlier one. Says
-        whether anything changed."""
+        """Replace the microbenchmark cells of a row. Return whether anything changed."""
         row = self.cells(place)
         old = {name: "" for name in row if name.startswith(_MICROBENCH)}
         new = {**row, **old, **cells}
@@ -110,8 +109,7 @@ class VersionFiles:
         return True
 
     def append(self, kernel_type: str, cells: Cells) -> Place:
-        """Add a row where it belongs; a file that is not there yet is made, with all columns of a
-        database."""
+        """Add a row to its file; a new file has all columns of a database."""
         (file,) = by_file(kernel_type, [cells])
         if file not in self._columns:
             self._columns[file] = database_columns(cells)
@@ -122,7 +120,7 @@ class VersionFiles:
         return Place(file, len(self._cells[file]) - 1)
 
     def remove(self, places: Iterable[Place]) -> None:
-        """Take rows out of their files. The numbers of later rows change."""
+        """Remove rows from their files. The indices of later rows change."""
         gone: dict[str, set[int]] = {}
         for place in places:
             gone.setdefault(place.file, set()).add(place.at)
@@ -132,7 +130,9 @@ class VersionFiles:
             self._changed.add(file)
 
     def write(self) -> list[Path]:
-        """Write the files that changed, each at once, and name them. BadInput where one cannot."""
+        """Write the files that changed, each atomically, and return them. Raise BadInput on
+        failure.
+        """
         written = []
         for file in sorted(self._changed, key=lambda name: (name.count("/") == 0, name)):
             path = self.folder / file
@@ -149,12 +149,12 @@ class VersionFiles:
 
 
 def compute_files(folder: Path) -> Iterator[Path]:
-    """The kernel files of a version folder; collectives have a place of their own in a tree."""
+    """Yield the kernel files of a version folder; collectives have a separate folder in a tree."""
     return (path for path in kernel_files(folder) if not path.stem.startswith("hcom_"))
 
 
 def duration_us(cells: Mapping[str, str], column: str) -> float | None:
-    """A positive duration; None for an empty cell, for 0, and for what is no number."""
+    """Return a positive duration; None for an empty cell, for 0, and for text that is no number."""
     try:
         value = float(cells.get(column) or "")
     except ValueError:
@@ -163,13 +163,15 @@ def duration_us(cells: Mapping[str, str], column: str) -> float | None:
 
 
 def has_duration(cells: Mapping[str, str]) -> bool:
-    """The first design's rule of which row needs no other: a positive duration, of a
-    microbenchmark or of the source's own run."""
+    """Return whether a row has a positive duration, of a microbenchmark or of the source's own run.
+
+    Such a row needs no other duration: the rule of `tools/perf_data_collection` of msmodeling.
+    """
     return any(duration_us(cells, name) for name in (AVERAGE_DURATION, PROFILING_AVERAGE))
 
 
 def places_by_case(rows: Iterable[TreeRow]) -> dict[Case, tuple[Place, ...]]:
-    """Where each case stands: more than once where a file holds duplicates."""
+    """Return the positions of each case: several if a file has duplicates."""
     places: dict[Case, tuple[Place, ...]] = {}
     for row in rows:
         places[row.case] = (*places.get(row.case, ()), row.place)
@@ -177,25 +179,26 @@ def places_by_case(rows: Iterable[TreeRow]) -> dict[Case, tuple[Place, ...]]:
 
 
 def duplicates(rows: Iterable[TreeRow]) -> list[tuple[Case, int]]:
-    """The cases that stand more than once in the rows, with how often."""
+    """Return the cases that occur more than once in the rows, with their counts."""
     counts = Counter(row.case for row in rows)
     return [(case, count) for case, count in counts.items() if count > 1]
 
 
-# The kernel types that a user chose, by the names that the first design's tools took.
+# The kernel types that a user chose, by the names that `tools/perf_data_collection` of msmodeling
+# accepts.
 
 _LISTED = 40
 _SUFFIXES = (".py", ".csv", "_run")  # `Add_run.py` was the script of a kernel
 
 
 def chosen(texts: Iterable[str]) -> tuple[str, ...]:
-    """Kernel types from texts that may hold several, parted by commas or blanks; each once."""
+    """Return kernel types from texts with several names, separated by commas or blanks; each once."""
     names = (name for text in texts for name in text.replace(",", " ").split())
     return tuple(dict.fromkeys(map(_plain, names)))
 
 
 def only_known(kernels: Iterable[str], there_is: Collection[str], lacking: str) -> None:
-    """Raise BadInput for a kernel type that is not there, with what there is."""
+    """Raise BadInput for a kernel type that is not available, with the available ones."""
     known = sorted(there_is)
     for name in kernels:
         if name in there_is:
@@ -210,7 +213,7 @@ def only_known(kernels: Iterable[str], there_is: Collection[str], lacking: str) 
 
 
 def chosen_rows(files: VersionFiles, kernels: Collection[str]) -> list[TreeRow]:
-    """The rows of the chosen kernel types; all, where none was chosen."""
+    """Return the rows of the chosen kernel types, or all rows if none was chosen."""
     return [row for row in files.rows() if not kernels or row.case.kernel_type in kernels]
 
 
@@ -220,11 +223,11 @@ def _plain(name: str) -> str:
     return name
 
 
-# Taking rows without any duration out of a tree: only where a user asks for it by name.
+# Removal of rows without any duration from a tree, only on explicit request.
 
 
 def prune(files: VersionFiles, kernels: Collection[str] = ()) -> tuple[tuple[str, Cells], ...]:
-    """Remove the rows whose durations are all empty, and give them back with their kernel type."""
+    """Remove the rows whose durations are all empty, and return them with their kernel type."""
     empty = [row for row in files.rows() if _is_chosen(row, kernels) and not row.has_duration]
     files.remove(row.place for row in empty)
     return tuple((row.place.kernel_type, row.cells) for row in empty)
@@ -234,38 +237,41 @@ def _is_chosen(row: TreeRow, kernels: Collection[str]) -> bool:
     return not kernels or row.case.kernel_type in kernels
 
 
-# A tree as a source of cases: whatever its rows name, measured or not.
+# A tree as a source of cases: all its rows, measured or not.
 
-# Numbers that belong to the stack the tree was taken on stay there, but for the duration: it
-# tells what the tree has answered.
+# Columns with numbers of the tree's stack are not copied, except for the duration, which shows that
+# the tree has a result.
 _NUMBERS = frozenset(DATABASE_COLUMNS) - {AVERAGE_DURATION}
 _NUMBER_PREFIXES = ("MicroBench ", "Profiling ")
 
 
 @dataclass(frozen=True, slots=True)
 class TreeCases:
-    """The cases of a tree. `fallen` are rows that are a case of an earlier row, by the columns in
-    which they differ from it, which no case consists of; by none where they say the same."""
+    """The cases of a tree.
+
+    `fallen` counts rows with the case of an earlier row, by the columns in which they differ, which
+    are no part of a case; the key is empty for identical rows.
+    """
 
     records: tuple[CaseRecord, ...]
     fallen: Mapping[tuple[str, ...], int]
 
     def told(self) -> str:
-        """How many rows fell together, and by which columns; empty where none did."""
+        """Return how many rows were merged, and their differing columns; empty if none were."""
         if not self.fallen:
             return ""
         parts = (
             f"{count:,} " + (f"differ only in {', '.join(names)}" if names else "are identical")
             for names, count in sorted(self.fallen.items())
         )
-        rows = counted(sum(self.fallen.values()), "row is", "rows are")
-        return f"{rows} a case of an earlier one: {'; '.join(parts)}"
+        rows = counted(sum(self.fallen.values()), "row repeats", "rows repeat")
+        return f"{rows} the case of an earlier row: {'; '.join(parts)}"
 
 
 def read_tree(version_dir: Path) -> TreeCases:
-    """The cases of a version folder, each once, in order of file and row.
+    """Return the cases of a version folder, each once, in order of file and row.
 
-    Raises BadInput where there is no `{KernelType}.csv`, or where one cannot be read.
+    Raises BadInput if there is no `{KernelType}.csv`, or if one cannot be read.
     """
     if not version_dir.is_dir():
         raise BadInput("no such folder; expected the version folder of a tree", path=version_dir)
@@ -285,14 +291,14 @@ def read_tree(version_dir: Path) -> TreeCases:
 
 
 def _differing(first: CaseRecord, other: CaseRecord) -> tuple[str, ...]:
-    """The columns whose cells are not the same text, a duration left out."""
+    """Return the columns whose cells differ in text, except for the duration."""
     one, two = ({**record.extra, **record.cells} for record in (first, other))
     names = dict.fromkeys((*BASE_CELLS, *one, *two))
     return tuple(n for n in names if n != AVERAGE_DURATION and one.get(n, "") != two.get(n, ""))
 
 
 def record_of_row(kernel_type: str, row: Cells) -> CaseRecord:
-    """A row as a case: what it says but for the numbers that belong to its stack."""
+    """Return a row as a case, without the numbers that belong to its stack."""
     extra = {name: text for name, text in row.items() if text and not _stays(name)}
     return CaseRecord(kernel_type, {name: row.get(name, "") for name in BASE_CELLS}, extra)
 

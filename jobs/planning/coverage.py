@@ -176,7 +176,7 @@ def _is_given(case: Case, at: int) -> bool:
 
 
 def _means(told: Mapping[str, str]) -> Iterator[float]:
-    """Yield the mean of each kind of length: bytes of a message, keys of requests, ends of groups."""
+    """Yield the mean of each kind of length: bytes of a message, keys of requests, group ends."""
     for names in _LENGTHS:
         texts = [told[name] for name in sorted(names) if name in told]
         yield _mean(texts[0]) if texts else 0.0
@@ -303,7 +303,7 @@ class _Measured:
         return cls(found, tuple(axes))
 
     def bracket(self, sizes: Sequence[float]) -> bool:
-        """Return whether one near case is nowhere larger and another near case is nowhere smaller."""
+        """Return whether one near case is nowhere larger and another is nowhere smaller."""
         place = np.array(sizes, np.float64)
         return self._is_one(place / NEAR, place) and self._is_one(place, place * NEAR)
 

@@ -92,14 +92,14 @@ class SessionCost:
     canaries_s: float = 0.0
 
     def of_sessions(self, work_s: float, session_s: float) -> float:
-        """Return the overhead of all sessions of one shard whose cases take `work_s` by forecast."""
+        """Return the overhead of all sessions of a shard whose cases take `work_s` by forecast."""
         full, rest_s = divmod(work_s, session_s)
         long = full * (session_s >= CANARIES_FROM_S) + (rest_s >= CANARIES_FROM_S)
         return self.start_s * max(1, ceil(work_s / session_s)) + self.canaries_s * long
 
 
 def peaks_of(stack: Stack) -> Peaks:
-    """Return the peaks of a stack's device: described, derived from the facts of a CPU, or assumed."""
+    """Return the peaks of a stack's device: described, derived from a CPU's facts, or assumed."""
     if backend_of(stack.device) == "cpu":
         return _cpu_peaks(dict(stack.details))
     return _accelerator_peaks(described_peaks(stack.device) or assumed_peaks())

@@ -230,6 +230,6 @@ def _collectives(
 
 
 def _whole(message: Collective) -> Collective:
-    """Return the message with whole elements for each rank: rows to experts need not divide evenly."""
+    """Return the message with whole elements for each rank: rows to experts may not divide."""
     size_bytes = align(message.message_bytes, whole_bytes(message))
     return replace(message, message_bytes=size_bytes)

@@ -102,7 +102,7 @@ def _surface(group: Sequence[tuple[str, Case]], find: FindOperator, backend: str
 
 
 def _work(case: Case, find: FindOperator, backend: str) -> tuple[float, float] | None:
-    """Return the operations and bytes of a launch; None if no device runs it or they are unknown."""
+    """Return the operations and bytes of a launch; None if no device runs it or for unknown work."""
     op = find(case.kernel_type)
     if op is None or refusal(case, find, backend) is not None:
         return None

@@ -184,7 +184,7 @@ def _answered(candidates: Sequence[Candidate], request: PlanRequest, taken: Cont
 
 
 def _wall_s(shards: Sequence[CutShard], campaign: Campaign) -> float:
-    """Return when the last shard ends if every forecast holds; shards of repeats share the devices."""
+    """Return when the last shard ends by forecast; shards of repeats share the devices."""
     last_s = max((s.start_s + s.predicted_s for s in shards), default=0.0)
     return max(last_s, device_s(shards, campaign.backend) / campaign.devices)
 

@@ -93,7 +93,7 @@ def _worth(packing: Packing) -> tuple[float, float]:
 def _pieces(
     groups: Sequence[Sequence[int]], costs: Sequence[float], size: float
 ) -> list[Sequence[int]]:
-    """Return the groups, those that cost more than `size` in equal parts; single items for size 0."""
+    """Return the groups, those above `size` in equal parts; single items for size 0."""
     pieces: list[Sequence[int]] = []
     for group in groups:
         cost = fsum(costs[item] for item in group)

@@ -144,7 +144,7 @@ def choose_step(
 
 
 def doubted_places(situation: Situation) -> Mapping[str, str]:
-    """Return the campaign's cases that a single, suspect session measured, and the device or node."""
+    """Return the cases that a single, suspect session measured, and the device or node."""
     stack, campaign, published = situation.stack, situation.campaign, situation.published
     if not published.shows(stack):
         return {}

@@ -131,7 +131,7 @@ def _gain(
 
 @dataclass(frozen=True, slots=True)
 class Launched:
-    """Each case of the sources once, in the order of first occurrence, and the communication time."""
+    """Each case of the sources once, by first occurrence, and the communication time."""
 
     cases: tuple[Wanted, ...]
     communication_us: float

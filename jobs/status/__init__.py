@@ -1,1 +1,1 @@
-"""What is known of a campaign, why it waits, and how that is told."""
+"""Campaign status: what is known of a campaign, why it waits, and how this is printed."""

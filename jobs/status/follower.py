@@ -1,6 +1,6 @@
-"""Looks at a campaign in its store: its plans, their commits, and their progress.
+"""Reader of a campaign in its store: its plans, their commits, and their progress.
 
-What is committed never changes, so it is read once, however often somebody looks.
+Committed objects never change, so each is read once, however often the campaign is read.
 """
 
 import io
@@ -38,18 +38,21 @@ from jobs.planning.stored_plans import (
 )
 from jobs.status.plan_status import AnswerKind, PlanStatus, ShardStatus
 
-# What attempts at open shards have left in a store, listed by as few requests as there may be.
+# Objects that attempts at open shards left in a store, listed with as few requests as possible.
 
 READERS = 16
 _KEYS_A_SHARD = 8  # of a finished attempt: parts, raw files, log, manifest
-_PAGE = 1000  # keys that a store gives at a time
+_PAGE = 1000  # keys that a store returns per page
 
 
 def keys_of_attempts(
     store: Store, campaign: str, shards: Collection[str], known: int
 ) -> Mapping[str, list[str]]:
-    """Shard -> the keys below its attempts, of these out of the `known` that the campaign has.
-    A few are asked for one by one, many by one listing of them all, whose pages come in turn."""
+    """Return, for each of these shards, the keys below its attempts.
+
+    `known` is the number of shards that the campaign has. A few shards are listed one by one; many
+    are read from one listing of all, whose pages are sequential.
+    """
     pages = known * _KEYS_A_SHARD / _PAGE
     if len(shards) / READERS > pages:
         return _of_all(store, campaign, frozenset(shards))
@@ -72,7 +75,7 @@ def _of_all(store: Store, campaign: str, shards: frozenset[str]) -> dict[str, li
 
 
 class Follower:
-    """Looks at campaigns again and again, and remembers what never changes."""
+    """Reads campaigns repeatedly, and remembers what never changes."""
 
     def __init__(self, store: Store):
         self._store = store
@@ -81,7 +84,7 @@ class Follower:
         self._seen: dict[str, tuple[StoredPlans, frozenset[str]]] = {}
         self._settled: dict[str, ShardStatus] = {}
         self._planned: dict[str, Counter[str]] = {}
-        # Of open shards: shard -> part -> case -> how it is answered.
+        # For open shards: shard -> part -> case -> the kind of its result.
         self._answered: dict[str, dict[str, dict[str, AnswerKind]]] = {}
 
     def look(
@@ -92,10 +95,12 @@ class Follower:
         merged: Collection[MergedPlan] = (),
         held: Collection[str] = (),
     ) -> list[PlanStatus]:
-        """How far each readable plan of a campaign is, oldest first. Only the newest is measured,
-        so that only its open shards are looked into; `deep` also reads its shards and parts: which
-        kernel types, how answered, in what time. `merged` and `held` are the campaign's plans and
-        shards that the database's head has."""
+        """Return the status of each readable plan of a campaign, oldest first.
+
+        Only the newest plan is being measured, so only its open shards are inspected. `deep` also
+        reads its shards and parts: kernel types, results and times. `merged` and `held` are the
+        campaign's plans and shards that the database's head has.
+        """
         done = committed_shards(self._store, campaign)
         there = find_plans(self._store, campaign, self._plans)
         stored = unchanged(there, merged, lambda: held)
@@ -106,12 +111,12 @@ class Follower:
         return found + newest
 
     def unreadable(self, campaign: str) -> Told:
-        """What was found in the place of plans of a campaign at the last look."""
+        """Return the damage found in place of plans of a campaign at the last `look`."""
         stored, _ = self._seen[campaign]
         return Told.of(stored.damaged, stored.newest)
 
     def damage(self, campaign: str, held: Collection[str]) -> Told:
-        """What was damaged at the last look of what the head does not hold."""
+        """Return the damage at the last `look` of objects that the head does not hold."""
         stored, done = self._seen[campaign]
         shards = outside(reversed(stored.plans), done, held)
         found = side_by_side(lambda one: self._done(*one).damage, list(shards), READERS)
@@ -136,7 +141,7 @@ class Follower:
         return self._settled[shard.shard_id]
 
     def _committed(self, plan: Plan, shard: PlannedShard) -> ShardStatus:
-        """A shard as a merge finds it."""
+        """Return the status of a shard as a merge finds it."""
         others = self._readers(plan.campaign)
         stored = fetch(self._store, plan, shard, with_answer=True, plan_of=others)
         if damage := damage_in(plan, stored):
@@ -174,24 +179,27 @@ class Follower:
         )
 
     def _answers_in(self, shard: str, part: str) -> dict[str, AnswerKind]:
-        """How a part answers its cases. A part never changes."""
+        """Return how a part reports its cases. A part never changes."""
         parts = self._answered.setdefault(shard, {})
         if part not in parts:
             parts[part] = {m.case_id: _answer(m) for m in self._part(part) if not m.is_filed}
         return parts[part]
 
     def _plan_of(self, campaign: str, shard: PlannedShard) -> Counter[str]:
-        """The shard's cases by kernel type."""
+        """Return the shard's cases by kernel type."""
         if shard.shard_id not in self._planned:
             key = keys.shard(campaign, shard.shard_id)
             try:
                 self._planned[shard.shard_id] = _kernels(self._store.get(key), key)
-            except (BadInput, NotFound):  # its worker says so, and then the merge
+            except (BadInput, NotFound):  # its worker reports it, and then the merge
                 self._planned[shard.shard_id] = Counter()
         return self._planned[shard.shard_id]
 
     def _part(self, key: str) -> tuple[Measurement, ...]:
-        """Nothing where it cannot be read: it is of an open shard, and is measured again."""
+        """Return the measurements of a part, or none if it cannot be read.
+
+        The part belongs to an open shard, so its cases are measured again.
+        """
         try:
             return read_part(self._store.get(key), key=key)
         except (BadInput, NotFound):
@@ -199,7 +207,7 @@ class Follower:
 
 
 def _kernels(table: bytes, key: str) -> Counter[str]:
-    """The cases of a shard by kernel type."""
+    """Return the cases of a shard by kernel type."""
     return Counter(case.record.case.kernel_type for case in read_shard(table, path=key))
 
 
@@ -223,7 +231,7 @@ def _finished(
 
 
 def _counted(plan: Plan, done: frozenset[str]) -> Iterator[ShardStatus]:
-    """The shards of a plan that is measured no more: committed, or not."""
+    """Yield the status of the shards of a plan that is no longer measured: committed, or not."""
     for shard in plan.shards:
         if shard.shard_id in done:
             yield _finished(shard)
@@ -239,16 +247,16 @@ def _answer(m: Measurement) -> AnswerKind:
     return AnswerKind(m.kernel_type, m.outcome, m.reason)
 
 
-# What the attempts at a shard logged, as it lies in a store.
+# The logs of the attempts at a shard, as stored.
 #
-# A log is what somebody stored: its frame may claim any size, and its text may steer a terminal. It
-# is read as a stream of bounded lines up to a bounded size, and shown as it can be printed.
+# A log is untrusted: its frame may claim any size, and its text may contain terminal control codes.
+# It is read as a stream of bounded lines up to a bounded size, and shown in printable form.
 
-Log = tuple[str, Iterable[str]]  # whose, and its text in pieces
-_NAMED = 10  # shards, of many that it could be
+Log = tuple[str, Iterable[str]]  # name, and the text in pieces
+_NAMED = 10  # number of candidate shards that an error lists
 _MOST_BYTES = 64 << 20  # of one log: stored, and shown
 _PIECE_CHARACTERS = 1 << 16
-_WINDOW_BYTES = 8 << 20  # what a decompressor has to be able to keep, by RFC 8878
+_WINDOW_BYTES = 8 << 20  # window that a decompressor has to support, by RFC 8878
 
 
 def stored_logs(store: Store, campaign: str, shard: str) -> Iterator[Log]:
@@ -258,7 +266,7 @@ def stored_logs(store: Store, campaign: str, shard: str) -> Iterator[Log]:
 
 
 def places_of(store: Store, campaign: str, shard: str) -> dict[str, int]:
-    """Job -> the index of it that has the shard."""
+    """Return, for each Job, the index that has the shard."""
     waves = find_waves(store, campaign, {})
     return {wave.job_name: _index(wave, shard) for wave in waves if shard in wave.shards}
 
@@ -268,7 +276,7 @@ def _index(wave: Wave, shard: str) -> int:
 
 
 def plans_of(store: Store, campaign: str | None) -> list[Plan]:
-    """The plans of a campaign, or of all, oldest first."""
+    """Return the plans of one campaign, or of all, oldest first."""
     if campaign is not None and not has_plans(store, campaign):
         raise no_campaign(store, campaign)
     names = [campaign] if campaign else campaigns(store)
@@ -276,7 +284,7 @@ def plans_of(store: Store, campaign: str | None) -> list[Plan]:
 
 
 def shards_there_are(store: Store, plans: Sequence[Plan]) -> Iterator[str]:
-    """A line for each shard, whether its campaign is measured or not."""
+    """Yield a line for each shard, whether or not its campaign is being measured."""
     if not plans:
         yield f"no campaigns at {store.url}"
     for campaign in dict.fromkeys(plan.campaign for plan in plans):
@@ -289,7 +297,7 @@ def shards_there_are(store: Store, plans: Sequence[Plan]) -> Iterator[str]:
 
 
 def find_shard(store: Store, plans: Sequence[Plan], beginning: str) -> tuple[str, str]:
-    """Campaign and id of the one shard whose id begins so."""
+    """Return the campaign and id of the only shard whose id starts with `beginning`."""
     known = dict.fromkeys((plan.campaign, s.shard_id) for plan in plans for s in plan.shards)
     found = [(name, shard) for name, shard in known if shard.startswith(beginning)]
     if len(found) != 1:
@@ -304,11 +312,11 @@ def find_shard(store: Store, plans: Sequence[Plan], beginning: str) -> tuple[str
 
 
 def _pieces(store: Store, info: Info) -> Iterator[str]:
-    """The lines of a stored log, one by one; of what is no log, or is too long, a word on that."""
+    """Yield the lines of a stored log, or a note if it is not a log or is too long."""
     if info.size_bytes > _MOST_BYTES:
         yield f"(not shown: {info.size_bytes >> 20} MiB are stored)"
         return
-    # What is read at once is a block of the frame, whatever size the frame declares.
+    # Each read decompresses one block of the frame, whatever size the frame declares.
     stored = io.BytesIO(store.get(info.key))
     inflated = zstandard.ZstdDecompressor(max_window_size=_WINDOW_BYTES).stream_reader(stored)
     text = io.TextIOWrapper(inflated, encoding="utf-8", errors="replace", newline="\n")

@@ -1,4 +1,4 @@
-"""Lines of text about a plan, a summary and the quality of numbers, for the terminal. Pure."""
+"""Lines of text about a plan, a summary and the quality of durations, for the terminal. Pure."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -15,15 +15,17 @@ from jobs.planning.gaps import planned_shares, share_line
 from jobs.status.plan_status import AnswerKind, PlanStatus, ShardStatus
 from jobs.status.summary import NOBODY, Summary
 
-# What `opmeter status` prints of a plan: bars, hours, pace, and what was not measured. Pure.
+# The output of `opmeter status` for a plan: bars, hours, pace, and cases without a result. Pure.
 
 _BAR = 20
 _SHARDS, _FAILURES = 20, 25
 
 
 def head_line(status: PlanStatus, devices: int = 0) -> str:
-    """One line a plan: shards, cases, those that are measured a second time, and the time left
-    with so many devices at work."""
+    """Return one line for a plan: shards, cases, cases measured a second time, and the time left.
+
+    `devices` is the number of devices at work.
+    """
     plan = status.plan
     done, cases = _done(status.of_cases)
     done_again, repeats = _done(status.of_repeats)
@@ -39,13 +41,13 @@ def head_line(status: PlanStatus, devices: int = 0) -> str:
 
 
 def _done(shards: Iterable[ShardStatus]) -> tuple[int, int]:
-    """How many cases of shards are answered, and how many there are."""
+    """Return how many cases of the shards have a result, and how many there are."""
     told = list(shards)
     return sum(shard.done for shard in told), sum(shard.cases for shard in told)
 
 
 def shard_lines(status: PlanStatus) -> Iterator[str]:
-    """The open shards that somebody has begun, the furthest first, and how many nobody has."""
+    """Yield the started open shards, most cases done first, and the number not started."""
     left = [shard for shard in status.shards if not shard.committed]
     begun = sorted((s for s in left if s.done or s.measuring), key=lambda s: -s.done)
     for shard in begun[:_SHARDS]:
@@ -58,8 +60,10 @@ def shard_lines(status: PlanStatus) -> Iterator[str]:
 
 
 def kernel_lines(status: PlanStatus, most: int = 0) -> Iterator[str]:
-    """A bar for each kernel type, of the cases that stored parts answer; those with the most left
-    first, and at most so many of them  [all]."""
+    """Yield a bar for each kernel type, with the cases that stored parts have results for.
+
+    Kernel types with the most cases left come first; `most` limits their number (default: all).
+    """
     planned, answered, failed = Counter[str](), Counter[str](), Counter[str]()
     for shard in status.of_cases:
         planned.update(shard.planned)
@@ -78,13 +82,13 @@ def kernel_lines(status: PlanStatus, most: int = 0) -> Iterator[str]:
 
 
 def share_lines(status: PlanStatus) -> Iterator[str]:
-    """Of what the sources' time is, where they tell any."""
+    """Yield the shares of the sources' time, if the sources report any."""
     if told := share_line(planned_shares(status.plan)):
         yield f"share       {told}"
 
 
 def hours_line(status: PlanStatus) -> str:
-    """Device-hours used, planned, and still to come at the pace so far."""
+    """Return the device-hours used, planned, and left at the pace so far."""
     plan, usage = status.plan, status.usage
     unit = "NPU-hours" if plan.backend == "npu" else "device-hours"
     planned_s = sum(shard.predicted_s for shard in plan.shards)
@@ -97,7 +101,7 @@ def hours_line(status: PlanStatus) -> str:
 
 
 def efficiency_lines(status: PlanStatus) -> Iterator[str]:
-    """How well the devices were used so far; nothing while nothing is committed."""
+    """Yield how well the devices were used so far; nothing before the first commit."""
     usage = status.usage
     if usage.wall_s > 0:
         yield (
@@ -109,7 +113,7 @@ def efficiency_lines(status: PlanStatus) -> Iterator[str]:
 
 
 def failure_lines(status: PlanStatus) -> Iterator[str]:
-    """What was not measured so far and why, the most cases first."""
+    """Yield the cases without a duration so far and the reasons, most cases first."""
     found: Counter[AnswerKind] = Counter()
     for shard in status.of_cases:
         found.update(shard.answers)
@@ -123,7 +127,7 @@ def failure_lines(status: PlanStatus) -> Iterator[str]:
 
 
 def duration(seconds: float) -> str:
-    """A length of time as people say it."""
+    """Return a duration as readable text."""
     if seconds < 120:
         return f"{seconds:.0f} s"
     if seconds < 7200:
@@ -131,11 +135,11 @@ def duration(seconds: float) -> str:
     return f"{seconds / 3600:.1f} h"
 
 
-# What `opmeter db quality` and the end of a run print of how good numbers are. Pure.
+# The output of `opmeter db quality` and of the end of a run about the quality of durations. Pure.
 
 
 def version_quality_lines(quality: VersionQuality) -> Iterator[str]:
-    """All that is known of a version directory, a line a fact."""
+    """Yield all facts about a version directory, one per line."""
     yield f"version     {quality.version_path}"
     if not quality.durations:
         yield "durations   none, except those of collectives"
@@ -156,7 +160,7 @@ def version_quality_lines(quality: VersionQuality) -> Iterator[str]:
 
 
 def identity_lines(quality: VersionQuality) -> Iterator[str]:
-    """What is proved to have run, in a line, where a profiler tells that."""
+    """Yield one line about the proved identity of kernels, if a profiler reports it."""
     if quality.proofs:
         unverified = quality.proofs.get(Proof.UNVERIFIED, 0)
         yield (
@@ -166,7 +170,9 @@ def identity_lines(quality: VersionQuality) -> Iterator[str]:
 
 
 def brief_lines(quality: VersionQuality) -> Iterator[str]:
-    """A line each: how far sessions differ, whether intervals cover them, how wide they are."""
+    """Yield one line each for differences of sessions, coverage of intervals, and widths of
+    intervals.
+    """
     if quality.sessions is not None:
         yield f"sessions    {_apart(quality.sessions)}"
     if quality.reliability:
@@ -189,7 +195,7 @@ def brief_lines(quality: VersionQuality) -> Iterator[str]:
 
 
 def _gate_lines(quality: VersionQuality) -> Iterator[str]:
-    """The cases and durations that gates hold back or doubt, the most frequent first."""
+    """Yield the cases that gates refuse and the durations they warn of, most frequent first."""
     if quality.refused:
         yield f"refused     {_by_gate(quality.refused, 'case')}"
     if quality.doubted:
@@ -203,7 +209,7 @@ def _by_gate(found: Mapping[str, int], what: str) -> str:
 
 
 def _canary_lines(devices: Sequence[DeviceFactor]) -> Iterator[str]:
-    """How fast each device was by its canaries: all that were odd, and the ends of the others."""
+    """Yield the speed of each device by its canaries: all suspect devices, else the extremes."""
     if not devices:
         return
     sessions = sum(device.sessions for device in devices)
@@ -235,18 +241,18 @@ def _percent(share: float) -> str:
     return f"{100 * share:.3g} %"
 
 
-# The lines that a run ends with, made of its summary. Pure.
+# The lines at the end of a run, made from its summary. Pure.
 
 _LISTED = 25
-# Of the repeats of all cases, and of the cases: from there on it is the machine that is busy.
+# Shares of all repeats and of all cases from which the machine counts as busy.
 _BUSY = 0.5
 _MANY_DISTURBED = 0.1
-# What measuring once more would not change, or what the plain command does by itself.
+# Outcomes that another measurement would not change, or that the plain command handles.
 _FOR_GOOD = (Outcome.UNSUPPORTED, Outcome.REJECTED, NOBODY)
 
 
 def describe(summary: Summary, plan: Plan, head: Commit | None, url: str) -> list[str]:
-    """The lines that end a run."""
+    """Return the lines that end a run."""
     version = f"version {head.number}" if head else "no version yet"
     more = counted(summary.in_tree, "more has one in its tree", "more have one in their tree")
     in_tree = f"; {more}" if summary.in_tree else ""
@@ -293,12 +299,12 @@ def describe(summary: Summary, plan: Plan, head: Commit | None, url: str) -> lis
 
 
 def _is_busy(summary: Summary) -> bool:
-    """Whether it is the machine that is busy, and not some cases that were unlucky."""
+    """Return whether the machine is busy, and not only some cases were disturbed by chance."""
     return summary.busy >= _BUSY or summary.disturbed > _MANY_DISTURBED * summary.measured_cases
 
 
 def _disturbed(summary: Summary) -> list[str]:
-    """Said before anything else where the machine is busy."""
+    """Return the lines about disturbances, which come first if the machine is busy."""
     if not (summary.disturbed or _is_busy(summary)):
         return []
     return [
@@ -310,19 +316,21 @@ def _disturbed(summary: Summary) -> list[str]:
 
 
 def _precise(summary: Summary, plan: Plan) -> list[str]:
-    """Said where a precision was requested. What ends the repeats is a host's clock; this is what
-    the profiler has recorded."""
+    """Return the line about precision, if a precision was requested.
+
+    A host's clock decides when the repeats end; this is the precision that the profiler recorded.
+    """
     asked = plan.measure.precision
     if asked is None or not summary.measured_cases:
         return []
     return [
         f"precision   {100 * asked:g} % was requested: the mean of {summary.precise:,} of "
-        f"{counted(summary.measured_cases, 'duration')} has that precision within its session"
+        f"{counted(summary.measured_cases, 'duration')} meets that precision within its session"
     ]
 
 
 def _density(plan: Plan) -> list[str]:
-    """Said of the cases that are left to the models of surfaces."""
+    """Return the line about the cases that are left to the surface models."""
     told = plan.forecast
     if not told.left_out:
         return []
@@ -339,20 +347,24 @@ def _above(summary: Summary) -> list[str]:
     worst = above[0]
     return [
         f"envelope    {len(above):,} of {counted(summary.measured_cases, 'duration')} "
-        "are more than twice that of a case at least as large in every shape; either is suspect: "
+        "take more than twice as long as a case at least as large in every shape; either is "
+        "suspect: "
         f"{in_one_line(worst.case.describe())} took {worst.mean_us:.1f} us, "
         f"{in_one_line(worst.larger.describe())} {worst.larger_us:.1f} us",
         *(
-            f"disorder    {one.kernel_type}: {one.above:,} of {counted(one.cases, 'duration')} "
-            "are, more than shapes explain: a host delayed some launches, or records are mixed up"
+            f"disorder    {one.kernel_type}: {one.above:,} of {counted(one.cases, 'duration')} do, "
+            "more than shapes explain: the host delayed some launches, or records are mixed up"
             for one in summary.envelope.out_of_order
         ),
     ]
 
 
 def _efficiency(usage: Usage, plan: Plan) -> list[str]:
-    """How well the devices were used: `busy` with any operator, `useful` with repeats that count;
-    and what the newest plan took compared with its forecast and the forecast's lower bound."""
+    """Return how well the devices were used.
+
+    `busy` is the share with any operator, `useful` the share with repeats that count. Also return
+    the time of the newest plan compared with its forecast and the forecast's lower bound.
+    """
     if usage.wall_s <= 0:
         return []
     forecast, wall_s = plan.forecast, usage.wall_s / plan.devices

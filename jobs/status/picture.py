@@ -1,4 +1,4 @@
-"""Everything that `opmeter status` says of one campaign, as often as it is asked for."""
+"""The complete output of `opmeter status` for one campaign."""
 
 from collections.abc import Iterator
 
@@ -31,7 +31,7 @@ from jobs.status.why import ClusterView, Seen, explain, running_pods
 
 
 class Picture:
-    """Everything about one campaign, as often as it is asked for."""
+    """The status of one campaign; `lines` may be called repeatedly."""
 
     def __init__(self, store: Store, campaign: str, view: ClusterView):
         self._store, self._campaign, self._view = store, campaign, view
@@ -47,7 +47,7 @@ class Picture:
         at_work = _at_work(seen) if seen else 0
         yield from trouble
         told = self._follower.unreadable(self._campaign)
-        if held is not None:  # else nobody knows what is still needed
+        if held is not None:  # otherwise it is unknown what is still required
             told = self._follower.damage(self._campaign, held)
         yield from told.lines()
         yield from told.advice(plans[-1].plan if plans else None)
@@ -64,15 +64,18 @@ class Picture:
             yield f"cluster     {self._view.trouble}"
 
     def _strikes(self) -> tuple[Strikes, list[str]]:
-        """What is held against nodes, and a line where that cannot be read."""
+        """Return the failures counted against nodes, and a line if they cannot be read."""
         try:
             return stored_strikes(self._store, self._campaign), []
         except BadInput as error:
             return Strikes(), [f"damaged     {error}"]
 
     def _head(self, log: Log) -> tuple[frozenset[MergedPlan], frozenset[str] | None, list[str]]:
-        """The campaign's plans and shards that the head holds, None where that cannot be read, and
-        what is wrong with the database in lines."""
+        """Return the campaign's plans and shards in the head, and lines about problems of the
+        database.
+
+        The shards are None if they cannot be read.
+        """
         trouble = [log.warning] if log.warning else []
         if log.warning and log.head is None:
             return frozenset(), None, trouble
@@ -112,7 +115,7 @@ class Picture:
 
 
 def _at_work(seen: Seen) -> int:
-    """How many devices measure on the cluster now; 0 where its ConfigMap cannot be read."""
+    """Return how many devices measure on the cluster now; 0 if its ConfigMap cannot be read."""
     try:
         return devices_measuring(running_pods(seen.pods), applied_from(seen.config_map).site)
     except BadInput:

@@ -1,4 +1,4 @@
-"""What a run ends by saying: where the database is, what it covers, and what failed and why."""
+"""The summary at the end of a run: the database, its coverage, and the failures with reasons."""
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
@@ -33,7 +33,7 @@ NOBODY = "missing"  # the outcome of a case that was never tried
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """What was not measured of one kernel type, and what it stands for in the sources."""
+    """Cases of one kernel type without a duration, and their weight in the sources."""
 
     kernel_type: str
     outcome: str
@@ -45,17 +45,20 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """Over the cases that the plan is about: `rows` and `time_us` count the sources' invocations,
-    `measured_*` those with a duration. `in_tree` cases were not asked for: their tree has one.
-    `communication` is the share of all the sources' time that made no cases; None without any."""
+    """The results of the plan's cases.
+
+    `rows` and `time_us` count the sources' invocations, `measured_*` those with a duration.
+    `in_tree` cases were not requested, because their tree has a duration. `communication` is the
+    share of all the sources' time that made no cases; None if the sources report no time.
+    """
 
     cases: int
     measured_cases: int
     in_tree: int
     noisy: int  # measured, with a warning in the certificate
-    disturbed: int  # measured, and something else had the device in every repeat
-    precise: int  # measured, and the session's interval is as narrow as was asked for
-    busy: float  # the share of all repeats in which it had, where that is told
+    disturbed: int  # measured, and another process used the device in every repeat
+    precise: int  # measured, and the session's interval is as narrow as requested
+    busy: float  # the share of all repeats with another process on the device, if that is recorded
     rows: int
     measured_rows: int
     time_us: float
@@ -63,12 +66,15 @@ class Summary:
     communication: float | None
     usage: Usage
     failures: tuple[Failure, ...]
-    envelope: Envelope  # what is measured, and slower than larger cases
-    quality: VersionQuality | None = None  # of the stack, where anything is measured on it
+    envelope: Envelope  # measured durations longer than those of larger cases
+    quality: VersionQuality | None = None  # of the stack, if anything is measured on it
 
     def lacking(self, left_out: int) -> int:
-        """How many cases have no duration, beside those that nobody tried because a plan leaves so
-        many out. What was tried and failed counts, whoever tried it."""
+        """Return how many cases have no duration, except those that a plan left out.
+
+        `left_out` is the number of cases that the plan leaves out. A case that was tried and failed
+        counts.
+        """
         never_tried = sum(found.cases for found in self.failures if found.outcome == NOBODY)
         return self.cases - self.measured_cases - min(left_out, never_tried)
 
@@ -76,7 +82,7 @@ class Summary:
 def summarise(
     state: State, plan: Plan, sources: Sequence[Sequence[CaseRecord]], usage: Usage
 ) -> Summary:
-    """What the head says of the cases of a plan's sources, on the plan's stack."""
+    """Return the summary of the cases of a plan's sources in the head, on the plan's stack."""
     shown = None
     if state.shows(plan.stack):
         shown = shown_version(state, plan.stack.version_path, cache=plan.measure.cache)
@@ -122,7 +128,7 @@ def summarise(
 
 
 def plan_usage(store: Store, plan: Plan) -> Usage:
-    """Device and wall time of a plan's committed attempts."""
+    """Return the device and wall time of a plan's committed attempts."""
     shards = [shard.shard_id for shard in plan.shards]
     return reduce(
         Usage.plus, side_by_side(partial(_shard_usage, store, plan), shards, AT_ONCE), NO_USAGE
@@ -145,8 +151,8 @@ class _Answer:
     is_good: bool
     is_noisy: bool
     disturbance: Disturbance | None = None
-    mean_us: float = 0.0  # of a good one, over its case's sessions
-    reach: float = 0.0  # of its session's interval to each side, as a share of the mean
+    mean_us: float = 0.0  # of a good result, over its case's sessions
+    reach: float = 0.0  # half-width of its session's interval, as a share of the mean
 
 
 _NOT_MEASURED = _Answer(NOBODY, "not measured", False, False)
@@ -156,7 +162,7 @@ _LEFT_OUT = replace(_NOT_MEASURED, reason="not measured: `density` leaves cases 
 def _records(
     sources: Sequence[Sequence[CaseRecord]], operators: Collection[str] | None
 ) -> dict[str, list[CaseRecord]]:
-    """What the sources say of each case that a plan is about, by id."""
+    """Return the records of each case of a plan, by id."""
     found: dict[str, list[CaseRecord]] = defaultdict(list)
     for records in sources:
         for record in records:
@@ -166,7 +172,7 @@ def _records(
 
 
 def _answers(shown: ShownVersion) -> dict[str, _Answer]:
-    """What the head answers on the plan's stack, by case."""
+    """Return the results in the head on the plan's stack, by case."""
     names = ("case", "measurement", "outcome", "reason", "good", "warnings", "disturbance")
     columns = (shown.best[name].to_pylist() for name in (*names, *_INTERVAL))
     return {
@@ -185,7 +191,7 @@ def _answers(shown: ShownVersion) -> dict[str, _Answer]:
 
 
 def _reach(mean: str, low: str, high: str) -> float:
-    """How far an interval goes to each side, as a share of the mean, from their cells."""
+    """Return the half-width of an interval as a share of the mean, from their cells."""
     return (float(high) - float(low)) / 2 / float(mean) if float(mean) else 0.0
 
 
@@ -202,7 +208,7 @@ def _failure(key: tuple[str, str, str], found: Sequence[Weight]) -> Failure:
 
 
 def _shard_usage(store: Store, plan: Plan, shard: str) -> Usage:
-    """What a shard took; nothing where that cannot be read, which the merge has told."""
+    """Return the usage of a shard, or none if it cannot be read, which the merge has reported."""
     try:
         commit = read_commit(store, plan.campaign, shard)
         if commit is None:
@@ -214,7 +220,7 @@ def _shard_usage(store: Store, plan: Plan, shard: str) -> Usage:
 
 
 def _communication(plan: Plan, sources: Sequence[Sequence[CaseRecord]]) -> float | None:
-    """The share of communication in all that the sources' profiles took."""
+    """Return the share of communication in the total time of the sources' profiles."""
     profiles = (record.profile for records in sources for record in records)
     compute_us = fsum(profile.total_us for profile in profiles if profile is not None)
     communication_us = fsum(source.communication_us for source in plan.sources)

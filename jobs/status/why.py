@@ -1,7 +1,7 @@
-"""Why a campaign on a cluster is where it is: live objects and Events in plain lines. Pure.
+"""The reasons why a campaign on a cluster waits: live objects and Events as lines. Pure.
 
-The words of the scheduler, of Volcano and of Kueue are passed on as they are: who knows them can
-search for them.
+Messages of the scheduler, of Volcano and of Kueue are printed unchanged, so that users can search
+for them.
 """
 
 from collections import Counter, defaultdict
@@ -41,7 +41,10 @@ _NO_WORD, _GOING, _HELD = "no message yet", "starting on ", "held back by "
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What was fetched of a campaign. `events` are of any of its objects, `workloads` Kueue's."""
+    """The objects of a campaign that were read.
+
+    `events` are those of any of its objects, `workloads` those of Kueue.
+    """
 
     namespace: str
     campaign: str
@@ -55,7 +58,7 @@ class Seen:
 
 
 def explain(seen: Seen) -> Iterator[str]:
-    """The lines, the most general first."""
+    """Yield the lines, the most general first."""
     yield _campaign_line(seen)
     yield _controller_line(seen.lease)
     yield from _job_lines(seen)
@@ -69,12 +72,12 @@ def explain(seen: Seen) -> Iterator[str]:
 
 
 def running_pods(pods: Iterable[Manifest]) -> int:
-    """How many worker pods are at work."""
+    """Return how many worker pods are running."""
     return sum(_phase(pod) == "Running" and _component(pod) == "worker" for pod in pods)
 
 
 def waiting_pods(pods: Iterable[Manifest]) -> list[Manifest]:
-    """The pods that are there and do not run yet."""
+    """Return the pods that exist and do not run yet."""
     return [pod for pod in pods if _phase(pod) == "Pending"]
 
 
@@ -94,13 +97,16 @@ def _controller_line(lease: Manifest | None) -> str:
         return f"controller  {holder} leads, last renewed {str(spec.get('renewTime', ''))[:19]} UTC"
     return (
         "controller  none leads, so that nothing is started: check the Deployment "
-        "opmeter-controller, or run one from a machine that reaches the store: "
+        "opmeter-controller, or run one from a machine that can reach the store: "
         "opmeter controller --namespace NAMESPACE"
     )
 
 
 def _job_lines(seen: Seen) -> Iterator[str]:
-    """One for each, the newest where there are many; those that wait for the same are one."""
+    """Yield one line per Job, the newest if there are many.
+
+    Suspended Jobs with the same reason share a line.
+    """
     ordered = sorted(seen.jobs, key=_created)
     groups: dict[str, list[Manifest]] = defaultdict(list)
     workloads = by_job(seen.workloads)
@@ -111,7 +117,7 @@ def _job_lines(seen: Seen) -> Iterator[str]:
     living = [job for job in shown if not ending_of(job)]
     if len(shown) > _JOBS:
         ended = len(shown) - len(living)
-        yield f"job         {len(shown)}, of which {ended} have ended; the newest:"
+        yield f"job         {len(shown)}, {ended} of them have ended; the newest:"
     for job in shown[-_JOBS:]:
         yield _job_line(job, seen)
     for words, jobs in groups.items():
@@ -122,8 +128,8 @@ def _job_lines(seen: Seen) -> Iterator[str]:
     if _is_paused(seen) and any(map(queue_of, living)):
         namespace = f"kubectl -n {seen.namespace}"
         yield (
-            f"            what runs belongs to Kueue; to stop it: {namespace} get {WORKLOADS}, and "
-            f'{namespace} patch {WORKLOADS} NAME --type=merge -p \'{{"spec":{{"active":false}}}}\''
+            f"            Kueue manages the running Jobs; to stop them: {namespace} get {WORKLOADS} "
+            f'and {namespace} patch {WORKLOADS} NAME --type=merge -p \'{{"spec":{{"active":false}}}}\''
         )
 
 
@@ -191,18 +197,18 @@ def _pod_lines(seen: Seen) -> Iterator[str]:
         groups[_why_pending(pod, jobs, seen.events)].append(pod["metadata"]["name"])
     ordered = sorted(groups.items(), key=lambda entry: (-len(entry[1]), entry[0]))
     for words, names in ordered[:_WHY_GROUPS]:
-        yield f"pending     {len(names)} (as {names[0]}): {words}"
+        yield f"pending     {len(names)} (for example {names[0]}): {words}"
         yield from _help(words)
     for node, names in _on_their_way(seen.pods):
-        yield f"ending      {len(names)} on {node} (as {names[0]}) do not end"
+        yield f"ending      {len(names)} on {node} (for example {names[0]}) do not terminate"
         yield (
             f"            what helps: kubectl describe node {node}, and the pods' finalizers; "
-            f"where the node is gone for good, kubectl delete node {node}"
+            f"if the node is gone for good, kubectl delete node {node}"
         )
 
 
 def _help(words: str) -> Iterator[str]:
-    """What can be done about a message, where there are any but that all goes its way."""
+    """Yield advice for a message, unless it describes normal progress."""
     going = words.startswith((_UNTOLD, _HELD)) or (words.startswith(_GOING) and ": " not in words)
     if not going and not words.endswith(_NO_WORD):
         yield f"            what helps: {advice_on(words)}"
@@ -231,7 +237,7 @@ def _why_pending(pod: Manifest, jobs: Mapping[str, Manifest], events: tuple[Mani
 
 
 def _on_their_way(pods: Iterable[Manifest]) -> list[tuple[str, list[str]]]:
-    """Node -> pods that were deleted and still exist."""
+    """Return, by node, the pods that were deleted and still exist."""
     found: dict[str, list[str]] = defaultdict(list)
     for pod in pods:
         if "deletionTimestamp" in pod["metadata"] and _phase(pod) in ("Pending", "Running"):
@@ -251,19 +257,22 @@ def _component(pod: Manifest) -> str:
     return str((pod["metadata"].get("labels") or {}).get(COMPONENT_LABEL, ""))
 
 
-# What a cluster knows of a campaign, for `opmeter status`; silent where there is none.
+# The cluster's view of a campaign, for `opmeter status`; silent without a cluster.
 
 _FILE = "file://"
-_ASKED = 3  # pods whose own Events are asked for: what waits, waits for the same
+_ASKED = 3  # pods whose own Events are requested: waiting pods share their reasons
 _CLUSTER_VIEW_GROUPS = (
     "Workload",
     "PodGroup",
-)  # in which Kueue, Volcano and Kubernetes speak of a Job
+)  # kinds with which Kueue, Volcano and Kubernetes report on a Job
 
 
 class ClusterView:
-    """Looks at a campaign's objects, or at those of any, where none is named. `trouble` is why
-    the last look saw nothing, where somebody should know: no cluster at all is no trouble."""
+    """Reader of a campaign's objects, or of those of any campaign if none is named.
+
+    `trouble` is the reason why the last read returned nothing, if the user should know it. A
+    missing cluster is no trouble.
+    """
 
     def __init__(self, campaign: str | None, namespace: str | None):
         self.trouble = ""
@@ -275,7 +284,9 @@ class ClusterView:
             self.trouble = str(error) if self._is_asked_for else ""
 
     def seen(self, strikes: Strikes | None = None) -> Seen | None:
-        """All that is there now; None where the campaign is not applied, or nobody answers."""
+        """Return all current objects; None if the campaign is not applied or the cluster is
+        unavailable.
+        """
         if self._cluster is None:
             return None
         self.trouble = ""
@@ -287,7 +298,7 @@ class ClusterView:
             return None
 
     def root(self) -> str | None:
-        """The store's address where the ConfigMap names one that this machine may reach too."""
+        """Return the store's address if the ConfigMap names one that this machine can reach too."""
         if self._cluster is None:
             return None
         try:
@@ -299,8 +310,10 @@ class ClusterView:
         return root if root and is_here else None
 
     def pod_logs(self, campaign: str, places: Mapping[str, int]) -> Iterator[tuple[str, str]]:
-        """What pods printed that have or had an index of a Job, in the order in which they came:
-        whose it is, and its text. `places` is Job -> index."""
+        """Yield the logs of pods that have or had an index of a Job, oldest pod first.
+
+        Each has the pod's description and its text. `places` maps a Job to the index.
+        """
         if self._cluster is None or not places:
             return
         try:
@@ -346,7 +359,7 @@ class ClusterView:
 
 
 def _open_probes(cluster: Cluster, config_map: Manifest) -> list[Manifest]:
-    """The Jobs that ask for the workers' stack: until one has answered there is no plan."""
+    """Return the Jobs that probe the workers' stack: until one succeeds there is no plan."""
     uid = config_map["metadata"]["uid"]
     return [
         job
@@ -357,7 +370,7 @@ def _open_probes(cluster: Cluster, config_map: Manifest) -> list[Manifest]:
 
 
 def _workloads(cluster: Cluster, jobs: list[Manifest]) -> list[Manifest]:
-    """Kueue's side, where anything may wait for it."""
+    """Return the Workloads of Kueue, if any Job may wait for it."""
     waits = any(queue_of(job) or job["spec"].get("suspend") for job in jobs)
     return cluster.kueue.workloads() if waits else []
 
