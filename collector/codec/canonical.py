@@ -15,19 +15,19 @@ from collector.codec.errors import BadInput
 
 # One byte form for a value, so that equal values have equal hashes wherever they are computed.
 
-# Made once: json.dumps would build one for every call, and identities are made by the 100,000.
+# Created once: json.dumps would create one per call, and 100,000s of identities are computed.
 _CANONICAL = json.JSONEncoder(
     sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
 )
 
 
 def canonical_json(value: object) -> bytes:
-    """Sorted keys, no blanks, UTF-8, and no NaN: the form that is hashed."""
+    """Return JSON with sorted keys, no blanks, UTF-8, and no NaN: the form that is hashed."""
     return _CANONICAL.encode(value).encode()
 
 
 def readable_json(value: object) -> bytes:
-    """The same value for people: sorted keys, indented, one final newline."""
+    """Return readable JSON: sorted keys, indented, one final newline."""
     text = json.dumps(value, sort_keys=True, indent=1, ensure_ascii=False, allow_nan=False)
     return text.encode() + b"\n"
 
@@ -37,7 +37,7 @@ def sha256_hex(data: bytes) -> str:
 
 
 def short_hash(value: object, length: int = 20) -> str:
-    """The first `length` hex digits of the hash of a value's canonical form."""
+    """Return the first `length` hex digits of the hash of a value's canonical form."""
     return sha256_hex(canonical_json(value))[:length]
 
 
@@ -52,15 +52,15 @@ T = TypeVar("T")
 _Decoder = Callable[[object, str], Any]
 _LONGEST_QUOTE = 60
 _HALF_A_PAIR = re.compile(r"\\u[dD][89a-fA-F]")
-_GREATEST = 1 << 1023  # a whole number below it is a float's, too
+_GREATEST = 1 << 1023  # an integer below it is also a float
 
 
 def json_value(data: bytes, *, what: str, key: str) -> Any:
     """Return the value of JSON bytes. Raises BadInput, naming the key, for anything else."""
     try:
-        text = data.decode()  # json itself would take half of a surrogate pair, and UTF-16
+        text = data.decode()  # json itself would accept an unpaired surrogate, and UTF-16
         value = json.loads(text)
-        if _HALF_A_PAIR.search(text):  # an escape can spell one
+        if _HALF_A_PAIR.search(text):  # an escape can encode one
             json.dumps(value, ensure_ascii=False).encode()
         return value
     except UnicodeEncodeError as error:
@@ -99,9 +99,12 @@ def decode_value(cls: type[T], value: object, *, what: str, key: str) -> T:
 
 @cache
 def _decoder(declared: Any) -> _Decoder:
-    """Return a function that converts a JSON value to a type and raises ValueError, with the field,
-    where it cannot. It supports text, numbers, booleans, members of a StrEnum, dataclasses, tuples,
-    mappings by text and unions with None; a class may define its own form with `from_json`."""
+    """Return a function that converts a JSON value to a type.
+
+    The function raises ValueError, with the field, if it cannot. It supports text, numbers,
+    booleans, members of a StrEnum, dataclasses, tuples, mappings by text and unions with None; a
+    class may define its own form with `from_json`.
+    """
     if declared in (Any, object):
         return lambda value, place: value
     if declared in _SCALARS:

@@ -1,45 +1,46 @@
-"""The errors that a caller answers differently.
+"""The errors that callers handle differently.
 
     OpmeterError
-    ├── BadInput               what the user gave cannot be used            exit 2
-    │   ├── DamagedObject      an object of a store, which nobody gave      exit 1
-    │   └── NotPlain           the fast reading of a profile gives up       it is read row by row
-    ├── HostFault              this machine, and no other, is to blame      exit 1; 44 in a worker
+    ├── BadInput               the user's input cannot be used              exit 2
+    │   ├── DamagedObject      an object of a store is damaged              exit 1
+    │   └── NotPlain           the fast reader of a profile gives up        it is read row by row
+    ├── HostFault              this machine alone is at fault               exit 1; 44 in a worker
     ├── WrongNode              its device is not the plan's                 44 in a worker
-    ├── WrongImage             its software or its plan is another          43 in a worker
+    ├── WrongImage             its software or its plan differs             43 in a worker
     ├── CaseRejected           an operator's declaration refuses a case     outcome `rejected`
-    │   ├── Misfit             a row breaks a rule of attention             its reading says which
+    │   ├── Misfit             a row breaks a rule of attention             it names the rule
     │   └── NoNumber           a column of it does not hold numbers         the same
-    ├── NoOperator             nothing here can launch a kernel type        outcome `unsupported`
+    ├── NoOperator             no operator launches this kernel type        outcome `unsupported`
     ├── NotEnoughMemory        a case would not fit                         outcome `oom`
     ├── DeviceBusy             another run holds the device's lock          exit 1; 44 in a worker
-    ├── SessionsFail           no session comes to its first case           exit 1; 44 in a worker
+    ├── SessionsFail           no session reaches its first case            exit 1; 44 in a worker
     ├── SessionStuck           a session cannot even be killed              exit 1; 46 in a worker
-    ├── NoSpace                there is no room for what it records         exit 1; 48 in a worker
-    ├── LocalRunFailed         no further worker could do better            exit 1; its code in pods
-    ├── GangFailed             ranks did not come to their end              their cases' reason
-    │   ├── RanksHang          none of this node took a step                PeersAway where none met
-    │   ├── EndedElsewhere     those of another node have failed            the other node says why
-    │   └── PeerLeft           another node was told to stop                nobody is to blame
-    │       └── Gone           it is lost                                   the same
-    │           └── Unreached  nobody is where the first node should be     47 in a pod, in the end
-    ├── PeersAway              other machines of a gang are not there       exit 1; 75 in a worker
-    │   └── PeersUnreached     nor did they come within ten minutes         exit 1; 47 in a worker
+    ├── NoSpace                no disk space for its records                exit 1; 48 in a worker
+    ├── LocalRunFailed         another worker would fail too                exit 1; its code in pods
+    ├── GangFailed             ranks did not finish                         their cases' reason
+    │   ├── RanksHang          no rank of this node made progress           PeersAway if none met
+    │   ├── EndedElsewhere     ranks of another node failed                 the other node's reason
+    │   └── PeerLeft           another node was asked to stop               no node is at fault
+    │       └── Gone           another node is lost                         the same
+    │           └── Unreached  the first node cannot be reached             47 in a pod, in the end
+    ├── PeersAway              other machines of a gang are absent          exit 1; 75 in a worker
+    │   └── PeersUnreached     they did not connect within ten minutes      exit 1; 47 in a worker
     ├── StoreError
-    │   ├── NotFound           the key holds nothing
-    │   ├── AlreadyExists      a create-only write came second
-    │   ├── StoreRefused       the credentials or the policy say no         exit 45 in a worker
-    │   └── StoreUnavailable   the store does not answer; try again later   exit 45 in a worker
-    ├── LeaseTaken             another merge has its turn                   exit 75
-    └── ClusterError           the API server says no                       exit 1; told to people
-        ├── ObjectMissing      there is no such object
-        ├── ObjectConflict     there is another, or it has changed
-        ├── TooOld             what was asked for lies too far back         it is asked for anew
-        └── ClusterAway        the API server does not answer               it is asked again
-            └── WebhookFailed  it does, and a webhook of its own does not   told to people
+    │   ├── NotFound           the key does not exist
+    │   ├── AlreadyExists      a create-only write found the key taken
+    │   ├── StoreRefused       the credentials or the policy refuse         exit 45 in a worker
+    │   └── StoreUnavailable   the store is unavailable; try again later    exit 45 in a worker
+    ├── LeaseTaken             another merge is running                     exit 75
+    └── ClusterError           the API server refuses                       exit 1; shown to users
+        ├── ObjectMissing      the object does not exist
+        ├── ObjectConflict     the object exists, or it has changed
+        ├── TooOld             the requested version is too old             it is listed again
+        └── ClusterAway        the API server does not respond              it is requested again
+            └── WebhookFailed  a webhook of the server does not respond     shown to users
 
-The others stand beside what raises them. One with a private name is answered in its own module,
-and is not drawn. Foreign exceptions are translated where they enter, with `raise ... from`.
+The other errors are defined next to the code that raises them. An error with a private name is
+handled in its own module, and is not listed. Foreign exceptions are translated where they are
+caught, with `raise ... from`.
 """
 
 from collections.abc import Iterator
@@ -54,10 +55,10 @@ class OpmeterError(Exception):
 
 
 class BadInput(OpmeterError):
-    """One line about input of the user: its location, what was expected, what was found, a hint.
+    """An error about the user's input, in one line: location, expected and actual value, hint.
 
-    The input may be a megabyte long or contain control characters for a terminal: a message shows
-    a part of it and escapes what cannot be printed.
+    The input may be a megabyte long or contain control characters for a terminal: a message shows a
+    part of it and escapes unprintable characters.
     """
 
     def __init__(self, message: str, *, path: Path | str | None = None, line: int | None = None):
@@ -69,7 +70,9 @@ class BadInput(OpmeterError):
 
 class DamagedObject(BadInput):
     """A BadInput about an object of a store: it was changed, is missing or belongs to another key.
-    The user of the command did not provide it and cannot fix it with another command line."""
+
+    The user of the command did not provide it and cannot fix it with another command line.
+    """
 
     @classmethod
     def of(cls, error: BadInput) -> "DamagedObject":
@@ -79,7 +82,7 @@ class DamagedObject(BadInput):
 
     @property
     def advice(self) -> str:
-        """The same line with a hint for a command that cannot continue without the object."""
+        """Return the message with a hint for a command that cannot continue without the object."""
         return (
             f"{self}; restore it from a backup of the store, and run `opmeter db verify` to list "
             "all damaged objects"
@@ -98,16 +101,18 @@ def stored() -> Iterator[None]:
 
 
 class HostFault(OpmeterError):
-    """This machine's devices, their driver or their tools cannot be used or told; the message says
-    what to do about it. On another machine the same program may do well: a worker blames its node
-    for that, not its image."""
+    """This machine's devices, their driver or their tools cannot be used or read.
+
+    The message has a fix. The same program may work on another machine: a worker counts the failure
+    against its node, not its image.
+    """
 
     def __init__(self, message: str):
         super().__init__(in_a_line(message))
 
 
 class CaseRejected(OpmeterError):
-    """The operator's declaration says that this case cannot be replayed; the message says why."""
+    """The operator's declaration refuses to replay this case; the message has the reason."""
 
 
 class DeviceBusy(OpmeterError):
@@ -115,21 +120,26 @@ class DeviceBusy(OpmeterError):
 
 
 class PeersAway(OpmeterError):
-    """The ranks of a gang did not begin, because of other machines than this one: some did not
-    come, or ended theirs. No case was run, and nobody here is to blame."""
+    """The ranks of a gang did not start because of other machines.
+
+    Some did not connect, or ended theirs. No case was run, and this machine is not at fault.
+    """
 
 
 class PeersUnreached(PeersAway):
-    """The same after all the time that they had: they are not there, or the way between the
-    machines is closed. The message says who was not reached, and by whom."""
+    """The other machines did not connect within the allowed time.
+
+    They are absent, or the network between the machines is closed. The message names the unreached
+    machines, and which machine could not reach them.
+    """
 
 
 class StoreError(OpmeterError):
-    """Something about the store; the message names the store and the key."""
+    """An error of the store; the message names the store and the key."""
 
 
 class NotFound(StoreError):
-    """The key holds nothing."""
+    """The key does not exist."""
 
 
 class AlreadyExists(StoreError):
@@ -137,8 +147,8 @@ class AlreadyExists(StoreError):
 
 
 class StoreRefused(StoreError):
-    """The store answers, and says no (credentials, policy)."""
+    """The store refuses the request (credentials, policy)."""
 
 
 class StoreUnavailable(StoreError):
-    """The store does not answer, or answers that it cannot."""
+    """The store does not respond, or reports that it is unavailable."""

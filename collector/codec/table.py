@@ -1,8 +1,8 @@
-"""Rows of text as the bytes of a CSV, and back: what is written here is read here, cell for cell.
+"""Rows of text as the bytes of a CSV, and back, without any loss.
 
-Shards, case records, parts, trees and everything else that this project keeps as a table go this
-way. A cell may hold any text that UTF-8 can, but for NUL, which ends a text for half of all
-readers; both are refused when a table is written, so that no reader is the first to find out.
+Shards, case records, parts, trees and all other tables of this project use this format. A cell may
+hold any UTF-8 text except NUL, which ends a text for many readers. NUL and text that UTF-8 cannot
+encode are refused when a table is written, not by its readers.
 """
 
 import csv
@@ -13,15 +13,15 @@ from pathlib import Path
 
 from collector.codec.errors import BadInput
 
-# A row of more characters is refused by who writes it, a cell of more by who reads it.
+# The largest number of characters in a row that is written, and in a cell that is read.
 LONGEST_ROW = 1 << 24
-csv.field_size_limit(LONGEST_ROW)  # of the whole process: its own limit is 128 KiB
+csv.field_size_limit(LONGEST_ROW)  # of the whole process: the default limit is 128 KiB
 
 Row = tuple[int, list[str]]
 
 
 class _Lines(list[str]):
-    """What the csv module writes to, a row at a time: faster than any file."""
+    """The target of the csv writer, one row at a time: faster than any file."""
 
     write = list.append
 
@@ -29,7 +29,9 @@ class _Lines(list[str]):
 def table_bytes(
     columns: Sequence[str], rows: Iterable[Sequence[str]], *, line_end: str = "\n"
 ) -> bytes:
-    """A header and its rows as UTF-8. `line_end` is LF or CRLF; one inside a cell is kept as it is.
+    """Return a header and its rows as UTF-8.
+
+    `line_end` is LF or CRLF; line ends inside a cell are kept.
 
     Raises BadInput, with the row, for text that no table can hold.
     """
@@ -37,9 +39,9 @@ def table_bytes(
 
 
 def rows_bytes(rows: Iterable[Sequence[str]], *, line_end: str = "\n") -> bytes:
-    """The same of rows that have their header elsewhere, if any."""
+    """Return rows without a header as UTF-8."""
     lines = _Lines()
-    csv.writer(lines).writerows(rows)  # ended by CRLF, so that a cell with one of the two is quoted
+    csv.writer(lines).writerows(rows)  # ended by CRLF, so that a cell with CR or LF is quoted
     text = "".join(lines) if line_end == "\r\n" else _ended(lines, line_end)
     if len(text) > LONGEST_ROW and max(map(len, lines)) > LONGEST_ROW:
         raise BadInput(
@@ -55,7 +57,7 @@ def rows_bytes(rows: Iterable[Sequence[str]], *, line_end: str = "\n") -> bytes:
 
 
 def table_rows(data: bytes, columns: Sequence[str], *, path: str) -> Iterator[Row]:
-    """The rows of a table of these columns, each with the line it starts on.
+    """Yield the rows of a table of these columns, each with the line it starts on.
 
     Raises BadInput, with the path and mostly the line, for anything but such a table.
     """
@@ -74,14 +76,16 @@ def table_rows(data: bytes, columns: Sequence[str], *, path: str) -> Iterator[Ro
                 message = f"expected {len(header)} cells, got {len(row)}"
                 raise BadInput(message, path=path, line=line)
             yield line, row
-    except UnicodeDecodeError as error:  # which counts from the block that it was found in
+    except UnicodeDecodeError as error:  # its position counts from the start of the block
         raise _not_utf8(data, path) from error
 
 
 def csv_rows(lines: Iterable[str], *, path: Path | str, is_strict: bool = False) -> Iterator[Row]:
-    """The rows of CSV text, each with the line it starts on; a blank line is a row of no cells.
-    `lines` have their ends as they are. What is written here is read strictly: a quote that is left
-    open, or that something follows, is an error. Raises BadInput, with the line."""
+    """Yield the rows of CSV text, each with the line it starts on; a blank line is an empty row.
+
+    `lines` include their line ends. `is_strict`, for tables of this project, refuses an unclosed
+    quote and text after a closing quote. Raises BadInput, with the line.
+    """
     reader = csv.reader(lines, strict=is_strict)
     line = 1
     try:
@@ -93,7 +97,7 @@ def csv_rows(lines: Iterable[str], *, path: Path | str, is_strict: bool = False)
 
 
 def is_text(text: str) -> bool:
-    """Whether a cell can hold this: no NUL, and no half of a surrogate pair."""
+    """Return whether a cell can hold this text: no NUL, and no unpaired surrogate."""
     try:
         return b"\0" not in text.encode()
     except UnicodeEncodeError:
@@ -101,8 +105,7 @@ def is_text(text: str) -> bool:
 
 
 def as_text(text: str) -> str:
-    """A text from elsewhere, such as the message of an error, in a form that a cell can hold: what
-    it cannot is spelled out."""
+    """Return a text such as an error message in a form that a cell can hold, with escapes."""
     return text.replace("\0", "\\x00").encode("utf-8", "backslashreplace").decode()
 
 

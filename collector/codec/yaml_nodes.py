@@ -1,4 +1,4 @@
-"""Read the nodes of a YAML text; every reader of YAML in this project starts here.
+"""Reader of the nodes of a YAML text, which every reader of YAML in this project uses.
 
 A few hundred bytes of anchors and merge keys can expand to gigabytes, and one number of a thousand
 parts can take hours to convert. The expanded size is computed before a value is built. A message
@@ -17,17 +17,20 @@ import yaml
 
 from collector.codec.errors import BadInput
 
-_MOST_CHARACTERS = 1 << 20  # what a ConfigMap holds
+_MOST_CHARACTERS = 1 << 20  # the limit of a ConfigMap
 _MOST_VALUES = 100_000
-_LONGEST_NUMBER = 200  # or date, or boolean: any scalar that is not a text
+_LONGEST_NUMBER = 200  # of a number, date, boolean or any other scalar that is not text
 _TEXT = "tag:yaml.org,2002:str"
 _MERGE = "tag:yaml.org,2002:merge"
 
 
 @dataclass(frozen=True, slots=True)
 class NamedNode(ABC):
-    """One value of a document with its name in messages: the dotted key, empty for the document
-    itself. A subclass decides what a value means and what a message may quote of it."""
+    """One value of a document, with its name in messages.
+
+    The name is the dotted key, empty for the document itself. A subclass decides the type of a
+    value and what a message may quote of it.
+    """
 
     name: str
     node: yaml.Node
@@ -78,12 +81,15 @@ class NamedNode(ABC):
 
     @abstractmethod
     def _scalar_kind(self) -> str:
-        """Return the kind of a scalar, or its text where a message may quote it."""
+        """Return the kind of a scalar, or its text if a message may quote it."""
 
 
 def read_node(text: str, path: Path | str) -> yaml.Node:
-    """Return the only document of a text. Raises BadInput, with the line, if the text is not one
-    YAML document, is empty, or expands to too many values."""
+    """Return the only document of a text.
+
+    Raises BadInput, with the line, if the text is not one YAML document, is empty, or expands to
+    too many values.
+    """
     if len(text) > _MOST_CHARACTERS:
         raise BadInput(
             f"cannot read YAML: expected at most {_MOST_CHARACTERS} characters, got {len(text)}",
@@ -101,7 +107,7 @@ def read_node(text: str, path: Path | str) -> yaml.Node:
         raise refusal_of(error, path) from error
     except RecursionError as error:
         raise BadInput("cannot read YAML: nested too deeply", path=path) from error
-    except (ValueError, OverflowError) as error:  # PyYAML's own: \UFFFFFFFF names no character
+    except (ValueError, OverflowError) as error:  # of PyYAML: \UFFFFFFFF is not a character
         raise BadInput("invalid YAML: an escape is not a character", path=path) from error
     return node
 
@@ -118,9 +124,11 @@ def refusal_of(error: yaml.MarkedYAMLError, path: Path | str) -> BadInput:
 
 
 class _Sizes:
-    """Count the values of nodes with every alias expanded; a node that contains itself counts once
-    more. A mapping that merges itself is refused. The error about too many values names the line
-    at which the sum exceeds the limit."""
+    """Counter of the values of nodes with every alias expanded.
+
+    A node that contains itself counts as one more value. A mapping that merges itself is refused.
+    The error about too many values names the line at which the sum exceeds the limit.
+    """
 
     def __init__(self, path: Path | str):
         self._path = path
@@ -156,8 +164,10 @@ class _Sizes:
         return 0
 
     def _sum(self, sizes: Iterable[tuple[yaml.Node, int]]) -> int:
-        """Return the sum of sizes, each given with the node that a message names. PyYAML does not
-        record the position of an alias, only that of the node it refers to."""
+        """Return the sum of sizes, each given with the node that a message names.
+
+        PyYAML does not record the position of an alias, only that of the node it refers to.
+        """
         total = 0
         for place, size in sizes:
             total += size

@@ -54,7 +54,7 @@ class OperatorRow:
 
     @property
     def facts(self) -> dict[str, str]:
-        """Return the shapes of lengths and block table that the row has, by the names in _SHAPES."""
+        """Return the shapes of lengths and block table in the row, by the names in _SHAPES."""
         if len(self.shapes) <= _KERNEL_SLOTS:
             return _facts(self.shapes, _IN_KERNEL)
         is_v2 = "attentionscorev2" in _letters(self.name)

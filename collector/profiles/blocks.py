@@ -2,7 +2,8 @@
 
 The file is cut at line ends into pieces that several threads parse with pyarrow. Nothing is
 repaired here: any irregularity in a piece (a ragged row, a cell of the wrong kind, a byte that is
-not UTF-8) raises `NotPlain`, and the file is read again by `exact.py`, which names the line.
+not UTF-8) raises `NotPlain`, and the file is read again by `ExactReader`, which names the
+line.
 """
 
 import os
@@ -151,7 +152,7 @@ def _check_bytes(piece: Piece) -> None:
             raise NotPlain("not UTF-8") from error
 
 
-# Rows of a profile as the same blocks that `blocks.py` makes, read one by one.
+# Rows of a profile as the same blocks as those of `plain_blocks`, read one by one.
 #
 # This is the slow reader, for a file with an error. The csv module splits the rows and knows their
 # lines. If a block cannot be verified, each of its rows is checked. A bad row either stops the

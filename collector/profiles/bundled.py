@@ -29,7 +29,7 @@ _NO_MODEL = "4294967295"  # UINT32_MAX, which msprof writes for "no model"
 
 
 def bundled_file(name: str, file: str) -> bytes:
-    """Return a file of a bundled sample; raise BadInput, with the known names, for an unknown one."""
+    """Return a file of a bundled sample; raise BadInput, with the known names, for others."""
     samples = files("collector") / "data"
     names = sorted(one.name for one in samples.iterdir() if (one / _FACTS).is_file())
     if name not in names:

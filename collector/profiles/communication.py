@@ -112,7 +112,7 @@ def _summary(key: Key, durations: Floats) -> Communication:
 
 
 def _event_texts(block: pa.Table, at: npt.NDArray[np.intp]) -> Iterator[list[str]]:
-    """Yield the texts of each of EVENT_COLUMNS in these rows; empty if the file lacks the column."""
+    """Yield the texts of each of EVENT_COLUMNS in these rows; empty for a missing column."""
     for name in EVENT_COLUMNS:
         if name in block.column_names:
             texts = block.column(name).take(pa.array(at)).to_pylist()

@@ -239,8 +239,9 @@ _COMMUNICATION_CORES = frozenset({"HCCL", "COMMUNICATION"})
 
 
 def start_ns_of(text: str) -> int:
-    """Return the exact nanoseconds of `1764246877083299.960<tab>` microseconds, or raise
-    ValueError.
+    """Return the exact nanoseconds of `1764246877083299.960<tab>` microseconds.
+
+    Raises ValueError for other text.
     """
     match = _START.fullmatch(text.strip())
     if match is None:

@@ -123,7 +123,7 @@ def devices_of(block: pa.Table) -> Marks:
 
 @lru_cache(maxsize=4096)
 def _number(text: str) -> int:
-    """Return a number that is the same in every process: marks are stored (`run_sketch`)."""
+    """Return a number that is the same in every process: marks are stored (`RunSketch`)."""
     return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big")
 
 
@@ -351,7 +351,7 @@ def _gathered(
 # Recognition of a run in another process by a sample of its launches.
 #
 # The smallest marks of a run's launches are a reproducible sample of them. Two samples are compared
-# in their common range, by the rule of `repeats`: files are of one run if at least half of the
+# in their common range, by the rule of `are_of_one_run`: files are of one run if at least half of the
 # smaller one's launches are in the other.
 
 MOST = 4096

@@ -5,8 +5,8 @@ Ascend's profiler writes `communication.json` and `communication_matrix.json` ne
 with its time and the data that this rank sent over each kind of link, in 1e6 bytes; `Total Op Info`
 is their sum and no collective. SDMA includes the data sent over HCCS, PCIE and SIO. The second
 names both ends of every link that a group's collectives used, `0-1`, which gives the minimum number
-of ranks. The ranks themselves may be in a third file (`group_ranks`), and the parameters of the
-calls in a fourth (`trace_view`).
+of ranks. The ranks themselves may be in a third file (`profiler_metadata.json`), and the parameters
+of the calls in a fourth (`trace_view.json`).
 """
 
 import codecs
@@ -74,8 +74,7 @@ def asked_of_collectives(folder: Path) -> Mapping[str, Asked]:
 
 
 def trace_events(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """Yield the events of a trace and their positions, from 1 on, with one event in memory at a
-    time.
+    """Yield the events of a trace and their positions, from 1 on, with one event in memory.
 
     Raises BadInput, with the position, for anything that is not a list of objects.
     """
@@ -304,7 +303,7 @@ def _told_instead(path: Path) -> str:
 
 
 def read_transfers(folder: Path) -> tuple[Transfer, ...]:
-    """Return the collectives of a run, in file order. Raises BadInput for a file of another kind."""
+    """Return the collectives of a run, in file order. Raises BadInput for an invalid file."""
     sizes = _group_sizes(folder / _MATRIX)
     groups = {
         group: ranks

@@ -1,1 +1,1 @@
-"""What the numbers of a database say of something else that was measured."""
+"""Reports that compare a database with other measurements."""

@@ -1,8 +1,11 @@
-"""A profile against what a version of the database says of its cases: in situ, as the run had them,
-against isolated, as they were measured apart, and behind the launches that stand before them in a
-run, where they were measured so, too; and the step of the run, rebuilt of what is known.
+"""Comparison of a profile with the durations of a database version.
 
-Nothing of the step is hidden: what its isolated parts do not explain is listed by cause. Pure.
+A duration in the run (in situ) is compared with the isolated duration and, if it was measured, with
+the duration behind the launches that precede the case in a run (in context). The step of the run is
+rebuilt from the known durations.
+
+No part of the step is hidden: time that the isolated durations do not explain is listed by cause.
+Pure.
 """
 
 from collections import defaultdict
@@ -27,8 +30,10 @@ PARTS = (
 
 @dataclass(frozen=True, slots=True)
 class Isolated:
-    """The duration of a launch that was measured apart; where it lies with 95 % over sessions and
-    devices, if that is known."""
+    """The duration of a launch measured in isolation, with its 95 % interval if it is known.
+
+    The interval covers sessions and devices.
+    """
 
     mean_us: float
     low_us: float | None = None
@@ -37,9 +42,12 @@ class Isolated:
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """A case of the profile. `kernel_type` is that under which its isolated time stands, a twin's
-    where the runtime chose another; `why` says what is instead of one. `in_context` is what it took
-    behind the launches before it, where that was measured."""
+    """A case of the profile.
+
+    `kernel_type` is the one of its isolated duration: a twin's if the runtime chose another. `why`
+    is the outcome if there is none. `in_context` is its duration behind the launches before it, if
+    that was measured.
+    """
 
     record: CaseRecord
     in_situ: ProfileStatistics
@@ -54,40 +62,41 @@ class Compared:
 
     @property
     def isolated_us(self) -> float:
-        """Of all its launches; 0 where it is not known."""
+        """Return the isolated time of all its launches; 0 if it is unknown."""
         return self.in_situ.count * self.isolated.mean_us if self.isolated else 0.0
 
     @property
     def neighbours_us(self) -> float:
-        """How much longer all its launches take behind those before them than apart; 0 where one
-        of the two is not known."""
+        """Return how much longer all its launches take in context than isolated; 0 if unknown."""
         if self.isolated is None or self.in_context is None:
             return 0.0
         return self.in_situ.count * (self.in_context.mean_us - self.isolated.mean_us)
 
     @property
     def ratio(self) -> float | None:
-        """In situ by isolated."""
+        """Return the ratio of in situ to isolated."""
         return self.in_situ.mean_us / self.isolated.mean_us if self.isolated else None
 
     @property
     def context_ratio(self) -> float | None:
-        """In situ by what it took behind the launches before it."""
+        """Return the ratio of in situ to in context."""
         return self.in_situ.mean_us / self.in_context.mean_us if self.in_context else None
 
 
 @dataclass(frozen=True, slots=True)
 class KernelRatios:
-    """The cases of one kernel type: their times of all launches, and of those with an isolated time
-    how in situ compares, by launches: a tenth lies below the first, half below the second, a tenth
-    above the third; `context_ratios` the same by what they took behind other launches. None where
-    no case has such a time."""
+    """The cases of one kernel type.
+
+    `ratios` compares in situ with isolated durations, weighted by launches: the 10 %, 50 % and 90 %
+    quantiles over the launches with an isolated duration. `context_ratios` is the same for
+    durations in context. None if no case has such a duration.
+    """
 
     kernel_type: str
     cases: int
     launches: int
     in_situ_us: float
-    compared_us: float  # in situ, of the cases that have an isolated time
+    compared_us: float  # in situ time of the cases with an isolated duration
     isolated_us: float
     ratios: tuple[float, float, float] | None
     context_ratios: tuple[float, float, float] | None
@@ -95,17 +104,16 @@ class KernelRatios:
 
 @dataclass(frozen=True, slots=True)
 class StepSum:
-    """The time of the profile's steps and what it is made of; the parts add up to `measured_us`.
+    """The time of the profile's steps and its parts, which add up to `measured_us`.
 
-    isolated       kernels, as they were measured apart
-    neighbours     how much longer they take behind the launches before them, as was measured, too;
-                   negative where shorter
-    context        how much longer still the same kernels took in the run
-    unknown        in situ, kernels without an isolated time
-    overlap        what the device computed less than its kernels took: some ran beside others
-    messages       collectives, as they were measured apart
-    waiting        the other communication that nothing hid: of ranks for each other, of messages
-                   for each other, and of messages without an isolated time
+    isolated       kernels, isolated durations
+    neighbours     measured extra time of the kernels in context; negative if they are faster
+    context        remaining extra time of the same kernels in the run
+    unknown        in situ time of kernels without an isolated duration
+    overlap        computing time of the device minus the time of its kernels: some ran concurrently
+    messages       collectives, isolated durations
+    waiting        the other communication that was not overlapped: ranks waiting for each other,
+                   messages waiting for each other, and messages without an isolated duration
     host           nothing ran
     """
 
@@ -121,15 +129,18 @@ class StepSum:
 
     @property
     def parts(self) -> tuple[tuple[str, float], ...]:
-        """Each by its name, in order."""
+        """Return each part by its name, in order."""
         return tuple((name, getattr(self, f"{name}_us")) for name in PARTS)
 
 
 @dataclass(frozen=True, slots=True)
 class M6:
-    """The three ways in which users of such databases have called a ratio M6, all by what computed
-    and what communicated unhidden: what in situ is covered, a forecast that takes the roofline for
-    what is missing, and what is covered as it was measured apart."""
+    """The three ratios that users of such databases call M6.
+
+    All are relative to the computing time and the communication that was not overlapped. `covered`
+    is the in situ time of the covered cases, `forecast` uses the roofline for missing cases, and
+    `isolated` is the isolated time of the covered cases.
+    """
 
     covered: float
     forecast: float
@@ -142,8 +153,11 @@ def compared(
     why: Mapping[str, str],
     in_context: Mapping[str, Isolated] | None = None,
 ) -> tuple[Compared, ...]:
-    """The cases that a profile measured. `isolated` are durations by case id, `why` the outcomes of
-    the cases without one, `in_context` durations behind the launches before a case."""
+    """Return the cases that a profile measured.
+
+    `isolated` are durations by case id, `why` the outcomes of the cases without one, `in_context`
+    durations behind the launches before a case.
+    """
     return tuple(
         _compared(record, record.profile, isolated, why, in_context or {})
         for record in records
@@ -152,7 +166,7 @@ def compared(
 
 
 def by_kernel(found: Iterable[Compared]) -> tuple[KernelRatios, ...]:
-    """A line a kernel type, that of most time in situ first."""
+    """Return one row per kernel type, most in situ time first."""
     kernels: dict[str, list[Compared]] = defaultdict(list)
     for one in found:
         kernels[one.record.case.kernel_type].append(one)
@@ -161,13 +175,14 @@ def by_kernel(found: Iterable[Compared]) -> tuple[KernelRatios, ...]:
 
 
 def step_sum(found: Sequence[Compared], trace: StepTrace) -> StepSum:
-    """The steps of the profile, by cause."""
+    """Return the time of the profile's steps, by cause."""
     kernels = [one for one in found if not one.is_message]
     known = [one for one in kernels if one.isolated]
     in_situ_us = _in_situ_us(kernels)
     isolated_us = fsum(one.isolated_us for one in known)
     neighbours_us = fsum(one.neighbours_us for one in known)
-    # No more than there was: what ran beside kernels is no part of a step's communication.
+    # Limited to the communication of the step: messages that ran concurrently with kernels do not
+    # count.
     messages_us = min(
         trace.communication_us, fsum(one.isolated_us for one in found if one.is_message)
     )
@@ -187,7 +202,10 @@ def step_sum(found: Sequence[Compared], trace: StepTrace) -> StepSum:
 def m6(
     found: Sequence[Compared], trace: StepTrace, roofline_us: Callable[[CaseRecord], float]
 ) -> M6 | None:
-    """None of a profile in which nothing ran. `roofline_us` is a launch's at the device's rates."""
+    """Return the M6 ratios; None for a profile in which nothing ran.
+
+    `roofline_us` returns the duration of a launch at the device's rates.
+    """
     whole_us = trace.computing_us + trace.communication_us
     if not whole_us:
         return None
@@ -232,7 +250,7 @@ def _kernel(name: str, found: Sequence[Compared]) -> KernelRatios:
 
 
 def _spread(told: Sequence[tuple[float | None, int]]) -> tuple[float, float, float] | None:
-    """The ratios at _SHARES of the launches, of which each that is known stands for so many."""
+    """Return the ratios at _SHARES of the launches; a ratio counts once per launch."""
     known = [(ratio, count) for ratio, count in told if ratio is not None]
     if not known:
         return None
@@ -254,8 +272,10 @@ def _in_situ_us(found: Iterable[Compared]) -> float:
 def isolated_times(
     state: State, version_path: str, *, cache: str | None = None
 ) -> tuple[dict[str, Isolated], dict[str, str]]:
-    """The duration of each case that is shown with one, and the outcome of each that is not, by
-    case id; with `cache` of what was measured in that state of the caches."""
+    """Return the duration of each case that has one, and the outcome of each other case, by id.
+
+    `cache` restricts the result to measurements in that state of the caches.
+    """
     shown = shown_version(state, version_path, cache=cache)
     names = ("case", "good", "outcome", "mean_us", "measurement")
     columns = (shown.best[name].to_pylist() for name in names)

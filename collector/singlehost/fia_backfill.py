@@ -233,7 +233,7 @@ class _Joining:
         self.met: set[JoinKey] = set()
 
     def joined(self, file: KernelFile) -> list[Cells]:
-        """Return the rows of a file, with one row per value in place of each row that lacks values."""
+        """Return the rows of a file; a row without values becomes one row per value."""
         rows = [dict(row) for row in file.rows]
         for row in rows:
             if row.get(LENGTHS_KV_VALUES):
@@ -301,7 +301,7 @@ def without_numbers(row: Cells, *, of_profile: bool) -> dict[str, str]:
 
 
 def _is_assumed(row: Cells, found: Iterable[Cells]) -> bool:
-    """Return whether a row has only values that a replay assumed, and other values are known now."""
+    """Return whether a row has only assumed values, and other values are known now."""
     if row.get(COMPLETENESS) != _ASSUMED:
         return False
     agrees = [all(row.get(name) == text for name, text in told.items()) for told in found]

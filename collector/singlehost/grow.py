@@ -46,8 +46,8 @@ class GridOptions:
     Args:
         rows: largest number of rows per kernel type; None for all
         largest_gib: largest size of a case's tensors; None for any
-        decoders: models that give the sizes. Without any, all sizes of the patterns are used, and all
-            bundled models for kernels whose sizes only models give as a whole.
+        decoders: models that give the sizes. Without any, all sizes of the patterns are used,
+            and all bundled models for kernels whose sizes only models give as a whole.
         release: release of the stack that serves the models
         standard: if set, add the rows that this standard of density requires between existing rows,
             instead of a sample

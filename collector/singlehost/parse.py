@@ -72,7 +72,7 @@ class ParsedProfiles:
     profiles: tuple[Parsed, ...] = ()
 
     def check_new(self, runs: Sequence[RunSketch], path: Path) -> None:
-        """Raise BadInput if one of these runs is in the tree, or if the tree's content is unknown."""
+        """Raise BadInput if the tree has one of these runs, or its content is unknown."""
         for parsed in self.profiles:
             if not parsed.is_whole:
                 raise BadInput(
@@ -310,7 +310,9 @@ class ParsedKernel:
 
 @dataclass(frozen=True, slots=True)
 class ParseResult:
-    """The profile that was read, and its effect on the tree; `communication` is None without any."""
+    """The profile that was read, and its effect on the tree.
+
+    `communication` is None if the profile has none."""
 
     version_dir: Path
     kernels: tuple[ParsedKernel, ...]

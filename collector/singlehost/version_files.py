@@ -130,8 +130,9 @@ class VersionFiles:
             self._changed.add(file)
 
     def write(self) -> list[Path]:
-        """Write the files that changed, each atomically, and return them. Raise BadInput on
-        failure.
+        """Write the files that changed, each atomically, and return them.
+
+        Raises BadInput on failure.
         """
         written = []
         for file in sorted(self._changed, key=lambda name: (name.count("/") == 0, name)):
@@ -192,7 +193,7 @@ _SUFFIXES = (".py", ".csv", "_run")  # `Add_run.py` was the script of a kernel
 
 
 def chosen(texts: Iterable[str]) -> tuple[str, ...]:
-    """Return kernel types from texts with several names, separated by commas or blanks; each once."""
+    """Return the distinct kernel types in texts, separated by commas or blanks."""
     names = (name for text in texts for name in text.replace(",", " ").split())
     return tuple(dict.fromkeys(map(_plain, names)))
 

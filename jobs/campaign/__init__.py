@@ -1,1 +1,1 @@
-"""The campaign file and its target. Pure, but for asking this machine for its stack."""
+"""The campaign file and its target. Pure, except for reading this machine's stack."""

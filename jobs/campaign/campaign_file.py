@@ -1,8 +1,8 @@
 """`campaign.yaml`: what to measure, from which sources, for which stack, on how many devices.
 
-The file is read into frozen values once, here. An unknown key, a value of the wrong kind or out
-of range is refused with its line, so that a typing mistake never becomes a wrong database.
-Paths are taken relative to the file. `docs/campaign.md` describes every key.
+The file is read once, here, into immutable values. An unknown key and a value of the wrong kind or
+out of range are refused with their line, so that a typing mistake never causes a wrong database.
+Paths are relative to the file. `docs/campaign.md` describes every key.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -27,26 +27,29 @@ from jobs.campaign.source_kinds import (
     read_sources,
 )
 
-# What share of a curve's cases a campaign measures, and how well the others shall be known.
+# The share of a curve's cases that a campaign measures, and the tolerance for the others.
 
 SHARE = 0.25
 
 
 @dataclass(frozen=True, slots=True)
 class DensitySettings:
-    """Of each curve at most the `share` is measured, and less once nearly all of the others are
-    known to the `tolerance`, a share of their duration."""
+    """Settings of the measured density of curves.
+
+    At most the `share` of each curve is measured, or less if nearly all of the others are known to
+    the `tolerance`, a share of their duration.
+    """
 
     tolerance: float
     share: float = SHARE
 
     def as_json(self) -> dict[str, float]:
-        """The settings by name."""
+        """Return the settings by name."""
         return asdict(self)
 
 
 def read_density(entry: Entry) -> DensitySettings:
-    """The settings of a campaign file's `density`. BadInput, with the line, for anything else."""
+    """Return the settings of `density`. Raise BadInput, with the line, for invalid ones."""
     found = entry.fields(("tolerance", "share"), required=("tolerance",))
     share = found["share"].percentage() if "share" in found else SHARE
     return DensitySettings(found["tolerance"].percentage(), share)
@@ -54,7 +57,7 @@ def read_density(entry: Entry) -> DensitySettings:
 
 # How each case of a campaign is measured: the repeats, the cache, the counters.
 
-# The groups of counters that msprof knows by name.
+# The names of msprof's groups of counters.
 AIC_METRICS = (
     "PipeUtilization",
     "ArithmeticUtilization",
@@ -65,12 +68,12 @@ AIC_METRICS = (
     "L2Cache",
     "MemoryAccess",
 )
-# Where a precision ends the repeats, and the campaign does not say how many there may be.
+# The largest number of repeats if a precision ends them and the campaign sets no number.
 _MOST_FOR_PRECISION = 1000
 
 
 def read_measure(entry: Entry) -> MeasureSettings:
-    """Raises BadInput, with the line, where it is not understood."""
+    """Return the settings of `measure`. Raises BadInput, with the line, for invalid ones."""
     found = entry.fields(("budget_s", "repeats", "precision", "cache", "aic_metrics"))
     default = MeasureSettings()
     precision = _precision(found)
@@ -91,7 +94,7 @@ def read_measure(entry: Entry) -> MeasureSettings:
 
 
 def _precision(found: Mapping[str, Entry]) -> float | None:
-    """Return the requested precision. Raise BadInput where other settings conflict with it."""
+    """Return the requested precision. Raise BadInput if other settings conflict with it."""
     if "precision" not in found:
         return None
     entry = found["precision"]
@@ -124,26 +127,29 @@ def _metrics(entry: Entry) -> tuple[str, ...]:
     return metrics
 
 
-# What a campaign spends on knowing how good its numbers are.
+# The cost that a campaign accepts to assess the quality of its durations.
 
 REPEAT_SHARE = 0.02
 
 
 @dataclass(frozen=True, slots=True)
 class QualitySettings:
-    """`repeat_share` of the cases are measured a second time, in another session. What is known
-    least is measured again for `budget_device_h` hours of device time, where that is asked for."""
+    """Settings of quality.
+
+    `repeat_share` of the cases are measured a second time, in another session. If `budget_device_h`
+    is set, the least known cases are measured again for that many hours of device time.
+    """
 
     repeat_share: float = REPEAT_SHARE
     budget_device_h: float | None = None
 
     def as_json(self) -> dict[str, object]:
-        """The settings by name."""
+        """Return the settings by name."""
         return asdict(self)
 
 
 def read_quality(entry: Entry) -> QualitySettings:
-    """The settings of a campaign file's `quality`. BadInput, with the line, for anything else."""
+    """Return the settings of `quality`. Raise BadInput, with the line, for invalid ones."""
     found = entry.fields(("repeat_share", "budget_device_h"))
     return QualitySettings(
         found["repeat_share"].share() if "repeat_share" in found else REPEAT_SHARE,
@@ -151,7 +157,7 @@ def read_quality(entry: Entry) -> QualitySettings:
     )
 
 
-# What a campaign says of a launch where no row of a profile does.
+# Values of launches that a campaign gives if no row of a profile has them.
 
 _RUNTIME_VALUES_KEYS = ("kv_length", "mask", "library")
 _MASKS = (CAUSAL_MASK, FULL_MASK)
@@ -162,10 +168,13 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True, slots=True)
 class RuntimeValues:
-    """`kv_lengths`: how many keys each request of a paged cache has, where a row does not say; a
-    row becomes one case for each. `masks`: what attention leaves out beside a whole mask, in the
-    same way. `libraries`: whose kernel is wanted where CANN and vLLM-Ascend
-    both have one of its type; none for whichever the stack serves with."""
+    """Runtime values for rows that lack them.
+
+    `kv_lengths` are numbers of keys of each request of a paged cache; a row becomes one case for
+    each. `masks` are the parts that attention masks with a whole mask, likewise. `libraries` select
+    the kernel if both CANN and vLLM-Ascend have one of its type; without any, it is the one of the
+    stack.
+    """
 
     kv_lengths: tuple[int, ...] = ()
     masks: tuple[str, ...] = ()
@@ -173,7 +182,7 @@ class RuntimeValues:
 
 
 def read_runtime(entry: Entry) -> RuntimeValues:
-    """The values of a campaign file's `runtime`. BadInput, with the line, for anything else."""
+    """Return the values of `runtime`. Raise BadInput, with the line, for invalid ones."""
     found = entry.fields(_RUNTIME_VALUES_KEYS)
     if not found:
         raise entry.refusal(
@@ -193,7 +202,7 @@ def read_runtime(entry: Entry) -> RuntimeValues:
 
 
 def _each(entry: Entry, what: str, read: Callable[[Entry], Value]) -> tuple[Value, ...]:
-    """The items of a list, one at least, each once."""
+    """Return the distinct items of a list with at least one item."""
     values = tuple(read(item) for item in entry.items())
     if not values:
         raise entry.refusal(f"expected at least one {what}, got an empty list")
@@ -241,7 +250,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Campaign:
-    """A campaign file, checked. `operators` is None for all of them, `target` None for `here`."""
+    """A valid campaign file. `operators` is None for all of them, `target` None for `here`."""
 
     name: str
     sources: tuple[Source, ...]
@@ -261,7 +270,7 @@ class Campaign:
 
 
 def load_campaign(path: Path) -> Campaign:
-    """The campaign of a file. Raises BadInput, with the line, for anything it cannot mean."""
+    """Return the campaign of a file. Raises BadInput, with the line, for an invalid one."""
     try:
         text = path.read_bytes().decode("utf-8-sig")
     except OSError as error:
@@ -273,8 +282,10 @@ def load_campaign(path: Path) -> Campaign:
 
 
 def without_collectives(campaign: Campaign) -> Campaign:
-    """The campaign without the collectives that it names; those of profiles stay. BadInput where
-    nothing else is left of it."""
+    """Return the campaign without the collectives that it names; those of profiles stay.
+
+    Raise BadInput if no other source is left.
+    """
     kept = tuple(one for one in campaign.sources if not isinstance(one, CollectivesSource))
     if not kept:
         raise BadInput(f"campaign {campaign.name} has only collectives as sources")
@@ -282,7 +293,7 @@ def without_collectives(campaign: Campaign) -> Campaign:
 
 
 def campaign_from_text(text: str, *, path: Path | str, base: Path) -> Campaign:
-    """The campaign of a text; relative paths are taken from `base`."""
+    """Return the campaign of a text; relative paths are relative to `base`."""
     document = read_document(text, str(path))
     found = document.fields(_CAMPAIGN_FILE_KEYS, required=("campaign", "sources", "backend"))
 
@@ -327,8 +338,11 @@ def campaign_from_text(text: str, *, path: Path | str, base: Path) -> Campaign:
 
 
 def _check_context(found: Mapping[str, Entry], sources: Sequence[Source], update: str) -> None:
-    """Raises BadInput where a campaign that measures cases behind what ran before them has no such
-    thing, or is about what their numbers alone do not tell."""
+    """Raise BadInput if `measure.cache: context` conflicts with other settings.
+
+    It requires sources with the launches before a case, and excludes settings for isolated
+    durations.
+    """
     for item, source in zip(found["sources"].items(), sources, strict=True):
         if not isinstance(source, ProfileSource | CasesSource):
             raise item.refusal(
@@ -348,7 +362,7 @@ def _name(entry: Entry) -> str:
 
 
 def _checked(entry: Entry, check: Callable[[str], str]) -> str:
-    """What a check of the ground makes of the text, its refusal with our file and line."""
+    """Return the checked text; a refusal gets the file and line of the campaign."""
     text = entry.text()
     try:
         return check(text)
@@ -385,7 +399,7 @@ def _limits(entry: Entry) -> Limits:
 
 
 def _store(entry: Entry, base: Path) -> str:
-    """A URL as it is; anything else is a folder."""
+    """Return a URL unchanged; any other text is a folder."""
     text = entry.text()
     is_address = text.startswith(_ADDRESSES)
     if not is_address and ":" in text.partition("/")[0]:
@@ -394,12 +408,12 @@ def _store(entry: Entry, base: Path) -> str:
     return text if is_address else str(base / text)
 
 
-# What the user asks for beyond the campaign, each time it is run, planned or launched.
+# Options of the user for each run, plan or launch of a campaign.
 
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """The options of `opmeter run`, `plan` and `launch` that decide what is measured."""
+    """The options of `opmeter run`, `plan` and `launch` that decide which cases are measured."""
 
     again: bool = False
     retry_failed: bool = False

@@ -1,7 +1,7 @@
-"""A YAML document whose every value knows its line, so that a mistake is named where it stands.
+"""A YAML document with the line of every value, so that errors name the location of a mistake.
 
-Values are read by the schema that wants them, never by what YAML guesses: a version `2.10` stays
-`2.10` and does not become the number 2.1. Nothing in a document is constructed or run.
+The schema decides the type of a value, not YAML: a version `2.10` stays `2.10` and does not become
+the number 2.1. Nothing in a document is constructed or executed.
 """
 
 import math
@@ -20,7 +20,7 @@ class Entry(NamedNode):
     __slots__ = ()
 
     def text(self) -> str:
-        """A scalar exactly as it is written, without its quotes."""
+        """Return a scalar exactly as it is written, without its quotes."""
         return self._scalar("a text")
 
     def integer(self, least: int) -> int:
@@ -41,7 +41,7 @@ class Entry(NamedNode):
         return self._number("a number from 0 to 1", lambda value: 0 <= value <= 1)
 
     def percentage(self) -> float:
-        """A share above 0 and below 1, written as `1%` or `0.01`."""
+        """Return a share above 0 and below 1, written as `1%` or `0.01`."""
         expected = "a share between 0 and 1, such as 1% or 0.01"
         text = self._plain(expected)
         digits = text.removesuffix("%")
@@ -62,7 +62,7 @@ class Entry(NamedNode):
         return text
 
     def distinct_texts(self) -> list[str]:
-        """The scalars of a list, none of them twice."""
+        """Return the scalars of a list, without duplicates."""
         seen: list[str] = []
         for item in self.items():
             text = item.text()
@@ -72,7 +72,7 @@ class Entry(NamedNode):
         return seen
 
     def fields(self, known: Collection[str], required: Collection[str] = ()) -> dict[str, "Entry"]:
-        """The entries of a mapping by key; refuses an unknown, a repeated and a missing key."""
+        """Return the entries of a mapping by key; refuse unknown, repeated and missing keys."""
         if not self.is_mapping:
             raise self.unwanted(f"a mapping with the keys {', '.join(known)}")
         found: dict[str, Entry] = {}
@@ -87,7 +87,7 @@ class Entry(NamedNode):
         return found
 
     def mapping(self) -> dict[str, "Entry"]:
-        """The entries of a mapping whose keys are the writer's own; a repeated one is refused."""
+        """Return the entries of a mapping with arbitrary keys; refuse a repeated one."""
         if not self.is_mapping:
             raise self.unwanted("a mapping")
         return self.fields([str(key.value) for key, _ in self.node.value])
@@ -133,7 +133,10 @@ class Entry(NamedNode):
 
 
 def read_document(text: str, path: str) -> Entry:
-    """The one document of a YAML text. Raises BadInput, with the line, where it is none."""
+    """Return the only document of a YAML text.
+
+    Raises BadInput, with the line, for an invalid one.
+    """
     return Entry("", read_node(text, path), path)
 
 

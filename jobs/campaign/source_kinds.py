@@ -1,4 +1,4 @@
-"""`sources` of a campaign file: where its cases come from, by six kinds."""
+"""`sources` of a campaign file: the six kinds of sources of its cases."""
 
 import re
 from collections.abc import Mapping
@@ -21,10 +21,10 @@ from collector.shapes.models import Decoder, bundled_decoder, unknown_model
 from collector.shapes.serving import Phase, Serving
 from jobs.campaign.document import Entry
 
-# `collectives` of a campaign's sources: which operations over which ranks, by sizes and groups; or
-# those that a profile's step has sent.
+# `collectives` of a campaign's sources: operations over ranks, by sizes and groups, or those of a
+# profile's step.
 
-AUTO = "auto"  # what comes nearest to production, by operation and size
+AUTO = "auto"  # the mode that is closest to production, by operation and size
 _COLLECTIVES_KEYS = (
     *("operations", "bytes", "max_bytes", "dtype", "groups", "ranks", "grid", "tiers"),
     *("mode", "environment"),
@@ -35,25 +35,31 @@ _SIZE = re.compile(r"[a-z]+|[1-9][0-9]{0,12}")
 
 @dataclass(frozen=True, slots=True)
 class CollectivesSource:
-    """All combinations of operations, sizes and groups. `ranks` are started at once; a tier of
-    several groups among them is measured with one alone, and with all at once."""
+    """All combinations of operations, sizes and groups.
+
+    `ranks` are started at once; a tier with several groups among them is measured with one group
+    alone, and with all at once.
+    """
 
     operations: tuple[str, ...]
-    sizes: tuple[str, ...]  # bytes, or the names of grids of sizes
+    sizes: tuple[str, ...]  # bytes, or names of size grids
     max_bytes: int | None
     dtype: str
     groups: tuple[int, ...]
     ranks: int
     grid: Grid
-    tiers: tuple[int, ...]  # none: of the nearest ranks
+    tiers: tuple[int, ...]  # empty: the tier of the nearest ranks
     mode: str
     environment: str
 
 
 @dataclass(frozen=True, slots=True)
 class StepCollectives:
-    """What a profile does not tell of what its ranks exchange: how they lie, the dtype where its
-    trace tells none, how many have the experts of its mixtures; and how to measure it."""
+    """Data about a profile's collectives that the profile lacks, and how to measure them.
+
+    They are the arrangement of the ranks, the dtype if its trace has none, and the number of ranks
+    with experts.
+    """
 
     grid: Grid
     dtype: str
@@ -63,7 +69,10 @@ class StepCollectives:
 
 
 def read_step_collectives(entry: Entry) -> StepCollectives:
-    """The same of a profile. Raises BadInput, with the line, for what cannot be meant."""
+    """Return the settings of a profile's collectives.
+
+    Raises BadInput, with the line, for invalid ones.
+    """
     found = entry.fields(("grid", "dtype", "mode", "environment", "ep_size"))
     return StepCollectives(
         grid=_grid(found["grid"]) if "grid" in found else _A3,
@@ -75,7 +84,7 @@ def read_step_collectives(entry: Entry) -> StepCollectives:
 
 
 def read_collectives(entry: Entry) -> CollectivesSource:
-    """The source of a mapping. Raises BadInput, with the line, for what cannot be meant."""
+    """Return the source of a mapping. Raises BadInput, with the line, for an invalid one."""
     found = entry.fields(_COLLECTIVES_KEYS, required=("groups",))
     groups = tuple(item.integer(2) for item in found["groups"].items())
     ranks = found["ranks"].integer(2) if "ranks" in found else max(groups)
@@ -139,9 +148,9 @@ def _environment(entry: Entry) -> str:
         raise entry.refusal(str(error)) from error
 
 
-# `model` of a campaign's sources: a model, how it is spread over devices, and what it serves.
+# `model` of a campaign's sources: a model, its layout over devices, and its serving load.
 
-KEYS = ("layout", "serving", "release")  # beside `model`
+KEYS = ("layout", "serving", "release")  # besides `model`
 _SERVING = (
     *("concurrency", "input", "output", "max_batched_tokens", "graph_sizes", "phase", "mixed"),
     *("predicted_tokens", "skew", "imbalance"),
@@ -149,7 +158,7 @@ _SERVING = (
 _PERCENTS = ("skew", "imbalance")
 _BATCHED_TOKENS = 8192
 _RANKS = ("tp", "dp", "ep")
-# The first of each is that of a layout that does not say.
+# The first of each is the default of a layout.
 _CHOICES: dict[str, tuple[str, ...]] = {
     "sequence_split": ("false", "true"),
     "quantisation": tuple(Quantisation),
@@ -160,8 +169,11 @@ _CHOICES: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class ModelSource:
-    """The steps of a model, which is bundled, or the config.json of a path: that is read when cases
-    are made, not here. With `collectives` what its ranks send each other are cases, too."""
+    """The steps of a model, which is bundled or the path of a config.json.
+
+    The file is read when cases are made, not here. With `collectives`, the messages between its
+    ranks are cases too.
+    """
 
     model: Decoder | Path
     layout: Layout
@@ -171,8 +183,10 @@ class ModelSource:
 
 
 def read_model(found: Mapping[str, Entry], base: Path) -> ModelSource:
-    """The source of the keys `model`, KEYS and `collectives`. A file's name is taken from `base`.
-    Raises BadInput, with the line, for an invalid value."""
+    """Return the source of the keys `model`, KEYS and `collectives`.
+
+    A file name is relative to `base`. Raises BadInput, with the line, for an invalid value.
+    """
     said = found["model"]
     for key in ("layout", "serving"):
         if key not in found:
@@ -238,17 +252,19 @@ _UNNAMED = "cases"
 _OF_CASES = ("communication_us", "name")
 _BAD_ROWS = "bad_rows"
 _SOURCE_KINDS_KEYS = (*_KINDS, "stack", _BAD_ROWS, *_OF_CASES, *KEYS)
-_OF_STEPS = ("profile", "model")  # beside them `collectives` is no source of its own
+_OF_STEPS = ("profile", "model")  # with one of them, `collectives` is not a separate source
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _BUNDLED = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
 
 
 @dataclass(frozen=True, slots=True)
 class ProfileSource:
-    """A folder or file that an Ascend profiler wrote. `same_stack`: the user says that it was
-    taken on the target stack, so that its own durations may stand beside the measured ones. With
-    `collectives` what its ranks sent each other are cases, too. `skip_bad_rows` leaves out rows
-    that are none, and files that are no profile."""
+    """A folder or file that an Ascend profiler wrote.
+
+    `same_stack`: the user states that it was recorded on the target stack, so that its durations
+    may be stored with the measured ones. With `collectives`, the messages between its ranks are
+    cases too. `skip_bad_rows` omits invalid rows, and files that are no profile.
+    """
 
     path: Path
     same_stack: bool
@@ -265,16 +281,18 @@ class TreeSource:
 
 @dataclass(frozen=True, slots=True)
 class BundledSource:
-    """A sample that comes with the package."""
+    """A sample that is part of the package."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class CasesSource:
-    """A table of cases that lies in the store, by its hash: what was parsed elsewhere. `name` says
-    what it was there, and what could not be made a case of it; `communication_us` is what the
-    profile spent in communication, which makes no cases."""
+    """A table of cases in the store, by its hash, which was parsed on another machine.
+
+    `name` describes its source, and the part of it that could not become cases. `communication_us`
+    is the profile's time in communication, which makes no cases.
+    """
 
     sha256: str
     same_stack: bool
@@ -286,8 +304,10 @@ Source = ProfileSource | TreeSource | BundledSource | CasesSource | CollectivesS
 
 
 def read_sources(entry: Entry, base: Path) -> tuple[Source, ...]:
-    """The sources of a list, in its order; relative paths are taken from `base`. Raises BadInput,
-    with the line, for one that cannot be meant, or that is listed twice."""
+    """Return the sources of a list, in its order; relative paths are relative to `base`.
+
+    Raises BadInput, with the line, for an invalid or duplicate source.
+    """
     seen: list[Source] = []
     for item in entry.items():
         source = _source(item, base)

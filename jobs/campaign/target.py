@@ -1,4 +1,4 @@
-"""From a campaign's target to a whole stack: every field filled, or refused by name."""
+"""From a campaign's target to a complete stack: every field is filled, or refused by name."""
 
 from collections.abc import Callable
 from dataclasses import fields, replace
@@ -8,17 +8,17 @@ from collector.host.stack import local_stack
 from collector.model.stack import Stack, is_cann_release, is_version_of
 from jobs.campaign.campaign_file import Campaign, Target
 
-# All that a stack of NPUs says.
+# All fields of a stack of NPUs.
 _WANTED = ("device", "vllm", "torch", "cann", "driver", "firmware", "torch_npu")
 
 
 def resolve_stack(campaign: Campaign) -> Stack:
-    """The stack of the campaign's results.
+    """Return the stack of the campaign's results.
 
-    `here` is this machine. A named target of NPUs must say everything that they have, CANN by its
-    release, except where it names this very device: then this machine fills what was left open. Of
-    another device there is more than a target can say (flags, threads, allocator), so that it must
-    be this machine's.
+    `here` is this machine. A named target of NPUs must set every field, with the full release of
+    CANN, unless it names this machine's device: then this machine fills the open fields. Stacks of
+    other backends have more fields than a target can set (flags, threads, allocator), so the target
+    must be this machine.
     """
     target = campaign.target
     if target is None:
@@ -38,7 +38,7 @@ def resolve_stack(campaign: Campaign) -> Stack:
 
 
 def _left_open(target: Target) -> list[str]:
-    """What a machine must fill in; `8.5` leaves open which release of that line it is."""
+    """Return the fields that a machine must fill; `8.5` leaves the exact release open."""
     missing = [name for name in _WANTED if getattr(target, name) is None]
     if target.cann is not None and not is_cann_release(target.cann):
         missing.append(f"cann ({target.cann} matches every release {target.cann}.x)")
@@ -50,7 +50,7 @@ def _of(target: Target) -> Stack:
 
 
 def _here(target: Target) -> Stack | None:
-    """This machine's stack; None where there is no NPU to ask."""
+    """Return this machine's stack; None if it has no NPU."""
     try:
         return local_stack("npu", target.device)
     except (BadInput, HostFault):
@@ -58,7 +58,7 @@ def _here(target: Target) -> Stack | None:
 
 
 def _agreed(campaign: Campaign, found: Stack) -> Stack:
-    """The stack that was found, where it is of the device that the campaign names."""
+    """Return the stack that was found, if its device is the one that the campaign names."""
     named = campaign.target.device if campaign.target else None
     if campaign.backend != "npu" and named not in (None, found.device):
         raise BadInput(
@@ -69,8 +69,11 @@ def _agreed(campaign: Campaign, found: Stack) -> Stack:
 
 
 def resolve_stack_of(campaign: Campaign, find: Callable[[], Stack | None]) -> Stack | None:
-    """The stack of a campaign that is measured elsewhere. `find` asks the machines there, but for
-    NPUs of which the target says all; None while they have not answered."""
+    """Return the stack of a campaign that is measured on other machines.
+
+    `find` reads the stack of those machines, and is not called for NPUs with a complete target.
+    Return None while it has no result.
+    """
     target = campaign.target
     if campaign.backend == "npu" and target is not None and not _left_open(target):
         return _filled(campaign, _of(target), target)
@@ -81,8 +84,10 @@ def resolve_stack_of(campaign: Campaign, find: Callable[[], Stack | None]) -> St
 
 
 def _filled(campaign: Campaign, base: Stack, target: Target) -> Stack:
-    """The base with everything that the target says; of a line of CANN's, the release that the
-    base has."""
+    """Return the base with all fields that the target sets.
+
+    If the target sets only a line of CANN releases, the release of the base is kept.
+    """
     said = {field.name: getattr(target, field.name) for field in fields(target)}
     line = target.cann
     if line is not None and base.cann and not is_cann_release(line):

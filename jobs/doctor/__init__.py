@@ -1,1 +1,1 @@
-"""Checks of a machine, a store and a cluster, each with what to do about it."""
+"""Checks of a machine, a store and a cluster, each with a fix."""

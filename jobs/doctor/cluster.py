@@ -1,4 +1,4 @@
-"""`opmeter doctor --cluster`: fetches what the checks are made of."""
+"""`opmeter doctor --cluster`: reads the objects that the checks use."""
 
 import contextlib
 import time
@@ -43,8 +43,11 @@ _NO_IMAGE = "no-image-is-known-yet"
 
 
 def check_cluster(namespace: str | None, site: str | None, root: str | None) -> Iterator[Check]:
-    """Every check of a cluster. A campaign that is applied in the namespace tells the image, the
-    store and, where `site` does not, the machines."""
+    """Yield every check of a cluster.
+
+    A campaign that is applied in the namespace gives the image, the store and, if `site` is not
+    set, the machines.
+    """
     cluster = Cluster.connect(namespace)
     try:
         yield check_version(cluster.version())
@@ -74,7 +77,7 @@ def check_cluster(namespace: str | None, site: str | None, root: str | None) -> 
 
 
 def _of_controller(cluster: Cluster) -> dict[Permission, bool] | None:
-    """What the ServiceAccount of the controller may do; None where that may not be asked."""
+    """Return the controller's permissions; None if they may not be reviewed."""
     asked = cluster.access.of_account
     try:
         return {permission: asked(_ACCOUNT, *permission) for permission in NEEDED}
@@ -83,7 +86,7 @@ def _of_controller(cluster: Cluster) -> dict[Permission, bool] | None:
 
 
 def _queues(cluster: Cluster, site: Site) -> Iterator[Check]:
-    """The LocalQueue that the site names, and the ClusterQueue behind it."""
+    """Check the LocalQueue that the site names, and its ClusterQueue."""
     try:
         local = cluster.kueue.local_queue(site.kueue_queue)
     except ClusterError as error:
@@ -99,7 +102,7 @@ def _queues(cluster: Cluster, site: Site) -> Iterator[Check]:
 
 
 def _applied(cluster: Cluster) -> tuple[Applied | None, Check | None]:
-    """The first campaign of the namespace that can be read, and what is wrong with another."""
+    """Return the first readable campaign of the namespace, and a fault of another."""
     trouble = None
     try:
         found = cluster.config_maps(SELECTOR)
@@ -123,7 +126,7 @@ def _dry_run(cluster: Cluster, site: Site, applied: Applied | None) -> Check:
 
 
 def _probe(cluster: Cluster, applied: Applied, site: Site, root: str | None) -> Check:
-    """A Job of its own, so that nothing older answers; it is gone afterwards."""
+    """Run a new Job, so that no older one gives the result; it is deleted afterwards."""
     deployment = replace(applied.deployment, root=root or applied.deployment.root)
     campaign = replace(applied.campaign, name=f"doctor-{uuid.uuid4().hex[:8]}")
     asked = replace(applied, campaign=campaign, site=site, deployment=deployment)
@@ -131,7 +134,7 @@ def _probe(cluster: Cluster, applied: Applied, site: Site, root: str | None) -> 
     try:
         return _answer(cluster, asked, job)
     finally:
-        with contextlib.suppress(ClusterError):  # then it goes by itself within the hour
+        with contextlib.suppress(ClusterError):  # otherwise it expires within the hour
             cluster.delete_job(job)
 
 
@@ -154,7 +157,7 @@ def _answer(cluster: Cluster, asked: Applied, job: str) -> Check:
 
 
 def _held_back(cluster: Cluster, name: str) -> str:
-    """Why Kueue has not started a Job, in its words."""
+    """Return Kueue's reason why it has not started a Job."""
     workloads = by_job(cluster.kueue.workloads())
     jobs = (job["metadata"] for job in cluster.jobs(f"{COMPONENT_LABEL}=probe"))
     found = (workloads.get(job.get("uid", "")) for job in jobs if job["name"] == name)

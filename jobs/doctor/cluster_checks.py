@@ -1,4 +1,4 @@
-"""Checks of a cluster, over what was fetched of it, each with what to do about it. Pure."""
+"""Checks of a cluster over the objects that were read, each with a fix. Pure."""
 
 import re
 from collections import Counter
@@ -27,7 +27,7 @@ from jobs.objects.waves import Wave
 FLOOR, OLDEST = (1, 29), (1, 26)
 KUEUE, VOLCANO = "kueue.x-k8s.io", "batch.volcano.sh"
 APIS = (KUEUE, VOLCANO)
-# Verb, group, resource; and a name where that object alone may be touched.
+# Verb, API group, resource; and a name if only that object may be accessed.
 Permission = tuple[str, str, str] | tuple[str, str, str, str]
 NEEDED: tuple[Permission, ...] = (
     *((verb, "batch", "jobs") for verb in ("get", "list", "watch", "create", "patch", "delete")),
@@ -44,7 +44,7 @@ _LISTED = 8
 
 
 def check_version(version: str) -> Check:
-    """Whether the API server has Jobs with a retry budget for each index."""
+    """Check whether the API server supports Jobs with a retry budget for each index."""
     found = _VERSION.match(version)
     number = (int(found[1]), int(found[2])) if found else (0, 0)
     if number >= FLOOR:
@@ -60,9 +60,9 @@ def check_version(version: str) -> Check:
 
 
 def check_apis(served: Mapping[str, bool], site: Site) -> Iterator[Check]:
-    """Kueue and Volcano, where the site wants them."""
+    """Check Kueue and Volcano, if the site uses them."""
     wanted = {
-        KUEUE: (bool(site.kueue_queue), "install Kueue, or take kueue_queue out of the profile"),
+        KUEUE: (bool(site.kueue_queue), "install Kueue, or remove kueue_queue from the profile"),
         VOLCANO: (
             site.scheduler == "volcano",
             "install Volcano, or set scheduler: default in the profile",
@@ -73,12 +73,12 @@ def check_apis(served: Mapping[str, bool], site: Site) -> Iterator[Check]:
         there = served.get(group, False)
         words = "installed" if there else f"not installed (no {group})"
         if not is_wanted:
-            words += "; this site does not need it"
+            words += "; this site does not use it"
         yield Check(name, there or not is_wanted, words, fix)
 
 
 def check_permissions(allowed: Mapping[Permission, bool], who: str) -> Check:
-    """Whether this account may do what a controller does."""
+    """Check whether this account has the permissions of a controller."""
     missing = [permission for permission in NEEDED if not allowed.get(permission, False)]
     if not missing:
         return Check("rights", True, f"{who} may do all that a controller does")
@@ -92,7 +92,7 @@ def check_permissions(allowed: Mapping[Permission, bool], who: str) -> Check:
 
 
 def check_account(allowed: Mapping[Permission, bool] | None, account: str) -> Check:
-    """Whether the controller in the cluster may do what it does; None where nobody may ask."""
+    """Check the permissions of the controller in the cluster; None if they may not be reviewed."""
     if allowed is None:
         words = f"permissions of {account} are unknown: this account may not review them"
         return Check("controller", True, words, skipped=True)
@@ -105,16 +105,16 @@ def check_account(allowed: Mapping[Permission, bool] | None, account: str) -> Ch
 
 
 def not_probed(namespace: str) -> Check:
-    """What stands for a probe where no image is known."""
+    """Return the skipped check for a probe without a known image."""
     words = (
         "whether a pod reaches the store was not checked: no campaign is applied in "
-        f"{namespace}, which would name image and store; run again once one is"
+        f"{namespace}, which would name image and store; run again after applying one"
     )
     return Check("pod", True, words, skipped=True)
 
 
 def check_nodes(nodes: Iterable[Manifest], site: Site) -> Iterator[Check]:
-    """Whether there are nodes that the profile selects, and devices on them."""
+    """Check whether nodes match the profile's selector, and have devices."""
     known = list(nodes)
     if not known:
         words = "unknown: this account may not list nodes; labels were not compared"
@@ -139,7 +139,7 @@ def check_nodes(nodes: Iterable[Manifest], site: Site) -> Iterator[Check]:
 
 
 def _check_super_pods(nodes: Sequence[Manifest], label: str) -> Check:
-    """How many nodes a gang may have, which stays within one super-pod."""
+    """Check how many nodes a gang can use, which stays within one super-pod."""
     told = (n["metadata"].get("labels") or {} for n in nodes)
     sizes = Counter(labels[label] for labels in told if labels.get(label))
     words = f"{label}: {counted(len(sizes), 'super-pod')} on {sizes.total()} of {len(nodes)} nodes"
@@ -150,26 +150,28 @@ def _check_super_pods(nodes: Sequence[Manifest], label: str) -> Check:
 
 
 def check_features(sent: Mapping[str, Any], kept: Mapping[str, Any]) -> Check:
-    """From a worker Job and what a strict dry run made of it: a field that the server drops is a
-    feature that it lacks."""
+    """Compare a worker Job with the result of its strict dry run.
+
+    A field that the server drops belongs to a feature that the server lacks.
+    """
     dropped = sorted(_dropped(sent.get("spec") or {}, kept.get("spec") or {}, "spec"))
     if not dropped:
         return Check("features", True, "a strict dry run of a worker's Job keeps every field")
-    fix = "turn the feature gates on, or upgrade Kubernetes; opmeter does without, as far as it can"
+    fix = "enable the feature gates, or upgrade Kubernetes; opmeter works without them if it can"
     return Check("features", False, f"the server drops {', '.join(dropped[:_LISTED])}", fix)
 
 
 def refused_job(words: str) -> Check:
-    """The strict dry run was refused."""
+    """Return the check of a refused strict dry run."""
     fix = (
         "the message above is the API server's: a quota, a policy, or the pod security level of "
-        "the namespace (drivers from the host want `privileged`)"
+        "the namespace (drivers from the host require `privileged`)"
     )
     return Check("features", False, f"a worker's Job is refused: {words}", fix)
 
 
 def check_probe(stack: str, error: str, events: Iterable[Manifest] = ()) -> Check:
-    """What a pod of the worker's image found: the store and the stack."""
+    """Return the check of a pod of the worker's image: whether it found store and stack."""
     if stack:
         return Check("pod", True, f"a worker's pod reaches the store and finds {stack}")
     said = [str(event.get("message", "")) for event in events if event.get("type") == "Warning"]
@@ -182,7 +184,7 @@ def check_probe(stack: str, error: str, events: Iterable[Manifest] = ()) -> Chec
 
 
 def sample_job(site: Site, deployment: Deployment) -> Manifest:
-    """A worker's Job as a campaign would have it: for dry runs, nothing else."""
+    """Return a worker's Job like that of a campaign, only for dry runs."""
     shards = tuple(PlannedShard(f"sample-{n}", 1, 60.0, "0" * 64) for n in range(2))
     plan = Plan(
         campaign="doctor",
@@ -233,7 +235,7 @@ def _missing_labels(node: Manifest, site: Site) -> list[str]:
 
 
 def _unlike(nodes: Iterable[Manifest], site: Site) -> str:
-    """Which labels the profile wants, and what the nodes have in their place."""
+    """Return which labels the profile requires, and the labels of the nodes."""
     words = []
     for key, value in site.node_selector:
         values = sorted({(n["metadata"].get("labels") or {}).get(key, "") for n in nodes} - {""})
@@ -249,7 +251,7 @@ def _is_usable(node: Manifest) -> bool:
 
 
 def _resources(node: Manifest) -> dict[str, str]:
-    """What a node offers beyond what every node does."""
+    """Return the resources that a node offers besides the standard ones."""
     allocatable = (node.get("status") or {}).get("allocatable") or {}
     return {key: str(value) for key, value in allocatable.items() if "/" in key}
 
@@ -260,7 +262,7 @@ def _devices(node: Manifest, resource: str) -> int:
 
 
 def _dropped(sent: Any, kept: Any, path: str) -> Iterator[str]:
-    """The paths of what was sent and is not there any more."""
+    """Yield the paths of fields that were sent and dropped."""
     if isinstance(sent, Mapping) and isinstance(kept, Mapping):
         for key, value in sent.items():
             if key not in kept and value not in (None, {}, [], "", False, 0):
@@ -272,10 +274,10 @@ def _dropped(sent: Any, kept: Any, path: str) -> Iterator[str]:
             yield from _dropped(one, other, f"{path}[{index}]")
 
 
-# In which mode an Ascend device plugin runs, and whether workers of a site get devices from it.
+# The mode of an Ascend device plugin, and whether workers of a site get devices from it.
 #
-# The options are those of MindCluster's plugin (2026-08), which stand in the arguments of its
-# DaemonSet: with `volcanoType` it hands out only what Volcano has booked for a pod. Pure.
+# The options are those of MindCluster's plugin (2026-08), in the arguments of its DaemonSet: with
+# `volcanoType` it assigns only devices that Volcano has reserved for a pod. Pure.
 
 _OPTION = re.compile(r"(?:^|[\s\"'])--?(volcanoType|shareDevCount)(?:[= ]([\w.]+))?")
 _TRUE = ("", "true", "1", "t")
@@ -283,14 +285,16 @@ _NAME = "plugin"
 
 
 def check_device_plugin(daemon_sets: Iterable[Manifest] | None, site: Site) -> Check:
-    """Whether the plugin's mode fits the site's scheduler and shape; `daemon_sets` are those of
-    all namespaces, None where this account may not list them."""
+    """Check whether the plugin's mode fits the site's scheduler and shape.
+
+    `daemon_sets` are those of all namespaces, None if this account may not list them.
+    """
     if not site.resource:
         return Check(_NAME, True, "this site requests no devices", skipped=True)
     if daemon_sets is None:
         words = (
-            "this account may not list DaemonSets; with it, see the "
-            "plugin's arguments: "
+            "this account may not list DaemonSets; an administrator can show the "
+            "plugin's arguments with "
             "kubectl get daemonsets -A -o yaml | grep volcanoType"
         )
         return Check(_NAME, True, words, skipped=True)
@@ -303,7 +307,7 @@ def check_device_plugin(daemon_sets: Iterable[Manifest] | None, site: Site) -> C
 
 
 def _plugins(daemon_sets: Iterable[Manifest]) -> Iterator[tuple[str, dict[str, str]]]:
-    """Where each runs, and its options."""
+    """Yield the name and the options of each plugin."""
     for daemon_set in daemon_sets:
         metadata = daemon_set["metadata"]
         for container in daemon_set["spec"]["template"]["spec"].get("containers") or ():
@@ -316,7 +320,7 @@ def _plugins(daemon_sets: Iterable[Manifest]) -> Iterator[tuple[str, dict[str, s
 
 
 def _command(container: Manifest) -> str:
-    """All that the container runs; it is often one text that a shell reads."""
+    """Return the command line of the container; it is often one text for a shell."""
     words: list[Any] = [*(container.get("command") or ()), *(container.get("args") or ())]
     return " ".join(map(str, words))
 
@@ -342,18 +346,20 @@ def _check(where: str, options: dict[str, str], site: Site) -> Check:
         return Check(
             _NAME,
             False,
-            f"{words}: pods get other devices than Volcano books for them",
+            f"{words}: pods get other devices than Volcano reserves for them",
             "run the plugin with -volcanoType=true, or set scheduler: default in the profile",
         )
     return Check(_NAME, True, words)
 
 
-# Checks of Kueue's queues, over what was fetched of them, each with what to do about it. Pure.
+# Checks of Kueue's queues over the objects that were read, each with a fix. Pure.
 
 
 def check_local_queue(site: Site, queue: Manifest | None, error: str) -> Check:
-    """Whether the queue that the site names is there and admits; `error` says why it was not
-    read."""
+    """Check whether the queue that the site names exists and admits workloads.
+
+    `error` is the reason why it was not read.
+    """
     name = site.kueue_queue
     if queue is None:
         fix = (
@@ -368,11 +374,13 @@ def check_local_queue(site: Site, queue: Manifest | None, error: str) -> Check:
 def check_cluster_queue(
     site: Site, name: str, queue: Manifest | None, error: str, *, is_missing: bool
 ) -> Iterator[Check]:
-    """Whether it admits, and covers all that a worker requests. One that may not be read need not
-    be missing: it is the cluster's."""
+    """Check whether the queue admits workloads, and covers all resources that a worker requests.
+
+    A queue that may not be read can still exist: it belongs to the cluster.
+    """
     if queue is None:
         words = f"ClusterQueue {name} cannot be read: {error}"
-        fix = "create it, or have the LocalQueue name another: kubectl get "
+        fix = "create it, or set another one in the LocalQueue: kubectl get "
         fix += "clusterqueues.kueue.x-k8s.io"
         yield Check("cluster queue", not is_missing, words, fix, skipped=not is_missing)
         return
@@ -381,7 +389,7 @@ def check_cluster_queue(
 
 
 def cluster_queue_of(local_queue: Manifest) -> str:
-    """The ClusterQueue behind a LocalQueue."""
+    """Return the name of the ClusterQueue of a LocalQueue."""
     return str((local_queue.get("spec") or {}).get("clusterQueue") or "")
 
 
@@ -393,7 +401,7 @@ def _held(check: str, words: str, queue: Manifest, kind: str) -> Check:
 
 
 def _covers(site: Site, name: str, queue: Manifest) -> Check:
-    """A worker that asks for one resource more than a queue covers is never admitted."""
+    """Check that a queue covers a worker's resources: otherwise it never admits the worker."""
     wanted = resources(site)
     covered = {resource for group in _groups(queue) for resource in _texts(group)}
     missing = sorted(set(wanted) - covered)

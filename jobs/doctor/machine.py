@@ -1,4 +1,4 @@
-"""Checks of this machine and of a store, each with what to do about it."""
+"""Checks of this machine and of a store, each with a fix."""
 
 import importlib.metadata
 import importlib.util
@@ -23,8 +23,11 @@ _LEAST_DISK_BYTES = 2 * GIB
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """What was looked at and found; `fix` says what to do where it is not `ok`. What was
-    `skipped` could not be looked at, and is no failure."""
+    """The result of a check.
+
+    `fix` is the action to take if it is not `ok`. A `skipped` check was not possible, and is no
+    failure.
+    """
 
     name: str
     ok: bool
@@ -34,7 +37,7 @@ class Check:
 
 
 def check_machine() -> Iterator[Check]:
-    """Python, torch, memory, disk and the processor of this machine."""
+    """Check Python, torch, memory, disk and the processor of this machine."""
     version = ".".join(map(str, sys.version_info[:3]))
     yield Check("python", sys.version_info >= (3, 11), version, "install Python 3.11 or newer")
     yield _check_import()
@@ -47,16 +50,16 @@ def check_machine() -> Iterator[Check]:
 
 
 def check_store(url: str) -> Iterator[Check]:
-    """Whether a store answers, and whether it honours create-only writes."""
+    """Check whether a store is available, and whether it honours create-only writes."""
     try:
         result = probe_store(open_store(url))
-    except BadInput as error:  # it says what to write instead
+    except BadInput as error:  # its message has the fix
         yield Check("store", False, str(error))
         return
     except StoreError as error:
         yield Check("store", False, str(error), "check the URL, the server and the credentials")
         return
-    fix = "use another store, or merge with --single-writer from one place only"
+    fix = "use another store, or merge with --single-writer from one machine only"
     yield Check("store", result.create_only, result.message, fix)
 
 
@@ -64,7 +67,7 @@ def _check_import() -> Check:
     import collector
 
     here = Path(collector.__file__).parent
-    fix = "another package named collector comes first: unset PYTHONPATH, or install opmeter last"
+    fix = "another package is named collector: unset PYTHONPATH, or install opmeter last"
     return Check("package", (here / "vocabulary.py").exists(), str(here), fix)
 
 
@@ -100,7 +103,7 @@ def _check_disk(folder: Path) -> Check:
 
 
 def describe_stack() -> Iterator[str]:
-    """The stacks that this machine could measure on."""
+    """Yield the stacks that this machine could measure on."""
     for backend in BACKENDS:
         try:
             yield f"{backend}: {local_stack(backend).version_path}"

@@ -1,4 +1,4 @@
-"""Checks of a machine with Ascend NPUs: what `opmeter doctor` says of them, and how to mend it."""
+"""Checks of a machine with Ascend NPUs for `opmeter doctor`, each with a fix."""
 
 import os
 import shutil
@@ -19,22 +19,22 @@ _SET_ENV = "source /usr/local/Ascend/ascend-toolkit/set_env.sh"
 
 
 def is_npu_host() -> bool:
-    """Whether this machine is meant to measure NPUs: it has their tool, or CANN."""
+    """Return whether this machine is meant to measure NPUs: it has npu-smi or CANN."""
     return shutil.which("npu-smi") is not None or cann_version() is not None
 
 
 def check_npus() -> Iterator[Check]:
-    """Devices, driver, CANN, its profiler and the custom operators of vLLM-Ascend."""
+    """Check devices, driver, CANN, its profiler and the custom operators of vLLM-Ascend."""
     yield _told("npu", _devices, "mount npu-smi, dcmi and the driver's lib64 into the container")
     yield _told("health", _health, "npu-smi info -t health lists its faults; have it repaired")
     yield _told("driver", _driver, "install the driver and firmware of the NPUs")
     cann = cann_version()
     yield Check("cann", cann is not None, cann or "no version file of CANN was found", _SET_ENV)
     yield _told("msprof", lambda: str(find_msprof()), _SET_ENV)
-    added = with_custom_opp(os.environ, installed_vllm())  # as sessions of a serving stack have it
+    added = with_custom_opp(os.environ, installed_vllm())  # as in sessions of a serving stack
     problem = custom_opp_problem({**os.environ, **added})
     is_wanted = bool(os.environ.get("ASCEND_CUSTOM_OPP_PATH"))
-    # Only a few operators want it: its lack is told and is no failure, a wrong path is one.
+    # Only a few operators require it: its absence is reported but no failure; a wrong path is one.
     words = f"only some operators require it: {problem}" if problem else "found"
     yield Check("custom OPP", not (problem and is_wanted), words, "run these lines, or unset it")
 
@@ -71,8 +71,10 @@ _SHOWN = 3
 
 
 def check_concurrency(backend: str) -> Iterator[Check]:
-    """What the devices cost each other. Raises BadInput where there is one only, DeviceBusy where
-    somebody measures."""
+    """Measure how the devices slow each other down.
+
+    Raises BadInput if there is only one, DeviceBusy if another process is measuring.
+    """
     locks = device_locks(backend)
     if len(locks) < 2:
         raise BadInput(f"backend {backend}: this compares several devices of one machine, got one")
@@ -85,7 +87,7 @@ def check_concurrency(backend: str) -> Iterator[Check]:
 
 
 def verdict(found: list[Disturbance], devices: int) -> Check:
-    """One check of all of them; the worst cases are named."""
+    """Return one check of all cases, which names the worst ones."""
     worst = ", ".join(f"{one.case} {one.slowdown:+.1%}" for one in found[:_SHOWN])
     fix = (
         f"measure on fewer devices at once: OPMETER_MEASURE_CONCURRENCY={max(1, devices // 2)}, or "

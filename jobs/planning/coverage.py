@@ -127,8 +127,9 @@ def _tokens(case: Case, kernel: str) -> int | None:
 def _kept(
     kernel: str, at: int, slot: Slot, tokens: int | None, case: Case, sizes: list[float]
 ) -> Iterator[Hashable]:
-    """Yield the dimensions of an input that its curve fixes; append sizes that serving sets to
-    `sizes`.
+    """Yield the dimensions of an input that its curve fixes.
+
+    Sizes that serving sets are appended to `sizes`.
     """
     op = find(kernel)
     weights = op.npu.nz if op is not None else frozenset()

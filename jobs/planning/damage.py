@@ -44,8 +44,11 @@ class Told:
 
     @classmethod
     def of(cls, found: Iterable[Damage], since: int) -> "Told":
-        """`since` is the number of the current plan. A shard of several plans is reported for the
-        newest."""
+        """Return the damage by severity.
+
+        `since` is the number of the current plan. A shard of several plans is reported for the
+        newest.
+        """
         newest: dict[tuple[str, str, int], Damage] = {}
         for damage in sorted(found):
             newest[damage.campaign, damage.shard, 0 if damage.shard else damage.plan] = damage
@@ -87,9 +90,7 @@ def _quietly(found: Sequence[Damage]) -> str:
 def outside(
     plans: Iterable[Plan], committed: Collection[str], held: Collection[str]
 ) -> Iterator[tuple[Plan, PlannedShard]]:
-    """Yield the committed shards that the head lacks, each with the first of these plans that has
-    it.
-    """
+    """Yield the committed shards that the head lacks, each with its first plan of these."""
     seen = set[str]()
     for plan in plans:
         for shard in lifecycle.outside(plan, committed, held):

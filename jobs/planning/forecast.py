@@ -144,9 +144,7 @@ def session_cost(
 def predict_collective(
     one: Collective, peaks: Peaks, measure: MeasureSettings, last_us: float | None
 ) -> Prediction:
-    """Return the forecast of a collective: a ring's bytes over links, and one launch per rank's
-    step.
-    """
+    """Return the forecast of a collective: a ring's bytes over links, and a launch per step."""
     steps_s = one.group_size * peaks.launch_s
     launch_s = (
         last_us * _MICRO if last_us else steps_s + one.bus_bytes / (peaks.bytes_per_s * _LINK_SHARE)

@@ -47,7 +47,7 @@ class Gap:
 
     @property
     def reason(self) -> str:
-        """Return the full reason of the first case: the rule, and the case if it is about shapes."""
+        """Return the full reason of the first case: the rule, and the case for a shape rule."""
         return self.cases[0].refusal.reason
 
     @property

@@ -89,9 +89,7 @@ def step_records(
 
 
 def messages_in_situ(profile: Path, step: StepCollectives, backend: str) -> tuple[CaseRecord, ...]:
-    """Return the same collectives with their durations in the run, including waiting for other
-    ranks.
-    """
+    """Return the same collectives with their durations in the run, including waiting."""
     records, found = step_records(profile, step, backend)
     told = (one for one in found if one.collective is not None)
     return tuple(
@@ -213,9 +211,7 @@ def _phase(batch: Batch) -> str:
 def _collectives(
     steps: list[tuple[Step, Batch, int]], source: ModelSource, backend: str
 ) -> Iterator[tuple[CaseRecord, StepCollective, Batch, int]]:
-    """Yield the messages of the ranks of a step, over the nearest ranks, if the source requests
-    them.
-    """
+    """Yield the messages of a step's ranks over the nearest ranks, if requested."""
     said = source.collectives
     if said is None:
         return

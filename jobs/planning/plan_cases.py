@@ -1,5 +1,4 @@
-"""The cases of a plan: those to measure, to leave to surface models, to repeat and to measure
-twice.
+"""The cases of a plan: measured, left to surface models, repeated and measured twice.
 
 Pure.
 """
@@ -102,7 +101,7 @@ def _surface(group: Sequence[tuple[str, Case]], find: FindOperator, backend: str
 
 
 def _work(case: Case, find: FindOperator, backend: str) -> tuple[float, float] | None:
-    """Return the operations and bytes of a launch; None if no device runs it or for unknown work."""
+    """Return the operations and bytes of a launch; None if refused or unknown."""
     op = find(case.kernel_type)
     if op is None or refusal(case, find, backend) is not None:
         return None
@@ -191,8 +190,9 @@ def _spared_of(
 def _known(
     surface: Surface, answered: Mapping[str, HeadAnswer], settings: DensitySettings
 ) -> tuple[Known, Budget]:
-    """Return the known points of a surface. Case ids are hashes, so the first ids are a random
-    sample.
+    """Return the known points of a surface.
+
+    Case ids are hashes, so the first ids are a random sample.
     """
     told = [answered.get(case_id) for case_id in surface.case_ids]
     budget = Budget(int(settings.share * len(told)))
@@ -256,8 +256,7 @@ class _Work:
 
 
 def _whole_s(ranks: int, work: _Work, campaign: Campaign, cost: SessionCost) -> float:
-    """Return the device time of cases with this number of ranks, including their sessions'
-    overhead.
+    """Return the device time of cases with this number of ranks, with session overhead.
 
     Every device starts at least one session if there are cases for all of them.
     """
@@ -277,8 +276,9 @@ def _rank(item: PricedCase, answered: Mapping[str, HeadAnswer], backend: str) ->
 
 
 def _narrowed(item: PricedCase, answered: Mapping[str, HeadAnswer]) -> float:
-    """Return by how much one more session narrows a case's interval, if it consisted of sessions
-    only.
+    """Return by how much one more session narrows a case's interval.
+
+    The interval is assumed to consist of the variance of sessions only.
 
     Return 0 if the case has no interval or no device runs it.
     """

@@ -68,8 +68,7 @@ def pack(
 
 
 def longest_first(costs: Sequence[float], bins: int) -> list[list[int]]:
-    """Return the indices of `costs` in at most `bins` lists of about equal sums, none of them
-    empty.
+    """Return the indices of `costs` in at most `bins` lists of about equal sums, none empty.
 
     LPT: within 4/3 - 1/(3 bins) of the optimum. Among equal loads an item goes to the bin with
     fewer items, so that items without cost spread too.
@@ -84,9 +83,7 @@ def longest_first(costs: Sequence[float], bins: int) -> list[list[int]]:
 
 
 def _worth(packing: Packing) -> tuple[float, float]:
-    """Return the sort key of a packing. Greater is better; the first of equals wins: it splits
-    less.
-    """
+    """Return the sort key of a packing: greater is better, and the first of equals splits less."""
     return (min(packing.device_balance, _DEVICES_BALANCED), packing.shard_balance)
 
 
@@ -289,9 +286,7 @@ def cut_elsewhere(
 
 
 def shards_a_device(total_s: float, devices: int, settings: ShardSettings, start_s: float) -> int:
-    """Return how many shards each device gets, for `total_s` of work and `start_s` to start a
-    shard.
-    """
+    """Return the number of shards per device, for `total_s` of work and `start_s` per start."""
     count = max(1, ceil(total_s / (devices * settings.target_s)))
     if settings.target_s < _SHORTEST_SHARD_S:
         return count
@@ -301,9 +296,7 @@ def shards_a_device(total_s: float, devices: int, settings: ShardSettings, start
 
 
 def rounded(seconds: float) -> float:
-    """Return the seconds rounded to milliseconds: a forecast is no better, and its text stays
-    short.
-    """
+    """Return the seconds rounded to milliseconds: a forecast is no more exact."""
     return round(seconds, 3)
 
 

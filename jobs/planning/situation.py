@@ -278,9 +278,7 @@ def _op_mapping_of_trees(campaign: Campaign) -> Path | None:
 
 
 def _unchanged(path: Path) -> str:
-    """Return the text of a file with its line ends and byte order mark; encoding gives the same
-    bytes.
-    """
+    """Return the text of a file unchanged, with its line ends and byte order mark."""
     try:
         return read_small_file(path).decode()
     except OSError as error:

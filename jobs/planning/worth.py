@@ -52,9 +52,7 @@ class Gain:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A point of the curve: after `device_h`, `cases` more cases are measured, and `share` of all
-    time.
-    """
+    """A point: after `device_h`, `cases` more cases are measured, and `share` of all time."""
 
     device_h: float
     cases: int

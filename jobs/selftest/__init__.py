@@ -1,1 +1,1 @@
-"""Whether what is measured on this machine can be believed: a check a lie."""
+"""Self-tests of the durations measured on this machine: one check per kind of error."""

@@ -1,5 +1,7 @@
-"""One file to attach to a report: verdicts, versions, and what the sessions left. No environment
-variable, no campaign and no credential is in it; of the user's own profile the twenty rows are.
+"""The report file to attach to an issue: verdicts, versions, and files of the sessions.
+
+It contains no environment variable, no campaign and no credential. It contains the twenty rows of
+the user's own profile, if one was given.
 """
 
 import io
@@ -19,7 +21,7 @@ from collector.store.atomic import write_whole
 from collector.store.base import Store, create_named
 from jobs.doctor.machine import Check
 
-# Of a session's folder; what msprof recorded besides is large, and of no use elsewhere.
+# Files of a session's folder; msprof's other records are large, and useless on other machines.
 _KEPT = frozenset(
     {
         *("op_summary.csv", "journal.jsonl", "session.log", "spec.json", "cases.csv"),
@@ -38,7 +40,7 @@ def write_archive(
     proved: Sequence[str],
     peaks: MachinePeaks | None = None,
 ) -> None:
-    """Write the report, whole or not at all."""
+    """Write the report atomically."""
     verdicts = {
         "opmeter": __version__,
         "backend": backend,
@@ -57,24 +59,27 @@ def write_archive(
 
 
 def _kept(sessions: Path) -> Iterator[Path]:
-    """Files of the sessions' own folders; those that a profiler made lie deeper."""
+    """Yield files of the sessions' own folders, not of a profiler's subfolders."""
     for folder in sorted(path for path in sessions.iterdir() if path.is_dir()):
         yield from sorted(file for file in folder.iterdir() if file.name in _KEPT)
 
 
-# What self-tests proved, in a store: written on real devices only, and shown by `opmeter ops`.
+# Results of self-tests in a store: written on real devices only, and shown by `opmeter ops`.
 
 
 def keep(store: Store, verified: Verified) -> str:
-    """Write it where nothing of the kind is; its key."""
+    """Write the results unless they are stored already; return the key."""
     key = keys.verified(verified_hash(verified))
     create_named(store, key, verified_to_json(verified))
     return key
 
 
 def read_kept(store: Store) -> Iterator[Verified]:
-    """Everything that was proved on real devices. Raises BadInput, naming the key, for what is
-    none; objects whose names no hash makes are somebody's copies, and are passed over."""
+    """Yield all results of real devices.
+
+    Raises BadInput, naming the key, for an invalid object. Objects whose names are not hashes are
+    copies by a user, and are skipped.
+    """
     for info in store.list(keys.VERIFIED):
         if not keys.is_ours(info.key):
             continue

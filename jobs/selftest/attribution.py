@@ -1,4 +1,4 @@
-"""Whether numbers go to the cases they belong to, whatever runs beside them or dies among them."""
+"""Checks that durations are attributed to the right cases, despite concurrent work and crashes."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -21,8 +21,8 @@ from jobs.selftest.bench import Bench, Session, Wanted, adding, decoding_case, u
 
 _CATALOG = "jobs.selftest.failing_operators"
 _SIZES, _ROUNDS = (64, 4096, 65536), 4
-_KEYS = 512  # of its decode step, which no other check has at this length
-# Of one size: how far a reading may lie from the others. A cpu does other things too.
+_KEYS = 512  # keys of its decode step; no other check uses this length
+# Largest relative deviation of a reading from others of its size. A CPU also runs other processes.
 _TOLERANCE = {"npu": 0.25, "cuda": 0.25, "cpu": inf}
 _FAILURES = (
     (None, Outcome.OK),
@@ -34,8 +34,10 @@ _FAILURES = (
 
 
 def check_attribution(bench: Bench) -> Check:
-    """Three sizes of one kernel by turns, a kernel of the AI CPU, one of both cores, and one
-    beside which another stream is busy."""
+    """Measure three sizes of one kernel in turn, with an AI CPU kernel and a busy stream.
+
+    The cases also include a kernel of both cores.
+    """
     sums = tuple(adding(rows) for _ in range(_ROUNDS) for rows in _SIZES)
     beside = reference_record("Mul", "512,64;512,64", "512,64", "FLOAT")
     records = (*sums, _of_the_ai_cpu(bench.backend), decoding_case(_KEYS), beside)
@@ -50,13 +52,13 @@ def check_attribution(bench: Bench) -> Check:
 
 
 def check_failures(bench: Bench) -> Check:
-    """Too little memory, a bad argument and a kill: each is the answer of its own case."""
+    """Check that out of memory, a bad argument and a kill are outcomes of their own case."""
     records = tuple(_failing(kernel, number) for number, (kernel, _) in enumerate(_FAILURES))
     session = bench.session(Wanted("failures", records, catalog=_CATALOG))
     wanted = {record.case_id: o for record, (_, o) in zip(records, _FAILURES, strict=True)}
     told = {m.case_id: m for m in session.answers}
     wrong = [m for case, m in told.items() if m.outcome is not wanted[case]]
-    # What was recorded of good cases may die with the session: those are measured again.
+    # Records of good cases may be lost with the session: those cases are measured again.
     silent = [o for case, o in wanted.items() if o is not Outcome.OK and case not in told]
     words = [f"{m.kernel_type}: expected {wanted[m.case_id]}, got {m.outcome}" for m in wrong]
     words += [f"no case ended as {outcome}" for outcome in silent]
@@ -70,8 +72,11 @@ def check_failures(bench: Bench) -> Check:
 
 
 def _of_the_ai_cpu(backend: str) -> CaseRecord:
-    """A difference of DOUBLE: no core of A2 and A3 has it, so that CANN launches the AI CPU's
-    kernel of the same type (ops-math, sub.cpp). Elsewhere it is a case like any other."""
+    """Return a DOUBLE subtraction.
+
+    No core of A2 and A3 supports it, so CANN launches the AI CPU's kernel of the same type
+    (ops-math, sub.cpp). On other backends it is an ordinary case.
+    """
     record = reference_record("Sub", "32,64;32,64", "32,64", "DOUBLE")
     core = {ACCELERATOR_CORE: AI_CPU} if backend == "npu" else {}
     return replace(record, cells={**record.cells, **core})
@@ -85,30 +90,35 @@ def _failing(kernel: str | None, number: int) -> CaseRecord:
 
 
 def _mixed(times: list[float], tolerance: float) -> str:
-    """What is wrong with the times of several sizes by turns: those of one size agree, and the
-    largest takes longer than the smallest."""
+    """Return the fault in the times of several sizes measured in turn; empty without a fault.
+
+    Times of one size must agree, and the largest size must take longer than the smallest.
+    """
     of_size = [times[i :: len(_SIZES)] for i in range(len(_SIZES))]
     middles = [median(own) for own in of_size]
     for rows, own, middle in zip(_SIZES, of_size, middles, strict=True):
         worst = max(own) if max(own) - middle > middle - min(own) else min(own)
         if abs(worst - middle) > tolerance * middle:
-            return f"Add of {rows} rows took {worst:.3f} us once, and {middle:.3f} us otherwise"
+            return f"Add of {rows} rows took {worst:.3f} us once, and {middle:.3f} us in the median"
     shortest, longest = middles[0], middles[-1]
     if longest <= shortest:
         return f"{_SIZES[-1]} rows take {longest:.3f} us, and {_SIZES[0]} take {shortest:.3f} us"
     return ""
 
 
-# Whether what ran is what was asked: one row of every operator, and layouts of NPUs alone.
+# Checks that the requested kernel ran: one row of every operator, and layouts of NPUs.
 
 _REPEATS = 3
 _MOST_SESSIONS = 12  # each operator that ends a session costs one more
 _NAMED = 3
-_NOT_HERE = (Outcome.UNSUPPORTED, Outcome.REJECTED)  # what an operator needs is not installed
+_NOT_HERE = (Outcome.UNSUPPORTED, Outcome.REJECTED)  # a required package is not installed
 
 
 def check_operators(bench: Bench) -> Check:
-    """One row of every operator is measured, and on an NPU nothing else runs in its place."""
+    """Check that one row of every operator is measured.
+
+    On an NPU, no other kernel may run in its place.
+    """
     told = _told(bench)
     twins = _ran_as_twins(_sessions(bench))
     fine = (Outcome.OK, Outcome.GATED, *_NOT_HERE)
@@ -123,7 +133,7 @@ def check_operators(bench: Bench) -> Check:
 
 
 def check_layouts(bench: Bench) -> Check:
-    """Weights in FRACTAL_NZ and packed scales reach the kernel as such."""
+    """Check that weights in FRACTAL_NZ and packed scales reach the kernel unchanged."""
     records = rows_of("layouts")
     session = bench.session(Wanted("layouts", records, repeats=_REPEATS))
     bad = [m for m in session.answers if m.identity is not Proof.PROVED]
@@ -137,14 +147,14 @@ def check_layouts(bench: Bench) -> Check:
 
 
 def check_outputs(bench: Bench) -> Check:
-    """What the rows of all operators gave: finite, and as the reference says."""
+    """Check that the outputs of all operators are finite and equal to the reference."""
     if {session.runtime for session in _sessions(bench)} != {Runtime.REAL}:
         return Check("outputs", True, "this runtime computes nothing", skipped=True)
     return verdict_on_outputs(_told(bench))
 
 
 def verdict_on_outputs(told: Sequence[Measurement]) -> Check:
-    """Of measurements whose outputs were checked."""
+    """Return the verdict on measurements whose outputs were checked."""
     bad = [(m, m.reason) for m in told if m.outcome is Outcome.GATED]
     bad += [(m, w) for m in told for w in m.warnings if "away from the reference" in w]
     named = "; ".join(f"{m.kernel_type}: {words}" for m, words in bad[:_NAMED])
@@ -155,14 +165,14 @@ def verdict_on_outputs(told: Sequence[Measurement]) -> Check:
 
 
 def proved(sessions: Iterable[Session]) -> list[str]:
-    """The kernel types whose launches were seen, by their tensors, to be those asked for."""
+    """Return the kernel types that are proved, by their tensors, to be the requested ones."""
     told = (m for session in sessions for m in session.answers)
     return sorted({m.kernel_type for m in told if m.is_good and m.identity is Proof.PROVED})
 
 
 @cache
 def rows_of(name: str) -> tuple[CaseRecord, ...]:
-    """A table of rows that comes with the package."""
+    """Return a table of rows that is part of the package."""
     path = files("collector") / "data" / "selftest" / f"{name}.csv"
     return tuple(read_table(path.read_bytes(), path=f"{name}.csv"))
 
@@ -172,8 +182,10 @@ def _told(bench: Bench) -> list[Measurement]:
 
 
 def _sessions(bench: Bench) -> list[Session]:
-    """Sessions over the rows that this backend replays: one, and where an operator ends it
-    another for those behind."""
+    """Return sessions over the rows that this backend replays.
+
+    It is one session, and another for the remaining rows each time that an operator ends it.
+    """
     todo = [r for r in rows_of("operators") if refusal(r.case, find, bench.backend) is None]
     sessions: list[Session] = []
     while todo and len(sessions) < _MOST_SESSIONS:
@@ -186,8 +198,10 @@ def _sessions(bench: Bench) -> list[Session]:
 
 
 def _ran_as_twins(sessions: Iterable[Session]) -> set[str]:
-    """The rows in whose place the runtime chose another kernel of the same call, on tensors that
-    were all told: that is its right, and the number is filed under what ran."""
+    """Return the rows for which the runtime chose another kernel of the same call.
+
+    This is allowed if all tensors were recorded; the duration is filed under the kernel that ran.
+    """
     filed = (m for session in sessions for m in session.result.measurements if m.is_filed)
     asked = {record.case_id: record.kernel_type for record in rows_of("operators")}
     return {
@@ -206,7 +220,7 @@ def _summary(told: Sequence[Measurement], twins: int) -> str:
     counts = Counter(m.identity.value for m in good if m.identity)
     words = [f"{counted(len(good), 'operator')} measured"]
     words += [f"{count} {proof}" for proof, count in sorted(counts.items())]
-    words += [f"{twins} as a twin of theirs"] if twins else []
+    words += [f"{twins} measured as a twin"] if twins else []
     lacking = sum(m.outcome in _NOT_HERE for m in told)
     return ", ".join(words) + (
         f"; {lacking} require packages that are not installed" if lacking else ""

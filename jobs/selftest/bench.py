@@ -1,4 +1,4 @@
-"""Sessions for checks: each in a folder of its own, which stays for whoever looks into it."""
+"""Sessions for checks: each has a folder of its own, which remains for inspection."""
 
 import os
 import shutil
@@ -49,9 +49,9 @@ class Wanted:
     catalog: str = DEFAULT_CATALOG
 
 
-@dataclass(frozen=True)  # without slots: its launches are kept beside it
+@dataclass(frozen=True)  # without slots: its launches are cached on it
 class Session:
-    """A session that has ended, and what it left in its folder."""
+    """A session that has ended, and the files in its folder."""
 
     spec: SessionSpec
     folder: Path
@@ -60,13 +60,15 @@ class Session:
 
     @cached_property
     def launches(self) -> list[KernelLaunch]:
-        """Every record of the session, marks included, in order of start."""
+        """Return every record of the session, marks included, in order of start."""
         return list(read_op_summary(self.result.summary)) if self.result.summary.exists() else []
 
     @property
     def answers(self) -> list[Measurement]:
-        """One answer a case, in order, without what was filed elsewhere; those that the session
-        did not come to have none."""
+        """Return one result per case, in order, without those filed under other kernels.
+
+        Cases that the session did not reach have none.
+        """
         return [m for m in self.result.measurements if not m.is_filed]
 
     @property
@@ -75,7 +77,7 @@ class Session:
 
 
 class Bench(Protocol):
-    """Where checks have sessions run. A session of a name runs once."""
+    """Runs sessions for checks. A session of a given name runs once."""
 
     @property
     def backend(self) -> str: ...
@@ -84,11 +86,11 @@ class Bench(Protocol):
     def stack(self) -> Stack: ...
 
     def session(self, wanted: Wanted) -> Session:
-        """Raises OpmeterError where it came to no case."""
+        """Run the session. Raises OpmeterError if no case began."""
 
 
 class SessionBench:
-    """Runs sessions on a device of this machine, which its caller has locked."""
+    """Runs sessions on a device of this machine that the caller has locked."""
 
     def __init__(self, backend: str, stack: Stack, device: int, folder: Path):
         self.backend, self.stack = backend, stack
@@ -97,7 +99,7 @@ class SessionBench:
 
     @property
     def done(self) -> list[Session]:
-        """The sessions so far, in order."""
+        """Return the sessions so far, in order."""
         return list(self._done.values())
 
     def session(self, wanted: Wanted) -> Session:
@@ -122,7 +124,7 @@ class SessionBench:
 
 
 def begun(session: Session) -> Session:
-    """The session, if it came to a case; OpmeterError with its last words where it did not."""
+    """Return the session if a case began; otherwise raise OpmeterError with its last message."""
     if session.result.began:
         return session
     raise OpmeterError(f"no case began: {why_it_ended(session.report, began=False)}")
@@ -130,7 +132,7 @@ def begun(session: Session) -> Session:
 
 @contextmanager
 def _environment(added: Mapping[str, str]) -> Iterator[None]:
-    """A session inherits the environment of this process, so that it is changed for so long."""
+    """Add variables to this process's environment, which sessions inherit, within a block."""
     before = dict(os.environ)
     os.environ.update(added)
     try:
@@ -140,8 +142,8 @@ def _environment(added: Mapping[str, str]) -> Iterator[None]:
         os.environ.update(before)
 
 
-# A decode step of attention over a paged cache, at a length: what a served model spends most of
-# its attention on. The heads are those of one die of Qwen3-32B at tensor parallelism 2.
+# A decode step of attention over a paged cache, at a given length: most of the attention time of a
+# served model. The heads are those of one die of Qwen3-32B at tensor parallelism 2.
 
 _REQUESTS, _HEADS, _KV_HEADS, _SIZE, _PAGE = 4, 32, 4, 128, 128
 _LONGEST = 8192
@@ -150,8 +152,10 @@ _TABLE = 14
 
 
 def decoding_case(keys: int) -> CaseRecord:
-    """FusedInferAttentionScore of four requests, each with so many keys in the cache and one new
-    query. The shapes are the same at every length, up to 8,192."""
+    """Return FusedInferAttentionScore of four requests with `keys` keys each in the cache.
+
+    Each request has one new query. The shapes are the same at every length, up to 8,192.
+    """
     pages = _REQUESTS * (_LONGEST // _PAGE)
     cache = f"{pages},{_PAGE},{_KV_HEADS * _SIZE}", "DT_BF16"
     slots = {
@@ -184,27 +188,27 @@ def decoding_case(keys: int) -> CaseRecord:
     return CaseRecord("FusedInferAttentionScore", cells, extra)
 
 
-# Whether the profiler hands back what was launched: all of it, once, in order.
+# Checks that the profiler returns all launches once and in order.
 
 _LAUNCHES = 200
 _MARKED = 500  # cases of a session whose marks are counted: two marks each
-# How torch_npu queues launches: TASK_QUEUE_ENABLE of its documents, and launch blocking.
+# How torch_npu queues launches: TASK_QUEUE_ENABLE of its documentation, and blocking launches.
 _QUEUES = (
     ("queue-0", (("TASK_QUEUE_ENABLE", "0"),)),
     ("queue-1", (("TASK_QUEUE_ENABLE", "1"),)),
     ("queue-2", (("TASK_QUEUE_ENABLE", "2"),)),
     ("blocking", (("ASCEND_LAUNCH_BLOCKING", "1"),)),
 )
-_LONG_CASES, _LONG_REPEATS = 70, 1000  # more launches than the 65,536 that task ids tell apart
+_LONG_CASES, _LONG_REPEATS = 70, 1000  # more launches than the 65,536 distinct task ids
 
 
 def adding(rows: int) -> CaseRecord:
-    """A sum of so many rows of 64 float32 numbers."""
+    """Return an addition of `rows` rows of 64 float32 numbers."""
     return reference_record("Add", f"{rows},64;{rows},64", f"{rows},64", "FLOAT")
 
 
 def check_profiler(bench: Bench) -> Check:
-    """200 launches of one case: one recording, readable, with counters where there are any."""
+    """Check 200 launches of one case: one recording, readable, with counters if there are any."""
     session = _smoke(bench)
     own = [launch for launch in session.launches if launch.op_type == "Add"]
     fault = (
@@ -218,7 +222,7 @@ def check_profiler(bench: Bench) -> Check:
 
 
 def check_marks(bench: Bench) -> Check:
-    """1,000 marks a session, in each way in which launches are queued: all back, once, in order."""
+    """Check 1,000 marks per session for each launch queue mode: all back once, in order."""
     queues = _QUEUES if bench.backend == "npu" else (("queue", ()),)
     records = tuple(adding(rows) for rows in range(1, _MARKED + 1))
     wanted = [(kind, i) for i in range(_MARKED) for kind in (Mark.OPEN, Mark.CLOSE)]
@@ -237,7 +241,7 @@ def check_marks(bench: Bench) -> Check:
 
 
 def check_long(bench: Bench) -> Check:
-    """More launches than task ids have numbers: all are told apart."""
+    """Check that more launches than there are task ids are distinguished."""
     records = tuple(adding(rows) for rows in range(1, _LONG_CASES + 1))
     session = bench.session(Wanted("long", records, repeats=_LONG_REPEATS))
     short = [m for m in session.answers if m.n_observed != _LONG_REPEATS]
@@ -249,7 +253,7 @@ def check_long(bench: Bench) -> Check:
 
 
 def check_parser(bench: Bench) -> Check:
-    """What was recorded can be parsed again, with the same result: a parser may be killed."""
+    """Check that parsing a recording again gives the same result: a parser may be killed."""
     session = _smoke(bench)
     again = session.folder.with_name(f"{session.folder.name}-again")
     shutil.rmtree(again, ignore_errors=True)
@@ -268,7 +272,7 @@ def check_parser(bench: Bench) -> Check:
 
 
 def unmeasured(session: Session, wanted: int) -> str:
-    """Which cases of a session were not measured well; empty where all were."""
+    """Return which cases of a session were not measured well; empty if all were."""
     bad = [m for m in session.answers if m.outcome is not Outcome.OK]
     if bad:
         return f"{bad[0].kernel_type}: {bad[0].outcome}, {bad[0].reason}"
@@ -298,7 +302,7 @@ def _disorder(found: list[tuple[Mark, int]], wanted: list[tuple[Mark, int]]) -> 
 
 
 def _truncate(folder: Path) -> None:
-    """As a parser that was killed leaves its file."""
+    """Truncate files as a killed parser leaves them."""
     for profile in profiles_of(folder / OUTPUT):
         for path in op_summaries(profile):
             os.truncate(path, path.stat().st_size // 2)

@@ -1,4 +1,4 @@
-"""The checks, in the order in which they run: those that others rest on first."""
+"""The checks in the order in which they run: those that others depend on come first."""
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -48,15 +48,15 @@ CHECKS: Mapping[str, SelfCheck] = MappingProxyType(
         _PROFILE: partial(check_profile, profile=None),
     }
 )
-# What a cpu or a gpu has no like of: msprof, task ids, formats, libraries of CANN.
+# Checks of parts that a CPU or a GPU lacks: msprof, task ids, formats, libraries of CANN.
 OF_NPUS = frozenset({"libraries", "parser", "long", "layouts"})
-_OF_CPUS = frozenset({"peaks"})  # those of other devices are published
+_OF_CPUS = frozenset({"peaks"})  # peaks of other devices are published
 
 
 def run_checks(
     bench: Bench, *, only: tuple[str, ...] = (), profile: Path | None = None
 ) -> Iterator[Check]:
-    """The verdict of each check as it is reached. BadInput for a name that none has."""
+    """Yield the verdict of each check as it is available. Raise BadInput for an unknown name."""
     if unknown := [name for name in only if name not in CHECKS]:
         raise BadInput(f"--only: expected one of {', '.join(CHECKS)}, got {unknown[0]!r}")
     return (_verdict(bench, name, profile) for name in only or CHECKS)

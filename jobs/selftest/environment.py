@@ -1,4 +1,4 @@
-"""Whether this host has what measuring needs, and whose functions answer."""
+"""Checks of the requirements of measuring, and of the libraries of declared calls."""
 
 import os
 from collections.abc import Iterable, Sequence
@@ -14,18 +14,18 @@ from jobs.doctor.npu import check_npus
 from jobs.selftest.bench import Bench
 
 _NAMED = 5
-# Sessions and `libraries` meet what is wrong with it, and say it better.
+# Sessions and `libraries` find the same faults, with better messages.
 _TOLD_ELSEWHERE = frozenset({"torch_npu"})
 
 
 def check_environment(bench: Bench) -> Check:
-    """What `opmeter doctor` looks at on this machine, without a store."""
+    """Run the checks of `opmeter doctor` for this machine, without a store."""
     checks = [*check_machine(), *(check_npus() if bench.backend == "npu" else ())]
     return gathered(check for check in checks if check.name not in _TOLD_ELSEWHERE)
 
 
 def gathered(checks: Iterable[Check]) -> Check:
-    """Several checks as one, which names those that failed."""
+    """Return several checks as one, which names those that failed."""
     seen = list(checks)
     failed = [check for check in seen if not check.ok]
     found = "; ".join(f"{check.name}: {check.found}" for check in failed)
@@ -35,7 +35,7 @@ def gathered(checks: Iterable[Check]) -> Check:
 
 
 def check_libraries(bench: Bench) -> Check:
-    """Which library has each declared call, asked of a process of its own."""
+    """Check which library has each declared call, in a separate process."""
     environment = {**os.environ, **with_custom_opp(os.environ, bench.stack.vllm)}
     unserved = (op.kernel for op in all_ops() if not op.npu.served)
     foreign = [kernel for kernel in unserved if foreign_function(kernel, environment)]
@@ -46,9 +46,12 @@ def check_libraries(bench: Bench) -> Check:
 def verdict_on_libraries(
     resolved: ResolvedCalls, release: str, foreign: Sequence[str] = ()
 ) -> Check:
-    """What `foreign` names is answered by functions of the custom OPP that take other arguments,
-    which sessions refuse. A call that torch or torch_npu lacks has drifted, where this release is
-    not known to lack it; vLLM-Ascend's are wanted by some only."""
+    """Return the verdict on the libraries.
+
+    `foreign` kernels have functions of the custom OPP with other arguments, which sessions refuse.
+    A call that torch or torch_npu lacks is a failure, unless this release is known to lack it; only
+    some operators require those of vLLM-Ascend.
+    """
     away = [call for call in resolved.calls if call.lacks and call.library != "vllm-ascend"]
     lacking = [call for call in away if not refused_on(call.kernel, release)]
     known = len(away) - len(lacking)

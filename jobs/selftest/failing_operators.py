@@ -1,5 +1,8 @@
-"""Operators that do what goes wrong in a session, and one that has company: the catalogue of the
-sessions of `jobs/selftest/attribution.py`. Everything else is replayed as declared."""
+"""Operators that fail in defined ways, and one with a concurrent kernel.
+
+They are the catalogue of the sessions of `jobs/selftest/attribution.py`. All other kernel types are
+replayed as declared.
+"""
 
 import os
 import signal
@@ -11,11 +14,11 @@ from collector.model.case import Case
 from collector.ops import registry
 from collector.ops.spec import NpuCall, OpSpec
 
-_TOO_LARGE = 1 << 58  # bytes: no device has so many, and no counter overflows
+_TOO_LARGE = 1 << 58  # bytes: more than any device has, without overflow of a counter
 
 
 def find(kernel_type: str) -> OpSpec | None:
-    """The operator of a kernel type: a trouble, or the declared one."""
+    """Return the operator of a kernel type: a failing one, or the declared one."""
     return _TROUBLES.get(kernel_type) or registry.find(kernel_type)
 
 
@@ -37,7 +40,7 @@ def _elements(case: Case) -> int:
 def _torch() -> Any:
     import importlib
 
-    return importlib.import_module("torch")  # of a session, where it has long been imported
+    return importlib.import_module("torch")  # in a session, which has imported torch already
 
 
 def _too_large(torch: Any, x: Any, y: Any) -> Any:
@@ -57,7 +60,7 @@ def _alone(torch: Any, x: Any, y: Any) -> Any:
 
 
 def _in_company(api: Callable[..., Any], x: Any, y: Any) -> Any:
-    """A product, while another stream of the device is busy."""
+    """Return a product, while another stream of the device is busy."""
     torch = _torch()
     other = torch.npu.Stream()
     other.wait_stream(torch.npu.current_stream())

@@ -1,5 +1,8 @@
-"""What this machine's processor reaches at best, measured as everything else is: products for its
-arithmetic, sums of what its caches hold, a copy of what they do not."""
+"""The peak rates of this machine's processor, measured like all other cases.
+
+Products measure its arithmetic, sums of cached tensors its caches, and a copy of a larger tensor
+its memory.
+"""
 
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
@@ -19,7 +22,7 @@ from jobs.selftest.bench import Bench, Session, Wanted, unmeasured
 _NAME = "peaks"
 _REPEATS = 20
 _PRODUCTS = (1024, 2048)
-# Rows of 4 KiB: tensors of 256 KiB to 4 MiB, of which a sum reads two, and one of 256 MiB.
+# Rows of 4 KiB: tensors of 256 KiB to 4 MiB (a sum reads two of them), and one of 256 MiB.
 _IN_CACHES, _IN_MEMORY = (64, 128, 256, 512, 1024), 65536
 
 
@@ -36,7 +39,7 @@ def copy(rows: int) -> CaseRecord:
     return reference_record("Abs", f"{rows},1024", f"{rows},1024", "FLOAT")
 
 
-# What tells each rate of `MachinePeaks`.
+# The cases for each rate of `MachinePeaks`.
 Cases = Mapping[str, tuple[CaseRecord, ...]]
 CASES: Cases = MappingProxyType(
     {
@@ -49,7 +52,7 @@ CASES: Cases = MappingProxyType(
 
 
 def check_peaks(bench: Bench, cases: Cases = CASES) -> Check:
-    """What the processor reaches; where something else had its cores, nobody knows."""
+    """Measure the peaks; skip the check if another process used the cores."""
     records = tuple(record for alike in cases.values() for record in alike)
     session = bench.session(Wanted(_NAME, records, repeats=_REPEATS))
     if fault := unmeasured(session, len(records)):
@@ -69,7 +72,7 @@ def check_peaks(bench: Bench, cases: Cases = CASES) -> Check:
 
 
 def measured_peaks(done: Iterable[Session], stack: Stack, at: str) -> MachinePeaks | None:
-    """What the check measured; None where it did not run, or had not the cores to itself."""
+    """Return the measured peaks; None if the check did not run, or shared the cores."""
     ours = (session for session in done if session.folder.name == _NAME)
     return next((peaks_of(stack, session.answers, at) for session in ours), None)
 
@@ -77,7 +80,7 @@ def measured_peaks(done: Iterable[Session], stack: Stack, at: str) -> MachinePea
 def peaks_of(
     stack: Stack, answers: Iterable[Measurement], at: str, cases: Cases = CASES
 ) -> MachinePeaks | None:
-    """The best rate of each kind, of launches that nothing disturbed; None where one has none."""
+    """Return the best rate of each kind from undisturbed launches; None if a kind has none."""
     fastest_us = {
         m.case_id: m.timing.min_us
         for m in answers
@@ -91,7 +94,7 @@ def peaks_of(
 
 
 def keep_peaks(peaks: MachinePeaks) -> str:
-    """Keep the better of these and of those that are kept; a line that says where, or why not."""
+    """Store the better of these peaks and the stored ones; return a line with the result."""
     path = path_of_peaks(peaks.stack)
     earlier = kept_peaks(peaks.stack)
     try:
@@ -99,11 +102,11 @@ def keep_peaks(peaks: MachinePeaks) -> str:
         write_whole(path, peaks_to_bytes(peaks.better_of(earlier) if earlier else peaks))
     except (OSError, OpmeterError) as error:
         return f"cannot store the peaks: {path}: {error}; set OPMETER_PEAKS to another folder"
-    return f"peaks, with which durations here are compared: {path}"
+    return f"peaks, used to check the durations measured here: {path}"
 
 
 def _rate(record: CaseRecord, fastest_us: Mapping[str, float]) -> float:
-    """Operations or bytes a second, as the floor of a case counts them; 0 where nobody knows."""
+    """Return operations or bytes per second, as for the lower bound; 0 if unknown."""
     op, us = find(record.kernel_type), fastest_us.get(record.case_id)
     if op is None or us is None:
         return 0.0

@@ -1,4 +1,4 @@
-"""Whether durations are what a device can do, and follow what they must follow."""
+"""Checks that durations are physically possible, and depend on the right quantities."""
 
 from math import inf
 from pathlib import Path
@@ -15,24 +15,24 @@ from collector.profiles.kernel_details import read_profile
 from jobs.doctor.machine import Check
 from jobs.selftest.bench import Bench, Session, Wanted, decoding_case, unmeasured
 
-_LEAST, _MOST = 0.5, 1.05  # of a published peak: clocks may exceed those it is published for
-# A product bound by arithmetic, and half a GiB that is read and written again.
+_LEAST, _MOST = 0.5, 1.05  # of a published peak: clocks may exceed the nominal ones
+# A product limited by arithmetic, and half a GiB that is read and written back.
 _LARGE = (("MatMulV2", 4096), ("Abs", 16384))
 _LARGE_OF_CPU = (("MatMulV2", 1024), ("Abs", 4096))
 _CACHED = tuple(range(2048, 8193, 1024))  # rows of 512 float32 numbers: 4 to 16 MiB
 _COLDER = 1.02
 _KEYS = (128, 1024, 8192)
-# How far medians of two sessions may lie apart: of most cases, and of any, which may have a mode
-# of its own. A cpu does other things too.
+# Largest relative difference between medians of two sessions: of the median case, and of any case,
+# which may have a mode of its own. A CPU also runs other processes.
 _ALIKE = {"npu": (0.05, 0.2), "cuda": (0.05, 0.2), "cpu": (0.5, inf)}
 _FIX = "check whether clocks are lowered or the device is shared: npu-smi info, nvidia-smi"
 
 
 def check_physics(bench: Bench) -> Check:
-    """A large product and a large copy, against what the device can do at best."""
+    """Compare a large product and a large copy with the peaks of the device."""
     records = _large(bench.backend)
     session = bench.session(Wanted("physics", records))
-    fault = unmeasured(session, len(records))  # one below the floor is `implausible`
+    fault = unmeasured(session, len(records))  # a duration below the lower bound is `implausible`
     peaks = described_peaks(bench.stack.device)
     if fault or peaks is None:
         words = f"nothing below the lower bound; no peaks of {bench.stack.device} are known"
@@ -49,7 +49,7 @@ def check_physics(bench: Bench) -> Check:
 
 
 def check_cache(bench: Bench) -> Check:
-    """What a cache holds is faster than what was flushed from it."""
+    """Check that launches with a warm cache are faster than those with a flushed one."""
     records = tuple(
         reference_record("Add", f"{n},512;{n},512", f"{n},512", "FLOAT") for n in _CACHED
     )
@@ -64,12 +64,12 @@ def check_cache(bench: Bench) -> Check:
 
 
 def check_lengths(bench: Bench) -> Check:
-    """A decode step of attention takes longer, the more keys it reads; its shapes are the same."""
+    """Check that a decode step of attention takes longer with more keys, at the same shapes."""
     records = tuple(decoding_case(keys) for keys in _KEYS)
     session = bench.session(Wanted("lengths", records))
     if fault := unmeasured(session, len(records)):
         return Check("lengths", False, fault, _FIX)
-    # The fastest launch of each: what disturbs a launch only lengthens it.
+    # Use the fastest launch of each: disturbances only lengthen a launch.
     times = [m.timing.min_us for m in session.answers if m.timing]
     words = ", ".join(f"{us:.1f} us at {n:,} keys" for n, us in zip(_KEYS, times, strict=True))
     is_rising = all(a < b for a, b in zip(times, times[1:], strict=False))
@@ -78,7 +78,7 @@ def check_lengths(bench: Bench) -> Check:
 
 
 def check_sessions(bench: Bench) -> Check:
-    """The same twelve cases in two sessions."""
+    """Compare the same twelve cases in two sessions."""
     records = _references(bench.backend)
     first, second = (bench.session(Wanted(f"twice-{n}", records)) for n in (1, 2))
     if fault := unmeasured(first, len(records)) or unmeasured(second, len(records)):
@@ -104,7 +104,7 @@ def _large(backend: str) -> tuple[CaseRecord, ...]:
 
 
 def _references(backend: str) -> tuple[CaseRecord, ...]:
-    """The reference cases; those of a cpu are a quarter as wide, and of float32."""
+    """Return the reference cases; those of a CPU are a quarter as wide, and of float32."""
     if backend != "cpu":
         return tuple(reference_record(*shapes) for shapes in REFERENCES)
     return tuple(
@@ -127,14 +127,14 @@ def _median(measurement: Measurement) -> float:
     return measurement.timing.median_us
 
 
-# Rows of a profile of the user's own, measured here: near what they took there.
+# Rows of the user's own profile, measured here: their durations must be similar.
 
 _ROWS = 20
-_APART = 2.0  # the middle ratio, in either direction: a cache or a clock does less
+_APART = 2.0  # for the median ratio, in either direction; a cache or a clock has less effect
 
 
 def check_profile(bench: Bench, profile: Path | None) -> Check:
-    """The twenty rows that took most of a profile's time, against what they take here."""
+    """Compare the twenty rows with the most time in a profile with their durations here."""
     if profile is None:
         words = "no profile was given: --profile DIR"
         return Check("profile", True, words, skipped=True)
@@ -164,7 +164,7 @@ def check_profile(bench: Bench, profile: Path | None) -> Check:
 
 
 def heaviest(profile: Path, backend: str) -> list[CaseRecord]:
-    """The measurable rows of a profile that took most of its time, those first."""
+    """Return the measurable rows of a profile with the most time, longest total time first."""
     timed = [r for r in read_profile([profile]).records if r.profile is not None]
     timed.sort(key=lambda r: r.profile.total_us if r.profile else 0.0, reverse=True)
     return [r for r in timed if refusal(r.case, find, backend) is None][:_ROWS]

@@ -170,9 +170,7 @@ def identity_lines(quality: VersionQuality) -> Iterator[str]:
 
 
 def brief_lines(quality: VersionQuality) -> Iterator[str]:
-    """Yield one line each for differences of sessions, coverage of intervals, and widths of
-    intervals.
-    """
+    """Yield one line each for session differences, interval coverage and interval widths."""
     if quality.sessions is not None:
         yield f"sessions    {_apart(quality.sessions)}"
     if quality.reliability:

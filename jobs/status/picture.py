@@ -71,8 +71,7 @@ class Picture:
             return Strikes(), [f"damaged     {error}"]
 
     def _head(self, log: Log) -> tuple[frozenset[MergedPlan], frozenset[str] | None, list[str]]:
-        """Return the campaign's plans and shards in the head, and lines about problems of the
-        database.
+        """Return the campaign's plans and shards in the head, and lines about database problems.
 
         The shards are None if they cannot be read.
         """

@@ -128,8 +128,9 @@ def _job_lines(seen: Seen) -> Iterator[str]:
     if _is_paused(seen) and any(map(queue_of, living)):
         namespace = f"kubectl -n {seen.namespace}"
         yield (
-            f"            Kueue manages the running Jobs; to stop them: {namespace} get {WORKLOADS} "
-            f'and {namespace} patch {WORKLOADS} NAME --type=merge -p \'{{"spec":{{"active":false}}}}\''
+            f"            Kueue manages the running Jobs; to stop them: {namespace} get "
+            f"{WORKLOADS}, and {namespace} patch {WORKLOADS} NAME --type=merge "
+            '-p \'{"spec":{"active":false}}\''
         )
 
 
@@ -261,10 +262,8 @@ def _component(pod: Manifest) -> str:
 
 _FILE = "file://"
 _ASKED = 3  # pods whose own Events are requested: waiting pods share their reasons
-_CLUSTER_VIEW_GROUPS = (
-    "Workload",
-    "PodGroup",
-)  # kinds with which Kueue, Volcano and Kubernetes report on a Job
+# Kinds of objects with which Kueue, Volcano and Kubernetes report on a Job.
+_CLUSTER_VIEW_GROUPS = ("Workload", "PodGroup")
 
 
 class ClusterView:
@@ -284,9 +283,7 @@ class ClusterView:
             self.trouble = str(error) if self._is_asked_for else ""
 
     def seen(self, strikes: Strikes | None = None) -> Seen | None:
-        """Return all current objects; None if the campaign is not applied or the cluster is
-        unavailable.
-        """
+        """Return all current objects; None if the campaign is not applied or without a cluster."""
         if self._cluster is None:
             return None
         self.trouble = ""
