@@ -351,8 +351,8 @@ def _gathered(
 # Recognition of a run in another process by a sample of its launches.
 #
 # The smallest marks of a run's launches are a reproducible sample of them. Two samples are compared
-# in their common range, by the rule of `are_of_one_run`: files are of one run if at least half of the
-# smaller one's launches are in the other.
+# in their common range, by the rule of `are_of_one_run`: at least half of the launches of the
+# smaller one must be in the other.
 
 MOST = 4096
 

@@ -265,8 +265,8 @@ class TreeCases:
             f"{count:,} " + (f"differ only in {', '.join(names)}" if names else "are identical")
             for names, count in sorted(self.fallen.items())
         )
-        rows = counted(sum(self.fallen.values()), "row repeats", "rows repeat")
-        return f"{rows} the case of an earlier row: {'; '.join(parts)}"
+        rows = counted(sum(self.fallen.values()), "row is", "rows are")
+        return f"{rows} a case of an earlier one: {'; '.join(parts)}"
 
 
 def read_tree(version_dir: Path) -> TreeCases:

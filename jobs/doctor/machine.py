@@ -59,7 +59,7 @@ def check_store(url: str) -> Iterator[Check]:
     except StoreError as error:
         yield Check("store", False, str(error), "check the URL, the server and the credentials")
         return
-    fix = "use another store, or merge with --single-writer from one machine only"
+    fix = "use another store, or merge with --single-writer from one place only"
     yield Check("store", result.create_only, result.message, fix)
 
 
@@ -67,7 +67,7 @@ def _check_import() -> Check:
     import collector
 
     here = Path(collector.__file__).parent
-    fix = "another package is named collector: unset PYTHONPATH, or install opmeter last"
+    fix = "another package named collector comes first: unset PYTHONPATH, or install opmeter last"
     return Check("package", (here / "vocabulary.py").exists(), str(here), fix)
 
 
