@@ -68,7 +68,7 @@ def _check_import() -> Check:
 
     here = Path(collector.__file__).parent
     fix = "another package named collector comes first: unset PYTHONPATH, or install opmeter last"
-    return Check("package", (here / "vocabulary.py").exists(), str(here), fix)
+    return Check("package", (here / "model" / "vocabulary.py").exists(), str(here), fix)
 
 
 def _check_torch() -> Check:
