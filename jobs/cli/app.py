@@ -1,16 +1,18 @@
-"""The `opmeter` command: its verbs, in the order in which it lists them, and how it ends.
+"""The `opmeter` command: its subcommands by task, and its exit codes.
 
-A verb is a file of this room: its options, its help and its body. It imports what it needs when it
-runs, so that `opmeter --help` loads neither pandas nor boto3; what it returns is its exit code.
+A subcommand is a function with its options, its help and its body, and returns its exit code. It
+imports what it needs when it runs, so that `opmeter --help` loads neither pandas nor boto3.
 """
 
 import logging
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from collector import __version__
 from collector.codec.errors import BadInput, DamagedObject, OpmeterError
@@ -34,7 +36,7 @@ from jobs.cli.grid import grid_verb, parse_verb
 from jobs.cli.machine import doctor_verb, selftest_verb, stack_verb
 from jobs.cli.microbench import fia_backfill_verb, microbench_verb
 from jobs.cli.ops import ops_verb
-from jobs.cli.options import repeated
+from jobs.cli.options import grouped, repeated
 from jobs.cli.plan import plan_verb
 from jobs.cli.run import run_verb
 from jobs.cli.status import status_verb
@@ -42,46 +44,70 @@ from jobs.cli.terminal import VisibleFormatter, say
 
 FAILED, BAD_INPUT = 1, 2
 Verb = Callable[..., int | None]
-VERBS: dict[str, Verb] = {
-    "pull": pull_verb,
-    "run": run_verb,
-    "plan": plan_verb,
-    "merge": merge_verb,
-    "status": status_verb,
-    "parse": parse_verb,
-    "microbench": microbench_verb,
-    "fia-backfill": fia_backfill_verb,
-    "ops": ops_verb,
-    "coverage": coverage_verb,
-    "compare": compare_verb,
-    "grid": grid_verb,
-    "doctor": doctor_verb,
-    "selftest": selftest_verb,
-    "launch": launch_verb,
-    "controller": controller_verb,
-    "work": work_verb,
-    "cancel": cancel_verb,
-    "pause": pause_verb,
-    "logs": logs_verb,
-    "stack": stack_verb,
+# The commands by task, in the order in which `--help` lists them.
+SECTIONS: dict[str, dict[str, Verb]] = {
+    "Measure": {
+        "run": run_verb,
+        "plan": plan_verb,
+        "status": status_verb,
+        "parse": parse_verb,
+        "microbench": microbench_verb,
+        "fia-backfill": fia_backfill_verb,
+        "grid": grid_verb,
+    },
+    "Models and results": {"coverage": coverage_verb, "compare": compare_verb},
+    "Database": {"merge": merge_verb, "pull": pull_verb},
+    "Cluster": {
+        "launch": launch_verb,
+        "pause": pause_verb,
+        "cancel": cancel_verb,
+        "logs": logs_verb,
+        "controller": controller_verb,
+        "work": work_verb,
+    },
+    "Tools": {
+        "ops": ops_verb,
+        "doctor": doctor_verb,
+        "selftest": selftest_verb,
+        "stack": stack_verb,
+    },
 }
-# Verbs of several words, with the one that stands alone, if any.
+VERBS: dict[str, Verb] = {name: one for of in SECTIONS.values() for name, one in of.items()}
+# Commands of several words: the one without a subcommand, if any, and the subcommands.
 GROUPS: dict[str, tuple[Verb | None, dict[str, Verb]]] = {
-    "db": (None, database.VERBS),
-    "model": (None, model.VERBS),
     "comm": (comm_verb, {"validate": validate_verb, "dfc": dfc_verb, "probe-dfc": probe_dfc_verb}),
+    "model": (None, model.VERBS),
+    "db": (None, database.VERBS),
 }
-_HELP = "Measures every operator an LLM runs, and keeps the numbers in one versioned database."
+_SECTION_OF_GROUP = {"comm": "Measure", "model": "Models and results", "db": "Database"}
+_HELP = "Measure every operator an LLM runs, and keep the results in one versioned database."
 _LISTS = (*LISTS, *PROBE_LISTS, *DFC_LISTS)
-_OF_GROUPS = {  # that do nothing by themselves
-    "db": "Look at the versions of the database.",
-    "model": "Look at what a model's forward pass launches.",
+_OF_GROUPS = {  # without a command of their own
+    "db": "Show, verify and compare the versions of the database.",
+    "model": "Show what a model's forward pass launches.",
 }
+_COMPLETING = "_OPMETER_COMPLETE"  # set by the shell's completion
+
+
+class _Sections(TyperGroup):
+    """The whole command, whose help lists its commands by task."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        for section, commands in SECTIONS.items():
+            groups = [name for name, of in _SECTION_OF_GROUP.items() if of == section]
+            rows = [(name, _first_sentence(self.commands[name])) for name in (*commands, *groups)]
+            with formatter.section(section):
+                formatter.write_dl(rows)
+
+
+def _first_sentence(command: Any) -> str:
+    text = " ".join((command.help or "").split("\n\n", 1)[0].split())
+    return text.split(". ", 1)[0].removesuffix(".")
 
 
 def opmeter(
-    version: Annotated[bool, typer.Option("--version", help="print the version")] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="say more on the way")] = False,
+    version: Annotated[bool, typer.Option("--version", help="print opmeter's version")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="log what is done")] = False,
 ) -> None:
     handler = logging.StreamHandler()
     handler.setFormatter(VisibleFormatter("%(levelname)s %(name)s: %(message)s"))
@@ -93,7 +119,7 @@ def opmeter(
 
 def _register(group: typer.Typer, verbs: Mapping[str, Verb]) -> None:
     for name, verb in verbs.items():
-        group.command(name)(_ending_with_its_code(verb))
+        group.command(name)(_ending_with_its_code(grouped(verb)))
 
 
 def _ending_with_its_code(verb: Verb) -> Callable[..., None]:
@@ -105,7 +131,7 @@ def _ending_with_its_code(verb: Verb) -> Callable[..., None]:
 
 
 def _standing_alone(verb: Verb) -> Callable[..., None]:
-    """The verb of a group, where none of its own verbs follows."""
+    """The command of a group, where no subcommand follows."""
 
     @wraps(verb)
     def run(context: typer.Context, **options: Any) -> None:
@@ -116,13 +142,18 @@ def _standing_alone(verb: Verb) -> Callable[..., None]:
 
 
 def _command(
-    groups: Mapping[str, tuple[Verb | None, Mapping[str, Verb]]], verbs: Mapping[str, Verb]
+    groups: Mapping[str, tuple[Verb | None, Mapping[str, Verb]]],
+    verbs: Mapping[str, Verb],
+    *,
+    is_whole: bool,
 ) -> typer.Typer:
     made = typer.Typer(
         name="opmeter",
+        cls=_Sections if is_whole else None,
         help=_HELP,
         no_args_is_help=True,
-        add_completion=False,
+        add_completion=is_whole,
+        context_settings={"max_content_width": 120},
         pretty_exceptions_enable=False,
         rich_markup_mode=None,
     )
@@ -141,29 +172,28 @@ def _command(
     return made
 
 
-app = _command(GROUPS, VERBS)
+app = _command(GROUPS, VERBS, is_whole=True)
 
 
 def app_for(words: Sequence[str]) -> typer.Typer:
-    """The command with no more than the verb that the words begin with: to make the options of all
-    the others takes longer than some verbs do. Where they begin with none, the whole command."""
+    """Return the command with no more than the subcommand that the words begin with: building the
+    options of all others takes longer than some commands run. Otherwise the whole command."""
     first = words[0] if words else ""
     if first in VERBS:
-        return _command({}, {first: VERBS[first]})
+        return _command({}, {first: VERBS[first]}, is_whole=False)
     if first in GROUPS:
-        return _command({first: GROUPS[first]}, {})
+        return _command({first: GROUPS[first]}, {}, is_whole=False)
     return app
 
 
 def main() -> None:
-    """Run the command; turn what is raised on purpose into one line and an exit code."""
+    """Run the command; report an expected error in one line, with its exit code."""
     words = sys.argv[1:]
     imports.without_pandas()
     try:
-        app_for(words)(
-            list(repeated(words, (*LISTS, *PROBE_LISTS, *DFC_LISTS)))
-            if words[:1] == ["comm"]
-            else words
+        chosen = app if _COMPLETING in os.environ else app_for(words)
+        chosen(
+            list(repeated(words, _LISTS)) if words[:1] == ["comm"] else words, prog_name="opmeter"
         )
         code = 0
     except SystemExit as end:

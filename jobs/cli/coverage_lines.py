@@ -95,7 +95,7 @@ def _gap_lines(found: Sequence[Covered]) -> Iterator[str]:
         yield f"  {share:6.1%} {one.standing:<8} {one.wanted.record.case.describe()}"
 
 
-def print_json(place: str, found: Sequence[Covered], metrics: UserMetrics) -> None:
+def print_coverage(place: str, found: Sequence[Covered], metrics: UserMetrics) -> None:
     import json
     from dataclasses import asdict
 

@@ -1,5 +1,5 @@
-"""What a version of the database has of what somebody names: the sources of a campaign, a profile,
-or a model with its serving.
+"""Look up a workload in a version of the database: the sources of a campaign, a profile, or a model
+with the load that it serves.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from collector.codec.errors import BadInput
 from collector.codec.text import counted
 from jobs.cli.database import chosen_commit
+from jobs.cli.options import VersionOptions, WorkloadOptions
 
 if TYPE_CHECKING:
     from collector.database.state import State
@@ -24,64 +25,12 @@ if TYPE_CHECKING:
     from jobs.planning.forecast import Peaks
 
 
-# What options name, as a campaign with one source: models and profiles that are looked up.
-
 _MOST_DEVICES = 1 << 16  # nothing is launched: as many as any message needs
 
 
-@dataclass(frozen=True, slots=True)
-class ServedModel:
-    """A model as options describe it; None and empty where they say nothing."""
-
-    name: str
-    layout: str = ""
-    concurrency: tuple[int, ...] = ()
-    input_tokens: int | None = None
-    output_tokens: int | None = None
-    batched_tokens: int | None = None
-    graph_sizes: tuple[int, ...] = ()
-    phase: str | None = None
-    release: str | None = None
-    mixed: bool = False
-    predicted: int | None = None
-    skew: int | None = None
-    imbalance: int | None = None
-
-    def source(self) -> dict[str, Any]:
-        """The source of a campaign file that says the same."""
-        from collector.shapes.layout import layout_of
-        from collector.shapes.models import bundled_decoder
-
-        said = layout_of(self.layout)
-        is_folder = Path(self.name).is_dir() and bundled_decoder(self.name) is None
-        serving = {
-            "concurrency": list(self.concurrency or (1, 8, 32)),
-            "input": self.input_tokens or 4096,
-            "output": self.output_tokens or 512,
-            "max_batched_tokens": self.batched_tokens,
-            "graph_sizes": list(self.graph_sizes),
-            "phase": self.phase,
-            "mixed": self.mixed,
-            "predicted_tokens": self.predicted,
-            "skew": self.skew,
-            "imbalance": self.imbalance,
-        }
-        layout = {
-            **{name: getattr(said, name) for name in ("tp", "dp", "ep", "nz", "sequence_split")},
-            "quantisation": str(said.quantisation),
-            "experts": str(said.experts),
-        }
-        told = {
-            "model": f"{self.name}/config.json" if is_folder else self.name,
-            "layout": layout,
-            "serving": {name: value for name, value in serving.items() if value},
-        }
-        return told | ({"release": self.release} if self.release else {})
-
-
 def campaign_of(source: Mapping[str, Any], grid: str, device: str) -> Campaign:
-    """The campaign with this source; with a `grid`, such as `48,8,2`, of its messages as well.
-    Files are named from where the command runs. BadInput for a source that cannot be meant."""
+    """Return the campaign with this source; with a `grid`, such as `48,8,2`, with its messages too.
+    Paths are relative to the current folder. Raises BadInput for an invalid source."""
     import yaml
 
     from collector.model.stack import backend_of
@@ -100,12 +49,9 @@ def campaign_of(source: Mapping[str, Any], grid: str, device: str) -> Campaign:
     return campaign_from_text(yaml.safe_dump(told), path="the options", base=Path.cwd())
 
 
-# The version directory that a verb looks things up in.
-
-
 @dataclass(frozen=True, slots=True)
 class ShownVersion:
-    """A directory of a database's version, by its `place` there."""
+    """A version directory of a database version, by its path (`place`)."""
 
     store: Store
     state: State
@@ -117,8 +63,8 @@ class ShownVersion:
 
 
 def open_version(root: str, number: int | None, directory: str | None) -> ShownVersion:
-    """The directory that is named, or the only one, of a version, or the newest. BadInput for one
-    that is not there."""
+    """Return the named version directory, or the only one, of a version or of the newest. Raises
+    BadInput if it does not exist."""
     from collector.database.snapshot import load_state
     from jobs.cli.opening import open_root
 
@@ -132,45 +78,9 @@ def open_version(root: str, number: int | None, directory: str | None) -> ShownV
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """One of a campaign's file, a profile and a model; of the last two, `grid` says how ranks
-    lie."""
-
-    campaign: str | None
-    profile: Path | None
-    model: ServedModel
-    grid: str = ""
-
-    def __str__(self) -> str:
-        return str(
-            self.campaign or self.profile or f"{self.model.name} {self.model.layout}".strip()
-        )
-
-    def check(self) -> None:
-        """Raise BadInput for options that go with nothing that is named."""
-        if sum(bool(one) for one in (self.campaign, self.profile, self.model.name)) != 1:
-            raise BadInput("expected one of CAMPAIGN, --profile and --model")
-        if not self.model.name and self.model != ServedModel(""):
-            raise BadInput("options of a model want --model: a campaign and a profile say theirs")
-        if self.campaign and self.grid:
-            raise BadInput("--grid: a campaign says which messages it wants, by `collectives`")
-
-
-@dataclass(frozen=True, slots=True)
-class Where:
-    """A version of a database, by its store, its number and its directory; or the `device` of a
-    stack that has no version yet. None for the usual."""
-
-    root: str | None
-    version: int | None = None
-    directory: str | None = None
-    device: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Found:
-    """Each case that is asked for with its standing in `place`, a version's directory. `free` are
-    the kernel types that the version counts as zero_cost."""
+    """Each requested case with its coverage in the version directory `place`. `free` are the kernel
+    types that the version counts as zero_cost."""
 
     place: str
     campaign: Campaign
@@ -181,31 +91,33 @@ class Found:
 
     @property
     def gaps(self) -> list[CaseRecord]:
-        """What has no duration, that first which takes most time."""
+        """The cases without a duration, the most expensive first."""
         from jobs.planning.coverage import Standing
 
         ordered = sorted(self.cases, key=lambda one: -one.wanted.time_us)
         return [one.wanted.record for one in ordered if one.standing is not Standing.EXACT]
 
 
-def find_covered(asked: Asked, where: Where, advice: str = "") -> Found:
-    """How far a version has what is asked for. BadInput for what cannot be meant, and where no
-    version is, with `advice` on what to do then."""
+def find_covered(
+    workload: WorkloadOptions, where: VersionOptions, *, device: str | None = None, advice: str = ""
+) -> Found:
+    """Return how far a version covers a workload; for a stack without a version, its `device`.
+    Raises BadInput for invalid options, and where there is no version, with `advice`."""
     from collector.database.commits import find_head
     from jobs.cli.opening import DEFAULT_ROOT, open_campaign, open_root
     from jobs.planning.coverage import covered
     from jobs.planning.forecast import peaks_of
     from jobs.planning.worth import launched
 
-    asked.check()
-    described = open_campaign(asked.campaign) if asked.campaign else None
-    if where.device is not None:
-        return _of_no_version(asked, where, described)
+    workload.check()
+    described = open_campaign(workload.campaign) if workload.campaign else None
+    if device is not None:
+        return _of_no_version(workload, where, described, device)
     root = where.root or (described.store if described else None) or DEFAULT_ROOT
     if advice and find_head(open_root(root)) is None:
         raise BadInput(f"no database at {root}: nothing was merged there yet; {advice}")
     shown = open_version(root, where.version, where.directory)
-    campaign = described or _campaign(asked, shown.stack.device)
+    campaign = described or _campaign(workload, shown.stack.device)
     peaks = peaks_of(shown.stack)
     wanted = launched(campaign, shown.store, peaks)
     cases, failed = _answered(shown.state, shown.place)
@@ -219,8 +131,10 @@ def find_covered(asked: Asked, where: Where, advice: str = "") -> Found:
     )
 
 
-def _of_no_version(asked: Asked, where: Where, described: Campaign | None) -> Found:
-    """The same where nothing was measured yet: all of it is missing."""
+def _of_no_version(
+    workload: WorkloadOptions, where: VersionOptions, described: Campaign | None, device: str
+) -> Found:
+    """The same for a device that has no version yet: every case is missing."""
     from collector.model.stack import Stack
     from collector.ops.floor import described_devices
     from jobs.cli.opening import open_root
@@ -229,28 +143,27 @@ def _of_no_version(asked: Asked, where: Where, described: Campaign | None) -> Fo
     from jobs.planning.worth import launched
 
     if where.version is not None or where.directory is not None:
-        raise BadInput("--device is of a stack without a version: it takes no --version")
-    device = where.device or ""
+        raise BadInput("--device excludes --version and --directory")
     if device not in described_devices():
         known = ", ".join(described_devices())
         raise BadInput(
             f"--device: expected a device whose rates are known ({known}), got {device!r}"
         )
     peaks = peaks_of(Stack(device=device, torch=""))
-    campaign = described or _campaign(asked, device)
+    campaign = described or _campaign(workload, device)
     wanted = launched(campaign, open_root(where.root, campaign), peaks)
     cases = covered(wanted.cases, {}, ())
     return Found(device, campaign, peaks, cases, wanted.communication_us, frozenset())
 
 
-def _campaign(asked: Asked, device: str) -> Campaign:
-    if asked.profile is not None:
-        return campaign_of({"profile": str(asked.profile)}, asked.grid, device)
-    return campaign_of(asked.model.source(), asked.grid, device)
+def _campaign(workload: WorkloadOptions, device: str) -> Campaign:
+    if workload.profile is not None:
+        return campaign_of({"profile": str(workload.profile)}, workload.grid, device)
+    return campaign_of(workload.model_source(), workload.grid, device)
 
 
 def _answered(state: State, place: str) -> tuple[Mapping[str, Case], frozenset[str]]:
-    """The cases with a duration, and the ids of those that were tried and have none."""
+    """Return the cases with a duration, and the ids of those that were tried without success."""
     from collector.database.query import answers
     from collector.database.rows import case_records
 
@@ -269,24 +182,24 @@ def _free(state: State, place: str) -> frozenset[str]:
 
 
 def check_missing(folder: Path | None) -> None:
-    """Raise BadInput for a folder that is there: what is missing goes into a new one."""
+    """Raise BadInput for an existing folder: missing cases are written to a new one."""
     if folder is not None and folder.exists():
         raise BadInput("--missing: expected a folder that does not exist yet", path=folder)
 
 
 def written(folder: Path, gaps: Sequence[CaseRecord]) -> str:
-    """The records, written as a tree's version in their order; what was done, in a line."""
+    """Write the records as a tree's version, in their order; return a line about it."""
     from collector.database.layout import case_cells
     from collector.ranks.collective import is_collective
     from collector.singlehost.version_files import VersionFiles
 
     kernels = [record for record in gaps if not is_collective(record.kernel_type)]
     if not kernels:
-        return "nothing is written: no kernel is to be measured"
+        return "nothing written: no kernel is missing"
     files = VersionFiles.read(folder)
     for record in kernels:
         files.append(record.kernel_type, case_cells(record))
     files.write()
     left = len(gaps) - len(kernels)
-    told = f", {counted(left, 'message')} left out" if left else ""
-    return f"{counted(len(kernels), 'case')} in {folder}{told}; a campaign's source: tree: {folder}"
+    more = f", {counted(left, 'message')} left out" if left else ""
+    return f"wrote {counted(len(kernels), 'case')} to {folder}{more}; as a source: tree: {folder}"

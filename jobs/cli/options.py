@@ -1,73 +1,82 @@
-"""Options that several verbs have."""
+"""Options that several commands have."""
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass, fields, is_dataclass
+from functools import wraps
+from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, get_type_hints
 
 import typer
 
 from collector.codec.errors import BadInput
 
 CampaignArgument = Annotated[
-    str, typer.Argument(help="a campaign.yaml, or the name of a bundled campaign: quickstart")
+    str, typer.Argument(help="campaign file, or the name of a bundled campaign: quickstart")
 ]
 RootOption = Annotated[
     str | None,
-    typer.Option(help="the store: a folder, file:///path or s3://bucket/prefix  [./opmeter-data]"),
+    typer.Option(help="store: a folder, file:///path or s3://bucket/prefix  [./opmeter-data]"),
 ]
 DatabaseRootOption = Annotated[
-    str, typer.Option(help="the store: a folder, file:///path or s3://bucket/prefix")
+    str, typer.Option(help="store: a folder, file:///path or s3://bucket/prefix")
 ]
-CommitOption = Annotated[int | None, typer.Option("--version", help="a commit's number")]
-DirectoryOption = Annotated[str | None, typer.Option(help="a version directory  [the only one]")]
+CommitOption = Annotated[int | None, typer.Option("--version", help="database version  [newest]")]
+DirectoryOption = Annotated[
+    str | None,
+    typer.Option(help="version directory  [the only one]"),
+]
 RanksGridOption = Annotated[
-    str, typer.Option(help="48,8,2: dies of a server and so on, to look messages up as well")
+    str, typer.Option(help="ranks per tier, such as 48,8,2, to look up messages as well")
 ]
 CacheOption = Annotated[
-    str | None, typer.Option(help="warm, cold or context  [as the version shows]")
+    str | None,
+    typer.Option(help="warm, cold or context  [as the version shows]"),
 ]
 SingleWriterOption = Annotated[
     bool,
     typer.Option(
-        "--single-writer", help="nobody else merges, and the store cannot tell writers apart"
+        "--single-writer", help="the store has no create-only writes, and no other process merges"
     ),
 ]
 SupersedeOption = Annotated[
     bool,
-    typer.Option("--supersede-stack", help="let this stack show where a version holds another"),
+    typer.Option(
+        "--supersede-stack",
+        help="let this stack replace another in its version directory",
+    ),
 ]
 NoCollectivesOption = Annotated[
-    bool, typer.Option("--no-collectives", help="leave out the campaign's own collectives")
+    bool, typer.Option("--no-collectives", help="leave out the campaign's collectives")
 ]
-CampaignNameArgument = Annotated[str, typer.Argument(help="the campaign's name")]
+CampaignNameArgument = Annotated[str, typer.Argument(help="name of the campaign")]
 NamespaceOption = Annotated[
-    str | None, typer.Option(help="the namespace of the workers  [that of this pod or context]")
+    str | None, typer.Option(help="namespace of the workers  [that of this pod or context]")
 ]
 
 
 def check_cache(cache: str | None) -> None:
-    """Raise BadInput for a state of the caches that nobody measures in."""
+    """Raise BadInput for an unknown content of the cache."""
     from collector.model.measurement import CACHES
 
     if cache is not None and cache not in CACHES:
         raise BadInput(f"--cache: expected {' or '.join(CACHES)}, got {cache!r}")
 
 
-# Where a tree's version lies: what every verb of the single-host flow is told first.
+# The version directory of a tree, which every command of the single-host flow requires.
 
-DatabasePathOption = Annotated[Path | None, typer.Option(help="the version directory of a tree")]
-DeviceOption = Annotated[str | None, typer.Option(help="instead: the device ...")]
-VllmOption = Annotated[str, typer.Option(help="... and the versions of its stack")]
-VersionOption = Annotated[str, typer.Option()]
+DatabasePathOption = Annotated[Path | None, typer.Option(help="version directory of a tree")]
+DeviceOption = Annotated[str | None, typer.Option(help="device, instead of --database-path")]
+VllmOption = Annotated[str, typer.Option(help="vLLM version of the stack, or a whole version name")]
+VersionOption = Annotated[str, typer.Option(help="version of the stack, with --device")]
 
 
 def version_folder(
     database_path: Path | None, device: str | None, versions: tuple[str, str, str]
 ) -> Path:
-    """The folder itself, or that of a device and its versions (vllm, torch, CANN) below this one.
-
-    A vllm version that is a whole name (`vllm0.18.0_torch2.9.0_cann8.5`) needs no others.
-    """
+    """Return the folder itself, or that of a device and its versions (vLLM, torch, CANN) below the
+    current folder. A vLLM version that is a whole name (`vllm0.18.0_torch2.9.0_cann8.5`) requires
+    no others."""
     from collector.database.layout import is_version_name, version_dir
 
     if database_path is not None:
@@ -76,18 +85,17 @@ def version_folder(
     if not device or not (torch or is_version_name(vllm)):
         raise BadInput(
             "the tree is not specified: expected --database-path VERSION_DIR, or --device with "
-            "--vllm-version, "
-            "--torch-version and --cann-version"
+            "--vllm-version, --torch-version and --cann-version"
         )
     return version_dir(Path.cwd(), device, vllm, torch, cann)
 
 
-# Options that take words up to the next option, as the first design's scripts did:
-# `--num-devices 16 2` beside `--num-devices 16 --num-devices 2`.
+# Options that take words up to the next option, as the scripts of msmodeling do:
+# `--num-devices 16 2` as well as `--num-devices 16 --num-devices 2`.
 
 
 def repeated(words: Iterable[str], lists: Collection[str]) -> Iterator[str]:
-    """The same words, with each further word of a list under its option's name again."""
+    """Yield the words, with the option's name before each further word of a list."""
     option, is_first = "", False
     for word in words:
         if word.startswith("-"):
@@ -99,40 +107,158 @@ def repeated(words: Iterable[str], lists: Collection[str]) -> Iterator[str]:
         yield word
 
 
-# Options that name what is looked up in the place of a campaign: a profile, or a model with its
-# serving.
+# Groups of options: a command takes a dataclass of options as one parameter.
 
-ProfileOption = Annotated[Path | None, typer.Option(help="instead of a campaign: a profile")]
-ModelOption = Annotated[
-    str | None, typer.Option(help="or a name of `opmeter model list`, or a config.json")
-]
-LayoutOption = Annotated[str, typer.Option(help="of the model: tp=8,sequence_split,...")]
-ConcurrencyOption = Annotated[
-    list[int] | None, typer.Option(help="requests that it serves at once  [1, 8, 32]", min=1)
-]
-InputOption = Annotated[
-    int | None, typer.Option("--input", help="tokens of a prompt  [4096]", min=1)
-]
-OutputOption = Annotated[
-    int | None, typer.Option("--output", help="tokens of an answer  [512]", min=1)
-]
-MaxBatchedTokensOption = Annotated[int | None, typer.Option(help="in one pass  [8192]", min=1)]
-GraphSizesOption = Annotated[
-    list[int] | None, typer.Option(help="a decode is padded to the next of them", min=1)
-]
-PhaseOption = Annotated[
-    str | None, typer.Option(help="prefill or decode, of a deployment of one phase")
-]
-MixedOption = Annotated[
-    bool, typer.Option("--mixed", help="prompts pass beside the answers of others")
-]
-PredictedTokensOption = Annotated[
-    int | None, typer.Option(help="after each, by the model's layer for it (MTP)", min=0)
-]
-SkewOption = Annotated[
-    int | None, typer.Option(help="percent: answers have more and fewer keys", min=0, max=99)
-]
-ImbalanceOption = Annotated[
-    int | None, typer.Option(help="percent: experts have more and fewer rows", min=0, max=99)
-]
-ReleaseOption = Annotated[str | None, typer.Option(help="the serving stack  [vllm-ascend-0.18]")]
+
+@dataclass(frozen=True, slots=True)
+class WorkloadOptions:
+    """The cases that a command looks up: those of a campaign's file, of a profile, or of a model
+    with the load that it serves. Options of a model are None or empty where they are not given."""
+
+    campaign: Annotated[
+        str | None, typer.Argument(help="campaign file whose sources are looked up")
+    ] = None
+    profile: Annotated[
+        Path | None, typer.Option(help="profile to look up, instead of a campaign")
+    ] = None
+    model: Annotated[
+        str | None,
+        typer.Option(help="model to look up: a name of `opmeter model list`, or a config.json"),
+    ] = None
+    layout: Annotated[
+        str, typer.Option(help="layout of the model over devices: tp=8,sequence_split,...")
+    ] = ""
+    concurrency: Annotated[
+        list[int] | None,
+        typer.Option(
+            help="number of requests served concurrently; may be given again  [1, 8, 32]", min=1
+        ),
+    ] = None
+    input_tokens: Annotated[
+        int | None, typer.Option("--input", help="tokens of a prompt  [4096]", min=1)
+    ] = None
+    output_tokens: Annotated[
+        int | None, typer.Option("--output", help="tokens of a response  [512]", min=1)
+    ] = None
+    max_batched_tokens: Annotated[
+        int | None, typer.Option(help="maximum tokens of a forward pass  [8192]", min=1)
+    ] = None
+    graph_sizes: Annotated[
+        list[int] | None,
+        typer.Option(help="batch size of a captured graph; may be given again", min=1),
+    ] = None
+    phase: Annotated[
+        str | None,
+        typer.Option(help="phase of a disaggregated deployment: prefill or decode  [both]"),
+    ] = None
+    mixed: Annotated[bool, typer.Option("--mixed", help="batch prompts and responses together")] = (
+        False
+    )
+    predicted_tokens: Annotated[
+        int | None,
+        typer.Option(help="tokens predicted after each by the model's MTP layer", min=0),
+    ] = None
+    skew: Annotated[
+        int | None,
+        typer.Option(help="skew of the lengths of requests, in percent", min=0, max=99),
+    ] = None
+    imbalance: Annotated[
+        int | None, typer.Option(help="imbalance of the experts' load, in percent", min=0, max=99)
+    ] = None
+    release: Annotated[
+        str | None, typer.Option(help="release of the serving stack  [vllm-ascend-0.18]")
+    ] = None
+    grid: RanksGridOption = ""
+
+    def __str__(self) -> str:
+        return str(self.campaign or self.profile or f"{self.model} {self.layout}".strip())
+
+    def check(self) -> None:
+        """Raise BadInput for options that do not go with what is named."""
+        if sum(bool(one) for one in (self.campaign, self.profile, self.model)) != 1:
+            raise BadInput("expected one of CAMPAIGN, --profile and --model")
+        if not self.model and self.has_model_options:
+            raise BadInput("options of a model require --model")
+        if self.campaign and self.grid:
+            raise BadInput("--grid: a campaign names its messages itself, in `collectives`")
+
+    @property
+    def has_model_options(self) -> bool:
+        return self != WorkloadOptions(self.campaign, self.profile, self.model, grid=self.grid)
+
+    def model_source(self) -> dict[str, Any]:
+        """Return the source of a campaign file that describes the same model and load."""
+        from collector.shapes.layout import layout_of
+        from collector.shapes.models import bundled_decoder
+
+        name, spread = self.model or "", layout_of(self.layout)
+        is_folder = Path(name).is_dir() and bundled_decoder(name) is None
+        serving = {
+            "concurrency": list(self.concurrency or (1, 8, 32)),
+            "input": self.input_tokens or 4096,
+            "output": self.output_tokens or 512,
+            "max_batched_tokens": self.max_batched_tokens,
+            "graph_sizes": list(self.graph_sizes or ()),
+            "phase": self.phase,
+            "mixed": self.mixed,
+            "predicted_tokens": self.predicted_tokens,
+            "skew": self.skew,
+            "imbalance": self.imbalance,
+        }
+        layout = {
+            **{key: getattr(spread, key) for key in ("tp", "dp", "ep", "nz", "sequence_split")},
+            "quantisation": str(spread.quantisation),
+            "experts": str(spread.experts),
+        }
+        source = {
+            "model": f"{name}/config.json" if is_folder else name,
+            "layout": layout,
+            "serving": {key: value for key, value in serving.items() if value},
+        }
+        return source | ({"release": self.release} if self.release else {})
+
+
+@dataclass(frozen=True, slots=True)
+class VersionOptions:
+    """A version directory of a database; None for the default."""
+
+    root: RootOption = None
+    version: CommitOption = None
+    directory: DirectoryOption = None
+
+
+def grouped(command: Callable[..., int | None]) -> Callable[..., int | None]:
+    """The command with the fields of its option groups as parameters of their own."""
+    hints = get_type_hints(command, include_extras=True)
+    groups: dict[str, Any] = {}
+    parameters: list[Parameter] = []
+    for name, parameter in signature(command).parameters.items():
+        hint = hints[name]
+        if not (isinstance(hint, type) and is_dataclass(hint)):
+            parameters.append(parameter.replace(annotation=hint, kind=Parameter.KEYWORD_ONLY))
+            continue
+        groups[name] = hint
+        of_group = get_type_hints(hint, include_extras=True)
+        parameters += [
+            Parameter(
+                field.name,
+                Parameter.KEYWORD_ONLY,
+                default=field.default,
+                annotation=of_group[field.name],
+            )
+            for field in fields(hint)
+        ]
+    if not groups:
+        return command
+
+    @wraps(command)
+    def expanded(**options: Any) -> int | None:
+        made = {
+            name: group(**{field.name: options.pop(field.name) for field in fields(group)})
+            for name, group in groups.items()
+        }
+        return command(**options, **made)
+
+    expanded.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+    expanded.__annotations__ = {one.name: one.annotation for one in parameters}
+    return expanded

@@ -15,135 +15,93 @@ import typer
 from collector.codec.errors import BadInput
 from collector.codec.text import counted, in_one_line
 from jobs.cli.drawing import check_picture_file, drawn, picture_of
-from jobs.cli.look_up import Asked, Where, check_missing, find_covered, written
+from jobs.cli.look_up import check_missing, find_covered, written
 from jobs.cli.options import (
-    CommitOption,
-    ConcurrencyOption,
-    DirectoryOption,
-    GraphSizesOption,
-    ImbalanceOption,
-    InputOption,
-    LayoutOption,
-    MaxBatchedTokensOption,
-    MixedOption,
-    ModelOption,
     NoCollectivesOption,
-    OutputOption,
-    PhaseOption,
-    PredictedTokensOption,
-    ProfileOption,
-    RanksGridOption,
-    ReleaseOption,
-    RootOption,
     SingleWriterOption,
-    SkewOption,
+    VersionOptions,
+    WorkloadOptions,
 )
-from jobs.cli.terminal import say
+from jobs.cli.terminal import print_json, say
 
 if TYPE_CHECKING:
     from collector.database.plans import Damage
     from jobs.campaign.campaign_file import RunOptions
+    from jobs.planning.gaps import Gap
     from jobs.planning.situation import Situation
     from jobs.planning.worth import Gain, Point
+    from jobs.publishing.next_plan import Advanced
 
 
 _PLAN_LISTED = 25
 
 
 def plan_verb(
-    campaign: Annotated[
-        str | None,
-        typer.Argument(help="a campaign.yaml, or the name of a bundled campaign: quickstart"),
-    ] = None,
+    workload: WorkloadOptions,
+    where: VersionOptions,
     *,
-    root: RootOption = None,
-    again: Annotated[bool, typer.Option("--again", help="plan everything once more")] = False,
+    again: Annotated[bool, typer.Option("--again", help="plan every case again")] = False,
     retry_failed: Annotated[
-        bool, typer.Option("--retry-failed", help="plan what failed once more")
+        bool, typer.Option("--retry-failed", help="plan the cases that failed again")
     ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="print the forecast and write nothing")
+        bool, typer.Option("--dry-run", help="print the forecast without writing a plan")
     ] = False,
-    why: Annotated[bool, typer.Option("--why", help="name every case that is refused")] = False,
+    why: Annotated[bool, typer.Option("--why", help="list every case that is refused")] = False,
     no_collectives: NoCollectivesOption = False,
     single_writer: SingleWriterOption = False,
     budget: Annotated[
         str | None,
-        typer.Option(
-            help="instead of a plan: what is worth measuring first in so many device-hours (20h), "
-            "and what it brings"
-        ),
+        typer.Option(help="device-hours, such as 20h: report what to measure first, write no plan"),
     ] = None,
     curve: Annotated[
         Path | None,
-        typer.Option(help="with --budget, a new .svg or .png: what measuring brings for its hours"),
+        typer.Option(help="new .svg or .png file for the coverage over device-hours (--budget)"),
     ] = None,
     missing: Annotated[
         Path | None,
-        typer.Option(help="with --budget, a new folder: what it pays for, as a tree to measure"),
+        typer.Option(help="new folder for the cases within the budget, as a tree (--budget)"),
     ] = None,
-    profile: ProfileOption = None,
-    model: ModelOption = None,
-    layout: LayoutOption = "",
-    concurrency: ConcurrencyOption = None,
-    input_tokens: InputOption = None,
-    output_tokens: OutputOption = None,
-    max_batched_tokens: MaxBatchedTokensOption = None,
-    graph_sizes: GraphSizesOption = None,
-    phase: PhaseOption = None,
-    mixed: MixedOption = False,
-    predicted_tokens: PredictedTokensOption = None,
-    skew: SkewOption = None,
-    imbalance: ImbalanceOption = None,
-    release: ReleaseOption = None,
-    grid: RanksGridOption = "",
-    version: CommitOption = None,
-    directory: DirectoryOption = None,
     device: Annotated[
-        str | None, typer.Option(help="with --budget, of a stack without a version: its device")
+        str | None, typer.Option(help="device of a stack that has no version yet (--budget)")
     ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="print forecast and gaps as JSON")
+    ] = False,
 ) -> None:
-    """Forecast a campaign and write its plan, which is never changed afterwards; or, with --budget,
-    say what of a campaign, a model or a profile to measure first."""
-    from jobs.campaign.campaign_file import RunOptions
-    from jobs.cli.look_up import Asked, ServedModel, Where
+    """Forecast a campaign and write its plan, which never changes afterwards.
 
-    served = ServedModel(
-        model or "",
-        layout,
-        tuple(concurrency or ()),
-        input_tokens,
-        output_tokens,
-        max_batched_tokens,
-        tuple(graph_sizes or ()),
-        phase,
-        release,
-        mixed,
-        predicted_tokens,
-        skew,
-        imbalance,
-    )
-    asked, where = Asked(campaign, profile, served, grid), Where(root, version, directory, device)
+    With --budget, report instead which cases of a campaign, a model or a profile to measure first.
+
+    \b
+    Examples:
+      opmeter plan campaign.yaml --dry-run
+      opmeter plan --budget 20h --model qwen3-32b --layout tp=4 --device ATLAS_800_A3_752T_128G_DIE
+    """
+    from jobs.campaign.campaign_file import RunOptions
+
     if budget is not None:
-        if again or retry_failed or dry_run or why or no_collectives or single_writer:
-            raise BadInput("--budget writes no plan: it takes no options of one")
-        plan_within(asked, where, Budget(budget, curve, missing))
+        if again or retry_failed or dry_run or why or no_collectives or single_writer or as_json:
+            raise BadInput("--budget writes no plan: it excludes the options of a plan and --json")
+        plan_within(workload, where, Budget(budget, curve, missing), device)
         return
-    if asked != Asked(campaign, None, ServedModel("")) or where != Where(root) or curve or missing:
+    is_bare = workload == WorkloadOptions(workload.campaign) and where == VersionOptions(where.root)
+    if not is_bare or curve or missing or device:
         raise BadInput(
-            "options of a model, a profile and a version want --budget; what plans a model is a "
-            "campaign with it as a source"
+            "options of a model, a profile or a version require --budget; to plan a model, name it "
+            "as a source in a campaign file"
         )
-    if campaign is None:
+    if workload.campaign is None:
         raise BadInput("expected a CAMPAIGN, or --budget with --model or --profile")
     _plan(
-        campaign,
-        root,
+        workload.campaign,
+        where.root,
         RunOptions(again, retry_failed),
         dry_run=dry_run,
         why=why,
         collectives=not no_collectives,
         single_writer=single_writer,
+        as_json=as_json,
     )
 
 
@@ -156,6 +114,7 @@ def _plan(
     why: bool,
     collectives: bool,
     single_writer: bool,
+    as_json: bool,
 ) -> None:
     from jobs.cli.opening import choose_guard, open_campaign, open_root
     from jobs.planning.damage import Told
@@ -179,7 +138,7 @@ def _plan(
         for line in told.lines():
             say(line)
         if to_merge(situation, step, say):
-            say("results that are not merged yet would be merged first; nothing is done now")
+            say("committed results would be merged first; --dry-run merges nothing")
         advanced, planned = intended(situation, step, options)
         advanced = replace(advanced, told=told)
         news = advanced.news if planned is None else f"{advanced.news}, not written"
@@ -187,6 +146,9 @@ def _plan(
         guard = cache(partial(choose_guard, store, single_writer=single_writer))
         advanced = advance(situation, store, guard, options, say)
         news = advanced.news
+    if as_json:
+        print_json(_as_json(advanced, store.url, news))
+        return
     say(f"{described.name} at {store.url}: {news}")
     does_nothing = dry_run or advanced.is_finished
     for line in advanced.told.advice(advanced.plan) if does_nothing else ():
@@ -197,9 +159,33 @@ def _plan(
         say(line)
 
 
-def _gap_lines(situation: Situation, *, why: bool) -> Iterator[str]:
-    """What of the sources' time can be measured, and the largest gaps; every refused case with
-    `why`."""
+def _as_json(advanced: Advanced, store: str, news: str) -> dict[str, object]:
+    plan, situation = advanced.plan, advanced.situation
+    _, gaps = _gaps(situation)
+    return {
+        "campaign": plan.campaign,
+        "plan": plan.number,
+        "store": store,
+        "news": news,
+        "stack": plan.stack.as_json(),
+        "devices": plan.devices,
+        "shards": len(plan.shards),
+        "forecast": plan.forecast,
+        "gaps": [
+            {
+                "kernel_type": gap.kernel_type,
+                "reason": gap.reason,
+                "cases": len(gap.cases),
+                "rows": gap.rows,
+                "time_us": gap.time_us,
+            }
+            for gap in gaps
+        ],
+    }
+
+
+def _gaps(situation: Situation) -> tuple[str, list[Gap]]:
+    """The share of the sources' time that can be measured, in words, and the gaps."""
     from collector.ops.registry import find
     from jobs.planning.candidates import distinct_cases, only_operators
     from jobs.planning.gaps import find_gaps, refused_cases, share_line, shares
@@ -209,10 +195,16 @@ def _gap_lines(situation: Situation, *, why: bool) -> Iterator[str]:
     candidates = only_operators(distinct_cases(records), campaign.operators)
     cache = campaign.measure.cache
     refused = refused_cases(candidates, find, campaign.backend, campaign.devices, cache)
-    told = share_line(shares(candidates, refused, (source.planned for source in sources)))
-    if told:
-        yield f"share      {told}"
-    found = find_gaps(refused)
+    share = share_line(shares(candidates, refused, (source.planned for source in sources)))
+    return share, list(find_gaps(refused))
+
+
+def _gap_lines(situation: Situation, *, why: bool) -> Iterator[str]:
+    """The share of the sources' time that can be measured, and the largest gaps; with `why` every
+    refused case."""
+    share, found = _gaps(situation)
+    if share:
+        yield f"share      {share}"
     for gap in found if why else found[:_PLAN_LISTED]:
         yield (
             f"gap        {gap.kernel_type}: {counted(len(gap.cases), 'case')}, "
@@ -220,15 +212,15 @@ def _gap_lines(situation: Situation, *, why: bool) -> Iterator[str]:
             f"{in_one_line(gap.reason)}"
         )
         for case in gap.cases if why else ():
-            told = f"{counted(case.weight.rows, 'row')}, {case.weight.time_us / 1000:.2f} ms"
-            yield f"  why      {in_one_line(case.record.case.describe())}: {told}"
+            weight = f"{counted(case.weight.rows, 'row')}, {case.weight.time_us / 1000:.2f} ms"
+            yield f"  why      {in_one_line(case.record.case.describe())}: {weight}"
     if len(found) > _PLAN_LISTED and not why:
         more = counted(len(found) - _PLAN_LISTED, "more gap")
-        yield f"... and {more}; --why names every refused case"
+        yield f"... and {more}; --why lists every refused case"
 
 
 def _damage_to_merge(situation: Situation) -> list[Damage]:
-    """What a merge before the next plan would find damaged."""
+    """Return the damage that a merge before the next plan would find."""
     from jobs.planning.damage import damage_outside
     from jobs.publishing.due_merges import own_numbers
 
@@ -237,8 +229,7 @@ def _damage_to_merge(situation: Situation) -> list[Damage]:
     return damage_outside(situation.published.store, own, situation.committed, situation.held)
 
 
-# What `opmeter plan --budget` says: what is worth measuring first, and what that brings for its
-# device-hours. It writes no plan.
+# `opmeter plan --budget`: what to measure first, and the coverage that device-hours give.
 
 _HOURS = re.compile(r"([0-9]{1,7}(?:\.[0-9]{1,6})?)\s*h?")
 _BAR = 40
@@ -248,8 +239,7 @@ _PLAN_BUDGET_LISTED = 10
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """Device-hours as they were typed, a picture of what they bring, and a folder for the cases
-    that they pay for."""
+    """Device-hours as typed, a file for the picture, and a folder for the cases within them."""
 
     hours: str
     curve: Path | None
@@ -263,9 +253,11 @@ class Budget:
         return float(found[1])
 
 
-def plan_within(asked: Asked, where: Where, budget: Budget) -> None:
-    """Say which cases without a duration tell most of unknown time for the device time that they
-    take, and how much of the time has a duration after how many device-hours."""
+def plan_within(
+    workload: WorkloadOptions, where: VersionOptions, budget: Budget, device: str | None
+) -> None:
+    """Print which missing cases cover most of the workload's time for their device time, and the
+    coverage over device-hours."""
     from collector.ops.registry import find
     from collector.store.atomic import write_whole
     from jobs.planning.worth import curve, gains, within
@@ -274,28 +266,29 @@ def plan_within(asked: Asked, where: Where, budget: Budget) -> None:
     check_missing(budget.missing)
     if budget.curve is not None:
         check_picture_file(budget.curve)
-    found = find_covered(asked, where, "--device NAME says what a stack without a version takes")
+    advice = "for a stack without a version name its device: --device NAME"
+    found = find_covered(workload, where, device=device, advice=advice)
     ordered = gains(found.cases, found.campaign, found.peaks, find)
     points = curve(found.cases, ordered)
     paid = within(ordered, hours)
     for line in (f"version     {found.place}", *_curve_lines(points, hours), *_first_lines(paid)):
         say(line)
     if budget.curve is not None:
-        title = f"{asked}: time with a duration in {found.place}"
+        title = f"{workload}: time with a duration in {found.place}"
         write_whole(budget.curve, drawn(picture_of(points, hours, title), budget.curve))
     if budget.missing is not None:
         say(written(budget.missing, [gain.record for gain in paid]), err=True)
     else:
-        say("no plan is written: --missing DIR makes of what the budget pays for a source of one")
+        say("no plan written: --missing DIR writes these cases as a source for a campaign")
 
 
 def _curve_lines(points: Sequence[Point], budget_h: float) -> Iterator[str]:
-    """What measuring brings for its time, to the budget and beyond."""
+    """The coverage over device-hours, up to the budget and beyond."""
     last = points[-1]
     cases, spent = counted(last.cases, "case"), _spent(last.device_h)
     yield (
-        f"measuring   {cases} without a duration take {spent} of a device; those that tell most "
-        "for their time come first"
+        f"missing     {cases}, {spent} of device time; those with the highest gain for their time "
+        "first"
     )
     hours = [point.device_h for point in points]
     steps = {bisect_right(hours, last.device_h * part) - 1 for part in _PARTS}
@@ -303,13 +296,13 @@ def _curve_lines(points: Sequence[Point], budget_h: float) -> Iterator[str]:
     for at in sorted({*steps, end}):
         point = points[at]
         bar = "#" * round(_BAR * point.share)
-        mark = "  the budget" if at == end else ""
-        told = f"{_spent(point.device_h):>11} {point.cases:7,} cases {point.share:6.1%}"
-        yield f"  {told} {bar:<{_BAR}}{mark}".rstrip()
+        mark = "  budget" if at == end else ""
+        reached = f"{_spent(point.device_h):>11} {point.cases:7,} cases {point.share:6.1%}"
+        yield f"  {reached} {bar:<{_BAR}}{mark}".rstrip()
 
 
 def _spent(device_h: float) -> str:
-    """Device time, in the unit that suits it."""
+    """Device time in seconds, minutes or hours."""
     seconds = 3600 * device_h
     if seconds < 100:
         return f"{seconds:,.1f} s"
@@ -317,8 +310,8 @@ def _spent(device_h: float) -> str:
 
 
 def _first_lines(paid: Sequence[Gain]) -> Iterator[str]:
-    """The first of the cases that the budget pays for."""
+    """The first of the cases within the budget."""
     if paid:
-        yield "first of them, with their share of the time and what they take of a device"
+        yield "first cases: share of the workload's time, device time"
     for gain in paid[:_PLAN_BUDGET_LISTED]:
         yield f"  {gain.share:6.1%} {gain.device_s:8.2f} s {gain.record.case.describe()}"

@@ -32,7 +32,7 @@ def test_a_budget_tells_what_is_worth_measuring_first(folder):
     assert none.exit_code == 0 and not (folder / "none").exists()
     said = plan("campaign.yaml", "--budget", "1h", "--missing", "gaps")
     lines = said.stdout.splitlines()
-    (at,) = (at for at, line in enumerate(lines) if line.startswith("measuring "))
+    (at,) = (at for at, line in enumerate(lines) if line.startswith("missing "))
     assert numbers(lines[at])[0] == "2"
     assert lines[at + 1].split()[:4] == ["0.0", "s", "0", "cases"]
     (end,) = (at for at, line in enumerate(lines) if line.endswith("budget"))

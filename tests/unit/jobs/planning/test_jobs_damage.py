@@ -19,6 +19,7 @@ from collector.store.base import Store
 from collector.store.file import FileStore
 from jobs.campaign.campaign_file import Campaign, RunOptions, load_campaign
 from jobs.cli.database import merge_verb
+from jobs.cli.options import VersionOptions, WorkloadOptions
 from jobs.cli.plan import plan_verb
 from jobs.cli.status import status_verb
 from jobs.executor import local_campaign
@@ -92,7 +93,7 @@ class Here:
         return code, self._said()
 
     def plan(self) -> list[str]:
-        plan_verb(str(self.path), root=self.store.url, dry_run=True)
+        plan_verb(WorkloadOptions(str(self.path)), VersionOptions(self.store.url), dry_run=True)
         return self._said()
 
     def status(self) -> list[str]:

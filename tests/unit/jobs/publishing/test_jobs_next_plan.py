@@ -19,6 +19,7 @@ from jobs.campaign.campaign_file import (
     RunOptions,
     campaign_from_text,
 )
+from jobs.cli.options import VersionOptions, WorkloadOptions
 from jobs.cli.plan import plan_verb
 from jobs.planning.situation import head_answers, survey
 from jobs.publishing.next_plan import advance, check_version
@@ -253,7 +254,11 @@ def test_a_dry_run_of_a_plan_writes_and_merges_nothing(campaign, tmp_path, state
         return {info.key: store.get(info.key) for info in store.list("")}
 
     before = objects()
-    plan_verb(str(tmp_path / "c.yaml"), root=str(tmp_path / "store"), dry_run=True)
+    plan_verb(
+        WorkloadOptions(str(tmp_path / "c.yaml")),
+        VersionOptions(str(tmp_path / "store")),
+        dry_run=True,
+    )
     assert objects() == before
     told = capsys.readouterr().out
     assert ("plan 2" in told) == (state != "nothing")  # which would be written
