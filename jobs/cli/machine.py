@@ -16,7 +16,7 @@ from collector import environment
 from collector.codec.errors import BadInput
 from collector.codec.text import counted
 from jobs.cli.options import RootOption
-from jobs.cli.terminal import say
+from jobs.cli.terminal import print_json, say
 
 if TYPE_CHECKING:
     from collector.store.base import Store
@@ -29,19 +29,24 @@ if TYPE_CHECKING:
 def stack_verb(
     *,
     backend: Annotated[str, typer.Option(help="npu, cuda or cpu")] = "npu",
-    root: Annotated[str | None, typer.Option(help="also look whether this store answers")] = None,
+    root: Annotated[str | None, typer.Option(help="also check that this store responds")] = None,
     device: Annotated[
-        str | None, typer.Option(help="the NPU's name, where its chip may have several")
+        str | None, typer.Option(help="name of the NPU, if its chip has several")
     ] = None,
-    limit: Annotated[float, typer.Option(help="give up after so many seconds; 0 for never")] = 0.0,
+    limit: Annotated[float, typer.Option(help="time limit in seconds; 0 for none")] = 0.0,
 ) -> None:
-    """Print the stack of this machine as JSON, in one line."""
+    """Print the stack of this machine as one line of JSON.
+
+    \b
+    Example:
+      opmeter stack --backend cpu
+    """
     from collector.codec.canonical import canonical_json
     from collector.host.stack import local_stack
     from collector.store import open_store
 
     if device is not None and backend != "npu":
-        raise BadInput(f"--device names an NPU, and the device of backend {backend} names itself")
+        raise BadInput(f"--device: only for backend npu, got backend {backend}")
     with _ending_after(limit):
         if root is not None:
             store = open_store(root, said_by="--root")
@@ -51,21 +56,21 @@ def stack_verb(
 
 
 def _answering(store: Store) -> str:
-    """Where it is, after one question of a kind that workers ask: they may list, and need not be
-    allowed to write anywhere but where they measure. Raises where the store does not answer."""
+    """Return where the store is, after one listing, which workers have the right to. Raises
+    StoreError if it does not respond."""
     from collector.model import keys
 
     next(iter(store.list(keys.CAMPAIGNS)), None)
-    return f"{store.url} answers"
+    return f"{store.url} responds"
 
 
 @contextmanager
 def _ending_after(seconds: float) -> Iterator[None]:
-    """End this process with a word where it takes longer: a driver that hangs lets go of nobody,
-    and process 1 of a container is not killed by an alarm."""
+    """End this process with a message after a time limit: a hanging driver does not return, and an
+    alarm does not kill process 1 of a container."""
 
     def give_up() -> None:
-        typer.echo(f"no answer within {seconds:g} s: the driver or the store hangs", err=True)
+        typer.echo(f"no response within {seconds:g} s: the driver or the store hangs", err=True)
         os._exit(1)
 
     if not seconds:
@@ -80,11 +85,11 @@ def _ending_after(seconds: float) -> Iterator[None]:
         timer.cancel()
 
 
-# How checks are printed, one by one as they are reached.
+# Checks are printed one by one, as soon as each is done.
 
 
 def print_checks(checks: Iterable[Check], width: int = 10) -> list[Check]:
-    """A line each, and what to do about one that failed. Returns them."""
+    """Print a line for each check, and the fix of one that failed. Return the checks."""
     seen = []
     for check in checks:
         word = "FAIL" if not check.ok else "skip" if check.skipped else "ok  "
@@ -102,55 +107,62 @@ def doctor_verb(
     *,
     root: RootOption = None,
     cluster: Annotated[
-        bool, typer.Option("--cluster", help="check a cluster, and the store as its pods reach it")
+        bool, typer.Option("--cluster", help="check a cluster, and the store as pods reach it")
     ] = False,
     namespace: Annotated[
-        str | None, typer.Option(help="with --cluster: where campaigns run  [the context's]")
+        str | None, typer.Option(help="namespace of campaigns, with --cluster  [the context's]")
     ] = None,
     site: Annotated[
-        str | None, typer.Option(help="with --cluster: the machines  [those of a campaign there]")
+        str | None, typer.Option(help="site profile, with --cluster  [that of a campaign there]")
     ] = None,
     together: Annotated[
         str | None,
-        typer.Option(help="measure whether devices of this backend disturb each other: npu, cuda"),
+        typer.Option(help="backend (npu, cuda) whose devices are tested for disturbing each other"),
     ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="print the checks as JSON")] = False,
 ) -> int:
-    """Check this machine and the store, and print what to do about what is wrong."""
+    """Check this machine and the store, or a cluster, and print a fix for each problem.
+
+    The exit code is 1 if a check failed.
+
+    \b
+    Examples:
+      opmeter doctor
+      opmeter doctor --cluster --site a3
+    """
+    from jobs.doctor.machine import describe_stack
+
+    checks, is_here = _checks(root, cluster, namespace, site, together)
+    seen = list(checks) if as_json else print_checks(checks)
+    stack = list(describe_stack()) if is_here else []
+    if as_json:
+        print_json({"checks": seen, "stack": stack})
+    else:
+        for line in stack:
+            say(f"stack  {line}")
+    return int(any(not check.ok for check in seen))
+
+
+def _checks(
+    root: str | None, cluster: bool, namespace: str | None, site: str | None, together: str | None
+) -> tuple[Iterable[Check], bool]:
+    """The requested checks, and whether they are of this machine and the store."""
+    from collector.model.stack import BACKENDS
+    from jobs.cli.opening import DEFAULT_ROOT
+    from jobs.doctor.machine import check_machine, check_store
+    from jobs.doctor.npu import check_concurrency, check_npus, is_npu_host
+
     if together is not None:
-        return _check_together(together)
+        several = [name for name in BACKENDS if name != "cpu"]  # a cpu is all cores of its machine
+        if together not in several:
+            raise BadInput(f"--together: expected {' or '.join(several)}, got {together!r}")
+        return check_concurrency(together), False
     if cluster:
         from jobs.doctor.cluster import check_cluster
 
-        return int(_failed(check_cluster(namespace, site, root)) > 0)
-    return _check_this_machine(root)
-
-
-def _check_this_machine(root: str | None) -> int:
-    """Print every check; the exit code is 1 where one failed."""
-    from jobs.cli.opening import DEFAULT_ROOT
-    from jobs.doctor.machine import check_machine, check_store, describe_stack
-    from jobs.doctor.npu import check_npus, is_npu_host
-
+        return check_cluster(namespace, site, root), False
     npus = check_npus() if is_npu_host() else ()
-    failed = _failed(chain(check_machine(), npus, check_store(root or DEFAULT_ROOT)))
-    for line in describe_stack():
-        say(f"stack  {line}")
-    return int(failed > 0)
-
-
-def _check_together(backend: str) -> int:
-    """Whether the devices of this machine may measure at the same time."""
-    from collector.model.stack import BACKENDS
-    from jobs.doctor.npu import check_concurrency
-
-    several = [name for name in BACKENDS if name != "cpu"]  # a cpu is all cores of its machine
-    if backend not in several:
-        raise BadInput(f"--together: expected {' or '.join(several)}, got {backend!r}")
-    return int(_failed(check_concurrency(backend)) > 0)
-
-
-def _failed(checks: Iterable[Check]) -> int:
-    return sum(not check.ok for check in print_checks(checks))
+    return chain(check_machine(), npus, check_store(root or DEFAULT_ROOT)), True
 
 
 # `opmeter selftest`.
@@ -162,23 +174,27 @@ def selftest_verb(
     backend: Annotated[str, typer.Argument(help="npu, cuda or cpu")] = "npu",
     *,
     only: Annotated[
-        list[str] | None, typer.Option(help="only this check; may be given again  [all]")
+        list[str] | None, typer.Option(help="name of a check; may be given again  [all]")
     ] = None,
     profile: Annotated[
-        Path | None, typer.Option(help="a profile of your own: its twenty heaviest rows")
+        Path | None, typer.Option(help="profile whose twenty most expensive rows are measured too")
     ] = None,
-    device: Annotated[int, typer.Option(min=0, help="which device")] = 0,
+    device: Annotated[int, typer.Option(min=0, help="index of the device")] = 0,
     root: Annotated[
-        str | None, typer.Option(help="a store in which to keep what was proved  [none]")
+        str | None,
+        typer.Option(help="store for the results, see `opmeter ops --root`  [none]"),
     ] = None,
-    report: Annotated[Path, typer.Option(help="the file to attach to a report")] = Path(
-        "opmeter-selftest.zip"
-    ),
+    report: Annotated[Path, typer.Option(help="report file")] = Path("opmeter-selftest.zip"),
 ) -> int:
-    """Prove on this machine that its numbers can be believed: a quarter of an hour, a line a check.
+    """Test on this machine that its measurements can be trusted.
 
-    The exit code is 1 where a check failed. The report holds verdicts, versions, journals and
-    op_summary files, and nothing secret.
+    It takes about fifteen minutes and prints a line for each check. The exit code is 1 if a check
+    failed. The report contains verdicts, versions, journals and op_summary files, and no secrets.
+
+    \b
+    Examples:
+      opmeter selftest npu
+      opmeter selftest cpu --only attribution
     """
     from collector.host.stack import device_locks, local_stack
     from collector.model.manifest import Verified
@@ -197,7 +213,7 @@ def selftest_verb(
         raise BadInput("--report: expected the name of a file", path=report)
     stack, locks = local_stack(backend), device_locks(backend)
     if device >= len(locks):
-        raise BadInput(f"--device {device}: here are {counted(len(locks), 'device')}")
+        raise BadInput(f"--device: expected an index below {len(locks)}, got {device}")
     say(f"{backend}: {stack.version_path}")
     at = environment.utc_now().isoformat(timespec="seconds")
     with DeviceLock(locks[device], "opmeter selftest"), scratch_folder(f"{backend}{device}") as kit:
@@ -209,7 +225,7 @@ def selftest_verb(
         is_real = all(session.runtime is Runtime.REAL for session in bench.done)
     if root and seen and is_real:
         key = keep(open_store(root), Verified(stack, tuple(seen), at))
-        say(f"{counted(len(seen), 'kernel')} proved: {key}")
+        say(f"{counted(len(seen), 'kernel')} verified: {key}")
     if peaks:
         say(keep_peaks(peaks))
     failed = sum(not check.ok for check in checks)

@@ -1,20 +1,23 @@
-"""`opmeter model`: the models that are known by name, and the step of one."""
+"""`opmeter model`: the models that are known by name, and the kernels of one step."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from collector.codec.errors import BadInput
+from jobs.cli.terminal import print_json, print_table
 
 if TYPE_CHECKING:
     from collector.shapes.serving import Batch
     from collector.shapes.step import Step
 
-_SHOWN = (0, 1, 2, 3, 6, 7)  # what a terminal has room for
+_SHOWN = (0, 1, 2, 3, 6, 7)  # what fits on a terminal
+_OPTIONAL = ("output shapes", "known by")
 _COLUMNS = (
     *("layer", "kernel", "times", "input shapes", "input dtypes", "input formats"),
     *("output shapes", "known by"),
@@ -23,7 +26,12 @@ _KEYS_OF_DECODE = 4096
 
 
 def list_verb() -> None:
-    """List the models that come along, and their releases of serving stacks."""
+    """List the bundled models, and the releases of serving stacks with kernel sets.
+
+    \b
+    Example:
+      opmeter model list
+    """
     from collector.shapes.kernel_set import bundled_releases
     from collector.shapes.models import bundled_names
 
@@ -33,48 +41,60 @@ def list_verb() -> None:
 
 
 def show_verb(
-    model: Annotated[str, typer.Argument(help="a name of `opmeter model list`, or a config.json")],
+    model: Annotated[str, typer.Argument(help="name of `opmeter model list`, or a config.json")],
     *,
     layout: Annotated[
-        str, typer.Option(help="tp=8,dp=2,ep=16,sequence_split,quantisation=w8a8,experts=apart")
+        str,
+        typer.Option(
+            help="layout over devices: tp=8,dp=2,ep=16,sequence_split,quantisation=w8a8,experts=apart"
+        ),
     ] = "",
-    phase: Annotated[str, typer.Option(help="decode or prefill")] = "decode",
-    tokens: Annotated[int, typer.Option(help="new tokens of the pass", min=1)] = 16,
+    phase: Annotated[str, typer.Option(help="phase: decode or prefill")] = "decode",
+    tokens: Annotated[int, typer.Option(help="new tokens of the forward pass", min=1)] = 16,
     requests: Annotated[
         int | None,
-        typer.Option(help="of how many requests  [one a token, or one in prefill]", min=1),
+        typer.Option(help="number of requests  [one per token; in prefill one]", min=1),
     ] = None,
     keys: Annotated[
         int | None,
-        typer.Option(help="tokens that each has in all  [4096, or its own in prefill]", min=1),
+        typer.Option(help="tokens of each request in total  [4096; in prefill the new]", min=1),
     ] = None,
     padding: Annotated[
-        int, typer.Option(help="of them empty: what fills a graph's size", min=0)
+        int,
+        typer.Option(help="empty tokens that pad to the size of a graph", min=0),
     ] = 0,
     answers: Annotated[
-        int, typer.Option(help="beside prompts: requests that go on with an answer", min=0)
+        int,
+        typer.Option(help="decoding requests in the same pass (--phase prefill)", min=0),
     ] = 0,
     predicted: Annotated[
-        int, typer.Option(help="tokens that are predicted after each (MTP)", min=0)
+        int, typer.Option(help="tokens predicted after each by the MTP layer", min=0)
     ] = 0,
     skew: Annotated[
-        int, typer.Option(help="percent by which answers have more and fewer keys", min=0, max=99)
+        int, typer.Option(help="skew of the lengths of requests, in percent", min=0, max=99)
     ] = 0,
     imbalance: Annotated[
-        int, typer.Option(help="percent by which experts have more and fewer rows", min=0, max=99)
+        int, typer.Option(help="imbalance of the experts' load, in percent", min=0, max=99)
     ] = 0,
     decodes_alone: Annotated[
-        bool, typer.Option("--decodes-alone", help="on a host that only decodes")
+        bool,
+        typer.Option("--decodes-alone", help="host that only decodes"),
     ] = False,
     draft: Annotated[
-        bool, typer.Option("--draft", help="of the layer that predicts, instead of the model")
+        bool, typer.Option("--draft", help="show the MTP layer instead of the model")
     ] = False,
     release: Annotated[
-        str | None, typer.Option(help="the serving stack  [vllm-ascend-0.18]")
+        str | None, typer.Option(help="release of the serving stack  [vllm-ascend-0.18]")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="with every cell, as JSON")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="print every cell as JSON")] = False,
 ) -> None:
-    """Show what one forward pass of a model launches on one rank."""
+    """Show the kernels that one forward pass of a model launches on one rank.
+
+    \b
+    Examples:
+      opmeter model show qwen3-32b --layout tp=4 --tokens 16
+      opmeter model show config.json --phase prefill --tokens 4096 --json
+    """
     from dataclasses import replace
 
     from collector.shapes.kernel_set import USUAL_RELEASE, find_kernel_set
@@ -98,7 +118,7 @@ def show_verb(
     step = derive_step(decoder, said, batch, kernels)
     title = f"{decoder.name}, {said}: {batch}, as {kernels.release} launches it"
     if as_json:
-        _print_json(title, batch, step)
+        _print_step(title, batch, step)
     else:
         _print_table(title, step)
 
@@ -114,27 +134,16 @@ def _batch(phase: str, tokens: int, requests: int | None, keys: int | None) -> B
     is_decode = phase == Phase.DECODE
     count = requests or (tokens if is_decode else 1)
     if tokens % count:
-        raise BadInput(f"--tokens {tokens} are not as many for each of {count} requests")
+        raise BadInput(f"--tokens ({tokens}) must be divisible by --requests ({count})")
     queries = tokens // count
     return Batch(Phase(phase), count, queries, keys or (_KEYS_OF_DECODE if is_decode else queries))
 
 
 def _print_table(title: str, step: Step) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
     rows = _rows(step)
-    if not sys.stdout.isatty():
-        typer.echo("\t".join(_COLUMNS))
-        for row in rows:
-            typer.echo("\t".join(row))
-        return
-    table = Table(title=title)
-    for at in _SHOWN:
-        table.add_column(_COLUMNS[at], overflow="fold", no_wrap=_COLUMNS[at] == "kernel")
-    for row in rows:
-        table.add_row(*(row[at] for at in _SHOWN))
-    Console(markup=False).print(table)
+    shown = _SHOWN if sys.stdout.isatty() else range(len(_COLUMNS))
+    cells = [[row[at] for at in shown] for row in rows]
+    print_table([_COLUMNS[at] for at in shown], cells, title=title, optional=_OPTIONAL)
 
 
 def _rows(step: Step) -> list[tuple[str, ...]]:
@@ -160,10 +169,7 @@ def _rows(step: Step) -> list[tuple[str, ...]]:
     return [*kernels, *collectives]
 
 
-def _print_json(title: str, batch: Batch, step: Step) -> None:
-    import json
-    from dataclasses import asdict
-
+def _print_step(title: str, batch: Batch, step: Step) -> None:
     from jobs.planning.sources import completed_records
 
     records = completed_records(one.record for one in step.kernels)
@@ -181,4 +187,4 @@ def _print_json(title: str, batch: Batch, step: Step) -> None:
         for one, record in zip(step.kernels, records, strict=True)
     ]
     messages = [{"phase": batch.phase, **asdict(one)} for one in step.collectives]
-    typer.echo(json.dumps({"step": title, "kernels": kernels, "collectives": messages}, indent=1))
+    print_json({"step": title, "kernels": kernels, "collectives": messages})

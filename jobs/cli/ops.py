@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from collector.codec.errors import BadInput
+from jobs.cli.terminal import print_json, print_table, say
 
 if TYPE_CHECKING:
     from collector.ops.spec import OpSpec
@@ -19,50 +20,94 @@ _OF_A_CAMPAIGN = "rows with `EP Size` of a campaign, as a gang"
 
 
 def ops_verb(
-    kernel: Annotated[str | None, typer.Argument(help="one kernel type in full  [all]")] = None,
+    kernel: Annotated[str | None, typer.Argument(help="kernel type, in full  [all]")] = None,
     releases: Annotated[
-        bool, typer.Option("--releases", help="which releases of torch_npu and vLLM-Ascend take it")
+        bool,
+        typer.Option("--releases", help="show which releases of torch_npu and vLLM-Ascend fit"),
     ] = False,
     root: Annotated[
-        str | None, typer.Option(help="a store: what self-tests proved counts too  [none]")
+        str | None, typer.Option(help="store with results of self-tests to include  [none]")
     ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="print everything as JSON")] = False,
 ) -> None:
-    """List the operators that can be replayed, and what is measured over ranks."""
-    from rich.console import Console
-    from rich.table import Table
+    """List the operators that can be measured, or describe one.
 
-    from collector.ops.registry import all_ops
+    On a terminal the list is a table; elsewhere it is tab-separated, with the rules of each kernel.
 
-    # A terminal gets a table, a pipe tab-separated lines.
-    proved = _proved(root) if root else {}
+    \b
+    Examples:
+      opmeter ops
+      opmeter ops MatMulV3
+      opmeter ops --releases --json
+    """
+    from collector.ops.registry import all_ops, find
+
+    verified = _verified(root) if root else {}
     if kernel is not None:
-        _show(kernel, proved)
-        return
-    rows = [*(_row(op, proved) for op in all_ops()), *_rows_over_ranks()]
-    if releases:
+        _check_known(kernel)
+    chosen = [op for op in all_ops() if kernel in (None, op.kernel)]
+    over_ranks = [row for row in _rows_over_ranks() if kernel in (None, row["kernel"])]
+    if as_json:
+        print_json([*(_as_json(op, verified) for op in chosen), *over_ranks])
+    elif kernel is not None:
+        op = find(kernel)
+        for name, text in _lines(op, verified) if op else over_ranks[0].items():
+            say(f"{name:<13}{text}")
+    elif releases:
         rows = list(_rows_of_releases())
-    columns = list(rows[0])
-    if sys.stdout.isatty():
-        table = Table(*columns)
-        for row in rows:
-            table.add_row(*row.values())
-        Console(markup=False).print(table)
+        print_table(list(rows[0]), [list(row.values()) for row in rows], optional=list(rows[0])[2:])
+    elif sys.stdout.isatty():
+        rows = [*(_short_row(op, verified) for op in chosen), *map(_short, over_ranks)]
+        print_table(list(rows[0]), [list(row.values()) for row in rows], optional=("state",))
     else:
-        typer.echo("\t".join(columns))
-        for row in rows:
-            typer.echo("\t".join(row.values()))
+        rows = [*(_row(op, verified) for op in chosen), *over_ranks]
+        print_table(_COLUMNS, [list(row.values()) for row in rows])
 
 
-def _proved(root: str) -> dict[str, list[str]]:
-    """The devices on which self-tests of a store proved a kernel's launches, by kernel type."""
+def _check_known(kernel: str) -> None:
+    from collector.ops.registry import find
+
+    if find(kernel) is None and kernel not in {row["kernel"] for row in _rows_over_ranks()}:
+        raise BadInput(f"no operator is declared for {kernel!r}; `opmeter ops` lists all")
+
+
+def _verified(root: str) -> dict[str, list[str]]:
+    """The devices on which self-tests in a store verified a kernel's launches, by kernel type."""
     from collector.store import open_store
     from jobs.selftest.archive import read_kept
 
-    proved: dict[str, list[str]] = {}
+    verified: dict[str, list[str]] = {}
     for one in read_kept(open_store(root)):
         for name in one.kernels:
-            proved.setdefault(name, []).append(one.stack.device)
-    return proved
+            verified.setdefault(name, []).append(one.stack.device)
+    return verified
+
+
+def _short_row(op: OpSpec, proved: Proved) -> Mapping[str, str]:
+    """What fits on a terminal: the rules of a kernel are left to `opmeter ops KERNEL`."""
+    return _short(_row(op, proved))
+
+
+def _short(row: Mapping[str, str]) -> Mapping[str, str]:
+    state = row["state"].partition(";")[0].partition(" or `")[0]
+    return {"kernel": row["kernel"], "API": row["API"], "state": state}
+
+
+def _as_json(op: OpSpec, proved: Proved) -> dict[str, object]:
+    from collector.ops.registry import family_of
+    from collector.ops.releases import answers_of
+
+    return {
+        **_row(op, proved),
+        "family": family_of(op.kernel),
+        "twins": op.twins,
+        "slots": op.slots,
+        "rules": [constraint.text for constraint in op.constraints],
+        "assumes": op.assumes,
+        "library": op.library,
+        "needs": [need.value for need in sorted(op.npu.needs)],
+        "releases": answers_of(op.kernel),
+    }
 
 
 def _row(op: OpSpec, proved: Proved) -> Mapping[str, str]:
@@ -73,19 +118,20 @@ def _row(op: OpSpec, proved: Proved) -> Mapping[str, str]:
 
 
 def _rows_of_releases() -> Iterator[Mapping[str, str]]:
-    """A column a release. What calls torch's own functions has no row: every release has those."""
+    """A column for each release. Operators that call torch's own functions have no row: every
+    release has them."""
     from collector.ops.registry import all_ops
     from collector.ops.releases import answers_of, known_releases
 
     for op in all_ops():
         if answers := answers_of(op.kernel):
-            told = {release: answers.get(release, "") for release in known_releases()}
-            yield {"kernel": op.kernel, "API": op.call, **told}
+            found = {release: answers.get(release, "") for release in known_releases()}
+            yield {"kernel": op.kernel, "API": op.call, **found}
 
 
 def _rows_over_ranks() -> Iterator[Mapping[str, str]]:
-    """What no single device can replay, and the command that measures it. The first kernel of the
-    experts' has weights of INT8, the second others."""
+    """Kernels that no single device can replay, and the command that measures them. The first
+    expert kernel has INT8 weights, the second others."""
     from collector.ranks.collective import DTYPES, OPERATIONS
     from collector.ranks.experts import KERNELS
 
@@ -104,26 +150,15 @@ def _rows_over_ranks() -> Iterator[Mapping[str, str]]:
 
 
 def _state(op: OpSpec, proved: Proved) -> str:
-    """On which devices the call was seen to launch this kernel, or else what is known of it."""
+    """The devices on which the call was seen to launch this kernel, or the proof that there is."""
     from collector.ops.releases import proof_of, type_proof_of, verified_on
 
     devices = sorted({*verified_on(op.kernel), *proved.get(op.kernel, ())})
     if devices:
         return f"verified on {', '.join(devices)}"
     if not (proof := proof_of(op.kernel)):
-        return "not yet on an NPU; not in proofs.csv: python -m tests.npu.proofs writes it anew"
+        return "not yet on an NPU; not in proofs.csv: python -m tests.npu.proofs writes it"
     return f"not yet on an NPU; its type {type_proof_of(op.kernel)}; {proof}"
-
-
-def _show(kernel: str, proved: Proved) -> None:
-    from collector.ops.registry import find
-
-    op = find(kernel)
-    over_ranks = {row["kernel"]: row for row in _rows_over_ranks()}
-    if op is None and kernel not in over_ranks:
-        raise BadInput(f"no operator is declared for {kernel!r}; `opmeter ops` lists all")
-    for name, text in _lines(op, proved) if op else over_ranks[kernel].items():
-        typer.echo(f"{name:<13}{text}")
 
 
 def _lines(op: OpSpec, proved: Proved) -> Iterator[tuple[str, str]]:
@@ -140,14 +175,14 @@ def _lines(op: OpSpec, proved: Proved) -> Iterator[tuple[str, str]]:
             "may be FRACTAL_NZ" if index in op.npu.nz else "",
             "may repeat" if op.variadic and index == len(op.slots) - 1 else "",
         ]
-        said = ", ".join(note for note in notes if note)
-        yield f"slot {index}", f"{slot} ({said})" if said else slot
+        about = ", ".join(note for note in notes if note)
+        yield f"slot {index}", f"{slot} ({about})" if about else slot
     for constraint in op.constraints:
         yield "takes", constraint.text
     if op.assumes:
         yield "assumes", op.assumes
     if op.npu.graph is not None:
-        yield "graphs", "rows as a graph leaves them are launched by one, which torchair compiles"
+        yield "graphs", "rows of a graph are launched by a graph that torchair compiles"
     yield "library", op.library
     if op.npu.served:
         yield "or", f"{op.npu.served}, where vLLM-Ascend's custom OPP has the kernel"

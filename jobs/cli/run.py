@@ -30,20 +30,26 @@ def run_verb(
     campaign: CampaignArgument,
     *,
     root: RootOption = None,
-    again: Annotated[bool, typer.Option("--again", help="measure everything once more")] = False,
+    again: Annotated[bool, typer.Option("--again", help="measure every case again")] = False,
     retry_failed: Annotated[
-        bool, typer.Option("--retry-failed", help="measure what failed once more")
+        bool, typer.Option("--retry-failed", help="measure the cases that failed again")
     ] = False,
     strict: Annotated[
-        bool, typer.Option("--strict", help="exit 1 where a case has no duration")
+        bool, typer.Option("--strict", help="exit with 1 if a case has no duration")
     ] = False,
     no_collectives: NoCollectivesOption = False,
     single_writer: SingleWriterOption = False,
     supersede_stack: SupersedeOption = False,
 ) -> int:
-    """Plan a campaign, measure it on this machine and merge it into the database.
+    """Plan a campaign, measure it on this machine and merge the results into the database.
 
-    Interrupted, it continues where it was when it is run again.
+    An interrupted run continues when the command is run again. The exit code is 3 if shards are
+    left, and 1 if the plan is damaged or, with --strict, if a case has no duration.
+
+    \b
+    Examples:
+      opmeter run quickstart
+      opmeter run campaign.yaml --root s3://bucket/prefix
     """
     from collector.database.snapshot import load_state
     from jobs.campaign.campaign_file import RunOptions
@@ -53,7 +59,6 @@ def run_verb(
     from jobs.status.lines import describe
     from jobs.status.summary import plan_usage, summarise
 
-    # 3 where shards are left or must be measured anew, 1 by --strict or where a plan is damaged.
     described = open_campaign(campaign, collectives=not no_collectives)
     options = RunOptions(again, retry_failed, supersede_stack)
     with view_for(sys.stderr.isatty()) as view:
@@ -65,13 +70,13 @@ def run_verb(
         result = run_campaign(described, store, watched, guard, options, view, stop)
     if result.missing:
         say(
-            f"stopped with {result.missing:,} of {counted(len(result.plan.shards), 'shard')} to "
-            f"go; `opmeter run {campaign}` continues (without --again or --retry-failed)",
+            f"stopped with {result.missing:,} of {counted(len(result.plan.shards), 'shard')} left; "
+            f"to continue: opmeter run {campaign} (without --again or --retry-failed)",
             err=True,
         )
         return _NOT_COMMITTED
     if result.goes_on:
-        say(f"stopped between two rounds; `opmeter run {campaign}` continues", err=True)
+        say(f"stopped between two rounds; to continue: opmeter run {campaign}", err=True)
         return _NOT_COMMITTED
     state = load_state(store, result.head)
     sources = [source.records for source in result.situation.sources]
@@ -87,7 +92,7 @@ def run_verb(
 
 
 def stop_on_signals(view: View) -> threading.Event:
-    """An event that Ctrl-C and SIGTERM set; a second one ends the process at once."""
+    """Return an event that Ctrl-C and SIGTERM set; a second signal ends the process at once."""
     stop = threading.Event()
 
     def ask(number: int, _: object) -> None:

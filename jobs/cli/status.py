@@ -12,7 +12,7 @@ import typer
 from collector.codec.errors import BadInput
 from collector.codec.text import visible
 from jobs.cli.options import RootOption
-from jobs.cli.terminal import say
+from jobs.cli.terminal import print_json, say
 
 if TYPE_CHECKING:
     from collector.store.base import Store
@@ -25,20 +25,27 @@ _BARS, _FEW_BARS = 30, 4  # where they are printed again and again
 
 def status_verb(
     campaign: Annotated[
-        str | None, typer.Argument(help="one campaign, by its name or its file  [all]")
+        str | None, typer.Argument(help="name or file of a campaign  [all]")
     ] = None,
     *,
     root: RootOption = None,
     namespace: Annotated[
-        str | None, typer.Option(help="where its Jobs run, if on a cluster  [the context's]")
+        str | None, typer.Option(help="namespace of its Jobs on a cluster  [the context's]")
     ] = None,
     watch: Annotated[
-        bool, typer.Option("--watch", "-w", help="look again and again, until it is merged")
+        bool, typer.Option("--watch", "-w", help="repeat until the campaign is merged")
     ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="print the status as JSON")] = False,
 ) -> None:
-    """Say how far campaigns are, what failed, and what they wait for."""
+    """Show campaign progress, failures and the reason anything is pending.
+
+    \b
+    Examples:
+      opmeter status
+      opmeter status nightly --watch
+    """
     from jobs.cli.opening import find_root, open_campaign, open_root
-    from jobs.planning.stored_plans import has_plans, no_campaign
+    from jobs.planning.stored_plans import campaigns, has_plans, no_campaign
     from jobs.status.picture import Picture
     from jobs.status.why import ClusterView
 
@@ -46,8 +53,12 @@ def status_verb(
     name = described.name if described else campaign
     if name is None:
         if watch:
-            raise BadInput("--watch follows one campaign: name it")
-        _all(open_root(root))
+            raise BadInput("--watch requires the name of a campaign")
+        store = open_root(root)
+        if as_json:
+            print_json([_of_store(store, name) for name in campaigns(store)])
+        else:
+            _all(store)
         return
     view = ClusterView(name, namespace)
     if not (described and described.store):
@@ -56,6 +67,11 @@ def status_verb(
     if not has_plans(store, name) and not view.seen():
         raise no_campaign(store, name)
     screen = Picture(store, name, view)
+    if as_json:
+        if watch:
+            raise BadInput("--json and --watch exclude each other")
+        print_json(_of_store(store, name) | {"lines": list(screen.lines())})
+        return
     if watch:
         _watch(screen)
         return
@@ -81,8 +97,38 @@ def _all(store: Store) -> None:
         say(f"no campaigns at {store.url}")
 
 
+def _of_store(store: Store, name: str) -> dict[str, object]:
+    """The progress of a campaign as its store has it: a value for JSON."""
+    from jobs.status.follower import Follower
+
+    follower = Follower(store)
+    return {
+        "campaign": name,
+        "store": store.url,
+        "plans": [
+            {
+                "plan": status.plan.number,
+                "stack": status.plan.stack.version_path,
+                "devices": status.plan.devices,
+                "shards": len(status.shards),
+                "committed_shards": status.committed,
+                "cases": sum(shard.cases for shard in status.shards),
+                "measured_cases": sum(shard.done for shard in status.shards),
+                "remaining_s": status.remaining_s(),
+                "open_shards": [
+                    {"shard": s.shard, "cases": s.cases, "measured": s.done, "case": s.measuring}
+                    for s in status.shards
+                    if not s.committed
+                ],
+            }
+            for status in follower.look(name)
+        ],
+        "damage": list(follower.unreadable(name).lines()),
+    }
+
+
 def _watch(screen: Picture) -> None:
-    """Until it is merged, or somebody has seen enough."""
+    """Repeat until the campaign is merged, or until Ctrl-C."""
     try:
         if sys.stdout.isatty():
             _draw(screen)
@@ -93,7 +139,7 @@ def _watch(screen: Picture) -> None:
 
 
 def _draw(screen: Picture) -> None:
-    """As many bars as the terminal has room for beside the rest."""
+    """Draw as many bars as fit on the terminal."""
     from rich.console import Console
     from rich.live import Live
     from rich.text import Text
@@ -123,5 +169,5 @@ def _print_now_and_then(screen: Picture) -> None:
 
 
 def _pause_s(least_s: float, took_s: float) -> float:
-    """Between two looks: what takes long is done less often."""
+    """Return the pause between two queries: slow ones are repeated less often."""
     return max(least_s, _IDLE_TIMES * took_s)

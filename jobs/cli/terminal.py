@@ -3,7 +3,7 @@
 import json
 import logging
 import sys
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Sequence, Set
 from dataclasses import fields, is_dataclass
 from typing import Any
 
@@ -30,13 +30,14 @@ def _as_plain(value: Any) -> object:
 
 def print_table(
     columns: Sequence[str],
-    rows: Iterable[Sequence[str]],
+    rows: Sequence[Sequence[str]],
     *,
     title: str | None = None,
-    fixed: Sequence[str] = (),
+    optional: Sequence[str] = (),
 ) -> None:
-    """Print a table on a terminal, whose cells wrap at words, and tab-separated lines elsewhere.
-    The `fixed` columns are never broken."""
+    """Print a table on a terminal, and tab-separated lines elsewhere. On a terminal cells wrap at
+    blanks and after `;` alone, and the last of the `optional` columns are left out where the table
+    would be wider than the terminal."""
     if not sys.stdout.isatty():
         for row in (columns, *rows):
             typer.echo("\t".join(row))
@@ -45,12 +46,27 @@ def print_table(
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(title=title)
-    for name in columns:
-        table.add_column(name, no_wrap=name in fixed, overflow="fold")
-    for row in rows:
-        table.add_row(*map(Text, row))
-    Console(markup=False, highlight=False).print(table)
+    console = Console(markup=False, highlight=False)
+    cells = [[cell.replace(";", "; ") for cell in row] for row in rows]
+    left_out = list(optional)
+    shown = list(range(len(columns)))
+    while left_out and _least_width([columns, *cells], shown) > console.width:
+        shown.remove(columns.index(left_out.pop()))
+    table = Table(title=title, title_justify="left", title_style="")
+    for at in shown:
+        words = max((len(word) for row in [columns, *cells] for word in row[at].split()), default=1)
+        table.add_column(columns[at], overflow="fold", min_width=min(words, console.width // 2))
+    for row in cells:
+        table.add_row(*(Text(visible(row[at])) for at in shown))
+    console.print(table)
+
+
+def _least_width(rows: Sequence[Sequence[str]], shown: Sequence[int]) -> int:
+    """The width of a table whose cells are wrapped at every blank, with its borders."""
+    longest = (
+        max((len(word) for row in rows for word in row[at].split()), default=1) for at in shown
+    )
+    return sum(longest) + 3 * len(shown) + 1
 
 
 class VisibleFormatter(logging.Formatter):
