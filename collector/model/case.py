@@ -1,11 +1,12 @@
-"""A case: one operator call to measure, and what makes two calls the same case.
+"""A case: one operator call to measure, and the properties that identify it.
 
-Identity covers everything that changes the kernel: type, shapes, dtypes and formats of every
-slot by position, OP State, and the attributes that a profile or a tree names. An output of
-`N/A` beside known inputs is a case of its own. The accelerator core is not part of it, since the
-runtime chooses among cube and vector units, but for AI_CPU: that is another kernel, many times as
-slow, and counts among the attributes. Outer quotes, blanks and trailing empty slots are normalised
-here; how a source spelled its cells is kept beside the case (`record.py`), for writing.
+The identity covers everything that changes the kernel: the type; shapes, dtypes and formats of
+every slot by position; OP State; and the attributes that a profile or a tree names. An output of
+`N/A` with known inputs makes a separate case. The accelerator core is not part of the identity,
+because the runtime chooses among cube and vector units. AI_CPU is an exception: it is another
+kernel, many times as slow, and is one of the attributes. Outer quotes, blanks and trailing empty
+slots are normalised here; the spelling of the source is stored with the case (`record.py`), for
+writing.
 """
 
 import re
@@ -37,19 +38,19 @@ from collector.model.vocabulary import (
     is_absent_shape,
 )
 
-# The two names that a profile spells with the index of a compiled variant.
+# The two names that a profile writes with the index of a compiled variant.
 _RENAMED = {
     "split_qkv_rmsnorm_rope_kernel_0": "split_qkv_rmsnorm_rope_kernel",
     "muls_add_kernel_1": "muls_add_kernel",
 }
-_MOST_ELEMENTS = 2**63 - 1  # what a tensor counts its elements in
+_MOST_ELEMENTS = 2**63 - 1  # a tensor counts its elements as int64
 _KERNEL_TYPE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,199}")
 
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """One tensor position. `shape` is None where the cell is empty: a scalar or an absent
-    argument, which only the operator's declaration can tell apart."""
+    """One tensor position. `shape` is None if the cell is empty: a scalar or an absent argument;
+    only the operator's declaration can distinguish them."""
 
     shape: tuple[int, ...] | None
     dtype: str
@@ -57,7 +58,8 @@ class Slot:
 
     @property
     def is_blank(self) -> bool:
-        """Nothing is said at all, so that at the end of a row the slot means nothing."""
+        """Return whether nothing is known of the slot, so that it has no meaning at the end of a
+        row."""
         return self.shape is None and is_absent_dtype(self.dtype) and is_absent_format(self.format)
 
     @property
@@ -66,19 +68,19 @@ class Slot:
 
     @property
     def numel(self) -> int:
-        """Elements of the tensor; 1 for an empty slot, as for a scalar."""
+        """Return the number of elements of the tensor; 1 for an empty slot, as for a scalar."""
         return prod(self.shape) if self.shape is not None else 1
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of the dense tensor; 0 where the dtype is unknown or absent."""
+        """Return the bytes of the dense tensor; 0 if the dtype is unknown or absent."""
         dtype = self.known_dtype
         return dtype.bytes_of(self.numel) if dtype else 0
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One operator call. `inputs` or `outputs` is None where the profiler wrote `N/A`."""
+    """One operator call. `inputs` or `outputs` is None if the profiler wrote `N/A`."""
 
     kernel_type: str
     inputs: tuple[Slot, ...] | None
@@ -88,7 +90,7 @@ class Case:
 
     @property
     def case_id(self) -> str:
-        """20 hex digits, equal exactly where the identity is equal."""
+        """Return 20 hex digits that are equal exactly if the identity is equal."""
         return short_hash(self._identity())
 
     def _identity(self) -> object:
@@ -104,7 +106,7 @@ class Case:
         return dict(self.attributes).get(name)
 
     def describe(self) -> str:
-        """`Add 4096,1024;4096,1024 FLOAT;DT_BF16`: for messages and logs."""
+        """Return a text for messages and logs: `Add 4096,1024;4096,1024 FLOAT;DT_BF16`."""
         if self.inputs is None:
             return f"{self.kernel_type} {NOT_KNOWN}"
         shapes = ";".join(shape_text(slot.shape) for slot in self.inputs)
@@ -112,9 +114,9 @@ class Case:
 
 
 def case_from_cells(kernel_type: str, cells: Mapping[str, str]) -> Case:
-    """The case that a row names. `cells` may hold more columns than identity needs.
+    """Return the case of a row. `cells` may have more columns than the identity needs.
 
-    Raises BadInput for a kernel type or a shape that cannot be one.
+    Raises BadInput for an invalid kernel type or shape.
     """
     return Case(
         kernel_type=normal_kernel_type(kernel_type),
@@ -126,7 +128,7 @@ def case_from_cells(kernel_type: str, cells: Mapping[str, str]) -> Case:
 
 
 def is_kernel_type(text: str) -> bool:
-    """Whether a cell names a kernel: `N/A` does not, nor does `0`."""
+    """Return whether a cell names a kernel: `N/A` and `0` do not."""
     return bool(_KERNEL_TYPE.fullmatch(text.strip())) and not text.strip().isdecimal()
 
 
@@ -142,7 +144,8 @@ def normal_kernel_type(text: str) -> str:
 
 
 def split_cell(text: str) -> list[str]:
-    """The slots of a cell, outer quotes and blanks removed, empty ones kept: `"a;;b"` has three."""
+    """Return the slots of a cell, without outer quotes and blanks, with empty ones: `"a;;b"` has
+    three."""
     inner = text.strip()
     if len(inner) >= 2 and inner[0] == inner[-1] == '"':
         inner = inner[1:-1]
@@ -151,7 +154,7 @@ def split_cell(text: str) -> list[str]:
 
 @lru_cache(maxsize=65536)
 def parse_shape(text: str) -> tuple[int, ...] | None:
-    """`4096,1` or `(4096, 1)` -> (4096, 1); an empty or missing slot -> None.
+    """Return a shape: `4096,1` or `(4096, 1)` gives (4096, 1); an empty or missing slot gives None.
 
     The message does not quote the text: its reader may not be allowed to read the file.
     """
@@ -169,7 +172,7 @@ def parse_shape(text: str) -> tuple[int, ...] | None:
 
 
 def _numbers(text: str) -> tuple[int, ...]:
-    """Most shapes are numbers and commas, for which no pattern is needed."""
+    """Return the integers of a text. Most shapes are numbers and commas, which need no pattern."""
     try:
         return tuple(map(int, text.split(",")))
     except ValueError:
@@ -177,15 +180,15 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 
 def tensor_cells(inputs: Iterable[Slot], outputs: Iterable[Slot]) -> dict[str, str]:
-    """The cells of a row's tensors, quoted as profilers do: shapes, dtypes and formats."""
+    """Return the cells of a row's tensors, quoted as profilers do: shapes, dtypes and formats."""
     return {**_slot_cells(INPUT_CELLS, inputs), **_slot_cells(OUTPUT_CELLS, outputs)}
 
 
 def logical_shape(slot: Slot) -> tuple[int, ...]:
-    """The shape of the tensor that a slot holds. FRACTAL_NZ keeps (.., R, C) as blocks
-    (.., C / c, R / r, r, c): 320,48,16,16 is (768, 5120). Fewer than four dimensions are logical
-    already, as profilers write grouped weights. NC1HWC0 keeps (N, C, H, W) as (N, C / c, H, W, c):
-    32,8,55,55,8 is (32, 64, 55, 55), padded channels counted."""
+    """Return the logical shape of the tensor in a slot. FRACTAL_NZ stores (.., R, C) as blocks (..,
+    C / c, R / r, r, c): 320,48,16,16 is (768, 5120). Fewer than four dimensions are logical
+    already, as profilers write grouped weights. NC1HWC0 stores (N, C, H, W) as (N, C / c, H, W, c):
+    32,8,55,55,8 is (32, 64, 55, 55), including padded channels."""
     shape = slot.shape or ()
     if slot.format.startswith(NC1HWC0) and len(shape) == 5:
         n, blocks, height, width, channel = shape
@@ -231,7 +234,7 @@ def _shape(column: str, text: str) -> tuple[int, ...] | None:
 
 @lru_cache(maxsize=4096)
 def _words(cell: str) -> tuple[str, ...]:
-    """The slots of a cell of dtypes or formats: there are few such cells, in many rows."""
+    """Return the slots of a cell of dtypes or formats. Many rows share few such cells."""
     return tuple(split_cell(cell))
 
 
@@ -250,7 +253,7 @@ def _attributes(cells: Mapping[str, str]) -> Iterator[tuple[str, str]]:
 
 @lru_cache(maxsize=4096)
 def _attribute_names(columns: tuple[str, ...]) -> tuple[str, ...]:
-    """Those of a table's columns that tell cases apart beside the tensors."""
+    """Return those of a table's columns that, in addition to the tensors, distinguish cases."""
     return tuple(
         name
         for name in columns

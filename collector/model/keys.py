@@ -1,6 +1,6 @@
-"""Where things lie in a store: one function a kind of object, and no other place spells a key.
+"""The keys of a store: one function for each kind of object; no other module builds a key.
 
-No key is the parent of another, so that a folder and an S3 bucket can hold the same tree. Names
+No key is the parent of another, so that a folder and an S3 bucket can store the same tree. Names
 that come from data are checked before they become part of a key.
 """
 
@@ -51,14 +51,14 @@ _OURS = re.compile(
 
 
 def is_ours(key: str) -> bool:
-    """Whether a key is one that a function of this module can give; for files of a snapshot, which
-    its manifest names, whether it lies in one."""
+    """Return whether a function of this module can produce the key. For files of a snapshot, whose
+    names are in its manifest, return whether the key is inside a snapshot."""
     return _OURS.fullmatch(key) is not None
 
 
 def campaign_name(text: str) -> str:
-    """Return the name. Raises BadInput unless it has 1 to 40 of lower-case letters, digits and '-',
-    the first and the last of which are not '-'."""
+    """Return the name. Raises BadInput unless it has 1 to 40 lower-case letters, digits and '-',
+    and neither begins nor ends with '-'."""
     if not _CAMPAIGN.fullmatch(text):
         raise BadInput(
             "campaign: expected a name of 1 to 40 lower-case letters, digits and '-' that neither "
@@ -68,21 +68,21 @@ def campaign_name(text: str) -> str:
 
 
 def number_of(key: str, spell: Callable[[int], str]) -> int | None:
-    """The number that `spell` makes this very key of; None for a stray, whatever its name: an
-    editor's copy, a file of the desktop, a number that is spelled otherwise."""
+    """Return the number from which `spell` produces exactly this key; None for a stray, whatever
+    its name: an editor's copy, a file of the desktop, a number in another spelling."""
     found = _LAST_NUMBER.search(key.rpartition("/")[2])
     number = int(found[1]) if found else None
     return number if number is not None and spell(number) == key else None
 
 
 def name_of(key: str, spell: Callable[[str], str]) -> str | None:
-    """The same for keys that end with a name."""
+    """Return the name from which `spell` produces exactly this key; None for a stray."""
     name = key.rpartition("/")[2].rpartition(".")[0]
     return name if _TOKEN.fullmatch(name) and spell(name) == key else None
 
 
 def verified(sha256: str) -> str:
-    """What a self-test proved, by the hash of its bytes."""
+    """Return the key of a self-test's result, by the hash of its bytes."""
     return f"{VERIFIED}{_token(sha256)}.json"
 
 
@@ -111,22 +111,22 @@ def wave(campaign: str, wave_hash: str) -> str:
 
 
 def meeting(campaign: str, wave_hash: str) -> str:
-    """Where the first pod of a gang waits for the others."""
+    """Return the key of the address at which the first pod of a gang waits for the others."""
     return f"{_campaign(campaign)}/meetings/{_token(wave_hash)}.json"
 
 
 def nodes(campaign: str) -> str:
-    """What a campaign's controller holds against nodes."""
+    """Return the key of the failures that a campaign's controller has counted against nodes."""
     return f"{_campaign(campaign)}/nodes.json"
 
 
 def all_attempts(campaign: str) -> str:
-    """The prefix under which every attempt lies, at whichever shard."""
+    """Return the prefix of all attempts at all shards."""
     return f"{_campaign(campaign)}/attempts/"
 
 
 def attempts(campaign: str, shard_id: str) -> str:
-    """The prefix under which every attempt at a shard lies."""
+    """Return the prefix of all attempts at a shard."""
     return f"{all_attempts(campaign)}{_token(shard_id)}/"
 
 
@@ -137,8 +137,8 @@ def attempt(campaign: str, shard_id: str, attempt_id: str) -> str:
 def raw_summary(
     campaign: str, shard_id: str, attempt_id: str, session: int, group: str = ""
 ) -> str:
-    """What the profiler recorded of a session; `group` tells the further passes of an NPU apart,
-    one for each further group of counters."""
+    """Return the key of the profiler's records of a session. `group` names the group of counters of
+    a further pass on an NPU; each further group has its own pass."""
     more = f"-{_token(group)}" if group else ""
     return f"{attempt(campaign, shard_id, attempt_id)}raw/op_summary-{session}{more}.csv.zst"
 
@@ -155,18 +155,19 @@ def part(campaign: str, shard_id: str, attempt_id: str, session: int) -> str:
 
 
 def part_entry(campaign: str, shard_id: str, attempt_id: str, session: int) -> str:
-    """Beside the part of the same number: what a manifest will say of it."""
+    """Return the key of the manifest's entry about the part of the same number."""
     return f"{attempt(campaign, shard_id, attempt_id)}entry-{session}.json"
 
 
 def session_cases(campaign: str, shard_id: str, attempt_id: str, session: int) -> str:
-    """Written before a session: its cases. Where no part of the same number came after it, its
-    worker did not live to tell how it ended."""
+    """Return the key of the cases of a session, which is written before the session. If no part of
+    the same number follows, the worker ended before it could report the result."""
     return f"{attempt(campaign, shard_id, attempt_id)}session-{session}.json"
 
 
 class SessionObject(NamedTuple):
-    """What a key says of an object that a session left: `kind` is how its name begins."""
+    """The properties of a session's object that its key names; `kind` is the beginning of its
+    name."""
 
     kind: str
     attempt: str
@@ -174,7 +175,7 @@ class SessionObject(NamedTuple):
 
 
 def session_object(key: str, campaign: str, shard_id: str) -> SessionObject | None:
-    """What a key under a shard's attempts stands for; None for every other key."""
+    """Return the object of a key under a shard's attempts; None for every other key."""
     prefix = attempts(campaign, shard_id)
     match = _OF_SESSION.fullmatch(key.removeprefix(prefix)) if key.startswith(prefix) else None
     if match is None:
@@ -200,7 +201,8 @@ def attempt_manifest(campaign: str, shard_id: str, attempt_id: str) -> str:
 
 
 def committed_shards(campaign: str) -> str:
-    """The prefix of the commits of shards: the only one that is listed to follow a campaign."""
+    """Return the prefix of the commits of shards, the only one that is listed to follow a
+    campaign."""
     return f"{_campaign(campaign)}/committed/"
 
 
@@ -217,7 +219,7 @@ def measurements(sha256: str) -> str:
 
 
 def snapshot(name: str) -> str:
-    """The prefix of one snapshot; `name` is `{number}-{random}`."""
+    """Return the prefix of one snapshot; `name` is `{number}-{random}`."""
     return f"{SNAPSHOTS}{_token(name)}/"
 
 

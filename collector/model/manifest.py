@@ -1,7 +1,7 @@
-"""What a worker leaves behind: the manifest of an attempt, and the commit of a shard.
+"""The last objects that a worker writes: the manifest of an attempt, and the commit of a shard.
 
-The manifest is an attempt's last write. It names parts by key and hash, also parts of earlier
-attempts, and the final measurement of every case. The first commit of a shard wins.
+The manifest is the last write of an attempt. It names parts by key and hash, also parts of earlier
+attempts, and the final measurement of every case. The first commit of a shard is the valid one.
 """
 
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ class StoredObject:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Device time over wall time, in microseconds and seconds: what efficiency is made of."""
+    """Device time and wall time, in microseconds and seconds, from which efficiency is computed."""
 
     busy_us: float
     useful_us: float
@@ -42,9 +42,9 @@ NO_USAGE = Usage(0.0, 0.0, 0.0, 0.0)
 
 @dataclass(frozen=True, slots=True)
 class PartEntry:
-    """One session's part, the raw records it was made from (none for answers that need no device),
-    and what it took, together with sessions before it that gave no part. It is stored before the
-    part, too, so that whoever finds the part knows what its bytes were."""
+    """One session's part, the raw records it was derived from (none for results that need no
+    device), and its usage, including that of earlier sessions without a part. It is also stored
+    before the part, so that a reader that finds the part knows its bytes."""
 
     part: StoredObject
     raw: tuple[StoredObject, ...]
@@ -65,13 +65,13 @@ class AttemptManifest:
 
     @property
     def usage(self) -> Usage:
-        """What every attempt took together for the parts that count."""
+        """Return the usage of all attempts together for the parts that count."""
         return reduce(Usage.plus, (entry.usage for entry in self.parts), NO_USAGE)
 
 
 @dataclass(frozen=True, slots=True)
 class ShardCommit:
-    """The record that makes an attempt's manifest the shard's answer."""
+    """The record that makes an attempt's manifest the result of the shard."""
 
     shard: str
     attempt: str
@@ -86,7 +86,7 @@ def manifest_to_json(manifest: AttemptManifest) -> bytes:
 
 
 def manifest_from_json(data: bytes, *, key: str = "manifest") -> AttemptManifest:
-    """Raises BadInput, naming the key, for anything but a manifest."""
+    """Return the manifest. Raises BadInput, which names the key, for other data."""
     return decode_object(AttemptManifest, data, what="an attempt's manifest", key=key)
 
 
@@ -95,7 +95,7 @@ def entry_to_json(entry: PartEntry) -> bytes:
 
 
 def entry_from_json(data: bytes, *, key: str = "entry") -> PartEntry:
-    """Raises BadInput, naming the key, for anything but the entry of a part."""
+    """Return the entry of a part. Raises BadInput, which names the key, for other data."""
     return decode_object(PartEntry, data, what="the entry of a part", key=key)
 
 
@@ -104,20 +104,20 @@ def commit_to_json(commit: ShardCommit) -> bytes:
 
 
 def commit_from_json(data: bytes, *, key: str = "commit") -> ShardCommit:
-    """Raises BadInput, naming the key, for anything but the commit of a shard."""
+    """Return the commit of a shard. Raises BadInput, which names the key, for other data."""
     return decode_object(ShardCommit, data, what="the commit of a shard", key=key)
 
 
-# What a self-test proved on one stack, as it is kept in a store: written once, never changed.
+# The result of a self-test on one stack, as it is stored: written once, never changed.
 
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """The kernel types whose launches were seen, by every tensor, to be those asked for."""
+    """The kernel types whose launches were, by every tensor, those requested."""
 
     stack: Stack
     kernels: tuple[str, ...]
-    at: str  # when, in UTC
+    at: str  # time in UTC
 
 
 def verified_to_json(verified: Verified) -> bytes:
@@ -126,10 +126,10 @@ def verified_to_json(verified: Verified) -> bytes:
 
 
 def verified_from_json(data: bytes, *, key: str = "verified") -> Verified:
-    """Raises BadInput, naming the key, for anything else."""
+    """Return the result of a self-test. Raises BadInput, which names the key, for other data."""
     return decode_object(Verified, data, what="the result of a self-test", key=key)
 
 
 def verified_hash(verified: Verified) -> str:
-    """Its place in a store: the hash of its bytes."""
+    """Return the hash of its bytes, by which it is stored."""
     return sha256_hex(verified_to_json(verified))

@@ -1,6 +1,7 @@
-"""What the processor of one machine was seen to reach: a self-test measures it, and the machine
-keeps it. Durations that are measured there are held against it; a merge, which may run anywhere, is
-not told.
+"""The highest rates that the processor of one machine reached.
+
+A self-test measures them, and the machine stores them. Durations that are measured on the machine
+are checked against them. A merge may run anywhere and does not use them.
 """
 
 from dataclasses import asdict, dataclass, replace
@@ -26,7 +27,7 @@ class MachinePeaks:
     bfloat16_flops_per_s: float
     cache_bytes_per_s: float
     memory_bytes_per_s: float
-    at: str  # when they were last measured, in UTC
+    at: str  # when the rates were last measured, in UTC
 
     def __post_init__(self) -> None:
         for name in RATES:
@@ -34,7 +35,7 @@ class MachinePeaks:
                 raise BadInput(f"{name}: expected a finite rate above 0, got {rate}")
 
     def better_of(self, other: "MachinePeaks") -> "MachinePeaks":
-        """The better of each rate: what disturbs a machine only makes it slower."""
+        """Return the better of each rate: a disturbance only makes a machine slower."""
         return replace(self, **{n: max(getattr(self, n), getattr(other, n)) for n in RATES})
 
 
@@ -47,5 +48,5 @@ def peaks_to_bytes(peaks: MachinePeaks) -> bytes:
 
 
 def peaks_from_bytes(data: bytes, *, key: str) -> MachinePeaks:
-    """Raises BadInput, naming the key, for anything else."""
+    """Return the peak rates. Raises BadInput, which names the key, for other data."""
     return decode_object(MachinePeaks, data, what="the peak rates of a machine", key=key)

@@ -1,10 +1,11 @@
-"""A case as a source spelled it, with what the source knew of it; and tables of such records.
+"""A case as its source wrote it, with the statistics of the source; and tables of such records.
 
-The table is the one form in which cases travel: parsed sources, shards, a database's rows of
+Cases are always stored and passed on in this table: parsed sources, shards, a database's rows of
 cases. It is a CSV so that a person can read it; `read_table(write_table(records)) == records`.
 
-Where records say what ran before them, the table has one column more, of the numbers of the rows
-that did; a row that is there for that alone is marked, and is no record of the table.
+If records name the launches that ran before them, the table has one more column with the row
+numbers of those launches. A row that is only there for that is marked, and is not a record of the
+table.
 """
 
 import json
@@ -35,11 +36,11 @@ _COUNTERS = "Counters"
 _STATISTICS = ("Count", *_TIMES, _COUNTERS)
 _EXTRA = "Extra"
 TABLE_COLUMNS = (KERNEL_TYPE, *BASE_CELLS, _EXTRA, *_STATISTICS)
-MOST_BEFORE = 64  # launches that a record says ran before it
+MOST_BEFORE = 64  # the largest number of launches that a record names as run before it
 _BEFORE = "Before"
-_NO_CASE = "-"  # in its place: the row is no record of the table
+_NO_CASE = "-"  # instead of numbers: the row is not a record of the table
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,8}")
-# What numbers and JSON raise over text that is none.
+# The errors of numbers and JSON for invalid text.
 _WRONG = (ValueError, TypeError, OverflowError, RecursionError)
 
 
@@ -75,8 +76,8 @@ class CaseRecord:
 
     @property
     def case(self) -> Case:
-        """Worked out anew where it was not asked for lately: kept beside every record it would
-        take as much memory as the record itself, and a plan holds them all."""
+        """Return the case. It is computed again unless a small cache has it: stored with every
+        record it would take as much memory as the record, and a plan has them all."""
         cells = tuple(self.cells.items())
         return _case(self.kernel_type, cells, tuple(self.extra.items()))
 
@@ -99,9 +100,9 @@ def as_ran(
     core: str | None,
     recorded: Iterable[tuple[str, str]] = (),
 ) -> CaseRecord:
-    """The record of the case that ran in place of one that was asked for: the `recorded` tensors,
-    or the same where there are none, under the other kernel type, with the state and the core that
-    the profiler told."""
+    """Return the record of the case that ran instead of the requested one: the other kernel type
+    with the `recorded` tensors, or the same tensors if there are none, and with the state and the
+    core that the profiler reported."""
     told = {OP_STATE: op_state, ACCELERATOR_CORE: core if core and core_class(core) else ""}
     known = {name: text for name, text in told.items() if text}
     cells = {**record.cells, **dict(recorded), **known}
@@ -111,12 +112,12 @@ def as_ran(
 
 
 def write_table(records: Iterable[CaseRecord]) -> bytes:
-    """Records as CSV bytes, in the order given; equal records give equal bytes."""
+    """Return the records as CSV bytes, in the given order; equal records give equal bytes."""
     return write_rows(((record, ()) for record in records), (), ())
 
 
 def read_table(data: bytes, *, path: str = "case table") -> list[CaseRecord]:
-    """The records of a table. Raises BadInput, with the line, for anything else."""
+    """Return the records of a table. Raises BadInput, with the line, for other data."""
     return [row.record for row in read_rows(data, (), path=path)]
 
 
@@ -132,7 +133,8 @@ class TableRow:
 def write_rows(
     rows: Iterable[tuple[CaseRecord, Sequence[str]]], columns: Sequence[str], unsaid: Sequence[str]
 ) -> bytes:
-    """A table with further columns; `unsaid` stands there for what only ran before a record."""
+    """Return a table with further columns; rows that only ran before a record have `unsaid`
+    there."""
     known = list(rows)
     if not any(record.before for record, _ in known):
         cells = ([*cells_of(record), *further] for record, further in known)
@@ -154,7 +156,7 @@ def write_rows(
 
 
 def read_rows(data: bytes, columns: Sequence[str], *, path: str) -> list[TableRow]:
-    """The rows of such a table. Raises BadInput, with the line, for anything else."""
+    """Return the rows of such a table. Raises BadInput, with the line, for other data."""
     at = len(TABLE_COLUMNS)
     whole = (*TABLE_COLUMNS, _BEFORE, *columns)
     if not data.startswith(",".join(whole).encode()):
@@ -176,7 +178,7 @@ def read_rows(data: bytes, columns: Sequence[str], *, path: str) -> list[TableRo
 
 
 def as_neighbour(record: CaseRecord) -> CaseRecord:
-    """The record as it stands before others: what to launch, and nothing else."""
+    """Return the record as it precedes others: the launch without statistics."""
     return CaseRecord(record.kernel_type, record.cells, record.extra)
 
 
@@ -186,7 +188,7 @@ def _spelled(record: CaseRecord) -> Hashable:
 
 
 def _before(text: str, bare: Sequence[CaseRecord], path: str, line: int) -> tuple[CaseRecord, ...]:
-    """The rows that a cell names by their numbers."""
+    """Return the rows that a cell names by their numbers."""
     numbers = text.split(" ") if text else []
     if len(numbers) <= MOST_BEFORE and all(map(_NUMBER.fullmatch, numbers)):
         places = [int(number) for number in numbers]
@@ -197,7 +199,7 @@ def _before(text: str, bare: Sequence[CaseRecord], path: str, line: int) -> tupl
 
 
 def cells_of(record: CaseRecord) -> list[str]:
-    """One row of a table, a cell for each of TABLE_COLUMNS."""
+    """Return one row of a table, a cell for each of TABLE_COLUMNS."""
     return [
         record.kernel_type,
         *(record.cells.get(name, "") for name in BASE_CELLS),
@@ -235,7 +237,7 @@ def _extra_of(text: str) -> dict[str, str]:
     extra = json.loads(text)
     if not isinstance(extra, dict) or not all(type(value) is str for value in extra.values()):
         raise ValueError(f"{_EXTRA}: expected a JSON object of texts")
-    # Only an escape can hold what a cell cannot: the table itself is UTF-8 without NUL.
+    # Only an escape can encode what a cell cannot: the table itself is UTF-8 without NUL.
     if "\\u" in text and not all(map(is_text, chain(extra, extra.values()))):
         raise ValueError(f"{_EXTRA}: expected text that UTF-8 can encode, without NUL")
     return extra

@@ -1,4 +1,4 @@
-"""The stack a number belongs to. Results of different stacks never mix."""
+"""The stack that a number belongs to. Results of different stacks never mix."""
 
 import re
 from collections.abc import Mapping
@@ -12,18 +12,19 @@ _DEVICE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 _FILE = re.compile(r"\.\.|\.$|\.(csv|json|parquet|ya?ml|tmp)$", re.IGNORECASE)
 _VERSION = re.compile(r"[A-Za-z0-9]+([._+-][A-Za-z0-9]+)*")
 
-# `8.5.0`, `8.3.RC1`, `9.1.0-beta.1`: of CANN two numbers name several releases.
+# `8.5.0`, `8.3.RC1`, `9.1.0-beta.1`: two numbers alone name several releases of CANN.
 _RELEASE = re.compile(r"\d+\.\d+\.\w.*")
 
-# What operators can be launched on, by whose devices they are: and how ranks on them send.
+# The backends that operators run on, and the library with which their ranks communicate.
 COLLECTIVE_LIBRARIES = {"npu": "hccl", "cuda": "nccl", "cpu": "gloo"}
 BACKENDS = tuple(COLLECTIVE_LIBRARIES)
-_DEVICES = {"CUDA_": "cuda", "CPU_": "cpu"}  # by how their names begin; all others are NPUs
+# by the beginning of the device's name; all others are NPUs
+_DEVICES = {"CUDA_": "cuda", "CPU_": "cpu"}
 _RUNTIME = "runtime"
 
 
 class Runtime(StrEnum):
-    """What launches go to: devices, or a CANN that computes nothing (that of the tests)."""
+    """The target of launches: devices, or a fake CANN that computes nothing (for the tests)."""
 
     REAL = "real"
     FAKE = "fake"
@@ -31,10 +32,10 @@ class Runtime(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """Device and software. An empty string says that the device has no such thing.
+    """Device and software. An empty string means that the device has no such component.
 
-    `details` is what else changes numbers: for a cpu its flags, threads and allocator settings,
-    and of a runtime that is not real that it is not.
+    `details` has other settings that change numbers: for a CPU its flags, threads and allocator
+    settings, and for a fake runtime that it is fake.
     """
 
     device: str
@@ -63,7 +64,8 @@ class Stack:
 
     @property
     def runtime(self) -> Runtime:
-        """Part of the stack, so that a fake one's results never mix with a real one's."""
+        """Return the runtime. It is part of the stack, so that a fake one's results never mix with
+        a real one's."""
         return Runtime(dict(self.details).get(_RUNTIME, Runtime.REAL))
 
     @property
@@ -76,11 +78,11 @@ class Stack:
 
     @property
     def version_path(self) -> str:
-        """`{device}/vllm_ascend/{version}`: where a tree keeps what this stack measured."""
+        """Return `{device}/vllm_ascend/{version}`, the folder of this stack's results in a tree."""
         return f"{self.device}/vllm_ascend/{self.version}"
 
     def differs_in(self, other: "Stack") -> str:
-        """The fields in which two stacks differ, for a message."""
+        """Return the names of the fields in which two stacks differ, for a message."""
         ours, theirs = self.as_json(), other.as_json()
         return ", ".join(sorted(name for name in ours if ours[name] != theirs[name]))
 
@@ -109,32 +111,32 @@ class Stack:
 
 
 def backend_of(device: str) -> str:
-    """Whose a device is: `cpu` of `CPU_AMD_EPYC_2t`."""
+    """Return the backend of a device: `cpu` for `CPU_AMD_EPYC_2t`."""
     return next((b for start, b in _DEVICES.items() if device.startswith(start)), "npu")
 
 
 def is_cann_release(version: str) -> bool:
-    """Whether a version of CANN is one release, and not a line of them as `8.5` is."""
+    """Return whether a version of CANN is one release, not a series of releases such as `8.5`."""
     return _RELEASE.fullmatch(version) is not None
 
 
 def is_version_of(expected: str, here: str) -> bool:
-    """Whether a version is the expected one or a more specific one: `8.5.1` of `8.5`."""
+    """Return whether a version is the expected one or a more specific one: `8.5.1` for `8.5`."""
     return here == expected or (
         bool(expected) and here.startswith(tuple(expected + c for c in ".+-"))
     )
 
 
 def runtime_details(runtime: Runtime) -> tuple[tuple[str, str], ...]:
-    """What a stack's details say of its runtime: nothing of a real one."""
+    """Return the entry of a stack's details about its runtime; none for a real one."""
     return () if runtime is Runtime.REAL else ((_RUNTIME, runtime.value),)
 
 
 def version_name(vllm: str, torch: str, cann: str) -> str:
-    """`vllm0.18.0_torch2.9.0_cann8.5`; a part the device has none of is 0.
+    """Return a name such as `vllm0.18.0_torch2.9.0_cann8.5`; a part that the device lacks is 0.
 
-    As in msmodeling: a leading `vllm`, `torch`, `cann` or `v` is dropped, and torch's local
-    suffix (`+cpu`) with it. Raises BadInput for an invalid version.
+    As in msmodeling, a leading `vllm`, `torch`, `cann` or `v` is dropped, and so is torch's local
+    suffix (`+cpu`). Raises BadInput for an invalid version.
     """
     parts = {
         "vllm": re.sub(r"^(vllm)?v?", "", vllm.strip(), flags=re.IGNORECASE),

@@ -1,14 +1,14 @@
-"""The words that Ascend tools write: columns, counters, dtypes.
+"""The names that Ascend tools write: columns, counters, dtypes.
 
-Sources: op_summary of msprof (CANN 8.3 to 9.1) and the database of msmodeling, whose spellings
-are kept exactly: only BF16 carries the `DT_` prefix in a profile.
+Sources: op_summary of msprof (CANN 8.3 to 9.1) and the database of msmodeling. Their spellings are
+kept exactly: only BF16 has the prefix `DT_` in a profile.
 """
 
 from dataclasses import dataclass
 from types import MappingProxyType
 
 OP_STATE = "OP State"
-STATIC = "static"  # a state of it: the kernel was built for its shapes
+STATIC = "static"  # an OP State: the kernel was compiled for its shapes
 ACCELERATOR_CORE = "Accelerator Core"
 INPUT_SHAPES = "Input Shapes"
 INPUT_DTYPES = "Input Data Types"
@@ -23,13 +23,14 @@ BASE_CELLS = (OP_STATE, ACCELERATOR_CORE, *INPUT_CELLS, *OUTPUT_CELLS)
 
 EP_SIZE = "EP Size"
 RUNTIME_PREFIX = "Runtime "
-# Whose kernel a case asks for, where CANN and vLLM-Ascend both have one of its type.
+# The library of the kernel that a case requests, if CANN and vLLM-Ascend both have one of its type.
 LIBRARY = RUNTIME_PREFIX + "library"
-# Who launched a kernel that was built for its shapes, where a profile tells that it was a graph.
+# What launched a kernel that was compiled for its shapes, if a profile reports that it was a graph.
 LAUNCHED_BY, GRAPH = RUNTIME_PREFIX + "launched_by", "graph"
-MASK = RUNTIME_PREFIX + "mask"  # what attention leaves out beside a mask of each query and key
+# what attention excludes, in addition to a mask for each query and key
+MASK = RUNTIME_PREFIX + "mask"
 CAUSAL_MASK, FULL_MASK = "causal", "full"
-# Runtime columns that tell where a row came from; they do not change the kernel.
+# Runtime columns that name the origin of a row; they do not change the kernel.
 RUNTIME_PROVENANCE = frozenset(
     {"Runtime source_profile", "Runtime metadata_completeness", "Runtime case_id"}
 )
@@ -66,7 +67,7 @@ COUNTERS = (
 NOT_KNOWN = "N/A"
 FRACTAL_NZ = "FRACTAL_NZ"
 NC1HWC0 = "NC1HWC0"
-# Formats in which a tensor lies in memory as torch has it.
+# Formats in which a tensor has the same memory layout as in torch.
 _PLAIN_FORMATS = frozenset({"", "ND", "FORMAT_ND", "NCHW", "NCL", "NHWC", "NCDHW", "N/A", "NULL"})
 _ABSENT_SHAPES = frozenset({"", "()", "N/A", "NA", "NULL", "NONE", "UNDEFINED"})
 _ABSENT_DTYPES = frozenset({"", "DT_UNDEFINED", "UNDEFINED", "N/A", "NULL"})
@@ -95,7 +96,7 @@ AI_CORE = "AI_CORE"
 
 def core_class(core: str) -> str:
     """Return the core class of a kernel: AI_CPU, or AI_CORE for cube and vector units in any mix;
-    empty where the cell names none."""
+    empty if the cell names none."""
     name = core.strip().replace("_", "").upper()
     if name in ("", NOT_KNOWN):
         return ""
@@ -106,8 +107,9 @@ def core_class(core: str) -> str:
 class Dtype:
     """A profiler's dtype: its spelling, torch's name for it, and the size of one element.
 
-    `held_as` says of numbers that torch only stores, as bits of other ones, what replays them, and
-    of those that no operator here does, what would; torch then has no name for them."""
+    If torch has no name for the dtype, `held_as` reports what it is supported as, or which devices
+    would support it.
+    """
 
     spelling: str
     torch_name: str
@@ -116,11 +118,11 @@ class Dtype:
     held_as: str = ""
 
     def bytes_of(self, numel: int) -> int:
-        """Bytes of so many elements; those of four bits lie two in a byte."""
+        """Return the bytes of `numel` elements; two elements of four bits share a byte."""
         return -(-numel * self.item_bits // 8)
 
 
-# aclnnGroupedMatmulV5 and aclnnQuantMatmulV5 of CANN 9: A2 and A3 take none of these.
+# aclnnGroupedMatmulV5 and aclnnQuantMatmulV5 of CANN 9: A2 and A3 do not accept these dtypes.
 _OF_950 = "A2 and A3 do not have this dtype; Ascend 950PR and 950DT have it since CANN 9.0"
 _KNOWN_DTYPES = (
     Dtype("DT_BF16", "bfloat16", 16, True),
@@ -148,5 +150,5 @@ _DTYPES = MappingProxyType(
 
 
 def dtype_of(text: str) -> Dtype | None:
-    """The dtype a cell names, with or without `DT_`; None for one that is not known."""
+    """Return the dtype that a cell names, with or without `DT_`; None for an unknown dtype."""
     return _DTYPES.get(text) or _DTYPES.get(text.strip().upper())

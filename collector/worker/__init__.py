@@ -1,1 +1,2 @@
-"""One shard, end to end: measure its cases, upload each session's part, commit the shard."""
+"""Process of one shard: it measures the cases, uploads the part of each session, commits the
+shard."""

@@ -1,5 +1,7 @@
-"""`python -m collector.worker`: one shard as a process of its own, with exit codes that tell
-whoever started it whether trying again can help."""
+"""Command `python -m collector.worker`: works on one shard in a process of its own.
+
+The exit code reports to the caller whether a retry can help.
+"""
 
 import argparse
 import errno
@@ -26,15 +28,16 @@ from collector.worker.machine import Machine, ThisMachine
 logger = logging.getLogger("collector.worker")
 
 _LEAST_FREE_BYTES = 1 << 30
-# For a store that is away when the worker is told to stop: less than whoever told it waits beyond
-# the case in hand.
+# How long a worker waits for an unavailable store after a request to stop. It is shorter than the
+# time that the sender of the request allows beyond the case in progress.
 _GRACE_S = 20.0
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Work on the assignment of the command line, and give the exit code."""
+    """Work on the assignment of the command line and return the exit code."""
     options = _parse(arguments)
-    logging.raiseExceptions = False  # where a log cannot be written, the exit code still tells
+    # if a log cannot be written, the exit code still reports the result
+    logging.raiseExceptions = False
     stop = threading.Event()
     if options.parent is not None:
         die_with_parent(options.parent)
@@ -73,7 +76,8 @@ def run(
     machine: Machine | None = None,
     start: StartRanks = start_here,
 ) -> ExitCode:
-    """One attempt. Its log is stored by its commit; where it comes to none, here."""
+    """Run one attempt and return its exit code. The commit stores the log of the attempt; without a
+    commit, this function does."""
     machine = machine or ThisMachine()
     try:
         _check_space(machine, scratch)
@@ -100,8 +104,8 @@ def run(
 
 
 def start_of(options: argparse.Namespace, store: Store) -> StartRanks:
-    """Who starts the ranks of a gang: this machine alone, or the first of several pods, which tells
-    the others where it is in the store."""
+    """Return the function that starts the ranks of a gang: on this machine alone, or on several
+    pods. The first pod writes its address to the store for the others."""
     if options.pods == 1:
         return start_here
     key = keys.meeting(options.campaign, options.wave)
@@ -124,7 +128,7 @@ def _log_to(path: Path) -> None:
 
 
 def assignment_of(options: argparse.Namespace) -> Assignment:
-    """What `Assignment.as_arguments` has said."""
+    """Return the assignment that `Assignment.as_arguments` wrote."""
     return Assignment(**{field.name: getattr(options, field.name) for field in fields(Assignment)})
 
 

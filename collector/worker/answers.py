@@ -1,4 +1,5 @@
-"""The answers to a shard's cases: those that parts hold, and those still to be given."""
+"""The results of a shard's cases: which cases have a result in a part, and which are still to be
+measured."""
 
 import logging
 from collections import defaultdict
@@ -21,26 +22,26 @@ from collector.quality.canaries import is_doubted
 from collector.store.base import Store
 from collector.worker.attempt import Attempt, Part, is_committed, read_part
 
-# What earlier attempts at a shard left behind, and what of it counts.
+# Leftovers of earlier attempts at a shard, and which of them are used.
 #
-# A leftover may be damaged, in part gone, or another shard's. Such a one is set aside: named in the
-# log, kept in the store, and its cases are measured again. Nothing waits for it, and nothing can
-# collide with it: no two attempts have the same name.
+# A leftover may be damaged, partly missing, or of another shard. It is then ignored: it is named in
+# the log and kept in the store, and its cases are measured again. Nothing waits for it, and nothing
+# conflicts with it, because no two attempts have the same name.
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Leftovers:
-    """Complete sessions, in order of their keys, and the case ids of every session that nobody has
-    told the end of: its worker was killed, or is at it still."""
+    """Results of earlier attempts. `parts` are the complete sessions, sorted by key; `killed` has
+    the case ids of every session whose end is not recorded: its worker was killed or still runs."""
 
     parts: tuple[Part, ...]
     killed: tuple[tuple[str, ...], ...]
 
 
 def read_leftovers(store: Store, bound: BoundShard, records: Mapping[str, CaseRecord]) -> Leftovers:
-    """All that can be used of them; `records` are the shard's, by case."""
+    """Return all leftovers that can be used; `records` are the shard's, by case."""
     campaign, shard = bound.plan.campaign, bound.shard
     listed = {
         info.key: found
@@ -68,12 +69,15 @@ def _part(
     key: str,
     session: tuple[str, int],
 ) -> Part:
-    """A session that can be relied on. Raises BadInput, naming the key, for any other."""
+    """Return the part of a session that passes all checks. Raises BadInput, which names the key,
+    for any other session."""
     entry_key = keys.part_entry(bound.plan.campaign, bound.shard, *session)
     entry = entry_from_json(_read(store, entry_key), key=entry_key)
     bound.check_entry(entry, entry_key)
     if entry.part.key != key:
-        raise BadInput(f"expected the entry of {key}, got that of {entry.part.key}", path=entry_key)
+        raise BadInput(
+            f"expected the entry of {key}, got the entry of {entry.part.key}", path=entry_key
+        )
     data, *_ = (
         read_sealed(store, stored.key, stored.sha256, named_by=entry_key)
         for stored in (entry.part, *entry.raw)
@@ -82,7 +86,9 @@ def _part(
     _check_bound(measurements, bound, records, key)
     for named in {m.provenance.raw_key for m in measurements} - {None}:
         if named not in {raw.key for raw in entry.raw}:
-            raise BadInput(f"it does not name {named}, which its rows use", path=entry_key)
+            raise BadInput(
+                f"expected the name of {named}, which the part's rows use, got none", path=entry_key
+            )
     return Part(entry, measurements)
 
 
@@ -94,9 +100,9 @@ def _check_bound(
 ) -> None:
     rows = [to_row(measurement) for measurement in measurements]
     if not rows:
-        raise BadInput("it has no measurement", path=key)
+        raise BadInput("expected at least one measurement, got none", path=key)
     if len({row["measurement"] for row in rows}) < len(rows):
-        raise BadInput("it has a measurement twice", path=key)
+        raise BadInput("expected each measurement once, got a duplicate", path=key)
     bound.check_part(lambda names: [tuple(row[n] for n in names) for row in rows], records, key)
 
 
@@ -104,7 +110,9 @@ def _case_ids(store: Store, key: str, records: Mapping[str, CaseRecord]) -> tupl
     wanted: type[tuple[str, ...]] = tuple[str, ...]
     found = decode_object(wanted, _read(store, key), what="a list of case ids", key=key)
     if foreign := set(found) - records.keys():
-        raise BadInput(f"case {min(foreign)} does not belong to the shard", path=key)
+        raise BadInput(
+            f"expected cases of the shard, got case {min(foreign)}, which is not in it", path=key
+        )
     return found
 
 
@@ -112,12 +120,12 @@ def _read(store: Store, key: str) -> bytes:
     try:
         return store.get(key)
     except NotFound as error:
-        raise BadInput("not found", path=key) from error
+        raise BadInput("expected an object, found none", path=key) from error
 
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """Who answers: what every provenance of an attempt says alike."""
+    """The properties of a worker that are the same in every provenance of an attempt."""
 
     node: str
     device_serial: str | None = None
@@ -126,9 +134,9 @@ class Worker:
 
 
 class ShardAnswers:
-    """What an attempt knows of its shard: the sink that its sessions answer to. `load` takes over
-    the parts of earlier attempts. With `gathers` a session runs no case before `session_begins` is
-    called: whoever is killed until then was not killed by one."""
+    """Results of an attempt at a shard, to which its sessions add theirs. `load` takes over the
+    parts of earlier attempts. With `gathers`, a session runs no case before `session_begins` is
+    called: no case of it caused the end of a worker that is killed before that."""
 
     def __init__(
         self,
@@ -145,7 +153,7 @@ class ShardAnswers:
         self._worker = worker
         self._parts: list[Part] = []
         self._killed: tuple[tuple[str, ...], ...] = ()
-        self._usage = NO_USAGE  # of sessions that no part tells of yet
+        self._usage = NO_USAGE  # of sessions that no part reports yet
         self._sessions = 0
         self._is_committed = False
 
@@ -161,7 +169,8 @@ class ShardAnswers:
         self._parts, self._killed = list(left.parts), left.killed
 
     def is_closed(self) -> bool:
-        """Whether the shard is committed, by anyone. That is for good: it is not asked again."""
+        """Return whether the shard is committed, by this or another worker. A commit is final: once
+        found, it is not looked up again."""
         if not self._is_committed:
             attempt = self._attempt
             campaign, shard = attempt.plan.campaign, attempt.shard
@@ -169,8 +178,9 @@ class ShardAnswers:
         return self._is_committed
 
     def unanswered(self) -> list[ShardCase]:
-        """The cases to measure, in the shard's order; where all have an answer, those that are
-        measured again, because something else had the device or it did not stay the same."""
+        """Return the cases to measure, in the shard's order. If all have a result, return those
+        that are measured again because another process used the device or the device did not stay
+        the same."""
         tried: dict[str, list[Measurement]] = defaultdict(list)
         for part in self._parts:
             for m in part.measurements:
@@ -185,11 +195,11 @@ class ShardAnswers:
 
     @property
     def killed(self) -> Sequence[Sequence[str]]:
-        """The case ids of sessions that earlier attempts were killed in."""
+        """Return the case ids of the sessions in which earlier attempts were killed."""
         return self._killed
 
     def next_session(self, batch: Sequence[ShardCase]) -> Provenance:
-        """Count one session on, and give the provenance of what it will measure."""
+        """Count a new session and return the provenance of its measurements."""
         self._sessions += 1
         self._running = tuple(case.record.case_id for case in batch)
         if not self._gathers:
@@ -197,11 +207,11 @@ class ShardAnswers:
         return self._provenance(has_raw=True)
 
     def session_begins(self) -> None:
-        """Say which cases the session is about to run."""
+        """Record which cases the session is about to run."""
         self._attempt.begin_session(self._sessions, self._running)
 
     def give(self, unmeasured: Sequence[Unmeasured]) -> None:
-        """Store answers that took no device: they are a part of their own, without raw records."""
+        """Store results that need no device, as a part of their own without raw records."""
         if not unmeasured:
             return
         self._sessions += 1
@@ -211,7 +221,8 @@ class ShardAnswers:
         self._upload(provenance.session, part, ())
 
     def add(self, session: int, answers: SessionAnswers) -> None:
-        """Store what a session gave: raw records first, then the part; of none, that it ended."""
+        """Store the results of a session: first the raw records, then the part. If the session has
+        no measurements, record that it ended."""
         self._usage = self._usage.plus(answers.usage)
         raw = tuple(
             stored
@@ -233,7 +244,7 @@ class ShardAnswers:
     def _upload(
         self, session: int, measurements: Sequence[Measurement], raw: tuple[StoredObject, ...]
     ) -> None:
-        """Store a part; what sessions without one took before it is told with it."""
+        """Store a part, with the usage of earlier sessions that have none."""
         self._parts.append(self._attempt.upload_part(session, measurements, raw, self._usage))
         self._usage = NO_USAGE
 
@@ -260,9 +271,9 @@ class ShardAnswers:
 
 
 def final_measurements(tried: Iterable[Measurement]) -> Mapping[str, str]:
-    """Case id -> the measurement that answers for it: a good one before a failed one, one that is
-    not doubted before others, then the latest by rank, so that the choice does not depend on
-    the order of parts."""
+    """Return the final measurement of each case, by case id: a good one before a failed one, one
+    that is not suspect before others, then the latest by rank. The choice does not depend on the
+    order of parts."""
     best: dict[str, Measurement] = {}
     for m in tried:
         held = best.get(m.case_id)

@@ -1,4 +1,5 @@
-"""What a worker is told to do, and doing it: from the plan in the store to the shard's commit."""
+"""The assignment of a worker, and its execution: from the plan in the store to the shard's
+commit."""
 
 import logging
 import os
@@ -28,7 +29,8 @@ from collector.worker.attempt import Attempt, ProgressObject, is_committed
 from collector.worker.blame import WrongImage, WrongNode, seen_by_all
 from collector.worker.machine import Machine, ThisMachine
 
-# From a shard's cases to its commit: what needs no device first, then session after session.
+# From a shard's cases to its commit: first the cases that need no device, then one session after
+# another.
 
 
 def complete(
@@ -42,26 +44,27 @@ def complete(
     stop: threading.Event,
     on_progress: Callable[[int, int], None],
 ) -> bool:
-    """Measure what is missing and commit. True once the shard is committed, by anyone; False
-    where `stop` was set first (what was measured is kept).
+    """Measure the missing cases and commit the shard. Return True once it is committed, by this or
+    another worker; False if `stop` was set first (the measurements are kept).
 
-    Raises SessionsFail, and whatever the store or the instrument raises.
+    Raises SessionsFail, and every error of the store or the instrument.
     """
-    # Phase 1: what is known already. Somebody may have committed the shard, or answered some cases.
+    # Phase 1: results that exist already. Another worker may have committed the shard or measured
+    # some of its cases.
     if answers.is_closed():
         return True
     answers.load()
-    # Phase 2: what needs no device. Nobody could launch these cases, or they have killed a session.
+    # Phase 2: cases that need no device: no operator can launch them, or they killed a session.
     answers.give(_refused(answers.unanswered(), find, backend, ranks))
     answers.give(killers(answers.unanswered(), answers.killed))
-    # Phase 3: the device, session after session, until every case has its answer.
+    # Phase 3: one session after another on the device, until every case has a result.
     left = {case.record.case_id for case in answers.unanswered()}
     killed = [batch for batch in answers.killed if left.intersection(batch)]
     batches = Batches(session_s, killed, backend)
     if not measure_all(answers, instrument, batches, stop=stop, on_progress=on_progress):
         return False
-    # Phase 4: the commit. Where somebody else's came first, ours would leave a manifest that no
-    # commit names.
+    # Phase 4: the commit. If another worker committed first, this commit would leave a manifest
+    # that no commit names.
     if not answers.is_closed():
         answers.commit()
     return True
@@ -79,7 +82,7 @@ def _refused(
 
 
 def give_up(answers: ShardAnswers, outcome: Outcome, reason: str) -> None:
-    """Commit a shard that nobody could finish: what nobody answered gets `outcome`."""
+    """Commit a shard that no worker could finish: cases without a result get `outcome`."""
     answers.load()
     if answers.is_closed():
         return
@@ -94,8 +97,8 @@ LOG = "worker.log"
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """One attempt at one shard, on one device of this machine. The hash is of the plan that
-    whoever assigns has read."""
+    """One attempt at one shard, on one device of this machine. `plan_hash` is the hash of the plan
+    that the assigning process has read."""
 
     campaign: str
     plan: int
@@ -105,7 +108,7 @@ class Assignment:
     device: int = 0
 
     def as_arguments(self) -> list[str]:
-        """The command line that gives this assignment to `python -m collector.worker`."""
+        """Return the command line that gives this assignment to `python -m collector.worker`."""
         return [
             *("--campaign", self.campaign, "--plan", str(self.plan)),
             *("--plan-hash", self.plan_hash, "--shard", self.shard),
@@ -124,13 +127,14 @@ def work(
     machine: Machine | None = None,
     start: StartRanks = start_here,
 ) -> bool:
-    """Complete one shard. True once it is committed, by anyone; False where stopped before.
+    """Complete one shard. Return True once it is committed, by this or another worker; False if the
+    worker was stopped before.
 
-    `watched` is the same store, not waited for: progress is written there every `progress_s`. What
-    the process logs is expected in `scratch / LOG`, and is kept with the attempt. `machine` is the
-    one to measure on, where it is not simply this one; `start` starts the ranks of a gang.
-    Raises WrongImage or WrongNode where this machine cannot measure the plan, or the store holds
-    another plan than the one assigned.
+    `watched` is the same store without retries: progress is written there every `progress_s`. The
+    log of the process is expected in `scratch / LOG` and is stored with the attempt. `machine` is
+    the machine to measure on, this one by default; `start` starts the ranks of a gang. Raises
+    WrongImage or WrongNode if this machine cannot measure the plan, or if the store has another
+    plan than the assigned one.
     """
     plan, planned = _read_plan(store, assignment)
     machine = machine or ThisMachine()
@@ -138,7 +142,7 @@ def work(
     if cases is None:
         _commit_nothing(store, assignment, plan, machine.node)
         return True
-    with seen_by_all():  # what is not installed is missing everywhere
+    with seen_by_all():  # software that is missing here is missing in every worker of the image
         here = machine.stack(plan)
     check_stack(plan.stack, here)
     serial = machine.serial(plan, assignment.device)
@@ -167,7 +171,7 @@ def work(
 
 
 def abandon(store: Store, assignment: Assignment, outcome: Outcome, reason: str) -> None:
-    """Commit a shard for good although nobody could finish it; what is missing gets `outcome`."""
+    """Commit a shard that no worker could finish, for good. Missing cases get `outcome`."""
     plan, planned = _read_plan(store, assignment)
     node = ThisMachine().node
     cases = _read_cases(store, plan, planned)
@@ -181,8 +185,8 @@ def abandon(store: Store, assignment: Assignment, outcome: Outcome, reason: str)
 def keep_log(
     store: Store, assignment: Assignment, log: Path, most_bytes: int | None = None
 ) -> None:
-    """Store the log of an attempt that came to no commit, or its last `most_bytes`. One try: it is
-    not waited for. One that is there already is kept."""
+    """Store the log of an attempt without a commit, or its last `most_bytes`. The write is tried
+    once, without waiting. An existing log is kept."""
     key = keys.attempt_log(assignment.campaign, assignment.shard, assignment.attempt)
     try:
         said = log.read_bytes()
@@ -190,14 +194,14 @@ def keep_log(
     except AlreadyExists:
         logger.debug("%s exists already", key)
     except (OSError, StoreError) as error:
-        logger.warning("the log was not stored: %s", error)
+        logger.warning("did not store the log: %s", error)
 
 
 def check_stack(wanted: Stack, here: Stack) -> None:
-    """Raises WrongImage where the software differs, WrongNode where the device does.
+    """Raises WrongImage if the software differs, WrongNode if the device does.
 
-    Versions beside CANN are those that people write: `2.9.0` is also `2.9.0+cpu`. CANN's is the
-    release itself: between two of them kernels are new.
+    Versions other than CANN's are as people write them: `2.9.0` also matches `2.9.0+cpu`. CANN's is
+    the exact release, because each release has new kernels.
     """
     agree = is_version_of if wanted.cann else str.__eq__
     if wanted.device != here.device:
@@ -217,31 +221,36 @@ def _difference(name: str, wanted: object, here: object) -> str:
 
 
 def _read_plan(store: Store, assignment: Assignment) -> tuple[Plan, PlannedShard]:
-    """The plan that whoever assigned a shard of it knows, and the shard; else WrongImage."""
+    """Return the plan that the assigning process has read, and the shard. Raises WrongImage if the
+    store has another plan, or the plan has no such shard."""
     campaign, number = assignment.campaign, assignment.plan
     with seen_by_all():
         plan = assigned_plan(store, campaign, number, assignment.plan_hash)
     for planned in plan.shards:
         if planned.shard_id == assignment.shard:
             return plan, planned
-    raise WrongImage(f"{keys.plan(campaign, number)}: this plan has no shard {assignment.shard}")
+    raise WrongImage(
+        f"{keys.plan(campaign, number)}: expected shard {assignment.shard} in this plan, found none"
+    )
 
 
 def _read_cases(store: Store, plan: Plan, planned: PlannedShard) -> list[ShardCase] | None:
-    """The cases of a shard, in order; None where their table is not the one that the plan was
-    made with: no worker on any node has a better one."""
+    """Return the cases of a shard, in order; None if their table is not the one that the plan was
+    made with: no worker on any node has a better table."""
     key = keys.shard(plan.campaign, planned.shard_id)
     plan_key = keys.plan(plan.campaign, plan.number)
     try:
         return read_shard(read_sealed(store, key, planned.sha256, named_by=plan_key), path=key)
     except BadInput as error:
-        logger.warning("no worker can measure this shard: %s", error)
+        logger.warning(
+            "committing the shard without results, because its cases are damaged: %s", error
+        )
         return None
 
 
 def _commit_nothing(store: Store, assignment: Assignment, plan: Plan, node: str) -> None:
-    """Commit a shard without an answer. A merge finds it damaged, by the name of what is, and the
-    next plan has its cases in a shard of their own."""
+    """Commit a shard without results. A merge reports it as damaged and names the damaged object;
+    the next plan puts its cases into a new shard."""
     if not is_committed(store, plan.campaign, assignment.shard):
         Attempt(store, plan, assignment.shard, assignment.attempt, node).commit([], {})
 
@@ -265,7 +274,7 @@ def _image_digest() -> str | None:
 
 
 def _announced(start: StartRanks, answers: ShardAnswers) -> StartRanks:
-    """The same, which says what the ranks are to run before the first of them is started."""
+    """Return a start of ranks that first records which cases they are about to run."""
 
     def announced(work: GangWork, world: int, folder: Path) -> None:
         start(replace(work, begins=answers.session_begins), world, folder)

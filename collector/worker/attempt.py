@@ -1,10 +1,10 @@
-"""What one attempt at a shard writes.
+"""The objects that one attempt at a shard writes.
 
-Order is the promise. The cases of a session come before it (`session-{k}.json`): who is killed with
-it leaves those, and no part. When it has ended come raw records, then what the manifest will say
-of them and of the part (`entry-{k}.json`), then the part, and the manifest last. A part that exists
-is a complete session, so its cases are never measured again, and whoever commits it knows its
-bytes, and what it took.
+The order of the writes is guaranteed. The cases of a session come before it (`session-{k}.json`): a
+worker that is killed in the session leaves those, and no part. After the session come the raw
+records, then the manifest's entry about them and the part (`entry-{k}.json`), then the part, and
+last the manifest. A part that exists is a complete session, so its cases are never measured again,
+and the worker that commits it knows its bytes and its usage.
 """
 
 import logging
@@ -51,7 +51,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """The keys and the writes of one attempt. `log` is what its process says, kept with it."""
+    """The keys and the writes of one attempt. `log` is the log of its process, stored with it."""
 
     store: Store
     plan: Plan
@@ -61,15 +61,15 @@ class Attempt:
     log: Path | None = None
 
     def begin_session(self, session: int, case_ids: Sequence[str]) -> None:
-        """Say which cases a session is about to run; without any, that it has ended."""
+        """Record which cases a session is about to run; an empty list records that it has ended."""
         where = (self.plan.campaign, self.shard, self.attempt, session)
         self.store.put(keys.session_cases(*where), canonical_json(list(case_ids)))
 
     def upload_raw(
         self, session: int, summary: Path, journal: Path, group: str = ""
     ) -> tuple[StoredObject, ...]:
-        """The session's op_summary and journal, compressed; the first is the raw record. A further
-        pass over the same cases is told apart by its group of counters."""
+        """Store the session's op_summary and journal, compressed; the first is the raw record.
+        `group` names the group of counters of a further pass over the same cases."""
         where = (self.plan.campaign, self.shard, self.attempt, session, group)
         return (
             self._store_compressed(keys.raw_summary(*where), summary),
@@ -83,7 +83,8 @@ class Attempt:
         raw: tuple[StoredObject, ...],
         usage: Usage,
     ) -> Part:
-        """Make a session's answers final; its raw records must be up already."""
+        """Store the measurements of a session as its part. Its raw records must be stored
+        already."""
         where = (self.plan.campaign, self.shard, self.attempt, session)
         key, data = keys.part(*where), part_bytes(measurements)
         entry = PartEntry(_stored(key, data), raw, usage)
@@ -92,7 +93,7 @@ class Attempt:
         return Part(entry, tuple(measurements))
 
     def commit(self, parts: Sequence[Part], final: Mapping[str, str]) -> None:
-        """Write the manifest, then commit the shard. Whoever comes first has committed it."""
+        """Write the manifest, then commit the shard. The first worker that does so commits it."""
         if self.log is not None:
             where = keys.attempt_log(self.plan.campaign, self.shard, self.attempt)
             self._store_compressed(where, self.log)
@@ -115,31 +116,33 @@ class Attempt:
                 keys.committed(self.plan.campaign, self.shard), commit_to_json(commit)
             )
         except AlreadyExists:
-            logger.info("shard %s: another worker committed it first", self.shard)
+            logger.info(
+                "shard %s: not committed, because another worker committed it first", self.shard
+            )
 
     def _store_compressed(self, key: str, path: Path) -> StoredObject:
         return _create(self.store, key, zstandard.compress(path.read_bytes()))
 
 
 def is_committed(store: Store, campaign: str, shard: str) -> bool:
-    """Whether there is nothing left to do. A commit that cannot be read is one too: it is made only
-    once. Whoever merges reports it, and the next plan has its cases."""
+    """Return whether the shard has a commit. An unreadable commit counts, because a commit is made
+    only once: a merge reports it, and the next plan has its cases."""
     try:
         return read_commit(store, campaign, shard) is not None
     except BadInput as error:
-        logger.error("shard %s is committed, but its commit is damaged: %s", shard, error)
+        logger.error("shard %s: expected a valid commit, got a damaged one: %s", shard, error)
         return True
 
 
 def part_bytes(measurements: Iterable[Measurement]) -> bytes:
-    """A part: one row per case tried, in the columns of a measurement."""
+    """Return the bytes of a part: one row for each measurement, in the columns of a measurement."""
     return table_bytes(ROW_COLUMNS, (list(to_row(m).values()) for m in measurements))
 
 
 def read_part(data: bytes, *, key: str) -> tuple[Measurement, ...]:
-    """The measurements of a part. Raises BadInput, naming the key, for anything else."""
-    # A merge reads parts as columns (`database.rows`): it moves 100,000s of rows, and
-    # would hold them as objects. A test holds both to the same answers.
+    """Return the measurements of a part. Raises BadInput, which names the key, for other data."""
+    # A merge reads parts as columns (`database.rows`), because it reads 100,000s of rows, which
+    # would be as many objects here. A test checks that both readers return the same.
     columns = _header(data)
     rows = table_rows(data, columns, path=key)
     return tuple(
@@ -148,7 +151,7 @@ def read_part(data: bytes, *, key: str) -> tuple[Measurement, ...]:
 
 
 def _header(data: bytes) -> Sequence[str]:
-    """The columns of a part; all of them where it begins with anything else."""
+    """Return the columns of a part; all columns if the data begins with anything else."""
     names = data.partition(b"\n")[0].decode("utf-8", "replace").split(",")
     return names if is_header(names) else ROW_COLUMNS
 
@@ -169,17 +172,18 @@ def _stored(key: str, data: bytes) -> StoredObject:
     return StoredObject(key, len(data), sha256_hex(data))
 
 
-# The progress of an attempt, written to the store now and then for whoever watches.
+# The progress of an attempt, written to the store now and then for observers.
 #
-# Only a picture: nothing is decided by it. A store that is away is waited for by a thread of its
-# own, which keeps nothing but the newest value: who measures goes on.
+# It is for display only: no decision depends on it. A thread of its own waits for an unavailable
+# store and keeps only the newest value, so that measuring goes on.
 
-_PARTING_S = 1.0  # for a write under way, at the end
+_PARTING_S = 1.0  # for a write in progress, at the end
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """`done` of `cases` are answered; `case` describes the one in flight."""
+    """The progress of an attempt: `done` of `cases` have a result; `case` describes the one in
+    progress."""
 
     done: int
     cases: int
@@ -187,7 +191,7 @@ class Progress:
 
 
 def read_progress(store: Store, key: str) -> Progress | None:
-    """What an attempt last said of itself; None where nothing can be read."""
+    """Return the progress that an attempt wrote last; None if nothing can be read."""
     try:
         return decode_object(Progress, store.get(key), what="an attempt's progress", key=key)
     except (BadInput, StoreError):
@@ -195,9 +199,9 @@ def read_progress(store: Store, key: str) -> Progress | None:
 
 
 class ProgressObject:
-    """Writes `progress.json` at most every `every_s`, while the block runs: cases answered, cases
-    in all, and the case in flight. What a session did may be lost with it, and is done again: the
-    picture stands still then, and does not go back."""
+    """Writer of `progress.json`, at most every `every_s` while the block runs: the number of cases
+    with a result, the number of all cases, and the case in progress. If a session is lost, its
+    cases are measured again: the progress then stops, and does not go back."""
 
     def __init__(
         self, store: Store, campaign: str, shard: str, attempt: str, *, every_s: float = 2.0
@@ -229,12 +233,12 @@ class ProgressObject:
             self._thread.join(_PARTING_S)
 
     def answered(self, done: int, total: int) -> None:
-        """Between sessions: so many of all cases have an answer that is stored."""
+        """Report, between sessions, how many of all cases have a stored result."""
         self._done, self._total = done, total
         self._show(done, "")
 
     def measured(self, in_session: int, case: str) -> None:
-        """In a session: so many of its cases are through, and `case` is in flight."""
+        """Report, in a session, how many of its cases are done, and the `case` in progress."""
         self._show(min(self._done + in_session, self._total), case)
 
     def _show(self, done: int, case: str) -> None:
@@ -251,5 +255,5 @@ class ProgressObject:
             try:
                 self._store.put(self._key, self._newest)
             except StoreError as error:
-                logger.debug("progress not written: %s", error)
+                logger.debug("did not write progress: %s", error)
             surroundings.wait(self._ended, self._every_s)

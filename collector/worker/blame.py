@@ -1,4 +1,5 @@
-"""Which exit code an error of a worker has: image, node, store or disk is to blame."""
+"""The exit code of a worker's error: whether the image, the node, the store or the disk is the
+cause."""
 
 import errno
 from collections.abc import Iterator
@@ -25,18 +26,18 @@ _BROKEN = (errno.EIO, errno.EROFS, errno.ENODEV, errno.ENXIO)  # a disk, a mount
 
 
 class WrongImage(OpmeterError):
-    """What every worker of this image would see: other software than the plan's, or a plan that
-    is not the one assigned."""
+    """Error that every worker of this image would see: the software differs from the plan's, or the
+    plan is not the assigned one."""
 
 
 class WrongNode(OpmeterError):
-    """This machine's device is not the plan's."""
+    """Error of this machine: its device is not the plan's."""
 
 
 @contextmanager
 def seen_by_all() -> Iterator[None]:
-    """What every worker of an image reads in this block: an error in it is the image's or the
-    plan's, WrongImage, and no other shard fares better."""
+    """Raise WrongImage for an error in this block. The block reads what every worker of an image
+    reads, so the image or the plan is the cause, and no other shard would succeed."""
     try:
         yield
     except (BadInput, NotFound) as error:
@@ -44,9 +45,9 @@ def seen_by_all() -> Iterator[None]:
 
 
 def exit_code(error: OpmeterError | OSError) -> ExitCode:
-    """What a worker that ends with this error says of it."""
+    """Return the exit code of a worker that ends with this error."""
     match error:
-        case HostFault() | WrongNode() | SessionsFail() | DeviceBusy():  # other nodes may do well
+        case HostFault() | WrongNode() | SessionsFail() | DeviceBusy():  # other nodes may succeed
             return ExitCode.NODE
         case WrongImage():
             return ExitCode.IMAGE
@@ -62,7 +63,7 @@ def exit_code(error: OpmeterError | OSError) -> ExitCode:
             return ExitCode.NODE
         case SessionStuck():
             return ExitCode.HANG
-        case NotFound() | AlreadyExists():  # the store answers, and well
+        case NotFound() | AlreadyExists():  # the store is available
             return ExitCode.FAILED
         case StoreError():
             return ExitCode.STORE

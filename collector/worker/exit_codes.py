@@ -1,21 +1,20 @@
-"""What a worker's exit code means to whoever started it (a Job's podFailurePolicy, the local
-executor): who is to blame, and whether trying again can help.
-"""
+"""The meaning of a worker's exit code for its caller (a Job's podFailurePolicy, the local
+executor): what caused the failure, and whether a retry can help."""
 
 from enum import IntEnum
 
 
 class ExitCode(IntEnum):
-    DONE = 0  # every shard given to it is committed, by anyone
-    FAILED = 1  # nobody foresaw it: no proof against image, node or shard
-    IMAGE = 43  # what every worker of this image would see: plan hash, torch, CANN
+    DONE = 0  # the shard is committed, by this or another worker
+    FAILED = 1  # unexpected error: the image, node or shard may be the cause
+    IMAGE = 43  # every worker of this image would fail: plan hash, torch, CANN
     NODE = 44  # this node's device, driver or health
-    STORE = 45  # the store is out of reach or refuses
+    STORE = 45  # the store is unavailable or refuses requests
     HANG = 46  # a hang that killing the session did not clear
-    PEERS = 47  # other pods of its gang were not reached: it says which
+    PEERS = 47  # other pods of its gang were not reached; the worker names them
     SPACE = 48  # disk or memory guard
-    TEMPORARY = 75  # stopped before the end; nothing is wrong
+    TEMPORARY = 75  # stopped before the end, without an error
 
 
-# Of a shard these say nothing. Where many shards end so, it is none of them.
+# These codes do not blame the shard. If many shards end so, the cause is not a shard.
 NOT_THE_SHARDS = frozenset({ExitCode.NODE, ExitCode.FAILED})

@@ -1,7 +1,7 @@
-"""The instrument of a gang: its session is a bench of several ranks on this machine.
+"""The instrument of a gang: one session is a bench of several ranks on this machine.
 
-What the ranks saw of every call is the raw record; the certificate of a case is made of it. Cases
-that cannot share a start of the ranks are another session's.
+The raw record is what the ranks recorded of every call; the certificate of a case is derived from
+it. Cases that cannot share a start of the ranks are measured in another session.
 """
 
 import csv
@@ -52,15 +52,15 @@ from collector.ranks.distribution import DISTRIBUTE_KERNELS
 from collector.ranks.experts import imbalance_of
 from collector.ranks.gangs import ROUNDS, routed_call
 
-# From what the ranks of a gang saw of each case to its certificate. Pure.
+# From the records that the ranks of a gang made of each case to its certificate. Pure.
 
 Groups = tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class GangSession:
-    """A bench and what its cases are to the plan, in the order of the bench: the groups of ranks
-    that work in each, and what is known of it besides, by name. `rounds` are planned."""
+    """A bench and the plan's data of its cases, in the order of the bench: the groups of ranks that
+    work in each case, and further known facts by name. `rounds` is the planned number."""
 
     records: tuple[CaseRecord, ...]
     groups: tuple[Groups, ...]
@@ -78,7 +78,7 @@ def certificates(
     seen: Sequence[CaseSeen],
     environment: Mapping[str, str] = os.environ,
 ) -> tuple[Measurement, ...]:
-    """A measurement of each case that at least one round has seen."""
+    """Return a measurement of each case that has records of at least one round."""
     rounds: dict[int, list[CaseSeen]] = {}
     for one in seen:
         rounds.setdefault(one.case, []).append(one)
@@ -141,7 +141,8 @@ def _left_out(reason: str) -> Outcome:
 
 
 def _calls_us(seen: CaseSeen, groups: Groups, *, slowest: bool = False) -> list[float]:
-    """What each call took: of several groups at once the median over them, or the slowest's."""
+    """Return the duration of each call. If several groups run at once, it is the median over them,
+    or that of the slowest group."""
     by_rank = {one.rank: one for one in seen.ranks}
     own = np.array([call_durations_us([by_rank[rank] for rank in ranks]) for ranks in groups])
     return [float(us) for us in (own.max(axis=0) if slowest else np.median(own, axis=0))]
@@ -150,7 +151,7 @@ def _calls_us(seen: CaseSeen, groups: Groups, *, slowest: bool = False) -> list[
 def _counters(
     rounds: Sequence[tuple[CollectiveTiming, ...]], slowest_us: Sequence[float]
 ) -> tuple[tuple[str, float], ...]:
-    """What a row of a collective tells besides, by the columns of its file."""
+    """Return the further values of a collective's row, by the columns of its file."""
     every = [group for groups in rounds for group in groups]
     medians_us = [median(group.duration_us for group in groups) for groups in rounds]
     return (
@@ -169,16 +170,16 @@ def _of_rounds(found: int, planned: int) -> tuple[str, ...]:
     return (f"{found} of {planned} rounds",) if found < planned else ()
 
 
-# What the ranks of a gang are started with: one bench for cases that can share a start.
+# The bench that the ranks of a gang are started with, for cases that can share a start.
 #
-# Collectives share where ranks lie, mode and environment; calls of mixtures of experts share the
-# family of their kernels, besides their ranks.
+# Collectives share the placement of ranks, mode and environment; calls of mixtures of experts share
+# the family of their kernels, in addition to their ranks.
 
-_SEED = 0  # of routings: the same in every session, so that a case means the same
+_SEED = 0  # of routings: the same in every session, so that a case always has the same routing
 
 
 class GangBench(Protocol):
-    """A bench of cases, in an order; each with its groups of ranks, and what is known of it."""
+    """A bench of cases in a fixed order, each with its groups of ranks and its known facts."""
 
     @property
     def groups(self) -> tuple[Groups, ...]: ...
@@ -187,7 +188,7 @@ class GangBench(Protocol):
     def facts(self) -> tuple[tuple[tuple[str, float], ...], ...]: ...
 
     def run(self, start: StartRanks, folder: Path, patience_s: float, tick: Tick) -> None:
-        """Have the ranks measure in an empty folder. Raises GangFailed and BadInput."""
+        """Let the ranks measure in an empty folder. Raises GangFailed and BadInput."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,8 +219,8 @@ class ExpertBench:
 
     @property
     def facts(self) -> tuple[tuple[tuple[str, float], ...], ...]:
-        """How uneven the loads are that were drawn: of experts, and of ranks; and whether a
-        profiler's rows tell the times, or events, which hold the launch too."""
+        """Return how uneven the drawn loads are, of experts and of ranks, and whether the times
+        come from a profiler's rows or from events, which include the launch."""
         drawn = ((case.routing(), case.call.ep_size) for case in self.plan.cases)
         by_kernels = ("timed_by_kernels", float(self.plan.mode is Mode.KERNEL))
         return tuple(
@@ -238,7 +239,7 @@ class ExpertBench:
 
 
 def start_of(case: Case) -> tuple[object, ...]:
-    """What cases of one start share."""
+    """Return the properties that cases of one start share."""
     if not is_collective(case.kernel_type):
         return ("distributed" if case.kernel_type in DISTRIBUTE_KERNELS else "fused",)
     told = collective_case_of(case)
@@ -248,7 +249,7 @@ def start_of(case: Case) -> tuple[object, ...]:
 def bench_of(
     cases: Sequence[Case], backend: str, ranks: int, measure: MeasureSettings
 ) -> GangBench:
-    """The bench of cases that share a start."""
+    """Return the bench of cases that share a start."""
     if is_collective(cases[0].kernel_type):
         told = [collective_case_of(case) for case in cases]
         return _of_collectives(told, backend, ranks, measure)
@@ -258,7 +259,7 @@ def bench_of(
 
 
 def impossible(case: Case) -> str:
-    """Why no routing can be what a case asks for; empty where one can."""
+    """Return why no routing can satisfy a case; an empty text if one can."""
     if is_collective(case.kernel_type):
         return ""
     try:
@@ -273,8 +274,8 @@ def _routed(case: Case) -> MoeCase:
 
 
 def calls_a_round(measure: MeasureSettings) -> tuple[int, int]:
-    """The fewest and the most calls of a case in one round, so that all rounds together have what
-    the plan's settings say."""
+    """Return the smallest and the largest number of calls of a case in one round, so that all
+    rounds together have the number of the plan's settings."""
     fewest = measure.repeat_count or measure.min_repeats
     return -(-fewest // ROUNDS), -(-measure.most_repeats // ROUNDS)
 
@@ -300,7 +301,8 @@ _RAW_COLUMNS = ("case", "round", "rank", "call", "start_us", "duration_us")
 
 
 class GangInstrument:
-    """Measures cases of `ranks` ranks; whatever ended a session, what was measured is answered."""
+    """Instrument of cases of `ranks` ranks. It returns the measurements of a session however the
+    session ended."""
 
     def __init__(
         self,
@@ -315,8 +317,8 @@ class GangInstrument:
         self._stop, self._on_progress, self._start = stop, on_progress, start
 
     def measure(self, cases: Sequence[ShardCase], provenance: Provenance) -> SessionAnswers:
-        """One start of the ranks, for the cases that can share it with the first one. Those that no
-        ranks could run are answered alone, without a start. Raises PeersAway where another node
+        """Start the ranks once, for the cases that can share the start with the first one. Cases
+        that no ranks can run are returned alone, without a start. Raises PeersAway if another node
         left before anything was measured."""
         if refused := self._refused(cases, provenance):
             return SessionAnswers(refused, (), NO_USAGE, began=True, reason="")
@@ -331,7 +333,7 @@ class GangInstrument:
         began_s, began_at = surroundings.monotonic(), surroundings.utc_now().isoformat()
         reason, peer_left = self._run(bench, shared, folder)
         seen = read_results(folder)
-        if reason:  # as with any session: what is not whole is measured again
+        if reason:  # as in any session, an incomplete case is measured again
             rounds = Counter(one.case for one in seen)
             seen = [one for one in seen if rounds[one.case] == ROUNDS]
         session = GangSession(
@@ -368,8 +370,8 @@ class GangInstrument:
         )
 
     def _run(self, bench: GangBench, cases: Sequence[ShardCase], folder: Path) -> tuple[str, bool]:
-        """Why the ranks ended before their time, empty where they did not; and whether another node
-        had left."""
+        """Return why the ranks ended early, empty if they did not, and whether another node had
+        left."""
 
         def tick(measured: int) -> None:
             if self._stop.is_set():
@@ -387,8 +389,8 @@ class GangInstrument:
 
 
 def _usage(seen: Sequence[CaseSeen], measured: Sequence[Measurement], wall_s: float) -> Usage:
-    """The ranks' time in calls, by the longest of each; what it takes to start them is not told
-    apart."""
+    """Return the ranks' time in calls, the longest of the ranks for each case. The time to start
+    the ranks is not reported separately."""
     spent_us = [[sum(rank.durations_us) for rank in one.ranks] for one in seen]
     busy_us = sum(max(ranks, default=0.0) for ranks in spent_us)
     useful_us = sum(m.timing.mean_us * m.n_accepted for m in measured if m.timing is not None)
@@ -396,8 +398,8 @@ def _usage(seen: Sequence[CaseSeen], measured: Sequence[Measurement], wall_s: fl
 
 
 def _raw_records(folder: Path, seen: Sequence[CaseSeen], session: GangSession) -> RawRecords:
-    """What the ranks saw as a table, a row a call; and what they and torchrun said, with
-    the stacks of ranks that hung."""
+    """Return the records of the ranks as a table with a row for each call, and a journal of the
+    output of the ranks and of torchrun, with the stacks of ranks that hung."""
     summary, journal = folder / "op_summary.csv", folder / "journal.jsonl"
     with summary.open("w", newline="") as out:
         rows = csv.writer(out)

@@ -1,4 +1,4 @@
-"""What a worker asks of the machine that it runs on: its stack, its room, its instrument."""
+"""The machine that a worker runs on: its stack, its free space, its instruments."""
 
 import os
 import platform
@@ -23,20 +23,20 @@ from collector.worker.gang_instrument import GangInstrument
 
 
 class Machine(Protocol):
-    """What a worker asks of its machine."""
+    """The properties of a machine that a worker needs."""
 
     @property
     def node(self) -> str:
-        """Its name, as provenance has it."""
+        """Return the name of the machine, as in provenance."""
 
     def free_bytes(self, folder: Path) -> int:
-        """What can still be written below a folder."""
+        """Return how many bytes can still be written below a folder."""
 
     def stack(self, plan: Plan) -> Stack:
-        """What the plan's device and software are here."""
+        """Return the stack of this machine for the plan's device."""
 
     def serial(self, plan: Plan, device: int) -> str | None:
-        """The number that the device's maker gave it, where it tells one."""
+        """Return the serial number of the device; None if the device does not report one."""
 
     def instrument(
         self,
@@ -46,7 +46,7 @@ class Machine(Protocol):
         stop: threading.Event,
         on_progress: OnProgress,
     ) -> Instrument:
-        """What measures on the device; it may write below `scratch`."""
+        """Return the instrument that measures on the device; it may write below `scratch`."""
 
     def gang(
         self,
@@ -57,12 +57,12 @@ class Machine(Protocol):
         on_progress: OnProgress,
         start: StartRanks,
     ) -> Instrument:
-        """The same of as many ranks at once, on the first devices or on the cores of a cpu, and on
-        those of other machines where `start` says so."""
+        """Return the instrument of `ranks` ranks at once, on the first devices or on the cores of a
+        CPU, and on those of other machines if `start` starts them there."""
 
 
 class ThisMachine:
-    """The one that this process runs on."""
+    """The machine that this process runs on."""
 
     @property
     def node(self) -> str:
@@ -109,6 +109,6 @@ class ThisMachine:
 
 
 def this_node(environment: Mapping[str, str]) -> str:
-    """The machine's name. A pod's own hostname is the pod's: there Kubernetes says which node it is
-    on, in NODE_NAME."""
+    """Return the machine's name. In a pod, the hostname is the pod's, so Kubernetes gives the name
+    of the node in NODE_NAME."""
     return environment.get("NODE_NAME") or platform.node()
