@@ -1,9 +1,9 @@
-"""The canaries of a version directory's sessions, and the sessions that they make doubtful.
+"""The canaries of a version directory's sessions, and the suspect sessions that they reveal.
 
-Which ones those are follows from the set of measurements alone, so that merges stay commutative; it
-is asked again at every view. A session may become doubtful, or cease to be, when more of its stack
-is measured. Its measurements stay as they are: what shows of them bears a warning, and nothing
-shows of one that is so far off that no sound device gets there.
+The suspect sessions follow from the set of measurements alone, so that merges stay commutative.
+They are computed again for every view: a session may become suspect, or stop being suspect, when
+more of its stack is measured. Its measurements do not change. Those that are shown have a warning.
+Those of a session that is farther off than any sound device can be are not shown.
 """
 
 from collections.abc import Mapping, Sequence
@@ -35,25 +35,25 @@ _ODD = "canaries: "
 
 @dataclass(frozen=True, slots=True)
 class Doubt:
-    """What is odd about a session, and whether what it measured is withheld for that."""
+    """The deviation of a session's canaries, and whether its measurements are withheld for it."""
 
     fault: str
     is_withheld: bool
 
 
-Doubts = Mapping[str, Doubt]  # by session, as `identities` tells it by SESSION
+Doubts = Mapping[str, Doubt]  # by session, as `identities` spells it by SESSION
 
 
 def session_canaries(state: State, path: str) -> list[SessionFactor]:
-    """The sessions of the stack that a version directory shows, as far as they have canaries, each
-    against the others; in an order that follows from themselves."""
+    """Return the sessions with canaries of the stack that a version directory shows, each compared
+    with the others. Their order depends only on the sessions."""
     version = state.versions[path]
     return factors_of(canary_rows(state.measurements, version, path), version)
 
 
 def canary_rows(rows: pa.Table, version: Version, path: str) -> pa.Table:
-    """What tells of canaries among rows with these columns, once for each session."""
-    rows = rows.select(CANARY_COLUMNS)  # a filter copies all that it is given
+    """Return the canaries among rows with these columns, once for each session."""
+    rows = rows.select(CANARY_COLUMNS)  # a filter copies all of its columns
     told = pc.not_equal(rows["canaries"], "")
     for name, wanted in (("version_path", path), ("stack_id", version.shown_stack.stack_id)):
         told = pc.and_(told, pc.equal(rows[name], wanted))
@@ -66,18 +66,19 @@ def canary_rows(rows: pa.Table, version: Version, path: str) -> pa.Table:
 
 
 def factors_of(rows: pa.Table, version: Version) -> list[SessionFactor]:
-    """The sessions of such rows, each against the others."""
+    """Return the sessions of such rows, each compared with the others."""
     return session_factors(_sessions(rows), prior_of(version.shown_stack.device))
 
 
 def doubts_of(sessions: Sequence[SessionFactor]) -> Doubts:
-    """The sessions that differ from the history of their stack."""
+    """Return the sessions that differ from the history of their stack."""
     return {one.of.session: Doubt(one.fault, one.is_beyond_band) for one in sessions if one.fault}
 
 
 def with_doubts(rows: pa.Table, doubts: Doubts) -> pa.Table:
-    """The rows of measurements. Those with a number of a doubtful session bear one warning more, or
-    have the outcome `implausible` where that is withheld, with the reason."""
+    """Return the rows of measurements with the doubts applied. A row with a number of a suspect
+    session gets one more warning. If the session is withheld, the row gets the outcome
+    `implausible` with the reason instead."""
     warned = {session: one.fault for session, one in doubts.items() if not one.is_withheld}
     withheld = {session: one.fault for session, one in doubts.items() if one.is_withheld}
     return _withheld(_warned(rows, warned), withheld)
@@ -113,7 +114,7 @@ def _withheld(rows: pa.Table, faults: Mapping[str, str]) -> pa.Table:
 
 
 def _of_sessions(rows: pa.Table, sessions: Mapping[str, str], which: Any) -> tuple[Any, Any]:
-    """The place of each row's session among those, and which of the rows have one."""
+    """Return the index of each row's session among `sessions`, and which of the rows have one."""
     at = pc.index_in(identities(rows, SESSION), value_set=pa.array(sessions, TEXT))
     return at, pc.and_(pc.is_valid(at), which.combine_chunks())
 
@@ -124,26 +125,27 @@ def _replaced(rows: pa.Table, name: str, chosen: Any, texts: Sequence[str]) -> p
 
 
 def is_doubted(warnings: str) -> bool:
-    """Whether a measurement with these warnings is of a doubtful session, or of one that did not
-    stay as fast as it began."""
+    """Return whether a measurement with these warnings is of a suspect session, or of a session
+    that did not stay as fast as it began."""
     return bool(warnings) and any(
         told.startswith((_ODD, DRIFTED)) for told in value_of("warnings", warnings)
     )
 
 
 def is_of_doubtful_session(outcome: str, reason: str, warnings: str) -> bool:
-    """Whether a measurement has a number, and its session's canaries are odd."""
+    """Return whether a measurement has a number and its session's canaries deviate."""
     return is_withheld(outcome, reason) or (outcome == Outcome.OK and is_doubted(warnings))
 
 
 def is_withheld(outcome: str, reason: str) -> bool:
-    """Whether a measurement with this answer is of a session that is too far off to show."""
+    """Return whether a measurement with this outcome is of a session that is too far off to
+    show."""
     return outcome == Outcome.IMPLAUSIBLE and reason.startswith(WITHHELD)
 
 
 def _sessions(rows: pa.Table) -> list[SessionReadings]:
-    """Each session once. Rows of one session say the same of it; where they do not, the text that
-    sorts first is believed."""
+    """Return each session once. Rows of one session should agree on it; if they do not, the text
+    that sorts first is used."""
     names = (*_TOLD, "started_at_min")
     once = rows.take(pc.sort_indices(rows, sort_keys=[(name, "ascending") for name in names]))
     devices = zip(*(once[name].to_pylist() for name in DEVICE), strict=True)
@@ -158,5 +160,5 @@ def _sessions(rows: pa.Table) -> list[SessionReadings]:
 
 
 def _device(node: str, serial: str, rank: str) -> str:
-    """As people know it: a serial number where it has one."""
+    """Return the name of a device as people know it, with its serial number if it has one."""
     return f"{node} {serial}" if serial else f"{node} device {rank}"

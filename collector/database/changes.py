@@ -1,5 +1,5 @@
-"""What differs between two states: the cases that show another duration, and those that are known
-better or worse."""
+"""The differences between two states: cases with another duration, and cases whose intervals are
+wider or narrower."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -13,12 +13,12 @@ from collector.database.query import best_rows
 from collector.database.state import State
 from collector.model.vocabulary import INPUT_DTYPES, INPUT_SHAPES
 
-_DIFFERS = 1.01  # an interval that is wider by less says the same
+_DIFFERS = 1.01  # a ratio of interval widths below this is not reported
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One case that differs between two states. A duration is None where there is none."""
+    """One case that differs between two states. A duration is None if the state has none."""
 
     kind: Literal["added", "removed", "changed"]
     version_path: str
@@ -31,7 +31,7 @@ class Change:
 
     @property
     def ratio(self) -> float | None:
-        """After over before; None unless both are known."""
+        """Return the duration after over that before; None unless both are known."""
         if not self.before_us or self.after_us is None:
             return None
         return self.after_us / self.before_us
@@ -39,8 +39,8 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class IntervalChange:
-    """How many cases of a version are known worse, or better, than in another state; the reach of
-    half of the intervals in each."""
+    """The numbers of cases of a version with a wider or a narrower interval than in another state,
+    and the median half-width of the intervals in each state."""
 
     version_path: str
     wider: int
@@ -51,8 +51,8 @@ class IntervalChange:
 
 @dataclass(frozen=True, slots=True)
 class Differences:
-    """The cases that came, went, or show another duration, in order of version, kernel, case; and
-    how much better or worse the cases of both are known, by version."""
+    """The cases that were added, removed, or show another duration, sorted by version, kernel,
+    case; and by version, how the intervals of the cases in both states changed."""
 
     cases: tuple[Change, ...]
     intervals: tuple[IntervalChange, ...]
@@ -60,7 +60,7 @@ class Differences:
 
 @dataclass(frozen=True, slots=True)
 class _Number:
-    """What a case shows; None where nothing good was measured."""
+    """The number that a case shows; None if no good measurement exists."""
 
     mean_us: float | None
     interval: CaseInterval | None
@@ -70,7 +70,7 @@ _Numbers = Mapping[str, _Number]
 
 
 def differences(before: State, after: State) -> Differences:
-    """What a later state shows otherwise than an earlier one."""
+    """Return what a later state shows differently from an earlier one."""
     old, new = _numbers(before), _numbers(after)
     changes: list[Change] = []
     for path in sorted({*before.versions, *after.versions}):
@@ -86,7 +86,7 @@ def differences(before: State, after: State) -> Differences:
 
 
 def _numbers(state: State) -> dict[str, _Numbers]:
-    """What every answered case shows, by version."""
+    """Return the numbers of the cases that have a result, by version."""
     return {
         path: _of_version(state, path, intervals) for path, intervals in intervals_of(state).items()
     }
@@ -141,14 +141,14 @@ def _change(
 
 
 def _cases(state: State, version_path: str) -> dict[str, dict[str, Any]]:
-    """The case records of a version directory, by id, as the texts they are made of."""
+    """Return the case records of a version directory by id, as their texts."""
     rows = state.cases.filter(pc.equal(state.cases["version_path"], version_path))
     rows = rows.drop_columns(["head_commit", "plan", "plan_hash"])
     return {row["case"]: row for row in rows.to_pylist()}
 
 
 def _interval_change(path: str, before: _Numbers, after: _Numbers) -> IntervalChange | None:
-    """How much better or worse the cases of a version are known; None where none is."""
+    """Return how the intervals of a version's cases changed; None if none did."""
     both = sorted(before.keys() & after.keys())
     found = ((before[case].interval, after[case].interval) for case in both)
     pairs = [(old.reach, new.reach) for old, new in found if old and new]

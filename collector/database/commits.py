@@ -1,12 +1,12 @@
-"""The log of commits: numbered, create-only, and the only truth about what the database holds.
+"""The log of commits: numbered, create-only, and the only authority on the content of the database.
 
 A commit names a snapshot and the hash of its manifest, and its parent by number and hash, so that
-the newest commit answers for all before it. Whoever creates number n + 1 first has won it; the
-other computes anew on top.
+the newest commit determines all before it. The first writer that creates number n + 1 succeeds;
+another writer computes its commit again, on top of that one.
 
-`HEAD.json` is a hint (`head_hint`): no commit is believed because it says so. But it is written
-after a commit, so that a commit which it names and which is not there is a commit that was lost.
-Who reads is given what there is; who adds to the log is refused.
+`HEAD.json` is a hint (`HeadHint`): no commit is trusted because the hint names it. But the hint is
+written after the commit, so if it names a commit that does not exist, that commit was lost. A
+reader then gets the commits that exist; a writer that adds to the log is refused.
 """
 
 import logging
@@ -37,15 +37,15 @@ from collector.store.base import Store, create_once
 
 # `HEAD.json`: which commit was the newest, as a hint.
 #
-# It may lag, be missing or be nonsense. Whoever believes it asks the log of commits as well.
+# It may be out of date, missing or corrupt. A reader of the hint must also read the log of commits.
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class HeadHint:
-    """A commit's number and hash. `seal` follows from both: a hint with a bit turned over accuses
-    no commit."""
+    """A commit's number and hash. `seal` follows from both, so that a hint with a flipped bit does
+    not report a commit as lost."""
 
     number: int
     sha256: str
@@ -57,7 +57,7 @@ class HeadHint:
 
 
 def read_hint(store: Store) -> HeadHint | None:
-    """What HEAD.json says; None where it says nothing that can be understood."""
+    """Return the hint of HEAD.json; None if it has no valid one."""
     try:
         return _hint_from_json(store.get(keys.HEAD))
     except NotFound:
@@ -65,7 +65,7 @@ def read_hint(store: Store) -> HeadHint | None:
 
 
 def write_hint(store: Store, number: int, sha256: str) -> None:
-    """Write HEAD.json, best effort, where it does not say as much already."""
+    """Write HEAD.json, best effort, unless it names this commit or a later one already."""
     try:
         hint = read_hint(store)
         if hint is None or hint.number < number:
@@ -75,13 +75,14 @@ def write_hint(store: Store, number: int, sha256: str) -> None:
 
 
 def is_hinted(store: Store, number: int, sha256: str) -> bool | None:
-    """Whether HEAD.json names this very commit; None where it names another number, or nothing."""
+    """Return whether HEAD.json names exactly this commit; None if it names another number, or
+    none."""
     hint = read_hint(store)
     return hint.sha256 == sha256 if hint and hint.number == number else None
 
 
 def is_hint_damaged(store: Store) -> bool:
-    """Whether HEAD.json is there and says nothing that can be understood."""
+    """Return whether HEAD.json exists and has no valid hint."""
     try:
         return _hint_from_json(store.get(keys.HEAD)) is None
     except NotFound:
@@ -107,8 +108,9 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """`parent` is 0 for the first, and `parent_sha256` empty. `guard` says how exclusivity was got
-    (create, lease, single-writer); `time` is for people: nothing is decided by it."""
+    """A commit. `parent` is 0 for the first one, and `parent_sha256` is empty. `guard` records how
+    exclusive access was ensured (create, lease, single-writer). `time` is for people: no decision
+    depends on it."""
 
     number: int
     parent: int
@@ -116,7 +118,7 @@ class Commit:
     snapshot: str
     manifest_sha256: str
     content_hash: str
-    plans: tuple[MergedPlan, ...]  # those that were merged, wholly or in part
+    plans: tuple[MergedPlan, ...]  # plans that were merged, wholly or in part
     nonce: str
     guard: str
     author: str
@@ -127,20 +129,21 @@ class Commit:
 
     @property
     def sha256(self) -> str:
-        """Of its bytes, which follow from what it says."""
+        """Return the hash of its bytes, which follow from its fields."""
         return sha256_hex(commit_to_json(self))
 
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """The newest commit that is there, and in one line why nothing may be put on top of it."""
+    """The newest commit that exists, and the reason, in one line, why no commit may be added on top
+    of it."""
 
     head: Commit | None
     fault: str | None = None
 
     @property
     def warning(self) -> str | None:
-        """The fault as a warning for readers, who still get the newest commit."""
+        """Return the fault as a warning for readers, who still get the newest commit."""
         return self.fault and f"warning: {self.fault}; run `opmeter db verify` for details"
 
 
@@ -149,7 +152,8 @@ def commit_to_json(commit: Commit) -> bytes:
 
 
 def commit_from_json(data: bytes, *, key: str) -> Commit:
-    """Raises BadInput, naming the key, for anything but a commit that belongs there."""
+    """Return the commit of a key. Raises BadInput, which names the key, for other data or another
+    commit."""
     commit = decode_object(Commit, data, what=_WHAT, key=key)
     if wrong := _contradiction(commit, data, key):
         raise BadInput(f"expected {_WHAT}: {wrong}", path=key)
@@ -157,15 +161,15 @@ def commit_from_json(data: bytes, *, key: str) -> Commit:
 
 
 def read_commit(store: Store, number: int) -> Commit:
-    """Commit `number`; NotFound where there is none, DamagedObject for anything else."""
+    """Return commit `number`. Raises NotFound if there is none, DamagedObject if it is invalid."""
     key = keys.commit(number)
     with stored():
         return commit_from_json(store.get(key), key=key)
 
 
 def parent_of(store: Store, commit: Commit) -> Commit | None:
-    """None for the first. Raises DamagedObject, naming the key, where the parent is not there
-    or is not the commit that this one was put on top of."""
+    """Return the parent of a commit; None for the first. Raises DamagedObject, which names the key,
+    if the parent is missing or is not the commit on top of which this one was created."""
     if not commit.parent:
         return None
     key = keys.commit(commit.parent)
@@ -175,7 +179,8 @@ def parent_of(store: Store, commit: Commit) -> Commit | None:
 
 
 def read_log(store: Store) -> Log:
-    """The end of the log, and whether its newest commit is on top of the one that it names."""
+    """Return the end of the log, and check that its newest commit is on top of the parent that it
+    names."""
     log = end_of_log(store)
     if log.head is not None and log.fault is None:
         try:
@@ -186,8 +191,8 @@ def read_log(store: Store) -> Log:
 
 
 def readable_log(store: Store) -> Log:
-    """The same for who can do without the newest commit: where that cannot be read, this is the
-    fault, and there is no head."""
+    """Return the log for a caller that does not need the newest commit: if that cannot be read,
+    this is the fault, and there is no head."""
     try:
         return read_log(store)
     except DamagedObject as error:
@@ -195,11 +200,12 @@ def readable_log(store: Store) -> Log:
 
 
 def end_of_log(store: Store) -> Log:
-    """The end of the log, whatever its newest commit is on top of: by one listing and a few reads.
+    """Return the end of the log without a check of its newest commit's parent, by one listing and a
+    few reads.
 
-    The hint is read first: it was written after the commit that it names. A listing may lag, so
-    that the number behind its end is asked for by its name. What lies beyond a free number is
-    either a commit, and then there is a hole, or a stray.
+    The hint is read first, because it was written after the commit that it names. A listing may be
+    out of date, so the number after its end is also read by its key. If there is an object after a
+    missing number, it is either a commit, and then the log has a gap, or a stray.
     """
     hint = read_hint(store)
     listed = {
@@ -217,13 +223,13 @@ def end_of_log(store: Store) -> Log:
 
 
 def find_head(store: Store) -> Commit | None:
-    """The newest commit, for who reads; None for an empty database."""
+    """Return the newest commit, for readers; None for an empty database."""
     return end_of_log(store).head
 
 
 def head_to_extend(store: Store) -> Commit | None:
-    """The newest commit, for who puts another on top. Raises DamagedObject, naming the key,
-    where a commit is missing or is another than it was."""
+    """Return the newest commit, for a writer that adds another one. Raises DamagedObject, which
+    names the key, if a commit is missing or was changed."""
     log = read_log(store)
     if log.fault is not None:
         raise DamagedObject(f"{store.url}: {log.fault}; no commit can be added to a damaged log")
@@ -231,8 +237,8 @@ def head_to_extend(store: Store) -> Commit | None:
 
 
 def history(store: Store) -> Iterator[Commit]:
-    """Every commit from the newest to the first, along the parents; DamagedObject where one is not
-    what its child says."""
+    """Yield every commit from the newest to the first, along the parents. Raises DamagedObject if a
+    commit is not the one that its child names."""
     commit = find_head(store)
     while commit is not None:
         yield commit
@@ -240,10 +246,10 @@ def history(store: Store) -> Iterator[Commit]:
 
 
 def try_commit(store: Store, commit: Commit) -> bool:
-    """Whether this commit is the one of its number; False where another came first.
+    """Create the commit; return False if another commit with its number exists.
 
-    After a lost reply the number is found taken by ourselves: the nonce makes our bytes unique,
-    so that equal bytes are a win.
+    After a lost reply the own commit may exist already. The nonce makes the bytes unique, so equal
+    bytes mean success.
     """
     try:
         create_once(store, _key(commit), commit_to_json(commit))
@@ -253,33 +259,35 @@ def try_commit(store: Store, commit: Commit) -> bool:
 
 
 def _contradiction(commit: Commit, data: bytes, key: str) -> str | None:
-    """What in a commit cannot be of the commit of that key."""
+    """Return why a commit cannot be the commit of that key; None if it can."""
     if keys.number_of(key, keys.commit) != commit.number or commit.number < 1:
         return f"expected the commit of this key, got commit {commit.number}"
     if commit.parent != commit.number - 1:
         return f"parent: expected {commit.number - 1}, got {commit.parent}"
     if not _SHA256.fullmatch(commit.parent_sha256) if commit.parent else commit.parent_sha256:
-        return "parent_sha256: invalid sha256"
+        return "parent_sha256: expected a sha256, or none for the first commit, got other text"
     named = _SNAPSHOT.fullmatch(commit.snapshot)
     if not named or not commit.snapshot.startswith(f"{commit.number:08d}-"):
-        return f"snapshot {commit.snapshot!r} does not belong to commit {commit.number}"
+        return f"snapshot: expected a name of commit {commit.number}, got {commit.snapshot!r}"
     if not _is_spelled(commit, data):
-        return "the JSON is not in canonical form"
+        return "expected canonical JSON, got another form"
     return None
 
 
 def _is_spelled(commit: Commit, data: bytes) -> bool:
     try:
         return commit_to_json(commit) == data
-    except UnicodeEncodeError:  # half a character, as JSON can spell it
+    except UnicodeEncodeError:  # half a surrogate pair, which JSON can encode
         return False
 
 
 def _fault_by_hint(store: Store, head: Commit | None, hint: HeadHint) -> str | None:
-    """What HEAD.json knows and the log does not."""
+    """Return the difference between HEAD.json and the log; None if they agree."""
     if head is None or hint.number > head.number:
         gone = keys.commit(hint.number)
-        what = f"missing, although {keys.HEAD} names it (delete {keys.HEAD} to go back)"
+        what = (
+            f"missing, although {keys.HEAD} names it (to continue without it, delete {keys.HEAD})"
+        )
         return f"{gone}: {what}"
     named = head if hint.number == head.number else read_commit(store, hint.number)
     if named.sha256 != hint.sha256:
@@ -299,7 +307,7 @@ def _find(store: Store, number: int) -> Commit | None:
 
 
 def _greatest_beyond(store: Store, listed: Collection[int], end: int) -> Commit | None:
-    """The newest commit of those numbers behind a free one; None where all of them are strays."""
+    """Return the newest commit of those numbers after a gap; None if all of them are strays."""
     for number in sorted((n for n in listed if n > end), reverse=True):
         try:
             return read_commit(store, number)

@@ -1,7 +1,7 @@
-"""What lies in the store of one shard, every object checked against the hash that names it.
+"""The stored objects of one shard, each checked against the hash that names it.
 
-Nothing is read of the bytes but what leads to the next of them. What was changed, is missing or is
-another's is kept as the shard's damage: who asks for a shard always gets one.
+Only those bytes are parsed that lead to the next object. An object that was changed, is missing or
+belongs to another shard is recorded as the shard's damage: the caller always gets a shard.
 """
 
 import re
@@ -27,19 +27,20 @@ from collector.model.record import CaseRecord, as_ran
 from collector.model.row import value_of
 from collector.store.base import AT_ONCE, Store
 
-# What binds a committed object and its rows to the shard that they are of.
+# The checks that bind a committed object and its rows to their shard.
 #
-# A hash says that an object is the one that was named, and an id that a row was not changed:
-# neither says whose they are. So whatever is stored of a shard must name it, its campaign, and the
-# attempt and the session that its own key has; a row besides the stack and the runtime of the plan,
-# and a case of the shard under that case's kernel type, or the case of a kernel that ran in its
-# place.
+# A hash proves that an object is the named one, and an id that a row was not changed; neither
+# proves which shard they belong to. So every stored object of a shard must name the shard, its
+# campaign, and the attempt and the session of its own key. A row must also name the stack and the
+# runtime of the plan. Its case must be a case of the shard with that case's kernel type, or the
+# case of a kernel that ran instead.
 #
-# Plans of one campaign may share a shard, whose id follows from its cases and settings. Rows that
-# were measured under the other plan say that plan's number, hash and head, by which they rank: so
-# the campaign must have that very plan, of the same stack, and it must hold the shard.
+# Plans of one campaign may share a shard, because the shard's id follows from its cases and
+# settings. Rows that were measured under the other plan have that plan's number, hash and head,
+# which determine their rank. So the campaign must have exactly that plan, with the same stack, and
+# the plan must have the shard.
 
-# The rows of a part, cut down to some columns.
+# The rows of a part, reduced to some columns.
 Columns = Callable[[Sequence[str]], Iterable[tuple[str, ...]]]
 _RANK = ("plan", "plan_hash", "head_commit")
 _CASE = ("case", "kernel_type", "asked", "op_state", "core", "recorded")
@@ -47,16 +48,16 @@ _CASE = ("case", "kernel_type", "asked", "op_state", "core", "recorded")
 
 @dataclass(frozen=True, slots=True)
 class BoundShard:
-    """A shard of a plan. `plan_of` reads a plan of the campaign by its number; where there is none
-    it raises NotFound, and BadInput for one that cannot be read."""
+    """A shard of a plan. `plan_of` reads a plan of the campaign by its number; it raises NotFound
+    if there is none, and BadInput if the plan is invalid."""
 
     plan: Plan
     shard: str
     plan_of: Callable[[int], Plan]
 
     def check_commit(self, commit: ShardCommit, key: str) -> None:
-        """Raises BadInput, naming the key, for the commit of another shard, and for one that
-        points elsewhere than at a manifest of this one."""
+        """Raises BadInput, which names the key, for the commit of another shard, and for a commit
+        that does not name a manifest of this shard."""
         self._check(commit.shard, self.shard, "shard", key)
         try:
             wanted = keys.attempt_manifest(self.plan.campaign, self.shard, commit.attempt)
@@ -65,9 +66,9 @@ class BoundShard:
         self._check(commit.manifest.key, wanted, "manifest", key)
 
     def check_manifest(self, manifest: AttemptManifest, commit: ShardCommit) -> None:
-        """Raises BadInput, naming the manifest's key, for what another campaign, shard, attempt or
-        plan has left, and where it names anything but parts of this shard, each once; naming the
-        plan's key where that is not the plan any more which the manifest is of."""
+        """Raises BadInput, which names the manifest's key, for a manifest of another campaign,
+        shard, attempt or plan, and for one that does not name parts of this shard, each once. If
+        the plan was changed after the manifest was written, the error names the plan's key."""
         key = commit.manifest.key
         self._check(manifest.campaign, self.plan.campaign, "campaign", key)
         self._check(manifest.shard, self.shard, "shard", key)
@@ -82,33 +83,33 @@ class BoundShard:
             )
         named = [entry.part.key for entry in manifest.parts]
         if len(set(named)) < len(named):
-            raise BadInput("duplicate part in the manifest", path=key)
+            raise BadInput("expected each part once in the manifest, got a duplicate", path=key)
         for entry in manifest.parts:
             self.check_entry(entry, key)
 
     def check_entry(self, entry: PartEntry, key: str) -> None:
-        """Raises BadInput, naming the key, where it names anything but a part of this shard and
+        """Raises BadInput, which names the key, unless the entry names a part of this shard and
         records of the same session."""
         place = self._place(entry.part, ("part",), key)
         for raw in entry.raw:
             if self._place(raw, ("raw/op_summary", "raw/journal"), key) != place:
                 raise BadInput(
-                    f"{raw.key} is not a record of the session of {entry.part.key}", path=key
+                    f"expected a record of the session of {entry.part.key}, got {raw.key}", path=key
                 )
 
     def check_final(
         self, final: Mapping[str, str], records: Mapping[str, CaseRecord], key: str
     ) -> None:
-        """Raises BadInput, naming the key, where a final case is not in the shard."""
+        """Raises BadInput, which names the key, if a final case is not in the shard."""
         if foreign := final.keys() - records.keys():
-            raise BadInput(f"final case {min(foreign)} is not in the shard", path=key)
+            raise BadInput(f"expected final cases of the shard, got case {min(foreign)}", path=key)
 
     def check_part(self, columns: Columns, records: Mapping[str, CaseRecord], key: str) -> None:
-        """Raises BadInput, naming the key, for rows that are not of this shard, or not of the
+        """Raises BadInput, which names the key, for rows that are not of this shard, or not of the
         attempt and the session that the part's key names. `records` are the shard's, by case."""
         found = keys.session_object(key, self.plan.campaign, self.shard)
         if found is None or found.kind != "part":
-            raise BadInput(f"not a part of shard {self.shard}", path=key)
+            raise BadInput(f"expected a part of shard {self.shard}, got another object", path=key)
         where = (self.plan.campaign, self.shard, found.attempt, found.session)
         for name, expected in (
             ("campaign", self.plan.campaign),
@@ -129,7 +130,7 @@ class BoundShard:
         _check_cases(columns(_CASE), records, key)
 
     def _plan(self, number: int, key: str) -> Plan:
-        """The plan of a number that is said, where the campaign has it and it holds this shard."""
+        """Return the plan of a recorded number, if the campaign has it and it has this shard."""
         return self.plan if number == self.plan.number else self._other(number, key)
 
     def _other(self, number: int, key: str) -> Plan:
@@ -138,15 +139,15 @@ class BoundShard:
         except (BadInput, NotFound) as error:
             raise BadInput(f"cannot read plan {number}: {error}", path=key) from error
         if self.shard not in {shard.shard_id for shard in plan.shards}:
-            raise BadInput(f"plan {number} has no shard {self.shard}", path=key)
+            raise BadInput(f"plan {number}: expected shard {self.shard}, found none", path=key)
         self._check(plan.stack.stack_id, self.plan.stack.stack_id, f"stack of plan {number}", key)
         return plan
 
     def _place(self, stored: StoredObject, kinds: Sequence[str], key: str) -> tuple[str, int]:
-        """The attempt and the session of an object that a manifest names."""
+        """Return the attempt and the session of an object that a manifest names."""
         found = keys.session_object(stored.key, self.plan.campaign, self.shard)
         if found is None or found.kind not in kinds:
-            raise BadInput(f"object {stored.key} does not belong to shard {self.shard}", path=key)
+            raise BadInput(f"expected an object of shard {self.shard}, got {stored.key}", path=key)
         return found.attempt, found.session
 
     def _check(self, got: str, expected: str, name: str, key: str) -> None:
@@ -160,7 +161,9 @@ def _check_cases(
     for case, kernel_type, asked, op_state, core, recorded in set(rows):
         record = records.get(asked or case)
         if record is None:
-            raise BadInput(f"case {asked or case} of a row is not in the shard", path=key)
+            raise BadInput(
+                f"expected rows of the shard's cases, got case {asked or case}", path=key
+            )
         if asked:
             _check_ran(record, (case, kernel_type, op_state, core, recorded), key)
         elif not _is_name_of(kernel_type, record.kernel_type):
@@ -171,12 +174,14 @@ def _check_cases(
 
 
 def _is_name_of(said: str, kernel_type: str) -> bool:
-    """Whether a kernel type is said as its source wrote it, or as identity has it."""
+    """Return whether a row has a kernel type as its source wrote it, or as in the case's
+    identity."""
     return said == kernel_type or said == normal_kernel_type(kernel_type)
 
 
 def _check_ran(record: CaseRecord, told: tuple[str, ...], key: str) -> None:
-    """That a kernel which ran in place of a case's own is filed under what it makes of the case."""
+    """Check that the row of a kernel that ran instead of a case's own has the case that follows
+    from that kernel."""
     case, kernel_type, op_state, core, recorded = told
     try:
         ran = as_ran(record, kernel_type, op_state, core, value_of("recorded", recorded)).case_id
@@ -184,7 +189,7 @@ def _check_ran(record: CaseRecord, told: tuple[str, ...], key: str) -> None:
         raise BadInput(str(error), path=key) from error
     if ran != case:
         raise BadInput(
-            f"case {case} does not match kernel {kernel_type}, which ran for case {record.case_id}",
+            f"expected the case of {kernel_type}, which ran for case {record.case_id}, got {case}",
             path=key,
         )
 
@@ -195,19 +200,20 @@ def _whole(text: str, name: str, key: str) -> int:
     return int(text)
 
 
-# Reading what was promised by hash: the one way an object enters the database or leaves it.
+# Reads of objects by a recorded hash: the only way an object enters or leaves the database.
 #
-# Where bytes and promise disagree, one of the two was changed after it was written. A changed
-# object has a hash that shares with the one it had what chance gives: 4 of 64 digits. So a promise
-# that agrees in most digits was changed itself, by a hand or by rot.
+# If the bytes and the recorded hash disagree, one of the two was changed after it was written. A
+# changed object has a hash that agrees with the earlier one by chance: in 4 of 64 digits. So if the
+# recorded hash agrees in most digits, the hash itself was changed, by a user or by bit rot.
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _MOST_DIGITS = 32
 
 
 def read_sealed(store: Store, key: str, sha256: str, *, named_by: str | None) -> bytes:
-    """The object's bytes; `named_by` is the key of who promised them, None for its own name.
-    DamagedObject, naming the key of the one of the two that was changed, where they are others."""
+    """Return the object's bytes. `named_by` is the key of the object that records the hash; None if
+    the object's own key does. If the bytes do not match, raises DamagedObject, which names the key
+    of the one of the two that was changed."""
     if named_by is not None and not _SHA256.fullmatch(sha256):
         raise DamagedObject(
             f"expected a sha256 of {key}, got {sha256!r}: this object was changed after it was "
@@ -245,8 +251,8 @@ def _whose(named_by: str | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class CommittedAttempt:
-    """What a shard's commit names: the manifest of an attempt, and its parts by key. Both are
-    `bound` to the shard; the rows in the parts are not, yet."""
+    """The objects that a shard's commit names: the manifest of an attempt, and its parts by key.
+    Both are checked against the shard (`bound`); the rows in the parts are not checked yet."""
 
     bound: BoundShard
     manifest: AttemptManifest
@@ -256,8 +262,8 @@ class CommittedAttempt:
 
 @dataclass(frozen=True, slots=True)
 class StoredShard:
-    """The table of a shard's cases, and its answer: None while nobody has committed it. `damage`
-    is what was found in the place of either."""
+    """The table of a shard's cases, and its committed attempt: None while there is no commit.
+    `damage` is the error of either."""
 
     shard_id: str
     table: bytes | None = None
@@ -273,8 +279,8 @@ def fetch(
     with_answer: bool,
     plan_of: Callable[[int], Plan] | None = None,
 ) -> StoredShard:
-    """One shard of a plan; its table alone where the answer is not wanted. `plan_of` reads the
-    other plans of the campaign, for who fetches many."""
+    """Return one shard of a plan; only its table unless `with_answer`. `plan_of` reads the other
+    plans of the campaign, for a caller that fetches many shards."""
     found = StoredShard(shard.shard_id)
     bound = BoundShard(plan, shard.shard_id, plan_of or plan_reader(store, plan.campaign))
     key = keys.shard(plan.campaign, shard.shard_id)
@@ -287,7 +293,7 @@ def fetch(
 
 
 def read_commit(store: Store, campaign: str, shard: str) -> ShardCommit | None:
-    """The commit of a shard, whoever made it; None where there is none yet."""
+    """Return the commit of a shard, by any worker; None if there is none yet."""
     key = keys.committed(campaign, shard)
     try:
         with stored():
@@ -312,10 +318,11 @@ def _answer(store: Store, bound: BoundShard) -> CommittedAttempt | None:
     return CommittedAttempt(bound, manifest, named.key, parts)
 
 
-# Whether what the profiler recorded is still there, unchanged: the records that certificates name.
+# Checks that the profiler's records are still stored, unchanged: the records that certificates
+# name.
 #
-# Nothing is published from them, so that no merge reads them. They are what a number can be traced
-# back to, and most of the bytes of a campaign: whoever has no time for them leaves them out.
+# Nothing is published from them, so no merge reads them. A number can be traced back to them. They
+# are most of the bytes of a campaign: a caller without time for them omits them.
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,12 +335,12 @@ class RawRecord:
 
 
 def records_named(manifest: AttemptManifest, key: str) -> list[RawRecord]:
-    """The records of all sessions that count, as the manifest at `key` names them."""
+    """Return the records of all sessions that count, as the manifest at `key` names them."""
     return [RawRecord(manifest.shard, raw, key) for entry in manifest.parts for raw in entry.raw]
 
 
 def record_problems(store: Store, records: Iterable[RawRecord]) -> Iterator[str]:
-    """A line for each that is missing or is not what was promised."""
+    """Return a line for each record that is missing or does not match its hash."""
 
     def problem(record: RawRecord) -> str:
         stored = record.stored

@@ -1,13 +1,13 @@
-"""The curves of a version directory that are no times of kernels, held back from what it shows.
+"""The curves of a version directory whose durations are not times of kernels, which are withheld.
 
 All good measurements of one kernel type, core, state of the caches and input dtypes on one stack
-are a curve. It is judged whether its durations hide its work (`quality/gates`) and whether
-they are microseconds (`quality/gates`). Which curves are held back follows from the set of
-measurements alone, so that merges stay commutative; it is asked again at every view, and a curve
-may be held back, or shown again, when more of it is measured. The measurements stay as they are.
+are a curve. A curve is checked for durations that hide its work (`quality/gates`), and for
+durations that are not in microseconds (`quality/gates`). Which curves are withheld follows from the
+set of measurements alone, so that merges stay commutative. It is computed again for every view: a
+curve may be withheld, or shown again, when more of it is measured. The measurements do not change.
 
-Only operators are judged whose work is declared. On a cpu the host is the device, and what ranks
-do together waits for a network: neither is judged.
+Only operators with declared work are checked. On a CPU the host is the device, and calls of several
+ranks wait for a network: neither is checked.
 """
 
 import json
@@ -54,9 +54,9 @@ from collector.ranks.distribution import DISTRIBUTE_KERNELS
 
 # The work of the cases of a table, as their declarations count it.
 #
-# A merge asks for it by the 100,000. Most cases of a kernel are of a few forms, which differ in the
-# numbers of their shapes alone: those of one form are read and asked together, all others one after
-# the other. By the answers nobody can tell which was done.
+# A merge needs it for 100,000s of cases. Most cases of a kernel have one of a few forms, which
+# differ only in the numbers of their shapes. Cases of one form are read and evaluated together, all
+# others one by one. The results are the same.
 
 _CELLS = ("kernel_type", "extra", *BASE_CELLS)
 _SHAPES = (INPUT_SHAPES, OUTPUT_SHAPES)
@@ -68,8 +68,8 @@ _MOST_ELEMENTS = 2.0**62  # and of one number; larger ones are read as 2^63 - 1
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Of each of so many cases the operations and bytes of a launch, NaN where they are not known,
-    and how many operations its dtypes allow in a second."""
+    """For each case the operations and bytes of a launch, NaN if they are not known, and how many
+    operations its dtypes allow in a second."""
 
     operations: Floats
     traffic: Floats
@@ -80,15 +80,16 @@ class Work:
         return np.isfinite(self.operations)
 
     def floors_us(self, stack: Stack) -> Floats:
-        """Below which no launch can be on a stack's device; NaN where the work is not known."""
+        """Return the lower bound of a launch of each case on a stack's device; NaN if the work is
+        not known."""
         found: Floats = floors_us(self.operations, self.traffic, self.flops_per_s, stack)
         return found
 
 
 def work_of(cases: pa.Table, stack: Stack, *, is_checked: bool) -> Work:
-    """The work of the cases of these records: none where nobody declared it. Of what a declaration
-    refuses it is not known; that is asked, which takes longer, where it `is_checked`, and without
-    it any work may be told of such a case."""
+    """Return the work of the cases of these records, 0 without a declaration. With `is_checked`,
+    which takes longer, it is unknown for cases that the declaration refuses; otherwise the work of
+    such cases is arbitrary."""
     found = np.full((cases.num_rows, 3), np.nan)
     forms, alone = _read(cases)
     for places, form in forms:
@@ -101,8 +102,8 @@ def work_of(cases: pa.Table, stack: Stack, *, is_checked: bool) -> Work:
 
 
 def lengths_of_forms(cases: pa.Table) -> Iterator[tuple[Whole, Whole]]:
-    """The places, in their order, of the cases of these records that are the same but for their
-    lengths, and the lengths of each."""
+    """Yield, for each group of cases that differ only in their lengths, the indices of the cases in
+    ascending order, and the lengths of each."""
     found: dict[Case, list[tuple[Whole, Whole]]] = defaultdict(list)
     forms, alone = _read(cases)
     for places, form in forms:
@@ -117,12 +118,12 @@ def lengths_of_forms(cases: pa.Table) -> Iterator[tuple[Whole, Whole]]:
 
 
 def _read(cases: pa.Table) -> tuple[list[tuple[Whole, "_Form"]], Iterator[tuple[int, Case]]]:
-    """The places of the cases that are read together, with their form, and all others that can be
-    read, each with its place."""
-    cases = cases.select(_CELLS)  # a table copies all that it is taken from
+    """Return the indices of the cases that are read together, with their form, and all others that
+    can be read, each with its index."""
+    cases = cases.select(_CELLS)  # `take` copies all columns
     forms: list[tuple[Whole, _Form]] = []
     alone: list[int] = []
-    # The shapes of each, one behind the other.
+    # The shapes of each case, concatenated.
     ends = (pa.scalar("", TEXT), pa.scalar(";", TEXT))
     shapes = pc.binary_join_element_wise(*(cases[name] for name in _SHAPES), *ends)
     for places in _forms(cases):
@@ -136,13 +137,13 @@ def _read(cases: pa.Table) -> tuple[list[tuple[Whole, "_Form"]], Iterator[tuple[
 
 
 def _ask(case: Case, is_checked: bool) -> Ask:
-    """What the declaration of a case's kernel is asked."""
+    """Return the function that evaluates the declaration of a case's kernel."""
     op = find(case.kernel_type)
     if op is None:
         return lambda case: (0.0, 0.0)
 
     def ask(case: Case) -> tuple[float, float]:
-        if is_checked and op.complaint(case, "npu"):  # which has every layout that the others have
+        if is_checked and op.complaint(case, "npu"):  # npu has every layout that the others have
             return np.nan, np.nan
         return op.flops(case), op.traffic(case)
 
@@ -150,7 +151,7 @@ def _ask(case: Case, is_checked: bool) -> Ask:
 
 
 def _forms(cases: pa.Table) -> list[Whole]:
-    """The places of the cases of each form."""
+    """Return the indices of the cases of each form."""
     for name in _SHAPES:
         at = cases.column_names.index(name)
         cases = cases.set_column(at, name, _marked(cases[name].combine_chunks()))
@@ -158,10 +159,11 @@ def _forms(cases: pa.Table) -> list[Whole]:
 
 
 def _marked(texts: pa.Array) -> pa.Array:
-    """The texts with a mark for each number; patterns take some times as long."""
+    """Return the texts with a mark for each number; regular expressions take several times as
+    long."""
     data = np.frombuffer(text_bytes(texts), np.uint8)
     ends = np.cumsum(pc.binary_length(texts).to_numpy())
-    is_digit = data - ord("0") < 10  # what is below has gone round
+    is_digit = data - ord("0") < 10  # smaller bytes have wrapped around
     is_first = is_digit.copy()
     is_first[1:] &= ~is_digit[:-1]
     begins = np.append(0, ends)[:-1]
@@ -175,14 +177,14 @@ def _marked(texts: pa.Array) -> pa.Array:
 
 
 class _Form(NamedTuple):
-    """One of the cases of a form, and the lengths of all."""
+    """One case of a form, and the lengths of all its cases."""
 
     first: Case
     lengths: Whole
 
 
 def _form(cases: pa.Table, shapes: pa.ChunkedArray, places: Whole) -> _Form | None:
-    """None where each is read by itself."""
+    """Return the form of these cases; None if each must be read by itself."""
     own = shapes.take(pa.array(places)).combine_chunks()
     marked = _marked(own[:1])[0].as_py()
     if _MARK not in marked or not _FORM.fullmatch(marked):
@@ -190,7 +192,8 @@ def _form(cases: pa.Table, shapes: pa.ChunkedArray, places: Whole) -> _Form | No
     first = next(cases_of(cases.take(pa.array(places[:1]))))
     numbers = np.fromstring(bytes(text_bytes(own)).translate(_BLANKS), np.int64, sep=" ")
     lengths = numbers.reshape(len(places), -1)
-    # Read by themselves they would be the same: as many, in the same order, and not too many.
+    # Reading each by itself would give the same: as many numbers, in the same order, none too
+    # large.
     if first is None or lengths[0].tolist() != lengths_of(first):
         return None
     return _Form(first, lengths) if _are_shapes(first, lengths) else None
@@ -207,7 +210,7 @@ def _are_shapes(form: Case, lengths: Whole) -> bool:
 
 
 def cases_of(rows: pa.Table) -> Iterator[Case | None]:
-    """The case of each row; None where it is none."""
+    """Return the case of each row; None if the row has no valid case."""
     columns = (rows[name].to_pylist() for name in _CELLS)
     for kernel, extra, *cells in zip(*columns, strict=True):
         more = json.loads(extra) if extra else {}
@@ -217,16 +220,16 @@ def cases_of(rows: pa.Table) -> Iterator[Case | None]:
             yield None
 
 
-# Measurement ids are hashes: the first so many of a curve are a fair part of it.
+# Measurement ids are hashes: the first ones of a curve are a fair sample of it.
 _MOST_OF_CURVE = 4000
 _CURVE = ("kernel_type", "core", "cache", INPUT_DTYPES)
 CURVE_COLUMNS = ("measurement", "case", "kernel_type", "core", "cache", "mean_us")
 
-Faults = Mapping[str, str]  # measurement -> why its curve is held back
+Faults = Mapping[str, str]  # measurement -> why its curve is withheld
 
 
 def curve_faults(good: pa.Table, cases: pa.Table, version: Version) -> Faults:
-    """The measurements on curves that are held back. `good` are the good ones (CURVE_COLUMNS) that
+    """Return the measurements on withheld curves. `good` are the good ones (CURVE_COLUMNS) that
     compete to show in a version directory, sorted by id, and `cases` the case records of that
     directory."""
     stack = version.shown_stack
@@ -234,8 +237,8 @@ def curve_faults(good: pa.Table, cases: pa.Table, version: Version) -> Faults:
 
 
 def with_curve_faults(rows: pa.Table, faults: Faults) -> pa.Table:
-    """The rows of measurements; those on a curve that is held back have the outcome `implausible`,
-    with the reason, and are the same otherwise."""
+    """Return the rows of measurements. Those on a withheld curve have the outcome `implausible`,
+    with the reason; nothing else of them changes."""
     if not faults:
         return rows
     at = pc.index_in(rows["measurement"], value_set=pa.array(faults, TEXT))
@@ -251,8 +254,8 @@ def _replaced(rows: pa.Table, name: str, chosen: Any, texts: Any) -> pa.Table:
 
 
 def _faults(good: pa.Table, cases: pa.Table, stack: Stack) -> Iterator[tuple[str, str]]:
-    """Each measurement of a curve that is held back, with the reason."""
-    good = good.select(CURVE_COLUMNS)  # a filter copies all that it is given
+    """Yield each measurement of a withheld curve, with the reason."""
+    good = good.select(CURVE_COLUMNS)  # a filter copies all of its columns
     declared = [kind for kind in pc.unique(good["kernel_type"]).to_pylist() if _declared(kind)]
     good = good.filter(pc.is_in(good["kernel_type"], value_set=pa.array(declared, TEXT)))
     place = pc.index_in(good["case"], value_set=cases["case"].combine_chunks())
@@ -276,8 +279,8 @@ def _faults(good: pa.Table, cases: pa.Table, stack: Stack) -> Iterator[tuple[str
 def _fault(
     cases: pa.Table, measured: variance_Whole, duration_us: gates_Floats, stack: Stack
 ) -> str:
-    """Why the curve of measurements of these cases is held back; empty where it is not. `measured`
-    has the place of each one's case."""
+    """Return why the curve of measurements of these cases is withheld; empty if it is not.
+    `measured` has the index of each one's case."""
     work = work_of(cases, stack, is_checked=True)
     is_known = work.is_known[measured]
     measured, duration_us = measured[is_known], duration_us[is_known]
@@ -294,13 +297,15 @@ def _declared(kernel_type: str) -> bool:
     return kernel_type not in DISTRIBUTE_KERNELS and find(kernel_type) is not None
 
 
-# Which durations that a version shows lie above those of larger cases, by `quality/gates`.
+# The durations of a version that are above those of larger cases, by `quality/gates`.
 #
-# It decides nothing, and no certificate has it: what is larger may be measured later.
+# No decision depends on them, and no certificate has them, because the larger case may be measured
+# later.
 
-# Case ids are hashes: the first so many of a kernel type are a fair part of it.
+# Case ids are hashes: the first ones of a kernel type are a fair sample of it.
 _MOST_OF_KERNEL = 2000
-# Of all cases of a group, from so many on. Of 731 parts of clean published tables one has more.
+# The share of all cases of a group, from this number on. Of 731 parts of clean published tables one
+# exceeds it.
 _FEWEST, _MOST_ABOVE = 40, 0.05
 
 
@@ -316,7 +321,7 @@ class AboveEnvelope:
 
 @dataclass(frozen=True, slots=True)
 class OutOfOrder:
-    """A kernel type of which more cases lie above than tiles and alignment ever make: a host
+    """A kernel type with more cases above the envelope than tiles and alignment ever cause: a host
     delayed some of its launches, or its records are mixed up."""
 
     kernel_type: str
@@ -326,15 +331,16 @@ class OutOfOrder:
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
-    """The cases above, the farthest first, and the kernel types that have too many of them."""
+    """The cases above the envelope, the farthest first, and the kernel types that have too many of
+    them."""
 
     above: tuple[AboveEnvelope, ...] = ()
     out_of_order: tuple[OutOfOrder, ...] = ()
 
 
 def envelope_of(cases: pa.Table, mean_us: Mapping[str, float], device: str) -> Envelope:
-    """What lies above; `cases` are records, sorted by id, and `mean_us` the durations of those that
-    are asked. On a cpu, where threads come in at a size, none is."""
+    """Return the envelope's exceptions; `cases` are records, sorted by id, and `mean_us` the
+    durations of those to check. There are none on a CPU, where threads are added at some size."""
     if backend_of(device) == "cpu":
         return Envelope()
     cases = cases.filter(pc.is_in(cases["case"], value_set=pa.array(mean_us, TEXT)))
@@ -351,7 +357,7 @@ def envelope_of(cases: pa.Table, mean_us: Mapping[str, float], device: str) -> E
 
 
 def _larger(cases: pa.Table, duration_us: gates_Floats) -> Whole:
-    """For each case the place of a larger and faster one; -1 where there is none."""
+    """Return for each case the index of a larger and faster one; -1 if there is none."""
     larger = np.full(cases.num_rows, -1, np.int64)
     for places, lengths in lengths_of_forms(cases):
         found = larger_and_faster(lengths.astype(np.float64), duration_us[places])
@@ -364,7 +370,7 @@ def _told(
 ) -> Iterator[AboveEnvelope]:
     pairs = (cases_of(cases.take(pa.array(places))) for places in (above, larger))
     for at, than, case, other in zip(above.tolist(), larger.tolist(), *pairs, strict=True):
-        if case is not None and other is not None:  # one that is none has no lengths
+        if case is not None and other is not None:  # a row without a valid case has no lengths
             yield AboveEnvelope(case, float(duration_us[at]), other, float(duration_us[than]))
 
 

@@ -19,7 +19,7 @@ RATES = (
 
 @dataclass(frozen=True, slots=True)
 class MachinePeaks:
-    """The best rates of a cpu with a stack, as torch runs products and copies there. Raises
+    """The best rates of a CPU with a stack, as torch runs products and copies there. Raises
     BadInput for rates that no machine has."""
 
     stack: Stack

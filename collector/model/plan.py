@@ -252,7 +252,8 @@ _FORECAST = "Forecast(s)"
 
 @dataclass(frozen=True, slots=True)
 class ShardCase:
-    """`predicted_s` is the wall time the planner expects the whole case to take."""
+    """A case of a shard. `predicted_s` is the wall time that the planner expects for the whole
+    case."""
 
     record: CaseRecord
     predicted_s: float

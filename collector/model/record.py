@@ -46,9 +46,9 @@ _WRONG = (ValueError, TypeError, OverflowError, RecursionError)
 
 @dataclass(frozen=True, slots=True)
 class ProfileStatistics:
-    """What a profile measured of a case: over its invocations, in the run it was taken from.
+    """The statistics of a case in a profile, over its invocations in the profiled run.
 
-    `counters` holds means by msprof's own names; one that was never a number is left out.
+    `counters` has means by msprof's names; a counter that was never a number is absent.
     """
 
     count: int
@@ -64,9 +64,10 @@ class ProfileStatistics:
 
 @dataclass(frozen=True)
 class CaseRecord:
-    """`kernel_type` and `cells` as the source wrote them (`cells` has the eight base cells);
-    `extra` the further columns to carry along (Runtime ..., EP Size, a tree's own). `before` are
-    the launches that stand before it in its source, the nearest last, where they are wanted."""
+    """A case as the source wrote it. `kernel_type` and `cells` are the source's text (`cells` has
+    the eight base cells); `extra` has the further columns that are passed on (Runtime ..., EP Size,
+    a tree's own columns). `before` has the launches that precede the record in its source, the
+    nearest last, if they are required."""
 
     kernel_type: str
     cells: Mapping[str, str]
