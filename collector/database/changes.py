@@ -13,7 +13,7 @@ from collector.database.query import best_rows
 from collector.database.state import State
 from collector.model.vocabulary import INPUT_DTYPES, INPUT_SHAPES
 
-_DIFFERS = 1.01  # a ratio of interval widths below this is not reported
+_DIFFERS = 1.01  # intervals whose widths differ by less count as equal
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,7 +56,7 @@ class BoundShard:
     plan_of: Callable[[int], Plan]
 
     def check_commit(self, commit: ShardCommit, key: str) -> None:
-        """Raises BadInput, which names the key, for the commit of another shard, and for a commit
+        """Raise BadInput, which names the key, for the commit of another shard, and for a commit
         that does not name a manifest of this shard."""
         self._check(commit.shard, self.shard, "shard", key)
         try:
@@ -66,7 +66,7 @@ class BoundShard:
         self._check(commit.manifest.key, wanted, "manifest", key)
 
     def check_manifest(self, manifest: AttemptManifest, commit: ShardCommit) -> None:
-        """Raises BadInput, which names the manifest's key, for a manifest of another campaign,
+        """Raise BadInput, which names the manifest's key, for a manifest of another campaign,
         shard, attempt or plan, and for one that does not name parts of this shard, each once. If
         the plan was changed after the manifest was written, the error names the plan's key."""
         key = commit.manifest.key
@@ -88,7 +88,7 @@ class BoundShard:
             self.check_entry(entry, key)
 
     def check_entry(self, entry: PartEntry, key: str) -> None:
-        """Raises BadInput, which names the key, unless the entry names a part of this shard and
+        """Raise BadInput, which names the key, unless the entry names a part of this shard and
         records of the same session."""
         place = self._place(entry.part, ("part",), key)
         for raw in entry.raw:
@@ -100,12 +100,12 @@ class BoundShard:
     def check_final(
         self, final: Mapping[str, str], records: Mapping[str, CaseRecord], key: str
     ) -> None:
-        """Raises BadInput, which names the key, if a final case is not in the shard."""
+        """Raise BadInput, which names the key, if a final case is not in the shard."""
         if foreign := final.keys() - records.keys():
             raise BadInput(f"expected final cases of the shard, got case {min(foreign)}", path=key)
 
     def check_part(self, columns: Columns, records: Mapping[str, CaseRecord], key: str) -> None:
-        """Raises BadInput, which names the key, for rows that are not of this shard, or not of the
+        """Raise BadInput, which names the key, for rows that are not of this shard, or not of the
         attempt and the session that the part's key names. `records` are the shard's, by case."""
         found = keys.session_object(key, self.plan.campaign, self.shard)
         if found is None or found.kind != "part":

@@ -1,11 +1,11 @@
-"""Where things lie in a tree: `{device}/vllm_ascend/{version}/{KernelType}.csv`, and beside it
-collectives in `{device}/hccl/v{cann}/`.
+"""The paths of a tree: `{device}/vllm_ascend/{version}/{KernelType}.csv`, and collectives in
+`{device}/hccl/v{cann}/`.
 
 Every part that comes from data is checked before it becomes part of a path.
 
-Consumers read those files with pandas, to which `N/A` and an empty cell are no text but NaN. A row
-whose input shapes are that makes them fail at every row of its kernel type, as soon as it has a
-duration. Such rows lie in `{version}/unknown_inputs/{KernelType}.csv`, where only we look.
+Consumers read these files with pandas, which reads `N/A` and an empty cell as NaN, not as text. As
+soon as a row with such input shapes has a duration, they fail at every row of its kernel type. Such
+rows are in `{version}/unknown_inputs/{KernelType}.csv`, which only this project reads.
 """
 
 import re
@@ -29,34 +29,36 @@ OP_MAPPING = "op_mapping.yaml"
 COMMUNICATION_REPORT = "reports/communication.csv"
 PARSED_PROFILES = "reports/parsed_profiles.json"
 
-# What pandas takes for NaN, as far as a profiler or a tool writes it.
+# The texts that pandas reads as NaN and that a profiler or a tool writes.
 _NO_SHAPES = frozenset({"N/A", "NA", "NULL", "NONE", "NAN", "<NA>", "#N/A"})
 _VERSION_NAME = re.compile(r"vllm[A-Za-z0-9.+-]+_torch[A-Za-z0-9.+-]+_cann[A-Za-z0-9.+-]+")
 
 
 def is_version_name(text: str) -> bool:
-    """Whether a folder is called like a version: `vllm0.18.0_torch2.9.0_cann8.5`."""
+    """Return whether the name of a folder is that of a version: `vllm0.18.0_torch2.9.0_cann8.5`."""
     return _VERSION_NAME.fullmatch(text) is not None
 
 
 def version_dir_name(vllm: str, torch: str, cann: str) -> str:
-    """The version's name from its parts; a vllm version that is a whole name is taken as it is.
+    """Return the version's name from its parts. A vllm version that is already such a name is
+    returned as it is.
 
-    Raises BadInput for a part that is no version.
+    Raises BadInput for an invalid version.
     """
     return vllm if is_version_name(vllm) else version_name(vllm, torch, cann)
 
 
 def version_dir(root: Path, device: str, vllm: str, torch: str, cann: str) -> Path:
-    """The folder of a version below a tree's root. BadInput for a device that is no name."""
-    named = Stack(device=device, torch=torch)  # which checks the device
+    """Return the folder of a version below a tree's root. Raises BadInput for an invalid device
+    name."""
+    named = Stack(device=device, torch=torch)  # checks the device
     return root / named.device / "vllm_ascend" / version_dir_name(vllm, torch, cann)
 
 
 def collective_folder(version_path: str) -> str:
-    """Where the collectives of a version directory lie, as consumers have it: by the library that
-    ran them. `{device}/hccl/v8.5` of CANN 8.5; of devices without CANN by torch, which brings the
-    library along."""
+    """Return the folder of the collectives of a version directory, in the layout of consumers: by
+    the library that ran them. It is `{device}/hccl/v8.5` for CANN 8.5. For devices without CANN it
+    has the version of torch, which contains the library."""
     device, _, name = version_path.partition("/")
     name = name.rpartition("/")[2]
     software, _, cann = name.rpartition("_cann")
@@ -67,7 +69,7 @@ def collective_folder(version_path: str) -> str:
 
 
 def is_collective_file(path: str, version_path: str) -> bool:
-    """Whether a path is that of collectives of a version directory."""
+    """Return whether a path is that of collectives of a version directory."""
     folder, _, name = path.removesuffix(".csv").rpartition("/")
     where = folder.removesuffix(f"/{OTHER_SETTINGS}")
     is_csv = path.endswith(".csv")
@@ -75,14 +77,15 @@ def is_collective_file(path: str, version_path: str) -> bool:
 
 
 def kernel_file_name(kernel_type: str) -> str:
-    """`Add` -> `Add.csv`. Raises BadInput for a kernel type that could not be a file name."""
+    """Return the file name of a kernel type: `Add.csv` for `Add`. Raises BadInput if it cannot be a
+    file name."""
     return f"{normal_kernel_type(kernel_type)}.csv"
 
 
 def by_file(kernel_type: str, rows: Iterable[Row]) -> dict[str, list[Row]]:
-    """Rows of a kernel type by the file of a version folder that they belong into, in their order:
-    those of unknown inputs, then the others. Whatever writes rows writes them where this says.
-    Raises BadInput for a kernel type that could not be a file name."""
+    """Return rows of a kernel type by their file in a version folder, in their order: first the
+    rows of unknown inputs, then the others. All code that writes rows uses these files. Raises
+    BadInput if the kernel type cannot be a file name."""
     name = kernel_file_name(kernel_type)
     files: dict[str, list[Row]] = {f"{UNKNOWN_INPUTS}/{name}": [], name: []}
     for row in rows:
@@ -96,55 +99,55 @@ def _has_inputs(row: Mapping[str, str]) -> bool:
 
 
 def is_kernel_file_name(name: str) -> bool:
-    """Whether a path inside a version folder is that of a kernel type's rows."""
+    """Return whether a path inside a version folder is that of a kernel type's rows."""
     file = name.removeprefix(f"{UNKNOWN_INPUTS}/")
     return kernel_file_name(file.removesuffix(".csv")) == file
 
 
 def kernel_files(version: Path) -> list[Path]:
-    """The CSVs of a version folder in order of name, those for rows of unknown inputs last; none
-    where there is no such folder."""
+    """Return the CSVs of a version folder sorted by name, those for rows of unknown inputs last;
+    none if there is no such folder."""
     folders = (version, version / UNKNOWN_INPUTS)
     files = (sorted(folder.glob("*.csv")) for folder in folders)
     return [path for found in files for path in found if not path.name.startswith(".")]
 
 
-# The columns of a `{KernelType}.csv`: their names, their order, and how numbers are written.
+# The columns of a `{KernelType}.csv`: their names, their order, and the format of numbers.
 #
-# The order of the first 62 is msmodeling's, whose readers go by name; what else a row carries
-# follows in a fixed order, so that equal content gives equal bytes. Names of earlier days that say
-# something else than they do now are translated here and nowhere else.
+# The order of the first 62 is msmodeling's, whose readers use the names. All other columns follow
+# in a fixed order, so that equal content gives equal bytes. Earlier names that now have another
+# meaning are translated only here.
 
 AVERAGE_DURATION = "Average Duration(us)"
 PROFILING_AVERAGE = "Profiling Average Duration(us)"
 PROFILING_MEDIAN = "Profiling Median Duration(us)"
 PROFILING_STD = "Profiling Std Duration(us)"
 PROFILING_DURATIONS = (PROFILING_AVERAGE, PROFILING_MEDIAN, PROFILING_STD)
-# Of how many launches these are, in trees into which profiles are pooled.
+# The number of launches of these statistics, in trees that pool several profiles.
 PROFILING_COUNT = "Profiling Count"
 
 _MICROBENCH = "MicroBench "
-# Whether the repeats found their inputs in the caches: `warm`, or `cold`.
+# Whether the repeats found their inputs in the caches: `warm` or `cold`.
 CACHE = _MICROBENCH + "Cache"
-# Whose kernel answered, and what its inputs were taken to hold where no row tells.
+# The library whose kernel ran, and the assumed content of its inputs if no row records it.
 _ANSWERING = (_MICROBENCH + "Library", _MICROBENCH + "Assumes")
-# Where the mean lies with 95 %: of this stack over sessions and devices, by how many degrees of
-# freedom, and what most is known of its variance from.
+# The 95 % interval of the mean of this stack over sessions and devices, its degrees of freedom, and
+# the main source of its variance.
 STACK_INTERVAL = _STACK_LOW, _STACK_HIGH = (
     _MICROBENCH + "Stack Low(us)",
     _MICROBENCH + "Stack High(us)",
 )
 STACK_DEGREES = _MICROBENCH + "Stack Degrees"
 STACK_VARIANCE = _MICROBENCH + "Stack Variance"
-# How many sessions the mean is of, and the interval of that with the highest rank.
+# The number of sessions of the mean, and the interval of the session with the highest rank.
 SESSIONS = _MICROBENCH + "Sessions"
 _SESSION_LOW, _SESSION_HIGH = _MICROBENCH + "Session Low(us)", _MICROBENCH + "Session High(us)"
-# The shortest duration that the profiler tells, by which both intervals of a number near it reach
-# down.
+# The shortest duration that the profiler resolves. Both intervals of a mean near it are extended
+# downwards by this duration.
 PROFILER_FLOOR = _MICROBENCH + "Profiler Floor(us)"
 _PROFILING = "Profiling Average "
 
-# What a row of fused attention has besides, in msmodeling's order.
+# The further columns of a row of fused attention, in msmodeling's order.
 ATTENTION_COLUMNS = tuple(
     RUNTIME_PREFIX + name
     for name in (
@@ -158,12 +161,12 @@ ATTENTION_COLUMNS = tuple(
 
 
 def microbench(counter: str) -> str:
-    """The column of a counter's mean in the microbenchmark."""
+    """Return the column of a counter's mean in the microbenchmark."""
     return _MICROBENCH + counter
 
 
 def profiling(counter: str) -> str:
-    """The column of a counter's mean in the source run."""
+    """Return the column of a counter's mean in the source run."""
     return _PROFILING + counter
 
 
@@ -177,7 +180,7 @@ DATABASE_COLUMNS = (
 _FIRST = frozenset(DATABASE_COLUMNS)
 _FIXED = {name: at for at, name in enumerate((*DATABASE_COLUMNS, *ATTENTION_COLUMNS))}
 
-# msmodeling's first parser wrote the profile's own mean as `Average Duration(us)`.
+# msmodeling's first parser wrote the profile's mean as `Average Duration(us)`.
 _OLD_MEDIAN = "Median Duration(us)"
 _OLD_PARSER = {
     _OLD_MEDIAN: PROFILING_MEDIAN,
@@ -190,18 +193,19 @@ _DROPPED = frozenset({"MicroBench Task Duration(us)", "MicroBench Kernel Duratio
 
 
 def ordered(names: Iterable[str]) -> tuple[str, ...]:
-    """The names, each once, in the one order of columns: the 62, further counters by name with
-    the microbenchmark's before the profile's, `Runtime ...`, `EP Size`, and what is unknown."""
+    """Return the names, each once, in the order of columns: the 62; further counters by name, the
+    microbenchmark's before the profile's; `Runtime ...`; `EP Size`; and unknown names."""
     return tuple(sorted(set(names), key=_place))
 
 
 def database_columns(names: Iterable[str]) -> tuple[str, ...]:
-    """The columns of a version's CSV: all of the 62, and what else `names` brings."""
+    """Return the columns of a version's CSV: all of the 62, and those of `names`."""
     return ordered((*DATABASE_COLUMNS, *names))
 
 
 def inserted(existing: Sequence[str], names: Iterable[str]) -> tuple[str, ...]:
-    """An existing header as it is, each new name placed behind what precedes it in order."""
+    """Return an existing header with each new name inserted after the columns that precede it in
+    order."""
     columns = list(existing)
     for name in ordered(names):
         if name not in columns:
@@ -211,7 +215,8 @@ def inserted(existing: Sequence[str], names: Iterable[str]) -> tuple[str, ...]:
 
 
 def present_names(columns: Sequence[str]) -> dict[str, str]:
-    """What each column of a file is called today; those that are no longer kept are left out."""
+    """Return the present name of each column of a file; columns that are no longer used are left
+    out."""
     names = {name: _OLD_PARSER.get(name, name) for name in columns if name not in _DROPPED}
     if _OLD_MICROBENCH in names:
         names[_OLD_MICROBENCH] = AVERAGE_DURATION
@@ -221,12 +226,12 @@ def present_names(columns: Sequence[str]) -> dict[str, str]:
 
 
 def number_text(value: float) -> str:
-    """Six decimals, as msmodeling writes numbers."""
+    """Return a number with six decimals, as msmodeling writes numbers."""
     return f"{value:.6f}"
 
 
 def profile_cells(profile: ProfileStatistics) -> dict[str, str]:
-    """The cells that carry a source run's statistics."""
+    """Return the cells of a source run's statistics."""
     durations = zip(
         PROFILING_DURATIONS, (profile.mean_us, profile.median_us, profile.std_us), strict=True
     )
@@ -239,8 +244,8 @@ def profile_cells(profile: ProfileStatistics) -> dict[str, str]:
 def duration_cells(
     mean_us: float, counters: Iterable[tuple[str, float]], cache: str = ""
 ) -> dict[str, str]:
-    """The cells of a microbenchmark's mean duration and counters, and of the state of the caches
-    that it was taken in, where that is known."""
+    """Return the cells of a microbenchmark's mean duration and counters, and of the state of the
+    caches during the measurement, if it is known."""
     return {
         AVERAGE_DURATION: number_text(mean_us),
         **({CACHE: cache} if cache else {}),
@@ -249,7 +254,8 @@ def duration_cells(
 
 
 def answering_cells(library: str, assumes: str) -> dict[str, str]:
-    """The cells of whose kernel answered and what it assumed, of those that there are."""
+    """Return the cells of the library of the kernel and of its assumptions, if they are not
+    empty."""
     told = zip(_ANSWERING, (library, assumes), strict=True)
     return {name: text for name, text in told if text}
 
@@ -262,10 +268,11 @@ def interval_cells(
     sessions: int,
     near_floor_us: float,
 ) -> dict[str, str]:
-    """The cells of both intervals of a mean, which is of so many sessions. `variance` says what
-    tells of it most closely, `near_floor_us` the profiler's floor where the mean is near it."""
+    """Return the cells of both intervals of a mean, which is over `sessions` sessions. `variance`
+    names the main source of its variance. `near_floor_us` is the shortest duration that the
+    profiler resolves, if the mean is near it."""
     (low_us, high_us), (session_low_us, session_high_us) = stack_us, session_us
-    # As `number_text` has it: to call that takes half as long again.
+    # The same as `number_text`; a call of that takes half as long again.
     return {
         _STACK_LOW: f"{low_us:.6f}",
         _STACK_HIGH: f"{high_us:.6f}",
@@ -279,26 +286,26 @@ def interval_cells(
 
 
 def case_cells(record: CaseRecord) -> dict[str, str]:
-    """The cells that tell the case, spelled as its source did."""
+    """Return the cells that identify the case, as its source wrote them."""
     return {**record.extra, **{name: record.cells.get(name, "") for name in BASE_CELLS}}
 
 
 def csv_bytes(columns: Sequence[str], rows: Iterable[Mapping[str, str]]) -> bytes:
-    """A CSV of the rows, UTF-8 without BOM, CRLF; a row without a cell has it empty. Raises
-    BadInput, with the row and the column, for text that no table can hold."""
+    """Return a CSV of the rows: UTF-8 without BOM, CRLF. A cell that a row lacks is empty. Raises
+    BadInput, with the row and the column, for text that a table cannot contain."""
     cells = (list(map(row.get, columns, repeat(""))) for row in rows)
     return table_bytes(columns, cells, line_end="\r\n")
 
 
 def _is_of_the_profile(columns: Sequence[str]) -> bool:
-    """Whether `Average Duration(us)` here is the mean of the profile, not of a microbenchmark."""
+    """Return whether `Average Duration(us)` is the mean of the profile, not of a microbenchmark."""
     if _OLD_MEDIAN not in columns or any(name.startswith("Profiling ") for name in columns):
         return False
     return _OLD_MICROBENCH in columns or not any(name.startswith(_MICROBENCH) for name in columns)
 
 
 def _place(name: str) -> tuple[int, int, str, int]:
-    """Where a column stands: kind, then place in its kind, then name."""
+    """Return the sort key of a column: its kind, its place within the kind, its name."""
     if name in _FIXED:
         return (0 if name in _FIRST else 2, _FIXED[name], "", 0)
     if name == PROFILING_COUNT:

@@ -1,10 +1,10 @@
-"""What an `op_mapping.yaml` must say before it is copied into a version, unchanged.
+"""The checks of an `op_mapping.yaml` before it is copied into a version, unchanged.
 
-The file tells a consumer which kernels answer for an operator of a model. A mistake in it shows
-late, as a miss or as a wrong sum, so it is refused here by its line.
+The file maps an operator of a model to its kernels, for a consumer. A mistake in it has a late
+effect, a miss or a wrong sum, so it is refused here with its line.
 
-Checked is what the way to an answer depends on. Keys that are not known here, at the top or of
-an operator, are let through: the schema grows with its consumers, and the file is copied as it is.
+The checks cover what the lookup of a duration depends on. Unknown keys, at the top or of an
+operator, are accepted: the schema grows with its consumers, and the file is copied as it is.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,13 +16,13 @@ from collector.codec.errors import BadInput
 from collector.codec.yaml_nodes import NamedNode, line_of, read_node, refusal_of
 from collector.model.case import normal_kernel_type
 
-# A YAML file of a tree as values that know their name and line, for checks that point there.
+# The values of a tree's YAML file with their name and line, for checks that report them.
 #
-# The file need not be ours: keys are not limited, merge keys (`<<`) and aliases are followed as a
-# loader follows them. Nothing but what YAML itself knows is constructed.
+# The file may be of another project: keys are not limited, and merge keys (`<<`) and aliases are
+# followed as a loader follows them. Only YAML's own types are constructed.
 
-# A message says of which kind a value is, never the value: who may name a file for this program to
-# read need not be who may read it. Keys are named, as columns of a CSV are.
+# A message names the kind of a value, never the value: the user who names a file for this program
+# to read may not be allowed to read it. Keys are named, as columns of a CSV are.
 _KINDS = {
     "null": "nothing",
     "str": "text",
@@ -38,20 +38,21 @@ class Value(NamedNode):
     __slots__ = ()
 
     def fields(self) -> dict[str, "Value"]:
-        """The values of a mapping by key, those that `<<` brought among them."""
+        """Return the values of a mapping by key, including those from `<<`."""
         if not self.is_mapping:
             raise self.unwanted("a mapping")
-        # Of what `<<` brought and what stands here itself, the latter comes last and counts.
+        # A key of the mapping comes after the same key from `<<`, so the own value is used.
         return {key.value: self.named(key.value, value) for key, value in self.node.value}
 
     def children(self) -> list[tuple[str, "Value"]]:
-        """What stands directly below, with its key; empty in a list, nothing below a scalar."""
+        """Return the direct children with their keys. Keys are empty in a list; a scalar has no
+        children."""
         if self.is_mapping:
             return list(self.fields().items())
         return [("", value) for value in self.numbered()] if self.is_list else []
 
     def text(self) -> str:
-        """A text as YAML reads it: not a number, not a yes."""
+        """Return a text as YAML reads it: not a number or a boolean."""
         if not self.is_a("str"):
             raise self.unwanted("text")
         return str(self.node.value)
@@ -74,7 +75,7 @@ class Value(NamedNode):
         return int(text)
 
     def is_a(self, kind: str) -> bool:
-        """Whether this is a scalar that YAML takes for `str`, `bool`, `int`, `null` …"""
+        """Return whether this is a scalar that YAML reads as `str`, `bool`, `int`, `null` …"""
         return isinstance(self.node, yaml.ScalarNode) and self.node.tag.endswith(f",2002:{kind}")
 
     def _scalar_kind(self) -> str:
@@ -82,17 +83,18 @@ class Value(NamedNode):
 
 
 def read_values(text: str, path: Path | str) -> Value:
-    """The one document of a text. Raises BadInput, with the line, where a loader would refuse
-    it, and where a key occurs twice: a loader would drop one of them."""
+    """Return the single document of a text. Raises BadInput, with the line, if a loader would
+    refuse it, or if a key occurs twice: a loader would drop one of them."""
     node = read_node(text, path)
     _check_keys(node, path)
     try:
-        # Refuses tags and dates that do not load, and puts what `<<` brings where it belongs.
+        # This refuses tags and dates that do not load, and inserts the keys from `<<`.
         yaml.constructor.SafeConstructor().construct_document(node)
     except yaml.MarkedYAMLError as error:
         raise refusal_of(error, path) from error
     except (ValueError, LookupError, AttributeError) as error:
-        # PyYAML's own, for a scalar that is not what its tag says, as 2026-02-30 and `!!bool 7`.
+        # PyYAML raises these for a scalar that does not match its tag, such as 2026-02-30 and
+        # `!!bool 7`.
         raise BadInput("cannot load a value: it does not match its YAML tag", path=path) from error
     except RecursionError as error:
         raise BadInput("cannot read the YAML: nested too deeply", path=path) from error
@@ -103,7 +105,7 @@ def _check_keys(document: yaml.Node, path: Path | str) -> None:
     waiting, seen = [document], set[int]()
     while waiting:
         node = waiting.pop()
-        if id(node) in seen:  # by an alias
+        if id(node) in seen:  # through an alias
             continue
         seen.add(id(node))
         if isinstance(node, yaml.SequenceNode):
@@ -133,7 +135,7 @@ _QUERY_MODES = (
     "scatter_nd_update_mla",
     "attention_lightning_indexer",
 )
-# Wherever one of these stands in an operator's entry, it names a CSV.
+# At any depth of an operator's entry, the value of one of these keys names a CSV.
 _NAME_KEYS = frozenset(
     {
         "kernel_type",
@@ -144,16 +146,16 @@ _NAME_KEYS = frozenset(
     }
 )
 _NAME_LIST_KEYS = frozenset({"alternate_kernel_types", "sub_kernels"})
-_OF_PROFILE = "profiling."  # what a profile shows and no operator of the model explains
+_OF_PROFILE = "profiling."  # kernels of a profile that no operator of the model explains
 _NAME_LISTS_BY_RANK = "kernel_types_by_input_rank"
 
 Fields = Mapping[str, Value]
 
 
 def check_op_mapping(text: str, *, path: Path | str) -> None:
-    """Raise BadInput, with file and line, unless the text can serve as an op_mapping.yaml.
+    """Raise BadInput, with file and line, unless the text is a valid op_mapping.yaml.
 
-    Unknown keys pass, and the text is not changed: it is copied byte for byte.
+    Unknown keys are accepted, and the text is not changed: it is copied byte for byte.
     """
     document = read_values(text, path)
     top = document.fields()
@@ -167,7 +169,7 @@ def check_op_mapping(text: str, *, path: Path | str) -> None:
 
 
 def zero_cost_kernels(text: str) -> frozenset[str]:
-    """The kernel types of the operators that a checked op_mapping counts as free."""
+    """Return the kernel types of the operators that a checked op_mapping counts as free."""
     operators = read_values(text, "op_mapping.yaml").fields()["operator_mappings"].fields()
     found = set()
     for name, entry in operators.items():
@@ -191,7 +193,7 @@ def _check_operator(entry: Value) -> None:
 
 
 def _check_composite(fields: Fields) -> None:
-    """Only a composite lists the kernels of which it is the sum."""
+    """Check that only a composite lists sub_kernels, the kernels whose durations it adds."""
     if _is_set(fields, "composite"):
         if "sub_kernels" not in fields and not _is_set(fields, "decomposer"):
             raise fields["composite"].refusal(
@@ -202,8 +204,8 @@ def _check_composite(fields: Fields) -> None:
 
 
 def _check_dispatch(entry: Value, fields: Fields) -> None:
-    """An operator has exactly one way to get its duration. Without a mark, the kernel_type is that
-    way; with a mark, the kernel_type only names the CSV."""
+    """Check that an operator has exactly one way to get its duration. Without a mark, the
+    kernel_type is that way; with a mark, the kernel_type only names the CSV."""
     marks = [
         mark
         for mark, is_marked in (
@@ -229,7 +231,7 @@ def _check_dispatch(entry: Value, fields: Fields) -> None:
 
 
 def _check_inputs(entry: Value, fields: Fields) -> None:
-    """How the operator's inputs are compared with those of a row."""
+    """Check how the operator's inputs are compared with those of a row."""
     count = fields["tc_input_count"].count() if "tc_input_count" in fields else None
     mode = fields["query_mode"].choice(_QUERY_MODES) if "query_mode" in fields else ""
     if mode == "elementwise" and count is not None:
@@ -240,7 +242,8 @@ def _check_inputs(entry: Value, fields: Fields) -> None:
 
 
 def _check_formats(entry: Value, fields: Fields, count: int | None) -> None:
-    """A quantized matmul knows its weight by the format, so each compared input has one."""
+    """Check the formats of a quantized matmul. It finds its weight by the format, so each compared
+    input has one."""
     if count is None or "expected_input_formats" not in fields:
         raise entry.refusal(
             "compute_subcategory: quantized_matmul requires tc_input_count and "
@@ -254,11 +257,11 @@ def _check_formats(entry: Value, fields: Fields, count: int | None) -> None:
 
 
 def _kernel_names(entry: Value) -> Iterator[Value]:
-    """Every value of an entry, however deep, that must be the name of a kernel."""
+    """Yield every value of an entry, at any depth, that must be the name of a kernel."""
     waiting, seen = [entry], set[int]()
     while waiting:
         value = waiting.pop()
-        if id(value.node) in seen:  # by an alias
+        if id(value.node) in seen:  # through an alias
             continue
         seen.add(id(value.node))
         for key, child in value.children():
@@ -290,7 +293,8 @@ def _is_communication(fields: Fields) -> bool:
 
 
 def _is_accepted_miss(fields: Fields) -> bool:
-    """The value is the reason why a miss is right; a bare `true` gives none."""
+    """Return whether a miss is accepted. The value is the reason for the miss; `true` gives
+    none."""
     value = fields.get("accepted_miss")
     if value is None:
         return False

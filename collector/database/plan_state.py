@@ -1,8 +1,8 @@
-"""What a plan has committed so far, as a state: the only way measurements enter the database.
+"""The committed results of a plan as a state: the only way measurements enter the database.
 
-Every object is checked against the hash that the plan or the committed manifest gives, and every
-row against its own id, so that what a merge reads is what a worker wrote. A shard that fails its
-checks is damaged: it is told, and nothing else waits for it.
+Every object is checked against the hash that the plan or the committed manifest records, and every
+row against its id, so that a merge reads exactly what a worker wrote. A shard that fails its checks
+is damaged: it is reported, and all other shards are merged.
 """
 
 import re
@@ -38,11 +38,12 @@ from collector.ops.together import Floats, Whole
 from collector.quality.gates import CORE_TIMES, implausible, most_worked_us, outworked
 from collector.store.base import AT_ONCE, Store
 
-# The floor and the limit of each case, and the work of its cores, held against what a part says
-# was measured.
+# Checks of the measurements in a part against the lower bound and the limit of each case, and
+# against the work of its cores.
 #
-# A worker has asked already. A merge asks again, since a part may come from anywhere; the answer
-# follows from the plan, the case and the measurement alone, so that every merge gives the same.
+# A worker has made these checks already. A merge repeats them because a part may come from
+# anywhere. The result depends only on the plan, the case and the measurement, so that every merge
+# gets the same.
 
 _OF_COUNTERS = ("n_observed", "n_accepted", "counters")
 _CORE_TIME = {name: rf'\["{re.escape(name)}",(?P<us>[-+.0-9eE]+)\]' for name in CORE_TIMES}
@@ -50,13 +51,14 @@ _CORE_TIME = {name: rf'\["{re.escape(name)}",(?P<us>[-+.0-9eE]+)\]' for name in 
 
 @dataclass(frozen=True, slots=True)
 class MostFloors:
-    """What the floor of each case is at most: of a number above it nobody works out the floor."""
+    """An upper limit of each case's lower bound. For a duration above it, the lower bound itself is
+    not computed."""
 
-    cases: pa.ChunkedArray  # their ids
+    cases: pa.ChunkedArray  # case ids
     most_us: Floats
 
     def of(self, cases: pa.ChunkedArray) -> Floats:
-        """Of each of these, without end where it is not known."""
+        """Return the upper limit for each of these cases; infinity if it is not known."""
         at = pc.index_in(cases, value_set=self.cases)
         places = pc.fill_null(at, len(self.most_us)).to_numpy()
         found: Floats = np.append(self.most_us, np.inf)[places]
@@ -64,7 +66,8 @@ class MostFloors:
 
 
 def most_floors_us(cases: pa.Table, plan: Plan) -> MostFloors:
-    """Those of the cases of a plan's records. Nobody asks whether their declarations take them."""
+    """Return the upper limits for the cases of a plan's records. They are not checked against the
+    operators' declarations."""
     most_us = work_of(cases, plan.stack, is_checked=False).floors_us(plan.stack)
     return MostFloors(cases["case"].combine_chunks(), np.where(np.isnan(most_us), np.inf, most_us))
 
@@ -72,8 +75,8 @@ def most_floors_us(cases: pa.Table, plan: Plan) -> MostFloors:
 def with_implausible(
     table: pa.Table, records: Iterable[CaseRecord], plan: Plan, most: MostFloors
 ) -> pa.Table:
-    """The rows of a plan's parts; what cannot have been measured of its case has the outcome
-    `implausible`, with the reason, and is the same otherwise."""
+    """Return the rows of a plan's parts. Rows that cannot be measurements of their case have the
+    outcome `implausible`, with the reason; nothing else of them changes."""
     limit_us = plan.limits.case_s * 1e6
     doubtful = _doubtful(table, most, limit_us)
     if not len(doubtful):
@@ -93,8 +96,8 @@ def with_implausible(
 
 
 def _doubtful(table: pa.Table, most: MostFloors, limit_us: float) -> Whole:
-    """The places of the good ones that may be below their floor, are above the limit, or took less
-    time than their cores worked."""
+    """Return the indices of the good rows that may be below their lower bound, are above the limit,
+    or took less time than their cores worked."""
     is_told = pc.and_(pc.equal(table["outcome"], Outcome.OK), pc.not_equal(table["mean_us"], ""))
     told = np.flatnonzero(is_told.to_numpy())
     rows = table.select(["case", "mean_us", *_OF_COUNTERS]).take(pa.array(told))
@@ -106,9 +109,9 @@ def _doubtful(table: pa.Table, most: MostFloors, limit_us: float) -> Whole:
 
 
 def _worked_us(rows: pa.Table) -> dict[str, Floats]:
-    """How long the cores of each worked, by the names of the counters; nothing where they do not
-    say. Counters are also of a repeat that the outlier rule leaves out of the mean: where there is
-    one they are not held against it."""
+    """Return how long the cores worked in each row, by the names of the counters; 0 without a
+    record. Counters include repeats that the outlier rule excludes from the mean: rows with such
+    repeats are not compared with their counters."""
     is_of_mean = pc.equal(rows["n_observed"], rows["n_accepted"])
     told = {}
     for name, pattern in _CORE_TIME.items():
@@ -125,13 +128,13 @@ def _with_column(table: pa.Table, name: str, texts: list[str]) -> pa.Table:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What a database holds already: plans, and shards by campaign and id."""
+    """The plans, and the shards by campaign and id, that a database has already."""
 
     plans: frozenset[MergedPlan] = frozenset()
     shards: frozenset[tuple[str, str]] = frozenset()
 
     def has(self, plan: Plan, shard_id: str) -> bool:
-        """Whether it has the measurements of a shard."""
+        """Return whether the database has the measurements of a shard."""
         return (plan.campaign, shard_id) in self.shards
 
 
@@ -140,8 +143,8 @@ NOTHING = Held()
 
 @dataclass(frozen=True, slots=True)
 class PlanResults:
-    """A plan, the state that its committed shards make, the shards that nobody committed, those of
-    which something stored cannot be read, and what the profiler recorded of the others."""
+    """A plan, the state of its committed shards, the shards without a commit, the shards with an
+    unreadable object, and the profiler's records of the others."""
 
     plan: Plan
     state: State
@@ -151,8 +154,9 @@ class PlanResults:
 
 
 def read_results(store: Store, plan: Plan, held: Held = NOTHING) -> PlanResults:
-    """Read what a plan has committed and the database does not hold. With its first measurement
-    every case of the plan is in the state, measured or not; before it the state is empty."""
+    """Read the committed results of a plan that the database does not have. With the plan's first
+    measurement every case of the plan is in the state, measured or not; before it the state is
+    empty."""
     new = _shards_to_read(plan, held)
     plan_of = plan_reader(store, plan.campaign)
     shards = side_by_side(
@@ -175,21 +179,22 @@ def read_results(store: Store, plan: Plan, held: Held = NOTHING) -> PlanResults:
 
 
 def damage_in(plan: Plan, shard: StoredShard) -> Damage | None:
-    """Why a merge could not publish a stored shard; None where it could."""
+    """Return why a merge could not publish a stored shard; None if it could."""
     rows = _Rows(plan, NOTHING)
     rows.add(shard)
     return rows.damaged[0] if rows.damaged else None
 
 
 def _shards_to_read(plan: Plan, held: Held) -> list[PlannedShard]:
-    """All, but of a plan that was merged before only those whose measurements are not there."""
+    """Return all shards; of a plan that was merged before, only those without measurements in the
+    database."""
     if MergedPlan.of(plan) not in held.plans:
         return list(plan.shards)
     return [shard for shard in plan.shards if not held.has(plan, shard.shard_id)]
 
 
 class _Rows:
-    """What the shards of a plan add up to."""
+    """The collected rows of a plan's shards."""
 
     def __init__(self, plan: Plan, held: Held):
         self._plan, self._held = plan, held
@@ -202,7 +207,7 @@ class _Rows:
         self.records: list[RawRecord] = []
 
     def add(self, shard: StoredShard) -> None:
-        """Take up what can be read of a shard."""
+        """Add the readable rows of a shard."""
         try:
             self._add(shard)
         except BadInput as error:
@@ -229,7 +234,7 @@ class _Rows:
     ) -> None:
         table = _measurements(self._plan, answer, records, most)
         if not table.num_rows:
-            raise BadInput("no part has a row", path=answer.key)
+            raise BadInput("expected at least one row in the parts, got none", path=answer.key)
         ran = _records_that_ran(table, records)
         self._measurements.append(table)
         self.records += records_named(answer.manifest, answer.key)
@@ -237,10 +242,13 @@ class _Rows:
         self._is_measured = True
 
     def state(self) -> State:
-        """The records of a plan, its stack and its op_mapping follow from the plan alone, whichever
-        of its shards are committed (those of kernels that ran in place of others follow from their
-        measurements). So they are the same whenever they come, nothing is lost while they wait for
-        the first measurement, and no version is made of a plan that measured nothing."""
+        """Return the state of the added shards.
+
+        The records of a plan, its stack and its op_mapping follow from the plan alone, whichever of
+        its shards are committed (the records of kernels that ran instead of others follow from
+        their measurements). So they do not depend on when they are added, nothing is lost while
+        they wait for the first measurement, and a plan without measurements makes no version.
+        """
         if not self._is_measured:
             return State.empty()
         return State.of_rows(
@@ -265,10 +273,11 @@ def _measurements(
     records: Sequence[CaseRecord],
     most: MostFloors,
 ) -> pa.Table:
-    """Every row of a shard's parts, marked with what the manifest and the plan say of it."""
+    """Return every row of a shard's parts, with columns from the manifest and the plan."""
     if not answer.parts:
         raise BadInput(
-            "the manifest names no part; a committed shard has at least one", path=answer.key
+            "expected at least one part in the manifest of a committed shard, got none",
+            path=answer.key,
         )
     own = {record.case_id: record for record in records}
     answer.bound.check_final(answer.manifest.final, own, answer.key)
@@ -307,26 +316,27 @@ def _final_flags(table: pa.Table, manifest: AttemptManifest, key: str) -> pa.Arr
     if absent := named.difference((case, m) for case, m, asked in answers if not asked):
         case, measurement = min(absent)
         raise BadInput(
-            f"final measurement {measurement} of case {case} is in no part",
+            f"expected final measurement {measurement} of case {case} in a part, found none",
             path=key,
         )
-    # A kernel that ran in place of the one asked for answers nothing of its shard, so that no
-    # manifest names it. What was measured of it is as good as any other.
+    # A kernel that ran instead of the requested one gives no result for its shard, so no manifest
+    # names its measurement. The measurement is as valid as any other.
     filed = _filed_well(table)
     flags = (row in named or extra for row, extra in zip(rows, filed, strict=True))
     return pa.array(list(flags), pa.bool_())
 
 
 def _filed_well(table: pa.Table) -> list[bool]:
-    """For each row whether it is a good measurement of another case than was asked for."""
+    """Return for each row whether it is a good measurement of another case than the requested
+    one."""
     columns = (table[name].to_pylist() for name in ("asked", "outcome"))
     return [bool(asked) and outcome == Outcome.OK for asked, outcome in zip(*columns, strict=True)]
 
 
 def _records_that_ran(table: pa.Table, records: Sequence[CaseRecord]) -> list[CaseRecord]:
-    """The records of the cases that ran in place of a shard's own, and were measured well: of the
-    same tensors, under the kernel type and the state that the profiler told. The rows are bound to
-    the shard, whose `records` these are."""
+    """Return the records of the cases that ran instead of a shard's own and have a good
+    measurement: the same tensors, under the kernel type and the state that the profiler reported.
+    The rows were checked against the shard, whose `records` these are."""
     shown = table.filter(pa.array(_filed_well(table), pa.bool_()))
     rows = shown.select(["asked", "kernel_type", "op_state", "core", "recorded"]).to_pylist()
     asked_for = {record.case_id: record for record in records}

@@ -1,7 +1,7 @@
-"""The plans of a campaign as they lie in a store, and what of them cannot be read.
+"""The stored plans of a campaign, and which of them cannot be read.
 
-What is damaged stops nothing else: it is told in a line that names its key, and its cases are
-planned anew.
+A damaged object stops nothing else: it is reported in a line that names its key, and its cases are
+planned again.
 """
 
 from collections.abc import Callable, Collection
@@ -29,7 +29,7 @@ class MergedPlan:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Damage:
-    """What is stored of a shard and cannot be read; of the whole plan where `shard` is empty.
+    """A stored object of a shard that cannot be read; of the whole plan if `shard` is empty.
     `reason` is a line that names the key."""
 
     campaign: str
@@ -42,7 +42,7 @@ class Damage:
 
     @property
     def short(self) -> str:
-        """What is damaged and the key where that was seen, without how."""
+        """Return what is damaged and the key, without the reason."""
         return f"{self._of} ({self.key})"
 
     @property
@@ -55,8 +55,8 @@ class Damage:
 
 
 def read_plan(store: Store, campaign: str, number: int) -> Plan:
-    """One plan. NotFound where there is none; DamagedObject, naming the key, for anything
-    else."""
+    """Return one plan. Raises NotFound if there is none, and DamagedObject, which names the key, if
+    it is invalid."""
     key = keys.plan(campaign, number)
     with stored():
         plan = plan_from_json(store.get(key), key=key)
@@ -69,8 +69,8 @@ def read_plan(store: Store, campaign: str, number: int) -> Plan:
 
 
 def assigned_plan(store: Store, campaign: str, number: int, plan_hash: str) -> Plan:
-    """The plan that the scheduler of its shards has read. Raises what read_plan raises, and
-    DamagedObject for another one."""
+    """Return the plan that the scheduler of its shards has read. Raises the errors of read_plan,
+    and DamagedObject for another plan."""
     plan = read_plan(store, campaign, number)
     if plan.plan_hash != plan_hash:
         what = f"expected the assigned plan hash {plan_hash}, got {plan.plan_hash}"
@@ -79,7 +79,7 @@ def assigned_plan(store: Store, campaign: str, number: int, plan_hash: str) -> P
 
 
 def plan_or_damage(store: Store, campaign: str, number: int) -> Plan | Damage:
-    """A plan, or what is wrong with what lies in its place; NotFound where nothing does."""
+    """Return a plan, or its damage. Raises NotFound if there is none."""
     try:
         return read_plan(store, campaign, number)
     except BadInput as error:
@@ -87,7 +87,8 @@ def plan_or_damage(store: Store, campaign: str, number: int) -> Plan | Damage:
 
 
 def changed(plan: Plan, merged: Collection[MergedPlan]) -> Damage | None:
-    """What is wrong with a plan where versions were merged from another one of its number."""
+    """Return the damage of a plan if versions were merged from another plan with its number; else
+    None."""
     hashes = {
         one.plan_hash
         for one in merged
@@ -103,6 +104,6 @@ def changed(plan: Plan, merged: Collection[MergedPlan]) -> Damage | None:
 
 
 def plan_reader(store: Store, campaign: str) -> Callable[[int], Plan]:
-    """What reads the plans of a campaign by number, each once: of thousands of shards many may be
-    of another plan. Raises what read_plan raises."""
+    """Return a function that reads the plans of a campaign by number, each once: many of thousands
+    of shards may be of another plan. The function raises the errors of read_plan."""
     return cache(partial(read_plan, store, campaign))

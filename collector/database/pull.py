@@ -1,7 +1,7 @@
 """A snapshot as a folder on this machine, in the layout that consumers read.
 
-The folder appears whole or not at all. It may take the place of an earlier pull, as long as
-nobody has put anything of their own into it.
+The folder is written completely or not at all. It may replace an earlier pull, unless a user has
+added files to it or changed them.
 """
 
 import os
@@ -25,7 +25,7 @@ MARKER = ".opmeter-pull.json"
 
 @dataclass(frozen=True, slots=True)
 class _Marker:
-    """What a pull says of the folder that it wrote: its commit, and each file's hash."""
+    """A pull's record of the folder that it wrote: its commit, and the hash of each file."""
 
     commit: int
     content_hash: str
@@ -35,8 +35,8 @@ class _Marker:
 
 @dataclass(frozen=True, slots=True)
 class Pulled:
-    """What was written. `without_mapping` are the versions that have no op_mapping.yaml, whose
-    consumers must bring their own."""
+    """The result of a pull. `without_mapping` are the versions without an op_mapping.yaml, whose
+    consumers must provide their own."""
 
     files: int
     rows: int
@@ -51,10 +51,10 @@ def pull_version(
     prune_empty: bool = False,
     cache: str | None = None,
 ) -> Pulled:
-    """Write the tree of a commit to `target`, every file checked against the manifest.
+    """Write the tree of a commit to `target`, with every file checked against the manifest.
 
-    `prune_empty` leaves out rows without a duration; `cache` keeps to the durations of that state
-    of the caches. Raises BadInput where `target` holds anything but an unchanged earlier pull.
+    `prune_empty` leaves out rows without a duration; `cache` selects the durations of that state of
+    the caches. Raises BadInput if `target` has anything but an unchanged earlier pull.
     """
     _check_target(target)
     manifest = read_manifest(store, commit)
@@ -78,18 +78,18 @@ def pull_version(
 
 
 def check_is_real(version_dir: Path) -> None:
-    """Raise BadInput where a version folder was pulled from a database of a fake runtime."""
+    """Raise BadInput if a version folder was pulled from a database of a fake runtime."""
     for folder in (version_dir, *version_dir.resolve().parents):
         marker = _read_marker(folder)
         if marker is not None and marker.runtime is not Runtime.REAL:
             raise BadInput(
-                "a tree of a fake runtime: its durations were not measured on a device",
+                "expected durations measured on a device, got a tree of a fake runtime",
                 path=version_dir,
             )
 
 
 def _replace(target: Path, files: Mapping[str, ViewFile], commit: Commit) -> None:
-    """Write beside the target, then rename; what was there goes last."""
+    """Write next to the target, then rename. The earlier content is removed last."""
     target.parent.mkdir(parents=True, exist_ok=True)
     beside = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
     try:
@@ -103,7 +103,7 @@ def _replace(target: Path, files: Mapping[str, ViewFile], commit: Commit) -> Non
 
 
 def _swap(fresh: Path, target: Path, aside: Path) -> None:
-    """Put `fresh` where `target` is, which moves aside; where that fails it moves back."""
+    """Move `target` to `aside` and `fresh` to `target`; if that fails, move `target` back."""
     if not target.exists():
         os.rename(fresh, target)
         return
@@ -130,7 +130,7 @@ def _marker(files: Mapping[str, ViewFile], commit: Commit) -> bytes:
 
 
 def _check_target(target: Path) -> None:
-    """Whether the target may be replaced: absent, empty, or exactly what a pull wrote."""
+    """Check that the target may be replaced: it is absent, empty, or exactly as a pull wrote it."""
     if not target.exists():
         return
     if not target.is_dir():
@@ -142,7 +142,8 @@ def _check_target(target: Path) -> None:
         name = path.relative_to(target).as_posix()
         if name != MARKER and written.get(name) != sha256_hex(path.read_bytes()):
             raise BadInput(
-                "added or changed after the last pull; move it away, or pull into another folder",
+                "expected a file of the last pull, got an added or changed file; move it away, "
+                "or pull into another folder",
                 path=path,
             )
 
@@ -151,15 +152,15 @@ def _written_by_pull(target: Path) -> Mapping[str, str]:
     marker = _read_marker(target)
     if marker is None:
         raise BadInput(
-            "the folder is not empty and was not made by `opmeter pull`; pull into another one",
+            "expected an empty folder or one from `opmeter pull`, got other files; pull elsewhere",
             path=target,
         )
     return marker.files
 
 
 def _read_marker(folder: Path) -> _Marker | None:
-    """The marker of a pulled folder; None where no pull made the folder. A marker that cannot be
-    read is refused: it may be that of a fake runtime."""
+    """Return the marker of a pulled folder; None if the folder is not from a pull. Raises BadInput
+    for an unreadable marker, because it may be that of a fake runtime."""
     path = folder / MARKER
     try:
         data = path.read_bytes()
@@ -169,8 +170,8 @@ def _read_marker(folder: Path) -> _Marker | None:
 
 
 def _safe(path: str) -> PurePosixPath:
-    """A path that stays inside the tree, whatever a manifest says."""
+    """Return a path that stays inside the tree. Raises BadInput for another path in a manifest."""
     parts = PurePosixPath(path)
     if parts.is_absolute() or ".." in parts.parts or "\\" in path:
-        raise BadInput(f"{path!r} is not a path inside a tree")
+        raise BadInput(f"expected a path inside a tree, got {path!r}")
     return parts

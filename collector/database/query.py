@@ -1,10 +1,10 @@
-"""Questions to a state: what answers a case, and with which measurement.
+"""Queries of a state: the result of a case, and the measurement that it comes from.
 
-The one rule of choice lives here: of everything measured of a case, a good measurement comes
-before a failed one, one of warm caches before one of cold ones, one without warnings before one
-with some, and then the highest rank decides. So what shows of a case is never blanked, and gives
-way to something better only. What was measured behind other launches answers only who asks for
-that.
+This module has the only rule that chooses among all measurements of a case. A good measurement
+comes before a failed one, one of warm caches before one of cold caches, one without warnings before
+one with warnings; then the highest rank decides. So the shown duration of a case never disappears,
+and is only replaced by a better one. Measurements after other launches (context) are only used if
+they are requested.
 """
 
 from dataclasses import dataclass
@@ -24,12 +24,12 @@ from collector.database.curves import CURVE_COLUMNS, Faults, curve_faults, with_
 from collector.database.state import State, Version, distinct, highest_rows
 from collector.model.measurement import CONTEXT, Outcome
 
-# The columns of a measurement that decide how its case is answered, and what else is shown of it.
+# The columns of a measurement that decide the result of its case, and those that are shown.
 ANSWERING = (
     *("case", "outcome", "mean_us", "cache", "stack_id", "head_commit", "plan", "plan_hash"),
     *("measurement", "final", "version_path", "warnings", *SESSION),
 )
-# What of it tells whether it is good, and competes.
+# The columns that decide whether a measurement is good, and competes.
 _COMPETING = ("final", "version_path", "stack_id", "outcome", "mean_us")
 _WARM = "warm"
 _SHOWN = (
@@ -41,8 +41,8 @@ _RANK = ("good", "warm", "clean", "head_commit", "plan", "plan_hash", "measureme
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """How a case is answered. `mean_us` is None where nothing good was measured; `is_doubted` where
-    all that is good is of sessions that their canaries make doubtful, or is withheld for them."""
+    """The result of a case. `mean_us` is None if there is no good measurement. `is_doubted` is set
+    if all good measurements are of suspect sessions, or are withheld because of their sessions."""
 
     outcome: Outcome
     is_good: bool
@@ -58,8 +58,9 @@ def best_rows(
     doubts: Doubts | None = None,
     faults: Faults | None = None,
 ) -> pa.Table:
-    """For each case answered there, the measurement that counts, with a column `good`. `doubts` and
-    `faults` are those of the whole state, where this is a part of it, or they are known."""
+    """Return for each case with a result in a version directory its best measurement, with a column
+    `good`. `doubts` and `faults` are those of the whole state, if this is a part of it or if they
+    are known."""
     rows = judged_rows(state, version_path, doubts, faults).select([*ANSWERING, *_SHOWN])
     return best_of(rows, state.versions[version_path], version_path, cache=cache)
 
@@ -67,9 +68,9 @@ def best_rows(
 def judged_rows(
     state: State, version_path: str, doubts: Doubts | None = None, faults: Faults | None = None
 ) -> pa.Table:
-    """All measurements; those on a curve of that version directory that is held back (`faults`,
-    where that is known) have the outcome `implausible`, whatever it was, and those of sessions
-    whose canaries are odd (`doubts`, the same) have a warning, or that outcome too."""
+    """Return all measurements. Those on a withheld curve of that version directory (`faults`, if
+    known) have the outcome `implausible`, whatever it was. Those of sessions whose canaries deviate
+    (`doubts`, if known) have a warning, or also that outcome."""
     if doubts is None:
         doubts = doubts_of(session_canaries(state, version_path))
     if faults is None:
@@ -78,7 +79,7 @@ def judged_rows(
 
 
 def faults_of(state: State, version_path: str) -> Faults:
-    """The measurements on curves of that version directory that are held back."""
+    """Return the measurements on withheld curves of that version directory."""
     version = state.versions[version_path]
     competing = state.measurements.select([*{*CURVE_COLUMNS, *_COMPETING}])
     good = good_rows(competing, version, version_path)
@@ -89,10 +90,10 @@ def faults_of(state: State, version_path: str) -> Faults:
 def best_of(
     rows: pa.Table, version: Version, version_path: str, *, cache: str | None = None
 ) -> pa.Table:
-    """The same of any rows that have the columns ANSWERING.
+    """Return the best measurement of each case from any rows that have the columns ANSWERING.
 
-    Only final measurements of the version's stack compete; with `cache` only those of that state
-    of the caches, without it those of the case alone.
+    Only final measurements of the version's stack compete: with `cache` only those of that state of
+    the caches, without it those of the case alone.
     """
     rows = _in_state(rows.filter(_competes(rows, version, version_path)), cache)
     rows = rows.append_column("good", _is_good(rows))
@@ -107,8 +108,8 @@ def best_of(
 def of_stack(
     rows: pa.Table, version: Version, version_path: str, *, cache: str | None = None
 ) -> pa.Table:
-    """Those of the stack that a version directory shows, final or not; with `cache` of that state
-    of the caches, without it of the case alone."""
+    """Return the measurements of the stack that a version directory shows, final or not: with
+    `cache` those of that state of the caches, without it those of the case alone."""
     return _in_state(rows.filter(_is_of_stack(rows, version, version_path)), cache)
 
 
@@ -117,22 +118,22 @@ def _in_state(rows: pa.Table, cache: str | None) -> pa.Table:
 
 
 def isolated(rows: pa.Table) -> pa.Table:
-    """Those without other launches before each repeat."""
+    """Return the measurements without other launches before each repeat."""
     return rows.filter(pc.not_equal(rows["cache"], CONTEXT))
 
 
 def good_rows(rows: pa.Table, version: Version, version_path: str) -> pa.Table:
-    """The good ones among the measurements that compete to show in a version directory."""
+    """Return the good ones among the measurements that compete to show in a version directory."""
     return rows.filter(pc.and_(_competes(rows, version, version_path), _is_good(rows)))
 
 
 def _competes(rows: pa.Table, version: Version, version_path: str) -> pa.ChunkedArray:
-    """Which are final measurements of the stack that a version directory shows."""
+    """Return which rows are final measurements of the stack that a version directory shows."""
     return pc.and_(rows["final"], _is_of_stack(rows, version, version_path))
 
 
 def _is_of_stack(rows: pa.Table, version: Version, version_path: str) -> pa.ChunkedArray:
-    """Which are measurements of the stack that a version directory shows."""
+    """Return which rows are measurements of the stack that a version directory shows."""
     is_there = pc.equal(rows["version_path"], version_path)
     return pc.and_(is_there, pc.equal(rows["stack_id"], version.shown_stack.stack_id))
 
@@ -142,20 +143,20 @@ def _is_good(rows: pa.Table) -> pa.ChunkedArray:
 
 
 def best_of_cases(rows: pa.Table) -> pa.Table:
-    """For each case the row of highest rank. The best of several tables is the best of what was
-    best in each."""
+    """Return for each case the row of highest rank. The best of several tables is the best of the
+    best rows of each table."""
     return highest_rows(rows, ("case",), _RANK)
 
 
 def answers(state: State, version_path: str, *, cache: str | None = None) -> dict[str, Answered]:
-    """How each case of a version directory is answered, by case id; a failure is an answer."""
+    """Return the result of each case of a version directory by case id; a failure is a result."""
     if version_path not in state.versions:
         return {}
     return answers_of(best_rows(state, version_path, cache=cache))
 
 
 def answers_of(best: pa.Table) -> dict[str, Answered]:
-    """The answers that the best rows are, by case id."""
+    """Return the results of the best rows, by case id."""
     names = ("case", "outcome", "reason", "good", "mean_us", "warnings")
     columns = (best[name].to_pylist() for name in names)
     return {
@@ -170,6 +171,6 @@ def answers_of(best: pa.Table) -> dict[str, Answered]:
 
 
 def held_shards(state: State) -> frozenset[tuple[str, str]]:
-    """Campaign and id of every shard that measurements came from. The id alone is not enough:
-    two campaigns that plan the same cases have shards of one id."""
+    """Return the campaign and the id of every shard that has measurements. The id alone is not
+    enough: two campaigns that plan the same cases have shards with the same id."""
     return distinct(state.measurements, ("campaign", "shard"))

@@ -33,8 +33,9 @@ from collector.model.row import (
 )
 from collector.model.vocabulary import BASE_CELLS
 
-# Measurements as a table of text, every row checked: what `worker.attempt.read_part` reads row by
-# row, read a column at a time, since a merge reads hundreds of thousands of them.
+# Measurements as a table of text, with every row checked. It is the same as
+# `worker.attempt.read_part`, which reads row by row; here it is read a column at a time, since a
+# merge reads hundreds of thousands of rows.
 
 _MOST_BLOCK_BYTES = (1 << 31) - 1
 _WHOLE = f"^({WHOLE_NUMBER})$"
@@ -43,7 +44,7 @@ _NUMBER = r"-?(?:0|[1-9][0-9]{0,19})(?:\.[0-9]{1,30})?(?:[eE](?:\+?[0-9]{1,2}|-[
 _PAIR = rf'\["[^"\\\x00-\x1f]*",{_NUMBER}\]'
 _COUNT = r"(?:0|[1-9][0-9]{0,14})\.0"
 _SHARE = r"(?:0|[1-9][0-9]{0,4})\.(?:0|[0-9]{0,3}[1-9])"
-# The fields that every disturbance has, and those that it may have.
+# The fields that every disturbance has, and its optional fields.
 _FIELD = {
     field.name: rf'\["{field.name}",{_SHARE if field.name.endswith(("_share", "_w")) else _COUNT}\]'
     for field in fields(Disturbance)
@@ -57,13 +58,13 @@ _PLAIN = {
 
 
 def rows_of_part(data: bytes, *, key: str) -> pa.Table:
-    """The rows of a part. Raises BadInput, naming the key, for anything else."""
+    """Return the rows of a part. Raises BadInput, which names the key, for other data."""
     if b"\0" in data:
         raise BadInput("expected a part, got a file with a NUL byte", path=key)
     try:
         table = pa_csv.read_csv(
             io.BytesIO(data),
-            # One block, since a row longer than a block is refused.
+            # One block, because the reader refuses a row that is longer than a block.
             read_options=pa_csv.ReadOptions(
                 use_threads=False, block_size=min(len(data) + 1, _MOST_BLOCK_BYTES)
             ),
@@ -82,9 +83,9 @@ def rows_of_part(data: bytes, *, key: str) -> pa.Table:
 
 
 def completed(table: pa.Table, names: Sequence[str] = ROW_COLUMNS) -> pa.Table:
-    """The table with these columns in their order; those that it lacks have the text of their
-    default in every row. Raises KeyError for an absent column without a default; others of its own
-    columns stay behind them."""
+    """Return the table with these columns in their order, followed by its other columns. A missing
+    column gets the text of its default in every row. Raises KeyError for a missing column without a
+    default."""
     columns = {
         name: table[name]
         if name in table.column_names
@@ -96,8 +97,8 @@ def completed(table: pa.Table, names: Sequence[str] = ROW_COLUMNS) -> pa.Table:
 
 
 def check_rows(table: pa.Table, key: str) -> None:
-    """Raises BadInput, naming the key, for rows that are no measurements, and for an id that does
-    not follow from its own row."""
+    """Check that the rows are measurements and that each id follows from its row. Raises BadInput,
+    which names the key."""
     _check_values(table, key)
     try:
         _check_timings(table.select(TIMING_FIELDS).filter(pc.not_equal(table["mean_us"], "")))
@@ -105,22 +106,22 @@ def check_rows(table: pa.Table, key: str) -> None:
         raise BadInput(f"invalid measurement in a row: {error}", path=key) from error
     bare = pc.and_(pc.equal(table["outcome"], Outcome.OK.value), pc.equal(table["mean_us"], ""))
     if pc.any(bare).as_py():
-        raise BadInput("a row with outcome ok has no duration", path=key)
+        raise BadInput("expected a duration in each row with outcome ok, got none", path=key)
     if wrong := _wrong_ids(table):
         raise BadInput(
-            f"measurement {wrong[0]!r} does not match the ID computed from its row", path=key
+            f"measurement: expected the id computed from the row, got {wrong[0]!r}", path=key
         )
 
 
 def _check_timings(timed: pa.Table) -> None:
-    """Raises BadInput or ArrowInvalid where the numbers of a row are no timing."""
+    """Raise BadInput or ArrowInvalid if the numbers of a row are not a timing."""
     columns = (timed[name].cast(pa.float64()).to_pylist() for name in TIMING_FIELDS)
     for numbers in zip(*columns, strict=True):
         Timing(*numbers)
 
 
 def _wrong_ids(table: pa.Table) -> list[str]:
-    """The measurements whose id does not follow from their own row."""
+    """Return the measurements whose id does not follow from their row."""
     names = ("shard", "attempt", "session", "case", "runtime", "asked", "measurement")
     rows = zip(*(table[name].to_pylist() for name in names), strict=True)
     return [
@@ -131,15 +132,18 @@ def _wrong_ids(table: pa.Table) -> list[str]:
 
 
 def _check_values(table: pa.Table, key: str) -> None:
-    """Raises BadInput, naming the key and the column, for a cell of another kind, and for a
-    measurement that is there twice."""
+    """Check the type of every cell, and that each measurement occurs once. Raises BadInput, which
+    names the key and the column."""
     for column in COLUMNS:
         cells = table[column.name]
         if column.is_list:
             _check_lists(column, cells, key)
         elif column.words:
             if unknown := set(pc.unique(cells).to_pylist()) - set(column.words):
-                raise BadInput(f"{column.name}: unknown value {min(unknown)!r}", path=key)
+                raise BadInput(
+                    f"{column.name}: expected one of the known values, got {min(unknown)!r}",
+                    path=key,
+                )
         elif column.type is int:
             _refuse(cells, pc.match_substring_regex(cells, _WHOLE), column.name, key)
         elif column.type is float and column.name not in TIMING_FIELDS:
@@ -149,13 +153,13 @@ def _check_values(table: pa.Table, key: str) -> None:
                 except BadInput as error:
                     raise BadInput(str(error), path=key) from error
     if pc.count_distinct(table["measurement"]).as_py() < table.num_rows:
-        raise BadInput("duplicate measurement", path=key)
+        raise BadInput("expected each measurement once, got a duplicate", path=key)
 
 
 def _refuse(column: pa.ChunkedArray, is_well: pa.ChunkedArray, name: str, key: str) -> None:
     if not pc.all(is_well, min_count=0).as_py():
         wrong = column.filter(pc.invert(is_well))
-        raise BadInput(f"{name}: invalid number {wrong[0].as_py()!r}", path=key)
+        raise BadInput(f"{name}: expected an integer >= 0, got {wrong[0].as_py()!r}", path=key)
 
 
 def _check_lists(column: Column, cells: pa.ChunkedArray, key: str) -> None:
@@ -183,7 +187,7 @@ def case_rows(plan: Plan, records: Sequence[CaseRecord]) -> pa.Table:
 
 
 def case_records(rows: pa.Table) -> Iterator[tuple[str, CaseRecord]]:
-    """The cases of such rows again: id and record."""
+    """Yield the id and the record of each case of such rows."""
     for row in rows.to_pylist():
         cells = {name: row[name] or "" for name in BASE_CELLS}
         extra = json.loads(row["extra"]) if row["extra"] else {}
@@ -191,8 +195,8 @@ def case_records(rows: pa.Table) -> Iterator[tuple[str, CaseRecord]]:
 
 
 def profile_rows(plan: Plan, records: Sequence[CaseRecord]) -> pa.Table:
-    """Statistics of a source's own run. A shard holds only those of the plan's own stack: the
-    planner leaves out what a source of another one says."""
+    """Return the statistics of a source's own run. A shard only has those of the plan's stack: the
+    planner leaves out the statistics of a source on another stack."""
     seen = [(record, record.profile) for record in records if record.profile is not None]
     columns: dict[str, list[object]] = {
         **_key_columns(plan, [record for record, _ in seen]),

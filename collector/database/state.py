@@ -1,14 +1,14 @@
-"""The state of the database: a set of rows that grows, and never forgets.
+"""The state of the database: a set of rows that only grows.
 
-Every table here is a map from a key to the row of highest rank, so that joining two states asks
-nobody who came first: `a.join(b) == b.join(a)`, `a.join(a) == a`, in any grouping. The CSVs that
-people read are a view of a state (`view.py`).
+Every table here maps a key to the row of highest rank, so that a join of two states does not depend
+on their order: `a.join(b) == b.join(a)`, `a.join(a) == a`, in any grouping. The CSVs that people
+read are a view of a state (`view.py`).
 
-    measurements  one row ever; only `final` can still turn true (its shard's manifest says so)
-    cases         how a case is spelled in a version directory, by the plan of highest rank
-    profiles      what a source run measured of it, on the stack that the run had
-    versions      what a version directory stands for: its stack and its op_mapping
-    plans         the plans that were merged, wholly or in part
+    measurements  one row, written once; only `final` can become true (by its shard's manifest)
+    cases         spelling of a case in a version directory, by the plan of highest rank
+    profiles      statistics of a case in a source run, on the stack of that run
+    versions      properties of a version directory: its stack and its op_mapping
+    plans         plans that were merged, wholly or in part
 
 Rows are Arrow tables of text, since a merge moves hundreds of thousands of them.
 """
@@ -33,8 +33,8 @@ from collector.model.vocabulary import BASE_CELLS
 TEXT = pa.large_string()
 _RANK_FIELDS = [("head_commit", pa.int64()), ("plan", pa.int64()), ("plan_hash", TEXT)]
 
-# A schema begins with the table's key; of two rows with one key the greater shows, compared
-# column by column in the schema's order: first by rank, and by the whole content at last.
+# A schema begins with the table's key. Of two rows with one key the greater is shown. They are
+# compared column by column in the schema's order: first by rank, and last by the whole content.
 MEASUREMENT_KEY = ("measurement",)
 MEASUREMENT_SCHEMA = pa.schema(
     [
@@ -62,13 +62,14 @@ Rank = tuple[int, int, str]
 
 
 def rank_of(plan: Plan) -> Rank:
-    """Of two plans that say different things of one case, the greater is believed."""
+    """Return the rank of a plan. If two plans differ on one case, the plan with the greater rank is
+    used."""
     return (plan.head_commit, plan.number, plan.plan_hash)
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Ranked:
-    """A text and the rank of the plan it comes from."""
+    """A text and the rank of its plan."""
 
     rank: Rank
     text: str
@@ -76,7 +77,7 @@ class Ranked:
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """What one version directory stands for: the stack and the op_mapping of the highest plan."""
+    """The properties of one version directory: the stack and the op_mapping of the highest plan."""
 
     stack: Ranked  # canonical JSON of the stack
     op_mapping: Ranked | None
@@ -94,13 +95,13 @@ class Version:
 
 
 def shows(versions: Mapping[str, Version], stack: Stack) -> bool:
-    """Whether the version directory of a stack is there and shows this very stack."""
+    """Return whether the version directory of a stack exists and shows exactly this stack."""
     version = versions.get(stack.version_path)
     return version is not None and version.shown_stack.stack_id == stack.stack_id
 
 
 def version_of(plan: Plan) -> Version:
-    """What one plan alone says of its version directory."""
+    """Return the properties of the version directory according to one plan."""
     rank = rank_of(plan)
     return Version(
         stack=Ranked(rank, canonical_json(plan.stack.as_json()).decode()),
@@ -110,7 +111,7 @@ def version_of(plan: Plan) -> Version:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """Tables sorted by key, one row a key: equal states have equal fields."""
+    """Tables sorted by key, with one row for each key: equal states have equal fields."""
 
     measurements: pa.Table
     cases: pa.Table
@@ -132,7 +133,7 @@ class State:
         versions: Mapping[str, Version] | None = None,
         plans: Iterable[MergedPlan] = (),
     ) -> "State":
-        """The state that holds these rows, given in any order and any number of times."""
+        """Return the state of these rows, which may come in any order and any number of times."""
         return cls(
             _joined(MEASUREMENT_SCHEMA, MEASUREMENT_KEY, measurements),
             _joined(CASE_SCHEMA, CASE_KEY, cases),
@@ -142,15 +143,15 @@ class State:
         )
 
     def join(self, other: "State") -> "State":
-        """Everything that either knows; of two rows with one key, the one of higher rank."""
+        """Return the rows of both states; of two rows with one key, the one of higher rank."""
         return join_all((self, other))
 
     def shows(self, stack: Stack) -> bool:
-        """Whether the version directory of a stack is there and shows this very stack."""
+        """Return whether the version directory of a stack exists and shows exactly this stack."""
         return shows(self.versions, stack)
 
     def measurements_beyond(self, base: "State") -> pa.Table:
-        """The rows of measurements that a database in state `base` lacks."""
+        """Return the rows of measurements that a database in state `base` lacks."""
         known = _identity_of_rows(base.measurements)
         return self.measurements.filter(
             pc.invert(pc.is_in(_identity_of_rows(self.measurements), value_set=known))
@@ -158,12 +159,12 @@ class State:
 
     @property
     def runtimes(self) -> frozenset[Runtime]:
-        """What the measurements say of the devices that they are of."""
+        """Return the runtimes of the measurements."""
         return frozenset(map(Runtime, pc.unique(self.measurements["runtime"]).to_pylist()))
 
 
 def join_all(states: Iterable[State]) -> State:
-    """Everything that any of them knows; the empty state for none."""
+    """Return the rows of all states; the empty state for none."""
     joined = tuple(states)
     versions: dict[str, Version] = {}
     for path, version in (item for state in joined for item in state.versions.items()):
@@ -178,9 +179,9 @@ def join_all(states: Iterable[State]) -> State:
 
 
 def highest_rows(table: pa.Table, key: tuple[str, ...], rank: tuple[str, ...]) -> pa.Table:
-    """For each key the row that comes last by `rank`; the result is sorted by key. Where no key
-    stands twice, as in most merges, nobody's rank is asked and no row is left out: both take
-    many times as long as all the rest."""
+    """Return for each key the row that comes last by `rank`, sorted by key. If no key occurs twice,
+    as in most merges, ranks are not compared and rows are not filtered: both take many times as
+    long as the rest."""
     ordered = _sorted(table, key)
     is_last = _is_last_of_key(ordered, key)
     if not pc.all(is_last, min_count=0).as_py():
@@ -193,7 +194,7 @@ def _sorted(table: pa.Table, names: tuple[str, ...]) -> pa.Table:
 
 
 def _joined(schema: pa.Schema, key: tuple[str, ...], tables: Iterable[pa.Table]) -> pa.Table:
-    """One table of all rows, the greatest for each key."""
+    """Return one table of all rows, the greatest for each key."""
     filled = [table.select(schema.names) for table in tables if table.num_rows]
     if not filled:
         return schema.empty_table()
@@ -214,20 +215,20 @@ def _is_last_of_key(ordered: pa.Table, key: tuple[str, ...]) -> Any:
 
 
 def _identity_of_rows(measurements: pa.Table) -> Any:
-    """A row as the set of measurements knows it: its id, whether it is final, and its outcome,
-    which another version of this program may judge otherwise."""
+    """Return the identity of each row in the set of measurements: its id, whether it is final, and
+    its outcome, which another version of this program may decide differently."""
     flags = pc.cast(measurements["final"], TEXT)
     columns = (measurements["measurement"], flags, measurements["outcome"])
     return pc.binary_join_element_wise(*columns, pa.scalar(" ", TEXT))
 
 
-# Tables as sets of rows: which rows of one another has, cell for cell.
+# Tables as sets of rows: which rows a table shares with another, cell for cell.
 
 _MOST_CODES = 2**62
 
 
 def differing(one: pa.Table, other: pa.Table) -> pa.Table:
-    """The rows that one of two tables of the same columns has, and the other has not."""
+    """Return the rows that only one of two tables with the same columns has."""
     names = one.column_names
     rows, others = identities(one, names), identities(other, names)
     alone = one.filter(pc.invert(pc.is_in(rows, value_set=others)))
@@ -235,19 +236,19 @@ def differing(one: pa.Table, other: pa.Table) -> pa.Table:
 
 
 def distinct(table: pa.Table, names: tuple[str, str]) -> frozenset[tuple[str, str]]:
-    """What two columns of texts say together, each pair once."""
+    """Return the pairs of texts in two columns, each pair once."""
     one, other = names
     found = table.group_by([one, other]).aggregate([]).to_pydict()
     return frozenset(zip(found[one], found[other], strict=True))
 
 
 def is_among(table: pa.Table, names: Iterable[str], rows: pa.Array) -> pa.Array:
-    """For each row whether it is one of those, by these columns."""
+    """Return for each row whether it is among `rows`, by these columns."""
     return pc.is_in(identities(table, names), value_set=rows)
 
 
 def places_alike(table: pa.Table, names: Iterable[str]) -> list[npt.NDArray[np.int64]]:
-    """The places of the rows that are alike by these columns of texts, in their order."""
+    """Return the indices of the rows with equal texts in these columns, in ascending order."""
     codes, most = np.zeros(table.num_rows, np.int64), 1
     for name in names:
         column = table[name].combine_chunks().dictionary_encode("encode")
@@ -262,11 +263,11 @@ def places_alike(table: pa.Table, names: Iterable[str]) -> list[npt.NDArray[np.i
 
 
 def identities(table: pa.Table, names: Iterable[str]) -> pa.Array:
-    """Each row as one text: the length of every cell, then the cell."""
+    """Return each row as one text: the length of every cell, then the cell."""
     texts: list[pa.ChunkedArray] = []
     for name in names:
         text = table[name] if table[name].type == TEXT else pc.cast(table[name], TEXT)
-        size = pc.cast(pc.binary_length(text), TEXT)  # of an absent cell there is none
+        size = pc.cast(pc.binary_length(text), TEXT)  # null for an absent cell
         if text.null_count:
             size, text = pc.fill_null(size, ""), pc.fill_null(text, "")
         texts += [size, text]
@@ -274,7 +275,7 @@ def identities(table: pa.Table, names: Iterable[str]) -> pa.Array:
 
 
 def text_bytes(texts: pa.Array) -> memoryview:
-    """An array of texts, one behind the other."""
+    """Return the bytes of an array of texts, concatenated."""
     _, offsets, data = texts.buffers()
     if data is None:
         return memoryview(b"")

@@ -1,8 +1,8 @@
-"""What lies in a store and is nothing that this project wrote there, or that nobody names.
+"""Objects in a store that this project did not write, or that no version names.
 
-A stray harms nobody: whoever lists keys takes only those that it can spell itself. It is told so
-that people can find the editor's copy, the file of a desktop, the snapshot of a merge that was
-killed or came second, and the empty object of a program that was.
+A stray has no effect: readers that list keys use only the keys that they can build themselves.
+Strays are reported so that people can find an editor's copy, a file of the desktop, the snapshot of
+a merge that was killed or lost a race, and the empty object of a program that was killed.
 """
 
 from collections.abc import Iterator
@@ -19,15 +19,15 @@ _DAMAGED_HINT = "damaged; the next merge writes it again; until then, a lost com
 
 @dataclass(frozen=True, slots=True)
 class Stray:
-    """One object, or a prefix with all below it, and why it is listed."""
+    """One object, or a prefix with all objects below it, and why it is listed."""
 
     key: str
     reason: str
 
 
 def find_strays(store: Store) -> list[Stray]:
-    """Everything of that kind below `db/` and `campaigns/`, in order of keys. What only a version
-    could tell is left out where a version cannot be read."""
+    """Return all strays below `db/` and `campaigns/`, sorted by key. If a version cannot be read,
+    strays that depend on the versions are left out."""
     named = _named(store)
     found: dict[str, str] = {}
     for prefix in (keys.CAMPAIGNS, keys.DATABASE):
@@ -41,7 +41,8 @@ def find_strays(store: Store) -> list[Stray]:
 
 @dataclass(slots=True)
 class _Named:
-    """What the versions name: snapshots, with the keys below them, and files of measurements."""
+    """The objects that the versions name: snapshots, with the keys below them, and files of
+    measurements."""
 
     snapshots: set[str] = field(default_factory=set)
     objects: set[str] = field(default_factory=set)
@@ -57,7 +58,7 @@ def _named(store: Store) -> _Named:
             manifest = read_manifest(store, commit)
             named.objects |= {place + path for path in manifest.files} | set(manifest.measurements)
             named.objects.add(keys.snapshot_manifest(commit.snapshot))
-    except BadInput:  # which the check of the versions tells
+    except BadInput:  # reported by the check of the versions
         named.is_all = False
     return named
 

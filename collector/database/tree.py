@@ -1,8 +1,9 @@
-"""One `{KernelType}.csv` of a tree: read with its quirks, joined with new rows, written whole.
+"""One `{KernelType}.csv` of a tree: read in all its variants, joined with new rows, written as a
+whole.
 
-Trees come from several tools and years: with a BOM, with names of earlier days, with generated
-rows that nobody has measured. What is not ours to change is kept: cells as they are spelled, the
-order of rows and columns, and columns that nobody knows.
+Trees come from several tools and years: with a BOM, with earlier names, with generated rows that
+were not measured. Everything else is kept: the spelling of cells, the order of rows and columns,
+and unknown columns.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -23,19 +24,19 @@ from collector.model.vocabulary import BASE_CELLS, INPUT_SHAPES
 from collector.profiles.rows import is_utf8_row, open_rows
 
 Cells = Mapping[str, str]
-Join = Callable[[Cells, Cells], Cells]  # a row that is there, and a new one of its case
+Join = Callable[[Cells, Cells], Cells]  # an existing row, and a new one of its case
 
 
 @dataclass(frozen=True, slots=True)
 class KernelFile:
-    """The rows of one kernel type; the columns are called as they are today."""
+    """The rows of one kernel type; the columns have their present names."""
 
     kernel_type: str
     columns: tuple[str, ...]
     rows: tuple[Cells, ...]
 
     def of_rows(self, rows: Iterable[Cells]) -> "KernelFile":
-        """The same with other rows."""
+        """Return the same file with other rows."""
         return KernelFile(self.kernel_type, self.columns, tuple(rows))
 
     def as_bytes(self) -> bytes:
@@ -44,8 +45,8 @@ class KernelFile:
 
 @dataclass(frozen=True, slots=True)
 class KernelFiles:
-    """The rows of one kernel type by the file that they belong into. `has_strays` says that some
-    lie in the other one yet: trees of other tools have rows of unknown inputs among the rest."""
+    """The rows of one kernel type by their file. `has_strays` is set if some rows are still in the
+    other file: trees of other tools have rows of unknown inputs among the rest."""
 
     files: Mapping[str, KernelFile]
     has_strays: bool
@@ -53,8 +54,8 @@ class KernelFiles:
 
 @dataclass(frozen=True, slots=True)
 class Upserted:
-    """A file after new rows came. `duplicates` are cases that the file holds more than once: the
-    first of their rows was updated, the others are as they were."""
+    """A file after new rows were joined. `duplicates` are cases that occur more than once in the
+    file: the first of their rows was updated, the others are unchanged."""
 
     file: KernelFile
     added: int
@@ -64,7 +65,7 @@ class Upserted:
 
 
 def read_kernel_file(path: Path) -> KernelFile:
-    """The rows of a tree's file. Raises BadInput, with the line, for what is no such file."""
+    """Return the rows of a tree's file. Raises BadInput, with the line, for another file."""
     names, rows = open_rows(path)
     columns = [name.strip() for name in names]
     _check_header(columns, path)
@@ -82,7 +83,7 @@ def read_kernel_file(path: Path) -> KernelFile:
 
 
 def read_kernel(version: Path, kernel_type: str) -> KernelFiles:
-    """The files of a kernel type in a version folder; none where there is none."""
+    """Return the files of a kernel type in a version folder; none if it has none."""
     name = kernel_file_name(kernel_type)
     aside = f"{UNKNOWN_INPUTS}/{name}"
     there_is = [file for file in (aside, name) if (version / file).exists()]
@@ -96,8 +97,8 @@ def read_kernel(version: Path, kernel_type: str) -> KernelFiles:
 
 
 def joined(old: Cells, new: Cells) -> Cells:
-    """A row with a new row's cells that say something, and all its others; its base cells stay as
-    they are spelled."""
+    """Return a row with the non-empty cells of a new row and all its other cells; its base cells
+    keep their spelling."""
     spelled = {name: text for name, text in old.items() if name in BASE_CELLS and text}
     return {**old, **{name: text for name, text in new.items() if text}, **spelled}
 
@@ -105,9 +106,9 @@ def joined(old: Cells, new: Cells) -> Cells:
 def upsert(file: KernelFile, rows: Sequence[Cells], join: Join = joined) -> Upserted:
     """Join rows into a file by the identity of their cases.
 
-    A row that is there becomes what `join` makes of it and the new one. Any other row is added at
-    the end. A file that lacks a base column cannot tell some cases apart: there each row is taken
-    by the first that fits.
+    An existing row is replaced by the result of `join` for it and the new one. Any other row is
+    added at the end. A file that lacks a base column cannot distinguish some cases: each row is
+    then joined with the first row that matches.
     """
     lacking = frozenset(BASE_CELLS) - frozenset(file.columns)
     places, duplicates = _places(file)
@@ -141,7 +142,8 @@ def _check_header(columns: Sequence[str], path: Path) -> None:
 
 
 def _renamed(cells: Cells, now: Mapping[str, str]) -> dict[str, str]:
-    """The cells under today's names; where two meet in one, the first that says something."""
+    """Return the cells under the present names; if two columns get one name, the first non-empty
+    cell."""
     renamed: dict[str, str] = {}
     for old, name in now.items():
         renamed[name] = renamed.get(name) or cells[old]
@@ -156,7 +158,8 @@ def _case(kernel_type: str, cells: Cells, path: Path, line: int) -> Case:
 
 
 def _places(file: KernelFile) -> tuple[dict[Case, int], tuple[str, ...]]:
-    """Where each case of the file stands first, and the cases that stand there again."""
+    """Return the index of the first row of each case of the file, and the cases that occur
+    again."""
     places: dict[Case, int] = {}
     duplicates = []
     for at, row in enumerate(file.rows):

@@ -1,5 +1,5 @@
-"""How good the numbers of a version are: how far its sessions and devices lie apart, whether its
-intervals hold, how wide they are, and what is not shown."""
+"""The quality of a version's numbers: how far its sessions and devices differ, the coverage and the
+width of its intervals, and what is not shown."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -31,18 +31,22 @@ WIDTHS = (0.02, 0.05, 0.10)
 
 @dataclass(frozen=True, slots=True)
 class VersionQuality:
-    """Of one version directory: its durations by how many sessions they are of and by what tells of
-    their variance, how far the interval of half of them reaches, the share that reaches beyond each
-    of WIDTHS, those with a warning, and by gate the cases that it holds back (`refused`) and the
-    durations that it doubts (`doubted`, of which one may have several). `proofs` counts the
-    durations by how well records prove what ran, where a profiler tells that. `reliability` is by
-    second sessions that were chosen blindly where it `is_blind`, else (there are none) by all."""
+    """The quality of one version directory.
+
+    The durations are counted by their number of sessions (`of_several_sessions`), by the main
+    source of their variance (`origins`), by having a warning (`warned`), and by how well records
+    prove what ran, if the profiler reports it (`proofs`). `median_reach` is the median half-width
+    of the intervals, `wider` the share of intervals with a half-width above each of WIDTHS. By
+    gate, `refused` counts the withheld cases, and `doubted` the suspect durations; a duration may
+    be suspect by several gates. `reliability` is computed from second sessions that were chosen
+    blindly (`is_blind`), or from all second sessions if there are none.
+    """
 
     version_path: str
     durations: int
     of_several_sessions: int
     sessions: Apart | None  # pairs of sessions on one device
-    devices: Apart | None  # of sessions on two
+    devices: Apart | None  # pairs of sessions on two devices
     reliability: tuple[Reliability, ...]
     is_blind: bool
     median_reach: float
@@ -57,7 +61,7 @@ class VersionQuality:
 
 @dataclass(frozen=True, slots=True)
 class ShownVersion:
-    """What is shown of a version directory: of each case the measurement that counts, with a column
+    """The shown data of a version directory: the best measurement of each case, with a column
     `good`, and the intervals of the good ones. `cases` are its records, sorted by id."""
 
     path: str
@@ -68,21 +72,21 @@ class ShownVersion:
     told: VersionEvidence
 
     def mean_us(self, measurement: str, own_us: str) -> float:
-        """The duration that is shown with a good measurement, whose own one is `own_us`: the mean
-        over its case's sessions, where it has that."""
+        """Return the duration that is shown for a good measurement, whose own duration is `own_us`:
+        the mean over its case's sessions, if there is one."""
         known = self.intervals.of.get(measurement)
         return float(own_us) if known is None else known.mean_us
 
 
 def shown_version(state: State, path: str, *, cache: str | None = None) -> ShownVersion:
-    """What is shown of one version directory, which the state has; with `cache` of what was
-    measured in that state of the caches."""
+    """Return the shown data of one version directory of the state; with `cache`, of measurements in
+    that state of the caches."""
     return _shown(state, path, evidence_of_versions(state)[path], cache)
 
 
 def version_qualities(state: State) -> list[VersionQuality]:
-    """How good each version directory is, in their order; without collectives, whose intervals have
-    a model of their own."""
+    """Return the quality of each version directory, in order; without collectives, whose intervals
+    have another model."""
     found = sorted(evidence_of_versions(state).items())
     return [quality_of(_shown(state, path, told, None)) for path, told in found]
 
@@ -97,7 +101,7 @@ def _shown(state: State, path: str, told: VersionEvidence, cache: str | None) ->
 
 
 def quality_of(version: ShownVersion) -> VersionQuality:
-    """How good one version directory is."""
+    """Return the quality of one version directory."""
     best, intervals, told = version.best, version.intervals, version.told
     good = best.filter(best["good"])
     known = (intervals.of.get(measurement) for measurement in good["measurement"].to_pylist())
@@ -125,7 +129,8 @@ def quality_of(version: ShownVersion) -> VersionQuality:
 
 
 def _warned(version: ShownVersion, good: pa.Table) -> list[set[str]]:
-    """The gates that warn of each duration: by its certificate, and by what else is shown."""
+    """Return the gates that warn of each duration: from its certificate, and from other shown
+    durations."""
     names = ("case", "measurement", "mean_us", "warnings")
     rows = [
         row for row in zip(*_texts(good, *names), strict=True) if row[1] in version.intervals.of

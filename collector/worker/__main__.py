@@ -1,4 +1,4 @@
-"""Command `python -m collector.worker`: works on one shard in a process of its own.
+"""Measure and commit one shard in a process of its own: `python -m collector.worker`.
 
 The exit code reports to the caller whether a retry can help.
 """
@@ -115,7 +115,7 @@ def start_of(options: argparse.Namespace, store: Store) -> StartRanks:
 def _check_space(machine: Machine, scratch: Path) -> None:
     free = machine.free_bytes(scratch)
     if free < _LEAST_FREE_BYTES:
-        message = f"{free >> 20} MiB are free, expected at least 1 GiB"
+        message = f"expected at least 1 GiB of free space, got {free >> 20} MiB"
         raise OSError(errno.ENOSPC, message, str(scratch))
 
 

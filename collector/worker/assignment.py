@@ -198,7 +198,7 @@ def keep_log(
 
 
 def check_stack(wanted: Stack, here: Stack) -> None:
-    """Raises WrongImage if the software differs, WrongNode if the device does.
+    """Raise WrongImage if the software differs, WrongNode if the device does.
 
     Versions other than CANN's are as people write them: `2.9.0` also matches `2.9.0+cpu`. CANN's is
     the exact release, because each release has new kernels.
