@@ -58,7 +58,7 @@ def read_leftovers(store: Store, bound: BoundShard, records: Mapping[str, CaseRe
             elif found.kind == "session" and session not in ended:
                 killed.append(_case_ids(store, key, records))
         except BadInput as error:
-            logger.warning("ignored, measuring its cases again: %s", error)
+            logger.warning("ignoring a leftover and measuring its cases again: %s", error)
     return Leftovers(tuple(parts), tuple(case_ids for case_ids in killed if case_ids))
 
 
@@ -87,7 +87,7 @@ def _part(
     for named in {m.provenance.raw_key for m in measurements} - {None}:
         if named not in {raw.key for raw in entry.raw}:
             raise BadInput(
-                f"expected the name of {named}, which the part's rows use, got none", path=entry_key
+                f"raw: expected {named}, which the part's rows use, got none", path=entry_key
             )
     return Part(entry, measurements)
 
@@ -110,9 +110,7 @@ def _case_ids(store: Store, key: str, records: Mapping[str, CaseRecord]) -> tupl
     wanted: type[tuple[str, ...]] = tuple[str, ...]
     found = decode_object(wanted, _read(store, key), what="a list of case ids", key=key)
     if foreign := set(found) - records.keys():
-        raise BadInput(
-            f"expected cases of the shard, got case {min(foreign)}, which is not in it", path=key
-        )
+        raise BadInput(f"expected cases of the shard, got case {min(foreign)}", path=key)
     return found
 
 
