@@ -2,8 +2,8 @@
 whole.
 
 Trees come from several tools and years: with a BOM, with earlier names, with generated rows that
-were not measured. Everything else is kept: the spelling of cells, the order of rows and columns,
-and unknown columns.
+were not measured. The content of other tools is kept: the spelling of cells, the order of rows and
+columns, and unknown columns.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -107,8 +107,8 @@ def upsert(file: KernelFile, rows: Sequence[Cells], join: Join = joined) -> Upse
     """Join rows into a file by the identity of their cases.
 
     An existing row is replaced by the result of `join` for it and the new one. Any other row is
-    added at the end. A file that lacks a base column cannot distinguish some cases: each row is
-    then joined with the first row that matches.
+    added at the end. A file that lacks a base column cannot distinguish some cases: an existing row
+    is then joined only with the first new row that matches it.
     """
     lacking = frozenset(BASE_CELLS) - frozenset(file.columns)
     places, duplicates = _places(file)

@@ -1,2 +1,1 @@
-"""Process of one shard: it measures the cases, uploads the part of each session, commits the
-shard."""
+"""The worker of one shard: it measures the cases, stores each session's part, commits the shard."""

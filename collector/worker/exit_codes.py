@@ -6,7 +6,7 @@ from enum import IntEnum
 
 class ExitCode(IntEnum):
     DONE = 0  # the shard is committed, by this or another worker
-    FAILED = 1  # unexpected error: the image, node or shard may be the cause
+    FAILED = 1  # unexpected error; it does not blame the image, node or shard
     IMAGE = 43  # every worker of this image would fail: plan hash, torch, CANN
     NODE = 44  # this node's device, driver or health
     STORE = 45  # the store is unavailable or refuses requests
