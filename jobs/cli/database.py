@@ -1,4 +1,4 @@
-"""`opmeter db ...`: a look at the versions of the database."""
+"""`opmeter db`, `merge` and `pull`: the versions of the database."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from jobs.cli.options import (
     CacheOption,
     CommitOption,
     DatabaseRootOption,
+    JsonOption,
     RootOption,
     SingleWriterOption,
     SupersedeOption,
     check_cache,
 )
-from jobs.cli.terminal import say
+from jobs.cli.terminal import print_json, say
 
 if TYPE_CHECKING:
     from collector.database.commits import Commit, Log
@@ -30,13 +31,21 @@ if TYPE_CHECKING:
     from jobs.planning.damage import Told
 
 
-def log_verb(*, root: DatabaseRootOption = "opmeter-data") -> None:
-    """List the versions, newest first."""
+def log_verb(*, root: DatabaseRootOption = "opmeter-data", as_json: JsonOption = False) -> None:
+    """List the versions of the database, newest first.
+
+    \b
+    Example:
+      opmeter db log --root s3://bucket/prefix
+    """
     from collector.database.commits import history, read_log
     from jobs.cli.opening import open_root
 
     store = open_root(root)
     _newest(_warned(read_log(store)), root)
+    if as_json:
+        print_json(list(history(store)))
+        return
     for commit in history(store):
         plans = ", ".join(f"{plan.campaign} plan {plan.number}" for plan in commit.plans)
         counted_of = sorted(commit.counts.items())
@@ -49,7 +58,12 @@ def log_verb(*, root: DatabaseRootOption = "opmeter-data") -> None:
 
 
 def path_verb(*, root: DatabaseRootOption = "opmeter-data", version: CommitOption = None) -> None:
-    """Print where a version lies, as a prefix of the store."""
+    """Print the store prefix of each version directory.
+
+    \b
+    Example:
+      opmeter db path --version 3
+    """
     from collector.database.snapshot import read_manifest
     from collector.model import keys
     from collector.store.opening import address_of
@@ -67,20 +81,29 @@ def verify_verb(
     root: DatabaseRootOption = "opmeter-data",
     version: CommitOption = None,
     skip_raw: Annotated[
-        bool, typer.Option("--skip-raw", help="do not read what the profiler recorded: faster")
+        bool,
+        typer.Option("--skip-raw", help="skip the profiler's own records, which is faster"),
     ] = False,
 ) -> int:
-    """Check every hash and every file of one version, or of all of them."""
+    """Check every hash and every file of one version, or of all versions.
+
+    The exit code is 1 if something is damaged. Objects that no version names (strays) are listed
+    and do no harm.
+
+    \b
+    Examples:
+      opmeter db verify
+      opmeter db verify --version 3 --skip-raw
+    """
     from collector.database.strays import find_strays
     from collector.database.verify import find_problems, of_other_view_versions
     from jobs.cli.opening import open_root
 
-    # A stray harms nobody: 1 is for what is broken.
     store = open_root(root)
     commits = None if version is None else [chosen_commit(store, root, version)]
     problems = find_problems(store, commits, with_raw=not skip_raw)
-    told = {problem.key for problem in problems}
-    found = [] if version else [stray for stray in find_strays(store) if stray.key not in told]
+    damaged = {problem.key for problem in problems}
+    found = [] if version else [stray for stray in find_strays(store) if stray.key not in damaged]
     count = 1 if version else _versions(store, {stray.key for stray in found})
     if not count and not problems:
         raise BadInput(f"no database at {root}: nothing was merged there yet")
@@ -92,22 +115,27 @@ def verify_verb(
         what = "rendered by another version of opmeter: checked by hash, not rendered again"
         say(f"note        {counted(other, 'version')} {what}")
     if problems:
-        say("to do       put what is listed back from a backup of the store, and verify it again")
+        say("to do       restore the listed objects from a backup of the store, and verify again")
     checked = f"version {version}" if version else counted(count, "version")
     harmless = f", {counted(len(found), 'stray')}" if found else ""
-    unread = "; raw records were not read" if skip_raw else ""
+    unread = "; raw records not read" if skip_raw else ""
     say(f"{checked} at {store.url}: {_problems(len(problems))}{harmless}{unread}")
     return int(bool(problems))
 
 
 def diff_verb(
-    before: Annotated[int, typer.Argument(help="a version")],
-    after: Annotated[int, typer.Argument(help="a later version")],
+    before: Annotated[int, typer.Argument(help="version")],
+    after: Annotated[int, typer.Argument(help="later version")],
     *,
     root: DatabaseRootOption = "opmeter-data",
+    as_json: JsonOption = False,
 ) -> None:
-    """List the cases that came, went or changed their duration, and how many are known better or
-    worse."""
+    """List the cases that were added, removed or have another duration, and changes of intervals.
+
+    \b
+    Example:
+      opmeter db diff 3 4
+    """
     from collector.database.changes import differences
     from collector.database.commits import readable_log
     from collector.database.snapshot import load_state
@@ -117,36 +145,51 @@ def diff_verb(
     log = _warned(readable_log(store))
     old, new = (load_state(store, _version(store, root, log, n)) for n in (before, after))
     found = differences(old, new)
+    if as_json:
+        print_json(found)
+        return
     for change in found.cases:
         ratio = f"  x{change.ratio:.3f}" if change.ratio is not None else ""
         say(
             f"{change.kind:<8} {change.kernel_type} {change.shapes} {change.dtypes}  "
             f"{_duration(change.before_us)} -> {_duration(change.after_us)}{ratio}"
         )
-    for told in found.intervals:
+    for one in found.intervals:
         say(
-            f"interval {told.version_path}: {counted(told.wider, 'case')} wider, {told.narrower} "
-            f"narrower; half of those of both versions reach {_share(told.before)} -> "
-            f"{_share(told.after)} or less to each side"
+            f"interval {one.version_path}: {counted(one.wider, 'case')} wider, "
+            f"{one.narrower} narrower; median half-width ±{_share(one.before)} -> "
+            f"±{_share(one.after)}"
         )
     number = counted(len(found.cases), "case differs", "cases differ")
     say(f"{number} between versions {before} and {after}")
 
 
 def quality_verb(
-    version: Annotated[int | None, typer.Argument(help="a version; the newest without")] = None,
+    version: Annotated[int | None, typer.Argument(help="version  [newest]")] = None,
     *,
     root: DatabaseRootOption = "opmeter-data",
+    as_json: JsonOption = False,
 ) -> None:
-    """Say how good the numbers of a version are: how far sessions and devices lie apart, whether
-    intervals hold them, and how wide they are."""
+    """Report how well the numbers of a version are known.
+
+    It shows how far sessions and devices differ, the coverage and width of the confidence
+    intervals, and what the gates refuse.
+
+    \b
+    Example:
+      opmeter db quality
+    """
     from collector.database.snapshot import load_state
     from collector.database.version_quality import version_qualities
     from jobs.cli.opening import open_root
     from jobs.status.lines import version_quality_lines
 
     store = open_root(root)
-    for quality in version_qualities(load_state(store, chosen_commit(store, root, version))):
+    qualities = version_qualities(load_state(store, chosen_commit(store, root, version)))
+    if as_json:
+        print_json(list(qualities))
+        return
+    for quality in qualities:
         for line in version_quality_lines(quality):
             say(line)
 
@@ -159,7 +202,7 @@ def _versions(store: Store, strays: Container[str]) -> int:
 
 
 def chosen_commit(store: Store, root: str, number: int | None) -> Commit:
-    """One version, or the newest."""
+    """Return the version with this number, or the newest."""
     from collector.database.commits import read_log, readable_log
 
     if number is None:
@@ -168,7 +211,7 @@ def chosen_commit(store: Store, root: str, number: int | None) -> Commit:
 
 
 def _warned(log: Log) -> Log:
-    """The same log; what is wrong with it is said in a line."""
+    """Return the log, after a warning about damage in it."""
     if log.warning:
         say(log.warning, err=True)
     return log
@@ -190,7 +233,7 @@ def _version(store: Store, root: str, log: Log, number: int) -> Commit:
         return read_commit(store, number)
     except NotFound as error:
         if log.head is not None and 0 < number < log.head.number:
-            what = "it is not there, and later commits are"
+            what = "missing, although later commits exist"
             raise DamagedObject(what, path=keys.commit(number)) from error
         raise BadInput(f"no version {number} at {root}; `opmeter db log` lists them") from error
 
@@ -223,34 +266,40 @@ _TURN_S = 900.0  # how long a merge waits for others; a Job starts it again
 
 
 def merge_verb(
-    campaign: Annotated[str, typer.Argument(help="the campaign's name or its file")],
+    campaign: Annotated[str, typer.Argument(help="name or file of the campaign")],
     *,
     root: RootOption = None,
-    plan: Annotated[list[int] | None, typer.Option(help="these plans only  [all]")] = None,
+    plan: Annotated[list[int] | None, typer.Option(help="plan to merge  [all]")] = None,
     allow_missing: Annotated[
-        bool, typer.Option("--allow-missing", help="publish what there is")
+        bool, typer.Option("--allow-missing", help="publish although shards are missing")
     ] = False,
     single_writer: SingleWriterOption = False,
     supersede_stack: SupersedeOption = False,
     lease: Annotated[
         str | None,
-        typer.Option(help="the store cannot tell writers apart: take turns in this namespace"),
+        typer.Option(help="namespace of a Lease by which merges take turns"),
     ] = None,
     allow_damaged: Annotated[
-        bool, typer.Option("--allow-damaged", help="exit 0 though something cannot be read")
+        bool,
+        typer.Option("--allow-damaged", help="exit with 0 despite damage"),
     ] = False,
 ) -> int:
-    """Publish what a campaign's plans have committed as the next version of the database."""
+    """Publish the committed shards of a campaign as the next version of the database.
+
+    The exit code is 3 if shards are missing and nothing was published, 1 if something committed is
+    damaged (everything else is published), 75 if other merges kept the Lease.
+
+    \b
+    Example:
+      opmeter merge nightly --allow-missing
+    """
     from collector.database.merge import merge_plans
     from jobs.cli.opening import choose_guard, open_bare, open_campaign, open_root
     from jobs.planning.damage import Told
     from jobs.publishing.due_merges import author
 
-    # 1 where something committed of the newest of these plans is damaged (everything else is
-    # published), 3 where shards are missing and nothing was published, 75 where others merged all
-    # the while.
     if lease and single_writer:
-        raise BadInput("--lease is for several writers, and --single-writer for one: say one")
+        raise BadInput("--lease and --single-writer exclude each other")
     described = open_campaign(campaign) if Path(campaign).is_file() else None
     name = described.name if described else campaign
 
@@ -281,12 +330,12 @@ def merge_verb(
 def _in_turn(
     namespace: str, store: Store, publish: Callable[[Store, Callable[[], Guard]], int]
 ) -> int:
-    """Publish while the Lease is ours; it is asked for before every object that must be new."""
+    """Publish while this process holds the Lease; it is checked before every create-only write."""
     from collector.store.waiting import SingleWriterStore
     from collector.worker.exit_codes import ExitCode
     from jobs.cli.opening import patient
 
-    # The client of Kubernetes takes half a second to import, and other merges need none.
+    # The Kubernetes client takes half a second to import, and other merges do not need it.
     from jobs.kube.cluster import Cluster
     from jobs.kube.leader_election import identity
     from jobs.publishing.due_merges import LeaseTaken, MergeLease
@@ -315,28 +364,27 @@ def _told(result: MergeResult, told: Told, *, allow_missing: bool) -> int:
     for _, number, shard in result.missing:
         say(f"missing     shard {shard} of plan {number}")
     if result.missing and not allow_missing:
-        say("nothing published: measure the rest, or say --allow-missing", err=True)
+        say("nothing published: measure the rest, or use --allow-missing", err=True)
         return _NOT_COMMITTED
     if result.commit:
         new = counted(result.added_measurements, "measurement")
         say(f"version {result.commit.number}: {new} new")
     else:
         stands = (
-            f"version {result.head.number} stands" if result.head else "there is no version yet"
+            f"version {result.head.number} is the newest" if result.head else "no version exists"
         )
         say(f"nothing new: {stands}")
     return 0
 
 
 def _chosen(store: Store, campaign: str, numbers: list[int]) -> list[int]:
-    """The plans that were asked for, or all. BadInput where the store has none of that number."""
+    """Return the requested plans, or all. Raises BadInput for numbers that the store lacks."""
     from jobs.planning.stored_plans import plan_numbers
 
     known = plan_numbers(store, campaign)
     if not known:
         raise BadInput(
-            f"no campaign {campaign!r} at {store.url}: nothing was planned under that name; "
-            "`opmeter status` lists what was"
+            f"no campaign {campaign!r} at {store.url}; `opmeter status` lists the campaigns"
         )
     if unknown := sorted(set(numbers) - set(known)):
         raise BadInput(
@@ -350,7 +398,7 @@ def _chosen(store: Store, campaign: str, numbers: list[int]) -> list[int]:
 
 
 def pull_verb(
-    target: Annotated[Path, typer.Argument(help="the folder to write")],
+    target: Annotated[Path, typer.Argument(help="folder to write")],
     *,
     root: DatabaseRootOption = "opmeter-data",
     version: CommitOption = None,
@@ -360,7 +408,13 @@ def pull_verb(
     ] = False,
     cache: CacheOption = None,
 ) -> None:
-    """Write a version of the database as a tree of CSVs, every hash checked."""
+    """Write a version of the database as a tree of CSVs, every hash checked.
+
+    \b
+    Examples:
+      opmeter pull tree
+      opmeter pull tree --version 3 --cache cold
+    """
     from collector.database.pull import pull_version
     from jobs.cli.opening import open_root
 
@@ -371,7 +425,7 @@ def pull_verb(
     written = f"{counted(pulled.files, 'file')}, {counted(pulled.rows, 'row')}"
     say(f"version {commit.number}: {written} in {target}")
     if commit.runtime != "real":
-        warning = f"its numbers are of a {commit.runtime} runtime, and no device's"
+        warning = f"its numbers are from a {commit.runtime} runtime, not from a device"
         say(f"warning: {warning}", err=True)
     for path in pulled.without_mapping:
-        say(f"warning: {path} has no op_mapping.yaml; bring your own", err=True)
+        say(f"warning: {path} has no op_mapping.yaml; provide one", err=True)

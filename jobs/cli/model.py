@@ -45,9 +45,7 @@ def show_verb(
     *,
     layout: Annotated[
         str,
-        typer.Option(
-            help="layout over devices: tp=8,dp=2,ep=16,sequence_split,quantisation=w8a8,experts=apart"
-        ),
+        typer.Option(help="layout: tp=8,dp=2,ep=16,sequence_split,quantisation=w8a8,experts=apart"),
     ] = "",
     phase: Annotated[str, typer.Option(help="phase: decode or prefill")] = "decode",
     tokens: Annotated[int, typer.Option(help="new tokens of the forward pass", min=1)] = 16,

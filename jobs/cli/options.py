@@ -49,6 +49,7 @@ SupersedeOption = Annotated[
 NoCollectivesOption = Annotated[
     bool, typer.Option("--no-collectives", help="leave out the campaign's collectives")
 ]
+JsonOption = Annotated[bool, typer.Option("--json", help="print the result as JSON")]
 CampaignNameArgument = Annotated[str, typer.Argument(help="name of the campaign")]
 NamespaceOption = Annotated[
     str | None, typer.Option(help="namespace of the workers  [that of this pod or context]")

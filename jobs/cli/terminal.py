@@ -36,8 +36,8 @@ def print_table(
     optional: Sequence[str] = (),
 ) -> None:
     """Print a table on a terminal, and tab-separated lines elsewhere. On a terminal cells wrap at
-    blanks and after `;` alone, and the last of the `optional` columns are left out where the table
-    would be wider than the terminal."""
+    blanks and after `;`, numbers are never broken, and the last of the `optional` columns are left
+    out where the table would be wider than the terminal."""
     if not sys.stdout.isatty():
         for row in (columns, *rows):
             typer.echo("\t".join(row))
@@ -54,8 +54,10 @@ def print_table(
         shown.remove(columns.index(left_out.pop()))
     table = Table(title=title, title_justify="left", title_style="")
     for at in shown:
-        words = max((len(word) for row in [columns, *cells] for word in row[at].split()), default=1)
-        table.add_column(columns[at], overflow="fold", min_width=min(words, console.width // 2))
+        of_numbers = [word for row in cells for word in row[at].split() if word[:1].isdigit()]
+        table.add_column(
+            columns[at], overflow="fold", min_width=max(map(len, of_numbers), default=None)
+        )
     for row in cells:
         table.add_row(*(Text(visible(row[at])) for at in shown))
     console.print(table)
