@@ -61,7 +61,9 @@ def test_of_a_stack_without_a_version_all_is_to_be_measured(folder):
     assert "--device" in str(known.exception)
     said = plan(*words, "--budget", "0.05h", "--device", "ATLAS_800_A3_752T_128G_DIE")
     assert said.stdout.splitlines()[0].split() == ["version", "ATLAS_800_A3_752T_128G_DIE"]
-    shares = [line.split()[4] for line in said.stdout.splitlines() if line.startswith("  ") and " cases " in line]
+    lines = said.stdout.splitlines()
+    steps = [line for line in lines if line.startswith("  ") and " cases " in line]
+    shares = [line.split()[4] for line in steps]
     assert shares[0] == "0.0%" and shares[-1] == "100.0%"
 
 
