@@ -58,7 +58,7 @@ def compare_verb(
     from collector.profiles.step_trace import read_step_trace
     from collector.report.comparison import compared, isolated_times, m6, step_sum
     from jobs.planning.forecast import peaks_of
-    from jobs.planning.worth import roofline_us
+    from jobs.planning.workload import roofline_us
 
     check_cache(cache)
     if cache == CONTEXT:

@@ -107,7 +107,7 @@ def find_covered(
     from jobs.cli.opening import DEFAULT_ROOT, open_campaign, open_root
     from jobs.planning.coverage import covered
     from jobs.planning.forecast import peaks_of
-    from jobs.planning.worth import launched
+    from jobs.planning.workload import workload_of
 
     workload.check()
     described = open_campaign(workload.campaign) if workload.campaign else None
@@ -119,14 +119,14 @@ def find_covered(
     shown = open_version(root, where.version, where.directory)
     campaign = described or _campaign(workload, shown.stack.device)
     peaks = peaks_of(shown.stack)
-    wanted = launched(campaign, shown.store, peaks)
+    launched = workload_of(campaign, shown.store, peaks)
     cases, failed = _answered(shown.state, shown.place)
     return Found(
         shown.place,
         campaign,
         peaks,
-        covered(wanted.cases, cases, failed),
-        wanted.communication_us,
+        covered(launched.cases, cases, failed),
+        launched.communication_us,
         _free(shown.state, shown.place),
     )
 
@@ -140,7 +140,7 @@ def _of_no_version(
     from jobs.cli.opening import open_root
     from jobs.planning.coverage import covered
     from jobs.planning.forecast import peaks_of
-    from jobs.planning.worth import launched
+    from jobs.planning.workload import workload_of
 
     if where.version is not None or where.directory is not None:
         raise BadInput("--device excludes --version and --directory")
@@ -151,9 +151,9 @@ def _of_no_version(
         )
     peaks = peaks_of(Stack(device=device, torch=""))
     campaign = described or _campaign(workload, device)
-    wanted = launched(campaign, open_root(where.root, campaign), peaks)
-    cases = covered(wanted.cases, {}, ())
-    return Found(device, campaign, peaks, cases, wanted.communication_us, frozenset())
+    launched = workload_of(campaign, open_root(where.root, campaign), peaks)
+    cases = covered(launched.cases, {}, ())
+    return Found(device, campaign, peaks, cases, launched.communication_us, frozenset())
 
 
 def _campaign(workload: WorkloadOptions, device: str) -> Campaign:

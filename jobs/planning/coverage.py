@@ -13,6 +13,7 @@ from collector.model.case import Case, Slot
 from collector.model.record import CaseRecord
 from collector.model.vocabulary import RUNTIME_PREFIX
 from collector.ops.registry import find
+from jobs.planning.workload import WorkloadCase
 
 # The position of a case among the cases that serving makes with the same weights: the properties
 # that select its curve, and the sizes that follow from tokens, requests and lengths. Pure.
@@ -217,17 +218,8 @@ class Standing(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """A case with its launches and their total time, from its profile or the device's roofline."""
-
-    record: CaseRecord
-    launches: int
-    time_us: float
-
-
-@dataclass(frozen=True, slots=True)
 class Covered:
-    wanted: Wanted
+    wanted: WorkloadCase
     standing: Standing
 
 
@@ -261,7 +253,7 @@ class UserMetrics:
 
 
 def covered(
-    wanted: Sequence[Wanted], measured: Mapping[str, Case], failed: Collection[str]
+    wanted: Sequence[WorkloadCase], measured: Mapping[str, Case], failed: Collection[str]
 ) -> tuple[Covered, ...]:
     """Return the coverage status of each case. `measured` has the cases with a duration, by id."""
     exact: set[Hashable] = set()

@@ -2,32 +2,20 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, chain
+from itertools import accumulate
 from math import fsum
 
-from collector.codec.errors import BadInput
-from collector.model.case import Case
-from collector.model.plan import MeasureSettings, devices_for
+from collector.model.plan import devices_for
 from collector.model.record import CaseRecord
-from collector.ops.refusals import UNFORESEEN, FindOperator
-from collector.ops.registry import find
-from collector.ranks.collective import collective_case_of, is_collective
-from collector.ranks.gangs import is_of_gangs, routed_call
-from collector.store.base import Store
+from collector.ops.refusals import FindOperator
 from jobs.campaign.campaign_file import Campaign
-from jobs.campaign.source_kinds import ModelSource, Source
 from jobs.planning.candidates import Candidate, price, weigh
-from jobs.planning.coverage import Covered, Standing, Wanted
+from jobs.planning.coverage import Covered, Standing
 from jobs.planning.forecast import (
     Peaks,
     SessionCost,
-    predict,
-    predict_collective,
-    predict_routed,
     session_cost,
 )
-from jobs.planning.generated_sources import model_records
-from jobs.planning.sources import completed_records, load_sources
 
 # The unknown fraction of a case's time: all of it, or the part that neighbours leave open.
 _UNCERTAIN: Mapping[Standing, float] = {
@@ -122,69 +110,3 @@ def _gain(
     begun = 1 + cost.of_sessions(session_s, session_s) / session_s
     device_s = priced.cost_s * begun * devices_for(priced.ranks, campaign.backend)
     return Gain(record, one.wanted.time_us / whole_us, device_s)
-
-
-# The launches of a campaign's sources, their counts and their time: the base of coverage.
-
-
-@dataclass(frozen=True, slots=True)
-class Launched:
-    """Each case of the sources once, by first occurrence, and the communication time."""
-
-    cases: tuple[Wanted, ...]
-    communication_us: float
-
-
-def launched(campaign: Campaign, store: Store, peaks: Peaks) -> Launched:
-    """Return the launches of a campaign's sources."""
-    sources = [_launches(source, campaign, store) for source in campaign.sources]
-    found: dict[str, Wanted] = {}
-    for record, launches in chain.from_iterable(source.records for source in sources):
-        case_id = record.case_id
-        time_us = record.profile.total_us if record.profile else 0.0
-        if not time_us:
-            time_us = launches * roofline_us(record.case, peaks)
-        known = found.get(case_id, Wanted(record, 0, 0.0))
-        found[case_id] = replace(
-            known, launches=known.launches + launches, time_us=known.time_us + time_us
-        )
-    return Launched(tuple(found.values()), fsum(source.communication_us for source in sources))
-
-
-def roofline_us(case: Case, peaks: Peaks) -> float:
-    """Return the duration of a launch at the device's rates; 0 if its work is unknown."""
-    try:
-        return 1e6 * _roofline_s(case, peaks)
-    except (BadInput, *UNFORESEEN):
-        return 0.0
-
-
-def _roofline_s(case: Case, peaks: Peaks) -> float:
-    settings = MeasureSettings()
-    if is_collective(case.kernel_type):
-        told = collective_case_of(case)
-        return predict_collective(told.collective, peaks, settings, None).launch_s
-    if is_of_gangs(case):
-        return predict_routed(routed_call(case), peaks, settings, None).launch_s
-    op = find(case.kernel_type)
-    if op is None or case.inputs is None:
-        return 0.0
-    return predict(case, op, peaks, settings, None).launch_s
-
-
-@dataclass(frozen=True, slots=True)
-class _Source:
-    """How often one source launches each of its records."""
-
-    records: tuple[tuple[CaseRecord, int], ...]
-    communication_us: float = 0.0
-
-
-def _launches(source: Source, campaign: Campaign, store: Store) -> _Source:
-    if isinstance(source, ModelSource):
-        found = model_records(source, campaign.backend)
-        records = completed_records(found.records)
-        return _Source(tuple(zip(records, found.launches, strict=True)))
-    (loaded,) = load_sources(replace(campaign, sources=(source,)), store)
-    counts = ((r, r.profile.count if r.profile else 1) for r in loaded.records)
-    return _Source(tuple(counts), loaded.planned.communication_us)

@@ -14,7 +14,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from collector.model.record import CaseRecord
-from jobs.planning.coverage import NEAR, Covered, Standing, Wanted, covered, place_of
+from jobs.planning.coverage import NEAR, Covered, Standing, covered, place_of
+from jobs.planning.workload import WorkloadCase
 from tests.unit.jobs.planning.test_jobs_coverage import attention, product
 
 _CASES, _PART = 10_000, 200
@@ -45,7 +46,7 @@ def main() -> int:
 def _timed(
     measured: Sequence[CaseRecord], asked: Sequence[CaseRecord]
 ) -> tuple[tuple[Covered, ...], float]:
-    wanted = [Wanted(one, 1, 1.0) for one in asked]
+    wanted = [WorkloadCase(one, 1, 1.0) for one in asked]
     cases = {one.case_id: one.case for one in measured}
     began = time.perf_counter()
     found = covered(wanted, cases, frozenset())

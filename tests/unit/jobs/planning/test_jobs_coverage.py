@@ -10,7 +10,8 @@ from collector.model.case import case_from_cells
 from collector.model.record import CaseRecord
 from collector.ranks.collective import Collective, CollectiveCase
 from collector.ranks.topology import Grid
-from jobs.planning.coverage import Covered, Standing, Wanted, covered, share, user_metrics
+from jobs.planning.coverage import Covered, Standing, covered, share, user_metrics
+from jobs.planning.workload import WorkloadCase
 
 pytestmark = pytest.mark.fast
 
@@ -37,7 +38,9 @@ def product(rows, width=96, depth=64, kernel="MatMulV2"):
 
 def standings(wanted, measured, failed=()):
     known = {one.case_id: one.case for one in measured}
-    found = covered([Wanted(one, 1, 1.0) for one in wanted], known, {one.case_id for one in failed})
+    found = covered(
+        [WorkloadCase(one, 1, 1.0) for one in wanted], known, {one.case_id for one in failed}
+    )
     return [str(one.standing) for one in found]
 
 
@@ -157,10 +160,10 @@ def test_the_metrics_are_those_of_an_example_that_is_computed_by_hand():
     """MatMulV2: two cases, one with a duration, launched 60 and 4 times. Exp: one, with a
     duration, launched once. Identity: one, without, which an op_mapping calls free."""
     found = [
-        Covered(Wanted(record("MatMulV2", "16,64"), 60, 600.0), Standing.EXACT),
-        Covered(Wanted(record("MatMulV2", "32,64"), 4, 80.0), Standing.BETWEEN),
-        Covered(Wanted(record("Exp", "16,64"), 1, 20.0), Standing.EXACT),
-        Covered(Wanted(record("Identity", "16,64"), 15, 100.0), Standing.MISSING),
+        Covered(WorkloadCase(record("MatMulV2", "16,64"), 60, 600.0), Standing.EXACT),
+        Covered(WorkloadCase(record("MatMulV2", "32,64"), 4, 80.0), Standing.BETWEEN),
+        Covered(WorkloadCase(record("Exp", "16,64"), 1, 20.0), Standing.EXACT),
+        Covered(WorkloadCase(record("Identity", "16,64"), 15, 100.0), Standing.MISSING),
     ]
     told = user_metrics(found, {"Identity"})
     assert told.m1 == pytest.approx(61 / 80)
@@ -176,5 +179,5 @@ def test_the_metrics_are_those_of_an_example_that_is_computed_by_hand():
 def test_a_case_is_found_however_its_row_is_spelled():
     plain = case_from_cells("Exp", record("Exp", "8,64").cells)
     assert standings([record("Exp", "8, 64")], []) == ["missing"]
-    found = covered([Wanted(record("Exp", "(8,64)"), 1, 1.0)], {plain.case_id: plain}, ())
+    found = covered([WorkloadCase(record("Exp", "(8,64)"), 1, 1.0)], {plain.case_id: plain}, ())
     assert found[0].standing is Standing.EXACT

@@ -12,7 +12,7 @@ from jobs.campaign.campaign_file import campaign_from_text
 from jobs.planning.forecast import FLUSH_BYTES, predict_routed
 from jobs.planning.plan_cases import repeated_shards
 from jobs.planning.shard_cutting import Packing
-from jobs.planning.worth import launched
+from jobs.planning.workload import workload_of
 from tests.unit.jobs.planning.test_jobs_forecast import PEAKS
 from tests.unit.jobs.planning.test_jobs_repeats import priced
 
@@ -55,7 +55,7 @@ def test_cases_of_one_device_are_dealt_like_those_of_any():
 def test_what_sources_launch_is_each_case_once_with_its_launches():
     text = "campaign: a\nsources: [{bundled: quickstart}]\nbackend: cpu\n"
     campaign = campaign_from_text(text, path="c.yaml", base=Path("/campaigns"))
-    found = launched(campaign, MemoryStore(), PEAKS)
+    found = workload_of(campaign, MemoryStore(), PEAKS)
     ids = [one.record.case_id for one in found.cases]
     assert len(set(ids)) == len(ids) > 100
     assert all(one.launches > 0 for one in found.cases)

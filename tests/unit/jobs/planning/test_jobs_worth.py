@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from collector.ops.registry import find
 from jobs.campaign.campaign_file import campaign_from_text
-from jobs.planning.coverage import Covered, Standing, Wanted
+from jobs.planning.coverage import Covered, Standing
 from jobs.planning.forecast import Peaks
+from jobs.planning.workload import WorkloadCase
 from jobs.planning.worth import curve, gains, within
 from tests.unit.jobs.planning.test_jobs_coverage import product, record
 
@@ -28,7 +29,7 @@ def ordered(*found):
 
 
 def wanted(rows, time_us, standing, kernel="MatMulV2"):
-    return Covered(Wanted(product(rows, kernel=kernel), 10, time_us), standing)
+    return Covered(WorkloadCase(product(rows, kernel=kernel), 10, time_us), standing)
 
 
 def test_unknown_time_comes_before_time_that_neighbours_tell():
@@ -43,7 +44,7 @@ def test_unknown_time_comes_before_time_that_neighbours_tell():
 
 
 def test_what_no_device_runs_or_has_run_is_not_asked_for():
-    odd = Covered(Wanted(record("MatMulV2", "4,8;9,6", "4,6"), 1, 9.0), Standing.MISSING)
+    odd = Covered(WorkloadCase(record("MatMulV2", "4,8;9,6", "4,6"), 1, 9.0), Standing.MISSING)
     assert ordered(odd, wanted(16, 9.0, Standing.FAILED)) == ()
 
 

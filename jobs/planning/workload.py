@@ -1,0 +1,93 @@
+"""A workload: the cases that a campaign's sources launch, how often, and how long they take."""
+
+from dataclasses import dataclass, replace
+from itertools import chain
+from math import fsum
+
+from collector.codec.errors import BadInput
+from collector.model.case import Case
+from collector.model.plan import MeasureSettings
+from collector.model.record import CaseRecord
+from collector.ops.refusals import UNFORESEEN
+from collector.ops.registry import find
+from collector.ranks.collective import collective_case_of, is_collective
+from collector.ranks.gangs import is_of_gangs, routed_call
+from collector.store.base import Store
+from jobs.campaign.campaign_file import Campaign
+from jobs.campaign.source_kinds import ModelSource, Source
+from jobs.planning.forecast import Peaks, predict, predict_collective, predict_routed
+from jobs.planning.generated_sources import model_records
+from jobs.planning.sources import completed_records, load_sources
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadCase:
+    """A case with its launches and their total time, from its profile or the device's roofline."""
+
+    record: CaseRecord
+    launches: int
+    time_us: float
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """What profiles, models or a campaign's sources launch: each case once, in the order of first
+    occurrence, and the communication time that no case contains."""
+
+    cases: tuple[WorkloadCase, ...]
+    communication_us: float
+
+
+def workload_of(campaign: Campaign, store: Store, peaks: Peaks) -> Workload:
+    """Return the workload of a campaign's sources: profiles, models, trees and collectives."""
+    sources = [_launches(source, campaign, store) for source in campaign.sources]
+    found: dict[str, WorkloadCase] = {}
+    for record, launches in chain.from_iterable(source.records for source in sources):
+        case_id = record.case_id
+        time_us = record.profile.total_us if record.profile else 0.0
+        if not time_us:
+            time_us = launches * roofline_us(record.case, peaks)
+        known = found.get(case_id, WorkloadCase(record, 0, 0.0))
+        found[case_id] = replace(
+            known, launches=known.launches + launches, time_us=known.time_us + time_us
+        )
+    return Workload(tuple(found.values()), fsum(source.communication_us for source in sources))
+
+
+def roofline_us(case: Case, peaks: Peaks) -> float:
+    """Return the duration of a launch at the device's rates; 0 if its work is unknown."""
+    try:
+        return 1e6 * _roofline_s(case, peaks)
+    except (BadInput, *UNFORESEEN):
+        return 0.0
+
+
+def _roofline_s(case: Case, peaks: Peaks) -> float:
+    settings = MeasureSettings()
+    if is_collective(case.kernel_type):
+        told = collective_case_of(case)
+        return predict_collective(told.collective, peaks, settings, None).launch_s
+    if is_of_gangs(case):
+        return predict_routed(routed_call(case), peaks, settings, None).launch_s
+    op = find(case.kernel_type)
+    if op is None or case.inputs is None:
+        return 0.0
+    return predict(case, op, peaks, settings, None).launch_s
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """How often one source launches each of its records."""
+
+    records: tuple[tuple[CaseRecord, int], ...]
+    communication_us: float = 0.0
+
+
+def _launches(source: Source, campaign: Campaign, store: Store) -> _Source:
+    if isinstance(source, ModelSource):
+        found = model_records(source, campaign.backend)
+        records = completed_records(found.records)
+        return _Source(tuple(zip(records, found.launches, strict=True)))
+    (loaded,) = load_sources(replace(campaign, sources=(source,)), store)
+    counts = ((r, r.profile.count if r.profile else 1) for r in loaded.records)
+    return _Source(tuple(counts), loaded.planned.communication_us)
