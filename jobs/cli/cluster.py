@@ -1,4 +1,4 @@
-"""Commands for campaigns on a cluster: launch, cancel, pause, logs, controller and worker."""
+"""`opmeter launch`, `pause`, `cancel`, `logs`, `controller` and `work`: campaigns on a cluster."""
 
 from __future__ import annotations
 
@@ -16,7 +16,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from collector.codec.errors import BadInput
-from jobs.cli.options import CampaignNameArgument, NamespaceOption
+from jobs.cli.options import (
+    CampaignArgument,
+    CampaignNameArgument,
+    NamespaceOption,
+    SingleWriterOption,
+)
 from jobs.cli.terminal import say
 
 if TYPE_CHECKING:
@@ -31,17 +36,24 @@ if TYPE_CHECKING:
 
 
 def cancel_verb(campaign: CampaignNameArgument, *, namespace: NamespaceOption = None) -> None:
-    """Take a campaign off the cluster. What is committed stays; launching it again goes on."""
+    """Remove a campaign from the cluster.
+
+    Committed results stay in the store. To continue the campaign, launch it again.
+
+    \b
+    Examples:
+      opmeter cancel quickstart --namespace opmeter
+    """
     from jobs.kube.cluster import Cluster
     from jobs.kube.errors import ObjectMissing
     from jobs.objects.applied_campaign import config_map_name
 
-    # The Jobs go with the ConfigMap that owns them.
+    # The ConfigMap owns the Jobs, so Kubernetes deletes them with it.
     try:
         Cluster.connect(namespace).delete_config_map(config_map_name(campaign))
     except ObjectMissing as error:
-        raise BadInput(f"no campaign {campaign!r} is applied there: {error}") from error
-    say(f"{campaign} is cancelled; what was committed stays in the store")
+        raise BadInput(f"no campaign {campaign!r} is on the cluster: {error}") from error
+    say(f"campaign {campaign} is cancelled; committed results stay in the store")
 
 
 # `opmeter pause`.
@@ -50,23 +62,31 @@ def cancel_verb(campaign: CampaignNameArgument, *, namespace: NamespaceOption = 
 def pause_verb(
     campaign: CampaignNameArgument,
     *,
-    resume: Annotated[bool, typer.Option("--resume", help="go on")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="resume the Jobs instead")] = False,
     namespace: NamespaceOption = None,
 ) -> None:
-    """Suspend a campaign's Jobs, or let them go on."""
+    """Suspend the Jobs of a campaign, or resume them.
+
+    Pods that run get two minutes to store their results.
+
+    \b
+    Examples:
+      opmeter pause quickstart --namespace opmeter
+      opmeter pause quickstart --namespace opmeter --resume
+    """
     from jobs.kube.cluster import Cluster
     from jobs.objects.applied_campaign import PAUSED, SELECTOR, config_map_name, is_named
 
-    # Written on the ConfigMap; the controller reads it there.
+    # The controller reads this annotation of the ConfigMap.
     cluster = Cluster.connect(namespace)
     name = config_map_name(campaign)
     if not any(map(is_named, cluster.config_maps(f"{SELECTOR}={campaign}"))):
-        raise BadInput(f"no campaign {campaign!r} is applied in {cluster.namespace}")
+        raise BadInput(f"no campaign {campaign!r} is in namespace {cluster.namespace}")
     cluster.annotate_config_map(name, {PAUSED: None if resume else "true"})
-    say(f"{campaign} {'goes on' if resume else 'is paused'}")
+    say(f"campaign {campaign} is {'resumed' if resume else 'paused'}")
 
 
-# `opmeter controller`: it leads, or waits to lead, until a signal ends it.
+# `opmeter controller`.
 
 logger = logging.getLogger(__name__)
 
@@ -74,14 +94,23 @@ logger = logging.getLogger(__name__)
 def controller_verb(
     *,
     namespace: NamespaceOption = None,
-    metrics_port: Annotated[int, typer.Option(help="for Prometheus; 0 for none")] = 9400,
-    interval: Annotated[float, typer.Option(help="seconds between two looks")] = 5.0,
+    metrics_port: Annotated[int, typer.Option(help="port of the Prometheus metrics; 0 for none")] = 9400,
+    interval: Annotated[float, typer.Option(help="seconds between two reconciliations")] = 5.0,
     sources_folder: Annotated[
         list[Path] | None,
-        typer.Option(help="campaigns may name files below it; may be given again  [none]"),
+        typer.Option(
+            help="folder whose files campaigns may name; may be given again  [none]"
+        ),
     ] = None,
 ) -> int:
-    """Move every campaign of a namespace on, for ever: what runs in the cluster."""
+    """Run the controller of all campaigns of a namespace, until a signal ends it.
+
+    One controller of a namespace leads by a Lease; the others wait to lead.
+
+    \b
+    Examples:
+      opmeter controller --namespace opmeter
+    """
     from jobs.cli.stores import Stores
     from jobs.controller.controller import Controller
     from jobs.controller.loop import Changes, run_forever
@@ -120,7 +149,7 @@ def stop_on_signals() -> threading.Event:
 
 
 class JsonFormatter(logging.Formatter):
-    """Time, level, logger and message; a traceback as text."""
+    """Formats a record as one line of JSON: time, level, logger, message and traceback."""
 
     def format(self, record: logging.LogRecord) -> str:
         line = {
@@ -135,7 +164,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def log_as_json(level: int = logging.INFO) -> None:
-    """Send everything to standard error in this form."""
+    """Log to standard error, one JSON object a line."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter())
     logging.basicConfig(level=level, handlers=[handler], force=True)
@@ -147,57 +176,77 @@ _NOT_FINISHED = 3
 
 
 def launch_verb(
-    campaign: Annotated[str, typer.Argument(help="a campaign.yaml, or quickstart")],
+    campaign: CampaignArgument,
     *,
-    image: Annotated[str, typer.Option(help="the workers' image, by digest  [required]")] = "",
+    image: Annotated[
+        str,
+        typer.Option(
+            help="image of the workers: NAME@sha256:..., or a tag of a CPU image  [required]"
+        ),
+    ] = "",
     store: Annotated[
-        str, typer.Option(help="the store, as pods reach it: s3:// or file:///store  [required]")
+        str,
+        typer.Option(
+            help="store as pods reach it: s3://bucket/prefix or file:///store  [required]"
+        ),
     ] = "",
     controller_image: Annotated[
-        str, typer.Option(help="the image of merges, without torch  [the workers']")
+        str, typer.Option(help="image of the merges, without torch  [that of the workers]")
     ] = "",
     site: Annotated[
-        str, typer.Option(help="the machines: a bundled profile, or a YAML file")
+        str, typer.Option(help="site, which describes the machines: a bundled name or a YAML file")
     ] = "cpu",
     namespace: NamespaceOption = None,
     store_secret: Annotated[
-        str, typer.Option(help="a Secret of the files credentials and config")
+        str, typer.Option(help="Secret with the files credentials and config for S3  [none]")
     ] = "",
     worker_secret: Annotated[
-        str, typer.Option(help="the Secret of workers, who write less  [store-secret]")
+        str, typer.Option(help="Secret of the workers, with fewer rights  [--store-secret]")
     ] = "",
-    store_claim: Annotated[str, typer.Option(help="a volume claim for file:///store")] = "",
+    store_claim: Annotated[
+        str, typer.Option(help="PersistentVolumeClaim that is mounted as /store  [none]")
+    ] = "",
     site_packages: Annotated[
-        str, typer.Option(help="a read-only volume claim that holds torch")
+        str, typer.Option(help="read-only PersistentVolumeClaim that contains torch  [none]")
     ] = "",
     pull_policy: Annotated[
-        str, typer.Option(help="IfNotPresent, Always or Never")
+        str, typer.Option(help="pull policy of the images: IfNotPresent, Always or Never")
     ] = "IfNotPresent",
     merge_memory: Annotated[
-        str, typer.Option(help="what a merge may take: it holds the rows of the database")
+        str, typer.Option(help="memory of a merge, which loads all rows of the database")
     ] = "8Gi",
-    single_writer: Annotated[bool, typer.Option("--single-writer")] = False,
+    single_writer: SingleWriterOption = False,
     allow_unpinned: Annotated[
-        bool, typer.Option("--allow-unpinned", help="take an NPU image without a digest")
+        bool, typer.Option("--allow-unpinned", help="accept an NPU image without a digest")
     ] = False,
     root: Annotated[
         str | None,
-        typer.Option(help="the store, as this machine reaches it  [as pods reach it]"),
+        typer.Option(help="store as this machine reaches it  [--store]"),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="print the objects and create none")
+        bool, typer.Option("--dry-run", help="print the objects without creating them")
     ] = False,
     watch: Annotated[
-        bool, typer.Option("--watch", "-w", help="be the controller until it is merged")
+        bool, typer.Option("--watch", "-w", help="control the campaign from here until it is merged")
     ] = False,
-    again: Annotated[bool, typer.Option("--again", help="measure all of it once more")] = False,
+    again: Annotated[bool, typer.Option("--again", help="measure every case again")] = False,
     retry_failed: Annotated[
-        bool, typer.Option("--retry-failed", help="measure what has no good answer once more")
+        bool, typer.Option("--retry-failed", help="measure the failed cases again")
     ] = False,
 ) -> int:
-    """Start a campaign on a cluster: upload its cases, and apply its ConfigMap.
+    """Start a campaign on a cluster: upload its cases and apply its ConfigMap.
 
-    A controller in the cluster does the rest; with --watch this command is one.
+    A controller in the cluster does the rest. With --watch this command is the controller of the
+    namespace until the campaign is merged; if you interrupt it, it ends with 3, and the same
+    command continues.
+
+    \b
+    Examples:
+      opmeter launch campaign.yaml --site a2-800t --namespace opmeter \\
+          --image registry.example.com/opmeter/collector@sha256:... \\
+          --store s3://bucket/prefix --store-secret store
+      opmeter launch quickstart --image opmeter/collector-cpu:dev \\
+          --store file:///store --store-claim opmeter-store --dry-run
     """
     from jobs.campaign.campaign_file import RunOptions
     from jobs.objects.deployment import Deployment
@@ -224,19 +273,19 @@ def launch_verb(
 
 
 def _check_said(image: str, store: str) -> None:
-    """Raises BadInput, once for both, where there is no image or no store: a parser that knew them
-    as required would ask for the second only when the first is there."""
+    """Raise one BadInput that names both options if an image or a store is missing. If the options
+    were required, the parser would report only the first one."""
     if image and store:
         return
     missing = [name for name, said in (("--image", image), ("--store", store)) if not said]
     raise BadInput(
-        f"launch wants {' and '.join(missing)}: the workers' image, NAME@sha256:... or a tag of a "
-        "CPU image, and the store as pods reach it, s3://bucket/prefix or file:///store"
+        f"launch requires {' and '.join(missing)}: the image of the workers (NAME@sha256:..., or a "
+        "tag of a CPU image), and the store as pods reach it (s3://bucket/prefix or file:///store)"
     )
 
 
 def _show(name: str, site: str, deployment: Deployment, root: str | None) -> int:
-    """Print what would be created, and create nothing."""
+    """Print the objects of a launch without creating them."""
     from jobs.cli.opening import patient
     from jobs.controller.launching import as_yaml, campaign_object, first_objects, not_uploaded
     from jobs.objects.site import load_site
@@ -258,7 +307,7 @@ def _launch(
     *,
     watch: bool,
 ) -> int:
-    """The exit code: 0, or 3 where the watch was ended before the campaign was merged."""
+    """Launch the campaign; return the exit code: 3 if a watch ended before the merge, else 0."""
     from collector.store.waiting import SingleWriterStore
     from jobs.cli.opening import patient
     from jobs.controller.launching import campaign_object, upload
@@ -272,12 +321,13 @@ def _launch(
     manifest = campaign_object(campaign, name, site, there, loaded)
     token = uuid.uuid4().hex[:12]
     manifest["metadata"]["annotations"] = rerun_annotations(options, token) | {LAUNCHED: token}
-    # Their keys follow from their bytes: looking first is enough, where the store knows no more.
+    # The keys of cases follow from their bytes, so a check before each write is enough on a store
+    # without create-only writes.
     upload(campaign, loaded, patient(SingleWriterStore(store)))
     cluster.apply_config_map(manifest)
-    typer.echo(f"{campaign.name} is applied in namespace {cluster.namespace}")
+    typer.echo(f"launched campaign {campaign.name} in namespace {cluster.namespace}")
     if not watch:
-        typer.echo(f"follow it with: {_following(campaign.name, there, root)}")
+        typer.echo(f"show its progress: {_following(campaign.name, there, root)}")
         return 0
     return _watch(cluster, campaign.name, (deployment.root, root or deployment.root))
 
@@ -285,7 +335,7 @@ def _launch(
 def _opened(
     name: str, site: str, deployment: Deployment, root: str | None
 ) -> tuple[Campaign, Store, tuple[LoadedSource, ...]]:
-    """The campaign, the store as this machine reaches it, and what its sources hold."""
+    """Return the campaign, the store as this machine reaches it, and its loaded sources."""
     from jobs.cli.opening import open_bare, open_campaign, patient
     from jobs.objects.applied_campaign import check_parts
     from jobs.objects.site import load_site
@@ -302,14 +352,17 @@ def _opened(
 
 
 def _following(campaign: str, there: Deployment, root: str | None) -> str:
-    """The command that shows how far it is, from this machine."""
+    """Return the command that shows the progress from this machine."""
     seen_at = root or there.root
     return f"opmeter status {campaign} --namespace {there.namespace} --root {seen_at} -w"
 
 
 def _watch(cluster: Cluster, campaign: str, roots: tuple[str, str]) -> int:
-    """Lead where nobody does, else wait for who leads. The one Lease is the namespace's, so who
-    leads looks at all its campaigns. `roots`: the store as pods reach it, and from here."""
+    """Control the namespace until the campaign is merged; return the exit code.
+
+    A namespace has one Lease, so the leader reconciles all its campaigns; while another controller
+    leads, this one waits. `roots` are the store as pods reach it and as this machine reaches it.
+    """
     from jobs.cli.stores import Stores
     from jobs.controller.controller import Controller
     from jobs.controller.loop import Changes, run_forever
@@ -324,7 +377,7 @@ def _watch(cluster: Cluster, campaign: str, roots: tuple[str, str]) -> int:
     with election.kept(STUCK_S):
         finished = run_forever(controller, election.hold, stop, changes=changes, until=campaign)
     changes.stop()
-    typer.echo("merged" if finished else "stopped; launching it again goes on")
+    typer.echo("merged" if finished else "stopped; launch it again to continue")
     return 0 if finished else _NOT_FINISHED
 
 
@@ -332,7 +385,10 @@ def _watch(cluster: Cluster, campaign: str, roots: tuple[str, str]) -> int:
 
 
 def work_verb() -> int:
-    """Do the work of one index of a wave: what runs in a worker pod."""
+    """Measure the shards of one index of a wave, in a worker pod.
+
+    The Jobs of a campaign run this command; their environment names the wave.
+    """
     from jobs.executor.pid1 import run_as_pid1
     from jobs.executor.worker_pod import work_in_pod
 
@@ -345,16 +401,25 @@ def work_verb() -> int:
 def logs_verb(
     shard: Annotated[
         str | None,
-        typer.Argument(help="the shard's id, or the beginning of it  [list what there is]"),
+        typer.Argument(help="id of the shard, or a prefix of it  [list all shards]"),
     ] = None,
     *,
     root: Annotated[
-        str | None, typer.Option(help="the store  [./opmeter-data, or that of the cluster]")
+        str | None, typer.Option(help="store  [./opmeter-data, or that of the cluster]")
     ] = None,
-    campaign: Annotated[str | None, typer.Option(help="of this campaign only")] = None,
+    campaign: Annotated[str | None, typer.Option(help="name of the campaign  [all]")] = None,
     namespace: NamespaceOption = None,
 ) -> None:
-    """Print what the attempts at a shard logged, and its pods where they left nothing."""
+    """Print the logs of the attempts at a shard.
+
+    If the shard is not committed or has no stored log, the logs of its pods follow. Without a
+    shard, the command lists all shards.
+
+    \b
+    Examples:
+      opmeter logs
+      opmeter logs SHARD --campaign quickstart --namespace opmeter
+    """
     from collector.database.committed import read_commit
     from jobs.cli.opening import find_root, open_root
     from jobs.status.follower import find_shard, places_of, plans_of, shards_there_are, stored_logs
@@ -379,8 +444,8 @@ def logs_verb(
     if not told:
         why = f" ({view.trouble})" if view.trouble else ""
         raise BadInput(
-            f"shard {found} of campaign {name}: no attempt has left a log, and no pod of it is "
-            f"there{why}"
+            f"shard {found} of campaign {name}: no attempt has stored a log, and the shard has no "
+            f"pod{why}"
         )
 
 

@@ -31,29 +31,39 @@ if TYPE_CHECKING:
 
 _LISTED = 10
 _KERNEL_WIDTH = 32
+_QUANTILES = ("p10", "p50", "p90")
 _SAID = {
-    "isolated": "kernels, as they were measured apart",
-    "neighbours": "how much longer they take behind the launches before them, as measured",
-    "context": "how much longer they took in the run",
+    "isolated": "isolated time of the kernels",
+    "neighbours": "additional time of the same kernels in context, as measured",
+    "context": "remaining additional time of the same kernels in the run",
     "unknown": "kernels without an isolated time",
-    "overlap": "less was computed than kernels took: some ran beside others",
-    "messages": "collectives, as they were measured apart",
-    "waiting": "other communication that nothing hid: waiting, contention, messages not known",
-    "host": "nothing ran",
+    "overlap": "computing time minus the time of the kernels: some ran concurrently",
+    "messages": "isolated time of the collectives",
+    "waiting": "other exposed communication: waiting, contention, unknown messages",
+    "host": "idle device",
 }
 
 
 def compare_verb(
-    profile: Annotated[Path, typer.Argument(help="a profile, or a folder of profiles")],
+    profile: Annotated[Path, typer.Argument(help="profile, or a folder of profiles")],
     *,
     root: DatabaseRootOption = "opmeter-data",
     version: CommitOption = None,
     directory: DirectoryOption = None,
     grid: RanksGridOption = "",
     cache: CacheOption = None,
-    as_json: Annotated[bool, typer.Option("--json", help="every case, as JSON")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="print every case as JSON")] = False,
 ) -> None:
-    """Hold a profile against a version of the database: each case, and the step by its causes."""
+    """Compare a profile with the durations of a version of the database.
+
+    The times of the run (in situ) are compared with the isolated times, by kernel type and by case.
+    The step of the run is rebuilt from the isolated times; the difference is listed by cause.
+
+    \b
+    Examples:
+      opmeter compare PROF_000001
+      opmeter compare PROF_000001 --grid 48,8,2 --json
+    """
     from collector.model.measurement import CONTEXT
     from collector.profiles.step_trace import read_step_trace
     from collector.report.comparison import compared, isolated_times, m6, step_sum
@@ -62,7 +72,7 @@ def compare_verb(
 
     check_cache(cache)
     if cache == CONTEXT:
-        raise BadInput("--cache: expected warm or cold, got context, which compare adds by itself")
+        raise BadInput("--cache: expected warm or cold, got context, which compare always includes")
     shown = open_version(root, version, directory)
     described = campaign_of({"profile": str(profile)}, grid, shown.stack.device)
     records = _records(described, shown.store)
@@ -81,7 +91,7 @@ def compare_verb(
 
 
 def _records(campaign: Campaign, store: Store) -> tuple[CaseRecord, ...]:
-    """The profile's kernels, and its messages where a grid says how their ranks lie."""
+    """Return the kernels of the profile, and its messages if a grid gives the placement of ranks."""
     from jobs.campaign.source_kinds import ProfileSource
     from jobs.planning.generated_sources import messages_in_situ
     from jobs.planning.sources import load_sources
@@ -108,37 +118,38 @@ def _lines(
     yield f"version     {place}"
     exact = sum(one.isolated is not None for one in found)
     behind = sum(one.in_context is not None for one in found)
-    more = f", {behind:,} were measured behind other launches, too" if behind else ""
+    more = f", {behind:,} also a time in context" if behind else ""
     yield f"cases       {exact:,} of {counted(len(found), 'case')} have an isolated time{more}"
     yield from _step_lines(trace, parts)
     if known is not None:
         yield (
             f"M6          {known.covered:.2f} covered in situ, {known.forecast:.2f} forecast with "
-            f"rooflines, {known.isolated:.2f} as measured apart; by what computed and communicated"
+            f"rooflines, {known.isolated:.2f} isolated; of the computing and exposed communication "
+            "time"
         )
-    yield (
-        "in situ by isolated, of launches: a tenth below, half below, a tenth above"
-        + ("; the same by those behind other launches" if behind else "")
-    )
+    over = ", then to the time in context" if behind else ""
+    yield f"ratio of the time in situ to the isolated time{over}: percentiles over launches"
+    names = "".join(f"{name:>9}" for name in _QUANTILES * (2 if behind else 1))
+    yield f"  {'kernel type':<{_KERNEL_WIDTH}} {'in situ':>14} {'compared':>9}{names}"
     for row in by_kernel(found):
         spread = _spread_text(row.ratios)
         if row.context_ratios:
-            spread += f"; {_spread_text(row.context_ratios)}"
+            spread += _spread_text(row.context_ratios)
         share = row.compared_us / row.in_situ_us if row.in_situ_us else 0.0
         yield (
-            f"  {row.kernel_type:<{_KERNEL_WIDTH}} {row.in_situ_us / 1e3:11,.3f} ms in situ, "
-            f"{share:4.0%} compared: {spread}"
+            f"  {row.kernel_type:<{_KERNEL_WIDTH}} {row.in_situ_us / 1e3:11,.3f} ms {share:9.0%}"
+            f"{spread}"
         )
     yield from _largest(found)
 
 
 def _spread_text(ratios: Sequence[float] | None) -> str:
-    return "  ".join(f"{ratio:7.3g}" for ratio in ratios) if ratios else "-"
+    return "".join(f"{ratio:9.3g}" for ratio in ratios) if ratios else f"{'-':>9}" * 3
 
 
 def _step_lines(trace: StepTrace | None, parts: StepSum | None) -> Iterator[str]:
     if trace is None or parts is None:
-        yield "step        not told: no step_trace_time.csv beside the profile"
+        yield "step        unknown: the profile has no step_trace_time.csv"
         return
     yield f"step        {parts.measured_us / 1e3:,.3f} ms of {counted(trace.steps, 'step')}"
     for name, part_us in parts.parts:
@@ -147,7 +158,7 @@ def _step_lines(trace: StepTrace | None, parts: StepSum | None) -> Iterator[str]
 
 
 def _largest(found: Sequence[Compared]) -> Iterator[str]:
-    """The cases that leave most of the step unexplained."""
+    """Yield the cases that leave most of the step unexplained."""
     unknown = sorted((one for one in found if not one.isolated), key=_unexplained_us)
     if unknown:
         yield "without an isolated time; a campaign with this profile as a source measures them"
@@ -156,7 +167,7 @@ def _largest(found: Sequence[Compared]) -> Iterator[str]:
         yield f"  {ms:11,.3f} ms {one.why:<12} {one.record.case.describe()}"
     apart = sorted((one for one in found if one.isolated), key=_unexplained_us)
     if apart:
-        yield "furthest from their isolated time, in all their launches"
+        yield "largest differences from the isolated time, over all launches of a case"
     for one in reversed(apart[-_LISTED:]):
         yield f"  {_unexplained_us(one) / 1e3:11,.3f} ms {_told(one)}"
 
@@ -170,9 +181,9 @@ def _told(one: Compared) -> str:
     known = one.isolated
     bounds = f" ({known.low_us:.4g} to {known.high_us:.4g})" if known.low_us else ""
     twin = f" as {one.kernel_type}" if one.kernel_type != one.record.case.kernel_type else ""
-    times = f"{one.in_situ.mean_us:.4g} us in situ, {known.mean_us:.4g}{bounds} apart{twin}"
+    times = f"{one.in_situ.mean_us:.4g} us in situ, {known.mean_us:.4g}{bounds} isolated{twin}"
     if one.in_context:
-        times += f", {one.in_context.mean_us:.4g} behind others"
+        times += f", {one.in_context.mean_us:.4g} in context"
     return f"{times}: {one.record.case.describe()}"
 
 
