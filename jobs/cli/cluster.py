@@ -94,13 +94,13 @@ logger = logging.getLogger(__name__)
 def controller_verb(
     *,
     namespace: NamespaceOption = None,
-    metrics_port: Annotated[int, typer.Option(help="port of the Prometheus metrics; 0 for none")] = 9400,
+    metrics_port: Annotated[
+        int, typer.Option(help="port of the Prometheus metrics; 0 for none")
+    ] = 9400,
     interval: Annotated[float, typer.Option(help="seconds between two reconciliations")] = 5.0,
     sources_folder: Annotated[
         list[Path] | None,
-        typer.Option(
-            help="folder whose files campaigns may name; may be given again  [none]"
-        ),
+        typer.Option(help="folder whose files campaigns may name; may be given again  [none]"),
     ] = None,
 ) -> int:
     """Run the controller of all campaigns of a namespace, until a signal ends it.
@@ -227,7 +227,8 @@ def launch_verb(
         bool, typer.Option("--dry-run", help="print the objects without creating them")
     ] = False,
     watch: Annotated[
-        bool, typer.Option("--watch", "-w", help="control the campaign from here until it is merged")
+        bool,
+        typer.Option("--watch", "-w", help="control the campaign from here until it is merged"),
     ] = False,
     again: Annotated[bool, typer.Option("--again", help="measure every case again")] = False,
     retry_failed: Annotated[

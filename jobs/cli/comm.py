@@ -1,4 +1,4 @@
-"""`opmeter comm`: collectives over ranks of this machine, or of several."""
+"""`opmeter comm`: collectives over the ranks of one or several machines."""
 
 from __future__ import annotations
 
@@ -46,49 +46,61 @@ if TYPE_CHECKING:
 
 
 _JUMP_FACTOR = 1.1
-# Of the first design's options: they take words up to the next option.
+# Options that take words up to the next option, as in `tools/perf_data_collection` of msmodeling.
 LISTS = ("--ops", "--grid-shape", "--num-devices", "--topology-tier", "--bytes-grid")
 
 
 def comm_verb(
     context: typer.Context,
     *,
-    ops: Annotated[list[str] | None, typer.Option(help="operations  [all]")] = None,
+    ops: Annotated[
+        list[str] | None, typer.Option(help="operations to measure, such as all_reduce  [all]")
+    ] = None,
     num_devices: Annotated[
-        list[int] | None, typer.Option(help="sizes of groups  [all ranks]")
+        list[int] | None, typer.Option(help="group sizes, in ranks  [all ranks]")
     ] = None,
     grid_shape: Annotated[
-        list[int] | None, typer.Option(help="how ranks lie, outermost first  [48 8 2]")
+        list[int] | None, typer.Option(help="ranks per tier, outermost first  [48 8 2]")
     ] = None,
     topology_tier: Annotated[
-        list[int] | None, typer.Option(help="tiers of the groups  [of the nearest ranks]")
+        list[int] | None,
+        typer.Option(help="tiers of the groups, 0 the outermost  [that of the nearest ranks]"),
     ] = None,
     bytes_grid: Annotated[
-        list[str] | None, typer.Option(help="sizes in bytes; full, quick, production  [full]")
+        list[str] | None,
+        typer.Option(help="message sizes in bytes, or full, quick or production  [full]"),
     ] = None,
-    max_bytes: Annotated[int | None, typer.Option(min=1, help="no larger sizes")] = None,
+    max_bytes: Annotated[
+        int | None, typer.Option(min=1, help="largest message size in bytes  [none]")
+    ] = None,
     profiling_path: Annotated[
         Path | None,
-        typer.Option(help="instead: the sizes and groups that a profile's step used"),
+        typer.Option(help="profile whose messages give sizes and groups, instead of these options"),
     ] = None,
-    dtype: Annotated[str, typer.Option(help="of the tensors")] = "bfloat16",
+    dtype: Annotated[str, typer.Option(help="dtype of the tensors")] = "bfloat16",
     output_dir: Annotated[
         Path | None,
-        typer.Option("--output-dir", "--database-path", help="write hcom_*.csv here"),
+        typer.Option(
+            "--output-dir", "--database-path", help="folder for one hcom_*.csv per operation"
+        ),
     ] = None,
     output_csv: Annotated[
-        Path | None, typer.Option(help="instead: this file, of one operation")
+        Path | None, typer.Option(help="CSV file of a single operation, instead of a folder")
     ] = None,
-    do_run: Annotated[bool, typer.Option("--do-run", help="measure; else say what would be")] = (
-        False
-    ),
-    bench_mode: Annotated[str, typer.Option(help="auto, event, alternating or kernel")] = BY_CASE,
+    do_run: Annotated[
+        bool, typer.Option("--do-run", help="measure, instead of printing the plan")
+    ] = False,
+    bench_mode: Annotated[
+        str, typer.Option(help="timing mode: auto, event, alternating or kernel")
+    ] = BY_CASE,
     jump_factor: Annotated[
         float | None,
-        typer.Option(help="bisect jumps to it; 0 for none  [1.1; none of gloo]"),
+        typer.Option(
+            help="ratio of sizes to which a jump of the time is located; 0 disables  [1.1; gloo: 0]"
+        ),
     ] = None,
-    rounds: Annotated[int, typer.Option(min=1, help="times that every case is measured")] = 3,
-    budget_s: Annotated[float, typer.Option(help="seconds for a case in a round")] = 0.2,
+    rounds: Annotated[int, typer.Option(min=1, help="number of rounds over all cases")] = 3,
+    budget_s: Annotated[float, typer.Option(help="seconds for each case in a round")] = 0.2,
     backend: BackendOption = "npu",
     nproc_per_node: GroupRanksOption = None,
     nnodes: NnodesOption = 1,
@@ -97,7 +109,18 @@ def comm_verb(
     master_port: MasterPortOption = 0,
     patience_s: PatienceOption = 120.0,
 ) -> int:
-    """Measure collectives, and write one CSV an operation."""
+    """Measure collectives over several ranks, and write one CSV per operation.
+
+    Without --do-run the command prints its plan and measures nothing. On several machines, start
+    the same command on every node; node 0 writes the rows.
+
+    \b
+    Examples:
+      opmeter comm --backend cpu --num-devices 2 --bytes-grid quick
+      opmeter comm --do-run --ops all_reduce all_gather --nproc-per-node 16 \\
+          --num-devices 16 8 --output-dir hccl
+      opmeter comm validate hccl --link-gbps 196
+    """
     from collector.comm.bench_plan import BenchPlan, chosen_sizes, collectives_of, measurable
     from collector.comm.gang import Rendezvous
     from collector.ranks.collective import OPERATIONS, dtype_named
@@ -107,7 +130,7 @@ def comm_verb(
     mode = asked_mode(bench_mode)
     operations = ops or list(OPERATIONS)
     if output_csv is not None and len(operations) != 1:
-        raise BadInput("--output-csv holds one operation: expected --ops with one operation")
+        raise BadInput("--output-csv requires --ops with exactly one operation")
     grid = Grid(tuple(grid_shape or (48, 8, 2)))
     wanted = dtype_named(dtype)
     from_profile = _profiled(profiling_path, grid, wanted)
@@ -130,25 +153,25 @@ def comm_verb(
     for line in left_out_lines("not measured", left_out):
         say(line)
     if not cases:
-        raise BadInput("no case is left to measure")
-    if jump_factor is None and backend != "cpu":  # where most jumps are the machine's other work
+        raise BadInput("no case to measure: all cases are left out")
+    if jump_factor is None and backend != "cpu":  # there other processes cause most jumps
         jump_factor = _JUMP_FACTOR
     plan = BenchPlan(
         *(backend, grid, meeting.world, mode, rounds, budget_s, (5, 100), tuple(cases)),
         jump_factor=jump_factor or None,
     )
-    if meeting.is_first:  # which writes; what could not be written is not measured either
+    if meeting.is_first:  # it writes the rows: check that before the measurement
         _check_standing(plan, output_dir, output_csv)
     for line in plan_lines(plan):
         say(line)
     if not do_run:
-        say("nothing is measured without --do-run")
+        say("plan only; --do-run measures it")
         return 0
     return _run(plan, meeting, patience_s, output_dir, output_csv)
 
 
 def profiled_at(path: Path, grid: Grid, dtype: str) -> tuple[Profiled, ...]:
-    """What collectives the runs at or below a path tell of."""
+    """Return the collectives that the runs at or below a path recorded."""
     from collector.comm.profiled import profiled_collectives
     from collector.profiles.transfers import find_transfers, read_transfers
 
@@ -157,7 +180,7 @@ def profiled_at(path: Path, grid: Grid, dtype: str) -> tuple[Profiled, ...]:
 
 
 def _profiled(path: Path | None, grid: Grid, dtype: str) -> list[Collective]:
-    """The cases of a profile; says what all its collectives are."""
+    """Return the cases of a profile, and print all its collectives."""
     if path is None:
         return []
     found = profiled_at(path, grid, dtype)
@@ -183,7 +206,7 @@ def _run(
     output_dir: Path | None,
     output_csv: Path | None,
 ) -> int:
-    """Measure; what was measured before a failure is kept."""
+    """Measure a plan and write the results, also those before a failure; return the exit code."""
     from collector.comm.gang import GangWork, run_gang
     from collector.comm.measured import found_of
     from collector.comm.rank_files import read_results
@@ -213,32 +236,45 @@ def _written(found: Found, output_dir: Path | None, output_csv: Path | None) -> 
     return write_measured(output_dir, found.measured) if output_dir is not None else []
 
 
-# `opmeter comm validate`: what cannot be in the files of collectives.
+# `opmeter comm validate`.
 
 
 def validate_verb(
-    folder: Annotated[Path, typer.Argument(help="the folder of hcom_*.csv")],
+    folder: Annotated[Path, typer.Argument(help="folder with hcom_*.csv files")],
     *,
     link_gbps: Annotated[
-        float | None, typer.Option(help="what a link carries, in 1e9 bytes a second")
+        float | None, typer.Option(help="bandwidth of a link, in GB/s (1e9 bytes)  [no check]")
     ] = None,
     hccl_test: Annotated[
-        Path | None, typer.Option(help="what CANN's hccl_test printed, to compare with")
+        Path | None, typer.Option(help="output of CANN's hccl_test, to compare with")
     ] = None,
-    op: Annotated[str | None, typer.Option(help="its operation")] = None,
-    num_devices: Annotated[int | None, typer.Option(help="its ranks")] = None,
+    op: Annotated[str | None, typer.Option(help="operation of --hccl-test")] = None,
+    num_devices: Annotated[int | None, typer.Option(help="number of ranks of --hccl-test")] = None,
     profiling_path: Annotated[
-        Path | None, typer.Option(help="a profile of a real step, to compare with")
+        Path | None, typer.Option(help="profile of a real step, to compare with")
     ] = None,
     grid_shape: Annotated[
-        list[int] | None, typer.Option(help="how its ranks lay, outermost first  [48 8 2]")
+        list[int] | None,
+        typer.Option(help="ranks per tier of --profiling-path, outermost first  [48 8 2]"),
     ] = None,
     write_offsets: Annotated[
         bool,
-        typer.Option("--write-offsets", help="add what a real step adds, as a column Offset(us)"),
+        typer.Option(
+            "--write-offsets", help="write the difference to --profiling-path as column Offset(us)"
+        ),
     ] = False,
 ) -> int:
-    """Hold hcom_*.csv against the link, their neighbours, hccl_test, and a profile."""
+    """Check hcom_*.csv files for implausible rows.
+
+    Rows are compared with the bandwidth of the link, with neighbouring sizes and tiers, and, if
+    given, with the output of hccl_test and a profile. The exit code is 1 if a row is wrong.
+
+    \b
+    Examples:
+      opmeter comm validate hccl --link-gbps 196
+      opmeter comm validate hccl --hccl-test log.txt --op all_reduce --num-devices 8
+      opmeter comm validate hccl --profiling-path PROF_000001 --write-offsets
+    """
     from collector.comm.check import points_of, problems, series_of, tier_problems
     from collector.comm.comm_table import read_comm_table
     from collector.ranks.collective import OPERATIONS
@@ -265,22 +301,23 @@ def validate_verb(
         found += _held_against_profile(profiling_path, grid, points, tree)
     elif write_offsets or grid_shape:
         asked = "--write-offsets" if write_offsets else "--grid-shape"
-        raise BadInput(f"{asked} needs the --profiling-path that it is about")
-    verdict = counted(len(found), "row is", "rows are") if found else "nothing is"
-    say(f"{counted(len(points), 'row')}: {verdict} wrong")
+        raise BadInput(f"{asked} requires --profiling-path")
+    say(f"{counted(len(points), 'row')}, {len(found):,} wrong")
     return int(bool(found))
 
 
 def _held_against(
     path: Path, operation: str | None, group_size: int | None, points: list[Point]
 ) -> list[str]:
-    """Says how each row compares; those that fail, and the ranks that hccl_test found wrong."""
+    """Print the comparison of each row with hccl_test; return the failures, those of ranks too."""
     from collector.comm.check import verdict
     from collector.comm.validation import compared, read_hccl_test
     from collector.ranks.collective import OPERATIONS
 
     if operation not in OPERATIONS or group_size is None:
-        raise BadInput("--hccl-test needs its --op and --num-devices, which it does not print")
+        raise BadInput(
+            "--hccl-test requires --op and --num-devices, which hccl_test does not print"
+        )
     try:
         lines = path.read_text(errors="replace").splitlines()
     except OSError as error:
@@ -300,27 +337,29 @@ def _held_against(
 def _held_against_profile(
     path: Path, extents: tuple[int, ...], points: list[Point], tree: Path | None
 ) -> list[str]:
-    """Says how each message of a profile compares; those that fail. Into a `tree`, where one is
-    given, goes what the network adds."""
+    """Print the comparison of each message of a profile; return the failures.
+
+    If a `tree` is given, the time that the network adds is written into it.
+    """
     from collector.comm.check import verdict
     from collector.comm.validation import held, in_network
     from collector.ranks.topology import Grid
 
-    # Of both only as much is used as a row may lack: its own tier and dtype come first.
+    # Both only order the rows: those of the message's own tier and dtype are preferred.
     messages = in_network(profiled_at(path, Grid(extents), "bfloat16"))
     found = [(message, held(message, points)) for message in messages]
     failed = []
     for message, one in found:
         if one is None:
-            say(f"not compared: {message}; no rows of sizes around it")
+            say(f"not compared: {message}; its size is outside the rows")
             continue
         mark, between = verdict(one.ratio), ""
         if not one.is_exact:
             sizes = f"{one.below.message_bytes} and {one.above.message_bytes}"
-            between = f" (on the line between {sizes} bytes)"
+            between = f" (interpolated between {sizes} bytes)"
         if not one.is_own:
             between += f" (rows of {one.below.dtype}, tier {one.below.tier})"
-        say(f"{mark} {one.ratio:.2f} x {message}; alone {one.isolated_us:g} us{between}")
+        say(f"{mark} {one.ratio:.2f} x {message}; isolated {one.isolated_us:g} us{between}")
         if mark == "FAIL":
             failed.append(str(message))
     if tree is not None:
@@ -338,4 +377,4 @@ def _write_offsets(tree: Path, found: list[Held]) -> None:
         offsets = offsets_by_key(operation.name, found)
         if path.exists():
             rows = counted(write_offsets(path, offsets), "row")
-            say(f"{path}: {OFFSET} of {rows}")
+            say(f"{path}: {OFFSET} written for {rows}")

@@ -1,4 +1,4 @@
-"""What `opmeter comm` says: of a plan, of what was measured, and of the lines through it."""
+"""Output lines of `opmeter comm`: the plan, the results, and the lines fitted through them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LISTED, _SIZES_LISTED = 20, 8
 
 
 def plan_lines(plan: BenchPlan) -> Iterator[str]:
-    """Each operation, group and mode in a line, and what all of them will take."""
+    """Yield a line for each operation, group and mode, and one for the cost of all."""
     for _, group in groupby(
         plan.collectives,
         key=lambda one: (
@@ -41,15 +41,15 @@ def plan_lines(plan: BenchPlan) -> Iterator[str]:
         )
     rounds = counted(plan.rounds, "round")
     yield (
-        f"{counted(len(plan.collectives), 'case')}, {rounds} of {plan.budget_s:g} s: about "
-        f"{plan.expected_s:.0f} s of {plan.world} ranks, {plan.expected_s * plan.world:.0f} s of "
-        "device time"
+        f"{counted(len(plan.collectives), 'case')}, {rounds}, {plan.budget_s:g} s for each case "
+        f"and round: about {plan.expected_s:.0f} s on {plan.world} ranks, "
+        f"{plan.expected_s * plan.world:.0f} s of device time"
     )
 
 
 def profile_lines(found: Sequence[Profiled]) -> Iterator[str]:
-    """The collectives of a profile, those that took longest first, and how much of their time the
-    cases are."""
+    """Yield the collectives of a profile, in their order, and the share of their time that cases
+    cover."""
     from collector.comm.profiled import share
 
     for one in found:
@@ -63,7 +63,7 @@ def profile_lines(found: Sequence[Profiled]) -> Iterator[str]:
 
 
 def found_lines(found: Found) -> Iterator[str]:
-    """What was measured, and what was not."""
+    """Yield what was left out, wrong results, jumps, fitted lines and the spread of rounds."""
     from collector.comm.check import point_of
 
     yield from left_out_lines("not measured", found.left_out)
@@ -72,35 +72,35 @@ def found_lines(found: Found) -> Iterator[str]:
     yield from fit_lines([point_of(one) for one in found.measured if not one.collective.together])
     if found.measured and len(found.measured[0].timings) > 1:
         yield (
-            f"between rounds a case's median moves by less than {found.round_p95:.1%} "
-            "in 95 of 100 cases"
+            f"rounds differ from the median of their case by less than {found.round_p95:.1%} in "
+            "95 % of the cases"
         )
 
 
 def fit_lines(points: Iterable[Point]) -> Iterator[str]:
-    """Alpha and beta of each operation, group size and tier, and how well they fit."""
+    """Yield alpha and beta of each operation, group size and tier, with the error of the fit."""
     from collector.comm.check import series_of
 
     for series in series_of(points):
         one, line = series.points[0], series.line
         name = f"{one.operation} over {one.group_size} ranks of tier {one.tier or '?'}"
         if line is None:
-            yield f"{name}: {counted(len(series.points), 'size')}, too few for a line"
+            yield f"{name}: {counted(len(series.points), 'size')}, too few for a fit"
             continue
         yield (
-            f"{name}: {line.alpha_us:.1f} us + bytes / {line.bandwidth_gbps:.3f} GB/s; off by "
-            f"{line.typical:.0%} at the median, {line.worst:.0%} at {line.worst_bytes} bytes"
+            f"{name}: {line.alpha_us:.1f} us + bytes / {line.bandwidth_gbps:.3f} GB/s; "
+            f"error {line.typical:.0%} (median), {line.worst:.0%} at {line.worst_bytes} bytes"
         )
 
 
 def change_line(change: FileChange) -> str:
-    """What became of a file."""
-    twice = f"; {change.twice} stood there more than once" if change.twice else ""
+    """Return the changes of a file in a line."""
+    twice = f"; {change.twice} keys occurred more than once" if change.twice else ""
     return f"{change.path}: {counted(change.added, 'row')} added, {change.changed} changed{twice}"
 
 
 def left_out_lines(what: str, cases: Sequence[LeftOut]) -> Iterator[str]:
-    """Those that share a group and a reason in a line, the first lines of them."""
+    """Yield a line for the cases of each group and reason, up to a maximum of lines."""
     alike: dict[tuple[str, Collective], list[Collective]] = {}
     for one in cases:
         group = replace(one.collective, operation="", message_bytes=0)
@@ -112,7 +112,7 @@ def left_out_lines(what: str, cases: Sequence[LeftOut]) -> Iterator[str]:
 
 
 def _together(cases: Sequence[Collective]) -> str:
-    """Cases of one group in few words: each size, or the ends of many."""
+    """Return the cases of one group in a line: each size, or the range of many."""
     if len(cases) == 1:
         return str(cases[0])
     operations = ", ".join(dict.fromkeys(one.operation for one in cases))

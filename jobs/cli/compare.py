@@ -91,7 +91,7 @@ def compare_verb(
 
 
 def _records(campaign: Campaign, store: Store) -> tuple[CaseRecord, ...]:
-    """Return the kernels of the profile, and its messages if a grid gives the placement of ranks."""
+    """Return the kernels of the profile, and with a grid also its messages."""
     from jobs.campaign.source_kinds import ProfileSource
     from jobs.planning.generated_sources import messages_in_situ
     from jobs.planning.sources import load_sources

@@ -1,4 +1,4 @@
-"""What every verb opens first: the campaign, the store, and the guard of a merge."""
+"""Opens the campaign and the store of a command, and chooses the guard of a merge."""
 
 from __future__ import annotations
 
@@ -29,7 +29,10 @@ _PATIENCE_S = 600.0
 
 
 def open_campaign(name: str, *, collectives: bool = True) -> Campaign:
-    """The campaign of a file, or a bundled one by its name; without its own `collectives`."""
+    """Return the campaign of a file, or a bundled one by its name.
+
+    With `collectives=False`, the campaign's own `collectives` are left out.
+    """
     found = _open_campaign(name)
     return found if collectives else without_collectives(found)
 
@@ -40,7 +43,9 @@ def _open_campaign(name: str) -> Campaign:
         return campaign_from_text(text, path=f"bundled campaign {name}", base=Path.cwd())
     path = Path(name)
     if not path.exists():
-        raise BadInput(f"no file {name!r}, and no bundled campaign of that name ({BUNDLED[0]})")
+        raise BadInput(
+            f"campaign: expected a file or a bundled campaign ({BUNDLED[0]}), got {name!r}"
+        )
     return load_campaign(path)
 
 
@@ -51,46 +56,48 @@ def open_bare(
     single_writer: bool = False,
     said_by: str = "--root",
 ) -> Store:
-    """The store of a command: `--root`, else the campaign's, else a folder here. It is not
-    waited for. `said_by` is where `root` comes from, which a refusal of it names."""
+    """Return the store of a command, without waiting for it: that of `--root`, else the
+    campaign's, else a folder here. `said_by` is the source of `root`, for error messages."""
     url = root or (campaign.store if campaign else None) or DEFAULT_ROOT
     if url.startswith("memory:"):
-        raise BadInput(f"--root {url}: a store in memory ends with this command; name a folder")
+        raise BadInput(f"--root {url}: a store in memory ends with this command; pass a folder")
     store = open_store(url, said_by=said_by if root else "store")
     return SingleWriterStore(store) if single_writer else store
 
 
 def patient(store: Store, stop: threading.Event | None = None) -> Store:
-    """The same store, waited for while it does not answer, and until `stop` is set."""
+    """Return the same store, which retries while it is unavailable, until `stop` is set."""
     return PatientStore(store, _PATIENCE_S, stop=stop)
 
 
 def open_root(
     root: str | None, campaign: Campaign | None = None, *, single_writer: bool = False
 ) -> Store:
-    """The store of a command, waited for while it does not answer."""
+    """Return the store of a command, which retries while it is unavailable."""
     return patient(open_bare(root, campaign, single_writer=single_writer))
 
 
 def choose_guard(store: Store, *, single_writer: bool) -> Guard:
-    """How merges into this store stay apart. Raises where the store cannot tell two writers
-    apart and nobody vouches for there being one."""
+    """Return the guard that keeps concurrent merges into this store apart.
+
+    Raises OpmeterError if the store has no create-only writes and `single_writer` is not set.
+    """
     if single_writer:
         return SINGLE_WRITER
     result = probe_store(store)
     if not result.create_only:
         raise OpmeterError(
-            f"{store.url} does not honour create-only writes (probe: {result.message}); "
-            "use another store, or say --single-writer if nobody else ever merges into it; where "
-            "a cluster is at hand, opmeter launch and opmeter merge --lease NAMESPACE take turns "
-            "by a Lease"
+            f"{store.url}: the store has no create-only writes (probe: {result.message}); use "
+            "another store, or pass --single-writer if no other process ever merges into it; with "
+            "a cluster, opmeter launch and opmeter merge --lease NAMESPACE take turns by a Lease"
         )
     return CREATE
 
 
 def find_root(root: str | None, campaign: str | None, view: ClusterView) -> str | None:
-    """As said, else the folder here that knows the campaign (or any, where none is named), else
-    where the cluster's pods find it, if this machine may too. None stands for the folder here."""
+    """Return the store to read: `root`, else the folder here if it has the campaign (or any
+    campaign, if none is named), else the store of the pods if this machine can reach it. None
+    stands for the folder here."""
     from jobs.planning.stored_plans import campaigns, has_plans
 
     if root:

@@ -1,4 +1,4 @@
-"""Options of verbs that start ranks: how many, and where they meet, as torchrun says it."""
+"""Options of commands that start ranks, named as those of torchrun, and how they run."""
 
 from __future__ import annotations
 
@@ -18,38 +18,45 @@ if TYPE_CHECKING:
     from collector.comm.gang import Tick
 
 
-BackendOption = Annotated[str, typer.Option(help="npu (hccl), cuda (nccl) or cpu (gloo)")]
+BackendOption = Annotated[
+    str, typer.Option(help="backend of the ranks: npu (hccl), cuda (nccl) or cpu (gloo)")
+]
 ExpertBackendOption = Annotated[
-    str, typer.Option(help="npu (the fused kernel), cuda or cpu (its reference)")
+    str,
+    typer.Option(help="backend of the ranks: npu (the fused kernel), cuda or cpu (its reference)"),
 ]
 NprocPerNodeOption = Annotated[
-    int | None, typer.Option(min=1, help="ranks on this node  [by the nodes]")
+    int | None, typer.Option(min=1, help="number of ranks on this node  [--ep-size / --nnodes]")
 ]
 GroupRanksOption = Annotated[
-    int | None, typer.Option(min=1, help="ranks on this node  [the largest group]")
+    int | None, typer.Option(min=1, help="number of ranks on this node  [largest group / --nnodes]")
 ]
-NnodesOption = Annotated[int, typer.Option(min=1, help="nodes; start the same on each")]
-NodeRankOption = Annotated[int, typer.Option(min=0, help="this node's number")]
-MasterAddrOption = Annotated[str, typer.Option(help="the address of node 0")]
-MasterPortOption = Annotated[int, typer.Option(min=0, max=65535, help="a port there")]
+NnodesOption = Annotated[
+    int, typer.Option(min=1, help="number of nodes; start this command on each")
+]
+NodeRankOption = Annotated[int, typer.Option(min=0, help="index of this node")]
+MasterAddrOption = Annotated[str, typer.Option(help="address of node 0")]
+MasterPortOption = Annotated[
+    int, typer.Option(min=0, max=65535, help="port of node 0; 0 for a free one on a single node")
+]
 PatienceOption = Annotated[
-    float, typer.Option(help="without a step of any rank, the bench is ended")
+    float, typer.Option(help="seconds without progress of any rank after which the benchmark ends")
 ]
-EpSizeOption = Annotated[int, typer.Option(min=1, help="ranks")]
-HiddenOption = Annotated[int, typer.Option(min=1, help="size of a token")]
-IntermediateOption = Annotated[int, typer.Option(min=1, help="size of an expert's middle")]
-Int8Option = Annotated[bool, typer.Option(help="weights of INT8, else of the dtype")]
-TokensDtypeOption = Annotated[str, typer.Option(help="of tokens: DT_BF16 or FLOAT16")]
+EpSizeOption = Annotated[int, typer.Option(min=1, help="number of ranks")]
+HiddenOption = Annotated[int, typer.Option(min=1, help="hidden size of the tokens")]
+IntermediateOption = Annotated[int, typer.Option(min=1, help="intermediate size of an expert")]
+Int8Option = Annotated[bool, typer.Option(help="weights in INT8, or in the dtype of the tokens")]
+TokensDtypeOption = Annotated[str, typer.Option(help="dtype of the tokens: DT_BF16 or FLOAT16")]
 
 
-# Ranks that measure while somebody looks on: what they found stays, even where they failed.
+# Ranks run with a progress view; their results are kept even if they fail.
 
 BY_CASE = "auto"
 _Found = TypeVar("_Found")
 
 
 def check_backend(backend: str) -> None:
-    """Raise BadInput for a backend that is none."""
+    """Raise BadInput for an unknown backend."""
     from collector.model.stack import BACKENDS
 
     if backend not in BACKENDS:
@@ -57,7 +64,10 @@ def check_backend(backend: str) -> None:
 
 
 def asked_mode(word: str) -> Mode | None:
-    """How calls shall be timed; None where each case says it. BadInput for no mode."""
+    """Return the timing mode of an option, or None for the default of each case.
+
+    Raises BadInput for an unknown mode.
+    """
     from collector.comm.bench_plan import Mode
 
     if word not in (BY_CASE, *Mode):
@@ -68,8 +78,10 @@ def asked_mode(word: str) -> Mode | None:
 def run_ranks(
     start: Callable[[Path, Tick], None], total: int, found_in: Callable[[Path], _Found]
 ) -> tuple[_Found, str]:
-    """What ranks left in a folder that is theirs alone, and why they ended before their time; empty
-    where they did not. `start` has them measure there, telling how many of `total` are done."""
+    """Run ranks in a temporary folder; return their results and why they ended early, or "".
+
+    `start` measures in the folder and reports how many of `total` are done.
+    """
     from collector.comm.gang import GangFailed
     from jobs.cli.progress_view import view_for
 
@@ -85,15 +97,15 @@ def run_ranks(
 
 
 def ended(failure: str, *, is_whole: bool = True) -> int:
-    """The exit code of a verb whose ranks have ended, the reason being told."""
+    """Print the failure of the ranks, if any, and return the exit code of the command."""
     if failure:
         say(f"opmeter: {failure}", err=True)
     return int(bool(failure) or not is_whole)
 
 
 def say_buffsize(backend: str, wanted_mb: int) -> None:
-    """What the ranks are started with for the buffers that their kernels write into."""
+    """Print the environment variables that set the size of the communication buffers."""
     from collector.comm.moe.moe_plan import buffsize_settings
 
     for name, value in buffsize_settings(backend, wanted_mb).items():
-        say(f"{name}={value}, which the largest call asks for")
+        say(f"set {name}={value}, which the largest call requires")

@@ -1,4 +1,4 @@
-"""The stores of campaigns as a controller reaches them, and what keeps two writers apart there."""
+"""The stores of campaigns as a controller opens them, each for a single writer."""
 
 from collections.abc import Callable
 
@@ -8,14 +8,17 @@ from collector.store.waiting import PatientStore, SingleWriterStore
 from jobs.cli.opening import open_bare
 from jobs.objects.applied_campaign import Applied
 
-# A store that is away for longer than this is looked for again at the next look: other campaigns,
-# the Lease and the Jobs of this one do not wait for it.
+# A store that is unavailable for longer is tried again at the next reconciliation, so that other
+# campaigns, the Lease and the Jobs of this campaign do not wait for it.
 _PATIENCE_S = 10.0
 
 
 class Stores:
-    """`may_act` says whether this controller leads. A controller outside of the cluster says as
-    `outside` how pods reach the store of its campaign, and how it is reached from here."""
+    """Opens the stores of applied campaigns.
+
+    `may_act` returns whether this controller leads. For a controller outside the cluster, `outside`
+    is the store of its campaign, as pods reach it and as this machine reaches it.
+    """
 
     def __init__(
         self,
@@ -25,11 +28,11 @@ class Stores:
         self._may_act, self._outside = may_act, outside
 
     def open(self, applied: Applied) -> Store:
-        """The store of a campaign, not waited for longer than a look may take.
+        """Return the store of a campaign, which waits no longer than a reconciliation may take.
 
-        Where it does not honour create-only writes, the leader's own Lease makes this the only
-        controller that writes: it is asked between looking and writing, each time. Raises
-        StoreUnavailable for another campaign's volume, which is no folder of this machine.
+        If the store has no create-only writes, the leader's Lease makes this the only controller
+        that writes: it is checked between the check of a key and each write. Raises
+        StoreUnavailable for the volume of another campaign, which is no folder of this machine.
         """
         deployment = applied.deployment
         store = open_bare(
@@ -50,7 +53,7 @@ class Stores:
             return from_here
         if root.startswith("file:"):
             raise StoreUnavailable(
-                f"{root} is a volume of {applied.campaign.name}'s pods: that campaign wants a "
+                f"{root} is a volume of {applied.campaign.name}'s pods: that campaign requires a "
                 "controller in the cluster"
             )
         return root
