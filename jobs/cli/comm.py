@@ -75,7 +75,7 @@ def comm_verb(
     ] = None,
     profiling_path: Annotated[
         Path | None,
-        typer.Option(help="profile whose messages give sizes and groups, instead of these options"),
+        typer.Option(help="profile whose messages give sizes and groups, instead of --bytes-grid"),
     ] = None,
     dtype: Annotated[str, typer.Option(help="dtype of the tensors")] = "bfloat16",
     output_dir: Annotated[
@@ -96,7 +96,7 @@ def comm_verb(
     jump_factor: Annotated[
         float | None,
         typer.Option(
-            help="ratio of sizes to which a jump of the time is located; 0 disables  [1.1; gloo: 0]"
+            help="size ratio within which jumps are located; 0 for no search  [1.1; gloo: 0]"
         ),
     ] = None,
     rounds: Annotated[int, typer.Option(min=1, help="number of rounds over all cases")] = 3,

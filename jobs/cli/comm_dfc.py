@@ -1,4 +1,4 @@
-"""`opmeter comm dfc`: DispatchFFNCombine measured over the ranks of a group."""
+"""`opmeter comm dfc` and `probe-dfc`: DispatchFFNCombine over the ranks of a group."""
 
 from __future__ import annotations
 
@@ -49,30 +49,39 @@ def dfc_verb(
     *,
     ep_size: EpSizeOption = 16,
     tokens: Annotated[
-        list[int] | None, typer.Option(help="of one rank  [rows of the database path]")
+        list[int] | None, typer.Option(help="tokens of one rank  [rows of --database-path]")
     ] = None,
-    experts: Annotated[list[int] | None, typer.Option(help="of all ranks  [256]")] = None,
-    top_k: Annotated[list[int] | None, typer.Option(help="experts of a token  [8]")] = None,
+    experts: Annotated[
+        list[int] | None, typer.Option(help="number of experts of all ranks  [256]")
+    ] = None,
+    top_k: Annotated[
+        list[int] | None, typer.Option(help="number of experts of a token  [8]")
+    ] = None,
     hidden: HiddenOption = 7168,
     intermediate: IntermediateOption = 2048,
     int8: Int8Option = True,
     dtype: TokensDtypeOption = "DT_BF16",
     imbalance: Annotated[
-        list[float] | None, typer.Option(help="deviation of experts' loads by their mean  [0]")
+        list[float] | None,
+        typer.Option(help="standard deviation of the experts' loads over their mean  [0]"),
     ] = None,
     expert_loads: Annotated[
-        list[int] | None, typer.Option(help="instead: what each expert got elsewhere")
+        list[int] | None,
+        typer.Option(help="recorded load of each expert, instead of --imbalance"),
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="of routing and data")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="seed of the routing and the data")] = 0,
     database_path: Annotated[
-        Path | None, typer.Option(help="write DispatchFFNCombine.csv of this version folder")
+        Path | None,
+        typer.Option(help="version directory whose DispatchFFNCombine.csv is read and written"),
     ] = None,
-    do_run: Annotated[bool, typer.Option("--do-run", help="measure; else say what would be")] = (
-        False
-    ),
-    bench_mode: Annotated[str, typer.Option(help="auto, event or kernel (npu)")] = BY_CASE,
-    rounds: Annotated[int, typer.Option(min=1, help="times that every case is measured")] = 3,
-    budget_s: Annotated[float, typer.Option(help="seconds for a case in a round")] = 1.0,
+    do_run: Annotated[
+        bool, typer.Option("--do-run", help="measure, instead of printing the cases")
+    ] = False,
+    bench_mode: Annotated[
+        str, typer.Option(help="timing mode: auto, event, or kernel on an NPU")
+    ] = BY_CASE,
+    rounds: Annotated[int, typer.Option(min=1, help="number of rounds over all cases")] = 3,
+    budget_s: Annotated[float, typer.Option(help="seconds for each case in a round")] = 1.0,
     backend: ExpertBackendOption = "npu",
     nproc_per_node: NprocPerNodeOption = None,
     nnodes: NnodesOption = 1,
@@ -81,7 +90,16 @@ def dfc_verb(
     master_port: MasterPortOption = 0,
     patience_s: PatienceOption = 120.0,
 ) -> int:
-    """Measure DispatchFFNCombine over ranks, balanced or not."""
+    """Measure DispatchFFNCombine over ranks.
+
+    Without --do-run the command prints its cases and measures nothing. Without --tokens it takes
+    the rows of the version directory with this number of ranks.
+
+    \b
+    Examples:
+      opmeter comm dfc --ep-size 16 --tokens 8 32 --imbalance 0 0.9 --do-run
+      opmeter comm dfc --ep-size 16 --database-path VERSION_DIR --do-run
+    """
     from collector.comm.gang import ranks_of
     from collector.comm.moe.moe_plan import MoeCase, MoePlan, modes_of
     from collector.comm.moe.moe_table import check_mode, read_cases
@@ -100,26 +118,26 @@ def dfc_verb(
     elif database_path is not None:
         cases = read_cases(database_path, ep_size, seed)
     else:
-        raise BadInput("expected --tokens, or a --database-path with rows for this number of ranks")
+        raise BadInput("expected --tokens, or --database-path with rows of this number of ranks")
     for case in cases:
-        case.routing()  # what none can be is refused before any rank starts
+        case.routing()  # refuses an impossible routing before any rank starts
     if not cases:
-        raise BadInput(f"no row of {ep_size} ranks is there to measure", path=database_path)
+        raise BadInput(f"expected rows of {ep_size} ranks, got none", path=database_path)
     mode = asked_mode(bench_mode) or modes_of(backend)[0]
     plan = MoePlan(backend, ep_size, rounds, budget_s, tuple(cases), mode=mode)
     if database_path is not None:
-        check_mode(database_path, mode)  # what could not be written is not measured either
+        check_mode(database_path, mode)  # before the measurement
     for case in cases:
         say(str(case))
     if not do_run:
-        say("nothing is measured without --do-run")
+        say("plan only; --do-run measures it")
         return 0
     say_buffsize(backend, plan.largest_buffsize_mb())
     return _run(plan, meeting, patience_s, database_path)
 
 
 def _run(plan: MoePlan, meeting: Rendezvous, patience_s: float, database_path: Path | None) -> int:
-    """Measure; what was measured before a failure is kept."""
+    """Measure a plan and write the results, also those before a failure; return the exit code."""
     from collector.comm.moe.benching import bench, found_in
     from collector.comm.moe.moe_table import write_measured
 
@@ -142,12 +160,12 @@ def _comm_dfc_found_lines(found: MoeFound) -> Iterator[str]:
         yield f"not measured: {case}: {reason}"
     for one in found.measured:
         yield (
-            f"{one.case}: {one.mean_us:.1f} us on average ({one.backend}); drawn imbalance "
-            f"{one.imbalance:.3f}, busiest rank {one.rank_imbalance:.2f} of the mean"
+            f"{one.case}: mean {one.mean_us:.1f} us ({one.backend}); drawn imbalance "
+            f"{one.imbalance:.3f}, busiest rank {one.rank_imbalance:.2f} times the mean load"
         )
 
 
-# `opmeter comm probe-dfc`: which calls of DispatchFFNCombine the ranks of a group accept.
+# `opmeter comm probe-dfc`.
 
 PROBE_LISTS = ("--tokens", "--experts", "--top-k")
 _TOKENS = [1 << power for power in range(14)]  # to 8192
@@ -164,28 +182,44 @@ def probe_dfc_verb(
     hidden: HiddenOption = 7168,
     intermediate: IntermediateOption = 2048,
     tokens: Annotated[
-        list[int] | None, typer.Option(help="of one rank  [1 to 8192 by twos]")
+        list[int] | None, typer.Option(help="tokens of one rank  [powers of two to 8192]")
     ] = None,
-    experts: Annotated[list[int] | None, typer.Option(help="of all ranks  [32 to 256]")] = None,
-    top_k: Annotated[list[int] | None, typer.Option(help="experts of a token  [1 to 8]")] = None,
+    experts: Annotated[
+        list[int] | None, typer.Option(help="number of experts of all ranks  [32 64 128 256]")
+    ] = None,
+    top_k: Annotated[
+        list[int] | None, typer.Option(help="number of experts of a token  [1 2 4 6 8]")
+    ] = None,
     int8: Int8Option = True,
     dtype: TokensDtypeOption = "DT_BF16",
     memory_limit_mb: Annotated[
-        float | None, typer.Option(help="what a rank may use  [half of what is free]")
+        float | None, typer.Option(help="memory limit of a rank, in MiB  [half of the free memory]")
     ] = None,
     decode: Annotated[
-        bool, typer.Option("--decode", help="npu: dispatch_gmm_combine_decode instead")
+        bool, typer.Option("--decode", help="probe dispatch_gmm_combine_decode instead (npu)")
     ] = False,
-    output_csv: Annotated[Path | None, typer.Option(help="write the limits here")] = None,
+    output_csv: Annotated[Path | None, typer.Option(help="CSV file for the limits")] = None,
     backend: ExpertBackendOption = "npu",
     nproc_per_node: NprocPerNodeOption = None,
     nnodes: NnodesOption = 1,
     node_rank: NodeRankOption = 0,
     master_addr: MasterAddrOption = "127.0.0.1",
     master_port: MasterPortOption = 0,
-    patience_s: Annotated[float, typer.Option(help="for a rank's own part of a try")] = 30.0,
+    patience_s: Annotated[
+        float, typer.Option(help="seconds for a rank's own part of a try")
+    ] = 30.0,
 ) -> int:
-    """Find which tokens, experts and top-k DispatchFFNCombine accepts, by bisection."""
+    """Find the limits of DispatchFFNCombine by bisection.
+
+    For each number of experts and top-k the command prints how many tokens are accepted, and the
+    reason of each refusal.
+
+    \b
+    Examples:
+      opmeter comm probe-dfc --ep-size 16 --output-csv limits.csv
+      opmeter comm probe-dfc --backend cpu --ep-size 2 --tokens 8 16 32 \\
+          --experts 2 4 --top-k 1 2
+    """
     from collector.comm.gang import ranks_of
     from collector.comm.moe.probe_plan import OPERATOR, OPERATOR_OF_DECODE, ProbeGrid, ProbePlan
 
@@ -216,19 +250,19 @@ def probe_dfc_verb(
 
 
 def _plan_lines(plan: ProbePlan) -> Iterator[str]:
-    """What will be tried; BadInput where nothing can be."""
+    """Yield the plan. Raises BadInput if the grid has no valid call."""
     open_points = plan.region().open_points
     if not open_points:
-        raise BadInput(f"no point of the grid is a call of {plan.world} ranks")
+        raise BadInput(f"the grid has no valid call of {plan.world} ranks")
     points = prod(plan.grid.sizes)
     yield (
-        f"{counted(open_points, 'point')} with {counted(plan.world, 'rank')}; where limits do not "
-        f"depend on each other, {counted(max(1, int(2 * log2(points))), 'try', 'tries')} find them"
+        f"{counted(open_points, 'point')} on {counted(plan.world, 'rank')}; at most "
+        f"{counted(max(1, int(2 * log2(points))), 'try', 'tries')} if the limits are independent"
     )
 
 
 def _probed(plan: ProbePlan, meeting: Rendezvous, output_csv: Path | None) -> int:
-    """Probe; what was found before a failure is said and written."""
+    """Probe, and print and write the results, also those before a failure; return the exit code."""
     from collector.comm.moe.benching import probe, told
     from collector.comm.moe.probe_plan import read_tries
 
@@ -256,22 +290,22 @@ def _comm_probe_dfc_found_lines(
     for limit in limits:
         yield f"experts {limit.experts}, top-k {limit.choices}: {_limit_text(limit)}"
     lost = [rank for one in tries for rank in one.restarted]
-    restarted = f"; started anew: rank {', '.join(map(str, lost))}" if lost else ""
-    unknown = f"; {counted(open_points, 'point')} not known" if open_points else ""
+    restarted = f"; restarted ranks: {', '.join(map(str, lost))}" if lost else ""
+    unknown = f"; {counted(open_points, 'point')} unknown" if open_points else ""
     yield f"{counted(len(tries), 'try', 'tries')}{restarted}{unknown}"
 
 
 def _limit_text(limit: Limit) -> str:
-    """How many tokens of a rank are accepted, as far as it is known."""
-    refused = "" if limit.refused is None else f"refused from {limit.refused} on"
+    """Return the known limits of the tokens of a rank."""
+    refused = "" if limit.refused is None else f"refused from {limit.refused} tokens on"
     if limit.accepted is None:
-        return refused or "not known"
-    accepted = f"up to {limit.accepted} tokens of a rank"
+        return refused or "unknown"
+    accepted = f"accepted up to {limit.accepted} tokens of a rank"
     return f"{accepted}; {refused}" if refused else accepted
 
 
 def _write(path: Path, plan: ProbePlan, limits: list[Limit]) -> None:
-    """A row for each number of experts and choices. BadInput where it cannot be written."""
+    """Write a row for each number of experts and top-k. Raises BadInput if it cannot be written."""
     from collector.codec.table import table_bytes
     from collector.store.atomic import write_whole
 

@@ -1,4 +1,4 @@
-"""`opmeter grid`."""
+"""`opmeter grid` and `opmeter parse`: the rows of a tree."""
 
 from __future__ import annotations
 
@@ -27,18 +27,21 @@ if TYPE_CHECKING:
     from collector.singlehost.parse import ParseResult
 
 
-_ROWS = 1000  # for each kernel type, where nobody says a number
+_ROWS = 1000  # of each kernel type, without --rows
 
 
 def grid_verb(
     *,
     target_models: Annotated[
         str | None,
-        typer.Option(help="models, by commas: `opmeter model list`, or a config.json  [any size]"),
+        typer.Option(
+            help="models that give the sizes, separated by commas: names of `opmeter model list` "
+            "or config.json files  [sizes of the patterns]"
+        ),
     ] = None,
     database_path: Annotated[
         Path | None,
-        typer.Option("--database-path", "--data-dir", help="the version directory of a tree"),
+        typer.Option("--database-path", "--data-dir", help="version directory of a tree"),
     ] = None,
     device: DeviceOption = None,
     vllm_version: VllmOption = "",
@@ -47,26 +50,37 @@ def grid_verb(
     rows: Annotated[
         int | None,
         typer.Option(
-            help="at most for each kernel type; 0 for all  [1000; of --standard all]", min=0
+            help="maximum of cases per kernel type; 0 for all  [1000; with --standard all]", min=0
         ),
     ] = None,
     standard: Annotated[
         str | None,
-        typer.Option(help="density-v1: what it wants between rows that are there, and no sample"),
+        typer.Option(
+            help="density standard (density-v1) to apply between existing rows, instead of a sample"
+        ),
     ] = None,
-    seed: Annotated[int, typer.Option(help="of the choice among all cases")] = 0,
+    seed: Annotated[int, typer.Option(help="seed of the sample")] = 0,
     max_hbm_gb: Annotated[
-        float, typer.Option(help="GiB that a case may take; 0 for any", min=0)
+        float, typer.Option(help="largest memory of a case, in GiB; 0 for any", min=0)
     ] = 32.0,
     reserve_gb: Annotated[
         float,
-        typer.Option(help="GiB of that for workspaces and the runtime", min=0),
+        typer.Option(help="part of --max-hbm-gb for workspaces and the runtime, in GiB", min=0),
     ] = 1.0,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="say what would be added, and write nothing")
+        bool, typer.Option("--dry-run", help="print the result without writing it")
     ] = False,
 ) -> int:
-    """Add rows without durations to a tree: shapes on the grid of each of its kernels."""
+    """Add rows without durations to a tree: cases on a grid of shapes for each of its kernels.
+
+    Rows are added to existing files of kernels that have a pattern. The exit code is 1 if no kernel
+    has a case on its grid.
+
+    \b
+    Examples:
+      opmeter grid --database-path tree --target-models qwen3-32b,deepseek-v3 --rows 20
+      opmeter grid --database-path tree --standard density-v1 --dry-run
+    """
     from collector.shapes.density import find_standard
     from collector.shapes.kernel_set import USUAL_RELEASE
     from collector.shapes.models import find_decoder
@@ -79,7 +93,7 @@ def grid_verb(
     if standard is not None:
         find_standard(standard)
         if names:
-            raise BadInput("--standard goes by rows that are there: it takes no --target-models")
+            raise BadInput("--standard uses the existing rows: it excludes --target-models")
     options = GridOptions(
         rows=(_ROWS if rows is None and standard is None else rows) or None,
         seed=seed,
@@ -93,42 +107,42 @@ def grid_verb(
         say(_line(one))
         added += len(one.chosen.records) if one.chosen else 0
         is_any = is_any or (one.chosen is not None and _is_anything(one.chosen))
-    verb = "would be added" if dry_run else "added"
-    say(f"{counted(added, 'row')} {verb} to {folder}")
+    done = "would be added" if dry_run else "added"
+    say(f"{counted(added, 'row')} {done} to {folder}")
     return 0 if is_any else 1
 
 
 def _room(most_gib: float, reserve_gib: float) -> float | None:
-    """What is left for tensors; None where nobody limits them."""
+    """Return the memory left for tensors, in GiB; None without a limit."""
     if not most_gib:
         return None
     if reserve_gib >= most_gib:
         raise BadInput(
-            f"--max-hbm-gb {most_gib:g} leaves no room beside --reserve-gb {reserve_gib:g}"
+            f"--max-hbm-gb ({most_gib:g}) must be larger than --reserve-gb ({reserve_gib:g})"
         )
     return most_gib - reserve_gib
 
 
 def _is_anything(chosen: Chosen) -> bool:
-    """Whether the tree has a case of those that were asked for; else nobody was helped."""
+    """Return whether the grid has any new or existing case."""
     return bool(chosen.records or chosen.known)
 
 
 def _line(one: Grown) -> str:
     if one.chosen is None:
-        return f"{one.kernel_type:<32} left as it is: {one.reason}"
+        return f"{one.kernel_type:<32} unchanged: {one.reason}"
     chosen = one.chosen
     left_out = (
-        (chosen.known, "are there"),
-        (chosen.repeated, "come twice"),
-        (chosen.too_large, "are too large"),
-        (chosen.refused, f"are no cases, the first: {chosen.why}"),
+        (chosen.known, "exist already"),
+        (chosen.repeated, "repeated"),
+        (chosen.too_large, "too large"),
+        (chosen.refused, f"refused, the first: {chosen.why}"),
     )
     told = "".join(f"; {number:,} {what}" for number, what in left_out if number)
-    largest = f", {chosen.largest_bytes / GIB:.2g} GiB at most" if chosen.records else ""
+    largest = f", largest {chosen.largest_bytes / GIB:.2g} GiB" if chosen.records else ""
     return (
         f"{one.kernel_type:<32} {len(chosen.records):,} added{largest}: "
-        f"{chosen.looked_at:,} of {chosen.points:,} points looked at{told}"
+        f"{chosen.looked_at:,} of {chosen.points:,} points examined{told}"
     )
 
 
@@ -141,10 +155,11 @@ def parse_verb(
     stray: Annotated[list[str] | None, typer.Argument(hidden=True)] = None,
     *,
     profiling_path: Annotated[
-        list[str] | None, typer.Option(help="a profile: a file, an archive or a folder")
+        list[str] | None,
+        typer.Option(help="profile: a file, an archive or a folder; may be given again"),
     ] = None,
     bundled: Annotated[
-        str | None, typer.Option(help="instead: a sample that comes along: quickstart")
+        str | None, typer.Option(help="bundled profile, instead of --profiling-path: quickstart")
     ] = None,
     database_path: DatabasePathOption = None,
     device: DeviceOption = None,
@@ -152,24 +167,36 @@ def parse_verb(
     torch_version: VersionOption = "",
     cann_version: VersionOption = "",
     group_by: Annotated[
-        str, typer.Option(help="identity, or shapes as the first design had it")
+        str, typer.Option(help="key of a case: identity, or shapes as in msmodeling")
     ] = "identity",
     skip_bad_rows: Annotated[
-        bool, typer.Option("--skip-bad-rows", help="list bad rows and files, and go on")
+        bool, typer.Option("--skip-bad-rows", help="list bad rows and files, and continue")
     ] = False,
     pool: Annotated[
-        bool, typer.Option("--pool", help="add to a case's statistics, by counts, not replace them")
+        bool,
+        typer.Option(
+            "--pool", help="combine statistics of a case by counts, instead of replacing them"
+        ),
     ] = False,
 ) -> int:
-    """Turn profiles into a tree of CSVs, one per kernel type."""
+    """Convert profiles into a tree of CSVs, one per kernel type.
+
+    Rows of an existing tree are updated. The exit code is 1 if no row is kept.
+
+    \b
+    Examples:
+      opmeter parse --profiling-path PROF_000001 --database-path tree
+      opmeter parse --bundled quickstart --database-path tree
+    """
     from collector.profiles.kernel_details import GroupBy
     from collector.singlehost.parse import parse_profile
 
-    # 1 where nothing was kept.
     if group_by not in ("identity", "shapes"):
         raise BadInput(f"--group-by: expected identity or shapes, got {group_by!r}")
     if stray:
-        raise BadInput(f"{stray[0]!r} stands alone: --profiling-path {stray[0]} is meant?")
+        raise BadInput(
+            f"unexpected argument {stray[0]!r}; did you mean --profiling-path {stray[0]}?"
+        )
     if "" in (profiling_path or []):
         raise BadInput("--profiling-path: expected the path of a profile, got an empty value")
     named = [Path(path) for path in profiling_path or []]
@@ -186,13 +213,13 @@ def parse_verb(
         say(line)
     if result.kernels or result.communication is not None:
         return 0
-    say("nothing was kept", err=True)
+    say("no row was kept", err=True)
     return 1
 
 
 @contextmanager
 def _profiles(paths: list[Path], bundled: str | None) -> Iterator[list[Path]]:
-    """The profiles that were named, or a bundled one, which is written for the while."""
+    """Yield the given profiles, or a temporary copy of a bundled one."""
     from tempfile import TemporaryDirectory
 
     from collector.profiles.bundled import write_bundled_profile
@@ -227,13 +254,13 @@ def _describe(result: ParseResult, became: str) -> Iterator[str]:
     )
     for kernel in result.kernels:
         for duplicate in kernel.duplicates:
-            yield f"twice in {kernel.path.name}: {duplicate}; the first row was {became}"
+            yield f"repeated in {kernel.path.name}: {duplicate}; only the first row was {became}"
     if result.communication:
-        yield f"communication rows are in {result.communication}"
+        yield f"communication rows written to {result.communication}"
 
 
 def _attention(report: ProfileReport) -> Iterator[str]:
-    """What speaks against the pairing of fused attention with its operators."""
+    """Yield the evidence against the pairing of fused attention with its operators."""
     for found in report.pairings:
         if found.doubt or found.kernel_rows != found.operator_rows:
             yield (
@@ -242,7 +269,7 @@ def _attention(report: ProfileReport) -> Iterator[str]:
                 + (f"; {found.doubt}" if found.doubt else "")
             )
     for text in report.disputed[:_LISTED]:
-        yield f"operators of one row disagree, so the kernel's own row counts: {text}"
+        yield f"operators of one row disagree, so the kernel's row is used: {text}"
 
 
 def _unknown(result: ParseResult) -> Iterator[str]:
@@ -250,21 +277,20 @@ def _unknown(result: ParseResult) -> Iterator[str]:
 
     held = {kernel.kernel_type for kernel in result.kernels}
     for kernel_type, rows in result.report.unknown_input_rows:
-        place = f"filed in {UNKNOWN_INPUTS}/" if kernel_type in held else "no place in a tree"
+        place = f"written to {UNKNOWN_INPUTS}/" if kernel_type in held else "not stored"
         yield f"{counted(rows, 'row')} of {kernel_type}: unknown inputs (N/A), {place}"
 
 
 def _left_out(report: ProfileReport) -> Iterator[str]:
     if report.duplicates_dropped:
-        twice = counted(report.duplicates_dropped, "communication row")
-        yield f"{twice} stood twice, and counted once"
+        yield f"{counted(report.duplicates_dropped, 'repeated communication row')} dropped"
     for repeated in report.repeated:
         yield (
-            f"{repeated.path} is of the same run as {repeated.of}: "
-            f"{counted(repeated.rows, 'of its rows counts', 'of its rows count')} once"
+            f"{repeated.path} repeats the run of {repeated.of}: "
+            f"{counted(repeated.rows, 'repeated row')} left out"
         )
     for reason in report.unusable:
-        yield f"skipped a whole file: {reason}"
+        yield f"skipped file: {reason}"
     for row in report.skipped[:_LISTED]:
         yield f"skipped {row.path}:{row.line}: {row.reason}"
     if len(report.skipped) > _LISTED:
