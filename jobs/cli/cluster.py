@@ -131,7 +131,7 @@ def controller_verb(
         metrics.set("opmeter_is_leader", found)
         return found
 
-    logger.info("controller of namespace %s", cluster.namespace)
+    logger.info("running the controller of namespace %s", cluster.namespace)
     changes = Changes(cluster, SELECTOR).start()
     stores = Stores(leads)
     controller = Controller(cluster, stores.open, metrics, leads, folders=sources_folder or ())
@@ -201,7 +201,7 @@ def launch_verb(
         str, typer.Option(help="Secret with the files credentials and config for S3  [none]")
     ] = "",
     worker_secret: Annotated[
-        str, typer.Option(help="Secret of the workers, with fewer rights  [--store-secret]")
+        str, typer.Option(help="Secret of the workers, with fewer rights  [that of --store-secret]")
     ] = "",
     store_claim: Annotated[
         str, typer.Option(help="PersistentVolumeClaim that is mounted as /store  [none]")
@@ -221,7 +221,7 @@ def launch_verb(
     ] = False,
     root: Annotated[
         str | None,
-        typer.Option(help="store as this machine reaches it  [--store]"),
+        typer.Option(help="store as this machine reaches it  [same as --store]"),
     ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="print the objects without creating them")

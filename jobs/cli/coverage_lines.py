@@ -1,4 +1,4 @@
-"""What `opmeter coverage` says, in lines and as JSON."""
+"""Output of `opmeter coverage`: lines and JSON."""
 
 from __future__ import annotations
 
@@ -22,16 +22,19 @@ _KERNEL_WIDTH = 32
 def covered_lines(
     place: str, found: Sequence[Covered], metrics: UserMetrics, communication_us: float = 0.0
 ) -> Iterator[str]:
-    """What a version has of the cases; of what time that is, where their devices communicated too
-    and those messages are no cases."""
+    """Yield the coverage of the cases by class, metrics, kernel types and gaps.
+
+    `communication_us` is the communication time of the profile; if no case is a message, a line
+    compares it with the time of the cases.
+    """
     from jobs.planning.coverage import Standing, share
 
     yield f"version     {place}"
     for standing in Standing:
         of = share(found, standing)
         yield (
-            f"{standing:<11} {of.cases:6.1%} of {len(found):,} cases, {of.launches:6.1%} of their "
-            f"launches, {of.time:6.1%} of their time"
+            f"{standing:<11} {of.cases:6.1%} of {len(found):,} cases, {of.launches:6.1%} of the "
+            f"launches, {of.time:6.1%} of the time"
         )
     yield from _time_lines(found, communication_us)
     told = ("m1", metrics.m1), ("m2", metrics.m2), ("m3", metrics.m3), ("m4", metrics.m4)
@@ -43,13 +46,13 @@ def covered_lines(
 
 
 def message_lines(found: Sequence[Covered], campaign: str | None, grid: str) -> Iterator[str]:
-    """That messages were not looked up, where nobody said how ranks lie."""
+    """Yield a line if messages were not looked up, because no grid gives the placement of ranks."""
     if campaign is None and not grid:
-        yield "messages    not looked up: --grid says how ranks lie, as 48,8,2"
+        yield "messages    not looked up: pass the ranks per tier with --grid, such as 48,8,2"
 
 
 def _time_lines(found: Sequence[Covered], communication_us: float) -> Iterator[str]:
-    """What share of the device time the cases are."""
+    """Yield the shares of the cases and of communication in the device time."""
     from collector.ranks.collective import is_collective
 
     cases_us = fsum(one.wanted.time_us for one in found)
@@ -57,13 +60,13 @@ def _time_lines(found: Sequence[Covered], communication_us: float) -> Iterator[s
         return
     whole = cases_us + communication_us
     yield (
-        f"device time {cases_us / whole:6.1%} of it are these cases, communication "
-        f"{communication_us / whole:.1%}: --grid, or opmeter comm"
+        f"device time {cases_us / whole:6.1%} in these cases, {communication_us / whole:.1%} in "
+        "communication: --grid looks up messages, opmeter comm measures them"
     )
 
 
 def _kernel_lines(found: Sequence[Covered]) -> Iterator[str]:
-    """A line a kernel type, in the order of its time."""
+    """Yield a line for each kernel type, in the order of time."""
     from jobs.planning.coverage import Standing, share
 
     kernels: dict[str, list[Covered]] = defaultdict(list)
@@ -82,13 +85,13 @@ def _kernel_lines(found: Sequence[Covered]) -> Iterator[str]:
 
 
 def _gap_lines(found: Sequence[Covered]) -> Iterator[str]:
-    """The cases without a duration that take the most time."""
+    """Yield the cases without a duration that take the most time."""
     from jobs.planning.coverage import Standing
 
     gaps = [one for one in found if one.standing is not Standing.EXACT]
     if not gaps:
         return
-    yield "largest gaps; a campaign with the same source measures what is missing"
+    yield "largest gaps; a campaign with the same source measures the missing cases"
     whole = sum(one.wanted.time_us for one in found) or 1.0
     for one in sorted(gaps, key=lambda gap: -gap.wanted.time_us)[:_LISTED]:
         share = one.wanted.time_us / whole
@@ -96,6 +99,7 @@ def _gap_lines(found: Sequence[Covered]) -> Iterator[str]:
 
 
 def print_coverage(place: str, found: Sequence[Covered], metrics: UserMetrics) -> None:
+    """Print the version, the metrics and every case as JSON."""
     import json
     from dataclasses import asdict
 

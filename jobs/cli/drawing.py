@@ -1,6 +1,4 @@
-"""Lines and texts on a white page, as a file: SVG, which takes no package, or PNG, which Pillow
-draws.
-"""
+"""Drawings of lines and texts on a white page, as an SVG file, or as a PNG file with Pillow."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -17,15 +15,15 @@ if TYPE_CHECKING:
     from jobs.planning.worth import Point
 
 Place = tuple[float, float]
-_FINE = 2  # pixels of a PNG for each of the page's own
-_SMOOTH = 2  # and so many times as many while it is drawn
+_FINE = 2  # pixels of a PNG per unit of the page
+_SMOOTH = 2  # factor of resolution while a PNG is drawn
 _DASH = 4.0
 _ANCHORS = {"start": "ls", "middle": "ms", "end": "rs"}
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """Through these places; `is_dashed` breaks it up."""
+    """A line through these places."""
 
     places: tuple[Place, ...]
     colour: str
@@ -35,7 +33,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """On one line whose `anchor` (start, middle, end) stands at a place."""
+    """A line of text whose `anchor` (start, middle, end) is at a place."""
 
     place: Place
     text: str
@@ -53,7 +51,7 @@ class Drawing:
 
 
 def check_picture_file(path: Path) -> None:
-    """Raise BadInput for a file whose ending nobody can draw, or not here, or that is there."""
+    """Raise BadInput for a file of another format, for an existing file, and without Pillow."""
     if path.suffix.lower() not in (".svg", ".png"):
         raise BadInput("expected a file name that ends with .svg or .png", path=path)
     if path.exists():
@@ -63,14 +61,14 @@ def check_picture_file(path: Path) -> None:
             import PIL  # noqa: F401
         except ImportError:
             raise BadInput(
-                "a PNG is drawn by Pillow, which is not here: pip install 'opmeter[png]', or "
-                "name a file that ends with .svg",
+                "a PNG requires Pillow, which is not installed: pip install 'opmeter[png]', or "
+                "use a file name that ends with .svg",
                 path=path,
             ) from None
 
 
 def drawn(drawing: Drawing, path: Path) -> bytes:
-    """What a file of that name holds."""
+    """Return the contents of the file, in the format of its name."""
     return _png(drawing) if path.suffix.lower() == ".png" else _svg(drawing).encode()
 
 
@@ -104,7 +102,7 @@ def _svg_text(text: Text) -> str:
 
 
 def _png(drawing: Drawing) -> bytes:
-    """Drawn larger, and made smaller, since Pillow draws lines without smooth edges."""
+    """Return a PNG, drawn larger and reduced, because Pillow draws lines without smooth edges."""
     from PIL import Image, ImageDraw, ImageFont
 
     scale = _FINE * _SMOOTH
@@ -127,7 +125,7 @@ def _png(drawing: Drawing) -> bytes:
 
 
 def _strokes(line: Line) -> Iterator[Sequence[Place]]:
-    """The line itself, or the dashes of which it is made."""
+    """Yield the line, or its dashes."""
     if not line.is_dashed:
         yield line.places
         return
@@ -140,17 +138,17 @@ def _strokes(line: Line) -> Iterator[Sequence[Place]]:
             at += 2 * _DASH
 
 
-# What measuring brings for its device-hours, as a drawing.
+# The drawing of the coverage over device-hours.
 
 _WIDTH, _HEIGHT = 720, 400
 _LEFT, _TOP, _RIGHT, _BOTTOM = 60, 40, 20, 50
-_MOST_POINTS = 2000  # more are no finer line
+_MOST_POINTS = 2000  # more points do not make a finer line
 _TICKS = 5
 _CURVE, _BUDGET, _GRID = "#2563eb", "#b91c1c", "#dddddd"
 
 
 def picture_of(points: "Sequence[Point]", budget_h: float, title: str) -> Drawing:
-    """The share of the time that has a duration over device-hours, and where the budget ends."""
+    """Return the drawing of the coverage over device-hours, with the budget."""
     last_h = points[-1].device_h or 1.0
     step = max(1, len(points) // _MOST_POINTS)
     told = [*points[:-1:step], points[-1]]
@@ -167,7 +165,7 @@ def picture_of(points: "Sequence[Point]", budget_h: float, title: str) -> Drawin
 
 
 def _place(part: float, share: float) -> Place:
-    """Where a part of all device-hours and a share of the time stand."""
+    """Return the place of a part of all device-hours and a share of the time."""
     return (
         _LEFT + (_WIDTH - _LEFT - _RIGHT) * part,
         _HEIGHT - _BOTTOM - (_HEIGHT - _TOP - _BOTTOM) * share,
@@ -186,9 +184,9 @@ def _tick_of_hours(hours: float, last_h: float) -> Text:
 
 
 def _budget(part: float) -> Iterator[Line | Text]:
-    """A line where the budget ends, if that is before all is measured."""
+    """Yield a line at the budget, if it is not beyond the last device-hour."""
     if part > 1:
         return
     (x, y), bottom = _place(part, 1), _place(part, 0)
     yield Line(((x, y), bottom), _BUDGET, is_dashed=True)
-    yield Text((x + 5, y + 12), "the budget", colour=_BUDGET)
+    yield Text((x + 5, y + 12), "budget", colour=_BUDGET)

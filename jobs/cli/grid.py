@@ -71,14 +71,14 @@ def grid_verb(
         bool, typer.Option("--dry-run", help="print the result without writing it")
     ] = False,
 ) -> int:
-    """Add rows without durations to a tree: cases on a grid of shapes for each of its kernels.
+    """Add rows without durations to a tree: a grid of shapes for each kernel.
 
     Rows are added to existing files of kernels that have a pattern. The exit code is 1 if no kernel
     has a case on its grid.
 
     \b
     Examples:
-      opmeter grid --database-path tree --target-models qwen3-32b,deepseek-v3 --rows 20
+      opmeter grid --database-path tree --target-models qwen3-32b,deepseek-v3
       opmeter grid --database-path tree --standard density-v1 --dry-run
     """
     from collector.shapes.density import find_standard

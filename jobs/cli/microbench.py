@@ -1,4 +1,4 @@
-"""`opmeter microbench`."""
+"""`opmeter microbench` and `opmeter fia-backfill`: the durations of a tree."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 
 
 _LISTED = 20
-RanksOption = str | None  # of an operator that needs several ranks: known, and refused so far
+RanksOption = str | None  # of an operator with several ranks: refused with a hint
 
 
 def microbench_verb(
     more: Annotated[
-        list[str] | None, typer.Argument(metavar="KERNEL", help="further kernel types")
+        list[str] | None, typer.Argument(metavar="KERNEL", help="further kernel types, as --op")
     ] = None,
     *,
     database_path: DatabasePathOption = None,
@@ -44,22 +44,22 @@ def microbench_verb(
     cann_version: VersionOption = "",
     prof_path: Annotated[
         list[Path] | None,
-        typer.Option(help="measure nothing: take what a profiler has written (PROF_..., a folder)"),
+        typer.Option(help="profile (PROF_..., a folder or a file) to read instead of measuring"),
     ] = None,
     op: Annotated[
         list[str] | None,
-        typer.Option("--op", "--ops", "--kernel-list", help="only these kernel types  [all]"),
+        typer.Option("--op", "--ops", "--kernel-list", help="kernel types to measure  [all]"),
     ] = None,
     repeat_count: Annotated[
         int | None,
         typer.Option(
             min=1,
             envvar="MSMODELING_OP_REPLAY_REPEAT_COUNT",
-            help="repeats of each case  [as many as a second pays for]",
+            help="number of repeats of each case  [as many as fit into one second, 3 to 100]",
         ),
     ] = None,
     update_mode: Annotated[
-        str, typer.Option(help="all, or missing-only: rows without any duration")
+        str, typer.Option(help="rows to update: all, or missing-only (without any duration)")
     ] = "all",
     fail_fast: Annotated[
         bool, typer.Option("--fail-fast", help="stop at the first case that fails, with exit 1")
@@ -68,15 +68,38 @@ def microbench_verb(
         bool,
         typer.Option("--prune-empty-duration-rows", help="remove rows without any duration"),
     ] = False,
-    backend: Annotated[str | None, typer.Option(help="npu, cpu or cuda  [npu]")] = None,
-    ep_size: Annotated[RanksOption, typer.Option("--dispatch-ffn-combine-ep-size")] = None,
-    nproc: Annotated[RanksOption, typer.Option("--dispatch-ffn-combine-nproc-per-node")] = None,
-    nnodes: Annotated[RanksOption, typer.Option("--dispatch-ffn-combine-nnodes")] = None,
-    node_rank: Annotated[RanksOption, typer.Option("--dispatch-ffn-combine-node-rank")] = None,
-    master_addr: Annotated[RanksOption, typer.Option("--dispatch-ffn-combine-master-addr")] = None,
-    master_port: Annotated[RanksOption, typer.Option("--dispatch-ffn-combine-master-port")] = None,
+    backend: Annotated[
+        str | None, typer.Option(help="backend to measure on: npu, cpu or cuda  [npu]")
+    ] = None,
+    ep_size: Annotated[
+        RanksOption, typer.Option("--dispatch-ffn-combine-ep-size", hidden=True)
+    ] = None,
+    nproc: Annotated[
+        RanksOption, typer.Option("--dispatch-ffn-combine-nproc-per-node", hidden=True)
+    ] = None,
+    nnodes: Annotated[
+        RanksOption, typer.Option("--dispatch-ffn-combine-nnodes", hidden=True)
+    ] = None,
+    node_rank: Annotated[
+        RanksOption, typer.Option("--dispatch-ffn-combine-node-rank", hidden=True)
+    ] = None,
+    master_addr: Annotated[
+        RanksOption, typer.Option("--dispatch-ffn-combine-master-addr", hidden=True)
+    ] = None,
+    master_port: Annotated[
+        RanksOption, typer.Option("--dispatch-ffn-combine-master-port", hidden=True)
+    ] = None,
 ) -> int:
-    """Measure the rows of a tree on this machine, or take their durations from a profile."""
+    """Measure the rows of a tree on this machine, or take their durations from a profile.
+
+    The durations and a report are written into the tree. If the command is interrupted,
+    --update-mode missing-only continues. The exit code is 1 if it ended early.
+
+    \b
+    Examples:
+      opmeter microbench --database-path tree --ops Muls Sin
+      opmeter microbench --database-path tree --prof-path PROF_000001
+    """
     from collector.model.plan import MeasureSettings
     from collector.singlehost.from_profile import microbench_from_profile
     from collector.singlehost.from_replay import microbench_by_replay
@@ -85,7 +108,6 @@ def microbench_verb(
     from collector.singlehost.version_files import chosen
     from jobs.cli.progress_view import view_for
 
-    # 1 where it was ended before its end, by --fail-fast or by hand.
     _refuse_several_ranks(
         {
             "--dispatch-ffn-combine-ep-size": ep_size,
@@ -131,12 +153,17 @@ def microbench_verb(
 def _refuse_several_ranks(flags: Mapping[str, str | None]) -> None:
     given = [name for name, value in flags.items() if value is not None]
     if given:
-        raise BadInput(f"{given[0]}: DispatchFFNCombine needs several ranks: opmeter comm dfc")
+        raise BadInput(
+            f"{given[0]}: DispatchFFNCombine requires several ranks; use opmeter comm dfc"
+        )
 
 
 def _machine(backend: str | None, folder: Path) -> tuple[str, Stack]:
-    """The backend to measure with, and its stack. Nothing but an NPU is chosen unasked: numbers of
-    a cpu in a tree of an NPU would be taken for the NPU's."""
+    """Return the backend to measure on, and its stack.
+
+    Without --backend only an NPU is chosen: durations of a CPU in a tree of an NPU would be taken
+    for the NPU's.
+    """
     from collector.host.stack import local_stack
     from collector.model.stack import BACKENDS
     from collector.singlehost.machine import tree_device
@@ -150,8 +177,8 @@ def _machine(backend: str | None, folder: Path) -> tuple[str, Stack]:
         return "npu", local_stack("npu", wanted)
     except (BadInput, HostFault) as error:
         raise BadInput(
-            f"no NPU to measure on ({error}); say --backend cpu or cuda to measure that device, "
-            "or --prof-path to read what a profiler has written"
+            f"no NPU to measure on ({error}); pass --backend cpu or cuda to measure on that "
+            "device, or --prof-path to take durations from a profile"
         ) from error
 
 
@@ -162,12 +189,12 @@ def _microbench_describe(result: MicrobenchResult, page: Path) -> Iterator[str]:
     launches = sum(row.launches for row in result.written)
     yield (
         f"{result.folder}: {counted(len(result.written) - new, 'row')} written, {new:,} added, "
-        f"{result.kept:,} left alone, from {counted(launches, 'launch', 'launches')}"
+        f"{result.kept:,} unchanged; {counted(launches, 'launch', 'launches')}"
     )
     if not result.is_complete:
         yield (
-            "ended early; what was measured is written. --update-mode missing-only goes on with "
-            "rows that have no duration at all"
+            "ended early; the results so far are written, and --update-mode missing-only continues "
+            "with the rows without a duration"
         )
     yield from _answers("failed", result.failed)
     yield from _answers("not launched", result.skipped)
@@ -180,15 +207,12 @@ def _microbench_describe(result: MicrobenchResult, page: Path) -> Iterator[str]:
     if result.alone:
         yield f"no launch for {counted(len(result.alone), 'row')}"
     for case, count in result.duplicates[:_LISTED]:
-        yield f"{count} rows of {case.kernel_type} {shapes_of(case)}: all were updated alike"
+        yield f"{count} rows of {case.kernel_type} {shapes_of(case)}: all got the same duration"
     if result.deleted:
-        deleted = counted(
-            len(result.deleted), "row without a duration was", "rows without a duration were"
-        )
-        yield f"{deleted} removed, as the report lists"
+        yield f"removed {counted(len(result.deleted), 'row')} without a duration; see the report"
     hot = sum(gap.is_hot for gap in gaps(result))
     if hot:
-        yield f"{counted(hot, 'row is', 'rows are')} far from the source's own run"
+        yield f"{counted(hot, 'row differs', 'rows differ')} widely from the profile"
     yield f"report: {page}"
 
 
@@ -207,27 +231,35 @@ def _answers(what: str, cases: tuple[Unanswered, ...]) -> Iterator[str]:
 
 def fia_backfill_verb(
     *,
-    jsonl_path: Annotated[Path, typer.Option(help="runtime values, one JSON object a line")],
+    jsonl_path: Annotated[
+        Path, typer.Option(help="file of runtime values, one JSON object per line")
+    ],
     csv_path: Annotated[
-        Path | None, typer.Option(help="a FusedInferAttentionScore.csv; or instead its folder:")
+        Path | None,
+        typer.Option(help="FusedInferAttentionScore.csv to fill, instead of a tree"),
     ] = None,
     database_path: DatabasePathOption = None,
     device: DeviceOption = None,
     vllm_version: VllmOption = "",
     torch_version: VersionOption = "",
     cann_version: VersionOption = "",
-    output_path: Annotated[
-        Path | None, typer.Option(help="write this file  [the file itself]")
-    ] = None,
+    output_path: Annotated[Path | None, typer.Option(help="file to write  [the same file]")] = None,
     tag: Annotated[
-        str, typer.Option(help="what `Runtime metadata_completeness` says of the rows")
+        str, typer.Option(help="value of `Runtime metadata_completeness` in the filled rows")
     ] = "runtime_values_dumped",
 ) -> None:
-    """Join the values of a running model into the rows of fused attention."""
+    """Fill the runtime values of a running model into the rows of fused attention.
+
+    Rows and values are matched by their shapes; several values for a row make several rows.
+
+    \b
+    Examples:
+      opmeter fia-backfill --database-path tree --jsonl-path values.jsonl
+    """
     from collector.singlehost.fia_backfill import backfill
 
     if csv_path is not None and (database_path is not None or device is not None):
-        raise BadInput("--csv-path names the file, --database-path or --device its folder: one")
+        raise BadInput("--csv-path excludes --database-path and --device")
     versions = (vllm_version, torch_version, cann_version)
     source = csv_path or version_folder(database_path, device, versions)
     for line in _fia_backfill_describe(
@@ -240,15 +272,15 @@ def _fia_backfill_describe(done: Backfilled, jsonl_path: Path) -> Iterator[str]:
     from collector.singlehost.reports import shapes_of
 
     yield (
-        f"{done.path}: {counted(done.filled, 'row got its values', 'rows got their values')}, now "
-        f"{counted(done.made, 'row')}; {done.complete:,} had theirs already"
+        f"{done.path}: filled {counted(done.filled, 'row')} into {counted(done.made, 'row')}; "
+        f"{done.complete:,} had values already"
     )
     if done.known:
-        yield f"{done.known:,} of the new rows stood there already: each is there once"
+        yield f"{done.known:,} of the new rows existed already and were not added again"
     if done.blanked:
         yield (
-            f"{counted(done.blanked, 'row')} lost numbers that were not of these values: a "
-            "microbenchmark's, and the profile's mean where it is over several"
+            f"removed the durations of {counted(done.blanked, 'row')}: they were measured with "
+            "other values, or are a mean over several"
         )
     for case in done.rows_alone[:_LISTED]:
         yield f"no values for {shapes_of(case)}"

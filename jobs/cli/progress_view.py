@@ -1,4 +1,4 @@
-"""What a person sees of a run: bars with rate and time left on a terminal, lines elsewhere."""
+"""Progress of a run: a bar with rate and ETA on a terminal, lines elsewhere."""
 
 import sys
 import time
@@ -20,12 +20,12 @@ from jobs.executor.local_run import View
 
 
 def view_for(stream_is_terminal: bool) -> View:
-    """The view that fits where standard error goes."""
+    """Return the view for a terminal or for a log."""
     return TerminalView() if stream_is_terminal else LineView()
 
 
 class TerminalView:
-    """A progress bar below the lines."""
+    """Shows a progress bar below the lines."""
 
     def __init__(self) -> None:
         self._console = Console(stderr=True, highlight=False)
@@ -35,7 +35,7 @@ class TerminalView:
             MofNCompleteColumn(),
             TextColumn("{task.fields[rate]}"),
             TimeElapsedColumn(),
-            TextColumn("left"),
+            TextColumn("ETA"),
             TimeRemainingColumn(),
             console=self._console,
             transient=True,
@@ -59,7 +59,7 @@ class TerminalView:
 
 
 class LineView:
-    """One line for what happens, and one a minute for the progress."""
+    """Writes a line for each message, and one a minute for the progress."""
 
     def __init__(
         self,
@@ -93,12 +93,14 @@ class LineView:
         if done == self._said_done or (now_s - self._said_s < self._every_s and not is_last):
             return
         self._said_s, self._said_done = now_s, done
-        self.say(f"answered {done:,} of {counted(cases, 'case')}{self._rate(done, cases, now_s)}")
+        self.say(f"measured {done:,} of {counted(cases, 'case')}{self._rate(done, cases, now_s)}")
 
     def _rate(self, done: int, cases: int, now_s: float) -> str:
         gained = done - (self._first_done or 0)
         elapsed_s = now_s - self._started_s
         if gained <= 0 or elapsed_s <= 0:
             return ""
+        from jobs.status.lines import duration
+
         rate = gained / elapsed_s
-        return f", {rate:.1f} cases/s, about {(cases - done) / rate:.0f} s left"
+        return f", {rate:.1f} cases/s, ETA {duration((cases - done) / rate)}"

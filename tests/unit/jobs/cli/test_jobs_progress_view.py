@@ -30,7 +30,7 @@ def test_a_log_gets_a_line_a_minute_with_rate_and_time_left():
         view.measure(100, 100)
     assert all(line.endswith("\n") for line in lines) and len(lines) == 4
     assert numbers(lines[0]) == ["0", "100"]
-    assert numbers(lines[1]) == ["6", "100", "0.1", "940"]  # cases, their rate, and seconds left
+    assert numbers(lines[1]) == ["6", "100", "0.1", "16"]  # cases, their rate, and minutes left
     assert numbers(lines[-1])[:2] == ["100", "100"]
 
 
