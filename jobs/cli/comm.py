@@ -267,7 +267,8 @@ def validate_verb(
     """Check hcom_*.csv files for implausible rows.
 
     Rows are compared with the bandwidth of the link, with neighbouring sizes and tiers, and, if
-    given, with the output of hccl_test and a profile. The exit code is 1 if a row is wrong.
+    given, with the output of hccl_test and a profile. The exit code is 1 if a row is implausible or
+    a comparison fails.
 
     \b
     Examples:
@@ -302,7 +303,7 @@ def validate_verb(
     elif write_offsets or grid_shape:
         asked = "--write-offsets" if write_offsets else "--grid-shape"
         raise BadInput(f"{asked} requires --profiling-path")
-    say(f"{counted(len(points), 'row')}, {len(found):,} wrong")
+    say(f"{counted(len(points), 'row')}, {counted(len(found), 'problem')}")
     return int(bool(found))
 
 
@@ -351,7 +352,7 @@ def _held_against_profile(
     failed = []
     for message, one in found:
         if one is None:
-            say(f"not compared: {message}; its size is outside the rows")
+            say(f"not compared: {message}; no rows around its size")
             continue
         mark, between = verdict(one.ratio), ""
         if not one.is_exact:

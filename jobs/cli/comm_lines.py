@@ -48,7 +48,7 @@ def plan_lines(plan: BenchPlan) -> Iterator[str]:
 
 
 def profile_lines(found: Sequence[Profiled]) -> Iterator[str]:
-    """Yield the collectives of a profile, in their order, and the share of their time that cases
+    """Yield the collectives of a profile, longest first, and the share of their time that cases
     cover."""
     from collector.comm.profiled import share
 
@@ -95,7 +95,7 @@ def fit_lines(points: Iterable[Point]) -> Iterator[str]:
 
 def change_line(change: FileChange) -> str:
     """Return the changes of a file in a line."""
-    twice = f"; {change.twice} keys occurred more than once" if change.twice else ""
+    twice = f"; {counted(change.twice, 'key')} occurred more than once" if change.twice else ""
     return f"{change.path}: {counted(change.added, 'row')} added, {change.changed} changed{twice}"
 
 
