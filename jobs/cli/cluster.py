@@ -67,7 +67,7 @@ def pause_verb(
 ) -> None:
     """Suspend the Jobs of a campaign, or resume them.
 
-    Pods that run get two minutes to store their results.
+    Pods get two minutes to store their results. Running Jobs that Kueue owns end by themselves.
 
     \b
     Examples:
