@@ -1,10 +1,10 @@
-"""How well the numbers of a state are known: for each good measurement the interval of the mean
-that its stack would show over sessions and devices.
+"""Confidence intervals of a state: for each good measurement the interval of the mean of its case
+over sessions and devices.
 
-A pure function of the set of measurements: whoever merged what, in whatever order, gets the same.
-What the stacks of other version directories tell of the same kind of device is the prior of each.
-Collectives have a model of their own, of their medians, which are what shows of them: sessions of
-theirs differ by what a network does, and tell nothing of kernels.
+This is a pure function of the set of measurements: the order of merges does not matter. The data of
+other version directories with the same kind of device is the prior of each. Collectives have their
+own model, of their medians, because the CSVs show medians: their sessions differ by effects of the
+network, which give no information about kernels.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 
 from collector.database.canaries import DEVICE, SESSION, Doubts, doubts_of, session_canaries
 from collector.database.curves import Faults
+from collector.database.layout import INTERVAL_COLUMNS, IntervalRow
 from collector.database.query import faults_of, good_rows, isolated, judged_rows
 from collector.database.state import TEXT, State
 from collector.model.row import value_of
@@ -40,9 +41,9 @@ from collector.quality.variance import (
 )
 from collector.ranks.collective import is_collective
 
-# What decides which measurements tell, and what they tell: to filter all columns takes longer than
-# all the rest.
-_TOLD = (
+# The columns that the intervals depend on. To filter all columns takes longer than the rest of the
+# computation.
+_USED = (
     *("measurement", "case", "kernel_type", "cache", *SESSION, "plan", *DEVICE),
     *("mean_us", "median_us"),
     *("ci_low_us", "ci_high_us", "n_accepted", "warnings", "profiler_floor_us"),
@@ -50,10 +51,39 @@ _TOLD = (
 )
 
 
-class CaseInterval(NamedTuple):  # of which a merge makes hundreds of thousands
-    """The mean of a case over so many sessions (of a collective that of their medians), as their
-    measurements tell it, where it lies with 95 %, and `variance`: what tells of it most closely.
-    The lower end is below that where the profiler could tell no shorter duration."""
+# The table of a snapshot with the interval of each case that its CSVs show, without collectives,
+# whose intervals are of medians. It is sorted by the key.
+
+INTERVAL_KEY = ("version_path", "case")
+_TYPES = {float: pa.float64(), int: pa.int64(), str: TEXT}
+INTERVAL_SCHEMA = pa.schema(
+    [
+        *(pa.field(name, TEXT) for name in INTERVAL_KEY),
+        *(
+            pa.field(c.name, _TYPES[c.type], metadata={"description": c.description})
+            for c in INTERVAL_COLUMNS
+        ),
+    ]
+)
+
+
+def interval_table(path: str, cases: pa.ChunkedArray, rows: Sequence[IntervalRow]) -> pa.Table:
+    """Return the table of the intervals of cases of one version directory."""
+    if not rows:
+        return INTERVAL_SCHEMA.empty_table()
+    # A list for each column: `zip(*rows)` of as many rows takes twice as long.
+    values = ([row[at] for row in rows] for at in range(len(INTERVAL_COLUMNS)))
+    columns = (pa.repeat(pa.scalar(path, TEXT), len(rows)), cases, *values)
+    return pa.table(dict(zip(INTERVAL_SCHEMA.names, columns, strict=True)), schema=INTERVAL_SCHEMA)
+
+
+class CaseInterval(NamedTuple):  # a merge makes hundreds of thousands
+    """The mean of a case over its sessions and the 95 % interval of that mean.
+
+    For a collective it is the mean of the sessions' medians. `variance` names the data that
+    contributes most to the variance. The lower end is further down if the profiler could not record
+    a shorter duration.
+    """
 
     mean_us: float
     sessions: int
@@ -64,16 +94,22 @@ class CaseInterval(NamedTuple):  # of which a merge makes hundreds of thousands
 
     @property
     def reach(self) -> float:
-        """How far it goes to each side, as the logarithm of a ratio; without what the profiler
-        cannot tell, which no further session narrows."""
+        """Return the half-width as the logarithm of a ratio.
+
+        It is that of the upper end: the profiler's lower bound extends only the lower end, and no
+        further session narrows that.
+        """
         return log(self.high_us) - log(self.mean_us)
 
 
 @dataclass(frozen=True, slots=True)
 class VersionIntervals:
-    """The intervals of a version directory by measurement, its doubtful sessions, and what of it
-    is held back. `model` is what decides how wide they are, and what shows, beside the measurements
-    of each case: equal where it is the same."""
+    """The intervals of a version directory by measurement, its suspect sessions, and the
+    measurements that are held back.
+
+    `model` is everything else that the widths and the displayed measurements depend on, besides the
+    measurements of each case. Equal models with equal measurements of a case give equal intervals.
+    """
 
     of: Mapping[str, CaseInterval]
     doubts: Doubts
@@ -83,11 +119,13 @@ class VersionIntervals:
 
 @dataclass(frozen=True, slots=True)
 class VersionEvidence:
-    """The good measurements of a version directory, what they and its canaries tell, and the prior
-    that stacks of other directories make of their kind of device; and the measurements on curves
-    that are held back, which are none of them."""
+    """The data from which the intervals of a version directory are computed.
 
-    rows: pa.Table  # the columns _TOLD
+    `rows` are its good measurements, without those on curves that are held back (`faults`). The
+    prior is from other version directories with the same kind of device.
+    """
+
+    rows: pa.Table  # the columns _USED
     faults: Faults
     canaries: Sequence[SessionFactor]
     evidence: Evidence
@@ -95,7 +133,7 @@ class VersionEvidence:
 
 
 def intervals_of(state: State) -> dict[str, VersionIntervals]:
-    """The intervals of each version directory."""
+    """Return the intervals of each version directory."""
     kernels = evidence_of_versions(state)
     over_ranks = evidence_of_versions(state, collectives=True)
     return {
@@ -111,13 +149,14 @@ def _both(kernels: VersionIntervals, over_ranks: VersionIntervals) -> VersionInt
 
 
 def evidence_of_versions(state: State, *, collectives: bool = False) -> dict[str, VersionEvidence]:
-    """What is known of each version directory before its model is made: of what one device runs,
-    and of kernels of experts; or of its collectives."""
+    """Return the evidence of each version directory, from which its model is made.
+
+    It is that of the kernels of one device and of experts or, if requested, of collectives.
+    """
     devices = {path: version.shown_stack.device for path, version in state.versions.items()}
     priors = {path: prior_of(name, over_ranks=collectives) for path, name in devices.items()}
-    # Sessions of ranks have no canaries.
+    # Sessions of ranks have no canaries, and their cases are on no curve.
     canaries = {path: () if collectives else session_canaries(state, path) for path in priors}
-    # Nor are they on a curve.
     faults = {path: {} if collectives else faults_of(state, path) for path in priors}
     rows = {
         path: _rows(state, path, (doubts_of(canaries[path]), faults[path]), collectives)
@@ -137,9 +176,11 @@ def evidence_of_versions(state: State, *, collectives: bool = False) -> dict[str
 
 
 def blind_pairs(told: VersionEvidence) -> Pairs:
-    """The pairs of sessions that one plan has of a case, in the evidence's numbers: a plan measures
-    twice only what it chose blindly. What another plan measured once more may have been chosen for
-    what was known of it."""
+    """Return the pairs of sessions of a case within one plan, numbered as in the evidence.
+
+    A plan chooses the cases that it measures twice without knowledge of them. Another plan may have
+    chosen a case because of its earlier measurement.
+    """
     means, counts = told.evidence.means, told.evidence.again.places
     cases = _numbered(told.rows, ("case", "cache", "campaign", "plan"))
     first = np.zeros(int(cases.max(initial=-1)) + 1, np.int64)
@@ -152,7 +193,7 @@ def blind_pairs(told: VersionEvidence) -> Pairs:
 
 
 def version_intervals(told: VersionEvidence) -> VersionIntervals:
-    """The intervals of one version directory."""
+    """Return the intervals of one version directory."""
     evidence = told.evidence
     variance = fit(evidence, told.prior)
     found = stack_intervals(evidence, variance)
@@ -161,10 +202,10 @@ def version_intervals(told: VersionEvidence) -> VersionIntervals:
         found.sessions.tolist(),
         _digits(_lowered(found, told.rows)),
         _digits(found.high_us),
-        found.degrees.tolist(),
+        [float(f"{value:.1f}") for value in found.degrees.tolist()],
     )
     names = told.rows["measurement"].to_pylist()
-    # As plain texts: a garbage collector does not look into rows of nothing else.
+    # Plain texts, because the garbage collector does not track tuples of atomic objects.
     cases = map(CaseInterval, *columns, [origin.value for origin in found.origins])
     doubts = doubts_of(told.canaries)
     model = (
@@ -180,7 +221,7 @@ def version_intervals(told: VersionEvidence) -> VersionIntervals:
 
 
 def _lowered(found: StackIntervals, rows: pa.Table) -> Floats:
-    """The lower ends, with what the profiler of each measurement cannot tell."""
+    """Return the lower ends, each reduced by the lower bound of the measurement's profiler."""
     texts = rows["profiler_floor_us"].to_pylist()
     if not any(texts):
         return found.low_us
@@ -194,32 +235,38 @@ def _lowered(found: StackIntervals, rows: pa.Table) -> Floats:
 
 
 def _means_us(found: StackIntervals, measured_us: Floats) -> list[float]:
-    """That of a single session as it was measured, that of several to a millionth."""
+    """Return the mean of each case: of one session as measured, of several to six digits."""
     rows = zip(found.mean_us.tolist(), measured_us.tolist(), found.sessions.tolist(), strict=True)
     return [own if count == 1 else float(f"{mean:.6g}") for mean, own, count in rows]
 
 
 def _digits(values: Floats) -> list[float]:
-    """To five digits: the last ones are those of a machine's arithmetic, and every machine that
-    reads a database shall find the same bytes in it."""
+    """Return the values to five digits.
+
+    Further digits differ between machines, and every machine must render the same bytes.
+    """
     return [float(f"{value:.5g}") for value in values.tolist()]
 
 
 def _rows(state: State, path: str, judged: tuple[Doubts, Faults], collectives: bool) -> pa.Table:
-    """The good measurements of the stack that a version shows, sorted by id, as a state has them:
-    those of collectives, or all others; without those behind other launches, of which each has its
-    own interval."""
-    rows = judged_rows(state, path, *judged).select(_TOLD)
+    """Return the good measurements of the displayed stack, sorted by id as in the state.
+
+    They are those of collectives or all others, without those after other launches, which have no
+    interval over sessions.
+    """
+    rows = judged_rows(state, path, *judged).select(_USED)
     kinds = pc.unique(rows["kernel_type"]).to_pylist()
     wanted = [kind for kind in kinds if is_collective(kind) == collectives]
-    if len(wanted) < len(kinds):  # mostly all are, or none
+    if len(wanted) < len(kinds):  # mostly all or none are collectives
         rows = rows.filter(pc.is_in(rows["kernel_type"], pa.array(wanted, TEXT)))
     return isolated(good_rows(rows, state.versions[path], path))
 
 
 def _means(rows: pa.Table, shown: str) -> SessionMeans:
-    """What `shown` has of each measurement. Collectives are of no family of the catalogue: each
-    operation is one by itself."""
+    """Return the durations in column `shown` with what the variance model needs.
+
+    Collectives have no family in the catalogue: each operation is a family.
+    """
     kernels = rows["kernel_type"].to_pylist()
     families = {kernel: family_of(kernel) or _operation(kernel) for kernel in set(kernels)}
     mean_us, repeats = _floats(rows, shown), _floats(rows, "n_accepted")
@@ -236,8 +283,10 @@ def _means(rows: pa.Table, shown: str) -> SessionMeans:
 
 
 def _spreads(rows: pa.Table, mean_us: Floats, repeats: Floats) -> Floats:
-    """The relative standard deviation of single repeats, as their interval tells it: that of as
-    many which know nothing of each other. NaN for a single one."""
+    """Return the relative standard deviation of single repeats, from the session's interval.
+
+    It is that of the same number of independent repeats, or NaN for a single repeat.
+    """
     half_us = (_floats(rows, "ci_high_us") - _floats(rows, "ci_low_us")) / 2
     counts, count = np.unique(repeats, return_inverse=True)
     factors = [student_factor(n - 1) / n**0.5 if n > 1 else np.nan for n in counts.tolist()]
@@ -255,7 +304,7 @@ def _floats(rows: pa.Table, name: str) -> Floats:
 
 
 def _numbered(rows: pa.Table, names: tuple[str, ...]) -> Whole:
-    """What columns say together, as a number: equal where they are, in the order of the rows."""
+    """Return a number for each row that is equal for rows with equal cells in these columns."""
     joined = pc.binary_join_element_wise(*(rows[name] for name in names), pa.scalar("|", TEXT))
     numbers = joined.combine_chunks().dictionary_encode().indices
     return np.asarray(numbers.to_numpy(zero_copy_only=False), np.int64)

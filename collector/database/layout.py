@@ -10,6 +10,7 @@ rows are in `{version}/unknown_inputs/{KernelType}.csv`, which only this project
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import repeat
 from pathlib import Path
 from typing import TypeVar
@@ -142,8 +143,7 @@ STACK_VARIANCE = _MICROBENCH + "Stack Variance"
 # The number of sessions of the mean, and the interval of the session with the highest rank.
 SESSIONS = _MICROBENCH + "Sessions"
 _SESSION_LOW, _SESSION_HIGH = _MICROBENCH + "Session Low(us)", _MICROBENCH + "Session High(us)"
-# The shortest duration that the profiler resolves. Both intervals of a mean near it are extended
-# downwards by this duration.
+# The shortest duration that the profiler records, if the mean is near it.
 PROFILER_FLOOR = _MICROBENCH + "Profiler Floor(us)"
 _PROFILING = "Profiling Average "
 
@@ -260,29 +260,73 @@ def answering_cells(library: str, assumes: str) -> dict[str, str]:
     return {name: text for name, text in told if text}
 
 
-def interval_cells(
-    stack_us: tuple[float, float],
-    degrees: float,
-    variance: str,
-    session_us: tuple[float, float],
-    sessions: int,
-    near_floor_us: float,
-) -> dict[str, str]:
-    """Return the cells of both intervals of a mean, which is over `sessions` sessions. `variance`
-    names the main source of its variance. `near_floor_us` is the shortest duration that the
-    profiler resolves, if the mean is near it."""
-    (low_us, high_us), (session_low_us, session_high_us) = stack_us, session_us
-    # The same as `number_text`; a call of that takes half as long again.
-    return {
-        _STACK_LOW: f"{low_us:.6f}",
-        _STACK_HIGH: f"{high_us:.6f}",
-        STACK_DEGREES: f"{degrees:.1f}",
-        STACK_VARIANCE: variance,
-        SESSIONS: str(sessions),
-        _SESSION_LOW: f"{session_low_us:.6f}",
-        _SESSION_HIGH: f"{session_high_us:.6f}",
-        **({PROFILER_FLOOR: number_text(near_floor_us)} if near_floor_us else {}),
-    }
+@dataclass(frozen=True, slots=True)
+class IntervalColumn:
+    """A column of a snapshot's table of intervals, and the cell of a `{KernelType}.csv` that shows
+    it, in the format `spelling`."""
+
+    name: str
+    type: type[float | int | str]
+    cell: str
+    spelling: str
+    description: str
+    is_optional: bool = False
+
+
+# In the order of an IntervalRow. The optional column is the last one.
+INTERVAL_COLUMNS = (
+    IntervalColumn(
+        *("mean_us", float, AVERAGE_DURATION, "%.6f"),
+        "mean duration of the case over its sessions",
+    ),
+    IntervalColumn(
+        *("stack_low_us", float, _STACK_LOW, "%.6f"),
+        "lower end of the 95 % interval of mean_us over sessions and devices",
+    ),
+    IntervalColumn(
+        *("stack_high_us", float, _STACK_HIGH, "%.6f"),
+        "upper end of the 95 % interval of mean_us over sessions and devices",
+    ),
+    IntervalColumn(
+        *("stack_degrees", float, STACK_DEGREES, "%.1f"),
+        "degrees of freedom of that interval, to one decimal",
+    ),
+    IntervalColumn(
+        *("stack_variance", str, STACK_VARIANCE, "%s"),
+        "the data that contributes most to the variance of mean_us",
+    ),
+    IntervalColumn(
+        *("sessions", int, SESSIONS, "%d"),
+        "number of sessions that mean_us is the mean of",
+    ),
+    IntervalColumn(
+        *("session_low_us", float, _SESSION_LOW, "%.6f"),
+        "lower end of the 95 % interval of the mean within the session of highest rank",
+    ),
+    IntervalColumn(
+        *("session_high_us", float, _SESSION_HIGH, "%.6f"),
+        "upper end of the 95 % interval of the mean within the session of highest rank",
+    ),
+    IntervalColumn(
+        *("profiler_floor_us", float, PROFILER_FLOOR, "%.6f"),
+        "the shortest duration that the profiler records, if mean_us is near it: both intervals "
+        "are extended downwards by it",
+        is_optional=True,
+    ),
+)
+IntervalRow = tuple[float, float, float, float, str, int, float, float, float | None]
+_INTERVAL_CELLS = tuple(column.cell for column in INTERVAL_COLUMNS if not column.is_optional)
+# All cells are formatted at once: one call for each takes twice as long.
+_INTERVAL_SPELLING = "\n".join(c.spelling for c in INTERVAL_COLUMNS if not c.is_optional)
+
+
+def interval_cells(row: IntervalRow) -> dict[str, str]:
+    """Return the cells of both intervals of a mean, and of the mean."""
+    texts = (_INTERVAL_SPELLING % row[:-1]).split("\n")
+    cells = dict(zip(_INTERVAL_CELLS, texts, strict=True))
+    if row[-1] is not None:
+        cells[PROFILER_FLOOR] = number_text(row[-1])
+    return cells
 
 
 def case_cells(record: CaseRecord) -> dict[str, str]:

@@ -1,8 +1,9 @@
-"""The merge: what plans have committed becomes the next version of the database.
+"""The merge publishes the committed results of plans as the next version of the database.
 
-It writes a whole snapshot first and then creates one commit. Killed anywhere before that, it
-leaves objects that nothing names; killed after it, everything is done. Where another merge came
-first, the set of what is new is computed again on top of it. Run twice, it does nothing twice.
+It first writes a complete snapshot and then creates one commit. If it is killed before the commit,
+it leaves objects that no commit names; if it is killed afterwards, everything is done. If another
+merge creates the commit first, the new results are computed again on top of that one. A second
+merge of the same plans changes nothing.
 """
 
 import logging
@@ -24,14 +25,14 @@ from collector.database.snapshot import (
     write_snapshot,
 )
 from collector.database.state import State, join_all
-from collector.database.view import VIEW_VERSION, content_hash, render
+from collector.database.view import VIEW_VERSION, content_hash, view_of
 from collector.model import keys
 from collector.model.stack import Runtime
 from collector.store.base import Store
 
 logger = logging.getLogger(__name__)
-# Who lost a race for a number waits a moment, twice as long each time: so several merges at once
-# come to an end.
+# A merge that lost a number waits, twice as long each time, so that several concurrent merges
+# finish.
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 5.0
 
 
@@ -41,15 +42,15 @@ def _always() -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """How a merge knows that no other one commits the same number; a commit records the name.
+    """How a merge ensures that no other one commits the same number; a commit records the name.
 
     `create`         the store honours create-only writes: nothing else is needed
-    `lease`          `still_holds` says whether this process holds the lease, asked before a commit
-    `single-writer`  the user's word
+    `lease`          `still_holds` returns whether this process still holds the lease
+    `single-writer`  the user confirms that there is only one writer
     """
 
     name: str
-    still_holds: Callable[[], bool] = _always  # asked last, right before the commit is created
+    still_holds: Callable[[], bool] = _always  # called right before the commit is created
 
 
 CREATE = Guard("create")
@@ -58,12 +59,12 @@ SINGLE_WRITER = Guard("single-writer")
 
 @dataclass(frozen=True, slots=True)
 class MergeResult:
-    """What a merge did."""
+    """The result of a merge."""
 
-    commit: Commit | None  # None where nothing was new, or shards are missing and may not be
-    head: Commit | None  # the newest commit, whoever made it
+    commit: Commit | None  # None if nothing is new, or if shards are missing and must not be
+    head: Commit | None  # the newest commit, of this merge or another one
     missing: tuple[tuple[str, int, str], ...]  # (campaign, plan, shard)
-    damaged: tuple[Damage, ...]  # what could not be read, and is in no version
+    damaged: tuple[Damage, ...]  # what cannot be read and is in no version
     added_measurements: int
 
 
@@ -77,26 +78,26 @@ def merge_plans(
     allow_missing: bool = False,
     sleep: Callable[[float], None] = surroundings.sleep,
 ) -> MergeResult:
-    """Publish what these plans (campaign, number) have committed and the head does not hold.
+    """Publish the committed results of these plans (campaign, number) that the head lacks.
 
     Without `allow_missing` nothing is published while a shard is missing. A plan or shard that
-    cannot be read is told, and holds nothing else up. Raises BadInput for a plan that is not
-    there, for a second stack in a version directory (unless `supersede_stack`), and for
-    measurements of a runtime that the database does not hold.
+    cannot be read is reported and does not stop the others. Raises BadInput for a plan that does
+    not exist, for a second stack in a version directory (unless `supersede_stack`), and for
+    measurements of another runtime than the database has.
     """
-    # Phase 1: read the head, and what the plans bring beyond it.
+    # Phase 1: read the head, and the results that it lacks.
     base = _base(store)
     results, damaged = _gather(store, plans, base)
     missing = tuple((r.plan.campaign, r.plan.number, s) for r in results for s in r.missing)
     if missing and not allow_missing:
         return MergeResult(None, base.head, missing, damaged, 0)
-    # Phase 2: join both, write the snapshot, create the commit. Where another merge takes the
-    # number first, do it again on top of that; what the plans bring stays the same.
+    # Phase 2: join both, write the snapshot, create the commit. If another merge takes the number
+    # first, repeat this on top of its commit; the results of the plans stay the same.
     pause_s = _FIRST_PAUSE_S
     while True:
         step = _next_step(base, results, supersede_stack)
         if step.is_nothing:
-            if base.head is not None:  # its merge may have been killed before it wrote the hint
+            if base.head is not None:  # its merge may have been killed before writing the hint
                 write_hint(store, base.head.number, base.head.sha256)
             return MergeResult(None, base.head, missing, damaged, 0)
         commit = _write(store, step, guard, author)
@@ -111,9 +112,9 @@ def merge_plans(
 
 @dataclass(frozen=True, slots=True)
 class _Base:
-    """What a merge adds to."""
+    """The version that a merge adds to."""
 
-    head: Commit | None  # None in an empty database, as is `manifest`
+    head: Commit | None  # None in an empty database, like `manifest`
     manifest: SnapshotManifest | None
     state: State
 
@@ -127,7 +128,7 @@ def _base(store: Store) -> _Base:
 def _gather(
     store: Store, plans: Sequence[tuple[str, int]], base: _Base
 ) -> tuple[list[PlanResults], tuple[Damage, ...]]:
-    """What the plans bring beyond the head, and all that cannot be read of them."""
+    """Return the results of the plans that the head lacks, and what cannot be read of them."""
     held = Held(base.state.plans, held_shards(base.state))
     results, damaged = [], list[Damage]()
     for campaign, number in plans:
@@ -140,7 +141,8 @@ def _gather(
             damaged.append(plan)
             continue
         if (other := changed(plan, held.plans)) is not None:
-            # Nothing of it can be bound to what was merged; what the head holds is not asked for.
+            # None of its results belongs to the merged plan. Shards that the head holds are not
+            # needed.
             if not all(held.has(plan, shard.shard_id) for shard in plan.shards):
                 damaged.append(other)
             continue
@@ -152,18 +154,21 @@ def _gather(
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """What one try would turn the head into, with these plans."""
+    """The next version that one attempt would publish."""
 
     base: _Base
-    joined: State  # the next version
-    added: pa.Table  # the measurements that the head does not hold
+    joined: State  # of the next version
+    added: pa.Table  # the measurements that the head lacks
     runtime: Runtime
-    plans: frozenset[MergedPlan]  # those of which something is in it
+    plans: frozenset[MergedPlan]  # those with results in it
 
     @property
     def is_nothing(self) -> bool:
-        """Whether the head says all of it. Not of which plans it is: what the shards of one hold
-        may have come with another one that has them too, and no version is made for its name."""
+        """Return whether the head has all of it, whatever its plans.
+
+        Another plan with the same shards may have published their results. A plan's name alone does
+        not make a new version.
+        """
         return replace(self.joined, plans=self.base.state.plans) == self.base.state
 
 
@@ -185,7 +190,7 @@ def _next_step(base: _Base, results: Sequence[PlanResults], supersede_stack: boo
 
 
 def _runtime(head: Commit | None, gathered: State) -> Runtime:
-    """What this database holds, real or fake. The first commit decides it for ever."""
+    """Return the runtime of this database, real or fake, which the first commit decides."""
     runtimes = gathered.runtimes
     held = head.runtime if head else min(runtimes, default=Runtime.REAL)
     if foreign := runtimes - {held}:
@@ -198,7 +203,10 @@ def _runtime(head: Commit | None, gathered: State) -> Runtime:
 
 
 def _check_stacks(base: State, results: Sequence[PlanResults]) -> None:
-    """A version directory holds one stack. A plan that the head holds already has been asked."""
+    """Raise BadInput for a second stack in a version directory.
+
+    Plans whose measurements are all in the head were checked by an earlier merge.
+    """
     held = {path: version.shown_stack for path, version in base.versions.items()}
     for result in results:
         if result.state.measurements_beyond(base).num_rows == 0:
@@ -215,8 +223,11 @@ def _check_stacks(base: State, results: Sequence[PlanResults]) -> None:
 
 
 def _check_supersedes(base: State, joined: State, results: Sequence[PlanResults]) -> None:
-    """Which of two stacks shows is the plans' rank to decide. Where the shown one ranks higher
-    the option would change nothing, and the new rows would not show: this is reported first."""
+    """Raise BadInput if --supersede-stack would change nothing.
+
+    The rank of the plans decides which of two stacks is displayed. If the displayed one ranks
+    higher, the new rows would not be displayed.
+    """
     for result in results:
         stack, path = result.plan.stack, result.plan.stack.version_path
         if path not in base.versions or not result.state.measurements_beyond(base).num_rows:
@@ -235,16 +246,16 @@ def _check_supersedes(base: State, joined: State, results: Sequence[PlanResults]
 
 
 def _write(store: Store, step: _Step, guard: Guard, author: str) -> Commit:
-    """The snapshot, and the commit that would make it the next version."""
+    """Write the snapshot, and return the commit that makes it the next version."""
     head, manifest = step.base.head, step.base.manifest
     number = head.number + 1 if head else 1
-    tree = render(step.joined)
+    view = view_of(step.joined)
     written = write_snapshot(
         store,
         number,
         step.joined,
-        tree,
-        content_hash=content_hash(step.joined, tree),
+        view,
+        content_hash=content_hash(step.joined, view),
         runtime=step.runtime,
         added=step.added,
         parent=(head, manifest) if head and manifest else None,
@@ -266,14 +277,14 @@ def _write(store: Store, step: _Step, guard: Guard, author: str) -> Commit:
             "cases": step.joined.cases.num_rows,
             "measurements": step.joined.measurements.num_rows,
             "added_measurements": step.added.num_rows,
-            "files": len(tree),
+            "files": len(view.files),
         },
         view_version=VIEW_VERSION,
     )
 
 
 def _publish(store: Store, commit: Commit, guard: Guard) -> bool:
-    """Create the commit; False where its number is taken."""
+    """Create the commit. Return False if its number is taken."""
     if guard.name != CREATE.name and _is_taken(store, commit.number):
         return False
     if not guard.still_holds():

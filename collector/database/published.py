@@ -1,22 +1,18 @@
-"""What planning and following want to know of the database's head, without holding the database.
+"""The content of the database's head that planning and the controller need, read in parts.
 
-Of each file of measurements only the columns that answer are read, a batch at a time, so that what
-is held grows with what is asked for: a database of a million measurements is larger in memory than
-a controller may be.
+Only the needed columns of each file are read, in batches, so that the memory grows with the number
+of requested cases: a database of a million measurements exceeds the memory limit of a controller.
 """
 
-import csv
 import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import log
-from pathlib import PurePosixPath
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from collector.codec.errors import BadInput, DamagedObject
+from collector.codec.errors import DamagedObject
 from collector.database.canaries import (
     CANARY_COLUMNS,
     Doubts,
@@ -28,12 +24,7 @@ from collector.database.canaries import (
 )
 from collector.database.commits import Commit
 from collector.database.committed import read_sealed
-from collector.database.layout import (
-    AVERAGE_DURATION,
-    SESSIONS,
-    STACK_INTERVAL,
-    is_kernel_file_name,
-)
+from collector.database.intervals import CaseInterval
 from collector.database.plans import MergedPlan
 from collector.database.query import (
     ANSWERING,
@@ -44,10 +35,15 @@ from collector.database.query import (
     of_stack,
 )
 from collector.database.rows import completed
-from collector.database.snapshot import SnapshotManifest, read_file, read_manifest
+from collector.database.snapshot import (
+    INTERVALS,
+    SnapshotManifest,
+    interval_rows,
+    read_file,
+    read_manifest,
+)
 from collector.database.state import TEXT, Version, shows
 from collector.model import keys
-from collector.model.case import case_from_cells
 from collector.model.plan import place_name
 from collector.model.row import ABSENT
 from collector.model.stack import Stack
@@ -55,6 +51,9 @@ from collector.store.base import Store
 
 _BATCH_ROWS = 16_384
 _PLACE = ("node", "device_serial")
+_INTERVAL = (  # in the order of a CaseInterval
+    *("mean_us", "sessions", "stack_low_us", "stack_high_us", "stack_degrees", "stack_variance"),
+)
 _KEPT = (
     *("case", "outcome", "reason", "mean_us", "good", "warm", "clean"),
     *("head_commit", "plan", "plan_hash", "measurement", "warnings"),
@@ -63,7 +62,7 @@ _KEPT = (
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """The head of a database; without a commit an empty one."""
+    """The head of a database, which is empty if there is no commit."""
 
     store: Store
     commit: Commit | None
@@ -71,23 +70,25 @@ class Published:
 
     @classmethod
     def of(cls, store: Store, commit: Commit | None) -> "Published":
-        """What a commit of the store's database published; the manifest is all that is read."""
+        """Return the content of a commit. Only the manifest is read."""
         return cls(store, commit, read_manifest(store, commit) if commit else None)
 
     @property
     def versions(self) -> Mapping[str, Version]:
-        """What each version directory stands for, without the text of its op_mapping."""
+        """Return the stack of each version directory, without the text of its op_mapping."""
         return self.manifest.versions if self.manifest else {}
 
     def shows(self, stack: Stack) -> bool:
-        """Whether the version directory of a stack is there and shows this very stack."""
+        """Return whether the version directory of a stack exists and displays this stack."""
         return shows(self.versions, stack)
 
     def answers(
         self, version_path: str, wanted: Iterable[str], *, cache: str | None = None
     ) -> dict[str, Answered]:
-        """How each wanted case of a version directory is answered, as `query.answers` says it, but
-        for curves that are held back: those take all cases to see."""
+        """Return the result of each of these cases of a version directory, like `query.answers`.
+
+        Curves that are held back are not detected, because that requires all cases.
+        """
         if self.manifest is None or version_path not in self.versions:
             return {}
         version, cases = self.versions[version_path], pa.array(wanted, TEXT)
@@ -104,8 +105,10 @@ class Published:
     def doubted_once(
         self, version_path: str, wanted: Iterable[str], *, cache: str | None = None
     ) -> dict[str, str]:
-        """Where the number of each wanted case was measured that is answered by a doubtful session
-        (`answers`), by the name of the place; without those that two such sessions measured."""
+        """Return the device or node of each of these cases that a single suspect session measured.
+
+        Cases that two suspect sessions measured are omitted.
+        """
         answers = self.answers(version_path, wanted, cache=cache)
         doubted = pa.array([case for case, found in answers.items() if found.is_doubted], TEXT)
         if self.manifest is None or not len(doubted):
@@ -122,8 +125,26 @@ class Published:
                         places.setdefault(row["case"], []).append(place)
         return {case: found[0] for case, found in places.items() if len(found) == 1}
 
+    def intervals(self, version_path: str, wanted: Iterable[str]) -> dict[str, CaseInterval]:
+        """Return the intervals that a version directory shows of these cases, by case id.
+
+        A case without an interval has no displayed duration or is a collective. Raises
+        DamagedObject for a table that is not one of intervals.
+        """
+        if self.manifest is None or self.commit is None:
+            return {}
+        data = read_file(self.store, self.commit, INTERVALS, self.manifest.files[INTERVALS])
+        key, cases = keys.snapshot(self.commit.snapshot) + INTERVALS, pa.array(wanted, TEXT)
+        found: dict[str, CaseInterval] = {}
+        for rows in interval_rows(data, key=key):
+            is_own = pc.equal(rows["version_path"], version_path)
+            own = rows.filter(pc.and_(is_own, pc.is_in(rows["case"], value_set=cases)))
+            intervals = map(CaseInterval, *(own[name].to_pylist() for name in _INTERVAL))
+            found.update(zip(own["case"].to_pylist(), intervals, strict=True))
+        return found
+
     def _doubts(self, version: Version, version_path: str, files: Iterable[str]) -> Doubts:
-        """The sessions of a version directory that their canaries make doubtful."""
+        """Return the sessions of a version directory that their canaries make suspect."""
         told = [
             canary_rows(rows, version, version_path)
             for key in files
@@ -133,8 +154,10 @@ class Published:
 
 
 class HeldShards:
-    """The shards of one campaign that measurements of the database came from. Files of
-    measurements never change: each is read once, however often somebody asks."""
+    """The shards of one campaign whose measurements the database has.
+
+    Files of measurements never change, so each is read once.
+    """
 
     def __init__(self, store: Store, campaign: str):
         self.store = store
@@ -145,13 +168,16 @@ class HeldShards:
         self._held = frozenset[str]()
 
     def at(self, head: Commit | None) -> frozenset[str]:
-        """Those that this head holds. An id is told of the one campaign only: two campaigns that
-        plan the same cases have shards of one id."""
+        """Return the shards that this head holds.
+
+        Shards of other campaigns do not count: two campaigns that plan the same cases have shards
+        with the same id.
+        """
         self._look(head)
         return self._held if head else frozenset()
 
     def plans_at(self, head: Commit | None) -> frozenset[MergedPlan]:
-        """The campaign's plans that they are of."""
+        """Return the plans of the campaign that this head holds."""
         self._look(head)
         return self._plans if head else frozenset()
 
@@ -175,8 +201,10 @@ class HeldShards:
 
 
 def _batches(store: Store, key: str, columns: Sequence[str]) -> Iterator[pa.Table]:
-    """The rows of a file of measurements, these columns alone. Raises DamagedObject, naming
-    the key, where it is not what its name promises."""
+    """Return the rows of a file of measurements in batches, with these columns only.
+
+    Raises DamagedObject, naming the key, if the content does not match the name.
+    """
     sha256 = key.removeprefix(keys.MEASUREMENTS).removesuffix(".parquet")
     yield from _batches_in(read_sealed(store, key, sha256, named_by=None), columns, key)
 
@@ -189,50 +217,3 @@ def _batches_in(data: bytes, columns: Sequence[str], key: str) -> Iterator[pa.Ta
             yield completed(pa.table(batch), columns)
     except (pa.ArrowException, KeyError, OSError, ValueError) as error:
         raise DamagedObject(f"unexpected columns in a table: {error}", path=key) from error
-
-
-# How well the head of a database knows each case, as its rows say it: what a plan goes by that
-# measures again where it tells most. The rows are read a file at a time, not the database.
-
-
-@dataclass(frozen=True, slots=True)
-class KnownInterval:
-    """How far the stack's interval of a case goes to each side, as the logarithm of a ratio, and of
-    how many sessions its mean is. What the profiler cannot tell is not in it: it takes the lower
-    end further down, and no session narrows that."""
-
-    reach: float
-    sessions: int
-
-
-def known_intervals(published: Published, version_path: str) -> dict[str, KnownInterval | None]:
-    """What a version directory shows a duration of, by case id, without collectives: the interval
-    of each, None where an earlier edition showed none. Raises DamagedObject for rows that say
-    something else."""
-    if published.manifest is None or published.commit is None:
-        return {}
-    found: dict[str, KnownInterval | None] = {}
-    for path, entry in published.manifest.tree.items():
-        name = path.removeprefix(f"{version_path}/")
-        if name == path or not is_kernel_file_name(name):
-            continue
-        data = read_file(published.store, published.commit, path, entry)
-        try:
-            found |= _intervals(data, PurePosixPath(path).stem)
-        except (ArithmeticError, BadInput, KeyError, ValueError) as error:
-            raise DamagedObject(f"expected rows with intervals: {error}", path=path) from error
-    return found
-
-
-def _intervals(data: bytes, kernel_type: str) -> dict[str, KnownInterval | None]:
-    rows = csv.DictReader(io.StringIO(data.decode("utf-8-sig"), newline=""))
-    shown = (row for row in rows if row.get(AVERAGE_DURATION))
-    return {case_from_cells(kernel_type, row).case_id: _interval(row) for row in shown}
-
-
-def _interval(row: Mapping[str, str]) -> KnownInterval | None:
-    mean, low, high = (row.get(name) or "" for name in (AVERAGE_DURATION, *STACK_INTERVAL))
-    if not (low and high):
-        return None
-    # The first rows with intervals said of no number of sessions: it was the last one's.
-    return KnownInterval(log(float(high) / float(mean)), int(row.get(SESSIONS) or 1))

@@ -1,15 +1,17 @@
-"""A snapshot: one immutable state of the database in the store, and the tree that it shows.
+"""A snapshot: one immutable state of the database in the store, and its view.
 
     db/measurements/{sha256}.parquet        rows of measurements, shared by all later snapshots
     db/snapshots/{name}/{version path}/     the CSVs and op_mapping.yaml
-    db/snapshots/{name}/cases.parquet       case records, and profiles.parquet: profile rows
+    db/snapshots/{name}/intervals.parquet   the intervals that the CSVs show
+    db/snapshots/{name}/cases.parquet       case records
+    db/snapshots/{name}/profiles.parquet    profile rows
     db/snapshots/{name}/manifest.json       written last; names and hashes everything above
 
 Readers check the manifest against its commit, and every object against the manifest.
 """
 
 import io
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 
 import pyarrow as pa
@@ -20,7 +22,13 @@ from collector.codec.canonical import canonical_json, decode_object, readable_js
 from collector.codec.errors import BadInput, DamagedObject, stored
 from collector.database.commits import Commit
 from collector.database.committed import read_sealed
-from collector.database.layout import OP_MAPPING, is_collective_file, is_kernel_file_name
+from collector.database.intervals import INTERVAL_SCHEMA
+from collector.database.layout import (
+    INTERVAL_COLUMNS,
+    OP_MAPPING,
+    is_collective_file,
+    is_kernel_file_name,
+)
 from collector.database.plans import MergedPlan
 from collector.database.rows import completed
 from collector.database.state import (
@@ -32,19 +40,22 @@ from collector.database.state import (
     State,
     Version,
 )
-from collector.database.view import ViewFile
+from collector.database.view import View
 from collector.environment import side_by_side, token
 from collector.model import keys
 from collector.model.stack import Runtime, Stack
 from collector.store.base import AT_ONCE, Store, create_named
 
-# The manifest of a snapshot: what it holds, with the hash of every file.
+# The manifest of a snapshot lists every file with its hash.
 #
-# A commit names it by its hash. It is written last, so that a snapshot that has one is whole.
+# A commit names it by its hash. It is written last, so a snapshot with a manifest is complete.
 
 CASES = "cases.parquet"
 PROFILES = "profiles.parquet"
-_TABLES = frozenset({CASES, PROFILES})
+INTERVALS = "intervals.parquet"
+_STATE_TABLES = frozenset({CASES, PROFILES})
+_TABLES = _STATE_TABLES | {INTERVALS}
+_BATCH_ROWS = 16_384
 _WHAT = "a snapshot's manifest"
 _SCHEMA = 1
 
@@ -69,19 +80,22 @@ class SnapshotManifest:
 
     @property
     def tree(self) -> dict[str, FileEntry]:
-        """The files that people read: all but the database's own tables."""
+        """Return the files that users read: all except the database's own tables."""
         return {path: entry for path, entry in self.files.items() if path not in _TABLES}
 
     @property
     def state_files(self) -> frozenset[str]:
-        """The files that the state is read from: the tables, and what the tree alone holds."""
+        """Return the files that the state is read from.
+
+        They are the tables of the state, and the files that exist only in the tree.
+        """
         mappings = {f"{path}/{OP_MAPPING}" for path, v in self.versions.items() if v.op_mapping}
-        return _TABLES | mappings
+        return _STATE_TABLES | mappings
 
 
 @dataclass(frozen=True, slots=True)
 class _StoredVersion:
-    """As the manifest spells it; the text of the op_mapping lies in the tree."""
+    """A version as the manifest has it; the text of the op_mapping is in the tree."""
 
     stack: Stack
     stack_rank: Rank
@@ -107,11 +121,11 @@ def manifest_to_json(manifest: SnapshotManifest) -> bytes:
 
 
 def manifest_from_json(data: bytes, *, key: str = "manifest") -> SnapshotManifest:
-    """Raises BadInput, naming the key, for anything but a snapshot's manifest."""
+    """Return the manifest of a snapshot. Raises BadInput, naming the key, for other data."""
     stored = decode_object(_StoredManifest, data, what=_WHAT, key=key)
     try:
         wrong = _contradiction(stored)
-    except BadInput as error:  # a name that cannot be one
+    except BadInput as error:  # an invalid name
         wrong = str(error)
     if wrong:
         raise BadInput(f"expected {_WHAT}: {wrong}", path=key)
@@ -126,7 +140,7 @@ def manifest_from_json(data: bytes, *, key: str = "manifest") -> SnapshotManifes
 
 
 def _contradiction(stored: _StoredManifest) -> str | None:
-    """What in a manifest cannot be of a snapshot."""
+    """Return the first contradiction in a manifest, or None."""
     if stored.schema != _SCHEMA:
         return f"schema: expected {_SCHEMA}, got {stored.schema}"
     if other := [k for k in stored.measurements if keys.name_of(k, keys.measurements) is None]:
@@ -145,8 +159,7 @@ def _contradiction(stored: _StoredManifest) -> str | None:
 
 
 def _is_shown(path: str, stored: _StoredManifest) -> bool:
-    """Whether a path is that of a kernel type's CSV in a version directory, or of its
-    collectives."""
+    """Return whether a path is that of a CSV of a version directory or of its collectives."""
     if any(is_collective_file(path, folder) for folder in stored.versions):
         return True
     folders = (folder for folder in stored.versions if path.startswith(f"{folder}/"))
@@ -169,7 +182,7 @@ def _version(stored: _StoredVersion) -> Version:
     )
 
 
-_MAY_BE_NULL = frozenset({"std_us"})
+_MAY_BE_NULL = frozenset({"std_us", *(c.name for c in INTERVAL_COLUMNS if c.is_optional)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,17 +196,21 @@ def write_snapshot(
     store: Store,
     number: int,
     state: State,
-    tree: Mapping[str, ViewFile],
+    view: View,
     *,
     content_hash: str,
     runtime: Runtime,
     added: pa.Table,
     parent: tuple[Commit, SnapshotManifest] | None,
 ) -> WrittenSnapshot:
-    """Write everything that a commit of `state` will name; `added` are the measurements that the
-    parent lacks. Files that the parent has are copied inside the store."""
+    """Write every object that a commit of `state` will name.
+
+    `added` are the measurements that the parent lacks. Files that the parent has are copied inside
+    the store.
+    """
     name = f"{number:08d}-{token(8)}"
-    new = {path: (file.data, file.rows) for path, file in tree.items()}
+    new = {path: (file.data, file.rows) for path, file in view.files.items()}
+    new[INTERVALS] = (_parquet(view.intervals), view.intervals.num_rows)
     new[CASES] = (_parquet(state.cases), state.cases.num_rows)
     new[PROFILES] = (_parquet(state.profiles), state.profiles.num_rows)
     files = {
@@ -218,8 +235,11 @@ def write_snapshot(
 
 
 def read_manifest(store: Store, commit: Commit) -> SnapshotManifest:
-    """The manifest of a commit's snapshot. Raises DamagedObject where it is another than the commit
-    names, or says other things than the commit: then its hash is right, and the commit is named."""
+    """Return the manifest of a commit's snapshot.
+
+    Raises DamagedObject if it is not the one that the commit names, or if it disagrees with the
+    commit: its hash is then right, and the error names the commit.
+    """
     key = keys.snapshot_manifest(commit.snapshot)
     named_by = keys.commit(commit.number)
     data = read_sealed(store, key, commit.manifest_sha256, named_by=named_by)
@@ -243,7 +263,7 @@ def read_manifest(store: Store, commit: Commit) -> SnapshotManifest:
 
 
 def read_file(store: Store, commit: Commit, path: str, entry: FileEntry) -> bytes:
-    """One file of a snapshot, checked against the manifest."""
+    """Return one file of a snapshot, checked against the manifest."""
     key = keys.snapshot(commit.snapshot) + path
     named_by = keys.snapshot_manifest(commit.snapshot)
     return read_sealed(store, key, entry.sha256, named_by=named_by)
@@ -252,8 +272,10 @@ def read_file(store: Store, commit: Commit, path: str, entry: FileEntry) -> byte
 def _is_whole(
     store: Store, commit: Commit, manifest: SnapshotManifest, path: str, wanted: FileEntry
 ) -> bool:
-    """Whether a snapshot has this very file, with the bytes that its manifest promises: rot of an
-    older version is not handed on."""
+    """Return whether a snapshot has this file with the bytes of its manifest.
+
+    A damaged file of an older version is not copied.
+    """
     if manifest.files.get(path) != wanted:
         return False
     try:
@@ -266,7 +288,7 @@ def _is_whole(
 def load_state(
     store: Store, commit: Commit | None, manifest: SnapshotManifest | None = None
 ) -> State:
-    """The state that a commit stands for; empty for None. Every object is checked on the way."""
+    """Return the state of a commit, or the empty state for None. Every object is checked."""
     if commit is None:
         return State.empty()
     manifest = manifest or read_manifest(store, commit)
@@ -282,8 +304,10 @@ def state_of(
     data: Mapping[str, bytes],
     measurements: Iterable[pa.Table],
 ) -> State:
-    """The state that a commit stands for, of the files and measurements that its manifest names.
-    Raises DamagedObject, naming the key, for tables that are none of it."""
+    """Return the state of a commit from the files and measurements that its manifest names.
+
+    Raises DamagedObject, naming the key, for a table with other columns or another runtime.
+    """
     place = keys.snapshot(commit.snapshot)
     state = State.of_rows(
         measurements=measurements,
@@ -302,14 +326,35 @@ def state_of(
 
 
 def read_measurements(store: Store, key: str) -> pa.Table:
-    """The rows of one file of measurements, which is named by its own hash."""
+    """Return the rows of one file of measurements, which is named by its own hash."""
     sha256 = key.removeprefix(keys.MEASUREMENTS).removesuffix(".parquet")
     data = read_sealed(store, key, sha256, named_by=None)
     return _table(data, MEASUREMENT_SCHEMA, key)
 
 
+def interval_rows(data: bytes, *, key: str) -> Iterator[pa.Table]:
+    """Return the rows of a table of intervals, some thousands at a time, by INTERVAL_SCHEMA.
+
+    Raises DamagedObject, naming the key, for other columns and for impossible intervals.
+    """
+    try:
+        for batch in pq.ParquetFile(io.BytesIO(data)).iter_batches(_BATCH_ROWS, use_threads=False):
+            rows = _whole(pa.table(batch).cast(INTERVAL_SCHEMA), key)
+            numbers = (rows[name] for name in ("mean_us", "stack_high_us", "sessions"))
+            if not all(_is_positive(column) for column in numbers):
+                raise DamagedObject("impossible interval in a row", path=key)
+            yield rows
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise DamagedObject(f"unexpected columns in a table: {error}", path=key) from error
+
+
+def _is_positive(column: pa.ChunkedArray) -> bool:
+    is_one = pc.and_(pc.greater(column, 0), pc.is_finite(column))
+    return bool(pc.all(is_one, min_count=0).as_py())
+
+
 def _write_measurements(store: Store, added: pa.Table) -> Iterable[str]:
-    """One file a merge, named by its hash; none where nothing was added."""
+    """Write one file for a merge, named by its hash; none if nothing was added."""
     if added.num_rows == 0:
         return ()
     data = _parquet(added)
@@ -332,13 +377,17 @@ def _table(data: bytes, schema: pa.Schema, key: str) -> pa.Table:
         table = table.cast(schema)
     except (pa.ArrowException, OSError, ValueError) as error:
         raise DamagedObject(f"unexpected columns in a table: {error}", path=key) from error
-    if empty := [n for n in schema.names if n not in _MAY_BE_NULL and table[n].null_count]:
+    return _whole(table, key)
+
+
+def _whole(table: pa.Table, key: str) -> pa.Table:
+    if empty := [n for n in table.column_names if n not in _MAY_BE_NULL and table[n].null_count]:
         raise DamagedObject(f"column {empty[0]!r} has an empty cell", path=key)
     return table
 
 
 def _with_mapping(version: Version, data: bytes | None, place: str) -> Version:
-    """The version with the text of its op_mapping, which the manifest leaves to the tree."""
+    """Return the version with the text of its op_mapping, which is only in the tree."""
     if version.op_mapping is None or data is None:
         return version
     try:

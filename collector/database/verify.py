@@ -1,12 +1,12 @@
-"""Whether a database is what its commits say: every promise is checked, and every break listed.
+"""The verification of a database: every claim of its commits is checked, every problem listed.
 
-Checked are the chain of commits; for each commit the manifest, every file's hash, size and rows,
-every measurement's id, and that the CSVs and the content hash follow from the state; and what the
-commits say of campaigns (`origins.py`), down to what the profiler recorded. Every object is read
-once, however many commits name it.
+It checks the chain of commits; for each commit the manifest, every file's hash, size and rows,
+every measurement's id, and that the CSVs, the table of intervals and the content hash follow from
+the state; and what the commits claim about campaigns, down to the records of the profiler. Every
+object is read once, even if several commits name it.
 
-What another version of the view rendered, this program cannot render: the CSVs of such commits are
-checked by their hashes alone.
+This program cannot render the format of another version of the view: the CSVs and intervals of such
+commits are checked by their hashes only.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -20,7 +20,12 @@ from collector.codec.canonical import sha256_hex
 from collector.codec.errors import BadInput, NotFound
 from collector.database.commits import Commit, end_of_log, is_hinted, read_commit
 from collector.database.committed import RawRecord, is_slip, record_problems
-from collector.database.intervals import VersionIntervals, intervals_of
+from collector.database.intervals import (
+    INTERVAL_KEY,
+    INTERVAL_SCHEMA,
+    VersionIntervals,
+    intervals_of,
+)
 from collector.database.layout import (
     OP_MAPPING,
     OTHER_SETTINGS,
@@ -32,8 +37,10 @@ from collector.database.plan_state import read_results
 from collector.database.plans import MergedPlan, changed, read_plan
 from collector.database.rows import check_rows
 from collector.database.snapshot import (
+    INTERVALS,
     FileEntry,
     SnapshotManifest,
+    interval_rows,
     read_file,
     read_manifest,
     read_measurements,
@@ -48,17 +55,17 @@ from collector.database.state import (
     identities,
     is_among,
 )
-from collector.database.view import VIEW_VERSION, content_hash_of, render
+from collector.database.view import VIEW_VERSION, content_hash_of, view_of
 from collector.model import keys
 from collector.ranks.collective import is_collective
 from collector.store.base import Store
 
-# What the commits of a log must show, one after the other, each computed from its state.
+# The view of each commit of a log, computed from its state, in the order of the log.
 #
-# A commit changes few files of the tree. Only those are rendered that follow from rows which the
-# commit before did not have: of the kernel types of the cases that they speak of, and of version
-# directories that stand for something else since, or whose variance is known otherwise. The others
-# follow from the same rows as before.
+# A commit changes few files of the tree. Only the files that depend on rows which the previous
+# commit lacks are rendered: those of the kernel types of these rows' cases, and of version
+# directories with another stack or another variance model than before. The others depend on the
+# same rows as before.
 
 _CASE = ("version_path", "case")
 _KERNEL = ("version_path", "kernel_type")
@@ -72,36 +79,39 @@ class ShownFile:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """The tree that a state shows, and the files of measurements that the state was read from."""
+    """The view of a state, and the files of measurements that the state was read from."""
 
     state: State
     measurements: Mapping[str, pa.Table]
     intervals: Mapping[str, VersionIntervals]
     files: Mapping[str, ShownFile]
+    interval_rows: pa.Table
 
 
 def shown_after(before: Shown | None, state: State, measurements: Mapping[str, pa.Table]) -> Shown:
-    """The tree of a state, given that of another. `measurements` are by key; a file of one key
-    is the same in both."""
+    """Return the view of a state, given the view of an earlier one.
+
+    `measurements` are by key; a file with the same key is the same in both.
+    """
     intervals = intervals_of(state)
     if before is None or not before.measurements.keys() <= measurements.keys():
-        return Shown(state, measurements, intervals, _rendered(state, intervals))
+        return Shown(state, measurements, intervals, *_rendered(state, intervals))
     added = [table for key, table in measurements.items() if key not in before.measurements]
     touched = _touched(before, state, intervals, added)
-    both = pa.concat_tables([before.state.cases.select(_KERNEL), state.cases.select(_KERNEL)])
+    both = pa.concat_tables([before.state.cases, state.cases]).select((*_CASE, "kernel_type"))
     touched = _with_shared_files(both, touched)
-    gone = {
-        file
-        for pair in distinct(both.filter(is_among(both, _KERNEL, touched)), _KERNEL)
-        for file in _files(*pair)
-    }
+    replaced = both.filter(is_among(both, _KERNEL, touched))
+    gone = {file for pair in distinct(replaced, _KERNEL) for file in _files(*pair)}
     kept = {
         path: file
         for path, file in before.files.items()
         if path not in gone and path.rpartition("/")[2] != OP_MAPPING
     }
-    shown = _rendered(_of_kernels(state, touched), intervals)
-    return Shown(state, measurements, intervals, {**kept, **shown})
+    shown, rows = _rendered(_of_kernels(state, touched), intervals)
+    is_gone = is_among(before.interval_rows, _CASE, identities(replaced, _CASE))
+    rows = pa.concat_tables([before.interval_rows.filter(pc.invert(is_gone)), rows])
+    rows = rows.sort_by([(name, "ascending") for name in INTERVAL_KEY])
+    return Shown(state, measurements, intervals, {**kept, **shown}, rows)
 
 
 def _touched(
@@ -110,7 +120,7 @@ def _touched(
     intervals: Mapping[str, VersionIntervals],
     added: Iterable[pa.Table],
 ) -> pa.Array:
-    """The kernel types, as identities, whose rows may show otherwise than before."""
+    """Return the kernel types, as identities, whose rows may differ from before."""
     before = last.state
     new = [table.select(_CASE) for table in added]
     for name in ("cases", "profiles"):
@@ -128,32 +138,34 @@ def _touched(
 
 
 def _stands_for(state: State, path: str) -> str | None:
-    """What of a version decides which rows show: its stack, whichever plan it comes from."""
+    """Return the stack of a version, which decides which rows are displayed."""
     version = state.versions.get(path)
     return version.stack.text if version is not None else None
 
 
 def _model(intervals: Mapping[str, VersionIntervals], path: str) -> object:
-    """What decides, beside a case's own measurements, how wide the intervals of a version are."""
+    """Return what the intervals of a version depend on besides each case's measurements."""
     return intervals[path].model if path in intervals else None
 
 
 def _of_kernels(state: State, kernels: pa.Array) -> State:
-    """The part of a state that the files of these kernel types follow from."""
+    """Return the part of a state that the files of these kernel types depend on."""
     cases = state.cases.filter(is_among(state.cases, _KERNEL, kernels))
     known = identities(cases, _CASE)
     measurements = state.measurements.filter(is_among(state.measurements, _CASE, known))
     return replace(state, cases=cases, measurements=measurements)
 
 
-def _rendered(state: State, intervals: Mapping[str, VersionIntervals]) -> dict[str, ShownFile]:
-    files = render(state, intervals=intervals)
-    return {path: ShownFile(sha256_hex(file.data), file.rows) for path, file in files.items()}
+def _rendered(
+    state: State, intervals: Mapping[str, VersionIntervals]
+) -> tuple[dict[str, ShownFile], pa.Table]:
+    view = view_of(state, intervals=intervals)
+    files = {p: ShownFile(sha256_hex(file.data), file.rows) for p, file in view.files.items()}
+    return files, view.intervals
 
 
 def _with_shared_files(kernels: pa.Table, touched: pa.Array) -> pa.Array:
-    """The same with the other version directories whose collectives stand in one file with those
-    of a touched one."""
+    """Return these kernel types and those whose collectives share a file with one of them."""
     pairs = distinct(kernels.filter(is_among(kernels, _KERNEL, touched)), _KERNEL)
     files = {_collectives(*pair) for pair in pairs if is_collective(pair[1])}
     if not files:
@@ -165,7 +177,7 @@ def _with_shared_files(kernels: pa.Table, touched: pa.Array) -> pa.Array:
 
 
 def _files(path: str, kernel: str) -> list[str]:
-    """The files in which the rows of a kernel type may stand."""
+    """Return the files that may contain rows of a kernel type."""
     name = kernel_file_name(kernel)
     places = [path, f"{path}/{UNKNOWN_INPUTS}"]
     if is_collective(kernel):
@@ -178,10 +190,11 @@ def _collectives(path: str, kernel: str) -> str:
     return f"{collective_folder(path)}/{kernel_file_name(kernel)}"
 
 
-# Whether what a database says of campaigns is what lies under `campaigns/`.
+# The claims of a database about campaigns, compared with the objects under `campaigns/`.
 #
-# Every measurement came from a part, which a committed manifest names by hash, of a shard of a plan
-# that a commit names by hash. All of it is read again, as a merge reads it, and the rows compared.
+# Every measurement is from a part, which a committed manifest names by hash, of a shard of a plan
+# that a commit names by hash. All of these are read again, as a merge reads them, and the rows are
+# compared.
 
 _ORIGIN = ("campaign", "shard", "attempt", "session")
 _ID = ("measurement",)
@@ -191,7 +204,7 @@ _SAID_OF_A_ROW = tuple(name for name in MEASUREMENT_SCHEMA.names if name != "fin
 
 @dataclass(slots=True)
 class Claims:
-    """What commits say of campaigns, each with the first commit that says it."""
+    """The claims of commits about campaigns, each with the first commit that makes it."""
 
     plans: dict[MergedPlan, int] = field(default_factory=dict)
     rows: dict[str, tuple[int, pa.Table]] = field(default_factory=dict)  # by their file's key
@@ -207,8 +220,10 @@ class Claims:
 def origin_problems(
     store: Store, claims: Claims, *, with_raw: bool = True
 ) -> Iterator[tuple[int, str]]:
-    """The commit and the line of each claim that does not hold. What the profiler recorded is read
-    again only `with_raw`."""
+    """Return the commit and the line of each wrong claim.
+
+    The records of the profiler are read again only `with_raw`.
+    """
     published = _shards_of(claims)
     read = {plan: _read(store, plan, published) for plan in sorted(claims.plans)}
     looked_at = set[str]()  # plans may share a shard
@@ -231,8 +246,10 @@ def origin_problems(
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """The rows that a plan's shards hold, what cannot be read of it in lines, the prefixes of keys
-    of which these lines tell, and the profiler's records of shards that are published."""
+    """The rows of a plan's shards, and the profiler's records of its published shards.
+
+    `problems` are lines about what cannot be read, `told` the prefixes of the keys that they cover.
+    """
 
     rows: pa.Table
     problems: tuple[str, ...] = ()
@@ -241,13 +258,13 @@ class _Reading:
 
 
 def _shards_of(claims: Claims) -> frozenset[tuple[str, str]]:
-    """Campaign and id of every shard that some measurement came from."""
+    """Return campaign and id of every shard that has a published measurement."""
     found = (distinct(rows, ("campaign", "shard")) for _, rows in claims.rows.values())
     return frozenset[tuple[str, str]]().union(*found)
 
 
 def _read(store: Store, merged: MergedPlan, published: Collection[tuple[str, str]]) -> _Reading:
-    """What a plan left. Of a shard that no commit speaks of nothing is promised."""
+    """Return the content of a plan's shards. Only problems of published shards count."""
     try:
         plan = read_plan(store, merged.campaign, merged.number)
     except NotFound:
@@ -259,7 +276,7 @@ def _read(store: Store, merged: MergedPlan, published: Collection[tuple[str, str
     results = read_results(store, plan)
     broken = [d for d in results.damaged if (d.campaign, d.shard) in published]
     problems = [damage.reason for damage in broken]
-    if other := changed(plan, [merged]):  # which is what is wrong with all its shards
+    if other := changed(plan, [merged]):  # this is the problem of all its shards
         problems = [other.reason, *(d.reason for d in broken if d.key != other.key)]
     told = frozenset(keys.attempts(damage.campaign, damage.shard) for damage in broken)
     records = tuple(r for r in results.records if (plan.campaign, r.shard) in published)
@@ -267,8 +284,11 @@ def _read(store: Store, merged: MergedPlan, published: Collection[tuple[str, str
 
 
 def _unfounded(rows: pa.Table, held: pa.Array, final: pa.Array) -> Iterator[tuple[str, int]]:
-    """The keys of parts, and how many rows say that they came from there, and did not: rows that
-    no committed part holds (`held` are those that one does), or that are `final` by no manifest."""
+    """Return the keys of parts with the number of rows that wrongly claim to be from there.
+
+    Such a row is in no committed part (`held` are the rows that are), or is `final` although no
+    manifest makes it so.
+    """
     is_held, is_final = is_among(rows, _SAID_OF_A_ROW, held), is_among(rows, _ID, final)
     is_founded = pc.and_(is_held, pc.or_(is_final, pc.invert(rows["final"])))
     unfounded = rows.filter(pc.invert(is_founded)).select(_ORIGIN)
@@ -279,8 +299,10 @@ def _unfounded(rows: pa.Table, held: pa.Array, final: pa.Array) -> Iterator[tupl
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One broken promise, at the first commit that makes it; `text` is a line for people, which
-    begins with the object's key."""
+    """A wrong claim with the first commit that makes it.
+
+    `text` is a line for the user that begins with the object's key.
+    """
 
     commit: int
     text: str
@@ -293,8 +315,10 @@ class Problem:
 def find_problems(
     store: Store, commits: Iterable[Commit] | None = None, *, with_raw: bool = True
 ) -> list[Problem]:
-    """Check these commits, or all of them and their chain; an empty list says that all is well.
-    `with_raw` reads what the profiler recorded, too."""
+    """Check these commits, or all of them and their chain; the list is empty if all is correct.
+
+    `with_raw` also reads the records of the profiler.
+    """
     problems: list[Problem] = []
     if commits is None:
         commits, problems = _chain(store)
@@ -313,7 +337,7 @@ def of_other_view_versions(store: Store, commits: Iterable[Commit] | None = None
 
 
 def _chain(store: Store) -> tuple[list[Commit], list[Problem]]:
-    """Every commit that can be read, and what is wrong with their sequence."""
+    """Return every commit that can be read, and the problems of their sequence."""
     commits: list[Commit] = []
     problems: list[Problem] = []
     end, fault = _end_of(store)
@@ -337,7 +361,7 @@ def _chain(store: Store) -> tuple[list[Commit], list[Problem]]:
 
 
 def _end_of(store: Store) -> tuple[int, str | None]:
-    """The number that the log goes up to, and what is wrong there."""
+    """Return the number of the newest commit, and the fault at the end of the log."""
     try:
         log = end_of_log(store)
     except BadInput:  # the newest cannot be read
@@ -348,20 +372,20 @@ def _end_of(store: Store) -> tuple[int, str | None]:
 
 @dataclass(frozen=True, slots=True)
 class _Witnesses:
-    """What names a commit by its hash: the one on top of it, else HEAD.json."""
+    """The object that names a commit by its hash: the next commit, else HEAD.json."""
 
     store: Store
     commits: Mapping[int, Commit]
 
     def confirm(self, commit: Commit) -> bool | None:
-        """Whether a commit is as it was; None where nobody knows."""
+        """Return whether a commit is unchanged; None if no object names it."""
         if child := self.commits.get(commit.number + 1):
             return child.parent_sha256 == commit.sha256
         return is_hinted(self.store, commit.number, commit.sha256)
 
 
 def _breaks(before: Commit, commit: Commit, witnesses: _Witnesses) -> Iterator[Problem]:
-    """What in two commits does not follow from one another, and which of them was changed."""
+    """Return the contradictions of two successive commits, at the one that was changed."""
     key, parent = keys.commit(commit.number), keys.commit(before.number)
     if commit.parent == before.number and commit.parent_sha256 != before.sha256:
         is_whole = witnesses.confirm(commit)
@@ -379,8 +403,11 @@ def _breaks(before: Commit, commit: Commit, witnesses: _Witnesses) -> Iterator[P
 
 @dataclass(slots=True)
 class _Check:
-    """What is known of the commits so far: files of measurements, None for what cannot be read,
-    what the last one showed, and what all of them say of campaigns."""
+    """The data of the commits that were checked so far.
+
+    `tables` are the files of measurements, None for a file that cannot be read. `shown` and `last`
+    are the view and the manifest of the last commit, `claims` the claims of all.
+    """
 
     store: Store
     tables: dict[str, pa.Table | None] = field(default_factory=dict)
@@ -403,7 +430,7 @@ class _Check:
         yield from broken
         tables = {key: self.tables[key] for key in manifest.measurements}
         whole = {key: table for key, table in tables.items() if table is not None}
-        if len(whole) < len(tables) or manifest.state_files - data.keys():
+        if len(whole) < len(tables) or _needed(manifest) - data.keys():
             return
         try:
             yield from self._view(commit, manifest, whole, data)
@@ -411,7 +438,7 @@ class _Check:
             yield str(error)
 
     def _lost(self, commit: Commit, manifest: SnapshotManifest) -> Iterator[str]:
-        """What the commit before held, and this one does not."""
+        """Return what the previous commit holds and this one lacks."""
         if self.last is None:
             return
         for name in ("measurements", "plans"):
@@ -436,7 +463,7 @@ class _Check:
     def _files(
         self, commit: Commit, manifest: SnapshotManifest, data: dict[str, bytes]
     ) -> Iterator[str]:
-        """Read every file, and keep those that the state is made of."""
+        """Read every file, and keep the tables and op_mappings in `data`."""
         for path, entry in sorted(manifest.files.items()):
             try:
                 found = read_file(self.store, commit, path, entry)
@@ -446,7 +473,7 @@ class _Check:
             if len(found) != entry.size_bytes:
                 what = f"expected {entry.size_bytes} bytes, got {len(found)}"
                 yield f"{keys.snapshot(commit.snapshot)}{path}: {what}"
-            if path in manifest.state_files:
+            if path in _needed(manifest):
                 data[path] = found
 
     def _view(
@@ -458,16 +485,28 @@ class _Check:
     ) -> Iterator[str]:
         state = state_of(commit, manifest, data, tables.values())
         tree: Mapping[str, FileEntry | ShownFile] = manifest.tree
+        key = keys.snapshot(commit.snapshot) + INTERVALS
+        parts = interval_rows(data[INTERVALS], key=key)
+        intervals = pa.concat_tables([INTERVAL_SCHEMA.empty_table(), *parts])
         if commit.view_version == VIEW_VERSION:
             self.shown = shown_after(self.shown, state, tables)
             yield from _view_problems(commit, manifest, self.shown)
-            tree = self.shown.files
+            if not intervals.equals(self.shown.interval_rows):
+                yield f"{key}: its content does not match the state"
+            tree, intervals = self.shown.files, self.shown.interval_rows
+        if intervals.num_rows != (expected := manifest.files[INTERVALS].rows):
+            yield f"{key}: expected {expected} rows, got {intervals.num_rows}"
         hashes = {path: file.sha256 for path, file in tree.items()}
-        yield from _content_problems(commit, state, hashes)
+        yield from _content_problems(commit, content_hash_of(state, hashes, intervals))
+
+
+def _needed(manifest: SnapshotManifest) -> frozenset[str]:
+    """Return the files whose content is checked against the state, besides the CSVs."""
+    return manifest.state_files | {INTERVALS}
 
 
 def _view_problems(commit: Commit, manifest: SnapshotManifest, shown: Shown) -> Iterator[str]:
-    """Whether the tree is the one that the state shows."""
+    """Return the differences between the tree and the view of the state."""
     view, promised, place = shown.files, manifest.tree, keys.snapshot(commit.snapshot)
     for path in sorted({*view, *promised}):
         if path not in view or path not in promised:
@@ -479,9 +518,8 @@ def _view_problems(commit: Commit, manifest: SnapshotManifest, shown: Shown) -> 
             yield f"{place}{path}: expected {promised[path].rows} rows, got {view[path].rows}"
 
 
-def _content_problems(commit: Commit, state: State, hashes: Mapping[str, str]) -> Iterator[str]:
-    """Whether the content hash follows from the state and the sha256 of each file of its tree."""
-    found = content_hash_of(state, hashes)
+def _content_problems(commit: Commit, found: str) -> Iterator[str]:
+    """Return the problem of a content hash that differs from the computed one."""
     if commit.content_hash != found:
         what = (
             f"content_hash: expected {found}, as computed from the state, got {commit.content_hash}"

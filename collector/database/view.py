@@ -1,8 +1,8 @@
-"""The tree of CSVs that a state shows: computed from the state alone, byte for byte the same.
+"""The view of a state: the tree of CSVs and the table of intervals, computed from the state alone.
 
-Rows of a file are in the order of their cells as spelled, and of the case id where spellings
-agree (those of uneven loads after all others): cases that look alike stand together, a diff of two
-versions reads well, and no order of merging can show.
+Equal states give equal bytes. The rows of a file are sorted by their cells as written, then by case
+id, with the rows of uneven loads last. So similar cases are next to each other, a diff of two
+versions is readable, and the order of merges does not matter.
 """
 
 import hashlib
@@ -17,12 +17,19 @@ import pyarrow.compute as pc
 
 from collector.codec.canonical import canonical_json, sha256_hex
 from collector.codec.errors import BadInput
-from collector.database.intervals import CaseInterval, VersionIntervals, intervals_of
+from collector.database.intervals import (
+    INTERVAL_SCHEMA,
+    CaseInterval,
+    VersionIntervals,
+    interval_table,
+    intervals_of,
+)
 from collector.database.layout import (
     AVERAGE_DURATION,
     DATABASE_COLUMNS,
     OP_MAPPING,
     OTHER_SETTINGS,
+    IntervalRow,
     answering_cells,
     by_file,
     collective_folder,
@@ -54,16 +61,16 @@ from collector.ranks.collective import (
 from collector.ranks.collective import Cells as collective_Cells
 from collector.ranks.experts import EXPERT_LOADS, IMBALANCE
 
-# The files of collectives that a state shows: `{device}/hccl/v{cann}/hcom_allReduce_.csv`.
+# The files of collectives: `{device}/hccl/v{cann}/hcom_allReduce_.csv`.
 #
-# Consumers read them beside the version directories, by bytes, ranks and tier, and take the first
-# row that fits. So a file has one row a key: of one group alone, with what all groups at once took
-# beside it. Collectives depend on CANN, not on vLLM: version directories of one CANN share the
-# folder, and each row says which of them it is from. What was measured otherwise (another mode,
-# environment or version) has its row in `other_settings/`.
+# Consumers read them by bytes, ranks and tier, and take the first row that matches. So a file has
+# one row for each key: the duration of one group alone and, in further columns, of all groups
+# concurrently. Collectives depend on CANN, not on vLLM: version directories of one CANN share the
+# folder, and each row names its version. Measurements with another mode, environment or version
+# have their rows in `other_settings/`.
 
 _SETTINGS = ("grid_shape", "ranks", "concurrent", "version")
-_OF_TOGETHER = "concurrent_version"  # where that is not the row's own
+_OF_TOGETHER = "concurrent_version"  # empty if it is the row's version
 _TIMES = ("median_us", "min_us", "p90_us", "n_accepted")
 
 _SHOWN = (*COLUMNS, *OF_SESSIONS, *OF_SESSIONS_TOGETHER)
@@ -73,7 +80,7 @@ Key = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """A case of a version directory, and what was measured of it; None where nothing good was."""
+    """A case of a version directory with its good measurement, or None if there is none."""
 
     told: CollectiveCase
     version: str
@@ -88,13 +95,15 @@ class _Row:
 
     @property
     def preference(self) -> tuple[object, ...]:
-        """Of the cases of one key the greatest shows: one that was measured, as the libraries run
-        by themselves, of the newest plan."""
+        """Return the order of the cases of one key, of which the greatest is displayed.
+
+        Measured cases precede others, then those without an environment, then the newest plan.
+        """
         return (self.facts is not None, not self.told.environment, self.rank, self.case_id)
 
     @property
     def setting(self) -> tuple[object, ...]:
-        """What one group and all at once share where they stand in one row."""
+        """Return the settings that both durations in one row have in common."""
         return (self.told.grid, self.told.mode, self.told.environment)
 
     def cells(self) -> collective_Cells:
@@ -110,7 +119,7 @@ class _Row:
         }
 
     def _interval_cells(self, known: CaseInterval) -> collective_Cells:
-        """Where the median lies over sessions, in the columns of one group alone or of all."""
+        """Return the interval of the median over sessions, for one group alone or for all."""
         ends = (f"{known.low_us:.2f}", f"{known.high_us:.2f}")
         if self.told.collective.together:
             return dict(zip(OF_SESSIONS_TOGETHER, ends, strict=True))
@@ -118,7 +127,7 @@ class _Row:
         return dict(zip(OF_SESSIONS, told, strict=True))
 
     def cells_elsewhere(self) -> collective_Cells:
-        """The same as a row of its own, where several of one key stand."""
+        """Return the cells of a separate row in a file with several rows for one key."""
         together = "all" if self.told.collective.together else "1"
         return {**self.cells(), "ranks": str(self.told.ranks), "concurrent": together}
 
@@ -130,7 +139,7 @@ def collective_tables(
     cache: str | None = None,
     prune_empty: bool = False,
 ) -> dict[str, tuple[bytes, int]]:
-    """Every file of collectives by its path: its bytes, and how many rows it has."""
+    """Return every file of collectives by its path: its bytes and the number of rows."""
     found: dict[str, list[_Row]] = {}
     for path in sorted(state.versions):
         for kernel, row in _rows(state, path, cache, intervals[path].of):
@@ -148,7 +157,7 @@ def collective_tables(
 
 
 def _one_a_key(rows: list[_Row]) -> tuple[list[collective_Cells], list[collective_Cells]]:
-    """The rows that consumers read, and those of cases that are not in them."""
+    """Return the rows that consumers read, one for each key, and the rows of all other cases."""
     by_key: dict[Key, list[_Row]] = {}
     for row in rows:
         by_key.setdefault(row.key, []).append(row)
@@ -164,9 +173,11 @@ def _one_a_key(rows: list[_Row]) -> tuple[list[collective_Cells], list[collectiv
 
 
 def _beside(first: _Row, ranked: list[_Row]) -> _Row | None:
-    """What all groups at once took where one of them alone took what `first` says: of the same
-    setting, and of the same version where that has measured it. What is shown of one is not blanked
-    by a newer version of the other."""
+    """Return the row of all groups concurrently that belongs to the row of one group alone.
+
+    It has the same setting and, if that version has measured it, the same version. So a newer
+    version of one duration does not blank the other.
+    """
     alike = [r for r in ranked if r.told.collective.together and r.setting == first.setting]
     alike.sort(key=lambda row: row.facts is None or row.version != first.version)
     return alike[0] if alike else None
@@ -185,8 +196,10 @@ def _in_order(key: Key) -> tuple[int, int, int, str]:
 
 
 def told_by(kernel_type: str, cells: collective_Cells) -> CollectiveCase | None:
-    """The collective of a row; None for other rows, and for one that was refused as none: that has
-    no number, and stands where every other case does."""
+    """Return the collective of a row; None for other rows and for a refused one.
+
+    A refused one has no duration, and its row is with those of all other cases.
+    """
     if not is_collective(kernel_type):
         return None
     try:
@@ -198,7 +211,7 @@ def told_by(kernel_type: str, cells: collective_Cells) -> CollectiveCase | None:
 def _rows(
     state: State, path: str, cache: str | None, intervals: Mapping[str, CaseInterval]
 ) -> Iterator[tuple[str, _Row]]:
-    """The collectives of a version directory."""
+    """Return the collectives of a version directory, each with its kernel type."""
     of_path = state.cases.filter(pc.equal(state.cases["version_path"], path))
     kernels = filter(is_collective, pc.unique(of_path["kernel_type"]).to_pylist())
     wanted = pc.is_in(of_path["kernel_type"], value_set=pa.array(list(kernels), TEXT))
@@ -222,7 +235,7 @@ def _rows(
 def _collective_view_measured(
     state: State, path: str, cache: str | None
 ) -> dict[str, Mapping[str, Any]]:
-    """The measurement of each case that shows, by case."""
+    """Return the displayed measurement of each case."""
     # Sessions of ranks have no canaries, and their cases are on no curve.
     best = best_rows(state, path, cache=cache, doubts={}, faults={})
     best = best.filter(best["good"])
@@ -236,7 +249,7 @@ def _collective_view_measured(
 def _facts(
     told: CollectiveCase, path: str, row: Mapping[str, Any], known: CaseInterval | None
 ) -> CollectiveFacts:
-    """What a measurement tells; its duration is that of all sessions of its case."""
+    """Return the facts of a measurement, with the duration over all sessions of its case."""
     counters = dict(value_of("counters", row["counters"]))
     return CollectiveFacts(
         duration_us=known.mean_us if known is not None else float(row["median_us"]),
@@ -261,9 +274,9 @@ def _table(columns: tuple[str, ...], rows: list[collective_Cells]) -> tuple[byte
     return csv_bytes(columns, rows), len(rows)
 
 
-# Raised by one in every change by which any state is rendered to other bytes, other files or
-# another content hash: columns, spelling, order, layout, which measurement is shown or withheld,
-# the model of variance and its data. Versions rendered by another version of the view stay.
+# Increase it in each change that renders any state to other bytes, other files or another content
+# hash: columns, format of cells, order, layout, the choice of measurements, the variance model and
+# its data. Versions that another version of the view rendered do not change.
 VIEW_VERSION = 1
 
 _OWN_PREFIXES = ("MicroBench ", "Profiling ")
@@ -278,47 +291,76 @@ class ViewFile:
     rows: int  # of cases; 0 for a file that is no table
 
 
+@dataclass(frozen=True, slots=True)
+class View:
+    """The files of the tree by path, and the table of the intervals that they show."""
+
+    files: Mapping[str, ViewFile]
+    intervals: pa.Table  # INTERVAL_SCHEMA, sorted by INTERVAL_KEY
+
+
 def render(
+    state: State, *, cache: str | None = None, prune_empty: bool = False
+) -> Mapping[str, ViewFile]:
+    """Return every file of the tree by its path.
+
+    `cache` selects the durations that were measured in that state of the caches. `prune_empty`
+    omits the rows without a duration.
+    """
+    return view_of(state, cache=cache, prune_empty=prune_empty).files
+
+
+def view_of(
     state: State,
     *,
     cache: str | None = None,
     prune_empty: bool = False,
     intervals: Mapping[str, VersionIntervals] | None = None,
-) -> dict[str, ViewFile]:
-    """Every file of the tree by its path. `cache` shows what was measured in that state of the
-    caches alone; `prune_empty` leaves out the rows without a duration. `intervals` are those of the
-    whole state, where this is a part of it."""
+) -> View:
+    """Return the view of a state, with the options of `render`.
+
+    `intervals` are those of the whole state if `state` is a part of it.
+    """
     known = intervals_of(state) if intervals is None else intervals
     files: dict[str, ViewFile] = {}
+    shown_intervals = [INTERVAL_SCHEMA.empty_table()]
     for path, version in sorted(state.versions.items()):
-        for kernel, rows in _kernels(state, path, cache, known[path]):
+        cases = state.cases.filter(pc.equal(state.cases["version_path"], path))
+        measured, table = _view_measured(state, path, cache, known[path], cases)
+        shown_intervals.append(table)
+        for kernel, rows in _kernels(cases, measured, _profiled(state, path)):
             own = [row for row in rows if told_by(kernel, row) is None]
             own.sort(key=_is_uneven)
             shown = [row for row in own if row.get(AVERAGE_DURATION) or not prune_empty]
             for name, found in by_file(kernel, shown).items():
-                kinds = set(map(tuple, found))  # of rows there are many, of these one or two
+                kinds = set(map(tuple, found))  # many rows have one or two kinds of keys
                 columns = database_columns(set().union(*kinds))
                 files[f"{path}/{name}"] = ViewFile(csv_bytes(columns, found), len(found))
         if version.op_mapping is not None:
             files[f"{path}/{OP_MAPPING}"] = ViewFile(version.op_mapping.text.encode(), 0)
     tables = collective_tables(state, known, cache=cache, prune_empty=prune_empty)
-    return files | {path: ViewFile(data, rows) for path, (data, rows) in tables.items()}
+    files |= {path: ViewFile(data, rows) for path, (data, rows) in tables.items()}
+    return View(files, pa.concat_tables(shown_intervals))
 
 
-def content_hash(state: State, files: Mapping[str, ViewFile] | None = None) -> str:
-    """One hash of all that the database says: measurements by id, and the tree, whose rows are in
-    a fixed order. `files` saves rendering it again."""
-    shown = render(state) if files is None else files
-    return content_hash_of(state, {path: sha256_hex(file.data) for path, file in shown.items()})
+def content_hash(state: State, view: View | None = None) -> str:
+    """Return one hash of the content of the database: measurements, tree and intervals.
+
+    Their rows are in a fixed order. With `view` nothing is rendered again.
+    """
+    shown = view_of(state) if view is None else view
+    hashes = {path: sha256_hex(file.data) for path, file in shown.files.items()}
+    return content_hash_of(state, hashes, shown.intervals)
 
 
-def content_hash_of(state: State, files: Mapping[str, str]) -> str:
-    """The same where the sha256 of each file of the tree is known."""
+def content_hash_of(state: State, files: Mapping[str, str], intervals: pa.Table) -> str:
+    """Return the content hash for the sha256 of each file of the tree and the intervals."""
     return sha256_hex(
         canonical_json(
             {
                 "measurements": _digest(state.measurements),
                 "files": dict(files),
+                "intervals": _digest(intervals),
                 "stacks": {path: v.shown_stack.as_json() for path, v in state.versions.items()},
             }
         )
@@ -326,14 +368,11 @@ def content_hash_of(state: State, files: Mapping[str, str]) -> str:
 
 
 def _kernels(
-    state: State, path: str, cache: str | None, intervals: VersionIntervals
+    cases: pa.Table, measured: Mapping[str, Cells], profiled: Mapping[str, Cells]
 ) -> Iterator[tuple[str, list[Cells]]]:
-    """The rows of each kernel type's file, sorted."""
-    cases = state.cases.filter(pc.equal(state.cases["version_path"], path))
+    """Return the sorted rows of each kernel type's file."""
     order = [(name, "ascending") for name in ("kernel_type", *BASE_CELLS, "case")]
     cases = cases.take(pc.sort_indices(cases, sort_keys=order))
-    measured = _view_measured(state, path, cache, intervals)
-    profiled = _profiled(state, path)
     names = ("kernel_type", "case", "extra", *BASE_CELLS)
     rows = zip(*(cases[name].to_pylist() for name in names), strict=True)
     for kernel, group in groupby(rows, key=lambda row: row[0]):
@@ -357,14 +396,18 @@ def _row(extra: str, cells: list[str], measured: Cells | None, profile: Cells | 
 
 
 def _is_uneven(row: Cells) -> bool:
-    """Whether the row is of tokens that are not spread evenly. It stands behind the others: whoever
-    asks for shapes and ranks alone takes the first."""
+    """Return whether the load of the row is uneven.
+
+    Such rows are behind the others: a reader that selects by shapes and ranks takes the first row.
+    """
     return bool(row.get(IMBALANCE) or row.get(EXPERT_LOADS))
 
 
 def _extra_cells(extra: str) -> Cells:
-    """What a source carried along, without what only this database may say: a tree's own
-    durations and counters are not measurements of ours."""
+    """Return the further cells of a source, without the columns that only this database fills.
+
+    The durations and counters of a tree are not measurements of this database.
+    """
     if not extra:
         return {}
     return {
@@ -375,47 +418,77 @@ def _extra_cells(extra: str) -> Cells:
 
 
 def _view_measured(
-    state: State, path: str, cache: str | None, intervals: VersionIntervals
-) -> dict[str, Cells]:
-    """The cells of every good measurement that shows, by case."""
+    state: State, path: str, cache: str | None, intervals: VersionIntervals, cases: pa.Table
+) -> tuple[dict[str, Cells], pa.Table]:
+    """Return the cells of every displayed measurement, by case, and the table of its intervals.
+
+    `cases` are those of the version directory. Collectives are displayed elsewhere.
+    """
     doubts, faults = intervals.doubts, intervals.faults
     best = best_rows(state, path, cache=cache, doubts=doubts, faults=faults)
-    best = best.filter(best["good"])
-    names = ("measurement", "mean_us", "ci_low_us", "ci_high_us", "profiler_floor_us", "counters")
-    told = (*names, "cache", "library", "assumes")
-    rows = zip(*(best[name].to_pylist() for name in told), strict=True)
-    cells = (_cells(intervals.of.get(row[0]), *row[1:]) for row in rows)
-    return dict(zip(best["case"].to_pylist(), cells, strict=True))
+    is_own = pc.is_in(best["case"], value_set=_without_collectives(cases).combine_chunks())
+    best = best.filter(pc.and_(best["good"], is_own))  # sorted by case
+    names = ("measurement", "mean_us", "ci_low_us", "ci_high_us", "profiler_floor_us")
+    rows = zip(*(best[name].to_pylist() for name in names), strict=True)
+    known = [_interval_row(intervals.of.get(row[0]), *row[1:]) for row in rows]
+    names = ("mean_us", "counters", "cache", "library", "assumes")
+    cells = map(_cells, known, *(best[name].to_pylist() for name in names))
+    by_case = dict(zip(best["case"].to_pylist(), cells, strict=True))
+    found = [row for row in known if row is not None]
+    if len(found) < len(known):
+        best = best.filter(pa.array([row is not None for row in known], pa.bool_()))
+    return by_case, interval_table(path, best["case"], found)
+
+
+def _without_collectives(cases: pa.Table) -> pa.ChunkedArray:
+    """Return the ids of the cases that are not of collectives."""
+    collectives = [
+        kind for kind in pc.unique(cases["kernel_type"]).to_pylist() if is_collective(kind)
+    ]
+    if not collectives:
+        return cases["case"]
+    is_one = pc.is_in(cases["kernel_type"], value_set=pa.array(collectives, TEXT))
+    return cases["case"].filter(pc.invert(is_one))
+
+
+def _interval_row(
+    stack: CaseInterval | None, mean_us: str, low_us: str, high_us: str, profiler_floor_us: str
+) -> IntervalRow | None:
+    """Return both intervals of a displayed duration.
+
+    A measurement after other launches has no model of its variance: see `isolated`.
+    """
+    if stack is None:
+        return None
+    shown_us, sessions, stack_low_us, stack_high_us, degrees, variance = stack
+    floor_us = value_of("profiler_floor_us", profiler_floor_us)
+    return (
+        *(shown_us, stack_low_us, stack_high_us, degrees, variance, sessions),
+        lowered_us(float(low_us), float(mean_us), floor_us),
+        float(high_us),
+        floor_us if is_near_floor(shown_us, floor_us) else None,
+    )
 
 
 def _cells(
-    stack: CaseInterval | None,
+    interval: IntervalRow | None,
     mean_us: str,
-    low_us: str,
-    high_us: str,
-    profiler_floor_us: str,
     counters: str,
     cache: str,
     library: str,
     assumes: str,
 ) -> Cells:
-    if stack is None:  # of what ran behind other launches there is no model: see `isolated`
-        cells = duration_cells(float(mean_us), _pairs(counters), cache)
-    else:
-        shown_us, sessions, stack_low_us, stack_high_us, degrees, variance = stack
-        floor_us = value_of("profiler_floor_us", profiler_floor_us)
-        stack_us = stack_low_us, stack_high_us
-        session_us = lowered_us(float(low_us), float(mean_us), floor_us), float(high_us)
-        near_us = floor_us if is_near_floor(shown_us, floor_us) else 0.0
-        cells = duration_cells(shown_us, _pairs(counters), cache)
-        cells.update(interval_cells(stack_us, degrees, variance, session_us, sessions, near_us))
+    shown_us = float(mean_us) if interval is None else interval[0]
+    cells = duration_cells(shown_us, _pairs(counters), cache)
+    if interval is not None:
+        cells.update(interval_cells(interval))
     if library or assumes:
         cells.update(answering_cells(library, assumes))
     return cells
 
 
 def _profiled(state: State, path: str) -> dict[str, Cells]:
-    """The cells of the source run's statistics, by case, where that run had the shown stack."""
+    """Return the cells of the source run's statistics by case, if that run had this stack."""
     profiles = state.profiles
     stack_id = state.versions[path].shown_stack.stack_id
     for name, wanted in (("version_path", path), ("stack_id", stack_id)):
@@ -439,11 +512,18 @@ def _pairs(counters: str) -> list[Any]:
 
 
 def _digest(table: pa.Table) -> str:
-    """The hash of a table's rows, column by column: the length of every text, then the texts.
-    Arrow's own layout (chunks, slices, encodings) has no part in it, nor has a column that is empty
-    in every row: a table written before there was a column keeps its hash."""
+    """Return the hash of a table's rows, column by column.
+
+    It is that of the numbers, or of the lengths of all texts and the texts. It does not depend on
+    Arrow's layout (chunks, slices, encodings) or on a column of texts that is empty in every row:
+    a table that lacks such a column has the same hash.
+    """
     digest = hashlib.sha256()
     for name in table.column_names:
+        if pa.types.is_floating(table[name].type) or pa.types.is_integer(table[name].type):
+            digest.update(canonical_json([name, table.num_rows]))
+            digest.update(table[name].cast(pa.float64()).to_numpy().astype("<f8").tobytes())
+            continue
         texts = pc.cast(table[name], TEXT).combine_chunks()
         lengths = pc.binary_length(texts).to_numpy(zero_copy_only=False)
         if not lengths.any():

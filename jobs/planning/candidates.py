@@ -13,8 +13,8 @@ from sys import intern
 from collector.codec.errors import BadInput
 from collector.comm.bench_plan import Mode, window_s
 from collector.comm.moe.moe_plan import modes_of
+from collector.database.intervals import CaseInterval
 from collector.database.layout import AVERAGE_DURATION
-from collector.database.published import KnownInterval
 from collector.model.case import Case
 from collector.model.measurement import CONTEXT, Outcome
 from collector.model.plan import Limits, MeasureSettings, PlannedSource, devices_for
@@ -74,7 +74,7 @@ class HeadAnswer:
 
     is_good: bool
     mean_us: float | None
-    interval: KnownInterval | None = None
+    interval: CaseInterval | None = None
     is_doubted: bool = False
 
 

@@ -9,7 +9,7 @@ from collector.codec.errors import BadInput
 from collector.database.commits import Commit, head_to_extend
 from collector.database.layout import OP_MAPPING
 from collector.database.op_mapping import check_op_mapping
-from collector.database.published import HeldShards, Published, known_intervals
+from collector.database.published import HeldShards, Published
 from collector.model.plan import AGAIN_SHARE, Plan
 from collector.model.stack import Stack
 from collector.ops.registry import find
@@ -229,7 +229,7 @@ def head_answers(situation: Situation, *, retry_failed: bool = False) -> Mapping
     known = published.answers(stack.version_path, wanted, cache=campaign.measure.cache)
     counts_held_back = retry_failed or campaign.density is not None
     asks = counts_held_back or campaign.update == "precision"
-    shown = known_intervals(published, stack.version_path) if asks else {}
+    shown = published.intervals(stack.version_path, wanted) if asks else {}
     return {
         case: HeadAnswer(
             found.is_good and not (counts_held_back and _is_held_back(case, wanted[case], shown)),

@@ -5,9 +5,11 @@ import pyarrow as pa
 
 from collector.codec.canonical import canonical_json
 from collector.database.commits import Commit, commit_to_json
+from collector.database.intervals import INTERVAL_SCHEMA
 from collector.database.plans import MergedPlan
 from collector.database.snapshot import write_snapshot
 from collector.database.state import CASE_SCHEMA, MEASUREMENT_SCHEMA, TEXT, Ranked, State, Version
+from collector.database.view import View
 from collector.model import keys
 from collector.model.stack import Runtime, Stack
 from collector.store.base import Store
@@ -46,7 +48,7 @@ def write_database(store: Store, campaign: str, stack: Stack, measurements: int)
         store,
         1,
         state,
-        {},
+        View({}, INTERVAL_SCHEMA.empty_table()),
         content_hash="made",
         runtime=Runtime.FAKE,
         added=state.measurements,
