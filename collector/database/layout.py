@@ -273,7 +273,7 @@ class IntervalColumn:
     is_optional: bool = False
 
 
-# In the order of an IntervalRow. The optional column is the last one.
+# In the order of an IntervalRow.
 INTERVAL_COLUMNS = (
     IntervalColumn(
         *("mean_us", float, AVERAGE_DURATION, "%.6f"),
@@ -315,18 +315,14 @@ INTERVAL_COLUMNS = (
     ),
 )
 IntervalRow = tuple[float, float, float, float, str, int, float, float, float | None]
-_INTERVAL_CELLS = tuple(column.cell for column in INTERVAL_COLUMNS if not column.is_optional)
-# All cells are formatted at once: one call for each takes twice as long.
-_INTERVAL_SPELLING = "\n".join(c.spelling for c in INTERVAL_COLUMNS if not c.is_optional)
+_INTERVAL_CELLS = tuple((column.cell, column.spelling) for column in INTERVAL_COLUMNS)
 
 
 def interval_cells(row: IntervalRow) -> dict[str, str]:
-    """Return the cells of both intervals of a mean, and of the mean."""
-    texts = (_INTERVAL_SPELLING % row[:-1]).split("\n")
-    cells = dict(zip(_INTERVAL_CELLS, texts, strict=True))
-    if row[-1] is not None:
-        cells[PROFILER_FLOOR] = number_text(row[-1])
-    return cells
+    """Return the cells of a mean and of both its intervals."""
+    # In place: a call of `number_text` for each takes half as long again.
+    columns = zip(_INTERVAL_CELLS, row, strict=True)
+    return {cell: spelling % value for (cell, spelling), value in columns if value is not None}
 
 
 def case_cells(record: CaseRecord) -> dict[str, str]:

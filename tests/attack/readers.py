@@ -20,7 +20,7 @@ from collector.database.commits import commit_from_json, find_head
 from collector.database.op_mapping import check_op_mapping
 from collector.database.pull import MARKER, check_is_real
 from collector.database.rows import check_rows
-from collector.database.snapshot import manifest_from_json, read_measurements
+from collector.database.snapshot import interval_rows, manifest_from_json, read_measurements
 from collector.database.tree import read_kernel_file
 from collector.model import keys
 from collector.model.manifest import Verified, entry_from_json, verified_from_json, verified_to_json
@@ -109,6 +109,7 @@ def _of_objects(objects: Mapping[str, bytes]) -> Iterator[Reader]:
     verified = verified_to_json(Verified(Stack("ATLAS", "2.9.0"), ("Add", "Mul"), "2026-11-23"))
     yield Reader("verified", "a/key", (verified,), lambda d: verified_from_json(d, key="a/key"))
     yield Reader("measurements", keys.MEASUREMENTS, of(f"{keys.MEASUREMENTS}*"), _measurements)
+    yield named("intervals", "db/snapshots/*/intervals.parquet", _intervals)
     yield Reader("collectives", "a/key", (_PAIR_TABLE,), _collectives)
     yield Reader("contexts", "a/key", (_CONTEXTS,), lambda d: read_table(d, path="a/key"))
     yield Reader("HEAD", keys.HEAD, of(keys.HEAD), lambda data: _head(objects, data))
@@ -133,6 +134,10 @@ def _measurements(data: bytes) -> object:
     table = read_measurements(store, key)
     check_rows(table, key)
     return table
+
+
+def _intervals(data: bytes, *, key: str) -> object:
+    return list(interval_rows(data, key=key))
 
 
 def _head(objects: Mapping[str, bytes], data: bytes) -> object:

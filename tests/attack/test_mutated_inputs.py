@@ -19,6 +19,7 @@ _NAMES = (
         "wave",
         "verified",
         "measurements",
+        "intervals",
         "collectives",
         "contexts",
         "HEAD",

@@ -14,7 +14,7 @@ from collector.database.plan_state import read_results
 from collector.database.query import answers
 from collector.database.snapshot import load_state
 from collector.database.state import State, join_all
-from collector.database.view import content_hash, render
+from collector.database.view import content_hash, render, view_of
 from collector.model.measurement import CACHES, CONTEXT, ISOLATED, Outcome
 from collector.model.record import CaseRecord
 from collector.store.in_memory import MemoryStore
@@ -103,7 +103,7 @@ def test_states_join_to_the_same_in_any_order_grouping_and_repetition(
     states = [portions[one] for one in order]
     joined = join_all(states[:cut]).join(join_all(states[cut:]))
     assert joined == expected
-    shown, wanted = render(joined), render(expected)
+    shown, wanted = view_of(joined), view_of(expected)
     assert shown == wanted
     assert content_hash(joined, shown) == content_hash(expected, wanted)
 

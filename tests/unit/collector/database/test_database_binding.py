@@ -17,7 +17,7 @@ from collector.database.commits import find_head
 from collector.database.merge import CREATE, merge_plans
 from collector.database.rows import rows_of_part
 from collector.database.snapshot import load_state, read_measurements
-from collector.database.view import content_hash_of
+from collector.database.view import content_hash_of, view_of
 from collector.model import keys
 from collector.model.manifest import (
     AttemptManifest,
@@ -374,7 +374,8 @@ def test_a_column_that_was_added_later_is_read_with_its_default(store):
     assert read_measurements(store, key) == table
     state = load_state(store, find_head(store))
     bare = replace(state, measurements=table.drop_columns(empty))
-    assert content_hash_of(bare, {}) == content_hash_of(state, {})
+    intervals = view_of(state).intervals
+    assert content_hash_of(bare, {}, intervals) == content_hash_of(state, {}, intervals)
 
 
 @cache

@@ -14,8 +14,10 @@ from collector.database.layout import collective_folder, is_collective_file
 from collector.database.merge import CREATE, merge_plans
 from collector.database.plan_state import read_results
 from collector.database.pull import pull_version
+from collector.database.snapshot import load_state
 from collector.database.state import State
 from collector.database.verify import find_problems
+from collector.database.view import view_of
 from collector.model.measurement import Outcome
 from collector.model.record import CaseRecord
 from collector.model.stack import Stack
@@ -86,6 +88,8 @@ def test_one_group_alone_and_all_at_once_are_one_row(tmp_path: Path) -> None:
     assert (row["bandwidth_gbps"], row["mode"], row["backend"]) == ("0.26", "event", "gloo")
     assert row["version"] == STACK.version
     assert not rows_of(store, tmp_path, "other_settings/hcom_allReduce_.csv")
+    # Their intervals are of medians, in other columns.
+    assert view_of(load_state(store, find_head(store))).intervals.num_rows == 0
 
 
 def test_what_was_measured_otherwise_does_not_show_in_its_place(tmp_path: Path) -> None:

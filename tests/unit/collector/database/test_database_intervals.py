@@ -14,9 +14,15 @@ import pytest
 
 from collector.database.changes import differences
 from collector.database.commits import history
-from collector.database.intervals import blind_pairs, evidence_of_versions, intervals_of
+from collector.database.intervals import (
+    INTERVAL_SCHEMA,
+    blind_pairs,
+    evidence_of_versions,
+    intervals_of,
+)
 from collector.database.layout import (
     AVERAGE_DURATION,
+    INTERVAL_COLUMNS,
     PROFILER_FLOOR,
     SESSIONS,
     STACK_DEGREES,
@@ -28,7 +34,8 @@ from collector.database.plan_state import read_results
 from collector.database.state import State, join_all
 from collector.database.verify import find_problems
 from collector.database.version_quality import quality_of, shown_version
-from collector.database.view import render
+from collector.database.view import render, view_of
+from collector.model.case import case_from_cells
 from collector.model.stack import Stack
 from collector.store.in_memory import MemoryStore
 from collector.store.opening import open_store
@@ -115,6 +122,31 @@ def test_numbers_near_what_the_profiler_tells_reach_down_by_it_and_say_so() -> N
         assert float(near[low]) == pytest.approx(float(plain[low]) - 0.05, abs=1e-5)
     # No session narrows it: it is no reason to measure the case again.
     assert reaches(state) == reaches(before)
+
+
+def test_the_table_of_a_view_has_the_intervals_that_its_csvs_show() -> None:
+    session = {RECORDS[0].case_id: Tried(0.4, profiler_floor_us=0.05), RECORDS[1].case_id: Tried()}
+    near = MadePlan([MadeShard("near", RECORDS[:2], [session])], number=3, stack=OTHER)
+    state = state_of(measured(1, sigma=0.05), measured(2, sigma=0.05, count=20), near)
+    view = view_of(state)
+    assert view.intervals.schema.equals(INTERVAL_SCHEMA, check_metadata=True)
+    assert all(field.metadata[b"description"] for field in list(INTERVAL_SCHEMA)[2:])
+    keys = [(row["version_path"], row["case"]) for row in view.intervals.to_pylist()]
+    assert keys == sorted(set(keys)) and len(keys) == 31
+    for path in (PATH, OTHER.version_path):
+        own = [row for row in view.intervals.to_pylist() if row["version_path"] == path]
+        shown = {
+            case_from_cells("Add", row).case_id: row
+            for row in rows(state, path)
+            if row[AVERAGE_DURATION]
+        }
+        assert {row["case"] for row in own} == set(shown)
+        for row in own:
+            for column in INTERVAL_COLUMNS:
+                value = row[column.name]
+                text = "" if value is None else column.spelling % value
+                assert shown[row["case"]].get(column.cell, "") == text
+    assert [row["profiler_floor_us"] for row in own] == [0.05]
 
 
 def test_a_row_without_a_duration_has_no_interval() -> None:

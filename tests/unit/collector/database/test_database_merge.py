@@ -99,6 +99,13 @@ def test_a_later_merge_writes_only_new_measurements_and_copies_unchanged_files()
     assert result.added_measurements == 1
     verbs = {key.rsplit("/", 1)[1]: verb for verb, key in store.calls if "snapshots" in key}
     assert (verbs["Add.csv"], verbs["Mul.csv"]) == ("copy", "put")
+    assert (verbs["intervals.parquet"], verbs["profiles.parquet"]) == ("put", "copy")
+    store.calls.clear()
+    failed = [add_record(50)]
+    failures = MadeShard("failed", failed, [{failed[0].case_id: Tried(outcome=Outcome.OOM)}])
+    publish(store, MadePlan([failures], number=3, head_commit=2))
+    verbs = {key.rsplit("/", 1)[1]: verb for verb, key in store.calls if "snapshots" in key}
+    assert (verbs["intervals.parquet"], verbs["cases.parquet"]) == ("copy", "put")
     manifest = read_manifest(store, read_commit(store, 2))
     assert len(manifest.measurements) == 2
     assert set(manifest.tree) == {f"{PATH}/Add.csv", f"{PATH}/Mul.csv"}

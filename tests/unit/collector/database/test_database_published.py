@@ -1,19 +1,21 @@
 """What is read of a database by who may not hold it: the same answers, from less."""
 
+import io
 import random
 from collections.abc import Sequence
 from dataclasses import replace
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from collector.codec.errors import DamagedObject
 from collector.database.commits import Commit, find_head
 from collector.database.intervals import intervals_of
-from collector.database.layout import STACK_INTERVAL
 from collector.database.merge import CREATE, merge_plans
-from collector.database.published import HeldShards, Published, known_intervals
-from collector.database.query import answers, held_shards
-from collector.database.snapshot import load_state
+from collector.database.published import HeldShards, Published
+from collector.database.query import answers, best_rows, held_shards
+from collector.database.snapshot import INTERVALS, interval_rows, load_state
 from collector.model import keys
 from collector.model.measurement import CACHES, Outcome
 from collector.model.record import CaseRecord
@@ -127,33 +129,51 @@ def test_a_file_that_was_changed_is_refused() -> None:
         Published.of(store, head).answers(PATH, [RECORDS[0].case_id])
 
 
-def test_the_intervals_that_rows_show_are_read_without_the_database():
+def test_the_intervals_of_the_head_are_those_of_the_state():
     store, records, twice = MemoryStore(), RECORDS[:5], RECORDS[:3]
     merged(store, MadePlan([MadeShard("s1", records, [answered(records, 7.0)])]))
     head = merged(store, MadePlan([MadeShard("s2", twice, [answered(twice, 7.1)])], number=2))
-    published = Published.of(store, head)
-    found = known_intervals(published, PATH)
+    published, state = Published.of(store, head), load_state(store, head)
+    best = best_rows(state, PATH)
+    measured = zip(best["case"].to_pylist(), best["measurement"].to_pylist(), strict=True)
+    of = intervals_of(state)[PATH].of
+    known = {case: of[measurement] for case, measurement in measured}
+    found = published.intervals(PATH, known)
+    assert found == known
     assert {case: one.sessions for case, one in found.items()} == {
         record.case_id: 2 if record in twice else 1 for record in records
     }
-    known = intervals_of(load_state(store, head))[PATH].of.values()
-    told = {(round(one.reach, 6), one.sessions) for one in known}
-    assert {(round(one.reach, 6), one.sessions) for one in found.values()} <= told
-    assert known_intervals(published, "elsewhere") == {}
-    assert known_intervals(Published.of(store, None), PATH) == {}
+    one = RECORDS[0].case_id
+    assert published.intervals(PATH, [one, RECORDS[7].case_id]) == {one: known[one]}
+    assert published.intervals("elsewhere", known) == {}
+    assert Published.of(store, None).intervals(PATH, known) == {}
 
 
-def test_rows_of_earlier_editions_are_read_and_impossible_intervals_are_damage(monkeypatch):
-    def shown(**told: str) -> Published:
-        monkeypatch.setattr(
-            "collector.database.view.interval_cells",
-            lambda *known: {STACK_INTERVAL[0]: "5", STACK_INTERVAL[1]: "8"} | told,
-        )
-        store = MemoryStore()
-        head = merged(store, MadePlan([MadeShard("s1", RECORDS[:1], [answered(RECORDS[:1], 7.0)])]))
-        return Published.of(store, head)
-
-    [known] = known_intervals(shown(), PATH).values()
-    assert known is not None and known.sessions == 1
-    with pytest.raises(DamagedObject, match=naming("Add.csv:")):
-        known_intervals(shown(**{STACK_INTERVAL[1]: "0"}), PATH)
+@pytest.mark.parametrize(
+    ("column", "values"),
+    [
+        ("mean_us", [0.0]),
+        ("stack_high_us", [-1.0]),
+        ("stack_high_us", [float("inf")]),
+        ("sessions", [0]),
+        ("sessions", pa.array([None], pa.int64())),
+        ("stack_low_us", ["low"]),
+        ("stack_low_us", None),
+    ],
+)
+def test_a_table_of_impossible_intervals_is_damage(column, values):
+    store = MemoryStore()
+    head = merged(store, MadePlan([MadeShard("s1", RECORDS[:1], [answered(RECORDS[:1], 7.0)])]))
+    key = keys.snapshot(head.snapshot) + INTERVALS
+    table = pq.read_table(io.BytesIO(store.get(key)))
+    if values is None:
+        table = table.drop_columns([column])
+    else:
+        table = table.set_column(table.column_names.index(column), column, pa.array(values))
+    out = io.BytesIO()
+    pq.write_table(table, out)
+    with pytest.raises(DamagedObject, match=naming(f"{key}:")):
+        list(interval_rows(out.getvalue(), key=key))
+    store.put(key, out.getvalue())
+    with pytest.raises(DamagedObject, match=naming(f"{key}:", "sha256")):
+        Published.of(store, head).intervals(PATH, [RECORDS[0].case_id])

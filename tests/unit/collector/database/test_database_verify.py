@@ -13,9 +13,9 @@ import pytest
 from collector.codec.canonical import readable_json, sha256_hex
 from collector.database.commits import Commit, commit_to_json, history, read_commit
 from collector.database.merge import CREATE, merge_plans
-from collector.database.snapshot import load_state, read_manifest, read_measurements
+from collector.database.snapshot import INTERVALS, load_state, read_manifest, read_measurements
 from collector.database.verify import Shown, find_problems, shown_after
-from collector.database.view import content_hash, content_hash_of, render
+from collector.database.view import content_hash, content_hash_of, view_of
 from collector.model import keys
 from collector.model.manifest import StoredObject, manifest_from_json, manifest_to_json
 from collector.model.manifest import commit_from_json as shard_from_json
@@ -35,6 +35,7 @@ from tests.unit.collector.database.wrapped_stores import CountingStore
 from tests.unit.collector.naming import names
 
 Damage = Callable[[MemoryStore, Commit], None]
+CSV = f"{PATH}/Add.csv"
 
 
 @pytest.fixture(scope="module")
@@ -91,10 +92,52 @@ def delete_the_manifest(store: MemoryStore, commit: Commit) -> None:
 
 
 def flip_a_byte_in_the_cases(store: MemoryStore, commit: Commit) -> None:
-    key = keys.snapshot(commit.snapshot) + "cases.parquet"
+    flip_a_byte(store, keys.snapshot(commit.snapshot) + "cases.parquet")
+
+
+def flip_a_byte_in_the_intervals(store: MemoryStore, commit: Commit) -> None:
+    flip_a_byte(store, keys.snapshot(commit.snapshot) + INTERVALS)
+
+
+def flip_a_byte(store: MemoryStore, key: str) -> None:
     data = bytearray(store.get(key))
     data[len(data) // 2] ^= 1
     store.put(key, bytes(data))
+
+
+def delete_the_intervals(store: MemoryStore, commit: Commit) -> None:
+    store.delete(keys.snapshot(commit.snapshot) + INTERVALS)
+
+
+def unlist_the_intervals(store: MemoryStore, commit: Commit) -> None:
+    manifest = json.loads(store.get(keys.snapshot_manifest(commit.snapshot)))
+    del manifest["files"][INTERVALS]
+    seal_manifest(store, commit, manifest)
+
+
+def narrow_the_intervals(store: MemoryStore, commit: Commit) -> None:
+    """The forged table is as the manifest and the commit name it: only the state contradicts."""
+    table = read_intervals(store, commit)
+    at = table.column_names.index("stack_high_us")
+    forge_intervals(store, commit, table.set_column(at, "stack_high_us", table["mean_us"]))
+
+
+def lose_an_interval(store: MemoryStore, commit: Commit) -> None:
+    forge_intervals(store, commit, read_intervals(store, commit).slice(1))
+
+
+def miscount_the_intervals(store: MemoryStore, commit: Commit) -> None:
+    forge_intervals(store, commit, read_intervals(store, commit), rows=1)
+
+
+def read_intervals(store: MemoryStore, commit: Commit) -> pa.Table:
+    return pq.read_table(io.BytesIO(store.get(keys.snapshot(commit.snapshot) + INTERVALS)))
+
+
+def forge_intervals(store: MemoryStore, commit: Commit, table: pa.Table, rows: int = 4) -> None:
+    out = io.BytesIO()
+    pq.write_table(table, out)
+    forge_manifest(store, commit, INTERVALS, out.getvalue(), rows)
 
 
 def delete_measurements(store: MemoryStore, commit: Commit) -> None:
@@ -126,24 +169,25 @@ def claim_another_runtime(store: MemoryStore, commit: Commit) -> None:
 
 def publish_a_number_nobody_measured(store: MemoryStore, commit: Commit) -> None:
     """The forger rewrites the CSV, the manifest and the commit: only the state tells."""
-    key = keys.snapshot(commit.snapshot) + f"{PATH}/Add.csv"
+    key = keys.snapshot(commit.snapshot) + CSV
     data = store.get(key).replace(b"20.000000", b"19.000000")
     assert data != store.get(key)
-    forge_manifest(store, commit, key, data)
+    forge_manifest(store, commit, CSV, data)
 
 
 def hide_a_row(store: MemoryStore, commit: Commit) -> None:
-    key = keys.snapshot(commit.snapshot) + f"{PATH}/Add.csv"
-    lines = store.get(key).splitlines(keepends=True)
-    forge_manifest(store, commit, key, b"".join(lines[:-1]))
+    lines = store.get(keys.snapshot(commit.snapshot) + CSV).splitlines(keepends=True)
+    forge_manifest(store, commit, CSV, b"".join(lines[:-1]))
 
 
-def forge_manifest(store: MemoryStore, commit: Commit, key: str, data: bytes) -> None:
-    store.put(key, data)
+def forge_manifest(
+    store: MemoryStore, commit: Commit, path: str, data: bytes, rows: int = 4
+) -> None:
+    store.put(keys.snapshot(commit.snapshot) + path, data)
     where = keys.snapshot_manifest(commit.snapshot)
     manifest = json.loads(store.get(where))
-    entry = {"sha256": sha256_hex(data), "size_bytes": len(data), "rows": 4}
-    manifest["files"][f"{PATH}/Add.csv"] = entry
+    entry = {"sha256": sha256_hex(data), "size_bytes": len(data), "rows": rows}
+    manifest["files"][path] = entry
     seal_manifest(store, commit, manifest)
 
 
@@ -242,6 +286,12 @@ def forget_measurements(store: MemoryStore, commit: Commit) -> None:
         (edit_the_manifest, "/manifest.json", ["sha256"]),
         (delete_the_manifest, "/manifest.json", []),
         (flip_a_byte_in_the_cases, "/cases.parquet", ["sha256"]),
+        (flip_a_byte_in_the_intervals, f"/{INTERVALS}", ["sha256"]),
+        (delete_the_intervals, f"/{INTERVALS}", []),
+        (unlist_the_intervals, "/manifest.json", [INTERVALS]),
+        (narrow_the_intervals, f"/{INTERVALS}", ["state"]),
+        (lose_an_interval, f"/{INTERVALS}", ["state"]),
+        (miscount_the_intervals, f"/{INTERVALS}", [1, 4]),
         (delete_measurements, ".parquet", []),
         (delete_a_part, "/attempt-1/part-0.csv", []),
         (edit_a_part, "/attempt-1/part-1.csv", ["sha256"]),
@@ -397,10 +447,12 @@ def test_what_a_commit_must_show_is_what_its_whole_state_shows(seed: int) -> Non
         state = load_state(store, commit, manifest)
         tables = {key: read_measurements(store, key) for key in manifest.measurements}
         shown = shown_after(shown, state, tables)
-        whole = render(state)
+        whole = view_of(state)
         assert {p: (f.sha256, f.rows) for p, f in shown.files.items()} == {
-            p: (sha256_hex(f.data), f.rows) for p, f in whole.items()
+            p: (sha256_hex(f.data), f.rows) for p, f in whole.files.items()
         }
+        assert shown.interval_rows.equals(whole.intervals)
         hashes = {path: file.sha256 for path, file in shown.files.items()}
-        assert content_hash_of(state, hashes) == content_hash(state) == commit.content_hash
+        found = content_hash_of(state, hashes, shown.interval_rows)
+        assert found == content_hash(state) == commit.content_hash
     assert find_problems(store) == []

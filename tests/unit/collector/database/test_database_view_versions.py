@@ -17,7 +17,7 @@ from collector.database.commits import (
 from collector.database.merge import CREATE, merge_plans
 from collector.database.snapshot import load_state, read_manifest
 from collector.database.verify import find_problems, of_other_view_versions
-from collector.database.view import VIEW_VERSION, content_hash_of, render
+from collector.database.view import VIEW_VERSION, content_hash_of, render, view_of
 from collector.model import keys
 from collector.store import open_store
 from collector.store.base import Store
@@ -58,7 +58,7 @@ def shown_by_an_older_program(store: Store, *, version: int = VIEW_VERSION + 1) 
     value = json.loads(store.get(where))
     value["files"][CSV] |= {"sha256": sha256_hex(data), "size_bytes": len(data)}
     hashes = {path: value["files"][path]["sha256"] for path in manifest.tree}
-    value["content_hash"] = content_hash_of(state, hashes)
+    value["content_hash"] = content_hash_of(state, hashes, view_of(state).intervals)
     store.put(where, readable_json(value))
     seal(store, commit, value["content_hash"], version)
 

@@ -47,4 +47,4 @@ def test_no_version_is_a_child_of_a_file_of_its_snapshot(name):
     assert not any(path.startswith(f"{key}/") for key in own)
 
 
-OWN = ("cases.parquet", "profiles.parquet")
+OWN = ("cases.parquet", "profiles.parquet", "intervals.parquet")

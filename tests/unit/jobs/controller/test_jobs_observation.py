@@ -96,15 +96,24 @@ def test_further_commits_of_a_plan_that_may_be_merged_in_part_read_nothing_again
 
 
 @pytest.mark.thorough
-def test_planning_reads_of_the_database_only_what_answers_its_cases(tmp_path: Path) -> None:
+@pytest.mark.parametrize("update", ["missing-only", "precision"])
+def test_planning_reads_of_the_database_only_what_answers_its_cases(
+    tmp_path: Path, update: str
+) -> None:
     play = Looks([shard("a", RECORDS[0])])
     play.merge()
-    campaign = campaign_from_text(TEXT, path="c.yaml", base=tmp_path)
+    text = f"{TEXT}update: {update}\n"
+    if update == "precision":
+        text += "quality: {budget_device_h: 1}\n"
+    campaign = campaign_from_text(text, path="c.yaml", base=tmp_path)
     stack = resolve_stack_of(campaign, lambda: STACK)
     situation = survey(campaign, play.store, stack)
     choose_step(situation, again=False, retry_failed=False)
     next_round(situation, NewPlan(2, ()), again=False, retry_failed=False)
-    assert not [key for key in play.read() if key.endswith(("cases.parquet", "profiles.parquet"))]
+    unneeded = (".csv", "cases.parquet", "profiles.parquet")
+    assert not [key for key in play.read() if key.endswith(unneeded)]
+    of_intervals = [key for key in play.read() if key.endswith("intervals.parquet")]
+    assert len(of_intervals) == (1 if update == "precision" else 0)
 
 
 def test_an_index_that_ended_well_is_given_a_while_for_its_commits_to_be_listed() -> None:

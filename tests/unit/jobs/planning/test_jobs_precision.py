@@ -1,12 +1,13 @@
 """Plans that measure again what is known least, for the time that it takes."""
 
 from dataclasses import replace
+from math import exp
 from pathlib import Path
 
 import pytest
 
 from collector.codec.errors import BadInput
-from collector.database.published import KnownInterval
+from collector.database.intervals import CaseInterval
 from collector.model.plan import plan_from_json, plan_to_json
 from collector.model.record import CaseRecord
 from collector.model.stack import Stack
@@ -32,11 +33,15 @@ ONE, *_ = RECORDS
 NPU = Stack("ATLAS_800_A3_752T_128G_DIE", "2.9.0", cann="8.5", torch_npu="2.9.0")
 
 
+def interval(reach, sessions):
+    return CaseInterval(50.0, sessions, 50 / exp(reach), 50 * exp(reach), 3.0, "prior")
+
+
 def asked(known, hours=1.0, records=RECORDS, **more):
     """A plan of cases of which those in `known` are answered, with such intervals."""
     text = f"update: precision\nquality: {{repeat_share: 0, budget_device_h: {hours}}}\n"
     answers = {
-        case: HeadAnswer(True, 50.0, KnownInterval(*told) if told else None)
+        case: HeadAnswer(True, 50.0, interval(*told) if told else None)
         for case, told in known.items()
     }
     return plan(replace(request(*records, more=text), answered=answers, **more))
@@ -81,8 +86,8 @@ def test_a_case_that_takes_long_waits_for_those_that_do_not():
     known = alike(reach=0.2)
     slow = ONE.case_id
     known[slow] = (0.3, 1)
-    answers = {case: HeadAnswer(True, 50.0, KnownInterval(*told)) for case, told in known.items()}
-    answers[slow] = HeadAnswer(True, 100_000.0, KnownInterval(*known[slow]))
+    answers = {case: HeadAnswer(True, 50.0, interval(*told)) for case, told in known.items()}
+    answers[slow] = HeadAnswer(True, 100_000.0, interval(*known[slow]))
     text = "update: precision\nquality: {repeat_share: 0, budget_device_h: %f}\n"
     text %= hours_for(10, known)
     made = plan(replace(request(*RECORDS, more=text), answered=answers))
@@ -110,7 +115,7 @@ def test_a_budget_that_pays_for_no_case_is_refused():
 @pytest.mark.parametrize("hours", [0.02, 0.1])
 def test_the_starts_of_all_devices_sessions_and_their_canaries_are_in_the_budget(devices, hours):
     records = [record("Add", f"{n + 1},2") for n in range(800)]
-    known = {r.case_id: HeadAnswer(True, 5000.0, KnownInterval(0.1, 1)) for r in records}
+    known = {r.case_id: HeadAnswer(True, 5000.0, interval(0.1, 1)) for r in records}
     text = f"update: precision\nquality: {{repeat_share: 0, budget_device_h: {hours}}}\n"
     asked_of = request(*records, more=f"{text}devices: {devices}\n")
     forecast = plan(replace(asked_of, answered=known)).plan.forecast
@@ -124,7 +129,7 @@ def test_the_starts_of_all_ranks_of_gangs_are_in_the_budget(hours, is_enough):
     for tokens in range(1, 200):
         cells = dict(ExpertCall(tokens, 128, 64, 32, 4, ep_size=16).cells)
         records.append(CaseRecord(KERNEL, cells, {EP_SIZE: cells.pop(EP_SIZE)}))
-    known = {r.case_id: HeadAnswer(True, 5000.0, KnownInterval(0.1, 1)) for r in records}
+    known = {r.case_id: HeadAnswer(True, 5000.0, interval(0.1, 1)) for r in records}
     text = "campaign: c\nsources: [{bundled: quickstart}]\nbackend: npu\ndevices: 16\n"
     text += f"update: precision\nquality: {{repeat_share: 0, budget_device_h: {hours}}}\n"
     of = campaign_from_text(text, path="c.yaml", base=Path())

@@ -8,7 +8,7 @@ import pytest
 from collector.codec.errors import BadInput
 from collector.database.commits import find_head
 from collector.database.merge import CREATE, merge_plans
-from collector.database.published import HeldShards, known_intervals
+from collector.database.published import HeldShards
 from collector.model import keys
 from collector.model.plan import read_shard
 from collector.store.file import FileStore
@@ -295,8 +295,8 @@ def test_what_is_known_least_is_measured_again_until_nobody_asks_for_more(wide):
     assert done.is_finished
     third, _ = advanced(sharper, store, RunOptions(again=True))
     assert third.plan.number == 3 and third.plan.forecast.narrowed == ROWS
-    found = known_intervals(third.situation.published, stack.version_path)
-    assert {one.sessions for one in found.values()} == {2}
+    answers = head_answers(third.situation)
+    assert {one.interval and one.interval.sessions for one in answers.values()} == {2}
 
 
 @pytest.mark.thorough
@@ -324,22 +324,6 @@ def test_what_is_measured_and_held_back_is_a_failure_to_retry_and_teaches_nothin
     assert {answer.is_good for answer in taught.values()} == {timed is device}
     second, _ = advanced(once, store, RunOptions(retry_failed=True))
     assert second.plan.forecast.cases == (len(tried) if timed is hosted else 0)
-
-
-@pytest.mark.parametrize("update", ["missing-only", "precision"])
-def test_what_an_earlier_edition_showed_without_an_interval_is_no_failure(
-    wide, update, monkeypatch
-):
-    store = MemoryStore()
-    first, _ = advanced(wide, store)
-    measured_here(store, first.situation.stack, first.plan)
-    with monkeypatch.context() as earlier:
-        earlier.setattr("collector.database.view.interval_cells", lambda *told: {})
-        assert advanced(wide, store)[0].is_finished
-    quality = QualitySettings(repeat_share=0.0, budget_device_h=0.1)
-    asked = replace(wide, update=update, quality=quality if update == "precision" else wide.quality)
-    second, _ = advanced(asked, store, RunOptions(retry_failed=update == "missing-only"))
-    assert (second.plan.forecast.cases, second.plan.forecast.answered) == (0, ROWS)
 
 
 def quoted(cell):
