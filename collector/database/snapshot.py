@@ -369,9 +369,17 @@ def _parquet(table: pa.Table) -> bytes:
     return out.getvalue()
 
 
-def _table(data: bytes, schema: pa.Schema, key: str) -> pa.Table:
+def read_parquet(data: bytes, *, key: str) -> pa.Table:
+    """Return a table with the columns that it has. Raises DamagedObject, naming the key."""
     try:
-        table = pq.ParquetFile(io.BytesIO(data)).read()
+        return pq.ParquetFile(io.BytesIO(data)).read()
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise DamagedObject(f"expected a Parquet table: {error}", path=key) from error
+
+
+def _table(data: bytes, schema: pa.Schema, key: str) -> pa.Table:
+    table = read_parquet(data, key=key)
+    try:
         if schema is MEASUREMENT_SCHEMA:
             table = completed(table, MEASUREMENT_SCHEMA.names)
         table = table.cast(schema)

@@ -44,6 +44,7 @@ from collector.database.snapshot import (
     read_file,
     read_manifest,
     read_measurements,
+    read_parquet,
     state_of,
 )
 from collector.database.state import (
@@ -486,14 +487,15 @@ class _Check:
         state = state_of(commit, manifest, data, tables.values())
         tree: Mapping[str, FileEntry | ShownFile] = manifest.tree
         key = keys.snapshot(commit.snapshot) + INTERVALS
-        parts = interval_rows(data[INTERVALS], key=key)
-        intervals = pa.concat_tables([INTERVAL_SCHEMA.empty_table(), *parts])
         if commit.view_version == VIEW_VERSION:
             self.shown = shown_after(self.shown, state, tables)
             yield from _view_problems(commit, manifest, self.shown)
-            if not intervals.equals(self.shown.interval_rows):
-                yield f"{key}: its content does not match the state"
             tree, intervals = self.shown.files, self.shown.interval_rows
+            parts = interval_rows(data[INTERVALS], key=key)
+            if not intervals.equals(pa.concat_tables([INTERVAL_SCHEMA.empty_table(), *parts])):
+                yield f"{key}: its content does not match the state"
+        else:
+            intervals = read_parquet(data[INTERVALS], key=key)
         if intervals.num_rows != (expected := manifest.files[INTERVALS].rows):
             yield f"{key}: expected {expected} rows, got {intervals.num_rows}"
         hashes = {path: file.sha256 for path, file in tree.items()}

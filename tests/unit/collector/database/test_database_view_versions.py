@@ -1,9 +1,11 @@
 """The rule for changing the view: versions that another version of it rendered are checked by
 everything but rendering them, and the next merge renders them again."""
 
+import io
 import json
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 from collector.codec.canonical import readable_json, sha256_hex
@@ -14,8 +16,9 @@ from collector.database.commits import (
     read_commit,
     write_hint,
 )
+from collector.database.intervals import INTERVAL_SCHEMA
 from collector.database.merge import CREATE, merge_plans
-from collector.database.snapshot import load_state, read_manifest
+from collector.database.snapshot import INTERVALS, load_state, read_manifest
 from collector.database.verify import find_problems, of_other_view_versions
 from collector.database.view import VIEW_VERSION, content_hash_of, render, view_of
 from collector.model import keys
@@ -35,6 +38,7 @@ from tests.unit.collector.naming import names
 
 pytestmark = pytest.mark.fast
 CSV = f"{PATH}/Add.csv"
+_OTHER_COLUMNS = [f"other_{name}" for name in INTERVAL_SCHEMA.names]
 
 
 def publish(store: Store, number: int) -> None:
@@ -58,7 +62,13 @@ def shown_by_an_older_program(store: Store, *, version: int = VIEW_VERSION + 1) 
     value = json.loads(store.get(where))
     value["files"][CSV] |= {"sha256": sha256_hex(data), "size_bytes": len(data)}
     hashes = {path: value["files"][path]["sha256"] for path in manifest.tree}
-    value["content_hash"] = content_hash_of(state, hashes, view_of(state).intervals)
+    intervals = view_of(state).intervals.rename_columns(_OTHER_COLUMNS)
+    out = io.BytesIO()
+    pq.write_table(intervals, out)
+    store.put(place + INTERVALS, out.getvalue())
+    told = {"sha256": sha256_hex(out.getvalue()), "size_bytes": len(out.getvalue())}
+    value["files"][INTERVALS] |= told
+    value["content_hash"] = content_hash_of(state, hashes, intervals)
     store.put(where, readable_json(value))
     seal(store, commit, value["content_hash"], version)
 
