@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collector.database.merge import Guard, MergeResult
     from collector.model.plan import Plan
     from collector.store.base import Store
-    from jobs.planning.damage import Told
+    from jobs.planning.damage import DamageReport
 
 
 def log_verb(*, root: DatabaseRootOption = "opmeter-data", as_json: JsonOption = False) -> None:
@@ -295,8 +295,8 @@ def merge_verb(
     """
     from collector.database.merge import merge_plans
     from jobs.cli.opening import choose_guard, open_bare, open_campaign, open_root
-    from jobs.planning.damage import Told
-    from jobs.publishing.due_merges import author
+    from jobs.planning.damage import DamageReport
+    from jobs.planning.lifecycle import author
 
     if lease and single_writer:
         raise BadInput("--lease and --single-writer exclude each other")
@@ -314,7 +314,7 @@ def merge_verb(
             supersede_stack=supersede_stack,
             allow_missing=allow_missing,
         )
-        told = Told.of(result.damaged, max(chosen))
+        told = DamageReport.of(result.damaged, max(chosen))
         code = _told(result, told, allow_missing=allow_missing)
         if told.needed:
             for line in told.advice(_plan_of(store, name, max(chosen))):
@@ -337,8 +337,7 @@ def _in_turn(
 
     # The Kubernetes client takes half a second to import, and other merges do not need it.
     from jobs.kube.cluster import Cluster
-    from jobs.kube.leader_election import identity
-    from jobs.publishing.due_merges import LeaseTaken, MergeLease
+    from jobs.kube.leader_election import LeaseTaken, MergeLease, identity
 
     turns = MergeLease(Cluster.connect(namespace), identity())
     try:
@@ -358,7 +357,7 @@ def _plan_of(store: Store, campaign: str, number: int) -> Plan | None:
         return None
 
 
-def _told(result: MergeResult, told: Told, *, allow_missing: bool) -> int:
+def _told(result: MergeResult, told: DamageReport, *, allow_missing: bool) -> int:
     for line in told.lines():
         say(line)
     for _, number, shard in result.missing:

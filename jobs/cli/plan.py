@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -25,12 +25,10 @@ from jobs.cli.options import (
 from jobs.cli.terminal import print_json, say
 
 if TYPE_CHECKING:
-    from collector.database.plans import Damage
     from jobs.campaign.campaign_file import RunOptions
     from jobs.planning.gaps import Gap
-    from jobs.planning.situation import Situation
+    from jobs.planning.lifecycle import NextPlan, PlanningState
     from jobs.planning.worth import Gain, Point
-    from jobs.publishing.next_plan import Advanced
 
 
 _PLAN_LISTED = 25
@@ -117,51 +115,34 @@ def _plan(
     as_json: bool,
 ) -> None:
     from jobs.cli.opening import choose_guard, open_campaign, open_root
-    from jobs.planning.damage import Told
     from jobs.planning.gaps import describe_forecast
-    from jobs.planning.situation import choose_step, survey
-    from jobs.publishing.due_merges import to_merge
-    from jobs.publishing.next_plan import advance, intended, plan_in_hand
+    from jobs.planning.lifecycle import next_plan, preview, read_state
 
     described = open_campaign(campaign, collectives=collectives)
     store = open_root(root, described, single_writer=single_writer)
-    situation = survey(described, store)
+    state = read_state(described, store)
     if dry_run:
-        found = _damage_to_merge(situation)
-        step = choose_step(
-            situation,
-            again=options.again,
-            retry_failed=options.retry_failed,
-            damaged=[damage.shard for damage in found],
-        )
-        told = Told.of([*situation.stored.damaged, *found], plan_in_hand(situation, step))
-        for line in told.lines():
-            say(line)
-        if to_merge(situation, step, say):
-            say("committed results would be merged first; --dry-run merges nothing")
-        advanced, planned = intended(situation, step, options)
-        advanced = replace(advanced, told=told)
-        news = advanced.news if planned is None else f"{advanced.news}, not written"
+        planned = preview(state, options, say)
     else:
         guard = cache(partial(choose_guard, store, single_writer=single_writer))
-        advanced = advance(situation, store, guard, options, say)
-        news = advanced.news
+        planned = next_plan(state, guard, options, say)
+    unwritten = ", not written" if dry_run and planned.tables is not None else ""
     if as_json:
-        print_json(_as_json(advanced, store.url, news))
+        print_json(_as_json(planned, store.url, planned.news + unwritten))
         return
-    say(f"{described.name} at {store.url}: {news}")
-    does_nothing = dry_run or advanced.is_finished
-    for line in advanced.told.advice(advanced.plan) if does_nothing else ():
+    say(f"{described.name} at {store.url}: {planned.news}{unwritten}")
+    does_nothing = dry_run or planned.is_finished
+    for line in planned.damage.advice(planned.plan) if does_nothing else ():
         say(line, err=True)
-    for line in describe_forecast(advanced.plan):
+    for line in describe_forecast(planned.plan):
         say(line)
-    for line in _gap_lines(advanced.situation, why=why):
+    for line in _gap_lines(planned.state, why=why):
         say(line)
 
 
-def _as_json(advanced: Advanced, store: str, news: str) -> dict[str, object]:
-    plan, situation = advanced.plan, advanced.situation
-    _, gaps = _gaps(situation)
+def _as_json(planned: NextPlan, store: str, news: str) -> dict[str, object]:
+    plan = planned.plan
+    _, gaps = _gaps(planned.state)
     return {
         "campaign": plan.campaign,
         "plan": plan.number,
@@ -184,13 +165,13 @@ def _as_json(advanced: Advanced, store: str, news: str) -> dict[str, object]:
     }
 
 
-def _gaps(situation: Situation) -> tuple[str, list[Gap]]:
+def _gaps(state: PlanningState) -> tuple[str, list[Gap]]:
     """The share of the sources' time that can be measured, in words, and the gaps."""
     from collector.ops.registry import find
     from jobs.planning.candidates import distinct_cases, only_operators
     from jobs.planning.gaps import find_gaps, refused_cases, share_line, shares
 
-    campaign, sources = situation.campaign, situation.sources
+    campaign, sources = state.campaign, state.sources
     records = ((source.planned, source.records) for source in sources)
     candidates = only_operators(distinct_cases(records), campaign.operators)
     cache = campaign.measure.cache
@@ -199,10 +180,10 @@ def _gaps(situation: Situation) -> tuple[str, list[Gap]]:
     return share, list(find_gaps(refused))
 
 
-def _gap_lines(situation: Situation, *, why: bool) -> Iterator[str]:
+def _gap_lines(state: PlanningState, *, why: bool) -> Iterator[str]:
     """The share of the sources' time that can be measured, and the largest gaps; with `why` every
     refused case."""
-    share, found = _gaps(situation)
+    share, found = _gaps(state)
     if share:
         yield f"share      {share}"
     for gap in found if why else found[:_PLAN_LISTED]:
@@ -217,16 +198,6 @@ def _gap_lines(situation: Situation, *, why: bool) -> Iterator[str]:
     if len(found) > _PLAN_LISTED and not why:
         more = counted(len(found) - _PLAN_LISTED, "more gap")
         yield f"... and {more}; --why lists every refused case"
-
-
-def _damage_to_merge(situation: Situation) -> list[Damage]:
-    """Return the damage that a merge before the next plan would find."""
-    from jobs.planning.damage import damage_outside
-    from jobs.publishing.due_merges import own_numbers
-
-    numbers = own_numbers(situation, {plan.number for plan in situation.plans})
-    own = [plan for plan in situation.plans if plan.number in numbers]
-    return damage_outside(situation.published.store, own, situation.committed, situation.held)
 
 
 # `opmeter plan --budget`: what to measure first, and the coverage that device-hours give.

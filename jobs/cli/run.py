@@ -68,9 +68,10 @@ def run_verb(
         view.say(f"store {store.url}")
         guard = cache(partial(choose_guard, store, single_writer=single_writer))
         result = run_campaign(described, store, watched, guard, options, view, stop)
+    state, plan, damage = result.planned.state, result.planned.plan, result.planned.damage
     if result.missing:
         say(
-            f"stopped with {result.missing:,} of {counted(len(result.plan.shards), 'shard')} left; "
+            f"stopped with {result.missing:,} of {counted(len(plan.shards), 'shard')} left; "
             f"to continue: opmeter run {campaign} (without --again or --retry-failed)",
             err=True,
         )
@@ -78,17 +79,16 @@ def run_verb(
     if result.goes_on:
         say(f"stopped between two rounds; to continue: opmeter run {campaign}", err=True)
         return _NOT_COMMITTED
-    state = load_state(store, result.head)
-    sources = [source.records for source in result.situation.sources]
-    usage = plan_usage(store, result.plan)
-    summary = summarise(state, result.plan, sources, usage)
-    for line in describe(summary, result.plan, result.head, store.url):
+    sources = [source.records for source in state.sources]
+    usage = plan_usage(store, plan)
+    summary = summarise(load_state(store, state.head), plan, sources, usage)
+    for line in describe(summary, plan, state.head, store.url):
         say(line)
-    for line in result.told.advice(result.plan):
+    for line in damage.advice(plan):
         say(line, err=True)
-    if result.told.needed:
-        return _NOT_COMMITTED if any(d.shard for d in result.told.needed) else _FAILED
-    return int(strict and summary.lacking(result.plan.forecast.left_out) > 0)
+    if damage.needed:
+        return _NOT_COMMITTED if any(d.shard for d in damage.needed) else _FAILED
+    return int(strict and summary.lacking(plan.forecast.left_out) > 0)
 
 
 def stop_on_signals(view: View) -> threading.Event:

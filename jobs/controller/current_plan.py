@@ -7,6 +7,7 @@ Job, so a reconciliation may find no plan yet.
 import os
 import stat
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -19,19 +20,24 @@ from jobs.campaign.campaign_file import Campaign, RunOptions
 from jobs.campaign.source_kinds import ModelSource, ProfileSource, TreeSource
 from jobs.campaign.target import resolve_stack_of
 from jobs.controller.performer import Performer, announce, stack_at_work, stack_of_workers
-from jobs.controller.remembered import Intended, KnownPlan, Memory, Rounds
+from jobs.controller.remembered import KnownPlan, Memory, Rounds
 from jobs.decide.job_rules import has_merged, merging
 from jobs.decide.live_objects import job_views
 from jobs.decide.observed import Observed
 from jobs.kube.cluster import Cluster
 from jobs.objects.applied_campaign import SELECTOR, SERVED_BY, Applied, open_rerun, promise
 from jobs.objects.gangs import check_gangs
-from jobs.planning.lifecycle import NewPlan
-from jobs.planning.plan_making import PlannedRound
-from jobs.planning.situation import Situation, choose_step, survey, write
+from jobs.planning.lifecycle import (
+    NewPlan,
+    NextPlan,
+    PlanningState,
+    check_version,
+    decide,
+    make_next,
+    read_state,
+    store_next,
+)
 from jobs.planning.stored_plans import plan_numbers, read_plans
-from jobs.publishing.due_merges import own_numbers
-from jobs.publishing.next_plan import Advanced, check_version, intended
 
 # Files that a campaign in a cluster names: read only below the folders given to the controller.
 #
@@ -150,56 +156,54 @@ class PlanFinder:
         about = (applied.campaign.name, applied.fingerprint)
         if self._rounds.is_making(*about):
             return None
-        found = self._rounds.take(*about)
-        if found is None or self._is_outdated(*found):
-            found = self._intended()
-        return self._written(*found) if found is not None else None
+        made = self._rounds.take(*about)
+        if made is None or self._is_outdated(made):
+            made = self._next()
+        return self._written(made) if made is not None else None
 
-    def _is_outdated(self, made: Advanced, planned: PlannedRound | None) -> bool:
+    def _is_outdated(self, made: NextPlan) -> bool:
         """Return whether another leader wrote a plan of that number while the round was made."""
-        numbers = plan_numbers(self._store, made.plan.campaign)
-        return planned is not None and made.plan.number in numbers
+        is_new = made.tables is not None
+        return is_new and made.plan.number in plan_numbers(self._store, made.plan.campaign)
 
-    def _intended(self) -> Intended | None:
+    def _next(self) -> NextPlan | None:
         """Return the newest plan, or the next one if there is none; write nothing."""
-        applied, memory = self._applied, self._memory
+        applied = self._applied
         # Phase 1: determine the stack and the planning state in the store.
         check_sources(applied.campaign, self._folders)
         stack = resolve_stack_of(applied.campaign, self._stack)
         if stack is None:
             return None
-        situation = survey(applied.campaign, self._store, stack, applied.op_mapping)
-        options = self._options(situation)
-        check_version(situation, supersede_stack=False)
+        state = read_state(applied.campaign, self._store, stack, applied.op_mapping)
+        state = replace(state, damage=tuple(filter(None, self._memory.unmerged.values())))
+        options = self._options(state)
+        check_version(state, supersede_stack=False)
         # Phase 2: continue with the newest plan, or make the next one once older ones are merged.
-        damaged = [shard for shard, why in memory.unmerged.items() if why]
-        step = choose_step(
-            situation, again=options.again, retry_failed=options.retry_failed, damaged=damaged
-        )
-        due = own_numbers(situation, step.merge_first) if isinstance(step, NewPlan) else []
-        if due and not self._has_merged(situation, due):
+        step = decide(state, options)
+        if not isinstance(step, NewPlan):
+            return make_next(state, step, options)
+        due = [plan.number for plan in state.mergeable if plan.number in step.others]
+        if due and not self._has_merged(state, due):
             return None
-        make = partial(intended, situation, step, options)
-        if isinstance(step, NewPlan) and applied.campaign.density is not None:
-            return self._rounds.begin(applied.campaign.name, applied.fingerprint, make)
-        return make()
+        make = partial(make_next, state, step, options)
+        if applied.campaign.density is None:
+            return make()
+        return self._rounds.begin(applied.campaign.name, applied.fingerprint, make)
 
-    def _written(self, advanced: Advanced, planned: PlannedRound | None) -> KnownPlan | None:
+    def _written(self, made: NextPlan) -> KnownPlan | None:
         """Phase 3: write and announce the plan if it is new."""
-        applied, memory = self._applied, self._memory
-        situation, plan = advanced.situation, advanced.plan
+        applied, memory, plan = self._applied, self._memory, made.plan
         check_gangs(plan, applied.site)
-        if planned is not None:
+        if made.tables is not None:
             # Making it may have taken minutes; another process may have become the leader.
             if not self._may_act():
                 return None
-            write(self._store, situation, planned)
-        others = (p for p in situation.plans if p.stack.stack_id == plan.stack.stack_id)
-        late = tuple(p for p in others if p.number != plan.number)
-        known = KnownPlan(plan, late, advanced.is_finished)
-        if memory.plan is None or memory.plan.plan_hash != known.plan_hash:
+            store_next(self._store, made)
+        late = tuple(other for other in made.state.mergeable if other.number != plan.number)
+        known = KnownPlan(plan, late, made.is_finished)
+        if memory.plan is None or memory.plan.plan.plan_hash != plan.plan_hash:
             memory.forget_plan()
-            announce(self._cluster, applied.object, memory, "Planned", advanced.news)
+            announce(self._cluster, applied.object, memory, "Planned", made.news)
         memory.plan, memory.made_for = known, applied.fingerprint
         memory.asks_again = False
         return known
@@ -216,16 +220,16 @@ class PlanFinder:
         found = stack_at_work(self._cluster, self._applied, read)
         return found or stack_of_workers(self._cluster, self._applied)
 
-    def _options(self, situation: Situation) -> RunOptions:
+    def _options(self, state: PlanningState) -> RunOptions:
         """Return the options that were requested besides the campaign and are not yet served."""
-        metadata, numbers = self._applied.object["metadata"], [situation.stored.last]
+        metadata, numbers = self._applied.object["metadata"], [state.stored.last]
         notes = dict(metadata.get("annotations") or {})
         if (promised := promise(notes, numbers)) is not None:
             self._cluster.annotate_config_map(metadata["name"], {SERVED_BY: promised})
             notes[SERVED_BY] = promised
         return open_rerun(notes, numbers)
 
-    def _has_merged(self, situation: Situation, due: Sequence[int]) -> bool:
+    def _has_merged(self, state: PlanningState, due: Sequence[int]) -> bool:
         """Return whether a Job has merged the commits of these older plans.
 
         Create the Job if there is none yet. The next plan is made after that. Cases committed while
@@ -234,10 +238,10 @@ class PlanFinder:
         applied, memory = self._applied, self._memory
         name = applied.campaign.name
         jobs = job_views(self._cluster.jobs(f"{SELECTOR}={name}"), memory.jobs)
-        key = short_hash([name, situation.stored.last + 1, applied.fingerprint], 12)
+        key = short_hash([name, state.stored.last + 1, applied.fingerprint], 12)
         if has_merged(jobs, key):
             return True
-        known = KnownPlan(situation.plans[-1])
+        known = KnownPlan(state.stored.plans[-1])
         performer = Performer(self._cluster, applied, known, self._store, memory)
         for action in merging(jobs, key, tuple(due), partial=True):
             if self._may_act():

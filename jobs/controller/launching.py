@@ -13,7 +13,7 @@ from collector.codec.yaml_nodes import read_node
 from collector.model import keys
 from collector.profiles.bundled import bundled_file
 from collector.store.base import Store, create_named
-from jobs.campaign.campaign_file import Campaign
+from jobs.campaign.campaign_file import Campaign, RunOptions
 from jobs.campaign.source_kinds import BundledSource, CasesSource
 from jobs.campaign.target import resolve_stack_of
 from jobs.decide.observed import Desired, Observed
@@ -24,9 +24,8 @@ from jobs.objects.gangs import check_gangs, wide_gangs
 from jobs.objects.job_manifest import SPEC_HASH, probe_job, worker_job
 from jobs.objects.kueue import QUEUE
 from jobs.objects.site import Site
-from jobs.planning.lifecycle import Continue, Finished, NewPlan
-from jobs.planning.situation import choose_step, next_round, op_mapping_of, survey
-from jobs.planning.sources import LoadedSource
+from jobs.planning.lifecycle import decide, make_next, read_state
+from jobs.planning.sources import LoadedSource, op_mapping_of
 
 _OF_THIS_MACHINE = ("store", "op_mapping")  # keys of a campaign file
 
@@ -131,16 +130,13 @@ def first_objects(
     stack = resolve_stack_of(campaign, lambda: None)
     if stack is None:
         return [named_probe(campaign, site, deployment)]
-    situation = survey(campaign, store, stack)
-    match choose_step(situation, again=False, retry_failed=False):
-        case Finished():
-            return []
-        case NewPlan() as step:
-            plan = next_round(situation, step, again=False, retry_failed=False).plan
-        case Continue(plan):
-            pass
+    state, options = read_state(campaign, store, stack), RunOptions()
+    planned = make_next(state, decide(state, options), options)
+    if planned.is_finished:
+        return []
+    plan = planned.plan
     check_gangs(plan, site)
-    todo = [s.shard_id for s in plan.shards if s.shard_id not in situation.committed]
+    todo = [shard.shard_id for shard in plan.beyond(state.committed)]
     if not todo:
         return []
     workers = max(1, campaign.devices // site.devices_per_worker)

@@ -44,7 +44,7 @@ def with_unmerged(
         return observed
     of_others = frozenset(s for other in known.others for s in _committed(other, committed))
     left_out = list(_outside(store, known, memory))
-    if has_merged(observed.jobs, merge_key(known.plan_hash, {*done, *of_others})):
+    if has_merged(observed.jobs, merge_key(known.plan.plan_hash, {*done, *of_others})):
         for of, shard in left_out:
             _look_into(store, of, shard, memory)
     left = [(of, s) for of, s in left_out if not memory.unmerged.get(s.shard_id)]
@@ -52,7 +52,7 @@ def with_unmerged(
     return replace(
         observed,
         merged=not left,
-        damaged=tuple((shard, why) for shard, why in bad if why),
+        damaged=tuple((shard, damage.reason) for shard, damage in bad if damage),
         late=tuple(sorted({of.number for of, _ in left if of is not plan})),
         of_others=of_others,
     )
@@ -73,8 +73,8 @@ def _outside(store: Store, known: KnownPlan, memory: Memory) -> Iterator[tuple[P
 def _look_into(store: Store, plan: Plan, shard: PlannedShard, memory: Memory) -> None:
     """Record why a merge left a shard out; read it once, because stored objects never change."""
     if shard.shard_id not in memory.unmerged:
-        damage = damage_in(plan, fetch(store, plan, shard, with_answer=True))
-        memory.unmerged[shard.shard_id] = damage.reason if damage else ""
+        stored = fetch(store, plan, shard, with_answer=True)
+        memory.unmerged[shard.shard_id] = damage_in(plan, stored)
 
 
 logger = logging.getLogger(__name__)
@@ -98,7 +98,7 @@ def observe(
         found = with_unmerged(found, store, known, memory, partial=applied.allow_missing)
     except StoreError as error:
         logger.warning("campaign %s: %s", applied.campaign.name, error)
-        waves = tuple(w for w in memory.waves.values() if w and w.plan_hash == known.plan_hash)
+        waves = tuple(w for w in memory.waves.values() if w and w.plan_hash == known.plan.plan_hash)
         return replace(live, committed=memory.committed, waves=waves, store_works=False)
     return replace(found, settling=_settling(found, memory))
 
@@ -186,4 +186,4 @@ def _of_others(cluster: Cluster, applied: Applied) -> dict[str, float]:
 def _waves(store: Store, known: KnownPlan, memory: Memory) -> Iterator[Wave]:
     """Return the plan's waves; each is read once."""
     found = find_waves(store, known.plan.campaign, memory.waves)
-    return (wave for wave in found if wave.plan_hash == known.plan_hash)
+    return (wave for wave in found if wave.plan_hash == known.plan.plan_hash)

@@ -102,8 +102,8 @@ class Performer:
                 cluster.delete_job(job_name)
             case GiveUp(shard, outcome, reason):
                 attempt = f"controller-{surroundings.token(12)}"
-                plan, plan_hash = self._known.plan, self._known.plan_hash
-                assignment = Assignment(name, plan.number, plan_hash, shard, attempt, 0)
+                plan = self._known.plan
+                assignment = Assignment(name, plan.number, plan.plan_hash, shard, attempt, 0)
                 abandon(self._store, assignment, outcome, reason)
                 self.say("ShardFailed", f"{shard}: {reason}", shard)
             case Remember(strikes):

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from collector import environment as surroundings
+from collector.database.plans import Damage
 from collector.database.published import HeldShards
 from collector.environment import Running
 from collector.model.plan import Plan
@@ -17,8 +18,7 @@ from jobs.decide.live_objects import Since
 from jobs.objects.applied_campaign import Applied
 from jobs.objects.job_manifest import Features
 from jobs.objects.waves import Wave
-from jobs.planning.plan_making import PlannedRound
-from jobs.publishing.next_plan import Advanced
+from jobs.planning.lifecycle import NextPlan
 
 _LONGEST_S = 60.0
 
@@ -35,10 +35,6 @@ class KnownPlan:
     plan: Plan
     others: tuple[Plan, ...] = ()
     is_last: bool = False
-
-    @property
-    def plan_hash(self) -> str:
-        return self.plan.plan_hash
 
 
 @dataclass
@@ -83,8 +79,8 @@ class Memory:
     waves: dict[str, Wave | None] = field(default_factory=dict)
     committed: frozenset[str] = frozenset()
     held: HeldShards | None = None
-    # The shards that a merge has left out, with the damage; empty if nothing is wrong with a shard.
-    unmerged: dict[str, str] = field(default_factory=dict)
+    # The shards that a merge has left out, with the damage; None if nothing is wrong with a shard.
+    unmerged: dict[str, Damage | None] = field(default_factory=dict)
     leaving: bool = True  # pods without a Job may still be ending
     features: Features | None = None
     queued: bool = False  # a queue takes this namespace's Jobs when they are created
@@ -123,8 +119,6 @@ class Memory:
 # and each reconciliation checks whether it is done. Only a reconciliation writes results. A
 # controller that ends while a round is made leaves no trace of it.
 
-Intended = tuple[Advanced, PlannedRound | None]
-
 # A small round is done by then and needs no second reconciliation.
 _AT_ONCE_S = 0.5
 
@@ -132,7 +126,7 @@ _AT_ONCE_S = 0.5
 @dataclass(eq=False)
 class _Making:
     about: str
-    found: Intended | None = None
+    found: NextPlan | None = None
     error: Exception | None = None
     thread: Running | None = None
     # False if the campaign has changed since: the result is then discarded.
@@ -155,7 +149,7 @@ class Rounds:
         making = self._making.get(campaign)
         return making is not None and making.about == about and _is_at_work(making)
 
-    def begin(self, campaign: str, about: str, make: Callable[[], Intended]) -> Intended | None:
+    def begin(self, campaign: str, about: str, make: Callable[[], NextPlan]) -> NextPlan | None:
         """Start to make a round for the current state `about` of a campaign.
 
         Return the round if it is done soon. Raises the error of making it.
@@ -166,7 +160,7 @@ class Rounds:
         making.thread.join(self._wait_s)
         return self.take(campaign, about)
 
-    def take(self, campaign: str, about: str) -> Intended | None:
+    def take(self, campaign: str, about: str) -> NextPlan | None:
         """Return the round for the current state of the campaign, once; None if it is not done.
 
         Raises the error of making it.
@@ -184,7 +178,7 @@ class Rounds:
         if (making := self._making.pop(campaign, None)) is not None:
             making.is_wanted = False
 
-    def _make(self, making: _Making, make: Callable[[], Intended]) -> None:
+    def _make(self, making: _Making, make: Callable[[], NextPlan]) -> None:
         with self._turn:
             if not making.is_wanted:
                 return

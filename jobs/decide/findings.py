@@ -28,7 +28,7 @@ from jobs.decide.pod_problems import lost_indexes, strikes, stuck_beside
 from jobs.decide.remaining_work import is_shut_out, left_of
 from jobs.decide.wave_choice import gang_room, gathering, is_others, reserved
 from jobs.objects.waves import Wave
-from jobs.planning.lifecycle import may_mend
+from jobs.planning.damage import may_remeasure
 
 # A campaign is merged when every shard is committed, and finished when everything is merged.
 #
@@ -91,7 +91,7 @@ def _merged(
         if not may_go_on:
             yield Finish(partial=True)
         return
-    if observed.damaged and may_mend(desired.plan):
+    if observed.damaged and may_remeasure(desired.plan):
         yield Replan(tuple(shard for shard, _ in observed.damaged))
     elif not any(job.component == WORKER for job in observed.jobs) and not _leaving(observed):
         # Permanent damage ends the campaign: no round follows on cases that cannot be published.

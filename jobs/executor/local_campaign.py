@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 
 from collector.codec.errors import BadInput
 from collector.codec.text import counted
-from collector.database.commits import Commit
 from collector.database.merge import SINGLE_WRITER, Guard
 from collector.host.stack import device_locks, local_stack
 from collector.model.plan import Plan
@@ -17,12 +16,15 @@ from collector.worker.assignment import check_stack
 from collector.worker.blame import WrongImage, WrongNode
 from jobs.campaign.campaign_file import Campaign, RunOptions
 from jobs.executor.local_run import LocalRun, ShardProgress, View
-from jobs.planning.damage import Told
 from jobs.planning.gaps import describe_forecast
-from jobs.planning.situation import Situation, is_measured_again, once_more, survey
+from jobs.planning.lifecycle import (
+    NextPlan,
+    PlanningState,
+    next_plan,
+    publish_measured,
+    read_state,
+)
 from jobs.planning.stored_plans import committed_shards
-from jobs.publishing.due_merges import own_plans, publish
-from jobs.publishing.next_plan import advance
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,29 +32,14 @@ class RunResult:
     """The result of a run.
 
     Attributes:
-        plan: the plan of the run.
+        planned: the plan of the run, with the state and the damage afterwards.
         missing: the number of its shards that are not committed.
-        told: the damage in commits.
-        head: the head of the database afterwards.
-        is_doubted: sessions with suspect canaries measured some of it.
+        goes_on: another round follows automatically.
     """
 
-    situation: Situation
-    plan: Plan
-    missing: int
-    told: Told
-    head: Commit | None
-    is_doubted: bool = False
-
-    @property
-    def goes_on(self) -> bool:
-        """Return whether another round follows automatically.
-
-        All of this round is published, and surfaces are not learned yet, or suspect measurements
-        are measured again.
-        """
-        follows = self.plan.forecast.learning > 0 or self.is_doubted
-        return not (self.missing or self.told.needed) and follows
+    planned: NextPlan
+    missing: int = 0
+    goes_on: bool = False
 
 
 def run_campaign(
@@ -71,19 +58,19 @@ def run_campaign(
     follow each other until they are known; the measurements of suspect sessions are repeated by
     another plan.
     """
-    situation = survey(campaign, store)
-    check_here(situation)
+    state = read_state(campaign, store)
+    check_here(state)
     while True:
-        result = _one_plan(situation, store, watched, guard, options, view, stop)
+        result = _one_plan(state, store, watched, guard, options, view, stop)
         if not result.goes_on or stop.is_set():
             return result
         # The next round differs only in what it has learned.
         options = replace(options, again=False, retry_failed=False)
-        situation = once_more(result.situation, store)
+        state = result.planned.state
 
 
 def _one_plan(
-    situation: Situation,
+    state: PlanningState,
     store: Store,
     watched: Store,
     guard: Callable[[], Guard],
@@ -92,45 +79,41 @@ def _one_plan(
     stop: threading.Event,
 ) -> RunResult:
     say = _once(view.say)
-    advanced = advance(situation, store, guard, options, say)
-    plan, situation = advanced.plan, advanced.situation
-    view.say(advanced.news)
-    missing = _outstanding(plan, situation.committed)
+    planned = next_plan(state, guard, options, say)
+    plan = planned.plan
+    view.say(planned.news)
+    missing = _outstanding(plan, planned.state.committed)
     if missing:
         for line in describe_forecast(plan):
             view.say("  " + line)
-        word = guard() == SINGLE_WRITER
-        _measure(store, watched, plan, missing, view, stop, single_writer=word)
+        single_writer = guard() == SINGLE_WRITER
+        _measure(store, watched, plan, missing, view, stop, single_writer=single_writer)
         missing = _outstanding(plan, committed_shards(store, plan.campaign))
-    if missing:
-        return RunResult(situation, plan, len(missing), advanced.told, situation.head)
-    if advanced.is_finished:
-        return RunResult(situation, plan, 0, advanced.told, situation.head)
+    if missing or planned.is_finished:
+        return RunResult(planned, len(missing))
     view.say("merging")
-    merged = publish(store, plan.campaign, own_plans(situation, plan), guard(), options)
-    told = Told.of([*situation.stored.damaged, *merged.damaged], plan.number)
-    for line in told.lines():
+    published, goes_on = publish_measured(planned, guard(), options)
+    for line in published.damage.lines():
         say(line)
-    doubted = is_measured_again(situation, plan, merged.head)
-    return RunResult(situation, plan, 0, told, merged.head, doubted)
+    return RunResult(published, goes_on=goes_on)
 
 
 def _once(say: Callable[[str], None]) -> Callable[[str], None]:
-    told = set[str]()
+    said = set[str]()
 
     def once(line: str) -> None:
-        if line not in told:
-            told.add(line)
+        if line not in said:
+            said.add(line)
             say(line)
 
     return once
 
 
-def check_here(situation: Situation) -> None:
+def check_here(state: PlanningState) -> None:
     """Raise BadInput if this machine is not the one that the campaign requires."""
-    campaign = situation.campaign
+    campaign = state.campaign
     try:
-        check_stack(situation.stack, local_stack(campaign.backend, situation.stack.device))
+        check_stack(state.stack, local_stack(campaign.backend, state.stack.device))
     except (WrongImage, WrongNode) as error:
         raise BadInput(f"campaign {campaign.name} cannot be measured here: {error}") from error
     here = len(device_locks(campaign.backend))
@@ -164,7 +147,7 @@ def _measure(
             scratch=folder,
             devices=range(plan.devices),
             stop=stop,
-            on_progress=tally.told,
+            on_progress=tally.add,
             on_finished=tally.finished,
             single_writer=single_writer,
         )
@@ -188,7 +171,7 @@ class Tally:
         self._view = view
         self._show()
 
-    def told(self, progress: ShardProgress) -> None:
+    def add(self, progress: ShardProgress) -> None:
         self._done[progress.shard] = max(progress.done, self._done.get(progress.shard, 0))
         self._show()
 

@@ -14,6 +14,8 @@ from math import inf
 from typing import Any, Protocol
 
 from collector import environment
+from collector.codec.errors import OpmeterError
+from collector.database.merge import Guard
 from jobs.kube.errors import ClusterError, ObjectConflict
 
 logger = logging.getLogger(__name__)
@@ -204,3 +206,71 @@ def _term(lease: dict[str, Any]) -> tuple[Any, ...]:
 def _now() -> str:
     """Return the current time for users who read the Lease."""
     return environment.utc_now().strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+# Mutual exclusion of merges with a Lease, if the store does not support create-only writes.
+#
+# One Lease serves a namespace, whatever the store: the same store may have several URLs, and two
+# merges that exclude each other needlessly lose at most a minute.
+#
+# A Lease is not a fence: a write sent while it was held may arrive after it is lost. The next
+# holder waits until the Lease has not changed for its whole duration, and the holder stops at two
+# thirds of it. So a conflict requires a write in transit for that long, by a process that is frozen
+# or cannot reach the API server meanwhile.
+
+MERGE_LEASE = "opmeter-merge"
+GUARD = "lease"
+
+
+class LeaseTaken(OpmeterError):
+    """Another merge holds the Lease; a later retry may succeed."""
+
+
+class MergeLease:
+    """The Lease as one process acquires it, repeatedly.
+
+    The observed silence of another holder is kept from one try to the next.
+    """
+
+    def __init__(
+        self,
+        leases: Leases,
+        identity: str,
+        *,
+        duration_s: float = DURATION_S,
+        clock: Callable[[], float] = environment.monotonic,
+        sleep: Callable[[float], None] = environment.sleep,
+    ):
+        self._leases, self._clock, self._sleep = leases, clock, sleep
+        self._election = Election(
+            leases, identity, name=MERGE_LEASE, duration_s=duration_s, clock=clock
+        )
+
+    @contextmanager
+    def held(self, patience_s: float = 0.0) -> Iterator[Guard]:
+        """Hold the Lease, renewed until the end of the `with`.
+
+        Raises:
+            LeaseTaken: it was not released within `patience_s`.
+            ClusterError: this account may not read it.
+        """
+        self._take(patience_s)
+        term = self._election.term
+        where = f"the Lease {MERGE_LEASE} of namespace {self._leases.namespace}"
+        logger.warning(
+            "the store does not support create-only writes: this merge holds %s instead", where
+        )
+        with self._election.kept():
+            # Check `leads` before `term`, because the term is written first.
+            yield Guard(GUARD, lambda: self._election.leads and self._election.term == term)
+
+    def _take(self, patience_s: float) -> None:
+        self._leases.lease(MERGE_LEASE)  # an election would treat a refusal as a temporary error
+        deadline = self._clock() + patience_s
+        while not self._election.hold():
+            if self._clock() >= deadline:
+                raise LeaseTaken(
+                    f"another merge holds the Lease {MERGE_LEASE} of namespace "
+                    f"{self._leases.namespace}; this merge waits until it is released"
+                )
+            self._sleep(_LOOK_S)

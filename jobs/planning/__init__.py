@@ -1,4 +1,4 @@
-"""Planning: from a campaign to its plan, and the life cycle of plans.
+"""Planning: from a campaign to its plan, and the life of plans.
 
-Pure, except for reading and writing plans.
+Pure, except for reading and writing plans and merging what is committed before the next one.
 """

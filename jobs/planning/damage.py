@@ -1,11 +1,13 @@
-"""Which damage of a campaign is reported, and how: one rule for all commands.
+"""Damaged objects of a campaign: how they are reported, and what of them is measured again.
 
-Data that the head holds does not depend on `campaigns/` any more; only `opmeter db verify` checks
-it there. Damage of the current plan or a later one is reported with its key. Damage of older plans
-is reported as ignored, in a single line: later plans measured the required cases again.
+All commands report by one rule. Data that the head holds does not depend on `campaigns/` any more;
+only `opmeter db verify` checks it there. Damage of the current plan or a later one is reported with
+its key. Damage of older plans is reported as ignored, in a single line: later plans measured the
+required cases again.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+import re
+from collections.abc import Collection, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 
@@ -17,7 +19,6 @@ from collector.database.plans import Damage, plan_reader
 from collector.model import keys
 from collector.model.plan import Plan, PlannedShard, read_shard
 from collector.store.base import Store
-from jobs.planning import lifecycle
 
 _LISTED = 25
 _KEYS_LISTED = 3
@@ -34,16 +35,31 @@ _IN_VAIN = (
     "are exhausted: inspect the store, then use `opmeter run` with --again"
 )
 
+# A store that damages repeated measurements will damage them again: then an operator must act.
+_MOST_REMEASUREMENTS = 3
+_FOR_DAMAGE = re.compile(r"\d+m(\d+)")
+
+
+def remeasurements(plan: Plan) -> int:
+    """Return how many consecutive plans, up to this one, were made for damaged results."""
+    found = _FOR_DAMAGE.fullmatch(plan.round)
+    return int(found[1]) if found else 0
+
+
+def may_remeasure(plan: Plan) -> bool:
+    """Return whether damaged results of a plan are measured again automatically."""
+    return remeasurements(plan) < _MOST_REMEASUREMENTS
+
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """Damage by severity: `needed` is reported with its key, `set_aside` in one line."""
+class DamageReport:
+    """Damage by severity: `needed` is reported with its key, `ignored` in one line."""
 
     needed: tuple[Damage, ...]
-    set_aside: tuple[Damage, ...]
+    ignored: tuple[Damage, ...]
 
     @classmethod
-    def of(cls, found: Iterable[Damage], since: int) -> "Told":
+    def of(cls, found: Iterable[Damage], since: int) -> "DamageReport":
         """Return the damage by severity.
 
         `since` is the number of the current plan. A shard of several plans is reported for the
@@ -70,31 +86,31 @@ class Told:
             yield f"{damages[0]}{more}"
         if len(same) > _LISTED:
             yield f"... and {counted(len(same) - _LISTED, 'more is', 'more are')} damaged"
-        if self.set_aside:
-            yield _quietly(self.set_aside)
+        if self.ignored:
+            yield _ignored_line(self.ignored)
 
     def advice(self, plan: Plan | None = None) -> Iterator[str]:
         """Yield what the user can do about it; `plan` is the current one."""
         if any(not damage.shard for damage in self.needed):
             yield _PLAN
         if any(damage.shard for damage in self.needed):
-            yield _SHARD if plan is None or lifecycle.may_mend(plan) else _IN_VAIN
+            yield _SHARD if plan is None or may_remeasure(plan) else _IN_VAIN
 
 
-def _quietly(found: Sequence[Damage]) -> str:
+def _ignored_line(found: Sequence[Damage]) -> str:
     what = "; ".join(damage.short for damage in found[:_KEYS_LISTED])
     more = f"; and {len(found) - _KEYS_LISTED} more" if len(found) > _KEYS_LISTED else ""
     return f"ignored     damaged; later plans measure the required cases of it: {what}{more}"
 
 
 def outside(
-    plans: Iterable[Plan], committed: Collection[str], held: Collection[str]
+    plans: Iterable[Plan], committed: Container[str], held: Container[str]
 ) -> Iterator[tuple[Plan, PlannedShard]]:
     """Yield the committed shards that the head lacks, each with its first plan of these."""
     seen = set[str]()
     for plan in plans:
-        for shard in lifecycle.outside(plan, committed, held):
-            if shard.shard_id not in seen:
+        for shard in plan.beyond(held):
+            if shard.shard_id in committed and shard.shard_id not in seen:
                 seen.add(shard.shard_id)
                 yield plan, shard
 

@@ -1,60 +1,150 @@
-"""The life cycle of a campaign's plans: continue a plan, make the next, or stop.
+"""The life of a campaign's plans: continue a plan, make the next one, or stop.
+
+`run`, `plan`, `launch` and the controller all ask here which plan is next. `read_state` reads what
+the answer depends on, `decide` gives it, and `make_next` makes the plan without writing it.
+`next_plan` does all of that on this machine: it also merges what is due first and stores the plan.
 
 A plan belongs to the campaign while its inputs (sources, settings, stack) are the campaign's. The
 newest such plan is continued until all of it is committed and merged. Otherwise the next plan is
 made. Committed results of older plans are merged first, so that no measurement is lost and none is
 made twice. Committed but damaged results are measured again by a separate plan. Cases that only
-sessions with suspect canaries measured are also measured again, once. Pure: the caller reads the
-store and acts.
+sessions with suspect canaries measured are also measured again, once.
 """
 
+import getpass
+import platform
 import re
-from collections.abc import Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import inf
 
-from collector.model.plan import Plan, PlannedShard
+from collector.codec.canonical import sha256_hex
+from collector.codec.errors import AlreadyExists, BadInput
+from collector.database.commits import Commit, head_to_extend
+from collector.database.layout import OP_MAPPING
+from collector.database.merge import Guard, MergeResult, merge_plans
+from collector.database.op_mapping import check_op_mapping
+from collector.database.plans import Damage
+from collector.database.published import HeldShards, Published
+from collector.database.state import rank_of
+from collector.environment import side_by_side
+from collector.model import keys
+from collector.model.plan import AGAIN_SHARE, Plan, plan_to_json
+from collector.model.stack import Stack
+from collector.ops.registry import find
+from collector.ranks.collective import is_collective
+from collector.store.base import AT_ONCE, Store, create_named, create_once
+from jobs.campaign.campaign_file import Campaign, RunOptions
+from jobs.campaign.target import resolve_stack
+from jobs.planning.candidates import HeadAnswer
+from jobs.planning.damage import (
+    DamageReport,
+    damage_outside,
+    may_remeasure,
+    outside,
+    owed_cases,
+    remeasurements,
+)
+from jobs.planning.plan_cases import PlanRequest
+from jobs.planning.plan_making import inputs_hash, make_plan
+from jobs.planning.sources import LoadedSource, load_sources, op_mapping_of
+from jobs.planning.stored_plans import (
+    StoredPlans,
+    committed_shards,
+    find_plans,
+    unchanged,
+)
 
-# A store that damages repeated measurements will damage them again: then an operator must act.
-_MOST_MENDS = 3
-_MEND = re.compile(r"\d+m(\d+)")
-_SECOND = re.compile(r"\d+d")  # the round for cases of suspect sessions
+_FOR_SUSPECTS = re.compile(r"\d+d")  # the round for cases of suspect sessions
 
 
 @dataclass(frozen=True, slots=True)
-class PlanState:
-    """A plan and its progress.
+class PlanningState:
+    """Everything that is read before the next step is decided.
 
-    `committed`, `held` (by the database's head) and `damaged` may name shards of other plans too.
+    `damage` is what merges have found of the campaign's committed shards.
     """
 
-    plan: Plan
+    campaign: Campaign
+    sources: tuple[LoadedSource, ...]
+    stack: Stack
+    op_mapping: str | None
+    stored: StoredPlans
     committed: frozenset[str]
-    held: frozenset[str]
-    damaged: frozenset[str] = frozenset()
+    published: Published
+    held_shards: HeldShards  # of the campaign, for any head
+    damage: tuple[Damage, ...] = ()
 
     @property
-    def missing(self) -> tuple[str, ...]:
-        """Return the shards that are not committed, in the plan's order."""
-        return tuple(shard.shard_id for shard in self.plan.beyond(self.committed))
+    def head(self) -> Commit | None:
+        """Return the database's newest commit at the time of reading."""
+        return self.published.commit
 
     @property
-    def unmerged(self) -> tuple[str, ...]:
-        """Return the committed shards that are neither in the head nor known to be damaged."""
-        return tuple(s for s in self._outside if s not in self.damaged)
+    def held(self) -> frozenset[str]:
+        """Return the campaign's shards that this head holds."""
+        return self.held_shards.at(self.head)
 
     @property
-    def broken(self) -> tuple[str, ...]:
-        """Return the committed shards that are damaged: no merge can publish them."""
-        return tuple(s for s in self._outside if s in self.damaged)
+    def inputs_hash(self) -> str:
+        """Return the hash that plans with the campaign's inputs have."""
+        planned = [source.planned for source in self.sources]
+        return inputs_hash(self.campaign, self.stack, planned, self.op_mapping)
 
     @property
-    def _outside(self) -> tuple[str, ...]:
-        return tuple(shard.shard_id for shard in outside(self.plan, self.committed, self.held))
+    def own_plans(self) -> list[Plan]:
+        """Return the readable plans with the campaign's inputs, oldest first."""
+        inputs = self.inputs_hash
+        return [plan for plan in self.stored.plans if plan.inputs_hash == inputs]
+
+    @property
+    def mergeable(self) -> tuple[Plan, ...]:
+        """Return the readable plans that can be merged together: those of the campaign's stack."""
+        stack_id = self.stack.stack_id
+        return tuple(plan for plan in self.stored.plans if plan.stack.stack_id == stack_id)
 
 
-def outside(plan: Plan, committed: Container[str], held: Container[str]) -> Iterator[PlannedShard]:
-    """Return the committed shards of a plan that the head lacks, which are those to merge."""
-    return (shard for shard in plan.beyond(held) if shard.shard_id in committed)
+def read_state(
+    campaign: Campaign,
+    store: Store,
+    stack: Stack | None = None,
+    op_mapping: str | None = None,
+) -> PlanningState:
+    """Read the sources, the stack, the campaign's earlier plans and the database's head.
+
+    `stack` is the stack of the machines that will measure, if they are not this one. `op_mapping`
+    is the text of the mapping if it was sent with the campaign and not in a file.
+    """
+    stack = stack or resolve_stack(campaign)
+    sources = load_sources(campaign, store)
+    if op_mapping:
+        check_op_mapping(op_mapping, path=OP_MAPPING)
+    else:
+        op_mapping = op_mapping_of(campaign)
+    held = HeldShards(store, campaign.name)
+    return PlanningState(campaign, sources, stack, op_mapping, *_stored(campaign, held), held)
+
+
+def read_again(state: PlanningState) -> PlanningState:
+    """Return the state with the current content of the store.
+
+    The inputs of the campaign stay as they were read: files are large, and a plan describes them as
+    they were when its run began.
+    """
+    stored, committed, published = _stored(state.campaign, state.held_shards)
+    return replace(state, stored=stored, committed=committed, published=published, damage=())
+
+
+def _stored(campaign: Campaign, held: HeldShards) -> tuple[StoredPlans, frozenset[str], Published]:
+    store = held.store
+    stored, committed = find_plans(store, campaign.name), committed_shards(store, campaign.name)
+    published = Published.of(store, head_to_extend(store))
+    plans = published.manifest.plans if published.manifest else ()
+    merged = [plan for plan in plans if plan.campaign == campaign.name]
+    return unchanged(stored, merged, lambda: held.at(published.commit)), committed, published
+
+
+# The decision. It reads nothing but rows of the head in `state`, which never change.
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,31 +156,20 @@ class Continue:
 
 
 @dataclass(frozen=True, slots=True)
-class Doubted:
-    """The cases of a finished plan that only suspect sessions measured.
-
-    Each case has the device or node that measured it.
-    """
-
-    plan: Plan
-    places: Mapping[str, str]
-
-
-@dataclass(frozen=True, slots=True)
 class NewPlan:
-    """Merge these older plans, in order, then make the plan of this number.
+    """Merge the plans `others`, in order, then make the plan of this number.
 
-    `round` separates its shards from earlier ones of the same cases. If `mended` is set, the plan
-    measures only the cases of the shards `mends` of that plan again. If `doubted` is set, it
-    measures only those cases again, on other devices or nodes.
+    `round` separates its shards from earlier ones of the same cases. If `damaged` is set, the plan
+    measures only the cases of these shards of the plan `after` again. If `suspects` is set, it
+    measures only these cases of `after` again, each on another device or node than the one given.
     """
 
     number: int
-    merge_first: tuple[int, ...]
+    others: tuple[int, ...]
     round: str = ""
-    mended: Plan | None = None
-    mends: tuple[str, ...] = ()
-    doubted: Doubted | None = None
+    after: Plan | None = None
+    damaged: tuple[str, ...] = ()
+    suspects: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,83 +185,345 @@ class Finished:
     broken: tuple[str, ...] = ()
 
 
-def next_step(
-    existing: Sequence[PlanState],
-    inputs_hash: str,
-    *,
-    again: bool,
-    retry_failed: bool,
-    last: int = 0,
-    unread: bool = False,
-    anew: bool = False,
-) -> Continue | NewPlan | Finished:
-    """Return the next step of a campaign whose inputs have this hash.
-
-    Args:
-        last: the greatest number that is taken, also by a plan that cannot be read
-        unread: whether there is a plan that cannot be read
-        anew: whether plans measure cases that have results, regardless of earlier shards
-    """
-    plans = sorted(existing, key=lambda state: state.plan.number)
-    number = max([last, *(state.plan.number for state in plans)]) + 1
-    unmerged = tuple(state.plan.number for state in plans if state.unmerged)
-    own = [state for state in plans if state.plan.inputs_hash == inputs_hash]
-    if own and not again and not retry_failed:
-        newest = own[-1]
-        others = tuple(n for n in unmerged if n != newest.plan.number)
-        if newest.missing or newest.unmerged:
-            return Continue(newest.plan, others)
-        if not newest.broken and newest.plan.forecast.learning:
-            return NewPlan(number, others, str(number))
-        if not newest.broken or not may_mend(newest.plan):
-            return Finished(newest.plan, others, newest.broken)
-        round_ = f"{number}m{_mends(newest.plan) + 1}"
-        return NewPlan(number, others, round_, newest.plan, newest.broken)
-    # A shard of the same cases must not replace one that cannot be merged, or one of a plan that
-    # cannot be read.
-    stuck = unread or any(state.unmerged or state.broken for state in plans)
-    round_ = str(number) if again or retry_failed or stuck or anew else ""
-    return NewPlan(number, unmerged, round_)
+Step = Continue | NewPlan | Finished
 
 
-def may_measure_again(plans: Sequence[Plan], inputs_hash: str) -> bool:
+def decide(state: PlanningState, options: RunOptions) -> Step:
+    """Return the campaign's next step."""
+    unmergeable, held = {damage.shard for damage in state.damage}, state.held
+    left_out = {
+        plan.number: [shard.shard_id for _, shard in outside([plan], state.committed, held)]
+        for plan in state.stored.plans
+    }
+    late = tuple(number for number, shards in left_out.items() if set(shards) - unmergeable)
+    number, own = state.stored.last + 1, state.own_plans
+    is_requested = options.again or options.retry_failed
+    if is_requested or not own:
+        # A shard of the same cases must not replace one that cannot be merged, or one of a plan
+        # that cannot be read. A plan for precision measures cases that have results.
+        is_separate = is_requested or state.stored.damaged or any(left_out.values())
+        is_separate = is_separate or state.campaign.update == "precision"
+        return NewPlan(number, late, str(number) if is_separate else "")
+    newest = own[-1]
+    others = tuple(other for other in late if other != newest.number)
+    if newest.beyond(state.committed) or newest.number in late:
+        return Continue(newest, others)
+    if broken := tuple(left_out[newest.number]):
+        if not may_remeasure(newest):
+            return Finished(newest, others, broken)
+        round_ = f"{number}m{remeasurements(newest) + 1}"
+        return NewPlan(number, others, round_, newest, damaged=broken)
+    if newest.forecast.learning:
+        return NewPlan(number, others, str(number))
+    if _may_repeat_suspects(own) and (suspects := suspect_cases(state)):
+        return NewPlan(number, others, f"{number}d", newest, suspects=suspects)
+    return Finished(newest, others)
+
+
+def _may_repeat_suspects(own: Sequence[Plan]) -> bool:
     """Return whether cases of sessions with suspect canaries may be measured again automatically.
 
-    This applies to the campaign's newest plan, and once after each plan that was requested.
+    They are, once after each plan that was requested.
     """
-    own = sorted((p for p in plans if p.inputs_hash == inputs_hash), key=lambda plan: plan.number)
-    asked = [plan for plan in own if not _mends(plan)]
-    if not asked or _SECOND.fullmatch(asked[-1].round):
+    requested = [plan for plan in own if not remeasurements(plan)]
+    if not requested or _FOR_SUSPECTS.fullmatch(requested[-1].round):
         return False
-    return any(plan.may_have_canaries for plan in own if plan.number >= asked[-1].number)
+    return any(plan.may_have_canaries for plan in own if plan.number >= requested[-1].number)
 
 
-def second_look(finished: Finished, places: Mapping[str, str], last: int) -> NewPlan | Finished:
-    """Return the step after a finished plan if only suspect sessions measured some cases.
+def suspect_cases(state: PlanningState) -> Mapping[str, str]:
+    """Return the cases that a single, suspect session measured, and the device or node."""
+    stack, campaign, published = state.stack, state.campaign, state.published
+    if not published.shows(stack):
+        return {}
+    wanted = {
+        record.case_id
+        for source in state.sources
+        for record in source.records
+        if campaign.operators is None or record.case.kernel_type in campaign.operators
+    }
+    return published.doubted_once(stack.version_path, wanted, cache=campaign.measure.cache)
 
-    `places` are these cases with the devices or nodes that measured them; `last` is the greatest
-    number that is taken.
+
+# The plan of a step.
+
+
+@dataclass(frozen=True, slots=True)
+class NextPlan:
+    """The plan to measure.
+
+    Attributes:
+        news: one line that describes how the plan was determined.
+        damage: all damage that was found.
+        tables: the tables of its shards, if the plan is new and not in the store.
+        is_finished: nothing is left to do.
     """
-    if not places or finished.broken:
-        return finished
-    number = last + 1
-    return NewPlan(
-        number, finished.others, f"{number}d", doubted=Doubted(finished.plan, dict(places))
+
+    state: PlanningState
+    plan: Plan
+    news: str
+    damage: DamageReport
+    tables: Mapping[str, bytes] | None = None
+    is_finished: bool = False
+
+
+def make_next(state: PlanningState, step: Step, options: RunOptions) -> NextPlan:
+    """Return the plan of a step; write nothing."""
+    damage = _damage_report(state, step)
+    match step:
+        case Finished(plan):
+            news = f"plan {plan.number} is already measured and merged"
+            return NextPlan(state, plan, news, damage, is_finished=True)
+        case Continue(plan):
+            return NextPlan(state, plan, f"continuing plan {plan.number}", damage)
+    made = make_plan(_request(state, step, options), find=find)
+    news = f"plan {step.number}"
+    if step.after is not None and step.suspects:
+        before = step.after.number
+        if not made.plan.shards:
+            news = f"plan {before} is measured and merged; measuring the results of suspect "
+            news += "sessions again would take too long"
+            return NextPlan(state, step.after, news, damage, is_finished=True)
+        news += f", for results of suspect sessions of plan {before}"
+    elif step.after is not None:
+        news += f", for damaged results of plan {step.after.number}"
+    return NextPlan(state, made.plan, news, damage, made.shards)
+
+
+def store_next(store: Store, made: NextPlan) -> None:
+    """Write a new plan, after the shards and the tables of sources that it names.
+
+    Writing the same plan again is silent.
+
+    Raises:
+        BadInput: another run has just written another plan of this number.
+    """
+    if made.tables is None:
+        return
+    plan, tables = made.plan, [source.table for source in made.state.sources]
+    sources = [(keys.source(plan.campaign, sha256_hex(table)), table) for table in tables]
+    side_by_side(lambda entry: create_named(store, *entry), sources, AT_ONCE)
+    shards = [(keys.shard(plan.campaign, shard), table) for shard, table in made.tables.items()]
+    side_by_side(lambda entry: create_once(store, *entry), shards, AT_ONCE)
+    try:
+        create_once(store, keys.plan(plan.campaign, plan.number), plan_to_json(plan))
+    except AlreadyExists as error:
+        raise BadInput(
+            f"plan {plan.number} of campaign {plan.campaign} was just written by another run; "
+            "run the command again to continue that plan"
+        ) from error
+
+
+def _damage_report(state: PlanningState, step: Step) -> DamageReport:
+    """Return all damage; what is damaged of plans before the current one is ignored."""
+    current = step.after if isinstance(step, NewPlan) else step.plan
+    since = state.stored.newest if current is None else current.number
+    return DamageReport.of([*state.stored.damaged, *state.damage], since)
+
+
+def _request(state: PlanningState, step: NewPlan, options: RunOptions) -> PlanRequest:
+    answered = head_answers(state, retry_failed=options.retry_failed)
+    # The last round: the newest plan that does not repeat damaged results.
+    rounds = [plan for plan in state.own_plans if not remeasurements(plan)]
+    before = rounds[-1].forecast if rounds else None
+    return PlanRequest(
+        campaign=state.campaign,
+        number=step.number,
+        head_commit=state.head.number if state.head else 0,
+        round=step.round,
+        stack=state.stack,
+        sources=tuple((source.planned, source.records) for source in state.sources),
+        answered=answered,
+        op_mapping=state.op_mapping,
+        retry_failed=options.retry_failed,
+        again=options.again,
+        owed=_owed(state, step, answered),
+        again_s=AGAIN_SHARE * before.device_s if step.suspects and before else inf,
+        before=before,
     )
 
 
-def round_before(plans: Sequence[Plan], inputs_hash: str) -> Plan | None:
-    """Return the campaign's last round: its newest plan that does not repeat damaged results."""
-    own = (plan for plan in plans if plan.inputs_hash == inputs_hash and not _mends(plan))
-    return max(own, key=lambda plan: plan.number, default=None)
+def _owed(
+    state: PlanningState, step: NewPlan, answered: Collection[str]
+) -> Mapping[str, str] | None:
+    """Return the cases of a plan that only repeats damaged or suspect measurements.
+
+    Each has the device or node that must not measure it. Return None for any other plan.
+    """
+    if step.after is None:
+        return None
+    if step.suspects:
+        return step.suspects
+    known = (record.case_id for source in state.sources for record in source.records)
+    is_open = step.after.update != "missing-only"
+    wanted = frozenset(case for case in known if is_open or case not in answered)
+    return owed_cases(state.published.store, step.after, step.damaged, wanted)
 
 
-def may_mend(plan: Plan) -> bool:
-    """Return whether damaged results of a plan are measured again automatically."""
-    return _mends(plan) < _MOST_MENDS
+def head_answers(state: PlanningState, *, retry_failed: bool = False) -> Mapping[str, HeadAnswer]:
+    """Return the results of the sources' cases in the head for this stack, by case.
+
+    A measurement that is held back, so that its version shows no duration, counts as a failure if
+    failures are requested or if durations train a surface model.
+    """
+    stack, published, campaign = state.stack, state.published, state.campaign
+    if not published.shows(stack):
+        return {}
+    wanted = {r.case_id: r.kernel_type for source in state.sources for r in source.records}
+    known = published.answers(stack.version_path, wanted, cache=campaign.measure.cache)
+    counts_held_back = retry_failed or campaign.density is not None
+    needs_intervals = counts_held_back or campaign.update == "precision"
+    shown = published.intervals(stack.version_path, wanted) if needs_intervals else {}
+    return {
+        case: HeadAnswer(
+            found.is_good and not (counts_held_back and _is_held_back(case, wanted[case], shown)),
+            found.mean_us,
+            shown.get(case),
+            found.is_doubted,
+        )
+        for case, found in known.items()
+    }
 
 
-def _mends(plan: Plan) -> int:
-    """Return how many consecutive plans, up to this one, were made for damaged results."""
-    found = _MEND.fullmatch(plan.round)
-    return int(found[1]) if found else 0
+def _is_held_back(case_id: str, kernel_type: str, shown: Container[str]) -> bool:
+    """Return whether a good measurement is not shown; collectives are shown elsewhere."""
+    return case_id not in shown and not is_collective(kernel_type)
+
+
+# The whole way on one machine: merge, make and store the plan.
+
+
+def next_plan(
+    state: PlanningState,
+    guard: Callable[[], Guard],
+    options: RunOptions,
+    say: Callable[[str], None],
+) -> NextPlan:
+    """Return the next plan, stored if it is new.
+
+    Commits of other plans that can be merged are merged before. `guard` is called before the first
+    write: by then all input is read and validated as far as possible. Unreadable parts are
+    reported.
+
+    Raises:
+        BadInput: the version directory contains another stack; before anything is measured.
+    """
+    check_version(state, supersede_stack=options.supersede_stack)
+    step = decide(state, options)
+    if not isinstance(step, NewPlan):
+        _check_rank(state, step.plan)
+    if due := _due(state, step, say):
+        merged = publish(state, due, guard(), options)
+        found = (*state.stored.damaged, *merged.damaged)
+        state = replace(read_again(state), damage=found)
+        step = decide(state, options)
+    for line in _damage_report(state, step).lines():
+        say(line)
+    made = make_next(state, step, options)
+    if made.tables is not None:
+        guard()
+        store_next(state.published.store, made)
+    return made
+
+
+def preview(state: PlanningState, options: RunOptions, say: Callable[[str], None]) -> NextPlan:
+    """Return the next plan as far as it is known without a merge; write nothing."""
+    store = state.published.store
+    found = damage_outside(store, state.mergeable, state.committed, state.held)
+    state = replace(state, damage=tuple(found))
+    step = decide(state, options)
+    for line in _damage_report(state, step).lines():
+        say(line)
+    if _due(state, step, say):
+        say("results that are not merged yet would be merged first; nothing is done now")
+    return make_next(state, step, options)
+
+
+def publish(
+    state: PlanningState, plans: Iterable[int], guard: Guard, options: RunOptions
+) -> MergeResult:
+    """Merge what these plans have committed, with the current user as author.
+
+    A merge skips everything that the head already has.
+    """
+    return merge_plans(
+        state.published.store,
+        [(state.campaign.name, number) for number in sorted(plans)],
+        guard=guard,
+        author=author(),
+        supersede_stack=options.supersede_stack,
+        allow_missing=True,
+    )
+
+
+def publish_measured(made: NextPlan, guard: Guard, options: RunOptions) -> tuple[NextPlan, bool]:
+    """Merge a plan that is measured. Return it with the state and the damage afterwards, and
+    whether another round follows automatically.
+
+    One follows if all of this round is published, and surfaces are not learned yet, or cases of
+    suspect sessions are measured again.
+    """
+    before, plan = made.state, made.plan
+    together = {*(other.number for other in before.mergeable), plan.number}
+    merged = publish(before, together, guard, options)
+    damage = DamageReport.of([*before.stored.damaged, *merged.damaged], plan.number)
+    state = read_again(before)
+    step = decide(state, RunOptions())
+    follows = plan.forecast.learning > 0 or (isinstance(step, NewPlan) and bool(step.suspects))
+    return replace(made, state=state, damage=damage), follows and not damage.needed
+
+
+def author() -> str:
+    """Return the author as `user@machine`, for readers of the log."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a container's uid may have no name
+        user = "unknown"
+    return f"{user}@{platform.node()}"
+
+
+def _due(state: PlanningState, step: Step, say: Callable[[str], None]) -> list[int]:
+    """Return the plans that must be merged before the next step can be determined.
+
+    A plan that still lacks shards is merged when it has them, with all late commits.
+    """
+    wanted = set(step.others)
+    if isinstance(step, Continue):
+        is_open = bool(step.plan.beyond(state.committed))
+        wanted = set() if is_open else wanted | {step.plan.number}
+    own = [plan.number for plan in state.mergeable if plan.number in wanted]
+    for other in sorted(wanted.difference(own)):
+        say(
+            f"plan {other} was measured on another stack and is not merged; to publish it: "
+            f"opmeter merge {state.campaign.name} --plan {other} --supersede-stack"
+        )
+    return own
+
+
+def check_version(state: PlanningState, *, supersede_stack: bool) -> None:
+    """Raise BadInput if the results could not be merged at the end."""
+    stack, published = state.stack, state.published
+    version = published.versions.get(stack.version_path)
+    if version is None or supersede_stack or published.shows(stack):
+        return
+    raise BadInput(
+        f"{stack.version_path} holds results of another stack (they differ in "
+        f"{stack.differs_in(version.shown_stack)}); measure into another --root, or pass "
+        "--supersede-stack to show this stack instead"
+    )
+
+
+def _check_rank(state: PlanningState, plan: Plan) -> None:
+    """Raise BadInput if a version shows another stack whatever this plan measures.
+
+    That is so if this plan is older than the plan whose stack the version shows.
+    """
+    version = state.published.versions.get(plan.stack.version_path)
+    if version is None or state.published.shows(plan.stack) or rank_of(plan) > version.stack.rank:
+        return
+    raise BadInput(
+        f"--supersede-stack would change nothing: {plan.stack.version_path} shows another stack "
+        f"(they differ in {plan.stack.differs_in(version.shown_stack)})"
+        ", in a plan newer than plan "
+        f"{plan.number}; pass --again too, which makes a new plan"
+    )

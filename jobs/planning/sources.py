@@ -11,6 +11,8 @@ from pathlib import Path
 from collector.codec.canonical import sha256_hex
 from collector.codec.errors import BadInput, DamagedObject, NotFound, stored
 from collector.codec.text import counted
+from collector.database.layout import OP_MAPPING
+from collector.database.op_mapping import check_op_mapping
 from collector.model import keys
 from collector.model.measurement import CONTEXT
 from collector.model.plan import PlannedSource
@@ -21,6 +23,7 @@ from collector.ops.registry import find
 from collector.ops.runtime import completed
 from collector.profiles.bundled import write_bundled_profile
 from collector.profiles.kernel_details import Profile, read_profile
+from collector.profiles.rows import read_small_file
 from collector.ranks.gangs import is_of_gangs
 from collector.singlehost.version_files import read_tree
 from collector.store.base import Store
@@ -333,3 +336,38 @@ def _loaded(
     sha256 = sha256_hex(table)
     planned = PlannedSource(name, sha256, len(records), same_stack, communication_us)
     return LoadedSource(planned, table, completed_records(records))
+
+
+# The op_mapping.yaml that the version of a campaign gets.
+
+
+def op_mapping_of(campaign: Campaign) -> str | None:
+    """Return the text for the version: of the file that the campaign names, else of its trees."""
+    path = campaign.op_mapping or _op_mapping_of_trees(campaign)
+    if path is None:
+        return None
+    text = _read_unchanged(path)
+    check_op_mapping(text, path=path)
+    return text
+
+
+def _op_mapping_of_trees(campaign: Campaign) -> Path | None:
+    """Return the mapping of the tree sources if they agree; most have none or there is one tree."""
+    folders = [source.path for source in campaign.sources if isinstance(source, TreeSource)]
+    paths = [path for path in (folder / OP_MAPPING for folder in folders) if path.exists()]
+    for other in paths[1:]:
+        if _read_unchanged(other) != _read_unchanged(paths[0]):
+            message = f"the op_mapping differs from {paths[0]}; set one op_mapping in the campaign"
+            raise BadInput(message, path=other)
+    return paths[0] if paths else None
+
+
+def _read_unchanged(path: Path) -> str:
+    """Return the text of a file unchanged, with its line ends and byte order mark."""
+    try:
+        return read_small_file(path).decode()
+    except OSError as error:
+        reason = error.strerror or error
+        raise BadInput(f"the op_mapping cannot be read: {reason}", path=path) from error
+    except UnicodeDecodeError as error:
+        raise BadInput("the op_mapping is not valid UTF-8", path=path) from error

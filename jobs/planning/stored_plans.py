@@ -1,20 +1,15 @@
-"""A campaign's rounds in a store: its plans, the committed shards, and writing the next round.
-
-The plan is written last, so that the sources and shards of an existing plan exist.
-"""
+"""What a store contains of a campaign: its plans, committed shards, failures of nodes and waves."""
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Collection, Iterator, MutableMapping
 from dataclasses import dataclass, replace
 from functools import partial
 
-from collector.codec.canonical import sha256_hex
-from collector.codec.errors import AlreadyExists, BadInput, NotFound
+from collector.codec.errors import BadInput, NotFound
 from collector.database.plans import Damage, MergedPlan, changed, plan_or_damage
-from collector.environment import side_by_side
 from collector.model import keys
-from collector.model.plan import Plan, plan_to_json
-from collector.store.base import AT_ONCE, Store, create_named, create_once
+from collector.model.plan import Plan
+from collector.store.base import Store
 from jobs.objects.waves import Strikes, Wave, strikes_from_json, wave_from_json
 
 logger = logging.getLogger(__name__)
@@ -149,26 +144,6 @@ def stored_strikes(store: Store, campaign: str) -> Strikes:
         return strikes_from_json(store.get(key), key=key)
     except NotFound:
         return Strikes()
-
-
-def write_round(
-    store: Store, plan: Plan, shards: Mapping[str, bytes], sources: Iterable[bytes]
-) -> None:
-    """Write a plan with all objects it names. Writing the same round again is silent.
-
-    Raises BadInput if another run has just written another plan of this number.
-    """
-    named = [(keys.source(plan.campaign, sha256_hex(table)), table) for table in sources]
-    side_by_side(lambda entry: create_named(store, *entry), named, AT_ONCE)
-    tables = [(keys.shard(plan.campaign, shard), table) for shard, table in shards.items()]
-    side_by_side(lambda entry: create_once(store, *entry), tables, AT_ONCE)
-    try:
-        create_once(store, keys.plan(plan.campaign, plan.number), plan_to_json(plan))
-    except AlreadyExists as error:
-        raise BadInput(
-            f"plan {plan.number} of campaign {plan.campaign} was just written by another run; "
-            "run the command again to continue that plan"
-        ) from error
 
 
 # The waves of a campaign in a store.

@@ -24,7 +24,7 @@ from collector.model.plan import Plan, PlannedShard, read_shard
 from collector.store.base import Info, Store
 from collector.worker.attempt import read_part, read_progress
 from jobs.objects.waves import Wave
-from jobs.planning.damage import Told, outside
+from jobs.planning.damage import DamageReport, outside
 from jobs.planning.stored_plans import (
     StoredPlans,
     campaigns,
@@ -110,17 +110,19 @@ class Follower:
         newest = [PlanStatus(plan, self._shards(plan, done, deep=deep)) for plan in plans[-1:]]
         return found + newest
 
-    def unreadable(self, campaign: str) -> Told:
+    def unreadable(self, campaign: str) -> DamageReport:
         """Return the damage found in place of plans of a campaign at the last `look`."""
         stored, _ = self._seen[campaign]
-        return Told.of(stored.damaged, stored.newest)
+        return DamageReport.of(stored.damaged, stored.newest)
 
-    def damage(self, campaign: str, held: Collection[str]) -> Told:
+    def damage(self, campaign: str, held: Collection[str]) -> DamageReport:
         """Return the damage at the last `look` of objects that the head does not hold."""
         stored, done = self._seen[campaign]
         shards = outside(reversed(stored.plans), done, held)
         found = side_by_side(lambda one: self._done(*one).damage, list(shards), READERS)
-        return Told.of([*stored.damaged, *(d for d in found if d is not None)], stored.newest)
+        return DamageReport.of(
+            [*stored.damaged, *(d for d in found if d is not None)], stored.newest
+        )
 
     def _shards(self, plan: Plan, done: frozenset[str], *, deep: bool) -> tuple[ShardStatus, ...]:
         left = [shard.shard_id for shard in plan.beyond(done)]

@@ -31,9 +31,8 @@ from collector.store.base import Store
 from collector.store.in_memory import MemoryStore
 from collector.worker.assignment import LOG, Assignment, work
 from jobs.campaign.campaign_file import Campaign, RunOptions, campaign_from_text
-from jobs.planning.situation import survey
+from jobs.planning.lifecycle import NextPlan, next_plan, read_state
 from jobs.planning.stored_plans import campaigns, plan_numbers
-from jobs.publishing.next_plan import Advanced, advance
 from jobs.status.follower import Follower
 from tests.attack.damage import DamagedStore
 
@@ -210,8 +209,8 @@ def _finish(scene: Scene, store: Store, campaign: Campaign, seen: Aftermath) -> 
         seen.told(partial(_merge, store, campaign, seen.said.append))
 
 
-def _advanced(campaign: Campaign, store: Store, options: RunOptions, say: Say) -> Advanced:
-    return advance(survey(campaign, store, STACK), store, lambda: CREATE, options, say)
+def _advanced(campaign: Campaign, store: Store, options: RunOptions, say: Say) -> NextPlan:
+    return next_plan(read_state(campaign, store, STACK), lambda: CREATE, options, say)
 
 
 def _merge(store: Store, campaign: Campaign, say: Say) -> None:

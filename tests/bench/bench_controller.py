@@ -29,6 +29,7 @@ from collector.model.plan import Plan, plan_to_json
 from collector.model.record import CaseRecord, write_table
 from collector.model.stack import Stack
 from collector.store.file import FileStore
+from jobs.campaign.campaign_file import RunOptions
 from jobs.campaign.target import resolve_stack_of
 from jobs.controller.controller import Controller
 from jobs.decide.decision import decide
@@ -36,8 +37,7 @@ from jobs.decide.observed import Desired, Observed
 from jobs.objects.applied_campaign import Applied, applied_from, config_map
 from jobs.objects.deployment import Deployment, Manifest
 from jobs.objects.waves import Wave, wave_to_json
-from jobs.planning.lifecycle import NewPlan
-from jobs.planning.situation import next_round, survey
+from jobs.planning.lifecycle import NewPlan, make_next, read_state
 from jobs.planning.stored_plans import read_plans
 from tests.bench.synthetic_database import write_database
 from tests.unit.jobs.fake_cluster import FakeCluster
@@ -168,10 +168,12 @@ def write_campaign(folder: Path, shards: int) -> Plan:
     campaign = applied.campaign
     write(folder, {keys.source("bench", sha256_hex(table)): table})
     stack = resolve_stack_of(campaign, lambda: STACK)
-    situation = survey(campaign, FileStore(folder), stack)
-    planned = next_round(situation, NewPlan(1, ()), again=False, retry_failed=False)
+    state = read_state(campaign, FileStore(folder), stack)
+    planned = make_next(state, NewPlan(1, ()), RunOptions())
     plan, plan_hash = planned.plan, planned.plan.plan_hash
-    write(folder, {keys.shard("bench", shard): data for shard, data in planned.shards.items()})
+    write(
+        folder, {keys.shard("bench", shard): data for shard, data in (planned.tables or {}).items()}
+    )
     write(folder, {keys.plan("bench", 1): plan_to_json(plan)})
     names = [shard.shard_id for shard in plan.shards]
     done = names[: int(COMMITTED * len(names))]

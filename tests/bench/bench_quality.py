@@ -34,13 +34,12 @@ from collector.model.stack import Stack
 from collector.model.vocabulary import COUNTERS
 from collector.ops.registry import find
 from collector.store.in_memory import MemoryStore
-from jobs.campaign.campaign_file import Campaign
+from jobs.campaign.campaign_file import Campaign, RunOptions
 from jobs.cli.opening import open_campaign
 from jobs.planning import plan_making
-from jobs.planning.lifecycle import NewPlan
+from jobs.planning.lifecycle import NewPlan, make_next, read_state
 from jobs.planning.plan_cases import PlanRequest
 from jobs.planning.plan_making import make_plan
-from jobs.planning.situation import next_round, survey
 from tests.bench.bench_plan import (
     CASES,
     fresh,
@@ -92,8 +91,8 @@ def device_s(planned: Callable[[bool], Plan]) -> tuple[float, float]:
 
 
 def _quickstart(repeats: bool) -> Plan:
-    situation = survey(_asking(open_campaign("quickstart"), repeats), MemoryStore())
-    return next_round(situation, NewPlan(1, ()), again=False, retry_failed=False).plan
+    state = read_state(_asking(open_campaign("quickstart"), repeats), MemoryStore())
+    return make_next(state, NewPlan(1, ()), RunOptions()).plan
 
 
 def _planned(repeats: bool) -> Plan:

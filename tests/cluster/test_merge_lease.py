@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from collector.database.commits import find_head, history
+from jobs.kube.leader_election import MERGE_LEASE
 from jobs.objects.applied_campaign import LEASED, config_map_name
-from jobs.publishing.due_merges import MERGE_LEASE
 from tests.cluster.drill import WORKERS, Drill
 from tests.servers.faults import Answer, FaultProxy, Rule
 

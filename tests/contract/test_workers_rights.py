@@ -19,8 +19,7 @@ from jobs.campaign.campaign_file import RunOptions, campaign_from_text
 from jobs.cli.machine import stack_verb
 from jobs.executor.worker_pod import End, task_of, work
 from jobs.objects.waves import Wave, wave_to_json
-from jobs.planning.situation import survey
-from jobs.publishing.next_plan import advance
+from jobs.planning.lifecycle import next_plan, read_state
 from tests.contract.conftest import S3Server
 from tests.servers.versitygw import NoServer, Versitygw
 
@@ -113,8 +112,8 @@ def test_a_pod_with_workers_credentials_commits_its_shards(
     owner: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    situation = survey(campaign_from_text(CAMPAIGN, path="c.yaml", base=tmp_path), owner)
-    plan = advance(situation, owner, lambda: CREATE, RunOptions(), lambda line: None).plan
+    state = read_state(campaign_from_text(CAMPAIGN, path="c.yaml", base=tmp_path), owner)
+    plan = next_plan(state, lambda: CREATE, RunOptions(), lambda line: None).plan
     shards = tuple(shard.shard_id for shard in plan.shards[:1])
     wave = Wave("small", 1, plan.plan_hash, 0, (shards,))
     owner.create(keys.wave("small", wave.wave_hash), wave_to_json(wave))

@@ -12,10 +12,8 @@ from collector.store.base import Store
 from collector.store.waiting import PatientStore
 from jobs.campaign.campaign_file import RunOptions, campaign_from_text
 from jobs.executor.local_run import LocalRun
-from jobs.planning.situation import survey
+from jobs.planning.lifecycle import next_plan, publish_measured, read_state
 from jobs.planning.stored_plans import committed_shards, plan_numbers
-from jobs.publishing.due_merges import own_plans, publish
-from jobs.publishing.next_plan import advance
 from tests.attack.simulation.campaigns import Wanted
 from tests.attack.simulation.device import STACK, Node
 from tests.attack.simulation.process import Process
@@ -79,15 +77,15 @@ class Machine:
         store = PatientStore(bare, _PATIENCE_S)
         store.put(wanted.source_key, wanted.table)
         campaign = campaign_from_text(wanted.text, path="campaign.yaml", base=Path("/"))
-        situation = survey(campaign, store, STACK)
-        advanced = advance(situation, store, lambda: CREATE, options, process.world.say)
-        plan = advanced.plan
+        state = read_state(campaign, store, STACK)
+        planned = next_plan(state, lambda: CREATE, options, process.world.say)
+        plan = planned.plan
         done = committed_shards(store, wanted.name)
         missing = [shard.shard_id for shard in plan.shards if shard.shard_id not in done]
         if missing:
             with tempfile.TemporaryDirectory(dir=self._folder) as scratch:
                 self._measure(process, store, bare, plan, Path(scratch), missing)
-        publish(store, wanted.name, own_plans(advanced.situation, plan), CREATE, options)
+        publish_measured(planned, CREATE, options)
         return "0"
 
     def _measure(

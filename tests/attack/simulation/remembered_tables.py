@@ -44,7 +44,7 @@ class Tables:
             ((query, verify), "distinct", lambda table, names: (id(table), names)),
             ((view,), "_digest", self._content),
             ((view, verify), "intervals_of", self._contents_of),
-            ((merge, view, verify), "render", self._shown),
+            ((merge, view, verify), "view_of", self._shown),
         )
         for places, name, which in by:
             found = self._remembering(getattr(places[0], name), which)

@@ -20,10 +20,10 @@ from collector.store.waiting import SingleWriterStore
 from collector.worker.assignment import Assignment, abandon
 from jobs.controller.launching import named_probe
 from jobs.kube.errors import ClusterError, ObjectConflict, ObjectMissing
+from jobs.kube.leader_election import MergeLease
 from jobs.objects.applied_campaign import applied_from
 from jobs.objects.job_manifest import is_same
 from jobs.objects.waves import parse_indexes, wave_from_json
-from jobs.publishing.due_merges import MergeLease
 from tests.unit.jobs.played_kueue import NoKueue
 
 Object = dict[str, Any]

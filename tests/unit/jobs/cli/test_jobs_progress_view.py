@@ -61,9 +61,9 @@ def test_a_shard_that_begins_again_does_not_take_the_progress_back():
     shards = tuple(replace(shard, cases=10) for shard in shards_of(1.0, 1.0, 1.0))
     view = Shown()
     tally = Tally(plan_of(shards), ["s1", "s2"], view)
-    tally.told(ShardProgress("s1", 7, 10))
-    tally.told(ShardProgress("s2", 1, 10))
-    tally.told(ShardProgress("s1", 4, 10))  # its next worker
-    tally.told(ShardProgress("s1", 8, 10))
+    tally.add(ShardProgress("s1", 7, 10))
+    tally.add(ShardProgress("s2", 1, 10))
+    tally.add(ShardProgress("s1", 4, 10))  # its next worker
+    tally.add(ShardProgress("s1", 8, 10))
     tally.finished("s1")
     assert view.done == [(10, 30), (17, 30), (18, 30), (18, 30), (19, 30), (21, 30)]

@@ -14,7 +14,7 @@ from jobs.objects.applied_campaign import (
     config_map,
     config_map_name,
 )
-from jobs.planning.situation import survey
+from jobs.planning.lifecycle import read_state
 from tests.unit.jobs.controller.played_campaign import (
     DEPLOYMENT,
     MAP,
@@ -117,11 +117,11 @@ def test_a_mistake_in_one_campaign_ends_no_other(monkeypatch):
     other["data"]["campaign.yaml"] = other["data"]["campaign.yaml"].replace("small", "broken")
     play.cluster.apply(other)
 
-    def survey_of(campaign, *more):
+    def read(campaign, *more):
         assert campaign.name == "small"
-        return survey(campaign, *more)
+        return read_state(campaign, *more)
 
-    monkeypatch.setattr(current_plan, "survey", survey_of)
+    monkeypatch.setattr(current_plan, "read_state", read)
     play.play().check_complete()
     (event,) = [e for e in play.cluster.told.values() if e["reason"] == "Mistake"]
     assert "AssertionError" in event["message"]

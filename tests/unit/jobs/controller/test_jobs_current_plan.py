@@ -19,9 +19,8 @@ from jobs.decide.observed import Observed
 from jobs.objects.applied_campaign import SELECTOR, applied_from, rerun_annotations
 from jobs.objects.gangs import check_gangs, wide_gangs
 from jobs.objects.site import load_site
-from jobs.planning import situation
+from jobs.planning import lifecycle
 from jobs.planning.stored_plans import committed_shards, read_plans
-from jobs.publishing import due_merges
 from tests.unit.collector.database.campaign_maker import (
     MadePlan,
     MadeShard,
@@ -131,7 +130,7 @@ def test_what_an_older_plan_committed_is_merged_by_a_job_before_the_next_is_made
     def merge_here(*arguments, **options):
         raise AssertionError("a controller merges nothing itself")
 
-    monkeypatch.setattr(due_merges, "merge_plans", merge_here)
+    monkeypatch.setattr(lifecycle, "merge_plans", merge_here)
     play = Play(cases=24)
     play.rounds(2)
     done = committed_shards(play.store, "small")
@@ -345,7 +344,7 @@ def test_rounds_on_a_store_that_damages_everything_end():
 
 @few_trees
 def test_rounds_whose_answers_nobody_sees_end(monkeypatch):
-    monkeypatch.setattr(situation, "head_answers", lambda *_, **__: {})
+    monkeypatch.setattr(lifecycle, "head_answers", lambda *_, **__: {})
     play = Play(**CURVE)
     measures(play)
     play.play()

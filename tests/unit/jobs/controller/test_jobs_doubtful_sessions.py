@@ -10,7 +10,7 @@ from collector.model import keys
 from collector.model.measurement import CanaryReading
 from collector.model.plan import CANARY_PLACES, read_shard
 from jobs.objects.applied_campaign import SELECTOR, applied_from
-from jobs.planning.situation import doubted_places, survey
+from jobs.planning.lifecycle import read_state, suspect_cases
 from jobs.planning.stored_plans import read_plans
 from tests.unit.collector.database.campaign_maker import MadePlan, MadeShard, Tried, commit_shard
 from tests.unit.jobs.controller.played_campaign import STACK, Play, everything_is_held
@@ -109,8 +109,8 @@ def test_what_a_second_session_doubts_too_is_not_measured_a_third_time():
     assert [plan.round for plan in fleet.plans] == ["", "2d"]
 
     (applied,) = map(applied_from, fleet.play.cluster.config_maps(SELECTOR))
-    situation = survey(applied.campaign, fleet.play.store, STACK)
-    assert len(doubted_places(situation)) == len(fleet.slow) - fleet.plans[1].forecast.doubtful
+    state = read_state(applied.campaign, fleet.play.store, STACK)
+    assert len(suspect_cases(state)) == len(fleet.slow) - fleet.plans[1].forecast.doubtful
 
 
 @pytest.mark.thorough

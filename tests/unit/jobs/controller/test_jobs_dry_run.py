@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from collector.store.in_memory import MemoryStore
-from jobs.campaign.campaign_file import campaign_from_text
+from jobs.campaign.campaign_file import RunOptions, campaign_from_text
 from jobs.cli.cluster import launch_verb
 from jobs.controller.launching import first_objects, named_probe
 from jobs.objects.applied_campaign import applied_from
@@ -135,12 +135,11 @@ def a_wave(plan_shards, avoid=()):
 @pytest.fixture
 def plan(folder):
     from jobs.campaign.target import resolve_stack_of
-    from jobs.planning.lifecycle import NewPlan
-    from jobs.planning.situation import next_round, survey
+    from jobs.planning.lifecycle import NewPlan, make_next, read_state
 
     campaign = campaign_of(folder, NPUS)
-    situation = survey(campaign, MemoryStore(), resolve_stack_of(campaign, lambda: None))
-    return next_round(situation, NewPlan(1, ()), again=False, retry_failed=False).plan
+    state = read_state(campaign, MemoryStore(), resolve_stack_of(campaign, lambda: None))
+    return make_next(state, NewPlan(1, ()), RunOptions()).plan
 
 
 def test_nodes_are_avoided_by_their_names(plan):

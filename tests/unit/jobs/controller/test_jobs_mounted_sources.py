@@ -322,16 +322,16 @@ def test_an_operator_that_no_source_has_is_answered_with_none_of_theirs(folder, 
 
 
 def test_a_mistake_of_ours_is_told_without_its_words(folder, caplog, monkeypatch):
-    def survey(*_):
+    def read_state(*_):
         try:
             int(SECRET)
         except ValueError as error:
             raise LookupError(SECRET) from error
 
-    monkeypatch.setattr(current_plan, "survey", survey)
+    monkeypatch.setattr(current_plan, "read_state", read_state)
     found = Said(folder, caplog, "sources: [{bundled: quickstart}]")
     assert found.reasons == ["Mistake"] and "LookupError" in found.words
-    assert "ValueError" in found.words and "in survey" in found.words
+    assert "ValueError" in found.words and "in read_state" in found.words
     assert SECRET not in found.words
 
 

@@ -10,7 +10,7 @@ from collector.model import keys
 from collector.model.plan import Plan
 from collector.model.record import CaseRecord
 from collector.store.in_memory import MemoryStore
-from jobs.campaign.campaign_file import campaign_from_text
+from jobs.campaign.campaign_file import RunOptions, campaign_from_text
 from jobs.campaign.target import resolve_stack_of
 from jobs.controller.observation import observe
 from jobs.controller.remembered import KnownPlan, Memory
@@ -19,8 +19,7 @@ from jobs.objects.applied_campaign import applied_from, config_map
 from jobs.objects.deployment import Deployment
 from jobs.objects.job_manifest import worker_job
 from jobs.objects.waves import Wave, wave_to_json
-from jobs.planning.lifecycle import NewPlan
-from jobs.planning.situation import choose_step, next_round, survey
+from jobs.planning.lifecycle import NewPlan, decide, make_next, read_state
 from tests.unit.collector.database.campaign_maker import (
     STACK,
     MadePlan,
@@ -107,9 +106,9 @@ def test_planning_reads_of_the_database_only_what_answers_its_cases(
         text += "quality: {budget_device_h: 1}\n"
     campaign = campaign_from_text(text, path="c.yaml", base=tmp_path)
     stack = resolve_stack_of(campaign, lambda: STACK)
-    situation = survey(campaign, play.store, stack)
-    choose_step(situation, again=False, retry_failed=False)
-    next_round(situation, NewPlan(2, ()), again=False, retry_failed=False)
+    state = read_state(campaign, play.store, stack)
+    decide(state, RunOptions())
+    make_next(state, NewPlan(2, ()), RunOptions())
     unneeded = (".csv", "cases.parquet", "profiles.parquet")
     assert not [key for key in play.read() if key.endswith(unneeded)]
     of_intervals = [key for key in play.read() if key.endswith("intervals.parquet")]

@@ -10,8 +10,8 @@ from collector.model.plan import CANARY_PLACES, read_shard
 from jobs.planning.stored_plans import read_plans
 from tests.unit.collector.database.campaign_maker import MadePlan, MadeShard, Tried, commit_shard
 from tests.unit.jobs.planning.test_jobs_damage import Here
+from tests.unit.jobs.planning.test_jobs_next_plan import HEADER, ROW, TARGET
 from tests.unit.jobs.printed import numbers
-from tests.unit.jobs.publishing.test_jobs_next_plan import HEADER, ROW, TARGET
 
 pytestmark = pytest.mark.fast
 

@@ -26,8 +26,7 @@ from jobs.executor import worker_pod
 from jobs.executor.local_run import LocalRunFailed
 from jobs.executor.worker_pod import End, last_words, task_of, work
 from jobs.objects.waves import Wave, wave_to_json
-from jobs.planning.situation import survey
-from jobs.publishing.next_plan import advance
+from jobs.planning.lifecycle import next_plan, read_state
 from tests.unit.collector.database.campaign_maker import (
     MadePlan,
     MadeShard,
@@ -354,8 +353,8 @@ def test_two_pods_measure_a_gang_and_the_first_commits(tmp_path, monkeypatch):
         "mode: event}\nmeasure: {budget_s: 0.01, repeats: [3, 3]}\nlimits: {memory_gb: 2}\n"
     )
     campaign = campaign_from_text(text, path="c.yaml", base=tmp_path)
-    plan = advance(
-        survey(campaign, store), store, lambda: CREATE, RunOptions(), lambda line: None
+    plan = next_plan(
+        read_state(campaign, store), lambda: CREATE, RunOptions(), lambda line: None
     ).plan
     ((shard,),) = [[shard.shard_id for shard in plan.shards]]
     wave = Wave("small", 1, plan.plan_hash, 0, ((shard,),) * 2, pods=2)
@@ -384,8 +383,8 @@ def test_a_pod_measures_its_index_with_real_workers(tmp_path, monkeypatch):
         "measure: {budget_s: 0.01, repeats: [3, 3]}\nlimits: {memory_gb: 2}\n"
     )
     campaign = campaign_from_text(text, path="c.yaml", base=tmp_path)
-    situation = survey(campaign, store)
-    plan = advance(situation, store, lambda: CREATE, RunOptions(), lambda line: None).plan
+    state = read_state(campaign, store)
+    plan = next_plan(state, lambda: CREATE, RunOptions(), lambda line: None).plan
     (shard, *_) = [shard.shard_id for shard in plan.shards]
     wave = Wave("small", 1, plan.plan_hash, 0, ((shard,),))
     store.create(keys.wave("small", wave.wave_hash), wave_to_json(wave))

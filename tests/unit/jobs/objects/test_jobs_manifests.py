@@ -21,12 +21,12 @@ from collector.host.npus import device_names
 from collector.profiles.bundled import bundled_file
 from jobs.cli.app import app
 from jobs.doctor.cluster_checks import NEEDED
+from jobs.kube.leader_election import MERGE_LEASE
 from jobs.objects.applied_campaign import applied_from
 from jobs.objects.deployment import quantity
 from jobs.objects.job_manifest import Deployment, merge_job, probe_job, worker_job
 from jobs.objects.site import bundled_sites, load_site
 from jobs.objects.waves import Wave
-from jobs.publishing.due_merges import MERGE_LEASE
 from tests.unit.jobs.plans import plan_of, shards_of
 
 MANIFESTS = Path(__file__).parents[4] / "manifests"

@@ -23,17 +23,16 @@ from jobs.cli.options import VersionOptions, WorkloadOptions
 from jobs.cli.plan import plan_verb
 from jobs.cli.status import status_verb
 from jobs.executor import local_campaign
-from jobs.planning.damage import Told
-from jobs.planning.situation import survey
-from jobs.publishing.next_plan import advance
+from jobs.planning.damage import DamageReport
+from jobs.planning.lifecycle import next_plan, read_state
 from tests.unit.collector.database.campaign_maker import (
     MadePlan,
     MadeShard,
     answered,
     commit_shard,
 )
+from tests.unit.jobs.planning.test_jobs_next_plan import HEADER, ROW, ROWS, TARGET
 from tests.unit.jobs.printed import missing, numbers
-from tests.unit.jobs.publishing.test_jobs_next_plan import HEADER, ROW, ROWS, TARGET
 
 pytestmark = pytest.mark.fast
 
@@ -54,7 +53,7 @@ class Here:
         text = f"campaign: made\nsources: [{{tree: tree}}]\nbackend: npu\n{TARGET}\n"
         self.path.write_text(text + "shards: {target_s: 0.001, session_s: 1}\n")
         self.store = FileStore(self.folder / "store")
-        self.monkeypatch.setattr(local_campaign, "check_here", lambda situation: None)
+        self.monkeypatch.setattr(local_campaign, "check_here", lambda state: None)
         self.monkeypatch.setattr(local_campaign, "_measure", self._measure)
 
     @property
@@ -62,8 +61,8 @@ class Here:
         return load_campaign(self.path)
 
     def planned(self) -> Plan:
-        situation = survey(self.campaign, self.store)
-        return advance(situation, self.store, lambda: CREATE, RunOptions(), lambda line: None).plan
+        state = read_state(self.campaign, self.store)
+        return next_plan(state, lambda: CREATE, RunOptions(), lambda line: None).plan
 
     def measured(self, plan: Plan, shards: slice = slice(None)) -> None:
         """What workers leave of some shards of a plan, or all."""
@@ -85,8 +84,9 @@ class Here:
         result = local_campaign.run_campaign(
             self.campaign, self.store, self.store, lambda: CREATE, RunOptions(), view, stop
         )
-        said += result.told.advice(result.plan)
-        return int(bool(result.told.needed)), said
+        planned = result.planned
+        said += planned.damage.advice(planned.plan)
+        return int(bool(planned.damage.needed)), said
 
     def merge(self) -> tuple[int, list[str]]:
         code = merge_verb("made", root=self.store.url, allow_missing=True, single_writer=True)
@@ -133,12 +133,12 @@ def label(line: str) -> str:
 
 
 _DAMAGE = Damage("c", 1, "s", "k: x")
-DAMAGED, SET_ASIDE = label(str(_DAMAGE)), label(next(Told.of([_DAMAGE], 2).lines()))
-TO_DO = label(next(Told.of([_DAMAGE], 1).advice()))
+DAMAGED, IGNORED = label(str(_DAMAGE)), label(next(DamageReport.of([_DAMAGE], 2).lines()))
+TO_DO = label(next(DamageReport.of([_DAMAGE], 1).advice()))
 
 
 def about(lines: list[str], *labels: str) -> list[str]:
-    return [line for line in lines if label(line) in (labels or (DAMAGED, SET_ASIDE, TO_DO))]
+    return [line for line in lines if label(line) in (labels or (DAMAGED, IGNORED, TO_DO))]
 
 
 def begins(said: list[str], plan: int) -> bool:
@@ -170,7 +170,7 @@ def test_what_is_damaged_and_needed_is_told_by_all_with_its_key(here: Here) -> N
 
 
 @pytest.mark.thorough
-def test_what_later_plans_have_measured_is_set_aside_in_one_line_by_all(here: Here) -> None:
+def test_what_later_plans_have_measured_is_ignored_in_one_line_by_all(here: Here) -> None:
     first = here.planned()
     here.measured(first)
     here.store.put(key := part_of(here, first), b"rot")
@@ -178,7 +178,7 @@ def test_what_later_plans_have_measured_is_set_aside_in_one_line_by_all(here: He
     for code, said in (here.run(), here.merge(), (0, here.plan()), (0, here.status())):
         assert code == 0
         [line] = about(said)
-        assert label(line) == SET_ASIDE
+        assert label(line) == IGNORED
         assert missing(line, [first.shards[0].shard_id, "plan 1", key]) == []
 
 
@@ -243,7 +243,7 @@ def test_of_a_plan_that_was_changed_after_it_was_merged_nothing_more_is_publishe
     code, said = here.run()
     assert code == 0 and begins(said, 2) and len(about(said, DAMAGED)) == 1
     assert about(here.status()) == about(here.merge()[1]) == about(here.plan())
-    assert label(about(here.status())[0]) == SET_ASIDE
+    assert label(about(here.status())[0]) == IGNORED
 
 
 @pytest.mark.thorough
@@ -306,6 +306,6 @@ def test_a_broken_log_is_told_by_status_in_a_line(here: Here, lost: int) -> None
 def test_a_shard_of_two_plans_is_told_once_and_a_long_list_is_cut() -> None:
     found = [Damage("c", 1, "s", "a: x"), Damage("c", 2, "s", "a: x")]
     found += [Damage("c", 2, f"t{n}", f"k{n}: x") for n in range(40)]
-    lines = list(Told.of(found, 2).lines())
+    lines = list(DamageReport.of(found, 2).lines())
     assert len(lines) == 26 and numbers(lines[-1]) == ["16"]
     assert not [line for line in lines if "plan 1" in line]

@@ -1,11 +1,13 @@
 """The life of plans: continued, superseded, finished."""
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
+from collector.database.plans import Damage
+from collector.database.published import HeldShards, Published
 from collector.model.plan import (
     Forecast,
     Limits,
@@ -15,28 +17,37 @@ from collector.model.plan import (
     ShardSettings,
 )
 from collector.model.stack import Stack
+from collector.store.in_memory import MemoryStore
+from jobs.campaign.campaign_file import RunOptions, campaign_from_text
 from jobs.planning.lifecycle import (
     Continue,
-    Doubted,
     Finished,
     NewPlan,
-    PlanState,
-    may_measure_again,
-    next_step,
-    second_look,
+    PlanningState,
+    decide,
 )
+from jobs.planning.plan_making import inputs_hash
+from jobs.planning.stored_plans import StoredPlans
 
 pytestmark = pytest.mark.fast
 
+STACK = Stack("CPU_x_2t", "2.13.0")
+CAMPAIGN = campaign_from_text(
+    "campaign: c\nsources: [{bundled: quickstart}]\nbackend: cpu\n",
+    path="c.yaml",
+    base=Path("/"),
+)
+
 
 def plan(number: int, inputs: str = "A", shards: int = 2) -> Plan:
+    """Return a plan; `inputs` is the op_mapping of its campaign."""
     return Plan(
         campaign="c",
         number=number,
         head_commit=0,
-        inputs_hash=inputs,
+        inputs_hash=inputs_hash(CAMPAIGN, STACK, (), inputs),
         round="",
-        stack=Stack("CPU_x_2t", "2.13.0"),
+        stack=STACK,
         backend="cpu",
         devices=1,
         operators=None,
@@ -51,16 +62,49 @@ def plan(number: int, inputs: str = "A", shards: int = 2) -> Plan:
     )
 
 
+@dataclass(frozen=True)
+class Progress:
+    """A plan with the shards that are committed, held by the head, and damaged."""
+
+    plan: Plan
+    committed: frozenset[str]
+    held: frozenset[str]
+    damaged: frozenset[str] = frozenset()
+
+
+class Held(HeldShards):
+    """Shards that every head holds."""
+
+    def __init__(self, shards: frozenset[str]):
+        self._shards = shards
+
+    def at(self, head: object) -> frozenset[str]:
+        return self._shards
+
+
+@dataclass(frozen=True)
+class Suspected(Published):
+    """A head in which suspect sessions measured these cases."""
+
+    places: Mapping[str, str] | None = None
+
+    def shows(self, stack: Stack) -> bool:
+        return bool(self.places)
+
+    def doubted_once(self, *_: object, **__: object) -> dict[str, str]:
+        return dict(self.places or {})
+
+
 def state(
     number: int, *, inputs: str = "A", shards: int = 2, committed: int = 0, merged: bool = False
-) -> PlanState:
+) -> Progress:
     made = plan(number, inputs, shards)
     done = frozenset(shard.shard_id for shard in made.shards[:committed])
     held = done if merged else frozenset()
-    return PlanState(made, done | {"of-another-plan"}, held)
+    return Progress(made, done | {"of-another-plan"}, held)
 
 
-def broken(number: int, **more: object) -> PlanState:
+def broken(number: int, **more: object) -> Progress:
     """All of the plan is committed; its first shard is damaged, and the rest is merged."""
     found = state(number, committed=2, merged=True, **more)  # type: ignore[arg-type]
     first = frozenset({f"{number}-0"})
@@ -68,9 +112,33 @@ def broken(number: int, **more: object) -> PlanState:
 
 
 def step(
-    *existing: PlanState, inputs: str = "A", again: bool = False, retry_failed: bool = False
+    *existing: Progress,
+    inputs: str = "A",
+    again: bool = False,
+    retry_failed: bool = False,
+    last: int = 0,
+    unread: bool = False,
+    suspects: Mapping[str, str] | None = None,
 ) -> Continue | NewPlan | Finished:
-    return next_step(existing, inputs, again=again, retry_failed=retry_failed)
+    """Return the step of a campaign with these plans.
+
+    `last` is the greatest number that is taken; `unread` if a plan cannot be read.
+    """
+    found = sorted(existing, key=lambda one: one.plan.number)
+    plans = tuple(one.plan for one in found)
+    unreadable = (Damage("c", last, "", "k: x"),) if unread else ()
+    whole = PlanningState(
+        CAMPAIGN,
+        (),
+        STACK,
+        inputs,
+        StoredPlans(plans, unreadable, max([last, *(one.number for one in plans)])),
+        frozenset().union(*(one.committed for one in found)),
+        Suspected(MemoryStore(), None, None, suspects),
+        Held(frozenset().union(*(one.held for one in found))),
+        tuple(Damage("c", one.plan.number, s, "k: x") for one in found for s in one.damaged),
+    )
+    return decide(whole, RunOptions(again, retry_failed))
 
 
 def test_a_campaign_begins_with_plan_one() -> None:
@@ -135,7 +203,7 @@ def test_what_is_damaged_of_the_newest_plan_is_planned_anew() -> None:
     assert step(broken(1), mended) == Finished(mend.plan)
 
 
-def learning(found: PlanState) -> PlanState:
+def learning(found: Progress) -> Progress:
     """The same, of a plan that asked for cases of surfaces."""
     forecast = replace(found.plan.forecast, learning=2)
     return replace(found, plan=replace(found.plan, forecast=forecast))
@@ -160,17 +228,14 @@ def test_what_is_damaged_of_a_round_is_measured_before_the_next() -> None:
     assert isinstance(step(hopeless), Finished)
 
 
-def rounds(*names: str, predicted_s: float = 60.0) -> list[Plan]:
-    """A campaign's plans with these rounds."""
-    return [
-        replace(
-            made,
-            round=name,
-            shards=tuple(replace(shard, predicted_s=predicted_s) for shard in made.shards),
-        )
-        for number, name in enumerate(names, 1)
-        for made in [plan(number)]
-    ]
+def rounds(*names: str, predicted_s: float = 60.0) -> list[Progress]:
+    """A campaign's plans with these rounds, all of them merged."""
+    found = []
+    for number, name in enumerate(names, 1):
+        done = state(number, committed=2, merged=True)
+        shards = tuple(replace(shard, predicted_s=predicted_s) for shard in done.plan.shards)
+        found.append(replace(done, plan=replace(done.plan, round=name, shards=shards)))
+    return found
 
 
 @pytest.mark.parametrize(
@@ -182,27 +247,30 @@ def rounds(*names: str, predicted_s: float = 60.0) -> list[Plan]:
         (["", "2d"], False),
         (["", "2d", "3m1"], False),
         (["", "2d", "3"], True),
-        ([], False),
     ],
 )
 def test_what_is_doubted_is_measured_again_once_behind_what_was_asked_for(
     names: list[str], may: bool
 ) -> None:
-    assert may_measure_again(rounds(*names), "A") is may
-    assert not may_measure_again(rounds(*names), "B")
+    places, plans = {"case": "n1/serial"}, rounds(*names)
+    newest, number = plans[-1].plan, len(plans) + 1
+    repeats = NewPlan(number, (), f"{number}d", newest, suspects=places)
+    assert step(*plans, suspects=places) == (repeats if may else Finished(newest))
+    assert step(*plans) == Finished(newest)
+    others = step(*plans, inputs="B", suspects=places)
+    assert isinstance(others, NewPlan) and others.after is None
 
 
 def test_sessions_that_are_too_short_for_canaries_are_not_asked_about() -> None:
-    assert not may_measure_again(rounds("", predicted_s=59.0), "A")
+    short = rounds("", predicted_s=59.0)
+    assert isinstance(step(*short, suspects={"case": "n1/serial"}), Finished)
 
 
-def test_behind_a_plan_that_is_done_comes_one_for_what_is_doubted() -> None:
-    places = {"case": "n1/serial"}
-    done = Finished(plan(2), (1,))
-    assert second_look(done, {}, 4) == done
-    assert second_look(done, places, 4) == NewPlan(5, (1,), "5d", doubted=Doubted(plan(2), places))
-    hopeless = replace(done, broken=("2-0",))
-    assert second_look(hopeless, places, 4) == hopeless
+def test_suspect_cases_are_not_repeated_after_a_plan_that_stays_damaged() -> None:
+    (done,) = rounds("4m3")
+    first = frozenset({"1-0"})
+    hopeless = replace(done, held=done.held - first, damaged=first)
+    assert step(hopeless, suspects={"case": "n1"}) == Finished(done.plan, (), ("1-0",))
 
 
 def test_what_is_missing_is_measured_and_merged_before_what_is_damaged() -> None:
@@ -230,24 +298,8 @@ def test_what_came_late_of_a_retired_plan_is_merged_with_the_next() -> None:
 
 
 def test_the_number_of_a_plan_that_cannot_be_read_is_taken() -> None:
-    assert next_step([], "A", again=False, retry_failed=False, last=3) == NewPlan(4, ())
+    assert step(last=3) == NewPlan(4, ())
 
 
-def test_shards_of_a_plan_that_cannot_be_read_are_set_apart_from_the_next():
-    step = next_step([], "A", again=False, retry_failed=False, last=1, unread=True)
-    assert step == NewPlan(2, (), "2")
-
-
-@pytest.mark.thorough
-@given(
-    st.lists(st.tuples(st.sampled_from("AB"), st.integers(0, 2), st.booleans()), max_size=5),
-    st.booleans(),
-)
-def test_the_order_of_listing_does_not_matter(
-    plans: list[tuple[str, int, bool]], again: bool
-) -> None:
-    states = [
-        state(number, inputs=inputs, committed=committed, merged=merged)
-        for number, (inputs, committed, merged) in enumerate(plans, start=1)
-    ]
-    assert step(*reversed(states), again=again) == step(*states, again=again)
+def test_shards_of_a_plan_that_cannot_be_read_are_set_apart_from_the_next() -> None:
+    assert step(last=1, unread=True) == NewPlan(2, (), "2")

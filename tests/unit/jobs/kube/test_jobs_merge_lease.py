@@ -27,12 +27,10 @@ from jobs.controller.controller import Controller
 from jobs.kube import leader_election
 from jobs.kube.cluster import Cluster
 from jobs.kube.errors import ClusterAway, ClusterError
-from jobs.kube.leader_election import DURATION_S, Election
+from jobs.kube.leader_election import DURATION_S, MERGE_LEASE, Election, LeaseTaken, MergeLease
 from jobs.objects.applied_campaign import LEASED, applied_from, config_map, config_map_name
 from jobs.objects.deployment import Deployment
 from jobs.planning.stored_plans import committed_shards, read_plans
-from jobs.publishing import due_merges
-from jobs.publishing.due_merges import MERGE_LEASE, LeaseTaken, MergeLease
 from tests.unit.collector.database.campaign_maker import (
     MadePlan,
     MadeShard,
@@ -98,7 +96,6 @@ class Clock:
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
     """Turns of a fraction of a second."""
-    monkeypatch.setattr(due_merges, "_LOOK_S", 0.02)
     monkeypatch.setattr(leader_election, "_LOOK_S", 0.02)
 
 
@@ -137,7 +134,7 @@ def of_cluster(monkeypatch):
 
     def prepare(store, cluster, turn_s=60.0):
         brief = partial(MergeLease, duration_s=3.0)
-        monkeypatch.setattr(due_merges, "MergeLease", brief)
+        monkeypatch.setattr(leader_election, "MergeLease", brief)
         monkeypatch.setattr(merge_file, "_TURN_S", turn_s)
         monkeypatch.setattr(opening, "open_bare", lambda root, campaign: store)
         monkeypatch.setattr(Cluster, "connect", lambda namespace: cluster)

@@ -8,9 +8,8 @@ from collector.codec.errors import BadInput
 from collector.database.merge import CREATE, merge_plans
 from collector.database.pull import pull_version
 from collector.store.in_memory import MemoryStore
-from jobs.campaign.campaign_file import campaign_from_text
-from jobs.planning.lifecycle import NewPlan
-from jobs.planning.situation import next_round, survey
+from jobs.campaign.campaign_file import RunOptions, campaign_from_text
+from jobs.planning.lifecycle import NewPlan, make_next, read_state
 from tests.unit.collector.database.campaign_maker import (
     PATH,
     MadePlan,
@@ -46,10 +45,10 @@ def surveyed(base: Path, *trees: str, more: str = "") -> str | None:
     """What is planned to become the version's op_mapping."""
     sources = ", ".join(f"{{tree: {name}}}" for name in trees)
     text = f"campaign: c\nsources: [{sources}]\nbackend: npu\n{TARGET}\n{more}"
-    situation = survey(campaign_from_text(text, path="c.yaml", base=base), MemoryStore())
-    planned = next_round(situation, NewPlan(1, ()), again=False, retry_failed=False)
-    assert planned.plan.op_mapping == situation.op_mapping
-    return situation.op_mapping
+    state = read_state(campaign_from_text(text, path="c.yaml", base=base), MemoryStore())
+    planned = make_next(state, NewPlan(1, ()), RunOptions())
+    assert planned.plan.op_mapping == state.op_mapping
+    return state.op_mapping
 
 
 def test_without_a_file_there_is_no_op_mapping(tmp_path: Path) -> None:

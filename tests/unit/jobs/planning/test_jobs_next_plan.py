@@ -21,8 +21,7 @@ from jobs.campaign.campaign_file import (
 )
 from jobs.cli.options import VersionOptions, WorkloadOptions
 from jobs.cli.plan import plan_verb
-from jobs.planning.situation import head_answers, survey
-from jobs.publishing.next_plan import advance, check_version
+from jobs.planning.lifecycle import check_version, head_answers, next_plan, read_state
 from tests.unit.collector.database.campaign_maker import (
     STACK,
     MadePlan,
@@ -78,17 +77,17 @@ def wide(tmp_path: Path):
 
 def advanced(campaign, store, wish=None):
     said: list[str] = []
-    situation = survey(campaign, store)
-    return advance(situation, store, lambda: CREATE, wish or RunOptions(), said.append), said
+    state = read_state(campaign, store)
+    return next_plan(state, lambda: CREATE, wish or RunOptions(), said.append), said
 
 
 def test_what_an_older_plan_committed_is_merged_and_left_out(campaign):
     store = MemoryStore()
-    stack = survey(campaign, store).stack
+    stack = read_state(campaign, store).stack
     write_campaign(store, MadePlan([TRIED], stack=stack))
     result, said = advanced(campaign, store)
     assert said == []
-    assert result.plan.number == 2 and result.situation.head.number == 1
+    assert result.plan.number == 2 and result.state.head.number == 1
     assert result.plan.shards == ()  # its one case is answered at the head
 
 
@@ -97,7 +96,7 @@ def test_an_older_plan_of_another_stack_is_left_alone_and_named(campaign):
     write_campaign(store, MadePlan([TRIED], stack=STACK))
     result, said = advanced(campaign, store)
     assert "plan 1" in said[0]
-    assert result.situation.head is None and len(result.plan.shards) == 1
+    assert result.state.head is None and len(result.plan.shards) == 1
 
 
 def test_the_next_plan_is_continued_until_it_is_merged(campaign):
@@ -109,12 +108,12 @@ def test_the_next_plan_is_continued_until_it_is_merged(campaign):
 
 def test_another_stack_in_the_version_is_refused_before_anything_is_measured(campaign):
     store = MemoryStore()
-    stack = replace(survey(campaign, store).stack, driver="24.1")
+    stack = replace(read_state(campaign, store).stack, driver="24.1")
     write_campaign(store, MadePlan([TRIED], campaign="other", stack=stack))
     merge_plans(store, [("other", 1)], guard=CREATE, author="a", sleep=lambda s: None)
     with raises_naming(BadInput, "driver", "--supersede-stack"):
         advanced(campaign, store)
-    check_version(survey(campaign, store), supersede_stack=True)
+    check_version(read_state(campaign, store), supersede_stack=True)
 
 
 def measured_here(store, stack, plan):
@@ -134,7 +133,7 @@ def test_what_is_damaged_is_measured_anew_by_the_next_run_and_nothing_else(wide,
     campaign = replace(wide, update=update)
     store = MemoryStore()
     first, _ = advanced(campaign, store)
-    stack = first.situation.stack
+    stack = first.state.stack
     measured_here(store, stack, first.plan)
     assert len(first.plan.shards) > 1
     bad = first.plan.shards[0]
@@ -149,8 +148,8 @@ def test_what_is_damaged_is_measured_anew_by_the_next_run_and_nothing_else(wide,
     assert again.plan == second.plan and numbers(again.news) == ["2"]
     measured_here(store, stack, second.plan)
     third, said = advanced(campaign, store)
-    assert third.is_finished and third.plan == second.plan and third.broken == ()
-    assert third.situation.published.answers(stack.version_path, CASES).keys() == set(CASES)
+    assert third.is_finished and third.plan == second.plan
+    assert third.state.published.answers(stack.version_path, CASES).keys() == set(CASES)
 
 
 def test_a_store_that_damages_all_it_is_given_is_not_measured_for_ever(wide):
@@ -158,12 +157,13 @@ def test_a_store_that_damages_all_it_is_given_is_not_measured_for_ever(wide):
     for number in range(1, 5):
         result, _ = advanced(wide, store)
         assert result.plan.number == number and not result.is_finished
-        measured_here(store, result.situation.stack, result.plan)
+        measured_here(store, result.state.stack, result.plan)
         for shard in result.plan.shards:
             store.put(keys.committed("made", shard.shard_id), b"")
     result, said = advanced(wide, store)
     assert result.is_finished and result.plan.number == 4
-    assert result.broken == tuple(shard.shard_id for shard in result.plan.shards)
+    damaged = [damage.shard for damage in result.damage.needed]
+    assert damaged == sorted(shard.shard_id for shard in result.plan.shards)
 
 
 def test_a_plan_that_cannot_be_read_takes_its_number_and_is_named(wide):
@@ -181,7 +181,7 @@ def test_a_plan_that_cannot_be_read_takes_its_number_and_is_named(wide):
 def test_another_round_is_planned_whatever_is_damaged(wide, wish):
     store = MemoryStore()
     first, _ = advanced(wide, store)
-    measured_here(store, first.situation.stack, first.plan)
+    measured_here(store, first.state.stack, first.plan)
     for info in list(store.list("campaigns/made/attempts/")):
         store.put(info.key, b"rot")
     second, said = advanced(wide, store, wish)
@@ -196,7 +196,7 @@ def test_another_round_is_planned_whatever_is_damaged(wide, wish):
 def test_what_came_late_of_a_retired_plan_is_published_by_the_next_run(wide):
     store = MemoryStore()
     first, _ = advanced(wide, store)
-    stack = first.situation.stack
+    stack = first.state.stack
     edited = replace(wide, limits=replace(wide.limits, case_s=50.0))
     second, _ = advanced(edited, store)
     assert second.plan.number == 2
@@ -206,14 +206,14 @@ def test_what_came_late_of_a_retired_plan_is_published_by_the_next_run(wide):
     measured_here(store, stack, first.plan)  # its workers came to their end after all
     late, said = advanced(edited, store)
     assert late.is_finished and said == []
-    held = HeldShards(store, "made").at(late.situation.head)
+    held = HeldShards(store, "made").at(late.state.head)
     assert held >= {s.shard_id for plan in (first.plan, second.plan) for s in plan.shards}
 
 
 def test_a_plan_that_could_not_supersede_is_refused_before_anything_is_measured(wide):
     store = MemoryStore()
     first, _ = advanced(wide, store)
-    stack = replace(first.situation.stack, driver="24.1")
+    stack = replace(first.state.stack, driver="24.1")
     write_campaign(store, MadePlan([TRIED], campaign="other", stack=stack, head_commit=9))
     merge_plans(store, [("other", 1)], guard=CREATE, author="a")
     with raises_naming(BadInput, "driver", "--supersede-stack", "--again"):
@@ -224,15 +224,15 @@ def test_a_plan_that_could_not_supersede_is_refused_before_anything_is_measured(
 def test_a_plan_on_top_of_what_shows_supersedes_it(wide):
     store = MemoryStore()
     first, _ = advanced(wide, store)
-    stack = replace(first.situation.stack, driver="24.1")
+    stack = replace(first.state.stack, driver="24.1")
     shard = MadeShard("s", [CASE], [{CASE.case_id: Tried(5.0)}])
     write_campaign(store, MadePlan([shard], campaign="other", number=2, stack=stack))
     merge_plans(store, [("other", 2)], guard=CREATE, author="a")
     wish = RunOptions(again=True, supersede_stack=True)
     second, _ = advanced(wide, store, wish)
-    measured_here(store, first.situation.stack, second.plan)
+    measured_here(store, first.state.stack, second.plan)
     third, _ = advanced(wide, store, RunOptions(supersede_stack=True))
-    assert third.is_finished and third.situation.published.shows(first.situation.stack)
+    assert third.is_finished and third.state.published.shows(first.state.stack)
 
 
 @pytest.mark.parametrize("state", ["nothing", "committed", "damaged", "no plan to read"])
@@ -242,7 +242,7 @@ def test_a_dry_run_of_a_plan_writes_and_merges_nothing(campaign, tmp_path, state
     store = FileStore(tmp_path / "store")
     advanced(campaign, store)
     if state != "nothing":
-        stack = survey(campaign, store).stack
+        stack = read_state(campaign, store).stack
         store.delete(keys.plan("made", 1))
         write_campaign(store, MadePlan([TRIED], stack=stack))
     if state == "damaged":
@@ -280,7 +280,7 @@ def test_what_a_plan_that_cannot_be_read_committed_does_not_take_the_place_of_th
 def test_what_is_known_least_is_measured_again_until_nobody_asks_for_more(wide):
     store = MemoryStore()
     first, _ = advanced(wide, store)
-    stack = first.situation.stack
+    stack = first.state.stack
     measured_here(store, stack, first.plan)
     assert advanced(wide, store)[0].is_finished
     quality = QualitySettings(repeat_share=0.0, budget_device_h=0.1)
@@ -295,7 +295,7 @@ def test_what_is_known_least_is_measured_again_until_nobody_asks_for_more(wide):
     assert done.is_finished
     third, _ = advanced(sharper, store, RunOptions(again=True))
     assert third.plan.number == 3 and third.plan.forecast.narrowed == ROWS
-    answers = head_answers(third.situation)
+    answers = head_answers(third.state)
     assert {one.interval and one.interval.sessions for one in answers.values()} == {2}
 
 
@@ -316,11 +316,11 @@ def test_what_is_measured_and_held_back_is_a_failure_to_retry_and_teaches_nothin
     for shard in first.plan.shards:
         records = [c.record for c in read_shard(store.get(keys.shard("made", shard.shard_id)))]
         made = MadeShard(shard.shard_id, records, [{r.case_id: tried[r.case_id] for r in records}])
-        told = MadePlan([made], stack=first.situation.stack, head_commit=first.plan.head_commit)
+        told = MadePlan([made], stack=first.state.stack, head_commit=first.plan.head_commit)
         commit_shard(store, told, first.plan, made)
     assert advanced(once, store)[0].is_finished
     in_rounds = replace(once, density=DensitySettings(tolerance=0.05, share=0.25))
-    taught = head_answers(survey(in_rounds, store))
+    taught = head_answers(read_state(in_rounds, store))
     assert {answer.is_good for answer in taught.values()} == {timed is device}
     second, _ = advanced(once, store, RunOptions(retry_failed=True))
     assert second.plan.forecast.cases == (len(tried) if timed is hosted else 0)
