@@ -15,10 +15,7 @@ REFERENCES = (
     ("Add", "64,4096;64,4096", "64,4096"),
     *(("MatMulV2", f"{n},{n};{n},{n}", f"{n},{n}") for n in (1024, 2048, 4096)),
 )
-_CANARIES = (
-    REFERENCES[0],
-    REFERENCES[-1],
-)  # 0.1 to 1 ms at TB/s and hundreds of TFLOPS
+_CANARIES = (REFERENCES[0], REFERENCES[-1])  # 0.1 to 1 ms at TB/s and hundreds of TFLOPS
 _CANARIES_OF_CPU = (
     ("Add", "1024,1024;1024,1024", "1024,1024"),
     ("MatMulV2", "256,256;256,256", "256,256"),

@@ -7,11 +7,12 @@ it, so that a machine without torch can list, plan and check operators.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from operator import attrgetter
 from types import MappingProxyType
 from typing import Any, Protocol
 
 from collector.codec.errors import CaseRejected
-from collector.model.case import Case
+from collector.model.case import Case, Slot
 from collector.model.measurement import Library
 from collector.model.vocabulary import FRACTAL_NZ, GRAPH, LAUNCHED_BY, LIBRARY, is_plain_format
 from collector.ops.slots import dtype_complaint
@@ -162,10 +163,10 @@ class OpSpec:
     kernel       the profiler's `Type`
     call         the public API that launches it on an NPU host
     slots        the meaning of each input slot, in order
-    reference    (torch, *args, **kwargs) -> what cpu and cuda run. It returns a tensor, or a
-                 tuple in the row's order with None for an absent output; if the row's outputs
-                 are N/A, the tensors that it updated. Every launch runs the same operators in the
-                 same order
+    reference    (torch, *args, **kwargs) -> what cpu and cuda run; the default is torch's function
+                 `call`, run as on an NPU. It returns a tensor, or a tuple in the row's order with
+                 None for an absent output; if the row's outputs are N/A, the tensors that it
+                 updated. Every launch runs the same operators in the same order
     build        (case, make) -> Call; the default makes one tensor per slot
     optional     the slots that an empty cell leaves out; in others an empty cell is a scalar
     optional_outputs  the same for outputs
@@ -174,7 +175,7 @@ class OpSpec:
                  rows keep the content of their memory
     variadic     the last slot may repeat
     moves_data   it copies or converts only, and always runs in the real dtype
-    flops        floating-point operations of one launch
+    flops        arithmetic operations of one launch; none by default
     traffic      bytes read and written by one launch, each tensor once
     group        key of the cases that share their setup (a weight, a mask)
     packed       the input slots that torch can only store, with the dtype that is replayed
@@ -197,8 +198,8 @@ class OpSpec:
     kernel: str
     call: str
     slots: tuple[str, ...]
-    reference: Callable[..., Any]
-    flops: Callable[[Case], int]
+    reference: Callable[..., Any] | None = None
+    flops: Callable[[Case], int] = lambda case: 0
     build: Callable[[Case, TensorMaker], Call] = field(default_factory=lambda: build_from_slots)
     traffic: Callable[[Case], int] = field(default_factory=lambda: dense_bytes)
     optional: frozenset[int] = frozenset()
@@ -223,6 +224,13 @@ class OpSpec:
     def family(self) -> frozenset[str]:
         """Return the kernel types among which the runtime chooses."""
         return frozenset((self.kernel, *self.twins))
+
+    def run_reference(self, torch: Any, *args: Any, **kwargs: Any) -> Any:
+        """Launch the operator in plain torch."""
+        if self.reference is not None:
+            return self.reference(torch, *args, **kwargs)
+        api = attrgetter(self.call.removeprefix("torch."))(torch)
+        return self.npu.run(api, *args, **kwargs)
 
     def graph_of(self, case: Case) -> GraphCall | None:
         """Return the launch of a case in a graph; None if the function launches it without one."""
@@ -291,15 +299,18 @@ def no_columns(case: Case) -> Mapping[str, str]:
     return {}
 
 
+def normal(slot: Slot, make: TensorMaker) -> Any:
+    """Return random numbers in the shape and dtype of a slot; a scalar for an empty cell."""
+    return make.normal(slot.shape or (), slot.dtype)
+
+
 def build_from_slots(case: Case, make: TensorMaker) -> Call:
     """Return one random tensor per slot; an empty slot is a scalar."""
-    return Call(tuple(make.normal(slot.shape or (), slot.dtype) for slot in case.inputs or ()))
+    return Call(tuple(normal(slot, make) for slot in case.inputs or ()))
 
 
 def dense_bytes(
-    case: Case,
-    absent: frozenset[int] = frozenset(),
-    absent_outputs: frozenset[int] = frozenset(),
+    case: Case, absent: frozenset[int] = frozenset(), absent_outputs: frozenset[int] = frozenset()
 ) -> int:
     """Return the bytes of every input read once and every output written once.
 

@@ -265,7 +265,7 @@ class ReferenceCalls:
     """Plain torch, which cpu and cuda measure."""
 
     def of(self, op: OpSpec, case: Case) -> Launcher:
-        return Launcher(op.build, partial(op.reference, torch))
+        return Launcher(op.build, partial(op.run_reference, torch))
 
 
 class NpuCalls:

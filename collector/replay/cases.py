@@ -270,7 +270,7 @@ class CaseReplay:
         if sum(slot.numel for slot in (*(case.inputs or ()), *(case.outputs or ()))) > _COMPARED:
             return ""
         try:
-            return find_difference(output, op.reference(torch, *call.args, **call.kwargs))
+            return find_difference(output, op.run_reference(torch, *call.args, **call.kwargs))
         except RuntimeError as error:  # an operator of the reference that the device lacks
             logger.info("%s: not compared with its reference: %s", case.describe(), error)
             return ""

@@ -37,7 +37,7 @@ def _answer(roots: dict[str, Any], op: OpSpec, case: Case) -> dict[str, Any]:
     torch = roots["torch"]
     try:
         own = op.build(case, CaseTensors("cpu", 7))
-        reference = op.reference(torch, *own.args, **own.kwargs)
+        reference = op.run_reference(torch, *own.args, **own.kwargs)
     except (OpmeterError, RuntimeError) as error:
         return {"error": f"the reference: {error}"}
     try:

@@ -182,8 +182,8 @@ def _plain(kernel: str, args: tuple[Any, ...], more: Sequence[Slot] = ()) -> Any
 
 def _call(kernel: str, args: tuple[Any, ...]) -> Any:
     op = find(kernel)
-    assert op is not None and op.reference is not None
-    return op.reference(torch, *args)
+    assert op is not None
+    return op.run_reference(torch, *args)
 
 
 def _record(kernel: str, args: tuple[Any, ...], more: Sequence[Slot], out: Any) -> CaseRecord:

@@ -1,21 +1,48 @@
 """Tensors of operators: output memory, generated positions, equal shares, rotations."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import accumulate
 from math import prod, tau
 from typing import Any
 
 from collector.model.case import Case, Slot
-from collector.ops.slots import Shape, given, input_shape, output_shape, output_slot
+from collector.ops.slots import (
+    Shape,
+    agrees,
+    elements,
+    given,
+    input_shape,
+    output_shape,
+    output_slot,
+)
 from collector.ops.spec import Constraint, TensorMaker
+
+# Rules and costs of many operators.
+
+LIKE_INPUT = Constraint(
+    "expected an output with the input's shape", lambda case: agrees(case, 0, input_shape(case, 0))
+)
+NOT_EMPTY = Constraint(
+    "expected an input with elements: an empty input has no result",
+    lambda case: elements(input_shape(case, 0)) > 0,
+)
+
+
+def one_number(name: str, *positions: int) -> Constraint:
+    """Return the rule that each of these inputs is one number."""
+    return Constraint(
+        f"expected one number for {name}",
+        lambda case: all(input_shape(case, i) in ((), (1,)) for i in positions),
+    )
+
+
+def per_element(operations: int, position: int = 0) -> Callable[[Case], int]:
+    """Return the cost of this many operations for each element of an input."""
+    return lambda case: operations * elements(input_shape(case, position))
+
 
 # Shared code of operators that move numbers and compute none: memory for an output, and the bytes
 # that are touched.
-
-
-def no_flops(case: Case) -> int:
-    """Return 0: the operator computes nothing."""
-    return 0
 
 
 def place(slot: Slot, make: TensorMaker) -> Any:

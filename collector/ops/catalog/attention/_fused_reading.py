@@ -65,10 +65,7 @@ def with_lengths(
     """Return the call with the lengths of its requests and the number of pages that they use."""
     queries = _queries(case, query)
     held, pages = _keys(case, call.pages, queries, query, keys)
-    counts = {
-        QUERY_LENGTHS: (Rule.QUERY_LENGTHS, queries),
-        KEY_LENGTHS: (Rule.KEY_LENGTHS, held),
-    }
+    counts = {QUERY_LENGTHS: (Rule.QUERY_LENGTHS, queries), KEY_LENGTHS: (Rule.KEY_LENGTHS, held)}
     for slot, (rule, lengths) in counts.items():
         if given(case, slot) and input_shape(case, slot) != (len(lengths),):
             raise Misfit(rule)
@@ -427,10 +424,7 @@ FUSED_RULES = (
         "expected a head of at most 512 numbers, a multiple of 16",
         lambda call: call.size <= 512 and not call.size % 16 and not call.value_size % 16,
     ),
-    _limit(
-        "expected at most 256 heads, of which at most 64 share a head of keys",
-        _heads_fit,
-    ),
+    _limit("expected at most 256 heads, of which at most 64 share a head of keys", _heads_fit),
     _limit(
         "expected block_size as a multiple of 16 up to 512, of 128 if a request has several "
         "queries; with rope parts 16 or 128",
@@ -449,10 +443,7 @@ FUSED_RULES = (
         f"expected fewer than {_ROW} numbers per token for several queries in BSH or BSND",
         _rows_fit,
     ),
-    _limit(
-        f"expected rope parts of {_ROPE} numbers",
-        lambda call: call.rope_size in (0, _ROPE),
-    ),
+    _limit(f"expected rope parts of {_ROPE} numbers", lambda call: call.rope_size in (0, _ROPE)),
     _limit(
         f"latent keys of {LATENT} numbers: expected pages, one head of keys, 1, 2, 4 .. 128 heads, "
         "and at most 16 queries per request: one without a mask, several with the causal one, in "

@@ -194,19 +194,14 @@ OF_SIZES = (
     limit(read, "expected at most 64 heads", lambda call: call.heads <= 64),
     limit(read, "expected block_size as a multiple of 16, at most 1024", block_size_fits),
     limit(
-        read,
-        "expected topk of 1 to 2048, or 3072, 4096 .. 8192",
-        lambda call: call.topk in _TOPKS,
+        read, "expected topk of 1 to 2048, or 3072, 4096 .. 8192", lambda call: call.topk in _TOPKS
     ),
 )
 CONSTRAINTS = (
     inputs_are(("DT_BF16", "FLOAT16"), (QUERY,)),
     one_dtype((QUERY, _KEY), (_VALUES,)),
     inputs_are(("DT_BF16", "FLOAT16", "FLOAT"), (WEIGHTS,)),
-    Constraint(
-        "expected weights (T,N) in FLOAT or the query's dtype",
-        _weights_fit,
-    ),
+    Constraint("expected weights (T,N) in FLOAT or the query's dtype", _weights_fit),
     inputs_are(("INT32",), (3, 4, 5)),
     *OF_SIZES,
 )

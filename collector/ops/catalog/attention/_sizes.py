@@ -28,12 +28,7 @@ _BLOCK_BYTES = 64 << 20
 _BLOCK_ROWS = 512
 
 # Positions of batch, heads, sequence and head size after H is unfolded into heads and head size.
-_TO_HEADS = {
-    "SBH": (1, 2, 0, 3),
-    "BSH": (0, 2, 1, 3),
-    "BNSD": (0, 1, 2, 3),
-    "BSND": (0, 2, 1, 3),
-}
+_TO_HEADS = {"SBH": (1, 2, 0, 3), "BSH": (0, 2, 1, 3), "BNSD": (0, 1, 2, 3), "BSND": (0, 2, 1, 3)}
 
 
 @dataclass(frozen=True, slots=True)

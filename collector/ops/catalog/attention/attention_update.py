@@ -6,7 +6,7 @@ from collector.model.case import Case, Slot
 from collector.model.vocabulary import dtype_of
 from collector.ops.catalog.attention._sizes import named_output
 from collector.ops.slots import agrees
-from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker
+from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker, normal
 
 _FLOATS = ("FLOAT", "FLOAT16", "DT_BF16")
 _FLOAT = dtype_of("FLOAT")
@@ -21,9 +21,7 @@ def _parts(case: Case) -> tuple[tuple[Slot, ...], tuple[Slot, ...]]:
 
 
 def _build(case: Case, make: TensorMaker) -> Call:
-    sums, outputs = (
-        [make.normal(slot.shape or (), slot.dtype) for slot in side] for side in _parts(case)
-    )
+    sums, outputs = ([normal(slot, make) for slot in side] for side in _parts(case))
     return Call((sums, outputs), {"wants_lse": named_output(case, 1) is not None})
 
 
@@ -88,8 +86,7 @@ ATTENTION_UPDATE = OpSpec(
     constraints=(
         Constraint("expected 1 to 16 sums (N), then as many outputs (N,D)", _fits),
         Constraint(
-            "expected FLOAT sums, and outputs of one dtype: FLOAT, FLOAT16 or DT_BF16",
-            _dtypes_fit,
+            "expected FLOAT sums, and outputs of one dtype: FLOAT, FLOAT16 or DT_BF16", _dtypes_fit
         ),
         Constraint("expected a head of 8, 16, 24 .. 512 numbers", _size_fits),
         Constraint(

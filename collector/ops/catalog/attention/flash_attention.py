@@ -24,7 +24,7 @@ from collector.ops.catalog.attention._sizes import (
 )
 from collector.ops.dtypes import floating, inputs_are, one_dtype, outputs_are
 from collector.ops.slots import agrees, given, input_shape, output_shape, output_slot
-from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker, dense_bytes
+from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker, dense_bytes, normal
 
 # Attention that stores the softmax's maximum and sum for its gradient.
 _FLASH_ATTENTION_SCORE_MASK = 6
@@ -43,7 +43,7 @@ def _flash_attention_score_sizes(case: Case) -> Attention | None:
 
 def _flash_attention_score_build(case: Case, make: TensorMaker) -> Call:
     sizes: Any = _flash_attention_score_sizes(case)
-    tensors = [make.normal(slot.shape or (), slot.dtype) for slot in (case.inputs or ())[:3]]
+    tensors = [normal(slot, make) for slot in (case.inputs or ())[:3]]
     mask = make_mask_of(make, sizes) if given(case, _FLASH_ATTENTION_SCORE_MASK) else None
     return Call((*tensors, mask), {"sizes": sizes})
 
@@ -131,7 +131,7 @@ def _flash_attention_score_grad_sizes(case: Case) -> Attention | None:
 def _flash_attention_score_grad_build(case: Case, make: TensorMaker) -> Call:
     """Build the call with consistent statistics and attention, from one forward pass."""
     sizes: Any = _flash_attention_score_grad_sizes(case)
-    tensors = (make.normal(slot.shape or (), slot.dtype) for slot in (case.inputs or ())[:4])
+    tensors = (normal(slot, make) for slot in (case.inputs or ())[:4])
     query, key, value, dy = tensors
     mask = make_mask_of(make, sizes) if given(case, _FLASH_ATTENTION_SCORE_GRAD_MASK) else None
     kept = forward(make.torch, query, key, value, mask, sizes)

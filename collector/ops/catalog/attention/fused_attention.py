@@ -105,11 +105,7 @@ _INCRE_FLASH_ATTENTION_LAYOUTS = ("BSH", "BSND", "BNSD")
 def _incre_flash_attention_launch(
     api: Any, query: Any, key: Any, value: Any, mask: Any, table: Any, *absent: Any, call: FusedCall
 ) -> Any:
-    options = {
-        "atten_mask": mask,
-        "actual_seq_lengths": call.sent_keys,
-        "block_table": table,
-    }
+    options = {"atten_mask": mask, "actual_seq_lengths": call.sent_keys, "block_table": table}
     return api(
         *(query, key, value),
         **{name: value for name, value in options.items() if value is not None},

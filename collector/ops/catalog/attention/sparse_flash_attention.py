@@ -232,9 +232,7 @@ SPARSE_FLASH_ATTENTION = OpSpec(
             "expected an output like the query, and no statistics of the softmax", _output_fits
         ),
         limit(
-            _read,
-            f"expected a latent head of {_LATENT} numbers",
-            lambda call: call.size == _LATENT,
+            _read, f"expected a latent head of {_LATENT} numbers", lambda call: call.size == _LATENT
         ),
         limit(
             _read,

@@ -13,7 +13,7 @@ from collector.ops.dtypes import inputs_are, one_dtype
 from collector.ops.parts.serving import HALVES, left_out, nothing_empty, outputs_agree
 from collector.ops.parts.tensors import distinct, halves_first, make_positions, rotate
 from collector.ops.slots import elements, input_shape
-from collector.ops.spec import Call, Constraint, OpSpec, TensorMaker
+from collector.ops.spec import Call, Constraint, OpSpec, TensorMaker, normal
 
 _LATENT, _ROTARY = 512, 64  # the only sizes that the kernel supports on A2 and A3
 _NZ_COLUMNS = 16
@@ -38,11 +38,11 @@ def _build(case: Case, make: TensorMaker) -> Call:
     places = distinct(make, count, capacity(input_shape(case, 5)), index.dtype)
     return Call(
         (
-            make.normal(kv.shape or (), kv.dtype),
-            make.normal(gamma.shape or (), gamma.dtype),
+            normal(kv, make),
+            normal(gamma, make),
             *make_positions(make, cos.shape or (), cos.dtype),
             places,
-            *(make.normal(slot.shape or (), slot.dtype) for slot in caches),
+            *(normal(slot, make) for slot in caches),
         ),
         {"epsilon": _EPSILON, "cache_mode": _mode(case), "is_output_kv": True},
     )

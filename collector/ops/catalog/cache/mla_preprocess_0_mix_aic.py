@@ -17,7 +17,7 @@ from collector.ops.dtypes import one_dtype
 from collector.ops.parts.serving import dtypes, nothing_empty, outputs_agree
 from collector.ops.parts.tensors import distinct, make_positions, rotate
 from collector.ops.slots import Shape, elements, input_shape, output_slot
-from collector.ops.spec import Call, Constraint, Need, NpuCall, OpSpec, TensorMaker
+from collector.ops.spec import Call, Constraint, Need, NpuCall, OpSpec, TensorMaker, normal
 
 _DOWN, _UP = 1, 5  # the weights
 _ROWS = 32  # of K in a block of INT8
@@ -114,7 +114,7 @@ def _build(case: Case, make: TensorMaker) -> Call:
     sizes, slots = _sizes(case), case.inputs or ()
     if sizes is None:
         raise ValueError(f"{case.describe()}: no sizes, though it was accepted")
-    tensors = [make.normal(slot.shape or (), slot.dtype) for slot in slots]
+    tensors = [normal(slot, make) for slot in slots]
     for position in (_DOWN, _UP):
         slot = slots[position]
         weight = make.integers(slot.shape or (), slot.dtype, -8, 8)
@@ -263,11 +263,7 @@ MLA_PREPROCESS_0_MIX_AIC = OpSpec(
     traffic=_traffic,
     optional_outputs=frozenset({_INNER}),
     runtime=_runtime,
-    npu=NpuCall(
-        run=_npu_run,
-        needs=frozenset({Need.VLLM_ASCEND}),
-        nz=frozenset({_DOWN, _UP}),
-    ),
+    npu=NpuCall(run=_npu_run, needs=frozenset({Need.VLLM_ASCEND}), nz=frozenset({_DOWN, _UP})),
     constraints=(
         Constraint(
             "expected the 22 inputs of one layer with latent keys of 512 and a rotation of 64, "
@@ -275,10 +271,7 @@ MLA_PREPROCESS_0_MIX_AIC = OpSpec(
             "are large enough",
             _fits,
         ),
-        Constraint(
-            "expected krope_ctkv, per_tensor_quant_asymm and quantised weights",
-            _modes_fit,
-        ),
+        Constraint("expected krope_ctkv, per_tensor_quant_asymm and quantised weights", _modes_fit),
         nothing_empty(),
         *dtypes({**_DTYPES, **dict.fromkeys(_BF16, "DT_BF16")}, dict.fromkeys(range(5), "DT_BF16")),
         one_dtype((0,)),

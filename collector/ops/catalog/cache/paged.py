@@ -6,9 +6,9 @@ from collector.model.case import Case
 from collector.ops.catalog.cache._places import capacity, is_cache_of, write_both
 from collector.ops.dtypes import inputs_are, one_dtype
 from collector.ops.parts.serving import HALVES, left_out, nothing_empty, outputs_agree
-from collector.ops.parts.tensors import distinct, even, no_flops, running
+from collector.ops.parts.tensors import distinct, even, running
 from collector.ops.slots import Shape, given, input_shape
-from collector.ops.spec import Call, Constraint, Need, NpuCall, OpSpec, TensorMaker
+from collector.ops.spec import Call, Constraint, Need, NpuCall, OpSpec, TensorMaker, normal
 
 # Gather of the keys and values of some requests from the blocks of the paged caches into rows.
 
@@ -23,8 +23,8 @@ def _paged_cache_load_nd_kernel_build(case: Case, make: TensorMaker) -> Call:
     summed = input_shape(case, _LENGTHS) != (requests,)
     return Call(
         (
-            make.normal(key_cache.shape or (), key_cache.dtype),
-            make.normal(value_cache.shape or (), value_cache.dtype),
+            normal(key_cache, make),
+            normal(value_cache, make),
             blocks.to(make.dtype(table.dtype)),
             make.tensor((0, *running(counts)) if summed else counts, lengths.dtype),
         ),
@@ -103,7 +103,6 @@ PAGED_CACHE_LOAD_ND_KERNEL = OpSpec(
     optional=frozenset({_STARTS}),
     reference=_reference,
     build=_paged_cache_load_nd_kernel_build,
-    flops=no_flops,
     traffic=_paged_cache_load_nd_kernel_traffic,
     moves_data=True,
     npu=NpuCall(run=_paged_cache_load_nd_kernel_npu_run, needs=frozenset({Need.ATB})),
@@ -128,10 +127,7 @@ def _reshape_and_cache_nd_kernel_build(case: Case, make: TensorMaker) -> Call:
     *tensors, places = case.inputs or ()
     count, held = input_shape(case, 0)[0], capacity(input_shape(case, 2))
     return Call(
-        (
-            *(make.normal(slot.shape or (), slot.dtype) for slot in tensors),
-            distinct(make, count, held, places.dtype),
-        )
+        (*(normal(slot, make) for slot in tensors), distinct(make, count, held, places.dtype))
     )
 
 
@@ -165,7 +161,6 @@ RESHAPE_AND_CACHE_ND_KERNEL = OpSpec(
     slots=("key", "value", "key_cache", "value_cache", "slot_mapping"),
     reference=write_both,
     build=_reshape_and_cache_nd_kernel_build,
-    flops=no_flops,
     traffic=_reshape_and_cache_nd_kernel_traffic,
     moves_data=True,
     npu=NpuCall(run=_reshape_and_cache_nd_kernel_npu_run, needs=frozenset({Need.ATB})),
@@ -196,7 +191,7 @@ def _scatter_pa_kv_cache_build(case: Case, make: TensorMaker) -> Call:
     count, held = input_shape(case, 0)[0], capacity(input_shape(case, 1))
     return Call(
         (
-            *(make.normal(s.shape or (), s.dtype) for s in (key, value, key_cache, value_cache)),
+            *(normal(s, make) for s in (key, value, key_cache, value_cache)),
             distinct(make, count, held, places.dtype),
         )
     )
@@ -236,7 +231,6 @@ SCATTER_PA_KV_CACHE = OpSpec(
     optional=_COMPRESSED,
     reference=write_both,
     build=_scatter_pa_kv_cache_build,
-    flops=no_flops,
     traffic=_scatter_pa_kv_cache_traffic,
     moves_data=True,
     npu=NpuCall(run=_scatter_pa_kv_cache_npu_run),

@@ -16,29 +16,28 @@ from collector.ops.spec import (
     call_plainly,
 )
 
-Reference = Callable[..., Any]
+Reference = Callable[..., Any] | None  # as in OpSpec
 Build = Callable[[Case, TensorMaker], Call]
 
 
 def unary(
     kernel: str,
     call: str,
-    reference: Reference,
-    *,
+    *rules: Constraint,
+    reference: Reference = None,
     build: Build = build_from_slots,
-    constraints: tuple[Constraint, ...] = (),
     cost: int = 1,
     twins: tuple[str, ...] = (),
 ) -> OpSpec:
     """Declare an operator of one input and one output like it; `cost` operations per element."""
     return OpSpec(
-        kernel=kernel,
-        call=call,
+        kernel,
+        call,
         slots=("x",),
         reference=reference,
         flops=lambda case: cost * _result_elements(case),
         build=build,
-        constraints=(_FITS, one_dtype((0,)), *constraints),
+        constraints=(BROADCASTS, one_dtype((0,)), *rules),
         twins=twins,
     )
 
@@ -46,10 +45,8 @@ def unary(
 def binary(
     kernel: str,
     call: str,
-    reference: Reference,
-    *,
+    *rules: Constraint,
     build: Build = build_from_slots,
-    constraints: tuple[Constraint, ...] = (),
     mixed: bool = False,
     twins: tuple[str, ...] = (),
 ) -> OpSpec:
@@ -58,27 +55,32 @@ def binary(
     An empty cell is a scalar. Other kernels convert inputs of two dtypes, unless the kernel is
     `mixed`: it then takes FLOAT together with a 16-bit type, in the dtype that torch promotes to.
     """
-    rules = (_PROMOTES, _MIXES) if mixed else (one_dtype((0, 1)),)
-    return _binary(kernel, call, reference, build, (_FITS, *rules, *constraints), twins)
+    return OpSpec(
+        kernel,
+        call,
+        slots=("x", "y"),
+        flops=_result_elements,
+        build=build,
+        constraints=(BROADCASTS, *((_PROMOTES, _MIXES) if mixed else (one_dtype((0, 1)),)), *rules),
+        twins=twins,
+    )
 
 
-def comparison(
-    kernel: str,
-    call: str,
-    reference: Reference,
-    *,
-    constraints: tuple[Constraint, ...] = (),
-    twins: tuple[str, ...] = (),
-) -> OpSpec:
+def comparison(kernel: str, call: str, *rules: Constraint, twins: tuple[str, ...] = ()) -> OpSpec:
     """Declare a comparison of two inputs of one dtype that broadcast; the output is BOOL."""
-    rules = (_FITS, outputs_are(("BOOL",), (0,)), one_dtype((0, 1), ()), *constraints)
-    return _binary(kernel, call, reference, build_from_slots, rules, twins)
+    return OpSpec(
+        kernel,
+        call,
+        slots=("x", "y"),
+        flops=_result_elements,
+        constraints=(BROADCASTS, outputs_are(("BOOL",), (0,)), one_dtype((0, 1), ()), *rules),
+        twins=twins,
+    )
 
 
 def gradient(
     kernel: str,
     call: str,
-    reference: Reference,
     slots: tuple[str, str],
     *,
     cost: int,
@@ -89,10 +91,9 @@ def gradient(
     `cost` is the number of operations per element.
     """
     return OpSpec(
-        kernel=kernel,
-        call=call,
-        slots=slots,
-        reference=reference,
+        kernel,
+        call,
+        slots,
         flops=lambda case: cost * _result_elements(case),
         constraints=(_ALIKE, one_dtype((0, 1)), floating((0,))),
         npu=NpuCall(run=run),
@@ -110,26 +111,6 @@ def positive(slot: Slot, make: TensorMaker) -> Any:
     if dtype and dtype.is_floating:
         return make.uniform(shape, slot.dtype, 0.5, 2.0)
     return make.integers(shape, slot.dtype, 1, 4)
-
-
-def _binary(
-    kernel: str,
-    call: str,
-    reference: Reference,
-    build: Build,
-    rules: tuple[Constraint, ...],
-    twins: tuple[str, ...],
-) -> OpSpec:
-    return OpSpec(
-        kernel=kernel,
-        call=call,
-        slots=("x", "y"),
-        reference=reference,
-        flops=_result_elements,
-        build=build,
-        constraints=rules,
-        twins=twins,
-    )
 
 
 def _result(case: Case) -> Shape | None:
@@ -163,7 +144,7 @@ def _are_alike(case: Case) -> bool:
     return input_shape(case, 1) == shape and agrees(case, 0, shape)
 
 
-_FITS = Constraint(
+BROADCASTS = Constraint(
     "expected an output of the shape that the inputs broadcast to",
     lambda case: agrees(case, 0, _result(case)),
 )

@@ -6,18 +6,18 @@ from collector.model.case import Case
 from collector.ops.catalog.elementwise._elementwise import gradient, unary
 from collector.ops.dtypes import floating, inputs_are, not_bool, one_dtype
 from collector.ops.slots import agrees, elements, input_shape
-from collector.ops.spec import Call, Constraint, OpSpec, TensorMaker
+from collector.ops.spec import Call, Constraint, OpSpec, TensorMaker, normal
 
 # GELU of each element, with the hyperbolic tangent: torch_npu launches it for any `approximate`.
 
 
-def _gelu_reference(torch: Any, x: Any) -> Any:
-    return torch.nn.functional.gelu(x, approximate="tanh")
-
-
 # x * x * x, its product, the sum, a product, the tangent, 1 more, and two products
 GELU = unary(
-    "Gelu", "torch.nn.functional.gelu", _gelu_reference, constraints=(floating((0,)),), cost=9
+    "Gelu",
+    "torch.nn.functional.gelu",
+    floating((0,)),
+    reference=lambda torch, x: torch.nn.functional.gelu(x, approximate="tanh"),
+    cost=9,
 )
 
 
@@ -25,75 +25,41 @@ GELU = unary(
 GELU_V2 = unary(
     "GeluV2",
     "torch_npu.npu_gelu",
-    lambda torch, x: torch.nn.functional.gelu(x),
-    constraints=(floating((0,)),),
+    floating((0,)),
+    reference=lambda torch, x: torch.nn.functional.gelu(x),
     cost=5,  # a quotient, the error function, 1 more, and two products
 )
 
 
 # Each element, or 0 where it is negative.
-RELU = unary("Relu", "torch.relu", lambda torch, x: torch.relu(x), constraints=(not_bool((0,)),))
+RELU = unary("Relu", "torch.relu", not_bool((0,)))
 
 
 # Gradient of ReLU: the gradient of the output if the element is positive, else 0.
-_THRESHOLD = 0
-
-
-def _relu_grad_reference(torch: Any, gradients: Any, features: Any) -> Any:
-    return torch.ops.aten.threshold_backward(gradients, features, _THRESHOLD)
-
-
-def _run(threshold_backward: Any, gradients: Any, features: Any) -> Any:
-    return threshold_backward(gradients, features, _THRESHOLD)
-
-
 RELU_GRAD = gradient(
     "ReluGrad",
     "torch.ops.aten.threshold_backward",
-    _relu_grad_reference,
     ("gradients", "features"),
     cost=1,
-    run=_run,
+    run=lambda threshold_backward, *both: threshold_backward(*both, 0),
 )
 
 
 # 1 / (1 + exp(-x)) of each element.
-SIGMOID = unary(
-    "Sigmoid",
-    "torch.sigmoid",
-    lambda torch, x: torch.sigmoid(x),
-    constraints=(floating((0,)),),
-    cost=4,
-)
+SIGMOID = unary("Sigmoid", "torch.sigmoid", floating((0,)), cost=4)
 
 
 # Gradient of SiLU.
-SILU_GRAD = gradient(
-    "SiluGrad",
-    "torch.ops.aten.silu_backward",
-    lambda torch, dy, x: torch.ops.aten.silu_backward(dy, x),
-    ("dy", "x"),
-    cost=8,  # 4 for the sigmoid, 4 for dy * s * (1 + x * (1 - s)) with a reused difference
-)
+# 4 operations for the sigmoid, 4 for dy * s * (1 + x * (1 - s)) with a reused difference
+SILU_GRAD = gradient("SiluGrad", "torch.ops.aten.silu_backward", ("dy", "x"), cost=8)
 
 
 # x / (1 + exp(-x)) of each element: SiLU.
-SWISH = unary(
-    "Swish",
-    "torch.nn.functional.silu",
-    lambda torch, x: torch.nn.functional.silu(x),
-    constraints=(floating((0,)),),
-    cost=4,
-)
+SWISH = unary("Swish", "torch.nn.functional.silu", floating((0,)), cost=4)
 
 
 # Hyperbolic tangent of each element.
-TANH = unary(
-    "Tanh",
-    "torch.tanh",
-    lambda torch, x: torch.tanh(x),
-    constraints=(floating((0,)),),
-)
+TANH = unary("Tanh", "torch.tanh", floating((0,)))
 
 
 # A gate and a value, the halves of the last dimension: silu(gate) * value.
@@ -183,7 +149,7 @@ _BYTES = 16  # a mask has whole blocks of this size (DropoutGenMaskV2 of CANN's 
 def _build(case: Case, make: TensorMaker) -> Call:
     x, mask, _ = case.inputs or ()
     bits = make.integers(mask.shape or (), mask.dtype, 0, 256)
-    return Call((make.normal(x.shape or (), x.dtype), bits, _DROPPED))
+    return Call((normal(x, make), bits, _DROPPED))
 
 
 def _drop_out_do_mask_reference(torch: Any, x: Any, mask: Any, dropped: float) -> Any:

@@ -5,7 +5,7 @@ from typing import Any
 from collector.model.case import Case
 from collector.ops.dtypes import floating, one_dtype
 from collector.ops.slots import agrees, given, input_shape
-from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker
+from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker, normal
 
 # One step of AdamW by the older of the two kernels, in place, with its rates as scalars. A profile
 # does not record the rates: torch's defaults are used, after ten steps.
@@ -36,10 +36,10 @@ def _apply_adam_w_build(case: Case, make: TensorMaker) -> Call:
     var, m, v, grad = ((case.inputs or ())[i] for i in _ALIKE)
     return Call(
         (
-            make.normal(var.shape or (), var.dtype),
-            make.normal(m.shape or (), m.dtype),
+            normal(var, make),
+            normal(m, make),
             make.uniform(v.shape or (), v.dtype, 0.5, 1.5),
-            make.normal(grad.shape or (), grad.dtype),
+            normal(grad, make),
         )
     )
 
@@ -128,10 +128,10 @@ def _apply_adam_w_v2_build(case: Case, make: TensorMaker) -> Call:
     var, m, v, grad, step = (case.inputs or ())[:_APPLY_ADAM_W_V2_MAX_NORM]
     return Call(
         (
-            make.normal(var.shape or (), var.dtype),
-            make.normal(m.shape or (), m.dtype),
+            normal(var, make),
+            normal(m, make),
             make.uniform(v.shape or (), v.dtype, 0.5, 1.5),
-            make.normal(grad.shape or (), grad.dtype),
+            normal(grad, make),
             make.full(step.shape or (), step.dtype, 10),
         )
     )

@@ -7,16 +7,14 @@ from collector.ops.catalog.elementwise._elementwise import binary, build_positiv
 from collector.ops.dtypes import floating, inputs_are, not_bool, one_dtype
 from collector.ops.parts.serving import FLOATS, nothing_empty, outputs_agree
 from collector.ops.slots import agrees, broadcast, elements, input_shape
-from collector.ops.spec import Call, Constraint, Need, NpuCall, OpSpec, TensorMaker
+from collector.ops.spec import Call, Constraint, Need, NpuCall, OpSpec, TensorMaker, normal
 
 # Absolute value of each element.
-ABS = unary("Abs", "torch.abs", lambda torch, x: torch.abs(x), constraints=(not_bool((0,)),))
+ABS = unary("Abs", "torch.abs", not_bool((0,)))
 
 
 # Sum of two tensors. FLOAT + DT_BF16 gives FLOAT: gradients are accumulated in this way.
-ADD = binary(
-    "Add", "torch.add", lambda torch, x, y: torch.add(x, y), mixed=True, twins=("AddAiCore",)
-)
+ADD = binary("Add", "torch.add", mixed=True, twins=("AddAiCore",))
 
 
 # Sum of a tensor and a multiple of another. A profile does not record the factor: 2.5 is used,
@@ -30,13 +28,9 @@ def _axpy_v2_build(case: Case, make: TensorMaker) -> Call:
     x, y, _ = case.inputs or ()
     is_floating = x.known_dtype is not None and x.known_dtype.is_floating
     return Call(
-        tuple(make.normal(slot.shape or (), slot.dtype) for slot in (x, y)),
+        tuple(normal(slot, make) for slot in (x, y)),
         {"alpha": _FRACTION if is_floating else _WHOLE},
     )
-
-
-def _axpy_v2_reference(torch: Any, x: Any, y: Any, *, alpha: float) -> Any:
-    return torch.add(x, y, alpha=alpha)
 
 
 def _sum(case: Case) -> tuple[int, ...] | None:
@@ -47,7 +41,6 @@ AXPY_V2 = OpSpec(
     kernel="AxpyV2",
     call="torch.add",
     slots=("x1", "x2", "alpha"),
-    reference=_axpy_v2_reference,
     build=_axpy_v2_build,
     flops=lambda case: 2 * elements(_sum(case)),
     constraints=(
@@ -65,71 +58,40 @@ AXPY_V2 = OpSpec(
 
 
 # Cosine of each element, used for rotary positions.
-COS = unary("Cos", "torch.cos", lambda torch, x: torch.cos(x), constraints=(floating((0,)),))
+COS = unary("Cos", "torch.cos", floating((0,)))
 
 
 # e to the power of each element.
-EXP = unary(
-    "Exp",
-    "torch.exp",
-    lambda torch, x: torch.exp(x),
-    constraints=(floating((0,)),),
-)
+EXP = unary("Exp", "torch.exp", floating((0,)))
 
 
 # Quotient of two tensors, rounded down: the block of a position.
-FLOOR_DIV = binary(
-    "FloorDiv",
-    "torch.floor_divide",
-    lambda torch, x, y: torch.floor_divide(x, y),
-    build=build_positive,
-    constraints=(not_bool((0, 1)),),
-)
+FLOOR_DIV = binary("FloorDiv", "torch.floor_divide", not_bool((0, 1)), build=build_positive)
 
 
 # Remainder of a quotient that is rounded down: the position within a block. On Atlas A2 and A3
 # aclnn expands both inputs to the output's shape first.
-FLOOR_MOD = binary(
-    "FloorMod",
-    "torch.remainder",
-    lambda torch, x, y: torch.remainder(x, y),
-    build=build_positive,
-    constraints=(not_bool((0, 1)),),
-)
+FLOOR_MOD = binary("FloorMod", "torch.remainder", not_bool((0, 1)), build=build_positive)
 
 
 # Natural logarithm of each element.
-LOG = unary(
-    "Log",
-    "torch.log",
-    lambda torch, x: torch.log(x),
-    build=build_positive,
-    constraints=(floating((0,)),),
-)
+LOG = unary("Log", "torch.log", floating((0,)), build=build_positive)
 
 
 # Natural logarithm of one more than each element.
-LOG1P = unary(
-    "Log1p",
-    "torch.log1p",
-    lambda torch, x: torch.log1p(x),
-    build=build_positive,
-    constraints=(floating((0,)),),
-)
+LOG1P = unary("Log1p", "torch.log1p", floating((0,)), build=build_positive)
 
 
 # The greater of two elements.
-MAXIMUM = binary("Maximum", "torch.maximum", lambda torch, x, y: torch.maximum(x, y))
+MAXIMUM = binary("Maximum", "torch.maximum")
 
 
 # The smaller of two elements.
-MINIMUM = binary("Minimum", "torch.minimum", lambda torch, x, y: torch.minimum(x, y))
+MINIMUM = binary("Minimum", "torch.minimum")
 
 
 # Product of two tensors, or of a tensor and a scalar (an empty cell).
-MUL = binary(
-    "Mul", "torch.mul", lambda torch, x, y: torch.mul(x, y), mixed=True, twins=("MulAiCore",)
-)
+MUL = binary("Mul", "torch.mul", mixed=True, twins=("MulAiCore",))
 
 
 # Product of a 16-bit tensor and a number of the host. A profile does not record it: 0.5 is used.
@@ -140,16 +102,10 @@ MUL = binary(
 
 def _muls_build(case: Case, make: TensorMaker) -> Call:
     (slot,) = case.inputs or ()
-    return Call((make.normal(slot.shape or (), slot.dtype), 0.5))
+    return Call((normal(slot, make), 0.5))
 
 
-MULS = unary(
-    "Muls",
-    "torch.mul",
-    lambda torch, x, factor: torch.mul(x, factor),
-    build=_muls_build,
-    constraints=(inputs_are(("DT_BF16", "FLOAT16"), (0,)),),
-)
+MULS = unary("Muls", "torch.mul", inputs_are(("DT_BF16", "FLOAT16"), (0,)), build=_muls_build)
 
 
 # x * factor + y: an MoE layer adds its routed and its shared experts in this way.
@@ -157,7 +113,7 @@ _FACTOR = 2.5  # of DeepSeek-V3; a profile does not record it
 
 
 def _muls_add_kernel_build(case: Case, make: TensorMaker) -> Call:
-    tensors = [make.normal(slot.shape or (), slot.dtype) for slot in case.inputs or ()]
+    tensors = [normal(slot, make) for slot in case.inputs or ()]
     return Call((*tensors, _FACTOR))
 
 
@@ -188,17 +144,11 @@ MULS_ADD_KERNEL = OpSpec(
 
 
 # Negation of each element.
-NEG = unary("Neg", "torch.neg", lambda torch, x: torch.neg(x), constraints=(not_bool((0,)),))
+NEG = unary("Neg", "torch.neg", not_bool((0,)))
 
 
 # Power of two tensors, or of a tensor and a scalar (an empty cell).
-POW = binary(
-    "Pow",
-    "torch.pow",
-    lambda torch, x, y: torch.pow(x, y),
-    build=build_positive,
-    constraints=(not_bool((0, 1)),),
-)
+POW = binary("Pow", "torch.pow", not_bool((0, 1)), build=build_positive)
 
 
 # Power of a tensor and a number of the host: the square of a gradient's norm.
@@ -216,74 +166,36 @@ def _pows_build(case: Case, make: TensorMaker) -> Call:
 POWS = binary(
     "Pows",
     "torch.pow",
-    lambda torch, x, exponent: torch.pow(x, exponent),
+    inputs_are(("FLOAT", "FLOAT16", "DT_BF16"), (0, 1)),
+    Constraint("expected a scalar exponent", lambda case: input_shape(case, 1) == ()),
     build=_pows_build,
-    constraints=(
-        inputs_are(("FLOAT", "FLOAT16", "DT_BF16"), (0, 1)),
-        Constraint("expected a scalar exponent", lambda case: input_shape(case, 1) == ()),
-    ),
 )
 
 
 # Quotient of two tensors, or of a tensor and a scalar (an empty cell).
-REAL_DIV = binary(
-    "RealDiv",
-    "torch.div",
-    lambda torch, x, y: torch.div(x, y),
-    build=build_positive,
-    constraints=(floating((0, 1)),),
-)
+REAL_DIV = binary("RealDiv", "torch.div", floating((0, 1)), build=build_positive)
 
 
 # One over each element.
-RECIPROCAL = unary(
-    "Reciprocal",
-    "torch.reciprocal",
-    lambda torch, x: torch.reciprocal(x),
-    build=build_positive,
-    constraints=(floating((0,)),),
-)
+RECIPROCAL = unary("Reciprocal", "torch.reciprocal", floating((0,)), build=build_positive)
 
 
 # One over the square root of each element.
-RSQRT = unary(
-    "Rsqrt",
-    "torch.rsqrt",
-    lambda torch, x: torch.rsqrt(x),
-    build=build_positive,
-    constraints=(floating((0,)),),
-)
+RSQRT = unary("Rsqrt", "torch.rsqrt", floating((0,)), build=build_positive)
 
 
 # Sine of each element, used for rotary positions.
-SIN = unary("Sin", "torch.sin", lambda torch, x: torch.sin(x), constraints=(floating((0,)),))
+SIN = unary("Sin", "torch.sin", floating((0,)))
 
 
 # Square root of each element.
-SQRT = unary(
-    "Sqrt",
-    "torch.sqrt",
-    lambda torch, x: torch.sqrt(x),
-    build=build_positive,
-    constraints=(floating((0,)),),
-)
+SQRT = unary("Sqrt", "torch.sqrt", floating((0,)), build=build_positive)
 
 
 # Square of each element of an integer tensor; for a floating-point one, Atlas A2 and A3 launch a
 # Pows.
-SQUARE = unary(
-    "Square",
-    "torch.square",
-    lambda torch, x: torch.square(x),
-    constraints=(inputs_are(("INT32", "INT64"), (0,)),),
-)
+SQUARE = unary("Square", "torch.square", inputs_are(("INT32", "INT64"), (0,)))
 
 
 # Difference of two tensors; of two scalars when an optimizer counts its steps.
-SUB = binary(
-    "Sub",
-    "torch.sub",
-    lambda torch, x, y: torch.sub(x, y),
-    constraints=(not_bool((0, 1)),),
-    twins=("SubAiCore",),
-)
+SUB = binary("Sub", "torch.sub", not_bool((0, 1)), twins=("SubAiCore",))

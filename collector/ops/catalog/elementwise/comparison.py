@@ -7,61 +7,47 @@ from collector.model.case import Case, Slot
 from collector.model.vocabulary import RUNTIME_PREFIX
 from collector.ops.catalog.elementwise._elementwise import comparison, unary
 from collector.ops.dtypes import inputs_are, not_bool, one_dtype, spelling
-from collector.ops.parts.tensors import no_flops
 from collector.ops.slots import Shape, agrees, broadcast, elements, input_shape
-from collector.ops.spec import Call, Constraint, OpSpec, TensorMaker
+from collector.ops.spec import Call, Constraint, OpSpec, TensorMaker, normal
 
 # Whether elements are equal.
-EQUAL = comparison("Equal", "torch.eq", lambda torch, x, y: torch.eq(x, y))
+EQUAL = comparison("Equal", "torch.eq")
 
 
 # Whether elements are greater.
-GREATER = comparison("Greater", "torch.gt", lambda torch, x, y: torch.gt(x, y))
+GREATER = comparison("Greater", "torch.gt")
 
 
 # Whether elements are greater or equal.
-GREATER_EQUAL = comparison("GreaterEqual", "torch.ge", lambda torch, x, y: torch.ge(x, y))
+GREATER_EQUAL = comparison("GreaterEqual", "torch.ge")
 
 
 # Whether elements are less.
-LESS = comparison("Less", "torch.lt", lambda torch, x, y: torch.lt(x, y), twins=("LessAiCore",))
+LESS = comparison("Less", "torch.lt", twins=("LessAiCore",))
 
 
 # Whether elements are less or equal.
-LESS_EQUAL = comparison("LessEqual", "torch.le", lambda torch, x, y: torch.le(x, y))
+LESS_EQUAL = comparison("LessEqual", "torch.le")
 
 
 # Whether elements differ.
-NOT_EQUAL = comparison("NotEqual", "torch.ne", lambda torch, x, y: torch.ne(x, y))
+NOT_EQUAL = comparison("NotEqual", "torch.ne")
 
 
 # Whether both are true.
 LOGICAL_AND = comparison(
-    "LogicalAnd",
-    "torch.logical_and",
-    lambda torch, x, y: torch.logical_and(x, y),
-    constraints=(inputs_are(("BOOL",), (0, 1)),),
-    twins=("LogicalAndAiCore",),
+    "LogicalAnd", "torch.logical_and", inputs_are(("BOOL",), (0, 1)), twins=("LogicalAndAiCore",)
 )
 
 
 # Negation of each truth value.
 LOGICAL_NOT = unary(
-    "LogicalNot",
-    "torch.logical_not",
-    lambda torch, x: torch.logical_not(x),
-    constraints=(inputs_are(("BOOL",), (0,)),),
-    twins=("LogicalNotAiCore",),
+    "LogicalNot", "torch.logical_not", inputs_are(("BOOL",), (0,)), twins=("LogicalNotAiCore",)
 )
 
 
 # Whether one is true, or both.
-LOGICAL_OR = comparison(
-    "LogicalOr",
-    "torch.logical_or",
-    lambda torch, x, y: torch.logical_or(x, y),
-    constraints=(inputs_are(("BOOL",), (0, 1)),),
-)
+LOGICAL_OR = comparison("LogicalOr", "torch.logical_or", inputs_are(("BOOL",), (0, 1)))
 
 
 # Elements of one tensor where a condition is true, of another elsewhere.
@@ -78,7 +64,6 @@ SELECT_V2 = OpSpec(
     call="torch.where",
     assumes="half of the conditions are true",
     slots=("condition", "then", "else"),
-    reference=lambda torch, condition, then, otherwise: torch.where(condition, then, otherwise),
     flops=lambda case: elements(_result(case)),
     constraints=(
         Constraint(
@@ -103,18 +88,14 @@ _PERCENT = re.compile(r"100|[1-9]?[0-9]")
 
 def _masked_fill_build(case: Case, make: TensorMaker) -> Call:
     x, mask = (case.inputs or ())[:2]
-    return Call((make.normal(x.shape or (), x.dtype), _mask(case, mask, make), _NUMBER))
+    return Call((normal(x, make), _mask(case, mask, make), _NUMBER))
 
 
 def _mask(case: Case, mask: Slot, make: TensorMaker) -> Any:
     density = case.attribute(_DENSITY)
     if density is None:
-        return make.normal(mask.shape or (), mask.dtype)
+        return normal(mask, make)
     return make.uniform(mask.shape or (), "FLOAT", 0, 100) < int(density)
-
-
-def _masked_fill_reference(torch: Any, x: Any, mask: Any, number: int) -> Any:
-    return x.masked_fill_(mask, number)
 
 
 def _fits(case: Case) -> bool:
@@ -135,9 +116,7 @@ MASKED_FILL = OpSpec(
     assumes="half of the mask is true if no density is recorded",
     slots=("x", "mask", "value"),
     optional=frozenset({_VALUE}),
-    reference=_masked_fill_reference,
     build=_masked_fill_build,
-    flops=no_flops,
     constraints=(
         Constraint(
             "expected x in the shape of the output, and a mask that broadcasts to it", _fits
@@ -164,11 +143,7 @@ _LOW, _HIGH = -1, 1
 def _clip_by_value_v2_build(case: Case, make: TensorMaker) -> Call:
     slot = (case.inputs or ())[0]
     low = 0 if spelling(slot).startswith("UINT") else _LOW
-    return Call((make.normal(slot.shape or (), slot.dtype), low, _HIGH))
-
-
-def _clip_by_value_v2_reference(torch: Any, x: Any, low: int, high: int) -> Any:
-    return torch.clamp(x, low, high)
+    return Call((normal(slot, make), low, _HIGH))
 
 
 def _flops(case: Case) -> int:
@@ -180,7 +155,6 @@ CLIP_BY_VALUE_V2 = OpSpec(
     kernel="ClipByValueV2",
     call="torch.clamp",
     slots=("x", "min", "max"),
-    reference=_clip_by_value_v2_reference,
     build=_clip_by_value_v2_build,
     flops=_flops,
     constraints=(

@@ -115,8 +115,7 @@ def foreach(
                 lambda case: row.count(case) <= most,
             ),
             Constraint(
-                "expected one dtype of FLOAT, FLOAT16, DT_BF16 for all tensors",
-                row.have_one_dtype,
+                "expected one dtype of FLOAT, FLOAT16, DT_BF16 for all tensors", row.have_one_dtype
             ),
         ),
         npu=NpuCall(run=_launch),

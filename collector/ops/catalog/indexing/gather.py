@@ -11,9 +11,9 @@ from collector.ops.catalog.indexing._lookup import (
     looked_up,
 )
 from collector.ops.dtypes import inputs_are, one_dtype
-from collector.ops.parts.tensors import distinct_along, no_flops, picked_bytes
+from collector.ops.parts.tensors import distinct_along, picked_bytes
 from collector.ops.slots import agrees, elements, input_shape, output_shape
-from collector.ops.spec import Call, Constraint, GraphCall, NpuCall, OpSpec, TensorMaker
+from collector.ops.spec import Call, Constraint, GraphCall, NpuCall, OpSpec, TensorMaker, normal
 
 # Single elements, looked up by number along one dimension: the last one that alone may differ
 # between index and input, or else the last of all.
@@ -34,16 +34,8 @@ def _gather_elements_v2_build(case: Case, make: TensorMaker) -> Call:
     axis = _gather_elements_v2_axis(case) or 0
     size = input_shape(case, 0)[axis]
     return Call(
-        (
-            make.normal(x.shape or (), x.dtype),
-            axis,
-            distinct_along(make, index.shape or (), axis, size, index.dtype),
-        )
+        (normal(x, make), axis, distinct_along(make, index.shape or (), axis, size, index.dtype))
     )
-
-
-def _gather_elements_v2_reference(torch: Any, x: Any, axis: int, index: Any) -> Any:
-    return torch.gather(x, axis, index)
 
 
 def _has_runs(case: Case) -> bool:
@@ -57,9 +49,7 @@ GATHER_ELEMENTS_V2 = OpSpec(
     call="torch.gather",
     assumes="indices spread over the dimension, each element once if there are enough",
     slots=("x", "index"),
-    reference=_gather_elements_v2_reference,
     build=_gather_elements_v2_build,
-    flops=no_flops,
     traffic=picked_bytes,
     moves_data=True,
     constraints=(
@@ -71,8 +61,7 @@ GATHER_ELEMENTS_V2 = OpSpec(
             ),
         ),
         Constraint(
-            f"expected more than {_RUN} elements after a dimension that is not the last",
-            _has_runs,
+            f"expected more than {_RUN} elements after a dimension that is not the last", _has_runs
         ),
         inputs_are(INTEGERS, (1,)),
         inputs_are(("INT32", "FLOAT", "FLOAT16", "DT_BF16"), (0,)),  # others: GatherElements
@@ -90,13 +79,8 @@ def _gather_v2_build(case: Case, make: TensorMaker) -> Call:
     table, indices, *_ = case.inputs or ()
     rows = input_shape(case, 0)[0]
     if _picks_one(case):
-        return Call((make.normal(table.shape or (), table.dtype), rows // 2))
-    return Call(
-        (
-            make.normal(table.shape or (), table.dtype),
-            make.integers(indices.shape or (), indices.dtype, 0, rows),
-        )
-    )
+        return Call((normal(table, make), rows // 2))
+    return Call((normal(table, make), make.integers(indices.shape or (), indices.dtype, 0, rows)))
 
 
 def _gather_v2_reference(torch: Any, table: Any, indices: Any) -> Any:
@@ -138,7 +122,6 @@ GATHER_V2 = OpSpec(
     slots=("table", "indices", "axis"),
     reference=_gather_v2_reference,
     build=_gather_v2_build,
-    flops=no_flops,
     traffic=picked_bytes,
     moves_data=True,
     constraints=(
@@ -171,16 +154,8 @@ def _gather_v3_build(case: Case, make: TensorMaker) -> Call:
     axis = _gather_v3_axis(case) or 0
     size = input_shape(case, 0)[axis]
     return Call(
-        (
-            make.normal(table.shape or (), table.dtype),
-            axis,
-            make.integers(indices.shape or (), indices.dtype, 0, size),
-        )
+        (normal(table, make), axis, make.integers(indices.shape or (), indices.dtype, 0, size))
     )
-
-
-def _gather_v3_reference(torch: Any, table: Any, axis: int, indices: Any) -> Any:
-    return torch.index_select(table, axis, indices)
 
 
 GATHER_V3 = OpSpec(
@@ -188,9 +163,7 @@ GATHER_V3 = OpSpec(
     call="torch.index_select",
     assumes="rows spread over the table, all equally likely",
     slots=("table", "indices", "axis"),
-    reference=_gather_v3_reference,
     build=_gather_v3_build,
-    flops=no_flops,
     traffic=picked_bytes,
     moves_data=True,
     constraints=(
@@ -219,11 +192,7 @@ def _index_build(case: Case, make: TensorMaker) -> Call:
         make.integers(index.shape or (), index.dtype, 0, size)
         for index, size in zip(indices, sizes, strict=False)
     ]
-    return Call((make.normal(x.shape or (), x.dtype), [None] * kept + numbers))
-
-
-def _index_reference(torch: Any, x: Any, indices: Any) -> Any:
-    return torch.ops.aten.index(x, indices)
+    return Call((normal(x, make), [None] * kept + numbers))
 
 
 def _index_fits(case: Case) -> bool:
@@ -237,9 +206,7 @@ INDEX = OpSpec(
     assumes="indices spread over the tensor, all equally likely",
     slots=("x", "indexed_sizes", "indexed_strides", "indices"),
     variadic=True,
-    reference=_index_reference,
     build=_index_build,
-    flops=no_flops,
     traffic=picked_bytes,
     moves_data=True,
     constraints=(

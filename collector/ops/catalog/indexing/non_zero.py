@@ -5,7 +5,6 @@ from typing import Any
 
 from collector.model.case import Case
 from collector.ops.dtypes import outputs_are
-from collector.ops.parts.tensors import no_flops
 from collector.ops.slots import elements, input_shape, output_shape
 from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker
 
@@ -46,7 +45,6 @@ NON_ZERO = OpSpec(
     slots=("x",),
     reference=_reference,
     build=_build,
-    flops=no_flops,
     constraints=(
         Constraint("expected an output with a row for each element found", _fits),
         outputs_are(("INT64",), (0,)),

@@ -16,12 +16,11 @@ from collector.ops.parts.tensors import (
     distinct,
     distinct_along,
     distinct_coordinates,
-    no_flops,
     place,
     placed_bytes,
 )
 from collector.ops.slots import Shape, agrees, elements, input_shape, output_shape
-from collector.ops.spec import Call, Constraint, GraphCall, NpuCall, OpSpec, TensorMaker
+from collector.ops.spec import Call, Constraint, GraphCall, NpuCall, OpSpec, TensorMaker, normal
 
 # Gradient of an embedding's table: the gradient of each looked-up row, added to that row.
 #
@@ -32,9 +31,7 @@ def _gradient_and_rows(case: Case, make: TensorMaker) -> tuple[Any, Any]:
     """Return the gradient of each lookup, and the numbers of the looked-up rows."""
     grad, rows, _ = case.inputs or ()
     table_rows = (output_shape(case) or (1,))[0]
-    return make.normal(grad.shape or (), grad.dtype), make.integers(
-        (rows.numel,), rows.dtype, 0, table_rows
-    )
+    return normal(grad, make), make.integers((rows.numel,), rows.dtype, 0, table_rows)
 
 
 def _embedding_dense_grad_v2_build(case: Case, make: TensorMaker) -> Call:
@@ -112,7 +109,7 @@ EMBEDDING_DENSE_GRAD_V2 = OpSpec(
 def _call(case: Case, make: TensorMaker, index_dtype: str) -> Call:
     x, index = (case.inputs or ())[:2]
     rows = distinct(make, index.numel, input_shape(case, 0)[0], index_dtype)
-    return Call((make.normal(x.shape or (), x.dtype), 0, rows, 0))
+    return Call((normal(x, make), 0, rows, 0))
 
 
 def _index_fill_build(case: Case, make: TensorMaker) -> Call:
@@ -121,10 +118,6 @@ def _index_fill_build(case: Case, make: TensorMaker) -> Call:
 
 def _index_fill_build_npu(case: Case, make: TensorMaker) -> Call:
     return _call(case, make, (case.inputs or ())[1].dtype)
-
-
-def _index_fill_reference(torch: Any, x: Any, dim: int, index: Any, value: float) -> Any:
-    return x.index_fill_(dim, index, value)
 
 
 def _index_fill_traffic(case: Case) -> int:
@@ -145,15 +138,12 @@ INDEX_FILL = OpSpec(
     call="torch.Tensor.index_fill_",
     assumes="the first dimension; rows spread over it, each once",
     slots=("x", "index", "value"),
-    reference=_index_fill_reference,
     build=_index_fill_build,
-    flops=no_flops,
     traffic=_index_fill_traffic,
     moves_data=True,
     constraints=(
         Constraint(
-            "expected rows, a list of their numbers, and an output like the input",
-            _index_fill_fits,
+            "expected rows, a list of their numbers, and an output like the input", _index_fill_fits
         ),
         inputs_are(INTEGERS, (1,)),
         inputs_are(("FLOAT", "FLOAT16", "DT_BF16", "INT32", "INT64", "BOOL"), (0,)),
@@ -180,17 +170,7 @@ def _index_put_v2_build(case: Case, make: TensorMaker) -> Call:
     kept, count = kept_dims(case, _FLAGS, _INDICES), len(indices_of(case, _INDICES))
     sizes = input_shape(case, 0)[kept : kept + count]
     indices = distinct_coordinates(make, index.shape or (), sizes, index.dtype)
-    return Call(
-        (
-            make.normal(x.shape or (), x.dtype),
-            [None] * kept + indices,
-            make.normal(value.shape or (), value.dtype),
-        )
-    )
-
-
-def _index_put_v2_reference(torch: Any, x: Any, indices: Any, value: Any) -> Any:
-    return torch.ops.aten.index_put_(x, indices, value)
+    return Call((normal(x, make), [None] * kept + indices, normal(value, make)))
 
 
 def _index_put_v2_fits(case: Case) -> bool:
@@ -216,9 +196,7 @@ INDEX_PUT_V2 = OpSpec(
     assumes="indices spread over the tensor, each position once if there are enough",
     slots=("x", "value", "indexed_sizes", "indexed_strides", "indices"),
     variadic=True,
-    reference=_index_put_v2_reference,
     build=_index_put_v2_build,
-    flops=no_flops,
     traffic=lambda case: placed_bytes(case, _VALUE),
     moves_data=True,
     constraints=(
@@ -263,9 +241,9 @@ def _scatter_build(case: Case, make: TensorMaker) -> Call:
     room = input_shape(case, 0)[axis] - input_shape(case, 2)[axis]
     return Call(
         (
-            make.normal(cache.shape or (), cache.dtype),
+            normal(cache, make),
             make.integers(indices.shape or (), indices.dtype, 0, room + 1),
-            make.normal(updates.shape or (), updates.dtype),
+            normal(updates, make),
             axis,
         )
     )
@@ -286,7 +264,6 @@ SCATTER = OpSpec(
     slots=("x", "indices", "updates"),
     reference=_scatter_reference,
     build=_scatter_build,
-    flops=no_flops,
     traffic=lambda case: placed_bytes(case, 2),
     moves_data=True,
     constraints=(
@@ -320,16 +297,12 @@ def _scatter_elements_v2_build(case: Case, make: TensorMaker) -> Call:
     last = len(shape) - 1
     return Call(
         (
-            make.normal(x.shape or (), x.dtype),
+            normal(x, make),
             last,
             distinct_along(make, shape, last, size, index.dtype),
-            make.normal(updates.shape or (), updates.dtype),
+            normal(updates, make),
         )
     )
-
-
-def _scatter_elements_v2_reference(torch: Any, x: Any, axis: int, index: Any, updates: Any) -> Any:
-    return x.scatter_(axis, index, updates)
 
 
 def _scatter_elements_v2_fits(case: Case) -> bool:
@@ -350,9 +323,7 @@ SCATTER_ELEMENTS_V2 = OpSpec(
     call="torch.Tensor.scatter_",
     assumes="the last dimension; indices spread over it, each element once if there are enough",
     slots=("x", "index", "updates"),
-    reference=_scatter_elements_v2_reference,
     build=_scatter_elements_v2_build,
-    flops=no_flops,
     traffic=lambda case: placed_bytes(case, 2),
     moves_data=True,
     constraints=(
@@ -380,9 +351,9 @@ def _scatter_nd_update_build(case: Case, make: TensorMaker) -> Call:
     sizes = input_shape(case, 0)[:count]
     return Call(
         (
-            make.normal(x.shape or (), x.dtype),
+            normal(x, make),
             tuple(distinct_coordinates(make, tuple(rows), sizes, indices.dtype)),
-            make.normal(updates.shape or (), updates.dtype),
+            normal(updates, make),
         )
     )
 
@@ -411,7 +382,6 @@ SCATTER_ND_UPDATE = OpSpec(
     slots=("x", "indices", "updates"),
     reference=_scatter_nd_update_reference,
     build=_scatter_nd_update_build,
-    flops=no_flops,
     traffic=lambda case: placed_bytes(case, 2),
     moves_data=True,
     constraints=(

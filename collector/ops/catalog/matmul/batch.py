@@ -15,7 +15,16 @@ from collector.ops.catalog.matmul._product import (
 )
 from collector.ops.dtypes import floating, inputs_are, one_dtype
 from collector.ops.slots import agrees, given, input_shape
-from collector.ops.spec import Call, Constraint, Need, NpuCall, OpSpec, TensorMaker, dense_bytes
+from collector.ops.spec import (
+    Call,
+    Constraint,
+    Need,
+    NpuCall,
+    OpSpec,
+    TensorMaker,
+    dense_bytes,
+    normal,
+)
 
 # Products by heads: (heads, tokens, K) @ (heads, K, N) -> (tokens, heads, N), as in attention with
 # absorbed weights, in one kernel without a copy for the transpose.
@@ -73,8 +82,8 @@ def _product(case: Case) -> Product | None:
 
 def _batch_mat_mul_v2_build(case: Case, make: TensorMaker) -> Call:
     product, (slot_a, slot_b, *_) = _product(case), case.inputs or ()
-    a = make.normal(slot_a.shape or (), slot_a.dtype)
-    b = make.normal(slot_b.shape or (), slot_b.dtype)
+    a = normal(slot_a, make)
+    b = normal(slot_b, make)
     wide = {"bmm": make.torch.bmm, "out_dtype": make.dtype("FLOAT")} if is_wide(case) else {}
     if wide and a.device.type == "npu":
         check_release(make, "aten::bmm.dtype")
@@ -150,7 +159,7 @@ def _batch_matmul_transpose_0_sizes(case: Case) -> HeadsProduct | None:
 
 def _batch_matmul_transpose_0_tensors(case: Case, make: TensorMaker) -> tuple[Any, Any, Any]:
     """Return the operands, and the memory of the output, which the caller provides."""
-    x, weight = (make.normal(slot.shape or (), slot.dtype) for slot in case.inputs or ())
+    x, weight = (normal(slot, make) for slot in case.inputs or ())
     sizes = _batch_matmul_transpose_0_sizes(case)
     shape = (sizes.tokens, sizes.heads, sizes.n) if sizes else ()
     return x, weight, make.empty(shape, (case.inputs or ())[0].dtype)
@@ -213,7 +222,7 @@ def _is_legal(case: Case) -> bool:
 
 def _transpose_batch_mat_mul_tensors(case: Case, make: TensorMaker) -> tuple[Any, Any]:
     x, weight = (case.inputs or ())[:2]
-    return make.normal(x.shape or (), x.dtype), make.normal(weight.shape or (), weight.dtype)
+    return normal(x, make), normal(weight, make)
 
 
 def _transpose_batch_mat_mul_build(case: Case, make: TensorMaker) -> Call:

@@ -425,13 +425,7 @@ def _grouped_matmul_swiglu_quant_launch(grouped: Any, *args: Any, **named: Any) 
 
 
 def _grouped_matmul_swiglu_quant_reference(
-    torch: Any,
-    x: Any,
-    weight: Any,
-    weight_scale: Any,
-    x_scale: Any,
-    *,
-    counts: tuple[int, ...],
+    torch: Any, x: Any, weight: Any, weight_scale: Any, x_scale: Any, *, counts: tuple[int, ...]
 ) -> Any:
     used = sum(counts)
     wide = x.new_empty((x.shape[0], weight.shape[2]), dtype=torch.float32)

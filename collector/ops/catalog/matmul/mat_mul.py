@@ -38,6 +38,7 @@ from collector.ops.spec import (
     OpSpec,
     TensorMaker,
     dense_bytes,
+    normal,
 )
 
 _BLOCK = (16, 16)  # for 16 bits
@@ -207,7 +208,7 @@ def _build(case: Case, make: TensorMaker) -> Call:
     )
     bias = given(case, _BIAS)
     # A FLOAT bias of a 16-bit product is converted here, once: addmm requires one dtype.
-    biases = (make.normal(bias.shape or (), bias.dtype).to(a.dtype),) if bias else ()
+    biases = (normal(bias, make).to(a.dtype),) if bias else ()
     wide = {"out_dtype": make.dtype("FLOAT")} if is_wide(case) else {}
     if wide and a.device.type == "npu":
         check_release(make, "aten::mm.dtype")

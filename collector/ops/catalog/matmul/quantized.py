@@ -23,7 +23,7 @@ from collector.ops.parts.int8 import (
     to_int8,
 )
 from collector.ops.slots import given, input_shape, output_slot
-from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker, dense_bytes
+from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker, dense_bytes, normal
 
 # Product of INT8 matrices, dequantised by scales of columns and, optionally, of rows.
 #
@@ -123,7 +123,7 @@ def _option_tensors(case: Case, make: TensorMaker) -> dict[str, Any]:
         if name == "pertoken_scale":
             tensors[name] = make.uniform(slot.shape or (), slot.dtype, 0.5, 1.5)
         else:
-            tensors[name] = make.normal(slot.shape or (), slot.dtype)
+            tensors[name] = normal(slot, make)
     return tensors
 
 
@@ -253,7 +253,7 @@ def _weight_quant_batch_matmul_v2_build(case: Case, make: TensorMaker) -> Call:
     product, (x, weight, scale, *_) = read_weight_product(case), case.inputs or ()
     stored = make.integers(weight.shape or (), weight.dtype, -127, 128)
     options = {
-        name: make.normal(slot.shape or (), slot.dtype)
+        name: normal(slot, make)
         for name, i in (
             ("antiquant_offset", _WEIGHT_QUANT_BATCH_MATMUL_V2_OFFSET),
             ("bias", _WEIGHT_QUANT_BATCH_MATMUL_V2_BIAS),
@@ -262,7 +262,7 @@ def _weight_quant_batch_matmul_v2_build(case: Case, make: TensorMaker) -> Call:
     }
     return Call(
         (
-            make.normal(x.shape or (), x.dtype),
+            normal(x, make),
             stored.t() if product and product.transposes_b else stored,
             small_scale(scale.shape or (), scale.dtype, make),
         ),

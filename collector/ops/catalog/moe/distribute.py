@@ -14,9 +14,8 @@ from collector.ops.catalog.moe._routing import (
 from collector.ops.dtypes import inputs_are, one_dtype, spelling
 from collector.ops.parts.int8 import quantise_rows
 from collector.ops.parts.serving import HALVES, dtypes, left_out, nothing_empty, outputs_agree
-from collector.ops.parts.tensors import no_flops
 from collector.ops.slots import Shape, elements, given, input_shape, output_shape, output_slot
-from collector.ops.spec import Call, Constraint, OpSpec, TensorMaker, dense_bytes
+from collector.ops.spec import Call, Constraint, OpSpec, TensorMaker, dense_bytes, normal
 from collector.ranks.distribution import INFO
 
 # Experts on several ranks, replayed in a world of one rank that has all experts. Only the reference
@@ -63,10 +62,7 @@ def _moe_distribute_dispatch_v2_build(case: Case, make: TensorMaker) -> Call:
     )
     tokens, choices = input_shape(case, 1)
     return Call(
-        (
-            make.normal(x.shape or (), x.dtype),
-            make_choices(make, tokens, choices, experts, ids.dtype),
-        ),
+        (normal(x, make), make_choices(make, tokens, choices, experts, ids.dtype)),
         {
             "expert_scales": make.uniform(weights.shape or (), weights.dtype, 0.0, 1.0)
             if weights
@@ -119,7 +115,6 @@ MOE_DISTRIBUTE_DISPATCH_V2 = OpSpec(
     optional=_MOE_DISTRIBUTE_DISPATCH_V2_UNUSED | {_MOE_DISTRIBUTE_DISPATCH_V2_WEIGHTS},
     reference=_moe_distribute_dispatch_v2_reference,
     build=_moe_distribute_dispatch_v2_build,
-    flops=no_flops,
     traffic=lambda case: dense_bytes(
         case, _MOE_DISTRIBUTE_DISPATCH_V2_UNUSED | {_MOE_DISTRIBUTE_DISPATCH_V2_WEIGHTS}
     ),
@@ -166,7 +161,7 @@ def _moe_distribute_combine_v2_build(case: Case, make: TensorMaker) -> Call:
     ends = counts_of(torch, chosen, experts).cumsum(0).to(make.dtype(counts.dtype))
     return Call(
         (
-            make.normal(rows.shape or (), rows.dtype),
+            normal(rows, make),
             chosen,
             whence,
             ends,

@@ -7,7 +7,7 @@ from collector.ops.catalog.moe._routing import chosen_by_output, unwritten
 from collector.ops.dtypes import inputs_are, one_dtype
 from collector.ops.parts.serving import FLOATS, accepts, dtypes, left_out, nothing_empty
 from collector.ops.slots import Shape, agrees, elements, given, input_shape, output_shape
-from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker, dense_bytes
+from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker, dense_bytes, normal
 
 # The router turns scores into weights, and each token takes its best experts.
 #
@@ -37,9 +37,9 @@ def _moe_gating_top_k_build(case: Case, make: TensorMaker) -> Call:
     bias = given(case, _BIAS)
     groups, best = _groups(case)
     return Call(
-        (make.normal(x.shape or (), x.dtype), chosen_by_output(case)),
+        (normal(x, make), chosen_by_output(case)),
         {
-            "bias": make.normal(bias.shape or (), bias.dtype) if bias else None,
+            "bias": normal(bias, make) if bias else None,
             "k_group": best,
             "group_count": groups,
             "group_select_mode": 1,
@@ -145,7 +145,7 @@ def _moe_gating_top_ksoftmax_build(case: Case, make: TensorMaker) -> Call:
     x, *_ = case.inputs or ()
     finished = given(case, _FINISHED)
     none = make.full(finished.shape or (), finished.dtype, 0) if finished else None
-    return Call((make.normal(x.shape or (), x.dtype), none, chosen_by_output(case)))
+    return Call((normal(x, make), none, chosen_by_output(case)))
 
 
 def _moe_gating_top_ksoftmax_reference(torch: Any, x: Any, finished: Any, k: int) -> Any:

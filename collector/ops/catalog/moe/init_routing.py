@@ -17,7 +17,16 @@ from collector.ops.dtypes import inputs_are, spelling
 from collector.ops.parts.int8 import quantise_rows
 from collector.ops.parts.serving import FLOATS, dtypes, left_out, nothing_empty, outputs_agree
 from collector.ops.slots import elements, given, input_shape, output_shape, output_slot
-from collector.ops.spec import Call, Constraint, Need, NpuCall, OpSpec, TensorMaker, dense_bytes
+from collector.ops.spec import (
+    Call,
+    Constraint,
+    Need,
+    NpuCall,
+    OpSpec,
+    TensorMaker,
+    dense_bytes,
+    normal,
+)
 
 _SCALE, _OFFSET = 2, frozenset({3})
 _COUNTS = 2
@@ -41,10 +50,7 @@ def build(case: Case, make: TensorMaker) -> Call:
     scale, experts = given(case, _SCALE), _experts(case)
     rows, each = input_shape(case, 1)
     return Call(
-        (
-            make.normal(x.shape or (), x.dtype),
-            make_choices(make, rows, each, experts, choices.dtype),
-        ),
+        (normal(x, make), make_choices(make, rows, each, experts, choices.dtype)),
         {
             "scale": make.uniform(scale.shape or (), scale.dtype, 0.5, 1.5) if scale else None,
             "active_num": rows * each,
@@ -133,10 +139,7 @@ def init_routing(kernel: str, call: str, needs: frozenset[Need] = frozenset()) -
             MOVED_OR_QUANTISED,
             nothing_empty(),
             inputs_are((*FLOATS, "INT8"), (0,)),
-            *dtypes(
-                {1: "INT32", _SCALE: "FLOAT"},
-                {1: "INT32", _COUNTS: "INT64", 3: "FLOAT"},
-            ),
+            *dtypes({1: "INT32", _SCALE: "FLOAT"}, {1: "INT32", _COUNTS: "INT64", 3: "FLOAT"}),
         ),
     )
 

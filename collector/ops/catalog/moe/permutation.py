@@ -19,9 +19,8 @@ from collector.ops.parts.serving import (
     nothing_empty,
     outputs_agree,
 )
-from collector.ops.parts.tensors import no_flops
 from collector.ops.slots import Shape, agrees, elements, given, input_shape, output_shape
-from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker, dense_bytes
+from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker, dense_bytes, normal
 
 # The end of each expert's rows, in rows sorted by expert: a binary search for each expert.
 _MOST_EXPERTS = 2048
@@ -51,7 +50,6 @@ MOE_COMPUTE_EXPERT_TOKENS = OpSpec(
     slots=("sorted_experts",),
     reference=_moe_compute_expert_tokens_reference,
     build=_moe_compute_expert_tokens_build,
-    flops=no_flops,
     constraints=(
         Constraint(
             "expected experts of sorted rows (R), and an output (at most 2048 experts)",
@@ -83,7 +81,7 @@ def _moe_finalize_routing_v2_build(case: Case, make: TensorMaker) -> Call:
     optional: list[Any] = []
     for position in range(_SKIP1, _EXPERTS):
         slot = given(case, position)
-        optional.append(make.normal(slot.shape or (), slot.dtype) if slot else None)
+        optional.append(normal(slot, make) if slot else None)
     experts, bias = given(case, _EXPERTS), input_shape(case, _BIAS)
     if experts:
         tokens, each = experts.shape or (0, 0)
@@ -92,7 +90,7 @@ def _moe_finalize_routing_v2_build(case: Case, make: TensorMaker) -> Call:
         optional.append(None)
     return Call(
         (
-            make.normal(rows.shape or (), rows.dtype),
+            normal(rows, make),
             make.permutation(places.numel, places.dtype),
             *optional,
             _moe_finalize_routing_v2_choices(case),
@@ -216,7 +214,7 @@ def _moe_re_routing_build(case: Case, make: TensorMaker) -> Call:
     each, more = divmod(rows, ranks * experts)
     table = [[each + (r * experts + e < more) for e in range(experts)] for r in range(ranks)]
     return Call(
-        (make.normal(tokens.shape or (), tokens.dtype), make.tensor(table, counts.dtype)),
+        (normal(tokens, make), make.tensor(table, counts.dtype)),
         {
             "per_token_scales": make.uniform(scales.shape or (), scales.dtype, 0.5, 1.5)
             if scales
@@ -278,7 +276,6 @@ MOE_RE_ROUTING = OpSpec(
     optional=frozenset({_MOE_RE_ROUTING_SCALES}),
     reference=_moe_re_routing_reference,
     build=_moe_re_routing_build,
-    flops=no_flops,
     traffic=lambda case: dense_bytes(case, frozenset({_MOE_RE_ROUTING_SCALES})),
     moves_data=True,
     npu=NpuCall(run=_moe_re_routing_npu_run, build=_npu_build),
@@ -323,7 +320,7 @@ def _moe_token_permute_build(case: Case, make: TensorMaker) -> Call:
     if spelling(tokens) == "INT8":
         moved = make.integers(tokens.shape or (), tokens.dtype, -127, 128)
     else:
-        moved = make.normal(tokens.shape or (), tokens.dtype)
+        moved = normal(tokens, make)
     return Call((moved, chosen.reshape(indices.shape or ()), _rows(case)))
 
 
@@ -361,7 +358,6 @@ MOE_TOKEN_PERMUTE = OpSpec(
     slots=("tokens", "indices"),
     reference=_moe_token_permute_reference,
     build=_moe_token_permute_build,
-    flops=no_flops,
     traffic=_traffic,
     moves_data=True,
     constraints=(
@@ -389,7 +385,7 @@ def _moe_token_unpermute_build(case: Case, make: TensorMaker) -> Call:
     probs = given(case, _PROBS)
     return Call(
         (
-            make.normal(rows.shape or (), rows.dtype),
+            normal(rows, make),
             make.permutation(places.numel, places.dtype),
             make.uniform(probs.shape or (), probs.dtype, 0.0, 1.0) if probs else None,
         )

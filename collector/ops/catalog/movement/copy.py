@@ -10,7 +10,7 @@ from typing import Any
 
 from collector.model.case import Case
 from collector.ops.dtypes import inputs_are, not_bool, one_dtype
-from collector.ops.parts.tensors import no_flops, one_a_dimension, picked_bytes, place
+from collector.ops.parts.tensors import one_a_dimension, picked_bytes, place
 from collector.ops.slots import (
     Shape,
     agrees,
@@ -20,7 +20,7 @@ from collector.ops.slots import (
     output_shape,
     output_slot,
 )
-from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker
+from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker, normal
 
 
 def copy(torch: Any, target: Any, source: Any) -> Any:
@@ -31,9 +31,7 @@ def copy(torch: Any, target: Any, source: Any) -> Any:
 def build_copy(case: Case, make: TensorMaker) -> Call:
     """Build the input and memory for the output; where outputs are N/A, memory like the input."""
     (source,) = case.inputs or ()
-    return Call(
-        (place(output_slot(case) or source, make), make.normal(source.shape or (), source.dtype))
-    )
+    return Call((place(output_slot(case) or source, make), normal(source, make)))
 
 
 def build_view(case: Case, make: TensorMaker, view: Callable[[Any], Any]) -> Call:
@@ -42,7 +40,7 @@ def build_view(case: Case, make: TensorMaker, view: Callable[[Any], Any]) -> Cal
     The other slots hold the numbers that describe the view.
     """
     source, target = (case.inputs or ())[0], (case.outputs or ())[0]
-    return Call((place(target, make), view(make.normal(source.shape or (), source.dtype))))
+    return Call((place(target, make), view(normal(source, make))))
 
 
 # A copy of a view whose strides no other kernel can follow.
@@ -97,9 +95,7 @@ AS_STRIDED = OpSpec(
     kernel="AsStrided",
     call="torch.Tensor.copy_",
     slots=("x", "sizes", "strides", "offset"),
-    reference=copy,
     build=_as_strided_build,
-    flops=no_flops,
     traffic=picked_bytes,
     moves_data=True,
     constraints=(
@@ -131,9 +127,7 @@ BROADCAST_TO = OpSpec(
     kernel="BroadcastTo",
     call="torch.Tensor.copy_",
     slots=("x", "shape"),
-    reference=copy,
     build=_broadcast_to_build,
-    flops=no_flops,
     moves_data=True,
     constraints=(
         Constraint("expected a larger output to which the input broadcasts", _broadcast_to_fits),
@@ -149,7 +143,7 @@ BROADCAST_TO = OpSpec(
 
 def _npu_build(case: Case, make: TensorMaker) -> Call:
     (source,), (target,) = case.inputs or (), case.outputs or ()
-    return Call((make.normal(source.shape or (), source.dtype), make.dtype(target.dtype)))
+    return Call((normal(source, make), make.dtype(target.dtype)))
 
 
 def _converts(case: Case) -> bool:
@@ -163,7 +157,6 @@ CAST = OpSpec(
     slots=("x",),
     reference=copy,
     build=build_copy,
-    flops=no_flops,
     moves_data=True,
     constraints=(
         Constraint(
@@ -187,11 +180,7 @@ def _pad_v3_build(case: Case, make: TensorMaker) -> Call:
     x, out = (case.inputs or ())[0], output_shape(case) or ()
     added = [whole - size for whole, size in zip(out, input_shape(case, 0), strict=True)]
     paddings = [side for end in reversed(added) for side in (0, end)]
-    return Call((make.normal(x.shape or (), x.dtype), paddings))
-
-
-def _pad_v3_reference(torch: Any, x: Any, paddings: Any) -> Any:
-    return torch.nn.functional.pad(x, paddings)
+    return Call((normal(x, make), paddings))
 
 
 def _pad_v3_fits(case: Case) -> bool:
@@ -210,9 +199,7 @@ PAD_V3 = OpSpec(
     call="torch.nn.functional.pad",
     slots=("x", "paddings", "value"),
     optional=frozenset({2}),
-    reference=_pad_v3_reference,
     build=_pad_v3_build,
-    flops=no_flops,
     moves_data=True,
     constraints=(
         Constraint("expected an output that holds the input and more", _pad_v3_fits),
@@ -259,7 +246,7 @@ def _repeat_interleave_build(case: Case, make: TensorMaker) -> Call:
     rows = out[dim] * count // input_shape(case, 0)[dim]
     numbers = make.full((count,), repeats.dtype, rows // count)
     numbers[: rows % count] += 1
-    return Call((make.normal(x.shape or (), x.dtype), numbers, dim, out[dim]))
+    return Call((normal(x, make), numbers, dim, out[dim]))
 
 
 def _run(repeat: Any, x: Any, repeats: Any, dim: int, total: int) -> Any:
@@ -279,7 +266,6 @@ REPEAT_INTERLEAVE = OpSpec(
     slots=("x", "repeats"),
     reference=_repeat_interleave_reference,
     build=_repeat_interleave_build,
-    flops=no_flops,
     moves_data=True,
     constraints=(
         Constraint(
@@ -308,7 +294,7 @@ def _slice_build(case: Case, make: TensorMaker) -> Call:
 
 def _build_npu(case: Case, make: TensorMaker) -> Call:
     whole, sizes = (case.inputs or ())[0], list(output_shape(case) or ())
-    return Call((make.normal(whole.shape or (), whole.dtype), [0] * len(sizes), sizes))
+    return Call((normal(whole, make), [0] * len(sizes), sizes))
 
 
 def _slice_fits(case: Case) -> bool:
@@ -326,7 +312,6 @@ SLICE = OpSpec(
     slots=("x", "offsets", "sizes"),
     reference=copy,
     build=_slice_build,
-    flops=no_flops,
     traffic=picked_bytes,
     moves_data=True,
     constraints=(
@@ -345,9 +330,7 @@ TENSOR_MOVE = OpSpec(
     kernel="TensorMove",
     call="torch.Tensor.copy_",
     slots=("x",),
-    reference=copy,
     build=build_copy,
-    flops=no_flops,
     moves_data=True,
     constraints=(
         Constraint(
@@ -375,20 +358,14 @@ def _multiples(case: Case) -> Shape | None:
 
 def _tile_build(case: Case, make: TensorMaker) -> Call:
     x = (case.inputs or ())[0]
-    return Call((make.normal(x.shape or (), x.dtype), _multiples(case)))
-
-
-def _tile_reference(torch: Any, x: Any, multiples: Any) -> Any:
-    return x.repeat(multiples)
+    return Call((normal(x, make), _multiples(case)))
 
 
 TILE = OpSpec(
     kernel="Tile",
     call="torch.Tensor.repeat",
     slots=("x", "multiples"),
-    reference=_tile_reference,
     build=_tile_build,
-    flops=no_flops,
     moves_data=True,
     constraints=(
         Constraint(
@@ -438,9 +415,7 @@ TRANSPOSE = OpSpec(
     kernel="Transpose",
     call="torch.Tensor.copy_",
     slots=("x", "permutation"),
-    reference=copy,
     build=_transpose_build,
-    flops=no_flops,
     moves_data=True,
     constraints=(
         Constraint(

@@ -5,33 +5,26 @@ from typing import Any
 
 from collector.model.case import Case
 from collector.ops.dtypes import inputs_are, not_bool, one_dtype, spelling
-from collector.ops.parts.tensors import no_flops, place
-from collector.ops.slots import agrees, elements, input_shape, output_shape, output_slot
+from collector.ops.parts.tensors import LIKE_INPUT, place
+from collector.ops.slots import elements, input_shape, output_shape, output_slot
 from collector.ops.spec import Call, Constraint, GraphCall, NpuCall, OpSpec, TensorMaker
 
 # Operators that set every element of a tensor to one value: they write, and read nothing.
 
 
 def fill(
-    kernel: str, call: str, reference: Callable[..., Any], npu: NpuCall | None = None
+    kernel: str, call: str, reference: Callable[..., Any] | None = None, npu: NpuCall | None = None
 ) -> OpSpec:
-    """Return an operator; `reference` fills its argument, which has the input's shape and dtype."""
+    """Return an operator that fills its argument, which has the input's shape and dtype."""
     return OpSpec(
         kernel=kernel,
         call=call,
         slots=("x",),
         reference=reference,
         build=_like_build,
-        flops=no_flops,
         traffic=lambda case: (case.inputs or ())[0].size_bytes,
         moves_data=True,
-        constraints=(
-            one_dtype((0,)),
-            Constraint(
-                "expected an output with the input's shape",
-                lambda case: agrees(case, 0, input_shape(case, 0)),
-            ),
-        ),
+        constraints=(one_dtype((0,)), LIKE_INPUT),
         npu=npu or NpuCall(),
     )
 
@@ -72,9 +65,7 @@ FILL = OpSpec(
     kernel="Fill",
     call="torch.Tensor.fill_",
     slots=("dims", "value"),
-    reference=lambda torch, x, value: x.fill_(value),
     build=_fill_build,
-    flops=no_flops,
     traffic=_written,
     moves_data=True,
     constraints=(
@@ -101,7 +92,7 @@ ONES_LIKE = fill("OnesLike", "torch.ones", lambda torch, x: x.fill_(1), NpuCall(
 
 
 # Zeros in the shape of a tensor: the kernel that `zero_` launches on a buffer of gradients.
-ZEROS_LIKE = fill("ZerosLike", "torch.Tensor.zero_", lambda torch, x: x.zero_())
+ZEROS_LIKE = fill("ZerosLike", "torch.Tensor.zero_")
 
 
 # Numbers in equal steps. A profile does not record the bounds: 0, 1, 2 ... to the output's size.
@@ -109,10 +100,6 @@ ZEROS_LIKE = fill("ZerosLike", "torch.Tensor.zero_", lambda torch, x: x.zero_())
 
 def _range_build(case: Case, make: TensorMaker) -> Call:
     return Call((elements(output_shape(case)), place((case.outputs or ())[0], make)))
-
-
-def _reference(torch: Any, count: int, out: Any) -> Any:
-    return torch.arange(count, out=out)
 
 
 def _run(arange: Any, count: int, out: Any) -> Any:
@@ -148,14 +135,12 @@ RANGE = OpSpec(
     kernel="Range",
     call="torch.arange",
     slots=("start", "limit", "delta"),
-    reference=_reference,
     build=_range_build,
     flops=lambda case: 2 * elements(output_shape(case)),  # start + i * delta
     constraints=(
         not_bool((), (0,)),
         Constraint(
-            "expected an output of one dimension",
-            lambda case: len(output_shape(case) or ()) == 1,
+            "expected an output of one dimension", lambda case: len(output_shape(case) or ()) == 1
         ),
         # aclnnArange passes no other dtypes to the kernel.
         Constraint(

@@ -1,12 +1,12 @@
 """Operators that join tensors into one, or split one into several."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from collector.model.case import Case
-from collector.ops.parts.tensors import no_flops, place
+from collector.ops.parts.tensors import place
 from collector.ops.slots import Shape, input_shape, output_shape
-from collector.ops.spec import Call, Constraint, GraphCall, NpuCall, OpSpec, TensorMaker
+from collector.ops.spec import Call, Constraint, GraphCall, NpuCall, OpSpec, TensorMaker, normal
 
 # Operators that join tensors into an existing one.
 
@@ -14,7 +14,6 @@ from collector.ops.spec import Call, Constraint, GraphCall, NpuCall, OpSpec, Ten
 def joined(
     kernel: str,
     call: str,
-    reference: Callable[..., Any],
     dim: Callable[[Case], int | None],
     *constraints: Constraint,
     of_graphs: str = "",
@@ -28,7 +27,7 @@ def joined(
     """
 
     def build(case: Case, make: TensorMaker) -> Call:
-        parts = [make.normal(slot.shape or (), slot.dtype) for slot in case.inputs or ()]
+        parts = [normal(slot, make) for slot in case.inputs or ()]
         return Call((parts, dim(case)), {"out": place((case.outputs or ())[0], make)})
 
     return OpSpec(
@@ -36,9 +35,7 @@ def joined(
         call=call,
         slots=("x",),
         variadic=True,
-        reference=reference,
         build=build,
-        flops=no_flops,
         moves_data=True,
         constraints=(*constraints, _ONE_DTYPE),
         twins=(of_graphs,) if of_graphs else (),
@@ -56,7 +53,17 @@ def _has_one_dtype(case: Case) -> bool:
     return len({slot.known_dtype for slot in slots}) == 1
 
 
-_ONE_DTYPE = Constraint("expected one dtype for all inputs and the output", _has_one_dtype)
+def _joining_dims(parts: Sequence[Shape], whole: Shape | None) -> Iterator[int]:
+    """Yield the dimensions along which the parts form the whole."""
+    if whole is None or any(len(part) != len(whole) for part in parts):
+        return
+    for dim, size in enumerate(whole):
+        sides = {part[:dim] + part[dim + 1 :] for part in parts}
+        if size == sum(part[dim] for part in parts) and sides <= {whole[:dim] + whole[dim + 1 :]}:
+            yield dim
+
+
+_ONE_DTYPE = Constraint("expected one dtype for all inputs and outputs", _has_one_dtype)
 
 
 # Tensors joined along the one dimension in which the output's size is their sum; in graphs
@@ -66,21 +73,12 @@ _ONE_DTYPE = Constraint("expected one dtype for all inputs and the output", _has
 def _concat_d_dim(case: Case) -> int | None:
     """Return the first dimension along which the inputs form the output, or None."""
     parts, whole = [input_shape(case, i) for i in range(len(case.inputs or ()))], output_shape(case)
-    if whole is None or any(len(part) != len(whole) for part in parts):
-        return None
-    for dim, size in enumerate(whole):
-        others = whole[:dim] + whole[dim + 1 :]
-        if size == sum(part[dim] for part in parts) and all(
-            part[:dim] + part[dim + 1 :] == others for part in parts
-        ):
-            return dim
-    return None
+    return next(_joining_dims(parts, whole), None)
 
 
 CONCAT_D = joined(
     "ConcatD",
     "torch.cat",
-    lambda torch, parts, dim, out: torch.cat(parts, dim, out=out),
     _concat_d_dim,
     Constraint(
         "expected inputs that form the output along one dimension",
@@ -109,7 +107,6 @@ def _pack_dim(case: Case) -> int | None:
 PACK = joined(
     "Pack",
     "torch.stack",
-    lambda torch, parts, dim, out: torch.stack(parts, dim, out=out),
     _pack_dim,
     Constraint(
         "expected inputs of one shape, and an output with one more dimension, of the "
@@ -124,15 +121,7 @@ PACK = joined(
 
 def _split_vd_dim(case: Case) -> int | None:
     """Return the only dimension along which the parts form the input; None for none or several."""
-    whole, parts = input_shape(case, 0), _parts(case)
-    if any(len(part) != len(whole) for part in parts):
-        return None
-    fits = [
-        dim
-        for dim, size in enumerate(whole)
-        if size == sum(part[dim] for part in parts)
-        and all(_without(part, dim) == _without(whole, dim) for part in parts)
-    ]
+    fits = [*_joining_dims(_parts(case), input_shape(case, 0))]
     return fits[0] if len(fits) == 1 else None
 
 
@@ -140,17 +129,9 @@ def _parts(case: Case) -> list[Shape]:
     return [slot.shape or () for slot in case.outputs or ()]
 
 
-def _without(shape: Shape, dim: int) -> Shape:
-    return shape[:dim] + shape[dim + 1 :]
-
-
 def _build(case: Case, make: TensorMaker) -> Call:
     (whole,), dim = case.inputs or (), _split_vd_dim(case) or 0
-    return Call((make.normal(whole.shape or (), whole.dtype), [p[dim] for p in _parts(case)], dim))
-
-
-def _reference(torch: Any, whole: Any, sizes: list[int], dim: int) -> Any:
-    return _copied(torch.split, whole, sizes, dim)
+    return Call((normal(whole, make), [p[dim] for p in _parts(case)], dim))
 
 
 def _copied(split: Any, whole: Any, sizes: list[int], dim: int) -> Any:
@@ -162,21 +143,14 @@ SPLIT_VD = OpSpec(
     kernel="SplitVD",
     call="torch.split",
     slots=("x",),
-    reference=_reference,
     build=_build,
-    flops=no_flops,
     moves_data=True,
     constraints=(
         Constraint(
             "expected outputs that form the input along exactly one dimension",
             lambda case: len(case.outputs or ()) > 1 and _split_vd_dim(case) is not None,
         ),
-        Constraint(
-            "expected one dtype for the input and the outputs",
-            lambda case: (
-                len({s.known_dtype for s in (*(case.inputs or ()), *(case.outputs or ()))}) == 1
-            ),
-        ),
+        _ONE_DTYPE,
     ),
-    npu=NpuCall(graph=GraphCall(takes=lambda case: True, run=_copied)),
+    npu=NpuCall(run=_copied, graph=GraphCall(takes=lambda case: True, run=_copied)),
 )

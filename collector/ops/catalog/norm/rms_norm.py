@@ -14,7 +14,16 @@ from collector.ops.catalog.norm._rms_norm import (
 )
 from collector.ops.dtypes import floating, inputs_are, one_dtype, outputs_are
 from collector.ops.slots import agrees, elements, input_shape
-from collector.ops.spec import Call, Constraint, Need, NpuCall, OpSpec, TensorMaker, dense_bytes
+from collector.ops.spec import (
+    Call,
+    Constraint,
+    Need,
+    NpuCall,
+    OpSpec,
+    TensorMaker,
+    dense_bytes,
+    normal,
+)
 
 # RMS normalisation in float32: x / rms(x) * gamma, and 1 / rms(x) for the gradient.
 
@@ -59,10 +68,10 @@ def _rms_norm_grad_build(case: Case, make: TensorMaker) -> Call:
     dy, x, rstd, gamma = case.inputs or ()
     return Call(
         (
-            make.normal(dy.shape or (), dy.dtype),
-            make.normal(x.shape or (), x.dtype),
+            normal(dy, make),
+            normal(x, make),
             make.uniform(rstd.shape or (), rstd.dtype, 0.9, 1.1),  # as for rows of N(0, 1)
-            make.normal(gamma.shape or (), gamma.dtype),
+            normal(gamma, make),
         )
     )
 
@@ -158,7 +167,7 @@ ADD_RMS_NORM_BIAS = OpSpec(
 def _inplace_add_rms_norm_build(case: Case, make: TensorMaker) -> Call:
     """Build a gamma near 1: sums grow by about 1 per launch, and stay finite."""
     x1, x2, gamma = case.inputs or ()
-    terms = (make.normal(slot.shape or (), slot.dtype) for slot in (x1, x2))
+    terms = (normal(slot, make) for slot in (x1, x2))
     return Call((*terms, make.uniform(gamma.shape or (), gamma.dtype, 0.5, 1.0)))
 
 

@@ -8,7 +8,7 @@ from collector.ops.dtypes import inputs_are, one_dtype, outputs_are, spelling
 from collector.ops.parts.int8 import quantise_rows, to_int8
 from collector.ops.parts.serving import left_out
 from collector.ops.slots import agrees, elements, given, input_shape, output_slot
-from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker, dense_bytes
+from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker, dense_bytes, normal
 
 # A sum, its RMS normalisation, and rows quantised to INT8 by their own absolute maximum: once, or
 # twice with separate smoothing scales.
@@ -40,8 +40,7 @@ def _is_twofold(case: Case) -> bool:
 
 def _add_rms_norm_dynamic_quant_build(case: Case, make: TensorMaker) -> Call:
     x1, x2, gamma = (
-        make.normal(slot.shape or (), slot.dtype)
-        for slot in (case.inputs or ())[: _ADD_RMS_NORM_DYNAMIC_QUANT_GAMMA + 1]
+        normal(slot, make) for slot in (case.inputs or ())[: _ADD_RMS_NORM_DYNAMIC_QUANT_GAMMA + 1]
     )
     options = {
         _SLOTS[i]: make.uniform(slot.shape or (), slot.dtype, 0.5, 1.5)
@@ -225,16 +224,14 @@ _ADD_RMS_NORM_QUANT_OPTIONAL = _ADD_RMS_NORM_QUANT_SECOND | {_ZEROS, _ADD_RMS_NO
 
 def _build_for_npu(case: Case, make: TensorMaker) -> Call:
     slots = case.inputs or ()
-    terms = [
-        make.normal(slot.shape or (), slot.dtype) for slot in slots[: _ADD_RMS_NORM_QUANT_GAMMA + 1]
-    ]
+    terms = [normal(slot, make) for slot in slots[: _ADD_RMS_NORM_QUANT_GAMMA + 1]]
     scales = make.uniform(slots[_SCALES].shape or (), slots[_SCALES].dtype, 0.02, 0.1)
     zeros, beta = given(case, _ZEROS), given(case, _ADD_RMS_NORM_QUANT_BETA)
     return Call(
         (
             *(*terms, scales),
             make.uniform(zeros.shape or (), zeros.dtype, -5, 5) if zeros else None,
-            make.normal(beta.shape or (), beta.dtype) if beta else None,
+            normal(beta, make) if beta else None,
         )
     )
 
@@ -310,10 +307,7 @@ ADD_RMS_NORM_QUANT = OpSpec(
     kernel="AddRmsNormQuant",
     twins=("AddRmsNormQuantV2",),
     call="torch_npu.npu_add_rms_norm_quant",
-    slots=(
-        *("x1", "x2", "gamma", "scales1", "scales2"),
-        *("zero_points1", "zero_points2", "beta"),
-    ),
+    slots=(*("x1", "x2", "gamma", "scales1", "scales2"), *("zero_points1", "zero_points2", "beta")),
     optional=_ADD_RMS_NORM_QUANT_OPTIONAL,
     optional_outputs=frozenset({_ADD_RMS_NORM_QUANT_Y2}),
     reference=_add_rms_norm_quant_reference,

@@ -7,7 +7,7 @@ from collector.ops.dtypes import inputs_are, outputs_are, spelling
 from collector.ops.parts.int8 import quantise_rows, small_scale, to_int8
 from collector.ops.parts.tensors import even, group_ends
 from collector.ops.slots import Shape, agrees, elements, given, input_shape
-from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker, dense_bytes
+from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker, dense_bytes, normal
 
 # Tokens sorted by expert, where each expert has its own scales. A row records how many groups there
 # are, not how many tokens each of them has.
@@ -40,7 +40,7 @@ def _ascend_quant_v2_build(case: Case, make: TensorMaker) -> Call:
     )
     return Call(
         (
-            make.normal(x.shape or (), x.dtype),
+            normal(x, make),
             make.uniform(scale.shape or (), scale.dtype, 10, 40),
             make.uniform(offset.shape or (), offset.dtype, -5, 5) if offset else None,
         )
@@ -127,7 +127,7 @@ _DYNAMIC_QUANT_OPTIONAL = frozenset({_SMOOTH, _DYNAMIC_QUANT_GROUPS})
 def _tensors(case: Case, make: TensorMaker) -> tuple[Any, Any]:
     x, smooth = (case.inputs or ())[_DYNAMIC_QUANT_X], given(case, _SMOOTH)
     scales = make.uniform(smooth.shape or (), smooth.dtype, 0.5, 1.5) if smooth else None
-    return make.normal(x.shape or (), x.dtype), scales
+    return normal(x, make), scales
 
 
 def _dynamic_quant_build(case: Case, make: TensorMaker) -> Call:
@@ -254,7 +254,7 @@ def _x(case: Case, make: TensorMaker) -> Any:
     slot = (case.inputs or ())[_DEQUANT_SWIGLU_QUANT_X]
     if spelling(slot) == "INT32":
         return make.integers(slot.shape or (), slot.dtype, -50_000, 50_000)
-    return make.normal(slot.shape or (), slot.dtype)
+    return normal(slot, make)
 
 
 def _dequant_swiglu_quant_build(case: Case, make: TensorMaker) -> Call:

@@ -7,7 +7,7 @@ from collector.ops.dtypes import floating, inputs_are, one_dtype
 from collector.ops.parts.serving import FLOATS, HALVES, nothing_empty, outputs_agree
 from collector.ops.parts.tensors import halves_first, make_positions, rotate
 from collector.ops.slots import agrees, broadcast, elements, given, input_shape, output_slot
-from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker, dense_bytes
+from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker, dense_bytes, normal
 
 # Rotations whose cos and sin are as wide as x: their tensors, and the shapes that fit.
 
@@ -16,7 +16,7 @@ def build(case: Case, make: TensorMaker) -> Call:
     """Build x, cos and sin."""
     x, cos, _ = case.inputs or ()
     positions = make_positions(make, cos.shape or (), cos.dtype)
-    return Call((make.normal(x.shape or (), x.dtype), *positions))
+    return Call((normal(x, make), *positions))
 
 
 def _positions_fit(case: Case) -> bool:
@@ -26,8 +26,7 @@ def _positions_fit(case: Case) -> bool:
 
 
 POSITIONS_FIT = Constraint(
-    "expected an even last dimension, and cos and sin that broadcast to x",
-    _positions_fit,
+    "expected an even last dimension, and cos and sin that broadcast to x", _positions_fit
 )
 # The rules of npu_rotary_mul where it does not compile (jit_compile=False).
 _MOST = 896
@@ -45,11 +44,7 @@ _LAYOUTS = {3: "TND", 4: "BSND"}
 def _apply_rotary_pos_emb_build(case: Case, make: TensorMaker) -> Call:
     query, key, cos, _ = case.inputs or ()
     return Call(
-        (
-            make.normal(query.shape or (), query.dtype),
-            make.normal(key.shape or (), key.dtype),
-            *make_positions(make, cos.shape or (), cos.dtype),
-        ),
+        (normal(query, make), normal(key, make), *make_positions(make, cos.shape or (), cos.dtype)),
         {"layout": _LAYOUTS[len(query.shape or ())]},
     )
 
@@ -119,8 +114,7 @@ INTERLEAVE_ROPE = OpSpec(
     flops=lambda case: 3 * elements(input_shape(case, 0)),
     constraints=(
         Constraint(
-            "expected x (B,N,S,64), and cos and sin (B,1,S,64) or (B,1,1,64)",
-            _interleave_rope_fits,
+            "expected x (B,N,S,64), and cos and sin (B,1,S,64) or (B,1,1,64)", _interleave_rope_fits
         ),
         nothing_empty(),
         inputs_are(HALVES, (0,)),
@@ -171,9 +165,9 @@ def _rotary_position_embedding_grad_build(case: Case, make: TensorMaker) -> Call
     x = given(case, _X)
     return Call(
         (
-            make.normal(dy.shape or (), dy.dtype),
+            normal(dy, make),
             *make_positions(make, cos.shape or (), cos.dtype),
-            *([make.normal(x.shape or (), x.dtype)] if x else []),
+            *([normal(x, make)] if x else []),
         )
     )
 

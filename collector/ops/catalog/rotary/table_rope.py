@@ -10,7 +10,7 @@ from collector.ops.dtypes import inputs_are, one_dtype
 from collector.ops.parts.serving import FLOATS, nothing_empty, outputs_agree
 from collector.ops.parts.tensors import make_positions
 from collector.ops.slots import elements, given, input_shape, output_shape
-from collector.ops.spec import Call, Constraint, Need, NpuCall, OpSpec, TensorMaker
+from collector.ops.spec import Call, Constraint, Need, NpuCall, OpSpec, TensorMaker, normal
 
 # Tables of half-width cos and sin, in vLLM's format, and rotation by them.
 
@@ -44,8 +44,8 @@ def _triton_rope_build(case: Case, make: TensorMaker) -> Call:
     return Call(
         (
             make.integers((tokens,), positions.dtype if positions else "INT64", 0, rows),
-            make.normal(query.shape or (), query.dtype),
-            make.normal(key.shape or (), key.dtype),
+            normal(query, make),
+            normal(key, make),
             make_table(make, rows, size, table.dtype),
             head_size,
             size,
@@ -123,7 +123,7 @@ def _triton_rope_siso_build(case: Case, make: TensorMaker) -> Call:
     x, cos, _ = case.inputs or ()
     positions = make_positions(make, cos.shape or (), cos.dtype)
     size = input_shape(case, 1)[1]
-    return Call((make.normal(x.shape or (), x.dtype), *positions), {"rope_dim": size})
+    return Call((normal(x, make), *positions), {"rope_dim": size})
 
 
 def _triton_rope_siso_reference(torch: Any, x: Any, cos: Any, sin: Any, *, rope_dim: int) -> Any:
@@ -208,7 +208,7 @@ def _split_qkv_rmsnorm_rope_kernel_build(case: Case, make: TensorMaker) -> Call:
     queries, keys, size = _widths(case)
     rows, head = _rows(case), head_size(queries, keys, size, case.attribute(_HEAD))
     named: dict[str, Any] = {
-        "input": make.normal(qkv.shape or (), qkv.dtype),
+        "input": normal(qkv, make),
         "cos_sin_cache": make_table(make, rows, size, rotary.dtype),
         "positions": make.integers(input_shape(case, 0)[:1], "INT64", 0, rows),
         "q_weight": make.normal((head,), qkv.dtype),

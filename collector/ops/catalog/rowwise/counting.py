@@ -7,7 +7,7 @@ from collector.model.case import Case
 from collector.ops.catalog.rowwise.ordering import narrowed
 from collector.ops.dtypes import inputs_are, not_bool, one_dtype, outputs_are, spelling
 from collector.ops.slots import agrees, elements, input_shape, output_shape
-from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker
+from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker, normal
 
 # Cumulative sums along a dimension. A profile does not record the dimension, but aclnn writes
 # dimension 0 as INT64 and others as INT32: for INT32, the last one.
@@ -18,7 +18,7 @@ _CUBE_ROWS, _CUBE_LENGTH = 12800, 512
 
 def _cumsum_build(case: Case, make: TensorMaker) -> Call:
     x, axis = (case.inputs or ())[:2]
-    return Call((make.normal(x.shape or (), x.dtype), 0 if spelling(axis) == "INT64" else -1))
+    return Call((normal(x, make), 0 if spelling(axis) == "INT64" else -1))
 
 
 def _cumsum_run(cumsum: Any, x: Any, dim: int) -> Any:

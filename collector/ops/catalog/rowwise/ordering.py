@@ -5,9 +5,17 @@ from typing import Any
 from collector.model.case import Case
 from collector.ops.dtypes import inputs_are, not_bool, one_dtype, outputs_are
 from collector.ops.parts.serving import FLOATS, dtypes, nothing_empty, outputs_agree
-from collector.ops.parts.tensors import no_flops
 from collector.ops.slots import agrees, elements, given, input_shape, output_shape, output_slot
-from collector.ops.spec import Call, Constraint, Need, NpuCall, OpSpec, TensorMaker, dense_bytes
+from collector.ops.spec import (
+    Call,
+    Constraint,
+    Need,
+    NpuCall,
+    OpSpec,
+    TensorMaker,
+    dense_bytes,
+    normal,
+)
 
 # Indices in the dtype of the kernel. Ascend's kernels for sorting and searching write INT32, and
 # aclnn converts that for torch, which expects INT64.
@@ -68,7 +76,7 @@ def build_limits(case: Case, make: TensorMaker) -> tuple[Any, Any, Any]:
     p, k = given(case, _P), given(case, _K)
     most = min(_USUAL_K, input_shape(case, 0)[1])
     return (
-        make.normal(logits.shape or (), logits.dtype),
+        normal(logits, make),
         make.full(p.shape or (), p.dtype, _USUAL_P) if p else None,
         make.full(k.shape or (), k.dtype, most) if k else None,
     )
@@ -146,7 +154,7 @@ def _arg_max_v2_build(case: Case, make: TensorMaker) -> Call:
     x, indices = (case.inputs or ())[0], output_slot(case)
     stays = output_shape(case) == _arg_max_v2_folded(case, stays=True)
     dtype = make.dtype(indices.dtype if indices else "INT64")
-    return Call((make.normal(x.shape or (), x.dtype), stays, dtype))
+    return Call((normal(x, make), stays, dtype))
 
 
 def _arg_max_v2_reference(torch: Any, x: Any, stays: bool, dtype: Any) -> Any:
@@ -213,7 +221,7 @@ def _arg_max_with_value_folded(case: Case) -> tuple[int, bool] | None:
 def _arg_max_with_value_build(case: Case, make: TensorMaker) -> Call:
     (x, *_), indices = case.inputs or (), (case.outputs or ())[_INDICES]
     dim, stays = _arg_max_with_value_folded(case) or (-1, False)
-    return Call((make.normal(x.shape or (), x.dtype), dim, stays, make.dtype(indices.dtype)))
+    return Call((normal(x, make), dim, stays, make.dtype(indices.dtype)))
 
 
 def _arg_max_with_value_reference(torch: Any, x: Any, dim: int, stays: bool, dtype: Any) -> Any:
@@ -262,9 +270,7 @@ ARG_MAX_WITH_VALUE = OpSpec(
 
 def _sort_build(case: Case, make: TensorMaker) -> Call:
     (x,), indices = case.inputs or (), output_slot(case, 1)
-    return Call(
-        (make.normal(x.shape or (), x.dtype), make.dtype(indices.dtype if indices else "INT64"))
-    )
+    return Call((normal(x, make), make.dtype(indices.dtype if indices else "INT64")))
 
 
 def _sort_reference(torch: Any, x: Any, index_dtype: Any) -> Any:
@@ -285,7 +291,6 @@ SORT = OpSpec(
     slots=("x",),
     reference=_sort_reference,
     build=_sort_build,
-    flops=no_flops,
     constraints=(
         one_dtype((0,)),
         outputs_are(("INT32", "INT64"), (1,)),

@@ -6,7 +6,8 @@ from typing import Any
 
 from collector.model.case import Case
 from collector.ops.dtypes import floating, inputs_are, not_bool, one_dtype
-from collector.ops.slots import Shape, agrees, elements, input_shape, output_shape
+from collector.ops.parts.tensors import NOT_EMPTY, per_element
+from collector.ops.slots import Shape, agrees, input_shape, output_shape
 from collector.ops.spec import (
     Call,
     Constraint,
@@ -15,52 +16,42 @@ from collector.ops.spec import (
     OpSpec,
     TensorMaker,
     call_plainly,
+    normal,
 )
 
 
 def reduction(
-    kernel: str,
-    call: str,
-    reference: Callable[..., Any],
-    *,
-    constraints: tuple[Constraint, ...] = (),
-    run: Callable[..., Any] = call_plainly,
+    kernel: str, call: str, *rules: Constraint, run: Callable[..., Any] = call_plainly
 ) -> OpSpec:
-    """Return an operator; `reference` and `run` take (x, dimensions, whether they stay as 1)."""
+    """Return an operator; `run` takes (x, dimensions, whether they stay as 1)."""
     return OpSpec(
         kernel=kernel,
         call=call,
         slots=("x", "axes"),
-        reference=reference,
         build=_reduce_build,
-        flops=lambda case: elements(input_shape(case, 0)),
+        flops=per_element(1),
         constraints=(
             Constraint(
                 "expected an output that the input reduces to over as many dimensions as there "
                 "are axes",
                 lambda case: folded(case) is not None,
             ),
-            Constraint(
-                "expected an input with elements: an empty input has no result",
-                lambda case: _is_full(case),
-            ),
+            NOT_EMPTY,
             inputs_are(("INT32", "INT64"), (1,)),
             one_dtype((0,)),
-            *constraints,
+            *rules,
         ),
         npu=NpuCall(run=run),
     )
 
 
-def truth(
-    kernel: str, call: str, reference: Callable[..., Any], constraints: tuple[Constraint, ...]
-) -> OpSpec:
+def truth(kernel: str, call: str) -> OpSpec:
     """Return a reduction of truth values: along one dimension, or over all to a scalar.
 
     torch reduces several dimensions one after another, with a kernel for each.
     """
     rule = Constraint("expected one axis, or all of them and a scalar", _is_one_or_all)
-    return reduction(kernel, call, reference, constraints=(*constraints, rule), run=fold_one_or_all)
+    return reduction(kernel, call, inputs_are(("BOOL",), (0,)), rule, run=fold_one_or_all)
 
 
 def fold_one_or_all(fold: Callable[..., Any], x: Any, dims: tuple[int, ...], stays: bool) -> Any:
@@ -97,60 +88,33 @@ def _without(x: Shape, dims: tuple[int, ...], stays: bool) -> Shape:
     return tuple(sizes)
 
 
-def _is_full(case: Case) -> bool:
-    return elements(input_shape(case, 0)) > 0
-
-
 def _reduce_build(case: Case, make: TensorMaker) -> Call:
     slot = (case.inputs or ())[0]
-    return Call((make.normal(slot.shape or (), slot.dtype), *(folded(case) or ())))
+    return Call((normal(slot, make), *(folded(case) or ())))
 
 
 # Whether all elements along some dimensions are true.
 
 
-def _reduce_all_reference(torch: Any, x: Any, dims: tuple[int, ...], stays: bool) -> Any:
-    return fold_one_or_all(torch.all, x, dims, stays)
-
-
-REDUCE_ALL = truth("ReduceAll", "torch.all", _reduce_all_reference, (inputs_are(("BOOL",), (0,)),))
+REDUCE_ALL = truth("ReduceAll", "torch.all")
 
 
 # Whether any element along some dimensions is true.
 
 
-def _reduce_any_reference(torch: Any, x: Any, dims: tuple[int, ...], stays: bool) -> Any:
-    return fold_one_or_all(torch.any, x, dims, stays)
-
-
-REDUCE_ANY = truth("ReduceAny", "torch.any", _reduce_any_reference, (inputs_are(("BOOL",), (0,)),))
+REDUCE_ANY = truth("ReduceAny", "torch.any")
 
 
 # The maximum over some dimensions.
-REDUCE_MAX = reduction(
-    "ReduceMax",
-    "torch.amax",
-    lambda torch, x, dims, stays: torch.amax(x, dims, stays),
-    constraints=(not_bool((0,)),),
-)
+REDUCE_MAX = reduction("ReduceMax", "torch.amax", not_bool((0,)))
 
 
 # Mean over some dimensions.
-REDUCE_MEAN = reduction(
-    "ReduceMean",
-    "torch.mean",
-    lambda torch, x, dims, stays: torch.mean(x, dims, stays),
-    constraints=(floating((0,)),),
-)
+REDUCE_MEAN = reduction("ReduceMean", "torch.mean", floating((0,)))
 
 
 # The minimum over some dimensions.
-REDUCE_MIN = reduction(
-    "ReduceMin",
-    "torch.amin",
-    lambda torch, x, dims, stays: torch.amin(x, dims, stays),
-    constraints=(not_bool((0,)),),
-)
+REDUCE_MIN = reduction("ReduceMin", "torch.amin", not_bool((0,)))
 
 
 # Sum over some dimensions, in the input's dtype.
@@ -161,17 +125,7 @@ def _reduce_sum_run(add_up: Any, x: Any, dims: tuple[int, ...], stays: bool) -> 
     return add_up(x, dims, stays, dtype=x.dtype)
 
 
-def _reduce_sum_reference(torch: Any, x: Any, dims: tuple[int, ...], stays: bool) -> Any:
-    return _reduce_sum_run(torch.sum, x, dims, stays)
-
-
-REDUCE_SUM = reduction(
-    "ReduceSum",
-    "torch.sum",
-    _reduce_sum_reference,
-    run=_reduce_sum_run,
-    constraints=(not_bool((0,)),),
-)
+REDUCE_SUM = reduction("ReduceSum", "torch.sum", not_bool((0,)), run=_reduce_sum_run)
 
 
 # Sum over dimensions that are built into the kernel. Only graphs launch it: where all sizes are
@@ -190,26 +144,14 @@ def _folded(case: Case) -> tuple[tuple[int, ...], bool] | None:
     if len(out) == len(x):
         dims = tuple(i for i, size in enumerate(x) if size != out[i])
         return (dims, True) if dims and all(out[i] == 1 for i in dims) else None
-    fits = (d for d in combinations(range(len(x)), len(x) - len(out)) if _left(x, d) == out)
-    dims = max(fits, default=())
+    choices = combinations(range(len(x)), len(x) - len(out))
+    dims = max((dims for dims in choices if _without(x, dims, False) == out), default=())
     return (dims, False) if dims else None
-
-
-def _left(x: Shape, dims: tuple[int, ...]) -> Shape:
-    return tuple(size for i, size in enumerate(x) if i not in dims)
 
 
 def _reduce_sum_d_build(case: Case, make: TensorMaker) -> Call:
     (x, *_), folded = case.inputs or (), _folded(case) or ((), False)
-    return Call((make.normal(x.shape or (), x.dtype), *folded))
-
-
-def _reduce_sum_d_reference(torch: Any, x: Any, dims: tuple[int, ...], stays: bool) -> Any:
-    return _reduce_sum_d_run(torch.sum, x, dims, stays)
-
-
-def _reduce_sum_d_run(add_up: Any, x: Any, dims: tuple[int, ...], stays: bool) -> Any:
-    return add_up(x, dims, stays)
+    return Call((normal(x, make), *folded))
 
 
 REDUCE_SUM_D = OpSpec(
@@ -217,9 +159,8 @@ REDUCE_SUM_D = OpSpec(
     call="torch.sum",
     assumes="of equal dimensions the last ones are summed",
     slots=("x",),
-    reference=_reduce_sum_d_reference,
     build=_reduce_sum_d_build,
-    flops=lambda case: elements(input_shape(case, 0)),
+    flops=per_element(1),
     constraints=(
         inputs_are(("FLOAT", "FLOAT16", "DT_BF16"), (0,)),
         one_dtype((0,)),
@@ -227,18 +168,13 @@ REDUCE_SUM_D = OpSpec(
             "expected an output that the input reduces to over some dimensions",
             lambda case: _folded(case) is not None,
         ),
-        Constraint(
-            "expected an input with elements: an empty input has no result",
-            lambda c: elements(input_shape(c, 0)) > 0,
-        ),
+        NOT_EMPTY,
         Constraint(
             "expected OP State static: graphs of other sizes launch ReduceSum",
             lambda case: case.op_state == "static",
         ),
     ),
-    npu=NpuCall(
-        run=_reduce_sum_d_run, graph=GraphCall(takes=lambda case: True, run=_reduce_sum_d_run)
-    ),
+    npu=NpuCall(graph=GraphCall(takes=lambda case: True)),
 )
 
 
@@ -249,18 +185,12 @@ REDUCE_SUM_D = OpSpec(
 # ops-math).
 
 
-def _flops(case: Case) -> int:
-    """Return the operations: a square and a sum for each element."""
-    return 2 * elements(input_shape(case, 0))
-
-
 LP_NORM_V2 = OpSpec(
     kernel="LpNormV2",
     twins=("LpNormReduceV2",),
     call="torch.linalg.vector_norm",
     slots=("x",),
-    reference=lambda torch, x: torch.linalg.vector_norm(x),
-    flops=_flops,
+    flops=per_element(2),  # a square and a sum
     constraints=(
         floating((0,)),
         one_dtype((0,)),

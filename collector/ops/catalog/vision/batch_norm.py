@@ -173,9 +173,5 @@ BNTRAINING_UPDATE = forward(
 
 # Gradients of the scale and the offset of a normalised batch of images.
 BNTRAINING_UPDATE_GRAD = backward(
-    "BNTrainingUpdateGrad",
-    ("batch_mean", "batch_variance"),
-    (False, False),
-    5,
-    gradient_of_scale,
+    "BNTrainingUpdateGrad", ("batch_mean", "batch_variance"), (False, False), 5, gradient_of_scale
 )

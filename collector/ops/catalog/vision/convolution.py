@@ -126,10 +126,6 @@ def _conv2_d_build(case: Case, make: TensorMaker) -> Call:
     )
 
 
-def _conv2_d_reference(torch: Any, x: Any, w: Any, bias: Any, stride: Any, padding: Any) -> Any:
-    return torch.conv2d(x, w, bias, stride, padding)
-
-
 def _conv2_d_traffic(case: Case) -> int:
     found, output, bias = _conv2_d_read(case), output_slot(case), given(case, _BIAS)
     x, w = (case.inputs or ())[:_BIAS]
@@ -152,7 +148,6 @@ CONV2_D = OpSpec(
     slots=("x", "filter", "bias", "offset_w"),
     optional=frozenset({_BIAS, _OFFSET}),
     layouts=FORMATS,
-    reference=_conv2_d_reference,
     build=_conv2_d_build,
     flops=partial(flops, _conv2_d_read),
     traffic=_conv2_d_traffic,

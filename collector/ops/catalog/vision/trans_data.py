@@ -22,9 +22,8 @@ from collector.ops.catalog.vision._images import (
     image_of,
 )
 from collector.ops.dtypes import one_dtype, spelling
-from collector.ops.parts.tensors import no_flops
 from collector.ops.slots import Shape
-from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker
+from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker, normal
 
 # A plain torch tensor and the same tensor in blocks: the pair that a TransData row converts, and
 # the conversion in plain torch.
@@ -198,7 +197,7 @@ _FLOATS, _NZ = ("FLOAT", "FLOAT16", "DT_BF16"), ("FLOAT16", "DT_BF16", "INT8")
 
 def _build(case: Case, make: TensorMaker) -> Call:
     (x, *_) = case.inputs or ()
-    return Call((make.normal(x.shape or (), x.dtype), read_conversion(case)))
+    return Call((normal(x, make), read_conversion(case)))
 
 
 def _reference(torch: Any, x: Any, way: Conversion) -> Any:
@@ -223,7 +222,6 @@ TRANS_DATA = OpSpec(
     moves_data=True,
     reference=_reference,
     build=_build,
-    flops=no_flops,
     constraints=(
         Constraint(
             "expected one tensor, plain and in NC1HWC0, FRACTAL_Z or FRACTAL_NZ with the "

@@ -124,7 +124,7 @@ def launch(torch):
     """(case, call) -> what the reference gives, as a tuple."""
 
     def launch_case(case, call):
-        outputs = find(case.kernel_type).reference(torch, *call.args, **call.kwargs)
+        outputs = find(case.kernel_type).run_reference(torch, *call.args, **call.kwargs)
         return outputs if isinstance(outputs, tuple) else (outputs,)
 
     return launch_case

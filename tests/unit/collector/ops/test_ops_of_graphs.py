@@ -193,13 +193,13 @@ def test_parts_are_what_lies_there_and_one_row_is_without_its_dimension(torch, l
     three = ";".join(["FLOAT"] * 3)
     split = case_of("SplitVD", "3,24", "FLOAT", "3,8;3,12;3,4", three)
     call = find("SplitVD").build(split, CpuMaker(torch))
-    parts = find("SplitVD").reference(torch, *call.args)
+    parts = find("SplitVD").run_reference(torch, *call.args)
     assert torch.equal(torch.cat(parts, 1), call.args[0])
     assert [part.shape[1] for part in parts] == [8, 12, 4]
 
     one = case_of("GatherV2", "3,1,1,24;;1", "FLOAT;INT64;INT64", "1,1,24", "FLOAT")
     call = find("GatherV2").build(one, CpuMaker(torch))
-    row = find("GatherV2").reference(torch, *call.args)
+    row = find("GatherV2").run_reference(torch, *call.args)
     assert torch.equal(row, call.args[0][1])
 
 
@@ -213,7 +213,7 @@ def test_keys_that_a_mask_hides_count_nothing(torch, case_of):
     query, key, value, mask, *_ = call.args
     assert not mask.any()
     mask[:, :, :, 40:] = True
-    out = op.reference(torch, *call.args, **call.kwargs)
+    out = op.run_reference(torch, *call.args, **call.kwargs)
     wide = [side[:, :, :40].repeat_interleave(2, 1) for side in (key, value)]
     wanted = torch.nn.functional.scaled_dot_product_attention(query, *wide)
     torch.testing.assert_close(out, wanted)

@@ -36,7 +36,7 @@ def test_each_tensor_of_a_list_is_computed_alone(torch, case_of, kernel):
     parts = call.args[:lists]
     rest = [*call.args[lists:], *(v for k, v in call.kwargs.items() if k != "is_flat")]
     wanted = [meant(*(rest or [None]), *tensors) for tensors in zip(*parts, strict=True)]
-    given = op.reference(torch, *call.args, **call.kwargs)
+    given = op.run_reference(torch, *call.args, **call.kwargs)
     assert [tuple(tensor.shape) for tensor in given] == [(12,), (5,)]
     for tensor, want in zip(given, wanted, strict=True):
         torch.testing.assert_close(tensor, want.view(-1))
@@ -52,7 +52,7 @@ def test_a_thousand_repeats_stay_finite(torch, case_of):
         op = find(kernel)
         call = op.build(case_of(kernel, shapes, dtypes, "8", "FLOAT16"), CpuMaker(torch))
         for _ in range(1000):
-            (out,) = op.reference(torch, *call.args, **call.kwargs)
+            (out,) = op.run_reference(torch, *call.args, **call.kwargs)
         assert out.isfinite().all() and (kernel == "ForeachSubList" or out.abs().min() > 0), kernel
 
 
@@ -83,7 +83,7 @@ def test_a_mask_keeps_the_numbers_whose_bit_is_set(torch, case_of):
     case = case_of("DropOutDoMask", "3,5;16;1", "FLOAT;UINT8;FLOAT", "3,5", "FLOAT")
     op = find("DropOutDoMask")
     x, mask, dropped = op.build(case, CpuMaker(torch)).args
-    out = op.reference(torch, x, mask, dropped).view(-1)
+    out = op.run_reference(torch, x, mask, dropped).view(-1)
     for i, number in enumerate(x.view(-1).tolist()):
         is_kept = mask[i // 8].item() >> (i % 8) & 1
         assert out[i].item() == pytest.approx(number / 0.5 if is_kept else 0)

@@ -147,7 +147,7 @@ def test_dimensions_built_into_the_kernel_are_read_off_the_output(
     letters = "abc"[: tensor.dim()]
     left = "".join(letter for at, letter in enumerate(letters) if at not in dims)
     expected = torch.einsum(f"{letters}->{left}", tensor.double())
-    summed = find("ReduceSumD").reference(torch, tensor, folded, stays)
+    summed = find("ReduceSumD").run_reference(torch, tensor, folded, stays)
     assert summed.shape == torch.Size(map(int, out.split(",")) if out else ())
     torch.testing.assert_close(summed.reshape(expected.shape), expected.float())
 
