@@ -5,6 +5,7 @@ from typing import Any
 from collector.model.case import Case
 from collector.ops.catalog.elementwise._elementwise import gradient, unary
 from collector.ops.dtypes import floating, inputs_are, not_bool, one_dtype
+from collector.ops.parts.tensors import LIKE_INPUT, per_element
 from collector.ops.slots import agrees, elements, input_shape
 from collector.ops.spec import Call, Constraint, OpSpec, TensorMaker, normal
 
@@ -106,15 +107,6 @@ def _swi_glu_grad_reference(torch: Any, dy: Any, x: Any) -> Any:
     return torch.cat((dgate, dvalue), -1)
 
 
-def _swi_glu_grad_flops(case: Case) -> int:
-    """Return the operations per element of dy.
-
-    s = sigmoid(gate) is 3, gate * s and its product with dy are 2, and dy * value * s * (1 + gate *
-    (1 - s)) is another 6.
-    """
-    return 11 * elements(input_shape(case, 0))
-
-
 def _swi_glu_grad_fits(case: Case) -> bool:
     dy, x = input_shape(case, 0), input_shape(case, 1)
     return bool(dy) and x == (*dy[:-1], 2 * dy[-1])
@@ -125,7 +117,9 @@ SWI_GLU_GRAD = OpSpec(
     call="torch_npu.npu_swiglu_backward",
     slots=("dy", "x"),
     reference=_swi_glu_grad_reference,
-    flops=_swi_glu_grad_flops,
+    # s = sigmoid(gate) is 3, gate * s and its product with dy are 2, and dy * value * s * (1 +
+    # gate * (1 - s)) is another 6
+    flops=per_element(11),
     constraints=(
         floating((0, 1)),
         one_dtype((0, 1)),
@@ -169,15 +163,12 @@ DROP_OUT_DO_MASK = OpSpec(
     slots=("x", "mask", "keep_prob"),
     reference=_drop_out_do_mask_reference,
     build=_build,
-    flops=lambda case: 2 * elements(input_shape(case, _X)),
+    flops=per_element(2, _X),
     constraints=(
         floating((_X, _KEPT)),
         inputs_are(("UINT8",), (_MASK,)),
         one_dtype((_X,)),
-        Constraint(
-            "expected an output of the input's shape",
-            lambda case: agrees(case, 0, input_shape(case, _X)),
-        ),
+        LIKE_INPUT,
         Constraint(
             "expected a mask with one bit per number, in whole blocks of 16 bytes", _mask_fits
         ),

@@ -4,6 +4,7 @@ from typing import Any
 
 from collector.model.case import Case
 from collector.ops.dtypes import floating, one_dtype
+from collector.ops.parts.tensors import one_number, per_element
 from collector.ops.slots import agrees, given, input_shape
 from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker, normal
 
@@ -66,14 +67,6 @@ def _apply_adam_w_run(step: Any, var: Any, m: Any, v: Any, grad: Any) -> Any:
     return var, m, v
 
 
-def _apply_adam_w_flops(case: Case) -> int:
-    """Return the operations per element.
-
-    1 for the decay, 3 for m, 4 for v, 3 for the root, its quotient and epsilon, 2 for the update.
-    """
-    return 13 * (case.inputs or ())[_VAR].numel
-
-
 def _apply_adam_w_traffic(case: Case) -> int:
     """Return the bytes: four tensors are read, and var, m and v are written."""
     slots = case.inputs or ()
@@ -93,16 +86,15 @@ APPLY_ADAM_W = OpSpec(
     optional=frozenset({_APPLY_ADAM_W_MAX_NORM}),
     reference=_apply_adam_w_reference,
     build=_apply_adam_w_build,
-    flops=_apply_adam_w_flops,
+    # 1 for the decay, 3 for m, 4 for v, 3 for the root, its quotient and epsilon, 2 for the
+    # update
+    flops=per_element(13, _VAR),
     traffic=_apply_adam_w_traffic,
     constraints=(
         Constraint("expected one shape for var, m, v, grad and the outputs", _fits),
         floating((_VAR,)),
         one_dtype(_ALIKE, (_VAR, _M, _V)),
-        Constraint(
-            "expected one number for each rate",
-            lambda case: all(input_shape(case, i) in ((), (1,)) for i in _NUMBERS),
-        ),
+        one_number("each rate", *_NUMBERS),
         Constraint(
             "amsgrad is not replayed", lambda case: given(case, _APPLY_ADAM_W_MAX_NORM) is None
         ),
@@ -168,14 +160,6 @@ def _apply_adam_w_v2_run(step_of_adamw: Any, var: Any, m: Any, v: Any, grad: Any
     return var, m, v
 
 
-def _apply_adam_w_v2_flops(case: Case) -> int:
-    """Return the operations per element.
-
-    1 for the decay, 3 for m, 4 for v, 3 for the root, its quotient and epsilon, 2 for the update.
-    """
-    return 13 * (case.inputs or ())[0].numel
-
-
 def _apply_adam_w_v2_traffic(case: Case) -> int:
     """Return the bytes: all inputs are read, and var, m and v are written."""
     slots = case.inputs or ()
@@ -193,13 +177,15 @@ APPLY_ADAM_W_V2 = OpSpec(
     optional=frozenset({_APPLY_ADAM_W_V2_MAX_NORM}),
     reference=_apply_adam_w_v2_reference,
     build=_apply_adam_w_v2_build,
-    flops=_apply_adam_w_v2_flops,
+    # 1 for the decay, 3 for m, 4 for v, 3 for the root, its quotient and epsilon, 2 for the
+    # update
+    flops=per_element(13),
     traffic=_apply_adam_w_v2_traffic,
     constraints=(
         Constraint("expected one shape for var, m, v and grad", _alike),
         floating((0,)),
         one_dtype((0, 1, 2, 3), (0, 1, 2)),
-        Constraint("expected one number for step", lambda case: input_shape(case, 4) in ((), (1,))),
+        one_number("step", 4),
         Constraint(
             "amsgrad is not replayed", lambda case: given(case, _APPLY_ADAM_W_V2_MAX_NORM) is None
         ),

@@ -6,6 +6,7 @@ from collector.model.case import Case
 from collector.ops.catalog.elementwise._elementwise import binary, build_positive, positive, unary
 from collector.ops.dtypes import floating, inputs_are, not_bool, one_dtype
 from collector.ops.parts.serving import FLOATS, nothing_empty, outputs_agree
+from collector.ops.parts.tensors import one_number, per_element
 from collector.ops.slots import agrees, broadcast, elements, input_shape
 from collector.ops.spec import Call, Constraint, Need, NpuCall, OpSpec, TensorMaker, normal
 
@@ -50,9 +51,7 @@ AXPY_V2 = OpSpec(
         ),
         one_dtype((_X, _Y, _ALPHA)),
         not_bool((_X,)),
-        Constraint(
-            "expected one number for alpha", lambda case: input_shape(case, _ALPHA) in ((), (1,))
-        ),
+        one_number("alpha", _ALPHA),
     ),
 )
 
@@ -132,7 +131,7 @@ MULS_ADD_KERNEL = OpSpec(
     slots=("x", "y"),
     reference=_muls_add_kernel_reference,
     build=_muls_add_kernel_build,
-    flops=lambda case: 2 * elements(input_shape(case, 0)),
+    flops=per_element(2),
     npu=NpuCall(needs=frozenset({Need.TRITON})),
     constraints=(
         Constraint("expected two tensors of one shape, and an output of this shape", _fits),

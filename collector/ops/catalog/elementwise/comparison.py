@@ -7,6 +7,7 @@ from collector.model.case import Case, Slot
 from collector.model.vocabulary import RUNTIME_PREFIX
 from collector.ops.catalog.elementwise._elementwise import comparison, unary
 from collector.ops.dtypes import inputs_are, not_bool, one_dtype, spelling
+from collector.ops.parts.tensors import LIKE_INPUT, one_number, per_element
 from collector.ops.slots import Shape, agrees, broadcast, elements, input_shape
 from collector.ops.spec import Call, Constraint, OpSpec, TensorMaker, normal
 
@@ -123,7 +124,7 @@ MASKED_FILL = OpSpec(
         ),
         inputs_are(("BOOL",), (_MASK,)),
         one_dtype((0,)),
-        Constraint("expected one number for value", lambda c: input_shape(c, _VALUE) in ((), (1,))),
+        one_number("value", _VALUE),
         Constraint("expected value in the dtype of x", _has_its_dtype),
         Constraint(
             f"{_DENSITY}: expected a whole number of percent up to 100",
@@ -146,21 +147,14 @@ def _clip_by_value_v2_build(case: Case, make: TensorMaker) -> Call:
     return Call((normal(slot, make), low, _HIGH))
 
 
-def _flops(case: Case) -> int:
-    """Return the operations: two comparisons per element."""
-    return 2 * elements(input_shape(case, 0))
-
-
 CLIP_BY_VALUE_V2 = OpSpec(
     kernel="ClipByValueV2",
     call="torch.clamp",
     slots=("x", "min", "max"),
     build=_clip_by_value_v2_build,
-    flops=_flops,
+    flops=per_element(2),  # two comparisons
     constraints=(
-        Constraint(
-            "expected an output of the input's shape", lambda c: agrees(c, 0, input_shape(c, 0))
-        ),
+        LIKE_INPUT,
         Constraint(
             "expected scalars for min and max",
             lambda case: input_shape(case, 1) == () == input_shape(case, 2),

@@ -16,6 +16,7 @@ from collector.ops.parts.tensors import (
     distinct,
     distinct_along,
     distinct_coordinates,
+    per_element,
     place,
     placed_bytes,
 )
@@ -88,7 +89,7 @@ EMBEDDING_DENSE_GRAD_V2 = OpSpec(
     slots=("grad", "sorted_rows", "origins"),
     reference=_embedding_dense_grad_v2_reference,
     build=_embedding_dense_grad_v2_build,
-    flops=lambda case: elements(input_shape(case, 0)),
+    flops=per_element(1),
     traffic=_embedding_dense_grad_v2_traffic,
     constraints=(
         Constraint(

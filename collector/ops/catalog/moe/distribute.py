@@ -14,7 +14,8 @@ from collector.ops.catalog.moe._routing import (
 from collector.ops.dtypes import inputs_are, one_dtype, spelling
 from collector.ops.parts.int8 import quantise_rows
 from collector.ops.parts.serving import HALVES, dtypes, left_out, nothing_empty, outputs_agree
-from collector.ops.slots import Shape, elements, given, input_shape, output_shape, output_slot
+from collector.ops.parts.tensors import per_element
+from collector.ops.slots import Shape, given, input_shape, output_shape, output_slot
 from collector.ops.spec import Call, Constraint, OpSpec, TensorMaker, dense_bytes, normal
 from collector.ranks.distribution import INFO
 
@@ -209,7 +210,7 @@ MOE_DISTRIBUTE_COMBINE_V2 = OpSpec(
     optional=_MOE_DISTRIBUTE_COMBINE_V2_UNUSED,
     reference=_moe_distribute_combine_v2_reference,
     build=_moe_distribute_combine_v2_build,
-    flops=lambda case: 2 * elements(input_shape(case, 0)),
+    flops=per_element(2),
     traffic=lambda case: dense_bytes(case, _MOE_DISTRIBUTE_COMBINE_V2_UNUSED),
     constraints=(
         left_out(

@@ -6,7 +6,8 @@ from collector.model.case import Case
 from collector.ops.catalog.moe._routing import chosen_by_output, unwritten
 from collector.ops.dtypes import inputs_are, one_dtype
 from collector.ops.parts.serving import FLOATS, accepts, dtypes, left_out, nothing_empty
-from collector.ops.slots import Shape, agrees, elements, given, input_shape, output_shape
+from collector.ops.parts.tensors import per_element
+from collector.ops.slots import Shape, agrees, given, input_shape, output_shape
 from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker, dense_bytes, normal
 
 # The router turns scores into weights, and each token takes its best experts.
@@ -102,11 +103,6 @@ def _moe_gating_top_k_fits(case: Case) -> bool:
     )
 
 
-def _flops(case: Case) -> int:
-    """Return the operations: about 4 for each score; the sort is not counted."""
-    return 4 * elements(input_shape(case, 0))
-
-
 MOE_GATING_TOP_K = OpSpec(
     kernel="MoeGatingTopK",
     call="torch_npu.npu_moe_gating_top_k",
@@ -116,7 +112,7 @@ MOE_GATING_TOP_K = OpSpec(
     optional_outputs=frozenset({_NORM}),
     reference=_moe_gating_top_k_reference,
     build=_moe_gating_top_k_build,
-    flops=_flops,
+    flops=per_element(4),  # about 4 for each score; the sort is not counted
     traffic=lambda case: dense_bytes(case, frozenset({_BIAS}) | _HASHED, frozenset({_NORM})),
     npu=NpuCall(run=_npu_run, served="torch.ops._C_ascend.moe_gating_top_k"),
     constraints=(
@@ -179,7 +175,7 @@ MOE_GATING_TOP_KSOFTMAX = OpSpec(
     optional=frozenset({_FINISHED}),
     reference=_moe_gating_top_ksoftmax_reference,
     build=_moe_gating_top_ksoftmax_build,
-    flops=lambda case: 4 * elements(input_shape(case, 0)),
+    flops=per_element(4),
     traffic=lambda case: dense_bytes(case, frozenset({_FINISHED})),
     constraints=(
         Constraint(

@@ -19,6 +19,7 @@ from collector.ops.parts.serving import (
     nothing_empty,
     outputs_agree,
 )
+from collector.ops.parts.tensors import per_element
 from collector.ops.slots import Shape, agrees, elements, given, input_shape, output_shape
 from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker, dense_bytes, normal
 
@@ -176,7 +177,7 @@ MOE_FINALIZE_ROUTING_V2 = OpSpec(
     optional=_OPTIONAL,
     reference=_moe_finalize_routing_v2_reference,
     build=_moe_finalize_routing_v2_build,
-    flops=lambda case: 2 * elements(input_shape(case, 0)),
+    flops=per_element(2),
     traffic=lambda case: dense_bytes(case, _OPTIONAL),
     npu=NpuCall(run=_moe_finalize_routing_v2_npu_run),
     constraints=(

@@ -10,16 +10,8 @@ from typing import Any
 
 from collector.model.case import Case
 from collector.ops.dtypes import inputs_are, not_bool, one_dtype
-from collector.ops.parts.tensors import one_a_dimension, picked_bytes, place
-from collector.ops.slots import (
-    Shape,
-    agrees,
-    broadcast,
-    elements,
-    input_shape,
-    output_shape,
-    output_slot,
-)
+from collector.ops.parts.tensors import LIKE_INPUT, one_a_dimension, picked_bytes, place
+from collector.ops.slots import Shape, broadcast, elements, input_shape, output_shape, output_slot
 from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker, normal
 
 
@@ -162,9 +154,7 @@ CAST = OpSpec(
         Constraint(
             "expected an output: the dtype is unknown", lambda c: output_slot(c) is not None
         ),
-        Constraint(
-            "expected an output with the input's shape", lambda c: agrees(c, 0, input_shape(c, 0))
-        ),
+        LIKE_INPUT,
         Constraint("expected an output with another dtype than the input", _converts),
     ),
     npu=NpuCall(build=_npu_build),
@@ -332,12 +322,7 @@ TENSOR_MOVE = OpSpec(
     slots=("x",),
     build=build_copy,
     moves_data=True,
-    constraints=(
-        Constraint(
-            "expected an output with the input's shape", lambda c: agrees(c, 0, input_shape(c, 0))
-        ),
-        one_dtype((0,)),
-    ),
+    constraints=(LIKE_INPUT, one_dtype((0,))),
     twins=("TensorMoveAiCore",),
 )
 

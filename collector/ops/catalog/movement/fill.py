@@ -5,7 +5,7 @@ from typing import Any
 
 from collector.model.case import Case
 from collector.ops.dtypes import inputs_are, not_bool, one_dtype, spelling
-from collector.ops.parts.tensors import LIKE_INPUT, place
+from collector.ops.parts.tensors import LIKE_INPUT, one_number, place
 from collector.ops.slots import elements, input_shape, output_shape, output_slot
 from collector.ops.spec import Call, Constraint, GraphCall, NpuCall, OpSpec, TensorMaker
 
@@ -71,9 +71,7 @@ FILL = OpSpec(
     constraints=(
         Constraint("expected an output with as many dimensions as dims names", _fits),
         inputs_are(("INT32", "INT64"), (_DIMS,)),
-        Constraint(
-            "expected a value of one number", lambda c: input_shape(c, _VALUE) in ((), (1,))
-        ),
+        one_number("value", _VALUE),
         Constraint("expected an output with the dtype of value", _has_the_value_s_dtype),
     ),
 )

@@ -6,6 +6,7 @@ from collector.model.case import Case
 from collector.model.vocabulary import dtype_of
 from collector.ops.catalog.norm._rms_norm import rows_shape
 from collector.ops.dtypes import inputs_are, one_dtype, outputs_are, spelling
+from collector.ops.parts.tensors import per_element
 from collector.ops.slots import agrees, elements, input_shape, output_slot
 from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker, build_from_slots
 
@@ -55,14 +56,6 @@ def _layer_norm_v3_launch(native: Any, x: Any, gamma: Any, beta: Any, dtype: Any
     return y, *(number.to(dtype) for number in statistics)
 
 
-def _layer_norm_v3_flops(case: Case) -> int:
-    """Return the operations.
-
-    Per element: a sum, a difference, a square and a sum, then a product, and gamma and beta.
-    """
-    return 7 * elements(input_shape(case, _X))
-
-
 def _statistics_fit(case: Case) -> bool:
     gamma = (case.inputs or ())[_LAYER_NORM_V3_GAMMA]
     told = {spelling(output_slot(case, i)) for i in (1, 2)} - {""}
@@ -85,7 +78,8 @@ LAYER_NORM_V3 = OpSpec(
     slots=("x", "gamma", "beta"),
     reference=_layer_norm_v3_reference,
     build=_layer_norm_v3_build,
-    flops=_layer_norm_v3_flops,
+    # a sum, a difference, a square and a sum, then a product, and gamma and beta
+    flops=per_element(7, _X),
     npu=NpuCall(run=_layer_norm_v3_launch),
     constraints=(
         inputs_are(_FLOATS, (_X, _LAYER_NORM_V3_GAMMA, _LAYER_NORM_V3_BETA)),
@@ -138,11 +132,6 @@ def _add_layer_norm_launch(add: Any, *tensors: Any, keeps_the_sum: bool) -> Any:
     return *norm, total if keeps_the_sum else None
 
 
-def _add_layer_norm_flops(case: Case) -> int:
-    """Return the operations: per element a sum, then 7 as in LayerNormV3."""
-    return 8 * elements(input_shape(case, _X1))
-
-
 def _add_layer_norm_shapes_fit(case: Case) -> bool:
     x1 = input_shape(case, _X1)
     return (
@@ -163,7 +152,7 @@ ADD_LAYER_NORM = OpSpec(
     optional_outputs=_SUM_OUTPUT,
     reference=_add_layer_norm_reference,
     build=_add_layer_norm_build,
-    flops=_add_layer_norm_flops,
+    flops=per_element(8, _X1),  # a sum, then 7 as in LayerNormV3
     npu=NpuCall(run=_add_layer_norm_launch),
     constraints=(
         inputs_are(("FLOAT", "FLOAT16", "DT_BF16"), (_X1,)),

@@ -13,7 +13,8 @@ from collector.ops.catalog.norm._rms_norm import (
     sum_flops,
 )
 from collector.ops.dtypes import floating, inputs_are, one_dtype, outputs_are
-from collector.ops.slots import agrees, elements, input_shape
+from collector.ops.parts.tensors import per_element
+from collector.ops.slots import agrees, input_shape
 from collector.ops.spec import (
     Call,
     Constraint,
@@ -33,11 +34,6 @@ def _rms_norm_reference(torch: Any, x: Any, gamma: Any) -> Any:
     return y.to(x.dtype), rstd
 
 
-def _rms_norm_flops(case: Case) -> int:
-    """Return the operations: per element a square, a sum, and two products."""
-    return 4 * elements(input_shape(case, 0))
-
-
 def _outputs_fit(case: Case) -> bool:
     return agrees(case, 0, input_shape(case, 0)) and agrees(case, 1, rows_shape(case, 0, 1))
 
@@ -47,7 +43,7 @@ RMS_NORM = OpSpec(
     call="torch_npu.npu_rms_norm",
     slots=("x", "gamma"),
     reference=_rms_norm_reference,
-    flops=_rms_norm_flops,
+    flops=per_element(4),  # a square, a sum, and two products
     constraints=(
         floating((0, 1)),
         one_dtype((0,)),
@@ -90,14 +86,6 @@ def _rms_norm_grad_launch(backward: Any, dy: Any, x: Any, rstd: Any, gamma: Any)
     return backward(dy, x, gamma, rstd)
 
 
-def _rms_norm_grad_flops(case: Case) -> int:
-    """Return the operations.
-
-    Per element: five products, a sum for gamma, a sum for the mean, a difference, a product.
-    """
-    return 9 * elements(input_shape(case, 1))
-
-
 def _inputs_fit(case: Case) -> bool:
     rows = rows_shape(case, 1, 3)
     return input_shape(case, 0) == input_shape(case, 1) and rows == input_shape(case, 2)
@@ -109,7 +97,8 @@ RMS_NORM_GRAD = OpSpec(
     slots=("dy", "x", "rstd", "gamma"),
     reference=_rms_norm_grad_reference,
     build=_rms_norm_grad_build,
-    flops=_rms_norm_grad_flops,
+    # five products, a sum for gamma, a sum for the mean, a difference, a product
+    flops=per_element(9, 1),
     npu=NpuCall(run=_rms_norm_grad_launch),
     constraints=(
         floating((0, 1, 3)),

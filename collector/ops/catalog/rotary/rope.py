@@ -5,7 +5,7 @@ from typing import Any
 from collector.model.case import Case
 from collector.ops.dtypes import floating, inputs_are, one_dtype
 from collector.ops.parts.serving import FLOATS, HALVES, nothing_empty, outputs_agree
-from collector.ops.parts.tensors import halves_first, make_positions, rotate
+from collector.ops.parts.tensors import halves_first, make_positions, per_element, rotate
 from collector.ops.slots import agrees, broadcast, elements, given, input_shape, output_slot
 from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker, dense_bytes, normal
 
@@ -111,7 +111,7 @@ INTERLEAVE_ROPE = OpSpec(
     slots=("x", "cos", "sin"),
     reference=_interleave_rope_reference,
     build=build,
-    flops=lambda case: 3 * elements(input_shape(case, 0)),
+    flops=per_element(3),
     constraints=(
         Constraint(
             "expected x (B,N,S,64), and cos and sin (B,1,S,64) or (B,1,1,64)", _interleave_rope_fits
@@ -130,18 +130,13 @@ def _rotary_position_embedding_reference(torch: Any, x: Any, cos: Any, sin: Any)
     return (x * cos).addcmul_(rotate(torch, x), sin)
 
 
-def _rotary_position_embedding_flops(case: Case) -> int:
-    """Return the operations: per element two products and a sum."""
-    return 3 * elements(input_shape(case, 0))
-
-
 ROTARY_POSITION_EMBEDDING = OpSpec(
     kernel="RotaryPositionEmbedding",
     call="torch_npu.npu_rotary_mul",
     slots=("x", "cos", "sin"),
     reference=_rotary_position_embedding_reference,
     build=build,
-    flops=_rotary_position_embedding_flops,
+    flops=per_element(3),  # two products and a sum
     constraints=(
         POSITIONS_FIT,
         FOUR_DIMENSIONS,

@@ -8,7 +8,7 @@ from collector.model.case import Case, Slot
 from collector.model.vocabulary import RUNTIME_PREFIX
 from collector.ops.dtypes import inputs_are, one_dtype
 from collector.ops.parts.serving import FLOATS, nothing_empty, outputs_agree
-from collector.ops.parts.tensors import make_positions
+from collector.ops.parts.tensors import make_positions, per_element
 from collector.ops.slots import elements, given, input_shape, output_shape
 from collector.ops.spec import Call, Constraint, Need, NpuCall, OpSpec, TensorMaker, normal
 
@@ -150,7 +150,7 @@ TRITON_ROPE_SISO = OpSpec(
     slots=("x", "cos", "sin"),
     reference=_triton_rope_siso_reference,
     build=_triton_rope_siso_build,
-    flops=lambda case: 3 * elements(input_shape(case, 0)),
+    flops=per_element(3),
     traffic=_triton_rope_siso_traffic,
     npu=NpuCall(needs=frozenset({Need.TRITON})),
     constraints=(

@@ -6,6 +6,7 @@ from typing import Any
 from collector.model.case import Case
 from collector.ops.catalog.rowwise.ordering import narrowed
 from collector.ops.dtypes import inputs_are, not_bool, one_dtype, outputs_are, spelling
+from collector.ops.parts.tensors import NOT_EMPTY, one_number, per_element
 from collector.ops.slots import agrees, elements, input_shape, output_shape
 from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker, normal
 
@@ -53,12 +54,12 @@ CUMSUM = OpSpec(
     slots=("x", "axis"),
     reference=_cumsum_reference,
     build=_cumsum_build,
-    flops=lambda case: elements(input_shape(case, 0)),
+    flops=per_element(1),
     constraints=(
         Constraint(
             "expected an output with the input's shape, of at least one dimension", _cumsum_fits
         ),
-        Constraint("expected an axis of one number", lambda c: input_shape(c, _AXIS) in ((), (1,))),
+        one_number("axis", _AXIS),
         inputs_are(("INT32", "INT64"), (_AXIS,)),
         one_dtype((0,)),
         not_bool((0,)),
@@ -122,7 +123,7 @@ HISTOGRAM_V2 = OpSpec(
     slots=("x", "min", "max"),
     reference=_histogram_v2_reference,
     build=_histogram_v2_build,
-    flops=lambda case: 2 * elements(input_shape(case, 0)),  # the bin, and an increment
+    flops=per_element(2),  # the bin, and an increment
     constraints=(
         inputs_are(tuple(_REACH), (0,)),
         one_dtype((0, 1, 2), ()),
@@ -131,14 +132,8 @@ HISTOGRAM_V2 = OpSpec(
             "expected an output of one dimension, with bins that the dtype can number",
             _histogram_v2_fits,
         ),
-        Constraint(
-            "expected min and max of one number each",
-            lambda case: all(input_shape(case, i) in ((), (1,)) for i in (1, 2)),
-        ),
-        Constraint(
-            "expected an input with elements: an empty input has no histogram",
-            lambda c: elements(input_shape(c, 0)) > 0,
-        ),
+        one_number("min and max", 1, 2),
+        NOT_EMPTY,
     ),
     npu=NpuCall(run=_histogram_v2_run),
 )

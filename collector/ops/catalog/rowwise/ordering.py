@@ -5,6 +5,7 @@ from typing import Any
 from collector.model.case import Case
 from collector.ops.dtypes import inputs_are, not_bool, one_dtype, outputs_are
 from collector.ops.parts.serving import FLOATS, dtypes, nothing_empty, outputs_agree
+from collector.ops.parts.tensors import NOT_EMPTY, one_number, per_element
 from collector.ops.slots import agrees, elements, given, input_shape, output_shape, output_slot
 from collector.ops.spec import (
     Call,
@@ -54,7 +55,7 @@ def top_k_top_p(kernel: str, call: str, npu: NpuCall) -> OpSpec:
         infinite=frozenset({0}),  # the tokens that the filter removes
         reference=_top_k_top_p_reference,
         build=_top_k_top_p_build,
-        flops=lambda case: 5 * elements(input_shape(case, 0)),
+        flops=per_element(5),
         traffic=lambda case: dense_bytes(case, _OPTIONAL),
         npu=npu,
         constraints=(
@@ -184,14 +185,12 @@ ARG_MAX_V2 = OpSpec(
     optional=frozenset({_DIMENSION}),
     reference=_arg_max_v2_reference,
     build=_arg_max_v2_build,
-    flops=lambda case: elements(input_shape(case, 0)),
+    flops=per_element(1),
     constraints=(
         Constraint(
             "expected an output with one number for each row of the input", _arg_max_v2_fits
         ),
-        Constraint(
-            "expected a scalar dimension", lambda c: input_shape(c, _DIMENSION) in ((), (1,))
-        ),
+        one_number("dimension", _DIMENSION),
         inputs_are(("INT32", "INT64"), (_DIMENSION,)),
         outputs_are(("INT32", "INT64"), (0,)),
         not_bool((0,)),
@@ -248,15 +247,12 @@ ARG_MAX_WITH_VALUE = OpSpec(
     slots=("x",),
     reference=_arg_max_with_value_reference,
     build=_arg_max_with_value_build,
-    flops=lambda case: elements(input_shape(case, 0)),
+    flops=per_element(1),
     constraints=(
         Constraint(
             "expected indices and values, one for each row of the input", _arg_max_with_value_fits
         ),
-        Constraint(
-            "expected an input with elements: an empty input has no maximum",
-            lambda c: elements(input_shape(c, 0)) > 0,
-        ),
+        NOT_EMPTY,
         outputs_are(("INT32", "INT64"), (_INDICES,)),
         one_dtype((0,), (_VALUES,)),
         not_bool((0,)),
