@@ -27,37 +27,33 @@ from collector.ops.slots import agrees, given, input_shape, output_shape, output
 from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker, dense_bytes, normal
 
 # Attention that stores the softmax's maximum and sum for its gradient.
-_FLASH_ATTENTION_SCORE_MASK = 6
-_FLASH_ATTENTION_SCORE_SLOTS = (
+_MASK = 6
+_SLOTS = (
     *("query", "key", "value", "pse_shift", "drop_mask", "padding_mask", "atten_mask", "prefix"),
     *("actual_seq_qlen", "actual_seq_kvlen", "q_start_idx", "kv_start_idx"),
     *("d_scale_q", "d_scale_k", "d_scale_v"),
 )
-_FLASH_ATTENTION_SCORE_OPTIONAL = frozenset(range(3, len(_FLASH_ATTENTION_SCORE_SLOTS)))
+_OPTIONAL = frozenset(range(3, len(_SLOTS)))
 _SOFTMAX_OUT = frozenset({2})
 
 
-def _flash_attention_score_sizes(case: Case) -> Attention | None:
-    return read_sizes(case, output_slot(case, 0), _FLASH_ATTENTION_SCORE_MASK)
+def _forward_sizes(case: Case) -> Attention | None:
+    return read_sizes(case, output_slot(case, 0), _MASK)
 
 
-def _flash_attention_score_build(case: Case, make: TensorMaker) -> Call:
-    sizes: Any = _flash_attention_score_sizes(case)
+def _build(case: Case, make: TensorMaker) -> Call:
+    sizes: Any = _forward_sizes(case)
     tensors = [normal(slot, make) for slot in (case.inputs or ())[:3]]
-    mask = make_mask_of(make, sizes) if given(case, _FLASH_ATTENTION_SCORE_MASK) else None
+    mask = make_mask_of(make, sizes) if given(case, _MASK) else None
     return Call((*tensors, mask), {"sizes": sizes})
 
 
-def _flash_attention_score_reference(
-    torch: Any, query: Any, key: Any, value: Any, mask: Any, *, sizes: Any
-) -> Any:
+def _reference(torch: Any, query: Any, key: Any, value: Any, mask: Any, *, sizes: Any) -> Any:
     maximum, total, attention = forward(torch, query, key, value, mask, sizes)
     return maximum, total, None, attention
 
 
-def _flash_attention_score_launch(
-    api: Any, query: Any, key: Any, value: Any, mask: Any, *, sizes: Attention
-) -> Any:
+def _launch(api: Any, query: Any, key: Any, value: Any, mask: Any, *, sizes: Attention) -> Any:
     attention, maximum, total, *_ = api(
         *(query, key, value, sizes.heads, sizes.layout),
         atten_mask=mask,
@@ -68,9 +64,9 @@ def _flash_attention_score_launch(
     return maximum, total, None, attention
 
 
-def _flash_attention_score_flops(case: Case) -> int:
+def _flops(case: Case) -> int:
     """Return the operations: two products of 2 * D for each pair of a query and a key it sees."""
-    sizes = _flash_attention_score_sizes(case)
+    sizes = _forward_sizes(case)
     return 4 * sizes.head_size * sizes.pairs if sizes else 0
 
 
@@ -81,27 +77,27 @@ def _outputs_fit(case: Case) -> bool:
 FLASH_ATTENTION_SCORE = OpSpec(
     kernel="FlashAttentionScore",
     call="torch_npu.npu_fusion_attention",
-    slots=_FLASH_ATTENTION_SCORE_SLOTS,
-    optional=_FLASH_ATTENTION_SCORE_OPTIONAL,
+    slots=_SLOTS,
+    optional=_OPTIONAL,
     optional_outputs=_SOFTMAX_OUT,
-    reference=_flash_attention_score_reference,
-    build=_flash_attention_score_build,
-    flops=_flash_attention_score_flops,
-    traffic=lambda case: dense_bytes(case, _FLASH_ATTENTION_SCORE_OPTIONAL, _SOFTMAX_OUT),
-    npu=NpuCall(run=_flash_attention_score_launch),
-    untold=lambda case: untold_mask(case, _FLASH_ATTENTION_SCORE_MASK),
+    reference=_reference,
+    build=_build,
+    flops=_flops,
+    traffic=lambda case: dense_bytes(case, _OPTIONAL, _SOFTMAX_OUT),
+    npu=NpuCall(run=_launch),
+    untold=lambda case: untold_mask(case, _MASK),
     constraints=(
-        only_slots(frozenset({0, 1, 2, _FLASH_ATTENTION_SCORE_MASK}), _SOFTMAX_OUT),
-        mask_constraint(_FLASH_ATTENTION_SCORE_MASK, _flash_attention_score_sizes),
+        only_slots(frozenset({0, 1, 2, _MASK}), _SOFTMAX_OUT),
+        mask_constraint(_MASK, _forward_sizes),
         floating((0,)),
         one_dtype((0, 1, 2), (3,)),
         outputs_are(("FLOAT",), (0, 1)),
         Constraint(
             "expected queries, keys, values and a softmax maximum (B,N,S,8) in one layout of SBH, "
             "BSH, BNSD, BSND",
-            lambda case: _flash_attention_score_sizes(case) is not None,
+            lambda case: _forward_sizes(case) is not None,
         ),
-        limits(_flash_attention_score_sizes),
+        limits(_forward_sizes),
         Constraint(
             "expected a softmax sum like the maximum, and an output like the query", _outputs_fit
         ),
@@ -113,32 +109,30 @@ FLASH_ATTENTION_SCORE = OpSpec(
 #
 # Slots are in torch_npu's order without shift and dropout: those three are omitted, not empty.
 
-_FLASH_ATTENTION_SCORE_GRAD_MASK, _MAXIMUM, _SUM, _ATTENTION = 4, 5, 6, 8
-_FLASH_ATTENTION_SCORE_GRAD_SLOTS = (
+_GRAD_MASK, _MAXIMUM, _SUM, _ATTENTION = 4, 5, 6, 8
+_GRAD_SLOTS = (
     *("query", "key", "value", "dy", "atten_mask", "softmax_max", "softmax_sum", "softmax_in"),
     *("attention_in", "prefix", "d_scale_q", "d_scale_k", "d_scale_v", "d_scale_dy", "d_scale_o"),
 )
-_FLASH_ATTENTION_SCORE_GRAD_OPTIONAL = frozenset(
-    {_FLASH_ATTENTION_SCORE_GRAD_MASK, 7, *range(9, len(_FLASH_ATTENTION_SCORE_GRAD_SLOTS))}
-)
+_GRAD_OPTIONAL = frozenset({_GRAD_MASK, 7, *range(9, len(_GRAD_SLOTS))})
 _OTHER_OUTPUTS = frozenset({3, 4, 5})
 
 
-def _flash_attention_score_grad_sizes(case: Case) -> Attention | None:
-    return read_sizes(case, given(case, _MAXIMUM), _FLASH_ATTENTION_SCORE_GRAD_MASK)
+def _grad_sizes(case: Case) -> Attention | None:
+    return read_sizes(case, given(case, _MAXIMUM), _GRAD_MASK)
 
 
-def _flash_attention_score_grad_build(case: Case, make: TensorMaker) -> Call:
+def _grad_build(case: Case, make: TensorMaker) -> Call:
     """Build the call with consistent statistics and attention, from one forward pass."""
-    sizes: Any = _flash_attention_score_grad_sizes(case)
+    sizes: Any = _grad_sizes(case)
     tensors = (normal(slot, make) for slot in (case.inputs or ())[:4])
     query, key, value, dy = tensors
-    mask = make_mask_of(make, sizes) if given(case, _FLASH_ATTENTION_SCORE_GRAD_MASK) else None
+    mask = make_mask_of(make, sizes) if given(case, _GRAD_MASK) else None
     kept = forward(make.torch, query, key, value, mask, sizes)
     return Call((query, key, value, dy, mask, *kept), {"sizes": sizes})
 
 
-def _flash_attention_score_grad_reference(
+def _grad_reference(
     torch: Any,
     query: Any,
     key: Any,
@@ -170,7 +164,7 @@ def _flash_attention_score_grad_reference(
     return join(dq, sizes, query), join(dk, sizes, key), join(dv, sizes, value), None, None, None
 
 
-def _flash_attention_score_grad_launch(
+def _grad_launch(
     api: Any,
     query: Any,
     key: Any,
@@ -196,9 +190,9 @@ def _flash_attention_score_grad_launch(
     return dq, dk, dv, None, None, None
 
 
-def _flash_attention_score_grad_flops(case: Case) -> int:
+def _grad_flops(case: Case) -> int:
     """Return the operations: five products of 2 * D per pair (scores again, dV, dP, dQ and dK)."""
-    sizes = _flash_attention_score_grad_sizes(case)
+    sizes = _grad_sizes(case)
     return 10 * sizes.head_size * sizes.pairs if sizes else 0
 
 
@@ -211,30 +205,27 @@ def _inputs_fit(case: Case) -> bool:
 FLASH_ATTENTION_SCORE_GRAD = OpSpec(
     kernel="FlashAttentionScoreGrad",
     call="torch_npu.npu_fusion_attention_grad",
-    slots=_FLASH_ATTENTION_SCORE_GRAD_SLOTS,
-    optional=_FLASH_ATTENTION_SCORE_GRAD_OPTIONAL,
+    slots=_GRAD_SLOTS,
+    optional=_GRAD_OPTIONAL,
     optional_outputs=_OTHER_OUTPUTS,
-    reference=_flash_attention_score_grad_reference,
-    build=_flash_attention_score_grad_build,
-    flops=_flash_attention_score_grad_flops,
-    traffic=lambda case: dense_bytes(case, _FLASH_ATTENTION_SCORE_GRAD_OPTIONAL, _OTHER_OUTPUTS),
-    npu=NpuCall(run=_flash_attention_score_grad_launch),
-    untold=lambda case: untold_mask(case, _FLASH_ATTENTION_SCORE_GRAD_MASK),
+    reference=_grad_reference,
+    build=_grad_build,
+    flops=_grad_flops,
+    traffic=lambda case: dense_bytes(case, _GRAD_OPTIONAL, _OTHER_OUTPUTS),
+    npu=NpuCall(run=_grad_launch),
+    untold=lambda case: untold_mask(case, _GRAD_MASK),
     constraints=(
-        only_slots(
-            frozenset({0, 1, 2, 3, _FLASH_ATTENTION_SCORE_GRAD_MASK, _MAXIMUM, _SUM, _ATTENTION}),
-            _OTHER_OUTPUTS,
-        ),
-        mask_constraint(_FLASH_ATTENTION_SCORE_GRAD_MASK, _flash_attention_score_grad_sizes),
+        only_slots(frozenset({0, 1, 2, 3, _GRAD_MASK, _MAXIMUM, _SUM, _ATTENTION}), _OTHER_OUTPUTS),
+        mask_constraint(_GRAD_MASK, _grad_sizes),
         floating((0,)),
         one_dtype((0, 1, 2, 3, _ATTENTION), (0, 1, 2)),
         inputs_are(("FLOAT",), (_MAXIMUM, _SUM)),
         Constraint(
             "expected queries, keys, values and a softmax maximum (B,N,S,8) in one layout of SBH, "
             "BSH, BNSD, BSND",
-            lambda case: _flash_attention_score_grad_sizes(case) is not None,
+            lambda case: _grad_sizes(case) is not None,
         ),
-        limits(_flash_attention_score_grad_sizes),
+        limits(_grad_sizes),
         Constraint(
             "expected dy and attention like the query, and a softmax sum like the maximum",
             _inputs_fit,

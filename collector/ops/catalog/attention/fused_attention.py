@@ -28,7 +28,7 @@ _SLOTS = (
 )
 
 
-def _fused_infer_attention_score_launch(
+def _infer_launch(
     api: Any,
     query: Any,
     key: Any,
@@ -62,7 +62,7 @@ def _fused_infer_attention_score_launch(
     return out, lse if call.wants_lse else None
 
 
-_FUSED_INFER_ATTENTION_SCORE_BY_POSITION = OpSpec(
+_INFER_BY_POSITION = OpSpec(
     kernel="FusedInferAttentionScore",
     call="torch_npu.npu_fused_infer_attention_score",
     assumes=(
@@ -76,14 +76,14 @@ _FUSED_INFER_ATTENTION_SCORE_BY_POSITION = OpSpec(
     build=build,
     flops=flops,
     traffic=traffic,
-    npu=NpuCall(run=_fused_infer_attention_score_launch),
+    npu=NpuCall(run=_infer_launch),
     runtime=columns,
     untold=lambda case: untold_lengths(case, TABLE),
     constraints=FUSED_RULES,
 )
 
 # Rows of a graph with quantised caches, shared prefixes or padding are not read.
-_FUSED_INFER_ATTENTION_SCORE_KINDS = {
+_INFER_KINDS = {
     3: kind("FLOAT16 DT_BF16", 3, 4),
     4: kind("BOOL INT8 UINT8", 2, 3, 4),
     5: kind("INT64", 1),
@@ -93,16 +93,14 @@ _FUSED_INFER_ATTENTION_SCORE_KINDS = {
     25: kind("FLOAT16 DT_BF16", 3, 4, beside=24),
 }
 
-FUSED_INFER_ATTENTION_SCORE = by_kind(
-    _FUSED_INFER_ATTENTION_SCORE_BY_POSITION, _FUSED_INFER_ATTENTION_SCORE_KINDS
-)
+FUSED_INFER_ATTENTION_SCORE = by_kind(_INFER_BY_POSITION, _INFER_KINDS)
 
 
 # Attention of one new token per request, to keys in one block each or in pages.
-_INCRE_FLASH_ATTENTION_LAYOUTS = ("BSH", "BSND", "BNSD")
+_INCRE_LAYOUTS = ("BSH", "BSND", "BNSD")
 
 
-def _incre_flash_attention_launch(
+def _incre_launch(
     api: Any, query: Any, key: Any, value: Any, mask: Any, table: Any, *absent: Any, call: FusedCall
 ) -> Any:
     options = {"atten_mask": mask, "actual_seq_lengths": call.sent_keys, "block_table": table}
@@ -117,7 +115,7 @@ def _incre_flash_attention_launch(
     )
 
 
-_INCRE_FLASH_ATTENTION_BY_POSITION = flash(
+_INCRE_BY_POSITION = flash(
     kernel="IncreFlashAttention",
     call="torch_npu.npu_incre_flash_attention",
     slots=(
@@ -126,11 +124,9 @@ _INCRE_FLASH_ATTENTION_BY_POSITION = flash(
         *("antiquant_scale", "antiquant_offset", "block_table", "kv_padding_size"),
     ),
     places={0: 0, 1: 1, 2: 2, 4: MASK, 5: KEY_LENGTHS, 13: TABLE},
-    run=_incre_flash_attention_launch,
+    run=_incre_launch,
     limits={
-        f"expected one of {', '.join(_INCRE_FLASH_ATTENTION_LAYOUTS)}": lambda call: (
-            call.layout in _INCRE_FLASH_ATTENTION_LAYOUTS
-        ),
+        f"expected one of {', '.join(_INCRE_LAYOUTS)}": lambda call: call.layout in _INCRE_LAYOUTS,
         "expected one query per request": lambda call: set(call.queries) == {1},
         "expected a mask of every pair, or none": lambda call: (
             call.sparse_mode != RIGHT_DOWN_CAUSAL
@@ -140,7 +136,7 @@ _INCRE_FLASH_ATTENTION_BY_POSITION = flash(
 
 # From the definition of the op that torchair's converter makes from the call, and the dtypes that
 # torch_npu documents.
-_INCRE_FLASH_ATTENTION_KINDS = {
+_INCRE_KINDS = {
     3: kind("FLOAT16 DT_BF16", 4),
     4: kind("BOOL INT8 UINT8", 2, 3, 4),
     5: kind("INT64", 1),
@@ -155,14 +151,14 @@ _INCRE_FLASH_ATTENTION_KINDS = {
     14: kind("INT64", 1, beside=5),
 }
 
-INCRE_FLASH_ATTENTION = by_kind(_INCRE_FLASH_ATTENTION_BY_POSITION, _INCRE_FLASH_ATTENTION_KINDS)
+INCRE_FLASH_ATTENTION = by_kind(_INCRE_BY_POSITION, _INCRE_KINDS)
 
 
 # Attention of whole prompts, without a cache of pages.
-_PROMPT_FLASH_ATTENTION_LAYOUTS = ("BSH", "BSND", "BNSD", "BNSD_BSND")
+_PROMPT_LAYOUTS = ("BSH", "BSND", "BNSD", "BNSD_BSND")
 
 
-def _prompt_flash_attention_launch(
+def _prompt_launch(
     api: Any, query: Any, key: Any, value: Any, mask: Any, *absent: Any, call: FusedCall
 ) -> Any:
     options = {
@@ -181,7 +177,7 @@ def _prompt_flash_attention_launch(
     )
 
 
-_PROMPT_FLASH_ATTENTION_BY_POSITION = flash(
+_PROMPT_BY_POSITION = flash(
     kernel="PromptFlashAttention",
     call="torch_npu.npu_prompt_flash_attention",
     slots=(
@@ -190,10 +186,10 @@ _PROMPT_FLASH_ATTENTION_BY_POSITION = flash(
         "quant_offset2",
     ),
     places={i: i for i in (0, 1, 2, 4, 5, 6)},
-    run=_prompt_flash_attention_launch,
+    run=_prompt_launch,
     limits={
-        f"expected one of {', '.join(_PROMPT_FLASH_ATTENTION_LAYOUTS)}": lambda call: (
-            call.layout in _PROMPT_FLASH_ATTENTION_LAYOUTS
+        f"expected one of {', '.join(_PROMPT_LAYOUTS)}": lambda call: (
+            call.layout in _PROMPT_LAYOUTS
         ),
         "expected sparse mode 1 (Runtime sparse_mode) with a full mask: in 0 the kernel skips the "
         "pairs that next_tokens hides, which no row records": lambda call: (
@@ -202,7 +198,7 @@ _PROMPT_FLASH_ATTENTION_BY_POSITION = flash(
     },
 )
 
-_PROMPT_FLASH_ATTENTION_KINDS = {
+_PROMPT_KINDS = {
     3: kind("FLOAT16 DT_BF16", 3, 4),
     4: kind("BOOL INT8 UINT8", 2, 3, 4),
     5: kind("INT64", 1),
@@ -214,4 +210,4 @@ _PROMPT_FLASH_ATTENTION_KINDS = {
     11: kind("FLOAT DT_BF16", 1, 2, 3, 4, beside=10),
 }
 
-PROMPT_FLASH_ATTENTION = by_kind(_PROMPT_FLASH_ATTENTION_BY_POSITION, _PROMPT_FLASH_ATTENTION_KINDS)
+PROMPT_FLASH_ATTENTION = by_kind(_PROMPT_BY_POSITION, _PROMPT_KINDS)

@@ -62,7 +62,7 @@ def _build(case: Case, make: TensorMaker) -> Call:
     return Call((*whole, weights, *scales, *lengths_and_table(call, make)), {"call": call})
 
 
-def _lightning_indexer_quant_reference(
+def _quant_reference(
     torch: Any,
     query: Any,
     key: Any,
@@ -82,7 +82,7 @@ def _lightning_indexer_quant_reference(
     return reference(torch, wide_query, wide_key, weights, *lengths, table, None, call=call)[0]
 
 
-def _lightning_indexer_quant_launch(
+def _quant_launch(
     api: Any,
     query: Any,
     key: Any,
@@ -133,13 +133,11 @@ LIGHTNING_INDEXER_QUANT = OpSpec(
         "Runtime columns name, spread over the whole pool; scores at random"
     ),
     slots=(*SLOTS[:3], "query_dequant_scale", "key_dequant_scale", *SLOTS[3:]),
-    reference=_lightning_indexer_quant_reference,
+    reference=_quant_reference,
     build=_build,
     flops=flops,
     traffic=_traffic,
-    npu=NpuCall(
-        run=_lightning_indexer_quant_launch, needs=frozenset({Need.CUSTOM_OPP, Need.VLLM_ASCEND})
-    ),
+    npu=NpuCall(run=_quant_launch, needs=frozenset({Need.CUSTOM_OPP, Need.VLLM_ASCEND})),
     runtime=columns,
     untold=untold,
     constraints=(
@@ -160,12 +158,12 @@ LIGHTNING_INDEXER_QUANT = OpSpec(
 # A3 (`vllm_ascend/attention/sfa_v1.py`). In 0.23 it has the name of CANN's, in its own library.
 
 
-def _lightning_indexer_vllm_reference(torch: Any, *args: Any, **kwargs: Any) -> Any:
+def _vllm_reference(torch: Any, *args: Any, **kwargs: Any) -> Any:
     """Return the indices only: the kernel returns no values."""
     return reference(torch, *args, **kwargs)[0]
 
 
-def _lightning_indexer_vllm_launch(api: Any, *args: Any, **kwargs: Any) -> Any:
+def _vllm_launch(api: Any, *args: Any, **kwargs: Any) -> Any:
     return launch(api, *args, **kwargs)[0]
 
 
@@ -177,13 +175,11 @@ LIGHTNING_INDEXER_VLLM = OpSpec(
         "Runtime columns name, spread over the whole pool; scores at random"
     ),
     slots=SLOTS,
-    reference=_lightning_indexer_vllm_reference,
+    reference=_vllm_reference,
     build=build,
     flops=flops,
     traffic=traffic,
-    npu=NpuCall(
-        run=_lightning_indexer_vllm_launch, needs=frozenset({Need.CUSTOM_OPP, Need.VLLM_ASCEND})
-    ),
+    npu=NpuCall(run=_vllm_launch, needs=frozenset({Need.CUSTOM_OPP, Need.VLLM_ASCEND})),
     runtime=columns,
     untold=untold,
     constraints=(*CONSTRAINTS, one_dtype((QUERY, WEIGHTS), ())),

@@ -15,7 +15,7 @@ from collector.ops.spec import Call, Constraint, Need, NpuCall, OpSpec, TensorMa
 _TABLE, _LENGTHS, _KEY, _VALUE, _STARTS = 2, 3, 4, 5, 6
 
 
-def _paged_cache_load_nd_kernel_build(case: Case, make: TensorMaker) -> Call:
+def _load_build(case: Case, make: TensorMaker) -> Call:
     key_cache, value_cache, table, lengths, key, value, *_ = case.inputs or ()
     requests = input_shape(case, _TABLE)[0]
     counts = even(input_shape(case, _KEY)[0], requests)
@@ -67,18 +67,18 @@ def _reference(
     return named["key"], named["value"]
 
 
-def _paged_cache_load_nd_kernel_npu_run(api: Any, *args: Any, places: Any, **named: Any) -> Any:
+def _load_npu_run(api: Any, *args: Any, places: Any, **named: Any) -> Any:
     return api(*args, **named)
 
 
-def _paged_cache_load_nd_kernel_traffic(case: Case) -> int:
+def _load_traffic(case: Case) -> int:
     """Return the bytes: rows are read and written, the tables are read."""
     slots = case.inputs or ()
     tables = sum(slot.size_bytes for slot in (*slots[_TABLE:_KEY], *slots[_STARTS:]))
     return 2 * (slots[_KEY].size_bytes + slots[_VALUE].size_bytes) + tables
 
 
-def _paged_cache_load_nd_kernel_fits(case: Case) -> bool:
+def _load_fits(case: Case) -> bool:
     key_cache, value_cache, table, lengths, key, value = (input_shape(case, i) for i in range(6))
     shaped = len(key_cache) == len(value_cache) == 4 and len(table) == 2
     if not shaped or len(key) != 3 or len(value) != 3 or not table[0]:
@@ -102,15 +102,15 @@ PAGED_CACHE_LOAD_ND_KERNEL = OpSpec(
     slots=("key_cache", "value_cache", "block_table", "lengths", "key", "value", "starts"),
     optional=frozenset({_STARTS}),
     reference=_reference,
-    build=_paged_cache_load_nd_kernel_build,
-    traffic=_paged_cache_load_nd_kernel_traffic,
+    build=_load_build,
+    traffic=_load_traffic,
     moves_data=True,
-    npu=NpuCall(run=_paged_cache_load_nd_kernel_npu_run, needs=frozenset({Need.ATB})),
+    npu=NpuCall(run=_load_npu_run, needs=frozenset({Need.ATB})),
     constraints=(
         Constraint(
             "expected caches (blocks, block size, N, D), a table (requests, blocks), lengths or "
             "their sums, and rows (T,N,D) that fit into the blocks of the table",
-            _paged_cache_load_nd_kernel_fits,
+            _load_fits,
         ),
         nothing_empty(),
         inputs_are((*HALVES, "INT8"), (0,)),
@@ -123,7 +123,7 @@ PAGED_CACHE_LOAD_ND_KERNEL = OpSpec(
 # Keys and values of new tokens, written to their positions in the paged caches.
 
 
-def _reshape_and_cache_nd_kernel_build(case: Case, make: TensorMaker) -> Call:
+def _reshape_build(case: Case, make: TensorMaker) -> Call:
     *tensors, places = case.inputs or ()
     count, held = input_shape(case, 0)[0], capacity(input_shape(case, 2))
     return Call(
@@ -131,19 +131,19 @@ def _reshape_and_cache_nd_kernel_build(case: Case, make: TensorMaker) -> Call:
     )
 
 
-def _reshape_and_cache_nd_kernel_npu_run(api: Any, *args: Any) -> Any:
+def _reshape_npu_run(api: Any, *args: Any) -> Any:
     """Call the function, which returns nothing: it writes to the caches."""
     api(*args)
     return args[2], args[3]
 
 
-def _reshape_and_cache_nd_kernel_traffic(case: Case) -> int:
+def _reshape_traffic(case: Case) -> int:
     """Return the bytes: keys, values and positions read, and these positions written."""
     key, value, _, _, places = case.inputs or ()
     return 2 * (key.size_bytes + value.size_bytes) + places.size_bytes
 
 
-def _reshape_and_cache_nd_kernel_fits(case: Case) -> bool:
+def _reshape_fits(case: Case) -> bool:
     key, value, key_cache, value_cache = (input_shape(case, i) for i in range(4))
     return (
         is_cache_of(case, 2, 0, 4)
@@ -160,15 +160,15 @@ RESHAPE_AND_CACHE_ND_KERNEL = OpSpec(
     assumes="positions spread over the whole cache, each once",
     slots=("key", "value", "key_cache", "value_cache", "slot_mapping"),
     reference=write_both,
-    build=_reshape_and_cache_nd_kernel_build,
-    traffic=_reshape_and_cache_nd_kernel_traffic,
+    build=_reshape_build,
+    traffic=_reshape_traffic,
     moves_data=True,
-    npu=NpuCall(run=_reshape_and_cache_nd_kernel_npu_run, needs=frozenset({Need.ATB})),
+    npu=NpuCall(run=_reshape_npu_run, needs=frozenset({Need.ATB})),
     constraints=(
         Constraint(
             "expected keys and values (T,N,D), caches (blocks, block size, N, D) that are large "
             "enough, and a position for each token",
-            _reshape_and_cache_nd_kernel_fits,
+            _reshape_fits,
         ),
         nothing_empty(),
         inputs_are((*HALVES, "INT8"), (0,)),
@@ -185,7 +185,7 @@ RESHAPE_AND_CACHE_ND_KERNEL = OpSpec(
 _COMPRESSED = frozenset({5, 6, 7})
 
 
-def _scatter_pa_kv_cache_build(case: Case, make: TensorMaker) -> Call:
+def _scatter_build(case: Case, make: TensorMaker) -> Call:
     """Build the call in the function's order: keys and values, then caches."""
     key, key_cache, places, value, value_cache, *_ = case.inputs or ()
     count, held = input_shape(case, 0)[0], capacity(input_shape(case, 1))
@@ -197,19 +197,19 @@ def _scatter_pa_kv_cache_build(case: Case, make: TensorMaker) -> Call:
     )
 
 
-def _scatter_pa_kv_cache_npu_run(api: Any, *args: Any) -> Any:
+def _scatter_npu_run(api: Any, *args: Any) -> Any:
     """Call the function, which returns nothing: it writes to the caches."""
     api(*args, cache_mode="Norm")
     return args[2], args[3]
 
 
-def _scatter_pa_kv_cache_traffic(case: Case) -> int:
+def _scatter_traffic(case: Case) -> int:
     """Return the bytes: keys, values and positions read, and these positions written."""
     key, _, places, value, *_ = case.inputs or ()
     return 2 * (key.size_bytes + value.size_bytes) + places.size_bytes
 
 
-def _scatter_pa_kv_cache_fits(case: Case) -> bool:
+def _scatter_fits(case: Case) -> bool:
     key, key_cache, _, value, value_cache = (input_shape(case, i) for i in range(5))
     return (
         is_cache_of(case, 1, 0, 2)
@@ -230,16 +230,16 @@ SCATTER_PA_KV_CACHE = OpSpec(
     ),
     optional=_COMPRESSED,
     reference=write_both,
-    build=_scatter_pa_kv_cache_build,
-    traffic=_scatter_pa_kv_cache_traffic,
+    build=_scatter_build,
+    traffic=_scatter_traffic,
     moves_data=True,
-    npu=NpuCall(run=_scatter_pa_kv_cache_npu_run),
+    npu=NpuCall(run=_scatter_npu_run),
     constraints=(
         left_out(_COMPRESSED, "compressed tokens"),
         Constraint(
             "expected keys and values (T,N,D), caches (blocks, block size, N, D) that are large "
             "enough, and a position for each token",
-            _scatter_pa_kv_cache_fits,
+            _scatter_fits,
         ),
         nothing_empty(),
         inputs_are((*HALVES, "INT8"), (0,)),

@@ -146,7 +146,7 @@ def _build(case: Case, make: TensorMaker) -> Call:
     return Call((normal(x, make), bits, _DROPPED))
 
 
-def _drop_out_do_mask_reference(torch: Any, x: Any, mask: Any, dropped: float) -> Any:
+def _drop_out_reference(torch: Any, x: Any, mask: Any, dropped: float) -> Any:
     bits = mask.unsqueeze(-1).bitwise_right_shift(torch.arange(8, device=mask.device)) & 1
     return x * bits.view(-1)[: x.numel()].view(x.shape) / (1 - dropped)
 
@@ -161,7 +161,7 @@ DROP_OUT_DO_MASK = OpSpec(
     kernel="DropOutDoMask",
     call="torch_npu.npu_dropout_backward",
     slots=("x", "mask", "keep_prob"),
-    reference=_drop_out_do_mask_reference,
+    reference=_drop_out_reference,
     build=_build,
     flops=per_element(2, _X),
     constraints=(

@@ -11,16 +11,10 @@ from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker, n
 # One step of AdamW by the older of the two kernels, in place, with its rates as scalars. A profile
 # does not record the rates: torch's defaults are used, after ten steps.
 
-(
-    _APPLY_ADAM_W_RATE,
-    _APPLY_ADAM_W_DECAY,
-    _APPLY_ADAM_W_BETA1,
-    _APPLY_ADAM_W_BETA2,
-    _APPLY_ADAM_W_EPSILON,
-) = 1e-3, 1e-2, 0.9, 0.999, 1e-8
+_RATE, _DECAY, _BETA1, _BETA2, _EPSILON = 1e-3, 1e-2, 0.9, 0.999, 1e-8
 _STEPS = 10
-_POWERS = (_APPLY_ADAM_W_BETA1**_STEPS, _APPLY_ADAM_W_BETA2**_STEPS)
-_VAR, _M, _V, _GRAD, _APPLY_ADAM_W_MAX_NORM = 0, 1, 2, 10, 11
+_POWERS = (_BETA1**_STEPS, _BETA2**_STEPS)
+_VAR, _M, _V, _GRAD, _MAX_NORM = 0, 1, 2, 10, 11
 _NUMBERS = range(3, 10)
 _ALIKE = (_VAR, _M, _V, _GRAD)
 _SLOTS = (
@@ -29,7 +23,7 @@ _SLOTS = (
 )
 
 
-def _apply_adam_w_build(case: Case, make: TensorMaker) -> Call:
+def _build(case: Case, make: TensorMaker) -> Call:
     """Build the call with a positive `v`, a mean of squares.
 
     Repeated launches stay finite: each changes `var` by about the rate.
@@ -45,29 +39,22 @@ def _apply_adam_w_build(case: Case, make: TensorMaker) -> Call:
     )
 
 
-def _apply_adam_w_reference(torch: Any, var: Any, m: Any, v: Any, grad: Any) -> Any:
-    var.mul_(1 - _APPLY_ADAM_W_RATE * _APPLY_ADAM_W_DECAY)
-    m.lerp_(grad, 1 - _APPLY_ADAM_W_BETA1)
-    v.mul_(_APPLY_ADAM_W_BETA2).addcmul_(grad, grad, value=1 - _APPLY_ADAM_W_BETA2)
-    spread = v.div(1 - _POWERS[1]).sqrt_().add_(_APPLY_ADAM_W_EPSILON)
-    var.addcdiv_(m, spread, value=-_APPLY_ADAM_W_RATE / (1 - _POWERS[0]))
+def _reference(torch: Any, var: Any, m: Any, v: Any, grad: Any) -> Any:
+    var.mul_(1 - _RATE * _DECAY)
+    m.lerp_(grad, 1 - _BETA1)
+    v.mul_(_BETA2).addcmul_(grad, grad, value=1 - _BETA2)
+    spread = v.div(1 - _POWERS[1]).sqrt_().add_(_EPSILON)
+    var.addcdiv_(m, spread, value=-_RATE / (1 - _POWERS[0]))
     return var, m, v
 
 
-def _apply_adam_w_run(step: Any, var: Any, m: Any, v: Any, grad: Any) -> Any:
-    rates = (
-        *_POWERS,
-        _APPLY_ADAM_W_RATE,
-        _APPLY_ADAM_W_DECAY,
-        _APPLY_ADAM_W_BETA1,
-        _APPLY_ADAM_W_BETA2,
-        _APPLY_ADAM_W_EPSILON,
-    )
+def _run(step: Any, var: Any, m: Any, v: Any, grad: Any) -> Any:
+    rates = (*_POWERS, _RATE, _DECAY, _BETA1, _BETA2, _EPSILON)
     step(*rates, grad, None, False, False, out=(var, m, v))
     return var, m, v
 
 
-def _apply_adam_w_traffic(case: Case) -> int:
+def _traffic(case: Case) -> int:
     """Return the bytes: four tensors are read, and var, m and v are written."""
     slots = case.inputs or ()
     return sum(slots[i].size_bytes for i in (*_ALIKE, _VAR, _M, _V))
@@ -83,41 +70,35 @@ APPLY_ADAM_W = OpSpec(
     kernel="ApplyAdamW",
     call="torch_npu.npu_apply_adam_w",
     slots=_SLOTS,
-    optional=frozenset({_APPLY_ADAM_W_MAX_NORM}),
-    reference=_apply_adam_w_reference,
-    build=_apply_adam_w_build,
+    optional=frozenset({_MAX_NORM}),
+    reference=_reference,
+    build=_build,
     # 1 for the decay, 3 for m, 4 for v, 3 for the root, its quotient and epsilon, 2 for the
     # update
     flops=per_element(13, _VAR),
-    traffic=_apply_adam_w_traffic,
+    traffic=_traffic,
     constraints=(
         Constraint("expected one shape for var, m, v, grad and the outputs", _fits),
         floating((_VAR,)),
         one_dtype(_ALIKE, (_VAR, _M, _V)),
         one_number("each rate", *_NUMBERS),
-        Constraint(
-            "amsgrad is not replayed", lambda case: given(case, _APPLY_ADAM_W_MAX_NORM) is None
-        ),
+        Constraint("amsgrad is not replayed", lambda case: given(case, _MAX_NORM) is None),
     ),
-    npu=NpuCall(run=_apply_adam_w_run),
+    npu=NpuCall(run=_run),
 )
 
 
-# One step of AdamW with decoupled weight decay, in place. A profile does not record its rates:
-# torch's defaults are used.
+# One step of AdamW with decoupled weight decay, in place, with the same rates.
 
-_APPLY_ADAM_W_V2_RATE, _APPLY_ADAM_W_V2_DECAY = 1e-3, 1e-2
-_APPLY_ADAM_W_V2_BETA1, _APPLY_ADAM_W_V2_BETA2 = 0.9, 0.999
-_APPLY_ADAM_W_V2_EPSILON = 1e-8
-_APPLY_ADAM_W_V2_MAX_NORM = 5
+_V2_MAX_NORM = 5
 
 
-def _apply_adam_w_v2_build(case: Case, make: TensorMaker) -> Call:
+def _v2_build(case: Case, make: TensorMaker) -> Call:
     """Build the call after a few steps, with a positive `v`, a mean of squares.
 
     Repeated launches stay finite: each changes `var` by about the rate.
     """
-    var, m, v, grad, step = (case.inputs or ())[:_APPLY_ADAM_W_V2_MAX_NORM]
+    var, m, v, grad, step = (case.inputs or ())[:_V2_MAX_NORM]
     return Call(
         (
             normal(var, make),
@@ -129,18 +110,18 @@ def _apply_adam_w_v2_build(case: Case, make: TensorMaker) -> Call:
     )
 
 
-def _apply_adam_w_v2_reference(torch: Any, var: Any, m: Any, v: Any, grad: Any, step: Any) -> Any:
+def _v2_reference(torch: Any, var: Any, m: Any, v: Any, grad: Any, step: Any) -> Any:
     # The corrections stay on the device: a copy to the host would wait for the stream.
-    rate = _APPLY_ADAM_W_V2_RATE / (1 - torch.pow(_APPLY_ADAM_W_V2_BETA1, step))
-    spread = (1 - torch.pow(_APPLY_ADAM_W_V2_BETA2, step)).sqrt_()
-    var.mul_(1 - _APPLY_ADAM_W_V2_RATE * _APPLY_ADAM_W_V2_DECAY)
-    m.lerp_(grad, 1 - _APPLY_ADAM_W_V2_BETA1)
-    v.mul_(_APPLY_ADAM_W_V2_BETA2).addcmul_(grad, grad, value=1 - _APPLY_ADAM_W_V2_BETA2)
-    var.addcdiv_(m, v.sqrt().div_(spread * rate).add_(_APPLY_ADAM_W_V2_EPSILON / rate), value=-1)
+    rate = _RATE / (1 - torch.pow(_BETA1, step))
+    spread = (1 - torch.pow(_BETA2, step)).sqrt_()
+    var.mul_(1 - _RATE * _DECAY)
+    m.lerp_(grad, 1 - _BETA1)
+    v.mul_(_BETA2).addcmul_(grad, grad, value=1 - _BETA2)
+    var.addcdiv_(m, v.sqrt().div_(spread * rate).add_(_EPSILON / rate), value=-1)
     return var, m, v
 
 
-def _apply_adam_w_v2_run(step_of_adamw: Any, var: Any, m: Any, v: Any, grad: Any, step: Any) -> Any:
+def _v2_run(step_of_adamw: Any, var: Any, m: Any, v: Any, grad: Any, step: Any) -> Any:
     """Launch one kernel per tensor, and a Sub: torch_npu passes the number of earlier steps."""
     step_of_adamw(
         [var],
@@ -149,21 +130,21 @@ def _apply_adam_w_v2_run(step_of_adamw: Any, var: Any, m: Any, v: Any, grad: Any
         [v],
         [],
         [step],
-        lr=_APPLY_ADAM_W_V2_RATE,
-        beta1=_APPLY_ADAM_W_V2_BETA1,
-        beta2=_APPLY_ADAM_W_V2_BETA2,
-        weight_decay=_APPLY_ADAM_W_V2_DECAY,
-        eps=_APPLY_ADAM_W_V2_EPSILON,
+        lr=_RATE,
+        beta1=_BETA1,
+        beta2=_BETA2,
+        weight_decay=_DECAY,
+        eps=_EPSILON,
         amsgrad=False,
         maximize=False,
     )
     return var, m, v
 
 
-def _apply_adam_w_v2_traffic(case: Case) -> int:
+def _v2_traffic(case: Case) -> int:
     """Return the bytes: all inputs are read, and var, m and v are written."""
     slots = case.inputs or ()
-    return sum(slot.size_bytes for slot in (*slots[:_APPLY_ADAM_W_V2_MAX_NORM], *slots[:3]))
+    return sum(slot.size_bytes for slot in (*slots[:_V2_MAX_NORM], *slots[:3]))
 
 
 def _alike(case: Case) -> bool:
@@ -174,21 +155,19 @@ APPLY_ADAM_W_V2 = OpSpec(
     kernel="ApplyAdamWV2",
     call="torch._fused_adamw_",
     slots=("var", "m", "v", "grad", "step", "max_grad_norm"),
-    optional=frozenset({_APPLY_ADAM_W_V2_MAX_NORM}),
-    reference=_apply_adam_w_v2_reference,
-    build=_apply_adam_w_v2_build,
+    optional=frozenset({_V2_MAX_NORM}),
+    reference=_v2_reference,
+    build=_v2_build,
     # 1 for the decay, 3 for m, 4 for v, 3 for the root, its quotient and epsilon, 2 for the
     # update
     flops=per_element(13),
-    traffic=_apply_adam_w_v2_traffic,
+    traffic=_v2_traffic,
     constraints=(
         Constraint("expected one shape for var, m, v and grad", _alike),
         floating((0,)),
         one_dtype((0, 1, 2, 3), (0, 1, 2)),
         one_number("step", 4),
-        Constraint(
-            "amsgrad is not replayed", lambda case: given(case, _APPLY_ADAM_W_V2_MAX_NORM) is None
-        ),
+        Constraint("amsgrad is not replayed", lambda case: given(case, _V2_MAX_NORM) is None),
     ),
-    npu=NpuCall(run=_apply_adam_w_v2_run),
+    npu=NpuCall(run=_v2_run),
 )

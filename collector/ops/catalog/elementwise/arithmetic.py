@@ -111,12 +111,12 @@ MULS = unary("Muls", "torch.mul", inputs_are(("DT_BF16", "FLOAT16"), (0,)), buil
 _FACTOR = 2.5  # of DeepSeek-V3; a profile does not record it
 
 
-def _muls_add_kernel_build(case: Case, make: TensorMaker) -> Call:
+def _muls_add_build(case: Case, make: TensorMaker) -> Call:
     tensors = [normal(slot, make) for slot in case.inputs or ()]
     return Call((*tensors, _FACTOR))
 
 
-def _muls_add_kernel_reference(torch: Any, x: Any, y: Any, factor: float) -> Any:
+def _muls_add_reference(torch: Any, x: Any, y: Any, factor: float) -> Any:
     return torch.add(y, x, alpha=factor)
 
 
@@ -129,8 +129,8 @@ MULS_ADD_KERNEL = OpSpec(
     kernel="muls_add_kernel",
     call="torch.ops.vllm.muls_add",
     slots=("x", "y"),
-    reference=_muls_add_kernel_reference,
-    build=_muls_add_kernel_build,
+    reference=_muls_add_reference,
+    build=_muls_add_build,
     flops=per_element(2),
     npu=NpuCall(needs=frozenset({Need.TRITON})),
     constraints=(

@@ -87,7 +87,7 @@ _DENSITY = f"{RUNTIME_PREFIX}mask_density"
 _PERCENT = re.compile(r"100|[1-9]?[0-9]")
 
 
-def _masked_fill_build(case: Case, make: TensorMaker) -> Call:
+def _fill_build(case: Case, make: TensorMaker) -> Call:
     x, mask = (case.inputs or ())[:2]
     return Call((normal(x, make), _mask(case, mask, make), _NUMBER))
 
@@ -117,7 +117,7 @@ MASKED_FILL = OpSpec(
     assumes="half of the mask is true if no density is recorded",
     slots=("x", "mask", "value"),
     optional=frozenset({_VALUE}),
-    build=_masked_fill_build,
+    build=_fill_build,
     constraints=(
         Constraint(
             "expected x in the shape of the output, and a mask that broadcasts to it", _fits
@@ -141,7 +141,7 @@ MASKED_FILL = OpSpec(
 _LOW, _HIGH = -1, 1
 
 
-def _clip_by_value_v2_build(case: Case, make: TensorMaker) -> Call:
+def _clip_build(case: Case, make: TensorMaker) -> Call:
     slot = (case.inputs or ())[0]
     low = 0 if spelling(slot).startswith("UINT") else _LOW
     return Call((normal(slot, make), low, _HIGH))
@@ -151,7 +151,7 @@ CLIP_BY_VALUE_V2 = OpSpec(
     kernel="ClipByValueV2",
     call="torch.clamp",
     slots=("x", "min", "max"),
-    build=_clip_by_value_v2_build,
+    build=_clip_build,
     flops=per_element(2),  # two comparisons
     constraints=(
         LIKE_INPUT,

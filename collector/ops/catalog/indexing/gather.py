@@ -20,7 +20,7 @@ from collector.ops.spec import Call, Constraint, GraphCall, NpuCall, OpSpec, Ten
 _RUN = 32
 
 
-def _gather_elements_v2_axis(case: Case) -> int | None:
+def _elements_axis(case: Case) -> int | None:
     x, index = input_shape(case, 0), input_shape(case, 1)
     if len(x) != len(index):
         return None
@@ -29,9 +29,9 @@ def _gather_elements_v2_axis(case: Case) -> int | None:
     return axes[-1] if axes else None
 
 
-def _gather_elements_v2_build(case: Case, make: TensorMaker) -> Call:
+def _elements_build(case: Case, make: TensorMaker) -> Call:
     x, index = (case.inputs or ())[:2]
-    axis = _gather_elements_v2_axis(case) or 0
+    axis = _elements_axis(case) or 0
     size = input_shape(case, 0)[axis]
     return Call(
         (normal(x, make), axis, distinct_along(make, index.shape or (), axis, size, index.dtype))
@@ -40,7 +40,7 @@ def _gather_elements_v2_build(case: Case, make: TensorMaker) -> Call:
 
 def _has_runs(case: Case) -> bool:
     """Return whether runs are long enough; else CANN transposes, and the kernel's shape differs."""
-    x, axis = input_shape(case, 0), _gather_elements_v2_axis(case) or 0
+    x, axis = input_shape(case, 0), _elements_axis(case) or 0
     return axis == len(x) - 1 or elements(x[axis + 1 :]) > _RUN
 
 
@@ -49,16 +49,14 @@ GATHER_ELEMENTS_V2 = OpSpec(
     call="torch.gather",
     assumes="indices spread over the dimension, each element once if there are enough",
     slots=("x", "index"),
-    build=_gather_elements_v2_build,
+    build=_elements_build,
     traffic=picked_bytes,
     moves_data=True,
     constraints=(
         Constraint(
             "expected an index that differs from the input in at most one dimension, and an "
             "output like it",
-            lambda case: (
-                _gather_elements_v2_axis(case) is not None and agrees(case, 0, input_shape(case, 1))
-            ),
+            lambda case: _elements_axis(case) is not None and agrees(case, 0, input_shape(case, 1)),
         ),
         Constraint(
             f"expected more than {_RUN} elements after a dimension that is not the last", _has_runs
@@ -74,7 +72,7 @@ GATHER_ELEMENTS_V2 = OpSpec(
 # to select one row of any tensor, where torch makes a view: the index has no dimensions.
 
 
-def _gather_v2_build(case: Case, make: TensorMaker) -> Call:
+def _v2_build(case: Case, make: TensorMaker) -> Call:
     """Build the call; indices are spread over the table, since few rows would stay in the cache."""
     table, indices, *_ = case.inputs or ()
     rows = input_shape(case, 0)[0]
@@ -83,7 +81,7 @@ def _gather_v2_build(case: Case, make: TensorMaker) -> Call:
     return Call((normal(table, make), make.integers(indices.shape or (), indices.dtype, 0, rows)))
 
 
-def _gather_v2_reference(torch: Any, table: Any, indices: Any) -> Any:
+def _v2_reference(torch: Any, table: Any, indices: Any) -> Any:
     if isinstance(indices, int):
         return table.select(0, indices).clone()
     return torch.embedding(table, indices)
@@ -108,7 +106,7 @@ def _picks_one(case: Case) -> bool:
     return is_scalar and bool(table and table[0]) and agrees(case, 0, table[1:])
 
 
-def _gather_v2_fits(case: Case) -> bool:
+def _v2_fits(case: Case) -> bool:
     if _picks_one(case):
         return True
     table = input_shape(case, 0)
@@ -120,14 +118,12 @@ GATHER_V2 = OpSpec(
     call="torch.nn.functional.embedding",
     assumes="rows spread over the table, all equally likely",
     slots=("table", "indices", "axis"),
-    reference=_gather_v2_reference,
-    build=_gather_v2_build,
+    reference=_v2_reference,
+    build=_v2_build,
     traffic=picked_bytes,
     moves_data=True,
     constraints=(
-        Constraint(
-            "expected a table of rows, and an output with a row for each index", _gather_v2_fits
-        ),
+        Constraint("expected a table of rows, and an output with a row for each index", _v2_fits),
         inputs_are(INTEGERS, (1,)),
         one_dtype((0,)),
     ),
@@ -141,7 +137,7 @@ GATHER_V2 = OpSpec(
 # `index_select` launches it on A2 and A3; an embedding launches GatherV2.
 
 
-def _gather_v3_axis(case: Case) -> int | None:
+def _v3_axis(case: Case) -> int | None:
     table, indices, out = input_shape(case, 0), input_shape(case, 1), output_shape(case)
     if len(indices) != 1:
         return None
@@ -149,9 +145,9 @@ def _gather_v3_axis(case: Case) -> int | None:
     return next((axis for axis, fit in enumerate(fits) if fit), None)
 
 
-def _gather_v3_build(case: Case, make: TensorMaker) -> Call:
+def _v3_build(case: Case, make: TensorMaker) -> Call:
     table, indices, *_ = case.inputs or ()
-    axis = _gather_v3_axis(case) or 0
+    axis = _v3_axis(case) or 0
     size = input_shape(case, 0)[axis]
     return Call(
         (normal(table, make), axis, make.integers(indices.shape or (), indices.dtype, 0, size))
@@ -163,13 +159,13 @@ GATHER_V3 = OpSpec(
     call="torch.index_select",
     assumes="rows spread over the table, all equally likely",
     slots=("table", "indices", "axis"),
-    build=_gather_v3_build,
+    build=_v3_build,
     traffic=picked_bytes,
     moves_data=True,
     constraints=(
         Constraint(
             "expected a list of indices, and an output with a part of the table for each",
-            lambda case: _gather_v3_axis(case) is not None,
+            lambda case: _v3_axis(case) is not None,
         ),
         inputs_are(INTEGERS, (1,)),
         one_dtype((0,)),

@@ -35,7 +35,7 @@ def _gradient_and_rows(case: Case, make: TensorMaker) -> tuple[Any, Any]:
     return normal(grad, make), make.integers((rows.numel,), rows.dtype, 0, table_rows)
 
 
-def _embedding_dense_grad_v2_build(case: Case, make: TensorMaker) -> Call:
+def _embedding_build(case: Case, make: TensorMaker) -> Call:
     """Build the call with sorted row numbers, as the kernel requires, and their rows of `grad`."""
     grad, rows = _gradient_and_rows(case, make)
     ordered = rows.long().sort()  # index_fill_ takes no other integers
@@ -49,21 +49,19 @@ def _embedding_dense_grad_v2_build(case: Case, make: TensorMaker) -> Call:
     )
 
 
-def _embedding_dense_grad_v2_build_npu(case: Case, make: TensorMaker) -> Call:
+def _embedding_build_npu(case: Case, make: TensorMaker) -> Call:
     """Build the call without padding rows, and without scaling by how often a row was looked up."""
     grad, rows = _gradient_and_rows(case, make)
     table_rows = (output_shape(case) or (1,))[0]
     return Call((grad, rows.view(grad.shape[:-1]), table_rows, -1, False))
 
 
-def _embedding_dense_grad_v2_reference(
-    torch: Any, grad: Any, rows: Any, origins: Any, table: Any
-) -> Any:
+def _embedding_reference(torch: Any, grad: Any, rows: Any, origins: Any, table: Any) -> Any:
     # Only the named rows are cleared: the kernel also does not touch other rows of the table.
     return table.index_fill_(0, rows, 0).index_add_(0, rows, grad[origins])
 
 
-def _embedding_dense_grad_v2_fits(case: Case) -> bool:
+def _embedding_fits(case: Case) -> bool:
     grad, rows, table = input_shape(case, 0), input_shape(case, 1), output_shape(case)
     count = elements(rows)
     return (
@@ -76,7 +74,7 @@ def _embedding_dense_grad_v2_fits(case: Case) -> bool:
     )
 
 
-def _embedding_dense_grad_v2_traffic(case: Case) -> int:
+def _embedding_traffic(case: Case) -> int:
     """Return the bytes: all inputs once, and a written row for each row of `grad`."""
     slots = case.inputs or ()
     return sum(slot.size_bytes for slot in slots) + slots[0].size_bytes
@@ -87,19 +85,18 @@ EMBEDDING_DENSE_GRAD_V2 = OpSpec(
     call="torch.ops.aten.embedding_dense_backward",
     assumes="rows spread over the table, all equally likely, so that some repeat often",
     slots=("grad", "sorted_rows", "origins"),
-    reference=_embedding_dense_grad_v2_reference,
-    build=_embedding_dense_grad_v2_build,
+    reference=_embedding_reference,
+    build=_embedding_build,
     flops=per_element(1),
-    traffic=_embedding_dense_grad_v2_traffic,
+    traffic=_embedding_traffic,
     constraints=(
         Constraint(
-            "expected a row number and an origin for each row of the gradient",
-            _embedding_dense_grad_v2_fits,
+            "expected a row number and an origin for each row of the gradient", _embedding_fits
         ),
         inputs_are(INTEGERS, (1, 2)),
         one_dtype((0,)),
     ),
-    npu=NpuCall(build=_embedding_dense_grad_v2_build_npu),
+    npu=NpuCall(build=_embedding_build_npu),
 )
 
 
@@ -113,15 +110,15 @@ def _call(case: Case, make: TensorMaker, index_dtype: str) -> Call:
     return Call((normal(x, make), 0, rows, 0))
 
 
-def _index_fill_build(case: Case, make: TensorMaker) -> Call:
+def _fill_build(case: Case, make: TensorMaker) -> Call:
     return _call(case, make, "INT64")  # a cpu takes no other
 
 
-def _index_fill_build_npu(case: Case, make: TensorMaker) -> Call:
+def _fill_build_npu(case: Case, make: TensorMaker) -> Call:
     return _call(case, make, (case.inputs or ())[1].dtype)
 
 
-def _index_fill_traffic(case: Case) -> int:
+def _fill_traffic(case: Case) -> int:
     """Return the bytes: the index and the value are read, the rows written."""
     x, *others = case.inputs or ()
     rows = (case.inputs or ())[1].numel * elements(input_shape(case, 0)[1:])
@@ -129,7 +126,7 @@ def _index_fill_traffic(case: Case) -> int:
     return sum(slot.size_bytes for slot in others) + written
 
 
-def _index_fill_fits(case: Case) -> bool:
+def _fill_fits(case: Case) -> bool:
     x = input_shape(case, 0)
     return bool(x) and x[0] > 0 and len(input_shape(case, 1)) == 1 and agrees(case, 0, x)
 
@@ -139,18 +136,18 @@ INDEX_FILL = OpSpec(
     call="torch.Tensor.index_fill_",
     assumes="the first dimension; rows spread over it, each once",
     slots=("x", "index", "value"),
-    build=_index_fill_build,
-    traffic=_index_fill_traffic,
+    build=_fill_build,
+    traffic=_fill_traffic,
     moves_data=True,
     constraints=(
         Constraint(
-            "expected rows, a list of their numbers, and an output like the input", _index_fill_fits
+            "expected rows, a list of their numbers, and an output like the input", _fill_fits
         ),
         inputs_are(INTEGERS, (1,)),
         inputs_are(("FLOAT", "FLOAT16", "DT_BF16", "INT32", "INT64", "BOOL"), (0,)),
         one_dtype((0,)),
     ),
-    npu=NpuCall(build=_index_fill_build_npu),
+    npu=NpuCall(build=_fill_build_npu),
 )
 
 
@@ -166,7 +163,7 @@ _OTHERS = ("INT64", "UINT8")
 _FEW, _SHORT = 100, 128
 
 
-def _index_put_v2_build(case: Case, make: TensorMaker) -> Call:
+def _put_build(case: Case, make: TensorMaker) -> Call:
     x, value, _, _, index, *_ = case.inputs or ()
     kept, count = kept_dims(case, _FLAGS, _INDICES), len(indices_of(case, _INDICES))
     sizes = input_shape(case, 0)[kept : kept + count]
@@ -174,7 +171,7 @@ def _index_put_v2_build(case: Case, make: TensorMaker) -> Call:
     return Call((normal(x, make), [None] * kept + indices, normal(value, make)))
 
 
-def _index_put_v2_fits(case: Case) -> bool:
+def _put_fits(case: Case) -> bool:
     named = looked_up(case, _FLAGS, _INDICES)
     return named == input_shape(case, _VALUE) and agrees(case, 0, input_shape(case, 0))
 
@@ -197,14 +194,14 @@ INDEX_PUT_V2 = OpSpec(
     assumes="indices spread over the tensor, each position once if there are enough",
     slots=("x", "value", "indexed_sizes", "indexed_strides", "indices"),
     variadic=True,
-    build=_index_put_v2_build,
+    build=_put_build,
     traffic=lambda case: placed_bytes(case, _VALUE),
     moves_data=True,
     constraints=(
         integer_indices(_INDICES),
         Constraint(
             "expected a value of the shape that the indices select, and an output like the input",
-            _index_put_v2_fits,
+            _put_fits,
         ),
         dense_enough(_FLAGS, _INDICES, _TAIL),
         inputs_are((*_ATOMIC, *_OTHERS), (0,)),
@@ -291,7 +288,7 @@ SCATTER = OpSpec(
 # record whether elements are added instead; here they are not.
 
 
-def _scatter_elements_v2_build(case: Case, make: TensorMaker) -> Call:
+def _elements_build(case: Case, make: TensorMaker) -> Call:
     x, index, updates = case.inputs or ()
     *_, size = input_shape(case, 0)
     shape = index.shape or ()
@@ -306,7 +303,7 @@ def _scatter_elements_v2_build(case: Case, make: TensorMaker) -> Call:
     )
 
 
-def _scatter_elements_v2_fits(case: Case) -> bool:
+def _elements_fits(case: Case) -> bool:
     """Return whether the shapes of index, updates and output fit.
 
     Between the first and the last dimension the index is as long as the tensor (else CANN's AI CPU
@@ -324,13 +321,13 @@ SCATTER_ELEMENTS_V2 = OpSpec(
     call="torch.Tensor.scatter_",
     assumes="the last dimension; indices spread over it, each element once if there are enough",
     slots=("x", "index", "updates"),
-    build=_scatter_elements_v2_build,
+    build=_elements_build,
     traffic=lambda case: placed_bytes(case, 2),
     moves_data=True,
     constraints=(
         Constraint(
             "expected an index that fits the input, updates like it, and an output like the input",
-            _scatter_elements_v2_fits,
+            _elements_fits,
         ),
         inputs_are(INTEGERS, (1,)),
         inputs_are(("FLOAT", "FLOAT16", "DT_BF16", "INT32", "INT8", "UINT8"), (0,)),
@@ -345,7 +342,7 @@ SCATTER_ELEMENTS_V2 = OpSpec(
 # ends with `_` works in place; the one without it copies the tensor first.
 
 
-def _scatter_nd_update_build(case: Case, make: TensorMaker) -> Call:
+def _nd_build(case: Case, make: TensorMaker) -> Call:
     """Build the call with one tensor of coordinates per dimension, as torch takes them."""
     x, indices, updates = case.inputs or ()
     *rows, count = input_shape(case, 1)
@@ -359,12 +356,12 @@ def _scatter_nd_update_build(case: Case, make: TensorMaker) -> Call:
     )
 
 
-def _scatter_nd_update_build_npu(case: Case, make: TensorMaker) -> Call:
-    x, columns, updates = _scatter_nd_update_build(case, make).args
+def _nd_build_npu(case: Case, make: TensorMaker) -> Call:
+    x, columns, updates = _nd_build(case, make).args
     return Call((x, make.torch.stack(columns, -1), updates))
 
 
-def _scatter_nd_update_reference(torch: Any, x: Any, columns: Any, updates: Any) -> Any:
+def _nd_reference(torch: Any, x: Any, columns: Any, updates: Any) -> Any:
     return x.index_put_(columns, updates)
 
 
@@ -381,8 +378,8 @@ SCATTER_ND_UPDATE = OpSpec(
     call="torch_npu.npu_scatter_nd_update_",
     assumes="indices spread over the tensor, each position once if there are enough",
     slots=("x", "indices", "updates"),
-    reference=_scatter_nd_update_reference,
-    build=_scatter_nd_update_build,
+    reference=_nd_reference,
+    build=_nd_build,
     traffic=lambda case: placed_bytes(case, 2),
     moves_data=True,
     constraints=(
@@ -398,6 +395,6 @@ SCATTER_ND_UPDATE = OpSpec(
         ),
         one_dtype((0, 2)),
     ),
-    npu=NpuCall(build=_scatter_nd_update_build_npu),
+    npu=NpuCall(build=_nd_build_npu),
     twins=("ScatterNdUpdateAiCore",),
 )

@@ -70,8 +70,8 @@ def multiply_heads(torch: Any, x: Any, weight: Any, out: Any) -> Any:
 # For matrices without a batch, which some tables have, NPUs launch a kernel of MatMulV2's family,
 # and the measurement is stored there.
 
-_BATCH_MAT_MUL_V2_BIAS, _OFFSET = 2, 3
-_BATCH_MAT_MUL_V2_OPTIONAL = frozenset({_BATCH_MAT_MUL_V2_BIAS, _OFFSET})
+_BIAS, _OFFSET = 2, 3
+_OPTIONAL = frozenset({_BIAS, _OFFSET})
 
 
 def _product(case: Case) -> Product | None:
@@ -80,7 +80,7 @@ def _product(case: Case) -> Product | None:
     return read_product(case, ("NN", "NT", "TN", "TT") if batched else ("NT", "NN", "TN", "TT"))
 
 
-def _batch_mat_mul_v2_build(case: Case, make: TensorMaker) -> Call:
+def _build(case: Case, make: TensorMaker) -> Call:
     product, (slot_a, slot_b, *_) = _product(case), case.inputs or ()
     a = normal(slot_a, make)
     b = normal(slot_b, make)
@@ -104,9 +104,7 @@ def _reference(torch: Any, a: Any, b: Any, *, bmm: Any = None, out_dtype: Any = 
     return torch.matmul(a.to(out_dtype), b.to(out_dtype))
 
 
-def _batch_mat_mul_v2_launch(
-    matmul: Any, a: Any, b: Any, *, bmm: Any = None, out_dtype: Any = None
-) -> Any:
+def _launch(matmul: Any, a: Any, b: Any, *, bmm: Any = None, out_dtype: Any = None) -> Any:
     """Launch `torch.matmul`, or for another output dtype the `bmm` that it launches."""
     return matmul(a, b) if bmm is None else bmm(a, b, out_dtype=out_dtype)
 
@@ -121,13 +119,13 @@ BATCH_MAT_MUL_V2 = OpSpec(
     twins=("BatchMatMulV3", "BatchMatMulNd"),
     call="torch.matmul",
     slots=("a", "b", "bias", "offset"),
-    optional=_BATCH_MAT_MUL_V2_OPTIONAL,
+    optional=_OPTIONAL,
     reference=_reference,
-    build=_batch_mat_mul_v2_build,
+    build=_build,
     flops=flops_by(_product),
-    traffic=lambda case: dense_bytes(case, absent=_BATCH_MAT_MUL_V2_OPTIONAL),
+    traffic=lambda case: dense_bytes(case, absent=_OPTIONAL),
     group=group_by_weight,
-    npu=NpuCall(run=_batch_mat_mul_v2_launch),
+    npu=NpuCall(run=_launch),
     constraints=(
         Constraint(
             "expected two batches of matrices that multiply to the output as NN, NT, TN or TT",
@@ -142,9 +140,7 @@ BATCH_MAT_MUL_V2 = OpSpec(
         ),
         Constraint(
             "a bias or an offset cannot be replayed",
-            lambda case: (
-                given(case, _BATCH_MAT_MUL_V2_BIAS) is None and given(case, _OFFSET) is None
-            ),
+            lambda case: given(case, _BIAS) is None and given(case, _OFFSET) is None,
         ),
     ),
 )
@@ -153,24 +149,24 @@ BATCH_MAT_MUL_V2 = OpSpec(
 # vLLM-Ascend's own product by heads, tokens first on both sides.
 
 
-def _batch_matmul_transpose_0_sizes(case: Case) -> HeadsProduct | None:
+def _heads_sizes(case: Case) -> HeadsProduct | None:
     return read_heads_product(case, (True,))
 
 
-def _batch_matmul_transpose_0_tensors(case: Case, make: TensorMaker) -> tuple[Any, Any, Any]:
+def _heads_tensors(case: Case, make: TensorMaker) -> tuple[Any, Any, Any]:
     """Return the operands, and the memory of the output, which the caller provides."""
     x, weight = (normal(slot, make) for slot in case.inputs or ())
-    sizes = _batch_matmul_transpose_0_sizes(case)
+    sizes = _heads_sizes(case)
     shape = (sizes.tokens, sizes.heads, sizes.n) if sizes else ()
     return x, weight, make.empty(shape, (case.inputs or ())[0].dtype)
 
 
-def _batch_matmul_transpose_0_build(case: Case, make: TensorMaker) -> Call:
-    x, weight, out = _batch_matmul_transpose_0_tensors(case, make)
+def _heads_build(case: Case, make: TensorMaker) -> Call:
+    x, weight, out = _heads_tensors(case, make)
     return Call((x.transpose(0, 1), weight, out))
 
 
-def _batch_matmul_transpose_0_launch(multiply: Any, x: Any, weight: Any, out: Any) -> Any:
+def _heads_launch(multiply: Any, x: Any, weight: Any, out: Any) -> Any:
     multiply(x, weight, out)
     return out
 
@@ -180,18 +176,18 @@ BATCH_MATMUL_TRANSPOSE_0 = OpSpec(
     call="torch.ops._C_ascend.batch_matmul_transpose",
     slots=("x", "weight"),
     reference=multiply_heads,
-    build=_batch_matmul_transpose_0_build,
-    flops=flops_by(_batch_matmul_transpose_0_sizes),
+    build=_heads_build,
+    flops=flops_by(_heads_sizes),
     group=group_by_weight,
     npu=NpuCall(
-        run=_batch_matmul_transpose_0_launch,
-        build=lambda case, make: Call(_batch_matmul_transpose_0_tensors(case, make)),
+        run=_heads_launch,
+        build=lambda case, make: Call(_heads_tensors(case, make)),
         needs=frozenset({Need.VLLM_ASCEND}),
     ),
     constraints=(
         Constraint(
             "expected (tokens,heads,K), (heads,K,N), and an output (tokens,heads,N)",
-            lambda case: _batch_matmul_transpose_0_sizes(case) is not None,
+            lambda case: _heads_sizes(case) is not None,
         ),
         inputs_are(("DT_BF16", "FLOAT16"), (0, 1)),
         one_dtype((0, 1)),
@@ -201,35 +197,31 @@ BATCH_MATMUL_TRANSPOSE_0 = OpSpec(
 
 # Products by heads whose output has the tokens first.
 
-_TRANSPOSE_BATCH_MAT_MUL_BIAS, _SCALE = 2, 3
-_TRANSPOSE_BATCH_MAT_MUL_OPTIONAL = frozenset({_TRANSPOSE_BATCH_MAT_MUL_BIAS, _SCALE})
+_SCALE = 3
 _LIMIT = 65536
 _HEADS_FIRST, _TOKENS_FIRST = (0, 1, 2), (1, 0, 2)
 
 
-def _transpose_batch_mat_mul_sizes(case: Case) -> HeadsProduct | None:
+def _transpose_sizes(case: Case) -> HeadsProduct | None:
     return read_heads_product(case, (False, True))
 
 
 def _is_legal(case: Case) -> bool:
     """Return whether the sizes fit aclnnTransposeBatchMatMul's documentation for A2 and A3."""
-    sizes = _transpose_batch_mat_mul_sizes(case)
+    sizes = _transpose_sizes(case)
     if sizes is None or sizes.k % 128 or sizes.n % 128:
         return False
     inner = sizes.heads * sizes.k if sizes.tokens_first else sizes.k
     return min(sizes.k, sizes.n, sizes.heads) > 0 and max(inner, sizes.n, sizes.heads) < _LIMIT
 
 
-def _transpose_batch_mat_mul_tensors(case: Case, make: TensorMaker) -> tuple[Any, Any]:
+def _transpose_tensors(case: Case, make: TensorMaker) -> tuple[Any, Any]:
     x, weight = (case.inputs or ())[:2]
     return normal(x, make), normal(weight, make)
 
 
-def _transpose_batch_mat_mul_build(case: Case, make: TensorMaker) -> Call:
-    sizes, (x, weight) = (
-        _transpose_batch_mat_mul_sizes(case),
-        _transpose_batch_mat_mul_tensors(case, make),
-    )
+def _transpose_build(case: Case, make: TensorMaker) -> Call:
+    sizes, (x, weight) = (_transpose_sizes(case), _transpose_tensors(case, make))
     if sizes is None:
         return Call((x, weight))
     out = make.empty((sizes.tokens, sizes.heads, sizes.n), (case.inputs or ())[0].dtype)
@@ -237,28 +229,28 @@ def _transpose_batch_mat_mul_build(case: Case, make: TensorMaker) -> Call:
 
 
 def _build_for_npu(case: Case, make: TensorMaker) -> Call:
-    sizes = _transpose_batch_mat_mul_sizes(case)
+    sizes = _transpose_sizes(case)
     order = _TOKENS_FIRST if sizes and sizes.tokens_first else _HEADS_FIRST
     perms = {"perm_x1": order, "perm_x2": _HEADS_FIRST, "perm_y": _TOKENS_FIRST}
-    return Call(_transpose_batch_mat_mul_tensors(case, make), perms)
+    return Call(_transpose_tensors(case, make), perms)
 
 
 TRANSPOSE_BATCH_MAT_MUL = OpSpec(
     kernel="TransposeBatchMatMul",
     call="torch_npu.npu_transpose_batchmatmul",
     slots=("x1", "x2", "bias", "scale"),
-    optional=_TRANSPOSE_BATCH_MAT_MUL_OPTIONAL,
+    optional=_OPTIONAL,
     reference=multiply_heads,
-    build=_transpose_batch_mat_mul_build,
-    flops=flops_by(_transpose_batch_mat_mul_sizes),
-    traffic=lambda case: dense_bytes(case, absent=_TRANSPOSE_BATCH_MAT_MUL_OPTIONAL),
+    build=_transpose_build,
+    flops=flops_by(_transpose_sizes),
+    traffic=lambda case: dense_bytes(case, absent=_OPTIONAL),
     group=group_by_weight,
     npu=NpuCall(build=_build_for_npu),
     constraints=(
         Constraint(
             "expected (heads,tokens,K) or (tokens,heads,K), (heads,K,N), and an output "
             "(tokens,heads,N)",
-            lambda case: _transpose_batch_mat_mul_sizes(case) is not None,
+            lambda case: _transpose_sizes(case) is not None,
         ),
         Constraint(
             "expected K and N as multiples of 128, and below 65536: N, heads, and K, or heads * K "
@@ -269,9 +261,7 @@ TRANSPOSE_BATCH_MAT_MUL = OpSpec(
         one_dtype((0, 1)),
         Constraint(
             "a bias or a scale cannot be replayed",
-            lambda case: (
-                given(case, _TRANSPOSE_BATCH_MAT_MUL_BIAS) is None and given(case, _SCALE) is None
-            ),
+            lambda case: given(case, _BIAS) is None and given(case, _SCALE) is None,
         ),
     ),
 )

@@ -100,37 +100,33 @@ def _scaled(torch: Any, pairs: Any, scale: Any) -> Any:
 
 # One product per expert, of the tokens that were routed to it.
 
-_GROUPED_MATMUL_X, _GROUPED_MATMUL_WEIGHT, _BIAS, _SCALE, _OFFSET = range(5)
-_ANTIQUANT_SCALE, _ANTIQUANT_OFFSET, _GROUPED_MATMUL_GROUPS, _PER_TOKEN = range(5, 9)
+_X, _WEIGHT, _BIAS, _SCALE, _OFFSET = range(5)
+_ANTIQUANT_SCALE, _ANTIQUANT_OFFSET, _GROUPS, _PER_TOKEN = range(5, 9)
 _SLOTS = (
     *("x", "weight", "bias", "scale", "offset", "antiquant_scale", "antiquant_offset"),
     *("group_list", "per_token_scale"),
 )
-_OPTIONAL = frozenset(range(len(_SLOTS))) - {
-    _GROUPED_MATMUL_X,
-    _GROUPED_MATMUL_WEIGHT,
-    _GROUPED_MATMUL_GROUPS,
-}
+_OPTIONAL = frozenset(range(len(_SLOTS))) - {_X, _WEIGHT, _GROUPS}
 _BY_COLUMN = (_BIAS, _SCALE, _ANTIQUANT_SCALE, _ANTIQUANT_OFFSET)
 _FLOATS = {"FLOAT", "FLOAT16", "DT_BF16"}
 
 
-def _grouped_matmul_sizes(case: Case) -> GroupedProduct | None:
+def _sizes(case: Case) -> GroupedProduct | None:
     return read_grouped_product(case, lambda n: n)
 
 
-def _grouped_matmul_build(case: Case, make: TensorMaker) -> Call:
-    sizes = _grouped_matmul_sizes(case)
+def _build(case: Case, make: TensorMaker) -> Call:
+    sizes = _sizes(case)
     counts = sizes.counts if sizes else ()
     out = output_slot(case)
-    dtype = make.dtype(out.dtype if out else (case.inputs or ())[_GROUPED_MATMUL_X].dtype)
+    dtype = make.dtype(out.dtype if out else (case.inputs or ())[_X].dtype)
     x, weight, own = _operands(case, make)
     options = {**_options(case, make), **own}
     return Call((x, weight), {**options, "counts": counts, "output_dtype": dtype})
 
 
-def _grouped_matmul_build_for_npu(case: Case, make: TensorMaker) -> Call:
-    call = _grouped_matmul_build(case, make)
+def _build_for_npu(case: Case, make: TensorMaker) -> Call:
+    call = _build(case, make)
     settings = dict(call.kwargs)
     counts = settings.pop("counts")
     x, weight = call.args
@@ -151,7 +147,7 @@ def _grouped_matmul_build_for_npu(case: Case, make: TensorMaker) -> Call:
 
 def _operands(case: Case, make: TensorMaker) -> tuple[Any, Any, dict[str, Any]]:
     """Return tokens, weights, and the options that depend on them."""
-    (x, weight), sizes = (case.inputs or ())[:2], _grouped_matmul_sizes(case)
+    (x, weight), sizes = (case.inputs or ())[:2], _sizes(case)
     tokens = _numbers(x.shape or (), x, make)
     if sizes and is_nibbles(case):
         return tokens, *nibble_tensors(weight, sizes, make)
@@ -183,7 +179,7 @@ def _options(case: Case, make: TensorMaker) -> dict[str, Any]:
     return tensors
 
 
-def _grouped_matmul_reference(
+def _reference(
     torch: Any,
     x: Any,
     weight: Any,
@@ -253,7 +249,7 @@ def _multiply_quantised(
     place.copy_(to_int8(torch, total) if place.dtype == torch.int8 else total)
 
 
-def _grouped_matmul_launch(grouped: Any, x: Any, weight: Any, **settings: Any) -> Any:
+def _launch(grouped: Any, x: Any, weight: Any, **settings: Any) -> Any:
     return grouped(x, weight, **settings)[0]
 
 
@@ -261,7 +257,7 @@ def _dtypes_are_legal(case: Case) -> bool:
     """Return whether npu_grouped_matmul documents the dtypes for A2 and A3."""
     dtypes = [spelling(given(case, i)) for i in range(len(_SLOTS))]
     x, weight, bias, scale, per_token = (
-        dtypes[i] for i in (_GROUPED_MATMUL_X, _GROUPED_MATMUL_WEIGHT, _BIAS, _SCALE, _PER_TOKEN)
+        dtypes[i] for i in (_X, _WEIGHT, _BIAS, _SCALE, _PER_TOKEN)
     )
     out, antiquant = spelling(output_slot(case)), dtypes[_ANTIQUANT_SCALE]
     if x in _FLOATS:
@@ -295,7 +291,7 @@ def _dtypes_are_legal(case: Case) -> bool:
 
 
 def _options_fit(case: Case) -> bool:
-    sizes, groups = _grouped_matmul_sizes(case), given(case, _GROUPED_MATMUL_GROUPS)
+    sizes, groups = _sizes(case), given(case, _GROUPS)
     if sizes is None or groups is None or spelling(groups) != "INT64":
         return False
     columns = [given(case, i) for i in _BY_COLUMN if i != _SCALE]
@@ -312,8 +308,8 @@ def _options_fit(case: Case) -> bool:
 
 def _blocks_fit(case: Case) -> bool:
     """Return whether aclnnGroupedMatmulWeightNz takes the weights: no FLOAT, and no INT8 output."""
-    is_stored = (case.inputs or ())[_GROUPED_MATMUL_WEIGHT].format == FRACTAL_NZ
-    x, out = spelling(given(case, _GROUPED_MATMUL_X)), spelling(output_slot(case))
+    is_stored = (case.inputs or ())[_WEIGHT].format == FRACTAL_NZ
+    x, out = spelling(given(case, _X)), spelling(output_slot(case))
     return not is_stored or (x != "FLOAT" and out != "INT8")
 
 
@@ -323,30 +319,25 @@ GROUPED_MATMUL = OpSpec(
     assumes="as many rows for each expert, unless Runtime group_list_values names them",
     slots=_SLOTS,
     optional=_OPTIONAL,
-    reference=_grouped_matmul_reference,
-    build=_grouped_matmul_build,
-    flops=flops_by(_grouped_matmul_sizes),
-    traffic=lambda case: grouped_traffic(case, _grouped_matmul_sizes(case), _OPTIONAL),
+    reference=_reference,
+    build=_build,
+    flops=flops_by(_sizes),
+    traffic=lambda case: grouped_traffic(case, _sizes(case), _OPTIONAL),
     group=group_by_weight,
-    written=lambda case: written_rows(_grouped_matmul_sizes(case)),
-    packed={_SCALE: "UINT64", _GROUPED_MATMUL_WEIGHT: "INT4"},
-    npu=NpuCall(
-        run=_grouped_matmul_launch,
-        build=_grouped_matmul_build_for_npu,
-        nz=frozenset({_GROUPED_MATMUL_WEIGHT}),
-    ),
+    written=lambda case: written_rows(_sizes(case)),
+    packed={_SCALE: "UINT64", _WEIGHT: "INT4"},
+    npu=NpuCall(run=_launch, build=_build_for_npu, nz=frozenset({_WEIGHT})),
     constraints=(
         Constraint(
             "expected tokens (T,K), weights (E,K,N) or (E,N,K), blocks (E,N,K,rows,columns) in "
             "FRACTAL_NZ, and an output (T,N)",
-            lambda case: _grouped_matmul_sizes(case) is not None,
+            lambda case: _sizes(case) is not None,
         ),
         Constraint(
             "expected K as a multiple of 256 up to 18432 and N as a multiple of 8 for INT4 "
             "weights (E,K,N)",
             lambda case: (
-                not is_nibbles(case)
-                or ((sizes := _grouped_matmul_sizes(case)) is not None and nibbles_fit(sizes))
+                not is_nibbles(case) or ((sizes := _sizes(case)) is not None and nibbles_fit(sizes))
             ),
         ),
         Constraint("an offset cannot be replayed", lambda case: given(case, _OFFSET) is None),
@@ -364,38 +355,32 @@ GROUPED_MATMUL = OpSpec(
             "(E,K/256,N), and a scale of tokens (T)",
             _options_fit,
         ),
-        groups_fit(_grouped_matmul_sizes),
+        groups_fit(_sizes),
     ),
 )
 
 
 # The first half of an expert layer: products by expert, SwiGlu, and rows quantised to INT8.
 
-(
-    _GROUPED_MATMUL_SWIGLU_QUANT_X,
-    _GROUPED_MATMUL_SWIGLU_QUANT_WEIGHT,
-    _WEIGHT_SCALE,
-    _X_SCALE,
-    _GROUPED_MATMUL_SWIGLU_QUANT_GROUPS,
-) = range(5)
+_WEIGHT_SCALE, _X_SCALE, _SWIGLU_GROUPS = range(2, 5)
 _MOST_COLUMNS = 10240
 _GATE_FLOPS = 8  # per element of y: 5 for SwiGlu, then a maximum, a quotient and a rounding
 
 
-def _grouped_matmul_swiglu_quant_sizes(case: Case) -> GroupedProduct | None:
+def _swiglu_sizes(case: Case) -> GroupedProduct | None:
     """Return the sizes; the output has half of the weight's columns, which are gates and values."""
     sizes = read_grouped_product(case, lambda n: n // 2)
     return sizes if sizes and sizes.n and not sizes.n % 2 and not sizes.transposes_weight else None
 
 
 def _counts(case: Case) -> tuple[int, ...]:
-    sizes = _grouped_matmul_swiglu_quant_sizes(case)
+    sizes = _swiglu_sizes(case)
     return sizes.counts if sizes else ()
 
 
 def _tensors(case: Case, make: TensorMaker, format: str) -> tuple[Any, Any, Any, Any]:
     x, weight, weight_scale, x_scale, _ = case.inputs or ()
-    sizes = _grouped_matmul_swiglu_quant_sizes(case)
+    sizes = _swiglu_sizes(case)
     shape = sizes.weight if sizes else weight.shape or ()
     return (
         make.integers(x.shape or (), x.dtype, -127, 128),
@@ -405,26 +390,24 @@ def _tensors(case: Case, make: TensorMaker, format: str) -> tuple[Any, Any, Any,
     )
 
 
-def _grouped_matmul_swiglu_quant_build(case: Case, make: TensorMaker) -> Call:
+def _swiglu_build(case: Case, make: TensorMaker) -> Call:
     return Call(_tensors(case, make, ""), {"counts": _counts(case)})
 
 
-def _grouped_matmul_swiglu_quant_build_for_npu(case: Case, make: TensorMaker) -> Call:
+def _swiglu_build_for_npu(case: Case, make: TensorMaker) -> Call:
     """Build the call with the weight in FRACTAL_NZ, which the kernel assumes for any format."""
     x, weight, weight_scale, x_scale = _tensors(case, make, FRACTAL_NZ)
-    ends = group_ends(
-        _counts(case), (case.inputs or ())[_GROUPED_MATMUL_SWIGLU_QUANT_GROUPS].dtype, make
-    )
+    ends = group_ends(_counts(case), (case.inputs or ())[_SWIGLU_GROUPS].dtype, make)
     named = {"group_list": ends, "weight_scale": weight_scale, "x_scale": x_scale}
     return Call((x, weight), named)  # by name: their order differs between the two libraries
 
 
-def _grouped_matmul_swiglu_quant_launch(grouped: Any, *args: Any, **named: Any) -> Any:
+def _swiglu_launch(grouped: Any, *args: Any, **named: Any) -> Any:
     y, scale, _offset = grouped(*args, **named)
     return y, scale
 
 
-def _grouped_matmul_swiglu_quant_reference(
+def _swiglu_reference(
     torch: Any, x: Any, weight: Any, weight_scale: Any, x_scale: Any, *, counts: tuple[int, ...]
 ) -> Any:
     used = sum(counts)
@@ -439,18 +422,18 @@ def _grouped_matmul_swiglu_quant_reference(
 
 
 def _flops(case: Case) -> int:
-    sizes = _grouped_matmul_swiglu_quant_sizes(case)
+    sizes = _swiglu_sizes(case)
     return sizes.flops + _GATE_FLOPS * sizes.used * sizes.n // 2 if sizes else 0
 
 
 def _sizes_fit(case: Case) -> bool:
-    sizes = _grouped_matmul_swiglu_quant_sizes(case)
+    sizes = _swiglu_sizes(case)
     return (
         sizes is not None
         and sizes.n <= _MOST_COLUMNS
         and input_shape(case, _WEIGHT_SCALE) == (sizes.experts, sizes.n)
         and input_shape(case, _X_SCALE) == (sizes.tokens,)
-        and input_shape(case, _GROUPED_MATMUL_SWIGLU_QUANT_GROUPS) == (sizes.experts,)
+        and input_shape(case, _SWIGLU_GROUPS) == (sizes.experts,)
         and agrees(case, 1, (sizes.tokens,))
     )
 
@@ -460,38 +443,34 @@ GROUPED_MATMUL_SWIGLU_QUANT = OpSpec(
     call="torch_npu.npu_grouped_matmul_swiglu_quant",
     assumes="as many rows for each expert, unless Runtime group_list_values names them",
     slots=("x", "weight", "weight_scale", "x_scale", "group_list"),
-    reference=_grouped_matmul_swiglu_quant_reference,
-    build=_grouped_matmul_swiglu_quant_build,
+    reference=_swiglu_reference,
+    build=_swiglu_build,
     flops=_flops,
-    traffic=lambda case: grouped_traffic(
-        case, _grouped_matmul_swiglu_quant_sizes(case), frozenset()
-    ),
+    traffic=lambda case: grouped_traffic(case, _swiglu_sizes(case), frozenset()),
     group=group_by_weight,
-    written=lambda case: written_rows(_grouped_matmul_swiglu_quant_sizes(case)),
+    written=lambda case: written_rows(_swiglu_sizes(case)),
     npu=NpuCall(
-        run=_grouped_matmul_swiglu_quant_launch,
-        build=_grouped_matmul_swiglu_quant_build_for_npu,
-        nz=frozenset({_GROUPED_MATMUL_SWIGLU_QUANT_WEIGHT}),
+        run=_swiglu_launch,
+        build=_swiglu_build_for_npu,
+        nz=frozenset({_WEIGHT}),
         served="torch.ops._C_ascend.grouped_matmul_swiglu_quant_weight_nz",
     ),
     constraints=(
-        inputs_are(
-            ("INT8",), (_GROUPED_MATMUL_SWIGLU_QUANT_X, _GROUPED_MATMUL_SWIGLU_QUANT_WEIGHT)
-        ),
+        inputs_are(("INT8",), (_X, _WEIGHT)),
         inputs_are(("FLOAT", "FLOAT16", "DT_BF16"), (_WEIGHT_SCALE,)),
         inputs_are(("FLOAT",), (_X_SCALE,)),
-        inputs_are(("INT64",), (_GROUPED_MATMUL_SWIGLU_QUANT_GROUPS,)),
+        inputs_are(("INT64",), (_SWIGLU_GROUPS,)),
         outputs_are(("INT8",), (0,)),
         outputs_are(("FLOAT",), (1,)),
         Constraint(
             "expected tokens (T,K), weights (E,K,N) with an even N, and an output (T,N/2)",
-            lambda case: _grouped_matmul_swiglu_quant_sizes(case) is not None,
+            lambda case: _swiglu_sizes(case) is not None,
         ),
         Constraint(
             f"expected a weight scale (E, N up to {_MOST_COLUMNS}), a scale of tokens (T) for "
             "input and output, and a group list (E)",
             _sizes_fit,
         ),
-        groups_fit(_grouped_matmul_swiglu_quant_sizes),
+        groups_fit(_swiglu_sizes),
     ),
 )

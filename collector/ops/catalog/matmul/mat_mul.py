@@ -137,7 +137,7 @@ def _is_nz(slot: Slot | None) -> bool:
 # fit several readings are read as the first of them. If both operands are in FRACTAL_NZ, they are
 # plain ones that aclnn has converted, or those of torch_npu's own linear layer (`converted`).
 
-_MAT_MUL_V2_A, _MAT_MUL_V2_B, _BIAS, _OFFSET = range(4)
+_A, _B, _BIAS, _OFFSET = range(4)
 _OPTIONAL = frozenset({_BIAS, _OFFSET})
 _LAYOUTS = ("NT", "NN", "TN", "TT")
 
@@ -199,8 +199,8 @@ def _build(case: Case, make: TensorMaker) -> Call:
     product, (slot_a, slot_b, *_) = product_of(case), case.inputs or ()
     if product and are_in_blocks(case):
         return _build_in_blocks(product, case, make)
-    a = make.normal(input_shape(case, _MAT_MUL_V2_A), slot_a.dtype)
-    shape = product.weight if product else input_shape(case, _MAT_MUL_V2_B)
+    a = make.normal(input_shape(case, _A), slot_a.dtype)
+    shape = product.weight if product else input_shape(case, _B)
     b = make.stored(make.normal(shape, slot_b.dtype), slot_b.format)
     operands = (
         a.t() if product and product.transposes_a else a,
@@ -241,7 +241,7 @@ def _bias_fits(case: Case) -> bool:
 
 def _blocks_fit(case: Case) -> bool:
     """Return whether the weight has several rows and columns, as aclnnMatmulWeightNz requires."""
-    product, weight = product_of(case), given(case, _MAT_MUL_V2_B)
+    product, weight = product_of(case), given(case, _B)
     is_stored = weight is not None and weight.format == FRACTAL_NZ and not are_in_blocks(case)
     return not is_stored or product is None or min(product.k, product.n) > 1
 
@@ -259,7 +259,7 @@ MAT_MUL_V2 = OpSpec(
     group=group_by_weight,
     npu=NpuCall(
         run=_launch,
-        nz=frozenset({_MAT_MUL_V2_B}),
+        nz=frozenset({_B}),
         converts=are_in_blocks,
         graph=GraphCall(
             takes=lambda case: case.kernel_type == "MatMul", run=_in_graph, build=_build_for_graph
@@ -276,8 +276,8 @@ MAT_MUL_V2 = OpSpec(
             "expected two matrices that multiply to the output as NT, NN, TN or TT",
             lambda case: product_of(case) is not None,
         ),
-        floating((_MAT_MUL_V2_A, _MAT_MUL_V2_B)),
-        one_dtype((_MAT_MUL_V2_A, _MAT_MUL_V2_B), ()),
+        floating((_A, _B)),
+        one_dtype((_A, _B), ()),
         OUTPUT_FITS,
         Constraint(
             "FLOAT output of a 16-bit product: expected no bias",

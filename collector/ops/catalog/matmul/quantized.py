@@ -30,18 +30,9 @@ from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker, d
 # Tables have different orders of the optional inputs. A row of more than four inputs has the
 # kernel's own slots; a fourth and last input is identified by its dtype and size.
 
-(
-    _X1,
-    _X2,
-    _QUANT_BATCH_MATMUL_V3_SCALE,
-    _QUANT_BATCH_MATMUL_V3_OFFSET,
-    _QUANT_BATCH_MATMUL_V3_BIAS,
-    _PER_TOKEN,
-) = range(6)
+_X1, _X2, _SCALE, _OFFSET, _BIAS, _PER_TOKEN = range(6)
 _SLOTS = ("x1", "x2", "scale", "offset", "bias", "pertoken_scale")
-_QUANT_BATCH_MATMUL_V3_OPTIONAL = frozenset(
-    {_QUANT_BATCH_MATMUL_V3_OFFSET, _QUANT_BATCH_MATMUL_V3_BIAS, _PER_TOKEN}
-)
+_OPTIONAL = frozenset({_OFFSET, _BIAS, _PER_TOKEN})
 _NOTHING = Slot(None, "", "")
 _LAST_DIMENSION = 65535
 _BY_COLUMN, _BY_TOKEN = False, True
@@ -61,11 +52,9 @@ _LEGAL = MappingProxyType(
 
 def _options(case: Case) -> Mapping[str, Slot]:
     """Return the optional inputs by name."""
-    slots = {
-        _SLOTS[i]: slot for i in sorted(_QUANT_BATCH_MATMUL_V3_OPTIONAL) if (slot := given(case, i))
-    }
+    slots = {_SLOTS[i]: slot for i in sorted(_OPTIONAL) if (slot := given(case, i))}
     last = slots.get("offset")
-    if last is None or len(case.inputs or ()) > _QUANT_BATCH_MATMUL_V3_OFFSET + 1:
+    if last is None or len(case.inputs or ()) > _OFFSET + 1:
         return slots
     return {_meaning(case, last): last}
 
@@ -83,14 +72,14 @@ def _meaning(case: Case, last: Slot) -> str:
 def _placed(case: Case) -> Case:
     """Return the case with a fourth and last input in its own slot."""
     *inputs, last = case.inputs or (_NOTHING,)
-    if len(inputs) != _QUANT_BATCH_MATMUL_V3_OFFSET or last.shape is None:
+    if len(inputs) != _OFFSET or last.shape is None:
         return case
-    blanks = _SLOTS.index(_meaning(case, last)) - _QUANT_BATCH_MATMUL_V3_OFFSET
+    blanks = _SLOTS.index(_meaning(case, last)) - _OFFSET
     return replace(case, inputs=(*inputs, *[_NOTHING] * blanks, last))
 
 
-def _quant_batch_matmul_v3_build(case: Case, make: TensorMaker) -> Call:
-    scale = (case.inputs or ())[_QUANT_BATCH_MATMUL_V3_SCALE]
+def _build(case: Case, make: TensorMaker) -> Call:
+    scale = (case.inputs or ())[_SCALE]
     shape = scale.shape or ()
     is_packed = spelling(scale) in PACKED
     tensor = packed_scale(shape, make) if is_packed else small_scale(shape, scale.dtype, make)
@@ -99,7 +88,7 @@ def _quant_batch_matmul_v3_build(case: Case, make: TensorMaker) -> Call:
 
 def _build_for_npu(case: Case, make: TensorMaker) -> Call:
     """Build the call with a packed scale: the API would pack a FLOAT scale before each launch."""
-    scale, options = (case.inputs or ())[_QUANT_BATCH_MATMUL_V3_SCALE], _option_tensors(case, make)
+    scale, options = (case.inputs or ())[_SCALE], _option_tensors(case, make)
     shape = scale.shape or ()
     if _output(case) not in ("FLOAT16", "INT8") or "pertoken_scale" in options:
         return _call(case, make, small_scale(shape, scale.dtype, make), options)
@@ -127,7 +116,7 @@ def _option_tensors(case: Case, make: TensorMaker) -> dict[str, Any]:
     return tensors
 
 
-def _quant_batch_matmul_v3_reference(
+def _reference(
     torch: Any,
     x1: Any,
     x2: Any,
@@ -157,7 +146,7 @@ def _output(case: Case) -> str:
 
 
 def _dtypes_are_legal(case: Case) -> bool:
-    options, scale = _options(case), given(case, _QUANT_BATCH_MATMUL_V3_SCALE)
+    options, scale = _options(case), given(case, _SCALE)
     legal = _LEGAL.get((_output(case), "pertoken_scale" in options))
     if legal is None or scale is None:
         return False
@@ -171,7 +160,7 @@ def _dtypes_are_legal(case: Case) -> bool:
     )
 
 
-def _quant_batch_matmul_v3_sizes_fit(case: Case) -> bool:
+def _sizes_fit(case: Case) -> bool:
     product = read_weight_product(case)
     if product is None:
         return False
@@ -182,7 +171,7 @@ def _quant_batch_matmul_v3_sizes_fit(case: Case) -> bool:
         "pertoken_scale": ((product.m,),),
     }
     options = _options(case)
-    return input_shape(case, _QUANT_BATCH_MATMUL_V3_SCALE) in columns and all(
+    return input_shape(case, _SCALE) in columns and all(
         slot.shape in wanted[name] for name, slot in options.items()
     )
 
@@ -196,13 +185,13 @@ QUANT_BATCH_MATMUL_V3 = OpSpec(
     kernel="QuantBatchMatmulV3",
     call="torch_npu.npu_quant_matmul",
     slots=_SLOTS,
-    optional=_QUANT_BATCH_MATMUL_V3_OPTIONAL,
-    reference=_quant_batch_matmul_v3_reference,
-    build=_quant_batch_matmul_v3_build,
+    optional=_OPTIONAL,
+    reference=_reference,
+    build=_build,
     flops=flops_by(read_weight_product),
-    traffic=lambda case: dense_bytes(case, absent=_QUANT_BATCH_MATMUL_V3_OPTIONAL),
+    traffic=lambda case: dense_bytes(case, absent=_OPTIONAL),
     group=group_by_weight,
-    packed={_QUANT_BATCH_MATMUL_V3_SCALE: "UINT64"},
+    packed={_SCALE: "UINT64"},
     placed=_placed,
     npu=NpuCall(build=_build_for_npu, nz=frozenset({_X2})),
     constraints=(
@@ -221,7 +210,7 @@ QUANT_BATCH_MATMUL_V3 = OpSpec(
         Constraint(
             "expected one number per column or one in all for scale and offset, one per column "
             "for a bias, one per row for a scale of tokens",
-            _quant_batch_matmul_v3_sizes_fit,
+            _sizes_fit,
         ),
     ),
 )
@@ -229,35 +218,18 @@ QUANT_BATCH_MATMUL_V3 = OpSpec(
 
 # Product with an INT8 weight, whose columns are dequantised in the kernel.
 
-(
-    _X,
-    _WEIGHT,
-    _WEIGHT_QUANT_BATCH_MATMUL_V2_SCALE,
-    _WEIGHT_QUANT_BATCH_MATMUL_V2_OFFSET,
-    _QUANT_SCALE,
-    _QUANT_OFFSET,
-    _WEIGHT_QUANT_BATCH_MATMUL_V2_BIAS,
-) = range(7)
+_X, _WEIGHT = 0, 1
+_QUANT_SCALE, _QUANT_OFFSET, _WEIGHT_BIAS = 4, 5, 6
 _LARGEST = 65535
-_WEIGHT_QUANT_BATCH_MATMUL_V2_OPTIONAL = frozenset(
-    {
-        _WEIGHT_QUANT_BATCH_MATMUL_V2_OFFSET,
-        _QUANT_SCALE,
-        _QUANT_OFFSET,
-        _WEIGHT_QUANT_BATCH_MATMUL_V2_BIAS,
-    }
-)
+_WEIGHT_OPTIONAL = frozenset({_OFFSET, _QUANT_SCALE, _QUANT_OFFSET, _WEIGHT_BIAS})
 
 
-def _weight_quant_batch_matmul_v2_build(case: Case, make: TensorMaker) -> Call:
+def _weight_build(case: Case, make: TensorMaker) -> Call:
     product, (x, weight, scale, *_) = read_weight_product(case), case.inputs or ()
     stored = make.integers(weight.shape or (), weight.dtype, -127, 128)
     options = {
         name: normal(slot, make)
-        for name, i in (
-            ("antiquant_offset", _WEIGHT_QUANT_BATCH_MATMUL_V2_OFFSET),
-            ("bias", _WEIGHT_QUANT_BATCH_MATMUL_V2_BIAS),
-        )
+        for name, i in (("antiquant_offset", _OFFSET), ("bias", _WEIGHT_BIAS))
         if (slot := given(case, i))
     }
     return Call(
@@ -270,7 +242,7 @@ def _weight_quant_batch_matmul_v2_build(case: Case, make: TensorMaker) -> Call:
     )
 
 
-def _weight_quant_batch_matmul_v2_reference(
+def _weight_reference(
     torch: Any, x: Any, weight: Any, scale: Any, *, antiquant_offset: Any = None, bias: Any = None
 ) -> Any:
     product = torch.mm(x, restored(weight, scale, antiquant_offset))
@@ -292,15 +264,15 @@ def _is_legal(product: Product) -> bool:
     return min(product.m, product.k, product.n) > 0 and max(product.k, product.n) <= _LARGEST
 
 
-def _weight_quant_batch_matmul_v2_sizes_fit(case: Case) -> bool:
+def _weight_sizes_fit(case: Case) -> bool:
     product, scale, offset = (
         read_weight_product(case),
-        input_shape(case, _WEIGHT_QUANT_BATCH_MATMUL_V2_SCALE),
-        given(case, _WEIGHT_QUANT_BATCH_MATMUL_V2_OFFSET),
+        input_shape(case, _SCALE),
+        given(case, _OFFSET),
     )
     if product is None or not scale or not _is_legal(product):
         return False
-    columns, bias = ((product.n,), (1, product.n)), given(case, _WEIGHT_QUANT_BATCH_MATMUL_V2_BIAS)
+    columns, bias = ((product.n,), (1, product.n)), given(case, _WEIGHT_BIAS)
     return (
         scale in ((1,), (1, 1), *columns)
         and (offset is None or offset.shape == scale)
@@ -315,11 +287,11 @@ WEIGHT_QUANT_BATCH_MATMUL_V2 = OpSpec(
         *("x", "weight", "antiquant_scale", "antiquant_offset", "quant_scale", "quant_offset"),
         "bias",
     ),
-    optional=_WEIGHT_QUANT_BATCH_MATMUL_V2_OPTIONAL,
-    reference=_weight_quant_batch_matmul_v2_reference,
-    build=_weight_quant_batch_matmul_v2_build,
+    optional=_WEIGHT_OPTIONAL,
+    reference=_weight_reference,
+    build=_weight_build,
     flops=flops_by(read_weight_product),
-    traffic=lambda case: dense_bytes(case, absent=_WEIGHT_QUANT_BATCH_MATMUL_V2_OPTIONAL),
+    traffic=lambda case: dense_bytes(case, absent=_WEIGHT_OPTIONAL),
     group=group_by_weight,
     constraints=(
         Constraint(
@@ -334,7 +306,7 @@ WEIGHT_QUANT_BATCH_MATMUL_V2 = OpSpec(
         Constraint(
             "expected one number per column, or one in all, for scale, offset and bias; and K and "
             "N of at most 65535",
-            _weight_quant_batch_matmul_v2_sizes_fit,
+            _weight_sizes_fit,
         ),
         Constraint(
             "a quantised output cannot be replayed",

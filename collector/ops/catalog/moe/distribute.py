@@ -43,9 +43,8 @@ def tokens_fit(case: Case, tokens: tuple[int, ...], ids: int) -> bool:
 
 # Dispatch: sends tokens to the ranks of their experts, in a world of one rank, which NPUs do not
 # support. For INT8 it quantises them before sending.
-_MOE_DISTRIBUTE_DISPATCH_V2_WEIGHTS = 4
-_MOE_DISTRIBUTE_DISPATCH_V2_UNUSED = frozenset({2, 3, 5, 6})
-_MOE_DISTRIBUTE_DISPATCH_V2_COUNTS = 3
+_INFO, _COUNTS, _WEIGHTS = 2, 3, 4
+_DISPATCH_UNUSED = frozenset({2, 3, 5, 6})
 _RECEIVED_FROM_TP = 5
 _DYNAMIC = 2
 
@@ -55,12 +54,9 @@ def _quantises(case: Case) -> bool:
     return spelling(sent) == "INT8"
 
 
-def _moe_distribute_dispatch_v2_build(case: Case, make: TensorMaker) -> Call:
+def _dispatch_build(case: Case, make: TensorMaker) -> Call:
     x, ids, *_ = case.inputs or ()
-    weights, experts = (
-        given(case, _MOE_DISTRIBUTE_DISPATCH_V2_WEIGHTS),
-        output_size(case, _MOE_DISTRIBUTE_DISPATCH_V2_COUNTS),
-    )
+    weights, experts = (given(case, _WEIGHTS), output_size(case, _COUNTS))
     tokens, choices = input_shape(case, 1)
     return Call(
         (normal(x, make), make_choices(make, tokens, choices, experts, ids.dtype)),
@@ -74,7 +70,7 @@ def _moe_distribute_dispatch_v2_build(case: Case, make: TensorMaker) -> Call:
     )
 
 
-def _moe_distribute_dispatch_v2_reference(torch: Any, x: Any, ids: Any, **how: Any) -> Any:
+def _dispatch_reference(torch: Any, x: Any, ids: Any, **how: Any) -> Any:
     order, _ = by_expert(ids)
     tokens, choices = order // ids.shape[1], order % ids.shape[1]
     sent = x.index_select(0, tokens)
@@ -91,14 +87,11 @@ def _moe_distribute_dispatch_v2_reference(torch: Any, x: Any, ids: Any, **how: A
     return sent, scales, info, counts, received, ids.new_zeros(0), kept
 
 
-def _moe_distribute_dispatch_v2_fits(case: Case) -> bool:
-    x, experts = input_shape(case, 0), output_size(case, _MOE_DISTRIBUTE_DISPATCH_V2_COUNTS)
+def _dispatch_fits(case: Case) -> bool:
+    x, experts = input_shape(case, 0), output_size(case, _COUNTS)
     if not tokens_fit(case, x, 1) or experts < input_shape(case, 1)[1]:
         return False
-    weights, rows = (
-        given(case, _MOE_DISTRIBUTE_DISPATCH_V2_WEIGHTS),
-        rows_received(case, 1, experts),
-    )
+    weights, rows = (given(case, _WEIGHTS), rows_received(case, 1, experts))
     counted = ((rows, x[1]), (rows,), (rows * INFO,), (experts,), (experts,), (0,), (rows,))
     return outputs_agree(case, *counted) and (
         weights is None or weights.shape == input_shape(case, 1)
@@ -113,25 +106,23 @@ MOE_DISTRIBUTE_DISPATCH_V2 = OpSpec(
         *("x", "expert_ids", "scales", "x_active_mask"),
         *("expert_scales", "elastic_info", "performance_info"),
     ),
-    optional=_MOE_DISTRIBUTE_DISPATCH_V2_UNUSED | {_MOE_DISTRIBUTE_DISPATCH_V2_WEIGHTS},
-    reference=_moe_distribute_dispatch_v2_reference,
-    build=_moe_distribute_dispatch_v2_build,
-    traffic=lambda case: dense_bytes(
-        case, _MOE_DISTRIBUTE_DISPATCH_V2_UNUSED | {_MOE_DISTRIBUTE_DISPATCH_V2_WEIGHTS}
-    ),
+    optional=_DISPATCH_UNUSED | {_WEIGHTS},
+    reference=_dispatch_reference,
+    build=_dispatch_build,
+    traffic=lambda case: dense_bytes(case, _DISPATCH_UNUSED | {_WEIGHTS}),
     constraints=(
-        left_out(_MOE_DISTRIBUTE_DISPATCH_V2_UNUSED, "scales, masks and elastic worlds"),
+        left_out(_DISPATCH_UNUSED, "scales, masks and elastic worlds"),
         Constraint("expected EP Size 1 or none: one rank is replayed", is_one_rank),
         Constraint(
             "expected x (T,H), experts (T, at most 8), and the 7 outputs of a world of one "
             "rank with all experts",
-            _moe_distribute_dispatch_v2_fits,
+            _dispatch_fits,
         ),
         MOVED_OR_QUANTISED,
         nothing_empty(),
         inputs_are(HALVES, (0,)),
         *dtypes(
-            {1: "INT32", _MOE_DISTRIBUTE_DISPATCH_V2_WEIGHTS: "FLOAT"},
+            {1: "INT32", _WEIGHTS: "FLOAT"},
             {1: "FLOAT", 2: "INT32", 3: "INT64", 4: "INT32", _RECEIVED_FROM_TP: "INT32"},
         ),
         *dtypes({}, {6: "FLOAT"}),
@@ -142,17 +133,13 @@ MOE_DISTRIBUTE_DISPATCH_V2 = OpSpec(
 # Combine: sends the experts' rows back to the ranks of their tokens and sums them with the weights
 # of the choices, in a world of one rank, which NPUs do not support.
 
-_INFO, _MOE_DISTRIBUTE_COMBINE_V2_COUNTS, _MOE_DISTRIBUTE_COMBINE_V2_WEIGHTS = 2, 3, 4
-_MOE_DISTRIBUTE_COMBINE_V2_UNUSED = frozenset(range(5, 18))
+_COMBINE_UNUSED = frozenset(range(5, 18))
 
 
-def _moe_distribute_combine_v2_build(case: Case, make: TensorMaker) -> Call:
+def _combine_build(case: Case, make: TensorMaker) -> Call:
     """Build the outputs of a dispatch of these choices: rows by expert, origins, and ends."""
     rows, ids, info, counts, weights, *_ = case.inputs or ()
-    (tokens, choices), experts = (
-        input_shape(case, 1),
-        input_shape(case, _MOE_DISTRIBUTE_COMBINE_V2_COUNTS)[0],
-    )
+    (tokens, choices), experts = (input_shape(case, 1), input_shape(case, _COUNTS)[0])
     chosen = make_choices(make, tokens, choices, experts, ids.dtype)
     order, _ = by_expert(chosen)
     torch = make.torch
@@ -172,7 +159,7 @@ def _moe_distribute_combine_v2_build(case: Case, make: TensorMaker) -> Call:
     )
 
 
-def _moe_distribute_combine_v2_reference(
+def _combine_reference(
     torch: Any, rows: Any, ids: Any, info: Any, ends: Any, weights: Any, **how: Any
 ) -> Any:
     whence = info[: 3 * len(rows)].view(-1, 3)
@@ -182,7 +169,7 @@ def _moe_distribute_combine_v2_reference(
     return out.index_add_(0, tokens, weighed).to(rows.dtype)
 
 
-def _moe_distribute_combine_v2_fits(case: Case) -> bool:
+def _combine_fits(case: Case) -> bool:
     rows, ids, info, counts, weights = (input_shape(case, i) for i in range(5))
     if len(rows) != 2 or len(counts) != 1:
         return False
@@ -207,33 +194,22 @@ MOE_DISTRIBUTE_COMBINE_V2 = OpSpec(
         *("expand_scales", "shared_expert_x", "elastic_info", "ori_x", "const_expert_alpha_1"),
         *("const_expert_alpha_2", "const_expert_v", "performance_info"),
     ),
-    optional=_MOE_DISTRIBUTE_COMBINE_V2_UNUSED,
-    reference=_moe_distribute_combine_v2_reference,
-    build=_moe_distribute_combine_v2_build,
+    optional=_COMBINE_UNUSED,
+    reference=_combine_reference,
+    build=_combine_build,
     flops=per_element(2),
-    traffic=lambda case: dense_bytes(case, _MOE_DISTRIBUTE_COMBINE_V2_UNUSED),
+    traffic=lambda case: dense_bytes(case, _COMBINE_UNUSED),
     constraints=(
-        left_out(
-            _MOE_DISTRIBUTE_COMBINE_V2_UNUSED,
-            "tensor parallel ranks, masks, shared and constant experts",
-        ),
+        left_out(_COMBINE_UNUSED, "tensor parallel ranks, masks, shared and constant experts"),
         Constraint("expected EP Size 1 or none: one rank is replayed", is_one_rank),
         Constraint(
             "expected rows (T*K,H), experts (T,K) with K at most 8, the outputs of a dispatch "
             "of all experts to one rank, and weights (T,K)",
-            _moe_distribute_combine_v2_fits,
+            _combine_fits,
         ),
         nothing_empty(),
         inputs_are(HALVES, (0,)),
         one_dtype((0,), (0,)),
-        *dtypes(
-            {
-                1: "INT32",
-                _INFO: "INT32",
-                _MOE_DISTRIBUTE_COMBINE_V2_COUNTS: "INT32",
-                _MOE_DISTRIBUTE_COMBINE_V2_WEIGHTS: "FLOAT",
-            },
-            {},
-        ),
+        *dtypes({1: "INT32", _INFO: "INT32", _COUNTS: "INT32", _WEIGHTS: "FLOAT"}, {}),
     ),
 )

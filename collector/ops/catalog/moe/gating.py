@@ -33,7 +33,7 @@ def _groups(case: Case) -> tuple[int, int]:
     return (_GROUPS, _BEST_GROUPS) if grouped else (1, 1)
 
 
-def _moe_gating_top_k_build(case: Case, make: TensorMaker) -> Call:
+def _build(case: Case, make: TensorMaker) -> Call:
     x, *_ = case.inputs or ()
     bias = given(case, _BIAS)
     groups, best = _groups(case)
@@ -66,7 +66,7 @@ def _npu_run(api: Any, *args: Any, norm: Any, **how: Any) -> Any:
     return weights, chosen, norm
 
 
-def _moe_gating_top_k_reference(torch: Any, x: Any, k: int, *, norm: Any, **how: Any) -> Any:
+def _reference(torch: Any, x: Any, k: int, *, norm: Any, **how: Any) -> Any:
     wide, bias, is_named = x.float(), how["bias"], norm is not None
     norm = wide.sigmoid() if how["norm_type"] else wide.softmax(-1)
     scores = norm if bias is None else norm + bias
@@ -88,7 +88,7 @@ def _best_groups(torch: Any, scores: Any, count: int, best: int) -> Any:
     return grouped.masked_fill(barred.unsqueeze(-1), float("-inf")).flatten(-2)
 
 
-def _moe_gating_top_k_fits(case: Case) -> bool:
+def _fits(case: Case) -> bool:
     x, bias = input_shape(case, 0), given(case, _BIAS)
     if len(x) != 2 or x[1] > _MOST_EXPERTS or (bias and bias.shape != x[1:]):
         return False
@@ -110,8 +110,8 @@ MOE_GATING_TOP_K = OpSpec(
     slots=("x", "bias", "input_ids", "tid2eid"),
     optional=frozenset({_BIAS}) | _HASHED,
     optional_outputs=frozenset({_NORM}),
-    reference=_moe_gating_top_k_reference,
-    build=_moe_gating_top_k_build,
+    reference=_reference,
+    build=_build,
     flops=per_element(4),  # about 4 for each score; the sort is not counted
     traffic=lambda case: dense_bytes(case, frozenset({_BIAS}) | _HASHED, frozenset({_NORM})),
     npu=NpuCall(run=_npu_run, served="torch.ops._C_ascend.moe_gating_top_k"),
@@ -120,7 +120,7 @@ MOE_GATING_TOP_K = OpSpec(
         Constraint(
             "expected scores (T, at most 2048), a bias for each expert if there is one, and "
             "outputs (T, choices)",
-            _moe_gating_top_k_fits,
+            _fits,
         ),
         nothing_empty(),
         inputs_are(FLOATS, (0,)),
@@ -136,7 +136,7 @@ _FINISHED = 1
 _MOST_CHOICES = 1024
 
 
-def _moe_gating_top_ksoftmax_build(case: Case, make: TensorMaker) -> Call:
+def _softmax_build(case: Case, make: TensorMaker) -> Call:
     """Build the call with no row finished: an engine passes rows that must be computed."""
     x, *_ = case.inputs or ()
     finished = given(case, _FINISHED)
@@ -144,7 +144,7 @@ def _moe_gating_top_ksoftmax_build(case: Case, make: TensorMaker) -> Call:
     return Call((normal(x, make), none, chosen_by_output(case)))
 
 
-def _moe_gating_top_ksoftmax_reference(torch: Any, x: Any, finished: Any, k: int) -> Any:
+def _softmax_reference(torch: Any, x: Any, finished: Any, k: int) -> Any:
     best = x.float().softmax(-1).topk(k, -1)
     rows, experts = best.values[..., 0].numel(), x.shape[-1]
     chosen = best.indices
@@ -155,7 +155,7 @@ def _moe_gating_top_ksoftmax_reference(torch: Any, x: Any, finished: Any, k: int
     return best.values.to(x.dtype), chosen.int(), numbers
 
 
-def _moe_gating_top_ksoftmax_fits(case: Case) -> bool:
+def _softmax_fits(case: Case) -> bool:
     x, finished = input_shape(case, 0), given(case, _FINISHED)
     k = chosen_by_output(case)
     chosen = (*x[:-1], k)
@@ -173,14 +173,13 @@ MOE_GATING_TOP_KSOFTMAX = OpSpec(
     assumes="scores at random, no row finished",
     slots=("x", "finished"),
     optional=frozenset({_FINISHED}),
-    reference=_moe_gating_top_ksoftmax_reference,
-    build=_moe_gating_top_ksoftmax_build,
+    reference=_softmax_reference,
+    build=_softmax_build,
     flops=per_element(4),
     traffic=lambda case: dense_bytes(case, frozenset({_FINISHED})),
     constraints=(
         Constraint(
-            "expected scores (T,E) or (B,S,E), and outputs with the choices of each",
-            _moe_gating_top_ksoftmax_fits,
+            "expected scores (T,E) or (B,S,E), and outputs with the choices of each", _softmax_fits
         ),
         nothing_empty(),
         inputs_are(FLOATS, (0,)),

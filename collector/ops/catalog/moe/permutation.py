@@ -28,18 +28,18 @@ _MOST_EXPERTS = 2048
 _MOST_ROWS = 1 << 24  # exclusive
 
 
-def _moe_compute_expert_tokens_build(case: Case, make: TensorMaker) -> Call:
+def _count_build(case: Case, make: TensorMaker) -> Call:
     (rows,) = case.inputs or ()
     experts = output_size(case, 0)
     return Call((make.integers(rows.shape or (), rows.dtype, 0, experts).sort().values, experts))
 
 
-def _moe_compute_expert_tokens_reference(torch: Any, rows: Any, experts: int) -> Any:
+def _count_reference(torch: Any, rows: Any, experts: int) -> Any:
     numbers = torch.arange(experts, dtype=rows.dtype, device=rows.device)
     return torch.searchsorted(rows, numbers, right=True, out_int32=True)
 
 
-def _moe_compute_expert_tokens_fits(case: Case) -> bool:
+def _count_fits(case: Case) -> bool:
     rows = input_shape(case, 0)
     return len(rows) == 1 and rows[0] < _MOST_ROWS and 0 < output_size(case, 0) <= _MOST_EXPERTS
 
@@ -49,12 +49,11 @@ MOE_COMPUTE_EXPERT_TOKENS = OpSpec(
     call="torch_npu.npu_moe_compute_expert_tokens",
     assumes="each expert as likely for a row",
     slots=("sorted_experts",),
-    reference=_moe_compute_expert_tokens_reference,
-    build=_moe_compute_expert_tokens_build,
+    reference=_count_reference,
+    build=_count_build,
     constraints=(
         Constraint(
-            "expected experts of sorted rows (R), and an output (at most 2048 experts)",
-            _moe_compute_expert_tokens_fits,
+            "expected experts of sorted rows (R), and an output (at most 2048 experts)", _count_fits
         ),
         nothing_empty(),
         *dtypes({0: "INT32"}, {0: "INT32"}),
@@ -65,19 +64,19 @@ MOE_COMPUTE_EXPERT_TOKENS = OpSpec(
 # Rows in the order of experts, weighted, summed back into tokens, and added to the terms that
 # skipped the experts.
 
-_SKIP1, _SKIP2, _BIAS, _MOE_FINALIZE_ROUTING_V2_SCALES, _EXPERTS = 2, 3, 4, 5, 6
+_SKIP1, _SKIP2, _BIAS, _FINALIZE_SCALES, _EXPERTS = 2, 3, 4, 5, 6
 _OPTIONAL = frozenset(range(2, 7))
 _MIXED = {("DT_BF16", "FLOAT")}
 _BY_ROW = 2  # drop_pad_mode: nothing is dropped, and a token's choices are adjacent, as in vLLM
 
 
-def _moe_finalize_routing_v2_choices(case: Case) -> int:
+def _finalize_choices(case: Case) -> int:
     """Return the number of experts of a token."""
     rows, out = input_shape(case, 0), output_shape(case, 0)
     return rows[0] // out[0] if rows and out and out[0] else 0
 
 
-def _moe_finalize_routing_v2_build(case: Case, make: TensorMaker) -> Call:
+def _finalize_build(case: Case, make: TensorMaker) -> Call:
     rows, places, *_ = case.inputs or ()
     optional: list[Any] = []
     for position in range(_SKIP1, _EXPERTS):
@@ -94,12 +93,12 @@ def _moe_finalize_routing_v2_build(case: Case, make: TensorMaker) -> Call:
             normal(rows, make),
             make.permutation(places.numel, places.dtype),
             *optional,
-            _moe_finalize_routing_v2_choices(case),
+            _finalize_choices(case),
         )
     )
 
 
-def _moe_finalize_routing_v2_reference(
+def _finalize_reference(
     torch: Any,
     rows: Any,
     places: Any,
@@ -122,7 +121,7 @@ def _moe_finalize_routing_v2_reference(
     return out.to(rows.dtype)
 
 
-def _moe_finalize_routing_v2_npu_run(
+def _finalize_npu_run(
     api: Any,
     rows: Any,
     places: Any,
@@ -140,18 +139,14 @@ def _moe_finalize_routing_v2_npu_run(
     return api(rows, skip1, skip2, bias, scales, places, experts, **named)
 
 
-def _moe_finalize_routing_v2_fits(case: Case) -> bool:
-    rows, places, choices = (
-        input_shape(case, 0),
-        input_shape(case, 1),
-        _moe_finalize_routing_v2_choices(case),
-    )
+def _finalize_fits(case: Case) -> bool:
+    rows, places, choices = (input_shape(case, 0), input_shape(case, 1), _finalize_choices(case))
     if len(rows) != 2 or places != rows[:1] or not choices:
         return False
     tokens: Shape = (rows[0] // choices, rows[1])
     bias, experts = given(case, _BIAS), given(case, _EXPERTS)
-    wanted = {_SKIP1: tokens, _SKIP2: tokens, _MOE_FINALIZE_ROUTING_V2_SCALES: (tokens[0], choices)}
-    wanted[_EXPERTS] = wanted[_MOE_FINALIZE_ROUTING_V2_SCALES]
+    wanted = {_SKIP1: tokens, _SKIP2: tokens, _FINALIZE_SCALES: (tokens[0], choices)}
+    wanted[_EXPERTS] = wanted[_FINALIZE_SCALES]
     return (
         tokens[0] * choices == rows[0]
         and outputs_agree(case, tokens)
@@ -165,7 +160,7 @@ def _bias_fits(bias: Shape | None, rows: Shape, choices: int) -> bool:
 
 
 def _scales_fit(case: Case) -> bool:
-    rows, scales = given(case, 0), given(case, _MOE_FINALIZE_ROUTING_V2_SCALES)
+    rows, scales = given(case, 0), given(case, _FINALIZE_SCALES)
     return scales is None or (spelling(rows), spelling(scales)) in _MIXED | {(spelling(rows),) * 2}
 
 
@@ -175,24 +170,24 @@ MOE_FINALIZE_ROUTING_V2 = OpSpec(
     assumes="rows in any order",
     slots=("expanded_x", "expanded_row_idx", "x1", "x2", "bias", "scales", "expert_idx"),
     optional=_OPTIONAL,
-    reference=_moe_finalize_routing_v2_reference,
-    build=_moe_finalize_routing_v2_build,
+    reference=_finalize_reference,
+    build=_finalize_build,
     flops=per_element(2),
     traffic=lambda case: dense_bytes(case, _OPTIONAL),
-    npu=NpuCall(run=_moe_finalize_routing_v2_npu_run),
+    npu=NpuCall(run=_finalize_npu_run),
     constraints=(
         Constraint(
             "expected rows (T*K,H), a position for each, an output (T,H), and of the optional "
             "inputs: two terms with the shape of the output, a bias (E,H) only with experts, "
             "scales and experts (T,K)",
-            _moe_finalize_routing_v2_fits,
+            _finalize_fits,
         ),
         Constraint(
             "expected a first addend if there is a second addend",
             lambda case: given(case, _SKIP2) is None or given(case, _SKIP1) is not None,
         ),
         nothing_empty(),
-        inputs_are(FLOATS, (0, _MOE_FINALIZE_ROUTING_V2_SCALES)),
+        inputs_are(FLOATS, (0, _FINALIZE_SCALES)),
         inputs_are(("INT32",), (1, _EXPERTS)),
         one_dtype((0, _SKIP1, _SKIP2, _BIAS), (0,)),
         Constraint(
@@ -203,14 +198,14 @@ MOE_FINALIZE_ROUTING_V2 = OpSpec(
 
 
 # Tokens received rank by rank, reordered by expert.
-_MOE_RE_ROUTING_SCALES = 2
+_RE_ROUTING_SCALES = 2
 _LONGEST = 16384  # elements of a token, exclusive
 
 
-def _moe_re_routing_build(case: Case, make: TensorMaker) -> Call:
+def _re_routing_build(case: Case, make: TensorMaker) -> Call:
     """Build about equal counts for every rank and expert: the kernel requires some for each."""
     tokens, counts, *_ = case.inputs or ()
-    scales, rows = given(case, _MOE_RE_ROUTING_SCALES), input_shape(case, 0)[0]
+    scales, rows = given(case, _RE_ROUTING_SCALES), input_shape(case, 0)[0]
     ranks, experts = input_shape(case, 1)
     each, more = divmod(rows, ranks * experts)
     table = [[each + (r * experts + e < more) for e in range(experts)] for r in range(ranks)]
@@ -226,20 +221,18 @@ def _moe_re_routing_build(case: Case, make: TensorMaker) -> Call:
 
 def _npu_build(case: Case, make: TensorMaker) -> Call:
     """Build the call; without scales the second output is undefined."""
-    call = _moe_re_routing_build(case, make)
+    call = _re_routing_build(case, make)
     means = call.kwargs["per_token_scales"] is not None
     rows = input_shape(case, 0)[:1]
     return Call(call.args, {**call.kwargs, "scales": None if means else unwritten(make, rows)})
 
 
-def _moe_re_routing_npu_run(api: Any, *args: Any, scales: Any, **how: Any) -> Any:
+def _re_routing_npu_run(api: Any, *args: Any, scales: Any, **how: Any) -> Any:
     tokens, given_scales, index, counts = api(*args, **how)
     return tokens, given_scales if scales is None else scales, index, counts
 
 
-def _moe_re_routing_reference(
-    torch: Any, tokens: Any, counts: Any, *, per_token_scales: Any
-) -> Any:
+def _re_routing_reference(torch: Any, tokens: Any, counts: Any, *, per_token_scales: Any) -> Any:
     starts = (counts.flatten().cumsum(0) - counts.flatten()).view(counts.shape).t().flatten()
     lengths = counts.t().flatten()
     shifts = starts - (lengths.cumsum(0) - lengths)
@@ -252,11 +245,11 @@ def _moe_re_routing_reference(
     return tokens.index_select(0, index), scales, index.int(), counts.sum(0).to(counts.dtype)
 
 
-def _moe_re_routing_fits(case: Case) -> bool:
+def _re_routing_fits(case: Case) -> bool:
     tokens, counts, scales = (
         input_shape(case, 0),
         input_shape(case, 1),
-        given(case, _MOE_RE_ROUTING_SCALES),
+        given(case, _RE_ROUTING_SCALES),
     )
     if len(tokens) != 2 or len(counts) != 2:
         return False
@@ -274,24 +267,24 @@ MOE_RE_ROUTING = OpSpec(
     call="torch_npu.npu_moe_re_routing",
     assumes="as many tokens of each rank for each expert",
     slots=("tokens", "expert_token_num_per_rank", "per_token_scales"),
-    optional=frozenset({_MOE_RE_ROUTING_SCALES}),
-    reference=_moe_re_routing_reference,
-    build=_moe_re_routing_build,
-    traffic=lambda case: dense_bytes(case, frozenset({_MOE_RE_ROUTING_SCALES})),
+    optional=frozenset({_RE_ROUTING_SCALES}),
+    reference=_re_routing_reference,
+    build=_re_routing_build,
+    traffic=lambda case: dense_bytes(case, frozenset({_RE_ROUTING_SCALES})),
     moves_data=True,
-    npu=NpuCall(run=_moe_re_routing_npu_run, build=_npu_build),
+    npu=NpuCall(run=_re_routing_npu_run, build=_npu_build),
     constraints=(
         Constraint(
             "expected tokens (A, fewer than 16384), counts (ranks, experts), at most one "
             "count for each token, and scales (A) if there are any",
-            _moe_re_routing_fits,
+            _re_routing_fits,
         ),
         nothing_empty(),
         inputs_are((*HALVES, "INT8"), (0,)),
         inputs_are(("INT32", "INT64"), (1,)),
         one_dtype((0,), (0,)),
         one_dtype((1,), (3,)),
-        *dtypes({_MOE_RE_ROUTING_SCALES: "FLOAT"}, {1: "FLOAT", 2: "INT32"}),
+        *dtypes({_RE_ROUTING_SCALES: "FLOAT"}, {1: "FLOAT", 2: "INT32"}),
     ),
 )
 
@@ -308,15 +301,15 @@ def _rows(case: Case) -> int:
     return shape[0] if shape else elements(input_shape(case, 1))
 
 
-def _moe_token_permute_choices(case: Case) -> Shape:
+def _permute_choices(case: Case) -> Shape:
     """Return the shape (T, K) of the expert numbers; K is 1 where they have one dimension."""
     indices = input_shape(case, 1)
     return (*indices, 1) if len(indices) == 1 else indices
 
 
-def _moe_token_permute_build(case: Case, make: TensorMaker) -> Call:
+def _permute_build(case: Case, make: TensorMaker) -> Call:
     tokens, indices, *_ = case.inputs or ()
-    rows, choices = _moe_token_permute_choices(case)
+    rows, choices = _permute_choices(case)
     chosen = make_choices(make, rows, choices, experts_of(choices), indices.dtype)
     if spelling(tokens) == "INT8":
         moved = make.integers(tokens.shape or (), tokens.dtype, -127, 128)
@@ -325,7 +318,7 @@ def _moe_token_permute_build(case: Case, make: TensorMaker) -> Call:
     return Call((moved, chosen.reshape(indices.shape or ()), _rows(case)))
 
 
-def _moe_token_permute_reference(torch: Any, tokens: Any, indices: Any, rows: int) -> Any:
+def _permute_reference(torch: Any, tokens: Any, indices: Any, rows: int) -> Any:
     order, places = by_expert(indices)
     return tokens.index_select(0, order[:rows] // (len(order) // len(indices))), places.int()
 
@@ -338,8 +331,8 @@ def _traffic(case: Case) -> int:
     return (min(count, rows) + rows) * row + indices.size_bytes + 4 * indices.numel
 
 
-def _moe_token_permute_fits(case: Case) -> bool:
-    tokens, indices = input_shape(case, 0), _moe_token_permute_choices(case)
+def _permute_fits(case: Case) -> bool:
+    tokens, indices = input_shape(case, 0), _permute_choices(case)
     if len(tokens) != 2 or len(indices) != 2 or indices[0] != tokens[0]:
         return False
     if indices[1] > _MOST_CHOICES or elements(indices) > _MOST_INDICES:
@@ -357,15 +350,15 @@ MOE_TOKEN_PERMUTE = OpSpec(
     call="torch_npu.npu_moe_token_permute",
     assumes="each expert as likely for a token",
     slots=("tokens", "indices"),
-    reference=_moe_token_permute_reference,
-    build=_moe_token_permute_build,
+    reference=_permute_reference,
+    build=_permute_build,
     traffic=_traffic,
     moves_data=True,
     constraints=(
         Constraint(
             "expected tokens (T,H), experts (T) or (T, at most 512), and at most one row for "
             "each choice",
-            _moe_token_permute_fits,
+            _permute_fits,
         ),
         nothing_empty(),
         inputs_are((*FLOATS, "INT8"), (0,)),
@@ -380,7 +373,7 @@ MOE_TOKEN_PERMUTE = OpSpec(
 _PROBS = 2
 
 
-def _moe_token_unpermute_build(case: Case, make: TensorMaker) -> Call:
+def _unpermute_build(case: Case, make: TensorMaker) -> Call:
     """Build the call with a true permutation of the rows: the inverse of an order by expert."""
     rows, places, *_ = case.inputs or ()
     probs = given(case, _PROBS)
@@ -393,7 +386,7 @@ def _moe_token_unpermute_build(case: Case, make: TensorMaker) -> Call:
     )
 
 
-def _moe_token_unpermute_reference(torch: Any, rows: Any, places: Any, probs: Any) -> Any:
+def _unpermute_reference(torch: Any, rows: Any, places: Any, probs: Any) -> Any:
     chosen = rows.index_select(0, places)
     if probs is None:
         return chosen
@@ -418,7 +411,7 @@ def _flops(case: Case) -> int:
     return 2 * elements(input_shape(case, 0)) if given(case, _PROBS) else 0
 
 
-def _moe_token_unpermute_fits(case: Case) -> bool:
+def _unpermute_fits(case: Case) -> bool:
     tokens = _tokens(case)
     return tokens is not None and outputs_agree(case, tokens)
 
@@ -429,14 +422,14 @@ MOE_TOKEN_UNPERMUTE = OpSpec(
     assumes="rows in any order",
     slots=("permuted_tokens", "sorted_indices", "probs"),
     optional=frozenset({_PROBS}),
-    reference=_moe_token_unpermute_reference,
-    build=_moe_token_unpermute_build,
+    reference=_unpermute_reference,
+    build=_unpermute_build,
     flops=_flops,
     traffic=lambda case: dense_bytes(case, frozenset({_PROBS})),
     constraints=(
         Constraint(
             "expected rows (R,H), a position for each, and weights (T, R / T) if there are any",
-            _moe_token_unpermute_fits,
+            _unpermute_fits,
         ),
         nothing_empty(),
         inputs_are(FLOATS, (0, _PROBS)),

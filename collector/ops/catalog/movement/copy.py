@@ -106,11 +106,11 @@ AS_STRIDED = OpSpec(
 # A tensor repeated along dimensions of size 1, or along new leading dimensions.
 
 
-def _broadcast_to_build(case: Case, make: TensorMaker) -> Call:
+def _broadcast_build(case: Case, make: TensorMaker) -> Call:
     return build_view(case, make, lambda x: x.expand(output_shape(case)))
 
 
-def _broadcast_to_fits(case: Case) -> bool:
+def _broadcast_fits(case: Case) -> bool:
     x, out = input_shape(case, 0), output_shape(case)
     return out is not None and broadcast(x, out) == out and elements(out) > elements(x)
 
@@ -119,10 +119,10 @@ BROADCAST_TO = OpSpec(
     kernel="BroadcastTo",
     call="torch.Tensor.copy_",
     slots=("x", "shape"),
-    build=_broadcast_to_build,
+    build=_broadcast_build,
     moves_data=True,
     constraints=(
-        Constraint("expected a larger output to which the input broadcasts", _broadcast_to_fits),
+        Constraint("expected a larger output to which the input broadcasts", _broadcast_fits),
         one_a_dimension(1, of_output=True),
         one_dtype((0,)),
         not_bool((0,)),  # CANN broadcasts BOOL as INT32, between two casts
@@ -226,7 +226,7 @@ def _makes(size: int, total: int, repeats: int) -> bool:
     return size > 0 and (repeats == size or (repeats == 1 and total % size == 0))
 
 
-def _repeat_interleave_build(case: Case, make: TensorMaker) -> Call:
+def _repeat_build(case: Case, make: TensorMaker) -> Call:
     """Build repeats that are as equal as the total allows.
 
     torch gets the total, so that it does not wait for the device.
@@ -245,7 +245,7 @@ def _run(repeat: Any, x: Any, repeats: Any, dim: int, total: int) -> Any:
     return repeat(x, repeats, dim=dim, output_size=total)
 
 
-def _repeat_interleave_reference(torch: Any, x: Any, repeats: Any, dim: int, total: int) -> Any:
+def _repeat_reference(torch: Any, x: Any, repeats: Any, dim: int, total: int) -> Any:
     return _run(torch.repeat_interleave, x, repeats, dim, total)
 
 
@@ -254,8 +254,8 @@ REPEAT_INTERLEAVE = OpSpec(
     call="torch.repeat_interleave",
     assumes="each row as often",
     slots=("x", "repeats"),
-    reference=_repeat_interleave_reference,
-    build=_repeat_interleave_build,
+    reference=_repeat_reference,
+    build=_repeat_build,
     moves_data=True,
     constraints=(
         Constraint(

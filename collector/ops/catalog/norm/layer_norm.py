@@ -35,39 +35,39 @@ def statistics_fit(case: Case, gamma: int, outputs: tuple[int, ...]) -> bool:
 # The kernel writes these as FLOAT, or mean and deviation in the dtypes of gamma and beta, which
 # aclnn converts for torch (CANN's open sources, ops-nn).
 
-_X, _LAYER_NORM_V3_GAMMA, _LAYER_NORM_V3_BETA = range(3)
+_X, _GAMMA, _BETA = range(3)
 _FLOATS = ("FLOAT", "FLOAT16", "DT_BF16")
 
 
-def _layer_norm_v3_build(case: Case, make: TensorMaker) -> Call:
+def _build(case: Case, make: TensorMaker) -> Call:
     statistics = output_slot(case, 1)
     dtype = make.dtype(statistics.dtype if statistics else "FLOAT")
     return Call((*build_from_slots(case, make).args, dtype))
 
 
-def _layer_norm_v3_reference(torch: Any, x: Any, gamma: Any, beta: Any, dtype: Any) -> Any:
+def _reference(torch: Any, x: Any, gamma: Any, beta: Any, dtype: Any) -> Any:
     y, *statistics = layer_norm(torch, x, gamma, beta)
     return y, *(number.to(dtype) for number in statistics)
 
 
-def _layer_norm_v3_launch(native: Any, x: Any, gamma: Any, beta: Any, dtype: Any) -> Any:
+def _launch(native: Any, x: Any, gamma: Any, beta: Any, dtype: Any) -> Any:
     """Run one kernel; torch returns its statistics as FLOAT, independent of the row."""
     y, *statistics = native(x, gamma.shape, gamma, beta, EPSILON)
     return y, *(number.to(dtype) for number in statistics)
 
 
 def _statistics_fit(case: Case) -> bool:
-    gamma = (case.inputs or ())[_LAYER_NORM_V3_GAMMA]
+    gamma = (case.inputs or ())[_GAMMA]
     told = {spelling(output_slot(case, i)) for i in (1, 2)} - {""}
     return len(told) < 2 and told <= {"FLOAT", spelling(gamma)}
 
 
-def _layer_norm_v3_shapes_fit(case: Case) -> bool:
+def _shapes_fit(case: Case) -> bool:
     return (
         elements(input_shape(case, _X)) > 0
-        and input_shape(case, _LAYER_NORM_V3_GAMMA) == input_shape(case, _LAYER_NORM_V3_BETA)
+        and input_shape(case, _GAMMA) == input_shape(case, _BETA)
         and agrees(case, 0, input_shape(case, _X))
-        and statistics_fit(case, _LAYER_NORM_V3_GAMMA, (1, 2))
+        and statistics_fit(case, _GAMMA, (1, 2))
     )
 
 
@@ -76,19 +76,19 @@ LAYER_NORM_V3 = OpSpec(
     twins=("LayerNormV3WithImplMode",),
     call="torch.native_layer_norm",
     slots=("x", "gamma", "beta"),
-    reference=_layer_norm_v3_reference,
-    build=_layer_norm_v3_build,
+    reference=_reference,
+    build=_build,
     # a sum, a difference, a square and a sum, then a product, and gamma and beta
     flops=per_element(7, _X),
-    npu=NpuCall(run=_layer_norm_v3_launch),
+    npu=NpuCall(run=_launch),
     constraints=(
-        inputs_are(_FLOATS, (_X, _LAYER_NORM_V3_GAMMA, _LAYER_NORM_V3_BETA)),
+        inputs_are(_FLOATS, (_X, _GAMMA, _BETA)),
         one_dtype((_X,)),
-        one_dtype((_LAYER_NORM_V3_GAMMA, _LAYER_NORM_V3_BETA), ()),
+        one_dtype((_GAMMA, _BETA), ()),
         Constraint(
             "expected gamma and beta with the dtype of x, or FLOAT",
             lambda case: (
-                {slot.known_dtype for slot in (case.inputs or ())[_LAYER_NORM_V3_GAMMA:]}
+                {slot.known_dtype for slot in (case.inputs or ())[_GAMMA:]}
                 <= {(case.inputs or ())[_X].known_dtype, dtype_of("FLOAT")}
             ),
         ),
@@ -97,7 +97,7 @@ LAYER_NORM_V3 = OpSpec(
         Constraint(
             "expected gamma and beta with the last dimensions of x, and three outputs: one "
             "with the shape of x, two with one number a row",
-            _layer_norm_v3_shapes_fit,
+            _shapes_fit,
         ),
     ),
 )
@@ -105,7 +105,7 @@ LAYER_NORM_V3 = OpSpec(
 
 # A sum and its layer normalisation, with the statistics that its gradient needs.
 
-_X1, _X2, _ADD_LAYER_NORM_GAMMA, _ADD_LAYER_NORM_BETA = range(4)
+_X1, _X2, _ADD_GAMMA, _ADD_BETA = range(4)
 _Y, _MEAN, _RSTD, _SUM = range(4)
 _SUM_OUTPUT = frozenset({_SUM})
 
@@ -116,32 +116,32 @@ def _keeps_the_sum(case: Case) -> bool:
     return slot is not None and slot.shape is not None
 
 
-def _add_layer_norm_build(case: Case, make: TensorMaker) -> Call:
+def _add_build(case: Case, make: TensorMaker) -> Call:
     return Call(build_from_slots(case, make).args, {"keeps_the_sum": _keeps_the_sum(case)})
 
 
-def _add_layer_norm_reference(
+def _add_reference(
     torch: Any, x1: Any, x2: Any, gamma: Any, beta: Any, *, keeps_the_sum: bool
 ) -> Any:
     total = torch.add(x1, x2)
     return *layer_norm(torch, total, gamma, beta), total if keeps_the_sum else None
 
 
-def _add_layer_norm_launch(add: Any, *tensors: Any, keeps_the_sum: bool) -> Any:
+def _add_launch(add: Any, *tensors: Any, keeps_the_sum: bool) -> Any:
     *norm, total = add(*tensors, EPSILON, keeps_the_sum)
     return *norm, total if keeps_the_sum else None
 
 
-def _add_layer_norm_shapes_fit(case: Case) -> bool:
+def _add_shapes_fit(case: Case) -> bool:
     x1 = input_shape(case, _X1)
     return (
         elements(x1) > 0
-        and len(input_shape(case, _ADD_LAYER_NORM_GAMMA)) == 1
+        and len(input_shape(case, _ADD_GAMMA)) == 1
         and x1 == input_shape(case, _X2)
-        and input_shape(case, _ADD_LAYER_NORM_GAMMA) == input_shape(case, _ADD_LAYER_NORM_BETA)
+        and input_shape(case, _ADD_GAMMA) == input_shape(case, _ADD_BETA)
         and agrees(case, _Y, x1)
         and (not _keeps_the_sum(case) or agrees(case, _SUM, x1))
-        and statistics_fit(case, _ADD_LAYER_NORM_GAMMA, (_MEAN, _RSTD))
+        and statistics_fit(case, _ADD_GAMMA, (_MEAN, _RSTD))
     )
 
 
@@ -150,19 +150,19 @@ ADD_LAYER_NORM = OpSpec(
     call="torch_npu.npu_add_layer_norm",
     slots=("x1", "x2", "gamma", "beta"),
     optional_outputs=_SUM_OUTPUT,
-    reference=_add_layer_norm_reference,
-    build=_add_layer_norm_build,
+    reference=_add_reference,
+    build=_add_build,
     flops=per_element(8, _X1),  # a sum, then 7 as in LayerNormV3
-    npu=NpuCall(run=_add_layer_norm_launch),
+    npu=NpuCall(run=_add_launch),
     constraints=(
         inputs_are(("FLOAT", "FLOAT16", "DT_BF16"), (_X1,)),
-        one_dtype((_X1, _X2, _ADD_LAYER_NORM_GAMMA, _ADD_LAYER_NORM_BETA), (_Y, _SUM)),
+        one_dtype((_X1, _X2, _ADD_GAMMA, _ADD_BETA), (_Y, _SUM)),
         outputs_are(("FLOAT",), (_MEAN, _RSTD)),
         Constraint(
             "expected terms of one shape, gamma and beta with the shape of their last "
             "dimension, and outputs: one with the shape of x, two with one number a row, and "
             "the sum or none",
-            _add_layer_norm_shapes_fit,
+            _add_shapes_fit,
         ),
     ),
 )

@@ -29,7 +29,7 @@ from collector.ops.spec import (
 # RMS normalisation in float32: x / rms(x) * gamma, and 1 / rms(x) for the gradient.
 
 
-def _rms_norm_reference(torch: Any, x: Any, gamma: Any) -> Any:
+def _reference(torch: Any, x: Any, gamma: Any) -> Any:
     y, rstd = normalised(x, gamma)
     return y.to(x.dtype), rstd
 
@@ -42,7 +42,7 @@ RMS_NORM = OpSpec(
     kernel="RmsNorm",
     call="torch_npu.npu_rms_norm",
     slots=("x", "gamma"),
-    reference=_rms_norm_reference,
+    reference=_reference,
     flops=per_element(4),  # a square, a sum, and two products
     constraints=(
         floating((0, 1)),
@@ -60,7 +60,7 @@ RMS_NORM = OpSpec(
 # Gradient of RMS normalisation, in float32: of x, and of gamma as FLOAT.
 
 
-def _rms_norm_grad_build(case: Case, make: TensorMaker) -> Call:
+def _grad_build(case: Case, make: TensorMaker) -> Call:
     dy, x, rstd, gamma = case.inputs or ()
     return Call(
         (
@@ -72,7 +72,7 @@ def _rms_norm_grad_build(case: Case, make: TensorMaker) -> Call:
     )
 
 
-def _rms_norm_grad_reference(torch: Any, dy: Any, x: Any, rstd: Any, gamma: Any) -> Any:
+def _grad_reference(torch: Any, dy: Any, x: Any, rstd: Any, gamma: Any) -> Any:
     dims = normal_dims(gamma)
     wide, scaled = dy.float(), x.float() * rstd
     dgamma = (wide * scaled).sum_to_size(gamma.shape)
@@ -82,7 +82,7 @@ def _rms_norm_grad_reference(torch: Any, dy: Any, x: Any, rstd: Any, gamma: Any)
     return dx.to(x.dtype), dgamma
 
 
-def _rms_norm_grad_launch(backward: Any, dy: Any, x: Any, rstd: Any, gamma: Any) -> Any:
+def _grad_launch(backward: Any, dy: Any, x: Any, rstd: Any, gamma: Any) -> Any:
     return backward(dy, x, gamma, rstd)
 
 
@@ -95,11 +95,11 @@ RMS_NORM_GRAD = OpSpec(
     kernel="RmsNormGrad",
     call="torch_npu.npu_rms_norm_backward",
     slots=("dy", "x", "rstd", "gamma"),
-    reference=_rms_norm_grad_reference,
-    build=_rms_norm_grad_build,
+    reference=_grad_reference,
+    build=_grad_build,
     # five products, a sum for gamma, a sum for the mean, a difference, a product
     flops=per_element(9, 1),
-    npu=NpuCall(run=_rms_norm_grad_launch),
+    npu=NpuCall(run=_grad_launch),
     constraints=(
         floating((0, 1, 3)),
         inputs_are(("FLOAT",), (2,)),
@@ -153,19 +153,19 @@ ADD_RMS_NORM_BIAS = OpSpec(
 # second.
 
 
-def _inplace_add_rms_norm_build(case: Case, make: TensorMaker) -> Call:
+def _inplace_build(case: Case, make: TensorMaker) -> Call:
     """Build a gamma near 1: sums grow by about 1 per launch, and stay finite."""
     x1, x2, gamma = case.inputs or ()
     terms = (normal(slot, make) for slot in (x1, x2))
     return Call((*terms, make.uniform(gamma.shape or (), gamma.dtype, 0.5, 1.0)))
 
 
-def _inplace_add_rms_norm_reference(torch: Any, x1: Any, x2: Any, gamma: Any) -> Any:
+def _inplace_reference(torch: Any, x1: Any, x2: Any, gamma: Any) -> Any:
     y, rstd, total = add_and_normalise(torch, x1, x2, gamma)
     return x1.copy_(y), rstd, x2.copy_(total)
 
 
-def _inplace_add_rms_norm_launch(add: Any, x1: Any, x2: Any, gamma: Any) -> Any:
+def _inplace_launch(add: Any, x1: Any, x2: Any, gamma: Any) -> Any:
     return x1, add(x1, x2, gamma), x2
 
 
@@ -173,9 +173,9 @@ INPLACE_ADD_RMS_NORM = OpSpec(
     kernel="InplaceAddRmsNorm",
     call="torch_npu.npu_add_rms_norm_v2",
     slots=("x1", "x2", "gamma"),
-    reference=_inplace_add_rms_norm_reference,
-    build=_inplace_add_rms_norm_build,
+    reference=_inplace_reference,
+    build=_inplace_build,
     flops=sum_flops,
-    npu=NpuCall(run=_inplace_add_rms_norm_launch),
+    npu=NpuCall(run=_inplace_launch),
     constraints=SUM_CONSTRAINTS,
 )

@@ -13,20 +13,11 @@ from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker, d
 # A sum, its RMS normalisation, and rows quantised to INT8 by their own absolute maximum: once, or
 # twice with separate smoothing scales.
 
-(
-    _ADD_RMS_NORM_DYNAMIC_QUANT_X1,
-    _ADD_RMS_NORM_DYNAMIC_QUANT_X2,
-    _ADD_RMS_NORM_DYNAMIC_QUANT_GAMMA,
-    _SMOOTH1,
-    _SMOOTH2,
-    _ADD_RMS_NORM_DYNAMIC_QUANT_BETA,
-) = range(6)
-_Y1, _ADD_RMS_NORM_DYNAMIC_QUANT_Y2, _ADD_RMS_NORM_DYNAMIC_QUANT_SUM, _SCALE1, _SCALE2 = range(5)
+_X1, _X2, _GAMMA, _SMOOTH1, _SMOOTH2, _BETA = range(6)
+_Y, _Y2, _SUM, _SCALE1, _SCALE2 = range(5)
 _SLOTS = ("x1", "x2", "gamma", "smooth_scale1", "smooth_scale2", "beta")
-_ADD_RMS_NORM_DYNAMIC_QUANT_OPTIONAL = frozenset(
-    {_SMOOTH1, _SMOOTH2, _ADD_RMS_NORM_DYNAMIC_QUANT_BETA}
-)
-_ADD_RMS_NORM_DYNAMIC_QUANT_SECOND = frozenset({_ADD_RMS_NORM_DYNAMIC_QUANT_Y2, _SCALE2})
+_OPTIONAL = frozenset({_SMOOTH1, _SMOOTH2, _BETA})
+_SECOND = frozenset({_Y2, _SCALE2})
 
 
 def _is_twofold(case: Case) -> bool:
@@ -34,23 +25,21 @@ def _is_twofold(case: Case) -> bool:
 
     They are if the row has a second output or, where outputs are unknown, a second smoothing scale.
     """
-    second = output_slot(case, _ADD_RMS_NORM_DYNAMIC_QUANT_Y2)
+    second = output_slot(case, _Y2)
     return second.shape is not None if second else given(case, _SMOOTH2) is not None
 
 
-def _add_rms_norm_dynamic_quant_build(case: Case, make: TensorMaker) -> Call:
-    x1, x2, gamma = (
-        normal(slot, make) for slot in (case.inputs or ())[: _ADD_RMS_NORM_DYNAMIC_QUANT_GAMMA + 1]
-    )
+def _build(case: Case, make: TensorMaker) -> Call:
+    x1, x2, gamma = (normal(slot, make) for slot in (case.inputs or ())[: _GAMMA + 1])
     options = {
         _SLOTS[i]: make.uniform(slot.shape or (), slot.dtype, 0.5, 1.5)
-        for i in sorted(_ADD_RMS_NORM_DYNAMIC_QUANT_OPTIONAL)
+        for i in sorted(_OPTIONAL)
         if (slot := given(case, i))
     }
     return Call((x1, x2, gamma), {**options, "output_mask": [True, _is_twofold(case)]})
 
 
-def _add_rms_norm_dynamic_quant_reference(
+def _reference(
     torch: Any,
     x1: Any,
     x2: Any,
@@ -79,62 +68,44 @@ def _launch(add: Any, x1: Any, x2: Any, gamma: Any, **options: Any) -> Any:
     return y1, y2, total, scale1, scale2
 
 
-def _add_rms_norm_dynamic_quant_flops(case: Case) -> int:
+def _flops(case: Case) -> int:
     """Return the operations.
 
     Per element: 5 for the sum and its norm, 1 for a beta, 3 for a quantisation and 1 for each
     smoothing.
     """
-    extra = sum(given(case, i) is not None for i in _ADD_RMS_NORM_DYNAMIC_QUANT_OPTIONAL)
-    return (5 + 3 * (1 + _is_twofold(case)) + extra) * elements(
-        input_shape(case, _ADD_RMS_NORM_DYNAMIC_QUANT_X1)
-    )
+    extra = sum(given(case, i) is not None for i in _OPTIONAL)
+    return (5 + 3 * (1 + _is_twofold(case)) + extra) * elements(input_shape(case, _X1))
 
 
-def _add_rms_norm_dynamic_quant_inputs_fit(case: Case) -> bool:
-    x1, x2, gamma = (
-        input_shape(case, i)
-        for i in (
-            _ADD_RMS_NORM_DYNAMIC_QUANT_X1,
-            _ADD_RMS_NORM_DYNAMIC_QUANT_X2,
-            _ADD_RMS_NORM_DYNAMIC_QUANT_GAMMA,
-        )
-    )
+def _inputs_fit(case: Case) -> bool:
+    x1, x2, gamma = (input_shape(case, i) for i in (_X1, _X2, _GAMMA))
     return (
         len(x1) > 1
         and elements(x1) > 0
         and x1 == x2
         and gamma == x1[-1:]
-        and all(
-            slot.shape == gamma
-            for i in _ADD_RMS_NORM_DYNAMIC_QUANT_OPTIONAL
-            if (slot := given(case, i))
-        )
+        and all(slot.shape == gamma for i in _OPTIONAL if (slot := given(case, i)))
     )
 
 
 def _options_share_a_dtype(case: Case) -> bool:
-    options = [slot for i in _ADD_RMS_NORM_DYNAMIC_QUANT_OPTIONAL if (slot := given(case, i))]
-    return {spelling(slot) for slot in options} <= {
-        spelling(given(case, _ADD_RMS_NORM_DYNAMIC_QUANT_X1))
-    }
+    options = [slot for i in _OPTIONAL if (slot := given(case, i))]
+    return {spelling(slot) for slot in options} <= {spelling(given(case, _X1))}
 
 
-def _add_rms_norm_dynamic_quant_outputs_fit(case: Case) -> bool:
-    x1 = input_shape(case, _ADD_RMS_NORM_DYNAMIC_QUANT_X1)
-    pairs = [(_Y1, x1), (_ADD_RMS_NORM_DYNAMIC_QUANT_SUM, x1), (_SCALE1, x1[:-1])]
+def _outputs_fit(case: Case) -> bool:
+    x1 = input_shape(case, _X1)
+    pairs = [(_Y, x1), (_SUM, x1), (_SCALE1, x1[:-1])]
     if _is_twofold(case):
-        pairs += [(_ADD_RMS_NORM_DYNAMIC_QUANT_Y2, x1), (_SCALE2, x1[:-1])]
-    elif any(
-        (slot := output_slot(case, i)) and slot.shape is not None
-        for i in _ADD_RMS_NORM_DYNAMIC_QUANT_SECOND
-    ):
+        pairs += [(_Y2, x1), (_SCALE2, x1[:-1])]
+    elif any((slot := output_slot(case, i)) and slot.shape is not None for i in _SECOND):
         return False
     return all(agrees(case, position, shape) for position, shape in pairs)
 
 
 def _second_dtypes_fit(case: Case) -> bool:
-    named = (output_slot(case, i) for i in sorted(_ADD_RMS_NORM_DYNAMIC_QUANT_SECOND))
+    named = (output_slot(case, i) for i in sorted(_SECOND))
     pairs = zip(named, ("INT8", "FLOAT"), strict=True)
     return all(not slot or slot.shape is None or spelling(slot) == dtype for slot, dtype in pairs)
 
@@ -149,37 +120,21 @@ ADD_RMS_NORM_DYNAMIC_QUANT = OpSpec(
     twins=("AddRmsNormDynamicQuantAiCore",),
     call="torch_npu.npu_add_rms_norm_dynamic_quant",
     slots=_SLOTS,
-    optional=_ADD_RMS_NORM_DYNAMIC_QUANT_OPTIONAL,
-    optional_outputs=_ADD_RMS_NORM_DYNAMIC_QUANT_SECOND,
-    reference=_add_rms_norm_dynamic_quant_reference,
-    build=_add_rms_norm_dynamic_quant_build,
-    flops=_add_rms_norm_dynamic_quant_flops,
-    traffic=lambda case: dense_bytes(
-        case, _ADD_RMS_NORM_DYNAMIC_QUANT_OPTIONAL, _ADD_RMS_NORM_DYNAMIC_QUANT_SECOND
-    ),
+    optional=_OPTIONAL,
+    optional_outputs=_SECOND,
+    reference=_reference,
+    build=_build,
+    flops=_flops,
+    traffic=lambda case: dense_bytes(case, _OPTIONAL, _SECOND),
     npu=NpuCall(run=_launch),
     constraints=(
-        inputs_are(
-            ("FLOAT16", "DT_BF16"),
-            (
-                _ADD_RMS_NORM_DYNAMIC_QUANT_X1,
-                _ADD_RMS_NORM_DYNAMIC_QUANT_X2,
-                _ADD_RMS_NORM_DYNAMIC_QUANT_GAMMA,
-            ),
-        ),
-        one_dtype(
-            (
-                _ADD_RMS_NORM_DYNAMIC_QUANT_X1,
-                _ADD_RMS_NORM_DYNAMIC_QUANT_X2,
-                _ADD_RMS_NORM_DYNAMIC_QUANT_GAMMA,
-            ),
-            (_ADD_RMS_NORM_DYNAMIC_QUANT_SUM,),
-        ),
+        inputs_are(("FLOAT16", "DT_BF16"), (_X1, _X2, _GAMMA)),
+        one_dtype((_X1, _X2, _GAMMA), (_SUM,)),
         outputs_are(("FLOAT",), (_SCALE1,)),
-        outputs_are(("INT8",), (_Y1,)),
+        outputs_are(("INT8",), (_Y,)),
         Constraint(
             "expected terms of one shape, and the other inputs with the shape of one row",
-            _add_rms_norm_dynamic_quant_inputs_fit,
+            _inputs_fit,
         ),
         Constraint(
             "expected INT8 for a second output, and FLOAT for its scale", _second_dtypes_fit
@@ -195,7 +150,7 @@ ADD_RMS_NORM_DYNAMIC_QUANT = OpSpec(
         Constraint(
             "expected outputs: INT8 twice and the sum, all with the shape of x, and two FLOAT "
             "scales a row; the second of each may be absent, both together",
-            _add_rms_norm_dynamic_quant_outputs_fit,
+            _outputs_fit,
         ),
     ),
 )
@@ -207,26 +162,16 @@ ADD_RMS_NORM_DYNAMIC_QUANT = OpSpec(
 # A second quantisation, with scales of its own, is not replayed. torch_npu allocates its result
 # anyway, so rows have an output that no kernel writes.
 
-(
-    _ADD_RMS_NORM_QUANT_X1,
-    _ADD_RMS_NORM_QUANT_X2,
-    _ADD_RMS_NORM_QUANT_GAMMA,
-    _SCALES,
-    _SCALES2,
-    _ZEROS,
-    _ZEROS2,
-    _ADD_RMS_NORM_QUANT_BETA,
-) = range(8)
-_Y, _ADD_RMS_NORM_QUANT_Y2, _ADD_RMS_NORM_QUANT_SUM = range(3)
-_ADD_RMS_NORM_QUANT_SECOND = frozenset({_SCALES2, _ZEROS2})
-_ADD_RMS_NORM_QUANT_OPTIONAL = _ADD_RMS_NORM_QUANT_SECOND | {_ZEROS, _ADD_RMS_NORM_QUANT_BETA}
+_SCALES, _SCALES2, _ZEROS, _ZEROS2, _STATIC_BETA = range(3, 8)
+_STATIC_SECOND = frozenset({_SCALES2, _ZEROS2})
+_STATIC_OPTIONAL = _STATIC_SECOND | {_ZEROS, _STATIC_BETA}
 
 
 def _build_for_npu(case: Case, make: TensorMaker) -> Call:
     slots = case.inputs or ()
-    terms = [normal(slot, make) for slot in slots[: _ADD_RMS_NORM_QUANT_GAMMA + 1]]
+    terms = [normal(slot, make) for slot in slots[: _GAMMA + 1]]
     scales = make.uniform(slots[_SCALES].shape or (), slots[_SCALES].dtype, 0.02, 0.1)
-    zeros, beta = given(case, _ZEROS), given(case, _ADD_RMS_NORM_QUANT_BETA)
+    zeros, beta = given(case, _ZEROS), given(case, _STATIC_BETA)
     return Call(
         (
             *(*terms, scales),
@@ -236,17 +181,14 @@ def _build_for_npu(case: Case, make: TensorMaker) -> Call:
     )
 
 
-def _add_rms_norm_quant_build(case: Case, make: TensorMaker) -> Call:
+def _static_build(case: Case, make: TensorMaker) -> Call:
     """Build the call with memory for the second result, where the row has it."""
-    x1, second = (
-        input_shape(case, _ADD_RMS_NORM_QUANT_X1),
-        output_slot(case, _ADD_RMS_NORM_QUANT_Y2),
-    )
+    x1, second = (input_shape(case, _X1), output_slot(case, _Y2))
     room = make.empty(x1, "INT8") if second and second.shape is not None else None
     return Call((*_build_for_npu(case, make).args, room))
 
 
-def _add_rms_norm_quant_reference(
+def _static_reference(
     torch: Any, x1: Any, x2: Any, gamma: Any, scales: Any, zeros: Any, beta: Any, room: Any
 ) -> Any:
     total = torch.add(x1, x2)
@@ -257,22 +199,19 @@ def _add_rms_norm_quant_reference(
     return to_int8(torch, y if zeros is None else y.add_(zeros)), room, total
 
 
-def _add_rms_norm_quant_flops(case: Case) -> int:
+def _static_flops(case: Case) -> int:
     """Return the operations.
 
     Per element: 5 for the sum and its norm, 2 for the quantisation, and one for each of zero point
     and beta.
     """
-    extra = sum(given(case, i) is not None for i in (_ZEROS, _ADD_RMS_NORM_QUANT_BETA))
-    return (7 + extra) * elements(input_shape(case, _ADD_RMS_NORM_QUANT_X1))
+    extra = sum(given(case, i) is not None for i in (_ZEROS, _STATIC_BETA))
+    return (7 + extra) * elements(input_shape(case, _X1))
 
 
-def _add_rms_norm_quant_inputs_fit(case: Case) -> bool:
-    x1, x2, gamma = (
-        input_shape(case, i)
-        for i in (_ADD_RMS_NORM_QUANT_X1, _ADD_RMS_NORM_QUANT_X2, _ADD_RMS_NORM_QUANT_GAMMA)
-    )
-    rows = [given(case, i) for i in (_SCALES, _ZEROS, _ADD_RMS_NORM_QUANT_BETA)]
+def _static_inputs_fit(case: Case) -> bool:
+    x1, x2, gamma = (input_shape(case, i) for i in (_X1, _X2, _GAMMA))
+    rows = [given(case, i) for i in (_SCALES, _ZEROS, _STATIC_BETA)]
     return (
         elements(x1) > 0
         and x1 == x2
@@ -288,19 +227,16 @@ def _dtypes_fit(case: Case) -> bool:
     """
     x, scales, zeros, beta = (
         spelling(slot) if (slot := given(case, i)) else None
-        for i in (_ADD_RMS_NORM_QUANT_X1, _SCALES, _ZEROS, _ADD_RMS_NORM_QUANT_BETA)
+        for i in (_X1, _SCALES, _ZEROS, _STATIC_BETA)
     )
     wanted = ("FLOAT", "INT32") if x == "FLOAT16" else (x, x)
     return scales == wanted[0] and zeros in (None, wanted[1]) and beta in (None, x)
 
 
-def _add_rms_norm_quant_outputs_fit(case: Case) -> bool:
-    x1, second = (
-        input_shape(case, _ADD_RMS_NORM_QUANT_X1),
-        output_slot(case, _ADD_RMS_NORM_QUANT_Y2),
-    )
+def _static_outputs_fit(case: Case) -> bool:
+    x1, second = (input_shape(case, _X1), output_slot(case, _Y2))
     is_room = second is None or second.shape in (None, x1)
-    return is_room and agrees(case, _Y, x1) and agrees(case, _ADD_RMS_NORM_QUANT_SUM, x1)
+    return is_room and agrees(case, _Y, x1) and agrees(case, _SUM, x1)
 
 
 ADD_RMS_NORM_QUANT = OpSpec(
@@ -308,27 +244,22 @@ ADD_RMS_NORM_QUANT = OpSpec(
     twins=("AddRmsNormQuantV2",),
     call="torch_npu.npu_add_rms_norm_quant",
     slots=(*("x1", "x2", "gamma", "scales1", "scales2"), *("zero_points1", "zero_points2", "beta")),
-    optional=_ADD_RMS_NORM_QUANT_OPTIONAL,
-    optional_outputs=frozenset({_ADD_RMS_NORM_QUANT_Y2}),
-    reference=_add_rms_norm_quant_reference,
-    build=_add_rms_norm_quant_build,
-    flops=_add_rms_norm_quant_flops,
-    traffic=lambda case: dense_bytes(
-        case, _ADD_RMS_NORM_QUANT_OPTIONAL, frozenset({_ADD_RMS_NORM_QUANT_Y2})
-    ),
+    optional=_STATIC_OPTIONAL,
+    optional_outputs=frozenset({_Y2}),
+    reference=_static_reference,
+    build=_static_build,
+    flops=_static_flops,
+    traffic=lambda case: dense_bytes(case, _STATIC_OPTIONAL, frozenset({_Y2})),
     npu=NpuCall(build=_build_for_npu),
     constraints=(
-        left_out(_ADD_RMS_NORM_QUANT_SECOND, "scales and zero points of a second quantisation"),
-        inputs_are(("FLOAT16", "DT_BF16"), (_ADD_RMS_NORM_QUANT_X1,)),
-        one_dtype(
-            (_ADD_RMS_NORM_QUANT_X1, _ADD_RMS_NORM_QUANT_X2, _ADD_RMS_NORM_QUANT_GAMMA),
-            (_ADD_RMS_NORM_QUANT_SUM,),
-        ),
-        outputs_are(("INT8",), (_Y, _ADD_RMS_NORM_QUANT_Y2)),
+        left_out(_STATIC_SECOND, "scales and zero points of a second quantisation"),
+        inputs_are(("FLOAT16", "DT_BF16"), (_X1,)),
+        one_dtype((_X1, _X2, _GAMMA), (_SUM,)),
+        outputs_are(("INT8",), (_Y, _Y2)),
         Constraint(
             "expected terms of one shape, and gamma, scales, zero points and beta with the "
             "shape of one row",
-            _add_rms_norm_quant_inputs_fit,
+            _static_inputs_fit,
         ),
         Constraint(
             "expected BF16 for all inputs with BF16 x, or FLOAT scales and INT32 zero points "
@@ -338,7 +269,7 @@ ADD_RMS_NORM_QUANT = OpSpec(
         Constraint(
             "expected outputs: INT8 twice and the sum, all with the shape of x; the second "
             "may be absent",
-            _add_rms_norm_quant_outputs_fit,
+            _static_outputs_fit,
         ),
     ),
 )

@@ -27,17 +27,13 @@ def scale_groups(wide: Any, scales: Any, counts: Shape) -> None:
 
 # Quantised to INT8 by given scales: x * scale + offset, rounded.
 
-_ASCEND_QUANT_V2_X, _SCALE, _OFFSET = range(3)
-_ASCEND_QUANT_V2_OPTIONAL = frozenset({_OFFSET})
+_X, _SCALE, _OFFSET = range(3)
+_OPTIONAL = frozenset({_OFFSET})
 _LAST_AXIS = -1
 
 
-def _ascend_quant_v2_build(case: Case, make: TensorMaker) -> Call:
-    x, scale, offset = (
-        (case.inputs or ())[_ASCEND_QUANT_V2_X],
-        (case.inputs or ())[_SCALE],
-        given(case, _OFFSET),
-    )
+def _build(case: Case, make: TensorMaker) -> Call:
+    x, scale, offset = ((case.inputs or ())[_X], (case.inputs or ())[_SCALE], given(case, _OFFSET))
     return Call(
         (
             normal(x, make),
@@ -47,19 +43,19 @@ def _ascend_quant_v2_build(case: Case, make: TensorMaker) -> Call:
     )
 
 
-def _ascend_quant_v2_reference(torch: Any, x: Any, scale: Any, offset: Any) -> Any:
+def _reference(torch: Any, x: Any, scale: Any, offset: Any) -> Any:
     wide = torch.mul(x.float(), scale)
     return to_int8(torch, wide if offset is None else wide.add_(offset))
 
 
-def _ascend_quant_v2_build_for_npu(case: Case, make: TensorMaker) -> Call:
+def _build_for_npu(case: Case, make: TensorMaker) -> Call:
     """Build the call with scales that multiply; scales that divide launch another kernel."""
-    return Call((*_ascend_quant_v2_build(case, make).args, make.torch.qint8, _LAST_AXIS, False))
+    return Call((*_build(case, make).args, make.torch.qint8, _LAST_AXIS, False))
 
 
-def _ascend_quant_v2_flops(case: Case) -> int:
+def _flops(case: Case) -> int:
     """Return the operations: per element a product and a rounding, and a sum with an offset."""
-    return (3 if given(case, _OFFSET) else 2) * elements(input_shape(case, _ASCEND_QUANT_V2_X))
+    return (3 if given(case, _OFFSET) else 2) * elements(input_shape(case, _X))
 
 
 def _covers_a_row(row: Shape, scale: Shape, dimensions: int) -> bool:
@@ -78,8 +74,8 @@ def _scales_fit(case: Case) -> bool:
     return not given(case, _OFFSET) or offset == scale
 
 
-def _ascend_quant_v2_dtypes_fit(case: Case) -> bool:
-    x, scale = (spelling((case.inputs or ())[i]) for i in (_ASCEND_QUANT_V2_X, _SCALE))
+def _dtypes_fit(case: Case) -> bool:
+    x, scale = (spelling((case.inputs or ())[i]) for i in (_X, _SCALE))
     offset = given(case, _OFFSET)
     return x in ("FLOAT", scale) and (offset is None or spelling(offset) == scale)
 
@@ -89,14 +85,14 @@ ASCEND_QUANT_V2 = OpSpec(
     twins=("AscendQuantV2Aicore",),
     call="torch_npu.npu_quantize",
     slots=("x", "scale", "offset"),
-    optional=_ASCEND_QUANT_V2_OPTIONAL,
-    reference=_ascend_quant_v2_reference,
-    build=_ascend_quant_v2_build,
-    flops=_ascend_quant_v2_flops,
-    traffic=lambda case: dense_bytes(case, absent=_ASCEND_QUANT_V2_OPTIONAL),
-    npu=NpuCall(build=_ascend_quant_v2_build_for_npu),
+    optional=_OPTIONAL,
+    reference=_reference,
+    build=_build,
+    flops=_flops,
+    traffic=lambda case: dense_bytes(case, absent=_OPTIONAL),
+    npu=NpuCall(build=_build_for_npu),
     constraints=(
-        inputs_are(("FLOAT", "FLOAT16", "DT_BF16"), (_ASCEND_QUANT_V2_X, _SCALE)),
+        inputs_are(("FLOAT", "FLOAT16", "DT_BF16"), (_X, _SCALE)),
         outputs_are(("INT8",), (0,)),
         Constraint(
             "expected a scale with one number for each column of a row or one in all, and an "
@@ -106,11 +102,11 @@ ASCEND_QUANT_V2 = OpSpec(
         Constraint(
             "expected a scale with the dtype of x, or any with FLOAT x, and an offset with "
             "the dtype of the scale",
-            _ascend_quant_v2_dtypes_fit,
+            _dtypes_fit,
         ),
         Constraint(
             "expected an output with the shape of x",
-            lambda case: agrees(case, 0, input_shape(case, _ASCEND_QUANT_V2_X)),
+            lambda case: agrees(case, 0, input_shape(case, _X)),
         ),
     ),
 )
@@ -120,28 +116,28 @@ ASCEND_QUANT_V2 = OpSpec(
 #
 # Where tokens belong to experts, each expert has its own smoothing scales.
 
-_DYNAMIC_QUANT_X, _SMOOTH, _DYNAMIC_QUANT_GROUPS = range(3)
-_DYNAMIC_QUANT_OPTIONAL = frozenset({_SMOOTH, _DYNAMIC_QUANT_GROUPS})
+_SMOOTH, _DYNAMIC_GROUPS = 1, 2
+_DYNAMIC_OPTIONAL = frozenset({_SMOOTH, _DYNAMIC_GROUPS})
 
 
 def _tensors(case: Case, make: TensorMaker) -> tuple[Any, Any]:
-    x, smooth = (case.inputs or ())[_DYNAMIC_QUANT_X], given(case, _SMOOTH)
+    x, smooth = (case.inputs or ())[_X], given(case, _SMOOTH)
     scales = make.uniform(smooth.shape or (), smooth.dtype, 0.5, 1.5) if smooth else None
     return normal(x, make), scales
 
 
-def _dynamic_quant_build(case: Case, make: TensorMaker) -> Call:
-    return Call(_tensors(case, make), {"counts": group_counts(case, _DYNAMIC_QUANT_GROUPS)})
+def _dynamic_build(case: Case, make: TensorMaker) -> Call:
+    return Call(_tensors(case, make), {"counts": group_counts(case, _DYNAMIC_GROUPS)})
 
 
-def _dynamic_quant_build_for_npu(case: Case, make: TensorMaker) -> Call:
-    (x, smooth), groups = _tensors(case, make), given(case, _DYNAMIC_QUANT_GROUPS)
-    counts = group_counts(case, _DYNAMIC_QUANT_GROUPS)
+def _dynamic_build_for_npu(case: Case, make: TensorMaker) -> Call:
+    (x, smooth), groups = _tensors(case, make), given(case, _DYNAMIC_GROUPS)
+    counts = group_counts(case, _DYNAMIC_GROUPS)
     ends = {"group_index": group_ends(counts, groups.dtype, make)} if groups else {}
     return Call((x,), ends if smooth is None else {"smooth_scales": smooth, **ends})
 
 
-def _dynamic_quant_reference(torch: Any, x: Any, smooth: Any, *, counts: tuple[int, ...]) -> Any:
+def _dynamic_reference(torch: Any, x: Any, smooth: Any, *, counts: tuple[int, ...]) -> Any:
     if smooth is None:
         return quantise_rows(torch, x.to(torch.float32, copy=True))
     if not counts:
@@ -151,31 +147,31 @@ def _dynamic_quant_reference(torch: Any, x: Any, smooth: Any, *, counts: tuple[i
     return quantise_rows(torch, wide)
 
 
-def _dynamic_quant_flops(case: Case) -> int:
+def _dynamic_flops(case: Case) -> int:
     """Return the operations.
 
     Per element: a maximum, a quotient and a rounding, and a product with smoothing.
     """
-    return (4 if given(case, _SMOOTH) else 3) * elements(input_shape(case, _DYNAMIC_QUANT_X))
+    return (4 if given(case, _SMOOTH) else 3) * elements(input_shape(case, _X))
 
 
 def _smooth_fits(case: Case) -> bool:
     x, smooth, groups = (input_shape(case, i) for i in range(3))
     if not given(case, _SMOOTH):
-        return not given(case, _DYNAMIC_QUANT_GROUPS)
-    if not given(case, _DYNAMIC_QUANT_GROUPS):
+        return not given(case, _DYNAMIC_GROUPS)
+    if not given(case, _DYNAMIC_GROUPS):
         return smooth == x[-1:]
     return len(x) == 2 and len(groups) == 1 and groups[0] > 0 and smooth == (*groups, x[-1])
 
 
-def _dynamic_quant_dtypes_fit(case: Case) -> bool:
-    smooth, groups = given(case, _SMOOTH), given(case, _DYNAMIC_QUANT_GROUPS)
-    same = smooth is None or spelling(smooth) == spelling(given(case, _DYNAMIC_QUANT_X))
+def _dynamic_dtypes_fit(case: Case) -> bool:
+    smooth, groups = given(case, _SMOOTH), given(case, _DYNAMIC_GROUPS)
+    same = smooth is None or spelling(smooth) == spelling(given(case, _X))
     return same and (groups is None or spelling(groups) == "INT32")
 
 
 def _outputs_fit(case: Case) -> bool:
-    x = input_shape(case, _DYNAMIC_QUANT_X)
+    x = input_shape(case, _X)
     return len(x) > 1 and elements(x) > 0 and agrees(case, 0, x) and agrees(case, 1, x[:-1])
 
 
@@ -183,14 +179,14 @@ DYNAMIC_QUANT = OpSpec(
     kernel="DynamicQuant",
     call="torch_npu.npu_dynamic_quant",
     slots=("x", "smooth_scales", "group_index"),
-    optional=_DYNAMIC_QUANT_OPTIONAL,
-    reference=_dynamic_quant_reference,
-    build=_dynamic_quant_build,
-    flops=_dynamic_quant_flops,
-    traffic=lambda case: dense_bytes(case, absent=_DYNAMIC_QUANT_OPTIONAL),
-    npu=NpuCall(build=_dynamic_quant_build_for_npu),
+    optional=_DYNAMIC_OPTIONAL,
+    reference=_dynamic_reference,
+    build=_dynamic_build,
+    flops=_dynamic_flops,
+    traffic=lambda case: dense_bytes(case, absent=_DYNAMIC_OPTIONAL),
+    npu=NpuCall(build=_dynamic_build_for_npu),
     constraints=(
-        inputs_are(("FLOAT16", "DT_BF16"), (_DYNAMIC_QUANT_X,)),
+        inputs_are(("FLOAT16", "DT_BF16"), (_X,)),
         outputs_are(("INT8",), (0,)),
         outputs_are(("FLOAT",), (1,)),
         Constraint(
@@ -204,7 +200,7 @@ DYNAMIC_QUANT = OpSpec(
         ),
         Constraint(
             "expected smoothing scales with the dtype of x, and an INT32 group index",
-            _dynamic_quant_dtypes_fit,
+            _dynamic_dtypes_fit,
         ),
     ),
 )
@@ -215,20 +211,13 @@ DYNAMIC_QUANT = OpSpec(
 #
 # The gate is taken as the first half, as in layers; a profile does not record it.
 
-(
-    _DEQUANT_SWIGLU_QUANT_X,
-    _WEIGHT_SCALE,
-    _ACTIVATION_SCALE,
-    _BIAS,
-    _QUANT_SCALE,
-    _QUANT_OFFSET,
-    _DEQUANT_SWIGLU_QUANT_GROUPS,
-) = range(7)
+_WEIGHT_SCALE, _ACTIVATION_SCALE, _BIAS, _QUANT_SCALE = range(1, 5)
+_QUANT_OFFSET, _SWIGLU_GROUPS = 5, 6
 _SLOTS = (
     *("x", "weight_scale", "activation_scale", "bias", "quant_scale", "quant_offset"),
     "group_index",
 )
-_DEQUANT_SWIGLU_QUANT_OPTIONAL = frozenset(range(1, len(_SLOTS)))
+_SWIGLU_OPTIONAL = frozenset(range(1, len(_SLOTS)))
 _DYNAMIC = 1
 _MULTIPLE = 64
 _GROUPED_MULTIPLE, _GROUPED_LARGEST = 64, 10496
@@ -251,30 +240,26 @@ def _options(case: Case, make: TensorMaker) -> dict[str, Any]:
 
 
 def _x(case: Case, make: TensorMaker) -> Any:
-    slot = (case.inputs or ())[_DEQUANT_SWIGLU_QUANT_X]
+    slot = (case.inputs or ())[_X]
     if spelling(slot) == "INT32":
         return make.integers(slot.shape or (), slot.dtype, -50_000, 50_000)
     return normal(slot, make)
 
 
-def _dequant_swiglu_quant_build(case: Case, make: TensorMaker) -> Call:
+def _swiglu_build(case: Case, make: TensorMaker) -> Call:
     return Call(
-        (_x(case, make),),
-        {**_options(case, make), "counts": group_counts(case, _DEQUANT_SWIGLU_QUANT_GROUPS)},
+        (_x(case, make),), {**_options(case, make), "counts": group_counts(case, _SWIGLU_GROUPS)}
     )
 
 
-def _dequant_swiglu_quant_build_for_npu(case: Case, make: TensorMaker) -> Call:
-    counts, groups = (
-        group_counts(case, _DEQUANT_SWIGLU_QUANT_GROUPS),
-        given(case, _DEQUANT_SWIGLU_QUANT_GROUPS),
-    )
+def _swiglu_build_for_npu(case: Case, make: TensorMaker) -> Call:
+    counts, groups = (group_counts(case, _SWIGLU_GROUPS), given(case, _SWIGLU_GROUPS))
     index = {"group_index": make.tensor(counts, groups.dtype)} if groups else {}
     settings = {"activate_left": True, "quant_mode": _DYNAMIC}
     return Call((_x(case, make),), {**_options(case, make), **index, **settings})
 
 
-def _dequant_swiglu_quant_reference(
+def _swiglu_reference(
     torch: Any,
     x: Any,
     *,
@@ -306,7 +291,7 @@ def _scale(wide: Any, scales: Any, counts: tuple[int, ...]) -> None:
         wide.mul_(scales)
 
 
-def _dequant_swiglu_quant_flops(case: Case) -> int:
+def _swiglu_flops(case: Case) -> int:
     """Return the operations.
 
     Per element of x: its scales and bias. Per element of y: 5 for SwiGlu, 3 to quantise, and a
@@ -314,10 +299,10 @@ def _dequant_swiglu_quant_flops(case: Case) -> int:
     """
     first = sum(given(case, i) is not None for i in (_WEIGHT_SCALE, _ACTIVATION_SCALE, _BIAS))
     second = 8 + (given(case, _QUANT_SCALE) is not None)
-    return (2 * first + second) * elements(input_shape(case, _DEQUANT_SWIGLU_QUANT_X)) // 2
+    return (2 * first + second) * elements(input_shape(case, _X)) // 2
 
 
-def _dequant_swiglu_quant_dtypes_fit(case: Case) -> bool:
+def _swiglu_dtypes_fit(case: Case) -> bool:
     slots = [given(case, i) for i in range(len(_SLOTS))]
     x, weight, activation, bias, quant, _, groups = (spelling(slot) for slot in slots)
     if groups not in ("", "INT64") or quant not in ("", "FLOAT", "FLOAT16", "DT_BF16"):
@@ -328,14 +313,11 @@ def _dequant_swiglu_quant_dtypes_fit(case: Case) -> bool:
 
 
 def _sizes_fit(case: Case) -> bool:
-    x, groups = (
-        input_shape(case, _DEQUANT_SWIGLU_QUANT_X),
-        input_shape(case, _DEQUANT_SWIGLU_QUANT_GROUPS),
-    )
+    x, groups = (input_shape(case, _X), input_shape(case, _SWIGLU_GROUPS))
     if len(x) != 2 or not x[1] or x[1] % _MULTIPLE or given(case, _QUANT_OFFSET):
         return False
     rows, half = x[0], x[1] // 2
-    if given(case, _DEQUANT_SWIGLU_QUANT_GROUPS):
+    if given(case, _SWIGLU_GROUPS):
         legal = half % _GROUPED_MULTIPLE == 0 and half <= _GROUPED_LARGEST
         if len(groups) != 1 or not groups[0] or not legal or given(case, _BIAS):
             return False
@@ -358,20 +340,17 @@ DEQUANT_SWIGLU_QUANT = OpSpec(
     kernel="DequantSwigluQuant",
     call="torch_npu.npu_dequant_swiglu_quant",
     slots=_SLOTS,
-    optional=_DEQUANT_SWIGLU_QUANT_OPTIONAL,
-    reference=_dequant_swiglu_quant_reference,
-    build=_dequant_swiglu_quant_build,
-    flops=_dequant_swiglu_quant_flops,
-    traffic=lambda case: dense_bytes(case, absent=_DEQUANT_SWIGLU_QUANT_OPTIONAL),
-    npu=NpuCall(
-        build=_dequant_swiglu_quant_build_for_npu,
-        served="torch.ops._C_ascend.npu_dequant_swiglu_quant",
-    ),
+    optional=_SWIGLU_OPTIONAL,
+    reference=_swiglu_reference,
+    build=_swiglu_build,
+    flops=_swiglu_flops,
+    traffic=lambda case: dense_bytes(case, absent=_SWIGLU_OPTIONAL),
+    npu=NpuCall(build=_swiglu_build_for_npu, served="torch.ops._C_ascend.npu_dequant_swiglu_quant"),
     constraints=(
         Constraint(
             "expected FLOAT scales of weights and of rows, and optionally an INT32 bias, with "
             "INT32 x; none of them with BF16 x",
-            _dequant_swiglu_quant_dtypes_fit,
+            _swiglu_dtypes_fit,
         ),
         Constraint(
             "expected (T, 2H), 2H a multiple of 64, scales of weights (2H) and of "

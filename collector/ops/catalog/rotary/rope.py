@@ -41,7 +41,7 @@ _SIZES = (64, 128)  # elements of a head, on A2 and A3
 _LAYOUTS = {3: "TND", 4: "BSND"}
 
 
-def _apply_rotary_pos_emb_build(case: Case, make: TensorMaker) -> Call:
+def _apply_build(case: Case, make: TensorMaker) -> Call:
     query, key, cos, _ = case.inputs or ()
     return Call(
         (normal(query, make), normal(key, make), *make_positions(make, cos.shape or (), cos.dtype)),
@@ -49,14 +49,12 @@ def _apply_rotary_pos_emb_build(case: Case, make: TensorMaker) -> Call:
     )
 
 
-def _apply_rotary_pos_emb_reference(
-    torch: Any, query: Any, key: Any, cos: Any, sin: Any, *, layout: str
-) -> Any:
+def _apply_reference(torch: Any, query: Any, key: Any, cos: Any, sin: Any, *, layout: str) -> Any:
     turned = ((x * cos).addcmul_(rotate(torch, x), sin) for x in (query, key))
     return tuple(x.copy_(new) for x, new in zip((query, key), turned, strict=True))
 
 
-def _apply_rotary_pos_emb_fits(case: Case) -> bool:
+def _apply_fits(case: Case) -> bool:
     query, key, cos, sin = (input_shape(case, i) for i in range(4))
     if len(query) not in _LAYOUTS or query[-1] not in _SIZES or len(key) != len(query):
         return False
@@ -72,14 +70,14 @@ APPLY_ROTARY_POS_EMB = OpSpec(
     kernel="ApplyRotaryPosEmb",
     call="torch_npu.npu_apply_rotary_pos_emb",
     slots=("query", "key", "cos", "sin"),
-    reference=_apply_rotary_pos_emb_reference,
-    build=_apply_rotary_pos_emb_build,
+    reference=_apply_reference,
+    build=_apply_build,
     flops=lambda case: 3 * sum(elements(input_shape(case, i)) for i in range(2)),
     constraints=(
         Constraint(
             "expected queries and keys (B,S,N,D) or (T,N,D) with heads of 64 or 128, and cos "
             "and sin with one head",
-            _apply_rotary_pos_emb_fits,
+            _apply_fits,
         ),
         nothing_empty(),
         inputs_are(FLOATS, (0,)),
@@ -92,12 +90,12 @@ APPLY_ROTARY_POS_EMB = OpSpec(
 _SIZE = 64  # the only size that the kernel supports
 
 
-def _interleave_rope_reference(torch: Any, x: Any, cos: Any, sin: Any) -> Any:
+def _interleave_reference(torch: Any, x: Any, cos: Any, sin: Any) -> Any:
     halves = halves_first(x)
     return (halves * cos).addcmul_(rotate(torch, halves), sin)
 
 
-def _interleave_rope_fits(case: Case) -> bool:
+def _interleave_fits(case: Case) -> bool:
     """Return whether x is (B,N,S,64) and the positions are (B,1,S,64) or (B,1,1,64)."""
     x, cos, sin = (input_shape(case, i) for i in range(3))
     if len(x) != 4 or x[3] != _SIZE or cos != sin or not outputs_agree(case, x):
@@ -109,12 +107,12 @@ INTERLEAVE_ROPE = OpSpec(
     kernel="InterleaveRope",
     call="torch_npu.npu_interleave_rope",
     slots=("x", "cos", "sin"),
-    reference=_interleave_rope_reference,
+    reference=_interleave_reference,
     build=build,
     flops=per_element(3),
     constraints=(
         Constraint(
-            "expected x (B,N,S,64), and cos and sin (B,1,S,64) or (B,1,1,64)", _interleave_rope_fits
+            "expected x (B,N,S,64), and cos and sin (B,1,S,64) or (B,1,1,64)", _interleave_fits
         ),
         nothing_empty(),
         inputs_are(HALVES, (0,)),
@@ -126,7 +124,7 @@ INTERLEAVE_ROPE = OpSpec(
 # Rotary positions, half mode: x * cos + rotate(x) * sin, with cos and sin for each position.
 
 
-def _rotary_position_embedding_reference(torch: Any, x: Any, cos: Any, sin: Any) -> Any:
+def _reference(torch: Any, x: Any, cos: Any, sin: Any) -> Any:
     return (x * cos).addcmul_(rotate(torch, x), sin)
 
 
@@ -134,7 +132,7 @@ ROTARY_POSITION_EMBEDDING = OpSpec(
     kernel="RotaryPositionEmbedding",
     call="torch_npu.npu_rotary_mul",
     slots=("x", "cos", "sin"),
-    reference=_rotary_position_embedding_reference,
+    reference=_reference,
     build=build,
     flops=per_element(3),  # two products and a sum
     constraints=(
@@ -155,7 +153,7 @@ _X = 3
 _DCOS, _DSIN = 1, 2
 
 
-def _rotary_position_embedding_grad_build(case: Case, make: TensorMaker) -> Call:
+def _grad_build(case: Case, make: TensorMaker) -> Call:
     dy, cos, *_ = case.inputs or ()
     x = given(case, _X)
     return Call(
@@ -172,7 +170,7 @@ def _npu_build(case: Case, make: TensorMaker) -> Call:
 
     Only then does the kernel return their gradients.
     """
-    call = _rotary_position_embedding_grad_build(case, make)
+    call = _grad_build(case, make)
     dy, cos, sin, *x = call.args
     if x:
         cos.requires_grad_()
@@ -185,9 +183,7 @@ def _npu_run(api: Any, dy: Any, x: Any, cos: Any, sin: Any) -> Any:
     return (dx, dcos, dsin) if cos.requires_grad else (dx, None, None)
 
 
-def _rotary_position_embedding_grad_reference(
-    torch: Any, dy: Any, cos: Any, sin: Any, x: Any = None
-) -> Any:
+def _grad_reference(torch: Any, dy: Any, cos: Any, sin: Any, x: Any = None) -> Any:
     a, b = (dy * sin).chunk(2, -1)
     dx = torch.cat((b, -a), -1).addcmul_(dy, cos)
     if x is None:
@@ -195,7 +191,7 @@ def _rotary_position_embedding_grad_reference(
     return dx, (dy * x).sum_to_size(cos.shape), (dy * rotate(torch, x)).sum_to_size(sin.shape)
 
 
-def _rotary_position_embedding_grad_flops(case: Case) -> int:
+def _grad_flops(case: Case) -> int:
     """Return the operations.
 
     Per element: two products and a sum; and two of each for cos and sin.
@@ -216,10 +212,10 @@ ROTARY_POSITION_EMBEDDING_GRAD = OpSpec(
     slots=("dy", "cos", "sin", "x"),
     optional=frozenset({_X}),
     optional_outputs=frozenset({_DCOS, _DSIN}),
-    reference=_rotary_position_embedding_grad_reference,
-    build=_rotary_position_embedding_grad_build,
+    reference=_grad_reference,
+    build=_grad_build,
     npu=NpuCall(run=_npu_run, build=_npu_build),
-    flops=_rotary_position_embedding_grad_flops,
+    flops=_grad_flops,
     traffic=lambda case: dense_bytes(case, frozenset({_X}), frozenset({_DCOS, _DSIN})),
     constraints=(
         POSITIONS_FIT,

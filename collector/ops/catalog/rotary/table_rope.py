@@ -36,7 +36,7 @@ def turn(torch: Any, x: Any, cos: Any, sin: Any) -> Any:
 _POSITIONS = 3
 
 
-def _triton_rope_build(case: Case, make: TensorMaker) -> Call:
+def _triton_build(case: Case, make: TensorMaker) -> Call:
     query, key, table, *_ = case.inputs or ()
     tokens, _, head_size = query.shape or (0, 0, 0)
     rows, size = table.shape or (0, 0)
@@ -54,7 +54,7 @@ def _triton_rope_build(case: Case, make: TensorMaker) -> Call:
     )
 
 
-def _triton_rope_reference(
+def _triton_reference(
     torch: Any,
     positions: Any,
     query: Any,
@@ -68,7 +68,7 @@ def _triton_rope_reference(
     return turn(torch, query, cos, sin), turn(torch, key, cos, sin)
 
 
-def _triton_rope_traffic(case: Case) -> int:
+def _triton_traffic(case: Case) -> int:
     """Return the bytes: queries and keys read and written, and a table row for each token."""
     query, key, table, *_ = case.inputs or ()
     rows, *_ = table.shape or (1,)
@@ -76,7 +76,7 @@ def _triton_rope_traffic(case: Case) -> int:
     return 2 * (query.size_bytes + key.size_bytes) + tokens * table.size_bytes // rows
 
 
-def _triton_rope_fits(case: Case) -> bool:
+def _triton_fits(case: Case) -> bool:
     query, key, table = (input_shape(case, i) for i in range(3))
     if len(query) != 3 or len(key) != 3 or len(table) != 2 or table[1] % 2:
         return False
@@ -95,15 +95,15 @@ TRITON_ROPE = OpSpec(
     assumes="any position of the table for each token",
     slots=("query", "key", "cos_sin_cache", "positions"),
     optional=frozenset({_POSITIONS}),
-    reference=_triton_rope_reference,
-    build=_triton_rope_build,
+    reference=_triton_reference,
+    build=_triton_build,
     flops=lambda case: 3 * sum(elements(input_shape(case, i)) for i in range(2)),
-    traffic=_triton_rope_traffic,
+    traffic=_triton_traffic,
     npu=NpuCall(needs=frozenset({Need.TRITON})),
     constraints=(
         Constraint(
             "expected queries and keys (T,N,D), and a table (positions, D or less, even)",
-            _triton_rope_fits,
+            _triton_fits,
         ),
         nothing_empty(),
         inputs_are(FLOATS, (0, 1, 2)),
@@ -119,25 +119,25 @@ TRITON_ROPE = OpSpec(
 # vLLM-Ascend has no operator for it: its sparse attention calls the Python function.
 
 
-def _triton_rope_siso_build(case: Case, make: TensorMaker) -> Call:
+def _siso_build(case: Case, make: TensorMaker) -> Call:
     x, cos, _ = case.inputs or ()
     positions = make_positions(make, cos.shape or (), cos.dtype)
     size = input_shape(case, 1)[1]
     return Call((normal(x, make), *positions), {"rope_dim": size})
 
 
-def _triton_rope_siso_reference(torch: Any, x: Any, cos: Any, sin: Any, *, rope_dim: int) -> Any:
+def _siso_reference(torch: Any, x: Any, cos: Any, sin: Any, *, rope_dim: int) -> Any:
     """Rotate x; the kernel reads only the first half of cos and sin."""
     half = rope_dim // 2
     return turn(torch, x, cos[:, None, :half], sin[:, None, :half])
 
 
-def _triton_rope_siso_traffic(case: Case) -> int:
+def _siso_traffic(case: Case) -> int:
     x, cos, _ = case.inputs or ()
     return 2 * x.size_bytes + cos.size_bytes
 
 
-def _triton_rope_siso_fits(case: Case) -> bool:
+def _siso_fits(case: Case) -> bool:
     x, cos, sin = (input_shape(case, i) for i in range(3))
     if len(x) != 3 or len(cos) != 2 or cos != sin or cos[1] % 2:
         return False
@@ -148,15 +148,13 @@ TRITON_ROPE_SISO = OpSpec(
     kernel="_triton_rope_siso",
     call="vllm_ascend.ops.triton.rope.rope_forward_triton_siso",
     slots=("x", "cos", "sin"),
-    reference=_triton_rope_siso_reference,
-    build=_triton_rope_siso_build,
+    reference=_siso_reference,
+    build=_siso_build,
     flops=per_element(3),
-    traffic=_triton_rope_siso_traffic,
+    traffic=_siso_traffic,
     npu=NpuCall(needs=frozenset({Need.TRITON})),
     constraints=(
-        Constraint(
-            "expected x (T,N,D), and cos and sin (T, D or less, even)", _triton_rope_siso_fits
-        ),
+        Constraint("expected x (T,N,D), and cos and sin (T, D or less, even)", _siso_fits),
         nothing_empty(),
         inputs_are(FLOATS, (0, 1)),
         one_dtype((0,), (0,)),
@@ -203,7 +201,7 @@ def _rows(case: Case) -> int:
     return tables[0] if tables else max(input_shape(case, 0)[0], _FEWEST_ROWS)
 
 
-def _split_qkv_rmsnorm_rope_kernel_build(case: Case, make: TensorMaker) -> Call:
+def _split_build(case: Case, make: TensorMaker) -> Call:
     qkv, rotary, *_ = case.inputs or ()
     queries, keys, size = _widths(case)
     rows, head = _rows(case), head_size(queries, keys, size, case.attribute(_HEAD))
@@ -221,7 +219,7 @@ def _split_qkv_rmsnorm_rope_kernel_build(case: Case, make: TensorMaker) -> Call:
     return Call((), named)
 
 
-def _split_qkv_rmsnorm_rope_kernel_reference(torch: Any, **given: Any) -> Any:
+def _split_reference(torch: Any, **given: Any) -> Any:
     widths = [given["q_hidden_size"], given["kv_hidden_size"], given["kv_hidden_size"]]
     *queries_and_keys, value = given["input"].split(widths, -1)
     table = given["cos_sin_cache"].index_select(0, given["positions"])
@@ -241,7 +239,7 @@ def _flops(case: Case) -> int:
     return 7 * input_shape(case, 0)[0] * (queries + keys)
 
 
-def _split_qkv_rmsnorm_rope_kernel_traffic(case: Case) -> int:
+def _split_traffic(case: Case) -> int:
     """Return the bytes: the row read and written, and a row of the table for each token."""
     slots: tuple[Slot, ...] = case.inputs or ()
     qkv, rotary = slots[:2]
@@ -249,7 +247,7 @@ def _split_qkv_rmsnorm_rope_kernel_traffic(case: Case) -> int:
     return 2 * qkv.size_bytes + (rotary.known_dtype.bytes_of(read) if rotary.known_dtype else 0)
 
 
-def _split_qkv_rmsnorm_rope_kernel_fits(case: Case) -> bool:
+def _split_fits(case: Case) -> bool:
     qkv, rotary, table = (input_shape(case, i) for i in range(3))
     queries, keys, size = _widths(case)
     if len(qkv) != 2 or len(rotary) not in (1, 2) or len(table) not in (0, 1, 2):
@@ -276,16 +274,16 @@ SPLIT_QKV_RMSNORM_ROPE_KERNEL = OpSpec(
     assumes="any position of the table for each token",
     slots=("qkv", "rope", "table"),
     optional=frozenset({_TABLE}),
-    reference=_split_qkv_rmsnorm_rope_kernel_reference,
-    build=_split_qkv_rmsnorm_rope_kernel_build,
+    reference=_split_reference,
+    build=_split_build,
     flops=_flops,
-    traffic=_split_qkv_rmsnorm_rope_kernel_traffic,
+    traffic=_split_traffic,
     npu=NpuCall(needs=frozenset({Need.TRITON})),
     constraints=(
         Constraint(
             "expected a projection (T, queries + keys + values) with an output for each part, "
             "and an even size of the rotation",
-            _split_qkv_rmsnorm_rope_kernel_fits,
+            _split_fits,
         ),
         Constraint(
             "expected a head size that divides queries and keys (the rotation's size, the "

@@ -87,7 +87,7 @@ _REACH = {
 }
 
 
-def _histogram_v2_build(case: Case, make: TensorMaker) -> Call:
+def _histogram_build(case: Case, make: TensorMaker) -> Call:
     (x, *_), bins = case.inputs or (), elements(output_shape(case))
     if x.known_dtype and x.known_dtype.is_floating:
         numbers = make.uniform(x.shape or (), x.dtype, 0, bins)
@@ -96,12 +96,12 @@ def _histogram_v2_build(case: Case, make: TensorMaker) -> Call:
     return Call((numbers, bins, make.dtype("INT32")))
 
 
-def _histogram_v2_reference(torch: Any, x: Any, bins: int, dtype: Any) -> Any:
+def _histogram_reference(torch: Any, x: Any, bins: int, dtype: Any) -> Any:
     # On a CPU torch counts floating-point numbers only.
     return torch.histc(x.float(), bins, 0, bins).to(dtype)
 
 
-def _histogram_v2_run(histc: Any, x: Any, bins: int, dtype: Any) -> Any:
+def _histogram_run(histc: Any, x: Any, bins: int, dtype: Any) -> Any:
     """Run the kernel, which counts in INT32.
 
     torch returns the dtype of x: where that is another dtype, aclnn adds a Cast, and this function
@@ -111,7 +111,7 @@ def _histogram_v2_run(histc: Any, x: Any, bins: int, dtype: Any) -> Any:
     return narrowed(counts, dtype) if counts.element_size() == _INT64 else counts.to(dtype)
 
 
-def _histogram_v2_fits(case: Case) -> bool:
+def _histogram_fits(case: Case) -> bool:
     out, x = output_shape(case) or (), (case.inputs or ())[0]
     return len(out) == 1 and 0 < out[0] <= _REACH.get(spelling(x), 0)
 
@@ -121,8 +121,8 @@ HISTOGRAM_V2 = OpSpec(
     call="torch.histc",
     assumes="each bin as likely",
     slots=("x", "min", "max"),
-    reference=_histogram_v2_reference,
-    build=_histogram_v2_build,
+    reference=_histogram_reference,
+    build=_histogram_build,
     flops=per_element(2),  # the bin, and an increment
     constraints=(
         inputs_are(tuple(_REACH), (0,)),
@@ -130,10 +130,10 @@ HISTOGRAM_V2 = OpSpec(
         outputs_are(("INT32",), (0,)),
         Constraint(
             "expected an output of one dimension, with bins that the dtype can number",
-            _histogram_v2_fits,
+            _histogram_fits,
         ),
         one_number("min and max", 1, 2),
         NOT_EMPTY,
     ),
-    npu=NpuCall(run=_histogram_v2_run),
+    npu=NpuCall(run=_histogram_run),
 )

@@ -117,7 +117,7 @@ def _top_k_top_p_fits(case: Case) -> bool:
 # The sampling filter by k and p, with vLLM-Ascend's own kernel; its function sorts first.
 
 
-def _apply_top_ktop_pcustom_build(case: Case, make: TensorMaker) -> Call:
+def _custom_build(case: Case, make: TensorMaker) -> Call:
     logits, p, k = build_limits(case, make)
     named: dict[str, Any] = {"p": p, "k": k}
     return Call((logits,), named)
@@ -126,23 +126,19 @@ def _apply_top_ktop_pcustom_build(case: Case, make: TensorMaker) -> Call:
 APPLY_TOP_KTOP_PCUSTOM = top_k_top_p(
     "ApplyTopKTopPCustom",
     "torch.ops._C_ascend.npu_apply_top_k_top_p",
-    NpuCall(
-        build=_apply_top_ktop_pcustom_build, needs=frozenset({Need.VLLM_ASCEND, Need.CUSTOM_OPP})
-    ),
+    NpuCall(build=_custom_build, needs=frozenset({Need.VLLM_ASCEND, Need.CUSTOM_OPP})),
 )
 
 
 # The sampling filter by k and p, with CANN's kernel; its function sorts first.
 
 
-def _apply_top_ktop_pwith_sorted_build(case: Case, make: TensorMaker) -> Call:
+def _sorted_build(case: Case, make: TensorMaker) -> Call:
     return Call(build_limits(case, make))
 
 
 APPLY_TOP_KTOP_PWITH_SORTED = top_k_top_p(
-    "ApplyTopKTopPWithSorted",
-    "torch_npu.npu_top_k_top_p",
-    NpuCall(build=_apply_top_ktop_pwith_sorted_build),
+    "ApplyTopKTopPWithSorted", "torch_npu.npu_top_k_top_p", NpuCall(build=_sorted_build)
 )
 
 
@@ -151,29 +147,29 @@ APPLY_TOP_KTOP_PWITH_SORTED = top_k_top_p(
 _DIMENSION = 1
 
 
-def _arg_max_v2_build(case: Case, make: TensorMaker) -> Call:
+def _arg_max_build(case: Case, make: TensorMaker) -> Call:
     x, indices = (case.inputs or ())[0], output_slot(case)
-    stays = output_shape(case) == _arg_max_v2_folded(case, stays=True)
+    stays = output_shape(case) == _arg_max_folded(case, stays=True)
     dtype = make.dtype(indices.dtype if indices else "INT64")
     return Call((normal(x, make), stays, dtype))
 
 
-def _arg_max_v2_reference(torch: Any, x: Any, stays: bool, dtype: Any) -> Any:
+def _arg_max_reference(torch: Any, x: Any, stays: bool, dtype: Any) -> Any:
     return torch.argmax(x, -1, stays).to(dtype)
 
 
-def _arg_max_v2_run(argmax: Any, x: Any, stays: bool, dtype: Any) -> Any:
+def _arg_max_run(argmax: Any, x: Any, stays: bool, dtype: Any) -> Any:
     """Run one ArgMaxV2, and a Cast that aclnn adds to return INT64."""
     return narrowed(argmax(x, -1, stays), dtype)
 
 
-def _arg_max_v2_folded(case: Case, stays: bool) -> tuple[int, ...]:
+def _arg_max_folded(case: Case, stays: bool) -> tuple[int, ...]:
     return input_shape(case, 0)[:-1] + ((1,) if stays else ())
 
 
-def _arg_max_v2_fits(case: Case) -> bool:
+def _arg_max_fits(case: Case) -> bool:
     x, out = input_shape(case, 0), output_shape(case)
-    fitting = (None, _arg_max_v2_folded(case, stays=False), _arg_max_v2_folded(case, stays=True))
+    fitting = (None, _arg_max_folded(case, stays=False), _arg_max_folded(case, stays=True))
     return len(x) > 0 and elements(x) > 0 and out in fitting
 
 
@@ -183,19 +179,17 @@ ARG_MAX_V2 = OpSpec(
     assumes="numbers at random",
     slots=("x", "dimension"),
     optional=frozenset({_DIMENSION}),
-    reference=_arg_max_v2_reference,
-    build=_arg_max_v2_build,
+    reference=_arg_max_reference,
+    build=_arg_max_build,
     flops=per_element(1),
     constraints=(
-        Constraint(
-            "expected an output with one number for each row of the input", _arg_max_v2_fits
-        ),
+        Constraint("expected an output with one number for each row of the input", _arg_max_fits),
         one_number("dimension", _DIMENSION),
         inputs_are(("INT32", "INT64"), (_DIMENSION,)),
         outputs_are(("INT32", "INT64"), (0,)),
         not_bool((0,)),
     ),
-    npu=NpuCall(run=_arg_max_v2_run),
+    npu=NpuCall(run=_arg_max_run),
 )
 
 
@@ -204,7 +198,7 @@ ARG_MAX_V2 = OpSpec(
 _INDICES, _VALUES = range(2)
 
 
-def _arg_max_with_value_folded(case: Case) -> tuple[int, bool] | None:
+def _max_folded(case: Case) -> tuple[int, bool] | None:
     """Return the searched dimension, and whether it stays as 1.
 
     If several dimensions fit, the last one; None where none fits.
@@ -217,27 +211,25 @@ def _arg_max_with_value_folded(case: Case) -> tuple[int, bool] | None:
     return None
 
 
-def _arg_max_with_value_build(case: Case, make: TensorMaker) -> Call:
+def _max_build(case: Case, make: TensorMaker) -> Call:
     (x, *_), indices = case.inputs or (), (case.outputs or ())[_INDICES]
-    dim, stays = _arg_max_with_value_folded(case) or (-1, False)
+    dim, stays = _max_folded(case) or (-1, False)
     return Call((normal(x, make), dim, stays, make.dtype(indices.dtype)))
 
 
-def _arg_max_with_value_reference(torch: Any, x: Any, dim: int, stays: bool, dtype: Any) -> Any:
+def _max_reference(torch: Any, x: Any, dim: int, stays: bool, dtype: Any) -> Any:
     values, indices = torch.max(x, dim, stays)
     return indices.to(dtype), values
 
 
-def _arg_max_with_value_run(search: Any, x: Any, dim: int, stays: bool, dtype: Any) -> Any:
+def _max_run(search: Any, x: Any, dim: int, stays: bool, dtype: Any) -> Any:
     """Run one kernel, and a Cast that aclnn adds to return INT64."""
     values, indices = search(x, dim, stays)
     return narrowed(indices, dtype), values
 
 
-def _arg_max_with_value_fits(case: Case) -> bool:
-    return _arg_max_with_value_folded(case) is not None and agrees(
-        case, _INDICES, output_shape(case, _VALUES)
-    )
+def _max_fits(case: Case) -> bool:
+    return _max_folded(case) is not None and agrees(case, _INDICES, output_shape(case, _VALUES))
 
 
 ARG_MAX_WITH_VALUE = OpSpec(
@@ -245,19 +237,17 @@ ARG_MAX_WITH_VALUE = OpSpec(
     call="torch.max",
     assumes="numbers at random; of equal dimensions the last is searched",
     slots=("x",),
-    reference=_arg_max_with_value_reference,
-    build=_arg_max_with_value_build,
+    reference=_max_reference,
+    build=_max_build,
     flops=per_element(1),
     constraints=(
-        Constraint(
-            "expected indices and values, one for each row of the input", _arg_max_with_value_fits
-        ),
+        Constraint("expected indices and values, one for each row of the input", _max_fits),
         NOT_EMPTY,
         outputs_are(("INT32", "INT64"), (_INDICES,)),
         one_dtype((0,), (_VALUES,)),
         not_bool((0,)),
     ),
-    npu=NpuCall(run=_arg_max_with_value_run),
+    npu=NpuCall(run=_max_run),
 )
 
 

@@ -100,17 +100,15 @@ def flops(read: Reading, case: Case) -> int:
 
 # A convolution of images: a layer of a vision model.
 
-_CONV2_D_X, _CONV2_D_FILTER, _BIAS, _OFFSET = range(4)
+_X, _FILTER, _BIAS, _OFFSET = range(4)
 
 
-def _conv2_d_read(case: Case) -> Convolution | None:
-    return read_convolution(
-        given(case, _CONV2_D_X), given(case, _CONV2_D_FILTER), output_slot(case)
-    )
+def _read(case: Case) -> Convolution | None:
+    return read_convolution(given(case, _X), given(case, _FILTER), output_slot(case))
 
 
-def _conv2_d_build(case: Case, make: TensorMaker) -> Call:
-    found, dtype = _conv2_d_read(case), (case.inputs or ())[_CONV2_D_X].dtype
+def _build(case: Case, make: TensorMaker) -> Call:
+    found, dtype = _read(case), (case.inputs or ())[_X].dtype
     if found is None:
         return Call(())
     bias = given(case, _BIAS)
@@ -126,8 +124,8 @@ def _conv2_d_build(case: Case, make: TensorMaker) -> Call:
     )
 
 
-def _conv2_d_traffic(case: Case) -> int:
-    found, output, bias = _conv2_d_read(case), output_slot(case), given(case, _BIAS)
+def _traffic(case: Case) -> int:
+    found, output, bias = _read(case), output_slot(case), given(case, _BIAS)
     x, w = (case.inputs or ())[:_BIAS]
     told = found.traffic(x, w, output) if found and output else 0
     return told + (bias.size_bytes if bias else 0)
@@ -135,7 +133,7 @@ def _conv2_d_traffic(case: Case) -> int:
 
 def _bias_fits(case: Case) -> bool:
     """Return whether the bias has a number for each output channel; then no channel is padded."""
-    found = _conv2_d_read(case)
+    found = _read(case)
     return not given(case, _BIAS) or (
         found is not None and input_shape(case, _BIAS) == (found.output[1],)
     )
@@ -148,11 +146,11 @@ CONV2_D = OpSpec(
     slots=("x", "filter", "bias", "offset_w"),
     optional=frozenset({_BIAS, _OFFSET}),
     layouts=FORMATS,
-    build=_conv2_d_build,
-    flops=partial(flops, _conv2_d_read),
-    traffic=_conv2_d_traffic,
+    build=_build,
+    flops=partial(flops, _read),
+    traffic=_traffic,
     constraints=(
-        is_convolution(_conv2_d_read),
+        is_convolution(_read),
         Constraint(
             "expected a bias with a number for each channel of the output's blocks", _bias_fits
         ),
@@ -166,22 +164,15 @@ CONV2_D = OpSpec(
 
 # The gradient of a convolution's filter.
 
-_CONV2_DBACKPROP_FILTER_X, _CONV2_DBACKPROP_FILTER_SIZE, _CONV2_DBACKPROP_FILTER_DY = range(3)
+_FILTER_SIZE, _DY = 1, 2
 
 
-def _conv2_dbackprop_filter_read(case: Case) -> Convolution | None:
-    return read_convolution(
-        given(case, _CONV2_DBACKPROP_FILTER_X),
-        output_slot(case),
-        given(case, _CONV2_DBACKPROP_FILTER_DY),
-    )
+def _filter_read(case: Case) -> Convolution | None:
+    return read_convolution(given(case, _X), output_slot(case), given(case, _DY))
 
 
-def _conv2_dbackprop_filter_build(case: Case, make: TensorMaker) -> Call:
-    found, dtype = (
-        _conv2_dbackprop_filter_read(case),
-        (case.inputs or ())[_CONV2_DBACKPROP_FILTER_X].dtype,
-    )
+def _filter_build(case: Case, make: TensorMaker) -> Call:
+    found, dtype = (_filter_read(case), (case.inputs or ())[_X].dtype)
     if found is None:
         return Call(())
     return Call(
@@ -194,16 +185,16 @@ def _conv2_dbackprop_filter_build(case: Case, make: TensorMaker) -> Call:
     )
 
 
-def _conv2_dbackprop_filter_run(backward: Any, dy: Any, x: Any, w: Any, window: Window) -> Any:
+def _filter_run(backward: Any, dy: Any, x: Any, w: Any, window: Window) -> Any:
     return gradients(backward, dy, x, w, window, (False, True))[1]
 
 
-def _conv2_dbackprop_filter_reference(torch: Any, *args: Any) -> Any:
-    return _conv2_dbackprop_filter_run(torch.ops.aten.convolution_backward, *args)
+def _filter_reference(torch: Any, *args: Any) -> Any:
+    return _filter_run(torch.ops.aten.convolution_backward, *args)
 
 
-def _conv2_dbackprop_filter_traffic(case: Case) -> int:
-    found, dw = _conv2_dbackprop_filter_read(case), output_slot(case)
+def _filter_traffic(case: Case) -> int:
+    found, dw = _filter_read(case), output_slot(case)
     x, size, dy = case.inputs or ()
     return size.size_bytes + (found.traffic(x, dw, dy) if found and dw else 0)
 
@@ -214,40 +205,32 @@ CONV2_DBACKPROP_FILTER = OpSpec(
     assumes=ASSUMES,
     slots=("x", "filter_size", "out_backprop"),
     layouts=FORMATS,
-    reference=_conv2_dbackprop_filter_reference,
-    build=_conv2_dbackprop_filter_build,
-    flops=partial(flops, _conv2_dbackprop_filter_read),
-    traffic=_conv2_dbackprop_filter_traffic,
+    reference=_filter_reference,
+    build=_filter_build,
+    flops=partial(flops, _filter_read),
+    traffic=_filter_traffic,
     constraints=(
-        is_convolution(_conv2_dbackprop_filter_read),
-        inputs_are(("INT32", "INT64"), (_CONV2_DBACKPROP_FILTER_SIZE,)),
+        is_convolution(_filter_read),
+        inputs_are(("INT32", "INT64"), (_FILTER_SIZE,)),
         Constraint(
-            "expected four sizes of the filter",
-            lambda c: input_shape(c, _CONV2_DBACKPROP_FILTER_SIZE) == (4,),
+            "expected four sizes of the filter", lambda c: input_shape(c, _FILTER_SIZE) == (4,)
         ),
     ),
-    npu=NpuCall(run=_conv2_dbackprop_filter_run),
+    npu=NpuCall(run=_filter_run),
 )
 
 
 # The gradient of a convolution's image.
 
-_CONV2_DBACKPROP_INPUT_SIZE, _CONV2_DBACKPROP_INPUT_FILTER, _CONV2_DBACKPROP_INPUT_DY = range(3)
+_INPUT_SIZE = 0
 
 
-def _conv2_dbackprop_input_read(case: Case) -> Convolution | None:
-    return read_convolution(
-        output_slot(case),
-        given(case, _CONV2_DBACKPROP_INPUT_FILTER),
-        given(case, _CONV2_DBACKPROP_INPUT_DY),
-    )
+def _input_read(case: Case) -> Convolution | None:
+    return read_convolution(output_slot(case), given(case, _FILTER), given(case, _DY))
 
 
-def _conv2_dbackprop_input_build(case: Case, make: TensorMaker) -> Call:
-    found, dtype = (
-        _conv2_dbackprop_input_read(case),
-        (case.inputs or ())[_CONV2_DBACKPROP_INPUT_DY].dtype,
-    )
+def _input_build(case: Case, make: TensorMaker) -> Call:
+    found, dtype = (_input_read(case), (case.inputs or ())[_DY].dtype)
     if found is None:
         return Call(())
     return Call(
@@ -260,12 +243,12 @@ def _conv2_dbackprop_input_build(case: Case, make: TensorMaker) -> Call:
     )
 
 
-def _conv2_dbackprop_input_run(backward: Any, dy: Any, x: Any, w: Any, window: Window) -> Any:
+def _input_run(backward: Any, dy: Any, x: Any, w: Any, window: Window) -> Any:
     return gradients(backward, dy, x, w, window, (True, False))[0]
 
 
-def _conv2_dbackprop_input_reference(torch: Any, *args: Any) -> Any:
-    return _conv2_dbackprop_input_run(torch.ops.aten.convolution_backward, *args)
+def _input_reference(torch: Any, *args: Any) -> Any:
+    return _input_run(torch.ops.aten.convolution_backward, *args)
 
 
 CONV2_DBACKPROP_INPUT = OpSpec(
@@ -274,16 +257,15 @@ CONV2_DBACKPROP_INPUT = OpSpec(
     assumes=ASSUMES,
     slots=("input_size", "filter", "out_backprop"),
     layouts=FORMATS,
-    reference=_conv2_dbackprop_input_reference,
-    build=_conv2_dbackprop_input_build,
-    flops=partial(flops, _conv2_dbackprop_input_read),
+    reference=_input_reference,
+    build=_input_build,
+    flops=partial(flops, _input_read),
     constraints=(
-        is_convolution(_conv2_dbackprop_input_read),
-        inputs_are(("INT32", "INT64"), (_CONV2_DBACKPROP_INPUT_SIZE,)),
+        is_convolution(_input_read),
+        inputs_are(("INT32", "INT64"), (_INPUT_SIZE,)),
         Constraint(
-            "expected four sizes of the image",
-            lambda c: input_shape(c, _CONV2_DBACKPROP_INPUT_SIZE) == (4,),
+            "expected four sizes of the image", lambda c: input_shape(c, _INPUT_SIZE) == (4,)
         ),
     ),
-    npu=NpuCall(run=_conv2_dbackprop_input_run),
+    npu=NpuCall(run=_input_run),
 )

@@ -97,11 +97,11 @@ def flops(read: Reading, case: Case) -> int:
 
 # The maximum of each window of an image, and a mask of its position.
 
-_Y, _MAX_POOL_WITH_ARGMAX_V1_MASK = range(2)
+_Y, _MASK = range(2)
 
 
-def _max_pool_with_argmax_v1_read(case: Case) -> Pooling | None:
-    mask = output_shape(case, _MAX_POOL_WITH_ARGMAX_V1_MASK) or ()
+def _read(case: Case) -> Pooling | None:
+    mask = output_shape(case, _MASK) or ()
     found = read_pooling(given(case, 0), output_slot(case, _Y), mask[2]) if len(mask) == 5 else None
     if found is None:
         return None
@@ -110,14 +110,14 @@ def _max_pool_with_argmax_v1_read(case: Case) -> Pooling | None:
     return found if mask == wanted else None
 
 
-def _max_pool_with_argmax_v1_build(case: Case, make: TensorMaker) -> Call:
-    found = _max_pool_with_argmax_v1_read(case)
+def _build(case: Case, make: TensorMaker) -> Call:
+    found = _read(case)
     if found is None:
         return Call(())
     return Call((make.normal(found.image, (case.inputs or ())[0].dtype), found.window))
 
 
-def _max_pool_with_argmax_v1_reference(torch: Any, x: Any, window: Window) -> Any:
+def _reference(torch: Any, x: Any, window: Window) -> Any:
     return greatest(torch.ops.aten.max_pool2d_with_indices, x, window)
 
 
@@ -127,26 +127,23 @@ MAX_POOL_WITH_ARGMAX_V1 = OpSpec(
     assumes=ASSUMES,
     slots=("x",),
     layouts=FORMATS,
-    packed_outputs={_MAX_POOL_WITH_ARGMAX_V1_MASK: MASK},
-    reference=_max_pool_with_argmax_v1_reference,
-    build=_max_pool_with_argmax_v1_build,
-    flops=partial(flops, _max_pool_with_argmax_v1_read),
-    constraints=(
-        outputs_are((MASK,), (_MAX_POOL_WITH_ARGMAX_V1_MASK,)),
-        is_pooling(_max_pool_with_argmax_v1_read),
-    ),
+    packed_outputs={_MASK: MASK},
+    reference=_reference,
+    build=_build,
+    flops=partial(flops, _read),
+    constraints=(outputs_are((MASK,), (_MASK,)), is_pooling(_read)),
     npu=NpuCall(run=greatest),
 )
 
 
 # The gradient of an image that was max-pooled.
 
-_X, _DY, _MAX_POOL_GRAD_WITH_ARGMAX_V1_MASK = range(3)
+_X, _DY, _GRAD_MASK = range(3)
 
 
-def _max_pool_grad_with_argmax_v1_read(case: Case) -> Pooling | None:
+def _grad_read(case: Case) -> Pooling | None:
     """Read the case; a row has the window twice in the shape of its mask."""
-    slot = given(case, _MAX_POOL_GRAD_WITH_ARGMAX_V1_MASK)
+    slot = given(case, _GRAD_MASK)
     mask = (slot.shape or ()) if slot else ()
     found = read_pooling(given(case, _X), given(case, _DY), mask[2]) if len(mask) == 6 else None
     if found is None:
@@ -156,9 +153,9 @@ def _max_pool_grad_with_argmax_v1_read(case: Case) -> Pooling | None:
     return found if mask == (n, c, area, area, blocks_of_mask(tuple(size)), BLOCK) else None
 
 
-def _max_pool_grad_with_argmax_v1_build(case: Case, make: TensorMaker) -> Call:
+def _grad_build(case: Case, make: TensorMaker) -> Call:
     """Build the call; the mask is that of the image, which is pooled here once."""
-    found, dtype = _max_pool_grad_with_argmax_v1_read(case), (case.inputs or ())[_X].dtype
+    found, dtype = _grad_read(case), (case.inputs or ())[_X].dtype
     if found is None:
         return Call(())
     x = make.normal(found.image, dtype)
@@ -166,9 +163,7 @@ def _max_pool_grad_with_argmax_v1_build(case: Case, make: TensorMaker) -> Call:
     return Call((make.normal(found.output, dtype), x, where, found.window))
 
 
-def _max_pool_grad_with_argmax_v1_reference(
-    torch: Any, dy: Any, x: Any, where: Any, window: Window
-) -> Any:
+def _grad_reference(torch: Any, dy: Any, x: Any, where: Any, window: Window) -> Any:
     return gradient(torch.ops.aten.max_pool2d_with_indices_backward, dy, x, where, window)
 
 
@@ -177,7 +172,7 @@ def _traffic(case: Case) -> int:
 
     The mask has two bytes for each channel, pixel of a window and block.
     """
-    found = _max_pool_grad_with_argmax_v1_read(case)
+    found = _grad_read(case)
     if found is None:
         return 0
     n, c, *size = found.output
@@ -197,13 +192,13 @@ MAX_POOL_GRAD_WITH_ARGMAX_V1 = OpSpec(
     assumes=ASSUMES,
     slots=("x", "grad", "argmax"),
     layouts=FORMATS,
-    packed={_MAX_POOL_GRAD_WITH_ARGMAX_V1_MASK: MASK},
-    reference=_max_pool_grad_with_argmax_v1_reference,
-    build=_max_pool_grad_with_argmax_v1_build,
-    flops=partial(flops, _max_pool_grad_with_argmax_v1_read),
+    packed={_GRAD_MASK: MASK},
+    reference=_grad_reference,
+    build=_grad_build,
+    flops=partial(flops, _grad_read),
     traffic=_traffic,
     constraints=(
-        is_pooling(_max_pool_grad_with_argmax_v1_read),
+        is_pooling(_grad_read),
         one_dtype((_X, _DY)),
         Constraint("expected an output with the shape of the image", _fits),
     ),

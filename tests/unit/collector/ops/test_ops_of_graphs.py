@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from collector.model.case import Case, Slot
 from collector.model.measurement import Outcome
 from collector.ops.catalog.attention.fused_attention import (
-    _FUSED_INFER_ATTENTION_SCORE_KINDS as FUSED,
+    _INCRE_KINDS as INCREMENTAL,
 )
 from collector.ops.catalog.attention.fused_attention import (
-    _INCRE_FLASH_ATTENTION_KINDS as INCREMENTAL,
+    _INFER_KINDS as FUSED,
 )
 from collector.ops.refusals import refusal
 from collector.ops.registry import all_ops, find
