@@ -95,7 +95,6 @@ _INFER_KINDS = {
 
 FUSED_INFER_ATTENTION_SCORE = by_kind(_INFER_BY_POSITION, _INFER_KINDS)
 
-
 # Attention of one new token per request, to keys in one block each or in pages.
 _INCRE_LAYOUTS = ("BSH", "BSND", "BNSD")
 
@@ -152,7 +151,6 @@ _INCRE_KINDS = {
 }
 
 INCRE_FLASH_ATTENTION = by_kind(_INCRE_BY_POSITION, _INCRE_KINDS)
-
 
 # Attention of whole prompts, without a cache of pages.
 _PROMPT_LAYOUTS = ("BSH", "BSND", "BNSD", "BNSD_BSND")

@@ -46,7 +46,6 @@ LIGHTNING_INDEXER = OpSpec(
     constraints=CONSTRAINTS,
 )
 
-
 # The most relevant keys of each query, both quantised: vLLM-Ascend's own kernel, which it uses to
 # serve with an indexer's cache in INT8 (`vllm_ascend/attention/sfa_v1.py` of 0.18).
 _KEY = 1

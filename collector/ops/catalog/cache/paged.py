@@ -177,7 +177,6 @@ RESHAPE_AND_CACHE_ND_KERNEL = OpSpec(
     ),
 )
 
-
 # Keys and values of new tokens, written to their positions in the paged caches by CANN's own
 # kernel.
 #

@@ -21,7 +21,6 @@ GELU = unary(
     cost=9,
 )
 
-
 # GELU of each element, with the error function.
 GELU_V2 = unary(
     "GeluV2",
@@ -31,10 +30,8 @@ GELU_V2 = unary(
     cost=5,  # a quotient, the error function, 1 more, and two products
 )
 
-
 # Each element, or 0 where it is negative.
 RELU = unary("Relu", "torch.relu", not_bool((0,)))
-
 
 # Gradient of ReLU: the gradient of the output if the element is positive, else 0.
 RELU_GRAD = gradient(
@@ -45,19 +42,15 @@ RELU_GRAD = gradient(
     run=lambda threshold_backward, *both: threshold_backward(*both, 0),
 )
 
-
 # 1 / (1 + exp(-x)) of each element.
 SIGMOID = unary("Sigmoid", "torch.sigmoid", floating((0,)), cost=4)
-
 
 # Gradient of SiLU.
 # 4 operations for the sigmoid, 4 for dy * s * (1 + x * (1 - s)) with a reused difference
 SILU_GRAD = gradient("SiluGrad", "torch.ops.aten.silu_backward", ("dy", "x"), cost=8)
 
-
 # x / (1 + exp(-x)) of each element: SiLU.
 SWISH = unary("Swish", "torch.nn.functional.silu", floating((0,)), cost=4)
-
 
 # Hyperbolic tangent of each element.
 TANH = unary("Tanh", "torch.tanh", floating((0,)))

@@ -13,7 +13,6 @@ from collector.ops.spec import Call, Constraint, Need, NpuCall, OpSpec, TensorMa
 # Absolute value of each element.
 ABS = unary("Abs", "torch.abs", not_bool((0,)))
 
-
 # Sum of two tensors. FLOAT + DT_BF16 gives FLOAT: gradients are accumulated in this way.
 ADD = binary("Add", "torch.add", mixed=True, twins=("AddAiCore",))
 
@@ -55,39 +54,30 @@ AXPY_V2 = OpSpec(
     ),
 )
 
-
 # Cosine of each element, used for rotary positions.
 COS = unary("Cos", "torch.cos", floating((0,)))
-
 
 # e to the power of each element.
 EXP = unary("Exp", "torch.exp", floating((0,)))
 
-
 # Quotient of two tensors, rounded down: the block of a position.
 FLOOR_DIV = binary("FloorDiv", "torch.floor_divide", not_bool((0, 1)), build=build_positive)
-
 
 # Remainder of a quotient that is rounded down: the position within a block. On Atlas A2 and A3
 # aclnn expands both inputs to the output's shape first.
 FLOOR_MOD = binary("FloorMod", "torch.remainder", not_bool((0, 1)), build=build_positive)
 
-
 # Natural logarithm of each element.
 LOG = unary("Log", "torch.log", floating((0,)), build=build_positive)
-
 
 # Natural logarithm of one more than each element.
 LOG1P = unary("Log1p", "torch.log1p", floating((0,)), build=build_positive)
 
-
 # The greater of two elements.
 MAXIMUM = binary("Maximum", "torch.maximum")
 
-
 # The smaller of two elements.
 MINIMUM = binary("Minimum", "torch.minimum")
-
 
 # Product of two tensors, or of a tensor and a scalar (an empty cell).
 MUL = binary("Mul", "torch.mul", mixed=True, twins=("MulAiCore",))
@@ -105,7 +95,6 @@ def _muls_build(case: Case, make: TensorMaker) -> Call:
 
 
 MULS = unary("Muls", "torch.mul", inputs_are(("DT_BF16", "FLOAT16"), (0,)), build=_muls_build)
-
 
 # x * factor + y: an MoE layer adds its routed and its shared experts in this way.
 _FACTOR = 2.5  # of DeepSeek-V3; a profile does not record it
@@ -141,14 +130,11 @@ MULS_ADD_KERNEL = OpSpec(
     ),
 )
 
-
 # Negation of each element.
 NEG = unary("Neg", "torch.neg", not_bool((0,)))
 
-
 # Power of two tensors, or of a tensor and a scalar (an empty cell).
 POW = binary("Pow", "torch.pow", not_bool((0, 1)), build=build_positive)
-
 
 # Power of a tensor and a number of the host: the square of a gradient's norm.
 #
@@ -170,31 +156,24 @@ POWS = binary(
     build=_pows_build,
 )
 
-
 # Quotient of two tensors, or of a tensor and a scalar (an empty cell).
 REAL_DIV = binary("RealDiv", "torch.div", floating((0, 1)), build=build_positive)
-
 
 # One over each element.
 RECIPROCAL = unary("Reciprocal", "torch.reciprocal", floating((0,)), build=build_positive)
 
-
 # One over the square root of each element.
 RSQRT = unary("Rsqrt", "torch.rsqrt", floating((0,)), build=build_positive)
-
 
 # Sine of each element, used for rotary positions.
 SIN = unary("Sin", "torch.sin", floating((0,)))
 
-
 # Square root of each element.
 SQRT = unary("Sqrt", "torch.sqrt", floating((0,)), build=build_positive)
-
 
 # Square of each element of an integer tensor; for a floating-point one, Atlas A2 and A3 launch a
 # Pows.
 SQUARE = unary("Square", "torch.square", inputs_are(("INT32", "INT64"), (0,)))
-
 
 # Difference of two tensors; of two scalars when an optimizer counts its steps.
 SUB = binary("Sub", "torch.sub", not_bool((0, 1)), twins=("SubAiCore",))

@@ -14,38 +14,30 @@ from collector.ops.spec import Call, Constraint, OpSpec, TensorMaker, normal
 # Whether elements are equal.
 EQUAL = comparison("Equal", "torch.eq")
 
-
 # Whether elements are greater.
 GREATER = comparison("Greater", "torch.gt")
-
 
 # Whether elements are greater or equal.
 GREATER_EQUAL = comparison("GreaterEqual", "torch.ge")
 
-
 # Whether elements are less.
 LESS = comparison("Less", "torch.lt", twins=("LessAiCore",))
-
 
 # Whether elements are less or equal.
 LESS_EQUAL = comparison("LessEqual", "torch.le")
 
-
 # Whether elements differ.
 NOT_EQUAL = comparison("NotEqual", "torch.ne")
-
 
 # Whether both are true.
 LOGICAL_AND = comparison(
     "LogicalAnd", "torch.logical_and", inputs_are(("BOOL",), (0, 1)), twins=("LogicalAndAiCore",)
 )
 
-
 # Negation of each truth value.
 LOGICAL_NOT = unary(
     "LogicalNot", "torch.logical_not", inputs_are(("BOOL",), (0,)), twins=("LogicalNotAiCore",)
 )
-
 
 # Whether one is true, or both.
 LOGICAL_OR = comparison("LogicalOr", "torch.logical_or", inputs_are(("BOOL",), (0, 1)))

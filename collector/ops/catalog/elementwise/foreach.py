@@ -137,52 +137,41 @@ FOREACH_ADD_LIST = foreach(
     "ForeachAddList", "_foreach_add_", most=24, lists=2, number="alpha", cost=2
 )
 
-
 # A list of tensors plus a number.
 FOREACH_ADD_SCALAR = foreach("ForeachAddScalar", "_foreach_add_", most=48, number="")
-
 
 # A list of tensors plus quotients of two others multiplied by a number.
 FOREACH_ADDCDIV_SCALAR = foreach(
     "ForeachAddcdivScalar", "_foreach_addcdiv_", most=16, lists=3, number="value", cost=3
 )
 
-
 # A list of tensors plus products of two others multiplied by a number.
 FOREACH_ADDCMUL_SCALAR = foreach(
     "ForeachAddcmulScalar", "_foreach_addcmul_", most=16, lists=3, number="value", cost=3
 )
 
-
 # Quotients of two lists of tensors.
 FOREACH_DIV_LIST = foreach("ForeachDivList", "_foreach_div_", most=24, lists=2, is_kept=True)
 
-
 # Quotients of a list of tensors and a number.
 FOREACH_DIV_SCALAR = foreach("ForeachDivScalar", "_foreach_div_", most=50, number="", is_kept=True)
-
 
 # Means of two lists of tensors, weighted by a number.
 FOREACH_LERP_SCALAR = foreach(
     "ForeachLerpScalar", "_foreach_lerp_", most=24, lists=2, number="", cost=3
 )
 
-
 # Products of two lists of tensors.
 FOREACH_MUL_LIST = foreach("ForeachMulList", "_foreach_mul_", most=48, lists=2, is_kept=True)
-
 
 # Products of a list of tensors and a number.
 FOREACH_MUL_SCALAR = foreach("ForeachMulScalar", "_foreach_mul_", most=48, number="", is_kept=True)
 
-
 # Negation of a list of tensors.
 FOREACH_NEG = foreach("ForeachNeg", "_foreach_neg_", most=48)
 
-
 # Square roots of a list of tensors.
 FOREACH_SQRT = foreach("ForeachSqrt", "_foreach_sqrt_", most=48)
-
 
 # Differences of two lists of tensors, the second multiplied by a number.
 FOREACH_SUB_LIST = foreach(

@@ -129,7 +129,6 @@ MOE_GATING_TOP_K = OpSpec(
     ),
 )
 
-
 # A router's choice by softmax. Each choice also gets the number of its row, numbered choice by
 # choice.
 _FINISHED = 1

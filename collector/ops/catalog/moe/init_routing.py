@@ -152,6 +152,5 @@ MOE_INIT_ROUTING_CUSTOM = init_routing(
     frozenset({Need.CUSTOM_OPP, Need.VLLM_ASCEND}),
 )
 
-
 # Tokens in the order of their experts: CANN's own kernel.
 MOE_INIT_ROUTING_V3 = init_routing("MoeInitRoutingV3", "torch_npu.npu_moe_init_routing_v2")

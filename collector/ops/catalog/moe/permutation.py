@@ -196,7 +196,6 @@ MOE_FINALIZE_ROUTING_V2 = OpSpec(
     ),
 )
 
-
 # Tokens received rank by rank, reordered by expert.
 _RE_ROUTING_SCALES = 2
 _LONGEST = 16384  # elements of a token, exclusive
@@ -288,7 +287,6 @@ MOE_RE_ROUTING = OpSpec(
     ),
 )
 
-
 # Tokens copied once for each of their experts, in the order of experts. On the rank of the experts
 # each token has one expert, and is INT8 if it was quantised before it was sent.
 _MOST_CHOICES = 512
@@ -367,7 +365,6 @@ MOE_TOKEN_PERMUTE = OpSpec(
         *dtypes({}, {1: "INT32"}),
     ),
 )
-
 
 # Rows in the order of experts, summed back into tokens with the weights of their choices.
 _PROBS = 2

@@ -200,7 +200,6 @@ PAD_V3 = OpSpec(
     twins=("PadV3AiCore",),
 )
 
-
 # Each row of a tensor repeated as often as a list says, along the one dimension in which the output
 # differs: from sequences to tokens. RepeatInterleaveV2 where the input has several dimensions.
 _REPEATS = 1
@@ -314,7 +313,6 @@ SLICE = OpSpec(
     twins=("SliceAiCore",),
 )
 
-
 # A copy of a tensor into another of the same shape and dtype.
 TENSOR_MOVE = OpSpec(
     kernel="TensorMove",
@@ -361,7 +359,6 @@ TILE = OpSpec(
         one_dtype((0,)),
     ),
 )
-
 
 # Dimensions in another order, copied out.
 #

@@ -88,7 +88,6 @@ def _npu_build(case: Case, make: TensorMaker) -> Call:
 
 ONES_LIKE = fill("OnesLike", "torch.ones", lambda torch, x: x.fill_(1), NpuCall(build=_npu_build))
 
-
 # Zeros in the shape of a tensor: the kernel that `zero_` launches on a buffer of gradients.
 ZEROS_LIKE = fill("ZerosLike", "torch.Tensor.zero_")
 

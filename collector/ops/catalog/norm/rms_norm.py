@@ -119,7 +119,6 @@ RMS_NORM_GRAD = OpSpec(
     ),
 )
 
-
 # A sum and its RMS normalisation: a layer's residual addition and norm.
 ADD_RMS_NORM = OpSpec(
     kernel="AddRmsNorm",
@@ -130,7 +129,6 @@ ADD_RMS_NORM = OpSpec(
     flops=sum_flops,
     constraints=SUM_CONSTRAINTS,
 )
-
 
 # A sum, its RMS normalisation, and a bias: vLLM-Ascend's own kernel.
 _BETA = frozenset({3})

@@ -35,7 +35,6 @@ FOUR_DIMENSIONS = Constraint(
     lambda case: len(input_shape(case, 0)) == 4 and input_shape(case, 0)[-1] < _MOST,
 )
 
-
 # Rotary positions of queries and keys in one call, half mode, in place.
 _SIZES = (64, 128)  # elements of a head, on A2 and A3
 _LAYOUTS = {3: "TND", 4: "BSND"}
@@ -84,7 +83,6 @@ APPLY_ROTARY_POS_EMB = OpSpec(
         one_dtype((0, 1, 2, 3), (0, 1)),
     ),
 )
-
 
 # Rotary positions of interleaved pairs; the result has the halves one after the other.
 _SIZE = 64  # the only size that the kernel supports
@@ -146,7 +144,6 @@ ROTARY_POSITION_EMBEDDING = OpSpec(
         ),
     ),
 )
-
 
 # Gradient of rotary positions: of x; also of cos and sin where the row has x itself.
 _X = 3

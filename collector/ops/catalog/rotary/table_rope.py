@@ -162,7 +162,6 @@ TRITON_ROPE_SISO = OpSpec(
     ),
 )
 
-
 # A projection's row split into queries, keys and values; queries and keys normalised and rotated.
 #
 # A profile names the projection and the size of the rotation, in some cases also the table of

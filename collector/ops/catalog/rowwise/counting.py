@@ -71,7 +71,6 @@ CUMSUM = OpSpec(
     npu=NpuCall(run=_cumsum_run),
 )
 
-
 # The number of occurrences of each number, in as many bins as the output has: the load of experts.
 # A profile does not record the ends of the interval: from 0 to one more than the last bin.
 _INT64 = 8  # bytes of an element

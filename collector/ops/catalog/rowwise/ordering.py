@@ -141,7 +141,6 @@ APPLY_TOP_KTOP_PWITH_SORTED = top_k_top_p(
     "ApplyTopKTopPWithSorted", "torch_npu.npu_top_k_top_p", NpuCall(build=_sorted_build)
 )
 
-
 # The position of the maximum of each row: greedy sampling. A profile does not record the dimension:
 # the last one here.
 _DIMENSION = 1

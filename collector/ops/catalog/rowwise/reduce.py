@@ -104,14 +104,11 @@ REDUCE_ALL = truth("ReduceAll", "torch.all")
 
 REDUCE_ANY = truth("ReduceAny", "torch.any")
 
-
 # The maximum over some dimensions.
 REDUCE_MAX = reduction("ReduceMax", "torch.amax", not_bool((0,)))
 
-
 # Mean over some dimensions.
 REDUCE_MEAN = reduction("ReduceMean", "torch.mean", floating((0,)))
-
 
 # The minimum over some dimensions.
 REDUCE_MIN = reduction("ReduceMin", "torch.amin", not_bool((0,)))

@@ -137,12 +137,10 @@ def _is_statistic(slot: Slot | None, channels: int) -> bool:
 # A batch of images normalised by given statistics.
 BNINFER = forward("BNInfer", ("scale", "offset", "mean", "variance"), (True,), 2, infer)
 
-
 # Sums of each channel of a batch of images, and of their squares.
 BNTRAINING_REDUCE = forward(
     "BNTrainingReduce", (), (False, False), 3, lambda norm, *args: train(norm, *args)[1:]
 )
-
 
 # Gradient of a normalised batch of images, from the gradients of its scale and offset.
 BNTRAINING_REDUCE_GRAD = backward(
@@ -169,7 +167,6 @@ BNTRAINING_UPDATE = forward(
     2,
     _run,
 )
-
 
 # Gradients of the scale and the offset of a normalised batch of images.
 BNTRAINING_UPDATE_GRAD = backward(
