@@ -26,14 +26,16 @@ from collector.ops.dtypes import inputs_are, one_dtype
 from collector.ops.slots import input_shape
 from collector.ops.spec import Call, Constraint, Need, NpuCall, OpSpec, TensorMaker
 
+_ASSUMES = (
+    "queries, and keys without pages, in equal parts; of paged keys the number of pages that "
+    "Runtime columns name, spread over the whole pool; scores at random"
+)
+
 # The most relevant keys of each query: CANN's own kernel.
 LIGHTNING_INDEXER = OpSpec(
     kernel="LightningIndexer",
     call="torch_npu.npu_lightning_indexer",
-    assumes=(
-        "queries, and keys without pages, in equal parts; of paged keys the number of pages that "
-        "Runtime columns name, spread over the whole pool; scores at random"
-    ),
+    assumes=_ASSUMES,
     slots=SLOTS,
     optional_outputs=OPTIONAL_OUTPUTS,
     reference=reference,
@@ -127,10 +129,7 @@ def _scales_fit(case: Case) -> bool:
 LIGHTNING_INDEXER_QUANT = OpSpec(
     kernel=QUANTISED,
     call="torch.ops._C_ascend.npu_lightning_indexer_quant",
-    assumes=(
-        "queries, and keys without pages, in equal parts; of paged keys the number of pages that "
-        "Runtime columns name, spread over the whole pool; scores at random"
-    ),
+    assumes=_ASSUMES,
     slots=(*SLOTS[:3], "query_dequant_scale", "key_dequant_scale", *SLOTS[3:]),
     reference=_quant_reference,
     build=_build,
@@ -152,33 +151,21 @@ LIGHTNING_INDEXER_QUANT = OpSpec(
     ),
 )
 
-
 # The most relevant keys of each query: vLLM-Ascend's own kernel, which 0.18 uses to serve on A2 and
 # A3 (`vllm_ascend/attention/sfa_v1.py`). In 0.23 it has the name of CANN's, in its own library.
-
-
-def _vllm_reference(torch: Any, *args: Any, **kwargs: Any) -> Any:
-    """Return the indices only: the kernel returns no values."""
-    return reference(torch, *args, **kwargs)[0]
-
-
-def _vllm_launch(api: Any, *args: Any, **kwargs: Any) -> Any:
-    return launch(api, *args, **kwargs)[0]
-
-
 LIGHTNING_INDEXER_VLLM = OpSpec(
     kernel="LightningIndexerVllm",
     call="torch.ops._C_ascend.npu_lightning_indexer",
-    assumes=(
-        "queries, and keys without pages, in equal parts; of paged keys the number of pages that "
-        "Runtime columns name, spread over the whole pool; scores at random"
-    ),
+    assumes=_ASSUMES,
     slots=SLOTS,
-    reference=_vllm_reference,
+    reference=lambda *args, **kwargs: reference(*args, **kwargs)[0],
     build=build,
     flops=flops,
     traffic=traffic,
-    npu=NpuCall(run=_vllm_launch, needs=frozenset({Need.CUSTOM_OPP, Need.VLLM_ASCEND})),
+    npu=NpuCall(
+        run=lambda *args, **kwargs: launch(*args, **kwargs)[0],
+        needs=frozenset({Need.CUSTOM_OPP, Need.VLLM_ASCEND}),
+    ),
     runtime=columns,
     untold=untold,
     constraints=(*CONSTRAINTS, one_dtype((QUERY, WEIGHTS), ())),

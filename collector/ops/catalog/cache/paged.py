@@ -1,5 +1,6 @@
 """Writes of keys and values to paged caches, and reads from them."""
 
+from functools import partial
 from typing import Any
 
 from collector.model.case import Case
@@ -58,17 +59,13 @@ def _places(blocks: Any, counts: Shape, block_size: int, make: TensorMaker) -> A
     return blocks[owners, ids // block_size] * block_size + ids % block_size
 
 
-def _reference(
+def _load_reference(
     torch: Any, key_cache: Any, value_cache: Any, table: Any, lengths: Any, **named: Any
 ) -> Any:
     places = named["places"]
     for cache, rows in ((key_cache, named["key"]), (value_cache, named["value"])):
         torch.index_select(cache.flatten(0, 1), 0, places, out=rows)
     return named["key"], named["value"]
-
-
-def _load_npu_run(api: Any, *args: Any, places: Any, **named: Any) -> Any:
-    return api(*args, **named)
 
 
 def _load_traffic(case: Case) -> int:
@@ -101,11 +98,13 @@ PAGED_CACHE_LOAD_ND_KERNEL = OpSpec(
     assumes="lengths in equal parts, pages spread over the whole pool",
     slots=("key_cache", "value_cache", "block_table", "lengths", "key", "value", "starts"),
     optional=frozenset({_STARTS}),
-    reference=_reference,
+    reference=_load_reference,
     build=_load_build,
     traffic=_load_traffic,
     moves_data=True,
-    npu=NpuCall(run=_load_npu_run, needs=frozenset({Need.ATB})),
+    npu=NpuCall(
+        run=lambda api, *args, places, **named: api(*args, **named), needs=frozenset({Need.ATB})
+    ),
     constraints=(
         Constraint(
             "expected caches (blocks, block size, N, D), a table (requests, blocks), lengths or "
@@ -123,34 +122,41 @@ PAGED_CACHE_LOAD_ND_KERNEL = OpSpec(
 # Keys and values of new tokens, written to their positions in the paged caches.
 
 
+def _write_run(api: Any, *args: Any, **how: Any) -> Any:
+    """Call the function, which returns nothing: it writes to the caches."""
+    api(*args, **how)
+    return args[2], args[3]
+
+
+def _write_traffic(case: Case, key: int, value: int, places: int) -> int:
+    """Return the bytes: keys, values and positions read, and these positions written."""
+    slots = case.inputs or ()
+    return 2 * (slots[key].size_bytes + slots[value].size_bytes) + slots[places].size_bytes
+
+
+def _write_fits(key: int, value: int, key_cache: int, value_cache: int, places: int) -> Constraint:
+    def holds(case: Case) -> bool:
+        keys, values, *caches = (input_shape(case, i) for i in (key, value, key_cache, value_cache))
+        return (
+            is_cache_of(case, key_cache, key, places)
+            and is_cache_of(case, value_cache, value, places)
+            and keys[:2] == values[:2]
+            and caches[0][:2] == caches[1][:2]
+            and outputs_agree(case, *caches)
+        )
+
+    return Constraint(
+        "expected keys and values (T,N,D), caches (blocks, block size, N, D) that are large "
+        "enough, and a position for each token",
+        holds,
+    )
+
+
 def _reshape_build(case: Case, make: TensorMaker) -> Call:
     *tensors, places = case.inputs or ()
     count, held = input_shape(case, 0)[0], capacity(input_shape(case, 2))
     return Call(
         (*(normal(slot, make) for slot in tensors), distinct(make, count, held, places.dtype))
-    )
-
-
-def _reshape_npu_run(api: Any, *args: Any) -> Any:
-    """Call the function, which returns nothing: it writes to the caches."""
-    api(*args)
-    return args[2], args[3]
-
-
-def _reshape_traffic(case: Case) -> int:
-    """Return the bytes: keys, values and positions read, and these positions written."""
-    key, value, _, _, places = case.inputs or ()
-    return 2 * (key.size_bytes + value.size_bytes) + places.size_bytes
-
-
-def _reshape_fits(case: Case) -> bool:
-    key, value, key_cache, value_cache = (input_shape(case, i) for i in range(4))
-    return (
-        is_cache_of(case, 2, 0, 4)
-        and is_cache_of(case, 3, 1, 4)
-        and key[:2] == value[:2]
-        and key_cache[:2] == value_cache[:2]
-        and outputs_agree(case, key_cache, value_cache)
     )
 
 
@@ -161,15 +167,11 @@ RESHAPE_AND_CACHE_ND_KERNEL = OpSpec(
     slots=("key", "value", "key_cache", "value_cache", "slot_mapping"),
     reference=write_both,
     build=_reshape_build,
-    traffic=_reshape_traffic,
+    traffic=lambda case: _write_traffic(case, 0, 1, 4),
     moves_data=True,
-    npu=NpuCall(run=_reshape_npu_run, needs=frozenset({Need.ATB})),
+    npu=NpuCall(run=_write_run, needs=frozenset({Need.ATB})),
     constraints=(
-        Constraint(
-            "expected keys and values (T,N,D), caches (blocks, block size, N, D) that are large "
-            "enough, and a position for each token",
-            _reshape_fits,
-        ),
+        _write_fits(0, 1, 2, 3, 4),
         nothing_empty(),
         inputs_are((*HALVES, "INT8"), (0,)),
         inputs_are(("INT32",), (4,)),
@@ -196,29 +198,6 @@ def _scatter_build(case: Case, make: TensorMaker) -> Call:
     )
 
 
-def _scatter_npu_run(api: Any, *args: Any) -> Any:
-    """Call the function, which returns nothing: it writes to the caches."""
-    api(*args, cache_mode="Norm")
-    return args[2], args[3]
-
-
-def _scatter_traffic(case: Case) -> int:
-    """Return the bytes: keys, values and positions read, and these positions written."""
-    key, _, places, value, *_ = case.inputs or ()
-    return 2 * (key.size_bytes + value.size_bytes) + places.size_bytes
-
-
-def _scatter_fits(case: Case) -> bool:
-    key, key_cache, _, value, value_cache = (input_shape(case, i) for i in range(5))
-    return (
-        is_cache_of(case, 1, 0, 2)
-        and is_cache_of(case, 4, 3, 2)
-        and key[:2] == value[:2]
-        and key_cache[:2] == value_cache[:2]
-        and outputs_agree(case, key_cache, value_cache)
-    )
-
-
 SCATTER_PA_KV_CACHE = OpSpec(
     kernel="ScatterPaKvCache",
     call="torch_npu.npu_scatter_pa_kv_cache",
@@ -230,16 +209,12 @@ SCATTER_PA_KV_CACHE = OpSpec(
     optional=_COMPRESSED,
     reference=write_both,
     build=_scatter_build,
-    traffic=_scatter_traffic,
+    traffic=lambda case: _write_traffic(case, 0, 3, 2),
     moves_data=True,
-    npu=NpuCall(run=_scatter_npu_run),
+    npu=NpuCall(run=partial(_write_run, cache_mode="Norm")),
     constraints=(
         left_out(_COMPRESSED, "compressed tokens"),
-        Constraint(
-            "expected keys and values (T,N,D), caches (blocks, block size, N, D) that are large "
-            "enough, and a position for each token",
-            _scatter_fits,
-        ),
+        _write_fits(0, 3, 1, 4, 2),
         nothing_empty(),
         inputs_are((*HALVES, "INT8"), (0,)),
         inputs_are(("INT32", "INT64"), (2,)),

@@ -1,8 +1,9 @@
 """One optimizer step of AdamW, in place, by the two kernels of CANN."""
 
+from collections.abc import Sequence
 from typing import Any
 
-from collector.model.case import Case
+from collector.model.case import Case, Slot
 from collector.ops.dtypes import floating, one_dtype
 from collector.ops.parts.tensors import one_number, per_element
 from collector.ops.slots import agrees, given, input_shape
@@ -13,6 +14,8 @@ from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker, n
 
 _RATE, _DECAY, _BETA1, _BETA2, _EPSILON = 1e-3, 1e-2, 0.9, 0.999, 1e-8
 _STEPS = 10
+# 1 for the decay, 3 for m, 4 for v, 3 for the root, its quotient and epsilon, 2 for the update
+_FLOPS = 13
 _POWERS = (_BETA1**_STEPS, _BETA2**_STEPS)
 _VAR, _M, _V, _GRAD, _MAX_NORM = 0, 1, 2, 10, 11
 _NUMBERS = range(3, 10)
@@ -24,19 +27,17 @@ _SLOTS = (
 
 
 def _build(case: Case, make: TensorMaker) -> Call:
-    """Build the call with a positive `v`, a mean of squares.
+    return Call(_tensors([(case.inputs or ())[i] for i in _ALIKE], make))
+
+
+def _tensors(slots: Sequence[Slot], make: TensorMaker) -> tuple[Any, ...]:
+    """Build var, m, v and the gradient, with a positive `v`, a mean of squares.
 
     Repeated launches stay finite: each changes `var` by about the rate.
     """
-    var, m, v, grad = ((case.inputs or ())[i] for i in _ALIKE)
-    return Call(
-        (
-            normal(var, make),
-            normal(m, make),
-            make.uniform(v.shape or (), v.dtype, 0.5, 1.5),
-            normal(grad, make),
-        )
-    )
+    var, m, v, grad = slots
+    squares = make.uniform(v.shape or (), v.dtype, 0.5, 1.5)
+    return normal(var, make), normal(m, make), squares, normal(grad, make)
 
 
 def _reference(torch: Any, var: Any, m: Any, v: Any, grad: Any) -> Any:
@@ -73,9 +74,7 @@ APPLY_ADAM_W = OpSpec(
     optional=frozenset({_MAX_NORM}),
     reference=_reference,
     build=_build,
-    # 1 for the decay, 3 for m, 4 for v, 3 for the root, its quotient and epsilon, 2 for the
-    # update
-    flops=per_element(13, _VAR),
+    flops=per_element(_FLOPS),
     traffic=_traffic,
     constraints=(
         Constraint("expected one shape for var, m, v, grad and the outputs", _fits),
@@ -94,20 +93,8 @@ _V2_MAX_NORM = 5
 
 
 def _v2_build(case: Case, make: TensorMaker) -> Call:
-    """Build the call after a few steps, with a positive `v`, a mean of squares.
-
-    Repeated launches stay finite: each changes `var` by about the rate.
-    """
-    var, m, v, grad, step = (case.inputs or ())[:_V2_MAX_NORM]
-    return Call(
-        (
-            normal(var, make),
-            normal(m, make),
-            make.uniform(v.shape or (), v.dtype, 0.5, 1.5),
-            normal(grad, make),
-            make.full(step.shape or (), step.dtype, 10),
-        )
-    )
+    *tensors, step = (case.inputs or ())[:_V2_MAX_NORM]
+    return Call((*_tensors(tensors, make), make.full(step.shape or (), step.dtype, _STEPS)))
 
 
 def _v2_reference(torch: Any, var: Any, m: Any, v: Any, grad: Any, step: Any) -> Any:
@@ -124,12 +111,7 @@ def _v2_reference(torch: Any, var: Any, m: Any, v: Any, grad: Any, step: Any) ->
 def _v2_run(step_of_adamw: Any, var: Any, m: Any, v: Any, grad: Any, step: Any) -> Any:
     """Launch one kernel per tensor, and a Sub: torch_npu passes the number of earlier steps."""
     step_of_adamw(
-        [var],
-        [grad],
-        [m],
-        [v],
-        [],
-        [step],
+        *([var], [grad], [m], [v], [], [step]),
         lr=_RATE,
         beta1=_BETA1,
         beta2=_BETA2,
@@ -158,9 +140,7 @@ APPLY_ADAM_W_V2 = OpSpec(
     optional=frozenset({_V2_MAX_NORM}),
     reference=_v2_reference,
     build=_v2_build,
-    # 1 for the decay, 3 for m, 4 for v, 3 for the root, its quotient and epsilon, 2 for the
-    # update
-    flops=per_element(13),
+    flops=per_element(_FLOPS),
     traffic=_v2_traffic,
     constraints=(
         Constraint("expected one shape for var, m, v and grad", _alike),

@@ -1,7 +1,5 @@
 """Arithmetic: sums, products, quotients, powers, roots and trigonometric functions."""
 
-from typing import Any
-
 from collector.model.case import Case
 from collector.ops.catalog.elementwise._elementwise import binary, build_positive, positive, unary
 from collector.ops.dtypes import floating, inputs_are, not_bool, one_dtype
@@ -105,10 +103,6 @@ def _muls_add_build(case: Case, make: TensorMaker) -> Call:
     return Call((*tensors, _FACTOR))
 
 
-def _muls_add_reference(torch: Any, x: Any, y: Any, factor: float) -> Any:
-    return torch.add(y, x, alpha=factor)
-
-
 def _fits(case: Case) -> bool:
     x = input_shape(case, 0)
     return bool(x) and input_shape(case, 1) == x and outputs_agree(case, x)
@@ -118,7 +112,7 @@ MULS_ADD_KERNEL = OpSpec(
     kernel="muls_add_kernel",
     call="torch.ops.vllm.muls_add",
     slots=("x", "y"),
-    reference=_muls_add_reference,
+    reference=lambda torch, x, y, factor: torch.add(y, x, alpha=factor),
     build=_muls_add_build,
     flops=per_element(2),
     npu=NpuCall(needs=frozenset({Need.TRITON})),

@@ -8,7 +8,6 @@ for the others.
 """
 
 from dataclasses import dataclass
-from functools import partial
 from math import prod
 from typing import Any
 
@@ -97,7 +96,6 @@ def foreach(
         call=f"torch.{function}",
         slots=("x",),
         variadic=True,
-        reference=partial(_reference, function),
         build=build,
         flops=lambda case: cost * sum(map(prod, row.shapes(case))),
         constraints=(
@@ -120,10 +118,6 @@ def foreach(
         ),
         npu=NpuCall(run=_launch),
     )
-
-
-def _reference(function: str, torch: Any, *args: Any, **kwargs: Any) -> Any:
-    return _launch(getattr(torch, function), *args, **kwargs)
 
 
 def _launch(api: Any, tensors: Any, *args: Any, is_flat: bool, **kwargs: Any) -> Any:

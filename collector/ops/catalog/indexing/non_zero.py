@@ -16,10 +16,6 @@ def _build(case: Case, make: TensorMaker) -> Call:
     return Call((x, output_shape(case)))
 
 
-def _reference(torch: Any, x: Any, shape: Any) -> Any:
-    return torch.nonzero(x).view(shape)
-
-
 def _run(nonzero: Any, x: Any, shape: Any) -> Any:
     """Run the function and cut its result to the row's shape.
 
@@ -43,7 +39,7 @@ NON_ZERO = OpSpec(
     call="torch.nonzero",
     assumes="as many nonzero elements as the output has rows, spread over the tensor",
     slots=("x",),
-    reference=_reference,
+    reference=lambda torch, x, shape: torch.nonzero(x).view(shape),
     build=_build,
     constraints=(
         Constraint("expected an output with a row for each element found", _fits),

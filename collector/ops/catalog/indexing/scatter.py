@@ -361,10 +361,6 @@ def _nd_build_npu(case: Case, make: TensorMaker) -> Call:
     return Call((x, make.torch.stack(columns, -1), updates))
 
 
-def _nd_reference(torch: Any, x: Any, columns: Any, updates: Any) -> Any:
-    return x.index_put_(columns, updates)
-
-
 def _named(case: Case) -> Shape | None:
     """Return the shape of the selected elements; None if the indices do not fit."""
     x, (*rows, count) = input_shape(case, 0), input_shape(case, 1) or (0,)
@@ -378,7 +374,7 @@ SCATTER_ND_UPDATE = OpSpec(
     call="torch_npu.npu_scatter_nd_update_",
     assumes="indices spread over the tensor, each position once if there are enough",
     slots=("x", "indices", "updates"),
-    reference=_nd_reference,
+    reference=lambda torch, x, columns, updates: x.index_put_(columns, updates),
     build=_nd_build,
     traffic=lambda case: placed_bytes(case, 2),
     moves_data=True,

@@ -244,16 +244,11 @@ def _run(repeat: Any, x: Any, repeats: Any, dim: int, total: int) -> Any:
     return repeat(x, repeats, dim=dim, output_size=total)
 
 
-def _repeat_reference(torch: Any, x: Any, repeats: Any, dim: int, total: int) -> Any:
-    return _run(torch.repeat_interleave, x, repeats, dim, total)
-
-
 REPEAT_INTERLEAVE = OpSpec(
     kernel="RepeatInterleave",
     call="torch.repeat_interleave",
     assumes="each row as often",
     slots=("x", "repeats"),
-    reference=_repeat_reference,
     build=_repeat_build,
     moves_data=True,
     constraints=(

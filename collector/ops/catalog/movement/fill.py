@@ -96,11 +96,7 @@ ZEROS_LIKE = fill("ZerosLike", "torch.Tensor.zero_")
 
 
 def _range_build(case: Case, make: TensorMaker) -> Call:
-    return Call((elements(output_shape(case)), place((case.outputs or ())[0], make)))
-
-
-def _run(arange: Any, count: int, out: Any) -> Any:
-    return arange(count, out=out)
+    return Call((elements(output_shape(case)),), {"out": place((case.outputs or ())[0], make)})
 
 
 def _counts_in_its_dtype(case: Case) -> bool:
@@ -146,5 +142,5 @@ RANGE = OpSpec(
             _counts_in_its_dtype,
         ),
     ),
-    npu=NpuCall(run=_run, graph=GraphCall(_is_of_graph, _in_graph, _build_for_graph)),
+    npu=NpuCall(graph=GraphCall(_is_of_graph, _in_graph, _build_for_graph)),
 )

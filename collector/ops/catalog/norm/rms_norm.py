@@ -82,10 +82,6 @@ def _grad_reference(torch: Any, dy: Any, x: Any, rstd: Any, gamma: Any) -> Any:
     return dx.to(x.dtype), dgamma
 
 
-def _grad_launch(backward: Any, dy: Any, x: Any, rstd: Any, gamma: Any) -> Any:
-    return backward(dy, x, gamma, rstd)
-
-
 def _inputs_fit(case: Case) -> bool:
     rows = rows_shape(case, 1, 3)
     return input_shape(case, 0) == input_shape(case, 1) and rows == input_shape(case, 2)
@@ -99,7 +95,7 @@ RMS_NORM_GRAD = OpSpec(
     build=_grad_build,
     # five products, a sum for gamma, a sum for the mean, a difference, a product
     flops=per_element(9, 1),
-    npu=NpuCall(run=_grad_launch),
+    npu=NpuCall(run=lambda api, dy, x, rstd, gamma: api(dy, x, gamma, rstd)),
     constraints=(
         floating((0, 1, 3)),
         inputs_are(("FLOAT",), (2,)),
@@ -163,10 +159,6 @@ def _inplace_reference(torch: Any, x1: Any, x2: Any, gamma: Any) -> Any:
     return x1.copy_(y), rstd, x2.copy_(total)
 
 
-def _inplace_launch(add: Any, x1: Any, x2: Any, gamma: Any) -> Any:
-    return x1, add(x1, x2, gamma), x2
-
-
 INPLACE_ADD_RMS_NORM = OpSpec(
     kernel="InplaceAddRmsNorm",
     call="torch_npu.npu_add_rms_norm_v2",
@@ -174,6 +166,6 @@ INPLACE_ADD_RMS_NORM = OpSpec(
     reference=_inplace_reference,
     build=_inplace_build,
     flops=sum_flops,
-    npu=NpuCall(run=_inplace_launch),
+    npu=NpuCall(run=lambda api, x1, x2, gamma: (x1, api(x1, x2, gamma), x2)),
     constraints=SUM_CONSTRAINTS,
 )

@@ -5,7 +5,7 @@ from typing import Any
 from collector.model.case import Case
 from collector.ops.dtypes import inputs_are, outputs_are, spelling
 from collector.ops.parts.int8 import quantise_rows, small_scale, to_int8
-from collector.ops.parts.tensors import even, group_ends
+from collector.ops.parts.tensors import LIKE_INPUT, even, group_ends
 from collector.ops.slots import Shape, agrees, elements, given, input_shape
 from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker, dense_bytes, normal
 
@@ -104,10 +104,7 @@ ASCEND_QUANT_V2 = OpSpec(
             "the dtype of the scale",
             _dtypes_fit,
         ),
-        Constraint(
-            "expected an output with the shape of x",
-            lambda case: agrees(case, 0, input_shape(case, _X)),
-        ),
+        LIKE_INPUT,
     ),
 )
 

@@ -5,7 +5,13 @@ from typing import Any
 from collector.model.case import Case
 from collector.ops.dtypes import floating, inputs_are, one_dtype
 from collector.ops.parts.serving import FLOATS, HALVES, nothing_empty, outputs_agree
-from collector.ops.parts.tensors import halves_first, make_positions, per_element, rotate
+from collector.ops.parts.tensors import (
+    LIKE_INPUT,
+    halves_first,
+    make_positions,
+    per_element,
+    rotate,
+)
 from collector.ops.slots import agrees, broadcast, elements, given, input_shape, output_slot
 from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker, dense_bytes, normal
 
@@ -118,31 +124,15 @@ INTERLEAVE_ROPE = OpSpec(
     ),
 )
 
-
 # Rotary positions, half mode: x * cos + rotate(x) * sin, with cos and sin for each position.
-
-
-def _reference(torch: Any, x: Any, cos: Any, sin: Any) -> Any:
-    return (x * cos).addcmul_(rotate(torch, x), sin)
-
-
 ROTARY_POSITION_EMBEDDING = OpSpec(
     kernel="RotaryPositionEmbedding",
     call="torch_npu.npu_rotary_mul",
     slots=("x", "cos", "sin"),
-    reference=_reference,
+    reference=lambda torch, x, cos, sin: (x * cos).addcmul_(rotate(torch, x), sin),
     build=build,
     flops=per_element(3),  # two products and a sum
-    constraints=(
-        POSITIONS_FIT,
-        FOUR_DIMENSIONS,
-        floating((0,)),
-        one_dtype((0, 1, 2)),
-        Constraint(
-            "expected an output with the shape of x",
-            lambda case: agrees(case, 0, input_shape(case, 0)),
-        ),
-    ),
+    constraints=(POSITIONS_FIT, FOUR_DIMENSIONS, floating((0,)), one_dtype((0, 1, 2)), LIKE_INPUT),
 )
 
 # Gradient of rotary positions: of x; also of cos and sin where the row has x itself.
@@ -222,10 +212,7 @@ ROTARY_POSITION_EMBEDDING_GRAD = OpSpec(
             "expected x with the shape of dy",
             lambda case: given(case, _X) is None or input_shape(case, _X) == input_shape(case, 0),
         ),
-        Constraint(
-            "expected a first output with the shape of dy",
-            lambda case: agrees(case, 0, input_shape(case, 0)),
-        ),
+        LIKE_INPUT,
         Constraint(
             "expected gradients of cos and sin, in their shapes, only if there is x", _outputs_fit
         ),

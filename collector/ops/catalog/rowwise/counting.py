@@ -27,10 +27,6 @@ def _cumsum_run(cumsum: Any, x: Any, dim: int) -> Any:
     return cumsum(x, dim, dtype=x.dtype)
 
 
-def _cumsum_reference(torch: Any, x: Any, dim: int) -> Any:
-    return _cumsum_run(torch.cumsum, x, dim)
-
-
 def _cumsum_fits(case: Case) -> bool:
     x = input_shape(case, 0)
     return len(x) > 0 and agrees(case, 0, x)
@@ -52,7 +48,6 @@ CUMSUM = OpSpec(
     kernel="Cumsum",
     call="torch.cumsum",
     slots=("x", "axis"),
-    reference=_cumsum_reference,
     build=_cumsum_build,
     flops=per_element(1),
     constraints=(

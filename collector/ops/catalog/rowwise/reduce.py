@@ -94,14 +94,9 @@ def _reduce_build(case: Case, make: TensorMaker) -> Call:
 
 
 # Whether all elements along some dimensions are true.
-
-
 REDUCE_ALL = truth("ReduceAll", "torch.all")
 
-
 # Whether any element along some dimensions is true.
-
-
 REDUCE_ANY = truth("ReduceAny", "torch.any")
 
 # The maximum over some dimensions.
@@ -174,14 +169,11 @@ REDUCE_SUM_D = OpSpec(
     npu=NpuCall(graph=GraphCall(takes=lambda case: True)),
 )
 
-
 # Norm of a whole tensor: gradient clipping uses it. A profile does not record p: 2 here.
 #
 # For this one call CANN launches LpNormV2 on A2 and A3. On older chips (910A, 310P) it launches
 # LpNormReduceV2, which adds up powers, and then an LpNormUpdateV2 of the one sum (its open sources,
 # ops-math).
-
-
 LP_NORM_V2 = OpSpec(
     kernel="LpNormV2",
     twins=("LpNormReduceV2",),

@@ -67,7 +67,6 @@ def _norm(
 
     `outputs` has True for each output that is an image.
     """
-    name = call.rpartition(".")[2]
     rule = partial(_fits, images=len(images), statistics=len(statistics), outputs=outputs)
     return OpSpec(
         kernel=kernel,
@@ -75,7 +74,6 @@ def _norm(
         assumes=ASSUMES,
         slots=(*images, *statistics),
         layouts=_FORMATS,
-        reference=lambda torch, *args: run(getattr(torch.ops.aten, name), *args),
         build=partial(_build, images=len(images)),
         flops=lambda case: flops * prod(_image(case)),
         constraints=(

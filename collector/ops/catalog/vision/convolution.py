@@ -72,15 +72,14 @@ def read_convolution(
     return Convolution((n, c, *size), (co, c, *window.size), (n, co, *left), window)
 
 
-def gradients(
-    backward: Callable[..., Any], dy: Any, x: Any, w: Any, window: Window, which: tuple[bool, bool]
-) -> tuple[Any, Any]:
-    """Return the requested gradients of image and filter; autograd makes the same call."""
-    dx, dw, _ = backward(
-        *(dy, x, w, None, list(window.stride), list(window.padding)),
-        *(_NO_DILATION, False, _NO_OUTPUT_PADDING, _ONE_GROUP, [*which, False]),
-    )
-    return dx, dw
+def gradient(
+    which: int, backward: Callable[..., Any], dy: Any, x: Any, w: Any, window: Window
+) -> Any:
+    """Return the gradient of the image (0) or the filter (1); autograd makes the same call."""
+    return backward(
+        *(dy, x, w, None, list(window.stride), list(window.padding), _NO_DILATION, False),
+        *(_NO_OUTPUT_PADDING, _ONE_GROUP, [which == 0, which == 1, False]),
+    )[which]
 
 
 def is_convolution(read: Reading) -> Constraint:
@@ -185,14 +184,6 @@ def _filter_build(case: Case, make: TensorMaker) -> Call:
     )
 
 
-def _filter_run(backward: Any, dy: Any, x: Any, w: Any, window: Window) -> Any:
-    return gradients(backward, dy, x, w, window, (False, True))[1]
-
-
-def _filter_reference(torch: Any, *args: Any) -> Any:
-    return _filter_run(torch.ops.aten.convolution_backward, *args)
-
-
 def _filter_traffic(case: Case) -> int:
     found, dw = _filter_read(case), output_slot(case)
     x, size, dy = case.inputs or ()
@@ -205,7 +196,6 @@ CONV2_DBACKPROP_FILTER = OpSpec(
     assumes=ASSUMES,
     slots=("x", "filter_size", "out_backprop"),
     layouts=FORMATS,
-    reference=_filter_reference,
     build=_filter_build,
     flops=partial(flops, _filter_read),
     traffic=_filter_traffic,
@@ -216,7 +206,7 @@ CONV2_DBACKPROP_FILTER = OpSpec(
             "expected four sizes of the filter", lambda c: input_shape(c, _FILTER_SIZE) == (4,)
         ),
     ),
-    npu=NpuCall(run=_filter_run),
+    npu=NpuCall(run=partial(gradient, 1)),
 )
 
 
@@ -243,21 +233,12 @@ def _input_build(case: Case, make: TensorMaker) -> Call:
     )
 
 
-def _input_run(backward: Any, dy: Any, x: Any, w: Any, window: Window) -> Any:
-    return gradients(backward, dy, x, w, window, (True, False))[0]
-
-
-def _input_reference(torch: Any, *args: Any) -> Any:
-    return _input_run(torch.ops.aten.convolution_backward, *args)
-
-
 CONV2_DBACKPROP_INPUT = OpSpec(
     kernel="Conv2DBackpropInput",
     call="torch.ops.aten.convolution_backward",
     assumes=ASSUMES,
     slots=("input_size", "filter", "out_backprop"),
     layouts=FORMATS,
-    reference=_input_reference,
     build=_input_build,
     flops=partial(flops, _input_read),
     constraints=(
@@ -267,5 +248,5 @@ CONV2_DBACKPROP_INPUT = OpSpec(
             "expected four sizes of the image", lambda c: input_shape(c, _INPUT_SIZE) == (4,)
         ),
     ),
-    npu=NpuCall(run=_input_run),
+    npu=NpuCall(run=partial(gradient, 0)),
 )

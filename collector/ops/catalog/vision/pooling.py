@@ -117,10 +117,6 @@ def _build(case: Case, make: TensorMaker) -> Call:
     return Call((make.normal(found.image, (case.inputs or ())[0].dtype), found.window))
 
 
-def _reference(torch: Any, x: Any, window: Window) -> Any:
-    return greatest(torch.ops.aten.max_pool2d_with_indices, x, window)
-
-
 MAX_POOL_WITH_ARGMAX_V1 = OpSpec(
     kernel="MaxPoolWithArgmaxV1",
     call="torch.ops.aten.max_pool2d_with_indices",
@@ -128,7 +124,6 @@ MAX_POOL_WITH_ARGMAX_V1 = OpSpec(
     slots=("x",),
     layouts=FORMATS,
     packed_outputs={_MASK: MASK},
-    reference=_reference,
     build=_build,
     flops=partial(flops, _read),
     constraints=(outputs_are((MASK,), (_MASK,)), is_pooling(_read)),
@@ -163,10 +158,6 @@ def _grad_build(case: Case, make: TensorMaker) -> Call:
     return Call((make.normal(found.output, dtype), x, where, found.window))
 
 
-def _grad_reference(torch: Any, dy: Any, x: Any, where: Any, window: Window) -> Any:
-    return gradient(torch.ops.aten.max_pool2d_with_indices_backward, dy, x, where, window)
-
-
 def _traffic(case: Case) -> int:
     """Return the bytes; the mask replaces the image.
 
@@ -193,7 +184,6 @@ MAX_POOL_GRAD_WITH_ARGMAX_V1 = OpSpec(
     slots=("x", "grad", "argmax"),
     layouts=FORMATS,
     packed={_GRAD_MASK: MASK},
-    reference=_grad_reference,
     build=_grad_build,
     flops=partial(flops, _grad_read),
     traffic=_traffic,

@@ -200,10 +200,6 @@ def _build(case: Case, make: TensorMaker) -> Call:
     return Call((normal(x, make), read_conversion(case)))
 
 
-def _reference(torch: Any, x: Any, way: Conversion) -> Any:
-    return converted(torch, x, way)
-
-
 def _is_made(case: Case) -> bool:
     """Return whether a launch makes this conversion.
 
@@ -220,7 +216,7 @@ TRANS_DATA = OpSpec(
     slots=("src",),
     layouts=FORMATS,
     moves_data=True,
-    reference=_reference,
+    reference=converted,
     build=_build,
     constraints=(
         Constraint(
