@@ -21,15 +21,7 @@ from pathlib import Path
 from typing import Protocol
 
 from collector.codec.errors import BadInput, OpmeterError
-from collector.comm.rank_files import (
-    PLAN,
-    RESULTS,
-    LineCount,
-    RankState,
-    have_met,
-    rank_states,
-    stacks_name,
-)
+from collector.comm import rank_files
 from collector.host.cann import with_custom_opp
 from collector.host.npus import check_health
 from collector.host.stack import CPU_ALLOCATOR, installed_vllm
@@ -57,7 +49,7 @@ _WAITS = ("synchronize", "_exchange")
 class Standing:
     """The position of a rank: its journal, and its stack, empty if it wrote none."""
 
-    state: RankState
+    state: rank_files.RankState
     stack: str
 
     @property
@@ -82,7 +74,7 @@ class Standing:
 def standings(folder: Path) -> list[Standing]:
     """Request a stack from each rank of this node and return the ranks that have begun, by number.
     It takes as long as the slowest rank, three seconds at most."""
-    states = sorted(rank_states(folder), key=lambda state: state.rank)
+    states = sorted(rank_files.rank_states(folder), key=lambda state: state.rank)
     for state in states:
         if state.process is not None and state.process.is_alive:
             with contextlib.suppress(ProcessLookupError):
@@ -143,8 +135,8 @@ def _does(ranks: Sequence[object], one: str, several: str) -> str:
     return one if len(ranks) == 1 else several
 
 
-def _stack(folder: Path, state: RankState) -> str:
-    path = folder / stacks_name(state.rank)
+def _stack(folder: Path, state: rank_files.RankState) -> str:
+    path = folder / rank_files.stacks_name(state.rank)
     return _text(path) if path.exists() else ""
 
 
@@ -259,7 +251,7 @@ def run_gang(work: GangWork, meeting: Rendezvous, folder: Path) -> None:
     meeting = checked(meeting)
     if work.plan.backend == "npu" and shutil.which("npu-smi"):
         check_health(count=meeting.nproc_per_node)
-    (folder / PLAN).write_text(work.plan.to_json())
+    (folder / rank_files.PLAN).write_text(work.plan.to_json())
     work.begins()
     with (folder / _LOG).open("wb") as log:
         process = subprocess.Popen(
@@ -279,7 +271,8 @@ def run_gang(work: GangWork, meeting: Rendezvous, folder: Path) -> None:
     try:
         _watch(process, folder, meeting, work)
     finally:
-        for state in rank_states(folder):  # torchrun gives each rank its own process group
+        # torchrun gives each rank its own process group
+        for state in rank_files.rank_states(folder):
             if state.process is not None:
                 state.process.kill()
         end_group(process)
@@ -354,11 +347,11 @@ def _watch(
 ) -> None:
     """Wait until all ranks have ended. A step is a line in any rank's journal. The limit is longer
     for the first step of each rank, and for ranks of other nodes, whose journals are not here."""
-    steps, since, measured = -1, time.monotonic(), LineCount(folder / RESULTS)
+    steps, since, measured = -1, time.monotonic(), rank_files.LineCount(folder / rank_files.RESULTS)
     while True:
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(_GANG_LOOK_S)
-        states = rank_states(folder)
+        states = rank_files.rank_states(folder)
         work.tick(measured.count())
         if process.returncode == 0:
             return
@@ -368,13 +361,13 @@ def _watch(
             steps, since = now, time.monotonic()
             continue
         begun = len(states) == meeting.nproc_per_node
-        begun &= meeting.nnodes == 1 or have_met(folder)
+        begun &= meeting.nnodes == 1 or rank_files.have_met(folder)
         limit_s = work.patience_s if begun else max(work.patience_s, _STARTING_S)
         if time.monotonic() - since > limit_s:
             raise RanksHang(_hang(meeting, limit_s, folder))
 
 
-def _reason(code: int, states: list[RankState], folder: Path) -> str:
+def _reason(code: int, states: list[rank_files.RankState], folder: Path) -> str:
     """Return the rank that ended first, its step, and the last lines of its output."""
     said = (folder / _LOG).read_text(errors="replace")
     others, heading, root = said.partition(_ROOT_CAUSE)

@@ -14,17 +14,7 @@ from typing import Any
 
 from collector.codec.errors import BadInput
 from collector.codec.table import is_text
-from collector.database.layout import (
-    ATTENTION_COLUMNS,
-    AVERAGE_DURATION,
-    PROFILING_COUNT,
-    PROFILING_DURATIONS,
-    inserted,
-    kernel_file_name,
-    microbench,
-    number_text,
-    profiling,
-)
+from collector.database import layout
 from collector.database.tree import Cells, KernelFile, read_kernel_file
 from collector.model.case import Case, case_from_cells, shape_text
 from collector.model.vocabulary import RUNTIME_PREFIX
@@ -96,7 +86,7 @@ def _of(line: int, value: Any) -> RuntimeValues:
     cells = {
         "actual_seq_lengths_kv_shape": str(len(lengths_kv)),
         "actual_seq_lengths_kv_values": shape_text(lengths_kv),
-        "avg_seq_len": number_text(fmean(lengths_kv)),
+        "avg_seq_len": layout.number_text(fmean(lengths_kv)),
         "block_table_shape": shape_text(table),
         **_optional(value),
     }
@@ -164,8 +154,8 @@ _ASSUMED_CELLS = frozenset(
     )
 )
 _MASK_SLOT, _LENGTHS_KV_SLOT, _BLOCK_TABLE_SLOT = 4, 6, 14
-_MICROBENCH = microbench("")
-_PROFILE = (*PROFILING_DURATIONS, PROFILING_COUNT, profiling(""))
+_MICROBENCH = layout.microbench("")
+_PROFILE = (*layout.PROFILING_DURATIONS, layout.PROFILING_COUNT, layout.profiling(""))
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,14 +184,14 @@ def backfill(
 
     Raises BadInput, with the line, for invalid input, and writes nothing then.
     """
-    path = csv_path / kernel_file_name(KERNEL) if csv_path.is_dir() else csv_path
+    path = csv_path / layout.kernel_file_name(KERNEL) if csv_path.is_dir() else csv_path
     file = read_kernel_file(path)
     values = read_runtime_values(values_path)
     if not tag.strip():
         raise BadInput("empty tag: expected text such as runtime_values_dumped")
     joining = _Joining(values, tag.strip())
     rows = joining.joined(file)
-    columns = inserted(file.columns, ATTENTION_COLUMNS)
+    columns = layout.inserted(file.columns, layout.ATTENTION_COLUMNS)
     target = output or path
     data = KernelFile(KERNEL, columns, tuple(rows)).as_bytes()
     try:
@@ -296,7 +286,7 @@ def without_numbers(row: Cells, *, of_profile: bool) -> dict[str, str]:
     A microbenchmark had assumed the values. The source run's own mean stays if all its launches had
     these values, and is removed if it is the mean over several.
     """
-    gone = (AVERAGE_DURATION, _MICROBENCH, *(_PROFILE if of_profile else ()))
+    gone = (layout.AVERAGE_DURATION, _MICROBENCH, *(_PROFILE if of_profile else ()))
     return {name: "" if name.startswith(gone) else text for name, text in row.items()}
 
 

@@ -9,17 +9,7 @@ from pathlib import Path, PurePosixPath
 
 from collector.codec.errors import BadInput
 from collector.codec.text import counted
-from collector.database.layout import (
-    AVERAGE_DURATION,
-    DATABASE_COLUMNS,
-    PROFILING_AVERAGE,
-    by_file,
-    csv_bytes,
-    database_columns,
-    inserted,
-    kernel_files,
-    microbench,
-)
+from collector.database import layout
 from collector.database.pull import check_is_real
 from collector.database.tree import Cells, KernelFiles, read_kernel, read_kernel_file
 from collector.model.case import Case, case_from_cells
@@ -27,7 +17,7 @@ from collector.model.record import CaseRecord
 from collector.model.vocabulary import BASE_CELLS
 from collector.store.atomic import write_whole
 
-_MICROBENCH = microbench("")
+_MICROBENCH = layout.microbench("")
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,9 +100,9 @@ class VersionFiles:
 
     def append(self, kernel_type: str, cells: Cells) -> Place:
         """Add a row to its file; a new file has all columns of a database."""
-        (file,) = by_file(kernel_type, [cells])
+        (file,) = layout.by_file(kernel_type, [cells])
         if file not in self._columns:
-            self._columns[file] = database_columns(cells)
+            self._columns[file] = layout.database_columns(cells)
             self._cells[file] = []
         self._insert(file, cells)
         self._cells[file].append(cells)
@@ -138,7 +128,7 @@ class VersionFiles:
         for file in sorted(self._changed, key=lambda name: (name.count("/") == 0, name)):
             path = self.folder / file
             try:
-                write_whole(path, csv_bytes(self._columns[file], self._cells[file]))
+                write_whole(path, layout.csv_bytes(self._columns[file], self._cells[file]))
             except OSError as error:
                 raise BadInput(f"cannot be written: {error.strerror}", path=path) from error
             written.append(path)
@@ -146,12 +136,12 @@ class VersionFiles:
         return written
 
     def _insert(self, file: str, names: Iterable[str]) -> None:
-        self._columns[file] = inserted(self._columns[file], names)
+        self._columns[file] = layout.inserted(self._columns[file], names)
 
 
 def compute_files(folder: Path) -> Iterator[Path]:
     """Yield the kernel files of a version folder; collectives have a separate folder in a tree."""
-    return (path for path in kernel_files(folder) if not path.stem.startswith("hcom_"))
+    return (path for path in layout.kernel_files(folder) if not path.stem.startswith("hcom_"))
 
 
 def duration_us(cells: Mapping[str, str], column: str) -> float | None:
@@ -168,7 +158,9 @@ def has_duration(cells: Mapping[str, str]) -> bool:
 
     Such a row needs no other duration: the rule of `tools/perf_data_collection` of msmodeling.
     """
-    return any(duration_us(cells, name) for name in (AVERAGE_DURATION, PROFILING_AVERAGE))
+    return any(
+        duration_us(cells, name) for name in (layout.AVERAGE_DURATION, layout.PROFILING_AVERAGE)
+    )
 
 
 def places_by_case(rows: Iterable[TreeRow]) -> dict[Case, tuple[Place, ...]]:
@@ -242,7 +234,7 @@ def _is_chosen(row: TreeRow, kernels: Collection[str]) -> bool:
 
 # Columns with numbers of the tree's stack are not copied, except for the duration, which shows that
 # the tree has a result.
-_NUMBERS = frozenset(DATABASE_COLUMNS) - {AVERAGE_DURATION}
+_NUMBERS = frozenset(layout.DATABASE_COLUMNS) - {layout.AVERAGE_DURATION}
 _NUMBER_PREFIXES = ("MicroBench ", "Profiling ")
 
 
@@ -277,7 +269,7 @@ def read_tree(version_dir: Path) -> TreeCases:
     if not version_dir.is_dir():
         raise BadInput("no such folder; expected the version folder of a tree", path=version_dir)
     check_is_real(version_dir)
-    files = [path for path in kernel_files(version_dir) if not path.stem.startswith("hcom_")]
+    files = [path for path in layout.kernel_files(version_dir) if not path.stem.startswith("hcom_")]
     if not files:
         raise BadInput("no {KernelType}.csv in this folder", path=version_dir)
     records: dict[str, CaseRecord] = {}
@@ -295,7 +287,9 @@ def _differing(first: CaseRecord, other: CaseRecord) -> tuple[str, ...]:
     """Return the columns whose cells differ in text, except for the duration."""
     one, two = ({**record.extra, **record.cells} for record in (first, other))
     names = dict.fromkeys((*BASE_CELLS, *one, *two))
-    return tuple(n for n in names if n != AVERAGE_DURATION and one.get(n, "") != two.get(n, ""))
+    return tuple(
+        n for n in names if n != layout.AVERAGE_DURATION and one.get(n, "") != two.get(n, "")
+    )
 
 
 def record_of_row(kernel_type: str, row: Cells) -> CaseRecord:

@@ -26,15 +26,7 @@ from collector.codec.errors import (
     StoreRefused,
     StoreUnavailable,
 )
-from collector.store.atomic import (
-    claimed,
-    collect,
-    link_over,
-    prune,
-    sync_folder,
-    write_beside,
-    write_whole,
-)
+from collector.store import atomic
 from collector.store.base import TEMPORARY, Info, check_key, check_prefix, parent_conflict
 
 _NO_LINKS_HERE = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS}
@@ -77,13 +69,15 @@ class FileStore:
     def put(self, key: str, data: bytes) -> None:
         path = self._path(key)
         with _errors_told(path):
-            write_whole(path, data)
+            atomic.write_whole(path, data)
 
     def create(self, key: str, data: bytes) -> None:
         path = self._path(key)
         with _errors_told(path):
             try:
-                write_beside(path, data, lambda temporary: self._publish_once(temporary, path))
+                atomic.write_beside(
+                    path, data, lambda temporary: self._publish_once(temporary, path)
+                )
             except FileExistsError as error:
                 if path.is_dir():
                     raise parent_conflict(str(path)) from error
@@ -100,7 +94,7 @@ class FileStore:
             try:
                 if not stat.S_ISREG(origin.lstat().st_mode):
                     raise NotFound(f"{origin}: no such object")
-                link_over(path, lambda temporary: self._link(origin, temporary))
+                atomic.link_over(path, lambda temporary: self._link(origin, temporary))
             except (FileNotFoundError, NotADirectoryError) as error:
                 if origin.exists():
                     raise
@@ -117,8 +111,8 @@ class FileStore:
                 path.unlink()
             except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
                 return
-            sync_folder(path.parent)
-            prune(path.parent, self._root)
+            atomic.sync_folder(path.parent)
+            atomic.prune(path.parent, self._root)
 
     def _path(self, key: str) -> Path:
         check_key(key)
@@ -130,11 +124,11 @@ class FileStore:
         except OSError as error:
             if error.errno not in _NO_LINKS_HERE:
                 raise
-            with claimed(path):
+            with atomic.claimed(path):
                 if os.path.lexists(path):
                     raise FileExistsError(errno.EEXIST, "taken", str(path)) from None
                 os.replace(temporary, path)
-        sync_folder(path.parent)
+        atomic.sync_folder(path.parent)
 
     def _walk(self, folder: str, start: str) -> Iterator[Info]:
         """Yield objects with one folder in memory at a time; `folder` is empty or ends with '/'."""
@@ -161,7 +155,7 @@ def _objects_and_folders(
 ) -> Iterator[tuple[str, int]]:
     for entry in entries:
         if entry.name.startswith(TEMPORARY):
-            collect(Path(entry.path))
+            atomic.collect(Path(entry.path))
             continue
         if not entry.name.startswith(start):
             continue

@@ -19,18 +19,8 @@ from urllib.parse import quote, urlencode
 
 import boto3
 import botocore.session
+from botocore import exceptions
 from botocore.config import Config
-from botocore.exceptions import (
-    BotoCoreError,
-    ClientError,
-    CredentialRetrievalError,
-    HTTPClientError,
-    IncompleteReadError,
-    NoCredentialsError,
-    PartialCredentialsError,
-    ProfileNotFound,
-    TokenRetrievalError,
-)
 from botocore.exceptions import ConnectionError as NoConnection
 from botocore.parsers import ResponseParserError
 
@@ -48,13 +38,18 @@ logger = logging.getLogger(__name__)
 _CONNECTIONS = 32  # threads that may share the client without waiting for each other
 _CONFLICT_PAUSES_S = (0.1, 0.4, 1.0)
 _NO_CREDENTIALS = (
-    NoCredentialsError,
-    PartialCredentialsError,
-    CredentialRetrievalError,
-    TokenRetrievalError,
-    ProfileNotFound,
+    exceptions.NoCredentialsError,
+    exceptions.PartialCredentialsError,
+    exceptions.CredentialRetrievalError,
+    exceptions.TokenRetrievalError,
+    exceptions.ProfileNotFound,
 )
-_NO_ANSWER = (NoConnection, HTTPClientError, IncompleteReadError, ResponseParserError)
+_NO_ANSWER = (
+    NoConnection,
+    exceptions.HTTPClientError,
+    exceptions.IncompleteReadError,
+    ResponseParserError,
+)
 # Codes of an unknown key: the first three have status 400 on AWS, the last one 404 on versitygw.
 _REFUSALS = {"ExpiredToken", "InvalidToken", "TokenRefreshRequired", "XAdminUserNotFound"}
 _PARENTS = {"ObjectParentIsFile", "ExistingObjectIsDirectory"}  # 409 of versitygw
@@ -166,9 +161,9 @@ class S3Store:
     def _request(self, client: Any, operation: str, key: str, arguments: dict[str, Any]) -> Any:
         try:
             return getattr(client, operation)(Bucket=self._bucket, **arguments)
-        except ClientError as error:
+        except exceptions.ClientError as error:
             raise self._told(error, key) from error
-        except (BotoCoreError, ResponseParserError) as error:
+        except (exceptions.BotoCoreError, ResponseParserError) as error:
             raise self._troubled(error, self._address(key)) from error
 
     def _renewed(self, refused: Any) -> Any:
@@ -190,7 +185,7 @@ class S3Store:
             )
         except ValueError as error:
             raise StoreError(f"{self.url}: endpoint {endpoint!r}: {error}") from error
-        except BotoCoreError as error:
+        except exceptions.BotoCoreError as error:
             raise self._troubled(error, self.url) from error
 
     @property
@@ -212,7 +207,7 @@ class S3Store:
     def _address(self, key: str) -> str:
         return f"s3://{self._bucket}/{self._prefix}{key}"
 
-    def _told(self, error: ClientError, key: str) -> StoreError:
+    def _told(self, error: exceptions.ClientError, key: str) -> StoreError:
         status: int = error.response["ResponseMetadata"]["HTTPStatusCode"]
         code: str = error.response["Error"].get("Code", "")
         what = f"{self._address(key)}: {status} {code}: {error.response['Error'].get('Message')}"

@@ -9,22 +9,13 @@ of the actions.
 from collections.abc import Collection, Iterator, Sequence
 
 from collector.codec.text import counted
+from jobs.decide import wave_choice
 from jobs.decide.actions import Action, Announce, Delete, Launch, Remember
 from jobs.decide.findings import Findings, ending
 from jobs.decide.job_rules import Claim, drained, obsolete, refused_by_store, scaling
 from jobs.decide.observed import Desired, Observed
 from jobs.decide.pod_problems import warnings
 from jobs.decide.remaining_work import left_of, same_node
-from jobs.decide.wave_choice import (
-    gangs_without_room,
-    half_made,
-    is_others,
-    may_begin,
-    next_gang_wave,
-    next_wave,
-    queued_launches,
-    queueing,
-)
 from jobs.objects.waves import Wave
 
 # A Job that completed is kept this long so that a user can read the logs of its pods.
@@ -78,7 +69,9 @@ def _warnings(found: Findings) -> Iterator[Announce]:
     if found.refusal is not None:
         yield from found.refusal.warnings()
     yield from found.verdict.warnings()
-    yield from gangs_without_room(found.desired, found.observed, found.open_shards(), found.unfit)
+    yield from wave_choice.gangs_without_room(
+        found.desired, found.observed, found.open_shards(), found.unfit
+    )
     if found.desired.plan.kept_from:
         yield from same_node(found.desired, found.observed, found.todo(), found.unfit)
     for job in found.live:
@@ -121,7 +114,7 @@ def _retired(found: Findings) -> Iterator[Action]:
             yield Delete(job.name, "the other nodes that it waits for are gone or not free")
         elif not done and job.is_live and found.is_retired(job):
             kept = len(found.awaited[job.name])
-            if not kept or not (job.gang or is_others(job, found.desired)):
+            if not kept or not (job.gang or wave_choice.is_others(job, found.desired)):
                 yield from drained(job, kept, found.avoid)
 
 
@@ -132,7 +125,9 @@ def _launches(found: Findings, handled: set[str]) -> Iterator[Launch]:
         return
     todo = found.todo(handled)
     if desired.kueue:
-        yield from queued_launches(desired, found.observed, found.live, todo, found.unfit)
+        yield from wave_choice.queued_launches(
+            desired, found.observed, found.live, todo, found.unfit
+        )
         return
     if not todo:
         return
@@ -141,21 +136,23 @@ def _launches(found: Findings, handled: set[str]) -> Iterator[Launch]:
     begun_pods = found.waiting(only_begun=True) + found.coming_back()
     free_for_gang = 0 if found.is_gang_moving() else desired.workers - begun_pods
     # A gang deleted a moment ago was deleted because of a node: do not launch it there again.
-    begun = half_made(desired, found.observed, found.avoid)
+    begun = wave_choice.half_made(desired, found.observed, found.avoid)
     single = begun if begun is not None and not begun.is_gang else None
     if (
         begun is None
         or begun is single
-        or not may_begin(begun, desired, found.observed, free_for_gang, found.unfit)
+        or not wave_choice.may_begin(begun, desired, found.observed, free_for_gang, found.unfit)
     ):
-        begun = next_gang_wave(desired, found.observed, todo, found.unfit, free_for_gang)
+        begun = wave_choice.next_gang_wave(
+            desired, found.observed, todo, found.unfit, free_for_gang
+        )
     if begun is not None:
         yield Launch(begun, begun.pods)
         return
     free -= found.reserved(todo)
     if free < 1:
         return
-    wave = single or next_wave(desired, found.observed, todo, found.unfit)
+    wave = single or wave_choice.next_wave(desired, found.observed, todo, found.unfit)
     if wave is not None:
         yield Launch(wave, wave.at_once(free))
 
@@ -175,8 +172,10 @@ def _scaling(
         (job for job in found.live if job.name not in gone and not found.is_retired(job)),
         key=lambda job: observed.by_hash[job.wave].serial,
     )
-    theirs = [job for job in jobs if is_others(job, desired)]
-    ours = [Claim(job, remaining[job.name]) for job in jobs if not is_others(job, desired)]
+    theirs = [job for job in jobs if wave_choice.is_others(job, desired)]
+    ours = [
+        Claim(job, remaining[job.name]) for job in jobs if not wave_choice.is_others(job, desired)
+    ]
     taken = sum(len(found.awaited[job.name]) for job in found.live if found.is_retired(job))
     taken += sum(job.parallelism for job in theirs if not job.suspended)
     # Gangs always have all of their pods; the other Jobs share the rest.
@@ -189,4 +188,4 @@ def _scaling(
     half = {
         name: stops.why for name, stops in found.suspensions.items() if stops.holds_nodes_in_vain
     }
-    yield from queueing(desired, found.live, theirs, half)
+    yield from wave_choice.queueing(desired, found.live, theirs, half)

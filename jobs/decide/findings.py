@@ -12,17 +12,8 @@ from dataclasses import dataclass
 from collector.codec.text import counted
 from collector.model.measurement import Outcome
 from collector.worker.exit_codes import NOT_THE_SHARDS, ExitCode
+from jobs.decide import job_rules
 from jobs.decide.actions import Announce, Finish, GiveUp, Merge, Replan
-from jobs.decide.job_rules import (
-    Suspension,
-    is_held,
-    kept_indexes,
-    merge_key,
-    merging,
-    suspension,
-    unfit_nodes,
-    why_obsolete,
-)
 from jobs.decide.observed import WORKER, Desired, JobView, Observed, PodView
 from jobs.decide.pod_problems import lost_indexes, strikes, stuck_beside
 from jobs.decide.remaining_work import is_shut_out, left_of
@@ -70,11 +61,11 @@ def ending(
     done = [s.shard_id for s in plan.shards if s.shard_id in observed.committed]
     if is_moving or not (done or observed.late):
         return
-    key = merge_key(desired.plan_hash, {*done, *observed.of_others})
+    key = job_rules.merge_key(desired.plan_hash, {*done, *observed.of_others})
     # An earlier plan is no longer measured: its missing cases stay missing.
     partial = bool(left or observed.late)
     plans = tuple(sorted({plan.number, *observed.late}))
-    yield from merging(observed.jobs, key, plans, partial=partial)
+    yield from job_rules.merging(observed.jobs, key, plans, partial=partial)
 
 
 def _merged(
@@ -378,7 +369,7 @@ class Findings:
         self.jobs = [
             job
             for job in observed.jobs
-            if job.component == WORKER and not why_obsolete(job, desired)
+            if job.component == WORKER and not job_rules.why_obsolete(job, desired)
         ]
         self.live = [job for job in self.jobs if job.is_live and job.wave in observed.by_hash]
         # The nodes: the quarantined ones, and those that the next wave also avoids. If nodes may
@@ -388,7 +379,7 @@ class Findings:
         self.avoid = self.strikes.quarantined([node.name for node in observed.nodes])
         self.refusal = refusal(self.jobs, observed, self.avoid)
         differing = self.refusal.nodes if self.refusal else frozenset()
-        self.unfit = unfit_nodes(observed, self.avoid, differing, self._stuck)
+        self.unfit = job_rules.unfit_nodes(observed, self.avoid, differing, self._stuck)
         # The indexes that are not waited for, the remaining work of live Jobs, the shards that no
         # worker can finish, and the Jobs to suspend.
         self.lost = lost_indexes(observed) | {
@@ -470,7 +461,7 @@ class Findings:
             if job.gang
             and job.suspended
             and job.name not in self.suspensions
-            and not (self.desired.paused or is_held(job) or is_others(job, self.desired))
+            and not (self.desired.paused or job_rules.is_held(job) or is_others(job, self.desired))
         ]
 
     def is_gang_moving(self) -> bool:
@@ -498,29 +489,29 @@ class Findings:
             return found
         if self.desired.paused or job.suspended:
             return []
-        kept = kept_indexes(job, found, self.observed, self.avoid)
+        kept = job_rules.kept_indexes(job, found, self.observed, self.avoid)
         # A Job managed by a queue cannot be narrowed: it would continue with the indexes that it
         # should lose. And a gang is complete or does not run.
         is_whole = job.gang or is_others(job, self.desired)
         return [] if is_whole and kept != found else kept
 
-    def _to_suspend(self) -> Iterator[tuple[str, Suspension]]:
+    def _to_suspend(self) -> Iterator[tuple[str, job_rules.Suspension]]:
         half = gathering(self.observed)
         busy = bool(half)
         for job in self.live:
             if job.gang and job.suspended:
                 why = self._why_gang_rests(job, busy=busy)
                 if why:
-                    yield job.name, Suspension("GangWaits", why)
-                busy |= not why and not is_held(job)
+                    yield job.name, job_rules.Suspension("GangWaits", why)
+                busy |= not why and not job_rules.is_held(job)
                 continue
             # One of them was complete and lost a pod while the other started.
             if job in half[1:]:
                 why = f"{half[0].name} also waits for its pods"
-                yield job.name, Suspension("GangWaits", why)
+                yield job.name, job_rules.Suspension("GangWaits", why)
                 continue
             wave = self.observed.by_hash[job.wave]
-            if stops := suspension(job, wave, self.observed.pods_of(job), self.avoid):
+            if stops := job_rules.suspension(job, wave, self.observed.pods_of(job), self.avoid):
                 yield job.name, stops
 
     def _why_gang_rests(self, job: JobView, *, busy: bool) -> str:
@@ -534,7 +525,7 @@ class Findings:
         free = self.desired.workers - self.waiting(only_begun=True)
         if free >= needs or self.desired.kueue:
             return ""
-        if needs <= self.desired.workers and not (self.desired.paused or is_held(job)):
+        if needs <= self.desired.workers and not (self.desired.paused or job_rules.is_held(job)):
             self.next_gang = self.next_gang or job
         return f"it needs {needs} workers, and {max(0, free)} are free"
 

@@ -9,26 +9,7 @@ from dataclasses import replace
 from collector.codec.errors import BadInput
 from jobs.controller.launching import named_probe
 from jobs.controller.performer import stack_of_workers
-from jobs.doctor.cluster_checks import (
-    APIS,
-    KUEUE,
-    NEEDED,
-    Permission,
-    check_account,
-    check_apis,
-    check_cluster_queue,
-    check_device_plugin,
-    check_features,
-    check_local_queue,
-    check_nodes,
-    check_permissions,
-    check_probe,
-    check_version,
-    cluster_queue_of,
-    not_probed,
-    refused_job,
-    sample_job,
-)
+from jobs.doctor import cluster_checks as checks
 from jobs.doctor.machine import Check
 from jobs.kube.cluster import Cluster
 from jobs.kube.errors import ClusterError, ObjectMissing
@@ -50,7 +31,7 @@ def check_cluster(namespace: str | None, site: str | None, root: str | None) -> 
     """
     cluster = Cluster.connect(namespace)
     try:
-        yield check_version(cluster.version())
+        yield checks.check_version(cluster.version())
     except ClusterError as error:
         fix = "kubectl get --raw /version must succeed too: check KUBECONFIG and the network"
         yield Check("version", False, str(error), fix)
@@ -60,27 +41,27 @@ def check_cluster(namespace: str | None, site: str | None, root: str | None) -> 
         yield trouble
     chosen = load_site(site) if site else (applied.site if applied else load_site("cpu"))
     yield Check("site", True, chosen.name)
-    served = {group: cluster.has_api(group) for group in APIS}
-    yield from check_apis(served, chosen)
-    if chosen.kueue_queue and served[KUEUE]:
+    served = {group: cluster.has_api(group) for group in checks.APIS}
+    yield from checks.check_apis(served, chosen)
+    if chosen.kueue_queue and served[checks.KUEUE]:
         yield from _queues(cluster, chosen)
-    allowed = {permission: cluster.access.mine(*permission) for permission in NEEDED}
-    yield check_permissions(allowed, f"this account, in {cluster.namespace},")
-    yield check_account(_of_controller(cluster), f"ServiceAccount {_ACCOUNT}")
-    yield from check_nodes(cluster.nodes(), chosen)
-    yield check_device_plugin(cluster.daemon_sets(), chosen)
+    allowed = {permission: cluster.access.mine(*permission) for permission in checks.NEEDED}
+    yield checks.check_permissions(allowed, f"this account, in {cluster.namespace},")
+    yield checks.check_account(_of_controller(cluster), f"ServiceAccount {_ACCOUNT}")
+    yield from checks.check_nodes(cluster.nodes(), chosen)
+    yield checks.check_device_plugin(cluster.daemon_sets(), chosen)
     yield _dry_run(cluster, chosen, applied)
     if applied is None:
-        yield not_probed(cluster.namespace)
+        yield checks.not_probed(cluster.namespace)
         return
     yield _probe(cluster, applied, chosen, root)
 
 
-def _of_controller(cluster: Cluster) -> dict[Permission, bool] | None:
+def _of_controller(cluster: Cluster) -> dict[checks.Permission, bool] | None:
     """Return the controller's permissions; None if they may not be reviewed."""
     asked = cluster.access.of_account
     try:
-        return {permission: asked(_ACCOUNT, *permission) for permission in NEEDED}
+        return {permission: asked(_ACCOUNT, *permission) for permission in checks.NEEDED}
     except ClusterError:
         return None
 
@@ -90,15 +71,15 @@ def _queues(cluster: Cluster, site: Site) -> Iterator[Check]:
     try:
         local = cluster.kueue.local_queue(site.kueue_queue)
     except ClusterError as error:
-        yield check_local_queue(site, None, str(error))
+        yield checks.check_local_queue(site, None, str(error))
         return
-    yield check_local_queue(site, local, "")
-    name = cluster_queue_of(local)
+    yield checks.check_local_queue(site, local, "")
+    name = checks.cluster_queue_of(local)
     try:
         found, said, is_missing = cluster.kueue.cluster_queue(name), "", False
     except ClusterError as error:
         found, said, is_missing = None, str(error), isinstance(error, ObjectMissing)
-    yield from check_cluster_queue(site, name, found, said, is_missing=is_missing)
+    yield from checks.check_cluster_queue(site, name, found, said, is_missing=is_missing)
 
 
 def _applied(cluster: Cluster) -> tuple[Applied | None, Check | None]:
@@ -118,11 +99,11 @@ def _applied(cluster: Cluster) -> tuple[Applied | None, Check | None]:
 
 def _dry_run(cluster: Cluster, site: Site, applied: Applied | None) -> Check:
     bare = Deployment(cluster.namespace, _NO_IMAGE, _NO_IMAGE, "s3://bucket/prefix")
-    job = sample_job(site, applied.deployment if applied else bare)
+    job = checks.sample_job(site, applied.deployment if applied else bare)
     try:
-        return check_features(job, cluster.dry_run(job))
+        return checks.check_features(job, cluster.dry_run(job))
     except ClusterError as error:
-        return refused_job(str(error))
+        return checks.refused_job(str(error))
 
 
 def _probe(cluster: Cluster, applied: Applied, site: Site, root: str | None) -> Check:
@@ -144,7 +125,7 @@ def _answer(cluster: Cluster, asked: Applied, job: str) -> Check:
         while time.monotonic() < until:
             stack = stack_of_workers(cluster, asked)
             if stack is not None:
-                return check_probe(stack.version_path, "")
+                return checks.check_probe(stack.version_path, "")
             time.sleep(_LOOK_S)
         error = f"no response after {_PATIENCE_S:.0f} s"
     except (BadInput, ClusterError) as raised:
@@ -153,7 +134,7 @@ def _answer(cluster: Cluster, asked: Applied, job: str) -> Check:
     named = [job, *(pod["metadata"]["name"] for pod in pods)]
     said = (event for name in named for event in cluster.events(f"involvedObject.name={name}"))
     queued = _held_back(cluster, job) if asked.site.kueue_queue else ""
-    return check_probe("", f"{error}; {queued}" if queued else error, said)
+    return checks.check_probe("", f"{error}; {queued}" if queued else error, said)
 
 
 def _held_back(cluster: Cluster, name: str) -> str:

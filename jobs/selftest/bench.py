@@ -18,17 +18,9 @@ from collector.model.stack import Runtime, Stack
 from collector.ops.references import reference_record
 from collector.profiles.op_summary import KernelLaunch, read_op_summary
 from collector.quality.reconcile import Mark, mark_of
+from collector.replay import msprof
 from collector.replay.check_session import check_result, check_spec
 from collector.replay.journal import JOURNAL, read_journal
-from collector.replay.msprof import (
-    OUTPUT,
-    discard_exports,
-    export_missing,
-    find_msprof,
-    op_summaries,
-    parse_limit_s,
-    profiles_of,
-)
 from collector.replay.results import SessionResult
 from collector.replay.spec import DEFAULT_CATALOG, SessionSpec
 from collector.replay.supervisor import SessionReport, run_session, why_it_ended
@@ -257,11 +249,13 @@ def check_parser(bench: Bench) -> Check:
     session = _smoke(bench)
     again = session.folder.with_name(f"{session.folder.name}-again")
     shutil.rmtree(again, ignore_errors=True)
-    shutil.copytree(session.folder / OUTPUT, again / OUTPUT)
+    shutil.copytree(session.folder / msprof.OUTPUT, again / msprof.OUTPUT)
     shutil.copy(session.folder / JOURNAL, again)
     _truncate(again)
-    discard_exports(again)
-    export_missing(find_msprof(), again, again / "msprof.log", parse_limit_s(_LAUNCHES))
+    msprof.discard_exports(again)
+    msprof.export_missing(
+        msprof.find_msprof(), again, again / "msprof.log", msprof.parse_limit_s(_LAUNCHES)
+    )
     result = check_result(session.spec, again, session.report)
     before = [m.timing.mean_us for m in session.answers if m.timing]
     after = [m.timing.mean_us for m in result.measurements if m.timing]
@@ -285,11 +279,11 @@ def _smoke(bench: Bench) -> Session:
 
 
 def _fault_of_profile(session: Session, own: list[KernelLaunch]) -> str:
-    profiles = profiles_of(session.folder / OUTPUT)
+    profiles = msprof.profiles_of(session.folder / msprof.OUTPUT)
     if len(profiles) != 1:
         return f"expected one PROF_ folder, got {len(profiles)}"
-    if len(op_summaries(profiles[0])) != 1:
-        return f"expected one op_summary, got {len(op_summaries(profiles[0]))}"
+    if len(msprof.op_summaries(profiles[0])) != 1:
+        return f"expected one op_summary, got {len(msprof.op_summaries(profiles[0]))}"
     bare = sum(not launch.counters for launch in own)
     return f"{bare} of {len(own)} records have no counters" if bare else ""
 
@@ -303,6 +297,6 @@ def _disorder(found: list[tuple[Mark, int]], wanted: list[tuple[Mark, int]]) -> 
 
 def _truncate(folder: Path) -> None:
     """Truncate files as a killed parser leaves them."""
-    for profile in profiles_of(folder / OUTPUT):
-        for path in op_summaries(profile):
+    for profile in msprof.profiles_of(folder / msprof.OUTPUT):
+        for path in msprof.op_summaries(profile):
             os.truncate(path, path.stat().st_size // 2)

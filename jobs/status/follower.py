@@ -24,18 +24,8 @@ from collector.model.plan import Plan, PlannedShard, read_shard
 from collector.store.base import Info, Store
 from collector.worker.attempt import read_part, read_progress
 from jobs.objects.waves import Wave
+from jobs.planning import stored_plans
 from jobs.planning.damage import DamageReport, outside
-from jobs.planning.stored_plans import (
-    StoredPlans,
-    campaigns,
-    committed_shards,
-    find_plans,
-    find_waves,
-    has_plans,
-    no_campaign,
-    read_plans,
-    unchanged,
-)
 from jobs.status.plan_status import AnswerKind, PlanStatus, ShardStatus
 
 # Objects that attempts at open shards left in a store, listed with as few requests as possible.
@@ -81,7 +71,7 @@ class Follower:
         self._store = store
         self._plans: dict[str, Plan | Damage] = {}
         self._readers = cache(partial(plan_reader, store))  # of the other plans of a campaign
-        self._seen: dict[str, tuple[StoredPlans, frozenset[str]]] = {}
+        self._seen: dict[str, tuple[stored_plans.StoredPlans, frozenset[str]]] = {}
         self._settled: dict[str, ShardStatus] = {}
         self._planned: dict[str, Counter[str]] = {}
         # For open shards: shard -> part -> case -> the kind of its result.
@@ -101,9 +91,9 @@ class Follower:
         reads its shards and parts: kernel types, results and times. `merged` and `held` are the
         campaign's plans and shards that the database's head has.
         """
-        done = committed_shards(self._store, campaign)
-        there = find_plans(self._store, campaign, self._plans)
-        stored = unchanged(there, merged, lambda: held)
+        done = stored_plans.committed_shards(self._store, campaign)
+        there = stored_plans.find_plans(self._store, campaign, self._plans)
+        stored = stored_plans.unchanged(there, merged, lambda: held)
         self._seen[campaign] = (stored, done)
         plans = stored.plans
         found = [PlanStatus(plan, tuple(_counted(plan, done))) for plan in plans[:-1]]
@@ -269,7 +259,7 @@ def stored_logs(store: Store, campaign: str, shard: str) -> Iterator[Log]:
 
 def places_of(store: Store, campaign: str, shard: str) -> dict[str, int]:
     """Return, for each Job, the index that has the shard."""
-    waves = find_waves(store, campaign, {})
+    waves = stored_plans.find_waves(store, campaign, {})
     return {wave.job_name: _index(wave, shard) for wave in waves if shard in wave.shards}
 
 
@@ -279,10 +269,10 @@ def _index(wave: Wave, shard: str) -> int:
 
 def plans_of(store: Store, campaign: str | None) -> list[Plan]:
     """Return the plans of one campaign, or of all, oldest first."""
-    if campaign is not None and not has_plans(store, campaign):
-        raise no_campaign(store, campaign)
-    names = [campaign] if campaign else campaigns(store)
-    return [plan for name in names for plan in read_plans(store, name)]
+    if campaign is not None and not stored_plans.has_plans(store, campaign):
+        raise stored_plans.no_campaign(store, campaign)
+    names = [campaign] if campaign else stored_plans.campaigns(store)
+    return [plan for name in names for plan in stored_plans.read_plans(store, name)]
 
 
 def shards_there_are(store: Store, plans: Sequence[Plan]) -> Iterator[str]:
@@ -290,7 +280,7 @@ def shards_there_are(store: Store, plans: Sequence[Plan]) -> Iterator[str]:
     if not plans:
         yield f"no campaigns at {store.url}"
     for campaign in dict.fromkeys(plan.campaign for plan in plans):
-        done = committed_shards(store, campaign)
+        done = stored_plans.committed_shards(store, campaign)
         for plan in plans:
             for shard in plan.shards if plan.campaign == campaign else ():
                 state = "committed" if shard.shard_id in done else "open"
