@@ -1,9 +1,6 @@
 """Text for users: counts with their nouns, untrusted text made printable, units of bytes."""
 
 
-# Counts and shares with correct grammar: no message contains `1 cases`.
-
-
 def counted(number: int, one: str, many: str = "") -> str:
     """Return a number and its noun: `1 case`, `2,000 cases`.
 

@@ -217,9 +217,6 @@ def _refusal(case: Collective, groups: int, world: int) -> str:
     return ""
 
 
-# The message sizes to measure: grids by name, and sizes from the user.
-
-
 def powers_of_two(first: int, last: int) -> tuple[int, ...]:
     """Return first, 2 first, 4 first ... up to last, in bytes."""
     found = []

@@ -340,10 +340,7 @@ def _on_cpu(plan: GangPlan, meeting: Rendezvous) -> dict[str, str]:
 
 
 def _watch(
-    process: "subprocess.Popen[bytes]",
-    folder: Path,
-    meeting: Rendezvous,
-    work: GangWork,
+    process: "subprocess.Popen[bytes]", folder: Path, meeting: Rendezvous, work: GangWork
 ) -> None:
     """Wait until all ranks have ended. A step is a line in any rank's journal. The limit is longer
     for the first step of each rank, and for ranks of other nodes, whose journals are not here."""

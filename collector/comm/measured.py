@@ -118,9 +118,6 @@ def _within(found: list[Jump], lower: int, upper: int) -> bool:
     return any(lower <= jump.lower_bytes and jump.upper_bytes <= upper for jump in found)
 
 
-# The sizes of a plan as series in which jumps are searched, and their results.
-
-
 def searched(plan: BenchPlan) -> list[Collective]:
     """Return one case of each series: cases that are measured alone and differ only in size.
 

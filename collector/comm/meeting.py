@@ -19,7 +19,6 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from collector.codec.canonical import canonical_json, decode_object, decode_value
@@ -200,12 +199,7 @@ class Lead:
     def __enter__(self) -> "Lead":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *failure: object) -> None:
         for other in self._others.values():
             other.close()
         self._server.close()

@@ -105,9 +105,6 @@ def _is_named(pid: int, proc: Path) -> bool:
     return any(mark in command for mark in _MARKS)
 
 
-# The exit of a process that has finished its work.
-
-
 def end_at_once(code: int) -> NoReturn:
     """End this process without an interpreter shutdown: its output is flushed, and no exit handler
     runs. The shutdown of pyarrow or torch aborted once in many runs on a loaded machine
@@ -142,11 +139,7 @@ class ThreadWaits:
     report the times, they are 0. `threads` is the number of threads of an operator."""
 
     def __init__(
-        self,
-        tasks: Path = _TASKS,
-        stat: Path = _STAT,
-        pressure: Path = _PRESSURE,
-        threads: int = 1,
+        self, tasks: Path = _TASKS, stat: Path = _STAT, pressure: Path = _PRESSURE, threads: int = 1
     ):
         self._tasks = tasks
         self._stat = stat

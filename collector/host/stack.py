@@ -18,12 +18,7 @@ from collector.model.stack import Stack, runtime_details
 # merge at once. Otherwise the C library before 2.38 leaves a fragment next to each aligned block,
 # finds a freed block too small for the same request, and takes new memory for every launch in some
 # processes and for none in others: a product of 77 million numbers by one took 8 ms or 450.
-_TUNABLES = {
-    "mmap_max": 0,
-    "mxfast": 0,
-    "tcache_count": 0,
-    "trim_threshold": 1 << 40,
-}
+_TUNABLES = {"mmap_max": 0, "mxfast": 0, "tcache_count": 0, "trim_threshold": 1 << 40}
 CPU_ALLOCATOR = {
     "GLIBC_TUNABLES": ":".join(f"glibc.malloc.{name}={value}" for name, value in _TUNABLES.items())
 }
@@ -54,11 +49,7 @@ def cpu_stack(torch: str) -> Stack:
     """Return the stack of all cores of this machine with a version of torch."""
     cpu = this_cpu()
     allocator = " ".join(f"{name}={value}" for name, value in sorted(CPU_ALLOCATOR.items()))
-    details = {
-        "allocator": allocator,
-        "flags": " ".join(cpu.flags),
-        "threads": str(cpu.threads),
-    }
+    details = {"allocator": allocator, "flags": " ".join(cpu.flags), "threads": str(cpu.threads)}
     return Stack(device=cpu.device, torch=torch, details=tuple(sorted(details.items())))
 
 
@@ -115,11 +106,7 @@ def cuda_stack(torch: str, found: Sequence[Gpu]) -> Stack:
 
 
 def npu_stack(
-    torch: str,
-    found: Sequence[Npu],
-    board: Board,
-    cube_cores: int | None,
-    wanted: str | None,
+    torch: str, found: Sequence[Npu], board: Board, cube_cores: int | None, wanted: str | None
 ) -> Stack:
     """Return the stack of NPUs of one model; `board` and `cube_cores` are those of the first NPU.
     Raises HostFault for two models or a slice of one, BadInput if CANN, torch_npu or the device's

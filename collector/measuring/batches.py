@@ -24,8 +24,6 @@ from collector.model.record import CaseRecord
 from collector.model.vocabulary import GRAPH, LAUNCHED_BY, LIBRARY, STATIC
 from collector.quality.canaries import is_doubted
 
-# Results of cases, with or without a session.
-
 
 @dataclass(frozen=True, slots=True)
 class RawRecords:

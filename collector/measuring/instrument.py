@@ -31,8 +31,6 @@ from collector.replay.supervisor import (
     why_it_ended,
 )
 
-# Several groups of counters: msprof records one at a time, so each is a pass over the same cases.
-
 
 def counter_groups(backend: str, wanted: Sequence[str]) -> list[str]:
     """Return the passes of a session, that with the durations first. Only an NPU has counters."""

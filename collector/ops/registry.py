@@ -73,9 +73,6 @@ def _declarations(name: str) -> list[OpSpec]:
     return [op for name, op in values if isinstance(op, OpSpec) and not name.startswith("_")]
 
 
-# Kernel types among which the runtime chooses for the same call.
-
-
 def twins_of(case: Case) -> Iterator[Case]:
     """Yield the case, then the same tensors under each kernel type that the call may launch."""
     yield case

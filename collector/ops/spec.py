@@ -17,8 +17,6 @@ from collector.model.measurement import Library
 from collector.model.vocabulary import FRACTAL_NZ, GRAPH, LAUNCHED_BY, LIBRARY, is_plain_format
 from collector.ops.slots import dtype_complaint
 
-# Libraries of functions that launch a kernel, and of kernels that a case requests.
-
 
 def library_of(call: str) -> str:
     """Return the library of a function: torch, torch_npu or vllm-ascend."""

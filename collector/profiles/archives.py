@@ -253,8 +253,7 @@ def _unpack(archive: Path, folder: Path, *, is_named: bool) -> bool:
         return _unpack_zip(archive, folder, is_named=is_named)
     except _DAMAGED as error:
         raise BadInput(
-            f"cannot unpack the archive: {error or type(error).__name__}",
-            path=archive,
+            f"cannot unpack the archive: {error or type(error).__name__}", path=archive
         ) from error
 
 

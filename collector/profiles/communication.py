@@ -83,9 +83,7 @@ class FileCommunication:
         return kept, int(dropped.sum())
 
 
-def summed_up(
-    files: Iterable[Mapping[Key, Floats]],
-) -> tuple[Communication, ...]:
+def summed_up(files: Iterable[Mapping[Key, Floats]]) -> tuple[Communication, ...]:
     """Return one entry for each collective and communicator, in order of first appearance."""
     gathered: dict[Key, list[Floats]] = {}
     for file in files:

@@ -290,10 +290,7 @@ def _own(expected: Expectation, rows: list[Row]) -> tuple[list[Row], list[Row]]:
 
 
 def _wrong_count(
-    expected: Expectation,
-    asked: str,
-    own: Sequence[Row],
-    companions: tuple[Companion, ...],
+    expected: Expectation, asked: str, own: Sequence[Row], companions: tuple[Companion, ...]
 ) -> Attribution[Row]:
     """Return the attribution if the number of launches differs from the number issued. A
     multiple of it is the behaviour of the call, which another attempt does not change; for any

@@ -15,8 +15,6 @@ from statistics import fmean, median, pvariance, stdev
 
 from collector.model.measurement import Timing
 
-# Student's t: half-width of a confidence interval in standard errors.
-
 
 @cache
 def student_factor(degrees: float, share: float = 0.95) -> float:

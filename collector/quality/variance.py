@@ -379,9 +379,6 @@ def measured_again(means: SessionMeans) -> MeasuredAgain:
     )
 
 
-# Likelihood of the differences of pairs of sessions, each Student's t about zero.
-
-
 def log_likelihood(pairs: Pairs, variance: Floats, tails: float) -> float:
     """Return the log-likelihood of pairs with these variances and these degrees of freedom of
     the tails."""
@@ -511,8 +508,7 @@ def _of_groups(pairs: Pairs, names: Sequence[tuple[str, int]], learnt: VarianceP
     """Return the ratio of each group, without the trend of durations."""
     decades = _of_decades(pairs, names, learnt)
     ratios = np.array(
-        [learnt.ratio_of(family) * decades.get(decade, 1.0) for family, decade in names],
-        np.float64,
+        [learnt.ratio_of(family) * decades.get(decade, 1.0) for family, decade in names], np.float64
     )
     for group in np.unique(pairs.groups).tolist():
         own = pairs.only(pairs.groups == group)

@@ -183,11 +183,7 @@ class CaseReplay:
     """Replays cases on a device; `on_phase` is called with each phase."""
 
     def __init__(
-        self,
-        device: Device,
-        marks: Marks,
-        memory_gb: float,
-        find: Callable[[str], OpSpec | None],
+        self, device: Device, marks: Marks, memory_gb: float, find: Callable[[str], OpSpec | None]
     ):
         self._device = device
         self._marks = marks

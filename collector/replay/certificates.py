@@ -87,11 +87,7 @@ class CaseWindows:
         return gap_share((one.start_ns, one.duration_us) for one in self._launches[first:last])
 
 
-_OFFENCES = {
-    Ending.CRASHED: Outcome.CRASHED,
-    Ending.HUNG: Outcome.HUNG,
-    Ending.OOM: Outcome.OOM,
-}
+_OFFENCES = {Ending.CRASHED: Outcome.CRASHED, Ending.HUNG: Outcome.HUNG, Ending.OOM: Outcome.OOM}
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,10 +163,7 @@ class Certificates:
         """Return the case's own result, and the measurement of the kernel that ran."""
         certificate = replace(certificate, recorded=instead.cells)
         answer = replace(
-            certificate,
-            outcome=Outcome.SUBSTITUTED,
-            reason=instead.reason,
-            identity=Proof.NONE,
+            certificate, outcome=Outcome.SUBSTITUTED, reason=instead.reason, identity=Proof.NONE
         )
         if not instead.is_filed:
             return (answer,)

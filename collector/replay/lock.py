@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import TracebackType
 
 from collector.codec.canonical import decode_object
 from collector.codec.errors import BadInput, DeviceBusy, OpmeterError
@@ -73,12 +72,7 @@ class DeviceLock:
         self._descriptor = descriptor
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *failure: object) -> None:
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None

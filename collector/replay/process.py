@@ -12,7 +12,6 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 
 from collector.codec.errors import OpmeterError
 from collector.host.cann import with_custom_opp, without_custom_opp
@@ -187,12 +186,7 @@ class ControlPipe:
         self._descriptor = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *failure: object) -> None:
         os.close(self._descriptor)
 
     def ask_to_stop(self) -> None:

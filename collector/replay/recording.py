@@ -206,9 +206,6 @@ def _idle(device: Launching) -> None:
         torch.is_same_size(tensor, tensor)
 
 
-# Marks that separate the launches in a device's stream, and cache flushes between them.
-
-
 class Marks:
     """The sentinels of one session. Every tensor is made in advance, so that a mark is exactly
     one launch."""

@@ -266,9 +266,6 @@ def _in_situ_us(found: Iterable[Compared]) -> float:
     return fsum(one.in_situ.total_us for one in found)
 
 
-# The durations that a version of the database shows, with their intervals.
-
-
 def isolated_times(
     state: State, version_path: str, *, cache: str | None = None
 ) -> tuple[dict[str, Isolated], dict[str, str]]:

@@ -25,9 +25,6 @@ from collector.model.vocabulary import FRACTAL_NZ, dtype_of
 from collector.ranks.collective import OPERATIONS
 from collector.shapes.expression import Expression, dims_of, parse_expression
 
-# Behaviour of a release that depends on the sizes of a pass, and that its patterns refer to by
-# name.
-
 
 @dataclass(frozen=True, slots=True)
 class Habits:

@@ -16,8 +16,6 @@ from collector.codec.errors import BadInput
 from collector.codec.text import in_one_line
 from collector.profiles.rows import read_small_file
 
-# A decoder: the sizes of its layers, heads and experts.
-
 
 @dataclass(frozen=True, slots=True)
 class Decoder:
@@ -123,11 +121,7 @@ _FAMILIES = MappingProxyType(
         "qwen3": _Family(normalises=True),
         "qwen3_moe": _Family(of_experts=True, normalises=True),
         "glm4_moe": _Family(
-            of_experts=True,
-            normalises=None,
-            rotated=0.5,
-            biases_choices=True,
-            routes_in_float=True,
+            of_experts=True, normalises=None, rotated=0.5, biases_choices=True, routes_in_float=True
         ),
         "deepseek_v3": _DEEPSEEK,
         "kimi_k2": _DEEPSEEK,

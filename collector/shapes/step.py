@@ -388,11 +388,7 @@ def _product(what: ProductPattern, names: Numbers) -> Iterator[CaseRecord]:
 
 
 def _record(kernel: str, inputs: list[Slot], outputs: list[Slot]) -> CaseRecord:
-    cells = {
-        OP_STATE: _DYNAMIC,
-        ACCELERATOR_CORE: "",
-        **tensor_cells(inputs, outputs),
-    }
+    cells = {OP_STATE: _DYNAMIC, ACCELERATOR_CORE: "", **tensor_cells(inputs, outputs)}
     return CaseRecord(kernel, cells, {})
 
 

@@ -124,11 +124,7 @@ def _grown(kernel_type: str, rows: Sequence[CaseRecord], options: GridOptions) -
 
 
 def _between(
-    kernel_type: str,
-    rows: Sequence[CaseRecord],
-    known: set[str],
-    options: GridOptions,
-    wish: Wish,
+    kernel_type: str, rows: Sequence[CaseRecord], known: set[str], options: GridOptions, wish: Wish
 ) -> Grown:
     """Return the rows that a standard of density requires between the rows of a kernel."""
     patterns, standard = bundled_patterns(), find_standard(options.standard)

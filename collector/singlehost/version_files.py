@@ -216,9 +216,6 @@ def _plain(name: str) -> str:
     return name
 
 
-# Removal of rows without any duration from a tree, only on explicit request.
-
-
 def prune(files: VersionFiles, kernels: Collection[str] = ()) -> tuple[tuple[str, Cells], ...]:
     """Remove the rows whose durations are all empty, and return them with their kernel type."""
     empty = [row for row in files.rows() if _is_chosen(row, kernels) and not row.has_duration]

@@ -408,9 +408,6 @@ def _store(entry: Entry, base: Path) -> str:
     return text if is_address else str(base / text)
 
 
-# Options of the user for each run, plan or launch of a campaign.
-
-
 @dataclass(frozen=True, slots=True)
 class RunOptions:
     """The options of `opmeter run`, `plan` and `launch` that decide which cases are measured."""

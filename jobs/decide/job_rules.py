@@ -268,9 +268,6 @@ def _why_suspended(
     return stops.why
 
 
-# Worker Jobs that are no longer useful are deleted with their pods.
-
-
 def obsolete(desired: Desired, observed: Observed) -> Iterator[Delete]:
     """Yield the deletion of obsolete worker Jobs.
 
@@ -327,10 +324,7 @@ def kept_indexes(
 
 
 def unfit_nodes(
-    observed: Observed,
-    avoid: Collection[str],
-    differing: Collection[str],
-    stuck: Iterable[PodView],
+    observed: Observed, avoid: Collection[str], differing: Collection[str], stuck: Iterable[PodView]
 ) -> frozenset[str]:
     """Return the nodes that the next wave avoids.
 
@@ -353,9 +347,6 @@ def drained(job: JobView, kept: int, avoid: Collection[str]) -> Iterator[Delete 
         yield Delete(job.name, f"it may use {', '.join(sorted(avoid))}")
     elif (wanted := parallelism(job.completions, kept)) != job.parallelism:
         yield Scale(job.name, wanted)
-
-
-# The merge Job: one for each set of commits to merge, and one at a time.
 
 
 def merge_key(plan_hash: str, committed: Collection[str]) -> str:

@@ -45,10 +45,7 @@ def left_of(
 
 
 def _of(
-    job: JobView,
-    observed: Observed,
-    lost: Collection[tuple[str, int]],
-    newest: Mapping[str, int],
+    job: JobView, observed: Observed, lost: Collection[tuple[str, int]], newest: Mapping[str, int]
 ) -> Remaining:
     wave = observed.by_hash[job.wave]
     taken = _taken(wave, newest)

@@ -155,11 +155,7 @@ def _is_whole(job: JobView, wave: Wave | None, observed: Observed) -> bool:
 
 
 def reserved(
-    desired: Desired,
-    observed: Observed,
-    todo: Sequence[str],
-    at_work: int,
-    avoid: Collection[str],
+    desired: Desired, observed: Observed, todo: Sequence[str], at_work: int, avoid: Collection[str]
 ) -> int:
     """Return how many workers the single-pod shards leave to the next gang.
 
@@ -340,10 +336,7 @@ def queued_launches(
 
 
 def queueing(
-    desired: Desired,
-    live: Sequence[JobView],
-    jobs: Sequence[JobView],
-    half: Mapping[str, str],
+    desired: Desired, live: Sequence[JobView], jobs: Sequence[JobView], half: Mapping[str, str]
 ) -> Iterator[Announce | Delete]:
     """Yield the changes to the `jobs` that another client starts.
 

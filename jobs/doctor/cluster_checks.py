@@ -352,9 +352,6 @@ def _check(where: str, options: dict[str, str], site: Site) -> Check:
     return Check(_NAME, True, words)
 
 
-# Checks of Kueue's queues over the objects that were read, each with a fix. Pure.
-
-
 def check_local_queue(site: Site, queue: Manifest | None, error: str) -> Check:
     """Check whether the queue that the site names exists and admits workloads.
 

@@ -360,9 +360,6 @@ def _last_line(path: Path) -> str:
     return lines[-1] if lines else ""
 
 
-# The output of a run on this machine for users.
-
-
 class View(AbstractContextManager["View"], Protocol):
     """Receives the progress of a run and displays it."""
 

@@ -249,10 +249,7 @@ _PATIENCE_S = 600.0
 _PROGRESS_S = 30.0
 
 Measure = Callable[[LocalRun, Sequence[str]], None]
-Lend = Callable[
-    [Store, PodTask, Wave, Plan, threading.Event, Callable[[], Sequence[str]]],
-    None,
-]
+Lend = Callable[[Store, PodTask, Wave, Plan, threading.Event, Callable[[], Sequence[str]]], None]
 
 
 def work_in_pod() -> int:

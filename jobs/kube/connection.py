@@ -43,10 +43,7 @@ class Connection:
         Raises:
             ClusterError: depends on the server's reply.
         """
-        headers = {
-            "Accept": "application/json",
-            "Content-Type": content_type or "application/json",
-        }
+        headers = {"Accept": "application/json", "Content-Type": content_type or "application/json"}
         try:
             response: Response = self._api.call_api(
                 path,

@@ -196,11 +196,7 @@ def config_map(
         "metadata": {
             "name": config_map_name(campaign),
             "namespace": deployment.namespace,
-            "labels": {
-                PART_OF: "opmeter",
-                COMPONENT_LABEL: "campaign",
-                SELECTOR: campaign,
-            },
+            "labels": {PART_OF: "opmeter", COMPONENT_LABEL: "campaign", SELECTOR: campaign},
         },
         "data": {CAMPAIGN: text, **more, **said},
     }

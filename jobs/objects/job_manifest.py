@@ -130,10 +130,7 @@ def worker_job(
         "ttlSecondsAfterFinished": _KEEP_S,
         "podFailurePolicy": {"rules": _failure_rules()},
         "template": {
-            "metadata": {
-                "labels": labels,
-                "annotations": pod_annotations(site, wave.pods),
-            },
+            "metadata": {"labels": labels, "annotations": pod_annotations(site, wave.pods)},
             "spec": _worker_pod(wave, plan, site, deployment, features),
         },
     }
@@ -204,10 +201,7 @@ def probe_job(site: Site, deployment: Deployment, name: str, device: str = "") -
         "backoffLimit": 2,
         "ttlSecondsAfterFinished": _KEEP_PROBE_S,
         "template": {
-            "metadata": {
-                "labels": labels,
-                "annotations": pod_annotations(site),
-            },
+            "metadata": {"labels": labels, "annotations": pod_annotations(site)},
             "spec": pod,
         },
     }

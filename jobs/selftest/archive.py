@@ -23,10 +23,7 @@ from jobs.doctor.machine import Check
 
 # Files of a session's folder; msprof's other records are large, and useless on other machines.
 _KEPT = frozenset(
-    {
-        *("op_summary.csv", "journal.jsonl", "session.log", "spec.json", "cases.csv"),
-        "msprof.log",
-    }
+    {*("op_summary.csv", "journal.jsonl", "session.log", "spec.json", "cases.csv"), "msprof.log"}
 )
 VERDICTS, PROVED = "selftest.json", "verified_on.yaml"
 

@@ -135,9 +135,6 @@ def duration(seconds: float) -> str:
     return f"{seconds / 3600:.1f} h"
 
 
-# The output of `opmeter db quality` and of the end of a run about the quality of durations. Pure.
-
-
 def version_quality_lines(quality: VersionQuality) -> Iterator[str]:
     """Yield all facts about a version directory, one per line."""
     yield f"version     {quality.version_path}"

@@ -11,8 +11,6 @@ from collector.model.measurement import Outcome
 from collector.model.plan import Plan
 from jobs.objects.site import Site
 
-# The remaining time of a campaign: forecasts, the pace so far, and the devices at work. Pure.
-
 
 def devices_measuring(workers: int, site: Site) -> int:
     """Return how many devices measure at a time in this number of pods.

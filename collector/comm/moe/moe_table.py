@@ -31,8 +31,6 @@ from collector.model.vocabulary import EP_SIZE
 from collector.ranks.experts import EXPERT_LOADS, IMBALANCE, KERNELS, call_of, imbalance_of
 from collector.store.atomic import write_whole
 
-# The results of a bench of DispatchFFNCombine for each case: its rounds and its routing.
-
 
 @dataclass(frozen=True, slots=True)
 class MeasuredCase:

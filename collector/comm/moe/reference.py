@@ -19,8 +19,6 @@ from collector.ops.parts.int8 import int8_product, quantise_rows
 from collector.ranks.experts import ExpertCall
 from collector.ranks.gangs import RoutedCall
 
-# Rows of tokens sent to the ranks of their experts, and back, over collectives of any backend.
-
 
 @dataclass(frozen=True, slots=True)
 class Exchange:

@@ -17,8 +17,6 @@ from collector.ops.slots import (
 )
 from collector.ops.spec import Constraint, TensorMaker
 
-# Rules and costs of many operators.
-
 LIKE_INPUT = Constraint(
     "expected an output with the input's shape", lambda case: agrees(case, 0, input_shape(case, 0))
 )
