@@ -1,20 +1,231 @@
 """Fused attention of inference: prefill and decode, with paged caches or latent keys."""
 
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
+from collector.model.case import Case, Slot
+from collector.model.vocabulary import dtype_of
+from collector.ops.catalog.attention._blocks import attend, held_keys, make_table
 from collector.ops.catalog.attention._fused import (
     EVERYTHING,
+    KEY,
     KEY_LENGTHS,
+    KEY_ROPE,
     MASK,
+    QUERY,
+    QUERY_ROPE,
     RIGHT_DOWN_CAUSAL,
     TABLE,
+    VALUE,
     FusedCall,
+    Rule,
+    hidden_of,
+    mask_of,
 )
-from collector.ops.catalog.attention._fused_reading import FUSED_RULES, columns
-from collector.ops.catalog.attention._fused_replay import build, flash, flops, reference, traffic
-from collector.ops.catalog.attention._lengths import untold_lengths
+from collector.ops.catalog.attention._fused_reading import FUSED_RULES, NUMBERS, columns, read_call
+from collector.ops.catalog.attention._lengths import (
+    Request,
+    letters_in,
+    letters_out,
+    part_of,
+    untold_lengths,
+)
 from collector.ops.catalog.attention._slots import by_kind, kind
-from collector.ops.spec import NpuCall, OpSpec
+from collector.ops.slots import given, input_shape
+from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker
+
+# Replay of a row of fused attention: its tensors, the reference in plain torch, and its costs.
+
+_ASSUMES = (
+    "queries, and keys without pages, in equal parts; of paged keys the number of pages that "
+    "Runtime columns name, spread over the whole pool"
+)
+
+
+def build(case: Case, make: TensorMaker) -> Call:
+    """Return the tensors of the call, in the function's order, and its sizes."""
+    call: Any = read_call(case)
+    slots = case.inputs or ()
+    tensors = {
+        i: make.normal(input_shape(case, i), slots[i].dtype)
+        for i in NUMBERS
+        if given(case, i) and not (i == VALUE and call.is_latent)
+    }
+    key, ropes = tensors[KEY], (tensors.get(QUERY_ROPE), tensors.get(KEY_ROPE))
+    table = make_table(make, call.pages) if call.pages else None
+    mask = mask_of(given(case, MASK), call, make)
+    return Call((tensors[QUERY], key, tensors.get(VALUE, key), mask, table, *ropes), {"call": call})
+
+
+def reference(
+    torch: Any,
+    query: Any,
+    key: Any,
+    value: Any,
+    mask: Any,
+    table: Any,
+    query_rope: Any,
+    key_rope: Any,
+    *,
+    call: FusedCall,
+) -> Any:
+    """Return the attention, request by request, and the log-sum-exp if the row has one."""
+    read, write = letters_in(call.layout), letters_out(call.layout)
+    out = torch.zeros(_output_shape(query, call), dtype=query.dtype, device=query.device)
+    lse = torch.zeros(_lse_shape(query, call), dtype=torch.float32, device=query.device)
+    for request in call.requests():
+        q = part_of(query, read, request, call.heads)
+        k, v = (_keys(tensor, table, request, call) for tensor in (key, value))
+        if query_rope is not None:
+            q = torch.cat((q, part_of(query_rope, read, request, call.heads)), -1)
+            k = torch.cat((k, _keys(key_rope, table, request, call)), -1)
+        grouped = q.unflatten(0, (call.kv_heads, -1))
+        attention, peaks, sums = attend(
+            *(torch, grouped, k.unsqueeze(1), v.unsqueeze(1)),
+            *(hidden_of(torch, mask, request, call), call.one(request)),
+        )
+        part_of(out, write, request, call.heads).copy_(attention.flatten(0, 1))
+        if call.wants_lse:
+            rows = part_of(lse, "TND" if call.is_ragged else "BNSD", request, call.heads)
+            rows.copy_(sums.log_().add_(peaks).flatten(0, 1))
+    return out, lse if call.wants_lse else None
+
+
+def flops(case: Case) -> int:
+    """Return the operations: two products for each pair of a query and a key that it sees."""
+    call = read_call(case)
+    if isinstance(call, Rule):
+        return 0
+    return 2 * (call.size + call.rope_size + call.value_size) * call.pairs
+
+
+def traffic(case: Case) -> int:
+    """Return the bytes of queries and outputs, and of the requests' part of the caches.
+
+    The mask counts 0 bytes: it is the same for all, and a launch may read only a corner of it.
+    """
+    call = read_call(case)
+    if isinstance(call, Rule):
+        return 0
+    slots = case.inputs or ()
+    number = dtype_of(slots[QUERY].dtype)
+    values = 0 if call.is_latent else call.value_size
+    numbers = call.kv_heads * (call.size + values + call.rope_size)
+    held = number.bytes_of(sum(call.keys) * numbers) if number else 0
+    read = sum(slots[i].size_bytes for i in (QUERY, QUERY_ROPE) if given(case, i))
+    written = sum(slot.size_bytes for slot in case.outputs or () if slot.shape is not None)
+    pages = 4 * sum(call.pages.valid) if call.pages else 0
+    return read + held + pages + written
+
+
+def _keys(tensor: Any, table: Any, request: Request, call: FusedCall) -> Any:
+    """Return the keys or values of a request: (heads of keys, keys, size)."""
+    if call.pages:
+        return held_keys(tensor, table, call.pages, request.index, request.keys, call.kv_heads)
+    start = sum(call.keys[: request.index])
+    place = Request(request.index, start, request.keys, request.keys)
+    return part_of(tensor, letters_in(call.layout), place, call.kv_heads)
+
+
+def _output_shape(query: Any, call: FusedCall) -> list[int]:
+    """Return the shape of the output for this query."""
+    shape, letters = list(query.shape), letters_in(call.layout)
+    sizes = dict(zip(letters, shape, strict=True))
+    sizes |= {"N": call.heads, "D": call.value_size, "H": call.heads * call.value_size}
+    return [sizes[letter] for letter in letters_out(call.layout)]
+
+
+def _lse_shape(query: Any, call: FusedCall) -> list[int]:
+    if call.is_ragged:
+        return [query.shape[0], call.heads, 1]
+    letters = letters_in(call.layout)
+    return [query.shape[0], call.heads, query.shape[letters.index("S")], 1]
+
+
+# Shared by prompt and incremental attention. Both are fused attention of inference with other
+# slots, so they are read, built and computed as such a row.
+_ABSENT = Slot(None, "", "")
+
+
+def flash(
+    kernel: str,
+    call: str,
+    slots: tuple[str, ...],
+    places: Mapping[int, int],
+    run: Callable[..., Any],
+    limits: Mapping[str, Callable[[FusedCall], bool]],
+) -> OpSpec:
+    """Declare an operator whose input `i` is input `places[i]` of fused attention.
+
+    Other inputs must have no shape. `run` takes the function, the tensors in the order of fused
+    attention, and the sizes.
+    """
+
+    def view(case: Case) -> Case:
+        inputs = dict(enumerate(case.inputs or ()))
+        seen = [_ABSENT] * (max(places.values()) + 1)
+        for mine, theirs in places.items():
+            seen[theirs] = inputs.get(mine, _ABSENT)
+        return replace(case, inputs=tuple(seen))
+
+    def build_view(case: Case, make: TensorMaker) -> Call:
+        return build(view(case), make)
+
+    def output(torch: Any, *args: Any, call: FusedCall) -> Any:
+        out, _ = reference(torch, *args, call=call)
+        return out
+
+    def limit(holds: Callable[[FusedCall], bool]) -> Callable[[Case], bool]:
+        def check(case: Case) -> bool:
+            sizes = read_call(view(case))
+            return isinstance(sizes, Rule) or (holds(sizes) and not sizes.wants_lse)
+
+        return check
+
+    def on_view(holds: Callable[[Case], bool]) -> Callable[[Case], bool]:
+        return lambda case: holds(view(case))
+
+    return OpSpec(
+        kernel=kernel,
+        call=call,
+        assumes=_ASSUMES,
+        slots=slots,
+        optional=frozenset(range(3, len(slots))),
+        reference=output,
+        build=build_view,
+        flops=lambda case: flops(view(case)),
+        traffic=lambda case: traffic(view(case)),
+        npu=NpuCall(run=run),
+        runtime=lambda case: columns(view(case)),
+        untold=lambda case: untold_lengths(view(case), TABLE),
+        constraints=(
+            Constraint(
+                "expected no shape in the slots of quantisation, padding and position shifts: "
+                "they are not replayed",
+                lambda case: all(
+                    slot.shape is None or i in places for i, slot in enumerate(case.inputs or ())
+                ),
+            ),
+            *(Constraint(rule.text, on_view(rule.holds)) for rule in FUSED_RULES),
+            *(Constraint(text, limit(holds)) for text, holds in limits.items()),
+        ),
+    )
+
+
+def _call(
+    api: Any, tensors: tuple[Any, ...], call: FusedCall, options: Mapping[str, Any], **named: Any
+) -> Any:
+    """Call the function with the query, key and value, and the options that are not None."""
+    return api(
+        *tensors,
+        **{name: value for name, value in options.items() if value is not None},
+        num_heads=call.heads,
+        num_key_value_heads=call.kv_heads,
+        input_layout=call.layout,
+        **named,
+    )
+
 
 # Attention of inference: prefill and decode, grouped heads, paged caches, latent keys (MLA).
 _SLOTS = (
@@ -48,13 +259,9 @@ def _infer_launch(
         "query_rope": query_rope,
         "key_rope": key_rope,
     }
-    out, lse = api(
-        *(query, key, value),
-        **{name: value for name, value in options.items() if value is not None},
-        num_heads=call.heads,
-        num_key_value_heads=call.kv_heads,
+    out, lse = _call(
+        *(api, (query, key, value), call, options),
         scale=call.scale,
-        input_layout=call.layout,
         sparse_mode=call.sparse_mode,
         block_size=call.pages.block_size if call.pages else 0,
         softmax_lse_flag=call.wants_lse,
@@ -65,10 +272,7 @@ def _infer_launch(
 _INFER_BY_POSITION = OpSpec(
     kernel="FusedInferAttentionScore",
     call="torch_npu.npu_fused_infer_attention_score",
-    assumes=(
-        "queries, and keys without pages, in equal parts; of paged keys the number of pages that "
-        "Runtime columns name, spread over the whole pool"
-    ),
+    assumes=_ASSUMES,
     slots=_SLOTS,
     optional=frozenset(range(3, len(_SLOTS))),
     optional_outputs=frozenset({1}),
@@ -103,15 +307,9 @@ def _incre_launch(
     api: Any, query: Any, key: Any, value: Any, mask: Any, table: Any, *absent: Any, call: FusedCall
 ) -> Any:
     options = {"atten_mask": mask, "actual_seq_lengths": call.sent_keys, "block_table": table}
-    return api(
-        *(query, key, value),
-        **{name: value for name, value in options.items() if value is not None},
-        num_heads=call.heads,
-        num_key_value_heads=call.kv_heads,
-        scale_value=call.scale,
-        input_layout=call.layout,
-        block_size=call.pages.block_size if call.pages else 0,
-    )
+    block_size = call.pages.block_size if call.pages else 0
+    tensors = (query, key, value)
+    return _call(api, tensors, call, options, scale_value=call.scale, block_size=block_size)
 
 
 _INCRE_BY_POSITION = flash(
@@ -164,15 +362,8 @@ def _prompt_launch(
         "actual_seq_lengths": call.sent_queries,
         "actual_seq_lengths_kv": call.sent_keys,
     }
-    return api(
-        *(query, key, value),
-        **{name: value for name, value in options.items() if value is not None},
-        num_heads=call.heads,
-        num_key_value_heads=call.kv_heads,
-        scale_value=call.scale,
-        input_layout=call.layout,
-        sparse_mode=call.sparse_mode,
-    )
+    tensors, mode = (query, key, value), call.sparse_mode
+    return _call(api, tensors, call, options, scale_value=call.scale, sparse_mode=mode)
 
 
 _PROMPT_BY_POSITION = flash(

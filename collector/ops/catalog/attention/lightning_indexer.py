@@ -1,30 +1,215 @@
 """Selection of the most relevant keys of each query: kernels of CANN and vLLM-Ascend."""
 
+from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 from collector.model.case import Case
-from collector.ops.catalog.attention._indexer import (
-    CONSTRAINTS,
-    OF_SIZES,
-    OPTIONAL_OUTPUTS,
-    QUANTISED,
-    QUERY,
-    SLOTS,
-    WEIGHTS,
-    build,
-    columns,
-    flops,
-    launch,
-    lengths_and_table,
-    read,
-    reference,
-    traffic,
-    untold,
+from collector.ops.catalog.attention._blocks import held_keys, make_table
+from collector.ops.catalog.attention._lengths import NoNumber, number, untold_lengths
+from collector.ops.catalog.attention._sizes import named_output
+from collector.ops.catalog.attention._slots import limit, rules_of
+from collector.ops.catalog.attention._sparse import (
+    CAUSAL,
+    Rule,
+    Slots,
+    SparseCall,
+    block_size_fits,
+    read_sparse,
+    sparse_columns,
 )
-from collector.ops.catalog.attention._sparse import Rule, SparseCall
-from collector.ops.dtypes import inputs_are, one_dtype
-from collector.ops.slots import input_shape
+from collector.ops.dtypes import inputs_are, one_dtype, outputs_are
+from collector.ops.parts.tensors import running
+from collector.ops.slots import input_shape, output_shape
 from collector.ops.spec import Call, Constraint, Need, NpuCall, OpSpec, TensorMaker
+
+# Selection of keys for each query by a weighted sum over heads of relu(query * key).
+
+QUERY, _KEY, WEIGHTS = range(3)
+QUANTISED = "LightningIndexerQuant"  # has the scales of queries and keys after the weights
+_PLACES = Slots(query=QUERY, key=_KEY, table=5, query_lengths=3, key_lengths=4)
+_PLACES_BESIDE_SCALES = Slots(query=QUERY, key=_KEY, table=7, query_lengths=5, key_lengths=6)
+_USUAL_TOPK = 2048
+_TOPKS = (*range(1, 2049), 3072, 4096, 5120, 6144, 7168, 8192)
+_VALUES = 1
+# Size of the scores of one step of the reference, in float32.
+_STEP_BYTES = 64 << 20
+
+
+def _places(case: Case) -> Slots:
+    return _PLACES_BESIDE_SCALES if case.kernel_type == QUANTISED else _PLACES
+
+
+@lru_cache(maxsize=256)
+def read(case: Case) -> SparseCall | Rule:
+    found = output_shape(case)
+    try:
+        told = number(case, "topk")
+    except NoNumber:
+        return Rule.NUMBERS
+    return read_sparse(case, _places(case), found[-1] if found else told or _USUAL_TOPK)
+
+
+def build(case: Case, make: TensorMaker) -> Call:
+    call: Any = read(case)
+    slots = case.inputs or ()
+    tensors = (make.normal(input_shape(case, i), slots[i].dtype) for i in range(3))
+    values = named_output(case, _VALUES)
+    kept = make.full(values, (case.outputs or ())[_VALUES].dtype, 0) if values else None
+    return Call((*tensors, *lengths_and_table(call, make), kept), {"call": call})
+
+
+def lengths_and_table(call: SparseCall, make: TensorMaker) -> tuple[Any, ...]:
+    """Return cumulative sums of queries, lengths of keys, and the block table of their pages."""
+    lengths = (make.tensor(side, "INT32") for side in (running(call.queries), call.keys))
+    return (*lengths, make_table(make, call.pages))
+
+
+def reference(
+    torch: Any,
+    query: Any,
+    key: Any,
+    weights: Any,
+    query_ends: Any,
+    key_lengths: Any,
+    table: Any,
+    kept: Any,
+    *,
+    call: SparseCall,
+) -> Any:
+    shape = (call.tokens, 1, call.topk)
+    indices = torch.full(shape, -1, dtype=torch.int32, device=query.device)
+    values = None if kept is None else torch.zeros_like(kept)
+    pool = key.flatten(2)
+    for request in call.requests():
+        keys = held_keys(pool, table, call.pages, request.index, request.keys, 1)[0]
+        most = min(call.topk, request.keys)
+        places = torch.arange(request.keys, device=query.device)
+        step = max(1, _STEP_BYTES // (4 * call.heads * request.keys))
+        for first in range(0, request.queries, step):
+            last = min(first + step, request.queries)
+            rows = slice(request.start + first, request.start + last)
+            scores = _scores(torch, query[rows], keys, weights[rows])
+            if call.sparse_mode == CAUSAL:
+                ends = torch.arange(first, last, device=query.device) + (
+                    request.keys - request.queries
+                )
+                scores.masked_fill_(places > ends.unsqueeze(1), float("-inf"))
+            best = scores.topk(most)
+            hidden = best.values == float("-inf")
+            indices[rows, 0, :most] = best.indices.masked_fill_(hidden, -1).to(torch.int32)
+            if values is not None:
+                values[rows, 0, :most] = best.values.masked_fill_(hidden, 0).to(values.dtype)
+    return indices, values
+
+
+def _scores(torch: Any, query: Any, keys: Any, weights: Any) -> Any:
+    """Return the relevance of each key to each query: (queries, keys) float32."""
+    products = torch.mm(query.flatten(0, 1), keys.t()).relu_().view(*query.shape[:2], -1)
+    return torch.bmm(weights.unsqueeze(1).float(), products.float()).squeeze(1)
+
+
+def untold(case: Case) -> str:
+    """Return which lengths a row does not record."""
+    return untold_lengths(case, _places(case).table)
+
+
+def launch(
+    api: Any,
+    query: Any,
+    key: Any,
+    weights: Any,
+    query_ends: Any,
+    key_lengths: Any,
+    table: Any,
+    kept: Any,
+    *scales: Any,
+    call: SparseCall,
+    **modes: int,
+) -> Any:
+    """Call the function, which returns no values for a paged cache.
+
+    A profile names the shape of the values; the tensor in their place is not written.
+    """
+    found = api(
+        *(query, key, weights, *scales),
+        actual_seq_lengths_query=query_ends,
+        actual_seq_lengths_key=key_lengths,
+        block_table=table,
+        layout_query="TND",
+        layout_key="PA_BSND",
+        sparse_count=call.topk,
+        sparse_mode=call.sparse_mode,
+        **modes,
+    )
+    # the function of vLLM-Ascend before 0.23 returns the indices only
+    return found[0] if isinstance(found, (tuple, list)) else found, kept
+
+
+def columns(case: Case) -> Mapping[str, str]:
+    call = read(case)
+    return {} if isinstance(call, Rule) else sparse_columns(case, call, {})
+
+
+def flops(case: Case) -> int:
+    """Return the operations: for each head and each pair, a product of D numbers and a weighted
+    sum.
+
+    A pair is a query and a key that it sees.
+    """
+    call = read(case)
+    if isinstance(call, Rule):
+        return 0
+    return 2 * (call.size + 1) * call.heads * call.pairs(max(call.keys))
+
+
+def traffic(case: Case) -> int:
+    """Return the bytes of queries, weights, every key of the requests, and the indices."""
+    call = read(case)
+    if isinstance(call, Rule):
+        return 0
+    own = sum(slot.size_bytes for slot in (case.inputs or ())[:3:2])
+    return own + sum(call.keys) * call.size * 2 + call.tokens * call.topk * 4
+
+
+def _outputs_fit(case: Case) -> bool:
+    found = output_shape(case)
+    wanted = (*input_shape(case, QUERY)[:1], 1, *(found or ())[-1:])
+    return found in (None, wanted) and named_output(case, _VALUES) in (None, wanted)
+
+
+def _weights_fit(case: Case) -> bool:
+    query, _, weights, *_ = case.inputs or ()
+    dtypes = ("FLOAT", query.known_dtype.spelling if query.known_dtype else "")
+    known = weights.known_dtype
+    return weights.shape == (query.shape or ())[:2] and bool(known and known.spelling in dtypes)
+
+
+OPTIONAL_OUTPUTS = frozenset({_VALUES})
+SLOTS = (
+    *("query", "key", "weights", "actual_seq_lengths_query", "actual_seq_lengths_key"),
+    "block_table",
+)
+OF_SIZES = (
+    outputs_are(("INT32",), (0,)),
+    *rules_of(read, Rule),
+    Constraint("expected indices (T,1,topk), and values like them or none", _outputs_fit),
+    limit(read, "expected a head of 128 numbers", lambda call: call.size == 128),
+    limit(read, "expected at most 64 heads", lambda call: call.heads <= 64),
+    limit(read, "expected block_size as a multiple of 16, at most 1024", block_size_fits),
+    limit(
+        read, "expected topk of 1 to 2048, or 3072, 4096 .. 8192", lambda call: call.topk in _TOPKS
+    ),
+)
+CONSTRAINTS = (
+    inputs_are(("DT_BF16", "FLOAT16"), (QUERY,)),
+    one_dtype((QUERY, _KEY), (_VALUES,)),
+    inputs_are(("DT_BF16", "FLOAT16", "FLOAT"), (WEIGHTS,)),
+    Constraint("expected weights (T,N) in FLOAT or the query's dtype", _weights_fit),
+    inputs_are(("INT32",), (3, 4, 5)),
+    *OF_SIZES,
+)
+
 
 _ASSUMES = (
     "queries, and keys without pages, in equal parts; of paged keys the number of pages that "
@@ -50,8 +235,8 @@ LIGHTNING_INDEXER = OpSpec(
 
 # The most relevant keys of each query, both quantised: vLLM-Ascend's own kernel, which it uses to
 # serve with an indexer's cache in INT8 (`vllm_ascend/attention/sfa_v1.py` of 0.18).
-_KEY = 1
-_SCALES = (_QUERY_SCALE, _KEY_SCALE) = (3, 4)
+_QUERY_SCALE = 3
+_SCALES = (_QUERY_SCALE, 4)
 
 
 def _build(case: Case, make: TensorMaker) -> Call:
@@ -88,26 +273,13 @@ def _quant_launch(
     query: Any,
     key: Any,
     weights: Any,
-    query_scale: Any,
-    key_scale: Any,
-    query_ends: Any,
-    key_lengths: Any,
-    table: Any,
-    *,
+    own: Any,
+    keys: Any,
+    *others: Any,
     call: SparseCall,
 ) -> Any:
-    return api(
-        *(query, key, weights, query_scale, key_scale),
-        actual_seq_lengths_query=query_ends,
-        actual_seq_lengths_key=key_lengths,
-        block_table=table,
-        query_quant_mode=0,
-        key_quant_mode=0,
-        layout_query="TND",
-        layout_key="PA_BSND",
-        sparse_count=call.topk,
-        sparse_mode=call.sparse_mode,
-    )
+    modes = {"query_quant_mode": 0, "key_quant_mode": 0}
+    return launch(api, query, key, weights, *others, None, own, keys, call=call, **modes)[0]
 
 
 def _traffic(case: Case) -> int:

@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from collector.codec.errors import CaseRejected
-from collector.ops.catalog.attention import _indexer, sparse_flash_attention
+from collector.ops.catalog.attention import lightning_indexer, sparse_flash_attention
 from collector.ops.registry import find
 from collector.ops.runtime import completed
 from tests.fixtures.op_rows import rows_of
@@ -89,7 +89,7 @@ def test_keys_and_values_are_one_cache_of_disjoint_pages(build):
     ids=lambda row: row.case.describe()[:40],
 )
 def test_the_indexer_finds_the_best_keys(torch, build, launch, monkeypatch, row):
-    monkeypatch.setattr(_indexer, "_STEP_BYTES", 1 << 9)
+    monkeypatch.setattr(lightning_indexer, "_STEP_BYTES", 1 << 9)
     call = build(row.case, wide=True)
     query, key, weights, *_, table, _ = call.args
     sizes = call.kwargs["call"]
@@ -163,10 +163,7 @@ def test_a_completed_row_says_what_readers_want():
 @pytest.mark.fast
 def test_phase_is_told_by_the_lengths():
     row = ROWS["LightningIndexer"][0]
-    for keys, queries, phase in (
-        ("61,20,42", "1,2,3", "decode"),
-        ("1,1,1", "1,2,3", "prefill"),
-    ):
+    for keys, queries, phase in (("61,20,42", "1,2,3", "decode"), ("1,1,1", "1,2,3", "prefill")):
         case = named(
             row,
             actual_seq_lengths_kv_values=keys,
