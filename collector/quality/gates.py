@@ -19,7 +19,6 @@ from collector.model.measurement import Outcome, Timing
 _REFUSALS = (
     ("below the physical floor", "floor"),
     ("above the limit of the case", "limit"),
-    ("is no duration", "no duration"),  # in earlier certificates
     ("is not a duration", "no duration"),
     ("less than its cores worked", "cores at work"),
     ("another unit than us", "unit"),

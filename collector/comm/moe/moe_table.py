@@ -14,7 +14,6 @@ import numpy as np
 
 from collector.codec.canonical import short_hash
 from collector.codec.errors import BadInput
-from collector.comm.bench_plan import Mode
 from collector.comm.moe.moe_plan import MoeCase, MoePlan
 from collector.comm.rank_files import CaseSeen, wrong_result
 from collector.comm.timing import (
@@ -160,8 +159,7 @@ def _check_backend(file: KernelFile, backend: str, path: Path) -> None:
 
 
 def _check_mode(file: KernelFile, mode: str, path: Path) -> None:
-    # Rows from before there were modes were timed by events; other producers' have no backend.
-    known = {row.get(MODE) or Mode.EVENT.value for row in file.rows if row.get(BACKEND)}
+    known = {row[MODE] for row in file.rows if row.get(BACKEND)}  # other producers have neither
     if known - {mode}:
         raise BadInput(
             f"expected rows of mode {mode}, got rows of {' and '.join(sorted(known))}: use their "

@@ -4,7 +4,6 @@ A row's shapes do not show the layout of the cache. `Runtime cache_mode` records
 PA_BNSD. Quantised caches are not replayed.
 """
 
-from collections.abc import Mapping
 from typing import Any
 
 from collector.model.case import Case
@@ -26,10 +25,6 @@ _EPSILON = 1e-5
 
 def _mode(case: Case) -> str:
     return case.attribute(_MODE) or _MODES[0]
-
-
-def _runtime(case: Case) -> Mapping[str, str]:
-    return {_MODE: _mode(case)}
 
 
 def _build(case: Case, make: TensorMaker) -> Call:
@@ -122,7 +117,7 @@ KV_RMS_NORM_ROPE_CACHE = OpSpec(
     build=_build,
     flops=_flops,
     traffic=_traffic,
-    runtime=_runtime,
+    runtime=lambda case: {_MODE: _mode(case)},
     constraints=(
         left_out(_QUANTISED, "scales, offsets and values"),
         Constraint(

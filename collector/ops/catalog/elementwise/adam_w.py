@@ -26,10 +26,6 @@ _SLOTS = (
 )
 
 
-def _build(case: Case, make: TensorMaker) -> Call:
-    return Call(_tensors([(case.inputs or ())[i] for i in _ALIKE], make))
-
-
 def _tensors(slots: Sequence[Slot], make: TensorMaker) -> tuple[Any, ...]:
     """Build var, m, v and the gradient, with a positive `v`, a mean of squares.
 
@@ -73,7 +69,7 @@ APPLY_ADAM_W = OpSpec(
     slots=_SLOTS,
     optional=frozenset({_MAX_NORM}),
     reference=_reference,
-    build=_build,
+    build=lambda case, make: Call(_tensors([(case.inputs or ())[i] for i in _ALIKE], make)),
     flops=per_element(_FLOPS),
     traffic=_traffic,
     constraints=(
@@ -129,10 +125,6 @@ def _v2_traffic(case: Case) -> int:
     return sum(slot.size_bytes for slot in (*slots[:_V2_MAX_NORM], *slots[:3]))
 
 
-def _alike(case: Case) -> bool:
-    return len({slot.shape for slot in (case.inputs or ())[:4]}) == 1
-
-
 APPLY_ADAM_W_V2 = OpSpec(
     kernel="ApplyAdamWV2",
     call="torch._fused_adamw_",
@@ -143,7 +135,10 @@ APPLY_ADAM_W_V2 = OpSpec(
     flops=per_element(_FLOPS),
     traffic=_v2_traffic,
     constraints=(
-        Constraint("expected one shape for var, m, v and grad", _alike),
+        Constraint(
+            "expected one shape for var, m, v and grad",
+            lambda case: len({slot.shape for slot in (case.inputs or ())[:4]}) == 1,
+        ),
         floating((0,)),
         one_dtype((0, 1, 2, 3), (0, 1, 2)),
         one_number("step", 4),

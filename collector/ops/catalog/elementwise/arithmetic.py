@@ -138,16 +138,12 @@ POW = binary("Pow", "torch.pow", not_bool((0, 1)), build=build_positive)
 _EXPONENT = 2.0
 
 
-def _pows_build(case: Case, make: TensorMaker) -> Call:
-    return Call((positive((case.inputs or ())[0], make), _EXPONENT))
-
-
 POWS = binary(
     "Pows",
     "torch.pow",
     inputs_are(("FLOAT", "FLOAT16", "DT_BF16"), (0, 1)),
     Constraint("expected a scalar exponent", lambda case: input_shape(case, 1) == ()),
-    build=_pows_build,
+    build=lambda case, make: Call((positive((case.inputs or ())[0], make), _EXPONENT)),
 )
 
 # Quotient of two tensors, or of a tensor and a scalar (an empty cell).

@@ -87,10 +87,6 @@ def _v2_reference(torch: Any, table: Any, indices: Any) -> Any:
     return torch.embedding(table, indices)
 
 
-def _run(api: Any, table: Any, indices: Any) -> Any:
-    return api(indices, table)
-
-
 def _select(api: Any, table: Any, index: int) -> Any:
     """Select one row and copy it: a graph returns results, not views. The copy adds no kernel."""
     return table.select(0, index).clone()
@@ -127,7 +123,10 @@ GATHER_V2 = OpSpec(
         inputs_are(INTEGERS, (1,)),
         one_dtype((0,)),
     ),
-    npu=NpuCall(run=_run, graph=GraphCall(takes=_picks_one, run=_select)),
+    npu=NpuCall(
+        run=lambda api, table, indices: api(indices, table),
+        graph=GraphCall(takes=_picks_one, run=_select),
+    ),
     twins=("GatherV2AiCore",),
 )
 

@@ -110,14 +110,6 @@ def _call(case: Case, make: TensorMaker, index_dtype: str) -> Call:
     return Call((normal(x, make), 0, rows, 0))
 
 
-def _fill_build(case: Case, make: TensorMaker) -> Call:
-    return _call(case, make, "INT64")  # a cpu takes no other
-
-
-def _fill_build_npu(case: Case, make: TensorMaker) -> Call:
-    return _call(case, make, (case.inputs or ())[1].dtype)
-
-
 def _fill_traffic(case: Case) -> int:
     """Return the bytes: the index and the value are read, the rows written."""
     x, *others = case.inputs or ()
@@ -136,7 +128,7 @@ INDEX_FILL = OpSpec(
     call="torch.Tensor.index_fill_",
     assumes="the first dimension; rows spread over it, each once",
     slots=("x", "index", "value"),
-    build=_fill_build,
+    build=lambda case, make: _call(case, make, "INT64"),  # a cpu takes no other
     traffic=_fill_traffic,
     moves_data=True,
     constraints=(
@@ -147,7 +139,7 @@ INDEX_FILL = OpSpec(
         inputs_are(("FLOAT", "FLOAT16", "DT_BF16", "INT32", "INT64", "BOOL"), (0,)),
         one_dtype((0,)),
     ),
-    npu=NpuCall(build=_fill_build_npu),
+    npu=NpuCall(build=lambda case, make: _call(case, make, (case.inputs or ())[1].dtype)),
 )
 
 

@@ -390,10 +390,6 @@ def _tensors(case: Case, make: TensorMaker, format: str) -> tuple[Any, Any, Any,
     )
 
 
-def _swiglu_build(case: Case, make: TensorMaker) -> Call:
-    return Call(_tensors(case, make, ""), {"counts": _counts(case)})
-
-
 def _swiglu_build_for_npu(case: Case, make: TensorMaker) -> Call:
     """Build the call with the weight in FRACTAL_NZ, which the kernel assumes for any format."""
     x, weight, weight_scale, x_scale = _tensors(case, make, FRACTAL_NZ)
@@ -444,7 +440,7 @@ GROUPED_MATMUL_SWIGLU_QUANT = OpSpec(
     assumes="as many rows for each expert, unless Runtime group_list_values names them",
     slots=("x", "weight", "weight_scale", "x_scale", "group_list"),
     reference=_swiglu_reference,
-    build=_swiglu_build,
+    build=lambda case, make: Call(_tensors(case, make, ""), {"counts": _counts(case)}),
     flops=_flops,
     traffic=lambda case: grouped_traffic(case, _swiglu_sizes(case), frozenset()),
     group=group_by_weight,

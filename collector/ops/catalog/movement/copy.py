@@ -106,10 +106,6 @@ AS_STRIDED = OpSpec(
 # A tensor repeated along dimensions of size 1, or along new leading dimensions.
 
 
-def _broadcast_build(case: Case, make: TensorMaker) -> Call:
-    return build_view(case, make, lambda x: x.expand(output_shape(case)))
-
-
 def _broadcast_fits(case: Case) -> bool:
     x, out = input_shape(case, 0), output_shape(case)
     return out is not None and broadcast(x, out) == out and elements(out) > elements(x)
@@ -119,7 +115,7 @@ BROADCAST_TO = OpSpec(
     kernel="BroadcastTo",
     call="torch.Tensor.copy_",
     slots=("x", "shape"),
-    build=_broadcast_build,
+    build=lambda case, make: build_view(case, make, lambda x: x.expand(output_shape(case))),
     moves_data=True,
     constraints=(
         Constraint("expected a larger output to which the input broadcasts", _broadcast_fits),

@@ -40,10 +40,6 @@ def _like_build(case: Case, make: TensorMaker) -> Call:
 _DIMS, _VALUE = 0, 1
 
 
-def _fill_build(case: Case, make: TensorMaker) -> Call:
-    return Call((place((case.outputs or ())[0], make), 1))
-
-
 def _written(case: Case) -> int:
     """Return the bytes of the output; the call reads only a few numbers of the host."""
     output = output_slot(case)
@@ -65,7 +61,7 @@ FILL = OpSpec(
     kernel="Fill",
     call="torch.Tensor.fill_",
     slots=("dims", "value"),
-    build=_fill_build,
+    build=lambda case, make: Call((place((case.outputs or ())[0], make), 1)),
     traffic=_written,
     moves_data=True,
     constraints=(

@@ -90,11 +90,6 @@ def _histogram_build(case: Case, make: TensorMaker) -> Call:
     return Call((numbers, bins, make.dtype("INT32")))
 
 
-def _histogram_reference(torch: Any, x: Any, bins: int, dtype: Any) -> Any:
-    # On a CPU torch counts floating-point numbers only.
-    return torch.histc(x.float(), bins, 0, bins).to(dtype)
-
-
 def _histogram_run(histc: Any, x: Any, bins: int, dtype: Any) -> Any:
     """Run the kernel, which counts in INT32.
 
@@ -115,7 +110,8 @@ HISTOGRAM_V2 = OpSpec(
     call="torch.histc",
     assumes="each bin as likely",
     slots=("x", "min", "max"),
-    reference=_histogram_reference,
+    # On a CPU torch counts floating-point numbers only.
+    reference=lambda torch, x, bins, dtype: torch.histc(x.float(), bins, 0, bins).to(dtype),
     build=_histogram_build,
     flops=per_element(2),  # the bin, and an increment
     constraints=(

@@ -153,10 +153,6 @@ def _arg_max_build(case: Case, make: TensorMaker) -> Call:
     return Call((normal(x, make), stays, dtype))
 
 
-def _arg_max_reference(torch: Any, x: Any, stays: bool, dtype: Any) -> Any:
-    return torch.argmax(x, -1, stays).to(dtype)
-
-
 def _arg_max_run(argmax: Any, x: Any, stays: bool, dtype: Any) -> Any:
     """Run one ArgMaxV2, and a Cast that aclnn adds to return INT64."""
     return narrowed(argmax(x, -1, stays), dtype)
@@ -178,7 +174,7 @@ ARG_MAX_V2 = OpSpec(
     assumes="numbers at random",
     slots=("x", "dimension"),
     optional=frozenset({_DIMENSION}),
-    reference=_arg_max_reference,
+    reference=lambda torch, x, stays, dtype: torch.argmax(x, -1, stays).to(dtype),
     build=_arg_max_build,
     flops=per_element(1),
     constraints=(

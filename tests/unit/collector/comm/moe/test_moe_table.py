@@ -91,16 +91,6 @@ def test_rows_of_another_mode_are_neither_changed_nor_mixed(tmp_path, there, cam
     assert rows(tmp_path) == before
 
 
-def test_rows_of_before_there_were_modes_are_of_events(tmp_path):
-    ((path, change),) = write_measured(tmp_path, found(BALANCED, backend="npu").measured)
-    older = tuple({**row, "Mode": ""} for row in change.file.rows)
-    path.write_bytes(KernelFile(KERNEL, change.file.columns, older).as_bytes())
-    with pytest.raises(BadInput, match=naming("event", "kernel", "--bench-mode")):
-        check_mode(tmp_path, Mode.KERNEL)
-    ((_, change),) = write_measured(tmp_path, found(BALANCED, backend="npu").measured)
-    assert (change.added, change.updated) == (0, 1)
-
-
 def test_rows_of_a_profile_have_no_mode(tmp_path):
     ((path, change),) = write_measured(tmp_path, found(BALANCED, backend="npu").measured)
     profiled = tuple({**row, "Mode": "", "Backend": ""} for row in change.file.rows)
