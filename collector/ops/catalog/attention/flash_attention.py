@@ -132,19 +132,8 @@ def _grad_build(case: Case, make: TensorMaker) -> Call:
     return Call((query, key, value, dy, mask, *kept), {"sizes": sizes})
 
 
-def _grad_reference(
-    torch: Any,
-    query: Any,
-    key: Any,
-    value: Any,
-    dy: Any,
-    mask: Any,
-    maximum: Any,
-    total: Any,
-    attention: Any,
-    *,
-    sizes: Any,
-) -> Any:
+def _grad_reference(torch: Any, *tensors: Any, sizes: Any) -> Any:
+    query, key, value, dy, mask, maximum, total, attention = tensors
     q, k, v, dout = (split(tensor, sizes) for tensor in (query, key, value, dy))
     shift = split_statistics(maximum, sizes) + split_statistics(total, sizes).log()
     delta = (dout.float() * split(attention, sizes)).sum(-1, keepdim=True)
@@ -164,19 +153,8 @@ def _grad_reference(
     return join(dq, sizes, query), join(dk, sizes, key), join(dv, sizes, value), None, None, None
 
 
-def _grad_launch(
-    api: Any,
-    query: Any,
-    key: Any,
-    value: Any,
-    dy: Any,
-    mask: Any,
-    maximum: Any,
-    total: Any,
-    attention: Any,
-    *,
-    sizes: Attention,
-) -> Any:
+def _grad_launch(api: Any, *tensors: Any, sizes: Attention) -> Any:
+    query, key, value, dy, mask, maximum, total, attention = tensors
     dq, dk, dv, *_ = api(
         *(query, key, value, dy, sizes.heads, sizes.layout),
         atten_mask=mask,

@@ -58,19 +58,9 @@ def build(case: Case, make: TensorMaker) -> Call:
     return Call((tensors[QUERY], key, tensors.get(VALUE, key), mask, table, *ropes), {"call": call})
 
 
-def reference(
-    torch: Any,
-    query: Any,
-    key: Any,
-    value: Any,
-    mask: Any,
-    table: Any,
-    query_rope: Any,
-    key_rope: Any,
-    *,
-    call: FusedCall,
-) -> Any:
+def reference(torch: Any, *tensors: Any, call: FusedCall) -> Any:
     """Return the attention, request by request, and the log-sum-exp if the row has one."""
+    query, key, value, mask, table, query_rope, key_rope = tensors
     read, write = letters_in(call.layout), letters_out(call.layout)
     out = torch.zeros(_output_shape(query, call), dtype=query.dtype, device=query.device)
     lse = torch.zeros(_lse_shape(query, call), dtype=torch.float32, device=query.device)
@@ -239,18 +229,8 @@ _SLOTS = (
 )
 
 
-def _infer_launch(
-    api: Any,
-    query: Any,
-    key: Any,
-    value: Any,
-    mask: Any,
-    table: Any,
-    query_rope: Any,
-    key_rope: Any,
-    *,
-    call: FusedCall,
-) -> Any:
+def _infer_launch(api: Any, *tensors: Any, call: FusedCall) -> Any:
+    query, key, value, mask, table, query_rope, key_rope = tensors
     options = {
         "atten_mask": mask,
         "actual_seq_lengths": call.sent_queries,

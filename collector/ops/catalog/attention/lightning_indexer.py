@@ -65,18 +65,8 @@ def lengths_and_table(call: SparseCall, make: TensorMaker) -> tuple[Any, ...]:
     return (*lengths, make_table(make, call.pages))
 
 
-def reference(
-    torch: Any,
-    query: Any,
-    key: Any,
-    weights: Any,
-    query_ends: Any,
-    key_lengths: Any,
-    table: Any,
-    kept: Any,
-    *,
-    call: SparseCall,
-) -> Any:
+def reference(torch: Any, *tensors: Any, call: SparseCall) -> Any:
+    query, key, weights, query_ends, key_lengths, table, kept = tensors
     shape = (call.tokens, 1, call.topk)
     indices = torch.full(shape, -1, dtype=torch.int32, device=query.device)
     values = None if kept is None else torch.zeros_like(kept)
@@ -248,20 +238,9 @@ def _build(case: Case, make: TensorMaker) -> Call:
     return Call((*whole, weights, *scales, *lengths_and_table(call, make)), {"call": call})
 
 
-def _quant_reference(
-    torch: Any,
-    query: Any,
-    key: Any,
-    weights: Any,
-    query_scale: Any,
-    key_scale: Any,
-    query_ends: Any,
-    key_lengths: Any,
-    table: Any,
-    *,
-    call: SparseCall,
-) -> Any:
+def _quant_reference(torch: Any, *tensors: Any, call: SparseCall) -> Any:
     """Return the indices. Scales are positive, so they may be multiplied in before the relu."""
+    query, key, weights, query_scale, key_scale, query_ends, key_lengths, table = tensors
     wide_query = query.float() * query_scale.float().unsqueeze(-1)
     wide_key = key.float() * key_scale.float().unsqueeze(-1)
     lengths = (query_ends, key_lengths)

@@ -71,22 +71,8 @@ def _build(case: Case, make: TensorMaker) -> Call:
     return Call((*tensors, mask, hidden, *held, told), {"sizes": sizes, "names_lse": names_lse})
 
 
-def _reference(
-    torch: Any,
-    q_nope: Any,
-    q_rope: Any,
-    k_nope: Any,
-    k_rope: Any,
-    value: Any,
-    mask: Any,
-    hidden: Any,
-    out: Any,
-    lse: Any,
-    lengths: Any,
-    *,
-    sizes: _Round,
-    names_lse: bool,
-) -> Any:
+def _reference(torch: Any, *tensors: Any, sizes: _Round, names_lse: bool) -> Any:
+    q_nope, q_rope, k_nope, k_rope, value, mask, hidden, out, lse, lengths = tensors
     query, key = (torch.cat(parts, -1) for parts in ((q_nope, q_rope), (k_nope, k_rope)))
     q_starts, k_starts = ((0, *running(side)) for side in (sizes.queries, sizes.keys))
     for index, (queries, keys) in enumerate(zip(sizes.queries, sizes.keys, strict=True)):
@@ -116,27 +102,13 @@ def _joined(torch: Any, out: Any, lse: Any, found: Any, total: Any) -> Any:
     return kept.add_(added), whole
 
 
-def _launch(
-    api: Any,
-    q_nope: Any,
-    q_rope: Any,
-    k_nope: Any,
-    k_rope: Any,
-    value: Any,
-    mask: Any,
-    hidden: Any,
-    out: Any,
-    lse: Any,
-    lengths: Any,
-    *,
-    sizes: _Round,
-    names_lse: bool,
-) -> Any:
+def _launch(api: Any, *tensors: Any, sizes: _Round, names_lse: bool) -> Any:
     """Launch one of the two configurations that serving uses.
 
     The first round is causal, into new memory. Later rounds have no mask, and update the result of
     earlier rounds.
     """
+    q_nope, q_rope, k_nope, k_rope, value, mask, hidden, out, lse, lengths = tensors
     first = sizes.is_first
     api(
         *(q_nope, q_rope, k_nope, k_rope, value, mask, lengths, sizes.heads, sizes.heads),

@@ -80,20 +80,8 @@ def make_indices(make: TensorMaker, call: SparseCall) -> Any:
     return places.masked_fill(step >= count, -1).to(torch.int32).unsqueeze(1)
 
 
-def _reference(
-    torch: Any,
-    query: Any,
-    key: Any,
-    indices: Any,
-    query_rope: Any,
-    key_rope: Any,
-    table: Any,
-    query_ends: Any,
-    key_lengths: Any,
-    owners: Any,
-    *,
-    call: SparseCall,
-) -> Any:
+def _reference(torch: Any, *tensors: Any, call: SparseCall) -> Any:
+    query, key, indices, query_rope, key_rope, table, query_ends, key_lengths, owners = tensors
     out = torch.empty_like(query)
     keys, ropes, block = by_token(key), by_token(key_rope), call.pages.block_size
     step = max(1, _STEP_BYTES // (call.topk * call.size * 4))
@@ -112,21 +100,9 @@ def _reference(
     return out
 
 
-def _launch(
-    api: Any,
-    query: Any,
-    key: Any,
-    indices: Any,
-    query_rope: Any,
-    key_rope: Any,
-    table: Any,
-    query_ends: Any,
-    key_lengths: Any,
-    owners: Any,
-    *,
-    call: SparseCall,
-) -> Any:
+def _launch(api: Any, *tensors: Any, call: SparseCall) -> Any:
     """Launch the kernel; vLLM-Ascend before 0.23 has no other mode and returns the output only."""
+    query, key, indices, query_rope, key_rope, table, query_ends, key_lengths, owners = tensors
     mode = {"attention_mode": _MLA_ABSORB} if accepts(api, "attention_mode") else {}
     found = api(
         *(query, key, key, indices, _scale(call)),

@@ -44,19 +44,9 @@ def _build(case: Case, make: TensorMaker) -> Call:
 
 
 def _reference(
-    torch: Any,
-    kv: Any,
-    gamma: Any,
-    cos: Any,
-    sin: Any,
-    index: Any,
-    key_cache: Any,
-    latent_cache: Any,
-    *,
-    epsilon: float,
-    cache_mode: str,
-    is_output_kv: bool,
+    torch: Any, *tensors: Any, epsilon: float, cache_mode: str, is_output_kv: bool
 ) -> Any:
+    kv, gamma, cos, sin, index, key_cache, latent_cache = tensors
     wide = kv.float()
     latent, pairs = wide[..., :_LATENT], halves_first(wide[..., _LATENT:])
     key = (pairs * cos).addcmul_(rotate(torch, pairs), sin.float()).to(kv.dtype)

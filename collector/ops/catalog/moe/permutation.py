@@ -98,17 +98,8 @@ def _finalize_build(case: Case, make: TensorMaker) -> Call:
     )
 
 
-def _finalize_reference(
-    torch: Any,
-    rows: Any,
-    places: Any,
-    skip1: Any,
-    skip2: Any,
-    bias: Any,
-    scales: Any,
-    experts: Any,
-    choices: int,
-) -> Any:
+def _finalize_reference(torch: Any, *args: Any) -> Any:
+    rows, places, skip1, skip2, bias, scales, experts, choices = args
     chosen = rows.index_select(0, places).unflatten(0, (-1, choices)).float()
     if bias is not None:
         chosen = chosen + bias.index_select(0, experts.flatten()).view(chosen.shape)
@@ -121,17 +112,8 @@ def _finalize_reference(
     return out.to(rows.dtype)
 
 
-def _finalize_npu_run(
-    api: Any,
-    rows: Any,
-    places: Any,
-    skip1: Any,
-    skip2: Any,
-    bias: Any,
-    scales: Any,
-    experts: Any,
-    choices: int,
-) -> Any:
+def _finalize_npu_run(api: Any, *args: Any) -> Any:
+    rows, places, skip1, skip2, bias, scales, experts, choices = args
     # torch_npu before 2.13 has no `k`: it derives the number of choices from the weights of a
     # token. Without weights the call must fail instead of using one expert for each token.
     told = {"k": choices} if scales is None or accepts(api, "k") else {}
