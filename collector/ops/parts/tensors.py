@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from itertools import accumulate
 from math import prod, tau
-from typing import Any
+from typing import Any, Protocol
 
 from collector.model.case import Case, Slot
 from collector.ops.slots import (
@@ -37,6 +37,23 @@ def one_number(name: str, *positions: int) -> Constraint:
 def per_element(operations: int, position: int = 0) -> Callable[[Case], int]:
     """Return the cost of this many operations for each element of an input."""
     return lambda case: operations * elements(input_shape(case, position))
+
+
+class Counted(Protocol):
+    """The sizes of a call, with its number of operations."""
+
+    @property
+    def flops(self) -> int: ...
+
+
+def flops_by(read: Callable[[Case], Counted | None]) -> Callable[[Case], int]:
+    """Return a function for the operations of a case, from its sizes; 0 if there are none."""
+
+    def flops(case: Case) -> int:
+        sizes = read(case)
+        return sizes.flops if sizes else 0
+
+    return flops
 
 
 # Shared code of operators that move numbers and compute none: memory for an output, and the bytes

@@ -5,10 +5,9 @@ only the output shows which. If shapes fit several readings (a square operand), 
 operator's order is used.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Protocol
 
 from collector.codec.errors import CaseRejected
 from collector.model.case import Case
@@ -76,23 +75,6 @@ def read_weight_product(case: Case) -> Product | None:
     A weight that fits without a transpose is read so.
     """
     return read_single_product(case, ("NN", "NT"))
-
-
-class Counted(Protocol):
-    """The sizes of a call, with its number of operations."""
-
-    @property
-    def flops(self) -> int: ...
-
-
-def flops_by(read: Callable[[Case], Counted | None]) -> Callable[[Case], int]:
-    """Return a function for the operations of a case, from its sizes; 0 if there are none."""
-
-    def flops(case: Case) -> int:
-        sizes = read(case)
-        return sizes.flops if sizes else 0
-
-    return flops
 
 
 def group_by_weight(case: Case) -> str:

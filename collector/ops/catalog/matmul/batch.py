@@ -8,12 +8,12 @@ from collector.ops.catalog.matmul._product import (
     OUTPUT_FITS,
     Product,
     check_release,
-    flops_by,
     group_by_weight,
     is_wide,
     read_product,
 )
 from collector.ops.dtypes import floating, inputs_are, one_dtype
+from collector.ops.parts.tensors import flops_by
 from collector.ops.slots import agrees, given, input_shape
 from collector.ops.spec import (
     Call,

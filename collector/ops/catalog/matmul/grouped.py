@@ -12,7 +12,7 @@ from collector.ops.catalog.matmul._grouped import (
     stored_weight,
     written_rows,
 )
-from collector.ops.catalog.matmul._product import flops_by, group_by_weight
+from collector.ops.catalog.matmul._product import group_by_weight
 from collector.ops.dtypes import inputs_are, outputs_are, spelling
 from collector.ops.parts.int8 import (
     PACKED,
@@ -24,7 +24,7 @@ from collector.ops.parts.int8 import (
     small_scale,
     to_int8,
 )
-from collector.ops.parts.tensors import group_ends
+from collector.ops.parts.tensors import flops_by, group_ends
 from collector.ops.slots import Shape, agrees, given, input_shape, output_slot
 from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker
 

@@ -23,12 +23,12 @@ from collector.ops.catalog.matmul._product import (
     OUTPUT_FITS,
     Product,
     check_release,
-    flops_by,
     group_by_weight,
     is_wide,
     read_single_product,
 )
 from collector.ops.dtypes import floating, one_dtype
+from collector.ops.parts.tensors import flops_by
 from collector.ops.slots import given, input_shape, output_slot
 from collector.ops.spec import (
     Call,

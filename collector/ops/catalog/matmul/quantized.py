@@ -6,12 +6,7 @@ from types import MappingProxyType
 from typing import Any
 
 from collector.model.case import Case, Slot
-from collector.ops.catalog.matmul._product import (
-    Product,
-    flops_by,
-    group_by_weight,
-    read_weight_product,
-)
+from collector.ops.catalog.matmul._product import Product, group_by_weight, read_weight_product
 from collector.ops.dtypes import inputs_are, spelling
 from collector.ops.parts.int8 import (
     PACKED,
@@ -22,6 +17,7 @@ from collector.ops.parts.int8 import (
     small_scale,
     to_int8,
 )
+from collector.ops.parts.tensors import flops_by
 from collector.ops.slots import given, input_shape, output_slot
 from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker, dense_bytes, normal
 

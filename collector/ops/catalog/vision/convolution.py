@@ -16,6 +16,7 @@ from collector.ops.catalog.vision._images import (
     read_window,
 )
 from collector.ops.dtypes import floating, inputs_are, spelling
+from collector.ops.parts.tensors import flops_by
 from collector.ops.slots import Shape, given, input_shape, output_slot
 from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker
 
@@ -91,12 +92,6 @@ def is_convolution(read: Reading) -> Constraint:
     )
 
 
-def flops(read: Reading, case: Case) -> int:
-    """Return the operations of a case that a declaration reads in this way."""
-    found = read(case)
-    return found.flops if found else 0
-
-
 # A convolution of images: a layer of a vision model.
 
 _X, _FILTER, _BIAS, _OFFSET = range(4)
@@ -146,7 +141,7 @@ CONV2_D = OpSpec(
     optional=frozenset({_BIAS, _OFFSET}),
     layouts=FORMATS,
     build=_build,
-    flops=partial(flops, _read),
+    flops=flops_by(_read),
     traffic=_traffic,
     constraints=(
         is_convolution(_read),
@@ -197,7 +192,7 @@ CONV2_DBACKPROP_FILTER = OpSpec(
     slots=("x", "filter_size", "out_backprop"),
     layouts=FORMATS,
     build=_filter_build,
-    flops=partial(flops, _filter_read),
+    flops=flops_by(_filter_read),
     traffic=_filter_traffic,
     constraints=(
         is_convolution(_filter_read),
@@ -240,7 +235,7 @@ CONV2_DBACKPROP_INPUT = OpSpec(
     slots=("input_size", "filter", "out_backprop"),
     layouts=FORMATS,
     build=_input_build,
-    flops=partial(flops, _input_read),
+    flops=flops_by(_input_read),
     constraints=(
         is_convolution(_input_read),
         inputs_are(("INT32", "INT64"), (_INPUT_SIZE,)),

@@ -7,7 +7,6 @@ as INT8; torch has indices instead.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from collector.model.case import Case, Slot, logical_shape
@@ -22,6 +21,7 @@ from collector.ops.catalog.vision._images import (
     read_window,
 )
 from collector.ops.dtypes import one_dtype, outputs_are, spelling
+from collector.ops.parts.tensors import flops_by
 from collector.ops.slots import Shape, agrees, given, output_shape, output_slot
 from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker
 
@@ -89,12 +89,6 @@ def is_pooling(read: Reading) -> Constraint:
     )
 
 
-def flops(read: Reading, case: Case) -> int:
-    """Return the operations of a case that a declaration reads in this way."""
-    found = read(case)
-    return found.flops if found else 0
-
-
 # The maximum of each window of an image, and a mask of its position.
 
 _Y, _MASK = range(2)
@@ -125,7 +119,7 @@ MAX_POOL_WITH_ARGMAX_V1 = OpSpec(
     layouts=FORMATS,
     packed_outputs={_MASK: MASK},
     build=_build,
-    flops=partial(flops, _read),
+    flops=flops_by(_read),
     constraints=(outputs_are((MASK,), (_MASK,)), is_pooling(_read)),
     npu=NpuCall(run=greatest),
 )
@@ -185,7 +179,7 @@ MAX_POOL_GRAD_WITH_ARGMAX_V1 = OpSpec(
     layouts=FORMATS,
     packed={_GRAD_MASK: MASK},
     build=_grad_build,
-    flops=partial(flops, _grad_read),
+    flops=flops_by(_grad_read),
     traffic=_traffic,
     constraints=(
         is_pooling(_grad_read),
