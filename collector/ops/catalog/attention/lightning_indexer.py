@@ -24,7 +24,6 @@ from collector.ops.slots import input_shape, output_shape
 from collector.ops.spec import Call, Constraint, Need, NpuCall, OpSpec, TensorMaker
 
 # Selection of keys for each query by a weighted sum over heads of relu(query * key).
-
 QUERY, _KEY, WEIGHTS = range(3)
 QUANTISED = "LightningIndexerQuant"  # has the scales of queries and keys after the weights
 _PLACES = Slots(query=QUERY, key=_KEY, table=5, query_lengths=3, key_lengths=4)
@@ -199,7 +198,6 @@ CONSTRAINTS = (
     inputs_are(("INT32",), (3, 4, 5)),
     *OF_SIZES,
 )
-
 
 _ASSUMES = (
     "queries, and keys without pages, in equal parts; of paged keys the number of pages that "

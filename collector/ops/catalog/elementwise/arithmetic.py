@@ -137,7 +137,6 @@ POW = binary("Pow", "torch.pow", not_bool((0, 1)), build=build_positive)
 # used.
 _EXPONENT = 2.0
 
-
 POWS = binary(
     "Pows",
     "torch.pow",

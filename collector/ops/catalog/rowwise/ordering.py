@@ -129,16 +129,11 @@ APPLY_TOP_KTOP_PCUSTOM = top_k_top_p(
     NpuCall(build=_custom_build, needs=frozenset({Need.VLLM_ASCEND, Need.CUSTOM_OPP})),
 )
 
-
 # The sampling filter by k and p, with CANN's kernel; its function sorts first.
-
-
-def _sorted_build(case: Case, make: TensorMaker) -> Call:
-    return Call(build_limits(case, make))
-
-
 APPLY_TOP_KTOP_PWITH_SORTED = top_k_top_p(
-    "ApplyTopKTopPWithSorted", "torch_npu.npu_top_k_top_p", NpuCall(build=_sorted_build)
+    "ApplyTopKTopPWithSorted",
+    "torch_npu.npu_top_k_top_p",
+    NpuCall(build=lambda case, make: Call(build_limits(case, make))),
 )
 
 # The position of the maximum of each row: greedy sampling. A profile does not record the dimension:
