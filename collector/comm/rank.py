@@ -21,18 +21,11 @@ import torch
 import torch.distributed as dist
 
 from collector.codec.errors import BadInput
+from collector.comm import rank_files
 from collector.comm.bench_plan import BenchPlan
 from collector.comm.measured import next_case, searched
 from collector.comm.measuring_rank import MeasuringRank, peer_case
 from collector.comm.rank_device import RankDevice, open_rank_device
-from collector.comm.rank_files import (
-    PLAN,
-    RESULTS,
-    TOO_LARGE,
-    journal_name,
-    read_results,
-    stacks_name,
-)
 from collector.comm.timed_calls import Gathered, TimedCalls
 from collector.host.machine import available_memory_bytes
 from collector.host.processes import die_with_starter
@@ -50,7 +43,7 @@ class RankJournal:
     """The journal of a rank; a line is written when the call returns."""
 
     def __init__(self, folder: Path, rank: int) -> None:
-        self._file = (folder / journal_name(rank)).open("a")
+        self._file = (folder / rank_files.journal_name(rank)).open("a")
 
     def say(self, **what: object) -> None:
         print(json.dumps(what), file=self._file, flush=True)
@@ -99,11 +92,11 @@ def joined(folder: Path, plan_of: Callable[[str], _Plan]) -> Iterator[tuple[_Pla
     must have the same plan; they leave together."""
     die_with_starter()
     rank, world, local = (int(os.environ[n]) for n in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
-    stacks = (folder / stacks_name(rank)).open("w")
+    stacks = (folder / rank_files.stacks_name(rank)).open("w")
     faulthandler.register(signal.SIGUSR1, file=stacks)
     journal = RankJournal(folder, rank)
     journal.say(process=astuple(this_process()), step="joining the others")
-    plan = plan_of((folder / PLAN).read_text())
+    plan = plan_of((folder / rank_files.PLAN).read_text())
     device = open_rank_device(plan.backend, local)
     patience = datetime.timedelta(seconds=DEADLINE_S)
     dist.init_process_group(COLLECTIVE_LIBRARIES[plan.backend], timeout=patience)
@@ -124,7 +117,7 @@ def joined(folder: Path, plan_of: Callable[[str], _Plan]) -> Iterator[tuple[_Pla
 def write_results(folder: Path, seen: Iterable[tuple[int, int, Gathered]], rank: int) -> None:
     """Measure each case of each round; rank 0 writes the results of all ranks as soon as they are
     there."""
-    results = (folder / RESULTS).open("a") if rank == 0 else None
+    results = (folder / rank_files.RESULTS).open("a") if rank == 0 else None
     for round_number, at, gathered in seen:
         if results is not None:
             line = {"round": round_number, "case": at, **gathered.to_json()}
@@ -151,7 +144,9 @@ def _seen(plan: BenchPlan, member: Membership, folder: Path) -> Iterator[tuple[i
         )
         if _COPIES * size_bytes > limit_bytes:
             with_peer = f" with the {peer.operation} before it" if peer is not None else ""
-            return Gathered((), f"{TOO_LARGE} {limit_bytes >> 20} MiB of a rank{with_peer}")
+            return Gathered(
+                (), f"{rank_files.TOO_LARGE} {limit_bytes >> 20} MiB of a rank{with_peer}"
+            )
         return worker.measure(case)
 
     for round_number, at in turns(plan.rounds, len(plan.collectives)):
@@ -175,7 +170,9 @@ def _of_jumps(plan: BenchPlan, member: Membership, folder: Path) -> Iterator[Col
         asked = set[int]()
         while True:
             size = torch.zeros(1, dtype=torch.int64)
-            if member.rank == 0 and (wanted := next_case(plan, one, read_results(folder), asked)):
+            if member.rank == 0 and (
+                wanted := next_case(plan, one, rank_files.read_results(folder), asked)
+            ):
                 size[0] = wanted.message_bytes
             dist.broadcast(size, 0, group=member.control)
             if not size[0]:

@@ -17,17 +17,10 @@ from enum import StrEnum
 from pathlib import Path
 
 from collector.host.machine import container_memory
+from collector.replay import msprof
 from collector.replay.journal import JOURNAL, Journal, JournalTail
 from collector.replay.lock import concurrency_limit
 from collector.replay.memory_limits import resident_bytes, too_much
-from collector.replay.msprof import (
-    check_space,
-    discard_exports,
-    expected_launches,
-    export_missing,
-    find_msprof,
-    parse_limit_s,
-)
 from collector.replay.process import (
     ControlPipe,
     ProcessId,
@@ -107,7 +100,9 @@ def run_session(
     """
     if spec.backend == "npu":
         neighbours = sum(len(case.record.before) for case in spec.cases)
-        check_space(directory, expected_launches(len(spec.cases), spec.measure, neighbours))
+        msprof.check_space(
+            directory, msprof.expected_launches(len(spec.cases), spec.measure, neighbours)
+        )
     write_spec(spec, directory)
     started = time.monotonic()
     tail = JournalTail(directory / JOURNAL)
@@ -122,8 +117,8 @@ def run_session(
         finally:
             end_group(process, _session_of(tail.read()))
     if spec.backend == "npu":
-        limit_s = parse_limit_s(tail.journal.launches)
-        export_missing(find_msprof(), directory, directory / LOG, limit_s)
+        limit_s = msprof.parse_limit_s(tail.journal.launches)
+        msprof.export_missing(msprof.find_msprof(), directory, directory / LOG, limit_s)
     log_tail = (directory / LOG).read_bytes()[-_LOG_TAIL:].decode(errors="replace")
     ending, reason, offender = verdict
     logger.info("session ended: %s %s", ending, reason)
@@ -145,11 +140,11 @@ def _await_parsing(process: "subprocess.Popen[bytes]", journal: Journal, directo
         return
     session.kill()
     try:
-        process.wait(parse_limit_s(journal.launches))
+        process.wait(msprof.parse_limit_s(journal.launches))
     except subprocess.TimeoutExpired:
         logger.warning("discarding what msprof parsed in %s: msprof timed out", directory)
         end_group(process, session)
-        discard_exports(directory)
+        msprof.discard_exports(directory)
 
 
 def _session_of(journal: Journal) -> ProcessId | None:

@@ -12,13 +12,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from collector.codec.text import counted
-from collector.database.layout import (
-    ATTENTION_COLUMNS,
-    AVERAGE_DURATION,
-    PROFILING_AVERAGE,
-    case_cells,
-    duration_cells,
-)
+from collector.database import layout
 from collector.model.case import Case
 from collector.model.record import CaseRecord, ProfileStatistics
 from collector.model.vocabulary import ACCELERATOR_CORE
@@ -245,15 +239,15 @@ def _write(files: VersionFiles, found: Match, update: Update) -> Written | None:
     if not _is_due(found, update) or took.mean_us <= 0:
         return None
     row = found.row
-    changed = files.set_duration(row.place, duration_cells(took.mean_us, took.counters))
+    changed = files.set_duration(row.place, layout.duration_cells(took.mean_us, took.counters))
     return Written(
         row.place,
         row.case,
         took.mean_us,
         took.count,
         ran=_ran(found),
-        old_us=duration_us(row.cells, AVERAGE_DURATION),
-        profiling_us=duration_us(row.cells, PROFILING_AVERAGE),
+        old_us=duration_us(row.cells, layout.AVERAGE_DURATION),
+        profiling_us=duration_us(row.cells, layout.PROFILING_AVERAGE),
         has_changed=changed,
     )
 
@@ -310,8 +304,12 @@ def _why_not_added(record: CaseRecord, had: Collection[str], update: Update) -> 
 
 def _append(files: VersionFiles, record: CaseRecord) -> Written:
     took, case = pooled([record]), record.case
-    runtime = dict.fromkeys(ATTENTION_COLUMNS, "") if case.kernel_type == ATTENTION else {}
-    cells = {**runtime, **case_cells(record), **duration_cells(took.mean_us, took.counters)}
+    runtime = dict.fromkeys(layout.ATTENTION_COLUMNS, "") if case.kernel_type == ATTENTION else {}
+    cells = {
+        **runtime,
+        **layout.case_cells(record),
+        **layout.duration_cells(took.mean_us, took.counters),
+    }
     place = files.append(case.kernel_type, cells)
     note = "inputs unknown (N/A): all launches of this kernel" if case.inputs is None else ""
     return Written(place, case, took.mean_us, took.count, ran=note, is_new=True)

@@ -10,13 +10,7 @@ from itertools import zip_longest
 from pathlib import Path
 
 from collector.codec.errors import BadInput
-from collector.database.layout import (
-    AVERAGE_DURATION,
-    PROFILING_AVERAGE,
-    answering_cells,
-    case_cells,
-    duration_cells,
-)
+from collector.database import layout
 from collector.database.tree import Cells
 from collector.model.case import Case, Slot
 from collector.model.measurement import Measurement
@@ -120,7 +114,7 @@ class TreeRows:
         if places:
             return
         if is_due and ran.case.kernel_type in self._files.kernel_types:
-            place = self._files.append(ran.case.kernel_type, case_cells(ran))
+            place = self._files.append(ran.case.kernel_type, layout.case_cells(ran))
             self._places[ran.case] = (place,)
             self._write(place, ran.case, measurement, asked, note, is_new=True)
         elif measurement.timing is not None:
@@ -143,8 +137,8 @@ class TreeRows:
             return
         old, mean_us = self._files.cells(place), measurement.timing.mean_us
         cells = {
-            **duration_cells(mean_us, measurement.counters, measurement.cache),
-            **answering_cells(measurement.library, measurement.assumes),
+            **layout.duration_cells(mean_us, measurement.counters, measurement.cache),
+            **layout.answering_cells(measurement.library, measurement.assumes),
         }
         changed = self._files.set_duration(place, {**cells, **_runtime(asked.record)})
         notes = (note, *measurement.warnings)
@@ -156,8 +150,8 @@ class TreeRows:
                 mean_us,
                 measurement.n_accepted,
                 ran="; ".join(text for text in notes if text),
-                old_us=duration_us(old, AVERAGE_DURATION),
-                profiling_us=duration_us(old, PROFILING_AVERAGE),
+                old_us=duration_us(old, layout.AVERAGE_DURATION),
+                profiling_us=duration_us(old, layout.PROFILING_AVERAGE),
                 is_new=is_new,
                 has_changed=changed,
             )

@@ -7,23 +7,10 @@ from types import MappingProxyType
 
 from collector.codec.errors import BadInput, OpmeterError
 from jobs.doctor.machine import Check
-from jobs.selftest.attribution import (
-    check_attribution,
-    check_failures,
-    check_layouts,
-    check_operators,
-    check_outputs,
-)
+from jobs.selftest import attribution, timing
 from jobs.selftest.bench import Bench, check_long, check_marks, check_parser, check_profiler
 from jobs.selftest.environment import check_environment, check_libraries
 from jobs.selftest.peaks import check_peaks
-from jobs.selftest.timing import (
-    check_cache,
-    check_lengths,
-    check_physics,
-    check_profile,
-    check_sessions,
-)
 
 SelfCheck = Callable[[Bench], Check]
 _PROFILE = "profile"
@@ -35,17 +22,17 @@ CHECKS: Mapping[str, SelfCheck] = MappingProxyType(
         "parser": check_parser,
         "marks": check_marks,
         "long": check_long,
-        "attribution": check_attribution,
-        "failures": check_failures,
-        "operators": check_operators,
-        "layouts": check_layouts,
-        "outputs": check_outputs,
-        "physics": check_physics,
+        "attribution": attribution.check_attribution,
+        "failures": attribution.check_failures,
+        "operators": attribution.check_operators,
+        "layouts": attribution.check_layouts,
+        "outputs": attribution.check_outputs,
+        "physics": timing.check_physics,
         "peaks": check_peaks,
-        "cache": check_cache,
-        "lengths": check_lengths,
-        "sessions": check_sessions,
-        _PROFILE: partial(check_profile, profile=None),
+        "cache": timing.check_cache,
+        "lengths": timing.check_lengths,
+        "sessions": timing.check_sessions,
+        _PROFILE: partial(timing.check_profile, profile=None),
     }
 )
 # Checks of parts that a CPU or a GPU lacks: msprof, task ids, formats, libraries of CANN.
@@ -67,7 +54,7 @@ def _verdict(bench: Bench, name: str, profile: Path | None) -> Check:
         return Check(name, True, f"does not apply to {bench.backend}", skipped=True)
     if name in _OF_CPUS and bench.backend != "cpu":
         return Check(name, True, f"the peaks of {bench.backend} are published", skipped=True)
-    check = partial(check_profile, profile=profile) if name == _PROFILE else CHECKS[name]
+    check = partial(timing.check_profile, profile=profile) if name == _PROFILE else CHECKS[name]
     try:
         return check(bench)
     except OpmeterError as error:

@@ -14,17 +14,8 @@ from jobs.objects.applied_campaign import applied_from
 from jobs.objects.waves import Strikes
 from jobs.planning.sources import completed_records
 from jobs.planning.stored_plans import stored_strikes
+from jobs.status import lines as status_lines
 from jobs.status.follower import Follower
-from jobs.status.lines import (
-    describe,
-    efficiency_lines,
-    failure_lines,
-    head_line,
-    hours_line,
-    kernel_lines,
-    shard_lines,
-    share_lines,
-)
 from jobs.status.plan_status import PlanStatus, devices_measuring
 from jobs.status.summary import summarise
 from jobs.status.why import ClusterView, Seen, explain, running_pods
@@ -53,7 +44,7 @@ class Picture:
         yield from told.advice(plans[-1].plan if plans else None)
         yield from harm
         for plan in plans:
-            yield head_line(plan, at_work)
+            yield status_lines.head_line(plan, at_work)
         if plans:
             yield from self._details(plans[-1], bars, log.head, held or frozenset())
         elif not told.needed:
@@ -87,17 +78,17 @@ class Picture:
         self, status: PlanStatus, bars: int, head: Commit | None, held: frozenset[str]
     ) -> Iterator[str]:
         plan = status.plan
-        yield from shard_lines(status)
-        yield from kernel_lines(status, bars)
-        yield from share_lines(status)
-        yield hours_line(status)
+        yield from status_lines.shard_lines(status)
+        yield from status_lines.kernel_lines(status, bars)
+        yield from status_lines.share_lines(status)
+        yield status_lines.hours_line(status)
         all_committed = status.committed == len(plan.shards)
         self.is_finished = all_committed and not plan.beyond(held)
         if not self.is_finished:
             yield f"database    {self._store.url}, version {head.number if head else 'none yet'}"
             yield f"stack       {plan.stack.version_path}"
-            yield from efficiency_lines(status)
-            yield from failure_lines(status)
+            yield from status_lines.efficiency_lines(status)
+            yield from status_lines.failure_lines(status)
             return
         try:
             sources = [_source(self._store, plan.campaign, s.sha256) for s in plan.sources]
@@ -110,7 +101,7 @@ class Picture:
             yield f"damaged     {error.advice}"
             return
         summary = summarise(state, plan, sources, status.usage)
-        yield from describe(summary, plan, head, self._store.url)
+        yield from status_lines.describe(summary, plan, head, self._store.url)
 
 
 def _at_work(seen: Seen) -> int:
