@@ -3,7 +3,6 @@ user: no other user may set the values that measurements are compared with."""
 
 import logging
 import os
-from collections.abc import Mapping
 from pathlib import Path
 
 from collector.codec.errors import BadInput
@@ -19,17 +18,17 @@ _AGAIN = (
 )
 
 
-def path_of_peaks(stack: Stack, environment: Mapping[str, str] = os.environ) -> Path:
+def path_of_peaks(stack: Stack) -> Path:
     """Return the path of a device's peaks: in OPMETER_PEAKS, or in a folder of the user's cache."""
-    cache = Path(environment.get(_CACHE) or os.path.expanduser("~/.cache"))
-    folder = Path(environment.get(_VARIABLE) or cache / "opmeter" / "peaks")
+    cache = Path(os.environ.get(_CACHE) or os.path.expanduser("~/.cache"))
+    folder = Path(os.environ.get(_VARIABLE) or cache / "opmeter" / "peaks")
     return folder / f"{stack.device}.json"
 
 
-def kept_peaks(stack: Stack, path: Path | None = None) -> MachinePeaks | None:
+def kept_peaks(stack: Stack) -> MachinePeaks | None:
     """Return the stored peaks of this machine with a stack. None, with a line in the log, if the
     file is damaged or of another stack; None without a line if there is no file."""
-    path = path or path_of_peaks(stack)
+    path = path_of_peaks(stack)
     try:
         peaks = peaks_from_bytes(path.read_bytes(), key=str(path))
     except (FileNotFoundError, NotADirectoryError):

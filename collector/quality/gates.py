@@ -126,11 +126,11 @@ def outworked(duration_us: float, counters: Mapping[str, float]) -> str:
     return ""
 
 
-def doubts(timing: Timing, accepted: int, *, spread: float = SPREAD_LIMIT) -> tuple[str, ...]:
+def doubts(timing: Timing, accepted: int) -> tuple[str, ...]:
     """Return the warnings about a timing: a large spread, or few accepted repeats."""
     found = []
-    if timing.spread > spread:
-        found.append(f"spread {timing.spread:.0%} is above {spread:.0%}")
+    if timing.spread > SPREAD_LIMIT:
+        found.append(f"spread {timing.spread:.0%} is above {SPREAD_LIMIT:.0%}")
     if accepted < FEW_REPEATS:
         found.append(f"{accepted} accepted repeats: too few for a reliable interval")
     return tuple(found)

@@ -197,9 +197,9 @@ class SummaryRow:
     duration_ns: int
 
 
-def write_summary(rows: Iterable[SummaryRow], path: Path, *, device: int = 0) -> str:
+def write_summary(rows: Iterable[SummaryRow], path: Path) -> str:
     """Write rows, in the given order, atomically; return the sha256 of the file."""
-    data = table_bytes(_COLUMNS, _as_cells(rows, device))
+    data = table_bytes(_COLUMNS, _as_cells(rows))
     partial = path.with_name(path.name + ".partial")
     with partial.open("wb") as stream:
         stream.write(data)
@@ -280,13 +280,13 @@ def _names(header: bytes) -> list[str]:
     return next((row for _, row in csv_rows([text], path="op_summary")), [])
 
 
-def _as_cells(rows: Iterable[SummaryRow], device: int) -> Iterable[list[str]]:
+def _as_cells(rows: Iterable[SummaryRow]) -> Iterable[list[str]]:
     ended_ns = 0
     for task, row in enumerate(rows):
         wait_ns = max(0, row.start_ns - ended_ns) if ended_ns else 0
         ended_ns = row.start_ns + row.duration_ns
         yield [
-            *(str(device), _NO_MODEL, str(task), "0", row.name, row.kernel_type),
+            *("0", _NO_MODEL, str(task), "0", row.name, row.kernel_type),
             row.cells.get(OP_STATE) or NOT_KNOWN,
             row.cells.get(ACCELERATOR_CORE) or NOT_KNOWN,
             *(_micro(row.start_ns), _micro(row.duration_ns), _micro(wait_ns)),

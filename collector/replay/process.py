@@ -112,11 +112,7 @@ def session_environment(backend: str, vllm: str | None = "") -> dict[str, str]:
     return env
 
 
-def end_group(
-    process: "subprocess.Popen[bytes]",
-    session: ProcessId | None = None,
-    patience_s: float = _DYING_S,
-) -> None:
+def end_group(process: "subprocess.Popen[bytes]", session: ProcessId | None = None) -> None:
     """Terminate all processes of the session, also those that its operators may have started.
     `session` is its own process if that is another one: it may have left the group.
 
@@ -127,11 +123,11 @@ def end_group(
     if session is not None:
         session.kill()
     try:
-        process.wait(patience_s)
+        process.wait(_DYING_S)
     except subprocess.TimeoutExpired as error:
-        raise _stuck(process.pid, patience_s) from error
-    if session is not None and not _is_gone_within(session, patience_s):
-        raise _stuck(session.pid, patience_s)
+        raise _stuck(process.pid) from error
+    if session is not None and not _is_gone_soon(session):
+        raise _stuck(session.pid)
 
 
 def describe_end(code: int) -> str:
@@ -148,8 +144,8 @@ def describe_end(code: int) -> str:
     return f"killed by {name}{hint}"
 
 
-def _is_gone_within(process: ProcessId, patience_s: float) -> bool:
-    end = time.monotonic() + patience_s
+def _is_gone_soon(process: ProcessId) -> bool:
+    end = time.monotonic() + _DYING_S
     while process.is_alive:
         if time.monotonic() > end:
             return False
@@ -157,9 +153,9 @@ def _is_gone_within(process: ProcessId, patience_s: float) -> bool:
     return True
 
 
-def _stuck(process: int, patience_s: float) -> SessionStuck:
+def _stuck(process: int) -> SessionStuck:
     return SessionStuck(
-        f"session process {process} still exists {patience_s:g} s after SIGKILL: "
+        f"session process {process} still exists {_DYING_S:g} s after SIGKILL: "
         "a driver blocks its exit"
     )
 

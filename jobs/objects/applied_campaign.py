@@ -110,7 +110,7 @@ class Applied:
     object: Manifest
 
 
-def applied_from(config_map: Manifest, mounted: Path = Path("/")) -> Applied:
+def applied_from(config_map: Manifest) -> Applied:
     """Return the campaign of a ConfigMap.
 
     Raises:
@@ -120,7 +120,7 @@ def applied_from(config_map: Manifest, mounted: Path = Path("/")) -> Applied:
     name = metadata["name"]
     if CAMPAIGN not in data:
         raise BadInput(f"ConfigMap {name}: the key {CAMPAIGN} is missing")
-    campaign = campaign_from_text(data[CAMPAIGN], path=f"{name}/{CAMPAIGN}", base=mounted)
+    campaign = campaign_from_text(data[CAMPAIGN], path=f"{name}/{CAMPAIGN}", base=Path("/"))
     _check_keys(name, data)
     _check_names(metadata, campaign)
     notes = metadata.get("annotations") or {}
