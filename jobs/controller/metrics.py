@@ -2,9 +2,13 @@
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Callable, Iterator, Mapping
+from itertools import groupby
 from math import fsum
+from wsgiref.simple_server import WSGIServer
+
+from prometheus_client import CollectorRegistry, Metric, start_http_server
+from prometheus_client.registry import Collector
 
 from collector import environment as surroundings
 from collector.model.plan import Plan
@@ -103,10 +107,12 @@ _HELP = {
 }
 
 
-class Metrics:
-    """The latest values; `text` returns them for a scrape."""
+class Metrics(Collector):
+    """The latest values; a scrape collects them."""
 
     def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.registry.register(self)
         self._values: dict[tuple[str, Labels], float] = {}
         self._work: dict[str, WorkDone] = {}
         self._lock = threading.Lock()
@@ -156,42 +162,18 @@ class Metrics:
         with self._lock:
             self._values = {key: v for key, v in self._values.items() if label not in key[1]}
 
-    def text(self) -> str:
-        """Return the metrics in the Prometheus text format, version 0.0.4."""
+    def collect(self) -> Iterator[Metric]:
+        """Yield each metric with its samples."""
         with self._lock:
             values = sorted(self._values.items())
-        lines: list[str] = []
-        last = ""
-        for (name, labels), value in values:
-            if name != last:
-                last = name
-                kind = "counter" if name.endswith("_total") else "gauge"
-                lines += [f"# HELP {name} {_HELP.get(name, '')}", f"# TYPE {name} {kind}"]
-            inside = ",".join(f'{key}="{_escaped(text)}"' for key, text in labels)
-            text = f"{value:.10g}"
-            lines.append(f"{name}{{{inside}}} {text}" if inside else f"{name} {text}")
-        return "\n".join(lines) + "\n"
+        for name, samples in groupby(values, key=lambda item: item[0][0]):
+            base = name.removesuffix("_total")
+            metric = Metric(base, _HELP.get(name, ""), "gauge" if base == name else "counter")
+            for (_, labels), value in samples:
+                metric.add_sample(name, dict(labels), value)
+            yield metric
 
-    def serve(self, port: int) -> ThreadingHTTPServer:
+    def serve(self, port: int) -> WSGIServer:
         """Serve scrapes on a port, in a separate thread."""
-        metrics = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                body = metrics.text().encode()
-                self.send_response(200)
-                self.send_header("Content-Type", "text/plain; version=0.0.4")
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, format: str, *arguments: object) -> None:
-                """Log nothing for a scrape."""
-
-        server = ThreadingHTTPServer(("", port), Handler)
-        threading.Thread(target=server.serve_forever, name="metrics", daemon=True).start()
+        server, _ = start_http_server(port, registry=self.registry)
         return server
-
-
-def _escaped(text: str) -> str:
-    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

@@ -24,7 +24,10 @@ from tests.unit.jobs.printed import missing
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[4]
-HEAVY = ("torch", "kubernetes", "boto3", "pandas", "scipy", "pyarrow", "plotly")
+HEAVY = (
+    *("torch", "kubernetes", "boto3", "pandas", "scipy", "sklearn", "pyarrow", "plotly"),
+    *("prometheus_client", "psutil"),
+)
 
 
 def opmeter(*arguments, cwd=None):
