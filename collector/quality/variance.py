@@ -440,8 +440,7 @@ _GROUP_WEIGHT = 10  # weight of the family's estimate, in pairs of a group
 _LEVELS = 2  # levels above a group, each of which adds at most that weight
 _OF_RATIO = log(1e-4), log(1e6)  # smallest and largest ratio of variances
 _OF_DEVICES = log(1e-10), log(1e2)  # variances between devices
-_STEPS = 20  # of the golden section, to a thousandth
-_GOLDEN = (5**0.5 - 1) / 2
+_NEAREST = 1e-3
 _CLIP = 3.0  # limit of a deviation when the part that sessions share is estimated
 _SHARED, _SHARED_WEIGHT = 0.5, 1.0  # part of the variance that all cases of two sessions share
 _OF_PRIOR = 5  # weight of the prior, in pairs of sessions or of devices
@@ -657,21 +656,14 @@ def _shared_part(pairs: Pairs, prior: VariancePrior) -> float:
 
 
 def _highest(likely: Callable[[float], float], bounds: tuple[float, float]) -> float:
-    """Return the position of the maximum of a unimodal function, by golden-section search, with
-    one evaluation per step."""
-    low, high = bounds
-    left, right = high - _GOLDEN * (high - low), low + _GOLDEN * (high - low)
-    at_left, at_right = likely(left), likely(right)
-    for _ in range(_STEPS):
-        if at_left < at_right:
-            low, left, at_left = left, right, at_right
-            right = low + _GOLDEN * (high - low)
-            at_right = likely(right)
-        else:
-            high, right, at_right = right, left, at_left
-            left = high - _GOLDEN * (high - low)
-            at_left = likely(left)
-    return (low + high) / 2
+    """Return the position of the maximum of a unimodal function, to a thousandth."""
+    from scipy.optimize import minimize_scalar  # slow to import, as in statistics.py
+
+    options = {"xatol": _NEAREST}
+    found = minimize_scalar(
+        lambda at: -likely(at), bounds=bounds, method="bounded", options=options
+    )
+    return float(found.x)
 
 
 def _rounded(value: float) -> float:
