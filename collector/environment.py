@@ -47,7 +47,7 @@ class Environment:
     def uniform(self, low: float, high: float) -> float:
         return random.uniform(low, high)
 
-    def side_by_side(self, call: Callable[[T], R], items: Iterable[T], threads: int) -> list[R]:
+    def map_concurrently(self, call: Callable[[T], R], items: Iterable[T], threads: int) -> list[R]:
         listed = list(items)
         if len(listed) < 2:  # the usual case: a thread costs more than many calls
             return [call(item) for item in listed]
@@ -65,7 +65,7 @@ _HERE: ContextVar[Environment] = ContextVar("environment", default=_REAL)
 
 
 @contextmanager
-def within(environment: Environment) -> Iterator[None]:
+def use_environment(environment: Environment) -> Iterator[None]:
     """Run all work of this thread in an environment."""
     token = _HERE.set(environment)
     try:
@@ -103,10 +103,10 @@ def uniform(low: float, high: float) -> float:
     return _HERE.get().uniform(low, high)
 
 
-def side_by_side(call: Callable[[T], R], items: Iterable[T], threads: int) -> list[R]:
+def map_concurrently(call: Callable[[T], R], items: Iterable[T], threads: int) -> list[R]:
     """Return the results of `call` for every item, in their order, computed by `threads` threads.
     Raises the first error."""
-    return _HERE.get().side_by_side(call, items, threads)
+    return _HERE.get().map_concurrently(call, items, threads)
 
 
 def begin(call: Callable[[], None], name: str) -> Running:

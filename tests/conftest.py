@@ -72,7 +72,7 @@ def real_starts() -> Iterator[None]:
 @pytest.hookimpl(wrapper=True)
 def pytest_collection(session: pytest.Session) -> Iterator[None]:
     """Collect with what tests import kept for good: circles are looked for in what tests make."""
-    with imports.for_good():
+    with imports.permanent():
         _import_share(session.config)
         return (yield)
 

@@ -29,7 +29,7 @@ def in_a_line(text: str) -> str:
     return text if text.isprintable() else text.translate(_IN_A_LINE)
 
 
-def in_one_line(text: str) -> str:
+def whole_in_one_line(text: str) -> str:
     """Return the whole text as one line."""
     return " ".join(text.split()).translate(_IN_A_LINE)
 

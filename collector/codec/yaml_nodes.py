@@ -99,7 +99,7 @@ def read_node(text: str, path: Path | str) -> yaml.Node:
         node = yaml.compose(text, Loader=yaml.SafeLoader)
         if node is None:
             raise BadInput("expected a YAML document, got an empty file", path=path, line=1)
-        _Sizes(path).of(node)
+        _AliasCounter(path).of(node)
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         raise BadInput(f"invalid YAML: {error.reason}", path=path, line=line) from error
@@ -123,7 +123,7 @@ def refusal_of(error: yaml.MarkedYAMLError, path: Path | str) -> BadInput:
     return BadInput(f"invalid YAML: {_problem(error)}", path=path, line=line)
 
 
-class _Sizes:
+class _AliasCounter:
     """Counter of the values of nodes with every alias expanded.
 
     A node that contains itself counts as one more value. A mapping that merges itself is refused.

@@ -15,7 +15,7 @@ _PASS, _WARN = 2.0, 4.0  # largest ratio, from the consumer's own rule
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class CheckedRow:
     """The checked columns of a row."""
 
     operation: str
@@ -26,7 +26,7 @@ class Point:
     duration_us: float
     spread: float = 0.0  # between rounds, relative
 
-    def is_faster_than(self, other: "Point") -> bool:
+    def is_faster_than(self, other: "CheckedRow") -> bool:
         """Return whether this point is faster by more than the noise of both."""
         noise = max(_NOISE, self.spread, other.spread)
         return self.duration_us < other.duration_us * max(0.0, 1.0 - noise)
@@ -53,11 +53,11 @@ class Series:
     """The sizes of one operation, dtype, group size and tier, ascending, and the line fitted
     through them."""
 
-    points: tuple[Point, ...]
+    points: tuple[CheckedRow, ...]
     line: AlphaBeta | None
 
 
-def points_of(operation: str, table: CommTable, path: str) -> list[Point]:
+def points_of(operation: str, table: CommTable, path: str) -> list[CheckedRow]:
     """Return the rows of a file that have a duration. Raises BadInput, with the row, for cells that
     are not numbers and for impossible durations."""
     found = []
@@ -77,15 +77,15 @@ def points_of(operation: str, table: CommTable, path: str) -> list[Point]:
             )
             raise BadInput(message, path=path, line=number)
         dtype, tier = row.get("dtype", ""), row.get("topology_tier", "")
-        found.append(Point(operation, size, ranks, dtype, tier, duration_us, spread))
+        found.append(CheckedRow(operation, size, ranks, dtype, tier, duration_us, spread))
     return found
 
 
-def point_of(measured: Measured) -> Point:
+def point_of(measured: Measured) -> CheckedRow:
     """Return the row of a measured case."""
     one = measured.collective
     cells = key_cells(one)
-    return Point(
+    return CheckedRow(
         one.operation,
         one.message_bytes,
         one.group_size,
@@ -96,9 +96,9 @@ def point_of(measured: Measured) -> Point:
     )
 
 
-def series_of(points: Iterable[Point]) -> list[Series]:
+def series_of(points: Iterable[CheckedRow]) -> list[Series]:
     """Group the points by operation, dtype, group size and tier; fit a line to each group."""
-    gathered: dict[tuple[str, str, int, str], list[Point]] = {}
+    gathered: dict[tuple[str, str, int, str], list[CheckedRow]] = {}
     for point in points:
         key = (point.operation, point.dtype, point.group_size, point.tier)
         gathered.setdefault(key, []).append(point)
@@ -151,5 +151,5 @@ def verdict(ratio: float) -> str:
     return "PASS" if factor <= _PASS else "WARN" if factor <= _WARN else "FAIL"
 
 
-def _message(point: Point) -> tuple[str, str, int, int]:
+def _message(point: CheckedRow) -> tuple[str, str, int, int]:
     return point.operation, point.dtype, point.group_size, point.message_bytes

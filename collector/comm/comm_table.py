@@ -39,7 +39,7 @@ _NO_MATTER = ("_IF_IP", "_IF_BASE_PORT", "_SOCKET_IFNAME", "_TIMEOUT", "_DEBUG")
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class TimingMethod:
     """How rows are timed; `environment` as `NAME=value`, separated by `;`, or by blanks as in a
     campaign."""
 
@@ -48,7 +48,7 @@ class Way:
     environment: str
 
 
-def check_row(row: Mapping[str, str], way: Way, path: Path) -> None:
+def check_row(row: Mapping[str, str], way: TimingMethod, path: Path) -> None:
     """Raise BadInput if a row was timed in another way than the one that would replace it."""
     # Other producers have no such columns: their rows are of NPUs.
     there = row.get("backend", "") or ("hccl" if row.get(DURATION) else way.backend)
@@ -153,9 +153,9 @@ def write_file(path: Path, measured: Sequence[Measured]) -> FileChange:
         at = places.setdefault(tuple(key.values()), [len(rows)])[0]
         if at == len(rows):
             rows.append(key)
-        check_row(rows[at], Way(one.backend, one.mode, one.environment), path)
+        check_row(rows[at], TimingMethod(one.backend, one.mode, one.environment), path)
         rows[at].update(fact_cells(one.collective, _facts(one)))
-        for name in _of_what_is_gone(one.collective):
+        for name in _stale_columns(one.collective):
             if name in rows[at]:
                 rows[at][name] = ""
         touched.add(at)
@@ -165,7 +165,7 @@ def write_file(path: Path, measured: Sequence[Measured]) -> FileChange:
     return FileChange(path, len(rows) - before, changed, twice)
 
 
-def _of_what_is_gone(measured: Collective) -> Sequence[str]:
+def _stale_columns(measured: Collective) -> Sequence[str]:
     """Return the columns that describe the row's previous duration: the offset of a model, and the
     precision from a database."""
     return OF_SESSIONS_TOGETHER if measured.together else (OFFSET, *OF_SESSIONS)
@@ -195,16 +195,16 @@ def check_file(path: Path, plan: BenchPlan, environment: Mapping[str, str] = os.
         case = _changed(size, alike.get(tuple(others), ()), plan.jump_factor is not None)
         if case is not None:
             library = COLLECTIVE_LIBRARIES[plan.backend]
-            check_row(row, Way(library, plan.mode_of(case), settings), path)
+            check_row(row, TimingMethod(library, plan.mode_of(case), settings), path)
 
 
-def _changed(size: str, cases: Sequence[Collective], looks_between: bool) -> Collective | None:
+def _changed(size: str, cases: Sequence[Collective], interpolates: bool) -> Collective | None:
     """Return the case that changes the row of a size, or may change it: a search for jumps measures
     sizes between others."""
     if not cases or not _SIZE.fullmatch(size):
         return None
     sizes, found = {one.message_bytes for one in cases}, int(size)
-    is_between = looks_between and min(sizes) < found < max(sizes)
+    is_between = interpolates and min(sizes) < found < max(sizes)
     return replace(cases[0], message_bytes=found) if found in sizes or is_between else None
 
 

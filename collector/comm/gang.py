@@ -33,8 +33,8 @@ from collector.replay.process import describe_end, end_group
 # stopped, or a driver holds it in the kernel. If all ranks write a stack, those that are in a
 # message wait for one that is not.
 
-_ANSWER_S = 3.0  # for a rank to write its stack
-_HANG_LOOK_S = 0.1
+_STACK_WAIT_S = 3.0  # for a rank to write its stack
+_HANG_POLL_S = 0.1
 _MOST_BYTES = 16 << 10  # of a rank's stack: its innermost frames come first
 _FRAMES = 3  # in a line of a message; the log has all
 _THREAD = re.compile(r"^(?=(?:Current thread|Thread) 0x)", re.MULTILINE)
@@ -46,7 +46,7 @@ _WAITS = ("synchronize", "_exchange")
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class RankPosition:
     """The position of a rank: its journal, and its stack, empty if it wrote none."""
 
     state: rank_files.RankState
@@ -71,7 +71,7 @@ class Standing:
         return list(_FRAME.finditer(main[-1]))
 
 
-def standings(folder: Path) -> list[Standing]:
+def rank_positions(folder: Path) -> list[RankPosition]:
     """Request a stack from each rank of this node and return the ranks that have begun, by number.
     It takes as long as the slowest rank, three seconds at most."""
     states = sorted(rank_files.rank_states(folder), key=lambda state: state.rank)
@@ -79,14 +79,14 @@ def standings(folder: Path) -> list[Standing]:
         if state.process is not None and state.process.is_alive:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(state.process.pid, signal.SIGUSR1)
-    deadline = time.monotonic() + _ANSWER_S
+    deadline = time.monotonic() + _STACK_WAIT_S
     while time.monotonic() < deadline and not all(_stack(folder, one) for one in states):
-        time.sleep(_HANG_LOOK_S)
-    time.sleep(_HANG_LOOK_S)  # the last one may be writing
-    return [Standing(state, _stack(folder, state)) for state in states]
+        time.sleep(_HANG_POLL_S)
+    time.sleep(_HANG_POLL_S)  # the last one may be writing
+    return [RankPosition(state, _stack(folder, state)) for state in states]
 
 
-def blame(found: Sequence[Standing], ranks: Sequence[int]) -> str:
+def blocking_ranks(found: Sequence[RankPosition], ranks: Sequence[int]) -> str:
     """Return a text that names the `ranks` of this node that the others wait for.
 
     >>> one = RankState(1, None, 3, "all_reduce")
@@ -97,16 +97,18 @@ def blame(found: Sequence[Standing], ranks: Sequence[int]) -> str:
     if missing:
         return f"{_numbers(missing)} {_does(missing, 'has', 'have')} not started"
     if silent := [one for one in found if not one.stack]:
-        return _told(silent, f"{_does(silent, 'does', 'do')} not respond")
+        return _describe(silent, f"{_does(silent, 'does', 'do')} not respond")
     waiting = [one for one in found if one.waits]
     if waiting and (busy := [one for one in found if not one.waits]):
-        return _told(busy, f"{_does(busy, 'delays', 'delay')} the other ranks")
+        return _describe(busy, f"{_does(busy, 'delays', 'delay')} the other ranks")
     fewest = min(one.state.steps for one in found)
     if behind := _unless_all(found, lambda one: one.state.steps == fewest):
-        return _told(behind, f"{_does(behind, 'is', 'are')} behind")
+        return _describe(behind, f"{_does(behind, 'is', 'are')} behind")
     if waiting:
-        return _told(found, f"{_does(found, 'waits', 'wait for each other or')} for another node")
-    return _told(found, f"{_does(found, 'makes', 'make')} no progress")
+        return _describe(
+            found, f"{_does(found, 'waits', 'wait for each other or')} for another node"
+        )
+    return _describe(found, f"{_does(found, 'makes', 'make')} no progress")
 
 
 def stacks_kept(folder: Path) -> list[tuple[str, str]]:
@@ -114,7 +116,7 @@ def stacks_kept(folder: Path) -> list[tuple[str, str]]:
     return [(path.name, _text(path)) for path in sorted(folder.glob("rank-*.stacks"))]
 
 
-def _told(ranks: Sequence[Standing], what: str) -> str:
+def _describe(ranks: Sequence[RankPosition], what: str) -> str:
     """Describe ranks in the same state by the step and the stack of the first of them."""
     first = ranks[0].state
     whose = "its stack" if len(ranks) == 1 else f"the stack of rank {first.rank}"
@@ -122,8 +124,10 @@ def _told(ranks: Sequence[Standing], what: str) -> str:
     return f"{_numbers([one.state.rank for one in ranks])} {what}, in: {first.step}{where}"
 
 
-def _unless_all(found: Sequence[Standing], wanted: Callable[[Standing], bool]) -> list[Standing]:
-    some = [one for one in found if wanted(one)]
+def _unless_all(
+    found: Sequence[RankPosition], required: Callable[[RankPosition], bool]
+) -> list[RankPosition]:
+    some = [one for one in found if required(one)]
     return some if len(some) < len(found) else []
 
 
@@ -152,7 +156,7 @@ RANK = "collector.comm.rank"
 Tick = Callable[[int], None]
 _STARTING_S = 300.0  # of python and torch, from a cold disk
 _LOG, _RANK_LOGS = "torchrun.log", "ranks"
-_GANG_LOOK_S = 1.0  # between reads of the files: the ranks need the cores
+_GANG_POLL_S = 1.0  # between reads of the files: the ranks need the cores
 _TAIL = 3  # last lines of a rank's output
 _ROOT_CAUSE = (
     "Root Cause"  # torchrun's report: all failures, then this heading and the first of them
@@ -347,7 +351,7 @@ def _watch(
     steps, since, measured = -1, time.monotonic(), rank_files.LineCount(folder / rank_files.RESULTS)
     while True:
         with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(_GANG_LOOK_S)
+            process.wait(_GANG_POLL_S)
         states = rank_files.rank_states(folder)
         work.tick(measured.count())
         if process.returncode == 0:
@@ -366,11 +370,11 @@ def _watch(
 
 def _reason(code: int, states: list[rank_files.RankState], folder: Path) -> str:
     """Return the rank that ended first, its step, and the last lines of its output."""
-    said = (folder / _LOG).read_text(errors="replace")
-    others, heading, root = said.partition(_ROOT_CAUSE)
+    reported = (folder / _LOG).read_text(errors="replace")
+    others, heading, root = reported.partition(_ROOT_CAUSE)
     failures = [tuple(map(int, one)) for part in (root, others) for one in _FAILURE.findall(part)]
     if not heading or not failures:
-        return f"torchrun {describe_end(code)}: {_last_lines(said)}"
+        return f"torchrun {describe_end(code)}: {_last_lines(reported)}"
     # torchrun may report a rank that lost its connection before the rank that a signal ended.
     killed = (one for one in failures if one[2] < 0 and one[2] != -signal.SIGTERM)
     rank, local, exit_code = next(killed, failures[0])
@@ -382,12 +386,12 @@ def _reason(code: int, states: list[rank_files.RankState], folder: Path) -> str:
 
 def _hang(meeting: Rendezvous, patience_s: float, folder: Path) -> str:
     """Return the ranks that the others wait for, and log the stack of each rank of this node."""
-    found = standings(folder)
+    found = rank_positions(folder)
     for name, stack in stacks_kept(folder):
         logger.warning("no rank makes progress; %s: %s", name, stack or "no stack was written")
     if not found:
         return f"no rank of this node started within {patience_s:g} s"
-    return f"no rank made progress for {patience_s:g} s; {blame(found, meeting.ranks)}"
+    return f"no rank made progress for {patience_s:g} s; {blocking_ranks(found, meeting.ranks)}"
 
 
 def _last_lines(text: str) -> str:

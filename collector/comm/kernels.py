@@ -95,32 +95,32 @@ def _ns(text: str) -> int:
 #
 # A rank reports `proved`, `unverified` or the differences; without records it reports nothing.
 
-OTHERWISE = "kernel ran on other tensors"  # prefix of the reason of a substituted case
+OTHER_TENSORS = "kernel ran on other tensors"  # prefix of the reason of a substituted case
 
 
-def told_by(spans: Sequence[Span], calls: int, asked: Case) -> str:
+def proof_of_calls(spans: Sequence[Span], calls: int, requested: Case) -> str:
     """Compare a rank's records with the case; unverified if a call has several kernels."""
     if len(spans) != calls:
         return Proof.UNVERIFIED
-    comparison = Comparison(asked)
+    comparison = Comparison(requested)
     found = [comparison.of(dict(span.cells)) for span in spans]
     if other := next((one for one in found if one.differences), None):
-        return f"{OTHERWISE}: {'; '.join(other.differences)}"
+        return f"{OTHER_TENSORS}: {'; '.join(other.differences)}"
     return Proof.PROVED if all(one.is_proved for one in found) else Proof.UNVERIFIED
 
 
-def told_by_all(told: Mapping[int, str]) -> str:
+def proof_of_ranks(proofs: Mapping[int, str]) -> str:
     """Return the result over all ranks: the differences of the first rank with other tensors, or
     the weakest proof."""
-    for rank, text in told.items():
-        if text.startswith(OTHERWISE):
-            return f"{OTHERWISE} in rank {rank}{text.removeprefix(OTHERWISE)}"
-    return least(told.values())
+    for rank, text in proofs.items():
+        if text.startswith(OTHER_TENSORS):
+            return f"{OTHER_TENSORS} in rank {rank}{text.removeprefix(OTHER_TENSORS)}"
+    return weakest_proof(proofs.values())
 
 
-def least(told: Iterable[str]) -> Proof:
+def weakest_proof(proof_texts: Iterable[str]) -> Proof:
     """Return the weakest of the proofs."""
-    proofs = {Proof(text) for text in told}
+    proofs = {Proof(text) for text in proof_texts}
     if not proofs or Proof.NONE in proofs:
         return Proof.NONE
     return Proof.UNVERIFIED if Proof.UNVERIFIED in proofs else Proof.PROVED

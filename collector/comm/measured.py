@@ -58,24 +58,28 @@ class Jump:
 
 
 def next_size(
-    first: Times, again: Times, factor: float, whole_bytes: int, asked: Collection[int] = ()
+    first: Times,
+    again: Times,
+    factor: float,
+    whole_bytes: int,
+    requested_sizes: Collection[int] = (),
 ) -> int | None:
     """Return the size to measure next, a multiple of `whole_bytes`; None if all jumps are known.
 
     `first` are the planned sizes, `again` the sizes that were measured for a jump, whose times take
     precedence. The ends of a jump come first, then the middle by ratio: with a `factor` of 1.1,
-    neighbours that are a factor of 2 apart need three sizes between them. No size in `asked` is
-    returned again: a size that gave no time would be requested for ever.
+    neighbours that are a factor of 2 apart need three sizes between them. No size in
+    `requested_sizes` is returned again: a size that gave no time would be requested for ever.
     """
-    if max(len(again), len(asked)) >= _MOST_SIZES:
+    if max(len(again), len(requested_sizes)) >= _MOST_SIZES:
         return None
     for lower, upper in _jumping({**first, **again}):
         if missing := [size for size in (lower, upper) if size not in again]:
-            wanted: int | None = missing[0]
+            size: int | None = missing[0]
         else:
-            wanted = _middle(lower, upper, whole_bytes) if upper > lower * factor else None
-        if wanted is not None and wanted not in asked:
-            return wanted
+            size = _middle(lower, upper, whole_bytes) if upper > lower * factor else None
+        if size is not None and size not in requested_sizes:
+            return size
     return None
 
 
@@ -132,12 +136,16 @@ def searched(plan: BenchPlan) -> list[Collective]:
 
 
 def next_case(
-    plan: BenchPlan, one: Collective, seen: Iterable[CaseSeen], asked: Collection[int] = ()
+    plan: BenchPlan,
+    one: Collective,
+    seen: Iterable[CaseSeen],
+    requested_sizes: Collection[int] = (),
 ) -> Collective | None:
-    """Return the next case for the jumps of `one`'s series, excluding the sizes in `asked`."""
+    """Return the next case for the jumps of `one`'s series, excluding the sizes in
+    `requested_sizes`."""
     if plan.jump_factor is None:
         return None
-    size = next_size(*_times(plan, one, seen), plan.jump_factor, whole_bytes(one), asked)
+    size = next_size(*_times(plan, one, seen), plan.jump_factor, whole_bytes(one), requested_sizes)
     return None if size is None else replace(one, message_bytes=size)
 
 
@@ -222,7 +230,7 @@ class Measured:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class BenchOutcome:
     """The outcome of a plan's cases; `wrong` lists those with a wrong result."""
 
     measured: tuple[Measured, ...]
@@ -235,9 +243,9 @@ class Found:
         return p95([one.spread for one in self.measured if len(one.timings) > 1])
 
 
-def found_of(
+def bench_results(
     plan: BenchPlan, seen: Iterable[CaseSeen], environment: Mapping[str, str] = os.environ
-) -> Found:
+) -> BenchOutcome:
     """Return the cases of a plan from the results of rank 0, complete or not: a case counts from
     one round on."""
     seen = sorted(seen, key=lambda one: one.case)
@@ -259,7 +267,7 @@ def found_of(
             backend = COLLECTIVE_LIBRARIES[plan.backend]
             mode, jump = plan.mode_of(case), jumps.get(case, "")
             measured.append(Measured(case, mode, backend, timings, settings, jump))
-    return Found(tuple(measured), tuple(left_out), tuple(wrong))
+    return BenchOutcome(tuple(measured), tuple(left_out), tuple(wrong))
 
 
 def group_timings(

@@ -20,7 +20,7 @@ from collector.ranks.collective import OPERATIONS, Collective, check, parts_v
 # result is checked at some ten thousand places, including its ends: checking all of 512 MB in each
 # rank would take longer than measuring it.
 
-_LOOKED_AT = 16_384
+_MOST_CHECKED_VALUES = 16_384
 _MODULUS = 11
 _PERIOD = _MODULUS**2  # number of places after which the sent values repeat
 _EXACT_SUM = 256  # of whole numbers, in bfloat16's 8 bits
@@ -59,13 +59,16 @@ class Buffers:
     def is_right(self) -> bool:
         """Return whether the result is right after the first call of all ranks."""
         places = torch.linspace(
-            0, self._got.numel() - 1, min(_LOOKED_AT, self._got.numel()), dtype=torch.float64
+            0,
+            self._got.numel() - 1,
+            min(_MOST_CHECKED_VALUES, self._got.numel()),
+            dtype=torch.float64,
         ).long()
         got = self._got[places.to(self._device)].cpu()
-        wanted = self._expected(places)
+        expected = self._expected(places)
         if self._is_rounded():
-            return bool(torch.allclose(got.double(), wanted.double(), rtol=_ROUNDED))
-        return bool(torch.equal(got, wanted.to(self._dtype)))
+            return bool(torch.allclose(got.double(), expected.double(), rtol=_ROUNDED))
+        return bool(torch.equal(got, expected.to(self._dtype)))
 
     def rest(self) -> None:
         """Zero the sent values if a result is sent again: sums would grow beyond the range of the

@@ -1,9 +1,9 @@
 """Rendezvous of the nodes of a gang without a name service: all begin together, or none does.
 
-The first node, which has rank 0, opens a port and publishes a `Place` for the others. They connect,
-identify themselves, and get the work of their ranks when all nodes are there. Each connection lasts
-as long as the gang: if any node fails, ends or is lost, the gang ends on all nodes, and they meet
-again for the next one.
+The first node, which has rank 0, opens a port and publishes a `MeetingAddress` for the others. They
+connect, identify themselves, and get the work of their ranks when all nodes are there. Each
+connection lasts as long as the gang: if any node fails, ends or is lost, the gang ends on all
+nodes, and they meet again for the next one.
 """
 
 import contextlib
@@ -53,7 +53,7 @@ class Gone(PeerLeft):
     """The other end of the connection is gone."""
 
 
-class Connection:
+class NodeConnection:
     """A connection to another node. Raises Gone if the other end has left."""
 
     def __init__(self, link: socket.socket, other: str):
@@ -72,14 +72,14 @@ class Connection:
     def fileno(self) -> int:
         return self._link.fileno()
 
-    def say(self, message: Message) -> None:
+    def send(self, message: Message) -> None:
         """Send one message."""
         try:
             self._link.sendall(json.dumps(message).encode() + b"\n")
         except OSError as error:
             raise Gone(f"{self.other}: cannot send a message: {error}") from error
 
-    def heard(self, wait_s: float = 0.0) -> Message | None:
+    def receive(self, wait_s: float = 0.0) -> Message | None:
         """Return the next message; None if no complete message arrives within `wait_s`."""
         deadline = time.monotonic() + wait_s
         while b"\n" not in self._unread:
@@ -120,7 +120,7 @@ def _message(line: bytes, other: str) -> Message:
 
 
 GATHER_S = 600.0  # until all nodes are there: images are pulled, other pods end
-_LOOK_S = 1.0
+_POLL_S = 1.0
 _CONNECT_S = 10.0
 _HELLO_S, _HELLO_BYTES = 5.0, 4096
 _WORD_S = 10.0  # for the first node to report that its own ranks failed
@@ -137,7 +137,7 @@ class EndedElsewhere(GangFailed):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class MeetingAddress:
     """The address where the first node waits for the others. The token identifies one meeting."""
 
     host: str
@@ -149,7 +149,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class GangTask:
     """The work of the ranks of every node, and where they meet."""
 
     plan: str
@@ -167,9 +167,9 @@ class Order:
         return self.plan
 
 
-def order_of(work: GangWork, meeting: Rendezvous) -> Order:
+def order_of(work: GangWork, meeting: Rendezvous) -> GangTask:
     """Return the order for the other nodes to do the same work; each node uses its own tick."""
-    return Order(
+    return GangTask(
         work.plan.to_json(),
         work.plan.backend,
         work.program,
@@ -192,9 +192,9 @@ class Lead:
         except OSError as error:
             raise GangFailed(f"cannot open a port for the other nodes: {error}") from error
         self._nodes = nodes
-        self._others: dict[int, Connection] = {}
+        self._others: dict[int, NodeConnection] = {}
         self._ended: dict[int, str] = {}
-        self.place = Place(host, self._server.getsockname()[1], secrets.token_hex(16))
+        self.place = MeetingAddress(host, self._server.getsockname()[1], secrets.token_hex(16))
 
     def __enter__(self) -> "Lead":
         return self
@@ -207,7 +207,7 @@ class Lead:
     def gather(self, limit_s: float, tick: Tick) -> None:
         """Wait until every node has connected; `tick` may end the wait. Raises PeersAway."""
         deadline = time.monotonic() + limit_s
-        self._server.settimeout(_LOOK_S)
+        self._server.settimeout(_POLL_S)
         while len(self._others) < self._nodes - 1:
             tick(0)
             self._forget_gone()
@@ -221,31 +221,31 @@ class Lead:
                 link, address = self._server.accept()
             except OSError:  # no connection, or a node that connected has left
                 continue
-            self._greet(Connection(link, str(address[0])))
+            self._greet(NodeConnection(link, str(address[0])))
 
-    def begin(self, order: Order) -> None:
+    def begin(self, order: GangTask) -> None:
         """Send the order to every node. Raises Gone if a node has left."""
         for other in self._others.values():
-            other.say({"order": asdict(order)})
+            other.send({"order": asdict(order)})
 
     def blame_ours(self, reason: str) -> None:
         """Report to the other nodes that ranks of this node failed first and ended theirs."""
         for other in self._others.values():
             with contextlib.suppress(Gone):
-                other.say({"over": reason})
+                other.send({"over": reason})
 
     def check(self) -> None:
         """Raise EndedElsewhere if another node's ranks have failed, PeerLeft if another node was
         stopped or is gone."""
         for rank, other in self._others.items():
-            if rank not in self._ended and (said := other.heard()) is not None:
-                if "left" in said:
-                    raise PeerLeft(f"{other.other}: {said['left']}")
-                self._ended[rank] = str(said.get("ended", ""))
+            if rank not in self._ended and (reported := other.receive()) is not None:
+                if "left" in reported:
+                    raise PeerLeft(f"{other.other}: {reported['left']}")
+                self._ended[rank] = str(reported.get("ended", ""))
             if self._ended.get(rank):
                 raise EndedElsewhere(f"{other.other}: {self._ended[rank]}")
 
-    def last_words(self) -> str:
+    def end_reason(self) -> str:
         """Return why the ranks of another node ended, if a node reports it within a few seconds."""
         deadline = time.monotonic() + _LAST_WORDS_S
         while len(self._ended) < len(self._others) and time.monotonic() < deadline:
@@ -253,66 +253,66 @@ class Lead:
                 self.check()
             except GangFailed as error:
                 return str(error)
-            time.sleep(_LOOK_S / 10)
+            time.sleep(_POLL_S / 10)
         return ""
 
     def _forget_gone(self) -> None:
         for rank, other in list(self._others.items()):
             try:
-                other.heard()
+                other.receive()
             except Gone:
                 other.close()
                 del self._others[rank]
 
-    def _greet(self, other: Connection) -> None:
+    def _greet(self, other: NodeConnection) -> None:
         """Accept a node that sends the token and its number; a node may connect again."""
         other.longest_bytes = _HELLO_BYTES
         try:
-            said = other.heard(_HELLO_S) or {}
+            reported = other.receive(_HELLO_S) or {}
         except Gone:
-            said = {}
+            reported = {}
         other.longest_bytes = LONGEST_BYTES
-        rank, token = said.get("node_rank"), str(said.get("token", "")).encode()
+        rank, token = reported.get("node_rank"), str(reported.get("token", "")).encode()
         known = hmac.compare_digest(token, self.place.token.encode())
         if not (known and type(rank) is int and 0 < rank < self._nodes):
             other.close()
             return
-        other.other = f"node {rank} ({str(said.get('node', ''))[:64]})"
+        other.other = f"node {rank} ({str(reported.get('node', ''))[:64]})"
         if rank in self._others:
             self._others[rank].close()
         self._others[rank] = other
 
 
-def follow(place: Place, node_rank: int, node: str, folder: Path, tick: Tick) -> None:
+def follow(address: MeetingAddress, node_rank: int, node: str, folder: Path, tick: Tick) -> None:
     """Run this node's ranks for the first node at a place, once, in an empty folder. `tick` may
     raise PeerLeft to end them if this node is stopped. Raises Unreached if no process listens at
     the place, Gone if the first node has left, and GangFailed if the ranks of this node failed by
     themselves."""
     try:
-        link = socket.create_connection((place.host, place.port), timeout=_CONNECT_S)
+        link = socket.create_connection((address.host, address.port), timeout=_CONNECT_S)
     except OSError as error:
         raise Unreached(
-            f"cannot reach the first node at {place.host}:{place.port}: {error}"
+            f"cannot reach the first node at {address.host}:{address.port}: {error}"
         ) from error
-    lead = Connection(link, f"the first node ({place.host})")
+    lead = NodeConnection(link, f"the first node ({address.host})")
     try:
-        lead.say({"token": place.token, "node_rank": node_rank, "node": node})
+        lead.send({"token": address.token, "node_rank": node_rank, "node": node})
         order = _wait_for_order(lead, tick)
         _run(lead, order, node_rank, folder, tick)
     finally:
         lead.close()
 
 
-def place_from_json(data: bytes, *, key: str) -> Place:
+def address_from_json(data: bytes, *, key: str) -> MeetingAddress:
     """Read the place that `to_json` wrote. Raises BadInput for anything else."""
-    return decode_object(Place, data, what="a meeting of a gang", key=key)
+    return decode_object(MeetingAddress, data, what="a meeting of a gang", key=key)
 
 
-def _wait_for_order(lead: Connection, tick: Tick) -> Order:
-    while (said := lead.heard(_LOOK_S)) is None:
+def _wait_for_order(lead: NodeConnection, tick: Tick) -> GangTask:
+    while (reported := lead.receive(_POLL_S)) is None:
         tick(0)
     try:
-        order = decode_value(Order, said.get("order"), what="an order", key=lead.other)
+        order = decode_value(GangTask, reported.get("order"), what="an order", key=lead.other)
     except BadInput as error:
         raise Gone(str(error)) from error
     if not order.program.startswith(_PROGRAMS):
@@ -320,10 +320,10 @@ def _wait_for_order(lead: Connection, tick: Tick) -> Order:
     return order
 
 
-def _run(lead: Connection, order: Order, node_rank: int, folder: Path, tick: Tick) -> None:
+def _run(lead: NodeConnection, order: GangTask, node_rank: int, folder: Path, tick: Tick) -> None:
     def still_led(measured: int) -> None:
         tick(measured)
-        lead.heard()
+        lead.receive()
 
     meeting = Rendezvous(
         order.nproc_per_node, order.nnodes, node_rank, order.master_addr, order.master_port
@@ -333,14 +333,14 @@ def _run(lead: Connection, order: Order, node_rank: int, folder: Path, tick: Tic
         run_gang(work, meeting, folder)
     except PeerLeft as error:  # the first node left, or this node was stopped
         if not isinstance(error, Gone):
-            lead.say({"left": str(error)})
+            lead.send({"left": str(error)})
         raise
     except (GangFailed, BadInput, HostFault) as error:
-        lead.say({"ended": str(error) or "its ranks were terminated"})
-        if not have_met(folder) and (word := lead.heard(_WORD_S)) is not None and "over" in word:
+        lead.send({"ended": str(error) or "its ranks were terminated"})
+        if not have_met(folder) and (word := lead.receive(_WORD_S)) is not None and "over" in word:
             raise Gone(f"{lead.other}: {word['over']}") from error
         raise
-    lead.say({"ended": ""})
+    lead.send({"ended": ""})
 
 
 # Start the ranks of a gang on several nodes, from the first node.
@@ -355,7 +355,7 @@ class OverNodes:
 
     nodes: int
     host: str
-    publish: Callable[[Place], None]
+    publish: Callable[[MeetingAddress], None]
     gather_s: float = GATHER_S
 
     def __call__(self, work: GangWork, world: int, folder: Path) -> None:
@@ -380,9 +380,9 @@ class OverNodes:
                 shutil.rmtree(folder)
                 folder.mkdir()
 
-    def _publish(self, place: Place) -> None:
+    def _publish(self, address: MeetingAddress) -> None:
         try:
-            self.publish(place)
+            self.publish(address)
         except StoreError as error:
             raise PeersAway(f"cannot publish the rendezvous address: {error}") from error
 
@@ -405,13 +405,13 @@ class OverNodes:
         except GangFailed as error:
             # The first failing node ends the others, and they report only that it has left.
             lead.blame_ours(str(error))
-            words = lead.last_words()
-            said = f"{words}; on this node: {error}" if words else str(error)
+            words = lead.end_reason()
+            reported = f"{words}; on this node: {error}" if words else str(error)
             # The first failing node is unknown; or all have begun, and none reaches another.
             if not have_met(folder) and (words or _wait_for_others(error, local, folder)):
-                raise PeersAway(said) from error
-            raise GangFailed(said) from error
-        lead.last_words()
+                raise PeersAway(reported) from error
+            raise GangFailed(reported) from error
+        lead.end_reason()
 
 
 def _wait_for_others(error: GangFailed, ranks: int, folder: Path) -> bool:

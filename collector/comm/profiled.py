@@ -96,11 +96,11 @@ def _case(one: Transfer, grid: Grid, dtype: str) -> tuple[Collective | None, str
         return None, "operation not supported by this bench"
     if one.dtype is not None and one.dtype not in _BY_HCCL_NAME:
         return None, f"dtype: expected one of {', '.join(DTYPES)}, got {one.dtype}"
-    told = dtype if one.dtype is None else _BY_HCCL_NAME[one.dtype]
-    asked_bytes = _asked_bytes(one, operation, told)
-    if operation.name == "broadcast" and not asked_bytes:
+    known_dtype = dtype if one.dtype is None else _BY_HCCL_NAME[one.dtype]
+    message_bytes = _called_bytes(one, operation, known_dtype)
+    if operation.name == "broadcast" and not message_bytes:
         return None, "the bytes that a rank sends do not determine the size of a broadcast"
-    if one.group_size is None or not (asked_bytes or one.sent_bytes):
+    if one.group_size is None or not (message_bytes or one.sent_bytes):
         return None, "the profile does not record what was sent"
     if one.group_size > grid.size:
         return None, f"expected at most {grid.size} ranks in the grid {grid}, got {one.group_size}"
@@ -109,18 +109,18 @@ def _case(one: Transfer, grid: Grid, dtype: str) -> tuple[Collective | None, str
     tier = grid.tier(one.ranks) if one.ranks else grid.natural_tier(one.group_size)
     if not grid.has_group(one.group_size, tier, grid.size):
         return None, f"{one.group_size} ranks of tier {tier} are uneven in the grid {grid}"
-    found = Collective(operation.name, 0, told, one.group_size, tier)
-    near_bytes = asked_bytes or one.sent_bytes / operation.crosses(one.group_size)
+    found = Collective(operation.name, 0, known_dtype, one.group_size, tier)
+    near_bytes = message_bytes or one.sent_bytes / operation.crosses(one.group_size)
     whole = whole_bytes(found)
     return replace(found, message_bytes=max(whole, round(near_bytes / whole) * whole)), ""
 
 
 def _is_exact(one: Transfer, found: Collective) -> bool:
     """Return whether a case is exactly the call of HCCL, and not an approximation."""
-    return _asked_bytes(one, OPERATIONS[found.operation], found.dtype) == found.message_bytes
+    return _called_bytes(one, OPERATIONS[found.operation], found.dtype) == found.message_bytes
 
 
-def _asked_bytes(one: Transfer, operation: Operation, dtype: str) -> int:
+def _called_bytes(one: Transfer, operation: Operation, dtype: str) -> int:
     """Return the message's bytes from the call of HCCL; 0 if the call does not determine them."""
     if one.elements is None or operation.name == "send_recv":
         return 0

@@ -45,7 +45,7 @@ class RankJournal:
     def __init__(self, folder: Path, rank: int) -> None:
         self._file = (folder / rank_files.journal_name(rank)).open("a")
 
-    def say(self, **what: object) -> None:
+    def write(self, **what: object) -> None:
         print(json.dumps(what), file=self._file, flush=True)
 
 
@@ -95,21 +95,21 @@ def joined(folder: Path, plan_of: Callable[[str], _Plan]) -> Iterator[tuple[_Pla
     stacks = (folder / rank_files.stacks_name(rank)).open("w")
     faulthandler.register(signal.SIGUSR1, file=stacks)
     journal = RankJournal(folder, rank)
-    journal.say(process=astuple(this_process()), step="joining the others")
+    journal.write(process=astuple(this_process()), step="joining the others")
     plan = plan_of((folder / rank_files.PLAN).read_text())
     device = open_rank_device(plan.backend, local)
     patience = datetime.timedelta(seconds=DEADLINE_S)
     dist.init_process_group(COLLECTIVE_LIBRARIES[plan.backend], timeout=patience)
     control = dist.new_group(backend="gloo", timeout=patience)
     try:
-        journal.say(step="comparing plans")
+        journal.write(step="comparing plans")
         _check_alike(plan, world, control)
-        journal.say(step=f"a first message over {COLLECTIVE_LIBRARIES[plan.backend]}")
+        journal.write(step=f"a first message over {COLLECTIVE_LIBRARIES[plan.backend]}")
         _first_message(device)
         yield plan, Membership(rank, journal, device, control)
-        journal.say(step="leaving")
+        journal.write(step="leaving")
         dist.barrier(group=control)
-        journal.say(step="ended")
+        journal.write(step="ended")
     finally:
         dist.destroy_process_group()
 
@@ -130,14 +130,14 @@ def main(folder: Path) -> None:
 
 
 def _seen(plan: BenchPlan, member: Membership, folder: Path) -> Iterator[tuple[int, int, Gathered]]:
-    member.journal.say(step="making groups")
+    member.journal.write(step="making groups")
     groups = {ranks: dist.new_group(list(ranks)) for ranks in plan.all_groups()}
     timed = TimedCalls(member.device, member.control)
     worker = MeasuringRank(plan, member.device, timed, groups)
     limit_bytes = member.memory_of_all()
 
     def measured(case: Collective, of_rounds: str) -> Gathered:
-        member.journal.say(step=f"{case} ({of_rounds} of {plan.rounds})")
+        member.journal.write(step=f"{case} ({of_rounds} of {plan.rounds})")
         peer = peer_case(plan, case)
         size_bytes = sum(
             one.input_bytes + one.output_bytes for one in (case, peer) if one is not None
@@ -167,17 +167,17 @@ def _of_jumps(plan: BenchPlan, member: Membership, folder: Path) -> Iterator[Col
     """Return the sizes that locate jumps of time, each chosen by the results of the previous ones.
     Rank 0 chooses, because only rank 0 has the results of all ranks."""
     for one in searched(plan):
-        asked = set[int]()
+        requested = set[int]()
         while True:
             size = torch.zeros(1, dtype=torch.int64)
             if member.rank == 0 and (
-                wanted := next_case(plan, one, rank_files.read_results(folder), asked)
+                expected := next_case(plan, one, rank_files.read_results(folder), requested)
             ):
-                size[0] = wanted.message_bytes
+                size[0] = expected.message_bytes
             dist.broadcast(size, 0, group=member.control)
             if not size[0]:
                 break
-            asked.add(int(size[0]))
+            requested.add(int(size[0]))
             yield replace(one, message_bytes=int(size[0]))
 
 

@@ -134,7 +134,9 @@ def open_rank_device(backend: str, local_rank: int) -> RankDevice:
         return HostRank()
     if backend == "npu":
         try:
-            with imports.for_good():  # a profiler forks a dozen processes of this memory per window
+            with (
+                imports.permanent()
+            ):  # a profiler forks a dozen processes of this memory per window
                 importlib.import_module("torch_npu")  # which adds torch.npu
         except ImportError as error:
             raise HostFault(f"--backend npu requires torch_npu and CANN: {error}") from error

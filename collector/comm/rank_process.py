@@ -14,7 +14,7 @@ if __name__ == "__main__":
     program = sys.argv[0]
     if find_spec(program) is None:  # report it before importing torch
         sys.exit(f"module not found: {program}")
-    with imports.for_good():
+    with imports.permanent():
         import torch.distributed
     runpy.run_module(program, run_name="__main__", alter_sys=True)
     if "torch_npu" not in sys.modules and not torch.cuda.is_initialized():

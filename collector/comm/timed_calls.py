@@ -7,7 +7,13 @@ from dataclasses import asdict, dataclass
 import torch
 import torch.distributed as dist
 
-from collector.comm.kernels import OTHERWISE, Span, spans_of_calls, told_by, told_by_all
+from collector.comm.kernels import (
+    OTHER_TENSORS,
+    Span,
+    proof_of_calls,
+    proof_of_ranks,
+    spans_of_calls,
+)
 from collector.comm.rank_device import RankDevice
 from collector.model.case import Case
 from collector.ranks.collective import Collective
@@ -21,7 +27,7 @@ _ROUND_TRIPS = 20
 _SPIN_S = 200e-6  # above the scheduler's own lateness
 
 
-class Clock:
+class ReferenceClock:
     """The time of rank 0, in us, as estimated by this rank. All ranks construct it together.
 
     `control` is a group of all ranks whose messages are in host memory (gloo).
@@ -33,9 +39,9 @@ class Clock:
         rank, world = dist.get_rank(control), dist.get_world_size(control)
         for other in range(1, world):
             if rank == 0:
-                self._answer(other)
+                self._reply(other)
             elif rank == other:
-                self._ahead_us = self._ask()
+                self._ahead_us = self._offset_us()
 
     def now_us(self) -> float:
         return _own_us() - self._ahead_us
@@ -54,23 +60,23 @@ class Clock:
             if left_us * 1e-6 > _SPIN_S:
                 time.sleep(left_us * 1e-6 - _SPIN_S)
 
-    def _answer(self, other: int) -> None:
+    def _reply(self, other: int) -> None:
         message = torch.zeros(1, dtype=torch.float64)
         for _ in range(_ROUND_TRIPS):
             dist.recv(message, other, group=self._control)
             message[0] = _own_us()
             dist.send(message, other, group=self._control)
 
-    def _ask(self) -> float:
+    def _offset_us(self) -> float:
         """Return by how much this rank's clock is ahead, from the shortest round trip."""
         message = torch.zeros(1, dtype=torch.float64)
         found = []
         for _ in range(_ROUND_TRIPS):
-            asked = _own_us()
+            sent_at = _own_us()
             dist.send(message, 0, group=self._control)
             dist.recv(message, 0, group=self._control)
-            answered = _own_us()
-            found.append((answered - asked, (asked + answered) / 2 - float(message[0])))
+            replied_at = _own_us()
+            found.append((replied_at - sent_at, (sent_at + replied_at) / 2 - float(message[0])))
         return min(found)[1]
 
 
@@ -119,11 +125,11 @@ class TimedCalls:
 
     def __init__(self, device: RankDevice, control: "dist.ProcessGroup") -> None:
         self._device, self._control = device, control
-        self._clock = Clock(control)
+        self._clock = ReferenceClock(control)
 
     def renew_clock(self) -> None:
         """Measure again how far this rank's clock is ahead of rank 0's."""
-        self._clock = Clock(self._control)
+        self._clock = ReferenceClock(self._control)
 
     def agreed(
         self,
@@ -167,7 +173,7 @@ class TimedCalls:
         call: Call | None,
         count: int,
         before: Call | None = None,
-        asked: Case | None = None,
+        requested: Case | None = None,
     ) -> tuple[torch.Tensor, str]:
         """Return the same for the kernels of a type, and the result of comparing their rows with
         the requested case. `before` must not run kernels of that type. The ranks begin together
@@ -190,7 +196,7 @@ class TimedCalls:
         starts = self._clock.of_wall(run.start_ns for run in runs)
         took = [run.duration_ns / 1e3 for run in runs]
         times = torch.tensor([*starts, *took, len(spans)], dtype=torch.float64)
-        return times, "" if asked is None else told_by(spans, count, asked)
+        return times, "" if requested is None else proof_of_calls(spans, count, requested)
 
     def gathered(
         self,
@@ -198,17 +204,17 @@ class TimedCalls:
         count: int,
         is_right: bool,
         members: Sequence[int],
-        told: str = "",
+        proof: str = "",
     ) -> Gathered:
         """Return the results of the ranks that made calls, in rank 0; nothing in other ranks.
-        `told` is the proof from this rank's records of the kernel."""
+        `proof` is the proof from this rank's records of the kernel."""
         own = torch.cat([times, torch.tensor([float(not is_right)], dtype=torch.float64)])
         ranks = range(dist.get_world_size())
         found = [torch.zeros_like(own) for _ in ranks] if dist.get_rank() == 0 else None
         dist.gather(own, found, dst=0, group=self._control)
-        said: list[str] | None = [""] * len(ranks) if found is not None else None
-        dist.gather_object(told, said, dst=0, group=self._control)
-        if found is None or said is None:
+        reported: list[str] | None = [""] * len(ranks) if found is not None else None
+        dist.gather_object(proof, reported, dst=0, group=self._control)
+        if found is None or reported is None:
             return Gathered(())
         seen = {rank: found[rank].tolist() for rank in sorted(members)}
         wrong = tuple(rank for rank, all_ in seen.items() if all_[-1])
@@ -218,8 +224,8 @@ class TimedCalls:
                     f"the profiler of rank {rank} recorded {all_[-2]:g} kernels for {count} calls"
                 )
                 return Gathered((), reason, wrong)
-        identity = told_by_all({rank: said[rank] for rank in seen})
-        if identity.startswith(OTHERWISE):
+        identity = proof_of_ranks({rank: reported[rank] for rank in seen})
+        if identity.startswith(OTHER_TENSORS):
             return Gathered((), identity, wrong)
         return Gathered(
             tuple(

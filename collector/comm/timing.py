@@ -121,10 +121,10 @@ def fitted(points: Sequence[tuple[int, float]]) -> AlphaBeta | None:
 def _not_negative(sizes: Floats, durations: Floats) -> tuple[float, float]:
     """Return alpha and beta of the least relative squares; a negative one is set to 0."""
     ones, slopes = 1.0 / durations, sizes / durations
-    wanted = np.ones(len(sizes))
-    (alpha, beta), *_ = np.linalg.lstsq(np.column_stack([ones, slopes]), wanted, rcond=None)
+    selected = np.ones(len(sizes))
+    (alpha, beta), *_ = np.linalg.lstsq(np.column_stack([ones, slopes]), selected, rcond=None)
     if alpha < 0:
-        return 0.0, float(slopes @ wanted / (slopes @ slopes))
+        return 0.0, float(slopes @ selected / (slopes @ slopes))
     if beta < 0:
-        return float(ones @ wanted / (ones @ ones)), 0.0
+        return float(ones @ selected / (ones @ ones)), 0.0
     return float(alpha), float(beta)

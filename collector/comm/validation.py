@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 
 from collector.codec.errors import BadInput
-from collector.comm.check import Point
+from collector.comm.check import CheckedRow
 from collector.comm.profiled import Profiled
 from collector.ranks.collective import DTYPES, Collective
 
@@ -40,13 +40,13 @@ class InNetwork:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class ComparedMessage:
     """A message of a profile compared with a tree: with the row of its size, or with the two rows
     around it by linear interpolation (`below`, `above`)."""
 
     in_network: InNetwork
-    below: Point
-    above: Point
+    below: CheckedRow
+    above: CheckedRow
 
     @property
     def is_exact(self) -> bool:
@@ -97,11 +97,11 @@ def trimmed_median(durations_us: Sequence[float]) -> float:
     return float(np.median([one for one in durations_us if low <= one <= high] or durations_us))
 
 
-def held(message: InNetwork, points: Iterable[Point]) -> Held | None:
+def compare_with_tree(message: InNetwork, points: Iterable[CheckedRow]) -> ComparedMessage | None:
     """Return the rows for a message: of its operation and group size, and of its own tier and dtype
     if there are such rows. None if its size is outside all rows."""
     one = message.collective
-    alike: dict[tuple[bool, bool, str, str], list[Point]] = {}
+    alike: dict[tuple[bool, bool, str, str], list[CheckedRow]] = {}
     for point in points:
         if (point.operation, point.group_size) == (one.operation, one.group_size):
             is_other = point.tier != str(one.tier), point.dtype != DTYPES[one.dtype][0]
@@ -115,11 +115,13 @@ def held(message: InNetwork, points: Iterable[Point]) -> Held | None:
             if pair[0].message_bytes < one.message_bytes < pair[1].message_bytes
         ]
         if around:
-            return Held(message, *around[0])
+            return ComparedMessage(message, *around[0])
     return None
 
 
-def offsets_by_key(operation: str, found: Iterable[Held]) -> dict[tuple[str, ...], float]:
+def offsets_by_key(
+    operation: str, found: Iterable[ComparedMessage]
+) -> dict[tuple[str, ...], float]:
     """Return the time that the network adds to an operation's rows, by their key in its file."""
     return {
         one.below.key: one.offset_us
@@ -177,10 +179,10 @@ def read_hccl_test(lines: Sequence[str], path: str) -> HcclTest:
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
+class HcclComparison:
     """A row of the tree and the time of the same message in hccl_test."""
 
-    point: Point
+    point: CheckedRow
     hccl_us: float
 
     @property
@@ -189,14 +191,14 @@ class Compared:
 
 
 def compared(
-    test: HcclTest, operation: str, group_size: int, points: Iterable[Point]
-) -> list[Compared]:
+    test: HcclTest, operation: str, group_size: int, points: Iterable[CheckedRow]
+) -> list[HcclComparison]:
     """Return the rows of that operation and group size whose message hccl_test sent, too. Raises
     BadInput if there are none."""
     shares = group_size if operation in _SHARED else 1
     times = {size // shares: us for size, us in test.rows if size % shares == 0}
     found = [
-        Compared(point, times[point.message_bytes])
+        HcclComparison(point, times[point.message_bytes])
         for point in points
         if (point.operation, point.group_size) == (operation, group_size)
         and point.message_bytes in times

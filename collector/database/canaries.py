@@ -28,20 +28,20 @@ from collector.quality.variance import prior_of
 
 SESSION = ("campaign", "shard", "attempt", "session")
 DEVICE = ("node", "device_serial", "rank")
-_TOLD = (*SESSION, *DEVICE, "cache", "canaries")
-CANARY_COLUMNS = (*_TOLD, "started_at", "version_path", "stack_id")
+_READING_COLUMNS = (*SESSION, *DEVICE, "cache", "canaries")
+CANARY_COLUMNS = (*_READING_COLUMNS, "started_at", "version_path", "stack_id")
 _ODD = "canaries: "
 
 
 @dataclass(frozen=True, slots=True)
-class Doubt:
+class SuspectSession:
     """The deviation of a session's canaries, and whether its measurements are withheld for it."""
 
     fault: str
     is_withheld: bool
 
 
-Doubts = Mapping[str, Doubt]  # by session, as `identities` spells it by SESSION
+SuspectSessions = Mapping[str, SuspectSession]  # by session, as `identities` spells it by SESSION
 
 
 def session_canaries(state: State, path: str) -> list[SessionFactor]:
@@ -54,13 +54,13 @@ def session_canaries(state: State, path: str) -> list[SessionFactor]:
 def canary_rows(rows: pa.Table, version: Version, path: str) -> pa.Table:
     """Return the canaries among rows with these columns, once for each session."""
     rows = rows.select(CANARY_COLUMNS)  # a filter copies all of its columns
-    told = pc.not_equal(rows["canaries"], "")
-    for name, wanted in (("version_path", path), ("stack_id", version.shown_stack.stack_id)):
-        told = pc.and_(told, pc.equal(rows[name], wanted))
+    has_canaries = pc.not_equal(rows["canaries"], "")
+    for name, expected in (("version_path", path), ("stack_id", version.shown_stack.stack_id)):
+        has_canaries = pc.and_(has_canaries, pc.equal(rows[name], expected))
     return (
-        rows.filter(told)
-        .select([*_TOLD, "started_at"])
-        .group_by([*_TOLD])
+        rows.filter(has_canaries)
+        .select([*_READING_COLUMNS, "started_at"])
+        .group_by([*_READING_COLUMNS])
         .aggregate([("started_at", "min")])
     )
 
@@ -70,34 +70,38 @@ def factors_of(rows: pa.Table, version: Version) -> list[SessionFactor]:
     return session_factors(_sessions(rows), prior_of(version.shown_stack.device))
 
 
-def doubts_of(sessions: Sequence[SessionFactor]) -> Doubts:
+def suspect_sessions(sessions: Sequence[SessionFactor]) -> SuspectSessions:
     """Return the sessions that differ from the history of their stack."""
-    return {one.of.session: Doubt(one.fault, one.is_beyond_band) for one in sessions if one.fault}
+    return {
+        one.of.session: SuspectSession(one.fault, one.is_beyond_band)
+        for one in sessions
+        if one.fault
+    }
 
 
-def with_doubts(rows: pa.Table, doubts: Doubts) -> pa.Table:
+def with_suspect_sessions(rows: pa.Table, suspects: SuspectSessions) -> pa.Table:
     """Return the rows of measurements with the doubts applied. A row with a number of a suspect
     session gets one more warning. If the session is withheld, the row gets the outcome
     `implausible` with the reason instead."""
-    warned = {session: one.fault for session, one in doubts.items() if not one.is_withheld}
-    withheld = {session: one.fault for session, one in doubts.items() if one.is_withheld}
+    warned = {session: one.fault for session, one in suspects.items() if not one.is_withheld}
+    withheld = {session: one.fault for session, one in suspects.items() if one.is_withheld}
     return _withheld(_warned(rows, warned), withheld)
 
 
 def _warned(rows: pa.Table, faults: Mapping[str, str]) -> pa.Table:
     if not faults:
         return rows
-    at, is_doubtful = _of_sessions(rows, faults, pc.not_equal(rows["mean_us"], ""))
+    at, is_suspect = _of_sessions(rows, faults, pc.not_equal(rows["mean_us"], ""))
     words = list(faults.values())
     warned = [
-        canonical_json([*value_of("warnings", told), f"{_ODD}{words[place]}"]).decode()
-        for told, place in zip(
-            rows["warnings"].filter(is_doubtful).to_pylist(),
-            at.filter(is_doubtful).to_pylist(),
+        canonical_json([*value_of("warnings", recorded), f"{_ODD}{words[place]}"]).decode()
+        for recorded, place in zip(
+            rows["warnings"].filter(is_suspect).to_pylist(),
+            at.filter(is_suspect).to_pylist(),
             strict=True,
         )
     ]
-    return _replaced(rows, "warnings", is_doubtful, warned)
+    return _replaced(rows, "warnings", is_suspect, warned)
 
 
 def _withheld(rows: pa.Table, faults: Mapping[str, str]) -> pa.Table:
@@ -124,17 +128,17 @@ def _replaced(rows: pa.Table, name: str, chosen: Any, texts: Sequence[str]) -> p
     return rows.set_column(rows.column_names.index(name), name, column)
 
 
-def is_doubted(warnings: str) -> bool:
+def is_suspect(warnings: str) -> bool:
     """Return whether a measurement with these warnings is of a suspect session, or of a session
     that did not stay as fast as it began."""
     return bool(warnings) and any(
-        told.startswith((_ODD, DRIFTED)) for told in value_of("warnings", warnings)
+        recorded.startswith((_ODD, DRIFTED)) for recorded in value_of("warnings", warnings)
     )
 
 
-def is_of_doubtful_session(outcome: str, reason: str, warnings: str) -> bool:
+def is_of_suspect_session(outcome: str, reason: str, warnings: str) -> bool:
     """Return whether a measurement has a number and its session's canaries deviate."""
-    return is_withheld(outcome, reason) or (outcome == Outcome.OK and is_doubted(warnings))
+    return is_withheld(outcome, reason) or (outcome == Outcome.OK and is_suspect(warnings))
 
 
 def is_withheld(outcome: str, reason: str) -> bool:
@@ -146,7 +150,7 @@ def is_withheld(outcome: str, reason: str) -> bool:
 def _sessions(rows: pa.Table) -> list[SessionReadings]:
     """Return each session once. Rows of one session should agree on it; if they do not, the text
     that sorts first is used."""
-    names = (*_TOLD, "started_at_min")
+    names = (*_READING_COLUMNS, "started_at_min")
     once = rows.take(pc.sort_indices(rows, sort_keys=[(name, "ascending") for name in names]))
     devices = zip(*(once[name].to_pylist() for name in DEVICE), strict=True)
     found: dict[str, SessionReadings] = {}
@@ -154,8 +158,10 @@ def _sessions(rows: pa.Table) -> list[SessionReadings]:
     for session, device, (cache, began, text) in zip(
         identities(once, SESSION).to_pylist(), devices, zip(*columns, strict=True), strict=True
     ):
-        told = SessionReadings(session, _device(*device), cache, began, value_of("canaries", text))
-        found.setdefault(session, told)
+        readings = SessionReadings(
+            session, _device(*device), cache, began, value_of("canaries", text)
+        )
+        found.setdefault(session, readings)
     return list(found.values())
 
 

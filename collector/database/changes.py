@@ -17,7 +17,7 @@ _DIFFERS = 1.01  # intervals whose widths differ by less count as equal
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class CaseChange:
     """One case that differs between two states. A duration is None if the state has none."""
 
     kind: Literal["added", "removed", "changed"]
@@ -54,7 +54,7 @@ class Differences:
     """The cases that were added, removed, or show another duration, sorted by version, kernel,
     case; and by version, how the intervals of the cases in both states changed."""
 
-    cases: tuple[Change, ...]
+    cases: tuple[CaseChange, ...]
     intervals: tuple[IntervalChange, ...]
 
 
@@ -72,7 +72,7 @@ _Numbers = Mapping[str, _Number]
 def differences(before: State, after: State) -> Differences:
     """Return what a later state shows differently from an earlier one."""
     old, new = _numbers(before), _numbers(after)
-    changes: list[Change] = []
+    changes: list[CaseChange] = []
     for path in sorted({*before.versions, *after.versions}):
         changes += _changes(
             path,
@@ -93,12 +93,12 @@ def _numbers(state: State) -> dict[str, _Numbers]:
 
 
 def _of_version(state: State, path: str, intervals: VersionIntervals) -> _Numbers:
-    best = best_rows(state, path, doubts=intervals.doubts, faults=intervals.faults)
+    best = best_rows(state, path, suspects=intervals.suspects, faults=intervals.faults)
     names = ("case", "measurement", "good", "mean_us")
     found = {}
-    for case, measurement, good, told in zip(*(best[n].to_pylist() for n in names), strict=True):
+    for case, measurement, good, mean in zip(*(best[n].to_pylist() for n in names), strict=True):
         interval = intervals.of.get(measurement)
-        mean_us = interval.mean_us if interval else float(told) if good else None
+        mean_us = interval.mean_us if interval else float(mean) if good else None
         found[case] = _Number(mean_us, interval)
     return found
 
@@ -106,7 +106,7 @@ def _of_version(state: State, path: str, intervals: VersionIntervals) -> _Number
 _Side = tuple[Mapping[str, Mapping[str, str]], _Numbers]
 
 
-def _changes(path: str, before: _Side, after: _Side) -> Iterator[Change]:
+def _changes(path: str, before: _Side, after: _Side) -> Iterator[CaseChange]:
     (old, old_numbers), (new, new_numbers) = before, after
     for case in old.keys() | new.keys():
         was, now = _mean_us(old_numbers, case), _mean_us(new_numbers, case)
@@ -126,9 +126,9 @@ def _change(
     new: Mapping[str, str] | None,
     was: float | None,
     now: float | None,
-) -> Change:
+) -> CaseChange:
     row = new or old or {}
-    return Change(
+    return CaseChange(
         kind="changed" if old and new else "added" if new else "removed",
         version_path=path,
         kernel_type=row["kernel_type"],

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from collector.codec.canonical import sha256_hex
 from collector.codec.errors import BadInput, DamagedObject, NotFound, stored
 from collector.database.plans import plan_reader
-from collector.environment import side_by_side
+from collector.environment import map_concurrently
 from collector.model import keys
 from collector.model.case import normal_kernel_type
 from collector.model.manifest import (
@@ -60,10 +60,10 @@ class BoundShard:
         that does not name a manifest of this shard."""
         self._check(commit.shard, self.shard, "shard", key)
         try:
-            wanted = keys.attempt_manifest(self.plan.campaign, self.shard, commit.attempt)
+            expected = keys.attempt_manifest(self.plan.campaign, self.shard, commit.attempt)
         except BadInput as error:
             raise BadInput(str(error), path=key) from error
-        self._check(commit.manifest.key, wanted, "manifest", key)
+        self._check(commit.manifest.key, expected, "manifest", key)
 
     def check_manifest(self, manifest: AttemptManifest, commit: ShardCommit) -> None:
         """Raise BadInput, which names the manifest's key, for a manifest of another campaign,
@@ -90,9 +90,9 @@ class BoundShard:
     def check_entry(self, entry: PartEntry, key: str) -> None:
         """Raise BadInput, which names the key, unless the entry names a part of this shard and
         records of the same session."""
-        place = self._place(entry.part, ("part",), key)
+        place = self._attempt_and_session(entry.part, ("part",), key)
         for raw in entry.raw:
-            if self._place(raw, ("raw/op_summary", "raw/journal"), key) != place:
+            if self._attempt_and_session(raw, ("raw/op_summary", "raw/journal"), key) != place:
                 raise BadInput(
                     f"expected a record of the session of {entry.part.key}, got {raw.key}", path=key
                 )
@@ -119,10 +119,10 @@ class BoundShard:
             ("stack_id", self.plan.stack.stack_id),
             ("runtime", self.plan.stack.runtime.value),
         ):
-            for (said,) in set(columns((name,))):
-                self._check(said, expected, name, key)
-        for (said,) in set(columns(("raw_key",))) - {("",)}:
-            self._check(said, keys.raw_summary(*where), "raw_key", key)
+            for (reported,) in set(columns((name,))):
+                self._check(reported, expected, name, key)
+        for (reported,) in set(columns(("raw_key",))) - {("",)}:
+            self._check(reported, keys.raw_summary(*where), "raw_key", key)
         for number, plan_hash, head in set(columns(_RANK)):
             plan = self._plan(_whole(number, "plan", key), key)
             self._check(plan_hash, plan.plan_hash, f"plan {number}", key)
@@ -143,7 +143,9 @@ class BoundShard:
         self._check(plan.stack.stack_id, self.plan.stack.stack_id, f"stack of plan {number}", key)
         return plan
 
-    def _place(self, stored: StoredObject, kinds: Sequence[str], key: str) -> tuple[str, int]:
+    def _attempt_and_session(
+        self, stored: StoredObject, kinds: Sequence[str], key: str
+    ) -> tuple[str, int]:
         """Return the attempt and the session of an object that a manifest names."""
         found = keys.session_object(stored.key, self.plan.campaign, self.shard)
         if found is None or found.kind not in kinds:
@@ -158,13 +160,13 @@ class BoundShard:
 def _check_cases(
     rows: Iterable[tuple[str, ...]], records: Mapping[str, CaseRecord], key: str
 ) -> None:
-    for case, kernel_type, asked, op_state, core, recorded in set(rows):
-        record = records.get(asked or case)
+    for case, kernel_type, requested, op_state, core, recorded in set(rows):
+        record = records.get(requested or case)
         if record is None:
             raise BadInput(
-                f"expected rows of the shard's cases, got case {asked or case}", path=key
+                f"expected rows of the shard's cases, got case {requested or case}", path=key
             )
-        if asked:
+        if requested:
             _check_ran(record, (case, kernel_type, op_state, core, recorded), key)
         elif not _is_name_of(kernel_type, record.kernel_type):
             raise BadInput(
@@ -173,16 +175,16 @@ def _check_cases(
             )
 
 
-def _is_name_of(said: str, kernel_type: str) -> bool:
+def _is_name_of(reported: str, kernel_type: str) -> bool:
     """Return whether a row has a kernel type as its source wrote it, or as in the case's
     identity."""
-    return said == kernel_type or said == normal_kernel_type(kernel_type)
+    return reported == kernel_type or reported == normal_kernel_type(kernel_type)
 
 
-def _check_ran(record: CaseRecord, told: tuple[str, ...], key: str) -> None:
+def _check_ran(record: CaseRecord, columns: tuple[str, ...], key: str) -> None:
     """Check that the row of a kernel that ran instead of a case's own has the case that follows
     from that kernel."""
-    case, kernel_type, op_state, core, recorded = told
+    case, kernel_type, op_state, core, recorded = columns
     try:
         ran = as_ran(record, kernel_type, op_state, core, value_of("recorded", recorded)).case_id
     except BadInput as error:
@@ -267,7 +269,7 @@ class StoredShard:
 
     shard_id: str
     table: bytes | None = None
-    answer: CommittedAttempt | None = None
+    attempt: CommittedAttempt | None = None
     damage: BadInput | None = None
 
 
@@ -276,10 +278,10 @@ def fetch(
     plan: Plan,
     shard: PlannedShard,
     *,
-    with_answer: bool,
+    with_attempt: bool,
     plan_of: Callable[[int], Plan] | None = None,
 ) -> StoredShard:
-    """Return one shard of a plan; only its table unless `with_answer`. `plan_of` reads the other
+    """Return one shard of a plan; only its table unless `with_attempt`. `plan_of` reads the other
     plans of the campaign, for a caller that fetches many shards."""
     found = StoredShard(shard.shard_id)
     bound = BoundShard(plan, shard.shard_id, plan_of or plan_reader(store, plan.campaign))
@@ -287,7 +289,7 @@ def fetch(
     try:
         named_by = keys.plan(plan.campaign, plan.number)
         found = replace(found, table=read_sealed(store, key, shard.sha256, named_by=named_by))
-        return replace(found, answer=_answer(store, bound) if with_answer else None)
+        return replace(found, attempt=_attempt_of(store, bound) if with_attempt else None)
     except BadInput as error:
         return replace(found, damage=error)
 
@@ -302,7 +304,7 @@ def read_commit(store: Store, campaign: str, shard: str) -> ShardCommit | None:
         return None
 
 
-def _answer(store: Store, bound: BoundShard) -> CommittedAttempt | None:
+def _attempt_of(store: Store, bound: BoundShard) -> CommittedAttempt | None:
     commit = read_commit(store, bound.plan.campaign, bound.shard)
     if commit is None:
         return None
@@ -350,4 +352,4 @@ def record_problems(store: Store, records: Iterable[RawRecord]) -> Iterator[str]
             return str(error)
         return ""
 
-    return filter(None, side_by_side(problem, records, AT_ONCE))
+    return filter(None, map_concurrently(problem, records, AT_ONCE))

@@ -27,16 +27,16 @@ from collector.model.case import Case, case_from_cells
 from collector.model.measurement import Outcome
 from collector.model.stack import Stack, backend_of
 from collector.model.vocabulary import BASE_CELLS, INPUT_DTYPES, INPUT_SHAPES, OUTPUT_SHAPES
-from collector.ops.floor import described_peaks, floors_us, flops_per_s
+from collector.ops.floor import described_peaks, flops_per_s, lower_bounds_us
 from collector.ops.registry import find
 from collector.ops.together import (
     FEW,
-    Ask,
+    Evaluate,
     Floats,
     Truths,
     Whole,
-    asked_alone,
-    asked_together,
+    evaluate_alone,
+    evaluate_together,
     lengths_of,
     without_lengths,
 )
@@ -46,8 +46,8 @@ from collector.quality.gates import (
     find_hidden_work,
     find_unit_mistake,
     larger_and_faster,
-    may_be_mistaken,
-    may_hide,
+    may_have_wrong_unit,
+    may_hide_work,
 )
 from collector.quality.variance import Whole as variance_Whole
 from collector.ranks.distribution import DISTRIBUTE_KERNELS
@@ -79,10 +79,10 @@ class Work:
     def is_known(self) -> Truths:
         return np.isfinite(self.operations)
 
-    def floors_us(self, stack: Stack) -> Floats:
+    def lower_bounds_us(self, stack: Stack) -> Floats:
         """Return the lower bound of a launch of each case on a stack's device; NaN if the work is
         not known."""
-        found: Floats = floors_us(self.operations, self.traffic, self.flops_per_s, stack)
+        found: Floats = lower_bounds_us(self.operations, self.traffic, self.flops_per_s, stack)
         return found
 
 
@@ -93,11 +93,11 @@ def work_of(cases: pa.Table, stack: Stack, *, is_checked: bool) -> Work:
     found = np.full((cases.num_rows, 3), np.nan)
     forms, alone = _read(cases)
     for places, form in forms:
-        found[places, :2] = asked_together(_ask(form.first, is_checked), *form)
+        found[places, :2] = evaluate_together(_evaluation_of(form.first, is_checked), *form)
         found[places, 2] = flops_per_s(form.first, stack)
     for place, case in alone:
-        told = asked_alone(_ask(case, is_checked), case)
-        found[place] = (*told, flops_per_s(case, stack))
+        numbers = evaluate_alone(_evaluation_of(case, is_checked), case)
+        found[place] = (*numbers, flops_per_s(case, stack))
     return Work(*found.T)
 
 
@@ -112,7 +112,7 @@ def lengths_of_forms(cases: pa.Table) -> Iterator[tuple[Whole, Whole]]:
         lengths = np.array([lengths_of(case)], np.int64)
         found[without_lengths(case)].append((np.array([place]), lengths))
     for parts in found.values():
-        places, lengths = (np.concatenate(told) for told in zip(*parts, strict=True))
+        places, lengths = (np.concatenate(recorded) for recorded in zip(*parts, strict=True))
         order = np.argsort(places)
         yield places[order], lengths[order]
 
@@ -136,18 +136,20 @@ def _read(cases: pa.Table) -> tuple[list[tuple[Whole, "_Form"]], Iterator[tuple[
     return forms, ((place, case) for place, case in read if case is not None)
 
 
-def _ask(case: Case, is_checked: bool) -> Ask:
+def _evaluation_of(case: Case, is_checked: bool) -> Evaluate:
     """Return the function that evaluates the declaration of a case's kernel."""
     op = find(case.kernel_type)
     if op is None:
         return lambda case: (0.0, 0.0)
 
-    def ask(case: Case) -> tuple[float, float]:
-        if is_checked and op.complaint(case, "npu"):  # npu has every layout that the others have
+    def evaluate(case: Case) -> tuple[float, float]:
+        if is_checked and op.rejection_reason(
+            case, "npu"
+        ):  # npu has every layout that the others have
             return np.nan, np.nan
         return op.flops(case), op.traffic(case)
 
-    return ask
+    return evaluate
 
 
 def _forms(cases: pa.Table) -> list[Whole]:
@@ -267,7 +269,7 @@ def _faults(good: pa.Table, cases: pa.Table, stack: Stack) -> Iterator[tuple[str
     places = place.to_numpy()
     for curve in places_alike(good, _CURVE):
         part = curve[:_MOST_OF_CURVE]
-        if not (may_hide(duration_us[part]) or may_be_mistaken(duration_us[part])):
+        if not (may_hide_work(duration_us[part]) or may_have_wrong_unit(duration_us[part])):
             continue
         own, of_own = np.unique(places[part], return_inverse=True)
         fault = _fault(cases.take(pa.array(own)), of_own, duration_us[part], stack)
@@ -284,8 +286,8 @@ def _fault(
     work = work_of(cases, stack, is_checked=True)
     is_known = work.is_known[measured]
     measured, duration_us = measured[is_known], duration_us[is_known]
-    if described_peaks(stack.device) is not None and may_be_mistaken(duration_us):
-        fault = find_unit_mistake(duration_us, work.floors_us(stack)[measured])
+    if described_peaks(stack.device) is not None and may_have_wrong_unit(duration_us):
+        fault = find_unit_mistake(duration_us, work.lower_bounds_us(stack)[measured])
         if fault:
             return fault
     curve = WorkCurve(work.operations[measured], work.traffic[measured], duration_us)
@@ -349,9 +351,9 @@ def envelope_of(cases: pa.Table, mean_us: Mapping[str, float], device: str) -> E
     duration_us = np.array([mean_us[case] for case in cases["case"].to_pylist()], np.float64)
     larger = _larger(cases, duration_us)
     above = np.flatnonzero(larger >= 0)
-    told = _told(cases, duration_us, above, larger[above])
+    above_envelope = _above_envelope(cases, duration_us, above, larger[above])
     return Envelope(
-        tuple(sorted(told, key=lambda one: one.larger_us / one.mean_us)),
+        tuple(sorted(above_envelope, key=lambda one: one.larger_us / one.mean_us)),
         tuple(_out_of_order(cases["kernel_type"], above)),
     )
 
@@ -365,7 +367,7 @@ def _larger(cases: pa.Table, duration_us: gates_Floats) -> Whole:
     return larger
 
 
-def _told(
+def _above_envelope(
     cases: pa.Table, duration_us: gates_Floats, above: Whole, larger: Whole
 ) -> Iterator[AboveEnvelope]:
     pairs = (cases_of(cases.take(pa.array(places))) for places in (above, larger))
@@ -375,8 +377,8 @@ def _told(
 
 
 def _out_of_order(kernel_types: pa.ChunkedArray, above: Whole) -> Iterator[OutOfOrder]:
-    asked = Counter(kernel_types.to_pylist())
+    counts = Counter(kernel_types.to_pylist())
     found = Counter(kernel_types.take(pa.array(above)).to_pylist())
-    for kernel_type, count in sorted(asked.items()):
+    for kernel_type, count in sorted(counts.items()):
         if count >= _FEWEST and found[kernel_type] > _MOST_ABOVE * count:
             yield OutOfOrder(kernel_type, found[kernel_type], count)

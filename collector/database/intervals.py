@@ -16,7 +16,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from collector.database.canaries import DEVICE, SESSION, Doubts, doubts_of, session_canaries
+from collector.database.canaries import (
+    DEVICE,
+    SESSION,
+    SuspectSessions,
+    session_canaries,
+    suspect_sessions,
+)
 from collector.database.curves import Faults
 from collector.database.layout import INTERVAL_COLUMNS, IntervalRow
 from collector.database.query import faults_of, good_rows, isolated, judged_rows
@@ -26,7 +32,7 @@ from collector.ops.registry import family_of
 from collector.quality.canaries import SessionFactor
 from collector.quality.disturbances import lowered_us
 from collector.quality.pooled import StackIntervals, stack_intervals
-from collector.quality.statistics import student_factor
+from collector.quality.statistics import student_t_factor
 from collector.quality.variance import (
     Evidence,
     Floats,
@@ -112,7 +118,7 @@ class VersionIntervals:
     """
 
     of: Mapping[str, CaseInterval]
-    doubts: Doubts
+    suspects: SuspectSessions
     faults: Faults
     model: object
 
@@ -137,15 +143,15 @@ def intervals_of(state: State) -> dict[str, VersionIntervals]:
     kernels = evidence_of_versions(state)
     over_ranks = evidence_of_versions(state, collectives=True)
     return {
-        path: _both(version_intervals(told), version_intervals(over_ranks[path]))
-        for path, told in kernels.items()
+        path: _both(version_intervals(evidence_of_version), version_intervals(over_ranks[path]))
+        for path, evidence_of_version in kernels.items()
     }
 
 
 def _both(kernels: VersionIntervals, over_ranks: VersionIntervals) -> VersionIntervals:
     of = {**kernels.of, **over_ranks.of}
     model = (kernels.model, over_ranks.model)
-    return VersionIntervals(of, kernels.doubts, kernels.faults, model)
+    return VersionIntervals(of, kernels.suspects, kernels.faults, model)
 
 
 def evidence_of_versions(state: State, *, collectives: bool = False) -> dict[str, VersionEvidence]:
@@ -159,7 +165,7 @@ def evidence_of_versions(state: State, *, collectives: bool = False) -> dict[str
     canaries = {path: () if collectives else session_canaries(state, path) for path in priors}
     faults = {path: {} if collectives else faults_of(state, path) for path in priors}
     rows = {
-        path: _rows(state, path, (doubts_of(canaries[path]), faults[path]), collectives)
+        path: _rows(state, path, (suspect_sessions(canaries[path]), faults[path]), collectives)
         for path in priors
     }
     shown = "median_us" if collectives else "mean_us"
@@ -167,49 +173,51 @@ def evidence_of_versions(state: State, *, collectives: bool = False) -> dict[str
         path: evidence_of(_means(rows[path], shown), repeat_spread=prior.repeat_spread)
         for path, prior in priors.items()
     }
-    told = {}
+    evidence_of_version = {}
     for path, prior in priors.items():
         others = [e.pairs for p, e in found.items() if p != path and priors[p].kind == prior.kind]
         learnt = learn(others, prior)
-        told[path] = VersionEvidence(rows[path], faults[path], canaries[path], found[path], learnt)
-    return told
+        evidence_of_version[path] = VersionEvidence(
+            rows[path], faults[path], canaries[path], found[path], learnt
+        )
+    return evidence_of_version
 
 
-def blind_pairs(told: VersionEvidence) -> Pairs:
+def blind_pairs(evidence_of_version: VersionEvidence) -> Pairs:
     """Return the pairs of sessions of a case within one plan, numbered as in the evidence.
 
     A plan chooses the cases that it measures twice without knowledge of them. Another plan may have
     chosen a case because of its earlier measurement.
     """
-    means, counts = told.evidence.means, told.evidence.again.places
-    cases = _numbered(told.rows, ("case", "cache", "campaign", "plan"))
+    means, counts = evidence_of_version.evidence.means, evidence_of_version.evidence.again.places
+    cases = _numbered(evidence_of_version.rows, ("case", "cache", "campaign", "plan"))
     first = np.zeros(int(cases.max(initial=-1)) + 1, np.int64)
     first[cases] = means.cases
     alone = np.setdiff1d(np.arange(len(cases)), counts)
     cases[alone] = len(first) + np.arange(len(alone))
     by_plan = replace(means, cases=cases)
-    pairs = evidence_of(by_plan, repeat_spread=told.prior.repeat_spread).pairs
+    pairs = evidence_of(by_plan, repeat_spread=evidence_of_version.prior.repeat_spread).pairs
     return replace(pairs, cases=first[pairs.cases])
 
 
-def version_intervals(told: VersionEvidence) -> VersionIntervals:
+def version_intervals(evidence_of_version: VersionEvidence) -> VersionIntervals:
     """Return the intervals of one version directory."""
-    evidence = told.evidence
-    variance = fit(evidence, told.prior)
+    evidence = evidence_of_version.evidence
+    variance = fit(evidence, evidence_of_version.prior)
     found = stack_intervals(evidence, variance)
     columns = (
         _means_us(found, evidence.means.mean_us),
         found.sessions.tolist(),
-        _digits(_lowered(found, told.rows)),
+        _digits(_lowered(found, evidence_of_version.rows)),
         _digits(found.high_us),
         [float(f"{value:.1f}") for value in found.degrees.tolist()],
     )
-    names = told.rows["measurement"].to_pylist()
+    names = evidence_of_version.rows["measurement"].to_pylist()
     # Plain texts, because the garbage collector does not track tuples of atomic objects.
     cases = map(CaseInterval, *columns, [origin.value for origin in found.origins])
-    doubts = doubts_of(told.canaries)
+    suspects = suspect_sessions(evidence_of_version.canaries)
     model = (
-        tuple(sorted((session, doubt.is_withheld) for session, doubt in doubts.items())),
+        tuple(sorted((session, suspect.is_withheld) for session, suspect in suspects.items())),
         variance.learnt,
         tuple(variance.degrees.tolist()),
         variance.is_of_prior,
@@ -217,7 +225,9 @@ def version_intervals(told: VersionEvidence) -> VersionIntervals:
         tuple(evidence.group_spread.tolist()),
         tuple(variance.ratios.tolist()),
     )
-    return VersionIntervals(dict(zip(names, cases, strict=True)), doubts, told.faults, model)
+    return VersionIntervals(
+        dict(zip(names, cases, strict=True)), suspects, evidence_of_version.faults, model
+    )
 
 
 def _lowered(found: StackIntervals, rows: pa.Table) -> Floats:
@@ -248,7 +258,9 @@ def _digits(values: Floats) -> list[float]:
     return [float(f"{value:.5g}") for value in values.tolist()]
 
 
-def _rows(state: State, path: str, judged: tuple[Doubts, Faults], collectives: bool) -> pa.Table:
+def _rows(
+    state: State, path: str, judged: tuple[SuspectSessions, Faults], collectives: bool
+) -> pa.Table:
     """Return the good measurements of the displayed stack, sorted by id as in the state.
 
     They are those of collectives or all others, without those after other launches, which have no
@@ -256,9 +268,9 @@ def _rows(state: State, path: str, judged: tuple[Doubts, Faults], collectives: b
     """
     rows = judged_rows(state, path, *judged).select(_USED)
     kinds = pc.unique(rows["kernel_type"]).to_pylist()
-    wanted = [kind for kind in kinds if is_collective(kind) == collectives]
-    if len(wanted) < len(kinds):  # mostly all or none are collectives
-        rows = rows.filter(pc.is_in(rows["kernel_type"], pa.array(wanted, TEXT)))
+    kinds_to_show = [kind for kind in kinds if is_collective(kind) == collectives]
+    if len(kinds_to_show) < len(kinds):  # mostly all or none are collectives
+        rows = rows.filter(pc.is_in(rows["kernel_type"], pa.array(kinds_to_show, TEXT)))
     return isolated(good_rows(rows, state.versions[path], path))
 
 
@@ -289,7 +301,7 @@ def _spreads(rows: pa.Table, mean_us: Floats, repeats: Floats) -> Floats:
     """
     half_us = (_floats(rows, "ci_high_us") - _floats(rows, "ci_low_us")) / 2
     counts, count = np.unique(repeats, return_inverse=True)
-    factors = [student_factor(n - 1) / n**0.5 if n > 1 else np.nan for n in counts.tolist()]
+    factors = [student_t_factor(n - 1) / n**0.5 if n > 1 else np.nan for n in counts.tolist()]
     spreads: Floats = half_us / np.array(factors, np.float64)[count] / mean_us
     return spreads
 

@@ -131,7 +131,7 @@ _MICROBENCH = "MicroBench "
 # Whether the repeats found their inputs in the caches: `warm` or `cold`.
 CACHE = _MICROBENCH + "Cache"
 # The library whose kernel ran, and the assumed content of its inputs if no row records it.
-_ANSWERING = (_MICROBENCH + "Library", _MICROBENCH + "Assumes")
+_LIBRARY_COLUMNS = (_MICROBENCH + "Library", _MICROBENCH + "Assumes")
 # The 95 % interval of the mean of this stack over sessions and devices, its degrees of freedom, and
 # the main source of its variance.
 STACK_INTERVAL = _STACK_LOW, _STACK_HIGH = (
@@ -195,7 +195,7 @@ _DROPPED = frozenset({"MicroBench Task Duration(us)", "MicroBench Kernel Duratio
 def ordered(names: Iterable[str]) -> tuple[str, ...]:
     """Return the names, each once, in the order of columns: the 62; further counters by name, the
     microbenchmark's before the profile's; `Runtime ...`; `EP Size`; and unknown names."""
-    return tuple(sorted(set(names), key=_place))
+    return tuple(sorted(set(names), key=_column_order))
 
 
 def database_columns(names: Iterable[str]) -> tuple[str, ...]:
@@ -209,7 +209,9 @@ def inserted(existing: Sequence[str], names: Iterable[str]) -> tuple[str, ...]:
     columns = list(existing)
     for name in ordered(names):
         if name not in columns:
-            before = [at for at, other in enumerate(columns) if _place(other) < _place(name)]
+            before = [
+                at for at, other in enumerate(columns) if _column_order(other) < _column_order(name)
+            ]
             columns.insert(before[-1] + 1 if before else 0, name)
     return tuple(columns)
 
@@ -253,11 +255,11 @@ def duration_cells(
     }
 
 
-def answering_cells(library: str, assumes: str) -> dict[str, str]:
+def library_cells(library: str, assumes: str) -> dict[str, str]:
     """Return the cells of the library of the kernel and of its assumptions, if they are not
     empty."""
-    told = zip(_ANSWERING, (library, assumes), strict=True)
-    return {name: text for name, text in told if text}
+    cells = zip(_LIBRARY_COLUMNS, (library, assumes), strict=True)
+    return {name: text for name, text in cells if text}
 
 
 @dataclass(frozen=True, slots=True)
@@ -344,7 +346,7 @@ def _is_of_the_profile(columns: Sequence[str]) -> bool:
     return _OLD_MICROBENCH in columns or not any(name.startswith(_MICROBENCH) for name in columns)
 
 
-def _place(name: str) -> tuple[int, int, str, int]:
+def _column_order(name: str) -> tuple[int, int, str, int]:
     """Return the sort key of a column: its kind, its place within the kind, its name."""
     if name in _FIXED:
         return (0 if name in _FIRST else 2, _FIXED[name], "", 0)

@@ -15,7 +15,7 @@ import pyarrow as pa
 from collector import environment as surroundings
 from collector.codec.errors import BadInput, NotFound, OpmeterError
 from collector.database.commits import Commit, head_to_extend, try_commit, write_hint
-from collector.database.plan_state import Held, PlanResults, read_results
+from collector.database.plan_state import MergedPlans, PlanResults, read_results
 from collector.database.plans import Damage, MergedPlan, changed, plan_or_damage
 from collector.database.query import held_shards
 from collector.database.snapshot import (
@@ -129,7 +129,7 @@ def _gather(
     store: Store, plans: Sequence[tuple[str, int]], base: _Base
 ) -> tuple[list[PlanResults], tuple[Damage, ...]]:
     """Return the results of the plans that the head lacks, and what cannot be read of them."""
-    held = Held(base.state.plans, held_shards(base.state))
+    held = MergedPlans(base.state.plans, held_shards(base.state))
     results, damaged = [], list[Damage]()
     for campaign, number in plans:
         try:

@@ -26,16 +26,16 @@ from collector.database.curves import work_of
 from collector.database.plans import Damage, MergedPlan, plan_reader
 from collector.database.rows import case_rows, profile_rows, rows_of_part
 from collector.database.state import TEXT, State, version_of
-from collector.environment import side_by_side
+from collector.environment import map_concurrently
 from collector.model import keys
 from collector.model.manifest import AttemptManifest
 from collector.model.measurement import Outcome
 from collector.model.plan import Plan, PlannedShard, read_shard
 from collector.model.record import CaseRecord, as_ran
 from collector.model.row import value_of
-from collector.ops.floor import LEAST_US, floor_us
+from collector.ops.floor import MIN_US, lower_bound_us
 from collector.ops.together import Floats, Whole
-from collector.quality.gates import CORE_TIMES, implausible, most_worked_us, outworked
+from collector.quality.gates import CORE_TIMES, cores_worked_longer, implausible, max_core_time_us
 from collector.store.base import AT_ONCE, Store
 
 # Checks of the measurements in a part against the lower bound and the limit of each case, and
@@ -50,7 +50,7 @@ _CORE_TIME = {name: rf'\["{re.escape(name)}",(?P<us>[-+.0-9eE]+)\]' for name in 
 
 
 @dataclass(frozen=True, slots=True)
-class MostFloors:
+class MostLowerBounds:
     """An upper limit of each case's lower bound. For a duration above it, the lower bound itself is
     not computed."""
 
@@ -65,47 +65,49 @@ class MostFloors:
         return found
 
 
-def most_floors_us(cases: pa.Table, plan: Plan) -> MostFloors:
+def most_lower_bounds_us(cases: pa.Table, plan: Plan) -> MostLowerBounds:
     """Return the upper limits for the cases of a plan's records. They are not checked against the
     operators' declarations."""
-    most_us = work_of(cases, plan.stack, is_checked=False).floors_us(plan.stack)
-    return MostFloors(cases["case"].combine_chunks(), np.where(np.isnan(most_us), np.inf, most_us))
+    most_us = work_of(cases, plan.stack, is_checked=False).lower_bounds_us(plan.stack)
+    return MostLowerBounds(
+        cases["case"].combine_chunks(), np.where(np.isnan(most_us), np.inf, most_us)
+    )
 
 
 def with_implausible(
-    table: pa.Table, records: Iterable[CaseRecord], plan: Plan, most: MostFloors
+    table: pa.Table, records: Iterable[CaseRecord], plan: Plan, most: MostLowerBounds
 ) -> pa.Table:
     """Return the rows of a plan's parts. Rows that cannot be measurements of their case have the
     outcome `implausible`, with the reason; nothing else of them changes."""
     limit_us = plan.limits.case_s * 1e6
-    doubtful = _doubtful(table, most, limit_us)
-    if not len(doubtful):
+    suspect = _suspect_rows(table, most, limit_us)
+    if not len(suspect):
         return table
     known = {record.case_id: record for record in records}
     outcomes, reasons = table["outcome"].to_pylist(), table["reason"].to_pylist()
-    worked = _worked_us(table.take(pa.array(doubtful)))
-    for place, at in enumerate(doubtful.tolist()):
+    worked = _worked_us(table.take(pa.array(suspect)))
+    for place, at in enumerate(suspect.tolist()):
         record = known.get(table["case"][at].as_py())
-        least_us = LEAST_US if record is None else floor_us(record.case, plan.stack)
+        least_us = MIN_US if record is None else lower_bound_us(record.case, plan.stack)
         mean_us = float(table["mean_us"][at].as_py())
         own = {name: float(worked_us[place]) for name, worked_us in worked.items()}
-        reason = implausible(mean_us, floor_us=least_us, limit_us=limit_us)
-        if reason := reason or outworked(mean_us, own):
+        reason = implausible(mean_us, lowest_us=least_us, limit_us=limit_us)
+        if reason := reason or cores_worked_longer(mean_us, own):
             outcomes[at], reasons[at] = Outcome.IMPLAUSIBLE.value, reason
     return _with_column(_with_column(table, "outcome", outcomes), "reason", reasons)
 
 
-def _doubtful(table: pa.Table, most: MostFloors, limit_us: float) -> Whole:
+def _suspect_rows(table: pa.Table, most: MostLowerBounds, limit_us: float) -> Whole:
     """Return the indices of the good rows that may be below their lower bound, are above the limit,
     or took less time than their cores worked."""
-    is_told = pc.and_(pc.equal(table["outcome"], Outcome.OK), pc.not_equal(table["mean_us"], ""))
-    told = np.flatnonzero(is_told.to_numpy())
-    rows = table.select(["case", "mean_us", *_OF_COUNTERS]).take(pa.array(told))
+    has_mean = pc.and_(pc.equal(table["outcome"], Outcome.OK), pc.not_equal(table["mean_us"], ""))
+    measured = np.flatnonzero(has_mean.to_numpy())
+    rows = table.select(["case", "mean_us", *_OF_COUNTERS]).take(pa.array(measured))
     mean_us = rows["mean_us"].cast(pa.float64()).to_numpy()
     is_well = (most.of(rows["case"]) <= mean_us) & (mean_us <= limit_us)
     for worked_us in _worked_us(rows).values():
-        is_well &= worked_us <= most_worked_us(mean_us)
-    return np.asarray(told[~is_well], np.int64)
+        is_well &= worked_us <= max_core_time_us(mean_us)
+    return np.asarray(measured[~is_well], np.int64)
 
 
 def _worked_us(rows: pa.Table) -> dict[str, Floats]:
@@ -113,12 +115,12 @@ def _worked_us(rows: pa.Table) -> dict[str, Floats]:
     record. Counters include repeats that the outlier rule excludes from the mean: rows with such
     repeats are not compared with their counters."""
     is_of_mean = pc.equal(rows["n_observed"], rows["n_accepted"])
-    told = {}
+    core_times = {}
     for name, pattern in _CORE_TIME.items():
         found = pc.struct_field(pc.extract_regex(rows["counters"], pattern), "us")
         worked_us = pc.if_else(is_of_mean, found, None).cast(pa.float64())
-        told[name] = pc.fill_null(worked_us, 0.0).to_numpy()
-    return told
+        core_times[name] = pc.fill_null(worked_us, 0.0).to_numpy()
+    return core_times
 
 
 def _with_column(table: pa.Table, name: str, texts: list[str]) -> pa.Table:
@@ -127,7 +129,7 @@ def _with_column(table: pa.Table, name: str, texts: list[str]) -> pa.Table:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class MergedPlans:
     """The plans, and the shards by campaign and id, that a database has already."""
 
     plans: frozenset[MergedPlan] = frozenset()
@@ -138,7 +140,7 @@ class Held:
         return (plan.campaign, shard_id) in self.shards
 
 
-NOTHING = Held()
+NOTHING = MergedPlans()
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,24 +155,24 @@ class PlanResults:
     records: tuple[RawRecord, ...] = ()
 
 
-def read_results(store: Store, plan: Plan, held: Held = NOTHING) -> PlanResults:
+def read_results(store: Store, plan: Plan, held: MergedPlans = NOTHING) -> PlanResults:
     """Read the committed results of a plan that the database does not have. With the plan's first
     measurement every case of the plan is in the state, measured or not; before it the state is
     empty."""
     new = _shards_to_read(plan, held)
     plan_of = plan_reader(store, plan.campaign)
-    shards = side_by_side(
+    shards = map_concurrently(
         lambda shard: fetch(
             store,
             plan,
             shard,
-            with_answer=not held.has(plan, shard.shard_id),
+            with_attempt=not held.has(plan, shard.shard_id),
             plan_of=plan_of,
         ),
         new,
         AT_ONCE,
     )
-    rows = _Rows(plan, held)
+    rows = _PlanTotals(plan, held)
     for shard in shards:
         rows.add(shard)
     return PlanResults(
@@ -180,12 +182,12 @@ def read_results(store: Store, plan: Plan, held: Held = NOTHING) -> PlanResults:
 
 def damage_in(plan: Plan, shard: StoredShard) -> Damage | None:
     """Return why a merge could not publish a stored shard; None if it could."""
-    rows = _Rows(plan, NOTHING)
+    rows = _PlanTotals(plan, NOTHING)
     rows.add(shard)
     return rows.damaged[0] if rows.damaged else None
 
 
-def _shards_to_read(plan: Plan, held: Held) -> list[PlannedShard]:
+def _shards_to_read(plan: Plan, held: MergedPlans) -> list[PlannedShard]:
     """Return all shards; of a plan that was merged before, only those without measurements in the
     database."""
     if MergedPlan.of(plan) not in held.plans:
@@ -193,10 +195,10 @@ def _shards_to_read(plan: Plan, held: Held) -> list[PlannedShard]:
     return [shard for shard in plan.shards if not held.has(plan, shard.shard_id)]
 
 
-class _Rows:
+class _PlanTotals:
     """The collected rows of a plan's shards."""
 
-    def __init__(self, plan: Plan, held: Held):
+    def __init__(self, plan: Plan, held: MergedPlans):
         self._plan, self._held = plan, held
         self._cases: list[pa.Table] = []
         self._profiles: list[pa.Table] = []
@@ -221,23 +223,23 @@ class _Rows:
         self._profiles.append(profile_rows(self._plan, records))
         if shard.damage is not None:
             raise shard.damage
-        if shard.answer is not None:
-            most = most_floors_us(cases, self._plan)
-            self._add_answer(shard.answer, records, most)
+        if shard.attempt is not None:
+            most = most_lower_bounds_us(cases, self._plan)
+            self._add_attempt(shard.attempt, records, most)
         elif self._held.has(self._plan, shard.shard_id):
             self._is_measured = True
         else:
             self.missing.append(shard.shard_id)
 
-    def _add_answer(
-        self, answer: CommittedAttempt, records: list[CaseRecord], most: MostFloors
+    def _add_attempt(
+        self, attempt: CommittedAttempt, records: list[CaseRecord], most: MostLowerBounds
     ) -> None:
-        table = _measurements(self._plan, answer, records, most)
+        table = _measurements(self._plan, attempt, records, most)
         if not table.num_rows:
-            raise BadInput("expected at least one row in the parts, got none", path=answer.key)
+            raise BadInput("expected at least one row in the parts, got none", path=attempt.key)
         ran = _records_that_ran(table, records)
         self._measurements.append(table)
-        self.records += records_named(answer.manifest, answer.key)
+        self.records += records_named(attempt.manifest, attempt.key)
         self._cases.append(case_rows(self._plan, ran))
         self._is_measured = True
 
@@ -269,33 +271,33 @@ def _records_of(plan: Plan, shard: StoredShard) -> list[CaseRecord]:
 
 def _measurements(
     plan: Plan,
-    answer: CommittedAttempt,
+    attempt: CommittedAttempt,
     records: Sequence[CaseRecord],
-    most: MostFloors,
+    most: MostLowerBounds,
 ) -> pa.Table:
     """Return every row of a shard's parts, with columns from the manifest and the plan."""
-    if not answer.parts:
+    if not attempt.parts:
         raise BadInput(
             "expected at least one part in the manifest of a committed shard, got none",
-            path=answer.key,
+            path=attempt.key,
         )
     own = {record.case_id: record for record in records}
-    answer.bound.check_final(answer.manifest.final, own, answer.key)
-    parts = [_part(answer.bound, own, key, data) for key, data in answer.parts]
-    return _marked(parts, plan, answer, records, most)
+    attempt.bound.check_final(attempt.manifest.final, own, attempt.key)
+    parts = [_part(attempt.bound, own, key, data) for key, data in attempt.parts]
+    return _marked(parts, plan, attempt, records, most)
 
 
 def _marked(
     parts: Sequence[pa.Table],
     plan: Plan,
-    answer: CommittedAttempt,
+    attempt: CommittedAttempt,
     records: Sequence[CaseRecord],
-    most: MostFloors,
+    most: MostLowerBounds,
 ) -> pa.Table:
     table = pa.concat_tables(parts).combine_chunks()
     ran = _records_that_ran(table, records)
     table = with_implausible(table, (*records, *ran), plan, most)
-    final = _final_flags(table, answer.manifest, answer.key)
+    final = _final_flags(table, attempt.manifest, attempt.key)
     path = pa.array([plan.stack.version_path] * table.num_rows, TEXT)
     return table.append_column("final", final).append_column("version_path", path)
 
@@ -311,9 +313,11 @@ def _part(bound: BoundShard, records: Mapping[str, CaseRecord], key: str, data: 
 def _final_flags(table: pa.Table, manifest: AttemptManifest, key: str) -> pa.Array:
     named = set(manifest.final.items())
     columns = (table[name].to_pylist() for name in ("case", "measurement", "asked"))
-    answers = list(zip(*columns, strict=True))
-    rows = [(case, measurement) for case, measurement, _ in answers]
-    if absent := named.difference((case, m) for case, m, asked in answers if not asked):
+    rows_of_cases = list(zip(*columns, strict=True))
+    rows = [(case, measurement) for case, measurement, _ in rows_of_cases]
+    if absent := named.difference(
+        (case, m) for case, m, requested in rows_of_cases if not requested
+    ):
         case, measurement = min(absent)
         raise BadInput(
             f"expected final measurement {measurement} of case {case} in a part, found none",
@@ -330,7 +334,10 @@ def _filed_well(table: pa.Table) -> list[bool]:
     """Return for each row whether it is a good measurement of another case than the requested
     one."""
     columns = (table[name].to_pylist() for name in ("asked", "outcome"))
-    return [bool(asked) and outcome == Outcome.OK for asked, outcome in zip(*columns, strict=True)]
+    return [
+        bool(requested) and outcome == Outcome.OK
+        for requested, outcome in zip(*columns, strict=True)
+    ]
 
 
 def _records_that_ran(table: pa.Table, records: Sequence[CaseRecord]) -> list[CaseRecord]:
@@ -339,10 +346,10 @@ def _records_that_ran(table: pa.Table, records: Sequence[CaseRecord]) -> list[Ca
     The rows were checked against the shard, whose `records` these are."""
     shown = table.filter(pa.array(_filed_well(table), pa.bool_()))
     rows = shown.select(["asked", "kernel_type", "op_state", "core", "recorded"]).to_pylist()
-    asked_for = {record.case_id: record for record in records}
+    requested = {record.case_id: record for record in records}
     found = [
         as_ran(
-            asked_for[row["asked"]],
+            requested[row["asked"]],
             row["kernel_type"],
             row["op_state"],
             row["core"],

@@ -15,24 +15,24 @@ import pyarrow.parquet as pq
 from collector.codec.errors import DamagedObject
 from collector.database.canaries import (
     CANARY_COLUMNS,
-    Doubts,
+    SuspectSessions,
     canary_rows,
-    doubts_of,
     factors_of,
-    is_of_doubtful_session,
-    with_doubts,
+    is_of_suspect_session,
+    suspect_sessions,
+    with_suspect_sessions,
 )
 from collector.database.commits import Commit
 from collector.database.committed import read_sealed
 from collector.database.intervals import CaseInterval
 from collector.database.plans import MergedPlan
 from collector.database.query import (
-    ANSWERING,
-    Answered,
-    answers_of,
+    RESULT_COLUMNS,
+    CaseResult,
     best_of,
     best_of_cases,
     of_stack,
+    results_of_rows,
 )
 from collector.database.rows import completed
 from collector.database.snapshot import (
@@ -44,13 +44,13 @@ from collector.database.snapshot import (
 )
 from collector.database.state import TEXT, Version, shows
 from collector.model import keys
-from collector.model.plan import place_name
+from collector.model.plan import device_or_node_name
 from collector.model.row import ABSENT
 from collector.model.stack import Stack
 from collector.store.base import Store
 
 _BATCH_ROWS = 16_384
-_PLACE = ("node", "device_serial")
+_NODE_AND_DEVICE = ("node", "device_serial")
 _INTERVAL = (  # in the order of a CaseInterval
     *("mean_us", "sessions", "stack_low_us", "stack_high_us", "stack_degrees", "stack_variance"),
 )
@@ -82,50 +82,56 @@ class Published:
         """Return whether the version directory of a stack exists and displays this stack."""
         return shows(self.versions, stack)
 
-    def answers(
-        self, version_path: str, wanted: Iterable[str], *, cache: str | None = None
-    ) -> dict[str, Answered]:
+    def case_results(
+        self, version_path: str, cases_of_interest: Iterable[str], *, cache: str | None = None
+    ) -> dict[str, CaseResult]:
         """Return the result of each of these cases of a version directory, like `query.answers`.
 
         Curves that are held back are not detected, because that requires all cases.
         """
         if self.manifest is None or version_path not in self.versions:
             return {}
-        version, cases = self.versions[version_path], pa.array(wanted, TEXT)
-        doubts = self._doubts(version, version_path, self.manifest.measurements)
+        version, cases = self.versions[version_path], pa.array(cases_of_interest, TEXT)
+        suspects = self._suspects(version, version_path, self.manifest.measurements)
         best: list[pa.Table] = []
         for key in self.manifest.measurements:
             found = list(best)
-            for rows in _batches(self.store, key, (*ANSWERING, "reason")):
-                asked = with_doubts(rows.filter(pc.is_in(rows["case"], value_set=cases)), doubts)
-                found.append(best_of(asked, version, version_path, cache=cache).select(_KEPT))
+            for rows in _batches(self.store, key, (*RESULT_COLUMNS, "reason")):
+                rows_of_cases = with_suspect_sessions(
+                    rows.filter(pc.is_in(rows["case"], value_set=cases)), suspects
+                )
+                found.append(
+                    best_of(rows_of_cases, version, version_path, cache=cache).select(_KEPT)
+                )
             best = [best_of_cases(pa.concat_tables(found))] if found else []
-        return answers_of(best[0]) if best else {}
+        return results_of_rows(best[0]) if best else {}
 
-    def doubted_once(
-        self, version_path: str, wanted: Iterable[str], *, cache: str | None = None
+    def suspect_once(
+        self, version_path: str, cases_of_interest: Iterable[str], *, cache: str | None = None
     ) -> dict[str, str]:
         """Return the device or node of each of these cases that a single suspect session measured.
 
         Cases that two suspect sessions measured are omitted.
         """
-        answers = self.answers(version_path, wanted, cache=cache)
-        doubted = pa.array([case for case, found in answers.items() if found.is_doubted], TEXT)
-        if self.manifest is None or not len(doubted):
+        results = self.case_results(version_path, cases_of_interest, cache=cache)
+        suspect = pa.array([case for case, found in results.items() if found.is_suspect], TEXT)
+        if self.manifest is None or not len(suspect):
             return {}
         version = self.versions[version_path]
-        doubts = self._doubts(version, version_path, self.manifest.measurements)
+        suspects = self._suspects(version, version_path, self.manifest.measurements)
         places: dict[str, list[str]] = {}
         for key in self.manifest.measurements:
-            for rows in _batches(self.store, key, (*ANSWERING, "reason", *_PLACE)):
-                rows = with_doubts(rows.filter(pc.is_in(rows["case"], value_set=doubted)), doubts)
+            for rows in _batches(self.store, key, (*RESULT_COLUMNS, "reason", *_NODE_AND_DEVICE)):
+                rows = with_suspect_sessions(
+                    rows.filter(pc.is_in(rows["case"], value_set=suspect)), suspects
+                )
                 for row in of_stack(rows, version, version_path, cache=cache).to_pylist():
-                    if is_of_doubtful_session(row["outcome"], row["reason"], row["warnings"]):
-                        place = place_name(row["node"], row["device_serial"])
-                        places.setdefault(row["case"], []).append(place)
+                    if is_of_suspect_session(row["outcome"], row["reason"], row["warnings"]):
+                        device_or_node = device_or_node_name(row["node"], row["device_serial"])
+                        places.setdefault(row["case"], []).append(device_or_node)
         return {case: found[0] for case, found in places.items() if len(found) == 1}
 
-    def intervals(self, version_path: str, wanted: Iterable[str]) -> dict[str, CaseInterval]:
+    def intervals(self, version_path: str, expected: Iterable[str]) -> dict[str, CaseInterval]:
         """Return the intervals that a version directory shows of these cases, by case id.
 
         A case without an interval has no displayed duration or is a collective. Raises
@@ -134,7 +140,7 @@ class Published:
         if self.manifest is None or self.commit is None:
             return {}
         data = read_file(self.store, self.commit, INTERVALS, self.manifest.files[INTERVALS])
-        key, cases = keys.snapshot(self.commit.snapshot) + INTERVALS, pa.array(wanted, TEXT)
+        key, cases = keys.snapshot(self.commit.snapshot) + INTERVALS, pa.array(expected, TEXT)
         found: dict[str, CaseInterval] = {}
         for rows in interval_rows(data, key=key):
             is_own = pc.equal(rows["version_path"], version_path)
@@ -143,14 +149,20 @@ class Published:
             found.update(zip(own["case"].to_pylist(), intervals, strict=True))
         return found
 
-    def _doubts(self, version: Version, version_path: str, files: Iterable[str]) -> Doubts:
+    def _suspects(
+        self, version: Version, version_path: str, files: Iterable[str]
+    ) -> SuspectSessions:
         """Return the sessions of a version directory that their canaries make suspect."""
-        told = [
+        canary_tables = [
             canary_rows(rows, version, version_path)
             for key in files
             for rows in _batches(self.store, key, CANARY_COLUMNS)
         ]
-        return doubts_of(factors_of(pa.concat_tables(told), version)) if told else {}
+        return (
+            suspect_sessions(factors_of(pa.concat_tables(canary_tables), version))
+            if canary_tables
+            else {}
+        )
 
 
 class HeldShards:
@@ -173,15 +185,15 @@ class HeldShards:
         Shards of other campaigns do not count: two campaigns that plan the same cases have shards
         with the same id.
         """
-        self._look(head)
+        self._read_head(head)
         return self._held if head else frozenset()
 
     def plans_at(self, head: Commit | None) -> frozenset[MergedPlan]:
         """Return the plans of the campaign that this head holds."""
-        self._look(head)
+        self._read_head(head)
         return self._plans if head else frozenset()
 
-    def _look(self, head: Commit | None) -> None:
+    def _read_head(self, head: Commit | None) -> None:
         if head is None or self._snapshot == head.snapshot:
             return
         manifest = read_manifest(self.store, head)

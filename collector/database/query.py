@@ -14,18 +14,18 @@ import pyarrow.compute as pc
 
 from collector.database.canaries import (
     SESSION,
-    Doubts,
-    doubts_of,
-    is_of_doubtful_session,
+    SuspectSessions,
+    is_of_suspect_session,
     session_canaries,
-    with_doubts,
+    suspect_sessions,
+    with_suspect_sessions,
 )
 from collector.database.curves import CURVE_COLUMNS, Faults, curve_faults, with_curve_faults
 from collector.database.state import State, Version, distinct, highest_rows
 from collector.model.measurement import CONTEXT, Outcome
 
 # The columns of a measurement that decide the result of its case, and those that are shown.
-ANSWERING = (
+RESULT_COLUMNS = (
     *("case", "outcome", "mean_us", "cache", "stack_id", "head_commit", "plan", "plan_hash"),
     *("measurement", "final", "version_path", "warnings", *SESSION),
 )
@@ -40,14 +40,14 @@ _RANK = ("good", "warm", "clean", "head_commit", "plan", "plan_hash", "measureme
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
-    """The result of a case. `mean_us` is None if there is no good measurement. `is_doubted` is set
+class CaseResult:
+    """The result of a case. `mean_us` is None if there is no good measurement. `is_suspect` is set
     if all good measurements are of suspect sessions, or are withheld because of their sessions."""
 
     outcome: Outcome
     is_good: bool
     mean_us: float | None
-    is_doubted: bool = False
+    is_suspect: bool = False
 
 
 def best_rows(
@@ -55,27 +55,30 @@ def best_rows(
     version_path: str,
     *,
     cache: str | None = None,
-    doubts: Doubts | None = None,
+    suspects: SuspectSessions | None = None,
     faults: Faults | None = None,
 ) -> pa.Table:
     """Return for each case with a result in a version directory its best measurement, with a column
-    `good`. `doubts` and `faults` are those of the whole state, if this is a part of it or if they
+    `good`. `suspects` and `faults` are those of the whole state, if this is a part of it or if they
     are known."""
-    rows = judged_rows(state, version_path, doubts, faults).select([*ANSWERING, *_SHOWN])
+    rows = judged_rows(state, version_path, suspects, faults).select([*RESULT_COLUMNS, *_SHOWN])
     return best_of(rows, state.versions[version_path], version_path, cache=cache)
 
 
 def judged_rows(
-    state: State, version_path: str, doubts: Doubts | None = None, faults: Faults | None = None
+    state: State,
+    version_path: str,
+    suspects: SuspectSessions | None = None,
+    faults: Faults | None = None,
 ) -> pa.Table:
     """Return all measurements. Those on a withheld curve of that version directory (`faults`, if
     known) have the outcome `implausible`, whatever it was. Those of sessions whose canaries deviate
-    (`doubts`, if known) have a warning, or also that outcome."""
-    if doubts is None:
-        doubts = doubts_of(session_canaries(state, version_path))
+    (`suspects`, if known) have a warning, or also that outcome."""
+    if suspects is None:
+        suspects = suspect_sessions(session_canaries(state, version_path))
     if faults is None:
         faults = faults_of(state, version_path)
-    return with_doubts(with_curve_faults(state.measurements, faults), doubts)
+    return with_suspect_sessions(with_curve_faults(state.measurements, faults), suspects)
 
 
 def faults_of(state: State, version_path: str) -> Faults:
@@ -148,23 +151,25 @@ def best_of_cases(rows: pa.Table) -> pa.Table:
     return highest_rows(rows, ("case",), _RANK)
 
 
-def answers(state: State, version_path: str, *, cache: str | None = None) -> dict[str, Answered]:
+def case_results(
+    state: State, version_path: str, *, cache: str | None = None
+) -> dict[str, CaseResult]:
     """Return the result of each case of a version directory by case id; a failure is a result."""
     if version_path not in state.versions:
         return {}
-    return answers_of(best_rows(state, version_path, cache=cache))
+    return results_of_rows(best_rows(state, version_path, cache=cache))
 
 
-def answers_of(best: pa.Table) -> dict[str, Answered]:
+def results_of_rows(best: pa.Table) -> dict[str, CaseResult]:
     """Return the results of the best rows, by case id."""
     names = ("case", "outcome", "reason", "good", "mean_us", "warnings")
     columns = (best[name].to_pylist() for name in names)
     return {
-        case: Answered(
+        case: CaseResult(
             Outcome(outcome),
             good,
             float(mean_us) if good else None,
-            is_of_doubtful_session(outcome, reason, warnings),
+            is_of_suspect_session(outcome, reason, warnings),
         )
         for case, outcome, reason, good, mean_us, warnings in zip(*columns, strict=True)
     }

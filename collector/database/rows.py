@@ -126,8 +126,8 @@ def _wrong_ids(table: pa.Table) -> list[str]:
     rows = zip(*(table[name].to_pylist() for name in names), strict=True)
     return [
         measurement
-        for shard, attempt, session, case, runtime, asked, measurement in rows
-        if measurement_id_of(shard, attempt, int(session), case, runtime, asked) != measurement
+        for shard, attempt, session, case, runtime, requested, measurement in rows
+        if measurement_id_of(shard, attempt, int(session), case, runtime, requested) != measurement
     ]
 
 

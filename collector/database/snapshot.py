@@ -41,7 +41,7 @@ from collector.database.state import (
     Version,
 )
 from collector.database.view import View
-from collector.environment import side_by_side, token
+from collector.environment import map_concurrently, token
 from collector.model import keys
 from collector.model.stack import Runtime, Stack
 from collector.store.base import AT_ONCE, Store, create_named
@@ -226,7 +226,7 @@ def write_snapshot(
 
     known = parent[1].measurements if parent is not None else ()
     measurements = (*known, *_write_measurements(store, added))
-    side_by_side(write, sorted(new), AT_ONCE)
+    map_concurrently(write, sorted(new), AT_ONCE)
     plans = tuple(sorted(state.plans))
     manifest = SnapshotManifest(runtime, content_hash, files, measurements, state.versions, plans)
     data = manifest_to_json(manifest)
@@ -246,9 +246,9 @@ def read_manifest(store: Store, commit: Commit) -> SnapshotManifest:
     with stored():
         manifest = manifest_from_json(data, key=key)
     for name in ("runtime", "content_hash"):
-        said, claimed = getattr(manifest, name), getattr(commit, name)
-        if said != claimed:
-            what = f"{name}: expected {said}, as in {key}, got {claimed}"
+        reported, claimed = getattr(manifest, name), getattr(commit, name)
+        if reported != claimed:
+            what = f"{name}: expected {reported}, as in {key}, got {claimed}"
             raise DamagedObject(
                 f"{what}: the commit was changed after it was written", path=named_by
             )
@@ -270,16 +270,16 @@ def read_file(store: Store, commit: Commit, path: str, entry: FileEntry) -> byte
 
 
 def _is_whole(
-    store: Store, commit: Commit, manifest: SnapshotManifest, path: str, wanted: FileEntry
+    store: Store, commit: Commit, manifest: SnapshotManifest, path: str, expected: FileEntry
 ) -> bool:
     """Return whether a snapshot has this file with the bytes of its manifest.
 
     A damaged file of an older version is not copied.
     """
-    if manifest.files.get(path) != wanted:
+    if manifest.files.get(path) != expected:
         return False
     try:
-        read_file(store, commit, path, wanted)
+        read_file(store, commit, path, expected)
     except BadInput:
         return False
     return True
@@ -292,9 +292,11 @@ def load_state(
     if commit is None:
         return State.empty()
     manifest = manifest or read_manifest(store, commit)
-    parts = side_by_side(lambda key: read_measurements(store, key), manifest.measurements, AT_ONCE)
-    wanted = manifest.state_files
-    data = {path: read_file(store, commit, path, manifest.files[path]) for path in wanted}
+    parts = map_concurrently(
+        lambda key: read_measurements(store, key), manifest.measurements, AT_ONCE
+    )
+    expected = manifest.state_files
+    data = {path: read_file(store, commit, path, manifest.files[path]) for path in expected}
     return state_of(commit, manifest, data, parts)
 
 

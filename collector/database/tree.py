@@ -116,8 +116,8 @@ def upsert(file: KernelFile, rows: Sequence[Cells], join: Join = joined) -> Upse
     counts = {"added": 0, "updated": 0, "unchanged": 0}
     claimed: set[int] = set()
     for row in rows:
-        told = {name: text for name, text in row.items() if name not in lacking}
-        at = places.setdefault(case_from_cells(file.kernel_type, told), len(result))
+        cells = {name: text for name, text in row.items() if name not in lacking}
+        at = places.setdefault(case_from_cells(file.kernel_type, cells), len(result))
         if at == len(result) or (lacking and at in claimed):
             claimed.add(len(result))
             result.append(row)

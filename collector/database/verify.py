@@ -200,7 +200,7 @@ def _collectives(path: str, kernel: str) -> str:
 _ORIGIN = ("campaign", "shard", "attempt", "session")
 _ID = ("measurement",)
 _NO_ROWS = MEASUREMENT_SCHEMA.empty_table()
-_SAID_OF_A_ROW = tuple(name for name in MEASUREMENT_SCHEMA.names if name != "final")
+_ROW_COLUMNS = tuple(name for name in MEASUREMENT_SCHEMA.names if name != "final")
 
 
 @dataclass(slots=True)
@@ -227,34 +227,37 @@ def origin_problems(
     """
     published = _shards_of(claims)
     read = {plan: _read(store, plan, published) for plan in sorted(claims.plans)}
-    looked_at = set[str]()  # plans may share a shard
+    checked = set[str]()  # plans may share a shard
     for plan, found in read.items():
         yield from ((claims.plans[plan], text) for text in found.problems)
         if with_raw:
-            own = (record for record in found.records if record.stored.key not in looked_at)
+            own = (record for record in found.records if record.stored.key not in checked)
             records = {record.stored.key: record for record in own}
-            looked_at.update(records)
+            checked.update(records)
             yield from ((claims.plans[plan], t) for t in record_problems(store, records.values()))
-    told = frozenset[str]().union(*(found.told for found in read.values()))
+    unreadable_prefixes = frozenset[str]().union(
+        *(found.unreadable_prefixes for found in read.values())
+    )
     stored = pa.concat_tables([found.rows for found in read.values()] or [_NO_ROWS])
-    held = identities(stored, _SAID_OF_A_ROW)
+    held = identities(stored, _ROW_COLUMNS)
     final = identities(stored.filter(stored["final"]), _ID)
     for key, (commit, rows) in claims.rows.items():
         for part, count in _unfounded(rows, held, final):
-            if not part.startswith(tuple(told)):
+            if not part.startswith(tuple(unreadable_prefixes)):
                 yield commit, f"{key}: {count} of its measurements do not match {part}"
 
 
 @dataclass(frozen=True, slots=True)
-class _Reading:
+class _ShardRows:
     """The rows of a plan's shards, and the profiler's records of its published shards.
 
-    `problems` are lines about what cannot be read, `told` the prefixes of the keys that they cover.
+    `problems` are lines about what cannot be read, `unreadable_prefixes` the prefixes of the keys
+    that they cover.
     """
 
     rows: pa.Table
     problems: tuple[str, ...] = ()
-    told: frozenset[str] = frozenset()
+    unreadable_prefixes: frozenset[str] = frozenset()
     records: tuple[RawRecord, ...] = ()
 
 
@@ -264,24 +267,26 @@ def _shards_of(claims: Claims) -> frozenset[tuple[str, str]]:
     return frozenset[tuple[str, str]]().union(*found)
 
 
-def _read(store: Store, merged: MergedPlan, published: Collection[tuple[str, str]]) -> _Reading:
+def _read(store: Store, merged: MergedPlan, published: Collection[tuple[str, str]]) -> _ShardRows:
     """Return the content of a plan's shards. Only problems of published shards count."""
     try:
         plan = read_plan(store, merged.campaign, merged.number)
     except NotFound:
         key = keys.plan(merged.campaign, merged.number)
         gone = f"{key}: missing, although plan {merged.plan_hash} was merged"
-        return _Reading(_NO_ROWS, (gone,), frozenset({keys.all_attempts(merged.campaign)}))
+        return _ShardRows(_NO_ROWS, (gone,), frozenset({keys.all_attempts(merged.campaign)}))
     except BadInput as error:
-        return _Reading(_NO_ROWS, (str(error),), frozenset({keys.all_attempts(merged.campaign)}))
+        return _ShardRows(_NO_ROWS, (str(error),), frozenset({keys.all_attempts(merged.campaign)}))
     results = read_results(store, plan)
     broken = [d for d in results.damaged if (d.campaign, d.shard) in published]
     problems = [damage.reason for damage in broken]
     if other := changed(plan, [merged]):  # this is the problem of all its shards
         problems = [other.reason, *(d.reason for d in broken if d.key != other.key)]
-    told = frozenset(keys.attempts(damage.campaign, damage.shard) for damage in broken)
+    unreadable_prefixes = frozenset(
+        keys.attempts(damage.campaign, damage.shard) for damage in broken
+    )
     records = tuple(r for r in results.records if (plan.campaign, r.shard) in published)
-    return _Reading(results.state.measurements, tuple(problems), told, records)
+    return _ShardRows(results.state.measurements, tuple(problems), unreadable_prefixes, records)
 
 
 def _unfounded(rows: pa.Table, held: pa.Array, final: pa.Array) -> Iterator[tuple[str, int]]:
@@ -290,7 +295,7 @@ def _unfounded(rows: pa.Table, held: pa.Array, final: pa.Array) -> Iterator[tupl
     Such a row is in no committed part (`held` are the rows that are), or is `final` although no
     manifest makes it so.
     """
-    is_held, is_final = is_among(rows, _SAID_OF_A_ROW, held), is_among(rows, _ID, final)
+    is_held, is_final = is_among(rows, _ROW_COLUMNS, held), is_among(rows, _ID, final)
     is_founded = pc.and_(is_held, pc.or_(is_final, pc.invert(rows["final"])))
     unfounded = rows.filter(pc.invert(is_founded)).select(_ORIGIN)
     for row in unfounded.group_by(list(_ORIGIN)).aggregate([([], "count_all")]).to_pylist():

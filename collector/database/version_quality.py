@@ -23,8 +23,13 @@ from collector.database.state import State
 from collector.model.measurement import Outcome
 from collector.model.row import value_of
 from collector.quality.canaries import DeviceFactor, device_factors
-from collector.quality.gates import ENVELOPE, doubt_of, gate_of
-from collector.quality.pooled import Apart, Reliability, apart, reliability
+from collector.quality.gates import ENVELOPE, gate_of_outcome, gate_of_warning
+from collector.quality.pooled import (
+    Coverage,
+    SessionDifferences,
+    coverage_of_intervals,
+    session_differences,
+)
 
 WIDTHS = (0.02, 0.05, 0.10)
 
@@ -37,7 +42,7 @@ class VersionQuality:
     source of their variance (`origins`), by having a warning (`warned`), and by how well records
     prove what ran, if the profiler reports it (`proofs`). `median_reach` is the median half-width
     of the intervals, `wider` the share of intervals with a half-width above each of WIDTHS. By
-    gate, `refused` counts the withheld cases, and `doubted` the suspect durations; a duration may
+    gate, `refused` counts the withheld cases, and `suspect` the suspect durations; a duration may
     be suspect by several gates. `reliability` is computed from second sessions that were chosen
     blindly (`is_blind`), or from all second sessions if there are none.
     """
@@ -45,16 +50,16 @@ class VersionQuality:
     version_path: str
     durations: int
     of_several_sessions: int
-    sessions: Apart | None  # pairs of sessions on one device
-    devices: Apart | None  # pairs of sessions on two devices
-    reliability: tuple[Reliability, ...]
+    sessions: SessionDifferences | None  # pairs of sessions on one device
+    devices: SessionDifferences | None  # pairs of sessions on two devices
+    reliability: tuple[Coverage, ...]
     is_blind: bool
     median_reach: float
     wider: tuple[float, ...]
     origins: Mapping[str, int]
     warned: int
     refused: Mapping[str, int]
-    doubted: Mapping[str, int]
+    suspect: Mapping[str, int]
     canaries: tuple[DeviceFactor, ...]  # how fast each device was, the slowest first
     proofs: Mapping[str, int]
 
@@ -69,7 +74,7 @@ class ShownVersion:
     cases: pa.Table
     best: pa.Table
     intervals: VersionIntervals
-    told: VersionEvidence
+    evidence: VersionEvidence
 
     def mean_us(self, measurement: str, own_us: str) -> float:
         """Return the duration that is shown for a good measurement, whose own duration is `own_us`:
@@ -88,42 +93,44 @@ def version_qualities(state: State) -> list[VersionQuality]:
     """Return the quality of each version directory, in order; without collectives, whose intervals
     have another model."""
     found = sorted(evidence_of_versions(state).items())
-    return [quality_of(_shown(state, path, told, None)) for path, told in found]
+    return [quality_of(_shown(state, path, evidence, None)) for path, evidence in found]
 
 
-def _shown(state: State, path: str, told: VersionEvidence, cache: str | None) -> ShownVersion:
-    intervals = version_intervals(told)
-    doubts, faults = intervals.doubts, intervals.faults
-    best = best_rows(state, path, cache=cache, doubts=doubts, faults=faults)
+def _shown(state: State, path: str, evidence: VersionEvidence, cache: str | None) -> ShownVersion:
+    intervals = version_intervals(evidence)
+    suspects, faults = intervals.suspects, intervals.faults
+    best = best_rows(state, path, cache=cache, suspects=suspects, faults=faults)
     cases = state.cases.filter(pc.equal(state.cases["version_path"], path))
     device = state.versions[path].shown_stack.device
-    return ShownVersion(path, device, cases, best, intervals, told)
+    return ShownVersion(path, device, cases, best, intervals, evidence)
 
 
 def quality_of(version: ShownVersion) -> VersionQuality:
     """Return the quality of one version directory."""
-    best, intervals, told = version.best, version.intervals, version.told
+    best, intervals, evidence = version.best, version.intervals, version.evidence
     good = best.filter(best["good"])
     known = (intervals.of.get(measurement) for measurement in good["measurement"].to_pylist())
     shown = [one for one in known if one is not None]
     reaches = np.array([expm1(one.reach) for one in shown])
-    pairs, blind = told.evidence.pairs, blind_pairs(told)
+    pairs, blind = evidence.evidence.pairs, blind_pairs(evidence)
     warned = _warned(version, good)
     return VersionQuality(
         version_path=version.path,
         durations=len(shown),
         of_several_sessions=sum(one.sessions > 1 for one in shown),
-        sessions=apart(pairs.only(pairs.is_same_device)),
-        devices=apart(pairs.only(~pairs.is_same_device)),
-        reliability=tuple(reliability(told.evidence, told.prior, blind if len(blind) else pairs)),
+        sessions=session_differences(pairs.only(pairs.is_same_device)),
+        devices=session_differences(pairs.only(~pairs.is_same_device)),
+        reliability=tuple(
+            coverage_of_intervals(evidence.evidence, evidence.prior, blind if len(blind) else pairs)
+        ),
         is_blind=len(blind) > 0,
         median_reach=float(np.median(reaches)) if len(reaches) else 0.0,
         wider=tuple(float(np.mean(reaches > w)) if len(reaches) else 0.0 for w in WIDTHS),
         origins=Counter(one.variance for one in shown),
         warned=sum(map(bool, warned)),
         refused=Counter(filter(None, map(_gate_of, *_texts(best, "outcome", "reason")))),
-        doubted=Counter(gate for doubts in warned for gate in doubts),
-        canaries=tuple(device_factors(told.canaries, told.prior)),
+        suspect=Counter(gate for suspects in warned for gate in suspects),
+        canaries=tuple(device_factors(evidence.canaries, evidence.prior)),
         proofs=Counter(filter(None, good["identity"].to_pylist())),
     )
 
@@ -139,7 +146,7 @@ def _warned(version: ShownVersion, good: pa.Table) -> list[set[str]]:
     found = envelope_of(version.cases, shown_us, version.device).above
     above = {one.case.case_id for one in found}
     return [
-        {doubt_of(warning) for warning in value_of("warnings", warnings)}
+        {gate_of_warning(warning) for warning in value_of("warnings", warnings)}
         | ({ENVELOPE} if case in above else set())
         for case, _, _, warnings in rows
     ]
@@ -150,4 +157,4 @@ def _texts(rows: pa.Table, *names: str) -> list[list[str]]:
 
 
 def _gate_of(outcome: str, reason: str) -> str:
-    return gate_of(Outcome(outcome), reason)
+    return gate_of_outcome(Outcome(outcome), reason)

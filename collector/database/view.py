@@ -30,7 +30,6 @@ from collector.database.layout import (
     OP_MAPPING,
     OTHER_SETTINGS,
     IntervalRow,
-    answering_cells,
     by_file,
     collective_folder,
     csv_bytes,
@@ -38,6 +37,7 @@ from collector.database.layout import (
     duration_cells,
     interval_cells,
     kernel_file_name,
+    library_cells,
     profile_cells,
 )
 from collector.database.query import best_rows
@@ -46,7 +46,7 @@ from collector.model.case import case_from_cells
 from collector.model.record import ProfileStatistics
 from collector.model.row import value_of
 from collector.model.vocabulary import BASE_CELLS
-from collector.quality.disturbances import is_near_floor, lowered_us
+from collector.quality.disturbances import is_near_lower_bound, lowered_us
 from collector.ranks.collective import (
     COLUMNS,
     OF_SESSIONS,
@@ -82,7 +82,7 @@ Key = tuple[str, ...]
 class _Row:
     """A case of a version directory with its good measurement, or None if there is none."""
 
-    told: CollectiveCase
+    values: CollectiveCase
     version: str
     rank: Rank
     case_id: str
@@ -91,7 +91,7 @@ class _Row:
 
     @property
     def key(self) -> Key:
-        return tuple(key_cells(self.told.collective).values())
+        return tuple(key_cells(self.values.collective).values())
 
     @property
     def preference(self) -> tuple[object, ...]:
@@ -99,20 +99,20 @@ class _Row:
 
         Measured cases precede others, then those without an environment, then the newest plan.
         """
-        return (self.facts is not None, not self.told.environment, self.rank, self.case_id)
+        return (self.facts is not None, not self.values.environment, self.rank, self.case_id)
 
     @property
     def setting(self) -> tuple[object, ...]:
         """Return the settings that both durations in one row have in common."""
-        return (self.told.grid, self.told.mode, self.told.environment)
+        return (self.values.grid, self.values.mode, self.values.environment)
 
     def cells(self) -> collective_Cells:
-        one = self.told.collective
+        one = self.values.collective
         return {
             **key_cells(one),
-            "mode": self.told.mode,
-            "environment": self.told.environment,
-            "grid_shape": str(self.told.grid),
+            "mode": self.values.mode,
+            "environment": self.values.environment,
+            "grid_shape": str(self.values.grid),
             "version": self.version,
             **(fact_cells(one, self.facts) if self.facts is not None else {}),
             **(self._interval_cells(self.interval) if self.interval is not None else {}),
@@ -121,15 +121,15 @@ class _Row:
     def _interval_cells(self, known: CaseInterval) -> collective_Cells:
         """Return the interval of the median over sessions, for one group alone or for all."""
         ends = (f"{known.low_us:.2f}", f"{known.high_us:.2f}")
-        if self.told.collective.together:
+        if self.values.collective.together:
             return dict(zip(OF_SESSIONS_TOGETHER, ends, strict=True))
-        told = (*ends, known.variance, str(known.sessions))
-        return dict(zip(OF_SESSIONS, told, strict=True))
+        recorded = (*ends, known.variance, str(known.sessions))
+        return dict(zip(OF_SESSIONS, recorded, strict=True))
 
     def cells_elsewhere(self) -> collective_Cells:
         """Return the cells of a separate row in a file with several rows for one key."""
-        together = "all" if self.told.collective.together else "1"
-        return {**self.cells(), "ranks": str(self.told.ranks), "concurrent": together}
+        together = "all" if self.values.collective.together else "1"
+        return {**self.cells(), "ranks": str(self.values.ranks), "concurrent": together}
 
 
 def collective_tables(
@@ -164,21 +164,21 @@ def _one_a_key(rows: list[_Row]) -> tuple[list[collective_Cells], list[collectiv
     shown, others = [], []
     for key in sorted(by_key, key=_in_order):
         ranked = sorted(by_key[key], key=lambda row: row.preference, reverse=True)
-        first = next((r for r in ranked if not r.told.collective.together), ranked[0])
-        beside = _beside(first, ranked)
+        first = next((r for r in ranked if not r.values.collective.together), ranked[0])
+        beside = _together_row(first, ranked)
         in_row = [first] if beside is None or beside is first else [first, beside]
         shown.append(_joined(first, beside))
         others += [row.cells_elsewhere() for row in ranked if row not in in_row]
     return shown, others
 
 
-def _beside(first: _Row, ranked: list[_Row]) -> _Row | None:
+def _together_row(first: _Row, ranked: list[_Row]) -> _Row | None:
     """Return the row of all groups concurrently that belongs to the row of one group alone.
 
     It has the same setting and, if that version has measured it, the same version. So a newer
     version of one duration does not blank the other.
     """
-    alike = [r for r in ranked if r.told.collective.together and r.setting == first.setting]
+    alike = [r for r in ranked if r.values.collective.together and r.setting == first.setting]
     alike.sort(key=lambda row: row.facts is None or row.version != first.version)
     return alike[0] if alike else None
 
@@ -195,7 +195,7 @@ def _in_order(key: Key) -> tuple[int, int, int, str]:
     return int(ranks), int(tier), int(message_bytes), dtype
 
 
-def told_by(kernel_type: str, cells: collective_Cells) -> CollectiveCase | None:
+def collective_of_cells(kernel_type: str, cells: collective_Cells) -> CollectiveCase | None:
     """Return the collective of a row; None for other rows and for a refused one.
 
     A refused one has no duration, and its row is with those of all other cases.
@@ -214,22 +214,24 @@ def _rows(
     """Return the collectives of a version directory, each with its kernel type."""
     of_path = state.cases.filter(pc.equal(state.cases["version_path"], path))
     kernels = filter(is_collective, pc.unique(of_path["kernel_type"]).to_pylist())
-    wanted = pc.is_in(of_path["kernel_type"], value_set=pa.array(list(kernels), TEXT))
-    cases = of_path.filter(wanted)
+    selected = pc.is_in(of_path["kernel_type"], value_set=pa.array(list(kernels), TEXT))
+    cases = of_path.filter(selected)
     if not cases.num_rows:
         return
     facts, version = _collective_view_measured(state, path, cache), path.rpartition("/")[2]
     for row in cases.to_pylist():
         extra = json.loads(row["extra"]) if row["extra"] else {}
-        told = told_by(row["kernel_type"], {**extra, **{name: row[name] for name in BASE_CELLS}})
-        if told is None:
+        recorded = collective_of_cells(
+            row["kernel_type"], {**extra, **{name: row[name] for name in BASE_CELLS}}
+        )
+        if recorded is None:
             continue
         measured, known, found = facts.get(row["case"]), None, None
         if measured is not None:
             known = intervals.get(measured["measurement"])
-            found = _facts(told, path, measured, known)
+            found = _facts(recorded, path, measured, known)
         rank = (row["head_commit"], row["plan"], row["plan_hash"])
-        yield row["kernel_type"], _Row(told, version, rank, row["case"], found, known)
+        yield row["kernel_type"], _Row(recorded, version, rank, row["case"], found, known)
 
 
 def _collective_view_measured(
@@ -237,23 +239,23 @@ def _collective_view_measured(
 ) -> dict[str, Mapping[str, Any]]:
     """Return the displayed measurement of each case."""
     # Sessions of ranks have no canaries, and their cases are on no curve.
-    best = best_rows(state, path, cache=cache, doubts={}, faults={})
+    best = best_rows(state, path, cache=cache, suspects={}, faults={})
     best = best.filter(best["good"])
-    wanted = state.measurements.filter(
+    selected = state.measurements.filter(
         pc.is_in(state.measurements["measurement"], value_set=best["measurement"].combine_chunks())
     )
-    rows = wanted.select(["case", "measurement", "counters", *_TIMES]).to_pylist()
+    rows = selected.select(["case", "measurement", "counters", *_TIMES]).to_pylist()
     return {row["case"]: row for row in rows}
 
 
 def _facts(
-    told: CollectiveCase, path: str, row: Mapping[str, Any], known: CaseInterval | None
+    recorded: CollectiveCase, path: str, row: Mapping[str, Any], known: CaseInterval | None
 ) -> CollectiveFacts:
     """Return the facts of a measurement, with the duration over all sessions of its case."""
     counters = dict(value_of("counters", row["counters"]))
     return CollectiveFacts(
         duration_us=known.mean_us if known is not None else float(row["median_us"]),
-        mode=told.mode,
+        mode=recorded.mode,
         backend=collective_folder(path).split("/")[1],
         rounds=int(counters.get("rounds", 1)),
         iterations=int(row["n_accepted"]),
@@ -264,7 +266,7 @@ def _facts(
         rank_min_us=counters.get("rank_min_us", 0.0),
         rank_max_us=counters.get("rank_max_us", 0.0),
         skew_us=counters.get("skew_us", 0.0),
-        environment=told.environment,
+        environment=recorded.environment,
         groups=int(counters.get("concurrent_groups", 1)),
         slowest_us=counters.get("concurrent_slowest_us", 0.0),
     )
@@ -329,7 +331,7 @@ def view_of(
         measured, table = _view_measured(state, path, cache, known[path], cases)
         shown_intervals.append(table)
         for kernel, rows in _kernels(cases, measured, _profiled(state, path)):
-            own = [row for row in rows if told_by(kernel, row) is None]
+            own = [row for row in rows if collective_of_cells(kernel, row) is None]
             own.sort(key=_is_uneven)
             shown = [row for row in own if row.get(AVERAGE_DURATION) or not prune_empty]
             for name, found in by_file(kernel, shown).items():
@@ -424,8 +426,8 @@ def _view_measured(
 
     `cases` are those of the version directory. Collectives are displayed elsewhere.
     """
-    doubts, faults = intervals.doubts, intervals.faults
-    best = best_rows(state, path, cache=cache, doubts=doubts, faults=faults)
+    suspects, faults = intervals.suspects, intervals.faults
+    best = best_rows(state, path, cache=cache, suspects=suspects, faults=faults)
     is_own = pc.is_in(best["case"], value_set=_without_collectives(cases).combine_chunks())
     best = best.filter(pc.and_(best["good"], is_own))  # sorted by case
     names = ("measurement", "mean_us", "ci_low_us", "ci_high_us", "profiler_floor_us")
@@ -461,12 +463,12 @@ def _interval_row(
     if stack is None:
         return None
     shown_us, sessions, stack_low_us, stack_high_us, degrees, variance = stack
-    floor_us = value_of("profiler_floor_us", profiler_floor_us)
+    lower_bound_us = value_of("profiler_floor_us", profiler_floor_us)
     return (
         *(shown_us, stack_low_us, stack_high_us, degrees, variance, sessions),
-        lowered_us(float(low_us), float(mean_us), floor_us),
+        lowered_us(float(low_us), float(mean_us), lower_bound_us),
         float(high_us),
-        floor_us if is_near_floor(shown_us, floor_us) else None,
+        lower_bound_us if is_near_lower_bound(shown_us, lower_bound_us) else None,
     )
 
 
@@ -483,7 +485,7 @@ def _cells(
     if interval is not None:
         cells.update(interval_cells(interval))
     if library or assumes:
-        cells.update(answering_cells(library, assumes))
+        cells.update(library_cells(library, assumes))
     return cells
 
 
@@ -491,8 +493,8 @@ def _profiled(state: State, path: str) -> dict[str, Cells]:
     """Return the cells of the source run's statistics by case, if that run had this stack."""
     profiles = state.profiles
     stack_id = state.versions[path].shown_stack.stack_id
-    for name, wanted in (("version_path", path), ("stack_id", stack_id)):
-        profiles = profiles.filter(pc.equal(profiles[name], wanted))
+    for name, selected in (("version_path", path), ("stack_id", stack_id)):
+        profiles = profiles.filter(pc.equal(profiles[name], selected))
     return {
         row["case"]: profile_cells(
             ProfileStatistics(

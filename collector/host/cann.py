@@ -52,12 +52,12 @@ def cann_runtime() -> Runtime:
 
     Raises HostFault if the library does not load within a minute.
     """
-    look = (
+    version_file = (
         "import ctypes, sys\n"
         "try: print(hasattr(ctypes.CDLL(sys.argv[1]), sys.argv[2]))\n"
         "except OSError: print(False)"  # no CANN, so no fake one
     )
-    command = [sys.executable, "-P", "-c", look, RUNTIME_LIBRARY, FAKE_MARK]
+    command = [sys.executable, "-P", "-c", version_file, RUNTIME_LIBRARY, FAKE_MARK]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_LOAD_S, check=False)
     except subprocess.TimeoutExpired as error:
@@ -199,10 +199,10 @@ def atb_name(environment: Mapping[str, str]) -> str:
     if not home:
         return ""
     try:
-        told = (Path(home).resolve().parents[1] / _ATB_INFO).read_text(errors="replace")
+        text = (Path(home).resolve().parents[1] / _ATB_INFO).read_text(errors="replace")
     except (OSError, IndexError):
-        told = ""
-    version = _ATB_VERSION.search(told)
+        text = ""
+    version = _ATB_VERSION.search(text)
     digits = _digits(Path(home) / _ATB_LIBRARY)
     return f"{version[1]}-{digits}" if version else digits
 

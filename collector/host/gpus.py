@@ -13,7 +13,7 @@ from typing import Any
 
 from collector.codec.errors import HostFault
 from collector.host.processes import others_among
-from collector.model.measurement import Condition, Held
+from collector.model.measurement import ClockLimit, Condition
 
 CUDA_ORDER = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
@@ -81,7 +81,7 @@ def _nvidia_smi() -> str:
         raise HostFault("backend cuda: nvidia-smi is not on PATH, so no GPU can be listed")
     query = [command, f"--query-gpu={_FIELDS}", "--format=csv,noheader"]
     try:
-        answer = subprocess.run(
+        output = subprocess.run(
             query, capture_output=True, text=True, timeout=_PATIENCE_S, check=False
         )
     except subprocess.TimeoutExpired as error:
@@ -91,7 +91,7 @@ def _nvidia_smi() -> str:
         ) from error
     except OSError as error:
         raise HostFault(f"backend cuda: {command} cannot be run: {error.strerror}") from error
-    return answer.stdout or answer.stderr
+    return output.stdout or output.stderr
 
 
 # The condition of one NVIDIA GPU, as NVML reports it: the library of its driver, through the
@@ -104,18 +104,18 @@ def _nvidia_smi() -> str:
 # NVML_CLOCK_SM and NVML_TEMPERATURE_GPU.
 _SM, _GPU = 1, 0
 # The package raises NVML_SUCCESS without a sample, the driver raises NVML_ERROR_NOT_FOUND.
-_NOBODY = (0, 6)
-_REASONS: Mapping[int, Held] = {
-    0x001: Held.IDLE,
-    0x002: Held.SETTING,  # application clocks
-    0x004: Held.POWER_CAP,
-    0x008: Held.SLOWDOWN,
-    0x010: Held.SETTING,  # sync boost
-    0x020: Held.THERMAL,  # by software
-    0x040: Held.THERMAL,  # by hardware
-    0x080: Held.POWER_BRAKE,
-    0x100: Held.SETTING,  # display
-    0x200: Held.POWER_CAP,  # of the board
+_NO_SAMPLES = (0, 6)
+_REASONS: Mapping[int, ClockLimit] = {
+    0x001: ClockLimit.IDLE,
+    0x002: ClockLimit.SETTING,  # application clocks
+    0x004: ClockLimit.POWER_CAP,
+    0x008: ClockLimit.SLOWDOWN,
+    0x010: ClockLimit.SETTING,  # sync boost
+    0x020: ClockLimit.THERMAL,  # by software
+    0x040: ClockLimit.THERMAL,  # by hardware
+    0x080: ClockLimit.POWER_BRAKE,
+    0x100: ClockLimit.SETTING,  # display
+    0x200: ClockLimit.POWER_CAP,  # of the board
 }
 _KNOWN = sum(_REASONS)
 
@@ -129,25 +129,25 @@ class GpuCondition:
         self._seen_us = 0  # end of the last utilization sample, on the driver's clock
 
     def read(self) -> Condition:
-        power_mw = self._ask("nvmlDeviceGetPowerUsage")
+        power_mw = self._query("nvmlDeviceGetPowerUsage")
         return Condition(
-            clock_mhz=_number(self._ask("nvmlDeviceGetClockInfo", _SM)),
-            temperature_c=_number(self._ask("nvmlDeviceGetTemperature", _GPU)),
+            clock_mhz=_number(self._query("nvmlDeviceGetClockInfo", _SM)),
+            temperature_c=_number(self._query("nvmlDeviceGetTemperature", _GPU)),
             power_w=None if power_mw is None else power_mw / 1000,
             held=self._held(),
             others=self._others(),
         )
 
     def _held(self) -> tuple[str, ...] | None:
-        bits = self._ask("nvmlDeviceGetCurrentClocksEventReasons")
+        bits = self._query("nvmlDeviceGetCurrentClocksEventReasons")
         if bits is None:  # name in older drivers
-            bits = self._ask("nvmlDeviceGetCurrentClocksThrottleReasons")
+            bits = self._query("nvmlDeviceGetCurrentClocksThrottleReasons")
         return None if bits is None else held_by(bits)
 
     def _others(self) -> int | None:
         """Return how many other processes have computed since the last call; if the driver does not
         report that, how many have the device open."""
-        present = self._ask("nvmlDeviceGetComputeRunningProcesses")
+        present = self._query("nvmlDeviceGetComputeRunningProcesses")
         if present is None:
             return None
         found = others_among([process.pid for process in present])
@@ -160,11 +160,11 @@ class GpuCondition:
         try:
             samples = self._nvml.nvmlDeviceGetProcessUtilization(self._handle, self._seen_us)
         except self._nvml.NVMLError as error:
-            return set() if error.value in _NOBODY else None
+            return set() if error.value in _NO_SAMPLES else None
         self._seen_us = max((sample.timeStamp for sample in samples), default=self._seen_us)
         return {sample.pid for sample in samples if sample.smUtil > 0}
 
-    def _ask(self, name: str, *arguments: object) -> Any:
+    def _query(self, name: str, *arguments: object) -> Any:
         """Call a function of NVML; None if driver, device or package do not support it."""
         function = getattr(self._nvml, name, None)
         if function is None:
@@ -193,8 +193,8 @@ def open_gpu(uuid: str) -> GpuCondition | None:
 def held_by(bits: int) -> tuple[str, ...]:
     """Return why a clock is not higher, from the bits of NVML."""
     known = [reason for bit, reason in _REASONS.items() if bits & bit]
-    return tuple(dict.fromkeys([*known, *([Held.OTHER] if bits & ~_KNOWN else [])]))
+    return tuple(dict.fromkeys([*known, *([ClockLimit.OTHER] if bits & ~_KNOWN else [])]))
 
 
-def _number(told: Any) -> float | None:
-    return None if told is None else float(told)
+def _number(text: Any) -> float | None:
+    return None if text is None else float(text)

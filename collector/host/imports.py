@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def for_good() -> Iterator[None]:
+def permanent() -> Iterator[None]:
     """Import modules that this process keeps to its end, and exempt their objects from garbage
     collection. Torch leaves half a million objects; collecting them during the import, in each full
     collection after it and at exit costs a quarter of the time of `import torch` and an exit."""

@@ -59,7 +59,7 @@ class Board:
 def list_npus(environment: Mapping[str, str] = os.environ) -> tuple[Npu, ...]:
     """Return the NPUs that this process may use. Raises HostFault, with the remedy, if there is
     none."""
-    found = visible(parse(ask_npu_smi("info")), environment.get(_VISIBLE))
+    found = visible(parse(run_npu_smi("info")), environment.get(_VISIBLE))
     if not found:
         raise HostFault(f"backend npu: {_VISIBLE}={environment.get(_VISIBLE)!r} leaves no NPU")
     return found
@@ -70,15 +70,15 @@ def check_health(environment: Mapping[str, str] = os.environ, count: int | None 
     one of the first `count` of them."""
     chosen = list_npus(environment)[:count]
     if broken := [npu for npu in chosen if npu.health.upper() in _UNFIT]:
-        told = ", ".join(f"{npu.physical} {npu.health}" for npu in broken)
-        raise HostFault(f"backend npu: npu-smi reports the health of NPU {told}")
+        reported = ", ".join(f"{npu.physical} {npu.health}" for npu in broken)
+        raise HostFault(f"backend npu: npu-smi reports the health of NPU {reported}")
 
 
-def chip_to_itself(index: int, at_once: int, environment: Mapping[str, str] = os.environ) -> str:
+def exclusive_chip(index: int, at_once: int, environment: Mapping[str, str] = os.environ) -> str:
     """Return the chip that a device must not share if `at_once` of this machine's devices may
     measure: the two dies of an A3's chip share its power and memory, and measure together only if
     all dies may. Empty if the device is a whole chip."""
-    machine = parse(ask_npu_smi("info"))
+    machine = parse(run_npu_smi("info"))
     seen = visible(machine, environment.get(_VISIBLE))
     if index >= len(seen) or at_once >= len(machine):
         return ""
@@ -100,23 +100,23 @@ def one_a_chip_first(found: Sequence[Npu]) -> list[int]:
 def board_of(npu: Npu) -> Board:
     """Return the board of a chip. Raises HostFault if npu-smi does not report it."""
     card = ("info", "-t", "board", "-i", str(npu.card))
-    return parse_board(ask_npu_smi(*card), ask_npu_smi(*card, "-c", str(npu.chip)))
+    return parse_board(run_npu_smi(*card), run_npu_smi(*card, "-c", str(npu.chip)))
 
 
 def cube_cores_of(npu: Npu) -> int | None:
     """Return the number of cube cores of a chip; None if npu-smi does not report it, or has no such
     query. An npu-smi that does not respond has listed no chip before."""
     try:
-        told = ask_npu_smi("info", "-t", "common", "-i", str(npu.card), "-c", str(npu.chip))
+        reported = run_npu_smi("info", "-t", "common", "-i", str(npu.card), "-c", str(npu.chip))
     except HostFault:
         return None
-    return parse_cores(told)
+    return parse_cores(reported)
 
 
 def parse_cores(text: str) -> int | None:
     """Return the cores in the output of `npu-smi info -t common`, if it reports one number."""
-    told = set(_CORES.findall(text))
-    return int(told.pop()) if len(told) == 1 else None
+    reported = set(_CORES.findall(text))
+    return int(reported.pop()) if len(reported) == 1 else None
 
 
 def parse(text: str) -> tuple[Npu, ...]:
@@ -178,14 +178,14 @@ def _fields(text: str) -> dict[str, str]:
     return {name: value for name, value in values.items() if value not in ("", "NA")}
 
 
-def ask_npu_smi(*arguments: str, patience_s: float | None = None) -> str:
+def run_npu_smi(*arguments: str, patience_s: float | None = None) -> str:
     """Return the output of npu-smi. Raises HostFault if it is missing or does not respond."""
     patience_s = patience_s or _NPUS_PATIENCE_S
     command = shutil.which("npu-smi")
     if command is None:
         raise HostFault(f"backend npu: npu-smi is not on PATH, so no NPU can be listed: {_REMEDY}")
     try:
-        answer = subprocess.run(
+        output = subprocess.run(
             [command, *arguments],
             capture_output=True,
             text=True,
@@ -200,7 +200,7 @@ def ask_npu_smi(*arguments: str, patience_s: float | None = None) -> str:
         ) from error
     except OSError as error:
         raise HostFault(f"backend npu: {command} cannot be run: {error.strerror}") from error
-    return answer.stdout or answer.stderr
+    return output.stdout or output.stderr
 
 
 # The database's name of an NPU: by its chip, its memory and the number of its cube cores.
@@ -253,7 +253,7 @@ def device_names(
     )
 
 
-def slice_of_a_chip(soc: str, cube_cores: int | None) -> str:
+def slice_problem(soc: str, cube_cores: int | None) -> str:
     """Return the problem of a device with fewer cores than its chip; empty if it has all."""
     chip = _CHIPS.get(soc)
     if chip is None or cube_cores is None or cube_cores >= chip.cube_cores:
@@ -265,22 +265,22 @@ def slice_of_a_chip(soc: str, cube_cores: int | None) -> str:
 
 
 def device_name(
-    soc: str, memory_gb: float, cube_cores: int | None = None, wanted: str | None = None
+    soc: str, memory_gb: float, cube_cores: int | None = None, requested: str | None = None
 ) -> str:
-    """Return the name of a chip: `wanted` if the chip may have it, otherwise its only name.
+    """Return the name of a chip: `requested` if the chip may have it, otherwise its only name.
 
     Raises BadInput, with the setting to write, if the name is ambiguous or unknown; HostFault if
-    `wanted` is the name of another chip, or if the device is a part of one.
+    `requested` is the name of another chip, or if the device is a part of one.
     """
-    if fault := slice_of_a_chip(soc, cube_cores):
+    if fault := slice_problem(soc, cube_cores):
         raise HostFault(fault)
     names = device_names(soc, memory_gb, cube_cores)
     cores = f" and {cube_cores} cube cores" if cube_cores else ""
     this = f"{soc} with {memory_gb:g} GB{cores}"
-    if wanted is not None:
-        if names and wanted not in names:
-            raise HostFault(f"expected {wanted}, got {this}, {' or '.join(names)}")
-        return wanted
+    if requested is not None:
+        if names and requested not in names:
+            raise HostFault(f"expected {requested}, got {this}, {' or '.join(names)}")
+        return requested
     if len(names) == 1:
         return names[0]
     problem = "has several possible names" if names else "has no known name"
@@ -323,14 +323,14 @@ class NpuCondition:
     def read(self) -> Condition | None:
         """Return the condition; None if npu-smi does not respond."""
         try:
-            common, processes = self._ask("common"), self._ask("proc-mem")
+            common, processes = self._query("common"), self._query("proc-mem")
         except HostFault:
             return None
         return parse_condition(common, processes)
 
-    def _ask(self, what: str) -> str:
+    def _query(self, what: str) -> str:
         chip = ("-i", str(self._npu.card), "-c", str(self._npu.chip))
-        return ask_npu_smi("info", "-t", what, *chip, patience_s=_NPU_CONDITION_PATIENCE_S)
+        return run_npu_smi("info", "-t", what, *chip, patience_s=_NPU_CONDITION_PATIENCE_S)
 
 
 def open_npu(index: int) -> NpuCondition | None:
@@ -360,9 +360,9 @@ def parse_condition(common: str, processes: str) -> Condition:
 def parse_processes(text: str) -> list[int] | None:
     """Return the ids of the processes that use a chip; None if the output has another format."""
     lines = [line.strip() for line in text.splitlines()]
-    told = [line for line in lines if line.startswith("Process id")]
-    found = [match for line in told if (match := _PROCESS.fullmatch(line))]
-    if len(found) < len(told) or (_NONE in lines) == bool(told):
+    reported = [line for line in lines if line.startswith("Process id")]
+    found = [match for line in reported if (match := _PROCESS.fullmatch(line))]
+    if len(found) < len(reported) or (_NONE in lines) == bool(reported):
         return None
     return [int(match[1]) for match in found]
 
@@ -370,5 +370,5 @@ def parse_processes(text: str) -> list[int] | None:
 def _number(text: str, name: str) -> float | None:
     """Return the number of a field; None if there are several, as for a chip and its controller."""
     line = rf"^\s*{name}\s*:\s*([0-9]{{1,6}}(?:\.[0-9]{{1,6}})?)\s*$"
-    told = set(re.findall(line, text, flags=re.MULTILINE))
-    return float(told.pop()) if len(told) == 1 else None
+    reported = set(re.findall(line, text, flags=re.MULTILINE))
+    return float(reported.pop()) if len(reported) == 1 else None

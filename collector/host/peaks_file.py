@@ -25,7 +25,7 @@ def path_of_peaks(stack: Stack) -> Path:
     return folder / f"{stack.device}.json"
 
 
-def kept_peaks(stack: Stack) -> MachinePeaks | None:
+def stored_peaks(stack: Stack) -> MachinePeaks | None:
     """Return the stored peaks of this machine with a stack. None, with a line in the log, if the
     file is damaged or of another stack; None without a line if there is no file."""
     path = path_of_peaks(stack)

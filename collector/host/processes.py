@@ -41,7 +41,7 @@ def die_with_starter() -> None:
     die_with_parent(int(os.environ.get(STARTED_BY, os.getppid())))
 
 
-def obey_parent(pipe: int, on_line: Callable[[str], None]) -> None:
+def read_parent(pipe: int, on_line: Callable[[str], None]) -> None:
     """Read lines from the parent in a separate thread; end this process at end of file.
 
     `pipe` is a descriptor: Python's buffered streams hold a lock that an exit would wait for.
@@ -172,7 +172,7 @@ class ThreadWaits:
         """Return how often a thread of this process was preempted so far."""
         return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
 
-    def pressed_us(self) -> float | None:
+    def pressure_us(self) -> float | None:
         """Return how long at least one task of the machine, including this process, has waited for
         a core so far. None if the kernel is older than 4.20, or was built or booted without it."""
         try:
@@ -215,15 +215,15 @@ def _waited_us(file: int) -> float:
 _SHARE = 0.01
 
 
-class Sparing:
+class RateLimited:
     """Rate-limited queries. `ask` may take any time: a few calls of a library, or a process per
     query. The first query runs at once; after each query comes a pause in proportion to its
     cost."""
 
     def __init__(
-        self, ask: Callable[[], Condition | None], clock: Callable[[], float] = time.monotonic
+        self, query: Callable[[], Condition | None], clock: Callable[[], float] = time.monotonic
     ):
-        self._ask = ask
+        self._query = query
         self._clock = clock
         self._rests_until_s = float("-inf")
 
@@ -232,7 +232,7 @@ class Sparing:
         began_s = self._clock()
         if began_s < self._rests_until_s:
             return None
-        told = self._ask()
+        text = self._query()
         ended_s = self._clock()
         self._rests_until_s = ended_s + (ended_s - began_s) * (1 / _SHARE - 1)
-        return told
+        return text

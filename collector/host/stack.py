@@ -24,9 +24,9 @@ CPU_ALLOCATOR = {
 }
 
 
-def local_stack(backend: str, wanted_device: str | None = None) -> Stack:
+def local_stack(backend: str, requested_device: str | None = None) -> Stack:
     """Return the stack that a session on this machine would run on. An NPU may have several names;
-    `wanted_device` selects one.
+    `requested_device` selects one.
 
     Raises BadInput, with the remedy, if torch or CANN is missing, HostFault if the device is
     missing.
@@ -41,7 +41,7 @@ def local_stack(backend: str, wanted_device: str | None = None) -> Stack:
     if backend == "npu":
         found = list_npus()
         cores = cube_cores_of(found[0])
-        return npu_stack(torch, found, board_of(found[0]), cores, wanted_device)
+        return npu_stack(torch, found, board_of(found[0]), cores, requested_device)
     raise BadInput(f"backend: expected cpu, cuda or npu, got {backend!r}")
 
 
@@ -106,7 +106,11 @@ def cuda_stack(torch: str, found: Sequence[Gpu]) -> Stack:
 
 
 def npu_stack(
-    torch: str, found: Sequence[Npu], board: Board, cube_cores: int | None, wanted: str | None
+    torch: str,
+    found: Sequence[Npu],
+    board: Board,
+    cube_cores: int | None,
+    requested_device: str | None,
 ) -> Stack:
     """Return the stack of NPUs of one model; `board` and `cube_cores` are those of the first NPU.
     Raises HostFault for two models or a slice of one, BadInput if CANN, torch_npu or the device's
@@ -127,7 +131,7 @@ def npu_stack(
     vllm = installed_vllm()
     details = (*runtime_details(cann_runtime()), *find_kernel_libraries(os.environ, vllm))
     return Stack(
-        device=device_name(board.soc, found[0].memory_gb, cube_cores, wanted),
+        device=device_name(board.soc, found[0].memory_gb, cube_cores, requested_device),
         torch=torch,
         driver=board.driver,
         firmware=board.firmware,

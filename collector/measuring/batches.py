@@ -22,7 +22,7 @@ from collector.model.measurement import Library, Measurement, Outcome, Provenanc
 from collector.model.plan import AGAIN_SHARE, ShardCase
 from collector.model.record import CaseRecord
 from collector.model.vocabulary import GRAPH, LAUNCHED_BY, LIBRARY, STATIC
-from collector.quality.canaries import is_doubted
+from collector.quality.canaries import is_suspect
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class RawRecords:
 
 
 @dataclass(frozen=True, slots=True)
-class SessionAnswers:
+class SessionResults:
     """The results of one session: its measurements, and the files that they were made from.
 
     `began` is true if it reached a case, `reason` is why it ended early, `unread` is why the
@@ -103,49 +103,51 @@ class Batches:
     def _alike(self, todo: Sequence[ShardCase]) -> list[ShardCase]:
         """Return the cases that one process can measure: of CANN's own kernels, or of those that
         serve; on an NPU, of kernels built for one shape, or of the others."""
-        asked = [self._process_of(case.record.case) for case in todo]
-        return [case for case, one in zip(todo, asked, strict=True) if one == asked[0]]
+        requested = [self._process_of(case.record.case) for case in todo]
+        return [case for case, one in zip(todo, requested, strict=True) if one == requested[0]]
 
     def _process_of(self, case: Case) -> tuple[bool, bool]:
         of_cann = case.attribute(LIBRARY) == Library.CANN
-        return of_cann, self._is_npu and asks_for_static_kernel(case)
+        return of_cann, self._is_npu and requires_static_kernel(case)
 
-    def learn(self, batch: Sequence[ShardCase], answers: SessionAnswers) -> Unmeasured | None:
+    def learn(self, batch: Sequence[ShardCase], results: SessionResults) -> Unmeasured | None:
         """Record how the session of a batch ended; return the outcome of a case if it is known to
         be the cause.
 
         Raises SessionsFail if several sessions in a row do not begin, or if even the session of a
         single case leaves no records.
         """
-        if answers.measurements:
+        if results.measurements:
             self._failed_starts = 0
             return None
-        if not answers.began:
+        if not results.began:
             self._failed_starts += 1
             if self._failed_starts == _FAILED_STARTS:
                 raise SessionsFail(
                     f"{_FAILED_STARTS} sessions in a row ended before their first case; "
-                    f"the last: {answers.reason}"
+                    f"the last: {results.reason}"
                 )
             return None
         self._failed_starts = 0
-        if answers.unread and len(batch) == 1:
+        if results.unread and len(batch) == 1:
             case = batch[0].record.case.describe()
-            raise SessionsFail(f"{case}, measured alone, left no recording: {answers.unread}")
+            raise SessionsFail(f"{case}, measured alone, left no recording: {results.unread}")
         self._suspects = frozenset(case.record.case_id for case in batch)
         self._most = max(1, len(batch) // 2)
         if len(batch) > 1:
             return None
-        return Unmeasured(batch[0].record, Outcome.CRASHED, answers.reason)
+        return Unmeasured(batch[0].record, Outcome.CRASHED, results.reason)
 
 
-def asks_for_static_kernel(case: Case) -> bool:
+def requires_static_kernel(case: Case) -> bool:
     """Return whether an NPU builds the case's kernel for its shapes, which CANN then uses for every
     call of them. A graph has its own kernels."""
     return case.op_state == STATIC and case.attribute(LAUNCHED_BY) != GRAPH
 
 
-def killers(todo: Sequence[ShardCase], killed: Sequence[Sequence[str]]) -> list[Unmeasured]:
+def cases_that_killed(
+    todo: Sequence[ShardCase], killed: Sequence[Sequence[str]]
+) -> list[Unmeasured]:
     """Return the cases that killed their worker: alone in a session, and in an earlier session."""
     times = Counter(case_id for batch in killed for case_id in batch)
     alone = {batch[0] for batch in killed if len(batch) == 1}
@@ -179,13 +181,13 @@ _MOST = 3  # tries of a case that is suspect each time
 TRIED_AGAIN = frozenset({Outcome.PROFILER_LOST, Outcome.OOM})
 
 
-def is_answered(outcomes: Sequence[Outcome]) -> bool:
+def is_final(outcomes: Sequence[Outcome]) -> bool:
     """Return whether a case with these outcomes is final."""
-    doubtful = sum(outcome in TRIED_AGAIN for outcome in outcomes)
-    return len(outcomes) > doubtful or doubtful >= _TRIES
+    suspect = sum(outcome in TRIED_AGAIN for outcome in outcomes)
+    return len(outcomes) > suspect or suspect >= _TRIES
 
 
-def worth_again(
+def cases_to_repeat(
     cases: Sequence[ShardCase], tried: Mapping[str, Sequence[Measurement]]
 ) -> list[ShardCase]:
     """Return the measured cases to measure again, in their order: those whose every measurement was
@@ -197,16 +199,16 @@ def worth_again(
         (case, [m for m in tried.get(case.record.case_id, ()) if m.is_good]) for case in cases
     ]
     again = [m for _, good in numbers for m in good[1:]]
-    doubted = [case for case, good in numbers if good and all(map(is_doubted, good))]
-    if 2 * len(doubted) > len(cases) or (again and all(map(is_doubted, again))):
+    suspect = [case for case, good in numbers if good and all(map(is_suspect, good))]
+    if 2 * len(suspect) > len(cases) or (again and all(map(is_suspect, again))):
         return []
     left_s = AGAIN_SHARE * sum(case.predicted_s for case in cases)
     left_s -= sum(case.predicted_s * len(good[1:]) for case, good in numbers)
-    doubted = [case for case in doubted if len(tried[case.record.case_id]) < _MOST]
+    suspect = [case for case in suspect if len(tried[case.record.case_id]) < _MOST]
     chosen = set()
-    for case in sorted(doubted, key=lambda case: case.predicted_s):
+    for case in sorted(suspect, key=lambda case: case.predicted_s):
         left_s -= case.predicted_s
         if left_s < 0:
             break
         chosen.add(case.record.case_id)
-    return [case for case in doubted if case.record.case_id in chosen]
+    return [case for case in suspect if case.record.case_id in chosen]

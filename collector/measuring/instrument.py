@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Protocol
 
 from collector.codec.errors import HostFault
-from collector.host.npus import chip_to_itself
-from collector.measuring.batches import RawRecords, SessionAnswers, asks_for_static_kernel
+from collector.host.npus import exclusive_chip
+from collector.measuring.batches import RawRecords, SessionResults, requires_static_kernel
 from collector.model.manifest import Usage
 from collector.model.measurement import Measurement, Outcome, Provenance
 from collector.model.peaks import MachinePeaks
 from collector.model.plan import CANARIES_FROM_S, Limits, MeasureSettings, ShardCase
 from collector.model.stack import Stack
-from collector.replay.certificates import cases_before, is_canary, with_canaries
+from collector.replay.certificates import count_cases_before, is_canary, with_canaries
 from collector.replay.journal import JOURNAL, JournalTail
 from collector.replay.lock import concurrency_limit, installing_kernels, measuring_slot
 from collector.replay.msprof import DURATION_GROUP, discard_profile
@@ -32,12 +32,12 @@ from collector.replay.supervisor import (
 )
 
 
-def counter_groups(backend: str, wanted: Sequence[str]) -> list[str]:
+def counter_groups(backend: str, requested: Sequence[str]) -> list[str]:
     """Return the passes of a session, that with the durations first. Only an NPU has counters."""
     if backend != "npu":
         return [DURATION_GROUP]
-    first = DURATION_GROUP if DURATION_GROUP in wanted else wanted[0]
-    return [first, *(group for group in wanted if group != first)]
+    first = DURATION_GROUP if DURATION_GROUP in requested else requested[0]
+    return [first, *(group for group in requested if group != first)]
 
 
 def with_counters(
@@ -75,7 +75,7 @@ _LEAST_LIMIT_S = 60.0
 class Instrument(Protocol):
     """A measuring instrument: one call is one profiler session."""
 
-    def measure(self, cases: Sequence[ShardCase], provenance: Provenance) -> SessionAnswers: ...
+    def measure(self, cases: Sequence[ShardCase], provenance: Provenance) -> SessionResults: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,9 +120,9 @@ class ReplayInstrument:
         self._has_canaries = True
         self._concurrency = concurrency_limit()
         limited = settings.backend == "npu" and self._concurrency is not None
-        self._chip = chip_to_itself(settings.device, self._concurrency or 1) if limited else ""
+        self._chip = exclusive_chip(settings.device, self._concurrency or 1) if limited else ""
 
-    def measure(self, cases: Sequence[ShardCase], provenance: Provenance) -> SessionAnswers:
+    def measure(self, cases: Sequence[ShardCase], provenance: Provenance) -> SessionResults:
         """Run one session and return the results of its complete cases, however it ended."""
         first, *others = counter_groups(self._settings.backend, self._settings.measure.aic_metrics)
         report, result, usage = self._first_pass(cases, provenance, first)
@@ -137,7 +137,7 @@ class ReplayInstrument:
             measurements = with_counters(measurements, more.measurements, group)
             raw.append(RawRecords(more.summary, more.journal, group))
             usage = usage.plus(taken)
-        return SessionAnswers(
+        return SessionResults(
             measurements,
             tuple(raw) if measurements else (),
             usage,
@@ -176,7 +176,7 @@ class ReplayInstrument:
         folder."""
         folder = self._scratch / f"session_{provenance.session}_{spec.aic_metrics}{suffix}"
         folder.mkdir(parents=True)
-        with self._place(spec):
+        with self._turn(spec):
             tick = self._ticker(spec, folder / JOURNAL)
             report = run_session(spec, folder, tick=tick, stop=self._stop)
         if report.ending not in (Ending.COMPLETE, Ending.STOPPED):
@@ -192,10 +192,10 @@ class ReplayInstrument:
         return report, result, usage
 
     @contextmanager
-    def _place(self, spec: SessionSpec) -> Iterator[None]:
+    def _turn(self, spec: SessionSpec) -> Iterator[None]:
         """Wait until a session may run concurrently with the others of this machine."""
         static = spec.backend == "npu" and any(
-            asks_for_static_kernel(case.record.case) for case in spec.cases
+            requires_static_kernel(case.record.case) for case in spec.cases
         )
         with (
             installing_kernels(self._stop) if static else nullcontext(),
@@ -241,7 +241,7 @@ class ReplayInstrument:
         def tick(progress: SessionProgress) -> None:
             ordinal = progress.in_flight
             case = "" if ordinal is None else spec.cases[ordinal].record.case.describe()
-            self._on_progress(cases_before(spec, progress.ended), case)
+            self._on_progress(count_cases_before(spec, progress.ended), case)
             if self._stop_at and any(
                 c.outcome in self._stop_at and not is_canary(spec, c.ordinal)
                 for c in tail.read().cases.values()

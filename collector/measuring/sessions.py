@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from collector.codec.errors import PeersAway
-from collector.measuring.batches import Batches, SessionAnswers, Unmeasured
+from collector.measuring.batches import Batches, SessionResults, Unmeasured
 from collector.measuring.instrument import Instrument
 from collector.model.manifest import NO_USAGE
 from collector.model.measurement import Outcome, Provenance
@@ -29,16 +29,16 @@ class Sink(Protocol):
     def is_closed(self) -> bool:
         """Return whether no more results are accepted, even if some cases have none."""
 
-    def unanswered(self) -> Sequence[ShardCase]:
+    def without_result(self) -> Sequence[ShardCase]:
         """Return the cases to measure, in order."""
 
     def next_session(self, batch: Sequence[ShardCase]) -> Provenance:
         """Start the next session, and return the provenance of its measurements."""
 
-    def add(self, session: int, answers: SessionAnswers) -> None:
+    def add(self, session: int, results: SessionResults) -> None:
         """Store the results of a session."""
 
-    def give(self, unmeasured: Sequence[Unmeasured]) -> None:
+    def add_unmeasured(self, unmeasured: Sequence[Unmeasured]) -> None:
         """Store outcomes without a session."""
 
 
@@ -55,7 +55,7 @@ def measure_all(
 
     Raises SessionsFail, and every error of the sink or the instrument.
     """
-    while todo := sink.unanswered():
+    while todo := sink.without_result():
         on_progress(sink.total - len(todo), sink.total)
         if stop.is_set():
             return False
@@ -64,23 +64,23 @@ def measure_all(
         batch = batches.next(todo)
         provenance = sink.next_session(batch)
         try:
-            answers = instrument.measure(batch, provenance)
+            results = instrument.measure(batch, provenance)
         except PeersAway as error:  # recorded, so that the session does not count as a killer
             sink.add(provenance.session, _nothing(str(error)))
             raise
-        sink.add(provenance.session, answers)
-        _log_failures(answers)
-        if not stop.is_set() and (blamed := batches.learn(batch, answers)) is not None:
-            sink.give([blamed])
+        sink.add(provenance.session, results)
+        _log_failures(results)
+        if not stop.is_set() and (blamed := batches.learn(batch, results)) is not None:
+            sink.add_unmeasured([blamed])
     on_progress(sink.total, sink.total)
     return True
 
 
-def _nothing(reason: str) -> SessionAnswers:
-    return SessionAnswers((), (), NO_USAGE, began=False, reason=reason)
+def _nothing(reason: str) -> SessionResults:
+    return SessionResults((), (), NO_USAGE, began=False, reason=reason)
 
 
-def _log_failures(answers: SessionAnswers) -> None:
-    for m in answers.measurements:
+def _log_failures(results: SessionResults) -> None:
+    for m in results.measurements:
         if m.outcome is not Outcome.OK:
             logger.info("%s %s: %s (%s)", m.kernel_type, m.case_id, m.outcome, m.reason)

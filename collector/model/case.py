@@ -204,9 +204,9 @@ def shape_text(shape: tuple[int, ...] | None) -> str:
 
 
 def _slot_cells(names: tuple[str, str, str], slots: Iterable[Slot]) -> dict[str, str]:
-    told = tuple(slots)
-    shapes = ";".join(shape_text(slot.shape) for slot in told)
-    texts = (f'"{shapes}"', ";".join(s.dtype for s in told), ";".join(s.format for s in told))
+    cells = tuple(slots)
+    shapes = ";".join(shape_text(slot.shape) for slot in cells)
+    texts = (f'"{shapes}"', ";".join(s.dtype for s in cells), ";".join(s.format for s in cells))
     return dict(zip(names, texts, strict=True))
 
 

@@ -282,12 +282,12 @@ class Measurement:
 
 
 def measurement_id_of(
-    shard: str, attempt: str, session: int, case_id: str, runtime: str, asked: str
+    shard: str, attempt: str, session: int, case_id: str, runtime: str, requested: str
 ) -> str:
     """Return the id of one try of a case. A session may try a case because it was requested, and
     also run it in place of another: these are two tries."""
     origin = [shard, attempt, session, case_id, runtime]
-    return short_hash([*origin, asked] if asked else origin, 24)
+    return short_hash([*origin, requested] if requested else origin, 24)
 
 
 def _timing_fault(timing: Timing) -> str:
@@ -318,7 +318,7 @@ TIMING_FIELDS = tuple(field.name for field in fields(Timing))
 # is not higher, and which other processes use it.
 
 
-class Held(StrEnum):
+class ClockLimit(StrEnum):
     """Why the clock of a device is not higher."""
 
     IDLE = "idle"
@@ -346,7 +346,7 @@ class Condition:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ConditionReading:
     """A condition, and the time at which it was read, on the clock of the session's journal."""
 
     at_s: float

@@ -96,7 +96,7 @@ class PlannedShard:
     with this hash. A shard of several `ranks` is a gang: all ranks run at once, or none. A shard
     whose cases are measured a second time names the shards of the first measurements in `again_of`.
     A shard of cases that a suspect session measured names the device of that session
-    (`place_name`), and is `not_on` it if another device is available."""
+    (`device_or_node_name`), and is `not_on` it if another device is available."""
 
     shard_id: str
     cases: int
@@ -213,7 +213,7 @@ def devices_for(ranks: int, backend: str) -> int:
     return 1 if backend == "cpu" else ranks
 
 
-def place_name(node: str, serial: str) -> str:
+def device_or_node_name(node: str, serial: str) -> str:
     """Return the name of a device of a node; without a serial number it is the node's only
     device."""
     return f"{node}/{serial}"

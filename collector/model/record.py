@@ -104,8 +104,8 @@ def as_ran(
     """Return the record of the case that ran instead of the requested one: the other kernel type
     with the `recorded` tensors, or the same tensors if there are none, and with the state and the
     core that the profiler reported."""
-    told = {OP_STATE: op_state, ACCELERATOR_CORE: core if core and core_class(core) else ""}
-    known = {name: text for name, text in told.items() if text}
+    reported = {OP_STATE: op_state, ACCELERATOR_CORE: core if core and core_class(core) else ""}
+    known = {name: text for name, text in reported.items() if text}
     cells = {**record.cells, **dict(recorded), **known}
     is_static = cells.get(OP_STATE, "").strip().lower() == STATIC
     extra = {name: text for name, text in record.extra.items() if is_static or name != LAUNCHED_BY}
@@ -148,12 +148,12 @@ def write_rows(
         if (spelled := _spelled(one)) not in numbers:
             numbers[spelled] = len(known) + len(only)
             only.append(one)
-    asked = (
+    requested = (
         [*cells_of(r), " ".join(str(numbers[_spelled(one)]) for one in r.before), *further]
         for r, further in known
     )
     rest = ([*cells_of(one), _NO_CASE, *unsaid] for one in only)
-    return table_bytes((*TABLE_COLUMNS, _BEFORE, *columns), chain(asked, rest))
+    return table_bytes((*TABLE_COLUMNS, _BEFORE, *columns), chain(requested, rest))
 
 
 def read_rows(data: bytes, columns: Sequence[str], *, path: str) -> list[TableRow]:
@@ -166,14 +166,14 @@ def read_rows(data: bytes, columns: Sequence[str], *, path: str) -> list[TableRo
             TableRow(line, record_of(row[:at], path=path, line=line), row[at:])
             for line, row in rows
         ]
-    told = [
+    recorded = [
         (TableRow(line, record_of(row[:at], path=path, line=line), row[at + 1 :]), row[at])
         for line, row in table_rows(data, whole, path=path)
     ]
-    bare = [as_neighbour(row.record) for row, _ in told]
+    bare = [as_neighbour(row.record) for row, _ in recorded]
     return [
         replace(row, record=replace(row.record, before=_before(text, bare, path, row.line)))
-        for row, text in told
+        for row, text in recorded
         if text != _NO_CASE
     ]
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from collector.model.record import CaseRecord
-from collector.ops.refusals import UNFORESEEN, FindOperator, refusal
+from collector.ops.refusals import DECLARATION_ERRORS, FindOperator, refusal
 from collector.ops.spec import OpSpec
 from collector.ranks.gangs import is_of_gangs
 
@@ -73,5 +73,5 @@ def context_of(
 def _moved_bytes(record: CaseRecord, op: OpSpec) -> int:
     try:
         return op.traffic(record.case)
-    except UNFORESEEN:  # the session meets the error in the declaration again
+    except DECLARATION_ERRORS:  # the session meets the error in the declaration again
         return 0

@@ -78,8 +78,8 @@ def _table() -> dict[str, Any]:
 # 0.01 us is sixty cycles of the fastest clock: no launch is shorter. torch calls on a CPU take a
 # few tenths of a microsecond. Kernels of NPUs and GPUs take at least one microsecond (1.06 in
 # published profiles): a duration below 0.1 us is in another unit.
-LEAST_US = 0.01
-LEAST_KERNEL_US = 0.1
+MIN_US = 0.01
+MIN_KERNEL_US = 0.1
 _MARGIN = 2.0
 # A cache is four times as fast as the memory of its device, and not larger than this.
 _CACHE_OVER_MEMORY = 4.0
@@ -120,7 +120,7 @@ _ANY_DEVICE = _Ceiling(
 )
 
 
-def floor_us(case: Case, stack: Stack | None, peaks: MachinePeaks | None = None) -> float:
+def lower_bound_us(case: Case, stack: Stack | None, peaks: MachinePeaks | None = None) -> float:
     """Return the lower bound of a launch of a case on a stack's device, in microseconds.
 
     A stack of None means any device. `peaks` are those of the machine, if they are known. If no
@@ -134,10 +134,10 @@ def floor_us(case: Case, stack: Stack | None, peaks: MachinePeaks | None = None)
     except CaseRejected:
         return _least_us(stack)
     work = op.flops(case), op.traffic(case)
-    return float(floors_us(*work, flops_per_s(case, stack, peaks), stack, peaks))
+    return float(lower_bounds_us(*work, flops_per_s(case, stack, peaks), stack, peaks))
 
 
-def floors_us(
+def lower_bounds_us(
     operations: Any,
     traffic: Any,
     flops_per_s: Any,
@@ -157,7 +157,7 @@ def floors_us(
 
 def _least_us(stack: Stack | None) -> float:
     is_accelerator = stack is not None and backend_of(stack.device) != "cpu"
-    return LEAST_KERNEL_US if is_accelerator else LEAST_US
+    return MIN_KERNEL_US if is_accelerator else MIN_US
 
 
 def flops_per_s(case: Case, stack: Stack | None, peaks: MachinePeaks | None = None) -> float:

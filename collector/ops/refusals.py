@@ -25,7 +25,7 @@ _ARITHMETIC = frozenset({"Add", "Sub", "Mul", "RealDiv"})
 _NARROW = frozenset({"FLOAT16", "DT_BF16"})
 
 
-def of_graph_alone(case: Case) -> str:
+def graph_only_reason(case: Case) -> str:
     """Return why no call launches the kernel of a row; empty if a call may."""
     if case.kernel_type in _ARITHMETIC and _is_cast(case.inputs or (), case.outputs or ()):
         return f"{_FUSED}: it casts its result to 16 bits; without a graph a Cast does this"
@@ -34,8 +34,8 @@ def of_graph_alone(case: Case) -> str:
 
 def _is_cast(inputs: tuple[Slot, ...], outputs: tuple[Slot, ...]) -> bool:
     """Return whether all inputs are FLOAT and the outputs have 16 bits."""
-    came, given = ({_spelling(slot) for slot in slots} for slots in (inputs, outputs))
-    return came == {"FLOAT"} and bool(given) and given <= _NARROW
+    input_dtypes, given = ({_spelling(slot) for slot in slots} for slots in (inputs, outputs))
+    return input_dtypes == {"FLOAT"} and bool(given) and given <= _NARROW
 
 
 def _spelling(slot: Slot) -> str:
@@ -47,7 +47,7 @@ logger = logging.getLogger(__name__)
 NO_INPUTS = "its inputs are unknown (N/A)"
 NO_OPERATOR = "no operator is declared"
 NO_RANKS = "the row does not define the operation of its ranks"
-NO_PLACE = "its ranks need as many devices at once, and warm caches"
+WRONG_NUMBER_OF_RANKS = "its ranks need as many devices at once, and warm caches"
 TOO_MANY_RANKS = "too many ranks for a cpu"
 MOST_CPU_RANKS = 64
 # ep_world_size of aclnnMoeDistributeDispatchV2 and aclnnMoeDistributeCombineV2.
@@ -56,7 +56,7 @@ NO_SUCH_WORLD = "CANN cannot exchange tokens of experts among this number of ran
 NO_KERNEL = "mode kernel: gloo launches no kernel that can be timed"
 
 # Exceptions of an error in an operator's declaration, for shapes that it did not foresee.
-UNFORESEEN = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+DECLARATION_ERRORS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 
 FindOperator = Callable[[str], OpSpec | None]
 
@@ -86,20 +86,20 @@ def refusal(case: Case, find: FindOperator, backend: str) -> Refusal | None:
     if case.inputs is None:
         reason = "its inputs are unknown (N/A in the source)"
         return Refusal(Outcome.UNSUPPORTED, NO_INPUTS, reason)
-    if why := of_graph_alone(case):
+    if why := graph_only_reason(case):
         return Refusal(Outcome.UNSUPPORTED, why, f"{why}: {case.describe()}")
     op = find(case.kernel_type)
     if op is None:
         reason = f"{NO_OPERATOR} for {case.kernel_type}"
         return Refusal(Outcome.UNSUPPORTED, NO_OPERATOR, reason)
     try:
-        complaint, untold = op.complaint(case, backend), op.untold(case)
-    except UNFORESEEN as error:
+        complaint, missing = op.rejection_reason(case, backend), op.missing_metadata(case)
+    except DECLARATION_ERRORS as error:
         logger.warning("%s cannot be checked: %r", case.describe(), error)
         return None
     if complaint:
         return Refusal(Outcome.REJECTED, complaint, f"{complaint}: {case.describe()}")
-    return Refusal(Outcome.UNSUPPORTED, untold.partition(":")[0], untold) if untold else None
+    return Refusal(Outcome.UNSUPPORTED, missing.partition(":")[0], missing) if missing else None
 
 
 def refusal_on_ranks(case: Case, find: FindOperator, backend: str, ranks: int) -> Refusal | None:
@@ -108,15 +108,15 @@ def refusal_on_ranks(case: Case, find: FindOperator, backend: str, ranks: int) -
     Either no number of ranks can, or the case needs another number. A plan may have had too few
     devices for the case, or another cache state; a tree is measured on one rank.
     """
-    return refusal(case, find, backend) or _refusal_of_place(case, ranks)
+    return refusal(case, find, backend) or _refusal_of_ranks(case, ranks)
 
 
-def _refusal_of_place(case: Case, ranks: int) -> Refusal | None:
+def _refusal_of_ranks(case: Case, ranks: int) -> Refusal | None:
     needed = ranks_of(case) if is_of_gangs(case) else 1
     if needed == ranks:
         return None
     reason = f"it needs {needed} ranks at once, and has {ranks}"
-    return Refusal(Outcome.UNSUPPORTED, NO_PLACE, reason)
+    return Refusal(Outcome.UNSUPPORTED, WRONG_NUMBER_OF_RANKS, reason)
 
 
 def _refusal_by_ranks(case: Case, backend: str) -> Refusal | None:

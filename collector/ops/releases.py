@@ -15,10 +15,12 @@ import yaml
 # wheels contain as text; no kernel was launched. A release that is not in the file is unknown.
 
 BOUND = "bound"
-OTHERWISE = "bound another way"  # the declaration passes the arguments that this release accepts
-UNTOLD = "there, its schema is not told"
+BOUND_OTHERWISE = (
+    "bound another way"  # the declaration passes the arguments that this release accepts
+)
+SCHEMA_UNKNOWN = "there, its schema is not told"
 ABSENT = "absent"
-_TAKEN = (BOUND, OTHERWISE, UNTOLD)
+_TAKEN = (BOUND, BOUND_OTHERWISE, SCHEMA_UNKNOWN)
 _OF_A_ROW = 2  # columns before those of releases
 
 
@@ -27,7 +29,7 @@ def known_releases() -> tuple[str, ...]:
     return tuple(next(iter(_releases_table().values())))
 
 
-def answers_of(kernel_type: str) -> Mapping[str, str]:
+def release_status(kernel_type: str) -> Mapping[str, str]:
     """Return how each release of the operator's library accepts its calls.
 
     Releases of vLLM-Ascend are included if it has its own function for the kernel. Empty for
@@ -38,18 +40,18 @@ def answers_of(kernel_type: str) -> Mapping[str, str]:
     }
 
 
-def refused_on(kernel_type: str, release: str) -> str:
+def why_unsupported(kernel_type: str, release: str) -> str:
     """Return why a release does not accept an operator's calls; empty if it does or is unknown."""
-    answers = answers_of(kernel_type)
-    word = answers.get(release, BOUND)
+    status_of_release = release_status(kernel_type)
+    word = status_of_release.get(release, BOUND)
     if word in _TAKEN:
         return ""
     library, _, version = release.partition("-")
-    known = (name.partition("-") for name, other in answers.items() if other in _TAKEN)
+    known = (name.partition("-") for name, other in status_of_release.items() if other in _TAKEN)
     taking = [number for own, _, number in known if own == library]
     needs = f"{library} {' or '.join(taking)} accepts it" if taking else f"no {library} accepts it"
-    said = "has no such function" if word == ABSENT else f"accepts other arguments ({word})"
-    return f"{library} {version} {said}: {needs}"
+    verdict = "has no such function" if word == ABSENT else f"accepts other arguments ({word})"
+    return f"{library} {version} {verdict}: {needs}"
 
 
 @cache

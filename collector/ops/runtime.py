@@ -36,7 +36,7 @@ def completed(record: CaseRecord, op: OpSpec) -> CaseRecord:
     columns = op.runtime(record.case)
     if not columns:
         return record
-    missing = {name: text for name, text in columns.items() if not _says(record, name)}
+    missing = {name: text for name, text in columns.items() if not _has_value(record, name)}
     extra = {**record.extra, **missing}
     if extra.get(_COMPLETENESS, "").strip() in _UNFILLED:
         filled = "complete" if op.family & _COMPLETE else "runtime_values"
@@ -50,5 +50,5 @@ def completed_as_declared(record: CaseRecord) -> CaseRecord:
     return completed(record, op) if op is not None else record
 
 
-def _says(record: CaseRecord, name: str) -> bool:
+def _has_value(record: CaseRecord, name: str) -> bool:
     return bool(record.extra.get(name, "").strip())

@@ -59,7 +59,7 @@ def elements(shape: Shape | None) -> int:
     return 0 if shape is None else prod(shape)
 
 
-def dtype_complaint(
+def dtype_error(
     side: str, slots: Sequence[Slot], optional: frozenset[int], packed: Mapping[int, str]
 ) -> str:
     """Return what is wrong with the dtypes of inputs or outputs; empty if torch can hold them all.

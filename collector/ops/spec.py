@@ -15,7 +15,7 @@ from collector.codec.errors import CaseRejected
 from collector.model.case import Case, Slot
 from collector.model.measurement import Library
 from collector.model.vocabulary import FRACTAL_NZ, GRAPH, LAUNCHED_BY, LIBRARY, is_plain_format
-from collector.ops.slots import dtype_complaint
+from collector.ops.slots import dtype_error
 
 
 def library_of(call: str) -> str:
@@ -28,15 +28,15 @@ def library_of(call: str) -> str:
 
 def library_complaint(case: Case, backend: str, call: str, served: str) -> str:
     """Return why the requested library has no such kernel; empty if it has or none is requested."""
-    asked = case.attribute(LIBRARY)
-    if asked is None:
+    requested = case.attribute(LIBRARY)
+    if requested is None:
         return ""
     if backend != "npu":
-        return f"kernels of {asked} are requested; {backend} has no such library"
+        return f"kernels of {requested} are requested; {backend} has no such library"
     known = _with_a_kernel(call, served)
-    if asked in known:
+    if requested in known:
         return ""
-    return f"expected a kernel of {' or '.join(sorted(known))}, got {asked}"
+    return f"expected a kernel of {' or '.join(sorted(known))}, got {requested}"
 
 
 def _with_a_kernel(call: str, served: str) -> frozenset[str]:
@@ -216,7 +216,7 @@ class OpSpec:
     twins: tuple[str, ...] = ()
     runtime: Callable[[Case], Mapping[str, str]] = field(default_factory=lambda: no_columns)
     assumes: str = ""
-    untold: Callable[[Case], str] = lambda case: ""
+    missing_metadata: Callable[[Case], str] = lambda case: ""
 
     @property
     def family(self) -> frozenset[str]:
@@ -251,30 +251,30 @@ class OpSpec:
 
     def check(self, case: Case, backend: str) -> None:
         """Raise CaseRejected, with the rule, for a case that a backend cannot replay."""
-        if complaint := self.complaint(case, backend):
-            raise CaseRejected(f"{complaint}: {case.describe()}")
+        if rejection_reason := self.rejection_reason(case, backend):
+            raise CaseRejected(f"{rejection_reason}: {case.describe()}")
 
-    def complaint(self, case: Case, backend: str) -> str:
+    def rejection_reason(self, case: Case, backend: str) -> str:
         """Return the rule that a case breaks; empty if a backend can replay it."""
-        complaint = (
+        rejection_reason = (
             self._slots_complaint(case)
             or self._format_complaint(case, backend)
             or library_complaint(case, backend, self.call, self.npu.served)
         )
         broken = (rule.text for rule in self.constraints if not rule.holds(case))
-        return complaint or next(broken, "")
+        return rejection_reason or next(broken, "")
 
     def _slots_complaint(self, case: Case) -> str:
         """Return what is wrong with the slots themselves; the constraints may rely on the rest."""
         if case.inputs is None:
             return "its inputs are unknown (N/A)"
-        wanted = f"expected inputs: {', '.join(self.slots)}{' ...' if self.variadic else ''}"
+        expected = f"expected inputs: {', '.join(self.slots)}{' ...' if self.variadic else ''}"
         if len(case.inputs) > len(self.slots) and not self.variadic:
-            return f"{len(case.inputs)} inputs: too many; {wanted}"
+            return f"{len(case.inputs)} inputs: too many; {expected}"
         for position, name in enumerate(self.slots[len(case.inputs) :], len(case.inputs)):
             if position not in self.optional:
-                return f"input '{name}' is missing; {wanted}"
-        return dtype_complaint("input", case.inputs, self.optional, self.packed) or dtype_complaint(
+                return f"input '{name}' is missing; {expected}"
+        return dtype_error("input", case.inputs, self.optional, self.packed) or dtype_error(
             "output", case.outputs or (), self.optional_outputs, self.packed_outputs
         )
 

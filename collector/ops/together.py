@@ -17,12 +17,12 @@ import numpy.typing as npt
 
 from collector.codec.errors import OpmeterError
 from collector.model.case import Case, Slot
-from collector.ops.refusals import UNFORESEEN
+from collector.ops.refusals import DECLARATION_ERRORS
 
 Floats = npt.NDArray[np.float64]
 Whole = npt.NDArray[np.int64]
 Truths = npt.NDArray[np.bool_]
-Ask = Callable[[Case], tuple[float, float]]
+Evaluate = Callable[[Case], tuple[float, float]]
 
 FEW = 16  # below this number of cases, one by one is fast enough
 _MOST = 2**53  # the limit up to which floats represent all integers
@@ -30,7 +30,7 @@ _MOST = 2**53  # the limit up to which floats represent all integers
 
 # Both are signals to `_fill`, not errors. They do not derive from the project's base error, so that
 # a declaration that catches errors of its reading does not catch them.
-class _Apart(Exception):
+class _Diverging(Exception):
     """A comparison that holds only for the cases in `these`."""
 
     def __init__(self, these: Truths):
@@ -112,42 +112,42 @@ class Lengths:
         return Lengths(compute(self.of, _number(other)))
 
 
-def asked_together(ask: Ask, form: Case, lengths: Whole) -> Floats:
+def evaluate_together(evaluate: Evaluate, form: Case, lengths: Whole) -> Floats:
     """Return the two numbers that a declaration gives for each case of a form.
 
     The rows of `lengths` have the lengths of the cases, slot by slot. NaN if the declaration
     refuses a case or fails.
     """
     found = np.full((len(lengths), 2), np.nan)
-    _fill(found, ask, form, lengths, np.arange(len(lengths)))
+    _fill(found, evaluate, form, lengths, np.arange(len(lengths)))
     return found
 
 
-def asked_alone(ask: Ask, case: Case) -> tuple[float, float]:
+def evaluate_alone(evaluate: Evaluate, case: Case) -> tuple[float, float]:
     """Return the two numbers for one case."""
     try:
-        return ask(case)
-    except (OpmeterError, *UNFORESEEN):
+        return evaluate(case)
+    except (OpmeterError, *DECLARATION_ERRORS):
         return np.nan, np.nan
 
 
-def _fill(found: Floats, ask: Ask, form: Case, lengths: Whole, places: Whole) -> None:
+def _fill(found: Floats, evaluate: Evaluate, form: Case, lengths: Whole, places: Whole) -> None:
     if len(places) < FEW:
-        for place in places.tolist():
-            case = _with_lengths(form, lengths[place].tolist())
-            found[place] = asked_alone(ask, case)
+        for index in places.tolist():
+            case = _with_lengths(form, lengths[index].tolist())
+            found[index] = evaluate_alone(evaluate, case)
         return
     try:
-        told = ask(_with_lengths(form, [_length(column) for column in lengths[places].T]))
-    except _Apart as apart:
+        results = evaluate(_with_lengths(form, [_length(column) for column in lengths[places].T]))
+    except _Diverging as apart:
         for part in (places[apart.these], places[~apart.these]):
-            _fill(found, ask, form, lengths, part)
-    except (_OneByOne, OpmeterError, *UNFORESEEN):
+            _fill(found, evaluate, form, lengths, part)
+    except (_OneByOne, OpmeterError, *DECLARATION_ERRORS):
         for part in np.array_split(places, len(places) // FEW + 1):
-            _fill(found, ask, form, lengths, part)
+            _fill(found, evaluate, form, lengths, part)
     else:
-        for column, answer in enumerate(told):
-            found[places, column] = answer.of if isinstance(answer, Lengths) else answer
+        for column, result in enumerate(results):
+            found[places, column] = result.of if isinstance(result, Lengths) else result
 
 
 def _length(column: Whole) -> Any:
@@ -186,7 +186,7 @@ def _is_true(holds: Any) -> bool:
     if holds.all():
         return True
     if holds.any():
-        raise _Apart(holds)
+        raise _Diverging(holds)
     return False
 
 

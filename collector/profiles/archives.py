@@ -105,9 +105,9 @@ def _kernels(
     connection: sqlite3.Connection, columns: frozenset[str], words: Mapping[object, object]
 ) -> Iterator[list[str]]:
     kept = [column if column in columns else "NULL" for column in _SPELLED.values()]
-    told = ", ".join(name if name == "NULL" else f"k.{name}" for name in kept)
+    user_path = ", ".join(name if name == "NULL" else f"k.{name}" for name in kept)
     rows = connection.execute(
-        f"SELECT t.deviceId, t.streamId, t.startNs, t.endNs, {told} FROM {_KERNELS} k "
+        f"SELECT t.deviceId, t.streamId, t.startNs, t.endNs, {user_path} FROM {_KERNELS} k "
         f"JOIN {_TASK} t ON t.globalTaskId = k.globalTaskId ORDER BY t.startNs, t.rowid"
     )
     for device, stream, start, end, *numbers in rows:
@@ -126,12 +126,12 @@ def _collectives(
     )
     unknown = dict.fromkeys(_SPELLED, NOT_KNOWN)
     for place, name, kind, start, end in rows:
-        told = {
+        user_path = {
             "Op Name": _word(words, name),
             "OP Type": _word(words, kind),
             "Task Type": _COLLECTIVE_CORE,
         }
-        cells = {**unknown, **told}.values()
+        cells = {**unknown, **user_path}.values()
         yield [NOT_KNOWN if place is None else str(place), NOT_KNOWN, *cells, *_times(start, end)]
 
 
@@ -159,7 +159,7 @@ def _micro(ns: int) -> str:
 
 MOST_BYTES = 16 << 30  # unpacked, of one archive: a thousand million launches fit
 _PIECE_BYTES = 1 << 20
-_BESIDE = ("operator_details.csv",)
+_COMPANION_FILES = ("operator_details.csv",)
 _GZ, _ZIP, _DB = ".gz", ".zip", ".db"
 _TABLE = "op_summary.csv"
 _DAMAGED = (
@@ -180,21 +180,21 @@ class Unpacked:
     paths: tuple[Path, ...]
     folders: tuple[tuple[Path, Path], ...]
 
-    def told(self, path: Path) -> Path:
+    def user_path(self, path: Path) -> Path:
         """Return a path as the user knows it: within its archive."""
         for folder, archive in self.folders:
             if path.is_relative_to(folder):
                 return archive / path.relative_to(folder)
         return path
 
-    def told_text(self, text: str) -> str:
+    def with_user_paths(self, text: str) -> str:
         """Return a message with paths as the user knows them."""
         for folder, archive in self.folders:
             text = text.replace(str(folder), str(archive))
         return text
 
-    def told_error(self, error: BadInput) -> BadInput:
-        found = BadInput(self.told_text(str(error)))
+    def with_user_error(self, error: BadInput) -> BadInput:
+        found = BadInput(self.with_user_paths(str(error)))
         found.path, found.line = error.path, error.line
         return found
 
@@ -260,9 +260,9 @@ def _unpack(archive: Path, folder: Path, *, is_named: bool) -> bool:
 def _unpack_gz(archive: Path, folder: Path) -> None:
     with gzip.open(archive, "rb") as source:
         _copy(source, folder / archive.name[: -len(_GZ)], archive, MOST_BYTES)
-    for name in _BESIDE:  # it has the shapes of fused attention
-        if (beside := archive.with_name(name)).is_file():
-            shutil.copyfile(beside, folder / name)
+    for name in _COMPANION_FILES:  # it has the shapes of fused attention
+        if (companion := archive.with_name(name)).is_file():
+            shutil.copyfile(companion, folder / name)
 
 
 def _unpack_zip(archive: Path, folder: Path, *, is_named: bool) -> bool:
@@ -272,7 +272,7 @@ def _unpack_zip(archive: Path, folder: Path, *, is_named: bool) -> bool:
             path = PurePosixPath(member.filename)
             is_table = is_kernel_table(path.name)
             is_link = stat.S_ISLNK(member.external_attr >> 16)
-            if member.is_dir() or is_link or not (is_table or _is_beside(path.name)):
+            if member.is_dir() or is_link or not (is_table or _is_companion(path.name)):
                 continue
             if path.is_absolute() or ".." in path.parts or "\\" in member.filename:
                 message = f"a member has a path outside the archive: {member.filename}"
@@ -288,8 +288,8 @@ def _unpack_zip(archive: Path, folder: Path, *, is_named: bool) -> bool:
     return has_profile
 
 
-def _is_beside(name: str) -> bool:
-    return name in _BESIDE or (name.startswith("profiler_info") and name.endswith(".json"))
+def _is_companion(name: str) -> bool:
+    return name in _COMPANION_FILES or (name.startswith("profiler_info") and name.endswith(".json"))
 
 
 def _copy(source: _Bytes, target: Path, archive: Path, most_bytes: int) -> int:

@@ -63,13 +63,13 @@ class OperatorRow:
 
 @dataclass(frozen=True, slots=True)
 class Pairing:
-    """The pairing of the rows of one folder. `doubt` is the evidence against it."""
+    """The pairing of the rows of one folder. `warning` is the evidence against it."""
 
     folder: Path
     kernel_rows: int
     operator_rows: int
     paired: int
-    doubt: str = ""
+    warning: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ class AttentionFacts:
     def __init__(self, files: Iterable[AttentionRows]) -> None:
         self.pairings: list[Pairing] = []
         self._sources: dict[str, str] = {}
-        self._told: dict[str, dict[str, set[str]]] = {}
+        self._reported: dict[str, dict[str, set[str]]] = {}
         for file in files:
             self._take(file)
 
@@ -100,7 +100,7 @@ class AttentionFacts:
         if shapes not in self._sources:
             return {}
         cells = _facts(_parsed(shapes), _IN_KERNEL)
-        for name, values in self._told[shapes].items():
+        for name, values in self._reported[shapes].items():
             if len(values) == 1:
                 cells[name] = next(iter(values))
         return {
@@ -117,15 +117,15 @@ class AttentionFacts:
         """
         return tuple(
             f"{name} of {shapes}: {' or '.join(sorted(values))}"
-            for shapes, told in self._told.items()
-            for name, values in told.items()
+            for shapes, reported in self._reported.items()
+            for name, values in reported.items()
             if len(values) > 1
         )
 
     def _take(self, file: AttentionRows) -> None:
         for shapes in map(_plain, file.shapes):
             self._sources.setdefault(shapes, profile_name(file.path))
-            self._told.setdefault(shapes, {})
+            self._reported.setdefault(shapes, {})
         details = file.path.with_name(OPERATOR_DETAILS)
         operators = read_operator_rows(details) if file.shapes and details.is_file() else []
         if not operators:
@@ -135,7 +135,7 @@ class AttentionFacts:
         for cell, operator in pairs:
             shapes = _plain(cell)
             for name, value in operator.facts.items():
-                self._told[shapes].setdefault(name, set()).add(value)
+                self._reported[shapes].setdefault(name, set()).add(value)
 
 
 def pair(
@@ -149,15 +149,15 @@ def pair(
     """
     pairs = list(zip(file.shapes, operators, strict=False))
     agreeing = list(takewhile(lambda pair: _same_query(*pair), pairs))
-    doubt = ""
+    warning = ""
     if len(file.shapes) != len(operators):
         if len(agreeing) < len(pairs):
-            doubt = f"the query sizes differ from pair {len(agreeing) + 1} on"
+            warning = f"the query sizes differ from pair {len(agreeing) + 1} on"
         pairs = agreeing
     elif len(agreeing) < len(pairs):
         others = sum(not _same_query(*pair) for pair in pairs)
-        doubt = f"the query sizes differ in {others} pairs"
-    pairing = Pairing(file.path.parent, len(file.shapes), len(operators), len(pairs), doubt)
+        warning = f"the query sizes differ in {others} pairs"
+    pairing = Pairing(file.path.parent, len(file.shapes), len(operators), len(pairs), warning)
     return pairs, pairing
 
 

@@ -89,7 +89,7 @@ def _pieces(path: Path) -> Iterator[memoryview]:
 
 def block_parser(header: Header) -> Callable[[Piece], pa.Table]:
     """Return a function from rows of a file with this header, as bytes, to their block."""
-    ours = {header.spelled(name): name for name in _wanted(header)}
+    ours = {header.spelled(name): name for name in _required(header)}
     reading = csv.ReadOptions(
         use_threads=False, block_size=1 << 30, column_names=list(header.names)
     )
@@ -118,7 +118,7 @@ def block_parser(header: Header) -> Callable[[Piece], pa.Table]:
     return parse
 
 
-def _wanted(header: Header) -> tuple[str, ...]:
+def _required(header: Header) -> tuple[str, ...]:
     names = (*KEY_COLUMNS, *EVENT_COLUMNS, DURATION, *header.counters)
     return tuple(name for name in names if header.has(name))
 

@@ -52,13 +52,13 @@ class FileCommunication:
 
     def add(self, block: pa.Table, rows: Rows) -> None:
         """Add the communication rows of a block."""
-        told = [(key[_TYPE].strip(), key[_CORE].strip()) for key in rows.keys]
-        is_event = np.array([is_communication(*pair) for pair in told], np.bool_)
+        reported = [(key[_TYPE].strip(), key[_CORE].strip()) for key in rows.keys]
+        is_event = np.array([is_communication(*pair) for pair in reported], np.bool_)
         at = np.flatnonzero(is_event[rows.ids])
         if not len(at):
             return
         durations = rows.durations_us[at]
-        pairs = [told[number] for number in rows.ids[at].tolist()]
+        pairs = [reported[number] for number in rows.ids[at].tolist()]
         devices, streams, names, starts = _event_texts(block, at)
         for (kernel_type, core), name in zip(pairs, names, strict=True):
             key = (kernel_type, _communicator(name), core)

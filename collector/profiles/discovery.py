@@ -12,14 +12,14 @@ from collector.profiles.rows import read_small_file
 
 # The names of files that are tables of kernels, and the folders that are searched.
 
-WANTED = "kernel_details*.csv or op_summary_*.csv"
+EXPECTED_FILES = "kernel_details*.csv or op_summary_*.csv"
 
 
 def is_kernel_table(name: str) -> bool:
     """Return whether a file of this name has one row per launch."""
     low = name.lower()
-    wanted = "kernel_details" in low or low.startswith("op_summary")
-    return wanted and low.endswith(".csv") and not name.startswith(".")
+    expected = "kernel_details" in low or low.startswith("op_summary")
+    return expected and low.endswith(".csv") and not name.startswith(".")
 
 
 def folders_below(path: Path) -> Iterator[Path]:
@@ -86,7 +86,7 @@ def find_profiles(paths: Sequence[Path]) -> tuple[Path, ...]:
             found.setdefault(file.resolve(), file)
     files = tuple(found.values())
     runs = {run for file in files if is_kernel_details(file) and (run := run_folder(file))}
-    return tuple(file for file in files if is_kernel_details(file) or not _lies_in(file, runs))
+    return tuple(file for file in files if is_kernel_details(file) or not _is_below(file, runs))
 
 
 def run_folder(file: Path) -> Path | None:
@@ -110,11 +110,11 @@ def _files_of(path: Path) -> Iterator[Path]:
         yield path
         return
     if not path.is_dir():
-        raise BadInput(f"no such file or folder; expected {WANTED}", path=path)
+        raise BadInput(f"no such file or folder; expected {EXPECTED_FILES}", path=path)
     held = [file for folder in folders_below(path) for file in folder.iterdir() if file.is_file()]
     files = sorted(file for file in held if is_kernel_table(file.name))
     if not files:
-        raise BadInput(f"no {WANTED} in this folder or below it{_instead(held)}", path=path)
+        raise BadInput(f"no {EXPECTED_FILES} in this folder or below it{_instead(held)}", path=path)
     yield from files
 
 
@@ -132,7 +132,7 @@ def is_kernel_details(file: Path) -> bool:
     return "kernel_details" in file.name.lower()
 
 
-def _lies_in(file: Path, runs: set[Path]) -> bool:
+def _is_below(file: Path, runs: set[Path]) -> bool:
     return not runs.isdisjoint(file.absolute().parents)
 
 

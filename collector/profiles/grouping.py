@@ -110,14 +110,14 @@ class FileGroups:
             counts += np.bincount(ids, minlength=len(counts))
         return dict(zip(self._numbers, counts.tolist(), strict=True))
 
-    def in_order(self, is_wanted: Callable[[Key], bool]) -> list[Key]:
+    def in_order(self, is_selected: Callable[[Key], bool]) -> list[Key]:
         """Return the keys of the selected rows, one per row, in the file's order."""
-        wanted = {number: key for key, number in self._numbers.items() if is_wanted(key)}
-        numbers = np.array(list(wanted), np.int32)
-        if not wanted:
+        selected = {number: key for key, number in self._numbers.items() if is_selected(key)}
+        numbers = np.array(list(selected), np.int32)
+        if not selected:
             return []
         found = (ids[np.isin(ids, numbers)].tolist() for ids in self._ids)
-        return [wanted[number] for ids in found for number in ids]
+        return [selected[number] for ids in found for number in ids]
 
     def rows(self) -> Rows:
         """Return all rows of the file."""
@@ -233,10 +233,10 @@ def _launchers(block: pa.Table) -> tuple[Ids, list[str]]:
     if not static or NAME not in block.column_names:
         return np.zeros(block.num_rows, np.int32), [""]
     names, types = (_trimmed(block, name) for name in (NAME, TYPE))
-    untold = pc.is_in(names, value_set=pa.array(["", NOT_KNOWN]))
+    unrecorded = pc.is_in(names, value_set=pa.array(["", NOT_KNOWN]))
     is_call = pc.or_(pc.starts_with(names, _OF_CALLS), pc.equal(names, types))
-    told = pc.invert(pc.or_(is_call, untold)).to_numpy(zero_copy_only=False)
-    return (np.isin(states, static) & told).astype(np.int32), ["", GRAPH]
+    recorded = pc.invert(pc.or_(is_call, unrecorded)).to_numpy(zero_copy_only=False)
+    return (np.isin(states, static) & recorded).astype(np.int32), ["", GRAPH]
 
 
 def _trimmed(block: pa.Table, name: str) -> pa.Array:

@@ -29,9 +29,9 @@ from collector.profiles.rows import (
     is_unnamed,
 )
 from collector.profiles.run_files import (
-    Reading,
     Repeated,
     RunFile,
+    RunFileReader,
     RunSketch,
     launches_before,
     sketch_of,
@@ -97,42 +97,42 @@ def read_profile(
         is_counted: base every statistic on all launches of its case, leaving out counters of fewer,
             and list the runs of the files.
     """
-    reading = Reading(skip_bad_rows, with_contexts, is_counted)
+    reading = RunFileReader(skip_bad_rows, with_contexts, is_counted)
     with unpacked(paths) as found:
         try:
             profile = _read_paths(found.paths, group_by, reading)
         except BadInput as error:
-            raise found.told_error(error) from error
-        runs = tuple(replace(run, path=found.told(run.path)) for run in profile.runs)
-        return replace(profile, report=_as_told(profile.report, found), runs=runs)
+            raise found.with_user_error(error) from error
+        runs = tuple(replace(run, path=found.user_path(run.path)) for run in profile.runs)
+        return replace(profile, report=_with_user_paths(profile.report, found), runs=runs)
 
 
-def _as_told(report: ProfileReport, found: Unpacked) -> ProfileReport:
+def _with_user_paths(report: ProfileReport, found: Unpacked) -> ProfileReport:
     """Return the report with the paths that the user knows."""
     return replace(
         report,
-        files=tuple(map(found.told, report.files)),
-        skipped=tuple(replace(row, path=found.told(row.path)) for row in report.skipped),
-        software=tuple(replace(one, folder=found.told(one.folder)) for one in report.software),
-        unusable=tuple(map(found.told_text, report.unusable)),
+        files=tuple(map(found.user_path, report.files)),
+        skipped=tuple(replace(row, path=found.user_path(row.path)) for row in report.skipped),
+        software=tuple(replace(one, folder=found.user_path(one.folder)) for one in report.software),
+        unusable=tuple(map(found.with_user_paths, report.unusable)),
         repeated=tuple(
-            replace(one, path=found.told(one.path), of=found.told(one.of))
+            replace(one, path=found.user_path(one.path), of=found.user_path(one.of))
             for one in report.repeated
         ),
-        pairings=tuple(replace(one, folder=found.told(one.folder)) for one in report.pairings),
+        pairings=tuple(replace(one, folder=found.user_path(one.folder)) for one in report.pairings),
     )
 
 
-def _read_paths(paths: Sequence[Path], group_by: GroupBy, reading: Reading) -> Profile:
-    told = reading.of(find_profiles(paths))
-    files, read = tuple(told), list(told.values())
+def _read_paths(paths: Sequence[Path], group_by: GroupBy, reading: RunFileReader) -> Profile:
+    recorded = reading.of(find_profiles(paths))
+    files, read = tuple(recorded), list(recorded.values())
     attention = AttentionFacts(map(_attention_rows, files, read))
     label_of = _by(group_by, attention)
     is_counted = reading.is_counted
     groups = groups_of([file.groups for file in read], label_of, of_all_rows=is_counted)
     records = {group.label: _record(group, attention) for group in groups}
     if reading.is_ordered:
-        records = _with_contexts(records, told, label_of)
+        records = _with_contexts(records, recorded, label_of)
     kept = [file.communication.without_duplicates() for file in read]
     report = _report(files, read, sum(dropped for _, dropped in kept))
     report = replace(report, unusable=tuple(reading.unusable), repeated=tuple(reading.repeated))
@@ -151,7 +151,7 @@ def _with_contexts(
 ) -> dict[Hashable, CaseRecord]:
     """Return the records with the launches before each."""
     for path, file in files.items():
-        if not file.order.is_told:
+        if not file.order.is_complete:
             raise BadInput(
                 f"expected {START!r} in every row, which gives the kernel that ran before",
                 path=path,
@@ -172,9 +172,9 @@ def _attention_rows(path: Path, file: RunFile) -> AttentionRows:
 def _runtime(key: Key, attention: AttentionFacts) -> dict[str, str]:
     """Return the `Runtime ...` cells of a row: of fused attention, and of kernels in a graph."""
     is_attention = key[KEY_AT[TYPE]].strip() == KERNEL
-    told = attention.of(key[KEY_AT[INPUT_SHAPES]]) if is_attention else {}
+    recorded = attention.of(key[KEY_AT[INPUT_SHAPES]]) if is_attention else {}
     launched_by = key[KEY_AT[LAUNCHED_BY]]
-    return {**told, LAUNCHED_BY: launched_by} if launched_by else told
+    return {**recorded, LAUNCHED_BY: launched_by} if launched_by else recorded
 
 
 def _by(group_by: GroupBy, attention: AttentionFacts) -> Callable[[Key], Hashable | None]:

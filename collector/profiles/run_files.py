@@ -143,33 +143,33 @@ _END = -1  # before the first launch of a run
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class RowOrder:
     """The device and the start of each row of a file."""
 
     devices: Marks
     starts: npt.NDArray[np.float64]
 
     @property
-    def is_told(self) -> bool:
+    def is_complete(self) -> bool:
         """Return whether every row has its start."""
         return not bool(np.isnan(self.starts).any())
 
 
-def order_of(block: pa.Table) -> Order:
+def order_of(block: pa.Table) -> RowOrder:
     """Return the order of the rows of a block."""
-    return Order(devices_of(block), starts_of(block))
+    return RowOrder(devices_of(block), starts_of(block))
 
 
-def joined_order(orders: Sequence[Order]) -> Order:
+def joined_order(orders: Sequence[RowOrder]) -> RowOrder:
     """Return the order of the rows of a file, from its blocks."""
-    return Order(
+    return RowOrder(
         np.concatenate([np.empty(0, np.uint64), *(one.devices for one in orders)]),
         np.concatenate([np.empty(0), *(one.starts for one in orders)]),
     )
 
 
 def launches_before(
-    files: Iterable[tuple[FileGroups, Order]], label_of: Callable[[Key], Hashable | None]
+    files: Iterable[tuple[FileGroups, RowOrder]], label_of: Callable[[Key], Hashable | None]
 ) -> dict[Hashable, tuple[Hashable, ...]]:
     """Return for each label the labels that precede it, the nearest last."""
     numbers: dict[Hashable, int] = {}
@@ -191,7 +191,7 @@ def launches_before(
 
 def _runs(
     groups: FileGroups,
-    order: Order,
+    order: RowOrder,
     label_of: Callable[[Key], Hashable | None],
     numbers: dict[Hashable, int],
 ) -> Iterable[Ids]:
@@ -215,12 +215,12 @@ def _likeliest(stream: Ids, places: npt.NDArray[np.intp]) -> list[int]:
     found: list[int] = []
     while len(found) < MOST_BEFORE:
         nearer = stream[places - len(found) - 1]
-        told = nearer[nearer != _END]
-        if not len(told):
+        recorded = nearer[nearer != _END]
+        if not len(recorded):
             break
         # Among equally frequent ones use the last: a run becomes steady.
-        counts = np.bincount(told)
-        most = int(told[counts[told] == counts.max()][-1])
+        counts = np.bincount(recorded)
+        most = int(recorded[counts[recorded] == counts.max()][-1])
         found.append(most)
         places = places[nearer == most]
     return found
@@ -235,10 +235,10 @@ class RunFile:
     skipped: Sequence[SkippedRow] = ()
     # Of every row, if other files may repeat them.
     marks: Marks = field(default_factory=lambda: joined(()))
-    order: Order = field(default_factory=lambda: joined_order(()))
+    order: RowOrder = field(default_factory=lambda: joined_order(()))
 
 
-class Reading:
+class RunFileReader:
     """Reads files, each run once.
 
     `unusable` and `repeated` are for the report; `launches` are those of each file that was read.
@@ -331,7 +331,7 @@ def _gathered(
 ) -> RunFile:
     file = RunFile(FileGroups(header.counters), FileCommunication())
     marks: list[Marks] = []
-    orders: list[Order] = []
+    orders: list[RowOrder] = []
     for block, rows in blocks:
         if is_marked:
             marks.append(marks_of(block, rows))

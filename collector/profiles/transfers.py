@@ -34,7 +34,7 @@ TRACE = "trace_view.json"
 _PIECE_BYTES = 1 << 20
 _LONGEST_EVENT = 1 << 24  # characters; a call stack has some thousands
 _TRACE_VIEW_NAME = re.compile(r"hcom_[A-Za-z]+__\w+")
-_UNTOLD = ("N/A", "RESERVED", "INVALID_TYPE")  # of msprof, for a call that it knows little about
+_UNKNOWN = ("N/A", "RESERVED", "INVALID_TYPE")  # of msprof, for a call that it knows little about
 _MOST_ELEMENTS = 1 << 48
 _MOST_RANKS = 1 << 20
 _BLANK = re.compile(r"[ \t\r\n]*")
@@ -42,7 +42,7 @@ _event_at = json.JSONDecoder().raw_decode
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class CallParameters:
     """The parameters of an HCCL call.
 
     They are the number of elements as its function counts them, their type in HCCL's names (`FP32`,
@@ -54,7 +54,7 @@ class Asked:
     group_size: int | None = None
 
 
-def asked_of_collectives(folder: Path) -> Mapping[str, Asked]:
+def call_parameters(folder: Path) -> Mapping[str, CallParameters]:
     """Return the parameters by the collectives' names in a run's folder.
 
     A name with several different parameters is left out. Empty if there is no trace. Raises
@@ -63,14 +63,14 @@ def asked_of_collectives(folder: Path) -> Mapping[str, Asked]:
     path = folder / TRACE
     if not path.exists():
         return {}
-    found: dict[str, set[Asked]] = {}
+    found: dict[str, set[CallParameters]] = {}
     for at, event in trace_events(path):
         name = event.get("name")
         if isinstance(name, str) and _TRACE_VIEW_NAME.fullmatch(name):
-            asked = _asked(event.get("args"), f"event {at}, {name}", path)
-            if asked is not None:
-                found.setdefault(name, set()).add(asked)
-    return {name: next(iter(told)) for name, told in found.items() if len(told) == 1}
+            parameters = _parameters(event.get("args"), f"event {at}, {name}", path)
+            if parameters is not None:
+                found.setdefault(name, set()).add(parameters)
+    return {name: next(iter(recorded)) for name, recorded in found.items() if len(recorded) == 1}
 
 
 def trace_events(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
@@ -121,8 +121,8 @@ class _Text:
                 raise self._refusal("nested too deeply") from error
             except ValueError as error:  # an invalid event, or an incomplete one
                 if len(self._text) - self._at > _LONGEST_EVENT or not self._more():
-                    told = error.msg if isinstance(error, json.JSONDecodeError) else error
-                    raise self._refusal(f"invalid JSON: {told}") from error
+                    recorded = error.msg if isinstance(error, json.JSONDecodeError) else error
+                    raise self._refusal(f"invalid JSON: {recorded}") from error
         found: Mapping[str, Any] = event
         return found
 
@@ -163,22 +163,22 @@ class _Text:
         return BadInput(f"{place}{reason}", path=self._path)
 
 
-def _asked(args: object, place: str, path: Path) -> Asked | None:
+def _parameters(args: object, place: str, path: Path) -> CallParameters | None:
     """Return the parameters of an event; None if it does not record its elements."""
     if args is None:
         return None
     if not isinstance(args, dict):
         raise BadInput(f"{place}: 'args': expected an object", path=path)
     count, data_type = args.get("count"), args.get("data_type")
-    if count is None or data_type is None or count in _UNTOLD:
+    if count is None or data_type is None or count in _UNKNOWN:
         return None
     if not isinstance(data_type, str):
         raise BadInput(f"{place}: 'data_type': expected text", path=path)
     elements = _whole(count, "count", place, path)
-    if data_type in _UNTOLD or not 0 < elements < _MOST_ELEMENTS:
+    if data_type in _UNKNOWN or not 0 < elements < _MOST_ELEMENTS:
         return None
     size = _whole(args.get("rank_size", 0), "rank_size", place, path)
-    return Asked(elements, data_type, size if 1 < size < _MOST_RANKS else None)
+    return CallParameters(elements, data_type, size if 1 < size < _MOST_RANKS else None)
 
 
 def _whole(value: object, name: str, place: str, path: Path) -> int:
@@ -212,8 +212,8 @@ def read_group_ranks(folder: Path) -> dict[str, tuple[int, ...]]:
         data = read_small_file(path, _GROUP_RANKS_MOST_BYTES)
     except OSError as error:
         raise BadInput(f"cannot be read: {error.strerror or error}", path=path) from error
-    told = json_object(data, what="the metadata of a profiled run", key=str(path))
-    groups = told.get("parallel_group_info", {})
+    recorded = json_object(data, what="the metadata of a profiled run", key=str(path))
+    groups = recorded.get("parallel_group_info", {})
     if not isinstance(groups, dict):
         raise BadInput("'parallel_group_info': expected an object", path=path)
     return {group_number(name): _ranks(name, group, path) for name, group in groups.items()}
@@ -284,11 +284,11 @@ def find_transfers(path: Path) -> tuple[Path, ...]:
         return (path.parent,)
     found = sorted(file.parent for file in path.rglob(_TIMES) if file.is_file())
     if not found:
-        raise BadInput(f"no {_TIMES} in this folder or below it{_told_instead(path)}", path=path)
+        raise BadInput(f"no {_TIMES} in this folder or below it{_kernels_note(path)}", path=path)
     return tuple(found)
 
 
-def _told_instead(path: Path) -> str:
+def _kernels_note(path: Path) -> str:
     """Return a note on communication kernels in a run without that file; empty without a run."""
     try:
         rows = read_profile([path]).report.communication_rows
@@ -310,10 +310,10 @@ def read_transfers(folder: Path) -> tuple[Transfer, ...]:
         for group, ranks in read_group_ranks(folder).items()
         if len(ranks) >= max(2, sizes.get(group, 0))  # otherwise the links contradict them
     }
-    asked = asked_of_collectives(folder)
+    parameters = call_parameters(folder)
     return tuple(
-        _transfer(folder / _TIMES, name, told, sizes, groups, asked)
-        for name, told in _collectives(folder / _TIMES)
+        _transfer(folder / _TIMES, name, recorded, sizes, groups, parameters)
+        for name, recorded in _collectives(folder / _TIMES)
         if _TRANSFERS_NAME.fullmatch(name)
     )
 
@@ -321,27 +321,27 @@ def read_transfers(folder: Path) -> tuple[Transfer, ...]:
 def _transfer(
     path: Path,
     name: str,
-    told: Mapping[str, object],
+    recorded: Mapping[str, object],
     sizes: Mapping[str, int],
     groups: Mapping[str, tuple[int, ...]],
-    asked: Mapping[str, Asked],
+    parameters: Mapping[str, CallParameters],
 ) -> Transfer:
     found = _TRANSFERS_NAME.fullmatch(name)
     assert found is not None
     plain_name, kernel_type, group = found.groups()
-    times = _members(told, "Communication Time Info", path)
-    links = _members(told, "Communication Bandwidth Info", path)
+    times = _members(recorded, "Communication Time Info", path)
+    links = _members(recorded, "Communication Bandwidth Info", path)
     sent = sum(_number(_members(links, one, path), "Transit Size(MB)", path) for one in _CARRIERS)
     duration_us = 1e3 * _number(times, "Elapse Time(ms)", path)
     ranks = groups.get(group, ())
     size, sent_bytes = len(ranks) or sizes.get(group), round(sent * _MB)
-    told_by_call = asked.get(plain_name)
-    if told_by_call is None:
+    bytes_of_call = parameters.get(plain_name)
+    if bytes_of_call is None:
         return Transfer(kernel_type, group, size, sent_bytes, duration_us, ranks)
     return Transfer(
-        *(kernel_type, group, size or told_by_call.group_size, sent_bytes, duration_us, ranks),
-        elements=told_by_call.elements,
-        dtype=told_by_call.data_type,
+        *(kernel_type, group, size or bytes_of_call.group_size, sent_bytes, duration_us, ranks),
+        elements=bytes_of_call.elements,
+        dtype=bytes_of_call.data_type,
     )
 
 

@@ -9,7 +9,7 @@ from statistics import fmean
 import numpy as np
 
 from collector.model.measurement import CanaryReading, Measurement
-from collector.quality.statistics import MAD_TO_SIGMA, student_factor
+from collector.quality.statistics import MAD_TO_SIGMA, student_t_factor
 from collector.quality.variance import Floats, VariancePrior
 
 # Probability of a false alarm in a session in which nothing changed.
@@ -32,7 +32,7 @@ def drift(readings: Sequence[CanaryReading], prior: VariancePrior) -> str:
     return f"{DRIFTED}{worst}" if worst else ""
 
 
-def worst_change(readings: Sequence[CanaryReading], prior: VariancePrior) -> "Change | None":
+def worst_change(readings: Sequence[CanaryReading], prior: VariancePrior) -> "CanaryChange | None":
     """Return the largest change within a session beyond chance; None if there is none."""
     changes = list(_changes(readings))
     far = [change for change in changes if change.is_beyond(prior, len(changes))]
@@ -44,14 +44,14 @@ def is_drifted(measurement: Measurement) -> bool:
     return measurement.is_good and any(w.startswith(DRIFTED) for w in measurement.warnings)
 
 
-def is_doubted(measurement: Measurement) -> bool:
+def is_suspect(measurement: Measurement) -> bool:
     """Return whether another session may improve a good measurement: something else used the
     device, or the device changed during the session."""
     return measurement.is_disturbed or is_drifted(measurement)
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class CanaryChange:
     """The same canaries at two places of a session; `variances` are the relative variances of
     one repeat of each canary, with these degrees of freedom."""
 
@@ -72,7 +72,7 @@ class Change:
         of_place = prior.ratio * prior.repeat_spread**2
         rows = zip(self.first, self.second, self.variances, strict=True)
         variance = fsum(v / a.repeats + v / b.repeats + 2 * of_place for a, b, v in rows)
-        limit = student_factor(self.degrees, share=1 - _CANARIES_FALSE_ALARMS / comparisons)
+        limit = student_t_factor(self.degrees, share=1 - _CANARIES_FALSE_ALARMS / comparisons)
         return abs(self.size) * len(self.first) > limit * sqrt(variance)
 
     def __str__(self) -> str:
@@ -84,16 +84,18 @@ class Change:
         )
 
 
-def _changes(readings: Sequence[CanaryReading]) -> Iterator[Change]:
+def _changes(readings: Sequence[CanaryReading]) -> Iterator[CanaryChange]:
     """Yield the comparisons between any two places: each canary, and all canaries of both."""
     by_case: dict[str, dict[str, CanaryReading]] = {}
     for reading in readings:
         by_case.setdefault(reading.case, {})[reading.place] = reading
-    known = {case: _repeats_variance(list(told.values())) for case, told in by_case.items()}
+    known = {case: _repeats_variance(list(readings.values())) for case, readings in by_case.items()}
     for one, other in combinations(dict.fromkeys(r.place for r in readings), 2):
-        cases = [case for case, told in by_case.items() if one in told and other in told]
+        cases = [
+            case for case, readings in by_case.items() if one in readings and other in readings
+        ]
         for group in [[case] for case in cases] + ([cases] if len(cases) > 1 else []):
-            yield Change(
+            yield CanaryChange(
                 [by_case[case][one] for case in group],
                 [by_case[case][other] for case in group],
                 [known[case][0] for case in group],
@@ -201,7 +203,7 @@ def session_factors(
         for one in own:
             average = series[-1]
             error = _level_error(one, prior)
-            reach = student_factor(average.degrees) * sqrt(
+            reach = student_t_factor(average.degrees) * sqrt(
                 error**2 + average.scale**2 / len(average.sizes)
             )
             factor = Factor.of_log(average.sizes[one.session], reach)
@@ -223,7 +225,7 @@ def device_factors(sessions: Sequence[SessionFactor], prior: VariancePrior) -> l
     if not sizes:
         return []
     scale, degrees = _scale_within(list(sizes.values()), prior)
-    reach = student_factor(degrees) * scale
+    reach = student_t_factor(degrees) * scale
     found = [
         DeviceFactor(
             device=device,
@@ -247,17 +249,19 @@ def _series(sessions: Sequence[SessionReadings], prior: VariancePrior) -> list[_
     for one in sessions:
         for case, level in _levels(one).items():
             levels.setdefault(case, {})[one.session] = level
-    sizes = {case: _centred(told) for case, told in sorted(levels.items())}
+    sizes = {case: _centred(readings) for case, readings in sorted(levels.items())}
     if len(sizes) > 1:
         sizes["its canaries"] = _centred({one.session: _mean(sizes, one) for one in sessions})
     return [
-        _Series(name, told, *_scale(np.array(list(told.values())), prior))
-        for name, told in sizes.items()
+        _Series(name, readings, *_scale(np.array(list(readings.values())), prior))
+        for name, readings in sizes.items()
     ]
 
 
 def _mean(sizes: Mapping[str, Mapping[str, float]], one: SessionReadings) -> float:
-    return float(np.mean([told[one.session] for told in sizes.values() if one.session in told]))
+    return float(
+        np.mean([readings[one.session] for readings in sizes.values() if one.session in readings])
+    )
 
 
 def _levels(one: SessionReadings) -> dict[str, float]:
@@ -265,12 +269,12 @@ def _levels(one: SessionReadings) -> dict[str, float]:
     places: dict[str, list[float]] = {}
     for reading in one.readings:
         places.setdefault(reading.case, []).append(log(reading.mean_us))
-    return {case: float(np.median(told)) for case, told in places.items()}
+    return {case: float(np.median(readings)) for case, readings in places.items()}
 
 
-def _centred(told: Mapping[str, float]) -> dict[str, float]:
-    centre = float(np.median(list(told.values())))
-    return {session: level - centre for session, level in told.items()}
+def _centred(readings: Mapping[str, float]) -> dict[str, float]:
+    centre = float(np.median(list(readings.values())))
+    return {session: level - centre for session, level in readings.items()}
 
 
 def _scale(sizes: Floats, prior: VariancePrior) -> tuple[float, float]:
@@ -328,16 +332,16 @@ def _shift(
     """Return a fault if a session differs from the others beyond chance, and by more than
     `least`; a series needs at least `sessions` sessions."""
     far = []
-    for told in series:
-        size = told.sizes.get(one.session)
-        if size is None or len(told.sizes) < sessions:
+    for readings in series:
+        size = readings.sizes.get(one.session)
+        if size is None or len(readings.sizes) < sessions:
             continue
         limit = (
-            student_factor(told.degrees, share=1 - _CANARY_HISTORY_FALSE_ALARMS / len(series))
-            * told.scale
+            student_t_factor(readings.degrees, share=1 - _CANARY_HISTORY_FALSE_ALARMS / len(series))
+            * readings.scale
         )
         if abs(size) > max(limit, least):
-            far.append((abs(size), told.name, exp(size)))
+            far.append((abs(size), readings.name, exp(size)))
     if not far:
         return ""
     _, name, factor = max(far)
@@ -377,7 +381,7 @@ def _halves(sizes: Floats, scale: float, degrees: float) -> tuple[float, float] 
         return None
     earlier, later = float(np.median(sizes[:half])), float(np.median(sizes[-half:]))
     limit = (
-        student_factor(degrees, share=1 - _CANARY_HISTORY_FALSE_ALARMS)
+        student_t_factor(degrees, share=1 - _CANARY_HISTORY_FALSE_ALARMS)
         * scale
         * sqrt(2 / half)
         * 1.25

@@ -10,11 +10,11 @@ from typing import TypeVar
 
 from collector.model.measurement import (
     ENOUGH_CLEAN,
+    ClockLimit,
     Condition,
+    ConditionReading,
     DeviceState,
     Disturbance,
-    Held,
-    Reading,
 )
 from collector.quality.statistics import percentile
 
@@ -34,14 +34,16 @@ from collector.quality.statistics import percentile
 # Slowdown by the hardware is a clock of half or less (NVML). The collector of
 # ai-dynamo/aiconfigurator calls a clock 10 % below throttled; this was not tested on a device here.
 
-_SLOWING = frozenset({Held.SLOWDOWN, Held.THERMAL, Held.POWER_BRAKE})
+_SLOWING = frozenset({ClockLimit.SLOWDOWN, ClockLimit.THERMAL, ClockLimit.POWER_BRAKE})
 _FALL = 0.1
 # A reading this close to a case's first or last launch describes the device at that launch.
 _NEAR_S = 2.0
 _AT = attrgetter("at_s")
 
 
-def around(readings: Sequence[Reading], from_s: float, to_s: float) -> list[Reading]:
+def around(
+    readings: Sequence[ConditionReading], from_s: float, to_s: float
+) -> list[ConditionReading]:
     """Return the last reading before `from_s` and the first one after `to_s`, if there are any:
     none was taken between them. Readings are in time order."""
     before = bisect_right(readings, from_s, key=_AT)
@@ -50,7 +52,7 @@ def around(readings: Sequence[Reading], from_s: float, to_s: float) -> list[Read
 
 
 def states(
-    readings: Sequence[Reading], from_s: float, to_s: float
+    readings: Sequence[ConditionReading], from_s: float, to_s: float
 ) -> tuple[DeviceState, DeviceState]:
     """Return clock and temperature at the first launch and at the last one, if they were read
     then."""
@@ -60,15 +62,15 @@ def states(
     return _state(opened), _state(closed)
 
 
-def idle_clocks(readings: Sequence[Reading]) -> frozenset[float]:
+def idle_clocks(readings: Sequence[ConditionReading]) -> frozenset[float]:
     """Return the clocks at which an idle device was seen: right after its work it may already
     report them while its usage still reports the work."""
-    told = (reading.condition for reading in readings)
-    return frozenset(c.clock_mhz for c in told if c.busy == 0 and c.clock_mhz is not None)
+    reported = (reading.condition for reading in readings)
+    return frozenset(c.clock_mhz for c in reported if c.busy == 0 and c.clock_mhz is not None)
 
 
-def told_by(
-    found: Sequence[Reading],
+def disturbance_of_readings(
+    found: Sequence[ConditionReading],
     repeats: int,
     *,
     idle_mhz: Collection[float] = (),
@@ -80,40 +82,40 @@ def told_by(
     held = [condition.held for condition in conditions if condition.held is not None]
     others = [condition.others for condition in conditions if condition.others is not None]
     power_w = [condition.power_w for condition in conditions if condition.power_w is not None]
-    told = Disturbance(
+    reported = Disturbance(
         watched=0,
         clean=0,
         throttled_share=_share([bool(_SLOWING.intersection(why)) for why in held]),
-        capped_share=_share([Held.POWER_CAP in why for why in held]),
+        capped_share=_share([ClockLimit.POWER_CAP in why for why in held]),
         clock_share=_clock_share(conditions, idle_mhz),
         others=max(others, default=None),
         power_w=round(max(power_w), 1) if power_w else None,
         launch_gap_share=None if gap_share is None else round(gap_share, 4),
     )
-    if told == Disturbance(0, 0):
+    if reported == Disturbance(0, 0):
         return None
-    if told.throttled_share is told.clock_share is told.others is None:
-        return told
-    return replace(told, watched=repeats, clean=0 if slowed_by(told) else repeats)
+    if reported.throttled_share is reported.clock_share is reported.others is None:
+        return reported
+    return replace(reported, watched=repeats, clean=0 if slowed_by(reported) else repeats)
 
 
 def slowed_by(disturbance: Disturbance) -> list[str]:
     """Return what disturbed the repeats of a GPU or an NPU, as texts; an empty list if nothing
     did."""
-    told = []
+    reported = []
     if disturbance.throttled_share:
-        told.append("heat or power held the clock down")
+        reported.append("heat or power held the clock down")
     if disturbance.others:
         whose = "another process" if disturbance.others == 1 else f"{disturbance.others} others"
-        told.append(f"{whose} had the device")
+        reported.append(f"{whose} had the device")
     share = disturbance.clock_share
     if share is not None and share < 1 - _FALL and not disturbance.capped_share:
-        told.append(f"the clock was at {share:.0%}")
-    return told
+        reported.append(f"the clock was at {share:.0%}")
+    return reported
 
 
-def _share(told: Sequence[bool]) -> float | None:
-    return sum(told) / len(told) if told else None
+def _share(reported: Sequence[bool]) -> float | None:
+    return sum(reported) / len(reported) if reported else None
 
 
 def _clock_share(conditions: Sequence[Condition], idle_mhz: Collection[float]) -> float | None:
@@ -129,7 +131,7 @@ def _clock_share(conditions: Sequence[Condition], idle_mhz: Collection[float]) -
 def _is_at_work(condition: Condition, idle_mhz: Collection[float]) -> bool:
     """Return whether a clock was read at work; False if the device does not report it."""
     if condition.held is not None:
-        return Held.IDLE not in condition.held
+        return ClockLimit.IDLE not in condition.held
     return bool(condition.busy) and condition.clock_mhz not in idle_mhz
 
 
@@ -169,11 +171,11 @@ class Lap:
     launches: int
     wall_us: float
     waited_us: float
-    aside_us: float = 0.0
+    between_us: float = 0.0
 
     @property
     def spent_us(self) -> float:
-        return self.wall_us + self.aside_us
+        return self.wall_us + self.between_us
 
     @property
     def is_disturbed(self) -> bool:
@@ -260,13 +262,13 @@ def undisturbed(repeats: Sequence[Launch], watch: Watch) -> Sequence[Launch]:
     return kept or repeats
 
 
-def doubt(disturbance: Disturbance | None) -> tuple[str, ...]:
+def disturbance_warnings(disturbance: Disturbance | None) -> tuple[str, ...]:
     """Return a warning if too few repeats were undisturbed."""
     if disturbance is None or disturbance.is_clean:
         return ()
     if disturbance.clean:
-        told = f"only {disturbance.clean} of {disturbance.watched} repeats were undisturbed"
-        return (f"{told}, expected at least {ENOUGH_CLEAN}",)
+        reported = f"only {disturbance.clean} of {disturbance.watched} repeats were undisturbed"
+        return (f"{reported}, expected at least {ENOUGH_CLEAN}",)
     waited, stolen = disturbance.waited_share, disturbance.stolen_share
     reasons = [f"threads waited for a core {waited:.0%} of the time"] if waited else []
     if stolen >= _STOLEN_SHARE:
@@ -338,7 +340,7 @@ _LOW = 0.1  # quantile of the launches without work: a disturbance only lengthen
 _LEFT = 0.01  # least share of a lower end that remains: a launch takes some time
 
 
-def profiler_floor_us(idle_us: Sequence[float]) -> float:
+def profiler_lower_bound_us(idle_us: Sequence[float]) -> float:
     """Return the profiler's lower bound, from the recorded durations of launches without work;
     0.0 if there were too few."""
     if len(idle_us) < _LEAST_LAUNCHES:
@@ -346,14 +348,14 @@ def profiler_floor_us(idle_us: Sequence[float]) -> float:
     return round(percentile(sorted(idle_us), _LOW), 6)
 
 
-def is_near_floor(mean_us: float, floor_us: float) -> bool:
+def is_near_lower_bound(mean_us: float, lower_bound_us: float) -> bool:
     """Return whether a duration is so near the lower bound that its intervals include it."""
-    return mean_us < _NEAR * floor_us
+    return mean_us < _NEAR * lower_bound_us
 
 
-def lowered_us(low_us: float, mean_us: float, floor_us: float) -> float:
+def lowered_us(low_us: float, mean_us: float, lower_bound_us: float) -> float:
     """Return the lower end of a mean's interval, reduced by the profiler's lower bound;
     unchanged if the mean is far above that."""
-    if not is_near_floor(mean_us, floor_us) or low_us <= 0:
+    if not is_near_lower_bound(mean_us, lower_bound_us) or low_us <= 0:
         return low_us
-    return max(low_us - floor_us, _LEFT * low_us)
+    return max(low_us - lower_bound_us, _LEFT * low_us)

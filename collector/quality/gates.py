@@ -47,7 +47,7 @@ OTHER = "other"
 ENVELOPE = "envelope"
 
 
-def gate_of(outcome: Outcome, reason: str) -> str:
+def gate_of_outcome(outcome: Outcome, reason: str) -> str:
     """Return the gate that holds a measurement back; empty if the measurement is good, or does
     not exist."""
     if outcome is Outcome.IMPLAUSIBLE:
@@ -55,7 +55,7 @@ def gate_of(outcome: Outcome, reason: str) -> str:
     return _OUTCOMES.get(outcome, "")
 
 
-def doubt_of(warning: str) -> str:
+def gate_of_warning(warning: str) -> str:
     """Return the gate that a warning belongs to."""
     return _first(_WARNINGS, warning)
 
@@ -99,34 +99,34 @@ def no_duration(duration_us: float, limit_us: float) -> str:
     return ""
 
 
-def implausible(mean_us: float, *, floor_us: float, limit_us: float, floor_by: str = "") -> str:
+def implausible(mean_us: float, *, lowest_us: float, limit_us: float, lowest_by: str = "") -> str:
     """Return why no device can take this long, or this short, for a case; empty if one can.
 
-    The check uses fixed numbers only, so that it always gives the same result. `floor_by` states
-    the source of the lower bound `floor_us`, if only one machine knows it.
+    The check uses fixed numbers only, so that it always gives the same result. `lowest_by` states
+    the source of the lower bound `lowest_us`, if only one machine knows it.
     """
-    if mean_us < floor_us:
-        return f"{mean_us:.6g} us is below the physical floor of {floor_us:.6g} us{floor_by}"
+    if mean_us < lowest_us:
+        return f"{mean_us:.6g} us is below the physical floor of {lowest_us:.6g} us{lowest_by}"
     return no_duration(mean_us, limit_us)
 
 
-def most_worked_us(duration_us: Time) -> Time:
+def max_core_time_us(duration_us: Time) -> Time:
     """Return the longest time that each core may have worked in launches of these durations."""
     return _CORE_SHARE * duration_us + _CORE_SLACK_US
 
 
-def outworked(duration_us: float, counters: Mapping[str, float]) -> str:
+def cores_worked_longer(duration_us: float, counters: Mapping[str, float]) -> str:
     """Return why a launch must have taken longer: its cores worked longer than its duration, so
     that one of the two values belongs to another launch, or has another unit. Return an empty
     text if no counter contradicts the duration."""
     for name in CORE_TIMES:
         worked_us = counters.get(name, 0.0)
-        if worked_us > most_worked_us(duration_us):
+        if worked_us > max_core_time_us(duration_us):
             return f"{duration_us:.6g} us is less than its cores worked: {name} is {worked_us:.6g}"
     return ""
 
 
-def doubts(timing: Timing, accepted: int) -> tuple[str, ...]:
+def timing_warnings(timing: Timing, accepted: int) -> tuple[str, ...]:
     """Return the warnings about a timing: a large spread, or few accepted repeats."""
     found = []
     if timing.spread > SPREAD_LIMIT:
@@ -242,7 +242,7 @@ class HiddenWork:
         )
 
 
-def may_hide(duration_us: Floats) -> bool:
+def may_hide_work(duration_us: Floats) -> bool:
     """Return whether the durations alone allow that work is hidden: there are enough of them,
     and the fastest take longer than a launch costs a device. This check is cheap, so it runs
     first."""
@@ -262,11 +262,11 @@ def find_hidden_work(curve: WorkCurve) -> HiddenWork | None:
     duration_us = curve.duration_us[order]
     steps = int(log(MOST_WORK_US / LEAST_WORK_US) / log(_BAND))
     bands = (LEAST_WORK_US * _BAND**step for step in range(steps + 1))
-    found = (_of_band(work_us, duration_us, least) for least in bands)
+    found = (_hidden_in_band(work_us, duration_us, least) for least in bands)
     return min(filter(None, found), key=lambda band: band.shown_share, default=None)
 
 
-def _of_band(work_us: Floats, duration_us: Floats, least_us: float) -> HiddenWork | None:
+def _hidden_in_band(work_us: Floats, duration_us: Floats, least_us: float) -> HiddenWork | None:
     """Compare the cases of the band that starts at `least_us` with those that have next to no
     work."""
     base = int(np.searchsorted(work_us, least_us / _BASE, "right"))
@@ -317,7 +317,7 @@ _NO_WORK_US = 1.0
 LEAST_UNIT_SHARE = 1e-3
 
 
-def may_be_mistaken(duration_us: Floats) -> bool:
+def may_have_wrong_unit(duration_us: Floats) -> bool:
     """Return whether the durations alone allow a wrong unit. This check is cheap, so it runs
     first."""
     return len(duration_us) >= LEAST_CASES and fastest_us(duration_us) >= LONGEST_LAUNCH_US
@@ -330,7 +330,7 @@ def find_unit_mistake(duration_us: Floats, least_us: Floats) -> str:
     published peaks.
     """
     small = int((least_us <= _NO_WORK_US).sum())
-    if small < LEAST_CASES or not may_be_mistaken(duration_us):
+    if small < LEAST_CASES or not may_have_wrong_unit(duration_us):
         return ""
     best = float((least_us / duration_us).max())
     if best >= LEAST_UNIT_SHARE:

@@ -63,29 +63,29 @@ Cells = tuple[tuple[str, str], ...]  # a row's tensor cells, by column
 @dataclass(frozen=True, slots=True)
 class Identity:
     """Result of comparing the record of a launch with a case. `differences` prove that it is
-    another call; `untold` lists what leaves the identity unverified."""
+    another call; `unverified` lists what leaves the identity unverified."""
 
     differences: tuple[str, ...] = ()
-    untold: tuple[str, ...] = ()
+    unverified: tuple[str, ...] = ()
 
     @property
     def is_proved(self) -> bool:
-        return not self.differences and not self.untold
+        return not self.differences and not self.unverified
 
 
 class Comparison:
     """Compares launches with one case. Most launches of a window have equal cells, so each
     variant is compared once."""
 
-    def __init__(self, asked: Case, placed: Case | None = None):
-        self._asked, self._placed = asked, placed
+    def __init__(self, requested: Case, at_kernel_slots: Case | None = None):
+        self._requested, self._placed = requested, at_kernel_slots
         self._known: dict[Cells, Identity] = {}
 
     def of(self, cells: Mapping[str, str]) -> Identity:
-        told = tensor_cells(cells)
-        if told not in self._known:
-            self._known[told] = identity_of(self._asked, cells, self._placed)
-        return self._known[told]
+        recorded = tensor_cells(cells)
+        if recorded not in self._known:
+            self._known[recorded] = identity_of(self._requested, cells, self._placed)
+        return self._known[recorded]
 
 
 def tensor_cells(cells: Mapping[str, str]) -> Cells:
@@ -93,7 +93,7 @@ def tensor_cells(cells: Mapping[str, str]) -> Cells:
     return tuple((name, cells.get(name, "")) for name in (*INPUT_CELLS, *OUTPUT_CELLS))
 
 
-def are_told(cells: Cells) -> bool:
+def describe_all_tensors(cells: Cells) -> bool:
     """Return whether the cells describe every tensor of a launch."""
     shapes = (text for name, text in cells if name in (INPUT_SHAPES, OUTPUT_SHAPES))
     is_whole = not any(is_absent_shape(text.strip('" ')) for text in shapes)
@@ -102,31 +102,37 @@ def are_told(cells: Cells) -> bool:
 
 def have_dtypes(cells: Cells) -> bool:
     """Return whether the cells have a dtype for every shape."""
-    told = dict(cells)
+    recorded = dict(cells)
     pairs = ((INPUT_SHAPES, INPUT_DTYPES), (OUTPUT_SHAPES, OUTPUT_DTYPES))
     return not any(
         not is_absent_shape(shape) and is_absent_dtype(dtype)
         for shapes, dtypes in pairs
         for shape, dtype in zip_longest(
-            split_cell(told.get(shapes, "")), split_cell(told.get(dtypes, "")), fillvalue=""
+            split_cell(recorded.get(shapes, "")), split_cell(recorded.get(dtypes, "")), fillvalue=""
         )
     )
 
 
-def identity_of(asked: Case, cells: Mapping[str, str], placed: Case | None = None) -> Identity:
-    """Compare the tensors of a case with the cells of a recorded launch. `placed` is the case
-    with each tensor at the kernel's own slot, if its row omits absent inputs."""
+def identity_of(
+    requested: Case, cells: Mapping[str, str], at_kernel_slots: Case | None = None
+) -> Identity:
+    """Compare the tensors of a case with the cells of a recorded launch. `at_kernel_slots` is the
+    case with each tensor at the kernel's own slot, if its row omits absent inputs."""
     try:
-        recorded = case_from_cells(asked.kernel_type, cells)
+        recorded = case_from_cells(requested.kernel_type, cells)
     except BadInput as error:
-        return Identity(untold=(f"cannot read the recorded launch: {error}",))
-    inputs = (asked.inputs, recorded.inputs, placed.inputs if placed else None)
-    if any(_plain_name(slot.dtype).startswith(_QUANTISED) for slot in asked.inputs or ()):
+        return Identity(unverified=(f"cannot read the recorded launch: {error}",))
+    inputs = (
+        requested.inputs,
+        recorded.inputs,
+        at_kernel_slots.inputs if at_kernel_slots else None,
+    )
+    if any(_plain_name(slot.dtype).startswith(_QUANTISED) for slot in requested.inputs or ()):
         inputs = (_unpacked(inputs[0]), _unpacked(inputs[1]), _unpacked(inputs[2]))
-    sides = (_side("input", *inputs), _side("output", asked.outputs, recorded.outputs))
+    sides = (_side("input", *inputs), _side("output", requested.outputs, recorded.outputs))
     return Identity(
         tuple(text for side in sides for text in side.differences),
-        tuple(text for side in sides for text in side.untold),
+        tuple(text for side in sides for text in side.unverified),
     )
 
 
@@ -139,28 +145,31 @@ def _unpacked(slots: Slots | None) -> Slots | None:
 
 
 def _side(
-    name: str, asked: Slots | None, recorded: Slots | None, placed: Slots | None = None
+    name: str, requested: Slots | None, recorded: Slots | None, at_kernel_slots: Slots | None = None
 ) -> Identity:
-    if not asked:
+    if not requested:
         # N/A, or columns that the case's source did not have: this side requires nothing.
         return Identity()
     if not recorded:
-        return Identity(untold=(f"its {name}s are not recorded",))
+        return Identity(unverified=(f"its {name}s are not recorded",))
     if name == "output":
-        asked, recorded = _returned(asked, len(recorded)), _returned(recorded, len(asked))
-    differences = _differences(name, asked, recorded)
+        requested, recorded = (
+            _returned(requested, len(recorded)),
+            _returned(recorded, len(requested)),
+        )
+    differences = _differences(name, requested, recorded)
     if not differences:
-        return Identity(untold=tuple(_untold(name, asked, recorded)))
+        return Identity(unverified=tuple(_unverified(name, requested, recorded)))
     # If a graph made the kernel, its row omits absent inputs; otherwise they keep their place:
     # tables of static W8A8 layers have rows of QuantBatchMatmulV3 of both kinds. Only the operator
-    # knows which inputs those are (`placed`): a bias and a scale of one size look alike.
-    present = _present(asked), _present(recorded)
-    is_left_out = _is_compact(asked) or _is_compact(recorded)
+    # knows which inputs those are (`at_kernel_slots`): a bias and a scale of one size look alike.
+    present = _present(requested), _present(recorded)
+    is_left_out = _is_compact(requested) or _is_compact(recorded)
     if not is_left_out or _differences(name, *present):
         return Identity(differences)
-    if placed is None or placed == asked:
-        return Identity(untold=(f"it is not recorded which of its {name}s are absent",))
-    return _side(name, placed, recorded)
+    if at_kernel_slots is None or at_kernel_slots == requested:
+        return Identity(unverified=(f"it is not recorded which of its {name}s are absent",))
+    return _side(name, at_kernel_slots, recorded)
 
 
 def _is_compact(slots: Sequence[Slot]) -> bool:
@@ -169,9 +178,9 @@ def _is_compact(slots: Sequence[Slot]) -> bool:
     return not any(slot.is_blank for slot in slots[:present])
 
 
-def _untold(name: str, asked: Sequence[Slot], recorded: Sequence[Slot]) -> Iterator[str]:
+def _unverified(name: str, requested: Sequence[Slot], recorded: Sequence[Slot]) -> Iterator[str]:
     """Yield what the case specifies of recorded tensors and the row does not record."""
-    for number, (expected, got) in enumerate(zip(asked, recorded, strict=False), 1):
+    for number, (expected, got) in enumerate(zip(requested, recorded, strict=False), 1):
         if got.shape is None:
             continue
         if is_absent_dtype(got.dtype) and not is_absent_dtype(expected.dtype):
@@ -193,8 +202,8 @@ def _present(slots: Sequence[Slot]) -> Sequence[Slot]:
     return [slot for slot in slots if not slot.is_blank]
 
 
-def _differences(name: str, asked: Sequence[Slot], recorded: Sequence[Slot]) -> tuple[str, ...]:
-    pairs = zip_longest(asked, recorded, fillvalue=_NOTHING)
+def _differences(name: str, requested: Sequence[Slot], recorded: Sequence[Slot]) -> tuple[str, ...]:
+    pairs = zip_longest(requested, recorded, fillvalue=_NOTHING)
     return tuple(
         f"{name} {number}: expected {_text(expected)}, got {_text(got)}"
         for number, (expected, got) in enumerate(pairs, 1)
@@ -202,20 +211,20 @@ def _differences(name: str, asked: Sequence[Slot], recorded: Sequence[Slot]) -> 
     )
 
 
-def _is_other(asked: Slot, recorded: Slot) -> bool:
+def _is_other(requested: Slot, recorded: Slot) -> bool:
     return not (
-        _is_same_dtype(asked, recorded)
-        and _is_same_format(asked, recorded)
-        and _is_same_shape(asked, recorded)
+        _is_same_dtype(requested, recorded)
+        and _is_same_format(requested, recorded)
+        and _is_same_shape(requested, recorded)
     )
 
 
-def _is_same_dtype(asked: Slot, recorded: Slot) -> bool:
+def _is_same_dtype(requested: Slot, recorded: Slot) -> bool:
     """Return whether dtypes agree; a recorded tensor without a dtype is no difference."""
-    if is_absent_dtype(asked.dtype) or is_absent_dtype(recorded.dtype):
-        is_untold = is_absent_dtype(recorded.dtype) and recorded.shape is not None
-        return is_untold or is_absent_dtype(asked.dtype) == is_absent_dtype(recorded.dtype)
-    return _plain_name(asked.dtype) == _plain_name(recorded.dtype)
+    if is_absent_dtype(requested.dtype) or is_absent_dtype(recorded.dtype):
+        is_unknown = is_absent_dtype(recorded.dtype) and recorded.shape is not None
+        return is_unknown or is_absent_dtype(requested.dtype) == is_absent_dtype(recorded.dtype)
+    return _plain_name(requested.dtype) == _plain_name(recorded.dtype)
 
 
 def _plain_name(dtype: str) -> str:
@@ -224,47 +233,51 @@ def _plain_name(dtype: str) -> str:
     return dtype.strip().upper().removeprefix("DT_")
 
 
-def _is_same_format(asked: Slot, recorded: Slot) -> bool:
+def _is_same_format(requested: Slot, recorded: Slot) -> bool:
     """Return whether formats agree. All formats with torch's memory layout are equal; a format
     that a tree omits, or of an absent tensor, is no difference."""
-    if is_absent_format(asked.format) or is_absent_format(recorded.format):
+    if is_absent_format(requested.format) or is_absent_format(recorded.format):
         return True
-    if is_plain_format(asked.format):
+    if is_plain_format(requested.format):
         return is_plain_format(recorded.format)
-    return asked.format.upper() == recorded.format.upper()
+    return requested.format.upper() == recorded.format.upper()
 
 
-def _is_same_shape(asked: Slot, recorded: Slot) -> bool:
-    if asked.shape == recorded.shape:
+def _is_same_shape(requested: Slot, recorded: Slot) -> bool:
+    if requested.shape == recorded.shape:
         return True
-    if asked.shape is None or recorded.shape is None:
+    if requested.shape is None or recorded.shape is None:
         # msprof writes an empty cell for a tensor without dimensions, as for one with no elements;
         # if aclnn makes a tensor from a number on the host, it has one element.
-        shape = asked.shape if recorded.shape is None else recorded.shape
-        return shape is not None and _is_written_empty(shape, asked, recorded)
-    if asked.format.upper() == FRACTAL_NZ and (_lies(asked) or _lies(recorded)):
-        return _are_same_blocks(asked, recorded)
+        shape = requested.shape if recorded.shape is None else recorded.shape
+        return shape is not None and _is_written_empty(shape, requested, recorded)
+    if requested.format.upper() == FRACTAL_NZ and (
+        _is_in_memory_layout(requested) or _is_in_memory_layout(recorded)
+    ):
+        return _are_same_blocks(requested, recorded)
     return False
 
 
-def _is_written_empty(shape: tuple[int, ...], asked: Slot, recorded: Slot) -> bool:
-    is_a_tensor = not is_absent_dtype(asked.dtype) and not is_absent_dtype(recorded.dtype)
+def _is_written_empty(shape: tuple[int, ...], requested: Slot, recorded: Slot) -> bool:
+    is_a_tensor = not is_absent_dtype(requested.dtype) and not is_absent_dtype(recorded.dtype)
     return is_a_tensor and (0 in shape or set(shape) <= {1} and len(shape) <= 1)
 
 
-def _lies(slot: Slot) -> bool:
+def _is_in_memory_layout(slot: Slot) -> bool:
     """Return whether a shape is written in its memory layout. Two shapes in torch's layout are
     compared exactly: 4,8 and 8,4 are both stored in one block."""
     return logical_shape(slot) != slot.shape
 
 
-def _are_same_blocks(asked: Slot, recorded: Slot) -> bool:
+def _are_same_blocks(requested: Slot, recorded: Slot) -> bool:
     """Compare shapes by the blocks of the dtype, and by the written blocks: 2,1,16,16 of INT8,
     whose blocks are 16 by 32, is not a layout of 4,8."""
-    written = {(slot.shape or ())[-2:] for slot in (asked, recorded) if _lies(slot)}
-    sides = {_block_of(asked), *written}
+    written = {
+        (slot.shape or ())[-2:] for slot in (requested, recorded) if _is_in_memory_layout(slot)
+    }
+    sides = {_block_of(requested), *written}
     return len(written) == 1 and all(
-        _in_blocks(asked, block) == _in_blocks(recorded, block) for block in sides
+        _in_blocks(requested, block) == _in_blocks(recorded, block) for block in sides
     )
 
 
@@ -332,7 +345,7 @@ class Expectation:
     op_state: str = ""
     core: str = ""
     case: Case | None = None
-    placed: Case | None = None  # with each tensor at its own slot, if that differs
+    at_kernel_slots: Case | None = None  # with each tensor at its own slot, if that differs
     before: tuple[frozenset[str], ...] = ()
 
 
@@ -351,7 +364,7 @@ class Substitution:
     cells: Cells = ()
 
 
-def ran_instead(
+def substitute_types(
     expected: Expectation, by_type: Mapping[str, Sequence[DeviceRow]]
 ) -> tuple[str, ...]:
     """Return the other types that were recorded exactly as often as launches were issued; those
@@ -362,7 +375,7 @@ def ran_instead(
 
 
 def substitution_of(
-    expected: Expectation, asked: str, instead: Sequence[str], counted: Sequence[DeviceRow]
+    expected: Expectation, requested: str, instead: Sequence[str], counted: Sequence[DeviceRow]
 ) -> tuple[Substitution | None, Identity | None]:
     """Return what ran in place of the case, in all its repeats, and how well the launches are
     proved; the substitution is None if the case itself ran."""
@@ -371,7 +384,7 @@ def substitution_of(
     states = {state_of(row) for row in counted}
     cores = {core_class(row.cells.get(ACCELERATOR_CORE, "")) for row in counted}
     reasons = (
-        _instead_text(instead, asked),
+        _instead_text(instead, requested),
         _difference(OP_STATE, states, "" if instead else expected.op_state),
         _difference(ACCELERATOR_CORE, cores, "" if instead else expected.core),
         *differs,
@@ -379,9 +392,9 @@ def substitution_of(
     reason = "; ".join(filter(None, reasons))
     if not reason:
         return None, identity
-    ran = instead[0] if instead else asked
+    ran = instead[0] if instead else requested
     if instead and ran not in expected.family:
-        cells = _whole(expected, counted) if is_kernel_type(ran) else ()
+        cells = _complete_cells(expected, counted) if is_kernel_type(ran) else ()
         is_known = bool(cells)
     else:
         is_known = bool(cells) or not differs
@@ -396,37 +409,37 @@ def _identity(expected: Expectation, counted: Sequence[DeviceRow]) -> tuple[Iden
     tensors if they differ and are equal in all launches."""
     if expected.case is None:
         return None, ()
-    told = Comparison(expected.case, expected.placed)
-    found = list(dict.fromkeys(told.of(row.cells) for row in counted))
+    recorded = Comparison(expected.case, expected.at_kernel_slots)
+    found = list(dict.fromkeys(recorded.of(row.cells) for row in counted))
     if not any(identity.differences for identity in found):
-        return next((identity for identity in found if identity.untold), found[0]), ()
+        return next((identity for identity in found if identity.unverified), found[0]), ()
     if len(found) > 1:
         return Identity(differences=("its launches differ from each other",)), ()
     cells = {tensor_cells(row.cells) for row in counted}
-    told_cells = cells.pop() if len(cells) == 1 else ()
-    return found[0], told_cells if have_dtypes(told_cells) else ()
+    recorded_cells = cells.pop() if len(cells) == 1 else ()
+    return found[0], recorded_cells if have_dtypes(recorded_cells) else ()
 
 
-def _instead_text(instead: Sequence[str], asked: str) -> str:
-    return f"{' and '.join(instead)} ran instead of {asked}" if instead else ""
+def _instead_text(instead: Sequence[str], requested: str) -> str:
+    return f"{' and '.join(instead)} ran instead of {requested}" if instead else ""
 
 
-def _whole(expected: Expectation, counted: Sequence[DeviceRow]) -> Cells:
+def _complete_cells(expected: Expectation, counted: Sequence[DeviceRow]) -> Cells:
     """Return the tensors of all launches of another operator, if they were recorded completely:
     the tensors of the case do not apply to it."""
     recorded = {tensor_cells(row.cells) for row in counted}
     cells = recorded.pop() if expected.case is not None and len(recorded) == 1 else ()
-    return cells if are_told(cells) else ()
+    return cells if describe_all_tensors(cells) else ()
 
 
-def _difference(what: str, got: set[str], asked: str) -> str:
+def _difference(what: str, got: set[str], requested: str) -> str:
     """Return the difference as text. Launches of two kinds have no common mean, whatever the
     case specifies."""
-    told = sorted(got - {""})
-    others = " and ".join(name for name in told if name != asked)
-    if asked and others:
-        return f"{what}: expected {asked}, got {others}"
-    return f"{what}: got {others} in different launches" if len(told) > 1 else ""
+    recorded = sorted(got - {""})
+    others = " and ".join(name for name in recorded if name != requested)
+    if requested and others:
+        return f"{what}: expected {requested}, got {others}"
+    return f"{what}: got {others} in different launches" if len(recorded) > 1 else ""
 
 
 def type_of(row: DeviceRow) -> str:

@@ -15,8 +15,8 @@ from collector.quality.variance import (
     VarianceParts,
     VariancePrior,
     Whole,
-    contrasts,
     fit,
+    independent_differences,
     medians,
     parts_of,
 )
@@ -113,7 +113,7 @@ def stack_intervals(
     this coverage."""
     parts = parts_of(evidence, variance)
     pooled = pooled_means(evidence, parts)
-    factor = np.exp(np.minimum(reach(pooled.variance, parts.degrees, share), _MOST_LOG))
+    factor = np.exp(np.minimum(half_widths(pooled.variance, parts.degrees, share), _MOST_LOG))
     low_us = np.maximum(pooled.mean_us / factor, np.finfo(np.float64).tiny)
     return StackIntervals(
         pooled.mean_us,
@@ -125,7 +125,7 @@ def stack_intervals(
     )
 
 
-def reach(variance: Floats, degrees: Floats, share: float) -> Floats:
+def half_widths(variance: Floats, degrees: Floats, share: float) -> Floats:
     """Return the half-widths of intervals with this coverage, for variances with these degrees
     of freedom."""
     from scipy.special import stdtrit  # slow to import: needed for numbers only, not for `--help`
@@ -144,7 +144,7 @@ _FOLDS = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Apart:
+class SessionDifferences:
     """Difference between the two means of pairs of sessions, as a share of the smaller mean:
     half of the pairs differ by less than `median`, and so on."""
 
@@ -155,27 +155,29 @@ class Apart:
 
 
 @dataclass(frozen=True, slots=True)
-class Reliability:
-    """Share of the pairs that are within intervals of nominal coverage `stated`. If
+class Coverage:
+    """Share of the pairs that are within intervals of nominal coverage `nominal`. If
     `knows_sessions`, the model was fitted to other cases of the same sessions."""
 
-    stated: float
-    held: float
+    nominal: float
+    covered: float
     pairs: int
     knows_sessions: bool
 
 
-def apart(pairs: Pairs) -> Apart | None:
+def session_differences(pairs: Pairs) -> SessionDifferences | None:
     """Return the differences of pairs of sessions; None if there are no pairs."""
     if not len(pairs):
         return None
     found = np.expm1(np.abs(pairs.difference))
-    return Apart(len(pairs), *(float(np.quantile(found, share)) for share in (0.5, 0.9, 0.99)))
+    return SessionDifferences(
+        len(pairs), *(float(np.quantile(found, share)) for share in (0.5, 0.9, 0.99))
+    )
 
 
-def reliability(
+def coverage_of_intervals(
     evidence: Evidence, prior: VariancePrior, judges: Pairs | None = None
-) -> list[Reliability]:
+) -> list[Coverage]:
     """Return the coverage of the intervals, by cross-validation over second sessions.
 
     Each fifth of the pairs of sessions is tested with a model that is fitted to all others. With
@@ -186,9 +188,9 @@ def reliability(
     judges = evidence.pairs if judges is None else judges
     if not len(judges):
         return []
-    knows_sessions = contrasts(judges.sessions) < _FOLDS
-    fold = (judges.cases if knows_sessions else judges.meetings) % _FOLDS
-    told = []
+    knows_sessions = independent_differences(judges.sessions) < _FOLDS
+    fold = (judges.cases if knows_sessions else judges.session_pairs) % _FOLDS
+    recorded = []
     for number in np.unique(fold).tolist():
         judged = judges.only(fold == number)
         pairs = evidence.pairs
@@ -198,15 +200,15 @@ def reliability(
             else np.isin(pairs.sessions, judged.sessions).any(1)
         )
         others = pairs.only(~np.asarray(known))
-        told.append(_held(replace(evidence, pairs=others), prior, judged))
-    held = np.concatenate(told, axis=1)
+        recorded.append(_covered(replace(evidence, pairs=others), prior, judged))
+    held = np.concatenate(recorded, axis=1)
     return [
-        Reliability(share, float(np.mean(one)), len(judges), knows_sessions)
+        Coverage(share, float(np.mean(one)), len(judges), knows_sessions)
         for share, one in zip(SHARES, held, strict=True)
     ]
 
 
-def _held(evidence: Evidence, prior: VariancePrior, pairs: Pairs) -> Floats:
+def _covered(evidence: Evidence, prior: VariancePrior, pairs: Pairs) -> Floats:
     """Return whether intervals contain pairs that are not in the evidence, a row for each of
     SHARES."""
     variance = fit(evidence, prior)
@@ -214,4 +216,4 @@ def _held(evidence: Evidence, prior: VariancePrior, pairs: Pairs) -> Floats:
     device = np.where(pairs.is_same_device, 0.0, 2 * variance.learnt.device_spread**2)
     total, degrees = pairs.repeats_variance + session + device, variance.degrees[pairs.groups]
     differ = np.abs(pairs.difference)
-    return np.array([differ <= reach(total, degrees, share) for share in SHARES], np.float64)
+    return np.array([differ <= half_widths(total, degrees, share) for share in SHARES], np.float64)

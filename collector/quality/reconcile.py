@@ -37,8 +37,8 @@ from collector.quality.identity import (
     Identity,
     Substitution,
     normal_type,
-    ran_instead,
     state_of,
+    substitute_types,
     substitution_of,
     type_of,
 )
@@ -102,7 +102,7 @@ def sentinel_of(shape: tuple[int, ...]) -> Sentinel | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class CaseWindow:
     """A case's window in a stream: the positions of its two sentinels."""
 
     ordinal: int
@@ -114,7 +114,7 @@ class Window:
 class Windows:
     """Windows of the cases in a stream, in order, and the reasons why other cases have none."""
 
-    good: tuple[Window, ...]
+    good: tuple[CaseWindow, ...]
     broken: dict[int, str]  # ordinal -> what is wrong with its sentinels
 
 
@@ -134,7 +134,7 @@ def find_windows(sentinels: Iterable[tuple[int, Sentinel]]) -> Windows:
         if fault:
             broken[ordinal] = fault
         else:
-            windows.append(Window(ordinal, marks[Mark.OPEN][0], marks[Mark.CLOSE][0]))
+            windows.append(CaseWindow(ordinal, marks[Mark.OPEN][0], marks[Mark.CLOSE][0]))
     windows.sort(key=lambda window: window.opened)
     overlapping = _overlapping(windows)
     broken |= dict.fromkeys(overlapping, "its window overlaps another case's")
@@ -148,10 +148,10 @@ def _fault(opened: list[int], closed: list[int]) -> str:
     return "its sentinels were recorded in the wrong order" if opened[0] > closed[0] else ""
 
 
-def _overlapping(windows: list[Window]) -> set[int]:
+def _overlapping(windows: list[CaseWindow]) -> set[int]:
     """Return the windows, sorted by their opening, that share a position with another one."""
     found: set[int] = set()
-    widest: Window | None = None
+    widest: CaseWindow | None = None
     for window in windows:
         if widest is not None and window.opened < widest.closed:
             found |= {widest.ordinal, window.ordinal}
@@ -251,16 +251,16 @@ def _attribute_window(
     by_type: dict[str, list[Row]] = defaultdict(list)
     for row in window:
         by_type[type_of(row)].append(row)
-    asked = normal_type(expected.kernel_type)
-    instead = () if by_type.get(asked) else ran_instead(expected, by_type)
-    ran = instead[0] if instead else asked
+    requested = normal_type(expected.kernel_type)
+    instead = () if by_type.get(requested) else substitute_types(expected, by_type)
+    ran = instead[0] if instead else requested
     own, others = _own(expected, by_type.pop(ran, []))
     by_type = {**by_type, **({ran: others} if others else {})}
     companions = tuple(_companion(name, rows) for name, rows in sorted(by_type.items()))
     if len(own) != expected.launches:
-        return _wrong_count(expected, asked, own, companions)
+        return _wrong_count(expected, requested, own, companions)
     counted = tuple(own[expected.launches - expected.repeats :])
-    substitution, identity = substitution_of(expected, asked, instead, counted)
+    substitution, identity = substitution_of(expected, requested, instead, counted)
     states = {state_of(row) for row in counted}
     return Attribution(
         expected.ordinal,
@@ -279,8 +279,8 @@ def _own(expected: Expectation, rows: list[Row]) -> tuple[list[Row], list[Row]]:
     issued."""
     if expected.case is None or len(rows) <= expected.launches:
         return rows, []
-    told = Comparison(expected.case, expected.placed)
-    is_own = [told.of(row.cells).is_proved for row in rows]
+    recorded = Comparison(expected.case, expected.at_kernel_slots)
+    is_own = [recorded.of(row.cells).is_proved for row in rows]
     if sum(is_own) != expected.launches:
         return rows, []
     return (
@@ -290,15 +290,15 @@ def _own(expected: Expectation, rows: list[Row]) -> tuple[list[Row], list[Row]]:
 
 
 def _wrong_count(
-    expected: Expectation, asked: str, own: Sequence[Row], companions: tuple[Companion, ...]
+    expected: Expectation, requested: str, own: Sequence[Row], companions: tuple[Companion, ...]
 ) -> Attribution[Row]:
     """Return the attribution if the number of launches differs from the number issued. A
     multiple of it is the behaviour of the call, which another attempt does not change; for any
     other number the profiler lost launches."""
     times, left = divmod(len(own), expected.launches)
     if times > 1 and not left and expected.launches > 1:  # a single launch may be recorded twice
-        reason = f"{times} launches of {asked} per call, expected one"
-        split = Substitution(asked, is_filed=False, reason=reason)
+        reason = f"{times} launches of {requested} per call, expected one"
+        split = Substitution(requested, is_filed=False, reason=reason)
         counted = tuple(own[-expected.repeats * times :])
         return Attribution(expected.ordinal, counted, len(own), companions, substitution=split)
     reason = f"{expected.launches} launches were issued, {len(own)} were recorded"

@@ -17,7 +17,7 @@ from collector.model.measurement import Timing
 
 
 @cache
-def student_factor(degrees: float, share: float = 0.95) -> float:
+def student_t_factor(degrees: float, share: float = 0.95) -> float:
     """Return the half-width factor of a two-sided interval with this coverage, for these degrees
     of freedom."""
     from scipy.special import stdtrit  # slow to import: needed for numbers only, not for `--help`
@@ -31,9 +31,11 @@ _LIMIT = 3.5
 _LEAST_SCALE = 0.01
 MAD_TO_SIGMA = 1.4826  # standard deviation over MAD of a normal distribution
 _LEAST_SERIES = 20  # repeats; with fewer, the autocorrelation cannot be distinguished from chance
-_NO_CHANCE = 1.645  # standard errors of the autocorrelation: exceeded by chance 1 in 20 times
-_MOST_ALIKE = 0.9  # upper limit of the autocorrelation, also for identical neighbours
-_LEAST_TELLING = 4.0  # lower limit of the effective sample size: fewer would allow no estimate
+_SIGNIFICANT = 1.645  # standard errors of the autocorrelation: exceeded by chance 1 in 20 times
+_MAX_AUTOCORRELATION = 0.9  # upper limit of the autocorrelation, also for identical neighbours
+_MIN_EFFECTIVE_SAMPLE = (
+    4.0  # lower limit of the effective sample size: fewer would allow no estimate
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,34 +82,34 @@ def percentile(ordered: Sequence[float], share: float) -> float:
     return ordered[below] + (place - below) * (ordered[above] - ordered[below])
 
 
-def alike(times_us: Sequence[float]) -> float:
+def autocorrelation(times_us: Sequence[float]) -> float:
     """Return the lag-1 autocorrelation of the repeats, clipped to 0 to 0.9."""
     mean = fmean(times_us)
     spread = sum((us - mean) ** 2 for us in times_us)
     together = sum((a - mean) * (b - mean) for a, b in pairwise(times_us))
-    return min(_MOST_ALIKE, max(0.0, together / spread)) if spread else 0.0
+    return min(_MAX_AUTOCORRELATION, max(0.0, together / spread)) if spread else 0.0
 
 
 def _half_interval(accepted: Sequence[float], step_us: float) -> float:
     n = len(accepted)
     noise = stdev(accepted) if n > 1 else 0.0
-    telling = _telling(accepted)
-    half = student_factor(int(telling) - 1) * noise / sqrt(telling) if n > 1 else 0.0
+    telling = _effective_sample_size(accepted)
+    half = student_t_factor(int(telling) - 1) * noise / sqrt(telling) if n > 1 else 0.0
     # Noise above a step makes the mean finer than the clock. With less noise all repeats may round
     # to one side.
     return max(half, step_us / 2) if noise < step_us else half
 
 
-def _telling(accepted: Sequence[float]) -> float:
+def _effective_sample_size(accepted: Sequence[float]) -> float:
     """Return the effective sample size: the number of independent repeats that would determine
     the mean equally well. It is below the number of repeats if these, in launch order, are
     autocorrelated beyond chance."""
     n = len(accepted)
-    if n < _LEAST_SERIES or (seen := alike(accepted)) <= _NO_CHANCE / sqrt(n):
+    if n < _LEAST_SERIES or (seen := autocorrelation(accepted)) <= _SIGNIFICANT / sqrt(n):
         return n
     # An autocorrelation about the series' own mean is biased towards zero.
-    correlation = min(_MOST_ALIKE, seen + (1 + 3 * seen) / n)
-    return max(_LEAST_TELLING, n * (1 - correlation) / (1 + correlation))
+    correlation = min(_MAX_AUTOCORRELATION, seen + (1 + 3 * seen) / n)
+    return max(_MIN_EFFECTIVE_SAMPLE, n * (1 - correlation) / (1 + correlation))
 
 
 def _spread(ordered: Sequence[float]) -> float:
@@ -130,7 +132,7 @@ def _mad(values: Sequence[float], centre: float) -> float:
 _STEADY = 1.5  # ratio of the larger noise to the smaller one of two successive checks
 
 
-def _looks() -> Iterator[int]:
+def _check_counts() -> Iterator[int]:
     """Yield the repeat counts at which precision is checked, each a fifth above the previous
     one. A check after every repeat would give chance more opportunities."""
     count = 5
@@ -139,33 +141,33 @@ def _looks() -> Iterator[int]:
         count = max(count + 1, round(count * 1.2))
 
 
-_LOOKS = tuple(_looks())
+_CHECK_COUNTS = tuple(_check_counts())
 
 
-def is_look(count: int) -> bool:
+def is_check_count(count: int) -> bool:
     """Return whether precision is checked after this many repeats."""
-    return count in _LOOKS[1:]
+    return count in _CHECK_COUNTS[1:]
 
 
 def is_precise(times_us: Sequence[float], precision: float) -> bool:
     """Return whether the 95 % interval of the mean has a relative half-width of at most
     `precision`, and had it, with about the same noise, at the previous check."""
-    place = bisect_left(_LOOKS, len(times_us))
+    place = bisect_left(_CHECK_COUNTS, len(times_us))
     if place == 0:
         return False
-    less, more = times_us[: _LOOKS[place - 1]], times_us
-    if max(_reach(less), _reach(more)) > precision:
+    less, more = times_us[: _CHECK_COUNTS[place - 1]], times_us
+    if max(_relative_half_width(less), _relative_half_width(more)) > precision:
         return False
     noises = sorted((_noise(less), _noise(more)))
     return noises[1] <= max(precision, _STEADY * noises[0])
 
 
-def _reach(times_us: Sequence[float]) -> float:
+def _relative_half_width(times_us: Sequence[float]) -> float:
     """Return the half-width of the interval of the mean, as a share of the mean."""
     accepted = accept(times_us)
     error = stdev(accepted) / sqrt(len(accepted)) / fmean(accepted)
-    correlation = alike(times_us)  # used for few repeats too, where it may be chance
-    return student_factor(len(accepted) - 1) * error * sqrt((1 + correlation) / (1 - correlation))
+    correlation = autocorrelation(times_us)  # used for few repeats too, where it may be chance
+    return student_t_factor(len(accepted) - 1) * error * sqrt((1 + correlation) / (1 - correlation))
 
 
 def _noise(times_us: Sequence[float]) -> float:
@@ -193,12 +195,12 @@ def find_trend(durations_us: Sequence[float]) -> str:
         return ""
     first, last = durations_us[:third], durations_us[-third:]
     ratio = median(last) / median(first)
-    if abs(ratio - 1) < _LEAST_CHANGE or not _is_apart(first, last):
+    if abs(ratio - 1) < _LEAST_CHANGE or not _ranks_differ(first, last):
         return ""
     return f"trend: the last third of the repeats takes {ratio:.3g} x as long as the first"
 
 
-def _is_apart(first: Sequence[float], last: Sequence[float]) -> bool:
+def _ranks_differ(first: Sequence[float], last: Sequence[float]) -> bool:
     """Return whether the rank sum of the last repeats is far from that of equal distributions
     (Mann-Whitney); ties count half."""
     above = sum((b > a) + (b == a) / 2 for a in first for b in last)

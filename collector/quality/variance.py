@@ -150,9 +150,9 @@ class Pairs:
         return np.asarray(self.devices[:, 0] == self.devices[:, 1])
 
     @property
-    def meetings(self) -> Whole:
+    def session_pairs(self) -> Whole:
         """Return the number of the two sessions of each pair; computed at each call."""
-        return np.asarray(np.unique(_met(self.sessions), return_inverse=True)[1], np.int64)
+        return np.asarray(np.unique(_pair_numbers(self.sessions), return_inverse=True)[1], np.int64)
 
     def only(self, chosen: npt.NDArray[np.bool_]) -> "Pairs":
         return Pairs(
@@ -179,7 +179,7 @@ class Evidence:
     group_spread: Floats
     repeats_variance: Floats
     pairs: Pairs
-    again: "MeasuredAgain"
+    again: "MultiSessionCases"
 
 
 def evidence_of(means: SessionMeans, *, repeat_spread: float) -> Evidence:
@@ -188,7 +188,7 @@ def evidence_of(means: SessionMeans, *, repeat_spread: float) -> Evidence:
     groups, names = _groups(means)
     spread = _group_spreads(means, groups, len(names), repeat_spread)
     variance = _repeats_variance(means, spread[groups])
-    again = measured_again(means)
+    again = multi_session_cases(means)
     pairs = _pairs(means, again, groups, spread, variance)
     return Evidence(means, groups, names, spread, variance, pairs, again)
 
@@ -202,26 +202,26 @@ def joined(found: Sequence[Pairs]) -> Pairs:
         families=[family for one in found for family in one.families],
         groups=np.full(sum(map(len, found)), -1),
         weights=np.concatenate([one.weights for one in found]),
-        sessions=_parted([one.sessions for one in found]),
-        devices=_parted([one.devices for one in found]),
+        sessions=_renumbered([one.sessions for one in found]),
+        devices=_renumbered([one.devices for one in found]),
         cases=np.full(sum(map(len, found)), -1),
     )
 
 
-def contrasts(met: Whole) -> int:
+def independent_differences(met: Whole) -> int:
     """Return the number of independent differences between the members of pairs (N, 2): each
     pair that joins two unconnected groups adds one."""
     parents = dict[int, int]()
-    told = 0
-    for pair in met[np.unique(_met(met), return_index=True)[1]].tolist():
+    known = 0
+    for pair in met[np.unique(_pair_numbers(met), return_index=True)[1]].tolist():
         first, second = (_root(parents, one) for one in pair)
         if first != second:
             parents[first] = second
-            told += 1
-    return told
+            known += 1
+    return known
 
 
-def _met(pairs: Whole) -> Whole:
+def _pair_numbers(pairs: Whole) -> Whole:
     """Return a number for each pair of (N, 2): equal pairs have equal numbers."""
     numbers: Whole = pairs[:, 0] * (int(pairs.max(initial=0)) + 1) + pairs[:, 1]
     return numbers
@@ -234,7 +234,7 @@ def _root(parents: dict[int, int], one: int) -> int:
     return one
 
 
-def _parted(numbers: Sequence[Whole]) -> Whole:
+def _renumbered(numbers: Sequence[Whole]) -> Whole:
     """Return the numbers of several stacks, shifted so that no two stacks share one."""
     parted, offset = [], 0
     for one in numbers:
@@ -300,7 +300,7 @@ def rounded(values: Floats) -> Floats:
 
 
 def _pairs(
-    means: SessionMeans, again: "MeasuredAgain", groups: Whole, spread: Floats, variance: Floats
+    means: SessionMeans, again: "MultiSessionCases", groups: Whole, spread: Floats, variance: Floats
 ) -> Pairs:
     """Return the sessions of each case, each paired with the next one. k sessions have k - 1
     independent differences; a ring of k pairs contains each session equally often, and is
@@ -331,7 +331,7 @@ def _pairs(
 
 
 @dataclass(frozen=True, slots=True)
-class MeasuredAgain:
+class MultiSessionCases:
     """Measurements of cases that several sessions have measured, the first of each session, sorted
     by case.
 
@@ -349,7 +349,7 @@ class MeasuredAgain:
     of_all: Whole
 
 
-def measured_again(means: SessionMeans) -> MeasuredAgain:
+def multi_session_cases(means: SessionMeans) -> MultiSessionCases:
     """Return what several sessions have measured. If a case has clean measurements, those with
     warnings are excluded."""
     order = np.lexsort((means.sessions, means.cases))
@@ -369,7 +369,7 @@ def measured_again(means: SessionMeans) -> MeasuredAgain:
     cells, cell = np.unique(case * most + devices, return_inverse=True)
     of_every = np.full(int(every.max(initial=-1)) + 1, -1)
     of_every[every[places]] = case
-    return MeasuredAgain(
+    return MultiSessionCases(
         places,
         case.astype(np.int64),
         count,
@@ -424,15 +424,15 @@ def trend_of(pairs: Pairs, decades: Floats, learnt: VariancePrior) -> DurationTr
     def likely(slope: float) -> float:
         trend = DurationTrend(slope, middle, least, most)
         variance = 2 * ratios * pairs.spread_squared * trend.factors(decades)
-        told = log_likelihood(pairs, variance + pairs.repeats_variance, learnt.tail_degrees)
-        return told - (slope / _SIGMA) ** 2 / 2
+        known = log_likelihood(pairs, variance + pairs.repeats_variance, learnt.tail_degrees)
+        return known - (slope / _SIGMA) ** 2 / 2
 
     coarse = max(_SLOPES.tolist(), key=likely)
     slope = max((coarse + _NEAR).round(2).tolist(), key=likely)
     return DurationTrend(slope, middle, least, most)
 
 
-TAILS = (1.0, 1.25, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0, 5.0, 6.0, 8.0, 12.0, 20.0, 30.0)
+TAIL_DEGREES = (1.0, 1.25, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0, 5.0, 6.0, 8.0, 12.0, 20.0, 30.0)
 # standard deviation of the logarithm of the degrees of freedom about the prior's
 _TAILS_SIGMA = 0.5
 _ENOUGH = 4096  # pairs, which determine a ratio to 3 %
@@ -469,10 +469,10 @@ def learn(found: Sequence[Pairs], prior: VariancePrior) -> VariancePrior:
     """Return the prior, updated by pairs of sessions of one or several stacks. Only the first
     _ENOUGH pairs of each stack are used: the order of the cases is random, so that a few more pairs
     change little."""
-    told = [one.only(np.arange(len(one)) < _ENOUGH) for one in found if len(one)]
-    if not told:
+    known = [one.only(np.arange(len(one)) < _ENOUGH) for one in found if len(one)]
+    if not known:
         return prior
-    pairs = joined(told)
+    pairs = joined(known)
     same = pairs.only(pairs.is_same_device)
     learnt = _of_families(same, prior, _of_whole(same, prior))
     return replace(learnt, device_spread=_device_spread(pairs.only(~pairs.is_same_device), learnt))
@@ -483,9 +483,9 @@ def fit(evidence: Evidence, prior: VariancePrior) -> Variance:
     decades = np.array([decade for _, decade in evidence.group_names], np.float64)
     same = evidence.pairs.only(evidence.pairs.is_same_device)
     trend = trend_of(same, decades[same.groups], learn([same], prior))
-    told = _without_trend(evidence.pairs, trend.factors(decades))
-    learnt = learn([told], prior)
-    pairs = told.only(told.is_same_device)
+    known = _without_trend(evidence.pairs, trend.factors(decades))
+    learnt = learn([known], prior)
+    pairs = known.only(known.is_same_device)
     ratios = _of_groups(pairs, evidence.group_names, learnt)
     shared = _shared_part(pairs, learnt)
     return Variance(
@@ -493,7 +493,7 @@ def fit(evidence: Evidence, prior: VariancePrior) -> Variance:
         rounded(ratios * trend.factors(decades)),
         degrees=_degrees(pairs, shared, learnt, prior, len(ratios)),
         shared=shared,
-        device_degrees=_device_degrees(told.only(~told.is_same_device), prior),
+        device_degrees=_device_degrees(known.only(~known.is_same_device), prior),
         is_of_prior=round(float(pairs.weights.sum()), 6) < prior.weight,
     )
 
@@ -539,7 +539,7 @@ def _of_whole(pairs: Pairs, prior: VariancePrior) -> VariancePrior:
     factors = np.array([prior.families.get(family, 1.0) for family in pairs.families], np.float64)
     scaled = replace(pairs, spread_squared=pairs.spread_squared * factors)
     found = []
-    for tails in TAILS:
+    for tails in TAIL_DEGREES:
         ratio = _ratio(scaled, prior.ratio, prior.weight, tails)
         surprise = (log(tails / prior.tail_degrees) / _TAILS_SIGMA) ** 2 / 2
         likely = _log_posterior(scaled, ratio, prior.ratio, prior.weight, tails) - surprise
@@ -610,12 +610,12 @@ def _degrees(
     """
     tails = learnt.tail_degrees
     of_prior = _OF_PRIOR * _part_of_prior(pairs, prior)
-    lost = shared**2 / (contrasts(pairs.sessions) + of_prior)
-    told = np.bincount(pairs.groups, pairs.weights, minlength=groups)
+    lost = shared**2 / (independent_differences(pairs.sessions) + of_prior)
+    known = np.bincount(pairs.groups, pairs.weights, minlength=groups)
     if len(pairs):
-        lent = np.minimum(_LEVELS * _GROUP_WEIGHT, told.sum() - told + prior.weight)
+        lent = np.minimum(_LEVELS * _GROUP_WEIGHT, known.sum() - known + prior.weight)
         # Half of the variance of the log-scale estimate from n deviations of Student's t.
-        lost = lost + (tails + 3) / (tails * (told + lent))
+        lost = lost + (tails + 3) / (tails * (known + lent))
     degrees: Floats = np.round(1 / (1 / tails + lost) * np.ones(groups), 1)
     return degrees
 
@@ -623,7 +623,9 @@ def _degrees(
 def _device_degrees(apart: Pairs, prior: VariancePrior) -> float:
     """Return the degrees of freedom of the variance between devices, to a tenth: k devices have
     k - 1, however many cases they have both measured."""
-    return round(contrasts(apart.devices) + _OF_PRIOR * _part_of_prior(apart, prior), 1)
+    return round(
+        independent_differences(apart.devices) + _OF_PRIOR * _part_of_prior(apart, prior), 1
+    )
 
 
 def _part_of_prior(pairs: Pairs, prior: VariancePrior) -> float:
@@ -642,7 +644,7 @@ def _shared_part(pairs: Pairs, prior: VariancePrior) -> float:
     deviations = pairs.difference / scale
     typical = float(np.median(np.abs(deviations))) * MAD_TO_SIGMA or 1.0
     clipped = np.clip(deviations / typical, -_CLIP, _CLIP)
-    meetings = pairs.meetings
+    meetings = pairs.session_pairs
     count = np.bincount(meetings)
     total = np.bincount(meetings, clipped)
     squares = np.bincount(meetings, clipped**2)
@@ -703,9 +705,9 @@ def parts_of(evidence: Evidence, variance: Variance) -> VarianceParts:
     session = variance.ratios[evidence.groups] * evidence.group_spread[evidence.groups] ** 2
     own, free = _own_session_variance(evidence, session + evidence.repeats_variance)
     # The group's pairs have already determined what all cases of a session share.
-    told = free * (1 - variance.shared**2)
+    known = free * (1 - variance.shared**2)
     degrees = variance.degrees[evidence.groups]
-    session = (degrees * session + told * own) / (degrees + told)
+    session = (degrees * session + known * own) / (degrees + known)
     other = Origin.PRIOR if variance.is_of_prior else Origin.BAND
     origins = [Origin.THIS_CASE if its else other for its in free.tolist()]
     device = learnt.device_spread**2
@@ -713,15 +715,17 @@ def parts_of(evidence: Evidence, variance: Variance) -> VarianceParts:
         repeats=evidence.repeats_variance,
         session=session,
         device=np.full(len(session), device),
-        degrees=_together(
-            evidence.repeats_variance + session, degrees + told, device, variance.device_degrees
+        degrees=_satterthwaite_degrees(
+            evidence.repeats_variance + session, degrees + known, device, variance.device_degrees
         ),
         origins=origins,
         tail_degrees=learnt.tail_degrees,
     )
 
 
-def _together(session: Floats, degrees: Floats, device: float, device_degrees: float) -> Floats:
+def _satterthwaite_degrees(
+    session: Floats, degrees: Floats, device: float, device_degrees: float
+) -> Floats:
     """Return the Satterthwaite degrees of freedom of a sum of two variances, to a tenth; at most
     those of the sessions, whose tails remain in the sum."""
     part = device / np.maximum(session + device, np.finfo(np.float64).tiny)
@@ -753,7 +757,7 @@ def _own_session_variance(evidence: Evidence, expected: Floats) -> tuple[Floats,
     repeats = np.bincount(again.case, evidence.repeats_variance[again.places]) / again.count
     own = np.maximum(0.0, squares / np.maximum(of_case, 1) - repeats)
     # For all measurements of the case, also for repeated ones of the same session.
-    told = again.of_all >= 0
-    case = again.of_all[told]
-    variance[told], free[told] = own[case], of_case[case]
+    known = again.of_all >= 0
+    case = again.of_all[known]
+    variance[known], free[known] = own[case], of_case[case]
     return variance, free

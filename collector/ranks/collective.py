@@ -199,7 +199,7 @@ class CollectiveCase:
         _, item_bytes = DTYPES[one.dtype]
         sent, received = one.input_bytes // item_bytes, one.output_bytes // item_bytes
         spelling = _SPELLED[one.dtype]
-        told = ("", "", str(sent), spelling, "ND", str(received), spelling, "ND")
+        cells = ("", "", str(sent), spelling, "ND", str(received), spelling, "ND")
         values = (
             *(one.message_bytes, one.group_size, one.tier, self.grid),
             *(_ALL if one.together else _ONE, self.ranks, self.mode),
@@ -208,7 +208,7 @@ class CollectiveCase:
         if self.environment:
             extra[_ENVIRONMENT] = self.environment
         kernel_type = OPERATIONS[one.operation].kernel_type
-        return CaseRecord(kernel_type, dict(zip(BASE_CELLS, told, strict=True)), extra)
+        return CaseRecord(kernel_type, dict(zip(BASE_CELLS, cells, strict=True)), extra)
 
 
 def is_collective(kernel_type: str) -> bool:

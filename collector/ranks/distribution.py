@@ -58,7 +58,7 @@ class DistributeCall:
         return self.experts // self.ep_size
 
     @property
-    def room(self) -> int:
+    def capacity_rows(self) -> int:
         """Return the rows that a rank has space for (A), for any choices of its tokens."""
         return self.capacity * self.ep_size * min(self.local_experts, self.choices)
 
@@ -117,7 +117,7 @@ class DistributeCall:
         there_bytes = self.local_experts * self.ep_size * _up(_up(row_bytes, 32) + 64, 512)
         back_bytes = (self.choices + 1) * _up(row_bytes, 512)  # and of a shared expert
         of_a3 = 2 * self.capacity * (there_bytes + back_bytes)
-        of_a2 = 2 * (self.room * row_bytes + 2 * MIB)
+        of_a2 = 2 * (self.capacity_rows * row_bytes + 2 * MIB)
         return -(-max(of_a2, of_a3) // MIB)
 
     def rank_bytes(self, rows: int) -> int:
@@ -128,7 +128,7 @@ class DistributeCall:
 
     def _received(self, dtype: str) -> tuple[Slot, Slot, Slot]:
         """Return the rows that a rank has space for, their origins, and one number for each."""
-        room = self.room
+        room = self.capacity_rows
         return (
             Slot((room, self.hidden), dtype, "ND"),
             Slot((room * INFO,), "INT32", "ND"),
@@ -170,8 +170,8 @@ _MOST_EXPERTS, _MOST_ROWS = 1 << 16, 1 << 24
 def is_of_one_rank(case: Case) -> bool:
     """Return whether a row of these kernels is of one rank: `EP Size` is 1, or it is absent and the
     shapes fit only one rank."""
-    if (told := case.attribute(EP_SIZE)) is not None:
-        return told == "1"
+    if (values := case.attribute(EP_SIZE)) is not None:
+        return values == "1"
     if case.kernel_type == DISPATCH:
         counts, ends = _shape(case.outputs, 3), _shape(case.outputs, 4)
         return len(counts) != 1 or len(ends) != 1 or counts == ends
@@ -181,7 +181,7 @@ def is_of_one_rank(case: Case) -> bool:
     return rows[0] == ids[0] * min(ids[1], ends[0])
 
 
-def tells_ranks(case: Case) -> bool:
+def records_ranks(case: Case) -> bool:
     """Return whether a row's own cells determine its number of ranks: by `EP Size`, by the counts
     of a dispatch, or by the shapes of a combine if they can be one rank's."""
     if case.attribute(EP_SIZE) is None and case.kernel_type == DISPATCH:
@@ -269,10 +269,10 @@ def _check(case: Case, call: DistributeCall) -> None:
             f"{where}: expected a capacity of at least the {call.tokens} tokens of every rank, got "
             f"{call.capacity}"
         )
-    if call.experts > _MOST_EXPERTS or call.room > _MOST_ROWS:
+    if call.experts > _MOST_EXPERTS or call.capacity_rows > _MOST_ROWS:
         raise BadInput(
             f"{where}: expected at most {_MOST_EXPERTS} experts and {_MOST_ROWS} rows, got "
-            f"{call.experts} and {call.room}"
+            f"{call.experts} and {call.capacity_rows}"
         )
     if call.kernel == DISPATCH and WEIGHTS in call.optional and call.ep_size >= _HIERARCHY_RANKS:
         raise BadInput(

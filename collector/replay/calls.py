@@ -23,7 +23,7 @@ from collector.host.cann import API_LIBRARY, custom_opp_folders, custom_opp_prob
 from collector.model.case import Case
 from collector.model.measurement import Library
 from collector.model.vocabulary import LIBRARY, STATIC
-from collector.ops.releases import CFunction, launched_by, refused_on
+from collector.ops.releases import CFunction, launched_by, why_unsupported
 from collector.ops.spec import Call, Need, OpSpec, TensorMaker, library_of
 
 # Launches that torchair compiles: the kernels of graphs, and kernels built for one shape.
@@ -97,7 +97,7 @@ _FUNCTION = re.compile(rb"\x00(aclnn[A-Z]\w+)GetWorkspaceSize\x00")
 _OWN = 2  # the last arguments: workspace size and executor
 
 
-def foreign_function(kernel_type: str, environment: Mapping[str, str]) -> str:
+def mismatched_function(kernel_type: str, environment: Mapping[str, str]) -> str:
     """Return why the custom OPP of an environment may not run an operator's call; empty if it
     has no such function, or one that takes what torch_npu passes."""
     for folder in custom_opp_folders(environment):
@@ -118,11 +118,13 @@ def is_in_custom_opp(kernel_type: str, environment: Mapping[str, str]) -> bool:
     so that torch_npu uses that one."""
     names = {function.name for function in launched_by(kernel_type)}
     folders = custom_opp_folders(environment)
-    return any(names & ({*_declared(folder)} | held_functions(folder)) for folder in folders)
+    return any(
+        names & ({*_declared(folder)} | library_functions_of_opp(folder)) for folder in folders
+    )
 
 
 @cache
-def held_functions(folder: Path) -> frozenset[str]:
+def library_functions_of_opp(folder: Path) -> frozenset[str]:
     """Return the aclnn functions of a custom OPP's library, which is read as a file and never
     loaded."""
     return functions_of_library(folder / API_LIBRARY)
@@ -193,7 +195,7 @@ def _text(header: Path) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Answering:
+class SelectedFunction:
     """The function to call, as a declaration names it, and the library of the kernel that it
     launches. `refused` is the reason why it may not be called, empty if it may."""
 
@@ -202,30 +204,32 @@ class Answering:
     refused: str = ""
 
 
-def who_answers(op: OpSpec, case: Case, environment: Mapping[str, str]) -> Answering:
+def selected_function(op: OpSpec, case: Case, environment: Mapping[str, str]) -> SelectedFunction:
     """Return what launches a case in a session of this environment."""
     if op.library == Library.VLLM_ASCEND:
         is_triton = Need.TRITON in op.npu.needs
-        return Answering(op.call, Library.TRITON if is_triton else Library.VLLM_ASCEND)
+        return SelectedFunction(op.call, Library.TRITON if is_triton else Library.VLLM_ASCEND)
     is_custom = is_in_custom_opp(op.kernel, environment)
     if is_custom and op.npu.served:
-        found = Answering(op.npu.served, Library.VLLM_ASCEND)
+        found = SelectedFunction(op.npu.served, Library.VLLM_ASCEND)
     elif is_custom:
-        refused = foreign_function(op.kernel, environment)
-        found = Answering(op.call, Library.VLLM_ASCEND, refused)
+        refused = mismatched_function(op.kernel, environment)
+        found = SelectedFunction(op.call, Library.VLLM_ASCEND, refused)
     else:
-        found = Answering(op.call, Library.ATB if Need.ATB in op.npu.needs else Library.CANN)
-    asked = case.attribute(LIBRARY)
-    if asked is None or asked == found.library:
+        found = SelectedFunction(op.call, Library.ATB if Need.ATB in op.npu.needs else Library.CANN)
+    requested = case.attribute(LIBRARY)
+    if requested is None or requested == found.library:
         return found
-    return Answering(found.call, found.library, _refusal(op.kernel, asked, found.library))
+    return SelectedFunction(
+        found.call, found.library, _refusal(op.kernel, requested, found.library)
+    )
 
 
-def _refusal(kernel: str, asked: str, found: Library) -> str:
+def _refusal(kernel: str, requested: str, found: Library) -> str:
     if found is Library.VLLM_ASCEND:
-        return f"{kernel}: expected the kernel of {asked}, got that of vLLM-Ascend's custom OPP"
+        return f"{kernel}: expected the kernel of {requested}, got that of vLLM-Ascend's custom OPP"
     return (
-        f"{kernel}: expected the kernel of {asked}, but no custom OPP has it: install a "
+        f"{kernel}: expected the kernel of {requested}, but no custom OPP has it: install a "
         "vllm-ascend that has it, or request cann's"
     )
 
@@ -274,12 +278,12 @@ class NpuCalls:
     def __init__(self, torch_npu: Any, environment: Mapping[str, str] = os.environ):
         self._roots = {"torch": torch, "torch_npu": torch_npu}
         self._environment = environment
-        self._answers: dict[Need, str] = {}
-        self._answering: dict[tuple[str, str | None], Answering] = {}
+        self._missing_needs: dict[Need, str] = {}
+        self._selections: dict[tuple[str, str | None], SelectedFunction] = {}
         self._apis: dict[str, Callable[..., Any]] = {}
 
     def of(self, op: OpSpec, case: Case) -> Launcher:
-        found = self._answer(op, case)
+        found = self._selected(op, case)
         if found.refused:
             raise NoOperator(found.refused)
         own = {Need.VLLM_ASCEND} if found.call == op.npu.served else set()
@@ -294,15 +298,15 @@ class NpuCalls:
         run = with_static_kernel(run) if graph is None else in_graph(run, is_dynamic=not is_static)
         return Launcher(compiled_while_built(op.npu_call, run), run, found.library)
 
-    def _answer(self, op: OpSpec, case: Case) -> Answering:
+    def _selected(self, op: OpSpec, case: Case) -> SelectedFunction:
         """Return which function is called; it is refused, too, if the installed release takes it
         differently."""
         place = (op.kernel, case.attribute(LIBRARY))
-        if place not in self._answering:
-            found = who_answers(op, case, self._environment)
-            refused = refused_on(op.kernel, installed_release(library_of(found.call)))
-            self._answering[place] = replace(found, refused=found.refused or refused)
-        return self._answering[place]
+        if place not in self._selections:
+            found = selected_function(op, case, self._environment)
+            refused = why_unsupported(op.kernel, installed_release(library_of(found.call)))
+            self._selections[place] = replace(found, refused=found.refused or refused)
+        return self._selections[place]
 
     def _api(self, call: str) -> Callable[..., Any]:
         if call not in self._apis:
@@ -310,10 +314,10 @@ class NpuCalls:
         return self._apis[call]
 
     def _require(self, need: Need) -> None:
-        if need not in self._answers:
-            self._answers[need] = self._missing(need)
-        if self._answers[need]:
-            raise NoOperator(self._answers[need])
+        if need not in self._missing_needs:
+            self._missing_needs[need] = self._missing(need)
+        if self._missing_needs[need]:
+            raise NoOperator(self._missing_needs[need])
 
     def _missing(self, need: Need) -> str:
         """Return what a need lacks; empty if nothing."""

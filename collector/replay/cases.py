@@ -21,9 +21,9 @@ from collector.ops.context import Context
 from collector.ops.spec import Call, OpSpec
 from collector.quality.disturbances import Watch
 from collector.replay.calls import NoOperator
-from collector.replay.context import Before, Chain, Launch, Neighbours
+from collector.replay.context import Before, Chain, ChainLaunch, Neighbours
 from collector.replay.devices import Device, emulated_by
-from collector.replay.journal import LAUNCHING, LOOKING
+from collector.replay.journal import CHECKING, LAUNCHING
 from collector.replay.memory_limits import check_memory, exceeds, needed_bytes, resident_bytes
 from collector.replay.recording import Marks, check_no_mark
 from collector.replay.repeats import Repeater
@@ -57,7 +57,7 @@ def check_outputs(outputs: Any, case: Case, dtype: Callable[[str], Any]) -> None
             )
 
 
-def find_doubt(
+def find_invalid_values(
     outputs: Any, infinite: frozenset[int] = frozenset(), written: int | None = None
 ) -> str:
     """Return what is wrong with the values of the outputs; empty if nothing is.
@@ -168,7 +168,7 @@ class Replayed:
 
     counts: Counts
     compute_dtype: str
-    doubt: str
+    invalid_values: str
     differs: str
     family: tuple[str, ...]  # the kernel types among which the runtime chose
     library: Library
@@ -209,13 +209,13 @@ class CaseReplay:
         op = self._operator(case)
         emulated = emulated_by(self._device, op)
         context = None if before is None else self._neighbours.chosen(before)
-        self._make_room(self._needed_bytes(case, op, context))
+        self._free_memory(self._needed_bytes(case, op, context))
         launcher = self._device.calls.of(op, case)
         tensors = CaseTensors(self._device.name, seed, emulated, self._device.cast)
         call = launcher.build(case, tensors)
         chain, ran_before = None, Before()
         if context is not None:
-            own = Launch(case, launcher.run, call)
+            own = ChainLaunch(case, launcher.run, call)
             chain, ran_before = self._neighbours.chain(context, own, seed)
         launches = _Launches(self._device, self._marks, launcher.run, call, self._repeater, chain)
         self._device.synchronize()
@@ -225,14 +225,16 @@ class CaseReplay:
         issued = launches.issue(measure)
         self._marks.close(ordinal)
         self._device.synchronize()
-        on_phase(LOOKING)
+        on_phase(CHECKING)
         launched = time.perf_counter()
         check_outputs(launches.output, case, tensors.dtype)
         is_real = self._device.runtime is Runtime.REAL
         return Replayed(
             counts=issued.counts,
             compute_dtype=tensors.compute_dtype,
-            doubt=find_doubt(launches.output, op.infinite, op.written(case)) if is_real else "",
+            invalid_values=find_invalid_values(launches.output, op.infinite, op.written(case))
+            if is_real
+            else "",
             differs=self._difference(case, op, call, launches.output) if is_real else "",
             family=tuple(sorted(op.family)),
             library=launcher.library,
@@ -271,7 +273,7 @@ class CaseReplay:
             logger.info("%s: not compared with its reference: %s", case.describe(), error)
             return ""
 
-    def _make_room(self, needed: int) -> None:
+    def _free_memory(self, needed: int) -> None:
         """Make memory available. Raises NotEnoughMemory if a case does not fit even after the
         memory of earlier cases is released."""
         free = self._device.free_bytes()

@@ -23,23 +23,23 @@ from collector.model.measurement import (
 )
 from collector.model.plan import CANARY_PLACES, CANARY_REPEATS, MeasureSettings
 from collector.model.record import as_ran
-from collector.ops.floor import floor_us
+from collector.ops.floor import lower_bound_us
 from collector.ops.references import canary_records
 from collector.profiles.op_summary import KernelLaunch
 from collector.quality.canaries import drift
 from collector.quality.disturbances import (
     around,
-    doubt,
+    disturbance_of_readings,
+    disturbance_warnings,
     gap_share,
     idle_clocks,
     states,
-    told_by,
     undisturbed,
 )
-from collector.quality.gates import doubts, implausible, no_duration, outworked
+from collector.quality.gates import cores_worked_longer, implausible, no_duration, timing_warnings
 from collector.quality.identity import Identity, Substitution
 from collector.quality.reconcile import Attribution
-from collector.quality.statistics import find_trend, student_factor, summarise, two_modes
+from collector.quality.statistics import find_trend, student_t_factor, summarise, two_modes
 from collector.quality.variance import prior_of_backend
 from collector.replay.journal import MEASURED, CaseEntry, Journal
 from collector.replay.kineto import operators_of
@@ -71,7 +71,7 @@ class CaseWindows:
         other devices from readings before and after all launches."""
         if self._is_cpu:
             return entry.watch.disturbance
-        return told_by(
+        return disturbance_of_readings(
             around(self._readings, entry.launching_s, entry.looking_s),
             len(repeats),
             idle_mhz=self._idle_mhz,
@@ -91,11 +91,11 @@ _OFFENCES = {Ending.CRASHED: Outcome.CRASHED, Ending.HUNG: Outcome.HUNG, Ending.
 
 
 @dataclass(frozen=True, slots=True)
-class Clock:
+class DurationClock:
     """The clock that counts durations: its step, and the shortest duration that it records."""
 
     step_us: float
-    floor_us: float
+    lower_bound_us: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ class Certificates:
     report: SessionReport
     provenance: Provenance
     is_partial: bool
-    clock: Clock
+    clock: DurationClock
 
     def of(self, ordinal: int) -> tuple[Measurement, ...]:
         entry = self.journal.cases.get(ordinal)
@@ -162,24 +162,24 @@ class Certificates:
     ) -> tuple[Measurement, ...]:
         """Return the case's own result, and the measurement of the kernel that ran."""
         certificate = replace(certificate, recorded=instead.cells)
-        answer = replace(
+        result = replace(
             certificate, outcome=Outcome.SUBSTITUTED, reason=instead.reason, identity=Proof.NONE
         )
         if not instead.is_filed:
-            return (answer,)
+            return (result,)
         core = found.repeats[0].task_type
-        asked = self.spec.cases[entry.ordinal].record
-        ran = as_ran(asked, instead.kernel_type, found.op_state, core, instead.cells)
+        requested = self.spec.cases[entry.ordinal].record
+        ran = as_ran(requested, instead.kernel_type, found.op_state, core, instead.cells)
         filed = replace(
             certificate,
             case_id=ran.case_id,
             kernel_type=ran.kernel_type,
             core=core,
-            asked=asked.case_id,
+            asked=requested.case_id,
             # It is filed under what was recorded.
             identity=Proof.PROVED if instead.cells else certificate.identity,
         )
-        return answer, self._timed(filed, ran.case, found.repeats, entry)
+        return result, self._timed(filed, ran.case, found.repeats, entry)
 
     def _timed(
         self,
@@ -201,11 +201,12 @@ class Certificates:
         drift = find_trend(kept_us)
         fault = implausible(
             summary.timing.mean_us,
-            floor_us=floor_us(case, self.spec.stack, self.spec.peaks),
+            lowest_us=lower_bound_us(case, self.spec.stack, self.spec.peaks),
             limit_us=limit_us,
-            floor_by=", by the peaks that `opmeter selftest` measured here" * bool(self.spec.peaks),
+            lowest_by=", by the peaks that `opmeter selftest` measured here"
+            * bool(self.spec.peaks),
         )
-        worked = (outworked(launch.duration_us, launch.counters) for launch in kept)
+        worked = (cores_worked_longer(launch.duration_us, launch.counters) for launch in kept)
         fault = fault or next(filter(None, worked), "")
         timed = replace(
             certificate,
@@ -216,10 +217,10 @@ class Certificates:
             core=repeats[0].task_type,
             counters=_mean_counters(kept),
             disturbance=disturbance,
-            profiler_floor_us=self._floor_us(repeats[0].name),
+            profiler_floor_us=self._lower_bound_us(repeats[0].name),
             warnings=(
-                *doubt(disturbance),
-                *doubts(summary.timing, len(summary.accepted_us)),
+                *disturbance_warnings(disturbance),
+                *timing_warnings(summary.timing, len(summary.accepted_us)),
                 *([str(modes)] if modes else []),
                 *([drift] if drift else []),
                 *([entry.differs] if entry.differs else []),
@@ -227,10 +228,10 @@ class Certificates:
         )
         return replace(timed, outcome=Outcome.IMPLAUSIBLE, reason=fault) if fault else timed
 
-    def _floor_us(self, name: str) -> float:
+    def _lower_bound_us(self, name: str) -> float:
         """Return the profiler's lower bound for a launch: the sum of those of its operators."""
         operators = 1 if self.spec.backend == "npu" else operators_of(name)
-        return round(operators * self.clock.floor_us, 6)
+        return round(operators * self.clock.lower_bound_us, 6)
 
     def _certificate(self, entry: CaseEntry, outcome: Outcome, reason: str) -> Measurement:
         record = self.spec.cases[entry.ordinal].record
@@ -290,7 +291,7 @@ def measure_of(case: SessionCase, measure: MeasureSettings) -> MeasureSettings:
     return replace(measure, repeat_count=CANARY_REPEATS, precision=None)
 
 
-def cases_before(spec: SessionSpec, ordinal: int) -> int:
+def count_cases_before(spec: SessionSpec, ordinal: int) -> int:
     """Return the number of a session's own cases before an ordinal."""
     return sum(not case.place for case in spec.cases[:ordinal])
 
@@ -300,18 +301,18 @@ def is_canary(spec: SessionSpec, ordinal: int | None) -> bool:
     return ordinal is not None and bool(spec.cases[ordinal].place)
 
 
-def told_by_canaries(
+def with_canary_readings(
     spec: SessionSpec,
     journal: Journal,
-    answers: Mapping[int, Sequence[Measurement]],
+    results: Mapping[int, Sequence[Measurement]],
     measurements: Sequence[Measurement],
 ) -> tuple[Measurement, ...]:
     """Return the measurements of a session with the readings of its canaries, and with a warning
-    if the readings show drift. `answers` are the canaries' measurements, by ordinal."""
+    if the readings show drift. `results` are the canaries' measurements, by ordinal."""
     began_s = min((entry.began_s for entry in journal.cases.values()), default=0.0)
     readings = tuple(
         _reading(spec.cases[ordinal], m, journal.cases[ordinal].began_s - began_s)
-        for ordinal, tried in sorted(answers.items())
+        for ordinal, tried in sorted(results.items())
         for m in tried
         if m.is_good and not m.is_disturbed and m.n_accepted >= _LEAST_REPEATS
     )
@@ -326,7 +327,7 @@ def told_by_canaries(
 def _reading(canary: SessionCase, m: Measurement, at_s: float) -> CanaryReading:
     assert m.timing is not None  # it is good
     half_us = (m.timing.ci_high_us - m.timing.ci_low_us) / 2
-    deviation = half_us / student_factor(m.n_accepted - 1) * sqrt(m.n_accepted) / m.timing.mean_us
+    deviation = half_us / student_t_factor(m.n_accepted - 1) * sqrt(m.n_accepted) / m.timing.mean_us
     return CanaryReading(
         case=canary.record.case.describe(),
         place=canary.place,

@@ -62,7 +62,7 @@ Medians = Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True)
-class Disturbance:
+class Interference:
     """One reference case: its median alone and concurrently with the other devices, in
     microseconds."""
 
@@ -78,7 +78,7 @@ class Disturbance:
 
 def concurrency_test(
     backend: str, devices: Sequence[int], scratch: Path, limits: Limits, *, repeats: int = _REPEATS
-) -> list[Disturbance]:
+) -> list[Interference]:
     """Return the effect of the other devices on the first one, the largest slowdown first.
 
     Raises OpmeterError if too few cases were measured.
@@ -92,7 +92,7 @@ def concurrency_test(
     return compare(measure, devices)
 
 
-def compare(measure: Callable[[int, str], Medians], devices: Sequence[int]) -> list[Disturbance]:
+def compare(measure: Callable[[int, str], Medians], devices: Sequence[int]) -> list[Interference]:
     """Measure on the first device alone, then on all at once; `measure` returns medians by case."""
     first = devices[0]
     alone = measure(first, "alone")
@@ -100,7 +100,7 @@ def compare(measure: Callable[[int, str], Medians], devices: Sequence[int]) -> l
         rounds = {device: pool.submit(measure, device, "together") for device in devices}
         together = {device: future.result() for device, future in rounds.items()}
     found = [
-        Disturbance(case, us, together[first][case])
+        Interference(case, us, together[first][case])
         for case, us in alone.items()
         if case in together[first]
     ]

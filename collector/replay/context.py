@@ -23,7 +23,7 @@ from collector.model.record import CaseRecord
 from collector.model.stack import Runtime
 from collector.model.vocabulary import is_plain_format
 from collector.ops.context import Context, Neighbour, context_of
-from collector.ops.refusals import UNFORESEEN
+from collector.ops.refusals import DECLARATION_ERRORS
 from collector.ops.spec import Call, OpSpec
 from collector.replay.calls import NoOperator
 from collector.replay.devices import Device, emulated_by
@@ -46,7 +46,7 @@ class Feed:
 
 
 @dataclass(frozen=True, slots=True)
-class Launch:
+class ChainLaunch:
     """One launch of a chain; the last one is the case's, and is not run here."""
 
     case: Case
@@ -59,8 +59,8 @@ class Chain:
 
     def __init__(
         self,
-        launches: Sequence[Launch],
-        own: Launch,
+        launches: Sequence[ChainLaunch],
+        own: ChainLaunch,
         feeds: Sequence[tuple[Feed, ...]],
         begin: Callable[[], None],
         next_launch: Callable[[], None],
@@ -94,7 +94,7 @@ class Chain:
             del held[launch]
 
 
-def results_of(launch: Launch, is_real: bool) -> list[Any]:
+def results_of(launch: ChainLaunch, is_real: bool) -> list[Any]:
     """Return the results of a launch, run once on its own arguments; None for a result that may
     not feed another launch."""
     results = _tensors(launch.run(*launch.call.args, **launch.call.kwargs))
@@ -102,22 +102,22 @@ def results_of(launch: Launch, is_real: bool) -> list[Any]:
 
 
 def feeds_of(
-    launches: Sequence[Launch], results: Sequence[Sequence[Any]], own: Launch
+    launches: Sequence[ChainLaunch], results: Sequence[Sequence[Any]], own: ChainLaunch
 ) -> tuple[tuple[Feed, ...], ...]:
     """Return the feeds of each launch, from the results of the launches before it."""
     return tuple(_feeds(one, results[:at]) for at, one in enumerate((*launches, own)))
 
 
-def told_context(context: Context) -> str:
+def context_text(context: Context) -> str:
     """Return what ran before each repeat, as a certificate records it."""
     ids = [one.record.case_id for one in context.neighbours]
     size = f"{context.size_bytes / MIB:.1f} MiB"
-    told = f"{len(ids)} launches, {size}: {short_hash(ids, _HASH_DIGITS)}"
+    text = f"{len(ids)} launches, {size}: {short_hash(ids, _HASH_DIGITS)}"
     without = ", ".join(dict.fromkeys(context.left_out))
-    return f"{told}; without {without}" if without else told
+    return f"{text}; without {without}" if without else text
 
 
-def _feeds(launch: Launch, given: Sequence[Sequence[Any]]) -> tuple[Feed, ...]:
+def _feeds(launch: ChainLaunch, given: Sequence[Sequence[Any]]) -> tuple[Feed, ...]:
     # A tensor's shape does not show an NPU's memory layout, and only weights have one.
     slots = [slot for slot in launch.case.inputs or () if slot.shape is not None]
     is_laid_out = not all(is_plain_format(slot.format) for slot in slots)
@@ -180,7 +180,7 @@ def _last_uses(feeds: Sequence[Sequence[Feed]]) -> dict[int, int]:
 logger = logging.getLogger(__name__)
 
 # Exceptions of a launch that is then left out.
-_NOT_LAUNCHED = (CaseRejected, NoOperator, RuntimeError, *UNFORESEEN)
+_NOT_LAUNCHED = (CaseRejected, NoOperator, RuntimeError, *DECLARATION_ERRORS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +188,7 @@ class Before:
     """The launches before a case as a session's journal records them: as text, as records, and
     as the kernel types that each may have; empty for a case that runs alone."""
 
-    told: str = ""
+    text: str = ""
     records: tuple[CaseRecord, ...] = ()
     types: tuple[frozenset[str], ...] = ()
 
@@ -205,12 +205,12 @@ class Neighbours:
         """Return the launches before a case that run here. Raises CaseRejected if there are
         none."""
         device = self._device
-        return _whole(context_of(before, self._find, device.backend, device.cache_bytes))
+        return _checked_context(context_of(before, self._find, device.backend, device.cache_bytes))
 
-    def chain(self, context: Context, own: Launch, seed: int) -> tuple[Chain, Before]:
+    def chain(self, context: Context, own: ChainLaunch, seed: int) -> tuple[Chain, Before]:
         """Return the launches of a context on tensors of their own, ready to run, and their
         journal entry. Raises CaseRejected if none can be launched."""
-        launches: list[Launch] = []
+        launches: list[ChainLaunch] = []
         results = []
         is_real = self._device.runtime is Runtime.REAL
         for number, one in enumerate(context.neighbours):
@@ -226,29 +226,29 @@ class Neighbours:
                 context = context.without(len(launches))
             else:
                 launches.append(launch)
-        whole = _whole(context)
+        whole = _checked_context(context)
         feeds = feeds_of(launches, results, own)
         chain = Chain(launches, own, feeds, self._marks.begin_context, self._marks.next_launch)
-        return chain, _told(whole)
+        return chain, _journal_entry(whole)
 
-    def _launch(self, one: Neighbour, seed: int) -> Launch:
+    def _launch(self, one: Neighbour, seed: int) -> ChainLaunch:
         case, device = one.record.case, self._device
         check_no_mark(case)
         launcher = device.calls.of(one.op, case)
         emulated = emulated_by(device, one.op)
         call = launcher.build(case, CaseTensors(device.name, seed, emulated, device.cast))
-        return Launch(case, launcher.run, call)
+        return ChainLaunch(case, launcher.run, call)
 
 
-def _told(context: Context) -> Before:
+def _journal_entry(context: Context) -> Before:
     return Before(
-        told_context(context),
+        context_text(context),
         tuple(one.record for one in context.neighbours),
         tuple(one.op.family | {one.record.case.kernel_type} for one in context.neighbours),
     )
 
 
-def _whole(context: Context) -> Context:
+def _checked_context(context: Context) -> Context:
     """Return the context. Raises CaseRejected if nothing runs before a case."""
     if not context.neighbours:
         left_out = ", ".join(dict.fromkeys(context.left_out))

@@ -16,8 +16,8 @@ from collector.codec.text import GIB, MIB
 from collector.host.cann import FAKE_MARK, RUNTIME_LIBRARY
 from collector.host.gpus import open_gpu
 from collector.host.machine import available_memory_bytes, this_cpu
-from collector.host.npus import device_names, open_npu, slice_of_a_chip
-from collector.host.processes import Sparing, ThreadWaits
+from collector.host.npus import device_names, open_npu, slice_problem
+from collector.host.processes import RateLimited, ThreadWaits
 from collector.host.stack import gpu_device
 from collector.model.measurement import Condition
 from collector.model.stack import Runtime
@@ -178,7 +178,7 @@ class CudaDevice(_InTorch):
         self.cache_bytes = properties.L2_cache_size
         self._index = index
         gpu = open_gpu(str(getattr(properties, "uuid", "")))  # not every torch release has a uuid
-        self._condition = Sparing(gpu.read) if gpu else None
+        self._condition = RateLimited(gpu.read) if gpu else None
 
     def synchronize(self) -> None:
         torch.cuda.synchronize(self._index)
@@ -270,10 +270,10 @@ class NpuDevice:
         torch_npu.npu.config.allow_internal_format = True
         self.calls: Calls = NpuCalls(torch_npu)
         self.runtime = Runtime.FAKE if is_fake_runtime() else Runtime.REAL
-        told_bytes = int(getattr(properties, "L2_cache_size", 0))
-        self.cache_bytes = told_bytes if told_bytes >= MIB else _L2_BYTES
+        reported_bytes = int(getattr(properties, "L2_cache_size", 0))
+        self.cache_bytes = reported_bytes if reported_bytes >= MIB else _L2_BYTES
         npu = open_npu(index)
-        self._condition = Sparing(npu.read) if npu else None
+        self._condition = RateLimited(npu.read) if npu else None
 
     def synchronize(self) -> None:
         torch.npu.synchronize(self._index)
@@ -306,7 +306,7 @@ def check_npu(
 ) -> None:
     """Raise BadInput if an NPU of this name, memory and cores is known not to be the device of
     the session's stack, or is a part of a chip."""
-    if fault := slice_of_a_chip(soc, cube_cores):
+    if fault := slice_problem(soc, cube_cores):
         raise BadInput(f"npu device {spec.device}, as torch reports it: {fault}")
     names = device_names(soc, memory_gb, cube_cores)
     if spec.stack and names and spec.stack.device not in names:

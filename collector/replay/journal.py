@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from collector.model.measurement import Condition, Library, Reading
+from collector.model.measurement import Condition, ConditionReading, Library
 from collector.model.stack import Runtime
 from collector.quality.disturbances import Lap, Watch
 
@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 JOURNAL = "journal.jsonl"
 MEASURED = "measured"  # the outcome of a case whose launches were all issued
 # Phases of a case: its launches are issued, and run, between the two.
-LAUNCHING, LOOKING = "launching", "looking"
+LAUNCHING, CHECKING = "launching", "looking"
 HEARTBEAT_S = 1.0
 
 
@@ -129,7 +129,7 @@ class Journal:
     start: SessionStart | None = None
     cases: dict[int, CaseEntry] = field(default_factory=dict)
     windows: list[WindowEntry] = field(default_factory=list)
-    readings: list[Reading] = field(default_factory=list)  # of the device, in their order
+    readings: list[ConditionReading] = field(default_factory=list)  # of the device, in their order
     ended: bool = False
     last_s: float = 0.0  # when the last line was written, heartbeats included
     step_s: float = 0.0  # when the last line that is not a heartbeat was
@@ -174,14 +174,16 @@ class Journal:
 
     def _phase(self, line: Mapping[str, Any]) -> None:
         ordinal, phase = line["ordinal"], line["phase"]
-        times: dict[str, Any] = {f"{phase}_s": self.last_s} if phase in (LAUNCHING, LOOKING) else {}
+        times: dict[str, Any] = (
+            {f"{phase}_s": self.last_s} if phase in (LAUNCHING, CHECKING) else {}
+        )
         self.cases[ordinal] = replace(self.cases[ordinal], phase=phase, **times)
 
     def _condition(self, line: Mapping[str, Any]) -> None:
         values = _known(line, Condition)
         if values.get("held") is not None:
             values["held"] = tuple(values["held"])
-        self.readings.append(Reading(self.last_s, Condition(**values)))
+        self.readings.append(ConditionReading(self.last_s, Condition(**values)))
 
     def _end(self, line: Mapping[str, Any]) -> None:
         values = _known(line, CaseEntry)

@@ -16,9 +16,9 @@ from typing import Any
 from collector.model.vocabulary import INPUT_DTYPES, INPUT_FORMATS, INPUT_SHAPES
 from collector.quality.reconcile import (
     SENTINEL_TYPE,
+    CaseWindow,
     Mark,
     Sentinel,
-    Window,
     find_windows,
     sentinel_of,
 )
@@ -129,7 +129,7 @@ def summary_rows(events: Sequence[Event], filings: Mapping[int, Filing]) -> list
 
 
 def _case_rows(
-    events: Sequence[Event], marks: Sequence[Sentinel | None], window: Window, filing: Filing
+    events: Sequence[Event], marks: Sequence[Sentinel | None], window: CaseWindow, filing: Filing
 ) -> list[SummaryRow]:
     inside = range(window.opened + 1, window.closed)
     launches, rest = _cut([(events[i], marks[i]) for i in inside])

@@ -22,7 +22,9 @@ from collector.codec.errors import BadInput, DeviceBusy, OpmeterError
 from collector.codec.text import in_a_line
 
 _VARIABLE = "OPMETER_LOCKS"
-_PLACE = "/tmp/opmeter-locks"  # not TMPDIR, not a user's own: all users must use the same folder
+_DEFAULT_FOLDER = (
+    "/tmp/opmeter-locks"  # not TMPDIR, not a user's own: all users must use the same folder
+)
 _LOCK = "lock"
 _CONCURRENCY = "OPMETER_MEASURE_CONCURRENCY"
 _SLOT_POLL_S = 0.5
@@ -33,7 +35,7 @@ _NOTE_BYTES = 16 * _LONGEST  # the longest note, encoded as JSON
 def lock_directory() -> Path:
     """Return the folder of this machine's device locks: the same for all its users, in a login
     shell, in cron and in a container's exec. OPMETER_LOCKS overrides it."""
-    return Path(os.environ.get(_VARIABLE) or _PLACE)
+    return Path(os.environ.get(_VARIABLE) or _DEFAULT_FOLDER)
 
 
 class DeviceLock:
@@ -148,7 +150,7 @@ def scratch_folder(device: str) -> Iterator[Path]:
     Also removes what killed runs of this user left behind; a folder in use is locked.
     """
     prefix = f"opmeter-{device}-"
-    _sweep(prefix)
+    _remove_stale_folders(prefix)
     folder, lock = _locked_folder(prefix)
     try:
         yield folder
@@ -204,7 +206,7 @@ def _check_file(status: os.stat_result) -> None:
         raise OSError(errno.EPERM, "not a regular file with a single link")
 
 
-def _sweep(prefix: str) -> None:
+def _remove_stale_folders(prefix: str) -> None:
     """Remove this user's folders whose owner is gone: their lock is free."""
     for folder in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
         with suppress(OSError):  # in use, of another user, or being removed by another process

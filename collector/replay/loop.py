@@ -19,7 +19,7 @@ from collector.ops.spec import OpSpec
 from collector.replay.calls import NoOperator
 from collector.replay.cases import CaseReplay, Replayed
 from collector.replay.certificates import measure_of
-from collector.replay.journal import LAUNCHING, LOOKING, MEASURED, JournalWriter, time_now
+from collector.replay.journal import CHECKING, LAUNCHING, MEASURED, JournalWriter, time_now
 from collector.replay.memory_limits import NotEnoughMemory
 from collector.replay.recording import Marks, open_recorded_device, sacrifice
 from collector.replay.spec import SessionCase, SessionSpec
@@ -103,13 +103,13 @@ class Loop:
         if phase == LAUNCHING:
             self._read_condition()
         self._journal.write("phase", ordinal=ordinal, phase=phase)
-        if phase == LOOKING:
+        if phase == CHECKING:
             self._read_condition()
 
     def _read_condition(self) -> None:
-        told = self._device.condition()
-        if told is not None:
-            self._journal.write("condition", **asdict(told))
+        condition = self._device.condition()
+        if condition is not None:
+            self._journal.write("condition", **asdict(condition))
 
     def _before(self, case: SessionCase) -> tuple[CaseRecord, ...] | None:
         """Return what runs before each launch of a case; None if the case runs alone, as a
@@ -136,12 +136,12 @@ def _as_line(replayed: Replayed) -> dict[str, object]:
         "outcome": MEASURED,
         **asdict(replayed.counts),
         "compute_dtype": replayed.compute_dtype,
-        "doubt": replayed.doubt,
+        "doubt": replayed.invalid_values,
         "differs": replayed.differs,
         "family": replayed.family,
         "library": replayed.library,
         "assumes": replayed.assumes,
-        "context": replayed.before.told,
+        "context": replayed.before.text,
         "before": [sorted(types) for types in replayed.before.types],
         "build_s": replayed.build_s,
         "look_s": replayed.look_s,

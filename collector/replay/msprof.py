@@ -111,12 +111,12 @@ def storage_limit_mb(free: int) -> int:
 
 def check_space(directory: Path, launches: int) -> None:
     """Raise NoSpace if a folder has too little space for the profile of this many launches."""
-    wanted = _FREE_OVER_EXPECTED * BYTES_PER_LAUNCH * launches
+    needed = _FREE_OVER_EXPECTED * BYTES_PER_LAUNCH * launches
     free = free_bytes(directory)
-    if free < wanted:
+    if free < needed:
         raise NoSpace(
             f"{directory}: {free >> 20} MiB are free, a session of {launches} launches requires "
-            f"{-(-wanted >> 20)} MiB: free disk space, or make sessions shorter (shards: session_s)"
+            f"{-(-needed >> 20)} MiB: free disk space, or make sessions shorter (shards: session_s)"
         )
 
 

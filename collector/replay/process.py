@@ -92,8 +92,8 @@ def start(spec: SessionSpec, directory: Path, log: int) -> "subprocess.Popen[byt
 def _vllm(spec: SessionSpec) -> str | None:
     """Return the vLLM version whose operators run a session's cases; None if they request
     CANN's."""
-    asked = {case.record.case.attribute(LIBRARY) for case in spec.cases if not case.place}
-    if Library.CANN in asked:
+    requested = {case.record.case.attribute(LIBRARY) for case in spec.cases if not case.place}
+    if Library.CANN in requested:
         return None
     return spec.stack.vllm if spec.stack else ""
 
@@ -185,7 +185,7 @@ class ControlPipe:
     def __exit__(self, *failure: object) -> None:
         os.close(self._descriptor)
 
-    def ask_to_stop(self) -> None:
+    def request_stop(self) -> None:
         """Request that the session ends after the case in flight."""
         os.write(self._descriptor, f"{STOP}\n".encode())
 

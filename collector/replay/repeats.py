@@ -15,9 +15,9 @@ from typing import Protocol, TypeVar
 from collector.model.measurement import ENOUGH_CLEAN
 from collector.model.plan import MORE_REPEATS_SHARE, MeasureSettings
 from collector.quality.disturbances import Lap, Watch
-from collector.quality.statistics import is_look, is_precise
+from collector.quality.statistics import is_check_count, is_precise
 
-_LOOKING = 0.1  # share of a lap that a reading may take
+_READING_SHARE = 0.1  # share of a lap that a reading may take
 _GOOD_SERIES = 10  # undisturbed repeats up to which a case uses its own time
 _MOST_LENT_S = 2.0  # to one case, or its planned time if that is longer
 _FIRST_LENT_S = 2.0  # before a session has spent any time
@@ -44,7 +44,7 @@ class Watcher(Protocol):
     def switches(self) -> int:
         """Return the number of involuntary context switches so far."""
 
-    def pressed_us(self) -> float | None:
+    def pressure_us(self) -> float | None:
         """Return how long some task of the machine has waited for a core so far; None if
         unknown."""
 
@@ -68,14 +68,14 @@ class Unwatched:
     def switches(self) -> int:
         return 0
 
-    def pressed_us(self) -> float | None:
+    def pressure_us(self) -> float | None:
         return None
 
     def worked_us(self) -> float | None:
         return None
 
 
-class Aside:
+class BetweenRepeats:
     """Runs work between repeats that is part of none, such as filling the caches before each
     repeat. Waits of threads in this work disturb no repeat, but its time counts as spent.
     Without a watcher a device may run it later, and its time is not recorded separately."""
@@ -120,7 +120,7 @@ class Bounds:
     with borrowed time. If the number is fixed, none are added. From `fewest` on the repeats may
     end because the requested precision is reached."""
 
-    wanted: int
+    requested: int
     own_s: float
     most_s: float
     is_fixed: bool = False
@@ -135,7 +135,7 @@ class Repeater:
     def __init__(self, watcher: Watcher | None, clock: Callable[[], float] = time.perf_counter):
         self._watcher = watcher
         self._clock = clock
-        self.aside = Aside(watcher, clock)
+        self.aside = BetweenRepeats(watcher, clock)
         self._reserve_s = _FIRST_LENT_S
         self._patience = 1.0
 
@@ -147,14 +147,14 @@ class Repeater:
         `launch` issues that many launches and returns the seconds that they took; one launch takes
         `launch_s`. If the number of repeats is fixed, exactly that many run.
         """
-        wanted = measure.repeats_of(launch_s)
+        requested = measure.repeats_of(launch_s)
         if self._watcher is None and measure.precision is None:
-            launch(wanted)
-            return Repeats(wanted)
-        own_s = max(measure.budget_s, wanted * launch_s)
+            launch(requested)
+            return Repeats(requested)
+        own_s = max(measure.budget_s, requested * launch_s)
         lent_s = min(self._patience * max(_MOST_LENT_S, own_s), max(0.0, self._reserve_s))
         bounds = Bounds(
-            wanted,
+            requested,
             own_s,
             own_s + lent_s,
             measure.repeat_count is not None,
@@ -176,7 +176,7 @@ class Repeater:
 def _watched(
     watcher: Watcher,
     clock: Callable[[], float],
-    aside: Aside,
+    aside: BetweenRepeats,
     launch: Callable[[int], float],
     launch_s: float,
     bounds: Bounds,
@@ -187,8 +187,8 @@ def _watched(
     aside.taken()  # discards the time of the warm-ups
     began = _Counted.of(watcher, clock)
     before = watcher.read()
-    while goes_on(laps, bounds):
-        left = bounds.wanted - sum(lap.launches for lap in laps)
+    while needs_another_lap(laps, bounds):
+        left = bounds.requested - sum(lap.launches for lap in laps)
         count = min(size, left) if left > 0 else size
         took_s = launch(count)
         after = watcher.read()
@@ -218,7 +218,7 @@ class _Counted:
 
     @classmethod
     def of(cls, watcher: Watcher, clock: Callable[[], float]) -> "_Counted":
-        return cls(clock() * 1e6, watcher.pressed_us(), watcher.worked_us())
+        return cls(clock() * 1e6, watcher.pressure_us(), watcher.worked_us())
 
 
 def _more(then_us: float | None, before_us: float | None) -> float | None:
@@ -236,10 +236,10 @@ def _most_waited_us(
 
 def launches_of_lap(reading_s: float, launch_s: float) -> int:
     """Return the number of launches at which a reading takes a small share of a lap."""
-    return max(1, ceil(reading_s / _LOOKING / launch_s)) if launch_s > 0 else 1
+    return max(1, ceil(reading_s / _READING_SHARE / launch_s)) if launch_s > 0 else 1
 
 
-def goes_on(laps: Sequence[Lap], bounds: Bounds) -> bool:
+def needs_another_lap(laps: Sequence[Lap], bounds: Bounds) -> bool:
     """Return whether another lap is worth its time.
 
     The requested number of repeats is launched within the planned time. When either is used up,
@@ -248,28 +248,28 @@ def goes_on(laps: Sequence[Lap], bounds: Bounds) -> bool:
     undisturbed ones are precise.
     """
     launched = sum(lap.launches for lap in laps)
-    if bounds.is_fixed or launched >= min(_MOST_REPEATS, _MOST_TIMES * bounds.wanted):
-        return launched < bounds.wanted
-    if bounds.precision is not None and _settles(laps, bounds.fewest, bounds.precision):
+    if bounds.is_fixed or launched >= min(_MOST_REPEATS, _MOST_TIMES * bounds.requested):
+        return launched < bounds.requested
+    if bounds.precision is not None and _is_precise_enough(laps, bounds.fewest, bounds.precision):
         return False
     clean = sum(lap.launches for lap in laps if not lap.is_disturbed)
     spent_s = sum(lap.spent_us for lap in laps) / 1e6
-    if launched >= bounds.wanted and clean >= min(_GOOD_SERIES, bounds.wanted):
+    if launched >= bounds.requested and clean >= min(_GOOD_SERIES, bounds.requested):
         return False
-    enough = min(ENOUGH_CLEAN, bounds.wanted)
+    enough = min(ENOUGH_CLEAN, bounds.requested)
     if spent_s < bounds.own_s or launched < enough:
         return True
     if clean >= enough:
-        return launched < bounds.wanted and clean == launched
+        return launched < bounds.requested and clean == launched
     return spent_s < bounds.most_s
 
 
-def _settles(laps: Sequence[Lap], fewest: int, precision: float) -> bool:
+def _is_precise_enough(laps: Sequence[Lap], fewest: int, precision: float) -> bool:
     """Return whether the undisturbed laps, including the last one, determine the mean with the
     requested precision."""
     if not laps or laps[-1].is_disturbed:
         return False
     clean = [lap for lap in laps if not lap.is_disturbed]
-    if not is_look(len(clean)) or sum(lap.launches for lap in clean) < fewest:
+    if not is_check_count(len(clean)) or sum(lap.launches for lap in clean) < fewest:
         return False
     return is_precise([lap.wall_us / lap.launches for lap in clean], precision)

@@ -19,11 +19,11 @@ from collector.host import imports
 from collector.host.cann import custom_opp_folders
 from collector.ops.registry import all_ops
 from collector.ops.spec import OpSpec
-from collector.replay.calls import functions_of_library, held_functions
+from collector.replay.calls import functions_of_library, library_functions_of_opp
 from collector.replay.process import session_environment
 
 _LIMIT_S = 300.0
-_ANSWER = "resolved calls: "
+_MARKER = "resolved calls: "
 _OWN = "lib64/libopapi.so"  # below ASCEND_HOME_PATH
 
 
@@ -63,26 +63,26 @@ def resolve_calls() -> ResolvedCalls:
     except subprocess.TimeoutExpired as error:
         raise OpmeterError(f"importing torch_npu takes more than {_LIMIT_S:g} s") from error
     lines = done.stdout.splitlines()
-    answer = next((line for line in reversed(lines) if line.startswith(_ANSWER)), None)
-    if answer is None:
+    output = next((line for line in reversed(lines) if line.startswith(_MARKER)), None)
+    if output is None:
         words = (done.stderr.strip() or f"exit {done.returncode}").splitlines()[-1]
         raise OpmeterError(f"importing torch_npu: {words}")
-    told = json.loads(answer.removeprefix(_ANSWER))
+    document = json.loads(output.removeprefix(_MARKER))
     return ResolvedCalls(
-        tuple(ResolvedCall(**call) for call in told["calls"]), tuple(told["in_both"])
+        tuple(ResolvedCall(**call) for call in document["calls"]), tuple(document["in_both"])
     )
 
 
 def functions_in_both(environment: Mapping[str, str] = os.environ) -> list[str]:
     """Return the aclnn functions that both CANN and a custom OPP have under one name."""
     folders = custom_opp_folders(environment)
-    custom = {name for folder in folders for name in held_functions(folder)}
+    custom = {name for folder in folders for name in library_functions_of_opp(folder)}
     home = environment.get("ASCEND_HOME_PATH", "")
     return sorted(custom & functions_of_library(Path(home) / _OWN)) if custom and home else []
 
 
 def _resolved() -> Iterator[ResolvedCall]:
-    with imports.for_good():
+    with imports.permanent():
         import torch
 
         from collector.replay.calls import NoOperator, resolve
@@ -104,9 +104,9 @@ def _resolved() -> Iterator[ResolvedCall]:
 
 if __name__ == "__main__":
     try:
-        told = {"calls": [asdict(call) for call in _resolved()], "in_both": functions_in_both()}
+        document = {"calls": [asdict(call) for call in _resolved()], "in_both": functions_in_both()}
     except BadInput as problem:
         sys.exit(str(problem))
-    sys.stdout.write(f"{_ANSWER}{json.dumps(told)}\n")
+    sys.stdout.write(f"{_MARKER}{json.dumps(document)}\n")
     sys.stdout.flush()
     os._exit(0)  # skips the driver's own cleanup

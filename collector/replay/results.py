@@ -15,10 +15,15 @@ from collector.model.measurement import Measurement, Provenance
 from collector.model.vocabulary import ACCELERATOR_CORE, core_class
 from collector.ops.registry import find
 from collector.profiles.op_summary import KernelLaunch, read_op_summary
-from collector.quality.disturbances import clock_step_us, profiler_floor_us
+from collector.quality.disturbances import clock_step_us, profiler_lower_bound_us
 from collector.quality.identity import Expectation
 from collector.quality.reconcile import Attribution, attribute, mark_of
-from collector.replay.certificates import CaseWindows, Certificates, Clock, told_by_canaries
+from collector.replay.certificates import (
+    CaseWindows,
+    Certificates,
+    DurationClock,
+    with_canary_readings,
+)
 from collector.replay.journal import JOURNAL, MEASURED, CaseEntry, Journal, read_journal
 from collector.replay.kineto import IDLE_OPERATOR
 from collector.replay.msprof import OUTPUT, join_summaries, op_summaries, profiles_of
@@ -56,20 +61,20 @@ def collect(
     expected = [_expectation(spec, journal.cases[i]) for i in records.ordinals]
     attributions = attribute(records.launches, expected)
     provenance = replace(provenance, runtime=journal.runtime)
-    clock = Clock(
+    clock = DurationClock(
         step_us=clock_step_us(_durations_us(found) for found in attributions.values()),
-        floor_us=profiler_floor_us(_idle_us(spec.backend, records.launches)),
+        lower_bound_us=profiler_lower_bound_us(_idle_us(spec.backend, records.launches)),
     )
     is_partial = records.is_partial(report)
     windows = CaseWindows(spec, journal, records.launches)
     certificates = Certificates(
         spec, journal, windows, attributions, report, provenance, is_partial, clock
     )
-    told = {ordinal: certificates.of(ordinal) for ordinal in range(len(spec.cases))}
-    canaries = {i: told.pop(i) for i, case in enumerate(spec.cases) if case.place}
-    measurements = tuple(chain.from_iterable(told.values()))
+    reported = {ordinal: certificates.of(ordinal) for ordinal in range(len(spec.cases))}
+    canaries = {i: reported.pop(i) for i, case in enumerate(spec.cases) if case.place}
+    measurements = tuple(chain.from_iterable(reported.values()))
     if canaries:
-        measurements = told_by_canaries(spec, journal, canaries, measurements)
+        measurements = with_canary_readings(spec, journal, canaries, measurements)
     return SessionResult(
         began=bool(journal.cases),
         measurements=measurements,
@@ -149,7 +154,7 @@ def _expectation(spec: SessionSpec, entry: CaseEntry) -> Expectation:
         op_state=record.case.op_state,
         core=core_class(record.cells.get(ACCELERATOR_CORE, "")),
         case=case,
-        placed=op.placed(case) if op and case else None,
+        at_kernel_slots=op.placed(case) if op and case else None,
         before=entry.before,
     )
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from collector.codec.errors import OpmeterError
 from collector.host import imports
-from collector.host.processes import die_with_parent, end_at_once, obey_parent
+from collector.host.processes import die_with_parent, end_at_once, read_parent
 from collector.replay.journal import JOURNAL, JournalWriter
 from collector.replay.process import STOP, open_control, this_process
 from collector.replay.spec import read_spec
@@ -32,7 +32,7 @@ def main(directory: Path, parent: int | None) -> None:
     if parent is not None:
         die_with_parent(parent)
     stop = threading.Event()
-    obey_parent(open_control(directory), lambda line: stop.set() if line == STOP else None)
+    read_parent(open_control(directory), lambda line: stop.set() if line == STOP else None)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     journal = JournalWriter(directory / JOURNAL)
     journal.write("start", **asdict(this_process()))
@@ -53,7 +53,7 @@ def _run(directory: Path, journal: JournalWriter, stop: threading.Event) -> str:
     # Before torch is imported: an installed torch_npu would load itself, and requires CANN.
     os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
     started = time.perf_counter()
-    with imports.for_good():
+    with imports.permanent():
         from collector.replay.loop import Loop
 
         loop = Loop(spec, directory, journal)  # imports torch_npu for the backend npu

@@ -172,7 +172,7 @@ class _Watch:
         self._control = control
         self._started = time.monotonic()
         self._heartbeat_limit_s = heartbeat_limit_s
-        self._asked = False
+        self._stop_requested = False
         self._weighed = -math.inf
         self._at_once = concurrency_limit() or 1
 
@@ -185,13 +185,13 @@ class _Watch:
             journal = self._tail.read()
             if is_over:
                 return self._ended(code, journal)
-            verdict = self._too_long(journal) or self._too_much(journal)
+            verdict = self._too_long(journal) or self._too_much_memory(journal)
             if verdict is not None:
                 return verdict
             tick(self._progress(journal))
-            if stop.is_set() and not self._asked:
-                self._asked = True
-                self._control.ask_to_stop()
+            if stop.is_set() and not self._stop_requested:
+                self._stop_requested = True
+                self._control.request_stop()
             # Waits for the end instead of sleeping, so that a short session costs no poll.
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(_POLL_S)
@@ -241,7 +241,7 @@ class _Watch:
             return self._ended(None, journal)
         return Ending.HUNG, f"no case for {STEP_LIMIT_S:g} s", None
 
-    def _too_much(self, journal: Journal) -> _Verdict | None:
+    def _too_much_memory(self, journal: Journal) -> _Verdict | None:
         if time.monotonic() - self._weighed < _MEMORY_POLL_S:
             return None
         self._weighed = time.monotonic()

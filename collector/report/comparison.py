@@ -41,7 +41,7 @@ class Isolated:
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
+class ComparedCase:
     """A case of the profile.
 
     `kernel_type` is the one of its isolated duration: a twin's if the runtime chose another. `why`
@@ -147,12 +147,12 @@ class M6:
     isolated: float
 
 
-def compared(
+def compare_cases(
     records: Iterable[CaseRecord],
     isolated: Mapping[str, Isolated],
     why: Mapping[str, str],
     in_context: Mapping[str, Isolated] | None = None,
-) -> tuple[Compared, ...]:
+) -> tuple[ComparedCase, ...]:
     """Return the cases that a profile measured.
 
     `isolated` are durations by case id, `why` the outcomes of the cases without one, `in_context`
@@ -165,16 +165,16 @@ def compared(
     )
 
 
-def by_kernel(found: Iterable[Compared]) -> tuple[KernelRatios, ...]:
+def by_kernel(found: Iterable[ComparedCase]) -> tuple[KernelRatios, ...]:
     """Return one row per kernel type, most in situ time first."""
-    kernels: dict[str, list[Compared]] = defaultdict(list)
+    kernels: dict[str, list[ComparedCase]] = defaultdict(list)
     for one in found:
         kernels[one.record.case.kernel_type].append(one)
     rows = (_kernel(name, of) for name, of in kernels.items())
     return tuple(sorted(rows, key=lambda row: (-row.in_situ_us, row.kernel_type)))
 
 
-def step_sum(found: Sequence[Compared], trace: StepTrace) -> StepSum:
+def step_sum(found: Sequence[ComparedCase], trace: StepTrace) -> StepSum:
     """Return the time of the profile's steps, by cause."""
     kernels = [one for one in found if not one.is_message]
     known = [one for one in kernels if one.isolated]
@@ -200,7 +200,7 @@ def step_sum(found: Sequence[Compared], trace: StepTrace) -> StepSum:
 
 
 def m6(
-    found: Sequence[Compared], trace: StepTrace, roofline_us: Callable[[CaseRecord], float]
+    found: Sequence[ComparedCase], trace: StepTrace, roofline_us: Callable[[CaseRecord], float]
 ) -> M6 | None:
     """Return the M6 ratios; None for a profile in which nothing ran.
 
@@ -225,17 +225,17 @@ def _compared(
     isolated: Mapping[str, Isolated],
     why: Mapping[str, str],
     in_context: Mapping[str, Isolated],
-) -> Compared:
+) -> ComparedCase:
     case = record.case
     behind = next(filter(None, (in_context.get(one.case_id) for one in twins_of(case))), None)
     for one in twins_of(case):
         if (found := isolated.get(one.case_id)) is not None:
-            return Compared(record, in_situ, found, one.kernel_type, in_context=behind)
+            return ComparedCase(record, in_situ, found, one.kernel_type, in_context=behind)
     missing = why.get(case.case_id, "missing")
-    return Compared(record, in_situ, None, case.kernel_type, missing, behind)
+    return ComparedCase(record, in_situ, None, case.kernel_type, missing, behind)
 
 
-def _kernel(name: str, found: Sequence[Compared]) -> KernelRatios:
+def _kernel(name: str, found: Sequence[ComparedCase]) -> KernelRatios:
     known = [one for one in found if one.isolated]
     return KernelRatios(
         name,
@@ -249,9 +249,9 @@ def _kernel(name: str, found: Sequence[Compared]) -> KernelRatios:
     )
 
 
-def _spread(told: Sequence[tuple[float | None, int]]) -> tuple[float, float, float] | None:
+def _spread(reported: Sequence[tuple[float | None, int]]) -> tuple[float, float, float] | None:
     """Return the ratios at _SHARES of the launches; a ratio counts once per launch."""
-    known = [(ratio, count) for ratio, count in told if ratio is not None]
+    known = [(ratio, count) for ratio, count in reported if ratio is not None]
     if not known:
         return None
     ratios, counts = zip(*known, strict=True)
@@ -262,7 +262,7 @@ def _spread(told: Sequence[tuple[float | None, int]]) -> tuple[float, float, flo
     return low, middle, high
 
 
-def _in_situ_us(found: Iterable[Compared]) -> float:
+def _in_situ_us(found: Iterable[ComparedCase]) -> float:
     return fsum(one.in_situ.total_us for one in found)
 
 

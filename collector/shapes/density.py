@@ -16,21 +16,21 @@ from collector.model.case import Case, Slot
 from collector.model.record import CaseRecord
 from collector.model.vocabulary import dtype_of
 from collector.shapes.expression import in_blocks
-from collector.shapes.grid import Ask, Refusal, Template, asked, template_of
-from collector.shapes.grid_patterns import PRODUCTS, Dims, GridPattern, Way
+from collector.shapes.grid import Refusal, ResolveCase, Template, case_at_point, template_of
+from collector.shapes.grid_patterns import PRODUCTS, Dims, GridPattern, SlotTemplates
 
 STANDARDS = ("density-v1",)
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class DensityLimit:
     """A limit: below `to`, the next size is at most `gap` more, or else `ratio` times as much."""
 
     to: int
     gap: int
     ratio: float
 
-    def furthest(self, size: int) -> int:
+    def largest_next(self, size: int) -> int:
         return size + self.gap if self.gap else int(size * self.ratio)
 
 
@@ -38,13 +38,13 @@ class Step:
 class Density:
     """The limits of an axis; `required` are sizes that the grid itself must have."""
 
-    steps: tuple[Step, ...]
+    steps: tuple[DensityLimit, ...]
     required: tuple[int, ...] = ()
 
-    def furthest(self, size: int) -> int | None:
+    def largest_next(self, size: int) -> int | None:
         """Return the largest size that may follow; None beyond the end of the axis."""
         step = next((one for one in self.steps if size < one.to), None)
-        return step.furthest(size) if step is not None else None
+        return step.largest_next(size) if step is not None else None
 
     def missing(self, sizes: Iterable[int], known: Sequence[int]) -> tuple[int, ...]:
         """Return the sizes to add so that no size is too far from the next.
@@ -56,7 +56,7 @@ class Density:
         ordered = sorted(set(sizes))
         for last, following in zip(ordered, ordered[1:], strict=False):
             size = last
-            while (most := self.furthest(size)) is not None and most < following:
+            while (most := self.largest_next(size)) is not None and most < following:
                 # A ratio that does not increase the size would loop forever.
                 size = max(
                     (one for one in known if size < one <= most), default=max(most, size + 1)
@@ -88,19 +88,22 @@ def find_standard(name: str) -> Standard:
     if name not in STANDARDS:
         raise BadInput(f"unknown standard {name!r}: expected {', '.join(STANDARDS)}")
     file = files("collector") / "data" / f"{name.replace('-', '_')}.yaml"
-    told = yaml.safe_load(file.read_text(encoding="utf-8"))
+    document = yaml.safe_load(file.read_text(encoding="utf-8"))
     own = {
         (pattern, axis): values
-        for pattern, of in told["patterns"].items()
+        for pattern, of in document["patterns"].items()
         for axis, values in of.items()
     }
-    axes = {axis: _density(said) for axis, said in told["axes"].items()}
-    return Standard(axes, own, int(told["most_growth"]))
+    axes = {axis: _density(entry) for axis, entry in document["axes"].items()}
+    return Standard(axes, own, int(document["most_growth"]))
 
 
-def _density(said: Any) -> Density:
-    steps = (Step(int(s["to"]), int(s.get("gap", 0)), s.get("ratio", 0.0)) for s in said["steps"])
-    return Density(tuple(steps), tuple(map(int, said.get("required", ()))))
+def _density(entry: Any) -> Density:
+    steps = (
+        DensityLimit(int(s["to"]), int(s.get("gap", 0)), s.get("ratio", 0.0))
+        for s in entry["steps"]
+    )
+    return Density(tuple(steps), tuple(map(int, entry.get("required", ()))))
 
 
 # Rows of a tree as points of a pattern, and the points that a density standard requires between
@@ -109,8 +112,12 @@ def _density(said: Any) -> Density:
 Point = tuple[int, ...]
 
 
-def between(
-    pattern: GridPattern, cases: Iterable[Case], standard: Standard, sizes: Sequence[int], ask: Ask
+def cases_between(
+    pattern: GridPattern,
+    cases: Iterable[Case],
+    standard: Standard,
+    sizes: Sequence[int],
+    resolve: ResolveCase,
 ) -> Iterator[CaseRecord | Refusal]:
     """Yield the case of each point that the standard requires, or why there is none.
 
@@ -120,10 +127,10 @@ def between(
     uneven = pattern.ends
     cases = [one for one in cases if uneven is None or one.attribute(uneven.column) is None]
     pattern = pattern.of_shapes
-    names = (*pattern.axes, *pattern.of_models)
+    names = (*pattern.axes, *pattern.model_axes)
     for template, points in _points(pattern, cases, names).items():
-        for point in _wanted(pattern, names, points, standard, sizes):
-            yield asked(pattern, template, dict(zip(names, point, strict=True)), ask)
+        for point in _required_points(pattern, names, points, standard, sizes):
+            yield case_at_point(pattern, template, dict(zip(names, point, strict=True)), resolve)
 
 
 def _points(
@@ -139,7 +146,7 @@ def _points(
     return found
 
 
-def _wanted(
+def _required_points(
     pattern: GridPattern,
     names: Sequence[str],
     points: set[Point],
@@ -148,8 +155,8 @@ def _wanted(
 ) -> list[Point]:
     found: set[Point] = set()
     for at, name in enumerate(names):
-        is_weight = pattern.source == PRODUCTS and name in pattern.of_models
-        values = "nk" if is_weight else pattern.called.get(name, "")
+        is_weight = pattern.source == PRODUCTS and name in pattern.model_axes
+        values = "nk" if is_weight else pattern.value_names.get(name, "")
         density = standard.of(pattern.name, name, values)
         if density is None:
             continue
@@ -170,7 +177,7 @@ def solve(pattern: GridPattern, case: Case) -> Mapping[str, int] | None:
     return next((found for way in pattern.ways if (found := _solved(pattern, way, case))), None)
 
 
-def _solved(pattern: GridPattern, way: Way, case: Case) -> Mapping[str, int] | None:
+def _solved(pattern: GridPattern, way: SlotTemplates, case: Case) -> Mapping[str, int] | None:
     sides = ((way.inputs, case.inputs or ()), (way.outputs, case.outputs or ()))
     pairs = [
         (way_side[at] if at < len(way_side) else None, slot)
@@ -178,14 +185,16 @@ def _solved(pattern: GridPattern, way: Way, case: Case) -> Mapping[str, int] | N
         for at, slot in enumerate(slots)
         if slot.shape is not None
     ]
-    names = {*pattern.axes, *pattern.of_models}
+    names = {*pattern.axes, *pattern.model_axes}
     found: dict[str, int] = {}
     for dims, slot in pairs:
         if dims is None:
             return None
         if len(dims) == len(slot.shape or ()):
-            told = zip(dims, slot.shape or (), strict=True)
-            found.update((name, size) for one, size in told if (name := one.text.strip()) in names)
+            pairs_of_dims = zip(dims, slot.shape or (), strict=True)
+            found.update(
+                (name, size) for one, size in pairs_of_dims if (name := one.text.strip()) in names
+            )
     if found.keys() != names or not all(_is_made(dims, slot, found) for dims, slot in pairs):
         return None
     return found if all(rule.value(found) for rule in pattern.keep) else None

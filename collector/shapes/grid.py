@@ -28,7 +28,7 @@ from collector.ranks.collective import is_collective
 from collector.ranks.experts import largest_buffsize_mb
 from collector.ranks.gangs import is_of_gangs, routed_call
 from collector.shapes.expression import in_blocks
-from collector.shapes.grid_patterns import Dims, GridPattern, Way
+from collector.shapes.grid_patterns import Dims, GridPattern, SlotTemplates
 from collector.shapes.step import uneven_ends
 
 # Memory that a case takes on a device during its replay.
@@ -67,7 +67,7 @@ def _slot_bytes(slot: Slot) -> int:
     return 2 * (in_blocks(slot.dtype, slot.shape) if is_plain else slot).size_bytes
 
 
-_MOST_LOOKS = 1_000_000
+_MAX_EXAMINED = 1_000_000
 _LIST = re.compile(r"\s*-?[0-9]+(\s*,\s*-?[0-9]+)+\s*")
 Numbers = tuple[int, ...]
 # The reason why there is no case, in place of the case.
@@ -75,7 +75,7 @@ Refusal = str
 
 
 @dataclass(frozen=True, slots=True)
-class Word:
+class SlotProperties:
     """The properties of a slot besides its shape.
 
     `is_empty` means that a row has none, as for a scalar; `in_blocks` that the row has the blocks
@@ -96,8 +96,8 @@ class Template:
     """
 
     kernel_type: str
-    inputs: tuple[Word, ...]
-    outputs: tuple[Word, ...]
+    inputs: tuple[SlotProperties, ...]
+    outputs: tuple[SlotProperties, ...]
     op_state: str
     settings: tuple[tuple[str, str], ...]
 
@@ -110,7 +110,7 @@ class Template:
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class Sample:
     """The new records, and the number of points examined out of all points.
 
     `known` counts cases that existed already, `repeated` those found a second time, `refused` those
@@ -119,7 +119,7 @@ class Chosen:
     """
 
     records: tuple[CaseRecord, ...]
-    looked_at: int
+    examined: int
     points: int
     known: int
     repeated: int
@@ -130,7 +130,7 @@ class Chosen:
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class SampleRequest:
     """A request for at most `rows` cases (None: all), existing ones included.
 
     No new case needs more than `largest_bytes`.
@@ -142,7 +142,7 @@ class Wish:
 
 
 # Returns the case as its operator runs it, with all its columns; or the reason why it does not run.
-Ask = Callable[[CaseRecord], CaseRecord | Refusal]
+ResolveCase = Callable[[CaseRecord], CaseRecord | Refusal]
 
 
 def templates(cases: Iterable[Case]) -> tuple[Template, ...]:
@@ -159,67 +159,70 @@ def choose(
     like: Sequence[Template],
     sizes: Sequence[Numbers],
     known: Collection[str],
-    ask: Ask,
-    wish: Wish,
-) -> Chosen:
+    resolve: ResolveCase,
+    wish: SampleRequest,
+) -> Sample:
     """Return cases of a kernel whose ids are not in `known`.
 
     `sizes` are those that only models define together, where the pattern has such an axis.
     """
     like = tuple(dict.fromkeys(one.without(pattern.own_columns) for one in like))
-    axes = (like, *pattern.axes.values(), *([sizes] if pattern.of_models else []))
+    axes = (like, *pattern.axes.values(), *([sizes] if pattern.model_axes else []))
     points = prod(map(len, axes))
     order = _order(points, wish, like[0].kernel_type if like else "")
-    places = (_place(pattern, axes, point) for point in order)
-    found = (asked(pattern, template, names, ask) for template, names in places)
+    places = (_point_of(pattern, axes, point) for point in order)
+    found = (case_at_point(pattern, template, names, resolve) for template, names in places)
     return pick(found, points, known, wish)
 
 
 def pick(
-    asked: Iterable[CaseRecord | Refusal], points: int, known: Collection[str], wish: Wish
-) -> Chosen:
+    results: Iterable[CaseRecord | Refusal],
+    points: int,
+    known: Collection[str],
+    wish: SampleRequest,
+) -> Sample:
     """Return the first of these cases that satisfy the request, in the order of their shapes."""
     found: dict[str, CaseRecord] = {}
-    there: set[str] = set()
-    looked_at = repeated = refused = too_large = largest = 0
+    existing_ids: set[str] = set()
+    examined = repeated = refused = too_large = largest = 0
     why = ""
-    for record in asked:
-        looked_at += 1
+    for record in results:
+        examined += 1
         if isinstance(record, Refusal):
             refused += 1
             why = why or record
-        elif record.case_id in found or record.case_id in there:
+        elif record.case_id in found or record.case_id in existing_ids:
             repeated += 1
         elif record.case_id in known:
-            there.add(record.case_id)
+            existing_ids.add(record.case_id)
         elif (size := case_bytes(record.case)) > wish.largest_bytes:
             too_large += 1
         else:
             found[record.case_id] = record
             largest = max(largest, size)
-        if wish.rows is not None and len(found) + len(there) >= wish.rows:
+        if wish.rows is not None and len(found) + len(existing_ids) >= wish.rows:
             break
     records = tuple(sorted(found.values(), key=lambda record: _shapes(record.case)))
-    return Chosen(
-        *(records, looked_at, points, len(there), repeated, refused, why, too_large, largest)
+    return Sample(
+        *(records, examined, points, len(existing_ids), repeated, refused, why, too_large, largest)
     )
 
 
-def in_order_of_chance(records: Sequence[CaseRecord], wish: Wish) -> Sequence[CaseRecord]:
+def in_random_order(records: Sequence[CaseRecord], wish: SampleRequest) -> Sequence[CaseRecord]:
     """Return all records of a kernel, in the random order in which they are requested."""
     kernel_type = records[0].kernel_type if records else ""
     return [records[at] for at in _order(len(records), wish, kernel_type)]
 
 
-def _order(points: int, wish: Wish, kernel_type: str) -> Sequence[int]:
+def _order(points: int, wish: SampleRequest, kernel_type: str) -> Sequence[int]:
     """Return all points in order, or a random sample.
 
     The sample has at most one million points, or 50 for each requested row if that is more.
     """
     if wish.rows is None:
         return range(points)
-    looks = min(points, max(_MOST_LOOKS, 50 * wish.rows))
-    return Random(f"{wish.seed} {kernel_type}").sample(range(points), looks)
+    sample_size = min(points, max(_MAX_EXAMINED, 50 * wish.rows))
+    return Random(f"{wish.seed} {kernel_type}").sample(range(points), sample_size)
 
 
 def template_of(case: Case) -> Template | None:
@@ -227,27 +230,27 @@ def template_of(case: Case) -> Template | None:
     attributes = dict(case.attributes)
     if attributes.pop(ACCELERATOR_CORE, None):
         return None
-    tells_shapes = any(slot.shape is not None for slot in case.inputs or ())
+    has_shapes = any(slot.shape is not None for slot in case.inputs or ())
     inputs, outputs = (
-        tuple(_word(slot, tells_shapes) for slot in side or ())
+        tuple(_word(slot, has_shapes) for slot in side or ())
         for side in (case.inputs, case.outputs)
     )
     settings = tuple(sorted(one for one in attributes.items() if not _LIST.fullmatch(one[1])))
     return Template(case.kernel_type, inputs, outputs, case.op_state, settings)
 
 
-def _word(slot: Slot, tells_shapes: bool) -> Word:
+def _word(slot: Slot, has_shapes: bool) -> SlotProperties:
     """Return the word of a slot.
 
     Some rows record FRACTAL_NZ only as a format, with the plain shape of the matrix. A row of
     scalars alone is valid for its dtypes.
     """
     in_blocks = slot.format == FRACTAL_NZ and len(slot.shape or ()) >= _DIMS_OF_BLOCKS
-    is_empty = is_absent_dtype(slot.dtype) or (slot.shape is None and tells_shapes)
-    return Word(slot.dtype, slot.format, is_empty, in_blocks)
+    is_empty = is_absent_dtype(slot.dtype) or (slot.shape is None and has_shapes)
+    return SlotProperties(slot.dtype, slot.format, is_empty, in_blocks)
 
 
-def _place(
+def _point_of(
     pattern: GridPattern, axes: Sequence[Sequence[Any]], point: int
 ) -> tuple[Template, Mapping[str, int]]:
     """Return the template and the numbers of a point; the last axis varies fastest."""
@@ -257,13 +260,13 @@ def _place(
         digits.append(axis[digit])
     template, *numbers = reversed(digits)
     names = dict(zip(pattern.axes, numbers, strict=False))
-    if pattern.of_models:
-        names.update(zip(pattern.of_models, numbers[-1], strict=True))
+    if pattern.model_axes:
+        names.update(zip(pattern.model_axes, numbers[-1], strict=True))
     return template, names
 
 
-def asked(
-    pattern: GridPattern, template: Template, names: Mapping[str, int], ask: Ask
+def case_at_point(
+    pattern: GridPattern, template: Template, names: Mapping[str, int], resolve: ResolveCase
 ) -> CaseRecord | Refusal:
     """Return the first way that the operator accepts, or the reason why it refuses the last."""
     broken = next((rule.text for rule in pattern.keep if not rule.value(names)), None)
@@ -272,37 +275,37 @@ def asked(
     why = "the pattern does not define every slot or its format"
     columns = _columns(pattern, names)
     for record in _ways(pattern.ways, template, names):
-        answer = ask(replace(record, extra={**record.extra, **columns}) if columns else record)
-        if not isinstance(answer, Refusal):
-            return answer
-        why = answer
+        result = resolve(replace(record, extra={**record.extra, **columns}) if columns else record)
+        if not isinstance(result, Refusal):
+            return result
+        why = result
     return why
 
 
 def _columns(pattern: GridPattern, names: Mapping[str, int]) -> dict[str, str]:
     """Return the columns of a point besides shapes."""
-    told = {column: str(text.value(names)) for column, text in pattern.columns.items()}
+    columns = {column: str(text.value(names)) for column, text in pattern.columns.items()}
     uneven = pattern.ends
     if uneven is None or not (percent := uneven.percent.value(names)):
-        return told
+        return columns
     ends = uneven_ends(uneven.rows.value(names), uneven.groups.value(names), percent)
-    return told | {uneven.column: ",".join(map(str, ends))}
+    return columns | {uneven.column: ",".join(map(str, ends))}
 
 
 def _ways(
-    ways: Iterable[Way], template: Template, names: Mapping[str, int]
+    ways: Iterable[SlotTemplates], template: Template, names: Mapping[str, int]
 ) -> Iterator[CaseRecord]:
     for way in ways:
         inputs = _slots(way.inputs, template.inputs, names)
         outputs = _slots(way.outputs, template.outputs, names)
         if inputs is not None and outputs is not None:
-            told = tensor_cells(inputs, outputs)
-            cells = dict.fromkeys(BASE_CELLS, "") | told | {OP_STATE: template.op_state}
+            tensors = tensor_cells(inputs, outputs)
+            cells = dict.fromkeys(BASE_CELLS, "") | tensors | {OP_STATE: template.op_state}
             yield CaseRecord(template.kernel_type, cells, dict(template.settings))
 
 
 def _slots(
-    way: Sequence[Dims], words: Sequence[Word], names: Mapping[str, int]
+    way: Sequence[Dims], words: Sequence[SlotProperties], names: Mapping[str, int]
 ) -> list[Slot] | None:
     """Return the slots of one side, as many as the template has, and empty where it has empty ones.
 

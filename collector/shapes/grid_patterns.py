@@ -29,7 +29,7 @@ Dims = tuple[Expression, ...] | None
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class SlotTemplates:
     """Templates of inputs and outputs; None for a slot that is absent."""
 
     inputs: tuple[Dims, ...]
@@ -54,24 +54,24 @@ class Ends:
 class GridPattern:
     """A shape pattern.
 
-    `axes` are names with their values, in order, and `called` the names of their values, where they
-    have one. `source` is the key of OF_MODELS for one more axis, or empty. Points that violate a
-    `keep` rule have no case. `columns` are `Runtime ...` columns of a case, and `ends` is one more,
-    where groups of its rows are uneven.
+    `axes` are names with their values, in order, and `value_names` the names of their values, where
+    they have one. `source` is the key of OF_MODELS for one more axis, or empty. Points that violate
+    a `keep` rule have no case. `columns` are `Runtime ...` columns of a case, and `ends` is one
+    more, where groups of its rows are uneven.
     """
 
     name: str
     axes: Mapping[str, tuple[int, ...]]
-    called: Mapping[str, str]
+    value_names: Mapping[str, str]
     source: str
     keep: tuple[Expression, ...]
-    ways: tuple[Way, ...]
+    ways: tuple[SlotTemplates, ...]
     kernels: tuple[str, ...]
     columns: Mapping[str, Expression] = field(default_factory=lambda: MappingProxyType({}))
     ends: Ends | None = None
 
     @property
-    def of_models(self) -> tuple[str, ...]:
+    def model_axes(self) -> tuple[str, ...]:
         """The names of the numbers on the axis of models; none where there is no such axis."""
         return OF_MODELS.get(self.source, ())
 
@@ -83,12 +83,12 @@ class GridPattern:
     @property
     def of_shapes(self) -> "GridPattern":
         """The pattern without the axes that only columns use."""
-        told = [*self.columns.values(), *([self.ends.percent] if self.ends else [])]
-        beside = {one.text.strip() for one in told}
+        document = [*self.columns.values(), *([self.ends.percent] if self.ends else [])]
+        column_axes = {one.text.strip() for one in document}
         return replace(
             self,
-            axes={name: of for name, of in self.axes.items() if name not in beside},
-            keep=tuple(one for one in self.keep if not beside & set(_NAME.findall(one.text))),
+            axes={name: of for name, of in self.axes.items() if name not in column_axes},
+            keep=tuple(one for one in self.keep if not column_axes & set(_NAME.findall(one.text))),
             columns={},
             ends=None,
         )
@@ -112,51 +112,53 @@ def bundled_patterns() -> GridPatterns:
     return read_patterns(yaml.safe_load(text))
 
 
-def read_patterns(told: Any) -> GridPatterns:
+def read_patterns(document: Any) -> GridPatterns:
     """Return the patterns of a document. Raises BadInput with the name of an invalid pattern."""
-    values = {name: tuple(map(int, of)) for name, of in told["values"].items()}
+    values = {name: tuple(map(int, of)) for name, of in document["values"].items()}
     found = []
-    for name, said in told["patterns"].items():
+    for name, reported in document["patterns"].items():
         try:
-            found.append(_pattern(name, said, values))
+            found.append(_pattern(name, reported, values))
         except (BadInput, KeyError, TypeError, ValueError) as error:
             raise BadInput(f"pattern {name}: {error!r}") from error
     return GridPatterns(values["nk"], tuple(found))
 
 
-def _pattern(name: str, said: Any, values: Mapping[str, tuple[int, ...]]) -> GridPattern:
+def _pattern(name: str, reported: Any, values: Mapping[str, tuple[int, ...]]) -> GridPattern:
     axes = {
         axis: values[of] if isinstance(of, str) else tuple(map(int, of))
-        for axis, of in said["axes"].items()
+        for axis, of in reported["axes"].items()
         if of not in (PRODUCTS, EXPERTS)
     }
-    source, *more = [of for of in said["axes"].values() if of in (PRODUCTS, EXPERTS)] or [""]
+    source, *more = [of for of in reported["axes"].values() if of in (PRODUCTS, EXPERTS)] or [""]
     if more:
         raise BadInput("expected at most one axis of models")
     return GridPattern(
         name,
         axes,
-        {axis: of for axis, of in said["axes"].items() if isinstance(of, str) and axis in axes},
+        {axis: of for axis, of in reported["axes"].items() if isinstance(of, str) and axis in axes},
         source,
-        tuple(parse_expression(text) for text in said.get("keep", ())),
+        tuple(parse_expression(text) for text in reported.get("keep", ())),
         tuple(
-            Way(*(tuple(_dims(slot) for slot in way[side]) for side in ("inputs", "outputs")))
-            for way in said["ways"]
+            SlotTemplates(
+                *(tuple(_dims(slot) for slot in way[side]) for side in ("inputs", "outputs"))
+            )
+            for way in reported["ways"]
         ),
-        tuple(said["kernels"]),
+        tuple(reported["kernels"]),
         {
             RUNTIME_PREFIX + column: parse_expression(str(text))
-            for column, text in said.get("columns", {}).items()
+            for column, text in reported.get("columns", {}).items()
         },
-        _ends(said["ends"]) if "ends" in said else None,
+        _ends(reported["ends"]) if "ends" in reported else None,
     )
 
 
-def _ends(said: Any) -> Ends:
+def _ends(reported: Any) -> Ends:
     rows, groups, percent = (
-        parse_expression(str(said[name])) for name in ("rows", "groups", "percent")
+        parse_expression(str(reported[name])) for name in ("rows", "groups", "percent")
     )
-    return Ends(RUNTIME_PREFIX + str(said["column"]), rows, groups, percent)
+    return Ends(RUNTIME_PREFIX + str(reported["column"]), rows, groups, percent)
 
 
 def _dims(text: str | int) -> Dims:

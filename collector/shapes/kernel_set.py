@@ -27,7 +27,7 @@ from collector.shapes.expression import Expression, dims_of, parse_expression
 
 
 @dataclass(frozen=True, slots=True)
-class Habits:
+class ReleaseSettings:
     """Numbers of tokens, and switches as 0 or 1.
 
     dense_split_above_tokens   a dense model's larger passes are split, if the layout requests it
@@ -46,7 +46,7 @@ _SLOT = re.compile(r"(?P<dtype>[A-Z0-9_]+)(?P<form> NZ| FRACTAL_NZ)? \((?P<dims>
 _ABSENT = "-"
 USUAL_RELEASE = "vllm-ascend-0.18"  # its set was compared with traces
 SCHEMES = ("bf16", "static", "given", "dynamic")
-_HABITS = tuple(one.name for one in fields(Habits))
+_HABITS = tuple(one.name for one in fields(ReleaseSettings))
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ class StepPattern:
     """One line of a set: its layer in the model, its launch, and how often."""
 
     layer: str
-    what: KernelPattern | ProductPattern | CollectivePattern
+    launch: KernelPattern | ProductPattern | CollectivePattern
     times: Expression
     when: Expression
     source: str
@@ -118,7 +118,7 @@ class Unknown:
     """A condition, and what a release does then that its set does not describe."""
 
     when: Expression
-    what: str
+    launch: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +128,7 @@ class KernelSet:
     release: str
     patterns: tuple[StepPattern, ...]
     unknown: tuple[Unknown, ...]
-    habits: Habits
+    habits: ReleaseSettings
 
 
 def bundled_releases() -> tuple[str, ...]:
@@ -144,40 +144,40 @@ def find_kernel_set(release: str) -> KernelSet:
         known = ", ".join(bundled_releases())
         raise BadInput(f"no kernel set for release {release!r}: expected one of {known}")
     file = files("collector") / "data" / "kernel_sets" / f"{release}.yaml"
-    told = yaml.safe_load(file.read_text(encoding="utf-8"))
-    other = find_kernel_set(told["like"]) if "like" in told else None
-    return read_kernel_set(told, release, other)
+    document = yaml.safe_load(file.read_text(encoding="utf-8"))
+    other = find_kernel_set(document["like"]) if "like" in document else None
+    return read_kernel_set(document, release, other)
 
 
-def read_kernel_set(told: Any, release: str, other: KernelSet | None = None) -> KernelSet:
+def read_kernel_set(document: Any, release: str, other: KernelSet | None = None) -> KernelSet:
     """Return the set of a document's lines; with `other`, the set of that release with changes.
 
     Raises BadInput, with the line's number, for an invalid line.
     """
     try:
-        habits = Habits(*(_habit(told, name, other) for name in _HABITS))
+        habits = ReleaseSettings(*(_setting(document, name, other) for name in _HABITS))
         unknown = tuple(
             Unknown(parse_expression(str(one["when"])), str(one["what"]))
-            for one in told.get("unknown", ())
+            for one in document.get("unknown", ())
         )
     except (BadInput, KeyError, TypeError, ValueError) as error:
         raise BadInput(f"kernel set {release}: {error}") from error
     found: list[tuple[StepPattern, str]] = []
-    for number, line in enumerate(told["step"], start=1):
+    for number, line in enumerate(document["step"], start=1):
         try:
             found.append(_pattern(dict(line)))
         except (BadInput, KeyError, TypeError, ValueError) as error:
             raise BadInput(f"kernel set {release}, line {number} of its step: {error}") from error
     patterns = tuple(pattern for pattern, _ in found)
     if other is not None:
-        without = frozenset(map(str, told.get("without", ())))
+        without = frozenset(map(str, document.get("without", ())))
         patterns = _changed(release, other.patterns, found, without)
-        unknown = unknown if "unknown" in told else other.unknown
+        unknown = unknown if "unknown" in document else other.unknown
     return KernelSet(release, patterns, unknown, habits)
 
 
-def _habit(told: Any, name: str, other: KernelSet | None) -> int:
-    number = told.get(name, getattr(other.habits, name) if other is not None else 0)
+def _setting(document: Any, name: str, other: KernelSet | None) -> int:
+    number = document.get(name, getattr(other.habits, name) if other is not None else 0)
     if type(number) is not int or number < 0:
         raise BadInput(f"{name}: expected a non-negative integer, got {number!r}")
     return number
@@ -194,11 +194,15 @@ def _changed(
     Lines of layers in `without` are left out. Raises BadInput for a layer that the old lines lack.
     """
     places = {pattern.layer for pattern in old}
-    strange = [name for name in without if name not in places]
-    strange += [behind or one.layer for one, behind in new if (behind or one.layer) not in places]
-    if strange:
-        raise BadInput(f"kernel set {release}: unknown layer {', '.join(strange)}")
-    replaced = {one.layer for one, behind in new if not behind}
+    unknown_layers = [name for name in without if name not in places]
+    unknown_layers += [
+        after_layer or one.layer
+        for one, after_layer in new
+        if (after_layer or one.layer) not in places
+    ]
+    if unknown_layers:
+        raise BadInput(f"kernel set {release}: unknown layer {', '.join(unknown_layers)}")
+    replaced = {one.layer for one, after_layer in new if not after_layer}
     last = {pattern.layer: at for at, pattern in enumerate(old)}
     found: list[StepPattern] = []
     for at, pattern in enumerate(old):
@@ -213,16 +217,16 @@ def _pattern(line: dict[str, Any]) -> tuple[StepPattern, str]:
     """Return the pattern, and the layer that it follows, if the line names one."""
     layer, times = str(line.pop("layer")), parse_expression(str(line.pop("times")))
     when, source = parse_expression(str(line.pop("when", 1))), str(line.pop("source"))
-    behind = str(line.pop("behind", ""))
+    after_layer = str(line.pop("behind", ""))
     if "product" in line:
-        what: KernelPattern | ProductPattern | CollectivePattern = _product(line)
+        launch: KernelPattern | ProductPattern | CollectivePattern = _product(line)
     elif "collective" in line:
-        what = _collective(line)
+        launch = _collective(line)
     else:
-        what = _kernel(line)
+        launch = _kernel(line)
     if line:
         raise BadInput(f"unknown key {', '.join(map(str, line))}")
-    return StepPattern(layer, what, times, when, source), behind
+    return StepPattern(layer, launch, times, when, source), after_layer
 
 
 def _product(line: dict[str, Any]) -> ProductPattern:

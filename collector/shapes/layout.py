@@ -19,7 +19,7 @@ class Quantisation(StrEnum):
     W4A8 = "w4a8"
 
 
-class Experts(StrEnum):
+class ExpertLaunch(StrEnum):
     """The launch of a layer's experts.
 
     FUSED is one DispatchFFNCombine; APART is a dispatch, a product for each expert, and a combine.
@@ -47,18 +47,18 @@ class Layout:
     sequence_split: bool = False
     quantisation: Quantisation = Quantisation.BF16
     nz: int = 1
-    experts: Experts = Experts.FUSED
+    experts: ExpertLaunch = ExpertLaunch.FUSED
 
     def __str__(self) -> str:
         sizes = f"tp={self.tp},dp={self.dp},ep={self.ep}"
         split = ",sequence_split" if self.sequence_split else ""
-        apart = f",experts={self.experts}" if self.experts is Experts.APART else ""
+        apart = f",experts={self.experts}" if self.experts is ExpertLaunch.APART else ""
         return f"{sizes}{split},quantisation={self.quantisation},nz={self.nz}{apart}"
 
 
 def layout_of(text: str) -> Layout:
     """Parse `tp=16,ep=1,sequence_split,quantisation=w8a8`. Raises BadInput for an invalid text."""
-    found: dict[str, int | bool | Quantisation | Experts] = {}
+    found: dict[str, int | bool | Quantisation | ExpertLaunch] = {}
     for part in filter(None, (part.strip() for part in text.split(","))):
         name, _, value = part.partition("=")
         if name in found:
@@ -99,19 +99,19 @@ def check_layout(decoder: Decoder, layout: Layout) -> None:
         )
 
 
-def _setting(name: str, value: str, part: str) -> int | bool | Quantisation | Experts:
+def _setting(name: str, value: str, part: str) -> int | bool | Quantisation | ExpertLaunch:
     if name == "sequence_split" and not value:
         return True
     if name == "quantisation" and value in tuple(Quantisation):
         return Quantisation(value)
-    if name == "experts" and value in tuple(Experts):
-        return Experts(value)
+    if name == "experts" and value in tuple(ExpertLaunch):
+        return ExpertLaunch(value)
     if name in ("tp", "dp", "ep") and _RANKS.fullmatch(value):
         return int(value)
     if name == "nz" and value in NZ_SETTINGS:
         return int(value)
     expected = (
         f"tp=, dp=, ep=, nz=, sequence_split, quantisation={' or '.join(Quantisation)}, "
-        f"experts={' or '.join(Experts)}"
+        f"experts={' or '.join(ExpertLaunch)}"
     )
     raise BadInput(f"layout: expected {expected}, got {part!r}")

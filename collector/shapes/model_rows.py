@@ -51,7 +51,7 @@ def products_of(decoders: Iterable[Decoder], kernels: KernelSet) -> tuple[tuple[
         for batch in _passes((1,), (1,), (1,), (1,))
         for names in [numbers_of(decoder, layout, batch, kernels.habits)]
         for pattern in kernels.patterns
-        if isinstance(one := pattern.what, ProductPattern)
+        if isinstance(one := pattern.launch, ProductPattern)
         and pattern.when.value(names)
         and pattern.times.value(names) > 0
     }
@@ -59,23 +59,23 @@ def products_of(decoders: Iterable[Decoder], kernels: KernelSet) -> tuple[tuple[
 
 
 def rows_of(
-    decoders: Iterable[Decoder], kernels: KernelSet, wanted: Collection[str]
+    decoders: Iterable[Decoder], kernels: KernelSet, kernel_types: Collection[str]
 ) -> dict[str, list[CaseRecord]]:
     """Return rows of these kernel types: prefills and decodes of many lengths, each once.
 
     A model for which the release does something that its set does not describe has no rows.
     """
-    found: dict[str, dict[str, CaseRecord]] = {name: {} for name in wanted}
+    found: dict[str, dict[str, CaseRecord]] = {name: {} for name in kernel_types}
     few = tuple(
         one
         for one in kernels.patterns
-        if isinstance(one.what, KernelPattern) and one.what.kernel in wanted
+        if isinstance(one.launch, KernelPattern) and one.launch.kernel in kernel_types
     )
-    asked = replace(kernels, patterns=few)
+    reduced_set = replace(kernels, patterns=few)
     for decoder in decoders:
         for layout, batch in product(layouts_of(decoder), _passes(*_PREFILL, *_DECODE)):
             try:
-                step = derive_step(decoder, layout, batch, asked)
+                step = derive_step(decoder, layout, batch, reduced_set)
             except BadInput:
                 continue
             for one in step.kernels:

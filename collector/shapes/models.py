@@ -13,7 +13,7 @@ from typing import Any
 
 from collector.codec.canonical import json_value
 from collector.codec.errors import BadInput
-from collector.codec.text import in_one_line
+from collector.codec.text import whole_in_one_line
 from collector.profiles.rows import read_small_file
 
 
@@ -402,7 +402,7 @@ def find_decoder(word: str) -> Decoder:
 def read_decoder(file: Path) -> Decoder:
     """Return the model of a config.json; its name is that of its folder."""
     data = _bytes_of(file)
-    return read_config(data, name=in_one_line(file.resolve().parent.name), path=file)
+    return read_config(data, name=whole_in_one_line(file.resolve().parent.name), path=file)
 
 
 def _bytes_of(file: Path) -> bytes:

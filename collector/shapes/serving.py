@@ -27,7 +27,7 @@ class Batch:
     are not sampled. They attend to one key: vLLM gives their length as 0, and one is the minimum
     that replays of attention accept.
 
-    Where prompts and decodes are mixed, the phase is that of the prompts, and `followed` other
+    Where prompts and decodes are mixed, the phase is that of the prompts, and `mixed_decodes` other
     requests continue their answers in the same pass: one token each, `followed_keys` in total.
 
     In a deployment that predicts tokens (MTP), `predicted` is the number predicted after each
@@ -47,7 +47,7 @@ class Batch:
     queries: int
     keys: int
     padding: int = 0
-    followed: int = 0
+    mixed_decodes: int = 0
     followed_keys: int = 0
     predicted: int = 0
     is_draft: bool = False
@@ -60,7 +60,9 @@ class Batch:
         tokens = f"{self.requests} x {self.queries} tokens"
         empty = f", {self.padding} of them padding" if self.padding else ""
         mixed = (
-            f", and {self.followed} decodes with {self.followed_keys} keys" if self.followed else ""
+            f", and {self.mixed_decodes} decodes with {self.followed_keys} keys"
+            if self.mixed_decodes
+            else ""
         )
         empty += f", key skew {self.skew}%" if self.skew else ""
         empty += f", expert imbalance {self.imbalance}%" if self.imbalance else ""
@@ -81,7 +83,7 @@ class Batch:
     @property
     def attending(self) -> int:
         """The number of tokens that attend to keys: the new tokens of requests."""
-        return self.followed + self.requests * self.queries
+        return self.mixed_decodes + self.requests * self.queries
 
     @property
     def sampled(self) -> int:
@@ -90,7 +92,7 @@ class Batch:
         For an answer these are all new tokens, except those that a draft continues from.
         """
         each = self.queries if self.is_decode and not self.is_draft else 1
-        return self.followed + (self.requests - self.padding) * each
+        return self.mixed_decodes + (self.requests - self.padding) * each
 
     @property
     def most_keys(self) -> int:
@@ -104,7 +106,7 @@ class Batch:
             for keys in spread(self.keys, real, self.skew):
                 yield self.queries, max(keys, self.queries)
         else:
-            for keys in spread(self.followed_keys, self.followed, self.skew):
+            for keys in spread(self.followed_keys, self.mixed_decodes, self.skew):
                 yield 1, keys
             yield from [(self.queries, self.keys)] * real
         yield from [(self.queries, self.queries)] * self.padding
@@ -131,11 +133,13 @@ def check_batch(batch: Batch) -> None:
         raise BadInput(
             f"{batch}: padding requires a decode with at least one request that is not empty"
         )
-    if batch.followed < 0 or (batch.followed and (batch.is_decode or batch.followed_keys < 1)):
+    if batch.mixed_decodes < 0 or (
+        batch.mixed_decodes and (batch.is_decode or batch.followed_keys < 1)
+    ):
         raise BadInput(f"{batch}: mixed decodes require prompts, and at least one key each")
     if not (0 <= batch.skew < 100 and 0 <= batch.imbalance < 100):
         raise BadInput(f"{batch}: expected percentages from 0 to 99")
-    if batch.predicted < 0 or (batch.predicted and batch.followed):
+    if batch.predicted < 0 or (batch.predicted and batch.mixed_decodes):
         raise BadInput(f"{batch}: predicted tokens require separate passes for prompts and decodes")
     if batch.is_decode and batch.queries not in (1, 1 + batch.predicted):
         raise BadInput(f"{batch}: a decode has one token per request plus the predicted tokens")
@@ -145,7 +149,7 @@ def check_batch(batch: Batch) -> None:
         raise BadInput(f"{batch}: a host that only decodes has no prompts")
     if batch.is_draft and not batch.predicted:
         raise BadInput(f"{batch}: a draft requires at least one predicted token")
-    requests, keys = batch.requests + batch.followed, max(batch.keys, batch.followed_keys)
+    requests, keys = batch.requests + batch.mixed_decodes, max(batch.keys, batch.followed_keys)
     if requests > _BATCH_MOST_REQUESTS or keys > _MOST_TOKENS:
         raise BadInput(
             f"{batch}: expected at most {_BATCH_MOST_REQUESTS} requests of {_MOST_TOKENS} tokens"
@@ -209,11 +213,11 @@ def passes(serving: Serving) -> dict[Batch, int]:
         raise BadInput("serving: predicted tokens require separate passes for prompts and decodes")
     found: Counter[Batch] = Counter()
     for requests in dict.fromkeys(serving.concurrency):
-        followed = _followed(serving, requests) if serving.mixed else 0
-        prompts = tuple(_mixed(serving, requests, followed) or _prefill(serving, requests))
+        mixed_decodes = _followed(serving, requests) if serving.mixed else 0
+        prompts = tuple(_mixed(serving, requests, mixed_decodes) or _prefill(serving, requests))
         # tokens of each answer that pass with the prompts of other requests
-        beside = followed * len(prompts)
-        for batch, times in (*prompts, *_decode(serving, requests, beside)):
+        passed_with_prompts = mixed_decodes * len(prompts)
+        for batch, times in (*prompts, *_decode(serving, requests, passed_with_prompts)):
             if batch.phase in serving.phases:
                 uneven = replace(
                     batch,
@@ -225,7 +229,7 @@ def passes(serving: Serving) -> dict[Batch, int]:
                     found[one] += times * repeats
     if not found:
         raise BadInput("serving: no decode pass: the prefill produces the only output token")
-    if sum(batch.requests + batch.followed for batch in found) > _SERVING_MOST_REQUESTS:
+    if sum(batch.requests + batch.mixed_decodes for batch in found) > _SERVING_MOST_REQUESTS:
         raise BadInput(
             f"serving: expected passes of at most {_SERVING_MOST_REQUESTS} requests in total: "
             "use fewer or smaller concurrency values"
@@ -252,27 +256,29 @@ def _followed(serving: Serving, requests: int) -> int:
 
     These are the answers of all other requests, limited by the size of a pass and by their tokens.
     """
-    followed = min(requests - 1, serving.batched_tokens - 1)
-    chunks = ceil_div(serving.input_tokens, serving.batched_tokens - followed)
-    return min(followed, serving.followed_tokens // chunks)
+    mixed_decodes = min(requests - 1, serving.batched_tokens - 1)
+    chunks = ceil_div(serving.input_tokens, serving.batched_tokens - mixed_decodes)
+    return min(mixed_decodes, serving.followed_tokens // chunks)
 
 
-def _mixed(serving: Serving, requests: int, followed: int) -> list[tuple[Batch, int]]:
+def _mixed(serving: Serving, requests: int, mixed_decodes: int) -> list[tuple[Batch, int]]:
     """Return each chunk of one prompt, with answers at their middle; none without answers."""
-    most, length = serving.batched_tokens - followed, serving.input_tokens
+    most, length = serving.batched_tokens - mixed_decodes, serving.input_tokens
     keys = length + max(1, serving.followed_tokens // 2)
     chunks = ((start, min(most, length - start)) for start in range(0, length, most))
     return [
-        (Batch(Phase.PREFILL, 1, chunk, start + chunk, 0, followed, keys), requests)
+        (Batch(Phase.PREFILL, 1, chunk, start + chunk, 0, mixed_decodes, keys), requests)
         for start, chunk in chunks
-        if followed
+        if mixed_decodes
     ]
 
 
-def _decode(serving: Serving, requests: int, beside: int) -> Iterator[tuple[Batch, int]]:
+def _decode(
+    serving: Serving, requests: int, passed_with_prompts: int
+) -> Iterator[tuple[Batch, int]]:
     """Yield the decodes of all tokens, except those that passed with prompts or were predicted."""
     padded = next((size for size in sorted(serving.graph_sizes) if size >= requests), requests)
-    count = ceil_div(serving.followed_tokens - beside, 1 + serving.predicted)
+    count = ceil_div(serving.followed_tokens - passed_with_prompts, 1 + serving.predicted)
     if count < 1:
         return
     first, last = serving.input_tokens + 1, serving.input_tokens + serving.followed_tokens

@@ -10,18 +10,18 @@ from collector.codec.errors import BadInput
 from collector.model.case import Slot, tensor_cells
 from collector.model.record import CaseRecord
 from collector.model.vocabulary import ACCELERATOR_CORE, EP_SIZE, OP_STATE, RUNTIME_PREFIX
-from collector.ops.parts.tensors import even, running
+from collector.ops.parts.tensors import cumulative_ends, equal_parts
 from collector.shapes.expression import align, ceil_div, in_blocks, parse_expression
 from collector.shapes.kernel_set import (
     CollectivePattern,
-    Habits,
     KernelPattern,
     KernelSet,
     ProductPattern,
+    ReleaseSettings,
     SlotPattern,
     StepPattern,
 )
-from collector.shapes.layout import Experts, Layout, Quantisation, check_layout
+from collector.shapes.layout import ExpertLaunch, Layout, Quantisation, check_layout
 from collector.shapes.models import Decoder
 from collector.shapes.serving import Batch, check_batch
 
@@ -36,7 +36,7 @@ Lists = Mapping[str, tuple[int, ...]]
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class AttentionPart:
     """The tokens from which one rank attends.
 
     The rank is the last one of a group whose part is full; with idle tokens it is the first one.
@@ -48,7 +48,7 @@ class Part:
     keys: tuple[int, ...]
 
 
-def numbers_of(decoder: Decoder, layout: Layout, batch: Batch, habits: Habits) -> Numbers:
+def numbers_of(decoder: Decoder, layout: Layout, batch: Batch, habits: ReleaseSettings) -> Numbers:
     """Return the numbers of a pass.
 
     Lengths are in tokens, sizes in elements; `rank_` means per rank of tp. `routed` is the number
@@ -65,27 +65,27 @@ def numbers_of(decoder: Decoder, layout: Layout, batch: Batch, habits: Habits) -
     }
 
 
-def lists_of(decoder: Decoder, layout: Layout, batch: Batch, habits: Habits) -> Lists:
+def lists_of(decoder: Decoder, layout: Layout, batch: Batch, habits: ReleaseSettings) -> Lists:
     """Return the lists of a pass.
 
     These are the lengths of its requests, of its answers and prompts, and of the part from which
     one rank attends; and the end of each expert's rows on a rank.
     """
     every = tuple(batch.lengths())
-    first = len(every) if batch.is_decode else batch.followed
-    answers, prompts = every[:first], every[first:]
+    first = len(every) if batch.is_decode else batch.mixed_decodes
+    decodes, prompts = every[:first], every[first:]
     part = _part(batch, _parts(layout, habits))
     routed = _routed(decoder, layout, batch)
     return {
-        "query_ends": running([queries for queries, _ in every]),
+        "query_ends": cumulative_ends([queries for queries, _ in every]),
         "key_lengths": tuple(keys for _, keys in every),
-        "answer_ends": running([queries for queries, _ in answers]),
-        "answer_keys": tuple(keys for _, keys in answers),
+        "answer_ends": cumulative_ends([queries for queries, _ in decodes]),
+        "answer_keys": tuple(keys for _, keys in decodes),
         "prompt_lengths": tuple(queries for queries, _ in prompts),
-        "prompt_ends": running([queries for queries, _ in prompts]),
-        "past_ends": running([keys - queries for queries, keys in prompts]),
+        "prompt_ends": cumulative_ends([queries for queries, _ in prompts]),
+        "past_ends": cumulative_ends([keys - queries for queries, keys in prompts]),
         "past_lengths": tuple(keys - queries for queries, keys in prompts),
-        "part_ends": running(part.queries),
+        "part_ends": cumulative_ends(part.queries),
         "part_keys": part.keys,
         "expert_ends": uneven_ends(routed, decoder.experts // layout.ep, batch.imbalance),
     }
@@ -100,9 +100,9 @@ def uneven_ends(routed: int, experts: int, percent: int) -> tuple[int, ...]:
     if not routed:
         return ()
     if not percent:
-        return running(even(routed, experts))
+        return cumulative_ends(equal_parts(routed, experts))
     shares = [100 * (experts - 1 or 1) + percent * (2 * at - experts + 1) for at in range(experts)]
-    ends = running(shares)
+    ends = cumulative_ends(shares)
     return tuple(routed * end // ends[-1] for end in ends)
 
 
@@ -112,15 +112,15 @@ def _of_layout(layout: Layout) -> dict[str, int]:
         "nz": layout.nz,
         "quantised": int(layout.quantisation is not Quantisation.BF16),
         "w4a8": int(layout.quantisation is Quantisation.W4A8),
-        "fused": int(layout.experts is Experts.FUSED),
+        "fused": int(layout.experts is ExpertLaunch.FUSED),
     }
 
 
 def _of_batch(layout: Layout, batch: Batch) -> dict[str, int]:
     tokens = batch.tokens
     whole = align(tokens, layout.tp) if layout.sequence_split else tokens
-    requests = batch.requests + batch.followed
-    answers = batch.requests if batch.is_decode else batch.followed
+    requests = batch.requests + batch.mixed_decodes
+    decodes = batch.requests if batch.is_decode else batch.mixed_decodes
     pages = ceil_div(batch.most_keys, PAGE)
     prompts = 0 if batch.is_decode else batch.requests
     return {
@@ -132,8 +132,8 @@ def _of_batch(layout: Layout, batch: Batch) -> dict[str, int]:
         "predicted": batch.predicted,
         "draft": int(batch.is_draft),
         "decode": int(batch.is_decode),
-        "answers": answers,
-        "answer_tokens": batch.attending if batch.is_decode else batch.followed,
+        "answers": decodes,
+        "answer_tokens": batch.attending if batch.is_decode else batch.mixed_decodes,
         "prompts": prompts,
         "prompt_tokens": prompts * batch.queries,
         "past": prompts * (batch.keys - batch.queries),
@@ -168,25 +168,27 @@ def _of_experts(decoder: Decoder, layout: Layout, batch: Batch, dispatched: int)
     here = decoder.experts // layout.ep
     split = layout.sequence_split
     routed = _routed(decoder, layout, batch)
-    room = _sent(layout, batch) * layout.ep * min(here, decoder.choices)
+    allocated_rows = _sent(layout, batch) * layout.ep * min(here, decoder.choices)
     is_dispatched = batch.tokens <= dispatched
     switches = ("biases_choices", "gates_shared", "routes_in_float")
     sizes = ("experts", "choices", "expert_intermediate")
     return {
         **{name: int(getattr(decoder, name)) for name in (*switches, *sizes)},
         "moe": int(decoder.is_moe),
-        "apart": int(decoder.is_moe and layout.experts is Experts.APART),
+        "apart": int(decoder.is_moe and layout.experts is ExpertLaunch.APART),
         "rank_experts": here,
         "sent_tokens": _sent(layout, batch),
         "routed": routed,
-        "room": room,
+        "room": allocated_rows,
         "dispatched": int(is_dispatched),
-        "expert_rows": room if is_dispatched else routed,
+        "expert_rows": allocated_rows if is_dispatched else routed,
         "shared": decoder.shared if split else decoder.shared // layout.tp,
     }
 
 
-def _of_latent(decoder: Decoder, layout: Layout, batch: Batch, habits: Habits) -> dict[str, int]:
+def _of_latent(
+    decoder: Decoder, layout: Layout, batch: Batch, habits: ReleaseSettings
+) -> dict[str, int]:
     """Return whether one kernel precedes latent attention, as on decode-only hosts."""
     quantised = layout.quantisation is not Quantisation.BF16
     is_small = batch.is_decode and batch.attending <= habits.most_mlapo_tokens
@@ -194,7 +196,9 @@ def _of_latent(decoder: Decoder, layout: Layout, batch: Batch, habits: Habits) -
     return {"mlapo": int(is_latent and quantised and batch.decodes_alone and is_small)}
 
 
-def _of_sparse(decoder: Decoder, layout: Layout, batch: Batch, habits: Habits) -> dict[str, int]:
+def _of_sparse(
+    decoder: Decoder, layout: Layout, batch: Batch, habits: ReleaseSettings
+) -> dict[str, int]:
     """Return the numbers of sparse attention.
 
     Where a group splits its tokens, each rank attends from its part with all heads.
@@ -215,7 +219,7 @@ def _of_sparse(decoder: Decoder, layout: Layout, batch: Batch, habits: Habits) -
     }
 
 
-def _parts(layout: Layout, habits: Habits) -> int:
+def _parts(layout: Layout, habits: ReleaseSettings) -> int:
     return layout.tp if layout.sequence_split and habits.splits_sparse_attention else 1
 
 
@@ -228,7 +232,7 @@ def _routed(decoder: Decoder, layout: Layout, batch: Batch) -> int:
     return _sent(layout, batch) * decoder.choices
 
 
-def _part(batch: Batch, parts: int) -> Part:
+def _part(batch: Batch, parts: int) -> AttentionPart:
     each = ceil_div(batch.tokens, parts)
     first = 0 if batch.idle else (batch.tokens // each - 1) * each
     queries, keys, end = [], [], 0
@@ -238,7 +242,7 @@ def _part(batch: Batch, parts: int) -> Part:
         if here > 0:
             queries.append(here)
             keys.append(held - (end - min(end, first + each)))
-    return Part(tuple(queries), tuple(keys))
+    return AttentionPart(tuple(queries), tuple(keys))
 
 
 _DYNAMIC = "dynamic"
@@ -289,7 +293,7 @@ def derive_step(decoder: Decoder, layout: Layout, batch: Batch, kernels: KernelS
         layout = replace(layout, sequence_split=False)
     names = _known(decoder, layout, batch, kernels)
     if batch.is_draft:
-        decoder, layout = _of_draft(decoder), replace(layout, experts=Experts.APART)
+        decoder, layout = _of_draft(decoder), replace(layout, experts=ExpertLaunch.APART)
         names = _known(decoder, layout, batch, kernels)
     lists = lists_of(decoder, layout, batch, kernels.habits)
     found: list[StepKernel] = []
@@ -298,8 +302,8 @@ def derive_step(decoder: Decoder, layout: Layout, batch: Batch, kernels: KernelS
         times = pattern.times.value(names) if pattern.when.value(names) else 0
         if times < 1:
             continue
-        if isinstance(pattern.what, CollectivePattern):
-            collectives.extend(_messages(pattern, pattern.what, times, names))
+        if isinstance(pattern.launch, CollectivePattern):
+            collectives.extend(_messages(pattern, pattern.launch, times, names))
         else:
             found.extend(_launched(pattern, times, names, lists))
     return Step(tuple(found), tuple(collectives))
@@ -313,7 +317,7 @@ def _known(decoder: Decoder, layout: Layout, batch: Batch, kernels: KernelSet) -
     names = numbers_of(decoder, layout, batch, kernels.habits)
     for one in kernels.unknown:
         if one.when.value(names):
-            raise BadInput(f"{decoder.name}, {kernels.release}: {one.what}")
+            raise BadInput(f"{decoder.name}, {kernels.release}: {one.launch}")
     return names
 
 
@@ -339,24 +343,26 @@ def _messages(
 def _launched(
     pattern: StepPattern, times: int, names: Numbers, lists: Lists
 ) -> Iterator[StepKernel]:
-    if isinstance(pattern.what, ProductPattern):
-        records = _product(pattern.what, names)
+    if isinstance(pattern.launch, ProductPattern):
+        records = _product(pattern.launch, names)
     else:
-        assert isinstance(pattern.what, KernelPattern)
-        records = iter([_kernel(pattern.what, names, lists)])
+        assert isinstance(pattern.launch, KernelPattern)
+        records = iter([_kernel(pattern.launch, names, lists)])
     for record in records:
-        yield StepKernel(pattern.layer, record, times, _known_by(pattern, names))
+        yield StepKernel(pattern.layer, record, times, _source_of(pattern, names))
 
 
-def _known_by(pattern: StepPattern, names: Numbers) -> str:
+def _source_of(pattern: StepPattern, names: Numbers) -> str:
     """Return the source of a pattern; INT8 was seen only in traces of latent attention."""
-    is_int8 = isinstance(pattern.what, ProductPattern) and pattern.what.scheme != "bf16"
+    is_int8 = isinstance(pattern.launch, ProductPattern) and pattern.launch.scheme != "bf16"
     return "code" if is_int8 and names["quantised"] and not names["mla"] else pattern.source
 
 
 def _kernel(what: KernelPattern, names: Numbers, lists: Lists) -> CaseRecord:
     inputs, outputs = ([_slot(one, names) for one in side] for side in (what.inputs, what.outputs))
-    columns = {_column(name): _told(text, names, lists) for name, text in what.columns.items()}
+    columns = {
+        _column(name): _column_text(text, names, lists) for name, text in what.columns.items()
+    }
     return replace(_record(what.kernel, inputs, outputs), extra=columns)
 
 
@@ -415,7 +421,7 @@ def _column(name: str) -> str:
     return name if name == EP_SIZE else RUNTIME_PREFIX + name
 
 
-def _told(text: str, names: Numbers, lists: Lists) -> str:
+def _column_text(text: str, names: Numbers, lists: Lists) -> str:
     if text.startswith("'"):
         return text.strip("'")
     if text in lists:

@@ -36,7 +36,7 @@ _TEXTS = ("input_layout", "attn_state", "kv_cache_mode")
 
 
 @dataclass(frozen=True, slots=True)
-class RuntimeValues:
+class BackfillLine:
     """One line: the key of the rows it belongs to, and its `Runtime ...` cells."""
 
     line: int
@@ -44,7 +44,7 @@ class RuntimeValues:
     cells: Mapping[str, str]
 
 
-def read_runtime_values(path: Path) -> list[RuntimeValues]:
+def read_runtime_values(path: Path) -> list[BackfillLine]:
     """Return the objects of a file. Raises BadInput, with the line, for any other content."""
     try:
         lines = path.read_bytes().decode("utf-8-sig").splitlines()
@@ -58,7 +58,7 @@ def read_runtime_values(path: Path) -> list[RuntimeValues]:
     return values
 
 
-def _values(lines: Sequence[str], path: Path) -> Iterator[RuntimeValues]:
+def _values(lines: Sequence[str], path: Path) -> Iterator[BackfillLine]:
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
@@ -73,7 +73,7 @@ def _values(lines: Sequence[str], path: Path) -> Iterator[RuntimeValues]:
             raise BadInput(str(error), path=path, line=number) from error
 
 
-def _of(line: int, value: Any) -> RuntimeValues:
+def _of(line: int, value: Any) -> BackfillLine:
     if not isinstance(value, dict):
         raise ValueError(f"expected a JSON object, got {value!r:.60}")
     missing = [name for name in _MANDATORY if name not in value]
@@ -90,8 +90,8 @@ def _of(line: int, value: Any) -> RuntimeValues:
         "block_table_shape": shape_text(table),
         **_optional(value),
     }
-    told = {RUNTIME_PREFIX + name: text for name, text in cells.items() if text}
-    return RuntimeValues(line, (query, key, val, len(lengths_kv), mask, table), told)
+    recorded = {RUNTIME_PREFIX + name: text for name, text in cells.items() if text}
+    return BackfillLine(line, (query, key, val, len(lengths_kv), mask, table), recorded)
 
 
 def _optional(value: Mapping[str, Any]) -> dict[str, str]:
@@ -214,7 +214,7 @@ def backfill(
 class _Joining:
     """Joins the rows of a file with their values, and counts the changes."""
 
-    def __init__(self, values: Sequence[RuntimeValues], tag: str) -> None:
+    def __init__(self, values: Sequence[BackfillLine], tag: str) -> None:
         self._by_key = _distinct(values)
         self._tag = tag
         self._held: dict[Case, dict[str, str]] = {}
@@ -247,9 +247,9 @@ class _Joining:
 
     def _expanded(self, row: dict[str, str], found: Sequence[Cells]) -> list[dict[str, str]]:
         assumed = _ASSUMED_CELLS if row.get(LENGTHS_KV_VALUES) else frozenset()
-        told = {name: text for name, text in row.items() if name not in assumed}
-        base = without_numbers(told, of_profile=len(found) > 1)
-        self.blanked += base != told
+        cells = {name: text for name, text in row.items() if name not in assumed}
+        base = without_numbers(cells, of_profile=len(found) > 1)
+        self.blanked += base != cells
         rows = []
         for values in found:
             new = {**base, **values, COMPLETENESS: self._tag}
@@ -294,7 +294,7 @@ def _is_assumed(row: Cells, found: Iterable[Cells]) -> bool:
     """Return whether a row has only assumed values, and other values are known now."""
     if row.get(COMPLETENESS) != _ASSUMED:
         return False
-    agrees = [all(row.get(name) == text for name, text in told.items()) for told in found]
+    agrees = [all(row.get(name) == text for name, text in cells.items()) for cells in found]
     return bool(agrees) and not any(agrees)
 
 
@@ -302,7 +302,7 @@ def _of_profile(row: Cells) -> dict[str, str]:
     return {name: text for name, text in row.items() if name.startswith(_PROFILE)}
 
 
-def _distinct(values: Iterable[RuntimeValues]) -> Mapping[JoinKey, list[Cells]]:
+def _distinct(values: Iterable[BackfillLine]) -> Mapping[JoinKey, list[Cells]]:
     """Return the cells of each key, without duplicate lines."""
     by_key: dict[JoinKey, list[Cells]] = defaultdict(list)
     for value in values:

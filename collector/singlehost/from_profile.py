@@ -22,7 +22,7 @@ from collector.quality.reconcile import SENTINEL_TYPE
 from collector.singlehost.reports import Leftover, MicrobenchResult, Update, Written, shapes_of
 from collector.singlehost.tree_rows import MATMUL_FAMILY, Signature, agrees, signature_of
 from collector.singlehost.version_files import (
-    Place,
+    RowPosition,
     TreeRow,
     VersionFiles,
     chosen_rows,
@@ -39,7 +39,7 @@ from collector.singlehost.version_files import (
 # several kernels for the same call (MatMul), it also takes those of the other kernels.
 
 
-class How(StrEnum):
+class MatchRule(StrEnum):
     """The rule that matched launches with a row."""
 
     CASE = "case"
@@ -52,7 +52,7 @@ class Match:
     """The launches of one row, a record for each distinct case of the profile."""
 
     row: TreeRow
-    how: How
+    how: MatchRule
     launches: tuple[CaseRecord, ...]
 
 
@@ -61,13 +61,13 @@ class Matches:
     """The result of matching.
 
     `ambiguous` launches fit rows of several cases that differ in attributes which the profile does
-    not record; `unmatched` launches fit no row; `alone` are rows without a launch.
+    not record; `unmatched` launches fit no row; `unmatched_rows` are rows without a launch.
     """
 
     found: tuple[Match, ...]
     ambiguous: tuple[tuple[CaseRecord, tuple[TreeRow, ...]], ...]
     unmatched: tuple[CaseRecord, ...]
-    alone: tuple[TreeRow, ...]
+    unmatched_rows: tuple[TreeRow, ...]
 
 
 def match(rows: Sequence[TreeRow], launches: Sequence[CaseRecord]) -> Matches:
@@ -80,7 +80,7 @@ def match(rows: Sequence[TreeRow], launches: Sequence[CaseRecord]) -> Matches:
         found=tuple(matching.found[row.place] for row in rows if row.place in matching.found),
         ambiguous=tuple(ambiguous),
         unmatched=tuple(record for record in left if record.case_id not in used),
-        alone=tuple(row for row in rows if row.place not in matching.found),
+        unmatched_rows=tuple(row for row in rows if row.place not in matching.found),
     )
 
 
@@ -107,7 +107,7 @@ class _Matching:
     """Rows, and the launches found for them so far."""
 
     def __init__(self, rows: Sequence[TreeRow]) -> None:
-        self.found: dict[Place, Match] = {}
+        self.found: dict[RowPosition, Match] = {}
         self._by_case: dict[Case, list[TreeRow]] = defaultdict(list)
         self._by_signature: dict[tuple[str, Signature], list[TreeRow]] = defaultdict(list)
         for row in rows:
@@ -122,7 +122,7 @@ class _Matching:
         for record in launches:
             rows = self._by_case.get(record.case, [])
             for row in rows:
-                self._take(row, How.CASE, record)
+                self._take(row, MatchRule.CASE, record)
             if not rows:
                 left.append(record)
         return left
@@ -139,7 +139,7 @@ class _Matching:
                 ambiguous.append((record, tuple(rows)))
                 continue
             for row in rows:
-                self._take(row, How.SIGNATURE, record)
+                self._take(row, MatchRule.SIGNATURE, record)
             if not rows:
                 left.append(record)
         return left, ambiguous
@@ -154,10 +154,10 @@ class _Matching:
             if record.case.kernel_type not in MATMUL_FAMILY:
                 continue
             for other in sorted(MATMUL_FAMILY - {record.case.kernel_type}):
-                asked = replace(record.case, kernel_type=other)
-                rows = self._by_case.get(asked) or self._similar(asked)
+                requested = replace(record.case, kernel_type=other)
+                rows = self._by_case.get(requested) or self._similar(requested)
                 for row in (row for row in rows if row.place not in taken):
-                    self._take(row, How.FAMILY, record)
+                    self._take(row, MatchRule.FAMILY, record)
                     used.add(record.case_id)
         return used
 
@@ -167,7 +167,7 @@ class _Matching:
         rows = self._by_signature.get((case.kernel_type, signature_of(case)), [])
         return [row for row in rows if agrees(row.case, case)]
 
-    def _take(self, row: TreeRow, how: How, record: CaseRecord) -> None:
+    def _take(self, row: TreeRow, how: MatchRule, record: CaseRecord) -> None:
         known = self.found.get(row.place)
         launches = (*known.launches, record) if known else (record,)
         self.found[row.place] = Match(row, how, launches)
@@ -211,7 +211,9 @@ def microbench_from_profile(
         written=(*written, *added),
         kept=sum(not _is_due(found, update) for found in matches.found),
         leftover=tuple(leftover),
-        alone=tuple(r.case for r in matches.alone if update is Update.ALL or not r.has_duration),
+        alone=tuple(
+            r.case for r in matches.unmatched_rows if update is Update.ALL or not r.has_duration
+        ),
         duplicates=tuple(duplicates(rows)),
         deleted=deleted,
     )
@@ -254,11 +256,11 @@ def _write(files: VersionFiles, found: Match, update: Update) -> Written | None:
 
 def _ran(found: Match) -> str:
     """Return a note on the kernels that ran, if they were not the row's own case."""
-    if found.how is How.CASE:
+    if found.how is MatchRule.CASE:
         return ""
     kernels = sorted({record.case.kernel_type for record in found.launches})
     theirs = "; ".join(sorted({shapes_of(record.case) for record in found.launches}))
-    if found.how is How.FAMILY:
+    if found.how is MatchRule.FAMILY:
         return f"{' and '.join(kernels)} ran: {theirs}"
     return f"matched by the coarser signature of msmodeling: {theirs}"
 

@@ -9,14 +9,14 @@ from math import inf
 from pathlib import Path
 
 from collector.codec.errors import BadInput
-from collector.host.peaks_file import kept_peaks
+from collector.host.peaks_file import stored_peaks
 from collector.host.stack import device_locks
 from collector.measuring.batches import (
     TRIED_AGAIN,
     Batches,
-    SessionAnswers,
+    SessionResults,
     Unmeasured,
-    is_answered,
+    is_final,
 )
 from collector.measuring.instrument import ReplayInstrument, SessionSettings
 from collector.measuring.sessions import measure_all
@@ -27,8 +27,8 @@ from collector.ops.refusals import refusal_on_ranks
 from collector.ops.registry import find
 from collector.replay.lock import DeviceLock, scratch_folder
 from collector.singlehost.machine import check_runtime, describe, provenance_of
-from collector.singlehost.reports import MicrobenchResult, Unanswered, Update, has_failed
-from collector.singlehost.tree_rows import Asked, TreeRows, asked_by
+from collector.singlehost.reports import MicrobenchResult, UnmeasuredCase, Update, has_failed
+from collector.singlehost.tree_rows import RequestedCase, TreeRows, requested_cases
 
 # The sink for the results of a microbenchmark's sessions.
 #
@@ -36,7 +36,7 @@ from collector.singlehost.tree_rows import Asked, TreeRows, asked_by
 # at most one session, and `missing-only` continues from there.
 
 
-class TreeAnswers:
+class TreeResults:
     """The cases to measure for a tree, then their results.
 
     With `ends_at_failure`, measuring stops at the first case that fails.
@@ -56,10 +56,10 @@ class TreeAnswers:
         # A tree is measured on one device.
         due = [(row, refusal_on_ranks(row.case, find, backend, 1)) for row in rows.due]
         self._without_number = [
-            Unanswered(row.case, no.outcome, no.reason) for row, no in due if no is not None
+            UnmeasuredCase(row.case, no.outcome, no.reason) for row, no in due if no is not None
         ]
-        self._asked = asked_by([row for row, no in due if no is None])
-        self._todo = dict(self._asked)
+        self._requested = requested_cases([row for row, no in due if no is None])
+        self._todo = dict(self._requested)
         self._outcomes: dict[str, list[Outcome]] = defaultdict(list)
         self._measurements: list[Measurement] = []
         self._unread: list[str] = []
@@ -67,34 +67,36 @@ class TreeAnswers:
 
     @property
     def total(self) -> int:
-        return len(self._asked)
+        return len(self._requested)
 
     @property
-    def answered(self) -> int:
+    def measured(self) -> int:
         """Return how many of the cases to measure have a result."""
-        return len(self._asked) - len(self._todo)
+        return len(self._requested) - len(self._todo)
 
     def is_closed(self) -> bool:
         return self._ends_at_failure and any(has_failed(u.outcome) for u in self._without_number)
 
-    def unanswered(self) -> list[ShardCase]:
+    def without_result(self) -> list[ShardCase]:
         """Return the cases to measure, in the tree's order.
 
         They have no forecast: each is assumed to need the budget of its repeats.
         """
-        return [ShardCase(asked.record, self._measure.budget_s) for asked in self._todo.values()]
+        return [
+            ShardCase(requested.record, self._measure.budget_s) for requested in self._todo.values()
+        ]
 
     def next_session(self, batch: Sequence[ShardCase]) -> Provenance:
         self._sessions += 1
         return replace(self._provenance, session=self._sessions)
 
-    def add(self, session: int, answers: SessionAnswers) -> None:
+    def add(self, session: int, results: SessionResults) -> None:
         """Write the results of a session into the tree."""
-        if answers.unread:
-            self._unread.append(f"session {session}: {answers.unread}")
-        self._take(answers.measurements)
+        if results.unread:
+            self._unread.append(f"session {session}: {results.unread}")
+        self._take(results.measurements)
 
-    def give(self, unmeasured: Sequence[Unmeasured]) -> None:
+    def add_unmeasured(self, unmeasured: Sequence[Unmeasured]) -> None:
         """Record results of cases that were not measured, in a session of their own."""
         provenance, cache = self.next_session(()), self._measure.cache
         self._take(case.certificate(provenance, cache) for case in unmeasured)
@@ -124,7 +126,7 @@ class TreeAnswers:
             if measurement.is_filed:
                 self._take_filed(measurement)
             else:
-                self._take_asked(measurement, self._asked[measurement.case_id])
+                self._take_requested(measurement, self._requested[measurement.case_id])
         self._rows.save()
 
     def _take_filed(self, measurement: Measurement) -> None:
@@ -133,20 +135,22 @@ class TreeAnswers:
         The duration belongs to that kernel's row, unless its case was requested too and has a
         duration.
         """
-        if measurement.is_good and measurement.case_id not in self._asked:
-            self._rows.write_filed(self._asked[measurement.asked], measurement)
+        if measurement.is_good and measurement.case_id not in self._requested:
+            self._rows.write_filed(self._requested[measurement.asked], measurement)
 
-    def _take_asked(self, measurement: Measurement, asked: Asked) -> None:
+    def _take_requested(self, measurement: Measurement, requested: RequestedCase) -> None:
         outcomes = self._outcomes[measurement.case_id]
         outcomes.append(measurement.outcome)
-        if not is_answered(outcomes):
+        if not is_final(outcomes):
             return  # it is tried again
         self._todo.pop(measurement.case_id, None)
         if measurement.is_good:
-            self._rows.write_asked(asked, measurement)
+            self._rows.write_requested(requested, measurement)
         else:
-            case = asked.record.case
-            self._without_number.append(Unanswered(case, measurement.outcome, measurement.reason))
+            case = requested.record.case
+            self._without_number.append(
+                UnmeasuredCase(case, measurement.outcome, measurement.reason)
+            )
 
 
 # A case may take long on a CPU, and there is no forecast; a campaign has shorter limits because
@@ -180,8 +184,8 @@ def microbench_by_replay(
     rows = TreeRows(folder, kernels, update)
     _check_writable(folder)
     provenance = provenance_of(stack, backend)
-    tree = TreeAnswers(rows, backend, measure, provenance, ends_at_failure=fail_fast)
-    if tree.unanswered():
+    tree = TreeResults(rows, backend, measure, provenance, ends_at_failure=fail_fast)
+    if tree.without_result():
         if not allow_fake:
             check_runtime(stack)
         with (
@@ -192,7 +196,7 @@ def microbench_by_replay(
                 _settings(stack, backend, measure),
                 scratch,
                 stop,
-                lambda ended, case: on_progress(tree.answered + ended, tree.total),
+                lambda ended, case: on_progress(tree.measured + ended, tree.total),
                 stop_at=_FAILURES if fail_fast else (),
                 unread=Path(tempfile.gettempdir(), f"opmeter-unread-{provenance.attempt}"),
             )
@@ -210,7 +214,7 @@ def _settings(stack: Stack, backend: str, measure: MeasureSettings) -> SessionSe
         _LIMITS,
         least_limit_s=_LIMITS.case_s,
         canaries_from_s=inf,
-        peaks=kept_peaks(stack),
+        peaks=stored_peaks(stack),
     )
 
 

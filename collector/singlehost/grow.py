@@ -15,8 +15,8 @@ from collector.model.vocabulary import RUNTIME_PREFIX
 from collector.ops.refusals import refusal
 from collector.ops.registry import find
 from collector.ops.runtime import completed_as_declared
-from collector.shapes.density import between, find_standard
-from collector.shapes.grid import Chosen, Wish, choose, in_order_of_chance, pick, templates
+from collector.shapes.density import cases_between, find_standard
+from collector.shapes.grid import Sample, SampleRequest, choose, in_random_order, pick, templates
 from collector.shapes.grid_patterns import EXPERTS, PRODUCTS, bundled_patterns
 from collector.shapes.kernel_set import find_kernel_set
 from collector.shapes.model_rows import experts_of, products_of, rows_of
@@ -35,7 +35,7 @@ class Grown:
     """The result for a kernel's file; `reason` says why no row was tried."""
 
     kernel_type: str
-    chosen: Chosen | None
+    chosen: Sample | None
     reason: str = ""
 
 
@@ -107,12 +107,12 @@ def _stamps(folder: Path) -> dict[Path, tuple[int, int, int]]:
 def _grown(kernel_type: str, rows: Sequence[CaseRecord], options: GridOptions) -> Grown:
     known = {record.case_id for record in rows}
     known |= {completed_as_declared(record).case_id for record in rows if record.case.inputs}
-    wish = Wish(options.rows, options.seed, _largest_bytes(options))
+    wish = SampleRequest(options.rows, options.seed, _largest_bytes(options))
     if options.standard:
         return _between(kernel_type, rows, known, options, wish)
     if kernel_type in OF_MODELS:
-        records = in_order_of_chance(_model_rows(options)[kernel_type], wish)
-        return Grown(kernel_type, pick(map(_asked, records), len(records), known, wish))
+        records = in_random_order(_model_rows(options)[kernel_type], wish)
+        return Grown(kernel_type, pick(map(_completed, records), len(records), known, wish))
     pattern = bundled_patterns().of(kernel_type)
     if pattern is None:
         return Grown(kernel_type, None, "no pattern of shapes for this kernel type")
@@ -120,11 +120,15 @@ def _grown(kernel_type: str, rows: Sequence[CaseRecord], options: GridOptions) -
     if not like:
         return Grown(kernel_type, None, "no row has inputs")
     sizes = _sizes(options, pattern.source)
-    return Grown(kernel_type, choose(pattern, like, sizes, known, _asked, wish))
+    return Grown(kernel_type, choose(pattern, like, sizes, known, _completed, wish))
 
 
 def _between(
-    kernel_type: str, rows: Sequence[CaseRecord], known: set[str], options: GridOptions, wish: Wish
+    kernel_type: str,
+    rows: Sequence[CaseRecord],
+    known: set[str],
+    options: GridOptions,
+    wish: SampleRequest,
 ) -> Grown:
     """Return the rows that a standard of density requires between the rows of a kernel."""
     patterns, standard = bundled_patterns(), find_standard(options.standard)
@@ -132,7 +136,7 @@ def _between(
     if pattern is None:
         return Grown(kernel_type, None, "no pattern of shapes for this kernel type")
     cases = [_bare(record).case for record in rows]
-    found = list(between(pattern, cases, standard, patterns.sizes, _asked))
+    found = list(cases_between(pattern, cases, standard, patterns.sizes, _completed))
     new = {one.case_id for one in found if isinstance(one, CaseRecord)} - known
     if len(new) + len(rows) > standard.most_growth * len(rows):
         why = f"{len(new):,} rows between {len(rows):,} exceed the limit of the standard"
@@ -140,10 +144,10 @@ def _between(
     return Grown(kernel_type, pick(found, len(found), known, wish))
 
 
-def _asked(record: CaseRecord) -> CaseRecord | str:
-    told = completed_as_declared(record)
-    refused = refusal(told.case, find, "npu")
-    return refused.reason if refused else told
+def _completed(record: CaseRecord) -> CaseRecord | str:
+    completed = completed_as_declared(record)
+    refused = refusal(completed.case, find, "npu")
+    return refused.reason if refused else completed
 
 
 def _bare(record: CaseRecord) -> CaseRecord:
@@ -155,10 +159,10 @@ def _bare(record: CaseRecord) -> CaseRecord:
     if len(own) == len(record.extra):
         return record
     filled = completed_as_declared(replace(record, extra=own)).extra
-    told = {
+    cells = {
         name: text for name, text in record.extra.items() if name in own or text != filled.get(name)
     }
-    return replace(record, extra=told)
+    return replace(record, extra=cells)
 
 
 def _is_setting(name: str) -> bool:

@@ -163,8 +163,8 @@ def pooled(old: Cells, new: Cells, path: Path) -> Cells:
     if not old.get(PROFILING_AVERAGE) or not new.get(PROFILING_AVERAGE):
         return row
     if not old.get(PROFILING_COUNT):
-        told = case_from_cells(path.stem, old).describe()
-        raise BadInput(f"{told}: {UNCOUNTED}", path=path)
+        tables = case_from_cells(path.stem, old).describe()
+        raise BadInput(f"{tables}: {UNCOUNTED}", path=path)
     mine, theirs = _pooling_moments(old, path), _pooling_moments(new, path)
     both = together(mine, theirs)
     row[PROFILING_COUNT] = str(both.count)
@@ -355,9 +355,9 @@ def parse_profile(
             kernels.append(_parsed(path, new))
     communication = version_dir / COMMUNICATION_REPORT if profile.communication else None
     if communication is not None:
-        told = report_rows(profile.communication)
-        told = pooled_with_report(told, communication, known is not None) if pool else told
-        files[communication] = csv_bytes(COMMUNICATION_COLUMNS, told)
+        tables = report_rows(profile.communication)
+        tables = pooled_with_report(tables, communication, known is not None) if pool else tables
+        files[communication] = csv_bytes(COMMUNICATION_COLUMNS, tables)
     if not is_counted:
         _write_all(files)
     else:

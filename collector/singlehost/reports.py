@@ -21,8 +21,8 @@ from collector.model.case import Case, shape_text
 from collector.model.measurement import Measurement, Outcome
 from collector.model.row import ROW_COLUMNS, to_row
 from collector.model.vocabulary import BASE_CELLS
-from collector.singlehost.version_files import Place
-from collector.store.atomic import write_beside
+from collector.singlehost.version_files import RowPosition
+from collector.store.atomic import write_temporary
 
 # The effect of a microbenchmark on a tree: the data of its reports and of the command's output.
 
@@ -46,7 +46,7 @@ class Written:
     source run.
     """
 
-    place: Place
+    place: RowPosition
     case: Case
     mean_us: float
     launches: int
@@ -58,7 +58,7 @@ class Written:
 
 
 @dataclass(frozen=True, slots=True)
-class Unanswered:
+class UnmeasuredCase:
     """A case without a duration, and the reason."""
 
     case: Case
@@ -89,7 +89,7 @@ class MicrobenchResult:
     about: tuple[tuple[str, str], ...]
     written: tuple[Written, ...] = ()
     kept: int = 0
-    unanswered: tuple[Unanswered, ...] = ()
+    unanswered: tuple[UnmeasuredCase, ...] = ()
     leftover: tuple[Leftover, ...] = ()
     alone: tuple[Case, ...] = ()
     duplicates: tuple[tuple[Case, int], ...] = ()
@@ -98,18 +98,18 @@ class MicrobenchResult:
     is_complete: bool = True
 
     @property
-    def failed(self) -> tuple[Unanswered, ...]:
+    def failed(self) -> tuple[UnmeasuredCase, ...]:
         """Return the cases that were launched without giving a duration."""
         return tuple(case for case in self.unanswered if has_failed(case.outcome))
 
     @property
-    def skipped(self) -> tuple[Unanswered, ...]:
+    def skipped(self) -> tuple[UnmeasuredCase, ...]:
         """Return the cases that were not launched: without an operator, or refused by it."""
         return tuple(case for case in self.unanswered if not has_failed(case.outcome))
 
 
 @dataclass(frozen=True, slots=True)
-class Gap:
+class RowComparison:
     """A row's microbenchmark compared with the source run."""
 
     row: Written
@@ -133,9 +133,9 @@ def has_failed(outcome: Outcome) -> bool:
     return outcome not in (Outcome.OK, Outcome.UNSUPPORTED, Outcome.REJECTED)
 
 
-def gaps(result: MicrobenchResult) -> list[Gap]:
+def gaps(result: MicrobenchResult) -> list[RowComparison]:
     """Return every written row that has both durations, widest gap first."""
-    found = [Gap(row, row.profiling_us) for row in result.written if row.profiling_us]
+    found = [RowComparison(row, row.profiling_us) for row in result.written if row.profiling_us]
     return sorted(
         found,
         key=lambda gap: (
@@ -234,9 +234,9 @@ def _page(result: MicrobenchResult) -> Iterator[str]:
     yield from _section("Overview", ("Metric", "Value"), _overview(result))
     operators = ("Operator", "Updated", "Added", "Unchanged", "Deleted", "Failed", "Skipped")
     yield from _section("Operators", operators, _operators(result))
-    answers = ("Operator", "Shapes", "Tensors", "Outcome", "Reason")
-    yield from _section("Failures", answers, _answers(result.failed))
-    yield from _section("Not launched", answers, _answers(result.skipped))
+    outcomes = ("Operator", "Shapes", "Tensors", "Outcome", "Reason")
+    yield from _section("Failures", outcomes, _outcome_rows(result.failed))
+    yield from _section("Not launched", outcomes, _outcome_rows(result.skipped))
     launches = ("Operator", "Shapes", "Tensors", "Launches", "Mean(us)", "Why")
     yield from _section("Launches without a row", launches, _leftover(result))
     cases = ("Operator", "Shapes", "Tensors")
@@ -294,7 +294,7 @@ def _operators(result: MicrobenchResult) -> list[tuple[object, ...]]:
     return [(kernel, *(counts[kernel][name] for name in names)) for kernel in kernels]
 
 
-def _answers(cases: Iterable[Unanswered]) -> Iterator[tuple[str, ...]]:
+def _outcome_rows(cases: Iterable[UnmeasuredCase]) -> Iterator[tuple[str, ...]]:
     for u in cases:
         place = (u.case.kernel_type, shapes_of(u.case), tensors_of(u.case))
         yield (*place, u.outcome.value, u.reason)
@@ -336,7 +336,7 @@ def _written(row: Written) -> tuple[object, ...]:
     )
 
 
-def _gap_cells(gap: Gap) -> tuple[str, ...]:
+def _gap_cells(gap: RowComparison) -> tuple[str, ...]:
     row = gap.row
     return (
         row.case.kernel_type,
@@ -361,7 +361,7 @@ def _create(contents: Mapping[Path, bytes]) -> bool:
     made: list[Path] = []
     for path, data in contents.items():
         try:
-            write_beside(path, data, partial(os.link, dst=path))
+            write_temporary(path, data, partial(os.link, dst=path))
         except FileExistsError:
             for other in made:
                 other.unlink()

@@ -25,7 +25,7 @@ from collector.model.vocabulary import (
 from collector.ops.runtime import completed_as_declared
 from collector.singlehost.reports import Leftover, Update, Written, shapes_of
 from collector.singlehost.version_files import (
-    Place,
+    RowPosition,
     TreeRow,
     VersionFiles,
     chosen_rows,
@@ -42,21 +42,21 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class RequestedCase:
     """A distinct case to measure, and the rows that it is measured for."""
 
     record: CaseRecord
     rows: tuple[TreeRow, ...]
 
 
-def asked_by(rows: Sequence[TreeRow]) -> dict[str, Asked]:
+def requested_cases(rows: Sequence[TreeRow]) -> dict[str, RequestedCase]:
     """Return the cases of rows, by their ids, in the rows' order."""
-    asked: dict[str, Asked] = {}
+    requested: dict[str, RequestedCase] = {}
     for row in rows:
         record = completed_as_declared(record_of_row(row.place.kernel_type, row.cells))
-        known = asked.get(record.case_id)
-        asked[record.case_id] = Asked(record, (*known.rows, row) if known else (row,))
-    return asked
+        known = requested.get(record.case_id)
+        requested[record.case_id] = RequestedCase(record, (*known.rows, row) if known else (row,))
+    return requested
 
 
 class TreeRows:
@@ -96,27 +96,27 @@ class TreeRows:
         """Remove the rows without any duration, and return them."""
         return prune(self._files, self._kernels)
 
-    def write_asked(self, asked: Asked, measurement: Measurement) -> None:
+    def write_requested(self, requested: RequestedCase, measurement: Measurement) -> None:
         """Write a duration to the rows that requested it."""
-        for row in asked.rows:
-            self._write(row.place, row.case, measurement, asked)
+        for row in requested.rows:
+            self._write(row.place, row.case, measurement, requested)
 
-    def write_filed(self, asked: Asked, measurement: Measurement) -> None:
+    def write_filed(self, requested: RequestedCase, measurement: Measurement) -> None:
         """Write a duration to the rows of the kernel that ran in place of the requested one."""
         m = measurement
-        ran = as_ran(asked.record, m.kernel_type, m.op_state, m.core, m.recorded)
-        note = f"ran instead of the requested {asked.record.kernel_type}"
+        ran = as_ran(requested.record, m.kernel_type, m.op_state, m.core, m.recorded)
+        note = f"ran instead of the requested {requested.record.kernel_type}"
         places = self._places.get(ran.case, ())
         is_due = self.update is Update.ALL
         for place in places:
             if is_due or not has_duration(self._files.cells(place)):
-                self._write(place, ran.case, measurement, asked, note)
+                self._write(place, ran.case, measurement, requested, note)
         if places:
             return
         if is_due and ran.case.kernel_type in self._files.kernel_types:
             place = self._files.append(ran.case.kernel_type, layout.case_cells(ran))
             self._places[ran.case] = (place,)
-            self._write(place, ran.case, measurement, asked, note, is_new=True)
+            self._write(place, ran.case, measurement, requested, note, is_new=True)
         elif measurement.timing is not None:
             mean_us, launches = measurement.timing.mean_us, measurement.n_accepted
             self.leftover.append(
@@ -125,10 +125,10 @@ class TreeRows:
 
     def _write(
         self,
-        place: Place,
+        place: RowPosition,
         case: Case,
         measurement: Measurement,
-        asked: Asked,
+        requested: RequestedCase,
         note: str = "",
         *,
         is_new: bool = False,
@@ -138,9 +138,9 @@ class TreeRows:
         old, mean_us = self._files.cells(place), measurement.timing.mean_us
         cells = {
             **layout.duration_cells(mean_us, measurement.counters, measurement.cache),
-            **layout.answering_cells(measurement.library, measurement.assumes),
+            **layout.library_cells(measurement.library, measurement.assumes),
         }
-        changed = self._files.set_duration(place, {**cells, **_runtime(asked.record)})
+        changed = self._files.set_duration(place, {**cells, **_runtime(requested.record)})
         notes = (note, *measurement.warnings)
         logger.info("%s %s: %.3f us", place.kernel_type, shapes_of(case), mean_us)
         self.written.append(
@@ -201,8 +201,8 @@ def agrees(row: Case, launch: Case) -> bool:
     """Return whether all values that both have, and the signature leaves out, are equal."""
     if row.op_state and launch.op_state and row.op_state != launch.op_state:
         return False
-    told = dict(launch.attributes)
-    if any(told.get(name, value) != value for name, value in row.attributes):
+    text = dict(launch.attributes)
+    if any(text.get(name, value) != value for name, value in row.attributes):
         return False
     if row.attribute(ACCELERATOR_CORE) != launch.attribute(ACCELERATOR_CORE):
         return False

@@ -21,7 +21,7 @@ _MICROBENCH = layout.microbench("")
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RowPosition:
     """The position of a row in a version folder: its file name, and its index from 0."""
 
     file: str
@@ -36,7 +36,7 @@ class Place:
 class TreeRow:
     """A row as it was read."""
 
-    place: Place
+    place: RowPosition
     case: Case
     cells: Cells
 
@@ -68,25 +68,25 @@ class VersionFiles:
         if folder.exists() and not folder.is_dir():
             raise BadInput("expected a version folder, got a file", path=folder)
         there_is = dict.fromkeys(path.stem for path in compute_files(folder))
-        wanted = (name for name in there_is if not kernel_types or name in kernel_types)
-        return cls(folder, (read_kernel(folder, kernel_type) for kernel_type in wanted))
+        expected = (name for name in there_is if not kernel_types or name in kernel_types)
+        return cls(folder, (read_kernel(folder, kernel_type) for kernel_type in expected))
 
     @property
     def kernel_types(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(Place(file, 0).kernel_type for file in self._columns))
+        return tuple(dict.fromkeys(RowPosition(file, 0).kernel_type for file in self._columns))
 
     def rows(self) -> list[TreeRow]:
         """Return every row, in order of file and row."""
         return [
             TreeRow(place, case_from_cells(place.kernel_type, self.cells(place)), self.cells(place))
             for file, rows in self._cells.items()
-            for place in (Place(file, at) for at in range(len(rows)))
+            for place in (RowPosition(file, at) for at in range(len(rows)))
         ]
 
-    def cells(self, place: Place) -> Cells:
+    def cells(self, place: RowPosition) -> Cells:
         return self._cells[place.file][place.at]
 
-    def set_duration(self, place: Place, cells: Cells) -> bool:
+    def set_duration(self, place: RowPosition, cells: Cells) -> bool:
         """Replace the microbenchmark cells of a row. Return whether anything changed."""
         row = self.cells(place)
         old = {name: "" for name in row if name.startswith(_MICROBENCH)}
@@ -98,7 +98,7 @@ class VersionFiles:
         self._changed.add(place.file)
         return True
 
-    def append(self, kernel_type: str, cells: Cells) -> Place:
+    def append(self, kernel_type: str, cells: Cells) -> RowPosition:
         """Add a row to its file; a new file has all columns of a database."""
         (file,) = layout.by_file(kernel_type, [cells])
         if file not in self._columns:
@@ -107,9 +107,9 @@ class VersionFiles:
         self._insert(file, cells)
         self._cells[file].append(cells)
         self._changed.add(file)
-        return Place(file, len(self._cells[file]) - 1)
+        return RowPosition(file, len(self._cells[file]) - 1)
 
-    def remove(self, places: Iterable[Place]) -> None:
+    def remove(self, places: Iterable[RowPosition]) -> None:
         """Remove rows from their files. The indices of later rows change."""
         gone: dict[str, set[int]] = {}
         for place in places:
@@ -163,9 +163,9 @@ def has_duration(cells: Mapping[str, str]) -> bool:
     )
 
 
-def places_by_case(rows: Iterable[TreeRow]) -> dict[Case, tuple[Place, ...]]:
+def places_by_case(rows: Iterable[TreeRow]) -> dict[Case, tuple[RowPosition, ...]]:
     """Return the positions of each case: several if a file has duplicates."""
-    places: dict[Case, tuple[Place, ...]] = {}
+    places: dict[Case, tuple[RowPosition, ...]] = {}
     for row in rows:
         places[row.case] = (*places.get(row.case, ()), row.place)
     return places
@@ -239,22 +239,22 @@ _NUMBER_PREFIXES = ("MicroBench ", "Profiling ")
 class TreeCases:
     """The cases of a tree.
 
-    `fallen` counts rows with the case of an earlier row, by the columns in which they differ, which
-    are no part of a case; the key is empty for identical rows.
+    `repeated_rows` counts rows with the case of an earlier row, by the columns in which they
+    differ, which are no part of a case; the key is empty for identical rows.
     """
 
     records: tuple[CaseRecord, ...]
-    fallen: Mapping[tuple[str, ...], int]
+    repeated_rows: Mapping[tuple[str, ...], int]
 
-    def told(self) -> str:
+    def repeated_rows_note(self) -> str:
         """Return how many rows were merged, and their differing columns; empty if none were."""
-        if not self.fallen:
+        if not self.repeated_rows:
             return ""
         parts = (
             f"{count:,} " + (f"differ only in {', '.join(names)}" if names else "are identical")
-            for names, count in sorted(self.fallen.items())
+            for names, count in sorted(self.repeated_rows.items())
         )
-        rows = counted(sum(self.fallen.values()), "row is", "rows are")
+        rows = counted(sum(self.repeated_rows.values()), "row is", "rows are")
         return f"{rows} a case of an earlier one: {'; '.join(parts)}"
 
 
@@ -270,14 +270,14 @@ def read_tree(version_dir: Path) -> TreeCases:
     if not files:
         raise BadInput("no {KernelType}.csv in this folder", path=version_dir)
     records: dict[str, CaseRecord] = {}
-    fallen = Counter[tuple[str, ...]]()
+    repeated_rows = Counter[tuple[str, ...]]()
     for file in map(read_kernel_file, files):
         for row in file.rows:
             record = record_of_row(file.kernel_type, row)
             first = records.setdefault(record.case_id, record)
             if first is not record:
-                fallen[_differing(first, record)] += 1
-    return TreeCases(tuple(records.values()), fallen)
+                repeated_rows[_differing(first, record)] += 1
+    return TreeCases(tuple(records.values()), repeated_rows)
 
 
 def _differing(first: CaseRecord, other: CaseRecord) -> tuple[str, ...]:

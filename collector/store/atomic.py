@@ -28,11 +28,11 @@ _CLAIM_TRIES, _CLAIM_PAUSE_S = 50, 0.1
 _BELIEVED_ALIVE = 10  # tries: a live writer holds its claim for a rename, not for a second
 
 
-def write_beside(path: Path, data: bytes, place: Callable[[Path], None]) -> None:
+def write_temporary(path: Path, data: bytes, place: Callable[[Path], None]) -> None:
     """Write a complete temporary file to disk next to `path`, and call `place` to move it to its
     destination. If `place` does not, the file is removed."""
     for _ in range(_TRIES):
-        temporary, descriptor = _beside(path, _open_locked)
+        temporary, descriptor = _temporary(path, _open_locked)
         try:
             _write(descriptor, data)
             if _is_placed(temporary, place):
@@ -45,13 +45,13 @@ def write_beside(path: Path, data: bytes, place: Callable[[Path], None]) -> None
 
 def write_whole(path: Path, data: bytes) -> None:
     """Replace or create a file: at any moment it has the old or the new content."""
-    write_beside(path, data, lambda temporary: _replace(temporary, path))
+    write_temporary(path, data, lambda temporary: _replace(temporary, path))
 
 
 def link_over(path: Path, link: Callable[[Path], None]) -> None:
     """Do the same with a further name of an existing file, which `link` creates."""
     for _ in range(_TRIES):
-        temporary, _ = _beside(path, link)
+        temporary, _ = _temporary(path, link)
         try:
             if _is_placed(temporary, lambda temporary: _replace(temporary, path)):
                 return
@@ -120,7 +120,7 @@ def prune(folder: Path, root: Path) -> None:
         folder = folder.parent
 
 
-def _beside(path: Path, make: Callable[[Path], T]) -> tuple[Path, T]:
+def _temporary(path: Path, make: Callable[[Path], T]) -> tuple[Path, T]:
     """Return a temporary name next to `path`, and the result of `make` for it."""
     temporary = path.with_name(f"{TEMPORARY}-{token(32)}")
     for _ in range(_TRIES):

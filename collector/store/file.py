@@ -60,7 +60,7 @@ class FileStore:
 
     def get(self, key: str) -> bytes:
         path = self._path(key)
-        with _errors_told(path):
+        with _store_errors(path):
             try:
                 return path.read_bytes()
             except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
@@ -68,14 +68,14 @@ class FileStore:
 
     def put(self, key: str, data: bytes) -> None:
         path = self._path(key)
-        with _errors_told(path):
+        with _store_errors(path):
             atomic.write_whole(path, data)
 
     def create(self, key: str, data: bytes) -> None:
         path = self._path(key)
-        with _errors_told(path):
+        with _store_errors(path):
             try:
-                atomic.write_beside(
+                atomic.write_temporary(
                     path, data, lambda temporary: self._publish_once(temporary, path)
                 )
             except FileExistsError as error:
@@ -90,7 +90,7 @@ class FileStore:
 
     def copy(self, source: str, target: str) -> None:
         origin, path = self._path(source), self._path(target)
-        with _errors_told(path):
+        with _store_errors(path):
             try:
                 if not stat.S_ISREG(origin.lstat().st_mode):
                     raise NotFound(f"{origin}: no such object")
@@ -106,7 +106,7 @@ class FileStore:
 
     def delete(self, key: str) -> None:
         path = self._path(key)
-        with _errors_told(path):
+        with _store_errors(path):
             try:
                 path.unlink()
             except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
@@ -142,7 +142,7 @@ class FileStore:
 def _names(folder: Path, start: str) -> list[tuple[str, int]]:
     """Return names and sizes in the order of the keys below them: a folder's name ends with '/',
     since 'a-b' sorts before 'a/b'."""
-    with _errors_told(folder):
+    with _store_errors(folder):
         try:
             with os.scandir(folder) as entries:
                 return sorted(_objects_and_folders(entries, start))
@@ -170,7 +170,7 @@ def _objects_and_folders(
 
 
 @contextmanager
-def _errors_told(path: Path) -> Iterator[None]:
+def _store_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:

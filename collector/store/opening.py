@@ -28,10 +28,10 @@ _FORMS = (
 _PARAMETERS = ("endpoint", "region")
 
 
-def open_store(url: str, *, said_by: str = "store") -> Store:
-    """Return the store at an address. Raises BadInput, which begins with `said_by`, for an invalid
+def open_store(url: str, *, location: str = "store") -> Store:
+    """Return the store at an address. Raises BadInput, which begins with `location`, for an invalid
     address. Nothing is read or written."""
-    with _told_as(said_by):
+    with _prefixed_errors(location):
         _check(url)
         if not _SCHEME.match(url):
             return _folder(Path(url).expanduser())
@@ -44,13 +44,13 @@ def open_store(url: str, *, said_by: str = "store") -> Store:
 def checked_address(url: str) -> str:
     """Return the address of a store as it was written. Raises BadInput for an invalid address, or
     for one that may contain a secret, which is then not shown. The store is not accessed."""
-    with _told_as("store"):
+    with _prefixed_errors("store"):
         _check(url)
     return url
 
 
 @contextmanager
-def _told_as(name: str) -> Iterator[None]:
+def _prefixed_errors(name: str) -> Iterator[None]:
     try:
         yield
     except BadInput as error:

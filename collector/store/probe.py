@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from collector.codec.errors import AlreadyExists, StoreError, StoreRefused, StoreUnavailable
-from collector.environment import monotonic, side_by_side, token
+from collector.environment import map_concurrently, monotonic, token
 from collector.store.base import Store
 
 logger = logging.getLogger(__name__)
@@ -110,7 +110,7 @@ def probe_store(
             races[-1] = _run(store, races[-1].key, writers, together)
             if len(races[-1].won) > 1:
                 break
-        found = side_by_side(lambda race: _look_after(store, race), races, _CHECKERS)
+        found = map_concurrently(lambda race: _race_problem(store, race), races, _CHECKERS)
         fault = next(filter(None, found), None)
     except (StoreUnavailable, StoreRefused):
         raise
@@ -118,7 +118,7 @@ def probe_store(
         fault = str(error)
     finally:
         together.end()
-        side_by_side(lambda race: _remove(store, race.key), races, _CHECKERS)
+        map_concurrently(lambda race: _remove(store, race.key), races, _CHECKERS)
     if fault is not None:
         return Probe(False, f"{store.url}: the store does not support create-only writes: {fault}")
     return Probe(True, f"{store.url}: {_in_words(races, writers)}")
@@ -134,11 +134,11 @@ def _seen_s(races: Sequence[_Race]) -> float:
 
 
 def _in_words(races: Sequence[_Race], writers: int) -> str:
-    told = f"one winner in each of {len(races)} races of {writers}"
+    text = f"one winner in each of {len(races)} races of {writers}"
     if writers < 2:
-        return told
+        return text
     window_ms = 1000 * max(_seen_s(races), _WINDOW_S)
-    return f"{told}; a check-then-write race of {window_ms:.0f} ms or more would have been detected"
+    return f"{text}; a check-then-write race of {window_ms:.0f} ms or more would have been detected"
 
 
 def _run(store: Store, key: str, writers: int, together: Together) -> _Race:
@@ -162,7 +162,7 @@ def _spacing_s(at_s: Sequence[float]) -> float:
     return (earlier[-1] - earlier[0]) / (len(earlier) - 1) if len(earlier) > 1 else 0.0
 
 
-def _look_after(store: Store, race: _Race) -> str | None:
+def _race_problem(store: Store, race: _Race) -> str | None:
     """Return the problem of a finished race; None if there is none."""
     try:
         held = store.get(race.key)

@@ -44,7 +44,7 @@ _NO_CREDENTIALS = (
     exceptions.TokenRetrievalError,
     exceptions.ProfileNotFound,
 )
-_NO_ANSWER = (
+_NO_REPLY = (
     NoConnection,
     exceptions.HTTPClientError,
     exceptions.IncompleteReadError,
@@ -91,11 +91,11 @@ class S3Store:
     def get(self, key: str) -> bytes:
         check_key(key)
         for attempt in range(1, self._attempts + 1):
-            answer = self._call("get_object", key, Key=self._prefix + key)
+            reply = self._call("get_object", key, Key=self._prefix + key)
             try:
-                data: bytes = answer["Body"].read()
+                data: bytes = reply["Body"].read()
                 return data
-            except _NO_ANSWER as error:  # botocore retries a request, not the body of its reply
+            except _NO_REPLY as error:  # botocore retries a request, not the body of its reply
                 trouble = error
                 logger.info(
                     "%s: connection interrupted (%s), attempt %d",
@@ -104,7 +104,7 @@ class S3Store:
                     attempt,
                 )
             finally:
-                answer["Body"].close()
+                reply["Body"].close()
         raise StoreUnavailable(
             f"{self._address(key)}: connection interrupted in every attempt: {trouble}"
         ) from trouble
@@ -162,9 +162,9 @@ class S3Store:
         try:
             return getattr(client, operation)(Bucket=self._bucket, **arguments)
         except exceptions.ClientError as error:
-            raise self._told(error, key) from error
+            raise self._client_error(error, key) from error
         except (exceptions.BotoCoreError, ResponseParserError) as error:
-            raise self._troubled(error, self._address(key)) from error
+            raise self._connection_error(error, self._address(key)) from error
 
     def _renewed(self, refused: Any) -> Any:
         with self._lock:
@@ -186,7 +186,7 @@ class S3Store:
         except ValueError as error:
             raise StoreError(f"{self.url}: endpoint {endpoint!r}: {error}") from error
         except exceptions.BotoCoreError as error:
-            raise self._troubled(error, self.url) from error
+            raise self._connection_error(error, self.url) from error
 
     @property
     def _endpoint(self) -> str | None:
@@ -207,7 +207,7 @@ class S3Store:
     def _address(self, key: str) -> str:
         return f"s3://{self._bucket}/{self._prefix}{key}"
 
-    def _told(self, error: exceptions.ClientError, key: str) -> StoreError:
+    def _client_error(self, error: exceptions.ClientError, key: str) -> StoreError:
         status: int = error.response["ResponseMetadata"]["HTTPStatusCode"]
         code: str = error.response["Error"].get("Code", "")
         what = f"{self._address(key)}: {status} {code}: {error.response['Error'].get('Message')}"
@@ -230,12 +230,12 @@ class S3Store:
             return StoreUnavailable(what)
         return StoreError(what)
 
-    def _troubled(self, error: Exception, where: str) -> StoreError:
+    def _connection_error(self, error: Exception, where: str) -> StoreError:
         if isinstance(error, _NO_CREDENTIALS):
             return StoreRefused(
                 f"{where}: {error}; credentials are read from AWS_* or mounted files"
             )
-        if isinstance(error, _NO_ANSWER):
+        if isinstance(error, _NO_REPLY):
             return StoreUnavailable(f"{where}: {error}")
         return StoreError(f"{where}: {error}")
 

@@ -21,31 +21,31 @@ Indices = npt.NDArray[np.intp]
 _LEFT_UNSURE = 0.05
 
 
-def coarse(axes: Floats, count: int, chance: np.random.Generator) -> Indices:
+def coarse(axes: Floats, count: int, generator: np.random.Generator) -> Indices:
     """Return `count` of the points (points, axes), spread over all of them.
 
     They are drawn along a curve that fills the space of the axes' ranks, one at random from each
     stretch.
     """
-    along = np.argsort(_place_on_curve(axes), kind="stable")
+    along = np.argsort(_position_on_curve(axes), kind="stable")
     bounds = np.linspace(0, len(axes), count + 1).round().astype(np.intp)
-    return np.sort(along[chance.integers(bounds[:-1], bounds[1:])])
+    return np.sort(along[generator.integers(bounds[:-1], bounds[1:])])
 
 
-def unsure(half_widths: Floats, asked: Indices, tolerance: float, count: int) -> Indices:
+def unsure(half_widths: Floats, requested: Indices, tolerance: float, count: int) -> Indices:
     """Return the unrequested points with intervals that are too wide: the widest `count`.
 
     None if at most one in twenty of the remaining points is that wide. Half-widths are logarithms,
     the tolerance is a share of the duration.
     """
-    left = np.setdiff1d(np.arange(len(half_widths)), asked)
+    left = np.setdiff1d(np.arange(len(half_widths)), requested)
     wide = left[half_widths[left] > log1p(tolerance)]
     if len(wide) <= _LEFT_UNSURE * len(left):
         return wide[:0]
     return wide[np.argsort(-half_widths[wide], kind="stable")[:count]]
 
 
-def _place_on_curve(axes: Floats) -> npt.NDArray[np.int64]:
+def _position_on_curve(axes: Floats) -> npt.NDArray[np.int64]:
     """Return each point's position on a Z-order curve over its ranks along the axes."""
     width = axes.shape[1]
     place = np.zeros(len(axes), np.int64)
@@ -97,23 +97,23 @@ _LEAST_STEP = 50  # points: for a smaller round the session starts cost more tha
 
 
 @dataclass(frozen=True, slots=True)
-class Budget:
+class PointBudget:
     """The number of points that may be requested, and their division between purposes."""
 
-    asked: int
+    requested: int
 
     @property
     def checks(self) -> int:
-        return round(_CHECKS * self.asked)
+        return round(_CHECKS * self.requested)
 
     @property
     def teaching(self) -> int:
-        return self.asked - self.checks
+        return self.requested - self.checks
 
     @property
     def coarse(self) -> int:
         # 10 % more than trees need: not every case gives a duration.
-        return max(round(_COARSE * self.asked), LEAST_POINTS + LEAST_POINTS // 10)
+        return max(round(_COARSE * self.requested), LEAST_POINTS + LEAST_POINTS // 10)
 
     @property
     def step(self) -> int:
@@ -128,7 +128,7 @@ class Known:
     whether it is a validation point.
     """
 
-    asked: Mask
+    requested: Mask
     duration_us: Floats
     checks: Mask
 
@@ -137,38 +137,44 @@ class Known:
 class Round:
     """The next step.
 
-    `ask` are the points to measure, none where the surface is done. The half-widths are those of
-    all points' intervals (`LEVEL`), as logarithms, infinite before anything is known.
+    `points_to_measure` are the points to measure, none where the surface is done. The half-widths
+    are those of all points' intervals (`LEVEL`), as logarithms, infinite before anything is known.
     """
 
-    ask: Indices
+    points_to_measure: Indices
     half_widths: Floats
     estimate: Estimate | None = None
 
 
-def next_round(points: Points, known: Known, budget: Budget, tolerance: float) -> Round:
+def next_round(points: Points, known: Known, budget: PointBudget, tolerance: float) -> Round:
     """Return the next points of a surface; the same arguments give the same points.
 
     If too few durations are known after all training points were measured, all remaining points are
     requested.
     """
-    chance = np.random.default_rng(0)
-    taught = int(np.sum(known.asked & ~known.checks))
-    start = np.flatnonzero(known.checks & ~known.asked)
-    learnt = np.flatnonzero(~known.checks & np.isfinite(known.duration_us))
+    generator = np.random.default_rng(0)
+    training_count = int(np.sum(known.requested & ~known.checks))
+    start = np.flatnonzero(known.checks & ~known.requested)
+    training_points = np.flatnonzero(~known.checks & np.isfinite(known.duration_us))
     # Where many points give no duration, more training points replace them.
-    step = budget.step if len(learnt) < LEAST_POINTS else 0
-    wanted = budget.coarse if taught < budget.coarse else min(taught + step, budget.teaching)
-    if taught < wanted:
-        left = np.flatnonzero(~known.checks & ~known.asked)
-        count = min(wanted - taught, len(left))
-        start = np.concatenate([start, left[coarse(points.axes[left], count, chance)]])
-    if len(start) or len(learnt) < LEAST_POINTS:
-        ask = start if len(start) else np.flatnonzero(~known.asked)
-        return Round(np.sort(ask), np.full(len(points), np.inf))
-    found = estimate(points, learnt, known.duration_us[learnt], chance)
+    step = budget.step if len(training_points) < LEAST_POINTS else 0
+    target_count = (
+        budget.coarse
+        if training_count < budget.coarse
+        else min(training_count + step, budget.teaching)
+    )
+    if training_count < target_count:
+        left = np.flatnonzero(~known.checks & ~known.requested)
+        count = min(target_count - training_count, len(left))
+        start = np.concatenate([start, left[coarse(points.axes[left], count, generator)]])
+    if len(start) or len(training_points) < LEAST_POINTS:
+        points_to_measure = start if len(start) else np.flatnonzero(~known.requested)
+        return Round(np.sort(points_to_measure), np.full(len(points), np.inf))
+    found = estimate(points, training_points, known.duration_us[training_points], generator)
     checked = np.flatnonzero(known.checks & np.isfinite(known.duration_us))
     missed = misses(found, checked, known.duration_us[checked])
     widths = half_widths(found, missed, LEVEL)
-    room = max(0, min(budget.step, budget.teaching - taught))
-    return Round(unsure(widths, np.flatnonzero(known.asked), tolerance, room), widths, found)
+    remaining_budget = max(0, min(budget.step, budget.teaching - training_count))
+    return Round(
+        unsure(widths, np.flatnonzero(known.requested), tolerance, remaining_budget), widths, found
+    )

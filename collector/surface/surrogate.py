@@ -84,20 +84,22 @@ def _bins_of(column: Floats) -> Bins:
     return np.searchsorted(edges, column).astype(np.uint8)
 
 
-def grown(bins: Bins, wanted: Floats, growth: Growth, chance: np.random.Generator) -> list[Tree]:
+def fit_trees(
+    bins: Bins, targets: Floats, growth: Growth, generator: np.random.Generator
+) -> list[Tree]:
     """Return the trees whose values add up to the targets, as far as the bins determine them."""
-    left, trees = wanted.copy(), []
+    residuals, trees = targets.copy(), []
     points, width = bins.shape
     for _ in range(growth.trees):
-        rows = np.flatnonzero(chance.random(points) < _POINTS_DRAWN)
-        columns = np.sort(chance.permutation(width)[: max(1, int(width * _COLUMNS_DRAWN))])
-        tree = _tree(bins[np.ix_(rows, columns)].astype(np.intp), columns, left[rows], growth)
-        left -= tree.of(bins)
+        rows = np.flatnonzero(generator.random(points) < _POINTS_DRAWN)
+        columns = np.sort(generator.permutation(width)[: max(1, int(width * _COLUMNS_DRAWN))])
+        tree = _tree(bins[np.ix_(rows, columns)].astype(np.intp), columns, residuals[rows], growth)
+        residuals -= tree.of(bins)
         trees.append(tree)
     return trees
 
 
-def summed(trees: Sequence[Tree], bins: Bins) -> Floats:
+def predict_trees(trees: Sequence[Tree], bins: Bins) -> Floats:
     """Return the sum of the trees' values for each point."""
     total = np.zeros(len(bins))
     for tree in trees:
@@ -105,27 +107,27 @@ def summed(trees: Sequence[Tree], bins: Bins) -> Floats:
     return total
 
 
-def _tree(bins: Indices, columns: Indices, left: Floats, growth: Growth) -> Tree:
+def _tree(bins: Indices, columns: Indices, residuals: Floats, growth: Growth) -> Tree:
     """Return one tree, grown level by level; `columns` are the names of the columns of `bins`."""
-    points = np.arange(len(left))
-    place = np.zeros(len(left), np.intp)  # of each point, among the nodes of its level
+    points = np.arange(len(residuals))
+    place = np.zeros(len(residuals), np.intp)  # of each point, among the nodes of its level
     chosen: list[Indices] = []
     edges: list[Indices] = []
     # With few points, leaves with almost no points would only cost time.
-    depth = max(1, min(growth.depth, int(np.log2(len(left) / _LEAST_AT_END))))
+    depth = max(1, min(growth.depth, int(np.log2(len(residuals) / _LEAST_AT_END))))
     for level in range(depth):
-        column, edge = _splits(bins, place, left, 1 << level, growth)
+        column, edge = _splits(bins, place, residuals, 1 << level, growth)
         chosen.append(columns[column])
         edges.append(edge)
         place = 2 * place + (bins[points, column[place]] > edge[place])
     ends = 1 << depth
-    total = np.bincount(place, left, ends)
+    total = np.bincount(place, residuals, ends)
     leaves = growth.rate * total / (np.bincount(place, minlength=ends) + growth.shrink)
     return Tree(np.concatenate(chosen), np.concatenate(edges), leaves)
 
 
 def _splits(
-    bins: Indices, place: Indices, left: Floats, nodes: int, growth: Growth
+    bins: Indices, place: Indices, residuals: Floats, nodes: int, growth: Growth
 ) -> tuple[Indices, Indices]:
     """Return the column and the edge with the least squared residual in each node.
 
@@ -137,7 +139,7 @@ def _splits(
     size = int(np.prod(shape))
     sums, counts = (
         np.bincount(cell, weights, size).reshape(shape).astype(float, copy=False).cumsum(2)
-        for weights in (np.repeat(left, width), None)
+        for weights in (np.repeat(residuals, width), None)
     )
     gain = _gain(sums, counts, growth)
     gain = gain.reshape(nodes, -1)
@@ -218,8 +220,8 @@ def features(points: Points) -> Floats:
         tiles = np.prod(np.ceil(axes[:, :2] / edges[: axes.shape[1]]), axis=1)
         waves = np.ceil(tiles / points.cores)
         columns += [np.log2(tiles), np.minimum(waves, _MOST_WAVES), waves * points.cores / tiles]
-    told = np.stack(columns, axis=1)
-    return told[:, np.ptp(told, axis=0) > 0]
+    predictions = np.stack(columns, axis=1)
+    return predictions[:, np.ptp(predictions, axis=0) > 0]
 
 
 def _widest(logs: Floats) -> Indices:
@@ -232,14 +234,14 @@ def _widest(logs: Floats) -> Indices:
     return np.sort(order[:_PAIRED])
 
 
-def roofline(points: Points, asked: Indices, duration_us: Floats) -> Floats:
+def roofline(points: Points, requested: Indices, duration_us: Floats) -> Floats:
     """Return the logarithm of each point's duration in a roofline model.
 
     All points run at the best rates of the requested points, whose durations are `duration_us`,
     plus the time of their shortest launches.
     """
     operations, traffic = (
-        work / np.quantile(work[asked] / duration_us, _BEST)
+        work / np.quantile(work[requested] / duration_us, _BEST)
         for work in (points.operations, points.traffic)
     )
     launch_us = np.quantile(duration_us, _LEAST)
@@ -267,47 +269,56 @@ class Estimate:
 
 
 def estimate(
-    points: Points, asked: Indices, duration_us: Floats, chance: np.random.Generator
+    points: Points, requested: Indices, duration_us: Floats, generator: np.random.Generator
 ) -> Estimate:
     """Return the estimates of all points, from at least a hundred points with known durations.
 
-    `asked` are these points, `duration_us` their durations. The same arguments, including the state
-    of `chance`, give the same numbers.
+    `requested` are these points, `duration_us` their durations. The same arguments, including the
+    state of `generator`, give the same numbers.
     """
-    if len(asked) < LEAST_POINTS:
-        raise ValueError(f"expected at least {LEAST_POINTS} points for a surface, got {len(asked)}")
-    base = roofline(points, asked, duration_us)
+    if len(requested) < LEAST_POINTS:
+        raise ValueError(
+            f"expected at least {LEAST_POINTS} points for a surface, got {len(requested)}"
+        )
+    base = roofline(points, requested, duration_us)
     bins = binned(np.column_stack([features(points), base]))
-    left = np.log(duration_us) - base[asked]
-    base, left = base + left.mean(), left - left.mean()
-    told, unseen = _folds(bins, asked, left, chance)
-    log_us: Floats = base + told.mean(axis=0)
-    return Estimate(log_us, _errors(bins, told.std(axis=0), asked, np.abs(left - unseen), chance))
+    residuals = np.log(duration_us) - base[requested]
+    base, residuals = base + residuals.mean(), residuals - residuals.mean()
+    predictions, unseen = _folds(bins, requested, residuals, generator)
+    log_us: Floats = base + predictions.mean(axis=0)
+    return Estimate(
+        log_us,
+        _errors(bins, predictions.std(axis=0), requested, np.abs(residuals - unseen), generator),
+    )
 
 
 def _folds(
-    bins: Bins, asked: Indices, left: Floats, chance: np.random.Generator
+    bins: Bins, requested: Indices, residuals: Floats, generator: np.random.Generator
 ) -> tuple[Floats, Floats]:
     """Return the predictions of each fold (folds, points), and the out-of-fold predictions.
 
     The latter are those for the requested points, from trees that have not seen them.
     """
-    fold = chance.permutation(np.arange(len(asked)) % _FOLDS)
-    told, unseen = np.empty((_FOLDS, len(bins))), np.empty(len(asked))
+    fold = generator.permutation(np.arange(len(requested)) % _FOLDS)
+    predictions, unseen = np.empty((_FOLDS, len(bins))), np.empty(len(requested))
     for number in range(_FOLDS):
         seen = fold != number
-        trees = grown(bins[asked[seen]], left[seen], _DURATIONS, chance)
-        told[number] = summed(trees, bins)
-        unseen[~seen] = told[number, asked[~seen]]
-    return told, unseen
+        trees = fit_trees(bins[requested[seen]], residuals[seen], _DURATIONS, generator)
+        predictions[number] = predict_trees(trees, bins)
+        unseen[~seen] = predictions[number, requested[~seen]]
+    return predictions, unseen
 
 
 def _errors(
-    bins: Bins, disagreement: Floats, asked: Indices, size: Floats, chance: np.random.Generator
+    bins: Bins,
+    disagreement: Floats,
+    requested: Indices,
+    size: Floats,
+    generator: np.random.Generator,
 ) -> Floats:
     """Return the expected error size of each point, from the sizes at the requested points."""
     wide = np.column_stack([bins, binned(disagreement[:, None])])
     log_size = np.log(size + _LEAST_ERROR)
-    trees = grown(wide[asked], log_size - log_size.mean(), _ERRORS, chance)
-    found: Floats = np.exp(log_size.mean() + summed(trees, wide))
+    trees = fit_trees(wide[requested], log_size - log_size.mean(), _ERRORS, generator)
+    found: Floats = np.exp(log_size.mean() + predict_trees(trees, wide))
     return found

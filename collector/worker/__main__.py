@@ -15,7 +15,7 @@ from pathlib import Path
 from collector.codec.errors import OpmeterError
 from collector.comm.gang import StartRanks, start_here
 from collector.comm.meeting import OverNodes
-from collector.host.processes import die_with_parent, obey_parent
+from collector.host.processes import die_with_parent, read_parent
 from collector.model import keys
 from collector.store import open_store
 from collector.store.base import Store
@@ -41,7 +41,7 @@ def main(arguments: list[str] | None = None) -> int:
     stop = threading.Event()
     if options.parent is not None:
         die_with_parent(options.parent)
-        obey_parent(sys.stdin.fileno(), lambda line: None)
+        read_parent(sys.stdin.fileno(), lambda line: None)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     assignment = assignment_of(options)

@@ -11,16 +11,16 @@ from collector.codec.canonical import decode_object
 from collector.codec.errors import BadInput, NotFound
 from collector.database.committed import BoundShard, read_sealed
 from collector.database.plans import plan_reader
-from collector.measuring.batches import SessionAnswers, Unmeasured, is_answered, worth_again
+from collector.measuring.batches import SessionResults, Unmeasured, cases_to_repeat, is_final
 from collector.model import keys
 from collector.model.manifest import NO_USAGE, StoredObject, entry_from_json
 from collector.model.measurement import Measurement, Provenance
 from collector.model.plan import ShardCase
 from collector.model.record import CaseRecord
 from collector.model.row import to_row
-from collector.quality.canaries import is_doubted
+from collector.quality.canaries import is_suspect
 from collector.store.base import Store
-from collector.worker.attempt import Attempt, Part, is_committed, read_part
+from collector.worker.attempt import Attempt, StoredPart, is_committed, read_part
 
 # Leftovers of earlier attempts at a shard, and which of them are used.
 #
@@ -36,7 +36,7 @@ class Leftovers:
     """Results of earlier attempts. `parts` are the complete sessions, sorted by key; `killed` has
     the case ids of every session whose end is not recorded: its worker was killed or still runs."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[StoredPart, ...]
     killed: tuple[tuple[str, ...], ...]
 
 
@@ -68,7 +68,7 @@ def _part(
     records: Mapping[str, CaseRecord],
     key: str,
     session: tuple[str, int],
-) -> Part:
+) -> StoredPart:
     """Return the part of a session that passes all checks. Raises BadInput, which names the key,
     for any other session."""
     entry_key = keys.part_entry(bound.plan.campaign, bound.shard, *session)
@@ -89,7 +89,7 @@ def _part(
             raise BadInput(
                 f"raw: expected {named}, which the part's rows use, got none", path=entry_key
             )
-    return Part(entry, measurements)
+    return StoredPart(entry, measurements)
 
 
 def _check_bound(
@@ -107,8 +107,8 @@ def _check_bound(
 
 
 def _case_ids(store: Store, key: str, records: Mapping[str, CaseRecord]) -> tuple[str, ...]:
-    wanted: type[tuple[str, ...]] = tuple[str, ...]
-    found = decode_object(wanted, _read(store, key), what="a list of case ids", key=key)
+    declared: type[tuple[str, ...]] = tuple[str, ...]
+    found = decode_object(declared, _read(store, key), what="a list of case ids", key=key)
     if foreign := set(found) - records.keys():
         raise BadInput(f"expected cases of the shard, got case {min(foreign)}", path=key)
     return found
@@ -131,7 +131,7 @@ class Worker:
     image_digest: str | None = None
 
 
-class ShardAnswers:
+class ShardResults:
     """Results of an attempt at a shard, to which its sessions add theirs. `load` takes over the
     parts of earlier attempts. With `gathers`, a session runs no case before `session_begins` is
     called: no case of it caused the end of a worker that is killed before that."""
@@ -149,7 +149,7 @@ class ShardAnswers:
         self._attempt = attempt
         self._cases = {case.record.case_id: case for case in cases}
         self._worker = worker
-        self._parts: list[Part] = []
+        self._parts: list[StoredPart] = []
         self._killed: tuple[tuple[str, ...], ...] = ()
         self._usage = NO_USAGE  # of sessions that no part reports yet
         self._sessions = 0
@@ -175,7 +175,7 @@ class ShardAnswers:
             self._is_committed = is_committed(attempt.store, campaign, shard)
         return self._is_committed
 
-    def unanswered(self) -> list[ShardCase]:
+    def without_result(self) -> list[ShardCase]:
         """Return the cases to measure, in the shard's order. If all have a result, return those
         that are measured again because another process used the device or the device did not stay
         the same."""
@@ -187,9 +187,9 @@ class ShardAnswers:
         open_cases = [
             case
             for case_id, case in self._cases.items()
-            if not is_answered([m.outcome for m in tried[case_id]])
+            if not is_final([m.outcome for m in tried[case_id]])
         ]
-        return open_cases or worth_again(list(self._cases.values()), tried)
+        return open_cases or cases_to_repeat(list(self._cases.values()), tried)
 
     @property
     def killed(self) -> Sequence[Sequence[str]]:
@@ -208,7 +208,7 @@ class ShardAnswers:
         """Record which cases the session is about to run."""
         self._attempt.begin_session(self._sessions, self._running)
 
-    def give(self, unmeasured: Sequence[Unmeasured]) -> None:
+    def add_unmeasured(self, unmeasured: Sequence[Unmeasured]) -> None:
         """Store results that need no device, as a part of their own without raw records."""
         if not unmeasured:
             return
@@ -218,19 +218,19 @@ class ShardAnswers:
         part = [case.certificate(provenance, cache) for case in unmeasured]
         self._upload(provenance.session, part, ())
 
-    def add(self, session: int, answers: SessionAnswers) -> None:
+    def add(self, session: int, results: SessionResults) -> None:
         """Store the results of a session: first the raw records, then the part. If the session has
         no measurements, record that it ended."""
-        self._usage = self._usage.plus(answers.usage)
+        self._usage = self._usage.plus(results.usage)
         raw = tuple(
             stored
-            for files in answers.raw
+            for files in results.raw
             for stored in self._attempt.upload_raw(
                 session, files.summary, files.journal, files.group
             )
         )
-        if answers.measurements:
-            self._upload(session, answers.measurements, raw)
+        if results.measurements:
+            self._upload(session, results.measurements, raw)
         else:
             self._attempt.begin_session(session, ())
 
@@ -275,10 +275,10 @@ def final_measurements(tried: Iterable[Measurement]) -> Mapping[str, str]:
     best: dict[str, Measurement] = {}
     for m in tried:
         held = best.get(m.case_id)
-        if held is None or _standing(m) > _standing(held):
+        if held is None or _precedence(m) > _precedence(held):
             best[m.case_id] = m
     return {case_id: m.measurement_id for case_id, m in best.items()}
 
 
-def _standing(m: Measurement) -> tuple[bool, bool, tuple[int, int, str, str]]:
-    return (m.is_good, not is_doubted(m), m.rank_key)
+def _precedence(m: Measurement) -> tuple[bool, bool, tuple[int, int, str, str]]:
+    return (m.is_good, not is_suspect(m), m.rank_key)

@@ -14,7 +14,7 @@ from collector.codec.errors import AlreadyExists, BadInput, StoreError
 from collector.comm.gang import GangWork, StartRanks, start_here
 from collector.database.committed import read_sealed
 from collector.database.plans import assigned_plan
-from collector.measuring.batches import Batches, Unmeasured, killers
+from collector.measuring.batches import Batches, Unmeasured, cases_that_killed
 from collector.measuring.instrument import Instrument
 from collector.measuring.sessions import measure_all
 from collector.model import keys
@@ -24,7 +24,7 @@ from collector.model.stack import Stack, is_version_of
 from collector.ops.refusals import FindOperator, refusal_on_ranks
 from collector.ops.registry import find
 from collector.store.base import Store
-from collector.worker.answers import ShardAnswers, Worker
+from collector.worker.answers import ShardResults, Worker
 from collector.worker.attempt import Attempt, ProgressObject, is_committed
 from collector.worker.blame import WrongImage, WrongNode, seen_by_all
 from collector.worker.machine import Machine, ThisMachine
@@ -34,7 +34,7 @@ from collector.worker.machine import Machine, ThisMachine
 
 
 def complete(
-    answers: ShardAnswers,
+    results: ShardResults,
     instrument: Instrument,
     *,
     find: FindOperator,
@@ -51,22 +51,22 @@ def complete(
     """
     # Phase 1: results that exist already. Another worker may have committed the shard or measured
     # some of its cases.
-    if answers.is_closed():
+    if results.is_closed():
         return True
-    answers.load()
+    results.load()
     # Phase 2: cases that need no device: no operator can launch them, or they killed a session.
-    answers.give(_refused(answers.unanswered(), find, backend, ranks))
-    answers.give(killers(answers.unanswered(), answers.killed))
+    results.add_unmeasured(_refused(results.without_result(), find, backend, ranks))
+    results.add_unmeasured(cases_that_killed(results.without_result(), results.killed))
     # Phase 3: one session after another on the device, until every case has a result.
-    left = {case.record.case_id for case in answers.unanswered()}
-    killed = [batch for batch in answers.killed if left.intersection(batch)]
+    left = {case.record.case_id for case in results.without_result()}
+    killed = [batch for batch in results.killed if left.intersection(batch)]
     batches = Batches(session_s, killed, backend)
-    if not measure_all(answers, instrument, batches, stop=stop, on_progress=on_progress):
+    if not measure_all(results, instrument, batches, stop=stop, on_progress=on_progress):
         return False
     # Phase 4: the commit. If another worker committed first, this commit would leave a manifest
     # that no commit names.
-    if not answers.is_closed():
-        answers.commit()
+    if not results.is_closed():
+        results.commit()
     return True
 
 
@@ -81,13 +81,15 @@ def _refused(
     return found
 
 
-def give_up(answers: ShardAnswers, outcome: Outcome, reason: str) -> None:
+def give_up(results: ShardResults, outcome: Outcome, reason: str) -> None:
     """Commit a shard that no worker could finish: cases without a result get `outcome`."""
-    answers.load()
-    if answers.is_closed():
+    results.load()
+    if results.is_closed():
         return
-    answers.give([Unmeasured(case.record, outcome, reason) for case in answers.unanswered()])
-    answers.commit()
+    results.add_unmeasured(
+        [Unmeasured(case.record, outcome, reason) for case in results.without_result()]
+    )
+    results.commit()
 
 
 logger = logging.getLogger(__name__)
@@ -151,22 +153,22 @@ def work(
     progress = ProgressObject(watched, *named, every_s=progress_s)
     hears = progress.measured
     worker = Worker(machine.node, serial, image_digest=_image_digest())
-    answers = _answers(store, assignment, plan, cases, worker, log=log, gathers=planned.is_gang)
+    results = _results(store, assignment, plan, cases, worker, log=log, gathers=planned.is_gang)
     if planned.is_gang:
-        begins = _announced(start, answers)
+        begins = _announced(start, results)
         instrument = machine.gang(plan, planned.ranks, scratch, stop, hears, begins)
     else:
         instrument = machine.instrument(plan, assignment.device, scratch, stop, hears)
     with progress:
         return complete(
-            answers,
+            results,
             instrument,
             find=find,
             backend=plan.backend,
             ranks=planned.ranks,
             session_s=plan.shard_settings.session_s,
             stop=stop,
-            on_progress=progress.answered,
+            on_progress=progress.count_measured,
         )
 
 
@@ -179,7 +181,7 @@ def abandon(store: Store, assignment: Assignment, outcome: Outcome, reason: str)
         _commit_nothing(store, assignment, plan, node)
     else:
         worker = Worker(node, None, image_digest=_image_digest())
-        give_up(_answers(store, assignment, plan, cases, worker), outcome, reason)
+        give_up(_results(store, assignment, plan, cases, worker), outcome, reason)
 
 
 def keep_log(
@@ -189,35 +191,35 @@ def keep_log(
     once, without waiting. An existing log is kept."""
     key = keys.attempt_log(assignment.campaign, assignment.shard, assignment.attempt)
     try:
-        said = log.read_bytes()
-        store.create(key, zstandard.compress(said[-most_bytes:] if most_bytes else said))
+        reported = log.read_bytes()
+        store.create(key, zstandard.compress(reported[-most_bytes:] if most_bytes else reported))
     except AlreadyExists:
         logger.debug("%s exists already", key)
     except (OSError, StoreError) as error:
         logger.warning("did not store the log: %s", error)
 
 
-def check_stack(wanted: Stack, here: Stack) -> None:
+def check_stack(required: Stack, here: Stack) -> None:
     """Raise WrongImage if the software differs, WrongNode if the device does.
 
     Versions other than CANN's are as people write them: `2.9.0` also matches `2.9.0+cpu`. CANN's is
     the exact release, because each release has new kernels.
     """
-    agree = is_version_of if wanted.cann else str.__eq__
-    if wanted.device != here.device:
-        raise WrongNode(_difference("device", wanted.device, here.device))
+    agree = is_version_of if required.cann else str.__eq__
+    if required.device != here.device:
+        raise WrongNode(_difference("device", required.device, here.device))
     for name in ("torch", "torch_npu", "vllm"):
-        if not agree(getattr(wanted, name), getattr(here, name)):
-            raise WrongImage(_difference(name, getattr(wanted, name), getattr(here, name)))
-    if wanted.cann != here.cann:
-        raise WrongImage(_difference("cann", wanted.cann, here.cann))
+        if not agree(getattr(required, name), getattr(here, name)):
+            raise WrongImage(_difference(name, getattr(required, name), getattr(here, name)))
+    if required.cann != here.cann:
+        raise WrongImage(_difference("cann", required.cann, here.cann))
     for name in ("driver", "firmware", "details"):
-        if getattr(wanted, name) != getattr(here, name):
-            raise WrongNode(_difference(name, getattr(wanted, name), getattr(here, name)))
+        if getattr(required, name) != getattr(here, name):
+            raise WrongNode(_difference(name, getattr(required, name), getattr(here, name)))
 
 
-def _difference(name: str, wanted: object, here: object) -> str:
-    return f"{name}: expected {wanted!r} as in the plan, got {here!r} on this machine"
+def _difference(name: str, required: object, here: object) -> str:
+    return f"{name}: expected {required!r} as in the plan, got {here!r} on this machine"
 
 
 def _read_plan(store: Store, assignment: Assignment) -> tuple[Plan, PlannedShard]:
@@ -255,7 +257,7 @@ def _commit_nothing(store: Store, assignment: Assignment, plan: Plan, node: str)
         Attempt(store, plan, assignment.shard, assignment.attempt, node).commit([], {})
 
 
-def _answers(
+def _results(
     store: Store,
     assignment: Assignment,
     plan: Plan,
@@ -264,19 +266,19 @@ def _answers(
     *,
     log: Path | None = None,
     gathers: bool = False,
-) -> ShardAnswers:
+) -> ShardResults:
     attempt = Attempt(store, plan, assignment.shard, assignment.attempt, worker.node, log)
-    return ShardAnswers(attempt, cases, worker, gathers=gathers)
+    return ShardResults(attempt, cases, worker, gathers=gathers)
 
 
 def _image_digest() -> str | None:
     return os.environ.get("OPMETER_IMAGE_DIGEST") or None
 
 
-def _announced(start: StartRanks, answers: ShardAnswers) -> StartRanks:
+def _announced(start: StartRanks, results: ShardResults) -> StartRanks:
     """Return a start of ranks that first records which cases they are about to run."""
 
     def announced(work: GangWork, world: int, folder: Path) -> None:
-        start(replace(work, begins=answers.session_begins), world, folder)
+        start(replace(work, begins=results.session_begins), world, folder)
 
     return announced

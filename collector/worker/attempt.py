@@ -42,7 +42,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class StoredPart:
     """A stored part and the measurements in it."""
 
     entry: PartEntry
@@ -82,7 +82,7 @@ class Attempt:
         measurements: Sequence[Measurement],
         raw: tuple[StoredObject, ...],
         usage: Usage,
-    ) -> Part:
+    ) -> StoredPart:
         """Store the measurements of a session as its part. Its raw records must be stored
         already."""
         where = (self.plan.campaign, self.shard, self.attempt, session)
@@ -90,9 +90,9 @@ class Attempt:
         entry = PartEntry(_stored(key, data), raw, usage)
         _create(self.store, keys.part_entry(*where), entry_to_json(entry))
         _create(self.store, key, data)
-        return Part(entry, tuple(measurements))
+        return StoredPart(entry, tuple(measurements))
 
-    def commit(self, parts: Sequence[Part], final: Mapping[str, str]) -> None:
+    def commit(self, parts: Sequence[StoredPart], final: Mapping[str, str]) -> None:
         """Write the manifest, then commit the shard. The first worker that does so commits it."""
         if self.log is not None:
             where = keys.attempt_log(self.plan.campaign, self.shard, self.attempt)
@@ -232,7 +232,7 @@ class ProgressObject:
         if self._thread is not None:
             self._thread.join(_PARTING_S)
 
-    def answered(self, done: int, total: int) -> None:
+    def count_measured(self, done: int, total: int) -> None:
         """Report, between sessions, how many of all cases have a stored result."""
         self._done, self._total = done, total
         self._show(done, "")

@@ -30,13 +30,13 @@ from collector.comm.gang import (
     stacks_kept,
     start_here,
 )
-from collector.comm.kernels import OTHERWISE, least
+from collector.comm.kernels import OTHER_TENSORS, weakest_proof
 from collector.comm.measured import group_timings, settings_of
 from collector.comm.moe.benching import MOE_RANK
 from collector.comm.moe.moe_plan import MoeCase, MoePlan, buffsize_settings, modes_of
 from collector.comm.rank_files import TOO_LARGE, CaseSeen, have_met, read_results, wrong_result
 from collector.comm.timing import CollectiveTiming, call_durations_us, relative_spread
-from collector.measuring.batches import RawRecords, SessionAnswers, Unmeasured
+from collector.measuring.batches import RawRecords, SessionResults, Unmeasured
 from collector.measuring.instrument import OnProgress, SessionSettings, case_limit_s
 from collector.model.case import Case
 from collector.model.manifest import NO_USAGE, Usage
@@ -44,8 +44,8 @@ from collector.model.measurement import Measurement, Outcome, Provenance
 from collector.model.plan import Limits, MeasureSettings, ShardCase
 from collector.model.record import CaseRecord
 from collector.model.stack import Stack
-from collector.ops.floor import floor_us
-from collector.quality.gates import doubts, implausible, no_duration
+from collector.ops.floor import lower_bound_us
+from collector.quality.gates import implausible, no_duration, timing_warnings
 from collector.quality.statistics import summarise
 from collector.ranks.collective import CollectiveCase, collective_case_of, is_collective
 from collector.ranks.distribution import DISTRIBUTE_KERNELS
@@ -108,15 +108,15 @@ def _certificate(
     if fault := next(filter(None, (no_duration(us, limit_us) for us in calls_us)), ""):
         return replace(made, outcome=Outcome.IMPLAUSIBLE, reason=fault)
     found = summarise(calls_us)
-    least_us = floor_us(record.case, session.stack)
-    fault = implausible(found.timing.mean_us, floor_us=least_us, limit_us=limit_us)
-    doubt = wrong_result(seen)
-    outcome = Outcome.IMPLAUSIBLE if fault else Outcome.GATED if doubt else Outcome.OK
+    least_us = lower_bound_us(record.case, session.stack)
+    fault = implausible(found.timing.mean_us, lowest_us=least_us, limit_us=limit_us)
+    warning = wrong_result(seen)
+    outcome = Outcome.IMPLAUSIBLE if fault else Outcome.GATED if warning else Outcome.OK
     return replace(
         made,
         outcome=outcome,
-        reason=fault or doubt,
-        identity=least(one.identity for one in timed),
+        reason=fault or warning,
+        identity=weakest_proof(one.identity for one in timed),
         n_accepted=len(found.accepted_us),
         timing=found.timing,
         counters=(
@@ -127,7 +127,7 @@ def _certificate(
             *session.facts[at],
         ),
         warnings=(
-            *doubts(found.timing, len(found.accepted_us)),
+            *timing_warnings(found.timing, len(found.accepted_us)),
             *_of_rounds(len(timed), session.rounds),
             *(f"set where it ran: {one}" for one in settings_of(environment)),
         ),
@@ -135,7 +135,7 @@ def _certificate(
 
 
 def _left_out(reason: str) -> Outcome:
-    outcomes = {TOO_LARGE: Outcome.OOM, OTHERWISE: Outcome.SUBSTITUTED}
+    outcomes = {TOO_LARGE: Outcome.OOM, OTHER_TENSORS: Outcome.SUBSTITUTED}
     found = (outcome for begin, outcome in outcomes.items() if reason.startswith(begin))
     return next(found, Outcome.PROFILER_LOST)
 
@@ -242,8 +242,8 @@ def start_of(case: Case) -> tuple[object, ...]:
     """Return the properties that cases of one start share."""
     if not is_collective(case.kernel_type):
         return ("distributed" if case.kernel_type in DISTRIBUTE_KERNELS else "fused",)
-    told = collective_case_of(case)
-    return (told.grid, told.mode, told.environment)
+    reported = collective_case_of(case)
+    return (reported.grid, reported.mode, reported.environment)
 
 
 def bench_of(
@@ -251,8 +251,8 @@ def bench_of(
 ) -> GangBench:
     """Return the bench of cases that share a start."""
     if is_collective(cases[0].kernel_type):
-        told = [collective_case_of(case) for case in cases]
-        return _of_collectives(told, backend, ranks, measure)
+        reported = [collective_case_of(case) for case in cases]
+        return _of_collectives(reported, backend, ranks, measure)
     routed = tuple(map(_routed, cases))
     budget_s, calls, mode = measure.budget_s / ROUNDS, calls_a_round(measure), modes_of(backend)[0]
     return ExpertBench(MoePlan(backend, ranks, ROUNDS, budget_s, routed, calls, mode))
@@ -281,9 +281,9 @@ def calls_a_round(measure: MeasureSettings) -> tuple[int, int]:
 
 
 def _of_collectives(
-    told: Sequence[CollectiveCase], backend: str, ranks: int, measure: MeasureSettings
+    reported: Sequence[CollectiveCase], backend: str, ranks: int, measure: MeasureSettings
 ) -> CollectiveBench:
-    first = told[0]
+    first = reported[0]
     plan = BenchPlan(
         backend,
         first.grid,
@@ -292,7 +292,7 @@ def _of_collectives(
         ROUNDS,
         measure.budget_s / ROUNDS,
         calls_a_round(measure),
-        tuple(one.collective for one in told),
+        tuple(one.collective for one in reported),
     )
     return CollectiveBench(plan, dict(one.split("=", 1) for one in first.environment.split()))
 
@@ -316,12 +316,12 @@ class GangInstrument:
         self._settings, self._ranks, self._scratch = settings, ranks, scratch
         self._stop, self._on_progress, self._start = stop, on_progress, start
 
-    def measure(self, cases: Sequence[ShardCase], provenance: Provenance) -> SessionAnswers:
+    def measure(self, cases: Sequence[ShardCase], provenance: Provenance) -> SessionResults:
         """Start the ranks once, for the cases that can share the start with the first one. Cases
         that no ranks can run are returned alone, without a start. Raises PeersAway if another node
         left before anything was measured."""
         if refused := self._refused(cases, provenance):
-            return SessionAnswers(refused, (), NO_USAGE, began=True, reason="")
+            return SessionResults(refused, (), NO_USAGE, began=True, reason="")
         start = start_of(cases[0].record.case)
         shared = [case for case in cases if start_of(case.record.case) == start]
         settings = self._settings
@@ -350,7 +350,7 @@ class GangInstrument:
         measurements = certificates(session, seen)
         if peer_left and not measurements:
             raise PeersAway(reason)
-        return SessionAnswers(
+        return SessionResults(
             measurements,
             (_raw_records(folder, seen, session),) if measurements or reason else (),
             _usage(seen, measurements, surroundings.monotonic() - began_s),
@@ -361,11 +361,11 @@ class GangInstrument:
     def _refused(
         self, cases: Sequence[ShardCase], provenance: Provenance
     ) -> tuple[Measurement, ...]:
-        told = ((case.record, impossible(case.record.case)) for case in cases)
+        reported = ((case.record, impossible(case.record.case)) for case in cases)
         cache, without_raw = self._settings.measure.cache, replace(provenance, raw_key=None)
         return tuple(
             Unmeasured(record, Outcome.REJECTED, reason).certificate(without_raw, cache)
-            for record, reason in told
+            for record, reason in reported
             if reason
         )
 
@@ -411,8 +411,8 @@ def _raw_records(folder: Path, seen: Sequence[CaseSeen], session: GangSession) -
                 for at, (start_us, duration_us) in enumerate(calls):
                     rows.writerow([case_id, one.round, rank.rank, at, start_us, duration_us])
     with journal.open("w") as out:
-        said = [*folder.glob("rank-*.jsonl"), *folder.glob("torchrun.log")]
-        for path in sorted(said):
+        reported = [*folder.glob("rank-*.jsonl"), *folder.glob("torchrun.log")]
+        for path in sorted(reported):
             for line in path.read_text(errors="replace").splitlines():
                 print(json.dumps({"file": path.name, "line": line}), file=out)
         for name, stack in stacks_kept(folder):

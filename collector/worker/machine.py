@@ -9,7 +9,7 @@ from typing import Protocol
 
 from collector.comm.gang import StartRanks
 from collector.host.machine import free_bytes
-from collector.host.peaks_file import kept_peaks
+from collector.host.peaks_file import stored_peaks
 from collector.host.stack import device_serial, local_stack
 from collector.measuring.instrument import (
     Instrument,
@@ -91,7 +91,7 @@ class ThisMachine:
             plan.measure,
             plan.limits,
             device,
-            peaks=kept_peaks(plan.stack),
+            peaks=stored_peaks(plan.stack),
         )
         return ReplayInstrument(settings, scratch, stop, on_progress)
 

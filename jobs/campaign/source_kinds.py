@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from collector.codec.errors import BadInput
-from collector.codec.text import in_one_line
+from collector.codec.text import whole_in_one_line
 from collector.ranks.collective import (
     MODES,
     MOST_RANKS,
@@ -16,7 +16,7 @@ from collector.ranks.collective import (
 )
 from collector.ranks.topology import Grid
 from collector.shapes.kernel_set import USUAL_RELEASE, find_kernel_set
-from collector.shapes.layout import NZ_SETTINGS, Experts, Layout, Quantisation, check_layout
+from collector.shapes.layout import NZ_SETTINGS, ExpertLaunch, Layout, Quantisation, check_layout
 from collector.shapes.models import Decoder, bundled_decoder, unknown_model
 from collector.shapes.serving import Phase, Serving
 from jobs.campaign.document import Entry
@@ -163,7 +163,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "sequence_split": ("false", "true"),
     "quantisation": tuple(Quantisation),
     "nz": NZ_SETTINGS,
-    "experts": tuple(Experts),
+    "experts": tuple(ExpertLaunch),
 }
 
 
@@ -187,13 +187,13 @@ def read_model(found: Mapping[str, Entry], base: Path) -> ModelSource:
 
     A file name is relative to `base`. Raises BadInput, with the line, for an invalid value.
     """
-    said = found["model"]
+    reported = found["model"]
     for key in ("layout", "serving"):
         if key not in found:
-            raise said.refusal(f"a model requires the key {key!r} in the same source")
+            raise reported.refusal(f"a model requires the key {key!r} in the same source")
     release = found["release"].text() if "release" in found else USUAL_RELEASE
     layout = _layout(found["layout"])
-    word = said.text()
+    word = reported.text()
     model = bundled_decoder(word) or base / word
     try:
         if isinstance(model, Decoder):
@@ -202,7 +202,7 @@ def read_model(found: Mapping[str, Entry], base: Path) -> ModelSource:
             raise unknown_model(word)
         find_kernel_set(release)
     except BadInput as error:
-        raise said.refusal(str(error)) from error
+        raise reported.refusal(str(error)) from error
     of_ranks = found.get("collectives")
     return ModelSource(
         model,
@@ -224,7 +224,7 @@ def _layout(entry: Entry) -> Layout:
         *(tp, dp, ep, chosen["sequence_split"] == "true"),
         quantisation=Quantisation(chosen["quantisation"]),
         nz=int(chosen["nz"]),
-        experts=Experts(chosen["experts"]),
+        experts=ExpertLaunch(chosen["experts"]),
     )
 
 
@@ -311,7 +311,7 @@ def read_sources(entry: Entry, base: Path) -> tuple[Source, ...]:
     seen: list[Source] = []
     for item in entry.items():
         source = _source(item, base)
-        if any(_same_place(source, other) for other in seen):
+        if any(_same_position(source, other) for other in seen):
             raise item.refusal("duplicate source")
         seen.append(source)
     return tuple(seen)
@@ -352,7 +352,7 @@ def _source(entry: Entry, base: Path) -> Source:
             sha256,
             same_stack,
             took.positive() if took else 0.0,
-            in_one_line(parsed.text()) if parsed else _UNNAMED,
+            whole_in_one_line(parsed.text()) if parsed else _UNNAMED,
         )
     if kind == "model":
         return read_model(found if of_step is None else {**found, "collectives": of_step}, base)
@@ -368,7 +368,7 @@ def _source(entry: Entry, base: Path) -> Source:
     return BundledSource(name)
 
 
-def _same_place(one: Source, other: Source) -> bool:
+def _same_position(one: Source, other: Source) -> bool:
     if isinstance(one, ProfileSource) and isinstance(other, ProfileSource):
         return one.path == other.path
     if isinstance(one, CasesSource) and isinstance(other, CasesSource):

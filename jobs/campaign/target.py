@@ -9,7 +9,7 @@ from collector.model.stack import Stack, is_cann_release, is_version_of
 from jobs.campaign.campaign_file import Campaign, Target
 
 # All fields of a stack of NPUs.
-_WANTED = ("device", "vllm", "torch", "cann", "driver", "firmware", "torch_npu")
+_STACK_FIELDS = ("device", "vllm", "torch", "cann", "driver", "firmware", "torch_npu")
 
 
 def resolve_stack(campaign: Campaign) -> Stack:
@@ -39,7 +39,7 @@ def resolve_stack(campaign: Campaign) -> Stack:
 
 def _left_open(target: Target) -> list[str]:
     """Return the fields that a machine must fill; `8.5` leaves the exact release open."""
-    missing = [name for name in _WANTED if getattr(target, name) is None]
+    missing = [name for name in _STACK_FIELDS if getattr(target, name) is None]
     if target.cann is not None and not is_cann_release(target.cann):
         missing.append(f"cann ({target.cann} matches every release {target.cann}.x)")
     return missing
@@ -88,7 +88,7 @@ def _filled(campaign: Campaign, base: Stack, target: Target) -> Stack:
 
     If the target sets only a line of CANN releases, the release of the base is kept.
     """
-    said = {field.name: getattr(target, field.name) for field in fields(target)}
+    reported = {field.name: getattr(target, field.name) for field in fields(target)}
     line = target.cann
     if line is not None and base.cann and not is_cann_release(line):
         if not is_version_of(line, base.cann):
@@ -96,5 +96,5 @@ def _filled(campaign: Campaign, base: Stack, target: Target) -> Stack:
                 f"campaign {campaign.name}: target.cann: expected {line}, but this machine "
                 f"has {base.cann}; name that release, or use an image with {line}"
             )
-        said["cann"] = None
-    return replace(base, **{name: value for name, value in said.items() if value is not None})
+        reported["cann"] = None
+    return replace(base, **{name: value for name, value in reported.items() if value is not None})

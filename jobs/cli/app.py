@@ -20,69 +20,72 @@ from collector.host import imports
 from collector.host.processes import end_at_once
 from jobs.cli import database, model
 from jobs.cli.cluster import (
-    cancel_verb,
-    controller_verb,
-    launch_verb,
-    logs_verb,
-    pause_verb,
-    work_verb,
+    cancel_command,
+    controller_command,
+    launch_command,
+    logs_command,
+    pause_command,
+    work_command,
 )
-from jobs.cli.comm import LISTS, comm_verb, validate_verb
-from jobs.cli.comm_dfc import DFC_LISTS, PROBE_LISTS, dfc_verb, probe_dfc_verb
-from jobs.cli.compare import compare_verb
-from jobs.cli.coverage import coverage_verb
-from jobs.cli.database import merge_verb, pull_verb
-from jobs.cli.grid import grid_verb, parse_verb
-from jobs.cli.machine import doctor_verb, selftest_verb, stack_verb
-from jobs.cli.microbench import fia_backfill_verb, microbench_verb
-from jobs.cli.ops import ops_verb
+from jobs.cli.comm import LISTS, comm_command, validate_command
+from jobs.cli.comm_dfc import DFC_LISTS, PROBE_LISTS, dfc_command, probe_dfc_command
+from jobs.cli.compare import compare_command
+from jobs.cli.coverage import coverage_command
+from jobs.cli.database import merge_command, pull_command
+from jobs.cli.grid import grid_command, parse_command
+from jobs.cli.machine import doctor_command, selftest_command, stack_command
+from jobs.cli.microbench import fia_backfill_command, microbench_command
+from jobs.cli.ops import ops_command
 from jobs.cli.options import grouped, repeated
-from jobs.cli.plan import plan_verb
-from jobs.cli.run import run_verb
-from jobs.cli.status import status_verb
+from jobs.cli.plan import plan_command
+from jobs.cli.run import run_command
+from jobs.cli.status import status_command
 from jobs.cli.terminal import VisibleFormatter, say
 
 FAILED, BAD_INPUT = 1, 2
-Verb = Callable[..., int | None]
+Command = Callable[..., int | None]
 # The commands by task, in the order in which `--help` lists them.
-SECTIONS: dict[str, dict[str, Verb]] = {
+SECTIONS: dict[str, dict[str, Command]] = {
     "Measure": {
-        "run": run_verb,
-        "plan": plan_verb,
-        "status": status_verb,
-        "parse": parse_verb,
-        "microbench": microbench_verb,
-        "fia-backfill": fia_backfill_verb,
-        "grid": grid_verb,
+        "run": run_command,
+        "plan": plan_command,
+        "status": status_command,
+        "parse": parse_command,
+        "microbench": microbench_command,
+        "fia-backfill": fia_backfill_command,
+        "grid": grid_command,
     },
-    "Models and results": {"coverage": coverage_verb, "compare": compare_verb},
-    "Database": {"merge": merge_verb, "pull": pull_verb},
+    "Models and results": {"coverage": coverage_command, "compare": compare_command},
+    "Database": {"merge": merge_command, "pull": pull_command},
     "Cluster": {
-        "launch": launch_verb,
-        "pause": pause_verb,
-        "cancel": cancel_verb,
-        "logs": logs_verb,
-        "controller": controller_verb,
-        "work": work_verb,
+        "launch": launch_command,
+        "pause": pause_command,
+        "cancel": cancel_command,
+        "logs": logs_command,
+        "controller": controller_command,
+        "work": work_command,
     },
     "Tools": {
-        "ops": ops_verb,
-        "doctor": doctor_verb,
-        "selftest": selftest_verb,
-        "stack": stack_verb,
+        "ops": ops_command,
+        "doctor": doctor_command,
+        "selftest": selftest_command,
+        "stack": stack_command,
     },
 }
-VERBS: dict[str, Verb] = {name: one for of in SECTIONS.values() for name, one in of.items()}
+COMMANDS: dict[str, Command] = {name: one for of in SECTIONS.values() for name, one in of.items()}
 # Commands of several words: the one without a subcommand, if any, and the subcommands.
-GROUPS: dict[str, tuple[Verb | None, dict[str, Verb]]] = {
-    "comm": (comm_verb, {"validate": validate_verb, "dfc": dfc_verb, "probe-dfc": probe_dfc_verb}),
-    "model": (None, model.VERBS),
-    "db": (None, database.VERBS),
+GROUPS: dict[str, tuple[Command | None, dict[str, Command]]] = {
+    "comm": (
+        comm_command,
+        {"validate": validate_command, "dfc": dfc_command, "probe-dfc": probe_dfc_command},
+    ),
+    "model": (None, model.COMMANDS),
+    "db": (None, database.COMMANDS),
 }
 _SECTION_OF_GROUP = {"comm": "Measure", "model": "Models and results", "db": "Database"}
 _HELP = "Measure every operator an LLM runs, and keep the results in one versioned database."
 _LISTS = (*LISTS, *PROBE_LISTS, *DFC_LISTS)
-_OF_GROUPS = {  # without a command of their own
+_GROUP_HELP = {  # without a command of their own
     "db": "Show, verify and compare the versions of the database.",
     "model": "Show what a model's forward pass launches.",
 }
@@ -117,33 +120,33 @@ def opmeter(
         raise typer.Exit
 
 
-def _register(group: typer.Typer, verbs: Mapping[str, Verb]) -> None:
-    for name, verb in verbs.items():
-        group.command(name)(_ending_with_its_code(grouped(verb)))
+def _register(group: typer.Typer, commands: Mapping[str, Command]) -> None:
+    for name, command in commands.items():
+        group.command(name)(_ending_with_its_code(grouped(command)))
 
 
-def _ending_with_its_code(verb: Verb) -> Callable[..., None]:
-    @wraps(verb)
+def _ending_with_its_code(command: Command) -> Callable[..., None]:
+    @wraps(command)
     def run(**options: Any) -> None:
-        raise typer.Exit(verb(**options) or 0)
+        raise typer.Exit(command(**options) or 0)
 
     return run
 
 
-def _standing_alone(verb: Verb) -> Callable[..., None]:
+def _without_subcommand(command: Command) -> Callable[..., None]:
     """The command of a group, where no subcommand follows."""
 
-    @wraps(verb)
+    @wraps(command)
     def run(context: typer.Context, **options: Any) -> None:
         if context.invoked_subcommand is None:
-            raise typer.Exit(verb(context, **options) or 0)
+            raise typer.Exit(command(context, **options) or 0)
 
     return run
 
 
-def _command(
-    groups: Mapping[str, tuple[Verb | None, Mapping[str, Verb]]],
-    verbs: Mapping[str, Verb],
+def _typer_app(
+    groups: Mapping[str, tuple[Command | None, Mapping[str, Command]]],
+    commands: Mapping[str, Command],
     *,
     is_whole: bool,
 ) -> typer.Typer:
@@ -160,29 +163,29 @@ def _command(
     made.callback(invoke_without_command=True)(opmeter)
     for name, (alone, of_group) in groups.items():
         group = typer.Typer(
-            help=alone.__doc__ if alone else _OF_GROUPS[name],
+            help=alone.__doc__ if alone else _GROUP_HELP[name],
             no_args_is_help=alone is None,
             rich_markup_mode=None,
         )
         if alone:
-            group.callback(invoke_without_command=True)(_standing_alone(alone))
+            group.callback(invoke_without_command=True)(_without_subcommand(alone))
         _register(group, of_group)
         made.add_typer(group, name=name)
-    _register(made, verbs)
+    _register(made, commands)
     return made
 
 
-app = _command(GROUPS, VERBS, is_whole=True)
+app = _typer_app(GROUPS, COMMANDS, is_whole=True)
 
 
 def app_for(words: Sequence[str]) -> typer.Typer:
     """Return the command with no more than the subcommand that the words begin with: building the
     options of all others takes longer than some commands run. Otherwise the whole command."""
     first = words[0] if words else ""
-    if first in VERBS:
-        return _command({}, {first: VERBS[first]}, is_whole=False)
+    if first in COMMANDS:
+        return _typer_app({}, {first: COMMANDS[first]}, is_whole=False)
     if first in GROUPS:
-        return _command({first: GROUPS[first]}, {}, is_whole=False)
+        return _typer_app({first: GROUPS[first]}, {}, is_whole=False)
     return app
 
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 # `opmeter cancel`.
 
 
-def cancel_verb(campaign: CampaignNameArgument, *, namespace: NamespaceOption = None) -> None:
+def cancel_command(campaign: CampaignNameArgument, *, namespace: NamespaceOption = None) -> None:
     """Remove a campaign from the cluster.
 
     Committed results stay in the store. To continue the campaign, launch it again.
@@ -59,7 +59,7 @@ def cancel_verb(campaign: CampaignNameArgument, *, namespace: NamespaceOption = 
 # `opmeter pause`.
 
 
-def pause_verb(
+def pause_command(
     campaign: CampaignNameArgument,
     *,
     resume: Annotated[bool, typer.Option("--resume", help="resume the Jobs instead")] = False,
@@ -91,7 +91,7 @@ def pause_verb(
 logger = logging.getLogger(__name__)
 
 
-def controller_verb(
+def controller_command(
     *,
     namespace: NamespaceOption = None,
     metrics_port: Annotated[
@@ -175,7 +175,7 @@ def log_as_json(level: int = logging.INFO) -> None:
 _NOT_FINISHED = 3
 
 
-def launch_verb(
+def launch_command(
     campaign: CampaignArgument,
     *,
     image: Annotated[
@@ -252,7 +252,7 @@ def launch_verb(
     from jobs.campaign.campaign_file import RunOptions
     from jobs.objects.deployment import Deployment
 
-    _check_said(image, store)
+    _check_reported(image, store)
     deployment = Deployment(
         namespace=namespace or "",
         image=image,
@@ -273,12 +273,12 @@ def launch_verb(
     return _launch(campaign, site, deployment, root, options, watch=watch)
 
 
-def _check_said(image: str, store: str) -> None:
+def _check_reported(image: str, store: str) -> None:
     """Raise one BadInput that names both options if an image or a store is missing. If the options
     were required, the parser would report only the first one."""
     if image and store:
         return
-    missing = [name for name, said in (("--image", image), ("--store", store)) if not said]
+    missing = [name for name, reported in (("--image", image), ("--store", store)) if not reported]
     raise BadInput(
         f"launch requires {' and '.join(missing)}: the image of the workers (NAME@sha256:..., or a "
         "tag of a CPU image), and the store as pods reach it (s3://bucket/prefix or file:///store)"
@@ -374,7 +374,7 @@ def _watch(cluster: Cluster, campaign: str, roots: tuple[str, str]) -> int:
     stop, election = stop_on_signals(), Election(cluster, identity())
     changes = Changes(cluster, SELECTOR).start()
     stores = Stores(election.hold, roots)
-    controller = Controller(cluster, stores.open, may_act=election.hold)
+    controller = Controller(cluster, stores.open, may_perform=election.hold)
     with election.kept(STUCK_S):
         finished = run_forever(controller, election.hold, stop, changes=changes, until=campaign)
     changes.stop()
@@ -385,7 +385,7 @@ def _watch(cluster: Cluster, campaign: str, roots: tuple[str, str]) -> int:
 # `opmeter work`.
 
 
-def work_verb() -> int:
+def work_command() -> int:
     """Measure the shards of one index of a wave, in a worker pod.
 
     The Jobs of a campaign run this command; their environment names the wave.
@@ -399,7 +399,7 @@ def work_verb() -> int:
 # `opmeter logs`.
 
 
-def logs_verb(
+def logs_command(
     shard: Annotated[
         str | None,
         typer.Argument(help="id of the shard, or a prefix of it  [list all shards]"),
@@ -423,26 +423,32 @@ def logs_verb(
     """
     from collector.database.committed import read_commit
     from jobs.cli.opening import find_root, open_root
-    from jobs.status.follower import find_shard, places_of, plans_of, shards_there_are, stored_logs
+    from jobs.status.follower import (
+        find_shard,
+        job_indexes,
+        plans_of,
+        shard_list_lines,
+        stored_logs,
+    )
     from jobs.status.why import ClusterView
 
     view = ClusterView(campaign, namespace)
     store = open_root(find_root(root, campaign, view))
     plans = plans_of(store, campaign)
     if shard is None:
-        for line in shards_there_are(store, plans):
+        for line in shard_list_lines(store, plans):
             say(line)
         return
     name, found = find_shard(store, plans, shard)
-    told = 0
+    lines = 0
     for whose, text in stored_logs(store, name, found):
-        told += 1
+        lines += 1
         _print(whose, text)
-    if not told or read_commit(store, name, found) is None:
-        for whose, text in view.pod_logs(name, places_of(store, name, found)):
-            told += 1
+    if not lines or read_commit(store, name, found) is None:
+        for whose, text in view.pod_logs(name, job_indexes(store, name, found)):
+            lines += 1
             _print(whose, [text])
-    if not told:
+    if not lines:
         why = f" ({view.trouble})" if view.trouble else ""
         raise BadInput(
             f"shard {found} of campaign {name}: no attempt has stored a log, and the shard has no "

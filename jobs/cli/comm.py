@@ -26,21 +26,21 @@ from jobs.cli.ranks import (
     NnodesOption,
     NodeRankOption,
     PatienceOption,
-    asked_mode,
     check_backend,
     ended,
+    requested_mode,
     run_ranks,
 )
 from jobs.cli.terminal import say
 
 if TYPE_CHECKING:
     from collector.comm.bench_plan import BenchPlan
-    from collector.comm.check import Point
+    from collector.comm.check import CheckedRow
     from collector.comm.comm_table import FileChange
     from collector.comm.gang import Rendezvous
-    from collector.comm.measured import Found
+    from collector.comm.measured import BenchOutcome
     from collector.comm.profiled import Profiled
-    from collector.comm.validation import Held
+    from collector.comm.validation import ComparedMessage
     from collector.ranks.collective import Collective
     from collector.ranks.topology import Grid
 
@@ -50,7 +50,7 @@ _JUMP_FACTOR = 1.1
 LISTS = ("--ops", "--grid-shape", "--num-devices", "--topology-tier", "--bytes-grid")
 
 
-def comm_verb(
+def comm_command(
     context: typer.Context,
     *,
     ops: Annotated[
@@ -127,13 +127,13 @@ def comm_verb(
     from collector.ranks.topology import Grid
 
     check_backend(backend)
-    mode = asked_mode(bench_mode)
+    mode = requested_mode(bench_mode)
     operations = ops or list(OPERATIONS)
     if output_csv is not None and len(operations) != 1:
         raise BadInput("--output-csv requires --ops with exactly one operation")
     grid = Grid(tuple(grid_shape or (48, 8, 2)))
-    wanted = dtype_named(dtype)
-    from_profile = _profiled(profiling_path, grid, wanted)
+    required = dtype_named(dtype)
+    from_profile = _profiled(profiling_path, grid, required)
     groups = num_devices or sorted({case.group_size for case in from_profile}) or [2]
     local = nproc_per_node or max(1, -(-max(groups) // nnodes))
     meeting = Rendezvous(local, nnodes, node_rank, master_addr, master_port)
@@ -141,15 +141,15 @@ def comm_verb(
         cases, left_out = collectives_of(
             operations,
             chosen_sizes(bytes_grid or ["full"], max_bytes),
-            wanted,
+            required,
             num_devices or [meeting.world],
             topology_tier or [],
             grid=grid,
             world=meeting.world,
         )
     else:
-        asked = [one for one in from_profile if one.operation in operations]
-        cases, left_out = measurable(asked, grid=grid, world=meeting.world)
+        requested = [one for one in from_profile if one.operation in operations]
+        cases, left_out = measurable(requested, grid=grid, world=meeting.world)
     for line in left_out_lines("not measured", left_out):
         say(line)
     if not cases:
@@ -161,7 +161,7 @@ def comm_verb(
         jump_factor=jump_factor or None,
     )
     if meeting.is_first:  # it writes the rows: check that before the measurement
-        _check_standing(plan, output_dir, output_csv)
+        _check_status(plan, output_dir, output_csv)
     for line in plan_lines(plan):
         say(line)
     if not do_run:
@@ -190,7 +190,7 @@ def _profiled(path: Path | None, grid: Grid, dtype: str) -> list[Collective]:
     return sorted(cases, key=lambda one: (one.operation, one.group_size, one.message_bytes))
 
 
-def _check_standing(plan: BenchPlan, output_dir: Path | None, output_csv: Path | None) -> None:
+def _check_status(plan: BenchPlan, output_dir: Path | None, output_csv: Path | None) -> None:
     from collector.comm.comm_table import check_file, check_folder
 
     if output_csv is not None:
@@ -208,7 +208,7 @@ def _run(
 ) -> int:
     """Measure a plan and write the results, also those before a failure; return the exit code."""
     from collector.comm.gang import GangWork, run_gang
-    from collector.comm.measured import found_of
+    from collector.comm.measured import bench_results
     from collector.comm.rank_files import read_results
 
     found, failure = run_ranks(
@@ -216,7 +216,7 @@ def _run(
             GangWork(plan, patience_s=patience_s, tick=tick), meeting, folder
         ),
         len(plan.collectives) * plan.rounds,
-        lambda folder: found_of(plan, read_results(folder)),
+        lambda folder: bench_results(plan, read_results(folder)),
     )
     if meeting.is_first:
         for line in found_lines(found):
@@ -226,7 +226,9 @@ def _run(
     return ended(failure, is_whole=not found.wrong)
 
 
-def _written(found: Found, output_dir: Path | None, output_csv: Path | None) -> list[FileChange]:
+def _written(
+    found: BenchOutcome, output_dir: Path | None, output_csv: Path | None
+) -> list[FileChange]:
     from collector.comm.comm_table import write_file, write_measured
 
     if not found.measured:
@@ -239,7 +241,7 @@ def _written(found: Found, output_dir: Path | None, output_csv: Path | None) -> 
 # `opmeter comm validate`.
 
 
-def validate_verb(
+def validate_command(
     folder: Annotated[Path, typer.Argument(help="folder with hcom_*.csv files")],
     *,
     link_gbps: Annotated[
@@ -280,7 +282,7 @@ def validate_verb(
     from collector.comm.comm_table import read_comm_table
     from collector.ranks.collective import OPERATIONS
 
-    points: list[Point] = []
+    points: list[CheckedRow] = []
     for operation in OPERATIONS.values():
         path = folder / operation.file
         if path.exists():
@@ -301,14 +303,14 @@ def validate_verb(
         tree = folder if write_offsets else None
         found += _held_against_profile(profiling_path, grid, points, tree)
     elif write_offsets or grid_shape:
-        asked = "--write-offsets" if write_offsets else "--grid-shape"
-        raise BadInput(f"{asked} requires --profiling-path")
+        requested = "--write-offsets" if write_offsets else "--grid-shape"
+        raise BadInput(f"{requested} requires --profiling-path")
     say(f"{counted(len(points), 'row')}, {counted(len(found), 'problem')}")
     return int(bool(found))
 
 
 def _held_against(
-    path: Path, operation: str | None, group_size: int | None, points: list[Point]
+    path: Path, operation: str | None, group_size: int | None, points: list[CheckedRow]
 ) -> list[str]:
     """Print the comparison of each row with hccl_test; return the failures, those of ranks too."""
     from collector.comm.check import verdict
@@ -336,19 +338,19 @@ def _held_against(
 
 
 def _held_against_profile(
-    path: Path, extents: tuple[int, ...], points: list[Point], tree: Path | None
+    path: Path, extents: tuple[int, ...], points: list[CheckedRow], tree: Path | None
 ) -> list[str]:
     """Print the comparison of each message of a profile; return the failures.
 
     If a `tree` is given, the time that the network adds is written into it.
     """
     from collector.comm.check import verdict
-    from collector.comm.validation import held, in_network
+    from collector.comm.validation import compare_with_tree, in_network
     from collector.ranks.topology import Grid
 
     # Both only order the rows: those of the message's own tier and dtype are preferred.
     messages = in_network(profiled_at(path, Grid(extents), "bfloat16"))
-    found = [(message, held(message, points)) for message in messages]
+    found = [(message, compare_with_tree(message, points)) for message in messages]
     failed = []
     for message, one in found:
         if one is None:
@@ -368,7 +370,7 @@ def _held_against_profile(
     return failed
 
 
-def _write_offsets(tree: Path, found: list[Held]) -> None:
+def _write_offsets(tree: Path, found: list[ComparedMessage]) -> None:
     from collector.comm.comm_table import OFFSET, write_offsets
     from collector.comm.validation import offsets_by_key
     from collector.ranks.collective import OPERATIONS

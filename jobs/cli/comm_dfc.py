@@ -27,9 +27,9 @@ from jobs.cli.ranks import (
     NprocPerNodeOption,
     PatienceOption,
     TokensDtypeOption,
-    asked_mode,
     check_backend,
     ended,
+    requested_mode,
     run_ranks,
     say_buffsize,
 )
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 DFC_LISTS = ("--imbalance", "--expert-loads")
 
 
-def dfc_verb(
+def dfc_command(
     *,
     ep_size: EpSizeOption = 16,
     tokens: Annotated[
@@ -111,10 +111,10 @@ def dfc_verb(
     if tokens:
         axes = product(tokens, experts or [256], top_k or [8], imbalance or [0.0])
         cases = []
-        for m, e, k, asked in axes:
+        for m, e, k, requested in axes:
             call = ExpertCall(m, hidden, intermediate, e, k, ep_size, int8, dtype)
             check(call)
-            cases.append(MoeCase(call, seed, asked, loads))
+            cases.append(MoeCase(call, seed, requested, loads))
     elif database_path is not None:
         cases = read_cases(database_path, ep_size, seed)
     else:
@@ -123,7 +123,7 @@ def dfc_verb(
         case.routing()  # refuses an impossible routing before any rank starts
     if not cases:
         raise BadInput(f"expected rows of {ep_size} ranks, got none", path=database_path)
-    mode = asked_mode(bench_mode) or modes_of(backend)[0]
+    mode = requested_mode(bench_mode) or modes_of(backend)[0]
     plan = MoePlan(backend, ep_size, rounds, budget_s, tuple(cases), mode=mode)
     if database_path is not None:
         check_mode(database_path, mode)  # before the measurement
@@ -176,7 +176,7 @@ _COLUMNS = (
 )
 
 
-def probe_dfc_verb(
+def probe_dfc_command(
     *,
     ep_size: EpSizeOption = 16,
     hidden: HiddenOption = 7168,
@@ -263,7 +263,7 @@ def _plan_lines(plan: ProbePlan) -> Iterator[str]:
 
 def _probed(plan: ProbePlan, meeting: Rendezvous, output_csv: Path | None) -> int:
     """Probe, and print and write the results, also those before a failure; return the exit code."""
-    from collector.comm.moe.benching import probe, told
+    from collector.comm.moe.benching import probe, region_of_tries
     from collector.comm.moe.probe_plan import read_tries
 
     tries, failure = run_ranks(
@@ -272,7 +272,7 @@ def _probed(plan: ProbePlan, meeting: Rendezvous, output_csv: Path | None) -> in
         read_tries,
     )
     if meeting.is_first:
-        region = told(plan, tries)
+        region = region_of_tries(plan, tries)
         for line in _comm_probe_dfc_found_lines(plan, tries, region.limits(), region.open_points):
             say(line)
         if output_csv is not None:

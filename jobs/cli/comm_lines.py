@@ -11,9 +11,9 @@ from collector.codec.text import counted
 
 if TYPE_CHECKING:
     from collector.comm.bench_plan import BenchPlan, LeftOut
-    from collector.comm.check import Point
+    from collector.comm.check import CheckedRow
     from collector.comm.comm_table import FileChange
-    from collector.comm.measured import Found
+    from collector.comm.measured import BenchOutcome
     from collector.comm.profiled import Profiled
     from collector.ranks.collective import Collective
 
@@ -62,7 +62,7 @@ def profile_lines(found: Sequence[Profiled]) -> Iterator[str]:
     yield f"{total_ms:.3f} ms of communication, {share(found):.1%} of it in {cases}"
 
 
-def found_lines(found: Found) -> Iterator[str]:
+def found_lines(found: BenchOutcome) -> Iterator[str]:
     """Yield what was left out, wrong results, jumps, fitted lines and the spread of rounds."""
     from collector.comm.check import point_of
 
@@ -77,7 +77,7 @@ def found_lines(found: Found) -> Iterator[str]:
         )
 
 
-def fit_lines(points: Iterable[Point]) -> Iterator[str]:
+def fit_lines(points: Iterable[CheckedRow]) -> Iterator[str]:
     """Yield alpha and beta of each operation, group size and tier, with the error of the fit."""
     from collector.comm.check import series_of
 
@@ -117,10 +117,10 @@ def _together(cases: Sequence[Collective]) -> str:
         return str(cases[0])
     operations = ", ".join(dict.fromkeys(one.operation for one in cases))
     sizes = sorted({one.message_bytes for one in cases})
-    told = ", ".join(map(str, sizes))
+    recorded = ", ".join(map(str, sizes))
     if len(sizes) > _SIZES_LISTED:
-        told = f"{counted(len(sizes), 'size')} from {sizes[0]} to {sizes[-1]}"
+        recorded = f"{counted(len(sizes), 'size')} from {sizes[0]} to {sizes[-1]}"
     one = cases[0]
     at_once = ", all groups at once" if one.together else ""
     where = f"over {one.group_size} ranks of tier {one.tier}{at_once}"
-    return f"{operations} of {told} bytes of {one.dtype} {where} ({len(cases)} cases)"
+    return f"{operations} of {recorded} bytes of {one.dtype} {where} ({len(cases)} cases)"

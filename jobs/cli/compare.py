@@ -25,14 +25,14 @@ from jobs.cli.terminal import say
 if TYPE_CHECKING:
     from collector.model.record import CaseRecord
     from collector.profiles.step_trace import StepTrace
-    from collector.report.comparison import M6, Compared, StepSum
+    from collector.report.comparison import M6, ComparedCase, StepSum
     from collector.store.base import Store
     from jobs.campaign.campaign_file import Campaign
 
 _LISTED = 10
 _KERNEL_WIDTH = 32
 _QUANTILES = ("p10", "p50", "p90")
-_SAID = {
+_MEANINGS = {
     "isolated": "isolated time of the kernels",
     "neighbours": "additional time of the same kernels in context, as measured",
     "context": "remaining additional time of the same kernels in the run",
@@ -44,7 +44,7 @@ _SAID = {
 }
 
 
-def compare_verb(
+def compare_command(
     profile: Annotated[Path, typer.Argument(help="profile, or a folder of profiles")],
     *,
     root: DatabaseRootOption = "opmeter-data",
@@ -66,7 +66,7 @@ def compare_verb(
     """
     from collector.model.measurement import CONTEXT
     from collector.profiles.step_trace import read_step_trace
-    from collector.report.comparison import compared, isolated_times, m6, step_sum
+    from collector.report.comparison import compare_cases, isolated_times, m6, step_sum
     from jobs.planning.forecast import peaks_of
     from jobs.planning.workload import roofline_us
 
@@ -78,7 +78,7 @@ def compare_verb(
     records = _records(described, shown.store)
     apart, why = isolated_times(shown.state, shown.place, cache=cache)
     in_context, _ = isolated_times(shown.state, shown.place, cache=CONTEXT)
-    found = compared(records, apart, why, in_context)
+    found = compare_cases(records, apart, why, in_context)
     trace = read_step_trace(profile)
     peaks = peaks_of(shown.stack)
     known = m6(found, trace, lambda record: roofline_us(record.case, peaks)) if trace else None
@@ -108,7 +108,7 @@ def _records(campaign: Campaign, store: Store) -> tuple[CaseRecord, ...]:
 
 def _lines(
     place: str,
-    found: Sequence[Compared],
+    found: Sequence[ComparedCase],
     trace: StepTrace | None,
     parts: StepSum | None,
     known: M6 | None,
@@ -154,10 +154,10 @@ def _step_lines(trace: StepTrace | None, parts: StepSum | None) -> Iterator[str]
     yield f"step        {parts.measured_us / 1e3:,.3f} ms of {counted(trace.steps, 'step')}"
     for name, part_us in parts.parts:
         share = part_us / parts.measured_us if parts.measured_us else 0.0
-        yield f"  {name:<10} {part_us / 1e3:12,.3f} ms {share:7.1%}  {_SAID[name]}"
+        yield f"  {name:<10} {part_us / 1e3:12,.3f} ms {share:7.1%}  {_MEANINGS[name]}"
 
 
-def _largest(found: Sequence[Compared]) -> Iterator[str]:
+def _largest(found: Sequence[ComparedCase]) -> Iterator[str]:
     """Yield the cases that leave most of the step unexplained."""
     unknown = sorted((one for one in found if not one.isolated), key=_unexplained_us)
     if unknown:
@@ -169,14 +169,14 @@ def _largest(found: Sequence[Compared]) -> Iterator[str]:
     if apart:
         yield "largest differences from the isolated time, over all launches of a case"
     for one in reversed(apart[-_LISTED:]):
-        yield f"  {_unexplained_us(one) / 1e3:11,.3f} ms {_told(one)}"
+        yield f"  {_unexplained_us(one) / 1e3:11,.3f} ms {_isolated_text(one)}"
 
 
-def _unexplained_us(one: Compared) -> float:
+def _unexplained_us(one: ComparedCase) -> float:
     return abs(one.in_situ.total_us - one.isolated_us)
 
 
-def _told(one: Compared) -> str:
+def _isolated_text(one: ComparedCase) -> str:
     assert one.isolated is not None
     known = one.isolated
     bounds = f" ({known.low_us:.4g} to {known.high_us:.4g})" if known.low_us else ""
@@ -189,7 +189,7 @@ def _told(one: Compared) -> str:
 
 def _print_json(
     place: str,
-    found: Sequence[Compared],
+    found: Sequence[ComparedCase],
     trace: StepTrace | None,
     parts: StepSum | None,
     known: M6 | None,
@@ -218,7 +218,7 @@ def _print_json(
         }
         for one in found
     ]
-    told = {
+    document = {
         "version": place,
         "steps": asdict(trace) if trace else None,
         "sum": asdict(parts) if parts else None,
@@ -226,4 +226,4 @@ def _print_json(
         "kernels": [asdict(row) for row in by_kernel(found)],
         "cases": cases,
     }
-    typer.echo(json.dumps(told, indent=1))
+    typer.echo(json.dumps(document, indent=1))

@@ -12,7 +12,7 @@ from jobs.cli.options import VersionOptions, WorkloadOptions
 from jobs.cli.terminal import say
 
 
-def coverage_verb(
+def coverage_command(
     workload: WorkloadOptions,
     where: VersionOptions,
     *,

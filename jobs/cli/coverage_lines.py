@@ -13,50 +13,52 @@ from collector.codec.text import counted
 from collector.model.case import shape_text
 
 if TYPE_CHECKING:
-    from jobs.planning.coverage import Covered, UserMetrics
+    from jobs.planning.coverage import CoveredCase, UserMetrics
 
 _LISTED = 10
 _KERNEL_WIDTH = 32
 
 
 def covered_lines(
-    place: str, found: Sequence[Covered], metrics: UserMetrics, communication_us: float = 0.0
+    place: str, found: Sequence[CoveredCase], metrics: UserMetrics, communication_us: float = 0.0
 ) -> Iterator[str]:
     """Yield the coverage of the cases by class, metrics, kernel types and gaps.
 
     `communication_us` is the communication time of the profile; if no case is a message, a line
     compares it with the time of the cases.
     """
-    from jobs.planning.coverage import Standing, share
+    from jobs.planning.coverage import CoverageStatus, share
 
     yield f"version     {place}"
-    for standing in Standing:
-        of = share(found, standing)
+    for status in CoverageStatus:
+        of = share(found, status)
         yield (
-            f"{standing:<11} {of.cases:6.1%} of {len(found):,} cases, {of.launches:6.1%} of the "
+            f"{status:<11} {of.cases:6.1%} of {len(found):,} cases, {of.launches:6.1%} of the "
             f"launches, {of.time:6.1%} of the time"
         )
     yield from _time_lines(found, communication_us)
-    told = ("m1", metrics.m1), ("m2", metrics.m2), ("m3", metrics.m3), ("m4", metrics.m4)
-    shares = ((name, "-" if value is None else f"{value:.1%}") for name, value in told)
+    text = ("m1", metrics.m1), ("m2", metrics.m2), ("m3", metrics.m3), ("m4", metrics.m4)
+    shares = ((name, "-" if value is None else f"{value:.1%}") for name, value in text)
     whole = "-" if metrics.m5 is None else f"{metrics.m5:.1%}"
     yield "metrics     " + ", ".join(f"{n.upper()} {v}" for n, v in (*shares, ("m5", whole)))
     yield from _kernel_lines(found)
     yield from _gap_lines(found)
 
 
-def message_lines(found: Sequence[Covered], campaign: str | None, grid: str) -> Iterator[str]:
+def message_lines(found: Sequence[CoveredCase], campaign: str | None, grid: str) -> Iterator[str]:
     """Yield a line if messages were not looked up, because no grid gives the placement of ranks."""
     if campaign is None and not grid:
         yield "messages    not looked up: pass the ranks per tier with --grid, such as 48,8,2"
 
 
-def _time_lines(found: Sequence[Covered], communication_us: float) -> Iterator[str]:
+def _time_lines(found: Sequence[CoveredCase], communication_us: float) -> Iterator[str]:
     """Yield the shares of the cases and of communication in the device time."""
     from collector.ranks.collective import is_collective
 
-    cases_us = fsum(one.wanted.time_us for one in found)
-    if communication_us <= 0 or any(is_collective(one.wanted.record.kernel_type) for one in found):
+    cases_us = fsum(one.workload.time_us for one in found)
+    if communication_us <= 0 or any(
+        is_collective(one.workload.record.kernel_type) for one in found
+    ):
         return
     whole = cases_us + communication_us
     yield (
@@ -65,52 +67,52 @@ def _time_lines(found: Sequence[Covered], communication_us: float) -> Iterator[s
     )
 
 
-def _kernel_lines(found: Sequence[Covered]) -> Iterator[str]:
+def _kernel_lines(found: Sequence[CoveredCase]) -> Iterator[str]:
     """Yield a line for each kernel type, in the order of time."""
-    from jobs.planning.coverage import Standing, share
+    from jobs.planning.coverage import CoverageStatus, share
 
-    kernels: dict[str, list[Covered]] = defaultdict(list)
+    kernels: dict[str, list[CoveredCase]] = defaultdict(list)
     for one in found:
-        kernels[one.wanted.record.case.kernel_type].append(one)
-    whole = sum(one.wanted.time_us for one in found) or 1.0
-    rows = [(sum(one.wanted.time_us for one in of), name, of) for name, of in kernels.items()]
+        kernels[one.workload.record.case.kernel_type].append(one)
+    whole = sum(one.workload.time_us for one in found) or 1.0
+    rows = [(sum(one.workload.time_us for one in of), name, of) for name, of in kernels.items()]
     for time_us, name, of in sorted(rows, key=lambda row: (-row[0], row[1])):
         parts = ", ".join(
-            f"{share(of, standing).cases:.0%} {standing}"
-            for standing in Standing
-            if share(of, standing).cases
+            f"{share(of, status).cases:.0%} {status}"
+            for status in CoverageStatus
+            if share(of, status).cases
         )
         shown = f"{time_us / whole:6.1%} of the time, {counted(len(of), 'case')}"
         yield f"  {name:<{_KERNEL_WIDTH}} {shown}: {parts}"
 
 
-def _gap_lines(found: Sequence[Covered]) -> Iterator[str]:
+def _gap_lines(found: Sequence[CoveredCase]) -> Iterator[str]:
     """Yield the cases without a duration that take the most time."""
-    from jobs.planning.coverage import Standing
+    from jobs.planning.coverage import CoverageStatus
 
-    gaps = [one for one in found if one.standing is not Standing.EXACT]
+    gaps = [one for one in found if one.status is not CoverageStatus.EXACT]
     if not gaps:
         return
     yield "largest gaps; a campaign with the same source measures the missing cases"
-    whole = sum(one.wanted.time_us for one in found) or 1.0
-    for one in sorted(gaps, key=lambda gap: -gap.wanted.time_us)[:_LISTED]:
-        share = one.wanted.time_us / whole
-        yield f"  {share:6.1%} {one.standing:<8} {one.wanted.record.case.describe()}"
+    whole = sum(one.workload.time_us for one in found) or 1.0
+    for one in sorted(gaps, key=lambda gap: -gap.workload.time_us)[:_LISTED]:
+        share = one.workload.time_us / whole
+        yield f"  {share:6.1%} {one.status:<8} {one.workload.record.case.describe()}"
 
 
-def print_coverage(place: str, found: Sequence[Covered], metrics: UserMetrics) -> None:
+def print_coverage(place: str, found: Sequence[CoveredCase], metrics: UserMetrics) -> None:
     """Print the version, the metrics and every case as JSON."""
     import json
     from dataclasses import asdict
 
     cases = [
         {
-            "case_id": one.wanted.record.case_id,
-            "kernel_type": one.wanted.record.case.kernel_type,
-            "inputs": [shape_text(slot.shape) for slot in one.wanted.record.case.inputs or ()],
-            "launches": one.wanted.launches,
-            "time_us": one.wanted.time_us,
-            "standing": one.standing,
+            "case_id": one.workload.record.case_id,
+            "kernel_type": one.workload.record.case.kernel_type,
+            "inputs": [shape_text(slot.shape) for slot in one.workload.record.case.inputs or ()],
+            "launches": one.workload.launches,
+            "time_us": one.workload.time_us,
+            "standing": one.status,
         }
         for one in found
     ]

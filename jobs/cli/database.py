@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from jobs.planning.damage import DamageReport
 
 
-def log_verb(*, root: DatabaseRootOption = "opmeter-data", as_json: JsonOption = False) -> None:
+def log_command(*, root: DatabaseRootOption = "opmeter-data", as_json: JsonOption = False) -> None:
     """List the versions of the database, newest first.
 
     \b
@@ -57,7 +57,9 @@ def log_verb(*, root: DatabaseRootOption = "opmeter-data", as_json: JsonOption =
         )
 
 
-def path_verb(*, root: DatabaseRootOption = "opmeter-data", version: CommitOption = None) -> None:
+def path_command(
+    *, root: DatabaseRootOption = "opmeter-data", version: CommitOption = None
+) -> None:
     """Print the store prefix of each version directory.
 
     \b
@@ -76,7 +78,7 @@ def path_verb(*, root: DatabaseRootOption = "opmeter-data", version: CommitOptio
         say(address_of(store.url, prefix + path))
 
 
-def verify_verb(
+def verify_command(
     *,
     root: DatabaseRootOption = "opmeter-data",
     version: CommitOption = None,
@@ -123,7 +125,7 @@ def verify_verb(
     return int(bool(problems))
 
 
-def diff_verb(
+def diff_command(
     before: Annotated[int, typer.Argument(help="version")],
     after: Annotated[int, typer.Argument(help="later version")],
     *,
@@ -164,7 +166,7 @@ def diff_verb(
     say(f"{number} between versions {before} and {after}")
 
 
-def quality_verb(
+def quality_command(
     version: Annotated[int | None, typer.Argument(help="version  [newest]")] = None,
     *,
     root: DatabaseRootOption = "opmeter-data",
@@ -250,12 +252,12 @@ def _duration(value_us: float | None) -> str:
     return "-" if value_us is None else f"{value_us:.3f} us"
 
 
-VERBS: dict[str, Callable[..., int | None]] = {
-    "log": log_verb,
-    "path": path_verb,
-    "verify": verify_verb,
-    "diff": diff_verb,
-    "quality": quality_verb,
+COMMANDS: dict[str, Callable[..., int | None]] = {
+    "log": log_command,
+    "path": path_command,
+    "verify": verify_command,
+    "diff": diff_command,
+    "quality": quality_command,
 }
 
 
@@ -265,7 +267,7 @@ _NOT_COMMITTED = 3
 _TURN_S = 900.0  # how long a merge waits for others; a Job starts it again
 
 
-def merge_verb(
+def merge_command(
     campaign: Annotated[str, typer.Argument(help="name or file of the campaign")],
     *,
     root: RootOption = None,
@@ -314,12 +316,12 @@ def merge_verb(
             supersede_stack=supersede_stack,
             allow_missing=allow_missing,
         )
-        told = DamageReport.of(result.damaged, max(chosen))
-        code = _told(result, told, allow_missing=allow_missing)
-        if told.needed:
-            for line in told.advice(_plan_of(store, name, max(chosen))):
+        damage = DamageReport.of(result.damaged, max(chosen))
+        code = _exit_code(result, damage, allow_missing=allow_missing)
+        if damage.needed:
+            for line in damage.advice(_plan_of(store, name, max(chosen))):
                 say(line, err=True)
-        return code or int(bool(told.needed) and not allow_damaged)
+        return code or int(bool(damage.needed) and not allow_damaged)
 
     if lease:
         return _in_turn(lease, open_bare(root, described), publish)
@@ -357,8 +359,8 @@ def _plan_of(store: Store, campaign: str, number: int) -> Plan | None:
         return None
 
 
-def _told(result: MergeResult, told: DamageReport, *, allow_missing: bool) -> int:
-    for line in told.lines():
+def _exit_code(result: MergeResult, damage: DamageReport, *, allow_missing: bool) -> int:
+    for line in damage.lines():
         say(line)
     for _, number, shard in result.missing:
         say(f"missing     shard {shard} of plan {number}")
@@ -396,7 +398,7 @@ def _chosen(store: Store, campaign: str, numbers: list[int]) -> list[int]:
 # `opmeter pull`.
 
 
-def pull_verb(
+def pull_command(
     target: Annotated[Path, typer.Argument(help="folder to write")],
     *,
     root: DatabaseRootOption = "opmeter-data",

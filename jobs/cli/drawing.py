@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 from collector.codec.errors import BadInput
 
 if TYPE_CHECKING:
-    from jobs.planning.worth import Point
+    from jobs.planning.worth import WorthPoint
 
-Place = tuple[float, float]
+Position = tuple[float, float]
 _FINE = 2  # pixels of a PNG per unit of the page
 _SMOOTH = 2  # factor of resolution while a PNG is drawn
 _DASH = 4.0
@@ -25,7 +25,7 @@ _ANCHORS = {"start": "ls", "middle": "ms", "end": "rs"}
 class Line:
     """A line through these places."""
 
-    places: tuple[Place, ...]
+    places: tuple[Position, ...]
     colour: str
     width: float = 1.0
     is_dashed: bool = False
@@ -35,7 +35,7 @@ class Line:
 class Text:
     """A line of text whose `anchor` (start, middle, end) is at a place."""
 
-    place: Place
+    place: Position
     text: str
     anchor: str = "start"
     size: int = 12
@@ -124,7 +124,7 @@ def _png(drawing: Drawing) -> bytes:
     return file.getvalue()
 
 
-def _strokes(line: Line) -> Iterator[Sequence[Place]]:
+def _strokes(line: Line) -> Iterator[Sequence[Position]]:
     """Yield the line, or its dashes."""
     if not line.is_dashed:
         yield line.places
@@ -147,24 +147,24 @@ _TICKS = 5
 _CURVE, _BUDGET, _GRID = "#2563eb", "#b91c1c", "#dddddd"
 
 
-def picture_of(points: "Sequence[Point]", budget_h: float, title: str) -> Drawing:
+def picture_of(points: "Sequence[WorthPoint]", budget_h: float, title: str) -> Drawing:
     """Return the drawing of the coverage over device-hours, with the budget."""
     last_h = points[-1].device_h or 1.0
     step = max(1, len(points) // _MOST_POINTS)
-    told = [*points[:-1:step], points[-1]]
+    texts = [*points[:-1:step], points[-1]]
     shares = [at / _TICKS for at in range(_TICKS + 1)]
     marks = (
         Text((_LEFT, 24), title, size=14),
         *(mark for share in shares for mark in _tick_of_share(share)),
         *(_tick_of_hours(last_h * share, last_h) for share in shares),
-        Line(tuple(_place(one.device_h / last_h, one.share) for one in told), _CURVE, 2),
+        Line(tuple(_position(one.device_h / last_h, one.share) for one in texts), _CURVE, 2),
         *_budget(budget_h / last_h),
         Text((_WIDTH / 2, _HEIGHT - 10), "device-hours", "middle"),
     )
     return Drawing(title, _WIDTH, _HEIGHT, marks)
 
 
-def _place(part: float, share: float) -> Place:
+def _position(part: float, share: float) -> Position:
     """Return the place of a part of all device-hours and a share of the time."""
     return (
         _LEFT + (_WIDTH - _LEFT - _RIGHT) * part,
@@ -173,13 +173,13 @@ def _place(part: float, share: float) -> Place:
 
 
 def _tick_of_share(share: float) -> Iterator[Line | Text]:
-    (x, y), end = _place(0, share), _place(1, share)
+    (x, y), end = _position(0, share), _position(1, share)
     yield Line(((x, y), end), _GRID)
     yield Text((x - 8, y + 4), f"{share:.0%}", "end")
 
 
 def _tick_of_hours(hours: float, last_h: float) -> Text:
-    x, y = _place(hours / last_h, 0)
+    x, y = _position(hours / last_h, 0)
     return Text((x, y + 18), f"{hours:,.3g}", "middle")
 
 
@@ -187,6 +187,6 @@ def _budget(part: float) -> Iterator[Line | Text]:
     """Yield a line at the budget, if it is not beyond the last device-hour."""
     if part > 1:
         return
-    (x, y), bottom = _place(part, 1), _place(part, 0)
+    (x, y), bottom = _position(part, 1), _position(part, 0)
     yield Line(((x, y), bottom), _BUDGET, is_dashed=True)
     yield Text((x + 5, y + 12), "budget", colour=_BUDGET)

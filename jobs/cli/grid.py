@@ -22,7 +22,7 @@ from jobs.cli.terminal import say
 
 if TYPE_CHECKING:
     from collector.profiles.kernel_details import ProfileReport
-    from collector.shapes.grid import Chosen
+    from collector.shapes.grid import Sample
     from collector.singlehost.grow import Grown
     from collector.singlehost.parse import ParseResult
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _ROWS = 1000  # of each kernel type, without --rows
 
 
-def grid_verb(
+def grid_command(
     *,
     target_models: Annotated[
         str | None,
@@ -97,7 +97,7 @@ def grid_verb(
     options = GridOptions(
         rows=(_ROWS if rows is None and standard is None else rows) or None,
         seed=seed,
-        largest_gib=_room(max_hbm_gb, reserve_gb),
+        largest_gib=_memory_left(max_hbm_gb, reserve_gb),
         decoders=tuple(map(find_decoder, names)),
         release=USUAL_RELEASE,
         standard=standard or "",
@@ -112,7 +112,7 @@ def grid_verb(
     return 0 if is_any else 1
 
 
-def _room(most_gib: float, reserve_gib: float) -> float | None:
+def _memory_left(most_gib: float, reserve_gib: float) -> float | None:
     """Return the memory left for tensors, in GiB; None without a limit."""
     if not most_gib:
         return None
@@ -123,7 +123,7 @@ def _room(most_gib: float, reserve_gib: float) -> float | None:
     return most_gib - reserve_gib
 
 
-def _is_anything(chosen: Chosen) -> bool:
+def _is_anything(chosen: Sample) -> bool:
     """Return whether the grid has any new or existing case."""
     return bool(chosen.records or chosen.known)
 
@@ -138,11 +138,11 @@ def _line(one: Grown) -> str:
         (chosen.too_large, "too large"),
         (chosen.refused, f"refused, the first: {chosen.why}"),
     )
-    told = "".join(f"; {number:,} {what}" for number, what in left_out if number)
+    text = "".join(f"; {number:,} {what}" for number, what in left_out if number)
     largest = f", largest {chosen.largest_bytes / GIB:.2g} GiB" if chosen.records else ""
     return (
         f"{one.kernel_type:<32} {len(chosen.records):,} added{largest}: "
-        f"{chosen.looked_at:,} of {chosen.points:,} points examined{told}"
+        f"{chosen.examined:,} of {chosen.points:,} points examined{text}"
     )
 
 
@@ -151,7 +151,7 @@ def _line(one: Grown) -> str:
 _LISTED = 20
 
 
-def parse_verb(
+def parse_command(
     stray: Annotated[list[str] | None, typer.Argument(hidden=True)] = None,
     *,
     profiling_path: Annotated[
@@ -262,11 +262,11 @@ def _describe(result: ParseResult, became: str) -> Iterator[str]:
 def _attention(report: ProfileReport) -> Iterator[str]:
     """Yield the evidence against the pairing of fused attention with its operators."""
     for found in report.pairings:
-        if found.doubt or found.kernel_rows != found.operator_rows:
+        if found.warning or found.kernel_rows != found.operator_rows:
             yield (
                 f"{found.folder}: {counted(found.kernel_rows, 'row')} of fused attention, "
                 f"{found.operator_rows:,} of its operators: {found.paired:,} paired"
-                + (f"; {found.doubt}" if found.doubt else "")
+                + (f"; {found.warning}" if found.warning else "")
             )
     for text in report.disputed[:_LISTED]:
         yield f"operators of one row disagree, so the kernel's row is used: {text}"

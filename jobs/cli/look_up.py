@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collector.model.stack import Stack
     from collector.store.base import Store
     from jobs.campaign.campaign_file import Campaign
-    from jobs.planning.coverage import Covered
+    from jobs.planning.coverage import CoveredCase
     from jobs.planning.forecast import Peaks
 
 
@@ -40,17 +40,17 @@ def campaign_of(source: Mapping[str, Any], grid: str, device: str) -> Campaign:
     if not all(size.isdecimal() for size in sizes):
         raise BadInput(f"--grid: expected numbers such as 48,8,2, got {grid!r}")
     messages = {"collectives": {"grid": [int(size) for size in sizes]}} if sizes else {}
-    told = {
+    document = {
         "campaign": "options",
         "sources": [{**source, **messages}],
         "backend": backend_of(device),
         "devices": _MOST_DEVICES,
     }
-    return campaign_from_text(yaml.safe_dump(told), path="the options", base=Path.cwd())
+    return campaign_from_text(yaml.safe_dump(document), path="the options", base=Path.cwd())
 
 
 @dataclass(frozen=True, slots=True)
-class ShownVersion:
+class OpenedVersion:
     """A version directory of a database version, by its path (`place`)."""
 
     store: Store
@@ -62,7 +62,7 @@ class ShownVersion:
         return self.state.versions[self.place].shown_stack
 
 
-def open_version(root: str, number: int | None, directory: str | None) -> ShownVersion:
+def open_version(root: str, number: int | None, directory: str | None) -> OpenedVersion:
     """Return the named version directory, or the only one, of a version or of the newest. Raises
     BadInput if it does not exist."""
     from collector.database.snapshot import load_state
@@ -74,38 +74,38 @@ def open_version(root: str, number: int | None, directory: str | None) -> ShownV
     place = there[0] if directory is None and len(there) == 1 else directory
     if place is None or place not in state.versions:
         raise BadInput(f"--directory: expected one of {', '.join(there)}")
-    return ShownVersion(store, state, place)
+    return OpenedVersion(store, state, place)
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class CoverageLookup:
     """Each requested case with its coverage in the version directory `place`. `free` are the kernel
     types that the version counts as zero_cost."""
 
     place: str
     campaign: Campaign
     peaks: Peaks
-    cases: tuple[Covered, ...]
+    cases: tuple[CoveredCase, ...]
     communication_us: float
     free: frozenset[str]
 
     @property
     def gaps(self) -> list[CaseRecord]:
         """The cases without a duration, the most expensive first."""
-        from jobs.planning.coverage import Standing
+        from jobs.planning.coverage import CoverageStatus
 
-        ordered = sorted(self.cases, key=lambda one: -one.wanted.time_us)
-        return [one.wanted.record for one in ordered if one.standing is not Standing.EXACT]
+        ordered = sorted(self.cases, key=lambda one: -one.workload.time_us)
+        return [one.workload.record for one in ordered if one.status is not CoverageStatus.EXACT]
 
 
 def find_covered(
     workload: WorkloadOptions, where: VersionOptions, *, device: str | None = None, advice: str = ""
-) -> Found:
+) -> CoverageLookup:
     """Return how far a version covers a workload; for a stack without a version, its `device`.
     Raises BadInput for invalid options, and where there is no version, with `advice`."""
     from collector.database.commits import find_head
     from jobs.cli.opening import DEFAULT_ROOT, open_campaign, open_root
-    from jobs.planning.coverage import covered
+    from jobs.planning.coverage import covered_cases
     from jobs.planning.forecast import peaks_of
     from jobs.planning.workload import workload_of
 
@@ -120,12 +120,12 @@ def find_covered(
     campaign = described or _campaign(workload, shown.stack.device)
     peaks = peaks_of(shown.stack)
     launched = workload_of(campaign, shown.store, peaks)
-    cases, failed = _answered(shown.state, shown.place)
-    return Found(
+    cases, failed = _measured(shown.state, shown.place)
+    return CoverageLookup(
         shown.place,
         campaign,
         peaks,
-        covered(launched.cases, cases, failed),
+        covered_cases(launched.cases, cases, failed),
         launched.communication_us,
         _free(shown.state, shown.place),
     )
@@ -133,12 +133,12 @@ def find_covered(
 
 def _of_no_version(
     workload: WorkloadOptions, where: VersionOptions, described: Campaign | None, device: str
-) -> Found:
+) -> CoverageLookup:
     """The same for a device that has no version yet: every case is missing."""
     from collector.model.stack import Stack
     from collector.ops.floor import described_devices
     from jobs.cli.opening import open_root
-    from jobs.planning.coverage import covered
+    from jobs.planning.coverage import covered_cases
     from jobs.planning.forecast import peaks_of
     from jobs.planning.workload import workload_of
 
@@ -152,8 +152,8 @@ def _of_no_version(
     peaks = peaks_of(Stack(device=device, torch=""))
     campaign = described or _campaign(workload, device)
     launched = workload_of(campaign, open_root(where.root, campaign), peaks)
-    cases = covered(launched.cases, {}, ())
-    return Found(device, campaign, peaks, cases, launched.communication_us, frozenset())
+    cases = covered_cases(launched.cases, {}, ())
+    return CoverageLookup(device, campaign, peaks, cases, launched.communication_us, frozenset())
 
 
 def _campaign(workload: WorkloadOptions, device: str) -> Campaign:
@@ -162,16 +162,16 @@ def _campaign(workload: WorkloadOptions, device: str) -> Campaign:
     return campaign_of(workload.model_source(), workload.grid, device)
 
 
-def _answered(state: State, place: str) -> tuple[Mapping[str, Case], frozenset[str]]:
+def _measured(state: State, place: str) -> tuple[Mapping[str, Case], frozenset[str]]:
     """Return the cases with a duration, and the ids of those that were tried without success."""
-    from collector.database.query import answers
+    from collector.database.query import case_results
     from collector.database.rows import case_records
 
-    answered = answers(state, place)
-    good = {case_id for case_id, answer in answered.items() if answer.is_good}
+    measured = case_results(state, place)
+    good = {case_id for case_id, result in measured.items() if result.is_good}
     records = case_records(state.cases)
     cases = {case_id: record.case for case_id, record in records if case_id in good}
-    return cases, frozenset(answered.keys() - good)
+    return cases, frozenset(measured.keys() - good)
 
 
 def _free(state: State, place: str) -> frozenset[str]:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 # `opmeter stack`.
 
 
-def stack_verb(
+def stack_command(
     *,
     backend: Annotated[str, typer.Option(help="npu, cuda or cpu")] = "npu",
     root: Annotated[str | None, typer.Option(help="also check that this store responds")] = None,
@@ -49,13 +49,13 @@ def stack_verb(
         raise BadInput(f"--device: only for backend npu, got backend {backend}")
     with _ending_after(limit):
         if root is not None:
-            store = open_store(root, said_by="--root")
-            typer.echo(f"store {_answering(store)}", err=True)
+            store = open_store(root, location="--root")
+            typer.echo(f"store {_reachable(store)}", err=True)
         found = local_stack(backend, device)
     typer.echo(canonical_json(found.as_json()).decode())
 
 
-def _answering(store: Store) -> str:
+def _reachable(store: Store) -> str:
     """Return where the store is, after one listing, which workers have the right to. Raises
     StoreError if it does not respond."""
     from collector.model import keys
@@ -103,7 +103,7 @@ def print_checks(checks: Iterable[Check], width: int = 10) -> list[Check]:
 # `opmeter doctor`.
 
 
-def doctor_verb(
+def doctor_command(
     *,
     root: RootOption = None,
     cluster: Annotated[
@@ -170,7 +170,7 @@ def _checks(
 _WIDTH = 11
 
 
-def selftest_verb(
+def selftest_command(
     backend: Annotated[str, typer.Argument(help="npu, cuda or cpu")] = "npu",
     *,
     only: Annotated[

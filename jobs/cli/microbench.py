@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from collector.codec.errors import BadInput, HostFault
-from collector.codec.text import counted, in_one_line
+from collector.codec.text import counted, whole_in_one_line
 from jobs.cli.options import (
     DatabasePathOption,
     DeviceOption,
@@ -25,14 +25,14 @@ from jobs.cli.terminal import say
 if TYPE_CHECKING:
     from collector.model.stack import Stack
     from collector.singlehost.fia_backfill import Backfilled
-    from collector.singlehost.reports import MicrobenchResult, Unanswered
+    from collector.singlehost.reports import MicrobenchResult, UnmeasuredCase
 
 
 _LISTED = 20
 RanksOption = str | None  # of an operator with several ranks: refused with a hint
 
 
-def microbench_verb(
+def microbench_command(
     more: Annotated[
         list[str] | None, typer.Argument(metavar="KERNEL", help="further kernel types, as --op")
     ] = None,
@@ -170,11 +170,11 @@ def _machine(backend: str | None, folder: Path) -> tuple[str, Stack]:
 
     if backend is not None and backend not in BACKENDS:
         raise BadInput(f"--backend: expected one of {', '.join(BACKENDS)}, got {backend!r}")
-    wanted = tree_device(folder)
+    requested = tree_device(folder)
     if backend is not None:
-        return backend, local_stack(backend, wanted)
+        return backend, local_stack(backend, requested)
     try:
-        return "npu", local_stack("npu", wanted)
+        return "npu", local_stack("npu", requested)
     except (BadInput, HostFault) as error:
         raise BadInput(
             f"no NPU to measure on ({error}); pass --backend cpu or cuda to measure on that "
@@ -196,8 +196,8 @@ def _microbench_describe(result: MicrobenchResult, page: Path) -> Iterator[str]:
             "ended early; the results so far are written, and --update-mode missing-only continues "
             "with the rows without a duration"
         )
-    yield from _answers("failed", result.failed)
-    yield from _answers("not launched", result.skipped)
+    yield from _outcome_lines("failed", result.failed)
+    yield from _outcome_lines("not launched", result.skipped)
     for left in result.leftover[:_LISTED]:
         name = f"{left.case.kernel_type} {shapes_of(left.case)}"
         launched = counted(left.launches, "launch", "launches")
@@ -216,11 +216,11 @@ def _microbench_describe(result: MicrobenchResult, page: Path) -> Iterator[str]:
     yield f"report: {page}"
 
 
-def _answers(what: str, cases: tuple[Unanswered, ...]) -> Iterator[str]:
+def _outcome_lines(what: str, cases: tuple[UnmeasuredCase, ...]) -> Iterator[str]:
     from collector.singlehost.reports import shapes_of
 
     for u in cases[:_LISTED]:
-        reason = in_one_line(u.reason)
+        reason = whole_in_one_line(u.reason)
         yield f"{what}: {u.outcome}, {reason}: {u.case.kernel_type} {shapes_of(u.case)}"
     if len(cases) > _LISTED:
         yield f"{what}: {counted(len(cases) - _LISTED, 'more case')}; the report lists all"
@@ -229,7 +229,7 @@ def _answers(what: str, cases: tuple[Unanswered, ...]) -> Iterator[str]:
 # `opmeter fia-backfill`.
 
 
-def fia_backfill_verb(
+def fia_backfill_command(
     *,
     jsonl_path: Annotated[
         Path, typer.Option(help="file of runtime values, one JSON object per line")

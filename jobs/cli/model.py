@@ -25,7 +25,7 @@ _COLUMNS = (
 _KEYS_OF_DECODE = 4096
 
 
-def list_verb() -> None:
+def list_command() -> None:
     """List the bundled models, and the releases of serving stacks with kernel sets.
 
     \b
@@ -40,7 +40,7 @@ def list_verb() -> None:
     typer.echo(f"kernels of {', '.join(bundled_releases())}", err=True)
 
 
-def show_verb(
+def show_command(
     model: Annotated[str, typer.Argument(help="name of `opmeter model list`, or a config.json")],
     *,
     layout: Annotated[
@@ -100,11 +100,11 @@ def show_verb(
     from collector.shapes.models import find_decoder
     from collector.shapes.step import derive_step
 
-    decoder, said = find_decoder(model), layout_of(layout)
+    decoder, reported = find_decoder(model), layout_of(layout)
     batch = replace(
         _batch(phase, tokens, requests, keys),
         padding=padding,
-        followed=answers,
+        mixed_decodes=answers,
         followed_keys=_KEYS_OF_DECODE if answers else 0,
         predicted=predicted,
         is_draft=draft,
@@ -113,15 +113,15 @@ def show_verb(
         decodes_alone=decodes_alone,
     )
     kernels = find_kernel_set(release or USUAL_RELEASE)
-    step = derive_step(decoder, said, batch, kernels)
-    title = f"{decoder.name}, {said}: {batch}, as {kernels.release} launches it"
+    step = derive_step(decoder, reported, batch, kernels)
+    title = f"{decoder.name}, {reported}: {batch}, as {kernels.release} launches it"
     if as_json:
         _print_step(title, batch, step)
     else:
         _print_table(title, step)
 
 
-VERBS: dict[str, Callable[..., int | None]] = {"show": show_verb, "list": list_verb}
+COMMANDS: dict[str, Callable[..., int | None]] = {"show": show_command, "list": list_command}
 
 
 def _batch(phase: str, tokens: int, requests: int | None, keys: int | None) -> Batch:

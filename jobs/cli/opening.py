@@ -61,7 +61,7 @@ def open_bare(
     url = root or (campaign.store if campaign else None) or DEFAULT_ROOT
     if url.startswith("memory:"):
         raise BadInput(f"--root {url}: a store in memory ends with this command; pass a folder")
-    store = open_store(url, said_by=said_by if root else "store")
+    store = open_store(url, location=said_by if root else "store")
     return SingleWriterStore(store) if single_writer else store
 
 

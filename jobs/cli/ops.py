@@ -19,7 +19,7 @@ _COLUMNS = ("kernel", "API", "takes", "environment", "state")
 _OF_A_CAMPAIGN = "rows with `EP Size` of a campaign, as a gang"
 
 
-def ops_verb(
+def ops_command(
     kernel: Annotated[str | None, typer.Argument(help="kernel type, in full  [all]")] = None,
     releases: Annotated[
         bool,
@@ -95,7 +95,7 @@ def _short(row: Mapping[str, str]) -> Mapping[str, str]:
 
 def _as_json(op: OpSpec, proved: Proved) -> dict[str, object]:
     from collector.ops.registry import family_of
-    from collector.ops.releases import answers_of
+    from collector.ops.releases import release_status
 
     return {
         **_row(op, proved),
@@ -106,7 +106,7 @@ def _as_json(op: OpSpec, proved: Proved) -> dict[str, object]:
         "assumes": op.assumes,
         "library": op.library,
         "needs": [need.value for need in sorted(op.npu.needs)],
-        "releases": answers_of(op.kernel),
+        "releases": release_status(op.kernel),
     }
 
 
@@ -121,11 +121,11 @@ def _rows_of_releases() -> Iterator[Mapping[str, str]]:
     """A column for each release. Operators that call torch's own functions have no row: every
     release has them."""
     from collector.ops.registry import all_ops
-    from collector.ops.releases import answers_of, known_releases
+    from collector.ops.releases import known_releases, release_status
 
     for op in all_ops():
-        if answers := answers_of(op.kernel):
-            found = {release: answers.get(release, "") for release in known_releases()}
+        if statuses := release_status(op.kernel):
+            found = {release: statuses.get(release, "") for release in known_releases()}
             yield {"kernel": op.kernel, "API": op.call, **found}
 
 
@@ -162,7 +162,7 @@ def _state(op: OpSpec, proved: Proved) -> str:
 
 
 def _lines(op: OpSpec, proved: Proved) -> Iterator[tuple[str, str]]:
-    from collector.ops.releases import answers_of
+    from collector.ops.releases import release_status
     from collector.ranks.distribution import DISTRIBUTE_KERNELS
 
     yield "kernel", op.kernel
@@ -191,5 +191,5 @@ def _lines(op: OpSpec, proved: Proved) -> Iterator[tuple[str, str]]:
     if op.kernel in DISTRIBUTE_KERNELS:
         yield "over ranks", _OF_A_CAMPAIGN
     yield "state", _state(op, proved)
-    for release, answer in answers_of(op.kernel).items():
-        yield "release", f"{release}: {answer}"
+    for release, status in release_status(op.kernel).items():
+        yield "release", f"{release}: {status}"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from collector.codec.errors import BadInput
-from collector.codec.text import counted, in_one_line
+from collector.codec.text import counted, whole_in_one_line
 from jobs.cli.drawing import check_picture_file, drawn, picture_of
 from jobs.cli.look_up import check_missing, find_covered, written
 from jobs.cli.options import (
@@ -26,15 +26,15 @@ from jobs.cli.terminal import print_json, say
 
 if TYPE_CHECKING:
     from jobs.campaign.campaign_file import RunOptions
-    from jobs.planning.gaps import Gap
+    from jobs.planning.gaps import RefusedCases
     from jobs.planning.lifecycle import NextPlan, PlanningState
-    from jobs.planning.worth import Gain, Point
+    from jobs.planning.worth import Gain, WorthPoint
 
 
 _PLAN_LISTED = 25
 
 
-def plan_verb(
+def plan_command(
     workload: WorkloadOptions,
     where: VersionOptions,
     *,
@@ -81,7 +81,7 @@ def plan_verb(
     if budget is not None:
         if again or retry_failed or dry_run or why or no_collectives or single_writer or as_json:
             raise BadInput("--budget writes no plan: it excludes the options of a plan and --json")
-        plan_within(workload, where, Budget(budget, curve, missing), device)
+        plan_within(workload, where, BudgetOptions(budget, curve, missing), device)
         return
     is_bare = workload == WorkloadOptions(workload.campaign) and where == VersionOptions(where.root)
     if not is_bare or curve or missing or device:
@@ -165,7 +165,7 @@ def _as_json(planned: NextPlan, store: str, news: str) -> dict[str, object]:
     }
 
 
-def _gaps(state: PlanningState) -> tuple[str, list[Gap]]:
+def _gaps(state: PlanningState) -> tuple[str, list[RefusedCases]]:
     """The share of the sources' time that can be measured, in words, and the gaps."""
     from collector.ops.registry import find
     from jobs.planning.candidates import distinct_cases, only_operators
@@ -190,11 +190,11 @@ def _gap_lines(state: PlanningState, *, why: bool) -> Iterator[str]:
         yield (
             f"gap        {gap.kernel_type}: {counted(len(gap.cases), 'case')}, "
             f"{counted(gap.rows, 'row')}, {gap.time_us / 1000:.2f} ms of compute time: "
-            f"{in_one_line(gap.reason)}"
+            f"{whole_in_one_line(gap.reason)}"
         )
         for case in gap.cases if why else ():
             weight = f"{counted(case.weight.rows, 'row')}, {case.weight.time_us / 1000:.2f} ms"
-            yield f"  why      {in_one_line(case.record.case.describe())}: {weight}"
+            yield f"  why      {whole_in_one_line(case.record.case.describe())}: {weight}"
     if len(found) > _PLAN_LISTED and not why:
         more = counted(len(found) - _PLAN_LISTED, "more gap")
         yield f"... and {more}; --why lists every refused case"
@@ -209,7 +209,7 @@ _PLAN_BUDGET_LISTED = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Budget:
+class BudgetOptions:
     """Device-hours as typed, a file for the picture, and a folder for the cases within them."""
 
     hours: str
@@ -225,13 +225,13 @@ class Budget:
 
 
 def plan_within(
-    workload: WorkloadOptions, where: VersionOptions, budget: Budget, device: str | None
+    workload: WorkloadOptions, where: VersionOptions, budget: BudgetOptions, device: str | None
 ) -> None:
     """Print which missing cases cover most of the workload's time for their device time, and the
     coverage over device-hours."""
     from collector.ops.registry import find
     from collector.store.atomic import write_whole
-    from jobs.planning.worth import curve, gains, within
+    from jobs.planning.worth import curve, ranked_gains, within
 
     hours = budget.device_h
     check_missing(budget.missing)
@@ -239,7 +239,7 @@ def plan_within(
         check_picture_file(budget.curve)
     advice = "for a stack without a version name its device: --device NAME"
     found = find_covered(workload, where, device=device, advice=advice)
-    ordered = gains(found.cases, found.campaign, found.peaks, find)
+    ordered = ranked_gains(found.cases, found.campaign, found.peaks, find)
     points = curve(found.cases, ordered)
     paid = within(ordered, hours)
     for line in (f"version     {found.place}", *_curve_lines(points, hours), *_first_lines(paid)):
@@ -253,7 +253,7 @@ def plan_within(
         say("no plan written: --missing DIR writes these cases as a source for a campaign")
 
 
-def _curve_lines(points: Sequence[Point], budget_h: float) -> Iterator[str]:
+def _curve_lines(points: Sequence[WorthPoint], budget_h: float) -> Iterator[str]:
     """The coverage over device-hours, up to the budget and beyond."""
     last = points[-1]
     cases, spent = counted(last.cases, "case"), _spent(last.device_h)

@@ -72,9 +72,9 @@ class LineView:
         self._every_s = every_s
         self._clock = clock
         self._started_s = clock()
-        self._said_s = float("-inf")
+        self._shown_s = float("-inf")
         self._first_done: int | None = None
-        self._said_done: int | None = None
+        self._shown_done: int | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -90,9 +90,9 @@ class LineView:
         if self._first_done is None:
             self._first_done, self._started_s = done, now_s
         is_last = done == cases
-        if done == self._said_done or (now_s - self._said_s < self._every_s and not is_last):
+        if done == self._shown_done or (now_s - self._shown_s < self._every_s and not is_last):
             return
-        self._said_s, self._said_done = now_s, done
+        self._shown_s, self._shown_done = now_s, done
         self.say(f"measured {done:,} of {counted(cases, 'case')}{self._rate(done, cases, now_s)}")
 
     def _rate(self, done: int, cases: int, now_s: float) -> str:

@@ -63,7 +63,7 @@ def check_backend(backend: str) -> None:
         raise BadInput(f"--backend: expected one of {', '.join(BACKENDS)}, got {backend!r}")
 
 
-def asked_mode(word: str) -> Mode | None:
+def requested_mode(word: str) -> Mode | None:
     """Return the timing mode of an option, or None for the default of each case.
 
     Raises BadInput for an unknown mode.
@@ -103,9 +103,9 @@ def ended(failure: str, *, is_whole: bool = True) -> int:
     return int(bool(failure) or not is_whole)
 
 
-def say_buffsize(backend: str, wanted_mb: int) -> None:
+def say_buffsize(backend: str, required_mb: int) -> None:
     """Print the environment variables that set the size of the communication buffers."""
     from collector.comm.moe.moe_plan import buffsize_settings
 
-    for name, value in buffsize_settings(backend, wanted_mb).items():
+    for name, value in buffsize_settings(backend, required_mb).items():
         say(f"set {name}={value}, which the largest call requires")

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _FAILED, _NOT_COMMITTED = 1, 3
 
 
-def run_verb(
+def run_command(
     campaign: CampaignArgument,
     *,
     root: RootOption = None,
@@ -95,11 +95,11 @@ def stop_on_signals(view: View) -> threading.Event:
     """Return an event that Ctrl-C and SIGTERM set; a second signal ends the process at once."""
     stop = threading.Event()
 
-    def ask(number: int, _: object) -> None:
+    def request_stop(number: int, _: object) -> None:
         stop.set()
         signal.signal(number, signal.SIG_DFL)
         view.say("stopping after the case in hand; once more stops at once")
 
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, ask)
+        signal.signal(number, request_stop)
     return stop

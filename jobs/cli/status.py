@@ -16,14 +16,14 @@ from jobs.cli.terminal import print_json, say
 
 if TYPE_CHECKING:
     from collector.store.base import Store
-    from jobs.status.picture import Picture
+    from jobs.status.picture import CampaignStatus
 
 _EVERY_S, _LINES_EVERY_S = 5.0, 60.0
 _IDLE_TIMES = 4.0  # as long as a look took is waited at least
 _BARS, _FEW_BARS = 30, 4  # where they are printed again and again
 
 
-def status_verb(
+def status_command(
     campaign: Annotated[
         str | None, typer.Argument(help="name or file of a campaign  [all]")
     ] = None,
@@ -46,7 +46,7 @@ def status_verb(
     """
     from jobs.cli.opening import find_root, open_campaign, open_root
     from jobs.planning.stored_plans import campaigns, has_plans, no_campaign
-    from jobs.status.picture import Picture
+    from jobs.status.picture import CampaignStatus
     from jobs.status.why import ClusterView
 
     described = open_campaign(campaign) if campaign and Path(campaign).is_file() else None
@@ -66,7 +66,7 @@ def status_verb(
     store = open_root(root, described)
     if not has_plans(store, name) and not view.seen():
         raise no_campaign(store, name)
-    screen = Picture(store, name, view)
+    screen = CampaignStatus(store, name, view)
     if as_json:
         if watch:
             raise BadInput("--json and --watch exclude each other")
@@ -89,7 +89,7 @@ def _all(store: Store) -> None:
     if warning := readable_log(store).warning:
         say(warning)
     for name in known:
-        for plan in follower.look(name, deep=False):
+        for plan in follower.read(name, deep=False):
             say(head_line(plan))
         for line in follower.unreadable(name).lines():
             say(line)
@@ -121,13 +121,13 @@ def _of_store(store: Store, name: str) -> dict[str, object]:
                     if not s.committed
                 ],
             }
-            for status in follower.look(name)
+            for status in follower.read(name)
         ],
         "damage": list(follower.unreadable(name).lines()),
     }
 
 
-def _watch(screen: Picture) -> None:
+def _watch(screen: CampaignStatus) -> None:
     """Repeat until the campaign is merged, or until Ctrl-C."""
     try:
         if sys.stdout.isatty():
@@ -138,7 +138,7 @@ def _watch(screen: Picture) -> None:
         return
 
 
-def _draw(screen: Picture) -> None:
+def _draw(screen: CampaignStatus) -> None:
     """Draw as many bars as fit on the terminal."""
     from rich.console import Console
     from rich.live import Live
@@ -158,7 +158,7 @@ def _draw(screen: Picture) -> None:
                 time.sleep(_pause_s(_EVERY_S, took_s))
 
 
-def _print_now_and_then(screen: Picture) -> None:
+def _print_now_and_then(screen: CampaignStatus) -> None:
     while not screen.is_finished:
         started = time.monotonic()
         for line in screen.lines(_BARS):

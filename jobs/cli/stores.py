@@ -22,10 +22,10 @@ class Stores:
 
     def __init__(
         self,
-        may_act: Callable[[], bool],
+        may_perform: Callable[[], bool],
         outside: tuple[str, str] | None = None,
     ):
-        self._may_act, self._outside = may_act, outside
+        self._may_perform, self._outside = may_perform, outside
 
     def open(self, applied: Applied) -> Store:
         """Return the store of a campaign, which waits no longer than a reconciliation may take.
@@ -41,7 +41,7 @@ class Stores:
             said_by=f"root of {applied.campaign.name}",
         )
         if deployment.leased:
-            store = SingleWriterStore(store, self._may_act)
+            store = SingleWriterStore(store, self._may_perform)
         return PatientStore(store, _PATIENCE_S)
 
     def _from_here(self, applied: Applied) -> str:

@@ -21,7 +21,7 @@ from jobs.controller.performer import PART_MERGED, Performer, announce
 from jobs.controller.remembered import KnownPlan, Memory, Rounds
 from jobs.decide.actions import Finish
 from jobs.decide.decision import decide
-from jobs.decide.live_objects import launched_by, room_for
+from jobs.decide.live_objects import available_workers, launched_by
 from jobs.decide.observed import Desired, Observed
 from jobs.kube.cluster import Cluster
 from jobs.kube.errors import ClusterError, is_refusal
@@ -58,8 +58,8 @@ class Controller:
         cluster: Cluster,
         open_store: OpenStore,
         metrics: Metrics | None = None,
-        may_act: Callable[[], bool] = lambda: True,
-        ask_store: Callable[[Store], Probe] = probe_store,
+        may_perform: Callable[[], bool] = lambda: True,
+        probe_store: Callable[[Store], Probe] = probe_store,
         clock: Callable[[], float] = environment.monotonic,
         folders: Sequence[Path] = (),
         rounds: Rounds | None = None,
@@ -67,24 +67,24 @@ class Controller:
         self._cluster = cluster
         self._open_store = open_store
         self._metrics = metrics or Metrics()
-        self._may_act = may_act
-        self._ask_store = ask_store
+        self._may_perform = may_perform
+        self._probe_store = probe_store
         self._clock = clock
         self._folders = folders
         self._rounds = rounds or Rounds()
         self._memories: dict[str, Memory] = {}
 
-    def look(self) -> dict[str, bool]:
+    def reconcile(self) -> dict[str, bool]:
         """Reconcile each applied campaign once; return for each name whether it is finished."""
         there = {known_as(one): one for one in self._config_maps()}
         found = dict.fromkeys(there, False)
         for name, config_map in there.items():
-            if not self._may_act():
+            if not self._may_perform():
                 break
             memory = self._memories.setdefault(name, Memory(self._clock))
             started = environment.monotonic()
             try:
-                found[name] = self._one(self._applied(config_map, memory), memory)
+                found[name] = self._reconcile_campaign(self._applied(config_map, memory), memory)
             except DamagedObject as error:
                 announce(self._cluster, config_map, memory, "Damaged", error.advice)
             except BadInput as error:
@@ -101,11 +101,11 @@ class Controller:
                     "see the traceback in the controller's log"
                 )
                 announce(self._cluster, config_map, memory, "Mistake", words)
-            self._metrics.looked(name, self._clock() - started, self._cluster.requests)
+            self._metrics.reconciled(name, self._clock() - started, self._cluster.requests)
         self._forget(found)
         return found
 
-    def follow(self, only: str) -> dict[str, bool]:
+    def read_state(self, only: str) -> dict[str, bool]:
         """Return the same from the state that the leader records; perform no action."""
         found = map(applied_from, filter(is_named, self._config_maps(only)))
         return {one.campaign.name: one.is_merged or is_part_merged(one) for one in found}
@@ -129,14 +129,14 @@ class Controller:
             self._rounds.forget(name)
             self._metrics.forget(name)
 
-    def _one(self, applied: Applied, memory: Memory) -> bool:
+    def _reconcile_campaign(self, applied: Applied, memory: Memory) -> bool:
         """Reconcile one campaign; return whether it is finished."""
         if applied.is_merged:
             return True
         # Phase 1: its store and its plan, both known after the first reconciliation.
-        applied = self._asked(applied, memory)
+        applied = self._with_probe_result(applied, memory)
         store = self._store(applied, memory)
-        given = (self._may_act, self._folders, self._rounds)
+        given = (self._may_perform, self._folders, self._rounds)
         known = PlanFinder(self._cluster, applied, store, memory, *given).find()
         if known is None:
             return False
@@ -151,7 +151,7 @@ class Controller:
         # Phase 4: perform the actions, as long as this process is the leader.
         performer = Performer(self._cluster, applied, known, store, memory)
         for action in actions:
-            if not self._may_act():
+            if not self._may_perform():
                 return False
             performer.perform(action, observed)
         finished = any(isinstance(action, Finish) for action in actions)
@@ -160,18 +160,18 @@ class Controller:
             self._cluster.annotate_config_map(name, {PART_MERGED: None})
         return finished
 
-    def _asked(self, applied: Applied, memory: Memory) -> Applied:
+    def _with_probe_result(self, applied: Applied, memory: Memory) -> Applied:
         """Return the campaign with the result of the store's probe for create-only writes.
 
         The probe runs before anything depends on these writes. If the store ignores create-only,
         that is recorded permanently.
         """
         deployment = applied.deployment
-        if deployment.looks_first or memory.honest == deployment.root:
+        if deployment.checks_before_write or memory.create_only_root == deployment.root:
             return applied
-        found = self._ask_store(self._store(applied, memory))
+        found = self._probe_store(self._store(applied, memory))
         if found.create_only:
-            memory.honest = deployment.root
+            memory.create_only_root = deployment.root
             return applied
         name = applied.object["metadata"]["name"]
         self._cluster.annotate_config_map(name, {LEASED: deployment.root})
@@ -211,12 +211,14 @@ def is_part_merged(applied: Applied) -> bool:
 
 def _desired(applied: Applied, known: KnownPlan, observed: Observed, memory: Memory) -> Desired:
     site = applied.site
-    wanted = max(1, applied.campaign.devices // site.devices_per_worker)
+    workers = max(1, applied.campaign.devices // site.devices_per_worker)
     kueue = bool(site.kueue_queue) or memory.queued
     return Desired(
         plan=known.plan,
         # The devices that are free now do not show how many Kueue will admit.
-        workers=wanted if kueue else room_for(wanted, site, observed.nodes, observed.pods),
+        workers=workers
+        if kueue
+        else available_workers(workers, site, observed.nodes, observed.pods),
         per_index=site.devices_per_worker,
         paused=applied.paused,
         allow_missing=applied.allow_missing,

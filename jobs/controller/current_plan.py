@@ -73,8 +73,8 @@ def check_mounted(path: Path, folders: Sequence[Path]) -> None:
     This includes all files below the path and the related files that readers open. They must be
     regular files or folders. Paths outside are not accessed.
     """
-    real = _end_of(path)
-    folder = _holding(real, folders)
+    real = _target_of(path)
+    folder = _folder_containing(real, folders)
     if folder is None:
         allowed = ", ".join(map(str, folders)) or "none (set --sources-folder)"
         raise BadInput(
@@ -82,13 +82,13 @@ def check_mounted(path: Path, folders: Sequence[Path]) -> None:
         )
     if not os.path.exists(real):
         raise BadInput("no such file or folder", path=path)
-    for start in {_read_with(path.absolute(), folder), _read_with(real, folder)}:
+    for start in {_folder_read(path.absolute(), folder), _folder_read(real, folder)}:
         for parent, inside, files in os.walk(start):
             for name in (*inside, *files):
                 _check(Path(parent, name), folder)
 
 
-def _end_of(path: Path) -> Path:
+def _target_of(path: Path) -> Path:
     """Return the target of a path; for circular links, the first link."""
     try:
         return Path(os.path.realpath(path))
@@ -96,24 +96,24 @@ def _end_of(path: Path) -> Path:
         raise BadInput("expected a valid path", path=ascii(path.name)) from error
 
 
-def _holding(path: Path, folders: Sequence[Path]) -> Path | None:
-    resolved = map(_end_of, folders)
+def _folder_containing(path: Path, folders: Sequence[Path]) -> Path | None:
+    resolved = map(_target_of, folders)
     return next((folder for folder in resolved if path.is_relative_to(folder)), None)
 
 
-def _read_with(path: Path, folder: Path) -> Path:
+def _folder_read(path: Path, folder: Path) -> Path:
     """Return the folder that a reader of this path reads.
 
     For a file this includes its siblings and the top level of its run.
     """
     run = run_folder(path)
-    if run is not None and _end_of(run).is_relative_to(folder):
+    if run is not None and _target_of(run).is_relative_to(folder):
         return run
     return path if path.is_dir() else path.parent
 
 
 def _check(path: Path, folder: Path) -> None:
-    if not _end_of(path).is_relative_to(folder):
+    if not _target_of(path).is_relative_to(folder):
         raise BadInput(f"the link leads out of {folder} and is not followed", path=path)
     try:
         mode = path.stat().st_mode
@@ -136,13 +136,13 @@ class PlanFinder:
         applied: Applied,
         store: Store,
         memory: Memory,
-        may_act: Callable[[], bool],
+        may_perform: Callable[[], bool],
         folders: Sequence[Path],
         rounds: Rounds,
     ):
         self._cluster, self._applied = cluster, applied
         self._store, self._memory = store, memory
-        self._may_act, self._folders, self._rounds = may_act, folders, rounds
+        self._may_perform, self._folders, self._rounds = may_perform, folders, rounds
 
     def find(self) -> KnownPlan | None:
         """Return the campaign's plan; search for it only if the campaign has changed.
@@ -151,7 +151,7 @@ class PlanFinder:
         surfaces are being learned, or another process is the leader.
         """
         applied, memory = self._applied, self._memory
-        if memory.plan is not None and self._is_for_now and not memory.asks_again:
+        if memory.plan is not None and self._is_current and not memory.next_plan_due:
             return memory.plan
         about = (applied.campaign.name, applied.fingerprint)
         if self._rounds.is_making(*about):
@@ -196,7 +196,7 @@ class PlanFinder:
         check_gangs(plan, applied.site)
         if made.tables is not None:
             # Making it may have taken minutes; another process may have become the leader.
-            if not self._may_act():
+            if not self._may_perform():
                 return None
             store_next(self._store, made)
         late = tuple(other for other in made.state.mergeable if other.number != plan.number)
@@ -205,16 +205,16 @@ class PlanFinder:
             memory.forget_plan()
             announce(self._cluster, applied.object, memory, "Planned", made.news)
         memory.plan, memory.made_for = known, applied.fingerprint
-        memory.asks_again = False
+        memory.next_plan_due = False
         return known
 
     @property
-    def _is_for_now(self) -> bool:
+    def _is_current(self) -> bool:
         """Return whether the remembered plan was made for the campaign as it is applied now."""
         return self._memory.made_for == self._applied.fingerprint
 
     def _stack(self) -> Stack | None:
-        if self._memory.plan is not None and self._is_for_now:
+        if self._memory.plan is not None and self._is_current:
             return self._memory.plan.plan.stack  # the next plan is due: no pod runs any more
         read = partial(read_plans, self._store, self._applied.campaign.name)
         found = stack_at_work(self._cluster, self._applied, read)
@@ -244,6 +244,6 @@ class PlanFinder:
         known = KnownPlan(state.stored.plans[-1])
         performer = Performer(self._cluster, applied, known, self._store, memory)
         for action in merging(jobs, key, tuple(due), partial=True):
-            if self._may_act():
+            if self._may_perform():
                 performer.perform(action, Observed(frozenset(), (), jobs))
         return False

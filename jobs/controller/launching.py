@@ -62,10 +62,10 @@ def _portable_text(campaign: Campaign, name: str, loaded: tuple[LoadedSource, ..
 
 
 def _portable_sources(
-    said: yaml.Node, campaign: Campaign, loaded: tuple[LoadedSource, ...]
+    reported: yaml.Node, campaign: Campaign, loaded: tuple[LoadedSource, ...]
 ) -> yaml.Node:
     sources = []
-    for node, source, found in zip(said.value, campaign.sources, loaded, strict=True):
+    for node, source, found in zip(reported.value, campaign.sources, loaded, strict=True):
         if isinstance(source, BundledSource | CasesSource):
             sources.append(node)
             continue
@@ -74,7 +74,7 @@ def _portable_sources(
         communication = {"communication_us": took_us} if took_us else {}
         known = {"cases": found.planned.sha256, "name": found.planned.name}
         sources.append(yaml.compose(yaml.safe_dump({**known, **stack, **communication})))
-    return yaml.SequenceNode(said.tag, sources, flow_style=False)
+    return yaml.SequenceNode(reported.tag, sources, flow_style=False)
 
 
 def upload(campaign: Campaign, loaded: tuple[LoadedSource, ...], store: Store) -> None:
@@ -92,8 +92,10 @@ def _tables(campaign: Campaign, loaded: tuple[LoadedSource, ...]) -> Iterator[tu
 
 def not_uploaded(campaign: Campaign, loaded: tuple[LoadedSource, ...], store: Store) -> str:
     """Return what a dry run has not done, as comments for the YAML that follows."""
-    wanted = [key for key, _ in _tables(campaign, loaded)]
-    missing = [key for key in wanted if not any(info.key == key for info in store.list(key))]
+    keys_to_upload = [key for key, _ in _tables(campaign, loaded)]
+    missing = [
+        key for key in keys_to_upload if not any(info.key == key for info in store.list(key))
+    ]
     lines = ["Nothing is created. A Job of workers is suspended and has no queue: a controller"]
     lines += ["writes its plan and its wave into the store first, then creates and resumes it."]
     if missing:

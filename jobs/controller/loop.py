@@ -82,7 +82,7 @@ def run_forever(
     while not stop.is_set():
         started = environment.monotonic()
         try:
-            found = controller.look() if leads() else _followed(controller, until)
+            found = controller.reconcile() if leads() else _state_as_follower(controller, until)
             if until and found.get(until, True):
                 return until in found
         except ClusterError as error:
@@ -94,8 +94,8 @@ def run_forever(
     return False
 
 
-def _followed(controller: Controller, campaign: str) -> dict[str, bool]:
-    return controller.follow(campaign) if campaign else {}
+def _state_as_follower(controller: Controller, campaign: str) -> dict[str, bool]:
+    return controller.read_state(campaign) if campaign else {}
 
 
 def _wait(

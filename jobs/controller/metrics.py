@@ -34,20 +34,20 @@ class WorkDone:
         self.attempts: Counter[str] = Counter()
         self.device_s = self._measured_s = 0.0
         self._clock = clock
-        self._looked_at = 0.0
+        self._observed_at = 0.0
         self._running: frozenset[str] = frozenset()
         self._ended: frozenset[str] = frozenset()
         self._succeeded: dict[str, int] = {}
         self._before: frozenset[str] | None = None  # committed at the first reconciliation
 
-    def look(self, observed: Observed, site: Site) -> None:
+    def count(self, observed: Observed, site: Site) -> None:
         """Count what happened since the last reconciliation."""
         now = self._clock()
         running = frozenset(pod.uid for pod in observed.pods if pod.phase == "Running")
         held = len(running & self._running)
-        self.device_s += held * site.devices_per_worker * (now - self._looked_at)
-        self._measured_s += devices_measuring(held, site) * (now - self._looked_at)
-        self._looked_at, self._running = now, running
+        self.device_s += held * site.devices_per_worker * (now - self._observed_at)
+        self._measured_s += devices_measuring(held, site) * (now - self._observed_at)
+        self._observed_at, self._running = now, running
         self._count_ends(observed)
         if self._before is None:
             self._before = observed.committed
@@ -121,7 +121,7 @@ class Metrics(Collector):
         with self._lock:
             self._values[name, tuple(sorted((labels or {}).items()))] = value
 
-    def looked(self, campaign: str, seconds: float, requests: int) -> None:
+    def reconciled(self, campaign: str, seconds: float, requests: int) -> None:
         self.set("opmeter_look_seconds", seconds, {"campaign": campaign})
         self.set("opmeter_api_requests_total", requests)
 
@@ -143,13 +143,13 @@ class Metrics(Collector):
         for phase in ("Pending", "Running", "Succeeded", "Failed"):
             self.set("opmeter_pods", phases[phase], {"campaign": name, "phase": phase})
         self._work_of(name, plan, observed, site)
-        for node, shards_of in observed.strikes.against().items():
+        for node, shards_of in observed.node_failures.against().items():
             labels = {"campaign": name, "node": node}
             self.set("opmeter_node_strikes", len(shards_of), labels)
 
     def _work_of(self, name: str, plan: Plan, observed: Observed, site: Site) -> None:
         work = self._work.setdefault(name, WorkDone())
-        work.look(observed, site)
+        work.count(observed, site)
         for code, count in work.attempts.items():
             self.set("opmeter_attempts_total", count, {"campaign": name, "exit": code})
         self.set("opmeter_npu_seconds_total", work.device_s, {"campaign": name})

@@ -20,11 +20,11 @@ from jobs.decide.pod_problems import STUCK_S, is_being_made
 from jobs.kube.cluster import Cluster
 from jobs.kube.errors import unless_refused
 from jobs.objects.applied_campaign import SELECTOR, Applied
-from jobs.objects.deployment import COMPONENT_LABEL, message_of, said_at
+from jobs.objects.deployment import COMPONENT_LABEL, last_seen_at, message_of
 from jobs.objects.kueue import by_job, is_given_up
 from jobs.objects.waves import Wave
 from jobs.planning.damage import outside
-from jobs.planning.stored_plans import committed_shards, find_waves, known_strikes
+from jobs.planning.stored_plans import committed_shards, find_waves, known_node_failures
 
 # Commits of a campaign that the head does not have: not yet merged, or damaged.
 
@@ -46,7 +46,7 @@ def with_unmerged(
     left_out = list(_outside(store, known, memory))
     if has_merged(observed.jobs, merge_key(known.plan.plan_hash, {*done, *of_others})):
         for of, shard in left_out:
-            _look_into(store, of, shard, memory)
+            _record_damage(store, of, shard, memory)
     left = [(of, s) for of, s in left_out if not memory.unmerged.get(s.shard_id)]
     bad = ((s.shard_id, memory.unmerged.get(s.shard_id)) for of, s in left_out if of is plan)
     return replace(
@@ -54,7 +54,7 @@ def with_unmerged(
         merged=not left,
         damaged=tuple((shard, damage.reason) for shard, damage in bad if damage),
         late=tuple(sorted({of.number for of, _ in left if of is not plan})),
-        of_others=of_others,
+        committed_of_earlier_plans=of_others,
     )
 
 
@@ -70,17 +70,17 @@ def _outside(store: Store, known: KnownPlan, memory: Memory) -> Iterator[tuple[P
     return outside((known.plan, *known.others), memory.committed, held)
 
 
-def _look_into(store: Store, plan: Plan, shard: PlannedShard, memory: Memory) -> None:
+def _record_damage(store: Store, plan: Plan, shard: PlannedShard, memory: Memory) -> None:
     """Record why a merge left a shard out; read it once, because stored objects never change."""
     if shard.shard_id not in memory.unmerged:
-        stored = fetch(store, plan, shard, with_answer=True)
+        stored = fetch(store, plan, shard, with_attempt=True)
         memory.unmerged[shard.shard_id] = damage_in(plan, stored)
 
 
 logger = logging.getLogger(__name__)
 
 _AT_WORK = "status.phase!=Succeeded"  # the Jobs report everything about the others
-_ASKED = 3  # the number of pods whose Events are read
+_MAX_PODS_WITH_EVENTS = 3  # the number of pods whose Events are read
 _SETTLE_S = 15.0
 _HOLDING = "status.phase!=Succeeded,status.phase!=Failed"
 
@@ -93,8 +93,8 @@ def observe(
     try:
         memory.committed = committed_shards(store, applied.campaign.name)
         waves = tuple(_waves(store, known, memory))
-        strikes = known_strikes(store, applied.campaign.name)
-        found = replace(live, committed=memory.committed, waves=waves, strikes=strikes)
+        node_failures = known_node_failures(store, applied.campaign.name)
+        found = replace(live, committed=memory.committed, waves=waves, node_failures=node_failures)
         found = with_unmerged(found, store, known, memory, partial=applied.allow_missing)
     except StoreError as error:
         logger.warning("campaign %s: %s", applied.campaign.name, error)
@@ -116,7 +116,7 @@ def _settling(observed: Observed, memory: Memory) -> frozenset[tuple[str, int]]:
         for index in job.succeeded
         if index < len(wave.indexes) and not observed.committed.issuperset(wave.indexes[index])
     ]
-    ages = memory.unlisted.look(dict.fromkeys(unlisted))
+    ages = memory.unlisted.ages(dict.fromkeys(unlisted))
     return frozenset(place for place in unlisted if ages[place] < _SETTLE_S)
 
 
@@ -129,11 +129,11 @@ def _live(cluster: Cluster, applied: Applied, memory: Memory) -> Observed:
         (job.uid, job.failed, job.state) for job in jobs if job.failed or job.state == "Failed"
     )
 
-    def ask() -> list[PodView]:
+    def fetch_pods() -> list[PodView]:
         return [pod_view(pod) for pod in cluster.pods(workers, _AT_WORK)]
 
     works = any(job.wave for job in jobs)
-    found = memory.workers.get(ask, about=failures) if works or memory.leaving else []
+    found = memory.workers.get(fetch_pods, about=failures) if works or memory.leaving else []
     memory.leaving = works or any(not pod.has_ended for pod in found)
     pods = _with_warnings(cluster, aged(found, memory.pods), memory)
     nodes = memory.nodes.get(cluster.nodes)
@@ -163,15 +163,19 @@ def _with_warnings(
     if not hang:
         memory.warnings.at = None
         return pods
-    said = memory.warnings.get(lambda: {p.uid: _last_warning(cluster, p) for p in hang[:_ASKED]})
-    return tuple(replace(pod, event=said[pod.uid]) if pod.uid in said else pod for pod in pods)
+    reported = memory.warnings.get(
+        lambda: {p.uid: _last_warning(cluster, p) for p in hang[:_MAX_PODS_WITH_EVENTS]}
+    )
+    return tuple(
+        replace(pod, event=reported[pod.uid]) if pod.uid in reported else pod for pod in pods
+    )
 
 
 def _last_warning(cluster: Cluster, pod: PodView) -> str:
     """Return the last warning about a pod; empty if this account may not read Events."""
     with unless_refused(f"Events of {pod.name}"):
         found = cluster.events(f"involvedObject.name={pod.name},type=Warning")
-        last = max(found, key=said_at, default=None)
+        last = max(found, key=last_seen_at, default=None)
         return message_of(last) if last else ""
     return ""
 

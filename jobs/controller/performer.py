@@ -21,9 +21,9 @@ from jobs.decide.actions import (
     Delete,
     Finish,
     GiveUp,
-    Launch,
+    LaunchWave,
     Merge,
-    Remember,
+    RecordFailures,
     Replan,
     Scale,
     Suspend,
@@ -42,12 +42,12 @@ from jobs.objects.job_manifest import (
     unknown_fields,
     worker_job,
 )
-from jobs.objects.waves import Wave, strikes_to_json, wave_to_json
-from jobs.planning.stored_plans import known_strikes
+from jobs.objects.waves import Wave, node_failures_to_json, wave_to_json
+from jobs.planning.stored_plans import known_node_failures
 
 logger = logging.getLogger(__name__)
 
-_SAY_AGAIN_S = 1800.0  # an Event expires after an hour
+_REPEAT_EVENT_S = 1800.0  # an Event expires after an hour
 # On a campaign: the state that was merged although shards are missing and nothing runs.
 PART_MERGED = LABEL + "merged-in-part"
 _NEWS = frozenset({"Planned", "WaveCreated", "Merged", "Paused", "Queued"})
@@ -89,7 +89,7 @@ class Performer:
     def _do(self, action: Action, observed: Observed) -> None:
         name, cluster = self._applied.campaign.name, self._cluster
         match action:
-            case Launch(wave, cap):
+            case LaunchWave(wave, cap):
                 self._launch(wave, cap)
             case Scale(job_name, number):
                 job = _job(observed, job_name)
@@ -106,11 +106,11 @@ class Performer:
                 assignment = Assignment(name, plan.number, plan.plan_hash, shard, attempt, 0)
                 abandon(self._store, assignment, outcome, reason)
                 self.say("ShardFailed", f"{shard}: {reason}", shard)
-            case Remember(strikes):
+            case RecordFailures(strikes):
                 # Another process may have led since the observation: keep the failures that it
                 # recorded.
-                known = known_strikes(self._store, name)
-                self._store.put(keys.nodes(name), strikes_to_json(known.plus(strikes.seen)))
+                known = known_node_failures(self._store, name)
+                self._store.put(keys.nodes(name), node_failures_to_json(known.plus(strikes.seen)))
             case Announce(reason, message, about):
                 self.say(reason, message, about)
             case Merge(key, plans, partial):
@@ -118,7 +118,7 @@ class Performer:
                 merge = merge_job(name, plans, key, there, partial=partial, queue=queue)
                 cluster.create_or_adopt(merge)
             case Replan():
-                self._memory.asks_again = True
+                self._memory.next_plan_due = True
             case Finish(partial):
                 self._finish(partial=partial)
             case _:
@@ -210,7 +210,7 @@ def announce(
     has expired.
     """
     key, now = (reason, about or message), memory.clock()
-    if key in memory.announced and now - memory.announced[key] < _SAY_AGAIN_S:
+    if key in memory.announced and now - memory.announced[key] < _REPEAT_EVENT_S:
         return
     level = logging.INFO if reason in _NEWS else logging.WARNING
     logger.log(level, "%s: %s", reason, message)
@@ -224,9 +224,9 @@ def announce(
 def _described(action: Action) -> str:
     """Return an action in one line: a wave may have a thousand indexes."""
     match action:
-        case Launch(wave, cap):
+        case LaunchWave(wave, cap):
             return f"Launch {wave.job_name}: {_indexes(wave)}, {cap} in parallel"
-        case Remember(strikes):
+        case RecordFailures(strikes):
             return f"Remember {counted(len(strikes.seen), 'failure')}"
     return str(action)
 
@@ -253,9 +253,9 @@ def stack_at_work(
     every device that a probe would wait for.
     """
     selector = f"{SELECTOR}={applied.campaign.name},{COMPONENT_LABEL}={WORKER}"
-    wanted = made_of(applied.site, applied.deployment)
+    specification = made_of(applied.site, applied.deployment)
     views = map(job_view, cluster.jobs(selector))
-    live = {view.plan_hash for view in views if view.is_live and view.made_of == wanted}
+    live = {view.plan_hash for view in views if view.is_live and view.made_of == specification}
     plans = reversed(read()) if live else ()
     return next((plan.stack for plan in plans if plan.plan_hash in live), None)
 

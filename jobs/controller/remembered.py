@@ -14,7 +14,7 @@ from collector.database.published import HeldShards
 from collector.environment import Running
 from collector.model.plan import Plan
 from collector.store.base import Store
-from jobs.decide.live_objects import Since
+from jobs.decide.live_objects import StateAges
 from jobs.objects.applied_campaign import Applied
 from jobs.objects.job_manifest import Features
 from jobs.objects.waves import Wave
@@ -38,7 +38,7 @@ class KnownPlan:
 
 
 @dataclass
-class Aged:
+class CachedValue:
     """A cached value that is read again when it expires.
 
     It expires after `every_s`, or after `times` the duration of the last read, up to a minute (a
@@ -53,11 +53,11 @@ class Aged:
     took_s: float = 0.0
     about: Hashable = None
 
-    def get(self, ask: Callable[[], Any], about: Hashable = None) -> Any:
+    def get(self, fetch: Callable[[], Any], about: Hashable = None) -> Any:
         now = self.clock()
         good_s = max(self.every_s, min(self.times * self.took_s, _LONGEST_S))
         if self.at is None or now - self.at >= good_s or about != self.about:
-            self.value, self.at, self.about = ask(), now, about
+            self.value, self.at, self.about = fetch(), now, about
             self.took_s = self.clock() - now
         return self.value
 
@@ -66,7 +66,7 @@ class Aged:
 class Memory:
     """The memory for one campaign.
 
-    `made_for` is the fingerprint of the campaign that the plan was made for. `asks_again` means
+    `made_for` is the fingerprint of the campaign that the plan was made for. `next_plan_due` means
     that the next plan must be determined. `committed` holds the commits that were read last.
     """
 
@@ -74,7 +74,7 @@ class Memory:
     applied: Applied | None = None
     applied_at: str = ""  # the version of the ConfigMap that it was read from
     made_for: str = ""
-    asks_again: bool = False
+    next_plan_due: bool = False
     plan: KnownPlan | None = None
     waves: dict[str, Wave | None] = field(default_factory=dict)
     committed: frozenset[str] = frozenset()
@@ -86,24 +86,26 @@ class Memory:
     queued: bool = False  # a queue takes this namespace's Jobs when they are created
     store_of: str = ""
     store: Store | None = None
-    honest: str = ""  # the root of a store that is known to support create-only writes
-    jobs: Since = field(init=False)
-    pods: Since = field(init=False)
-    unlisted: Since = field(init=False)  # indexes that succeeded and whose commits are not listed
-    workers: Aged = field(init=False)
-    nodes: Aged = field(init=False)
-    others: Aged = field(init=False)
-    warnings: Aged = field(init=False)
-    workloads: Aged = field(init=False)
+    create_only_root: str = ""  # the root of a store that is known to support create-only writes
+    jobs: StateAges = field(init=False)
+    pods: StateAges = field(init=False)
+    unlisted: StateAges = field(
+        init=False
+    )  # indexes that succeeded and whose commits are not listed
+    workers: CachedValue = field(init=False)
+    nodes: CachedValue = field(init=False)
+    others: CachedValue = field(init=False)
+    warnings: CachedValue = field(init=False)
+    workloads: CachedValue = field(init=False)
     announced: dict[tuple[str, str], float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.jobs, self.pods = Since(self.clock), Since(self.clock)
-        self.unlisted = Since(self.clock)
-        self.workers = Aged(0.0, self.clock, times=40.0)
-        self.nodes = Aged(15.0, self.clock)
-        self.others, self.warnings = Aged(60.0, self.clock), Aged(60.0, self.clock)
-        self.workloads = Aged(15.0, self.clock)
+        self.jobs, self.pods = StateAges(self.clock), StateAges(self.clock)
+        self.unlisted = StateAges(self.clock)
+        self.workers = CachedValue(0.0, self.clock, times=40.0)
+        self.nodes = CachedValue(15.0, self.clock)
+        self.others, self.warnings = CachedValue(60.0, self.clock), CachedValue(60.0, self.clock)
+        self.workloads = CachedValue(15.0, self.clock)
 
     def forget_plan(self) -> None:
         """Forget everything that belongs to a plan."""
@@ -130,7 +132,7 @@ class _Making:
     error: Exception | None = None
     thread: Running | None = None
     # False if the campaign has changed since: the result is then discarded.
-    is_wanted: bool = True
+    is_current: bool = True
 
 
 class Rounds:
@@ -176,11 +178,11 @@ class Rounds:
     def forget(self, campaign: str) -> None:
         """Discard the round of a campaign."""
         if (making := self._making.pop(campaign, None)) is not None:
-            making.is_wanted = False
+            making.is_current = False
 
     def _make(self, making: _Making, make: Callable[[], NextPlan]) -> None:
         with self._turn:
-            if not making.is_wanted:
+            if not making.is_current:
                 return
             try:
                 making.found = make()

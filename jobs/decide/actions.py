@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 
 from collector.model.measurement import Outcome
-from jobs.objects.waves import Strikes, Wave
+from jobs.objects.waves import NodeFailures, Wave
 
 
 @dataclass(frozen=True, slots=True)
-class Launch:
+class LaunchWave:
     """Write the wave, then create its Job."""
 
     wave: Wave
@@ -53,10 +53,10 @@ class GiveUp:
 
 
 @dataclass(frozen=True, slots=True)
-class Remember:
+class RecordFailures:
     """Write the failures counted against nodes."""
 
-    strikes: Strikes
+    node_failures: NodeFailures
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,4 +100,15 @@ class Finish:
     partial: bool = False
 
 
-Action = Launch | Scale | Suspend | Delete | GiveUp | Remember | Announce | Merge | Replan | Finish
+Action = (
+    LaunchWave
+    | Scale
+    | Suspend
+    | Delete
+    | GiveUp
+    | RecordFailures
+    | Announce
+    | Merge
+    | Replan
+    | Finish
+)

@@ -10,9 +10,9 @@ from collections.abc import Collection, Iterator, Sequence
 
 from collector.codec.text import counted
 from jobs.decide import wave_choice
-from jobs.decide.actions import Action, Announce, Delete, Launch, Remember
+from jobs.decide.actions import Action, Announce, Delete, LaunchWave, RecordFailures
 from jobs.decide.findings import Findings, ending
-from jobs.decide.job_rules import Claim, drained, obsolete, refused_by_store, scaling
+from jobs.decide.job_rules import JobShare, drained, obsolete, refused_by_store, scaling
 from jobs.decide.observed import Desired, Observed
 from jobs.decide.pod_problems import warnings
 from jobs.decide.remaining_work import left_of, same_node
@@ -33,15 +33,15 @@ def _actions(found: Findings) -> Iterator[Action]:
         # The commits are unknown: Jobs may only be suspended and resumed.
         yield from _scaling(found)
         return
-    if found.strikes != found.observed.strikes:
-        yield Remember(found.strikes)
+    if found.node_failures != found.observed.node_failures:
+        yield RecordFailures(found.node_failures)
     yield from _warnings(found)
     yield from obsolete(found.desired, found.observed)
     retired = list(_retired(found))
     yield from retired
     gone = {action.job for action in retired if isinstance(action, Delete)}
     done: set[str] = set()  # the shards given up in this reconciliation
-    launches: list[Launch] = []
+    launches: list[LaunchWave] = []
     # With a wrong image, every new wave would fail.
     if found.refusal is None or not found.refusal.is_proved:
         for action in found.verdict.given_up:
@@ -52,14 +52,16 @@ def _actions(found: Findings) -> Iterator[Action]:
         yield from _scaling(found, gone, [launch.wave for launch in launches])
     moving = bool(launches or done or found.observed.settling)
     left = found.open_shards(done)
-    live, more = found.live, found.may_go_on()
-    yield from ending(found.desired, found.observed, live, left, is_moving=moving, may_go_on=more)
+    live, more = found.live, found.can_progress()
+    yield from ending(
+        found.desired, found.observed, live, left, is_moving=moving, can_progress=more
+    )
 
 
 def _warnings(found: Findings) -> Iterator[Announce]:
     """Yield announcements about nodes, pods, the image, shards and Jobs."""
     for node in sorted(found.avoid):
-        shards = len(found.strikes.against()[node])
+        shards = len(found.node_failures.against()[node])
         yield Announce(
             "NodeQuarantined",
             f"{node}: {counted(shards, 'shard')} failed there and succeeded elsewhere",
@@ -69,7 +71,7 @@ def _warnings(found: Findings) -> Iterator[Announce]:
     if found.refusal is not None:
         yield from found.refusal.warnings()
     yield from found.verdict.warnings()
-    yield from wave_choice.gangs_without_room(
+    yield from wave_choice.unplaceable_gangs(
         found.desired, found.observed, found.open_shards(), found.unfit
     )
     if found.desired.plan.kept_from:
@@ -114,11 +116,11 @@ def _retired(found: Findings) -> Iterator[Action]:
             yield Delete(job.name, "the other nodes that it waits for are gone or not free")
         elif not done and job.is_live and found.is_retired(job):
             kept = len(found.awaited[job.name])
-            if not kept or not (job.gang or wave_choice.is_others(job, found.desired)):
+            if not kept or not (job.gang or wave_choice.is_managed_elsewhere(job, found.desired)):
                 yield from drained(job, kept, found.avoid)
 
 
-def _launches(found: Findings, handled: set[str]) -> Iterator[Launch]:
+def _launches(found: Findings, handled: set[str]) -> Iterator[LaunchWave]:
     """Yield the next wave, made of the shards that no Job has, when workers are free."""
     desired = found.desired
     if desired.paused:
@@ -131,12 +133,12 @@ def _launches(found: Findings, handled: set[str]) -> Iterator[Launch]:
         return
     if not todo:
         return
-    free = desired.workers - found.waiting() - found.coming_back()
+    free = desired.workers - found.waiting() - found.resuming_workers()
     # Only running pods block a gang. Pods that wait in the same Jobs can wait longer.
-    begun_pods = found.waiting(only_begun=True) + found.coming_back()
+    begun_pods = found.waiting(only_begun=True) + found.resuming_workers()
     free_for_gang = 0 if found.is_gang_moving() else desired.workers - begun_pods
     # A gang deleted a moment ago was deleted because of a node: do not launch it there again.
-    begun = wave_choice.half_made(desired, found.observed, found.avoid)
+    begun = wave_choice.wave_without_job(desired, found.observed, found.avoid)
     single = begun if begun is not None and not begun.is_gang else None
     if (
         begun is None
@@ -147,14 +149,14 @@ def _launches(found: Findings, handled: set[str]) -> Iterator[Launch]:
             desired, found.observed, todo, found.unfit, free_for_gang
         )
     if begun is not None:
-        yield Launch(begun, begun.pods)
+        yield LaunchWave(begun, begun.pods)
         return
     free -= found.reserved(todo)
     if free < 1:
         return
     wave = single or wave_choice.next_wave(desired, found.observed, todo, found.unfit)
     if wave is not None:
-        yield Launch(wave, wave.at_once(free))
+        yield LaunchWave(wave, wave.at_once(free))
 
 
 def _scaling(
@@ -172,9 +174,11 @@ def _scaling(
         (job for job in found.live if job.name not in gone and not found.is_retired(job)),
         key=lambda job: observed.by_hash[job.wave].serial,
     )
-    theirs = [job for job in jobs if wave_choice.is_others(job, desired)]
+    theirs = [job for job in jobs if wave_choice.is_managed_elsewhere(job, desired)]
     ours = [
-        Claim(job, remaining[job.name]) for job in jobs if not wave_choice.is_others(job, desired)
+        JobShare(job, remaining[job.name])
+        for job in jobs
+        if not wave_choice.is_managed_elsewhere(job, desired)
     ]
     taken = sum(len(found.awaited[job.name]) for job in found.live if found.is_retired(job))
     taken += sum(job.parallelism for job in theirs if not job.suspended)
@@ -185,7 +189,5 @@ def _scaling(
     taken += found.next_gang.completions if found.next_gang else 0
     left = max(0, desired.workers - taken)
     yield from scaling(ours, found.suspensions, observed, left, paused=desired.paused)
-    half = {
-        name: stops.why for name, stops in found.suspensions.items() if stops.holds_nodes_in_vain
-    }
+    half = {name: stops.why for name, stops in found.suspensions.items() if stops.holds_nodes_idle}
     yield from wave_choice.queueing(desired, found.live, theirs, half)

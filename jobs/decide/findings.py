@@ -15,9 +15,9 @@ from collector.worker.exit_codes import NOT_THE_SHARDS, ExitCode
 from jobs.decide import job_rules
 from jobs.decide.actions import Announce, Finish, GiveUp, Merge, Replan
 from jobs.decide.observed import WORKER, Desired, JobView, Observed, PodView
-from jobs.decide.pod_problems import lost_indexes, strikes, stuck_beside
-from jobs.decide.remaining_work import is_shut_out, left_of
-from jobs.decide.wave_choice import gang_room, gathering, is_others, reserved
+from jobs.decide.pod_problems import lost_indexes, node_failures, stuck_while_others_run
+from jobs.decide.remaining_work import has_no_usable_node, left_of
+from jobs.decide.wave_choice import gang_capacity, incomplete_gangs, is_managed_elsewhere, reserved
 from jobs.objects.waves import Wave
 from jobs.planning.damage import may_remeasure
 
@@ -37,7 +37,7 @@ def ending(
     left: Sequence[str],
     *,
     is_moving: bool,
-    may_go_on: bool,
+    can_progress: bool,
 ) -> Iterator[Announce | Finish | Merge | Replan]:
     """Yield the merge, and after it the end.
 
@@ -55,13 +55,13 @@ def ending(
     if left and (not desired.allow_missing or is_moving or working):
         return
     if observed.merged:
-        yield from _merged(desired, observed, left, may_go_on=may_go_on)
+        yield from _merged(desired, observed, left, can_progress=can_progress)
         return
     plan = desired.plan
     done = [s.shard_id for s in plan.shards if s.shard_id in observed.committed]
     if is_moving or not (done or observed.late):
         return
-    key = job_rules.merge_key(desired.plan_hash, {*done, *observed.of_others})
+    key = job_rules.merge_key(desired.plan_hash, {*done, *observed.committed_of_earlier_plans})
     # An earlier plan is no longer measured: its missing cases stay missing.
     partial = bool(left or observed.late)
     plans = tuple(sorted({plan.number, *observed.late}))
@@ -69,7 +69,7 @@ def ending(
 
 
 def _merged(
-    desired: Desired, observed: Observed, left: Sequence[str], *, may_go_on: bool
+    desired: Desired, observed: Observed, left: Sequence[str], *, can_progress: bool
 ) -> Iterator[Announce | Finish | Replan]:
     """Yield what follows when everything publishable is merged.
 
@@ -79,7 +79,7 @@ def _merged(
     for shard, reason in observed.damaged:
         yield Announce("Damaged", f"shard {shard}: {reason}; it is not published", shard)
     if left:
-        if not may_go_on:
+        if not can_progress:
             yield Finish(partial=True)
         return
     if observed.damaged and may_remeasure(desired.plan):
@@ -88,8 +88,8 @@ def _merged(
         # Permanent damage ends the campaign: no round follows on cases that cannot be published.
         # The database contains the canary readings of its sessions; the planner reads them once.
         plan = desired.plan
-        asks = plan.may_have_canaries and not desired.is_last
-        goes_on = (plan.forecast.learning or asks) and not observed.damaged
+        may_repeat = plan.may_have_canaries and not desired.is_last
+        goes_on = (plan.forecast.learning or may_repeat) and not observed.damaged
         yield Replan() if goes_on else Finish()
 
 
@@ -129,11 +129,11 @@ _REST_S = 900.0
 # These exit codes say nothing against the shard.
 _NO_FAULT = (ExitCode.DONE, ExitCode.STORE, ExitCode.PEERS, ExitCode.TEMPORARY)
 
-Place = tuple[str, int]  # the name of a Job and an index
+JobIndex = tuple[str, int]  # the name of a Job and an index
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class FailureDecision:
     """The decision about the shards that failed."""
 
     given_up: tuple[GiveUp, ...] = ()  # they failed in two waves because of the shard
@@ -162,7 +162,7 @@ def judge(
     avoid: Collection[str],
     left: Sequence[str],
     indexes: int,
-) -> Verdict:
+) -> FailureDecision:
     """Return which of the shards `left` are given up.
 
     `indexes` is the number of indexes of the whole plan. A failure that occurred only on
@@ -172,13 +172,13 @@ def judge(
     shards are given up. If 5 fail, 40 pass, and the 5 fail again, no shard is given up: 5 is more
     than 3, and more than a tenth of 40. The 5 are unproven and are retried.
     """
-    pods = _by_place(pod for job in jobs for pod in observed.pods_of(job))
-    failed_at: dict[str, list[Place]] = defaultdict(list)
-    doubted: set[Place] = set()
+    pods = _by_index(pod for job in jobs for pod in observed.pods_of(job))
+    failed_at: dict[str, list[JobIndex]] = defaultdict(list)
+    suspect_indexes: set[JobIndex] = set()
     for failure in _failures(observed, jobs, avoid, pods):
         by_nodes = {place for place in failure.places if _blames_no_shard(pods[place])}
         few = max(_few(failure, failed_at, indexes), _FEW_SHARE_OF_WELL * failure.well)
-        doubted |= by_nodes if len(by_nodes) > few else set()
+        suspect_indexes |= by_nodes if len(by_nodes) > few else set()
         for place in failure.places:
             # An index that blames its node waits for the other indexes of its Job: their results
             # decide whether it counts.
@@ -189,14 +189,16 @@ def judge(
     given_up, unproven = [], []
     for shard in left:
         places = failed_at.get(shard, [])
-        proofs = [p for p in places if p not in doubted and _has_word(pods[p])]
+        proofs = [p for p in places if p not in suspect_indexes and _has_report(pods[p])]
         is_old = tries[shard] >= _MOST_TRIED_WAVES
         if len(proofs) >= _LEAST_FAILED_WAVES or (proofs and is_old):
-            given_up.append(GiveUp(shard, *_blame([pod for p in proofs for pod in pods[p]])))
+            given_up.append(
+                GiveUp(shard, *_outcome_and_reason([pod for p in proofs for pod in pods[p]]))
+            )
         elif len(places) >= _LEAST_FAILED_WAVES:
             unproven.append(shard)
     found = {shard: [pod for p in failed_at[shard] for pod in pods[p]] for shard in unproven}
-    return Verdict(
+    return FailureDecision(
         tuple(given_up),
         tuple(unproven),
         frozenset(s for s, of in found.items() if any(p.in_state_s < _REST_S for p in of)),
@@ -209,7 +211,7 @@ class _Failure:
     """The failed indexes of a Job."""
 
     wave: Wave
-    places: tuple[Place, ...]  # without those whose pods all ended on quarantined nodes
+    places: tuple[JobIndex, ...]  # without those whose pods all ended on quarantined nodes
     well: int  # the indexes that succeeded, without empty ones
     is_settled: bool  # the result of every index of the Job is final
 
@@ -226,8 +228,8 @@ def _few(failure: _Failure, failed_at: Collection[str], indexes: int) -> int:
     return max(_FEW_INDEXES, int(_FEW_SHARE_OF_PLAN * indexes)) if is_known else _FEW_INDEXES
 
 
-def _by_place(pods: Iterable[PodView]) -> Mapping[Place, list[PodView]]:
-    found: dict[Place, list[PodView]] = defaultdict(list)
+def _by_index(pods: Iterable[PodView]) -> Mapping[JobIndex, list[PodView]]:
+    found: dict[JobIndex, list[PodView]] = defaultdict(list)
     for pod in pods:
         found[pod.job, pod.index].append(pod)
     return found
@@ -237,7 +239,7 @@ def _failures(
     observed: Observed,
     jobs: Iterable[JobView],
     avoid: Collection[str],
-    pods: Mapping[Place, list[PodView]],
+    pods: Mapping[JobIndex, list[PodView]],
 ) -> Iterator[_Failure]:
     """Yield the failures of each Job, oldest first, so that a wave knows the earlier failures."""
     known = [job for job in jobs if job.wave in observed.by_hash]
@@ -259,7 +261,7 @@ def _failures(
         )
 
 
-def _failed(job: JobView, pods: Mapping[Place, list[PodView]]) -> frozenset[int]:
+def _failed(job: JobView, pods: Mapping[JobIndex, list[PodView]]) -> frozenset[int]:
     """Return the failed indexes of a Job.
 
     Before Kubernetes 1.29 a Job reports only that it failed: then the indexes with a failed pod
@@ -282,7 +284,7 @@ def _is_nodes_fault(pods: Sequence[PodView], avoid: Collection[str]) -> bool:
     return bool(ended) and all(pod.node in avoid for pod in ended)
 
 
-def _has_word(pods: Iterable[PodView]) -> bool:
+def _has_report(pods: Iterable[PodView]) -> bool:
     """Return whether a worker itself reported a failure."""
     return any(pod.exit_code is not None and pod.exit_code not in _NO_FAULT for pod in pods)
 
@@ -293,7 +295,7 @@ def _blames_no_shard(pods: Sequence[PodView]) -> bool:
     return codes <= NOT_THE_SHARDS and any(p.refused or p.exit_code for p in pods)
 
 
-def _blame(pods: Sequence[PodView]) -> tuple[Outcome, str]:
+def _outcome_and_reason(pods: Sequence[PodView]) -> tuple[Outcome, str]:
     """Return the outcome and the reason for the missing cases of a shard.
 
     The outcome is hung if one worker reported it.
@@ -353,9 +355,11 @@ def refusal(
     if not ended:
         return None
     names = {job.name for job in ended}
-    said = {p.node for p in observed.pods if p.job in names and p.exit_code == ExitCode.IMAGE}
-    others = {node.name for node in observed.nodes} - said - frozenset(avoid)
-    return ImageRefusal(ended, frozenset(said), len(said) != 1 or not others)
+    reporting_nodes = {
+        p.node for p in observed.pods if p.job in names and p.exit_code == ExitCode.IMAGE
+    }
+    others = {node.name for node in observed.nodes} - reporting_nodes - frozenset(avoid)
+    return ImageRefusal(ended, frozenset(reporting_nodes), len(reporting_nodes) != 1 or not others)
 
 
 class Findings:
@@ -374,9 +378,9 @@ class Findings:
         self.live = [job for job in self.jobs if job.is_live and job.wave in observed.by_hash]
         # The nodes: the quarantined ones, and those that the next wave also avoids. If nodes may
         # not be listed, none is quarantined: their number is unknown.
-        self._stuck = tuple(stuck_beside(observed))
-        self.strikes = observed.strikes.plus(strikes(observed, self._stuck))
-        self.avoid = self.strikes.quarantined([node.name for node in observed.nodes])
+        self._stuck = tuple(stuck_while_others_run(observed))
+        self.node_failures = observed.node_failures.plus(node_failures(observed, self._stuck))
+        self.avoid = self.node_failures.quarantined([node.name for node in observed.nodes])
         self.refusal = refusal(self.jobs, observed, self.avoid)
         differing = self.refusal.nodes if self.refusal else frozenset()
         self.unfit = job_rules.unfit_nodes(observed, self.avoid, differing, self._stuck)
@@ -392,14 +396,16 @@ class Findings:
         self.next_gang: JobView | None = None  # it waits only for free workers
         self.suspensions = dict(self._to_suspend())
 
-    def may_go_on(self) -> bool:
+    def can_progress(self) -> bool:
         """Return whether the campaign can progress without a user.
 
         For example, a suspended Job is retried, Kueue admits a Job, or resting shards are launched
         again.
         """
         if self.desired.paused or (self.refusal is not None and self.refusal.is_proved):
-            return any(is_others(job, self.desired) and not job.suspended for job in self.live)
+            return any(
+                is_managed_elsewhere(job, self.desired) and not job.suspended for job in self.live
+            )
         return bool(self.live or self.open_shards())
 
     def open_shards(self, handled: Iterable[str] = ()) -> list[str]:
@@ -425,7 +431,7 @@ class Findings:
     def is_shut_out(self, job: JobView) -> bool:
         """Return whether a Job waits for nodes that no longer exist."""
         wave = self.observed.by_hash[job.wave]
-        return is_shut_out(self.desired, self.observed, job, wave, self.unfit)
+        return has_no_usable_node(self.desired, self.observed, job, wave, self.unfit)
 
     def waiting(self, *, only_begun: bool = False) -> int:
         """Return how many workers the awaited indexes take.
@@ -444,16 +450,16 @@ class Findings:
             found += 0 if self.is_retired(job) else self.remaining[job.name].other_pods
         return found
 
-    def coming_back(self) -> int:
+    def resuming_workers(self) -> int:
         """Return how many workers the suspended gangs take that resume.
 
         These are the gangs that this reconciliation resumes, and the one that resumes as soon as
         enough workers are free.
         """
         waits = [self.next_gang] if self.next_gang else []
-        return sum(job.completions for job in (*self.let_go(), *waits))
+        return sum(job.completions for job in (*self.resuming_gangs(), *waits))
 
-    def let_go(self) -> list[JobView]:
+    def resuming_gangs(self) -> list[JobView]:
         """Return the gangs that this reconciliation resumes: at most one, not complete yet."""
         return [
             job
@@ -461,13 +467,17 @@ class Findings:
             if job.gang
             and job.suspended
             and job.name not in self.suspensions
-            and not (self.desired.paused or job_rules.is_held(job) or is_others(job, self.desired))
+            and not (
+                self.desired.paused
+                or job_rules.is_held(job)
+                or is_managed_elsewhere(job, self.desired)
+            )
         ]
 
     def is_gang_moving(self) -> bool:
         """Return whether a gang is resumed now, or is ending and has not released its nodes."""
         ends = (job.gang and not job.suspended and not self.awaited[job.name] for job in self.live)
-        return bool(self.let_go()) or any(ends)
+        return bool(self.resuming_gangs()) or any(ends)
 
     def reserved(self, todo: Sequence[str], launched: Sequence[Wave] = ()) -> int:
         """Return how many workers are reserved for the next gang to launch."""
@@ -476,7 +486,7 @@ class Findings:
         begins = {shard for wave in launched for shard in wave.shards}
         left = [shard for shard in todo if shard not in begins]
         at_work = [job for job in self.live if job.gang and not job.suspended]
-        pods = sum(len(self.awaited[job.name]) for job in (*at_work, *self.let_go()))
+        pods = sum(len(self.awaited[job.name]) for job in (*at_work, *self.resuming_gangs()))
         pods += sum(wave.pods for wave in launched if wave.is_gang)
         return reserved(self.desired, self.observed, left, pods, self.unfit)
 
@@ -492,11 +502,11 @@ class Findings:
         kept = job_rules.kept_indexes(job, found, self.observed, self.avoid)
         # A Job managed by a queue cannot be narrowed: it would continue with the indexes that it
         # should lose. And a gang is complete or does not run.
-        is_whole = job.gang or is_others(job, self.desired)
+        is_whole = job.gang or is_managed_elsewhere(job, self.desired)
         return [] if is_whole and kept != found else kept
 
     def _to_suspend(self) -> Iterator[tuple[str, job_rules.Suspension]]:
-        half = gathering(self.observed)
+        half = incomplete_gangs(self.observed)
         busy = bool(half)
         for job in self.live:
             if job.gang and job.suspended:
@@ -519,9 +529,12 @@ class Findings:
         if busy:
             return "another gang waits for its pods, or is resumed first"
         avoid = self.unfit | frozenset(self.observed.by_hash[job.wave].avoid)
-        room, needs = gang_room(self.desired, self.observed, avoid, free=True), job.completions
-        if room < needs:
-            return f"it needs {needs} nodes, and {room} have enough free devices"
+        capacity, needs = (
+            gang_capacity(self.desired, self.observed, avoid, free=True),
+            job.completions,
+        )
+        if capacity < needs:
+            return f"it needs {needs} nodes, and {capacity} have enough free devices"
         free = self.desired.workers - self.waiting(only_begun=True)
         if free >= needs or self.desired.kueue:
             return ""

@@ -51,7 +51,7 @@ class Suspension:
     why: str  # one sentence for the user
 
     @property
-    def holds_nodes_in_vain(self) -> bool:
+    def holds_nodes_idle(self) -> bool:
         """Return whether pods of a gang occupy nodes while they wait for another pod."""
         return self.reason == "GangIncomplete"
 
@@ -176,7 +176,7 @@ def _node_suspension(
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class JobShare:
     """A live Job and its remaining work."""
 
     job: JobView
@@ -192,7 +192,7 @@ class Claim:
 
 
 def scaling(
-    claims: Sequence[Claim],
+    claims: Sequence[JobShare],
     suspensions: Mapping[str, Suspension],
     observed: Observed,
     workers: int,
@@ -236,7 +236,7 @@ def scaling(
         left = max(0, left)
 
 
-def _share(claim: Claim, left: int) -> int:
+def _share(claim: JobShare, left: int) -> int:
     """Return how many of the remaining workers a Job gets, never fewer than its running pods.
 
     If no worker is left, a Job without running pods gets none. A gang gets all of its pods or is
@@ -245,8 +245,8 @@ def _share(claim: Claim, left: int) -> int:
     if claim.job.gang:
         return claim.job.completions
     most, active = min(left, claim.widest), claim.job.active
-    wanted = parallelism(claim.job.completions, most) if most > 0 else 0
-    return max(wanted, parallelism(claim.job.completions, active) if active else 0)
+    target = parallelism(claim.job.completions, most) if most > 0 else 0
+    return max(target, parallelism(claim.job.completions, active) if active else 0)
 
 
 def _why_suspended(
@@ -345,8 +345,8 @@ def drained(job: JobView, kept: int, avoid: Collection[str]) -> Iterator[Delete 
     """Narrow a Job to the indexes that it keeps; delete it if it keeps none."""
     if not kept:
         yield Delete(job.name, f"it may use {', '.join(sorted(avoid))}")
-    elif (wanted := parallelism(job.completions, kept)) != job.parallelism:
-        yield Scale(job.name, wanted)
+    elif (target := parallelism(job.completions, kept)) != job.parallelism:
+        yield Scale(job.name, target)
 
 
 def merge_key(plan_hash: str, committed: Collection[str]) -> str:

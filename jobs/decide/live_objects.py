@@ -27,10 +27,10 @@ LAUNCHED = LABEL + "launched"
 _STARTING = frozenset({"ContainerCreating", "PodInitializing", ""})
 # Reasons of a healthy kubelet that refuses a pod.
 _PASSING = frozenset({"NodeShutdown", "Terminated"})
-_NO_ROOM = "OutOf"
+_NO_CAPACITY = "OutOf"
 
 
-class Since:
+class StateAges:
     """The time that each object has been observed in its state.
 
     It is measured with the local clock: the clocks of a cluster differ.
@@ -40,7 +40,7 @@ class Since:
         self._clock = clock
         self._seen: dict[Hashable, tuple[Hashable, float]] = {}
 
-    def look(self, states: Mapping[Hashable, Hashable]) -> dict[Hashable, float]:
+    def ages(self, states: Mapping[Hashable, Hashable]) -> dict[Hashable, float]:
         """Return for each object the seconds in its state; forget absent objects."""
         now = self._clock()
         seen = {}
@@ -51,16 +51,16 @@ class Since:
         return {thing: now - since for thing, (_, since) in seen.items()}
 
 
-def job_views(jobs: Iterable[Mapping[str, Any]], since: Since) -> tuple[JobView, ...]:
+def job_views(jobs: Iterable[Mapping[str, Any]], since: StateAges) -> tuple[JobView, ...]:
     """Return the Jobs of a campaign."""
     views = [job_view(job) for job in jobs]
-    ages = since.look({view.uid: (view.suspended, view.state) for view in views})
+    ages = since.ages({view.uid: (view.suspended, view.state) for view in views})
     return tuple(replace(view, in_state_s=ages[view.uid]) for view in views)
 
 
-def aged(views: Collection[PodView], since: Since) -> tuple[PodView, ...]:
+def aged(views: Collection[PodView], since: StateAges) -> tuple[PodView, ...]:
     """Return the pods of a campaign with the time that each has been in its state."""
-    ages = since.look({view.uid: _state_of(view) for view in views})
+    ages = since.ages({view.uid: _state_of(view) for view in views})
     return tuple(replace(view, in_state_s=ages[view.uid]) for view in views)
 
 
@@ -140,8 +140,8 @@ def pod_view(pod: Mapping[str, Any]) -> PodView:
         waiting=why_not_begun(worker),
         unschedulable=unplaced.get("message") or unplaced.get("reason") or "",
         deleting="deletionTimestamp" in metadata,
-        shard=_said(ended, "shard"),
-        words=_said(ended, "reason") or status.get("message") or "",
+        shard=_reported(ended, "shard"),
+        words=_reported(ended, "reason") or status.get("message") or "",
         refused=_is_refused(pod),
         job_uid=_owner(metadata),
     )
@@ -153,15 +153,15 @@ def _owner(metadata: Mapping[str, Any]) -> str:
     return next((str(one["uid"]) for one in owners if one.get("controller")), "")
 
 
-def _said(ended: Mapping[str, Any], key: str) -> str:
+def _reported(ended: Mapping[str, Any], key: str) -> str:
     """Return the value of a key in a worker's termination message."""
     try:
-        said = json_object(
+        reported = json_object(
             (ended.get("message") or "").encode(), what="a worker's termination message", key=""
         )
     except BadInput:  # killed containers and foreign containers write other text
         return ""
-    return str(said.get(key, ""))
+    return str(reported.get(key, ""))
 
 
 def _is_refused(pod: Mapping[str, Any]) -> bool:
@@ -176,7 +176,7 @@ def _is_refused(pod: Mapping[str, Any]) -> bool:
         c["type"] == "DisruptionTarget" and c.get("status") == "True"
         for c in status.get("conditions") or ()
     )
-    passing = reason in _PASSING or reason.startswith(_NO_ROOM)
+    passing = reason in _PASSING or reason.startswith(_NO_CAPACITY)
     began = bool(status.get("containerStatuses")) or passing or disrupted
     return status.get("phase") == "Failed" and bool(pod["spec"].get("nodeName")) and not began
 
@@ -195,8 +195,8 @@ def why_not_begun(container: Mapping[str, Any]) -> str:
 def unplaced_by(pod: Mapping[str, Any]) -> Mapping[str, str]:
     """Return the scheduler's condition that no node takes a pod; empty if there is none."""
     conditions = (pod.get("status") or {}).get("conditions") or ()
-    said = (c for c in conditions if c["type"] == "PodScheduled" and c.get("status") == "False")
-    return next(said, {})
+    reported = (c for c in conditions if c["type"] == "PodScheduled" and c.get("status") == "False")
+    return next(reported, {})
 
 
 # The nodes of a site and their capacity in pods.
@@ -223,19 +223,21 @@ def node_views(
     )
 
 
-def room_for(wanted: int, site: Site, nodes: Iterable[NodeView], pods: Iterable[PodView]) -> int:
+def available_workers(
+    requested_workers: int, site: Site, nodes: Iterable[NodeView], pods: Iterable[PodView]
+) -> int:
     """Return how many pods may run at once.
 
     It is the campaign's number, limited by the available devices, and at least one, which then
-    waits. `wanted` is returned if no nodes are given.
+    waits. `requested_workers` is returned if no nodes are given.
     """
     found = list(nodes)
     if not found:
-        return wanted
+        return requested_workers
     usable = [node for node in found if node.ready and node.schedulable]
     running = sum(bool(pod.node) and not pod.has_ended for pod in pods)
     free = sum(node.free_devices // site.devices_per_worker for node in usable)
-    return max(1, min(wanted, running + free))
+    return max(1, min(requested_workers, running + free))
 
 
 def requested(pods: Iterable[Mapping[str, Any]], site: Site) -> dict[str, float]:
@@ -245,8 +247,10 @@ def requested(pods: Iterable[Mapping[str, Any]], site: Site) -> dict[str, float]
     for pod in pods:
         spec = pod["spec"]
         if node := spec.get("nodeName"):
-            asked = (c.get("resources", {}).get("requests") or {} for c in spec["containers"])
-            more = sum(quantity(str(requests.get(name, "0"))) for requests in asked)
+            pod_requests = (
+                c.get("resources", {}).get("requests") or {} for c in spec["containers"]
+            )
+            more = sum(quantity(str(requests.get(name, "0"))) for requests in pod_requests)
             found[node] = found.get(node, 0.0) + more
     return found
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from collector.model.plan import Plan
-from jobs.objects.waves import Strikes, Wave
+from jobs.objects.waves import NodeFailures, Wave
 
 WORKER, MERGE = "worker", "merge"
 
@@ -95,11 +95,13 @@ class Observed:
     jobs: tuple[JobView, ...] = ()
     pods: tuple[PodView, ...] = ()
     nodes: tuple[NodeView, ...] = ()  # empty if they may not be listed
-    strikes: Strikes = Strikes()  # the failures that the store records
+    node_failures: NodeFailures = NodeFailures()  # the failures that the store records
     merged: bool = False  # the head has all commits of this plan and of earlier plans
     damaged: tuple[tuple[str, str], ...] = ()  # except these shards of this plan, with reasons
     late: tuple[int, ...] = ()  # earlier plans with commits that are not merged
-    of_others: frozenset[str] = frozenset()  # all shards that earlier plans have committed
+    committed_of_earlier_plans: frozenset[str] = (
+        frozenset()
+    )  # all shards that earlier plans have committed
     # Indexes (a Job's name and a number) that succeeded and whose commits are not listed yet.
     settling: frozenset[tuple[str, int]] = frozenset()
     store_works: bool = True

@@ -15,7 +15,7 @@ from collector.worker.exit_codes import ExitCode
 from jobs.decide.actions import Announce
 from jobs.decide.observed import JobView, Observed, PodView
 from jobs.objects.pod_template import POD_GRACE_S
-from jobs.objects.waves import Strike
+from jobs.objects.waves import NodeFailure
 
 # Advice on the messages of a scheduler or a kubelet.
 
@@ -107,22 +107,22 @@ _KUBELET = "whether it is Ready, and its kubelet's log"
 _NUMBER = re.compile(r"\d+")
 
 
-def strikes(observed: Observed, stuck: Iterable[PodView]) -> Iterator[Strike]:
+def node_failures(observed: Observed, stuck: Iterable[PodView]) -> Iterator[NodeFailure]:
     """Yield the failures that count against nodes; one per pod, for any number of shards.
 
-    `stuck` are the pods of `stuck_beside`.
+    `stuck` are the pods of `stuck_while_others_run`.
 
     Example: a pod with the shards s1 and s2 ends on n1 with exit 44, and s1 is committed: that is
     one failure of s2, counted against n1. A pod that ends with exit 48 (memory) blames no node.
     """
-    beside = {pod.uid for pod in stuck}
+    stuck_uids = {pod.uid for pod in stuck}
     for pod in observed.pods:
         ill = pod.refused or pod.exit_code in (ExitCode.NODE, ExitCode.HANG)
-        if pod.node and (ill or pod.uid in beside) and (shard := witness(pod, observed)):
-            yield Strike(pod.node, shard)
+        if pod.node and (ill or pod.uid in stuck_uids) and (shard := failed_shard(pod, observed)):
+            yield NodeFailure(pod.node, shard)
 
 
-def witness(pod: PodView, observed: Observed) -> str:
+def failed_shard(pod: PodView, observed: Observed) -> str:
     """Return the shard that a pod's failure refers to; empty if all of its shards are committed.
 
     It is the shard that the pod names, or else the first one of its index that is not committed.
@@ -189,7 +189,7 @@ def runs_anywhere(job: JobView, pods: Iterable[PodView]) -> bool:
     return running or bool(job.succeeded)
 
 
-def stuck_beside(observed: Observed) -> Iterator[PodView]:
+def stuck_while_others_run(observed: Observed) -> Iterator[PodView]:
     """Yield the pods that do not start while others of their Job do: their nodes are the cause."""
     for job in observed.jobs:
         pods = observed.pods_of(job)

@@ -84,7 +84,7 @@ def _is_elsewhere(pod: PodView, indexes: Collection[int]) -> bool:
 # is better than none, and its node is recorded.
 
 
-def alike(
+def same_placement(
     desired: Desired, observed: Observed, shards: Sequence[str], avoid: Collection[str]
 ) -> tuple[list[str], frozenset[str]]:
     """Return the shards that may run on the same nodes as the first one, and the nodes to avoid.
@@ -126,7 +126,7 @@ def has_other(desired: Desired, observed: Observed, avoid: Collection[str]) -> b
     )
 
 
-def is_shut_out(
+def has_no_usable_node(
     desired: Desired, observed: Observed, job: JobView, wave: Wave, avoid: Collection[str]
 ) -> bool:
     """Return whether a live Job waits in vain.
@@ -156,12 +156,12 @@ def same_node(
 ) -> Iterator[Announce]:
     """Announce shards that are measured again on the node that measured them before."""
     kept = [(shard, node) for shard in todo if (node := desired.plan.kept_from.get(shard))]
-    for place in sorted({node for _, node in kept}):
-        if not has_other(desired, observed, {*avoid, place}):
-            count = counted(sum(node == place for _, node in kept), "shard")
+    for position in sorted({node for _, node in kept}):
+        if not has_other(desired, observed, {*avoid, position}):
+            count = counted(sum(node == position for _, node in kept), "shard")
             yield Announce(
                 "SameNode",
-                f"{count} of suspect sessions on {place} may run there again: no "
+                f"{count} of suspect sessions on {position} may run there again: no "
                 "other known node has enough free devices",
-                place,
+                position,
             )

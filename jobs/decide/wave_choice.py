@@ -12,9 +12,9 @@ quarantined in the meantime.
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from collector.codec.text import counted
-from jobs.decide.actions import Announce, Delete, Launch
+from jobs.decide.actions import Announce, Delete, LaunchWave
 from jobs.decide.observed import Desired, JobView, Observed
-from jobs.decide.remaining_work import alike, lacks_others
+from jobs.decide.remaining_work import lacks_others, same_placement
 from jobs.objects.waves import QUEUED_S, Wave, cut, cut_for_queue, index_s, parallelism
 
 # Pods that start together do so within this time: if one waits for longer, nodes reserved for the
@@ -43,7 +43,7 @@ def next_wave(
     single = [shard for shard in todo if shard not in desired.wide]
     if not single:
         return None
-    single, away = alike(desired, observed, single, avoid)
+    single, away = same_placement(desired, observed, single, avoid)
     indexes = cut(single, desired.per_index, desired.workers, desired.plan.gangs)
     return wave_of(desired, indexes, len(observed.waves), away)
 
@@ -59,10 +59,10 @@ def next_gang(
 
     Empty if there is none, or if a running gang is not complete.
     """
-    if gathering(observed):
+    if incomplete_gangs(observed):
         return ""
-    room = min(free, gang_room(desired, observed, avoid, free=not desired.kueue))
-    return next((shard for shard in todo if 1 < desired.wide.get(shard, 1) <= room), "")
+    capacity = min(free, gang_capacity(desired, observed, avoid, free=not desired.kueue))
+    return next((shard for shard in todo if 1 < desired.wide.get(shard, 1) <= capacity), "")
 
 
 def may_begin(
@@ -74,7 +74,7 @@ def may_begin(
     return bool(next_gang(desired, observed, sorted(wave.shards), free, {*avoid, *wave.avoid}))
 
 
-def gang_room(
+def gang_capacity(
     desired: Desired, observed: Observed, avoid: Collection[str], *, free: bool = False
 ) -> int:
     """Return how many pods of a gang the nodes can take, one per node.
@@ -131,7 +131,7 @@ def _soon_free(desired: Desired, observed: Observed, avoid: Collection[str]) -> 
     )
 
 
-def gathering(observed: Observed) -> list[JobView]:
+def incomplete_gangs(observed: Observed) -> list[JobView]:
     """Return the gangs over several pods that hold some pods and wait for others, oldest first.
 
     Example: in a gang of two, pod 0 runs and pod 1 has no node: it is incomplete. Once both run it
@@ -168,7 +168,7 @@ def reserved(
     """
     most = min(desired.workers, _soon_free(desired, observed, avoid))
     pods = next((p for s in todo if 1 < (p := desired.wide.get(s, 1)) <= most), 0)
-    late = any(job.in_state_s > _GATHERS_S for job in gathering(observed))
+    late = any(job.in_state_s > _GATHERS_S for job in incomplete_gangs(observed))
     return 0 if late or at_work + pods > desired.workers else pods
 
 
@@ -202,21 +202,23 @@ def _away_from(
     Besides the nodes that every wave avoids, these are the nodes where the gang failed, if there
     are enough others. Two failures on one bad node would be blamed on the gang.
     """
-    struck = {strike.node for strike in observed.strikes.seen if strike.shard == shard} | set(avoid)
-    enough = gang_room(desired, observed, struck) >= desired.wide[shard]
-    return struck if enough else set(avoid)
+    failed_nodes = {
+        strike.node for strike in observed.node_failures.seen if strike.shard == shard
+    } | set(avoid)
+    enough = gang_capacity(desired, observed, failed_nodes) >= desired.wide[shard]
+    return failed_nodes if enough else set(avoid)
 
 
-def gangs_without_room(
+def unplaceable_gangs(
     desired: Desired, observed: Observed, todo: Sequence[str], avoid: Collection[str]
 ) -> Iterator[Announce]:
     """Announce the widest gang that the cluster cannot place at present."""
     most = max((desired.wide.get(shard, 1) for shard in todo), default=1)
-    room = min(desired.workers, gang_room(desired, observed, avoid))
-    if most > max(1, room):
+    capacity = min(desired.workers, gang_capacity(desired, observed, avoid))
+    if most > max(1, capacity):
         yield Announce(
             "GangWaits",
-            f"a gang needs {most} pods at once, and {room} can be placed: it starts "
+            f"a gang needs {most} pods at once, and {capacity} can be placed: it starts "
             "when enough nodes are free; opmeter doctor --cluster lists the nodes",
             f"{most} pods",
         )
@@ -242,7 +244,7 @@ def wave_of(
     )
 
 
-def half_made(desired: Desired, observed: Observed, avoid: Collection[str]) -> Wave | None:
+def wave_without_job(desired: Desired, observed: Observed, avoid: Collection[str]) -> Wave | None:
     """Return the newest wave if it has no Job: the Job was not created, or it was deleted.
 
     Example: the newest wave holds s1 and s2, s1 is committed, and there is no Job: the wave is
@@ -270,7 +272,7 @@ _RESUMED_OFTEN = 3
 # pods and wait longer.
 _JOBS_AT_ONCE = 64
 # A new Job requests at most a fourth of what is admitted: this much becomes free again soon.
-_ASKED_PART = 4
+_REQUESTED_PART = 4
 # A Job that waits for more than half of what is admitted was created when more was admitted, and
 # may wait forever.
 _HOPELESS_PART = 2
@@ -278,7 +280,7 @@ _HOPELESS_PART = 2
 _MOST_LAUNCHES = 8
 
 
-def is_others(job: JobView, desired: Desired) -> bool:
+def is_managed_elsewhere(job: JobView, desired: Desired) -> bool:
     """Return whether another client starts, stops and widens a live Job.
 
     That is so if it has the label of a queue, from any client; if a client suspends it repeatedly;
@@ -294,7 +296,7 @@ def queued_launches(
     live: Sequence[JobView],
     todo: Sequence[str],
     avoid: Collection[str],
-) -> Iterator[Launch]:
+) -> Iterator[LaunchWave]:
     """Yield the next waves, until about as many pods wait as run.
 
     `todo` are the shards that no Job has, `avoid` the nodes to avoid.
@@ -306,16 +308,16 @@ def queued_launches(
     # others.
     single = [job for job in live if not job.gang]
     admitted, waiting = _pods(single, suspended=False), _pods(single, suspended=True)
-    takes_s, begun = _takes_s(desired), half_made(desired, observed, avoid)
+    takes_s, begun = _takes_s(desired), wave_without_job(desired, observed, avoid)
     left, serial = [s for s in todo if s not in desired.wide], len(observed.waves)
     if begun is not None and begun.is_gang:
         if may_begin(begun, desired, observed, desired.workers, avoid):
-            yield Launch(begun, begun.pods)
+            yield LaunchWave(begun, begun.pods)
         begun = None
     elif gang := next_gang(desired, observed, todo, desired.workers, avoid):
         wave = gang_wave(desired, observed, gang, serial, avoid)
         serial += 1
-        yield Launch(wave, wave.pods)
+        yield LaunchWave(wave, wave.pods)
     for _ in range(_MOST_LAUNCHES):
         width = min(_width(desired, admitted), desired.workers - admitted - waiting)
         if not left or width < 1 or (waiting and waiting + width > max(1, admitted)):
@@ -323,13 +325,13 @@ def queued_launches(
         if begun is not None and _fits(begun, observed, left, width, takes_s):
             wave = begun
         else:
-            next_ones, away = alike(desired, observed, left, avoid)
+            next_ones, away = same_placement(desired, observed, left, avoid)
             indexes = cut_for_queue(
                 next_ones, desired.per_index, width, desired.workers, takes_s, desired.plan.gangs
             )
             wave = wave_of(desired, indexes, serial, away)
             serial += 1
-        yield Launch(wave, width)
+        yield LaunchWave(wave, width)
         begun = None
         waiting += parallelism(len(wave.indexes), width)
         left = [shard for shard in left if shard not in wave.shards]
@@ -394,7 +396,7 @@ def _pods(jobs: Sequence[JobView], *, suspended: bool) -> int:
 
 def _width(desired: Desired, admitted: int) -> int:
     """Return how many pods a new Job requests."""
-    return max(1, min(-(-desired.workers // _JOBS_AT_ONCE), admitted // _ASKED_PART))
+    return max(1, min(-(-desired.workers // _JOBS_AT_ONCE), admitted // _REQUESTED_PART))
 
 
 def _takes_s(desired: Desired) -> Callable[[Sequence[str]], float]:

@@ -18,7 +18,7 @@ from jobs.objects.deployment import COMPONENT_LABEL, JOB_NAME, Deployment
 from jobs.objects.kueue import by_job, why_waiting
 from jobs.objects.site import Site, load_site
 
-_PATIENCE_S, _LOOK_S = 180.0, 2.0
+_PATIENCE_S, _POLL_S = 180.0, 2.0
 _ACCOUNT = "opmeter-controller"  # of manifests/base
 _NO_IMAGE = "no-image-is-known-yet"
 
@@ -59,9 +59,9 @@ def check_cluster(namespace: str | None, site: str | None, root: str | None) -> 
 
 def _of_controller(cluster: Cluster) -> dict[checks.Permission, bool] | None:
     """Return the controller's permissions; None if they may not be reviewed."""
-    asked = cluster.access.of_account
+    requested = cluster.access.of_account
     try:
-        return {permission: asked(_ACCOUNT, *permission) for permission in checks.NEEDED}
+        return {permission: requested(_ACCOUNT, *permission) for permission in checks.NEEDED}
     except ClusterError:
         return None
 
@@ -76,10 +76,10 @@ def _queues(cluster: Cluster, site: Site) -> Iterator[Check]:
     yield checks.check_local_queue(site, local, "")
     name = checks.cluster_queue_of(local)
     try:
-        found, said, is_missing = cluster.kueue.cluster_queue(name), "", False
+        found, reported, is_missing = cluster.kueue.cluster_queue(name), "", False
     except ClusterError as error:
-        found, said, is_missing = None, str(error), isinstance(error, ObjectMissing)
-    yield from checks.check_cluster_queue(site, name, found, said, is_missing=is_missing)
+        found, reported, is_missing = None, str(error), isinstance(error, ObjectMissing)
+    yield from checks.check_cluster_queue(site, name, found, reported, is_missing=is_missing)
 
 
 def _applied(cluster: Cluster) -> tuple[Applied | None, Check | None]:
@@ -110,31 +110,31 @@ def _probe(cluster: Cluster, applied: Applied, site: Site, root: str | None) -> 
     """Run a new Job, so that no older one gives the result; it is deleted afterwards."""
     deployment = replace(applied.deployment, root=root or applied.deployment.root)
     campaign = replace(applied.campaign, name=f"doctor-{uuid.uuid4().hex[:8]}")
-    asked = replace(applied, campaign=campaign, site=site, deployment=deployment)
+    requested = replace(applied, campaign=campaign, site=site, deployment=deployment)
     job = named_probe(campaign, site, deployment)["metadata"]["name"]
     try:
-        return _answer(cluster, asked, job)
+        return _probe_result(cluster, requested, job)
     finally:
         with contextlib.suppress(ClusterError):  # otherwise it expires within the hour
             cluster.delete_job(job)
 
 
-def _answer(cluster: Cluster, asked: Applied, job: str) -> Check:
+def _probe_result(cluster: Cluster, requested: Applied, job: str) -> Check:
     until = time.monotonic() + _PATIENCE_S
     try:
         while time.monotonic() < until:
-            stack = stack_of_workers(cluster, asked)
+            stack = stack_of_workers(cluster, requested)
             if stack is not None:
                 return checks.check_probe(stack.version_path, "")
-            time.sleep(_LOOK_S)
+            time.sleep(_POLL_S)
         error = f"no response after {_PATIENCE_S:.0f} s"
     except (BadInput, ClusterError) as raised:
         error = str(raised)
     pods = cluster.pods(f"{JOB_NAME}={job}")
     named = [job, *(pod["metadata"]["name"] for pod in pods)]
-    said = (event for name in named for event in cluster.events(f"involvedObject.name={name}"))
-    queued = _held_back(cluster, job) if asked.site.kueue_queue else ""
-    return checks.check_probe("", f"{error}; {queued}" if queued else error, said)
+    reported = (event for name in named for event in cluster.events(f"involvedObject.name={name}"))
+    queued = _held_back(cluster, job) if requested.site.kueue_queue else ""
+    return checks.check_probe("", f"{error}; {queued}" if queued else error, reported)
 
 
 def _held_back(cluster: Cluster, name: str) -> str:

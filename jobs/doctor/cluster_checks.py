@@ -24,7 +24,7 @@ from jobs.objects.pod_template import resources
 from jobs.objects.site import Site
 from jobs.objects.waves import Wave
 
-FLOOR, OLDEST = (1, 29), (1, 26)
+RECOMMENDED_VERSION, OLDEST = (1, 29), (1, 26)
 KUEUE, VOLCANO = "kueue.x-k8s.io", "batch.volcano.sh"
 APIS = (KUEUE, VOLCANO)
 # Verb, API group, resource; and a name if only that object may be accessed.
@@ -47,7 +47,7 @@ def check_version(version: str) -> Check:
     """Check whether the API server supports Jobs with a retry budget for each index."""
     found = _VERSION.match(version)
     number = (int(found[1]), int(found[2])) if found else (0, 0)
-    if number >= FLOOR:
+    if number >= RECOMMENDED_VERSION:
         return Check("version", True, version)
     upgrade = "upgrade Kubernetes to 1.29 or newer"
     if number >= OLDEST:
@@ -61,20 +61,20 @@ def check_version(version: str) -> Check:
 
 def check_apis(served: Mapping[str, bool], site: Site) -> Iterator[Check]:
     """Check Kueue and Volcano, if the site uses them."""
-    wanted = {
+    required = {
         KUEUE: (bool(site.kueue_queue), "install Kueue, or remove kueue_queue from the profile"),
         VOLCANO: (
             site.scheduler == "volcano",
             "install Volcano, or set scheduler: default in the profile",
         ),
     }
-    for group, (is_wanted, fix) in wanted.items():
+    for group, (is_required, fix) in required.items():
         name = group.partition(".")[0] if group != VOLCANO else "volcano"
         there = served.get(group, False)
         words = "installed" if there else f"not installed (no {group})"
-        if not is_wanted:
+        if not is_required:
             words += "; this site does not use it"
-        yield Check(name, there or not is_wanted, words, fix)
+        yield Check(name, there or not is_required, words, fix)
 
 
 def check_permissions(allowed: Mapping[Permission, bool], who: str) -> Check:
@@ -140,8 +140,8 @@ def check_nodes(nodes: Iterable[Manifest], site: Site) -> Iterator[Check]:
 
 def _check_super_pods(nodes: Sequence[Manifest], label: str) -> Check:
     """Check how many nodes a gang can use, which stays within one super-pod."""
-    told = (n["metadata"].get("labels") or {} for n in nodes)
-    sizes = Counter(labels[label] for labels in told if labels.get(label))
+    reported = (n["metadata"].get("labels") or {} for n in nodes)
+    sizes = Counter(labels[label] for labels in reported if labels.get(label))
     words = f"{label}: {counted(len(sizes), 'super-pod')} on {sizes.total()} of {len(nodes)} nodes"
     if sizes:
         words += f"; a gang finds at most {counted(max(sizes.values()), 'node')} in one"
@@ -174,8 +174,8 @@ def check_probe(stack: str, error: str, events: Iterable[Manifest] = ()) -> Chec
     """Return the check of a pod of the worker's image: whether it found store and stack."""
     if stack:
         return Check("pod", True, f"a worker's pod reaches the store and finds {stack}")
-    said = [str(event.get("message", "")) for event in events if event.get("type") == "Warning"]
-    words = "; ".join(dict.fromkeys([error, *said[-3:]]))
+    reported = [str(event.get("message", "")) for event in events if event.get("type") == "Warning"]
+    words = "; ".join(dict.fromkeys([error, *reported[-3:]]))
     fix = (
         "an address that only this machine can reach, a NetworkPolicy, a Secret that is missing, "
         "or an image that the nodes cannot pull"
@@ -399,9 +399,9 @@ def _held(check: str, words: str, queue: Manifest, kind: str) -> Check:
 
 def _covers(site: Site, name: str, queue: Manifest) -> Check:
     """Check that a queue covers a worker's resources: otherwise it never admits the worker."""
-    wanted = resources(site)
+    required = resources(site)
     covered = {resource for group in _groups(queue) for resource in _texts(group)}
-    missing = sorted(set(wanted) - covered)
+    missing = sorted(set(required) - covered)
     if not missing:
         return Check("quota", True, f"ClusterQueue {name} covers all that a worker requests")
     fix = (
@@ -409,7 +409,7 @@ def _covers(site: Site, name: str, queue: Manifest) -> Check:
         "Kueue ignore them: resources.excludeResourcePrefixes in its configuration, as for "
         "ephemeral-storage"
     )
-    words = ", ".join(f"{resource} ({wanted[resource]})" for resource in missing)
+    words = ", ".join(f"{resource} ({required[resource]})" for resource in missing)
     return Check("quota", False, f"ClusterQueue {name} does not cover {words}", fix)
 
 

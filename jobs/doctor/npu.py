@@ -10,7 +10,7 @@ from collector.host.cann import cann_version, custom_opp_problem, with_custom_op
 from collector.host.npus import board_of, check_health, cube_cores_of, list_npus
 from collector.host.stack import device_locks, installed_vllm
 from collector.model.plan import Limits
-from collector.replay.check_session import Disturbance, concurrency_test
+from collector.replay.check_session import Interference, concurrency_test
 from collector.replay.lock import DeviceLock, scratch_folder
 from collector.replay.msprof import find_msprof
 from jobs.doctor.machine import Check
@@ -25,18 +25,20 @@ def is_npu_host() -> bool:
 
 def check_npus() -> Iterator[Check]:
     """Check devices, driver, CANN, its profiler and the custom operators of vLLM-Ascend."""
-    yield _told("npu", _devices, "mount npu-smi, dcmi and the driver's lib64 into the container")
-    yield _told("health", _health, "npu-smi info -t health lists its faults; have it repaired")
-    yield _told("driver", _driver, "install the driver and firmware of the NPUs")
+    yield _check_of(
+        "npu", _devices, "mount npu-smi, dcmi and the driver's lib64 into the container"
+    )
+    yield _check_of("health", _health, "npu-smi info -t health lists its faults; have it repaired")
+    yield _check_of("driver", _driver, "install the driver and firmware of the NPUs")
     cann = cann_version()
     yield Check("cann", cann is not None, cann or "no version file of CANN was found", _SET_ENV)
-    yield _told("msprof", lambda: str(find_msprof()), _SET_ENV)
+    yield _check_of("msprof", lambda: str(find_msprof()), _SET_ENV)
     added = with_custom_opp(os.environ, installed_vllm())  # as in sessions of a serving stack
     problem = custom_opp_problem({**os.environ, **added})
-    is_wanted = bool(os.environ.get("ASCEND_CUSTOM_OPP_PATH"))
+    is_required = bool(os.environ.get("ASCEND_CUSTOM_OPP_PATH"))
     # Only a few operators require it: its absence is reported but no failure; a wrong path is one.
     words = f"only some operators require it: {problem}" if problem else "found"
-    yield Check("custom OPP", not (problem and is_wanted), words, "run these lines, or unset it")
+    yield Check("custom OPP", not (problem and is_required), words, "run these lines, or unset it")
 
 
 def _devices() -> str:
@@ -56,9 +58,9 @@ def _driver() -> str:
     return f"{board.driver}, firmware {board.firmware or 'unknown'} ({board.soc})"
 
 
-def _told(name: str, ask: Callable[[], str], fix: str) -> Check:
+def _check_of(name: str, query: Callable[[], str], fix: str) -> Check:
     try:
-        return Check(name, True, ask())
+        return Check(name, True, query())
     except (BadInput, HostFault) as error:
         return Check(name, False, str(error), fix)
 
@@ -86,7 +88,7 @@ def check_concurrency(backend: str) -> Iterator[Check]:
     yield verdict(found, len(locks))
 
 
-def verdict(found: list[Disturbance], devices: int) -> Check:
+def verdict(found: list[Interference], devices: int) -> Check:
     """Return one check of all cases, which names the worst ones."""
     worst = ", ".join(f"{one.case} {one.slowdown:+.1%}" for one in found[:_SHOWN])
     fix = (

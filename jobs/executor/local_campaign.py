@@ -99,11 +99,11 @@ def _one_plan(
 
 
 def _once(say: Callable[[str], None]) -> Callable[[str], None]:
-    said = set[str]()
+    reported = set[str]()
 
     def once(line: str) -> None:
-        if line not in said:
-            said.add(line)
+        if line not in reported:
+            reported.add(line)
             say(line)
 
     return once

@@ -23,7 +23,7 @@ from collector import environment as surroundings
 from collector.codec.errors import HostFault, OpmeterError
 from collector.model import keys
 from collector.model.measurement import Outcome
-from collector.model.plan import Plan, place_name
+from collector.model.plan import Plan, device_or_node_name
 from collector.store.base import Store
 from collector.worker.assignment import Assignment, abandon, keep_log
 from collector.worker.attempt import read_progress
@@ -42,11 +42,11 @@ from collector.worker.machine import ThisMachine
 _STAYS = 3  # every third
 
 
-def place_here(plan: Plan, device: int) -> str:
+def device_identity(plan: Plan, device: int) -> str:
     """Return the identity of a device of this machine (node and serial); empty if it is unknown."""
     machine = ThisMachine()
     with suppress(HostFault):
-        return place_name(machine.node, machine.serial(plan, device) or "")
+        return device_or_node_name(machine.node, machine.serial(plan, device) or "")
     return ""
 
 
@@ -61,12 +61,12 @@ class Todo:
         plan: Plan,
         shards: Sequence[str],
         devices: Sequence[int],
-        place_of: Callable[[Plan, int], str] = place_here,
+        identity_of: Callable[[Plan, int], str] = device_identity,
     ):
         self._left = list(shards)
         own = (one for one in plan.shards if one.not_on and one.shard_id in self._left)
         not_on = {one.shard_id: one.not_on for one in own}
-        places = {device: place_of(plan, device) for device in devices} if not_on else {}
+        places = {device: identity_of(plan, device) for device in devices} if not_on else {}
         self._barred = {
             shard: {device for device, place in places.items() if place == barred}
             for shard, barred in not_on.items()
@@ -121,7 +121,7 @@ _OF_ALL_SHARDS = (ExitCode.IMAGE, ExitCode.STORE, ExitCode.SPACE)
 # A worker that ends by itself stores its log. A killed worker cannot.
 _KEEP_THEIR_LOG = frozenset(ExitCode) - {ExitCode.HANG, ExitCode.FAILED}
 _LOG_BYTES = 1 << 20
-_LOOK_S = 0.5
+_POLL_S = 0.5
 _GRACE_S = 30.0  # besides the limit of a case, for the uploads of a stopped worker
 
 
@@ -216,7 +216,7 @@ class LocalRun:
     progress_s: float = 2.0
     start: Callable[[Sequence[str], IO[bytes]], WorkerProcess] = start_worker
     first_of: FirstPod | None = None
-    place_of: Callable[[Plan, int], str] = place_here
+    identity_of: Callable[[Plan, int], str] = device_identity
 
     def measure(self, shards: Sequence[str]) -> None:
         """Measure and commit every shard, or return early once `stop` is set.
@@ -237,14 +237,14 @@ class LocalRun:
         """Run shards on devices, each on the first free device."""
         if not any(one.not_on for one in self.plan.shards if one.shard_id in shards):
             devices = devices[: len(shards)]  # otherwise the choice of devices matters
-        todo = Todo(self.plan, shards, devices, self.place_of)
+        todo = Todo(self.plan, shards, devices, self.identity_of)
         threads = [
             surroundings.begin(partial(self._serve, device, todo, failures), f"device {device}")
             for device in devices
         ]
         for thread in threads:
             while thread.is_alive():
-                thread.join(_LOOK_S)
+                thread.join(_POLL_S)
 
     def _serve(self, device: int, todo: Todo, failures: list[OpmeterError]) -> None:
         while not self.stop.is_set() and not any(map(self._ends_all, failures)):
@@ -325,19 +325,19 @@ class LocalRun:
         return code, last
 
     def _watch(self, worker: WorkerProcess, assignment: Assignment) -> int:
-        asked_to_stop, next_look = False, 0.0
+        stop_requested, next_poll = False, 0.0
         while True:
             try:
-                return worker.wait(self._patience_s if asked_to_stop else _LOOK_S)
+                return worker.wait(self._patience_s if stop_requested else _POLL_S)
             except subprocess.TimeoutExpired:
-                if asked_to_stop:
+                if stop_requested:
                     return ExitCode.HANG
             if self.stop.is_set():
                 worker.terminate()
-                asked_to_stop = True
-            elif surroundings.monotonic() >= next_look:
+                stop_requested = True
+            elif surroundings.monotonic() >= next_poll:
                 self._report(assignment)
-                next_look = surroundings.monotonic() + self.progress_s
+                next_poll = surroundings.monotonic() + self.progress_s
 
     @property
     def _patience_s(self) -> float:
@@ -345,9 +345,9 @@ class LocalRun:
 
     def _report(self, assignment: Assignment) -> None:
         key = keys.progress(assignment.campaign, assignment.shard, assignment.attempt)
-        said = read_progress(self.watched, key)
-        if said is not None:
-            self.on_progress(ShardProgress(assignment.shard, said.done, said.cases))
+        reported = read_progress(self.watched, key)
+        if reported is not None:
+            self.on_progress(ShardProgress(assignment.shard, reported.done, reported.cases))
 
 
 def _has_died(code: int) -> bool:

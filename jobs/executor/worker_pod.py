@@ -23,7 +23,7 @@ from collector import environment as surroundings
 from collector.codec.errors import BadInput, HostFault, NotFound, OpmeterError
 from collector.codec.text import counted
 from collector.comm.gang import GangFailed, PeerLeft
-from collector.comm.meeting import GATHER_S, Place, Unreached, follow, place_from_json
+from collector.comm.meeting import GATHER_S, MeetingAddress, Unreached, address_from_json, follow
 from collector.comm.rank_files import have_met
 from collector.database.plans import assigned_plan
 from collector.host.npus import list_npus, one_a_chip_first
@@ -49,9 +49,9 @@ from jobs.objects.waves import Wave, wave_from_json
 
 logger = logging.getLogger(__name__)
 
-_LOOK_S = 3.0  # between two reads of the leading pod's address
+_POLL_S = 3.0  # between two reads of the leading pod's address
 
-Follow = Callable[[Place, int, str, Path, Callable[[int], None]], None]
+Follow = Callable[[MeetingAddress, int, str, Path, Callable[[int], None]], None]
 
 
 def follow_gang(
@@ -80,15 +80,15 @@ def follow_gang(
             raise PeerLeft("the pod received a request to stop")
 
     while not stop.is_set() and (left := uncommitted()):
-        place = _place(store, wave)
-        if place is None or place.token == over:
-            surroundings.wait(stop, _LOOK_S)
+        address = _last_address(store, wave)
+        if address is None or address.token == over:
+            surroundings.wait(stop, _POLL_S)
             continue
         folder = scratch / f"gang-{surroundings.token(12)}"
         folder.mkdir(parents=True)
         try:
-            follow(place, index, platform.node(), folder, tick)
-            over, unreached_s = place.token, None
+            follow(address, index, platform.node(), folder, tick)
+            over, unreached_s = address.token, None
         except PeerLeft as error:
             logger.info("%s", error)
             now_s = surroundings.monotonic()
@@ -96,9 +96,9 @@ def follow_gang(
             if unreached_s is not None and now_s - unreached_s > GATHER_S:
                 reason = f"from {platform.node()}, for {GATHER_S:g} s: {error}"
                 raise LocalRunFailed(reason, ExitCode.PEERS, left[0]) from error
-            surroundings.wait(stop, _LOOK_S)
+            surroundings.wait(stop, _POLL_S)
         except (GangFailed, BadInput) as error:
-            over, unreached_s = place.token, None
+            over, unreached_s = address.token, None
             logger.warning("%s", error)
             if not stop.is_set() and not have_met(folder):
                 raise LocalRunFailed(str(error), ExitCode.NODE, left[0]) from error
@@ -106,11 +106,11 @@ def follow_gang(
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _place(store: Store, wave: Wave) -> Place | None:
+def _last_address(store: Store, wave: Wave) -> MeetingAddress | None:
     """Return the last address that the first pod wrote; None if there is none yet."""
     key = keys.meeting(wave.campaign, wave.wave_hash)
     try:
-        return place_from_json(store.get(key), key=key)
+        return address_from_json(store.get(key), key=key)
     except NotFound:
         return None
     except BadInput as error:
@@ -151,7 +151,7 @@ def task_of(environment: Mapping[str, str]) -> PodTask:
         BadInput: a variable is missing; with its name.
     """
 
-    def said(name: str) -> str:
+    def required(name: str) -> str:
         text = environment.get(name, "")
         if not text:
             raise BadInput(f"{name} is not set: `opmeter work` runs in a pod that a wave started")
@@ -166,11 +166,11 @@ def task_of(environment: Mapping[str, str]) -> PodTask:
         return max(1, number(name, environment.get(name) or "1"))
 
     return PodTask(
-        root=said("OPMETER_ROOT"),
-        campaign=said("OPMETER_CAMPAIGN"),
-        wave=said("OPMETER_WAVE"),
-        plan_hash=said("OPMETER_PLAN_HASH"),
-        index=number("JOB_COMPLETION_INDEX", said("JOB_COMPLETION_INDEX")),
+        root=required("OPMETER_ROOT"),
+        campaign=required("OPMETER_CAMPAIGN"),
+        wave=required("OPMETER_WAVE"),
+        plan_hash=required("OPMETER_PLAN_HASH"),
+        index=number("JOB_COMPLETION_INDEX", required("JOB_COMPLETION_INDEX")),
         devices=counted("OPMETER_DEVICES"),
         single_writer=bool(environment.get("OPMETER_SINGLE_WRITER")),
         gives_up=bool(environment.get("OPMETER_GIVES_UP")),
@@ -213,7 +213,7 @@ def code_of_worker(code: int) -> int:
     return code if known else ExitCode.FAILED
 
 
-def kept_place(end: End, task: PodTask, stop: threading.Event) -> End:
+def delayed_end(end: End, task: PodTask, stop: threading.Event) -> End:
     """Return the same end, after a pause if the node may be the cause.
 
     A broken node that ends at once would get every shard in turn. A pod that met its deadline has
@@ -226,11 +226,11 @@ def kept_place(end: End, task: PodTask, stop: threading.Event) -> End:
 
 def message_of(end: End) -> str:
     """Return the termination message that a controller reads."""
-    said = {"code": int(end.code), "reason": end.reason[:_LONGEST_REASON_CHARACTERS]}
-    return json.dumps(said | ({"shard": end.shard} if end.shard else {}))
+    required = {"code": int(end.code), "reason": end.reason[:_LONGEST_REASON_CHARACTERS]}
+    return json.dumps(required | ({"shard": end.shard} if end.shard else {}))
 
 
-def last_words(end: End, log: Path = _TERMINATION_LOG) -> int:
+def write_termination_message(end: End, log: Path = _TERMINATION_LOG) -> int:
     """Write one line that `kubectl describe` shows, and return the exit code."""
     if end.reason:
         logger.error("%s", end.reason)
@@ -264,11 +264,11 @@ def work_in_pod() -> int:
         for folder in (task.scratch, Path(os.environ.get("HOME") or task.scratch)):
             folder.mkdir(parents=True, exist_ok=True)
     except OpmeterError as error:
-        return last_words(End(ExitCode.IMAGE, str(error)))
+        return write_termination_message(End(ExitCode.IMAGE, str(error)))
     except OSError as error:
-        return last_words(End(ExitCode.SPACE, str(error)))
+        return write_termination_message(End(ExitCode.SPACE, str(error)))
     # Phase 2: the work. Phase 3: a broken node keeps its place for a while. Phase 4: report why.
-    return last_words(kept_place(work(task, stop), task, stop))
+    return write_termination_message(delayed_end(work(task, stop), task, stop))
 
 
 def lend_ranks(
@@ -332,8 +332,8 @@ def _work(
         left = _uncommitted(patient, task, wave) if shards else []
     except (OpmeterError, OSError) as error:
         code = exit_code(error)
-        told = code is ExitCode.STORE and stop.is_set() and not late.is_set()
-        return End(ExitCode.TEMPORARY if told else code, str(error))
+        stop_requested = code is ExitCode.STORE and stop.is_set() and not late.is_set()
+        return End(ExitCode.TEMPORARY if stop_requested else code, str(error))
     # From here on shards count: first whether any is left, then whether the cause is unknown, and
     # only then the worker's report.
     if not left:

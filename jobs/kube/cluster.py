@@ -8,9 +8,9 @@ from urllib.parse import quote
 
 from collector.codec.canonical import short_hash
 from collector.environment import utc_now
-from jobs.kube.connection import Client, Connection, own_client, own_namespace
+from jobs.kube.connection import Client, KubernetesConnection, own_client, own_namespace
 from jobs.kube.errors import ObjectConflict, ObjectMissing, unless_refused
-from jobs.kube.requests import Body, Budget, Query, Requests
+from jobs.kube.requests import Body, Query, RateLimit, Requests
 from jobs.objects.deployment import Manifest
 from jobs.objects.job_manifest import is_same
 from jobs.objects.kueue import GROUP
@@ -32,7 +32,7 @@ class AccessReviews:
 
     def mine(self, verb: str, group: str, resource: str, name: str = "") -> bool:
         """Return whether this account has a permission in the namespace."""
-        spec = {"resourceAttributes": self._asked(verb, group, resource, name)}
+        spec = {"resourceAttributes": self._attributes(verb, group, resource, name)}
         return self._allowed(_REVIEWS, {"kind": "SelfSubjectAccessReview", "spec": spec})
 
     def of_account(
@@ -48,7 +48,7 @@ class AccessReviews:
         spec = {
             "user": f"system:serviceaccount:{namespace}:{account}",
             "groups": [*groups, "system:authenticated"],
-            "resourceAttributes": self._asked(verb, group, resource, name),
+            "resourceAttributes": self._attributes(verb, group, resource, name),
         }
         review = {
             "kind": "LocalSubjectAccessReview",
@@ -61,9 +61,14 @@ class AccessReviews:
         body = {"apiVersion": "authorization.k8s.io/v1", **review}
         return bool(self._requests.json("POST", path, body)["status"]["allowed"])
 
-    def _asked(self, verb: str, group: str, resource: str, name: str) -> dict[str, str]:
-        asked = {"namespace": self._namespace, "verb": verb, "group": group, "resource": resource}
-        return asked | ({"name": name} if name else {})
+    def _attributes(self, verb: str, group: str, resource: str, name: str) -> dict[str, str]:
+        attributes = {
+            "namespace": self._namespace,
+            "verb": verb,
+            "group": group,
+            "resource": resource,
+        }
+        return attributes | ({"name": name} if name else {})
 
 
 # Events on a campaign's ConfigMap, which `kubectl describe` and `opmeter status` show.
@@ -165,9 +170,9 @@ _STRICT = {"fieldValidation": "Strict", "fieldManager": COMPONENT}
 class Cluster:
     """The objects of one namespace, and the nodes. Thread-safe."""
 
-    def __init__(self, api: Client, namespace: str, budget: Budget | None = None):
+    def __init__(self, api: Client, namespace: str, budget: RateLimit | None = None):
         self.namespace = namespace
-        self._requests = Requests(Connection(api).send, budget or Budget())
+        self._requests = Requests(KubernetesConnection(api).send, budget or RateLimit())
         self._jobs = _JOBS.format(namespace=namespace)
         self._leases = _LEASES.format(namespace=namespace)
         self.kueue = KueueObjects(self._requests, namespace)
@@ -250,8 +255,8 @@ class Cluster:
     def dry_run(self, job: Manifest) -> Manifest:
         """Return a Job as the server would create it: a dropped field is an unsupported feature."""
         query = _STRICT | {"dryRun": "All"}
-        answer: Manifest = self._requests.json("POST", self._jobs, job, query=query)
-        return answer
+        reply: Manifest = self._requests.json("POST", self._jobs, job, query=query)
+        return reply
 
     def patch_job(
         self, name: str, spec: Mapping[str, Any], notes: Mapping[str, str] | None = None
@@ -293,14 +298,14 @@ class Cluster:
 
     def lease(self, name: str) -> Manifest | None:
         try:
-            answer: Manifest = self._requests.json("GET", f"{self._leases}/{name}")
+            reply: Manifest = self._requests.json("GET", f"{self._leases}/{name}")
         except ObjectMissing:
             return None
-        return answer
+        return reply
 
     def create_lease(self, lease: Manifest) -> Manifest:
-        answer: Manifest = self._requests.json("POST", self._leases, lease)
-        return answer
+        reply: Manifest = self._requests.json("POST", self._leases, lease)
+        return reply
 
     def replace_lease(self, lease: Manifest) -> Manifest:
         """Replace a Lease.
@@ -309,8 +314,8 @@ class Cluster:
             ObjectConflict: another process changed it first.
         """
         path = f"{self._leases}/{lease['metadata']['name']}"
-        answer: Manifest = self._requests.json("PUT", path, lease)
-        return answer
+        reply: Manifest = self._requests.json("PUT", path, lease)
+        return reply
 
     def daemon_sets(self) -> list[Manifest] | None:
         """Return the DaemonSets of all namespaces; None if this account may not list them."""
@@ -347,10 +352,10 @@ class Cluster:
         return list(found.values())
 
     def _apply(self, path: str, body: Body) -> Manifest:
-        answer: Manifest = self._requests.json(
+        reply: Manifest = self._requests.json(
             "PATCH", path, body, query=_STRICT | {"force": "true"}, content_type=_APPLY
         )
-        return answer
+        return reply
 
     def _delete(self, path: str) -> None:
         self._requests.json("DELETE", path, {"propagationPolicy": "Background"})

@@ -21,7 +21,7 @@ _NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 Client: TypeAlias = client.ApiClient
 
 
-class Connection:
+class KubernetesConnection:
     """Sends requests with a client of the package; see `requests.Send`."""
 
     def __init__(self, api: Client):

@@ -25,7 +25,7 @@ DURATION_S = 30.0
 # A leader that does not call `hold` for this long is stuck: planning a large campaign takes
 # minutes.
 STUCK_S = 3600.0
-_LOOK_S = 1.0
+_POLL_S = 1.0
 
 
 class Leases(Protocol):
@@ -66,7 +66,7 @@ class Election:
         self._seen: tuple[Any, ...] | None = None
         self._seen_at = 0.0
         self._renewed_at: float | None = None
-        self._asked_at: float | None = None
+        self._tried_at: float | None = None
         self._term: tuple[Any, ...] = ()
         self._held_at = clock()
         self._renewing = threading.Lock()
@@ -110,7 +110,7 @@ class Election:
             self.release()
 
     def _keep(self, ended: threading.Event, stuck_s: float) -> None:
-        while not environment.wait(ended, _LOOK_S):
+        while not environment.wait(ended, _POLL_S):
             if self._clock() - self._held_at < stuck_s:
                 self._renewed_once()
 
@@ -126,9 +126,9 @@ class Election:
     def renew(self) -> bool:
         """Renew the Lease if due; return whether this process is the leader."""
         now = self._clock()
-        if self._asked_at is not None and now - self._asked_at < self._duration_s / 6:
+        if self._tried_at is not None and now - self._tried_at < self._duration_s / 6:
             return self.leads
-        self._asked_at = now
+        self._tried_at = now
         try:
             self._renewed_at = now if self._try() else None
         except ObjectConflict:
@@ -142,7 +142,7 @@ class Election:
         """Release the Lease, so that the next process can take over at once."""
         if not self.leads:
             return
-        self._renewed_at = self._asked_at = None
+        self._renewed_at = self._tried_at = None
         try:
             lease = self._leases.lease(self._name)
             if lease is not None and lease["spec"].get("holderIdentity") == self._identity:
@@ -273,4 +273,4 @@ class MergeLease:
                     f"another merge holds the Lease {MERGE_LEASE} of namespace "
                     f"{self._leases.namespace}; this merge waits until it is released"
                 )
-            self._sleep(_LOOK_S)
+            self._sleep(_POLL_S)

@@ -22,7 +22,7 @@ from jobs.objects.deployment import Manifest
 _RATE, _BURST = 5.0, 20.0
 
 
-class Budget:
+class RateLimit:
     """A rate limit in requests per second, with a burst."""
 
     def __init__(
@@ -91,7 +91,7 @@ class Requests:
     def __init__(
         self,
         send: Send,
-        budget: Budget,
+        budget: RateLimit,
         *,
         clock: Callable[[], float] = surroundings.monotonic,
         sleep: Callable[[float], None] = surroundings.sleep,
@@ -130,10 +130,10 @@ class Requests:
         for attempt in range(1, _TRIES + 1):
             self._take()
             try:
-                answer = self._send(
+                reply = self._send(
                     method, path, body, query or {}, content_type, _TIMEOUT_S, streamed=False
                 )
-                return answer.data.decode(errors="replace")
+                return reply.data.decode(errors="replace")
             except ClusterAway as error:
                 pause_s = min(error.retry_after_s or _FIRST_PAUSE_S * 2**attempt, _LONGEST_PAUSE_S)
                 spent_s = self._clock() - started + pause_s
@@ -156,15 +156,15 @@ class Requests:
         while True:
             more = {"continue": token} if token else {}
             try:
-                answer = self.json("GET", path, query={"limit": str(_PAGE), **query, **more})
+                reply = self.json("GET", path, query={"limit": str(_PAGE), **query, **more})
             except ClusterError as error:
                 begun += 1
                 if not error.is_expired or not token or begun > 2:
                     raise
                 token = ""
                 continue
-            yield answer
-            token = answer.get("metadata", {}).get("continue") or ""
+            yield reply
+            token = reply.get("metadata", {}).get("continue") or ""
             if not token:
                 return
 
@@ -177,8 +177,8 @@ class Requests:
         self._take()
         try:
             timeout_s = (_TIMEOUT_S[0], seconds + _TIMEOUT_S[0])
-            answer = self._send("GET", path, None, query, "", timeout_s, streamed=True)
-            for line in _lines(answer):
+            reply = self._send("GET", path, None, query, "", timeout_s, streamed=True)
+            for line in _lines(reply):
                 yield json.loads(line)
         except (ClusterError, urllib3.exceptions.HTTPError, OSError, ValueError) as error:
             logger.info("the watch of %s ended: %s", path, error)

@@ -40,8 +40,8 @@ SERVED_BY = LABEL + "served-by"
 
 def rerun_annotations(options: RunOptions, token: str) -> dict[str, str]:
     """Return the annotations that request these options."""
-    said = ((AGAIN, options.again), (RETRY_FAILED, options.retry_failed))
-    return {name: token for name, wanted in said if wanted}
+    text = ((AGAIN, options.again), (RETRY_FAILED, options.retry_failed))
+    return {name: token for name, requested in text if requested}
 
 
 def tokens(notes: Mapping[str, str]) -> str:
@@ -54,10 +54,10 @@ def promise(notes: Mapping[str, str], plans: Iterable[int]) -> str | None:
 
     None if nothing is requested, or if it is already recorded.
     """
-    asked = tokens(notes)
-    if not asked or _promised(notes) is not None:
+    requests = tokens(notes)
+    if not requests or _promised(notes) is not None:
         return None
-    return f"{asked}:{max(plans, default=0) + 1}"
+    return f"{requests}:{max(plans, default=0) + 1}"
 
 
 def open_rerun(notes: Mapping[str, str], plans: Iterable[int]) -> RunOptions:
@@ -70,8 +70,8 @@ def open_rerun(notes: Mapping[str, str], plans: Iterable[int]) -> RunOptions:
 
 def _promised(notes: Mapping[str, str]) -> int | None:
     """Return the number of the plan that serves the current requests."""
-    asked, _, number = notes.get(SERVED_BY, "").rpartition(":")
-    return int(number) if asked and asked == tokens(notes) and number.isdigit() else None
+    requests, _, number = notes.get(SERVED_BY, "").rpartition(":")
+    return int(number) if requests and requests == tokens(notes) and number.isdigit() else None
 
 
 CAMPAIGN, SITE, SITE_YAML, OP_MAPPING = "campaign.yaml", "site", "site.yaml", "op_mapping.yaml"
@@ -86,7 +86,7 @@ SELECTOR = LABEL + "campaign"
 LEASED = LABEL + "leased"
 _DEPLOYMENT_KEYS = tuple(f.name for f in fields(Deployment) if f.name not in NO_KEYS)
 _REQUIRED = ("image", "controller_image", "root")
-_TRUTHS = ("single_writer", "allow_unpinned")
+_BOOLEANS = ("single_writer", "allow_unpinned")
 _PINNED = re.compile(r"[^@]+@sha256:[0-9a-f]{64}")
 
 
@@ -185,7 +185,7 @@ def config_map(
 
     `more` contains the key of its site and, if there is one, that of its op_mapping.
     """
-    said = {
+    reported = {
         key: "true" if value is True else str(value)
         for key in _DEPLOYMENT_KEYS
         if (value := getattr(deployment, key)) not in ("", False)
@@ -198,7 +198,7 @@ def config_map(
             "namespace": deployment.namespace,
             "labels": {PART_OF: "opmeter", COMPONENT_LABEL: "campaign", SELECTOR: campaign},
         },
-        "data": {CAMPAIGN: text, **more, **said},
+        "data": {CAMPAIGN: text, **more, **reported},
     }
 
 
@@ -263,7 +263,7 @@ def _deployment(config_map: Manifest) -> Deployment:
             f"ConfigMap {metadata['name']}: merge_memory: expected a quantity such as 8Gi, "
             f"got {values['merge_memory']!r}"
         )
-    for key in values.keys() & set(_TRUTHS):
+    for key in values.keys() & set(_BOOLEANS):
         values[key] = _truth(metadata["name"], key, values[key])
     owner = (metadata["name"], metadata["uid"]) if "uid" in metadata else None
     notes = metadata.get("annotations") or {}

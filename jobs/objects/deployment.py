@@ -52,7 +52,7 @@ class Deployment:
     leased: bool = False
 
     @property
-    def looks_first(self) -> bool:
+    def checks_before_write(self) -> bool:
         """Return whether workers check before they write: the store does not refuse overwrites.
 
         This is as safe for a shard's commit, because an index has one pod at a time. Only a pod on
@@ -84,13 +84,13 @@ def quantity(text: str) -> float:
 
 # Events, in the two forms in which the API server lists them. Pure.
 
-LONGEST_WORDS = 400  # characters of a message that are shown in a line
+MAX_MESSAGE_CHARACTERS = 400  # characters of a message that are shown in a line
 
 
 def events_of(events: Iterable[Manifest], kind: str, name: str = "") -> list[Manifest]:
     """Return Events about a kind of object, or about one object, oldest first."""
     found = [e for e in events if (e.get("involvedObject") or {}).get("kind") == kind]
-    return sorted((e for e in found if name in ("", about(e))), key=said_at)
+    return sorted((e for e in found if name in ("", about(e))), key=last_seen_at)
 
 
 def of_group(job: Manifest, events: Iterable[Manifest]) -> list[Manifest]:
@@ -102,7 +102,7 @@ def of_group(job: Manifest, events: Iterable[Manifest]) -> list[Manifest]:
     known = list(events)
     groups = (*events_of(known, "Workload"), *events_of(known, "PodGroup"))
     named = [e for e in groups if name in about(e) or uid in about(e)]
-    return sorted(named, key=said_at)
+    return sorted(named, key=last_seen_at)
 
 
 def about(event: Manifest) -> str:
@@ -110,7 +110,7 @@ def about(event: Manifest) -> str:
     return str((event.get("involvedObject") or {}).get("name") or "")
 
 
-def said_at(event: Manifest) -> str:
+def last_seen_at(event: Manifest) -> str:
     """Return the time of an Event's last occurrence; its two forms use different keys."""
     series = event.get("series") or {}
     times = (series.get("lastObservedTime"), event.get("lastTimestamp"), event.get("eventTime"))
@@ -119,4 +119,4 @@ def said_at(event: Manifest) -> str:
 
 def message_of(event: Manifest) -> str:
     """Return the message of an Event, in either form."""
-    return str(event.get("message") or event.get("note") or "").strip()[:LONGEST_WORDS]
+    return str(event.get("message") or event.get("note") or "").strip()[:MAX_MESSAGE_CHARACTERS]

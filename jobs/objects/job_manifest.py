@@ -18,7 +18,14 @@ from collector.model.plan import Plan
 from collector.worker.exit_codes import ExitCode
 from jobs.objects.deployment import COMPONENT_LABEL, LABEL, PART_OF, Deployment, Manifest
 from jobs.objects.kueue import QUEUE, queue_of
-from jobs.objects.pod_template import mounts, place, pod_annotations, pod_spec, resources, texts
+from jobs.objects.pod_template import (
+    mounts,
+    node_selection,
+    pod_annotations,
+    pod_spec,
+    resources,
+    texts,
+)
 from jobs.objects.site import Site
 from jobs.objects.waves import Wave, index_s
 
@@ -89,7 +96,7 @@ _KEEP_PROBE_S = 300
 _PROBE_S = 600
 # A worker gives up at its own deadline and reports why. The kubelet's deadline is later, for a
 # worker that hangs completely: it includes the pull of the image, and its signal has no message.
-_DEADLINE_FACTOR, _DEADLINE_EXTRA_S, _DEADLINE_ROOM_S = 3, 1800, 900
+_DEADLINE_FACTOR, _DEADLINE_EXTRA_S, _DEADLINE_MARGIN_S = 3, 1800, 900
 
 
 def worker_job(
@@ -126,7 +133,7 @@ def worker_job(
         "completions": count,
         "parallelism": wave.at_once(cap),
         "suspend": suspend,
-        **_patience(wave, features),
+        **_retry_budget(wave, features),
         "ttlSecondsAfterFinished": _KEEP_S,
         "podFailurePolicy": {"rules": _failure_rules()},
         "template": {
@@ -161,9 +168,9 @@ def merge_job(
     arguments += ["--single-writer"] if deployment.single_writer else []
     arguments += ["--lease", deployment.namespace] if deployment.leased else []
     mounted = mounts(deployment, work="4Gi")
-    wanted = {"cpu": "1", "memory": deployment.merge_memory}
+    requests = {"cpu": "1", "memory": deployment.merge_memory}
     command = ["opmeter", *arguments]
-    pod = pod_spec("merge", deployment.controller_image, command, deployment, mounted, wanted)
+    pod = pod_spec("merge", deployment.controller_image, command, deployment, mounted, requests)
     # The only pod with a token, and only if it needs one: for mutual exclusion with a Lease.
     pod["automountServiceAccountToken"] = deployment.leased
     job["spec"] = {
@@ -195,7 +202,7 @@ def probe_job(site: Site, deployment: Deployment, name: str, device: str = "") -
         # that workers pass them.
         resources(site),
     )
-    place(pod, site, ())
+    node_selection(pod, site, ())
     # No deadline of the Job or the pod: both would include the queue and the pull of the image.
     job["spec"] = {
         "backoffLimit": 2,
@@ -219,13 +226,13 @@ def made_of(site: Site, deployment: Deployment) -> str:
 
     If it changes, Jobs are created again.
     """
-    told = asdict(deployment)
+    fields = asdict(deployment)
     for name in ("namespace", "owner", "controller_image", "merge_memory", "allow_unpinned"):
-        del told[name]
-    return short_hash([asdict(site), told], 12)
+        del fields[name]
+    return short_hash([asdict(site), fields], 12)
 
 
-def _patience(wave: Wave, features: Features) -> Manifest:
+def _retry_budget(wave: Wave, features: Features) -> Manifest:
     """Return the retry budget: per index or, before 1.29, for all indexes together.
 
     A gang fails with its first index that fails finally.
@@ -253,19 +260,19 @@ def _worker_pod(
         OPMETER_PLAN_HASH=wave.plan_hash,
         OPMETER_DEVICES=str(site.devices_per_worker),
         OPMETER_MEASURE_CONCURRENCY=str(site.measure_concurrency),
-        **({"OPMETER_SINGLE_WRITER": "1"} if deployment.looks_first else {}),
+        **({"OPMETER_SINGLE_WRITER": "1"} if deployment.checks_before_write else {}),
         **({} if features.per_index else {"OPMETER_GIVES_UP": "1"}),
         OPMETER_DEADLINE_S=str(deadline_s),
         **({"OPMETER_IMAGE_DIGEST": digest} if digest else {}),
     )
-    pod["activeDeadlineSeconds"] = deadline_s + _DEADLINE_ROOM_S
-    place(pod, site, wave.avoid)
+    pod["activeDeadlineSeconds"] = deadline_s + _DEADLINE_MARGIN_S
+    node_selection(pod, site, wave.avoid)
     if wave.is_gang:
-        _gather(pod, wave.wave_hash, site.super_pod_label)
+        _add_gang_placement(pod, wave.wave_hash, site.super_pod_label)
     return pod
 
 
-def _gather(pod: Manifest, wave: str, super_pod: str) -> None:
+def _add_gang_placement(pod: Manifest, wave: str, super_pod: str) -> None:
     """Add the scheduling rules of a gang to its pod.
 
     Each pod runs on a node without a pod of any gang. All pods of a wave run on nodes with the same
@@ -302,8 +309,8 @@ def _failure_rules() -> list[Manifest]:
 
 def _deadline_s(wave: Wave, plan: Plan, site: Site) -> int:
     """Return the time in seconds after which a worker counts as hung."""
-    wanted = wave.shards
-    planned = {shard.shard_id: shard for shard in plan.shards if shard.shard_id in wanted}
+    shards = wave.shards
+    planned = {shard.shard_id: shard for shard in plan.shards if shard.shard_id in shards}
     longest_s = max(index_s(shards, planned, site.at_once) for shards in wave.indexes)
     return int(_DEADLINE_FACTOR * longest_s) + _DEADLINE_EXTRA_S
 

@@ -7,7 +7,7 @@ Kueue's own object for a Job, one for each. Its messages are passed on unchanged
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from jobs.objects.deployment import LONGEST_WORDS, Manifest
+from jobs.objects.deployment import MAX_MESSAGE_CHARACTERS, Manifest
 
 QUEUE = "kueue.x-k8s.io/queue-name"
 GROUP = "kueue.x-k8s.io"
@@ -51,8 +51,8 @@ def why_waiting(workload: Manifest) -> str:
     admitted = _condition(workload, _ADMITTED)
     if not _is_active(workload):
         return f"deactivated ({_words(evicted) or 'a user set active: false'})"
-    said = reserved if reserved.get("status") == "False" else admitted
-    words = _words(said) if said.get("status") == "False" else ""
+    reported = reserved if reserved.get("status") == "False" else admitted
+    words = _words(reported) if reported.get("status") == "False" else ""
     if evicted.get("status") == "True" and (before := _words(evicted)) != words:
         return "; ".join(filter(None, (words, f"evicted before: {before}")))
     return words
@@ -79,7 +79,7 @@ def _condition(thing: Manifest, kind: str) -> Mapping[str, Any]:
 def _words(condition: Mapping[str, Any]) -> str:
     """Return `Reason: message`, as Kueue's scheduler wrote them."""
     reason, message = condition.get("reason") or "", condition.get("message") or ""
-    return f"{reason}: {message}".strip(": ")[:LONGEST_WORDS]
+    return f"{reason}: {message}".strip(": ")[:MAX_MESSAGE_CHARACTERS]
 
 
 def _made(workload: Manifest) -> str:

@@ -119,7 +119,7 @@ def pod_spec(
     command: list[str],
     deployment: Deployment,
     mounted: Mounts,
-    wanted: Mapping[str, str],
+    requests: Mapping[str, str],
 ) -> Manifest:
     """Return a pod of one container; it may write only to the volumes in `mounted`."""
     container = {
@@ -128,8 +128,8 @@ def pod_spec(
         "imagePullPolicy": deployment.pull_policy,
         "workingDir": WORK,
         "command": command,
-        "env": [*_place_names(), *texts(**mounted.environment)],
-        "resources": {"requests": dict(wanted), "limits": dict(wanted)},
+        "env": [*_node_names(), *texts(**mounted.environment)],
+        "resources": {"requests": dict(requests), "limits": dict(requests)},
         "securityContext": {
             "allowPrivilegeEscalation": False,
             "readOnlyRootFilesystem": True,
@@ -157,7 +157,7 @@ def pod_spec(
     }
 
 
-def place(pod: Manifest, site: Site, avoid: tuple[str, ...]) -> None:
+def node_selection(pod: Manifest, site: Site, avoid: tuple[str, ...]) -> None:
     """Set where the pod may run, and its scheduler."""
     if site.node_selector:
         pod["nodeSelector"] = dict(site.node_selector)
@@ -197,9 +197,9 @@ def place(pod: Manifest, site: Site, avoid: tuple[str, ...]) -> None:
 
 def resources(site: Site) -> dict[str, str]:
     """Return the resource requests of one worker, or of a pod in its place."""
-    wanted = {"cpu": site.cpu, "memory": site.memory}
-    wanted["ephemeral-storage"] = site.ephemeral_storage
-    return wanted | ({site.resource: str(site.devices_per_worker)} if site.resource else {})
+    requests = {"cpu": site.cpu, "memory": site.memory}
+    requests["ephemeral-storage"] = site.ephemeral_storage
+    return requests | ({site.resource: str(site.devices_per_worker)} if site.resource else {})
 
 
 def pod_annotations(site: Site, pods: int = 1) -> dict[str, str]:
@@ -223,7 +223,7 @@ def _toleration(pairs: tuple[tuple[str, str], ...]) -> Manifest:
     return toleration
 
 
-def _place_names() -> list[Manifest]:
+def _node_names() -> list[Manifest]:
     fields = {
         "NODE_NAME": "spec.nodeName",
         "POD_NAME": "metadata.name",

@@ -221,7 +221,7 @@ def site_from_text(
     document = read_document(text, path)
     found = _changed(document.fields(_KEYS, required=_REQUIRED), changes, path)
 
-    def said(key: str, default: str = "") -> str:
+    def reported(key: str, default: str = "") -> str:
         return found[key].text() if key in found else default
 
     def amount(key: str, default: str = "") -> str:
@@ -229,30 +229,30 @@ def site_from_text(
             raise found[key].refusal(
                 f"expected a Kubernetes quantity such as {_AMOUNTS[key]}, got {found[key].text()!r}"
             )
-        return said(key, default)
+        return reported(key, default)
 
     def chosen(key: str, allowed: tuple[str, ...]) -> str:
         return found[key].choice(allowed) if key in found else allowed[0]
 
     site = Site(
-        name=said("site"),
+        name=reported("site"),
         backend=found["backend"].choice(BACKENDS),
         devices_per_node=found["devices_per_node"].integer(1),
         shape=found["shape"].choice(SHAPES),
         cpu=amount("cpu"),
         memory=amount("memory"),
-        resource=said("resource"),
-        accelerator_type=said("accelerator_type"),
+        resource=reported("resource"),
+        accelerator_type=reported("accelerator_type"),
         scheduler=chosen("scheduler", SCHEDULERS),
-        volcano_queue=said("volcano_queue"),
-        kueue_queue=said("kueue_queue"),
-        schedule_policy=said("schedule_policy"),
-        priority_class=said("priority_class"),
+        volcano_queue=reported("volcano_queue"),
+        kueue_queue=reported("kueue_queue"),
+        schedule_policy=reported("schedule_policy"),
+        priority_class=reported("priority_class"),
         node_selector=_pairs(found.get("node_selector")),
         pod_labels=_labels(found.get("pod_labels")),
         tolerations=_tolerations(found.get("tolerations")),
         runtime=found["runtime"].choice(RUNTIMES) if "runtime" in found else "none",
-        runtime_class=said("runtime_class"),
+        runtime_class=reported("runtime_class"),
         network=chosen("network", NETWORKS),
         measure_concurrency=found["measure_concurrency"].integer(1)
         if "measure_concurrency" in found
@@ -260,7 +260,7 @@ def site_from_text(
         ephemeral_storage=amount("ephemeral_storage", "40Gi"),
         shared_memory=amount("shared_memory", "4Gi"),
         ranks_per_pod=found["ranks_per_pod"].integer(1) if "ranks_per_pod" in found else 0,
-        super_pod_label=said("super_pod_label"),
+        super_pod_label=reported("super_pod_label"),
     )
     if site.ranks_per_pod and site.backend != "cpu":
         raise found["ranks_per_pod"].refusal(

@@ -185,7 +185,7 @@ def _as_json(wave: Wave) -> dict[str, object]:
 # A node is quarantined when two shards failed on it and on no other node.
 #
 # One shard is no proof: it may break every node that it runs on. At most half of the nodes are
-# quarantined, so that a campaign always has nodes to run on. A `Strike` is one failure counted
+# quarantined, so that a campaign always has nodes to run on. A `NodeFailure` is one failure counted
 # against one node.
 
 # Number of shards that failed only on one node before it is quarantined. One shard proves nothing;
@@ -194,7 +194,7 @@ _PROVING_SHARDS = 2
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Strike:
+class NodeFailure:
     """One failure of a shard that is counted against a node."""
 
     node: str
@@ -202,7 +202,7 @@ class Strike:
 
 
 @dataclass(frozen=True, slots=True)
-class Strikes:
+class NodeFailures:
     """All failures counted against the nodes of a campaign.
 
     None is ever removed, and adding one again changes nothing.
@@ -212,16 +212,16 @@ class Strikes:
     quarantined: half of 3, rounded down, is 1, and n1 has more shards against it.
     """
 
-    seen: frozenset[Strike] = frozenset()
+    seen: frozenset[NodeFailure] = frozenset()
 
-    def plus(self, strikes: Iterable[Strike]) -> "Strikes":
-        return Strikes(self.seen | frozenset(strikes))
+    def plus(self, failures: Iterable[NodeFailure]) -> "NodeFailures":
+        return NodeFailures(self.seen | frozenset(failures))
 
     def against(self) -> dict[str, frozenset[str]]:
         """Return for each node the shards that count against it: those that failed only there."""
         nodes_of: dict[str, set[str]] = defaultdict(set)
-        for strike in self.seen:
-            nodes_of[strike.shard].add(strike.node)
+        for failure in self.seen:
+            nodes_of[failure.shard].add(failure.node)
         held: dict[str, set[str]] = defaultdict(set)
         for shard, nodes in nodes_of.items():
             if len(nodes) == 1:
@@ -236,11 +236,11 @@ class Strikes:
         return frozenset(bad[: len(nodes) // 2])
 
 
-def strikes_to_json(strikes: Strikes) -> bytes:
-    return readable_json({"strikes": [[s.node, s.shard] for s in sorted(strikes.seen)]})
+def node_failures_to_json(failures: NodeFailures) -> bytes:
+    return readable_json({"strikes": [[s.node, s.shard] for s in sorted(failures.seen)]})
 
 
-def strikes_from_json(data: bytes, *, key: str) -> Strikes:
+def node_failures_from_json(data: bytes, *, key: str) -> NodeFailures:
     """Return the failures recorded in an object.
 
     Raises:
@@ -249,7 +249,7 @@ def strikes_from_json(data: bytes, *, key: str) -> Strikes:
     held = decode_object(
         _Held, data, what="the failures counted against a campaign's nodes", key=key
     )
-    return Strikes(frozenset(Strike(node, shard) for node, shard in held.strikes))
+    return NodeFailures(frozenset(NodeFailure(node, shard) for node, shard in held.strikes))
 
 
 @dataclass(frozen=True, slots=True)

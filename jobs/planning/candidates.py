@@ -20,15 +20,21 @@ from collector.model.measurement import CONTEXT, Outcome
 from collector.model.plan import Limits, MeasureSettings, PlannedSource, devices_for
 from collector.model.record import CaseRecord, ProfileStatistics
 from collector.ops.context import context_of
-from collector.ops.refusals import NO_PLACE, UNFORESEEN, FindOperator, Refusal, refusal
+from collector.ops.refusals import (
+    DECLARATION_ERRORS,
+    WRONG_NUMBER_OF_RANKS,
+    FindOperator,
+    Refusal,
+    refusal,
+)
 from collector.ops.registry import find
 from collector.ops.spec import OpSpec
 from collector.ranks.collective import collective_case_of, is_collective
 from collector.ranks.gangs import ROUNDS, is_of_gangs, ranks_of, routed_call
 from collector.singlehost.version_files import duration_us
 from jobs.planning.forecast import (
-    ANSWER_S,
     FLUSH_BYTES,
+    REFUSED_CASE_S,
     Peaks,
     predict,
     predict_collective,
@@ -65,17 +71,17 @@ SourceRecords = tuple[PlannedSource, tuple[CaseRecord, ...]]
 
 
 @dataclass(frozen=True, slots=True)
-class HeadAnswer:
+class HeadResult:
     """The result of a case in the database's head, on this stack.
 
-    `interval` is None if it was not requested or does not exist. `is_doubted` is set if the number
+    `interval` is None if it was not requested or does not exist. `is_suspect` is set if the number
     is from a session that its canaries make suspect.
     """
 
     is_good: bool
     mean_us: float | None
     interval: CaseInterval | None = None
-    is_doubted: bool = False
+    is_suspect: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,8 +147,8 @@ def only_operators(
     return [c for c in candidates if c.record.case.kernel_type in operators]
 
 
-def still_missing(
-    candidates: Iterable[Candidate], answered: Mapping[str, HeadAnswer], *, retry_failed: bool
+def cases_to_measure(
+    candidates: Iterable[Candidate], head_results: Mapping[str, HeadResult], *, retry_failed: bool
 ) -> list[Candidate]:
     """Return the candidates that have no result or a suspect one.
 
@@ -152,8 +158,8 @@ def still_missing(
     def is_missing(candidate: Candidate) -> bool:
         if candidate.weight.in_tree:
             return False
-        answer = answered.get(candidate.record.case_id)
-        return answer is None or answer.is_doubted or (retry_failed and not answer.is_good)
+        result = head_results.get(candidate.record.case_id)
+        return result is None or result.is_suspect or (retry_failed and not result.is_good)
 
     return [candidate for candidate in candidates if is_missing(candidate)]
 
@@ -164,7 +170,7 @@ def price(
     peaks: Peaks,
     measure: MeasureSettings,
     limits: Limits,
-    answer: HeadAnswer | None,
+    result: HeadResult | None,
     backend: str,
     devices: int = 1,
 ) -> PricedCase:
@@ -174,20 +180,20 @@ def price(
     """
     case = candidate.record.case
     own = candidate.own_profile
-    last_us = (answer.mean_us if answer else None) or (own.mean_us if own else None)
+    last_us = (result.mean_us if result else None) or (own.mean_us if own else None)
     no = refusal_in_plan(case, find, backend, devices, measure.cache)
     if no is not None:
-        return PricedCase(candidate, ANSWER_S, candidate.record.case_id, no.why)
+        return PricedCase(candidate, REFUSED_CASE_S, candidate.record.case_id, no.why)
     if is_of_gangs(case):
         return _of_gang(candidate, peaks, measure, limits, last_us, backend)
     op = find(case.kernel_type)
     if op is None:
-        return PricedCase(candidate, ANSWER_S, candidate.record.case_id, None)
+        return PricedCase(candidate, REFUSED_CASE_S, candidate.record.case_id, None)
     try:
         before = _before(candidate.record, find, backend) if measure.cache == CONTEXT else ()
         forecast = predict(case, op, peaks, measure, last_us, before)
         group = intern(f"{case.kernel_type}|{op.group(case)}")
-    except UNFORESEEN:
+    except DECLARATION_ERRORS:
         return PricedCase(
             candidate, min(measure.budget_s, limits.case_s), candidate.record.case_id, None
         )
@@ -203,7 +209,7 @@ def refusal_in_plan(
     if no is not None or not is_of_gangs(case):
         return no
     if devices_for(ranks_of(case), backend) > devices or cache != "warm":
-        return Refusal(Outcome.UNSUPPORTED, NO_PLACE, NO_PLACE)
+        return Refusal(Outcome.UNSUPPORTED, WRONG_NUMBER_OF_RANKS, WRONG_NUMBER_OF_RANKS)
     return None
 
 
@@ -221,9 +227,9 @@ def _of_gang(
     """
     case = candidate.record.case
     if is_collective(case.kernel_type):
-        told = collective_case_of(case)
-        forecast = predict_collective(told.collective, peaks, measure, last_us)
-        mode, group = told.mode, f"{told.grid}|{told.mode}|{told.environment}"
+        known = collective_case_of(case)
+        forecast = predict_collective(known.collective, peaks, measure, last_us)
+        mode, group = known.mode, f"{known.grid}|{known.mode}|{known.environment}"
     else:
         forecast = predict_routed(routed_call(case), peaks, measure, last_us)
         mode, group = modes_of(backend)[0], case.kernel_type

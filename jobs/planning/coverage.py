@@ -69,7 +69,7 @@ _LENGTHS = (
     _columns("message_bytes"),
 )
 # Columns that only describe the origin of a row or its placement in memory.
-_BESIDE = _columns(
+_DESCRIPTIVE_COLUMNS = _columns(
     *("actual_seq_lengths_shape", "actual_seq_lengths_kv_shape", "block_table_shape"),
     *("block_table_valid_blocks", "source_profile", "metadata_completeness", "attn_state"),
     *("kv_cache_mode", "launched_by"),
@@ -78,7 +78,7 @@ _IS_LENGTH = frozenset().union(*_LENGTHS)
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class CurvePosition:
     """The position of a case on its curve.
 
     Cases with the same `curve` can be interpolated; `sizes` is the position on the curve. `exact`
@@ -90,7 +90,7 @@ class Place:
     sizes: tuple[float, ...]
 
 
-def place_of(case: Case) -> Place:
+def curve_position(case: Case) -> CurvePosition:
     """Return the position of a case. Twins, among which the runtime chooses, share one position."""
     kernel = _one_of_twins(case.kernel_type)
     tokens = _tokens(case, kernel)
@@ -103,12 +103,12 @@ def place_of(case: Case) -> Place:
     for slot in (case.outputs or ())[given]:
         is_pool = any(slot.shape == pool.shape for pool in _pools(case, kernel))
         kept.append((slot.dtype, slot.format, tuple(_kept_of_output(kernel, slot, is_pool, sizes))))
-    told = [(name, text) for name, text in case.attributes if name not in _BESIDE]
-    settings = tuple(pair for pair in told if pair[0] not in _IS_LENGTH)
-    lengths = tuple(pair for pair in told if pair[0] in _IS_LENGTH)
+    values = [(name, text) for name, text in case.attributes if name not in _DESCRIPTIVE_COLUMNS]
+    settings = tuple(pair for pair in values if pair[0] not in _IS_LENGTH)
+    lengths = tuple(pair for pair in values if pair[0] in _IS_LENGTH)
     curve = (*kept, settings)
     exact = (curve, tuple(sizes), lengths)
-    return Place(curve, exact, (*sizes, *_means(dict(lengths))))
+    return CurvePosition(curve, exact, (*sizes, *_means(dict(lengths))))
 
 
 def _one_of_twins(kernel_type: str) -> str:
@@ -177,10 +177,10 @@ def _is_given(case: Case, at: int) -> bool:
     return at < len(inputs) and inputs[at].shape is not None
 
 
-def _means(told: Mapping[str, str]) -> Iterator[float]:
+def _means(values: Mapping[str, str]) -> Iterator[float]:
     """Yield the mean of each kind of length: bytes of a message, keys of requests, group ends."""
     for names in _LENGTHS:
-        texts = [told[name] for name in sorted(names) if name in told]
+        texts = [values[name] for name in sorted(names) if name in values]
         yield _mean(texts[0]) if texts else 0.0
 
 
@@ -198,7 +198,7 @@ NEAR = 4.0  # largest ratio of a size to that of a neighbour, up or down
 _BLOCK = 1024  # cases compared at a time: most find their neighbours among the first few
 
 
-class Standing(StrEnum):
+class CoverageStatus(StrEnum):
     """The coverage status of a case.
 
     - `exact`: the case has a duration.
@@ -218,9 +218,9 @@ class Standing(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Covered:
-    wanted: WorkloadCase
-    standing: Standing
+class CoveredCase:
+    workload: WorkloadCase
+    status: CoverageStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,28 +252,28 @@ class UserMetrics:
     m5: float | None
 
 
-def covered(
-    wanted: Sequence[WorkloadCase], measured: Mapping[str, Case], failed: Collection[str]
-) -> tuple[Covered, ...]:
+def covered_cases(
+    workload: Sequence[WorkloadCase], measured: Mapping[str, Case], failed: Collection[str]
+) -> tuple[CoveredCase, ...]:
     """Return the coverage status of each case. `measured` has the cases with a duration, by id."""
     exact: set[Hashable] = set()
     sizes_of: dict[Hashable, list[tuple[float, ...]]] = defaultdict(list)
-    for place in map(place_of, measured.values()):
-        exact.add(place.exact)
-        sizes_of[place.curve].append(place.sizes)
+    for position in map(curve_position, measured.values()):
+        exact.add(position.exact)
+        sizes_of[position.curve].append(position.sizes)
     known = {curve: _Measured.of(sizes) for curve, sizes in sizes_of.items()}
 
-    def standing(record: CaseRecord) -> Standing:
-        place = place_of(record.case)
-        if record.case_id in measured or place.exact in exact:
-            return Standing.EXACT
+    def coverage_status(record: CaseRecord) -> CoverageStatus:
+        position = curve_position(record.case)
+        if record.case_id in measured or position.exact in exact:
+            return CoverageStatus.EXACT
         if record.case_id in failed:
-            return Standing.FAILED
-        if (curve := known.get(place.curve)) is None:
-            return Standing.MISSING
-        return Standing.BETWEEN if curve.bracket(place.sizes) else Standing.OUTSIDE
+            return CoverageStatus.FAILED
+        if (curve := known.get(position.curve)) is None:
+            return CoverageStatus.MISSING
+        return CoverageStatus.BETWEEN if curve.bracket(position.sizes) else CoverageStatus.OUTSIDE
 
-    return tuple(Covered(one, standing(one.record)) for one in wanted)
+    return tuple(CoveredCase(one, coverage_status(one.record)) for one in workload)
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,15 +290,15 @@ class _Measured:
     @classmethod
     def of(cls, sizes: Sequence[Sequence[float]]) -> "_Measured":
         found = np.unique(np.array(sizes, np.float64), axis=0)
-        told = [at for at in range(found.shape[1]) if np.ptp(found[:, at]) > 0] or [0]
-        orders = [np.argsort(found[:, at], kind="stable") for at in told]
-        axes = ((at, found[order, at], order) for at, order in zip(told, orders, strict=True))
+        values = [at for at in range(found.shape[1]) if np.ptp(found[:, at]) > 0] or [0]
+        orders = [np.argsort(found[:, at], kind="stable") for at in values]
+        axes = ((at, found[order, at], order) for at, order in zip(values, orders, strict=True))
         return cls(found, tuple(axes))
 
     def bracket(self, sizes: Sequence[float]) -> bool:
         """Return whether one near case is nowhere larger and another is nowhere smaller."""
-        place = np.array(sizes, np.float64)
-        return self._is_one(place / NEAR, place) and self._is_one(place, place * NEAR)
+        position = np.array(sizes, np.float64)
+        return self._is_one(position / NEAR, position) and self._is_one(position, position * NEAR)
 
     def _is_one(self, least: Floats, most: Floats) -> bool:
         """Return whether a case is within these bounds in all its sizes.
@@ -320,40 +320,40 @@ class _Measured:
         return whose[start:end]
 
 
-def share(found: Iterable[Covered], standing: Standing) -> Share:
+def share(found: Iterable[CoveredCase], status: CoverageStatus) -> Share:
     """Return the share of cases, launches and time that has this status; 0 if there are none."""
     rows = tuple(found)
     counts = (
         [1.0 for _ in rows],
-        [float(one.wanted.launches) for one in rows],
-        [one.wanted.time_us for one in rows],
+        [float(one.workload.launches) for one in rows],
+        [one.workload.time_us for one in rows],
     )
-    return Share(*(_ratio(rows, of, standing) or 0.0 for of in counts))
+    return Share(*(_ratio(rows, of, status) or 0.0 for of in counts))
 
 
-def user_metrics(found: Sequence[Covered], free: Collection[str]) -> UserMetrics:
+def user_metrics(found: Sequence[CoveredCase], free: Collection[str]) -> UserMetrics:
     """Return M1 to M5. `free` has the kernel types that an op_mapping counts as zero_cost."""
-    paid = [one for one in found if one.wanted.record.case.kernel_type not in free]
+    paid = [one for one in found if one.workload.record.case.kernel_type not in free]
     return UserMetrics(
-        m1=_ratio(found, [float(one.wanted.launches) for one in found]),
+        m1=_ratio(found, [float(one.workload.launches) for one in found]),
         m2=_of_kernels(found),
         m3=_of_kernels(paid),
         m4=_ratio(paid, [1.0] * len(paid)),
-        m5=_ratio(found, [one.wanted.time_us for one in found]),
+        m5=_ratio(found, [one.workload.time_us for one in found]),
     )
 
 
-def _of_kernels(found: Sequence[Covered]) -> float | None:
+def _of_kernels(found: Sequence[CoveredCase]) -> float | None:
     hit: dict[str, bool] = {}
     for one in found:
-        kernel = one.wanted.record.case.kernel_type
-        hit[kernel] = hit.get(kernel, True) and one.standing is Standing.EXACT
+        kernel = one.workload.record.case.kernel_type
+        hit[kernel] = hit.get(kernel, True) and one.status is CoverageStatus.EXACT
     return sum(hit.values()) / len(hit) if hit else None
 
 
 def _ratio(
-    found: Sequence[Covered], of: Sequence[float], standing: Standing = Standing.EXACT
+    found: Sequence[CoveredCase], of: Sequence[float], status: CoverageStatus = CoverageStatus.EXACT
 ) -> float | None:
     whole = fsum(of)
-    part = fsum(x for one, x in zip(found, of, strict=True) if one.standing is standing)
+    part = fsum(x for one, x in zip(found, of, strict=True) if one.status is status)
     return part / whole if whole else None

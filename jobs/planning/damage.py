@@ -30,7 +30,7 @@ _SHARD = (
     "to do       none of it is published; `opmeter run` of this campaign, or its controller, "
     "measures its cases again unless the object is restored first"
 )
-_IN_VAIN = (
+_ATTEMPTS_EXHAUSTED = (
     "to do       none of it is published, and the automatic attempts to measure its cases again "
     "are exhausted: inspect the store, then use `opmeter run` with --again"
 )
@@ -94,7 +94,7 @@ class DamageReport:
         if any(not damage.shard for damage in self.needed):
             yield _PLAN
         if any(damage.shard for damage in self.needed):
-            yield _SHARD if plan is None or may_remeasure(plan) else _IN_VAIN
+            yield _SHARD if plan is None or may_remeasure(plan) else _ATTEMPTS_EXHAUSTED
 
 
 def _ignored_line(found: Sequence[Damage]) -> str:
@@ -121,7 +121,9 @@ def damage_outside(
     """Return the damage that a merge of these plans, oldest first, would find."""
     plan_of = cache(partial(plan_reader, store))
     found = (
-        damage_in(plan, fetch(store, plan, shard, with_answer=True, plan_of=plan_of(plan.campaign)))
+        damage_in(
+            plan, fetch(store, plan, shard, with_attempt=True, plan_of=plan_of(plan.campaign))
+        )
         for plan, shard in outside(reversed(plans), committed, held)
     )
     return [damage for damage in found if damage is not None]
@@ -130,7 +132,7 @@ def damage_outside(
 # The cases that a plan measures again because committed results of an earlier plan are damaged.
 
 
-def owed_cases(
+def cases_to_repeat(
     store: Store, plan: Plan, damaged: Collection[str], known: frozenset[str]
 ) -> dict[str, str]:
     """Return the cases of a plan's damaged shards, by id.

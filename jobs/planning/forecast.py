@@ -28,7 +28,7 @@ from collector.ranks.gangs import RoutedCall
 
 CASE_OVERHEAD_S = 0.005
 # Cost of a case that needs no device: only a row of the part.
-ANSWER_S = 0.001
+REFUSED_CASE_S = 0.001
 # Bytes written before each repeat if the cache must be cold; no known last-level cache is larger.
 FLUSH_BYTES = 256 * 2**20
 # Generating random numbers takes several passes over the memory they fill.

@@ -39,7 +39,7 @@ class RefusedCase:
 
 
 @dataclass(frozen=True, slots=True)
-class Gap:
+class RefusedCases:
     """The refused cases of one kernel type under one rule, longest total time first."""
 
     kernel_type: str
@@ -89,13 +89,13 @@ def refused_cases(
     return found
 
 
-def find_gaps(refused: Iterable[RefusedCase]) -> tuple[Gap, ...]:
+def find_gaps(refused: Iterable[RefusedCase]) -> tuple[RefusedCases, ...]:
     """Return the refused cases by kernel type and rule, longest total time first."""
     alike: dict[tuple[str, str], list[RefusedCase]] = defaultdict(list)
     for case in refused:
         alike[case.record.case.kernel_type, case.refusal.why].append(case)
     listed = [
-        Gap(kernel_type, tuple(sorted(cases, key=_most_time)))
+        RefusedCases(kernel_type, tuple(sorted(cases, key=_most_time)))
         for (kernel_type, _), cases in alike.items()
     ]
     return tuple(sorted(listed, key=lambda gap: (-gap.time_us, -gap.rows, gap.kernel_type)))
@@ -115,21 +115,21 @@ def shares(
 
 def planned_shares(plan: Plan) -> Shares:
     """Return the shares of the sources' time that a plan records."""
-    told = plan.forecast
+    lines = plan.forecast
     communication_us = fsum(source.communication_us for source in plan.sources)
-    return Shares(told.compute_us, told.measurable_us, told.unknown_us, communication_us)
+    return Shares(lines.compute_us, lines.measurable_us, lines.unknown_us, communication_us)
 
 
-def share_line(told: Shares) -> str:
+def share_line(lines: Shares) -> str:
     """Return the shares as a sentence; empty if the sources report no time."""
-    if told.compute_us <= 0:
+    if lines.compute_us <= 0:
         return ""
-    of_compute = f"{share_of(told.measurable_us, told.compute_us)} of it measurable"
-    if told.unknown_us > 0:
-        of_compute += f", {share_of(told.unknown_us, told.compute_us)} with unknown inputs (N/A)"
-    line = f"compute {share_of(told.compute_us, told.total_us)} of device time: {of_compute}"
-    if told.communication_us > 0:
-        share = share_of(told.communication_us, told.total_us)
+    of_compute = f"{share_of(lines.measurable_us, lines.compute_us)} of it measurable"
+    if lines.unknown_us > 0:
+        of_compute += f", {share_of(lines.unknown_us, lines.compute_us)} with unknown inputs (N/A)"
+    line = f"compute {share_of(lines.compute_us, lines.total_us)} of device time: {of_compute}"
+    if lines.communication_us > 0:
+        share = share_of(lines.communication_us, lines.total_us)
         line += f"; communication {share}: opmeter comm"
     return line
 

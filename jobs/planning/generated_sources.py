@@ -15,7 +15,7 @@ from collector.model.record import CaseRecord, ProfileStatistics
 from collector.model.vocabulary import EP_SIZE
 from collector.profiles.transfers import find_transfers, read_transfers
 from collector.ranks.collective import Collective, CollectiveCase, check, whole_bytes
-from collector.ranks.distribution import DISTRIBUTE_KERNELS, tells_ranks
+from collector.ranks.distribution import DISTRIBUTE_KERNELS, records_ranks
 from collector.ranks.experts import KERNELS
 from collector.ranks.gangs import ranks_of
 from collector.ranks.topology import Grid
@@ -91,10 +91,10 @@ def step_records(
 def messages_in_situ(profile: Path, step: StepCollectives, backend: str) -> tuple[CaseRecord, ...]:
     """Return the same collectives with their durations in the run, including waiting."""
     records, found = step_records(profile, step, backend)
-    told = (one for one in found if one.collective is not None)
+    recorded = (one for one in found if one.collective is not None)
     return tuple(
         replace(record, profile=_statistics(one.durations_us))
-        for record, one in zip(records, told, strict=True)
+        for record, one in zip(records, recorded, strict=True)
     )
 
 
@@ -105,10 +105,10 @@ def _statistics(durations_us: Sequence[float]) -> ProfileStatistics:
 
 
 def collective_record(
-    one: Collective, said: StepCollectives, world: int, backend: str
+    one: Collective, reported: StepCollectives, world: int, backend: str
 ) -> CaseRecord:
     """Return the record of a collective that a step sends among `world` ranks."""
-    return _case(one, said, world, backend).record()
+    return _case(one, reported, world, backend).record()
 
 
 def with_ep_size(record: CaseRecord, ep_size: int | None) -> CaseRecord:
@@ -119,19 +119,19 @@ def with_ep_size(record: CaseRecord, ep_size: int | None) -> CaseRecord:
     """
     if ep_size is None or record.kernel_type not in _OF_EXPERTS or record.extra.get(EP_SIZE):
         return record
-    if record.kernel_type in DISTRIBUTE_KERNELS and tells_ranks(record.case):
+    if record.kernel_type in DISTRIBUTE_KERNELS and records_ranks(record.case):
         return record
     return replace(record, extra={**record.extra, EP_SIZE: str(ep_size)})
 
 
 def _case(
-    one: Collective, said: CollectivesSource | StepCollectives, world: int, backend: str
+    one: Collective, reported: CollectivesSource | StepCollectives, world: int, backend: str
 ) -> CollectiveCase:
-    ranks = world if one.together else ranks_alone(one, said.grid, world)
-    mode = said.mode
+    ranks = world if one.together else ranks_alone(one, reported.grid, world)
+    mode = reported.mode
     if mode == AUTO:
         mode = default_mode(one.operation, one.message_bytes, backend)
-    return CollectiveCase(one, said.grid, ranks, mode, said.environment)
+    return CollectiveCase(one, reported.grid, ranks, mode, reported.environment)
 
 
 def ranks_alone(one: Collective, grid: Grid, world: int) -> int:
@@ -205,24 +205,24 @@ def _launched(
 
 def _phase(batch: Batch) -> str:
     draft = ", draft" if batch.is_draft else ""
-    return f"{'mixed' if batch.followed else batch.phase}{draft}"
+    return f"{'mixed' if batch.mixed_decodes else batch.phase}{draft}"
 
 
 def _collectives(
     steps: list[tuple[Step, Batch, int]], source: ModelSource, backend: str
 ) -> Iterator[tuple[CaseRecord, StepCollective, Batch, int]]:
     """Yield the messages of a step's ranks over the nearest ranks, if requested."""
-    said = source.collectives
-    if said is None:
+    reported = source.collectives
+    if reported is None:
         return
     every = ((one, batch, times) for step, batch, times in steps for one in step.collectives)
     for one, batch, times in every:
-        tier = said.grid.natural_tier(one.group_size)
+        tier = reported.grid.natural_tier(one.group_size)
         message = _whole(
             Collective(one.operation, one.message_bytes, "bfloat16", one.group_size, tier)
         )
         check(message)
-        yield collective_record(message, said, said.grid.size, backend), one, batch, times
+        yield collective_record(message, reported, reported.grid.size, backend), one, batch, times
 
 
 def _whole(message: Collective) -> Collective:

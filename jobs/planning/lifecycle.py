@@ -27,7 +27,7 @@ from collector.database.op_mapping import check_op_mapping
 from collector.database.plans import Damage
 from collector.database.published import HeldShards, Published
 from collector.database.state import rank_of
-from collector.environment import side_by_side
+from collector.environment import map_concurrently
 from collector.model import keys
 from collector.model.plan import AGAIN_SHARE, Plan, plan_to_json
 from collector.model.stack import Stack
@@ -36,13 +36,13 @@ from collector.ranks.collective import is_collective
 from collector.store.base import AT_ONCE, Store, create_named, create_once
 from jobs.campaign.campaign_file import Campaign, RunOptions
 from jobs.campaign.target import resolve_stack
-from jobs.planning.candidates import HeadAnswer
+from jobs.planning.candidates import HeadResult
 from jobs.planning.damage import (
     DamageReport,
+    cases_to_repeat,
     damage_outside,
     may_remeasure,
     outside,
-    owed_cases,
     remeasurements,
 )
 from jobs.planning.plan_cases import PlanRequest
@@ -236,13 +236,13 @@ def suspect_cases(state: PlanningState) -> Mapping[str, str]:
     stack, campaign, published = state.stack, state.campaign, state.published
     if not published.shows(stack):
         return {}
-    wanted = {
+    expected = {
         record.case_id
         for source in state.sources
         for record in source.records
         if campaign.operators is None or record.case.kernel_type in campaign.operators
     }
-    return published.doubted_once(stack.version_path, wanted, cache=campaign.measure.cache)
+    return published.suspect_once(stack.version_path, expected, cache=campaign.measure.cache)
 
 
 # The plan of a step.
@@ -302,9 +302,9 @@ def store_next(store: Store, made: NextPlan) -> None:
         return
     plan, tables = made.plan, [source.table for source in made.state.sources]
     sources = [(keys.source(plan.campaign, sha256_hex(table)), table) for table in tables]
-    side_by_side(lambda entry: create_named(store, *entry), sources, AT_ONCE)
+    map_concurrently(lambda entry: create_named(store, *entry), sources, AT_ONCE)
     shards = [(keys.shard(plan.campaign, shard), table) for shard, table in made.tables.items()]
-    side_by_side(lambda entry: create_once(store, *entry), shards, AT_ONCE)
+    map_concurrently(lambda entry: create_once(store, *entry), shards, AT_ONCE)
     try:
         create_once(store, keys.plan(plan.campaign, plan.number), plan_to_json(plan))
     except AlreadyExists as error:
@@ -322,7 +322,7 @@ def _damage_report(state: PlanningState, step: Step) -> DamageReport:
 
 
 def _request(state: PlanningState, step: NewPlan, options: RunOptions) -> PlanRequest:
-    answered = head_answers(state, retry_failed=options.retry_failed)
+    measured = read_head_results(state, retry_failed=options.retry_failed)
     # The last round: the newest plan that does not repeat damaged results.
     rounds = [plan for plan in state.own_plans if not remeasurements(plan)]
     before = rounds[-1].forecast if rounds else None
@@ -333,18 +333,18 @@ def _request(state: PlanningState, step: NewPlan, options: RunOptions) -> PlanRe
         round=step.round,
         stack=state.stack,
         sources=tuple((source.planned, source.records) for source in state.sources),
-        answered=answered,
+        head_results=measured,
         op_mapping=state.op_mapping,
         retry_failed=options.retry_failed,
         again=options.again,
-        owed=_owed(state, step, answered),
-        again_s=AGAIN_SHARE * before.device_s if step.suspects and before else inf,
+        cases_to_repeat=_owed(state, step, measured),
+        repeat_budget_s=AGAIN_SHARE * before.device_s if step.suspects and before else inf,
         before=before,
     )
 
 
 def _owed(
-    state: PlanningState, step: NewPlan, answered: Collection[str]
+    state: PlanningState, step: NewPlan, measured: Collection[str]
 ) -> Mapping[str, str] | None:
     """Return the cases of a plan that only repeats damaged or suspect measurements.
 
@@ -356,11 +356,13 @@ def _owed(
         return step.suspects
     known = (record.case_id for source in state.sources for record in source.records)
     is_open = step.after.update != "missing-only"
-    wanted = frozenset(case for case in known if is_open or case not in answered)
-    return owed_cases(state.published.store, step.after, step.damaged, wanted)
+    expected = frozenset(case for case in known if is_open or case not in measured)
+    return cases_to_repeat(state.published.store, step.after, step.damaged, expected)
 
 
-def head_answers(state: PlanningState, *, retry_failed: bool = False) -> Mapping[str, HeadAnswer]:
+def read_head_results(
+    state: PlanningState, *, retry_failed: bool = False
+) -> Mapping[str, HeadResult]:
     """Return the results of the sources' cases in the head for this stack, by case.
 
     A measurement that is held back, so that its version shows no duration, counts as a failure if
@@ -369,17 +371,17 @@ def head_answers(state: PlanningState, *, retry_failed: bool = False) -> Mapping
     stack, published, campaign = state.stack, state.published, state.campaign
     if not published.shows(stack):
         return {}
-    wanted = {r.case_id: r.kernel_type for source in state.sources for r in source.records}
-    known = published.answers(stack.version_path, wanted, cache=campaign.measure.cache)
+    expected = {r.case_id: r.kernel_type for source in state.sources for r in source.records}
+    known = published.case_results(stack.version_path, expected, cache=campaign.measure.cache)
     counts_held_back = retry_failed or campaign.density is not None
     needs_intervals = counts_held_back or campaign.update == "precision"
-    shown = published.intervals(stack.version_path, wanted) if needs_intervals else {}
+    shown = published.intervals(stack.version_path, expected) if needs_intervals else {}
     return {
-        case: HeadAnswer(
-            found.is_good and not (counts_held_back and _is_held_back(case, wanted[case], shown)),
+        case: HeadResult(
+            found.is_good and not (counts_held_back and _is_held_back(case, expected[case], shown)),
             found.mean_us,
             shown.get(case),
-            found.is_doubted,
+            found.is_suspect,
         )
         for case, found in known.items()
     }
@@ -487,12 +489,12 @@ def _due(state: PlanningState, step: Step, say: Callable[[str], None]) -> list[i
 
     A plan that still lacks shards is merged when it has them, with all late commits.
     """
-    wanted = set(step.others)
+    expected = set(step.others)
     if isinstance(step, Continue):
         is_open = bool(step.plan.beyond(state.committed))
-        wanted = set() if is_open else wanted | {step.plan.number}
-    own = [plan.number for plan in state.mergeable if plan.number in wanted]
-    for other in sorted(wanted.difference(own)):
+        expected = set() if is_open else expected | {step.plan.number}
+    own = [plan.number for plan in state.mergeable if plan.number in expected]
+    for other in sorted(expected.difference(own)):
         say(
             f"plan {other} was measured on another stack and is not merged; to publish it: "
             f"opmeter merge {state.campaign.name} --plan {other} --supersede-stack"

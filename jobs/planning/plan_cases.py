@@ -17,18 +17,18 @@ from collector.codec.errors import BadInput
 from collector.model.case import Case
 from collector.model.plan import Forecast, devices_for
 from collector.model.stack import Stack
-from collector.ops.refusals import UNFORESEEN, FindOperator, refusal
+from collector.ops.refusals import DECLARATION_ERRORS, FindOperator, refusal
 from collector.ranks.gangs import is_of_gangs
-from collector.surface.rounds import LEAST_BUDGET, Budget, Known, next_round
+from collector.surface.rounds import LEAST_BUDGET, Known, PointBudget, next_round
 from collector.surface.surrogate import Floats, Points
 from jobs.campaign.campaign_file import REPEAT_SHARE, Campaign, DensitySettings
 from jobs.planning.candidates import (
     Candidate,
-    HeadAnswer,
+    HeadResult,
     PricedCase,
     SourceRecords,
+    cases_to_measure,
     price,
-    still_missing,
 )
 from jobs.planning.forecast import Peaks, SessionCost
 from jobs.planning.shard_cutting import (
@@ -88,12 +88,12 @@ def find_surfaces(
 def _surface(group: Sequence[tuple[str, Case]], find: FindOperator, backend: str) -> Surface:
     ids, lengths, work = [], [], []
     for case_id, case in group:
-        told = _work(case, find, backend)
+        known = _work(case, find, backend)
         of_case = _sizes(case)
-        if told is not None and min(of_case, default=0) > 0:
+        if known is not None and min(of_case, default=0) > 0:
             ids.append(case_id)
             lengths.append(of_case)
-            work.append(told)
+            work.append(known)
     if not ids:
         return Surface((), Points(np.empty((0, 0)), np.empty(0), np.empty(0), _CORES))
     operations, traffic = np.maximum(np.array(work, np.float64), 1.0).T
@@ -107,18 +107,18 @@ def _work(case: Case, find: FindOperator, backend: str) -> tuple[float, float] |
         return None
     try:
         return op.flops(case), op.traffic(case)
-    except UNFORESEEN:
+    except DECLARATION_ERRORS:
         return None
 
 
 def _axes(lengths: Sequence[Sequence[int]]) -> Floats:
     """Return the lengths that distinguish the points, without duplicate columns."""
     columns = np.array(lengths, np.float64).T
-    told: list[Floats] = []
+    known: list[Floats] = []
     for column in columns:
-        if np.ptp(column) > 0 and not any(np.array_equal(column, known) for known in told):
-            told.append(column)
-    return np.stack(told or [columns[0]], axis=1)
+        if np.ptp(column) > 0 and not any(np.array_equal(column, known) for known in known):
+            known.append(column)
+    return np.stack(known or [columns[0]], axis=1)
 
 
 # Which cases of a campaign's curves a round measures if the model of each surface predicts the
@@ -126,7 +126,7 @@ def _axes(lengths: Sequence[Sequence[int]]) -> Floats:
 
 
 @dataclass(frozen=True, slots=True)
-class Spared:
+class CasesLeftOut:
     """The cases that a round leaves out.
 
     `unsure` of them are not known to the tolerance. The round requests `learning` cases of
@@ -138,13 +138,13 @@ class Spared:
     learning: int = 0
 
 
-def spared(
+def left_out_cases(
     candidates: Sequence[Candidate],
-    answered: Mapping[str, HeadAnswer],
+    head_results: Mapping[str, HeadResult],
     settings: DensitySettings,
     find: FindOperator,
     backend: str,
-) -> Spared:
+) -> CasesLeftOut:
     """Return the candidates that the next round leaves out.
 
     Candidates that are on no surface large enough for a model are not left out.
@@ -156,19 +156,19 @@ def spared(
     cases = (
         (candidate.record.case_id, candidate.record.case)
         for candidate in candidates
-        if not candidate.weight.in_tree or candidate.record.case_id in answered
+        if not candidate.weight.in_tree or candidate.record.case_id in head_results
     )
     least = int(np.ceil(LEAST_BUDGET / settings.share))
     return _together(
         [
-            _spared_of(surface, answered, settings)
+            _spared_of(surface, head_results, settings)
             for surface in find_surfaces(cases, find, backend, least)
         ]
     )
 
 
-def _together(found: Sequence[Spared]) -> Spared:
-    return Spared(
+def _together(found: Sequence[CasesLeftOut]) -> CasesLeftOut:
+    return CasesLeftOut(
         frozenset().union(*(one.left_out for one in found)),
         sum(one.unsure for one in found),
         sum(one.learning for one in found),
@@ -176,49 +176,51 @@ def _together(found: Sequence[Spared]) -> Spared:
 
 
 def _spared_of(
-    surface: Surface, answered: Mapping[str, HeadAnswer], settings: DensitySettings
-) -> Spared:
-    known, budget = _known(surface, answered, settings)
+    surface: Surface, head_results: Mapping[str, HeadResult], settings: DensitySettings
+) -> CasesLeftOut:
+    known, budget = _known(surface, head_results, settings)
     found = next_round(surface.points, known, budget, settings.tolerance)
-    is_left = ~known.asked
-    is_left[found.ask] = False
+    is_left = ~known.requested
+    is_left[found.points_to_measure] = False
     left = np.flatnonzero(is_left)
     unsure = int(np.sum(found.half_widths[left] > np.log1p(settings.tolerance)))
-    return Spared(frozenset(surface.case_ids[at] for at in left), unsure, len(found.ask))
+    return CasesLeftOut(
+        frozenset(surface.case_ids[at] for at in left), unsure, len(found.points_to_measure)
+    )
 
 
 def _known(
-    surface: Surface, answered: Mapping[str, HeadAnswer], settings: DensitySettings
-) -> tuple[Known, Budget]:
+    surface: Surface, head_results: Mapping[str, HeadResult], settings: DensitySettings
+) -> tuple[Known, PointBudget]:
     """Return the known points of a surface.
 
     Case ids are hashes, so the first ids are a random sample.
     """
-    told = [answered.get(case_id) for case_id in surface.case_ids]
-    budget = Budget(int(settings.share * len(told)))
+    values = [head_results.get(case_id) for case_id in surface.case_ids]
+    budget = PointBudget(int(settings.share * len(values)))
     known = Known(
-        asked=np.array([answer is not None for answer in told]),
-        duration_us=np.array([_duration_us(answer) for answer in told], np.float64),
-        checks=np.arange(len(told)) < budget.checks,
+        requested=np.array([result is not None for result in values]),
+        duration_us=np.array([_duration_us(result) for result in values], np.float64),
+        checks=np.arange(len(values)) < budget.checks,
     )
     return known, budget
 
 
-def _duration_us(answer: HeadAnswer | None) -> float:
+def _duration_us(result: HeadResult | None) -> float:
     """Return the duration of a good result. Suspect results are used too.
 
     A suspect duration is a few percent off, and its case is measured again anyway.
     """
-    return (answer.mean_us or np.nan) if answer is not None and answer.is_good else np.nan
+    return (result.mean_us or np.nan) if result is not None and result.is_good else np.nan
 
 
 # Which measured cases a plan measures again under `update: precision`: those whose intervals narrow
 # most per second of one more session. Pure.
 
 
-def worth_their_time(
+def within_precision_budget(
     priced: Sequence[PricedCase],
-    answered: Mapping[str, HeadAnswer],
+    head_results: Mapping[str, HeadResult],
     campaign: Campaign,
     cost: SessionCost,
 ) -> list[PricedCase]:
@@ -235,10 +237,10 @@ def worth_their_time(
         )
     chosen: list[PricedCase] = []
     of_ranks: dict[int, _Work] = {}
-    for item in sorted(priced, key=lambda item: _rank(item, answered, campaign.backend)):
+    for item in sorted(priced, key=lambda item: _rank(item, head_results, campaign.backend)):
         more = of_ranks | {item.ranks: of_ranks.get(item.ranks, _Work()).with_one(item.cost_s)}
         whole_s = fsum(_whole_s(ranks, work, campaign, cost) for ranks, work in more.items())
-        if _narrowed(item, answered) > 0 and whole_s <= budget_s:
+        if _narrowed(item, head_results) > 0 and whole_s <= budget_s:
             of_ranks = more
             chosen.append(item)
     return chosen
@@ -270,22 +272,24 @@ def _whole_s(ranks: int, work: _Work, campaign: Campaign, cost: SessionCost) -> 
     return whole_s * devices_for(ranks, campaign.backend)
 
 
-def _rank(item: PricedCase, answered: Mapping[str, HeadAnswer], backend: str) -> tuple[float, str]:
-    per_s = _narrowed(item, answered) / max(_device_s(item, backend), 1e-9)
+def _rank(
+    item: PricedCase, head_results: Mapping[str, HeadResult], backend: str
+) -> tuple[float, str]:
+    per_s = _narrowed(item, head_results) / max(_device_s(item, backend), 1e-9)
     return (-per_s, item.candidate.record.case_id)
 
 
-def _narrowed(item: PricedCase, answered: Mapping[str, HeadAnswer]) -> float:
+def _narrowed(item: PricedCase, head_results: Mapping[str, HeadResult]) -> float:
     """Return by how much one more session narrows a case's interval.
 
     The interval is assumed to consist of the variance of sessions only.
 
     Return 0 if the case has no interval or no device runs it.
     """
-    answer = answered.get(item.candidate.record.case_id)
-    if item.refusal is not None or answer is None or answer.interval is None:
+    result = head_results.get(item.candidate.record.case_id)
+    if item.refusal is not None or result is None or result.interval is None:
         return 0.0
-    sessions, reach = answer.interval.sessions, answer.interval.reach
+    sessions, reach = result.interval.sessions, result.interval.reach
     return reach * (1 - sqrt(sessions / (sessions + 1)))
 
 
@@ -300,7 +304,7 @@ def _device_s(item: PricedCase, backend: str) -> float:
 # case, and equally often from each decade of durations. A worker cannot recognise them. Pure.
 
 _OF_DECADE = 12  # more cases of one decade would add little information
-_TO_TELL = 12  # cases of a small plan, for which the share alone would give one or two
+_LEAST_REPEATED = 12  # cases of a small plan, for which the share alone would give one or two
 _FEWEST = 4  # fewer cases do not justify a session
 _COST_SHARE = 0.03  # of the plan's time in cases
 _ALL_SHARE = 0.048  # of the plan's time, with session starts; canaries take the rest
@@ -353,11 +357,11 @@ def repeated_cases(
     """
     able = [item for item in priced if item.launch_s > 0]
     more = _more(share)
-    wanted = max(ceil(share * len(able)), _TO_TELL) if share else 0
+    repeat_count = max(ceil(share * len(able)), _LEAST_REPEATED) if share else 0
     left_s = min(_COST_SHARE * more * fsum(item.cost_s for item in priced), most_s)
     chosen: list[PricedCase] = []
     for item in _by_turns(able, ceil(_OF_DECADE * more), token):
-        if len(chosen) == wanted:
+        if len(chosen) == repeat_count:
             break
         if item.cost_s <= left_s:
             left_s -= item.cost_s
@@ -392,7 +396,7 @@ class PlanRequest:
         retry_failed: select cases without a good result, regardless of the campaign's update.
         owed: if set, select only these cases, whose measurements are damaged or suspect. Each has
             the device or node that must not measure it again (empty if any may).
-        again_s: device time that limits how many of `owed` are measured.
+        again_s: device time that limits how many of `cases_to_repeat` are measured.
         before: the forecast of the campaign's last round with these inputs, if there was one.
     """
 
@@ -402,41 +406,43 @@ class PlanRequest:
     round: str
     stack: Stack
     sources: tuple[SourceRecords, ...]
-    answered: Mapping[str, HeadAnswer]
+    head_results: Mapping[str, HeadResult]
     op_mapping: str | None
     retry_failed: bool
     again: bool = False
-    owed: Mapping[str, str] | None = None
-    again_s: float = inf
+    cases_to_repeat: Mapping[str, str] | None = None
+    repeat_budget_s: float = inf
     before: Forecast | None = None
 
     @property
-    def is_elsewhere(self) -> bool:
+    def repeats_suspect_cases(self) -> bool:
         """Return whether the round repeats cases of suspect sessions."""
-        return any((self.owed or {}).values())
+        return any((self.cases_to_repeat or {}).values())
 
 
 def spared_cases(
     candidates: Sequence[Candidate], request: PlanRequest, find: FindOperator
-) -> Spared:
+) -> CasesLeftOut:
     """Return the cases that the surface models predict, or will predict."""
     campaign = request.campaign
     if campaign.density is None:
-        return Spared()
-    return spared(candidates, request.answered, campaign.density, find, campaign.backend)
+        return CasesLeftOut()
+    return left_out_cases(
+        candidates, request.head_results, campaign.density, find, campaign.backend
+    )
 
 
 def chosen_cases(
     candidates: Sequence[Candidate], request: PlanRequest, left_out: Container[str]
 ) -> Sequence[Candidate]:
     """Return the candidates that a plan selects."""
-    if request.owed is not None:
-        return [c for c in candidates if c.record.case_id in request.owed]
+    if request.cases_to_repeat is not None:
+        return [c for c in candidates if c.record.case_id in request.cases_to_repeat]
     candidates = [c for c in candidates if c.record.case_id not in left_out]
     update = request.campaign.update
     if update != "precision" and (request.again or (update == "all" and not request.retry_failed)):
         return candidates
-    return still_missing(candidates, request.answered, retry_failed=request.retry_failed)
+    return cases_to_measure(candidates, request.head_results, retry_failed=request.retry_failed)
 
 
 def priced_cases(
@@ -451,7 +457,7 @@ def priced_cases(
             peaks,
             campaign.measure,
             campaign.limits,
-            request.answered.get(candidate.record.case_id),
+            request.head_results.get(candidate.record.case_id),
             campaign.backend,
             campaign.devices,
         )
@@ -470,16 +476,21 @@ def narrowed_cases(
 
     Return none for a plan that only repeats failures or damage.
     """
-    campaign, answered = request.campaign, request.answered
-    if campaign.update != "precision" or request.owed is not None or request.retry_failed:
+    campaign, head_results = request.campaign, request.head_results
+    if (
+        campaign.update != "precision"
+        or request.cases_to_repeat is not None
+        or request.retry_failed
+    ):
         return []
     known = [
         c
         for c in candidates
-        if (answer := answered.get(c.record.case_id)) is not None and answer.interval is not None
+        if (result := head_results.get(c.record.case_id)) is not None
+        and result.interval is not None
     ]
     priced = priced_cases(known, request, peaks, find)
-    return worth_their_time(priced, answered, campaign, cost)
+    return within_precision_budget(priced, head_results, campaign, cost)
 
 
 def repeats_of(
@@ -493,7 +504,7 @@ def repeats_of(
     Return none for a plan that only repeats failures or damage. Gangs of each number of ranks and
     single devices have separate budgets.
     """
-    if request.owed is not None or request.retry_failed:
+    if request.cases_to_repeat is not None or request.retry_failed:
         return []
     campaign, found = request.campaign, list[list[PricedCase]]()
     lanes = {case_id: shard.lane for shard in shards for case_id in shard.case_ids}

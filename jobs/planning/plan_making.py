@@ -34,9 +34,9 @@ from jobs.planning.plan_cases import (
 )
 from jobs.planning.shard_cutting import (
     CutShard,
-    cut_elsewhere,
     cut_repeats,
     cut_shards,
+    cut_suspect_shards,
     device_s,
     rounded,
 )
@@ -45,7 +45,7 @@ from jobs.planning.shard_cutting import (
 # on another device or node than before. Pure.
 
 
-def within_their_time(
+def within_repeat_budget(
     priced: Sequence[PricedCase],
     places: Mapping[str, str],
     budget_s: float,
@@ -95,41 +95,41 @@ def make_plan(request: PlanRequest, *, find: FindOperator) -> PlannedRound:
     left_out = len(left.left_out - taken)
     peaks = peaks_of(request.stack)
     priced = priced_cases(chosen, request, peaks, find)
-    answers_hash = _answers_hash(request)
+    results_hash = _results_hash(request)
     cost = session_cost(campaign.backend, find, peaks, campaign.measure)
     narrowed = narrowed_cases(candidates, request, peaks, cost, find)
     missing, priced = priced, [*priced, *narrowed]
-    if not request.is_elsewhere:
+    if not request.repeats_suspect_cases:
         shards = cut_shards(
-            priced, campaign.shards, campaign.devices, cost, answers_hash=answers_hash
+            priced, campaign.shards, campaign.devices, cost, results_hash=results_hash
         )
     else:
-        places = request.owed or {}
-        again = within_their_time(priced, places, request.again_s, campaign.shards, cost)
+        places = request.cases_to_repeat or {}
+        again = within_repeat_budget(priced, places, request.repeat_budget_s, campaign.shards, cost)
         priced = [item for _, items in again for item in items]
-        shards = cut_elsewhere(again, campaign.shards, cost, answers_hash)
+        shards = cut_suspect_shards(again, campaign.shards, cost, results_hash)
     once_s = device_s(shards, campaign.backend)
     repeated = repeats_of(missing, request, shards, cost.start_s)
     # Repeats come last: sessions far apart in time show more of the variance between sessions.
     begin_s = once_s / campaign.devices
-    shards += cut_repeats(repeated, campaign.shards, cost, begin_s, answers_hash, shards)
-    told = _shares(candidates, missing, request, find)
+    shards += cut_repeats(repeated, campaign.shards, cost, begin_s, results_hash, shards)
+    known = _shares(candidates, missing, request, find)
     forecast = Forecast(
         cases=len(priced),
         unsupported=sum(item.refusal is not None for item in priced),
-        answered=_answered(candidates, request, taken) - len(narrowed),
+        answered=_count_with_result(candidates, request, taken) - len(narrowed),
         device_s=rounded(device_s(shards, campaign.backend)),
         wall_s=rounded(_wall_s(shards, campaign)),
-        floor_s=rounded(_floor_s([*priced, *chain.from_iterable(repeated)], campaign)),
+        floor_s=rounded(_lower_bound_s([*priced, *chain.from_iterable(repeated)], campaign)),
         repeats=sum(map(len, repeated)),
         narrowed=len(narrowed),
-        doubtful=len(priced) if request.is_elsewhere else 0,
+        doubtful=len(priced) if request.repeats_suspect_cases else 0,
         left_out=left_out,
         unsure=min(left.unsure, left_out),
-        learning=left.learning if _teaches(request, left.learning + left_out) else 0,
-        compute_us=told.compute_us,
-        measurable_us=told.measurable_us,
-        unknown_us=told.unknown_us,
+        learning=left.learning if _may_follow(request, left.learning + left_out) else 0,
+        compute_us=known.compute_us,
+        measurable_us=known.measurable_us,
+        unknown_us=known.unknown_us,
     )
     return PlannedRound(
         plan=_plan(request, forecast, shards),
@@ -158,7 +158,7 @@ def _shares(
     return shares(candidates, [*refused, *others], sources)
 
 
-def _teaches(request: PlanRequest, unanswered: int) -> bool:
+def _may_follow(request: PlanRequest, unanswered: int) -> bool:
     """Return whether a round may follow this one. `unanswered` surface cases have no result yet.
 
     If there are no fewer than before the last round, which should have given training cases, then
@@ -168,16 +168,18 @@ def _teaches(request: PlanRequest, unanswered: int) -> bool:
     before = request.before
     if before is None:
         return True
-    if request.owed is not None:
+    if request.cases_to_repeat is not None:
         # Measuring damaged cases again does not cause a round that was not due.
         return before.learning > 0
     return not before.learning or unanswered < before.learning + before.left_out
 
 
-def _answered(candidates: Sequence[Candidate], request: PlanRequest, taken: Container[str]) -> int:
+def _count_with_result(
+    candidates: Sequence[Candidate], request: PlanRequest, taken: Container[str]
+) -> int:
     """Return how many cases outside the plan have a result, or a duration in their tree."""
     return sum(
-        c.weight.in_tree or c.record.case_id in request.answered
+        c.weight.in_tree or c.record.case_id in request.head_results
         for c in candidates
         if c.record.case_id not in taken
     )
@@ -212,7 +214,7 @@ def inputs_hash(
     )
 
 
-def _answers_hash(request: PlanRequest) -> str:
+def _results_hash(request: PlanRequest) -> str:
     """Return a hash of the inputs, besides its cases, that determine the results of a shard."""
     campaign = request.campaign
     return short_hash(
@@ -227,7 +229,7 @@ def _answers_hash(request: PlanRequest) -> str:
     )
 
 
-def _floor_s(priced: Sequence[PricedCase], campaign: Campaign) -> float:
+def _lower_bound_s(priced: Sequence[PricedCase], campaign: Campaign) -> float:
     """Return the lower bound of any packing: the mean over the devices, or the longest case."""
     work_s = fsum(item.cost_s * devices_for(item.ranks, campaign.backend) for item in priced)
     return max(work_s / campaign.devices, max((item.cost_s for item in priced), default=0.0))

@@ -74,11 +74,11 @@ def longest_first(costs: Sequence[float], bins: int) -> list[list[int]]:
     fewer items, so that items without cost spread too.
     """
     dealt: list[list[int]] = [[] for _ in range(min(bins, len(costs)))]
-    heap = [(0.0, 0, index) for index in range(len(dealt))]
+    groups_by_load = [(0.0, 0, index) for index in range(len(dealt))]
     for item in sorted(range(len(costs)), key=lambda i: (-costs[i], i)):
-        load, count, index = heap[0]
+        load, count, index = groups_by_load[0]
         dealt[index].append(item)
-        heapq.heapreplace(heap, (load + costs[item], count + 1, index))
+        heapq.heapreplace(groups_by_load, (load + costs[item], count + 1, index))
     return dealt
 
 
@@ -177,21 +177,21 @@ def cut_shards(
     devices: int,
     cost: SessionCost,
     *,
-    answers_hash: str,
+    results_hash: str,
 ) -> list[CutShard]:
     """Return all shards in the order in which they should start.
 
-    `cost` is the overhead of a session besides its cases. `answers_hash` hashes the other inputs
+    `cost` is the overhead of a session besides its cases. `results_hash` hashes the other inputs
     that determine the results of a shard.
     """
-    gangs = cut_gangs([item for item in priced if item.ranks > 1], settings, answers_hash)
+    gangs = cut_gangs([item for item in priced if item.ranks > 1], settings, results_hash)
     begin_s = max((gang.start_s + gang.predicted_s for gang in gangs), default=0.0)
     singles = [item for item in priced if item.ranks == 1]
-    return gangs + _cut_singles(singles, settings, devices, cost, begin_s, answers_hash)
+    return gangs + _cut_singles(singles, settings, devices, cost, begin_s, results_hash)
 
 
 def cut_gangs(
-    priced: Sequence[PricedCase], settings: ShardSettings, answers_hash: str
+    priced: Sequence[PricedCase], settings: ShardSettings, results_hash: str
 ) -> list[CutShard]:
     """Return the gangs, which run one after the other, never two concurrently.
 
@@ -207,7 +207,7 @@ def cut_gangs(
         for dealt in longest_first(costs, ceil(fsum(costs) / settings.target_s)):
             members = _in_order([items[at] for at in dealt])
             lasts_s = _shard_s(members, settings.session_s, GANG_COST)
-            cut.append(_shard(members, lasts_s, begin_s, answers_hash, ranks))
+            cut.append(_shard(members, lasts_s, begin_s, results_hash, ranks))
             begin_s += lasts_s
     return cut
 
@@ -218,7 +218,7 @@ def _cut_singles(
     devices: int,
     cost: SessionCost,
     begin_s: float,
-    answers_hash: str,
+    results_hash: str,
 ) -> list[CutShard]:
     """Return the shards of single devices, from `begin_s` on.
 
@@ -236,7 +236,7 @@ def _cut_singles(
         lasts = [_shard_s(shard, settings.session_s, cost) for shard in members]
         starts = accumulate(lasts[:-1], initial=begin_s)
         of_device = zip(members, lasts, starts, strict=True)
-        cut += [replace(_shard(*facts, answers_hash), lane=lane) for facts in of_device]
+        cut += [replace(_shard(*facts, results_hash), lane=lane) for facts in of_device]
     return sorted(cut, key=lambda shard: (shard.start_s, -shard.predicted_s, shard.shard_id))
 
 
@@ -245,7 +245,7 @@ def cut_repeats(
     settings: ShardSettings,
     cost: SessionCost,
     begin_s: float,
-    answers_hash: str,
+    results_hash: str,
     once: Sequence[CutShard],
 ) -> list[CutShard]:
     """Return the shards that measure cases a second time, from `begin_s` on.
@@ -253,7 +253,7 @@ def cut_repeats(
     Each has cases of one number of ranks. They differ from the shards that measure the cases
     `once`.
     """
-    again_hash = short_hash([answers_hash, "again"])
+    again_hash = short_hash([results_hash, "again"])
     cut = []
     for shard in repeated:
         ranks = shard[0].ranks
@@ -264,11 +264,11 @@ def cut_repeats(
     return cut
 
 
-def cut_elsewhere(
+def cut_suspect_shards(
     found: Sequence[tuple[str, Sequence[PricedCase]]],
     settings: ShardSettings,
     cost: SessionCost,
-    answers_hash: str,
+    results_hash: str,
 ) -> list[CutShard]:
     """Return the shards of cases that a given device or node must not measure again.
 
@@ -281,7 +281,7 @@ def cut_elsewhere(
         for dealt in longest_first(costs, ceil(fsum(costs) / settings.session_s)):
             members = _in_order([items[at] for at in dealt])
             lasts_s = _shard_s(members, settings.session_s, cost)
-            cut.append(replace(_shard(members, lasts_s, 0.0, answers_hash), not_on=place))
+            cut.append(replace(_shard(members, lasts_s, 0.0, results_hash), not_on=place))
     return cut
 
 
@@ -332,10 +332,10 @@ def _shard(
     cases: Sequence[PricedCase],
     predicted_s: float,
     start_s: float,
-    answers_hash: str,
+    results_hash: str,
     ranks: int = 1,
 ) -> CutShard:
     table = write_shard(ShardCase(item.candidate.planned_record, item.cost_s) for item in cases)
-    shard_id = short_hash([sha256_hex(table), answers_hash])
+    shard_id = short_hash([sha256_hex(table), results_hash])
     ids = tuple(item.candidate.record.case_id for item in cases)
     return CutShard(shard_id, table, len(cases), rounded(predicted_s), start_s, ranks, ids)

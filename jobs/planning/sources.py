@@ -18,7 +18,7 @@ from collector.model.measurement import CONTEXT
 from collector.model.plan import PlannedSource
 from collector.model.record import CaseRecord, read_table, write_table
 from collector.model.vocabulary import LIBRARY, MASK, RUNTIME_PREFIX
-from collector.ops.refusals import UNFORESEEN
+from collector.ops.refusals import DECLARATION_ERRORS
 from collector.ops.registry import find
 from collector.ops.runtime import completed
 from collector.profiles.bundled import write_bundled_profile
@@ -63,17 +63,17 @@ def of_libraries(records: Sequence[CaseRecord], libraries: Sequence[str]) -> tup
     """
     if not libraries:
         return tuple(records)
-    return tuple(one for record in records for one in _asked(record, libraries))
+    return tuple(one for record in records for one in _per_library(record, libraries))
 
 
-def _asked(record: CaseRecord, libraries: Sequence[str]) -> Iterator[CaseRecord]:
+def _per_library(record: CaseRecord, libraries: Sequence[str]) -> Iterator[CaseRecord]:
     op = find(record.case.kernel_type)
     if op is None or not op.npu.served or record.case.attribute(LIBRARY) is not None:
         yield record
         return
     for number, library in enumerate(libraries):
-        asked = replace(record, extra={**record.extra, LIBRARY: library})
-        yield asked if number == 0 else replace(asked, profile=None)
+        requested = replace(record, extra={**record.extra, LIBRARY: library})
+        yield requested if number == 0 else replace(requested, profile=None)
 
 
 # Cases of rows that lack values on which their time depends, with values that a campaign names.
@@ -90,18 +90,20 @@ def _asked(record: CaseRecord, libraries: Sequence[str]) -> Iterator[CaseRecord]
 _MEAN_LENGTH = RUNTIME_PREFIX + "avg_seq_len"
 
 
-def is_untold(record: CaseRecord) -> bool:
+def lacks_runtime_values(record: CaseRecord) -> bool:
     """Return whether the time depends on values that the row and its columns do not have."""
     op = find(record.case.kernel_type)
     if op is None or record.case.inputs is None:
         return False
     try:
-        return bool(op.untold(record.case))
-    except UNFORESEEN:  # the outcome of the case records the error
+        return bool(op.missing_metadata(record.case))
+    except DECLARATION_ERRORS:  # the outcome of the case records the error
         return False
 
 
-def assumed(records: Sequence[CaseRecord], runtime: RuntimeValues) -> tuple[CaseRecord, ...]:
+def cases_at_assumed_values(
+    records: Sequence[CaseRecord], runtime: RuntimeValues
+) -> tuple[CaseRecord, ...]:
     """Return a case at each of these values for rows that lack them.
 
     Cases that are already present are left out, for example from a table that was made elsewhere
@@ -109,11 +111,13 @@ def assumed(records: Sequence[CaseRecord], runtime: RuntimeValues) -> tuple[Case
     """
     values = [*((_MEAN_LENGTH, f"{length:.6f}") for length in runtime.kv_lengths)]
     values += [(MASK, mask) for mask in runtime.masks]
-    untold = [record for record in records if is_untold(record)] if values else []
-    tried = [_with(record, *value) for record in untold for value in values]
-    kinds = {record.kernel_type for record in untold}
+    lacking_values = (
+        [record for record in records if lacks_runtime_values(record)] if values else []
+    )
+    tried = [_with(record, *value) for record in lacking_values for value in values]
+    kinds = {record.kernel_type for record in lacking_values}
     there = {record.case_id for record in records if record.kernel_type in kinds}
-    found = (one for one in tried if not is_untold(one))
+    found = (one for one in tried if not lacks_runtime_values(one))
     return tuple(one for one in found if completed_case(one).case_id not in there)
 
 
@@ -123,11 +127,11 @@ def completed_case(record: CaseRecord) -> CaseRecord:
     Return it unchanged if a missing value cannot be guessed.
     """
     op = find(record.case.kernel_type)
-    if op is None or record.case.inputs is None or is_untold(record):
+    if op is None or record.case.inputs is None or lacks_runtime_values(record):
         return record
     try:
         return completed(record, op)
-    except UNFORESEEN:  # the outcome of the case records the error
+    except DECLARATION_ERRORS:  # the outcome of the case records the error
         return record
 
 
@@ -156,23 +160,25 @@ def load_sources(campaign: Campaign, store: Store) -> tuple[LoadedSource, ...]:
 def _assuming(loaded: LoadedSource, campaign: Campaign) -> LoadedSource:
     """Return a source with the cases that the campaign's runtime values add to it."""
     runtime, planned = campaign.runtime, loaded.planned
-    asked = of_libraries(loaded.records, runtime.libraries)
-    added = assumed(asked, runtime)
-    told = []
-    if asked != loaded.records:
-        of_both = sum(one.case.attribute(LIBRARY) is not None for one in asked)
-        told.append(f"{counted(of_both, 'case')} of {' or '.join(runtime.libraries)}")
+    requested = of_libraries(loaded.records, runtime.libraries)
+    added = cases_at_assumed_values(requested, runtime)
+    reported = []
+    if requested != loaded.records:
+        of_both = sum(one.case.attribute(LIBRARY) is not None for one in requested)
+        reported.append(f"{counted(of_both, 'case')} of {' or '.join(runtime.libraries)}")
     masked = sum(MASK in one.extra for one in added)
     if len(added) > masked:
         lengths = ", ".join(f"{length:,}" for length in runtime.kv_lengths)
-        told.append(f"{counted(len(added) - masked, 'case')} at assumed KV lengths of {lengths}")
+        reported.append(
+            f"{counted(len(added) - masked, 'case')} at assumed KV lengths of {lengths}"
+        )
     if masked:
-        told.append(f"{counted(masked, 'case')} with {' or '.join(runtime.masks)} masks")
-    if not told:
+        reported.append(f"{counted(masked, 'case')} with {' or '.join(runtime.masks)} masks")
+    if not reported:
         return loaded
     return _loaded(
-        f"{planned.name} (with {', '.join(told)})",
-        (*asked, *added),
+        f"{planned.name} (with {', '.join(reported)})",
+        (*requested, *added),
         same_stack=planned.same_stack,
         communication_us=planned.communication_us,
     )
@@ -182,7 +188,7 @@ def _load(source: Source, campaign: Campaign, store: Store) -> LoadedSource:
     match source:
         case TreeSource(path):
             tree = read_tree(path)
-            name = f"tree ({told})" if (told := tree.told()) else "tree"
+            name = f"tree ({reported})" if (reported := tree.repeated_rows_note()) else "tree"
             return _loaded(name, tree.records, same_stack=False)
         case ProfileSource(path, same_stack, step, skip_bad_rows):
             in_context = campaign.measure.cache == CONTEXT
@@ -235,21 +241,21 @@ def _whole_step(
             reasons["size derived from the sent bytes"] += one.count
     rows = ((counted(count, "row"), reason) for reason, count in sorted(reasons.items()))
     left = _left_out(profile)
-    told = "; ".join((*([left] if left else []), *(f"{count}: {why}" for count, why in rows)))
+    reported = "; ".join((*([left] if left else []), *(f"{count}: {why}" for count, why in rows)))
     name = f"profile with {counted(len(collectives), 'collective')}"
     kernels = tuple(with_ep_size(one, step.ep_size) for one in profile.records)
     whole = replace(profile, records=(*kernels, *collectives))
-    return _profile(f"{name} ({told})" if told else name, whole, same_stack=same_stack)
+    return _profile(f"{name} ({reported})" if reported else name, whole, same_stack=same_stack)
 
 
 def _collectives(source: CollectivesSource, campaign: Campaign) -> LoadedSource:
     records, left_out = collective_records(source, campaign.backend)
     check_gangs(records, campaign)
     reasons = Counter(one.reason for one in left_out)
-    told = "; ".join(f"{count} omitted: {reason}" for reason, count in sorted(reasons.items()))
+    reported = "; ".join(f"{count} omitted: {reason}" for reason, count in sorted(reasons.items()))
     if not records:
-        raise BadInput(f"sources: no collective is left to measure; {told}")
-    name = f"collectives ({told})" if told else "collectives"
+        raise BadInput(f"sources: no collective is left to measure; {reported}")
+    name = f"collectives ({reported})" if reported else "collectives"
     return _loaded(name, records, same_stack=False)
 
 

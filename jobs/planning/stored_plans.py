@@ -10,7 +10,7 @@ from collector.database.plans import Damage, MergedPlan, changed, plan_or_damage
 from collector.model import keys
 from collector.model.plan import Plan
 from collector.store.base import Store
-from jobs.objects.waves import Strikes, Wave, strikes_from_json, wave_from_json
+from jobs.objects.waves import NodeFailures, Wave, node_failures_from_json, wave_from_json
 
 logger = logging.getLogger(__name__)
 
@@ -122,28 +122,28 @@ def committed_shards(store: Store, campaign: str) -> frozenset[str]:
     return frozenset(name for name in found if name is not None)
 
 
-def known_strikes(store: Store, campaign: str) -> Strikes:
+def known_node_failures(store: Store, campaign: str) -> NodeFailures:
     """Return the failures counted against nodes, or none if they cannot be read.
 
     The next failure is then written in place of the unreadable object.
     """
     try:
-        return stored_strikes(store, campaign)
+        return stored_node_failures(store, campaign)
     except BadInput as error:
         logger.warning("%s", error)
-        return Strikes()
+        return NodeFailures()
 
 
-def stored_strikes(store: Store, campaign: str) -> Strikes:
+def stored_node_failures(store: Store, campaign: str) -> NodeFailures:
     """Return the failures counted against nodes in a campaign.
 
     Raise BadInput, naming the key, for an object that has another content.
     """
     key = keys.nodes(campaign)
     try:
-        return strikes_from_json(store.get(key), key=key)
+        return node_failures_from_json(store.get(key), key=key)
     except NotFound:
-        return Strikes()
+        return NodeFailures()
 
 
 # The waves of a campaign in a store.

@@ -8,7 +8,7 @@ from collector.codec.errors import BadInput
 from collector.model.case import Case
 from collector.model.plan import MeasureSettings
 from collector.model.record import CaseRecord
-from collector.ops.refusals import UNFORESEEN
+from collector.ops.refusals import DECLARATION_ERRORS
 from collector.ops.registry import find
 from collector.ranks.collective import collective_case_of, is_collective
 from collector.ranks.gangs import is_of_gangs, routed_call
@@ -58,15 +58,15 @@ def roofline_us(case: Case, peaks: Peaks) -> float:
     """Return the duration of a launch at the device's rates; 0 if its work is unknown."""
     try:
         return 1e6 * _roofline_s(case, peaks)
-    except (BadInput, *UNFORESEEN):
+    except (BadInput, *DECLARATION_ERRORS):
         return 0.0
 
 
 def _roofline_s(case: Case, peaks: Peaks) -> float:
     settings = MeasureSettings()
     if is_collective(case.kernel_type):
-        told = collective_case_of(case)
-        return predict_collective(told.collective, peaks, settings, None).launch_s
+        recorded = collective_case_of(case)
+        return predict_collective(recorded.collective, peaks, settings, None).launch_s
     if is_of_gangs(case):
         return predict_routed(routed_call(case), peaks, settings, None).launch_s
     op = find(case.kernel_type)

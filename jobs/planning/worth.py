@@ -10,7 +10,7 @@ from collector.model.record import CaseRecord
 from collector.ops.refusals import FindOperator
 from jobs.campaign.campaign_file import Campaign
 from jobs.planning.candidates import Candidate, price, weigh
-from jobs.planning.coverage import Covered, Standing
+from jobs.planning.coverage import CoverageStatus, CoveredCase
 from jobs.planning.forecast import (
     Peaks,
     SessionCost,
@@ -18,10 +18,10 @@ from jobs.planning.forecast import (
 )
 
 # The unknown fraction of a case's time: all of it, or the part that neighbours leave open.
-_UNCERTAIN: Mapping[Standing, float] = {
-    Standing.MISSING: 1.0,
-    Standing.OUTSIDE: 1.0,
-    Standing.BETWEEN: 0.25,
+_UNCERTAIN: Mapping[CoverageStatus, float] = {
+    CoverageStatus.MISSING: 1.0,
+    CoverageStatus.OUTSIDE: 1.0,
+    CoverageStatus.BETWEEN: 0.25,
 }
 
 
@@ -39,7 +39,7 @@ class Gain:
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class WorthPoint:
     """A point: after `device_h`, `cases` more cases are measured, and `share` of all time."""
 
     device_h: float
@@ -47,20 +47,20 @@ class Point:
     share: float
 
 
-def gains(
-    found: Sequence[Covered], campaign: Campaign, peaks: Peaks, find: FindOperator
+def ranked_gains(
+    found: Sequence[CoveredCase], campaign: Campaign, peaks: Peaks, find: FindOperator
 ) -> tuple[Gain, ...]:
     """Return the measurable cases without a duration, most unknown time per device-second first.
 
     Cases that failed and cases that no device runs are left out; the campaign says how to measure.
     The first case also pays for the start of a session, which is needed for any number of cases.
     """
-    whole_us = fsum(one.wanted.time_us for one in found) or 1.0
+    whole_us = fsum(one.workload.time_us for one in found) or 1.0
     cost = session_cost(campaign.backend, find, peaks, campaign.measure)
     known = [
-        (gain.share * _UNCERTAIN[one.standing] / gain.device_s, gain)
+        (gain.share * _UNCERTAIN[one.status] / gain.device_s, gain)
         for one in found
-        if one.standing in _UNCERTAIN
+        if one.status in _UNCERTAIN
         and (gain := _gain(one, whole_us, campaign, peaks, find, cost)) is not None
     ]
     ranked = [gain for _, gain in sorted(known, key=lambda one: (-one[0], one[1].record.case_id))]
@@ -68,15 +68,15 @@ def gains(
     return (*begun, *ranked[1:])
 
 
-def curve(found: Sequence[Covered], ordered: Sequence[Gain]) -> tuple[Point, ...]:
+def curve(found: Sequence[CoveredCase], ordered: Sequence[Gain]) -> tuple[WorthPoint, ...]:
     """Return the total after each gain, in their order, starting from the point without any."""
-    whole_us = fsum(one.wanted.time_us for one in found) or 1.0
-    exact_us = fsum(one.wanted.time_us for one in found if one.standing is Standing.EXACT)
+    whole_us = fsum(one.workload.time_us for one in found) or 1.0
+    exact_us = fsum(one.workload.time_us for one in found if one.status is CoverageStatus.EXACT)
     hours = accumulate(gain.device_s / 3600 for gain in ordered)
     shares = accumulate((gain.share for gain in ordered), initial=exact_us / whole_us)
-    first = Point(0.0, 0, next(shares))
+    first = WorthPoint(0.0, 0, next(shares))
     points = enumerate(zip(hours, shares, strict=True), start=1)
-    return (first, *(Point(hour, count, share) for count, (hour, share) in points))
+    return (first, *(WorthPoint(hour, count, share) for count, (hour, share) in points))
 
 
 def within(ordered: Sequence[Gain], budget_h: float) -> tuple[Gain, ...]:
@@ -86,14 +86,14 @@ def within(ordered: Sequence[Gain], budget_h: float) -> tuple[Gain, ...]:
 
 
 def _gain(
-    one: Covered,
+    one: CoveredCase,
     whole_us: float,
     campaign: Campaign,
     peaks: Peaks,
     find: FindOperator,
     cost: SessionCost,
 ) -> Gain | None:
-    record = one.wanted.record
+    record = one.workload.record
     priced = price(
         Candidate(record, None, weigh([record])),
         find,
@@ -109,4 +109,4 @@ def _gain(
     session_s = campaign.shards.session_s
     begun = 1 + cost.of_sessions(session_s, session_s) / session_s
     device_s = priced.cost_s * begun * devices_for(priced.ranks, campaign.backend)
-    return Gain(record, one.wanted.time_us / whole_us, device_s)
+    return Gain(record, one.workload.time_us / whole_us, device_s)

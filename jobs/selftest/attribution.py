@@ -17,7 +17,7 @@ from collector.ops.references import reference_record
 from collector.ops.refusals import refusal
 from collector.ops.registry import find
 from jobs.doctor.machine import Check
-from jobs.selftest.bench import Bench, Session, Wanted, adding, decoding_case, unmeasured
+from jobs.selftest.bench import Bench, Session, SessionRequest, adding, decoding_case, unmeasured
 
 _CATALOG = "jobs.selftest.failing_operators"
 _SIZES, _ROUNDS = (64, 4096, 65536), 4
@@ -41,10 +41,10 @@ def check_attribution(bench: Bench) -> Check:
     sums = tuple(adding(rows) for _ in range(_ROUNDS) for rows in _SIZES)
     beside = reference_record("Mul", "512,64;512,64", "512,64", "FLOAT")
     records = (*sums, _of_the_ai_cpu(bench.backend), decoding_case(_KEYS), beside)
-    session = bench.session(Wanted("interleaved", records, catalog=_CATALOG))
+    session = bench.session(SessionRequest("interleaved", records, catalog=_CATALOG))
     fault = unmeasured(session, len(records))
     if not fault:
-        times = [m.timing.median_us for m in session.answers if m.timing]
+        times = [m.timing.median_us for m in session.results if m.timing]
         fault = _mixed(times[: len(sums)], _TOLERANCE[bench.backend])
     found = f"{len(sums)} cases in turn, a second stream busy: each has its own launches"
     fix = "durations would be recorded for other cases: do not measure, report an issue"
@@ -54,13 +54,13 @@ def check_attribution(bench: Bench) -> Check:
 def check_failures(bench: Bench) -> Check:
     """Check that out of memory, a bad argument and a kill are outcomes of their own case."""
     records = tuple(_failing(kernel, number) for number, (kernel, _) in enumerate(_FAILURES))
-    session = bench.session(Wanted("failures", records, catalog=_CATALOG))
-    wanted = {record.case_id: o for record, (_, o) in zip(records, _FAILURES, strict=True)}
-    told = {m.case_id: m for m in session.answers}
-    wrong = [m for case, m in told.items() if m.outcome is not wanted[case]]
+    session = bench.session(SessionRequest("failures", records, catalog=_CATALOG))
+    expected = {record.case_id: o for record, (_, o) in zip(records, _FAILURES, strict=True)}
+    measurements = {m.case_id: m for m in session.results}
+    wrong = [m for case, m in measurements.items() if m.outcome is not expected[case]]
     # Records of good cases may be lost with the session: those cases are measured again.
-    silent = [o for case, o in wanted.items() if o is not Outcome.OK and case not in told]
-    words = [f"{m.kernel_type}: expected {wanted[m.case_id]}, got {m.outcome}" for m in wrong]
+    silent = [o for case, o in expected.items() if o is not Outcome.OK and case not in measurements]
+    words = [f"{m.kernel_type}: expected {expected[m.case_id]}, got {m.outcome}" for m in wrong]
     words += [f"no case ended as {outcome}" for outcome in silent]
     found = "oom, a bad argument and a killed session: each is the outcome of its own case"
     return Check(
@@ -119,11 +119,11 @@ def check_operators(bench: Bench) -> Check:
 
     On an NPU, no other kernel may run in its place.
     """
-    told = _told(bench)
+    measurements = _measurements(bench)
     twins = _ran_as_twins(_sessions(bench))
     fine = (Outcome.OK, Outcome.GATED, *_NOT_HERE)
-    wrong = [m for m in told if m.outcome not in fine and m.case_id not in twins]
-    found = _summary(told, len(twins))
+    wrong = [m for m in measurements if m.outcome not in fine and m.case_id not in twins]
+    found = _summary(measurements, len(twins))
     if wrong:
         named = "; ".join(f"{m.kernel_type}: {m.outcome}, {m.reason}" for m in wrong[:_NAMED])
         more = f"; and {len(wrong) - _NAMED} more" if len(wrong) > _NAMED else ""
@@ -135,12 +135,12 @@ def check_operators(bench: Bench) -> Check:
 def check_layouts(bench: Bench) -> Check:
     """Check that weights in FRACTAL_NZ and packed scales reach the kernel unchanged."""
     records = rows_of("layouts")
-    session = bench.session(Wanted("layouts", records, repeats=_REPEATS))
-    bad = [m for m in session.answers if m.identity is not Proof.PROVED]
-    if len(session.answers) < len(records):
-        bad_words = f"{len(session.answers)} of {len(records)} rows are measured"
+    session = bench.session(SessionRequest("layouts", records, repeats=_REPEATS))
+    bad = [m for m in session.results if m.identity is not Proof.PROVED]
+    if len(session.results) < len(records):
+        bad_words = f"{len(session.results)} of {len(records)} rows are measured"
     else:
-        bad_words = "; ".join(f"{m.kernel_type}: {_told_of(m)}" for m in bad[:_NAMED])
+        bad_words = "; ".join(f"{m.kernel_type}: {_measurements_of(m)}" for m in bad[:_NAMED])
     found = f"{counted(len(records), 'row')} in FRACTAL_NZ or with packed scales, all proved"
     fix = "durations of these weights are those of another layout: leave quantised rows out"
     return Check("layouts", not bad_words, bad_words or found, fix)
@@ -150,15 +150,15 @@ def check_outputs(bench: Bench) -> Check:
     """Check that the outputs of all operators are finite and equal to the reference."""
     if {session.runtime for session in _sessions(bench)} != {Runtime.REAL}:
         return Check("outputs", True, "this runtime computes nothing", skipped=True)
-    return verdict_on_outputs(_told(bench))
+    return verdict_on_outputs(_measurements(bench))
 
 
-def verdict_on_outputs(told: Sequence[Measurement]) -> Check:
+def verdict_on_outputs(measurements: Sequence[Measurement]) -> Check:
     """Return the verdict on measurements whose outputs were checked."""
-    bad = [(m, m.reason) for m in told if m.outcome is Outcome.GATED]
-    bad += [(m, w) for m in told for w in m.warnings if "away from the reference" in w]
+    bad = [(m, m.reason) for m in measurements if m.outcome is Outcome.GATED]
+    bad += [(m, w) for m in measurements for w in m.warnings if "away from the reference" in w]
     named = "; ".join(f"{m.kernel_type}: {words}" for m, words in bad[:_NAMED])
-    seen = sum(m.outcome is Outcome.OK for m in told)
+    seen = sum(m.outcome is Outcome.OK for m in measurements)
     found = f"outputs of {counted(seen, 'operator')} are finite and close to their references"
     fix = "a kernel computes something else than declared: report an issue, with the report"
     return Check("outputs", not bad, named or found, fix)
@@ -166,8 +166,8 @@ def verdict_on_outputs(told: Sequence[Measurement]) -> Check:
 
 def proved(sessions: Iterable[Session]) -> list[str]:
     """Return the kernel types that are proved, by their tensors, to be the requested ones."""
-    told = (m for session in sessions for m in session.answers)
-    return sorted({m.kernel_type for m in told if m.is_good and m.identity is Proof.PROVED})
+    measurements = (m for session in sessions for m in session.results)
+    return sorted({m.kernel_type for m in measurements if m.is_good and m.identity is Proof.PROVED})
 
 
 @cache
@@ -177,8 +177,8 @@ def rows_of(name: str) -> tuple[CaseRecord, ...]:
     return tuple(read_table(path.read_bytes(), path=f"{name}.csv"))
 
 
-def _told(bench: Bench) -> list[Measurement]:
-    return [m for session in _sessions(bench) for m in session.answers]
+def _measurements(bench: Bench) -> list[Measurement]:
+    return [m for session in _sessions(bench) for m in session.results]
 
 
 def _sessions(bench: Bench) -> list[Session]:
@@ -190,9 +190,9 @@ def _sessions(bench: Bench) -> list[Session]:
     sessions: list[Session] = []
     while todo and len(sessions) < _MOST_SESSIONS:
         name = f"operators-{len(sessions)}"
-        sessions.append(bench.session(Wanted(name, tuple(todo), repeats=_REPEATS)))
-        answered = {m.case_id for m in sessions[-1].answers}
-        left = [record for record in todo if record.case_id not in answered]
+        sessions.append(bench.session(SessionRequest(name, tuple(todo), repeats=_REPEATS)))
+        measured = {m.case_id for m in sessions[-1].results}
+        left = [record for record in todo if record.case_id not in measured]
         todo = left if len(left) < len(todo) else []
     return sessions
 
@@ -203,29 +203,29 @@ def _ran_as_twins(sessions: Iterable[Session]) -> set[str]:
     This is allowed if all tensors were recorded; the duration is filed under the kernel that ran.
     """
     filed = (m for session in sessions for m in session.result.measurements if m.is_filed)
-    asked = {record.case_id: record.kernel_type for record in rows_of("operators")}
+    requested = {record.case_id: record.kernel_type for record in rows_of("operators")}
     return {
         m.asked
         for m in filed
         if m.is_good
-        and m.asked in asked
-        and (op := find(asked[m.asked])) is not None
+        and m.asked in requested
+        and (op := find(requested[m.asked])) is not None
         and m.kernel_type in op.twins
         and m.identity is not Proof.UNVERIFIED
     }
 
 
-def _summary(told: Sequence[Measurement], twins: int) -> str:
-    good = [m for m in told if m.timing is not None]
+def _summary(measurements: Sequence[Measurement], twins: int) -> str:
+    good = [m for m in measurements if m.timing is not None]
     counts = Counter(m.identity.value for m in good if m.identity)
     words = [f"{counted(len(good), 'operator')} measured"]
     words += [f"{count} {proof}" for proof, count in sorted(counts.items())]
     words += [f"{twins} measured as a twin"] if twins else []
-    lacking = sum(m.outcome in _NOT_HERE for m in told)
+    lacking = sum(m.outcome in _NOT_HERE for m in measurements)
     return ", ".join(words) + (
         f"; {lacking} require packages that are not installed" if lacking else ""
     )
 
 
-def _told_of(m: Measurement) -> str:
+def _measurements_of(m: Measurement) -> str:
     return f"{m.outcome}, {m.reason}" if m.reason else f"identity {m.identity or 'not recorded'}"

@@ -30,7 +30,7 @@ REPEATS = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class SessionRequest:
     """A session to run: `environment` is added to this process's, `catalog` as in SessionSpec."""
 
     name: str
@@ -56,7 +56,7 @@ class Session:
         return list(read_op_summary(self.result.summary)) if self.result.summary.exists() else []
 
     @property
-    def answers(self) -> list[Measurement]:
+    def results(self) -> list[Measurement]:
         """Return one result per case, in order, without those filed under other kernels.
 
         Cases that the session did not reach have none.
@@ -77,7 +77,7 @@ class Bench(Protocol):
     @property
     def stack(self) -> Stack: ...
 
-    def session(self, wanted: Wanted) -> Session:
+    def session(self, request: SessionRequest) -> Session:
         """Run the session. Raises OpmeterError if no case began."""
 
 
@@ -94,23 +94,23 @@ class SessionBench:
         """Return the sessions so far, in order."""
         return list(self._done.values())
 
-    def session(self, wanted: Wanted) -> Session:
-        if wanted.name not in self._done:
-            self._done[wanted.name] = self._run(wanted)
-        return begun(self._done[wanted.name])
+    def session(self, request: SessionRequest) -> Session:
+        if request.name not in self._done:
+            self._done[request.name] = self._run(request)
+        return begun(self._done[request.name])
 
-    def _run(self, wanted: Wanted) -> Session:
-        folder = self._folder / wanted.name
+    def _run(self, request: SessionRequest) -> Session:
+        folder = self._folder / request.name
         folder.mkdir(parents=True)
         spec = check_spec(
             self.backend,
             self._device,
-            wanted.records,
-            MeasureSettings(repeat_count=wanted.repeats, cache=wanted.cache),
-            catalog=wanted.catalog,
+            request.records,
+            MeasureSettings(repeat_count=request.repeats, cache=request.cache),
+            catalog=request.catalog,
             stack=self.stack,
         )
-        with _environment(dict(wanted.environment)):
+        with _environment(dict(request.environment)):
             report = run_session(spec, folder)
         return Session(spec, folder, report, check_result(spec, folder, report))
 
@@ -217,17 +217,17 @@ def check_marks(bench: Bench) -> Check:
     """Check 1,000 marks per session for each launch queue mode: all back once, in order."""
     queues = _QUEUES if bench.backend == "npu" else (("queue", ()),)
     records = tuple(adding(rows) for rows in range(1, _MARKED + 1))
-    wanted = [(kind, i) for i in range(_MARKED) for kind in (Mark.OPEN, Mark.CLOSE)]
+    request = [(kind, i) for i in range(_MARKED) for kind in (Mark.OPEN, Mark.CLOSE)]
     faults = []
     for name, environment in queues:
         session = bench.session(
-            Wanted(f"marks-{name}", records, repeats=1, environment=environment)
+            SessionRequest(f"marks-{name}", records, repeats=1, environment=environment)
         )
         found = [(m.mark, m.ordinal) for m in map(mark_of, session.launches) if m is not None]
         cut = [mark for mark in found if mark[0] in (Mark.OPEN, Mark.CLOSE)]
-        if cut != wanted:
-            faults.append(f"{name}: {_disorder(cut, wanted)}")
-    words = f"{len(wanted):,} marks back once and in order in {counted(len(queues), 'session')}"
+        if cut != request:
+            faults.append(f"{name}: {_disorder(cut, request)}")
+    words = f"{len(request):,} marks back once and in order in {counted(len(queues), 'session')}"
     fix = "cases between such marks are measured again; report an issue, with the report"
     return Check("marks", not faults, "; ".join(faults) or words, fix)
 
@@ -235,11 +235,11 @@ def check_marks(bench: Bench) -> Check:
 def check_long(bench: Bench) -> Check:
     """Check that more launches than there are task ids are distinguished."""
     records = tuple(adding(rows) for rows in range(1, _LONG_CASES + 1))
-    session = bench.session(Wanted("long", records, repeats=_LONG_REPEATS))
-    short = [m for m in session.answers if m.n_observed != _LONG_REPEATS]
+    session = bench.session(SessionRequest("long", records, repeats=_LONG_REPEATS))
+    short = [m for m in session.results if m.n_observed != _LONG_REPEATS]
     fault = f"{len(short)} of {_LONG_CASES} cases: {short[0].reason}" if short else ""
-    if not fault and len(session.answers) < _LONG_CASES:
-        fault = f"{len(session.answers)} of {_LONG_CASES} cases are measured"
+    if not fault and len(session.results) < _LONG_CASES:
+        fault = f"{len(session.results)} of {_LONG_CASES} cases are measured"
     found = f"{len(session.launches):,} records in one session"
     return Check("long", not fault, fault or found, "make sessions shorter: shards: session_s")
 
@@ -257,7 +257,7 @@ def check_parser(bench: Bench) -> Check:
         msprof.find_msprof(), again, again / "msprof.log", msprof.parse_limit_s(_LAUNCHES)
     )
     result = check_result(session.spec, again, session.report)
-    before = [m.timing.mean_us for m in session.answers if m.timing]
+    before = [m.timing.mean_us for m in session.results if m.timing]
     after = [m.timing.mean_us for m in result.measurements if m.timing]
     fault = "" if before == after else result.unread or f"{before} us became {after} us"
     found = "a recording parsed a second time gives the same result"
@@ -265,17 +265,17 @@ def check_parser(bench: Bench) -> Check:
     return Check("parser", not fault, fault or found, fix)
 
 
-def unmeasured(session: Session, wanted: int) -> str:
+def unmeasured(session: Session, request: int) -> str:
     """Return which cases of a session were not measured well; empty if all were."""
-    bad = [m for m in session.answers if m.outcome is not Outcome.OK]
+    bad = [m for m in session.results if m.outcome is not Outcome.OK]
     if bad:
         return f"{bad[0].kernel_type}: {bad[0].outcome}, {bad[0].reason}"
-    answered = len(session.answers)
-    return "" if answered == wanted else f"{answered} of {wanted} cases are measured"
+    measured = len(session.results)
+    return "" if measured == request else f"{measured} of {request} cases are measured"
 
 
 def _smoke(bench: Bench) -> Session:
-    return bench.session(Wanted("profiler", (adding(1024),), repeats=_LAUNCHES))
+    return bench.session(SessionRequest("profiler", (adding(1024),), repeats=_LAUNCHES))
 
 
 def _fault_of_profile(session: Session, own: list[KernelLaunch]) -> str:
@@ -288,8 +288,8 @@ def _fault_of_profile(session: Session, own: list[KernelLaunch]) -> str:
     return f"{bare} of {len(own)} records have no counters" if bare else ""
 
 
-def _disorder(found: list[tuple[Mark, int]], wanted: list[tuple[Mark, int]]) -> str:
-    missing, extra = len(set(wanted) - set(found)), len(found) - len(set(found))
+def _disorder(found: list[tuple[Mark, int]], request: list[tuple[Mark, int]]) -> str:
+    missing, extra = len(set(request) - set(found)), len(found) - len(set(found))
     if missing or extra:
         return f"{missing} marks are missing, {extra} are duplicates"
     return "marks are out of order"

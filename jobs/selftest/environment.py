@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from collector.codec.text import counted
 from collector.host.cann import with_custom_opp
 from collector.ops.registry import all_ops
-from collector.ops.releases import refused_on
-from collector.replay.calls import foreign_function
+from collector.ops.releases import why_unsupported
+from collector.replay.calls import mismatched_function
 from collector.replay.resolved_calls import ResolvedCalls, resolve_calls
 from jobs.doctor.machine import Check, check_machine
 from jobs.doctor.npu import check_npus
@@ -15,13 +15,13 @@ from jobs.selftest.bench import Bench
 
 _NAMED = 5
 # Sessions and `libraries` find the same faults, with better messages.
-_TOLD_ELSEWHERE = frozenset({"torch_npu"})
+_CHECKED_ELSEWHERE = frozenset({"torch_npu"})
 
 
 def check_environment(bench: Bench) -> Check:
     """Run the checks of `opmeter doctor` for this machine, without a store."""
     checks = [*check_machine(), *(check_npus() if bench.backend == "npu" else ())]
-    return gathered(check for check in checks if check.name not in _TOLD_ELSEWHERE)
+    return gathered(check for check in checks if check.name not in _CHECKED_ELSEWHERE)
 
 
 def gathered(checks: Iterable[Check]) -> Check:
@@ -38,7 +38,7 @@ def check_libraries(bench: Bench) -> Check:
     """Check which library has each declared call, in a separate process."""
     environment = {**os.environ, **with_custom_opp(os.environ, bench.stack.vllm)}
     unserved = (op.kernel for op in all_ops() if not op.npu.served)
-    foreign = [kernel for kernel in unserved if foreign_function(kernel, environment)]
+    foreign = [kernel for kernel in unserved if mismatched_function(kernel, environment)]
     release = f"torch_npu-{bench.stack.torch_npu}"
     return verdict_on_libraries(resolve_calls(), release, foreign)
 
@@ -53,7 +53,7 @@ def verdict_on_libraries(
     some operators require those of vLLM-Ascend.
     """
     away = [call for call in resolved.calls if call.lacks and call.library != "vllm-ascend"]
-    lacking = [call for call in away if not refused_on(call.kernel, release)]
+    lacking = [call for call in away if not why_unsupported(call.kernel, release)]
     known = len(away) - len(lacking)
     there = [call.library for call in resolved.calls if not call.lacks]
     counts = ", ".join(f"{there.count(name)} of {name}" for name in sorted(set(there)))

@@ -19,7 +19,7 @@ _TOO_LARGE = 1 << 58  # bytes: more than any device has, without overflow of a c
 
 def find(kernel_type: str) -> OpSpec | None:
     """Return the operator of a kernel type: a failing one, or the declared one."""
-    return _TROUBLES.get(kernel_type) or registry.find(kernel_type)
+    return _FAILING.get(kernel_type) or registry.find(kernel_type)
 
 
 def _trouble(kernel: str, reference: Callable[..., Any], npu: NpuCall | None = None) -> OpSpec:
@@ -59,7 +59,7 @@ def _alone(torch: Any, x: Any, y: Any) -> Any:
     return torch.mul(x, y)
 
 
-def _in_company(api: Callable[..., Any], x: Any, y: Any) -> Any:
+def _with_busy_stream(api: Callable[..., Any], x: Any, y: Any) -> Any:
     """Return a product, while another stream of the device is busy."""
     torch = _torch()
     other = torch.npu.Stream()
@@ -71,11 +71,11 @@ def _in_company(api: Callable[..., Any], x: Any, y: Any) -> Any:
     return product
 
 
-_TROUBLES: Mapping[str, OpSpec] = MappingProxyType(
+_FAILING: Mapping[str, OpSpec] = MappingProxyType(
     {
         "OpmeterTooLarge": _trouble("OpmeterTooLarge", _too_large),
         "OpmeterBadArgument": _trouble("OpmeterBadArgument", _bad_argument),
         "OpmeterKilled": _trouble("OpmeterKilled", _killed),
-        "Mul": _trouble("Mul", _alone, NpuCall(run=_in_company)),
+        "Mul": _trouble("Mul", _alone, NpuCall(run=_with_busy_stream)),
     }
 )

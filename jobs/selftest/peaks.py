@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
 from collector.codec.errors import OpmeterError
-from collector.host.peaks_file import kept_peaks, path_of_peaks
+from collector.host.peaks_file import path_of_peaks, stored_peaks
 from collector.model.measurement import Measurement
 from collector.model.peaks import MachinePeaks, peaks_to_bytes
 from collector.model.record import CaseRecord
@@ -17,7 +17,7 @@ from collector.ops.references import reference_record
 from collector.ops.registry import find
 from collector.store.atomic import write_whole
 from jobs.doctor.machine import Check
-from jobs.selftest.bench import Bench, Session, Wanted, unmeasured
+from jobs.selftest.bench import Bench, Session, SessionRequest, unmeasured
 
 _NAME = "peaks"
 _REPEATS = 20
@@ -54,10 +54,10 @@ CASES: Cases = MappingProxyType(
 def check_peaks(bench: Bench, cases: Cases = CASES) -> Check:
     """Measure the peaks; skip the check if another process used the cores."""
     records = tuple(record for alike in cases.values() for record in alike)
-    session = bench.session(Wanted(_NAME, records, repeats=_REPEATS))
+    session = bench.session(SessionRequest(_NAME, records, repeats=_REPEATS))
     if fault := unmeasured(session, len(records)):
         return Check(_NAME, False, fault, "the report contains the log of its session")
-    peaks = peaks_of(bench.stack, session.answers, "", cases)
+    peaks = peaks_of(bench.stack, session.results, "", cases)
     if peaks is None:
         words = "another process used the cores: close other programs, --only peaks"
         return Check(_NAME, True, words, skipped=True)
@@ -74,16 +74,16 @@ def check_peaks(bench: Bench, cases: Cases = CASES) -> Check:
 def measured_peaks(done: Iterable[Session], stack: Stack, at: str) -> MachinePeaks | None:
     """Return the measured peaks; None if the check did not run, or shared the cores."""
     ours = (session for session in done if session.folder.name == _NAME)
-    return next((peaks_of(stack, session.answers, at) for session in ours), None)
+    return next((peaks_of(stack, session.results, at) for session in ours), None)
 
 
 def peaks_of(
-    stack: Stack, answers: Iterable[Measurement], at: str, cases: Cases = CASES
+    stack: Stack, results: Iterable[Measurement], at: str, cases: Cases = CASES
 ) -> MachinePeaks | None:
     """Return the best rate of each kind from undisturbed launches; None if a kind has none."""
     fastest_us = {
         m.case_id: m.timing.min_us
-        for m in answers
+        for m in results
         if m.timing and m.is_good and (m.disturbance is None or m.disturbance.is_clean)
     }
     rates = {
@@ -96,7 +96,7 @@ def peaks_of(
 def keep_peaks(peaks: MachinePeaks) -> str:
     """Store the better of these peaks and the stored ones; return a line with the result."""
     path = path_of_peaks(peaks.stack)
-    earlier = kept_peaks(peaks.stack)
+    earlier = stored_peaks(peaks.stack)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, peaks_to_bytes(peaks.better_of(earlier) if earlier else peaks))

@@ -13,7 +13,7 @@ from collector.ops.refusals import refusal
 from collector.ops.registry import find
 from collector.profiles.kernel_details import read_profile
 from jobs.doctor.machine import Check
-from jobs.selftest.bench import Bench, Session, Wanted, decoding_case, unmeasured
+from jobs.selftest.bench import Bench, Session, SessionRequest, decoding_case, unmeasured
 
 _LEAST, _MOST = 0.5, 1.05  # of a published peak: clocks may exceed the nominal ones
 # A product limited by arithmetic, and half a GiB that is read and written back.
@@ -31,13 +31,13 @@ _FIX = "check whether clocks are lowered or the device is shared: npu-smi info, 
 def check_physics(bench: Bench) -> Check:
     """Compare a large product and a large copy with the peaks of the device."""
     records = _large(bench.backend)
-    session = bench.session(Wanted("physics", records))
+    session = bench.session(SessionRequest("physics", records))
     fault = unmeasured(session, len(records))  # a duration below the lower bound is `implausible`
     peaks = described_peaks(bench.stack.device)
     if fault or peaks is None:
         words = f"nothing below the lower bound; no peaks of {bench.stack.device} are known"
         return Check("physics", not fault, fault or words, _FIX)
-    product, copy = (m.timing.mean_us for m in session.answers if m.timing)
+    product, copy = (m.timing.mean_us for m in session.results if m.timing)
     n = _LARGE[0][1]
     reached = {
         "arithmetic": 2 * n**3 / (product * 1e-6) / (peaks.tflops["bfloat16"] * 1e12),
@@ -53,8 +53,8 @@ def check_cache(bench: Bench) -> Check:
     records = tuple(
         reference_record("Add", f"{n},512;{n},512", f"{n},512", "FLOAT") for n in _CACHED
     )
-    warm = bench.session(Wanted("warm", records))
-    cold = bench.session(Wanted("cold", records, cache="cold"))
+    warm = bench.session(SessionRequest("warm", records))
+    cold = bench.session(SessionRequest("cold", records, cache="cold"))
     if fault := unmeasured(warm, len(records)) or unmeasured(cold, len(records)):
         return Check("cache", False, fault, _FIX)
     ratio = median(c / w for c, w in zip(_medians(cold), _medians(warm), strict=True))
@@ -66,11 +66,11 @@ def check_cache(bench: Bench) -> Check:
 def check_lengths(bench: Bench) -> Check:
     """Check that a decode step of attention takes longer with more keys, at the same shapes."""
     records = tuple(decoding_case(keys) for keys in _KEYS)
-    session = bench.session(Wanted("lengths", records))
+    session = bench.session(SessionRequest("lengths", records))
     if fault := unmeasured(session, len(records)):
         return Check("lengths", False, fault, _FIX)
     # Use the fastest launch of each: disturbances only lengthen a launch.
-    times = [m.timing.min_us for m in session.answers if m.timing]
+    times = [m.timing.min_us for m in session.results if m.timing]
     words = ", ".join(f"{us:.1f} us at {n:,} keys" for n, us in zip(_KEYS, times, strict=True))
     is_rising = all(a < b for a, b in zip(times, times[1:], strict=False))
     fix = "the lengths do not reach the kernel: rows of attention would be of one length"
@@ -80,7 +80,7 @@ def check_lengths(bench: Bench) -> Check:
 def check_sessions(bench: Bench) -> Check:
     """Compare the same twelve cases in two sessions."""
     records = _references(bench.backend)
-    first, second = (bench.session(Wanted(f"twice-{n}", records)) for n in (1, 2))
+    first, second = (bench.session(SessionRequest(f"twice-{n}", records)) for n in (1, 2))
     if fault := unmeasured(first, len(records)) or unmeasured(second, len(records)):
         return Check("sessions", False, fault, _FIX)
     apart = {
@@ -119,7 +119,7 @@ def _narrow(shapes: str) -> str:
 
 
 def _medians(session: Session) -> list[float]:
-    return [_median(m) for m in session.answers]
+    return [_median(m) for m in session.results]
 
 
 def _median(measurement: Measurement) -> float:
@@ -142,11 +142,11 @@ def check_profile(bench: Bench, profile: Path | None) -> Check:
     if not records:
         words = f"{profile}: none of its rows can be measured on {bench.backend}"
         return Check("profile", True, words, skipped=True)
-    session = bench.session(Wanted("profile", tuple(records)))
+    session = bench.session(SessionRequest("profile", tuple(records)))
     there = {r.case_id: r.profile.mean_us for r in records if r.profile is not None}
     ratios = sorted(
         (m.timing.mean_us / there[m.case_id], m.kernel_type)
-        for m in session.answers
+        for m in session.results
         if m.timing is not None
     )
     fix = (

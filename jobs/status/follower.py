@@ -16,7 +16,7 @@ from collector.codec.text import counted
 from collector.database.committed import fetch
 from collector.database.plan_state import damage_in
 from collector.database.plans import Damage, MergedPlan, plan_reader
-from collector.environment import side_by_side
+from collector.environment import map_concurrently
 from collector.model import keys
 from collector.model.manifest import NO_USAGE, Usage
 from collector.model.measurement import Measurement
@@ -26,7 +26,7 @@ from collector.worker.attempt import read_part, read_progress
 from jobs.objects.waves import Wave
 from jobs.planning import stored_plans
 from jobs.planning.damage import DamageReport, outside
-from jobs.status.plan_status import AnswerKind, PlanStatus, ShardStatus
+from jobs.status.plan_status import OutcomeKind, PlanStatus, ShardStatus
 
 # Objects that attempts at open shards left in a store, listed with as few requests as possible.
 
@@ -46,7 +46,7 @@ def keys_of_attempts(
     pages = known * _KEYS_A_SHARD / _PAGE
     if len(shards) / READERS > pages:
         return _of_all(store, campaign, frozenset(shards))
-    found = side_by_side(lambda shard: _of_one(store, campaign, shard), shards, READERS)
+    found = map_concurrently(lambda shard: _of_one(store, campaign, shard), shards, READERS)
     return dict(zip(shards, found, strict=True))
 
 
@@ -75,9 +75,9 @@ class Follower:
         self._settled: dict[str, ShardStatus] = {}
         self._planned: dict[str, Counter[str]] = {}
         # For open shards: shard -> part -> case -> the kind of its result.
-        self._answered: dict[str, dict[str, dict[str, AnswerKind]]] = {}
+        self._measured: dict[str, dict[str, dict[str, OutcomeKind]]] = {}
 
-    def look(
+    def read(
         self,
         campaign: str,
         *,
@@ -101,15 +101,15 @@ class Follower:
         return found + newest
 
     def unreadable(self, campaign: str) -> DamageReport:
-        """Return the damage found in place of plans of a campaign at the last `look`."""
+        """Return the damage found in place of plans of a campaign at the last `read`."""
         stored, _ = self._seen[campaign]
         return DamageReport.of(stored.damaged, stored.newest)
 
     def damage(self, campaign: str, held: Collection[str]) -> DamageReport:
-        """Return the damage at the last `look` of objects that the head does not hold."""
+        """Return the damage at the last `read` of objects that the head does not hold."""
         stored, done = self._seen[campaign]
         shards = outside(reversed(stored.plans), done, held)
-        found = side_by_side(lambda one: self._done(*one).damage, list(shards), READERS)
+        found = map_concurrently(lambda one: self._done(*one).damage, list(shards), READERS)
         return DamageReport.of(
             [*stored.damaged, *(d for d in found if d is not None)], stored.newest
         )
@@ -124,57 +124,59 @@ class Follower:
                 return self._open(plan.campaign, shard, left_behind, deep=deep)
             return self._done(plan, shard) if deep else _finished(shard)
 
-        return tuple(side_by_side(one, plan.shards, READERS))
+        return tuple(map_concurrently(one, plan.shards, READERS))
 
     def _done(self, plan: Plan, shard: PlannedShard) -> ShardStatus:
         if shard.shard_id not in self._settled:
             self._settled[shard.shard_id] = self._committed(plan, shard)
-            self._answered.pop(shard.shard_id, None)
+            self._measured.pop(shard.shard_id, None)
         return self._settled[shard.shard_id]
 
     def _committed(self, plan: Plan, shard: PlannedShard) -> ShardStatus:
         """Return the status of a shard as a merge finds it."""
         others = self._readers(plan.campaign)
-        stored = fetch(self._store, plan, shard, with_answer=True, plan_of=others)
+        stored = fetch(self._store, plan, shard, with_attempt=True, plan_of=others)
         if damage := damage_in(plan, stored):
             return replace(_finished(shard), damage=damage)
-        if stored.answer is None or stored.table is None:  # it was there a moment ago
+        if stored.attempt is None or stored.table is None:  # it was there a moment ago
             return _finished(shard)
-        manifest = stored.answer.manifest
+        manifest = stored.attempt.manifest
         final = frozenset(manifest.final.values())
-        parts = (read_part(data, key=key) for key, data in stored.answer.parts)
+        parts = (read_part(data, key=key) for key, data in stored.attempt.parts)
         counted = (m for part in parts for m in part if m.measurement_id in final)
         planned = _kernels(stored.table, keys.shard(plan.campaign, shard.shard_id))
-        return _finished(shard, manifest.usage, planned, _answers(counted))
+        return _finished(shard, manifest.usage, planned, _count_outcomes(counted))
 
     def _open(
         self, campaign: str, shard: PlannedShard, attempts: Sequence[str], *, deep: bool
     ) -> ShardStatus:
-        progress, answers = [(0, "")], dict[str, AnswerKind]()
+        progress, outcomes = [(0, "")], dict[str, OutcomeKind]()
         for key in attempts:
             left = keys.session_object(key, campaign, shard.shard_id)
             if key.endswith("/progress.json"):
-                if (said := read_progress(self._store, key)) is not None:
-                    progress.append((said.done, said.case))
+                if (reported := read_progress(self._store, key)) is not None:
+                    progress.append((reported.done, reported.case))
             elif deep and left is not None and left.kind == "part":
-                answers |= self._answers_in(shard.shard_id, key)
-        answered, measuring = max(progress)
+                outcomes |= self._outcomes_in(shard.shard_id, key)
+        measured, measuring = max(progress)
         return ShardStatus(
             shard.shard_id,
             False,
-            max(answered, len(answers)),
+            max(measured, len(outcomes)),
             shard.cases,
             measuring,
             shard.predicted_s,
             planned=self._plan_of(campaign, shard) if deep else Counter(),
-            answers=Counter(answers.values()),
+            outcomes=Counter(outcomes.values()),
         )
 
-    def _answers_in(self, shard: str, part: str) -> dict[str, AnswerKind]:
+    def _outcomes_in(self, shard: str, part: str) -> dict[str, OutcomeKind]:
         """Return how a part reports its cases. A part never changes."""
-        parts = self._answered.setdefault(shard, {})
+        parts = self._measured.setdefault(shard, {})
         if part not in parts:
-            parts[part] = {m.case_id: _answer(m) for m in self._part(part) if not m.is_filed}
+            parts[part] = {
+                m.case_id: _kind_of_outcome(m) for m in self._part(part) if not m.is_filed
+            }
         return parts[part]
 
     def _plan_of(self, campaign: str, shard: PlannedShard) -> Counter[str]:
@@ -207,7 +209,7 @@ def _finished(
     shard: PlannedShard,
     usage: Usage = NO_USAGE,
     planned: Counter[str] | None = None,
-    answers: Counter[AnswerKind] | None = None,
+    outcomes: Counter[OutcomeKind] | None = None,
 ) -> ShardStatus:
     return ShardStatus(
         shard.shard_id,
@@ -218,7 +220,7 @@ def _finished(
         shard.predicted_s,
         usage,
         planned or Counter(),
-        answers or Counter(),
+        outcomes or Counter(),
     )
 
 
@@ -231,12 +233,12 @@ def _counted(plan: Plan, done: frozenset[str]) -> Iterator[ShardStatus]:
             yield ShardStatus(shard.shard_id, False, 0, shard.cases, "", shard.predicted_s)
 
 
-def _answers(measurements: Iterable[Measurement]) -> Counter[AnswerKind]:
-    return Counter(_answer(m) for m in measurements if not m.is_filed)
+def _count_outcomes(measurements: Iterable[Measurement]) -> Counter[OutcomeKind]:
+    return Counter(_kind_of_outcome(m) for m in measurements if not m.is_filed)
 
 
-def _answer(m: Measurement) -> AnswerKind:
-    return AnswerKind(m.kernel_type, m.outcome, m.reason)
+def _kind_of_outcome(m: Measurement) -> OutcomeKind:
+    return OutcomeKind(m.kernel_type, m.outcome, m.reason)
 
 
 # The logs of the attempts at a shard, as stored.
@@ -257,7 +259,7 @@ def stored_logs(store: Store, campaign: str, shard: str) -> Iterator[Log]:
             yield info.key, _pieces(store, info)
 
 
-def places_of(store: Store, campaign: str, shard: str) -> dict[str, int]:
+def job_indexes(store: Store, campaign: str, shard: str) -> dict[str, int]:
     """Return, for each Job, the index that has the shard."""
     waves = stored_plans.find_waves(store, campaign, {})
     return {wave.job_name: _index(wave, shard) for wave in waves if shard in wave.shards}
@@ -275,7 +277,7 @@ def plans_of(store: Store, campaign: str | None) -> list[Plan]:
     return [plan for name in names for plan in stored_plans.read_plans(store, name)]
 
 
-def shards_there_are(store: Store, plans: Sequence[Plan]) -> Iterator[str]:
+def shard_list_lines(store: Store, plans: Sequence[Plan]) -> Iterator[str]:
     """Yield a line for each shard, whether or not its campaign is being measured."""
     if not plans:
         yield f"no campaigns at {store.url}"

@@ -3,17 +3,17 @@
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from collector.codec.text import counted, in_one_line, share_of
+from collector.codec.text import counted, share_of, whole_in_one_line
 from collector.database.commits import Commit
 from collector.database.version_quality import WIDTHS, VersionQuality
 from collector.model.manifest import Usage
 from collector.model.measurement import Outcome, Proof
 from collector.model.plan import Plan
 from collector.quality.canaries import DeviceFactor
-from collector.quality.pooled import Apart
+from collector.quality.pooled import SessionDifferences
 from jobs.planning.gaps import planned_shares, share_line
-from jobs.status.plan_status import AnswerKind, PlanStatus, ShardStatus
-from jobs.status.summary import NOBODY, Summary
+from jobs.status.plan_status import OutcomeKind, PlanStatus, ShardStatus
+from jobs.status.summary import NEVER_TRIED, Summary
 
 # The output of `opmeter status` for a plan: bars, hours, pace, and cases without a result. Pure.
 
@@ -42,8 +42,8 @@ def head_line(status: PlanStatus, devices: int = 0) -> str:
 
 def _done(shards: Iterable[ShardStatus]) -> tuple[int, int]:
     """Return how many cases of the shards have a result, and how many there are."""
-    told = list(shards)
-    return sum(shard.done for shard in told), sum(shard.cases for shard in told)
+    texts = list(shards)
+    return sum(shard.done for shard in texts), sum(shard.cases for shard in texts)
 
 
 def shard_lines(status: PlanStatus) -> Iterator[str]:
@@ -64,16 +64,16 @@ def kernel_lines(status: PlanStatus, most: int = 0) -> Iterator[str]:
 
     Kernel types with the most cases left come first; `most` limits their number (default: all).
     """
-    planned, answered, failed = Counter[str](), Counter[str](), Counter[str]()
+    planned, measured, failed = Counter[str](), Counter[str](), Counter[str]()
     for shard in status.of_cases:
         planned.update(shard.planned)
-        for answer, count in shard.answers.items():
-            answered[answer.kernel_type] += count
-            failed[answer.kernel_type] += count * (answer.outcome != Outcome.OK)
-    names = sorted(planned, key=lambda name: (answered[name] - planned[name], name))
+        for kind, count in shard.outcomes.items():
+            measured[kind.kernel_type] += count
+            failed[kind.kernel_type] += count * (kind.outcome != Outcome.OK)
+    names = sorted(planned, key=lambda name: (measured[name] - planned[name], name))
     width = max(map(len, names), default=0)
     for name in names[: most or len(names)]:
-        done, cases = min(answered[name], planned[name]), planned[name]
+        done, cases = min(measured[name], planned[name]), planned[name]
         bar = "#" * (_BAR * done // max(1, cases))
         bad = f", {failed[name]} not measured" if failed[name] else ""
         yield f"  {name:<{width}}  {bar:.<{_BAR}}  {done} of {cases}{bad}"
@@ -83,8 +83,8 @@ def kernel_lines(status: PlanStatus, most: int = 0) -> Iterator[str]:
 
 def share_lines(status: PlanStatus) -> Iterator[str]:
     """Yield the shares of the sources' time, if the sources report any."""
-    if told := share_line(planned_shares(status.plan)):
-        yield f"share       {told}"
+    if texts := share_line(planned_shares(status.plan)):
+        yield f"share       {texts}"
 
 
 def hours_line(status: PlanStatus) -> str:
@@ -114,14 +114,14 @@ def efficiency_lines(status: PlanStatus) -> Iterator[str]:
 
 def failure_lines(status: PlanStatus) -> Iterator[str]:
     """Yield the cases without a duration so far and the reasons, most cases first."""
-    found: Counter[AnswerKind] = Counter()
+    found: Counter[OutcomeKind] = Counter()
     for shard in status.of_cases:
-        found.update(shard.answers)
-    bad = [(answer, count) for answer, count in found.items() if answer.outcome != Outcome.OK]
+        found.update(shard.outcomes)
+    bad = [(kind, count) for kind, count in found.items() if kind.outcome != Outcome.OK]
     bad.sort(key=lambda entry: (-entry[1], entry[0].kernel_type, entry[0].reason))
-    for answer, count in bad[:_FAILURES]:
-        reason = in_one_line(answer.reason)
-        yield f"{answer.outcome:<11} {answer.kernel_type}: {counted(count, 'case')}: {reason}"
+    for kind, count in bad[:_FAILURES]:
+        reason = whole_in_one_line(kind.reason)
+        yield f"{kind.outcome:<11} {kind.kernel_type}: {counted(count, 'case')}: {reason}"
     if len(bad) > _FAILURES:
         yield f"... and {counted(len(bad) - _FAILURES, 'more reason')}"
 
@@ -152,8 +152,8 @@ def version_quality_lines(quality: VersionQuality) -> Iterator[str]:
     if quality.devices is not None:
         yield f"devices     {_apart(quality.devices)}"
     yield from _canary_lines(quality.canaries)
-    told = ", ".join(f"{count:,} {origin}" for origin, count in sorted(quality.origins.items()))
-    yield f"variance    source: {told}"
+    texts = ", ".join(f"{count:,} {origin}" for origin, count in sorted(quality.origins.items()))
+    yield f"variance    source: {texts}"
 
 
 def identity_lines(quality: VersionQuality) -> Iterator[str]:
@@ -171,14 +171,15 @@ def brief_lines(quality: VersionQuality) -> Iterator[str]:
     if quality.sessions is not None:
         yield f"sessions    {_apart(quality.sessions)}"
     if quality.reliability:
-        told = ", ".join(
-            f"the {one.stated:.0%} interval covered {one.held:.0%}" for one in quality.reliability
+        texts = ", ".join(
+            f"the {one.nominal:.0%} interval covered {one.covered:.0%}"
+            for one in quality.reliability
         )
         what = "blind second session" if quality.is_blind else "second session"
         pairs = counted(quality.reliability[0].pairs, what)
         known = "" if quality.is_blind else ", none known to be blind"
         how = "other cases of its" if quality.reliability[0].knows_sessions else "other"
-        yield f"intervals   {told}, of {pairs}{known}, each compared with {how} sessions"
+        yield f"intervals   {texts}, of {pairs}{known}, each compared with {how} sessions"
     else:
         yield "intervals   from the prior of the device type: no case has a second session"
     beyond = ", ".join(
@@ -193,14 +194,14 @@ def _gate_lines(quality: VersionQuality) -> Iterator[str]:
     """Yield the cases that gates refuse and the durations they warn of, most frequent first."""
     if quality.refused:
         yield f"refused     {_by_gate(quality.refused, 'case')}"
-    if quality.doubted:
-        yield f"warned of   {_by_gate(quality.doubted, 'duration')}"
+    if quality.suspect:
+        yield f"warned of   {_by_gate(quality.suspect, 'duration')}"
 
 
 def _by_gate(found: Mapping[str, int], what: str) -> str:
     first, *others = sorted(found.items(), key=lambda item: (-item[1], item[0]))
-    told = [f"{counted(first[1], what)} by {first[0]}"]
-    return ", ".join(told + [f"{count:,} by {gate}" for gate, count in others])
+    texts = [f"{counted(first[1], what)} by {first[0]}"]
+    return ", ".join(texts + [f"{count:,} by {gate}" for gate, count in others])
 
 
 def _canary_lines(devices: Sequence[DeviceFactor]) -> Iterator[str]:
@@ -225,7 +226,7 @@ def _canary_lines(devices: Sequence[DeviceFactor]) -> Iterator[str]:
             yield f"            {device.device}: from {earlier:.3f} to {later:.3f} over them"
 
 
-def _apart(found: Apart) -> str:
+def _apart(found: SessionDifferences) -> str:
     return (
         f"{counted(found.pairs, 'pair')}: 50 % differ by {_percent(found.median)} or less, 90 % "
         f"by {_percent(found.p90)}, 99 % by {_percent(found.p99)}"
@@ -243,7 +244,7 @@ _LISTED = 25
 _BUSY = 0.5
 _MANY_DISTURBED = 0.1
 # Outcomes that another measurement would not change, or that the plain command handles.
-_FOR_GOOD = (Outcome.UNSUPPORTED, Outcome.REJECTED, NOBODY)
+_FOR_GOOD = (Outcome.UNSUPPORTED, Outcome.REJECTED, NEVER_TRIED)
 
 
 def describe(summary: Summary, plan: Plan, head: Commit | None, url: str) -> list[str]:
@@ -315,23 +316,23 @@ def _precise(summary: Summary, plan: Plan) -> list[str]:
 
     A host's clock decides when the repeats end; this is the precision that the profiler recorded.
     """
-    asked = plan.measure.precision
-    if asked is None or not summary.measured_cases:
+    requested = plan.measure.precision
+    if requested is None or not summary.measured_cases:
         return []
     return [
-        f"precision   {100 * asked:g} % was requested: the mean of {summary.precise:,} of "
+        f"precision   {100 * requested:g} % was requested: the mean of {summary.precise:,} of "
         f"{counted(summary.measured_cases, 'duration')} meets that precision within its session"
     ]
 
 
 def _density(plan: Plan) -> list[str]:
     """Return the line about the cases that are left to the surface models."""
-    told = plan.forecast
-    if not told.left_out:
+    texts = plan.forecast
+    if not texts.left_out:
         return []
     return [
-        f"density     {counted(told.left_out, 'case is', 'cases are')} left out: the surfaces "
-        f"measured so far predict all but {told.unsure:,} of them within the tolerance"
+        f"density     {counted(texts.left_out, 'case is', 'cases are')} left out: the surfaces "
+        f"measured so far predict all but {texts.unsure:,} of them within the tolerance"
     ]
 
 
@@ -344,8 +345,8 @@ def _above(summary: Summary) -> list[str]:
         f"envelope    {len(above):,} of {counted(summary.measured_cases, 'duration')} "
         "take more than twice as long as a case at least as large in every shape; either is "
         "suspect: "
-        f"{in_one_line(worst.case.describe())} took {worst.mean_us:.1f} us, "
-        f"{in_one_line(worst.larger.describe())} {worst.larger_us:.1f} us",
+        f"{whole_in_one_line(worst.case.describe())} took {worst.mean_us:.1f} us, "
+        f"{whole_in_one_line(worst.larger.describe())} {worst.larger_us:.1f} us",
         *(
             f"disorder    {one.kernel_type}: {one.above:,} of {counted(one.cases, 'duration')} do, "
             "more than shapes explain: the host delayed some launches, or records are mixed up"

@@ -11,17 +11,17 @@ from collector.model import keys
 from collector.model.record import CaseRecord, read_table
 from collector.store.base import Store
 from jobs.objects.applied_campaign import applied_from
-from jobs.objects.waves import Strikes
+from jobs.objects.waves import NodeFailures
 from jobs.planning.sources import completed_records
-from jobs.planning.stored_plans import stored_strikes
+from jobs.planning.stored_plans import stored_node_failures
 from jobs.status import lines as status_lines
 from jobs.status.follower import Follower
 from jobs.status.plan_status import PlanStatus, devices_measuring
 from jobs.status.summary import summarise
-from jobs.status.why import ClusterView, Seen, explain, running_pods
+from jobs.status.why import ClusterObjects, ClusterView, explain, running_pods
 
 
-class Picture:
+class CampaignStatus:
     """The status of one campaign; `lines` may be called repeatedly."""
 
     def __init__(self, store: Store, campaign: str, view: ClusterView):
@@ -32,34 +32,34 @@ class Picture:
     def lines(self, bars: int = 0) -> Iterator[str]:
         log = readable_log(self._store)
         merged, held, trouble = self._head(log)
-        plans = self._follower.look(self._campaign, merged=merged, held=held or ())
-        strikes, harm = self._strikes()
-        seen = self._view.seen(strikes)
+        plans = self._follower.read(self._campaign, merged=merged, held=held or ())
+        node_failures, harm = self._node_failures()
+        seen = self._view.seen(node_failures)
         at_work = _at_work(seen) if seen else 0
         yield from trouble
-        told = self._follower.unreadable(self._campaign)
+        texts = self._follower.unreadable(self._campaign)
         if held is not None:  # otherwise it is unknown what is still required
-            told = self._follower.damage(self._campaign, held)
-        yield from told.lines()
-        yield from told.advice(plans[-1].plan if plans else None)
+            texts = self._follower.damage(self._campaign, held)
+        yield from texts.lines()
+        yield from texts.advice(plans[-1].plan if plans else None)
         yield from harm
         for plan in plans:
             yield status_lines.head_line(plan, at_work)
         if plans:
             yield from self._details(plans[-1], bars, log.head, held or frozenset())
-        elif not told.needed:
+        elif not texts.needed:
             yield f"{self._campaign}: no plan exists yet"
         if seen:
             yield from explain(seen)
         if self._view.trouble:
             yield f"cluster     {self._view.trouble}"
 
-    def _strikes(self) -> tuple[Strikes, list[str]]:
+    def _node_failures(self) -> tuple[NodeFailures, list[str]]:
         """Return the failures counted against nodes, and a line if they cannot be read."""
         try:
-            return stored_strikes(self._store, self._campaign), []
+            return stored_node_failures(self._store, self._campaign), []
         except BadInput as error:
-            return Strikes(), [f"damaged     {error}"]
+            return NodeFailures(), [f"damaged     {error}"]
 
     def _head(self, log: Log) -> tuple[frozenset[MergedPlan], frozenset[str] | None, list[str]]:
         """Return the campaign's plans and shards in the head, and lines about database problems.
@@ -104,7 +104,7 @@ class Picture:
         yield from status_lines.describe(summary, plan, head, self._store.url)
 
 
-def _at_work(seen: Seen) -> int:
+def _at_work(seen: ClusterObjects) -> int:
     """Return how many devices measure on the cluster now; 0 if its ConfigMap cannot be read."""
     try:
         return devices_measuring(running_pods(seen.pods), applied_from(seen.config_map).site)

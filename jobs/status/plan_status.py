@@ -30,7 +30,7 @@ def remaining_s(left_s: Sequence[float], at_once: int, pace: float) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class AnswerKind:
+class OutcomeKind:
     """An outcome of cases of one kernel type, with its reason."""
 
     kernel_type: str
@@ -43,8 +43,8 @@ class ShardStatus:
     """The status of a shard.
 
     `done` of `cases` have a result; `measuring` is the current case, if a worker reported it.
-    `planned` counts cases by kernel type, `answers` the results in stored parts. `damage` is set if
-    a committed shard cannot be read.
+    `planned` counts cases by kernel type, `outcomes` the results in stored parts. `damage` is set
+    if a committed shard cannot be read.
     """
 
     shard: str
@@ -55,7 +55,7 @@ class ShardStatus:
     predicted_s: float = 0.0
     usage: Usage = NO_USAGE
     planned: Counter[str] = field(default_factory=Counter)
-    answers: Counter[AnswerKind] = field(default_factory=Counter)
+    outcomes: Counter[OutcomeKind] = field(default_factory=Counter)
     damage: Damage | None = None
 
 

@@ -7,7 +7,7 @@ from functools import partial, reduce
 from math import fsum
 
 from collector.codec.errors import BadInput, NotFound
-from collector.codec.text import in_one_line
+from collector.codec.text import whole_in_one_line
 from collector.database.committed import read_commit
 from collector.database.curves import Envelope, envelope_of
 from collector.database.state import State
@@ -17,7 +17,7 @@ from collector.database.version_quality import (
     quality_of,
     shown_version,
 )
-from collector.environment import side_by_side
+from collector.environment import map_concurrently
 from collector.model.case import normal_kernel_type
 from collector.model.manifest import NO_USAGE, Usage, manifest_from_json
 from collector.model.measurement import Disturbance
@@ -28,7 +28,7 @@ from collector.store.base import AT_ONCE, Store
 from jobs.planning.candidates import Weight, weigh
 
 _INTERVAL = ("mean_us", "ci_low_us", "ci_high_us")
-NOBODY = "missing"  # the outcome of a case that was never tried
+NEVER_TRIED = "missing"  # the outcome of a case that was never tried
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class Summary:
         `left_out` is the number of cases that the plan leaves out. A case that was tried and failed
         counts.
         """
-        never_tried = sum(found.cases for found in self.failures if found.outcome == NOBODY)
+        never_tried = sum(found.cases for found in self.failures if found.outcome == NEVER_TRIED)
         return self.cases - self.measured_cases - min(left_out, never_tried)
 
 
@@ -86,29 +86,29 @@ def summarise(
     shown = None
     if state.shows(plan.stack):
         shown = shown_version(state, plan.stack.version_path, cache=plan.measure.cache)
-    answers = _answers(shown) if shown else {}
+    outcomes = _case_outcomes(shown) if shown else {}
     found = _records(sources, plan.operators)
     weights = {case: weigh(records) for case, records in found.items()}
-    in_tree = {case for case, w in weights.items() if w.in_tree and case not in answers}
+    in_tree = {case for case, w in weights.items() if w.in_tree and case not in outcomes}
     if plan.update != "all":
         weights = {case: w for case, w in weights.items() if case not in in_tree}
-    good = {case for case in weights if case in answers and answers[case].is_good}
-    told = (answers[case].disturbance for case in good)
-    disturbances = [disturbance for disturbance in told if disturbance is not None]
+    good = {case for case in weights if case in outcomes and outcomes[case].is_good}
+    known = (outcomes[case].disturbance for case in good)
+    disturbances = [disturbance for disturbance in known if disturbance is not None]
     not_measured = _LEFT_OUT if plan.forecast.left_out else _NOT_MEASURED
     failures: dict[tuple[str, str, str], list[Weight]] = defaultdict(list)
     for case, weight in weights.items():
         if case not in good:
-            answer = answers.get(case, not_measured)
+            outcome_of_case = outcomes.get(case, not_measured)
             kernel_type = normal_kernel_type(found[case][0].kernel_type)
-            failures[kernel_type, answer.outcome, answer.reason].append(weight)
+            failures[kernel_type, outcome_of_case.outcome, outcome_of_case.reason].append(weight)
     return Summary(
         cases=len(weights),
         measured_cases=len(good),
         in_tree=len(in_tree),
-        noisy=sum(answers[case].is_noisy for case in good),
+        noisy=sum(outcomes[case].is_noisy for case in good),
         disturbed=sum(disturbance.is_total for disturbance in disturbances),
-        precise=sum(answers[case].reach <= (plan.measure.precision or 0) for case in good),
+        precise=sum(outcomes[case].reach <= (plan.measure.precision or 0) for case in good),
         busy=_busy(disturbances),
         rows=sum(w.rows for w in weights.values()),
         measured_rows=sum(weights[case].rows for case in good),
@@ -122,7 +122,7 @@ def summarise(
                 key=lambda f: (-f.time_us, -f.rows, f.kernel_type, f.reason),
             )
         ),
-        envelope=_envelope(shown, {case: answers[case].mean_us for case in good}),
+        envelope=_envelope(shown, {case: outcomes[case].mean_us for case in good}),
         quality=quality_of(shown) if shown else None,
     )
 
@@ -131,7 +131,7 @@ def plan_usage(store: Store, plan: Plan) -> Usage:
     """Return the device and wall time of a plan's committed attempts."""
     shards = [shard.shard_id for shard in plan.shards]
     return reduce(
-        Usage.plus, side_by_side(partial(_shard_usage, store, plan), shards, AT_ONCE), NO_USAGE
+        Usage.plus, map_concurrently(partial(_shard_usage, store, plan), shards, AT_ONCE), NO_USAGE
     )
 
 
@@ -140,12 +140,12 @@ def _envelope(shown: ShownVersion | None, mean_us: Mapping[str, float]) -> Envel
 
 
 def _busy(disturbances: Sequence[Disturbance]) -> float:
-    watched = sum(told.watched for told in disturbances)
-    return 1 - sum(told.clean for told in disturbances) / watched if watched else 0.0
+    watched = sum(known.watched for known in disturbances)
+    return 1 - sum(known.clean for known in disturbances) / watched if watched else 0.0
 
 
 @dataclass(frozen=True, slots=True)
-class _Answer:
+class _CaseOutcome:
     outcome: str
     reason: str
     is_good: bool
@@ -155,7 +155,7 @@ class _Answer:
     reach: float = 0.0  # half-width of its session's interval, as a share of the mean
 
 
-_NOT_MEASURED = _Answer(NOBODY, "not measured", False, False)
+_NOT_MEASURED = _CaseOutcome(NEVER_TRIED, "not measured", False, False)
 _LEFT_OUT = replace(_NOT_MEASURED, reason="not measured: `density` leaves cases of curves out")
 
 
@@ -171,20 +171,20 @@ def _records(
     return found
 
 
-def _answers(shown: ShownVersion) -> dict[str, _Answer]:
+def _case_outcomes(shown: ShownVersion) -> dict[str, _CaseOutcome]:
     """Return the results in the head on the plan's stack, by case."""
     names = ("case", "measurement", "outcome", "reason", "good", "warnings", "disturbance")
     columns = (shown.best[name].to_pylist() for name in (*names, *_INTERVAL))
     return {
-        case: _Answer(
+        case: _CaseOutcome(
             outcome,
-            in_one_line(reason),
+            whole_in_one_line(reason),
             good,
             bool(warnings),
-            value_of("disturbance", told),
+            value_of("disturbance", known),
             *((shown.mean_us(measurement, interval[0]), _reach(*interval)) if good else ()),
         )
-        for case, measurement, outcome, reason, good, warnings, told, *interval in zip(
+        for case, measurement, outcome, reason, good, warnings, known, *interval in zip(
             *columns, strict=True
         )
     }

@@ -21,17 +21,17 @@ from jobs.objects.applied_campaign import PAUSED, SELECTOR, applied_from, is_nam
 from jobs.objects.deployment import (
     COMPONENT_LABEL,
     JOB_NAME,
-    LONGEST_WORDS,
+    MAX_MESSAGE_CHARACTERS,
     Manifest,
     events_of,
     message_of,
     of_group,
 )
 from jobs.objects.kueue import WORKLOADS, by_job, queue_of, why_waiting
-from jobs.objects.waves import Strikes
+from jobs.objects.waves import NodeFailures
 
 _WHY_GROUPS, _WARNINGS, _JOBS = 8, 5, 12
-_UNTOLD = "no reason is recorded; the controller resumes it once nothing prevents that"
+_NO_REASON = "no reason is recorded; the controller resumes it once nothing prevents that"
 _NOT_OURS = (
     "another process has suspended it; Kueue may be configured to manage Jobs without a queue, "
     "and starts none of them"
@@ -40,7 +40,7 @@ _NO_WORD, _GOING, _HELD = "no message yet", "starting on ", "held back by "
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class ClusterObjects:
     """The objects of a campaign that were read.
 
     `events` are those of any of its objects, `workloads` those of Kueue.
@@ -57,7 +57,7 @@ class Seen:
     quarantined: frozenset[str] = frozenset()
 
 
-def explain(seen: Seen) -> Iterator[str]:
+def explain(seen: ClusterObjects) -> Iterator[str]:
     """Yield the lines, the most general first."""
     yield _campaign_line(seen)
     yield _controller_line(seen.lease)
@@ -81,7 +81,7 @@ def waiting_pods(pods: Iterable[Manifest]) -> list[Manifest]:
     return [pod for pod in pods if _phase(pod) == "Pending"]
 
 
-def _campaign_line(seen: Seen) -> str:
+def _campaign_line(seen: ClusterObjects) -> str:
     metadata = seen.config_map["metadata"]
     line = f"cluster     applied in namespace {seen.namespace}"
     if "deletionTimestamp" in metadata:
@@ -102,7 +102,7 @@ def _controller_line(lease: Manifest | None) -> str:
     )
 
 
-def _job_lines(seen: Seen) -> Iterator[str]:
+def _job_lines(seen: ClusterObjects) -> Iterator[str]:
     """Yield one line per Job, the newest if there are many.
 
     Suspended Jobs with the same reason share a line.
@@ -134,7 +134,7 @@ def _job_lines(seen: Seen) -> Iterator[str]:
         )
 
 
-def _job_line(job: Manifest, seen: Seen) -> str:
+def _job_line(job: Manifest, seen: ClusterObjects) -> str:
     spec, status = job["spec"], job.get("status") or {}
     name = job["metadata"]["name"]
     done, failed = int(status.get("succeeded") or 0), int(status.get("failed") or 0)
@@ -158,27 +158,27 @@ def _is_suspended(job: Manifest) -> bool:
     return bool(job["spec"].get("suspend")) and not ending_of(job)
 
 
-def _is_paused(seen: Seen) -> bool:
+def _is_paused(seen: ClusterObjects) -> bool:
     return (seen.config_map["metadata"].get("annotations") or {}).get(PAUSED) == "true"
 
 
-def _why_suspended(job: Manifest, workload: Manifest | None, seen: Seen) -> str:
+def _why_suspended(job: Manifest, workload: Manifest | None, seen: ClusterObjects) -> str:
     name, queue = job["metadata"]["name"], queue_of(job)
     if workload or queue:
         events = (message_of(event) for event in of_group(job, seen.events)[-1:])
         words = (why_waiting(workload) if workload else "") or next(events, "")
         place = f"in queue {queue}" if queue else "without a queue"
-        return f"Kueue manages it {place}: {words or _said_nothing(workload)}"
+        return f"Kueue manages it {place}: {words or _without_output(workload)}"
     if _is_paused(seen):
         return "the campaign is paused"
     for event in reversed(events_of(seen.events, "ConfigMap")):
         about, _, why = str(event.get("message", "")).partition(": ")
         if event.get("reason") == "Suspended" and about == name and why:
             return why
-    return _UNTOLD if _component(job) == WORKER else _NOT_OURS
+    return _NO_REASON if _component(job) == WORKER else _NOT_OURS
 
 
-def _said_nothing(workload: Manifest | None) -> str:
+def _without_output(workload: Manifest | None) -> str:
     if workload:
         return f"it has reported nothing yet (kubectl describe {WORKLOADS})"
     return (
@@ -187,7 +187,7 @@ def _said_nothing(workload: Manifest | None) -> str:
     )
 
 
-def _pod_lines(seen: Seen) -> Iterator[str]:
+def _pod_lines(seen: ClusterObjects) -> Iterator[str]:
     if not seen.pods:
         return
     phases = Counter(_phase(pod).lower() for pod in seen.pods)
@@ -210,7 +210,9 @@ def _pod_lines(seen: Seen) -> Iterator[str]:
 
 def _help(words: str) -> Iterator[str]:
     """Yield advice for a message, unless it describes normal progress."""
-    going = words.startswith((_UNTOLD, _HELD)) or (words.startswith(_GOING) and ": " not in words)
+    going = words.startswith((_NO_REASON, _HELD)) or (
+        words.startswith(_GOING) and ": " not in words
+    )
     if not going and not words.endswith(_NO_WORD):
         yield f"            what helps: {advice_on(words)}"
 
@@ -225,13 +227,13 @@ def _why_pending(pod: Manifest, jobs: Mapping[str, Manifest], events: tuple[Mani
     if not spec.get("nodeName"):
         job = jobs.get((pod["metadata"].get("labels") or {}).get(JOB_NAME, ""))
         group = of_group(job, events) if job else []
-        said = unplaced_by(pod).get("message") or ""
-        words = [said, *(message_of(event) for event in (own[-1:] if not said else []))]
+        reported = unplaced_by(pod).get("message") or ""
+        words = [reported, *(message_of(event) for event in (own[-1:] if not reported else []))]
         words += [f"of its group: {message_of(event)}" for event in group[-1:]]
         return f"{who}: {'; '.join(dict.fromkeys(filter(None, words))) or _NO_WORD}"
     for container in status.get("containerStatuses") or ():
         if waits := why_not_begun(container):
-            return waits[:LONGEST_WORDS]
+            return waits[:MAX_MESSAGE_CHARACTERS]
     warned = [event for event in own if event.get("type") == "Warning"]
     starting = f"{_GOING}{spec['nodeName']}"
     return f"{starting}: {message_of(warned[-1])}" if warned else starting
@@ -261,7 +263,7 @@ def _component(pod: Manifest) -> str:
 # The cluster's view of a campaign, for `opmeter status`; silent without a cluster.
 
 _FILE = "file://"
-_ASKED = 3  # pods whose own Events are requested: waiting pods share their reasons
+_MAX_PODS_WITH_EVENTS = 3  # pods whose own Events are requested: waiting pods share their reasons
 # Kinds of objects with which Kueue, Volcano and Kubernetes report on a Job.
 _CLUSTER_VIEW_GROUPS = ("Workload", "PodGroup")
 
@@ -275,21 +277,21 @@ class ClusterView:
 
     def __init__(self, campaign: str | None, namespace: str | None):
         self.trouble = ""
-        self._campaign, self._is_asked_for = campaign or "", namespace is not None
+        self._campaign, self._is_requested = campaign or "", namespace is not None
         try:
             self._cluster: Cluster | None = Cluster.connect(namespace)
         except BadInput as error:
             self._cluster = None
-            self.trouble = str(error) if self._is_asked_for else ""
+            self.trouble = str(error) if self._is_requested else ""
 
-    def seen(self, strikes: Strikes | None = None) -> Seen | None:
+    def seen(self, node_failures: NodeFailures | None = None) -> ClusterObjects | None:
         """Return all current objects; None if the campaign is not applied or without a cluster."""
         if self._cluster is None:
             return None
         self.trouble = ""
         try:
             config_map = self._config_map(self._cluster)
-            return self._look(self._cluster, config_map, strikes) if config_map else None
+            return self._read(self._cluster, config_map, node_failures) if config_map else None
         except ClusterError as error:
             self.trouble = f"not available: {error}"
             return None
@@ -331,18 +333,20 @@ class ClusterView:
     def _config_map(self, cluster: Cluster) -> Manifest | None:
         which = f"{SELECTOR}={self._campaign}" if self._campaign else SELECTOR
         found = [one for one in cluster.config_maps(which) if is_named(one)]
-        if not found and self._is_asked_for:
+        if not found and self._is_requested:
             none = f"no campaign {self._campaign!r}" if self._campaign else "no campaign"
             self.trouble = f"{none} is applied in {cluster.namespace}"
         return found[0] if found else None
 
-    def _look(self, cluster: Cluster, config_map: Manifest, strikes: Strikes | None) -> Seen:
+    def _read(
+        self, cluster: Cluster, config_map: Manifest, node_failures: NodeFailures | None
+    ) -> ClusterObjects:
         selector = f"{SELECTOR}={self._campaign}"
         jobs, pods = cluster.jobs(selector), cluster.pods(selector)
         for probe in _open_probes(cluster, config_map) if not jobs else ():
             jobs.append(probe)
             pods += cluster.pods(f"{JOB_NAME}={probe['metadata']['name']}")
-        return Seen(
+        return ClusterObjects(
             namespace=cluster.namespace,
             campaign=self._campaign,
             config_map=config_map,
@@ -351,7 +355,7 @@ class ClusterView:
             pods=tuple(pods),
             events=tuple(_events(cluster, config_map, pods)),
             workloads=tuple(_workloads(cluster, jobs)),
-            quarantined=_quarantined(cluster, strikes),
+            quarantined=_quarantined(cluster, node_failures),
         )
 
 
@@ -373,7 +377,7 @@ def _workloads(cluster: Cluster, jobs: list[Manifest]) -> list[Manifest]:
 
 
 def _events(cluster: Cluster, config_map: Manifest, pods: list[Manifest]) -> Iterator[Manifest]:
-    named = [config_map, *waiting_pods(pods)[:_ASKED]]
+    named = [config_map, *waiting_pods(pods)[:_MAX_PODS_WITH_EVENTS]]
     for name in (one["metadata"]["name"] for one in named):
         yield from cluster.events(f"involvedObject.name={name}")
     yield from cluster.events("involvedObject.kind=Job,type=Warning")
@@ -381,7 +385,7 @@ def _events(cluster: Cluster, config_map: Manifest, pods: list[Manifest]) -> Ite
         yield from cluster.events(f"involvedObject.kind={kind}")
 
 
-def _quarantined(cluster: Cluster, strikes: Strikes | None) -> frozenset[str]:
-    if strikes is None or not strikes.seen:
+def _quarantined(cluster: Cluster, node_failures: NodeFailures | None) -> frozenset[str]:
+    if node_failures is None or not node_failures.seen:
         return frozenset()
-    return strikes.quarantined([node["metadata"]["name"] for node in cluster.nodes()])
+    return node_failures.quarantined([node["metadata"]["name"] for node in cluster.nodes()])

@@ -35,7 +35,7 @@ from collector.profiles.discovery import software_of
 from collector.profiles.kernel_details import read_profile
 from collector.profiles.op_summary import read_op_summary
 from collector.profiles.step_trace import read_steps
-from collector.profiles.transfers import asked_of_collectives, read_group_ranks, read_transfers
+from collector.profiles.transfers import call_parameters, read_group_ranks, read_transfers
 from collector.ranks.collective import Collective, CollectiveCase, collective_case_of, is_collective
 from collector.ranks.topology import Grid
 from collector.shapes.models import read_config
@@ -46,11 +46,11 @@ from jobs.campaign.campaign_file import campaign_from_text
 from jobs.objects.applied_campaign import applied_from
 from jobs.objects.site import site_from_text
 from jobs.objects.waves import (
-    Strike,
-    Strikes,
+    NodeFailure,
+    NodeFailures,
     Wave,
-    strikes_from_json,
-    strikes_to_json,
+    node_failures_from_json,
+    node_failures_to_json,
     wave_from_json,
     wave_to_json,
 )
@@ -85,7 +85,9 @@ def all_readers(objects: Mapping[str, bytes], folder: Path) -> Iterator[Reader]:
 
 def _of_objects(objects: Mapping[str, bytes]) -> Iterator[Reader]:
     """Whoever reads objects of a store."""
-    strikes = strikes_to_json(Strikes(frozenset({Strike("node-1", "s1"), Strike("n2", "s1")})))
+    strikes = node_failures_to_json(
+        NodeFailures(frozenset({NodeFailure("node-1", "s1"), NodeFailure("n2", "s1")}))
+    )
     wave = wave_to_json(Wave("alpha", 1, "ab" * 8, 1, (("s1", "s2"), ()), ("node-1",)))
 
     def of(pattern: str) -> tuple[bytes, ...]:
@@ -104,7 +106,7 @@ def _of_objects(objects: Mapping[str, bytes]) -> Iterator[Reader]:
     first = keys.commit(1)
     yield Reader("commit", first, of(first), lambda d: commit_from_json(d, key=first))
     yield named("snapshot", "db/snapshots/*/manifest.json", manifest_from_json)
-    yield Reader("strikes", "a/key", (strikes,), lambda d: strikes_from_json(d, key="a/key"))
+    yield Reader("strikes", "a/key", (strikes,), lambda d: node_failures_from_json(d, key="a/key"))
     yield Reader("wave", "a/key", (wave,), lambda d: wave_from_json(d, key="a/key"))
     verified = verified_to_json(Verified(Stack("ATLAS", "2.9.0"), ("Add", "Mul"), "2026-11-23"))
     yield Reader("verified", "a/key", (verified,), lambda d: verified_from_json(d, key="a/key"))
@@ -193,7 +195,7 @@ def _of_files(folder: Path) -> Iterator[Reader]:
         lambda path: read_group_ranks(path.parent / "ASCEND_PROFILER_OUTPUT")
     )
     yield in_file("run_ascend_pt/trace_view.json", _TRACE)(
-        lambda path: asked_of_collectives(path.parent)
+        lambda path: call_parameters(path.parent)
     )
     yield in_file("run_ascend_pt/step_trace_time.csv", _STEPS)(read_steps)
     yield in_file("hccl/hcom_allReduce_.csv", _COMM)(

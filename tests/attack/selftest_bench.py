@@ -10,7 +10,7 @@ from collector.model.stack import Stack
 from collector.replay.check_session import check_result
 from collector.replay.journal import JOURNAL
 from collector.replay.msprof import OUTPUT, discard_exports, profiles_of
-from jobs.selftest.bench import Session, Wanted, begun
+from jobs.selftest.bench import Session, SessionRequest, begun
 from tests.npu.fakecann.faults import Fault, ordered, write_faults
 from tests.npu.fakecann.profiler import export
 
@@ -32,14 +32,14 @@ class LyingBench:
         path = write_faults(self.folder / "faults.json", *self.faults)
         os.environ["FAKE_CANN_FAULTS"] = str(path)
 
-    def session(self, wanted: Wanted) -> Session:
+    def session(self, wanted: SessionRequest) -> Session:
         if wanted.name not in self.recorded:
             raise OpmeterError(f"no session {wanted.name} was recorded")
         if wanted.name not in self.done:
             self.done[wanted.name] = self._lied(self.recorded[wanted.name], wanted)
         return begun(self.done[wanted.name])
 
-    def _lied(self, told: Session, wanted: Wanted) -> Session:
+    def _lied(self, told: Session, wanted: SessionRequest) -> Session:
         assert [case.record for case in told.spec.cases] == list(wanted.records)
         if not any(self._concerns(fault, told) for fault in self.faults):
             return told

@@ -175,7 +175,7 @@ def test_outputs_that_are_not_finite_or_far_from_the_reference_fail_the_outputs(
     from collector.replay.cases import find_difference
 
     bench, _ = recorded
-    good = [m for session in bench.done for m in session.answers if m.is_good][:3]
+    good = [m for session in bench.done for m in session.results if m.is_good][:3]
     assert verdict_on_outputs(good).ok
     gated = replace(good[1], outcome=Outcome.GATED, reason="output 0 is not finite")
     assert "output 0 is not finite" in verdict_on_outputs([*good, gated]).found

@@ -22,7 +22,7 @@ from collector.database.commits import find_head
 from collector.database.merge import CREATE, merge_plans
 from collector.database.snapshot import read_file, read_manifest
 from collector.database.verify import find_problems
-from collector.measuring.batches import RawRecords, SessionAnswers
+from collector.measuring.batches import RawRecords, SessionResults
 from collector.model.manifest import Usage
 from collector.model.measurement import Measurement, Outcome, Provenance, Timing
 from collector.model.plan import Plan, ShardCase
@@ -115,13 +115,13 @@ class Truthful:
     scene: Scene
     sessions: int = 100
 
-    def measure(self, cases: Sequence[ShardCase], provenance: Provenance) -> SessionAnswers:
+    def measure(self, cases: Sequence[ShardCase], provenance: Provenance) -> SessionResults:
         if self.sessions == 0:
             raise Killed
         self.sessions -= 1
         found = tuple(_measured(case, provenance) for case in cases)
         raw = (RawRecords(self.scene.summary, self.scene.journal),)
-        return SessionAnswers(found, raw, Usage(1.0, 1.0, 1.0, 0.1), began=True, reason="")
+        return SessionResults(found, raw, Usage(1.0, 1.0, 1.0, 0.1), began=True, reason="")
 
 
 class Killed(BaseException):
@@ -236,7 +236,7 @@ def _work(
 
 def _look(store: Store) -> None:
     for name in campaigns(store):
-        Follower(store).look(name)
+        Follower(store).read(name)
 
 
 def _measured(case: ShardCase, provenance: Provenance) -> Measurement:

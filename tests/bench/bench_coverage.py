@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from collector.model.record import CaseRecord
-from jobs.planning.coverage import NEAR, Covered, Standing, covered, place_of
+from jobs.planning.coverage import NEAR, CoverageStatus, CoveredCase, covered_cases, curve_position
 from jobs.planning.workload import WorkloadCase
 from tests.unit.jobs.planning.test_jobs_coverage import attention, product
 
@@ -29,11 +29,11 @@ def main() -> int:
     alone = [attention(1 + at % 64, [9 * _CASES + at] * (1 + at % 64)) for at in range(_CASES)]
     worst = 0.0
     for name, measured, asked, wanted in (
-        ("between", products, between, Standing.BETWEEN),
-        ("alone", known, alone, Standing.OUTSIDE),
+        ("between", products, between, CoverageStatus.BETWEEN),
+        ("alone", known, alone, CoverageStatus.OUTSIDE),
     ):
         found, took_s = _timed(measured, asked)
-        right = sum(one.standing is wanted for one in found)
+        right = sum(one.status is wanted for one in found)
         all_s = _of_all(measured, asked)
         worst = max(worst, took_s / all_s)
         print(
@@ -45,19 +45,19 @@ def main() -> int:
 
 def _timed(
     measured: Sequence[CaseRecord], asked: Sequence[CaseRecord]
-) -> tuple[tuple[Covered, ...], float]:
+) -> tuple[tuple[CoveredCase, ...], float]:
     wanted = [WorkloadCase(one, 1, 1.0) for one in asked]
     cases = {one.case_id: one.case for one in measured}
     began = time.perf_counter()
-    found = covered(wanted, cases, frozenset())
+    found = covered_cases(wanted, cases, frozenset())
     return found, time.perf_counter() - began
 
 
 def _of_all(measured: Sequence[CaseRecord], asked: Sequence[CaseRecord]) -> float:
     """Reading the places of all, and comparing each case with every measured one."""
     began = time.perf_counter()
-    places = np.array([place_of(one.case).sizes for one in measured])
-    part = [np.array(place_of(one.case).sizes) for one in asked[:_PART]]
+    places = np.array([curve_position(one.case).sizes for one in measured])
+    part = [np.array(curve_position(one.case).sizes) for one in asked[:_PART]]
     read_s = time.perf_counter() - began
     began = time.perf_counter()
     for place in part:

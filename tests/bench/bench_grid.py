@@ -14,7 +14,7 @@ import time
 from collector.model.record import CaseRecord
 from collector.ops.refusals import refusal
 from collector.ops.registry import find
-from collector.shapes.grid import Chosen, Template, Wish, Word, choose
+from collector.shapes.grid import Sample, SampleRequest, SlotProperties, Template, choose
 from collector.shapes.grid_patterns import bundled_patterns
 
 _ROWS, _PART = 1000, 10_000
@@ -34,7 +34,7 @@ def main() -> int:
     chosen, took_s = _timed(like, products, _ROWS)
     part = products[: _PART // 37 + 1]
     every, part_s = _timed(like[:1], part, None)
-    all_s = part_s / every.looked_at * chosen.points
+    all_s = part_s / every.examined * chosen.points
     peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000
     ratio = took_s / all_s
     print(
@@ -44,8 +44,8 @@ def main() -> int:
     return int(took_s > _LIMIT_S or peak_mb > _LIMIT_MB or ratio > _LIMIT_RATIO)
 
 
-def _word(dtype: str, layout: str = "ND") -> Word:
-    return Word(dtype, layout, is_empty=False, in_blocks=layout == "FRACTAL_NZ")
+def _word(dtype: str, layout: str = "ND") -> SlotProperties:
+    return SlotProperties(dtype, layout, is_empty=False, in_blocks=layout == "FRACTAL_NZ")
 
 
 def _asked(record: CaseRecord) -> CaseRecord | str:
@@ -55,7 +55,7 @@ def _asked(record: CaseRecord) -> CaseRecord | str:
 
 def _timed(
     like: list[Template], products: list[tuple[int, int]], rows: int | None
-) -> tuple[Chosen, float]:
+) -> tuple[Sample, float]:
     pattern = bundled_patterns().of("MatMulV2")
     assert pattern is not None
     began = time.perf_counter()
@@ -65,7 +65,7 @@ def _timed(
         products,
         frozenset(),
         _asked,
-        Wish(rows, 0, 32 << 30),
+        SampleRequest(rows, 0, 32 << 30),
     )
     return found, time.perf_counter() - began
 

@@ -74,7 +74,7 @@ def timed_plan(campaign: Campaign, records: tuple[CaseRecord, ...]) -> tuple[flo
         round="",
         stack=Stack(device="ATLAS_800_A3_752T_128G_DIE", torch="2.9.0", cann="8.5"),
         sources=((PlannedSource("synthetic", "0" * 64, len(records), False), records),),
-        answered={},
+        head_results={},
         op_mapping=None,
         retry_failed=False,
     )

@@ -105,7 +105,7 @@ def _planned(repeats: bool) -> Plan:
         round="",
         stack=NPU,
         sources=((PlannedSource("synthetic", "0" * 64, len(records), False), records),),
-        answered={},
+        head_results={},
         op_mapping=None,
         retry_failed=False,
     )
@@ -157,7 +157,7 @@ def unasked() -> Iterator[None]:
     """Let merges take every number as it came, and make no interval of it."""
     known = VersionIntervals({}, {}, {}, None)
     with (
-        _in_place_of(plan_state, "most_floors_us", lambda *_: None),
+        _in_place_of(plan_state, "most_lower_bounds_us", lambda *_: None),
         _in_place_of(plan_state, "with_implausible", lambda table, *_: table),
         _in_place_of(query, "faults_of", lambda *_: {}),
         _in_place_of(intervals, "faults_of", lambda *_: {}),

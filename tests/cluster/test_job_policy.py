@@ -234,7 +234,7 @@ def test_a_denial_is_an_event_of_the_campaign(
     api = config.new_client_from_config(str(controller.kubectl.kubeconfig))
     for _ in range(2):  # whoever leads next is told the same
         one = Controller(Client(api, policed.name), lambda of: store)
-        assert one.look() == one.look() == {"small": False}
+        assert one.reconcile() == one.reconcile() == {"small": False}
     found = policed.find("events")
     (event,) = [e for e in found if e["involvedObject"]["name"] == "opmeter-campaign-small"]
     assert event["reason"] == "Refused" and event["type"] == "Warning"

@@ -36,7 +36,7 @@ class Played(Environment):
     def monotonic(self) -> float:
         return self.now_s
 
-    def side_by_side(self, call, items, threads):  # type: ignore[no-untyped-def]
+    def map_concurrently(self, call, items, threads):  # type: ignore[no-untyped-def]
         start_s, ends_s, found = self.now_s, [self.now_s], []
         for item in items:
             self.now_s = start_s
@@ -94,7 +94,7 @@ class Far(MemoryStore):
 def ask(window_s: float, way: Callable[[Chance], float], seed: int) -> tuple[Probe, float]:
     """What the probe says, and how long it took by the clock that is played."""
     clock = Played()
-    with environment.within(clock):
+    with environment.use_environment(clock):
         store = Far(clock, window_s, way, seed)
         return probe_store(store, racers=lambda writers: PlayedTogether(clock)), clock.now_s
 

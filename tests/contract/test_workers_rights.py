@@ -16,7 +16,7 @@ from collector.store import open_store
 from collector.store.base import Store
 from collector.worker.exit_codes import ExitCode
 from jobs.campaign.campaign_file import RunOptions, campaign_from_text
-from jobs.cli.machine import stack_verb
+from jobs.cli.machine import stack_command
 from jobs.executor.worker_pod import End, task_of, work
 from jobs.objects.waves import Wave, wave_to_json
 from jobs.planning.lifecycle import next_plan, read_state
@@ -100,7 +100,7 @@ def test_a_worker_writes_what_it_measures_and_nothing_else(owner: Store):
 
 
 def test_a_probe_asks_only_what_a_worker_may(owner: Store, capsys: pytest.CaptureFixture[str]):
-    stack_verb(backend="cpu", root=owner.url)
+    stack_command(backend="cpu", root=owner.url)
     printed = capsys.readouterr()
     assert json.loads(printed.out)["device"].startswith("CPU_") and owner.url in printed.err
     assert list(owner.list("")) == []

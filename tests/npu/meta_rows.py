@@ -16,7 +16,7 @@ from tests.fixtures.op_rows import rows_alone
 
 
 def main(out: Path) -> None:
-    with imports.for_good():
+    with imports.permanent():
         import torch
         import torch_npu
 

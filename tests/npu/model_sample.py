@@ -42,7 +42,7 @@ _BATCHES = (
     Batch(Phase.DECODE, 6, 1, 900, decodes_alone=True),
     Batch(Phase.PREFILL, 1, 515, 515),
     Batch(Phase.PREFILL, 2, 128, 700),
-    Batch(Phase.PREFILL, 1, 64, 64, followed=6, followed_keys=1030),
+    Batch(Phase.PREFILL, 1, 64, 64, mixed_decodes=6, followed_keys=1030),
     Batch(Phase.PREFILL, 1, 1200, 1200),
 )
 _MOST_BYTES = 2 << 30  # of one case's tensors: the fake's memory is this machine's

@@ -62,7 +62,7 @@ def main(out: Path, rows: list[str]) -> None:
 
 
 def open_host(log: Path) -> Host:
-    with imports.for_good():
+    with imports.permanent():
         import torch
         import torch_npu
 

@@ -109,7 +109,9 @@ def test_the_row_is_what_a_profile_of_the_call_would_show(replayed):
             found[number] = identity_of(row.case, cells_of(own_launch(row)), placed)
         different = {number for number, identity in found.items() if identity.differences}
         assert different == set(DIFFERENT.get(kernel, {})), found
-        untold = any(identity.untold and not identity.differences for identity in found.values())
+        untold = any(
+            identity.unverified and not identity.differences for identity in found.values()
+        )
         assert untold == (kernel in UNTOLD), found
 
     assert failing(KERNELS, check) == []

@@ -18,7 +18,7 @@ import pytest
 
 from collector.codec.canonical import sha256_hex
 from collector.database.commits import find_head
-from collector.database.query import answers
+from collector.database.query import case_results
 from collector.database.snapshot import load_state
 from collector.database.verify import find_problems
 from collector.model import keys
@@ -209,7 +209,7 @@ def state(fake, cases, custom_opp, tmp_path_factory):
 @pytest.fixture(scope="module")
 def answered(state):
     (version,) = state.versions
-    return answers(state, version)
+    return case_results(state, version)
 
 
 def test_every_case_has_an_answer(answered, cases):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from collector.database.commits import find_head
-from collector.database.query import answers
+from collector.database.query import case_results
 from collector.database.snapshot import load_state
 from collector.database.verify import find_problems
 from collector.replay.msprof import SummaryRow, write_summary
@@ -72,8 +72,8 @@ def test_half_a_clock_in_one_session_is_found_and_measured_on_the_other_device(f
     assert len(struck(faults)) == 1 and second.forecast.doubtful == _OF_SHARD
     state = load_state(store, find_head(store))
     (version,) = state.versions
-    known = answers(state, version)
-    assert all(known[row.case_id].is_good and not known[row.case_id].is_doubted for row in rows)
+    known = case_results(state, version)
+    assert all(known[row.case_id].is_good and not known[row.case_id].is_suspect for row in rows)
     measured = state.measurements.select(["shard", "node", "device_serial"]).to_pylist()
     (doubted,) = {shard.not_on for shard in second.shards}
     again = {shard.shard_id for shard in second.shards}

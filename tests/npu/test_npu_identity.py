@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from collector.measuring.batches import is_answered
+from collector.measuring.batches import is_final
 from collector.model.measurement import Outcome, Proof
 from collector.model.record import CaseRecord
 from collector.replay.results import SessionResult
@@ -113,7 +113,7 @@ def test_several_launches_a_call_are_told_once_and_not_tried_again(changed):
     (requested,) = about(WIDE, changed)
     assert requested.outcome is Outcome.SUBSTITUTED and requested.timing is None
     assert names(requested.reason, 2, "ConcatD")
-    assert is_answered([requested.outcome])
+    assert is_final([requested.outcome])
 
 
 def test_a_transposed_or_halved_input_is_no_number_of_the_case(ran, changed, tmp_path):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from collector.database.commits import find_head
-from collector.database.query import answers
+from collector.database.query import case_results
 from collector.database.snapshot import load_state
 from collector.model.measurement import Outcome
 from collector.ops.registry import find
@@ -78,7 +78,7 @@ def outcomes(fake, tmp_path_factory):
     store = open_store(str(folder / "data"))
     state = load_state(store, find_head(store))
     (version,) = state.versions
-    found, seen = answers(state, version), {}
+    found, seen = case_results(state, version), {}
     for source in load_sources(load_campaign(folder / "campaign.yaml"), store):
         for record in source.records:
             seen.setdefault(record.kernel_type, []).append(found[record.case_id].outcome)

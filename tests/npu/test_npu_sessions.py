@@ -22,7 +22,7 @@ import pytest
 
 from collector.codec.errors import BadInput
 from collector.host.stack import installed_torch
-from collector.measuring.batches import SessionAnswers
+from collector.measuring.batches import SessionResults
 from collector.measuring.instrument import ReplayInstrument, SessionSettings
 from collector.model.measurement import Measurement, Outcome, Proof
 from collector.model.plan import CANARY_PLACES, Limits, MeasureSettings, ShardCase
@@ -457,7 +457,7 @@ def test_operators_whose_needs_are_not_met_are_unsupported(unread):
 
 
 @pytest.fixture(scope="module")
-def instrumented(tmp_path_factory: pytest.TempPathFactory) -> SessionAnswers:
+def instrumented(tmp_path_factory: pytest.TempPathFactory) -> SessionResults:
     """Sessions of a minute, with two groups of counters."""
     groups = ("Memory", "PipeUtilization")
     measure = MeasureSettings(repeat_count=3, aic_metrics=groups)

@@ -74,7 +74,7 @@ def calls_to_refuse(torch: Any, npu: Any) -> dict[str, Callable[[Empty], Any]]:
 
 
 def main(device: str, out: Path) -> None:
-    with imports.for_good():
+    with imports.permanent():
         import torch
         import torch_npu
 

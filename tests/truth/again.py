@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from collector.quality.pooled import reach
+from collector.quality.pooled import half_widths
 from collector.quality.variance import (
     Floats,
     SessionMeans,
@@ -75,7 +75,9 @@ def _held_against(
     hidden = np.flatnonzero(~shown)[::every]
     apart = np.abs(np.log(joined["latency_again"] / joined["latency"]).to_numpy()[hidden])
     variance = 2 * (parts.repeats + parts.session)[hidden]
-    return apart, np.array([reach(variance, parts.degrees[hidden], share) for share in SHARES])
+    return apart, np.array(
+        [half_widths(variance, parts.degrees[hidden], share) for share in SHARES]
+    )
 
 
 def _blind(joined: pd.DataFrame) -> np.ndarray:

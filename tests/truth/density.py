@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from collector.surface.rounds import LEVEL, Budget, Known, next_round
+from collector.surface.rounds import LEVEL, Known, PointBudget, next_round
 from collector.surface.surrogate import Estimate, Points
 
 _BAR_SHARE, _BAR_ERROR, _BAR_HELD = 0.25, 0.11, (0.93, 0.97)
@@ -76,16 +76,16 @@ def learn(
     """What the model tells of every row, with half-widths of 95 %, within the server's budget, in
     the rounds in which a campaign measures."""
     checks = np.zeros(len(points), bool)
-    budget = Budget(server.budget)
+    budget = PointBudget(server.budget)
     checks[np.random.default_rng(seed).permutation(len(points))[: budget.checks]] = True
     asked, told_us = np.zeros(len(points), bool), np.full(len(points), np.nan)
     while True:
         found = next_round(points, Known(asked, told_us, checks), budget, tolerance)
-        if not len(found.ask):
+        if not len(found.points_to_measure):
             assert found.estimate is not None
             return found.estimate, found.half_widths
-        told_us[found.ask] = server.ask(found.ask)
-        asked[found.ask] = True
+        told_us[found.points_to_measure] = server.ask(found.points_to_measure)
+        asked[found.points_to_measure] = True
 
 
 def judge(

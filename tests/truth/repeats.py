@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from collector.quality.pooled import reach
+from collector.quality.pooled import half_widths
 from collector.quality.variance import (
     Evidence,
     Floats,
@@ -129,7 +129,9 @@ def another_session(seen: Evidence, prior: VariancePrior) -> Floats:
     """How far from each mean the interval reaches that another session on the same device keeps to,
     a row for each of SHARES: both sessions have their own deviation."""
     parts = parts_of(seen, fit(seen, prior))
-    return np.array([reach(2 * (parts.repeats + parts.session), parts.degrees, s) for s in SHARES])
+    return np.array(
+        [half_widths(2 * (parts.repeats + parts.session), parts.degrees, s) for s in SHARES]
+    )
 
 
 def verdict(apart: Floats, reaches: Floats) -> dict[str, object]:

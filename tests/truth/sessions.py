@@ -92,7 +92,7 @@ def told(states: Sequence[State]) -> dict[str, float]:
 def read(state: State) -> Session:
     """What a database shows of each case that has an interval."""
     ((version, told),) = intervals_of(state).items()
-    best = best_rows(state, version, doubts=told.doubts)
+    best = best_rows(state, version, suspects=told.suspects)
     rows = zip(*(best[name].to_pylist() for name in ("case", "measurement", "good")), strict=True)
     return {case: told.of[one] for case, one, is_good in rows if is_good and one in told.of}
 

@@ -6,7 +6,7 @@ import pytest
 
 from collector.model.measurement import Outcome
 from collector.quality.gates import LEAST_FLAT_SHARE as LEAST_SHARE
-from collector.quality.gates import WorkCurve, find_hidden_work, gate_of
+from collector.quality.gates import WorkCurve, find_hidden_work, gate_of_outcome
 from tests.truth import gates
 
 pytestmark = pytest.mark.slow
@@ -28,7 +28,7 @@ def slices(truth):
 def test_host_bound_slices_are_stopped_and_no_other(slices):
     stopped = {name: one for name, one in slices.items() if one["is_stopped"]}
     assert stopped.keys() == _HOST_BOUND, slices
-    gates_of = {gate_of(Outcome.IMPLAUSIBLE, one["reason"]) for one in stopped.values()}
+    gates_of = {gate_of_outcome(Outcome.IMPLAUSIBLE, one["reason"]) for one in stopped.values()}
     assert gates_of == {"host time"}
 
 

@@ -49,9 +49,9 @@ def probe(plan: ProbePlan, meeting: Rendezvous, folder: Path, tick: Tick) -> Non
     run_gang(GangWork(plan, _KEEPER, patience_s, tick, environment), meeting, folder)
 
 
-def told(plan: ProbePlan, tries: Iterable[Try]) -> Region:
+def region_of_tries(plan: ProbePlan, tries: Iterable[Try]) -> Region:
     """Return the region as the tries determine it."""
     region = plan.region()
     for one in tries:
-        region.tell(one.point, one.is_accepted)
+        region.record(one.point, one.is_accepted)
     return region

@@ -18,7 +18,7 @@ from collector.comm.moe.routing import Routing
 from collector.ops.parts.int8 import quantise_rows
 from collector.ranks.distribution import COMBINE, DISPATCH, INFO, MASK, TP_COUNTS, DistributeCall
 
-_WHENCE = 3  # numbers of a row's origin
+_ORIGIN = 3  # numbers of a row's origin
 
 
 class Dispatched(NamedTuple):
@@ -40,7 +40,7 @@ class Expected:
 
     rows: torch.Tensor
     scales: torch.Tensor
-    whence: torch.Tensor
+    origins: torch.Tensor
     weights: torch.Tensor
     counts: torch.Tensor
 
@@ -52,21 +52,21 @@ def dispatched(
     exchange = exchange_of(tokens.experts, call.experts, group)
     by_expert, token = exchange.by_expert(), exchange.order // call.choices
     choice = exchange.order % call.choices
-    whence = torch.stack((torch.full_like(token, rank), token, choice), -1)
+    origins = torch.stack((torch.full_like(token, rank), token, choice), -1)
     rows, scales = _quantised(call, tokens.x)
 
     def got(part: torch.Tensor) -> torch.Tensor:
-        return exchange.there(part)[by_expert]
+        return exchange.send(part)[by_expert]
 
     ends = exchange.by_rank.t().flatten().cumsum(0)
     return Dispatched(
-        _with_room(got(rows[token]), call.room),
-        _with_room(got(scales[token]), call.room),
-        _with_room(got(whence).to(torch.int32).flatten(), call.room * INFO),
+        _padded(got(rows[token]), call.capacity_rows),
+        _padded(got(scales[token]), call.capacity_rows),
+        _padded(got(origins).to(torch.int32).flatten(), call.capacity_rows * INFO),
         exchange.rows,
         ends.to(torch.int32),
         ends[-1:].to(torch.int32) if TP_COUNTS in call.optional else ends.new_empty(0),
-        _with_room(got(tokens.weights.flatten()[exchange.order]), call.room),
+        _padded(got(tokens.weights.flatten()[exchange.order]), call.capacity_rows),
     )
 
 
@@ -80,7 +80,7 @@ def combined(
     """Return the tokens (T,H) of this rank from the results that the ranks of `group` computed for
     the rows of a dispatch."""
     count = int(of.ends[-1])
-    rank, token, choice = of.info[: _WHENCE * count].long().view(-1, _WHENCE).unbind(-1)
+    rank, token, choice = of.info[: _ORIGIN * count].long().view(-1, _ORIGIN).unbind(-1)
     order = rank.argsort(stable=True)
     gives = torch.bincount(rank, minlength=call.ep_size)
     gets = torch.empty_like(gives)
@@ -98,9 +98,9 @@ def combined(
 def expected(call: DistributeCall, seed: int, rank: int, routing: Routing) -> Expected:
     """Return the rows that a rank gets, computed in one process on the host from all tokens."""
     parts = list(_to_rank(call, seed, rank, routing))
-    rows, scales, whence, weights = (torch.cat(part) for part in zip(*parts, strict=True))
+    rows, scales, origins, weights = (torch.cat(part) for part in zip(*parts, strict=True))
     counts = torch.tensor([len(part[0]) for part in parts]).view(-1, call.ep_size)
-    return Expected(rows, scales, whence, weights, counts)
+    return Expected(rows, scales, origins, weights, counts)
 
 
 def _to_rank(
@@ -112,48 +112,50 @@ def _to_rank(
     for expert in range(rank * call.local_experts, (rank + 1) * call.local_experts):
         for number, tokens in enumerate(every):
             token, choice = (tokens.experts == expert).nonzero(as_tuple=True)
-            whence = torch.stack((torch.full_like(token, number), token, choice), -1)
+            origins = torch.stack((torch.full_like(token, number), token, choice), -1)
             rows, scales = sent[number]
-            yield rows[token], scales[token], whence, tokens.weights[token, choice]
+            yield rows[token], scales[token], origins, tokens.weights[token, choice]
 
 
-def is_as_expected(got: Dispatched, wanted: Expected) -> bool:
+def is_as_expected(got: Dispatched, expected: Expected) -> bool:
     """Return whether a dispatch of the reference equals the expected result, to the last bit."""
-    count = len(wanted.rows)
-    whence = got.info[: _WHENCE * count].cpu().view(-1, _WHENCE)
+    count = len(expected.rows)
+    origins = got.info[: _ORIGIN * count].cpu().view(-1, _ORIGIN)
     pairs = (
-        (got.rows[:count], wanted.rows),
-        (got.scales[:count], wanted.scales),
-        (got.weights[:count], wanted.weights),
-        (whence.long(), wanted.whence),
-        (got.counts, wanted.counts.sum(1)),
-        (got.ends.long(), wanted.counts.flatten().cumsum(0)),
+        (got.rows[:count], expected.rows),
+        (got.scales[:count], expected.scales),
+        (got.weights[:count], expected.weights),
+        (origins.long(), expected.origins),
+        (got.counts, expected.counts.sum(1)),
+        (got.ends.long(), expected.counts.flatten().cumsum(0)),
     )
     return all(torch.equal(one.cpu(), other) for one, other in pairs)
 
 
-def holds_rows(got: Dispatched, wanted: Expected) -> bool:
+def has_rows(got: Dispatched, expected: Expected) -> bool:
     """Return whether a kernel gave each expert the expected rows, in any order: the columns of each
     expert's block, each sorted, are the same. INT8 may be rounded by one."""
-    if not torch.equal(got.counts.cpu().long(), wanted.counts.sum(1)):
+    if not torch.equal(got.counts.cpu().long(), expected.counts.sum(1)):
         return False
-    if not torch.equal(got.ends.cpu().long(), wanted.counts.flatten().cumsum(0)):
+    if not torch.equal(got.ends.cpu().long(), expected.counts.flatten().cumsum(0)):
         return False
-    count, is_int8 = len(wanted.rows), wanted.rows.dtype == torch.int8
-    came, told = got.rows[:count].cpu().float(), wanted.rows.float()
+    count, is_int8 = len(expected.rows), expected.rows.dtype == torch.int8
+    received, rows = got.rows[:count].cpu().float(), expected.rows.float()
     if is_int8:
-        came *= got.scales[:count].cpu().unsqueeze(-1)
-        told *= wanted.scales.unsqueeze(-1)
-    step = float(wanted.scales.max()) if is_int8 and count else 0.0
-    sizes = wanted.counts.sum(1).tolist()
-    blocks = zip(came.split(sizes), told.split(sizes), strict=True)
+        received *= got.scales[:count].cpu().unsqueeze(-1)
+        rows *= expected.scales.unsqueeze(-1)
+    step = float(expected.scales.max()) if is_int8 and count else 0.0
+    sizes = expected.counts.sum(1).tolist()
+    blocks = zip(received.split(sizes), rows.split(sizes), strict=True)
     return all(
         torch.allclose(one.sort(0).values, other.sort(0).values, rtol=0.0, atol=1.01 * step)
         for one, other in blocks
     )
 
 
-def made_of(call: DistributeCall, rank: int, routing: Routing, of: Dispatched) -> torch.Tensor:
+def expert_results(
+    call: DistributeCall, rank: int, routing: Routing, of: Dispatched
+) -> torch.Tensor:
     """Return the experts' results for a dispatch's rows (A,H): each expert multiplies its rows by
     its own power of two, which no dtype rounds. The number of rows of each expert comes from the
     routing, not from the device."""
@@ -201,8 +203,8 @@ def _quantised(call: DistributeCall, x: torch.Tensor) -> tuple[torch.Tensor, tor
     return x, torch.ones(len(x), device=x.device)
 
 
-def _with_room(rows: torch.Tensor, room: int) -> torch.Tensor:
-    """Return the rows, padded with zeros to `room` rows."""
-    whole = rows.new_zeros((room, *rows.shape[1:]))
+def _padded(rows: torch.Tensor, length: int) -> torch.Tensor:
+    """Return the rows, padded with zeros to `length` rows."""
+    whole = rows.new_zeros((length, *rows.shape[1:]))
     whole[: len(rows)] = rows
     return whole

@@ -19,7 +19,7 @@ from torch.distributed.rendezvous import rendezvous
 
 from collector.codec.errors import BadInput, HostFault
 from collector.comm.moe.probe_plan import Point, ProbePlan, Try
-from collector.comm.moe.prober_process import Answer, ProberProcess, Verdict
+from collector.comm.moe.prober_process import ProberProcess, TryAnswer, TryResult
 from collector.comm.rank import RankJournal
 from collector.comm.rank_files import PLAN, RESULTS, stacks_name
 from collector.host.processes import die_with_starter
@@ -30,7 +30,7 @@ _WAIT_S = (
 )
 _TOGETHER = 3  # attempts at a try for which the ranks did not come together
 
-Ask = Callable[[Point, int], Answer]
+TryPoint = Callable[[Point, int], TryAnswer]
 
 
 def main(folder: Path) -> None:
@@ -40,22 +40,22 @@ def main(folder: Path) -> None:
     stacks = (folder / stacks_name(rank)).open("w")
     faulthandler.register(signal.SIGUSR1, file=stacks)
     journal = RankJournal(folder, rank)
-    journal.say(process=astuple(this_process()), step="starting to probe")
+    journal.write(process=astuple(this_process()), step="starting to probe")
     if store.compare_set("plan", "", plan.to_json()).decode() != plan.to_json():
         raise BadInput("the nodes were started with different options; use the same on every node")
     prober = ProberProcess(plan.prober, folder, plan.patience_s)
 
-    def ask(point: Point, generation: int) -> Answer:
-        journal.say(step=str(plan.call(point)))
-        answer = prober.ask(json.dumps([point, generation]), generation)
-        journal.say(step=f"result: {answer.verdict} {answer.reason}", prober=prober.pid)
-        return answer
+    def try_point(point: Point, generation: int) -> TryAnswer:
+        journal.write(step=str(plan.call(point)))
+        result = prober.run_try(json.dumps([point, generation]), generation)
+        journal.write(step=f"result: {result.verdict} {result.reason}", prober=prober.pid)
+        return result
 
     try:
         if rank == 0:
-            _Searcher(store, world, ask).search(plan, folder)
+            _Searcher(store, world, try_point).search(plan, folder)
         else:
-            _answer(store, rank, ask)
+            _serve_tries(store, rank, try_point)
     finally:
         prober.end()
 
@@ -63,8 +63,8 @@ def main(folder: Path) -> None:
 class _Searcher:
     """The searcher of rank 0: sends each point to all ranks, including itself."""
 
-    def __init__(self, store: Any, world: int, ask: Ask) -> None:
-        self._store, self._world, self._ask = store, world, ask
+    def __init__(self, store: Any, world: int, try_point: TryPoint) -> None:
+        self._store, self._world, self._try_point = store, world, try_point
         self._number, self._generation = 0, 0
 
     def search(self, plan: ProbePlan, folder: Path) -> None:
@@ -74,33 +74,35 @@ class _Searcher:
             for point in region.tries():
                 tried = self._tried(point)
                 print(tried.to_json(), file=results, flush=True)
-                region.tell(point, tried.is_accepted)
-        self._tell(None)
+                region.record(point, tried.is_accepted)
+        self._send(None)
 
     def _tried(self, point: Point) -> Try:
         restarted: tuple[int, ...] = ()
         for _ in range(_TOGETHER):
-            answers = self._answers(point)
-            restarted += tuple(rank for rank, of in enumerate(answers) if of.is_lost)
-            if any(of.has_left for of in answers):
+            results = self._results(point)
+            restarted += tuple(rank for rank, of in enumerate(results) if of.is_lost)
+            if any(of.has_left for of in results):
                 self._generation += 1
-            if not _said(answers, Verdict.NOT_TRIED):
-                refused = _said(answers, Verdict.REFUSED)
+            if not _first_with(results, TryResult.NOT_TRIED):
+                refused = _first_with(results, TryResult.REFUSED)
                 return Try(point, not refused, refused, restarted)
-        raise HostFault(f"the ranks cannot form a group: {_said(answers, Verdict.NOT_TRIED)}")
+        raise HostFault(
+            f"the ranks cannot form a group: {_first_with(results, TryResult.NOT_TRIED)}"
+        )
 
-    def _answers(self, point: Point) -> list[Answer]:
-        self._tell(point)
-        own = self._ask(point, self._generation)
+    def _results(self, point: Point) -> list[TryAnswer]:
+        self._send(point)
+        own = self._try_point(point, self._generation)
         others = (_got(self._store, f"{self._number}/{rank}") for rank in range(1, self._world))
-        return [own, *map(Answer.from_json, others)]
+        return [own, *map(TryAnswer.from_json, others)]
 
-    def _tell(self, point: Point | None) -> None:
+    def _send(self, point: Point | None) -> None:
         self._number += 1
         self._store.set(f"{self._number}", json.dumps([point, self._generation]))
 
 
-def _answer(store: Any, rank: int, ask: Ask) -> None:
+def _serve_tries(store: Any, rank: int, try_point: TryPoint) -> None:
     """Try the points that rank 0 sends, until there are no more; every other rank runs this."""
     number = 0
     while True:
@@ -108,7 +110,7 @@ def _answer(store: Any, rank: int, ask: Ask) -> None:
         point, generation = json.loads(_got(store, f"{number}"))
         if point is None:
             return
-        store.set(f"{number}/{rank}", ask(point, generation).to_json())
+        store.set(f"{number}/{rank}", try_point(point, generation).to_json())
 
 
 def _got(store: Any, key: str) -> str:
@@ -117,10 +119,10 @@ def _got(store: Any, key: str) -> str:
     return text.decode()
 
 
-def _said(answers: list[Answer], verdict: Verdict) -> str:
+def _first_with(results: list[TryAnswer], verdict: TryResult) -> str:
     """Return the first rank with a verdict and its reason. A lost rank comes first, since the other
     ranks failed because of it."""
-    found = [(of, rank) for rank, of in enumerate(answers) if of.verdict is verdict]
+    found = [(of, rank) for rank, of in enumerate(results) if of.verdict is verdict]
     found.sort(key=lambda one: not one[0].is_lost)
     return f"rank {found[0][1]}: {found[0][0].reason}" if found else ""
 

@@ -100,10 +100,10 @@ HCCL_BUFFSIZE = "HCCL_BUFFSIZE"
 
 
 def buffsize_settings(
-    backend: str, wanted_mb: int, environment: Mapping[str, str] = os.environ
+    backend: str, required_mb: int, environment: Mapping[str, str] = os.environ
 ) -> dict[str, str]:
-    """Return the variables that give ranks `wanted_mb` MiB, in addition to their environment.
+    """Return the variables that give ranks `required_mb` MiB, in addition to their environment.
     Return none on backends that do not read it, or if the variable is already set."""
     if backend != "npu" or HCCL_BUFFSIZE in environment:
         return {}
-    return {HCCL_BUFFSIZE: str(wanted_mb)}
+    return {HCCL_BUFFSIZE: str(required_mb)}

@@ -32,7 +32,7 @@ def _seen(plan: MoePlan, member: Membership) -> Iterator[tuple[int, int, Gathere
         case = plan.cases[at]
         if at == 0 and round_number:  # clocks drift, and a bench may last for hours
             timed.renew_clock()
-        member.journal.say(step=f"{case} (round {round_number + 1} of {plan.rounds})")
+        member.journal.write(step=f"{case} (round {round_number + 1} of {plan.rounds})")
         if reason := _too_large(plan, case, limit_bytes):
             yield round_number, at, Gathered((), reason)
         else:
@@ -56,25 +56,27 @@ def _measured(
     member: Membership,
     timed: TimedCalls,
     make: MakeTrial,
-    is_looked_at: bool,
+    is_checked: bool,
 ) -> Gathered:
     """Measure a case together with all ranks; rank 0 returns the results of all."""
     trial = make(case, member.rank, member.device.name)
     first = trial.run()
 
     def tick(expert: int) -> None:
-        member.journal.say(step=f"{case}: computing expert {expert} alone")
+        member.journal.write(step=f"{case}: computing expert {expert} alone")
 
-    is_right = not is_looked_at or trial.is_right(first, tick)
+    is_right = not is_checked or trial.is_right(first, tick)
     del first
     count = timed.agreed(trial.run, plan.budget_s, plan.iterations, trial.before)
     if plan.mode is Mode.KERNEL:
-        asked = case.call.case if plan.backend == "npu" else None
-        times, told = timed.kernels(case.call.kernel, trial.run, count, trial.before, asked)
+        requested = case.call.case if plan.backend == "npu" else None
+        times, measured = timed.kernels(case.call.kernel, trial.run, count, trial.before, requested)
     else:
         times = timed.each(trial.run, count, trial.before)
-        told = Proof.UNVERIFIED if plan.backend == "npu" else Proof.NONE  # events show no tensors
-    return timed.gathered(times, count, is_right, range(plan.world), told)
+        measured = (
+            Proof.UNVERIFIED if plan.backend == "npu" else Proof.NONE
+        )  # events show no tensors
+    return timed.gathered(times, count, is_right, range(plan.world), measured)
 
 
 if __name__ == "__main__":

@@ -71,7 +71,7 @@ class Region:
             if not is_call(_point(point)):
                 self._state[point] = _NO_CALL
 
-    def tell(self, point: Point, is_accepted: bool) -> None:
+    def record(self, point: Point, is_accepted: bool) -> None:
         """Record the outcome of a try, and with it those of all smaller or all larger points."""
         at = np.ix_(
             *(
@@ -79,9 +79,9 @@ class Region:
                 for place, size in zip(point, self._grid.sizes, strict=True)
             )
         )
-        told = self._state[at]
-        told[told == _OPEN] = _ACCEPTED if is_accepted else _REFUSED
-        self._state[at] = told
+        states = self._state[at]
+        states[states == _OPEN] = _ACCEPTED if is_accepted else _REFUSED
+        self._state[at] = states
 
     def is_open(self, point: Point) -> bool:
         return bool(self._state[point] == _OPEN)
@@ -99,7 +99,7 @@ class Region:
         return [_point(at) for at in np.argwhere(self._state == _OPEN).tolist()]
 
     def tries(self) -> Iterator[Point]:
-        """Yield the points to try; record each outcome with `tell` before taking the next."""
+        """Yield the points to try; record each outcome with `record` before taking the next."""
         yield from self._bisected(0, (0, 0, 0), is_lowest_first=True)
         for axis in (1, 2):
             yield from self._bisected(axis, (0, 0, 0))

@@ -20,7 +20,7 @@ from collector.codec.errors import OpmeterError
 from collector.codec.text import in_a_line
 from collector.comm.moe.moe_plan import MoeCase
 from collector.comm.moe.probe_plan import ProbePlan
-from collector.comm.moe.prober_process import STARTING_S, Answer, Verdict
+from collector.comm.moe.prober_process import STARTING_S, TryAnswer, TryResult
 from collector.comm.moe.trials import Prepare, open_runner
 from collector.comm.rank_device import RankDevice, open_rank_device
 from collector.comm.rank_files import PLAN
@@ -37,12 +37,12 @@ def main(folder: Path, prepare: Prepare | None = None) -> None:
     """Run the prober. `prepare` creates a call's tensors in this rank and returns a function that
     runs the call."""
     die_with_parent(os.getppid())
-    said = os.fdopen(os.dup(1), "w")
+    reported = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # output of libraries must not look like an answer
     prober = _Prober(ProbePlan.from_json((folder / PLAN).read_text()), prepare)
     for line in sys.stdin:
-        for word in prober.answers(line):
-            print(word, file=said, flush=True)
+        for word in prober.lines_of_try(line):
+            print(word, file=reported, flush=True)
 
 
 class _Prober:
@@ -51,7 +51,7 @@ class _Prober:
         self._device: RankDevice | None = None
         self._ranks = _Ranks(plan)
 
-    def answers(self, question: str) -> Iterator[str]:
+    def lines_of_try(self, question: str) -> Iterator[str]:
         """Yield the lines for one try."""
         (tokens, experts, choices), generation = json.loads(question)
         try:
@@ -59,7 +59,7 @@ class _Prober:
             self._ranks.join(generation)
         except (OpmeterError, RuntimeError, OSError) as error:
             self._ranks.leave()
-            yield Answer(Verdict.NOT_TRIED, _line(error), has_left=True).to_json()
+            yield TryAnswer(TryResult.NOT_TRIED, _line(error), has_left=True).to_json()
             return
         yield "joined"
         run, reason = self._made(self._plan.call((tokens, experts, choices)), device, prepare)
@@ -88,17 +88,19 @@ class _Prober:
         except (RuntimeError, MemoryError) as error:
             return None, _line(error)
 
-    def _tried(self, device: RankDevice, run: Callable[[], object] | None, reason: str) -> Answer:
+    def _tried(
+        self, device: RankDevice, run: Callable[[], object] | None, reason: str
+    ) -> TryAnswer:
         """Run the call only if all ranks can: a rank that cannot join would block the others."""
         try:
             if not self._ranks.all_can(run is not None):
-                return Answer(Verdict.REFUSED if reason else Verdict.ACCEPTED, reason)
+                return TryAnswer(TryResult.REFUSED if reason else TryResult.ACCEPTED, reason)
             assert run is not None
             device.timed(_nothing, run)
         except (RuntimeError, MemoryError) as error:
             self._ranks.leave()  # otherwise the others would wait for this rank
-            return Answer(Verdict.REFUSED, _line(error), has_left=True)
-        return Answer(Verdict.ACCEPTED)
+            return TryAnswer(TryResult.REFUSED, _line(error), has_left=True)
+        return TryAnswer(TryResult.ACCEPTED)
 
 
 class _Ranks:

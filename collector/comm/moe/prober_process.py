@@ -24,7 +24,7 @@ _DYING_S = 10.0
 _READ_BYTES = 65536
 
 
-class Verdict(StrEnum):
+class TryResult(StrEnum):
     """The result of a try in a rank. `not tried`: the ranks did not come together for it."""
 
     ACCEPTED = "accepted"
@@ -33,11 +33,11 @@ class Verdict(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class TryAnswer:
     """A rank's answer. `has_left`: it is no longer joined with the others; `is_lost`: its process
     is gone."""
 
-    verdict: Verdict
+    verdict: TryResult
     reason: str = ""
     has_left: bool = False
     is_lost: bool = False
@@ -46,9 +46,9 @@ class Answer:
         return json.dumps([self.verdict, self.reason, self.has_left, self.is_lost])
 
     @classmethod
-    def from_json(cls, text: str) -> "Answer":
+    def from_json(cls, text: str) -> "TryAnswer":
         verdict, reason, has_left, is_lost = json.loads(text)
-        return cls(Verdict(verdict), reason, has_left, is_lost)
+        return cls(TryResult(verdict), reason, has_left, is_lost)
 
 
 class ProberProcess:
@@ -59,14 +59,14 @@ class ProberProcess:
         self._command = [*process, program, str(folder)]
         self._patience_s = patience_s
         self._process: subprocess.Popen[bytes] | None = None
-        self._said = b""
+        self._last_line = b""
         self._generation = -1
 
     @property
     def pid(self) -> int | None:
         return None if self._process is None else self._process.pid
 
-    def ask(self, question: str, generation: int) -> Answer:
+    def run_try(self, question: str, generation: int) -> TryAnswer:
         """Return the answer to a question; end the prober if it misses a deadline. All ranks join
         a new generation again."""
         process = self._process or self._started()
@@ -76,11 +76,11 @@ class ProberProcess:
             process.stdin.write(question.encode() + b"\n")
             process.stdin.flush()
         except OSError:  # it ended after its last answer
-            return self._lost(Verdict.NOT_TRIED, "the process ended before the try")
+            return self._lost(TryResult.NOT_TRIED, "the process ended before the try")
         waits = (
-            ("joined", STARTING_S if is_new else self._patience_s, Verdict.NOT_TRIED),
-            ("ready", self._patience_s, Verdict.REFUSED),
-            ("", 2 * self._patience_s, Verdict.REFUSED),
+            ("joined", STARTING_S if is_new else self._patience_s, TryResult.NOT_TRIED),
+            ("ready", self._patience_s, TryResult.REFUSED),
+            ("", 2 * self._patience_s, TryResult.REFUSED),
         )
         for word, limit_s, verdict in waits:
             line = self._line(process, limit_s)
@@ -89,7 +89,7 @@ class ProberProcess:
             if not line:
                 return self._lost(verdict)
             if line != word:
-                return Answer.from_json(line)
+                return TryAnswer.from_json(line)
         raise AssertionError("the last line is an answer")
 
     def end(self) -> None:
@@ -100,7 +100,7 @@ class ProberProcess:
             for pipe in (self._process.stdin, self._process.stdout):
                 if pipe is not None:
                     pipe.close()
-            self._process, self._said, self._generation = None, b"", -1
+            self._process, self._last_line, self._generation = None, b"", -1
 
     def _started(self) -> "subprocess.Popen[bytes]":
         self._process = subprocess.Popen(
@@ -112,17 +112,17 @@ class ProberProcess:
         """Return the next line; "" at the end of the output, None if it is late."""
         assert process.stdout is not None
         until = time.monotonic() + limit_s
-        while b"\n" not in self._said:
+        while b"\n" not in self._last_line:
             left_s = until - time.monotonic()
             if left_s <= 0 or not select.select([process.stdout], [], [], left_s)[0]:
                 return None
             if not (read := os.read(process.stdout.fileno(), _READ_BYTES)):
                 return ""
-            self._said += read
-        line, _, self._said = self._said.partition(b"\n")
+            self._last_line += read
+        line, _, self._last_line = self._last_line.partition(b"\n")
         return line.decode()
 
-    def _lost(self, verdict: Verdict, reason: str = "") -> Answer:
+    def _lost(self, verdict: TryResult, reason: str = "") -> TryAnswer:
         process = self._process
         assert process is not None
         if not reason:  # it has closed its output: it is ending, or has ended
@@ -131,4 +131,4 @@ class ProberProcess:
             code = process.returncode
             reason = "closed its output" if code is None else describe_end(code)
         self.end()
-        return Answer(verdict, reason, has_left=True, is_lost=True)
+        return TryAnswer(verdict, reason, has_left=True, is_lost=True)

@@ -38,18 +38,18 @@ class Exchange:
         return self.by_rank.sum(0)
 
     def by_expert(self) -> torch.Tensor:
-        """Return the indices that sort the result of `there` from rank and expert to expert and
+        """Return the indices that sort the result of `send` from rank and expert to expert and
         rank; rows of one rank keep their order."""
         ranks, local = self.by_rank.shape
         numbers = torch.arange(local, device=self.by_rank.device).repeat(ranks)
         return numbers.repeat_interleave(self.by_rank.flatten()).argsort(stable=True)
 
-    def there(self, rows: torch.Tensor) -> torch.Tensor:
+    def send(self, rows: torch.Tensor) -> torch.Tensor:
         """Return the rows that this rank's experts get from each rank's rows in their `order`."""
         return exchanged(rows, self.gets, self.sends, self.group)
 
-    def back(self, rows: torch.Tensor) -> torch.Tensor:
-        """Return the results of this rank's rows, in their `order`: the reverse of `there`."""
+    def send_back(self, rows: torch.Tensor) -> torch.Tensor:
+        """Return the results of this rank's rows, in their `order`: the reverse of `send`."""
         return exchanged(rows, self.sends, self.gets, self.group)
 
 
@@ -79,7 +79,7 @@ _INT8_WITHIN = 16  # bound of the weights, as in vLLM-Ascend's own tests
 
 
 @dataclass(frozen=True, slots=True)
-class Experts:
+class ExpertWeights:
     """The weights of some experts: `gate_up` (L,H,2I), gate first, `down` (L,I,H), and FLOAT scales
     of their columns (L,2I) and (L,H), which only INT8 weights use."""
 
@@ -99,10 +99,10 @@ class Tokens:
     weights: torch.Tensor
 
 
-def make_experts(call: ExpertCall, seed: int, numbers: Sequence[int], device: str) -> Experts:
+def make_experts(call: ExpertCall, seed: int, numbers: Sequence[int], device: str) -> ExpertWeights:
     """Create the experts of these numbers: a number has the same weights in every process."""
     made = [_make_expert(call, _random(seed, _EXPERTS, number)) for number in numbers]
-    return Experts(*(torch.stack(parts).to(device) for parts in zip(*made, strict=True)))
+    return ExpertWeights(*(torch.stack(parts).to(device) for parts in zip(*made, strict=True)))
 
 
 def make_tokens(call: RoutedCall, seed: int, rank: int, routing: Routing, device: str) -> Tokens:
@@ -114,22 +114,22 @@ def make_tokens(call: RoutedCall, seed: int, rank: int, routing: Routing, device
 
 
 def combined(
-    call: ExpertCall, tokens: Tokens, experts: Experts, group: "dist.ProcessGroup"
+    call: ExpertCall, tokens: Tokens, experts: ExpertWeights, group: "dist.ProcessGroup"
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return this rank's outputs, computed with the ranks of `group`: the tokens (M,H), and the
     number of rows of each of its experts (L)."""
     exchange = exchange_of(tokens.experts, call.experts, group)
     token = exchange.order // call.choices
-    sent = [exchange.there(part[token]) for part in _sent(call, tokens.x)]
+    sent = [exchange.send(part[token]) for part in _sent(call, tokens.x)]
     results = tokens.x.new_empty((sum(exchange.gets), call.hidden))
     for at, places in enumerate(exchange.by_expert().split(exchange.rows.tolist())):
         results[places] = _one_expert(call, [part[places] for part in sent], experts, at)
     back = tokens.x.new_empty((len(exchange.order), call.hidden))
-    back[exchange.order] = exchange.back(results)
+    back[exchange.order] = exchange.send_back(results)
     return weighed(back.view(call.tokens, call.choices, -1), tokens.weights), exchange.rows
 
 
-def alone(
+def reference_alone(
     call: ExpertCall,
     seed: int,
     rank: int,
@@ -149,16 +149,18 @@ def alone(
     return weighed(results, tokens.weights)
 
 
-def is_alike(got: torch.Tensor, wanted: torch.Tensor, *, is_exact: bool) -> bool:
+def agrees(got: torch.Tensor, expected: torch.Tensor, *, is_exact: bool) -> bool:
     """Return whether two outputs agree: the reference of INT8 to the bit, others within some
     roundings of the dtype, since a product depends on the number of rows, and a kernel's result on
     its order."""
     if is_exact:
-        return bool(torch.equal(got, wanted))
-    rounding = torch.finfo(wanted.dtype).eps
-    largest = float(wanted.float().abs().max()) if wanted.numel() else 0.0
+        return bool(torch.equal(got, expected))
+    rounding = torch.finfo(expected.dtype).eps
+    largest = float(expected.float().abs().max()) if expected.numel() else 0.0
     return bool(
-        torch.allclose(got.float(), wanted.float(), rtol=4 * rounding, atol=2 * rounding * largest)
+        torch.allclose(
+            got.float(), expected.float(), rtol=4 * rounding, atol=2 * rounding * largest
+        )
     )
 
 
@@ -196,7 +198,7 @@ def _sent(call: ExpertCall, x: torch.Tensor) -> list[torch.Tensor]:
 
 
 def _one_expert(
-    call: ExpertCall, sent: list[torch.Tensor], experts: Experts, at: int
+    call: ExpertCall, sent: list[torch.Tensor], experts: ExpertWeights, at: int
 ) -> torch.Tensor:
     """Return the rows (n,H) of one expert after gate_up, SwiGLU and down."""
     if call.is_int8:

@@ -22,20 +22,20 @@ from collector.comm.moe.distributing import (
     dispatched,
     expected,
     expected_tokens,
-    holds_rows,
+    expert_results,
+    has_rows,
     is_as_expected,
-    made_of,
 )
 from collector.comm.moe.distributing import combined as distributing_combined
 from collector.comm.moe.moe_plan import MoeCase
 from collector.comm.moe.probe_plan import OPERATOR
 from collector.comm.moe.reference import (
     Tokens,
-    alone,
+    agrees,
     combined,
-    is_alike,
     make_experts,
     make_tokens,
+    reference_alone,
 )
 from collector.host.cann import custom_opp_problem
 from collector.ranks.distribution import (
@@ -270,11 +270,11 @@ def _of_experts(
 ) -> Trial:
     def is_right(outputs: tuple[torch.Tensor, torch.Tensor], tick: Tick) -> bool:
         (out, rows), routing = outputs, case.routing()
-        wanted = alone(call, case.seed, rank, routing, tick)
+        expected_values = reference_alone(call, case.seed, rank, routing, tick)
         mine = slice(rank * call.local_experts, (rank + 1) * call.local_experts)
         is_exact = call.is_int8 and backend != "npu"
         return (
-            is_alike(out.cpu(), wanted, is_exact=is_exact)
+            agrees(out.cpu(), expected_values, is_exact=is_exact)
             and rows.tolist() == routing.loads[mine].tolist()
         )
 
@@ -293,8 +293,12 @@ def _of_dispatch(
         return dispatched(call, tokens, rank, _trials_world())
 
     def is_right(got: Dispatched, tick: Tick) -> bool:
-        wanted = expected(call, case.seed, rank, routing)
-        return holds_rows(got, wanted) if backend == "npu" else is_as_expected(got, wanted)
+        expected_values = expected(call, case.seed, rank, routing)
+        return (
+            has_rows(got, expected_values)
+            if backend == "npu"
+            else is_as_expected(got, expected_values)
+        )
 
     if backend != "npu":
         return Trial(run, is_right)
@@ -307,8 +311,8 @@ def _of_combine(backend: str, case: MoeCase, call: DistributeCall, rank: int, de
     """Return a trial of a combine, for rows of a dispatch that is not timed."""
 
     def is_right(out: torch.Tensor, tick: Tick) -> bool:
-        wanted = expected_tokens(call, case.seed, rank, case.routing())
-        return is_alike(out.cpu(), wanted, is_exact=backend == "cpu")
+        expected_values = expected_tokens(call, case.seed, rank, case.routing())
+        return agrees(out.cpu(), expected_values, is_exact=backend == "cpu")
 
     run = _combine(backend, case, call, rank, device)
     if backend != "npu":
@@ -327,10 +331,10 @@ def _combine(
     tokens = make_tokens(call, case.seed, rank, routing, device)
     if backend == "npu":
         given = dispatch_on_npu(there, tokens, rank)
-        results = made_of(call, rank, routing, given)
+        results = expert_results(call, rank, routing, given)
         return lambda: combine_on_npu(call, results, given, tokens, rank)
     given = dispatched(there, tokens, rank, _trials_world())
-    results = made_of(call, rank, routing, given)
+    results = expert_results(call, rank, routing, given)
     return lambda: distributing_combined(call, results, given, tokens, _trials_world())
 
 

@@ -37,7 +37,7 @@ def quantise_rows(torch: Any, wide: Any) -> tuple[Any, Any]:
     return to_int8(torch, wide.div_(scale)), scale.squeeze(-1)
 
 
-def restored(weight: Any, scale: Any, offset: Any) -> Any:
+def dequantised(weight: Any, scale: Any, offset: Any) -> Any:
     """Dequantise an INT8 weight to the scale's dtype: (weight + offset) * scale."""
     wide = weight.to(scale.dtype)
     return (wide if offset is None else wide.add_(offset)).mul_(scale)

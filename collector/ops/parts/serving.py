@@ -7,8 +7,8 @@ from collector.ops.dtypes import inputs_are, outputs_are
 from collector.ops.slots import Shape, agrees
 from collector.ops.spec import Constraint
 
-HALVES = ("FLOAT16", "DT_BF16")
-FLOATS = (*HALVES, "FLOAT")
+HALF_DTYPES = ("FLOAT16", "DT_BF16")
+FLOATS = (*HALF_DTYPES, "FLOAT")
 
 
 def nothing_empty() -> Constraint:
@@ -19,7 +19,7 @@ def nothing_empty() -> Constraint:
     )
 
 
-def left_out(positions: frozenset[int], what: str) -> Constraint:
+def absent_inputs(positions: frozenset[int], what: str) -> Constraint:
     """Return the rule that the inputs at these positions are empty cells."""
     return Constraint(
         f"{what}: not replayed; expected no shape in these slots",

@@ -60,7 +60,7 @@ def flops_by(read: Callable[[Case], Counted | None]) -> Callable[[Case], int]:
 # that are touched.
 
 
-def place(slot: Slot, make: TensorMaker) -> Any:
+def output_memory(slot: Slot, make: TensorMaker) -> Any:
     """Return memory for an output."""
     return make.empty(slot.shape or (), slot.dtype)
 
@@ -86,7 +86,7 @@ def placed_bytes(case: Case, updates: int) -> int:
     return sum(slot.size_bytes for slot in slots[1:]) + slots[updates].size_bytes
 
 
-def one_a_dimension(position: int, *, of_output: bool = False, each: int = 1) -> Constraint:
+def one_per_dimension(position: int, *, of_output: bool = False, each: int = 1) -> Constraint:
     """Return the rule that an input has `each` numbers per dimension of another tensor.
 
     The other tensor is the first input or the output. The call determines the values, but another
@@ -152,20 +152,20 @@ def distinct_coordinates(
 # of requests nor the number of tokens per expert.
 
 
-def even(total: int, parts: int) -> Shape:
+def equal_parts(total: int, parts: int) -> Shape:
     """Return a total in equal parts; the first parts are larger by one where it does not divide."""
     share, larger = divmod(total, parts)
     return tuple(share + (part < larger) for part in range(parts))
 
 
-def running(shares: Sequence[int]) -> Shape:
+def cumulative_ends(shares: Sequence[int]) -> Shape:
     """Return the end of each share when the shares are adjacent."""
     return tuple(accumulate(shares))
 
 
 def group_ends(counts: Sequence[int], dtype: str, make: TensorMaker) -> Any:
     """Return the list of groups that kernels read for tokens sorted by expert: the end of each."""
-    return make.tensor(running(counts), dtype)
+    return make.tensor(cumulative_ends(counts), dtype)
 
 
 # Rotations by cos and sin that are as wide as the rotated tensor, and such cos and sin.

@@ -12,7 +12,7 @@ from collector.model.plan import Plan
 from collector.store.base import Store
 from collector.store.waiting import PatientStore
 from collector.worker.assignment import check_stack
-from jobs.executor.worker_pod import PodTask, follow_gang, kept_place, message_of, task_of, work
+from jobs.executor.worker_pod import PodTask, delayed_end, follow_gang, message_of, task_of, work
 from jobs.objects.waves import Wave
 from tests.attack.simulation.api import ApiServer, Object
 from tests.attack.simulation.device import STACK, Node, PlayedMachine
@@ -60,7 +60,7 @@ class Containers:
                 lambda url: self._stage.depot.reach(process, node.name),
                 lambda *lent: self._lend(process, node, *lent),
             )
-            end = kept_place(end, task, process.stop)
+            end = delayed_end(end, task, process.stop)
         process.world.say(f"{process.name}: pod ends with {int(end.code)} {end.reason}")
         return int(end.code), message_of(end)
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from collector.codec.canonical import sha256_hex
-from collector.measuring.batches import RawRecords, SessionAnswers
+from collector.measuring.batches import RawRecords, SessionResults
 from collector.measuring.instrument import OnProgress
 from collector.model.manifest import Usage
 from collector.model.measurement import Measurement, Outcome, Provenance, Timing
@@ -112,7 +112,7 @@ class PlayedInstrument:
         self._node, self._process, self._scratch = node, process, scratch
         self._stop, self._on_progress = stop, on_progress
 
-    def measure(self, cases: Sequence[ShardCase], provenance: Provenance) -> SessionAnswers:
+    def measure(self, cases: Sequence[ShardCase], provenance: Provenance) -> SessionResults:
         """One session: its complete cases are answered, whatever ended it."""
         world, chance, faults = self._process.world, self._process.chance, self._node.faults
         world.pause(1.0 + chance.random() * 4.0)
@@ -181,7 +181,7 @@ class PlayedInstrument:
         reason: str,
         *,
         began: bool = True,
-    ) -> SessionAnswers:
+    ) -> SessionResults:
         files = []
         for name in ("summary", "journal"):
             path = self._scratch / f"{name}-{provenance.session}"
@@ -189,4 +189,4 @@ class PlayedInstrument:
             files.append(path)
         usage = Usage(10.0 * len(found), 9.0 * len(found), 5.0, 1.0)
         raw = (RawRecords(*files),) if found else ()
-        return SessionAnswers(tuple(found), raw, usage, began, reason)
+        return SessionResults(tuple(found), raw, usage, began, reason)

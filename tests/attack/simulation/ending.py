@@ -8,12 +8,12 @@ import pyarrow.compute as pc
 from collector.database.commits import find_head
 from collector.database.merge import CREATE, merge_plans
 from collector.database.plans import read_plan
-from collector.database.query import answers, held_shards
+from collector.database.query import case_results, held_shards
 from collector.database.snapshot import load_state
 from collector.database.state import State
 from collector.database.verify import find_problems
 from collector.database.view import content_hash
-from collector.environment import Environment, within
+from collector.environment import Environment, use_environment
 from collector.store.base import Store
 from jobs.planning.stored_plans import committed_shards, plan_numbers
 from tests.attack.simulation.device import STACK
@@ -25,7 +25,7 @@ from tests.attack.simulation.world import Violation
 class _Alone(Environment):
     """Nobody waits for this store, so that threads that read it would only be begun and ended."""
 
-    def side_by_side(
+    def map_concurrently(
         self, call: Callable[[Any], Any], items: Iterable[Any], threads: int
     ) -> list[Any]:
         return [call(item) for item in items]
@@ -34,7 +34,7 @@ class _Alone(Environment):
 def check_end(stage: Stage) -> None:
     """Every wanted case has its answer, the database is what its log says, and would be the same
     if all of it were merged anew in another order. Raises Violation."""
-    with within(_Alone()):
+    with use_environment(_Alone()):
         _check(stage)
 
 
@@ -54,7 +54,7 @@ def _check(stage: Stage) -> None:
 
 
 def _check_answers(stage: Stage, state: State) -> None:
-    found = answers(state, STACK.version_path)
+    found = case_results(state, STACK.version_path)
     for wanted in stage.wanted.values():
         if missing := wanted.cases - found.keys():
             raise Violation(f"{wanted.name}: {len(missing)} cases without an answer")

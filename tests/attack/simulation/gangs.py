@@ -12,8 +12,8 @@ from typing import Any
 
 from collector.codec.errors import PeersAway, PeersUnreached, StoreError
 from collector.comm.gang import GangFailed, GangWork, PeerLeft, StartRanks, Tick
-from collector.comm.meeting import GATHER_S, Place, Unreached
-from collector.measuring.batches import SessionAnswers
+from collector.comm.meeting import GATHER_S, MeetingAddress, Unreached
+from collector.measuring.batches import SessionResults
 from collector.measuring.instrument import OnProgress
 from collector.model.measurement import Provenance
 from collector.model.plan import Plan, ShardCase
@@ -53,7 +53,7 @@ class Lead:
     process: Process
     pods: int
     meetings: Meetings
-    publish: Callable[[Place], None]
+    publish: Callable[[MeetingAddress], None]
 
     def gather(self, stop: threading.Event) -> Meeting:
         """A meeting with all pods there. Raises PeersUnreached, GangFailed when told to stop."""
@@ -63,7 +63,7 @@ class Lead:
             token = f"{self.process.chance.getrandbits(128):032x}"
             meeting = self.meetings[token] = Meeting(self.process)
             try:
-                self._publish(Place(self.process.name, _PORT, token))
+                self._publish(MeetingAddress(self.process.name, _PORT, token))
                 self._wait(meeting, deadline_s, stop)
                 return meeting
             except PeersAway as error:
@@ -71,7 +71,7 @@ class Lead:
                 if world.now > deadline_s:
                     raise PeersUnreached(f"from {self.process.name}: {error}") from error
 
-    def _publish(self, place: Place) -> None:
+    def _publish(self, place: MeetingAddress) -> None:
         try:
             self.publish(place)
         except StoreError as error:
@@ -97,7 +97,7 @@ class PlayedGang(PlayedInstrument):
     begins: Callable[[], None]
     _meeting: Meeting | None = None
 
-    def measure(self, cases: Sequence[ShardCase], provenance: Provenance) -> SessionAnswers:
+    def measure(self, cases: Sequence[ShardCase], provenance: Provenance) -> SessionResults:
         if self.lead is None:
             self.begins()
             return super().measure(cases, provenance)
@@ -151,7 +151,7 @@ def start_played(work: GangWork, world: int, folder: Path) -> None:
 def follower(process: Process, node: Node, meetings: Meetings) -> Callable[..., None]:
     """What `meeting.follow` is to a real pod."""
 
-    def follow(place: Place, number: int, name: str, folder: Path, tick: Tick) -> None:
+    def follow(place: MeetingAddress, number: int, name: str, folder: Path, tick: Tick) -> None:
         process.world.pause(process.chance.random())
         meeting = meetings.get(place.token)
         if meeting is None or not meeting.is_led:

@@ -16,7 +16,7 @@ from collector.model.manifest import commit_to_json
 from collector.worker import answers, attempt
 from jobs.decide import decision, findings, job_rules
 from jobs.decide.actions import Finish
-from jobs.objects.waves import Strikes
+from jobs.objects.waves import NodeFailures
 
 Patch = tuple[Any, str, Any]
 
@@ -55,7 +55,7 @@ def _no_difference(step: Any) -> bool:
     return False
 
 
-def _quarantines_all(self: Strikes, nodes: Any) -> frozenset[str]:
+def _quarantines_all(self: NodeFailures, nodes: Any) -> frozenset[str]:
     """Where one node fails none is good enough."""
     return frozenset(nodes) if self.against() else frozenset()
 
@@ -90,7 +90,7 @@ MUTANTS: dict[str, Patch] = {
     "the first try answers, good or not": (answers, "final_measurements", _final_by_order),
     "failures are no answers": (answers, "final_measurements", _final_forgets),
     "a merge that never has nothing to do": (merge._Step, "is_nothing", property(_no_difference)),
-    "a quarantine of every node": (Strikes, "quarantined", _quarantines_all),
+    "a quarantine of every node": (NodeFailures, "quarantined", _quarantines_all),
     "each wave takes every device": (job_rules, "_share", _everyone_at_once),
     "a campaign that is finished when it pleases": (decision, "ending", _nothing_left),
     "a gang that is narrowed": (job_rules, "_share", _as_many_as_left),

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from random import Random
 from typing import Any
 
-from collector.environment import Environment, within
+from collector.environment import Environment, use_environment
 from tests.attack.simulation.world import Task, World
 
 _EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
@@ -70,7 +70,7 @@ class Process:
 
     @contextmanager
     def surroundings_of_its_own(self) -> Iterator[None]:
-        with within(_Played(self)):
+        with use_environment(_Played(self)):
             yield
 
 
@@ -99,7 +99,7 @@ class _Played(Environment):
     def uniform(self, low: float, high: float) -> float:
         return self._process.chance.uniform(low, high)
 
-    def side_by_side(
+    def map_concurrently(
         self, call: Callable[[Any], Any], items: Iterable[Any], threads: int
     ) -> list[Any]:
         """Threads that finish in any order: one after the other in such an order."""

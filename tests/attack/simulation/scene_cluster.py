@@ -10,7 +10,7 @@ from jobs.controller.loop import run_forever
 from jobs.decide.live_objects import LAUNCHED
 from jobs.kube.cluster import Cluster
 from jobs.kube.leader_election import Election, identity
-from jobs.kube.requests import Budget
+from jobs.kube.requests import RateLimit
 from jobs.objects.applied_campaign import (
     AGAIN,
     ALLOW_MISSING,
@@ -124,7 +124,7 @@ class InCluster:
         process.begin(lambda: self._control(process))
 
     def _control(self, process: Process) -> None:
-        cluster = Cluster(Client(self._server, process), NAMESPACE, Budget())
+        cluster = Cluster(Client(self._server, process), NAMESPACE, RateLimit())
         election = Election(cluster, identity())
 
         def reach(applied: Applied) -> PatientStore:
@@ -133,8 +133,8 @@ class InCluster:
         controller = Controller(
             cluster,
             reach,
-            may_act=election.hold,
-            ask_store=lambda store: Probe(True, "played"),
+            may_perform=election.hold,
+            probe_store=lambda store: Probe(True, "played"),
         )
         with election.kept():
             run_forever(controller, election.hold, process.stop, interval_s=_LOOK_S)

@@ -4,7 +4,7 @@ import subprocess
 from collections.abc import Callable, Sequence
 from typing import IO
 
-from collector.comm.meeting import Place
+from collector.comm.meeting import MeetingAddress
 from collector.model import keys
 from collector.worker import __main__ as worker
 from collector.worker.assignment import LOG
@@ -55,7 +55,7 @@ class PlayedWorker:
         if options.pods > 1:
             key = keys.meeting(options.campaign, options.wave)
 
-            def publish(place: Place) -> None:
+            def publish(place: MeetingAddress) -> None:
                 store.put(key, place.to_json())
 
             machine.lead = Lead(process, options.pods, self._meetings, publish)

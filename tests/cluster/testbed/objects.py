@@ -8,9 +8,9 @@ from typing import Any
 
 from kubernetes import config
 
-from jobs.kube.connection import Connection
+from jobs.kube.connection import KubernetesConnection
 from jobs.kube.errors import ClusterAway, ClusterError
-from jobs.kube.requests import Budget, Query, Requests
+from jobs.kube.requests import Query, RateLimit, Requests
 from jobs.objects.deployment import Manifest
 
 # The plural of a kind -> where the API server has it.
@@ -60,7 +60,7 @@ class Objects:
     def _requests(self) -> Requests:
         client = config.new_client_from_config(config_file=str(self.kubeconfig))
         client.configuration.retries = False
-        return Requests(Connection(client).send, Budget(_RATE, _RATE))
+        return Requests(KubernetesConnection(client).send, RateLimit(_RATE, _RATE))
 
     def _ask(self, path: str, query: Query) -> Any:
         try:

@@ -23,7 +23,7 @@ from collector.model.manifest import commit_from_json, manifest_from_json
 from collector.model.measurement import Measurement
 from collector.model.record import read_table
 from collector.profiles.bundled import bundled_file, kernel_details
-from collector.quality.canaries import is_doubted
+from collector.quality.canaries import is_suspect
 from collector.store import open_store
 from collector.store.base import Store
 from collector.worker.attempt import read_part
@@ -122,7 +122,7 @@ class Runs:
         return {
             (shard, m.case_id)
             for shard, _, m in self._measured()
-            if m.outcome not in TRIED_AGAIN and not is_doubted(m)
+            if m.outcome not in TRIED_AGAIN and not is_suspect(m)
         }
 
     def _measured(self) -> Iterator[tuple[str, str, Measurement]]:

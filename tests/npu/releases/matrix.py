@@ -11,7 +11,7 @@ from pathlib import Path
 
 from collector.codec.table import table_bytes
 from collector.ops.registry import all_ops
-from collector.ops.releases import ABSENT, BOUND, OTHERWISE, UNTOLD
+from collector.ops.releases import ABSENT, BOUND, BOUND_OTHERWISE, SCHEMA_UNKNOWN
 from collector.ops.spec import OpSpec, library_of
 from collector.ranks.distribution import DISTRIBUTE_KERNELS
 from tests.npu.releases.binding import Schema, misfit, parse_schema
@@ -46,10 +46,10 @@ def answer(op: OpSpec, release: str, cases: list) -> str:
     if wrong := sorted(filter(None, {misfit(one, schemas) for one in passed})):
         return "; ".join(wrong)
     if not any(schema.is_told for schema in schemas):
-        return UNTOLD
+        return SCHEMA_UNKNOWN
     newest = schemas_of(_newest(release)).get(name, ())
     as_newest = [passed_by(op, case, newest) for case in cases] if newest else passed
-    return BOUND if passed == as_newest else OTHERWISE
+    return BOUND if passed == as_newest else BOUND_OTHERWISE
 
 
 def _function(op: OpSpec, release: str) -> str:

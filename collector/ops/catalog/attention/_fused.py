@@ -15,7 +15,7 @@ from collector.ops.catalog.attention._lengths import (
     requests_of,
 )
 from collector.ops.catalog.attention._sizes import MASK_SIDE, Attention
-from collector.ops.parts.tensors import running
+from collector.ops.parts.tensors import cumulative_ends
 from collector.ops.slots import Shape
 from collector.ops.spec import TensorMaker
 
@@ -27,7 +27,7 @@ QUERY, KEY, VALUE, MASK, QUERY_LENGTHS, KEY_LENGTHS = 0, 1, 2, 4, 5, 6
 TABLE, QUERY_ROPE, KEY_ROPE = 14, 24, 25
 
 
-class Rule(StrEnum):
+class FusedRule(StrEnum):
     """Rules that a row must satisfy, in the order in which a reading checks them."""
 
     NUMBERS = "expected whole numbers in Runtime columns of lengths, heads, modes and sizes"
@@ -90,7 +90,7 @@ class FusedCall:
     sparse_mode: int
     has_mask: bool
     pages: Pages | None
-    wants_lse: bool
+    returns_lse: bool
 
     @property
     def scale(self) -> float:
@@ -102,14 +102,14 @@ class FusedCall:
         """Return the queries' lengths in the form that the call takes; None if it takes none."""
         if not self.sends_queries:
             return None
-        return running(self.queries) if self.is_ragged else self.queries
+        return cumulative_ends(self.queries) if self.is_ragged else self.queries
 
     @property
     def sent_keys(self) -> Shape | None:
         """Return the keys' lengths in the form that the call takes; None if it takes none."""
         if not self.sends_keys:
             return None
-        return running(self.keys) if self.is_ragged and self.pages is None else self.keys
+        return cumulative_ends(self.keys) if self.is_ragged and self.pages is None else self.keys
 
     @property
     def is_ragged(self) -> bool:

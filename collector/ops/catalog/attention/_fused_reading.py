@@ -27,7 +27,7 @@ from collector.ops.catalog.attention._fused import (
     TABLE,
     VALUE,
     FusedCall,
-    Rule,
+    FusedRule,
     sparse_modes,
 )
 from collector.ops.catalog.attention._lengths import (
@@ -47,7 +47,7 @@ from collector.ops.catalog.attention._lengths import (
 )
 from collector.ops.catalog.attention._sizes import named_output
 from collector.ops.catalog.attention._slots import Misfit, limit, rules_of
-from collector.ops.parts.tensors import even
+from collector.ops.parts.tensors import equal_parts
 from collector.ops.slots import Shape, agrees, given, input_shape, output_slot
 from collector.ops.spec import Constraint
 
@@ -65,29 +65,32 @@ def with_lengths(
     """Return the call with the lengths of its requests and the number of pages that they use."""
     queries = _queries(case, query)
     held, pages = _keys(case, call.pages, queries, query, keys)
-    counts = {QUERY_LENGTHS: (Rule.QUERY_LENGTHS, queries), KEY_LENGTHS: (Rule.KEY_LENGTHS, held)}
+    counts = {
+        QUERY_LENGTHS: (FusedRule.QUERY_LENGTHS, queries),
+        KEY_LENGTHS: (FusedRule.KEY_LENGTHS, held),
+    }
     for slot, (rule, lengths) in counts.items():
         if given(case, slot) and input_shape(case, slot) != (len(lengths),):
             raise Misfit(rule)
     if pages and not (pages.fit and pages.hold(held)):
-        raise Misfit(Rule.PAGES)
+        raise Misfit(FusedRule.PAGES)
     if call.sparse_mode == RIGHT_DOWN_CAUSAL and any(map(int.__gt__, queries, held)):
-        raise Misfit(Rule.CAUSAL)
+        raise Misfit(FusedRule.CAUSAL)
     return replace(call, batch=len(queries), queries=queries, keys=held, pages=pages)
 
 
 def _queries(case: Case, query: dict[str, int]) -> Shape:
-    told = numbers(case, "actual_seq_lengths_values")
+    recorded = numbers(case, "actual_seq_lengths_values")
     if "T" in query:
-        batch = len(told) if told else _batch_of_slots(case)
-        lengths = each(told) if told else even(query["T"], batch) if batch else ()
+        batch = len(recorded) if recorded else _batch_of_slots(case)
+        lengths = each(recorded) if recorded else equal_parts(query["T"], batch) if batch else ()
         fits = sum(lengths) == query["T"]
     else:
-        lengths = told or (query["S"],) * query["B"]
+        lengths = recorded or (query["S"],) * query["B"]
         fits = len(lengths) == query["B"] and max(lengths) <= query["S"]
     table = input_shape(case, TABLE)
     if not fits or min(lengths) < 1 or table[:1] not in ((), (len(lengths),)):
-        raise Misfit(Rule.QUERY_LENGTHS)
+        raise Misfit(FusedRule.QUERY_LENGTHS)
     return lengths
 
 
@@ -107,44 +110,44 @@ def _keys(
         held, valid = paged_keys(case, queries, pool, unnamed)
         fits, pages = True, replace(pool, valid=valid)
     else:
-        told, pages = numbers(case, "actual_seq_lengths_kv_values"), None
+        recorded, pages = numbers(case, "actual_seq_lengths_kv_values"), None
         if "T" in keys:
-            same = queries if keys["T"] == query["T"] else even(keys["T"], len(queries))
-            held = each(told) if told else same
+            same = queries if keys["T"] == query["T"] else equal_parts(keys["T"], len(queries))
+            held = each(recorded) if recorded else same
             fits = sum(held) == keys["T"]
         else:
-            held = told or (keys["S"],) * keys["B"]
+            held = recorded or (keys["S"],) * keys["B"]
             fits = max(held) <= keys["S"]
     if not fits or len(held) != len(queries) or min(held) < 1:
-        raise Misfit(Rule.KEY_LENGTHS)
+        raise Misfit(FusedRule.KEY_LENGTHS)
     return held, pages
 
 
 @lru_cache(maxsize=256)
-def read_call(case: Case) -> FusedCall | Rule:
+def read_call(case: Case) -> FusedCall | FusedRule:
     """Return the sizes of the call, or the rule that the row breaks."""
     raw = case.attribute(RUNTIME_PREFIX + "operator_input_shapes_raw")
     if raw is not None and not _is_row(raw, case):
-        return Rule.RAW
+        return FusedRule.RAW
     name = case.attribute(RUNTIME_PREFIX + "input_layout")
     layouts: tuple[str, ...] = MLA_LAYOUTS if given(case, QUERY_ROPE) else LAYOUTS
     if name is not None:
         layouts = (name,) if name in LAYOUTS else ()
-    broken = Rule.LAYOUT
+    broken = FusedRule.LAYOUT
     for layout in layouts:
         try:
-            return _Reading(case, layout).call()
+            return _LayoutReader(case, layout).call()
         except NoNumber:
-            return Rule.NUMBERS
+            return FusedRule.NUMBERS
         except Misfit as misfit:
-            broken = max(broken, Rule(misfit.rule), key=list(Rule).index)
+            broken = max(broken, FusedRule(misfit.rule), key=list(FusedRule).index)
     return broken
 
 
 def columns(case: Case) -> dict[str, str]:
     """Return the `Runtime ...` columns that the launch depends on, with the values it uses."""
     call = read_call(case)
-    if isinstance(call, Rule):
+    if isinstance(call, FusedRule):
         return {}
     queries, keys = call.sent_queries, call.sent_keys
     return named(
@@ -166,7 +169,7 @@ def columns(case: Case) -> dict[str, str]:
     )
 
 
-class _Reading:
+class _LayoutReader:
     """Reader of a row in one layout; raises Misfit or NoNumber."""
 
     def __init__(self, case: Case, layout: str):
@@ -176,13 +179,13 @@ class _Reading:
     def call(self) -> FusedCall:
         query = sizes_by_letter(letters_in(self.layout), input_shape(self.case, QUERY))
         if query is None:
-            raise Misfit(Rule.LAYOUT)
+            raise Misfit(FusedRule.LAYOUT)
         heads, size = self._heads(query)
         pages = self._pages(size)
         keys = self._key_sizes(query, size, pages)
         kv_heads, value_size = keys["N"], keys["V"]
         if number(self.case, "num_key_value_heads") not in (None, kv_heads) or heads % kv_heads:
-            raise Misfit(Rule.KV_HEADS)
+            raise Misfit(FusedRule.KV_HEADS)
         call = FusedCall(
             layout=self.layout,
             batch=query.get("B", 0),
@@ -201,7 +204,7 @@ class _Reading:
             sparse_mode=self._sparse_mode(query, keys, pages),
             has_mask=given(self.case, MASK) is not None,
             pages=pages,
-            wants_lse=named_output(self.case, 1) is not None,
+            returns_lse=named_output(self.case, 1) is not None,
         )
         call = with_lengths(self.case, call, query, keys)
         self._check_output(call, query)
@@ -209,35 +212,35 @@ class _Reading:
 
     def _heads(self, query: dict[str, int]) -> tuple[int, int]:
         """Return the number of heads and the size of a head."""
-        told = number(self.case, "num_heads")
+        recorded = number(self.case, "num_heads")
         if "N" in query:
             heads, size = query["N"], query["D"]
         else:
             lse = named_output(self.case, 1) or ()
-            heads = told or (lse[1] if len(lse) == 4 else 0)
+            heads = recorded or (lse[1] if len(lse) == 4 else 0)
             size = query["H"] // heads if heads > 0 else 0
             if heads * size != query["H"]:
-                raise Misfit(Rule.HEADS)
-        if told not in (None, heads):
-            raise Misfit(Rule.HEADS)
+                raise Misfit(FusedRule.HEADS)
+        if recorded not in (None, heads):
+            raise Misfit(FusedRule.HEADS)
         return heads, size
 
     def _pages(self, size: int) -> Pages | None:
         """Return the pool of pages, with none in use yet; None without a block table."""
-        told = number(self.case, "block_size")
+        recorded = number(self.case, "block_size")
         if given(self.case, TABLE) is None:
-            if told not in (None, 0):
-                raise Misfit(Rule.BLOCK_SIZE)
+            if recorded not in (None, 0):
+                raise Misfit(FusedRule.BLOCK_SIZE)
             return None
         table, key = input_shape(self.case, TABLE), input_shape(self.case, KEY)
         if len(table) != 2 or len(key) not in (3, 4, 5) or not all((*table, *key)):
-            raise Misfit(Rule.KEYS)
+            raise Misfit(FusedRule.KEYS)
         flat, nz = len(key) == 3, len(key) == 5
         if nz and letters_in(self.layout) == "BNSD":
-            raise Misfit(Rule.KEYS)
+            raise Misfit(FusedRule.KEYS)
         pages = Pages(key[0], key[-2], table[1], (), is_flat=flat, is_nz=nz)
-        if told not in (None, pages.block_size):
-            raise Misfit(Rule.BLOCK_SIZE)
+        if recorded not in (None, pages.block_size):
+            raise Misfit(FusedRule.BLOCK_SIZE)
         return pages
 
     def _key_sizes(self, query: dict[str, int], size: int, pages: Pages | None) -> dict[str, int]:
@@ -246,7 +249,7 @@ class _Reading:
         letters = ("XYH" if pages.is_flat else "XNYD") if pages else letters_in(self.layout)
         keys, values = sizes_by_letter(letters, key), sizes_by_letter(letters, value)
         if keys is None or values is None or keys.get("B") != query.get("B") and not pages:
-            raise Misfit(Rule.KEYS)
+            raise Misfit(FusedRule.KEYS)
         heads = keys["N"] if "N" in keys else keys["H"] // size
         sizes = {**keys, "N": heads, "D": keys.get("D", size), "V": values.get("D", size)}
         # Only unpaged TND was observed with values of another size than keys.
@@ -257,7 +260,7 @@ class _Reading:
             or sizes["D"] != size
             or keys.get("H", size * heads) != (size * heads)
         ):
-            raise Misfit(Rule.KEYS)
+            raise Misfit(FusedRule.KEYS)
         return sizes
 
     def _rope_size(self, heads: int, kv_heads: int, pages: Pages | None) -> int:
@@ -275,28 +278,28 @@ class _Reading:
             )
         ]
         if sizes[0] != sizes[1] or not sizes[0]:
-            raise Misfit(Rule.ROPE)
+            raise Misfit(FusedRule.ROPE)
         return sizes[0]
 
     def _sparse_mode(self, query: dict[str, int], keys: dict[str, int], pages: Pages | None) -> int:
         """Return the sparse mode that the row names, if the mask fits; else the first that fits."""
-        told, mask = number(self.case, "sparse_mode"), given(self.case, MASK)
+        recorded, mask = number(self.case, "sparse_mode"), given(self.case, MASK)
         pairs = None
         if "S" in query and not given(self.case, QUERY_ROPE):
             held = pages.width * pages.block_size if pages else keys["S"]
             pairs = (query["B"], query["S"], held)
         fits = sparse_modes(mask.shape if mask else None, pairs)
-        modes = [mode for mode in fits if told in (None, mode)]
+        modes = [mode for mode in fits if recorded in (None, mode)]
         if not modes:
-            raise Misfit(Rule.MASK)
+            raise Misfit(FusedRule.MASK)
         return modes[0]
 
     def _check_output(self, call: FusedCall, query: dict[str, int]) -> None:
         sizes = {**query, "N": call.heads, "D": call.value_size}
         out = shape_of(letters_out(self.layout), sizes)
         lse = shape_of("TND" if call.is_ragged else "BNSD", {**sizes, "D": 1})
-        if not agrees(self.case, 0, out) or (call.wants_lse and not agrees(self.case, 1, lse)):
-            raise Misfit(Rule.OUTPUT)
+        if not agrees(self.case, 0, out) or (call.returns_lse and not agrees(self.case, 1, lse)):
+            raise Misfit(FusedRule.OUTPUT)
 
 
 def _last(shape: Shape, like: Shape, many: int) -> int:
@@ -419,7 +422,7 @@ FUSED_RULES = (
     _dtypes("expected INT64 for lengths", (QUERY_LENGTHS, KEY_LENGTHS), ("INT64",)),
     _dtypes("expected INT32 for the block table", (TABLE,), ("INT32",)),
     Constraint("expected FLOAT for softmax_lse", _lse_is_float),
-    *rules_of(read_call, Rule),
+    *rules_of(read_call, FusedRule),
     _limit(
         "expected a head of at most 512 numbers, a multiple of 16",
         lambda call: call.size <= 512 and not call.size % 16 and not call.value_size % 16,

@@ -13,7 +13,7 @@ from typing import Any
 from collector.codec.errors import CaseRejected
 from collector.model.case import Case
 from collector.model.vocabulary import RUNTIME_PREFIX
-from collector.ops.parts.tensors import even, running
+from collector.ops.parts.tensors import cumulative_ends, equal_parts
 from collector.ops.slots import Shape, given
 
 _NO_LENGTH = 1 << 40
@@ -91,7 +91,7 @@ class Pages:
 
         A row has its own pages in sequence; entries after them may be any page.
         """
-        starts = (0, *running(self.valid))
+        starts = (0, *cumulative_ends(self.valid))
         return [
             [start + i if i < count else 0 for i in range(self.width)]
             for start, count in zip(starts, self.valid, strict=False)
@@ -115,14 +115,14 @@ def paged_keys(
     valid = numbers(case, "block_table_valid_blocks")
     average = mean(case)
     if keys is None and average is not None:
-        keys = even(round(average * len(queries)), len(queries))
+        keys = equal_parts(round(average * len(queries)), len(queries))
     if keys is None and valid is not None:
         keys = tuple(count * pages.block_size for count in valid)
     keys = tuple(unnamed) if keys is None else keys
     return keys, valid or tuple(pages_of(length, pages.block_size) for length in keys)
 
 
-def untold_lengths(case: Case, table: int) -> str:
+def unknown_lengths(case: Case, table: int) -> str:
     """Return why the lengths of a paged cache are unknown; empty if a column has them.
 
     The block table is the input at `table`. Shapes bound the number of keys of a request but do not
@@ -186,7 +186,7 @@ class Request:
 
 def requests_of(queries: Shape, keys: Shape) -> Iterator[Request]:
     """Yield requests with these numbers of queries and keys, their queries in sequence."""
-    starts = (0, *running(queries))
+    starts = (0, *cumulative_ends(queries))
     for index, (some, held) in enumerate(zip(queries, keys, strict=True)):
         yield Request(index, starts[index], some, held)
 

@@ -135,7 +135,7 @@ def mask_constraint(position: int, sizes: Callable[[Case], Attention | None]) ->
     )
 
 
-def untold_mask(case: Case, position: int) -> str:
+def unknown_mask(case: Case, position: int) -> str:
     """Return why the meaning of a whole mask is unknown; empty if a column has it."""
     if not _is_whole(given(case, position)) or case.attribute(MASK) is not None:
         return ""
@@ -184,8 +184,8 @@ def _fit(
         return None
     batch, heads, queries, _ = statistics
     head_size = query[-1] // heads if len(layout) == 3 else query[-1]
-    asked, held = (_heads_first(layout, shape, head_size) for shape in (query, key))
-    if asked != (batch, heads, queries, head_size) or held is None:
+    query_sizes, held = (_heads_first(layout, shape, head_size) for shape in (query, key))
+    if query_sizes != (batch, heads, queries, head_size) or held is None:
         return None
     kv_heads, keys = held[1:3]
     if held[0] != batch or not kv_heads or heads % kv_heads or keys < (queries if causal else 1):

@@ -28,7 +28,7 @@ class Kind:
 
     dtypes: frozenset[str]
     dims: frozenset[int]
-    beside: frozenset[int] = frozenset()
+    requires: frozenset[int] = frozenset()
 
     def takes(self, slot: Slot) -> bool:
         known = slot.known_dtype
@@ -36,10 +36,12 @@ class Kind:
         return known is not None and known.spelling in self.dtypes and dims in self.dims
 
 
-def kind(dtypes: str, *dims: int, beside: int | None = None) -> Kind:
+def kind(dtypes: str, *dims: int, requires: int | None = None) -> Kind:
     """Return a kind, as in `kind("BOOL INT8", 2, 4)`."""
     return Kind(
-        frozenset(dtypes.split()), frozenset(dims), frozenset(() if beside is None else (beside,))
+        frozenset(dtypes.split()),
+        frozenset(dims),
+        frozenset(() if requires is None else (requires,)),
     )
 
 
@@ -55,7 +57,7 @@ def by_kind(op: OpSpec, kinds: Mapping[int, Kind]) -> OpSpec:
         found = _placings(case, required, kinds)
         return _placed(case, required, found[0], len(op.slots)) if len(found) == 1 else case
 
-    def is_told(case: Case) -> bool:
+    def is_unambiguous(case: Case) -> bool:
         return len(_placings(case, required, kinds)) < 2
 
     npu_build = op.npu.build
@@ -65,13 +67,13 @@ def by_kind(op: OpSpec, kinds: Mapping[int, Kind]) -> OpSpec:
         flops=lambda case: op.flops(place(case)),
         traffic=lambda case: op.traffic(place(case)),
         runtime=lambda case: op.runtime(place(case)),
-        untold=lambda case: op.untold(place(case)),
+        missing_metadata=lambda case: op.missing_metadata(place(case)),
         placed=place,
         constraints=(
             Constraint(
                 "expected inputs that fit one order of slots: a graph omits absent inputs, and "
                 "these fit several slots",
-                is_told,
+                is_unambiguous,
             ),
             *(_on(rule, place) for rule in op.constraints),
         ),
@@ -97,8 +99,8 @@ def _placings(case: Case, required: int, kinds: Mapping[int, Kind]) -> list[tupl
     if not behind or any(slot.shape is None for slot in slots):
         return []  # no input was omitted, or the row has only required inputs
     found = list(_orders(behind, required, kinds))
-    as_they_stand = tuple(range(required, len(slots)))
-    return [] if found == [as_they_stand] else found
+    unchanged = tuple(range(required, len(slots)))
+    return [] if found == [unchanged] else found
 
 
 def _orders(
@@ -106,7 +108,7 @@ def _orders(
 ) -> Iterator[tuple[int, ...]]:
     """Yield ascending positions at which each tensor is of its slot's kind."""
     for order in _rising(tensors, first, kinds):
-        if all(kinds[position].beside <= set(order) for position in order):
+        if all(kinds[position].requires <= set(order) for position in order):
             yield order
 
 

@@ -24,16 +24,16 @@ from collector.ops.catalog.attention._lengths import (
     requests_of,
 )
 from collector.ops.catalog.attention._slots import Misfit
-from collector.ops.parts.tensors import even, running
+from collector.ops.parts.tensors import cumulative_ends, equal_parts
 from collector.ops.slots import Shape, input_shape
 
 CAUSAL = 3
 PATTERNS = ("uniform", "contiguous", "random")
-_TOLD = {"input_layout": "TND", "cache_layout": "PA_BSND", "kv_cache_mode": "paged"}
+_RECORDED = {"input_layout": "TND", "cache_layout": "PA_BSND", "kv_cache_mode": "paged"}
 _PATTERN = "sparse_indices_pattern"
 
 
-class Rule(StrEnum):
+class SparseRule(StrEnum):
     """Rules that a row must satisfy, in the order in which a reading checks them."""
 
     NUMBERS = "expected whole numbers in Runtime columns of lengths, heads, modes and sizes"
@@ -41,7 +41,7 @@ class Rule(StrEnum):
         "expected a query (T,N,D), keys in pages (blocks,block_size,1,D), a block table "
         "(batch,pages) and lengths (batch)"
     )
-    TOLD = (
+    RECORDED = (
         "expected Runtime columns with TND, PA_BSND, paged, sparse_block_size 1, sparse_mode 0 "
         f"or 3, a pattern of {', '.join(PATTERNS)}, and heads, topk and block_size of the shapes"
     )
@@ -109,14 +109,14 @@ class SparseCall:
         return sum(min(most, seen) for seen in self.seen())
 
 
-def read_sparse(case: Case, slots: Slots, topk: int) -> SparseCall | Rule:
+def read_sparse(case: Case, slots: Slots, topk: int) -> SparseCall | SparseRule:
     """Return the sizes of the call, or the rule that the row breaks."""
     try:
         return _read(case, slots, topk)
     except NoNumber:
-        return Rule.NUMBERS
+        return SparseRule.NUMBERS
     except Misfit as misfit:
-        return Rule(misfit.rule)
+        return SparseRule(misfit.rule)
 
 
 def sparse_columns(case: Case, call: SparseCall, more: dict[str, object]) -> dict[str, str]:
@@ -125,7 +125,7 @@ def sparse_columns(case: Case, call: SparseCall, more: dict[str, object]) -> dic
         case,
         {
             "actual_seq_lengths_shape": len(call.queries),
-            "actual_seq_lengths_values": running(call.queries),
+            "actual_seq_lengths_values": cumulative_ends(call.queries),
             "actual_seq_lengths_kv_shape": len(call.keys),
             "actual_seq_lengths_kv_values": call.keys,
             # A whole number, as existing replay tools read it.
@@ -136,7 +136,7 @@ def sparse_columns(case: Case, call: SparseCall, more: dict[str, object]) -> dic
             "num_key_value_heads": 1,
             "sparse_mode": call.sparse_mode,
             "block_size": call.pages.block_size,
-            **_TOLD,
+            **_RECORDED,
             "topk": call.topk,
             "phase": call.phase,
             "batch_size": len(call.keys),
@@ -155,12 +155,12 @@ def _read(case: Case, slots: Slots, topk: int) -> SparseCall:
     table = input_shape(case, slots.table)
     lengths = [input_shape(case, slot) for slot in (slots.query_lengths, slots.key_lengths)]
     if (len(query), len(key), len(table)) != (3, 4, 2) or not all((*query, *key, *table)):
-        raise Misfit(Rule.SHAPES)
+        raise Misfit(SparseRule.SHAPES)
     if key[2:] != (1, query[2]) or lengths != [table[:1]] * 2 or topk < 1:
-        raise Misfit(Rule.SHAPES)
+        raise Misfit(SparseRule.SHAPES)
     sparse_mode = number(case, "sparse_mode")
-    pattern = (_said(case, _PATTERN) or PATTERNS[0]).lower()
-    told = {
+    pattern = (_recorded(case, _PATTERN) or PATTERNS[0]).lower()
+    recorded = {
         "num_heads": query[1],
         "num_key_value_heads": 1,
         "block_size": key[1],
@@ -168,10 +168,12 @@ def _read(case: Case, slots: Slots, topk: int) -> SparseCall:
         "sparse_block_size": 1,
         "batch_size": table[0],
     }
-    agrees = all(number(case, name) in (None, value) for name, value in told.items())
-    agrees = agrees and all(_said(case, name) in ("", value) for name, value in _TOLD.items())
+    agrees = all(number(case, name) in (None, value) for name, value in recorded.items())
+    agrees = agrees and all(
+        _recorded(case, name) in ("", value) for name, value in _RECORDED.items()
+    )
     if not agrees or pattern not in PATTERNS or sparse_mode not in (None, 0, CAUSAL):
-        raise Misfit(Rule.TOLD)
+        raise Misfit(SparseRule.RECORDED)
     call = SparseCall(
         heads=query[1],
         size=query[2],
@@ -188,28 +190,28 @@ def _read(case: Case, slots: Slots, topk: int) -> SparseCall:
 
 def _with_lengths(case: Case, call: SparseCall, tokens: int, batch: int) -> SparseCall:
     ends = numbers(case, "actual_seq_lengths_values")
-    queries = each(ends) if ends else even(tokens, batch)
+    queries = each(ends) if ends else equal_parts(tokens, batch)
     share = min(call.pages.width, call.pages.blocks // batch) * call.pages.block_size
     keys, valid = paged_keys(case, queries, call.pages, (share,) * batch)
     if len(queries) != batch or sum(queries) != tokens or min(queries) < 1:
-        raise Misfit(Rule.LENGTHS)
+        raise Misfit(SparseRule.LENGTHS)
     if len(keys) != batch or len(valid) != batch or min(keys) < 1:
-        raise Misfit(Rule.LENGTHS)
+        raise Misfit(SparseRule.LENGTHS)
     pages = replace(call.pages, valid=valid)
-    room = all(v * pages.block_size >= k for v, k in zip(valid, keys, strict=True))
+    allocated = all(v * pages.block_size >= k for v, k in zip(valid, keys, strict=True))
     causal = call.sparse_mode == CAUSAL and any(map(int.__gt__, queries, keys))
-    if not room or causal:
-        raise Misfit(Rule.LENGTHS)
+    if not allocated or causal:
+        raise Misfit(SparseRule.LENGTHS)
     if not pages.fit:
-        raise Misfit(Rule.PAGES)
+        raise Misfit(SparseRule.PAGES)
     most = number(case, "sparse_indices_valid_count")
     chosen = min(call.topk, max(keys)) if most is None else most
     if not 1 <= chosen <= call.topk:
-        raise Misfit(Rule.TOLD)
+        raise Misfit(SparseRule.RECORDED)
     return replace(call, queries=queries, keys=keys, pages=pages, chosen=chosen)
 
 
-def _said(case: Case, name: str) -> str:
+def _recorded(case: Case, name: str) -> str:
     return case.attribute(RUNTIME_PREFIX + name) or ""
 
 

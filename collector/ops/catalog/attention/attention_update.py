@@ -25,19 +25,19 @@ def _build(case: Case, make: TensorMaker) -> Call:
     return Call((sums, outputs), {"wants_lse": named_output(case, 1) is not None})
 
 
-def _reference(torch: Any, sums: Any, outputs: Any, *, wants_lse: bool) -> Any:
+def _reference(torch: Any, sums: Any, outputs: Any, *, returns_lse: bool) -> Any:
     stacked = torch.stack(sums)
     joined = stacked.logsumexp(0)
     weights = stacked.sub_(joined).exp_().unsqueeze(-1)
     out = outputs[0].float() * weights[0]
     for part, weight in zip(outputs[1:], weights[1:], strict=True):
         out.addcmul_(part.float(), weight)
-    return out.to(outputs[0].dtype), joined if wants_lse else None
+    return out.to(outputs[0].dtype), joined if returns_lse else None
 
 
-def _launch(api: Any, sums: Any, outputs: Any, *, wants_lse: bool) -> Any:
-    out, lse = api(sums, outputs, int(wants_lse))
-    return out, lse if wants_lse else None
+def _launch(api: Any, sums: Any, outputs: Any, *, returns_lse: bool) -> Any:
+    out, lse = api(sums, outputs, int(returns_lse))
+    return out, lse if returns_lse else None
 
 
 def _flops(case: Case) -> int:

@@ -20,7 +20,7 @@ from collector.ops.catalog.attention._sizes import (
     mask_constraint,
     only_slots,
     read_sizes,
-    untold_mask,
+    unknown_mask,
 )
 from collector.ops.dtypes import floating, inputs_are, one_dtype, outputs_are
 from collector.ops.slots import agrees, given, input_shape, output_shape, output_slot
@@ -85,7 +85,7 @@ FLASH_ATTENTION_SCORE = OpSpec(
     flops=_flops,
     traffic=lambda case: dense_bytes(case, _OPTIONAL, _SOFTMAX_OUT),
     npu=NpuCall(run=_launch),
-    untold=lambda case: untold_mask(case, _MASK),
+    missing_metadata=lambda case: unknown_mask(case, _MASK),
     constraints=(
         only_slots(frozenset({0, 1, 2, _MASK}), _SOFTMAX_OUT),
         mask_constraint(_MASK, _forward_sizes),
@@ -191,7 +191,7 @@ FLASH_ATTENTION_SCORE_GRAD = OpSpec(
     flops=_grad_flops,
     traffic=lambda case: dense_bytes(case, _GRAD_OPTIONAL, _OTHER_OUTPUTS),
     npu=NpuCall(run=_grad_launch),
-    untold=lambda case: untold_mask(case, _GRAD_MASK),
+    missing_metadata=lambda case: unknown_mask(case, _GRAD_MASK),
     constraints=(
         only_slots(frozenset({0, 1, 2, 3, _GRAD_MASK, _MAXIMUM, _SUM, _ATTENTION}), _OTHER_OUTPUTS),
         mask_constraint(_GRAD_MASK, _grad_sizes),

@@ -19,7 +19,7 @@ from collector.ops.catalog.attention._fused import (
     TABLE,
     VALUE,
     FusedCall,
-    Rule,
+    FusedRule,
     hidden_of,
     mask_of,
 )
@@ -29,7 +29,7 @@ from collector.ops.catalog.attention._lengths import (
     letters_in,
     letters_out,
     part_of,
-    untold_lengths,
+    unknown_lengths,
 )
 from collector.ops.catalog.attention._slots import by_kind, kind
 from collector.ops.slots import given, input_shape
@@ -76,16 +76,16 @@ def reference(torch: Any, *tensors: Any, call: FusedCall) -> Any:
             *(hidden_of(torch, mask, request, call), call.one(request)),
         )
         part_of(out, write, request, call.heads).copy_(attention.flatten(0, 1))
-        if call.wants_lse:
+        if call.returns_lse:
             rows = part_of(lse, "TND" if call.is_ragged else "BNSD", request, call.heads)
             rows.copy_(sums.log_().add_(peaks).flatten(0, 1))
-    return out, lse if call.wants_lse else None
+    return out, lse if call.returns_lse else None
 
 
 def flops(case: Case) -> int:
     """Return the operations: two products for each pair of a query and a key that it sees."""
     call = read_call(case)
-    if isinstance(call, Rule):
+    if isinstance(call, FusedRule):
         return 0
     return 2 * (call.size + call.rope_size + call.value_size) * call.pairs
 
@@ -96,7 +96,7 @@ def traffic(case: Case) -> int:
     The mask counts 0 bytes: it is the same for all, and a launch may read only a corner of it.
     """
     call = read_call(case)
-    if isinstance(call, Rule):
+    if isinstance(call, FusedRule):
         return 0
     slots = case.inputs or ()
     number = dtype_of(slots[QUERY].dtype)
@@ -169,7 +169,7 @@ def flash(
     def limit(holds: Callable[[FusedCall], bool]) -> Callable[[Case], bool]:
         def check(case: Case) -> bool:
             sizes = read_call(view(case))
-            return isinstance(sizes, Rule) or (holds(sizes) and not sizes.wants_lse)
+            return isinstance(sizes, FusedRule) or (holds(sizes) and not sizes.returns_lse)
 
         return check
 
@@ -188,7 +188,7 @@ def flash(
         traffic=lambda case: traffic(view(case)),
         npu=NpuCall(run=run),
         runtime=lambda case: columns(view(case)),
-        untold=lambda case: untold_lengths(view(case), TABLE),
+        missing_metadata=lambda case: unknown_lengths(view(case), TABLE),
         constraints=(
             Constraint(
                 "expected no shape in the slots of quantisation, padding and position shifts: "
@@ -244,9 +244,9 @@ def _infer_launch(api: Any, *tensors: Any, call: FusedCall) -> Any:
         scale=call.scale,
         sparse_mode=call.sparse_mode,
         block_size=call.pages.block_size if call.pages else 0,
-        softmax_lse_flag=call.wants_lse,
+        softmax_lse_flag=call.returns_lse,
     )
-    return out, lse if call.wants_lse else None
+    return out, lse if call.returns_lse else None
 
 
 _INFER_BY_POSITION = OpSpec(
@@ -262,7 +262,7 @@ _INFER_BY_POSITION = OpSpec(
     traffic=traffic,
     npu=NpuCall(run=_infer_launch),
     runtime=columns,
-    untold=lambda case: untold_lengths(case, TABLE),
+    missing_metadata=lambda case: unknown_lengths(case, TABLE),
     constraints=FUSED_RULES,
 )
 
@@ -272,9 +272,9 @@ _INFER_KINDS = {
     4: kind("BOOL INT8 UINT8", 2, 3, 4),
     5: kind("INT64", 1),
     6: kind("INT64", 1),
-    14: kind("INT32", 2, beside=6),  # pages require the lengths of their keys
-    24: kind("FLOAT16 DT_BF16", 3, 4, beside=25),
-    25: kind("FLOAT16 DT_BF16", 3, 4, beside=24),
+    14: kind("INT32", 2, requires=6),  # pages require the lengths of their keys
+    24: kind("FLOAT16 DT_BF16", 3, 4, requires=25),
+    25: kind("FLOAT16 DT_BF16", 3, 4, requires=24),
 }
 
 FUSED_INFER_ATTENTION_SCORE = by_kind(_INFER_BY_POSITION, _INFER_KINDS)
@@ -321,11 +321,11 @@ _INCRE_KINDS = {
     7: kind("FLOAT", 1),
     8: kind("UINT64 FLOAT", 1),
     9: kind("FLOAT DT_BF16", 1, 2, 3, 4),
-    10: kind("FLOAT DT_BF16", 1, 2, 3, 4, beside=9),
+    10: kind("FLOAT DT_BF16", 1, 2, 3, 4, requires=9),
     11: kind("FLOAT16 DT_BF16 FLOAT", 2, 3, 4),
-    12: kind("FLOAT16 DT_BF16 FLOAT", 2, 3, 4, beside=11),
+    12: kind("FLOAT16 DT_BF16 FLOAT", 2, 3, 4, requires=11),
     13: kind("INT32", 2),
-    14: kind("INT64", 1, beside=5),
+    14: kind("INT64", 1, requires=5),
 }
 
 INCRE_FLASH_ATTENTION = by_kind(_INCRE_BY_POSITION, _INCRE_KINDS)
@@ -376,7 +376,7 @@ _PROMPT_KINDS = {
     8: kind("FLOAT", 1),
     9: kind("UINT64 FLOAT", 1),
     10: kind("FLOAT DT_BF16", 1, 2, 3, 4),
-    11: kind("FLOAT DT_BF16", 1, 2, 3, 4, beside=10),
+    11: kind("FLOAT DT_BF16", 1, 2, 3, 4, requires=10),
 }
 
 PROMPT_FLASH_ATTENTION = by_kind(_PROMPT_BY_POSITION, _PROMPT_KINDS)

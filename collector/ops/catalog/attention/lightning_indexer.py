@@ -6,20 +6,20 @@ from typing import Any
 
 from collector.model.case import Case
 from collector.ops.catalog.attention._blocks import held_keys, make_table
-from collector.ops.catalog.attention._lengths import NoNumber, number, untold_lengths
+from collector.ops.catalog.attention._lengths import NoNumber, number, unknown_lengths
 from collector.ops.catalog.attention._sizes import named_output
 from collector.ops.catalog.attention._slots import limit, rules_of
 from collector.ops.catalog.attention._sparse import (
     CAUSAL,
-    Rule,
     Slots,
     SparseCall,
+    SparseRule,
     block_size_fits,
     read_sparse,
     sparse_columns,
 )
 from collector.ops.dtypes import inputs_are, one_dtype, outputs_are
-from collector.ops.parts.tensors import running
+from collector.ops.parts.tensors import cumulative_ends
 from collector.ops.slots import input_shape, output_shape
 from collector.ops.spec import Call, Constraint, Need, NpuCall, OpSpec, TensorMaker
 
@@ -27,7 +27,7 @@ from collector.ops.spec import Call, Constraint, Need, NpuCall, OpSpec, TensorMa
 QUERY, _KEY, WEIGHTS = range(3)
 QUANTISED = "LightningIndexerQuant"  # has the scales of queries and keys after the weights
 _PLACES = Slots(query=QUERY, key=_KEY, table=5, query_lengths=3, key_lengths=4)
-_PLACES_BESIDE_SCALES = Slots(query=QUERY, key=_KEY, table=7, query_lengths=5, key_lengths=6)
+_INDEXES_BESIDES_SCALES = Slots(query=QUERY, key=_KEY, table=7, query_lengths=5, key_lengths=6)
 _USUAL_TOPK = 2048
 _TOPKS = (*range(1, 2049), 3072, 4096, 5120, 6144, 7168, 8192)
 _VALUES = 1
@@ -36,17 +36,17 @@ _STEP_BYTES = 64 << 20
 
 
 def _places(case: Case) -> Slots:
-    return _PLACES_BESIDE_SCALES if case.kernel_type == QUANTISED else _PLACES
+    return _INDEXES_BESIDES_SCALES if case.kernel_type == QUANTISED else _PLACES
 
 
 @lru_cache(maxsize=256)
-def read(case: Case) -> SparseCall | Rule:
+def read(case: Case) -> SparseCall | SparseRule:
     found = output_shape(case)
     try:
-        told = number(case, "topk")
+        recorded = number(case, "topk")
     except NoNumber:
-        return Rule.NUMBERS
-    return read_sparse(case, _places(case), found[-1] if found else told or _USUAL_TOPK)
+        return SparseRule.NUMBERS
+    return read_sparse(case, _places(case), found[-1] if found else recorded or _USUAL_TOPK)
 
 
 def build(case: Case, make: TensorMaker) -> Call:
@@ -60,7 +60,7 @@ def build(case: Case, make: TensorMaker) -> Call:
 
 def lengths_and_table(call: SparseCall, make: TensorMaker) -> tuple[Any, ...]:
     """Return cumulative sums of queries, lengths of keys, and the block table of their pages."""
-    lengths = (make.tensor(side, "INT32") for side in (running(call.queries), call.keys))
+    lengths = (make.tensor(side, "INT32") for side in (cumulative_ends(call.queries), call.keys))
     return (*lengths, make_table(make, call.pages))
 
 
@@ -98,9 +98,9 @@ def _scores(torch: Any, query: Any, keys: Any, weights: Any) -> Any:
     return torch.bmm(weights.unsqueeze(1).float(), products.float()).squeeze(1)
 
 
-def untold(case: Case) -> str:
+def lacks_lengths(case: Case) -> str:
     """Return which lengths a row does not record."""
-    return untold_lengths(case, _places(case).table)
+    return unknown_lengths(case, _places(case).table)
 
 
 def launch(
@@ -137,7 +137,7 @@ def launch(
 
 def columns(case: Case) -> Mapping[str, str]:
     call = read(case)
-    return {} if isinstance(call, Rule) else sparse_columns(case, call, {})
+    return {} if isinstance(call, SparseRule) else sparse_columns(case, call, {})
 
 
 def flops(case: Case) -> int:
@@ -147,7 +147,7 @@ def flops(case: Case) -> int:
     A pair is a query and a key that it sees.
     """
     call = read(case)
-    if isinstance(call, Rule):
+    if isinstance(call, SparseRule):
         return 0
     return 2 * (call.size + 1) * call.heads * call.pairs(max(call.keys))
 
@@ -155,7 +155,7 @@ def flops(case: Case) -> int:
 def traffic(case: Case) -> int:
     """Return the bytes of queries, weights, every key of the requests, and the indices."""
     call = read(case)
-    if isinstance(call, Rule):
+    if isinstance(call, SparseRule):
         return 0
     own = sum(slot.size_bytes for slot in (case.inputs or ())[:3:2])
     return own + sum(call.keys) * call.size * 2 + call.tokens * call.topk * 4
@@ -163,8 +163,8 @@ def traffic(case: Case) -> int:
 
 def _outputs_fit(case: Case) -> bool:
     found = output_shape(case)
-    wanted = (*input_shape(case, QUERY)[:1], 1, *(found or ())[-1:])
-    return found in (None, wanted) and named_output(case, _VALUES) in (None, wanted)
+    expected = (*input_shape(case, QUERY)[:1], 1, *(found or ())[-1:])
+    return found in (None, expected) and named_output(case, _VALUES) in (None, expected)
 
 
 def _weights_fit(case: Case) -> bool:
@@ -181,7 +181,7 @@ SLOTS = (
 )
 OF_SIZES = (
     outputs_are(("INT32",), (0,)),
-    *rules_of(read, Rule),
+    *rules_of(read, SparseRule),
     Constraint("expected indices (T,1,topk), and values like them or none", _outputs_fit),
     limit(read, "expected a head of 128 numbers", lambda call: call.size == 128),
     limit(read, "expected at most 64 heads", lambda call: call.heads <= 64),
@@ -217,7 +217,7 @@ LIGHTNING_INDEXER = OpSpec(
     traffic=traffic,
     npu=NpuCall(run=launch, served="torch.ops._C_ascend.npu_lightning_indexer"),
     runtime=columns,
-    untold=untold,
+    missing_metadata=lacks_lengths,
     constraints=CONSTRAINTS,
 )
 
@@ -262,7 +262,7 @@ def _quant_launch(
 def _traffic(case: Case) -> int:
     """Return the bytes of queries, weights, scales, the requests' keys with scales, and indices."""
     call = read(case)
-    if isinstance(call, Rule):
+    if isinstance(call, SparseRule):
         return 0
     slots = case.inputs or ()
     own = sum(slots[i].size_bytes for i in (QUERY, WEIGHTS, _QUERY_SCALE))
@@ -271,8 +271,8 @@ def _traffic(case: Case) -> int:
 
 def _scales_fit(case: Case) -> bool:
     query, key = input_shape(case, QUERY), input_shape(case, _KEY)
-    wanted = (query[:2], query[:2], key[:3])
-    return tuple(input_shape(case, i) for i in (WEIGHTS, *_SCALES)) == wanted
+    expected = (query[:2], query[:2], key[:3])
+    return tuple(input_shape(case, i) for i in (WEIGHTS, *_SCALES)) == expected
 
 
 LIGHTNING_INDEXER_QUANT = OpSpec(
@@ -286,7 +286,7 @@ LIGHTNING_INDEXER_QUANT = OpSpec(
     traffic=_traffic,
     npu=NpuCall(run=_quant_launch, needs=frozenset({Need.CUSTOM_OPP, Need.VLLM_ASCEND})),
     runtime=columns,
-    untold=untold,
+    missing_metadata=lacks_lengths,
     constraints=(
         inputs_are(("INT8",), (QUERY, _KEY)),
         inputs_are(("FLOAT16",), (WEIGHTS, *_SCALES)),
@@ -316,6 +316,6 @@ LIGHTNING_INDEXER_VLLM = OpSpec(
         needs=frozenset({Need.CUSTOM_OPP, Need.VLLM_ASCEND}),
     ),
     runtime=columns,
-    untold=untold,
+    missing_metadata=lacks_lengths,
     constraints=(*CONSTRAINTS, one_dtype((QUERY, WEIGHTS), ())),
 )

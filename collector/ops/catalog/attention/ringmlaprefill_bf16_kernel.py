@@ -13,7 +13,7 @@ from collector.model.vocabulary import dtype_of
 from collector.ops.catalog.attention._blocks import attend
 from collector.ops.catalog.attention._sizes import Attention, named_output
 from collector.ops.dtypes import spelling
-from collector.ops.parts.tensors import even, running
+from collector.ops.parts.tensors import cumulative_ends, equal_parts
 from collector.ops.slots import Shape, agrees, given, input_shape, output_slot
 from collector.ops.spec import Call, Constraint, Need, NpuCall, OpSpec, TensorMaker
 
@@ -50,7 +50,7 @@ def _round(case: Case) -> _Round:
     query, key, mask = (input_shape(case, i) for i in (_Q_NOPE, _K_NOPE, _MASK))
     batch = mask[0] if len(mask) == 3 else 1
     is_first = given(case, _PRE_OUT) is None
-    return _Round(query[1], even(query[0], batch), even(key[0], batch), is_first)
+    return _Round(query[1], equal_parts(query[0], batch), equal_parts(key[0], batch), is_first)
 
 
 def _build(case: Case, make: TensorMaker) -> Call:
@@ -65,16 +65,18 @@ def _build(case: Case, make: TensorMaker) -> Call:
     held = make.normal((tokens, heads, _SIZE), dtype), make.normal((heads, tokens), "FLOAT")
     lengths = [sizes.queries] if sizes.is_first else [sizes.queries, sizes.keys]
     # The function reads lengths on the host: this tensor stays there.
-    told = make.torch.tensor(lengths, dtype=make.torch.int32)
-    told = told[0] if sizes.is_first else told
+    host_lengths = make.torch.tensor(lengths, dtype=make.torch.int32)
+    host_lengths = host_lengths[0] if sizes.is_first else host_lengths
     names_lse = named_output(case, 1) is not None
-    return Call((*tensors, mask, hidden, *held, told), {"sizes": sizes, "names_lse": names_lse})
+    return Call(
+        (*tensors, mask, hidden, *held, host_lengths), {"sizes": sizes, "names_lse": names_lse}
+    )
 
 
 def _reference(torch: Any, *tensors: Any, sizes: _Round, names_lse: bool) -> Any:
     q_nope, q_rope, k_nope, k_rope, value, mask, hidden, out, lse, lengths = tensors
     query, key = (torch.cat(parts, -1) for parts in ((q_nope, q_rope), (k_nope, k_rope)))
-    q_starts, k_starts = ((0, *running(side)) for side in (sizes.queries, sizes.keys))
+    q_starts, k_starts = ((0, *cumulative_ends(side)) for side in (sizes.queries, sizes.keys))
     for index, (queries, keys) in enumerate(zip(sizes.queries, sizes.keys, strict=True)):
         rows = slice(q_starts[index], q_starts[index] + queries)
         held = slice(k_starts[index], k_starts[index] + keys)

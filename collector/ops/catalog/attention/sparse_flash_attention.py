@@ -6,13 +6,13 @@ from typing import Any
 
 from collector.model.case import Case
 from collector.ops.catalog.attention._blocks import make_table
-from collector.ops.catalog.attention._lengths import untold_lengths
+from collector.ops.catalog.attention._lengths import unknown_lengths
 from collector.ops.catalog.attention._sizes import named_output
 from collector.ops.catalog.attention._slots import limit, rules_of
 from collector.ops.catalog.attention._sparse import (
-    Rule,
     Slots,
     SparseCall,
+    SparseRule,
     block_size_fits,
     by_token,
     read_sparse,
@@ -20,7 +20,7 @@ from collector.ops.catalog.attention._sparse import (
 )
 from collector.ops.dtypes import inputs_are, one_dtype
 from collector.ops.parts.serving import accepts
-from collector.ops.parts.tensors import running
+from collector.ops.parts.tensors import cumulative_ends
 from collector.ops.slots import agrees, input_shape
 from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker
 
@@ -34,7 +34,7 @@ _STEP_BYTES = 64 << 20
 
 
 @lru_cache(maxsize=256)
-def _read(case: Case) -> SparseCall | Rule:
+def _read(case: Case) -> SparseCall | SparseRule:
     indices = input_shape(case, _INDICES)
     return read_sparse(case, _PLACES, indices[-1] if indices else 0)
 
@@ -51,7 +51,7 @@ def _build(case: Case, make: TensorMaker) -> Call:
         (
             *(query, key, make_indices(make, call), query_rope, key_rope),
             make_table(make, call.pages),
-            make.tensor(running(call.queries), "INT32"),
+            make.tensor(cumulative_ends(call.queries), "INT32"),
             make.tensor(call.keys, "INT32"),
             make.tensor(owners, "INT64"),
         ),
@@ -126,7 +126,7 @@ def _scale(call: SparseCall) -> float:
 
 def _columns(case: Case) -> Mapping[str, str]:
     call = _read(case)
-    if isinstance(call, Rule):
+    if isinstance(call, SparseRule):
         return {}
     return sparse_columns(
         case,
@@ -143,7 +143,7 @@ def _columns(case: Case) -> Mapping[str, str]:
 def _flops(case: Case) -> int:
     """Return the operations: two products for each pair of a query and a selected key."""
     call = _read(case)
-    if isinstance(call, Rule):
+    if isinstance(call, SparseRule):
         return 0
     return 2 * (2 * call.size + _ROPE) * call.heads * call.pairs(call.chosen)
 
@@ -151,7 +151,7 @@ def _flops(case: Case) -> int:
 def _traffic(case: Case) -> int:
     """Return the bytes of queries, indices and output, and of the keys of one query per request."""
     call = _read(case)
-    if isinstance(call, Rule):
+    if isinstance(call, SparseRule):
         return 0
     slots = case.inputs or ()
     read = sum(slots[i].size_bytes for i in (_QUERY, _QUERY_ROPE, _INDICES))
@@ -189,7 +189,7 @@ SPARSE_FLASH_ATTENTION = OpSpec(
     traffic=_traffic,
     npu=NpuCall(run=_launch, served="torch.ops._C_ascend.npu_sparse_flash_attention"),
     runtime=_columns,
-    untold=lambda case: untold_lengths(case, _PLACES.table),
+    missing_metadata=lambda case: unknown_lengths(case, _PLACES.table),
     constraints=(
         inputs_are(("DT_BF16", "FLOAT16"), (_QUERY,)),
         one_dtype((_QUERY, _KEY, _VALUE, _QUERY_ROPE, _KEY_ROPE)),
@@ -198,7 +198,7 @@ SPARSE_FLASH_ATTENTION = OpSpec(
             "expected values like keys: both are one cache",
             lambda case: input_shape(case, _VALUE) == input_shape(case, _KEY),
         ),
-        *rules_of(_read, Rule),
+        *rules_of(_read, SparseRule),
         Constraint(
             "expected sparse indices (T,1,topk)",
             lambda case: input_shape(case, _INDICES)[:-1] == (*input_shape(case, _QUERY)[:1], 1),

@@ -9,7 +9,7 @@ from typing import Any
 from collector.model.case import Case
 from collector.ops.catalog.cache._places import capacity, write
 from collector.ops.dtypes import inputs_are, one_dtype
-from collector.ops.parts.serving import HALVES, left_out, nothing_empty, outputs_agree
+from collector.ops.parts.serving import HALF_DTYPES, absent_inputs, nothing_empty, outputs_agree
 from collector.ops.parts.tensors import distinct, halves_first, make_positions, rotate
 from collector.ops.slots import elements, input_shape
 from collector.ops.spec import Call, Constraint, OpSpec, TensorMaker, normal
@@ -109,7 +109,7 @@ KV_RMS_NORM_ROPE_CACHE = OpSpec(
     traffic=_traffic,
     runtime=lambda case: {_MODE: _mode(case)},
     constraints=(
-        left_out(_QUANTISED, "scales, offsets and values"),
+        absent_inputs(_QUANTISED, "scales, offsets and values"),
         Constraint(
             "expected kv (B,1,S,576), gamma (512), cos and sin (B,1,S,64) or (B,1,1,64), a "
             "position for each row, and caches (blocks, a multiple of 16, 1, 64 and 512) that are "
@@ -120,7 +120,7 @@ KV_RMS_NORM_ROPE_CACHE = OpSpec(
             f"{_MODE}: expected one of {', '.join(_MODES)}", lambda case: _mode(case) in _MODES
         ),
         nothing_empty(),
-        inputs_are(HALVES, (0,)),
+        inputs_are(HALF_DTYPES, (0,)),
         inputs_are(("INT64",), (4,)),
         one_dtype((0, 1, 2, 3, 5, 6), (0, 1, 2, 3)),
     ),

@@ -93,8 +93,8 @@ def _gives_inner(case: Case) -> bool:
 
     The Runtime column decides. Without it, the row requests the output if it has one or names none.
     """
-    said, inner = case.attribute(_INNER_COLUMN), output_slot(case, _INNER)
-    return said == "True" if said else inner is None or inner.shape is not None
+    recorded, inner = case.attribute(_INNER_COLUMN), output_slot(case, _INNER)
+    return recorded == "True" if recorded else inner is None or inner.shape is not None
 
 
 def _sizes(case: Case) -> _Sizes | None:
@@ -231,10 +231,10 @@ def _runtime(case: Case) -> Mapping[str, str]:
 
 
 def _modes_fit(case: Case) -> bool:
-    wanted = {**_MODES, "weight_quantized": "True"}
-    named = {name: case.attribute(f"Runtime {name}") for name in wanted}
-    says_inner = case.attribute(_INNER_COLUMN) in (None, "True", "False")
-    return says_inner and all(came in (None, wanted[name]) for name, came in named.items())
+    expected = {**_MODES, "weight_quantized": "True"}
+    named = {name: case.attribute(f"Runtime {name}") for name in expected}
+    records_inner = case.attribute(_INNER_COLUMN) in (None, "True", "False")
+    return records_inner and all(came in (None, expected[name]) for name, came in named.items())
 
 
 def _fits(case: Case) -> bool:

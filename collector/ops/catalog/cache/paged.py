@@ -6,8 +6,8 @@ from typing import Any
 from collector.model.case import Case
 from collector.ops.catalog.cache._places import capacity, is_cache_of, write_both
 from collector.ops.dtypes import inputs_are, one_dtype
-from collector.ops.parts.serving import HALVES, left_out, nothing_empty, outputs_agree
-from collector.ops.parts.tensors import distinct, even, running
+from collector.ops.parts.serving import HALF_DTYPES, absent_inputs, nothing_empty, outputs_agree
+from collector.ops.parts.tensors import cumulative_ends, distinct, equal_parts
 from collector.ops.slots import Shape, given, input_shape
 from collector.ops.spec import Call, Constraint, Need, NpuCall, OpSpec, TensorMaker, normal
 
@@ -19,7 +19,7 @@ _TABLE, _LENGTHS, _KEY, _VALUE, _STARTS = 2, 3, 4, 5, 6
 def _load_build(case: Case, make: TensorMaker) -> Call:
     key_cache, value_cache, table, lengths, key, value, *_ = case.inputs or ()
     requests = input_shape(case, _TABLE)[0]
-    counts = even(input_shape(case, _KEY)[0], requests)
+    counts = equal_parts(input_shape(case, _KEY)[0], requests)
     blocks = _block_table(input_shape(case, 0), input_shape(case, _TABLE), max(counts), make)
     summed = input_shape(case, _LENGTHS) != (requests,)
     return Call(
@@ -27,7 +27,7 @@ def _load_build(case: Case, make: TensorMaker) -> Call:
             normal(key_cache, make),
             normal(value_cache, make),
             blocks.to(make.dtype(table.dtype)),
-            make.tensor((0, *running(counts)) if summed else counts, lengths.dtype),
+            make.tensor((0, *cumulative_ends(counts)) if summed else counts, lengths.dtype),
         ),
         {
             "seq_starts": make.full((requests,), "INT32", 0) if given(case, _STARTS) else None,
@@ -112,7 +112,7 @@ PAGED_CACHE_LOAD_ND_KERNEL = OpSpec(
             _load_fits,
         ),
         nothing_empty(),
-        inputs_are((*HALVES, "INT8"), (0,)),
+        inputs_are((*HALF_DTYPES, "INT8"), (0,)),
         inputs_are(("INT32",), (_TABLE, _LENGTHS, _STARTS)),
         one_dtype((0, 1, _KEY, _VALUE), (0, 1)),
     ),
@@ -173,7 +173,7 @@ RESHAPE_AND_CACHE_ND_KERNEL = OpSpec(
     constraints=(
         _write_fits(0, 1, 2, 3, 4),
         nothing_empty(),
-        inputs_are((*HALVES, "INT8"), (0,)),
+        inputs_are((*HALF_DTYPES, "INT8"), (0,)),
         inputs_are(("INT32",), (4,)),
         one_dtype((0, 1, 2, 3), (0, 1)),
     ),
@@ -213,10 +213,10 @@ SCATTER_PA_KV_CACHE = OpSpec(
     moves_data=True,
     npu=NpuCall(run=partial(_write_run, cache_mode="Norm")),
     constraints=(
-        left_out(_COMPRESSED, "compressed tokens"),
+        absent_inputs(_COMPRESSED, "compressed tokens"),
         _write_fits(0, 3, 1, 4, 2),
         nothing_empty(),
-        inputs_are((*HALVES, "INT8"), (0,)),
+        inputs_are((*HALF_DTYPES, "INT8"), (0,)),
         inputs_are(("INT32", "INT64"), (2,)),
         one_dtype((0, 1, 3, 4), (0, 1)),
     ),

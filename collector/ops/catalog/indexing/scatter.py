@@ -16,8 +16,8 @@ from collector.ops.parts.tensors import (
     distinct,
     distinct_along,
     distinct_coordinates,
+    output_memory,
     per_element,
-    place,
     placed_bytes,
 )
 from collector.ops.slots import Shape, agrees, elements, input_shape, output_shape
@@ -44,7 +44,7 @@ def _embedding_build(case: Case, make: TensorMaker) -> Call:
             grad.view(rows.numel(), -1),
             ordered.values,
             ordered.indices,
-            place((case.outputs or ())[0], make).zero_(),
+            output_memory((case.outputs or ())[0], make).zero_(),
         )
     )
 
@@ -228,11 +228,11 @@ def _scatter_build(case: Case, make: TensorMaker) -> Call:
     """Build the call with a start position per batch, spread over the cache."""
     cache, indices, updates = case.inputs or ()
     axis = _axis(case) or 0
-    room = input_shape(case, 0)[axis] - input_shape(case, 2)[axis]
+    free = input_shape(case, 0)[axis] - input_shape(case, 2)[axis]
     return Call(
         (
             normal(cache, make),
-            make.integers(indices.shape or (), indices.dtype, 0, room + 1),
+            make.integers(indices.shape or (), indices.dtype, 0, free + 1),
             normal(updates, make),
             axis,
         )

@@ -13,7 +13,7 @@ from typing import Any
 
 from collector.model.case import Case, Slot
 from collector.model.vocabulary import RUNTIME_PREFIX
-from collector.ops.parts.tensors import even
+from collector.ops.parts.tensors import equal_parts
 from collector.ops.slots import Shape, input_shape, output_shape
 from collector.ops.spec import Constraint, TensorMaker, dense_bytes
 
@@ -69,7 +69,7 @@ def read_grouped_product(case: Case, width: Callable[[int], int]) -> GroupedProd
     for transposed in (False, True):
         inner, n = weight[:0:-1] if transposed else weight[1:]
         if inner == k and (out is None or out == (tokens, width(n))):
-            counts = _told_counts(case, weight[0], tokens) or even(tokens, weight[0])
+            counts = _recorded_counts(case, weight[0], tokens) or equal_parts(tokens, weight[0])
             return GroupedProduct(tokens, k, n, weight[0], transposed, counts)
     return None
 
@@ -87,7 +87,7 @@ def groups_fit(read: Callable[[Case], GroupedProduct | None]) -> Constraint:
         return (
             case.attribute(GROUP_ENDS) is None
             or sizes is None
-            or _told_counts(case, sizes.experts, sizes.tokens) is not None
+            or _recorded_counts(case, sizes.experts, sizes.tokens) is not None
         )
 
     return Constraint(
@@ -95,7 +95,7 @@ def groups_fit(read: Callable[[Case], GroupedProduct | None]) -> Constraint:
     )
 
 
-def _told_counts(case: Case, experts: int, tokens: int) -> Shape | None:
+def _recorded_counts(case: Case, experts: int, tokens: int) -> Shape | None:
     text = case.attribute(GROUP_ENDS)
     if text is None or not _ENDS.fullmatch(text):
         return None

@@ -17,10 +17,10 @@ from collector.ops.dtypes import inputs_are, outputs_are, spelling
 from collector.ops.parts.int8 import (
     PACKED,
     decoded,
+    dequantised,
     int8_product,
     packed_scale,
     quantise_rows,
-    restored,
     small_scale,
     to_int8,
 )
@@ -222,7 +222,7 @@ def _multiply(
 ) -> None:
     """Multiply floating-point tokens; an INT8 weight is dequantised first."""
     if antiquant_scale is not None:
-        weight = restored(weight, antiquant_scale, antiquant_offset)
+        weight = dequantised(weight, antiquant_scale, antiquant_offset)
     torch.mm(tokens, weight, out=place)
     if bias is not None:
         place.add_(bias)

@@ -53,7 +53,7 @@ def are_in_blocks(case: Case) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class _Rows:
+class _RowSizes:
     """The numbers in one row in memory, and the numbers of a whole operand."""
 
     inner: int
@@ -116,10 +116,10 @@ def _is_read_well(inner: int) -> bool:
     return _SHORT <= inner <= _LONG or (inner < _SHORT and inner % 16 == 0)
 
 
-def _rows(product: Product) -> tuple[_Rows, _Rows]:
+def _rows(product: Product) -> tuple[_RowSizes, _RowSizes]:
     m, n, k = product.m, product.n, product.k
-    a = _Rows(m if product.transposes_a else k, m * k)
-    b = _Rows(k if product.transposes_b else n, k * n)
+    a = _RowSizes(m if product.transposes_a else k, m * k)
+    b = _RowSizes(k if product.transposes_b else n, k * n)
     return a, b
 
 

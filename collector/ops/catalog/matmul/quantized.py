@@ -11,9 +11,9 @@ from collector.ops.dtypes import inputs_are, spelling
 from collector.ops.parts.int8 import (
     PACKED,
     decoded,
+    dequantised,
     int8_product,
     packed_scale,
-    restored,
     small_scale,
     to_int8,
 )
@@ -161,14 +161,14 @@ def _sizes_fit(case: Case) -> bool:
     if product is None:
         return False
     columns = ((1,), (product.n,))
-    wanted: dict[str, tuple[tuple[int, ...], ...]] = {
+    allowed: dict[str, tuple[tuple[int, ...], ...]] = {
         "offset": columns,
         "bias": ((product.n,), (1, product.n)),
         "pertoken_scale": ((product.m,),),
     }
     options = _options(case)
     return input_shape(case, _SCALE) in columns and all(
-        slot.shape in wanted[name] for name, slot in options.items()
+        slot.shape in allowed[name] for name, slot in options.items()
     )
 
 
@@ -241,7 +241,7 @@ def _weight_build(case: Case, make: TensorMaker) -> Call:
 def _weight_reference(
     torch: Any, x: Any, weight: Any, scale: Any, *, antiquant_offset: Any = None, bias: Any = None
 ) -> Any:
-    product = torch.mm(x, restored(weight, scale, antiquant_offset))
+    product = torch.mm(x, dequantised(weight, scale, antiquant_offset))
     return product if bias is None else product.add_(bias)
 
 

@@ -13,7 +13,13 @@ from collector.ops.catalog.moe._routing import (
 )
 from collector.ops.dtypes import inputs_are, one_dtype, spelling
 from collector.ops.parts.int8 import quantise_rows
-from collector.ops.parts.serving import HALVES, dtypes, left_out, nothing_empty, outputs_agree
+from collector.ops.parts.serving import (
+    HALF_DTYPES,
+    absent_inputs,
+    dtypes,
+    nothing_empty,
+    outputs_agree,
+)
 from collector.ops.parts.tensors import per_element
 from collector.ops.slots import Shape, given, input_shape, output_shape, output_slot
 from collector.ops.spec import Call, Constraint, OpSpec, TensorMaker, dense_bytes, normal
@@ -111,7 +117,7 @@ MOE_DISTRIBUTE_DISPATCH_V2 = OpSpec(
     build=_dispatch_build,
     traffic=lambda case: dense_bytes(case, _DISPATCH_UNUSED | {_WEIGHTS}),
     constraints=(
-        left_out(_DISPATCH_UNUSED, "scales, masks and elastic worlds"),
+        absent_inputs(_DISPATCH_UNUSED, "scales, masks and elastic worlds"),
         Constraint("expected EP Size 1 or none: one rank is replayed", is_one_rank),
         Constraint(
             "expected x (T,H), experts (T, at most 8), and the 7 outputs of a world of one "
@@ -120,7 +126,7 @@ MOE_DISTRIBUTE_DISPATCH_V2 = OpSpec(
         ),
         MOVED_OR_QUANTISED,
         nothing_empty(),
-        inputs_are(HALVES, (0,)),
+        inputs_are(HALF_DTYPES, (0,)),
         *dtypes(
             {1: "INT32", _WEIGHTS: "FLOAT"},
             {1: "FLOAT", 2: "INT32", 3: "INT64", 4: "INT32", _RECEIVED_FROM_TP: "INT32"},
@@ -144,14 +150,14 @@ def _combine_build(case: Case, make: TensorMaker) -> Call:
     order, _ = by_expert(chosen)
     torch = make.torch
     triples = torch.stack((torch.zeros_like(order), order // choices, order % choices), -1)
-    whence = make.full(info.shape or (), info.dtype, 0)
-    whence[: 3 * len(order)] = triples.flatten().to(whence.dtype)
+    origins = make.full(info.shape or (), info.dtype, 0)
+    origins[: 3 * len(order)] = triples.flatten().to(origins.dtype)
     ends = counts_of(torch, chosen, experts).cumsum(0).to(make.dtype(counts.dtype))
     return Call(
         (
             normal(rows, make),
             chosen,
-            whence,
+            origins,
             ends,
             make.uniform(weights.shape or (), weights.dtype, 0.0, 1.0),
         ),
@@ -162,8 +168,8 @@ def _combine_build(case: Case, make: TensorMaker) -> Call:
 def _combine_reference(
     torch: Any, rows: Any, ids: Any, info: Any, ends: Any, weights: Any, **how: Any
 ) -> Any:
-    whence = info[: 3 * len(rows)].view(-1, 3)
-    tokens, choices = whence[:, 1], whence[:, 2]
+    origins = info[: 3 * len(rows)].view(-1, 3)
+    tokens, choices = origins[:, 1], origins[:, 2]
     weighed = rows.float() * weights[tokens, choices].unsqueeze(-1)
     out = weighed.new_zeros(len(ids), rows.shape[1])
     return out.index_add_(0, tokens, weighed).to(rows.dtype)
@@ -200,7 +206,7 @@ MOE_DISTRIBUTE_COMBINE_V2 = OpSpec(
     flops=per_element(2),
     traffic=lambda case: dense_bytes(case, _COMBINE_UNUSED),
     constraints=(
-        left_out(_COMBINE_UNUSED, "tensor parallel ranks, masks, shared and constant experts"),
+        absent_inputs(_COMBINE_UNUSED, "tensor parallel ranks, masks, shared and constant experts"),
         Constraint("expected EP Size 1 or none: one rank is replayed", is_one_rank),
         Constraint(
             "expected rows (T*K,H), experts (T,K) with K at most 8, the outputs of a dispatch "
@@ -208,7 +214,7 @@ MOE_DISTRIBUTE_COMBINE_V2 = OpSpec(
             _combine_fits,
         ),
         nothing_empty(),
-        inputs_are(HALVES, (0,)),
+        inputs_are(HALF_DTYPES, (0,)),
         one_dtype((0,), (0,)),
         *dtypes({1: "INT32", _INFO: "INT32", _COUNTS: "INT32", _WEIGHTS: "FLOAT"}, {}),
     ),

@@ -5,7 +5,7 @@ from typing import Any
 from collector.model.case import Case
 from collector.ops.catalog.moe._routing import chosen_by_output, unwritten
 from collector.ops.dtypes import inputs_are, one_dtype
-from collector.ops.parts.serving import FLOATS, accepts, dtypes, left_out, nothing_empty
+from collector.ops.parts.serving import FLOATS, absent_inputs, accepts, dtypes, nothing_empty
 from collector.ops.parts.tensors import per_element
 from collector.ops.slots import Shape, agrees, given, input_shape, output_shape
 from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker, dense_bytes, normal
@@ -116,7 +116,7 @@ MOE_GATING_TOP_K = OpSpec(
     traffic=lambda case: dense_bytes(case, frozenset({_BIAS}) | _HASHED, frozenset({_NORM})),
     npu=NpuCall(run=_npu_run, served="torch.ops._C_ascend.moe_gating_top_k"),
     constraints=(
-        left_out(_HASHED, "experts by hash"),
+        absent_inputs(_HASHED, "experts by hash"),
         Constraint(
             "expected scores (T, at most 2048), a bias for each expert if there is one, and "
             "outputs (T, choices)",

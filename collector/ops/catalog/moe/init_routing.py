@@ -15,7 +15,7 @@ from collector.ops.catalog.moe._routing import (
 )
 from collector.ops.dtypes import inputs_are, spelling
 from collector.ops.parts.int8 import quantise_rows
-from collector.ops.parts.serving import FLOATS, dtypes, left_out, nothing_empty, outputs_agree
+from collector.ops.parts.serving import FLOATS, absent_inputs, dtypes, nothing_empty, outputs_agree
 from collector.ops.slots import elements, given, input_shape, output_shape, output_slot
 from collector.ops.spec import (
     Call,
@@ -70,9 +70,9 @@ def _npu_build(case: Case, make: TensorMaker) -> Call:
     A scale exists if the row has one to pass through, or if rows are quantised.
     """
     call = build(case, make)
-    means = call.kwargs["scale"] is not None or _quantises(case)
+    has_scale = call.kwargs["scale"] is not None or _quantises(case)
     rows = (elements(input_shape(case, 1)),)
-    return Call(call.args, {**call.kwargs, "scales": None if means else unwritten(make, rows)})
+    return Call(call.args, {**call.kwargs, "scales": None if has_scale else unwritten(make, rows)})
 
 
 def _npu_run(api: Any, *args: Any, scales: Any, **how: Any) -> Any:
@@ -99,8 +99,8 @@ def _reference(torch: Any, x: Any, choices: Any, **how: Any) -> Any:
 def _scale_fits(case: Case) -> bool:
     """Return whether the scale fits: a factor per row, or a row per expert to quantise."""
     scale, x = given(case, _SCALE), input_shape(case, 0)
-    wanted = (_experts(case), x[1]) if _quantises(case) else x[:1]
-    return scale is None or scale.shape == wanted
+    expected = (_experts(case), x[1]) if _quantises(case) else x[:1]
+    return scale is None or scale.shape == expected
 
 
 def _fits(case: Case) -> bool:
@@ -130,7 +130,7 @@ def init_routing(kernel: str, call: str, needs: frozenset[Need] = frozenset()) -
         traffic=lambda case: dense_bytes(case, frozenset({_SCALE}) | _OFFSET),
         npu=NpuCall(run=_npu_run, build=_npu_build, needs=needs),
         constraints=(
-            left_out(_OFFSET, "an offset"),
+            absent_inputs(_OFFSET, "an offset"),
             Constraint(
                 "expected x (T,H), experts (T,K), and outputs (T*K,H), (T*K), (E) for E >= K "
                 "experts, (T*K); a scale (T), or (E,H) to quantise",

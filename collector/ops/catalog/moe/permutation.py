@@ -13,7 +13,7 @@ from collector.ops.catalog.moe._routing import (
 from collector.ops.dtypes import inputs_are, one_dtype, spelling
 from collector.ops.parts.serving import (
     FLOATS,
-    HALVES,
+    HALF_DTYPES,
     accepts,
     dtypes,
     nothing_empty,
@@ -116,8 +116,8 @@ def _finalize_npu_run(api: Any, *args: Any) -> Any:
     rows, places, skip1, skip2, bias, scales, experts, choices = args
     # torch_npu before 2.13 has no `k`: it derives the number of choices from the weights of a
     # token. Without weights the call must fail instead of using one expert for each token.
-    told = {"k": choices} if scales is None or accepts(api, "k") else {}
-    named = {"drop_pad_mode": _BY_ROW, **told}
+    choices_argument = {"k": choices} if scales is None or accepts(api, "k") else {}
+    named = {"drop_pad_mode": _BY_ROW, **choices_argument}
     return api(rows, skip1, skip2, bias, scales, places, experts, **named)
 
 
@@ -127,12 +127,14 @@ def _finalize_fits(case: Case) -> bool:
         return False
     tokens: Shape = (rows[0] // choices, rows[1])
     bias, experts = given(case, _BIAS), given(case, _EXPERTS)
-    wanted = {_SKIP1: tokens, _SKIP2: tokens, _FINALIZE_SCALES: (tokens[0], choices)}
-    wanted[_EXPERTS] = wanted[_FINALIZE_SCALES]
+    expected_shapes = {_SKIP1: tokens, _SKIP2: tokens, _FINALIZE_SCALES: (tokens[0], choices)}
+    expected_shapes[_EXPERTS] = expected_shapes[_FINALIZE_SCALES]
     return (
         tokens[0] * choices == rows[0]
         and outputs_agree(case, tokens)
-        and all(given(case, i) is None or input_shape(case, i) == s for i, s in wanted.items())
+        and all(
+            given(case, i) is None or input_shape(case, i) == s for i, s in expected_shapes.items()
+        )
         and (bias is None or (experts is not None and _bias_fits(bias.shape, rows, choices)))
     )
 
@@ -261,7 +263,7 @@ MOE_RE_ROUTING = OpSpec(
             _re_routing_fits,
         ),
         nothing_empty(),
-        inputs_are((*HALVES, "INT8"), (0,)),
+        inputs_are((*HALF_DTYPES, "INT8"), (0,)),
         inputs_are(("INT32", "INT64"), (1,)),
         one_dtype((0,), (0,)),
         one_dtype((1,), (3,)),

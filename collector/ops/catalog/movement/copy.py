@@ -10,7 +10,7 @@ from typing import Any
 
 from collector.model.case import Case
 from collector.ops.dtypes import inputs_are, not_bool, one_dtype
-from collector.ops.parts.tensors import LIKE_INPUT, one_a_dimension, picked_bytes, place
+from collector.ops.parts.tensors import LIKE_INPUT, one_per_dimension, output_memory, picked_bytes
 from collector.ops.slots import Shape, broadcast, elements, input_shape, output_shape, output_slot
 from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker, normal
 
@@ -23,7 +23,7 @@ def copy(torch: Any, target: Any, source: Any) -> Any:
 def build_copy(case: Case, make: TensorMaker) -> Call:
     """Build the input and memory for the output; where outputs are N/A, memory like the input."""
     (source,) = case.inputs or ()
-    return Call((place(output_slot(case) or source, make), normal(source, make)))
+    return Call((output_memory(output_slot(case) or source, make), normal(source, make)))
 
 
 def build_view(case: Case, make: TensorMaker, view: Callable[[Any], Any]) -> Call:
@@ -32,7 +32,7 @@ def build_view(case: Case, make: TensorMaker, view: Callable[[Any], Any]) -> Cal
     The other slots hold the numbers that describe the view.
     """
     source, target = (case.inputs or ())[0], (case.outputs or ())[0]
-    return Call((place(target, make), view(normal(source, make))))
+    return Call((output_memory(target, make), view(normal(source, make))))
 
 
 # A copy of a view whose strides no other kernel can follow.
@@ -95,8 +95,8 @@ AS_STRIDED = OpSpec(
             "expected memory that holds the output as a scattered view that no other kernel copies",
             lambda case: _strides(case) is not None,
         ),
-        one_a_dimension(1, of_output=True),
-        one_a_dimension(2, of_output=True),
+        one_per_dimension(1, of_output=True),
+        one_per_dimension(2, of_output=True),
         one_dtype((0,)),
     ),
     twins=("AsStridedAiCore",),
@@ -119,7 +119,7 @@ BROADCAST_TO = OpSpec(
     moves_data=True,
     constraints=(
         Constraint("expected a larger output to which the input broadcasts", _broadcast_fits),
-        one_a_dimension(1, of_output=True),
+        one_per_dimension(1, of_output=True),
         one_dtype((0,)),
         not_bool((0,)),  # CANN broadcasts BOOL as INT32, between two casts
     ),
@@ -189,7 +189,7 @@ PAD_V3 = OpSpec(
     moves_data=True,
     constraints=(
         Constraint("expected an output that holds the input and more", _pad_v3_fits),
-        one_a_dimension(1, each=2),
+        one_per_dimension(1, each=2),
         one_dtype((0,)),
         not_bool((0,)),  # CANN pads BOOL as INT8, between two casts
     ),
@@ -296,8 +296,8 @@ SLICE = OpSpec(
     moves_data=True,
     constraints=(
         Constraint("expected an output that fits within the input", _slice_fits),
-        one_a_dimension(1),
-        one_a_dimension(2),
+        one_per_dimension(1),
+        one_per_dimension(2),
         one_dtype((0,)),
     ),
     npu=NpuCall(build=_build_npu),
@@ -346,7 +346,7 @@ TILE = OpSpec(
             "expected a larger output that repeats the input",
             lambda case: _multiples(case) is not None,
         ),
-        one_a_dimension(1, of_output=True),
+        one_per_dimension(1, of_output=True),
         one_dtype((0,)),
     ),
 )
@@ -395,7 +395,7 @@ TRANSPOSE = OpSpec(
             "expected an output with the input's dimensions, two longer than 1 of them exchanged",
             lambda case: _permutation(case) is not None,
         ),
-        one_a_dimension(1),
+        one_per_dimension(1),
         one_dtype((0,)),
     ),
     twins=("TransposeAiCore",),

@@ -5,7 +5,7 @@ from typing import Any
 
 from collector.model.case import Case
 from collector.ops.dtypes import inputs_are, not_bool, one_dtype, spelling
-from collector.ops.parts.tensors import LIKE_INPUT, one_number, place
+from collector.ops.parts.tensors import LIKE_INPUT, one_number, output_memory
 from collector.ops.slots import elements, input_shape, output_shape, output_slot
 from collector.ops.spec import Call, Constraint, GraphCall, NpuCall, OpSpec, TensorMaker
 
@@ -31,7 +31,7 @@ def fill(
 
 def _like_build(case: Case, make: TensorMaker) -> Call:
     (like,) = case.inputs or ()
-    return Call((place(like, make),))
+    return Call((output_memory(like, make),))
 
 
 # One value in every element of a tensor; the slots name its dimensions and the value. A profile
@@ -61,7 +61,7 @@ FILL = OpSpec(
     kernel="Fill",
     call="torch.Tensor.fill_",
     slots=("dims", "value"),
-    build=lambda case, make: Call((place((case.outputs or ())[0], make), 1)),
+    build=lambda case, make: Call((output_memory((case.outputs or ())[0], make), 1)),
     traffic=_written,
     moves_data=True,
     constraints=(
@@ -79,7 +79,7 @@ FILL = OpSpec(
 
 def _npu_build(case: Case, make: TensorMaker) -> Call:
     (like,) = case.inputs or ()
-    return Call((like.shape or (),), {"out": place(like, make)})
+    return Call((like.shape or (),), {"out": output_memory(like, make)})
 
 
 ONES_LIKE = fill("OnesLike", "torch.ones", lambda torch, x: x.fill_(1), NpuCall(build=_npu_build))
@@ -92,15 +92,17 @@ ZEROS_LIKE = fill("ZerosLike", "torch.Tensor.zero_")
 
 
 def _range_build(case: Case, make: TensorMaker) -> Call:
-    return Call((elements(output_shape(case)),), {"out": place((case.outputs or ())[0], make)})
+    return Call(
+        (elements(output_shape(case)),), {"out": output_memory((case.outputs or ())[0], make)}
+    )
 
 
 def _counts_in_its_dtype(case: Case) -> bool:
     if _is_of_graph(case):
         return True
     output = output_slot(case)
-    wanted = "INT64" if spelling(output) == "INT64" else "DOUBLE"
-    return all(spelling(slot) == wanted for slot in case.inputs or ())
+    expected_dtype = "INT64" if spelling(output) == "INT64" else "DOUBLE"
+    return all(spelling(slot) == expected_dtype for slot in case.inputs or ())
 
 
 def _is_of_graph(case: Case) -> bool:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from collector.model.case import Case
-from collector.ops.parts.tensors import place
+from collector.ops.parts.tensors import output_memory
 from collector.ops.slots import Shape, input_shape, output_shape
 from collector.ops.spec import Call, Constraint, GraphCall, NpuCall, OpSpec, TensorMaker, normal
 
@@ -28,7 +28,7 @@ def joined(
 
     def build(case: Case, make: TensorMaker) -> Call:
         parts = [normal(slot, make) for slot in case.inputs or ()]
-        return Call((parts, dim(case)), {"out": place((case.outputs or ())[0], make)})
+        return Call((parts, dim(case)), {"out": output_memory((case.outputs or ())[0], make)})
 
     return OpSpec(
         kernel=kernel,

@@ -58,8 +58,8 @@ def _launch(native: Any, x: Any, gamma: Any, beta: Any, dtype: Any) -> Any:
 
 def _statistics_fit(case: Case) -> bool:
     gamma = (case.inputs or ())[_GAMMA]
-    told = {spelling(output_slot(case, i)) for i in (1, 2)} - {""}
-    return len(told) < 2 and told <= {"FLOAT", spelling(gamma)}
+    statistic_dtypes = {spelling(output_slot(case, i)) for i in (1, 2)} - {""}
+    return len(statistic_dtypes) < 2 and statistic_dtypes <= {"FLOAT", spelling(gamma)}
 
 
 def _shapes_fit(case: Case) -> bool:

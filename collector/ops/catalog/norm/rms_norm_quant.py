@@ -6,7 +6,7 @@ from collector.model.case import Case
 from collector.ops.catalog.norm._rms_norm import normalised
 from collector.ops.dtypes import inputs_are, one_dtype, outputs_are, spelling
 from collector.ops.parts.int8 import quantise_rows, to_int8
-from collector.ops.parts.serving import left_out
+from collector.ops.parts.serving import absent_inputs
 from collector.ops.slots import agrees, elements, given, input_shape, output_slot
 from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker, dense_bytes, normal
 
@@ -184,19 +184,19 @@ def _build_for_npu(case: Case, make: TensorMaker) -> Call:
 def _static_build(case: Case, make: TensorMaker) -> Call:
     """Build the call with memory for the second result, where the row has it."""
     x1, second = (input_shape(case, _X1), output_slot(case, _Y2))
-    room = make.empty(x1, "INT8") if second and second.shape is not None else None
-    return Call((*_build_for_npu(case, make).args, room))
+    second_output = make.empty(x1, "INT8") if second and second.shape is not None else None
+    return Call((*_build_for_npu(case, make).args, second_output))
 
 
 def _static_reference(
-    torch: Any, x1: Any, x2: Any, gamma: Any, scales: Any, zeros: Any, beta: Any, room: Any
+    torch: Any, x1: Any, x2: Any, gamma: Any, scales: Any, zeros: Any, beta: Any, second_output: Any
 ) -> Any:
     total = torch.add(x1, x2)
     y, _ = normalised(total, gamma)
     if beta is not None:
         y.add_(beta)
     y.div_(scales)
-    return to_int8(torch, y if zeros is None else y.add_(zeros)), room, total
+    return to_int8(torch, y if zeros is None else y.add_(zeros)), second_output, total
 
 
 def _static_flops(case: Case) -> int:
@@ -229,14 +229,16 @@ def _dtypes_fit(case: Case) -> bool:
         spelling(slot) if (slot := given(case, i)) else None
         for i in (_X1, _SCALES, _ZEROS, _STATIC_BETA)
     )
-    wanted = ("FLOAT", "INT32") if x == "FLOAT16" else (x, x)
-    return scales == wanted[0] and zeros in (None, wanted[1]) and beta in (None, x)
+    expected_dtypes = ("FLOAT", "INT32") if x == "FLOAT16" else (x, x)
+    return (
+        scales == expected_dtypes[0] and zeros in (None, expected_dtypes[1]) and beta in (None, x)
+    )
 
 
 def _static_outputs_fit(case: Case) -> bool:
     x1, second = (input_shape(case, _X1), output_slot(case, _Y2))
-    is_room = second is None or second.shape in (None, x1)
-    return is_room and agrees(case, _Y, x1) and agrees(case, _SUM, x1)
+    second_fits = second is None or second.shape in (None, x1)
+    return second_fits and agrees(case, _Y, x1) and agrees(case, _SUM, x1)
 
 
 ADD_RMS_NORM_QUANT = OpSpec(
@@ -252,7 +254,7 @@ ADD_RMS_NORM_QUANT = OpSpec(
     traffic=lambda case: dense_bytes(case, _STATIC_OPTIONAL, frozenset({_Y2})),
     npu=NpuCall(build=_build_for_npu),
     constraints=(
-        left_out(_STATIC_SECOND, "scales and zero points of a second quantisation"),
+        absent_inputs(_STATIC_SECOND, "scales and zero points of a second quantisation"),
         inputs_are(("FLOAT16", "DT_BF16"), (_X1,)),
         one_dtype((_X1, _X2, _GAMMA), (_SUM,)),
         outputs_are(("INT8",), (_Y, _Y2)),

@@ -5,7 +5,7 @@ from typing import Any
 from collector.model.case import Case
 from collector.ops.dtypes import inputs_are, outputs_are, spelling
 from collector.ops.parts.int8 import quantise_rows, small_scale, to_int8
-from collector.ops.parts.tensors import LIKE_INPUT, even, group_ends
+from collector.ops.parts.tensors import LIKE_INPUT, equal_parts, group_ends
 from collector.ops.slots import Shape, agrees, elements, given, input_shape
 from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker, dense_bytes, normal
 
@@ -16,7 +16,7 @@ from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker, d
 def group_counts(case: Case, groups: int) -> Shape:
     """Return the first input's number of rows in each group; none without an input `groups`."""
     slot = given(case, groups)
-    return even(input_shape(case, 0)[0], slot.numel) if slot else ()
+    return equal_parts(input_shape(case, 0)[0], slot.numel) if slot else ()
 
 
 def scale_groups(wide: Any, scales: Any, counts: Shape) -> None:
@@ -318,13 +318,13 @@ def _sizes_fit(case: Case) -> bool:
         legal = half % _GROUPED_MULTIPLE == 0 and half <= _GROUPED_LARGEST
         if len(groups) != 1 or not groups[0] or not legal or given(case, _BIAS):
             return False
-    wanted: dict[int, tuple[Shape, ...]] = {
+    expected: dict[int, tuple[Shape, ...]] = {
         _WEIGHT_SCALE: _scale_shapes(x[1], groups),
         _ACTIVATION_SCALE: ((rows,), (rows, 1)),
         _BIAS: ((x[1],),),
         _QUANT_SCALE: _scale_shapes(half, groups),
     }
-    return all(not given(case, i) or input_shape(case, i) in wanted[i] for i in wanted) and (
+    return all(not given(case, i) or input_shape(case, i) in expected[i] for i in expected) and (
         agrees(case, 0, (rows, half)) and agrees(case, 1, (rows,))
     )
 

@@ -4,7 +4,7 @@ from typing import Any
 
 from collector.model.case import Case
 from collector.ops.dtypes import floating, inputs_are, one_dtype
-from collector.ops.parts.serving import FLOATS, HALVES, nothing_empty, outputs_agree
+from collector.ops.parts.serving import FLOATS, HALF_DTYPES, nothing_empty, outputs_agree
 from collector.ops.parts.tensors import (
     LIKE_INPUT,
     halves_first,
@@ -119,7 +119,7 @@ INTERLEAVE_ROPE = OpSpec(
             "expected x (B,N,S,64), and cos and sin (B,1,S,64) or (B,1,1,64)", _interleave_fits
         ),
         nothing_empty(),
-        inputs_are(HALVES, (0,)),
+        inputs_are(HALF_DTYPES, (0,)),
         one_dtype((0, 1, 2)),
     ),
 )

@@ -21,7 +21,7 @@ def make_table(make: TensorMaker, rows: int, size: int, dtype: str) -> Any:
     return make.torch.cat((angles.cos(), angles.sin()), -1).to(make.dtype(dtype))
 
 
-def turn(torch: Any, x: Any, cos: Any, sin: Any) -> Any:
+def rotate_first_dims(torch: Any, x: Any, cos: Any, sin: Any) -> Any:
     """Rotate the first dimensions of x by half-width cos and sin, in float32 and in place."""
     half = cos.shape[-1]
     a, b = x[..., :half].float(), x[..., half : 2 * half].float()
@@ -65,7 +65,7 @@ def _triton_reference(
     halves: bool,
 ) -> Any:
     cos, sin = table.index_select(0, positions).unsqueeze(1).chunk(2, -1)
-    return turn(torch, query, cos, sin), turn(torch, key, cos, sin)
+    return rotate_first_dims(torch, query, cos, sin), rotate_first_dims(torch, key, cos, sin)
 
 
 def _triton_traffic(case: Case) -> int:
@@ -129,7 +129,7 @@ def _siso_build(case: Case, make: TensorMaker) -> Call:
 def _siso_reference(torch: Any, x: Any, cos: Any, sin: Any, *, rope_dim: int) -> Any:
     """Rotate x; the kernel reads only the first half of cos and sin."""
     half = rope_dim // 2
-    return turn(torch, x, cos[:, None, :half], sin[:, None, :half])
+    return rotate_first_dims(torch, x, cos[:, None, :half], sin[:, None, :half])
 
 
 def _siso_traffic(case: Case) -> int:
@@ -175,14 +175,14 @@ _HEAD = RUNTIME_PREFIX + "head_dim"
 _SIZE = re.compile(r"[1-9][0-9]{0,5}")
 
 
-def head_size(width: int, narrow: int, rotary: int, told: str | None = None) -> int:
+def head_size(width: int, narrow: int, rotary: int, recorded_size: str | None = None) -> int:
     """Return the size of a head: the recorded one, if it divides queries and keys; else 0.
 
     Without a recorded size: the rotation's size where it divides both, or the next larger common
     divisor.
     """
-    if told is not None:
-        size = int(told) if _SIZE.fullmatch(told) else 0
+    if recorded_size is not None:
+        size = int(recorded_size) if _SIZE.fullmatch(recorded_size) else 0
         return 0 if size < rotary or width % size or narrow % size else size
     common = gcd(width, narrow)
     return next((size for size in range(rotary, common + 1) if common % size == 0), 0)
@@ -227,7 +227,7 @@ def _split_reference(torch: Any, **given: Any) -> Any:
     for x, weight in zip(queries_and_keys, (given["q_weight"], given["k_weight"]), strict=True):
         heads = x.unflatten(-1, (-1, given["head_dim"])).float()
         rstd = heads.square().mean(-1, keepdim=True).add_(given["eps"]).rsqrt_()
-        turned = turn(torch, (heads * rstd).mul_(weight), cos, sin)
+        turned = rotate_first_dims(torch, (heads * rstd).mul_(weight), cos, sin)
         results.append(turned.flatten(-2).to(x.dtype))
     return *results, value.contiguous()
 

@@ -34,7 +34,7 @@ def reduction(
             Constraint(
                 "expected an output that the input reduces to over as many dimensions as there "
                 "are axes",
-                lambda case: folded(case) is not None,
+                lambda case: reduced_dims(case) is not None,
             ),
             NOT_EMPTY,
             inputs_are(("INT32", "INT64"), (1,)),
@@ -45,7 +45,7 @@ def reduction(
     )
 
 
-def truth(kernel: str, call: str) -> OpSpec:
+def boolean_reduction(kernel: str, call: str) -> OpSpec:
     """Return a reduction of truth values: along one dimension, or over all to a scalar.
 
     torch reduces several dimensions one after another, with a kernel for each.
@@ -59,7 +59,7 @@ def fold_one_or_all(fold: Callable[..., Any], x: Any, dims: tuple[int, ...], sta
     return fold(x, dims[0], stays) if len(dims) == 1 else fold(x)
 
 
-def folded(case: Case) -> tuple[tuple[int, ...], bool] | None:
+def reduced_dims(case: Case) -> tuple[tuple[int, ...], bool] | None:
     """Return the dimensions that the kernel reduces, and whether they stay as 1.
 
     A row names only their number. If several choices fit, the last dimensions; None where none fit.
@@ -79,7 +79,7 @@ def _count(axes: Shape) -> int:
 
 
 def _is_one_or_all(case: Case) -> bool:
-    dims, stays = folded(case) or ((), False)
+    dims, stays = reduced_dims(case) or ((), False)
     return len(dims) == 1 or (len(dims) == len(input_shape(case, 0)) and not stays)
 
 
@@ -90,14 +90,14 @@ def _without(x: Shape, dims: tuple[int, ...], stays: bool) -> Shape:
 
 def _reduce_build(case: Case, make: TensorMaker) -> Call:
     slot = (case.inputs or ())[0]
-    return Call((normal(slot, make), *(folded(case) or ())))
+    return Call((normal(slot, make), *(reduced_dims(case) or ())))
 
 
 # Whether all elements along some dimensions are true.
-REDUCE_ALL = truth("ReduceAll", "torch.all")
+REDUCE_ALL = boolean_reduction("ReduceAll", "torch.all")
 
 # Whether any element along some dimensions is true.
-REDUCE_ANY = truth("ReduceAny", "torch.any")
+REDUCE_ANY = boolean_reduction("ReduceAny", "torch.any")
 
 # The maximum over some dimensions.
 REDUCE_MAX = reduction("ReduceMax", "torch.amax", not_bool((0,)))
@@ -142,8 +142,8 @@ def _folded(case: Case) -> tuple[tuple[int, ...], bool] | None:
 
 
 def _reduce_sum_d_build(case: Case, make: TensorMaker) -> Call:
-    (x, *_), folded = case.inputs or (), _folded(case) or ((), False)
-    return Call((normal(x, make), *folded))
+    (x, *_), reduced_dims = case.inputs or (), _folded(case) or ((), False)
+    return Call((normal(x, make), *reduced_dims))
 
 
 REDUCE_SUM_D = OpSpec(

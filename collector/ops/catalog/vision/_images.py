@@ -72,7 +72,7 @@ _LARGEST_WINDOW, _LARGEST_STRIDE = 255, 63  # limits of Conv2D in CANN's operato
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class SlidingWindow:
     """A window, its stride, and the padding of the image, each over H and W."""
 
     size: Shape
@@ -91,7 +91,7 @@ class Window:
         return height * width
 
 
-def read_window(image: Shape, output: Shape, area: int) -> Window | None:
+def read_window(image: Shape, output: Shape, area: int) -> SlidingWindow | None:
     """Return the window of that area that turns an image (H, W) into an output (H, W).
 
     None where there is none, or where there are several and none of them is square.
@@ -109,12 +109,12 @@ def _sizes(area: int) -> list[Shape]:
     return [(h, area // h) for h in sides if area % h == 0 and area // h <= _LARGEST_WINDOW]
 
 
-def _sliding(image: Shape, output: Shape, size: Shape) -> Window | None:
+def _sliding(image: Shape, output: Shape, size: Shape) -> SlidingWindow | None:
     sides = [_step(*side) for side in zip(image, output, size, strict=True)]
     if None in sides:
         return None
     strides, paddings = zip(*(side for side in sides if side is not None), strict=True)
-    return Window(size, strides, paddings)
+    return SlidingWindow(size, strides, paddings)
 
 
 def _step(size: int, out: int, window: int) -> tuple[int, int] | None:

@@ -49,8 +49,8 @@ def gradient_of_scale(
     back: Run, dy: Any, x: Any, scale: Any, offset: Any, mean: Any, inverse: Any
 ) -> tuple[Any, Any]:
     """Return only the gradients of the scale and the offset."""
-    asked = [False, True, True]
-    _, *both = back(dy, x, scale, mean, inverse, mean, inverse, True, EPSILON, asked)
+    output_mask = [False, True, True]
+    _, *both = back(dy, x, scale, mean, inverse, mean, inverse, True, EPSILON, output_mask)
     return both[0], both[1]
 
 

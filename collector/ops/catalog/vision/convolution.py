@@ -9,7 +9,7 @@ from collector.model.case import Case, Slot, logical_shape
 from collector.ops.catalog.vision._images import (
     ASSUMED,
     BLOCK,
-    Window,
+    SlidingWindow,
     blocks,
     is_filter,
     is_image,
@@ -35,7 +35,7 @@ class Convolution:
     image: Shape
     filter: Shape
     output: Shape
-    window: Window
+    window: SlidingWindow
 
     @property
     def flops(self) -> int:
@@ -74,7 +74,7 @@ def read_convolution(
 
 
 def gradient(
-    which: int, backward: Callable[..., Any], dy: Any, x: Any, w: Any, window: Window
+    which: int, backward: Callable[..., Any], dy: Any, x: Any, w: Any, window: SlidingWindow
 ) -> Any:
     """Return the gradient of the image (0) or the filter (1); autograd makes the same call."""
     return backward(
@@ -121,8 +121,8 @@ def _build(case: Case, make: TensorMaker) -> Call:
 def _traffic(case: Case) -> int:
     found, output, bias = _read(case), output_slot(case), given(case, _BIAS)
     x, w = (case.inputs or ())[:_BIAS]
-    told = found.traffic(x, w, output) if found and output else 0
-    return told + (bias.size_bytes if bias else 0)
+    bytes_of_tensors = found.traffic(x, w, output) if found and output else 0
+    return bytes_of_tensors + (bias.size_bytes if bias else 0)
 
 
 def _bias_fits(case: Case) -> bool:

@@ -15,7 +15,7 @@ from collector.ops.catalog.vision._images import (
     BLOCK,
     IMAGE,
     IMAGE_OF_POOLING,
-    Window,
+    SlidingWindow,
     blocks,
     is_image,
     read_window,
@@ -38,7 +38,7 @@ class Pooling:
 
     image: Shape
     output: Shape
-    window: Window
+    window: SlidingWindow
 
     @property
     def flops(self) -> int:
@@ -69,12 +69,14 @@ def blocks_of_mask(output: Shape) -> int:
     return blocks(output[0] * output[1], BLOCK) + 1
 
 
-def greatest(pool: Callable[..., Any], x: Any, window: Window) -> Any:
+def greatest(pool: Callable[..., Any], x: Any, window: SlidingWindow) -> Any:
     """Return the maximum of each window, and its position."""
     return pool(x, list(window.size), list(window.stride), list(window.padding))
 
 
-def gradient(backward: Callable[..., Any], dy: Any, x: Any, where: Any, window: Window) -> Any:
+def gradient(
+    backward: Callable[..., Any], dy: Any, x: Any, where: Any, window: SlidingWindow
+) -> Any:
     """Return the gradient of the image."""
     sizes = (list(window.size), list(window.stride), list(window.padding))
     return backward(dy, x, *sizes, _NO_DILATION, False, where)
@@ -100,8 +102,8 @@ def _read(case: Case) -> Pooling | None:
     if found is None:
         return None
     n, c, *size = found.output
-    wanted = (n, c // BLOCK, found.window.area, blocks_of_mask(tuple(size)), BLOCK)
-    return found if mask == wanted else None
+    expected_mask = (n, c // BLOCK, found.window.area, blocks_of_mask(tuple(size)), BLOCK)
+    return found if mask == expected_mask else None
 
 
 def _build(case: Case, make: TensorMaker) -> Call:

@@ -68,9 +68,9 @@ def converted(torch: Any, x: Any, way: Conversion) -> Any:
 
 def _out_of_blocks(x: Any, way: Conversion) -> Any:
     split, order = _split(way)
-    lying = x.view([split[place] for place in order])
+    blocked = x.view([split[place] for place in order])
     back = sorted(range(len(order)), key=order.__getitem__)
-    whole = lying.permute(back).reshape(_whole(way))
+    whole = blocked.permute(back).reshape(_whole(way))
     for dimension, size in enumerate(way.plain):
         whole = whole.narrow(dimension, 0, size)
     return whole
@@ -174,8 +174,8 @@ def _of_a_filter(way: Conversion, dtype: str, make: TensorMaker) -> Launch:
     dy = make.normal((1, co, 1, 1), dtype)
     one, none = [1, 1], [0, 0]
     backward = make.torch.ops.aten.convolution_backward
-    asked = [False, True, False]
-    whole = partial(backward, dy, image, filter, None, one, none, one, False, none, 1, asked)
+    output_mask = [False, True, False]
+    whole = partial(backward, dy, image, filter, None, one, none, one, False, none, 1, output_mask)
     return lambda: whole()[1]
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from collector.codec.errors import BadInput
 from collector.comm.check import (
-    Point,
+    CheckedRow,
     points_of,
     problems,
     series_of,
@@ -28,7 +28,7 @@ local rank_id 3, check result failed, 32768 | 90.00 | 0.36409 | failed
 
 
 def point(size, us, ranks=8, tier="1", operation="all_reduce", spread=0.0):
-    return Point(operation, size, ranks, "DT_BF16", tier, us, spread)
+    return CheckedRow(operation, size, ranks, "DT_BF16", tier, us, spread)
 
 
 def only_series(*points):

@@ -12,7 +12,7 @@ from collector.codec.errors import BadInput
 from collector.comm import gang
 from collector.comm.bench_plan import BenchPlan, Mode, collectives_of
 from collector.comm.gang import GangFailed, GangWork, RanksHang, Rendezvous, checked, run_gang
-from collector.comm.measured import found_of
+from collector.comm.measured import bench_results
 from collector.comm.rank_files import rank_states, read_results
 from collector.ranks.collective import OPERATIONS
 from collector.ranks.topology import Grid
@@ -34,7 +34,7 @@ def plan_of(operations, sizes, group_sizes, world, *, rounds=1, budget_s=0.001):
 
 def measured(plan, folder):
     run_gang(GangWork(plan), Rendezvous(plan.world), folder)
-    found = found_of(plan, read_results(folder), {})
+    found = bench_results(plan, read_results(folder), {})
     assert not found.wrong
     assert not found.left_out
     return found.measured
@@ -239,7 +239,7 @@ def on_two_nodes(plans, folder):
 def test_two_nodes_measure_together_and_the_first_knows(tmp_path):
     plan = plan_of(["all_reduce"], [1024], [2], 2)
     assert on_two_nodes([plan, plan], tmp_path) == {}
-    (one,) = found_of(plan, read_results(tmp_path / "first"), {}).measured
+    (one,) = bench_results(plan, read_results(tmp_path / "first"), {}).measured
     assert one.duration_us > 0
     assert read_results(tmp_path / "second") == []
 

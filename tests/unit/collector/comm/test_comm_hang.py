@@ -2,7 +2,7 @@
 
 import pytest
 
-from collector.comm.gang import Standing, blame, stacks_kept
+from collector.comm.gang import RankPosition, blocking_ranks, stacks_kept
 from collector.comm.rank_files import RankState
 from tests.unit.collector.naming import names
 
@@ -20,7 +20,7 @@ SLEEPS = HEAD + FRAME.format("sleep.py", "nap") + OF_RANK
 
 
 def rank(number, steps, stack):
-    return Standing(RankState(number, None, steps, f"step {steps}"), stack)
+    return RankPosition(RankState(number, None, steps, f"step {steps}"), stack)
 
 
 @pytest.mark.parametrize(
@@ -41,14 +41,14 @@ def rank(number, steps, stack):
 )
 def test_the_rank_is_named_that_the_others_wait_for(stacks, ranks, data):
     found = [rank(at, *stack) for at, stack in enumerate(stacks)]
-    line = blame(found, range(len(found)))
+    line = blocking_ranks(found, range(len(found)))
     assert line.startswith(ranks + " ") and names(line, *data)
     assert ("/x/" in line) == (len(data) > 1)  # a silent rank has no stack
     assert ("node" in line) == ("node" in data)  # whose ranks are awaited where all of these wait
 
 
 def test_a_rank_that_has_not_begun_is_named_before_those_that_wait_for_it():
-    line = blame([rank(4, 1, WAITS)], range(4, 7))
+    line = blocking_ranks([rank(4, 1, WAITS)], range(4, 7))
     assert line.startswith("ranks 5, 6 ") and "step" not in line
 
 

@@ -12,7 +12,7 @@ from collector.comm.measured import (
     Jump,
     JumpKind,
     Timed,
-    found_of,
+    bench_results,
     jumps_of,
     next_case,
     next_size,
@@ -129,7 +129,9 @@ def test_a_bench_tells_its_jumps_at_their_upper_end():
     assert next_case(plan, one, every[:2]) == case(1000)
     every += [seen(1, 0, 10.0), seen(1, 1, 90.0)]
     assert next_case(plan, one, every) is None
-    jumps = {measured.collective: measured.jump for measured in found_of(plan, every, {}).measured}
+    jumps = {
+        measured.collective: measured.jump for measured in bench_results(plan, every, {}).measured
+    }
     assert names(jumps[case(1100)], "located", "9.00", 1000)
     assert jumps[case(1000)] == jumps[case(1000, "all_gather")] == ""
 
@@ -140,7 +142,7 @@ def test_sizes_between_are_rows_of_their_own():
     between = next_case(plan, case(1024), every)
     assert between == case(1448)
     every.append(seen(1, 2, 11.0, extra=between))
-    found = {one.collective: one for one in found_of(plan, every, {}).measured}
+    found = {one.collective: one for one in bench_results(plan, every, {}).measured}
     assert found[between].duration_us == 11.0
     assert len(found[case(1024)].timings) == 2
     assert names(found[case(2048)].jump, "wide", 8.18, 1448)

@@ -2,7 +2,13 @@
 
 import pytest
 
-from collector.comm.kernels import OTHERWISE, Span, least, told_by, told_by_all
+from collector.comm.kernels import (
+    OTHER_TENSORS,
+    Span,
+    proof_of_calls,
+    proof_of_ranks,
+    weakest_proof,
+)
 from collector.model.measurement import Proof
 from collector.ranks.distribution import DISPATCH, DistributeCall
 from tests.unit.collector.naming import names
@@ -15,7 +21,7 @@ CELLS = CALL.cells
 
 def told(*rows, calls=2):
     spans = [Span(at, 1, tuple(row.items())) for at, row in enumerate(rows)]
-    return told_by(spans, calls, CALL.case)
+    return proof_of_calls(spans, calls, CALL.case)
 
 
 def test_rows_of_the_case_prove_it():
@@ -30,14 +36,14 @@ def test_rows_without_tensors_and_several_a_call_prove_nothing():
 def test_other_tensors_are_told_with_their_slot():
     other = CELLS | {"Input Shapes": CELLS["Input Shapes"].replace("6,32", "8,32", 1)}
     found = told(CELLS, other)
-    assert found.startswith(f"{OTHERWISE}: ")
+    assert found.startswith(f"{OTHER_TENSORS}: ")
     assert names(found, "input 1", "8,32 DT_BF16 ND", "6,32 DT_BF16 ND")
 
 
 def test_one_rank_s_difference_is_all_ranks_and_the_least_proof_counts():
-    of_ranks = {0: "proved", 1: f"{OTHERWISE}: input 1: 8", 2: "unverified"}
-    found = told_by_all(of_ranks)
-    assert found.startswith(OTHERWISE) and names(found, "rank 1", "input 1: 8")
-    assert told_by_all({0: "proved", 1: "unverified"}) is Proof.UNVERIFIED
-    assert told_by_all({0: "proved", 1: "proved"}) is Proof.PROVED
-    assert least([]) is least(["proved", ""]) is Proof.NONE
+    of_ranks = {0: "proved", 1: f"{OTHER_TENSORS}: input 1: 8", 2: "unverified"}
+    found = proof_of_ranks(of_ranks)
+    assert found.startswith(OTHER_TENSORS) and names(found, "rank 1", "input 1: 8")
+    assert proof_of_ranks({0: "proved", 1: "unverified"}) is Proof.UNVERIFIED
+    assert proof_of_ranks({0: "proved", 1: "proved"}) is Proof.PROVED
+    assert weakest_proof([]) is weakest_proof(["proved", ""]) is Proof.NONE

@@ -16,16 +16,16 @@ from collector.comm import meeting
 from collector.comm.bench_plan import BenchPlan, Mode
 from collector.comm.gang import RANK, GangFailed, GangWork, PeerLeft, RanksHang, Rendezvous
 from collector.comm.meeting import (
-    Connection,
     EndedElsewhere,
+    GangTask,
     Gone,
     Lead,
-    Order,
+    MeetingAddress,
+    NodeConnection,
     OverNodes,
-    Place,
     Unreached,
+    address_from_json,
     follow,
-    place_from_json,
 )
 from collector.comm.rank_files import read_results
 from collector.ranks.collective import Collective
@@ -44,12 +44,12 @@ class Guests:
     """Connections to whoever leads, closed at the end of a test."""
 
     def __init__(self) -> None:
-        self.all: list[Connection] = []
+        self.all: list[NodeConnection] = []
 
-    def __call__(self, place: Place, rank: object, token: str = "") -> Connection:
+    def __call__(self, place: MeetingAddress, rank: object, token: str = "") -> NodeConnection:
         link = socket.create_connection((place.host, place.port), timeout=5)
-        self.all.append(Connection(link, "lead"))
-        self.all[-1].say({"token": token or place.token, "node_rank": rank, "node": "n"})
+        self.all.append(NodeConnection(link, "lead"))
+        self.all[-1].send({"token": token or place.token, "node_rank": rank, "node": "n"})
         return self.all[-1]
 
 
@@ -61,7 +61,7 @@ def joined() -> Iterator[Guests]:
         one.close()
 
 
-def order(**changes) -> Order:
+def order(**changes) -> GangTask:
     values = {
         "plan": "{}",
         "backend": "cpu",
@@ -73,7 +73,7 @@ def order(**changes) -> Order:
         "master_addr": HOST,
         "master_port": 1,
     }
-    return Order(**values | changes)
+    return GangTask(**values | changes)
 
 
 class TestGathering:
@@ -89,10 +89,10 @@ class TestGathering:
             ours = [joined(lead.place, 1), joined(lead.place, 2)]
             lead.gather(10, nothing)
             lead.begin(order())
-            assert [one.heard(5)["order"]["program"] for one in ours] == [RANK, RANK]
+            assert [one.receive(5)["order"]["program"] for one in ours] == [RANK, RANK]
             for stranger in strangers:
                 with pytest.raises(Gone):
-                    stranger.heard(5)
+                    stranger.receive(5)
 
     def test_who_does_not_come_is_named_and_nobody_is_blamed(self, joined) -> None:
         with Lead(HOST, 3) as lead:
@@ -110,10 +110,10 @@ class TestGathering:
                 if len(ticks) == 3:
                     joins.extend((joined(lead.place, 1), joined(lead.place, 2)))
 
-            joins: list[Connection] = []
+            joins: list[NodeConnection] = []
             lead.gather(20, tick)
             lead.begin(order())
-            assert all(one.heard(5) is not None for one in joins)
+            assert all(one.receive(5) is not None for one in joins)
 
     def test_whoever_is_told_to_stop_waits_for_nobody(self) -> None:
         def stop(measured: int) -> None:
@@ -139,7 +139,7 @@ class TestGathering:
                 stranger.sendall(noise)
                 ours = joined(lead.place, 1)
                 lead.gather(10, nothing)
-            assert ours.heard() is None
+            assert ours.receive() is None
 
     def test_a_stranger_who_speaks_slowly_is_not_listened_to_for_long(self, joined) -> None:
         with Lead(HOST, 2) as lead, socket.create_connection((HOST, lead.place.port)) as slow:
@@ -174,7 +174,7 @@ class TestGathering:
             other = joined(lead.place, 1)
             lead.gather(10, nothing)
             other.say({"ended": "rank 3 exited with 1"})
-            assert names(lead.last_words(), "node 1", "n", "rank 3 exited with 1")
+            assert names(lead.end_reason(), "node 1", "n", "rank 3 exited with 1")
             with pytest.raises(EndedElsewhere):
                 lead.check()
 
@@ -227,7 +227,7 @@ class TestLeading:
             start(GangWork(bench()), 4, tmp_path)
 
 
-def other_of(lead: Lead) -> Connection:
+def other_of(lead: Lead) -> NodeConnection:
     (other,) = lead._others.values()
     return other
 
@@ -261,17 +261,17 @@ class TestFollowing:
         "said", [{"order": {"plan": 1}}, {}, {"order": None}, {"order": {"program": "os"}}]
     )
     def test_what_is_no_order_is_not_obeyed(self, tmp_path: Path, said: dict) -> None:
-        assert isinstance(refusal(tmp_path, lambda lead: other_of(lead).say(said)), Gone)
+        assert isinstance(refusal(tmp_path, lambda lead: other_of(lead).send(said)), Gone)
 
     def test_a_program_that_no_gang_runs_is_not_started(self, tmp_path: Path) -> None:
         found = refusal(tmp_path, lambda lead: lead.begin(order(program="http.server")))
         assert isinstance(found, Gone) and names(str(found), "'http.server'")
 
     def test_a_place_is_read_as_it_was_written_and_nothing_else_is(self) -> None:
-        place = Place("10.0.0.1", 4711, "t")
-        assert place_from_json(place.to_json(), key="k") == place
+        place = MeetingAddress("10.0.0.1", 4711, "t")
+        assert address_from_json(place.to_json(), key="k") == place
         with pytest.raises(BadInput, match=naming("k:", "port")):
-            place_from_json(b'{"host": 1}', key="k")
+            address_from_json(b'{"host": 1}', key="k")
 
 
 def bench(sizes: tuple[int, ...] = (4096,), a_node: int = 2) -> BenchPlan:
@@ -285,7 +285,7 @@ class Node:
     """The second node of a gang, as a thread: it follows until it is told to end."""
 
     def __init__(self, folder: Path, number: int = 1):
-        self.places: queue.Queue[Place] = queue.Queue()
+        self.places: queue.Queue[MeetingAddress] = queue.Queue()
         self.errors: list[str] = []
         self.stop = threading.Event()
         self._folder, self._number = folder, number

@@ -8,10 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collector.codec.errors import BadInput
-from collector.comm.check import Point, verdict
+from collector.comm.check import CheckedRow, verdict
 from collector.comm.comm_table import read_comm_table, write_offsets
 from collector.comm.profiled import profiled_collectives
-from collector.comm.validation import InNetwork, held, in_network, offsets_by_key, trimmed_median
+from collector.comm.validation import (
+    InNetwork,
+    compare_with_tree,
+    in_network,
+    offsets_by_key,
+    trimmed_median,
+)
 from collector.profiles.transfers import Transfer
 from collector.ranks.collective import Collective
 from collector.ranks.topology import Grid
@@ -25,7 +31,7 @@ def message(size, us, operation="all_gather", ranks=16):
 
 
 def row(size, us, operation="all_gather", ranks=16, dtype="DT_BF16", tier="1"):
-    return Point(operation, size, ranks, dtype, tier, us)
+    return CheckedRow(operation, size, ranks, dtype, tier, us)
 
 
 def test_the_middle_of_a_networks_times_counts():
@@ -48,7 +54,9 @@ def test_a_profiles_rows_become_messages_with_their_middle():
 
 
 def test_a_row_of_the_size_is_compared_by_itself():
-    one = held(message(75968, 25.9), [row(65536, 9.0), row(75968, 12.5), row(131072, 20.0)])
+    one = compare_with_tree(
+        message(75968, 25.9), [row(65536, 9.0), row(75968, 12.5), row(131072, 20.0)]
+    )
     assert one.is_exact
     assert one.ratio == pytest.approx(12.5 / 25.9)
     assert verdict(one.ratio) == "WARN"
@@ -56,7 +64,9 @@ def test_a_row_of_the_size_is_compared_by_itself():
 
 
 def test_a_size_between_rows_is_on_their_line_and_has_no_offset():
-    one = held(message(1536, 12.0), [row(2048, 14.0), row(1024, 10.0), row(4096, 90.0)])
+    one = compare_with_tree(
+        message(1536, 12.0), [row(2048, 14.0), row(1024, 10.0), row(4096, 90.0)]
+    )
     assert not one.is_exact
     assert (one.below.message_bytes, one.above.message_bytes) == (1024, 2048)
     assert one.isolated_us == pytest.approx(12.0)
@@ -74,19 +84,21 @@ def test_a_size_between_rows_is_on_their_line_and_has_no_offset():
     ],
 )
 def test_what_no_row_tells_is_not_compared(points):
-    assert held(message(1024, 5.0), points) is None
+    assert compare_with_tree(message(1024, 5.0), points) is None
 
 
 def test_of_several_tiers_and_dtypes_the_messages_own_comes_first():
     rows = [row(1024, 1.0, tier="0"), row(1024, 2.0), row(1024, 3.0, dtype="DT_FP16")]
-    assert held(message(1024, 5.0), rows).isolated_us == 2.0
-    assert held(message(1024, 5.0), rows[::2]).isolated_us == 3.0  # the tier counts more
-    assert held(message(1024, 5.0), rows[:1]).isolated_us == 1.0
+    assert compare_with_tree(message(1024, 5.0), rows).isolated_us == 2.0
+    assert (
+        compare_with_tree(message(1024, 5.0), rows[::2]).isolated_us == 3.0
+    )  # the tier counts more
+    assert compare_with_tree(message(1024, 5.0), rows[:1]).isolated_us == 1.0
 
 
 @pytest.mark.parametrize(("network_us", "offset"), [(9.0, None), (10.0, 0.0), (31.0, None)])
 def test_waiting_and_less_than_nothing_are_no_offset(network_us, offset):
-    assert held(message(1024, network_us), [row(1024, 10.0)]).offset_us == offset
+    assert compare_with_tree(message(1024, network_us), [row(1024, 10.0)]).offset_us == offset
 
 
 def test_offsets_are_a_column_of_their_own(tmp_path):
@@ -96,7 +108,7 @@ def test_offsets_are_a_column_of_their_own(tmp_path):
         "1024,16,DT_BF16,1,10.00,\n"
         "2048,16,DT_BF16,1,11.00,3.00\n"
     )
-    one = held(message(1024, 14.6), [row(1024, 10.0), row(2048, 11.0)])
+    one = compare_with_tree(message(1024, 14.6), [row(1024, 10.0), row(2048, 11.0)])
     offsets = offsets_by_key("all_gather", [one])
     assert offsets_by_key("all_reduce", [one]) == {}
     assert write_offsets(path, offsets) == 1
@@ -117,7 +129,7 @@ def test_offsets_go_into_tables_of_collectives_only(tmp_path):
 
 def test_rows_of_another_tier_or_dtype_are_compared_and_get_no_offset():
     for other in (row(1024, 10.0, tier="0"), row(1024, 10.0, dtype="DT_FLOAT")):
-        one = held(message(1024, 12.0), [other])
+        one = compare_with_tree(message(1024, 12.0), [other])
         assert one.is_exact and not one.is_own
         assert one.ratio == pytest.approx(10.0 / 12.0)
         assert one.offset_us is None
@@ -128,7 +140,7 @@ def test_what_a_trace_told_is_held_against_the_row_of_its_very_key():
     (message,) = in_network(profiled_collectives([sent], GRID, "bfloat16"))
     of = ("all_reduce", 8)
     rows = [row(16_369_846, 39.0, *of), row(16_388_000, 40.0, *of, dtype="DT_FLOAT")]
-    one = held(message, rows)
+    one = compare_with_tree(message, rows)
     assert one.is_exact and one.is_own
     assert one.offset_us == pytest.approx(5.0)
 

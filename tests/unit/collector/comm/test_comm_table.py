@@ -16,7 +16,7 @@ from collector.comm.comm_table import (
     write_measured,
     write_offsets,
 )
-from collector.comm.measured import found_of
+from collector.comm.measured import bench_results
 from collector.comm.rank_files import CaseSeen, LineCount, read_results
 from collector.comm.timing import RankTimes
 from collector.ranks.collective import COLUMNS, OF_SESSIONS, OF_SESSIONS_TOGETHER, Collective
@@ -39,7 +39,7 @@ def found(*cases, rounds_us=(100.0,), backend="cpu", environment=None, world=4):
         for number, duration_us in enumerate(rounds_us)
         for at, case in enumerate(cases)
     ]
-    return found_of(plan, every, environment or {})
+    return bench_results(plan, every, environment or {})
 
 
 def rows(path):
@@ -229,7 +229,7 @@ def test_the_environment_that_changes_a_run_is_kept(tmp_path):
 def test_a_wrong_result_has_no_row():
     plan = BenchPlan("cpu", Grid((8,)), 2, Mode.EVENT, 2, 0.1, (5, 9), (ALONE,))
     every = [seen(0, 0, 5.0), seen(0, 1, 5.0, wrong=(1,))]
-    result = found_of(plan, every, {})
+    result = bench_results(plan, every, {})
     assert not result.measured
     assert names(result.wrong[0].reason, "rank 1")
 
@@ -250,13 +250,13 @@ def test_what_a_killed_rank_had_begun_to_write_is_no_result(tmp_path):
 def test_a_round_that_a_profiler_lost_does_not_take_the_others_with_it():
     plan = BenchPlan("npu", Grid((48, 8, 2)), 2, Mode.KERNEL, 2, 0.1, (5, 9), (ALONE,))
     lost = CaseSeen(0, 0, (), "the profiler of rank 1 tells of 0 kernels, 2 calls were made", ())
-    (one,) = found_of(plan, [lost, seen(0, 1, 5.0)], {}).measured
+    (one,) = bench_results(plan, [lost, seen(0, 1, 5.0)], {}).measured
     assert (one.mode, one.duration_us, len(one.timings)) == ("kernel", 5.0, 1)
 
 
 def test_what_the_ranks_left_out_is_told():
     plan = BenchPlan("cpu", Grid((8,)), 2, Mode.EVENT, 1, 0.1, (5, 9), (ALONE,))
-    result = found_of(plan, [CaseSeen(0, 0, (), "too large", ())], {})
+    result = bench_results(plan, [CaseSeen(0, 0, (), "too large", ())], {})
     assert [one.reason for one in result.left_out] == ["too large"]
 
 

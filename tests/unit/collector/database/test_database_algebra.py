@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from collector.database.merge import CREATE, merge_plans
 from collector.database.plan_state import read_results
-from collector.database.query import answers
+from collector.database.query import case_results
 from collector.database.snapshot import load_state
 from collector.database.state import State, join_all
 from collector.database.view import content_hash, render, view_of
@@ -138,7 +138,7 @@ def test_the_good_final_measurement_of_highest_rank_shows_warm_before_cold(
 ) -> None:
     joined = join_all(_portion(plan, shard) for plan in made for shard in (0, 1))
     for cache in (None, *CACHES):
-        known = answers(joined, PATH, cache=cache)
+        known = case_results(joined, PATH, cache=cache)
         for case in {record.case_id for record in made[0].shards[0].records}:
             durations = _good_finals(made, case, cache)
             if durations:
@@ -180,8 +180,10 @@ def test_what_was_measured_behind_other_launches_moves_nothing_that_is_shown(
     assert content_hash(after) == content_hash(join_all([*alone, *reversed(measured)]))
     assert _durations_shown(after) == _durations_shown(before)
     for cache in (None, *ISOLATED):
-        assert answers(after, PATH, cache=cache) == answers(before, PATH, cache=cache)
-    assert answers(after, PATH, cache=CONTEXT) == answers(join_all(measured), PATH, cache=CONTEXT)
+        assert case_results(after, PATH, cache=cache) == case_results(before, PATH, cache=cache)
+    assert case_results(after, PATH, cache=CONTEXT) == case_results(
+        join_all(measured), PATH, cache=CONTEXT
+    )
     assert _durations_shown(after, CONTEXT) == _durations_shown(join_all(measured), CONTEXT)
 
 

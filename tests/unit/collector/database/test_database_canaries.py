@@ -12,7 +12,7 @@ from collector.database.intervals import intervals_of
 from collector.database.merge import CREATE, merge_plans
 from collector.database.plan_state import read_results
 from collector.database.published import Published
-from collector.database.query import answers, best_rows
+from collector.database.query import best_rows, case_results
 from collector.database.snapshot import load_state
 from collector.database.state import State, join_all
 from collector.database.verify import find_problems
@@ -21,7 +21,7 @@ from collector.database.view import render
 from collector.model.measurement import CanaryReading, Outcome
 from collector.model.plan import CANARY_PLACES
 from collector.model.stack import Stack
-from collector.quality.gates import doubt_of, gate_of
+from collector.quality.gates import gate_of_outcome, gate_of_warning
 from collector.store.in_memory import MemoryStore
 from jobs.status.lines import version_quality_lines
 from tests.unit.collector.database.campaign_maker import (
@@ -96,7 +96,7 @@ def test_where_there_is_no_other_it_shows_with_the_warning():
     warned = {row["warnings"]: row["good"] for row in best.to_pylist()}
     assert warned.pop("") and list(warned.values()) == [True]
     ((warning,),) = map(json.loads, warned)
-    assert doubt_of(warning) == "canaries" and names(warning, "Add 4096")
+    assert gate_of_warning(warning) == "canaries" and names(warning, "Add 4096")
 
 
 def test_of_a_device_beyond_the_band_nothing_shows_and_everything_is_kept():
@@ -106,7 +106,7 @@ def test_of_a_device_beyond_the_band_nothing_shows_and_everything_is_kept():
     best = best_rows(state, NPU.version_path).to_pylist()
     (held,) = [row for row in best if not row["good"]]
     assert held["outcome"] == "implausible"
-    assert gate_of(Outcome(held["outcome"]), held["reason"]) == "canary band"
+    assert gate_of_outcome(Outcome(held["outcome"]), held["reason"]) == "canary band"
     assert names(held["reason"], "Add 4096") and "1.4" in held["reason"]
     assert set(state.measurements["outcome"].to_pylist()) == {"ok"}
     quality = quality_of(shown_version(state, NPU.version_path))
@@ -166,12 +166,12 @@ def test_a_case_that_only_a_doubtful_session_measured_is_owed(factor):
     for together in (others, [alone]):
         merge(store, together)
     head = find_head(store)
-    known = answers(load_state(store, head), NPU.version_path)
-    assert {case: found.is_doubted for case, found in known.items()} == {
+    known = case_results(load_state(store, head), NPU.version_path)
+    assert {case: found.is_suspect for case, found in known.items()} == {
         RECORD.case_id: False,
         alone.shards[0].records[0].case_id: True,
     }
-    assert Published.of(store, head).answers(NPU.version_path, known) == known
+    assert Published.of(store, head).case_results(NPU.version_path, known) == known
 
 
 @pytest.mark.parametrize("factor", [1.08, BEYOND])
@@ -185,7 +185,7 @@ def test_where_a_doubtful_session_was_is_told_until_a_second_is_doubtful_too(fac
     for together in (others[:3], others[3:], [alone], [twice]):
         merge(store, together)
         published = Published.of(store, find_head(store))
-        told.append(published.doubted_once(NPU.version_path, [case, RECORD.case_id], cache="warm"))
+        told.append(published.suspect_once(NPU.version_path, [case, RECORD.case_id], cache="warm"))
     assert told[-2:] == [{case: f"node-{SLOW}/"}, {}] and not any(told[:-2])
 
 

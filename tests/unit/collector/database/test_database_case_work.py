@@ -10,7 +10,7 @@ from collector.database.state import TEXT, places_alike
 from collector.model.case import case_from_cells
 from collector.model.stack import Stack
 from collector.model.vocabulary import BASE_CELLS
-from collector.ops.floor import floor_us
+from collector.ops.floor import lower_bound_us
 from collector.ops.registry import find
 from collector.ops.together import FEW
 from tests.unit.collector.database.campaign_maker import record_of_shapes
@@ -56,8 +56,8 @@ def table_of(*spelled):
 def test_each_case_has_its_own_work(spelled):
     table = table_of(*spelled)
     work = work_of(table, A3, is_checked=True)
-    floors = work.floors_us(A3)
-    most = work_of(table, A3, is_checked=False).floors_us(A3)
+    floors = work.lower_bounds_us(A3)
+    most = work_of(table, A3, is_checked=False).lower_bounds_us(A3)
     for at, cells in enumerate(table.to_pylist()):
         try:
             case = case_from_cells(cells["kernel_type"], cells)
@@ -65,12 +65,12 @@ def test_each_case_has_its_own_work(spelled):
             assert not work.is_known[at] and np.isnan(most[at])
             continue
         op = find(case.kernel_type)
-        if op is not None and op.complaint(case, "npu"):
-            assert not work.is_known[at] and not most[at] < floor_us(case, A3)
+        if op is not None and op.rejection_reason(case, "npu"):
+            assert not work.is_known[at] and not most[at] < lower_bound_us(case, A3)
             continue
         told = (op.flops(case), op.traffic(case)) if op else (0, 0)
         assert (work.operations[at], work.traffic[at]) == told
-        assert floors[at] == most[at] == floor_us(case, A3)
+        assert floors[at] == most[at] == lower_bound_us(case, A3)
 
 
 def test_no_case_has_no_work():

@@ -15,7 +15,7 @@ from collector.database.intervals import intervals_of
 from collector.database.layout import AVERAGE_DURATION
 from collector.database.merge import CREATE, merge_plans
 from collector.database.plan_state import read_results
-from collector.database.query import answers, best_rows
+from collector.database.query import best_rows, case_results
 from collector.database.snapshot import load_state
 from collector.database.state import State, join_all
 from collector.database.verify import find_problems
@@ -24,7 +24,7 @@ from collector.database.view import render
 from collector.model.measurement import Outcome
 from collector.model.record import CaseRecord
 from collector.model.stack import Stack
-from collector.quality.gates import gate_of
+from collector.quality.gates import gate_of_outcome
 from collector.store.in_memory import MemoryStore
 from jobs.status.lines import version_quality_lines
 from tests.unit.collector.database.campaign_maker import (
@@ -98,7 +98,7 @@ def test_what_a_host_was_timed_for_is_kept_and_not_shown():
     assert shown(state) == []
     assert state.measurements.num_rows == 2 * _HALF
     assert set(state.measurements["outcome"].to_pylist()) == {Outcome.OK}
-    for answer in answers(state, NPU.version_path).values():
+    for answer in case_results(state, NPU.version_path).values():
         assert (answer.outcome, answer.is_good) == (Outcome.IMPLAUSIBLE, False)
 
 
@@ -137,7 +137,7 @@ def test_a_curve_in_another_unit_is_kept_and_not_shown(times):
     assert shown(state) == []
     assert state.measurements.num_rows == 2 * _HALF
     known = best_rows(state, NPU.version_path)
-    gates = {gate_of(Outcome.IMPLAUSIBLE, reason) for reason in known["reason"].to_pylist()}
+    gates = {gate_of_outcome(Outcome.IMPLAUSIBLE, reason) for reason in known["reason"].to_pylist()}
     assert gates == {"unit" if times > 1 else "floor"}
 
 

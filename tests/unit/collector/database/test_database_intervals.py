@@ -39,7 +39,7 @@ from collector.model.case import case_from_cells
 from collector.model.stack import Stack
 from collector.store.in_memory import MemoryStore
 from collector.store.opening import open_store
-from jobs.cli.database import diff_verb, quality_verb
+from jobs.cli.database import diff_command, quality_command
 from tests.unit.collector.database.campaign_maker import (
     PATH,
     MadePlan,
@@ -216,7 +216,7 @@ def test_a_diff_says_how_many_cases_are_known_better(
     for plan in (measured(1, sigma=0.01), measured(2, sigma=0.01, count=20)):
         write_campaign(store, plan)
         merge_plans(store, [plan.name], guard=CREATE, author="test")
-    diff_verb(1, 2, root=str(tmp_path))
+    diff_command(1, 2, root=str(tmp_path))
     told = capsys.readouterr().out.splitlines()
     assert names(told[-2], PATH, 0, 30)
 
@@ -229,13 +229,13 @@ def test_db_quality_says_how_far_sessions_lie_apart_and_whether_intervals_hold_t
     for plan in (measured(1, sigma=0.02), measured(2, sigma=0.02, count=20)):
         write_campaign(store, plan)
         merge_plans(store, [plan.name], guard=CREATE, author="test")
-    quality_verb(1, root=str(tmp_path))
+    quality_command(1, root=str(tmp_path))
     alone = capsys.readouterr().out.splitlines()
     assert names(alone[0], PATH)
     assert re.findall(r"\d+", alone[1]) == ["30", "0", "0"]
     assert names(alone[2], "prior") and not re.search(r"\d", alone[2])
     assert names(alone[-1], "30 prior") and re.findall(r"\d+", alone[-1]) == ["30"]
-    quality_verb(root=str(tmp_path))
+    quality_command(root=str(tmp_path))
     several = capsys.readouterr().out.splitlines()
     assert re.findall(r"\d+", several[1])[:2] == ["30", "20"]
     assert names(several[2], "20 pairs") and len(re.findall(r"[\d.]+ ?%", several[2])) == 6
@@ -257,7 +257,7 @@ def test_intervals_are_judged_by_what_one_plan_measured_twice() -> None:
         assert {one.pairs for one in quality.reliability} == {12}
         # Two of three sessions are a pair; so are each of them and the third one.
         assert quality.sessions.pairs == (12 * 3 + 8 if others else 12)
-        assert min(one.held for one in quality.reliability) > 0.5
+        assert min(one.covered for one in quality.reliability) > 0.5
 
 
 def test_blind_pairs_bear_the_numbers_of_the_evidence() -> None:

@@ -11,7 +11,7 @@ import pytest
 from collector.codec.errors import BadInput, NotFound, OpmeterError
 from collector.database.commits import find_head, history, read_commit
 from collector.database.merge import CREATE, SINGLE_WRITER, Guard, MergeResult, merge_plans
-from collector.database.query import answers
+from collector.database.query import case_results
 from collector.database.snapshot import load_state, read_manifest
 from collector.database.verify import find_problems
 from collector.database.view import render
@@ -331,7 +331,7 @@ def test_each_case_shows_warm_where_it_is_good_and_else_cold() -> None:
         rows = list(csv.DictReader(io.StringIO(data)))
         assert sum(bool(row["Average Duration(us)"]) for row in rows) == durations
         assert {row["MicroBench Cache"] for row in rows} <= {cache, ""}
-    known = answers(state, PATH)
+    known = case_results(state, PATH)
     assert all(answer.is_good for answer in known.values())
 
 
@@ -432,7 +432,7 @@ def test_what_ran_in_place_of_a_case_is_a_case_of_its_own() -> None:
     assert result.commit is not None and find_problems(store) == []
     assert result.commit.counts["cases"] == 3 and result.commit.counts["measurements"] == 3
     state = load_state(store, result.commit)
-    shown = answers(state, PATH)
+    shown = case_results(state, PATH)
     ran = as_ran(RECORDS[0], "AddAiCore", "dynamic", "AI_VECTOR_CORE")
     assert shown[RECORDS[0].case_id].outcome is Outcome.SUBSTITUTED
     assert (shown[ran.case_id].is_good, shown[ran.case_id].mean_us) == (True, 7.5)
@@ -447,7 +447,7 @@ def test_another_state_that_ran_is_another_case_of_the_same_kernel() -> None:
     store = MemoryStore()
     session = {RECORDS[0].case_id: Tried(7.5, ran="Add", state="static")}
     result = publish(store, MadePlan([MadeShard("shard", RECORDS[:1], [session])]))
-    shown = answers(load_state(store, result.commit), PATH)
+    shown = case_results(load_state(store, result.commit), PATH)
     assert len(shown) == 2 and find_problems(store) == []
     ran = as_ran(RECORDS[0], "Add", "static", "AI_VECTOR_CORE")
     assert shown[ran.case_id].mean_us == 7.5 and ran.case.op_state == "static"
@@ -460,7 +460,7 @@ def test_the_tensors_that_were_recorded_are_those_of_its_case() -> None:
     assert find_problems(store) == []
     state = load_state(store, result.commit)
     ran = replace(RECORDS[0], cells={**RECORDS[0].cells, **dict(OF_SEVEN)})
-    shown = answers(state, PATH)
+    shown = case_results(state, PATH)
     assert shown[ran.case_id].mean_us == 7.5 and not shown[RECORDS[0].case_id].is_good
     pulled = render(state)[f"{PATH}/Add.csv"]
     assert pulled.rows == 2 and b"7,64;7,64" in pulled.data
@@ -472,7 +472,7 @@ def test_what_ran_on_the_ai_cpu_has_a_row_of_its_own() -> None:
     result = publish(store, MadePlan([MadeShard("shard", RECORDS[:1], [session])]))
     state = load_state(store, result.commit)
     ran = as_ran(RECORDS[0], "Add", "dynamic", "AI_CPU")
-    shown = answers(state, PATH)
+    shown = case_results(state, PATH)
     assert shown[ran.case_id].mean_us == 750.0 and not shown[RECORDS[0].case_id].is_good
     assert render(state)[f"{PATH}/Add.csv"].rows == 2 and find_problems(store) == []
 
@@ -484,4 +484,4 @@ def test_of_two_measurements_of_a_kernel_that_ran_instead_the_later_plan_shows()
     later = replace(later, shards=[replace(later.shards[0], sessions=[session])])
     result = publish(store, substituting(), later)
     ran = as_ran(RECORDS[0], "AddAiCore", "dynamic", "AI_VECTOR_CORE")
-    assert answers(load_state(store, result.commit), PATH)[ran.case_id].mean_us == 6.0
+    assert case_results(load_state(store, result.commit), PATH)[ran.case_id].mean_us == 6.0

@@ -9,15 +9,15 @@ from hypothesis import strategies as st
 
 from collector.codec.errors import BadInput
 from collector.database.merge import CREATE, merge_plans
-from collector.database.plan_state import most_floors_us, with_implausible
-from collector.database.query import answers
+from collector.database.plan_state import most_lower_bounds_us, with_implausible
+from collector.database.query import case_results
 from collector.database.rows import case_rows, rows_of_part
 from collector.database.snapshot import load_state
 from collector.database.view import render
 from collector.model import keys
 from collector.model.measurement import Outcome
 from collector.model.record import as_ran
-from collector.quality.gates import gate_of
+from collector.quality.gates import gate_of_outcome
 from collector.store.in_memory import MemoryStore
 from tests.unit.collector.database.campaign_maker import (
     PATH,
@@ -57,10 +57,10 @@ def test_a_duration_that_cannot_be_is_kept_with_its_reason_and_not_shown(mean_us
     state = publish(MemoryStore(), plan_of(Tried(mean_us)))
     rows = {row["case"]: row for row in state.measurements.to_pylist()}
     assert rows[PRODUCT.case_id]["outcome"] == Outcome.IMPLAUSIBLE
-    assert gate_of(Outcome.IMPLAUSIBLE, rows[PRODUCT.case_id]["reason"]) == gate
+    assert gate_of_outcome(Outcome.IMPLAUSIBLE, rows[PRODUCT.case_id]["reason"]) == gate
     assert float(rows[PRODUCT.case_id]["mean_us"]) == mean_us
     assert rows[ADD.case_id]["outcome"] == Outcome.OK
-    known = answers(state, PATH)
+    known = case_results(state, PATH)
     assert not known[PRODUCT.case_id].is_good and known[ADD.case_id].mean_us == 2.0
     shown = render(state)[f"{PATH}/MatMulV2.csv"].data.decode()
     assert "4096,4096" in shown and str(mean_us) not in shown
@@ -86,7 +86,7 @@ def test_cores_that_worked_longer_than_the_launches_took(name, worked_us, accept
     assert row["outcome"] == outcome
     if outcome is Outcome.IMPLAUSIBLE:
         assert names(row["reason"], "900 us", name, f"{worked_us:.6g}")
-        assert gate_of(outcome, row["reason"]) == "cores at work"
+        assert gate_of_outcome(outcome, row["reason"]) == "cores at work"
     else:
         assert row["reason"] == ""
 
@@ -100,7 +100,7 @@ def test_it_displaces_nothing_good_whatever_its_rank():
         publish(store, first)
         orders.append(publish(store, second))
     assert orders[0] == orders[1]
-    assert answers(orders[0], PATH)[PRODUCT.case_id].mean_us == 9e5
+    assert case_results(orders[0], PATH)[PRODUCT.case_id].mean_us == 9e5
 
 
 def test_a_merge_of_it_again_makes_no_commit():
@@ -147,8 +147,8 @@ def test_what_a_floor_is_at_most_changes_no_verdict(means):
         "reason": [""] * len(means),
     }
     table = pa.table({name: pa.array(texts, pa.large_string()) for name, texts in columns.items()})
-    known = most_floors_us(case_rows(made, records), made)
-    unknown = most_floors_us(case_rows(made, []), made)
+    known = most_lower_bounds_us(case_rows(made, records), made)
+    unknown = most_lower_bounds_us(case_rows(made, []), made)
     verdicts = [with_implausible(table, records, made, most) for most in (known, unknown)]
     assert verdicts[0] == verdicts[1]
 

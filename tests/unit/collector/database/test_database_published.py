@@ -14,7 +14,7 @@ from collector.database.commits import Commit, find_head
 from collector.database.intervals import intervals_of
 from collector.database.merge import CREATE, merge_plans
 from collector.database.published import HeldShards, Published
-from collector.database.query import answers, best_rows, held_shards
+from collector.database.query import best_rows, case_results, held_shards
 from collector.database.snapshot import INTERVALS, interval_rows, load_state
 from collector.model import keys
 from collector.model.measurement import CACHES, Outcome
@@ -77,8 +77,8 @@ def test_the_head_answers_as_the_whole_state_does(seed: int) -> None:
     state, published = load_state(store, head), Published.of(store, head)
     wanted = {record.case_id for record in chance.sample(RECORDS, 6)}
     for cache in (None, *CACHES):
-        whole = answers(state, PATH, cache=cache)
-        found = published.answers(PATH, wanted, cache=cache)
+        whole = case_results(state, PATH, cache=cache)
+        found = published.case_results(PATH, wanted, cache=cache)
         assert found == {case: whole[case] for case in wanted & set(whole)}
     assert published.shows(STACK) == state.shows(STACK)
     pairs = held_shards(state)
@@ -91,7 +91,7 @@ def test_an_empty_database_answers_nothing() -> None:
     store = MemoryStore()
     published = Published.of(store, None)
     assert published.versions == {} and not published.shows(STACK)
-    assert published.answers(PATH, [RECORDS[0].case_id]) == {}
+    assert published.case_results(PATH, [RECORDS[0].case_id]) == {}
     assert HeldShards(store, "made").at(None) == frozenset()
 
 
@@ -126,7 +126,7 @@ def test_a_file_that_was_changed_is_refused() -> None:
     with pytest.raises(DamagedObject, match=naming(f"{key}:", "sha256")):
         HeldShards(store, "made").at(head)
     with pytest.raises(DamagedObject, match=naming(f"{key}:", "sha256")):
-        Published.of(store, head).answers(PATH, [RECORDS[0].case_id])
+        Published.of(store, head).case_results(PATH, [RECORDS[0].case_id])
 
 
 def test_the_intervals_of_the_head_are_those_of_the_state():

@@ -8,7 +8,7 @@ import pytest
 
 from collector.database.changes import differences
 from collector.database.plan_state import read_results
-from collector.database.query import Answered, answers, held_shards
+from collector.database.query import CaseResult, case_results, held_shards
 from collector.database.state import State, join_all
 from collector.database.view import content_hash, render
 from collector.model.measurement import Outcome
@@ -52,11 +52,11 @@ def rows(state: State, kernel: str = "Add") -> list[dict[str, str]]:
 def test_a_good_answer_stands_before_a_later_failure_and_a_failure_is_an_answer() -> None:
     first = plan(1, [ONE, TWO], answered([ONE], 5.0) | {TWO.case_id: Tried(outcome=Outcome.OOM)})
     later = plan(2, [ONE], {ONE.case_id: Tried(outcome=Outcome.HUNG)})
-    assert answers(state_of(first, later), PATH) == {
-        ONE.case_id: Answered(Outcome.OK, True, 5.0),
-        TWO.case_id: Answered(Outcome.OOM, False, None),
+    assert case_results(state_of(first, later), PATH) == {
+        ONE.case_id: CaseResult(Outcome.OK, True, 5.0),
+        TWO.case_id: CaseResult(Outcome.OOM, False, None),
     }
-    assert answers(state_of(first), "another/vllm_ascend/version") == {}
+    assert case_results(state_of(first), "another/vllm_ascend/version") == {}
 
 
 def test_answers_are_warm_or_cold_unless_one_is_asked_for() -> None:
@@ -64,9 +64,9 @@ def test_answers_are_warm_or_cold_unless_one_is_asked_for() -> None:
         plan(1, [ONE], answered([ONE], 5.0)),
         plan(2, [TWO], answered([TWO], 9.0), cache="cold"),
     )
-    assert set(answers(state, PATH)) == {ONE.case_id, TWO.case_id}
-    assert set(answers(state, PATH, cache="warm")) == {ONE.case_id}
-    assert answers(state, PATH, cache="cold")[TWO.case_id].mean_us == 9.0
+    assert set(case_results(state, PATH)) == {ONE.case_id, TWO.case_id}
+    assert set(case_results(state, PATH, cache="warm")) == {ONE.case_id}
+    assert case_results(state, PATH, cache="cold")[TWO.case_id].mean_us == 9.0
 
 
 def test_shards_of_one_id_are_told_apart_by_their_campaign() -> None:

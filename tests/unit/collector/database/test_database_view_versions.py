@@ -25,7 +25,7 @@ from collector.model import keys
 from collector.store import open_store
 from collector.store.base import Store
 from collector.store.in_memory import MemoryStore
-from jobs.cli.database import log_verb, verify_verb
+from jobs.cli.database import log_command, verify_command
 from tests.unit.collector.database.campaign_maker import (
     PATH,
     MadePlan,
@@ -160,8 +160,8 @@ def test_the_verbs_tell_of_other_view_versions_in_a_note(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     database(open_store(str(tmp_path)))
-    assert verify_verb(root=str(tmp_path)) == 0
+    assert verify_command(root=str(tmp_path)) == 0
     note, result = capsys.readouterr().out.splitlines()
     assert names(note, "2 versions") and names(result, "3 versions")
-    log_verb(root=str(tmp_path))
+    log_command(root=str(tmp_path))
     assert "view_version" not in capsys.readouterr().out

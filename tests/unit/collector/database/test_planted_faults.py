@@ -28,7 +28,7 @@ from collector.model.measurement import Measurement, Outcome, Provenance
 from collector.model.plan import Limits, MeasureSettings, Plan, plan_to_json
 from collector.model.record import CaseRecord
 from collector.model.stack import Runtime, Stack
-from collector.quality.gates import gate_of
+from collector.quality.gates import gate_of_outcome
 from collector.quality.reconcile import SENTINEL_TYPE, Mark, Sentinel
 from collector.replay.certificates import with_canaries
 from collector.replay.journal import JOURNAL, MEASURED, JournalWriter
@@ -263,7 +263,7 @@ def test_a_planted_fault_is_stopped_before_it_is_published(name, tmp_path):
         assert len(refused) == 1 and fault.refusal in refused[0]
         return
     best = best_rows(state, PATH).select(["case", "outcome", "reason"]).to_pylist()
-    held = {row["case"]: gate_of(Outcome(row["outcome"]), row["reason"]) for row in best}
+    held = {row["case"]: gate_of_outcome(Outcome(row["outcome"]), row["reason"]) for row in best}
     by = {held[case] for case in fault.stops}
     assert by <= fault.gates, "another gate refused it, or gate_names.py does not know the reason"
     assert refused == []

@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from collector import environment
-from collector.environment import Environment, within
+from collector.environment import Environment, use_environment
 
 pytestmark = pytest.mark.fast
 
@@ -14,15 +14,15 @@ class Played(Environment):
     def monotonic(self):
         return 7.0
 
-    def side_by_side(self, call, items, threads):
+    def map_concurrently(self, call, items, threads):
         return [("played", call(item)) for item in items]
 
 
 def test_what_is_done_within_another_environment_is_done_in_it_alone():
     before = environment.monotonic()
-    with within(Played()):
+    with use_environment(Played()):
         assert environment.monotonic() == 7.0
-        assert environment.side_by_side(abs, [-1], 2) == [("played", 1)]
+        assert environment.map_concurrently(abs, [-1], 2) == [("played", 1)]
         seen = []
         environment.begin(lambda: seen.append(environment.monotonic()), "other").join()
         assert seen != [7.0], "a thread of its own has an environment of its own"
@@ -38,9 +38,9 @@ def test_side_by_side_keeps_the_order_and_raises_what_the_first_raised():
             raise ValueError(number)
         return -number
 
-    assert environment.side_by_side(meet, [0, 1], 2) == [0, -1]
+    assert environment.map_concurrently(meet, [0, 1], 2) == [0, -1]
     with pytest.raises(ValueError, match="2"):
-        environment.side_by_side(meet, [2, 3], 2)
+        environment.map_concurrently(meet, [2, 3], 2)
 
 
 def test_a_token_has_as_many_digits_as_were_asked_for_and_differs():

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from collector.host.gpus import GpuCondition, held_by
-from collector.model.measurement import Condition, Held
+from collector.model.measurement import ClockLimit, Condition
 
 pytestmark = pytest.mark.fast
 
@@ -61,7 +61,7 @@ def test_a_gpu_that_tells_everything():
         nvmlDeviceGetPowerUsage=312_450,
         nvmlDeviceGetCurrentClocksEventReasons=0x44,
     )
-    held = (Held.POWER_CAP, Held.THERMAL)
+    held = (ClockLimit.POWER_CAP, ClockLimit.THERMAL)
     assert read(nvml) == Condition(1980.0, None, 61.0, 312.45, None, held, 0)
 
 
@@ -70,14 +70,14 @@ def test_what_a_gpu_or_its_driver_does_not_support_is_not_told():
 
 
 def test_an_older_driver_tells_reasons_by_their_older_name():
-    assert read(FakeNvml(nvmlDeviceGetCurrentClocksThrottleReasons=0x1)).held == (Held.IDLE,)
+    assert read(FakeNvml(nvmlDeviceGetCurrentClocksThrottleReasons=0x1)).held == (ClockLimit.IDLE,)
 
 
 def test_bits_of_one_kind_are_one_reason_and_unknown_ones_are_told_as_such():
     assert held_by(0) == ()
-    assert held_by(0x68) == (Held.SLOWDOWN, Held.THERMAL)
-    assert held_by(0x112) == (Held.SETTING,)
-    assert held_by(0x8000) == (Held.OTHER,)
+    assert held_by(0x68) == (ClockLimit.SLOWDOWN, ClockLimit.THERMAL)
+    assert held_by(0x112) == (ClockLimit.SETTING,)
+    assert held_by(0x8000) == (ClockLimit.OTHER,)
 
 
 def test_another_process_counts_where_it_computed_since_the_last_reading():

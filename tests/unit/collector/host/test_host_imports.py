@@ -12,7 +12,7 @@ from collector.host import imports
 @pytest.mark.fast
 def test_what_is_made_within_is_not_looked_through_and_what_comes_later_is():
     try:
-        with imports.for_good():
+        with imports.permanent():
             assert not gc.isenabled()
             kept: list[object] = []
             kept.append(kept)
@@ -27,7 +27,7 @@ def test_what_is_made_within_is_not_looked_through_and_what_comes_later_is():
 @pytest.mark.fast
 def test_an_import_that_fails_leaves_collections_on():
     try:
-        with pytest.raises(ModuleNotFoundError), imports.for_good():
+        with pytest.raises(ModuleNotFoundError), imports.permanent():
             import no_such_module  # noqa: F401
         assert gc.isenabled()
     finally:

@@ -89,7 +89,7 @@ def test_both_questions_are_about_the_chip_and_silence_tells_nothing(monkeypatch
             raise HostFault("npu-smi does not answer")
         return COMMON if "common" in arguments else NOBODY
 
-    monkeypatch.setattr(npus, "ask_npu_smi", answer)
+    monkeypatch.setattr(npus, "run_npu_smi", answer)
     npu = NpuCondition(Npu(3, 3, card=1, chip=1, name="Ascend910", memory_gb=64))
     assert npu.read().busy == 0.7 and npu.read() is None
     chip = ("-i", "1", "-c", "1")

@@ -10,8 +10,8 @@ from collector.host.npus import (
     Npu,
     board_of,
     check_health,
-    chip_to_itself,
     cube_cores_of,
+    exclusive_chip,
     list_npus,
     one_a_chip_first,
     parse,
@@ -143,7 +143,7 @@ def test_a_die_has_its_chip_to_itself_unless_all_dies_may_measure(
     tmp_path, npu_smi, answer, visible_dies, at_once, chip
 ):
     (tmp_path / "info").write_text(answer)
-    assert chip_to_itself(0, at_once, {"ASCEND_RT_VISIBLE_DEVICES": visible_dies}) == chip
+    assert exclusive_chip(0, at_once, {"ASCEND_RT_VISIBLE_DEVICES": visible_dies}) == chip
 
 
 def test_every_chip_has_a_turn_before_any_has_two():

@@ -2,7 +2,7 @@
 
 import pytest
 
-from collector.host.processes import Sparing
+from collector.host.processes import RateLimited
 from collector.model.measurement import Condition
 
 pytestmark = pytest.mark.fast
@@ -26,7 +26,7 @@ class Source:
 
 def test_asking_takes_a_hundredth_of_the_time_at_most():
     source = Source()
-    sparing = Sparing(source.ask, source.clock)
+    sparing = RateLimited(source.ask, source.clock)
     assert sparing.read() == Condition(clock_mhz=1.0)
     told, began_s = [], source.now_s
     for _ in range(1000):

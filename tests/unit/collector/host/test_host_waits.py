@@ -75,14 +75,14 @@ def test_what_the_host_takes_is_counted_in_ticks(tmp_path):
 def test_pressure_is_the_sum_of_the_line_some(tmp_path):
     pressure = tmp_path / "cpu"
     waits = ThreadWaits(pressure=pressure)
-    assert waits.pressed_us() is None  # an older kernel has no such file
+    assert waits.pressure_us() is None  # an older kernel has no such file
     some, full = "avg10=90.87 avg60=74.17 avg300=76.56 total=", "full avg10=0.00 total=7\n"
     pressure.write_text(f"some {some}33811704982\n{full}")
-    assert waits.pressed_us() == 33811704982.0
+    assert waits.pressure_us() == 33811704982.0
     for odd in ("", "some\n", f"some {some}\n{full}"):
         pressure.write_text(odd)
-        assert waits.pressed_us() is None
-    assert ThreadWaits(pressure=tmp_path).pressed_us() is None  # it refuses to be read
+        assert waits.pressure_us() is None
+    assert ThreadWaits(pressure=tmp_path).pressure_us() is None  # it refuses to be read
 
 
 def test_work_is_counted_for_each_thread_of_the_team():

@@ -1,7 +1,7 @@
 """Cases, an operator for them, and instruments that only pretend to measure."""
 
 from collector.measuring import instrument
-from collector.measuring.batches import RawRecords, SessionAnswers
+from collector.measuring.batches import RawRecords, SessionResults
 from collector.model.manifest import Usage
 from collector.model.measurement import Measurement, Outcome, Timing
 from collector.model.plan import ShardCase
@@ -61,7 +61,7 @@ class Pretender:
         usage = Usage(1.0, 1.0, 1.0, 0.0)
         reason = "" if measurements else "killed by SIGSEGV outside any case"
         raw = (RawRecords(summary, summary),)
-        return SessionAnswers(measurements, raw, usage, self.began, reason)
+        return SessionResults(measurements, raw, usage, self.began, reason)
 
 
 class Poisoned(Pretender):

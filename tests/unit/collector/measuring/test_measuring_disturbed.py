@@ -6,7 +6,7 @@ from statistics import fmean
 
 import pytest
 
-from collector.measuring.batches import worth_again
+from collector.measuring.batches import cases_to_repeat
 from collector.model.measurement import Measurement, Outcome, Timing
 from collector.model.plan import WARM_UPS, MeasureSettings, ShardCase
 from collector.replay.repeats import Repeater
@@ -67,7 +67,7 @@ class Machine:
     def switches(self):
         return 0
 
-    def pressed_us(self):
+    def pressure_us(self):
         return None
 
     def worked_us(self):
@@ -93,7 +93,7 @@ def campaign(machine, shards=8):
                 machine.launch_s = launches_s[name]
                 tried.setdefault(name, []).append(measured(machine, repeater, name))
                 tries += 1
-            todo = worth_again([case for case, _ in shard], tried)
+            todo = cases_to_repeat([case for case, _ in shard], tried)
         clean |= {name for name, found in tried.items() if not all(m.is_disturbed for m in found)}
     return machine.now_s - started_s, len(clean) / len(LAUNCHES_S), tries
 

@@ -54,7 +54,7 @@ def test_where_a_site_limits_npus_a_die_asks_for_its_chip(
 
     sessions.during = lambda spec: slots.extend(held)
     monkeypatch.setattr(instrument, "measuring_slot", slot)
-    monkeypatch.setattr(instrument, "chip_to_itself", lambda index, limit: f"chip{index // 2}")
+    monkeypatch.setattr(instrument, "exclusive_chip", lambda index, limit: f"chip{index // 2}")
     monkeypatch.setenv("OPMETER_MEASURE_CONCURRENCY", limit)
     made(tmp_path, replace(SETTINGS, backend=backend, device=3)).measure(cases(1), PROVENANCE)
     assert slots == [asked]

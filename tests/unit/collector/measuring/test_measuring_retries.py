@@ -4,18 +4,18 @@ from dataclasses import replace
 
 import pytest
 
-from collector.measuring.batches import is_answered, worth_again
+from collector.measuring.batches import cases_to_repeat, is_final
 from collector.model.measurement import (
     Condition,
+    ConditionReading,
     Disturbance,
     Measurement,
     Outcome,
-    Reading,
     Timing,
 )
 from collector.model.plan import ShardCase
 from collector.quality.canaries import DRIFTED
-from collector.quality.disturbances import told_by
+from collector.quality.disturbances import disturbance_of_readings
 from tests.unit.collector.measuring.pretending import record
 
 pytestmark = pytest.mark.fast
@@ -23,9 +23,9 @@ pytestmark = pytest.mark.fast
 
 def test_which_outcomes_answer_a_case():
     lost = Outcome.PROFILER_LOST
-    assert not is_answered([]) and not is_answered([lost])
-    assert is_answered([lost, lost]) and is_answered([lost, Outcome.HUNG])
-    assert not is_answered([Outcome.OOM]) and is_answered([Outcome.OOM, Outcome.OOM])
+    assert not is_final([]) and not is_final([lost])
+    assert is_final([lost, lost]) and is_final([lost, Outcome.HUNG])
+    assert not is_final([Outcome.OOM]) and is_final([Outcome.OOM, Outcome.OOM])
 
 
 QUIET, HELD = Disturbance(30, 30), Disturbance(30, 0, waited_share=0.5)
@@ -48,56 +48,65 @@ def test_what_was_measured_in_peace_is_never_measured_again():
     tried = {}
     for case, disturbance in zip(CASES, (QUIET, None, Disturbance(30, 3), QUIET), strict=True):
         tried |= tries(case, disturbance)
-    assert worth_again(CASES, tried) == []
+    assert cases_to_repeat(CASES, tried) == []
 
 
 def test_disturbed_cases_are_measured_again_the_shortest_first_within_a_share_of_the_forecast():
     tried = tries(CASES[0], HELD) | tries(CASES[1], HELD)
-    assert worth_again(CASES, tried) == CASES[:1]  # 1 + 2 s are more than a quarter of 10
-    assert worth_again([*CASES, REST], tried) == CASES[:2]
+    assert cases_to_repeat(CASES, tried) == CASES[:1]  # 1 + 2 s are more than a quarter of 10
+    assert cases_to_repeat([*CASES, REST], tried) == CASES[:2]
 
 
 def test_a_device_that_throttled_or_was_shared_is_measured_again_and_one_that_only_waited_is_not():
-    readings = [Reading(0.0, Condition(held=("heat",))), Reading(0.0, Condition(others=1))]
+    readings = [
+        ConditionReading(0.0, Condition(held=("heat",))),
+        ConditionReading(0.0, Condition(others=1)),
+    ]
     for reading in readings:
-        assert worth_again(CASES, tries(CASES[0], told_by([reading], 30))) == CASES[:1]
-    assert worth_again(CASES, tries(CASES[0], told_by([], 30, gap_share=0.9))) == []
+        assert (
+            cases_to_repeat(CASES, tries(CASES[0], disturbance_of_readings([reading], 30)))
+            == CASES[:1]
+        )
+    assert (
+        cases_to_repeat(CASES, tries(CASES[0], disturbance_of_readings([], 30, gap_share=0.9)))
+        == []
+    )
 
 
 def test_what_was_spent_on_tries_counts():
     first, second, *_ = CASES
     tried = tries(first, HELD, QUIET) | tries(second, HELD)
-    assert worth_again(CASES, tried) == []  # 2 s more, and 1.5 are left
-    assert worth_again([*CASES, REST], tried) == [second]
+    assert cases_to_repeat(CASES, tried) == []  # 2 s more, and 1.5 are left
+    assert cases_to_repeat([*CASES, REST], tried) == [second]
     tried = tries(first, HELD, QUIET) | tries(second, HELD, HELD, HELD)
-    assert worth_again([*CASES, REST], tried) == []  # a few times
+    assert cases_to_repeat([*CASES, REST], tried) == []  # a few times
 
 
 def test_where_measuring_again_has_helped_none_it_is_given_up():
     first, second, *_ = CASES
     tried = tries(first, HELD, HELD) | tries(second, HELD)
-    assert worth_again([*CASES, REST], tried) == []
+    assert cases_to_repeat([*CASES, REST], tried) == []
 
 
 def test_where_most_cases_are_disturbed_it_is_the_machine_and_none_is_tried_again():
     tried = tries(CASES[0], HELD) | tries(CASES[1], HELD)
-    assert worth_again([*CASES[:3], REST], tried) == CASES[:2]
-    assert worth_again([*CASES[:2], REST], tried) == []
+    assert cases_to_repeat([*CASES[:3], REST], tried) == CASES[:2]
+    assert cases_to_repeat([*CASES[:2], REST], tried) == []
 
 
 def test_what_a_session_that_drifted_measured_is_measured_again():
     (first,) = tries(CASES[0], QUIET).values()
     drifted = [replace(first[0], warnings=(f"{DRIFTED}: by 6 %",))]
     name = CASES[0].record.case_id
-    assert worth_again(CASES, {name: drifted}) == CASES[:1]
-    assert worth_again(CASES, {name: [*drifted, *first]}) == []
+    assert cases_to_repeat(CASES, {name: drifted}) == CASES[:1]
+    assert cases_to_repeat(CASES, {name: [*drifted, *first]}) == []
 
 
 def test_one_try_in_peace_is_enough():
-    assert worth_again(CASES, tries(CASES[0], HELD, QUIET)) == []
+    assert cases_to_repeat(CASES, tries(CASES[0], HELD, QUIET)) == []
 
 
 def test_a_case_without_a_number_is_not_disturbed():
     name = CASES[0].record.case_id
     failed = Measurement(name, "Add", Outcome.FAILED, "it raised", None, disturbance=None)
-    assert worth_again(CASES, {name: [failed]}) == []
+    assert cases_to_repeat(CASES, {name: [failed]}) == []

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from collector.codec.errors import PeersAway
-from collector.measuring.batches import Batches, SessionsFail, is_answered
+from collector.measuring.batches import Batches, SessionsFail, is_final
 from collector.measuring.sessions import measure_all
 from collector.model.measurement import Outcome
 from tests.unit.collector.measuring.pretending import Poisoned, Pretender, cases
@@ -33,8 +33,8 @@ class Notebook:
     def is_closed(self):
         return self.sessions == self.closes_after
 
-    def unanswered(self):
-        return [case for c, case in self.cases.items() if not is_answered(self.outcomes[c])]
+    def without_result(self):
+        return [case for c, case in self.cases.items() if not is_final(self.outcomes[c])]
 
     def next_session(self, batch):
         self.sessions += 1
@@ -45,7 +45,7 @@ class Notebook:
         for m in answers.measurements:
             self.outcomes[m.case_id].append(m.outcome)
 
-    def give(self, unmeasured):
+    def add_unmeasured(self, unmeasured):
         self.unmeasured += unmeasured
         for case in unmeasured:
             self.outcomes[case.record.case_id].append(case.outcome)
@@ -136,4 +136,4 @@ def test_nothing_is_begun_once_it_is_stopped_or_nobody_wants_more(tmp_path):
     assert not run(Notebook(cases(2)), idle, stop=stop) and idle.asked == []
     closing = Notebook(cases(4), closes_after=1)
     assert run(closing, Pretender(tmp_path), session_s=2.0)
-    assert closing.sessions == 1 and len(closing.unanswered()) == 2
+    assert closing.sessions == 1 and len(closing.without_result()) == 2

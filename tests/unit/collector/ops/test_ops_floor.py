@@ -12,12 +12,12 @@ from collector.model.case import Case, case_from_cells
 from collector.model.stack import Stack
 from collector.model.vocabulary import BASE_CELLS
 from collector.ops.floor import (
-    LEAST_KERNEL_US,
-    LEAST_US,
+    MIN_KERNEL_US,
+    MIN_US,
     described_devices,
     described_peaks,
-    floor_us,
     flops_per_s,
+    lower_bound_us,
 )
 from collector.ops.registry import find
 from tests.fixtures.op_rows import all_rows
@@ -43,14 +43,14 @@ def product(case_of):
 
 def test_a_product_is_half_of_what_its_operations_take_at_the_peak(product):
     # 2 * 4096^3 = 137,438,953,472 operations at 376 TFLOP/s are 365.5 us
-    assert floor_us(product(4096, 4096, 4096), A3) == pytest.approx(182.76, abs=0.01)
+    assert lower_bound_us(product(4096, 4096, 4096), A3) == pytest.approx(182.76, abs=0.01)
     # FLOAT may be computed in a format of fewer bits; INT8 is twice as fast
-    assert floor_us(product(4096, 4096, 4096, "FLOAT"), A3) == pytest.approx(182.76, abs=0.01)
+    assert lower_bound_us(product(4096, 4096, 4096, "FLOAT"), A3) == pytest.approx(182.76, abs=0.01)
 
 
 @pytest.mark.parametrize("stack", STACKS)
 def test_no_device_multiplies_4096_cubed_in_a_nanosecond(product, stack):
-    assert floor_us(product(4096, 4096, 4096), stack) > 1.0
+    assert lower_bound_us(product(4096, 4096, 4096), stack) > 1.0
 
 
 def test_large_copies_come_from_memory_and_small_ones_may_come_from_a_cache(case_of):
@@ -58,9 +58,9 @@ def test_large_copies_come_from_memory_and_small_ones_may_come_from_a_cache(case
         return case_of("Add", f"{rows},1024;{rows},1024", "FLOAT;FLOAT", f"{rows},1024", "FLOAT")
 
     # 3 * 2^20 * 4 bytes at four times 1638.4 GiB/s, halved
-    assert floor_us(add(1024), A3) == pytest.approx(0.894, abs=0.001)
+    assert lower_bound_us(add(1024), A3) == pytest.approx(0.894, abs=0.001)
     # 12 GiB less half a GiB at 1638.4 GiB/s, halved
-    assert floor_us(add(2**20), A3) == pytest.approx(3509.5, abs=0.1)
+    assert lower_bound_us(add(2**20), A3) == pytest.approx(3509.5, abs=0.1)
 
 
 @pytest.mark.parametrize(("dtype", "rate"), [(BF16, 376), ("INT8", 752), ("INT32", 1504)])
@@ -73,16 +73,16 @@ def test_the_dtypes_say_which_unit_may_compute(case_of, dtype, rate):
 def test_of_what_is_not_declared_nothing_is_known_but_that_it_ran(case_of):
     strange = case_of("NoSuchKernel", "4096,4096", "FLOAT", "4096,4096", "FLOAT")
     refused = case_of("Add", "3,4;5,6", "FLOAT;FLOAT", "7,8", "FLOAT")
-    assert floor_us(strange, A3) == floor_us(refused, A3) == LEAST_KERNEL_US
+    assert lower_bound_us(strange, A3) == lower_bound_us(refused, A3) == MIN_KERNEL_US
     empty = case_of("Add", "0,4;0,4", "FLOAT;FLOAT", "0,4", "FLOAT")
-    assert floor_us(empty, A3) == LEAST_KERNEL_US
-    assert floor_us(empty, CPU) == floor_us(empty, None) == LEAST_US
+    assert lower_bound_us(empty, A3) == MIN_KERNEL_US
+    assert lower_bound_us(empty, CPU) == lower_bound_us(empty, None) == MIN_US
 
 
 def test_a_cpu_is_as_fast_as_its_threads(product):
     case = product(4096, 4096, 4096)
     one, two = (
-        floor_us(case, Stack("CPU_x", "2", details=(("flags", "avx2"), ("threads", threads))))
+        lower_bound_us(case, Stack("CPU_x", "2", details=(("flags", "avx2"), ("threads", threads))))
         for threads in ("1", "2")
     )
     assert one == pytest.approx(2 * two)
@@ -98,13 +98,15 @@ def test_any_details_of_a_cpu_give_a_floor(threads, flags):
         zip(BASE_CELLS, ("", "", "64,64", "FLOAT", "ND", "64,64", "FLOAT", "ND"), strict=True)
     )
     case = case_from_cells("Abs", cells)
-    assert LEAST_US <= floor_us(case, Stack("CPU_x", "2", details=details)) < 1.0
+    assert MIN_US <= lower_bound_us(case, Stack("CPU_x", "2", details=details)) < 1.0
 
 
 @pytest.mark.thorough
 def test_every_operator_has_a_floor():
     def check(case):
-        assert [us for stack in STACKS if not LEAST_US <= (us := floor_us(case, stack)) < 1e6] == []
+        assert [
+            us for stack in STACKS if not MIN_US <= (us := lower_bound_us(case, stack)) < 1e6
+        ] == []
 
     assert failing([row.case for row in all_rows()], check, Case.describe) == []
 
@@ -114,9 +116,9 @@ def test_no_kernel_of_a_real_profile_is_below_its_floor(real_profiles):
     judged = 0
     for path in sorted(real_profiles.rglob("*.csv")):
         for case, duration_us in launches_of(path):
-            floor = floor_us(case, A3)
+            floor = lower_bound_us(case, A3)
             assert duration_us >= floor, f"{path.name}: {case.describe()} {duration_us} < {floor}"
-            judged += floor > LEAST_KERNEL_US
+            judged += floor > MIN_KERNEL_US
     assert judged > 1900
 
 
@@ -140,8 +142,8 @@ def test_no_published_product_of_a_gpu_is_below_its_floor(product):
         table = parquet.read_table(path, filters=[("gemm_dtype", "=", "bfloat16")])
         for row in table.to_pylist()[::10]:
             stack = Stack("CUDA_" + row["device"].replace(" ", "_"), "2.13.0")
-            floor = floor_us(product(row["m"], row["n"], row["k"]), stack)
-            judged += floor > LEAST_KERNEL_US
+            floor = lower_bound_us(product(row["m"], row["n"], row["k"]), stack)
+            judged += floor > MIN_KERNEL_US
             refused += row["latency"] * 1e3 < floor
     assert judged > 20_000 and refused == 0
 

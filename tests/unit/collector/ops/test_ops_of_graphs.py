@@ -101,7 +101,7 @@ def test_a_row_reads_as_the_same_with_its_absent_inputs_and_without(case_of):
         f"{HALVES};DT_UNDEFINED;BOOL{absent}",
         *("1,16,1,128", HALF),
     )
-    assert (op.graph_of(alone), op.complaint(alone, "npu")) == (None, "")
+    assert (op.graph_of(alone), op.rejection_reason(alone, "npu")) == (None, "")
     assert op.flops(of_graph) == op.flops(alone) > 0
     assert op.runtime(of_graph) == op.runtime(alone)
 
@@ -115,7 +115,7 @@ def test_one_list_of_lengths_may_be_of_queries_or_of_keys(case_of):
     pages = case_of(
         fused, "3,4,1,16;9,16,32;9,16,32;3;3,2", f"{HALVES};INT64;INT32", "3,4,1,16", HALF
     )
-    assert find(fused).complaint(pages, "npu") == ""  # of pages the keys' lengths are wanted
+    assert find(fused).rejection_reason(pages, "npu") == ""  # of pages the keys' lengths are wanted
     assert "lengths" in refusal(pages, find, "npu").why
 
 
@@ -129,8 +129,8 @@ def test_a_tensor_is_never_taken_for_another_slots(kernel, kinds, data):
     """Whatever optional tensors a graph was given: its row is read with each at its own slot, or
     it is refused."""
     given_slots = data.draw(st.sets(st.sampled_from(sorted(kinds)), min_size=1))
-    given_slots |= {other for slot in given_slots for other in kinds[slot].beside}
-    given_slots |= {other for slot in given_slots for other in kinds[slot].beside}
+    given_slots |= {other for slot in given_slots for other in kinds[slot].requires}
+    given_slots |= {other for slot in given_slots for other in kinds[slot].requires}
     tensors = {
         slot: Slot(
             (2,) * data.draw(st.sampled_from(sorted(kinds[slot].dims))),
@@ -144,12 +144,12 @@ def test_a_tensor_is_never_taken_for_another_slots(kernel, kinds, data):
     absent = Slot(None, "", "")
     behind = tuple(tensors.get(i, absent) for i in range(3, len(op.slots)))
     alone = replace(of_graph, inputs=(query,) * 3 + behind)
-    complaint = op.complaint(of_graph, "npu")
+    complaint = op.rejection_reason(of_graph, "npu")
     if not complaint:
-        assert op.complaint(alone, "npu") == ""
+        assert op.rejection_reason(alone, "npu") == ""
         assert op.runtime(of_graph) == op.runtime(alone) != {}
     elif "several slots" not in complaint:
-        assert op.complaint(alone, "npu") != ""
+        assert op.rejection_reason(alone, "npu") != ""
 
 
 @pytest.mark.fast
@@ -165,7 +165,7 @@ def test_no_row_reads_as_another_where_a_graph_left_its_absent_inputs_out():
             if slot.shape is not None or position not in op.optional
         )
         of_graph = replace(case, inputs=present)
-        if present == (case.inputs or ())[: len(present)] or op.complaint(of_graph, "npu"):
+        if present == (case.inputs or ())[: len(present)] or op.rejection_reason(of_graph, "npu"):
             return
         assert op.flops(of_graph) == op.flops(case)
         assert op.traffic(of_graph) == op.traffic(case)

@@ -12,11 +12,11 @@ from collector.ops.registry import all_ops, find
 from collector.ops.releases import (
     ABSENT,
     BOUND,
-    OTHERWISE,
-    UNTOLD,
-    answers_of,
+    BOUND_OTHERWISE,
+    SCHEMA_UNKNOWN,
     known_releases,
-    refused_on,
+    release_status,
+    why_unsupported,
 )
 from collector.ops.spec import library_of
 from collector.ranks.distribution import DISTRIBUTE_KERNELS
@@ -48,11 +48,11 @@ def test_every_call_of_torch_npu_or_vllm_ascend_has_an_answer_for_each_of_its_re
     def check(kernel):
         op = find(kernel)
         if op.library == "torch" or kernel in DISTRIBUTE_KERNELS:
-            assert answers_of(kernel) == {}
+            assert release_status(kernel) == {}
             return
         calls = filter(None, (op.call, op.npu.served))
         mine = tuple(library_of(call).replace("-", "_") for call in calls)
-        assert set(answers_of(kernel)) == {r for r in known_releases() if r.startswith(mine)}
+        assert set(release_status(kernel)) == {r for r in known_releases() if r.startswith(mine)}
 
     assert failing([op.kernel for op in all_ops()], check) == []
 
@@ -67,9 +67,11 @@ def test_each_list_of_schemas_names_its_wheel_and_the_wheel_s_hash():
 
 
 def test_the_release_of_the_recording_tier_takes_every_call_but_one_whose_schema_is_not_told():
-    words = {op.kernel: answers_of(op.kernel).get("torch_npu-2.13.0", BOUND) for op in all_ops()}
+    words = {
+        op.kernel: release_status(op.kernel).get("torch_npu-2.13.0", BOUND) for op in all_ops()
+    }
     assert {k: word for k, word in words.items() if word != BOUND} == {
-        "ReshapeAndCacheNdKernel": UNTOLD
+        "ReshapeAndCacheNdKernel": SCHEMA_UNKNOWN
     }
 
 
@@ -77,24 +79,24 @@ def test_the_release_of_the_recording_tier_takes_every_call_but_one_whose_schema
     ("kernel", "answers"),
     [
         ("ScatterPaKvCache", ["cache_mode"] * 3 + [BOUND] * 3),
-        ("MoeFinalizeRoutingV2", [OTHERWISE] * 4 + [BOUND] * 2),
+        ("MoeFinalizeRoutingV2", [BOUND_OTHERWISE] * 4 + [BOUND] * 2),
         ("InplaceAddRmsNorm", [ABSENT] * 3 + [BOUND] * 3),
         ("SparseFlashAttention", [ABSENT] * 2 + [BOUND] * 4),
         ("LightningIndexer", [ABSENT] * 2 + [BOUND] * 4),
     ],
 )
 def test_known_drift_is_seen(kernel, answers):
-    found = [answers_of(kernel)[release] for release in TORCH_NPU]
+    found = [release_status(kernel)[release] for release in TORCH_NPU]
     found = ["cache_mode" if "cache_mode" in answer else answer for answer in found]
     assert found == answers
 
 
 def test_a_release_that_takes_no_such_call_is_named_with_those_that_do():
-    absent = refused_on("SparseFlashAttention", "torch_npu-2.8.0")
+    absent = why_unsupported("SparseFlashAttention", "torch_npu-2.8.0")
     taking = ("2.9.0", "2.10.0.post4", "2.13.0", "2.14.0")
     assert [word for word in ("torch_npu 2.8.0", *taking) if word not in absent] == []
     assert "2.7.1" not in absent
-    otherwise = refused_on("ScatterPaKvCache", "torch_npu-2.9.0")
+    otherwise = why_unsupported("ScatterPaKvCache", "torch_npu-2.9.0")
     known = ("torch_npu 2.9.0", "cache_mode", "2.13.0")
     assert [word for word in known if word not in otherwise] == []
 
@@ -111,7 +113,7 @@ def test_a_release_that_takes_no_such_call_is_named_with_those_that_do():
     ],
 )
 def test_nothing_is_refused_that_is_taken_or_not_known(kernel, release):
-    assert refused_on(kernel, release) == ""
+    assert why_unsupported(kernel, release) == ""
 
 
 @pytest.mark.thorough
@@ -119,7 +121,7 @@ def test_the_command_shows_the_matrix_and_a_kernel_s_row():
     said = CliRunner().invoke(app, ["ops", "--releases"]).output
     lines = said.splitlines()
     assert lines[0].split("\t")[2:] == list(known_releases())
-    assert len(lines) == 1 + sum(1 for op in all_ops() if answers_of(op.kernel))
+    assert len(lines) == 1 + sum(1 for op in all_ops() if release_status(op.kernel))
     said = CliRunner().invoke(app, ["ops", "InplaceAddRmsNorm"]).output
     assert any("torch_npu-2.9.0" in line and ABSENT in line for line in said.splitlines())
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from collector.model.case import Case
 from collector.ops import together
 from collector.ops.registry import all_ops, find
-from collector.ops.together import FEW, asked_alone, asked_together, lengths_of
+from collector.ops.together import FEW, evaluate_alone, evaluate_together, lengths_of
 from tests.fixtures.op_rows import all_rows, rows_of
 from tests.fixtures.row_checks import failing
 
@@ -17,12 +17,14 @@ pytestmark = pytest.mark.fast
 
 def work(case):
     op = find(case.kernel_type)
-    return (np.nan, np.nan) if op.complaint(case, "npu") else (op.flops(case), op.traffic(case))
+    return (
+        (np.nan, np.nan) if op.rejection_reason(case, "npu") else (op.flops(case), op.traffic(case))
+    )
 
 
 def alone(ask, form, lengths):
     cases = (together._with_lengths(form, row) for row in lengths.tolist())
-    return np.array([asked_alone(ask, case) for case in cases], np.float64)
+    return np.array([evaluate_alone(ask, case) for case in cases], np.float64)
 
 
 def variants(case, draw):
@@ -44,7 +46,7 @@ def test_every_operator_says_the_same_of_many_cases_as_of_each():
 
     def check(case):
         lengths = variants(case, draw)
-        found = asked_together(work, case, lengths)
+        found = evaluate_together(work, case, lengths)
         np.testing.assert_array_equal(found, alone(work, case, lengths), case.kernel_type)
         assert np.isfinite(found[0]).all()
 
@@ -67,7 +69,7 @@ def test_most_operators_are_asked_once_for_cases_of_one_kind():
                 return work(case)
 
             lengths = np.where(own == own.max(), own * np.arange(2, FEW + 2)[:, None], own)
-            asked_together(ask, row.case, lengths)
+            evaluate_together(ask, row.case, lengths)
             once |= {row.kernel_type} if len(asked) == 1 else set()
     assert len(once) > 0.6 * len(all_ops())
     assert {"Add", "Exp", "MatMulV2", "RmsNorm", "SwiGlu", "Cast"} <= once
@@ -103,5 +105,5 @@ def test_what_is_computed_is_each_case_s_own(name, seed, most, case_of):
     def ask(case):
         return _ASKED[name](*case.inputs[0].shape)
 
-    found = asked_together(ask, form, lengths)
+    found = evaluate_together(ask, form, lengths)
     np.testing.assert_array_equal(found, alone(ask, form, lengths))

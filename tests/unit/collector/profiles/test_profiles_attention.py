@@ -78,7 +78,7 @@ def test_an_operator_in_the_kernels_own_layout_overrides_it(tmp_path):
     assert (cells[LENGTHS_SHAPE], cells[BLOCK_TABLE_SHAPE]) == ("5", "5,512")
     assert LENGTHS_KV_SHAPE not in cells
     (pairing,) = profile.report.pairings
-    assert pairing.paired == 1 and names(pairing.doubt, 1, "query")
+    assert pairing.paired == 1 and names(pairing.warning, 1, "query")
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_rows_are_paired_in_order_and_other_block_tables_are_other_cases(folder)
     rows = [fia(shapes[0]), fia(shapes[1]), Told(), fia(shapes[0]), fia(shapes[1])]
     profile = read_profile([write_profile(folder, "K6", rows)])
     assert [cells[BLOCK_TABLE_SHAPE] for cells in runtime(profile)] == list(tables)
-    assert profile.report.pairings[0].doubt == ""
+    assert profile.report.pairings[0].warning == ""
     attributes = [r.case.attribute(BLOCK_TABLE_SHAPE) for r in profile.records if r.extra]
     assert attributes == list(tables)
 
@@ -130,7 +130,7 @@ def test_where_counts_differ_only_the_beginning_with_equal_queries_is_paired(fol
     assert tables == ["1,7", "2,7", None, None]
     (pairing,) = profile.report.pairings
     assert (pairing.kernel_rows, pairing.operator_rows, pairing.paired) == (4, 3, 2)
-    assert names(pairing.doubt, "pair 3", "query")
+    assert names(pairing.warning, "pair 3", "query")
 
 
 def test_what_operators_of_one_row_disagree_on_is_left_to_the_row(folder):

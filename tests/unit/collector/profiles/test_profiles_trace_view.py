@@ -6,7 +6,7 @@ import os
 import pytest
 
 from collector.codec.errors import BadInput
-from collector.profiles.transfers import Asked, asked_of_collectives, trace_events
+from collector.profiles.transfers import CallParameters, call_parameters, trace_events
 from tests.unit.collector.naming import naming
 
 NAME = "hcom_allReduce__586_0_1"
@@ -23,13 +23,13 @@ def told(tmp_path):
     def written(content):
         text = content if isinstance(content, str) else json.dumps(content)
         (tmp_path / "trace_view.json").write_text(text)
-        return asked_of_collectives(tmp_path)
+        return call_parameters(tmp_path)
 
     return written
 
 
 def test_a_run_without_a_trace_tells_nothing(tmp_path):
-    assert asked_of_collectives(tmp_path) == {}
+    assert call_parameters(tmp_path) == {}
 
 
 def test_collectives_among_other_events_are_found(told):
@@ -38,10 +38,10 @@ def test_collectives_among_other_events_are_found(told):
     newer = event("hcom_allGather__12_3_1", data_type="BFP16", count=7, rank_size=16)
     launched = event("AscendCL@hcom_allReduce_", id="hcom_allReduce_")
     assert told([call, launched, asked, newer]) == {
-        NAME: Asked(4097000, "FP32"),
-        "hcom_allGather__12_3_1": Asked(7, "BFP16", 16),
+        NAME: CallParameters(4097000, "FP32"),
+        "hcom_allGather__12_3_1": CallParameters(7, "BFP16", 16),
     }
-    assert told(json.dumps([asked], indent=2) + "\n") == {NAME: Asked(4097000, "FP32")}
+    assert told(json.dumps([asked], indent=2) + "\n") == {NAME: CallParameters(4097000, "FP32")}
     assert told(" [ ] ") == {}
 
 
@@ -61,7 +61,7 @@ def test_a_call_of_which_the_profiler_knew_too_little_tells_nothing(told, args):
 
 def test_a_name_that_stands_for_two_things_tells_nothing(told):
     one, other = event(data_type="FP32", count=4), event(data_type="FP32", count=8)
-    assert told([one, one]) == {NAME: Asked(4, "FP32")}
+    assert told([one, one]) == {NAME: CallParameters(4, "FP32")}
     assert told([one, other]) == {}
 
 
@@ -72,7 +72,7 @@ def test_a_trace_of_many_pieces_is_read_event_by_event(tmp_path):
         for at in range(4)
     ]
     (tmp_path / "trace_view.json").write_text(json.dumps(events, ensure_ascii=False))
-    assert [asked.elements for asked in asked_of_collectives(tmp_path).values()] == [1, 2, 3, 4]
+    assert [asked.elements for asked in call_parameters(tmp_path).values()] == [1, 2, 3, 4]
 
 
 ONE = json.dumps(event())

@@ -2,9 +2,21 @@
 
 import pytest
 
-from collector.model.measurement import Condition, DeviceState, Disturbance, Held, Reading
-from collector.quality.disturbances import around, doubt, idle_clocks, states, told_by
-from collector.quality.gates import doubt_of
+from collector.model.measurement import (
+    ClockLimit,
+    Condition,
+    ConditionReading,
+    DeviceState,
+    Disturbance,
+)
+from collector.quality.disturbances import (
+    around,
+    disturbance_of_readings,
+    disturbance_warnings,
+    idle_clocks,
+    states,
+)
+from collector.quality.gates import gate_of_warning
 from tests.unit.collector.naming import names
 
 pytestmark = pytest.mark.fast
@@ -22,53 +34,55 @@ def npu(clock_mhz, busy=0.7):
 
 
 def told(*conditions, idle_mhz=(), gap_share=None):
-    readings = [Reading(float(at), condition) for at, condition in enumerate(conditions)]
-    return told_by(readings, 30, idle_mhz=idle_mhz, gap_share=gap_share)
+    readings = [ConditionReading(float(at), condition) for at, condition in enumerate(conditions)]
+    return disturbance_of_readings(readings, 30, idle_mhz=idle_mhz, gap_share=gap_share)
 
 
 def test_a_device_that_kept_its_clock_and_was_alone_is_clean():
     quiet = Disturbance(30, 30, 0.0, 0.0, 0, 0.0, 0.0, 1.0, 0, 300.0)
     assert told(GPU, GPU) == quiet
-    assert doubt(quiet) == () and not quiet.is_total
+    assert disturbance_warnings(quiet) == () and not quiet.is_total
     assert told(NPU, NPU) == Disturbance(30, 30, clock_share=1.0, others=0, power_w=331.1)
 
 
-@pytest.mark.parametrize("why", [Held.THERMAL, Held.SLOWDOWN, Held.POWER_BRAKE])
+@pytest.mark.parametrize("why", [ClockLimit.THERMAL, ClockLimit.SLOWDOWN, ClockLimit.POWER_BRAKE])
 @pytest.mark.parametrize("place", [0, 1])
 def test_what_holds_a_clock_down_before_or_behind_the_repeats_disturbs_all_of_them(why, place):
     readings = [GPU, GPU]
     readings[place] = gpu(held=(why,))
     found = told(*readings)
     assert found.is_total and found.throttled_share == 0.5
-    (warning,) = doubt(found)
-    assert doubt_of(warning) == "disturbed" and names(warning, 30, "power", "clock")
+    (warning,) = disturbance_warnings(found)
+    assert gate_of_warning(warning) == "disturbed" and names(warning, 30, "power", "clock")
 
 
-@pytest.mark.parametrize("why", [Held.IDLE, Held.SETTING, Held.OTHER, Held.POWER_CAP])
+@pytest.mark.parametrize(
+    "why", [ClockLimit.IDLE, ClockLimit.SETTING, ClockLimit.OTHER, ClockLimit.POWER_CAP]
+)
 def test_what_any_session_would_meet_disturbs_none(why):
     assert told(gpu(held=(why,)), gpu(held=(why,))).clean == 30
 
 
 def test_another_process_disturbs_and_is_counted():
-    (warning,) = doubt(told(GPU, gpu(others=1)))
-    assert doubt_of(warning) == "disturbed" and names(warning, 30, "process")
-    both = told(gpu(others=2), gpu(others=1, held=(Held.THERMAL,)))
+    (warning,) = disturbance_warnings(told(GPU, gpu(others=1)))
+    assert gate_of_warning(warning) == "disturbed" and names(warning, 30, "process")
+    both = told(gpu(others=2), gpu(others=1, held=(ClockLimit.THERMAL,)))
     assert both.others == 2
-    assert names(doubt(both)[0], "clock", 2)
+    assert names(disturbance_warnings(both)[0], "clock", 2)
 
 
 def test_a_clock_that_fell_by_more_than_a_tenth_disturbs():
     assert told(GPU, gpu(clock_mhz=1790.0)).clean == 30
     fell = told(GPU, gpu(clock_mhz=1400.0))
     assert fell.is_total and fell.clock_share == 0.7071
-    (warning,) = doubt(fell)
-    assert doubt_of(warning) == "disturbed" and names(warning, 30, "clock", 71)
+    (warning,) = disturbance_warnings(fell)
+    assert gate_of_warning(warning) == "disturbed" and names(warning, 30, "clock", 71)
     assert told(gpu(clock_mhz=1400.0), GPU).clean == 30  # it rose: it had been idle
 
 
 def test_a_lower_clock_is_none_of_its_work_or_explained():
-    assert told(GPU, gpu(clock_mhz=345.0, held=(Held.IDLE,))).clean == 30
-    capped = told(GPU, gpu(clock_mhz=1400.0, held=(Held.POWER_CAP,)))
+    assert told(GPU, gpu(clock_mhz=345.0, held=(ClockLimit.IDLE,))).clean == 30
+    capped = told(GPU, gpu(clock_mhz=1400.0, held=(ClockLimit.POWER_CAP,)))
     assert (capped.clean, capped.capped_share, capped.clock_share) == (30, 0.5, 0.7071)
     untold = told(gpu(held=None), gpu(clock_mhz=1400.0, held=None))
     assert (untold.clean, untold.clock_share) == (30, None)
@@ -82,7 +96,7 @@ def test_the_clock_of_an_npu_at_work_is_held_against_its_rated_one():
     assert told(NPU, npu(800.0, busy=0.0)).clock_share == 1.0
     assert told(NPU, npu(800.0), idle_mhz={800.0}).clock_share == 1.0
     assert told(npu(1200.0), idle_mhz={800.0}).is_total
-    asked = [Reading(0.0, npu(800.0, busy=0.0)), Reading(1.0, NPU)]
+    asked = [ConditionReading(0.0, npu(800.0, busy=0.0)), ConditionReading(1.0, NPU)]
     assert idle_clocks(asked) == {800.0}
 
 
@@ -91,7 +105,7 @@ def test_gaps_between_launches_are_told_and_disturb_nothing():
     assert (found.clean, found.launch_gap_share) == (30, 0.95)
     alone = told(gap_share=0.123456)
     assert alone == Disturbance(0, 0, launch_gap_share=0.1235)
-    assert doubt(alone) == () and not alone.is_total
+    assert disturbance_warnings(alone) == () and not alone.is_total
 
 
 def test_what_tells_nothing_is_none():
@@ -101,7 +115,7 @@ def test_what_tells_nothing_is_none():
 
 
 def test_readings_around_a_case_are_the_last_before_and_the_first_behind():
-    readings = [Reading(at, gpu(clock_mhz=at)) for at in (1.0, 5.0, 9.0, 12.0)]
+    readings = [ConditionReading(at, gpu(clock_mhz=at)) for at in (1.0, 5.0, 9.0, 12.0)]
     assert around(readings, 5.0, 9.0) == readings[1:3]
     assert around(readings, 6.0, 7.0) == readings[1:3]
     assert around(readings, 0.5, 0.9) == readings[:1]
@@ -110,7 +124,7 @@ def test_readings_around_a_case_are_the_last_before_and_the_first_behind():
 
 
 def test_only_a_near_reading_tells_the_state_at_a_launch():
-    readings = [Reading(1.0, GPU), Reading(9.0, gpu(clock_mhz=1410.0))]
+    readings = [ConditionReading(1.0, GPU), ConditionReading(9.0, gpu(clock_mhz=1410.0))]
     first, last = states(readings, 2.0, 8.0)
     assert (first, last) == (DeviceState(1980.0, 60.0), DeviceState(1410.0))
     assert states(readings, 4.0, 5.0) == (DeviceState(), DeviceState())

@@ -5,8 +5,8 @@ import re
 import pytest
 
 from collector.model.measurement import Disturbance
-from collector.quality.disturbances import Lap, Watch, doubt, undisturbed
-from collector.quality.gates import doubt_of
+from collector.quality.disturbances import Lap, Watch, disturbance_warnings, undisturbed
+from collector.quality.gates import gate_of_warning
 from tests.unit.collector.naming import names
 
 pytestmark = pytest.mark.fast
@@ -28,30 +28,30 @@ def test_only_undisturbed_repeats_count():
     watch = Watch((Lap(2, 400.0, 0.0), HELD, QUIET, HELD))
     assert undisturbed([1, 2, 3, 4, 5], watch) == [1, 2, 4]
     assert watch.disturbance == Disturbance(5, 3, round(8015 / 16495, 4), 0.0, 0)
-    assert watch.disturbance.is_clean and doubt(watch.disturbance) == ()
+    assert watch.disturbance.is_clean and disturbance_warnings(watch.disturbance) == ()
 
 
 def test_where_all_were_disturbed_all_count_and_it_is_said():
     watch = Watch((HELD, HELD, HELD))
     assert undisturbed([1, 2, 3], watch) == [1, 2, 3]
     assert not watch.disturbance.is_clean
-    (warning,) = doubt(watch.disturbance)
-    assert doubt_of(warning) == "disturbed" and names(warning, 3, "threads", 50)
+    (warning,) = disturbance_warnings(watch.disturbance)
+    assert gate_of_warning(warning) == "disturbed" and names(warning, 3, "threads", 50)
 
 
 def test_where_few_were_undisturbed_it_is_said():
-    (warning,) = doubt(Watch((HELD, QUIET, QUIET)).disturbance)
-    assert doubt_of(warning) == "disturbed"
+    (warning,) = disturbance_warnings(Watch((HELD, QUIET, QUIET)).disturbance)
+    assert gate_of_warning(warning) == "disturbed"
     assert sorted(re.findall(r"\d+", warning)) == ["2", "3", "3"]
-    assert doubt(Watch((QUIET,)).disturbance) == ()  # no more was wanted
+    assert disturbance_warnings(Watch((QUIET,)).disturbance) == ()  # no more was wanted
 
 
 def test_what_a_host_steals_disturbs_all_repeats_since_nobody_says_when():
     long = Lap(1, 100_000.0, 0.0)
     stolen = Watch((long,) * 10, stolen_us=60_000.0)
     assert undisturbed(list(range(10)), stolen) == list(range(10))
-    (warning,) = doubt(stolen.disturbance)
-    assert doubt_of(warning) == "disturbed" and names(warning, 10, "host", 6)
+    (warning,) = disturbance_warnings(stolen.disturbance)
+    assert gate_of_warning(warning) == "disturbed" and names(warning, 10, "host", 6)
     assert not names(warning, "threads")
     assert Watch((long,) * 10, stolen_us=40_000.0).clean == 10
     waited = Watch((long, Lap(1, 100_000.0, 60_000.0), long), stolen_us=60_000.0)
@@ -63,7 +63,10 @@ def test_pressure_and_work_are_told_and_decide_nothing():
     laps = (Lap(1, 9_000.0, 0.0),) * 3
     pressed = Watch(laps, wall_us=30_000.0, pressed_us=29_000.0, worked_us=6_000.0)
     assert pressed.disturbance == Disturbance(3, 3, pressure_share=0.9667, worked_share=0.2)
-    assert undisturbed([1, 2, 3], pressed) == [1, 2, 3] and doubt(pressed.disturbance) == ()
+    assert (
+        undisturbed([1, 2, 3], pressed) == [1, 2, 3]
+        and disturbance_warnings(pressed.disturbance) == ()
+    )
     throughout = Watch(laps, wall_us=30_000.0, pressed_us=30_018.0)
     assert throughout.disturbance == Disturbance(3, 3, pressure_share=1.0)
 
@@ -79,7 +82,7 @@ def test_what_nobody_tells_of_and_the_pressure_of_too_short_a_time_are_not_told(
 
 def test_where_nobody_tells_every_repeat_counts_and_no_disturbance_is_known():
     assert Watch().disturbance is None
-    assert doubt(None) == ()
+    assert disturbance_warnings(None) == ()
     assert undisturbed([1, 2, 3], Watch()) == [1, 2, 3]
 
 

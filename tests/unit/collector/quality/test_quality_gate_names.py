@@ -5,16 +5,16 @@ import pytest
 
 from collector.model.measurement import Disturbance, Outcome, Timing
 from collector.quality.canaries import DRIFTED, WITHHELD
-from collector.quality.disturbances import doubt
+from collector.quality.disturbances import disturbance_warnings
 from collector.quality.gates import (
     OTHER,
     HiddenWork,
-    doubt_of,
-    doubts,
+    cores_worked_longer,
     find_unit_mistake,
-    gate_of,
+    gate_of_outcome,
+    gate_of_warning,
     implausible,
-    outworked,
+    timing_warnings,
 )
 from collector.quality.statistics import find_trend, two_modes
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.fast
 
 
 def _ok(mean_us: float) -> str:
-    return implausible(mean_us, floor_us=1, limit_us=1e6)
+    return implausible(mean_us, lowest_us=1, limit_us=1e6)
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,7 @@ def _ok(mean_us: float) -> str:
         (_ok(0.5), "floor"),
         (_ok(2e6), "limit"),
         (_ok(float("nan")), "no duration"),
-        (outworked(5, {"aiv_time(us)": 50}), "cores at work"),
+        (cores_worked_longer(5, {"aiv_time(us)": 50}), "cores at work"),
         (HiddenWork(40, 60, 60, 0.0).fault, "host time"),
         (find_unit_mistake(np.full(30, 5e3), np.full(30, 0.1)), "unit"),
         (f"{WITHHELD}Add took 2.000 times as long", "canary band"),
@@ -40,11 +40,11 @@ def _ok(mean_us: float) -> str:
 )
 def test_a_number_that_cannot_be_is_counted_by_what_refused_it(reason, gate):
     assert reason
-    assert gate_of(Outcome.IMPLAUSIBLE, reason) == gate
+    assert gate_of_outcome(Outcome.IMPLAUSIBLE, reason) == gate
 
 
 def test_other_outcomes_of_a_gate_are_counted_and_failures_are_not():
-    told = {outcome: gate_of(outcome, "why") for outcome in Outcome}
+    told = {outcome: gate_of_outcome(outcome, "why") for outcome in Outcome}
     assert told[Outcome.GATED] == "outputs"
     assert told[Outcome.SUBSTITUTED] == "identity"
     assert told[Outcome.PROFILER_LOST] == "reconciliation"
@@ -54,9 +54,9 @@ def test_other_outcomes_of_a_gate_are_counted_and_failures_are_not():
 @pytest.mark.parametrize(
     ("warnings", "gates"),
     [
-        (doubts(Timing(10, 9, 11, 10, 8, 9, 12, 0.2), 2), ["spread", "few repeats"]),
-        (doubt(Disturbance(9, 0, 0.3, 0.1, 4)), ["disturbed"]),
-        (doubt(Disturbance(9, 1, 0.3, 0, 4)), ["disturbed"]),
+        (timing_warnings(Timing(10, 9, 11, 10, 8, 9, 12, 0.2), 2), ["spread", "few repeats"]),
+        (disturbance_warnings(Disturbance(9, 0, 0.3, 0.1, 4)), ["disturbed"]),
+        (disturbance_warnings(Disturbance(9, 1, 0.3, 0, 4)), ["disturbed"]),
         ([str(two_modes([10.0, 10.1, 10.2, 15.0, 15.1, 15.3] * 8))], ["two modes"]),
         ([find_trend([10.0] * 20 + [20.0] * 20)], ["trend"]),
         ([f"{DRIFTED}: its canaries took"], ["drift"]),
@@ -64,4 +64,4 @@ def test_other_outcomes_of_a_gate_are_counted_and_failures_are_not():
     ],
 )
 def test_a_warning_is_counted_by_what_warns(warnings, gates):
-    assert [doubt_of(warning) for warning in warnings] == gates
+    assert [gate_of_warning(warning) for warning in warnings] == gates

@@ -5,7 +5,7 @@ import pytest
 
 from collector.model.measurement import Outcome
 from collector.quality.gates import LEAST_FLAT_SHARE as LEAST_SHARE
-from collector.quality.gates import WorkCurve, find_hidden_work, gate_of, may_hide
+from collector.quality.gates import WorkCurve, find_hidden_work, gate_of_outcome, may_hide_work
 
 _FLOPS_PER_US = 400e6
 _BYTES_PER_US = 2e6
@@ -38,7 +38,7 @@ def test_a_host_that_launches_more_slowly_than_the_device_works_is_found(host_us
     found = find_hidden_work(_timed(curve, np.maximum(curve.duration_us, host_us * noise)))
     assert found is not None
     assert found.shown_share < LEAST_SHARE / 2
-    assert gate_of(Outcome.IMPLAUSIBLE, found.fault) == "host time"
+    assert gate_of_outcome(Outcome.IMPLAUSIBLE, found.fault) == "host time"
     assert found.base_us == pytest.approx(host_us, 0.1)
 
 
@@ -103,6 +103,6 @@ def test_small_launches_alone_tell_nothing():
 
 def test_durations_alone_clear_a_curve_whose_fastest_launches_cost_a_device_no_more():
     curve = _products()
-    assert not may_hide(curve.duration_us - 3)
-    assert may_hide(np.maximum(curve.duration_us, 60))
-    assert not may_hide(np.full(39, 60.0))
+    assert not may_hide_work(curve.duration_us - 3)
+    assert may_hide_work(np.maximum(curve.duration_us, 60))
+    assert not may_hide_work(np.full(39, 60.0))

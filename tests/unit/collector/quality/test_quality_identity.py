@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from collector.model.case import case_from_cells
 from collector.model.vocabulary import INPUT_CELLS, OUTPUT_CELLS
 from collector.ops.registry import find
-from collector.quality.identity import Comparison, are_told, identity_of, tensor_cells
+from collector.quality.identity import Comparison, describe_all_tensors, identity_of, tensor_cells
 from tests.unit.collector.naming import names
 
 pytestmark = pytest.mark.fast
@@ -134,7 +134,7 @@ _NO_FORMATS = (("format", "input 1"), ("format", "output 1"))
 def test_what_was_not_recorded_proves_nothing(recorded, untold):
     found = compared("4,8 FLOAT ND -> 4,8 FLOAT ND", recorded)
     assert (found.differences, found.is_proved) == ((), False)
-    assert all(names(text, *data) for text, data in zip(found.untold, untold, strict=True))
+    assert all(names(text, *data) for text, data in zip(found.unverified, untold, strict=True))
 
 
 @pytest.mark.parametrize("is_graph_s", [True, False])
@@ -143,7 +143,7 @@ def test_where_absent_inputs_are_left_out_their_places_are_not_told(is_graph_s):
     rows = ("4 INT8 ND; 8 FLOAT ND -> 4 FLOAT ND", "4 INT8 ND; -; 8 FLOAT ND -> 4 FLOAT ND")
     found = compared(*(rows if is_graph_s else rows[::-1]))
     assert (found.differences, found.is_proved) == ((), False)
-    (text,) = found.untold
+    (text,) = found.unverified
     assert names(text, "inputs", "absent")
 
 
@@ -164,14 +164,14 @@ def test_of_what_the_case_does_not_say_nothing_is_asked():
 
 def test_cells_that_are_none_prove_nothing():
     found = compared("4,8 FLOAT ND -> 4,8 FLOAT ND", "4,x FLOAT ND -> 4,8 FLOAT ND")
-    assert not found.differences and names(found.untold[0], "Input Shapes")
+    assert not found.differences and names(found.unverified[0], "Input Shapes")
 
 
 def test_whole_rows_alone_tell_what_ran():
-    assert are_told(tensor_cells(cells("4 FLOAT ND -> 4 FLOAT ND")))
+    assert describe_all_tensors(tensor_cells(cells("4 FLOAT ND -> 4 FLOAT ND")))
     for row in ("4 FLOAT ND -> N/A", "N/A -> 4 FLOAT ND", "4 - ND -> 4 FLOAT ND", ""):
-        assert not are_told(tensor_cells(cells(row)))
-    assert not are_told(())
+        assert not describe_all_tensors(tensor_cells(cells(row)))
+    assert not describe_all_tensors(())
 
 
 _SLOT = st.tuples(

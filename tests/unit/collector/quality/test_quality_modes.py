@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from collector.quality.gates import doubt_of
+from collector.quality.gates import gate_of_warning
 from collector.quality.statistics import two_modes
 from tests.unit.collector.naming import names
 
@@ -28,7 +28,7 @@ def test_two_heaps_are_two_modes(seed, slow):
 
 def test_it_is_said_in_words():
     modes = two_modes([3.74, 3.73, 3.75, 3.741, 3.76, 3.72, 3.739, 5.53, 5.52, 5.531])
-    assert doubt_of(str(modes)) == "two modes"
+    assert gate_of_warning(str(modes)) == "two modes"
     assert names(str(modes), 30, "5.53 us", "3.74 us")
 
 

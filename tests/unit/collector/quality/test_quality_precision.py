@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from collector.quality.statistics import is_look, is_precise
+from collector.quality.statistics import is_check_count, is_precise
 
 pytestmark = pytest.mark.fast
 
@@ -22,7 +22,7 @@ def used(times, precision):
     """The times that were taken before it was precise; all of them where it never was."""
     times = list(times)
     for count in range(1, len(times)):
-        if is_look(count) and is_precise(times[:count], precision):
+        if is_check_count(count) and is_precise(times[:count], precision):
             return times[:count]
     return times
 
@@ -58,5 +58,5 @@ def test_a_few_lucky_repeats_are_not_believed():
 
 
 def test_looks_become_rarer():
-    looks = [count for count in range(1, 1001) if is_look(count)]
+    looks = [count for count in range(1, 1001) if is_check_count(count)]
     assert looks[:4] == [6, 7, 8, 10] and len(looks) < 30

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collector.quality.disturbances import is_near_floor, lowered_us, profiler_floor_us
+from collector.quality.disturbances import is_near_lower_bound, lowered_us, profiler_lower_bound_us
 
 pytestmark = pytest.mark.fast
 
@@ -17,12 +17,14 @@ def test_the_floor_is_where_launches_without_work_are_whatever_befell_some_of_th
     draw = random.Random(1)
     calm = [0.05 + draw.random() / 100 for _ in range(64)]
     waited = [us * 50 if at % 3 == 0 else us for at, us in enumerate(calm)]
-    assert 0.05 <= profiler_floor_us(calm) <= profiler_floor_us(waited) < 0.06
-    assert profiler_floor_us([0.001, *[0.05] * 63]) == 0.05  # nor is the shortest one believed
+    assert 0.05 <= profiler_lower_bound_us(calm) <= profiler_lower_bound_us(waited) < 0.06
+    assert (
+        profiler_lower_bound_us([0.001, *[0.05] * 63]) == 0.05
+    )  # nor is the shortest one believed
 
 
 def test_few_launches_tell_no_floor():
-    assert profiler_floor_us([]) == profiler_floor_us([0.05] * 9) == 0.0
+    assert profiler_lower_bound_us([]) == profiler_lower_bound_us([0.05] * 9) == 0.0
 
 
 def test_a_number_near_the_floor_may_be_all_of_it_less():
@@ -37,5 +39,5 @@ def test_a_lower_end_stays_below_its_mean_and_above_nothing(mean_us, share, floo
     low_us = share * mean_us
     lowered = lowered_us(low_us, mean_us, floor_us)
     assert 0 < lowered <= low_us
-    assert (lowered < low_us) == is_near_floor(mean_us, floor_us)
+    assert (lowered < low_us) == is_near_lower_bound(mean_us, floor_us)
     assert lowered_us(-low_us, mean_us, floor_us) == -low_us  # of noise that no number bears

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from collector.quality.pooled import SHARES, apart, reliability
+from collector.quality.pooled import SHARES, coverage_of_intervals, session_differences
 from collector.quality.variance import evidence_of
 from tests.unit.collector.quality.test_quality_variance import PRIOR, chosen, drawn
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.fast
 
 def test_sessions_lie_as_far_apart_as_they_were_drawn() -> None:
     evidence = evidence_of(drawn(800, 2, session_sd=0.05), repeat_spread=0.01)
-    found = apart(evidence.pairs)
+    found = session_differences(evidence.pairs)
     assert found is not None and found.pairs == 800
     assert found.median == pytest.approx(np.expm1(0.05 * 2**0.5 * 0.6745), rel=0.1)
     assert found.median < found.p90 < found.p99
@@ -23,10 +23,10 @@ def test_sessions_lie_as_far_apart_as_they_were_drawn() -> None:
 @pytest.mark.parametrize("device_sd", [0.0, 0.1])
 def test_intervals_hold_what_they_state_of_cases_that_they_do_not_know(device_sd: float) -> None:
     means = drawn(1500, 2, session_sd=0.04, device_sd=device_sd)
-    told = reliability(evidence_of(means, repeat_spread=0.01), PRIOR)
-    assert [one.stated for one in told] == list(SHARES)
+    told = coverage_of_intervals(evidence_of(means, repeat_spread=0.01), PRIOR)
+    assert [one.nominal for one in told] == list(SHARES)
     assert {one.pairs for one in told} == {1500}
-    assert [one.held for one in told] == pytest.approx(SHARES, abs=0.05)
+    assert [one.covered for one in told] == pytest.approx(SHARES, abs=0.05)
 
 
 def test_who_is_asked_to_judge_judges_alone() -> None:
@@ -34,17 +34,21 @@ def test_who_is_asked_to_judge_judges_alone() -> None:
     some = evidence.pairs.only(evidence.pairs.cases < 50)
     for differ, held in ((0.0, 1.0), (9.0, 0.0)):
         judges = replace(some, difference=np.full(50, differ))
-        told = reliability(evidence, PRIOR, judges)
-        assert [(one.held, one.pairs) for one in told] == [(held, 50)] * len(SHARES)
+        told = coverage_of_intervals(evidence, PRIOR, judges)
+        assert [(one.covered, one.pairs) for one in told] == [(held, 50)] * len(SHARES)
 
 
 def test_without_second_sessions_nothing_is_told() -> None:
     evidence = evidence_of(drawn(20, 1, session_sd=0.05), repeat_spread=0.01)
-    assert apart(evidence.pairs) is None and reliability(evidence, PRIOR) == []
+    assert (
+        session_differences(evidence.pairs) is None and coverage_of_intervals(evidence, PRIOR) == []
+    )
 
 
 def test_a_handful_of_pairs_is_judged_as_well() -> None:
-    told = reliability(evidence_of(drawn(2, 2, session_sd=0.05), repeat_spread=0.01), PRIOR)
+    told = coverage_of_intervals(
+        evidence_of(drawn(2, 2, session_sd=0.05), repeat_spread=0.01), PRIOR
+    )
     assert {one.pairs for one in told} == {2}
 
 
@@ -54,10 +58,11 @@ def test_sessions_are_judged_by_who_does_not_know_them() -> None:
     means = drawn(120, 12, session_sd=0.004, wild=1)
     of_two = (means.cases // 20) == (means.sessions // 2)
     places = np.flatnonzero(of_two).tolist()
-    told = reliability(evidence_of(chosen(means, places), repeat_spread=0.01), PRIOR)
+    told = coverage_of_intervals(evidence_of(chosen(means, places), repeat_spread=0.01), PRIOR)
     assert not any(one.knows_sessions for one in told) and {one.pairs for one in told} == {120}
-    assert told[-1].held == pytest.approx(5 / 6, abs=0.02)
+    assert told[-1].covered == pytest.approx(5 / 6, abs=0.02)
     first = chosen(means, [at for at in places if means.sessions[at] < 2])
     assert all(
-        one.knows_sessions for one in reliability(evidence_of(first, repeat_spread=0.01), PRIOR)
+        one.knows_sessions
+        for one in coverage_of_intervals(evidence_of(first, repeat_spread=0.01), PRIOR)
     )

@@ -9,8 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collector.model.measurement import Outcome
-from collector.quality.gates import doubt_of, doubts, gate_of, implausible, no_duration
-from collector.quality.statistics import accept, percentile, student_factor, summarise
+from collector.quality.gates import (
+    gate_of_outcome,
+    gate_of_warning,
+    implausible,
+    no_duration,
+    timing_warnings,
+)
+from collector.quality.statistics import accept, percentile, student_t_factor, summarise
 from tests.unit.collector.naming import names
 
 pytestmark = pytest.mark.fast
@@ -79,10 +85,10 @@ def test_the_interval_holds_the_mean_as_often_as_it_says():
 
 
 def test_the_factor_of_an_interval_falls_to_the_normal_value():
-    values = [student_factor(n) for n in range(1, 200)]
+    values = [student_t_factor(n) for n in range(1, 200)]
     assert values == sorted(values, reverse=True)
-    assert student_factor(60) == pytest.approx(2.000, abs=0.002)
-    assert student_factor(10**6) == pytest.approx(1.960, abs=0.001)
+    assert student_t_factor(60) == pytest.approx(2.000, abs=0.002)
+    assert student_t_factor(10**6) == pytest.approx(1.960, abs=0.001)
 
 
 def test_percentiles_interpolate():
@@ -94,17 +100,20 @@ def test_percentiles_interpolate():
 def test_durations_must_be_positive_numbers(bad):
     assert no_duration(1.0, 10.0) == ""
     assert names(no_duration(bad, inf), f"{bad} us")
-    assert gate_of(Outcome.IMPLAUSIBLE, no_duration(bad, inf)) == "no duration"
-    assert implausible(bad, floor_us=0.01, limit_us=1e6)
+    assert gate_of_outcome(Outcome.IMPLAUSIBLE, no_duration(bad, inf)) == "no duration"
+    assert implausible(bad, lowest_us=0.01, limit_us=1e6)
 
 
 def test_nothing_takes_less_than_its_floor_or_more_than_its_limit():
-    assert implausible(5.0, floor_us=5.0, limit_us=5.0) == ""
-    short = implausible(4.0, floor_us=5.0, limit_us=1e6)
-    assert names(short, "4 us", "5 us") and gate_of(Outcome.IMPLAUSIBLE, short) == "floor"
-    long = implausible(1e9, floor_us=5.0, limit_us=60e6)
+    assert implausible(5.0, lowest_us=5.0, limit_us=5.0) == ""
+    short = implausible(4.0, lowest_us=5.0, limit_us=1e6)
+    assert names(short, "4 us", "5 us") and gate_of_outcome(Outcome.IMPLAUSIBLE, short) == "floor"
+    long = implausible(1e9, lowest_us=5.0, limit_us=60e6)
     assert long == no_duration(1e9, 60e6)
-    assert names(long, "1e+09 us", "6e+07 us") and gate_of(Outcome.IMPLAUSIBLE, long) == "limit"
+    assert (
+        names(long, "1e+09 us", "6e+07 us")
+        and gate_of_outcome(Outcome.IMPLAUSIBLE, long) == "limit"
+    )
 
 
 @pytest.mark.thorough
@@ -115,11 +124,11 @@ def test_what_is_made_of_durations_is_a_timing(durations):
 
 def test_wobbling_numbers_and_few_repeats_are_warned_of():
     wobbling = summarise([5.0, 10.0, 15.0, 20.0]).timing
-    (warning,) = doubts(wobbling, 4)
-    assert doubt_of(warning) == "spread" and names(warning, 59, 10)
-    (warning,) = doubts(summarise([5.0]).timing, 1)
-    assert doubt_of(warning) == "few repeats" and names(warning, 1)
-    assert doubts(summarise([5.0, 5.0, 5.01]).timing, 3) == ()
+    (warning,) = timing_warnings(wobbling, 4)
+    assert gate_of_warning(warning) == "spread" and names(warning, 59, 10)
+    (warning,) = timing_warnings(summarise([5.0]).timing, 1)
+    assert gate_of_warning(warning) == "few repeats" and names(warning, 1)
+    assert timing_warnings(summarise([5.0, 5.0, 5.01]).timing, 3) == ()
 
 
 def played(random: Random, repeats: int, correlation: float) -> list[float]:
@@ -147,7 +156,7 @@ def test_repeats_that_know_nothing_of_each_other_keep_their_interval(repeats):
     for _ in range(400):
         found = summarise(played(random, repeats, 0.0))
         own = found.accepted_us
-        half_us = student_factor(len(own) - 1) * stdev(own) / len(own) ** 0.5
+        half_us = student_t_factor(len(own) - 1) * stdev(own) / len(own) ** 0.5
         wider.append((found.timing.ci_high_us - found.timing.mean_us) / half_us)
     assert 1 <= fmean(wider) <= 1.04
 

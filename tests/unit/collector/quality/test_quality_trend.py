@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from collector.quality.gates import doubt_of
+from collector.quality.gates import gate_of_warning
 from collector.quality.statistics import find_trend
 from tests.unit.collector.naming import names
 
@@ -26,7 +26,7 @@ def test_noise_alone_is_no_trend(count):
 def test_a_clock_that_changes_is_told(count, drift):
     told = [find_trend(wobbling(number, count, drift=drift)) for number in range(100)]
     assert all(told)
-    assert doubt_of(told[0]) == "trend"
+    assert gate_of_warning(told[0]) == "trend"
 
 
 def test_a_cache_that_has_not_settled_is_told():

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from collector.model.measurement import Outcome
-from collector.quality.gates import find_unit_mistake, gate_of, may_be_mistaken
+from collector.quality.gates import find_unit_mistake, gate_of_outcome, may_have_wrong_unit
 from tests.unit.collector.naming import names
 
 # A floor is half of the time at the peaks; kernels take a launch and, at best, twice that time.
@@ -14,7 +14,7 @@ REAL_US = 5 + 4 * LEAST_US
 
 def test_a_curve_a_thousand_times_too_long_is_found():
     fault = find_unit_mistake(REAL_US * 1e3, LEAST_US)
-    assert gate_of(Outcome.IMPLAUSIBLE, fault) == "unit" and names(fault, 0.05)
+    assert gate_of_outcome(Outcome.IMPLAUSIBLE, fault) == "unit" and names(fault, 0.05)
     assert find_unit_mistake(REAL_US, LEAST_US) == ""
 
 
@@ -35,5 +35,5 @@ def test_large_cases_alone_tell_nothing():
 
 
 def test_durations_alone_clear_most_curves():
-    assert may_be_mistaken(REAL_US * 1e3) and not may_be_mistaken(REAL_US)
-    assert not may_be_mistaken(REAL_US[:19] * 1e3)
+    assert may_have_wrong_unit(REAL_US * 1e3) and not may_have_wrong_unit(REAL_US)
+    assert not may_have_wrong_unit(REAL_US[:19] * 1e3)

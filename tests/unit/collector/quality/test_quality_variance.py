@@ -11,9 +11,9 @@ from collector.quality.variance import (
     Origin,
     SessionMeans,
     VariancePrior,
-    contrasts,
     evidence_of,
     fit,
+    independent_differences,
     learn,
     parts_of,
     prior_of,
@@ -291,4 +291,4 @@ def test_two_sessions_tell_of_one_difference_however_many_cases_both_have_measur
 
 def test_who_meets_nobody_new_tells_nothing_new():
     met = np.array([[0, 1], [1, 2], [2, 0], [0, 1], [3, 4]])
-    assert contrasts(met) == 3 and contrasts(met[:0]) == 0
+    assert independent_differences(met) == 3 and independent_differences(met[:0]) == 0

@@ -14,7 +14,7 @@ from collector.model.plan import ShardCase
 from collector.model.vocabulary import LIBRARY
 from collector.ops.registry import all_ops, find
 from collector.ops.spec import NpuCall, library_of
-from collector.replay.calls import read_header, who_answers
+from collector.replay.calls import read_header, selected_function
 from tests.fixtures.op_rows import rows_alone, rows_of
 from tests.npu.fakecann.calls import parse_call
 from tests.npu.releases.wheels import FOLDER, c_functions_of
@@ -53,15 +53,15 @@ def custom_opp(tmp_path):
 
 @pytest.mark.fast
 def test_cann_answers_where_no_custom_opp_has_the_kernel(custom_opp):
-    found = who_answers(SPARSE, ROW.case, {})
+    found = selected_function(SPARSE, ROW.case, {})
     assert (found.call, found.library, found.refused) == (SPARSE.call, Library.CANN, "")
     add = find("Add")
-    assert who_answers(add, rows_of("Add")[0].case, custom_opp).library is Library.CANN
+    assert selected_function(add, rows_of("Add")[0].case, custom_opp).library is Library.CANN
 
 
 @pytest.mark.fast
 def test_what_serves_is_called_where_the_custom_opp_has_the_kernel(custom_opp):
-    found = who_answers(SPARSE, ROW.case, custom_opp)
+    found = selected_function(SPARSE, ROW.case, custom_opp)
     assert (found.call, found.library, found.refused) == (OWN, Library.VLLM_ASCEND, "")
 
 
@@ -72,14 +72,14 @@ def test_a_library_without_headers_is_asked_for_its_names(tmp_path):
     library.write_bytes(b"\x7fELF\x00aclnnMoeGatingTopKGetWorkspaceSize\x00")
     environment = {"ASCEND_CUSTOM_OPP_PATH": str(tmp_path)}
     gating = find("MoeGatingTopK")
-    found = who_answers(gating, rows_of("MoeGatingTopK")[0].case, environment)
+    found = selected_function(gating, rows_of("MoeGatingTopK")[0].case, environment)
     assert found.call == gating.npu.served and found.library is Library.VLLM_ASCEND
 
 
 @pytest.mark.fast
 def test_without_a_function_of_its_own_another_signature_is_refused(custom_opp):
     unserved = replace(SPARSE, npu=NpuCall(run=SPARSE.npu.run))
-    found = who_answers(unserved, ROW.case, custom_opp)
+    found = selected_function(unserved, ROW.case, custom_opp)
     assert found.library is Library.VLLM_ASCEND and names(
         found.refused, "aclnnSparseFlashAttention"
     )
@@ -87,11 +87,11 @@ def test_without_a_function_of_its_own_another_signature_is_refused(custom_opp):
 
 @pytest.mark.fast
 def test_a_case_gets_the_library_that_it_asks_for_or_none(custom_opp):
-    assert who_answers(SPARSE, asking("cann").case, {}).refused == ""
-    assert who_answers(SPARSE, asking("vllm-ascend").case, custom_opp).refused == ""
-    refused = who_answers(SPARSE, asking("vllm-ascend").case, {}).refused
+    assert selected_function(SPARSE, asking("cann").case, {}).refused == ""
+    assert selected_function(SPARSE, asking("vllm-ascend").case, custom_opp).refused == ""
+    refused = selected_function(SPARSE, asking("vllm-ascend").case, {}).refused
     assert names(refused, "SparseFlashAttention", "vllm-ascend")
-    refused = who_answers(SPARSE, asking("cann").case, custom_opp).refused
+    refused = selected_function(SPARSE, asking("cann").case, custom_opp).refused
     assert names(refused, "SparseFlashAttention", "cann") and "vllm-ascend" not in refused
 
 

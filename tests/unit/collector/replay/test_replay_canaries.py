@@ -10,7 +10,7 @@ from collector.model.row import from_row, to_row
 from collector.ops.references import canary_records
 from collector.ops.registry import find
 from collector.quality.canaries import is_drifted
-from collector.replay.certificates import cases_before, is_canary, with_canaries
+from collector.replay.certificates import count_cases_before, is_canary, with_canaries
 from collector.replay.journal import JOURNAL, read_journal
 from collector.replay.results import collect
 from collector.replay.spec import DEFAULT_CATALOG, SessionCase
@@ -46,7 +46,7 @@ def test_canaries_stand_before_behind_and_where_half_of_the_time_is_spent():
 @pytest.mark.fast
 def test_progress_counts_the_cases_that_were_asked_for(session_of):
     spec = replace(session_of(), cases=with_canaries(CASES, "cpu", 30.0))
-    assert [cases_before(spec, at) for at in range(11)] == [0, 0, 0, 1, 2, 3, 3, 3, 4, 4, 4]
+    assert [count_cases_before(spec, at) for at in range(11)] == [0, 0, 0, 1, 2, 3, 3, 3, 4, 4, 4]
     assert [is_canary(spec, at) for at in (None, 0, 2, 5)] == [False, True, False, True]
 
 

@@ -9,7 +9,7 @@ import torch
 from collector.ops.context import BEFORE_CACHE, context_of
 from collector.ops.registry import find
 from collector.ops.spec import Call
-from collector.replay.context import Chain, Feed, Launch, feeds_of, results_of, told_context
+from collector.replay.context import Chain, ChainLaunch, Feed, context_text, feeds_of, results_of
 from tests.unit.collector.replay.replay_cases import add_record, case_record
 
 pytestmark = pytest.mark.torch
@@ -19,7 +19,7 @@ NZ = case_record("MatMulV3", "4,8;1,1,16,16", "4,8", formats="FRACTAL_NZ").case
 
 
 def launch(run, *args, case=CASE):
-    return Launch(case, run, Call(args))
+    return ChainLaunch(case, run, Call(args))
 
 
 def rows(*shape):
@@ -45,7 +45,7 @@ def test_the_nearest_launches_are_run_until_they_fill_a_cache():
     whole = context_of(before, find, "cpu", 1 << 40)
     assert len(whole.neighbours) == 3 and whole.left_out == ("NoSuchKernel",) * 2
     # What ran is told by its cases and their order, not by what was left out.
-    told = [told_context(found).partition(";")[0] for found in (one, more, whole)]
+    told = [context_text(found).partition(";")[0] for found in (one, more, whole)]
     assert told[0] != told[1] == told[2]
 
 

@@ -11,7 +11,7 @@ import pytest
 from collector.codec.errors import BadInput, OpmeterError
 from collector.model.plan import Limits
 from collector.ops.references import REFERENCES
-from collector.replay.check_session import Disturbance, compare, concurrency_test
+from collector.replay.check_session import Interference, compare, concurrency_test
 from collector.replay.lock import (
     DeviceLock,
     _take_slot,
@@ -124,7 +124,7 @@ def test_the_largest_slowdown_of_the_first_device_comes_first():
         return {"a": 11.0, "b": 30.0} if device == 3 else {"a": 99.0, "b": 99.0}
 
     found = compare(measure, [3, 4, 5])
-    assert found == [Disturbance("b", 20.0, 30.0), Disturbance("a", 10.0, 11.0)]
+    assert found == [Interference("b", 20.0, 30.0), Interference("a", 10.0, 11.0)]
     assert [round(case.slowdown, 6) for case in found] == [0.5, 0.1]
     assert asked[0] == (3, "alone") and set(asked[1:]) == {(n, "together") for n in (3, 4, 5)}
 

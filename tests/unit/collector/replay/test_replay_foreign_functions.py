@@ -6,7 +6,7 @@ import pytest
 
 from collector.ops.registry import all_ops
 from collector.ops.releases import CFunction, launched_by
-from collector.replay.calls import foreign_function, read_header
+from collector.replay.calls import mismatched_function, read_header
 from tests.npu.launched import launched_table
 from tests.npu.releases.wheels import RELEASES, c_functions_of
 from tests.unit.collector.naming import names
@@ -56,11 +56,11 @@ def test_the_table_is_that_of_the_recorded_calls():
 @pytest.mark.fast
 def test_a_call_that_another_library_would_misread_is_refused(custom_opp):
     environment = custom_opp(HEADER)
-    reason = foreign_function("SparseFlashAttention", environment)
+    reason = mismatched_function("SparseFlashAttention", environment)
     assert names(reason, "aclnnSparseFlashAttention", "14 arguments", "20 arguments")
     assert reason.count("floating-point") == 2
-    assert foreign_function("MoeGatingTopK", environment) == ""
-    assert foreign_function("SparseFlashAttention", {}) == ""
+    assert mismatched_function("MoeGatingTopK", environment) == ""
+    assert mismatched_function("SparseFlashAttention", {}) == ""
 
 
 @pytest.mark.fast
@@ -76,7 +76,7 @@ def test_as_many_arguments_are_wanted_and_numbers_where_numbers_are(custom_opp, 
     environment = custom_opp(
         f"aclnnStatus aclnnNegGetWorkspaceSize({arguments}, uint64_t *size, aclOpExecutor **e);"
     )
-    assert (foreign_function("Neg", environment) == "") is fits
+    assert (mismatched_function("Neg", environment) == "") is fits
 
 
 @pytest.mark.fast

@@ -7,7 +7,7 @@ import pytest
 
 from collector.codec.canonical import sha256_hex
 from collector.codec.errors import BadInput
-from collector.model.measurement import Condition, Held, Outcome
+from collector.model.measurement import ClockLimit, Condition, Outcome
 from collector.model.peaks import MachinePeaks
 from collector.model.plan import Limits, MeasureSettings
 from collector.model.stack import Stack
@@ -42,7 +42,9 @@ MEASURED = {
     "family": ["Add", "AddAiCore"],
     "watch": [[[4, 900.0, 0.0], [6, 9000.0, 4000.5]], 10000.0, 7, 9910.5, None, 8000.5],
 }
-HOT = Condition(clock_mhz=2500.0, temperature_c=91.5, held=(Held.THERMAL, Held.OTHER), others=1)
+HOT = Condition(
+    clock_mhz=2500.0, temperature_c=91.5, held=(ClockLimit.THERMAL, ClockLimit.OTHER), others=1
+)
 START = {"pid": 123, "started": 456}
 READY = {"runtime": "fake", "import_s": 2.0, "profiler_start_s": 1.0, "sacrifice_s": 0.25}
 

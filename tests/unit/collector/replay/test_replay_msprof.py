@@ -184,7 +184,7 @@ def test_a_process_that_came_later_under_the_same_id_is_left_alone():
 def test_a_session_whose_supervisor_is_gone_is_at_the_end_of_its_pipe(tmp_path):
     with ControlPipe(tmp_path) as control:
         held = open_control(tmp_path)
-        control.ask_to_stop()
+        control.request_stop()
         assert os.read(held, 100) == b"stop\n"
     late = open_control(tmp_path)
     assert (os.read(held, 1), os.read(late, 1)) == (b"", b"")

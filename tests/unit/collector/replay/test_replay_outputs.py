@@ -4,7 +4,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is wanted: pip install '.[cpu]'")
 
-from collector.replay.cases import find_difference, find_doubt  # noqa: E402
+from collector.replay.cases import find_difference, find_invalid_values  # noqa: E402
 from tests.unit.collector.naming import names  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -12,9 +12,9 @@ pytestmark = pytest.mark.torch
 
 def test_infinities_are_right_where_the_operator_says_so():
     outputs = (torch.tensor([1.0, -torch.inf]), torch.ones(2))
-    assert "output 0" in find_doubt(outputs)
-    assert not find_doubt(outputs, frozenset({0}))
-    assert find_doubt((torch.tensor([torch.nan]),), frozenset({0}))
+    assert "output 0" in find_invalid_values(outputs)
+    assert not find_invalid_values(outputs, frozenset({0}))
+    assert find_invalid_values((torch.tensor([torch.nan]),), frozenset({0}))
 
 
 def test_rounding_is_no_difference_and_another_number_is():
@@ -39,10 +39,10 @@ def test_what_cannot_be_compared_is_passed_over():
 
 def test_rows_that_were_not_written_are_not_doubted():
     rows = torch.tensor([[1.0], [torch.nan]])
-    assert "output 0" in find_doubt((rows,))
-    assert not find_doubt((rows,), written=1)
+    assert "output 0" in find_invalid_values((rows,))
+    assert not find_invalid_values((rows,), written=1)
 
 
 def test_a_scalar_is_looked_at_as_it_is():
-    assert not find_doubt((torch.tensor(1.0),))
-    assert "output 0" in find_doubt((torch.tensor(torch.nan),))
+    assert not find_invalid_values((torch.tensor(1.0),))
+    assert "output 0" in find_invalid_values((torch.tensor(torch.nan),))

@@ -49,7 +49,7 @@ class Machine:
     def switches(self):
         return self.launches
 
-    def pressed_us(self):
+    def pressure_us(self):
         return 2 * self._waited_us  # while one of two threads waits
 
     def worked_us(self):

@@ -8,15 +8,15 @@ import pytest
 
 from collector.codec.canonical import sha256_hex
 from collector.codec.table import table_bytes
-from collector.model.measurement import Condition, Disturbance, Held, Outcome
+from collector.model.measurement import ClockLimit, Condition, Disturbance, Outcome
 from collector.model.peaks import MachinePeaks
 from collector.model.plan import Limits, MeasureSettings
 from collector.model.record import CaseRecord, as_ran
 from collector.model.stack import Stack
 from collector.model.vocabulary import ACCELERATOR_CORE
-from collector.quality.gates import doubt_of, gate_of
+from collector.quality.gates import gate_of_outcome, gate_of_warning
 from collector.quality.reconcile import Mark, Sentinel
-from collector.replay.journal import JOURNAL, LAUNCHING, LOOKING, MEASURED, JournalWriter
+from collector.replay.journal import CHECKING, JOURNAL, LAUNCHING, MEASURED, JournalWriter
 from collector.replay.kineto import IDLE_OPERATOR
 from collector.replay.msprof import SummaryRow, write_summary
 from collector.replay.results import collect
@@ -74,7 +74,7 @@ def collected(tmp_path):
         if conditions:
             writer.write("condition", **asdict(conditions[0]))
             writer.write("phase", ordinal=0, phase=LAUNCHING)
-            writer.write("phase", ordinal=0, phase=LOOKING)
+            writer.write("phase", ordinal=0, phase=CHECKING)
             writer.write("condition", **asdict(conditions[1]))
         entry = {"outcome": MEASURED, "repeats": len(durations_ns), "doubt": doubt}
         entry |= {"watch": watch} if watch else {}
@@ -131,7 +131,7 @@ def test_a_mean_below_the_floor_is_implausible_and_keeps_its_numbers(measured):
     short = measured(1, 1, 1)
     assert short.outcome is Outcome.IMPLAUSIBLE and not short.is_good
     assert short.timing.mean_us == 0.001 and short.n_accepted == 3
-    assert gate_of(short.outcome, short.reason) == "floor"
+    assert gate_of_outcome(short.outcome, short.reason) == "floor"
     assert names(short.reason, "0.001 us") and " 182.7" in short.reason
 
 
@@ -147,7 +147,7 @@ def test_what_a_machine_is_known_to_reach_refuses_more_there(measured):
     assert measured(*[59_000_000] * 3, spec=spec).outcome is Outcome.OK
     refused = measured(*[60_000_000] * 3, spec=replace(spec, peaks=peaks))
     assert refused.outcome is Outcome.IMPLAUSIBLE
-    assert gate_of(refused.outcome, refused.reason) == "floor"
+    assert gate_of_outcome(refused.outcome, refused.reason) == "floor"
     assert names(refused.reason, "60000 us", "68719.5 us", "opmeter selftest")
     assert measured(*[70_000_000] * 3, spec=replace(spec, peaks=peaks)).outcome is Outcome.OK
 
@@ -163,7 +163,7 @@ def test_a_launch_that_is_shorter_than_its_cores_worked_is_implausible(measured,
     assert at_work.outcome is Outcome.OK and dict(at_work.counters)[name] == 504.5
     anothers = measured(500_000, 500_000, 500_000, counted={name: 700.0})
     assert anothers.outcome is Outcome.IMPLAUSIBLE and anothers.timing.mean_us == 500.0
-    assert gate_of(anothers.outcome, anothers.reason) == "cores at work"
+    assert gate_of_outcome(anothers.outcome, anothers.reason) == "cores at work"
     assert names(anothers.reason, "500 us", name, 700)
 
 
@@ -171,7 +171,7 @@ def test_a_launch_that_is_shorter_than_its_cores_worked_is_implausible(measured,
 def test_a_launch_of_no_time_or_beyond_its_limit_makes_no_timing(measured, ns, gate):
     odd = measured(500_000, ns, 505_000)
     assert odd.outcome is Outcome.IMPLAUSIBLE and odd.timing is None
-    assert gate_of(odd.outcome, odd.reason) == gate
+    assert gate_of_outcome(odd.outcome, odd.reason) == gate
 
 
 def test_repeats_that_waited_for_a_core_make_no_timing_beside_others(measured):
@@ -180,7 +180,7 @@ def test_repeats_that_waited_for_a_core_make_no_timing_beside_others(measured):
     assert (waited.n_observed, waited.n_accepted) == (3, 1)
     assert waited.is_good and not waited.is_disturbed
     assert (waited.disturbance.watched, waited.disturbance.clean) == (3, 1)
-    (warning,) = (one for one in waited.warnings if doubt_of(one) == "disturbed")
+    (warning,) = (one for one in waited.warnings if gate_of_warning(one) == "disturbed")
     assert sorted(re.findall(r"\d+", warning)) == ["1", "3", "3"]
 
 
@@ -188,19 +188,19 @@ def test_where_every_repeat_waited_all_make_the_timing_and_it_says_so(measured):
     waited = measured(8_000_000, 8_000_000, 8_000_000, watch=[[[3, 24000, 12000]], 0, 9])
     assert waited.timing.mean_us == 8000.0 and waited.is_good and waited.is_disturbed
     (warning,) = waited.warnings
-    assert doubt_of(warning) == "disturbed" and names(warning, 3, "threads", 50)
+    assert gate_of_warning(warning) == "disturbed" and names(warning, 3, "threads", 50)
 
 
 GPU = replace(SPEC, backend="cuda", stack=None)
 COOL = Condition(clock_mhz=1980.0, temperature_c=60.0, held=(), others=0)
-HOT = replace(COOL, clock_mhz=1200.0, temperature_c=92.0, held=(Held.THERMAL,))
+HOT = replace(COOL, clock_mhz=1200.0, temperature_c=92.0, held=(ClockLimit.THERMAL,))
 
 
 def test_repeats_of_a_gpu_that_throttled_make_the_timing_and_it_says_so(measured):
     hot = measured(500_000, 510_000, 505_000, spec=GPU, conditions=(COOL, HOT))
     assert hot.is_good and hot.is_disturbed and hot.n_accepted == 3
     (warning,) = hot.warnings
-    assert doubt_of(warning) == "disturbed" and names(warning, 3, "power", "clock", 61)
+    assert gate_of_warning(warning) == "disturbed" and names(warning, 3, "power", "clock", 61)
     assert (hot.opened.clock_mhz, hot.closed.clock_mhz) == (1980.0, 1200.0)
     assert hot.closed.temperature_c == 92.0
     cool = measured(500_000, 510_000, 505_000, spec=GPU, conditions=(COOL, COOL))
@@ -226,7 +226,7 @@ def test_a_series_of_two_modes_says_so(measured):
     modal = measured(*[500_000, 502_000, 504_000] * 3, 700_000, 702_000, 704_000, spec=spec)
     assert modal.is_good
     (warning,) = modal.warnings
-    assert doubt_of(warning) == "two modes" and names(warning, 25, "702 us", "502 us")
+    assert gate_of_warning(warning) == "two modes" and names(warning, 25, "702 us", "502 us")
 
 
 def test_a_series_of_two_modes_without_spread_says_so(measured):
@@ -234,7 +234,7 @@ def test_a_series_of_two_modes_without_spread_says_so(measured):
     modal = measured(*[500_000] * 9, *[700_000] * 3, spec=spec)
     assert modal.is_good
     (warning,) = modal.warnings
-    assert doubt_of(warning) == "two modes" and names(warning, 25, "700 us", "500 us")
+    assert gate_of_warning(warning) == "two modes" and names(warning, 25, "700 us", "500 us")
 
 
 def test_a_quiet_session_is_not_disturbed(measured):

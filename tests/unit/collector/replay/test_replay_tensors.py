@@ -14,7 +14,7 @@ pytestmark = pytest.mark.torch
 
 from torch.profiler import ProfilerActivity, profile  # noqa: E402
 
-from collector.replay.cases import check_outputs, find_doubt  # noqa: E402
+from collector.replay.cases import check_outputs, find_invalid_values  # noqa: E402
 from collector.replay.devices import (  # noqa: E402
     CpuDevice,
     check_gpu,
@@ -123,16 +123,16 @@ def test_a_private_format_is_laid_out_otherwise():
 def test_numbers_that_are_not_finite_are_found():
     bad = torch.ones(100)
     bad[40] = float("nan")
-    assert find_doubt((torch.ones(3), torch.arange(4), torch.ones(0))) == ""
-    assert names(find_doubt([torch.ones(3), bad]), "output 1")
+    assert find_invalid_values((torch.ones(3), torch.arange(4), torch.ones(0))) == ""
+    assert names(find_invalid_values([torch.ones(3), bad]), "output 1")
 
 
 def test_what_a_device_cannot_look_at_is_not_doubted():
     odd = torch.ones(4).to(torch.float8_e4m3fn)
     with pytest.raises(NotImplementedError):
         torch.isfinite(odd)
-    assert find_doubt((odd, torch.ones(3))) == ""
-    assert find_doubt((odd, torch.tensor([float("inf")]))).startswith("output 1 has")
+    assert find_invalid_values((odd, torch.ones(3))) == ""
+    assert find_invalid_values((odd, torch.tensor([float("inf")]))).startswith("output 1 has")
 
 
 def test_only_operators_that_no_other_called_are_events():

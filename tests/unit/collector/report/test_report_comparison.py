@@ -11,7 +11,7 @@ from collector.model.vocabulary import BASE_CELLS
 from collector.profiles.step_trace import StepTrace
 from collector.ranks.collective import Collective, CollectiveCase
 from collector.ranks.topology import Grid
-from collector.report.comparison import Isolated, by_kernel, compared, m6, step_sum
+from collector.report.comparison import Isolated, by_kernel, compare_cases, m6, step_sum
 
 pytestmark = pytest.mark.fast
 
@@ -41,7 +41,7 @@ def test_the_step_is_rebuilt_by_hand():
     messages of 30 us of which 20 are apart; the device computed 130 us, 10 less than its kernels
     took, and 80 of 90 us of messages were hidden by nothing."""
     add, product, sent = record("Add", 4, 10, 6.0), record("MatMulV2", 4, 2, 40.0), message(3, 30.0)
-    found = compared((add, product, sent), apart(add, 5.0) | apart(sent, 20.0), {})
+    found = compare_cases((add, product, sent), apart(add, 5.0) | apart(sent, 20.0), {})
     trace = StepTrace(1, computing_us=130.0, communication_us=80.0, free_us=15.0)
     told = step_sum(found, trace)
     assert dict(told.parts) == {
@@ -56,7 +56,7 @@ def test_the_step_is_rebuilt_by_hand():
     }
     assert told.measured_us == fsum(part for _, part in told.parts) == 225.0
     # Behind the launches before them the adds take 5.8 us; of the others nobody knows that.
-    behind = compared((add, product, sent), apart(add, 5.0), {}, apart(add, 5.8))
+    behind = compare_cases((add, product, sent), apart(add, 5.0), {}, apart(add, 5.8))
     parts = step_sum(behind, trace)
     assert (parts.isolated_us, parts.neighbours_us, parts.context_us) == pytest.approx((50, 8, 2))
     known = m6(found, trace, lambda record: 7.0)
@@ -79,13 +79,13 @@ def test_the_parts_are_the_step_whatever_is_known(kernels, messages, steps):
     rows += [(message(n, us), known) for n, us, known in messages]
     isolated = {one.case_id: Isolated(known) for one, known in rows if known is not None}
     trace = StepTrace(1, *steps)
-    told = step_sum(compared((one for one, _ in rows), isolated, {}), trace)
+    told = step_sum(compare_cases((one for one, _ in rows), isolated, {}), trace)
     assert fsum(part for _, part in told.parts) == pytest.approx(trace.whole_us, abs=1e-3)
     assert min(told.isolated_us, told.unknown_us, told.messages_us, told.waiting_us) >= -1e-6
 
 
 def test_a_twin_answers_for_what_the_runtime_chose():
-    found = compared(
+    found = compare_cases(
         (record("MatMulV3", 4, 1, 9.0),), apart(record("MatMulV2", 4, 1, 1.0), 6.0), {}
     )
     assert (found[0].kernel_type, found[0].ratio) == ("MatMulV2", 1.5)
@@ -93,7 +93,7 @@ def test_a_twin_answers_for_what_the_runtime_chose():
 
 def test_what_has_no_isolated_time_says_why():
     tried, other = record("Add", 4, 1, 9.0), record("Add", 5, 1, 9.0)
-    found = compared((tried, other), {}, {tried.case_id: "oom"})
+    found = compare_cases((tried, other), {}, {tried.case_id: "oom"})
     assert [one.why for one in found] == ["oom", "missing"]
     (row,) = by_kernel(found)
     assert row.ratios is None and row.compared_us == 0.0 and row.launches == 2
@@ -102,7 +102,7 @@ def test_what_has_no_isolated_time_says_why():
 def test_ratios_are_those_of_launches():
     """Of a hundred launches five are ten times as long as apart, and the others half."""
     many, few = record("Add", 4, 95, 1.0), record("Add", 5, 5, 20.0)
-    found = compared((few, many), apart(many, 2.0) | apart(few, 2.0), {})
+    found = compare_cases((few, many), apart(many, 2.0) | apart(few, 2.0), {})
     (row,) = by_kernel(found)
     assert row.ratios == (0.5, 0.5, 0.5)
     assert (row.cases, row.launches, row.in_situ_us, row.isolated_us) == (2, 100, 195.0, 200.0)

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from collector.codec.errors import BadInput
 from collector.ops.registry import all_ops
-from collector.shapes.density import between, find_standard, solve
-from collector.shapes.grid import asked, template_of
+from collector.shapes.density import cases_between, find_standard, solve
+from collector.shapes.grid import case_at_point, template_of
 from collector.shapes.grid_patterns import bundled_patterns
 from tests.fixtures.op_rows import rows_of
 from tests.unit.collector.naming import naming
@@ -42,7 +42,7 @@ def test_a_gap_is_filled_with_sizes_of_the_grid_where_it_has_any():
 @pytest.mark.parametrize("pattern", bundled_patterns().patterns, ids=lambda one: one.name)
 def test_the_grid_itself_keeps_the_standard(pattern):
     for axis, values in pattern.axes.items():
-        density = STANDARD.of(pattern.name, axis, pattern.called.get(axis, ""))
+        density = STANDARD.of(pattern.name, axis, pattern.value_names.get(axis, ""))
         if density is not None:
             assert density.missing(values, ()) == () and {*density.required} <= {*values}
     assert STANDARD.axes["nk"].missing(bundled_patterns().sizes, ()) == ()
@@ -58,7 +58,7 @@ def test_rows_are_points_of_their_patterns():
             if names is None or template is None:
                 continue
             solved += 1
-            made = asked(pattern, template, names, lambda record: record)
+            made = case_at_point(pattern, template, names, lambda record: record)
             assert [slot.shape for slot in made.case.inputs] == [
                 slot.shape for slot in case.inputs
             ], case.describe()
@@ -82,7 +82,7 @@ def test_what_is_wanted_stands_between_rows_that_are_alike_but_for_one_size():
 
     cases = [case_of(16, 512, 4096), case_of(24, 512, 4096), case_of(24, 512, 7168)]
     cases += [case_of(1, 512, 4096, "FLOAT16")]  # of another dtype: no line with the others
-    found = between(pattern, cases, STANDARD, bundled_patterns().sizes, lambda record: record)
+    found = cases_between(pattern, cases, STANDARD, bundled_patterns().sizes, lambda record: record)
     shapes = [one.cells["Input Shapes"] for one in found]
     widths = [f'"24,{depth};512,{depth}"' for depth in (5120, 6144)]
     assert shapes == ['"20,4096;512,4096"', *widths]

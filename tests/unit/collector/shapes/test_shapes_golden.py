@@ -243,7 +243,7 @@ def test_a_part_of_sparse_attention_sees_the_keys_up_to_its_last_token():
 
 
 def test_answers_and_prompts_of_one_pass_attend_together_or_apart():
-    batch = Batch(Phase.PREFILL, 2, 512, 512, followed=6, followed_keys=3000)
+    batch = Batch(Phase.PREFILL, 2, 512, 512, mixed_decodes=6, followed_keys=3000)
     release = find_kernel_set("vllm-ascend-0.18")
     dense = derive_step(find_decoder("qwen3-32b"), layout_of("tp=8"), batch, release)
     (one,) = _attention(dense)
@@ -543,14 +543,16 @@ def cases_of(decoder, layouts, kernels):
         Batch(Phase.DECODE, 8, 1, 4097, padding=3),
         *(Batch(Phase.PREFILL, requests, 1031, 1031) for requests in (1, 3)),
         Batch(Phase.PREFILL, 1, 512, 2048),  # a chunk of a longer prompt
-        Batch(Phase.PREFILL, 2, 300, 900, followed=5, followed_keys=4000),  # beside answers
+        Batch(Phase.PREFILL, 2, 300, 900, mixed_decodes=5, followed_keys=4000),  # beside answers
         *(Batch(Phase.DECODE, 6, 2, 4000, 1, predicted=1, is_draft=draft) for draft in (0, 1)),
         Batch(Phase.DECODE, 6, 3, 4000, predicted=2),
         Batch(Phase.DECODE, 18, 1, 4000, padding=12, predicted=2, is_draft=True),
         Batch(Phase.DECODE, 2, 1, 1200, predicted=2, is_draft=True, idle=2060),
         Batch(Phase.DECODE, 6, 1, 4000, decodes_alone=True),
         Batch(Phase.DECODE, 9, 1, 3000, padding=2, skew=60, imbalance=90),
-        Batch(Phase.PREFILL, 1, 600, 600, followed=4, followed_keys=900, skew=99, imbalance=30),
+        Batch(
+            Phase.PREFILL, 1, 600, 600, mixed_decodes=4, followed_keys=900, skew=99, imbalance=30
+        ),
     ]
     wrong, told = set(), 0
     for layout in layouts:
@@ -558,7 +560,7 @@ def cases_of(decoder, layouts, kernels):
             try:
                 step = derive_step(decoder, layout_of(layout), batch, kernels)
             except BadInput as error:
-                unknown = any(one.what in str(error) for one in kernels.unknown)
+                unknown = any(one.launch in str(error) for one in kernels.unknown)
                 assert unknown or (batch.predicted and not decoder.predictors)
                 continue
             told += 1

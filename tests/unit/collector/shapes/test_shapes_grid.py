@@ -13,7 +13,7 @@ from collector.codec.errors import BadInput
 from collector.model.case import case_from_cells
 from collector.ops.refusals import refusal
 from collector.ops.registry import find
-from collector.shapes.grid import Wish, choose, templates
+from collector.shapes.grid import SampleRequest, choose, templates
 from collector.shapes.grid_patterns import bundled_patterns, read_patterns
 from collector.shapes.kernel_set import find_kernel_set
 from collector.shapes.model_rows import layouts_of, products_of, rows_of
@@ -41,7 +41,7 @@ def chosen(kernel, *, rows=20, seed=0, like=None, sizes=None, largest=ANY, known
     pattern = PATTERNS.of(kernel)
     like = templates(row.case for row in like or fixture_rows(kernel))
     sizes = sizes or (EXPERTS if pattern.source == "experts" else PRODUCTS)
-    return choose(pattern, like, sizes, known, ask, Wish(rows, seed, largest))
+    return choose(pattern, like, sizes, known, ask, SampleRequest(rows, seed, largest))
 
 
 def test_how_much_of_a_mask_holds_is_an_axis():
@@ -157,7 +157,7 @@ def test_what_is_there_counts_so_that_a_wish_over_again_asks_for_nothing():
     first = chosen("MatMulV2", rows=10, like=[PLAIN])
     known = {record.case_id for record in first.records}
     again = chosen("MatMulV2", rows=10, like=[PLAIN], known=known)
-    assert not again.records and again.known == 10 and again.looked_at == first.looked_at
+    assert not again.records and again.known == 10 and again.examined == first.examined
     more = chosen("MatMulV2", rows=15, like=[PLAIN], known=known)
     assert len(more.records) == 5 and more.known == 10
 
@@ -166,7 +166,9 @@ def test_a_case_of_two_points_comes_once():
     like = [row("4,8;4,8", "DT_BF16;DT_BF16", "ND;ND", "4,8", "Add")]
     pattern = PATTERNS.of("Add")
     twice = replace(pattern, axes={"t": (1, 2, 2), "d": (8,)})
-    found = choose(twice, templates(one.case for one in like), [], (), ask, Wish(None, 0, ANY))
+    found = choose(
+        twice, templates(one.case for one in like), [], (), ask, SampleRequest(None, 0, ANY)
+    )
     assert (len(found.records), found.repeated, found.known) == (2, 1, 0)
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from collector.codec.errors import BadInput
 from collector.shapes.kernel_set import bundled_releases, find_kernel_set, read_kernel_set
-from collector.shapes.layout import Experts, Layout, Quantisation, check_layout, layout_of
+from collector.shapes.layout import ExpertLaunch, Layout, Quantisation, check_layout, layout_of
 from collector.shapes.models import bundled_names, find_decoder, read_config
 from collector.shapes.serving import Batch, Phase, Serving, check_batch, passes, spread
 from collector.shapes.step import derive_step
@@ -188,7 +188,7 @@ def test_any_sizes_make_a_decoder_or_are_refused(changes):
 
 def test_a_layout_is_read_from_its_words_and_written_back():
     layout = layout_of("tp=8, dp=2,ep=16,sequence_split,quantisation=w8a8,nz=2,experts=apart")
-    assert layout == Layout(8, 2, 16, True, Quantisation.W8A8, 2, Experts.APART)
+    assert layout == Layout(8, 2, 16, True, Quantisation.W8A8, 2, ExpertLaunch.APART)
     assert layout_of(str(layout)) == layout
     assert layout_of("") == Layout()
 
@@ -305,8 +305,8 @@ def test_a_prompt_longer_than_a_pass_is_cut_into_chunks_for_each_request():
 def test_prompts_pass_beside_the_answers_of_other_requests():
     found = passes(Serving((3,), 700, 21, 402, mixed=True))
     assert found == {
-        Batch(Phase.PREFILL, 1, 400, 400, followed=2, followed_keys=710): 3,
-        Batch(Phase.PREFILL, 1, 300, 700, followed=2, followed_keys=710): 3,
+        Batch(Phase.PREFILL, 1, 400, 400, mixed_decodes=2, followed_keys=710): 3,
+        Batch(Phase.PREFILL, 1, 300, 700, mixed_decodes=2, followed_keys=710): 3,
         # of the 20 tokens of each answer 4 passed beside the two others' chunks
         Batch(Phase.DECODE, 3, 1, 701): 4,
         Batch(Phase.DECODE, 3, 1, 710): 8,
@@ -355,7 +355,7 @@ def test_passes_are_within_what_was_served(concurrency, prompt, answer, most, si
     for batch, times in found.items():
         check_batch(batch)
         new[batch.phase] += (batch.requests - batch.padding) * batch.queries * times
-        new[Phase.DECODE] += batch.followed * times
+        new[Phase.DECODE] += batch.mixed_decodes * times
         assert batch.queries <= batch.keys < prompt + answer
         if batch.phase is Phase.PREFILL:
             assert batch.tokens <= most
@@ -385,13 +385,13 @@ def test_a_path_with_a_nul_is_refused():
         Batch(Phase.DECODE, 4, 1, 9, padding=4),
         Batch(Phase.DECODE, 4, 1, 9, padding=-1),
         Batch(Phase.PREFILL, 4, 9, 9, padding=1),
-        Batch(Phase.DECODE, 4, 1, 9, followed=1, followed_keys=9),
-        Batch(Phase.PREFILL, 4, 9, 9, followed=1),
+        Batch(Phase.DECODE, 4, 1, 9, mixed_decodes=1, followed_keys=9),
+        Batch(Phase.PREFILL, 4, 9, 9, mixed_decodes=1),
         Batch(Phase.DECODE, 4, 2, 9),
         Batch(Phase.DECODE, 4, 1, 9, skew=100),
         Batch(Phase.DECODE, 4, 1, 9, imbalance=-1),
         Batch(Phase.DECODE, 4, 1, 9, is_draft=True),
-        Batch(Phase.PREFILL, 4, 9, 9, followed=1, followed_keys=9, predicted=1),
+        Batch(Phase.PREFILL, 4, 9, 9, mixed_decodes=1, followed_keys=9, predicted=1),
     ],
 )
 def test_a_pass_that_nobody_could_make_is_refused(batch):
@@ -459,6 +459,6 @@ def test_the_kernels_of_a_set_are_declared_operators_or_of_gangs(release):
     from collector.shapes.kernel_set import KernelPattern
 
     for pattern in find_kernel_set(release).patterns:
-        if isinstance(pattern.what, KernelPattern):
-            assert find(pattern.what.kernel) or pattern.what.kernel in KERNELS
+        if isinstance(pattern.launch, KernelPattern):
+            assert find(pattern.launch.kernel) or pattern.launch.kernel in KERNELS
         assert pattern.source in ("profile", "code")

@@ -248,9 +248,9 @@ def test_a_tree_says_how_many_of_its_rows_are_a_case_of_an_earlier_one(version):
     (version / "Add.csv").write_bytes(csv_bytes(columns, rows))
     tree = read_tree(version)
     assert len(tree.records) == 2  # another EP Size is another case
-    assert names(tree.told(), 3, 1, 2, "Accelerator Core")
+    assert names(tree.repeated_rows_note(), 3, 1, 2, "Accelerator Core")
     (version / "Add.csv").write_bytes(csv_bytes(columns, [row]))
-    assert read_tree(version).told() == ""
+    assert read_tree(version).repeated_rows_note() == ""
 
 
 @pytest.mark.parametrize("make", [True, False])

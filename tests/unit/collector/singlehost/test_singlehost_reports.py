@@ -16,7 +16,7 @@ from collector.singlehost.reports import (
     GAP_COLUMNS,
     Leftover,
     MicrobenchResult,
-    Unanswered,
+    UnmeasuredCase,
     Update,
     Written,
     gaps,
@@ -24,7 +24,7 @@ from collector.singlehost.reports import (
     table,
     write_reports,
 )
-from collector.singlehost.version_files import Place
+from collector.singlehost.version_files import RowPosition
 from tests.unit.collector.singlehost.conftest import PLAIN
 
 pytestmark = pytest.mark.fast
@@ -35,7 +35,7 @@ ADD = case_from_cells("Add", PLAIN)
 
 
 def written(us, profiling_us=None, at=0, **more):
-    return Written(Place("Add.csv", at), ADD, us, 7, profiling_us=profiling_us, **more)
+    return Written(RowPosition("Add.csv", at), ADD, us, 7, profiling_us=profiling_us, **more)
 
 
 def result(folder, *rows, **more):
@@ -64,8 +64,8 @@ def test_the_page_tells_what_was_written_failed_and_left(tmp_path):
             written(1.0, at=1, is_new=True),
             kept=4,
             unanswered=(
-                Unanswered(ADD, Outcome.CRASHED, "killed by SIGSEGV"),
-                Unanswered(ADD, Outcome.UNSUPPORTED, "no operator is declared for Add"),
+                UnmeasuredCase(ADD, Outcome.CRASHED, "killed by SIGSEGV"),
+                UnmeasuredCase(ADD, Outcome.UNSUPPORTED, "no operator is declared for Add"),
             ),
             leftover=(Leftover(ADD, 5.0, 2, "the tree has no Mul.csv"),),
             alone=(ADD,),

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from collector.codec.errors import BadInput
-from collector.measuring.batches import SessionAnswers, Unmeasured
+from collector.measuring.batches import SessionResults, Unmeasured
 from collector.model.manifest import NO_USAGE
 from collector.model.measurement import Measurement, Outcome, Timing
 from collector.model.plan import MeasureSettings
@@ -13,7 +13,7 @@ from collector.model.record import as_ran
 from collector.model.stack import Stack
 from collector.ranks.distribution import DISPATCH, DistributeCall
 from collector.ranks.experts import ExpertCall
-from collector.singlehost.from_replay import TreeAnswers
+from collector.singlehost.from_replay import TreeResults
 from collector.singlehost.machine import check_device, provenance_of
 from collector.singlehost.reports import Update
 from collector.singlehost.tree_rows import TreeRows
@@ -41,7 +41,7 @@ def measured(record, us=3.0, outcome=Outcome.OK, **more):
     )
 
 
-class Replay(TreeAnswers):
+class Replay(TreeResults):
     """A microbenchmark whose sessions give what a test says."""
 
     def __init__(self, tree, update=Update.ALL, kernels=(), **more):
@@ -50,11 +50,11 @@ class Replay(TreeAnswers):
 
     @property
     def to_measure(self):
-        return [case.record for case in self.unanswered()]
+        return [case.record for case in self.without_result()]
 
     def take(self, *measurements):
-        session = self.next_session(self.unanswered()).session
-        self.add(session, SessionAnswers(measurements, (), NO_USAGE, True, ""))
+        session = self.next_session(self.without_result()).session
+        self.add(session, SessionResults(measurements, (), NO_USAGE, True, ""))
 
 
 def test_a_good_measurement_is_in_the_tree_at_once(tree):
@@ -182,7 +182,7 @@ def test_what_may_not_be_the_cases_fault_is_tried_once_more_and_then_told(tree, 
     work = Replay(tree)
     first, second = work.to_measure
     work.take(measured(first, outcome=doubtful), measured(second, outcome=doubtful))
-    assert work.to_measure == [first, second] and work.answered == 0
+    assert work.to_measure == [first, second] and work.measured == 0
     work.take(measured(first), measured(second, outcome=doubtful))
     result = work.result((), prune_empty=False)
     assert result.is_complete and tree.durations("Add") == ["3.000000", ""]
@@ -194,8 +194,8 @@ def test_a_case_that_no_session_measured_has_a_certificate_of_its_own(tree):
     tree.write("Add", {})
     work = Replay(tree)
     (record,) = work.to_measure
-    assert work.next_session(work.unanswered()).session == 1
-    work.give([Unmeasured(record, Outcome.CRASHED, "killed by SIGSEGV")])
+    assert work.next_session(work.without_result()).session == 1
+    work.add_unmeasured([Unmeasured(record, Outcome.CRASHED, "killed by SIGSEGV")])
     result = work.result((), prune_empty=False)
     assert [(u.outcome, u.reason) for u in result.failed] == [
         (Outcome.CRASHED, "killed by SIGSEGV")

@@ -133,11 +133,11 @@ def test_a_writer_killed_where_there_are_no_links_leaves_no_object(
         assert list(store.list("")) == []
         with pytest.raises(NotFound):
             store.get("c/plan.json")
-        with environment.within(Unhurried()):
+        with environment.use_environment(Unhurried()):
             store.create("c/plan.json", b"second")
         assert store.get("c/plan.json") == b"second"
     else:
-        with environment.within(Unhurried()), pytest.raises(AlreadyExists):
+        with environment.use_environment(Unhurried()), pytest.raises(AlreadyExists):
             store.create("c/plan.json", b"second")
         assert store.get("c/plan.json") == b"first"
     assert [info.key for info in store.list("")] == ["c/plan.json"]
@@ -146,7 +146,10 @@ def test_a_writer_killed_where_there_are_no_links_leaves_no_object(
 def test_a_claim_of_a_live_writer_is_not_taken(tmp_path: Path) -> None:
     descriptor, waited = held(claim_of(tmp_path / "k")), Unhurried()
     try:
-        with environment.within(waited), pytest.raises(StoreUnavailable, match=r"\.tmp-claim-"):
+        with (
+            environment.use_environment(waited),
+            pytest.raises(StoreUnavailable, match=r"\.tmp-claim-"),
+        ):
             FileStore(tmp_path, link=refuses).create("k", b"1")
     finally:
         os.close(descriptor)
@@ -167,7 +170,7 @@ def test_where_there_are_no_locks_either_a_new_claim_holds_and_an_old_one_is_nam
         store.create("k", b"2")
     claim_of(tmp_path / "other").touch()
     with (
-        environment.within(Unhurried()),
+        environment.use_environment(Unhurried()),
         pytest.raises(StoreUnavailable, match=naming(f"{claim_of(tmp_path / 'other')}:")),
     ):
         store.create("other", b"1")
@@ -180,7 +183,7 @@ def test_of_many_writers_without_links_one_wins_beside_a_dead_claim(tmp_path: Pa
     def write(number: int) -> bool:
         start.wait()
         try:
-            with environment.within(Unhurried()):
+            with environment.use_environment(Unhurried()):
                 store.create("k", b"writer %d" % number)
         except (AlreadyExists, StoreUnavailable):
             return False

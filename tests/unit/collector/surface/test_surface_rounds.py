@@ -5,11 +5,11 @@ from functools import cache
 
 import numpy as np
 
-from collector.surface.rounds import LEAST_BUDGET, Budget, Known, next_round
+from collector.surface.rounds import LEAST_BUDGET, Known, PointBudget, next_round
 from collector.surface.surrogate import Points
 
 N = 1000
-BUDGET = Budget(250)
+BUDGET = PointBudget(250)
 
 
 def surface(noise=0.02):
@@ -28,7 +28,7 @@ def unknown(checks=BUDGET.checks):
 
 
 def measure(known, ask, duration_us):
-    known.asked[ask] = True
+    known.requested[ask] = True
     known.duration_us[ask] = duration_us[ask]
 
 
@@ -40,28 +40,28 @@ def to_the_end():
 def rounds(points, duration_us, tolerance, known=None):
     """All rounds to the end, and what is known then."""
     known, found = known or unknown(), []
-    while not found or len(found[-1].ask):
+    while not found or len(found[-1].points_to_measure):
         found.append(next_round(points, known, BUDGET, tolerance))
-        assert not known.asked[found[-1].ask].any()
-        measure(known, found[-1].ask, duration_us)
+        assert not known.requested[found[-1].points_to_measure].any()
+        measure(known, found[-1].points_to_measure, duration_us)
     return found, known
 
 
 def test_a_budget_is_split_into_a_start_steps_and_checks():
     assert (BUDGET.coarse, BUDGET.step, BUDGET.checks) == (110, 50, 50)
-    large = Budget(9000)
+    large = PointBudget(9000)
     assert (large.coarse, large.step, large.checks) == (3600, 900, 1800)
     assert large.coarse + 4 * large.step == large.teaching
-    least = Budget(LEAST_BUDGET)
+    least = PointBudget(LEAST_BUDGET)
     assert least.coarse < least.teaching and least.checks >= 19  # of fewer no 95 % can be told
 
 
 def test_a_surface_is_learnt_within_its_budget_and_tells_how_well():
     _, duration_us = surface()
     found, known = to_the_end()
-    assert [len(one.ask) for one in found] == [160, 50, 40, 0]
-    assert known.asked.sum() == BUDGET.asked
-    rest = ~known.asked
+    assert [len(one.points_to_measure) for one in found] == [160, 50, 40, 0]
+    assert known.requested.sum() == BUDGET.requested
+    rest = ~known.requested
     last = found[-1]
     error = np.abs(last.estimate.log_us - np.log(duration_us))[rest]
     assert 0.9 <= np.mean(error <= last.half_widths[rest]) <= 0.99
@@ -72,8 +72,8 @@ def test_points_that_check_teach_nothing():
     points, duration_us = surface()
     known = unknown()
     (first, before, *_), _ = to_the_end()
-    assert known.checks[first.ask].sum() == BUDGET.checks
-    measure(known, first.ask, duration_us)
+    assert known.checks[first.points_to_measure].sum() == BUDGET.checks
+    measure(known, first.points_to_measure, duration_us)
     known.duration_us[known.checks] *= 1000
     after = next_round(points, known, BUDGET, 0.01)
     assert np.array_equal(after.estimate.log_us, before.estimate.log_us)
@@ -84,39 +84,39 @@ def test_checks_that_are_far_off_widen_every_interval():
     found, known = to_the_end()
     wild = known.duration_us * np.where(known.checks, 3.0, 1.0)
     worse = next_round(points, replace(known, duration_us=wild), BUDGET, 0.01)
-    rest = ~known.asked
+    rest = ~known.requested
     assert (worse.half_widths[rest] > 3 * found[-1].half_widths[rest]).all()
 
 
 def test_a_surface_that_is_known_is_checked_at_once():
     points, duration_us = surface()
     found, known = rounds(points, duration_us, 0.99)
-    assert [len(one.ask) for one in found] == [160, 0]
+    assert [len(one.points_to_measure) for one in found] == [160, 0]
 
 
 def test_where_next_to_nothing_gives_a_duration_everything_is_measured():
     points, duration_us = surface()
     known = unknown()
-    ask = next_round(points, known, BUDGET, 0.05).ask
-    known.asked[ask] = True
+    ask = next_round(points, known, BUDGET, 0.05).points_to_measure
+    known.requested[ask] = True
     known.duration_us[ask[:149]] = duration_us[ask[:149]]  # the checks, and 99 that teach
     for count in (50, 40):  # all that may teach
-        more = next_round(points, known, BUDGET, 0.05).ask
+        more = next_round(points, known, BUDGET, 0.05).points_to_measure
         assert len(more) == count
-        known.asked[more] = True
-    rest = next_round(points, known, BUDGET, 0.05).ask
-    assert len(rest) == N - BUDGET.asked and not known.asked[rest].any()
-    known.asked[rest] = True
-    assert not len(next_round(points, known, BUDGET, 0.05).ask)
+        known.requested[more] = True
+    rest = next_round(points, known, BUDGET, 0.05).points_to_measure
+    assert len(rest) == N - BUDGET.requested and not known.requested[rest].any()
+    known.requested[rest] = True
+    assert not len(next_round(points, known, BUDGET, 0.05).points_to_measure)
 
 
 def test_what_is_known_beforehand_counts():
     points, duration_us = surface()
     known = unknown()
     measure(known, np.arange(50, 230), duration_us)
-    ask = next_round(points, known, BUDGET, 0.01).ask.tolist()
+    ask = next_round(points, known, BUDGET, 0.01).points_to_measure.tolist()
     assert len(ask) == 50  # those that check: enough is known that teaches
     measure(known, np.array(ask), duration_us)
-    assert len(next_round(points, known, BUDGET, 0.01).ask) == 20
+    assert len(next_round(points, known, BUDGET, 0.01).points_to_measure) == 20
     measure(known, np.arange(230, 270), duration_us)
-    assert not len(next_round(points, known, BUDGET, 0.01).ask)
+    assert not len(next_round(points, known, BUDGET, 0.01).points_to_measure)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from collector.surface.surrogate import Growth, binned, grown, summed
+from collector.surface.surrogate import Growth, binned, fit_trees, predict_trees
 
 pytestmark = pytest.mark.fast
 
@@ -18,16 +18,16 @@ def test_a_step_is_learnt_where_it_is():
     values = _values(1200)
     wanted = np.where(values[:, 1] > 6, 1.0, -1.0) + np.where(values[:, 2] > 3, 0.5, 0.0)
     bins = binned(values)
-    trees = grown(bins[:1000], wanted[:1000], _GROWTH, np.random.default_rng(0))
-    off = np.abs(summed(trees, bins[1000:]) - wanted[1000:])
+    trees = fit_trees(bins[:1000], wanted[:1000], _GROWTH, np.random.default_rng(0))
+    off = np.abs(predict_trees(trees, bins[1000:]) - wanted[1000:])
     is_clear = (np.abs(values[1000:, 1] - 6) > 0.3) & (np.abs(values[1000:, 2] - 3) > 0.3)
     assert np.quantile(off[is_clear], 0.95) < 0.2  # of steps of 2 and 0.5
 
 
 def test_columns_that_tell_nothing_make_no_tree():
     bins = binned(np.ones((100, 2)))
-    trees = grown(bins, np.linspace(-1, 1, 100), _GROWTH, np.random.default_rng(0))
-    assert np.ptp(summed(trees, bins)) == 0
+    trees = fit_trees(bins, np.linspace(-1, 1, 100), _GROWTH, np.random.default_rng(0))
+    assert np.ptp(predict_trees(trees, bins)) == 0
 
 
 def test_few_values_have_a_bin_each_and_many_share_them_equally():
@@ -42,6 +42,7 @@ def test_the_same_chance_grows_the_same_trees():
     values = _values(200)
     bins, wanted = binned(values), values[:, 0]
     one, other = (
-        summed(grown(bins, wanted, _GROWTH, np.random.default_rng(5)), bins) for _ in range(2)
+        predict_trees(fit_trees(bins, wanted, _GROWTH, np.random.default_rng(5)), bins)
+        for _ in range(2)
     )
     assert (one == other).all()

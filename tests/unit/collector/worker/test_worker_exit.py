@@ -23,7 +23,7 @@ from collector.codec.errors import (
     PeersUnreached,
     StoreUnavailable,
 )
-from collector.environment import Environment, within
+from collector.environment import Environment, use_environment
 from collector.measuring.batches import SessionsFail
 from collector.model import keys
 from collector.model.plan import plan_to_json
@@ -104,7 +104,7 @@ class ToldToStop(Environment):
 def test_who_is_told_to_stop_while_the_store_is_away_does_not_wait_for_it(tmp_path):
     stop = threading.Event()
     played = ToldToStop(stop)
-    with within(played):
+    with use_environment(played):
         code = run(Away(), ASSIGNMENT, tmp_path, 600.0, stop)
     assert (
         code is ExitCode.STORE and 60 < played.now_s < 90

@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from collector.comm.gang import GangFailed
-from collector.comm.kernels import OTHERWISE
+from collector.comm.kernels import OTHER_TENSORS
 from collector.comm.rank_files import TOO_LARGE, CaseSeen
 from collector.comm.timing import RankTimes
 from collector.measuring.instrument import SessionSettings
@@ -106,7 +106,7 @@ class TestCertificates:
         assert made.outcome is Outcome.PROFILER_LOST
 
     def test_a_kernel_on_other_tensors_is_substituted(self) -> None:
-        reason = f"{OTHERWISE} in rank 1: input 1: 4 FLOAT ND"
+        reason = f"{OTHER_TENSORS} in rank 1: input 1: 4 FLOAT ND"
         (made,) = certificates(session(asked()), [seen(0, 0, left_out=reason)], {})
         assert (made.outcome, made.reason) == (Outcome.SUBSTITUTED, reason)
 

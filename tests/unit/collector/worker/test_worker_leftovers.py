@@ -13,9 +13,9 @@ from collector.codec.canonical import sha256_hex
 from collector.codec.errors import BadInput
 from collector.database.committed import read_commit
 from collector.database.merge import CREATE, merge_plans
-from collector.database.query import answers as shown
+from collector.database.query import case_results as shown
 from collector.database.snapshot import load_state
-from collector.measuring.batches import RawRecords, SessionAnswers
+from collector.measuring.batches import RawRecords, SessionResults
 from collector.model import keys
 from collector.model.manifest import (
     StoredObject,
@@ -30,7 +30,7 @@ from collector.model.row import from_row, to_row
 from collector.ops.registry import find
 from collector.store.base import Store
 from collector.store.in_memory import MemoryStore
-from collector.worker.answers import ShardAnswers, Worker
+from collector.worker.answers import ShardResults, Worker
 from collector.worker.assignment import complete, give_up
 from collector.worker.attempt import Attempt, part_bytes, read_part
 from tests.unit.collector.database.campaign_maker import (
@@ -74,12 +74,12 @@ class Instrument:
             for case in batch
         )
         raw = (RawRecords(summary, summary),)
-        return SessionAnswers(measurements, raw, Usage(1.0, 1.0, 1.0, 0.0), True, "")
+        return SessionResults(measurements, raw, Usage(1.0, 1.0, 1.0, 0.0), True, "")
 
 
 def answers(store, plan, attempt):
     cases = [ShardCase(record, 1.0) for record in RECORDS]
-    return ShardAnswers(Attempt(store, plan, "s1", attempt, "here"), cases, Worker("here"))
+    return ShardResults(Attempt(store, plan, "s1", attempt, "here"), cases, Worker("here"))
 
 
 def run(store, plan, attempt, instrument):

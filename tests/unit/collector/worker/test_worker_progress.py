@@ -46,7 +46,7 @@ class Away(MemoryStore):
 def test_what_is_written_says_where_the_attempt_is():
     store = MemoryStore()
     with ProgressObject(store, "c", "s1", "a1", every_s=0.001) as progress:
-        progress.answered(2, 5)
+        progress.count_measured(2, 5)
         wait_for(lambda: _stored(store) == {"done": 2, "cases": 5, "case": ""})
         progress.measured(1, "Add 2,2")
         wait_for(lambda: _stored(store) == {"done": 3, "cases": 5, "case": "Add 2,2"})
@@ -55,9 +55,9 @@ def test_what_is_written_says_where_the_attempt_is():
 def test_a_session_that_is_lost_does_not_take_the_picture_back():
     store = MemoryStore()
     with ProgressObject(store, "c", "s1", "a1", every_s=0.001) as progress:
-        progress.answered(2, 9)
+        progress.count_measured(2, 9)
         progress.measured(5, "Add 2,2")
-        progress.answered(2, 9)
+        progress.count_measured(2, 9)
         progress.measured(1, "Add 3,3")
         wait_for(lambda: _stored(store) == {"done": 7, "cases": 9, "case": "Add 3,3"})
         progress.measured(6, "Add 4,4")
@@ -67,7 +67,7 @@ def test_a_session_that_is_lost_does_not_take_the_picture_back():
 def test_a_slow_store_gets_only_the_newest_value():
     store = Slow()
     with ProgressObject(store, "c", "s1", "a1", every_s=0.001) as progress:
-        progress.answered(0, 100)
+        progress.count_measured(0, 100)
         store.begun.wait()
         for done in range(100):  # returns at once, although nothing has been written yet
             progress.measured(done, "Add")
@@ -80,9 +80,9 @@ def test_it_is_written_now_and_then_only():
     store = Slow()
     store.go.set()
     with ProgressObject(store, "c", "s1", "a1", every_s=60.0) as progress:
-        progress.answered(1, 9)
+        progress.count_measured(1, 9)
         wait_for(lambda: store.written == [1])
-        progress.answered(2, 9)
+        progress.count_measured(2, 9)
         time.sleep(0.05)
     assert store.written == [1]
 
@@ -91,7 +91,7 @@ def test_a_store_that_is_away_is_tried_again_with_the_next_value():
     store = Away()
     with ProgressObject(store, "c", "s1", "a1", every_s=0.001) as progress:
         for tried in (1, 2):
-            progress.answered(tried, 9)
+            progress.count_measured(tried, 9)
             wait_for(lambda tried=tried: store.tried >= tried)
 
 

@@ -8,14 +8,14 @@ import zstandard
 
 from collector.codec.errors import StoreUnavailable
 from collector.database.committed import read_commit
-from collector.measuring.batches import RawRecords, SessionAnswers, SessionsFail
+from collector.measuring.batches import RawRecords, SessionResults, SessionsFail
 from collector.model import keys
 from collector.model.manifest import Usage, manifest_from_json
 from collector.model.measurement import Disturbance, Measurement, Outcome, Timing
 from collector.model.plan import Forecast, Limits, MeasureSettings, Plan, ShardCase, ShardSettings
 from collector.model.stack import Runtime, Stack, runtime_details
 from collector.store.in_memory import MemoryStore
-from collector.worker.answers import ShardAnswers, Worker, final_measurements
+from collector.worker.answers import ShardResults, Worker, final_measurements
 from collector.worker.assignment import complete, give_up
 from collector.worker.attempt import Attempt
 from tests.unit.collector.measuring.pretending import Poisoned, Pretender, cases, find, record
@@ -46,7 +46,7 @@ PLAN = Plan(
 
 
 def answers(store, shard_cases, attempt="a1", plan=PLAN):
-    return ShardAnswers(Attempt(store, plan, "s1", attempt, "here"), shard_cases, Worker("here"))
+    return ShardResults(Attempt(store, plan, "s1", attempt, "here"), shard_cases, Worker("here"))
 
 
 def run(store, shard_cases, instrument, attempt="a1", stop=None, session_s=2.0):
@@ -385,16 +385,16 @@ def test_a_filed_measurement_of_a_case_that_is_asked_for_too_does_not_answer_it(
             mine.case_id, "Add", Outcome.OK, "", provenance, timing=Timing(*[1.0] * 8), asked="x"
         )
         raw = (RawRecords(summary, summary),)
-        return SessionAnswers((other,), raw, Usage(1.0, 1.0, 1.0, 0.0), True, "")
+        return SessionResults((other,), raw, Usage(1.0, 1.0, 1.0, 0.0), True, "")
 
     attempt = answers(store, shard)
     attempt.add(1, filed(shard, attempt.next_session(shard)))
-    assert attempt.unanswered() == shard
+    assert attempt.without_result() == shard
 
 
 def test_who_is_killed_while_ranks_are_awaited_was_killed_by_no_case(tmp_path):
     store, shard = MemoryStore(), cases(2)
-    first = ShardAnswers(
+    first = ShardResults(
         Attempt(store, PLAN, "s1", "a1", "here"), shard, Worker("here"), gathers=True
     )
     first.next_session(shard)

@@ -12,7 +12,14 @@ from collector.database.merge import CREATE, merge_plans
 from collector.model import keys
 from collector.store import open_store
 from collector.store.base import Store
-from jobs.cli.database import diff_verb, log_verb, merge_verb, path_verb, pull_verb, verify_verb
+from jobs.cli.database import (
+    diff_command,
+    log_command,
+    merge_command,
+    path_command,
+    pull_command,
+    verify_command,
+)
 from tests.unit.collector.database.campaign_maker import (
     PATH,
     MadePlan,
@@ -36,7 +43,7 @@ def test_a_versions_path_is_a_folder_to_go_to(
     store = open_store(str(root))
     write_campaign(store, MADE)
     merge_plans(store, [MADE.name], guard=CREATE, author="test")
-    path_verb(root=str(root))
+    path_command(root=str(root))
     [line] = capsys.readouterr().out.splitlines()
     assert line.startswith(f"{root}/db/snapshots/") and line.endswith(PATH)
     assert (Path(line) / "Add.csv").is_file()
@@ -55,7 +62,7 @@ def test_a_merge_of_what_was_not_planned_is_refused(
 ) -> None:
     write_campaign(open_store(str(tmp_path)), MADE)
     with raises_naming(BadInput, *data):
-        merge_verb(name, root=str(tmp_path), plan=plans, single_writer=True)
+        merge_command(name, root=str(tmp_path), plan=plans, single_writer=True)
 
 
 def of_commits(folder: Path, commits: int) -> Store:
@@ -74,12 +81,12 @@ def test_who_reads_a_log_with_a_hole_is_warned_and_given_what_there_is(
 ) -> None:
     store = of_commits(tmp_path, 2)
     store.delete(keys.commit(1))
-    path_verb(root=str(tmp_path))
+    path_command(root=str(tmp_path))
     told = capsys.readouterr()
     assert "/db/snapshots/00000002-" in told.out
     assert missing(told.err, [f"warning: {keys.commit(1)}: ", keys.commit(2)]) == []
     with pytest.raises(BadInput, match=f"{keys.commit(1)}: "):
-        log_verb(root=str(tmp_path))
+        log_command(root=str(tmp_path))
     assert capsys.readouterr().out.startswith("   2 ")
 
 
@@ -87,7 +94,7 @@ def test_a_log_of_which_nothing_is_left_is_no_database_that_never_was(tmp_path: 
     store = of_commits(tmp_path, 1)
     store.delete(keys.commit(1))
     with pytest.raises(DamagedObject, match=f"{keys.commit(1)}: .*HEAD"):
-        log_verb(root=str(tmp_path))
+        log_command(root=str(tmp_path))
 
 
 HOLE = [f"warning: {keys.commit(1)}: ", keys.commit(3)]
@@ -114,9 +121,9 @@ def test_whoever_reads_a_broken_log_is_warned_in_the_same_line(
     harm(store)
     root, told = str(tmp_path / "store"), []
     for read in (
-        lambda: diff_verb(2, 2, root=root),
-        lambda: path_verb(root=root, version=2),
-        lambda: pull_verb(tmp_path / "tree", root=root, version=2),
+        lambda: diff_command(2, 2, root=root),
+        lambda: path_command(root=root, version=2),
+        lambda: pull_command(tmp_path / "tree", root=root, version=2),
     ):
         read()
         told.append(capsys.readouterr().err.splitlines()[0])
@@ -140,9 +147,9 @@ def test_what_the_profiler_recorded_can_be_left_out_and_that_is_said(
     merge_plans(store, [made.name], guard=CREATE, author="test")
     (key, *_) = [i.key for i in store.list(keys.all_attempts("made")) if "/raw/" in i.key]
     store.put(key, b"other")
-    assert verify_verb(root=str(tmp_path)) == 1
+    assert verify_command(root=str(tmp_path)) == 1
     assert re.search(rf"version 1: {re.escape(key)}: .*sha256 ", capsys.readouterr().out)
-    assert verify_verb(root=str(tmp_path), skip_raw=True) == 0
+    assert verify_command(root=str(tmp_path), skip_raw=True) == 0
     assert "raw" in capsys.readouterr().out
 
 
@@ -151,25 +158,25 @@ def test_strays_are_listed_and_break_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(BadInput, match=re.escape(str(tmp_path))):
-        verify_verb(root=str(tmp_path))
+        verify_command(root=str(tmp_path))
     store = open_store(str(tmp_path))
     write_campaign(store, MADE)
     merge_plans(store, [MADE.name], guard=CREATE, author="test")
-    assert verify_verb(root=str(tmp_path)) == 0
+    assert verify_command(root=str(tmp_path)) == 0
     (line,) = capsys.readouterr().out.splitlines()
     assert line.startswith("1 version ") and "raw" not in line
     store.put("campaigns/made/plans/1.json~", b"an editor's")
-    assert verify_verb(root=str(tmp_path)) == 0
+    assert verify_command(root=str(tmp_path)) == 0
     told = capsys.readouterr().out.splitlines()
     assert told[0].startswith("stray campaigns/made/plans/1.json~: ")
     assert told[1].startswith("1 version ") and told[1].endswith(" 1 stray")
     store.put(keys.commit(99_999_999), b"")  # which is no version
-    assert verify_verb(root=str(tmp_path)) == 0
+    assert verify_command(root=str(tmp_path)) == 0
     told = capsys.readouterr().out.splitlines()
     assert told[-1].startswith("1 version ") and told[-1].endswith(" 2 strays")
     store.delete(keys.part("made", "shard", "attempt-1", 0))
-    assert verify_verb(root=str(tmp_path)) == 1
-    assert verify_verb(root=str(tmp_path), version=1) == 1
+    assert verify_command(root=str(tmp_path)) == 1
+    assert verify_command(root=str(tmp_path), version=1) == 1
 
 
 @pytest.mark.thorough
@@ -179,7 +186,7 @@ def test_what_is_broken_is_no_stray_besides(
     store = of_commits(tmp_path, 2)
     for key in (keys.commit(2), keys.plan("made", 1)):
         store.put(key, b"")
-    assert verify_verb(root=str(tmp_path)) == 1
+    assert verify_command(root=str(tmp_path)) == 1
     told = capsys.readouterr().out.splitlines()
     assert not [line for line in told if line.startswith("stray")]
     for harmed in (f"version 1: {keys.plan('made', 1)}: ", f"version 2: {keys.commit(2)}: "):
@@ -196,17 +203,17 @@ def test_a_merge_names_what_is_damaged_publishes_the_rest_and_fails(
     write_campaign(store, MadePlan(shards))
     key = keys.part("made", "s1", "attempt-1", 0)
     store.put(key, b"rot")
-    assert merge_verb("made", root=str(tmp_path), single_writer=True) == 1
+    assert merge_command("made", root=str(tmp_path), single_writer=True) == 1
     damaged, published = capsys.readouterr().out.splitlines()
     assert missing(damaged, ["damaged", "s1", "plan 1", key]) == []
     assert published.startswith("version 1") and numbers(published) == ["1", "1"]
-    assert merge_verb("made", root=str(tmp_path), single_writer=True, allow_damaged=True) == 0
+    assert merge_command("made", root=str(tmp_path), single_writer=True, allow_damaged=True) == 0
     assert "damaged" in capsys.readouterr().out
     # The plan that measures it anew makes it good.
     write_campaign(store, MadePlan([MadeShard("s1m", RECORDS[1:], [{}])], number=2))
     again = MadeShard("s1n", RECORDS[1:], [answered(RECORDS[1:], 6.0)])
     write_campaign(store, MadePlan([again], number=3))
-    assert merge_verb("made", root=str(tmp_path), plan=[1, 3], single_writer=True) == 0
+    assert merge_command("made", root=str(tmp_path), plan=[1, 3], single_writer=True) == 0
 
 
 def test_what_is_missing_holds_a_merge_back_though_something_is_damaged(
@@ -217,8 +224,8 @@ def test_what_is_missing_holds_a_merge_back_though_something_is_damaged(
     shards = [MadeShard("bad", RECORDS[:1], [answered(RECORDS[:1], 5.0)]), late]
     write_campaign(store, MadePlan(shards))
     store.put(keys.committed("made", "bad"), b"")
-    assert merge_verb("made", root=str(tmp_path), single_writer=True) == 3
+    assert merge_command("made", root=str(tmp_path), single_writer=True) == 3
     by_label = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()}
     assert missing(by_label["damaged"], ["bad", "plan 1"]) == []
     assert missing(by_label["missing"], ["late", "bad"]) == ["bad"]
-    assert merge_verb("made", root=str(tmp_path), allow_missing=True, single_writer=True) == 1
+    assert merge_command("made", root=str(tmp_path), allow_missing=True, single_writer=True) == 1

@@ -60,10 +60,10 @@ def test_a_laptop_takes_no_folder_of_its_own_for_a_volume_of_pods(opened):
 class Looking:
     """A controller of two campaigns, the first of which is finished at the second look."""
 
-    def __init__(self, cluster, open_store, *, may_act):
+    def __init__(self, cluster, open_store, *, may_perform):
         self.looks = 0
 
-    def look(self):
+    def reconcile(self):
         self.looks += 1
         return {"mine": self.looks > 1, "other": False}
 
@@ -100,7 +100,7 @@ def test_what_follows_a_launch_is_a_command_that_works_from_here(monkeypatch, ca
     monkeypatch.setattr(Cluster, "connect", lambda namespace: bench)
     (tmp_path / "c.yaml").write_text(TEXT.format("mine"))
     root = str(tmp_path / "store")
-    code = cluster.launch_verb(str(tmp_path / "c.yaml"), image="here/a:1", store=MINE, root=root)
+    code = cluster.launch_command(str(tmp_path / "c.yaml"), image="here/a:1", store=MINE, root=root)
     assert code == 0
     assert [one["data"]["root"] for one in applied_there] == [MINE]
     told = capsys.readouterr().out.splitlines()[-1].partition("opmeter status ")[2].split()

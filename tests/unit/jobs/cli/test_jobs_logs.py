@@ -8,7 +8,7 @@ import zstandard
 from collector.codec.errors import BadInput
 from collector.model import keys
 from collector.store import open_store
-from jobs.cli.cluster import logs_verb
+from jobs.cli.cluster import logs_command
 from jobs.kube.cluster import Cluster
 from jobs.kube.errors import ClusterError
 from jobs.objects.applied_campaign import config_map
@@ -96,7 +96,7 @@ def test_a_killed_worker_is_told_by_what_its_pod_printed(store, pods, tmp_path, 
     pods.add("wave-1-b", 1, "it goes on", phase="Running")
     pods.add("wave-0-a", 0, "of another index")
     pods.add("other", 1, "of another wave", job="opmeter-small-other")
-    logs_verb("s-op", root=str(tmp_path / "store"))
+    logs_command("s-op", root=str(tmp_path / "store"))
     of_a, first, of_b, second = capsys.readouterr().out.splitlines()
     assert missing(of_a, ["wave-1-a", "Failed", "n1"]) == [] and first == "out of memory"
     assert missing(of_b, ["wave-1-b", "Running", "n1"]) == [] and second == "it goes on"
@@ -109,10 +109,10 @@ def test_what_attempts_stored_comes_first_and_is_enough_once_the_shard_is_commit
         store_log(store, shard, "a-1", f"stored of {shard}")
     pods.add("wave-0-a", 0, "printed")
     pods.add("wave-1-a", 1, "printed")
-    logs_verb("s-done", root=str(tmp_path / "store"), campaign="small")
+    logs_command("s-done", root=str(tmp_path / "store"), campaign="small")
     printed = capsys.readouterr().out
     assert "stored of s-done" in printed and "wave-" not in printed
-    logs_verb("s-open", root=str(tmp_path / "store"), campaign="small")
+    logs_command("s-open", root=str(tmp_path / "store"), campaign="small")
     printed = capsys.readouterr().out
     assert printed.index("stored of s-open") < printed.index("wave-1-a")
 
@@ -122,7 +122,7 @@ def test_the_store_is_found_as_the_cluster_names_it(store, pods, tmp_path, monke
     monkeypatch.chdir(tmp_path / "elsewhere")
     store_log(store, "s-done", "a-1", "stored")
     for campaign in ("small", None):
-        logs_verb("s-done", campaign=campaign)
+        logs_command("s-done", campaign=campaign)
         assert "stored" in capsys.readouterr().out
 
 
@@ -131,12 +131,12 @@ def test_the_folder_here_comes_before_the_cluster(store, pods, tmp_path, monkeyp
     pods.campaigns = []
     store_log(store, "s-done", "a-1", "stored here")
     (tmp_path / "store").rename(tmp_path / "opmeter-data")
-    logs_verb("s-done")
+    logs_command("s-done")
     assert "stored here" in capsys.readouterr().out
 
 
 def test_the_shards_of_a_finished_campaign_are_listed_too(store, pods, tmp_path, capsys):
-    logs_verb(root=str(tmp_path / "store"))
+    logs_command(root=str(tmp_path / "store"))
     done, still_open = capsys.readouterr().out.splitlines()
     assert missing(done, ["s-done", "small", "plan 1", "1 case", "committed"]) == []
     assert missing(still_open, ["s-open", "small", "plan 1", "1 case", "open"]) == []
@@ -144,31 +144,31 @@ def test_the_shards_of_a_finished_campaign_are_listed_too(store, pods, tmp_path,
 
 def test_a_shard_that_is_not_there_is_answered_with_those_that_are(store, pods, tmp_path):
     with raises_naming(BadInput, "'x'", "0", "s-done, s-open"):
-        logs_verb("x", root=str(tmp_path / "store"), campaign="small")
+        logs_command("x", root=str(tmp_path / "store"), campaign="small")
 
 
 def test_a_campaign_that_is_not_there_is_not_taken_for_a_missing_shard(store, pods, tmp_path):
     with raises_naming(BadInput, "'smal'", "small"):
-        logs_verb("s-done", root=str(tmp_path / "store"), campaign="smal")
+        logs_command("s-done", root=str(tmp_path / "store"), campaign="smal")
 
 
 def test_where_nothing_is_left_it_is_said_why(store, pods, tmp_path, monkeypatch):
     root = str(tmp_path / "store")
     with raises_naming(BadInput, "s-open", "small"):
-        logs_verb("s-open", root=root)
+        logs_command("s-open", root=root)
     pods.add("wave-1-a", 1, phase="Pending")
     with raises_naming(BadInput, "wave-1-a", "Pending", "n1", "400: container is waiting"):
-        logs_verb("s-open", root=root)
+        logs_command("s-open", root=root)
     pods.refuses = True
     with pytest.raises(BadInput, match="403: forbidden"):
-        logs_verb("s-open", root=root)
+        logs_command("s-open", root=root)
     with raises_naming(BadInput, "'s-'", "2", "s-done, s-open"):
-        logs_verb("s-", root=root)
+        logs_command("s-", root=root)
 
 
 def shown_of(store, tmp_path, capsys, data):
     store.put(keys.attempt_log("small", "s-done", "a-1"), data)
-    logs_verb("s-done", root=str(tmp_path / "store"), campaign="small")
+    logs_command("s-done", root=str(tmp_path / "store"), campaign="small")
     return capsys.readouterr().out
 
 
@@ -220,5 +220,5 @@ def test_what_is_no_log_is_said_to_be_none_and_the_others_are_shown(
 
 def test_what_a_pod_printed_cannot_steer_a_terminal_either(store, pods, tmp_path, capsys):
     pods.add("wave-1-a", 1, "\x1b[2Jgone")
-    logs_verb("s-op", root=str(tmp_path / "store"))
+    logs_command("s-op", root=str(tmp_path / "store"))
     assert r"\x1b[2Jgone" in capsys.readouterr().out

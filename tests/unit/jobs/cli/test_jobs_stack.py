@@ -10,7 +10,7 @@ import pytest
 from collector.codec.errors import BadInput
 from collector.host import stack
 from collector.model.stack import Stack
-from jobs.cli.machine import stack_verb
+from jobs.cli.machine import stack_command
 from tests.unit.jobs.printed import raises_naming
 
 pytestmark = pytest.mark.fast
@@ -34,16 +34,16 @@ def asked(monkeypatch):
 
 
 def test_the_name_that_is_given_reaches_the_machine(asked, capsys):
-    stack_verb(backend="npu", device=DIE)
+    stack_command(backend="npu", device=DIE)
     assert json.loads(capsys.readouterr().out)["device"] == DIE
     with pytest.raises(BadInput, match="several names"):
-        stack_verb(backend="npu")
+        stack_command(backend="npu")
     assert asked == [("npu", DIE), ("npu", None)]
 
 
 def test_a_name_is_refused_where_a_machine_names_itself(asked):
     with raises_naming(BadInput, "--device", "cpu"):
-        stack_verb(backend="cpu", device="CPU_x_2t")
+        stack_command(backend="cpu", device="CPU_x_2t")
     assert not asked
 
 

@@ -6,24 +6,24 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from jobs.cli.app import GROUPS, VERBS, app, app_for
+from jobs.cli.app import COMMANDS, GROUPS, app, app_for
 from tests.unit.jobs.cli.in_process import invoked
 
 pytestmark = pytest.mark.fast
 
 ROOT = Path(__file__).parents[4]
 OF_PODS = {"controller", "work", "stack"}  # what manifests and Jobs call, not people
-ALONE = {**VERBS, **{name: alone for name, (alone, _) in GROUPS.items() if alone}}
+ALONE = {**COMMANDS, **{name: alone for name, (alone, _) in GROUPS.items() if alone}}
 IN_GROUPS = {(group, name): verb for group, (_, of) in GROUPS.items() for name, verb in of.items()}
-COMMANDS = {**{(name,): verb for name, verb in ALONE.items()}, **IN_GROUPS}
+EVERY_COMMAND = {**{(name,): verb for name, verb in ALONE.items()}, **IN_GROUPS}
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("command", [*COMMANDS, ("db",)], ids=" ".join)
+@pytest.mark.parametrize("command", [*EVERY_COMMAND, ("db",)], ids=" ".join)
 def test_every_verb_explains_itself(command):
     answer = invoked(*command, "--help")
     assert answer.exit_code == 0 and "Usage" in answer.stdout, answer.output
-    verb = COMMANDS.get(command)
+    verb = EVERY_COMMAND.get(command)
     assert not verb or verb.__doc__, f"{' '.join(command)}: a docstring is its help"
 
 
@@ -31,7 +31,7 @@ def test_the_whole_command_lists_every_verb_and_group_in_their_order():
     answer = CliRunner().invoke(app, ["--help"])
     listed = answer.stdout.partition("Measure:")[2].splitlines()
     named = [line.split()[0] for line in listed if re.match("  [a-z]", line)]
-    assert sorted(named) == sorted([*VERBS, *GROUPS])
+    assert sorted(named) == sorted([*COMMANDS, *GROUPS])
     assert app_for(()) is app_for(("--verbose", "ops")) is app_for(("nothing",)) is app
 
 
@@ -44,7 +44,7 @@ def test_the_readme_has_a_row_for_every_verb_of_people_and_for_no_other():
         group = (first[1],) if first[1] in GROUPS else ()
         named.add((*group, *first[2:3]) if group else (first[1],))
         named |= {(*group, other[0]) for other in others}
-    wanted = set(COMMANDS)
+    wanted = set(EVERY_COMMAND)
     missing = wanted - named - {(name,) for name in OF_PODS}
     assert not missing, "a row of README.md's table Commands is wanted, or OF_PODS here"
     assert not named - wanted, "README.md names what is no verb"

@@ -103,26 +103,26 @@ class Play:
             self.cluster.has_answered(MAP, STACK)
 
     def new_controller(self, **more):
-        given = {"ask_store": lambda store: Probe(True, "honest"), **more}
+        given = {"probe_store": lambda store: Probe(True, "honest"), **more}
         given = {"clock": lambda: self.now, "rounds": Rounds(wait_s=None), **given}
         return Controller(self.cluster, lambda applied: self.store, **given)
 
     def annotate(self, **notes):
         self.cluster.annotate_config_map(MAP, {f"opmeter.io/{k}": v for k, v in notes.items()})
 
-    def look(self, after_s=5.0):
+    def reconcile(self, after_s=5.0):
         self.now += after_s
-        return self.controller.look().get("small", False)
+        return self.controller.reconcile().get("small", False)
 
     def rounds(self, number):
         for _ in range(number):
-            self.look()
+            self.reconcile()
             self.cluster.step()
 
     def play(self, most=300, each=lambda play, number: None):
         for number in range(most):
             each(self, number)
-            if self.look():
+            if self.reconcile():
                 return self
             self.cluster.step()
         raise AssertionError(f"it does not end: {self.cluster.reasons()}")

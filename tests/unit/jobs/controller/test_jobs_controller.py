@@ -5,17 +5,22 @@ import itertools
 import pytest
 
 from collector.database.commits import find_head, history
-from collector.database.query import answers, held_shards
+from collector.database.query import case_results, held_shards
 from collector.database.snapshot import load_state
 from collector.model import keys
 from jobs.controller.performer import Performer
-from jobs.decide.actions import Remember
+from jobs.decide.actions import RecordFailures
 from jobs.decide.observed import Observed
 from jobs.objects.applied_campaign import (
     MERGED,
     applied_from,
 )
-from jobs.objects.waves import Strike, Strikes, strikes_from_json, strikes_to_json
+from jobs.objects.waves import (
+    NodeFailure,
+    NodeFailures,
+    node_failures_from_json,
+    node_failures_to_json,
+)
 from jobs.planning.stored_plans import committed_shards
 from tests.unit.jobs.controller.played_campaign import (
     MAP,
@@ -40,12 +45,12 @@ def test_a_campaign_is_planned_measured_merged_and_said_to_be():
 def test_what_is_merged_is_not_looked_at_again_by_anyone():
     play = Play().play()
     before = play.store.calls
-    assert play.new_controller().look() == {"small": True}
+    assert play.new_controller().reconcile() == {"small": True}
     assert play.store.calls == before
-    assert play.new_controller().follow("small") == {"small": True}
+    assert play.new_controller().read_state("small") == {"small": True}
     play.cases += 2
     play.apply()
-    assert play.controller.follow("small") == {"small": False}
+    assert play.controller.read_state("small") == {"small": False}
     play.play()
     assert play.plan.number == 2 and len(list(history(play.store))) == 2
 
@@ -71,7 +76,7 @@ def test_two_controllers_at_once_do_no_more_than_one():
 
     def each(play, number):
         play.controller = next(others)
-        play.controller.look()
+        play.controller.reconcile()
 
     play.play(each=each)
     play.check_complete()
@@ -86,7 +91,7 @@ def test_a_store_that_is_away_stops_nothing_that_runs_and_is_waited_for():
     play.store.away = True
     jobs = {job["metadata"]["name"] for job in play.cluster.worker_jobs()}
     for _ in range(5):
-        assert not play.look()
+        assert not play.reconcile()
     assert {job["metadata"]["name"] for job in play.cluster.worker_jobs()} == jobs
     assert not any(job["spec"]["suspend"] for job in play.cluster.worker_jobs())
     play.store.away = False
@@ -96,28 +101,28 @@ def test_a_store_that_is_away_stops_nothing_that_runs_and_is_waited_for():
 @pytest.mark.thorough
 def test_workers_that_gave_up_on_the_store_are_paused_until_it_is_back():
     play = Play(cases=20)
-    play.look()
+    play.reconcile()
     play.cluster.worker = lambda shard, node: 45
     play.rounds(3)
     assert "StoreRefusesWorkers" in play.cluster.reasons()
     assert all(job["spec"]["suspend"] for job in play.cluster.worker_jobs())
     play.cluster.worker = lambda shard, node: 0
-    play.look()
+    play.reconcile()
     assert all(job["spec"]["suspend"] for job in play.cluster.worker_jobs())
-    play.look(after_s=1000.0)
+    play.reconcile(after_s=1000.0)
     play.play().check_complete()
 
 
 @pytest.mark.thorough
 def test_where_the_controller_missed_the_store_too_jobs_go_on_when_it_is_back():
     play = Play(cases=20)
-    play.look()
-    play.look()
+    play.reconcile()
+    play.reconcile()
     play.cluster.worker = lambda shard, node: 45
     play.cluster.step()
     play.cluster.step()
     play.store.away = True
-    play.look()
+    play.reconcile()
     assert all(job["spec"]["suspend"] for job in play.cluster.worker_jobs())
     play.store.away, play.cluster.worker = False, lambda shard, node: 0
     play.play().check_complete()
@@ -131,7 +136,7 @@ def test_a_campaign_that_is_deleted_half_way_and_applied_again_goes_on():
     assert 0 < half < len(play.plan.shards)
     play.cluster.delete_config_map(MAP)
     assert not play.cluster.worker_jobs()
-    assert play.controller.look() == {}
+    assert play.controller.reconcile() == {}
     play.apply()
     play.play().check_complete()
     tried = [shard for shard, _ in play.cluster.tried]
@@ -150,7 +155,7 @@ def test_rot_in_what_a_controller_reads_does_not_stop_a_campaign(what):
     play.controller = play.new_controller()
     play.play()
     state = load_state(play.store, find_head(play.store))
-    assert len(answers(state, STACK.version_path)) == play.cases
+    assert len(case_results(state, STACK.version_path)) == play.cases
 
 
 @pytest.mark.thorough
@@ -208,7 +213,7 @@ def test_a_paused_campaign_stands_still_and_goes_on():
     play = Play(cases=24)
     play.rounds(2)
     play.annotate(paused="true")
-    play.look()
+    play.reconcile()
     done = len(play.store.commits)
     play.rounds(4)
     assert len(play.store.commits) == done < len(play.plan.shards)
@@ -229,11 +234,11 @@ def test_with_missing_shards_allowed_what_there_is_is_merged_once_nothing_moves(
     assert len(held) == done < len(play.plan.shards)
     notes = play.cluster.maps[MAP]["metadata"]["annotations"]
     assert MERGED not in notes
-    assert play.look(), "who watches is released: nothing runs until somebody acts"
-    assert play.controller.follow("small") == {"small": True}
+    assert play.reconcile(), "who watches is released: nothing runs until somebody acts"
+    assert play.controller.read_state("small") == {"small": True}
     play.annotate(paused=None)
-    assert not play.look()
-    assert play.controller.follow("small") == {"small": False}
+    assert not play.reconcile()
+    assert play.controller.read_state("small") == {"small": False}
     play.play()
     assert len(held_shards(load_state(play.store, find_head(play.store)))) == len(play.plan.shards)
 
@@ -242,12 +247,12 @@ def test_strikes_that_another_leader_has_written_meanwhile_stay():
     play = Play(cases=24)
     play.rounds(2)
     key, memory = keys.nodes("small"), play.controller._memories["small"]
-    theirs, ours = Strike("n9", "theirs"), Strike("n1", "ours")
-    play.store.put(key, strikes_to_json(Strikes(frozenset({theirs}))))
+    theirs, ours = NodeFailure("n9", "theirs"), NodeFailure("n1", "ours")
+    play.store.put(key, node_failures_to_json(NodeFailures(frozenset({theirs}))))
     applied = applied_from(play.cluster.maps[MAP])
     performer = Performer(play.cluster, applied, memory.plan, play.store, memory)
-    performer.perform(Remember(Strikes(frozenset({ours}))), Observed(frozenset(), ()))
-    assert strikes_from_json(play.store.get(key), key=key).seen == {theirs, ours}
+    performer.perform(RecordFailures(NodeFailures(frozenset({ours}))), Observed(frozenset(), ()))
+    assert node_failures_from_json(play.store.get(key), key=key).seen == {theirs, ours}
 
 
 @pytest.mark.thorough
@@ -262,7 +267,7 @@ def test_no_more_pods_are_wanted_than_others_leave_room_for(namespace):
             "status": {"phase": "Running"},
         }
     ]
-    play.look()
+    play.reconcile()
     (job,) = play.cluster.worker_jobs()
     assert job["spec"]["parallelism"] == 2
     play.play().check_complete()
@@ -271,11 +276,11 @@ def test_no_more_pods_are_wanted_than_others_leave_room_for(namespace):
 @pytest.mark.thorough
 def test_a_follower_acts_in_nothing():
     play = Play(cases=6)
-    follower = play.new_controller(may_act=lambda: False)
-    assert follower.look() == {"small": False}
+    follower = play.new_controller(may_perform=lambda: False)
+    assert follower.reconcile() == {"small": False}
     acts = itertools.count()
-    hasty = play.new_controller(may_act=lambda: next(acts) < 2)  # deposed in the middle
-    hasty.look()
+    hasty = play.new_controller(may_perform=lambda: next(acts) < 2)  # deposed in the middle
+    hasty.reconcile()
     assert len(play.cluster.created) <= 1
     play.play().check_complete()
 
@@ -283,12 +288,12 @@ def test_a_follower_acts_in_nothing():
 @pytest.mark.thorough
 def test_a_pod_of_a_lost_node_holds_nothing_up():
     play = Play(cases=24)
-    play.look()
+    play.reconcile()
     play.cluster.names["n1"] = False
     play.cluster.step()
     clock = [0.0]
     play.controller = play.new_controller()
-    play.look()
+    play.reconcile()
     memory = play.controller._memories["small"]
     memory.pods._clock = lambda: clock[0]
     job = play.cluster.worker_jobs()[0]
@@ -302,7 +307,7 @@ def test_a_pod_of_a_lost_node_holds_nothing_up():
         i for i in (job["status"].get("completedIndexes") or "").split(",") if i not in ("", "0")
     )
     memory.nodes.at = None
-    play.look()
+    play.reconcile()
     clock[0] = 500.0
     play.play()
     assert "NodeLost" in play.cluster.reasons()

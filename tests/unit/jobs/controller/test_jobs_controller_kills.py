@@ -10,7 +10,7 @@ from contextlib import suppress
 import pytest
 
 from collector.database.commits import find_head
-from collector.database.query import answers, held_shards
+from collector.database.query import case_results, held_shards
 from collector.database.snapshot import load_state
 from jobs.planning.stored_plans import committed_shards
 from tests.attack.simulation.remembered import remembering
@@ -50,7 +50,7 @@ def survive(play):
     """A killed controller is followed by another; killed pods are the Job controller's matter."""
     for _ in range(300):
         try:
-            if play.look():
+            if play.reconcile():
                 return
         except Killed:
             play.controller = play.new_controller()
@@ -111,7 +111,7 @@ def test_whoever_is_killed_while_something_is_damaged_is_followed_by_another(whe
         setattr(play.cluster, when, lambda *call: None)
         assert play.plan.number == 2
         state = load_state(play.store, find_head(play.store))
-        assert len(answers(state, STACK.version_path)) == play.cases
+        assert len(case_results(state, STACK.version_path)) == play.cases
         assert ("small", bad) not in held_shards(state)
         if not seen:
             break

@@ -140,7 +140,7 @@ def test_of_two_config_maps_of_one_campaign_only_the_one_of_its_name_counts():
 
 def test_what_is_said_of_a_pod_that_is_being_made_is_passed_on():
     play = Play(cases=24, site={"site.kueue_queue": "team"})
-    play.look()
+    play.reconcile()
     (job,) = play.cluster.worker_jobs()
     job["spec"]["suspend"] = False
     pod = play.cluster._pod(job["metadata"]["name"], job, 0)
@@ -149,10 +149,10 @@ def test_what_is_said_of_a_pod_that_is_being_made_is_passed_on():
     play.cluster.running = [pod]
     words = 'MountVolume.SetUp failed for volume "store" : secret "opmeter-s3" not found'
     play.cluster.warnings[pod["metadata"]["name"]] = ["older", words]
-    play.look()
-    play.look(after_s=500.0)
+    play.reconcile()
+    play.reconcile(after_s=500.0)
     assert "NotStarting" not in play.cluster.reasons()
-    play.look(after_s=200.0)
+    play.reconcile(after_s=200.0)
     (event,) = [e for e in play.cluster.told.values() if e["reason"] == "NotStarting"]
     assert words in event["message"] and "store_secret" in event["message"]
 

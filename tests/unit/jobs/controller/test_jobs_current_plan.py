@@ -7,7 +7,7 @@ import pytest
 
 from collector.codec.errors import BadInput
 from collector.database.commits import find_head
-from collector.database.query import answers, held_shards
+from collector.database.query import case_results, held_shards
 from collector.database.snapshot import load_state
 from collector.model import keys
 from collector.model.plan import read_shard
@@ -180,7 +180,7 @@ def test_what_is_committed_in_the_grace_of_a_retired_plan_is_published():
     play.cases = 26
     play.apply()
     play.rounds(1)
-    play.look()  # the next plan: the Job of the last is deleted, and its pods are asked to end
+    play.reconcile()  # the next plan: the Job of the last is deleted, and its pods are asked to end
     assert play.plan.number == 2 and play.cluster.going
     before = committed_shards(play.store, "small")
     play.cluster.worker = lambda shard, node: 0
@@ -202,9 +202,9 @@ def test_who_ends_a_campaign_waits_for_pods_whose_job_is_gone():
     play.chosen = [n for n in range(1, 25) if add_record(64 * n).cells["Input Shapes"] in done]
     play.apply()
     play.rounds(1)
-    play.look()
+    play.reconcile()
     assert play.plan.number == 2 and not play.plan.shards
-    assert not play.look() and not play.look() and play.cluster.going
+    assert not play.reconcile() and not play.reconcile() and play.cluster.going
     play.cluster.worker = lambda shard, node: 0
     play.play()
     assert everything_is_held(play)
@@ -215,7 +215,7 @@ def test_a_pod_that_never_ends_holds_no_campaign_up():
     play.cases = 26
     play.apply()
     play.rounds(1)
-    play.look()
+    play.reconcile()
     play.cluster.running += [pod for _, pod in play.cluster.going]  # of a lost node
     play.cluster.going = []
     stuck = [pod["metadata"]["name"] for pod in play.cluster.running]
@@ -244,8 +244,8 @@ def test_what_is_damaged_is_named_and_measured_anew_by_the_next_plan():
     state = load_state(play.store, find_head(play.store))
     held = {name for _, name in held_shards(state)}
     assert held == committed_shards(play.store, "small") - {bad}
-    assert len(answers(state, STACK.version_path)) == play.cases
-    assert play.new_controller().look() == {"small": True}
+    assert len(case_results(state, STACK.version_path)) == play.cases
+    assert play.new_controller().reconcile() == {"small": True}
 
 
 CURVE = {"cases": 400, "target_s": 2, "more": "density: {tolerance: 50%, share: 50%}\n"}
@@ -279,14 +279,14 @@ def test_rounds_follow_each_other_until_the_surface_is_known():
     assert [f.learning for f in forecasts] == [150, 0]
     assert [f.left_out for f in forecasts] == [250, 250] and forecasts[-1].unsure <= 12
     state = load_state(play.store, find_head(play.store))
-    assert len(answers(state, STACK.version_path)) == 150 and everything_is_held(play)
-    assert play.new_controller().look() == {"small": True}
+    assert len(case_results(state, STACK.version_path)) == 150 and everything_is_held(play)
+    assert play.new_controller().reconcile() == {"small": True}
 
 
 @pytest.mark.parametrize(("learning", "told"), [(150, True), (0, False)])
 def test_a_partial_end_tells_of_the_round_that_was_still_due(learning, told):
     play = Play(**CURVE)
-    play.look()
+    play.reconcile()
     forecast = replace(play.plan.forecast, learning=learning)
     known = KnownPlan(replace(play.plan, forecast=forecast))
     (applied,) = map(applied_from, play.cluster.config_maps(SELECTOR))
@@ -306,12 +306,12 @@ def test_who_lost_the_lease_while_it_planned_publishes_no_plan():
         asked.append(True)
         return len(asked) == 1
 
-    play.controller = play.new_controller(may_act=leads_once)
-    assert not play.look()
+    play.controller = play.new_controller(may_perform=leads_once)
+    assert not play.reconcile()
     assert len(asked) == 2 and not read_plans(play.store, "small")
     assert not any(event["reason"] == "Planned" for event in play.cluster.told.values())
     play.controller = play.new_controller()
-    play.look()
+    play.reconcile()
     assert read_plans(play.store, "small")
 
 
@@ -325,7 +325,7 @@ def test_damage_in_a_round_is_mended_before_the_next():
     play.play()
     assert [plan.round for plan in read_plans(play.store, "small")] == ["", "2m1", "3"]
     state = load_state(play.store, find_head(play.store))
-    assert len(answers(state, STACK.version_path)) == 150
+    assert len(case_results(state, STACK.version_path)) == 150
 
 
 @few_trees
@@ -344,12 +344,12 @@ def test_rounds_on_a_store_that_damages_everything_end():
 
 @few_trees
 def test_rounds_whose_answers_nobody_sees_end(monkeypatch):
-    monkeypatch.setattr(lifecycle, "head_answers", lambda *_, **__: {})
+    monkeypatch.setattr(lifecycle, "read_head_results", lambda *_, **__: {})
     play = Play(**CURVE)
     measures(play)
     play.play()
     assert [plan.forecast.learning for plan in read_plans(play.store, "small")] == [150, 0]
-    assert play.new_controller().look() == {"small": True}
+    assert play.new_controller().reconcile() == {"small": True}
 
 
 @few_trees
@@ -357,7 +357,7 @@ def test_a_curve_of_which_nothing_can_be_measured_is_answered_whole():
     play = Play(**CURVE).play()
     assert [plan.forecast.learning for plan in read_plans(play.store, "small")] == [150, 50, 200, 0]
     state = load_state(play.store, find_head(play.store))
-    assert len(answers(state, STACK.version_path)) == 400
+    assert len(case_results(state, STACK.version_path)) == 400
 
 
 def test_a_store_that_damages_everything_ends_with_a_word_and_not_never():
@@ -407,7 +407,7 @@ def test_a_wish_for_another_round_is_served_once_a_token():
     play.cluster.annotate_config_map(MAP, said)
     play.play()
     assert play.plan.number == 2 and play.plan.round == "2"
-    assert play.new_controller().look() == {"small": True}
+    assert play.new_controller().reconcile() == {"small": True}
     play.apply(image="here/collector:2")  # says nothing new of the wish
     play.play()
     assert play.plan.number == 2

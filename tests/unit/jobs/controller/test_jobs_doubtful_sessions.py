@@ -4,7 +4,7 @@ controller on a played cluster."""
 import pytest
 
 from collector.database.commits import find_head
-from collector.database.query import answers
+from collector.database.query import case_results
 from collector.database.snapshot import load_state
 from collector.model import keys
 from collector.model.measurement import CanaryReading
@@ -76,11 +76,11 @@ def test_a_slow_session_is_measured_again_on_another_node_and_both_stay():
         assert shard.not_on_node and fleet.on[shard.shard_id] != shard.not_on_node
     state = fleet.head()
     assert state.measurements.num_rows == 24 + again.doubtful
-    known = answers(state, STACK.version_path).values()
-    assert sum(found.is_doubted for found in known) == len(fleet.slow) - again.doubtful
+    known = case_results(state, STACK.version_path).values()
+    assert sum(found.is_suspect for found in known) == len(fleet.slow) - again.doubtful
     assert all(found.mean_us < 6 for found in known if found.is_good)
     assert everything_is_held(fleet.play)
-    assert fleet.play.new_controller().look() == {"small": True}
+    assert fleet.play.new_controller().reconcile() == {"small": True}
 
 
 @pytest.mark.thorough
@@ -127,8 +127,8 @@ def test_what_takes_more_than_its_share_stays_as_it_is():
     fleet = Fleet(cases=3, budget_s=60, devices=3)
     fleet.play.play()
     assert [plan.round for plan in fleet.plans] == [""] and fleet.plans[0].may_have_canaries
-    known = answers(fleet.head(), STACK.version_path).values()
-    assert [found.is_doubted for found in known].count(True) == len(fleet.slow) == 1
+    known = case_results(fleet.head(), STACK.version_path).values()
+    assert [found.is_suspect for found in known].count(True) == len(fleet.slow) == 1
 
 
 @pytest.mark.thorough

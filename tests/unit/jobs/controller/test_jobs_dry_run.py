@@ -7,7 +7,7 @@ import yaml
 
 from collector.store.in_memory import MemoryStore
 from jobs.campaign.campaign_file import RunOptions, campaign_from_text
-from jobs.cli.cluster import launch_verb
+from jobs.cli.cluster import launch_command
 from jobs.controller.launching import first_objects, named_probe
 from jobs.objects.applied_campaign import applied_from
 from jobs.objects.deployment import Deployment
@@ -97,7 +97,7 @@ def named(printed, key):
 
 def test_a_dry_run_prints_objects_that_mean_the_same_in_the_cluster(folder, capsys):
     asked = {"image": "here/worker:1", "store": str(folder / "store"), "dry_run": True}
-    code = launch_verb("c.yaml", **asked)
+    code = launch_command("c.yaml", **asked)
     printed = capsys.readouterr().out
     config_map, job = yaml.safe_load_all(printed)
     assert code == 0 and job["kind"] == "Job" and not (folder / "store").exists()
@@ -109,7 +109,7 @@ def test_a_dry_run_prints_objects_that_mean_the_same_in_the_cluster(folder, caps
     key = folder / "store" / "campaigns" / "c" / "sources" / f"{source.sha256}.csv"
     key.parent.mkdir(parents=True)
     key.write_bytes(b"")
-    assert launch_verb("c.yaml", **asked) == 0
+    assert launch_command("c.yaml", **asked) == 0
     assert named(capsys.readouterr().out, source.sha256) == []
     assert applied.campaign.target == campaign_of(folder).target
 
@@ -117,7 +117,7 @@ def test_a_dry_run_prints_objects_that_mean_the_same_in_the_cluster(folder, caps
 @pytest.mark.thorough
 def test_a_job_that_was_printed_and_applied_is_let_go_by_a_controller():
     play, other = Play(cases=6), Play(cases=6)
-    other.look()
+    other.reconcile()
     (job,) = other.cluster.worker_jobs()
     job["spec"]["suspend"] = True
     play.cluster.create_or_adopt(job)

@@ -13,7 +13,7 @@ from jobs.cli.cluster import JsonFormatter
 from jobs.controller.metrics import Metrics, WorkDone
 from jobs.decide.observed import WORKER, JobView, Observed, PodView
 from jobs.objects.site import load_site
-from jobs.objects.waves import Strike, Strikes
+from jobs.objects.waves import NodeFailure, NodeFailures
 from tests.unit.jobs.decide.test_jobs_decision import PlayedCluster, desired
 
 pytestmark = pytest.mark.fast
@@ -22,10 +22,12 @@ pytestmark = pytest.mark.fast
 def told():
     cluster = PlayedCluster(desired(3))
     cluster.committed["s000"] = Outcome.OK
-    observed = replace(cluster.observe(), strikes=Strikes(frozenset({Strike("n1", "s001")})))
+    observed = replace(
+        cluster.observe(), node_failures=NodeFailures(frozenset({NodeFailure("n1", "s001")}))
+    )
     metrics = Metrics()
     metrics.campaign("c", cluster.wanted.plan, observed, load_site("cpu"))
-    metrics.looked("c", 0.25, 7)
+    metrics.reconciled("c", 0.25, 7)
     metrics.set("opmeter_is_leader", True)
     return metrics
 
@@ -81,9 +83,9 @@ def test_each_pod_that_ended_is_one_attempt_by_its_exit_code():
     work, site = WorkDone(lambda: 0.0), load_site("cpu")
     first = (pod("a", "Failed", 44), pod("b", "Failed"), pod("c", "Running"))
     for jobs in ((job("j", 1),), (job("j", 1),), (job("j", 1, 2), job("k", 0))):
-        work.look(Observed(frozenset(), (), jobs=jobs, pods=first), site)
+        work.count(Observed(frozenset(), (), jobs=jobs, pods=first), site)
     assert work.attempts == {"0": 3, "44": 1, "none": 1}
-    work.look(Observed(frozenset(), (), pods=(pod("c", "Failed", 44),)), site)
+    work.count(Observed(frozenset(), (), pods=(pod("c", "Failed", 44),)), site)
     assert work.attempts == {"0": 3, "44": 2, "none": 1}
 
 
@@ -93,16 +95,16 @@ def test_devices_are_counted_while_a_pod_holds_them_and_time_left_while_they_mea
     plan = replace(desired(8).plan, devices=16)  # 10 s each
     work = WorkDone(lambda: now[0])
     nothing = Observed(frozenset(), ())
-    work.look(nothing, node)
+    work.count(nothing, node)
     assert work.eta_s(plan, nothing, node) == 10.0  # the longest of them
     runs = replace(nothing, pods=(pod("a", "Running"),))
     now[0] += 50.0
-    work.look(runs, node)
+    work.count(runs, node)
     assert work.device_s == 0.0  # nobody knows since when
     assert work.eta_s(plan, runs, node) == 8 * 10.0 / 2
     now[0] += 60.0
     done = replace(runs, committed=frozenset(f"s{n:03d}" for n in range(4)))
-    work.look(done, node)
+    work.count(done, node)
     assert work.device_s == 8 * 60.0
     # 120 s on two devices for four shards and two halves: 2.4 times the forecast
     assert work.eta_s(plan, done, node) == pytest.approx(2.4 * 4 * 10.0 / 2)

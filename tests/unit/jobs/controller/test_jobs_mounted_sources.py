@@ -189,9 +189,9 @@ class Said:
             Controller(
                 self.cluster,
                 lambda applied: self.cluster.store,
-                ask_store=lambda store: Probe(True, "honest"),
+                probe_store=lambda store: Probe(True, "honest"),
                 folders=[folder],
-            ).look()
+            ).reconcile()
         self.reasons = self.cluster.reasons()
         logged = [caplog.handler.format(record) for record in caplog.records]
         self.words = "\n".join([*map(str, self.cluster.told.values()), *logged])

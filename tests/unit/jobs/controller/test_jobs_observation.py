@@ -60,7 +60,7 @@ class Looks:
         assert find_head(self.store) is not None
         self.store.calls.clear()
 
-    def look(self) -> bool:
+    def reconcile(self) -> bool:
         return self.observe().merged
 
     def observe(self) -> Observed:
@@ -76,9 +76,9 @@ class Looks:
 
 def test_whether_a_plan_is_merged_is_told_without_the_databases_other_tables() -> None:
     play = Looks([shard("a", RECORDS[0]), shard("b", RECORDS[1])])
-    assert not play.look()
+    assert not play.reconcile()
     play.merge()
-    assert play.look() and play.look()
+    assert play.reconcile() and play.reconcile()
     assert len(play.read("db/measurements/")) == 1
     assert not [key for key in play.read() if key.endswith((".csv", "cases.parquet"))]
 
@@ -87,10 +87,10 @@ def test_further_commits_of_a_plan_that_may_be_merged_in_part_read_nothing_again
     late = shard("late", RECORDS[2], done=False)
     play = Looks([shard("a", RECORDS[0]), late], **{"opmeter.io/allow-missing": "true"})
     play.merge()
-    assert play.look()
+    assert play.reconcile()
     play.store.put("campaigns/made/committed/late.json", b"{}")
     play.store.calls.clear()
-    assert not play.look()
+    assert not play.reconcile()
     assert play.read() == []
 
 

@@ -84,10 +84,10 @@ def test_looks_end_while_a_round_is_made_and_nothing_is_written_before_one_asks(
     rounds = Held()
     play.controller = play.new_controller(rounds=rounds)
     for _ in range(3):
-        assert not play.look() and not read_plans(play.store, "small")
+        assert not play.reconcile() and not read_plans(play.store, "small")
     rounds.finish()
     assert rounds.made == 1 and not read_plans(play.store, "small")
-    play.look()
+    play.reconcile()
     assert [plan.number for plan in read_plans(play.store, "small")] == [1]
 
 
@@ -96,12 +96,12 @@ def test_a_round_of_a_campaign_that_has_changed_is_not_written():
     play = Play(**CURVE)
     rounds = Held()
     play.controller = play.new_controller(rounds=rounds)
-    play.look()
+    play.reconcile()
     play.cases = 402
     play.apply()
-    play.look()
+    play.reconcile()
     rounds.finish()
-    play.look()
+    play.reconcile()
     (plan,) = read_plans(play.store, "small")
     assert plan.sources[0].rows == 402
 
@@ -113,11 +113,11 @@ def test_a_round_that_another_has_made_and_measured_meanwhile_is_not_taken_up():
     play = Play(**{**CURVE, "more": exact})
     rounds = Held()
     late = play.new_controller(rounds=rounds)
-    late.look()
+    late.reconcile()
     measures(play)
     while len(read_plans(play.store, "small")) < 2:
         play.rounds(1)
     rounds.finish()
-    late.look()
+    late.reconcile()
     assert late._memories["small"].plan.plan.number == 2
     assert [plan.number for plan in read_plans(play.store, "small")] == [1, 2]

@@ -15,23 +15,23 @@ from jobs.decide.actions import (
     Delete,
     Finish,
     GiveUp,
-    Launch,
+    LaunchWave,
     Merge,
-    Remember,
+    RecordFailures,
     Replan,
     Scale,
     Suspend,
 )
 from jobs.decide.decision import decide
-from jobs.decide.live_objects import Since
+from jobs.decide.live_objects import StateAges
 from jobs.decide.observed import MERGE, WORKER, Desired, JobView, NodeView, Observed, PodView
 from jobs.objects.waves import (
-    Strike,
-    Strikes,
+    NodeFailure,
+    NodeFailures,
+    node_failures_from_json,
+    node_failures_to_json,
     parallelism,
     parse_indexes,
-    strikes_from_json,
-    strikes_to_json,
     wave_from_json,
     wave_to_json,
 )
@@ -58,16 +58,16 @@ class PlayedCluster:
         self.random = random.Random(seed)
         self.nodes = dict.fromkeys(nodes, True)
         self.committed, self.waves, self.jobs, self.pods = {}, {}, {}, []
-        self.failures, self.strikes = {}, Strikes()
+        self.failures, self.strikes = {}, NodeFailures()
         self.announced, self.merged, self.finished, self.most = [], False, False, 0
         self.now = 0.0
-        self.since_jobs, self.since_pods = Since(lambda: self.now), Since(lambda: self.now)
+        self.since_jobs, self.since_pods = StateAges(lambda: self.now), StateAges(lambda: self.now)
 
     def observe(self):
         views = []
         states = {name: (job.suspended, job.state) for name, job in self.jobs.items()}
-        of_jobs = self.since_jobs.look(states)
-        of_pods = self.since_pods.look({pod.uid: (pod.phase, pod.node) for pod in self.pods})
+        of_jobs = self.since_jobs.ages(states)
+        of_pods = self.since_pods.ages({pod.uid: (pod.phase, pod.node) for pod in self.pods})
         for name, job in self.jobs.items():
             active = sum(p.job == name and p.phase == "Running" for p in self.pods)
             age = max(job.in_state_s, of_jobs[name])
@@ -78,7 +78,7 @@ class PlayedCluster:
             jobs=tuple(views),
             pods=tuple(replace(p, in_state_s=max(p.in_state_s, of_pods[p.uid])) for p in self.pods),
             nodes=tuple(NodeView(n, ready, True, 8, 8) for n, ready in self.nodes.items()),
-            strikes=self.strikes,
+            node_failures=self.strikes,
             merged=bool(self.merged),
         )
 
@@ -90,7 +90,7 @@ class PlayedCluster:
 
     def perform(self, action):
         match action:
-            case Launch(wave, cap):
+            case LaunchWave(wave, cap):
                 assert wave.wave_hash not in {j.wave for j in self.jobs.values()}
                 self.waves[wave.wave_hash] = wave
                 self.jobs[wave.job_name] = JobView(
@@ -112,7 +112,7 @@ class PlayedCluster:
             case GiveUp(shard, outcome):
                 assert shard not in self.committed
                 self.committed[shard] = outcome
-            case Remember(strikes):
+            case RecordFailures(strikes):
                 self.strikes = strikes
             case Announce(reason, message, _):
                 self.announced.append((reason, message))
@@ -236,7 +236,7 @@ def test_what_a_store_lists_late_is_not_measured_again():
 def test_a_wave_of_several_indexes_never_runs_all_of_them_at_once():
     for shards in (2, 3, 8, 9, 20):
         cluster = PlayedCluster(desired(shards, workers=8))
-        (launch,) = [a for a in cluster.look() if isinstance(a, Launch)]
+        (launch,) = [a for a in cluster.look() if isinstance(a, LaunchWave)]
         assert launch.cap == min(shards, 8) < len(launch.wave.indexes)
         assert len(launch.wave.shards) == shards
     assert parallelism(1, 5) == 1
@@ -297,7 +297,7 @@ def test_a_quarantine_lets_what_runs_elsewhere_come_to_its_end():
     actions = cluster.look()
     assert not [a for a in actions if isinstance(a, Delete)]
     assert [a for a in actions if isinstance(a, Scale)] == [Scale(name, 4)]
-    (launch,) = [a for a in actions if isinstance(a, Launch)]
+    (launch,) = [a for a in actions if isinstance(a, LaunchWave)]
     assert launch.wave.avoid == ("n1",) and launch.cap == 2
     assert launch.wave.shards == first.shards - {f"s{i:03d}" for i in range(4)}
     cluster.committed["s000"] = Outcome.OK
@@ -305,7 +305,7 @@ def test_a_quarantine_lets_what_runs_elsewhere_come_to_its_end():
     # In its place the Job has begun what the new wave holds already.
     cluster.pods[0] = PodView("r9", "r9", name, 4, "n3", "Running")
     actions = cluster.look()
-    assert Scale(name, 3) in actions and not [a for a in actions if isinstance(a, Launch)]
+    assert Scale(name, 3) in actions and not [a for a in actions if isinstance(a, LaunchWave)]
     cluster.pods = [pod for pod in cluster.pods if pod.phase == "Failed"]
     assert "n1" in why_deleted(cluster.look(), name)
     cluster.play()
@@ -321,7 +321,9 @@ def test_a_quarantine_spares_a_queues_job_that_holds_nothing_but_what_runs_elsew
     cluster.jobs[spared] = replace(cluster.jobs[spared], succeeded=frozenset(range(alone)))
     done = cluster.waves[cluster.jobs[spared].wave].indexes[:alone]
     cluster.committed |= {shard: Outcome.OK for shards in done for shard in shards}
-    cluster.strikes = Strikes(frozenset({Strike("n1", "s100"), Strike("n1", "s101")}))
+    cluster.strikes = NodeFailures(
+        frozenset({NodeFailure("n1", "s100"), NodeFailure("n1", "s101")})
+    )
     cluster.pods = [
         PodView("p", "p", spared, alone, "n2", "Running"),
         PodView("q", "q", ended, 0, "n1", "Running"),
@@ -340,16 +342,16 @@ def test_a_quarantine_in_a_paused_campaign_ends_the_job():
 
 
 def test_never_more_than_half_of_the_nodes_are_quarantined():
-    strikes = Strikes(frozenset(Strike(n, f"{n}-{i}") for n in "abc" for i in range(3)))
+    strikes = NodeFailures(frozenset(NodeFailure(n, f"{n}-{i}") for n in "abc" for i in range(3)))
     assert len(strikes.quarantined(["a", "b", "c", "d"])) == 2
     assert strikes.quarantined(["a"]) == frozenset()
-    assert strikes_from_json(strikes_to_json(strikes), key="k") == strikes
+    assert node_failures_from_json(node_failures_to_json(strikes), key="k") == strikes
 
 
 def test_one_shard_is_no_proof_against_a_node():
-    one = Strikes(frozenset({Strike("a", "s")}))
+    one = NodeFailures(frozenset({NodeFailure("a", "s")}))
     assert one.quarantined(["a", "b", "c"]) == frozenset()
-    both = one.plus([Strike("a", "t"), Strike("b", "t")])
+    both = one.plus([NodeFailure("a", "t"), NodeFailure("b", "t")])
     assert both.against() == {"a": frozenset({"s"})}
 
 
@@ -374,7 +376,7 @@ def test_a_wave_without_its_job_is_launched_as_it_was():
     cluster.look()
     (wave,) = cluster.waves.values()
     cluster.jobs.clear()
-    (again,) = [a for a in cluster.look() if isinstance(a, Launch)]
+    (again,) = [a for a in cluster.look() if isinstance(a, LaunchWave)]
     assert again.wave == wave and len(cluster.waves) == 1
 
 
@@ -402,17 +404,17 @@ def ended_by_image(cluster, *nodes):
 def test_one_node_that_differs_from_the_image_is_left_aside_and_a_second_is_asked():
     cluster, _ = begun(5)
     name = ended_by_image(cluster, "n1")
-    (launch,) = [a for a in cluster.look() if isinstance(a, Launch)]
+    (launch,) = [a for a in cluster.look() if isinstance(a, LaunchWave)]
     assert launch.wave.avoid == ("n1",) and len(launch.wave.shards) == 5
     told = dict(cluster.announced)
     assert told["NodeDiffers"].startswith("n1:") and "WrongImage" not in told
     ended_by_image(cluster, "n2")
-    assert not [a for a in cluster.look() if isinstance(a, Launch)]
+    assert not [a for a in cluster.look() if isinstance(a, LaunchWave)]
     assert "WrongImage" in dict(cluster.announced)
     cluster.wanted = replace(cluster.wanted, launched="anew")
     actions = cluster.look()
     assert "launched" in why_deleted(actions, name)
-    (again,) = [a for a in actions if isinstance(a, Launch)]
+    (again,) = [a for a in actions if isinstance(a, LaunchWave)]
     assert again.wave.avoid == () and again.wave.shards == launch.wave.shards
     cluster.play()
 
@@ -431,7 +433,7 @@ def test_a_job_whose_wave_is_not_in_the_store_tells_nothing_of_the_image():
     cluster.waves.clear()  # somebody applied what a dry run printed
     actions = cluster.look()
     assert "store" in why_deleted(actions[:1], name)
-    assert [a.wave for a in actions if isinstance(a, Launch)] == [wave]
+    assert [a.wave for a in actions if isinstance(a, LaunchWave)] == [wave]
     assert "WrongImage" not in dict(cluster.announced)
 
 
@@ -603,9 +605,11 @@ def test_without_nodes_to_list_none_is_quarantined_or_lost():
     bad = PodView("b", "v", name, 1, "n2", "Failed", exit_code=44)
     cluster.nodes.clear()
     cluster.pods = [ending, bad, replace(bad, uid="w", index=2)]
-    cluster.strikes = Strikes(frozenset({Strike("n3", "s004"), Strike("n3", "s005")}))
+    cluster.strikes = NodeFailures(
+        frozenset({NodeFailure("n3", "s004"), NodeFailure("n3", "s005")})
+    )
     actions = cluster.look()
-    assert not [a for a in actions if isinstance(a, Delete | Launch)]
+    assert not [a for a in actions if isinstance(a, Delete | LaunchWave)]
     assert not [r for r, _ in cluster.announced if r in ("NodeLost", "NodeQuarantined")]
 
 
@@ -618,9 +622,9 @@ def test_a_pod_of_a_waves_older_job_says_nothing_of_the_job_that_was_made_anew()
     left = PodView("l", "l", name, 0, "n1", "Running", deleting=True, in_state_s=500, job_uid="old")
     cluster.pods = [*at_work, left]
     cluster.nodes["n1"] = False
-    assert not [a for a in cluster.look() if isinstance(a, Launch | Scale)]
+    assert not [a for a in cluster.look() if isinstance(a, LaunchWave | Scale)]
     cluster.pods = [at_work[1], replace(left, job_uid="u")]
-    assert [a for a in cluster.look() if isinstance(a, Launch)]
+    assert [a for a in cluster.look() if isinstance(a, LaunchWave)]
 
 
 def test_a_pod_in_whose_place_a_taken_index_may_begin_holds_a_worker():
@@ -637,7 +641,7 @@ def test_a_pod_in_whose_place_a_taken_index_may_begin_holds_a_worker():
     cluster.pods = [*at_work, *lost]
     cluster.nodes["n1"] = False
     cluster.committed |= dict.fromkeys(wave.indexes[3], Outcome.OK)
-    (launch,) = [a for a in cluster.look() if isinstance(a, Launch)]
+    (launch,) = [a for a in cluster.look() if isinstance(a, LaunchWave)]
     assert launch.wave.shards == {*wave.indexes[0], *wave.indexes[1]} and launch.cap == 1
 
 
@@ -733,7 +737,9 @@ def test_an_older_wave_whose_node_is_trusted_again_does_not_come_on_top_of_a_you
     assert cluster.jobs[first].parallelism == 1 and cluster.jobs[second].parallelism == 2
     at_work = [PodView(f"q{i}", f"q{i}", second, i, "n2", "Running") for i in (0, 1)]
     cluster.pods = [pod for pod in cluster.pods if pod.phase == "Running"] + at_work
-    cluster.strikes = Strikes()  # what spoke against the node is told of the shards elsewhere, too
+    cluster.strikes = (
+        NodeFailures()
+    )  # what spoke against the node is told of the shards elsewhere, too
     cluster.look()
     assert cluster.jobs[first].parallelism == 1  # its other two indexes are the younger wave's
     cluster.wanted = replace(cluster.wanted, workers=4)
@@ -820,7 +826,7 @@ def test_jobs_of_another_image_are_made_anew():
     cluster.wanted = replace(cluster.wanted, made_of="new")
     actions = cluster.look()
     assert "image" in why_deleted(actions, name)
-    (again,) = [a for a in actions if isinstance(a, Launch)]
+    (again,) = [a for a in actions if isinstance(a, LaunchWave)]
     assert again.wave.job_name != name and len(again.wave.shards) == 12
     cluster.play()
 
@@ -854,10 +860,10 @@ def test_a_pod_of_several_shards_is_one_witness_and_names_its_shard():
     pod = PodView("p", "u", name, 0, "n1", "Failed", exit_code=44, shard="s003")
     cluster.pods = [pod]
     cluster.look()
-    assert cluster.strikes.seen == {Strike("n1", "s003")}
+    assert cluster.strikes.seen == {NodeFailure("n1", "s003")}
     cluster.pods = [replace(pod, shard="", node="n2"), replace(pod, index=99)]
     cluster.look()
-    assert Strike("n2", "s000") in cluster.strikes.seen
+    assert NodeFailure("n2", "s000") in cluster.strikes.seen
 
 
 def test_one_pod_that_cannot_start_ends_no_other_and_its_shard_goes_elsewhere():
@@ -868,12 +874,12 @@ def test_one_pod_that_cannot_start_ends_no_other_and_its_shard_goes_elsewhere():
     cluster.pods = [stuck, *others]
     actions = cluster.look()
     assert not [a for a in actions if isinstance(a, Suspend | Delete)]
-    (launch,) = [a for a in actions if isinstance(a, Launch)]
+    (launch,) = [a for a in actions if isinstance(a, LaunchWave)]
     assert launch.wave.shards == {"s000"} and launch.wave.avoid == ("n1",)
-    assert cluster.strikes.seen == {Strike("n1", "s000")}
+    assert cluster.strikes.seen == {NodeFailure("n1", "s000")}
     told = dict(cluster.announced)
     assert why in told["NotStarting"] and "kind load" in told["NotStarting"]
-    assert not [a for a in cluster.look() if isinstance(a, Launch)]
+    assert not [a for a in cluster.look() if isinstance(a, LaunchWave)]
     cluster.step()
     cluster.look()
     assert set(cluster.committed) == {"s000", "s001", "s002", "s003"}
@@ -885,7 +891,7 @@ def test_on_the_only_node_a_pod_that_cannot_start_is_told_and_waited_for():
     cluster.nodes.pop("n2")
     stuck = PodView("p0", "u0", name, 0, "n1", "Pending", waiting="x", in_state_s=601)
     cluster.pods = [stuck, PodView("p1", "u1", name, 1, "n1", "Running")]
-    assert not [a for a in cluster.look() if isinstance(a, Suspend | Delete | Launch)]
+    assert not [a for a in cluster.look() if isinstance(a, Suspend | Delete | LaunchWave)]
     assert "NotStarting" in dict(cluster.announced)
 
 

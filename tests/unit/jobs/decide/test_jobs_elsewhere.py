@@ -6,12 +6,12 @@ from dataclasses import replace
 import pytest
 
 from collector.model.plan import PlannedShard
-from jobs.decide.actions import Finish, Launch, Replan
+from jobs.decide.actions import Finish, LaunchWave, Replan
 from jobs.decide.decision import decide
 from jobs.decide.observed import Desired
 from jobs.objects.job_manifest import worker_job
 from jobs.objects.site import load_site
-from jobs.objects.waves import Strike, Strikes
+from jobs.objects.waves import NodeFailure, NodeFailures
 from tests.unit.jobs.controller.played_campaign import DEPLOYMENT
 from tests.unit.jobs.decide.test_jobs_decision import PlayedCluster
 from tests.unit.jobs.plans import plan_of
@@ -103,7 +103,7 @@ def test_a_job_whose_other_nodes_are_gone_before_it_begins_gives_way():
 
 def test_a_node_that_is_quarantined_as_well_makes_no_job_after_the_other():
     cluster = Cluster(wanted("n1"))
-    cluster.strikes = Strikes(frozenset({Strike("n1", "x"), Strike("n1", "y")}))
+    cluster.strikes = NodeFailures(frozenset({NodeFailure("n1", "x"), NodeFailure("n1", "y")}))
     cluster.look()
     cluster.nodes["n2"] = False
     for _ in range(10):
@@ -129,7 +129,7 @@ def test_where_nodes_may_not_be_listed_nobody_is_kept_from_any():
     (launch, *_) = [
         one
         for one in decide(plan, replace(Cluster(plan).observe(), nodes=()))
-        if isinstance(one, Launch)
+        if isinstance(one, LaunchWave)
     ]
     assert launch.wave.avoid == ()
 

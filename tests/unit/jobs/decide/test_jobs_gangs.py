@@ -6,10 +6,10 @@ import pytest
 
 from collector.model.measurement import Outcome
 from collector.model.plan import PlannedShard
-from jobs.decide.actions import Announce, Delete, Launch, Scale, Suspend
+from jobs.decide.actions import Announce, Delete, LaunchWave, Scale, Suspend
 from jobs.decide.observed import Desired, PodView
 from jobs.decide.wave_choice import queueing
-from jobs.objects.waves import Strike, wave_from_json, wave_to_json
+from jobs.objects.waves import NodeFailure, wave_from_json, wave_to_json
 from tests.unit.jobs.decide.test_jobs_decision import PlayedCluster
 from tests.unit.jobs.plans import plan_of
 from tests.unit.jobs.printed import missing, numbers
@@ -28,7 +28,7 @@ def desired(gangs=1, shards=6, pods=2, workers=4, **more):
 
 
 def launches(cluster):
-    return [action for action in cluster.look() if isinstance(action, Launch)]
+    return [action for action in cluster.look() if isinstance(action, LaunchWave)]
 
 
 def gang_job(cluster):
@@ -257,7 +257,7 @@ def test_a_gang_on_a_bad_node_is_made_anew_without_it():
 
 def struck(cluster, node):
     """Two shards have failed there, and nowhere else."""
-    cluster.strikes = cluster.strikes.plus([Strike(node, "a"), Strike(node, "b")])
+    cluster.strikes = cluster.strikes.plus([NodeFailure(node, "a"), NodeFailure(node, "b")])
 
 
 def test_a_gang_that_waits_for_a_pod_gives_back_its_nodes_after_a_while():
@@ -326,7 +326,7 @@ def test_a_wave_of_a_gang_without_its_job_is_launched_when_there_is_room():
     cluster = PlayedCluster(desired(pods=3, workers=4), nodes=FOUR)
     (first,) = launches(cluster)
     cluster.jobs.clear()
-    assert launches(cluster) == [Launch(first.wave, 3)]
+    assert launches(cluster) == [LaunchWave(first.wave, 3)]
     cluster.jobs.clear()
     cluster.wanted = replace(cluster.wanted, workers=2)
     (other,) = launches(cluster)

@@ -7,9 +7,9 @@ import pytest
 
 from collector.model.measurement import Outcome
 from collector.model.plan import PlannedShard
-from jobs.decide.actions import Launch, Suspend
+from jobs.decide.actions import LaunchWave, Suspend
 from jobs.decide.observed import Desired, NodeView, PodView
-from jobs.decide.wave_choice import gathering
+from jobs.decide.wave_choice import incomplete_gangs
 from tests.unit.jobs.decide.test_jobs_decision import PlayedCluster
 from tests.unit.jobs.plans import plan_of
 
@@ -45,7 +45,7 @@ class TimedCluster(PlayedCluster):
 
     def look(self):
         actions = super().look()
-        self.most_gathering = max(self.most_gathering, len(gathering(self.observe())))
+        self.most_gathering = max(self.most_gathering, len(incomplete_gangs(self.observe())))
         whole = [j for j in self.jobs.values() if j.gang and j.is_live and not j.suspended]
         self.most_gangs = max(self.most_gangs, len(whole))
         return actions
@@ -151,7 +151,7 @@ def test_the_younger_of_two_gangs_that_gather_gives_back_its_nodes():
     cluster = TimedCluster(wanted((4, 4), 0))
     cluster.look()
     cluster.step()
-    (launch,) = [action for action in cluster.look() if isinstance(action, Launch)]
+    (launch,) = [action for action in cluster.look() if isinstance(action, LaunchWave)]
     older = next(pod for pod in cluster.pods if pod.job != launch.wave.job_name)
     cluster.pods.remove(older)
     (stops,) = [action for action in cluster.look() if isinstance(action, Suspend)]
@@ -170,6 +170,6 @@ def test_a_gang_goes_before_a_wave_of_shards_that_lacks_its_job():
         name: replace(wave, plan_hash=cluster.wanted.plan_hash)
         for name, wave in cluster.waves.items()
     }
-    (launch,) = [action for action in cluster.look() if isinstance(action, Launch)]
+    (launch,) = [action for action in cluster.look() if isinstance(action, LaunchWave)]
     assert launch.wave.is_gang
     assert len(cluster.play().committed) == 21

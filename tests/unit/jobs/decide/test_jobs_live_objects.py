@@ -3,15 +3,15 @@
 import pytest
 
 from jobs.decide.live_objects import (
-    Since,
+    StateAges,
     aged,
+    available_workers,
     job_view,
     job_views,
     node_views,
     pod_view,
     quantity,
     requested,
-    room_for,
 )
 from jobs.decide.observed import NodeView, PodView
 from jobs.objects.site import load_site
@@ -64,25 +64,25 @@ def test_a_job_whose_pods_are_still_ending_lives():
 def test_a_pod_that_ended_tells_its_code_and_the_shard():
     words = '{"code": 44, "reason": "bad", "shard": "s1"}\n'
     ended = {"terminated": {"exitCode": 44, "reason": "Error", "message": words}}
-    (pod,) = aged([pod_view(a_pod(phase="Failed", container=ended))], Since(lambda: 0.0))
+    (pod,) = aged([pod_view(a_pod(phase="Failed", container=ended))], StateAges(lambda: 0.0))
     assert (pod.exit_code, pod.shard, pod.index, pod.has_ended) == (44, "s1", 4, True)
     assert pod.words == "bad" and not pod.refused
     for odd in ("", "[]", "Traceback ...", '"x"', "{}"):
         ended["terminated"]["message"] = odd
-        assert aged([pod_view(a_pod(container=ended))], Since(lambda: 0.0))[0].shard == ""
+        assert aged([pod_view(a_pod(container=ended))], StateAges(lambda: 0.0))[0].shard == ""
 
 
 def test_why_a_pod_does_not_start_is_told_in_kubernetes_words():
     waiting = {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}
-    (pod,) = aged([pod_view(a_pod(phase="Pending", container=waiting))], Since(lambda: 0.0))
+    (pod,) = aged([pod_view(a_pod(phase="Pending", container=waiting))], StateAges(lambda: 0.0))
     assert pod.waiting == "ImagePullBackOff: no such image"
     waiting["waiting"] = {"reason": "ContainerCreating"}
-    assert aged([pod_view(a_pod(container=waiting))], Since(lambda: 0.0))[0].waiting == ""
+    assert aged([pod_view(a_pod(container=waiting))], StateAges(lambda: 0.0))[0].waiting == ""
 
 
 def test_how_long_a_pod_has_been_like_this_is_told_by_our_own_clock():
     now = [100.0]
-    since = Since(lambda: now[0])
+    since = StateAges(lambda: now[0])
 
     def age(pod):
         return aged([pod_view(pod)], since)[0].in_state_s
@@ -99,7 +99,7 @@ def test_how_long_a_pod_has_been_like_this_is_told_by_our_own_clock():
 
 def test_who_says_the_same_in_other_words_is_in_the_same_state():
     now = [0.0]
-    since = Since(lambda: now[0])
+    since = StateAges(lambda: now[0])
 
     def age(**status):
         one = a_pod(phase="Pending", node=status.pop("node", "n1"))
@@ -123,7 +123,7 @@ def test_a_pod_that_a_kubelet_refused_never_began():
     def is_refused(reason, node="n1", **status):
         one = a_pod(phase="Failed", node=node)
         one["status"] |= {"reason": reason, "message": "Pod was rejected: ...", **status}
-        (pod,) = aged([pod_view(one)], Since(lambda: 0.0))
+        (pod,) = aged([pod_view(one)], StateAges(lambda: 0.0))
         assert pod.exit_code is None
         return pod.refused
 
@@ -138,7 +138,7 @@ def test_a_pod_that_a_kubelet_refused_never_began():
 
 def test_how_long_a_job_has_been_suspended_is_told():
     now = [0.0]
-    since = Since(lambda: now[0])
+    since = StateAges(lambda: now[0])
     job_views([a_job()], since)
     now[0] = 40.0
     assert job_views([a_job(active=1)], since)[0].in_state_s == 40
@@ -166,10 +166,10 @@ def test_the_devices_of_a_node_are_those_that_nobody_holds():
     one, two = node_views(nodes, pods, site, {"n1": 3.0})
     assert one == NodeView("n1", True, True, 8, 4)
     assert not two.ready
-    assert room_for(64, site, (one, two), pods) == 5  # one that runs, and four free
-    assert room_for(3, site, (one, two), pods) == 3
-    assert room_for(64, site, (), pods) == 64  # nodes may not be listed
-    assert room_for(64, site, (two,), []) == 1  # never below one, which waits
+    assert available_workers(64, site, (one, two), pods) == 5  # one that runs, and four free
+    assert available_workers(3, site, (one, two), pods) == 3
+    assert available_workers(64, site, (), pods) == 64  # nodes may not be listed
+    assert available_workers(64, site, (two,), []) == 1  # never below one, which waits
 
 
 def test_nodes_that_the_site_does_not_select_are_none_of_it():

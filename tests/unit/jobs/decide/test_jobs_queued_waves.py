@@ -78,13 +78,13 @@ def test_a_queue_that_comes_later_is_not_fought_either():
 
 def test_who_suspends_a_job_again_and_again_is_left_to_it():
     play = Play(cases=24)
-    play.look()
+    play.reconcile()
     (job,) = play.cluster.worker_jobs()
     patched = patches(play)
     for _ in range(10):
         play.cluster.suspend(job["metadata"]["name"])
         play.controller = play.new_controller()  # who comes next knows it too
-        play.look()
+        play.reconcile()
     assert 1 <= len(patched) <= 3
     (event,) = [e for e in play.cluster.told.values() if e["reason"] == "SuspendedByOthers"]
     assert job["metadata"]["name"] in event["message"]
@@ -95,13 +95,13 @@ def test_who_suspends_a_job_again_and_again_is_left_to_it():
 def test_a_controllers_own_suspensions_are_nobody_elses():
     play = Play(cases=24)
     slow(play, 20)
-    play.look()
+    play.reconcile()
     for _ in range(5):
         play.annotate(paused="true")
-        play.look()
+        play.reconcile()
         assert suspended(play)
         play.annotate(paused=None)
-        play.look()
+        play.reconcile()
         assert not suspended(play)
     assert "SuspendedByOthers" not in play.cluster.reasons()
 

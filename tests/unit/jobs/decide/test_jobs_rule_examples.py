@@ -6,15 +6,15 @@ from dataclasses import replace
 import pytest
 
 from collector.worker.exit_codes import ExitCode
-from jobs.decide.actions import Delete, Launch, Merge, Scale
+from jobs.decide.actions import Delete, LaunchWave, Merge, Scale
 from jobs.decide.decision import decide
 from jobs.decide.findings import ending, judge, refusal
-from jobs.decide.job_rules import Claim, drained, kept_indexes, scaling, suspension
+from jobs.decide.job_rules import JobShare, drained, kept_indexes, scaling, suspension
 from jobs.decide.observed import WORKER, Desired, JobView, NodeView, Observed, PodView
-from jobs.decide.pod_problems import lost_indexes, not_starting, strikes
+from jobs.decide.pod_problems import lost_indexes, node_failures, not_starting
 from jobs.decide.remaining_work import Remaining
-from jobs.decide.wave_choice import half_made, queued_launches, queueing
-from jobs.objects.waves import Strike, Strikes, Wave, wave_size
+from jobs.decide.wave_choice import queued_launches, queueing, wave_without_job
+from jobs.objects.waves import NodeFailure, NodeFailures, Wave, wave_size
 from tests.unit.jobs.plans import plan_of, shards_of
 from tests.unit.jobs.printed import missing, numbers
 
@@ -57,7 +57,9 @@ def nodes_of(*ready, away=()):
 
 def test_the_example_of_strikes():
     against = {"n1": ("s1", "s2", "s3"), "n2": ("s4", "s5"), "n3": ("s6",), "n4": ("s6",)}
-    found = Strikes(frozenset(Strike(n, s) for n, shards in against.items() for s in shards))
+    found = NodeFailures(
+        frozenset(NodeFailure(n, s) for n, shards in against.items() for s in shards)
+    )
     assert found.quarantined(["n1", "n2", "n3", "n4"]) == {"n1", "n2"}
     assert set(found.against()) == {"n1", "n2"}
     assert found.quarantined(["n1", "n2", "n3"]) == {"n1"}
@@ -74,12 +76,12 @@ def test_the_example_of_a_quarantine():
     assert scale.parallelism == 2
 
 
-@pytest.mark.parametrize(("code", "found"), [(44, [Strike("n1", "s2")]), (48, [])])
+@pytest.mark.parametrize(("code", "found"), [(44, [NodeFailure("n1", "s2")]), (48, [])])
 def test_the_example_of_a_pods_strike(code, found):
     wave = wave_of(["s1", "s2"], per_index=2)
     job = job_of(wave)
     seen = Observed(frozenset({"s1"}), (wave,), (job,), tuple(failed(job, code, [0])))
-    assert list(strikes(seen, ())) == found
+    assert list(node_failures(seen, ())) == found
 
 
 @pytest.mark.parametrize(("in_state_s", "is_lost"), [(180.0, False), (181.0, True)])
@@ -166,7 +168,7 @@ def test_the_example_of_nodes_that_fail(fail, run, reason):
 def test_the_example_of_shared_workers(runs, older, younger):
     jobs = [job_of(wave_of(9, serial), parallelism=1) for serial in (0, 1)]
     left = Remaining(tuple(range(8)), frozenset(), 0)
-    claims = [Claim(jobs[0], left), Claim(replace(jobs[1], active=runs), left)]
+    claims = [JobShare(jobs[0], left), JobShare(replace(jobs[1], active=runs), left)]
     found = list(scaling(claims, {}, Observed(frozenset(), ()), 10, paused=False))
     assert found == [Scale(jobs[0].name, older), Scale(jobs[1].name, younger)]
 
@@ -204,10 +206,12 @@ def test_the_example_of_a_wave_of_what_has_failed_before(fail, given_up):
 def test_the_example_of_a_wave_without_its_job():
     wanted, wave = desired(3, workers=2), wave_of(["s1", "s2"])
     seen = Observed(frozenset({"s1"}), (wave,))
-    assert half_made(wanted, seen, avoid=()) is wave
-    assert half_made(wanted, replace(seen, committed=frozenset({"s1", "s2"})), avoid=()) is None
-    assert half_made(wanted, seen, avoid={"n1"}) is None
-    assert half_made(wanted, replace(seen, jobs=(job_of(wave),)), avoid=()) is None
+    assert wave_without_job(wanted, seen, avoid=()) is wave
+    assert (
+        wave_without_job(wanted, replace(seen, committed=frozenset({"s1", "s2"})), avoid=()) is None
+    )
+    assert wave_without_job(wanted, seen, avoid={"n1"}) is None
+    assert wave_without_job(wanted, replace(seen, jobs=(job_of(wave),)), avoid=()) is None
 
 
 @pytest.mark.parametrize(("workers", "indexes"), [(4, 64), (100, 400), (1000, 1000)])
@@ -222,9 +226,9 @@ def test_the_example_of_nodes_that_the_next_wave_avoids():
     pods = [pod_of(job, 0, "n2", **stuck), pod_of(job, 1, "n3", **stuck), pod_of(job, 2, "n4")]
     seen = Observed(
         frozenset(), (wave,), (job,), tuple(pods), nodes_of("n1", "n2", "n3", "n4"),
-        Strikes(frozenset({Strike("n1", "s8"), Strike("n1", "s9")})),
+        NodeFailures(frozenset({NodeFailure("n1", "s8"), NodeFailure("n1", "s9")})),
     )  # fmt: skip
-    (launch,) = [a for a in decide(wanted, seen) if isinstance(a, Launch)]
+    (launch,) = [a for a in decide(wanted, seen) if isinstance(a, LaunchWave)]
     assert launch.wave.avoid == ("n1", "n2")
 
 
@@ -268,6 +272,6 @@ def test_the_example_of_an_end(committed, allow_missing, partial):
     wanted = desired(10, workers=4, allow_missing=allow_missing)
     shards = [shard.shard_id for shard in wanted.plan.shards]
     seen = Observed(frozenset(shards[:committed]), ())
-    actions = ending(wanted, seen, [], shards[committed:], is_moving=False, may_go_on=False)
+    actions = ending(wanted, seen, [], shards[committed:], is_moving=False, can_progress=False)
     found = [action.partial for action in actions if isinstance(action, Merge)]
     assert found == ([] if partial is None else [partial])

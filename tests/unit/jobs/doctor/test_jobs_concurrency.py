@@ -3,7 +3,7 @@
 import pytest
 
 from collector.codec.errors import BadInput
-from collector.replay.check_session import Disturbance
+from collector.replay.check_session import Interference
 from jobs.doctor.npu import check_concurrency, verdict
 from tests.unit.jobs.printed import missing
 
@@ -11,12 +11,12 @@ pytestmark = pytest.mark.fast
 
 
 def test_devices_that_leave_each_other_alone_are_fine():
-    check = verdict([Disturbance("Add 4,4", 100.0, 101.0), Disturbance("Mul 4,4", 50.0, 50.0)], 8)
+    check = verdict([Interference("Add 4,4", 100.0, 101.0), Interference("Mul 4,4", 50.0, 50.0)], 8)
     assert check.ok and missing(check.found, ["8", "Add 4,4 +1.0%", "Mul 4,4 +0.0%"]) == []
 
 
 def test_a_slowdown_is_named_with_what_to_set():
-    check = verdict([Disturbance("Add 4,4", 100.0, 120.0)], 8)
+    check = verdict([Interference("Add 4,4", 100.0, 120.0)], 8)
     assert not check.ok and "+20.0%" in check.found
     assert "OPMETER_MEASURE_CONCURRENCY=4" in check.fix
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from collector.comm.gang import GangFailed
-from collector.comm.meeting import Gone, Place, Unreached
+from collector.comm.meeting import Gone, MeetingAddress, Unreached
 from collector.model import keys
 from collector.store.file import FileStore
 from collector.worker.exit_codes import ExitCode
@@ -25,7 +25,7 @@ WAVE = Wave("c", 1, "h", 0, (("g0",), ("g0",)), pods=2)
 
 @pytest.fixture(autouse=True)
 def looks_often(monkeypatch):
-    monkeypatch.setattr(worker_pod, "_LOOK_S", 0.01)
+    monkeypatch.setattr(worker_pod, "_POLL_S", 0.01)
 
 
 class Played:
@@ -39,7 +39,9 @@ class Played:
         self.lead("first")
 
     def lead(self, token: str) -> None:
-        self.store.put(keys.meeting("c", WAVE.wave_hash), Place("host", 1, token).to_json())
+        self.store.put(
+            keys.meeting("c", WAVE.wave_hash), MeetingAddress("host", 1, token).to_json()
+        )
 
     def follow(self, place, node_rank, node, folder, tick):
         self.met.append((place.token, node_rank))

@@ -83,7 +83,7 @@ def test_a_run_of_one_shard_begins_on_the_device_that_it_is_not_kept_from(tmp_pa
         return 0, ""
 
     run = told_run(MemoryStore(), tmp_path, worker)
-    replace(run, plan=kept_from(a="here/d0"), devices=[0, 1], place_of=place).measure(["a"])
+    replace(run, plan=kept_from(a="here/d0"), devices=[0, 1], identity_of=place).measure(["a"])
     assert on == {"a": 1}
 
 

@@ -24,7 +24,7 @@ from collector.worker.exit_codes import ExitCode
 from jobs.campaign.campaign_file import RunOptions, campaign_from_text
 from jobs.executor import worker_pod
 from jobs.executor.local_run import LocalRunFailed
-from jobs.executor.worker_pod import End, last_words, task_of, work
+from jobs.executor.worker_pod import End, task_of, work, write_termination_message
 from jobs.objects.waves import Wave, wave_to_json
 from jobs.planning.lifecycle import next_plan, read_state
 from tests.unit.collector.database.campaign_maker import (
@@ -333,10 +333,10 @@ def test_an_index_that_is_no_number_is_named(store, plan):
 @pytest.mark.fast
 def test_the_last_words_are_one_line_that_a_controller_reads(tmp_path):
     log = tmp_path / "termination-log"
-    assert last_words(End(44, "bad\nnode", "s1"), log) == 44
+    assert write_termination_message(End(44, "bad\nnode", "s1"), log) == 44
     assert not log.exists()  # it belongs to the kubelet
     log.touch()
-    last_words(End(44, "bad\nnode", "s1"), log)
+    write_termination_message(End(44, "bad\nnode", "s1"), log)
     (line,) = log.read_text().splitlines()
     assert json.loads(line) == {"code": 44, "reason": "bad\nnode", "shard": "s1"}
 

@@ -13,7 +13,7 @@ from jobs.kube.errors import (
     ObjectMissing,
     cluster_error,
 )
-from jobs.kube.requests import Budget
+from jobs.kube.requests import RateLimit
 from jobs.objects.job_manifest import (
     ALL_FEATURES,
     DEGRADED,
@@ -53,7 +53,7 @@ def cluster_of():
         settings = client.Configuration(host=server.url)
         settings.retries = False
         api = client.ApiClient(settings)
-        return Cluster(api, "bench", Budget(rate=1000.0)), server
+        return Cluster(api, "bench", RateLimit(rate=1000.0)), server
 
     yield make
     for server in servers:
@@ -246,7 +246,7 @@ def test_a_watch_whose_other_end_is_dead_ends_by_itself(cluster_of):
 
 def test_every_request_takes_from_one_budget():
     slept, now = [], [0.0]
-    budget = Budget(rate=5.0, burst=2.0, clock=lambda: now[0], sleep=slept.append)
+    budget = RateLimit(rate=5.0, burst=2.0, clock=lambda: now[0], sleep=slept.append)
     for _ in range(5):
         budget.take()
     assert slept == pytest.approx([0.2, 0.4, 0.6])

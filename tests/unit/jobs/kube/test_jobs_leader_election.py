@@ -230,7 +230,7 @@ class LongLook:
 @pytest.fixture
 def looks_often(monkeypatch):
     """The keeper of a Lease renews it as soon as that is due."""
-    monkeypatch.setattr(leader_election, "_LOOK_S", 0.01)
+    monkeypatch.setattr(leader_election, "_POLL_S", 0.01)
 
 
 @pytest.mark.usefixtures("looks_often")

@@ -20,7 +20,7 @@ from collector.store.in_memory import MemoryStore
 from collector.store.waiting import SingleWriterStore
 from jobs.cli import database as merge_file
 from jobs.cli import opening, stores
-from jobs.cli.database import merge_verb
+from jobs.cli.database import merge_command
 from jobs.cli.opening import choose_guard
 from jobs.cli.stores import Stores
 from jobs.controller.controller import Controller
@@ -96,7 +96,7 @@ class Clock:
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
     """Turns of a fraction of a second."""
-    monkeypatch.setattr(leader_election, "_LOOK_S", 0.02)
+    monkeypatch.setattr(leader_election, "_POLL_S", 0.02)
 
 
 def together(*acts):
@@ -138,7 +138,7 @@ def of_cluster(monkeypatch):
         monkeypatch.setattr(merge_file, "_TURN_S", turn_s)
         monkeypatch.setattr(opening, "open_bare", lambda root, campaign: store)
         monkeypatch.setattr(Cluster, "connect", lambda namespace: cluster)
-        return lambda number: merge_verb("made", root=ROOT, plan=[number], lease="bench")
+        return lambda number: merge_command("made", root=ROOT, plan=[number], lease="bench")
 
     return prepare
 
@@ -202,7 +202,7 @@ def test_on_one_machine_such_a_store_is_refused_and_what_helps_is_said():
 
 def test_one_writer_and_several_are_not_both_meant(of_cluster):
     with raises_naming(BadInput, "--single-writer", "--lease"):
-        merge_verb("made", root=ROOT, single_writer=True, lease="bench")
+        merge_command("made", root=ROOT, single_writer=True, lease="bench")
 
 
 # The Lease --------------------------------------------------------------------------------------
@@ -288,7 +288,7 @@ class Play:
     def new_controller(self, name, **more):
         election = Election(self.cluster, name)
         reached = Stores(election.hold)
-        made = Controller(self.cluster, reached.open, may_act=election.hold, **more)
+        made = Controller(self.cluster, reached.open, may_perform=election.hold, **more)
         return made, election
 
     def apply(self, cases):
@@ -335,7 +335,7 @@ def test_what_was_found_out_of_a_store_stays_found(monkeypatch):
         raise AssertionError("asked again")
 
     play.election.release()
-    play.controller, _ = play.new_controller("two", ask_store=ask)
+    play.controller, _ = play.new_controller("two", probe_store=ask)
     play.play()
     play.check()
 

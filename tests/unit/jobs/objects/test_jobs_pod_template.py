@@ -2,7 +2,7 @@
 
 import pytest
 
-from jobs.objects.pod_template import place
+from jobs.objects.pod_template import node_selection
 from jobs.objects.site import load_site, site_from_text
 
 pytestmark = pytest.mark.fast
@@ -20,7 +20,7 @@ memory: 1Gi
 def seconds_on_a_lost_node(site):
     """What Kubernetes makes of a pod's tolerations: the first that fits a taint counts."""
     pod = {}
-    place(pod, site, ())
+    node_selection(pod, site, ())
     found = {}
     for toleration in pod["tolerations"]:
         for state in ("unreachable", "not-ready"):

@@ -18,9 +18,9 @@ from collector.model.record import CaseRecord
 from collector.model.stack import Stack
 from collector.model.vocabulary import EP_SIZE
 from collector.ops.refusals import (
-    NO_PLACE,
     NO_RANKS,
     NO_SUCH_WORLD,
+    WRONG_NUMBER_OF_RANKS,
     refusal,
     refusal_on_ranks,
 )
@@ -349,7 +349,7 @@ def test_a_row_whose_ranks_have_no_place_is_answered_and_the_others_are_measured
     request = PlanRequest(of, 1, 0, "", NPU, ((source, (record,)),), {}, None, retry_failed=False)
     found = make_plan(request, find=find)
     refused = refusal_in_plan(record.case, find, "npu", of.devices, of.measure.cache)
-    assert refused.why == NO_PLACE and found.plan.forecast.unsupported == 1
+    assert refused.why == WRONG_NUMBER_OF_RANKS and found.plan.forecast.unsupported == 1
     assert [shard.ranks for shard in found.plan.shards] == [1]
     no = refusal_on_ranks(record.case, find, "npu", 1)
     assert no is not None and numbers(no.reason) == ["16", "1"]

@@ -10,7 +10,7 @@ from collector.model.case import case_from_cells
 from collector.model.record import CaseRecord
 from collector.ranks.collective import Collective, CollectiveCase
 from collector.ranks.topology import Grid
-from jobs.planning.coverage import Covered, Standing, covered, share, user_metrics
+from jobs.planning.coverage import CoverageStatus, CoveredCase, covered_cases, share, user_metrics
 from jobs.planning.workload import WorkloadCase
 
 pytestmark = pytest.mark.fast
@@ -38,10 +38,10 @@ def product(rows, width=96, depth=64, kernel="MatMulV2"):
 
 def standings(wanted, measured, failed=()):
     known = {one.case_id: one.case for one in measured}
-    found = covered(
+    found = covered_cases(
         [WorkloadCase(one, 1, 1.0) for one in wanted], known, {one.case_id for one in failed}
     )
-    return [str(one.standing) for one in found]
+    return [str(one.status) for one in found]
 
 
 def test_a_case_has_a_duration_or_neighbours_or_nothing():
@@ -160,10 +160,10 @@ def test_the_metrics_are_those_of_an_example_that_is_computed_by_hand():
     """MatMulV2: two cases, one with a duration, launched 60 and 4 times. Exp: one, with a
     duration, launched once. Identity: one, without, which an op_mapping calls free."""
     found = [
-        Covered(WorkloadCase(record("MatMulV2", "16,64"), 60, 600.0), Standing.EXACT),
-        Covered(WorkloadCase(record("MatMulV2", "32,64"), 4, 80.0), Standing.BETWEEN),
-        Covered(WorkloadCase(record("Exp", "16,64"), 1, 20.0), Standing.EXACT),
-        Covered(WorkloadCase(record("Identity", "16,64"), 15, 100.0), Standing.MISSING),
+        CoveredCase(WorkloadCase(record("MatMulV2", "16,64"), 60, 600.0), CoverageStatus.EXACT),
+        CoveredCase(WorkloadCase(record("MatMulV2", "32,64"), 4, 80.0), CoverageStatus.BETWEEN),
+        CoveredCase(WorkloadCase(record("Exp", "16,64"), 1, 20.0), CoverageStatus.EXACT),
+        CoveredCase(WorkloadCase(record("Identity", "16,64"), 15, 100.0), CoverageStatus.MISSING),
     ]
     told = user_metrics(found, {"Identity"})
     assert told.m1 == pytest.approx(61 / 80)
@@ -171,7 +171,7 @@ def test_the_metrics_are_those_of_an_example_that_is_computed_by_hand():
     assert told.m3 == pytest.approx(1 / 2)
     assert told.m4 == pytest.approx(2 / 3)
     assert told.m5 == pytest.approx(620 / 800)
-    between = share(found, Standing.BETWEEN)
+    between = share(found, CoverageStatus.BETWEEN)
     assert (between.cases, between.launches, between.time) == (0.25, 0.05, 0.1)
     assert user_metrics([], ()).m1 is None
 
@@ -179,5 +179,7 @@ def test_the_metrics_are_those_of_an_example_that_is_computed_by_hand():
 def test_a_case_is_found_however_its_row_is_spelled():
     plain = case_from_cells("Exp", record("Exp", "8,64").cells)
     assert standings([record("Exp", "8, 64")], []) == ["missing"]
-    found = covered([WorkloadCase(record("Exp", "(8,64)"), 1, 1.0)], {plain.case_id: plain}, ())
-    assert found[0].standing is Standing.EXACT
+    found = covered_cases(
+        [WorkloadCase(record("Exp", "(8,64)"), 1, 1.0)], {plain.case_id: plain}, ()
+    )
+    assert found[0].status is CoverageStatus.EXACT

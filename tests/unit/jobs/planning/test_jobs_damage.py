@@ -18,10 +18,10 @@ from collector.model.plan import Plan, read_shard
 from collector.store.base import Store
 from collector.store.file import FileStore
 from jobs.campaign.campaign_file import Campaign, RunOptions, load_campaign
-from jobs.cli.database import merge_verb
+from jobs.cli.database import merge_command
 from jobs.cli.options import VersionOptions, WorkloadOptions
-from jobs.cli.plan import plan_verb
-from jobs.cli.status import status_verb
+from jobs.cli.plan import plan_command
+from jobs.cli.status import status_command
 from jobs.executor import local_campaign
 from jobs.planning.damage import DamageReport
 from jobs.planning.lifecycle import next_plan, read_state
@@ -89,19 +89,19 @@ class Here:
         return int(bool(planned.damage.needed)), said
 
     def merge(self) -> tuple[int, list[str]]:
-        code = merge_verb("made", root=self.store.url, allow_missing=True, single_writer=True)
+        code = merge_command("made", root=self.store.url, allow_missing=True, single_writer=True)
         return code, self._said()
 
     def plan(self) -> list[str]:
-        plan_verb(WorkloadOptions(str(self.path)), VersionOptions(self.store.url), dry_run=True)
+        plan_command(WorkloadOptions(str(self.path)), VersionOptions(self.store.url), dry_run=True)
         return self._said()
 
     def status(self) -> list[str]:
-        status_verb(str(self.path), root=self.store.url)
+        status_command(str(self.path), root=self.store.url)
         return self._said()
 
     def status_of_all(self) -> list[str]:
-        status_verb(root=self.store.url)
+        status_command(root=self.store.url)
         return self._said()
 
     def _said(self) -> list[str]:

@@ -8,7 +8,7 @@ import pytest
 
 from collector.model.plan import plan_from_json, plan_to_json
 from collector.model.record import CaseRecord
-from jobs.planning.candidates import HeadAnswer
+from jobs.planning.candidates import HeadResult
 from jobs.planning.gaps import describe_forecast
 from jobs.planning.plan_cases import find_surfaces
 from jobs.planning.plan_making import inputs_hash, make_plan
@@ -39,7 +39,7 @@ def duration_us(found: CaseRecord) -> float:
 
 def measured(ids, records):
     by_id = {found.case_id: found for found in records}
-    return {case: HeadAnswer(True, duration_us(by_id[case])) for case in ids}
+    return {case: HeadResult(True, duration_us(by_id[case])) for case in ids}
 
 
 @cache
@@ -58,7 +58,7 @@ def rounds(records=(*CURVE, *ALONE), more=ASKED):
     """All plans of a campaign to the one after which none follows; each is measured."""
     answered, found = {}, []
     while not found or found[-1].plan.forecast.learning:
-        asked = replace(request(*records, more=more), answered=answered, number=len(found) + 1)
+        asked = replace(request(*records, more=more), head_results=answered, number=len(found) + 1)
         found.append(plan(asked))
         ids = planned_ids(found[-1])
         assert not set(ids) & set(answered)
@@ -90,7 +90,7 @@ def test_fewer_are_measured_where_the_rest_is_known():
 @few_trees
 def test_the_same_answers_give_the_same_round():
     asked, (_, answers) = request(*CURVE, more=ASKED), first_round()
-    one, other = (plan(replace(asked, answered=answers)) for _ in range(2))
+    one, other = (plan(replace(asked, head_results=answers)) for _ in range(2))
     assert plan_to_json(one.plan) == plan_to_json(other.plan) and one.shards == other.shards
 
 
@@ -98,28 +98,31 @@ def test_the_same_answers_give_the_same_round():
 def test_what_has_no_duration_is_asked_for_once():
     asked, (first, answers) = request(*CURVE, more=ASKED), first_round()
     ids = planned_ids(first)
-    answers = answers | {case: HeadAnswer(False, None) for case in ids[:5]}
-    following = plan(replace(asked, answered=answers))
+    answers = answers | {case: HeadResult(False, None) for case in ids[:5]}
+    following = plan(replace(asked, head_results=answers))
     assert following.plan.forecast.learning == 50 and not set(planned_ids(following)) & set(ids)
-    again = plan(replace(asked, answered=answers, retry_failed=True))
+    again = plan(replace(asked, head_results=answers, retry_failed=True))
     assert sorted(planned_ids(again)) == sorted([*ids[:5], *planned_ids(following)])
 
 
 @few_trees
 def test_once_more_is_what_was_measured_and_the_next_round():
     asked, (_, answers) = request(*CURVE, more=ASKED), first_round()
-    assert len(planned_ids(plan(replace(asked, answered=answers, again=True)))) == 160 + 50
+    assert len(planned_ids(plan(replace(asked, head_results=answers, again=True)))) == 160 + 50
 
 
 def test_damaged_cases_are_measured_whatever_the_model_says():
     asked = request(*CURVE, more=ASKED)
     owed = dict.fromkeys((one.case_id for one in CURVE[:300]), "")
-    made = plan(replace(asked, owed=owed)).plan
-    assert set(planned_ids(plan(replace(asked, owed=owed)))) == owed.keys()
+    made = plan(replace(asked, cases_to_repeat=owed)).plan
+    assert set(planned_ids(plan(replace(asked, cases_to_repeat=owed)))) == owed.keys()
     assert made.forecast.learning == 160  # so that rounds go on behind it
     assert (made.forecast.cases, made.forecast.answered) == (300, 0)
     answers = measured([one.case_id for one in CURVE[300:350]], CURVE)
-    assert plan(replace(asked, owed=owed, answered=answers)).plan.forecast.answered == 50
+    assert (
+        plan(replace(asked, cases_to_repeat=owed, head_results=answers)).plan.forecast.answered
+        == 50
+    )
 
 
 def test_a_round_that_brought_no_answer_is_followed_by_one_more_and_no_other():
@@ -127,11 +130,11 @@ def test_a_round_that_brought_no_answer_is_followed_by_one_more_and_no_other():
     in_vain = plan(replace(asked, before=first.plan.forecast))
     assert planned_ids(in_vain) == planned_ids(first) and in_vain.plan.forecast.learning == 0
     one = measured(planned_ids(first)[:1], CURVE)
-    assert plan(replace(asked, before=first.plan.forecast, answered=one)).plan.forecast.learning
+    assert plan(replace(asked, before=first.plan.forecast, head_results=one)).plan.forecast.learning
     # A campaign that is asked for once more begins anew, and what mends its last round does not.
     ended = replace(asked, before=in_vain.plan.forecast)
     assert plan(ended).plan.forecast.learning == 160
-    assert plan(replace(ended, owed=dict.fromkeys(one, ""))).plan.forecast.learning == 0
+    assert plan(replace(ended, cases_to_repeat=dict.fromkeys(one, ""))).plan.forecast.learning == 0
 
 
 def test_curves_too_small_to_learn_are_measured_whole():
@@ -144,8 +147,8 @@ def test_curves_too_small_to_learn_are_measured_whole():
 def test_doubted_numbers_teach_and_are_measured_again():
     asked, (first, answers) = request(*CURVE, more=ASKED), first_round()
     ids = planned_ids(first)
-    doubted = {case: replace(answers[case], is_doubted=True) for case in ids[:80]}
-    following = plan(replace(asked, answered=answers | doubted))
+    doubted = {case: replace(answers[case], is_suspect=True) for case in ids[:80]}
+    following = plan(replace(asked, head_results=answers | doubted))
     assert following.plan.forecast.learning == 50
     assert set(ids[:80]) < set(planned_ids(following)) and following.plan.forecast.cases == 130
 
@@ -180,7 +183,9 @@ def test_an_operator_without_operations_has_a_surface():
     records = [record("Move", f"{n + 1},8") for n in range(900)]
     asked, find = request(*records, more=ASKED), {**OPERATORS, "Move": moved}.get
     made = make_plan(asked, find=find)
-    following = make_plan(replace(asked, answered=measured(planned_ids(made), records)), find=find)
+    following = make_plan(
+        replace(asked, head_results=measured(planned_ids(made), records)), find=find
+    )
     assert following.plan.forecast.learning and following.plan.forecast.left_out > 600
 
 

@@ -49,7 +49,7 @@ def test_a_plan_keeps_the_shares_of_all_its_sources_whatever_it_takes_up():
     assert share_line(planned_shares(fresh)) == line
     asked = replace(
         request(*RECORDS, source=SOURCE),
-        owed={RECORDS[0].case_id: ""},  # a plan about one case alone
+        cases_to_repeat={RECORDS[0].case_id: ""},  # a plan about one case alone
     )
     assert share_line(planned_shares(plan(asked).plan)) == line
     again = plan_from_json(plan_to_json(fresh))

@@ -91,7 +91,7 @@ class Suspected(Published):
     def shows(self, stack: Stack) -> bool:
         return bool(self.places)
 
-    def doubted_once(self, *_: object, **__: object) -> dict[str, str]:
+    def suspect_once(self, *_: object, **__: object) -> dict[str, str]:
         return dict(self.places or {})
 
 

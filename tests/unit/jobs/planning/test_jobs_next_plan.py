@@ -20,8 +20,8 @@ from jobs.campaign.campaign_file import (
     campaign_from_text,
 )
 from jobs.cli.options import VersionOptions, WorkloadOptions
-from jobs.cli.plan import plan_verb
-from jobs.planning.lifecycle import check_version, head_answers, next_plan, read_state
+from jobs.cli.plan import plan_command
+from jobs.planning.lifecycle import check_version, next_plan, read_head_results, read_state
 from tests.unit.collector.database.campaign_maker import (
     STACK,
     MadePlan,
@@ -149,7 +149,7 @@ def test_what_is_damaged_is_measured_anew_by_the_next_run_and_nothing_else(wide,
     measured_here(store, stack, second.plan)
     third, said = advanced(campaign, store)
     assert third.is_finished and third.plan == second.plan
-    assert third.state.published.answers(stack.version_path, CASES).keys() == set(CASES)
+    assert third.state.published.case_results(stack.version_path, CASES).keys() == set(CASES)
 
 
 def test_a_store_that_damages_all_it_is_given_is_not_measured_for_ever(wide):
@@ -254,7 +254,7 @@ def test_a_dry_run_of_a_plan_writes_and_merges_nothing(campaign, tmp_path, state
         return {info.key: store.get(info.key) for info in store.list("")}
 
     before = objects()
-    plan_verb(
+    plan_command(
         WorkloadOptions(str(tmp_path / "c.yaml")),
         VersionOptions(str(tmp_path / "store")),
         dry_run=True,
@@ -295,7 +295,7 @@ def test_what_is_known_least_is_measured_again_until_nobody_asks_for_more(wide):
     assert done.is_finished
     third, _ = advanced(sharper, store, RunOptions(again=True))
     assert third.plan.number == 3 and third.plan.forecast.narrowed == ROWS
-    answers = head_answers(third.state)
+    answers = read_head_results(third.state)
     assert {one.interval and one.interval.sessions for one in answers.values()} == {2}
 
 
@@ -320,7 +320,7 @@ def test_what_is_measured_and_held_back_is_a_failure_to_retry_and_teaches_nothin
         commit_shard(store, told, first.plan, made)
     assert advanced(once, store)[0].is_finished
     in_rounds = replace(once, density=DensitySettings(tolerance=0.05, share=0.25))
-    taught = head_answers(read_state(in_rounds, store))
+    taught = read_head_results(read_state(in_rounds, store))
     assert {answer.is_good for answer in taught.values()} == {timed is device}
     second, _ = advanced(once, store, RunOptions(retry_failed=True))
     assert second.plan.forecast.cases == (len(tried) if timed is hosted else 0)

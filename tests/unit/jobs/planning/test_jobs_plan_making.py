@@ -27,7 +27,7 @@ from collector.model.record import CaseRecord, ProfileStatistics
 from collector.model.stack import Stack
 from collector.ops.spec import Constraint, OpSpec
 from jobs.campaign.campaign_file import Campaign, campaign_from_text
-from jobs.planning.candidates import HeadAnswer
+from jobs.planning.candidates import HeadResult
 from jobs.planning.gaps import describe_forecast
 from jobs.planning.plan_cases import PlanRequest
 from jobs.planning.plan_making import PlannedRound, inputs_hash, make_plan
@@ -109,7 +109,7 @@ def request(*records: CaseRecord, more: str = "", source: PlannedSource = FOREIG
         round="",
         stack=STACK,
         sources=((source, records),),
-        answered={},
+        head_results={},
         op_mapping=None,
         retry_failed=False,
     )
@@ -164,8 +164,8 @@ def test_an_operator_that_no_source_has_is_refused() -> None:
 
 
 ANSWERED = {
-    record(shape="1").case_id: HeadAnswer(is_good=True, mean_us=3.0),
-    record(shape="2").case_id: HeadAnswer(is_good=False, mean_us=None),
+    record(shape="1").case_id: HeadResult(is_good=True, mean_us=3.0),
+    record(shape="2").case_id: HeadResult(is_good=False, mean_us=None),
 }
 THREE = (record(shape="1"), record(shape="2"), record(shape="3"))
 
@@ -183,14 +183,14 @@ def test_missing_only_leaves_out_what_has_an_answer(
     update: str, retry_failed: bool, left: list[str]
 ) -> None:
     asked = request(*THREE, more=f"update: {update}\n")
-    planned = plan(replace(asked, answered=ANSWERED, retry_failed=retry_failed))
+    planned = plan(replace(asked, head_results=ANSWERED, retry_failed=retry_failed))
     assert planned_ids(planned) == sorted(record(shape=shape).case_id for shape in left)
     assert planned.plan.forecast.answered == 3 - len(left)
 
 
 def test_a_case_of_a_doubtful_session_is_owed() -> None:
-    doubted = {case: replace(found, is_doubted=found.is_good) for case, found in ANSWERED.items()}
-    planned = plan(replace(request(*THREE, more="update: missing-only\n"), answered=doubted))
+    doubted = {case: replace(found, is_suspect=found.is_good) for case, found in ANSWERED.items()}
+    planned = plan(replace(request(*THREE, more="update: missing-only\n"), head_results=doubted))
     assert planned_ids(planned) == sorted(record(shape=shape).case_id for shape in "13")
     assert planned.plan.forecast.answered == 1
 
@@ -206,7 +206,13 @@ def again(device_s: float) -> PlannedRound:
     )
     before = Forecast(41, 0, 0, device_s, device_s, device_s)
     return plan(
-        replace(asked, owed=PLACES, again_s=AGAIN_SHARE * device_s, before=before, round="2d")
+        replace(
+            asked,
+            cases_to_repeat=PLACES,
+            repeat_budget_s=AGAIN_SHARE * device_s,
+            before=before,
+            round="2d",
+        )
     )
 
 
@@ -234,7 +240,7 @@ def test_no_more_is_measured_again_than_a_quarter_of_the_last_round(device_s: fl
 def test_again_takes_up_everything_and_still_knows_what_it_cost() -> None:
     in_tree = record(count=0, shape="9", duration="12.5")
     slow = {case: replace(answer, mean_us=5e6) for case, answer in ANSWERED.items()}
-    planned = plan(replace(request(*THREE, in_tree), answered=slow, again=True))
+    planned = plan(replace(request(*THREE, in_tree), head_results=slow, again=True))
     assert planned.plan.forecast.cases == 4
     fast = plan(replace(request(*THREE, in_tree), again=True))
     assert planned.plan.forecast.device_s > fast.plan.forecast.device_s
@@ -250,7 +256,7 @@ def test_a_row_of_a_tree_with_a_duration_is_answered(duration: str, is_left: boo
 
 
 def test_nothing_to_measure_is_a_plan_without_shards() -> None:
-    asked = replace(request(THREE[0]), answered=ANSWERED)
+    asked = replace(request(THREE[0]), head_results=ANSWERED)
     planned = plan(asked)
     assert planned.plan.shards == ()
     assert planned.shards == {}
@@ -299,8 +305,8 @@ def test_the_last_measurement_is_the_better_forecast() -> None:
     fast, slow = record(shape=shape), record(shape=shape, mean_us=200_000.0)
     unmeasured = fsum(c.predicted_s for c in cases_of(plan(request(fast, source=FOREIGN))))
     profiled = fsum(c.predicted_s for c in cases_of(plan(request(slow, source=OWN))))
-    answers = {fast.case_id: HeadAnswer(is_good=True, mean_us=400_000.0)}
-    asked = replace(request(slow, source=OWN, more="update: all\n"), answered=answers)
+    answers = {fast.case_id: HeadResult(is_good=True, mean_us=400_000.0)}
+    asked = replace(request(slow, source=OWN, more="update: all\n"), head_results=answers)
     measured = fsum(c.predicted_s for c in cases_of(plan(asked)))
     assert unmeasured < profiled < measured
 

@@ -15,7 +15,7 @@ from collector.model.vocabulary import EP_SIZE
 from collector.ops.registry import find
 from collector.ranks.experts import KERNEL, ExpertCall
 from jobs.campaign.campaign_file import campaign_from_text
-from jobs.planning.candidates import HeadAnswer
+from jobs.planning.candidates import HeadResult
 from jobs.planning.gaps import describe_forecast
 from jobs.planning.plan_making import make_plan
 from tests.unit.jobs.planning.test_jobs_plan_making import (
@@ -41,10 +41,10 @@ def asked(known, hours=1.0, records=RECORDS, **more):
     """A plan of cases of which those in `known` are answered, with such intervals."""
     text = f"update: precision\nquality: {{repeat_share: 0, budget_device_h: {hours}}}\n"
     answers = {
-        case: HeadAnswer(True, 50.0, interval(*told) if told else None)
+        case: HeadResult(True, 50.0, interval(*told) if told else None)
         for case, told in known.items()
     }
-    return plan(replace(request(*records, more=text), answered=answers, **more))
+    return plan(replace(request(*records, more=text), head_results=answers, **more))
 
 
 def alike(reach=0.1, sessions=1):
@@ -86,11 +86,11 @@ def test_a_case_that_takes_long_waits_for_those_that_do_not():
     known = alike(reach=0.2)
     slow = ONE.case_id
     known[slow] = (0.3, 1)
-    answers = {case: HeadAnswer(True, 50.0, interval(*told)) for case, told in known.items()}
-    answers[slow] = HeadAnswer(True, 100_000.0, interval(*known[slow]))
+    answers = {case: HeadResult(True, 50.0, interval(*told)) for case, told in known.items()}
+    answers[slow] = HeadResult(True, 100_000.0, interval(*known[slow]))
     text = "update: precision\nquality: {repeat_share: 0, budget_device_h: %f}\n"
     text %= hours_for(10, known)
-    made = plan(replace(request(*RECORDS, more=text), answered=answers))
+    made = plan(replace(request(*RECORDS, more=text), head_results=answers))
     assert made.plan.forecast.narrowed >= 10 and slow not in planned_ids(made)
 
 
@@ -101,7 +101,7 @@ def test_what_has_no_interval_is_left():
 def test_failures_and_damage_alone_are_measured_where_that_is_asked():
     known = alike()
     assert planned_ids(asked(known, retry_failed=True)) == []
-    assert planned_ids(asked(known, owed={ONE.case_id: ""})) == [ONE.case_id]
+    assert planned_ids(asked(known, cases_to_repeat={ONE.case_id: ""})) == [ONE.case_id]
     again = asked(known, again=True, hours=hours_for(3, known))
     assert again.plan.forecast.narrowed == 3  # another round of the same, not all of it
 
@@ -115,10 +115,10 @@ def test_a_budget_that_pays_for_no_case_is_refused():
 @pytest.mark.parametrize("hours", [0.02, 0.1])
 def test_the_starts_of_all_devices_sessions_and_their_canaries_are_in_the_budget(devices, hours):
     records = [record("Add", f"{n + 1},2") for n in range(800)]
-    known = {r.case_id: HeadAnswer(True, 5000.0, interval(0.1, 1)) for r in records}
+    known = {r.case_id: HeadResult(True, 5000.0, interval(0.1, 1)) for r in records}
     text = f"update: precision\nquality: {{repeat_share: 0, budget_device_h: {hours}}}\n"
     asked_of = request(*records, more=f"{text}devices: {devices}\n")
-    forecast = plan(replace(asked_of, answered=known)).plan.forecast
+    forecast = plan(replace(asked_of, head_results=known)).plan.forecast
     # What is left is less than what one more device takes to start.
     assert hours * 3600 - 6 <= forecast.device_s <= hours * 3600 * 1.001
 
@@ -129,11 +129,11 @@ def test_the_starts_of_all_ranks_of_gangs_are_in_the_budget(hours, is_enough):
     for tokens in range(1, 200):
         cells = dict(ExpertCall(tokens, 128, 64, 32, 4, ep_size=16).cells)
         records.append(CaseRecord(KERNEL, cells, {EP_SIZE: cells.pop(EP_SIZE)}))
-    known = {r.case_id: HeadAnswer(True, 5000.0, interval(0.1, 1)) for r in records}
+    known = {r.case_id: HeadResult(True, 5000.0, interval(0.1, 1)) for r in records}
     text = "campaign: c\nsources: [{bundled: quickstart}]\nbackend: npu\ndevices: 16\n"
     text += f"update: precision\nquality: {{repeat_share: 0, budget_device_h: {hours}}}\n"
     of = campaign_from_text(text, path="c.yaml", base=Path())
-    asked_of = replace(request(*records), campaign=of, stack=NPU, answered=known)
+    asked_of = replace(request(*records), campaign=of, stack=NPU, head_results=known)
     forecast = make_plan(asked_of, find=find).plan.forecast
     assert (forecast.narrowed > 0) == is_enough and forecast.device_s <= hours * 3600
 

@@ -180,7 +180,7 @@ def test_failures_and_damage_are_measured_once() -> None:
     asked = request(*MANY, source=OWN)
     every = dict.fromkeys((r.case_id for r in MANY), "")
     assert plan(replace(asked, retry_failed=True)).plan.forecast.repeats == 0
-    assert plan(replace(asked, owed=every)).plan.forecast.repeats == 0
+    assert plan(replace(asked, cases_to_repeat=every)).plan.forecast.repeats == 0
 
 
 @pytest.mark.thorough

@@ -9,7 +9,7 @@ from collector.shapes.layout import layout_of
 from collector.shapes.models import find_decoder
 from collector.shapes.serving import Batch, Phase
 from collector.shapes.step import derive_step
-from jobs.planning.coverage import place_of
+from jobs.planning.coverage import curve_position
 
 pytestmark = pytest.mark.fast
 
@@ -36,7 +36,7 @@ def test_no_pool_of_sparse_attention_tells_anything_of_its_launches(tokens):
                 for name, text in one.record.cells.items()
             }
             case = replace(one.record, cells=cells).case
-            found.setdefault(case.kernel_type, []).append(place_of(case).exact)
+            found.setdefault(case.kernel_type, []).append(curve_position(case).exact)
         places.append(found)
     one, larger_pool, more_tokens = places
     kernels = ("SparseFlashAttention", "LightningIndexer", "ScatterNdUpdate")

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from collector.ops.registry import find
 from jobs.campaign.campaign_file import campaign_from_text
-from jobs.planning.coverage import Covered, Standing
+from jobs.planning.coverage import CoverageStatus, CoveredCase
 from jobs.planning.forecast import Peaks
 from jobs.planning.workload import WorkloadCase
-from jobs.planning.worth import curve, gains, within
+from jobs.planning.worth import curve, ranked_gains, within
 from tests.unit.jobs.planning.test_jobs_coverage import product, record
 
 pytestmark = pytest.mark.fast
@@ -25,44 +25,49 @@ def campaign(backend="cpu"):
 
 
 def ordered(*found):
-    return gains(found, campaign(), _PEAKS, find)
+    return ranked_gains(found, campaign(), _PEAKS, find)
 
 
 def wanted(rows, time_us, standing, kernel="MatMulV2"):
-    return Covered(WorkloadCase(product(rows, kernel=kernel), 10, time_us), standing)
+    return CoveredCase(WorkloadCase(product(rows, kernel=kernel), 10, time_us), standing)
 
 
 def test_unknown_time_comes_before_time_that_neighbours_tell():
-    near = wanted(16, 300.0, Standing.BETWEEN)
-    far = wanted(17, 100.0, Standing.MISSING)
-    found = ordered(near, far, wanted(18, 600.0, Standing.EXACT))
-    assert [gain.record for gain in found] == [far.wanted.record, near.wanted.record]
+    near = wanted(16, 300.0, CoverageStatus.BETWEEN)
+    far = wanted(17, 100.0, CoverageStatus.MISSING)
+    found = ordered(near, far, wanted(18, 600.0, CoverageStatus.EXACT))
+    assert [gain.record for gain in found] == [far.workload.record, near.workload.record]
     assert [gain.share for gain in found] == [0.1, 0.3]
-    points = curve([near, far, wanted(18, 600.0, Standing.EXACT)], found)
+    points = curve([near, far, wanted(18, 600.0, CoverageStatus.EXACT)], found)
     assert [point.share for point in points] == pytest.approx([0.6, 0.7, 1.0])
     assert [point.cases for point in points] == [0, 1, 2]
 
 
 def test_what_no_device_runs_or_has_run_is_not_asked_for():
-    odd = Covered(WorkloadCase(record("MatMulV2", "4,8;9,6", "4,6"), 1, 9.0), Standing.MISSING)
-    assert ordered(odd, wanted(16, 9.0, Standing.FAILED)) == ()
+    odd = CoveredCase(
+        WorkloadCase(record("MatMulV2", "4,8;9,6", "4,6"), 1, 9.0), CoverageStatus.MISSING
+    )
+    assert ordered(odd, wanted(16, 9.0, CoverageStatus.FAILED)) == ()
 
 
 def test_a_costly_case_waits_for_cheap_ones_of_the_same_time():
-    large, small = wanted(1 << 16, 100.0, Standing.MISSING), wanted(8, 100.0, Standing.MISSING)
+    large, small = (
+        wanted(1 << 16, 100.0, CoverageStatus.MISSING),
+        wanted(8, 100.0, CoverageStatus.MISSING),
+    )
     assert [gain.record for gain in ordered(large, small)] == [
-        small.wanted.record,
-        large.wanted.record,
+        small.workload.record,
+        large.workload.record,
     ]
 
 
 def test_the_first_case_pays_for_the_start_of_a_session():
-    first, second = ordered(*(wanted(rows, 9.0, Standing.MISSING) for rows in (16, 17)))
+    first, second = ordered(*(wanted(rows, 9.0, CoverageStatus.MISSING) for rows in (16, 17)))
     assert first.device_s > 20.0 > 1.0 > second.device_s
 
 
 _CASES = st.lists(
-    st.tuples(st.integers(1, 4096), st.floats(0, 1e6), st.sampled_from(list(Standing))),
+    st.tuples(st.integers(1, 4096), st.floats(0, 1e6), st.sampled_from(list(CoverageStatus))),
     unique_by=lambda case: case[0],
     max_size=8,
 )

@@ -2,7 +2,7 @@
 
 import pytest
 
-from collector.host.peaks_file import kept_peaks, path_of_peaks
+from collector.host.peaks_file import path_of_peaks, stored_peaks
 from collector.host.stack import local_stack
 from collector.model.measurement import Disturbance, Measurement, Outcome, Timing
 from collector.model.peaks import MachinePeaks, peaks_to_bytes
@@ -51,11 +51,11 @@ def test_of_each_kind_the_fastest_launch_tells_and_a_disturbed_one_tells_nothing
 @pytest.mark.fast
 def test_the_better_of_each_rate_stays_however_slow_the_machine_is_later(tmp_path, monkeypatch):
     monkeypatch.setenv("OPMETER_PEAKS", str(tmp_path / "peaks"))
-    assert kept_peaks(STACK) is None
+    assert stored_peaks(STACK) is None
     assert keep_peaks(peaks(2e12)).endswith(str(path_of_peaks(STACK)))
     assert keep_peaks(peaks(1e12)).endswith(str(path_of_peaks(STACK)))
-    assert kept_peaks(STACK) == peaks(2e12)
-    assert kept_peaks(Stack("CPU_y_4t", "2.13.0+cpu")) is None
+    assert stored_peaks(STACK) == peaks(2e12)
+    assert stored_peaks(Stack("CPU_y_4t", "2.13.0+cpu")) is None
 
 
 @pytest.mark.fast
@@ -73,11 +73,11 @@ def test_a_file_that_is_damaged_or_of_another_stack_is_left_aside_with_a_line(
 ):
     monkeypatch.setenv("OPMETER_PEAKS", str(tmp_path))
     path_of_peaks(STACK).write_bytes(kept)
-    assert kept_peaks(STACK) is None
+    assert stored_peaks(STACK) is None
     [line] = caplog.messages
     assert missing(line, [data, "opmeter selftest cpu"]) == []
     keep_peaks(peaks())
-    assert kept_peaks(STACK) == peaks()
+    assert stored_peaks(STACK) == peaks()
 
 
 @pytest.mark.fast
@@ -93,7 +93,7 @@ def test_a_cpu_tells_what_it_reaches_unless_something_else_has_it(tmp_path):
     told = check_peaks(bench, SMALL)
     assert told.ok, told.found
     [session] = bench.done
-    undisturbed = peaks_of(bench.stack, session.answers, "now", SMALL)
+    undisturbed = peaks_of(bench.stack, session.results, "now", SMALL)
     assert told.skipped == (undisturbed is None)
     if undisturbed is not None:
         assert "GFLOP/s" in told.found

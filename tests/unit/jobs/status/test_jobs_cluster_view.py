@@ -15,15 +15,15 @@ from collector.model.record import write_table
 from collector.model.stack import Stack
 from collector.store import open_store
 from jobs.cli import status
-from jobs.cli.machine import doctor_verb
-from jobs.cli.status import status_verb
+from jobs.cli.machine import doctor_command
+from jobs.cli.status import status_command
 from jobs.doctor import cluster as doctor_cluster
 from jobs.doctor.cluster import check_cluster
 from jobs.kube.cluster import Cluster
 from jobs.kube.errors import ClusterAway, ClusterError
 from jobs.objects.applied_campaign import config_map
 from jobs.objects.deployment import Deployment
-from jobs.objects.waves import Strike, Strikes, Wave, strikes_to_json, wave_to_json
+from jobs.objects.waves import NodeFailure, NodeFailures, Wave, node_failures_to_json, wave_to_json
 from jobs.planning import stored_plans
 from jobs.status import picture
 from jobs.status.follower import Follower
@@ -175,7 +175,9 @@ def test_few_requests_are_made_however_many_pods_wait(cluster):
 
 
 def test_nodes_in_quarantine_are_judged_as_the_controller_does(cluster):
-    strikes = Strikes(frozenset({Strike("n1", "s1"), Strike("n1", "s2"), Strike("n2", "s3")}))
+    strikes = NodeFailures(
+        frozenset({NodeFailure("n1", "s1"), NodeFailure("n1", "s2"), NodeFailure("n2", "s3")})
+    )
     assert ClusterView("small", None).seen(strikes).quarantined == {"n1"}
 
 
@@ -197,7 +199,7 @@ def test_status_without_a_cluster_says_what_the_store_knows(nowhere, tmp_path, c
         MadeShard("open", records[1:], is_committed=False),
     ]
     write(tmp_path, MadePlan(shards, campaign="small"))
-    status_verb("small", root=str(tmp_path))
+    status_command("small", root=str(tmp_path))
     printed = capsys.readouterr().out
     head = next(line for line in printed.splitlines() if line.startswith("small plan"))
     assert numbers(head)[:5] == ["1", "1", "2", "1", "2"]
@@ -206,7 +208,7 @@ def test_status_without_a_cluster_says_what_the_store_knows(nowhere, tmp_path, c
 
 
 def test_status_shows_what_the_cluster_knows_before_there_is_a_plan(cluster, tmp_path, capsys):
-    status_verb("small", root=str(tmp_path))
+    status_command("small", root=str(tmp_path))
     printed = capsys.readouterr().out
     assert "small plan" not in printed  # there is none yet
     assert missing(printed, ["small", "bench", "opmeter-controller"]) == []
@@ -228,10 +230,10 @@ def test_time_left_is_by_the_devices_that_measure_in_running_pods(cluster, tmp_p
         "site.shape": "node",
         "site.measure_concurrency": "4",
     }
-    status_verb("small", root=str(tmp_path))
+    status_command("small", root=str(tmp_path))
     assert "60 s" in capsys.readouterr().out
     cluster.campaigns[0]["data"]["site.measure_concurrency"] = "8"
-    status_verb("small", root=str(tmp_path))
+    status_command("small", root=str(tmp_path))
     assert "30 s" in capsys.readouterr().out
 
 
@@ -245,9 +247,9 @@ def test_a_named_campaign_is_found_without_listing_those_of_others(nowhere, tmp_
     write(tmp_path / "opmeter-data", MadePlan([MadeShard("s", [add_record(1)])], campaign="small"))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(stored_plans, "campaigns", campaigns)
-    status_verb("small")
+    status_command("small")
     assert not listed
-    status_verb()
+    status_command()
     assert len(listed) == 1
 
 
@@ -270,13 +272,13 @@ def test_the_database_is_read_once_its_campaign_is_merged_and_not_before(
     )
     store.put(keys.source("small", "0" * 64), write_table(records))
     merge_plans(store, [("small", 1)], guard=CREATE, author="test", allow_missing=True)
-    status_verb("small", root=str(tmp_path))
+    status_command("small", root=str(tmp_path))
     assert "file://" in capsys.readouterr().out and not loaded
     commit_shard(store, made, plan, shards[1])
-    status_verb("small", root=str(tmp_path))
+    status_command("small", root=str(tmp_path))
     assert "coverage" not in capsys.readouterr().out and not loaded  # committed, not yet merged
     merge_plans(store, [("small", 1)], guard=CREATE, author="test")
-    status_verb("small", root=str(tmp_path), watch=True)  # ends by itself
+    status_command("small", root=str(tmp_path), watch=True)  # ends by itself
     assert re.search(r"^coverage\D+2\D+2\b", capsys.readouterr().out, flags=re.MULTILINE)
     assert len(loaded) == 1
 
@@ -295,21 +297,21 @@ def test_a_watch_looks_less_often_where_a_look_takes_long(nowhere, tmp_path, mon
                 raise KeyboardInterrupt
 
     class Slow(Follower):
-        def look(self, campaign, **options):
+        def read(self, campaign, **options):
             clock[0] += 30.0 * len(slept)
-            return super().look(campaign, **options)
+            return super().read(campaign, **options)
 
     monkeypatch.setattr(status, "time", Time)
     monkeypatch.setattr(picture, "Follower", Slow)
-    status_verb("small", root=str(tmp_path), watch=True)
+    status_command("small", root=str(tmp_path), watch=True)
     assert slept == [60.0, 120.0]
 
 
 def test_a_watch_wants_one_campaign_and_a_campaign_that_is_somewhere(nowhere, tmp_path):
     with pytest.raises(BadInput, match="--watch"):
-        status_verb(root=str(tmp_path), watch=True)
+        status_command(root=str(tmp_path), watch=True)
     with pytest.raises(BadInput, match="'small'"):
-        status_verb("small", root=str(tmp_path), watch=True)
+        status_command("small", root=str(tmp_path), watch=True)
 
 
 def write(folder, made):
@@ -334,7 +336,7 @@ def test_a_status_is_told_whatever_is_rotten(nowhere, tmp_path, capsys, harmed, 
         store.create(keys.plan("small", number), plan_to_json(plan))
         commit_shard(store, made, plan, shard)
     store.create(keys.source("small", digest), source)
-    store.create(keys.nodes("small"), strikes_to_json(Strikes()))
+    store.create(keys.nodes("small"), node_failures_to_json(NodeFailures()))
     wave = Wave("small", 2, plan.plan_hash, 0, (("s2",),))
     store.create(keys.wave("small", wave.wave_hash), wave_to_json(wave))
     store.create(keys.progress("small", "s2", "a-9"), b'{"done": 1, "cases": 1, "case": ""}')
@@ -344,14 +346,14 @@ def test_a_status_is_told_whatever_is_rotten(nowhere, tmp_path, capsys, harmed, 
     [key] = [key for key in found if "s1" not in key]
     for rot in (b"", b"\xff\x00", b"[" * 50_000, b"[]", b'{"done": 1e999}', b"null"):
         store.put(key, rot)
-        status_verb("small", root=str(tmp_path))
+        status_command("small", root=str(tmp_path))
         told = capsys.readouterr().out
         assert "small plan" in told
         unseen = harmed in ("waves/", "progress.json") or (harmed == "sources/" and not merged)
         # What the head holds needs nothing of what was committed.
         unseen |= merged and harmed in ("committed/s2", "shards/s2", "part-0.csv", "manifest.json")
         assert (key in told) == (not unseen), told
-        status_verb(root=str(tmp_path))
+        status_command(root=str(tmp_path))
         assert "small plan" in capsys.readouterr().out
 
 
@@ -449,7 +451,7 @@ def test_a_doctor_tells_the_controllers_rights_from_its_own(cluster):
 
 def test_what_was_not_looked_at_is_not_called_ok(cluster, capsys):
     cluster.campaigns = []
-    assert doctor_verb(cluster=True) == 0
+    assert doctor_command(cluster=True) == 0
     lines = {line.split()[1]: line.split()[0] for line in capsys.readouterr().out.splitlines()}
     assert lines["pod"] == lines["controller"] == lines["plugin"] == "skip"
     assert lines["version"] == "ok"

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from collector.environment import Environment, within
+from collector.environment import Environment, use_environment
 from collector.model import keys
 from collector.model.manifest import NO_USAGE, Usage
 from collector.model.measurement import Outcome
@@ -22,7 +22,7 @@ from jobs.status.lines import (
     shard_lines,
     share_lines,
 )
-from jobs.status.plan_status import AnswerKind, PlanStatus, ShardStatus, devices_measuring
+from jobs.status.plan_status import OutcomeKind, PlanStatus, ShardStatus, devices_measuring
 from jobs.status.summary import plan_usage
 from tests.unit.collector.database.campaign_maker import (
     MadePlan,
@@ -71,14 +71,14 @@ class Played(Environment):
     def __init__(self):
         self.done = []
 
-    def side_by_side(self, call, items, threads):
+    def map_concurrently(self, call, items, threads):
         results = [call(item) for item in items]
         self.done.append(len(results))
         return results
 
 
 def looked(store, made=MADE):
-    (status,) = Follower(store).look(made.campaign)
+    (status,) = Follower(store).read(made.campaign)
     return status
 
 
@@ -114,8 +114,8 @@ def test_cases_that_are_measured_a_second_time_are_told_apart():
     status = looked(written())
     first, once_more = status.shards
     forecast = replace(status.plan.forecast, repeats=once_more.cases)
-    failed = Counter([AnswerKind("Add", Outcome.FAILED, "no")])
-    again = replace(once_more, done=1, answers=failed)
+    failed = Counter([OutcomeKind("Add", Outcome.FAILED, "no")])
+    again = replace(once_more, done=1, outcomes=failed)
     status = PlanStatus(replace(status.plan, forecast=forecast), (first, again))
     assert numbers(head_line(status))[3:7] == ["2", "2", "1", "2"]
     assert list(map(bar, kernel_lines(status))) == [("Add", FULL, ["2", "2", "1"])]
@@ -154,7 +154,7 @@ def test_what_is_committed_is_read_once_however_often_one_looks():
     store = written()
     follower = Follower(store)
     for _ in range(3):
-        follower.look("made")
+        follower.read("made")
     settled = [key for key in store.read if "/done/" in key or key.endswith("/done.json")]
     settled += [key for key in store.read if "/shards/" in key]
     assert len(settled) >= 4
@@ -163,7 +163,7 @@ def test_what_is_committed_is_read_once_however_often_one_looks():
 
 def test_a_shallow_look_reads_neither_shards_nor_parts():
     store = written()
-    (status,) = Follower(store).look("made", deep=False)
+    (status,) = Follower(store).read("made", deep=False)
     assert status.committed == 1
     assert not [key for key in store.read if "/shards/" in key or "part-" in key]
 
@@ -187,11 +187,11 @@ def many(number, *, open_ones):
 
 def test_many_open_shards_are_looked_into_by_one_listing_and_few_one_by_one():
     store = many(40, open_ones=40)
-    (status,) = Follower(store).look("made", deep=False)
+    (status,) = Follower(store).read("made", deep=False)
     assert [shard.done for shard in status.shards] == [1] * 40
     assert store.listed.count(keys.all_attempts("made")) == 1 and len(store.listed) == 3
     store = many(100, open_ones=3)  # each of the others may have left eight keys
-    (status,) = Follower(store).look("made", deep=False)
+    (status,) = Follower(store).read("made", deep=False)
     assert sum(shard.done for shard in status.shards[-3:]) == 3
     assert keys.all_attempts("made") not in store.listed and len(store.listed) == 5
 
@@ -201,7 +201,7 @@ def test_only_the_newest_plan_is_looked_into():
     later = replace(MADE, number=2, shards=[MadeShard("new", [MUL], is_committed=False)])
     write_campaign(store, later)
     store.create(keys.progress("made", "new", "a"), b'{"done": 1, "cases": 1, "case": "x"}')
-    older, newest = Follower(store).look("made")
+    older, newest = Follower(store).read("made")
     assert [shard.done for shard in older.shards] == [0, 0, 0]
     assert [shard.done for shard in newest.shards] == [1]
     assert not [key for key in store.read if "/s0/" in key]
@@ -212,7 +212,7 @@ def test_plans_and_parts_of_open_shards_are_read_once():
     part = [measurement_of(MADE, plan_of(MADE), "open", 0, MUL.case_id, "Mul", Tried(3.0))]
     store.create(keys.part("made", "open", "a-1", 0), part_bytes(part))
     follower = Follower(store)
-    looks = [follower.look("made")[0].shards[1] for _ in range(3)]
+    looks = [follower.read("made")[0].shards[1] for _ in range(3)]
     assert looks[0] == looks[2] and looks[0].done == 1
     assert store.read[keys.part("made", "open", "a-1", 0)] == 1
     assert store.read[keys.plan("made", 1)] == 1
@@ -274,7 +274,7 @@ def test_the_bars_with_the_most_left_come_first_and_the_rest_is_counted():
     one = replace(
         shard("a", committed=False),
         planned=Counter({"A": 2, "B": 9, "C": 5}),
-        answers=Counter({AnswerKind("B", Outcome.OK, ""): 2}),
+        outcomes=Counter({OutcomeKind("B", Outcome.OK, ""): 2}),
     )
     found = list(kernel_lines(status_of(one), most=2))
     assert [line.split()[0] for line in found] == ["B", "C", "..."]
@@ -299,7 +299,7 @@ def test_what_an_open_shard_left_and_nobody_can_read_counts_for_nothing(what, ro
 
 def test_a_campaign_is_looked_at_by_the_threads_of_its_surroundings():
     store, played = written(), Played()
-    with within(played):
+    with use_environment(played):
         looked(store)
         assert len(MADE.shards) in played.done
         played.done.clear()

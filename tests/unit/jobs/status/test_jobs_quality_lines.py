@@ -4,27 +4,27 @@ import pytest
 
 from collector.database.version_quality import VersionQuality
 from collector.model.measurement import Proof
-from collector.quality.pooled import SHARES, Apart, Reliability
+from collector.quality.pooled import SHARES, Coverage, SessionDifferences
 from jobs.status.lines import brief_lines, identity_lines, version_quality_lines
 from tests.unit.jobs.printed import numbers
 
 pytestmark = pytest.mark.fast
 
-APART = Apart(20, 0.01, 0.03, 0.05)
+APART = SessionDifferences(20, 0.01, 0.03, 0.05)
 QUALITY = VersionQuality(
     version_path="made",
     durations=40,
     of_several_sessions=20,
     sessions=APART,
     devices=APART,
-    reliability=tuple(Reliability(share, share, 20, False) for share in SHARES),
+    reliability=tuple(Coverage(share, share, 20, False) for share in SHARES),
     is_blind=True,
     median_reach=0.02,
     wider=(0.5, 0.1, 0.0),
     origins={"band": 40},
     warned=0,
     refused={},
-    doubted={},
+    suspect={},
     canaries=(),
     proofs={Proof.PROVED: 39, Proof.UNVERIFIED: 1},
 )

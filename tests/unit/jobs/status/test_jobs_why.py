@@ -2,7 +2,7 @@
 
 import pytest
 
-from jobs.status.why import Seen, explain, running_pods, waiting_pods
+from jobs.status.why import ClusterObjects, explain, running_pods, waiting_pods
 from tests.unit.jobs.printed import missing, numbers
 
 pytestmark = pytest.mark.fast
@@ -53,7 +53,7 @@ def event(kind, name, message, *, reason="Said", warning=True, at="2026-08-01T10
 def lines(cm=None, lease=LEASE, **more):
     parts = {key: tuple(value) for key, value in more.items() if key != "quarantined"}
     quarantined = frozenset(more.get("quarantined", ()))
-    seen = Seen("n", "c", cm or config_map(), lease, **parts, quarantined=quarantined)
+    seen = ClusterObjects("n", "c", cm or config_map(), lease, **parts, quarantined=quarantined)
     return list(explain(seen))
 
 

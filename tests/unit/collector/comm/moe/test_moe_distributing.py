@@ -20,7 +20,7 @@ def dispatch_of(call, rank, routing):
 
     wanted = expected(call, 7, rank, routing)
     ends = wanted.counts.flatten().cumsum(0).to(torch.int32)
-    info = wanted.whence.flatten().to(torch.int32)
+    info = wanted.origins.flatten().to(torch.int32)
     counts = wanted.counts.sum(1)
     got = Dispatched(
         wanted.rows, wanted.scales, info, counts, ends, ends.new_empty(0), wanted.weights
@@ -30,33 +30,33 @@ def dispatch_of(call, rank, routing):
 
 @pytest.mark.parametrize("is_int8", [False, True])
 def test_a_row_that_is_off_is_seen(is_int8):
-    from collector.comm.moe.distributing import holds_rows, is_as_expected
+    from collector.comm.moe.distributing import has_rows, is_as_expected
 
     call = replace(CALL, is_int8=is_int8)
     got, wanted = dispatch_of(call, 1, skewed(call, 7, 0.9))
-    assert is_as_expected(got, wanted) and holds_rows(got, wanted)
+    assert is_as_expected(got, wanted) and has_rows(got, wanted)
     off = got.rows.clone()
     off[2, 5] += 7
     wrong = got._replace(rows=off)
-    assert not is_as_expected(wrong, wanted) and not holds_rows(wrong, wanted)
+    assert not is_as_expected(wrong, wanted) and not has_rows(wrong, wanted)
     short = got._replace(counts=got.counts.roll(1))
-    assert not is_as_expected(short, wanted) and not holds_rows(short, wanted)
+    assert not is_as_expected(short, wanted) and not has_rows(short, wanted)
 
 
 def test_a_kernel_may_order_an_experts_rows_as_it_likes():
-    from collector.comm.moe.distributing import holds_rows, is_as_expected
+    from collector.comm.moe.distributing import has_rows, is_as_expected
 
     got, wanted = dispatch_of(CALL, 0, skewed(CALL, 7, 0.0))
     first = int(wanted.counts.sum(1)[0])
     swapped = got._replace(rows=torch.cat((got.rows[:first].flip(0), got.rows[first:])))
-    assert holds_rows(swapped, wanted)
+    assert has_rows(swapped, wanted)
     assert not is_as_expected(swapped, wanted)
     among_experts = got._replace(rows=got.rows.flip(0))
-    assert not holds_rows(among_experts, wanted)
+    assert not has_rows(among_experts, wanted)
 
 
 def test_what_a_combine_gives_back_is_the_weighed_sum_of_its_experts():
-    from collector.comm.moe.distributing import expected_tokens, made_of
+    from collector.comm.moe.distributing import expected_tokens, expert_results
     from collector.comm.moe.reference import make_tokens
 
     routing = skewed(CALL, 7, 0.9)
@@ -70,7 +70,7 @@ def test_what_a_combine_gives_back_is_the_weighed_sum_of_its_experts():
     came = expected_tokens(CALL, 7, 2, routing).double()
     torch.testing.assert_close(came, wanted, rtol=1e-2, atol=1e-2)
     got, expects = dispatch_of(CALL, 2, routing)
-    made = made_of(CALL, 2, routing, got)
+    made = expert_results(CALL, 2, routing, got)
     factors = torch.tensor([2.0 ** (expert % 3) for expert in range(6, 9)])
     per_row = factors.repeat_interleave(expects.counts.sum(1)).to(made.dtype)
     assert torch.equal(made, got.rows * per_row.unsqueeze(-1))

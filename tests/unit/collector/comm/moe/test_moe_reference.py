@@ -33,24 +33,24 @@ def by_formula(call, seed, rank, routing):
 
 @pytest.mark.parametrize(("is_int8", "within"), [(False, 0.02), (True, 0.05)])
 def test_a_rank_gets_the_weighed_sum_of_its_tokens_experts(is_int8, within):
-    from collector.comm.moe.reference import alone
+    from collector.comm.moe.reference import reference_alone
 
     call = replace(CALL, is_int8=is_int8)
     routing = skewed(call, 5, 0.5)
     wanted = by_formula(call, 5, 1, routing)
-    off = (alone(call, 5, 1, routing).double() - wanted).abs().max() / wanted.abs().max()
+    off = (reference_alone(call, 5, 1, routing).double() - wanted).abs().max() / wanted.abs().max()
     assert float(off) < within
 
 
 def test_one_number_that_is_off_is_seen():
-    from collector.comm.moe.reference import alone, is_alike
+    from collector.comm.moe.reference import agrees, reference_alone
 
     for call in (CALL, replace(CALL, is_int8=False)):
-        wanted = alone(call, 5, 0, skewed(call, 5, 0.5))
+        wanted = reference_alone(call, 5, 0, skewed(call, 5, 0.5))
         off = wanted.clone()
         off[3, 7] += 0.1 * wanted.abs().max()
-        assert is_alike(wanted.clone(), wanted, is_exact=call.is_int8)
-        assert not is_alike(off, wanted, is_exact=call.is_int8)
+        assert agrees(wanted.clone(), wanted, is_exact=call.is_int8)
+        assert not agrees(off, wanted, is_exact=call.is_int8)
     off = wanted.clone()
     off[0, 0] = torch.nan
-    assert not is_alike(off, wanted, is_exact=False)
+    assert not agrees(off, wanted, is_exact=False)

@@ -37,7 +37,7 @@ def find_region(grid, oracle, is_call=lambda point: True):
     """The region in which an oracle accepts, told as ranks tell it: one try after the other."""
     region = Region(grid, is_call)
     for point in region.tries():
-        region.tell(point, oracle(point))
+        region.record(point, oracle(point))
     return region
 
 
@@ -132,10 +132,10 @@ def test_what_is_no_call_is_not_tried():
 
 def test_what_is_not_known_yet_is_open():
     region = Region(ProbeGrid((1, 2, 4), (8,), (2,)), lambda point: True)
-    region.tell((0, 0, 0), True)
+    region.record((0, 0, 0), True)
     assert region.open_points == 2
     assert region.limits() == [Limit(8, 2, 1, None)]
-    region.tell((2, 0, 0), False)
+    region.record((2, 0, 0), False)
     assert region.limits() == [Limit(8, 2, 1, 4)]
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from collector.model.case import Case
-from collector.ops.parts.tensors import even
+from collector.ops.parts.tensors import equal_parts
 from collector.ops.registry import find
 from tests.unit.collector.ops.conftest import CpuMaker, assert_rejected
 
@@ -103,7 +103,7 @@ def test_rows_come_from_the_blocks_of_their_request(torch, case_of, build, launc
 @pytest.mark.fast
 @pytest.mark.parametrize(("tokens", "requests"), [(20, 3), (2, 3), (6, 6)])
 def test_tokens_are_spread_evenly(tokens, requests):
-    counts = even(tokens, requests)
+    counts = equal_parts(tokens, requests)
     assert sum(counts) == tokens and len(counts) == requests
     assert max(counts) - min(counts) <= 1
 

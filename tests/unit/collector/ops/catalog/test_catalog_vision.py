@@ -7,7 +7,7 @@ import pytest
 from collector.codec.errors import CaseRejected
 from collector.model.case import case_from_cells
 from collector.model.vocabulary import BASE_CELLS
-from collector.ops.catalog.vision._images import Window, read_window
+from collector.ops.catalog.vision._images import SlidingWindow, read_window
 from collector.ops.registry import find
 from tests.fixtures.op_rows import rows_of
 from tests.unit.collector.ops.conftest import assert_rejected
@@ -47,13 +47,13 @@ def conv2d(x, w, out, dtype="FLOAT"):
 )
 def test_known_layers_are_read_from_their_sizes(image, output, window, stride, padding):
     found = read_window((image, image), (output, output), window * window)
-    assert found == Window((window, window), (stride, stride), (padding, padding))
+    assert found == SlidingWindow((window, window), (stride, stride), (padding, padding))
 
 
 @pytest.mark.fast
 def test_of_windows_that_are_no_square_the_sizes_must_tell_which():
     assert read_window((17, 17), (17, 17), 7) is None  # 1 by 7, or 7 by 1
-    assert read_window((17, 17), (17, 11), 7) == Window((1, 7), (1, 1), (0, 0))
+    assert read_window((17, 17), (17, 11), 7) == SlidingWindow((1, 7), (1, 1), (0, 0))
     assert read_window((8, 8), (80, 80), 9) is None
     assert read_window((8, 8), (0, 8), 9) is None
 
@@ -91,7 +91,7 @@ def test_a_bias_of_padded_channels_is_refused():
         case = case_in(
             *("Conv2D", inputs, "FLOAT;FLOAT;FLOAT", formats, "2,3,7,7,8", "FLOAT", "NC1HWC0")
         )
-        assert (find("Conv2D").complaint(case, "npu") == "") is is_taken
+        assert (find("Conv2D").rejection_reason(case, "npu") == "") is is_taken
 
 
 @pytest.mark.fast
@@ -137,7 +137,7 @@ def rows(kernel):
 @pytest.mark.parametrize("case", rows("Conv2D"), ids=lambda case: case.describe())
 def test_a_convolution_is_a_product_of_what_windows_see(torch, build, launch, case):
     x, w, bias, stride, padding = build(case).args
-    window = Window(tuple(w.shape[2:]), tuple(stride), tuple(padding))
+    window = SlidingWindow(tuple(w.shape[2:]), tuple(stride), tuple(padding))
     expected = convolved(torch, x.double(), w.double(), window) + bias.double()[:, None, None]
     came = launch(case, build(case))[0].double()
     torch.testing.assert_close(came, expected, rtol=1e-4, atol=1e-3)
