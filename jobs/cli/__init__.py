@@ -1,4 +1,4 @@
-"""The `opmeter` command: a file a verb."""
+"""The `opmeter` command."""
 
 from jobs.cli.app import main
 

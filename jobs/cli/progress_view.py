@@ -16,10 +16,10 @@ from rich.progress import (
 )
 
 from collector.codec.text import counted, visible
-from jobs.executor.local_run import View
+from jobs.executor.local_run import RunView
 
 
-def view_for(stream_is_terminal: bool) -> View:
+def view_for(stream_is_terminal: bool) -> RunView:
     """Return the view for a terminal or for a log."""
     return TerminalView() if stream_is_terminal else LineView()
 

@@ -21,7 +21,7 @@ from jobs.cli.options import (
 from jobs.cli.terminal import say
 
 if TYPE_CHECKING:
-    from jobs.executor.local_run import View
+    from jobs.executor.local_run import RunView
 
 _FAILED, _NOT_COMMITTED = 1, 3
 
@@ -91,7 +91,7 @@ def run_command(
     return int(strict and summary.lacking(plan.forecast.left_out) > 0)
 
 
-def stop_on_signals(view: View) -> threading.Event:
+def stop_on_signals(view: RunView) -> threading.Event:
     """Return an event that Ctrl-C and SIGTERM set; a second signal ends the process at once."""
     stop = threading.Event()
 

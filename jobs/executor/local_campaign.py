@@ -15,7 +15,7 @@ from collector.store.base import Store
 from collector.worker.assignment import check_stack
 from collector.worker.blame import WrongImage, WrongNode
 from jobs.campaign.campaign_file import Campaign, RunOptions
-from jobs.executor.local_run import LocalRun, ShardProgress, View
+from jobs.executor.local_run import LocalRun, ShardProgress, RunView
 from jobs.planning.gaps import describe_forecast
 from jobs.planning.lifecycle import (
     NextPlan,
@@ -48,7 +48,7 @@ def run_campaign(
     watched: Store,
     guard: Callable[[], Guard],
     options: RunOptions,
-    view: View,
+    view: RunView,
     stop: threading.Event,
 ) -> RunResult:
     """Run a whole campaign on this machine. Return early, with shards missing, once `stop` is set.
@@ -75,7 +75,7 @@ def _one_plan(
     watched: Store,
     guard: Callable[[], Guard],
     options: RunOptions,
-    view: View,
+    view: RunView,
     stop: threading.Event,
 ) -> RunResult:
     say = _once(view.say)
@@ -129,7 +129,7 @@ def _measure(
     watched: Store,
     plan: Plan,
     shards: Sequence[str],
-    view: View,
+    view: RunView,
     stop: threading.Event,
     *,
     single_writer: bool,
@@ -165,7 +165,7 @@ class Tally:
     never decreases.
     """
 
-    def __init__(self, plan: Plan, outstanding: Sequence[str], view: View):
+    def __init__(self, plan: Plan, outstanding: Sequence[str], view: RunView):
         self._cases = {shard.shard_id: shard.cases for shard in plan.shards}
         self._done = {s: n for s, n in self._cases.items() if s not in set(outstanding)}
         self._view = view

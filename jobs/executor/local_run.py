@@ -360,7 +360,7 @@ def _last_line(path: Path) -> str:
     return lines[-1] if lines else ""
 
 
-class View(AbstractContextManager["View"], Protocol):
+class RunView(AbstractContextManager["RunView"], Protocol):
     """Receives the progress of a run and displays it."""
 
     def say(self, text: str) -> None:

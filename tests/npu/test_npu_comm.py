@@ -166,12 +166,12 @@ def test_a_rank_that_never_calls_is_told_from_one_that_waits_for_its_npu(
 COMES_LATE = """
 import os, time
 if os.environ.get("RANK") == "1":
-    from collector.comm.timed_calls import Clock
-    made = Clock.begin_together
+    from collector.comm.timed_calls import ReferenceClock
+    made = ReferenceClock.begin_together
     def late(self, after_us):
         made(self, after_us)
         time.sleep(0.05)
-    Clock.begin_together = late
+    ReferenceClock.begin_together = late
 """
 
 

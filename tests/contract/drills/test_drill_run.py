@@ -132,7 +132,7 @@ def test_interrupted_it_stops_cleanly_and_continues(tmp_path: Path):
     process.send_signal(signal.SIGINT)
     output = process.communicate(timeout=300)[0].decode()
     assert process.returncode == 3, output
-    assert re.search(r"`opmeter run \S*small\.yaml`", output)
+    assert re.search(r"opmeter run \S*small\.yaml", output)
     assert runs.wait_until_alone() == []
     before, earlier = runs.believed(), runs.attempts()
     assert 0 < len(runs.uploaded()) < _CASES

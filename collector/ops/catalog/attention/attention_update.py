@@ -22,7 +22,7 @@ def _parts(case: Case) -> tuple[tuple[Slot, ...], tuple[Slot, ...]]:
 
 def _build(case: Case, make: TensorMaker) -> Call:
     sums, outputs = ([normal(slot, make) for slot in side] for side in _parts(case))
-    return Call((sums, outputs), {"wants_lse": named_output(case, 1) is not None})
+    return Call((sums, outputs), {"returns_lse": named_output(case, 1) is not None})
 
 
 def _reference(torch: Any, sums: Any, outputs: Any, *, returns_lse: bool) -> Any:

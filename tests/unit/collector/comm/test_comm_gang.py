@@ -115,12 +115,12 @@ def test_a_jump_is_located_while_the_ranks_go_on(tmp_path, monkeypatch):
 COMES_LATE = """
 import os, time
 if os.environ.get("RANK") == "1":
-    from collector.comm.timed_calls import Clock
-    made = Clock.begin_together
+    from collector.comm.timed_calls import ReferenceClock
+    made = ReferenceClock.begin_together
     def late(self, after_us):
         made(self, after_us)
         time.sleep(0.05)
-    Clock.begin_together = late
+    ReferenceClock.begin_together = late
 """
 
 

@@ -163,7 +163,7 @@ class TestGathering:
         with Lead(HOST, 2) as lead:
             other = joined(lead.place, 1)
             lead.gather(10, nothing)
-            other.say({"left": "the pod received a request to stop"})
+            other.send({"left": "the pod received a request to stop"})
             with pytest.raises(
                 PeerLeft, match=naming("node 1", "n", "the pod received a request to stop")
             ):
@@ -173,7 +173,7 @@ class TestGathering:
         with Lead(HOST, 2) as lead:
             other = joined(lead.place, 1)
             lead.gather(10, nothing)
-            other.say({"ended": "rank 3 exited with 1"})
+            other.send({"ended": "rank 3 exited with 1"})
             assert names(lead.end_reason(), "node 1", "n", "rank 3 exited with 1")
             with pytest.raises(EndedElsewhere):
                 lead.check()

@@ -221,7 +221,7 @@ def test_a_pod_that_never_ends_holds_no_campaign_up():
     stuck = [pod["metadata"]["name"] for pod in play.cluster.running]
     play.cluster.worker = lambda shard, node: 0
     for _ in range(100):
-        finished = play.look(after_s=60.0)
+        finished = play.reconcile(after_s=60.0)
         pods = play.cluster.running
         play.cluster.running = [p for p in pods if p["metadata"]["name"] not in stuck]
         play.cluster.step()

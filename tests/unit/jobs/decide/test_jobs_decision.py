@@ -82,7 +82,7 @@ class PlayedCluster:
             merged=bool(self.merged),
         )
 
-    def look(self):
+    def reconcile(self):
         actions = decide(self.wanted, self.observe())
         for action in actions:
             self.perform(action)
@@ -190,7 +190,7 @@ class PlayedCluster:
 
     def play(self, rounds=400):
         for _ in range(rounds):
-            self.look()
+            self.reconcile()
             if self.finished:
                 return self
             self.step()
@@ -216,9 +216,9 @@ def test_a_job_that_ended_well_stays_a_while_beside_others_and_no_longer():
     cluster.jobs[name] = replace(
         cluster.jobs[name], state="Complete", succeeded=frozenset(range(64))
     )
-    assert not [a for a in cluster.look() if isinstance(a, Delete)]
+    assert not [a for a in cluster.reconcile() if isinstance(a, Delete)]
     cluster.now += 3600
-    assert "committed" in why_deleted(cluster.look(), name)
+    assert "committed" in why_deleted(cluster.reconcile(), name)
 
 
 def test_what_a_store_lists_late_is_not_measured_again():
@@ -236,7 +236,7 @@ def test_what_a_store_lists_late_is_not_measured_again():
 def test_a_wave_of_several_indexes_never_runs_all_of_them_at_once():
     for shards in (2, 3, 8, 9, 20):
         cluster = PlayedCluster(desired(shards, workers=8))
-        (launch,) = [a for a in cluster.look() if isinstance(a, LaunchWave)]
+        (launch,) = [a for a in cluster.reconcile() if isinstance(a, LaunchWave)]
         assert launch.cap == min(shards, 8) < len(launch.wave.indexes)
         assert len(launch.wave.shards) == shards
     assert parallelism(1, 5) == 1
@@ -245,7 +245,7 @@ def test_a_wave_of_several_indexes_never_runs_all_of_them_at_once():
 def test_all_shards_run_at_once_where_there_are_workers_for_all():
     for shards in (1, 2, 5):
         cluster = PlayedCluster(desired(shards, workers=5))
-        cluster.look()
+        cluster.reconcile()
         cluster.step()
         assert len(cluster.committed) == shards
         cluster.play()
@@ -253,12 +253,12 @@ def test_all_shards_run_at_once_where_there_are_workers_for_all():
 
 def test_the_next_wave_comes_while_the_last_indexes_of_the_first_run():
     cluster = PlayedCluster(desired(200, workers=3))
-    cluster.look()
+    cluster.reconcile()
     (first,) = cluster.jobs.values()
     assert first.completions == 64
     while len(cluster.jobs) == 1:
         cluster.step()
-        cluster.look()
+        cluster.reconcile()
     assert 0 < len(cluster.committed) < 64
     cluster.play()
     assert len(cluster.committed) == 200
@@ -294,7 +294,7 @@ def test_a_quarantine_lets_what_runs_elsewhere_come_to_its_end():
     bad = [replace(p, index=i + 4) for i, p in enumerate(failed(name, 44, "n1", "n1"))]
     cluster.pods = [PodView(f"r{i}", f"r{i}", name, i, "n2", "Running") for i in range(4)] + bad
     cluster.pods.append(PodView("x", "x", name, 6, "n1", "Running"))
-    actions = cluster.look()
+    actions = cluster.reconcile()
     assert not [a for a in actions if isinstance(a, Delete)]
     assert [a for a in actions if isinstance(a, Scale)] == [Scale(name, 4)]
     (launch,) = [a for a in actions if isinstance(a, LaunchWave)]
@@ -304,10 +304,10 @@ def test_a_quarantine_lets_what_runs_elsewhere_come_to_its_end():
     cluster.jobs[name] = replace(cluster.jobs[name], succeeded=frozenset({0}))
     # In its place the Job has begun what the new wave holds already.
     cluster.pods[0] = PodView("r9", "r9", name, 4, "n3", "Running")
-    actions = cluster.look()
+    actions = cluster.reconcile()
     assert Scale(name, 3) in actions and not [a for a in actions if isinstance(a, LaunchWave)]
     cluster.pods = [pod for pod in cluster.pods if pod.phase == "Failed"]
-    assert "n1" in why_deleted(cluster.look(), name)
+    assert "n1" in why_deleted(cluster.reconcile(), name)
     cluster.play()
 
 
@@ -315,7 +315,7 @@ def test_a_quarantine_spares_a_queues_job_that_holds_nothing_but_what_runs_elsew
     """It may not be narrowed: one that holds more would begin that on the node."""
     cluster = PlayedCluster(desired(8, workers=4, kueue=True), nodes=("n1", "n2", "n3"))
     for _ in range(5):
-        cluster.look()
+        cluster.reconcile()
     spared, ended = list(cluster.jobs)[:2]
     alone = cluster.jobs[spared].completions - 1
     cluster.jobs[spared] = replace(cluster.jobs[spared], succeeded=frozenset(range(alone)))
@@ -328,7 +328,7 @@ def test_a_quarantine_spares_a_queues_job_that_holds_nothing_but_what_runs_elsew
         PodView("p", "p", spared, alone, "n2", "Running"),
         PodView("q", "q", ended, 0, "n1", "Running"),
     ]
-    actions = cluster.look()
+    actions = cluster.reconcile()
     deleted = {action.job for action in actions if isinstance(action, Delete)}
     assert ended in deleted and spared not in deleted
     assert not [a for a in actions if isinstance(a, Scale | Suspend)]
@@ -338,7 +338,7 @@ def test_a_quarantine_in_a_paused_campaign_ends_the_job():
     cluster, name = begun(8, workers=6)
     cluster.wanted = replace(cluster.wanted, paused=True)
     cluster.pods = [PodView("r", "r", name, 0, "n2", "Running"), *failed(name, 44, "n1", "n1")]
-    assert "n1" in why_deleted(cluster.look(), name)
+    assert "n1" in why_deleted(cluster.reconcile(), name)
 
 
 def test_never_more_than_half_of_the_nodes_are_quarantined():
@@ -357,9 +357,9 @@ def test_one_shard_is_no_proof_against_a_node():
 
 def test_the_shards_of_a_lost_node_finish_in_a_successor_wave():
     cluster = PlayedCluster(desired(6, workers=3))
-    cluster.look()
+    cluster.reconcile()
     cluster.step()
-    cluster.look()
+    cluster.reconcile()
     started = [p for p in cluster.pods if p.phase == "Running"] or None
     assert started is None  # pods of this play end within a step
     name = next(iter(cluster.jobs))
@@ -373,21 +373,21 @@ def test_the_shards_of_a_lost_node_finish_in_a_successor_wave():
 
 def test_a_wave_without_its_job_is_launched_as_it_was():
     cluster = PlayedCluster(desired(5))
-    cluster.look()
+    cluster.reconcile()
     (wave,) = cluster.waves.values()
     cluster.jobs.clear()
-    (again,) = [a for a in cluster.look() if isinstance(a, LaunchWave)]
+    (again,) = [a for a in cluster.reconcile() if isinstance(a, LaunchWave)]
     assert again.wave == wave and len(cluster.waves) == 1
 
 
 def test_another_image_ends_the_launching_with_a_word():
     cluster = PlayedCluster(desired(5))
-    cluster.look()
+    cluster.reconcile()
     name = next(iter(cluster.jobs))
     cluster.jobs[name] = replace(
         cluster.jobs[name], state="Failed", reason="PodFailurePolicy", message="exit code 43"
     )
-    (told,) = cluster.look()
+    (told,) = cluster.reconcile()
     assert (told.reason, told.about) == ("WrongImage", name)
     assert missing(told.message, [name, "exit code 43", "kubectl logs"]) == []
 
@@ -404,15 +404,15 @@ def ended_by_image(cluster, *nodes):
 def test_one_node_that_differs_from_the_image_is_left_aside_and_a_second_is_asked():
     cluster, _ = begun(5)
     name = ended_by_image(cluster, "n1")
-    (launch,) = [a for a in cluster.look() if isinstance(a, LaunchWave)]
+    (launch,) = [a for a in cluster.reconcile() if isinstance(a, LaunchWave)]
     assert launch.wave.avoid == ("n1",) and len(launch.wave.shards) == 5
     told = dict(cluster.announced)
     assert told["NodeDiffers"].startswith("n1:") and "WrongImage" not in told
     ended_by_image(cluster, "n2")
-    assert not [a for a in cluster.look() if isinstance(a, LaunchWave)]
+    assert not [a for a in cluster.reconcile() if isinstance(a, LaunchWave)]
     assert "WrongImage" in dict(cluster.announced)
     cluster.wanted = replace(cluster.wanted, launched="anew")
-    actions = cluster.look()
+    actions = cluster.reconcile()
     assert "launched" in why_deleted(actions, name)
     (again,) = [a for a in actions if isinstance(a, LaunchWave)]
     assert again.wave.avoid == () and again.wave.shards == launch.wave.shards
@@ -423,7 +423,7 @@ def test_on_the_only_node_one_word_against_the_image_is_proof():
     cluster, _ = begun(5)
     cluster.nodes.pop("n2")
     ended_by_image(cluster, "n1")
-    assert [a.reason for a in cluster.look()] == ["WrongImage"]
+    assert [a.reason for a in cluster.reconcile()] == ["WrongImage"]
 
 
 def test_a_job_whose_wave_is_not_in_the_store_tells_nothing_of_the_image():
@@ -431,7 +431,7 @@ def test_a_job_whose_wave_is_not_in_the_store_tells_nothing_of_the_image():
     ended_by_image(cluster, "n1", "n2")
     (wave,) = cluster.waves.values()
     cluster.waves.clear()  # somebody applied what a dry run printed
-    actions = cluster.look()
+    actions = cluster.reconcile()
     assert "store" in why_deleted(actions[:1], name)
     assert [a.wave for a in actions if isinstance(a, LaunchWave)] == [wave]
     assert "WrongImage" not in dict(cluster.announced)
@@ -439,10 +439,10 @@ def test_a_job_whose_wave_is_not_in_the_store_tells_nothing_of_the_image():
 
 def test_pause_suspends_and_resumes_without_a_loss():
     cluster = PlayedCluster(desired(12))
-    cluster.look()
+    cluster.reconcile()
     cluster.step()
     cluster.wanted = replace(cluster.wanted, paused=True)
-    cluster.look()
+    cluster.reconcile()
     assert all(job.suspended for job in cluster.jobs.values())
     done = set(cluster.committed)
     cluster.step()
@@ -456,7 +456,7 @@ def test_with_kueue_neither_parallelism_nor_suspend_is_touched():
     cluster = PlayedCluster(desired(200, workers=4, kueue=True))
     seen = []
     for _ in range(80):
-        seen += cluster.look()
+        seen += cluster.reconcile()
         cluster.step()
     assert not [a for a in seen if isinstance(a, Scale | Suspend)]
     assert len(cluster.committed) == 200
@@ -486,11 +486,11 @@ def test_shards_that_end_their_workers_at_once_are_given_up_though_they_look_lik
 
 def test_a_pod_that_cannot_start_pauses_its_job_and_is_named():
     cluster = PlayedCluster(desired(5))
-    cluster.look()
+    cluster.reconcile()
     name = next(iter(cluster.jobs))
     why = "ImagePullBackOff: no such image"
     cluster.pods.append(PodView("p", "u", name, 0, "n1", "Pending", waiting=why, in_state_s=601))
-    actions = cluster.look()
+    actions = cluster.reconcile()
     (stop,) = [a for a in actions if isinstance(a, Suspend)]
     assert (stop.job, stop.on, stop.hold) == (name, True, True)
     assert missing(stop.why, ["p", why]) == []
@@ -499,7 +499,7 @@ def test_a_pod_that_cannot_start_pauses_its_job_and_is_named():
 
 def test_workers_that_cannot_reach_the_store_pause_until_it_answers():
     cluster = PlayedCluster(desired(5))
-    cluster.look()
+    cluster.reconcile()
     (name,) = age(cluster)
     cluster.pods += failed(name, 45, "n1", "n1", "n1")
     away = replace(cluster.observe(), store_works=False)
@@ -514,35 +514,35 @@ def test_workers_that_cannot_reach_the_store_pause_until_it_answers():
 
 def test_workers_that_the_store_refuses_pause_though_the_controller_reaches_it():
     cluster = PlayedCluster(desired(5))
-    cluster.look()
+    cluster.reconcile()
     (name,) = age(cluster)
     cluster.pods += failed(name, 45, "n1", "n2", "n1")
-    (stop,) = [a for a in cluster.look() if isinstance(a, Suspend)]
+    (stop,) = [a for a in cluster.reconcile() if isinstance(a, Suspend)]
     assert stop.on and stop.hold and "store" in stop.why
     assert "StoreRefusesWorkers" in dict(cluster.announced)
-    cluster.look()
+    cluster.reconcile()
     cluster.now += 600
-    assert not [a for a in cluster.look() if isinstance(a, Suspend)]
+    assert not [a for a in cluster.reconcile() if isinstance(a, Suspend)]
     cluster.now += 600
-    assert [a.on for a in cluster.look() if isinstance(a, Suspend)] == [False]
+    assert [a.on for a in cluster.reconcile() if isinstance(a, Suspend)] == [False]
     cluster.now += 60  # what was refused then tells nothing of now
-    assert not [a for a in cluster.look() if isinstance(a, Suspend)]
+    assert not [a for a in cluster.reconcile() if isinstance(a, Suspend)]
     cluster.play()
 
 
 def test_workers_of_one_node_that_the_store_refuses_stop_no_others():
     cluster = PlayedCluster(desired(5))
-    cluster.look()
+    cluster.reconcile()
     (name,) = age(cluster)
     cluster.pods += failed(name, 45, "n1", "n1", "n1")
     cluster.pods.append(PodView("r", "r", name, 4, "n2", "Running"))
-    assert not [a for a in cluster.look() if isinstance(a, Suspend)]
+    assert not [a for a in cluster.reconcile() if isinstance(a, Suspend)]
     assert "n1" in dict(cluster.announced)["StoreRefusesWorkers"]
 
 
 def test_what_a_controller_finds_ended_when_it_comes_stops_no_job():
     cluster = PlayedCluster(desired(5))
-    cluster.look()
+    cluster.reconcile()
     (name,) = cluster.jobs
     cluster.pods += failed(name, 45, "n1", "n2", "n1")  # yesterday's, as old as the Job to us
     away = replace(cluster.observe(), store_works=False)
@@ -562,7 +562,7 @@ def test_shards_that_no_worker_ever_began_are_not_given_up_and_are_tried_again()
     ill = [True]
     cluster = PlayedCluster(desired(2), lambda shard, node: None if ill[0] else 0)
     for _ in range(60):
-        assert not [a for a in cluster.look() if isinstance(a, GiveUp)]
+        assert not [a for a in cluster.reconcile() if isinstance(a, GiveUp)]
         cluster.step()
     told = dict(cluster.announced)
     assert missing(told["NobodyMeasures"], ["2 shards", "s000", "refused"]) == []
@@ -579,7 +579,7 @@ def test_a_driver_that_changed_under_a_campaign_crashes_no_shard_and_stops_the_w
     cluster = PlayedCluster(desired(40), lambda shard, node: code if ill[0] else 0)
     for number in range(400):
         ill[0] = number > 2
-        assert not [a for a in cluster.look() if isinstance(a, GiveUp)]
+        assert not [a for a in cluster.reconcile() if isinstance(a, GiveUp)]
         cluster.step()
     told = dict(cluster.announced)
     assert "opmeter doctor --cluster" in told["NodesFail"]
@@ -599,7 +599,7 @@ def test_an_error_that_nobody_foresaw_is_no_strike():
 
 def test_without_nodes_to_list_none_is_quarantined_or_lost():
     cluster = PlayedCluster(desired(6, workers=3))
-    cluster.look()
+    cluster.reconcile()
     (name,) = cluster.jobs
     ending = PodView("e", "u", name, 0, "n1", "Running", deleting=True, in_state_s=500)
     bad = PodView("b", "v", name, 1, "n2", "Failed", exit_code=44)
@@ -608,7 +608,7 @@ def test_without_nodes_to_list_none_is_quarantined_or_lost():
     cluster.strikes = NodeFailures(
         frozenset({NodeFailure("n3", "s004"), NodeFailure("n3", "s005")})
     )
-    actions = cluster.look()
+    actions = cluster.reconcile()
     assert not [a for a in actions if isinstance(a, Delete | LaunchWave)]
     assert not [r for r, _ in cluster.announced if r in ("NodeLost", "NodeQuarantined")]
 
@@ -616,21 +616,21 @@ def test_without_nodes_to_list_none_is_quarantined_or_lost():
 def test_a_pod_of_a_waves_older_job_says_nothing_of_the_job_that_was_made_anew():
     """It is left on a node that is lost: the Job of today has a pod for its index."""
     cluster = PlayedCluster(desired(2, workers=3))
-    cluster.look()
+    cluster.reconcile()
     (name,) = cluster.jobs
     at_work = [PodView(f"p{i}", f"p{i}", name, i, "n2", "Running", job_uid="u") for i in (0, 1)]
     left = PodView("l", "l", name, 0, "n1", "Running", deleting=True, in_state_s=500, job_uid="old")
     cluster.pods = [*at_work, left]
     cluster.nodes["n1"] = False
-    assert not [a for a in cluster.look() if isinstance(a, LaunchWave | Scale)]
+    assert not [a for a in cluster.reconcile() if isinstance(a, LaunchWave | Scale)]
     cluster.pods = [at_work[1], replace(left, job_uid="u")]
-    assert [a for a in cluster.look() if isinstance(a, LaunchWave)]
+    assert [a for a in cluster.reconcile() if isinstance(a, LaunchWave)]
 
 
 def test_a_pod_in_whose_place_a_taken_index_may_begin_holds_a_worker():
     """Of an older Job index 2 runs, and 3, which is committed; 0 and 1 are lost with their node."""
     cluster = PlayedCluster(desired(4, workers=3))
-    cluster.look()
+    cluster.reconcile()
     (name,) = cluster.jobs
     (wave,) = cluster.waves.values()
     at_work = [PodView(f"p{i}", f"p{i}", name, i, "n2", "Running") for i in (2, 3)]
@@ -641,7 +641,7 @@ def test_a_pod_in_whose_place_a_taken_index_may_begin_holds_a_worker():
     cluster.pods = [*at_work, *lost]
     cluster.nodes["n1"] = False
     cluster.committed |= dict.fromkeys(wave.indexes[3], Outcome.OK)
-    (launch,) = [a for a in cluster.look() if isinstance(a, LaunchWave)]
+    (launch,) = [a for a in cluster.reconcile() if isinstance(a, LaunchWave)]
     assert launch.wave.shards == {*wave.indexes[0], *wave.indexes[1]} and launch.cap == 1
 
 
@@ -650,7 +650,7 @@ def test_jobs_of_an_older_plan_are_retired():
     old = JobView("old", "u", WORKER, "w", "another", 4, 2, False, 1)
     merge = JobView("m", "u", MERGE, "", "another", 1, 1, False, 1)
     cluster.jobs |= {"old": old, "m": merge}
-    assert "plan" in why_deleted(cluster.look(), "old")
+    assert "plan" in why_deleted(cluster.reconcile(), "old")
 
 
 @pytest.mark.thorough
@@ -683,7 +683,7 @@ def test_whatever_fails_every_shard_is_answered_in_the_end(
 
 def test_waves_and_the_ranges_of_a_jobs_status_are_read_back():
     cluster = PlayedCluster(desired(9))
-    cluster.look()
+    cluster.reconcile()
     (wave,) = cluster.waves.values()
     assert wave_from_json(wave_to_json(wave), key="k") == wave
     assert len(wave.job_name) <= 52
@@ -693,34 +693,34 @@ def test_waves_and_the_ranges_of_a_jobs_status_are_read_back():
 def begun(shards=12, workers=4, **more):
     """A campaign whose first wave has its Job, and that Job's name."""
     cluster = PlayedCluster(desired(shards, workers=workers, **more))
-    cluster.look()
+    cluster.reconcile()
     return cluster, next(iter(cluster.jobs))
 
 
 def test_a_job_whose_pods_could_not_start_stays_suspended_for_a_while():
     cluster, name = begun()
     cluster.jobs[name] = replace(cluster.jobs[name], suspended=True, held=True, in_state_s=60)
-    assert not [a for a in cluster.look() if isinstance(a, Suspend)]
+    assert not [a for a in cluster.reconcile() if isinstance(a, Suspend)]
     cluster.jobs[name] = replace(cluster.jobs[name], in_state_s=1000)
-    assert [a.on for a in cluster.look() if isinstance(a, Suspend)] == [False]
+    assert [a.on for a in cluster.reconcile() if isinstance(a, Suspend)] == [False]
 
 
 def test_a_younger_wave_gets_what_the_older_ones_leave():
     cluster = PlayedCluster(desired(140, workers=16))
-    cluster.look()
+    cluster.reconcile()
     (first,) = cluster.jobs
     done = range(50)
     cluster.jobs[first] = replace(cluster.jobs[first], succeeded=frozenset(done))
     wave = next(iter(cluster.waves.values()))
     cluster.committed |= {wave.indexes[i][0]: Outcome.OK for i in done}
-    cluster.look()
+    cluster.reconcile()
     second = next(name for name in cluster.jobs if name != first)
     assert cluster.jobs[second].parallelism == 2  # fourteen indexes of the first are left
     cluster.wanted = replace(cluster.wanted, workers=3)  # devices went away
-    cluster.look()
+    cluster.reconcile()
     assert cluster.jobs[first].parallelism == 3 and cluster.jobs[second].parallelism == 0
     cluster.wanted = replace(cluster.wanted, workers=20)
-    cluster.look()
+    cluster.reconcile()
     assert cluster.jobs[second].parallelism == 6
     cluster.play()
 
@@ -732,7 +732,7 @@ def test_an_older_wave_whose_node_is_trusted_again_does_not_come_on_top_of_a_you
     cluster.pods = failed(first, 44, "n1", "n1")
     cluster.pods = [replace(pod, index=i + 1) for i, pod in enumerate(cluster.pods)]
     cluster.pods.append(PodView("r", "r", first, 0, "n2", "Running"))
-    cluster.look()
+    cluster.reconcile()
     second = next(name for name in cluster.jobs if name != first)
     assert cluster.jobs[first].parallelism == 1 and cluster.jobs[second].parallelism == 2
     at_work = [PodView(f"q{i}", f"q{i}", second, i, "n2", "Running") for i in (0, 1)]
@@ -740,10 +740,10 @@ def test_an_older_wave_whose_node_is_trusted_again_does_not_come_on_top_of_a_you
     cluster.strikes = (
         NodeFailures()
     )  # what spoke against the node is told of the shards elsewhere, too
-    cluster.look()
+    cluster.reconcile()
     assert cluster.jobs[first].parallelism == 1  # its other two indexes are the younger wave's
     cluster.wanted = replace(cluster.wanted, workers=4)
-    cluster.look()
+    cluster.reconcile()
     assert sum(job.parallelism for job in cluster.jobs.values()) <= 4
     cluster.play()
 
@@ -756,7 +756,7 @@ def test_a_pod_that_measures_what_a_younger_wave_has_too_holds_a_device():
     lost = PodView("l", "l", first, 1, "n1", "Running", deleting=True, in_state_s=500)
     cluster.nodes["n1"] = False
     cluster.pods = [PodView("p", "p", first, 0, "n2", "Running"), lost]
-    cluster.look()
+    cluster.reconcile()
     second = next(name for name in cluster.jobs if name != first)
     cluster.nodes["n1"] = True
     cluster.jobs[first] = replace(cluster.jobs[first], failed=frozenset({0}))
@@ -766,10 +766,10 @@ def test_a_pod_that_measures_what_a_younger_wave_has_too_holds_a_device():
         PodView("q", "q", second, 0, "n2", "Running"),
         doubled,
     ]
-    cluster.look()
+    cluster.reconcile()
     assert len(cluster.jobs) == 2  # the shard that failed waits
     cluster.pods = [pod for pod in cluster.pods if pod is not doubled]
-    cluster.look()
+    cluster.reconcile()
     assert len(cluster.jobs) == 3
 
 
@@ -779,13 +779,13 @@ def test_pods_that_are_back_with_their_node_wait_for_those_that_took_their_place
     lost = PodView("l", "l", first, 2, "n1", "Running", deleting=True, in_state_s=500)
     cluster.nodes["n1"] = False
     cluster.pods = [*running, lost]
-    cluster.look()
+    cluster.reconcile()
     second = next(name for name in cluster.jobs if name != first)
     assert cluster.jobs[second].parallelism == 1
     cluster.nodes["n1"] = True
     replaced = PodView("s", "s", second, 0, "n2", "Running")
     cluster.pods = [*running, replaced]
-    cluster.look()
+    cluster.reconcile()
     assert cluster.jobs[first].parallelism == 2
     cluster.play()
 
@@ -799,7 +799,7 @@ def test_an_older_job_does_not_start_again_what_a_wave_of_this_round_takes(suspe
     cluster.pods = [lost]
     cluster.jobs[first] = replace(cluster.jobs[first], suspended=suspended)
     assert cluster.jobs[first].parallelism == 3
-    cluster.look()
+    cluster.reconcile()
     second = next(name for name in cluster.jobs if name != first)
     assert cluster.jobs[second].parallelism == 1
     assert cluster.jobs[first].parallelism == 2
@@ -809,8 +809,8 @@ def test_an_older_job_does_not_start_again_what_a_wave_of_this_round_takes(suspe
 def test_a_job_goes_on_before_its_share_changes():
     cluster, name = begun(100, workers=8)
     cluster.jobs[name] = replace(cluster.jobs[name], suspended=True, parallelism=3)
-    assert [type(a) for a in cluster.look()] == [Suspend]
-    assert [type(a) for a in cluster.look()] == [Scale]
+    assert [type(a) for a in cluster.reconcile()] == [Suspend]
+    assert [type(a) for a in cluster.reconcile()] == [Scale]
 
 
 def test_what_runs_is_never_lowered():
@@ -824,7 +824,7 @@ def test_what_runs_is_never_lowered():
 def test_jobs_of_another_image_are_made_anew():
     cluster, name = begun()
     cluster.wanted = replace(cluster.wanted, made_of="new")
-    actions = cluster.look()
+    actions = cluster.reconcile()
     assert "image" in why_deleted(actions, name)
     (again,) = [a for a in actions if isinstance(a, LaunchWave)]
     assert again.wave.job_name != name and len(again.wave.shards) == 12
@@ -847,22 +847,22 @@ def test_a_shard_that_was_only_moved_has_not_failed():
         wave = replace(next(iter(cluster.waves.values())), serial=serial)
         cluster.waves[wave.wave_hash] = wave
     cluster.jobs[name] = replace(cluster.jobs[name], failed=frozenset({0}))
-    assert not [a for a in cluster.look() if isinstance(a, GiveUp)]
+    assert not [a for a in cluster.reconcile() if isinstance(a, GiveUp)]
     wave = replace(next(iter(cluster.waves.values())), serial=4)
     cluster.waves[wave.wave_hash] = wave  # so often that its other Jobs must be gone
-    assert [a.shard for a in cluster.look() if isinstance(a, GiveUp)] == ["s000"]
+    assert [a.shard for a in cluster.reconcile() if isinstance(a, GiveUp)] == ["s000"]
 
 
 def test_a_pod_of_several_shards_is_one_witness_and_names_its_shard():
     cluster = PlayedCluster(replace(desired(16, workers=2), per_index=8))
-    cluster.look()
+    cluster.reconcile()
     (name,) = cluster.jobs
     pod = PodView("p", "u", name, 0, "n1", "Failed", exit_code=44, shard="s003")
     cluster.pods = [pod]
-    cluster.look()
+    cluster.reconcile()
     assert cluster.strikes.seen == {NodeFailure("n1", "s003")}
     cluster.pods = [replace(pod, shard="", node="n2"), replace(pod, index=99)]
-    cluster.look()
+    cluster.reconcile()
     assert NodeFailure("n2", "s000") in cluster.strikes.seen
 
 
@@ -872,16 +872,16 @@ def test_one_pod_that_cannot_start_ends_no_other_and_its_shard_goes_elsewhere():
     stuck = PodView("p0", "u0", name, 0, "n1", "Pending", waiting=why, in_state_s=601)
     others = [PodView(f"p{i}", f"u{i}", name, i, "n2", "Running") for i in (1, 2, 3)]
     cluster.pods = [stuck, *others]
-    actions = cluster.look()
+    actions = cluster.reconcile()
     assert not [a for a in actions if isinstance(a, Suspend | Delete)]
     (launch,) = [a for a in actions if isinstance(a, LaunchWave)]
     assert launch.wave.shards == {"s000"} and launch.wave.avoid == ("n1",)
     assert cluster.strikes.seen == {NodeFailure("n1", "s000")}
     told = dict(cluster.announced)
     assert why in told["NotStarting"] and "kind load" in told["NotStarting"]
-    assert not [a for a in cluster.look() if isinstance(a, LaunchWave)]
+    assert not [a for a in cluster.reconcile() if isinstance(a, LaunchWave)]
     cluster.step()
-    cluster.look()
+    cluster.reconcile()
     assert set(cluster.committed) == {"s000", "s001", "s002", "s003"}
     assert name not in cluster.jobs  # with the pod that never began
 
@@ -891,7 +891,7 @@ def test_on_the_only_node_a_pod_that_cannot_start_is_told_and_waited_for():
     cluster.nodes.pop("n2")
     stuck = PodView("p0", "u0", name, 0, "n1", "Pending", waiting="x", in_state_s=601)
     cluster.pods = [stuck, PodView("p1", "u1", name, 1, "n1", "Running")]
-    assert not [a for a in cluster.look() if isinstance(a, Suspend | Delete | LaunchWave)]
+    assert not [a for a in cluster.reconcile() if isinstance(a, Suspend | Delete | LaunchWave)]
     assert "NotStarting" in dict(cluster.announced)
 
 
@@ -899,14 +899,14 @@ def test_a_pod_that_is_being_made_for_ever_is_told_in_the_words_of_its_last_warn
     cluster, name = begun(4, kueue=True)
     pod = PodView("p0", "u0", name, 0, "n1", "Pending", in_state_s=700)
     cluster.pods = [pod]
-    cluster.look()
+    cluster.reconcile()
     assert "NotStarting" not in dict(cluster.announced)  # a large image takes its time
     cluster.pods = [replace(pod, event='secret "opmeter-s3" not found')]
-    assert not [a for a in cluster.look() if isinstance(a, Suspend)]  # Kueue has it
+    assert not [a for a in cluster.reconcile() if isinstance(a, Suspend)]  # Kueue has it
     assert 'secret "opmeter-s3" not found' in dict(cluster.announced)["NotStarting"]
     cluster.announced.clear()
     cluster.pods = [replace(pod, in_state_s=2000)]
-    cluster.look()
+    cluster.reconcile()
     assert "30" in numbers(dict(cluster.announced)["NotStarting"])
 
 
@@ -917,7 +917,7 @@ def test_pods_that_nobody_takes_and_pods_that_do_not_end_are_told():
     )
     ends = PodView("p2", "u2", name, 1, "n1", "Running", deleting=True, in_state_s=700)
     cluster.pods = [waits, replace(waits, uid="u3"), ends]
-    cluster.look()
+    cluster.reconcile()
     told = dict(cluster.announced)
     assert numbers(told["Unschedulable"])[0] == "2"
     assert missing(told["Unschedulable"], ["0/2 nodes: cpu", "opmeter doctor --cluster"]) == []
@@ -926,8 +926,8 @@ def test_pods_that_nobody_takes_and_pods_that_do_not_end_are_told():
 
 def test_the_same_state_gives_the_same_wave_whoever_looks():
     one, other = (PlayedCluster(desired(50, workers=5)) for _ in range(2))
-    one.look()
-    other.look()
+    one.reconcile()
+    other.reconcile()
     assert one.waves == other.waves
 
 
@@ -938,6 +938,6 @@ def test_a_merge_that_runs_is_waited_for_and_one_that_is_deleted_too():
     running = JobView("m", "u", MERGE, "", "h", 1, 1, False, 1, merges=key)
     for job in (running, replace(running, deleting=True), replace(running, state="Complete")):
         cluster.jobs = {"m": job}
-        assert cluster.look() == ()
+        assert cluster.reconcile() == ()
     cluster.jobs = {"m": replace(running, state="Failed", merges="of less")}
-    assert cluster.look() == (Merge(key, (1,), partial=False),)
+    assert cluster.reconcile() == (Merge(key, (1,), partial=False),)

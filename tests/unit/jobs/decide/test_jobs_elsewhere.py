@@ -71,7 +71,7 @@ def test_shards_that_may_run_on_the_same_nodes_share_a_job():
 
 def test_the_job_of_such_a_shard_may_not_use_its_node():
     cluster = Cluster(wanted("n1"))
-    cluster.look()
+    cluster.reconcile()
     (wave,) = cluster.waves.values()
     job = worker_job(wave, cluster.wanted.plan, load_site("cpu"), DEPLOYMENT, cap=1)
     rules = job["spec"]["template"]["spec"]["affinity"]["nodeAffinity"]
@@ -94,7 +94,7 @@ def test_a_node_that_others_hold_is_none():
 
 def test_a_job_whose_other_nodes_are_gone_before_it_begins_gives_way():
     cluster = Cluster(wanted("n1"))
-    cluster.look()
+    cluster.reconcile()
     assert [wave.avoid for wave in cluster.waves.values()] == [("n1",)]
     cluster.nodes["n2"] = False
     cluster.play()
@@ -104,10 +104,10 @@ def test_a_job_whose_other_nodes_are_gone_before_it_begins_gives_way():
 def test_a_node_that_is_quarantined_as_well_makes_no_job_after_the_other():
     cluster = Cluster(wanted("n1"))
     cluster.strikes = NodeFailures(frozenset({NodeFailure("n1", "x"), NodeFailure("n1", "y")}))
-    cluster.look()
+    cluster.reconcile()
     cluster.nodes["n2"] = False
     for _ in range(10):
-        cluster.look()
+        cluster.reconcile()
         cluster.step()
     assert len(cluster.waves) == 1 and len(cluster.jobs) == 1
     cluster.nodes["n2"] = True
@@ -117,7 +117,7 @@ def test_a_node_that_is_quarantined_as_well_makes_no_job_after_the_other():
 def test_a_wave_of_such_a_node_that_has_no_job_is_not_taken_up():
     """Whoever was killed between the wave and its Job has left it."""
     cluster = Cluster(wanted("n1"))
-    cluster.look()
+    cluster.reconcile()
     cluster.jobs.clear()
     cluster.nodes["n2"] = False
     cluster.play()
@@ -139,6 +139,6 @@ def test_what_may_have_canaries_is_asked_about_once_before_the_end(predicted_s, 
     cluster = Cluster(wanted("", predicted_s=predicted_s))
     ends = []
     while not cluster.finished:
-        ends += [one for one in cluster.look() if isinstance(one, Finish | Replan)]
+        ends += [one for one in cluster.reconcile() if isinstance(one, Finish | Replan)]
         cluster.step()
     assert ends == [Replan(), Finish()][not asks :]

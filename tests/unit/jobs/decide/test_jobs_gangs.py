@@ -28,7 +28,7 @@ def desired(gangs=1, shards=6, pods=2, workers=4, **more):
 
 
 def launches(cluster):
-    return [action for action in cluster.look() if isinstance(action, LaunchWave)]
+    return [action for action in cluster.reconcile() if isinstance(action, LaunchWave)]
 
 
 def gang_job(cluster):
@@ -49,7 +49,7 @@ def test_a_gang_has_all_of_its_pods_and_the_others_share_what_is_left():
 
 def test_the_wave_of_a_gang_is_read_back_and_waves_without_one_keep_their_bytes():
     cluster = PlayedCluster(desired(), nodes=FOUR)
-    cluster.look(), cluster.look()
+    cluster.reconcile(), cluster.reconcile()
     gang, other = sorted(cluster.waves.values(), key=lambda wave: -wave.pods)
     for wave in (gang, other):
         assert wave_from_json(wave_to_json(wave), key="k") == wave
@@ -63,7 +63,7 @@ def test_where_a_gang_has_no_room_the_others_go_first_and_people_are_told():
     told = [text for reason, text in cluster.announced if reason == "GangWaits"]
     assert told and numbers(told[0]) == ["5", "4"]  # pods of the gang, room
     for _ in range(20):
-        cluster.look(), cluster.step()
+        cluster.reconcile(), cluster.step()
     assert len(cluster.committed) == 6
     cluster.wanted = replace(cluster.wanted, workers=5)
     cluster.nodes["n5"] = True
@@ -73,7 +73,7 @@ def test_where_a_gang_has_no_room_the_others_go_first_and_people_are_told():
 
 def test_a_gang_waits_until_so_many_workers_are_free():
     cluster = PlayedCluster(desired(gangs=0, shards=6, workers=4), nodes=FOUR)
-    cluster.look()
+    cluster.reconcile()
     cluster.wanted = desired(gangs=1, shards=6, pods=3, workers=4)
     cluster.waves = {
         name: replace(wave, plan_hash=cluster.wanted.plan_hash)
@@ -85,31 +85,31 @@ def test_a_gang_waits_until_so_many_workers_are_free():
 
 def test_no_gang_is_ever_narrowed():
     cluster = PlayedCluster(desired(pods=3, workers=4), nodes=FOUR)
-    cluster.look()
+    cluster.reconcile()
     cluster.step()
     cluster.wanted = replace(cluster.wanted, workers=1)
-    assert not [action for action in cluster.look() if isinstance(action, Scale)]
+    assert not [action for action in cluster.reconcile() if isinstance(action, Scale)]
     cluster.wanted = replace(cluster.wanted, workers=4)
     cluster.play()
 
 
 def test_a_paused_gang_rests_and_comes_back_whole():
     cluster = PlayedCluster(desired(shards=0), nodes=FOUR)
-    cluster.look()
+    cluster.reconcile()
     cluster.wanted = replace(cluster.wanted, paused=True)
-    assert [a.on for a in cluster.look() if isinstance(a, Suspend)] == [True]
+    assert [a.on for a in cluster.reconcile() if isinstance(a, Suspend)] == [True]
     cluster.wanted = replace(cluster.wanted, paused=False)
-    (let_go,) = [a for a in cluster.look() if isinstance(a, Suspend)]
+    (let_go,) = [a for a in cluster.reconcile() if isinstance(a, Suspend)]
     assert (let_go.on, let_go.most) == (False, None)
     cluster.play()
 
 
 def test_nothing_is_launched_into_the_place_of_a_gang_that_comes_back():
     cluster = PlayedCluster(desired(workers=2), nodes=FOUR)
-    cluster.look()
+    cluster.reconcile()
     for paused in (True, False):
         cluster.wanted = replace(cluster.wanted, paused=paused)
-        found = cluster.look()
+        found = cluster.reconcile()
     assert [type(action) for action in found] == [Suspend]
     cluster.play()
     assert cluster.most == 2 and len(cluster.committed) == 7
@@ -118,7 +118,7 @@ def test_nothing_is_launched_into_the_place_of_a_gang_that_comes_back():
 def test_a_gang_comes_back_when_workers_are_free_and_next():
     """Nodes have room, and the campaign may not have more pods."""
     cluster = PlayedCluster(desired(workers=4, shards=40), nodes=FOUR)
-    cluster.look()
+    cluster.reconcile()
     job = gang_job(cluster)
     cluster.jobs[job.name] = replace(job, suspended=True, stopped=True, held=True)
     (single,) = launches(cluster)
@@ -129,7 +129,7 @@ def test_a_gang_comes_back_when_workers_are_free_and_next():
     ]
     cluster.pods = running
     cluster.jobs[job.name] = replace(cluster.jobs[job.name], held=False)
-    assert not [action for action in cluster.look() if isinstance(action, Suspend)]
+    assert not [action for action in cluster.reconcile() if isinstance(action, Suspend)]
     cluster.play()
     assert cluster.most <= 4 and len(cluster.committed) == 41
     assert list(cluster.committed).index("g0") < 20
@@ -137,7 +137,7 @@ def test_a_gang_comes_back_when_workers_are_free_and_next():
 
 def test_a_gang_that_lost_a_node_is_made_anew_elsewhere():
     cluster = PlayedCluster(desired(shards=0), nodes=FOUR)
-    cluster.look()
+    cluster.reconcile()
     cluster.step()
     cluster.committed.clear()
     job = gang_job_running(cluster)
@@ -146,7 +146,7 @@ def test_a_gang_that_lost_a_node_is_made_anew_elsewhere():
     cluster.pods = [
         replace(pod, deleting=True, in_state_s=181) if pod is lost else pod for pod in cluster.pods
     ]
-    deleted = [action for action in cluster.look() if isinstance(action, Delete)]
+    deleted = [action for action in cluster.reconcile() if isinstance(action, Delete)]
     assert [action.job for action in deleted] == [job.name]
     assert "gang" in deleted[0].why
     cluster.play()
@@ -166,11 +166,11 @@ def gang_job_running(cluster):
 def test_the_remains_of_a_gang_that_lost_a_node_do_not_end_the_next_one():
     """Its pod on that node stays for as long as the node is away, and names the old Job."""
     cluster = PlayedCluster(desired(shards=0), nodes=FOUR)
-    cluster.look()
+    cluster.reconcile()
     job = gang_job_running(cluster)
     remains = replace(cluster.pods[1], deleting=True, in_state_s=1000.0)
     cluster.nodes["n2"], cluster.pods = False, [remains]
-    cluster.look()
+    cluster.reconcile()
     cluster.pods = [remains]
     found = [launch for _ in range(3) for launch in launches(cluster)]
     assert len(found) == 1 and found[0].wave.job_name != job.name
@@ -179,23 +179,23 @@ def test_the_remains_of_a_gang_that_lost_a_node_do_not_end_the_next_one():
 
 def test_a_gang_goes_to_other_nodes_than_where_its_pod_did_not_start():
     cluster = PlayedCluster(desired(shards=0), nodes=FOUR)
-    cluster.look()
+    cluster.reconcile()
     job = gang_job_running(cluster)
     stuck = {"phase": "Pending", "waiting": "ImagePullBackOff", "in_state_s": 700.0}
     cluster.pods = [cluster.pods[0], replace(cluster.pods[1], **stuck)]
-    assert [a.job for a in cluster.look() if isinstance(a, Delete)] == [job.name]
+    assert [a.job for a in cluster.reconcile() if isinstance(a, Delete)] == [job.name]
     (launch,) = launches(cluster)
     assert launch.wave.avoid == ("n2",)
 
 
 def test_a_gang_that_lost_its_room_holds_up_nobody():
     cluster = PlayedCluster(desired(pods=4), nodes=FOUR)
-    cluster.look()
+    cluster.reconcile()
     job = gang_job(cluster)
     cluster.nodes["n4"] = False
     cluster.jobs[job.name] = replace(job, suspended=True, stopped=True, held=True)
     for _ in range(60):
-        cluster.look(), cluster.step()
+        cluster.reconcile(), cluster.step()
     assert len(cluster.committed) == 6 and "g0" not in cluster.committed
     assert cluster.jobs[job.name].suspended
     assert "GangWaits" in {reason for reason, _ in cluster.announced}
@@ -208,7 +208,7 @@ def test_a_gang_for_which_too_few_nodes_are_trusted_waits_and_holds_up_nobody():
     cluster = PlayedCluster(desired(pods=4), nodes=FOUR)
     struck(cluster, "n1")
     for _ in range(30):
-        cluster.look(), cluster.step()
+        cluster.reconcile(), cluster.step()
     assert len(cluster.committed) == 6
     assert not any(job.gang for job in cluster.jobs.values())
     told = [text for reason, text in cluster.announced if reason == "GangWaits"]
@@ -238,19 +238,19 @@ def test_a_wave_of_other_pods_than_the_site_has_now_is_not_taken_up():
 
 def test_a_gang_that_may_use_a_bad_node_and_does_not_goes_on():
     cluster = PlayedCluster(desired(shards=0), nodes=FOUR)
-    cluster.look()
+    cluster.reconcile()
     job = gang_job_running(cluster)
     struck(cluster, "n3")
-    assert not [a for a in cluster.look() if isinstance(a, Delete | Scale)]
+    assert not [a for a in cluster.reconcile() if isinstance(a, Delete | Scale)]
     assert job.name in cluster.jobs
 
 
 def test_a_gang_on_a_bad_node_is_made_anew_without_it():
     cluster = PlayedCluster(desired(shards=0), nodes=FOUR)
-    cluster.look()
+    cluster.reconcile()
     job = gang_job_running(cluster)
     struck(cluster, "n2")
-    assert [a.job for a in cluster.look() if isinstance(a, Delete)] == [job.name]
+    assert [a.job for a in cluster.reconcile() if isinstance(a, Delete)] == [job.name]
     (launch,) = launches(cluster)
     assert launch.wave.avoid == ("n2",) and launch.wave.is_gang
 
@@ -262,13 +262,13 @@ def struck(cluster, node):
 
 def test_a_gang_that_waits_for_a_pod_gives_back_its_nodes_after_a_while():
     cluster = PlayedCluster(desired(shards=0), nodes=FOUR)
-    cluster.look()
+    cluster.reconcile()
     job = gang_job_running(cluster)
     waits = PodView(
         "p9", "u9", job.name, 1, "", "Pending", unschedulable="0/4 nodes", in_state_s=601
     )
     cluster.pods = [cluster.pods[0], waits]
-    (stops,) = [a for a in cluster.look() if isinstance(a, Suspend)]
+    (stops,) = [a for a in cluster.reconcile() if isinstance(a, Suspend)]
     assert stops.on and stops.hold
     assert "p9" in stops.why and stops.why.endswith("0/4 nodes")
 
@@ -277,14 +277,14 @@ def test_a_gang_that_a_queue_admitted_and_of_which_a_pod_waits_goes_into_the_que
     """Nobody but the queue may suspend it, and where that knows nothing of pods that are not ready
     in time, its nodes would be held for ever."""
     cluster = PlayedCluster(desired(shards=0, queue="team", kueue=True), nodes=FOUR)
-    cluster.look()
+    cluster.reconcile()
     job = gang_job_running(cluster)
     cluster.jobs[job.name] = replace(job, queue="team")
     waits = PodView(
         "p9", "u9", job.name, 1, "", "Pending", unschedulable="0/4 nodes", in_state_s=601
     )
     cluster.pods = [cluster.pods[0], waits]
-    acts = cluster.look()
+    acts = cluster.reconcile()
     assert not [a for a in acts if isinstance(a, Suspend)]
     (gone,) = [a for a in acts if isinstance(a, Delete)]
     assert gone.job == job.name
@@ -296,7 +296,7 @@ def test_a_gang_that_a_queue_admitted_and_of_which_a_pod_waits_goes_into_the_que
 def test_pods_of_a_gang_that_do_not_reach_each_other_rest_and_cost_no_case():
     """They are tried again, wherever there is room then; nobody is struck for it."""
     cluster = PlayedCluster(desired(shards=0), nodes=FOUR)
-    cluster.look()
+    cluster.reconcile()
     job = gang_job_running(cluster)
     words = "from n2, for 600 s: cannot reach the first node at 10.0.0.1:4711: timed out"
     ended = replace(
@@ -304,7 +304,7 @@ def test_pods_of_a_gang_that_do_not_reach_each_other_rest_and_cost_no_case():
     )
     cluster.jobs[job.name] = replace(job, in_state_s=700.0)
     cluster.pods.append(ended)
-    (stops,) = [a for a in cluster.look() if isinstance(a, Suspend)]
+    (stops,) = [a for a in cluster.reconcile() if isinstance(a, Suspend)]
     assert stops.on and stops.hold and words in stops.why
     assert not cluster.strikes.seen
     told = dict(cluster.announced)["GangApart"]

@@ -43,8 +43,8 @@ class TimedCluster(PlayedCluster):
         )
         return replace(seen, nodes=nodes)
 
-    def look(self):
-        actions = super().look()
+    def reconcile(self):
+        actions = super().reconcile()
         self.most_gathering = max(self.most_gathering, len(incomplete_gangs(self.observe())))
         whole = [j for j in self.jobs.values() if j.gang and j.is_live and not j.suspended]
         self.most_gangs = max(self.most_gangs, len(whole))
@@ -149,12 +149,12 @@ def test_no_two_gangs_are_half_begun_and_all_of_them_end():
 def test_the_younger_of_two_gangs_that_gather_gives_back_its_nodes():
     """The older was whole, and lost a pod while the younger began."""
     cluster = TimedCluster(wanted((4, 4), 0))
-    cluster.look()
+    cluster.reconcile()
     cluster.step()
-    (launch,) = [action for action in cluster.look() if isinstance(action, LaunchWave)]
+    (launch,) = [action for action in cluster.reconcile() if isinstance(action, LaunchWave)]
     older = next(pod for pod in cluster.pods if pod.job != launch.wave.job_name)
     cluster.pods.remove(older)
-    (stops,) = [action for action in cluster.look() if isinstance(action, Suspend)]
+    (stops,) = [action for action in cluster.reconcile() if isinstance(action, Suspend)]
     assert stops.on and stops.hold and stops.job == launch.wave.job_name
     assert cluster.play().most_gangs == 2
 
@@ -162,7 +162,7 @@ def test_the_younger_of_two_gangs_that_gather_gives_back_its_nodes():
 def test_a_gang_goes_before_a_wave_of_shards_that_lacks_its_job():
     """That wave leaves its workers to the gang: neither would ever begin."""
     cluster = TimedCluster(wanted((), 20))
-    cluster.look()
+    cluster.reconcile()
     cluster.jobs.clear()
     cluster.wanted = wanted((8,), 20)
     cluster.took_s = {shard.shard_id: 60.0 for shard in cluster.wanted.plan.shards}
@@ -170,6 +170,6 @@ def test_a_gang_goes_before_a_wave_of_shards_that_lacks_its_job():
         name: replace(wave, plan_hash=cluster.wanted.plan_hash)
         for name, wave in cluster.waves.items()
     }
-    (launch,) = [action for action in cluster.look() if isinstance(action, LaunchWave)]
+    (launch,) = [action for action in cluster.reconcile() if isinstance(action, LaunchWave)]
     assert launch.wave.is_gang
     assert len(cluster.play().committed) == 21

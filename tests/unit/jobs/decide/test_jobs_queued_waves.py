@@ -117,7 +117,7 @@ def test_jobs_that_may_name_no_queue_where_one_is_wanted_are_made_with_it():
 
 def test_a_job_without_the_sites_queue_is_made_anew():
     play = queued(Play(cases=12, site=TEAM))
-    play.look()
+    play.reconcile()
     (job,) = play.cluster.worker_jobs()
     del job["metadata"]["labels"][QUEUE]  # as whoever applies what a dry run printed
     play.play().check_complete()
@@ -249,7 +249,7 @@ def test_a_pause_starts_no_work_when_the_quota_comes():
     play.rounds(3)
     assert suspended(play)
     play.annotate(paused="true")
-    play.look()
+    play.reconcile()
     play.cluster.kueue.quota = 8
     play.rounds(6)
     assert not play.store.commits and not play.cluster.worker_jobs()

@@ -141,11 +141,11 @@ class Looks:
     def __init__(self, results=()):
         self.results, self.looks, self.asked = list(results), 0, 0
 
-    def look(self):
+    def reconcile(self):
         self.looks += 1
         return {"c": self.results.pop(0), "other": True} if self.results else {"other": False}
 
-    def follow(self, only):
+    def read_state(self, only):
         self.asked += 1
         return {only: self.asked > 1}
 
@@ -218,7 +218,7 @@ class LongLook:
     def __init__(self, now, cluster, other):
         self.now, self.cluster, self.other, self.taken = now, cluster, other, False
 
-    def look(self):
+    def reconcile(self):
         for _ in range(7):
             asked = self.cluster.requests
             self.now.now += DURATION_S / 5

@@ -301,7 +301,7 @@ class Play:
 
     def play(self, most=100):
         for _ in range(most):
-            if self.controller.look()["small"]:
+            if self.controller.reconcile()["small"]:
                 return
             self.cluster.step()
         raise AssertionError(f"it does not end: {self.cluster.reasons()}")
@@ -329,7 +329,7 @@ def test_a_campaign_is_merged_under_a_lease_where_its_store_wants_one(monkeypatc
 
 def test_what_was_found_out_of_a_store_stays_found(monkeypatch):
     play = Play(monkeypatch)
-    play.controller.look()
+    play.controller.reconcile()
 
     def ask(store):
         raise AssertionError("asked again")
@@ -342,16 +342,16 @@ def test_what_was_found_out_of_a_store_stays_found(monkeypatch):
 
 def test_what_an_older_plan_left_is_merged_under_the_lease_too(monkeypatch):
     play = Play(monkeypatch, cases=24)
-    play.controller.look()
+    play.controller.reconcile()
     play.cluster.step()
     assert committed_shards(play.store, "small") and find_head(play.store) is None
     play.apply(25)
-    play.controller.look()
+    play.controller.reconcile()
     assert len(read_plans(play.store, "small")) == 1  # its Job has not come to its end
     play.cluster.step()
     head = find_head(play.store)
     assert head is not None and head.guard == "lease"
-    play.controller.look()
+    play.controller.reconcile()
     assert len(read_plans(play.store, "small")) == 2
     play.play()
     play.check()
@@ -359,7 +359,7 @@ def test_what_an_older_plan_left_is_merged_under_the_lease_too(monkeypatch):
 
 def test_a_controller_that_leads_no_more_writes_nothing_there(monkeypatch):
     play = Play(monkeypatch)
-    play.controller.look()
+    play.controller.reconcile()
     config = play.cluster.maps[MAP]
     assert config["metadata"]["annotations"][LEASED]
     reached = Stores(lambda: False)
