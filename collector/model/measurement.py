@@ -81,7 +81,9 @@ class Timing:
     min_us: float = field(metadata=doc("shortest duration", unit="us"))
     p10_us: float = field(metadata=doc("10th percentile", unit="us"))
     p90_us: float = field(metadata=doc("90th percentile", unit="us"))
-    spread: float = field(metadata=doc("1.4826 * median absolute deviation / median"))
+    spread: float = field(
+        metadata=doc("1.4826 * median absolute deviation / median, from 0 to 1.4826")
+    )
 
     def __post_init__(self) -> None:
         if fault := _timing_fault(self):

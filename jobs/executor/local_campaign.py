@@ -15,7 +15,7 @@ from collector.store.base import Store
 from collector.worker.assignment import check_stack
 from collector.worker.blame import WrongImage, WrongNode
 from jobs.campaign.campaign_file import Campaign, RunOptions
-from jobs.executor.local_run import LocalRun, ShardProgress, RunView
+from jobs.executor.local_run import LocalRun, RunView, ShardProgress
 from jobs.planning.gaps import describe_forecast
 from jobs.planning.lifecycle import (
     NextPlan,

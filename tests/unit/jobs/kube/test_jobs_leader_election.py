@@ -192,7 +192,7 @@ def test_an_api_server_that_is_away_ends_no_loop():
         looks.looks -= 1
         raise ClusterAway("refused")
 
-    looks.look = lambda: {"c": True}
+    looks.reconcile = lambda: {"c": True}
     assert run_forever(looks, leads, StopAfter(99), until="c", interval_s=0)
 
 
