@@ -265,7 +265,7 @@ def test_a_planted_fault_is_stopped_before_it_is_published(name, tmp_path):
     best = best_rows(state, PATH).select(["case", "outcome", "reason"]).to_pylist()
     held = {row["case"]: gate_of_outcome(Outcome(row["outcome"]), row["reason"]) for row in best}
     by = {held[case] for case in fault.stops}
-    assert by <= fault.gates, "another gate refused it, or quality/gates.py does not know the reason"
+    assert by <= fault.gates, "another gate refused it, or quality/gates.py lacks the reason"
     assert refused == []
     assert fault.stops <= set(state.measurements["case"].to_pylist())  # kept, and not shown
 
