@@ -89,8 +89,8 @@ def rank_positions(folder: Path) -> list[RankPosition]:
 def blocking_ranks(found: Sequence[RankPosition], ranks: Sequence[int]) -> str:
     """Return a text that names the `ranks` of this node that the others wait for.
 
-    >>> one = RankState(1, None, 3, "all_reduce")
-    >>> blame([Standing(one, "")], [1])
+    >>> one = rank_files.RankState(1, None, 3, "all_reduce")
+    >>> blocking_ranks([RankPosition(one, "")], [1])
     'rank 1 does not respond, in: all_reduce'
     """
     missing = sorted(set(ranks) - {one.state.rank for one in found})

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from collector import environment as surroundings
+from collector import environment
 from collector.codec.errors import BadInput, NotFound, OpmeterError
 from collector.database.commits import Commit, head_to_extend, try_commit, write_hint
 from collector.database.plan_state import MergedPlans, PlanResults, read_results
@@ -76,7 +76,7 @@ def merge_plans(
     author: str,
     supersede_stack: bool = False,
     allow_missing: bool = False,
-    sleep: Callable[[float], None] = surroundings.sleep,
+    sleep: Callable[[float], None] = environment.sleep,
 ) -> MergeResult:
     """Publish the committed results of these plans (campaign, number) that the head lacks.
 
@@ -105,7 +105,7 @@ def merge_plans(
             write_hint(store, commit.number, commit.sha256)
             return MergeResult(commit, commit, missing, damaged, step.added.num_rows)
         logger.info("recomputing: another merge made commit %d", commit.number)
-        sleep(pause_s * surroundings.uniform(0.5, 1.5))
+        sleep(pause_s * environment.uniform(0.5, 1.5))
         pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
         base = _base(store)
 
@@ -268,10 +268,10 @@ def _write(store: Store, step: _Step, guard: Guard, author: str) -> Commit:
         manifest_sha256=written.manifest_sha256,
         content_hash=written.manifest.content_hash,
         plans=tuple(sorted(step.plans)),
-        nonce=surroundings.token(32),
+        nonce=environment.token(32),
         guard=guard.name,
         author=author,
-        time=surroundings.utc_now().isoformat(timespec="seconds"),
+        time=environment.utc_now().isoformat(timespec="seconds"),
         runtime=step.runtime,
         counts={
             "cases": step.joined.cases.num_rows,

@@ -16,8 +16,7 @@ from types import TracebackType
 
 import zstandard
 
-from collector import __version__
-from collector import environment as surroundings
+from collector import __version__, environment
 from collector.codec.canonical import canonical_json, decode_object, sha256_hex
 from collector.codec.errors import AlreadyExists, BadInput, StoreError
 from collector.codec.table import table_bytes, table_rows
@@ -110,7 +109,7 @@ class Attempt:
         )
         key = keys.attempt_manifest(self.plan.campaign, self.shard, self.attempt)
         stored = _create(self.store, key, manifest_to_json(manifest))
-        commit = ShardCommit(self.shard, self.attempt, stored, nonce=surroundings.token(32))
+        commit = ShardCommit(self.shard, self.attempt, stored, nonce=environment.token(32))
         try:
             self.store.create(
                 keys.committed(self.plan.campaign, self.shard), commit_to_json(commit)
@@ -215,10 +214,10 @@ class ProgressObject:
         self._newest: bytes | None = None
         self._news = threading.Event()
         self._ended = threading.Event()
-        self._thread: surroundings.Running | None = None
+        self._thread: environment.Running | None = None
 
     def __enter__(self) -> "ProgressObject":
-        self._thread = surroundings.begin(self._write, "progress")
+        self._thread = environment.begin(self._write, "progress")
         return self
 
     def __exit__(
@@ -248,7 +247,7 @@ class ProgressObject:
 
     def _write(self) -> None:
         while not self._ended.is_set():
-            surroundings.wait(self._news)
+            environment.wait(self._news)
             self._news.clear()
             if self._newest is None:
                 continue
@@ -256,4 +255,4 @@ class ProgressObject:
                 self._store.put(self._key, self._newest)
             except StoreError as error:
                 logger.debug("did not write progress: %s", error)
-            surroundings.wait(self._ended, self._every_s)
+            environment.wait(self._ended, self._every_s)

@@ -17,7 +17,7 @@ from typing import Protocol
 
 import numpy as np
 
-from collector import environment as surroundings
+from collector import environment
 from collector.codec.errors import BadInput, PeersAway
 from collector.comm.bench_plan import BenchPlan, Mode
 from collector.comm.gang import (
@@ -330,7 +330,7 @@ class GangInstrument:
         )
         folder = self._scratch / f"gang_{provenance.session}"
         folder.mkdir(parents=True)
-        began_s, began_at = surroundings.monotonic(), surroundings.utc_now().isoformat()
+        began_s, began_at = environment.monotonic(), environment.utc_now().isoformat()
         reason, peer_left = self._run(bench, shared, folder)
         seen = read_results(folder)
         if reason:  # as in any session, an incomplete case is measured again
@@ -345,7 +345,7 @@ class GangInstrument:
             settings.stack,
             settings.limits,
             began_at,
-            surroundings.utc_now().isoformat(),
+            environment.utc_now().isoformat(),
         )
         measurements = certificates(session, seen)
         if peer_left and not measurements:
@@ -353,7 +353,7 @@ class GangInstrument:
         return SessionResults(
             measurements,
             (_raw_records(folder, seen, session),) if measurements or reason else (),
-            _usage(seen, measurements, surroundings.monotonic() - began_s),
+            _usage(seen, measurements, environment.monotonic() - began_s),
             began=bool(seen) or have_met(folder),
             reason=reason,
         )

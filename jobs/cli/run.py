@@ -98,7 +98,7 @@ def stop_on_signals(view: RunView) -> threading.Event:
     def request_stop(number: int, _: object) -> None:
         stop.set()
         signal.signal(number, signal.SIG_DFL)
-        view.say("stopping after the case in hand; once more stops at once")
+        view.say("stopping after the current case; a second signal stops at once")
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, request_stop)

@@ -10,7 +10,7 @@ from wsgiref.simple_server import WSGIServer
 from prometheus_client import CollectorRegistry, Metric, start_http_server
 from prometheus_client.registry import Collector
 
-from collector import environment as surroundings
+from collector import environment
 from collector.model.plan import Plan
 from jobs.decide.observed import WORKER, Observed
 from jobs.objects.site import Site
@@ -30,7 +30,7 @@ class WorkDone:
     their devices.
     """
 
-    def __init__(self, clock: Callable[[], float] = surroundings.monotonic):
+    def __init__(self, clock: Callable[[], float] = environment.monotonic):
         self.attempts: Counter[str] = Counter()
         self.device_s = self._measured_s = 0.0
         self._clock = clock

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import assert_never
 
-from collector import environment as surroundings
+from collector import environment
 from collector.codec.canonical import decode_object
 from collector.codec.errors import BadInput
 from collector.codec.text import counted
@@ -101,7 +101,7 @@ class Performer:
             case Delete(job_name, _):
                 cluster.delete_job(job_name)
             case GiveUp(shard, outcome, reason):
-                attempt = f"controller-{surroundings.token(12)}"
+                attempt = f"controller-{environment.token(12)}"
                 plan = self._known.plan
                 assignment = Assignment(name, plan.number, plan.plan_hash, shard, attempt, 0)
                 abandon(self._store, assignment, outcome, reason)

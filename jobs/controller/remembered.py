@@ -8,7 +8,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Any
 
-from collector import environment as surroundings
+from collector import environment
 from collector.database.plans import Damage
 from collector.database.published import HeldShards
 from collector.environment import Running
@@ -46,7 +46,7 @@ class CachedValue:
     """
 
     every_s: float
-    clock: Callable[[], float] = surroundings.monotonic
+    clock: Callable[[], float] = environment.monotonic
     times: float = 0.0
     value: Any = None
     at: float | None = None
@@ -70,7 +70,7 @@ class Memory:
     that the next plan must be determined. `committed` holds the commits that were read last.
     """
 
-    clock: Callable[[], float] = surroundings.monotonic
+    clock: Callable[[], float] = environment.monotonic
     applied: Applied | None = None
     applied_at: str = ""  # the version of the ConfigMap that it was read from
     made_for: str = ""
@@ -158,7 +158,7 @@ class Rounds:
         """
         self.forget(campaign)
         making = self._making[campaign] = _Making(about)
-        making.thread = surroundings.begin(lambda: self._make(making, make), f"round of {campaign}")
+        making.thread = environment.begin(lambda: self._make(making, make), f"round of {campaign}")
         making.thread.join(self._wait_s)
         return self.take(campaign, about)
 

@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Protocol
 
-from collector import environment as surroundings
+from collector import environment
 from collector.codec.errors import HostFault, OpmeterError
 from collector.model import keys
 from collector.model.measurement import Outcome
@@ -239,7 +239,7 @@ class LocalRun:
             devices = devices[: len(shards)]  # otherwise the choice of devices matters
         todo = Todo(self.plan, shards, devices, self.identity_of)
         threads = [
-            surroundings.begin(partial(self._serve, device, todo, failures), f"device {device}")
+            environment.begin(partial(self._serve, device, todo, failures), f"device {device}")
             for device in devices
         ]
         for thread in threads:
@@ -292,7 +292,7 @@ class LocalRun:
             plan=self.plan.number,
             plan_hash=self.plan.plan_hash,
             shard=shard,
-            attempt=self.prefix + surroundings.token(12),
+            attempt=self.prefix + environment.token(12),
             device=device,
         )
 
@@ -335,9 +335,9 @@ class LocalRun:
             if self.stop.is_set():
                 worker.terminate()
                 stop_requested = True
-            elif surroundings.monotonic() >= next_poll:
+            elif environment.monotonic() >= next_poll:
                 self._report(assignment)
-                next_poll = surroundings.monotonic() + self.progress_s
+                next_poll = environment.monotonic() + self.progress_s
 
     @property
     def _patience_s(self) -> float:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from collector import environment as surroundings
+from collector import environment
 from collector.codec.errors import BadInput, HostFault, NotFound, OpmeterError
 from collector.codec.text import counted
 from collector.comm.gang import GangFailed, PeerLeft
@@ -82,21 +82,21 @@ def follow_gang(
     while not stop.is_set() and (left := uncommitted()):
         address = _last_address(store, wave)
         if address is None or address.token == over:
-            surroundings.wait(stop, _POLL_S)
+            environment.wait(stop, _POLL_S)
             continue
-        folder = scratch / f"gang-{surroundings.token(12)}"
+        folder = scratch / f"gang-{environment.token(12)}"
         folder.mkdir(parents=True)
         try:
             follow(address, index, platform.node(), folder, tick)
             over, unreached_s = address.token, None
         except PeerLeft as error:
             logger.info("%s", error)
-            now_s = surroundings.monotonic()
+            now_s = environment.monotonic()
             unreached_s = (unreached_s or now_s) if isinstance(error, Unreached) else None
             if unreached_s is not None and now_s - unreached_s > GATHER_S:
                 reason = f"from {platform.node()}, for {GATHER_S:g} s: {error}"
                 raise LocalRunFailed(reason, ExitCode.PEERS, left[0]) from error
-            surroundings.wait(stop, _POLL_S)
+            environment.wait(stop, _POLL_S)
         except (GangFailed, BadInput) as error:
             over, unreached_s = address.token, None
             logger.warning("%s", error)
@@ -220,7 +220,7 @@ def delayed_end(end: End, task: PodTask, stop: threading.Event) -> End:
     already occupied its place long enough: `stop` is then set, and there is no pause.
     """
     if end.code in (ExitCode.NODE, ExitCode.HANG, ExitCode.FAILED):
-        surroundings.wait(stop, task.hold_s)
+        environment.wait(stop, task.hold_s)
     return end
 
 
@@ -360,12 +360,12 @@ def _deadline(after_s: float | None, stop: threading.Event) -> Iterator[threadin
     late, ended = threading.Event(), threading.Event()
 
     def ring() -> None:
-        if not surroundings.wait(ended, after_s) and not stop.is_set():
+        if not environment.wait(ended, after_s) and not stop.is_set():
             late.set()
             stop.set()
 
     if after_s is not None:
-        surroundings.begin(ring, "deadline")
+        environment.begin(ring, "deadline")
     try:
         yield late
     finally:

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import urllib3
 
-from collector import environment as surroundings
+from collector import environment
 from jobs.kube.errors import ClusterAway, ClusterError
 from jobs.objects.deployment import Manifest
 
@@ -29,8 +29,8 @@ class RateLimit:
         self,
         rate: float = _RATE,
         burst: float = _BURST,
-        clock: Callable[[], float] = surroundings.monotonic,
-        sleep: Callable[[float], None] = surroundings.sleep,
+        clock: Callable[[], float] = environment.monotonic,
+        sleep: Callable[[float], None] = environment.sleep,
     ):
         self._rate, self._burst, self._clock, self._sleep = rate, burst, clock, sleep
         self._tokens, self._at = burst, clock()
@@ -93,8 +93,8 @@ class Requests:
         send: Send,
         budget: RateLimit,
         *,
-        clock: Callable[[], float] = surroundings.monotonic,
-        sleep: Callable[[float], None] = surroundings.sleep,
+        clock: Callable[[], float] = environment.monotonic,
+        sleep: Callable[[float], None] = environment.sleep,
     ):
         self.count = 0
         self._send, self._budget = send, budget
