@@ -103,8 +103,7 @@ def _decoder(declared: Any) -> _Decoder:
 
     The function raises ValueError, with the field, if it cannot. It supports text, numbers,
     booleans, members of a StrEnum, dataclasses, tuples, mappings by text and unions with None; a
-    class may define its own form with `from_json`.
-    """
+    class may define its own form with `from_json`."""
     if declared in (Any, object):
         return lambda value, place: value
     if declared in _SCALARS:

@@ -58,8 +58,7 @@ class BadInput(OpmeterError):
     """An error about the user's input, in one line: location, expected and actual value, hint.
 
     The input may be a megabyte long or contain control characters for a terminal: a message shows a
-    part of it and escapes unprintable characters.
-    """
+    part of it and escapes unprintable characters."""
 
     def __init__(self, message: str, *, path: Path | str | None = None, line: int | None = None):
         self.path = path
@@ -71,8 +70,7 @@ class BadInput(OpmeterError):
 class DamagedObject(BadInput):
     """A BadInput about an object of a store: it was changed, is missing or belongs to another key.
 
-    The user of the command did not provide it and cannot fix it with another command line.
-    """
+    The user of the command did not provide it and cannot fix it with another command line."""
 
     @classmethod
     def of(cls, error: BadInput) -> "DamagedObject":
@@ -104,8 +102,7 @@ class HostFault(OpmeterError):
     """This machine's devices, their driver or their tools cannot be used or read.
 
     The message has a fix. The same program may work on another machine: a worker counts the failure
-    against its node, not its image.
-    """
+    against its node, not its image."""
 
     def __init__(self, message: str):
         super().__init__(in_a_line(message))
@@ -122,16 +119,14 @@ class DeviceBusy(OpmeterError):
 class PeersAway(OpmeterError):
     """The ranks of a gang did not start because of other machines.
 
-    Some did not connect, or ended theirs. No case was run, and this machine is not at fault.
-    """
+    Some did not connect, or ended theirs. No case was run, and this machine is not at fault."""
 
 
 class PeersUnreached(PeersAway):
     """The other machines did not connect within the allowed time.
 
     They are absent, or the network between the machines is closed. The message names the unreached
-    machines, and which machine could not reach them.
-    """
+    machines, and which machine could not reach them."""
 
 
 class StoreError(OpmeterError):

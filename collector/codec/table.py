@@ -33,8 +33,7 @@ def table_bytes(
 
     `line_end` is LF or CRLF; line ends inside a cell are kept.
 
-    Raises BadInput, with the row, for text that no table can hold.
-    """
+    Raises BadInput, with the row, for text that no table can hold."""
     return rows_bytes(chain([columns], rows), line_end=line_end)
 
 
@@ -59,8 +58,7 @@ def rows_bytes(rows: Iterable[Sequence[str]], *, line_end: str = "\n") -> bytes:
 def table_rows(data: bytes, columns: Sequence[str], *, path: str) -> Iterator[Row]:
     """Yield the rows of a table of these columns, each with the line it starts on.
 
-    Raises BadInput, with the path and mostly the line, for anything but such a table.
-    """
+    Raises BadInput, with the path and mostly the line, for anything but such a table."""
     if b"\0" in data:
         line = _line(data, data.index(b"\0"))
         raise BadInput("expected a table in UTF-8, got a NUL character", path=path, line=line)
@@ -84,8 +82,7 @@ def csv_rows(lines: Iterable[str], *, path: Path | str, is_strict: bool = False)
     """Yield the rows of CSV text, each with the line it starts on; a blank line is an empty row.
 
     `lines` include their line ends. `is_strict`, for tables of this project, refuses an unclosed
-    quote and text after a closing quote. Raises BadInput, with the line.
-    """
+    quote and text after a closing quote. Raises BadInput, with the line."""
     reader = csv.reader(lines, strict=is_strict)
     line = 1
     try:

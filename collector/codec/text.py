@@ -4,8 +4,7 @@
 def counted(number: int, one: str, many: str = "") -> str:
     """Return a number and its noun: `1 case`, `2,000 cases`.
 
-    `many` is for irregular plurals, and for a verb that follows.
-    """
+    `many` is for irregular plurals, and for a verb that follows."""
     return f"{number:,} {one if number == 1 else many or one + 's'}"
 
 

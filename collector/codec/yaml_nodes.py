@@ -29,8 +29,7 @@ class NamedNode(ABC):
     """One value of a document, with its name in messages.
 
     The name is the dotted key, empty for the document itself. A subclass decides the type of a
-    value and what a message may quote of it.
-    """
+    value and what a message may quote of it."""
 
     name: str
     node: yaml.Node
@@ -88,8 +87,7 @@ def read_node(text: str, path: Path | str) -> yaml.Node:
     """Return the only document of a text.
 
     Raises BadInput, with the line, if the text is not one YAML document, is empty, or expands to
-    too many values.
-    """
+    too many values."""
     if len(text) > _MOST_CHARACTERS:
         raise BadInput(
             f"cannot read YAML: expected at most {_MOST_CHARACTERS} characters, got {len(text)}",
@@ -127,8 +125,7 @@ class _AliasCounter:
     """Counter of the values of nodes with every alias expanded.
 
     A node that contains itself counts as one more value. A mapping that merges itself is refused.
-    The error about too many values names the line at which the sum exceeds the limit.
-    """
+    The error about too many values names the line at which the sum exceeds the limit."""
 
     def __init__(self, path: Path | str):
         self._path = path
@@ -166,8 +163,7 @@ class _AliasCounter:
     def _sum(self, sizes: Iterable[tuple[yaml.Node, int]]) -> int:
         """Return the sum of sizes, each given with the node that a message names.
 
-        PyYAML does not record the position of an alias, only that of the node it refers to.
-        """
+        PyYAML does not record the position of an alias, only that of the node it refers to."""
         total = 0
         for place, size in sizes:
             total += size

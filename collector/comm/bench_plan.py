@@ -21,8 +21,7 @@ class Mode(StrEnum):
     `event`: the ranks begin together and wait for each call. `alternating`: the operation that
     serving runs before it comes first, without waiting in between; the ranks are then as far apart
     as that operation left them, as in a model. `kernel`: calls follow each other without waiting,
-    and a profiler reports the durations of their kernels.
-    """
+    and a profiler reports the durations of their kernels."""
 
     EVENT = "event"
     ALTERNATING = "alternating"
@@ -44,8 +43,7 @@ def default_mode(operation: str, message_bytes: int, backend: str) -> Mode:
     all_reduce was measured `alternating` at every size. Operations without a comparison use the
     same limit. nccl: events include the launch there, too, so `kernel` below the limit; above it
     there is no evidence against `event`. gloo runs no kernel, and a call has finished when it
-    returns: `event`.
-    """
+    returns: `event`."""
     if backend == "cpu":
         return Mode.EVENT
     above = Mode.ALTERNATING if backend == "npu" else Mode.EVENT
@@ -71,8 +69,7 @@ class BenchPlan:
     Raises BadInput for a mode that the backend does not have.
 
     If the time jumps between two neighbouring sizes, sizes between them are measured, too, until
-    neighbours differ by at most `jump_factor`; None disables the search.
-    """
+    neighbours differ by at most `jump_factor`; None disables the search."""
 
     backend: str
     grid: Grid
@@ -249,8 +246,7 @@ def chosen_sizes(words: Iterable[str], largest_bytes: int | None = None) -> tupl
     """Return sizes in bytes, ascending, each once, from names of SIZE_GRIDS and numbers, up to
     `largest_bytes`.
 
-    Raises BadInput for a word that is neither, and if no size is left.
-    """
+    Raises BadInput for a word that is neither, and if no size is left."""
     found: set[int] = set()
     for word in words:
         if word in SIZE_GRIDS:

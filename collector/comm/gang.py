@@ -91,8 +91,7 @@ def blocking_ranks(found: Sequence[RankPosition], ranks: Sequence[int]) -> str:
 
     >>> one = rank_files.RankState(1, None, 3, "all_reduce")
     >>> blocking_ranks([RankPosition(one, "")], [1])
-    'rank 1 does not respond, in: all_reduce'
-    """
+    'rank 1 does not respond, in: all_reduce'"""
     missing = sorted(set(ranks) - {one.state.rank for one in found})
     if missing:
         return f"{_numbers(missing)} {_does(missing, 'has', 'have')} not started"

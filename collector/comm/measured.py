@@ -69,8 +69,7 @@ def next_size(
     `first` are the planned sizes, `again` the sizes that were measured for a jump, whose times take
     precedence. The ends of a jump come first, then the middle by ratio: with a `factor` of 1.1,
     neighbours that are a factor of 2 apart need three sizes between them. No size in
-    `requested_sizes` is returned again: a size that gave no time would be requested for ever.
-    """
+    `requested_sizes` is returned again: a size that gave no time would be requested for ever."""
     if max(len(again), len(requested_sizes)) >= _MOST_SIZES:
         return None
     for lower, upper in _jumping({**first, **again}):
@@ -125,8 +124,7 @@ def _within(found: list[Jump], lower: int, upper: int) -> bool:
 def searched(plan: BenchPlan) -> list[Collective]:
     """Return one case of each series: cases that are measured alone and differ only in size.
 
-    Sizes that are timed in different modes differ for that reason, and are not neighbours.
-    """
+    Sizes that are timed in different modes differ for that reason, and are not neighbours."""
     found: dict[tuple[Collective, str], Collective] = {}
     if plan.jump_factor is not None:
         for case in plan.collectives:

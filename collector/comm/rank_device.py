@@ -37,8 +37,7 @@ def nccl_window(device: Launching, kernel_type: str, calls: Callable[[], object]
 def npu_window(device: Launching, kernel_type: str, calls: Callable[[], object]) -> list[Span]:
     """Profile with torch_npu; read its tables and delete them. Return no span if it wrote none.
 
-    Level1 is required: below it, communication has no rows of its own.
-    """
+    Level1 is required: below it, communication has no rows of its own."""
     profiler: Any = importlib.import_module("torch_npu.profiler")
     settings = profiler._ExperimentalConfig(
         profiler_level=profiler.ProfilerLevel.Level1,

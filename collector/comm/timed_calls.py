@@ -30,8 +30,7 @@ _SPIN_S = 200e-6  # above the scheduler's own lateness
 class ReferenceClock:
     """The time of rank 0, in us, as estimated by this rank. All ranks construct it together.
 
-    `control` is a group of all ranks whose messages are in host memory (gloo).
-    """
+    `control` is a group of all ranks whose messages are in host memory (gloo)."""
 
     def __init__(self, control: "dist.ProcessGroup") -> None:
         self._control = control

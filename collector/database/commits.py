@@ -205,8 +205,7 @@ def end_of_log(store: Store) -> Log:
 
     The hint is read first, because it was written after the commit that it names. A listing may be
     out of date, so the number after its end is also read by its key. If there is an object after a
-    missing number, it is either a commit, and then the log has a gap, or a stray.
-    """
+    missing number, it is either a commit, and then the log has a gap, or a stray."""
     hint = read_hint(store)
     listed = {
         n for info in store.list(keys.COMMITS) if (n := keys.number_of(info.key, keys.commit))
@@ -249,8 +248,7 @@ def try_commit(store: Store, commit: Commit) -> bool:
     """Create the commit; return False if another commit with its number exists.
 
     After a lost reply the own commit may exist already. The nonce makes the bytes unique, so equal
-    bytes mean success.
-    """
+    bytes mean success."""
     try:
         create_once(store, _key(commit), commit_to_json(commit))
     except AlreadyExists:

@@ -88,8 +88,7 @@ class CaseInterval(NamedTuple):  # a merge makes hundreds of thousands
 
     For a collective it is the mean of the sessions' medians. `variance` names the data that
     contributes most to the variance. The lower end is further down if the profiler could not record
-    a shorter duration.
-    """
+    a shorter duration."""
 
     mean_us: float
     sessions: int
@@ -103,8 +102,7 @@ class CaseInterval(NamedTuple):  # a merge makes hundreds of thousands
         """Return the half-width as the logarithm of a ratio.
 
         It is that of the upper end: the profiler's lower bound extends only the lower end, and no
-        further session narrows that.
-        """
+        further session narrows that."""
         return log(self.high_us) - log(self.mean_us)
 
 
@@ -128,8 +126,7 @@ class VersionEvidence:
     """The data from which the intervals of a version directory are computed.
 
     `rows` are its good measurements, without those on curves that are held back (`faults`). The
-    prior is from other version directories with the same kind of device.
-    """
+    prior is from other version directories with the same kind of device."""
 
     rows: pa.Table  # the columns _USED
     faults: Faults
@@ -157,8 +154,7 @@ def _both(kernels: VersionIntervals, over_ranks: VersionIntervals) -> VersionInt
 def evidence_of_versions(state: State, *, collectives: bool = False) -> dict[str, VersionEvidence]:
     """Return the evidence of each version directory, from which its model is made.
 
-    It is that of the kernels of one device and of experts or, if requested, of collectives.
-    """
+    It is that of the kernels of one device and of experts or, if requested, of collectives."""
     devices = {path: version.shown_stack.device for path, version in state.versions.items()}
     priors = {path: prior_of(name, over_ranks=collectives) for path, name in devices.items()}
     # Sessions of ranks have no canaries, and their cases are on no curve.
@@ -187,8 +183,7 @@ def blind_pairs(evidence_of_version: VersionEvidence) -> Pairs:
     """Return the pairs of sessions of a case within one plan, numbered as in the evidence.
 
     A plan chooses the cases that it measures twice without knowledge of them. Another plan may have
-    chosen a case because of its earlier measurement.
-    """
+    chosen a case because of its earlier measurement."""
     means, counts = evidence_of_version.evidence.means, evidence_of_version.evidence.again.places
     cases = _numbered(evidence_of_version.rows, ("case", "cache", "campaign", "plan"))
     first = np.zeros(int(cases.max(initial=-1)) + 1, np.int64)
@@ -253,8 +248,7 @@ def _means_us(found: StackIntervals, measured_us: Floats) -> list[float]:
 def _digits(values: Floats) -> list[float]:
     """Return the values to five digits.
 
-    Further digits differ between machines, and every machine must render the same bytes.
-    """
+    Further digits differ between machines, and every machine must render the same bytes."""
     return [float(f"{value:.5g}") for value in values.tolist()]
 
 
@@ -264,8 +258,7 @@ def _rows(
     """Return the good measurements of the displayed stack, sorted by id as in the state.
 
     They are those of collectives or all others, without those after other launches, which have no
-    interval over sessions.
-    """
+    interval over sessions."""
     rows = judged_rows(state, path, *judged).select(_USED)
     kinds = pc.unique(rows["kernel_type"]).to_pylist()
     kinds_to_show = [kind for kind in kinds if is_collective(kind) == collectives]
@@ -277,8 +270,7 @@ def _rows(
 def _means(rows: pa.Table, shown: str) -> SessionMeans:
     """Return the durations in column `shown` with what the variance model needs.
 
-    Collectives have no family in the catalogue: each operation is a family.
-    """
+    Collectives have no family in the catalogue: each operation is a family."""
     kernels = rows["kernel_type"].to_pylist()
     families = {kernel: family_of(kernel) or _operation(kernel) for kernel in set(kernels)}
     mean_us, repeats = _floats(rows, shown), _floats(rows, "n_accepted")
@@ -297,8 +289,7 @@ def _means(rows: pa.Table, shown: str) -> SessionMeans:
 def _spreads(rows: pa.Table, mean_us: Floats, repeats: Floats) -> Floats:
     """Return the relative standard deviation of single repeats, from the session's interval.
 
-    It is that of the same number of independent repeats, or NaN for a single repeat.
-    """
+    It is that of the same number of independent repeats, or NaN for a single repeat."""
     half_us = (_floats(rows, "ci_high_us") - _floats(rows, "ci_low_us")) / 2
     counts, count = np.unique(repeats, return_inverse=True)
     factors = [student_t_factor(n - 1) / n**0.5 if n > 1 else np.nan for n in counts.tolist()]

@@ -44,8 +44,7 @@ def version_dir_name(vllm: str, torch: str, cann: str) -> str:
     """Return the version's name from its parts. A vllm version that is already such a name is
     returned as it is.
 
-    Raises BadInput for an invalid version.
-    """
+    Raises BadInput for an invalid version."""
     return vllm if is_version_name(vllm) else version_name(vllm, torch, cann)
 
 

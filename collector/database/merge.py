@@ -46,8 +46,7 @@ class Guard:
 
     `create`         the store honours create-only writes: nothing else is needed
     `lease`          `still_holds` returns whether this process still holds the lease
-    `single-writer`  the user confirms that there is only one writer
-    """
+    `single-writer`  the user confirms that there is only one writer"""
 
     name: str
     still_holds: Callable[[], bool] = _always  # called right before the commit is created
@@ -83,8 +82,7 @@ def merge_plans(
     Without `allow_missing` nothing is published while a shard is missing. A plan or shard that
     cannot be read is reported and does not stop the others. Raises BadInput for a plan that does
     not exist, for a second stack in a version directory (unless `supersede_stack`), and for
-    measurements of another runtime than the database has.
-    """
+    measurements of another runtime than the database has."""
     # Phase 1: read the head, and the results that it lacks.
     base = _base(store)
     results, damaged = _gather(store, plans, base)
@@ -167,8 +165,7 @@ class _Step:
         """Return whether the head has all of it, whatever its plans.
 
         Another plan with the same shards may have published their results. A plan's name alone does
-        not make a new version.
-        """
+        not make a new version."""
         return replace(self.joined, plans=self.base.state.plans) == self.base.state
 
 
@@ -205,8 +202,7 @@ def _runtime(head: Commit | None, gathered: State) -> Runtime:
 def _check_stacks(base: State, results: Sequence[PlanResults]) -> None:
     """Raise BadInput for a second stack in a version directory.
 
-    Plans whose measurements are all in the head were checked by an earlier merge.
-    """
+    Plans whose measurements are all in the head were checked by an earlier merge."""
     held = {path: version.shown_stack for path, version in base.versions.items()}
     for result in results:
         if result.state.measurements_beyond(base).num_rows == 0:
@@ -226,8 +222,7 @@ def _check_supersedes(base: State, joined: State, results: Sequence[PlanResults]
     """Raise BadInput if --supersede-stack would change nothing.
 
     The rank of the plans decides which of two stacks is displayed. If the displayed one ranks
-    higher, the new rows would not be displayed.
-    """
+    higher, the new rows would not be displayed."""
     for result in results:
         stack, path = result.plan.stack, result.plan.stack.version_path
         if path not in base.versions or not result.state.measurements_beyond(base).num_rows:

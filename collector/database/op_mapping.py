@@ -155,8 +155,7 @@ Fields = Mapping[str, Value]
 def check_op_mapping(text: str, *, path: Path | str) -> None:
     """Raise BadInput, with file and line, unless the text is a valid op_mapping.yaml.
 
-    Unknown keys are accepted, and the text is not changed: it is copied byte for byte.
-    """
+    Unknown keys are accepted, and the text is not changed: it is copied byte for byte."""
     document = read_values(text, path)
     top = document.fields()
     if "operator_mappings" not in top:

@@ -249,8 +249,7 @@ class _PlanTotals:
         The records of a plan, its stack and its op_mapping follow from the plan alone, whichever of
         its shards are committed (the records of kernels that ran instead of others follow from
         their measurements). So they do not depend on when they are added, nothing is lost while
-        they wait for the first measurement, and a plan without measurements makes no version.
-        """
+        they wait for the first measurement, and a plan without measurements makes no version."""
         if not self._is_measured:
             return State.empty()
         return State.of_rows(

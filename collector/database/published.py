@@ -87,8 +87,7 @@ class Published:
     ) -> dict[str, CaseResult]:
         """Return the result of each of these cases of a version directory, like `query.answers`.
 
-        Curves that are held back are not detected, because that requires all cases.
-        """
+        Curves that are held back are not detected, because that requires all cases."""
         if self.manifest is None or version_path not in self.versions:
             return {}
         version, cases = self.versions[version_path], pa.array(cases_of_interest, TEXT)
@@ -111,8 +110,7 @@ class Published:
     ) -> dict[str, str]:
         """Return the device or node of each of these cases that a single suspect session measured.
 
-        Cases that two suspect sessions measured are omitted.
-        """
+        Cases that two suspect sessions measured are omitted."""
         results = self.case_results(version_path, cases_of_interest, cache=cache)
         suspect = pa.array([case for case, found in results.items() if found.is_suspect], TEXT)
         if self.manifest is None or not len(suspect):
@@ -135,8 +133,7 @@ class Published:
         """Return the intervals that a version directory shows of these cases, by case id.
 
         A case without an interval has no displayed duration or is a collective. Raises
-        DamagedObject for a table that is not one of intervals.
-        """
+        DamagedObject for a table that is not one of intervals."""
         if self.manifest is None or self.commit is None:
             return {}
         data = read_file(self.store, self.commit, INTERVALS, self.manifest.files[INTERVALS])
@@ -168,8 +165,7 @@ class Published:
 class HeldShards:
     """The shards of one campaign whose measurements the database has.
 
-    Files of measurements never change, so each is read once.
-    """
+    Files of measurements never change, so each is read once."""
 
     def __init__(self, store: Store, campaign: str):
         self.store = store
@@ -183,8 +179,7 @@ class HeldShards:
         """Return the shards that this head holds.
 
         Shards of other campaigns do not count: two campaigns that plan the same cases have shards
-        with the same id.
-        """
+        with the same id."""
         self._read_head(head)
         return self._held if head else frozenset()
 
@@ -215,8 +210,7 @@ class HeldShards:
 def _batches(store: Store, key: str, columns: Sequence[str]) -> Iterator[pa.Table]:
     """Return the rows of a file of measurements in batches, with these columns only.
 
-    Raises DamagedObject, naming the key, if the content does not match the name.
-    """
+    Raises DamagedObject, naming the key, if the content does not match the name."""
     sha256 = key.removeprefix(keys.MEASUREMENTS).removesuffix(".parquet")
     yield from _batches_in(read_sealed(store, key, sha256, named_by=None), columns, key)
 

@@ -54,8 +54,7 @@ def pull_version(
     """Write the tree of a commit to `target`, with every file checked against the manifest.
 
     `prune_empty` leaves out rows without a duration; `cache` selects the durations of that state of
-    the caches. Raises BadInput if `target` has anything but an unchanged earlier pull.
-    """
+    the caches. Raises BadInput if `target` has anything but an unchanged earlier pull."""
     _check_target(target)
     manifest = read_manifest(store, commit)
     if prune_empty or cache is not None:

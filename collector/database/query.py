@@ -96,8 +96,7 @@ def best_of(
     """Return the best measurement of each case from any rows that have the columns ANSWERING.
 
     Only final measurements of the version's stack compete: with `cache` only those of that state of
-    the caches, without it those of the case alone.
-    """
+    the caches, without it those of the case alone."""
     rows = _in_state(rows.filter(_competes(rows, version, version_path)), cache)
     rows = rows.append_column("good", _is_good(rows))
     rows = rows.append_column("warm", pc.equal(rows["cache"], _WARM))

@@ -87,8 +87,7 @@ class SnapshotManifest:
     def state_files(self) -> frozenset[str]:
         """Return the files that the state is read from.
 
-        They are the tables of the state, and the files that exist only in the tree.
-        """
+        They are the tables of the state, and the files that exist only in the tree."""
         mappings = {f"{path}/{OP_MAPPING}" for path, v in self.versions.items() if v.op_mapping}
         return _STATE_TABLES | mappings
 
@@ -206,8 +205,7 @@ def write_snapshot(
     """Write every object that a commit of `state` will name.
 
     `added` are the measurements that the parent lacks. Files that the parent has are copied inside
-    the store.
-    """
+    the store."""
     name = f"{number:08d}-{token(8)}"
     new = {path: (file.data, file.rows) for path, file in view.files.items()}
     new[INTERVALS] = (_parquet(view.intervals), view.intervals.num_rows)
@@ -238,8 +236,7 @@ def read_manifest(store: Store, commit: Commit) -> SnapshotManifest:
     """Return the manifest of a commit's snapshot.
 
     Raises DamagedObject if it is not the one that the commit names, or if it disagrees with the
-    commit: its hash is then right, and the error names the commit.
-    """
+    commit: its hash is then right, and the error names the commit."""
     key = keys.snapshot_manifest(commit.snapshot)
     named_by = keys.commit(commit.number)
     data = read_sealed(store, key, commit.manifest_sha256, named_by=named_by)
@@ -274,8 +271,7 @@ def _is_whole(
 ) -> bool:
     """Return whether a snapshot has this file with the bytes of its manifest.
 
-    A damaged file of an older version is not copied.
-    """
+    A damaged file of an older version is not copied."""
     if manifest.files.get(path) != expected:
         return False
     try:
@@ -308,8 +304,7 @@ def state_of(
 ) -> State:
     """Return the state of a commit from the files and measurements that its manifest names.
 
-    Raises DamagedObject, naming the key, for a table with other columns or another runtime.
-    """
+    Raises DamagedObject, naming the key, for a table with other columns or another runtime."""
     place = keys.snapshot(commit.snapshot)
     state = State.of_rows(
         measurements=measurements,
@@ -337,8 +332,7 @@ def read_measurements(store: Store, key: str) -> pa.Table:
 def interval_rows(data: bytes, *, key: str) -> Iterator[pa.Table]:
     """Return the rows of a table of intervals, some thousands at a time, by INTERVAL_SCHEMA.
 
-    Raises DamagedObject, naming the key, for other columns and for impossible intervals.
-    """
+    Raises DamagedObject, naming the key, for other columns and for impossible intervals."""
     try:
         for batch in pq.ParquetFile(io.BytesIO(data)).iter_batches(_BATCH_ROWS, use_threads=False):
             rows = _whole(pa.table(batch).cast(INTERVAL_SCHEMA), key)

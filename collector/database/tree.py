@@ -108,8 +108,7 @@ def upsert(file: KernelFile, rows: Sequence[Cells], join: Join = joined) -> Upse
 
     An existing row is replaced by the result of `join` for it and the new one. Any other row is
     added at the end. A file that lacks a base column cannot distinguish some cases: an existing row
-    is then joined only with the first new row that matches it.
-    """
+    is then joined only with the first new row that matches it."""
     lacking = frozenset(BASE_CELLS) - frozenset(file.columns)
     places, duplicates = _places(file)
     result: list[Cells] = list(file.rows)

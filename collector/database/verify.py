@@ -92,8 +92,7 @@ class Shown:
 def shown_after(before: Shown | None, state: State, measurements: Mapping[str, pa.Table]) -> Shown:
     """Return the view of a state, given the view of an earlier one.
 
-    `measurements` are by key; a file with the same key is the same in both.
-    """
+    `measurements` are by key; a file with the same key is the same in both."""
     intervals = intervals_of(state)
     if before is None or not before.measurements.keys() <= measurements.keys():
         return Shown(state, measurements, intervals, *_rendered(state, intervals))
@@ -223,8 +222,7 @@ def origin_problems(
 ) -> Iterator[tuple[int, str]]:
     """Return the commit and the line of each wrong claim.
 
-    The records of the profiler are read again only `with_raw`.
-    """
+    The records of the profiler are read again only `with_raw`."""
     published = _shards_of(claims)
     read = {plan: _read(store, plan, published) for plan in sorted(claims.plans)}
     checked = set[str]()  # plans may share a shard
@@ -252,8 +250,7 @@ class _ShardRows:
     """The rows of a plan's shards, and the profiler's records of its published shards.
 
     `problems` are lines about what cannot be read, `unreadable_prefixes` the prefixes of the keys
-    that they cover.
-    """
+    that they cover."""
 
     rows: pa.Table
     problems: tuple[str, ...] = ()
@@ -293,8 +290,7 @@ def _unfounded(rows: pa.Table, held: pa.Array, final: pa.Array) -> Iterator[tupl
     """Return the keys of parts with the number of rows that wrongly claim to be from there.
 
     Such a row is in no committed part (`held` are the rows that are), or is `final` although no
-    manifest makes it so.
-    """
+    manifest makes it so."""
     is_held, is_final = is_among(rows, _ROW_COLUMNS, held), is_among(rows, _ID, final)
     is_founded = pc.and_(is_held, pc.or_(is_final, pc.invert(rows["final"])))
     unfounded = rows.filter(pc.invert(is_founded)).select(_ORIGIN)
@@ -307,8 +303,7 @@ def _unfounded(rows: pa.Table, held: pa.Array, final: pa.Array) -> Iterator[tupl
 class Problem:
     """A wrong claim with the first commit that makes it.
 
-    `text` is a line for the user that begins with the object's key.
-    """
+    `text` is a line for the user that begins with the object's key."""
 
     commit: int
     text: str
@@ -323,8 +318,7 @@ def find_problems(
 ) -> list[Problem]:
     """Check these commits, or all of them and their chain; the list is empty if all is correct.
 
-    `with_raw` also reads the records of the profiler.
-    """
+    `with_raw` also reads the records of the profiler."""
     problems: list[Problem] = []
     if commits is None:
         commits, problems = _chain(store)
@@ -412,8 +406,7 @@ class _Check:
     """The data of the commits that were checked so far.
 
     `tables` are the files of measurements, None for a file that cannot be read. `shown` and `last`
-    are the view and the manifest of the last commit, `claims` the claims of all.
-    """
+    are the view and the manifest of the last commit, `claims` the claims of all."""
 
     store: Store
     tables: dict[str, pa.Table | None] = field(default_factory=dict)

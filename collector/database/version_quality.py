@@ -44,8 +44,7 @@ class VersionQuality:
     of the intervals, `wider` the share of intervals with a half-width above each of WIDTHS. By
     gate, `refused` counts the withheld cases, and `suspect` the suspect durations; a duration may
     be suspect by several gates. `reliability` is computed from second sessions that were chosen
-    blindly (`is_blind`), or from all second sessions if there are none.
-    """
+    blindly (`is_blind`), or from all second sessions if there are none."""
 
     version_path: str
     durations: int

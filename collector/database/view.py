@@ -97,8 +97,7 @@ class _Row:
     def preference(self) -> tuple[object, ...]:
         """Return the order of the cases of one key, of which the greatest is displayed.
 
-        Measured cases precede others, then those without an environment, then the newest plan.
-        """
+        Measured cases precede others, then those without an environment, then the newest plan."""
         return (self.facts is not None, not self.values.environment, self.rank, self.case_id)
 
     @property
@@ -176,8 +175,7 @@ def _together_row(first: _Row, ranked: list[_Row]) -> _Row | None:
     """Return the row of all groups concurrently that belongs to the row of one group alone.
 
     It has the same setting and, if that version has measured it, the same version. So a newer
-    version of one duration does not blank the other.
-    """
+    version of one duration does not blank the other."""
     alike = [r for r in ranked if r.values.collective.together and r.setting == first.setting]
     alike.sort(key=lambda row: row.facts is None or row.version != first.version)
     return alike[0] if alike else None
@@ -198,8 +196,7 @@ def _in_order(key: Key) -> tuple[int, int, int, str]:
 def collective_of_cells(kernel_type: str, cells: collective_Cells) -> CollectiveCase | None:
     """Return the collective of a row; None for other rows and for a refused one.
 
-    A refused one has no duration, and its row is with those of all other cases.
-    """
+    A refused one has no duration, and its row is with those of all other cases."""
     if not is_collective(kernel_type):
         return None
     try:
@@ -307,8 +304,7 @@ def render(
     """Return every file of the tree by its path.
 
     `cache` selects the durations that were measured in that state of the caches. `prune_empty`
-    omits the rows without a duration.
-    """
+    omits the rows without a duration."""
     return view_of(state, cache=cache, prune_empty=prune_empty).files
 
 
@@ -321,8 +317,7 @@ def view_of(
 ) -> View:
     """Return the view of a state, with the options of `render`.
 
-    `intervals` are those of the whole state if `state` is a part of it.
-    """
+    `intervals` are those of the whole state if `state` is a part of it."""
     known = intervals_of(state) if intervals is None else intervals
     files: dict[str, ViewFile] = {}
     shown_intervals = [INTERVAL_SCHEMA.empty_table()]
@@ -348,8 +343,7 @@ def view_of(
 def content_hash(state: State, view: View | None = None) -> str:
     """Return one hash of the content of the database: measurements, tree and intervals.
 
-    Their rows are in a fixed order. With `view` nothing is rendered again.
-    """
+    Their rows are in a fixed order. With `view` nothing is rendered again."""
     shown = view_of(state) if view is None else view
     hashes = {path: sha256_hex(file.data) for path, file in shown.files.items()}
     return content_hash_of(state, hashes, shown.intervals)
@@ -408,8 +402,7 @@ def _is_uneven(row: Cells) -> bool:
 def _extra_cells(extra: str) -> Cells:
     """Return the further cells of a source, without the columns that only this database fills.
 
-    The durations and counters of a tree are not measurements of this database.
-    """
+    The durations and counters of a tree are not measurements of this database."""
     if not extra:
         return {}
     return {
@@ -424,8 +417,7 @@ def _view_measured(
 ) -> tuple[dict[str, Cells], pa.Table]:
     """Return the cells of every displayed measurement, by case, and the table of its intervals.
 
-    `cases` are those of the version directory. Collectives are displayed elsewhere.
-    """
+    `cases` are those of the version directory. Collectives are displayed elsewhere."""
     suspects, faults = intervals.suspects, intervals.faults
     best = best_rows(state, path, cache=cache, suspects=suspects, faults=faults)
     is_own = pc.is_in(best["case"], value_set=_without_collectives(cases).combine_chunks())
@@ -458,8 +450,7 @@ def _interval_row(
 ) -> IntervalRow | None:
     """Return both intervals of a displayed duration.
 
-    A measurement after other launches has no model of its variance: see `isolated`.
-    """
+    A measurement after other launches has no model of its variance: see `isolated`."""
     if stack is None:
         return None
     shown_us, sessions, stack_low_us, stack_high_us, degrees, variance = stack
@@ -518,8 +509,7 @@ def _digest(table: pa.Table) -> str:
 
     It is that of the numbers, or of the lengths of all texts and the texts. It does not depend on
     Arrow's layout (chunks, slices, encodings) or on a column of texts that is empty in every row:
-    a table that lacks such a column has the same hash.
-    """
+    a table that lacks such a column has the same hash."""
     digest = hashlib.sha256()
     for name in table.column_names:
         if pa.types.is_floating(table[name].type) or pa.types.is_integer(table[name].type):

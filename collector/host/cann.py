@@ -50,8 +50,7 @@ def cann_runtime() -> Runtime:
     """Return whether a session on this machine would load a real CANN or the fake one of the tests,
     which exports a symbol. A separate process checks it: a driver's libraries stay out of this one.
 
-    Raises HostFault if the library does not load within a minute.
-    """
+    Raises HostFault if the library does not load within a minute."""
     version_file = (
         "import ctypes, sys\n"
         "try: print(hasattr(ctypes.CDLL(sys.argv[1]), sys.argv[2]))\n"

@@ -270,8 +270,7 @@ def device_name(
     """Return the name of a chip: `requested` if the chip may have it, otherwise its only name.
 
     Raises BadInput, with the setting to write, if the name is ambiguous or unknown; HostFault if
-    `requested` is the name of another chip, or if the device is a part of one.
-    """
+    `requested` is the name of another chip, or if the device is a part of one."""
     if fault := slice_problem(soc, cube_cores):
         raise HostFault(fault)
     names = device_names(soc, memory_gb, cube_cores)

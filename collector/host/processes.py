@@ -27,8 +27,7 @@ def die_with_parent(parent: int) -> None:
     """Have the kernel kill this process when the process that started it dies (Linux).
 
     `parent` is the id of that process; if it died before this call, this process exits at once. The
-    kernel watches the *thread* that started this process: it must live as long as its process.
-    """
+    kernel watches the *thread* that started this process: it must live as long as its process."""
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
@@ -44,8 +43,7 @@ def die_with_starter() -> None:
 def read_parent(pipe: int, on_line: Callable[[str], None]) -> None:
     """Read lines from the parent in a separate thread; end this process at end of file.
 
-    `pipe` is a descriptor: Python's buffered streams hold a lock that an exit would wait for.
-    """
+    `pipe` is a descriptor: Python's buffered streams hold a lock that an exit would wait for."""
 
     def listen() -> None:
         rest = b""

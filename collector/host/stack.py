@@ -29,8 +29,7 @@ def local_stack(backend: str, requested_device: str | None = None) -> Stack:
     `requested_device` selects one.
 
     Raises BadInput, with the remedy, if torch or CANN is missing, HostFault if the device is
-    missing.
-    """
+    missing."""
     torch = installed_torch()
     if torch is None:
         raise BadInput("torch is not installed: pip install 'opmeter[cpu]'")

@@ -40,8 +40,7 @@ class SessionResults:
     """The results of one session: its measurements, and the files that they were made from.
 
     `began` is true if it reached a case, `reason` is why it ended early, `unread` is why the
-    profiler's recording could not be read.
-    """
+    profiler's recording could not be read."""
 
     measurements: tuple[Measurement, ...]
     raw: tuple[RawRecords, ...]
@@ -115,8 +114,7 @@ class Batches:
         be the cause.
 
         Raises SessionsFail if several sessions in a row do not begin, or if even the session of a
-        single case leaves no records.
-        """
+        single case leaves no records."""
         if results.measurements:
             self._failed_starts = 0
             return None

@@ -53,8 +53,7 @@ def measure_all(
     """Measure the cases without results. Return True when none is left, False if `stop` was set
     first; the results until then are stored.
 
-    Raises SessionsFail, and every error of the sink or the instrument.
-    """
+    Raises SessionsFail, and every error of the sink or the instrument."""
     while todo := sink.without_result():
         on_progress(sink.total - len(todo), sink.total)
         if stop.is_set():

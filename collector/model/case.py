@@ -116,8 +116,7 @@ class Case:
 def case_from_cells(kernel_type: str, cells: Mapping[str, str]) -> Case:
     """Return the case of a row. `cells` may have more columns than the identity needs.
 
-    Raises BadInput for an invalid kernel type or shape.
-    """
+    Raises BadInput for an invalid kernel type or shape."""
     return Case(
         kernel_type=normal_kernel_type(kernel_type),
         inputs=_slots(cells, INPUT_CELLS),
@@ -156,8 +155,7 @@ def split_cell(text: str) -> list[str]:
 def parse_shape(text: str) -> tuple[int, ...] | None:
     """Return a shape: `4096,1` or `(4096, 1)` gives (4096, 1); an empty or missing slot gives None.
 
-    The message does not quote the text: its reader may not be allowed to read the file.
-    """
+    The message does not quote the text: its reader may not be allowed to read the file."""
     if is_absent_shape(text):
         return None
     try:

@@ -127,8 +127,7 @@ class Forecast:
     and `unsure` of those are not known to the tolerance. Another round follows if `learning` cases
     are requested; it is 0 in the last round that is tried. `compute_us` is the time that the
     sources' cases took; a device of the plan can measure `measurable_us` of it; `unknown_us` is the
-    time of rows whose inputs no profiler recorded.
-    """
+    time of rows whose inputs no profiler recorded."""
 
     cases: int
     unsupported: int

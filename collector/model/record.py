@@ -48,8 +48,7 @@ _WRONG = (ValueError, TypeError, OverflowError, RecursionError)
 class ProfileStatistics:
     """The statistics of a case in a profile, over its invocations in the profiled run.
 
-    `counters` has means by msprof's names; a counter that was never a number is absent.
-    """
+    `counters` has means by msprof's names; a counter that was never a number is absent."""
 
     count: int
     mean_us: float

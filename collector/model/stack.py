@@ -35,8 +35,7 @@ class Stack:
     """Device and software. An empty string means that the device has no such component.
 
     `details` has other settings that change numbers: for a CPU its flags, threads and allocator
-    settings, and for a fake runtime that it is fake.
-    """
+    settings, and for a fake runtime that it is fake."""
 
     device: str
     torch: str
@@ -136,8 +135,7 @@ def version_name(vllm: str, torch: str, cann: str) -> str:
     """Return a name such as `vllm0.18.0_torch2.9.0_cann8.5`; a part that the device lacks is 0.
 
     As in msmodeling, a leading `vllm`, `torch`, `cann` or `v` is dropped, and so is torch's local
-    suffix (`+cpu`). Raises BadInput for an invalid version.
-    """
+    suffix (`+cpu`). Raises BadInput for an invalid version."""
     parts = {
         "vllm": re.sub(r"^(vllm)?v?", "", vllm.strip(), flags=re.IGNORECASE),
         "torch": re.sub(r"^torch", "", torch.strip(), flags=re.IGNORECASE).split("+")[0],

@@ -108,8 +108,7 @@ class Dtype:
     """A profiler's dtype: its spelling, torch's name for it, and the size of one element.
 
     If torch has no name for the dtype, `held_as` reports what it is supported as, or which devices
-    would support it.
-    """
+    would support it."""
 
     spelling: str
     torch_name: str

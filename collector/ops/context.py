@@ -34,8 +34,7 @@ class Neighbour:
 class Context:
     """The launches that run before a case, nearest last.
 
-    `left_out` has the kernel types of the launches between them that the backend cannot launch.
-    """
+    `left_out` has the kernel types of the launches between them that the backend cannot launch."""
 
     neighbours: tuple[Neighbour, ...]
     left_out: tuple[str, ...] = ()

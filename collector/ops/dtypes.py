@@ -59,8 +59,7 @@ def promoted(slots: tuple[Slot, ...]) -> Dtype | None:
     """Return the dtype of torch's result for these tensors; None if a dtype is unknown.
 
     A scalar counts only if its kind of number (bool, integer, float) is higher than the tensors'
-    kind.
-    """
+    kind."""
     result: dict[bool, Dtype] = {}
     for slot in slots:
         dtype, is_scalar = slot.known_dtype, not slot.shape

@@ -36,8 +36,7 @@ class DevicePeaks:
     """One entry of the table, with the source of its figures.
 
     `tflops` is by torch's dtype name. The shares are the fractions of peak compute and memory
-    bandwidth that kernels reach; forecasts use them.
-    """
+    bandwidth that kernels reach; forecasts use them."""
 
     source: str
     tflops: Mapping[str, float]
@@ -100,8 +99,7 @@ class _Ceiling:
     """Rates that a device never exceeds.
 
     Operations per second for floating-point numbers, for eight-bit numbers, and for numbers of a
-    dtype that a row does not name; bytes per second from caches and from memory.
-    """
+    dtype that a row does not name; bytes per second from caches and from memory."""
 
     float_flops_per_s: float
     int8_flops_per_s: float
@@ -146,8 +144,7 @@ def lower_bounds_us(
 ) -> Any:
     """Return the lower bound of a launch with this many operations and bytes, in microseconds.
 
-    `flops_per_s` is the rate that the dtypes allow. Arrays give one bound per element.
-    """
+    `flops_per_s` is the rate that the dtypes allow. Arrays give one bound per element."""
     ceiling = _ceiling(stack, peaks)
     memory_s = (traffic - _CACHE_BYTES) / ceiling.memory_bytes_per_s
     moved_s = np.maximum(traffic / ceiling.cache_bytes_per_s, memory_s)
@@ -164,8 +161,7 @@ def flops_per_s(case: Case, stack: Stack | None, peaks: MachinePeaks | None = No
     """Return the rate of the fastest unit that the dtypes of the inputs allow.
 
     If the first input is neither floating-point nor INT8, it may hold packed numbers. If another
-    input is INT8, the operator may compute in INT8.
-    """
+    input is INT8, the operator may compute in INT8."""
     ceiling = _ceiling(stack, peaks)
     slots = [slot for slot in case.inputs or () if slot.shape is not None]
     dtypes = [slot.known_dtype for slot in slots]
@@ -191,8 +187,7 @@ def _ceiling(stack: Stack | None, peaks: MachinePeaks | None = None) -> _Ceiling
 def _device_ceiling(peaks: DevicePeaks) -> _Ceiling:
     """Return the ceiling of a described device.
 
-    float32 counts as fast as 16 bits, because a device may compute it in a format of fewer bits.
-    """
+    float32 counts as fast as 16 bits, because a device may compute it in a format of fewer bits."""
     floating = max(tflops for dtype, tflops in peaks.tflops.items() if dtype != "int8") * 1e12
     fastest = max(peaks.tflops.values()) * 1e12
     return _Ceiling(
@@ -207,8 +202,7 @@ def _device_ceiling(peaks: DevicePeaks) -> _Ceiling:
 def _machine_ceiling(ceiling: _Ceiling, peaks: MachinePeaks) -> _Ceiling:
     """Return the ceiling with the machine's measured peaks.
 
-    Integer rates stay those of any CPU of this kind: they were not measured.
-    """
+    Integer rates stay those of any CPU of this kind: they were not measured."""
     return replace(
         ceiling,
         float_flops_per_s=max(peaks.float32_flops_per_s, peaks.bfloat16_flops_per_s),
@@ -220,8 +214,7 @@ def _cpu_ceiling(details: dict[str, str]) -> _Ceiling:
     """Return the ceiling of a CPU from the details of its stack.
 
     Without a number of threads the CPU may have any number. Memory gives no bound: data in memory
-    may be one page of zeros, which stays in a cache.
-    """
+    may be one page of zeros, which stays in a cache."""
     text = details.get("threads", "")
     threads = int(text) if text.isdecimal() and len(text) < 6 else 0
     flags = {*details.get("flags", "").split(), ""}

@@ -65,8 +65,7 @@ FindOperator = Callable[[str], OpSpec | None]
 class Refusal:
     """The outcome of a case that needs no device.
 
-    `why` is the reason in general words, equal for all similar cases; `reason` names this case.
-    """
+    `why` is the reason in general words, equal for all similar cases; `reason` names this case."""
 
     outcome: Outcome
     why: str
@@ -77,8 +76,7 @@ def refusal(case: Case, find: FindOperator, backend: str) -> Refusal | None:
     """Return why a case cannot be measured; None if it can.
 
     An error in a declaration is not a refusal. The session isolates each case and meets the error
-    again; it becomes the outcome of that case.
-    """
+    again; it becomes the outcome of that case."""
     if is_of_gangs(case):
         return _refusal_by_ranks(case, backend)
     if case.kernel_type in DISTRIBUTE_KERNELS and (no := _refusal_of_world(1, backend)):
@@ -106,8 +104,7 @@ def refusal_on_ranks(case: Case, find: FindOperator, backend: str, ranks: int) -
     """Return why this number of ranks does not measure a case; None if it can.
 
     Either no number of ranks can, or the case needs another number. A plan may have had too few
-    devices for the case, or another cache state; a tree is measured on one rank.
-    """
+    devices for the case, or another cache state; a tree is measured on one rank."""
     return refusal(case, find, backend) or _refusal_of_ranks(case, ranks)
 
 
@@ -122,8 +119,7 @@ def _refusal_of_ranks(case: Case, ranks: int) -> Refusal | None:
 def _refusal_by_ranks(case: Case, backend: str) -> Refusal | None:
     """Return why a case of several ranks cannot be measured.
 
-    Such a case has no declaration: the bench knows by name what it can run.
-    """
+    Such a case has no declaration: the bench knows by name what it can run."""
     try:
         ranks = ranks_of(case)
         mode = collective_case_of(case).mode if is_collective(case.kernel_type) else ""
@@ -144,8 +140,7 @@ def _refusal_by_ranks(case: Case, backend: str) -> Refusal | None:
 def _refusal_of_world(ranks: int, backend: str) -> Refusal | None:
     """Return why an NPU cannot exchange tokens of experts among this number of ranks.
 
-    A reference backend can with any number.
-    """
+    A reference backend can with any number."""
     if backend != "npu" or ranks in CANN_RANKS:
         return None
     reason = (

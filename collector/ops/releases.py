@@ -33,8 +33,7 @@ def release_status(kernel_type: str) -> Mapping[str, str]:
     """Return how each release of the operator's library accepts its calls.
 
     Releases of vLLM-Ascend are included if it has its own function for the kernel. Empty for
-    torch's own functions and for operations over several ranks.
-    """
+    torch's own functions and for operations over several ranks."""
     return {
         release: word for release, word in _releases_table().get(kernel_type, {}).items() if word
     }

@@ -25,8 +25,7 @@ def completed(record: CaseRecord, op: OpSpec) -> CaseRecord:
     """Return the record with every Runtime column that its launch depends on.
 
     Existing values do not change, except a completeness of `profile_shapes_only`. A record whose
-    case the operator refuses, and a record without such columns, are returned unchanged.
-    """
+    case the operator refuses, and a record without such columns, are returned unchanged."""
     if op.runtime is no_columns:
         return record
     try:

@@ -64,8 +64,7 @@ def dtype_error(
 ) -> str:
     """Return what is wrong with the dtypes of inputs or outputs; empty if torch can hold them all.
 
-    `packed` has the dtypes that a declaration stores in another torch dtype, by position.
-    """
+    `packed` has the dtypes that a declaration stores in another torch dtype, by position."""
     for position, slot in enumerate(slots):
         absent = slot.shape is None and position in optional
         if not absent and not slot.dtype:

@@ -43,8 +43,7 @@ def _with_a_kernel(call: str, served: str) -> frozenset[str]:
     """Return the libraries that have a kernel of this type: CANN, vLLM-Ascend or both.
 
     `call` is the function of one of them. `served` is the function of vLLM-Ascend, if both have
-    one.
-    """
+    one."""
     of_vllm_ascend = library_of(call) == Library.VLLM_ASCEND
     own = {Library.VLLM_ASCEND} if of_vllm_ascend or served else set()
     return frozenset(own if of_vllm_ascend else {Library.CANN, *own})
@@ -54,8 +53,7 @@ class TensorMaker(Protocol):
     """Maker of the tensors of one case on the device, seeded by the case.
 
     `dtype` is always a profiler's spelling. A device may compute a 16-bit type in float32 (unless
-    the operator only moves data). The tensors are float32 then, and `dtype()` returns float32.
-    """
+    the operator only moves data). The tensors are float32 then, and `dtype()` returns float32."""
 
     torch: Any
 
@@ -114,8 +112,7 @@ class GraphCall:
 
     takes  whether a case is of a graph: by its kernel type, or by the slots that graphs leave out
     run    (api, *args, **kwargs) -> outputs: the function that is compiled
-    build  (case, make) -> Call, if it takes other arguments than a launch without a graph
-    """
+    build  (case, make) -> Call, if it takes other arguments than a launch without a graph"""
 
     takes: Callable[[Case], bool]
     run: Callable[..., Any] = call_plainly
@@ -134,8 +131,7 @@ class NpuCall:
     converts  the cases whose FRACTAL_NZ tensors the runtime converts from plain ones
     graph  the launch in a graph, if the function by itself does not launch the kernel
     served the function by which vLLM-Ascend launches a kernel of the same name from its own
-           library, if its releases have one: `run` calls it too
-    """
+           library, if its releases have one: `run` calls it too"""
 
     run: Callable[..., Any] = call_plainly
     build: "Callable[[Case, TensorMaker], Call] | None" = None
@@ -190,8 +186,7 @@ class OpSpec:
     assumes      the assumption about values that may affect the time and that a row does not
                  contain, such as the targets of indices; empty if there is none
     untold       what affects the time and is missing in the case, if no value is likely enough to
-                 be assumed; empty if nothing is missing
-    """
+                 be assumed; empty if nothing is missing"""
 
     kernel: str
     call: str
@@ -313,8 +308,7 @@ def dense_bytes(
     """Return the bytes of every input read once and every output written once.
 
     An empty cell is a scalar, unless its position is in `absent` or `absent_outputs`. Unknown
-    outputs count 0 bytes.
-    """
+    outputs count 0 bytes."""
     sides = ((case.inputs, absent), (case.outputs, absent_outputs))
     return sum(
         slot.size_bytes

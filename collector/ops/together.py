@@ -116,8 +116,7 @@ def evaluate_together(evaluate: Evaluate, form: Case, lengths: Whole) -> Floats:
     """Return the two numbers that a declaration gives for each case of a form.
 
     The rows of `lengths` have the lengths of the cases, slot by slot. NaN if the declaration
-    refuses a case or fails.
-    """
+    refuses a case or fails."""
     found = np.full((len(lengths), 2), np.nan)
     _fill(found, evaluate, form, lengths, np.arange(len(lengths)))
     return found

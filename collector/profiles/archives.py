@@ -65,8 +65,7 @@ def is_export(name: str) -> bool:
 def export_kernels(database: Path, table: Path) -> None:
     """Write the launches of a database as a table.
 
-    Raises BadInput if it has none, and sqlite3.Error if it is damaged or no database.
-    """
+    Raises BadInput if it has none, and sqlite3.Error if it is damaged or no database."""
     address = f"file:{quote(str(database.resolve()))}?mode=ro&immutable=1"
     with closing(sqlite3.connect(address, uri=True)) as connection:
         # Invalid UTF-8 becomes a cell that the reader of the table refuses, with its line.

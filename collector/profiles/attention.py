@@ -84,8 +84,7 @@ class AttentionFacts:
     """The `Runtime ...` cells of fused attention, by the kernel's own `Input Shapes`.
 
     A cell is used only if all calls with the same `Input Shapes` agree on it. Their durations form
-    one group, so a cell of some of them would be wrong for the others.
-    """
+    one group, so a cell of some of them would be wrong for the others."""
 
     def __init__(self, files: Iterable[AttentionRows]) -> None:
         self.pairings: list[Pairing] = []
@@ -113,8 +112,7 @@ class AttentionFacts:
     def disputed(self) -> tuple[str, ...]:
         """Return the cells on which calls with the same `Input Shapes` disagree.
 
-        Only the kernel's row gives these cells.
-        """
+        Only the kernel's row gives these cells."""
         return tuple(
             f"{name} of {shapes}: {' or '.join(sorted(values))}"
             for shapes, reported in self._reported.items()
@@ -145,8 +143,7 @@ def pair(
 
     With equal counts all rows are paired. If the counts differ, a row is missing somewhere. Then
     only the common beginning is paired, up to the first pair whose queries differ in size: there,
-    at the latest, one list has shifted against the other.
-    """
+    at the latest, one list has shifted against the other."""
     pairs = list(zip(file.shapes, operators, strict=False))
     agreeing = list(takewhile(lambda pair: _same_query(*pair), pairs))
     warning = ""
@@ -165,8 +162,7 @@ def read_operator_rows(path: Path) -> list[OperatorRow]:
     """Return the calls of fused attention with shapes in an operator_details.csv, in order.
 
     Slots are joined by `;` and a line break; rows need no output shapes. Raises BadInput for a file
-    that is no CSV.
-    """
+    that is no CSV."""
     names, rows = open_rows(path)
     columns = {name.strip(): at for at, name in enumerate(names)}
     if INPUT_SHAPES not in columns:

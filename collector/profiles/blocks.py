@@ -55,8 +55,7 @@ def plain_blocks(path: Path, header: Header) -> Generator[pa.Table, None, None]:
     A caller that stops early must close the generator, which stops its threads.
 
     A block has the KEY_COLUMNS and EVENT_COLUMNS of the file as text, and its duration and counters
-    as numbers, null where there is none. Raises NotPlain.
-    """
+    as numbers, null where there is none. Raises NotPlain."""
     parse = block_parser(header)
     threads = min(os.cpu_count() or 1, _MOST_THREADS)
     with ThreadPoolExecutor(threads) as pool:
@@ -223,8 +222,7 @@ class ExactReader:
     def _closed(self, rows: Iterable[Row]) -> Iterator[Row]:
         """Yield the rows; raise BadInput if an unclosed quote has swallowed the rows after it.
 
-        Skipping such a row would hide the loss of the others.
-        """
+        Skipping such a row would hide the loss of the others."""
         for line, row in rows:
             if any(len(cell) > _LONGEST_QUOTED and "\n" in cell for cell in row):
                 raise BadInput("unclosed quote", path=self._path, line=line)

@@ -26,8 +26,7 @@ def folders_below(path: Path) -> Iterator[Path]:
     """Yield a folder and all folders below it, in order of their names.
 
     Links to folders are followed, because users collect ranks with links. Each folder is yielded
-    once.
-    """
+    once."""
     seen: set[Path] = set()
     for name, below, _ in os.walk(path, followlinks=True):
         folder = Path(name)
@@ -78,8 +77,7 @@ def find_profiles(paths: Sequence[Path]) -> tuple[Path, ...]:
 
     The folder of a run (`..._ascend_pt`) may have the same launches twice, as kernel_details and as
     the op_summary that it was made from: then only kernel_details is used. Raises BadInput for a
-    path that does not exist or without a profile.
-    """
+    path that does not exist or without a profile."""
     found: dict[Path, Path] = {}
     for path in paths:
         for file in _files_of(path):

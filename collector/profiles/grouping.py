@@ -33,8 +33,7 @@ class Rows:
     """Rows of one or many blocks: `ids` are indices into `keys`, in order of appearance.
 
     `sums` and `counts` have a row for each key and a column for each counter; a cell without a
-    number is in neither.
-    """
+    number is in neither."""
 
     keys: Sequence[Key]
     ids: Ids
@@ -140,8 +139,7 @@ def groups_of(
     """Return the rows of several files by the label of their key, in order of first appearance.
 
     Rows whose label is None are left out. `of_all_rows` leaves out counters that lack a number in
-    some of a label's rows.
-    """
+    some of a label's rows."""
     if not files:
         return []
     labels = _Labels(label_of)
@@ -193,8 +191,7 @@ def _means(
 ) -> list[tuple[tuple[str, float], ...]]:
     """Return the means of each label's counters.
 
-    Counters with fewer numbers than `least` of that label are left out.
-    """
+    Counters with fewer numbers than `least` of that label are left out."""
     names = tuple(dict.fromkeys(name for file in files for name in file.counters))
     sums, counts = np.zeros((len(least), len(names))), np.zeros((len(least), len(names)))
     for file, part, to in zip(files, parts, to_label, strict=True):
@@ -226,8 +223,7 @@ def _launchers(block: pa.Table) -> tuple[Ids, list[str]]:
 
     The name of a call's kernel starts with the call (`aclnnAdd_...`) or is its type (RmsNorm, in a
     profile of CANN 8.3); the name of a graph's kernel is that of its node. Only the static state
-    shows this: a kernel that a graph launches for any shape is the kernel of a call.
-    """
+    shows this: a kernel that a graph launches for any shape is the kernel of a call."""
     states, texts = _coded(block, OP_STATE)
     static = [code for code, text in enumerate(texts) if text.strip().lower() == STATIC]
     if not static or NAME not in block.column_names:
@@ -246,8 +242,7 @@ def _trimmed(block: pa.Table, name: str) -> pa.Array:
 def _numbered(columns: Sequence[Ids], sizes: Sequence[int]) -> tuple[Ids, Ids]:
     """Return a number per row for each distinct combination of codes, in order of appearance.
 
-    Also return the first row of each number.
-    """
+    Also return the first row of each number."""
     combined = np.zeros(len(columns[0]), np.int64)
     distinct = 1
     for codes, size in zip(columns, sizes, strict=True):
@@ -283,8 +278,7 @@ def _totals(columns: Sequence[pa.ChunkedArray], ids: Ids, groups: int) -> tuple[
 def _numbers(array: pa.Array, seen: dict[bytes, Places]) -> tuple[Floats, Places]:
     """Return the numbers of a column, 0 where there is none, and the rows that have none.
 
-    Most columns lack their numbers in the same rows, so `seen` caches the rows by bitmap.
-    """
+    Most columns lack their numbers in the same rows, so `seen` caches the rows by bitmap."""
     validity, data = array.buffers()
     values: Floats = np.frombuffer(data, np.float64, len(array), array.offset * 8)
     if not array.null_count:

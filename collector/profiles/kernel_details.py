@@ -47,8 +47,7 @@ class ProfileReport:
     `rows` counts compute and communication, without skipped rows; `duplicates_dropped` counts
     communication rows. `unusable` has the reason for each file that was skipped as a whole, and
     `repeated` the files that repeat a run. `pairings` shows how rows of fused attention were
-    matched with operators, `disputed` the values on which operators of one row disagree.
-    """
+    matched with operators, `disputed` the values on which operators of one row disagree."""
 
     files: tuple[Path, ...]
     rows: int
@@ -68,8 +67,7 @@ class ProfileReport:
 class Profile:
     """The distinct cases of a profile in order of first appearance, and its communication.
 
-    `runs` are its files, if requested.
-    """
+    `runs` are its files, if requested."""
 
     records: tuple[CaseRecord, ...]
     communication: tuple[Communication, ...]
@@ -95,8 +93,7 @@ def read_profile(
     Args:
         with_contexts: record the launches before each case; refuse a file that lacks start times.
         is_counted: base every statistic on all launches of its case, leaving out counters of fewer,
-            and list the runs of the files.
-    """
+            and list the runs of the files."""
     reading = RunFileReader(skip_bad_rows, with_contexts, is_counted)
     with unpacked(paths) as found:
         try:

@@ -31,8 +31,7 @@ class KernelLaunch:
     """One row of an op_summary.
 
     `cells` are the eight base cells as in the row; `counters` holds msprof's numbers by name,
-    without those of `N/A`.
-    """
+    without those of `N/A`."""
 
     op_type: str
     name: str
@@ -47,8 +46,7 @@ def read_op_summary(path: Path) -> Iterator[KernelLaunch]:
     """Yield the launches of an op_summary or kernel_details file, in order of start.
 
     Raises BadInput, with the line, for any other content. All launches are held in memory: this
-    function is for the file of one session.
-    """
+    function is for the file of one session."""
     yield from sorted(_launches(path), key=attrgetter("start_ns"))
 
 

@@ -42,8 +42,7 @@ def open_rows(path: Path) -> tuple[list[str], Iterator[Row]]:
     """Return the header of a file, and its rows with the line each starts on.
 
     Raises BadInput for a file that is not CSV text. Bytes that are not UTF-8 become lone surrogates
-    in a row; `is_utf8_row` detects them.
-    """
+    in a row; `is_utf8_row` detects them."""
     _refuse_other_formats(path)
     rows = _rows(path)
     line, names = next(rows, (1, []))
@@ -101,8 +100,7 @@ def open_own_file(path: Path) -> BinaryIO:
 def read_small_file(path: Path, most_bytes: int = MOST_BYTES) -> bytes:
     """Return the bytes of a regular file of at most `most_bytes`.
 
-    Raises OSError for a pipe, a device, a folder, and for a larger file.
-    """
+    Raises OSError for a pipe, a device, a folder, and for a larger file."""
     with open_own_file(path) as file:
         data = file.read(most_bytes + 1)
     if len(data) > most_bytes:
@@ -241,8 +239,7 @@ _COMMUNICATION_CORES = frozenset({"HCCL", "COMMUNICATION"})
 def start_ns_of(text: str) -> int:
     """Return the exact nanoseconds of `1764246877083299.960<tab>` microseconds.
 
-    Raises ValueError for other text.
-    """
+    Raises ValueError for other text."""
     match = _START.fullmatch(text.strip())
     if match is None:
         raise ValueError(f"{START}: expected a time such as 1764246877083299.960")
@@ -261,8 +258,7 @@ def duration_us_of(text: str) -> float:
 def counter_of(name: str, text: str) -> float | None:
     """Return a counter's number; None for `N/A`, and for text in a column not known as a counter.
 
-    Raises ValueError for text in a known counter.
-    """
+    Raises ValueError for text in a known counter."""
     if text in NO_NUMBER:
         return None
     number = _number(text)

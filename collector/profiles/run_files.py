@@ -101,8 +101,7 @@ def joined(known: Sequence[Marks]) -> Marks:
 def starts_of(block: pa.Table) -> npt.NDArray[np.float64]:
     """Return when each row began, in microseconds with the precision of a float.
 
-    The same text gives the same number. NaN if a block has no start times.
-    """
+    The same text gives the same number. NaN if a block has no start times."""
     if START in block.column_names:
         try:
             text = pc.utf8_trim_whitespace(block.column(START))
@@ -256,8 +255,7 @@ class RunFileReader:
         """Return the new content of each file, in their order; files without any are left out.
 
         If several files have the same run, a kernel_details is read first, because it has more
-        data.
-        """
+        data."""
         read: dict[Path, RunFile] = {}
         launches = self.launches
         for path in sorted(paths, key=lambda path: not is_kernel_details(path)):
@@ -296,8 +294,7 @@ def _read_file(
 ) -> RunFile:
     """Return the rows of a file, without the `known` ones.
 
-    `is_marked` computes a mark for each row, `is_ordered` requires start times.
-    """
+    `is_marked` computes a mark for each row, `is_ordered` requires start times."""
     names, _ = open_rows(path)
     header = read_header(names, path=path)
     try:
@@ -368,8 +365,7 @@ class RunSketch:
 def sketch_of(path: Path, launches: Marks) -> RunSketch:
     """Return the sample of a file's launches (of `known_launches`).
 
-    A file without start times is identified by its bytes.
-    """
+    A file without start times is identified by its bytes."""
     marks = tuple(launches[:MOST].tolist())
     return RunSketch(path, marks or (int(sha256_hex(path.read_bytes())[:16], 16),))
 

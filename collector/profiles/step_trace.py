@@ -26,8 +26,7 @@ _PARTS = ("Computing", "Communication(Not Overlapped)", "Free")
 class StepTrace:
     """The time of `steps` steps together, in microseconds.
 
-    Its parts are computing, communication that is not overlapped, and idle time.
-    """
+    Its parts are computing, communication that is not overlapped, and idle time."""
 
     steps: int
     computing_us: float
@@ -42,8 +41,7 @@ class StepTrace:
 def read_step_trace(path: Path) -> StepTrace | None:
     """Return the steps of every run at or below a path; None if no run records them.
 
-    Raises BadInput, with file and line, for an invalid file.
-    """
+    Raises BadInput, with file and line, for an invalid file."""
     folders = dict.fromkeys(file.parent for file in find_profiles([path]))
     found = [
         row for folder in folders if (folder / FILE).is_file() for row in read_steps(folder / FILE)
@@ -56,8 +54,7 @@ def read_step_trace(path: Path) -> StepTrace | None:
 def read_steps(file: Path) -> tuple[Times, ...]:
     """Return the computing, communication and idle time of each step of a file, in microseconds.
 
-    Raises BadInput, with the line, for an invalid file.
-    """
+    Raises BadInput, with the line, for an invalid file."""
     try:
         text = read_small_file(file).decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:

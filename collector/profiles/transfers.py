@@ -46,8 +46,7 @@ class CallParameters:
     """The parameters of an HCCL call.
 
     They are the number of elements as its function counts them, their type in HCCL's names (`FP32`,
-    `BFP16`), and the ranks of the group (None if the trace does not record it).
-    """
+    `BFP16`), and the ranks of the group (None if the trace does not record it)."""
 
     elements: int
     data_type: str
@@ -58,8 +57,7 @@ def call_parameters(folder: Path) -> Mapping[str, CallParameters]:
     """Return the parameters by the collectives' names in a run's folder.
 
     A name with several different parameters is left out. Empty if there is no trace. Raises
-    BadInput for a file of another kind.
-    """
+    BadInput for a file of another kind."""
     path = folder / TRACE
     if not path.exists():
         return {}
@@ -76,8 +74,7 @@ def call_parameters(folder: Path) -> Mapping[str, CallParameters]:
 def trace_events(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
     """Yield the events of a trace and their positions, from 1 on, with one event in memory.
 
-    Raises BadInput, with the position, for anything that is not a list of objects.
-    """
+    Raises BadInput, with the position, for anything that is not a list of objects."""
     try:
         with open_own_file(path) as file:
             yield from _Text(file, path).events()
@@ -203,8 +200,7 @@ def read_group_ranks(folder: Path) -> dict[str, tuple[int, ...]]:
     """Return the ranks of each group, ascending, by the group's number in `communication.json`.
 
     `folder` is the folder of that file. Empty if the run does not record the ranks. Raises BadInput
-    for a file of another kind.
-    """
+    for a file of another kind."""
     path = folder.parent / METADATA
     if not path.exists():
         return {}
@@ -222,8 +218,7 @@ def read_group_ranks(folder: Path) -> dict[str, tuple[int, ...]]:
 def group_number(name: str) -> str:
     """Return the number of a named group in `communication.json`: two 32-bit rolling hashes.
 
-    The first hash is in the upper half, the second in the lower half.
-    """
+    The first hash is in the upper half, the second in the lower half."""
     return str(_hash(name, _HIGH) << 32 | _hash(name, _LOW))
 
 
@@ -262,8 +257,7 @@ class Transfer:
     It has the kernel type, the group by the profiler's name and its size (None if unknown), the
     bytes this rank sent to others, and the duration including waiting for others. `ranks` are the
     group's ranks (empty if the profile does not record them). `elements` and `dtype` are those of
-    the HCCL call, with HCCL's type names such as `FP32` (None if not recorded).
-    """
+    the HCCL call, with HCCL's type names such as `FP32` (None if not recorded)."""
 
     kernel_type: str
     group: str
@@ -278,8 +272,7 @@ class Transfer:
 def find_transfers(path: Path) -> tuple[Path, ...]:
     """Return the folders of runs at or below a path that record collectives.
 
-    Raises BadInput if there is none.
-    """
+    Raises BadInput if there is none."""
     if path.is_file() and path.name == _TIMES:
         return (path.parent,)
     found = sorted(file.parent for file in path.rglob(_TIMES) if file.is_file())

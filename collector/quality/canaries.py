@@ -26,8 +26,7 @@ def drift(readings: Sequence[CanaryReading], prior: VariancePrior) -> str:
 
     Two places differ if one canary, or the average of all, differs by more than the spread of the
     repeats and the usual difference between places, which is that of two sessions on that kind of
-    device.
-    """
+    device."""
     worst = worst_change(readings, prior)
     return f"{DRIFTED}{worst}" if worst else ""
 

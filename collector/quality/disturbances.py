@@ -191,8 +191,7 @@ class Watch:
     `wall_us` passed from before the first to after the last repeat. In that time some task of the
     machine waited `pressed_us` for a core, and cores worked `worked_us` for each thread of the
     team; None if unknown. Both are recorded only: the waiting task may be a thread of the session,
-    and an operator may use fewer threads than it has.
-    """
+    and an operator may use fewer threads than it has."""
 
     laps: tuple[Lap, ...] = ()
     stolen_us: float = 0.0

@@ -103,8 +103,7 @@ def implausible(mean_us: float, *, lowest_us: float, limit_us: float, lowest_by:
     """Return why no device can take this long, or this short, for a case; empty if one can.
 
     The check uses fixed numbers only, so that it always gives the same result. `lowest_by` states
-    the source of the lower bound `lowest_us`, if only one machine knows it.
-    """
+    the source of the lower bound `lowest_us`, if only one machine knows it."""
     if mean_us < lowest_us:
         return f"{mean_us:.6g} us is below the physical floor of {lowest_us:.6g} us{lowest_by}"
     return no_duration(mean_us, limit_us)
@@ -152,8 +151,7 @@ def larger_and_faster(sizes: Floats, duration_us: Floats) -> npt.NDArray[np.int6
     """Return for each case the index of the fastest case that is at least as large in every
     dimension and takes less than half the time, and at least one launch less; -1 if there is none.
 
-    `sizes` has a row for each case and a column for each dimension.
-    """
+    `sizes` has a row for each case and a column for each dimension."""
     found = np.full(len(duration_us), -1, np.int64)
     for start in range(0, len(duration_us), _AT_ONCE):
         own = slice(start, start + _AT_ONCE)
@@ -208,8 +206,7 @@ class WorkCurve:
 
     Each array has an entry for each case: operations and traffic of a launch, and its mean duration
     in microseconds. Only ratios of operations, and ratios of traffic, are used, so that either may
-    have any unit.
-    """
+    have any unit."""
 
     operations: Floats
     traffic: Floats
@@ -222,8 +219,7 @@ class HiddenWork:
 
     `work_us` is the work at the curve's own best rates, `shown_share` the share of it that shows
     above `base_us`, the time of next to no work. `least_us` is the time of the cases with that
-    work. Both times are those of the quantile that shows the most work.
-    """
+    work. Both times are those of the quantile that shows the most work."""
 
     work_us: float
     base_us: float
@@ -256,8 +252,7 @@ def find_hidden_work(curve: WorkCurve) -> HiddenWork | None:
     """Return the band of a curve that shows the smallest share of its work.
 
     Return None if there are too few cases with next to no work, or with as much work as could be
-    hidden, or if many cases are faster than those with next to no work.
-    """
+    hidden, or if many cases are faster than those with next to no work."""
     work_us, order = _sorted_work_us(curve)
     duration_us = curve.duration_us[order]
     steps = int(log(MOST_WORK_US / LEAST_WORK_US) / log(_BAND))
@@ -327,8 +322,7 @@ def find_unit_mistake(duration_us: Floats, least_us: Floats) -> str:
     """Return why these durations are not in microseconds; empty if they may be.
 
     `least_us` is the lower bound of each case on its device: half of the time of its work at the
-    published peaks.
-    """
+    published peaks."""
     small = int((least_us <= _NO_WORK_US).sum())
     if small < LEAST_CASES or not may_have_wrong_unit(duration_us):
         return ""

@@ -334,8 +334,7 @@ class Expectation:
     the one that the case names, if any, and `core` the one it names: AI_CPU, AI_CORE or empty.
     `case` is None if records do not show what a launch was given: records that a session wrote
     itself only repeat its request. `before` are the launches before each launch of the case, in
-    order, as the kernel types that each may have.
-    """
+    order, as the kernel types that each may have."""
 
     ordinal: int
     kernel_type: str
@@ -355,8 +354,7 @@ class Substitution:
 
     Its launches are measurements of `kernel_type` on the tensors of `cells` (the case's own if
     empty), if those are known (`is_filed`); for another operator only if all its tensors were
-    recorded.
-    """
+    recorded."""
 
     kernel_type: str
     is_filed: bool

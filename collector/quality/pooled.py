@@ -42,8 +42,7 @@ def pooled_means(evidence: Evidence, parts: VarianceParts) -> PooledMeans:
 
     Sessions are weighted by their variance; those of one device share the device's variance. With
     more than two sessions, an outlier weighs less, by Student's t. If a case has clean
-    measurements, those with warnings are excluded.
-    """
+    measurements, those with warnings are excluded."""
     means, again = evidence.means, evidence.again
     mean_us = means.mean_us.copy()
     variance = parts.repeats + parts.session + parts.device
@@ -183,8 +182,7 @@ def coverage_of_intervals(
     Each fifth of the pairs of sessions is tested with a model that is fitted to all others. With
     fewer than five independent pairs of sessions each fifth of the cases is tested instead; that
     model contains the session-level effects of the tested sessions. With `judges` only these pairs
-    are tested; their groups, cases and sessions must be numbered as those of the evidence.
-    """
+    are tested; their groups, cases and sessions must be numbered as those of the evidence."""
     judges = evidence.pairs if judges is None else judges
     if not len(judges):
         return []

@@ -122,8 +122,7 @@ def find_windows(sentinels: Iterable[tuple[int, Sentinel]]) -> Windows:
     """Return the windows of a stream, from the positions of its sentinels.
 
     A case has a window if each of its sentinels was recorded exactly once, in order, and its window
-    overlaps no other. A fault affects only the cases that it belongs to.
-    """
+    overlaps no other. A fault affects only the cases that it belongs to."""
     places: dict[int, dict[Mark, list[int]]] = defaultdict(lambda: defaultdict(list))
     for position, sentinel in sentinels:
         if sentinel.mark in (Mark.OPEN, Mark.CLOSE):
@@ -169,8 +168,7 @@ class Attribution(Generic[Row]):
 
     `op_state` is the state of all repeats; it is empty if the profiler does not report it, or if
     they differ. `identity` records how well the repeats are proved to be the call that the case
-    requests, if the records show it.
-    """
+    requests, if the records show it."""
 
     ordinal: int
     repeats: tuple[Row, ...]

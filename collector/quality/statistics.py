@@ -242,8 +242,7 @@ def two_modes(durations_us: Sequence[float], step_us: float = 0.0) -> Modes | No
     """Return the two modes of the durations; None if they have one mode, or are too few.
 
     Two neighbouring ticks of a coarse clock, which counts in steps of `step_us`, are not modes. If
-    that step is unknown (0), the smallest difference between the durations is used.
-    """
+    that step is unknown (0), the smallest difference between the durations is used."""
     ordered = sorted(durations_us)
     least = max(2, ceil(_LEAST_SHARE * len(ordered)))
     if len(ordered) < _MODES_LEAST_REPEATS:

@@ -43,8 +43,7 @@ class VariancePrior:
 
     The canaries of a valid session take at most `canary_band` times as long as those of another
     session, or as at another place of the session. `kind` names the kind of device: two kinds may
-    have equal figures, and still share no data.
-    """
+    have equal figures, and still share no data."""
 
     ratio: float
     tail_degrees: float
@@ -104,8 +103,7 @@ class SessionMeans:
 
     Cases, sessions and devices are numbered. `spreads` are relative standard deviations of single
     repeats within the session, NaN if unknown, as for a single repeat. `is_clean` is true where a
-    measurement has no warning.
-    """
+    measurement has no warning."""
 
     cases: Whole
     families: Sequence[str]
@@ -129,8 +127,7 @@ class Pairs:
     `sessions` and `devices` (N, 2) identify the two members: all pairs of the same two sessions
     share session-level effects, and all pairs of the same two devices share the difference in
     speed. `cases` numbers the cases within a stack; it is -1 where pairs of several stacks are
-    joined.
-    """
+    joined."""
 
     difference: Floats
     repeats_variance: Floats
@@ -338,8 +335,7 @@ class MultiSessionCases:
     `places` are the indices of the measurements, `case` the number of their case among such cases,
     `count` the number of sessions of the case. A cell is a case on one device: `cell` numbers the
     cells of the measurements, `case_of_cell` is the case of each. `of_all` is the case number of
-    every measurement, -1 if its case is none of these.
-    """
+    every measurement, -1 if its case is none of these."""
 
     places: Whole
     case: Whole
@@ -454,8 +450,7 @@ class Variance:
     of Student's t of a mean's deviation) have an entry for each group. `shared` is the part of the
     variance between two sessions that all their cases share. `device_degrees` are the degrees of
     freedom of the variance between devices. `is_of_prior` is true if the prior has more weight than
-    the stack's pairs.
-    """
+    the stack's pairs."""
 
     learnt: VariancePrior
     ratios: Floats
@@ -606,8 +601,7 @@ def _degrees(
 
     They are those of the tails, reduced for what all cases of a session share and for a ratio that
     few pairs determine. Two sessions determine the shared part only once, however many pairs they
-    have; the prior's contribution is weighted by the prior's part of the estimate.
-    """
+    have; the prior's contribution is weighted by the prior's part of the estimate."""
     tails = learnt.tail_degrees
     of_prior = _OF_PRIOR * _part_of_prior(pairs, prior)
     lost = shared**2 / (independent_differences(pairs.sessions) + of_prior)
@@ -739,8 +733,7 @@ def _own_session_variance(evidence: Evidence, expected: Floats) -> tuple[Floats,
 
     The variance between devices and that of the repeats within the sessions are excluded. A session
     that is an outlier, by the other sessions and by the `expected` variance of each, is clipped to
-    the limit.
-    """
+    the limit."""
     means, again = evidence.means, evidence.again
     variance, free = np.zeros(len(means.cases)), np.zeros(len(means.cases), np.int64)
     if not len(again.places):

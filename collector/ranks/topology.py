@@ -50,8 +50,7 @@ class Grid:
         """Return the outermost dimension in which ranks differ; the innermost for a single rank.
 
         The lowest and the highest rank determine it: if they agree in the outer dimensions, all
-        ranks between them do.
-        """
+        ranks between them do."""
         ends = (self.coordinates(min(ranks)), self.coordinates(max(ranks)))
         differing = (at for at, (low, high) in enumerate(zip(*ends, strict=True)) if low != high)
         return next(differing, self.innermost_tier)
@@ -62,8 +61,7 @@ class Grid:
 
         Ranks are neighbours if neighbours are of that tier; otherwise a group has one rank of each
         next part of the grid, as data parallel groups do: two ranks of tier 1 in `48 8 2` are 0 and
-        2.
-        """
+        2."""
         self._check_group(size, tier)
         return _groups(self, size, tier, world)
 

@@ -342,8 +342,7 @@ def resolve(call: str, roots: Mapping[str, Any]) -> Callable[..., Any]:
     """Return the function of this name, attribute by attribute (`torch.ops` included). A function
     of another package, such as vLLM-Ascend's own, is imported from its module.
 
-    Raises NoOperator if there is none.
-    """
+    Raises NoOperator if there is none."""
     first, *rest = call.split(".")
     found: Any = roots.get(first)
     try:

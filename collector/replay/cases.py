@@ -40,8 +40,7 @@ def check_outputs(outputs: Any, case: Case, dtype: Callable[[str], Any]) -> None
     """Raise CaseRejected if shapes or dtypes are not those that the case names.
 
     A slot without a shape may be a scalar or absent, and a shape in a private format differs from
-    torch's: neither is compared. `dtype` returns torch's dtype for a spelling.
-    """
+    torch's: neither is compared. `dtype` returns torch's dtype for a spelling."""
     slots = case.outputs or ()
     tensors = list(_leaves(outputs))
     if len(tensors) != len(slots):
@@ -64,8 +63,7 @@ def find_invalid_values(
 
     For large outputs an evenly spaced sample is checked. An output whose dtype or layout a device
     cannot check is not suspect: it was measured anyway. In the outputs at `infinite` infinities are
-    correct. If only the first rows were `written`, only these are checked.
-    """
+    correct. If only the first rows were `written`, only these are checked."""
     for position, tensor in enumerate(_leaves(outputs)):
         if tensor is None or not tensor.is_floating_point() or tensor.numel() == 0:
             continue
@@ -96,8 +94,7 @@ def find_difference(outputs: Any, expected: Any) -> str:
     """Return where outputs differ from the reference's, in one line; empty if they agree.
 
     The largest difference of an evenly spaced sample is compared with the largest value in it; a
-    quantised output may be one step off. Outputs that cannot be compared are skipped.
-    """
+    quantised output may be one step off. Outputs that cannot be compared are skipped."""
     for position, (one, other) in enumerate(zip(_leaves(outputs), _leaves(expected), strict=False)):
         if one is None or other is None or one.shape != other.shape or not one.numel():
             continue
@@ -203,8 +200,7 @@ class CaseReplay:
     ) -> Replayed:
         """Issue all launches of one case, each after those of `before`, if that is given.
 
-        Raises NoOperator, CaseRejected, NotEnoughMemory, and any exception of the operator.
-        """
+        Raises NoOperator, CaseRejected, NotEnoughMemory, and any exception of the operator."""
         started = time.perf_counter()
         op = self._operator(case)
         emulated = emulated_by(self._device, op)
@@ -309,8 +305,7 @@ class _Launches:
 
         The clock here only determines the number of repeats; no measured duration comes from it. A
         launch that takes half of the budget is its own pilot, and the only warm-up. If a device
-        compiles in the first launch, the second one is timed instead.
-        """
+        compiles in the first launch, the second one is timed instead."""
         compiled, warm_up_s, first_s = 0, 0.0, self._launch(1)
         if self._device.compiles and first_s >= measure.budget_s / 2:
             compiled, warm_up_s, first_s = 1, first_s, self._launch(1)

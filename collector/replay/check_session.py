@@ -81,8 +81,7 @@ def concurrency_test(
 ) -> list[Interference]:
     """Return the effect of the other devices on the first one, the largest slowdown first.
 
-    Raises OpmeterError if too few cases were measured.
-    """
+    Raises OpmeterError if too few cases were measured."""
 
     def measure(device: int, round_name: str) -> Medians:
         folder = scratch / f"{round_name}_{device}"

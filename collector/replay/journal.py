@@ -70,8 +70,7 @@ class CaseEntry:
     """Journal entry of one case that was begun.
 
     `outcome` is empty while the case is in flight, `measured` if its launches were all issued, else
-    what stopped it. `launches` is the sum of warm-ups, pilots and repeats.
-    """
+    what stopped it. `launches` is the sum of warm-ups, pilots and repeats."""
 
     ordinal: int
     began_s: float
@@ -234,8 +233,7 @@ class JournalTail:
 
         An incomplete last line is left for the next call. After an unreadable line, which a full
         disk may leave in the middle, nothing more is read: the steps after it count as not done,
-        and the session as silent.
-        """
+        and the session as silent."""
         for line in () if self._is_broken else self._new_lines():
             try:
                 self.journal.add(json.loads(line))

@@ -66,8 +66,7 @@ def operator_events(raw: Iterable[Any]) -> list[Event]:
 def kernel_events(raw: Sequence[Any], on_device: Any) -> list[Event]:
     """Return what ran on the device, by start time; `on_device` is the device type of its events.
 
-    A kernel has no shapes: they are those of the operator that launched it.
-    """
+    A kernel has no shapes: they are those of the operator that launched it."""
     launched_by = {
         event.correlation_id(): shape
         for event in raw

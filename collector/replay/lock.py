@@ -52,8 +52,7 @@ class DeviceLock:
         """Acquire the lock.
 
         Raises DeviceBusy, naming the holder, if another process holds it, and OpmeterError if this
-        user may not lock at all.
-        """
+        user may not lock at all."""
         path = self._directory / f"{self._device}.lock"
         try:
             descriptor = _open_for_all(path)
@@ -99,8 +98,7 @@ def measuring_slot(
     name, which no other session may use at the same time.
 
     Waits for the slot. If `stop` is set there is nothing to measure, and the block runs without a
-    slot.
-    """
+    slot."""
     if limit is None:
         yield
         return
@@ -147,8 +145,7 @@ def _take(held: ExitStack, name: str, directory: Path | None) -> bool:
 def scratch_folder(device: str) -> Iterator[Path]:
     """Provide a temporary folder for one run on a device, and remove it after the block.
 
-    Also removes what killed runs of this user left behind; a folder in use is locked.
-    """
+    Also removes what killed runs of this user left behind; a folder in use is locked."""
     prefix = f"opmeter-{device}-"
     _remove_stale_folders(prefix)
     folder, lock = _locked_folder(prefix)

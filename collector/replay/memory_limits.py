@@ -34,8 +34,7 @@ def too_much(held: int, limit_gb: float, container: GroupMemory | None, at_once:
     """Return why a session that uses this many bytes must end; empty if it may continue.
 
     A container at its limit is killed completely, so that no process can report the reason. Before
-    that, a session ends that uses its share, where `at_once` sessions measure concurrently.
-    """
+    that, a session ends that uses its share, where `at_once` sessions measure concurrently."""
     if held > limit_gb * GIB:
         return f"the session uses {gib(held)}, the limit is {limit_gb:g} GiB"
     if container is None or container.held <= _FULL * container.limit:

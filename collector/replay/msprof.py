@@ -215,8 +215,7 @@ def join_summaries(slices: Sequence[Path], path: Path) -> bool:
 
     Files with equal headers are joined byte for byte, msprof's as well as ours. With different
     headers the columns of the first one precede the others, and a column that a file lacks is `N/A`
-    in its rows. Raises BadInput for files that cannot be joined.
-    """
+    in its rows. Raises BadInput for files that cannot be joined."""
     headers = list(dict.fromkeys(_header_of(piece) for piece in slices))
     partial = path.with_name(path.name + ".partial")
     with partial.open("wb") as stream:

@@ -116,8 +116,7 @@ def end_group(process: "subprocess.Popen[bytes]", session: ProcessId | None = No
     """Terminate all processes of the session, also those that its operators may have started.
     `session` is its own process if that is another one: it may have left the group.
 
-    Raises SessionStuck if one still exists after that: a driver in the kernel blocks its exit.
-    """
+    Raises SessionStuck if one still exists after that: a driver in the kernel blocks its exit."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     if session is not None:

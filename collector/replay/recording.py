@@ -70,8 +70,7 @@ def start_profiler(device: KinetoDevice) -> Any:
     """Return a running profiler that records shapes, since sentinels are recognized by theirs.
 
     It uses the class that torch.profiler wraps: the wrapper's `start` first imports the whole of
-    torch.compile, which takes longer than the rest of a small session.
-    """
+    torch.compile, which takes longer than the rest of a small session."""
     profiler = profile(use_device=device.recorded, record_shapes=True, use_kineto=True)
     profiler.__enter__()
     return profiler

@@ -145,8 +145,7 @@ class Repeater:
         """Run the repeats of one case.
 
         `launch` issues that many launches and returns the seconds that they took; one launch takes
-        `launch_s`. If the number of repeats is fixed, exactly that many run.
-        """
+        `launch_s`. If the number of repeats is fixed, exactly that many run."""
         requested = measure.repeats_of(launch_s)
         if self._watcher is None and measure.precision is None:
             launch(requested)
@@ -245,8 +244,7 @@ def needs_another_lap(laps: Sequence[Lap], bounds: Bounds) -> bool:
     The requested number of repeats is launched within the planned time. When either is used up,
     more laps follow until some were undisturbed: if every other launch of 30 waited for a core,
     the rest are enough; if all 30 waited, more are tried. The repeats end in any case when the
-    undisturbed ones are precise.
-    """
+    undisturbed ones are precise."""
     launched = sum(lap.launches for lap in laps)
     if bounds.is_fixed or launched >= min(_MOST_REPEATS, _MOST_TIMES * bounds.requested):
         return launched < bounds.requested

@@ -38,8 +38,7 @@ class SessionSpec:
     number of cores that torch uses on a CPU, 0 for all. `stack` is the stack of the results:
     another device is refused. `aic_metrics` is the group of counters that msprof takes on an NPU.
     `peaks` are the machine's own, which durations are compared with in addition to the published
-    ones.
-    """
+    ones."""
 
     backend: str  # cpu | cuda | npu
     device: int

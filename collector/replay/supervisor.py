@@ -96,8 +96,7 @@ def run_session(
 
     Returns only when no process of the session is left. Raises SessionStuck if one remains,
     BadInput if msprof is required and missing, NoSpace if its data would not fit. `tick` is called
-    several times a second. `stop` lets the session finish the case in flight.
-    """
+    several times a second. `stop` lets the session finish the case in flight."""
     if spec.backend == "npu":
         neighbours = sum(len(case.record.before) for case in spec.cases)
         msprof.check_space(

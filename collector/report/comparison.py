@@ -32,8 +32,7 @@ PARTS = (
 class Isolated:
     """The duration of a launch measured in isolation, with its 95 % interval if it is known.
 
-    The interval covers sessions and devices.
-    """
+    The interval covers sessions and devices."""
 
     mean_us: float
     low_us: float | None = None
@@ -46,8 +45,7 @@ class ComparedCase:
 
     `kernel_type` is the one of its isolated duration: a twin's if the runtime chose another. `why`
     is the outcome if there is none. `in_context` is its duration behind the launches before it, if
-    that was measured.
-    """
+    that was measured."""
 
     record: CaseRecord
     in_situ: ProfileStatistics
@@ -89,8 +87,7 @@ class KernelRatios:
 
     `ratios` compares in situ with isolated durations, weighted by launches: the 10 %, 50 % and 90 %
     quantiles over the launches with an isolated duration. `context_ratios` is the same for
-    durations in context. None if no case has such a duration.
-    """
+    durations in context. None if no case has such a duration."""
 
     kernel_type: str
     cases: int
@@ -114,8 +111,7 @@ class StepSum:
     messages       collectives, isolated durations
     waiting        the other communication that was not overlapped: ranks waiting for each other,
                    messages waiting for each other, and messages without an isolated duration
-    host           nothing ran
-    """
+    host           nothing ran"""
 
     measured_us: float
     isolated_us: float
@@ -139,8 +135,7 @@ class M6:
 
     All are relative to the computing time and the communication that was not overlapped. `covered`
     is the in situ time of the covered cases, `forecast` uses the roofline for missing cases, and
-    `isolated` is the isolated time of the covered cases.
-    """
+    `isolated` is the isolated time of the covered cases."""
 
     covered: float
     forecast: float
@@ -156,8 +151,7 @@ def compare_cases(
     """Return the cases that a profile measured.
 
     `isolated` are durations by case id, `why` the outcomes of the cases without one, `in_context`
-    durations behind the launches before a case.
-    """
+    durations behind the launches before a case."""
     return tuple(
         _compared(record, record.profile, isolated, why, in_context or {})
         for record in records
@@ -204,8 +198,7 @@ def m6(
 ) -> M6 | None:
     """Return the M6 ratios; None for a profile in which nothing ran.
 
-    `roofline_us` returns the duration of a launch at the device's rates.
-    """
+    `roofline_us` returns the duration of a launch at the device's rates."""
     whole_us = trace.computing_us + trace.communication_us
     if not whole_us:
         return None
@@ -271,8 +264,7 @@ def isolated_times(
 ) -> tuple[dict[str, Isolated], dict[str, str]]:
     """Return the duration of each case that has one, and the outcome of each other case, by id.
 
-    `cache` restricts the result to measurements in that state of the caches.
-    """
+    `cache` restricts the result to measurements in that state of the caches."""
     shown = shown_version(state, version_path, cache=cache)
     names = ("case", "good", "outcome", "mean_us", "measurement")
     columns = (shown.best[name].to_pylist() for name in names)

@@ -50,8 +50,7 @@ class Density:
         """Return the sizes to add so that no size is too far from the next.
 
         Added sizes are those `known` to the grid where there is one in reach, else the furthest
-        that may follow.
-        """
+        that may follow."""
         found: list[int] = []
         ordered = sorted(set(sizes))
         for last, following in zip(ordered, ordered[1:], strict=False):
@@ -70,8 +69,7 @@ class Standard:
     """The density of each axis, by the name of its values.
 
     A pattern may name its own density for an axis. `most_growth` limits the rows that a tree may
-    have for each row that it had.
-    """
+    have for each row that it had."""
 
     axes: Mapping[str, Density]
     own: Mapping[tuple[str, str], str]
@@ -122,8 +120,7 @@ def cases_between(
     """Yield the case of each point that the standard requires, or why there is none.
 
     The points are between those of the cases. `sizes` are the weight sizes that the grid knows.
-    Columns keep the values of the row; rows with uneven groups are ignored.
-    """
+    Columns keep the values of the row; rows with uneven groups are ignored."""
     uneven = pattern.ends
     cases = [one for one in cases if uneven is None or one.attribute(uneven.column) is None]
     pattern = pattern.of_shapes
@@ -172,8 +169,7 @@ def _required_points(
 def solve(pattern: GridPattern, case: Case) -> Mapping[str, int] | None:
     """Return the numbers of the pattern for which one of its ways makes the shapes of a case.
 
-    None where no way does, or where a number does not occur as a dimension of its own.
-    """
+    None where no way does, or where a number does not occur as a dimension of its own."""
     return next((found for way in pattern.ways if (found := _solved(pattern, way, case))), None)
 
 

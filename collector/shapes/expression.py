@@ -61,8 +61,7 @@ class Expression:
         """Return its number with these names; truth is 1 or 0.
 
         Raises BadInput for an unknown name, a division by zero, and a number larger than any
-        tensor.
-        """
+        tensor."""
         try:
             found = _value(_parsed(self.text), names)
         except (ZeroDivisionError, TypeError) as error:
@@ -154,8 +153,7 @@ _ROWS, _WIDTH_BITS = 16, 256
 def in_blocks(dtype: str, shape: tuple[int, ...]) -> Slot:
     """Return a matrix (.., R, C) of a known dtype in blocks.
 
-    The shape is (.., C / 32 bytes, R / 16, 16, 32 bytes), each rounded up to whole blocks.
-    """
+    The shape is (.., C / 32 bytes, R / 16, 16, 32 bytes), each rounded up to whole blocks."""
     known = dtype_of(dtype)
     assert known is not None, dtype
     *batch, rows, columns = shape

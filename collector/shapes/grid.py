@@ -41,8 +41,7 @@ def case_bytes(case: Case) -> int:
     """Return the bytes of all tensors together, and of the buffers of experts over ranks.
 
     Tensors in FRACTAL_NZ count in whole blocks, and twice, since they are made from a plain tensor.
-    Other memory of a kernel is unknown: a reserve covers it.
-    """
+    Other memory of a kernel is unknown: a reserve covers it."""
     slots = (*(case.inputs or ()), *(case.outputs or ()))
     return sum(_slot_bytes(slot) for slot in slots) + _buffers_bytes(case)
 
@@ -50,8 +49,7 @@ def case_bytes(case: Case) -> int:
 def _buffers_bytes(case: Case) -> int:
     """Return the bytes of the buffers that ranks of experts write into.
 
-    HCCL has one buffer of HCCL_BUFFSIZE to receive and one to send.
-    """
+    HCCL has one buffer of HCCL_BUFFSIZE to receive and one to send."""
     if is_collective(case.kernel_type) or not is_of_gangs(case):
         return 0
     try:
@@ -79,8 +77,7 @@ class SlotProperties:
     """The properties of a slot besides its shape.
 
     `is_empty` means that a row has none, as for a scalar; `in_blocks` that the row has the blocks
-    of a matrix.
-    """
+    of a matrix."""
 
     dtype: str
     format: str
@@ -92,8 +89,7 @@ class SlotProperties:
 class Template:
     """The properties of a row besides its shapes: dtype and format of each slot, and its settings.
 
-    Lists of lengths and similar lists are not included: they belong to the row's own shapes.
-    """
+    Lists of lengths and similar lists are not included: they belong to the row's own shapes."""
 
     kernel_type: str
     inputs: tuple[SlotProperties, ...]
@@ -115,8 +111,7 @@ class Sample:
 
     `known` counts cases that existed already, `repeated` those found a second time, `refused` those
     refused (`why` is the first reason), and `too_large` those too large. `largest_bytes` is the
-    size of the largest new record.
-    """
+    size of the largest new record."""
 
     records: tuple[CaseRecord, ...]
     examined: int
@@ -133,8 +128,7 @@ class Sample:
 class SampleRequest:
     """A request for at most `rows` cases (None: all), existing ones included.
 
-    No new case needs more than `largest_bytes`.
-    """
+    No new case needs more than `largest_bytes`."""
 
     rows: int | None
     seed: int
@@ -148,8 +142,7 @@ ResolveCase = Callable[[CaseRecord], CaseRecord | Refusal]
 def templates(cases: Iterable[Case]) -> tuple[Template, ...]:
     """Return the properties of a kernel's distinct rows besides their shapes, in their order.
 
-    Rows with unknown inputs, and rows that run on an AI_CPU, are left out.
-    """
+    Rows with unknown inputs, and rows that run on an AI_CPU, are left out."""
     found = (template_of(case) for case in cases if case.inputs is not None)
     return tuple(dict.fromkeys(one for one in found if one is not None))
 
@@ -164,8 +157,7 @@ def choose(
 ) -> Sample:
     """Return cases of a kernel whose ids are not in `known`.
 
-    `sizes` are those that only models define together, where the pattern has such an axis.
-    """
+    `sizes` are those that only models define together, where the pattern has such an axis."""
     like = tuple(dict.fromkeys(one.without(pattern.own_columns) for one in like))
     axes = (like, *pattern.axes.values(), *([sizes] if pattern.model_axes else []))
     points = prod(map(len, axes))
@@ -217,8 +209,7 @@ def in_random_order(records: Sequence[CaseRecord], wish: SampleRequest) -> Seque
 def _order(points: int, wish: SampleRequest, kernel_type: str) -> Sequence[int]:
     """Return all points in order, or a random sample.
 
-    The sample has at most one million points, or 50 for each requested row if that is more.
-    """
+    The sample has at most one million points, or 50 for each requested row if that is more."""
     if wish.rows is None:
         return range(points)
     sample_size = min(points, max(_MAX_EXAMINED, 50 * wish.rows))
@@ -243,8 +234,7 @@ def _word(slot: Slot, has_shapes: bool) -> SlotProperties:
     """Return the word of a slot.
 
     Some rows record FRACTAL_NZ only as a format, with the plain shape of the matrix. A row of
-    scalars alone is valid for its dtypes.
-    """
+    scalars alone is valid for its dtypes."""
     in_blocks = slot.format == FRACTAL_NZ and len(slot.shape or ()) >= _DIMS_OF_BLOCKS
     is_empty = is_absent_dtype(slot.dtype) or (slot.shape is None and has_shapes)
     return SlotProperties(slot.dtype, slot.format, is_empty, in_blocks)
@@ -309,8 +299,7 @@ def _slots(
 ) -> list[Slot] | None:
     """Return the slots of one side, as many as the template has, and empty where it has empty ones.
 
-    None where the template has a slot that the way lacks, or blocks of unknown size.
-    """
+    None where the template has a slot that the way lacks, or blocks of unknown size."""
     slots = []
     for at, word in enumerate(words):
         dims = way[at] if at < len(way) else None

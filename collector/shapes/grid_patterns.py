@@ -41,8 +41,7 @@ class Ends:
     """The column with the end of each group of rows.
 
     Some groups have `percent` less than an even share, others more. At 0 percent the column is
-    absent, which means even groups.
-    """
+    absent, which means even groups."""
 
     column: str
     rows: Expression
@@ -57,8 +56,7 @@ class GridPattern:
     `axes` are names with their values, in order, and `value_names` the names of their values, where
     they have one. `source` is the key of OF_MODELS for one more axis, or empty. Points that violate
     a `keep` rule have no case. `columns` are `Runtime ...` columns of a case, and `ends` is one
-    more, where groups of its rows are uneven.
-    """
+    more, where groups of its rows are uneven."""
 
     name: str
     axes: Mapping[str, tuple[int, ...]]

@@ -33,8 +33,7 @@ class ReleaseSettings:
     dense_split_above_tokens   a dense model's larger passes are split, if the layout requests it
     most_dispatched_tokens     passes of at most so many dispatch tokens to experts apart
     splits_sparse_attention    whether sparse attention is split where a group splits its tokens
-    most_mlapo_tokens          passes of at most so many have one kernel before sparse attention
-    """
+    most_mlapo_tokens          passes of at most so many have one kernel before sparse attention"""
 
     dense_split_above_tokens: int
     most_dispatched_tokens: int
@@ -53,8 +52,7 @@ _HABITS = tuple(one.name for one in fields(ReleaseSettings))
 class SlotPattern:
     """One tensor; `dims` is None where it is absent.
 
-    With `in_blocks` the last two dims are a matrix whose blocks the row records.
-    """
+    With `in_blocks` the last two dims are a matrix whose blocks the row records."""
 
     dtype: str
     format: str
@@ -67,8 +65,7 @@ class KernelPattern:
     """A kernel.
 
     `columns` are `Runtime ...` columns, each an expression, a quoted word, or the name of a list of
-    collector/shapes/step.py.
-    """
+    collector/shapes/step.py."""
 
     kernel: str
     inputs: tuple[SlotPattern, ...]
@@ -82,8 +79,7 @@ class ProductPattern:
 
     `scheme` is one of SCHEMES and says how it is quantised where the model is; with `given` the
     input is INT8 already, by scales computed beforehand. `has_bias` adds a bias to plain numbers; a
-    quantised scheme includes the model's bias in its own.
-    """
+    quantised scheme includes the model's bias in its own."""
 
     rows: Expression
     width: Expression
@@ -152,8 +148,7 @@ def find_kernel_set(release: str) -> KernelSet:
 def read_kernel_set(document: Any, release: str, other: KernelSet | None = None) -> KernelSet:
     """Return the set of a document's lines; with `other`, the set of that release with changes.
 
-    Raises BadInput, with the line's number, for an invalid line.
-    """
+    Raises BadInput, with the line's number, for an invalid line."""
     try:
         habits = ReleaseSettings(*(_setting(document, name, other) for name in _HABITS))
         unknown = tuple(

@@ -38,8 +38,7 @@ class Layout:
     group, so that its sums are reduce-scatters and gathers; for dense models only where a pass has
     more tokens than the release requires. Without it the ranks of a group share a shared expert as
     they share a dense layer. `nz` is vLLM-Ascend's setting for weights in FRACTAL_NZ: 0 none, 1
-    quantised ones, 2 all of the layers.
-    """
+    quantised ones, 2 all of the layers."""
 
     tp: int = 1
     dp: int = 1

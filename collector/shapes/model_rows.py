@@ -63,8 +63,7 @@ def rows_of(
 ) -> dict[str, list[CaseRecord]]:
     """Return rows of these kernel types: prefills and decodes of many lengths, each once.
 
-    A model for which the release does something that its set does not describe has no rows.
-    """
+    A model for which the release does something that its set does not describe has no rows."""
     found: dict[str, dict[str, CaseRecord]] = {name: {} for name in kernel_types}
     few = tuple(
         one
@@ -104,8 +103,7 @@ def experts_of(decoders: Iterable[Decoder]) -> tuple[tuple[int, int, int], ...]:
     """Return triples (experts of a rank, hidden size, size of an expert), each once, in order.
 
     The numbers of ranks are all powers of two that divide a model's experts evenly and leave each
-    rank at most `_MOST_ON_A_RANK`.
-    """
+    rank at most `_MOST_ON_A_RANK`."""
     found = {
         (decoder.experts // ranks, decoder.hidden, decoder.expert_intermediate)
         for decoder in decoders

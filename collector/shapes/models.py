@@ -29,8 +29,7 @@ class Decoder:
     shared           size of the shared expert, or of all of them together
     indexers         layers that choose keys; the others use the choice of one before them
     chosen           maximum number of keys that each query attends to
-    predictors       layers that predict tokens beyond the next (MTP), after the others
-    """
+    predictors       layers that predict tokens beyond the next (MTP), after the others"""
 
     name: str
     layers: int
@@ -94,8 +93,7 @@ class _Family:
 
     `qkv_bias` is the key that requests a bias, with the default for a file without that key, and
     `o_bias` is whether the key also applies to o. `normalises` is whether queries and keys are
-    normalised by heads: always, never, or (None) as the file says.
-    """
+    normalised by heads: always, never, or (None) as the file says."""
 
     of_experts: bool = False
     qkv_bias: tuple[str, bool] = ("attention_bias", False)
@@ -297,8 +295,7 @@ def _experts(config: _Config, family: _Family, layers: int) -> dict[str, Any]:
 def _dense_layers(config: _Config, layers: int) -> int:
     """Return the number of dense layers in a mixture.
 
-    Dense are the layers listed as dense, the first ones, and those between the steps of experts.
-    """
+    Dense are the layers listed as dense, the first ones, and those between the steps of experts."""
     kinds = config.items("mlp_layer_types")
     if kinds:
         return sum(one == "dense" for one in kinds[:layers])
@@ -329,8 +326,7 @@ def _indexer(config: _Config, family: _Family, layers: int) -> dict[str, Any]:
 def _indexers(config: _Config, layers: int) -> int:
     """Return the number of layers with an own indexer.
 
-    These are the layers listed as such, or all except those between the steps of a schedule.
-    """
+    These are the layers listed as such, or all except those between the steps of a schedule."""
     kinds = config.items("indexer_types")
     if kinds:
         return sum(one == "full" for one in kinds[:layers])
@@ -369,8 +365,7 @@ def bundled_names() -> tuple[str, ...]:
 def bundled_decoder(word: str) -> Decoder | None:
     """Return the model of a name in `bundled_names`, with or without its owner and in any case.
 
-    None for another word. No other file is read.
-    """
+    None for another word. No other file is read."""
     name = word.rpartition("/")[2].lower()
     if name not in bundled_names():
         return None
@@ -387,8 +382,7 @@ def unknown_model(word: str) -> BadInput:
 def find_decoder(word: str) -> Decoder:
     """Return the model of a bundled name, of a `config.json`, or of the folder that holds one.
 
-    Raises BadInput for other words.
-    """
+    Raises BadInput for other words."""
     path = Path(word)
     if (bundled := bundled_decoder(word)) is not None:
         return bundled

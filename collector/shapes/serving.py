@@ -39,8 +39,7 @@ class Batch:
     pass. `decodes_alone` is for a decode-only host, which some releases serve with other kernels.
 
     `skew` and `imbalance` are in percent. The keys of answers are spread evenly from `skew` percent
-    below `keys` to `skew` percent above; the rows of experts likewise around an even load.
-    """
+    below `keys` to `skew` percent above; the rows of experts likewise around an even load."""
 
     phase: Phase
     requests: int
@@ -89,8 +88,7 @@ class Batch:
     def sampled(self) -> int:
         """The number of tokens from which a next token is sampled.
 
-        For an answer these are all new tokens, except those that a draft continues from.
-        """
+        For an answer these are all new tokens, except those that a draft continues from."""
         each = self.queries if self.is_decode and not self.is_draft else 1
         return self.mixed_decodes + (self.requests - self.padding) * each
 
@@ -116,8 +114,7 @@ def spread(mean: int, count: int, percent: int) -> list[int]:
     """Return `count` numbers of at least 1 around a mean.
 
     They are spread evenly from `percent` below the mean to `percent` above; a single number is the
-    mean.
-    """
+    mean."""
     steps = max(1, count - 1)
     return [
         max(1, mean + mean * percent * (2 * at - steps) // (100 * steps)) if count > 1 else mean
@@ -173,8 +170,7 @@ class Serving:
         mixed: requests arrive one after the other, and each prompt passes together with the
             answers of all others
         predicted: tokens predicted after each token (MTP); all predictions are right
-        skew, imbalance: as in Batch
-    """
+        skew, imbalance: as in Batch"""
 
     concurrency: tuple[int, ...]
     input_tokens: int
@@ -200,8 +196,7 @@ def passes(serving: Serving) -> dict[Batch, int]:
     remaining ones, or one chunk of one prompt. Each token of an answer except the first has a
     decode; three decodes represent them: at the first token, in the middle and at the last. Where
     prompts and decodes are mixed, tokens that pass together with prompts need no decode. Raises
-    BadInput for impossible settings.
-    """
+    BadInput for impossible settings."""
     sizes = (*serving.concurrency, serving.input_tokens, serving.batched_tokens)
     if min(sizes) < 1 or serving.output_tokens < 1:
         raise BadInput("serving: expected numbers of at least 1")
@@ -293,8 +288,7 @@ def _predicting(batch: Batch, predicted: int) -> Iterator[tuple[Batch, int]]:
     """Yield the pass of the model, which verifies the predictions, and the passes of the MTP layer.
 
     The first MTP pass has all tokens of the model's pass. Each further pass has one token per
-    request, in the size of the whole pass; a decode's graph fills the rest with empty requests.
-    """
+    request, in the size of the whole pass; a decode's graph fills the rest with empty requests."""
     if not predicted:
         yield batch, 1
         return

@@ -41,8 +41,7 @@ class AttentionPart:
 
     The rank is the last one of a group whose part is full; with idle tokens it is the first one.
     `queries` are the tokens of each request that are in the part, and `keys` the keys that the last
-    one attends to.
-    """
+    one attends to."""
 
     queries: tuple[int, ...]
     keys: tuple[int, ...]
@@ -53,8 +52,7 @@ def numbers_of(decoder: Decoder, layout: Layout, batch: Batch, habits: ReleaseSe
 
     Lengths are in tokens, sizes in elements; `rank_` means per rank of tp. `routed` is the number
     of rows of experts on a rank with an even load, and `room` the number of rows that it allocates
-    for any routing.
-    """
+    for any routing."""
     return {
         **_of_layout(layout),
         **_of_batch(layout, batch),
@@ -69,8 +67,7 @@ def lists_of(decoder: Decoder, layout: Layout, batch: Batch, habits: ReleaseSett
     """Return the lists of a pass.
 
     These are the lengths of its requests, of its answers and prompts, and of the part from which
-    one rank attends; and the end of each expert's rows on a rank.
-    """
+    one rank attends; and the end of each expert's rows on a rank."""
     every = tuple(batch.lengths())
     first = len(every) if batch.is_decode else batch.mixed_decodes
     decodes, prompts = every[:first], every[first:]
@@ -95,8 +92,7 @@ def uneven_ends(routed: int, experts: int, percent: int) -> tuple[int, ...]:
     """Return the end of each expert's rows; all experts together have `routed` rows.
 
     The last ones have the most, `percent` more than an even share, and the first ones `percent`
-    less.
-    """
+    less."""
     if not routed:
         return ()
     if not percent:
@@ -201,8 +197,7 @@ def _of_sparse(
 ) -> dict[str, int]:
     """Return the numbers of sparse attention.
 
-    Where a group splits its tokens, each rank attends from its part with all heads.
-    """
+    Where a group splits its tokens, each rank attends from its part with all heads."""
     parts = _parts(layout, habits)
     part = _part(batch, parts)
     split = int(decoder.is_sparse and parts > 1)
@@ -252,8 +247,7 @@ _DYNAMIC = "dynamic"
 class StepKernel:
     """A case, its layer in the model, its launches per pass, and the source of its pattern.
 
-    The source is `profile` (of a real step) or `code` (of the release).
-    """
+    The source is `profile` (of a real step) or `code` (of the release)."""
 
     layer: str
     record: CaseRecord
@@ -283,8 +277,7 @@ def derive_step(decoder: Decoder, layout: Layout, batch: Batch, kernels: KernelS
     """Return the pass of one rank, in the order of the set.
 
     Raises BadInput for a layout that the model does not accept, and for behaviour that no set of
-    kernels describes.
-    """
+    kernels describes."""
     check_layout(decoder, layout)
     check_batch(batch)
     if batch.predicted and not decoder.predictors:
@@ -312,8 +305,7 @@ def derive_step(decoder: Decoder, layout: Layout, batch: Batch, kernels: KernelS
 def _known(decoder: Decoder, layout: Layout, batch: Batch, kernels: KernelSet) -> Numbers:
     """Return the numbers of a pass that the set describes.
 
-    Raises BadInput where the release does something that the set does not describe.
-    """
+    Raises BadInput where the release does something that the set does not describe."""
     names = numbers_of(decoder, layout, batch, kernels.habits)
     for one in kernels.unknown:
         if one.when.value(names):
@@ -325,8 +317,7 @@ def _of_draft(decoder: Decoder) -> Decoder:
     """Return the one layer that predicts.
 
     It has experts where the model has any and, with sparse attention, its own indexer. No release
-    fuses its experts.
-    """
+    fuses its experts."""
     dense = 0 if decoder.is_moe else 1
     return replace(decoder, layers=1, dense_layers=dense, indexers=min(1, decoder.indexers))
 
@@ -370,8 +361,7 @@ def _product(what: ProductPattern, names: Numbers) -> Iterator[CaseRecord]:
     """Yield the kernels of a product.
 
     For BF16: MatMulV2. For INT8: the kernel that quantises the input, with one given scale or with
-    one per token, and QuantBatchMatmulV3.
-    """
+    one per token, and QuantBatchMatmulV3."""
     rows, width, depth = (one.value(names) for one in (what.rows, what.width, what.depth))
     given, result = _dense("DT_BF16", rows, depth), _dense("DT_BF16", rows, width)
     if what.scheme == "bf16" or not names["quantised"]:

@@ -164,8 +164,7 @@ class Backfilled:
 
     `filled` rows became `made` rows; `known` rows existed already, and `blanked` rows lost a number
     of another case. `complete` rows already had their values; `rows_alone` and `values_alone`
-    (their lines) had no match.
-    """
+    (their lines) had no match."""
 
     path: Path
     filled: int
@@ -182,8 +181,7 @@ def backfill(
 ) -> Backfilled:
     """Join values into a FusedInferAttentionScore.csv, or into a copy of it at `output`.
 
-    Raises BadInput, with the line, for invalid input, and writes nothing then.
-    """
+    Raises BadInput, with the line, for invalid input, and writes nothing then."""
     path = csv_path / layout.kernel_file_name(KERNEL) if csv_path.is_dir() else csv_path
     file = read_kernel_file(path)
     values = read_runtime_values(values_path)
@@ -284,8 +282,7 @@ def without_numbers(row: Cells, *, of_profile: bool) -> dict[str, str]:
     """Return a row without the numbers of another case.
 
     A microbenchmark had assumed the values. The source run's own mean stays if all its launches had
-    these values, and is removed if it is the mean over several.
-    """
+    these values, and is removed if it is the mean over several."""
     gone = (layout.AVERAGE_DURATION, _MICROBENCH, *(_PROFILE if of_profile else ()))
     return {name: "" if name.startswith(gone) else text for name, text in row.items()}
 

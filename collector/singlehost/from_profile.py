@@ -61,8 +61,7 @@ class Matches:
     """The result of matching.
 
     `ambiguous` launches fit rows of several cases that differ in attributes which the profile does
-    not record; `unmatched` launches fit no row; `unmatched_rows` are rows without a launch.
-    """
+    not record; `unmatched` launches fit no row; `unmatched_rows` are rows without a launch."""
 
     found: tuple[Match, ...]
     ambiguous: tuple[tuple[CaseRecord, tuple[TreeRow, ...]], ...]
@@ -87,8 +86,7 @@ def match(rows: Sequence[TreeRow], launches: Sequence[CaseRecord]) -> Matches:
 def pooled(launches: Sequence[CaseRecord]) -> ProfileStatistics:
     """Return the plain mean over all launches of several records.
 
-    Median and spread are those of the first record: they cannot be pooled.
-    """
+    Median and spread are those of the first record: they cannot be pooled."""
     profiles = [record.profile for record in launches if record.profile is not None]
     if len(profiles) == 1:
         return profiles[0]
@@ -147,8 +145,7 @@ class _Matching:
     def by_family(self, launches: Iterable[CaseRecord]) -> set[str]:
         """Give unmatched MatMul rows the launches of another kernel of the family.
 
-        Return the ids of the profile's cases that were used.
-        """
+        Return the ids of the profile's cases that were used."""
         taken, used = frozenset(self.found), set()
         for record in launches:
             if record.case.kernel_type not in MATMUL_FAMILY:
@@ -189,8 +186,7 @@ def microbench_from_profile(
     """Write the durations of profiles into a version folder; an empty one is filled.
 
     Everything is read before the first byte is written. Raises BadInput for invalid input, and for
-    a kernel type that neither side has.
-    """
+    a kernel type that neither side has."""
     profile = read_profile(profiles)
     files = VersionFiles.read(folder)
     launches = _compute(profile)

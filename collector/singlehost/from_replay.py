@@ -39,8 +39,7 @@ from collector.singlehost.tree_rows import RequestedCase, TreeRows, requested_ca
 class TreeResults:
     """The cases to measure for a tree, then their results.
 
-    With `ends_at_failure`, measuring stops at the first case that fails.
-    """
+    With `ends_at_failure`, measuring stops at the first case that fails."""
 
     def __init__(
         self,
@@ -80,8 +79,7 @@ class TreeResults:
     def without_result(self) -> list[ShardCase]:
         """Return the cases to measure, in the tree's order.
 
-        They have no forecast: each is assumed to need the budget of its repeats.
-        """
+        They have no forecast: each is assumed to need the budget of its repeats."""
         return [
             ShardCase(requested.record, self._measure.budget_s) for requested in self._todo.values()
         ]
@@ -133,8 +131,7 @@ class TreeResults:
         """Record the measurement of a kernel that ran instead of the requested one.
 
         The duration belongs to that kernel's row, unless its case was requested too and has a
-        duration.
-        """
+        duration."""
         if measurement.is_good and measurement.case_id not in self._requested:
             self._rows.write_filed(self._requested[measurement.asked], measurement)
 
@@ -179,8 +176,7 @@ def microbench_by_replay(
 
     With `fail_fast` the first case that fails ends it. Raises BadInput for an invalid tree. Raises
     OpmeterError if this machine cannot measure: its sessions fail, or its NPU is simulated, whose
-    durations are written only with `allow_fake`.
-    """
+    durations are written only with `allow_fake`."""
     rows = TreeRows(folder, kernels, update)
     _check_writable(folder)
     provenance = provenance_of(stack, backend)

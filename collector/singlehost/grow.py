@@ -50,8 +50,7 @@ class GridOptions:
             and all bundled models for kernels whose sizes only models give as a whole.
         release: release of the stack that serves the models
         standard: if set, add the rows that this standard of density requires between existing rows,
-            instead of a sample
-    """
+            instead of a sample"""
 
     rows: int | None
     seed: int
@@ -153,8 +152,7 @@ def _completed(record: CaseRecord) -> CaseRecord | str:
 def _bare(record: CaseRecord) -> CaseRecord:
     """Return the record without settings that have the default value.
 
-    This makes an added row equal to the row that it is derived from.
-    """
+    This makes an added row equal to the row that it is derived from."""
     own = {name: text for name, text in record.extra.items() if not _is_setting(name)}
     if len(own) == len(record.extra):
         return record

@@ -16,8 +16,7 @@ from collector.model.stack import Runtime, Stack
 def tree_device(folder: Path) -> str | None:
     """Return the device of a version folder in a complete tree.
 
-    Return None for any other folder, which may hold durations of any device.
-    """
+    Return None for any other folder, which may hold durations of any device."""
     place = folder.absolute()
     in_tree = is_version_name(place.name) and place.parent.name == "vllm_ascend"
     return place.parent.parent.name if in_tree else None
@@ -26,8 +25,7 @@ def tree_device(folder: Path) -> str | None:
 def check_device(folder: Path, stack: Stack) -> str:
     """Raise BadInput if a tree is for another device than this machine has.
 
-    Return any other difference, for a warning.
-    """
+    Return any other difference, for a warning."""
     device = tree_device(folder)
     if device is None:
         return ""

@@ -104,8 +104,7 @@ class ParsedProfiles:
 def read_parsed(version: Path) -> ParsedProfiles | None:
     """Return the profiles of a version folder; None if nothing was pooled into it.
 
-    Raises BadInput for a file with other content.
-    """
+    Raises BadInput for a file with other content."""
     path = version / PARSED_PROFILES
     try:
         data = path.read_bytes()
@@ -157,8 +156,7 @@ def together(one: Moments, other: Moments) -> Moments:
 def pooled(old: Cells, new: Cells, path: Path) -> Cells:
     """Return the row of a file with a new row's statistics pooled into its own.
 
-    Raises BadInput if the row has statistics without a number of launches.
-    """
+    Raises BadInput if the row has statistics without a number of launches."""
     row = dict(joined(old, new))
     if not old.get(PROFILING_AVERAGE) or not new.get(PROFILING_AVERAGE):
         return row
@@ -234,8 +232,7 @@ def report_rows(communication: Sequence[Communication]) -> list[Cells]:
 def pooled_with_report(rows: Sequence[Cells], path: Path, is_counted: bool) -> list[Cells]:
     """Return the rows of a report, pooled with these rows of the same collectives.
 
-    Other rows follow. Raises BadInput for an invalid report, and if its runs are unknown.
-    """
+    Other rows follow. Raises BadInput for an invalid report, and if its runs are unknown."""
     if not path.exists():
         return list(rows)
     if not is_counted:
@@ -330,8 +327,7 @@ def parse_profile(
 ) -> ParseResult:
     """Join the cases of a profile into a version folder, which is created if it does not exist.
 
-    Raises BadInput, and writes nothing, for an invalid profile or tree.
-    """
+    Raises BadInput, and writes nothing, for an invalid profile or tree."""
     if version_dir.exists() and not version_dir.is_dir():
         raise BadInput("expected a version folder, got a file", path=version_dir)
     known = read_parsed(version_dir)

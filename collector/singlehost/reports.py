@@ -43,8 +43,7 @@ class Written:
 
     `launches` is the number of launches in the mean. `ran` is a note on the kernel that ran, empty
     if it is the row's own. `old_us` is the previous duration of the row, `profiling_us` that of the
-    source run.
-    """
+    source run."""
 
     place: RowPosition
     case: Case
@@ -81,8 +80,7 @@ class MicrobenchResult:
     """The result of a microbenchmark.
 
     `about` describes the source of the durations. `kept` counts rows that already had a duration,
-    `alone` are rows without a launch. `is_complete` is False if it was stopped early.
-    """
+    `alone` are rows without a launch. `is_complete` is False if it was stopped early."""
 
     folder: Path
     update: Update
@@ -177,8 +175,7 @@ Rows = Iterable[Sequence[object]]
 def write_reports(result: MicrobenchResult, when: datetime) -> Path:
     """Write the reports under unused names, and return the path of the page.
 
-    Certificates are written if anything was measured here. Raise BadInput if writing fails.
-    """
+    Certificates are written if anything was measured here. Raise BadInput if writing fails."""
     folder = result.folder / _FOLDER
     contents = {
         "replay_report_{}.md": page(result).encode(),

@@ -63,8 +63,7 @@ class VersionFiles:
     def read(cls, folder: Path, kernel_types: Collection[str] | None = None) -> "VersionFiles":
         """Return the files of a folder, or those of some kernel types; none if there are none yet.
 
-        Raises BadInput for a file that cannot be read.
-        """
+        Raises BadInput for a file that cannot be read."""
         if folder.exists() and not folder.is_dir():
             raise BadInput("expected a version folder, got a file", path=folder)
         there_is = dict.fromkeys(path.stem for path in compute_files(folder))
@@ -122,8 +121,7 @@ class VersionFiles:
     def write(self) -> list[Path]:
         """Write the files that changed, each atomically, and return them.
 
-        Raises BadInput on failure.
-        """
+        Raises BadInput on failure."""
         written = []
         for file in sorted(self._changed, key=lambda name: (name.count("/") == 0, name)):
             path = self.folder / file
@@ -156,8 +154,7 @@ def duration_us(cells: Mapping[str, str], column: str) -> float | None:
 def has_duration(cells: Mapping[str, str]) -> bool:
     """Return whether a row has a positive duration, of a microbenchmark or of the source's own run.
 
-    Such a row needs no other duration: the rule of `tools/perf_data_collection` of msmodeling.
-    """
+    Such a row needs no other duration: the rule of `tools/perf_data_collection` of msmodeling."""
     return any(
         duration_us(cells, name) for name in (layout.AVERAGE_DURATION, layout.PROFILING_AVERAGE)
     )
@@ -240,8 +237,7 @@ class TreeCases:
     """The cases of a tree.
 
     `repeated_rows` counts rows with the case of an earlier row, by the columns in which they
-    differ, which are no part of a case; the key is empty for identical rows.
-    """
+    differ, which are no part of a case; the key is empty for identical rows."""
 
     records: tuple[CaseRecord, ...]
     repeated_rows: Mapping[tuple[str, ...], int]
@@ -261,8 +257,7 @@ class TreeCases:
 def read_tree(version_dir: Path) -> TreeCases:
     """Return the cases of a version folder, each once, in order of file and row.
 
-    Raises BadInput if there is no `{KernelType}.csv`, or if one cannot be read.
-    """
+    Raises BadInput if there is no `{KernelType}.csv`, or if one cannot be read."""
     if not version_dir.is_dir():
         raise BadInput("no such folder; expected the version folder of a tree", path=version_dir)
     check_is_real(version_dir)

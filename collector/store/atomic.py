@@ -66,8 +66,7 @@ def claimed(path: Path) -> Iterator[None]:
     it, which only one process can create. The claim of a killed writer is taken over.
 
     Raises FileExistsError if `path` was created in the meantime, StoreUnavailable if a claim stays
-    and its writer may be alive.
-    """
+    and its writer may be alive."""
     claim = path.with_name(f"{TEMPORARY}-claim-{sha256_hex(path.name.encode())[:32]}")
     descriptor = _claim(claim, path)
     try:

@@ -21,8 +21,7 @@ class Info:
 class Store(Protocol):
     """A store. Keys are relative, with `/` between parts; reads see completed writes.
 
-    Every call raises StoreUnavailable if the store does not respond, StoreRefused if it refuses.
-    """
+    Every call raises StoreUnavailable if the store does not respond, StoreRefused if it refuses."""
 
     @property
     def url(self) -> str:
@@ -37,8 +36,7 @@ class Store(Protocol):
     def create(self, key: str, data: bytes) -> None:
         """Write a new object. Raises AlreadyExists if the key exists.
 
-        After a lost reply, AlreadyExists may refer to the caller's own write: see `create_once`.
-        """
+        After a lost reply, AlreadyExists may refer to the caller's own write: see `create_once`."""
 
     def list(self, prefix: str) -> Iterator[Info]:
         """Return every object whose key starts with `prefix`, in order of keys."""
@@ -55,8 +53,7 @@ def create_once(store: Store, key: str, data: bytes) -> None:
 
     For objects whose bytes follow from their key, or contain a nonce: a retried PUT whose first
     reply was lost gets AlreadyExists, although the caller's own write succeeded. Raises
-    AlreadyExists if the object has other bytes.
-    """
+    AlreadyExists if the object has other bytes."""
     try:
         store.create(key, data)
     except AlreadyExists:

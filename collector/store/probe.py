@@ -97,8 +97,7 @@ def probe_store(
     `most` times as long as a window of a millisecond could be undetected with a probability above
     1 %, for twenty seconds at most.
 
-    Raises StoreUnavailable or StoreRefused if the store cannot be accessed.
-    """
+    Raises StoreUnavailable or StoreRefused if the store cannot be accessed."""
     races: list[_Race] = []
     together, deadline_s = racers(writers), monotonic() + _LONGEST_S
     fault: str | None = None

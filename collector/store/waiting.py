@@ -35,8 +35,7 @@ class PatientStore:
     A refusal is final, unless `wait_for_refusals` is set: credentials that are mounted into a pod
     are rotated while it runs, a user's own credentials are not.
 
-    After a lost reply, a retried `create` finds its own object: see `base.create_once`.
-    """
+    After a lost reply, a retried `create` finds its own object: see `base.create_once`."""
 
     def __init__(
         self,
@@ -128,8 +127,7 @@ class SingleWriterStore:
     """A wrapper of a store; `create` is a check and a `put`, all other calls are the store's own.
 
     Between the two it calls `may_write`, for a writer whose lock can be lost; if the result is
-    false, `create` raises StoreError.
-    """
+    false, `create` raises StoreError."""
 
     def __init__(self, store: Store, may_write: Callable[[], bool] = _always):
         self._store, self._may_write = store, may_write

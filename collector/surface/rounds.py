@@ -25,8 +25,7 @@ def coarse(axes: Floats, count: int, generator: np.random.Generator) -> Indices:
     """Return `count` of the points (points, axes), spread over all of them.
 
     They are drawn along a curve that fills the space of the axes' ranks, one at random from each
-    stretch.
-    """
+    stretch."""
     along = np.argsort(_position_on_curve(axes), kind="stable")
     bounds = np.linspace(0, len(axes), count + 1).round().astype(np.intp)
     return np.sort(along[generator.integers(bounds[:-1], bounds[1:])])
@@ -36,8 +35,7 @@ def unsure(half_widths: Floats, requested: Indices, tolerance: float, count: int
     """Return the unrequested points with intervals that are too wide: the widest `count`.
 
     None if at most one in twenty of the remaining points is that wide. Half-widths are logarithms,
-    the tolerance is a share of the duration.
-    """
+    the tolerance is a share of the duration."""
     left = np.setdiff1d(np.arange(len(half_widths)), requested)
     wide = left[half_widths[left] > log1p(tolerance)]
     if len(wide) <= _LEFT_UNSURE * len(left):
@@ -70,8 +68,7 @@ def _position_on_curve(axes: Floats) -> npt.NDArray[np.int64]:
 def misses(found: Estimate, held: Indices, duration_us: Floats) -> Floats:
     """Return the ratios of actual to expected error at held-out points.
 
-    The estimate has not seen these points; `duration_us` are their durations.
-    """
+    The estimate has not seen these points; `duration_us` are their durations."""
     missed: Floats = np.abs(np.log(duration_us) - found.log_us[held]) / found.error[held]
     return missed
 
@@ -80,8 +77,7 @@ def half_widths(found: Estimate, missed: Floats, level: float) -> Floats:
     """Return the half-width of each point's interval of this level, as a logarithm.
 
     The interval is the estimate times or divided by its exponential. Too few errors for the level
-    give an infinite interval.
-    """
+    give an infinite interval."""
     rank = ceil(level * (len(missed) + 1))
     factor = inf if rank > len(missed) else np.sort(missed)[rank - 1]
     widths: Floats = factor * found.error
@@ -125,8 +121,7 @@ class Known:
     """State of each point of a surface.
 
     The arrays say whether the point was requested, its duration in us (nan where unknown), and
-    whether it is a validation point.
-    """
+    whether it is a validation point."""
 
     requested: Mask
     duration_us: Floats
@@ -150,8 +145,7 @@ def next_round(points: Points, known: Known, budget: PointBudget, tolerance: flo
     """Return the next points of a surface; the same arguments give the same points.
 
     If too few durations are known after all training points were measured, all remaining points are
-    requested.
-    """
+    requested."""
     generator = np.random.default_rng(0)
     training_count = int(np.sum(known.requested & ~known.checks))
     start = np.flatnonzero(known.checks & ~known.requested)

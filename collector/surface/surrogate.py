@@ -34,8 +34,7 @@ _LEAST_AT_END = 5  # points, if all leaves of a tree were equal
 class Growth:
     """Parameters of tree growth: number, maximum depth, share of the residual per tree (`rate`).
 
-    A leaf is shrunk towards zero as if by `shrink` more points, and has at least `least` points.
-    """
+    A leaf is shrunk towards zero as if by `shrink` more points, and has at least `least` points."""
 
     trees: int
     depth: int
@@ -49,8 +48,7 @@ class Tree:
     """A tree with its nodes in breadth-first order.
 
     A point goes right where its bin in the node's column is above the node's. `leaves` has the
-    values, one for each leaf.
-    """
+    values, one for each leaf."""
 
     columns: Indices
     edges: Indices
@@ -70,8 +68,7 @@ class Tree:
 def binned(values: Floats) -> Bins:
     """Return each column's values (points, columns) as bins with about equal numbers of points.
 
-    If a column has few values, a bin has one value.
-    """
+    If a column has few values, a bin has one value."""
     return np.stack([_bins_of(column) for column in values.T], axis=1)
 
 
@@ -131,8 +128,7 @@ def _splits(
 ) -> tuple[Indices, Indices]:
     """Return the column and the edge with the least squared residual in each node.
 
-    Where no split improves it, return an edge with all points on one side.
-    """
+    Where no split improves it, return an edge with all points on one side."""
     width, most = bins.shape[1], int(bins.max()) + 1  # nothing is split after the last bin
     cell = ((place[:, None] * width + np.arange(width)) * most + bins).ravel()
     shape = (nodes, width, most)
@@ -151,8 +147,7 @@ def _splits(
 def _gain(sums: Floats, counts: Floats, growth: Growth) -> Floats:
     """Return the reduction of squared residuals for a split after each bin of each column.
 
-    It overwrites its arguments, since most of the time of all trees is spent here.
-    """
+    It overwrites its arguments, since most of the time of all trees is spent here."""
     all_sums, all_counts = sums[:, :, -1:], counts[:, :, -1:]
     whole = all_sums**2 / (all_counts + growth.shrink)
     behind, rest = all_counts - counts, all_sums - sums
@@ -184,8 +179,7 @@ class Points:
 
     `axes` (points, axes) are the integer lengths that distinguish the points, those of the output
     first; `cores` share the tiles of the output. `operations` and `traffic` are those of a launch,
-    in any unit.
-    """
+    in any unit."""
 
     axes: Floats
     operations: Floats
@@ -201,8 +195,7 @@ def features(points: Points) -> Floats:
 
     The features are logarithms of lengths, of products and ratios of the lengths that vary most,
     and of the work; the waste at edges of tiles; the number of tiles, the number of waves on the
-    cores, and the waste of the waves.
-    """
+    cores, and the waste of the waves."""
     axes, logs = points.axes, np.log2(points.axes)
     widest = _widest(logs)
     pairs = [(a, b) for a in widest for b in widest if b < a]
@@ -228,8 +221,7 @@ def _widest(logs: Floats) -> Indices:
     """Return the axes whose lengths make pairs, in their order.
 
     These are the axes that vary by the greatest factor; of equal ones, the first. Pairs of all axes
-    would be 190 for 20 axes, and each costs as much as an axis.
-    """
+    would be 190 for 20 axes, and each costs as much as an axis."""
     order = np.argsort(-np.ptp(logs, axis=0), kind="stable")
     return np.sort(order[:_PAIRED])
 
@@ -238,8 +230,7 @@ def roofline(points: Points, requested: Indices, duration_us: Floats) -> Floats:
     """Return the logarithm of each point's duration in a roofline model.
 
     All points run at the best rates of the requested points, whose durations are `duration_us`,
-    plus the time of their shortest launches.
-    """
+    plus the time of their shortest launches."""
     operations, traffic = (
         work / np.quantile(work[requested] / duration_us, _BEST)
         for work in (points.operations, points.traffic)
@@ -261,8 +252,7 @@ LEAST_POINTS = 100  # fewer points are not enough to train trees
 class Estimate:
     """The logarithm of the duration of each point in us, and the expected size of its error.
 
-    The error has the same unit, up to a factor that held-out points determine.
-    """
+    The error has the same unit, up to a factor that held-out points determine."""
 
     log_us: Floats
     error: Floats
@@ -274,8 +264,7 @@ def estimate(
     """Return the estimates of all points, from at least a hundred points with known durations.
 
     `requested` are these points, `duration_us` their durations. The same arguments, including the
-    state of `generator`, give the same numbers.
-    """
+    state of `generator`, give the same numbers."""
     if len(requested) < LEAST_POINTS:
         raise ValueError(
             f"expected at least {LEAST_POINTS} points for a surface, got {len(requested)}"
@@ -297,8 +286,7 @@ def _folds(
 ) -> tuple[Floats, Floats]:
     """Return the predictions of each fold (folds, points), and the out-of-fold predictions.
 
-    The latter are those for the requested points, from trees that have not seen them.
-    """
+    The latter are those for the requested points, from trees that have not seen them."""
     fold = generator.permutation(np.arange(len(requested)) % _FOLDS)
     predictions, unseen = np.empty((_FOLDS, len(bins))), np.empty(len(requested))
     for number in range(_FOLDS):

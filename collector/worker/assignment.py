@@ -47,8 +47,7 @@ def complete(
     """Measure the missing cases and commit the shard. Return True once it is committed, by this or
     another worker; False if `stop` was set first (the measurements are kept).
 
-    Raises SessionsFail, and every error of the store or the instrument.
-    """
+    Raises SessionsFail, and every error of the store or the instrument."""
     # Phase 1: results that exist already. Another worker may have committed the shard or measured
     # some of its cases.
     if results.is_closed():
@@ -136,8 +135,7 @@ def work(
     log of the process is expected in `scratch / LOG` and is stored with the attempt. `machine` is
     the machine to measure on, this one by default; `start` starts the ranks of a gang. Raises
     WrongImage or WrongNode if this machine cannot measure the plan, or if the store has another
-    plan than the assigned one.
-    """
+    plan than the assigned one."""
     plan, planned = _read_plan(store, assignment)
     machine = machine or ThisMachine()
     cases = _read_cases(store, plan, planned)
@@ -203,8 +201,7 @@ def check_stack(required: Stack, here: Stack) -> None:
     """Raise WrongImage if the software differs, WrongNode if the device does.
 
     Versions other than CANN's are as people write them: `2.9.0` also matches `2.9.0+cpu`. CANN's is
-    the exact release, because each release has new kernels.
-    """
+    the exact release, because each release has new kernels."""
     agree = is_version_of if required.cann else str.__eq__
     if required.device != here.device:
         raise WrongNode(_difference("device", required.device, here.device))

@@ -37,8 +37,7 @@ class DensitySettings:
     """Settings of the measured density of curves.
 
     At most the `share` of each curve is measured, or less if nearly all of the others are known to
-    the `tolerance`, a share of their duration.
-    """
+    the `tolerance`, a share of their duration."""
 
     tolerance: float
     share: float = SHARE
@@ -137,8 +136,7 @@ class QualitySettings:
     """Settings of quality.
 
     `repeat_share` of the cases are measured a second time, in another session. If `budget_device_h`
-    is set, the least known cases are measured again for that many hours of device time.
-    """
+    is set, the least known cases are measured again for that many hours of device time."""
 
     repeat_share: float = REPEAT_SHARE
     budget_device_h: float | None = None
@@ -173,8 +171,7 @@ class RuntimeValues:
     `kv_lengths` are numbers of keys of each request of a paged cache; a row becomes one case for
     each. `masks` are the parts that attention masks with a whole mask, likewise. `libraries` select
     the kernel if both CANN and vLLM-Ascend have one of its type; without any, it is the one of the
-    stack.
-    """
+    stack."""
 
     kv_lengths: tuple[int, ...] = ()
     masks: tuple[str, ...] = ()
@@ -284,8 +281,7 @@ def load_campaign(path: Path) -> Campaign:
 def without_collectives(campaign: Campaign) -> Campaign:
     """Return the campaign without the collectives that it names; those of profiles stay.
 
-    Raise BadInput if no other source is left.
-    """
+    Raise BadInput if no other source is left."""
     kept = tuple(one for one in campaign.sources if not isinstance(one, CollectivesSource))
     if not kept:
         raise BadInput(f"campaign {campaign.name} has only collectives as sources")
@@ -341,8 +337,7 @@ def _check_context(found: Mapping[str, Entry], sources: Sequence[Source], update
     """Raise BadInput if `measure.cache: context` conflicts with other settings.
 
     It requires sources with the launches before a case, and excludes settings for isolated
-    durations.
-    """
+    durations."""
     for item, source in zip(found["sources"].items(), sources, strict=True):
         if not isinstance(source, ProfileSource | CasesSource):
             raise item.refusal(

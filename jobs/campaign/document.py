@@ -135,8 +135,7 @@ class Entry(NamedNode):
 def read_document(text: str, path: str) -> Entry:
     """Return the only document of a YAML text.
 
-    Raises BadInput, with the line, for an invalid one.
-    """
+    Raises BadInput, with the line, for an invalid one."""
     return Entry("", read_node(text, path), path)
 
 

@@ -38,8 +38,7 @@ class CollectivesSource:
     """All combinations of operations, sizes and groups.
 
     `ranks` are started at once; a tier with several groups among them is measured with one group
-    alone, and with all at once.
-    """
+    alone, and with all at once."""
 
     operations: tuple[str, ...]
     sizes: tuple[str, ...]  # bytes, or names of size grids
@@ -58,8 +57,7 @@ class StepCollectives:
     """Data about a profile's collectives that the profile lacks, and how to measure them.
 
     They are the arrangement of the ranks, the dtype if its trace has none, and the number of ranks
-    with experts.
-    """
+    with experts."""
 
     grid: Grid
     dtype: str
@@ -71,8 +69,7 @@ class StepCollectives:
 def read_step_collectives(entry: Entry) -> StepCollectives:
     """Return the settings of a profile's collectives.
 
-    Raises BadInput, with the line, for invalid ones.
-    """
+    Raises BadInput, with the line, for invalid ones."""
     found = entry.fields(("grid", "dtype", "mode", "environment", "ep_size"))
     return StepCollectives(
         grid=_grid(found["grid"]) if "grid" in found else _A3,
@@ -172,8 +169,7 @@ class ModelSource:
     """The steps of a model, which is bundled or the path of a config.json.
 
     The file is read when cases are made, not here. With `collectives`, the messages between its
-    ranks are cases too.
-    """
+    ranks are cases too."""
 
     model: Decoder | Path
     layout: Layout
@@ -185,8 +181,7 @@ class ModelSource:
 def read_model(found: Mapping[str, Entry], base: Path) -> ModelSource:
     """Return the source of the keys `model`, KEYS and `collectives`.
 
-    A file name is relative to `base`. Raises BadInput, with the line, for an invalid value.
-    """
+    A file name is relative to `base`. Raises BadInput, with the line, for an invalid value."""
     reported = found["model"]
     for key in ("layout", "serving"):
         if key not in found:
@@ -263,8 +258,7 @@ class ProfileSource:
 
     `same_stack`: the user states that it was recorded on the target stack, so that its durations
     may be stored with the measured ones. With `collectives`, the messages between its ranks are
-    cases too. `skip_bad_rows` omits invalid rows, and files that are no profile.
-    """
+    cases too. `skip_bad_rows` omits invalid rows, and files that are no profile."""
 
     path: Path
     same_stack: bool
@@ -291,8 +285,7 @@ class CasesSource:
     """A table of cases in the store, by its hash, which was parsed on another machine.
 
     `name` describes its source, and the part of it that could not become cases. `communication_us`
-    is the profile's time in communication, which makes no cases.
-    """
+    is the profile's time in communication, which makes no cases."""
 
     sha256: str
     same_stack: bool
@@ -306,8 +299,7 @@ Source = ProfileSource | TreeSource | BundledSource | CasesSource | CollectivesS
 def read_sources(entry: Entry, base: Path) -> tuple[Source, ...]:
     """Return the sources of a list, in its order; relative paths are relative to `base`.
 
-    Raises BadInput, with the line, for an invalid or duplicate source.
-    """
+    Raises BadInput, with the line, for an invalid or duplicate source."""
     seen: list[Source] = []
     for item in entry.items():
         source = _source(item, base)

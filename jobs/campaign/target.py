@@ -18,8 +18,7 @@ def resolve_stack(campaign: Campaign) -> Stack:
     `here` is this machine. A named target of NPUs must set every field, with the full release of
     CANN, unless it names this machine's device: then this machine fills the open fields. Stacks of
     other backends have more fields than a target can set (flags, threads, allocator), so the target
-    must be this machine.
-    """
+    must be this machine."""
     target = campaign.target
     if target is None:
         return local_stack(campaign.backend)
@@ -72,8 +71,7 @@ def resolve_stack_of(campaign: Campaign, find: Callable[[], Stack | None]) -> St
     """Return the stack of a campaign that is measured on other machines.
 
     `find` reads the stack of those machines, and is not called for NPUs with a complete target.
-    Return None while it has no result.
-    """
+    Return None while it has no result."""
     target = campaign.target
     if campaign.backend == "npu" and target is not None and not _left_open(target):
         return _filled(campaign, _of(target), target)
@@ -86,8 +84,7 @@ def resolve_stack_of(campaign: Campaign, find: Callable[[], Stack | None]) -> St
 def _filled(campaign: Campaign, base: Stack, target: Target) -> Stack:
     """Return the base with all fields that the target sets.
 
-    If the target sets only a line of CANN releases, the release of the base is kept.
-    """
+    If the target sets only a line of CANN releases, the release of the base is kept."""
     reported = {field.name: getattr(target, field.name) for field in fields(target)}
     line = target.cann
     if line is not None and base.cann and not is_cann_release(line):

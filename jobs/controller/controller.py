@@ -50,8 +50,7 @@ class Controller:
         may_act: is called before every action: another process may be the leader by then.
         clock: a monotonic clock.
         folders: the folders from which a campaign may name files.
-        rounds: the rounds that are planned concurrently with reconciliations.
-    """
+        rounds: the rounds that are planned concurrently with reconciliations."""
 
     def __init__(
         self,
@@ -164,8 +163,7 @@ class Controller:
         """Return the campaign with the result of the store's probe for create-only writes.
 
         The probe runs before anything depends on these writes. If the store ignores create-only,
-        that is recorded permanently.
-        """
+        that is recorded permanently."""
         deployment = applied.deployment
         if deployment.checks_before_write or memory.create_only_root == deployment.root:
             return applied
@@ -195,8 +193,7 @@ def frames_of(error: BaseException) -> str:
 
     The chain of errors starts with the error that was raised first. The messages are left out: they
     may contain the data being read, and the contents of a file that a campaign named must not be
-    disclosed.
-    """
+    disclosed."""
     earlier = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
     before = f"{frames_of(earlier)}\nthen\n" if earlier else ""
     frames = "".join(traceback.format_tb(error.__traceback__))

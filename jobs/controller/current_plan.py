@@ -71,8 +71,7 @@ def check_mounted(path: Path, folders: Sequence[Path]) -> None:
     """Raise BadInput unless a path and everything read with it is below one of `folders`.
 
     This includes all files below the path and the related files that readers open. They must be
-    regular files or folders. Paths outside are not accessed.
-    """
+    regular files or folders. Paths outside are not accessed."""
     real = _target_of(path)
     folder = _folder_containing(real, folders)
     if folder is None:
@@ -104,8 +103,7 @@ def _folder_containing(path: Path, folders: Sequence[Path]) -> Path | None:
 def _folder_read(path: Path, folder: Path) -> Path:
     """Return the folder that a reader of this path reads.
 
-    For a file this includes its siblings and the top level of its run.
-    """
+    For a file this includes its siblings and the top level of its run."""
     run = run_folder(path)
     if run is not None and _target_of(run).is_relative_to(folder):
         return run
@@ -127,8 +125,7 @@ class PlanFinder:
     """Finds or makes the plan of one campaign, during one reconciliation.
 
     `may_act` is called before every action. `folders` are the folders from which a campaign may
-    name files. `rounds` are planned concurrently with reconciliations.
-    """
+    name files. `rounds` are planned concurrently with reconciliations."""
 
     def __init__(
         self,
@@ -148,8 +145,7 @@ class PlanFinder:
         """Return the campaign's plan; search for it only if the campaign has changed.
 
         None while its stack is being detected, the commits of older plans are being merged,
-        surfaces are being learned, or another process is the leader.
-        """
+        surfaces are being learned, or another process is the leader."""
         applied, memory = self._applied, self._memory
         if memory.plan is not None and self._is_current and not memory.next_plan_due:
             return memory.plan
@@ -233,8 +229,7 @@ class PlanFinder:
         """Return whether a Job has merged the commits of these older plans.
 
         Create the Job if there is none yet. The next plan is made after that. Cases committed while
-        the Job runs are measured again and published with the next plan.
-        """
+        the Job runs are measured again and published with the next plan."""
         applied, memory = self._applied, self._memory
         name = applied.campaign.name
         jobs = job_views(self._cluster.jobs(f"{SELECTOR}={name}"), memory.jobs)

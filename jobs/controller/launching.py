@@ -50,8 +50,7 @@ def _portable_text(campaign: Campaign, name: str, loaded: tuple[LoadedSource, ..
     """Return the campaign file with sources that mean the same in the cluster.
 
     A source in a local file is parsed here and replaced by its key. Everything else stays as
-    written: 2.10 is not 2.1.
-    """
+    written: 2.10 is not 2.1."""
     document = read_node(_text_of(name), name)
     document.value = [
         (key, _portable_sources(value, campaign, loaded) if key.value == "sources" else value)
@@ -127,8 +126,7 @@ def first_objects(
     returned. Empty if nothing is left to measure. Reads the store, and writes nothing.
 
     Raises:
-        BadInput: a gang does not fit any pod of the site.
-    """
+        BadInput: a gang does not fit any pod of the site."""
     stack = resolve_stack_of(campaign, lambda: None)
     if stack is None:
         return [named_probe(campaign, site, deployment)]

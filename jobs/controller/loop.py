@@ -32,8 +32,7 @@ class JobWatch(Protocol):
 class Changes:
     """A flag that any Job of a selector has changed, set by a watch in its own thread.
 
-    A watch that breaks counts as a change and is started again after a pause.
-    """
+    A watch that breaks counts as a change and is started again after a pause."""
 
     def __init__(self, jobs: JobWatch, selector: str, pause_s: float = 5.0):
         self._jobs, self._selector, self._pause_s = jobs, selector, pause_s
@@ -77,8 +76,7 @@ def run_forever(
     """Reconcile every campaign repeatedly while this process leads; the caller keeps the Lease.
 
     With `until`, end when that campaign is finished, whichever process leads, or is no longer
-    applied; return whether it is finished.
-    """
+    applied; return whether it is finished."""
     while not stop.is_set():
         started = environment.monotonic()
         try:

@@ -27,8 +27,7 @@ class WorkDone:
     """The work of one campaign.
 
     `attempts` are pods that ended, by exit code; `device_s` is the time that running pods held
-    their devices.
-    """
+    their devices."""
 
     def __init__(self, clock: Callable[[], float] = environment.monotonic):
         self.attempts: Counter[str] = Counter()
@@ -67,8 +66,7 @@ class WorkDone:
     def eta_s(self, plan: Plan, observed: Observed, site: Site) -> float:
         """Return the remaining wall time in seconds on the devices in use.
 
-        If no device is in use, use the devices of the plan.
-        """
+        If no device is in use, use the devices of the plan."""
         left_s = [s.predicted_s for s in plan.shards if s.shard_id not in observed.committed]
         at_once = devices_measuring(len(self._running), site)
         return remaining_s(left_s, at_once or plan.devices, self._pace(plan, observed, at_once))
@@ -76,8 +74,7 @@ class WorkDone:
     def _pace(self, plan: Plan, observed: Observed, at_once: int) -> float:
         """Return the ratio of actual to forecast time, once every device has finished a shard.
 
-        Running shards count as half done on average.
-        """
+        Running shards count as half done on average."""
         before = self._before or frozenset()
         new = observed.committed - before
         done_s = fsum(s.predicted_s for s in plan.shards if s.shard_id in new)

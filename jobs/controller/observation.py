@@ -36,8 +36,7 @@ def with_unmerged(
 
     This is determined when the whole plan is committed, or when a partial merge is allowed. The
     head is read again only if something is new, and a shard only if a merge left it out: one at a
-    time, whatever the size of the database.
-    """
+    time, whatever the size of the database."""
     plan, committed = known.plan, memory.committed
     done = _committed(plan, committed)
     if len(done) < len(plan.shards) and not (partial and done):
@@ -107,8 +106,7 @@ def _settling(observed: Observed, memory: Memory) -> frozenset[tuple[str, int]]:
     """Return the indexes that just succeeded and whose commits are not all listed yet.
 
     Some stores list an object shortly after they accept it. To launch those indexes again would
-    measure them twice.
-    """
+    measure them twice."""
     unlisted = [
         (job.name, index)
         for job in observed.jobs
@@ -157,8 +155,7 @@ def _with_warnings(
 ) -> tuple[PodView, ...]:
     """Return the pods with the last warning about those that have a node and do not start.
 
-    Events are read for a few pods only, because pods usually wait for the same cause.
-    """
+    Events are read for a few pods only, because pods usually wait for the same cause."""
     hang = [pod for pod in pods if is_being_made(pod) and pod.in_state_s > STUCK_S]
     if not hang:
         memory.warnings.at = None

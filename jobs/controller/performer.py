@@ -71,8 +71,7 @@ class Performer:
         """Perform one action; announce a refusal of the cluster.
 
         Raises:
-            ClusterAway, StoreError: the remaining actions must wait.
-        """
+            ClusterAway, StoreError: the remaining actions must wait."""
         if not isinstance(action, Announce | Finish):
             logger.info("campaign %s: %s", self._applied.campaign.name, _described(action))
         try:
@@ -127,8 +126,7 @@ class Performer:
     def _finish(self, *, partial: bool) -> None:
         """Record the end for users that wait.
 
-        A partial merge continues when a user intervenes, so the campaign is still reconciled.
-        """
+        A partial merge continues when a user intervenes, so the campaign is still reconciled."""
         metadata = self._applied.object["metadata"]
         note, number = (PART_MERGED if partial else MERGED), self._known.plan.number
         if (metadata.get("annotations") or {}).get(note) == self._applied.fingerprint:
@@ -207,8 +205,7 @@ def announce(
     """Write an Event, if this account may write one.
 
     Users read it; nothing depends on it. The same message is written once, and again when its Event
-    has expired.
-    """
+    has expired."""
     key, now = (reason, about or message), memory.clock()
     if key in memory.announced and now - memory.announced[key] < _REPEAT_EVENT_S:
         return
@@ -250,8 +247,7 @@ def stack_at_work(
     None if there is no such wave; the plans are then not read.
 
     A controller that takes over a campaign checks this first: the campaign's own pods may hold
-    every device that a probe would wait for.
-    """
+    every device that a probe would wait for."""
     selector = f"{SELECTOR}={applied.campaign.name},{COMPONENT_LABEL}={WORKER}"
     specification = made_of(applied.site, applied.deployment)
     views = map(job_view, cluster.jobs(selector))
@@ -265,8 +261,7 @@ def stack_of_workers(cluster: Cluster, applied: Applied) -> Stack | None:
 
     Raises:
         BadInput: the pod failed; with its last output. The Job is deleted soon after and then
-            created again.
-    """
+            created again."""
     job = named_probe(applied.campaign, applied.site, applied.deployment)
     name = job["metadata"]["name"]
     live = {view.name: view for view in map(job_view, cluster.jobs(f"{COMPONENT_LABEL}=probe"))}

@@ -29,8 +29,7 @@ class KnownPlan:
 
     `others` are the campaign's other plans of the same stack: their late commits are merged with
     this plan. `is_last` is True if the whole plan was published when the next plan was due and no
-    plan follows.
-    """
+    plan follows."""
 
     plan: Plan
     others: tuple[Plan, ...] = ()
@@ -42,8 +41,7 @@ class CachedValue:
     """A cached value that is read again when it expires.
 
     It expires after `every_s`, or after `times` the duration of the last read, up to a minute (a
-    slow read is an expensive one), or at once when `about` changes.
-    """
+    slow read is an expensive one), or at once when `about` changes."""
 
     every_s: float
     clock: Callable[[], float] = environment.monotonic
@@ -67,8 +65,7 @@ class Memory:
     """The memory for one campaign.
 
     `made_for` is the fingerprint of the campaign that the plan was made for. `next_plan_due` means
-    that the next plan must be determined. `committed` holds the commits that were read last.
-    """
+    that the next plan must be determined. `committed` holds the commits that were read last."""
 
     clock: Callable[[], float] = environment.monotonic
     applied: Applied | None = None
@@ -138,8 +135,7 @@ class _Making:
 class Rounds:
     """The rounds being made, by campaign; one at a time, the others wait.
 
-    `wait_s` is how long a reconciliation waits for a round; None: until it is done.
-    """
+    `wait_s` is how long a reconciliation waits for a round; None: until it is done."""
 
     def __init__(self, wait_s: float | None = _AT_ONCE_S):
         self._wait_s = wait_s
@@ -154,8 +150,7 @@ class Rounds:
     def begin(self, campaign: str, about: str, make: Callable[[], NextPlan]) -> NextPlan | None:
         """Start to make a round for the current state `about` of a campaign.
 
-        Return the round if it is done soon. Raises the error of making it.
-        """
+        Return the round if it is done soon. Raises the error of making it."""
         self.forget(campaign)
         making = self._making[campaign] = _Making(about)
         making.thread = environment.begin(lambda: self._make(making, make), f"round of {campaign}")
@@ -165,8 +160,7 @@ class Rounds:
     def take(self, campaign: str, about: str) -> NextPlan | None:
         """Return the round for the current state of the campaign, once; None if it is not done.
 
-        Raises the error of making it.
-        """
+        Raises the error of making it."""
         making = self._making.get(campaign)
         if making is None or making.about != about or _is_at_work(making):
             return None

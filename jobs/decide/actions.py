@@ -94,8 +94,7 @@ class Finish:
     """End the campaign: everything is committed and merged, and no worker Job is left.
 
     `partial`: all commits are merged, shards may be missing, and nothing runs until a user
-    intervenes.
-    """
+    intervenes."""
 
     partial: bool = False
 

@@ -99,8 +99,7 @@ def _retired(found: Findings) -> Iterator[Action]:
 
     A completed Job is kept for ten minutes while others work: deleting a thousand pods costs as
     much as creating them. Example: a Job that ended 599 s ago is kept; at 600 s it is deleted. Once
-    the last shard of the plan is committed, it is deleted at once.
-    """
+    the last shard of the plan is committed, it is deleted at once."""
     is_over = not found.open_shards()
     for job in found.jobs:
         wave = found.observed.by_hash.get(job.wave)
@@ -166,8 +165,7 @@ def _scaling(
 
     Jobs that another controller starts, and Jobs that may use a quarantined node, get their workers
     first. An older Job must not start shards that a wave launched in this reconciliation takes from
-    it.
-    """
+    it."""
     desired, observed = found.desired, found.observed
     remaining = left_of(found.live, observed, found.lost, launched)
     jobs = sorted(

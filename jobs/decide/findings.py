@@ -49,8 +49,7 @@ def ending(
 
     Example: of 10 shards 9 are committed, and nothing runs. Nothing is merged; if shards may be
     missing, the 9 are merged as a partial merge. With the tenth committed all 10 are merged,
-    whether shards may be missing or not.
-    """
+    whether shards may be missing or not."""
     working = any(job.active or not job.suspended for job in live)
     if left and (not desired.allow_missing or is_moving or working):
         return
@@ -74,8 +73,7 @@ def _merged(
     """Yield what follows when everything publishable is merged.
 
     Damaged shards are measured again while that may help. Then the next round starts if surfaces
-    are learned or sessions may be suspect; otherwise the campaign is finished.
-    """
+    are learned or sessions may be suspect; otherwise the campaign is finished."""
     for shard, reason in observed.damaged:
         yield Announce("Damaged", f"shard {shard}: {reason}; it is not published", shard)
     if left:
@@ -96,8 +94,7 @@ def _merged(
 def _leaving(observed: Observed) -> bool:
     """Return whether a pod without a Job may still commit in its grace period.
 
-    A pod that takes longer is on a lost node and is not waited for.
-    """
+    A pod that takes longer is on a lost node and is not waited for."""
     alive = (pod for pod in observed.pods if not pod.has_ended)
     return any(pod.in_state_s < _LEAVING_S for pod in alive)
 
@@ -170,8 +167,7 @@ def judge(
 
     Example: 3 indexes fail with exit 44, 40 pass, and the 3 fail again in the next wave: their
     shards are given up. If 5 fail, 40 pass, and the 5 fail again, no shard is given up: 5 is more
-    than 3, and more than a tenth of 40. The 5 are unproven and are retried.
-    """
+    than 3, and more than a tenth of 40. The 5 are unproven and are retried."""
     pods = _by_index(pod for job in jobs for pod in observed.pods_of(job))
     failed_at: dict[str, list[JobIndex]] = defaultdict(list)
     suspect_indexes: set[JobIndex] = set()
@@ -222,8 +218,7 @@ def _few(failure: _Failure, failed_at: Collection[str], indexes: int) -> int:
     A wave that contains only shards that failed before says less about the nodes.
 
     Example: of a plan of 1000 indexes 10 fail again, in a wave of their own: that is one in a
-    hundred, and their shards are to blame. 11 would not be.
-    """
+    hundred, and their shards are to blame. 11 would not be."""
     is_known = all(shard in failed_at for shard in failure.wave.shards)
     return max(_FEW_INDEXES, int(_FEW_SHARE_OF_PLAN * indexes)) if is_known else _FEW_INDEXES
 
@@ -265,8 +260,7 @@ def _failed(job: JobView, pods: Mapping[JobIndex, list[PodView]]) -> frozenset[i
     """Return the failed indexes of a Job.
 
     Before Kubernetes 1.29 a Job reports only that it failed: then the indexes with a failed pod
-    count as failed.
-    """
+    count as failed."""
     if job.state != "Failed" or job.reason != "BackoffLimitExceeded" or job.failed:
         return job.failed
     return frozenset(
@@ -298,8 +292,7 @@ def _blames_no_shard(pods: Sequence[PodView]) -> bool:
 def _outcome_and_reason(pods: Sequence[PodView]) -> tuple[Outcome, str]:
     """Return the outcome and the reason for the missing cases of a shard.
 
-    The outcome is hung if one worker reported it.
-    """
+    The outcome is hung if one worker reported it."""
     hung = any(pod.exit_code == ExitCode.HANG for pod in pods)
     ends = sorted({f"{pod.reason or 'exit'} {pod.exit_code}" for pod in pods if pod.exit_code})
     reason = f"its workers failed in it in consecutive waves ({', '.join(ends)})"
@@ -349,8 +342,7 @@ def refusal(
     """Return the reports of Jobs whose waves are known; the findings of other pods are unknown.
 
     Example: a worker on n1 ends with exit 43. With the nodes n1 and n2 that proves nothing, and the
-    next wave goes to n2. If n2 reports it too, or is quarantined or absent, it is proved.
-    """
+    next wave goes to n2. If n2 reports it too, or is quarantined or absent, it is proved."""
     ended = tuple(j for j in jobs if j.reason == "PodFailurePolicy" and j.wave in observed.by_hash)
     if not ended:
         return None
@@ -400,8 +392,7 @@ class Findings:
         """Return whether the campaign can progress without a user.
 
         For example, a suspended Job is retried, Kueue admits a Job, or resting shards are launched
-        again.
-        """
+        again."""
         if self.desired.paused or (self.refusal is not None and self.refusal.is_proved):
             return any(
                 is_managed_elsewhere(job, self.desired) and not job.suspended for job in self.live
@@ -438,8 +429,7 @@ class Findings:
 
         `only_begun`: Jobs of single pods count only with the pods that they run at once. A
         suspended gang occupies nothing and is resumed only if there is capacity for all of its
-        pods.
-        """
+        pods."""
         found = 0
         for job in self.live:
             if job.gang and job.suspended:
@@ -454,8 +444,7 @@ class Findings:
         """Return how many workers the suspended gangs take that resume.
 
         These are the gangs that this reconciliation resumes, and the one that resumes as soon as
-        enough workers are free.
-        """
+        enough workers are free."""
         waits = [self.next_gang] if self.next_gang else []
         return sum(job.completions for job in (*self.resuming_gangs(), *waits))
 

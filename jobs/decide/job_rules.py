@@ -66,8 +66,7 @@ def suspension(
 ) -> Suspension | None:
     """Return why a running Job must be suspended; None if it may continue.
 
-    `pods` are the Job's own pods.
-    """
+    `pods` are the Job's own pods."""
     if job.suspended:
         return None
     stuck = [pod for pod in pods if not_starting(pod)]
@@ -95,8 +94,7 @@ def _apart(job: JobView, pods: Sequence[PodView]) -> str:
 
     Example: in a gang of two, pod 0 on n1 ended with exit 47, and pod 1 runs on n2: no pod is
     absent, but they cannot reach each other. As long as pod 1 has not started, the network is not
-    blamed.
-    """
+    blamed."""
     ended = [pod for pod in _recent(job, pods) if pod.exit_code == ExitCode.PEERS]
     running = [pod for pod in pods if pod.phase == "Running" and not pod.deleting]
     if not ended or {pod.index for pod in (*ended, *running)} != set(range(job.completions)):
@@ -131,8 +129,7 @@ def _store_suspension(job: JobView, pods: Sequence[PodView]) -> Suspension | Non
 
     Example: two pods on n1 and one on n2 time out waiting for the store, and a pod runs on n3: that
     is 2 of 3 nodes, and the Job is suspended. With another pod that runs on n4 it is 2 of 4, which
-    is not a majority, and the Job continues.
-    """
+    is not a majority, and the Job continues."""
     refused = refused_by_store(job, pods)
     nodes = {pod.node for pod in refused}
     there = nodes | {pod.node for pod in pods if pod.phase == "Running"}
@@ -148,8 +145,7 @@ def _node_suspension(
     """Return a suspension if most indexes fail on several nodes: the environment has changed.
 
     Example: 4 indexes fail with exit 44, and 3 run: 4 is more than 3, and the Job is suspended. If
-    4 run, it continues; and if 3 fail it continues, even if none runs.
-    """
+    4 run, it continues; and if 3 fail it continues, even if none runs."""
     by_node = [
         pod
         for pod in _recent(job, pods)
@@ -186,8 +182,7 @@ class JobShare:
     def widest(self) -> int:
         """Return how many concurrent pods have work, whichever indexes Kubernetes starts.
 
-        If a younger wave has taken some indexes, each additional pod could start one of those.
-        """
+        If a younger wave has taken some indexes, each additional pod could start one of those."""
         return len(self.left.open_indexes) if self.left.taken_indexes else self.job.completions
 
 
@@ -203,8 +198,7 @@ def scaling(
 
     Example: there are 10 workers. The older of two Jobs, with 9 indexes, 8 of them open, gets 8;
     the younger gets the remaining 2. If the younger runs 6 pods already, it keeps those 6, and the
-    older gets 4.
-    """
+    older gets 4."""
     left, younger = workers, sum(claim.job.active for claim in claims)
     for claim in claims:
         job = claim.job
@@ -240,8 +234,7 @@ def _share(claim: JobShare, left: int) -> int:
     """Return how many of the remaining workers a Job gets, never fewer than its running pods.
 
     If no worker is left, a Job without running pods gets none. A gang gets all of its pods or is
-    suspended.
-    """
+    suspended."""
     if claim.job.gang:
         return claim.job.completions
     most, active = min(left, claim.widest), claim.job.active
@@ -255,8 +248,7 @@ def _why_suspended(
     """Return why a Job must be or stay suspended; empty if it must run.
 
     While the store is unreachable no Job is resumed, and none is suspended for failures of its
-    nodes.
-    """
+    nodes."""
     if paused:
         return "the campaign is paused"
     if job.suspended and not observed.store_works:
@@ -311,8 +303,7 @@ def kept_indexes(
     """Return the open indexes that run on trusted nodes and that no younger wave has taken.
 
     Example: of 8 indexes, 0 and 1 run on n2, 2 runs on n1, and the others wait. n1 is quarantined:
-    the Job keeps 0 and 1, and runs 2 pods at once; the other 6 go into a wave that avoids n1.
-    """
+    the Job keeps 0 and 1, and runs 2 pods at once; the other 6 go into a wave that avoids n1."""
     wave = observed.by_hash[job.wave]
     taken = {s for w in observed.waves if w.serial > wave.serial for s in w.shards}
     running = {
@@ -333,8 +324,7 @@ def unfit_nodes(
     Nodes of the last kind are added only up to half of all nodes.
 
     Example: of 4 nodes n1 is quarantined, and pods do not start on n2 and n3. The next wave avoids
-    n1 and n2.
-    """
+    n1 and n2."""
     known = frozenset(avoid) | frozenset(differing)
     more = {pod.node for pod in stuck} - known
     most = len(observed.nodes) // 2 - len(known)
@@ -352,8 +342,7 @@ def drained(job: JobView, kept: int, avoid: Collection[str]) -> Iterator[Delete 
 def merge_key(plan_hash: str, committed: Collection[str]) -> str:
     """Return a short hash of all commits of a plan and of earlier plans.
 
-    Merging does not change the key; new commits do.
-    """
+    Merging does not change the key; new commits do."""
     return short_hash([plan_hash, sorted(committed)], 12)
 
 
@@ -378,7 +367,6 @@ def merging(
 def has_merged(jobs: Sequence[JobView], key: str) -> bool:
     """Return whether the merge Job of this key completed.
 
-    The commits are then in the head, or damaged.
-    """
+    The commits are then in the head, or damaged."""
     ended = (job for job in jobs if job.component == MERGE and job.state == "Complete")
     return any(job.merges == key for job in ended)

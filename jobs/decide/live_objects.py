@@ -33,8 +33,7 @@ _NO_CAPACITY = "OutOf"
 class StateAges:
     """The time that each object has been observed in its state.
 
-    It is measured with the local clock: the clocks of a cluster differ.
-    """
+    It is measured with the local clock: the clocks of a cluster differ."""
 
     def __init__(self, clock: Callable[[], float]):
         self._clock = clock
@@ -68,8 +67,7 @@ def _state_of(pod: PodView) -> Hashable:
     """Return the values that define the state of a pod.
 
     The messages are excluded: a kubelet alternates between a failed pull and waiting, and the
-    scheduler's message contains counts.
-    """
+    scheduler's message contains counts."""
     return pod.phase, pod.node, pod.deleting, bool(pod.waiting), bool(pod.unschedulable)
 
 
@@ -168,8 +166,7 @@ def _is_refused(pod: Mapping[str, Any]) -> bool:
     """Return whether a node's kubelet accepted the pod and ended it before a container started.
 
     Example: its device plugin fails. A node that lacked resources at that time, or was shutting
-    down, is healthy.
-    """
+    down, is healthy."""
     status = pod.get("status") or {}
     reason = status.get("reason") or ""
     disrupted = any(
@@ -184,8 +181,7 @@ def _is_refused(pod: Mapping[str, Any]) -> bool:
 def why_not_begun(container: Mapping[str, Any]) -> str:
     """Return why a container does not start, as its kubelet reports it.
 
-    Empty if it has started, or if the reason resolves without a user.
-    """
+    Empty if it has started, or if the reason resolves without a user."""
     waiting = (container.get("state") or {}).get("waiting") or {}
     if waiting.get("reason", "") in _STARTING:
         return ""
@@ -213,8 +209,7 @@ def node_views(
     """Return the nodes of a site's selector with their free devices.
 
     Free devices are held neither by the campaign's pods nor by `others`, which maps a node to the
-    amount that other pods hold of the resource that the site measures on.
-    """
+    amount that other pods hold of the resource that the site measures on."""
     held = Counter(p.node for p in pods if p.node and not p.has_ended)
     return tuple(
         _node_view(node, held, site, others or {})
@@ -229,8 +224,7 @@ def available_workers(
     """Return how many pods may run at once.
 
     It is the campaign's number, limited by the available devices, and at least one, which then
-    waits. `requested_workers` is returned if no nodes are given.
-    """
+    waits. `requested_workers` is returned if no nodes are given."""
     found = list(nodes)
     if not found:
         return requested_workers

@@ -87,8 +87,7 @@ class NodeView:
 class Observed:
     """The observed state at one moment.
 
-    If the store is unreachable, its values are those that were read last.
-    """
+    If the store is unreachable, its values are those that were read last."""
 
     committed: frozenset[str]  # shards of the plan
     waves: tuple[Wave, ...]  # of the plan
@@ -123,8 +122,7 @@ class Observed:
         """Return the pods of a Job, in the order of `pods`.
 
         Pods of an older Job with the same name are excluded: if a wave's Job was created again,
-        such pods may remain on a lost node.
-        """
+        such pods may remain on a lost node."""
         return self._pods_of.get(job.name, ())
 
 

@@ -113,8 +113,7 @@ def node_failures(observed: Observed, stuck: Iterable[PodView]) -> Iterator[Node
     `stuck` are the pods of `stuck_while_others_run`.
 
     Example: a pod with the shards s1 and s2 ends on n1 with exit 44, and s1 is committed: that is
-    one failure of s2, counted against n1. A pod that ends with exit 48 (memory) blames no node.
-    """
+    one failure of s2, counted against n1. A pod that ends with exit 48 (memory) blames no node."""
     stuck_uids = {pod.uid for pod in stuck}
     for pod in observed.pods:
         ill = pod.refused or pod.exit_code in (ExitCode.NODE, ExitCode.HANG)
@@ -125,8 +124,7 @@ def node_failures(observed: Observed, stuck: Iterable[PodView]) -> Iterator[Node
 def failed_shard(pod: PodView, observed: Observed) -> str:
     """Return the shard that a pod's failure refers to; empty if all of its shards are committed.
 
-    It is the shard that the pod names, or else the first one of its index that is not committed.
-    """
+    It is the shard that the pod names, or else the first one of its index that is not committed."""
     job = next((job for job in observed.jobs if job.name == pod.job), None)
     wave = observed.by_hash.get(job.wave) if job else None
     shards = wave.indexes[pod.index] if wave and pod.index < len(wave.indexes) else ()
@@ -141,8 +139,7 @@ def lost_indexes(observed: Observed) -> frozenset[tuple[str, int]]:
     listed, no index is lost: a pod that ends slowly looks the same.
 
     Example: a pod was deleted, and its node is not Ready. After 180 s (120 s of grace and 60 s to
-    report) it is still waited for; after 181 s it is lost, and its shards go elsewhere.
-    """
+    report) it is still waited for; after 181 s it is lost, and its shards go elsewhere."""
     ready = _ready(observed)
     return frozenset(
         (job.name, pod.index)
@@ -168,8 +165,7 @@ def not_starting(pod: PodView) -> str:
     Empty if it may still start, for example while a large image is pulled.
 
     Example: a pod with the reason ImagePullBackOff does not start after 601 s. A pod without a
-    message may still start then; after 1801 s it does not either.
-    """
+    message may still start then; after 1801 s it does not either."""
     if not is_being_made(pod) or pod.in_state_s <= STUCK_S:
         return ""
     if pod.waiting or pod.event:

@@ -36,8 +36,7 @@ def left_of(
     """Return the remaining work of each live Job, by its name.
 
     `lost` are the indexes that are not waited for, `launched` the waves whose Jobs are created in
-    this reconciliation.
-    """
+    this reconciliation."""
     known = (observed.by_hash[job.wave] for job in live)
     waves = sorted((*known, *launched), key=lambda wave: wave.serial)
     newest = {shard: wave.serial for wave in waves for shard in wave.shards}
@@ -92,8 +91,7 @@ def same_placement(
     The nodes include those that every wave avoids (`avoid`).
 
     Example: s1 and s3 repeat measurements of a session on n1, s2 those of one on n2: the result is
-    s1 and s3, avoiding n1. If n2 is lost, it is s1 and s3, avoiding no node.
-    """
+    s1 and s3, avoiding n1. If n2 is lost, it is s1 and s3, avoiding no node."""
     avoid = frozenset(avoid)
     if not desired.plan.kept_from or not shards:
         return list(shards), avoid
@@ -112,8 +110,7 @@ def same_placement(
 def has_other(desired: Desired, observed: Observed, avoid: Collection[str]) -> bool:
     """Return whether a usable node has free devices for a pod, or will when our pods end.
 
-    False if nodes may not be listed, because their state is unknown.
-    """
+    False if nodes may not be listed, because their state is unknown."""
     ours = {pod.node for pod in observed.pods if pod.node and not pod.has_ended}
     return any(
         node.ready
@@ -141,8 +138,7 @@ def has_no_usable_node(
 def lacks_others(desired: Desired, observed: Observed, wave: Wave, avoid: Collection[str]) -> bool:
     """Return whether a wave avoids a node only because of its shards, and no other node is usable.
 
-    No wave uses a node of `avoid`.
-    """
+    No wave uses a node of `avoid`."""
     if not (desired.plan.kept_from and observed.nodes):
         return False
     kept = {desired.plan.kept_from.get(shard) for shard in wave.shards}

@@ -27,8 +27,7 @@ def next_gang_wave(
 ) -> Wave | None:
     """Return a new wave of the first open gang for which enough workers are free.
 
-    The wave avoids the nodes `avoid`. None if no gang can start.
-    """
+    The wave avoids the nodes `avoid`. None if no gang can start."""
     gang = next_gang(desired, observed, todo, free, avoid)
     return gang_wave(desired, observed, gang, len(observed.waves), avoid) if gang else None
 
@@ -38,8 +37,7 @@ def next_wave(
 ) -> Wave | None:
     """Return a new wave of the first open single-pod shards, away from the nodes `avoid`.
 
-    None if only gangs are left.
-    """
+    None if only gangs are left."""
     single = [shard for shard in todo if shard not in desired.wide]
     if not single:
         return None
@@ -57,8 +55,7 @@ def next_gang(
 ) -> str:
     """Return the first gang over several pods for which enough workers and nodes are free.
 
-    Empty if there is none, or if a running gang is not complete.
-    """
+    Empty if there is none, or if a running gang is not complete."""
     if incomplete_gangs(observed):
         return ""
     capacity = min(free, gang_capacity(desired, observed, avoid, free=not desired.kueue))
@@ -80,8 +77,7 @@ def gang_capacity(
     """Return how many pods of a gang the nodes can take, one per node.
 
     `free` counts only nodes with free devices for a pod now. If nodes may not be listed, the number
-    of workers is returned.
-    """
+    of workers is returned."""
     if not observed.nodes:
         return desired.workers
     least = desired.per_index if free else 0
@@ -99,8 +95,7 @@ def gang_capacity(
 def _nodes_of_gangs(observed: Observed, *, at_work: bool = False) -> frozenset[str]:
     """Return the nodes with pods of gangs: their traffic would disturb other measurements there.
 
-    `at_work`: only of gangs that have not committed yet.
-    """
+    `at_work`: only of gangs that have not committed yet."""
     waves = observed.by_hash
     gangs = [
         job
@@ -115,8 +110,7 @@ def _nodes_of_gangs(observed: Observed, *, at_work: bool = False) -> frozenset[s
 def _soon_free(desired: Desired, observed: Observed, avoid: Collection[str]) -> int:
     """Return how many nodes have free devices for a pod now or when this campaign's pods end.
 
-    Devices that other pods hold do not count.
-    """
+    Devices that other pods hold do not count."""
     ours = {pod.node for pod in observed.pods if pod.node and not pod.has_ended}
     gangs = _nodes_of_gangs(observed, at_work=True)
     if not observed.nodes:
@@ -135,8 +129,7 @@ def incomplete_gangs(observed: Observed) -> list[JobView]:
     """Return the gangs over several pods that hold some pods and wait for others, oldest first.
 
     Example: in a gang of two, pod 0 runs and pod 1 has no node: it is incomplete. Once both run it
-    is complete, and stays so when pod 1 has succeeded or its shard is committed.
-    """
+    is complete, and stays so when pod 1 has succeeded or its shard is committed."""
     found = [job for job in observed.jobs if job.gang and job.is_live and not job.suspended]
     waves = observed.by_hash
     half = [job for job in found if not _is_whole(job, waves.get(job.wave), observed)]
@@ -164,8 +157,7 @@ def reserved(
     that has no time limit.
 
     Example: of 8 workers a gang has 6, and the next gang also takes 6: the other shards get 2. When
-    the first gang ends, the next one gets its 6 at once, because no other shard has taken them.
-    """
+    the first gang ends, the next one gets its 6 at once, because no other shard has taken them."""
     most = min(desired.workers, _soon_free(desired, observed, avoid))
     pods = next((p for s in todo if 1 < (p := desired.wide.get(s, 1)) <= most), 0)
     late = any(job.in_state_s > _GATHERS_S for job in incomplete_gangs(observed))
@@ -176,8 +168,7 @@ def _is_fit(wave: Wave, desired: Desired, observed: Observed, avoid: Collection[
     """Return whether a wave without a Job may still get it.
 
     Its pods may have another shape than the site has now, and a gang's Job may have been deleted
-    because one of its nodes was lost.
-    """
+    because one of its nodes was lost."""
     are_alike = all(desired.wide.get(shard, 1) == wave.pods for shard in wave.shards)
     if not wave.is_gang or not are_alike:
         return are_alike and not lacks_others(desired, observed, wave, avoid)
@@ -200,8 +191,7 @@ def _away_from(
     """Return the nodes that a gang avoids.
 
     Besides the nodes that every wave avoids, these are the nodes where the gang failed, if there
-    are enough others. Two failures on one bad node would be blamed on the gang.
-    """
+    are enough others. Two failures on one bad node would be blamed on the gang."""
     failed_nodes = {
         strike.node for strike in observed.node_failures.seen if strike.shard == shard
     } | set(avoid)
@@ -249,8 +239,7 @@ def wave_without_job(desired: Desired, observed: Observed, avoid: Collection[str
 
     Example: the newest wave holds s1 and s2, s1 is committed, and there is no Job: the wave is
     launched again. It is not launched once s2 is committed too, or if n1 is quarantined and the
-    wave may use n1.
-    """
+    wave may use n1."""
     newest = max(observed.waves, key=lambda wave: (wave.serial, wave.wave_hash), default=None)
     if newest is None or newest.wave_hash in {job.wave for job in observed.jobs}:
         return None
@@ -284,8 +273,7 @@ def is_managed_elsewhere(job: JobView, desired: Desired) -> bool:
     """Return whether another client starts, stops and widens a live Job.
 
     That is so if it has the label of a queue, from any client; if a client suspends it repeatedly;
-    or if it is suspended, not by this controller, and a queue manages all Jobs.
-    """
+    or if it is suspended, not by this controller, and a queue manages all Jobs."""
     taken = desired.kueue and job.suspended and not job.stopped
     return bool(job.queue) or job.resumed >= _RESUMED_OFTEN or taken
 
@@ -348,8 +336,7 @@ def queueing(
     nodes meanwhile. Its shards go into another wave, which queues behind the waiting Jobs.
 
     Example: 100 pods are admitted. A Job that waits for 51 pods is deleted; one that waits for 50
-    stays.
-    """
+    stays."""
     most = max(1, _pods(live, suspended=False) // _HOPELESS_PART)
     for job in jobs:
         waits = job.suspended and not job.active and (job.queue or desired.kueue)
@@ -414,8 +401,7 @@ def _fits(
 ) -> bool:
     """Return whether a wave without a Job may still be next.
 
-    It must end in time, and no other Job may have its open shards.
-    """
+    It must end in time, and no other Job may have its open shards."""
     left = [i for i in wave.indexes if not observed.committed.issuperset(i)]
     is_short = len(left) <= width or sum(map(takes_s, left)) <= width * QUEUED_S
     return is_short and wave.shards - observed.committed <= set(todo)

@@ -27,8 +27,7 @@ def check_cluster(namespace: str | None, site: str | None, root: str | None) -> 
     """Yield every check of a cluster.
 
     A campaign that is applied in the namespace gives the image, the store and, if `site` is not
-    set, the machines.
-    """
+    set, the machines."""
     cluster = Cluster.connect(namespace)
     try:
         yield checks.check_version(cluster.version())

@@ -152,8 +152,7 @@ def _check_super_pods(nodes: Sequence[Manifest], label: str) -> Check:
 def check_features(sent: Mapping[str, Any], kept: Mapping[str, Any]) -> Check:
     """Compare a worker Job with the result of its strict dry run.
 
-    A field that the server drops belongs to a feature that the server lacks.
-    """
+    A field that the server drops belongs to a feature that the server lacks."""
     dropped = sorted(_dropped(sent.get("spec") or {}, kept.get("spec") or {}, "spec"))
     if not dropped:
         return Check("features", True, "a strict dry run of a worker's Job keeps every field")
@@ -287,8 +286,7 @@ _NAME = "plugin"
 def check_device_plugin(daemon_sets: Iterable[Manifest] | None, site: Site) -> Check:
     """Check whether the plugin's mode fits the site's scheduler and shape.
 
-    `daemon_sets` are those of all namespaces, None if this account may not list them.
-    """
+    `daemon_sets` are those of all namespaces, None if this account may not list them."""
     if not site.resource:
         return Check(_NAME, True, "this site requests no devices", skipped=True)
     if daemon_sets is None:
@@ -355,8 +353,7 @@ def _check(where: str, options: dict[str, str], site: Site) -> Check:
 def check_local_queue(site: Site, queue: Manifest | None, error: str) -> Check:
     """Check whether the queue that the site names exists and admits workloads.
 
-    `error` is the reason why it was not read.
-    """
+    `error` is the reason why it was not read."""
     name = site.kueue_queue
     if queue is None:
         fix = (
@@ -373,8 +370,7 @@ def check_cluster_queue(
 ) -> Iterator[Check]:
     """Check whether the queue admits workloads, and covers all resources that a worker requests.
 
-    A queue that may not be read can still exist: it belongs to the cluster.
-    """
+    A queue that may not be read can still exist: it belongs to the cluster."""
     if queue is None:
         words = f"ClusterQueue {name} cannot be read: {error}"
         fix = "create it, or set another one in the LocalQueue: kubectl get "

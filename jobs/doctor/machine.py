@@ -26,8 +26,7 @@ class Check:
     """The result of a check.
 
     `fix` is the action to take if it is not `ok`. A `skipped` check was not possible, and is no
-    failure.
-    """
+    failure."""
 
     name: str
     ok: bool

@@ -75,8 +75,7 @@ _SHOWN = 3
 def check_concurrency(backend: str) -> Iterator[Check]:
     """Measure how the devices slow each other down.
 
-    Raises BadInput if there is only one, DeviceBusy if another process is measuring.
-    """
+    Raises BadInput if there is only one, DeviceBusy if another process is measuring."""
     locks = device_locks(backend)
     if len(locks) < 2:
         raise BadInput(f"backend {backend}: this compares several devices of one machine, got one")

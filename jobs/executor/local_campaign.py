@@ -34,8 +34,7 @@ class RunResult:
     Attributes:
         planned: the plan of the run, with the state and the damage afterwards.
         missing: the number of its shards that are not committed.
-        goes_on: another round follows automatically.
-    """
+        goes_on: another round follows automatically."""
 
     planned: NextPlan
     missing: int = 0
@@ -56,8 +55,7 @@ def run_campaign(
     `watched` is the same store without waiting: progress is read there. `guard` is called before
     anything is written, and after the campaign's input is accepted. If surfaces are learned, plans
     follow each other until they are known; the measurements of suspect sessions are repeated by
-    another plan.
-    """
+    another plan."""
     state = read_state(campaign, store)
     check_here(state)
     while True:
@@ -162,8 +160,7 @@ class Tally:
     """Sums the progress of the workers for the view.
 
     The next worker of a shard continues after the stored results of the previous one, so progress
-    never decreases.
-    """
+    never decreases."""
 
     def __init__(self, plan: Plan, outstanding: Sequence[str], view: RunView):
         self._cases = {shard.shard_id: shard.cases for shard in plan.shards}

@@ -53,8 +53,7 @@ def device_identity(plan: Plan, device: int) -> str:
 class Todo:
     """The open shards of a plan for these devices of this machine, with their assignment.
 
-    `place_of` returns the identity of a device.
-    """
+    `place_of` returns the identity of a device."""
 
     def __init__(
         self,
@@ -100,8 +99,7 @@ def next_shard(
     maps a shard to its device.
 
     Example: device 0 had s0 and device 1 had s1, and r0 measures cases of s0 again, r1 of s1. The
-    first free device, device 0, takes r1.
-    """
+    first free device, device 0, takes r1."""
     if left[0] not in again_of:
         return left[0]
     stays = {shard for at, shard in enumerate(again_of) if at % _STAYS == _STAYS - 1}
@@ -142,16 +140,14 @@ class WorkerProcess(Protocol):
 def start_worker(command: Sequence[str], err: IO[bytes]) -> WorkerProcess:
     """Start a worker as a process of this machine; its output goes to `err`.
 
-    The worker ends when its standard input closes, which happens when this process ends.
-    """
+    The worker ends when its standard input closes, which happens when this process ends."""
     return subprocess.Popen(command, stdin=subprocess.PIPE, stderr=err)
 
 
 class LocalRunFailed(OpmeterError):
     """A worker reports that no other worker could succeed; the message is its last output.
 
-    `shard` is the shard in which it failed.
-    """
+    `shard` is the shard in which it failed."""
 
     def __init__(self, message: str, code: int = ExitCode.FAILED, shard: str = ""):
         super().__init__(message)
@@ -173,8 +169,7 @@ class FirstPod:
     """The parameters for the first pod of a gang.
 
     `pods` is the number of pods that share its ranks, `host` the address at which the others reach
-    it, and `wave` the wave that names their meeting.
-    """
+    it, and `wave` the wave that names their meeting."""
 
     pods: int
     host: str
@@ -198,8 +193,7 @@ class LocalRun:
             thousand pods share one store.
         start: starts a worker by its command.
         first_of: set if several pods share the ranks of gangs.
-        place_of: returns the identity of a device.
-    """
+        place_of: returns the identity of a device."""
 
     store: Store
     watched: Store

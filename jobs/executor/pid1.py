@@ -25,8 +25,7 @@ _SIGNAL_BASE = 128
 def run_as_pid1(work: Callable[[], int]) -> int:
     """Run `work` in a child and return its exit code; outside of process 1, run it directly.
 
-    Example: work that ends with 43 gives 43; work that the kernel kills (signal 9) gives 137.
-    """
+    Example: work that ends with 43 gives 43; work that the kernel kills (signal 9) gives 137."""
     if os.getpid() != 1:
         return work()
     # Phase 1: fork. A signal that arrives now must reach the child, and the kernel drops signals

@@ -70,8 +70,7 @@ def follow_gang(
     Raises:
         LocalRunFailed: with exit 44 if the ranks of this node do not start at all (another node may
             succeed); with exit 47 if the leading pod was unreachable for as long as nodes wait for
-            each other. Errors of the store are passed on.
-    """
+            each other. Errors of the store are passed on."""
     over: str = ""  # the token of the last completed meeting
     unreached_s: float | None = None  # since when the leading pod has not responded
 
@@ -148,8 +147,7 @@ def task_of(environment: Mapping[str, str]) -> PodTask:
     """Return the task in a pod's environment.
 
     Raises:
-        BadInput: a variable is missing; with its name.
-    """
+        BadInput: a variable is missing; with its name."""
 
     def required(name: str) -> str:
         text = environment.get(name, "")
@@ -205,8 +203,7 @@ def code_of_worker(code: int) -> int:
     """Return the pod's exit code for a worker's exit code.
 
     A killed worker may have run out of memory (48); any other end without a report has no known
-    cause (1).
-    """
+    cause (1)."""
     if code == -signal.SIGKILL:
         return ExitCode.SPACE
     known = code in set(ExitCode)
@@ -217,8 +214,7 @@ def delayed_end(end: End, task: PodTask, stop: threading.Event) -> End:
     """Return the same end, after a pause if the node may be the cause.
 
     A broken node that ends at once would get every shard in turn. A pod that met its deadline has
-    already occupied its place long enough: `stop` is then set, and there is no pause.
-    """
+    already occupied its place long enough: `stop` is then set, and there is no pause."""
     if end.code in (ExitCode.NODE, ExitCode.HANG, ExitCode.FAILED):
         environment.wait(stop, task.hold_s)
     return end
@@ -302,8 +298,7 @@ def work(
     progress would be retried forever.
 
     Example: an index has the shards s1 and s2. A worker commits s1 and ends with exit 44 in s2: the
-    pod ends with exit 44, and names s2. If s2 is committed nevertheless, the pod ends with 0.
-    """
+    pod ends with exit 44, and names s2. If s2 is committed nevertheless, the pod ends with 0."""
     with _deadline(task.deadline_s, stop) as late:
         return _work(task, stop, late, measure, reach, lend)
 
@@ -355,8 +350,7 @@ def _work(
 def _deadline(after_s: float | None, stop: threading.Event) -> Iterator[threading.Event]:
     """Set `stop` after `after_s` seconds.
 
-    The yielded event is also set then: it distinguishes the deadline from a request to stop.
-    """
+    The yielded event is also set then: it distinguishes the deadline from a request to stop."""
     late, ended = threading.Event(), threading.Event()
 
     def ring() -> None:
@@ -455,8 +449,7 @@ def _measure(
 def _devices(backend: str, count: int) -> list[int]:
     """Return the pod's devices in the order in which they get shards.
 
-    No chip gets a second shard while another has none.
-    """
+    No chip gets a second shard while another has none."""
     order: list[int] = []
     if backend == "npu" and count > 1:
         # If the driver does not respond, the order does not matter: each worker will report it.

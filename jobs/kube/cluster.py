@@ -24,8 +24,7 @@ _LOCAL_REVIEWS = "/apis/authorization.k8s.io/v1/namespaces/{namespace}/localsubj
 class AccessReviews:
     """Permission checks with the requests of a cluster.
 
-    A permission is an API verb, a group, a resource, and optionally the name of one object.
-    """
+    A permission is an API verb, a group, a resource, and optionally the name of one object."""
 
     def __init__(self, requests: Requests, namespace: str):
         self._requests, self._namespace = requests, namespace
@@ -41,8 +40,7 @@ class AccessReviews:
         """Return whether a ServiceAccount of the namespace has a permission.
 
         Raises:
-            ClusterError: this account may not check that.
-        """
+            ClusterError: this account may not check that."""
         namespace = self._namespace
         groups = ("system:serviceaccounts", f"system:serviceaccounts:{namespace}")
         spec = {
@@ -127,8 +125,7 @@ class KueueObjects:
         """Return a LocalQueue of the namespace.
 
         Raises:
-            ClusterError: there is none, or it may not be read.
-        """
+            ClusterError: there is none, or it may not be read."""
         path = f"{self._root()}/{self._here}/localqueues/{quote(name)}"
         found: Manifest = self._requests.json("GET", path)
         return found
@@ -137,8 +134,7 @@ class KueueObjects:
         """Return a ClusterQueue.
 
         Raises:
-            ClusterError: there is none, or it may not be read.
-        """
+            ClusterError: there is none, or it may not be read."""
         path = f"{self._root()}/clusterqueues/{quote(name)}"
         found: Manifest = self._requests.json("GET", path)
         return found
@@ -151,8 +147,7 @@ class KueueObjects:
         """Return the path of Kueue's API.
 
         Raises:
-            ObjectMissing: Kueue is not installed.
-        """
+            ObjectMissing: Kueue is not installed."""
         group = self._requests.json("GET", f"/apis/{GROUP}")
         return f"/apis/{group['preferredVersion']['groupVersion']}"
 
@@ -183,8 +178,7 @@ class Cluster:
         """Connect with the pod's own token or with KUBECONFIG.
 
         Raises:
-            BadInput: there is neither.
-        """
+            BadInput: there is neither."""
         return cls(own_client(), namespace or own_namespace())
 
     @property
@@ -240,8 +234,7 @@ class Cluster:
             True if the Job is new.
 
         Raises:
-            ObjectConflict: a Job of this name with other content exists.
-        """
+            ObjectConflict: a Job of this name with other content exists."""
         name = job["metadata"]["name"]
         try:
             self._requests.json("POST", self._jobs, job, query=_STRICT)
@@ -263,8 +256,7 @@ class Cluster:
     ) -> None:
         """Apply the fields that change while a Job lives: parallelism, suspend, and annotations.
 
-        Fields that an earlier call set and this one omits are removed.
-        """
+        Fields that an earlier call set and this one omits are removed."""
         metadata = {"name": name, "namespace": self.namespace, "annotations": dict(notes or {})}
         body = {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": dict(spec)}
         self._apply(f"{self._jobs}/{name}", body)
@@ -311,8 +303,7 @@ class Cluster:
         """Replace a Lease.
 
         Raises:
-            ObjectConflict: another process changed it first.
-        """
+            ObjectConflict: another process changed it first."""
         path = f"{self._leases}/{lease['metadata']['name']}"
         reply: Manifest = self._requests.json("PUT", path, lease)
         return reply
@@ -326,8 +317,7 @@ class Cluster:
     def watch_jobs(self, selector: str, seconds: int) -> Iterator[str]:
         """Yield the names of Jobs that change from now on, for about this many seconds.
 
-        End early if the watch breaks or expires, so that the caller reads everything again.
-        """
+        End early if the watch breaks or expires, so that the caller reads everything again."""
         now = self._requests.json(
             "GET", self._jobs, query={"labelSelector": selector, "limit": "1"}
         )

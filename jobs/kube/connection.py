@@ -41,8 +41,7 @@ class KubernetesConnection:
         """Send one request, without retries.
 
         Raises:
-            ClusterError: depends on the server's reply.
-        """
+            ClusterError: depends on the server's reply."""
         headers = {"Accept": "application/json", "Content-Type": content_type or "application/json"}
         try:
             response: Response = self._api.call_api(
@@ -68,8 +67,7 @@ def own_client() -> Client:
     """Return a client with the pod's own token or with KUBECONFIG.
 
     Raises:
-        BadInput: there is neither.
-    """
+        BadInput: there is neither."""
     try:
         config.load_incluster_config()
     except ConfigException:

@@ -45,8 +45,7 @@ class TooOld(ClusterError):
 def is_refusal(error: ClusterError) -> bool:
     """Return whether a user must resolve the error.
 
-    The cluster responds and refuses, or a user's admission webhook does not respond.
-    """
+    The cluster responds and refuses, or a user's admission webhook does not respond."""
     return not isinstance(error, ClusterAway) or isinstance(error, WebhookFailed)
 
 
@@ -55,8 +54,7 @@ def unless_refused(what: str) -> Iterator[None]:
     """Ignore a refusal: data that this account may not read is not required.
 
     Raises:
-        ClusterAway: the API server is unreachable.
-    """
+        ClusterAway: the API server is unreachable."""
     try:
         yield
     except ClusterAway:

@@ -49,8 +49,7 @@ class Election:
 
     A process is the leader for two thirds of the Lease's duration, counted from before its last
     renewal was sent. Other processes wait a whole duration from the time when they read it. So
-    clocks may run at speeds that differ by up to that ratio.
-    """
+    clocks may run at speeds that differ by up to that ratio."""
 
     def __init__(
         self,
@@ -75,8 +74,7 @@ class Election:
     def leads(self) -> bool:
         """Return whether this process is still the leader.
 
-        Other processes take over only after a whole duration without renewal.
-        """
+        Other processes take over only after a whole duration without renewal."""
         renewed = self._renewed_at
         return renewed is not None and self._clock() - renewed < self._duration_s * 2 / 3
 
@@ -84,8 +82,7 @@ class Election:
     def term(self) -> tuple[Any, ...]:
         """Return a value that changes whenever the Lease is acquired.
 
-        While it is the same, no other process was the leader.
-        """
+        While it is the same, no other process was the leader."""
         return self._term
 
     def hold(self) -> bool:
@@ -98,8 +95,7 @@ class Election:
         """Acquire and renew the Lease during the `with` block, then release it.
 
         The renewal stops if `hold` was not called for `stuck_s`: another process must take over if
-        this one hangs.
-        """
+        this one hangs."""
         self._held_at, ended = self._clock(), threading.Event()
         keeper = environment.begin(lambda: self._keep(ended, stuck_s), "lease")
         try:
@@ -229,8 +225,7 @@ class LeaseTaken(OpmeterError):
 class MergeLease:
     """The Lease as one process acquires it, repeatedly.
 
-    The observed silence of another holder is kept from one try to the next.
-    """
+    The observed silence of another holder is kept from one try to the next."""
 
     def __init__(
         self,
@@ -252,8 +247,7 @@ class MergeLease:
 
         Raises:
             LeaseTaken: it was not released within `patience_s`.
-            ClusterError: this account may not read it.
-        """
+            ClusterError: this account may not read it."""
         self._take(patience_s)
         term = self._election.term
         where = f"the Lease {MERGE_LEASE} of namespace {self._leases.namespace}"

@@ -146,8 +146,7 @@ class Requests:
     def items(self, path: str, query: Query) -> Iterator[Manifest]:
         """Yield the objects of a list.
 
-        A list that expires between pages is started again, so an object may occur twice.
-        """
+        A list that expires between pages is started again, so an object may occur twice."""
         for page in self._pages(path, query):
             yield from page.get("items") or ()
 
@@ -172,8 +171,7 @@ class Requests:
         """Yield the events of a watch, for about this many seconds.
 
         Any failure ends it, and so does a longer silence, because a connection may be dead at the
-        other end only.
-        """
+        other end only."""
         self._take()
         try:
             timeout_s = (_TIMEOUT_S[0], seconds + _TIMEOUT_S[0])

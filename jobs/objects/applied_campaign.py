@@ -52,8 +52,7 @@ def tokens(notes: Mapping[str, str]) -> str:
 def promise(notes: Mapping[str, str], plans: Iterable[int]) -> str | None:
     """Return the text to record before a request is served.
 
-    None if nothing is requested, or if it is already recorded.
-    """
+    None if nothing is requested, or if it is already recorded."""
     requests = tokens(notes)
     if not requests or _promised(notes) is not None:
         return None
@@ -96,8 +95,7 @@ class Applied:
 
     `object` is the ConfigMap itself, for Events and ownership. `fingerprint` is a hash of
     everything that determines the campaign's plan. A controller that has merged the whole plan
-    records it, for waiting users and for the next leader.
-    """
+    records it, for waiting users and for the next leader."""
 
     campaign: Campaign
     site: Site
@@ -114,8 +112,7 @@ def applied_from(config_map: Manifest) -> Applied:
     """Return the campaign of a ConfigMap.
 
     Raises:
-        BadInput: a value is invalid; with key and line.
-    """
+        BadInput: a value is invalid; with key and line."""
     metadata, data = config_map["metadata"], config_map.get("data") or {}
     name = metadata["name"]
     if CAMPAIGN not in data:
@@ -147,8 +144,7 @@ def config_map_name(campaign: str) -> str:
 def is_named(config_map: Manifest) -> bool:
     """Return whether this is the one ConfigMap that its campaign may have.
 
-    Of two ConfigMaps with the same label only one can have the campaign's name.
-    """
+    Of two ConfigMaps with the same label only one can have the campaign's name."""
     metadata = config_map["metadata"]
     return bool(metadata["name"] == config_map_name(metadata["labels"][SELECTOR]))
 
@@ -183,8 +179,7 @@ def config_map(
 ) -> Manifest:
     """Return the ConfigMap of a campaign.
 
-    `more` contains the key of its site and, if there is one, that of its op_mapping.
-    """
+    `more` contains the key of its site and, if there is one, that of its op_mapping."""
     reported = {
         key: "true" if value is True else str(value)
         for key in _DEPLOYMENT_KEYS

@@ -33,8 +33,7 @@ class Deployment:
         allow_unpinned: accepts an NPU image without a digest.
         owner: the ConfigMap (name, uid) whose deletion deletes everything.
         leased: detected: the store does not support create-only writes, and merges exclude each
-            other with a Lease.
-    """
+            other with a Lease."""
 
     namespace: str
     image: str
@@ -57,8 +56,7 @@ class Deployment:
 
         This is as safe for a shard's commit, because an index has one pod at a time. Only a pod on
         a lost node may run concurrently with its successor; if both commit at the same moment, the
-        later commit names the attempt that counts, and both attempts are complete.
-        """
+        later commit names the attempt that counts, and both attempts are complete."""
         return self.single_writer or self.leased
 
 
@@ -76,8 +74,7 @@ del _FACTORS["K"]  # a thousand is a small k
 def quantity(text: str) -> float:
     """Return the number of a quantity of cpu, bytes or devices; 0 if it is invalid.
 
-    Examples: `8`, `500m`, `1k`, `40Gi`.
-    """
+    Examples: `8`, `500m`, `1k`, `40Gi`."""
     found = _AMOUNT.fullmatch(text)
     return float(found[1]) * _FACTORS.get(found[2], 0.0) if found else 0.0
 
@@ -96,8 +93,7 @@ def events_of(events: Iterable[Manifest], kind: str, name: str = "") -> list[Man
 def of_group(job: Manifest, events: Iterable[Manifest]) -> list[Manifest]:
     """Return the Events about a Job's group: of Kueue, Volcano and Kubernetes.
 
-    Kueue reports them for the Workload, Volcano and Kubernetes for the PodGroup.
-    """
+    Kueue reports them for the Workload, Volcano and Kubernetes for the PodGroup."""
     name, uid = job["metadata"]["name"], job["metadata"].get("uid") or "-"
     known = list(events)
     groups = (*events_of(known, "Workload"), *events_of(known, "PodGroup"))

@@ -15,8 +15,7 @@ from jobs.objects.site import Site
 def pods_of(ranks: int, site: Site) -> int:
     """Return how many pods of a site hold this many ranks.
 
-    A pod has one rank per device; for a cpu, the site sets the number.
-    """
+    A pod has one rank per device; for a cpu, the site sets the number."""
     of_a_pod = site.ranks_per_pod or ranks if site.backend == "cpu" else site.devices_per_worker
     return -(-ranks // of_a_pod)
 
@@ -40,8 +39,7 @@ def check_gangs(plan: Plan, site: Site) -> None:
 def check_grids(campaign: Campaign, site: Site) -> None:
     """Raise BadInput if a campaign's grid of ranks does not match the site's nodes.
 
-    The recorded tiers would be wrong. A node of 16 is the `8 2` of the grid `48 8 2`.
-    """
+    The recorded tiers would be wrong. A node of 16 is the `8 2` of the grid `48 8 2`."""
     for grid in _grids(campaign) if site.backend != "cpu" else ():
         extents = grid.extents
         if site.devices_per_node not in {prod(extents[at:]) for at in range(len(extents))}:

@@ -42,8 +42,7 @@ class Features:
     """The supported features of Jobs.
 
     `per_index`: an index has its own retry budget (1.29 and newer). Without it a worker commits a
-    shard that repeatedly kills it, because the Job cannot determine which index to give up.
-    """
+    shard that repeatedly kills it, because the Job cannot determine which index to give up."""
 
     per_index: bool = True
     replacement: bool = True  # a pod is replaced only when the previous one has ended
@@ -58,8 +57,7 @@ def features_of(sent: Mapping[str, Any], kept: Mapping[str, Any]) -> Features:
     """Return the features from a Job and the result of its dry run.
 
     Raises:
-        BadInput: Kubernetes is older than the minimum version 1.26.
-    """
+        BadInput: Kubernetes is older than the minimum version 1.26."""
     spec = kept.get("spec") or {}
     if missing := [name for name in _NEEDED if name in sent["spec"] and name not in spec]:
         raise BadInput(
@@ -156,8 +154,7 @@ def merge_job(
     """Return the Job that merges the commits of these plans.
 
     `key` identifies the commits, so that one input is one Job. Damaged shards do not fail the Job:
-    the controller plans them again.
-    """
+    the controller plans them again."""
     labels = _labels(campaign, "merge") | {MERGE_INPUT: key}
     job = _job(f"opmeter-{campaign[:27].strip('-')}-merge-{key}", labels, deployment)
     arguments = ["merge", campaign]
@@ -185,8 +182,7 @@ def merge_job(
 def probe_job(site: Site, deployment: Deployment, name: str, device: str = "") -> Manifest:
     """Return the Job whose log is the stack of a worker's node, as `opmeter stack` prints it.
 
-    `device` is the name that the campaign gives its NPUs, if several are possible.
-    """
+    `device` is the name that the campaign gives its NPUs, if several are possible."""
     labels = dict(site.pod_labels) | _labels("", "probe")
     job = _job(name, labels, deployment)
     command = ["opmeter", "stack", "--backend", site.backend, "--root", deployment.root]
@@ -224,8 +220,7 @@ def is_same(job: Mapping[str, Any], live: Mapping[str, Any]) -> bool:
 def made_of(site: Site, deployment: Deployment) -> str:
     """Return a short hash of the settings that determine how workers run.
 
-    If it changes, Jobs are created again.
-    """
+    If it changes, Jobs are created again."""
     fields = asdict(deployment)
     for name in ("namespace", "owner", "controller_image", "merge_memory", "allow_unpinned"):
         del fields[name]
@@ -235,8 +230,7 @@ def made_of(site: Site, deployment: Deployment) -> str:
 def _retry_budget(wave: Wave, features: Features) -> Manifest:
     """Return the retry budget: per index or, before 1.29, for all indexes together.
 
-    A gang fails with its first index that fails finally.
-    """
+    A gang fails with its first index that fails finally."""
     count = len(wave.indexes)
     found: Manifest = {"backoffLimit": _RETRIES * count}
     if features.per_index:
@@ -277,8 +271,7 @@ def _add_gang_placement(pod: Manifest, wave: str, super_pod: str) -> None:
 
     Each pod runs on a node without a pod of any gang. All pods of a wave run on nodes with the same
     value of the label `super_pod`. Each pod knows its own address, because the other pods connect
-    to it.
-    """
+    to it."""
     address = {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
     pod["containers"][0]["env"].append(address)
     affinity = pod.setdefault("affinity", {})
@@ -347,8 +340,7 @@ def _job(name: str, labels: Mapping[str, str], deployment: Deployment) -> Manife
 def _queued(job: Manifest, queue: str) -> Manifest:
     """Return the Job, managed by Kueue if there is a queue: it is suspended until admitted.
 
-    A namespace may be configured so that Kueue starts no Job that names no queue.
-    """
+    A namespace may be configured so that Kueue starts no Job that names no queue."""
     if queue:
         job["metadata"]["labels"][QUEUE] = queue
         job["spec"]["suspend"] = True

@@ -26,8 +26,7 @@ def queue_of(job: Mapping[str, Any]) -> str:
 def by_job(workloads: Iterable[Manifest]) -> dict[str, Manifest]:
     """Return the Workload of each Job by the Job's uid.
 
-    Of several, for example while one is replaced, the youngest is used.
-    """
+    Of several, for example while one is replaced, the youngest is used."""
     found: dict[str, Manifest] = {}
     for one in sorted(workloads, key=_made):
         for owner in one["metadata"].get("ownerReferences") or ():
@@ -39,8 +38,7 @@ def by_job(workloads: Iterable[Manifest]) -> dict[str, Manifest]:
 def is_given_up(workload: Manifest) -> bool:
     """Return whether Kueue deactivated a Workload, for example after too many tries.
 
-    Such a Workload is never retried.
-    """
+    Such a Workload is never retried."""
     reason = _condition(workload, _EVICTED).get("reason", "")
     return not _is_active(workload) and str(reason).startswith(_GAVE_UP)
 

@@ -62,8 +62,7 @@ def mounts(
     """Return the volumes of a pod.
 
     `work` and `shared` are the sizes of the writable volumes. A pod of a `site` is a worker, or a
-    probe for one, and has workers' credentials.
-    """
+    probe for one, and has workers' credentials."""
     found = Mounts([], [], dict(_WRITTEN))
     # A pod over the limit is evicted, and its file system shows the node's whole disk.
     found.environment["OPMETER_VOLUME_BYTES"] = f"{quantity(work):.0f}"

@@ -99,8 +99,7 @@ def shape_complaint(site: Site) -> str:
 
     The scheduler or device plugin would refuse the shape, or the pod would measure something else.
     The rules are those of MindCluster's Volcano plugin and device plugin and of HAMi (2026-08): one
-    PodGroup holds all pods of a batch Job, so a wave always counts as several tasks.
-    """
+    PodGroup holds all pods of a batch Job, so a wave always counts as several tasks."""
     if site.shape == "pair" and site.devices_per_node % 2:
         return f"shape pair requires an even devices_per_node, got {site.devices_per_node}"
     if site.backend != "npu":
@@ -190,8 +189,7 @@ def load_site(name: str, changes: Mapping[str, str] = MappingProxyType({})) -> S
     """Return a profile by its bundled name or by the path of a file.
 
     Raises:
-        BadInput: the name is neither.
-    """
+        BadInput: the name is neither."""
     path = Path(name)
     if path.suffix in (".yaml", ".yml"):
         try:
@@ -216,8 +214,7 @@ def site_from_text(
     `changes` replace single keys, each with YAML as in the file, or remove them if empty.
 
     Raises:
-        BadInput: a value is invalid (with its line), or the scheduler would refuse the shape.
-    """
+        BadInput: a value is invalid (with its line), or the scheduler would refuse the shape."""
     document = read_document(text, path)
     found = _changed(document.fields(_KEYS, required=_REQUIRED), changes, path)
 

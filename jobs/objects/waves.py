@@ -61,8 +61,7 @@ class Wave:
 def wave_size(workers: int) -> int:
     """Return how many indexes a wave has if there are enough shards.
 
-    Example: 4 workers have waves of 64 indexes, 100 workers of 400, and 1000 workers of 1000.
-    """
+    Example: 4 workers have waves of 64 indexes, 100 workers of 400, and 1000 workers of 1000."""
     return max(_LEAST_INDEXES, min(_MOST_INDEXES, _INDEXES_PER_WORKER * workers))
 
 
@@ -76,8 +75,7 @@ def cut(
     to wait for another (see `parallelism`), which would double the total time.
 
     Example: 4 gangs and 20 other shards, on pods of 8 devices: 4 indexes of a gang each, two of 8
-    shards and one of 4, and an empty one.
-    """
+    shards and one of 4, and an empty one."""
     indexes = _grouped(shards, per_index, gangs)[: wave_size(workers)]
     if 1 < len(indexes) <= workers:
         indexes.append(())
@@ -96,8 +94,7 @@ def cut_for_queue(
 
     The wave is for `width` pods at once. They end within a quarter of an hour according to the
     forecast, or after one index each, and there are never more indexes than a fair share for this
-    number of workers. Kubernetes must not treat the Job as a gang either: see `cut`.
-    """
+    number of workers. Kubernetes must not treat the Job as a gang either: see `cut`."""
     indexes = _grouped(shards, per_index, gangs)
     most = min(_MOST_INDEXES, width * max(1, -(-len(indexes) // workers)))
     ends_s, chosen = [0.0] * width, list[tuple[str, ...]]()
@@ -130,8 +127,7 @@ def index_s(shards: Sequence[str], planned: Mapping[str, PlannedShard], at_once:
     """Return the forecast duration of an index in seconds.
 
     Its gangs run one after the other. Then its other shards share the pod's devices: `at_once` of
-    them measure concurrently, and a shard uses one device.
-    """
+    them measure concurrently, and a shard uses one device."""
     known = [planned[shard] for shard in shards if shard in planned]
     gangs_s = sum(shard.predicted_s for shard in known if shard.is_gang)
     each = [shard.predicted_s for shard in known if not shard.is_gang]
@@ -142,8 +138,7 @@ def parallelism(indexes: int, cap: int) -> int:
     """Return how many pods of a wave may run at once.
 
     Never all of several: from 1.36 on Kubernetes may treat a Job with completions = parallelism as
-    a gang, which waits for the whole cluster.
-    """
+    a gang, which waits for the whole cluster."""
     return max(1, min(indexes - 1, cap))
 
 
@@ -155,8 +150,7 @@ def wave_from_json(data: bytes, *, key: str) -> Wave:
     """Return the wave of an object.
 
     Raises:
-        BadInput: the object is not a wave.
-    """
+        BadInput: the object is not a wave."""
     return decode_object(Wave, data, what="a wave", key=key)
 
 
@@ -209,8 +203,7 @@ class NodeFailures:
 
     Example: of 4 nodes, shards s1, s2 and s3 fail on n1 alone, s4 and s5 on n2 alone, and s6 on n3
     and on n4. n1 and n2 are quarantined, and s6 counts against no node. Of 3 nodes only n1 would be
-    quarantined: half of 3, rounded down, is 1, and n1 has more shards against it.
-    """
+    quarantined: half of 3, rounded down, is 1, and n1 has more shards against it."""
 
     seen: frozenset[NodeFailure] = frozenset()
 
@@ -244,8 +237,7 @@ def node_failures_from_json(data: bytes, *, key: str) -> NodeFailures:
     """Return the failures recorded in an object.
 
     Raises:
-        BadInput: the object is of another kind.
-    """
+        BadInput: the object is of another kind."""
     held = decode_object(
         _Held, data, what="the failures counted against a campaign's nodes", key=key
     )

@@ -49,8 +49,7 @@ class Weight:
     """The share of the sources that is one case.
 
     `rows` rows of the sources are this case, and took `time_us` in the profiles, on any stack. An
-    `in_tree` case already has a duration in a tree and needs no other.
-    """
+    `in_tree` case already has a duration in a tree and needs no other."""
 
     rows: int
     time_us: float
@@ -75,8 +74,7 @@ class HeadResult:
     """The result of a case in the database's head, on this stack.
 
     `interval` is None if it was not requested or does not exist. `is_suspect` is set if the number
-    is from a session that its canaries make suspect.
-    """
+    is from a session that its canaries make suspect."""
 
     is_good: bool
     mean_us: float | None
@@ -88,8 +86,7 @@ class HeadResult:
 class Candidate:
     """A distinct case of the sources.
 
-    `own_profile` is the timing in a profile of the plan's own stack.
-    """
+    `own_profile` is the timing in a profile of the plan's own stack."""
 
     record: CaseRecord
     own_profile: ProfileStatistics | None
@@ -100,8 +97,7 @@ class Candidate:
         """Return the record for a shard.
 
         Numbers of other stacks are removed, so that the content of a shard may go into the plan's
-        version.
-        """
+        version."""
         return replace(self.record, profile=self.own_profile)
 
 
@@ -111,8 +107,7 @@ class PricedCase:
 
     `refusal` is the reason why no device runs the case; such a case gets its outcome at once and is
     alone in its group. A case with several `ranks` needs them all at the same time. `launch_s` is
-    the forecast of one launch, or 0 if there is none.
-    """
+    the forecast of one launch, or 0 if there is none."""
 
     candidate: Candidate
     cost_s: float
@@ -152,8 +147,7 @@ def cases_to_measure(
 ) -> list[Candidate]:
     """Return the candidates that have no result or a suspect one.
 
-    A failure is a result unless `retry_failed` is set.
-    """
+    A failure is a result unless `retry_failed` is set."""
 
     def is_missing(candidate: Candidate) -> bool:
         if candidate.weight.in_tree:
@@ -176,8 +170,7 @@ def price(
 ) -> PricedCase:
     """Return the forecast of one candidate on `devices` devices.
 
-    The forecast never exceeds the limit after which the case is given up.
-    """
+    The forecast never exceeds the limit after which the case is given up."""
     case = candidate.record.case
     own = candidate.own_profile
     last_us = (result.mean_us if result else None) or (own.mean_us if own else None)
@@ -223,8 +216,7 @@ def _of_gang(
 ) -> PricedCase:
     """Price a case of several ranks.
 
-    Cases with the same ranks, placement and environment share one start of the ranks.
-    """
+    Cases with the same ranks, placement and environment share one start of the ranks."""
     case = candidate.record.case
     if is_collective(case.kernel_type):
         known = collective_case_of(case)

@@ -82,8 +82,7 @@ class CurvePosition:
     """The position of a case on its curve.
 
     Cases with the same `curve` can be interpolated; `sizes` is the position on the curve. `exact`
-    is equal for two cases that launch the same work.
-    """
+    is equal for two cases that launch the same work."""
 
     curve: Hashable
     exact: Hashable
@@ -130,8 +129,7 @@ def _kept(
 ) -> Iterator[Hashable]:
     """Yield the dimensions of an input that its curve fixes.
 
-    Sizes that serving sets are appended to `sizes`.
-    """
+    Sizes that serving sets are appended to `sizes`."""
     op = find(kernel)
     weights = op.npu.nz if op is not None else frozenset()
     is_paged = kernel not in _TABLES or _is_given(case, _TABLES[kernel])
@@ -207,8 +205,7 @@ class CoverageStatus(StrEnum):
       nowhere fewer and at most four times as many.
     - `outside`: the curve has measured cases, but the case is not between them.
     - `missing`: the curve has no measured case.
-    - `failed`: the case was tried and has no duration.
-    """
+    - `failed`: the case was tried and has no duration."""
 
     EXACT = "exact"
     BETWEEN = "between"
@@ -242,8 +239,7 @@ class UserMetrics:
     - M4: distinct cases without those of free kernel types.
     - M5: time.
 
-    None if there is nothing to count.
-    """
+    None if there is nothing to count."""
 
     m1: float | None
     m2: float | None
@@ -281,8 +277,7 @@ class _Measured:
     """The sizes of a curve's measured cases, as an array (cases, sizes).
 
     `axes` has, for each size that differs among the cases, its index, its sorted values and the
-    cases that they belong to.
-    """
+    cases that they belong to."""
 
     all: Floats
     axes: tuple[tuple[int, Floats, npt.NDArray[np.intp]], ...]
@@ -303,8 +298,7 @@ class _Measured:
     def _is_one(self, least: Floats, most: Floats) -> bool:
         """Return whether a case is within these bounds in all its sizes.
 
-        Only the cases within the bounds of the most selective size are compared.
-        """
+        Only the cases within the bounds of the most selective size are compared."""
         near = min((self._within(*axis, least, most) for axis in self.axes), key=len)
         for at in range(0, len(near), _BLOCK):
             block = self.all[near[at : at + _BLOCK]]

@@ -63,8 +63,7 @@ class DamageReport:
         """Return the damage by severity.
 
         `since` is the number of the current plan. A shard of several plans is reported for the
-        newest.
-        """
+        newest."""
         newest: dict[tuple[str, str, int], Damage] = {}
         for damage in sorted(found):
             newest[damage.campaign, damage.shard, 0 if damage.shard else damage.plan] = damage
@@ -139,8 +138,7 @@ def cases_to_repeat(
 
     Each case has the device or node that must not measure it, as its shard records (empty if any
     may). If a shard's own table cannot be read either, its cases are taken to be the `known` cases
-    that no other table of the plan names, and any device may measure them.
-    """
+    that no other table of the plan names, and any device may measure them."""
     owed = dict[str, str]()
     unread = False
     for shard in plan.shards:

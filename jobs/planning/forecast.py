@@ -63,8 +63,7 @@ class Peaks:
     """The rates that a device sustains.
 
     `flops_per_s` is keyed by torch's dtype name; float32 is used for other dtypes.
-    `fill_bytes_per_s` is the rate at which inputs are created.
-    """
+    `fill_bytes_per_s` is the rate at which inputs are created."""
 
     flops_per_s: Mapping[str, float]
     bytes_per_s: float
@@ -116,8 +115,7 @@ def predict(
     """Return the forecast of a case that its operator accepts.
 
     `last_us` is the last measured duration; `before` are the launches that run before each launch
-    of the case.
-    """
+    of the case."""
     launch_s = last_us * _MICRO if last_us else _roofline_s(case, op, peaks)
     launch_s = max(launch_s, _MICRO)
     before_s = fsum(_roofline_s(one, its, peaks) for one, its in before)
@@ -158,8 +156,7 @@ def predict_routed(
     """Return the forecast of a mixture of experts.
 
     It counts the tokens over links in one or both directions, and the computation of a fused call
-    in between.
-    """
+    in between."""
     rows_bytes = 2 * call.tokens * call.choices * call.hidden
     launch_s = rows_bytes / (peaks.bytes_per_s * _LINK_SHARE)
     if isinstance(call, ExpertCall):

@@ -64,8 +64,7 @@ class Shares:
     """Device time of the sources, if they report any.
 
     `measurable_us` and `unknown_us` are parts of `compute_us`; `unknown_us` is the time of rows
-    whose inputs no profiler reported.
-    """
+    whose inputs no profiler reported."""
 
     compute_us: float
     measurable_us: float

@@ -38,8 +38,7 @@ def collective_records(
     """Return the cases of a source, in the order of its settings, and those that are not possible.
 
     A size that is not a whole number of elements or a group that the ranks do not hold is not
-    possible. Raise BadInput for an unknown grid of sizes.
-    """
+    possible. Raise BadInput for an unknown grid of sizes."""
     found, left_out = collectives_of(
         source.operations,
         chosen_sizes(source.sizes, source.max_bytes),
@@ -56,8 +55,7 @@ def collective_records(
 def check_gangs(records: Iterable[CaseRecord], campaign: Campaign) -> None:
     """Raise BadInput if a campaign requests collectives by name that it can never measure.
 
-    (Rows that are only present in a source get an outcome instead.)
-    """
+    (Rows that are only present in a source get an outcome instead.)"""
     ranks = max((ranks_of(record.case) for record in records), default=1)
     if devices_for(ranks, campaign.backend) > campaign.devices:
         raise BadInput(
@@ -76,8 +74,7 @@ def step_records(
 ) -> tuple[tuple[CaseRecord, ...], tuple[Profiled, ...]]:
     """Return the collectives that the ranks of a profile sent, each once, and all of its rows.
 
-    The durations in a profile include waiting for other ranks and are not used.
-    """
+    The durations in a profile include waiting for other ranks and are not used."""
     transfers = [one for folder in find_transfers(profile) for one in read_transfers(folder)]
     found = profiled_collectives(transfers, step.grid, step.dtype)
     records = tuple(
@@ -115,8 +112,7 @@ def with_ep_size(record: CaseRecord, ep_size: int | None) -> CaseRecord:
     """Return the record of a kernel that sends to ranks of experts, with its number of such ranks.
 
     It is added only if the row does not report it. Every other record is returned unchanged,
-    because `EP Size` is part of the identity of a case.
-    """
+    because `EP Size` is part of the identity of a case."""
     if ep_size is None or record.kernel_type not in _OF_EXPERTS or record.extra.get(EP_SIZE):
         return record
     if record.kernel_type in DISTRIBUTE_KERNELS and records_ranks(record.case):
@@ -138,8 +134,7 @@ def ranks_alone(one: Collective, grid: Grid, world: int) -> int:
     """Return how many ranks hold the first group of a tier.
 
     The result is a number of whole parts of the grid, so that each rank of the group is in its
-    place.
-    """
+    place."""
     first = grid.groups(one.group_size, one.tier, world)[0]
     part = prod(grid.extents[one.tier + 1 :])
     return min(world, -(-(first[-1] + 1) // part) * part)
@@ -156,8 +151,7 @@ class ModelCases:
     """The model, its forward passes, and the cases of all passes, each once.
 
     `launches` is how often a case is launched if every number of requests is served once. A record
-    lists in MODEL_STEPS the position of its case in each pass, and how often it occurs there.
-    """
+    lists in MODEL_STEPS the position of its case in each pass, and how often it occurs there."""
 
     decoder: Decoder
     batches: tuple[Batch, ...]
@@ -168,8 +162,7 @@ class ModelCases:
 def model_records(source: ModelSource, backend: str) -> ModelCases:
     """Return the cases of a source, in the order of its passes.
 
-    Raise BadInput for a model whose step no kernel set describes.
-    """
+    Raise BadInput for a model whose step no kernel set describes."""
     kernels = find_kernel_set(source.release)
     decoder = source.model if isinstance(source.model, Decoder) else read_decoder(source.model)
     weighed = passes(source.serving)

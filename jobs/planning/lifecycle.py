@@ -62,8 +62,7 @@ _FOR_SUSPECTS = re.compile(r"\d+d")  # the round for cases of suspect sessions
 class PlanningState:
     """Everything that is read before the next step is decided.
 
-    `damage` is what merges have found of the campaign's committed shards.
-    """
+    `damage` is what merges have found of the campaign's committed shards."""
 
     campaign: Campaign
     sources: tuple[LoadedSource, ...]
@@ -113,8 +112,7 @@ def read_state(
     """Read the sources, the stack, the campaign's earlier plans and the database's head.
 
     `stack` is the stack of the machines that will measure, if they are not this one. `op_mapping`
-    is the text of the mapping if it was sent with the campaign and not in a file.
-    """
+    is the text of the mapping if it was sent with the campaign and not in a file."""
     stack = stack or resolve_stack(campaign)
     sources = load_sources(campaign, store)
     if op_mapping:
@@ -129,8 +127,7 @@ def read_again(state: PlanningState) -> PlanningState:
     """Return the state with the current content of the store.
 
     The inputs of the campaign stay as they were read: files are large, and a plan describes them as
-    they were when its run began.
-    """
+    they were when its run began."""
     stored, committed, published = _stored(state.campaign, state.held_shards)
     return replace(state, stored=stored, committed=committed, published=published, damage=())
 
@@ -177,8 +174,7 @@ class Finished:
     """The plan is merged and nothing has changed since.
 
     Merge late results of `others`, print the summary and stop. `broken` shards were damaged each
-    time that they were measured.
-    """
+    time that they were measured."""
 
     plan: Plan
     others: tuple[int, ...] = ()
@@ -223,8 +219,7 @@ def decide(state: PlanningState, options: RunOptions) -> Step:
 def _may_repeat_suspects(own: Sequence[Plan]) -> bool:
     """Return whether cases of sessions with suspect canaries may be measured again automatically.
 
-    They are, once after each plan that was requested.
-    """
+    They are, once after each plan that was requested."""
     requested = [plan for plan in own if not remeasurements(plan)]
     if not requested or _FOR_SUSPECTS.fullmatch(requested[-1].round):
         return False
@@ -256,8 +251,7 @@ class NextPlan:
         news: one line that describes how the plan was determined.
         damage: all damage that was found.
         tables: the tables of its shards, if the plan is new and not in the store.
-        is_finished: nothing is left to do.
-    """
+        is_finished: nothing is left to do."""
 
     state: PlanningState
     plan: Plan
@@ -296,8 +290,7 @@ def store_next(store: Store, made: NextPlan) -> None:
     Writing the same plan again is silent.
 
     Raises:
-        BadInput: another run has just written another plan of this number.
-    """
+        BadInput: another run has just written another plan of this number."""
     if made.tables is None:
         return
     plan, tables = made.plan, [source.table for source in made.state.sources]
@@ -348,8 +341,7 @@ def _owed(
 ) -> Mapping[str, str] | None:
     """Return the cases of a plan that only repeats damaged or suspect measurements.
 
-    Each has the device or node that must not measure it. Return None for any other plan.
-    """
+    Each has the device or node that must not measure it. Return None for any other plan."""
     if step.after is None:
         return None
     if step.suspects:
@@ -366,8 +358,7 @@ def read_head_results(
     """Return the results of the sources' cases in the head for this stack, by case.
 
     A measurement that is held back, so that its version shows no duration, counts as a failure if
-    failures are requested or if durations train a surface model.
-    """
+    failures are requested or if durations train a surface model."""
     stack, published, campaign = state.stack, state.published, state.campaign
     if not published.shows(stack):
         return {}
@@ -408,8 +399,7 @@ def next_plan(
     reported.
 
     Raises:
-        BadInput: the version directory contains another stack; before anything is measured.
-    """
+        BadInput: the version directory contains another stack; before anything is measured."""
     check_version(state, supersede_stack=options.supersede_stack)
     step = decide(state, options)
     if not isinstance(step, NewPlan):
@@ -446,8 +436,7 @@ def publish(
 ) -> MergeResult:
     """Merge what these plans have committed, with the current user as author.
 
-    A merge skips everything that the head already has.
-    """
+    A merge skips everything that the head already has."""
     return merge_plans(
         state.published.store,
         [(state.campaign.name, number) for number in sorted(plans)],
@@ -463,8 +452,7 @@ def publish_measured(made: NextPlan, guard: Guard, options: RunOptions) -> tuple
     whether another round follows automatically.
 
     One follows if all of this round is published, and surfaces are not learned yet, or cases of
-    suspect sessions are measured again.
-    """
+    suspect sessions are measured again."""
     before, plan = made.state, made.plan
     together = {*(other.number for other in before.mergeable), plan.number}
     merged = publish(before, together, guard, options)
@@ -487,8 +475,7 @@ def author() -> str:
 def _due(state: PlanningState, step: Step, say: Callable[[str], None]) -> list[int]:
     """Return the plans that must be merged before the next step can be determined.
 
-    A plan that still lacks shards is merged when it has them, with all late commits.
-    """
+    A plan that still lacks shards is merged when it has them, with all late commits."""
     expected = set(step.others)
     if isinstance(step, Continue):
         is_open = bool(step.plan.beyond(state.committed))
@@ -518,8 +505,7 @@ def check_version(state: PlanningState, *, supersede_stack: bool) -> None:
 def _check_rank(state: PlanningState, plan: Plan) -> None:
     """Raise BadInput if a version shows another stack whatever this plan measures.
 
-    That is so if this plan is older than the plan whose stack the version shows.
-    """
+    That is so if this plan is older than the plan whose stack the version shows."""
     version = state.published.versions.get(plan.stack.version_path)
     if version is None or state.published.shows(plan.stack) or rank_of(plan) > version.stack.rank:
         return

@@ -130,8 +130,7 @@ class CasesLeftOut:
     """The cases that a round leaves out.
 
     `unsure` of them are not known to the tolerance. The round requests `learning` cases of
-    surfaces; if there are any, another round follows.
-    """
+    surfaces; if there are any, another round follows."""
 
     left_out: frozenset[str] = frozenset()
     unsure: int = 0
@@ -151,8 +150,7 @@ def left_out_cases(
 
     Example: for a curve of 1,000 cases and a share of 25 %, the first round requests 110 cases that
     train the model and 50 that check how well it predicts the others, and leaves out 840. Two more
-    rounds request 90 in total where the model is unsure, unless it is sure before.
-    """
+    rounds request 90 in total where the model is unsure, unless it is sure before."""
     cases = (
         (candidate.record.case_id, candidate.record.case)
         for candidate in candidates
@@ -194,8 +192,7 @@ def _known(
 ) -> tuple[Known, PointBudget]:
     """Return the known points of a surface.
 
-    Case ids are hashes, so the first ids are a random sample.
-    """
+    Case ids are hashes, so the first ids are a random sample."""
     values = [head_results.get(case_id) for case_id in surface.case_ids]
     budget = PointBudget(int(settings.share * len(values)))
     known = Known(
@@ -209,8 +206,7 @@ def _known(
 def _duration_us(result: HeadResult | None) -> float:
     """Return the duration of a good result. Suspect results are used too.
 
-    A suspect duration is a few percent off, and its case is measured again anyway.
-    """
+    A suspect duration is a few percent off, and its case is measured again anyway."""
     return (result.mean_us or np.nan) if result is not None and result.is_good else np.nan
 
 
@@ -227,8 +223,7 @@ def within_precision_budget(
     """Return the priced cases that the campaign's budget of device time pays for.
 
     The cases that narrow most per second come first. `cost` is the overhead of a session besides
-    its cases. Raise BadInput if the budget does not pay for a session.
-    """
+    its cases. Raise BadInput if the budget does not pay for a session."""
     budget_s = (campaign.quality.budget_device_h or 0.0) * 3600
     if budget_s <= cost.start_s:
         raise BadInput(
@@ -260,8 +255,7 @@ class _Work:
 def _whole_s(ranks: int, work: _Work, campaign: Campaign, cost: SessionCost) -> float:
     """Return the device time of cases with this number of ranks, with session overhead.
 
-    Every device starts at least one session if there are cases for all of them.
-    """
+    Every device starts at least one session if there are cases for all of them."""
     settings, devices = campaign.shards, campaign.devices
     count = ceil(work.work_s / settings.target_s)
     if ranks == 1:
@@ -284,8 +278,7 @@ def _narrowed(item: PricedCase, head_results: Mapping[str, HeadResult]) -> float
 
     The interval is assumed to consist of the variance of sessions only.
 
-    Return 0 if the case has no interval or no device runs it.
-    """
+    Return 0 if the case has no interval or no device runs it."""
     result = head_results.get(item.candidate.record.case_id)
     if item.refusal is not None or result is None or result.interval is None:
         return 0.0
@@ -330,8 +323,7 @@ def repeated_shards(
     together, so that the shard can go to another device.
 
     Example: for a plan of 120 s and a session start of 5 s, the budget of 5.76 s pays for one
-    session and cases of 0.76 s.
-    """
+    session and cases of 0.76 s."""
     budget_s = _ALL_SHARE * _more(share) * total_s
     cases = repeated_cases(priced, share, token, most_s=budget_s - start_s)
     affordable = int((budget_s - fsum(item.cost_s for item in cases)) / start_s)
@@ -397,8 +389,7 @@ class PlanRequest:
         owed: if set, select only these cases, whose measurements are damaged or suspect. Each has
             the device or node that must not measure it again (empty if any may).
         again_s: device time that limits how many of `cases_to_repeat` are measured.
-        before: the forecast of the campaign's last round with these inputs, if there was one.
-    """
+        before: the forecast of the campaign's last round with these inputs, if there was one."""
 
     campaign: Campaign
     number: int
@@ -474,8 +465,7 @@ def narrowed_cases(
 ) -> list[PricedCase]:
     """Return the measured cases that are measured again for narrower intervals.
 
-    Return none for a plan that only repeats failures or damage.
-    """
+    Return none for a plan that only repeats failures or damage."""
     campaign, head_results = request.campaign, request.head_results
     if (
         campaign.update != "precision"
@@ -502,8 +492,7 @@ def repeats_of(
     """Return the cases that a plan measures a second time, by shard.
 
     Return none for a plan that only repeats failures or damage. Gangs of each number of ranks and
-    single devices have separate budgets.
-    """
+    single devices have separate budgets."""
     if request.cases_to_repeat is not None or request.retry_failed:
         return []
     campaign, found = request.campaign, list[list[PricedCase]]()

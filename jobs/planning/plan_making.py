@@ -58,8 +58,7 @@ def within_repeat_budget(
     overhead of a session besides its cases.
 
     Example: 30 s pay for one session that takes 10 s to start and five cases of 4 s from one node.
-    For cases from two nodes they pay for two sessions and two cases.
-    """
+    For cases from two nodes they pay for two sessions and two cases."""
     chosen: dict[str, list[PricedCase]] = {}
     work_s: dict[str, float] = {}
     for item in sorted(priced, key=lambda item: (item.cost_s, item.candidate.record.case_id)):
@@ -145,8 +144,7 @@ def _shares(
 ) -> Shares:
     """Return the share of the sources' time that the plan's devices can measure or have measured.
 
-    Priced cases were already checked for refusals.
-    """
+    Priced cases were already checked for refusals."""
     campaign, cache = request.campaign, request.campaign.measure.cache
     refused = [item.candidate for item in priced if item.refusal is not None]
     rest: Sequence[Candidate] = ()
@@ -163,8 +161,7 @@ def _may_follow(request: PlanRequest, unanswered: int) -> bool:
 
     If there are no fewer than before the last round, which should have given training cases, then
     the last round's cases got no result that the head shows. Those of the next round would get none
-    either.
-    """
+    either."""
     before = request.before
     if before is None:
         return True

@@ -37,8 +37,7 @@ class Packing:
     """Shards by device: `devices[d]` holds the shards of device d, longest first.
 
     The two ratios are the ideal, max(mean, largest item), over the longest device and the longest
-    shard.
-    """
+    shard."""
 
     devices: tuple[tuple[Shard, ...], ...]
     device_balance: float
@@ -54,8 +53,7 @@ def pack(
 ) -> Packing:
     """Deal the items of `groups` (indices into `costs`) to `devices`, `shards` to each.
 
-    Every item is in exactly one shard; a device or shard that would be empty is left out.
-    """
+    Every item is in exactly one shard; a device or shard that would be empty is left out."""
     shard_cost = fsum(costs) / (devices * shards)
     sizes = [shard_cost / 2**halving for halving in range(_HALVINGS)]
     best = Packing((), 0.0, 0.0)
@@ -71,8 +69,7 @@ def longest_first(costs: Sequence[float], bins: int) -> list[list[int]]:
     """Return the indices of `costs` in at most `bins` lists of about equal sums, none empty.
 
     LPT: within 4/3 - 1/(3 bins) of the optimum. Among equal loads an item goes to the bin with
-    fewer items, so that items without cost spread too.
-    """
+    fewer items, so that items without cost spread too."""
     dealt: list[list[int]] = [[] for _ in range(min(bins, len(costs)))]
     groups_by_load = [(0.0, 0, index) for index in range(len(dealt))]
     for item in sorted(range(len(costs)), key=lambda i: (-costs[i], i)):
@@ -151,8 +148,7 @@ class CutShard:
 
     `start_s` is when its devices should start it if every forecast holds, and `lane` the planned
     device. A shard that measures cases a second time lists in `again_of` the shards that measure
-    them first. A shard of suspect cases has in `not_on` the device or node that measured them.
-    """
+    them first. A shard of suspect cases has in `not_on` the device or node that measured them."""
 
     shard_id: str
     table: bytes
@@ -182,8 +178,7 @@ def cut_shards(
     """Return all shards in the order in which they should start.
 
     `cost` is the overhead of a session besides its cases. `results_hash` hashes the other inputs
-    that determine the results of a shard.
-    """
+    that determine the results of a shard."""
     gangs = cut_gangs([item for item in priced if item.ranks > 1], settings, results_hash)
     begin_s = max((gang.start_s + gang.predicted_s for gang in gangs), default=0.0)
     singles = [item for item in priced if item.ranks == 1]
@@ -195,8 +190,7 @@ def cut_gangs(
 ) -> list[CutShard]:
     """Return the gangs, which run one after the other, never two concurrently.
 
-    Cases of one shard share their number of ranks.
-    """
+    Cases of one shard share their number of ranks."""
     by_ranks: dict[int, list[PricedCase]] = {}
     for item in priced:
         by_ranks.setdefault(item.ranks, []).append(item)
@@ -223,8 +217,7 @@ def _cut_singles(
     """Return the shards of single devices, from `begin_s` on.
 
     Shards are handed out by planned start, so that every device gets its own shards while the
-    forecasts hold; otherwise the next free device takes over.
-    """
+    forecasts hold; otherwise the next free device takes over."""
     costs = [item.cost_s for item in priced]
     groups: dict[str, list[int]] = {}
     for index, item in enumerate(priced):
@@ -251,8 +244,7 @@ def cut_repeats(
     """Return the shards that measure cases a second time, from `begin_s` on.
 
     Each has cases of one number of ranks. They differ from the shards that measure the cases
-    `once`.
-    """
+    `once`."""
     again_hash = short_hash([results_hash, "again"])
     cut = []
     for shard in repeated:
@@ -273,8 +265,7 @@ def cut_suspect_shards(
     """Return the shards of cases that a given device or node must not measure again.
 
     Each shard has the cases of one such device or node and takes about one session. Any free device
-    runs them.
-    """
+    runs them."""
     cut = []
     for place, items in found:
         costs = [item.cost_s for item in items]
@@ -305,8 +296,7 @@ def _in_order(shard: Sequence[PricedCase]) -> list[PricedCase]:
 
     Groups stay together, so that they set up once. Cheap groups come first: an interrupted shard
     has then measured most of its cases, and a case that kills its session, most often a large one,
-    affects the fewest neighbours.
-    """
+    affects the fewest neighbours."""
     costs: dict[str, list[float]] = {}
     for item in shard:
         costs.setdefault(item.group, []).append(item.cost_s)

@@ -59,8 +59,7 @@ from jobs.planning.generated_sources import (
 def of_libraries(records: Sequence[CaseRecord], libraries: Sequence[str]) -> tuple[CaseRecord, ...]:
     """Return the records, with a case per requested library for kernels that two libraries have.
 
-    Return them unchanged if no library is named.
-    """
+    Return them unchanged if no library is named."""
     if not libraries:
         return tuple(records)
     return tuple(one for record in records for one in _per_library(record, libraries))
@@ -107,8 +106,7 @@ def cases_at_assumed_values(
     """Return a case at each of these values for rows that lack them.
 
     Cases that are already present are left out, for example from a table that was made elsewhere
-    with these values.
-    """
+    with these values."""
     values = [*((_MEAN_LENGTH, f"{length:.6f}") for length in runtime.kv_lengths)]
     values += [(MASK, mask) for mask in runtime.masks]
     lacking_values = (
@@ -124,8 +122,7 @@ def cases_at_assumed_values(
 def completed_case(record: CaseRecord) -> CaseRecord:
     """Return the record with every column that its launch depends on.
 
-    Return it unchanged if a missing value cannot be guessed.
-    """
+    Return it unchanged if a missing value cannot be guessed."""
     op = find(record.case.kernel_type)
     if op is None or record.case.inputs is None or lacks_runtime_values(record):
         return record
@@ -152,8 +149,7 @@ def load_sources(campaign: Campaign, store: Store) -> tuple[LoadedSource, ...]:
     """Return every source of a campaign, read from its location.
 
     If cases are measured in the context of earlier launches, the records have these. Raises
-    BadInput for a source that cannot be read.
-    """
+    BadInput for a source that cannot be read."""
     return tuple(_assuming(_load(source, campaign, store), campaign) for source in campaign.sources)
 
 
@@ -301,8 +297,7 @@ def completed_records(records: Iterable[CaseRecord]) -> tuple[CaseRecord, ...]:
     """Return the records with every column that their launches depend on.
 
     A case is complete before it is planned, so that a replay assumes nothing that its row does not
-    have. A record with a missing value that cannot be guessed is unchanged, and is refused.
-    """
+    have. A record with a missing value that cannot be guessed is unchanged, and is refused."""
     complete = _Completing()
     return tuple(map(complete.whole, records))
 

@@ -19,8 +19,7 @@ logger = logging.getLogger(__name__)
 class StoredPlans:
     """The readable plans of a campaign, oldest first, and the damage found for the others.
 
-    `last` is the greatest number that is taken; 0 if there is none.
-    """
+    `last` is the greatest number that is taken; 0 if there is none."""
 
     plans: tuple[Plan, ...]
     damaged: tuple[Damage, ...]
@@ -56,8 +55,7 @@ def find_plans(
 ) -> StoredPlans:
     """Return every plan of a campaign that can be read.
 
-    Plans whose keys are `known` are not read again; plans that are read are added there.
-    """
+    Plans whose keys are `known` are not read again; plans that are read are added there."""
     known = {} if known is None else known
     numbers = plan_numbers(store, campaign)
     for number in numbers:
@@ -78,8 +76,7 @@ def unchanged(
     """Return the plans without those that differ from the plans that the head has merged.
 
     A plan with all its shards in the head stays: none of its objects is required any more. A number
-    that was merged is taken, even if its plan is gone.
-    """
+    that was merged is taken, even if its plan is gone."""
     found = replace(found, last=max([found.last, *(plan.number for plan in merged)]))
     others = {plan: damage for plan in found.plans if (damage := changed(plan, merged)) is not None}
     if not others:
@@ -125,8 +122,7 @@ def committed_shards(store: Store, campaign: str) -> frozenset[str]:
 def known_node_failures(store: Store, campaign: str) -> NodeFailures:
     """Return the failures counted against nodes, or none if they cannot be read.
 
-    The next failure is then written in place of the unreadable object.
-    """
+    The next failure is then written in place of the unreadable object."""
     try:
         return stored_node_failures(store, campaign)
     except BadInput as error:
@@ -137,8 +133,7 @@ def known_node_failures(store: Store, campaign: str) -> NodeFailures:
 def stored_node_failures(store: Store, campaign: str) -> NodeFailures:
     """Return the failures counted against nodes in a campaign.
 
-    Raise BadInput, naming the key, for an object that has another content.
-    """
+    Raise BadInput, naming the key, for an object that has another content."""
     key = keys.nodes(campaign)
     try:
         return node_failures_from_json(store.get(key), key=key)

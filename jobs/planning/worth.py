@@ -30,8 +30,7 @@ class Gain:
     """A case without a duration.
 
     It has its share of the total time, and the device-seconds to measure it, including its share of
-    a session's start.
-    """
+    a session's start."""
 
     record: CaseRecord
     share: float
@@ -53,8 +52,7 @@ def ranked_gains(
     """Return the measurable cases without a duration, most unknown time per device-second first.
 
     Cases that failed and cases that no device runs are left out; the campaign says how to measure.
-    The first case also pays for the start of a session, which is needed for any number of cases.
-    """
+    The first case also pays for the start of a session, which is needed for any number of cases."""
     whole_us = fsum(one.workload.time_us for one in found) or 1.0
     cost = session_cost(campaign.backend, find, peaks, campaign.measure)
     known = [

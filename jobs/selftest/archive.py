@@ -75,8 +75,7 @@ def read_kept(store: Store) -> Iterator[Verified]:
     """Yield all results of real devices.
 
     Raises BadInput, naming the key, for an invalid object. Objects whose names are not hashes are
-    copies by a user, and are skipped.
-    """
+    copies by a user, and are skipped."""
     for info in store.list(keys.VERIFIED):
         if not keys.is_ours(info.key):
             continue

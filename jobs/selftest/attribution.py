@@ -36,8 +36,7 @@ _FAILURES = (
 def check_attribution(bench: Bench) -> Check:
     """Measure three sizes of one kernel in turn, with an AI CPU kernel and a busy stream.
 
-    The cases also include a kernel of both cores.
-    """
+    The cases also include a kernel of both cores."""
     sums = tuple(adding(rows) for _ in range(_ROUNDS) for rows in _SIZES)
     beside = reference_record("Mul", "512,64;512,64", "512,64", "FLOAT")
     records = (*sums, _of_the_ai_cpu(bench.backend), decoding_case(_KEYS), beside)
@@ -75,8 +74,7 @@ def _of_the_ai_cpu(backend: str) -> CaseRecord:
     """Return a DOUBLE subtraction.
 
     No core of A2 and A3 supports it, so CANN launches the AI CPU's kernel of the same type
-    (ops-math, sub.cpp). On other backends it is an ordinary case.
-    """
+    (ops-math, sub.cpp). On other backends it is an ordinary case."""
     record = reference_record("Sub", "32,64;32,64", "32,64", "DOUBLE")
     core = {ACCELERATOR_CORE: AI_CPU} if backend == "npu" else {}
     return replace(record, cells={**record.cells, **core})
@@ -92,8 +90,7 @@ def _failing(kernel: str | None, number: int) -> CaseRecord:
 def _mixed(times: list[float], tolerance: float) -> str:
     """Return the fault in the times of several sizes measured in turn; empty without a fault.
 
-    Times of one size must agree, and the largest size must take longer than the smallest.
-    """
+    Times of one size must agree, and the largest size must take longer than the smallest."""
     of_size = [times[i :: len(_SIZES)] for i in range(len(_SIZES))]
     middles = [median(own) for own in of_size]
     for rows, own, middle in zip(_SIZES, of_size, middles, strict=True):
@@ -117,8 +114,7 @@ _NOT_HERE = (Outcome.UNSUPPORTED, Outcome.REJECTED)  # a required package is not
 def check_operators(bench: Bench) -> Check:
     """Check that one row of every operator is measured.
 
-    On an NPU, no other kernel may run in its place.
-    """
+    On an NPU, no other kernel may run in its place."""
     measurements = _measurements(bench)
     twins = _ran_as_twins(_sessions(bench))
     fine = (Outcome.OK, Outcome.GATED, *_NOT_HERE)
@@ -184,8 +180,7 @@ def _measurements(bench: Bench) -> list[Measurement]:
 def _sessions(bench: Bench) -> list[Session]:
     """Return sessions over the rows that this backend replays.
 
-    It is one session, and another for the remaining rows each time that an operator ends it.
-    """
+    It is one session, and another for the remaining rows each time that an operator ends it."""
     todo = [r for r in rows_of("operators") if refusal(r.case, find, bench.backend) is None]
     sessions: list[Session] = []
     while todo and len(sessions) < _MOST_SESSIONS:

@@ -59,8 +59,7 @@ class Session:
     def results(self) -> list[Measurement]:
         """Return one result per case, in order, without those filed under other kernels.
 
-        Cases that the session did not reach have none.
-        """
+        Cases that the session did not reach have none."""
         return [m for m in self.result.measurements if not m.is_filed]
 
     @property
@@ -146,8 +145,7 @@ _TABLE = 14
 def decoding_case(keys: int) -> CaseRecord:
     """Return FusedInferAttentionScore of four requests with `keys` keys each in the cache.
 
-    Each request has one new query. The shapes are the same at every length, up to 8,192.
-    """
+    Each request has one new query. The shapes are the same at every length, up to 8,192."""
     pages = _REQUESTS * (_LONGEST // _PAGE)
     cache = f"{pages},{_PAGE},{_KV_HEADS * _SIZE}", "DT_BF16"
     slots = {

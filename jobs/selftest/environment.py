@@ -50,8 +50,7 @@ def verdict_on_libraries(
 
     `foreign` kernels have functions of the custom OPP with other arguments, which sessions refuse.
     A call that torch or torch_npu lacks is a failure, unless this release is known to lack it; only
-    some operators require those of vLLM-Ascend.
-    """
+    some operators require those of vLLM-Ascend."""
     away = [call for call in resolved.calls if call.lacks and call.library != "vllm-ascend"]
     lacking = [call for call in away if not why_unsupported(call.kernel, release)]
     known = len(away) - len(lacking)

@@ -41,8 +41,7 @@ def keys_of_attempts(
     """Return, for each of these shards, the keys below its attempts.
 
     `known` is the number of shards that the campaign has. A few shards are listed one by one; many
-    are read from one listing of all, whose pages are sequential.
-    """
+    are read from one listing of all, whose pages are sequential."""
     pages = known * _KEYS_A_SHARD / _PAGE
     if len(shards) / READERS > pages:
         return _of_all(store, campaign, frozenset(shards))
@@ -89,8 +88,7 @@ class Follower:
 
         Only the newest plan is being measured, so only its open shards are inspected. `deep` also
         reads its shards and parts: kernel types, results and times. `merged` and `held` are the
-        campaign's plans and shards that the database's head has.
-        """
+        campaign's plans and shards that the database's head has."""
         done = stored_plans.committed_shards(self._store, campaign)
         there = stored_plans.find_plans(self._store, campaign, self._plans)
         stored = stored_plans.unchanged(there, merged, lambda: held)
@@ -192,8 +190,7 @@ class Follower:
     def _part(self, key: str) -> tuple[Measurement, ...]:
         """Return the measurements of a part, or none if it cannot be read.
 
-        The part belongs to an open shard, so its cases are measured again.
-        """
+        The part belongs to an open shard, so its cases are measured again."""
         try:
             return read_part(self._store.get(key), key=key)
         except (BadInput, NotFound):

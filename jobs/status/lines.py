@@ -24,8 +24,7 @@ _SHARDS, _FAILURES = 20, 25
 def head_line(status: PlanStatus, devices: int = 0) -> str:
     """Return one line for a plan: shards, cases, cases measured a second time, and the time left.
 
-    `devices` is the number of devices at work.
-    """
+    `devices` is the number of devices at work."""
     plan = status.plan
     done, cases = _done(status.of_cases)
     done_again, repeats = _done(status.of_repeats)
@@ -62,8 +61,7 @@ def shard_lines(status: PlanStatus) -> Iterator[str]:
 def kernel_lines(status: PlanStatus, most: int = 0) -> Iterator[str]:
     """Yield a bar for each kernel type, with the cases that stored parts have results for.
 
-    Kernel types with the most cases left come first; `most` limits their number (default: all).
-    """
+    Kernel types with the most cases left come first; `most` limits their number (default: all)."""
     planned, measured, failed = Counter[str](), Counter[str](), Counter[str]()
     for shard in status.of_cases:
         planned.update(shard.planned)
@@ -359,8 +357,7 @@ def _efficiency(usage: Usage, plan: Plan) -> list[str]:
     """Return how well the devices were used.
 
     `busy` is the share with any operator, `useful` the share with repeats that count. Also return
-    the time of the newest plan compared with its forecast and the forecast's lower bound.
-    """
+    the time of the newest plan compared with its forecast and the forecast's lower bound."""
     if usage.wall_s <= 0:
         return []
     forecast, wall_s = plan.forecast, usage.wall_s / plan.devices

@@ -64,8 +64,7 @@ class CampaignStatus:
     def _head(self, log: Log) -> tuple[frozenset[MergedPlan], frozenset[str] | None, list[str]]:
         """Return the campaign's plans and shards in the head, and lines about database problems.
 
-        The shards are None if they cannot be read.
-        """
+        The shards are None if they cannot be read."""
         trouble = [log.warning] if log.warning else []
         if log.warning and log.head is None:
             return frozenset(), None, trouble

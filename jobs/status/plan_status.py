@@ -15,8 +15,7 @@ from jobs.objects.site import Site
 def devices_measuring(workers: int, site: Site) -> int:
     """Return how many devices measure at a time in this number of pods.
 
-    The devices of a pod take turns if the site allows fewer to measure at once than a pod has.
-    """
+    The devices of a pod take turns if the site allows fewer to measure at once than a pod has."""
     return workers * site.at_once
 
 
@@ -24,8 +23,7 @@ def remaining_s(left_s: Sequence[float], at_once: int, pace: float) -> float:
     """Return the wall time left.
 
     `left_s` is the forecast device time of each open shard; two devices never share a shard. `pace`
-    is the time taken over the time forecast.
-    """
+    is the time taken over the time forecast."""
     return pace * max(fsum(left_s) / max(1, at_once), max(left_s, default=0.0))
 
 
@@ -44,8 +42,7 @@ class ShardStatus:
 
     `done` of `cases` have a result; `measuring` is the current case, if a worker reported it.
     `planned` counts cases by kernel type, `outcomes` the results in stored parts. `damage` is set
-    if a committed shard cannot be read.
-    """
+    if a committed shard cannot be read."""
 
     shard: str
     committed: bool

@@ -49,8 +49,7 @@ class Summary:
 
     `rows` and `time_us` count the sources' invocations, `measured_*` those with a duration.
     `in_tree` cases were not requested, because their tree has a duration. `communication` is the
-    share of all the sources' time that made no cases; None if the sources report no time.
-    """
+    share of all the sources' time that made no cases; None if the sources report no time."""
 
     cases: int
     measured_cases: int
@@ -73,8 +72,7 @@ class Summary:
         """Return how many cases have no duration, except those that a plan left out.
 
         `left_out` is the number of cases that the plan leaves out. A case that was tried and failed
-        counts.
-        """
+        counts."""
         never_tried = sum(found.cases for found in self.failures if found.outcome == NEVER_TRIED)
         return self.cases - self.measured_cases - min(left_out, never_tried)
 

@@ -43,8 +43,7 @@ _NO_WORD, _GOING, _HELD = "no message yet", "starting on ", "held back by "
 class ClusterObjects:
     """The objects of a campaign that were read.
 
-    `events` are those of any of its objects, `workloads` those of Kueue.
-    """
+    `events` are those of any of its objects, `workloads` those of Kueue."""
 
     namespace: str
     campaign: str
@@ -105,8 +104,7 @@ def _controller_line(lease: Manifest | None) -> str:
 def _job_lines(seen: ClusterObjects) -> Iterator[str]:
     """Yield one line per Job, the newest if there are many.
 
-    Suspended Jobs with the same reason share a line.
-    """
+    Suspended Jobs with the same reason share a line."""
     ordered = sorted(seen.jobs, key=_created)
     groups: dict[str, list[Manifest]] = defaultdict(list)
     workloads = by_job(seen.workloads)
@@ -272,8 +270,7 @@ class ClusterView:
     """Reader of a campaign's objects, or of those of any campaign if none is named.
 
     `trouble` is the reason why the last read returned nothing, if the user should know it. A
-    missing cluster is no trouble.
-    """
+    missing cluster is no trouble."""
 
     def __init__(self, campaign: str | None, namespace: str | None):
         self.trouble = ""
@@ -311,8 +308,7 @@ class ClusterView:
     def pod_logs(self, campaign: str, places: Mapping[str, int]) -> Iterator[tuple[str, str]]:
         """Yield the logs of pods that have or had an index of a Job, oldest pod first.
 
-        Each has the pod's description and its text. `places` maps a Job to the index.
-        """
+        Each has the pod's description and its text. `places` maps a Job to the index."""
         if self._cluster is None or not places:
             return
         try:

@@ -31,8 +31,7 @@ def to_int8(torch: Any, wide: Any) -> Any:
 def quantise_rows(torch: Any, wide: Any) -> tuple[Any, Any]:
     """Quantise each row by its own absolute maximum: return INT8 and the FLOAT scale of each row.
 
-    Overwrites `wide`.
-    """
+    Overwrites `wide`."""
     scale = wide.abs().amax(-1, keepdim=True).div_(127)
     return to_int8(torch, wide.div_(scale)), scale.squeeze(-1)
 

@@ -48,8 +48,7 @@ def outputs_agree(case: Case, *shapes: Shape) -> bool:
 def accepts(api: Any, name: str) -> bool:
     """Return whether an operator of torch takes an argument of this name, according to its schemas.
 
-    Without a schema the result is True: the operator raises where it does not take the argument.
-    """
+    Without a schema the result is True: the operator raises where it does not take the argument."""
     overloads = getattr(api, "overloads", None)
     if overloads is None:
         return True

@@ -69,8 +69,7 @@ def picked_bytes(case: Case) -> int:
     """Return the bytes of an operator that picks its output from the first input.
 
     The output is read and written, the other inputs are read, and the rest of the first input is
-    not touched.
-    """
+    not touched."""
     output = output_slot(case)
     return sum(slot.size_bytes for slot in (case.inputs or ())[1:]) + (
         2 * output.size_bytes if output else 0
@@ -80,8 +79,7 @@ def picked_bytes(case: Case) -> int:
 def placed_bytes(case: Case, updates: int) -> int:
     """Return the bytes of an operator that writes the input `updates` into the first input.
 
-    All inputs but the first are read, and the updates are written.
-    """
+    All inputs but the first are read, and the updates are written."""
     slots = case.inputs or ()
     return sum(slot.size_bytes for slot in slots[1:]) + slots[updates].size_bytes
 
@@ -90,8 +88,7 @@ def one_per_dimension(position: int, *, of_output: bool = False, each: int = 1) 
     """Return the rule that an input has `each` numbers per dimension of another tensor.
 
     The other tensor is the first input or the output. The call determines the values, but another
-    count of them means another kernel.
-    """
+    count of them means another kernel."""
 
     def holds(case: Case) -> bool:
         shape = output_shape(case) if of_output else input_shape(case, 0)
@@ -112,8 +109,7 @@ def distinct(make: TensorMaker, count: int, size: int, dtype: str) -> Any:
     """Return `count` different numbers below `size` in random order.
 
     Each is from another one of `count` equal parts. If `count` is larger than `size`, numbers
-    repeat.
-    """
+    repeat."""
     if not 0 < count <= size:
         return make.integers((count,), dtype, 0, max(size, 1))
     step = size // count
@@ -124,8 +120,7 @@ def distinct(make: TensorMaker, count: int, size: int, dtype: str) -> Any:
 def distinct_along(make: TensorMaker, shape: Shape, dim: int, size: int, dtype: str) -> Any:
     """Return numbers below `size` that differ along `dim`, as far as `size` allows.
 
-    Each line along `dim` starts at another number.
-    """
+    Each line along `dim` starts at another number."""
     line = [shape[dim] if i == dim else 1 for i in range(len(shape))]
     starts = [1 if i == dim else n for i, n in enumerate(shape)]
     steps = distinct(make, shape[dim], size, "INT64").view(line)
@@ -138,8 +133,7 @@ def distinct_coordinates(
 ) -> list[Any]:
     """Return a tensor of coordinates for each of `sizes`, all of the shape `shape`.
 
-    Together they address different elements of a tensor of these sizes, as far as it has enough.
-    """
+    Together they address different elements of a tensor of these sizes, as far as it has enough."""
     numbers = distinct(make, prod(shape), prod(sizes), "INT64").view(shape)
     columns = []
     for size in reversed(sizes):
@@ -185,8 +179,7 @@ def halves_first(x: Any) -> Any:
 def make_positions(make: TensorMaker, shape: Sequence[int], dtype: str) -> tuple[Any, Any]:
     """Return cos and sin of random angles, the same in both halves of the last dimension.
 
-    A rotation preserves lengths, so repeated rotation in place stays finite.
-    """
+    A rotation preserves lengths, so repeated rotation in place stays finite."""
     *outer, size = shape
     angles = make.uniform((*outer, size // 2), "FLOAT", 0.0, tau)
     both = make.torch.cat((angles, angles), -1)

@@ -82,8 +82,7 @@ def attend(
 ) -> tuple[Any, Any, Any]:
     """Return the attention, and the maximum and sum of the softmax, of tensors from `split`.
 
-    The head size of values may differ from that of keys.
-    """
+    The head size of values may differ from that of keys."""
     out = query.new_empty((*query.shape[:3], value.shape[-1]))
     peaks = torch.empty(*query.shape[:3], 1, dtype=torch.float32, device=query.device)
     sums = torch.empty_like(peaks)

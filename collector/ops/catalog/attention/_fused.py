@@ -73,8 +73,7 @@ class FusedCall:
 
     size, value_size, rope_size  numbers per head: of keys without rope, of values, of rope
     queries, keys                lengths of each request
-    sends_queries, sends_keys    whether the call passes those lengths
-    """
+    sends_queries, sends_keys    whether the call passes those lengths"""
 
     layout: str
     batch: int
@@ -150,8 +149,7 @@ def sparse_modes(mask: Shape | None, pairs: tuple[int, int, int] | None) -> tupl
     """Return the sparse modes that a mask fits, likeliest first.
 
     `pairs` has the number of requests, and of queries and keys of each; None if the call takes no
-    full mask.
-    """
+    full mask."""
     if mask is None:
         return (EVERYTHING,)
     ones = (1,) * (len(mask) - 2)
@@ -165,8 +163,7 @@ def mask_of(slot: Slot | None, call: FusedCall, make: TensorMaker) -> Any:
     """Return the mask of a row.
 
     A full mask is causal, aligned to the last key. Hidden pairs are computed nevertheless, and
-    every query sees the first key.
-    """
+    every query sees the first key."""
     if slot is None:
         return None
     shape = slot.shape or ()

@@ -375,8 +375,7 @@ def _rows_fit(call: FusedCall) -> bool:
     """Return whether the heads of a token are short enough in BSH and BSND, where they form one
     row.
 
-    One query per request has no such limit: another kernel computes it.
-    """
+    One query per request has no such limit: another kernel computes it."""
     if letters_in(call.layout) not in ("BSH", "BSND") or max(call.queries) == 1:
         return True
     return call.heads * call.size < _ROW
@@ -398,8 +397,7 @@ def _latent_fits(call: FusedCall) -> bool:
 def _is_causal_in_rows(call: FusedCall) -> bool:
     """Return whether requests are concatenated and use the causal mask, allowed for one query too.
 
-    vLLM-Ascend makes this call to predict tokens (_forward_decode of attention/mla_v1.py).
-    """
+    vLLM-Ascend makes this call to predict tokens (_forward_decode of attention/mla_v1.py)."""
     return letters_in(call.layout) == "TND" and call.sparse_mode == 3
 
 

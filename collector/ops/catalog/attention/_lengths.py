@@ -27,8 +27,7 @@ class NoNumber(CaseRejected):
 def number(case: Case, name: str) -> int | None:
     """Return the whole number in `Runtime {name}`, also in the form 16.0; None without one.
 
-    Raises NoNumber.
-    """
+    Raises NoNumber."""
     text = case.attribute(RUNTIME_PREFIX + name)
     return None if text is None else _whole(text)
 
@@ -64,8 +63,7 @@ class Pages:
     width   pages that fit in a row of the block table
     valid   number of pages of each request that have keys
     is_flat a page is (tokens, heads * size), else (heads, tokens, size)
-    is_nz   a page is (heads, size / 16, tokens, 16), the NZ layout of caches
-    """
+    is_nz   a page is (heads, size / 16, tokens, 16), the NZ layout of caches"""
 
     blocks: int
     block_size: int
@@ -89,8 +87,7 @@ class Pages:
     def places(self) -> list[list[int]]:
         """Return the pages of a shuffled pool for each row of the block table.
 
-        A row has its own pages in sequence; entries after them may be any page.
-        """
+        A row has its own pages in sequence; entries after them may be any page."""
         starts = (0, *cumulative_ends(self.valid))
         return [
             [start + i if i < count else 0 for i in range(self.width)]
@@ -109,8 +106,7 @@ def paged_keys(
     """Return the keys of each request, and the number of pages of each.
 
     Lengths take precedence, then their mean, then the number of pages in use; `unnamed` is used if
-    the row has none of them.
-    """
+    the row has none of them."""
     keys = numbers(case, "actual_seq_lengths_kv_values")
     valid = numbers(case, "block_table_valid_blocks")
     average = mean(case)
@@ -126,8 +122,7 @@ def unknown_lengths(case: Case, table: int) -> str:
     """Return why the lengths of a paged cache are unknown; empty if a column has them.
 
     The block table is the input at `table`. Shapes bound the number of keys of a request but do not
-    give it. A decode of 4,096 keys that is read as one page would be a case of 128 keys.
-    """
+    give it. A decode of 4,096 keys that is read as one page would be a case of 128 keys."""
     columns = ("actual_seq_lengths_kv_values", "avg_seq_len", "block_table_valid_blocks")
     if given(case, table) is None or any(case.attribute(RUNTIME_PREFIX + c) for c in columns):
         return ""

@@ -97,8 +97,7 @@ def read_sizes(case: Case, statistics: Slot | None, mask: int) -> Attention | No
     """Return the sizes that fit q, k and v (inputs 0 to 2), the softmax maximum and an optional
     mask.
 
-    None if no layout fits.
-    """
+    None if no layout fits."""
     query, key, value = (given(case, i) for i in range(3))
     if not (query and key and value and statistics) or key.shape != value.shape:
         return None

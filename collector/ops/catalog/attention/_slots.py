@@ -49,8 +49,7 @@ def by_kind(op: OpSpec, kinds: Mapping[int, Kind]) -> OpSpec:
     """Return the operator for rows that may be a graph's.
 
     Such rows are placed in their slots before anything reads them, and are launched by a graph.
-    `kinds` has the kinds of the optional slots.
-    """
+    `kinds` has the kinds of the optional slots."""
     required = min(op.optional)
 
     def place(case: Case) -> Case:
@@ -92,8 +91,7 @@ def _on(rule: Constraint, place: Callable[[Case], Case]) -> Constraint:
 def _placings(case: Case, required: int, kinds: Mapping[int, Kind]) -> list[tuple[int, ...]]:
     """Return the possible slots of the tensors after the required ones, one tuple per possibility.
 
-    Empty if the tensors are in their own slots already.
-    """
+    Empty if the tensors are in their own slots already."""
     slots = case.inputs or ()
     behind = slots[required:]
     if not behind or any(slot.shape is None for slot in slots):

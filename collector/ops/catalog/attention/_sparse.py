@@ -68,8 +68,7 @@ class SparseCall:
     """The sizes of one call.
 
     `chosen` is the largest number of keys that a query attends to, `pattern` their distribution
-    over the keys that it sees.
-    """
+    over the keys that it sees."""
 
     heads: int
     size: int

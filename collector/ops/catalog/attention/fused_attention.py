@@ -93,8 +93,7 @@ def flops(case: Case) -> int:
 def traffic(case: Case) -> int:
     """Return the bytes of queries and outputs, and of the requests' part of the caches.
 
-    The mask counts 0 bytes: it is the same for all, and a launch may read only a corner of it.
-    """
+    The mask counts 0 bytes: it is the same for all, and a launch may read only a corner of it."""
     call = read_call(case)
     if isinstance(call, FusedRule):
         return 0
@@ -149,8 +148,7 @@ def flash(
     """Declare an operator whose input `i` is input `places[i]` of fused attention.
 
     Other inputs must have no shape. `run` takes the function, the tensors in the order of fused
-    attention, and the sizes.
-    """
+    attention, and the sizes."""
 
     def view(case: Case) -> Case:
         inputs = dict(enumerate(case.inputs or ()))

@@ -118,8 +118,7 @@ def launch(
 ) -> Any:
     """Call the function, which returns no values for a paged cache.
 
-    A profile names the shape of the values; the tensor in their place is not written.
-    """
+    A profile names the shape of the values; the tensor in their place is not written."""
     found = api(
         *(query, key, weights, *scales),
         actual_seq_lengths_query=query_ends,
@@ -144,8 +143,7 @@ def flops(case: Case) -> int:
     """Return the operations: for each head and each pair, a product of D numbers and a weighted
     sum.
 
-    A pair is a query and a key that it sees.
-    """
+    A pair is a query and a key that it sees."""
     call = read(case)
     if isinstance(call, SparseRule):
         return 0

@@ -108,8 +108,7 @@ def _launch(api: Any, *tensors: Any, sizes: _Round, names_lse: bool) -> Any:
     """Launch one of the two configurations that serving uses.
 
     The first round is causal, into new memory. Later rounds have no mask, and update the result of
-    earlier rounds.
-    """
+    earlier rounds."""
     q_nope, q_rope, k_nope, k_rope, value, mask, hidden, out, lse, lengths = tensors
     first = sizes.is_first
     api(

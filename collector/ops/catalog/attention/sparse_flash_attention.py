@@ -63,8 +63,7 @@ def make_indices(make: TensorMaker, call: SparseCall) -> Any:
     """Return the keys that each query attends to, (T, 1, topk) INT32.
 
     They are sorted and distinct, from the keys that the query sees, with -1 after them. `uniform`
-    spreads them evenly, `random` at random within each part.
-    """
+    spreads them evenly, `random` at random within each part."""
     torch = make.torch
     seen = make.tensor(call.seen(), "INT64").unsqueeze(1)
     count = seen.clamp(max=call.chosen)

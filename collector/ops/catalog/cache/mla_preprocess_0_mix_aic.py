@@ -80,8 +80,7 @@ class _Sizes:
     def outputs(self) -> tuple[Shape, ...]:
         """Return the shapes of queries, both caches, rotated queries, and the inner output.
 
-        The inner output is the queries before their second product, which some callers request.
-        """
+        The inner output is the queries before their second product, which some callers request."""
         latents, keys = self.inputs()[11:13]
         queries = (self.tokens, self.heads)
         rotated, rank = (*queries, self.rotary), (self.tokens, self.query_rank)
@@ -100,8 +99,7 @@ def _gives_inner(case: Case) -> bool:
 def _sizes(case: Case) -> _Sizes | None:
     """Return the sizes from the hidden states, the first norm, the up-projection and the caches.
 
-    None if one of them has another number of dimensions.
-    """
+    None if one of them has another number of dimensions."""
     hidden, rank, up, cache, keys = (input_shape(case, i) for i in (0, 3, 10, 11, 12))
     if tuple(map(len, (hidden, rank, up, cache, keys))) != (2, 1, 3, 4, 4):
         return None
@@ -176,8 +174,7 @@ def _reference(torch: Any, *args: Any, **named: Any) -> Any:
 def _int8_product(x: Any, weight: Any, scale: Any, offset: Any, bias: Any, descale: Any) -> Any:
     """Quantise x to INT8 and multiply it by a weight in blocks, in float32.
 
-    The result is exact if sums stay below 2^24.
-    """
+    The result is exact if sums stay below 2^24."""
     quantised = (x.float() / scale.float() + offset.float()).round_().clamp_(-128, 127)
     rows = weight[0].float().transpose(0, 1).flatten(1)
     return (quantised @ rows.t() + bias).mul_(descale)

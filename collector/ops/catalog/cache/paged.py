@@ -43,8 +43,7 @@ def _block_table(cache: Shape, table: Shape, longest: int, make: TensorMaker) ->
     """Return the blocks of each request, spread over the cache.
 
     No block belongs to two requests if there are enough blocks. Unused entries are block 0, as an
-    engine pads them.
-    """
+    engine pads them."""
     requests, width = table
     used = -(-longest // cache[1])
     blocks = distinct(make, requests * used, cache[0], "INT64")

@@ -88,8 +88,7 @@ def gradient(
 ) -> OpSpec:
     """Declare the gradient of a function of one tensor, from two tensors of one shape.
 
-    `cost` is the number of operations per element.
-    """
+    `cost` is the number of operations per element."""
     return OpSpec(
         kernel,
         call,

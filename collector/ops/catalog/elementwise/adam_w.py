@@ -29,8 +29,7 @@ _SLOTS = (
 def _tensors(slots: Sequence[Slot], make: TensorMaker) -> tuple[Any, ...]:
     """Build var, m, v and the gradient, with a positive `v`, a mean of squares.
 
-    Repeated launches stay finite: each changes `var` by about the rate.
-    """
+    Repeated launches stay finite: each changes `var` by about the rate."""
     var, m, v, grad = slots
     squares = make.uniform(v.shape or (), v.dtype, 0.5, 1.5)
     return normal(var, make), normal(m, make), squares, normal(grad, make)

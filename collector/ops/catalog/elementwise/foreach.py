@@ -76,8 +76,7 @@ def foreach(
     launches more than `most` tensors per list in several parts (recorded with 2.13.0, call by
     call). `cost` is the number of operations per element. Each repeat updates the result of the
     last one, as in an optimizer: with `is_kept` the number, or the second list, is 1, since powers
-    of another value would become 0 or infinity.
-    """
+    of another value would become 0 or infinity."""
     row = _Lists(lists, number is not None)
 
     def build(case: Case, make: TensorMaker) -> Call:

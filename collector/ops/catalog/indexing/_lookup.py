@@ -17,8 +17,7 @@ def indices_of(case: Case, first: int) -> tuple[Slot, ...]:
 def kept_dims(case: Case, sizes: int, first: int) -> int:
     """Return the number of leading dimensions that no index looks up.
 
-    Slot `sizes` has a 0 for each of these and then a 1 for each index; only its length is used.
-    """
+    Slot `sizes` has a 0 for each of these and then a 1 for each index; only its length is used."""
     flags = (case.inputs or ())[sizes]
     return flags.numel - len(indices_of(case, first))
 
@@ -26,8 +25,7 @@ def kept_dims(case: Case, sizes: int, first: int) -> int:
 def looked_up(case: Case, sizes: int, first: int) -> Shape | None:
     """Return the shape of the selected elements; None if the indices do not fit the first input.
 
-    The kernels require one shape for all indices.
-    """
+    The kernels require one shape for all indices."""
     whole, indices = (case.inputs or ())[0].shape or (), indices_of(case, first)
     kept = kept_dims(case, sizes, first)
     end = kept + len(indices)
@@ -40,8 +38,7 @@ def looked_up(case: Case, sizes: int, first: int) -> Shape | None:
 def dense_enough(sizes: int, first: int, elements: int) -> Constraint:
     """Require a run of `elements` elements for each index if leading dimensions are kept.
 
-    With fewer, CANN transposes first, and the kernel gets another shape.
-    """
+    With fewer, CANN transposes first, and the kernel gets another shape."""
 
     def holds(case: Case) -> bool:
         kept = kept_dims(case, sizes, first)

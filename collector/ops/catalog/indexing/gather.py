@@ -95,8 +95,7 @@ def _select(api: Any, table: Any, index: int) -> Any:
 def _picks_one(case: Case) -> bool:
     """Return whether the row selects one row of a tensor, without its dimension, by a scalar index.
 
-    The index is not a tensor of torch.
-    """
+    The index is not a tensor of torch."""
     table, slots = input_shape(case, 0), case.inputs or ()
     is_scalar = len(slots) == 3 and slots[1].shape is None and slots[2].shape in (None, (1,))
     return is_scalar and bool(table and table[0]) and agrees(case, 0, table[1:])

@@ -20,16 +20,14 @@ def _run(nonzero: Any, x: Any, shape: Any) -> Any:
     """Run the function and cut its result to the row's shape.
 
     It waits for the device: torch_npu reads back how many elements were found. On hardware they are
-    as many as were set; a runtime that only records calls may report any number.
-    """
+    as many as were set; a runtime that only records calls may report any number."""
     return nonzero(x).view(-1)[: prod(shape)].view(shape)
 
 
 def _fits(case: Case) -> bool:
     """Return whether the output has a row of positions per element found.
 
-    For an input of one dimension the output may have one dimension.
-    """
+    For an input of one dimension the output may have one dimension."""
     x, out = input_shape(case, 0), output_shape(case) or ()
     return out[:1] <= (elements(x),) and (out[1:] == (len(x),) or (len(x) == len(out) == 1))
 

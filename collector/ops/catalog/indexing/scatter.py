@@ -214,8 +214,7 @@ INDEX_PUT_V2 = OpSpec(
 def _axis(case: Case) -> int | None:
     """Return the one dimension, after the batch, in which the updates are shorter.
 
-    None if there is none or several.
-    """
+    None if there is none or several."""
     cache, updates = input_shape(case, 0), input_shape(case, 2)
     if len(cache) != len(updates) or len(cache) < 2 or cache[0] != updates[0]:
         return None
@@ -299,8 +298,7 @@ def _elements_fits(case: Case) -> bool:
     """Return whether the shapes of index, updates and output fit.
 
     Between the first and the last dimension the index is as long as the tensor (else CANN's AI CPU
-    runs it); in the first dimension it is not longer.
-    """
+    runs it); in the first dimension it is not longer."""
     x, index = input_shape(case, 0), input_shape(case, 1)
     if not x or len(index) != len(x) or not x[-1]:
         return False

@@ -27,8 +27,7 @@ class GroupedProduct:
     """The sizes of one call.
 
     Also whether the weights are transposed in memory, (E, N, K), and the number of tokens of each
-    expert, starting at the first token.
-    """
+    expert, starting at the first token."""
 
     tokens: int
     k: int
@@ -58,8 +57,7 @@ def read_grouped_product(case: Case, width: Callable[[int], int]) -> GroupedProd
     """Return the sizes that fit inputs 1 and 2 and the first output; None if none fit.
 
     The last dimension of the output is `width` of the weights' columns. None also if the sizes
-    exceed the kernel's limits.
-    """
+    exceed the kernel's limits."""
     x, weight, out = input_shape(case, 0), input_shape(case, 1), output_shape(case)
     if len(x) != 2 or len(weight) != 3 or not weight[0]:
         return None
@@ -122,8 +120,7 @@ def grouped_traffic(case: Case, sizes: GroupedProduct | None, optional: frozense
     """Return the bytes of one launch.
 
     The weights of experts without tokens are not read. Tokens without an expert are neither read
-    nor written.
-    """
+    nor written."""
     whole = dense_bytes(case, absent=optional)
     if sizes is None or not sizes.tokens:
         return whole

@@ -52,8 +52,7 @@ class Product:
 def read_product(case: Case, layouts: Sequence[str]) -> Product | None:
     """Return the product of inputs 1 and 2: the first of these layouts that fits, or None.
 
-    Both inputs must have the same number of dimensions; those before the last two are a batch.
-    """
+    Both inputs must have the same number of dimensions; those before the last two are a batch."""
     a, b, out = input_shape(case, 0), input_shape(case, 1), output_shape(case)
     batch = broadcast(a[:-2], b[:-2])
     pads = _blocks(case)
@@ -72,8 +71,7 @@ def read_single_product(case: Case, layouts: Sequence[str]) -> Product | None:
 def read_weight_product(case: Case) -> Product | None:
     """Return the product of a matrix and a weight; only the weight may be transposed.
 
-    A weight that fits without a transpose is read so.
-    """
+    A weight that fits without a transpose is read so."""
     return read_single_product(case, ("NN", "NT"))
 
 
@@ -100,8 +98,7 @@ def _blocks(case: Case) -> tuple[int, int] | None:
     """Return the multiples of rows and columns to which FRACTAL_NZ pads the second operand.
 
     These are 16, and the number of elements in 32 bytes. (1, 1) without padding; None for other
-    blocks.
-    """
+    blocks."""
     slot = given(case, 1)
     shape = (slot.shape or ()) if slot and slot.format == FRACTAL_NZ else ()
     if slot is None or len(shape) < 4:
@@ -133,8 +130,7 @@ OUTPUT_FITS = Constraint(
 def check_release(make: TensorMaker, schema: str) -> None:
     """Raise CaseRejected if this torch_npu has no such product.
 
-    It would compute the product on the host's CPU without a warning.
-    """
+    It would compute the product on the host's CPU without a warning."""
     dispatch = make.torch._C
     try:
         is_there = dispatch._dispatch_has_kernel_for_dispatch_key(schema, "PrivateUse1")

@@ -88,8 +88,7 @@ def multiply_nibbles(
 def _scaled(torch: Any, pairs: Any, scale: Any) -> Any:
     """Return (K,N) numbers from (K,N/2) bytes, times their scales.
 
-    The bytes are split in FLOAT, which works on every device.
-    """
+    The bytes are split in FLOAT, which works on every device."""
     both = pairs.float()
     high = (both / 16).floor()
     low = both - 16 * high

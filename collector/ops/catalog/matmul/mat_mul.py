@@ -63,8 +63,7 @@ class _RowSizes:
 def converted(case: Case) -> Product | None:
     """Return the product of plain operands that CANN converts to those of the case, or None.
 
-    The layouts are NT, NN, TN or TT.
-    """
+    The layouts are NT, NN, TN or TT."""
     fits = (_shortened(product) for product in _readings(case))
     return next((product for product in fits if product and _is_converted(product)), None)
 
@@ -164,8 +163,7 @@ def _reference(
 def _launch(mm: Any, a: Any, b: Any, bias: Any = None, *, npu: Any = None, **wide: Any) -> Any:
     """Launch the product, with a bias by `addmm`: it is the kernel's own input.
 
-    `torch.mm` has no bias; `addmm` launches the same kernel.
-    """
+    `torch.mm` has no bias; `addmm` launches the same kernel."""
     if npu is not None:  # torch_npu's operators
         return npu.npu_linear(a, b)
     return mm(a, b, **wide) if bias is None else bias.addmm(a, b)
@@ -176,8 +174,7 @@ def _in_graph(
 ) -> Any:
     """Transpose in the graph, so that the product includes the transpose.
 
-    torchair would copy a view that it gets as input.
-    """
+    torchair would copy a view that it gets as input."""
     return _launch(mm, *_turned((a, b), transposed), bias, **wide)
 
 

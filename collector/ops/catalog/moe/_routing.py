@@ -51,8 +51,7 @@ def make_choices(make: TensorMaker, tokens: int, choices: int, experts: int, dty
 def by_expert(choices: Any) -> tuple[Any, Any]:
     """Return the order of the choices by expert, and the position of each choice in that order.
 
-    The order is stable: choices of one expert keep their order.
-    """
+    The order is stable: choices of one expert keep their order."""
     order = choices.flatten().argsort(stable=True)
     return order, order.argsort()
 
@@ -60,8 +59,7 @@ def by_expert(choices: Any) -> tuple[Any, Any]:
 def counts_of(torch: Any, choices: Any, experts: int) -> Any:
     """Return the number of choices of each expert.
 
-    It does not use bincount, which would read the maximum back from the device.
-    """
+    It does not use bincount, which would read the maximum back from the device."""
     ones = torch.ones_like(choices.flatten(), dtype=torch.int64)
     counts = torch.zeros(experts, dtype=torch.int64, device=choices.device)
     return counts.index_add_(0, choices.flatten(), ones)
@@ -70,6 +68,5 @@ def counts_of(torch: Any, choices: Any, experts: int) -> Any:
 def unwritten(make: TensorMaker, shape: Sequence[int]) -> Any:
     """Return a placeholder for a FLOAT output that a kernel leaves unwritten.
 
-    The function returns such an output, but its values are undefined and must not be read.
-    """
+    The function returns such an output, but its values are undefined and must not be read."""
     return make.full((1,), "FLOAT", 0.0).expand(tuple(shape))

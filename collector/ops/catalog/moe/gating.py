@@ -57,8 +57,7 @@ def _npu_run(api: Any, *args: Any, norm: Any, **how: Any) -> Any:
     """Run the call without writing the normalised scores.
 
     Engines do not request them (`out_flag`). vLLM-Ascend's own function requires `out_flag` as an
-    argument.
-    """
+    argument."""
     if not accepts(api, "bias"):
         how = {**how, "bias_opt": how["bias"], "out_flag": False}
         del how["bias"]

@@ -67,8 +67,7 @@ def build(case: Case, make: TensorMaker) -> Call:
 def _npu_build(case: Case, make: TensorMaker) -> Call:
     """Build the call; without any scale the last output is undefined.
 
-    A scale exists if the row has one to pass through, or if rows are quantised.
-    """
+    A scale exists if the row has one to pass through, or if rows are quantised."""
     call = build(case, make)
     has_scale = call.kwargs["scale"] is not None or _quantises(case)
     rows = (elements(input_shape(case, 1)),)

@@ -29,8 +29,7 @@ def build_copy(case: Case, make: TensorMaker) -> Call:
 def build_view(case: Case, make: TensorMaker, view: Callable[[Any], Any]) -> Call:
     """Build memory for the output, and a view of the first input.
 
-    The other slots hold the numbers that describe the view.
-    """
+    The other slots hold the numbers that describe the view."""
     source, target = (case.inputs or ())[0], (case.outputs or ())[0]
     return Call((output_memory(target, make), view(normal(source, make))))
 
@@ -216,16 +215,14 @@ def _dim(case: Case) -> int | None:
 def _makes(size: int, total: int, repeats: int) -> bool:
     """Return whether the repeats can give the total.
 
-    One number for each row gives any total; one number for all rows gives a multiple.
-    """
+    One number for each row gives any total; one number for all rows gives a multiple."""
     return size > 0 and (repeats == size or (repeats == 1 and total % size == 0))
 
 
 def _repeat_build(case: Case, make: TensorMaker) -> Call:
     """Build repeats that are as equal as the total allows.
 
-    torch gets the total, so that it does not wait for the device.
-    """
+    torch gets the total, so that it does not wait for the device."""
     (x, repeats), (dim, out) = case.inputs or (), (_dim(case) or 0, output_shape(case) or ())
     (count,) = input_shape(case, _REPEATS)
     rows = out[dim] * count // input_shape(case, 0)[dim]

@@ -108,8 +108,7 @@ def _counts_in_its_dtype(case: Case) -> bool:
 def _is_of_graph(case: Case) -> bool:
     """Return whether the dtypes are those of a graph.
 
-    torchair's converter of torch.arange passes start and step as INT32 and the end as FLOAT.
-    """
+    torchair's converter of torch.arange passes start and step as INT32 and the end as FLOAT."""
     dtypes = [spelling(slot) for slot in case.inputs or ()]
     return dtypes == ["INT32", "FLOAT", "INT32"] and spelling(output_slot(case)) == "FLOAT"
 

@@ -23,8 +23,7 @@ def joined(
     Args:
         dim: returns the dimension along which the output joins the inputs; the constraints
             refuse cases where it is None
-        of_graphs: the kernel type that a graph launches for the call
-    """
+        of_graphs: the kernel type that a graph launches for the call"""
 
     def build(case: Case, make: TensorMaker) -> Call:
         parts = [normal(slot, make) for slot in case.inputs or ()]

@@ -26,8 +26,7 @@ def normalised(x: Any, gamma: Any) -> tuple[Any, Any]:
 def rows_shape(case: Case, x: int, gamma: int) -> Shape | None:
     """Return the shape of `rstd`: one number a row, with gamma's dimensions as 1.
 
-    None where the last dimensions of x are not gamma's.
-    """
+    None where the last dimensions of x are not gamma's."""
     whole, weight = input_shape(case, x), input_shape(case, gamma)
     rows = len(whole) - len(weight)
     if not weight or rows < 0 or whole[rows:] != weight:
@@ -58,8 +57,7 @@ def build_sum(case: Case, make: TensorMaker) -> Call:
 def sum_flops(case: Case) -> int:
     """Return the operations.
 
-    Per element: the sum, a square, a sum and two products of the norm, and a beta.
-    """
+    Per element: the sum, a square, a sum and two products of the norm, and a beta."""
     return (6 if given(case, _BETA) else 5) * elements(input_shape(case, _X1))
 
 

@@ -18,8 +18,7 @@ def layer_norm(torch: Any, x: Any, gamma: Any, beta: Any) -> tuple[Any, Any, Any
     """Return (x - mean) / deviation * gamma + beta, and the statistics of each row.
 
     The statistics are the mean and 1 / deviation, as FLOAT. A CPU would return the statistics in
-    the dtype of gamma.
-    """
+    the dtype of gamma."""
     y, mean, rstd = torch.native_layer_norm(x, gamma.shape, gamma, beta, EPSILON)
     return y, mean.float(), rstd.float()
 

@@ -72,8 +72,7 @@ def _flops(case: Case) -> int:
     """Return the operations.
 
     Per element: 5 for the sum and its norm, 1 for a beta, 3 for a quantisation and 1 for each
-    smoothing.
-    """
+    smoothing."""
     extra = sum(given(case, i) is not None for i in _OPTIONAL)
     return (5 + 3 * (1 + _is_twofold(case)) + extra) * elements(input_shape(case, _X1))
 
@@ -203,8 +202,7 @@ def _static_flops(case: Case) -> int:
     """Return the operations.
 
     Per element: 5 for the sum and its norm, 2 for the quantisation, and one for each of zero point
-    and beta.
-    """
+    and beta."""
     extra = sum(given(case, i) is not None for i in (_ZEROS, _STATIC_BETA))
     return (7 + extra) * elements(input_shape(case, _X1))
 
@@ -223,8 +221,7 @@ def _static_inputs_fit(case: Case) -> bool:
 def _dtypes_fit(case: Case) -> bool:
     """Return whether the dtypes fit.
 
-    With BF16 all are BF16; with FLOAT16 scales are FLOAT, and zero points INT32.
-    """
+    With BF16 all are BF16; with FLOAT16 scales are FLOAT, and zero points INT32."""
     x, scales, zeros, beta = (
         spelling(slot) if (slot := given(case, i)) else None
         for i in (_X1, _SCALES, _ZEROS, _STATIC_BETA)

@@ -61,8 +61,7 @@ def _flops(case: Case) -> int:
 def _covers_a_row(row: Shape, scale: Shape, dimensions: int) -> bool:
     """Return whether a scale has one number for each column of a row, or one in all.
 
-    It may be a vector, or have dimensions of 1.
-    """
+    It may be a vector, or have dimensions of 1."""
     fits = scale[-1:] in (row, (1,)) and len(scale) in (1, dimensions)
     return fits and all(size == 1 for size in scale[:-1])
 
@@ -147,8 +146,7 @@ def _dynamic_reference(torch: Any, x: Any, smooth: Any, *, counts: tuple[int, ..
 def _dynamic_flops(case: Case) -> int:
     """Return the operations.
 
-    Per element: a maximum, a quotient and a rounding, and a product with smoothing.
-    """
+    Per element: a maximum, a quotient and a rounding, and a product with smoothing."""
     return (4 if given(case, _SMOOTH) else 3) * elements(input_shape(case, _X))
 
 
@@ -292,8 +290,7 @@ def _swiglu_flops(case: Case) -> int:
     """Return the operations.
 
     Per element of x: its scales and bias. Per element of y: 5 for SwiGlu, 3 to quantise, and a
-    scale.
-    """
+    scale."""
     first = sum(given(case, i) is not None for i in (_WEIGHT_SCALE, _ACTIVATION_SCALE, _BIAS))
     second = 8 + (given(case, _QUANT_SCALE) is not None)
     return (2 * first + second) * elements(input_shape(case, _X)) // 2

@@ -155,8 +155,7 @@ def _grad_build(case: Case, make: TensorMaker) -> Call:
 def _npu_build(case: Case, make: TensorMaker) -> Call:
     """Build the call; it passes x to the kernel only if cos and sin require gradients.
 
-    Only then does the kernel return their gradients.
-    """
+    Only then does the kernel return their gradients."""
     call = _grad_build(case, make)
     dy, cos, sin, *x = call.args
     if x:
@@ -181,8 +180,7 @@ def _grad_reference(torch: Any, dy: Any, cos: Any, sin: Any, x: Any = None) -> A
 def _grad_flops(case: Case) -> int:
     """Return the operations.
 
-    Per element: two products and a sum; and two of each for cos and sin.
-    """
+    Per element: two products and a sum; and two of each for cos and sin."""
     return (7 if given(case, _X) else 3) * elements(input_shape(case, 0))
 
 

@@ -179,8 +179,7 @@ def head_size(width: int, narrow: int, rotary: int, recorded_size: str | None = 
     """Return the size of a head: the recorded one, if it divides queries and keys; else 0.
 
     Without a recorded size: the rotation's size where it divides both, or the next larger common
-    divisor.
-    """
+    divisor."""
     if recorded_size is not None:
         size = int(recorded_size) if _SIZE.fullmatch(recorded_size) else 0
         return 0 if size < rotary or width % size or narrow % size else size

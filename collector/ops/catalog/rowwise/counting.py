@@ -35,8 +35,7 @@ def _cumsum_fits(case: Case) -> bool:
 def _stays_on_vectors(case: Case) -> bool:
     """Return whether vector units run the case.
 
-    The matrix unit sums many long rows, in a kernel called CumsumCube.
-    """
+    The matrix unit sums many long rows, in a kernel called CumsumCube."""
     x, (slot, axis) = input_shape(case, 0), (case.inputs or ())[:2]
     is_last = len(x) == 1 or spelling(axis) == "INT32"
     is_floating = spelling(slot) in ("FLOAT", "FLOAT16", "DT_BF16")
@@ -94,8 +93,7 @@ def _histogram_run(histc: Any, x: Any, bins: int, dtype: Any) -> Any:
     """Run the kernel, which counts in INT32.
 
     torch returns the dtype of x: where that is another dtype, aclnn adds a Cast, and this function
-    casts back, except from INT64.
-    """
+    casts back, except from INT64."""
     counts = histc(x, bins, 0, bins)
     return narrowed(counts, dtype) if counts.element_size() == _INT64 else counts.to(dtype)
 

@@ -26,8 +26,7 @@ def narrowed(indices: Any, dtype: Any) -> Any:
     """Return the indices in the dtype of the row, without an extra kernel.
 
     An INT32 view reads the lower half of each number (both are little-endian, and indices are not
-    negative).
-    """
+    negative)."""
     if indices.dtype == dtype:
         return indices
     return indices.unsqueeze(-1).view(dtype)[..., 0]
@@ -92,8 +91,7 @@ def _top_k_top_p_build(case: Case, make: TensorMaker) -> Call:
 def _top_k_top_p_reference(torch: Any, ordered: Any, numbers: Any, p: Any, k: Any) -> Any:
     """Filter the logits.
 
-    Removed ones become the lowest number: the kernel's -inf would look like an error.
-    """
+    Removed ones become the lowest number: the kernel's -inf would look like an error."""
     lowest = torch.finfo(ordered.dtype).min
     kept = ordered
     if k is not None:
@@ -191,8 +189,7 @@ _INDICES, _VALUES = range(2)
 def _max_folded(case: Case) -> tuple[int, bool] | None:
     """Return the searched dimension, and whether it stays as 1.
 
-    If several dimensions fit, the last one; None where none fits.
-    """
+    If several dimensions fit, the last one; None where none fits."""
     x, out = input_shape(case, 0), output_shape(case, _VALUES)
     for dim in reversed(range(len(x))):
         for stays in (False, True):

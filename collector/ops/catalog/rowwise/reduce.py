@@ -48,8 +48,7 @@ def reduction(
 def boolean_reduction(kernel: str, call: str) -> OpSpec:
     """Return a reduction of truth values: along one dimension, or over all to a scalar.
 
-    torch reduces several dimensions one after another, with a kernel for each.
-    """
+    torch reduces several dimensions one after another, with a kernel for each."""
     rule = Constraint("expected one axis, or all of them and a scalar", _is_one_or_all)
     return reduction(kernel, call, inputs_are(("BOOL",), (0,)), rule, run=fold_one_or_all)
 
@@ -128,8 +127,7 @@ def _folded(case: Case) -> tuple[tuple[int, ...], bool] | None:
     """Return the dimensions that are summed, and whether they stay as 1.
 
     If several choices fit, for example dimensions of equal size, the last ones; None where none
-    fit.
-    """
+    fit."""
     x, out = input_shape(case, 0), output_shape(case)
     if out is None or len(out) > len(x):
         return None

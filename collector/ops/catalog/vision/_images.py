@@ -94,8 +94,7 @@ class SlidingWindow:
 def read_window(image: Shape, output: Shape, area: int) -> SlidingWindow | None:
     """Return the window of that area that turns an image (H, W) into an output (H, W).
 
-    None where there is none, or where there are several and none of them is square.
-    """
+    None where there is none, or where there are several and none of them is square."""
     if not 0 < area <= _LARGEST_WINDOW**2 or 0 in (*image, *output):
         return None
     fitting = [window for size in _sizes(area) if (window := _sliding(image, output, size))]

@@ -65,8 +65,7 @@ def _norm(
 ) -> OpSpec:
     """Return the operator of a kernel with these images and statistics.
 
-    `outputs` has True for each output that is an image.
-    """
+    `outputs` has True for each output that is an image."""
     rule = partial(_fits, images=len(images), statistics=len(statistics), outputs=outputs)
     return OpSpec(
         kernel=kernel,

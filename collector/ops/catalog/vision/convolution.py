@@ -41,8 +41,7 @@ class Convolution:
     def flops(self) -> int:
         """Return the operations: a product and a sum per filter element of each output element.
 
-        The number is the same whichever of the three tensors is computed from the others.
-        """
+        The number is the same whichever of the three tensors is computed from the others."""
         n, co, ho, wo = self.output
         return 2 * n * co * ho * wo * self.filter[1] * self.window.area
 

@@ -157,8 +157,7 @@ def _grad_build(case: Case, make: TensorMaker) -> Call:
 def _traffic(case: Case) -> int:
     """Return the bytes; the mask replaces the image.
 
-    The mask has two bytes for each channel, pixel of a window and block.
-    """
+    The mask has two bytes for each channel, pixel of a window and block."""
     found = _grad_read(case)
     if found is None:
         return 0

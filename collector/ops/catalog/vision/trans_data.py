@@ -204,8 +204,7 @@ def _is_made(case: Case) -> bool:
     """Return whether a launch makes this conversion.
 
     Convolution and pooling need floating-point numbers. The number of columns of FLOAT in
-    FRACTAL_NZ is ambiguous: torch_npu has 16, but 32 bytes hold 8.
-    """
+    FRACTAL_NZ is ambiguous: torch_npu has 16, but 32 bytes hold 8."""
     way, (x, *_) = read_conversion(case), case.inputs or ()
     return way is not None and spelling(x) in (_NZ if way.layout == FRACTAL_NZ else _FLOATS)
 
