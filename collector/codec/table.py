@@ -103,6 +103,8 @@ def is_text(text: str) -> bool:
 
 def as_text(text: str) -> str:
     """Return a text such as an error message in a form that a cell can hold, with escapes."""
+    if text.isascii() and "\0" not in text:
+        return text
     return text.replace("\0", "\\x00").encode("utf-8", "backslashreplace").decode()
 
 

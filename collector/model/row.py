@@ -24,11 +24,13 @@ WHOLE_NUMBER = "0|[1-9][0-9]{0,17}"  # as a row spells one
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a measurement's row. `type` is that of its values: str, int, float, a StrEnum,
-    or the type of a JSON list. `words` are the allowed texts, if they are few. `absent` is the text
-    of the default: what is read where a row has no such column; None where every row has it."""
+    """A column of a measurement's row: the value of a dataclass `field`. `type` is that of its
+    values: str, int, float, a StrEnum, or the type of a JSON list. `words` are the allowed texts,
+    if they are few. `absent` is the text of the default, which is read where a row has no such
+    column; it is None where every row has it."""
 
     name: str
+    field: str
     description: str
     unit: str
     type: Any
@@ -49,8 +51,10 @@ def to_row(measurement: Measurement) -> dict[str, str]:
         if inner is None:
             row[columns[0].name] = columns[0].text(value)
         else:
-            for column, field in zip(columns, fields(inner), strict=True):
-                row[column.name] = "" if value is None else column.text(getattr(value, field.name))
+            for column in columns:
+                row[column.name] = (
+                    "" if value is None else column.text(getattr(value, column.field))
+                )
     return row
 
 
@@ -173,6 +177,7 @@ def _column(field: Field[Any], hint: Any, prefix: str) -> Column:
         text, value = _optional(text, value)
     return Column(
         name=prefix + str(field.metadata.get("column", field.name)),
+        field=field.name,
         description=str(field.metadata["description"]),
         unit=str(field.metadata.get("unit", "")),
         type=declared,
@@ -204,12 +209,15 @@ def _items(name: str, item: Any) -> tuple[Callable[[Any], str], Callable[[str], 
     hints = get_type_hints(item) if is_dataclass(item) else {}
     kinds = tuple(hints.values()) or get_args(item)
     stored: Any = tuple.__class_getitem__(kinds) if kinds else item
+    as_plain = [as_text if kind is str else kind for kind in kinds]  # equal numbers: one spelling
 
     def text(values: Sequence[Any]) -> str:
+        if not values:
+            return ""
         if not kinds:
             return _json([as_text(value) for value in values])
         rows = ([getattr(value, name) for name in hints] for value in values) if hints else values
-        return _json([[_plain(*pair) for pair in zip(kinds, row, strict=True)] for row in rows])
+        return _json([[f(v) for f, v in zip(as_plain, row, strict=True)] for row in rows])
 
     def value(cell: str) -> tuple[Any, ...]:
         found = _decoded(name, stored, cell)
@@ -238,11 +246,6 @@ def _pairs(name: str, declared: Any) -> tuple[Callable[[Any], str], Callable[[st
             raise BadInput(f"{name}: expected its fields, got {cell!r}: {error}") from error
 
     return text, value
-
-
-def _plain(kind: Any, value: Any) -> Any:
-    """A value as its JSON has it: equal numbers have one spelling."""
-    return as_text(value) if kind is str else kind(value)
 
 
 def _decoded(name: str, item: Any, cell: str) -> tuple[Any, ...]:
