@@ -83,14 +83,14 @@ def rows_of_part(data: bytes, *, key: str) -> pa.Table:
 
 
 def completed(table: pa.Table, names: Sequence[str] = ROW_COLUMNS) -> pa.Table:
-    """Return the table with these columns in their order, followed by its other columns. A missing
-    column gets the text of its default in every row. Raises KeyError for a missing column without a
-    default."""
+    """Return the table with these columns in their order, followed by its other columns. A column
+    that it lacks has the text of its default in every row, and is left out if it has none."""
     columns = {
         name: table[name]
         if name in table.column_names
         else pa.array([ABSENT[name]] * table.num_rows, TEXT)
         for name in names
+        if name in table.column_names or name in ABSENT
     }
     more = {name: table[name] for name in table.column_names if name not in columns}
     return pa.table(columns | more)
