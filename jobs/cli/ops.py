@@ -178,7 +178,7 @@ def _lines(op: OpSpec, proved: Proved) -> Iterator[tuple[str, str]]:
         about = ", ".join(note for note in notes if note)
         yield f"slot {index}", f"{slot} ({about})" if about else slot
     for constraint in op.constraints:
-        yield "takes", constraint.text
+        yield "rule", constraint.text
     if op.assumes:
         yield "assumes", op.assumes
     if op.npu.graph is not None:
