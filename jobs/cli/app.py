@@ -48,14 +48,14 @@ Command = Callable[..., int | None]
 SECTIONS: dict[str, dict[str, Command]] = {
     "Measure": {
         "run": run_command,
-        "plan": plan_command,
+        "plan": grouped(plan_command),
         "status": status_command,
         "parse": parse_command,
         "microbench": microbench_command,
         "fia-backfill": fia_backfill_command,
         "grid": grid_command,
     },
-    "Models and results": {"coverage": coverage_command, "compare": compare_command},
+    "Models and results": {"coverage": grouped(coverage_command), "compare": compare_command},
     "Database": {"merge": merge_command, "pull": pull_command},
     "Cluster": {
         "launch": launch_command,
@@ -122,7 +122,7 @@ def opmeter(
 
 def _register(group: typer.Typer, commands: Mapping[str, Command]) -> None:
     for name, command in commands.items():
-        group.command(name)(_ending_with_its_code(grouped(command)))
+        group.command(name)(_ending_with_its_code(command))
 
 
 def _ending_with_its_code(command: Command) -> Callable[..., None]:

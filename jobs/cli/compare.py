@@ -20,7 +20,7 @@ from jobs.cli.options import (
     RanksGridOption,
     check_cache,
 )
-from jobs.cli.terminal import say
+from jobs.cli.terminal import print_json, say
 
 if TYPE_CHECKING:
     from collector.model.record import CaseRecord
@@ -194,9 +194,6 @@ def _print_json(
     parts: StepSum | None,
     known: M6 | None,
 ) -> None:
-    import json
-    from dataclasses import asdict
-
     from collector.report.comparison import by_kernel
 
     cases = [
@@ -209,21 +206,22 @@ def _print_json(
                 "mean_us": one.in_situ.mean_us,
                 "std_us": one.in_situ.std_us,
             },
-            "isolated": asdict(one.isolated) if one.isolated else None,
+            "isolated": one.isolated,
             "measured_as": one.kernel_type if one.isolated else None,
-            "in_context": asdict(one.in_context) if one.in_context else None,
+            "in_context": one.in_context,
             "ratio": one.ratio,
             "context_ratio": one.context_ratio,
             "why": one.why,
         }
         for one in found
     ]
-    document = {
-        "version": place,
-        "steps": asdict(trace) if trace else None,
-        "sum": asdict(parts) if parts else None,
-        "m6": asdict(known) if known else None,
-        "kernels": [asdict(row) for row in by_kernel(found)],
-        "cases": cases,
-    }
-    typer.echo(json.dumps(document, indent=1))
+    print_json(
+        {
+            "version": place,
+            "steps": trace,
+            "sum": parts,
+            "m6": known,
+            "kernels": by_kernel(found),
+            "cases": cases,
+        }
+    )

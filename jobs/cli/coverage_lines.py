@@ -7,10 +7,9 @@ from collections.abc import Iterator, Sequence
 from math import fsum
 from typing import TYPE_CHECKING
 
-import typer
-
 from collector.codec.text import counted
 from collector.model.case import shape_text
+from jobs.cli.terminal import print_json
 
 if TYPE_CHECKING:
     from jobs.planning.coverage import CoveredCase, UserMetrics
@@ -102,9 +101,6 @@ def _gap_lines(found: Sequence[CoveredCase]) -> Iterator[str]:
 
 def print_coverage(place: str, found: Sequence[CoveredCase], metrics: UserMetrics) -> None:
     """Print the version, the metrics and every case as JSON."""
-    import json
-    from dataclasses import asdict
-
     cases = [
         {
             "case_id": one.workload.record.case_id,
@@ -116,4 +112,4 @@ def print_coverage(place: str, found: Sequence[CoveredCase], metrics: UserMetric
         }
         for one in found
     ]
-    typer.echo(json.dumps({"version": place, "metrics": asdict(metrics), "cases": cases}, indent=1))
+    print_json({"version": place, "metrics": metrics, "cases": cases})

@@ -249,8 +249,6 @@ def grouped(command: Callable[..., int | None]) -> Callable[..., int | None]:
             )
             for field in fields(hint)
         ]
-    if not groups:
-        return command
 
     @wraps(command)
     def expanded(**options: Any) -> int | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,7 +17,9 @@ from jobs.cli.terminal import print_json, say
 
 if TYPE_CHECKING:
     from collector.store.base import Store
+    from jobs.status.follower import Follower
     from jobs.status.picture import CampaignStatus
+    from jobs.status.plan_status import PlanStatus
 
 _EVERY_S, _LINES_EVERY_S = 5.0, 60.0
 _IDLE_TIMES = 4.0  # as long as a look took is waited at least
@@ -46,6 +49,7 @@ def status_command(
     """
     from jobs.cli.opening import find_root, open_campaign, open_root
     from jobs.planning.stored_plans import campaigns, has_plans, no_campaign
+    from jobs.status.follower import Follower
     from jobs.status.picture import CampaignStatus
     from jobs.status.why import ClusterView
 
@@ -56,7 +60,13 @@ def status_command(
             raise BadInput("--watch requires the name of a campaign")
         store = open_root(root)
         if as_json:
-            print_json([_of_store(store, name) for name in campaigns(store)])
+            follower = Follower(store)
+            print_json(
+                [
+                    _as_json(store, name, follower.read(name, deep=False), follower)
+                    for name in campaigns(store)
+                ]
+            )
         else:
             _all(store)
         return
@@ -70,7 +80,8 @@ def status_command(
     if as_json:
         if watch:
             raise BadInput("--json and --watch exclude each other")
-        print_json(_of_store(store, name) | {"lines": list(screen.lines())})
+        lines = list(screen.lines())
+        print_json(_as_json(store, name, screen.plans, screen.follower) | {"lines": lines})
         return
     if watch:
         _watch(screen)
@@ -97,11 +108,10 @@ def _all(store: Store) -> None:
         say(f"no campaigns at {store.url}")
 
 
-def _of_store(store: Store, name: str) -> dict[str, object]:
-    """The progress of a campaign as its store has it: a value for JSON."""
-    from jobs.status.follower import Follower
-
-    follower = Follower(store)
+def _as_json(
+    store: Store, name: str, plans: Sequence[PlanStatus], follower: Follower
+) -> dict[str, object]:
+    """The progress of a campaign, whose `plans` the follower has read: a value for JSON."""
     return {
         "campaign": name,
         "store": store.url,
@@ -112,8 +122,10 @@ def _of_store(store: Store, name: str) -> dict[str, object]:
                 "devices": status.plan.devices,
                 "shards": len(status.shards),
                 "committed_shards": status.committed,
-                "cases": sum(shard.cases for shard in status.shards),
-                "measured_cases": sum(shard.done for shard in status.shards),
+                "cases": sum(shard.cases for shard in status.of_cases),
+                "measured_cases": sum(shard.done for shard in status.of_cases),
+                "repeats": sum(shard.cases for shard in status.of_repeats),
+                "measured_repeats": sum(shard.done for shard in status.of_repeats),
                 "remaining_s": status.remaining_s(),
                 "open_shards": [
                     {"shard": s.shard, "cases": s.cases, "measured": s.done, "case": s.measuring}
@@ -121,7 +133,7 @@ def _of_store(store: Store, name: str) -> dict[str, object]:
                     if not s.committed
                 ],
             }
-            for status in follower.read(name)
+            for status in plans
         ],
         "damage": list(follower.unreadable(name).lines()),
     }

@@ -6,7 +6,7 @@ import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Sequence, Set
+from collections.abc import Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any
 
@@ -48,14 +48,15 @@ def wrapped(line: str, width: int) -> list[str]:
 
 
 def print_json(value: object) -> None:
-    """Print a value as JSON; dataclasses as objects of their fields, sets as sorted lists."""
+    """Print a value as JSON, dataclasses as objects of their fields. Raises TypeError for other
+    types that JSON does not have."""
     typer.echo(json.dumps(value, indent=1, ensure_ascii=False, default=_as_plain))
 
 
 def _as_plain(value: Any) -> object:
     if is_dataclass(value):
         return {field.name: getattr(value, field.name) for field in fields(value)}
-    return sorted(value) if isinstance(value, Set) else str(value)
+    raise TypeError(f"expected a value that JSON has, got {value!r}")
 
 
 def print_table(

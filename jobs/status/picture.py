@@ -1,6 +1,6 @@
 """The complete output of `opmeter status` for one campaign."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from collector.codec.errors import BadInput, DamagedObject, NotFound
 from collector.database.commits import Commit, Log, readable_log
@@ -22,24 +22,27 @@ from jobs.status.why import ClusterObjects, ClusterView, explain, running_pods
 
 
 class CampaignStatus:
-    """The status of one campaign; `lines` may be called repeatedly."""
+    """The status of one campaign. `lines` may be called repeatedly, and sets `plans` to what it has
+    read and `is_finished`."""
 
     def __init__(self, store: Store, campaign: str, view: ClusterView):
         self._store, self._campaign, self._view = store, campaign, view
-        self._follower, self._held = Follower(store), HeldShards(store, campaign)
+        self.follower, self._held = Follower(store), HeldShards(store, campaign)
+        self.plans: Sequence[PlanStatus] = ()
         self.is_finished = False
 
     def lines(self, bars: int = 0) -> Iterator[str]:
         log = readable_log(self._store)
         merged, held, trouble = self._head(log)
-        plans = self._follower.read(self._campaign, merged=merged, held=held or ())
+        plans = self.follower.read(self._campaign, merged=merged, held=held or ())
+        self.plans = tuple(plans)
         node_failures, harm = self._node_failures()
         seen = self._view.seen(node_failures)
         at_work = _at_work(seen) if seen else 0
         yield from trouble
-        texts = self._follower.unreadable(self._campaign)
+        texts = self.follower.unreadable(self._campaign)
         if held is not None:  # otherwise it is unknown what is still required
-            texts = self._follower.damage(self._campaign, held)
+            texts = self.follower.damage(self._campaign, held)
         yield from texts.lines()
         yield from texts.advice(plans[-1].plan if plans else None)
         yield from harm

@@ -52,7 +52,9 @@ def test_status_prints_the_progress_of_each_plan(root: str) -> None:
     (campaign,) = printed("status", "--root", root)
     assert [plan["plan"] for plan in campaign["plans"]][-1] == 2
     last = printed("status", "made", "--root", root)
-    assert last["plans"][-1]["committed_shards"] == 1 and last["lines"]
+    newest = last["plans"][-1]
+    assert newest["committed_shards"] == 1 and last["lines"]
+    assert (newest["cases"], newest["measured_cases"], newest["repeats"]) == (3, 3, 0)
 
 
 def test_ops_prints_every_declaration_or_one() -> None:
