@@ -35,7 +35,6 @@ class Column:
     unit: str
     type: Any
     is_list: bool
-    is_optional: bool
     absent: str | None
     words: tuple[str, ...]
     text: Callable[[Any], str]
@@ -182,7 +181,6 @@ def _column(field: Field[Any], hint: Any, prefix: str) -> Column:
         unit=str(field.metadata.get("unit", "")),
         type=declared,
         is_list=is_list,
-        is_optional=is_optional,
         absent=None if field.default is MISSING else text(field.default),
         words=words,
         text=text,
