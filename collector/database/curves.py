@@ -40,7 +40,6 @@ from collector.ops.together import (
     lengths_of,
     without_lengths,
 )
-from collector.quality.gates import Floats as gates_Floats
 from collector.quality.gates import (
     WorkCurve,
     find_hidden_work,
@@ -49,7 +48,6 @@ from collector.quality.gates import (
     may_have_wrong_unit,
     may_hide_work,
 )
-from collector.quality.variance import Whole as variance_Whole
 from collector.ranks.distribution import DISTRIBUTE_KERNELS
 
 # The work of the cases of a table, as their declarations count it.
@@ -278,9 +276,7 @@ def _faults(good: pa.Table, cases: pa.Table, stack: Stack) -> Iterator[tuple[str
                 yield measurement, fault
 
 
-def _fault(
-    cases: pa.Table, measured: variance_Whole, duration_us: gates_Floats, stack: Stack
-) -> str:
+def _fault(cases: pa.Table, measured: Whole, duration_us: Floats, stack: Stack) -> str:
     """Return why the curve of measurements of these cases is withheld; empty if it is not.
     `measured` has the index of each one's case."""
     work = work_of(cases, stack, is_checked=True)
@@ -358,7 +354,7 @@ def envelope_of(cases: pa.Table, mean_us: Mapping[str, float], device: str) -> E
     )
 
 
-def _larger(cases: pa.Table, duration_us: gates_Floats) -> Whole:
+def _larger(cases: pa.Table, duration_us: Floats) -> Whole:
     """Return for each case the index of a larger and faster one; -1 if there is none."""
     larger = np.full(cases.num_rows, -1, np.int64)
     for places, lengths in lengths_of_forms(cases):
@@ -368,7 +364,7 @@ def _larger(cases: pa.Table, duration_us: gates_Floats) -> Whole:
 
 
 def _above_envelope(
-    cases: pa.Table, duration_us: gates_Floats, above: Whole, larger: Whole
+    cases: pa.Table, duration_us: Floats, above: Whole, larger: Whole
 ) -> Iterator[AboveEnvelope]:
     pairs = (cases_of(cases.take(pa.array(places))) for places in (above, larger))
     for at, than, case, other in zip(above.tolist(), larger.tolist(), *pairs, strict=True):

@@ -31,20 +31,10 @@ from collector.model.row import value_of
 from collector.ops.registry import family_of
 from collector.quality.canaries import SessionFactor
 from collector.quality.disturbances import lowered_us
+from collector.quality.evidence import Evidence, Floats, Pairs, SessionMeans, Whole, evidence_of
 from collector.quality.pooled import StackIntervals, stack_intervals
 from collector.quality.statistics import student_t_factor
-from collector.quality.variance import (
-    Evidence,
-    Floats,
-    Pairs,
-    SessionMeans,
-    VariancePrior,
-    Whole,
-    evidence_of,
-    fit,
-    learn,
-    prior_of,
-)
+from collector.quality.variance import VariancePrior, fit, learn, prior_of
 from collector.ranks.collective import is_collective
 
 # The columns that the intervals depend on. To filter all columns takes longer than the rest of the

@@ -51,6 +51,7 @@ from collector.ranks.collective import (
     COLUMNS,
     OF_SESSIONS,
     OF_SESSIONS_TOGETHER,
+    Cells,
     CollectiveCase,
     CollectiveFacts,
     collective_case_of,
@@ -58,7 +59,6 @@ from collector.ranks.collective import (
     is_collective,
     key_cells,
 )
-from collector.ranks.collective import Cells as collective_Cells
 from collector.ranks.experts import EXPERT_LOADS, IMBALANCE
 
 # The files of collectives: `{device}/hccl/v{cann}/hcom_allReduce_.csv`.
@@ -105,7 +105,7 @@ class _Row:
         """Return the settings that both durations in one row have in common."""
         return (self.values.grid, self.values.mode, self.values.environment)
 
-    def cells(self) -> collective_Cells:
+    def cells(self) -> Cells:
         one = self.values.collective
         return {
             **key_cells(one),
@@ -117,7 +117,7 @@ class _Row:
             **(self._interval_cells(self.interval) if self.interval is not None else {}),
         }
 
-    def _interval_cells(self, known: CaseInterval) -> collective_Cells:
+    def _interval_cells(self, known: CaseInterval) -> Cells:
         """Return the interval of the median over sessions, for one group alone or for all."""
         ends = (f"{known.low_us:.2f}", f"{known.high_us:.2f}")
         if self.values.collective.together:
@@ -125,7 +125,7 @@ class _Row:
         recorded = (*ends, known.variance, str(known.sessions))
         return dict(zip(OF_SESSIONS, recorded, strict=True))
 
-    def cells_elsewhere(self) -> collective_Cells:
+    def cells_elsewhere(self) -> Cells:
         """Return the cells of a separate row in a file with several rows for one key."""
         together = "all" if self.values.collective.together else "1"
         return {**self.cells(), "ranks": str(self.values.ranks), "concurrent": together}
@@ -155,7 +155,7 @@ def collective_tables(
     return files
 
 
-def _one_a_key(rows: list[_Row]) -> tuple[list[collective_Cells], list[collective_Cells]]:
+def _one_a_key(rows: list[_Row]) -> tuple[list[Cells], list[Cells]]:
     """Return the rows that consumers read, one for each key, and the rows of all other cases."""
     by_key: dict[Key, list[_Row]] = {}
     for row in rows:
@@ -181,7 +181,7 @@ def _together_row(first: _Row, ranked: list[_Row]) -> _Row | None:
     return alike[0] if alike else None
 
 
-def _joined(first: _Row, beside: _Row | None) -> collective_Cells:
+def _joined(first: _Row, beside: _Row | None) -> Cells:
     if beside is None or beside is first:
         return first.cells()
     elsewhere = beside.version if beside.version != first.version else ""
@@ -193,7 +193,7 @@ def _in_order(key: Key) -> tuple[int, int, int, str]:
     return int(ranks), int(tier), int(message_bytes), dtype
 
 
-def collective_of_cells(kernel_type: str, cells: collective_Cells) -> CollectiveCase | None:
+def collective_of_cells(kernel_type: str, cells: Cells) -> CollectiveCase | None:
     """Return the collective of a row; None for other rows and for a refused one.
 
     A refused one has no duration, and its row is with those of all other cases."""
@@ -269,7 +269,7 @@ def _facts(
     )
 
 
-def _table(columns: tuple[str, ...], rows: list[collective_Cells]) -> tuple[bytes, int]:
+def _table(columns: tuple[str, ...], rows: list[Cells]) -> tuple[bytes, int]:
     return csv_bytes(columns, rows), len(rows)
 
 
@@ -280,8 +280,6 @@ VIEW_VERSION = 1
 
 _OWN_PREFIXES = ("MicroBench ", "Profiling ")
 _OWN_COLUMNS = frozenset(DATABASE_COLUMNS)
-
-Cells = dict[str, str]
 
 
 @dataclass(frozen=True, slots=True)

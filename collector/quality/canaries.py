@@ -9,8 +9,9 @@ from statistics import fmean
 import numpy as np
 
 from collector.model.measurement import CanaryReading, Measurement
+from collector.quality.evidence import Floats
 from collector.quality.statistics import MAD_TO_SIGMA, student_t_factor
-from collector.quality.variance import Floats, VariancePrior
+from collector.quality.variance import VariancePrior
 
 # Probability of a false alarm in a session in which nothing changed.
 _CANARIES_FALSE_ALARMS = 0.005

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from collector.model.measurement import Outcome, Timing
+from collector.quality.evidence import Floats
 
 # Map a verdict to its gate: by the outcome and the reason of a measurement that is not shown, and
 # by the text of a warning. A certificate stores a gate's reason, not its name, so that old
@@ -67,7 +68,6 @@ def _first(known: Sequence[tuple[str, str]], text: str) -> str:
 # Shared by the gates that check a whole curve: the number of cases that a check requires, and the
 # fastest duration of a curve.
 
-Floats = npt.NDArray[np.float64]
 
 LEAST_CASES = 20  # with next to no work, or in any other part that is checked
 _FASTEST = 0.02  # quantile of all cases, so that a few wrong durations do not determine it

@@ -6,20 +6,15 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from collector.quality.variance import (
+from collector.quality.evidence import (
     Evidence,
     Floats,
-    Origin,
     Pairs,
-    Variance,
-    VarianceParts,
-    VariancePrior,
     Whole,
-    fit,
     independent_differences,
     medians,
-    parts_of,
 )
+from collector.quality.variance import Origin, Variance, VarianceParts, VariancePrior, fit, parts_of
 
 # Pool the means of a case that several sessions have measured: the mean of its stack by the model
 # of variance, and the variance of that mean.

@@ -11,11 +11,10 @@ from math import ceil, inf, log1p
 import numpy as np
 import numpy.typing as npt
 
-from collector.surface.surrogate import LEAST_POINTS, Estimate, Points, estimate
+from collector.surface.surrogate import LEAST_POINTS, Estimate, Floats, Points, estimate
 
 # Selection of the points to measure: a coarse start, then the points where the model is uncertain.
 
-Floats = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.intp]
 
 _LEFT_UNSURE = 0.05

@@ -18,15 +18,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from collector.quality.evidence import Floats, SessionMeans, evidence_of
 from collector.quality.pooled import half_widths
-from collector.quality.variance import (
-    Floats,
-    SessionMeans,
-    VariancePrior,
-    evidence_of,
-    fit,
-    parts_of,
-)
+from collector.quality.variance import VariancePrior, fit, parts_of
 from tests.truth.repeats import SHARES, UNKNOWING, both, verdict
 
 _KEY = ["gemm_dtype", "m", "n", "k"]

@@ -28,8 +28,9 @@ import numpy as np
 from collector.model.measurement import CanaryReading
 from collector.model.plan import CANARY_PLACES, CANARY_REPEATS
 from collector.quality.canaries import SessionReadings, drift, session_factors
+from collector.quality.evidence import Floats
 from collector.quality.statistics import accept
-from collector.quality.variance import Floats, prior_of
+from collector.quality.variance import prior_of
 
 PRIOR = prior_of("ATLAS_800_A3")
 USUAL_US = {"Add": 90.0, "MatMulV2": 450.0}

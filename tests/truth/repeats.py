@@ -22,17 +22,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from collector.quality.evidence import Evidence, Floats, SessionMeans, evidence_of
 from collector.quality.pooled import half_widths
-from collector.quality.variance import (
-    Evidence,
-    Floats,
-    SessionMeans,
-    VariancePrior,
-    evidence_of,
-    fit,
-    learn,
-    parts_of,
-)
+from collector.quality.variance import VariancePrior, fit, learn, parts_of
 
 _REPEATS = 20
 _SPLITS = 20

@@ -11,17 +11,11 @@ from collector.quality.canaries import (
     device_factors,
 )
 from collector.quality.disturbances import clock_step_us
+from collector.quality.evidence import SessionMeans, evidence_of, medians
 from collector.quality.gates import LEAST_CASES, WorkCurve, find_hidden_work, larger_and_faster
 from collector.quality.pooled import pooled_means
 from collector.quality.statistics import accept
-from collector.quality.variance import (
-    SessionMeans,
-    VariancePrior,
-    evidence_of,
-    fit,
-    medians,
-    parts_of,
-)
+from collector.quality.variance import VariancePrior, fit, parts_of
 
 pytestmark = pytest.mark.fast
 

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from collector.quality.evidence import SessionMeans, evidence_of
 from collector.quality.pooled import PooledMeans, pooled_means
-from collector.quality.variance import SessionMeans, Variance, VariancePrior, evidence_of, parts_of
+from collector.quality.variance import Variance, VariancePrior, parts_of
 
 pytestmark = pytest.mark.fast
 

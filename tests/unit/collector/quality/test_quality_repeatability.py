@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from collector.quality.evidence import evidence_of
 from collector.quality.pooled import SHARES, coverage_of_intervals, session_differences
-from collector.quality.variance import evidence_of
 from tests.unit.collector.quality.test_quality_variance import PRIOR, chosen, drawn
 
 pytestmark = pytest.mark.fast

@@ -5,15 +5,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from collector.quality.evidence import (
+    LEAST_SPREAD,
+    SessionMeans,
+    evidence_of,
+    independent_differences,
+)
 from collector.quality.pooled import stack_intervals
 from collector.quality.variance import (
-    LEAST_SPREAD,
     Origin,
-    SessionMeans,
     VariancePrior,
-    evidence_of,
     fit,
-    independent_differences,
     learn,
     parts_of,
     prior_of,
