@@ -138,7 +138,7 @@ def test_an_average_beside_microbenchmark_counters_stays_what_it_is():
     assert names["Average Duration(us)"] == AVERAGE_DURATION
 
 
-# What a table can hold: test_ground_tables tries the rest.
+# What a table can hold: test_codec_tables tries the rest.
 _TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=12)
 
 
