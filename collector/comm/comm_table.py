@@ -11,20 +11,8 @@ from collector.codec.table import csv_rows, table_bytes
 from collector.comm.bench_plan import BenchPlan
 from collector.comm.measured import Measured, settings_of
 from collector.model.stack import COLLECTIVE_LIBRARIES
-from collector.ranks.collective import (
-    COLUMNS,
-    DURATION,
-    KEY,
-    OF_SESSIONS,
-    OF_SESSIONS_TOGETHER,
-    OPERATIONS,
-    SETTING_PREFIXES,
-    Cells,
-    Collective,
-    CollectiveFacts,
-    fact_cells,
-    key_cells,
-)
+from collector.ranks import collective
+from collector.ranks.collective import Cells, Collective, CollectiveFacts
 from collector.store.atomic import write_whole
 
 # A row of a file may be changed only by a measurement that was timed in the same way.
@@ -32,7 +20,7 @@ from collector.store.atomic import write_whole
 # A duration of another mode, or of another algorithm, is another number of the same key: in place
 # of the old one it would look like a change of the machine.
 
-_NEXT = re.compile(f"[; ](?={'|'.join(SETTING_PREFIXES)})")
+_NEXT = re.compile(f"[; ](?={'|'.join(collective.SETTING_PREFIXES)})")
 # Variables for the ranks' addresses, timeouts and debug output: no duration depends on them, and
 # they differ between machines.
 _NO_MATTER = ("_IF_IP", "_IF_BASE_PORT", "_SOCKET_IFNAME", "_TIMEOUT", "_DEBUG")
@@ -51,13 +39,13 @@ class TimingMethod:
 def check_row(row: Mapping[str, str], way: TimingMethod, path: Path) -> None:
     """Raise BadInput if a row was timed in another way than the one that would replace it."""
     # Other producers have no such columns: their rows are of NPUs.
-    there = row.get("backend", "") or ("hccl" if row.get(DURATION) else way.backend)
+    there = row.get("backend", "") or ("hccl" if row.get(collective.DURATION) else way.backend)
     if there != way.backend:
         raise BadInput(f"expected rows of backend {way.backend}, got rows of {there}", path=path)
     mode = row.get("mode", "")
     if not mode:
         return
-    which = f"the row of {row[KEY[0]]} bytes over {row[KEY[1]]} ranks"
+    which = f"the row of {row[collective.KEY[0]]} bytes over {row[collective.KEY[1]]} ranks"
     if mode != way.mode:
         raise BadInput(
             f"{which} has mode {mode}, this run uses {way.mode}: use --bench-mode {mode} or write "
@@ -82,7 +70,7 @@ def _settings(environment: str) -> dict[str, str]:
 
 # The amount that a model adds to a duration; never part of it, only set if a profile shows it.
 OFFSET = "Offset(us)"
-_NEEDED = KEY[:2]  # required by the consumer, too
+_NEEDED = collective.KEY[:2]  # required by the consumer, too
 _SIZE = re.compile(r"[0-9]{1,18}")
 
 Key = tuple[str, ...]
@@ -111,7 +99,7 @@ def read_comm_table(path: Path) -> CommTable:
     """Return the rows of a file; none if there is no file. Raises BadInput for a file of another
     kind, such as a profiler's own rows under such a name."""
     if not path.exists():
-        return CommTable(COLUMNS, ())
+        return CommTable(collective.COLUMNS, ())
     try:
         text = path.read_text("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
@@ -135,7 +123,7 @@ def write_measured(folder: Path, measured: Iterable[Measured]) -> list[FileChang
     """Add or change the rows of measured cases, file by file, each file atomically."""
     by_file: dict[str, list[Measured]] = {}
     for one in measured:
-        by_file.setdefault(OPERATIONS[one.collective.operation].file, []).append(one)
+        by_file.setdefault(collective.OPERATIONS[one.collective.operation].file, []).append(one)
     return [write_file(folder / name, rows) for name, rows in by_file.items()]
 
 
@@ -149,17 +137,17 @@ def write_file(path: Path, measured: Sequence[Measured]) -> FileChange:
         places.setdefault(_key_of(row), []).append(at)
     before, touched = len(rows), set()
     for one in measured:
-        key = key_cells(one.collective)
+        key = collective.key_cells(one.collective)
         at = places.setdefault(tuple(key.values()), [len(rows)])[0]
         if at == len(rows):
             rows.append(key)
         check_row(rows[at], TimingMethod(one.backend, one.mode, one.environment), path)
-        rows[at].update(fact_cells(one.collective, _facts(one)))
+        rows[at].update(collective.fact_cells(one.collective, _facts(one)))
         for name in _stale_columns(one.collective):
             if name in rows[at]:
                 rows[at][name] = ""
         touched.add(at)
-    _write(path, (*table.columns, *COLUMNS), rows)
+    _write(path, (*table.columns, *collective.COLUMNS), rows)
     changed = len({at for at in touched if at < before})
     twice = sum(1 for found in places.values() if len(found) > 1)
     return FileChange(path, len(rows) - before, changed, twice)
@@ -168,7 +156,9 @@ def write_file(path: Path, measured: Sequence[Measured]) -> FileChange:
 def _stale_columns(measured: Collective) -> Sequence[str]:
     """Return the columns that describe the row's previous duration: the offset of a model, and the
     precision from a database."""
-    return OF_SESSIONS_TOGETHER if measured.together else (OFFSET, *OF_SESSIONS)
+    return (
+        collective.OF_SESSIONS_TOGETHER if measured.together else (OFFSET, *collective.OF_SESSIONS)
+    )
 
 
 def check_folder(
@@ -178,7 +168,7 @@ def check_folder(
     that cannot be written is not measured."""
     by_file: dict[str, list[Collective]] = {}
     for one in plan.collectives:
-        by_file.setdefault(OPERATIONS[one.operation].file, []).append(one)
+        by_file.setdefault(collective.OPERATIONS[one.operation].file, []).append(one)
     for name, cases in by_file.items():
         check_file(folder / name, replace(plan, collectives=tuple(cases)), environment)
 
@@ -188,7 +178,7 @@ def check_file(path: Path, plan: BenchPlan, environment: Mapping[str, str] = os.
     settings = ";".join(settings_of(environment))
     alike: dict[Key, list[Collective]] = {}
     for one in plan.collectives:
-        _, *others = key_cells(one).values()
+        _, *others = collective.key_cells(one).values()
         alike.setdefault(tuple(others), []).append(one)
     first = {_key_of(row): row for row in reversed(read_comm_table(path).rows)}
     for (size, *others), row in first.items():
@@ -231,7 +221,7 @@ def _write(path: Path, columns: Iterable[str], rows: Sequence[Mapping[str, str]]
 
 
 def _key_of(row: Mapping[str, str]) -> Key:
-    return tuple(row.get(name, "").strip() for name in KEY)
+    return tuple(row.get(name, "").strip() for name in collective.KEY)
 
 
 def _facts(one: Measured) -> CollectiveFacts:

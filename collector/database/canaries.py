@@ -17,13 +17,8 @@ from collector.codec.canonical import canonical_json
 from collector.database.state import TEXT, State, Version, identities
 from collector.model.measurement import Outcome
 from collector.model.row import value_of
-from collector.quality.canaries import (
-    DRIFTED,
-    WITHHELD,
-    SessionFactor,
-    SessionReadings,
-    session_factors,
-)
+from collector.quality import canaries
+from collector.quality.canaries import SessionFactor, SessionReadings
 from collector.quality.variance import prior_of
 
 SESSION = ("campaign", "shard", "attempt", "session")
@@ -67,7 +62,7 @@ def canary_rows(rows: pa.Table, version: Version, path: str) -> pa.Table:
 
 def factors_of(rows: pa.Table, version: Version) -> list[SessionFactor]:
     """Return the sessions of such rows, each compared with the others."""
-    return session_factors(_sessions(rows), prior_of(version.shown_stack.device))
+    return canaries.session_factors(_sessions(rows), prior_of(version.shown_stack.device))
 
 
 def suspect_sessions(sessions: Sequence[SessionFactor]) -> SuspectSessions:
@@ -111,7 +106,7 @@ def _withheld(rows: pa.Table, faults: Mapping[str, str]) -> pa.Table:
         pc.equal(rows["outcome"], Outcome.OK.value), pc.not_equal(rows["mean_us"], "")
     )
     at, is_off = _of_sessions(rows, faults, is_number)
-    words = [f"{WITHHELD}{fault}" for fault in faults.values()]
+    words = [f"{canaries.WITHHELD}{fault}" for fault in faults.values()]
     reasons = [words[place] for place in at.filter(is_off).to_pylist()]
     rows = _replaced(rows, "outcome", is_off, [Outcome.IMPLAUSIBLE.value] * len(reasons))
     return _replaced(rows, "reason", is_off, reasons)
@@ -132,7 +127,7 @@ def is_suspect(warnings: str) -> bool:
     """Return whether a measurement with these warnings is of a suspect session, or of a session
     that did not stay as fast as it began."""
     return bool(warnings) and any(
-        recorded.startswith((_ODD, DRIFTED)) for recorded in value_of("warnings", warnings)
+        recorded.startswith((_ODD, canaries.DRIFTED)) for recorded in value_of("warnings", warnings)
     )
 
 
@@ -144,7 +139,7 @@ def is_of_suspect_session(outcome: str, reason: str, warnings: str) -> bool:
 def is_withheld(outcome: str, reason: str) -> bool:
     """Return whether a measurement with this outcome is of a session that is too far off to
     show."""
-    return outcome == Outcome.IMPLAUSIBLE and reason.startswith(WITHHELD)
+    return outcome == Outcome.IMPLAUSIBLE and reason.startswith(canaries.WITHHELD)
 
 
 def _sessions(rows: pa.Table) -> list[SessionReadings]:

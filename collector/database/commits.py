@@ -14,13 +14,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass
 
-from collector.codec.canonical import (
-    canonical_json,
-    decode_object,
-    readable_json,
-    sha256_hex,
-    short_hash,
-)
+from collector.codec import canonical
 from collector.codec.errors import (
     AlreadyExists,
     BadInput,
@@ -69,7 +63,7 @@ def write_hint(store: Store, number: int, sha256: str) -> None:
     try:
         hint = read_hint(store)
         if hint is None or hint.number < number:
-            store.put(keys.HEAD, canonical_json(asdict(HeadHint.of(number, sha256))))
+            store.put(keys.HEAD, canonical.canonical_json(asdict(HeadHint.of(number, sha256))))
     except StoreError as error:
         logger.warning("could not write %s; later reads are slower: %s", keys.HEAD, error)
 
@@ -91,14 +85,14 @@ def is_hint_damaged(store: Store) -> bool:
 
 def _hint_from_json(data: bytes) -> HeadHint | None:
     try:
-        hint = decode_object(HeadHint, data, what="a hint", key=keys.HEAD)
+        hint = canonical.decode_object(HeadHint, data, what="a hint", key=keys.HEAD)
     except BadInput:
         return None
     return hint if hint.number > 0 and hint.seal == _seal(hint.number, hint.sha256) else None
 
 
 def _seal(number: int, sha256: str) -> str:
-    return short_hash([number, sha256])
+    return canonical.short_hash([number, sha256])
 
 
 _WHAT = "a commit of the database"
@@ -130,7 +124,7 @@ class Commit:
     @property
     def sha256(self) -> str:
         """Return the hash of its bytes, which follow from its fields."""
-        return sha256_hex(commit_to_json(self))
+        return canonical.sha256_hex(commit_to_json(self))
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,13 +142,13 @@ class Log:
 
 
 def commit_to_json(commit: Commit) -> bytes:
-    return readable_json(asdict(commit))
+    return canonical.readable_json(asdict(commit))
 
 
 def commit_from_json(data: bytes, *, key: str) -> Commit:
     """Return the commit of a key. Raises BadInput, which names the key, for other data or another
     commit."""
-    commit = decode_object(Commit, data, what=_WHAT, key=key)
+    commit = canonical.decode_object(Commit, data, what=_WHAT, key=key)
     if wrong := _contradiction(commit, data, key):
         raise BadInput(f"expected {_WHAT}: {wrong}", path=key)
     return commit

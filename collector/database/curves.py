@@ -27,27 +27,12 @@ from collector.model.case import Case, case_from_cells
 from collector.model.measurement import Outcome
 from collector.model.stack import Stack, backend_of
 from collector.model.vocabulary import BASE_CELLS, INPUT_DTYPES, INPUT_SHAPES, OUTPUT_SHAPES
+from collector.ops import together
 from collector.ops.floor import described_peaks, flops_per_s, lower_bounds_us
 from collector.ops.registry import find
-from collector.ops.together import (
-    FEW,
-    Evaluate,
-    Floats,
-    Truths,
-    Whole,
-    evaluate_alone,
-    evaluate_together,
-    lengths_of,
-    without_lengths,
-)
-from collector.quality.gates import (
-    WorkCurve,
-    find_hidden_work,
-    find_unit_mistake,
-    larger_and_faster,
-    may_have_wrong_unit,
-    may_hide_work,
-)
+from collector.ops.together import Evaluate, Floats, Truths, Whole
+from collector.quality import gates
+from collector.quality.gates import WorkCurve
 from collector.ranks.distribution import DISTRIBUTE_KERNELS
 
 # The work of the cases of a table, as their declarations count it.
@@ -91,10 +76,12 @@ def work_of(cases: pa.Table, stack: Stack, *, is_checked: bool) -> Work:
     found = np.full((cases.num_rows, 3), np.nan)
     forms, alone = _read(cases)
     for places, form in forms:
-        found[places, :2] = evaluate_together(_evaluation_of(form.first, is_checked), *form)
+        found[places, :2] = together.evaluate_together(
+            _evaluation_of(form.first, is_checked), *form
+        )
         found[places, 2] = flops_per_s(form.first, stack)
     for place, case in alone:
-        numbers = evaluate_alone(_evaluation_of(case, is_checked), case)
+        numbers = together.evaluate_alone(_evaluation_of(case, is_checked), case)
         found[place] = (*numbers, flops_per_s(case, stack))
     return Work(*found.T)
 
@@ -105,10 +92,10 @@ def lengths_of_forms(cases: pa.Table) -> Iterator[tuple[Whole, Whole]]:
     found: dict[Case, list[tuple[Whole, Whole]]] = defaultdict(list)
     forms, alone = _read(cases)
     for places, form in forms:
-        found[without_lengths(form.first)].append((places, form.lengths))
+        found[together.without_lengths(form.first)].append((places, form.lengths))
     for place, case in alone:
-        lengths = np.array([lengths_of(case)], np.int64)
-        found[without_lengths(case)].append((np.array([place]), lengths))
+        lengths = np.array([together.lengths_of(case)], np.int64)
+        found[together.without_lengths(case)].append((np.array([place]), lengths))
     for parts in found.values():
         places, lengths = (np.concatenate(recorded) for recorded in zip(*parts, strict=True))
         order = np.argsort(places)
@@ -125,7 +112,7 @@ def _read(cases: pa.Table) -> tuple[list[tuple[Whole, "_Form"]], Iterator[tuple[
     ends = (pa.scalar("", TEXT), pa.scalar(";", TEXT))
     shapes = pc.binary_join_element_wise(*(cases[name] for name in _SHAPES), *ends)
     for places in _forms(cases):
-        form = _form(cases, shapes, places) if len(places) >= FEW else None
+        form = _form(cases, shapes, places) if len(places) >= together.FEW else None
         if form is None:
             alone += places.tolist()
         else:
@@ -194,7 +181,7 @@ def _form(cases: pa.Table, shapes: pa.ChunkedArray, places: Whole) -> _Form | No
     lengths = numbers.reshape(len(places), -1)
     # Reading each by itself would give the same: as many numbers, in the same order, none too
     # large.
-    if first is None or lengths[0].tolist() != lengths_of(first):
+    if first is None or lengths[0].tolist() != together.lengths_of(first):
         return None
     return _Form(first, lengths) if _are_shapes(first, lengths) else None
 
@@ -267,7 +254,9 @@ def _faults(good: pa.Table, cases: pa.Table, stack: Stack) -> Iterator[tuple[str
     places = place.to_numpy()
     for curve in places_alike(good, _CURVE):
         part = curve[:_MOST_OF_CURVE]
-        if not (may_hide_work(duration_us[part]) or may_have_wrong_unit(duration_us[part])):
+        if not (
+            gates.may_hide_work(duration_us[part]) or gates.may_have_wrong_unit(duration_us[part])
+        ):
             continue
         own, of_own = np.unique(places[part], return_inverse=True)
         fault = _fault(cases.take(pa.array(own)), of_own, duration_us[part], stack)
@@ -282,12 +271,12 @@ def _fault(cases: pa.Table, measured: Whole, duration_us: Floats, stack: Stack) 
     work = work_of(cases, stack, is_checked=True)
     is_known = work.is_known[measured]
     measured, duration_us = measured[is_known], duration_us[is_known]
-    if described_peaks(stack.device) is not None and may_have_wrong_unit(duration_us):
-        fault = find_unit_mistake(duration_us, work.lower_bounds_us(stack)[measured])
+    if described_peaks(stack.device) is not None and gates.may_have_wrong_unit(duration_us):
+        fault = gates.find_unit_mistake(duration_us, work.lower_bounds_us(stack)[measured])
         if fault:
             return fault
     curve = WorkCurve(work.operations[measured], work.traffic[measured], duration_us)
-    hidden = find_hidden_work(curve)
+    hidden = gates.find_hidden_work(curve)
     return hidden.fault if hidden else ""
 
 
@@ -358,7 +347,7 @@ def _larger(cases: pa.Table, duration_us: Floats) -> Whole:
     """Return for each case the index of a larger and faster one; -1 if there is none."""
     larger = np.full(cases.num_rows, -1, np.int64)
     for places, lengths in lengths_of_forms(cases):
-        found = larger_and_faster(lengths.astype(np.float64), duration_us[places])
+        found = gates.larger_and_faster(lengths.astype(np.float64), duration_us[places])
         larger[places] = np.where(found >= 0, places[found], -1)
     return larger
 

@@ -14,16 +14,12 @@ import pyarrow as pa
 
 from collector import environment
 from collector.codec.errors import BadInput, NotFound, OpmeterError
+from collector.database import snapshot
 from collector.database.commits import Commit, head_to_extend, try_commit, write_hint
 from collector.database.plan_state import MergedPlans, PlanResults, read_results
 from collector.database.plans import Damage, MergedPlan, changed, plan_or_damage
 from collector.database.query import held_shards
-from collector.database.snapshot import (
-    SnapshotManifest,
-    load_state,
-    read_manifest,
-    write_snapshot,
-)
+from collector.database.snapshot import SnapshotManifest
 from collector.database.state import State, join_all
 from collector.database.view import VIEW_VERSION, content_hash, view_of
 from collector.model import keys
@@ -119,8 +115,8 @@ class _Base:
 
 def _base(store: Store) -> _Base:
     head = head_to_extend(store)
-    manifest = read_manifest(store, head) if head else None
-    return _Base(head, manifest, load_state(store, head, manifest))
+    manifest = snapshot.read_manifest(store, head) if head else None
+    return _Base(head, manifest, snapshot.load_state(store, head, manifest))
 
 
 def _gather(
@@ -245,7 +241,7 @@ def _write(store: Store, step: _Step, guard: Guard, author: str) -> Commit:
     head, manifest = step.base.head, step.base.manifest
     number = head.number + 1 if head else 1
     view = view_of(step.joined)
-    written = write_snapshot(
+    written = snapshot.write_snapshot(
         store,
         number,
         step.joined,

@@ -13,35 +13,15 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from collector.codec.errors import DamagedObject
-from collector.database.canaries import (
-    CANARY_COLUMNS,
-    SuspectSessions,
-    canary_rows,
-    factors_of,
-    is_of_suspect_session,
-    suspect_sessions,
-    with_suspect_sessions,
-)
+from collector.database import canaries, query, snapshot
+from collector.database.canaries import SuspectSessions
 from collector.database.commits import Commit
 from collector.database.committed import read_sealed
 from collector.database.intervals import CaseInterval
 from collector.database.plans import MergedPlan
-from collector.database.query import (
-    RESULT_COLUMNS,
-    CaseResult,
-    best_of,
-    best_of_cases,
-    of_stack,
-    results_of_rows,
-)
+from collector.database.query import CaseResult
 from collector.database.rows import completed
-from collector.database.snapshot import (
-    INTERVALS,
-    SnapshotManifest,
-    interval_rows,
-    read_file,
-    read_manifest,
-)
+from collector.database.snapshot import SnapshotManifest
 from collector.database.state import TEXT, Version, shows
 from collector.model import keys
 from collector.model.plan import device_or_node_name
@@ -71,7 +51,7 @@ class Published:
     @classmethod
     def of(cls, store: Store, commit: Commit | None) -> "Published":
         """Return the content of a commit. Only the manifest is read."""
-        return cls(store, commit, read_manifest(store, commit) if commit else None)
+        return cls(store, commit, snapshot.read_manifest(store, commit) if commit else None)
 
     @property
     def versions(self) -> Mapping[str, Version]:
@@ -95,15 +75,15 @@ class Published:
         best: list[pa.Table] = []
         for key in self.manifest.measurements:
             found = list(best)
-            for rows in _batches(self.store, key, (*RESULT_COLUMNS, "reason")):
-                rows_of_cases = with_suspect_sessions(
+            for rows in _batches(self.store, key, (*query.RESULT_COLUMNS, "reason")):
+                rows_of_cases = canaries.with_suspect_sessions(
                     rows.filter(pc.is_in(rows["case"], value_set=cases)), suspects
                 )
                 found.append(
-                    best_of(rows_of_cases, version, version_path, cache=cache).select(_KEPT)
+                    query.best_of(rows_of_cases, version, version_path, cache=cache).select(_KEPT)
                 )
-            best = [best_of_cases(pa.concat_tables(found))] if found else []
-        return results_of_rows(best[0]) if best else {}
+            best = [query.best_of_cases(pa.concat_tables(found))] if found else []
+        return query.results_of_rows(best[0]) if best else {}
 
     def suspect_once(
         self, version_path: str, cases_of_interest: Iterable[str], *, cache: str | None = None
@@ -119,12 +99,16 @@ class Published:
         suspects = self._suspects(version, version_path, self.manifest.measurements)
         places: dict[str, list[str]] = {}
         for key in self.manifest.measurements:
-            for rows in _batches(self.store, key, (*RESULT_COLUMNS, "reason", *_NODE_AND_DEVICE)):
-                rows = with_suspect_sessions(
+            for rows in _batches(
+                self.store, key, (*query.RESULT_COLUMNS, "reason", *_NODE_AND_DEVICE)
+            ):
+                rows = canaries.with_suspect_sessions(
                     rows.filter(pc.is_in(rows["case"], value_set=suspect)), suspects
                 )
-                for row in of_stack(rows, version, version_path, cache=cache).to_pylist():
-                    if is_of_suspect_session(row["outcome"], row["reason"], row["warnings"]):
+                for row in query.of_stack(rows, version, version_path, cache=cache).to_pylist():
+                    if canaries.is_of_suspect_session(
+                        row["outcome"], row["reason"], row["warnings"]
+                    ):
                         device_or_node = device_or_node_name(row["node"], row["device_serial"])
                         places.setdefault(row["case"], []).append(device_or_node)
         return {case: found[0] for case, found in places.items() if len(found) == 1}
@@ -136,10 +120,15 @@ class Published:
         DamagedObject for a table that is not one of intervals."""
         if self.manifest is None or self.commit is None:
             return {}
-        data = read_file(self.store, self.commit, INTERVALS, self.manifest.files[INTERVALS])
-        key, cases = keys.snapshot(self.commit.snapshot) + INTERVALS, pa.array(expected, TEXT)
+        data = snapshot.read_file(
+            self.store, self.commit, snapshot.INTERVALS, self.manifest.files[snapshot.INTERVALS]
+        )
+        key, cases = (
+            keys.snapshot(self.commit.snapshot) + snapshot.INTERVALS,
+            pa.array(expected, TEXT),
+        )
         found: dict[str, CaseInterval] = {}
-        for rows in interval_rows(data, key=key):
+        for rows in snapshot.interval_rows(data, key=key):
             is_own = pc.equal(rows["version_path"], version_path)
             own = rows.filter(pc.and_(is_own, pc.is_in(rows["case"], value_set=cases)))
             intervals = map(CaseInterval, *(own[name].to_pylist() for name in _INTERVAL))
@@ -151,12 +140,12 @@ class Published:
     ) -> SuspectSessions:
         """Return the sessions of a version directory that their canaries make suspect."""
         canary_tables = [
-            canary_rows(rows, version, version_path)
+            canaries.canary_rows(rows, version, version_path)
             for key in files
-            for rows in _batches(self.store, key, CANARY_COLUMNS)
+            for rows in _batches(self.store, key, canaries.CANARY_COLUMNS)
         ]
         return (
-            suspect_sessions(factors_of(pa.concat_tables(canary_tables), version))
+            canaries.suspect_sessions(canaries.factors_of(pa.concat_tables(canary_tables), version))
             if canary_tables
             else {}
         )
@@ -191,7 +180,7 @@ class HeldShards:
     def _read_head(self, head: Commit | None) -> None:
         if head is None or self._snapshot == head.snapshot:
             return
-        manifest = read_manifest(self.store, head)
+        manifest = snapshot.read_manifest(self.store, head)
         plans = frozenset(plan for plan in manifest.plans if plan.campaign == self._campaign)
         files = manifest.measurements if plans else ()
         self._held = frozenset[str]().union(*map(self._held_in, files))

@@ -12,14 +12,8 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from collector.database.canaries import (
-    SESSION,
-    SuspectSessions,
-    is_of_suspect_session,
-    session_canaries,
-    suspect_sessions,
-    with_suspect_sessions,
-)
+from collector.database import canaries
+from collector.database.canaries import SuspectSessions
 from collector.database.curves import CURVE_COLUMNS, Faults, curve_faults, with_curve_faults
 from collector.database.state import State, Version, distinct, highest_rows
 from collector.model.measurement import CONTEXT, Outcome
@@ -27,7 +21,7 @@ from collector.model.measurement import CONTEXT, Outcome
 # The columns of a measurement that decide the result of its case, and those that are shown.
 RESULT_COLUMNS = (
     *("case", "outcome", "mean_us", "cache", "stack_id", "head_commit", "plan", "plan_hash"),
-    *("measurement", "final", "version_path", "warnings", *SESSION),
+    *("measurement", "final", "version_path", "warnings", *canaries.SESSION),
 )
 # The columns that decide whether a measurement is good, and competes.
 _COMPETING = ("final", "version_path", "stack_id", "outcome", "mean_us")
@@ -75,10 +69,10 @@ def judged_rows(
     known) have the outcome `implausible`, whatever it was. Those of sessions whose canaries deviate
     (`suspects`, if known) have a warning, or also that outcome."""
     if suspects is None:
-        suspects = suspect_sessions(session_canaries(state, version_path))
+        suspects = canaries.suspect_sessions(canaries.session_canaries(state, version_path))
     if faults is None:
         faults = faults_of(state, version_path)
-    return with_suspect_sessions(with_curve_faults(state.measurements, faults), suspects)
+    return canaries.with_suspect_sessions(with_curve_faults(state.measurements, faults), suspects)
 
 
 def faults_of(state: State, version_path: str) -> Faults:
@@ -168,7 +162,7 @@ def results_of_rows(best: pa.Table) -> dict[str, CaseResult]:
             Outcome(outcome),
             good,
             float(mean_us) if good else None,
-            is_of_suspect_session(outcome, reason, warnings),
+            canaries.is_of_suspect_session(outcome, reason, warnings),
         )
         for case, outcome, reason, good, mean_us, warnings in zip(*columns, strict=True)
     }

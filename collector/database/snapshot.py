@@ -20,15 +20,10 @@ import pyarrow.parquet as pq
 
 from collector.codec.canonical import canonical_json, decode_object, readable_json, sha256_hex
 from collector.codec.errors import BadInput, DamagedObject, stored
+from collector.database import layout
 from collector.database.commits import Commit
 from collector.database.committed import read_sealed
 from collector.database.intervals import INTERVAL_SCHEMA
-from collector.database.layout import (
-    INTERVAL_COLUMNS,
-    OP_MAPPING,
-    is_collective_file,
-    is_kernel_file_name,
-)
 from collector.database.plans import MergedPlan
 from collector.database.rows import completed
 from collector.database.state import (
@@ -88,7 +83,9 @@ class SnapshotManifest:
         """Return the files that the state is read from.
 
         They are the tables of the state, and the files that exist only in the tree."""
-        mappings = {f"{path}/{OP_MAPPING}" for path, v in self.versions.items() if v.op_mapping}
+        mappings = {
+            f"{path}/{layout.OP_MAPPING}" for path, v in self.versions.items() if v.op_mapping
+        }
         return _STATE_TABLES | mappings
 
 
@@ -149,7 +146,7 @@ def _contradiction(stored: _StoredManifest) -> str | None:
         if version.stack.version_path != path:
             return f"{ascii(path)} is not the version path of its stack"
         if version.op_mapping_rank is not None:
-            needed.add(f"{path}/{OP_MAPPING}")
+            needed.add(f"{path}/{layout.OP_MAPPING}")
     if missing := needed - stored.files.keys():
         return f"missing file {min(missing)}"
     if foreign := [p for p in stored.files.keys() - needed if not _is_shown(p, stored)]:
@@ -159,10 +156,10 @@ def _contradiction(stored: _StoredManifest) -> str | None:
 
 def _is_shown(path: str, stored: _StoredManifest) -> bool:
     """Return whether a path is that of a CSV of a version directory or of its collectives."""
-    if any(is_collective_file(path, folder) for folder in stored.versions):
+    if any(layout.is_collective_file(path, folder) for folder in stored.versions):
         return True
     folders = (folder for folder in stored.versions if path.startswith(f"{folder}/"))
-    return any(is_kernel_file_name(path.removeprefix(f"{folder}/")) for folder in folders)
+    return any(layout.is_kernel_file_name(path.removeprefix(f"{folder}/")) for folder in folders)
 
 
 def _version_json(version: Version) -> dict[str, object]:
@@ -181,7 +178,7 @@ def _version(stored: _StoredVersion) -> Version:
     )
 
 
-_MAY_BE_NULL = frozenset({"std_us", *(c.name for c in INTERVAL_COLUMNS if c.is_optional)})
+_MAY_BE_NULL = frozenset({"std_us", *(c.name for c in layout.INTERVAL_COLUMNS if c.is_optional)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,7 +308,7 @@ def state_of(
         cases=[_table(data[CASES], CASE_SCHEMA, place + CASES)],
         profiles=[_table(data[PROFILES], PROFILE_SCHEMA, place + PROFILES)],
         versions={
-            path: _with_mapping(version, data.get(f"{path}/{OP_MAPPING}"), place + path)
+            path: _with_mapping(version, data.get(f"{path}/{layout.OP_MAPPING}"), place + path)
             for path, version in manifest.versions.items()
         },
         plans=manifest.plans,
@@ -397,5 +394,5 @@ def _with_mapping(version: Version, data: bytes | None, place: str) -> Version:
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
-        raise DamagedObject("expected UTF-8 text", path=f"{place}/{OP_MAPPING}") from error
+        raise DamagedObject("expected UTF-8 text", path=f"{place}/{layout.OP_MAPPING}") from error
     return replace(version, op_mapping=Ranked(version.op_mapping.rank, text))

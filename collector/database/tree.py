@@ -11,14 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from collector.codec.errors import BadInput
-from collector.database.layout import (
-    UNKNOWN_INPUTS,
-    by_file,
-    csv_bytes,
-    inserted,
-    kernel_file_name,
-    present_names,
-)
+from collector.database import layout
 from collector.model.case import Case, case_from_cells
 from collector.model.vocabulary import BASE_CELLS, INPUT_SHAPES
 from collector.profiles.rows import is_utf8_row, open_rows
@@ -40,7 +33,7 @@ class KernelFile:
         return KernelFile(self.kernel_type, self.columns, tuple(rows))
 
     def as_bytes(self) -> bytes:
-        return csv_bytes(self.columns, self.rows)
+        return layout.csv_bytes(self.columns, self.rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +62,7 @@ def read_kernel_file(path: Path) -> KernelFile:
     names, rows = open_rows(path)
     columns = [name.strip() for name in names]
     _check_header(columns, path)
-    now = present_names(columns)
+    now = layout.present_names(columns)
     read = []
     for line, row in rows:
         if len(row) != len(columns):
@@ -84,11 +77,11 @@ def read_kernel_file(path: Path) -> KernelFile:
 
 def read_kernel(version: Path, kernel_type: str) -> KernelFiles:
     """Return the files of a kernel type in a version folder; none if it has none."""
-    name = kernel_file_name(kernel_type)
-    aside = f"{UNKNOWN_INPUTS}/{name}"
+    name = layout.kernel_file_name(kernel_type)
+    aside = f"{layout.UNKNOWN_INPUTS}/{name}"
     there_is = [file for file in (aside, name) if (version / file).exists()]
     files = {file: read_kernel_file(version / file) for file in there_is}
-    own = by_file(kernel_type, files[name].rows if name in files else ())
+    own = layout.by_file(kernel_type, files[name].rows if name in files else ())
     if aside not in own:
         return KernelFiles(files, has_strays=False)
     others = files.get(aside, files[name].of_rows(()))
@@ -126,7 +119,7 @@ def upsert(file: KernelFile, rows: Sequence[Cells], join: Join = joined) -> Upse
             row_now = join(result[at], row)
             counts["unchanged" if row_now == result[at] else "updated"] += 1
             result[at] = row_now
-    columns = inserted(file.columns, {name for row in rows for name in row})
+    columns = layout.inserted(file.columns, {name for row in rows for name in row})
     return Upserted(
         KernelFile(file.kernel_type, columns, tuple(result)), duplicates=duplicates, **counts
     )

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 
 from collector.codec.canonical import sha256_hex
 from collector.codec.errors import BadInput, NotFound
+from collector.database import layout
 from collector.database.commits import Commit, end_of_log, is_hinted, read_commit
 from collector.database.committed import RawRecord, is_slip, record_problems
 from collector.database.intervals import (
@@ -25,13 +26,6 @@ from collector.database.intervals import (
     INTERVAL_SCHEMA,
     VersionIntervals,
     intervals_of,
-)
-from collector.database.layout import (
-    OP_MAPPING,
-    OTHER_SETTINGS,
-    UNKNOWN_INPUTS,
-    collective_folder,
-    kernel_file_name,
 )
 from collector.database.plan_state import read_results
 from collector.database.plans import MergedPlan, changed, read_plan
@@ -105,7 +99,7 @@ def shown_after(before: Shown | None, state: State, measurements: Mapping[str, p
     kept = {
         path: file
         for path, file in before.files.items()
-        if path not in gone and path.rpartition("/")[2] != OP_MAPPING
+        if path not in gone and path.rpartition("/")[2] != layout.OP_MAPPING
     }
     shown, rows = _rendered(_of_kernels(state, touched), intervals)
     is_gone = is_among(before.interval_rows, _CASE, identities(replaced, _CASE))
@@ -178,16 +172,16 @@ def _with_shared_files(kernels: pa.Table, touched: pa.Array) -> pa.Array:
 
 def _files(path: str, kernel: str) -> list[str]:
     """Return the files that may contain rows of a kernel type."""
-    name = kernel_file_name(kernel)
-    places = [path, f"{path}/{UNKNOWN_INPUTS}"]
+    name = layout.kernel_file_name(kernel)
+    places = [path, f"{path}/{layout.UNKNOWN_INPUTS}"]
     if is_collective(kernel):
-        folder = collective_folder(path)
-        places += [folder, f"{folder}/{OTHER_SETTINGS}"]
+        folder = layout.collective_folder(path)
+        places += [folder, f"{folder}/{layout.OTHER_SETTINGS}"]
     return [f"{place}/{name}" for place in places]
 
 
 def _collectives(path: str, kernel: str) -> str:
-    return f"{collective_folder(path)}/{kernel_file_name(kernel)}"
+    return f"{layout.collective_folder(path)}/{layout.kernel_file_name(kernel)}"
 
 
 # The claims of a database about campaigns, compared with the objects under `campaigns/`.

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from collector.codec.canonical import canonical_json, sha256_hex
 from collector.codec.errors import BadInput
+from collector.database import layout
 from collector.database.intervals import (
     INTERVAL_SCHEMA,
     CaseInterval,
@@ -24,22 +25,7 @@ from collector.database.intervals import (
     interval_table,
     intervals_of,
 )
-from collector.database.layout import (
-    AVERAGE_DURATION,
-    DATABASE_COLUMNS,
-    OP_MAPPING,
-    OTHER_SETTINGS,
-    IntervalRow,
-    by_file,
-    collective_folder,
-    csv_bytes,
-    database_columns,
-    duration_cells,
-    interval_cells,
-    kernel_file_name,
-    library_cells,
-    profile_cells,
-)
+from collector.database.layout import IntervalRow
 from collector.database.query import best_rows
 from collector.database.state import TEXT, Rank, State, text_bytes
 from collector.model.case import case_from_cells
@@ -47,18 +33,8 @@ from collector.model.record import ProfileStatistics
 from collector.model.row import value_of
 from collector.model.vocabulary import BASE_CELLS
 from collector.quality.disturbances import is_near_lower_bound, lowered_us
-from collector.ranks.collective import (
-    COLUMNS,
-    OF_SESSIONS,
-    OF_SESSIONS_TOGETHER,
-    Cells,
-    CollectiveCase,
-    CollectiveFacts,
-    collective_case_of,
-    fact_cells,
-    is_collective,
-    key_cells,
-)
+from collector.ranks import collective
+from collector.ranks.collective import Cells, CollectiveCase, CollectiveFacts
 from collector.ranks.experts import EXPERT_LOADS, IMBALANCE
 
 # The files of collectives: `{device}/hccl/v{cann}/hcom_allReduce_.csv`.
@@ -73,7 +49,7 @@ _SETTINGS = ("grid_shape", "ranks", "concurrent", "version")
 _OF_TOGETHER = "concurrent_version"  # empty if it is the row's version
 _TIMES = ("median_us", "min_us", "p90_us", "n_accepted")
 
-_SHOWN = (*COLUMNS, *OF_SESSIONS, *OF_SESSIONS_TOGETHER)
+_SHOWN = (*collective.COLUMNS, *collective.OF_SESSIONS, *collective.OF_SESSIONS_TOGETHER)
 
 Key = tuple[str, ...]
 
@@ -91,7 +67,7 @@ class _Row:
 
     @property
     def key(self) -> Key:
-        return tuple(key_cells(self.values.collective).values())
+        return tuple(collective.key_cells(self.values.collective).values())
 
     @property
     def preference(self) -> tuple[object, ...]:
@@ -108,12 +84,12 @@ class _Row:
     def cells(self) -> Cells:
         one = self.values.collective
         return {
-            **key_cells(one),
+            **collective.key_cells(one),
             "mode": self.values.mode,
             "environment": self.values.environment,
             "grid_shape": str(self.values.grid),
             "version": self.version,
-            **(fact_cells(one, self.facts) if self.facts is not None else {}),
+            **(collective.fact_cells(one, self.facts) if self.facts is not None else {}),
             **(self._interval_cells(self.interval) if self.interval is not None else {}),
         }
 
@@ -121,9 +97,9 @@ class _Row:
         """Return the interval of the median over sessions, for one group alone or for all."""
         ends = (f"{known.low_us:.2f}", f"{known.high_us:.2f}")
         if self.values.collective.together:
-            return dict(zip(OF_SESSIONS_TOGETHER, ends, strict=True))
+            return dict(zip(collective.OF_SESSIONS_TOGETHER, ends, strict=True))
         recorded = (*ends, known.variance, str(known.sessions))
-        return dict(zip(OF_SESSIONS, recorded, strict=True))
+        return dict(zip(collective.OF_SESSIONS, recorded, strict=True))
 
     def cells_elsewhere(self) -> Cells:
         """Return the cells of a separate row in a file with several rows for one key."""
@@ -143,7 +119,7 @@ def collective_tables(
     for path in sorted(state.versions):
         for kernel, row in _rows(state, path, cache, intervals[path].of):
             if row.facts is not None or not prune_empty:
-                file = f"{collective_folder(path)}/{kernel_file_name(kernel)}"
+                file = f"{layout.collective_folder(path)}/{layout.kernel_file_name(kernel)}"
                 found.setdefault(file, []).append(row)
     files: dict[str, tuple[bytes, int]] = {}
     for file, rows in found.items():
@@ -151,7 +127,9 @@ def collective_tables(
         files[file] = _table((*_SHOWN, "grid_shape", "version", _OF_TOGETHER), shown)
         if others:
             folder, _, name = file.rpartition("/")
-            files[f"{folder}/{OTHER_SETTINGS}/{name}"] = _table((*_SHOWN, *_SETTINGS), others)
+            files[f"{folder}/{layout.OTHER_SETTINGS}/{name}"] = _table(
+                (*_SHOWN, *_SETTINGS), others
+            )
     return files
 
 
@@ -197,10 +175,10 @@ def collective_of_cells(kernel_type: str, cells: Cells) -> CollectiveCase | None
     """Return the collective of a row; None for other rows and for a refused one.
 
     A refused one has no duration, and its row is with those of all other cases."""
-    if not is_collective(kernel_type):
+    if not collective.is_collective(kernel_type):
         return None
     try:
-        return collective_case_of(case_from_cells(kernel_type, cells))
+        return collective.collective_case_of(case_from_cells(kernel_type, cells))
     except BadInput:
         return None
 
@@ -210,7 +188,7 @@ def _rows(
 ) -> Iterator[tuple[str, _Row]]:
     """Return the collectives of a version directory, each with its kernel type."""
     of_path = state.cases.filter(pc.equal(state.cases["version_path"], path))
-    kernels = filter(is_collective, pc.unique(of_path["kernel_type"]).to_pylist())
+    kernels = filter(collective.is_collective, pc.unique(of_path["kernel_type"]).to_pylist())
     selected = pc.is_in(of_path["kernel_type"], value_set=pa.array(list(kernels), TEXT))
     cases = of_path.filter(selected)
     if not cases.num_rows:
@@ -253,7 +231,7 @@ def _facts(
     return CollectiveFacts(
         duration_us=known.mean_us if known is not None else float(row["median_us"]),
         mode=recorded.mode,
-        backend=collective_folder(path).split("/")[1],
+        backend=layout.collective_folder(path).split("/")[1],
         rounds=int(counters.get("rounds", 1)),
         iterations=int(row["n_accepted"]),
         round_spread=counters.get("round_spread", 0.0),
@@ -270,7 +248,7 @@ def _facts(
 
 
 def _table(columns: tuple[str, ...], rows: list[Cells]) -> tuple[bytes, int]:
-    return csv_bytes(columns, rows), len(rows)
+    return layout.csv_bytes(columns, rows), len(rows)
 
 
 # Increase it in each change that renders any state to other bytes, other files or another content
@@ -279,7 +257,7 @@ def _table(columns: tuple[str, ...], rows: list[Cells]) -> tuple[bytes, int]:
 VIEW_VERSION = 1
 
 _OWN_PREFIXES = ("MicroBench ", "Profiling ")
-_OWN_COLUMNS = frozenset(DATABASE_COLUMNS)
+_OWN_COLUMNS = frozenset(layout.DATABASE_COLUMNS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,13 +304,13 @@ def view_of(
         for kernel, rows in _kernels(cases, measured, _profiled(state, path)):
             own = [row for row in rows if collective_of_cells(kernel, row) is None]
             own.sort(key=_is_uneven)
-            shown = [row for row in own if row.get(AVERAGE_DURATION) or not prune_empty]
-            for name, found in by_file(kernel, shown).items():
+            shown = [row for row in own if row.get(layout.AVERAGE_DURATION) or not prune_empty]
+            for name, found in layout.by_file(kernel, shown).items():
                 kinds = set(map(tuple, found))  # many rows have one or two kinds of keys
-                columns = database_columns(set().union(*kinds))
-                files[f"{path}/{name}"] = ViewFile(csv_bytes(columns, found), len(found))
+                columns = layout.database_columns(set().union(*kinds))
+                files[f"{path}/{name}"] = ViewFile(layout.csv_bytes(columns, found), len(found))
         if version.op_mapping is not None:
-            files[f"{path}/{OP_MAPPING}"] = ViewFile(version.op_mapping.text.encode(), 0)
+            files[f"{path}/{layout.OP_MAPPING}"] = ViewFile(version.op_mapping.text.encode(), 0)
     tables = collective_tables(state, known, cache=cache, prune_empty=prune_empty)
     files |= {path: ViewFile(data, rows) for path, (data, rows) in tables.items()}
     return View(files, pa.concat_tables(shown_intervals))
@@ -435,7 +413,9 @@ def _view_measured(
 def _without_collectives(cases: pa.Table) -> pa.ChunkedArray:
     """Return the ids of the cases that are not of collectives."""
     collectives = [
-        kind for kind in pc.unique(cases["kernel_type"]).to_pylist() if is_collective(kind)
+        kind
+        for kind in pc.unique(cases["kernel_type"]).to_pylist()
+        if collective.is_collective(kind)
     ]
     if not collectives:
         return cases["case"]
@@ -470,11 +450,11 @@ def _cells(
     assumes: str,
 ) -> Cells:
     shown_us = float(mean_us) if interval is None else interval[0]
-    cells = duration_cells(shown_us, _pairs(counters), cache)
+    cells = layout.duration_cells(shown_us, _pairs(counters), cache)
     if interval is not None:
-        cells.update(interval_cells(interval))
+        cells.update(layout.interval_cells(interval))
     if library or assumes:
-        cells.update(library_cells(library, assumes))
+        cells.update(layout.library_cells(library, assumes))
     return cells
 
 
@@ -485,7 +465,7 @@ def _profiled(state: State, path: str) -> dict[str, Cells]:
     for name, selected in (("version_path", path), ("stack_id", stack_id)):
         profiles = profiles.filter(pc.equal(profiles[name], selected))
     return {
-        row["case"]: profile_cells(
+        row["case"]: layout.profile_cells(
             ProfileStatistics(
                 count=row["count"],
                 mean_us=row["mean_us"],

@@ -18,25 +18,8 @@ from math import prod
 
 from collector.codec.canonical import short_hash
 from collector.codec.errors import BadInput
-from collector.model.vocabulary import (
-    ACCELERATOR_CORE,
-    AI_CPU,
-    EP_SIZE,
-    FRACTAL_NZ,
-    INPUT_CELLS,
-    NC1HWC0,
-    NOT_KNOWN,
-    OP_STATE,
-    OUTPUT_CELLS,
-    RUNTIME_PREFIX,
-    RUNTIME_PROVENANCE,
-    Dtype,
-    core_class,
-    dtype_of,
-    is_absent_dtype,
-    is_absent_format,
-    is_absent_shape,
-)
+from collector.model import vocabulary
+from collector.model.vocabulary import Dtype
 
 # The two names that a profile writes with the index of a compiled variant.
 _RENAMED = {
@@ -60,11 +43,15 @@ class Slot:
     def is_blank(self) -> bool:
         """Return whether nothing is known of the slot, so that it has no meaning at the end of a
         row."""
-        return self.shape is None and is_absent_dtype(self.dtype) and is_absent_format(self.format)
+        return (
+            self.shape is None
+            and vocabulary.is_absent_dtype(self.dtype)
+            and vocabulary.is_absent_format(self.format)
+        )
 
     @property
     def known_dtype(self) -> Dtype | None:
-        return dtype_of(self.dtype)
+        return vocabulary.dtype_of(self.dtype)
 
     @property
     def numel(self) -> int:
@@ -108,7 +95,7 @@ class Case:
     def describe(self) -> str:
         """Return a text for messages and logs: `Add 4096,1024;4096,1024 FLOAT;DT_BF16`."""
         if self.inputs is None:
-            return f"{self.kernel_type} {NOT_KNOWN}"
+            return f"{self.kernel_type} {vocabulary.NOT_KNOWN}"
         shapes = ";".join(shape_text(slot.shape) for slot in self.inputs)
         return f"{self.kernel_type} {shapes or '-'} {';'.join(s.dtype for s in self.inputs)}"
 
@@ -119,9 +106,9 @@ def case_from_cells(kernel_type: str, cells: Mapping[str, str]) -> Case:
     Raises BadInput for an invalid kernel type or shape."""
     return Case(
         kernel_type=normal_kernel_type(kernel_type),
-        inputs=_slots(cells, INPUT_CELLS),
-        outputs=_slots(cells, OUTPUT_CELLS),
-        op_state=_op_state(cells.get(OP_STATE, "")),
+        inputs=_slots(cells, vocabulary.INPUT_CELLS),
+        outputs=_slots(cells, vocabulary.OUTPUT_CELLS),
+        op_state=_op_state(cells.get(vocabulary.OP_STATE, "")),
         attributes=tuple(sorted(_attributes(cells))),
     )
 
@@ -156,7 +143,7 @@ def parse_shape(text: str) -> tuple[int, ...] | None:
     """Return a shape: `4096,1` or `(4096, 1)` gives (4096, 1); an empty or missing slot gives None.
 
     The message does not quote the text: its reader may not be allowed to read the file."""
-    if is_absent_shape(text):
+    if vocabulary.is_absent_shape(text):
         return None
     try:
         shape = _numbers(text)
@@ -179,7 +166,10 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 def tensor_cells(inputs: Iterable[Slot], outputs: Iterable[Slot]) -> dict[str, str]:
     """Return the cells of a row's tensors, quoted as profilers do: shapes, dtypes and formats."""
-    return {**_slot_cells(INPUT_CELLS, inputs), **_slot_cells(OUTPUT_CELLS, outputs)}
+    return {
+        **_slot_cells(vocabulary.INPUT_CELLS, inputs),
+        **_slot_cells(vocabulary.OUTPUT_CELLS, outputs),
+    }
 
 
 def logical_shape(slot: Slot) -> tuple[int, ...]:
@@ -188,10 +178,10 @@ def logical_shape(slot: Slot) -> tuple[int, ...]:
     already, as profilers write grouped weights. NC1HWC0 stores (N, C, H, W) as (N, C / c, H, W, c):
     32,8,55,55,8 is (32, 64, 55, 55), including padded channels."""
     shape = slot.shape or ()
-    if slot.format.startswith(NC1HWC0) and len(shape) == 5:
+    if slot.format.startswith(vocabulary.NC1HWC0) and len(shape) == 5:
         n, blocks, height, width, channel = shape
         return (n, blocks * channel, height, width)
-    if slot.format != FRACTAL_NZ or len(shape) < 4:
+    if slot.format != vocabulary.FRACTAL_NZ or len(shape) < 4:
         return shape
     *outer, columns, rows, row, column = shape
     return (*outer, rows * row, columns * column)
@@ -210,7 +200,7 @@ def _slot_cells(names: tuple[str, str, str], slots: Iterable[Slot]) -> dict[str,
 
 def _slots(cells: Mapping[str, str], names: tuple[str, str, str]) -> tuple[Slot, ...] | None:
     shapes, dtypes, formats = (cells.get(name, "") for name in names)
-    if shapes.strip().strip('"').upper() == NOT_KNOWN:
+    if shapes.strip().strip('"').upper() == vocabulary.NOT_KNOWN:
         return None
     slots = [
         Slot(_shape(names[0], shape), dtype, fmt)
@@ -238,15 +228,15 @@ def _words(cell: str) -> tuple[str, ...]:
 
 def _op_state(text: str) -> str:
     state = text.strip().lower()
-    return "" if state == NOT_KNOWN.lower() else state
+    return "" if state == vocabulary.NOT_KNOWN.lower() else state
 
 
 def _attributes(cells: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     for name in _attribute_names(tuple(cells)):
         if text := cells[name].strip():
             yield name, text
-    if core_class(cells.get(ACCELERATOR_CORE, "")) == AI_CPU:
-        yield ACCELERATOR_CORE, AI_CPU
+    if vocabulary.core_class(cells.get(vocabulary.ACCELERATOR_CORE, "")) == vocabulary.AI_CPU:
+        yield vocabulary.ACCELERATOR_CORE, vocabulary.AI_CPU
 
 
 @lru_cache(maxsize=4096)
@@ -255,7 +245,10 @@ def _attribute_names(columns: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(
         name
         for name in columns
-        if name == EP_SIZE or (name.startswith(RUNTIME_PREFIX) and name not in RUNTIME_PROVENANCE)
+        if name == vocabulary.EP_SIZE
+        or (
+            name.startswith(vocabulary.RUNTIME_PREFIX) and name not in vocabulary.RUNTIME_PROVENANCE
+        )
     )
 
 

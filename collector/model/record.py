@@ -20,22 +20,15 @@ from sys import intern
 from collector.codec.canonical import canonical_json
 from collector.codec.errors import BadInput
 from collector.codec.table import is_text, table_bytes, table_rows
+from collector.model import vocabulary
 from collector.model.case import Case, case_from_cells
-from collector.model.vocabulary import (
-    ACCELERATOR_CORE,
-    BASE_CELLS,
-    LAUNCHED_BY,
-    OP_STATE,
-    STATIC,
-    core_class,
-)
 
 KERNEL_TYPE = "Kernel Type"
 _TIMES = ("Mean(us)", "Median(us)", "Std(us)")
 _COUNTERS = "Counters"
 _STATISTICS = ("Count", *_TIMES, _COUNTERS)
 _EXTRA = "Extra"
-TABLE_COLUMNS = (KERNEL_TYPE, *BASE_CELLS, _EXTRA, *_STATISTICS)
+TABLE_COLUMNS = (KERNEL_TYPE, *vocabulary.BASE_CELLS, _EXTRA, *_STATISTICS)
 MOST_BEFORE = 64  # the largest number of launches that a record names as run before it
 _BEFORE = "Before"
 _NO_CASE = "-"  # instead of numbers: the row is not a record of the table
@@ -103,11 +96,18 @@ def as_ran(
     """Return the record of the case that ran instead of the requested one: the other kernel type
     with the `recorded` tensors, or the same tensors if there are none, and with the state and the
     core that the profiler reported."""
-    reported = {OP_STATE: op_state, ACCELERATOR_CORE: core if core and core_class(core) else ""}
+    reported = {
+        vocabulary.OP_STATE: op_state,
+        vocabulary.ACCELERATOR_CORE: core if core and vocabulary.core_class(core) else "",
+    }
     known = {name: text for name, text in reported.items() if text}
     cells = {**record.cells, **dict(recorded), **known}
-    is_static = cells.get(OP_STATE, "").strip().lower() == STATIC
-    extra = {name: text for name, text in record.extra.items() if is_static or name != LAUNCHED_BY}
+    is_static = cells.get(vocabulary.OP_STATE, "").strip().lower() == vocabulary.STATIC
+    extra = {
+        name: text
+        for name, text in record.extra.items()
+        if is_static or name != vocabulary.LAUNCHED_BY
+    }
     return CaseRecord(kernel_type, cells, extra)
 
 
@@ -183,7 +183,7 @@ def as_neighbour(record: CaseRecord) -> CaseRecord:
 
 
 def _spelled(record: CaseRecord) -> Hashable:
-    cells = tuple(record.cells.get(name, "") for name in BASE_CELLS)
+    cells = tuple(record.cells.get(name, "") for name in vocabulary.BASE_CELLS)
     return (record.kernel_type, cells, tuple(sorted(record.extra.items())))
 
 
@@ -202,7 +202,7 @@ def cells_of(record: CaseRecord) -> list[str]:
     """Return one row of a table, a cell for each of TABLE_COLUMNS."""
     return [
         record.kernel_type,
-        *(record.cells.get(name, "") for name in BASE_CELLS),
+        *(record.cells.get(name, "") for name in vocabulary.BASE_CELLS),
         canonical_json(dict(record.extra)).decode() if record.extra else "",
         *_statistics_cells(record.profile),
     ]
@@ -212,8 +212,12 @@ def record_of(row: list[str], *, path: str, line: int) -> CaseRecord:
     """Return the record of a row with a cell for each of TABLE_COLUMNS. Raises BadInput, with the
     line, for an invalid row."""
     # Most cells have one of few texts: each text is stored once for all rows.
-    cells = dict(zip(BASE_CELLS, map(intern, row[1 : 1 + len(BASE_CELLS)]), strict=True))
-    extra, *statistics = row[1 + len(BASE_CELLS) :]
+    cells = dict(
+        zip(
+            vocabulary.BASE_CELLS, map(intern, row[1 : 1 + len(vocabulary.BASE_CELLS)]), strict=True
+        )
+    )
+    extra, *statistics = row[1 + len(vocabulary.BASE_CELLS) :]
     try:
         profile = _statistics_of(statistics) if any(statistics) else None
         return CaseRecord(intern(row[0]), cells, _extra_of(extra) if extra else {}, profile)

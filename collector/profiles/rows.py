@@ -11,21 +11,8 @@ from typing import BinaryIO
 
 from collector.codec.errors import BadInput
 from collector.codec.table import Row, csv_rows, is_text
+from collector.model import vocabulary
 from collector.model.case import case_from_cells, split_cell
-from collector.model.vocabulary import (
-    ACCELERATOR_CORE,
-    BASE_CELLS,
-    INPUT_CELLS,
-    INPUT_DTYPES,
-    INPUT_FORMATS,
-    INPUT_SHAPES,
-    LAUNCHED_BY,
-    NOT_KNOWN,
-    OP_STATE,
-    OUTPUT_CELLS,
-    OUTPUT_DTYPES,
-    OUTPUT_FORMATS,
-)
 
 # The rows of a CSV file, each with the line it starts on.
 #
@@ -124,7 +111,7 @@ DEVICE = "Device_id"
 
 # The columns that identify the case (the last is derived from the others), and those that
 # distinguish communication rows.
-KEY_COLUMNS = (TYPE, *BASE_CELLS, LAUNCHED_BY)
+KEY_COLUMNS = (TYPE, *vocabulary.BASE_CELLS, vocabulary.LAUNCHED_BY)
 EVENT_COLUMNS = (DEVICE, STREAM, NAME, START)
 
 # The position of each of the KEY_COLUMNS in a key.
@@ -134,21 +121,21 @@ KEY_AT = {name: at for at, name in enumerate(KEY_COLUMNS)}
 _RENAMED = {
     "Op Name": NAME,
     "OP Type": TYPE,
-    "Task Type": ACCELERATOR_CORE,
+    "Task Type": vocabulary.ACCELERATOR_CORE,
     "Task Start Time(us)": START,
     "Task Duration(us)": DURATION,
     "Task Wait Time(us)": "Wait Time(us)",
     "Block Num": "Block Dim",
     "Mix Block Num": "Mix Block Dim",
 }
-_SHAPE_CELLS = (*INPUT_CELLS, *OUTPUT_CELLS)
-_REQUIRED = (TYPE, ACCELERATOR_CORE, DURATION, *_SHAPE_CELLS)
+_SHAPE_CELLS = (*vocabulary.INPUT_CELLS, *vocabulary.OUTPUT_CELLS)
+_REQUIRED = (TYPE, vocabulary.ACCELERATOR_CORE, DURATION, *_SHAPE_CELLS)
 _BASE = frozenset(
     (
         *("Step Id", DEVICE, "Model Name", "Model ID", "Infer ID", "Task ID", STREAM),
         *(NAME, TYPE, START, DURATION, "Wait Time(us)"),
         *("Block Dim", "Mix Block Dim", "HF32 Eligible", "Context ID"),
-        *BASE_CELLS,
+        *vocabulary.BASE_CELLS,
     )
 )
 _COUNTER_NAME = re.compile(
@@ -180,7 +167,7 @@ class Header:
 
     def base_cells(self, row: Sequence[str]) -> dict[str, str]:
         """Return the eight cells that identify the case, as in the row."""
-        return {name: self.cell(row, name) for name in BASE_CELLS}
+        return {name: self.cell(row, name) for name in vocabulary.BASE_CELLS}
 
 
 def is_counter_name(name: str) -> bool:
@@ -232,7 +219,12 @@ _TYPE = re.compile(r"[A-Za-z]")
 _CORE = re.compile(r"[A-Z][A-Z0-9_]*|N/A|")
 _STATE = re.compile(r"[a-z]*|N/A")
 _WORD = re.compile(r"[A-Za-z][A-Za-z0-9_:]*|N/A|")
-_WORD_CELLS = (INPUT_DTYPES, INPUT_FORMATS, OUTPUT_DTYPES, OUTPUT_FORMATS)
+_WORD_CELLS = (
+    vocabulary.INPUT_DTYPES,
+    vocabulary.INPUT_FORMATS,
+    vocabulary.OUTPUT_DTYPES,
+    vocabulary.OUTPUT_FORMATS,
+)
 _COMMUNICATION_CORES = frozenset({"HCCL", "COMMUNICATION"})
 
 
@@ -274,7 +266,7 @@ def is_communication(kernel_type: str, core: str) -> bool:
 
 def is_communication_key(key: Sequence[str]) -> bool:
     """Return whether the KEY_COLUMNS of a row are those of a collective."""
-    return is_communication(key[KEY_AT[TYPE]], key[KEY_AT[ACCELERATOR_CORE]])
+    return is_communication(key[KEY_AT[TYPE]], key[KEY_AT[vocabulary.ACCELERATOR_CORE]])
 
 
 def is_unnamed(kernel_type: str) -> bool:
@@ -285,11 +277,11 @@ def is_unnamed(kernel_type: str) -> bool:
 def check_key(key: Sequence[str]) -> None:
     """Raise BadInput if KEY_COLUMNS have invalid values."""
     cells = dict(zip(KEY_COLUMNS, key, strict=True))
-    core, state = cells[ACCELERATOR_CORE].strip(), cells[OP_STATE].strip()
+    core, state = cells[vocabulary.ACCELERATOR_CORE].strip(), cells[vocabulary.OP_STATE].strip()
     if not _CORE.fullmatch(core):
-        raise BadInput(f"{ACCELERATOR_CORE}: expected a name such as AI_CORE")
+        raise BadInput(f"{vocabulary.ACCELERATOR_CORE}: expected a name such as AI_CORE")
     if not _STATE.fullmatch(state):
-        raise BadInput(f"{OP_STATE}: expected static, dynamic or {NOT_KNOWN}")
+        raise BadInput(f"{vocabulary.OP_STATE}: expected static, dynamic or {vocabulary.NOT_KNOWN}")
     for name in _WORD_CELLS:
         for word in split_cell(cells[name]):
             if not _WORD.fullmatch(word):
@@ -302,7 +294,7 @@ def check_key(key: Sequence[str]) -> None:
 
 def has_unknown_inputs(cells: Mapping[str, str]) -> bool:
     """Return whether the profiler wrote `N/A` for the inputs, so that no replay is possible."""
-    return cells[INPUT_SHAPES].strip().strip('"').upper() == NOT_KNOWN
+    return cells[vocabulary.INPUT_SHAPES].strip().strip('"').upper() == vocabulary.NOT_KNOWN
 
 
 def _number(text: str) -> float | None:

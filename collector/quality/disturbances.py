@@ -8,14 +8,7 @@ from operator import attrgetter
 from statistics import median
 from typing import TypeVar
 
-from collector.model.measurement import (
-    ENOUGH_CLEAN,
-    ClockLimit,
-    Condition,
-    ConditionReading,
-    DeviceState,
-    Disturbance,
-)
+from collector.model import measurement
 from collector.quality.statistics import percentile
 
 # Find out whether a GPU or an NPU was disturbed while the repeats of a case ran, from what it
@@ -34,7 +27,13 @@ from collector.quality.statistics import percentile
 # Slowdown by the hardware is a clock of half or less (NVML). The collector of
 # ai-dynamo/aiconfigurator calls a clock 10 % below throttled; this was not tested on a device here.
 
-_SLOWING = frozenset({ClockLimit.SLOWDOWN, ClockLimit.THERMAL, ClockLimit.POWER_BRAKE})
+_SLOWING = frozenset(
+    {
+        measurement.ClockLimit.SLOWDOWN,
+        measurement.ClockLimit.THERMAL,
+        measurement.ClockLimit.POWER_BRAKE,
+    }
+)
 _FALL = 0.1
 # A reading this close to a case's first or last launch describes the device at that launch.
 _NEAR_S = 2.0
@@ -42,8 +41,8 @@ _AT = attrgetter("at_s")
 
 
 def around(
-    readings: Sequence[ConditionReading], from_s: float, to_s: float
-) -> list[ConditionReading]:
+    readings: Sequence[measurement.ConditionReading], from_s: float, to_s: float
+) -> list[measurement.ConditionReading]:
     """Return the last reading before `from_s` and the first one after `to_s`, if there are any:
     none was taken between them. Readings are in time order."""
     before = bisect_right(readings, from_s, key=_AT)
@@ -52,8 +51,8 @@ def around(
 
 
 def states(
-    readings: Sequence[ConditionReading], from_s: float, to_s: float
-) -> tuple[DeviceState, DeviceState]:
+    readings: Sequence[measurement.ConditionReading], from_s: float, to_s: float
+) -> tuple[measurement.DeviceState, measurement.DeviceState]:
     """Return clock and temperature at the first launch and at the last one, if they were read
     then."""
     found = around(readings, from_s, to_s)
@@ -62,7 +61,7 @@ def states(
     return _state(opened), _state(closed)
 
 
-def idle_clocks(readings: Sequence[ConditionReading]) -> frozenset[float]:
+def idle_clocks(readings: Sequence[measurement.ConditionReading]) -> frozenset[float]:
     """Return the clocks at which an idle device was seen: right after its work it may already
     report them while its usage still reports the work."""
     reported = (reading.condition for reading in readings)
@@ -70,36 +69,36 @@ def idle_clocks(readings: Sequence[ConditionReading]) -> frozenset[float]:
 
 
 def disturbance_of_readings(
-    found: Sequence[ConditionReading],
+    found: Sequence[measurement.ConditionReading],
     repeats: int,
     *,
     idle_mhz: Collection[float] = (),
     gap_share: float | None = None,
-) -> Disturbance | None:
+) -> measurement.Disturbance | None:
     """Return the disturbance of the repeats from the readings around them; None if there is no
     data."""
     conditions = [reading.condition for reading in found]
     held = [condition.held for condition in conditions if condition.held is not None]
     others = [condition.others for condition in conditions if condition.others is not None]
     power_w = [condition.power_w for condition in conditions if condition.power_w is not None]
-    reported = Disturbance(
+    reported = measurement.Disturbance(
         watched=0,
         clean=0,
         throttled_share=_share([bool(_SLOWING.intersection(why)) for why in held]),
-        capped_share=_share([ClockLimit.POWER_CAP in why for why in held]),
+        capped_share=_share([measurement.ClockLimit.POWER_CAP in why for why in held]),
         clock_share=_clock_share(conditions, idle_mhz),
         others=max(others, default=None),
         power_w=round(max(power_w), 1) if power_w else None,
         launch_gap_share=None if gap_share is None else round(gap_share, 4),
     )
-    if reported == Disturbance(0, 0):
+    if reported == measurement.Disturbance(0, 0):
         return None
     if reported.throttled_share is reported.clock_share is reported.others is None:
         return reported
     return replace(reported, watched=repeats, clean=0 if slowed_by(reported) else repeats)
 
 
-def slowed_by(disturbance: Disturbance) -> list[str]:
+def slowed_by(disturbance: measurement.Disturbance) -> list[str]:
     """Return what disturbed the repeats of a GPU or an NPU, as texts; an empty list if nothing
     did."""
     reported = []
@@ -118,7 +117,9 @@ def _share(reported: Sequence[bool]) -> float | None:
     return sum(reported) / len(reported) if reported else None
 
 
-def _clock_share(conditions: Sequence[Condition], idle_mhz: Collection[float]) -> float | None:
+def _clock_share(
+    conditions: Sequence[measurement.Condition], idle_mhz: Collection[float]
+) -> float | None:
     """Return the ratio of the clock at work to the rated clock, or else to the clock before."""
     at_work = [c for c in conditions if c.clock_mhz and _is_at_work(c, idle_mhz)]
     clocks = [c.clock_mhz for c in at_work if c.clock_mhz]
@@ -128,17 +129,17 @@ def _clock_share(conditions: Sequence[Condition], idle_mhz: Collection[float]) -
     return round(clocks[1] / clocks[0], 4) if len(clocks) == 2 else None
 
 
-def _is_at_work(condition: Condition, idle_mhz: Collection[float]) -> bool:
+def _is_at_work(condition: measurement.Condition, idle_mhz: Collection[float]) -> bool:
     """Return whether a clock was read at work; False if the device does not report it."""
     if condition.held is not None:
-        return ClockLimit.IDLE not in condition.held
+        return measurement.ClockLimit.IDLE not in condition.held
     return bool(condition.busy) and condition.clock_mhz not in idle_mhz
 
 
-def _state(near: Sequence[Condition]) -> DeviceState:
+def _state(near: Sequence[measurement.Condition]) -> measurement.DeviceState:
     if not near:
-        return DeviceState()
-    return DeviceState(clock_mhz=near[0].clock_mhz, temperature_c=near[0].temperature_c)
+        return measurement.DeviceState()
+    return measurement.DeviceState(clock_mhz=near[0].clock_mhz, temperature_c=near[0].temperature_c)
 
 
 # Find the repeats of a case that were disturbed: another process occupied a core that they could
@@ -213,13 +214,13 @@ class Watch:
         return sum(lap.launches for lap in self.laps if not lap.is_disturbed)
 
     @property
-    def disturbance(self) -> Disturbance | None:
+    def disturbance(self) -> measurement.Disturbance | None:
         """Return this as a certificate records it; None if there is no data."""
         if not self.laps:
             return None
         waited_us = sum(lap.waited_us for lap in self.laps)
         wall_us = sum(lap.wall_us for lap in self.laps) or 1.0
-        return Disturbance(
+        return measurement.Disturbance(
             watched=self.launches,
             clean=self.clean,
             waited_share=round(waited_us / wall_us, 4),
@@ -261,13 +262,13 @@ def undisturbed(repeats: Sequence[Launch], watch: Watch) -> Sequence[Launch]:
     return kept or repeats
 
 
-def disturbance_warnings(disturbance: Disturbance | None) -> tuple[str, ...]:
+def disturbance_warnings(disturbance: measurement.Disturbance | None) -> tuple[str, ...]:
     """Return a warning if too few repeats were undisturbed."""
     if disturbance is None or disturbance.is_clean:
         return ()
     if disturbance.clean:
         reported = f"only {disturbance.clean} of {disturbance.watched} repeats were undisturbed"
-        return (f"{reported}, expected at least {ENOUGH_CLEAN}",)
+        return (f"{reported}, expected at least {measurement.ENOUGH_CLEAN}",)
     waited, stolen = disturbance.waited_share, disturbance.stolen_share
     reasons = [f"threads waited for a core {waited:.0%} of the time"] if waited else []
     if stolen >= _STOLEN_SHARE:

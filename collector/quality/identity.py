@@ -16,6 +16,7 @@ from itertools import zip_longest
 from typing import Protocol
 
 from collector.codec.errors import BadInput
+from collector.model import vocabulary
 from collector.model.case import (
     Case,
     Slot,
@@ -25,23 +26,6 @@ from collector.model.case import (
     normal_kernel_type,
     shape_text,
     split_cell,
-)
-from collector.model.vocabulary import (
-    ACCELERATOR_CORE,
-    FRACTAL_NZ,
-    INPUT_CELLS,
-    INPUT_DTYPES,
-    INPUT_SHAPES,
-    NOT_KNOWN,
-    OP_STATE,
-    OUTPUT_CELLS,
-    OUTPUT_DTYPES,
-    OUTPUT_SHAPES,
-    core_class,
-    is_absent_dtype,
-    is_absent_format,
-    is_absent_shape,
-    is_plain_format,
 )
 
 _NOTHING = Slot(None, "", "")
@@ -90,22 +74,29 @@ class Comparison:
 
 def tensor_cells(cells: Mapping[str, str]) -> Cells:
     """Return the cells of a row that describe inputs and outputs."""
-    return tuple((name, cells.get(name, "")) for name in (*INPUT_CELLS, *OUTPUT_CELLS))
+    return tuple(
+        (name, cells.get(name, "")) for name in (*vocabulary.INPUT_CELLS, *vocabulary.OUTPUT_CELLS)
+    )
 
 
 def describe_all_tensors(cells: Cells) -> bool:
     """Return whether the cells describe every tensor of a launch."""
-    shapes = (text for name, text in cells if name in (INPUT_SHAPES, OUTPUT_SHAPES))
-    is_whole = not any(is_absent_shape(text.strip('" ')) for text in shapes)
+    shapes = (
+        text for name, text in cells if name in (vocabulary.INPUT_SHAPES, vocabulary.OUTPUT_SHAPES)
+    )
+    is_whole = not any(vocabulary.is_absent_shape(text.strip('" ')) for text in shapes)
     return bool(cells) and is_whole and have_dtypes(cells)
 
 
 def have_dtypes(cells: Cells) -> bool:
     """Return whether the cells have a dtype for every shape."""
     recorded = dict(cells)
-    pairs = ((INPUT_SHAPES, INPUT_DTYPES), (OUTPUT_SHAPES, OUTPUT_DTYPES))
+    pairs = (
+        (vocabulary.INPUT_SHAPES, vocabulary.INPUT_DTYPES),
+        (vocabulary.OUTPUT_SHAPES, vocabulary.OUTPUT_DTYPES),
+    )
     return not any(
-        not is_absent_shape(shape) and is_absent_dtype(dtype)
+        not vocabulary.is_absent_shape(shape) and vocabulary.is_absent_dtype(dtype)
         for shapes, dtypes in pairs
         for shape, dtype in zip_longest(
             split_cell(recorded.get(shapes, "")), split_cell(recorded.get(dtypes, "")), fillvalue=""
@@ -183,9 +174,11 @@ def _unverified(name: str, requested: Sequence[Slot], recorded: Sequence[Slot]) 
     for number, (expected, got) in enumerate(zip(requested, recorded, strict=False), 1):
         if got.shape is None:
             continue
-        if is_absent_dtype(got.dtype) and not is_absent_dtype(expected.dtype):
+        if vocabulary.is_absent_dtype(got.dtype) and not vocabulary.is_absent_dtype(expected.dtype):
             yield f"the dtype of {name} {number} is not recorded"
-        if is_absent_format(got.format) and not is_absent_format(expected.format):
+        if vocabulary.is_absent_format(got.format) and not vocabulary.is_absent_format(
+            expected.format
+        ):
             yield f"the format of {name} {number} is not recorded"
 
 
@@ -221,9 +214,11 @@ def _is_other(requested: Slot, recorded: Slot) -> bool:
 
 def _is_same_dtype(requested: Slot, recorded: Slot) -> bool:
     """Return whether dtypes agree; a recorded tensor without a dtype is no difference."""
-    if is_absent_dtype(requested.dtype) or is_absent_dtype(recorded.dtype):
-        is_unknown = is_absent_dtype(recorded.dtype) and recorded.shape is not None
-        return is_unknown or is_absent_dtype(requested.dtype) == is_absent_dtype(recorded.dtype)
+    if vocabulary.is_absent_dtype(requested.dtype) or vocabulary.is_absent_dtype(recorded.dtype):
+        is_unknown = vocabulary.is_absent_dtype(recorded.dtype) and recorded.shape is not None
+        return is_unknown or vocabulary.is_absent_dtype(
+            requested.dtype
+        ) == vocabulary.is_absent_dtype(recorded.dtype)
     return _plain_name(requested.dtype) == _plain_name(recorded.dtype)
 
 
@@ -236,10 +231,12 @@ def _plain_name(dtype: str) -> str:
 def _is_same_format(requested: Slot, recorded: Slot) -> bool:
     """Return whether formats agree. All formats with torch's memory layout are equal; a format
     that a tree omits, or of an absent tensor, is no difference."""
-    if is_absent_format(requested.format) or is_absent_format(recorded.format):
+    if vocabulary.is_absent_format(requested.format) or vocabulary.is_absent_format(
+        recorded.format
+    ):
         return True
-    if is_plain_format(requested.format):
-        return is_plain_format(recorded.format)
+    if vocabulary.is_plain_format(requested.format):
+        return vocabulary.is_plain_format(recorded.format)
     return requested.format.upper() == recorded.format.upper()
 
 
@@ -251,7 +248,7 @@ def _is_same_shape(requested: Slot, recorded: Slot) -> bool:
         # if aclnn makes a tensor from a number on the host, it has one element.
         shape = requested.shape if recorded.shape is None else recorded.shape
         return shape is not None and _is_written_empty(shape, requested, recorded)
-    if requested.format.upper() == FRACTAL_NZ and (
+    if requested.format.upper() == vocabulary.FRACTAL_NZ and (
         _is_in_memory_layout(requested) or _is_in_memory_layout(recorded)
     ):
         return _are_same_blocks(requested, recorded)
@@ -259,7 +256,9 @@ def _is_same_shape(requested: Slot, recorded: Slot) -> bool:
 
 
 def _is_written_empty(shape: tuple[int, ...], requested: Slot, recorded: Slot) -> bool:
-    is_a_tensor = not is_absent_dtype(requested.dtype) and not is_absent_dtype(recorded.dtype)
+    is_a_tensor = not vocabulary.is_absent_dtype(
+        requested.dtype
+    ) and not vocabulary.is_absent_dtype(recorded.dtype)
     return is_a_tensor and (0 in shape or set(shape) <= {1} and len(shape) <= 1)
 
 
@@ -380,11 +379,13 @@ def substitution_of(
     identity, cells = _identity(expected, counted)
     differs = identity.differences if identity else ()
     states = {state_of(row) for row in counted}
-    cores = {core_class(row.cells.get(ACCELERATOR_CORE, "")) for row in counted}
+    cores = {
+        vocabulary.core_class(row.cells.get(vocabulary.ACCELERATOR_CORE, "")) for row in counted
+    }
     reasons = (
         _instead_text(instead, requested),
-        _difference(OP_STATE, states, "" if instead else expected.op_state),
-        _difference(ACCELERATOR_CORE, cores, "" if instead else expected.core),
+        _difference(vocabulary.OP_STATE, states, "" if instead else expected.op_state),
+        _difference(vocabulary.ACCELERATOR_CORE, cores, "" if instead else expected.core),
         *differs,
     )
     reason = "; ".join(filter(None, reasons))
@@ -453,5 +454,5 @@ def normal_type(kernel_type: str) -> str:
 
 
 def state_of(row: DeviceRow) -> str:
-    state = row.cells.get(OP_STATE, "").strip().lower()
-    return "" if state == NOT_KNOWN.lower() else state
+    state = row.cells.get(vocabulary.OP_STATE, "").strip().lower()
+    return "" if state == vocabulary.NOT_KNOWN.lower() else state

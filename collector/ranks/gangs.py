@@ -5,13 +5,9 @@ rounds its calls are made.
 from typing import TypeAlias
 
 from collector.model.case import Case
+from collector.ranks import distribution
 from collector.ranks.collective import collective_case_of, is_collective
-from collector.ranks.distribution import (
-    DISTRIBUTE_KERNELS,
-    DistributeCall,
-    distribute_call,
-    is_of_one_rank,
-)
+from collector.ranks.distribution import DistributeCall
 from collector.ranks.experts import KERNELS, ExpertCall, call_of, imbalance_of
 
 RoutedCall: TypeAlias = ExpertCall | DistributeCall
@@ -23,8 +19,8 @@ ROUNDS = 3  # over all cases: slow changes fall between the rounds of a case
 def is_of_gangs(case: Case) -> bool:
     """Return whether a case exchanges data between ranks, so that one rank cannot run it alone."""
     kernel = case.kernel_type
-    if kernel in DISTRIBUTE_KERNELS:
-        return not is_of_one_rank(case)
+    if kernel in distribution.DISTRIBUTE_KERNELS:
+        return not distribution.is_of_one_rank(case)
     return is_collective(kernel) or kernel in KERNELS
 
 
@@ -39,6 +35,6 @@ def ranks_of(case: Case) -> int:
 
 def routed_call(case: Case) -> RoutedCall:
     """Return the call of a row of a mixture of experts. Raises BadInput as `ranks_of`."""
-    if case.kernel_type in DISTRIBUTE_KERNELS:
-        return distribute_call(case)
+    if case.kernel_type in distribution.DISTRIBUTE_KERNELS:
+        return distribution.distribute_call(case)
     return call_of(case)

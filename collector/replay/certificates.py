@@ -11,16 +11,8 @@ from math import sqrt
 from operator import attrgetter
 from statistics import fmean
 
+from collector.model import measurement
 from collector.model.case import Case
-from collector.model.measurement import (
-    CanaryReading,
-    DeviceState,
-    Disturbance,
-    Measurement,
-    Outcome,
-    Proof,
-    Provenance,
-)
 from collector.model.plan import CANARY_PLACES, CANARY_REPEATS, MeasureSettings
 from collector.model.record import as_ran
 from collector.ops.floor import lower_bound_us
@@ -62,11 +54,13 @@ class CaseWindows:
         self._is_cpu = spec.backend == "cpu"
         self._has_gaps = spec.backend == "npu" or spec.measure.cache == "warm"
 
-    def states(self, entry: CaseEntry) -> tuple[DeviceState, DeviceState]:
+    def states(self, entry: CaseEntry) -> tuple[measurement.DeviceState, measurement.DeviceState]:
         """Return clock and temperature before and after the launches of a case."""
         return states(self._readings, entry.launching_s, entry.looking_s)
 
-    def disturbance(self, entry: CaseEntry, repeats: Sequence[KernelLaunch]) -> Disturbance | None:
+    def disturbance(
+        self, entry: CaseEntry, repeats: Sequence[KernelLaunch]
+    ) -> measurement.Disturbance | None:
         """Return what disturbed the repeats: on a CPU from its threads, launch by launch; on
         other devices from readings before and after all launches."""
         if self._is_cpu:
@@ -87,7 +81,11 @@ class CaseWindows:
         return gap_share((one.start_ns, one.duration_us) for one in self._launches[first:last])
 
 
-_OFFENCES = {Ending.CRASHED: Outcome.CRASHED, Ending.HUNG: Outcome.HUNG, Ending.OOM: Outcome.OOM}
+_OFFENCES = {
+    Ending.CRASHED: measurement.Outcome.CRASHED,
+    Ending.HUNG: measurement.Outcome.HUNG,
+    Ending.OOM: measurement.Outcome.OOM,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,11 +106,11 @@ class Certificates:
     windows: CaseWindows
     attributions: Mapping[int, Attribution[KernelLaunch]]
     report: SessionReport
-    provenance: Provenance
+    provenance: measurement.Provenance
     is_partial: bool
     clock: DurationClock
 
-    def of(self, ordinal: int) -> tuple[Measurement, ...]:
+    def of(self, ordinal: int) -> tuple[measurement.Measurement, ...]:
         entry = self.journal.cases.get(ordinal)
         if entry is None:
             return ()
@@ -122,7 +120,7 @@ class Certificates:
                 return ()
             return (self._certificate(entry, offence, self.report.reason),)
         if entry.outcome != MEASURED:
-            return (self._certificate(entry, Outcome(entry.outcome), entry.reason),)
+            return (self._certificate(entry, measurement.Outcome(entry.outcome), entry.reason),)
         found = self.attributions.get(ordinal)
         if found is None or (found.lost and self.is_partial):
             return ()
@@ -130,10 +128,10 @@ class Certificates:
 
     def _measured(
         self, entry: CaseEntry, found: Attribution[KernelLaunch]
-    ) -> tuple[Measurement, ...]:
+    ) -> tuple[measurement.Measurement, ...]:
         opened, closed = self.windows.states(entry)
         certificate = replace(
-            self._certificate(entry, Outcome.PROFILER_LOST, found.lost),
+            self._certificate(entry, measurement.Outcome.PROFILER_LOST, found.lost),
             n_expected=entry.repeats,
             n_observed=max(0, found.observed - (entry.launches - entry.repeats)),
             compute_dtype=entry.compute_dtype or None,
@@ -156,14 +154,17 @@ class Certificates:
     def _substituted(
         self,
         entry: CaseEntry,
-        certificate: Measurement,
+        certificate: measurement.Measurement,
         found: Attribution[KernelLaunch],
         instead: Substitution,
-    ) -> tuple[Measurement, ...]:
+    ) -> tuple[measurement.Measurement, ...]:
         """Return the case's own result, and the measurement of the kernel that ran."""
         certificate = replace(certificate, recorded=instead.cells)
         result = replace(
-            certificate, outcome=Outcome.SUBSTITUTED, reason=instead.reason, identity=Proof.NONE
+            certificate,
+            outcome=measurement.Outcome.SUBSTITUTED,
+            reason=instead.reason,
+            identity=measurement.Proof.NONE,
         )
         if not instead.is_filed:
             return (result,)
@@ -177,22 +178,22 @@ class Certificates:
             core=core,
             asked=requested.case_id,
             # It is filed under what was recorded.
-            identity=Proof.PROVED if instead.cells else certificate.identity,
+            identity=measurement.Proof.PROVED if instead.cells else certificate.identity,
         )
         return result, self._timed(filed, ran.case, found.repeats, entry)
 
     def _timed(
         self,
-        certificate: Measurement,
+        certificate: measurement.Measurement,
         case: Case,
         repeats: Sequence[KernelLaunch],
         entry: CaseEntry,
-    ) -> Measurement:
+    ) -> measurement.Measurement:
         """Return the certificate with the timing of its repeats, after the gates."""
         limit_us = self.spec.limits.case_s * 1e6
         durations = [launch.duration_us for launch in repeats]
         if fault := next(filter(None, (no_duration(us, limit_us) for us in durations)), ""):
-            return replace(certificate, outcome=Outcome.IMPLAUSIBLE, reason=fault)
+            return replace(certificate, outcome=measurement.Outcome.IMPLAUSIBLE, reason=fault)
         kept = undisturbed(repeats, entry.watch)
         disturbance = self.windows.disturbance(entry, repeats)
         kept_us = [launch.duration_us for launch in kept]
@@ -210,7 +211,7 @@ class Certificates:
         fault = fault or next(filter(None, worked), "")
         timed = replace(
             certificate,
-            outcome=Outcome.GATED if entry.doubt else Outcome.OK,
+            outcome=measurement.Outcome.GATED if entry.doubt else measurement.Outcome.OK,
             reason=entry.doubt,
             n_accepted=len(summary.accepted_us),
             timing=summary.timing,
@@ -226,16 +227,22 @@ class Certificates:
                 *([entry.differs] if entry.differs else []),
             ),
         )
-        return replace(timed, outcome=Outcome.IMPLAUSIBLE, reason=fault) if fault else timed
+        return (
+            replace(timed, outcome=measurement.Outcome.IMPLAUSIBLE, reason=fault)
+            if fault
+            else timed
+        )
 
     def _lower_bound_us(self, name: str) -> float:
         """Return the profiler's lower bound for a launch: the sum of those of its operators."""
         operators = 1 if self.spec.backend == "npu" else operators_of(name)
         return round(operators * self.clock.lower_bound_us, 6)
 
-    def _certificate(self, entry: CaseEntry, outcome: Outcome, reason: str) -> Measurement:
+    def _certificate(
+        self, entry: CaseEntry, outcome: measurement.Outcome, reason: str
+    ) -> measurement.Measurement:
         record = self.spec.cases[entry.ordinal].record
-        return Measurement(
+        return measurement.Measurement(
             case_id=record.case_id,
             kernel_type=record.kernel_type,
             outcome=outcome,
@@ -247,10 +254,10 @@ class Certificates:
         )
 
 
-def _proof(identity: Identity | None) -> Proof:
+def _proof(identity: Identity | None) -> measurement.Proof:
     if identity is None:
-        return Proof.NONE
-    return Proof.PROVED if identity.is_proved else Proof.UNVERIFIED
+        return measurement.Proof.NONE
+    return measurement.Proof.PROVED if identity.is_proved else measurement.Proof.UNVERIFIED
 
 
 def _mean_counters(repeats: Iterable[KernelLaunch]) -> tuple[tuple[str, float], ...]:
@@ -304,9 +311,9 @@ def is_canary(spec: SessionSpec, ordinal: int | None) -> bool:
 def with_canary_readings(
     spec: SessionSpec,
     journal: Journal,
-    results: Mapping[int, Sequence[Measurement]],
-    measurements: Sequence[Measurement],
-) -> tuple[Measurement, ...]:
+    results: Mapping[int, Sequence[measurement.Measurement]],
+    measurements: Sequence[measurement.Measurement],
+) -> tuple[measurement.Measurement, ...]:
     """Return the measurements of a session with the readings of its canaries, and with a warning
     if the readings show drift. `results` are the canaries' measurements, by ordinal."""
     began_s = min((entry.began_s for entry in journal.cases.values()), default=0.0)
@@ -324,11 +331,13 @@ def with_canary_readings(
     )
 
 
-def _reading(canary: SessionCase, m: Measurement, at_s: float) -> CanaryReading:
+def _reading(
+    canary: SessionCase, m: measurement.Measurement, at_s: float
+) -> measurement.CanaryReading:
     assert m.timing is not None  # it is good
     half_us = (m.timing.ci_high_us - m.timing.ci_low_us) / 2
     deviation = half_us / student_t_factor(m.n_accepted - 1) * sqrt(m.n_accepted) / m.timing.mean_us
-    return CanaryReading(
+    return measurement.CanaryReading(
         case=canary.record.case.describe(),
         place=canary.place,
         at_s=round(at_s, 3),

@@ -14,14 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from collector.model.vocabulary import INPUT_DTYPES, INPUT_FORMATS, INPUT_SHAPES
-from collector.quality.reconcile import (
-    SENTINEL_TYPE,
-    CaseWindow,
-    Mark,
-    Sentinel,
-    find_windows,
-    sentinel_of,
-)
+from collector.quality import reconcile
+from collector.quality.reconcile import CaseWindow, Mark, Sentinel
 from collector.replay.msprof import SummaryRow
 
 # Fast reading of torch.profiler's raw events, restricted to those that count.
@@ -116,7 +110,7 @@ class Filing:
 def summary_rows(events: Sequence[Event], filings: Mapping[int, Filing]) -> list[SummaryRow]:
     """Return the rows of a window's events, in the device's order. `filings` is by ordinal."""
     marks = [_sentinel(event) for event in events]
-    windows = find_windows((i, mark) for i, mark in enumerate(marks) if mark is not None)
+    windows = reconcile.find_windows((i, mark) for i, mark in enumerate(marks) if mark is not None)
     known = [window for window in windows.good if window.ordinal in filings]
     rows, position = [], 0
     for window in known:
@@ -210,7 +204,7 @@ def _own_row(event: Event, mark: Sentinel | None) -> SummaryRow | None:
         return None
     shape = ",".join(map(str, mark.shape))
     cells = {INPUT_SHAPES: f'"{shape}"', INPUT_DTYPES: "UINT8", INPUT_FORMATS: "ND"}
-    return SummaryRow(event.name, SENTINEL_TYPE, cells, event.start_ns, event.duration_ns)
+    return SummaryRow(event.name, reconcile.SENTINEL_TYPE, cells, event.start_ns, event.duration_ns)
 
 
 def _operator_row(event: Event) -> SummaryRow:
@@ -235,4 +229,4 @@ def operators_of(name: str) -> int:
 
 
 def _sentinel(event: Event) -> Sentinel | None:
-    return sentinel_of(event.shape) if event.shape is not None else None
+    return reconcile.sentinel_of(event.shape) if event.shape is not None else None

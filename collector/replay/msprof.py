@@ -20,15 +20,8 @@ from collector.codec.canonical import sha256_hex
 from collector.codec.errors import BadInput, OpmeterError
 from collector.codec.table import csv_rows, rows_bytes, table_bytes
 from collector.host.machine import free_bytes
+from collector.model import vocabulary
 from collector.model.plan import WARM_UPS, MeasureSettings
-from collector.model.vocabulary import (
-    ACCELERATOR_CORE,
-    COUNTERS,
-    INPUT_CELLS,
-    NOT_KNOWN,
-    OP_STATE,
-    OUTPUT_CELLS,
-)
 
 logger = logging.getLogger(__name__)
 
@@ -174,15 +167,15 @@ def discard_profile(directory: Path) -> None:
 # not take.
 
 _COLUMNS = (
-    *("Device_id", "Model ID", "Task ID", "Stream ID", "Op Name", "OP Type", OP_STATE),
+    *("Device_id", "Model ID", "Task ID", "Stream ID", "Op Name", "OP Type", vocabulary.OP_STATE),
     *("Task Type", "Task Start Time(us)", "Task Duration(us)", "Task Wait Time(us)"),
     *("Block Dim", "Mix Block Dim", "HF32 Eligible"),
-    *(*INPUT_CELLS, *OUTPUT_CELLS, "Context ID", *COUNTERS),
+    *(*vocabulary.INPUT_CELLS, *vocabulary.OUTPUT_CELLS, "Context ID", *vocabulary.COUNTERS),
 )
 _BLOCK = 1 << 20
 _BLOCK_ROWS = 4096
 _NO_MODEL = "4294967295"
-_NO_COUNTERS = (NOT_KNOWN,) * (1 + len(COUNTERS))  # and no Context ID
+_NO_COUNTERS = (vocabulary.NOT_KNOWN,) * (1 + len(vocabulary.COUNTERS))  # and no Context ID
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,7 +252,7 @@ def _write_union(slices: Sequence[Path], headers: Sequence[bytes], stream: Binar
     for piece in slices:
         rows = _rows_of(piece)
         while block := list(islice(rows, _BLOCK_ROWS)):
-            cells = ([row.get(name, NOT_KNOWN) for name in columns] for row in block)
+            cells = ([row.get(name, vocabulary.NOT_KNOWN) for name in columns] for row in block)
             stream.write(rows_bytes(cells))
             has_rows = True
     return has_rows
@@ -286,11 +279,14 @@ def _as_cells(rows: Iterable[SummaryRow]) -> Iterable[list[str]]:
         ended_ns = row.start_ns + row.duration_ns
         yield [
             *("0", _NO_MODEL, str(task), "0", row.name, row.kernel_type),
-            row.cells.get(OP_STATE) or NOT_KNOWN,
-            row.cells.get(ACCELERATOR_CORE) or NOT_KNOWN,
+            row.cells.get(vocabulary.OP_STATE) or vocabulary.NOT_KNOWN,
+            row.cells.get(vocabulary.ACCELERATOR_CORE) or vocabulary.NOT_KNOWN,
             *(_micro(row.start_ns), _micro(row.duration_ns), _micro(wait_ns)),
             *("0", "0", "NO"),
-            *(row.cells.get(name, NOT_KNOWN) for name in (*INPUT_CELLS, *OUTPUT_CELLS)),
+            *(
+                row.cells.get(name, vocabulary.NOT_KNOWN)
+                for name in (*vocabulary.INPUT_CELLS, *vocabulary.OUTPUT_CELLS)
+            ),
             *_NO_COUNTERS,
         ]
 

@@ -14,16 +14,9 @@ from random import Random
 from typing import Any
 
 from collector.codec.errors import BadInput
+from collector.model import vocabulary
 from collector.model.case import Case, Slot, tensor_cells
 from collector.model.record import CaseRecord
-from collector.model.vocabulary import (
-    ACCELERATOR_CORE,
-    BASE_CELLS,
-    FRACTAL_NZ,
-    OP_STATE,
-    dtype_of,
-    is_absent_dtype,
-)
 from collector.ranks.collective import is_collective
 from collector.ranks.experts import largest_buffsize_mb
 from collector.ranks.gangs import is_of_gangs, routed_call
@@ -59,7 +52,11 @@ def _buffers_bytes(case: Case) -> int:
 
 
 def _slot_bytes(slot: Slot) -> int:
-    if slot.format != FRACTAL_NZ or not slot.shape or dtype_of(slot.dtype) is None:
+    if (
+        slot.format != vocabulary.FRACTAL_NZ
+        or not slot.shape
+        or vocabulary.dtype_of(slot.dtype) is None
+    ):
         return slot.size_bytes
     is_plain = 2 <= len(slot.shape) < _DIMS_OF_BLOCKS
     return 2 * (in_blocks(slot.dtype, slot.shape) if is_plain else slot).size_bytes
@@ -219,7 +216,7 @@ def _order(points: int, wish: SampleRequest, kernel_type: str) -> Sequence[int]:
 def template_of(case: Case) -> Template | None:
     """Return the properties of a row besides its shapes; None for a row that runs on an AI_CPU."""
     attributes = dict(case.attributes)
-    if attributes.pop(ACCELERATOR_CORE, None):
+    if attributes.pop(vocabulary.ACCELERATOR_CORE, None):
         return None
     has_shapes = any(slot.shape is not None for slot in case.inputs or ())
     inputs, outputs = (
@@ -235,8 +232,8 @@ def _word(slot: Slot, has_shapes: bool) -> SlotProperties:
 
     Some rows record FRACTAL_NZ only as a format, with the plain shape of the matrix. A row of
     scalars alone is valid for its dtypes."""
-    in_blocks = slot.format == FRACTAL_NZ and len(slot.shape or ()) >= _DIMS_OF_BLOCKS
-    is_empty = is_absent_dtype(slot.dtype) or (slot.shape is None and has_shapes)
+    in_blocks = slot.format == vocabulary.FRACTAL_NZ and len(slot.shape or ()) >= _DIMS_OF_BLOCKS
+    is_empty = vocabulary.is_absent_dtype(slot.dtype) or (slot.shape is None and has_shapes)
     return SlotProperties(slot.dtype, slot.format, is_empty, in_blocks)
 
 
@@ -290,7 +287,11 @@ def _ways(
         outputs = _slots(way.outputs, template.outputs, names)
         if inputs is not None and outputs is not None:
             tensors = tensor_cells(inputs, outputs)
-            cells = dict.fromkeys(BASE_CELLS, "") | tensors | {OP_STATE: template.op_state}
+            cells = (
+                dict.fromkeys(vocabulary.BASE_CELLS, "")
+                | tensors
+                | {vocabulary.OP_STATE: template.op_state}
+            )
             yield CaseRecord(template.kernel_type, cells, dict(template.settings))
 
 
@@ -309,7 +310,7 @@ def _slots(
         if dims is None:
             return None
         shape = tuple(one.value(names) for one in dims)
-        if word.in_blocks and (len(shape) < 2 or dtype_of(word.dtype) is None):
+        if word.in_blocks and (len(shape) < 2 or vocabulary.dtype_of(word.dtype) is None):
             return None
         plain = Slot(shape, word.dtype, word.format)
         slots.append(in_blocks(word.dtype, shape) if word.in_blocks else plain)

@@ -11,16 +11,8 @@ from collector.model.case import Slot, tensor_cells
 from collector.model.record import CaseRecord
 from collector.model.vocabulary import ACCELERATOR_CORE, EP_SIZE, OP_STATE, RUNTIME_PREFIX
 from collector.ops.parts.tensors import cumulative_ends, equal_parts
+from collector.shapes import kernel_set
 from collector.shapes.expression import align, ceil_div, in_blocks, parse_expression
-from collector.shapes.kernel_set import (
-    CollectivePattern,
-    KernelPattern,
-    KernelSet,
-    ProductPattern,
-    ReleaseSettings,
-    SlotPattern,
-    StepPattern,
-)
 from collector.shapes.layout import ExpertLaunch, Layout, Quantisation, check_layout
 from collector.shapes.models import Decoder
 from collector.shapes.serving import Batch, check_batch
@@ -47,7 +39,9 @@ class AttentionPart:
     keys: tuple[int, ...]
 
 
-def numbers_of(decoder: Decoder, layout: Layout, batch: Batch, habits: ReleaseSettings) -> Numbers:
+def numbers_of(
+    decoder: Decoder, layout: Layout, batch: Batch, habits: kernel_set.ReleaseSettings
+) -> Numbers:
     """Return the numbers of a pass.
 
     Lengths are in tokens, sizes in elements; `rank_` means per rank of tp. `routed` is the number
@@ -63,7 +57,9 @@ def numbers_of(decoder: Decoder, layout: Layout, batch: Batch, habits: ReleaseSe
     }
 
 
-def lists_of(decoder: Decoder, layout: Layout, batch: Batch, habits: ReleaseSettings) -> Lists:
+def lists_of(
+    decoder: Decoder, layout: Layout, batch: Batch, habits: kernel_set.ReleaseSettings
+) -> Lists:
     """Return the lists of a pass.
 
     These are the lengths of its requests, of its answers and prompts, and of the part from which
@@ -183,7 +179,7 @@ def _of_experts(decoder: Decoder, layout: Layout, batch: Batch, dispatched: int)
 
 
 def _of_latent(
-    decoder: Decoder, layout: Layout, batch: Batch, habits: ReleaseSettings
+    decoder: Decoder, layout: Layout, batch: Batch, habits: kernel_set.ReleaseSettings
 ) -> dict[str, int]:
     """Return whether one kernel precedes latent attention, as on decode-only hosts."""
     quantised = layout.quantisation is not Quantisation.BF16
@@ -193,7 +189,7 @@ def _of_latent(
 
 
 def _of_sparse(
-    decoder: Decoder, layout: Layout, batch: Batch, habits: ReleaseSettings
+    decoder: Decoder, layout: Layout, batch: Batch, habits: kernel_set.ReleaseSettings
 ) -> dict[str, int]:
     """Return the numbers of sparse attention.
 
@@ -214,7 +210,7 @@ def _of_sparse(
     }
 
 
-def _parts(layout: Layout, habits: ReleaseSettings) -> int:
+def _parts(layout: Layout, habits: kernel_set.ReleaseSettings) -> int:
     return layout.tp if layout.sequence_split and habits.splits_sparse_attention else 1
 
 
@@ -273,7 +269,9 @@ class Step:
     collectives: tuple[StepCollective, ...]
 
 
-def derive_step(decoder: Decoder, layout: Layout, batch: Batch, kernels: KernelSet) -> Step:
+def derive_step(
+    decoder: Decoder, layout: Layout, batch: Batch, kernels: kernel_set.KernelSet
+) -> Step:
     """Return the pass of one rank, in the order of the set.
 
     Raises BadInput for a layout that the model does not accept, and for behaviour that no set of
@@ -295,14 +293,16 @@ def derive_step(decoder: Decoder, layout: Layout, batch: Batch, kernels: KernelS
         times = pattern.times.value(names) if pattern.when.value(names) else 0
         if times < 1:
             continue
-        if isinstance(pattern.launch, CollectivePattern):
+        if isinstance(pattern.launch, kernel_set.CollectivePattern):
             collectives.extend(_messages(pattern, pattern.launch, times, names))
         else:
             found.extend(_launched(pattern, times, names, lists))
     return Step(tuple(found), tuple(collectives))
 
 
-def _known(decoder: Decoder, layout: Layout, batch: Batch, kernels: KernelSet) -> Numbers:
+def _known(
+    decoder: Decoder, layout: Layout, batch: Batch, kernels: kernel_set.KernelSet
+) -> Numbers:
     """Return the numbers of a pass that the set describes.
 
     Raises BadInput where the release does something that the set does not describe."""
@@ -323,7 +323,7 @@ def _of_draft(decoder: Decoder) -> Decoder:
 
 
 def _messages(
-    pattern: StepPattern, what: CollectivePattern, times: int, names: Numbers
+    pattern: kernel_set.StepPattern, what: kernel_set.CollectivePattern, times: int, names: Numbers
 ) -> Iterator[StepCollective]:
     size = names[what.group]
     if size > 1:
@@ -332,24 +332,26 @@ def _messages(
 
 
 def _launched(
-    pattern: StepPattern, times: int, names: Numbers, lists: Lists
+    pattern: kernel_set.StepPattern, times: int, names: Numbers, lists: Lists
 ) -> Iterator[StepKernel]:
-    if isinstance(pattern.launch, ProductPattern):
+    if isinstance(pattern.launch, kernel_set.ProductPattern):
         records = _product(pattern.launch, names)
     else:
-        assert isinstance(pattern.launch, KernelPattern)
+        assert isinstance(pattern.launch, kernel_set.KernelPattern)
         records = iter([_kernel(pattern.launch, names, lists)])
     for record in records:
         yield StepKernel(pattern.layer, record, times, _source_of(pattern, names))
 
 
-def _source_of(pattern: StepPattern, names: Numbers) -> str:
+def _source_of(pattern: kernel_set.StepPattern, names: Numbers) -> str:
     """Return the source of a pattern; INT8 was seen only in traces of latent attention."""
-    is_int8 = isinstance(pattern.launch, ProductPattern) and pattern.launch.scheme != "bf16"
+    is_int8 = (
+        isinstance(pattern.launch, kernel_set.ProductPattern) and pattern.launch.scheme != "bf16"
+    )
     return "code" if is_int8 and names["quantised"] and not names["mla"] else pattern.source
 
 
-def _kernel(what: KernelPattern, names: Numbers, lists: Lists) -> CaseRecord:
+def _kernel(what: kernel_set.KernelPattern, names: Numbers, lists: Lists) -> CaseRecord:
     inputs, outputs = ([_slot(one, names) for one in side] for side in (what.inputs, what.outputs))
     columns = {
         _column(name): _column_text(text, names, lists) for name, text in what.columns.items()
@@ -357,7 +359,7 @@ def _kernel(what: KernelPattern, names: Numbers, lists: Lists) -> CaseRecord:
     return replace(_record(what.kernel, inputs, outputs), extra=columns)
 
 
-def _product(what: ProductPattern, names: Numbers) -> Iterator[CaseRecord]:
+def _product(what: kernel_set.ProductPattern, names: Numbers) -> Iterator[CaseRecord]:
     """Yield the kernels of a product.
 
     For BF16: MatMulV2. For INT8: the kernel that quantises the input, with one given scale or with
@@ -388,7 +390,7 @@ def _record(kernel: str, inputs: list[Slot], outputs: list[Slot]) -> CaseRecord:
     return CaseRecord(kernel, cells, {})
 
 
-def _slot(pattern: SlotPattern, names: Numbers) -> Slot:
+def _slot(pattern: kernel_set.SlotPattern, names: Numbers) -> Slot:
     if pattern.dims is None:
         return Slot(None, pattern.dtype, pattern.format)
     shape = tuple(one.value(names) for one in pattern.dims)

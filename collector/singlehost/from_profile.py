@@ -19,18 +19,10 @@ from collector.model.vocabulary import ACCELERATOR_CORE
 from collector.profiles.attention import KERNEL as ATTENTION
 from collector.profiles.kernel_details import Profile, read_profile
 from collector.quality.reconcile import SENTINEL_TYPE
+from collector.singlehost import version_files
 from collector.singlehost.reports import Leftover, MicrobenchResult, Update, Written, shapes_of
 from collector.singlehost.tree_rows import MATMUL_FAMILY, Signature, agrees, signature_of
-from collector.singlehost.version_files import (
-    RowPosition,
-    TreeRow,
-    VersionFiles,
-    chosen_rows,
-    duplicates,
-    duration_us,
-    only_known,
-    prune,
-)
+from collector.singlehost.version_files import RowPosition, TreeRow, VersionFiles
 
 # Matching of a profile's launches with a tree's rows. Pure.
 #
@@ -191,12 +183,12 @@ def microbench_from_profile(
     files = VersionFiles.read(folder)
     launches = _compute(profile)
     there_is = {*files.kernel_types, *(record.case.kernel_type for record in launches)}
-    only_known(kernels, there_is, "neither the tree nor the profile has the")
-    rows = chosen_rows(files, kernels)
+    version_files.only_known(kernels, there_is, "neither the tree nor the profile has the")
+    rows = version_files.chosen_rows(files, kernels)
     matches = match(rows, [record for record in launches if _concerns(record, kernels)])
     written = [w for found in matches.found if (w := _write(files, found, update)) is not None]
     added, leftover = _leftover(files, matches, kernels, update)
-    deleted = prune(files, kernels) if prune_empty else ()
+    deleted = version_files.prune(files, kernels) if prune_empty else ()
     files.write()
     for row in (*written, *added):
         _log(row)
@@ -210,7 +202,7 @@ def microbench_from_profile(
         alone=tuple(
             r.case for r in matches.unmatched_rows if update is Update.ALL or not r.has_duration
         ),
-        duplicates=tuple(duplicates(rows)),
+        duplicates=tuple(version_files.duplicates(rows)),
         deleted=deleted,
     )
 
@@ -244,8 +236,8 @@ def _write(files: VersionFiles, found: Match, update: Update) -> Written | None:
         took.mean_us,
         took.count,
         ran=_ran(found),
-        old_us=duration_us(row.cells, layout.AVERAGE_DURATION),
-        profiling_us=duration_us(row.cells, layout.PROFILING_AVERAGE),
+        old_us=version_files.duration_us(row.cells, layout.AVERAGE_DURATION),
+        profiling_us=version_files.duration_us(row.cells, layout.PROFILING_AVERAGE),
         has_changed=changed,
     )
 

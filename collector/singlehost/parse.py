@@ -17,22 +17,7 @@ from pathlib import Path
 from collector.codec.canonical import decode_object, readable_json
 from collector.codec.errors import BadInput
 from collector.codec.table import table_rows
-from collector.database.layout import (
-    ATTENTION_COLUMNS,
-    COMMUNICATION_REPORT,
-    PARSED_PROFILES,
-    PARSER_COLUMNS,
-    PROFILING_AVERAGE,
-    PROFILING_COUNT,
-    PROFILING_MEDIAN,
-    PROFILING_STD,
-    by_file,
-    case_cells,
-    csv_bytes,
-    number_text,
-    profile_cells,
-    profiling,
-)
+from collector.database import layout
 from collector.database.tree import Cells, KernelFile, Upserted, joined, read_kernel, upsert
 from collector.model.case import case_from_cells
 from collector.model.record import CaseRecord
@@ -105,7 +90,7 @@ def read_parsed(version: Path) -> ParsedProfiles | None:
     """Return the profiles of a version folder; None if nothing was pooled into it.
 
     Raises BadInput for a file with other content."""
-    path = version / PARSED_PROFILES
+    path = version / layout.PARSED_PROFILES
     try:
         data = path.read_bytes()
     except FileNotFoundError:
@@ -132,7 +117,7 @@ def _is_mark(text: str) -> bool:
 #
 #     8 launches of 10.0 us, 2 of 20.0 us:  10 of 12.0 us, spread 4.0 us
 
-_COUNTER = profiling("")
+_COUNTER = layout.profiling("")
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,38 +143,44 @@ def pooled(old: Cells, new: Cells, path: Path) -> Cells:
 
     Raises BadInput if the row has statistics without a number of launches."""
     row = dict(joined(old, new))
-    if not old.get(PROFILING_AVERAGE) or not new.get(PROFILING_AVERAGE):
+    if not old.get(layout.PROFILING_AVERAGE) or not new.get(layout.PROFILING_AVERAGE):
         return row
-    if not old.get(PROFILING_COUNT):
+    if not old.get(layout.PROFILING_COUNT):
         tables = case_from_cells(path.stem, old).describe()
         raise BadInput(f"{tables}: {UNCOUNTED}", path=path)
     mine, theirs = _pooling_moments(old, path), _pooling_moments(new, path)
     both = together(mine, theirs)
-    row[PROFILING_COUNT] = str(both.count)
-    row[PROFILING_AVERAGE] = number_text(both.mean)
-    row[PROFILING_STD] = number_text(both.std)
-    row[PROFILING_MEDIAN] = ""
+    row[layout.PROFILING_COUNT] = str(both.count)
+    row[layout.PROFILING_AVERAGE] = layout.number_text(both.mean)
+    row[layout.PROFILING_STD] = layout.number_text(both.std)
+    row[layout.PROFILING_MEDIAN] = ""
     return row | _counters(old, new, mine.count, theirs.count, path)
 
 
 UNCOUNTED = (
     "the tree has statistics of a profile that was parsed without --pool, so the number of "
-    f"launches and the runs are unknown ({PROFILING_COUNT}, {PARSED_PROFILES}); parse all profiles "
-    "with --pool into another tree"
+    f"launches and the runs are unknown ({layout.PROFILING_COUNT}, {layout.PARSED_PROFILES}); "
+    "parse all profiles with --pool into another tree"
 )
 
 
 def _pooling_moments(row: Cells, path: Path) -> Moments:
-    count = row[PROFILING_COUNT]
+    count = row[layout.PROFILING_COUNT]
     if not count.isdecimal() or not int(count):
-        raise BadInput(f"{PROFILING_COUNT}: expected an integer, got {count[:40]!r}", path=path)
-    mean, std = (_number(row, name, path) for name in (PROFILING_AVERAGE, PROFILING_STD))
+        raise BadInput(
+            f"{layout.PROFILING_COUNT}: expected an integer, got {count[:40]!r}", path=path
+        )
+    mean, std = (
+        _number(row, name, path) for name in (layout.PROFILING_AVERAGE, layout.PROFILING_STD)
+    )
     return Moments(int(count), mean, std)
 
 
 def _counters(old: Cells, new: Cells, mine: int, theirs: int, path: Path) -> dict[str, str]:
     names = [
-        name for name in (*old, *new) if name.startswith(_COUNTER) and name != PROFILING_AVERAGE
+        name
+        for name in (*old, *new)
+        if name.startswith(_COUNTER) and name != layout.PROFILING_AVERAGE
     ]
     return {name: _counter(old, new, name, theirs / (mine + theirs), path) for name in names}
 
@@ -199,7 +190,7 @@ def _counter(old: Cells, new: Cells, name: str, share: float, path: Path) -> str
     if not old.get(name) or not new.get(name):
         return ""
     one, other = _number(old, name, path), _number(new, name, path)
-    return number_text(one + share * (other - one))
+    return layout.number_text(one + share * (other - one))
 
 
 def _number(row: Cells, name: str, path: Path) -> float:
@@ -256,7 +247,7 @@ def _communication_report_row(entry: Communication) -> Cells:
     numbers = (entry.total_us, entry.mean_us, entry.median_us)
     spread = (entry.std_us, entry.min_us, entry.max_us)
     texts = (entry.kernel_type, entry.group, entry.core, str(entry.count))
-    cells = (*texts, *map(number_text, (*numbers, *spread)))
+    cells = (*texts, *map(layout.number_text, (*numbers, *spread)))
     return dict(zip(COMMUNICATION_COLUMNS, cells, strict=True))
 
 
@@ -270,10 +261,10 @@ def _communication_report_pooled(old: Cells, new: Cells) -> Cells:
     return {
         **new,
         _COUNT: str(both.count),
-        _TOTAL: number_text(float(old[_TOTAL]) + float(new[_TOTAL])),
-        _MEAN: number_text(both.mean),
+        _TOTAL: layout.number_text(float(old[_TOTAL]) + float(new[_TOTAL])),
+        _MEAN: layout.number_text(both.mean),
         _MEDIAN: "",
-        _STD: number_text(both.std),
+        _STD: layout.number_text(both.std),
         _MIN: min(old[_MIN], new[_MIN], key=float),
         _MAX: max(old[_MAX], new[_MAX], key=float),
     }
@@ -336,29 +327,29 @@ def parse_profile(
         profiling_paths, group_by=group_by, skip_bad_rows=skip_bad_rows, is_counted=is_counted
     )
     if pool and known is not None:
-        known.check_new(profile.runs, version_dir / PARSED_PROFILES)
+        known.check_new(profile.runs, version_dir / layout.PARSED_PROFILES)
     files: dict[Path, bytes] = {}
     kernels = []
     for kernel_type, records in _by_kernel(profile.records).items():
         held = read_kernel(version_dir, kernel_type).files
         files |= {version_dir / name: file.as_bytes() for name, file in held.items()}
         rows = [_parse_row(record, is_counted=is_counted) for record in records]
-        for name, found in by_file(kernel_type, rows).items():
+        for name, found in layout.by_file(kernel_type, rows).items():
             path, old = version_dir / name, held.get(name)
             join = partial(_parse_pooled, known, path) if pool else joined
-            new = upsert(old or KernelFile(kernel_type, PARSER_COLUMNS, ()), found, join)
+            new = upsert(old or KernelFile(kernel_type, layout.PARSER_COLUMNS, ()), found, join)
             files[path] = new.file.as_bytes()
             kernels.append(_parsed(path, new))
-    communication = version_dir / COMMUNICATION_REPORT if profile.communication else None
+    communication = version_dir / layout.COMMUNICATION_REPORT if profile.communication else None
     if communication is not None:
         tables = report_rows(profile.communication)
         tables = pooled_with_report(tables, communication, known is not None) if pool else tables
-        files[communication] = csv_bytes(COMMUNICATION_COLUMNS, tables)
+        files[communication] = layout.csv_bytes(COMMUNICATION_COLUMNS, tables)
     if not is_counted:
         _write_all(files)
     else:
         among = partial((known or ParsedProfiles()).with_runs, profile.runs)
-        ledger = version_dir / PARSED_PROFILES
+        ledger = version_dir / layout.PARSED_PROFILES
         _write_changed(ledger, among(is_whole=False).as_bytes())
         _write_all(files)
         _write_changed(ledger, among(is_whole=True).as_bytes())
@@ -374,18 +365,18 @@ def _by_kernel(records: Iterable[CaseRecord]) -> dict[str, list[CaseRecord]]:
 
 def _parse_pooled(known: ParsedProfiles | None, path: Path, old: Cells, new: Cells) -> Cells:
     """Return a row with pooled statistics, if the profiles in it are known."""
-    if known is None and old.get(PROFILING_COUNT):
+    if known is None and old.get(layout.PROFILING_COUNT):
         raise BadInput(UNCOUNTED, path=path)
     return pooled(old, new, path)
 
 
 def _parse_row(record: CaseRecord, *, is_counted: bool) -> Cells:
-    statistics = profile_cells(record.profile) if record.profile else {}
+    statistics = layout.profile_cells(record.profile) if record.profile else {}
     if record.profile and is_counted:
-        statistics |= {PROFILING_COUNT: str(record.profile.count)}
+        statistics |= {layout.PROFILING_COUNT: str(record.profile.count)}
     is_attention = record.case.kernel_type == ATTENTION
-    runtime = dict.fromkeys(ATTENTION_COLUMNS, "") if is_attention else {}
-    return {**runtime, **case_cells(record), **statistics}
+    runtime = dict.fromkeys(layout.ATTENTION_COLUMNS, "") if is_attention else {}
+    return {**runtime, **layout.case_cells(record), **statistics}
 
 
 def _parsed(path: Path, new: Upserted) -> ParsedKernel:

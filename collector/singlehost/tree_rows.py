@@ -12,16 +12,10 @@ from pathlib import Path
 from collector.codec.errors import BadInput
 from collector.database import layout
 from collector.database.tree import Cells
+from collector.model import vocabulary
 from collector.model.case import Case, Slot
 from collector.model.measurement import Measurement
 from collector.model.record import CaseRecord, as_ran
-from collector.model.vocabulary import (
-    ACCELERATOR_CORE,
-    EP_SIZE,
-    RUNTIME_PREFIX,
-    is_absent_dtype,
-    is_absent_format,
-)
 from collector.ops.runtime import completed_as_declared
 from collector.singlehost.reports import Leftover, Update, Written, shapes_of
 from collector.singlehost.version_files import (
@@ -160,7 +154,11 @@ class TreeRows:
 
 def _runtime(record: CaseRecord) -> Mapping[str, str]:
     """Return the cells of the values, besides tensors, on which a launch depended."""
-    return {name: text for name, text in record.extra.items() if name.startswith(RUNTIME_PREFIX)}
+    return {
+        name: text
+        for name, text in record.extra.items()
+        if name.startswith(vocabulary.RUNTIME_PREFIX)
+    }
 
 
 # The coarser signature by which msmodeling's own tool matches rows: five parts of a row, some of
@@ -185,7 +183,7 @@ Signature = tuple[Shapes, Words, Words, Shapes, Words, str]
 
 def signature_of(case: Case) -> Signature:
     """Return the signature of a case, within its own kernel type."""
-    ep_size = case.attribute(EP_SIZE) or "" if case.kernel_type == _DISPATCH else ""
+    ep_size = case.attribute(vocabulary.EP_SIZE) or "" if case.kernel_type == _DISPATCH else ""
     inputs, outputs = _trimmed(case.inputs), _trimmed(case.outputs)
     if case.kernel_type in MATMUL_FAMILY and (matmul := _matmul(inputs, outputs)):
         return (*matmul, ep_size)
@@ -204,9 +202,9 @@ def agrees(row: Case, launch: Case) -> bool:
     text = dict(launch.attributes)
     if any(text.get(name, value) != value for name, value in row.attributes):
         return False
-    if row.attribute(ACCELERATOR_CORE) != launch.attribute(ACCELERATOR_CORE):
+    if row.attribute(vocabulary.ACCELERATOR_CORE) != launch.attribute(vocabulary.ACCELERATOR_CORE):
         return False
-    if any(_contradict(*pair, is_absent_format) for pair in _formats(row, launch)):
+    if any(_contradict(*pair, vocabulary.is_absent_format) for pair in _formats(row, launch)):
         return False
     if row.kernel_type in MATMUL_FAMILY | _FIRST_AND_OUTPUT | _FIRST_ONLY:
         return True
@@ -215,7 +213,7 @@ def agrees(row: Case, launch: Case) -> bool:
         for ours, theirs in zip(row.inputs or (), launch.inputs or (), strict=False)
         if ours.shape is None and theirs.shape is None
     )
-    return not any(_contradict(*pair, is_absent_dtype) for pair in empty)
+    return not any(_contradict(*pair, vocabulary.is_absent_dtype) for pair in empty)
 
 
 def _trimmed(slots: tuple[Slot, ...] | None) -> list[Slot]:

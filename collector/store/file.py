@@ -19,13 +19,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from collector.codec.errors import (
-    AlreadyExists,
-    NotFound,
-    StoreError,
-    StoreRefused,
-    StoreUnavailable,
-)
+from collector.codec import errors
 from collector.store import atomic
 from collector.store.base import TEMPORARY, Info, check_key, check_prefix, parent_conflict
 
@@ -64,7 +58,7 @@ class FileStore:
             try:
                 return path.read_bytes()
             except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
-                raise NotFound(f"{path}: no such object") from error
+                raise errors.NotFound(f"{path}: no such object") from error
 
     def put(self, key: str, data: bytes) -> None:
         path = self._path(key)
@@ -81,7 +75,7 @@ class FileStore:
             except FileExistsError as error:
                 if path.is_dir():
                     raise parent_conflict(str(path)) from error
-                raise AlreadyExists(f"{path}: object already exists") from error
+                raise errors.AlreadyExists(f"{path}: object already exists") from error
 
     def list(self, prefix: str) -> Iterator[Info]:
         check_prefix(prefix)
@@ -93,12 +87,12 @@ class FileStore:
         with _store_errors(path):
             try:
                 if not stat.S_ISREG(origin.lstat().st_mode):
-                    raise NotFound(f"{origin}: no such object")
+                    raise errors.NotFound(f"{origin}: no such object")
                 atomic.link_over(path, lambda temporary: self._link(origin, temporary))
             except (FileNotFoundError, NotADirectoryError) as error:
                 if origin.exists():
                     raise
-                raise NotFound(f"{origin}: no such object") from error
+                raise errors.NotFound(f"{origin}: no such object") from error
             except OSError as error:
                 if error.errno not in _NOT_LINKED:
                     raise
@@ -177,13 +171,15 @@ def _store_errors(path: Path) -> Iterator[None]:
         raise _store_error(error, path) from error
 
 
-def _store_error(error: OSError, path: Path) -> StoreError:
+def _store_error(error: OSError, path: Path) -> errors.StoreError:
     if error.errno in _PARENT:
         return parent_conflict(str(path))
     if error.errno in _REFUSED:
-        return StoreRefused(f"{path}: {error.strerror}: this user cannot read or write this path")
+        return errors.StoreRefused(
+            f"{path}: {error.strerror}: this user cannot read or write this path"
+        )
     if error.errno in _UNAVAILABLE:
-        return StoreUnavailable(f"{path}: {error.strerror}")
+        return errors.StoreUnavailable(f"{path}: {error.strerror}")
     if error.errno == errno.ENAMETOOLONG:
-        return StoreError(f"{path}: a part of the key is too long for this file system")
-    return StoreError(f"{path}: {error}")
+        return errors.StoreError(f"{path}: a part of the key is too long for this file system")
+    return errors.StoreError(f"{path}: {error}")

@@ -24,13 +24,7 @@ from botocore.config import Config
 from botocore.exceptions import ConnectionError as NoConnection
 from botocore.parsers import ResponseParserError
 
-from collector.codec.errors import (
-    AlreadyExists,
-    NotFound,
-    StoreError,
-    StoreRefused,
-    StoreUnavailable,
-)
+from collector.codec import errors
 from collector.store.base import Info, check_key, check_prefix, parent_conflict
 
 logger = logging.getLogger(__name__)
@@ -56,7 +50,7 @@ _PARENTS = {"ObjectParentIsFile", "ExistingObjectIsDirectory"}  # 409 of versity
 _OVERLOADED = {"RequestTimeout", "SlowDown"}
 
 
-class _Conflict(StoreUnavailable):
+class _Conflict(errors.StoreUnavailable):
     """Two writers collided (409), and the server does not report which one won."""
 
 
@@ -105,7 +99,7 @@ class S3Store:
                 )
             finally:
                 reply["Body"].close()
-        raise StoreUnavailable(
+        raise errors.StoreUnavailable(
             f"{self._address(key)}: connection interrupted in every attempt: {trouble}"
         ) from trouble
 
@@ -121,7 +115,7 @@ class S3Store:
                 return
             except _Conflict as error:
                 if pause_s is None:
-                    raise AlreadyExists(str(error)) from error
+                    raise errors.AlreadyExists(str(error)) from error
                 time.sleep(pause_s)
 
     def list(self, prefix: str) -> Iterator[Info]:
@@ -154,7 +148,7 @@ class S3Store:
         client = self._client
         try:
             return self._request(client, operation, key, arguments)
-        except StoreRefused as refusal:
+        except errors.StoreRefused as refusal:
             logger.info("%s; reading the credentials again", refusal)
             return self._request(self._renewed(client), operation, key, arguments)
 
@@ -184,7 +178,7 @@ class S3Store:
                 config=self._config("path" if endpoint else "auto"),
             )
         except ValueError as error:
-            raise StoreError(f"{self.url}: endpoint {endpoint!r}: {error}") from error
+            raise errors.StoreError(f"{self.url}: endpoint {endpoint!r}: {error}") from error
         except exceptions.BotoCoreError as error:
             raise self._connection_error(error, self.url) from error
 
@@ -207,37 +201,37 @@ class S3Store:
     def _address(self, key: str) -> str:
         return f"s3://{self._bucket}/{self._prefix}{key}"
 
-    def _client_error(self, error: exceptions.ClientError, key: str) -> StoreError:
+    def _client_error(self, error: exceptions.ClientError, key: str) -> errors.StoreError:
         status: int = error.response["ResponseMetadata"]["HTTPStatusCode"]
         code: str = error.response["Error"].get("Code", "")
         what = f"{self._address(key)}: {status} {code}: {error.response['Error'].get('Message')}"
         if code in _PARENTS:
             return parent_conflict(self._address(key))
         if status == 412:
-            return AlreadyExists(what)
+            return errors.AlreadyExists(what)
         if status == 409:
             return _Conflict(what)
         if code == "NoSuchBucket":
-            return StoreRefused(f"{what}; create it: {self._how_to_make_the_bucket()}")
+            return errors.StoreRefused(f"{what}; create it: {self._how_to_make_the_bucket()}")
         if status in (401, 403) or code in _REFUSALS:
-            return StoreRefused(
+            return errors.StoreRefused(
                 f"{what}; credentials are read from AWS_* or the files that AWS_* names"
             )
         if status == 404:
-            return NotFound(what)
+            return errors.NotFound(what)
         # 501 is permanent: this server does not support the header.
         if (status >= 500 and status != 501) or status == 429 or code in _OVERLOADED:
-            return StoreUnavailable(what)
-        return StoreError(what)
+            return errors.StoreUnavailable(what)
+        return errors.StoreError(what)
 
-    def _connection_error(self, error: Exception, where: str) -> StoreError:
+    def _connection_error(self, error: Exception, where: str) -> errors.StoreError:
         if isinstance(error, _NO_CREDENTIALS):
-            return StoreRefused(
+            return errors.StoreRefused(
                 f"{where}: {error}; credentials are read from AWS_* or mounted files"
             )
         if isinstance(error, _NO_REPLY):
-            return StoreUnavailable(f"{where}: {error}")
-        return StoreError(f"{where}: {error}")
+            return errors.StoreUnavailable(f"{where}: {error}")
+        return errors.StoreError(f"{where}: {error}")
 
     def _how_to_make_the_bucket(self) -> str:
         endpoint = f" --endpoint-url {self._endpoint}" if self._endpoint else ""

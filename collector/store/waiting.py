@@ -7,13 +7,7 @@ from math import inf
 from typing import TypeVar
 
 from collector import environment
-from collector.codec.errors import (
-    AlreadyExists,
-    NotFound,
-    StoreError,
-    StoreRefused,
-    StoreUnavailable,
-)
+from collector.codec import errors
 from collector.store.base import Info, Store
 
 # A store that waits until another store is available again.
@@ -51,7 +45,9 @@ class PatientStore:
         self._store = store
         self._patience_s = patience_s
         self._waits_for = (
-            (StoreUnavailable, StoreRefused) if wait_for_refusals else (StoreUnavailable,)
+            (errors.StoreUnavailable, errors.StoreRefused)
+            if wait_for_refusals
+            else (errors.StoreUnavailable,)
         )
         self._stop = stop or threading.Event()
         self._grace_s = grace_s
@@ -144,9 +140,9 @@ class SingleWriterStore:
 
     def create(self, key: str, data: bytes) -> None:
         if self._holds(key):
-            raise AlreadyExists(f"{self.url}: {key} object already exists")
+            raise errors.AlreadyExists(f"{self.url}: {key} object already exists")
         if not self._may_write():
-            raise StoreError(
+            raise errors.StoreError(
                 f"{self.url}: {key} was not written: the lock of its writer is lost, "
                 "and another process may write it"
             )
@@ -164,6 +160,6 @@ class SingleWriterStore:
     def _holds(self, key: str) -> bool:
         try:
             self._store.get(key)
-        except NotFound:
+        except errors.NotFound:
             return False
         return True

@@ -5,17 +5,7 @@ import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from collector.codec.errors import (
-    AlreadyExists,
-    BadInput,
-    DeviceBusy,
-    HostFault,
-    NotFound,
-    OpmeterError,
-    PeersAway,
-    PeersUnreached,
-    StoreError,
-)
+from collector.codec import errors
 from collector.measuring.batches import SessionsFail
 from collector.replay.msprof import NoSpace
 from collector.replay.supervisor import SessionStuck
@@ -25,12 +15,12 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.ENOMEM)
 _BROKEN = (errno.EIO, errno.EROFS, errno.ENODEV, errno.ENXIO)  # a disk, a mount, a device
 
 
-class WrongImage(OpmeterError):
+class WrongImage(errors.OpmeterError):
     """Error that every worker of this image would see: the software differs from the plan's, or the
     plan is not the assigned one."""
 
 
-class WrongNode(OpmeterError):
+class WrongNode(errors.OpmeterError):
     """Error of this machine: its device is not the plan's."""
 
 
@@ -40,20 +30,22 @@ def seen_by_all() -> Iterator[None]:
     reads, so the image or the plan is the cause, and no other shard would succeed."""
     try:
         yield
-    except (BadInput, NotFound) as error:
+    except (errors.BadInput, errors.NotFound) as error:
         raise WrongImage(str(error)) from error
 
 
-def exit_code(error: OpmeterError | OSError) -> ExitCode:
+def exit_code(error: errors.OpmeterError | OSError) -> ExitCode:
     """Return the exit code of a worker that ends with this error."""
     match error:
-        case HostFault() | WrongNode() | SessionsFail() | DeviceBusy():  # other nodes may succeed
+        case (
+            errors.HostFault() | WrongNode() | SessionsFail() | errors.DeviceBusy()
+        ):  # other nodes may succeed
             return ExitCode.NODE
         case WrongImage():
             return ExitCode.IMAGE
-        case PeersUnreached():
+        case errors.PeersUnreached():
             return ExitCode.PEERS
-        case PeersAway():
+        case errors.PeersAway():
             return ExitCode.TEMPORARY
         case NoSpace():
             return ExitCode.SPACE
@@ -63,9 +55,9 @@ def exit_code(error: OpmeterError | OSError) -> ExitCode:
             return ExitCode.NODE
         case SessionStuck():
             return ExitCode.HANG
-        case NotFound() | AlreadyExists():  # the store is available
+        case errors.NotFound() | errors.AlreadyExists():  # the store is available
             return ExitCode.FAILED
-        case StoreError():
+        case errors.StoreError():
             return ExitCode.STORE
         case _:
             return ExitCode.FAILED

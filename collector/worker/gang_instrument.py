@@ -19,17 +19,9 @@ import numpy as np
 
 from collector import environment
 from collector.codec.errors import BadInput, PeersAway
+from collector.comm import gang
 from collector.comm.bench_plan import BenchPlan, Mode
-from collector.comm.gang import (
-    RANK,
-    GangFailed,
-    GangWork,
-    PeerLeft,
-    StartRanks,
-    Tick,
-    stacks_kept,
-    start_here,
-)
+from collector.comm.gang import GangFailed, GangWork, PeerLeft, StartRanks, Tick
 from collector.comm.kernels import OTHER_TENSORS, weakest_proof
 from collector.comm.measured import group_timings, settings_of
 from collector.comm.moe.benching import MOE_RANK
@@ -205,7 +197,7 @@ class CollectiveBench:
         return tuple(() for _ in self.plan.collectives)
 
     def run(self, start: StartRanks, folder: Path, patience_s: float, tick: Tick) -> None:
-        work = GangWork(self.plan, RANK, patience_s, tick, self.environment)
+        work = GangWork(self.plan, gang.RANK, patience_s, tick, self.environment)
         start(work, self.plan.world, folder)
 
 
@@ -311,7 +303,7 @@ class GangInstrument:
         scratch: Path,
         stop: threading.Event,
         on_progress: OnProgress,
-        start: StartRanks = start_here,
+        start: StartRanks = gang.start_here,
     ):
         self._settings, self._ranks, self._scratch = settings, ranks, scratch
         self._stop, self._on_progress, self._start = stop, on_progress, start
@@ -415,7 +407,7 @@ def _raw_records(folder: Path, seen: Sequence[CaseSeen], session: GangSession) -
         for path in sorted(reported):
             for line in path.read_text(errors="replace").splitlines():
                 print(json.dumps({"file": path.name, "line": line}), file=out)
-        for name, stack in stacks_kept(folder):
+        for name, stack in gang.stacks_kept(folder):
             for line in stack.splitlines():
                 print(json.dumps({"file": name, "line": line}), file=out)
     return RawRecords(summary, journal)

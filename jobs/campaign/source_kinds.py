@@ -7,13 +7,7 @@ from pathlib import Path
 
 from collector.codec.errors import BadInput
 from collector.codec.text import whole_in_one_line
-from collector.ranks.collective import (
-    MODES,
-    MOST_RANKS,
-    OPERATIONS,
-    checked_environment,
-    dtype_named,
-)
+from collector.ranks import collective
 from collector.ranks.topology import Grid
 from collector.shapes.kernel_set import USUAL_RELEASE, find_kernel_set
 from collector.shapes.layout import NZ_SETTINGS, ExpertLaunch, Layout, Quantisation, check_layout
@@ -105,14 +99,14 @@ def read_collectives(entry: Entry) -> CollectivesSource:
 
 
 def _mode(found: Mapping[str, Entry]) -> str:
-    return found["mode"].choice((AUTO, *MODES)) if "mode" in found else AUTO
+    return found["mode"].choice((AUTO, *collective.MODES)) if "mode" in found else AUTO
 
 
 def _operations(entry: Entry | None) -> tuple[str, ...]:
     if entry is None or (not entry.is_list and entry.text() == "all"):
-        return tuple(OPERATIONS)
+        return tuple(collective.OPERATIONS)
     entry.distinct_texts()
-    return tuple(item.choice(tuple(OPERATIONS)) for item in entry.items())
+    return tuple(item.choice(tuple(collective.OPERATIONS)) for item in entry.items())
 
 
 def _sizes(entry: Entry) -> tuple[str, ...]:
@@ -125,22 +119,22 @@ def _sizes(entry: Entry) -> tuple[str, ...]:
 
 def _dtype(entry: Entry) -> str:
     try:
-        return dtype_named(entry.text())
+        return collective.dtype_named(entry.text())
     except BadInput as error:
         raise entry.refusal(str(error)) from error
 
 
 def _grid(entry: Entry) -> Grid:
     grid = Grid(tuple(item.integer(1) for item in entry.items()))
-    if grid.size > MOST_RANKS:
-        raise entry.refusal(f"expected at most {MOST_RANKS} ranks, got {grid.size}")
+    if grid.size > collective.MOST_RANKS:
+        raise entry.refusal(f"expected at most {collective.MOST_RANKS} ranks, got {grid.size}")
     return grid
 
 
 def _environment(entry: Entry) -> str:
     settings = sorted(f"{name}={value.text()}" for name, value in entry.mapping().items())
     try:
-        return checked_environment(" ".join(settings))
+        return collective.checked_environment(" ".join(settings))
     except BadInput as error:
         raise entry.refusal(str(error)) from error
 

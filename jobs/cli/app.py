@@ -18,15 +18,7 @@ from collector import __version__
 from collector.codec.errors import BadInput, DamagedObject, OpmeterError
 from collector.host import imports
 from collector.host.processes import end_at_once
-from jobs.cli import database, model
-from jobs.cli.cluster import (
-    cancel_command,
-    controller_command,
-    launch_command,
-    logs_command,
-    pause_command,
-    work_command,
-)
+from jobs.cli import cluster, database, model
 from jobs.cli.comm import LISTS, comm_command, validate_command
 from jobs.cli.comm_dfc import DFC_LISTS, PROBE_LISTS, dfc_command, probe_dfc_command
 from jobs.cli.compare import compare_command
@@ -58,12 +50,12 @@ SECTIONS: dict[str, dict[str, Command]] = {
     "Models and results": {"coverage": grouped(coverage_command), "compare": compare_command},
     "Database": {"merge": merge_command, "pull": pull_command},
     "Cluster": {
-        "launch": launch_command,
-        "pause": pause_command,
-        "cancel": cancel_command,
-        "logs": logs_command,
-        "controller": controller_command,
-        "work": work_command,
+        "launch": cluster.launch_command,
+        "pause": cluster.pause_command,
+        "cancel": cluster.cancel_command,
+        "logs": cluster.logs_command,
+        "controller": cluster.controller_command,
+        "work": cluster.work_command,
     },
     "Tools": {
         "ops": ops_command,

@@ -9,28 +9,7 @@ import typer
 
 from collector.codec.errors import BadInput
 from collector.codec.text import counted
-from jobs.cli.comm_lines import (
-    change_line,
-    fit_lines,
-    found_lines,
-    left_out_lines,
-    plan_lines,
-    profile_lines,
-)
-from jobs.cli.ranks import (
-    BY_CASE,
-    BackendOption,
-    GroupRanksOption,
-    MasterAddrOption,
-    MasterPortOption,
-    NnodesOption,
-    NodeRankOption,
-    PatienceOption,
-    check_backend,
-    ended,
-    requested_mode,
-    run_ranks,
-)
+from jobs.cli import comm_lines, ranks
 from jobs.cli.terminal import say
 
 if TYPE_CHECKING:
@@ -92,7 +71,7 @@ def comm_command(
     ] = False,
     bench_mode: Annotated[
         str, typer.Option(help="timing mode: auto, event, alternating or kernel")
-    ] = BY_CASE,
+    ] = ranks.BY_CASE,
     jump_factor: Annotated[
         float | None,
         typer.Option(
@@ -101,13 +80,13 @@ def comm_command(
     ] = None,
     rounds: Annotated[int, typer.Option(min=1, help="number of rounds over all cases")] = 3,
     budget_s: Annotated[float, typer.Option(help="seconds for each case in a round")] = 0.2,
-    backend: BackendOption = "npu",
-    nproc_per_node: GroupRanksOption = None,
-    nnodes: NnodesOption = 1,
-    node_rank: NodeRankOption = 0,
-    master_addr: MasterAddrOption = "127.0.0.1",
-    master_port: MasterPortOption = 0,
-    patience_s: PatienceOption = 120.0,
+    backend: ranks.BackendOption = "npu",
+    nproc_per_node: ranks.GroupRanksOption = None,
+    nnodes: ranks.NnodesOption = 1,
+    node_rank: ranks.NodeRankOption = 0,
+    master_addr: ranks.MasterAddrOption = "127.0.0.1",
+    master_port: ranks.MasterPortOption = 0,
+    patience_s: ranks.PatienceOption = 120.0,
 ) -> int:
     """Measure collectives over several ranks, and write one CSV per operation.
 
@@ -126,8 +105,8 @@ def comm_command(
     from collector.ranks.collective import OPERATIONS, dtype_named
     from collector.ranks.topology import Grid
 
-    check_backend(backend)
-    mode = requested_mode(bench_mode)
+    ranks.check_backend(backend)
+    mode = ranks.requested_mode(bench_mode)
     operations = ops or list(OPERATIONS)
     if output_csv is not None and len(operations) != 1:
         raise BadInput("--output-csv requires --ops with exactly one operation")
@@ -150,7 +129,7 @@ def comm_command(
     else:
         requested = [one for one in from_profile if one.operation in operations]
         cases, left_out = measurable(requested, grid=grid, world=meeting.world)
-    for line in left_out_lines("not measured", left_out):
+    for line in comm_lines.left_out_lines("not measured", left_out):
         say(line)
     if not cases:
         raise BadInput("no case to measure: all cases are left out")
@@ -162,7 +141,7 @@ def comm_command(
     )
     if meeting.is_first:  # it writes the rows: check that before the measurement
         _check_status(plan, output_dir, output_csv)
-    for line in plan_lines(plan):
+    for line in comm_lines.plan_lines(plan):
         say(line)
     if not do_run:
         say("plan only; --do-run measures it")
@@ -184,7 +163,7 @@ def _profiled(path: Path | None, grid: Grid, dtype: str) -> list[Collective]:
     if path is None:
         return []
     found = profiled_at(path, grid, dtype)
-    for line in profile_lines(found):
+    for line in comm_lines.profile_lines(found):
         say(line)
     cases = [one.collective for one in found if one.collective is not None]
     return sorted(cases, key=lambda one: (one.operation, one.group_size, one.message_bytes))
@@ -211,7 +190,7 @@ def _run(
     from collector.comm.measured import bench_results
     from collector.comm.rank_files import read_results
 
-    found, failure = run_ranks(
+    found, failure = ranks.run_ranks(
         lambda folder, tick: run_gang(
             GangWork(plan, patience_s=patience_s, tick=tick), meeting, folder
         ),
@@ -219,11 +198,11 @@ def _run(
         lambda folder: bench_results(plan, read_results(folder)),
     )
     if meeting.is_first:
-        for line in found_lines(found):
+        for line in comm_lines.found_lines(found):
             say(line)
         for change in _written(found, output_dir, output_csv):
-            say(change_line(change))
-    return ended(failure, is_whole=not found.wrong)
+            say(comm_lines.change_line(change))
+    return ranks.ended(failure, is_whole=not found.wrong)
 
 
 def _written(
@@ -292,7 +271,7 @@ def validate_command(
     all_series = series_of(points)
     found = [line for series in all_series for line in problems(series, link_gbps)]
     found += tier_problems(all_series)
-    for line in fit_lines(points):
+    for line in comm_lines.fit_lines(points):
         say(line)
     for line in found:
         say(f"wrong: {line}")

@@ -13,26 +13,7 @@ import typer
 
 from collector.codec.errors import BadInput
 from collector.codec.text import MIB, counted
-from jobs.cli.ranks import (
-    BY_CASE,
-    EpSizeOption,
-    ExpertBackendOption,
-    HiddenOption,
-    Int8Option,
-    IntermediateOption,
-    MasterAddrOption,
-    MasterPortOption,
-    NnodesOption,
-    NodeRankOption,
-    NprocPerNodeOption,
-    PatienceOption,
-    TokensDtypeOption,
-    check_backend,
-    ended,
-    requested_mode,
-    run_ranks,
-    say_buffsize,
-)
+from jobs.cli import ranks
 from jobs.cli.terminal import say
 
 if TYPE_CHECKING:
@@ -47,7 +28,7 @@ DFC_LISTS = ("--imbalance", "--expert-loads")
 
 def dfc_command(
     *,
-    ep_size: EpSizeOption = 16,
+    ep_size: ranks.EpSizeOption = 16,
     tokens: Annotated[
         list[int] | None, typer.Option(help="tokens of one rank  [rows of --database-path]")
     ] = None,
@@ -57,10 +38,10 @@ def dfc_command(
     top_k: Annotated[
         list[int] | None, typer.Option(help="number of experts of a token  [8]")
     ] = None,
-    hidden: HiddenOption = 7168,
-    intermediate: IntermediateOption = 2048,
-    int8: Int8Option = True,
-    dtype: TokensDtypeOption = "DT_BF16",
+    hidden: ranks.HiddenOption = 7168,
+    intermediate: ranks.IntermediateOption = 2048,
+    int8: ranks.Int8Option = True,
+    dtype: ranks.TokensDtypeOption = "DT_BF16",
     imbalance: Annotated[
         list[float] | None,
         typer.Option(help="standard deviation of the experts' loads over their mean  [0]"),
@@ -79,16 +60,16 @@ def dfc_command(
     ] = False,
     bench_mode: Annotated[
         str, typer.Option(help="timing mode: auto, event, or kernel on an NPU")
-    ] = BY_CASE,
+    ] = ranks.BY_CASE,
     rounds: Annotated[int, typer.Option(min=1, help="number of rounds over all cases")] = 3,
     budget_s: Annotated[float, typer.Option(help="seconds for each case in a round")] = 1.0,
-    backend: ExpertBackendOption = "npu",
-    nproc_per_node: NprocPerNodeOption = None,
-    nnodes: NnodesOption = 1,
-    node_rank: NodeRankOption = 0,
-    master_addr: MasterAddrOption = "127.0.0.1",
-    master_port: MasterPortOption = 0,
-    patience_s: PatienceOption = 120.0,
+    backend: ranks.ExpertBackendOption = "npu",
+    nproc_per_node: ranks.NprocPerNodeOption = None,
+    nnodes: ranks.NnodesOption = 1,
+    node_rank: ranks.NodeRankOption = 0,
+    master_addr: ranks.MasterAddrOption = "127.0.0.1",
+    master_port: ranks.MasterPortOption = 0,
+    patience_s: ranks.PatienceOption = 120.0,
 ) -> int:
     """Measure DispatchFFNCombine over ranks.
 
@@ -105,7 +86,7 @@ def dfc_command(
     from collector.comm.moe.moe_table import check_mode, read_cases
     from collector.ranks.experts import ExpertCall, check
 
-    check_backend(backend)
+    ranks.check_backend(backend)
     meeting = ranks_of(ep_size, nproc_per_node, nnodes, node_rank, master_addr, master_port)
     loads = tuple(expert_loads or ())
     if tokens:
@@ -123,7 +104,7 @@ def dfc_command(
         case.routing()  # refuses an impossible routing before any rank starts
     if not cases:
         raise BadInput(f"expected rows of {ep_size} ranks, got none", path=database_path)
-    mode = requested_mode(bench_mode) or modes_of(backend)[0]
+    mode = ranks.requested_mode(bench_mode) or modes_of(backend)[0]
     plan = MoePlan(backend, ep_size, rounds, budget_s, tuple(cases), mode=mode)
     if database_path is not None:
         check_mode(database_path, mode)  # before the measurement
@@ -132,7 +113,7 @@ def dfc_command(
     if not do_run:
         say("plan only; --do-run measures it")
         return 0
-    say_buffsize(backend, plan.largest_buffsize_mb())
+    ranks.say_buffsize(backend, plan.largest_buffsize_mb())
     return _run(plan, meeting, patience_s, database_path)
 
 
@@ -141,7 +122,7 @@ def _run(plan: MoePlan, meeting: Rendezvous, patience_s: float, database_path: P
     from collector.comm.moe.benching import bench, found_in
     from collector.comm.moe.moe_table import write_measured
 
-    found, failure = run_ranks(
+    found, failure = ranks.run_ranks(
         lambda folder, tick: bench(plan, meeting, folder, patience_s=patience_s, tick=tick),
         len(plan.cases) * plan.rounds,
         lambda folder: found_in(folder, plan),
@@ -152,7 +133,7 @@ def _run(plan: MoePlan, meeting: Rendezvous, patience_s: float, database_path: P
         if database_path is not None:
             for path, change in write_measured(database_path, found.measured):
                 say(f"{path}: {counted(change.added, 'row')} added, {change.updated} changed")
-    return ended(failure, is_whole=not found.failed)
+    return ranks.ended(failure, is_whole=not found.failed)
 
 
 def _comm_dfc_found_lines(found: MoeFound) -> Iterator[str]:
@@ -178,9 +159,9 @@ _COLUMNS = (
 
 def probe_dfc_command(
     *,
-    ep_size: EpSizeOption = 16,
-    hidden: HiddenOption = 7168,
-    intermediate: IntermediateOption = 2048,
+    ep_size: ranks.EpSizeOption = 16,
+    hidden: ranks.HiddenOption = 7168,
+    intermediate: ranks.IntermediateOption = 2048,
     tokens: Annotated[
         list[int] | None, typer.Option(help="tokens of one rank  [powers of two to 8192]")
     ] = None,
@@ -190,8 +171,8 @@ def probe_dfc_command(
     top_k: Annotated[
         list[int] | None, typer.Option(help="number of experts of a token  [1 2 4 6 8]")
     ] = None,
-    int8: Int8Option = True,
-    dtype: TokensDtypeOption = "DT_BF16",
+    int8: ranks.Int8Option = True,
+    dtype: ranks.TokensDtypeOption = "DT_BF16",
     memory_limit_mb: Annotated[
         float | None, typer.Option(help="memory limit of a rank, in MiB  [half of the free memory]")
     ] = None,
@@ -199,12 +180,12 @@ def probe_dfc_command(
         bool, typer.Option("--decode", help="probe dispatch_gmm_combine_decode instead (npu)")
     ] = False,
     output_csv: Annotated[Path | None, typer.Option(help="CSV file for the limits")] = None,
-    backend: ExpertBackendOption = "npu",
-    nproc_per_node: NprocPerNodeOption = None,
-    nnodes: NnodesOption = 1,
-    node_rank: NodeRankOption = 0,
-    master_addr: MasterAddrOption = "127.0.0.1",
-    master_port: MasterPortOption = 0,
+    backend: ranks.ExpertBackendOption = "npu",
+    nproc_per_node: ranks.NprocPerNodeOption = None,
+    nnodes: ranks.NnodesOption = 1,
+    node_rank: ranks.NodeRankOption = 0,
+    master_addr: ranks.MasterAddrOption = "127.0.0.1",
+    master_port: ranks.MasterPortOption = 0,
     patience_s: Annotated[
         float, typer.Option(help="seconds for a rank's own part of a try")
     ] = 30.0,
@@ -223,7 +204,7 @@ def probe_dfc_command(
     from collector.comm.gang import ranks_of
     from collector.comm.moe.probe_plan import OPERATOR, OPERATOR_OF_DECODE, ProbeGrid, ProbePlan
 
-    check_backend(backend)
+    ranks.check_backend(backend)
     meeting = ranks_of(ep_size, nproc_per_node, nnodes, node_rank, master_addr, master_port)
     grid = ProbeGrid(
         *(
@@ -245,7 +226,7 @@ def probe_dfc_command(
     )
     for line in _plan_lines(plan):
         say(line)
-    say_buffsize(plan.backend, plan.largest_buffsize_mb())
+    ranks.say_buffsize(plan.backend, plan.largest_buffsize_mb())
     return _probed(plan, meeting, output_csv)
 
 
@@ -266,7 +247,7 @@ def _probed(plan: ProbePlan, meeting: Rendezvous, output_csv: Path | None) -> in
     from collector.comm.moe.benching import probe, region_of_tries
     from collector.comm.moe.probe_plan import read_tries
 
-    tries, failure = run_ranks(
+    tries, failure = ranks.run_ranks(
         lambda folder, tick: probe(plan, meeting, folder, tick),
         plan.region().open_points,
         read_tries,
@@ -278,7 +259,7 @@ def _probed(plan: ProbePlan, meeting: Rendezvous, output_csv: Path | None) -> in
         if output_csv is not None:
             _write(output_csv, plan, region.limits())
             say(str(output_csv))
-    return ended(failure)
+    return ranks.ended(failure)
 
 
 def _comm_probe_dfc_found_lines(

@@ -11,15 +11,8 @@ import typer
 
 from collector.codec.errors import BadInput
 from collector.codec.text import counted
+from jobs.cli import options
 from jobs.cli.look_up import campaign_of, open_version
-from jobs.cli.options import (
-    CacheOption,
-    CommitOption,
-    DatabaseRootOption,
-    DirectoryOption,
-    RanksGridOption,
-    check_cache,
-)
 from jobs.cli.terminal import print_json, say
 
 if TYPE_CHECKING:
@@ -47,11 +40,11 @@ _MEANINGS = {
 def compare_command(
     profile: Annotated[Path, typer.Argument(help="profile, or a folder of profiles")],
     *,
-    root: DatabaseRootOption = "opmeter-data",
-    version: CommitOption = None,
-    directory: DirectoryOption = None,
-    grid: RanksGridOption = "",
-    cache: CacheOption = None,
+    root: options.DatabaseRootOption = "opmeter-data",
+    version: options.CommitOption = None,
+    directory: options.DirectoryOption = None,
+    grid: options.RanksGridOption = "",
+    cache: options.CacheOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="print every case as JSON")] = False,
 ) -> None:
     """Compare a profile with the durations of a version of the database.
@@ -70,7 +63,7 @@ def compare_command(
     from jobs.planning.forecast import peaks_of
     from jobs.planning.workload import roofline_us
 
-    check_cache(cache)
+    options.check_cache(cache)
     if cache == CONTEXT:
         raise BadInput("--cache: expected warm or cold, got context, which compare always includes")
     shown = open_version(root, version, directory)

@@ -11,16 +11,7 @@ import typer
 
 from collector.codec.errors import BadInput, DamagedObject, NotFound
 from collector.codec.text import counted
-from jobs.cli.options import (
-    CacheOption,
-    CommitOption,
-    DatabaseRootOption,
-    JsonOption,
-    RootOption,
-    SingleWriterOption,
-    SupersedeOption,
-    check_cache,
-)
+from jobs.cli import options
 from jobs.cli.terminal import print_json, say
 
 if TYPE_CHECKING:
@@ -31,7 +22,9 @@ if TYPE_CHECKING:
     from jobs.planning.damage import DamageReport
 
 
-def log_command(*, root: DatabaseRootOption = "opmeter-data", as_json: JsonOption = False) -> None:
+def log_command(
+    *, root: options.DatabaseRootOption = "opmeter-data", as_json: options.JsonOption = False
+) -> None:
     """List the versions of the database, newest first.
 
     \b
@@ -58,7 +51,7 @@ def log_command(*, root: DatabaseRootOption = "opmeter-data", as_json: JsonOptio
 
 
 def path_command(
-    *, root: DatabaseRootOption = "opmeter-data", version: CommitOption = None
+    *, root: options.DatabaseRootOption = "opmeter-data", version: options.CommitOption = None
 ) -> None:
     """Print the store prefix of each version directory.
 
@@ -80,8 +73,8 @@ def path_command(
 
 def verify_command(
     *,
-    root: DatabaseRootOption = "opmeter-data",
-    version: CommitOption = None,
+    root: options.DatabaseRootOption = "opmeter-data",
+    version: options.CommitOption = None,
     skip_raw: Annotated[
         bool,
         typer.Option("--skip-raw", help="skip the profiler's own records, which is faster"),
@@ -129,8 +122,8 @@ def diff_command(
     before: Annotated[int, typer.Argument(help="version")],
     after: Annotated[int, typer.Argument(help="later version")],
     *,
-    root: DatabaseRootOption = "opmeter-data",
-    as_json: JsonOption = False,
+    root: options.DatabaseRootOption = "opmeter-data",
+    as_json: options.JsonOption = False,
 ) -> None:
     """List the cases that were added, removed or have another duration, and changes of intervals.
 
@@ -169,8 +162,8 @@ def diff_command(
 def quality_command(
     version: Annotated[int | None, typer.Argument(help="version  [newest]")] = None,
     *,
-    root: DatabaseRootOption = "opmeter-data",
-    as_json: JsonOption = False,
+    root: options.DatabaseRootOption = "opmeter-data",
+    as_json: options.JsonOption = False,
 ) -> None:
     """Report how well the numbers of a version are known.
 
@@ -270,13 +263,13 @@ _TURN_S = 900.0  # how long a merge waits for others; a Job starts it again
 def merge_command(
     campaign: Annotated[str, typer.Argument(help="name or file of the campaign")],
     *,
-    root: RootOption = None,
+    root: options.RootOption = None,
     plan: Annotated[list[int] | None, typer.Option(help="plan to merge  [all]")] = None,
     allow_missing: Annotated[
         bool, typer.Option("--allow-missing", help="publish although shards are missing")
     ] = False,
-    single_writer: SingleWriterOption = False,
-    supersede_stack: SupersedeOption = False,
+    single_writer: options.SingleWriterOption = False,
+    supersede_stack: options.SupersedeOption = False,
     lease: Annotated[
         str | None,
         typer.Option(help="namespace of a Lease by which merges take turns"),
@@ -401,13 +394,13 @@ def _chosen(store: Store, campaign: str, numbers: list[int]) -> list[int]:
 def pull_command(
     target: Annotated[Path, typer.Argument(help="folder to write")],
     *,
-    root: DatabaseRootOption = "opmeter-data",
-    version: CommitOption = None,
+    root: options.DatabaseRootOption = "opmeter-data",
+    version: options.CommitOption = None,
     prune_empty_duration_rows: Annotated[
         bool,
         typer.Option("--prune-empty-duration-rows", help="leave out rows without a duration"),
     ] = False,
-    cache: CacheOption = None,
+    cache: options.CacheOption = None,
 ) -> None:
     """Write a version of the database as a tree of CSVs, every hash checked.
 
@@ -419,7 +412,7 @@ def pull_command(
     from collector.database.pull import pull_version
     from jobs.cli.opening import open_root
 
-    check_cache(cache)
+    options.check_cache(cache)
     store = open_root(root)
     commit = chosen_commit(store, root, version)
     pulled = pull_version(store, commit, target, prune_empty=prune_empty_duration_rows, cache=cache)

@@ -13,12 +13,8 @@ from collector.store import open_store
 from collector.store.base import Store
 from collector.store.probe import probe_store
 from collector.store.waiting import PatientStore, SingleWriterStore
-from jobs.campaign.campaign_file import (
-    Campaign,
-    campaign_from_text,
-    load_campaign,
-    without_collectives,
-)
+from jobs.campaign import campaign_file
+from jobs.campaign.campaign_file import Campaign
 
 if TYPE_CHECKING:
     from jobs.status.why import ClusterView
@@ -34,19 +30,21 @@ def open_campaign(name: str, *, collectives: bool = True) -> Campaign:
     With `collectives=False`, the campaign's own `collectives` are left out.
     """
     found = _open_campaign(name)
-    return found if collectives else without_collectives(found)
+    return found if collectives else campaign_file.without_collectives(found)
 
 
 def _open_campaign(name: str) -> Campaign:
     if name in BUNDLED and not Path(name).exists():
         text = bundled_file(name, "campaign.yaml").decode()
-        return campaign_from_text(text, path=f"bundled campaign {name}", base=Path.cwd())
+        return campaign_file.campaign_from_text(
+            text, path=f"bundled campaign {name}", base=Path.cwd()
+        )
     path = Path(name)
     if not path.exists():
         raise BadInput(
             f"campaign: expected a file or a bundled campaign ({BUNDLED[0]}), got {name!r}"
         )
-    return load_campaign(path)
+    return campaign_file.load_campaign(path)
 
 
 def open_bare(

@@ -25,14 +25,8 @@ from jobs.decide.live_objects import available_workers, launched_by
 from jobs.decide.observed import Desired, Observed
 from jobs.kube.cluster import Cluster
 from jobs.kube.errors import ClusterError, is_refusal
-from jobs.objects.applied_campaign import (
-    LEASED,
-    SELECTOR,
-    Applied,
-    applied_from,
-    is_named,
-    known_as,
-)
+from jobs.objects import applied_campaign
+from jobs.objects.applied_campaign import Applied
 from jobs.objects.deployment import Manifest
 from jobs.objects.gangs import wide_gangs
 from jobs.objects.job_manifest import made_of
@@ -75,7 +69,7 @@ class Controller:
 
     def reconcile(self) -> dict[str, bool]:
         """Reconcile each applied campaign once; return for each name whether it is finished."""
-        there = {known_as(one): one for one in self._config_maps()}
+        there = {applied_campaign.known_as(one): one for one in self._config_maps()}
         found = dict.fromkeys(there, False)
         for name, config_map in there.items():
             if not self._may_perform():
@@ -106,19 +100,24 @@ class Controller:
 
     def read_state(self, only: str) -> dict[str, bool]:
         """Return the same from the state that the leader records; perform no action."""
-        found = map(applied_from, filter(is_named, self._config_maps(only)))
+        found = map(
+            applied_campaign.applied_from,
+            filter(applied_campaign.is_named, self._config_maps(only)),
+        )
         return {one.campaign.name: one.is_merged or is_part_merged(one) for one in found}
 
     def _applied(self, config_map: Manifest, memory: Memory) -> Applied:
         """Return the campaign; parse its ConfigMap only when its version has changed."""
         version = config_map["metadata"]["resourceVersion"]
         if memory.applied is None or memory.applied_at != version:
-            memory.applied, memory.applied_at = applied_from(config_map), version
+            memory.applied, memory.applied_at = applied_campaign.applied_from(config_map), version
         return memory.applied
 
     def _config_maps(self, only: str = "") -> list[Manifest]:
         """Return the ConfigMaps of campaigns by name, without those that are being deleted."""
-        found = self._cluster.config_maps(f"{SELECTOR}={only}" if only else SELECTOR)
+        found = self._cluster.config_maps(
+            f"{applied_campaign.SELECTOR}={only}" if only else applied_campaign.SELECTOR
+        )
         there = (one for one in found if "deletionTimestamp" not in one["metadata"])
         return sorted(there, key=lambda one: str(one["metadata"]["name"]))
 
@@ -172,7 +171,7 @@ class Controller:
             memory.create_only_root = deployment.root
             return applied
         name = applied.object["metadata"]["name"]
-        self._cluster.annotate_config_map(name, {LEASED: deployment.root})
+        self._cluster.annotate_config_map(name, {applied_campaign.LEASED: deployment.root})
         words = (
             f"{found.message}; merges use a Lease of this namespace for mutual exclusion instead"
         )

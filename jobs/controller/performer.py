@@ -15,33 +15,15 @@ from collector.store.base import Store, create_named
 from collector.worker.assignment import Assignment, abandon
 from jobs.controller.launching import named_probe
 from jobs.controller.remembered import KnownPlan, Memory
-from jobs.decide.actions import (
-    Action,
-    Announce,
-    Delete,
-    Finish,
-    GiveUp,
-    LaunchWave,
-    Merge,
-    RecordFailures,
-    Replan,
-    Scale,
-    Suspend,
-)
+from jobs.decide import actions
 from jobs.decide.live_objects import HELD, LAUNCHED, RESUMED, job_view, launched_by
 from jobs.decide.observed import WORKER, JobView, Observed
 from jobs.kube.cluster import Cluster
 from jobs.kube.errors import ClusterAway, ClusterError, is_refusal
+from jobs.objects import job_manifest
 from jobs.objects.applied_campaign import MERGED, SELECTOR, Applied
 from jobs.objects.deployment import COMPONENT_LABEL, JOB_NAME, LABEL
-from jobs.objects.job_manifest import (
-    Features,
-    features_of,
-    made_of,
-    merge_job,
-    unknown_fields,
-    worker_job,
-)
+from jobs.objects.job_manifest import Features
 from jobs.objects.waves import Wave, node_failures_to_json, wave_to_json
 from jobs.planning.stored_plans import known_node_failures
 
@@ -67,12 +49,12 @@ class Performer:
         self._cluster, self._applied, self._known = cluster, applied, known
         self._store, self._memory = store, memory
 
-    def perform(self, action: Action, observed: Observed) -> None:
+    def perform(self, action: actions.Action, observed: Observed) -> None:
         """Perform one action; announce a refusal of the cluster.
 
         Raises:
             ClusterAway, StoreError: the remaining actions must wait."""
-        if not isinstance(action, Announce | Finish):
+        if not isinstance(action, actions.Announce | actions.Finish):
             logger.info("campaign %s: %s", self._applied.campaign.name, _described(action))
         try:
             self._do(action, observed)
@@ -85,40 +67,42 @@ class Performer:
     def say(self, reason: str, message: str, about: str = "") -> None:
         announce(self._cluster, self._applied.object, self._memory, reason, message, about)
 
-    def _do(self, action: Action, observed: Observed) -> None:
+    def _do(self, action: actions.Action, observed: Observed) -> None:
         name, cluster = self._applied.campaign.name, self._cluster
         match action:
-            case LaunchWave(wave, cap):
+            case actions.LaunchWave(wave, cap):
                 self._launch(wave, cap)
-            case Scale(job_name, number):
+            case actions.Scale(job_name, number):
                 job = _job(observed, job_name)
                 self._patch(job, number, job.suspended, _marks(job))
-            case Suspend(job_name, on, _, hold, most):
+            case actions.Suspend(job_name, on, _, hold, most):
                 job = _job(observed, job_name)
                 marks = {HELD: "true" if hold else "false"} if on else _resumed(job)
                 self._patch(job, job.parallelism if most is None else most, on, marks)
-            case Delete(job_name, _):
+            case actions.Delete(job_name, _):
                 cluster.delete_job(job_name)
-            case GiveUp(shard, outcome, reason):
+            case actions.GiveUp(shard, outcome, reason):
                 attempt = f"controller-{environment.token(12)}"
                 plan = self._known.plan
                 assignment = Assignment(name, plan.number, plan.plan_hash, shard, attempt, 0)
                 abandon(self._store, assignment, outcome, reason)
                 self.say("ShardFailed", f"{shard}: {reason}", shard)
-            case RecordFailures(strikes):
+            case actions.RecordFailures(strikes):
                 # Another process may have led since the observation: keep the failures that it
                 # recorded.
                 known = known_node_failures(self._store, name)
                 self._store.put(keys.nodes(name), node_failures_to_json(known.plus(strikes.seen)))
-            case Announce(reason, message, about):
+            case actions.Announce(reason, message, about):
                 self.say(reason, message, about)
-            case Merge(key, plans, partial):
+            case actions.Merge(key, plans, partial):
                 there, queue = self._applied.deployment, self._applied.site.kueue_queue
-                merge = merge_job(name, plans, key, there, partial=partial, queue=queue)
+                merge = job_manifest.merge_job(
+                    name, plans, key, there, partial=partial, queue=queue
+                )
                 cluster.create_or_adopt(merge)
-            case Replan():
+            case actions.Replan():
                 self._memory.next_plan_due = True
-            case Finish(partial):
+            case actions.Finish(partial):
                 self._finish(partial=partial)
             case _:
                 assert_never(action)
@@ -142,7 +126,7 @@ class Performer:
         site, deployment = self._applied.site, self._applied.deployment
         plan = self._known.plan
         if self._memory.features is None:
-            job = worker_job(wave, plan, site, deployment, cap=cap)
+            job = job_manifest.worker_job(wave, plan, site, deployment, cap=cap)
             self._memory.features = self._features(job)
         features = self._memory.features
         if features.queued and not (site.kueue_queue or self._memory.queued):
@@ -152,7 +136,7 @@ class Performer:
         key = keys.wave(wave.campaign, wave.wave_hash)
         create_named(self._store, key, wave_to_json(wave))
         self._memory.waves[key] = wave
-        job = worker_job(wave, plan, site, deployment, cap=cap, features=features)
+        job = job_manifest.worker_job(wave, plan, site, deployment, cap=cap, features=features)
         if launched := launched_by(self._applied.object):
             job["metadata"]["annotations"][LAUNCHED] = launched
         if self._cluster.create_or_adopt(job):
@@ -161,11 +145,11 @@ class Performer:
     def _features(self, job: dict[str, object]) -> Features:
         """Return which of a Job's fields this cluster supports."""
         try:
-            found = features_of(job, self._cluster.dry_run(job))
+            found = job_manifest.features_of(job, self._cluster.dry_run(job))
         except ClusterAway:
             raise
         except ClusterError as error:
-            degraded = unknown_fields(str(error))
+            degraded = job_manifest.unknown_fields(str(error))
             if degraded is None:
                 raise
             found = degraded
@@ -218,12 +202,12 @@ def announce(
     memory.announced[key] = now
 
 
-def _described(action: Action) -> str:
+def _described(action: actions.Action) -> str:
     """Return an action in one line: a wave may have a thousand indexes."""
     match action:
-        case LaunchWave(wave, cap):
+        case actions.LaunchWave(wave, cap):
             return f"Launch {wave.job_name}: {_indexes(wave)}, {cap} in parallel"
-        case RecordFailures(strikes):
+        case actions.RecordFailures(strikes):
             return f"Remember {counted(len(strikes.seen), 'failure')}"
     return str(action)
 
@@ -249,7 +233,7 @@ def stack_at_work(
     A controller that takes over a campaign checks this first: the campaign's own pods may hold
     every device that a probe would wait for."""
     selector = f"{SELECTOR}={applied.campaign.name},{COMPONENT_LABEL}={WORKER}"
-    specification = made_of(applied.site, applied.deployment)
+    specification = job_manifest.made_of(applied.site, applied.deployment)
     views = map(job_view, cluster.jobs(selector))
     live = {view.plan_hash for view in views if view.is_live and view.made_of == specification}
     plans = reversed(read()) if live else ()

@@ -16,14 +16,9 @@ from collector.worker.assignment import check_stack
 from collector.worker.blame import WrongImage, WrongNode
 from jobs.campaign.campaign_file import Campaign, RunOptions
 from jobs.executor.local_run import LocalRun, RunView, ShardProgress
+from jobs.planning import lifecycle
 from jobs.planning.gaps import describe_forecast
-from jobs.planning.lifecycle import (
-    NextPlan,
-    PlanningState,
-    next_plan,
-    publish_measured,
-    read_state,
-)
+from jobs.planning.lifecycle import NextPlan, PlanningState
 from jobs.planning.stored_plans import committed_shards
 
 
@@ -56,7 +51,7 @@ def run_campaign(
     anything is written, and after the campaign's input is accepted. If surfaces are learned, plans
     follow each other until they are known; the measurements of suspect sessions are repeated by
     another plan."""
-    state = read_state(campaign, store)
+    state = lifecycle.read_state(campaign, store)
     check_here(state)
     while True:
         result = _one_plan(state, store, watched, guard, options, view, stop)
@@ -77,7 +72,7 @@ def _one_plan(
     stop: threading.Event,
 ) -> RunResult:
     say = _once(view.say)
-    planned = next_plan(state, guard, options, say)
+    planned = lifecycle.next_plan(state, guard, options, say)
     plan = planned.plan
     view.say(planned.news)
     missing = _outstanding(plan, planned.state.committed)
@@ -90,7 +85,7 @@ def _one_plan(
     if missing or planned.is_finished:
         return RunResult(planned, len(missing))
     view.say("merging")
-    published, goes_on = publish_measured(planned, guard(), options)
+    published, goes_on = lifecycle.publish_measured(planned, guard(), options)
     for line in published.damage.lines():
         say(line)
     return RunResult(published, goes_on=goes_on)

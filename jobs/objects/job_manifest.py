@@ -16,16 +16,9 @@ from collector.codec.errors import BadInput
 from collector.model import keys
 from collector.model.plan import Plan
 from collector.worker.exit_codes import ExitCode
+from jobs.objects import pod_template
 from jobs.objects.deployment import COMPONENT_LABEL, LABEL, PART_OF, Deployment, Manifest
 from jobs.objects.kueue import QUEUE, queue_of
-from jobs.objects.pod_template import (
-    mounts,
-    node_selection,
-    pod_annotations,
-    pod_spec,
-    resources,
-    texts,
-)
 from jobs.objects.site import Site
 from jobs.objects.waves import Wave, index_s
 
@@ -135,7 +128,10 @@ def worker_job(
         "ttlSecondsAfterFinished": _KEEP_S,
         "podFailurePolicy": {"rules": _failure_rules()},
         "template": {
-            "metadata": {"labels": labels, "annotations": pod_annotations(site, wave.pods)},
+            "metadata": {
+                "labels": labels,
+                "annotations": pod_template.pod_annotations(site, wave.pods),
+            },
             "spec": _worker_pod(wave, plan, site, deployment, features),
         },
     }
@@ -164,10 +160,12 @@ def merge_job(
     arguments += ["--allow-missing"] if partial else []
     arguments += ["--single-writer"] if deployment.single_writer else []
     arguments += ["--lease", deployment.namespace] if deployment.leased else []
-    mounted = mounts(deployment, work="4Gi")
+    mounted = pod_template.mounts(deployment, work="4Gi")
     requests = {"cpu": "1", "memory": deployment.merge_memory}
     command = ["opmeter", *arguments]
-    pod = pod_spec("merge", deployment.controller_image, command, deployment, mounted, requests)
+    pod = pod_template.pod_spec(
+        "merge", deployment.controller_image, command, deployment, mounted, requests
+    )
     # The only pod with a token, and only if it needs one: for mutual exclusion with a Lease.
     pod["automountServiceAccountToken"] = deployment.leased
     job["spec"] = {
@@ -188,23 +186,23 @@ def probe_job(site: Site, deployment: Deployment, name: str, device: str = "") -
     command = ["opmeter", "stack", "--backend", site.backend, "--root", deployment.root]
     command += ["--device", device] if device and site.backend == "npu" else []
     command += ["--limit", str(_PROBE_S)]
-    pod = pod_spec(
+    pod = pod_template.pod_spec(
         "probe",
         deployment.image,
         command,
         deployment,
-        mounts(deployment, site, work="1Gi"),
+        pod_template.mounts(deployment, site, work="1Gi"),
         # All resources of a worker: a probe that passes the rules of schedulers and queues shows
         # that workers pass them.
-        resources(site),
+        pod_template.resources(site),
     )
-    node_selection(pod, site, ())
+    pod_template.node_selection(pod, site, ())
     # No deadline of the Job or the pod: both would include the queue and the pull of the image.
     job["spec"] = {
         "backoffLimit": 2,
         "ttlSecondsAfterFinished": _KEEP_PROBE_S,
         "template": {
-            "metadata": {"labels": labels, "annotations": pod_annotations(site)},
+            "metadata": {"labels": labels, "annotations": pod_template.pod_annotations(site)},
             "spec": pod,
         },
     }
@@ -242,12 +240,16 @@ def _retry_budget(wave: Wave, features: Features) -> Manifest:
 def _worker_pod(
     wave: Wave, plan: Plan, site: Site, deployment: Deployment, features: Features
 ) -> Manifest:
-    mounted = mounts(deployment, site, work=site.ephemeral_storage, shared=site.shared_memory)
+    mounted = pod_template.mounts(
+        deployment, site, work=site.ephemeral_storage, shared=site.shared_memory
+    )
     command = ["opmeter", "work"]
-    pod = pod_spec("worker", deployment.image, command, deployment, mounted, resources(site))
+    pod = pod_template.pod_spec(
+        "worker", deployment.image, command, deployment, mounted, pod_template.resources(site)
+    )
     deadline_s = _deadline_s(wave, plan, site)
     digest = deployment.image.partition("@")[2]
-    pod["containers"][0]["env"] += texts(
+    pod["containers"][0]["env"] += pod_template.texts(
         OPMETER_ROOT=deployment.root,
         OPMETER_CAMPAIGN=wave.campaign,
         OPMETER_WAVE=wave.wave_hash,
@@ -260,7 +262,7 @@ def _worker_pod(
         **({"OPMETER_IMAGE_DIGEST": digest} if digest else {}),
     )
     pod["activeDeadlineSeconds"] = deadline_s + _DEADLINE_MARGIN_S
-    node_selection(pod, site, wave.avoid)
+    pod_template.node_selection(pod, site, wave.avoid)
     if wave.is_gang:
         _add_gang_placement(pod, wave.wave_hash, site.super_pod_label)
     return pod

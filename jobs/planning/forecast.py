@@ -9,14 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, fsum
 
+from collector.model import plan
 from collector.model.case import Case
-from collector.model.plan import (
-    CANARIES_FROM_S,
-    CANARY_PLACES,
-    CANARY_REPEATS,
-    WARM_UPS,
-    MeasureSettings,
-)
+from collector.model.plan import MeasureSettings
 from collector.model.stack import Stack, backend_of
 from collector.ops.floor import DevicePeaks, assumed_peaks, described_peaks
 from collector.ops.references import canary_records
@@ -93,7 +88,7 @@ class SessionCost:
     def of_sessions(self, work_s: float, session_s: float) -> float:
         """Return the overhead of all sessions of a shard whose cases take `work_s` by forecast."""
         full, rest_s = divmod(work_s, session_s)
-        long = full * (session_s >= CANARIES_FROM_S) + (rest_s >= CANARIES_FROM_S)
+        long = full * (session_s >= plan.CANARIES_FROM_S) + (rest_s >= plan.CANARIES_FROM_S)
         return self.start_s * max(1, ceil(work_s / session_s)) + self.canaries_s * long
 
 
@@ -121,7 +116,7 @@ def predict(
     before_s = fsum(_roofline_s(one, its, peaks) for one, its in before)
     between_s = before_s + (FLUSH_BYTES / peaks.bytes_per_s if measure.cache == "cold" else 0.0)
     # Launches that use half of the budget get fewer warm-ups: a forecast errs upwards.
-    launches = WARM_UPS + measure.pilots + measure.repeats_of(launch_s + before_s)
+    launches = plan.WARM_UPS + measure.pilots + measure.repeats_of(launch_s + before_s)
     made = [case, *(one for one, _ in before)]
     made_bytes = sum(slot.size_bytes for one in made for slot in one.inputs or ())
     fill_s = made_bytes / peaks.fill_bytes_per_s
@@ -133,10 +128,10 @@ def session_cost(
     backend: str, find: FindOperator, peaks: Peaks, measure: MeasureSettings
 ) -> SessionCost:
     """Return the overhead of a session besides its cases."""
-    once = replace(measure, repeat_count=CANARY_REPEATS, aic_metrics=measure.aic_metrics[:1])
+    once = replace(measure, repeat_count=plan.CANARY_REPEATS, aic_metrics=measure.aic_metrics[:1])
     known = [(record.case, find(record.kernel_type)) for record in canary_records(backend)]
     place_s = fsum(predict(case, op, peaks, once, None).total_s for case, op in known if op)
-    return SessionCost(peaks.session_start_s, len(CANARY_PLACES) * place_s)
+    return SessionCost(peaks.session_start_s, len(plan.CANARY_PLACES) * place_s)
 
 
 def predict_collective(
@@ -178,7 +173,7 @@ def _computing_s(call: ExpertCall, peaks: Peaks) -> float:
 def _of_ranks(
     launch_s: float, measure: MeasureSettings, made_bytes: float, peaks: Peaks
 ) -> Prediction:
-    launches = WARM_UPS + measure.repeats_of(launch_s + _BEGIN_TOGETHER_S)
+    launches = plan.WARM_UPS + measure.repeats_of(launch_s + _BEGIN_TOGETHER_S)
     once_s = _COLLECTIVE_S + made_bytes / peaks.fill_bytes_per_s
     return Prediction(launch_s, launches * (launch_s + _BEGIN_TOGETHER_S) + once_s)
 

@@ -36,6 +36,7 @@ from collector.ranks.collective import is_collective
 from collector.store.base import AT_ONCE, Store, create_named, create_once
 from jobs.campaign.campaign_file import Campaign, RunOptions
 from jobs.campaign.target import resolve_stack
+from jobs.planning import stored_plans
 from jobs.planning.candidates import HeadResult
 from jobs.planning.damage import (
     DamageReport,
@@ -48,12 +49,7 @@ from jobs.planning.damage import (
 from jobs.planning.plan_cases import PlanRequest
 from jobs.planning.plan_making import inputs_hash, make_plan
 from jobs.planning.sources import LoadedSource, load_sources, op_mapping_of
-from jobs.planning.stored_plans import (
-    StoredPlans,
-    committed_shards,
-    find_plans,
-    unchanged,
-)
+from jobs.planning.stored_plans import StoredPlans
 
 _FOR_SUSPECTS = re.compile(r"\d+d")  # the round for cases of suspect sessions
 
@@ -134,11 +130,18 @@ def read_again(state: PlanningState) -> PlanningState:
 
 def _stored(campaign: Campaign, held: HeldShards) -> tuple[StoredPlans, frozenset[str], Published]:
     store = held.store
-    stored, committed = find_plans(store, campaign.name), committed_shards(store, campaign.name)
+    stored, committed = (
+        stored_plans.find_plans(store, campaign.name),
+        stored_plans.committed_shards(store, campaign.name),
+    )
     published = Published.of(store, head_to_extend(store))
     plans = published.manifest.plans if published.manifest else ()
     merged = [plan for plan in plans if plan.campaign == campaign.name]
-    return unchanged(stored, merged, lambda: held.at(published.commit)), committed, published
+    return (
+        stored_plans.unchanged(stored, merged, lambda: held.at(published.commit)),
+        committed,
+        published,
+    )
 
 
 # The decision. It reads nothing but rows of the head in `state`, which never change.

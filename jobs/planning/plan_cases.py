@@ -22,6 +22,7 @@ from collector.ranks.gangs import is_of_gangs
 from collector.surface.rounds import LEAST_BUDGET, Known, PointBudget, next_round
 from collector.surface.surrogate import Floats, Points
 from jobs.campaign.campaign_file import REPEAT_SHARE, Campaign, DensitySettings
+from jobs.planning import shard_cutting
 from jobs.planning.candidates import (
     Candidate,
     HeadResult,
@@ -31,13 +32,7 @@ from jobs.planning.candidates import (
     price,
 )
 from jobs.planning.forecast import Peaks, SessionCost
-from jobs.planning.shard_cutting import (
-    GANG_COST,
-    CutShard,
-    device_s,
-    longest_first,
-    shards_a_device,
-)
+from jobs.planning.shard_cutting import CutShard
 
 # The curves of a campaign: cases of one kernel that differ only in their sizes are points of a
 # surface, and its durations can be learnt from a part of the points. Pure.
@@ -259,9 +254,11 @@ def _whole_s(ranks: int, work: _Work, campaign: Campaign, cost: SessionCost) -> 
     settings, devices = campaign.shards, campaign.devices
     count = ceil(work.work_s / settings.target_s)
     if ranks == 1:
-        count = devices * shards_a_device(work.work_s, devices, settings, cost.start_s)
+        count = devices * shard_cutting.shards_a_device(
+            work.work_s, devices, settings, cost.start_s
+        )
     shards = min(work.cases, count)
-    session = cost if ranks == 1 else GANG_COST
+    session = cost if ranks == 1 else shard_cutting.GANG_COST
     whole_s = work.work_s + shards * session.of_sessions(work.work_s / shards, settings.session_s)
     return whole_s * devices_for(ranks, campaign.backend)
 
@@ -334,7 +331,7 @@ def repeated_shards(
     if len(set(lanes.values())) > 1:
         ends = [len(cases) * end // count for end in range(count + 1)]
         return [by_lane[begin:end] for begin, end in pairwise(ends)]
-    dealt = longest_first([item.cost_s for item in cases], count)
+    dealt = shard_cutting.longest_first([item.cost_s for item in cases], count)
     return [[cases[at] for at in shard] for shard in dealt]
 
 
@@ -499,14 +496,14 @@ def repeats_of(
     lanes = {case_id: shard.lane for shard in shards for case_id in shard.case_ids}
     for ranks in sorted({item.ranks for item in priced}, reverse=True):
         if ranks == 1:
-            total_s = device_s(shards, campaign.backend)
+            total_s = shard_cutting.device_s(shards, campaign.backend)
         else:
             total_s = fsum(shard.predicted_s for shard in shards if shard.ranks == ranks)
         found += repeated_shards(
             [item for item in priced if item.ranks == ranks],
             campaign.quality.repeat_share,
             total_s=total_s,
-            start_s=start_s if ranks == 1 else GANG_COST.start_s,
+            start_s=start_s if ranks == 1 else shard_cutting.GANG_COST.start_s,
             token=request.number,
             lanes=lanes if ranks == 1 else {},
         )

@@ -21,25 +21,12 @@ from collector.model.plan import (
 from collector.model.stack import Stack
 from collector.ops.refusals import FindOperator
 from jobs.campaign.campaign_file import Campaign
+from jobs.planning import plan_cases, shard_cutting
 from jobs.planning.candidates import Candidate, PricedCase, distinct_cases, only_operators
 from jobs.planning.forecast import SessionCost, peaks_of, session_cost
 from jobs.planning.gaps import Shares, refused_cases, shares
-from jobs.planning.plan_cases import (
-    PlanRequest,
-    chosen_cases,
-    narrowed_cases,
-    priced_cases,
-    repeats_of,
-    spared_cases,
-)
-from jobs.planning.shard_cutting import (
-    CutShard,
-    cut_repeats,
-    cut_shards,
-    cut_suspect_shards,
-    device_s,
-    rounded,
-)
+from jobs.planning.plan_cases import PlanRequest
+from jobs.planning.shard_cutting import CutShard
 
 # Which cases of suspect sessions a round measures again: those that a limited time pays for, each
 # on another device or node than before. Pure.
@@ -88,38 +75,42 @@ def make_plan(request: PlanRequest, *, find: FindOperator) -> PlannedRound:
     """Return the next round of a campaign; without shards if nothing is left to measure."""
     campaign = request.campaign
     candidates = only_operators(distinct_cases(request.sources), campaign.operators)
-    left = spared_cases(candidates, request, find)
-    chosen = chosen_cases(candidates, request, left.left_out)
+    left = plan_cases.spared_cases(candidates, request, find)
+    chosen = plan_cases.chosen_cases(candidates, request, left.left_out)
     taken = {c.record.case_id for c in chosen}
     left_out = len(left.left_out - taken)
     peaks = peaks_of(request.stack)
-    priced = priced_cases(chosen, request, peaks, find)
+    priced = plan_cases.priced_cases(chosen, request, peaks, find)
     results_hash = _results_hash(request)
     cost = session_cost(campaign.backend, find, peaks, campaign.measure)
-    narrowed = narrowed_cases(candidates, request, peaks, cost, find)
+    narrowed = plan_cases.narrowed_cases(candidates, request, peaks, cost, find)
     missing, priced = priced, [*priced, *narrowed]
     if not request.repeats_suspect_cases:
-        shards = cut_shards(
+        shards = shard_cutting.cut_shards(
             priced, campaign.shards, campaign.devices, cost, results_hash=results_hash
         )
     else:
         places = request.cases_to_repeat or {}
         again = within_repeat_budget(priced, places, request.repeat_budget_s, campaign.shards, cost)
         priced = [item for _, items in again for item in items]
-        shards = cut_suspect_shards(again, campaign.shards, cost, results_hash)
-    once_s = device_s(shards, campaign.backend)
-    repeated = repeats_of(missing, request, shards, cost.start_s)
+        shards = shard_cutting.cut_suspect_shards(again, campaign.shards, cost, results_hash)
+    once_s = shard_cutting.device_s(shards, campaign.backend)
+    repeated = plan_cases.repeats_of(missing, request, shards, cost.start_s)
     # Repeats come last: sessions far apart in time show more of the variance between sessions.
     begin_s = once_s / campaign.devices
-    shards += cut_repeats(repeated, campaign.shards, cost, begin_s, results_hash, shards)
+    shards += shard_cutting.cut_repeats(
+        repeated, campaign.shards, cost, begin_s, results_hash, shards
+    )
     known = _shares(candidates, missing, request, find)
     forecast = Forecast(
         cases=len(priced),
         unsupported=sum(item.refusal is not None for item in priced),
         answered=_count_with_result(candidates, request, taken) - len(narrowed),
-        device_s=rounded(device_s(shards, campaign.backend)),
-        wall_s=rounded(_wall_s(shards, campaign)),
-        floor_s=rounded(_lower_bound_s([*priced, *chain.from_iterable(repeated)], campaign)),
+        device_s=shard_cutting.rounded(shard_cutting.device_s(shards, campaign.backend)),
+        wall_s=shard_cutting.rounded(_wall_s(shards, campaign)),
+        floor_s=shard_cutting.rounded(
+            _lower_bound_s([*priced, *chain.from_iterable(repeated)], campaign)
+        ),
         repeats=sum(map(len, repeated)),
         narrowed=len(narrowed),
         doubtful=len(priced) if request.repeats_suspect_cases else 0,
@@ -185,7 +176,7 @@ def _count_with_result(
 def _wall_s(shards: Sequence[CutShard], campaign: Campaign) -> float:
     """Return when the last shard ends by forecast; shards of repeats share the devices."""
     last_s = max((s.start_s + s.predicted_s for s in shards), default=0.0)
-    return max(last_s, device_s(shards, campaign.backend) / campaign.devices)
+    return max(last_s, shard_cutting.device_s(shards, campaign.backend) / campaign.devices)
 
 
 def inputs_hash(

@@ -27,24 +27,9 @@ from collector.profiles.rows import read_small_file
 from collector.ranks.gangs import is_of_gangs
 from collector.singlehost.version_files import read_tree
 from collector.store.base import Store
+from jobs.campaign import source_kinds
 from jobs.campaign.campaign_file import Campaign, RuntimeValues
-from jobs.campaign.source_kinds import (
-    BundledSource,
-    CasesSource,
-    CollectivesSource,
-    ModelSource,
-    ProfileSource,
-    Source,
-    StepCollectives,
-    TreeSource,
-)
-from jobs.planning.generated_sources import (
-    check_gangs,
-    collective_records,
-    model_records,
-    step_records,
-    with_ep_size,
-)
+from jobs.planning import generated_sources
 
 # Cases of kernels that both CANN and vLLM-Ascend have, as a campaign requests them.
 #
@@ -180,13 +165,13 @@ def _assuming(loaded: LoadedSource, campaign: Campaign) -> LoadedSource:
     )
 
 
-def _load(source: Source, campaign: Campaign, store: Store) -> LoadedSource:
+def _load(source: source_kinds.Source, campaign: Campaign, store: Store) -> LoadedSource:
     match source:
-        case TreeSource(path):
+        case source_kinds.TreeSource(path):
             tree = read_tree(path)
             name = f"tree ({reported})" if (reported := tree.repeated_rows_note()) else "tree"
             return _loaded(name, tree.records, same_stack=False)
-        case ProfileSource(path, same_stack, step, skip_bad_rows):
+        case source_kinds.ProfileSource(path, same_stack, step, skip_bad_rows):
             in_context = campaign.measure.cache == CONTEXT
             profile = read_profile([path], skip_bad_rows=skip_bad_rows, with_contexts=in_context)
             if step is None:
@@ -194,13 +179,13 @@ def _load(source: Source, campaign: Campaign, store: Store) -> LoadedSource:
                 name = f"profile ({left})" if left else "profile"
                 return _profile(name, profile, same_stack=same_stack)
             return _whole_step(profile, path, step, campaign, same_stack=same_stack)
-        case CollectivesSource():
+        case source_kinds.CollectivesSource():
             return _collectives(source, campaign)
-        case ModelSource():
+        case source_kinds.ModelSource():
             return _model(source, campaign)
-        case CasesSource():
+        case source_kinds.CasesSource():
             return _stored(source, campaign, store)
-        case BundledSource(name):
+        case source_kinds.BundledSource(name):
             with _written(name) as path:
                 profile = read_profile([path])
             return _profile(f"bundled:{name}", profile, same_stack=False)
@@ -221,11 +206,16 @@ def _profile(name: str, profile: Profile, *, same_stack: bool) -> LoadedSource:
 
 
 def _whole_step(
-    profile: Profile, path: Path, step: StepCollectives, campaign: Campaign, *, same_stack: bool
+    profile: Profile,
+    path: Path,
+    step: source_kinds.StepCollectives,
+    campaign: Campaign,
+    *,
+    same_stack: bool,
 ) -> LoadedSource:
     """Return a profile's kernels and the collectives between its ranks."""
-    collectives, found = step_records(path, step, campaign.backend)
-    check_gangs(collectives, campaign)
+    collectives, found = generated_sources.step_records(path, step, campaign.backend)
+    generated_sources.check_gangs(collectives, campaign)
     reasons = Counter[str]()
     for one in found:
         if one.collective is None:
@@ -239,14 +229,14 @@ def _whole_step(
     left = _left_out(profile)
     reported = "; ".join((*([left] if left else []), *(f"{count}: {why}" for count, why in rows)))
     name = f"profile with {counted(len(collectives), 'collective')}"
-    kernels = tuple(with_ep_size(one, step.ep_size) for one in profile.records)
+    kernels = tuple(generated_sources.with_ep_size(one, step.ep_size) for one in profile.records)
     whole = replace(profile, records=(*kernels, *collectives))
     return _profile(f"{name} ({reported})" if reported else name, whole, same_stack=same_stack)
 
 
-def _collectives(source: CollectivesSource, campaign: Campaign) -> LoadedSource:
-    records, left_out = collective_records(source, campaign.backend)
-    check_gangs(records, campaign)
+def _collectives(source: source_kinds.CollectivesSource, campaign: Campaign) -> LoadedSource:
+    records, left_out = generated_sources.collective_records(source, campaign.backend)
+    generated_sources.check_gangs(records, campaign)
     reasons = Counter(one.reason for one in left_out)
     reported = "; ".join(f"{count} omitted: {reason}" for reason, count in sorted(reasons.items()))
     if not records:
@@ -255,16 +245,18 @@ def _collectives(source: CollectivesSource, campaign: Campaign) -> LoadedSource:
     return _loaded(name, records, same_stack=False)
 
 
-def _model(source: ModelSource, campaign: Campaign) -> LoadedSource:
-    found = model_records(source, campaign.backend)
+def _model(source: source_kinds.ModelSource, campaign: Campaign) -> LoadedSource:
+    found = generated_sources.model_records(source, campaign.backend)
     if source.collectives is not None:
-        check_gangs((one for one in found.records if is_of_gangs(one.case)), campaign)
+        generated_sources.check_gangs(
+            (one for one in found.records if is_of_gangs(one.case)), campaign
+        )
     passes = counted(len(found.batches), "pass", "passes")
     name = f"model {found.decoder.name} ({source.layout}; {passes} of {source.release})"
     return _loaded(name, found.records, same_stack=False)
 
 
-def _stored(source: CasesSource, campaign: Campaign, store: Store) -> LoadedSource:
+def _stored(source: source_kinds.CasesSource, campaign: Campaign, store: Store) -> LoadedSource:
     sha256 = source.sha256
     key = keys.source(campaign.name, sha256)
     try:
@@ -354,7 +346,9 @@ def op_mapping_of(campaign: Campaign) -> str | None:
 
 def _op_mapping_of_trees(campaign: Campaign) -> Path | None:
     """Return the mapping of the tree sources if they agree; most have none or there is one tree."""
-    folders = [source.path for source in campaign.sources if isinstance(source, TreeSource)]
+    folders = [
+        source.path for source in campaign.sources if isinstance(source, source_kinds.TreeSource)
+    ]
     paths = [path for path in (folder / OP_MAPPING for folder in folders) if path.exists()]
     for other in paths[1:]:
         if _read_unchanged(other) != _read_unchanged(paths[0]):

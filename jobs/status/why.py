@@ -17,16 +17,9 @@ from jobs.decide.pod_problems import advice_on
 from jobs.kube.cluster import Cluster
 from jobs.kube.errors import ClusterError
 from jobs.kube.leader_election import LEASE
+from jobs.objects import deployment
 from jobs.objects.applied_campaign import PAUSED, SELECTOR, applied_from, is_named
-from jobs.objects.deployment import (
-    COMPONENT_LABEL,
-    JOB_NAME,
-    MAX_MESSAGE_CHARACTERS,
-    Manifest,
-    events_of,
-    message_of,
-    of_group,
-)
+from jobs.objects.deployment import Manifest
 from jobs.objects.kueue import WORKLOADS, by_job, queue_of, why_waiting
 from jobs.objects.waves import NodeFailures
 
@@ -65,9 +58,11 @@ def explain(seen: ClusterObjects) -> Iterator[str]:
     if seen.quarantined:
         names = ", ".join(sorted(seen.quarantined))
         yield f"quarantine  {names}: several shards failed there and nowhere else"
-    warnings = [e for e in events_of(seen.events, "ConfigMap") if e.get("type") == "Warning"]
+    warnings = [
+        e for e in deployment.events_of(seen.events, "ConfigMap") if e.get("type") == "Warning"
+    ]
     for event in warnings[-_WARNINGS:]:
-        yield f"event       {event.get('reason', '')}: {message_of(event)}"
+        yield f"event       {event.get('reason', '')}: {deployment.message_of(event)}"
 
 
 def running_pods(pods: Iterable[Manifest]) -> int:
@@ -148,8 +143,14 @@ def _job_line(job: Manifest, seen: ClusterObjects) -> str:
     if ending:
         words = ending.get("message") or ending.get("reason") or ""
         return f"{line}; {ending['type'].lower()}{f': {words}' if words else ''}"
-    trouble = [e for e in events_of(seen.events, "Job", name) if e.get("type") == "Warning"]
-    return f"{line}; {trouble[-1].get('reason')}: {message_of(trouble[-1])}" if trouble else line
+    trouble = [
+        e for e in deployment.events_of(seen.events, "Job", name) if e.get("type") == "Warning"
+    ]
+    return (
+        f"{line}; {trouble[-1].get('reason')}: {deployment.message_of(trouble[-1])}"
+        if trouble
+        else line
+    )
 
 
 def _is_suspended(job: Manifest) -> bool:
@@ -163,13 +164,15 @@ def _is_paused(seen: ClusterObjects) -> bool:
 def _why_suspended(job: Manifest, workload: Manifest | None, seen: ClusterObjects) -> str:
     name, queue = job["metadata"]["name"], queue_of(job)
     if workload or queue:
-        events = (message_of(event) for event in of_group(job, seen.events)[-1:])
+        events = (
+            deployment.message_of(event) for event in deployment.of_group(job, seen.events)[-1:]
+        )
         words = (why_waiting(workload) if workload else "") or next(events, "")
         place = f"in queue {queue}" if queue else "without a queue"
         return f"Kueue manages it {place}: {words or _without_output(workload)}"
     if _is_paused(seen):
         return "the campaign is paused"
-    for event in reversed(events_of(seen.events, "ConfigMap")):
+    for event in reversed(deployment.events_of(seen.events, "ConfigMap")):
         about, _, why = str(event.get("message", "")).partition(": ")
         if event.get("reason") == "Suspended" and about == name and why:
             return why
@@ -221,20 +224,23 @@ def _why_pending(pod: Manifest, jobs: Mapping[str, Manifest], events: tuple[Mani
         return f"{_HELD}{', '.join(gate['name'] for gate in gates)}"
     by_volcano = spec.get("schedulerName") == "volcano"
     who = "Volcano" if by_volcano else "the scheduler"
-    own = events_of(events, "Pod", pod["metadata"]["name"])
+    own = deployment.events_of(events, "Pod", pod["metadata"]["name"])
     if not spec.get("nodeName"):
-        job = jobs.get((pod["metadata"].get("labels") or {}).get(JOB_NAME, ""))
-        group = of_group(job, events) if job else []
+        job = jobs.get((pod["metadata"].get("labels") or {}).get(deployment.JOB_NAME, ""))
+        group = deployment.of_group(job, events) if job else []
         reported = unplaced_by(pod).get("message") or ""
-        words = [reported, *(message_of(event) for event in (own[-1:] if not reported else []))]
-        words += [f"of its group: {message_of(event)}" for event in group[-1:]]
+        words = [
+            reported,
+            *(deployment.message_of(event) for event in (own[-1:] if not reported else [])),
+        ]
+        words += [f"of its group: {deployment.message_of(event)}" for event in group[-1:]]
         return f"{who}: {'; '.join(dict.fromkeys(filter(None, words))) or _NO_WORD}"
     for container in status.get("containerStatuses") or ():
         if waits := why_not_begun(container):
-            return waits[:MAX_MESSAGE_CHARACTERS]
+            return waits[: deployment.MAX_MESSAGE_CHARACTERS]
     warned = [event for event in own if event.get("type") == "Warning"]
     starting = f"{_GOING}{spec['nodeName']}"
-    return f"{starting}: {message_of(warned[-1])}" if warned else starting
+    return f"{starting}: {deployment.message_of(warned[-1])}" if warned else starting
 
 
 def _on_their_way(pods: Iterable[Manifest]) -> list[tuple[str, list[str]]]:
@@ -255,7 +261,7 @@ def _phase(pod: Manifest) -> str:
 
 
 def _component(pod: Manifest) -> str:
-    return str((pod["metadata"].get("labels") or {}).get(COMPONENT_LABEL, ""))
+    return str((pod["metadata"].get("labels") or {}).get(deployment.COMPONENT_LABEL, ""))
 
 
 # The cluster's view of a campaign, for `opmeter status`; silent without a cluster.
@@ -341,7 +347,7 @@ class ClusterView:
         jobs, pods = cluster.jobs(selector), cluster.pods(selector)
         for probe in _open_probes(cluster, config_map) if not jobs else ():
             jobs.append(probe)
-            pods += cluster.pods(f"{JOB_NAME}={probe['metadata']['name']}")
+            pods += cluster.pods(f"{deployment.JOB_NAME}={probe['metadata']['name']}")
         return ClusterObjects(
             namespace=cluster.namespace,
             campaign=self._campaign,
@@ -360,7 +366,7 @@ def _open_probes(cluster: Cluster, config_map: Manifest) -> list[Manifest]:
     uid = config_map["metadata"]["uid"]
     return [
         job
-        for job in cluster.jobs(f"{COMPONENT_LABEL}=probe")
+        for job in cluster.jobs(f"{deployment.COMPONENT_LABEL}=probe")
         if any(owner["uid"] == uid for owner in job["metadata"].get("ownerReferences") or ())
         and not (job.get("status") or {}).get("succeeded")
     ]

@@ -15,17 +15,8 @@ import torch
 import torch.distributed as dist
 
 from collector.codec.errors import HostFault
-from collector.comm.moe.distributing import (
-    Dispatched,
-    combine_after,
-    dispatch_before,
-    dispatched,
-    expected,
-    expected_tokens,
-    expert_results,
-    has_rows,
-    is_as_expected,
-)
+from collector.comm.moe import distributing
+from collector.comm.moe.distributing import Dispatched
 from collector.comm.moe.distributing import combined as distributing_combined
 from collector.comm.moe.moe_plan import MoeCase
 from collector.comm.moe.probe_plan import OPERATOR
@@ -38,14 +29,8 @@ from collector.comm.moe.reference import (
     reference_alone,
 )
 from collector.host.cann import custom_opp_problem
-from collector.ranks.distribution import (
-    DISPATCH,
-    EXPAND_SCALES,
-    MASK,
-    TP_COUNTS,
-    WEIGHTS,
-    DistributeCall,
-)
+from collector.ranks import distribution
+from collector.ranks.distribution import DistributeCall
 from collector.ranks.experts import ExpertCall
 from collector.replay.calls import import_vllm_ascend
 
@@ -179,7 +164,7 @@ def dispatch_on_npu(call: DistributeCall, tokens: Tokens, rank: int) -> Dispatch
     """Return this rank's outputs. Raises HostFault if torch_npu has no such function."""
     given = {
         **_distribute_npu_world(call, rank),
-        "expert_scales": tokens.weights if WEIGHTS in call.optional else None,
+        "expert_scales": tokens.weights if distribution.WEIGHTS in call.optional else None,
         "x_active_mask": _mask(call, tokens),
         "quant_mode": _DYNAMIC if call.is_int8 else 0,
     }
@@ -193,8 +178,8 @@ def combine_on_npu(
     """Return the tokens of this rank. Raises HostFault if torch_npu has no such function."""
     given = {
         **_distribute_npu_world(call, rank),
-        "tp_send_counts": of.tp_counts if TP_COUNTS in call.optional else None,
-        "expand_scales": of.weights if EXPAND_SCALES in call.optional else None,
+        "tp_send_counts": of.tp_counts if distribution.TP_COUNTS in call.optional else None,
+        "expand_scales": of.weights if distribution.EXPAND_SCALES in call.optional else None,
         "x_active_mask": _mask(call, tokens),
     }
     ids = tokens.experts.to(torch.int32)
@@ -206,7 +191,7 @@ def combine_on_npu(
 def _distribute_npu_world(call: DistributeCall, rank: int) -> dict[str, Any]:
     """Return the arguments for the group of all ranks, and for the most tokens of one rank."""
     group = group_name(rank)
-    tp = {"group_tp": group, "tp_world_size": 1} if TP_COUNTS in call.optional else {}
+    tp = {"group_tp": group, "tp_world_size": 1} if distribution.TP_COUNTS in call.optional else {}
     most = call.capacity * call.ep_size if call.capacity > call.tokens else 0
     return {
         "group_ep": group,
@@ -220,7 +205,7 @@ def _distribute_npu_world(call: DistributeCall, rank: int) -> dict[str, Any]:
 
 def _mask(call: DistributeCall, tokens: Tokens) -> torch.Tensor | None:
     """Return the mask in which all tokens count; None for a call without one."""
-    if MASK not in call.optional:
+    if distribution.MASK not in call.optional:
         return None
     return torch.ones(call.tokens, dtype=torch.bool, device=tokens.x.device)
 
@@ -258,7 +243,7 @@ def open_trials(backend: str) -> MakeTrial:
     def made(case: MoeCase, rank: int, device: str) -> Trial:
         if isinstance(case.call, ExpertCall):
             return _of_experts(backend, fused(), case, case.call, rank, device)
-        if case.call.kernel == DISPATCH:
+        if case.call.kernel == distribution.DISPATCH:
             return _of_dispatch(backend, case, case.call, rank, device)
         return _of_combine(backend, case, case.call, rank, device)
 
@@ -290,19 +275,19 @@ def _of_dispatch(
     def run() -> Dispatched:
         if backend == "npu":
             return dispatch_on_npu(call, tokens, rank)
-        return dispatched(call, tokens, rank, _trials_world())
+        return distributing.dispatched(call, tokens, rank, _trials_world())
 
     def is_right(got: Dispatched, tick: Tick) -> bool:
-        expected_values = expected(call, case.seed, rank, routing)
+        expected_values = distributing.expected(call, case.seed, rank, routing)
         return (
-            has_rows(got, expected_values)
+            distributing.has_rows(got, expected_values)
             if backend == "npu"
-            else is_as_expected(got, expected_values)
+            else distributing.is_as_expected(got, expected_values)
         )
 
     if backend != "npu":
         return Trial(run, is_right)
-    back = _combine(backend, case, combine_after(call), rank, device)
+    back = _combine(backend, case, distributing.combine_after(call), rank, device)
     back()
     return Trial(run, is_right, back)
 
@@ -311,13 +296,13 @@ def _of_combine(backend: str, case: MoeCase, call: DistributeCall, rank: int, de
     """Return a trial of a combine, for rows of a dispatch that is not timed."""
 
     def is_right(out: torch.Tensor, tick: Tick) -> bool:
-        expected_values = expected_tokens(call, case.seed, rank, case.routing())
+        expected_values = distributing.expected_tokens(call, case.seed, rank, case.routing())
         return agrees(out.cpu(), expected_values, is_exact=backend == "cpu")
 
     run = _combine(backend, case, call, rank, device)
     if backend != "npu":
         return Trial(run, is_right)
-    there = dispatch_before(call)
+    there = distributing.dispatch_before(call)
     tokens = make_tokens(there, case.seed, rank, case.routing(), device)
     return Trial(run, is_right, lambda: dispatch_on_npu(there, tokens, rank))
 
@@ -327,14 +312,14 @@ def _combine(
 ) -> Callable[[], torch.Tensor]:
     """Return a call that sends back the experts' results for the rows of a dispatch; make that
     dispatch first."""
-    routing, there = case.routing(), dispatch_before(call)
+    routing, there = case.routing(), distributing.dispatch_before(call)
     tokens = make_tokens(call, case.seed, rank, routing, device)
     if backend == "npu":
         given = dispatch_on_npu(there, tokens, rank)
-        results = expert_results(call, rank, routing, given)
+        results = distributing.expert_results(call, rank, routing, given)
         return lambda: combine_on_npu(call, results, given, tokens, rank)
-    given = dispatched(there, tokens, rank, _trials_world())
-    results = expert_results(call, rank, routing, given)
+    given = distributing.dispatched(there, tokens, rank, _trials_world())
+    results = distributing.expert_results(call, rank, routing, given)
     return lambda: distributing_combined(call, results, given, tokens, _trials_world())
 
 

@@ -6,14 +6,9 @@ from enum import StrEnum
 from typing import Any
 
 from collector.model.case import Slot
+from collector.ops.catalog.attention import _lengths
 from collector.ops.catalog.attention._blocks import make_mask
-from collector.ops.catalog.attention._lengths import (
-    LAYOUTS,
-    Pages,
-    Request,
-    letters_in,
-    requests_of,
-)
+from collector.ops.catalog.attention._lengths import Pages, Request
 from collector.ops.catalog.attention._sizes import MASK_SIDE, Attention
 from collector.ops.parts.tensors import cumulative_ends
 from collector.ops.slots import Shape
@@ -33,7 +28,8 @@ class FusedRule(StrEnum):
     NUMBERS = "expected whole numbers in Runtime columns of lengths, heads, modes and sizes"
     RAW = "expected the shapes of Runtime operator_input_shapes_raw in the row: write them there"
     LAYOUT = (
-        f"expected a query in the layout that the row names, or else in one of {', '.join(LAYOUTS)}"
+        "expected a query in the layout that the row names, or else in one of "
+        f"{', '.join(_lengths.LAYOUTS)}"
     )
     HEADS = (
         "expected the heads of the query to match Runtime num_heads; BSH requires that column or a "
@@ -113,7 +109,7 @@ class FusedCall:
     @property
     def is_ragged(self) -> bool:
         """Return whether requests of different lengths are concatenated."""
-        return letters_in(self.layout) == "TND"
+        return _lengths.letters_in(self.layout) == "TND"
 
     @property
     def is_paged(self) -> bool:
@@ -125,7 +121,7 @@ class FusedCall:
         return self.size == LATENT and self.rope_size > 0
 
     def requests(self) -> Iterator[Request]:
-        return requests_of(self.queries, self.keys)
+        return _lengths.requests_of(self.queries, self.keys)
 
     def one(self, request: Request) -> Attention:
         """Return the attention of one request."""

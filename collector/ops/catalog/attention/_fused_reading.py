@@ -13,38 +13,10 @@ from functools import lru_cache
 
 from collector.model.case import Case
 from collector.model.vocabulary import RUNTIME_PREFIX, dtype_of
+from collector.ops.catalog.attention import _fused, _lengths
 from collector.ops.catalog.attention._blocks import by_token
-from collector.ops.catalog.attention._fused import (
-    KEY,
-    KEY_LENGTHS,
-    KEY_ROPE,
-    LATENT,
-    MASK,
-    QUERY,
-    QUERY_LENGTHS,
-    QUERY_ROPE,
-    RIGHT_DOWN_CAUSAL,
-    TABLE,
-    VALUE,
-    FusedCall,
-    FusedRule,
-    sparse_modes,
-)
-from collector.ops.catalog.attention._lengths import (
-    LAYOUTS,
-    MLA_LAYOUTS,
-    NoNumber,
-    Pages,
-    each,
-    letters_in,
-    letters_out,
-    named,
-    number,
-    numbers,
-    paged_keys,
-    shape_of,
-    sizes_by_letter,
-)
+from collector.ops.catalog.attention._fused import FusedCall, FusedRule
+from collector.ops.catalog.attention._lengths import NoNumber, Pages
 from collector.ops.catalog.attention._sizes import named_output
 from collector.ops.catalog.attention._slots import Misfit, limit, rules_of
 from collector.ops.parts.tensors import equal_parts
@@ -56,7 +28,7 @@ from collector.ops.spec import Constraint
 
 def passes_lengths(case: Case, slot: int, column: str, query: dict[str, int]) -> bool:
     """Return whether the call passes lengths: always in TND, else if a slot or column has them."""
-    return "T" in query or given(case, slot) is not None or bool(numbers(case, column))
+    return "T" in query or given(case, slot) is not None or bool(_lengths.numbers(case, column))
 
 
 def with_lengths(
@@ -66,29 +38,31 @@ def with_lengths(
     queries = _queries(case, query)
     held, pages = _keys(case, call.pages, queries, query, keys)
     counts = {
-        QUERY_LENGTHS: (FusedRule.QUERY_LENGTHS, queries),
-        KEY_LENGTHS: (FusedRule.KEY_LENGTHS, held),
+        _fused.QUERY_LENGTHS: (FusedRule.QUERY_LENGTHS, queries),
+        _fused.KEY_LENGTHS: (FusedRule.KEY_LENGTHS, held),
     }
     for slot, (rule, lengths) in counts.items():
         if given(case, slot) and input_shape(case, slot) != (len(lengths),):
             raise Misfit(rule)
     if pages and not (pages.fit and pages.hold(held)):
         raise Misfit(FusedRule.PAGES)
-    if call.sparse_mode == RIGHT_DOWN_CAUSAL and any(map(int.__gt__, queries, held)):
+    if call.sparse_mode == _fused.RIGHT_DOWN_CAUSAL and any(map(int.__gt__, queries, held)):
         raise Misfit(FusedRule.CAUSAL)
     return replace(call, batch=len(queries), queries=queries, keys=held, pages=pages)
 
 
 def _queries(case: Case, query: dict[str, int]) -> Shape:
-    recorded = numbers(case, "actual_seq_lengths_values")
+    recorded = _lengths.numbers(case, "actual_seq_lengths_values")
     if "T" in query:
         batch = len(recorded) if recorded else _batch_of_slots(case)
-        lengths = each(recorded) if recorded else equal_parts(query["T"], batch) if batch else ()
+        lengths = (
+            _lengths.each(recorded) if recorded else equal_parts(query["T"], batch) if batch else ()
+        )
         fits = sum(lengths) == query["T"]
     else:
         lengths = recorded or (query["S"],) * query["B"]
         fits = len(lengths) == query["B"] and max(lengths) <= query["S"]
-    table = input_shape(case, TABLE)
+    table = input_shape(case, _fused.TABLE)
     if not fits or min(lengths) < 1 or table[:1] not in ((), (len(lengths),)):
         raise Misfit(FusedRule.QUERY_LENGTHS)
     return lengths
@@ -96,7 +70,7 @@ def _queries(case: Case, query: dict[str, int]) -> Shape:
 
 def _batch_of_slots(case: Case) -> int:
     """Return the number of requests from the slots of lengths and the block table."""
-    for slot in (QUERY_LENGTHS, KEY_LENGTHS, TABLE):
+    for slot in (_fused.QUERY_LENGTHS, _fused.KEY_LENGTHS, _fused.TABLE):
         if given(case, slot) and input_shape(case, slot):
             return input_shape(case, slot)[0]
     return 0
@@ -107,13 +81,13 @@ def _keys(
 ) -> tuple[Shape, Pages | None]:
     if pool:
         unnamed = tuple(max(length, pool.block_size) for length in queries)
-        held, valid = paged_keys(case, queries, pool, unnamed)
+        held, valid = _lengths.paged_keys(case, queries, pool, unnamed)
         fits, pages = True, replace(pool, valid=valid)
     else:
-        recorded, pages = numbers(case, "actual_seq_lengths_kv_values"), None
+        recorded, pages = _lengths.numbers(case, "actual_seq_lengths_kv_values"), None
         if "T" in keys:
             same = queries if keys["T"] == query["T"] else equal_parts(keys["T"], len(queries))
-            held = each(recorded) if recorded else same
+            held = _lengths.each(recorded) if recorded else same
             fits = sum(held) == keys["T"]
         else:
             held = recorded or (keys["S"],) * keys["B"]
@@ -130,9 +104,11 @@ def read_call(case: Case) -> FusedCall | FusedRule:
     if raw is not None and not _is_row(raw, case):
         return FusedRule.RAW
     name = case.attribute(RUNTIME_PREFIX + "input_layout")
-    layouts: tuple[str, ...] = MLA_LAYOUTS if given(case, QUERY_ROPE) else LAYOUTS
+    layouts: tuple[str, ...] = (
+        _lengths.MLA_LAYOUTS if given(case, _fused.QUERY_ROPE) else _lengths.LAYOUTS
+    )
     if name is not None:
-        layouts = (name,) if name in LAYOUTS else ()
+        layouts = (name,) if name in _lengths.LAYOUTS else ()
     broken = FusedRule.LAYOUT
     for layout in layouts:
         try:
@@ -150,7 +126,7 @@ def columns(case: Case) -> dict[str, str]:
     if isinstance(call, FusedRule):
         return {}
     queries, keys = call.sent_queries, call.sent_keys
-    return named(
+    return _lengths.named(
         case,
         {
             "actual_seq_lengths_shape": len(queries) if queries else None,
@@ -177,14 +153,19 @@ class _LayoutReader:
         self.layout = layout
 
     def call(self) -> FusedCall:
-        query = sizes_by_letter(letters_in(self.layout), input_shape(self.case, QUERY))
+        query = _lengths.sizes_by_letter(
+            _lengths.letters_in(self.layout), input_shape(self.case, _fused.QUERY)
+        )
         if query is None:
             raise Misfit(FusedRule.LAYOUT)
         heads, size = self._heads(query)
         pages = self._pages(size)
         keys = self._key_sizes(query, size, pages)
         kv_heads, value_size = keys["N"], keys["V"]
-        if number(self.case, "num_key_value_heads") not in (None, kv_heads) or heads % kv_heads:
+        if (
+            _lengths.number(self.case, "num_key_value_heads") not in (None, kv_heads)
+            or heads % kv_heads
+        ):
             raise Misfit(FusedRule.KV_HEADS)
         call = FusedCall(
             layout=self.layout,
@@ -197,12 +178,14 @@ class _LayoutReader:
             queries=(),
             keys=(),
             sends_queries=passes_lengths(
-                self.case, QUERY_LENGTHS, "actual_seq_lengths_values", query
+                self.case, _fused.QUERY_LENGTHS, "actual_seq_lengths_values", query
             ),
-            sends_keys=passes_lengths(self.case, KEY_LENGTHS, "actual_seq_lengths_kv_values", query)
+            sends_keys=passes_lengths(
+                self.case, _fused.KEY_LENGTHS, "actual_seq_lengths_kv_values", query
+            )
             or pages is not None,
             sparse_mode=self._sparse_mode(query, keys, pages),
-            has_mask=given(self.case, MASK) is not None,
+            has_mask=given(self.case, _fused.MASK) is not None,
             pages=pages,
             returns_lse=named_output(self.case, 1) is not None,
         )
@@ -212,7 +195,7 @@ class _LayoutReader:
 
     def _heads(self, query: dict[str, int]) -> tuple[int, int]:
         """Return the number of heads and the size of a head."""
-        recorded = number(self.case, "num_heads")
+        recorded = _lengths.number(self.case, "num_heads")
         if "N" in query:
             heads, size = query["N"], query["D"]
         else:
@@ -227,16 +210,16 @@ class _LayoutReader:
 
     def _pages(self, size: int) -> Pages | None:
         """Return the pool of pages, with none in use yet; None without a block table."""
-        recorded = number(self.case, "block_size")
-        if given(self.case, TABLE) is None:
+        recorded = _lengths.number(self.case, "block_size")
+        if given(self.case, _fused.TABLE) is None:
             if recorded not in (None, 0):
                 raise Misfit(FusedRule.BLOCK_SIZE)
             return None
-        table, key = input_shape(self.case, TABLE), input_shape(self.case, KEY)
+        table, key = input_shape(self.case, _fused.TABLE), input_shape(self.case, _fused.KEY)
         if len(table) != 2 or len(key) not in (3, 4, 5) or not all((*table, *key)):
             raise Misfit(FusedRule.KEYS)
         flat, nz = len(key) == 3, len(key) == 5
-        if nz and letters_in(self.layout) == "BNSD":
+        if nz and _lengths.letters_in(self.layout) == "BNSD":
             raise Misfit(FusedRule.KEYS)
         pages = Pages(key[0], key[-2], table[1], (), is_flat=flat, is_nz=nz)
         if recorded not in (None, pages.block_size):
@@ -245,9 +228,14 @@ class _LayoutReader:
 
     def _key_sizes(self, query: dict[str, int], size: int, pages: Pages | None) -> dict[str, int]:
         """Return the sizes of the keys by letter: N their heads, V the size of a value."""
-        key, value = by_token(self.case, KEY), by_token(self.case, VALUE)
-        letters = ("XYH" if pages.is_flat else "XNYD") if pages else letters_in(self.layout)
-        keys, values = sizes_by_letter(letters, key), sizes_by_letter(letters, value)
+        key, value = by_token(self.case, _fused.KEY), by_token(self.case, _fused.VALUE)
+        letters = (
+            ("XYH" if pages.is_flat else "XNYD") if pages else _lengths.letters_in(self.layout)
+        )
+        keys, values = (
+            _lengths.sizes_by_letter(letters, key),
+            _lengths.sizes_by_letter(letters, value),
+        )
         if keys is None or values is None or keys.get("B") != query.get("B") and not pages:
             raise Misfit(FusedRule.KEYS)
         heads = keys["N"] if "N" in keys else keys["H"] // size
@@ -265,16 +253,16 @@ class _LayoutReader:
 
     def _rope_size(self, heads: int, kv_heads: int, pages: Pages | None) -> int:
         """Return the numbers per head in the rope part; 0 without one."""
-        query, key = given(self.case, QUERY_ROPE), given(self.case, KEY_ROPE)
+        query, key = given(self.case, _fused.QUERY_ROPE), given(self.case, _fused.KEY_ROPE)
         if query is None and key is None:
             return 0
-        flat_query = letters_in(self.layout) == "BSH"
+        flat_query = _lengths.letters_in(self.layout) == "BSH"
         flat_key = pages.is_flat if pages else flat_query
         sizes = [
             _last(by_token(self.case, rope), by_token(self.case, whole), many)
             for rope, whole, many in (
-                (QUERY_ROPE, QUERY, heads if flat_query else 1),
-                (KEY_ROPE, KEY, kv_heads if flat_key else 1),
+                (_fused.QUERY_ROPE, _fused.QUERY, heads if flat_query else 1),
+                (_fused.KEY_ROPE, _fused.KEY, kv_heads if flat_key else 1),
             )
         ]
         if sizes[0] != sizes[1] or not sizes[0]:
@@ -283,12 +271,12 @@ class _LayoutReader:
 
     def _sparse_mode(self, query: dict[str, int], keys: dict[str, int], pages: Pages | None) -> int:
         """Return the sparse mode that the row names, if the mask fits; else the first that fits."""
-        recorded, mask = number(self.case, "sparse_mode"), given(self.case, MASK)
+        recorded, mask = _lengths.number(self.case, "sparse_mode"), given(self.case, _fused.MASK)
         pairs = None
-        if "S" in query and not given(self.case, QUERY_ROPE):
+        if "S" in query and not given(self.case, _fused.QUERY_ROPE):
             held = pages.width * pages.block_size if pages else keys["S"]
             pairs = (query["B"], query["S"], held)
-        fits = sparse_modes(mask.shape if mask else None, pairs)
+        fits = _fused.sparse_modes(mask.shape if mask else None, pairs)
         modes = [mode for mode in fits if recorded in (None, mode)]
         if not modes:
             raise Misfit(FusedRule.MASK)
@@ -296,8 +284,8 @@ class _LayoutReader:
 
     def _check_output(self, call: FusedCall, query: dict[str, int]) -> None:
         sizes = {**query, "N": call.heads, "D": call.value_size}
-        out = shape_of(letters_out(self.layout), sizes)
-        lse = shape_of("TND" if call.is_ragged else "BNSD", {**sizes, "D": 1})
+        out = _lengths.shape_of(_lengths.letters_out(self.layout), sizes)
+        lse = _lengths.shape_of("TND" if call.is_ragged else "BNSD", {**sizes, "D": 1})
         if not agrees(self.case, 0, out) or (call.returns_lse and not agrees(self.case, 1, lse)):
             raise Misfit(FusedRule.OUTPUT)
 
@@ -320,8 +308,8 @@ def _is_row(raw: str, case: Case) -> bool:
 #
 # The limits are those in torch_npu's documentation, except for heads of latent keys: serving uses
 # fewer than the documented 32.
-NUMBERS = (QUERY, KEY, VALUE, QUERY_ROPE, KEY_ROPE)
-_REPLAYED = (*NUMBERS, MASK, QUERY_LENGTHS, KEY_LENGTHS, TABLE)
+NUMBERS = (_fused.QUERY, _fused.KEY, _fused.VALUE, _fused.QUERY_ROPE, _fused.KEY_ROPE)
+_REPLAYED = (*NUMBERS, _fused.MASK, _fused.QUERY_LENGTHS, _fused.KEY_LENGTHS, _fused.TABLE)
 _ROPE = 64
 _NZ_TOKENS = 128
 _ROW = 65535
@@ -368,7 +356,7 @@ def _nz_fits(call: FusedCall) -> bool:
 def _cache_fits(call: FusedCall) -> bool:
     if not call.pages or call.pages.is_flat:
         return not call.pages or call.kv_heads * call.size <= _ROW
-    return bool(call.rope_size) or letters_in(call.layout) not in ("BSH", "BSND")
+    return bool(call.rope_size) or _lengths.letters_in(call.layout) not in ("BSH", "BSND")
 
 
 def _rows_fit(call: FusedCall) -> bool:
@@ -376,7 +364,7 @@ def _rows_fit(call: FusedCall) -> bool:
     row.
 
     One query per request has no such limit: another kernel computes it."""
-    if letters_in(call.layout) not in ("BSH", "BSND") or max(call.queries) == 1:
+    if _lengths.letters_in(call.layout) not in ("BSH", "BSND") or max(call.queries) == 1:
         return True
     return call.heads * call.size < _ROW
 
@@ -398,7 +386,7 @@ def _is_causal_in_rows(call: FusedCall) -> bool:
     """Return whether requests are concatenated and use the causal mask, allowed for one query too.
 
     vLLM-Ascend makes this call to predict tokens (_forward_decode of attention/mla_v1.py)."""
-    return letters_in(call.layout) == "TND" and call.sparse_mode == 3
+    return _lengths.letters_in(call.layout) == "TND" and call.sparse_mode == 3
 
 
 def _heads_fit(call: FusedCall) -> bool:
@@ -414,11 +402,11 @@ FUSED_RULES = (
             slot.shape is None or i in _REPLAYED for i, slot in enumerate(case.inputs or ())
         ),
     ),
-    _dtypes("expected DT_BF16 or FLOAT16 for queries", (QUERY,), ("DT_BF16", "FLOAT16")),
+    _dtypes("expected DT_BF16 or FLOAT16 for queries", (_fused.QUERY,), ("DT_BF16", "FLOAT16")),
     Constraint("expected one dtype for queries, keys, values and the output", _one_dtype),
-    _dtypes("expected INT8, UINT8 or BOOL for the mask", (MASK,), ("INT8", "UINT8", "BOOL")),
-    _dtypes("expected INT64 for lengths", (QUERY_LENGTHS, KEY_LENGTHS), ("INT64",)),
-    _dtypes("expected INT32 for the block table", (TABLE,), ("INT32",)),
+    _dtypes("expected INT8, UINT8 or BOOL for the mask", (_fused.MASK,), ("INT8", "UINT8", "BOOL")),
+    _dtypes("expected INT64 for lengths", (_fused.QUERY_LENGTHS, _fused.KEY_LENGTHS), ("INT64",)),
+    _dtypes("expected INT32 for the block table", (_fused.TABLE,), ("INT32",)),
     Constraint("expected FLOAT for softmax_lse", _lse_is_float),
     *rules_of(read_call, FusedRule),
     _limit(
@@ -446,9 +434,9 @@ FUSED_RULES = (
     ),
     _limit(f"expected rope parts of {_ROPE} numbers", lambda call: call.rope_size in (0, _ROPE)),
     _limit(
-        f"latent keys of {LATENT} numbers: expected pages, one head of keys, 1, 2, 4 .. 128 heads, "
-        "and at most 16 queries per request: one without a mask, several with the causal one, in "
-        "TND any",
+        f"latent keys of {_fused.LATENT} numbers: expected pages, one head of keys, 1, 2, 4 .. 128 "
+        "heads, and at most 16 queries per request: one without a mask, several with the causal "
+        "one, in TND any",
         _latent_fits,
     ),
 )

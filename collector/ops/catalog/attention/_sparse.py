@@ -12,17 +12,8 @@ from typing import Any
 
 from collector.model.case import Case
 from collector.model.vocabulary import RUNTIME_PREFIX
-from collector.ops.catalog.attention._lengths import (
-    NoNumber,
-    Pages,
-    Request,
-    each,
-    named,
-    number,
-    numbers,
-    paged_keys,
-    requests_of,
-)
+from collector.ops.catalog.attention import _lengths
+from collector.ops.catalog.attention._lengths import NoNumber, Pages, Request
 from collector.ops.catalog.attention._slots import Misfit
 from collector.ops.parts.tensors import cumulative_ends, equal_parts
 from collector.ops.slots import Shape, input_shape
@@ -92,7 +83,7 @@ class SparseCall:
         return "decode" if set(self.queries) == {1} else "mixed"
 
     def requests(self) -> Iterator[Request]:
-        return requests_of(self.queries, self.keys)
+        return _lengths.requests_of(self.queries, self.keys)
 
     def seen(self) -> list[int]:
         """Return the number of keys that each query sees."""
@@ -120,7 +111,7 @@ def read_sparse(case: Case, slots: Slots, topk: int) -> SparseCall | SparseRule:
 
 def sparse_columns(case: Case, call: SparseCall, more: dict[str, object]) -> dict[str, str]:
     """Return the `Runtime ...` columns that the launch depends on, with the values it uses."""
-    return named(
+    return _lengths.named(
         case,
         {
             "actual_seq_lengths_shape": len(call.queries),
@@ -157,7 +148,7 @@ def _read(case: Case, slots: Slots, topk: int) -> SparseCall:
         raise Misfit(SparseRule.SHAPES)
     if key[2:] != (1, query[2]) or lengths != [table[:1]] * 2 or topk < 1:
         raise Misfit(SparseRule.SHAPES)
-    sparse_mode = number(case, "sparse_mode")
+    sparse_mode = _lengths.number(case, "sparse_mode")
     pattern = (_recorded(case, _PATTERN) or PATTERNS[0]).lower()
     recorded = {
         "num_heads": query[1],
@@ -167,7 +158,7 @@ def _read(case: Case, slots: Slots, topk: int) -> SparseCall:
         "sparse_block_size": 1,
         "batch_size": table[0],
     }
-    agrees = all(number(case, name) in (None, value) for name, value in recorded.items())
+    agrees = all(_lengths.number(case, name) in (None, value) for name, value in recorded.items())
     agrees = agrees and all(
         _recorded(case, name) in ("", value) for name, value in _RECORDED.items()
     )
@@ -188,10 +179,10 @@ def _read(case: Case, slots: Slots, topk: int) -> SparseCall:
 
 
 def _with_lengths(case: Case, call: SparseCall, tokens: int, batch: int) -> SparseCall:
-    ends = numbers(case, "actual_seq_lengths_values")
-    queries = each(ends) if ends else equal_parts(tokens, batch)
+    ends = _lengths.numbers(case, "actual_seq_lengths_values")
+    queries = _lengths.each(ends) if ends else equal_parts(tokens, batch)
     share = min(call.pages.width, call.pages.blocks // batch) * call.pages.block_size
-    keys, valid = paged_keys(case, queries, call.pages, (share,) * batch)
+    keys, valid = _lengths.paged_keys(case, queries, call.pages, (share,) * batch)
     if len(queries) != batch or sum(queries) != tokens or min(queries) < 1:
         raise Misfit(SparseRule.LENGTHS)
     if len(keys) != batch or len(valid) != batch or min(keys) < 1:
@@ -203,7 +194,7 @@ def _with_lengths(case: Case, call: SparseCall, tokens: int, batch: int) -> Spar
         raise Misfit(SparseRule.LENGTHS)
     if not pages.fit:
         raise Misfit(SparseRule.PAGES)
-    most = number(case, "sparse_indices_valid_count")
+    most = _lengths.number(case, "sparse_indices_valid_count")
     chosen = min(call.topk, max(keys)) if most is None else most
     if not 1 <= chosen <= call.topk:
         raise Misfit(SparseRule.RECORDED)

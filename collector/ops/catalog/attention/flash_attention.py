@@ -3,25 +3,8 @@
 from typing import Any
 
 from collector.model.case import Case
-from collector.ops.catalog.attention._blocks import (
-    forward,
-    join,
-    keys_of,
-    make_mask_of,
-    put_rows,
-    rows_of,
-    scores,
-    split,
-    split_statistics,
-)
-from collector.ops.catalog.attention._sizes import (
-    Attention,
-    limits,
-    mask_constraint,
-    only_slots,
-    read_sizes,
-    unknown_mask,
-)
+from collector.ops.catalog.attention import _blocks, _sizes
+from collector.ops.catalog.attention._sizes import Attention
 from collector.ops.dtypes import floating, inputs_are, one_dtype, outputs_are
 from collector.ops.slots import agrees, given, input_shape, output_shape, output_slot
 from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker, dense_bytes, normal
@@ -38,18 +21,18 @@ _SOFTMAX_OUT = frozenset({2})
 
 
 def _forward_sizes(case: Case) -> Attention | None:
-    return read_sizes(case, output_slot(case, 0), _MASK)
+    return _sizes.read_sizes(case, output_slot(case, 0), _MASK)
 
 
 def _build(case: Case, make: TensorMaker) -> Call:
     sizes: Any = _forward_sizes(case)
     tensors = [normal(slot, make) for slot in (case.inputs or ())[:3]]
-    mask = make_mask_of(make, sizes) if given(case, _MASK) else None
+    mask = _blocks.make_mask_of(make, sizes) if given(case, _MASK) else None
     return Call((*tensors, mask), {"sizes": sizes})
 
 
 def _reference(torch: Any, query: Any, key: Any, value: Any, mask: Any, *, sizes: Any) -> Any:
-    maximum, total, attention = forward(torch, query, key, value, mask, sizes)
+    maximum, total, attention = _blocks.forward(torch, query, key, value, mask, sizes)
     return maximum, total, None, attention
 
 
@@ -85,10 +68,10 @@ FLASH_ATTENTION_SCORE = OpSpec(
     flops=_flops,
     traffic=lambda case: dense_bytes(case, _OPTIONAL, _SOFTMAX_OUT),
     npu=NpuCall(run=_launch),
-    missing_metadata=lambda case: unknown_mask(case, _MASK),
+    missing_metadata=lambda case: _sizes.unknown_mask(case, _MASK),
     constraints=(
-        only_slots(frozenset({0, 1, 2, _MASK}), _SOFTMAX_OUT),
-        mask_constraint(_MASK, _forward_sizes),
+        _sizes.only_slots(frozenset({0, 1, 2, _MASK}), _SOFTMAX_OUT),
+        _sizes.mask_constraint(_MASK, _forward_sizes),
         floating((0,)),
         one_dtype((0, 1, 2), (3,)),
         outputs_are(("FLOAT",), (0, 1)),
@@ -97,7 +80,7 @@ FLASH_ATTENTION_SCORE = OpSpec(
             "BSH, BNSD, BSND",
             lambda case: _forward_sizes(case) is not None,
         ),
-        limits(_forward_sizes),
+        _sizes.limits(_forward_sizes),
         Constraint(
             "expected a softmax sum like the maximum, and an output like the query", _outputs_fit
         ),
@@ -119,7 +102,7 @@ _OTHER_OUTPUTS = frozenset({3, 4, 5})
 
 
 def _grad_sizes(case: Case) -> Attention | None:
-    return read_sizes(case, given(case, _MAXIMUM), _GRAD_MASK)
+    return _sizes.read_sizes(case, given(case, _MAXIMUM), _GRAD_MASK)
 
 
 def _grad_build(case: Case, make: TensorMaker) -> Call:
@@ -127,30 +110,41 @@ def _grad_build(case: Case, make: TensorMaker) -> Call:
     sizes: Any = _grad_sizes(case)
     tensors = (normal(slot, make) for slot in (case.inputs or ())[:4])
     query, key, value, dy = tensors
-    mask = make_mask_of(make, sizes) if given(case, _GRAD_MASK) else None
-    kept = forward(make.torch, query, key, value, mask, sizes)
+    mask = _blocks.make_mask_of(make, sizes) if given(case, _GRAD_MASK) else None
+    kept = _blocks.forward(make.torch, query, key, value, mask, sizes)
     return Call((query, key, value, dy, mask, *kept), {"sizes": sizes})
 
 
 def _grad_reference(torch: Any, *tensors: Any, sizes: Any) -> Any:
     query, key, value, dy, mask, maximum, total, attention = tensors
-    q, k, v, dout = (split(tensor, sizes) for tensor in (query, key, value, dy))
-    shift = split_statistics(maximum, sizes) + split_statistics(total, sizes).log()
-    delta = (dout.float() * split(attention, sizes)).sum(-1, keepdim=True)
+    q, k, v, dout = (_blocks.split(tensor, sizes) for tensor in (query, key, value, dy))
+    shift = _blocks.split_statistics(maximum, sizes) + _blocks.split_statistics(total, sizes).log()
+    delta = (dout.float() * _blocks.split(attention, sizes)).sum(-1, keepdim=True)
     dq = torch.empty_like(q)
     # Many blocks add to one key, in float32: 16-bit sums would lose small terms.
     dk, dv = (torch.zeros_like(tensor, dtype=torch.float32) for tensor in (k, v))
     for block in sizes.blocks():
-        rows_q, rows_dout = rows_of(q, block), rows_of(dout, block)
-        weights = scores(torch, q, k, mask, sizes, block).sub_(rows_of(shift, block)).exp_()
+        rows_q, rows_dout = _blocks.rows_of(q, block), _blocks.rows_of(dout, block)
+        weights = (
+            _blocks.scores(torch, q, k, mask, sizes, block)
+            .sub_(_blocks.rows_of(shift, block))
+            .exp_()
+        )
         narrow = weights.to(v.dtype).transpose(1, 2)
-        keys_of(dv, block).add_(torch.bmm(narrow, rows_dout))
-        dweights = torch.bmm(rows_dout, keys_of(v, block).transpose(1, 2)).float()
-        dscores = dweights.sub_(rows_of(delta, block)).mul_(weights).to(q.dtype)
-        put_rows(dq, block, torch.bmm(dscores, keys_of(k, block)))
-        keys_of(dk, block).add_(torch.bmm(dscores.transpose(1, 2), rows_q))
+        _blocks.keys_of(dv, block).add_(torch.bmm(narrow, rows_dout))
+        dweights = torch.bmm(rows_dout, _blocks.keys_of(v, block).transpose(1, 2)).float()
+        dscores = dweights.sub_(_blocks.rows_of(delta, block)).mul_(weights).to(q.dtype)
+        _blocks.put_rows(dq, block, torch.bmm(dscores, _blocks.keys_of(k, block)))
+        _blocks.keys_of(dk, block).add_(torch.bmm(dscores.transpose(1, 2), rows_q))
     dq, dk = dq.mul_(sizes.scale), dk.mul_(sizes.scale)
-    return join(dq, sizes, query), join(dk, sizes, key), join(dv, sizes, value), None, None, None
+    return (
+        _blocks.join(dq, sizes, query),
+        _blocks.join(dk, sizes, key),
+        _blocks.join(dv, sizes, value),
+        None,
+        None,
+        None,
+    )
 
 
 def _grad_launch(api: Any, *tensors: Any, sizes: Attention) -> Any:
@@ -191,10 +185,12 @@ FLASH_ATTENTION_SCORE_GRAD = OpSpec(
     flops=_grad_flops,
     traffic=lambda case: dense_bytes(case, _GRAD_OPTIONAL, _OTHER_OUTPUTS),
     npu=NpuCall(run=_grad_launch),
-    missing_metadata=lambda case: unknown_mask(case, _GRAD_MASK),
+    missing_metadata=lambda case: _sizes.unknown_mask(case, _GRAD_MASK),
     constraints=(
-        only_slots(frozenset({0, 1, 2, 3, _GRAD_MASK, _MAXIMUM, _SUM, _ATTENTION}), _OTHER_OUTPUTS),
-        mask_constraint(_GRAD_MASK, _grad_sizes),
+        _sizes.only_slots(
+            frozenset({0, 1, 2, 3, _GRAD_MASK, _MAXIMUM, _SUM, _ATTENTION}), _OTHER_OUTPUTS
+        ),
+        _sizes.mask_constraint(_GRAD_MASK, _grad_sizes),
         floating((0,)),
         one_dtype((0, 1, 2, 3, _ATTENTION), (0, 1, 2)),
         inputs_are(("FLOAT",), (_MAXIMUM, _SUM)),
@@ -203,7 +199,7 @@ FLASH_ATTENTION_SCORE_GRAD = OpSpec(
             "BSH, BNSD, BSND",
             lambda case: _grad_sizes(case) is not None,
         ),
-        limits(_grad_sizes),
+        _sizes.limits(_grad_sizes),
         Constraint(
             "expected dy and attention like the query, and a softmax sum like the maximum",
             _inputs_fit,

@@ -6,31 +6,11 @@ from typing import Any
 
 from collector.model.case import Case, Slot
 from collector.model.vocabulary import dtype_of
+from collector.ops.catalog.attention import _fused, _lengths
 from collector.ops.catalog.attention._blocks import attend, held_keys, make_table
-from collector.ops.catalog.attention._fused import (
-    EVERYTHING,
-    KEY,
-    KEY_LENGTHS,
-    KEY_ROPE,
-    MASK,
-    QUERY,
-    QUERY_ROPE,
-    RIGHT_DOWN_CAUSAL,
-    TABLE,
-    VALUE,
-    FusedCall,
-    FusedRule,
-    hidden_of,
-    mask_of,
-)
+from collector.ops.catalog.attention._fused import FusedCall, FusedRule
 from collector.ops.catalog.attention._fused_reading import FUSED_RULES, NUMBERS, columns, read_call
-from collector.ops.catalog.attention._lengths import (
-    Request,
-    letters_in,
-    letters_out,
-    part_of,
-    unknown_lengths,
-)
+from collector.ops.catalog.attention._lengths import Request
 from collector.ops.catalog.attention._slots import by_kind, kind
 from collector.ops.slots import given, input_shape
 from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker
@@ -50,34 +30,37 @@ def build(case: Case, make: TensorMaker) -> Call:
     tensors = {
         i: make.normal(input_shape(case, i), slots[i].dtype)
         for i in NUMBERS
-        if given(case, i) and not (i == VALUE and call.is_latent)
+        if given(case, i) and not (i == _fused.VALUE and call.is_latent)
     }
-    key, ropes = tensors[KEY], (tensors.get(QUERY_ROPE), tensors.get(KEY_ROPE))
+    key, ropes = tensors[_fused.KEY], (tensors.get(_fused.QUERY_ROPE), tensors.get(_fused.KEY_ROPE))
     table = make_table(make, call.pages) if call.pages else None
-    mask = mask_of(given(case, MASK), call, make)
-    return Call((tensors[QUERY], key, tensors.get(VALUE, key), mask, table, *ropes), {"call": call})
+    mask = _fused.mask_of(given(case, _fused.MASK), call, make)
+    return Call(
+        (tensors[_fused.QUERY], key, tensors.get(_fused.VALUE, key), mask, table, *ropes),
+        {"call": call},
+    )
 
 
 def reference(torch: Any, *tensors: Any, call: FusedCall) -> Any:
     """Return the attention, request by request, and the log-sum-exp if the row has one."""
     query, key, value, mask, table, query_rope, key_rope = tensors
-    read, write = letters_in(call.layout), letters_out(call.layout)
+    read, write = _lengths.letters_in(call.layout), _lengths.letters_out(call.layout)
     out = torch.zeros(_output_shape(query, call), dtype=query.dtype, device=query.device)
     lse = torch.zeros(_lse_shape(query, call), dtype=torch.float32, device=query.device)
     for request in call.requests():
-        q = part_of(query, read, request, call.heads)
+        q = _lengths.part_of(query, read, request, call.heads)
         k, v = (_keys(tensor, table, request, call) for tensor in (key, value))
         if query_rope is not None:
-            q = torch.cat((q, part_of(query_rope, read, request, call.heads)), -1)
+            q = torch.cat((q, _lengths.part_of(query_rope, read, request, call.heads)), -1)
             k = torch.cat((k, _keys(key_rope, table, request, call)), -1)
         grouped = q.unflatten(0, (call.kv_heads, -1))
         attention, peaks, sums = attend(
             *(torch, grouped, k.unsqueeze(1), v.unsqueeze(1)),
-            *(hidden_of(torch, mask, request, call), call.one(request)),
+            *(_fused.hidden_of(torch, mask, request, call), call.one(request)),
         )
-        part_of(out, write, request, call.heads).copy_(attention.flatten(0, 1))
+        _lengths.part_of(out, write, request, call.heads).copy_(attention.flatten(0, 1))
         if call.returns_lse:
-            rows = part_of(lse, "TND" if call.is_ragged else "BNSD", request, call.heads)
+            rows = _lengths.part_of(lse, "TND" if call.is_ragged else "BNSD", request, call.heads)
             rows.copy_(sums.log_().add_(peaks).flatten(0, 1))
     return out, lse if call.returns_lse else None
 
@@ -98,11 +81,11 @@ def traffic(case: Case) -> int:
     if isinstance(call, FusedRule):
         return 0
     slots = case.inputs or ()
-    number = dtype_of(slots[QUERY].dtype)
+    number = dtype_of(slots[_fused.QUERY].dtype)
     values = 0 if call.is_latent else call.value_size
     numbers = call.kv_heads * (call.size + values + call.rope_size)
     held = number.bytes_of(sum(call.keys) * numbers) if number else 0
-    read = sum(slots[i].size_bytes for i in (QUERY, QUERY_ROPE) if given(case, i))
+    read = sum(slots[i].size_bytes for i in (_fused.QUERY, _fused.QUERY_ROPE) if given(case, i))
     written = sum(slot.size_bytes for slot in case.outputs or () if slot.shape is not None)
     pages = 4 * sum(call.pages.valid) if call.pages else 0
     return read + held + pages + written
@@ -114,21 +97,21 @@ def _keys(tensor: Any, table: Any, request: Request, call: FusedCall) -> Any:
         return held_keys(tensor, table, call.pages, request.index, request.keys, call.kv_heads)
     start = sum(call.keys[: request.index])
     place = Request(request.index, start, request.keys, request.keys)
-    return part_of(tensor, letters_in(call.layout), place, call.kv_heads)
+    return _lengths.part_of(tensor, _lengths.letters_in(call.layout), place, call.kv_heads)
 
 
 def _output_shape(query: Any, call: FusedCall) -> list[int]:
     """Return the shape of the output for this query."""
-    shape, letters = list(query.shape), letters_in(call.layout)
+    shape, letters = list(query.shape), _lengths.letters_in(call.layout)
     sizes = dict(zip(letters, shape, strict=True))
     sizes |= {"N": call.heads, "D": call.value_size, "H": call.heads * call.value_size}
-    return [sizes[letter] for letter in letters_out(call.layout)]
+    return [sizes[letter] for letter in _lengths.letters_out(call.layout)]
 
 
 def _lse_shape(query: Any, call: FusedCall) -> list[int]:
     if call.is_ragged:
         return [query.shape[0], call.heads, 1]
-    letters = letters_in(call.layout)
+    letters = _lengths.letters_in(call.layout)
     return [query.shape[0], call.heads, query.shape[letters.index("S")], 1]
 
 
@@ -186,7 +169,7 @@ def flash(
         traffic=lambda case: traffic(view(case)),
         npu=NpuCall(run=run),
         runtime=lambda case: columns(view(case)),
-        missing_metadata=lambda case: unknown_lengths(view(case), TABLE),
+        missing_metadata=lambda case: _lengths.unknown_lengths(view(case), _fused.TABLE),
         constraints=(
             Constraint(
                 "expected no shape in the slots of quantisation, padding and position shifts: "
@@ -260,7 +243,7 @@ _INFER_BY_POSITION = OpSpec(
     traffic=traffic,
     npu=NpuCall(run=_infer_launch),
     runtime=columns,
-    missing_metadata=lambda case: unknown_lengths(case, TABLE),
+    missing_metadata=lambda case: _lengths.unknown_lengths(case, _fused.TABLE),
     constraints=FUSED_RULES,
 )
 
@@ -298,13 +281,13 @@ _INCRE_BY_POSITION = flash(
         *("dequant_scale1", "quant_scale1", "dequant_scale2", "quant_scale2", "quant_offset2"),
         *("antiquant_scale", "antiquant_offset", "block_table", "kv_padding_size"),
     ),
-    places={0: 0, 1: 1, 2: 2, 4: MASK, 5: KEY_LENGTHS, 13: TABLE},
+    places={0: 0, 1: 1, 2: 2, 4: _fused.MASK, 5: _fused.KEY_LENGTHS, 13: _fused.TABLE},
     run=_incre_launch,
     limits={
         f"expected one of {', '.join(_INCRE_LAYOUTS)}": lambda call: call.layout in _INCRE_LAYOUTS,
         "expected one query per request": lambda call: set(call.queries) == {1},
         "expected a mask of every pair, or none": lambda call: (
-            call.sparse_mode != RIGHT_DOWN_CAUSAL
+            call.sparse_mode != _fused.RIGHT_DOWN_CAUSAL
         ),
     },
 )
@@ -360,7 +343,7 @@ _PROMPT_BY_POSITION = flash(
         ),
         "expected sparse mode 1 (Runtime sparse_mode) with a full mask: in 0 the kernel skips the "
         "pairs that next_tokens hides, which no row records": lambda call: (
-            not call.has_mask or call.sparse_mode != EVERYTHING
+            not call.has_mask or call.sparse_mode != _fused.EVERYTHING
         ),
     },
 )

@@ -5,19 +5,12 @@ from functools import lru_cache
 from typing import Any
 
 from collector.model.case import Case
+from collector.ops.catalog.attention import _sparse
 from collector.ops.catalog.attention._blocks import held_keys, make_table
 from collector.ops.catalog.attention._lengths import NoNumber, number, unknown_lengths
 from collector.ops.catalog.attention._sizes import named_output
 from collector.ops.catalog.attention._slots import limit, rules_of
-from collector.ops.catalog.attention._sparse import (
-    CAUSAL,
-    Slots,
-    SparseCall,
-    SparseRule,
-    block_size_fits,
-    read_sparse,
-    sparse_columns,
-)
+from collector.ops.catalog.attention._sparse import Slots, SparseCall, SparseRule
 from collector.ops.dtypes import inputs_are, one_dtype, outputs_are
 from collector.ops.parts.tensors import cumulative_ends
 from collector.ops.slots import input_shape, output_shape
@@ -46,7 +39,7 @@ def read(case: Case) -> SparseCall | SparseRule:
         recorded = number(case, "topk")
     except NoNumber:
         return SparseRule.NUMBERS
-    return read_sparse(case, _places(case), found[-1] if found else recorded or _USUAL_TOPK)
+    return _sparse.read_sparse(case, _places(case), found[-1] if found else recorded or _USUAL_TOPK)
 
 
 def build(case: Case, make: TensorMaker) -> Call:
@@ -79,7 +72,7 @@ def reference(torch: Any, *tensors: Any, call: SparseCall) -> Any:
             last = min(first + step, request.queries)
             rows = slice(request.start + first, request.start + last)
             scores = _scores(torch, query[rows], keys, weights[rows])
-            if call.sparse_mode == CAUSAL:
+            if call.sparse_mode == _sparse.CAUSAL:
                 ends = torch.arange(first, last, device=query.device) + (
                     request.keys - request.queries
                 )
@@ -136,7 +129,7 @@ def launch(
 
 def columns(case: Case) -> Mapping[str, str]:
     call = read(case)
-    return {} if isinstance(call, SparseRule) else sparse_columns(case, call, {})
+    return {} if isinstance(call, SparseRule) else _sparse.sparse_columns(case, call, {})
 
 
 def flops(case: Case) -> int:
@@ -183,7 +176,7 @@ OF_SIZES = (
     Constraint("expected indices (T,1,topk), and values like them or none", _outputs_fit),
     limit(read, "expected a head of 128 numbers", lambda call: call.size == 128),
     limit(read, "expected at most 64 heads", lambda call: call.heads <= 64),
-    limit(read, "expected block_size as a multiple of 16, at most 1024", block_size_fits),
+    limit(read, "expected block_size as a multiple of 16, at most 1024", _sparse.block_size_fits),
     limit(
         read, "expected topk of 1 to 2048, or 3072, 4096 .. 8192", lambda call: call.topk in _TOPKS
     ),

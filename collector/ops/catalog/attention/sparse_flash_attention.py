@@ -5,19 +5,12 @@ from functools import lru_cache
 from typing import Any
 
 from collector.model.case import Case
+from collector.ops.catalog.attention import _sparse
 from collector.ops.catalog.attention._blocks import make_table
 from collector.ops.catalog.attention._lengths import unknown_lengths
 from collector.ops.catalog.attention._sizes import named_output
 from collector.ops.catalog.attention._slots import limit, rules_of
-from collector.ops.catalog.attention._sparse import (
-    Slots,
-    SparseCall,
-    SparseRule,
-    block_size_fits,
-    by_token,
-    read_sparse,
-    sparse_columns,
-)
+from collector.ops.catalog.attention._sparse import Slots, SparseCall, SparseRule
 from collector.ops.dtypes import inputs_are, one_dtype
 from collector.ops.parts.serving import accepts
 from collector.ops.parts.tensors import cumulative_ends
@@ -36,7 +29,7 @@ _STEP_BYTES = 64 << 20
 @lru_cache(maxsize=256)
 def _read(case: Case) -> SparseCall | SparseRule:
     indices = input_shape(case, _INDICES)
-    return read_sparse(case, _PLACES, indices[-1] if indices else 0)
+    return _sparse.read_sparse(case, _PLACES, indices[-1] if indices else 0)
 
 
 def _build(case: Case, make: TensorMaker) -> Call:
@@ -82,7 +75,7 @@ def make_indices(make: TensorMaker, call: SparseCall) -> Any:
 def _reference(torch: Any, *tensors: Any, call: SparseCall) -> Any:
     query, key, indices, query_rope, key_rope, table, query_ends, key_lengths, owners = tensors
     out = torch.empty_like(query)
-    keys, ropes, block = by_token(key), by_token(key_rope), call.pages.block_size
+    keys, ropes, block = _sparse.by_token(key), _sparse.by_token(key_rope), call.pages.block_size
     step = max(1, _STEP_BYTES // (call.topk * call.size * 4))
     for start in range(0, call.tokens, step):
         part = slice(start, start + step)
@@ -127,7 +120,7 @@ def _columns(case: Case) -> Mapping[str, str]:
     call = _read(case)
     if isinstance(call, SparseRule):
         return {}
-    return sparse_columns(
+    return _sparse.sparse_columns(
         case,
         call,
         {
@@ -214,6 +207,8 @@ SPARSE_FLASH_ATTENTION = OpSpec(
             "expected 1, 2, 4, 8, 16, 32, 64 or 128 heads",
             lambda call: call.heads <= 128 and not call.heads & (call.heads - 1),
         ),
-        limit(_read, "expected block_size as a multiple of 16, at most 1024", block_size_fits),
+        limit(
+            _read, "expected block_size as a multiple of 16, at most 1024", _sparse.block_size_fits
+        ),
     ),
 )

@@ -3,13 +3,7 @@
 from typing import Any
 
 from collector.model.case import Case
-from collector.ops.catalog.indexing._lookup import (
-    INTEGERS,
-    dense_enough,
-    integer_indices,
-    kept_dims,
-    looked_up,
-)
+from collector.ops.catalog.indexing import _lookup
 from collector.ops.dtypes import inputs_are, one_dtype
 from collector.ops.parts.tensors import distinct_along, picked_bytes
 from collector.ops.slots import agrees, elements, input_shape, output_shape
@@ -61,7 +55,7 @@ GATHER_ELEMENTS_V2 = OpSpec(
         Constraint(
             f"expected more than {_RUN} elements after a dimension that is not the last", _has_runs
         ),
-        inputs_are(INTEGERS, (1,)),
+        inputs_are(_lookup.INTEGERS, (1,)),
         inputs_are(("INT32", "FLOAT", "FLOAT16", "DT_BF16"), (0,)),  # others: GatherElements
         one_dtype((0,)),
     ),
@@ -119,7 +113,7 @@ GATHER_V2 = OpSpec(
     moves_data=True,
     constraints=(
         Constraint("expected a table of rows, and an output with a row for each index", _v2_fits),
-        inputs_are(INTEGERS, (1,)),
+        inputs_are(_lookup.INTEGERS, (1,)),
         one_dtype((0,)),
     ),
     npu=NpuCall(
@@ -165,7 +159,7 @@ GATHER_V3 = OpSpec(
             "expected a list of indices, and an output with a part of the table for each",
             lambda case: _v3_axis(case) is not None,
         ),
-        inputs_are(INTEGERS, (1,)),
+        inputs_are(_lookup.INTEGERS, (1,)),
         one_dtype((0,)),
     ),
 )
@@ -180,7 +174,7 @@ _TAIL = 32
 
 def _index_build(case: Case, make: TensorMaker) -> Call:
     x, _, _, *indices = case.inputs or ()
-    kept = kept_dims(case, _FLAGS, _INDICES)
+    kept = _lookup.kept_dims(case, _FLAGS, _INDICES)
     sizes = input_shape(case, 0)[kept:]
     numbers = [
         make.integers(index.shape or (), index.dtype, 0, size)
@@ -190,7 +184,7 @@ def _index_build(case: Case, make: TensorMaker) -> Call:
 
 
 def _index_fits(case: Case) -> bool:
-    found = looked_up(case, _FLAGS, _INDICES)
+    found = _lookup.looked_up(case, _FLAGS, _INDICES)
     return found is not None and output_shape(case) == found
 
 
@@ -204,9 +198,9 @@ INDEX = OpSpec(
     traffic=picked_bytes,
     moves_data=True,
     constraints=(
-        integer_indices(_INDICES),
+        _lookup.integer_indices(_INDICES),
         Constraint("expected an output of the shape that the indices select", _index_fits),
-        dense_enough(_FLAGS, _INDICES, _TAIL),
+        _lookup.dense_enough(_FLAGS, _INDICES, _TAIL),
         one_dtype((0,)),
     ),
 )

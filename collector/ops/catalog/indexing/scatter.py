@@ -3,23 +3,9 @@
 from typing import Any
 
 from collector.model.case import Case
-from collector.ops.catalog.indexing._lookup import (
-    INTEGERS,
-    dense_enough,
-    indices_of,
-    integer_indices,
-    kept_dims,
-    looked_up,
-)
+from collector.ops.catalog.indexing import _lookup
 from collector.ops.dtypes import inputs_are, one_dtype
-from collector.ops.parts.tensors import (
-    distinct,
-    distinct_along,
-    distinct_coordinates,
-    output_memory,
-    per_element,
-    placed_bytes,
-)
+from collector.ops.parts import tensors
 from collector.ops.slots import Shape, agrees, elements, input_shape, output_shape
 from collector.ops.spec import Call, Constraint, GraphCall, NpuCall, OpSpec, TensorMaker, normal
 
@@ -44,7 +30,7 @@ def _embedding_build(case: Case, make: TensorMaker) -> Call:
             grad.view(rows.numel(), -1),
             ordered.values,
             ordered.indices,
-            output_memory((case.outputs or ())[0], make).zero_(),
+            tensors.output_memory((case.outputs or ())[0], make).zero_(),
         )
     )
 
@@ -87,13 +73,13 @@ EMBEDDING_DENSE_GRAD_V2 = OpSpec(
     slots=("grad", "sorted_rows", "origins"),
     reference=_embedding_reference,
     build=_embedding_build,
-    flops=per_element(1),
+    flops=tensors.per_element(1),
     traffic=_embedding_traffic,
     constraints=(
         Constraint(
             "expected a row number and an origin for each row of the gradient", _embedding_fits
         ),
-        inputs_are(INTEGERS, (1, 2)),
+        inputs_are(_lookup.INTEGERS, (1, 2)),
         one_dtype((0,)),
     ),
     npu=NpuCall(build=_embedding_build_npu),
@@ -106,7 +92,7 @@ EMBEDDING_DENSE_GRAD_V2 = OpSpec(
 
 def _call(case: Case, make: TensorMaker, index_dtype: str) -> Call:
     x, index = (case.inputs or ())[:2]
-    rows = distinct(make, index.numel, input_shape(case, 0)[0], index_dtype)
+    rows = tensors.distinct(make, index.numel, input_shape(case, 0)[0], index_dtype)
     return Call((normal(x, make), 0, rows, 0))
 
 
@@ -135,7 +121,7 @@ INDEX_FILL = OpSpec(
         Constraint(
             "expected rows, a list of their numbers, and an output like the input", _fill_fits
         ),
-        inputs_are(INTEGERS, (1,)),
+        inputs_are(_lookup.INTEGERS, (1,)),
         inputs_are(("FLOAT", "FLOAT16", "DT_BF16", "INT32", "INT64", "BOOL"), (0,)),
         one_dtype((0,)),
     ),
@@ -157,14 +143,14 @@ _FEW, _SHORT = 100, 128
 
 def _put_build(case: Case, make: TensorMaker) -> Call:
     x, value, _, _, index, *_ = case.inputs or ()
-    kept, count = kept_dims(case, _FLAGS, _INDICES), len(indices_of(case, _INDICES))
+    kept, count = _lookup.kept_dims(case, _FLAGS, _INDICES), len(_lookup.indices_of(case, _INDICES))
     sizes = input_shape(case, 0)[kept : kept + count]
-    indices = distinct_coordinates(make, index.shape or (), sizes, index.dtype)
+    indices = tensors.distinct_coordinates(make, index.shape or (), sizes, index.dtype)
     return Call((normal(x, make), [None] * kept + indices, normal(value, make)))
 
 
 def _put_fits(case: Case) -> bool:
-    named = looked_up(case, _FLAGS, _INDICES)
+    named = _lookup.looked_up(case, _FLAGS, _INDICES)
     return named == input_shape(case, _VALUE) and agrees(case, 0, input_shape(case, 0))
 
 
@@ -174,7 +160,7 @@ def _is_on_vector_cores(case: Case) -> bool:
     A2 and A3 use their AI CPU for dtypes that they cannot add atomically, unless the case is small.
     """
     dtype, index = (case.inputs or ())[0].known_dtype, (case.inputs or ())[_INDICES]
-    end = kept_dims(case, _FLAGS, _INDICES) + len(indices_of(case, _INDICES))
+    end = _lookup.kept_dims(case, _FLAGS, _INDICES) + len(_lookup.indices_of(case, _INDICES))
     tail = elements(input_shape(case, 0)[end:])
     is_small = index.numel <= _FEW and tail <= _SHORT
     return is_small or (dtype is not None and dtype.spelling in _ATOMIC)
@@ -187,15 +173,15 @@ INDEX_PUT_V2 = OpSpec(
     slots=("x", "value", "indexed_sizes", "indexed_strides", "indices"),
     variadic=True,
     build=_put_build,
-    traffic=lambda case: placed_bytes(case, _VALUE),
+    traffic=lambda case: tensors.placed_bytes(case, _VALUE),
     moves_data=True,
     constraints=(
-        integer_indices(_INDICES),
+        _lookup.integer_indices(_INDICES),
         Constraint(
             "expected a value of the shape that the indices select, and an output like the input",
             _put_fits,
         ),
-        dense_enough(_FLAGS, _INDICES, _TAIL),
+        _lookup.dense_enough(_FLAGS, _INDICES, _TAIL),
         inputs_are((*_ATOMIC, *_OTHERS), (0,)),
         Constraint(
             f"{' or '.join(_OTHERS)}: expected at most {_FEW} indices, and at most {_SHORT} "
@@ -253,7 +239,7 @@ SCATTER = OpSpec(
     slots=("x", "indices", "updates"),
     reference=_scatter_reference,
     build=_scatter_build,
-    traffic=lambda case: placed_bytes(case, 2),
+    traffic=lambda case: tensors.placed_bytes(case, 2),
     moves_data=True,
     constraints=(
         Constraint(
@@ -265,7 +251,7 @@ SCATTER = OpSpec(
                 and agrees(case, 0, input_shape(case, 0))
             ),
         ),
-        inputs_are(INTEGERS, (1,)),
+        inputs_are(_lookup.INTEGERS, (1,)),
         one_dtype((0, 2)),
     ),
     npu=NpuCall(graph=GraphCall(takes=lambda case: True)),
@@ -288,7 +274,7 @@ def _elements_build(case: Case, make: TensorMaker) -> Call:
         (
             normal(x, make),
             last,
-            distinct_along(make, shape, last, size, index.dtype),
+            tensors.distinct_along(make, shape, last, size, index.dtype),
             normal(updates, make),
         )
     )
@@ -312,14 +298,14 @@ SCATTER_ELEMENTS_V2 = OpSpec(
     assumes="the last dimension; indices spread over it, each element once if there are enough",
     slots=("x", "index", "updates"),
     build=_elements_build,
-    traffic=lambda case: placed_bytes(case, 2),
+    traffic=lambda case: tensors.placed_bytes(case, 2),
     moves_data=True,
     constraints=(
         Constraint(
             "expected an index that fits the input, updates like it, and an output like the input",
             _elements_fits,
         ),
-        inputs_are(INTEGERS, (1,)),
+        inputs_are(_lookup.INTEGERS, (1,)),
         inputs_are(("FLOAT", "FLOAT16", "DT_BF16", "INT32", "INT8", "UINT8"), (0,)),
         one_dtype((0, 2)),
     ),
@@ -340,7 +326,7 @@ def _nd_build(case: Case, make: TensorMaker) -> Call:
     return Call(
         (
             normal(x, make),
-            tuple(distinct_coordinates(make, tuple(rows), sizes, indices.dtype)),
+            tuple(tensors.distinct_coordinates(make, tuple(rows), sizes, indices.dtype)),
             normal(updates, make),
         )
     )
@@ -366,7 +352,7 @@ SCATTER_ND_UPDATE = OpSpec(
     slots=("x", "indices", "updates"),
     reference=lambda torch, x, columns, updates: x.index_put_(columns, updates),
     build=_nd_build,
-    traffic=lambda case: placed_bytes(case, 2),
+    traffic=lambda case: tensors.placed_bytes(case, 2),
     moves_data=True,
     constraints=(
         Constraint(
@@ -375,7 +361,7 @@ SCATTER_ND_UPDATE = OpSpec(
                 _named(case) == input_shape(case, 2) and agrees(case, 0, input_shape(case, 0))
             ),
         ),
-        inputs_are(INTEGERS, (1,)),
+        inputs_are(_lookup.INTEGERS, (1,)),
         inputs_are(
             ("FLOAT", "FLOAT16", "DT_BF16", "INT8", "INT16", "INT32", "INT64", "BOOL"), (0,)
         ),

@@ -4,26 +4,11 @@ from typing import Any
 
 from collector.model.case import Case, Slot
 from collector.model.vocabulary import FRACTAL_NZ
-from collector.ops.catalog.matmul._grouped import (
-    GroupedProduct,
-    grouped_traffic,
-    groups_fit,
-    read_grouped_product,
-    stored_weight,
-    written_rows,
-)
+from collector.ops.catalog.matmul import _grouped
+from collector.ops.catalog.matmul._grouped import GroupedProduct
 from collector.ops.catalog.matmul._product import group_by_weight
 from collector.ops.dtypes import inputs_are, outputs_are, spelling
-from collector.ops.parts.int8 import (
-    PACKED,
-    decoded,
-    dequantised,
-    int8_product,
-    packed_scale,
-    quantise_rows,
-    small_scale,
-    to_int8,
-)
+from collector.ops.parts import int8
 from collector.ops.parts.tensors import flops_by, group_ends
 from collector.ops.slots import Shape, agrees, given, input_shape, output_slot
 from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker
@@ -61,7 +46,7 @@ def scale_shape(sizes: GroupedProduct) -> Shape:
 def dtypes_fit(bias: str, scale: str, per_token: str, out: str) -> bool:
     """Return whether the dtypes are the one combination that is documented without an offset."""
     is_out = out in ("DT_BF16", "FLOAT16")
-    return is_out and (bias, per_token) == ("FLOAT", "FLOAT") and scale in PACKED
+    return is_out and (bias, per_token) == ("FLOAT", "FLOAT") and scale in int8.PACKED
 
 
 def nibble_tensors(
@@ -70,7 +55,7 @@ def nibble_tensors(
     """Return the weights as INT32 in the slot's format, with their scale and bias."""
     torch = make.torch
     pairs = make.integers((sizes.experts, sizes.k, sizes.n // 2), "INT8", -128, 128)
-    scale = packed_scale(scale_shape(sizes), make)
+    scale = int8.packed_scale(scale_shape(sizes), make)
     both = zip(pairs, scale, strict=True)
     bias = torch.stack([8 * _scaled(torch, pair, one).sum(0) for pair, one in both])
     packed = make.stored(pairs, weight.format).view(make.dtype("INT32"))
@@ -94,7 +79,7 @@ def _scaled(torch: Any, pairs: Any, scale: Any) -> Any:
     low = both - 16 * high
     numbers = torch.stack((low - 16 * (low > 7), high), -1).flatten(-2)
     groups = numbers.unflatten(0, (-1, GROUP_ROWS))
-    return (groups * decoded(torch, scale).unsqueeze(1)).flatten(0, 1)
+    return (groups * int8.decoded(torch, scale).unsqueeze(1)).flatten(0, 1)
 
 
 # One product per expert, of the tokens that were routed to it.
@@ -111,7 +96,7 @@ _FLOATS = {"FLOAT", "FLOAT16", "DT_BF16"}
 
 
 def _sizes(case: Case) -> GroupedProduct | None:
-    return read_grouped_product(case, lambda n: n)
+    return _grouped.read_grouped_product(case, lambda n: n)
 
 
 def _build(case: Case, make: TensorMaker) -> Call:
@@ -150,7 +135,7 @@ def _operands(case: Case, make: TensorMaker) -> tuple[Any, Any, dict[str, Any]]:
     tokens = _numbers(x.shape or (), x, make)
     if sizes and is_nibbles(case):
         return tokens, *nibble_tensors(weight, sizes, make)
-    return tokens, stored_weight(weight, sizes, make, _numbers), {}
+    return tokens, _grouped.stored_weight(weight, sizes, make, _numbers), {}
 
 
 def _numbers(shape: tuple[int, ...], slot: Slot, make: TensorMaker) -> Any:
@@ -167,10 +152,10 @@ def _options(case: Case, make: TensorMaker) -> dict[str, Any]:
         if slot is None or (is_nibbles(case) and position in (_BIAS, _SCALE)):
             continue
         shape = slot.shape or ()
-        if position == _SCALE and spelling(slot) in PACKED:
-            tensors["scale"] = packed_scale(shape, make)
+        if position == _SCALE and spelling(slot) in int8.PACKED:
+            tensors["scale"] = int8.packed_scale(shape, make)
         elif position in (_SCALE, _ANTIQUANT_SCALE):
-            tensors[_SLOTS[position]] = small_scale(shape, slot.dtype, make)
+            tensors[_SLOTS[position]] = int8.small_scale(shape, slot.dtype, make)
         elif position == _PER_TOKEN:
             tensors["per_token_scale"] = make.uniform(shape, slot.dtype, 0.5, 1.5)
         else:
@@ -221,7 +206,7 @@ def _multiply(
 ) -> None:
     """Multiply floating-point tokens; an INT8 weight is dequantised first."""
     if antiquant_scale is not None:
-        weight = dequantised(weight, antiquant_scale, antiquant_offset)
+        weight = int8.dequantised(weight, antiquant_scale, antiquant_offset)
     torch.mm(tokens, weight, out=place)
     if bias is not None:
         place.add_(bias)
@@ -238,14 +223,14 @@ def _multiply_quantised(
     scale: Any = None,
 ) -> None:
     """Multiply INT8 tokens: exact sums, then scales of columns and of rows."""
-    total = int8_product(torch, tokens, weight)
+    total = int8.int8_product(torch, tokens, weight)
     if bias is not None:
         total.add_(bias)
     if scale is not None:
-        total = total * decoded(torch, scale)
+        total = total * int8.decoded(torch, scale)
     if per_token is not None:
         total.mul_(per_token.unsqueeze(-1))
-    place.copy_(to_int8(torch, total) if place.dtype == torch.int8 else total)
+    place.copy_(int8.to_int8(torch, total) if place.dtype == torch.int8 else total)
 
 
 def _launch(grouped: Any, x: Any, weight: Any, **settings: Any) -> Any:
@@ -275,7 +260,7 @@ def _dtypes_are_legal(case: Case) -> bool:
         return is_plain and dtypes_fit(bias, scale, per_token, out)
     by_output = {
         "INT32": ("",),
-        "INT8": PACKED,
+        "INT8": int8.PACKED,
         "DT_BF16": ("DT_BF16", "FLOAT"),
         "FLOAT16": ("FLOAT",),
     }
@@ -321,9 +306,9 @@ GROUPED_MATMUL = OpSpec(
     reference=_reference,
     build=_build,
     flops=flops_by(_sizes),
-    traffic=lambda case: grouped_traffic(case, _sizes(case), _OPTIONAL),
+    traffic=lambda case: _grouped.grouped_traffic(case, _sizes(case), _OPTIONAL),
     group=group_by_weight,
-    written=lambda case: written_rows(_sizes(case)),
+    written=lambda case: _grouped.written_rows(_sizes(case)),
     packed={_SCALE: "UINT64", _WEIGHT: "INT4"},
     npu=NpuCall(run=_launch, build=_build_for_npu, nz=frozenset({_WEIGHT})),
     constraints=(
@@ -354,7 +339,7 @@ GROUPED_MATMUL = OpSpec(
             "(E,K/256,N), and a scale of tokens (T)",
             _options_fit,
         ),
-        groups_fit(_sizes),
+        _grouped.groups_fit(_sizes),
     ),
 )
 
@@ -368,7 +353,7 @@ _GATE_FLOPS = 8  # per element of y: 5 for SwiGlu, then a maximum, a quotient an
 
 def _swiglu_sizes(case: Case) -> GroupedProduct | None:
     """Return the sizes; the output has half of the weight's columns, which are gates and values."""
-    sizes = read_grouped_product(case, lambda n: n // 2)
+    sizes = _grouped.read_grouped_product(case, lambda n: n // 2)
     return sizes if sizes and sizes.n and not sizes.n % 2 and not sizes.transposes_weight else None
 
 
@@ -384,7 +369,7 @@ def _tensors(case: Case, make: TensorMaker, format: str) -> tuple[Any, Any, Any,
     return (
         make.integers(x.shape or (), x.dtype, -127, 128),
         make.stored(make.integers(shape, weight.dtype, -127, 128), format),
-        small_scale(weight_scale.shape or (), weight_scale.dtype, make),
+        int8.small_scale(weight_scale.shape or (), weight_scale.dtype, make),
         make.uniform(x_scale.shape or (), x_scale.dtype, 0.5, 1.5),
     )
 
@@ -410,10 +395,10 @@ def _swiglu_reference(
     places = zip(x[:used].split(counts), wide[:used].split(counts), strict=True)
     for expert, (tokens, place) in enumerate(places):
         if counts[expert]:
-            total = int8_product(torch, tokens, weight[expert])
+            total = int8.int8_product(torch, tokens, weight[expert])
             torch.mul(total, weight_scale[expert].float(), out=place)
     gate, value = wide.mul_(x_scale.unsqueeze(-1)).chunk(2, -1)
-    return quantise_rows(torch, torch.nn.functional.silu(gate).mul_(value))
+    return int8.quantise_rows(torch, torch.nn.functional.silu(gate).mul_(value))
 
 
 def _flops(case: Case) -> int:
@@ -441,9 +426,9 @@ GROUPED_MATMUL_SWIGLU_QUANT = OpSpec(
     reference=_swiglu_reference,
     build=lambda case, make: Call(_tensors(case, make, ""), {"counts": _counts(case)}),
     flops=_flops,
-    traffic=lambda case: grouped_traffic(case, _swiglu_sizes(case), frozenset()),
+    traffic=lambda case: _grouped.grouped_traffic(case, _swiglu_sizes(case), frozenset()),
     group=group_by_weight,
-    written=lambda case: written_rows(_swiglu_sizes(case)),
+    written=lambda case: _grouped.written_rows(_swiglu_sizes(case)),
     npu=NpuCall(
         run=_swiglu_launch,
         build=_swiglu_build_for_npu,
@@ -466,6 +451,6 @@ GROUPED_MATMUL_SWIGLU_QUANT = OpSpec(
             "input and output, and a group list (E)",
             _sizes_fit,
         ),
-        groups_fit(_swiglu_sizes),
+        _grouped.groups_fit(_swiglu_sizes),
     ),
 )

@@ -19,14 +19,8 @@ from typing import Any
 
 from collector.model.case import Case, Slot, logical_shape
 from collector.model.vocabulary import FRACTAL_NZ
-from collector.ops.catalog.matmul._product import (
-    OUTPUT_FITS,
-    Product,
-    check_release,
-    group_by_weight,
-    is_wide,
-    read_single_product,
-)
+from collector.ops.catalog.matmul import _product
+from collector.ops.catalog.matmul._product import Product
 from collector.ops.dtypes import floating, one_dtype
 from collector.ops.parts.tensors import flops_by
 from collector.ops.slots import given, input_shape, output_slot
@@ -145,7 +139,7 @@ def product_of(case: Case) -> Product | None:
     """Return the first reading of two matrices that fits, or None."""
     if are_in_blocks(case):
         return converted(case) or of_layer(case)
-    return read_single_product(case, _LAYOUTS)
+    return _product.read_single_product(case, _LAYOUTS)
 
 
 def _reference(
@@ -206,9 +200,9 @@ def _build(case: Case, make: TensorMaker) -> Call:
     bias = given(case, _BIAS)
     # A FLOAT bias of a 16-bit product is converted here, once: addmm requires one dtype.
     biases = (normal(bias, make).to(a.dtype),) if bias else ()
-    wide = {"out_dtype": make.dtype("FLOAT")} if is_wide(case) else {}
+    wide = {"out_dtype": make.dtype("FLOAT")} if _product.is_wide(case) else {}
     if wide and a.device.type == "npu":
-        check_release(make, "aten::mm.dtype")
+        _product.check_release(make, "aten::mm.dtype")
     return Call((*operands, *biases), wide)
 
 
@@ -253,7 +247,7 @@ MAT_MUL_V2 = OpSpec(
     build=_build,
     flops=flops_by(product_of),
     traffic=lambda case: dense_bytes(case, absent=_OPTIONAL),
-    group=group_by_weight,
+    group=_product.group_by_weight,
     npu=NpuCall(
         run=_launch,
         nz=frozenset({_B}),
@@ -275,10 +269,10 @@ MAT_MUL_V2 = OpSpec(
         ),
         floating((_A, _B)),
         one_dtype((_A, _B), ()),
-        OUTPUT_FITS,
+        _product.OUTPUT_FITS,
         Constraint(
             "FLOAT output of a 16-bit product: expected no bias",
-            lambda case: not is_wide(case) or given(case, _BIAS) is None,
+            lambda case: not _product.is_wide(case) or given(case, _BIAS) is None,
         ),
         Constraint("expected more than one row and column in a FRACTAL_NZ weight", _blocks_fit),
         Constraint("expected a bias with one number per column of the output", _bias_fits),

@@ -8,15 +8,7 @@ from typing import Any
 from collector.model.case import Case, Slot
 from collector.ops.catalog.matmul._product import Product, group_by_weight, read_weight_product
 from collector.ops.dtypes import inputs_are, spelling
-from collector.ops.parts.int8 import (
-    PACKED,
-    decoded,
-    dequantised,
-    int8_product,
-    packed_scale,
-    small_scale,
-    to_int8,
-)
+from collector.ops.parts import int8
 from collector.ops.parts.tensors import flops_by
 from collector.ops.slots import given, input_shape, output_slot
 from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker, dense_bytes, normal
@@ -36,8 +28,8 @@ _BY_COLUMN, _BY_TOKEN = False, True
 # and by whether rows have a scale too (torch_npu's documentation of npu_quant_matmul).
 _LEGAL = MappingProxyType(
     {
-        ("FLOAT16", _BY_COLUMN): ({*PACKED, "FLOAT"}, {"INT32"}),
-        ("INT8", _BY_COLUMN): ({*PACKED, "FLOAT"}, {"INT32"}),
+        ("FLOAT16", _BY_COLUMN): ({*int8.PACKED, "FLOAT"}, {"INT32"}),
+        ("INT8", _BY_COLUMN): ({*int8.PACKED, "FLOAT"}, {"INT32"}),
         ("INT32", _BY_COLUMN): ({"FLOAT", "DT_BF16"}, {"INT32"}),
         ("DT_BF16", _BY_COLUMN): ({"FLOAT", "DT_BF16"}, {"INT32", "DT_BF16", "FLOAT"}),
         ("DT_BF16", _BY_TOKEN): ({"FLOAT", "DT_BF16"}, {"INT32", "DT_BF16", "FLOAT"}),
@@ -77,8 +69,10 @@ def _placed(case: Case) -> Case:
 def _build(case: Case, make: TensorMaker) -> Call:
     scale = (case.inputs or ())[_SCALE]
     shape = scale.shape or ()
-    is_packed = spelling(scale) in PACKED
-    tensor = packed_scale(shape, make) if is_packed else small_scale(shape, scale.dtype, make)
+    is_packed = spelling(scale) in int8.PACKED
+    tensor = (
+        int8.packed_scale(shape, make) if is_packed else int8.small_scale(shape, scale.dtype, make)
+    )
     return _call(case, make, tensor, _option_tensors(case, make))
 
 
@@ -87,8 +81,8 @@ def _build_for_npu(case: Case, make: TensorMaker) -> Call:
     scale, options = (case.inputs or ())[_SCALE], _option_tensors(case, make)
     shape = scale.shape or ()
     if _output(case) not in ("FLOAT16", "INT8") or "pertoken_scale" in options:
-        return _call(case, make, small_scale(shape, scale.dtype, make), options)
-    plain = small_scale(shape, "FLOAT", make)
+        return _call(case, make, int8.small_scale(shape, scale.dtype, make), options)
+    plain = int8.small_scale(shape, "FLOAT", make)
     packed = make.torch.ops.npu.npu_trans_quant_param(plain, options.get("offset"))
     return _call(case, make, packed, options)
 
@@ -123,18 +117,18 @@ def _reference(
     bias: Any = None,
     pertoken_scale: Any = None,
 ) -> Any:
-    total = int8_product(torch, x1, x2)
+    total = int8.int8_product(torch, x1, x2)
     if bias is not None and bias.dtype == torch.int32:
         total, bias = total.add_(bias), None
     if output_dtype == torch.int32:
         return total
-    wide = total * decoded(torch, scale)
+    wide = total * int8.decoded(torch, scale)
     if pertoken_scale is not None:
         wide.mul_(pertoken_scale.unsqueeze(-1))
     for term in (bias, offset):
         if term is not None:
             wide.add_(term)
-    return to_int8(torch, wide) if output_dtype == torch.int8 else wide.to(output_dtype)
+    return int8.to_int8(torch, wide) if output_dtype == torch.int8 else wide.to(output_dtype)
 
 
 def _output(case: Case) -> str:
@@ -232,7 +226,7 @@ def _weight_build(case: Case, make: TensorMaker) -> Call:
         (
             normal(x, make),
             stored.t() if product and product.transposes_b else stored,
-            small_scale(scale.shape or (), scale.dtype, make),
+            int8.small_scale(scale.shape or (), scale.dtype, make),
         ),
         options,
     )
@@ -241,7 +235,7 @@ def _weight_build(case: Case, make: TensorMaker) -> Call:
 def _weight_reference(
     torch: Any, x: Any, weight: Any, scale: Any, *, antiquant_offset: Any = None, bias: Any = None
 ) -> Any:
-    product = torch.mm(x, dequantised(weight, scale, antiquant_offset))
+    product = torch.mm(x, int8.dequantised(weight, scale, antiquant_offset))
     return product if bias is None else product.add_(bias)
 
 

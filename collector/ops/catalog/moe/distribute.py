@@ -4,22 +4,10 @@ from typing import Any
 
 from collector.model.case import Case
 from collector.model.vocabulary import EP_SIZE
-from collector.ops.catalog.moe._routing import (
-    MOVED_OR_QUANTISED,
-    by_expert,
-    counts_of,
-    make_choices,
-    output_size,
-)
+from collector.ops.catalog.moe import _routing
 from collector.ops.dtypes import inputs_are, one_dtype, spelling
+from collector.ops.parts import serving
 from collector.ops.parts.int8 import quantise_rows
-from collector.ops.parts.serving import (
-    HALF_DTYPES,
-    absent_inputs,
-    dtypes,
-    nothing_empty,
-    outputs_agree,
-)
 from collector.ops.parts.tensors import per_element
 from collector.ops.slots import Shape, given, input_shape, output_shape, output_slot
 from collector.ops.spec import Call, Constraint, OpSpec, TensorMaker, dense_bytes, normal
@@ -62,10 +50,10 @@ def _quantises(case: Case) -> bool:
 
 def _dispatch_build(case: Case, make: TensorMaker) -> Call:
     x, ids, *_ = case.inputs or ()
-    weights, experts = (given(case, _WEIGHTS), output_size(case, _COUNTS))
+    weights, experts = (given(case, _WEIGHTS), _routing.output_size(case, _COUNTS))
     tokens, choices = input_shape(case, 1)
     return Call(
-        (normal(x, make), make_choices(make, tokens, choices, experts, ids.dtype)),
+        (normal(x, make), _routing.make_choices(make, tokens, choices, experts, ids.dtype)),
         {
             "expert_scales": make.uniform(weights.shape or (), weights.dtype, 0.0, 1.0)
             if weights
@@ -77,13 +65,13 @@ def _dispatch_build(case: Case, make: TensorMaker) -> Call:
 
 
 def _dispatch_reference(torch: Any, x: Any, ids: Any, **how: Any) -> Any:
-    order, _ = by_expert(ids)
+    order, _ = _routing.by_expert(ids)
     tokens, choices = order // ids.shape[1], order % ids.shape[1]
     sent = x.index_select(0, tokens)
     scales = x.new_ones(len(order), dtype=torch.float32)
     if how["quant_mode"] == _DYNAMIC:
         sent, scales = quantise_rows(torch, sent.float())
-    counts = counts_of(torch, ids, how["moe_expert_num"])
+    counts = _routing.counts_of(torch, ids, how["moe_expert_num"])
     info = ids.new_zeros(len(order) * INFO)
     triples = torch.stack((torch.zeros_like(tokens), tokens, choices), -1).flatten()
     info[: len(triples)] = triples.to(info.dtype)
@@ -94,12 +82,12 @@ def _dispatch_reference(torch: Any, x: Any, ids: Any, **how: Any) -> Any:
 
 
 def _dispatch_fits(case: Case) -> bool:
-    x, experts = input_shape(case, 0), output_size(case, _COUNTS)
+    x, experts = input_shape(case, 0), _routing.output_size(case, _COUNTS)
     if not tokens_fit(case, x, 1) or experts < input_shape(case, 1)[1]:
         return False
     weights, rows = (given(case, _WEIGHTS), rows_received(case, 1, experts))
     counted = ((rows, x[1]), (rows,), (rows * INFO,), (experts,), (experts,), (0,), (rows,))
-    return outputs_agree(case, *counted) and (
+    return serving.outputs_agree(case, *counted) and (
         weights is None or weights.shape == input_shape(case, 1)
     )
 
@@ -117,21 +105,21 @@ MOE_DISTRIBUTE_DISPATCH_V2 = OpSpec(
     build=_dispatch_build,
     traffic=lambda case: dense_bytes(case, _DISPATCH_UNUSED | {_WEIGHTS}),
     constraints=(
-        absent_inputs(_DISPATCH_UNUSED, "scales, masks and elastic worlds"),
+        serving.absent_inputs(_DISPATCH_UNUSED, "scales, masks and elastic worlds"),
         Constraint("expected EP Size 1 or none: one rank is replayed", is_one_rank),
         Constraint(
             "expected x (T,H), experts (T, at most 8), and the 7 outputs of a world of one "
             "rank with all experts",
             _dispatch_fits,
         ),
-        MOVED_OR_QUANTISED,
-        nothing_empty(),
-        inputs_are(HALF_DTYPES, (0,)),
-        *dtypes(
+        _routing.MOVED_OR_QUANTISED,
+        serving.nothing_empty(),
+        inputs_are(serving.HALF_DTYPES, (0,)),
+        *serving.dtypes(
             {1: "INT32", _WEIGHTS: "FLOAT"},
             {1: "FLOAT", 2: "INT32", 3: "INT64", 4: "INT32", _RECEIVED_FROM_TP: "INT32"},
         ),
-        *dtypes({}, {6: "FLOAT"}),
+        *serving.dtypes({}, {6: "FLOAT"}),
     ),
 )
 
@@ -146,13 +134,13 @@ def _combine_build(case: Case, make: TensorMaker) -> Call:
     """Build the outputs of a dispatch of these choices: rows by expert, origins, and ends."""
     rows, ids, info, counts, weights, *_ = case.inputs or ()
     (tokens, choices), experts = (input_shape(case, 1), input_shape(case, _COUNTS)[0])
-    chosen = make_choices(make, tokens, choices, experts, ids.dtype)
-    order, _ = by_expert(chosen)
+    chosen = _routing.make_choices(make, tokens, choices, experts, ids.dtype)
+    order, _ = _routing.by_expert(chosen)
     torch = make.torch
     triples = torch.stack((torch.zeros_like(order), order // choices, order % choices), -1)
     origins = make.full(info.shape or (), info.dtype, 0)
     origins[: 3 * len(order)] = triples.flatten().to(origins.dtype)
-    ends = counts_of(torch, chosen, experts).cumsum(0).to(make.dtype(counts.dtype))
+    ends = _routing.counts_of(torch, chosen, experts).cumsum(0).to(make.dtype(counts.dtype))
     return Call(
         (
             normal(rows, make),
@@ -206,16 +194,18 @@ MOE_DISTRIBUTE_COMBINE_V2 = OpSpec(
     flops=per_element(2),
     traffic=lambda case: dense_bytes(case, _COMBINE_UNUSED),
     constraints=(
-        absent_inputs(_COMBINE_UNUSED, "tensor parallel ranks, masks, shared and constant experts"),
+        serving.absent_inputs(
+            _COMBINE_UNUSED, "tensor parallel ranks, masks, shared and constant experts"
+        ),
         Constraint("expected EP Size 1 or none: one rank is replayed", is_one_rank),
         Constraint(
             "expected rows (T*K,H), experts (T,K) with K at most 8, the outputs of a dispatch "
             "of all experts to one rank, and weights (T,K)",
             _combine_fits,
         ),
-        nothing_empty(),
-        inputs_are(HALF_DTYPES, (0,)),
+        serving.nothing_empty(),
+        inputs_are(serving.HALF_DTYPES, (0,)),
         one_dtype((0,), (0,)),
-        *dtypes({1: "INT32", _INFO: "INT32", _COUNTS: "INT32", _WEIGHTS: "FLOAT"}, {}),
+        *serving.dtypes({1: "INT32", _INFO: "INT32", _COUNTS: "INT32", _WEIGHTS: "FLOAT"}, {}),
     ),
 )

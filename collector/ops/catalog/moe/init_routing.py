@@ -6,13 +6,7 @@ With an INT8 output they are quantised at the same time. All experts of the row 
 from typing import Any
 
 from collector.model.case import Case
-from collector.ops.catalog.moe._routing import (
-    MOVED_OR_QUANTISED,
-    by_expert,
-    counts_of,
-    make_choices,
-    unwritten,
-)
+from collector.ops.catalog.moe import _routing
 from collector.ops.dtypes import inputs_are, spelling
 from collector.ops.parts.int8 import quantise_rows
 from collector.ops.parts.serving import FLOATS, absent_inputs, dtypes, nothing_empty, outputs_agree
@@ -50,7 +44,7 @@ def build(case: Case, make: TensorMaker) -> Call:
     scale, experts = given(case, _SCALE), _experts(case)
     rows, each = input_shape(case, 1)
     return Call(
-        (normal(x, make), make_choices(make, rows, each, experts, choices.dtype)),
+        (normal(x, make), _routing.make_choices(make, rows, each, experts, choices.dtype)),
         {
             "scale": make.uniform(scale.shape or (), scale.dtype, 0.5, 1.5) if scale else None,
             "active_num": rows * each,
@@ -71,7 +65,9 @@ def _npu_build(case: Case, make: TensorMaker) -> Call:
     call = build(case, make)
     has_scale = call.kwargs["scale"] is not None or _quantises(case)
     rows = (elements(input_shape(case, 1)),)
-    return Call(call.args, {**call.kwargs, "scales": None if has_scale else unwritten(make, rows)})
+    return Call(
+        call.args, {**call.kwargs, "scales": None if has_scale else _routing.unwritten(make, rows)}
+    )
 
 
 def _npu_run(api: Any, *args: Any, scales: Any, **how: Any) -> Any:
@@ -80,10 +76,10 @@ def _npu_run(api: Any, *args: Any, scales: Any, **how: Any) -> Any:
 
 
 def _reference(torch: Any, x: Any, choices: Any, **how: Any) -> Any:
-    order, places = by_expert(choices)
+    order, places = _routing.by_expert(choices)
     rows = order // choices.shape[1]
     expanded, scale = x.index_select(0, rows), how["scale"]
-    counts = counts_of(torch, choices, how["expert_num"])
+    counts = _routing.counts_of(torch, choices, how["expert_num"])
     if how["quant_mode"] == _NOT:
         # Without a scale this output is undefined.
         scales = x.new_ones(rows.shape, dtype=torch.float32) if scale is None else scale[rows]
@@ -135,7 +131,7 @@ def init_routing(kernel: str, call: str, needs: frozenset[Need] = frozenset()) -
                 "experts, (T*K); a scale (T), or (E,H) to quantise",
                 _fits,
             ),
-            MOVED_OR_QUANTISED,
+            _routing.MOVED_OR_QUANTISED,
             nothing_empty(),
             inputs_are((*FLOATS, "INT8"), (0,)),
             *dtypes({1: "INT32", _SCALE: "FLOAT"}, {1: "INT32", _COUNTS: "INT64", 3: "FLOAT"}),

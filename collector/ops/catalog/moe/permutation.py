@@ -3,22 +3,9 @@
 from typing import Any
 
 from collector.model.case import Case
-from collector.ops.catalog.moe._routing import (
-    by_expert,
-    experts_of,
-    make_choices,
-    output_size,
-    unwritten,
-)
+from collector.ops.catalog.moe import _routing
 from collector.ops.dtypes import inputs_are, one_dtype, spelling
-from collector.ops.parts.serving import (
-    FLOATS,
-    HALF_DTYPES,
-    accepts,
-    dtypes,
-    nothing_empty,
-    outputs_agree,
-)
+from collector.ops.parts import serving
 from collector.ops.parts.tensors import per_element
 from collector.ops.slots import Shape, agrees, elements, given, input_shape, output_shape
 from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker, dense_bytes, normal
@@ -30,7 +17,7 @@ _MOST_ROWS = 1 << 24  # exclusive
 
 def _count_build(case: Case, make: TensorMaker) -> Call:
     (rows,) = case.inputs or ()
-    experts = output_size(case, 0)
+    experts = _routing.output_size(case, 0)
     return Call((make.integers(rows.shape or (), rows.dtype, 0, experts).sort().values, experts))
 
 
@@ -41,7 +28,11 @@ def _count_reference(torch: Any, rows: Any, experts: int) -> Any:
 
 def _count_fits(case: Case) -> bool:
     rows = input_shape(case, 0)
-    return len(rows) == 1 and rows[0] < _MOST_ROWS and 0 < output_size(case, 0) <= _MOST_EXPERTS
+    return (
+        len(rows) == 1
+        and rows[0] < _MOST_ROWS
+        and 0 < _routing.output_size(case, 0) <= _MOST_EXPERTS
+    )
 
 
 MOE_COMPUTE_EXPERT_TOKENS = OpSpec(
@@ -55,8 +46,8 @@ MOE_COMPUTE_EXPERT_TOKENS = OpSpec(
         Constraint(
             "expected experts of sorted rows (R), and an output (at most 2048 experts)", _count_fits
         ),
-        nothing_empty(),
-        *dtypes({0: "INT32"}, {0: "INT32"}),
+        serving.nothing_empty(),
+        *serving.dtypes({0: "INT32"}, {0: "INT32"}),
     ),
 )
 
@@ -85,7 +76,9 @@ def _finalize_build(case: Case, make: TensorMaker) -> Call:
     experts, bias = given(case, _EXPERTS), input_shape(case, _BIAS)
     if experts:
         tokens, each = experts.shape or (0, 0)
-        optional.append(make_choices(make, tokens, each, max(each, *bias[:1], 1), experts.dtype))
+        optional.append(
+            _routing.make_choices(make, tokens, each, max(each, *bias[:1], 1), experts.dtype)
+        )
     else:
         optional.append(None)
     return Call(
@@ -116,7 +109,7 @@ def _finalize_npu_run(api: Any, *args: Any) -> Any:
     rows, places, skip1, skip2, bias, scales, experts, choices = args
     # torch_npu before 2.13 has no `k`: it derives the number of choices from the weights of a
     # token. Without weights the call must fail instead of using one expert for each token.
-    choices_argument = {"k": choices} if scales is None or accepts(api, "k") else {}
+    choices_argument = {"k": choices} if scales is None or serving.accepts(api, "k") else {}
     named = {"drop_pad_mode": _BY_ROW, **choices_argument}
     return api(rows, skip1, skip2, bias, scales, places, experts, **named)
 
@@ -131,7 +124,7 @@ def _finalize_fits(case: Case) -> bool:
     expected_shapes[_EXPERTS] = expected_shapes[_FINALIZE_SCALES]
     return (
         tokens[0] * choices == rows[0]
-        and outputs_agree(case, tokens)
+        and serving.outputs_agree(case, tokens)
         and all(
             given(case, i) is None or input_shape(case, i) == s for i, s in expected_shapes.items()
         )
@@ -170,8 +163,8 @@ MOE_FINALIZE_ROUTING_V2 = OpSpec(
             "expected a first addend if there is a second addend",
             lambda case: given(case, _SKIP2) is None or given(case, _SKIP1) is not None,
         ),
-        nothing_empty(),
-        inputs_are(FLOATS, (0, _FINALIZE_SCALES)),
+        serving.nothing_empty(),
+        inputs_are(serving.FLOATS, (0, _FINALIZE_SCALES)),
         inputs_are(("INT32",), (1, _EXPERTS)),
         one_dtype((0, _SKIP1, _SKIP2, _BIAS), (0,)),
         Constraint(
@@ -207,7 +200,9 @@ def _npu_build(case: Case, make: TensorMaker) -> Call:
     call = _re_routing_build(case, make)
     means = call.kwargs["per_token_scales"] is not None
     rows = input_shape(case, 0)[:1]
-    return Call(call.args, {**call.kwargs, "scales": None if means else unwritten(make, rows)})
+    return Call(
+        call.args, {**call.kwargs, "scales": None if means else _routing.unwritten(make, rows)}
+    )
 
 
 def _re_routing_npu_run(api: Any, *args: Any, scales: Any, **how: Any) -> Any:
@@ -241,7 +236,7 @@ def _re_routing_fits(case: Case) -> bool:
         0 < tokens[1] < _LONGEST
         and elements(counts) <= tokens[0]
         and (scales is None or scales.shape == rows)
-        and outputs_agree(case, tokens, rows, rows, counts[1:])
+        and serving.outputs_agree(case, tokens, rows, rows, counts[1:])
     )
 
 
@@ -262,12 +257,12 @@ MOE_RE_ROUTING = OpSpec(
             "count for each token, and scales (A) if there are any",
             _re_routing_fits,
         ),
-        nothing_empty(),
-        inputs_are((*HALF_DTYPES, "INT8"), (0,)),
+        serving.nothing_empty(),
+        inputs_are((*serving.HALF_DTYPES, "INT8"), (0,)),
         inputs_are(("INT32", "INT64"), (1,)),
         one_dtype((0,), (0,)),
         one_dtype((1,), (3,)),
-        *dtypes({_RE_ROUTING_SCALES: "FLOAT"}, {1: "FLOAT", 2: "INT32"}),
+        *serving.dtypes({_RE_ROUTING_SCALES: "FLOAT"}, {1: "FLOAT", 2: "INT32"}),
     ),
 )
 
@@ -292,7 +287,7 @@ def _permute_choices(case: Case) -> Shape:
 def _permute_build(case: Case, make: TensorMaker) -> Call:
     tokens, indices, *_ = case.inputs or ()
     rows, choices = _permute_choices(case)
-    chosen = make_choices(make, rows, choices, experts_of(choices), indices.dtype)
+    chosen = _routing.make_choices(make, rows, choices, _routing.experts_of(choices), indices.dtype)
     if spelling(tokens) == "INT8":
         moved = make.integers(tokens.shape or (), tokens.dtype, -127, 128)
     else:
@@ -301,7 +296,7 @@ def _permute_build(case: Case, make: TensorMaker) -> Call:
 
 
 def _permute_reference(torch: Any, tokens: Any, indices: Any, rows: int) -> Any:
-    order, places = by_expert(indices)
+    order, places = _routing.by_expert(indices)
     return tokens.index_select(0, order[:rows] // (len(order) // len(indices))), places.int()
 
 
@@ -342,11 +337,11 @@ MOE_TOKEN_PERMUTE = OpSpec(
             "each choice",
             _permute_fits,
         ),
-        nothing_empty(),
-        inputs_are((*FLOATS, "INT8"), (0,)),
+        serving.nothing_empty(),
+        inputs_are((*serving.FLOATS, "INT8"), (0,)),
         inputs_are(("INT32", "INT64"), (1,)),
         one_dtype((0,)),
-        *dtypes({}, {1: "INT32"}),
+        *serving.dtypes({}, {1: "INT32"}),
     ),
 )
 
@@ -394,7 +389,7 @@ def _flops(case: Case) -> int:
 
 def _unpermute_fits(case: Case) -> bool:
     tokens = _tokens(case)
-    return tokens is not None and outputs_agree(case, tokens)
+    return tokens is not None and serving.outputs_agree(case, tokens)
 
 
 MOE_TOKEN_UNPERMUTE = OpSpec(
@@ -412,8 +407,8 @@ MOE_TOKEN_UNPERMUTE = OpSpec(
             "expected rows (R,H), a position for each, and weights (T, R / T) if there are any",
             _unpermute_fits,
         ),
-        nothing_empty(),
-        inputs_are(FLOATS, (0, _PROBS)),
+        serving.nothing_empty(),
+        inputs_are(serving.FLOATS, (0, _PROBS)),
         inputs_are(("INT32",), (1,)),
         one_dtype((0,), (0,)),
     ),

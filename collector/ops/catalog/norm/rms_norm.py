@@ -3,15 +3,7 @@
 from typing import Any
 
 from collector.model.case import Case
-from collector.ops.catalog.norm._rms_norm import (
-    SUM_CONSTRAINTS,
-    add_and_normalise,
-    build_sum,
-    normal_dims,
-    normalised,
-    rows_shape,
-    sum_flops,
-)
+from collector.ops.catalog.norm import _rms_norm
 from collector.ops.dtypes import floating, inputs_are, one_dtype, outputs_are
 from collector.ops.parts.tensors import per_element
 from collector.ops.slots import agrees, input_shape
@@ -30,12 +22,14 @@ from collector.ops.spec import (
 
 
 def _reference(torch: Any, x: Any, gamma: Any) -> Any:
-    y, rstd = normalised(x, gamma)
+    y, rstd = _rms_norm.normalised(x, gamma)
     return y.to(x.dtype), rstd
 
 
 def _outputs_fit(case: Case) -> bool:
-    return agrees(case, 0, input_shape(case, 0)) and agrees(case, 1, rows_shape(case, 0, 1))
+    return agrees(case, 0, input_shape(case, 0)) and agrees(
+        case, 1, _rms_norm.rows_shape(case, 0, 1)
+    )
 
 
 RMS_NORM = OpSpec(
@@ -50,7 +44,7 @@ RMS_NORM = OpSpec(
         outputs_are(("FLOAT",), (1,)),
         Constraint(
             "expected a gamma with the last dimensions of x",
-            lambda case: rows_shape(case, 0, 1) is not None,
+            lambda case: _rms_norm.rows_shape(case, 0, 1) is not None,
         ),
         Constraint("expected outputs with the shape of x, and with one number a row", _outputs_fit),
     ),
@@ -73,7 +67,7 @@ def _grad_build(case: Case, make: TensorMaker) -> Call:
 
 
 def _grad_reference(torch: Any, dy: Any, x: Any, rstd: Any, gamma: Any) -> Any:
-    dims = normal_dims(gamma)
+    dims = _rms_norm.normal_dims(gamma)
     wide, scaled = dy.float(), x.float() * rstd
     dgamma = (wide * scaled).sum_to_size(gamma.shape)
     dscaled = wide * gamma
@@ -83,7 +77,7 @@ def _grad_reference(torch: Any, dy: Any, x: Any, rstd: Any, gamma: Any) -> Any:
 
 
 def _inputs_fit(case: Case) -> bool:
-    rows = rows_shape(case, 1, 3)
+    rows = _rms_norm.rows_shape(case, 1, 3)
     return input_shape(case, 0) == input_shape(case, 1) and rows == input_shape(case, 2)
 
 
@@ -120,10 +114,10 @@ ADD_RMS_NORM = OpSpec(
     kernel="AddRmsNorm",
     call="torch_npu.npu_add_rms_norm",
     slots=("x1", "x2", "gamma"),
-    reference=add_and_normalise,
-    build=build_sum,
-    flops=sum_flops,
-    constraints=SUM_CONSTRAINTS,
+    reference=_rms_norm.add_and_normalise,
+    build=_rms_norm.build_sum,
+    flops=_rms_norm.sum_flops,
+    constraints=_rms_norm.SUM_CONSTRAINTS,
 )
 
 # A sum, its RMS normalisation, and a bias: vLLM-Ascend's own kernel.
@@ -134,12 +128,12 @@ ADD_RMS_NORM_BIAS = OpSpec(
     call="torch.ops._C_ascend.npu_add_rms_norm_bias",
     slots=("x1", "x2", "gamma", "beta"),
     optional=_BETA,
-    reference=add_and_normalise,
-    build=build_sum,
-    flops=sum_flops,
+    reference=_rms_norm.add_and_normalise,
+    build=_rms_norm.build_sum,
+    flops=_rms_norm.sum_flops,
     traffic=lambda case: dense_bytes(case, absent=_BETA),
     npu=NpuCall(needs=frozenset({Need.CUSTOM_OPP, Need.VLLM_ASCEND})),
-    constraints=SUM_CONSTRAINTS,
+    constraints=_rms_norm.SUM_CONSTRAINTS,
 )
 
 
@@ -155,7 +149,7 @@ def _inplace_build(case: Case, make: TensorMaker) -> Call:
 
 
 def _inplace_reference(torch: Any, x1: Any, x2: Any, gamma: Any) -> Any:
-    y, rstd, total = add_and_normalise(torch, x1, x2, gamma)
+    y, rstd, total = _rms_norm.add_and_normalise(torch, x1, x2, gamma)
     return x1.copy_(y), rstd, x2.copy_(total)
 
 
@@ -165,7 +159,7 @@ INPLACE_ADD_RMS_NORM = OpSpec(
     slots=("x1", "x2", "gamma"),
     reference=_inplace_reference,
     build=_inplace_build,
-    flops=sum_flops,
+    flops=_rms_norm.sum_flops,
     npu=NpuCall(run=lambda api, x1, x2, gamma: (x1, api(x1, x2, gamma), x2)),
-    constraints=SUM_CONSTRAINTS,
+    constraints=_rms_norm.SUM_CONSTRAINTS,
 )

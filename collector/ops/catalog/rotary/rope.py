@@ -4,14 +4,8 @@ from typing import Any
 
 from collector.model.case import Case
 from collector.ops.dtypes import floating, inputs_are, one_dtype
+from collector.ops.parts import tensors
 from collector.ops.parts.serving import FLOATS, HALF_DTYPES, nothing_empty, outputs_agree
-from collector.ops.parts.tensors import (
-    LIKE_INPUT,
-    halves_first,
-    make_positions,
-    per_element,
-    rotate,
-)
 from collector.ops.slots import agrees, broadcast, elements, given, input_shape, output_slot
 from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker, dense_bytes, normal
 
@@ -21,7 +15,7 @@ from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker, d
 def build(case: Case, make: TensorMaker) -> Call:
     """Build x, cos and sin."""
     x, cos, _ = case.inputs or ()
-    positions = make_positions(make, cos.shape or (), cos.dtype)
+    positions = tensors.make_positions(make, cos.shape or (), cos.dtype)
     return Call((normal(x, make), *positions))
 
 
@@ -49,13 +43,17 @@ _LAYOUTS = {3: "TND", 4: "BSND"}
 def _apply_build(case: Case, make: TensorMaker) -> Call:
     query, key, cos, _ = case.inputs or ()
     return Call(
-        (normal(query, make), normal(key, make), *make_positions(make, cos.shape or (), cos.dtype)),
+        (
+            normal(query, make),
+            normal(key, make),
+            *tensors.make_positions(make, cos.shape or (), cos.dtype),
+        ),
         {"layout": _LAYOUTS[len(query.shape or ())]},
     )
 
 
 def _apply_reference(torch: Any, query: Any, key: Any, cos: Any, sin: Any, *, layout: str) -> Any:
-    turned = ((x * cos).addcmul_(rotate(torch, x), sin) for x in (query, key))
+    turned = ((x * cos).addcmul_(tensors.rotate(torch, x), sin) for x in (query, key))
     return tuple(x.copy_(new) for x, new in zip((query, key), turned, strict=True))
 
 
@@ -95,8 +93,8 @@ _SIZE = 64  # the only size that the kernel supports
 
 
 def _interleave_reference(torch: Any, x: Any, cos: Any, sin: Any) -> Any:
-    halves = halves_first(x)
-    return (halves * cos).addcmul_(rotate(torch, halves), sin)
+    halves = tensors.halves_first(x)
+    return (halves * cos).addcmul_(tensors.rotate(torch, halves), sin)
 
 
 def _interleave_fits(case: Case) -> bool:
@@ -113,7 +111,7 @@ INTERLEAVE_ROPE = OpSpec(
     slots=("x", "cos", "sin"),
     reference=_interleave_reference,
     build=build,
-    flops=per_element(3),
+    flops=tensors.per_element(3),
     constraints=(
         Constraint(
             "expected x (B,N,S,64), and cos and sin (B,1,S,64) or (B,1,1,64)", _interleave_fits
@@ -129,10 +127,16 @@ ROTARY_POSITION_EMBEDDING = OpSpec(
     kernel="RotaryPositionEmbedding",
     call="torch_npu.npu_rotary_mul",
     slots=("x", "cos", "sin"),
-    reference=lambda torch, x, cos, sin: (x * cos).addcmul_(rotate(torch, x), sin),
+    reference=lambda torch, x, cos, sin: (x * cos).addcmul_(tensors.rotate(torch, x), sin),
     build=build,
-    flops=per_element(3),  # two products and a sum
-    constraints=(POSITIONS_FIT, FOUR_DIMENSIONS, floating((0,)), one_dtype((0, 1, 2)), LIKE_INPUT),
+    flops=tensors.per_element(3),  # two products and a sum
+    constraints=(
+        POSITIONS_FIT,
+        FOUR_DIMENSIONS,
+        floating((0,)),
+        one_dtype((0, 1, 2)),
+        tensors.LIKE_INPUT,
+    ),
 )
 
 # Gradient of rotary positions: of x; also of cos and sin where the row has x itself.
@@ -146,7 +150,7 @@ def _grad_build(case: Case, make: TensorMaker) -> Call:
     return Call(
         (
             normal(dy, make),
-            *make_positions(make, cos.shape or (), cos.dtype),
+            *tensors.make_positions(make, cos.shape or (), cos.dtype),
             *([normal(x, make)] if x else []),
         )
     )
@@ -174,7 +178,11 @@ def _grad_reference(torch: Any, dy: Any, cos: Any, sin: Any, x: Any = None) -> A
     dx = torch.cat((b, -a), -1).addcmul_(dy, cos)
     if x is None:
         return dx, None, None
-    return dx, (dy * x).sum_to_size(cos.shape), (dy * rotate(torch, x)).sum_to_size(sin.shape)
+    return (
+        dx,
+        (dy * x).sum_to_size(cos.shape),
+        (dy * tensors.rotate(torch, x)).sum_to_size(sin.shape),
+    )
 
 
 def _grad_flops(case: Case) -> int:
@@ -210,7 +218,7 @@ ROTARY_POSITION_EMBEDDING_GRAD = OpSpec(
             "expected x with the shape of dy",
             lambda case: given(case, _X) is None or input_shape(case, _X) == input_shape(case, 0),
         ),
-        LIKE_INPUT,
+        tensors.LIKE_INPUT,
         Constraint(
             "expected gradients of cos and sin, in their shapes, only if there is x", _outputs_fit
         ),

@@ -6,21 +6,14 @@ from functools import partial
 from typing import Any
 
 from collector.model.case import Case, Slot, logical_shape
-from collector.ops.catalog.vision._images import (
-    ASSUMED,
-    BLOCK,
-    SlidingWindow,
-    blocks,
-    is_filter,
-    is_image,
-    read_window,
-)
+from collector.ops.catalog.vision import _images
+from collector.ops.catalog.vision._images import SlidingWindow
 from collector.ops.dtypes import floating, inputs_are, spelling
 from collector.ops.parts.tensors import flops_by
 from collector.ops.slots import Shape, given, input_shape, output_slot
 from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker
 
-ASSUMES = f"as many channels as the blocks hold; {ASSUMED}"
+ASSUMES = f"as many channels as the blocks hold; {_images.ASSUMED}"
 FORMATS = frozenset({"NC1HWC0", "FRACTAL_Z"})
 _DTYPES = ("FLOAT", "FLOAT16", "DT_BF16")
 _NO_DILATION, _NO_OUTPUT_PADDING, _ONE_GROUP = [1, 1], [0, 0], 1
@@ -57,16 +50,16 @@ def read_convolution(
     image: Slot | None, filter: Slot | None, output: Slot | None
 ) -> Convolution | None:
     """Return the convolution of three slots; None where they are none, or more than one fits."""
-    if not (image and filter and output and is_image(image) and is_filter(filter)):
+    if not (image and filter and output and _images.is_image(image) and _images.is_filter(filter)):
         return None
     alike = {spelling(slot) for slot in (image, filter, output)}
-    if not is_image(output) or len(alike) > 1 or not alike <= set(_DTYPES):
+    if not _images.is_image(output) or len(alike) > 1 or not alike <= set(_DTYPES):
         return None
     (n, c, *size), (m, co, *left) = logical_shape(image), logical_shape(output)
     (lines, rows, *_), (_, c1, *_) = filter.shape or (), image.shape or ()
-    if n != m or lines % c1 or rows != blocks(co, BLOCK):
+    if n != m or lines % c1 or rows != _images.blocks(co, _images.BLOCK):
         return None
-    window = read_window(tuple(size), tuple(left), lines // c1)
+    window = _images.read_window(tuple(size), tuple(left), lines // c1)
     if window is None:
         return None
     return Convolution((n, c, *size), (co, c, *window.size), (n, co, *left), window)

@@ -10,23 +10,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from collector.model.case import Case, Slot, logical_shape
-from collector.ops.catalog.vision._images import (
-    ASSUMED,
-    BLOCK,
-    IMAGE,
-    IMAGE_OF_POOLING,
-    SlidingWindow,
-    blocks,
-    is_image,
-    read_window,
-)
+from collector.ops.catalog.vision import _images
+from collector.ops.catalog.vision._images import SlidingWindow
 from collector.ops.dtypes import one_dtype, outputs_are, spelling
 from collector.ops.parts.tensors import flops_by
 from collector.ops.slots import Shape, agrees, given, output_shape, output_slot
 from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker
 
-ASSUMES = f"as many channels as the blocks hold, numbers at random; {ASSUMED}"
-FORMATS = frozenset({IMAGE, IMAGE_OF_POOLING})
+ASSUMES = f"as many channels as the blocks hold, numbers at random; {_images.ASSUMED}"
+FORMATS = frozenset({_images.IMAGE, _images.IMAGE_OF_POOLING})
 MASK = "UINT16"
 _DTYPES = ("FLOAT", "FLOAT16", "DT_BF16")
 _NO_DILATION = [1, 1]
@@ -52,13 +44,13 @@ Reading = Callable[[Case], Pooling | None]
 
 def read_pooling(image: Slot | None, output: Slot | None, area: int) -> Pooling | None:
     """Return the pooling of image and output by a window of that area; None if they do not fit."""
-    if not (image and output and is_image(image, of_pooling=True)):
+    if not (image and output and _images.is_image(image, of_pooling=True)):
         return None
     alike = {spelling(image), spelling(output)}
-    if not is_image(output, of_pooling=True) or len(alike) > 1 or not alike <= set(_DTYPES):
+    if not _images.is_image(output, of_pooling=True) or len(alike) > 1 or not alike <= set(_DTYPES):
         return None
     (*outer, h, w), (*same, ho, wo) = logical_shape(image), logical_shape(output)
-    window = read_window((h, w), (ho, wo), area)
+    window = _images.read_window((h, w), (ho, wo), area)
     if outer != same or window is None:
         return None
     return Pooling((*outer, h, w), (*outer, ho, wo), window)
@@ -66,7 +58,7 @@ def read_pooling(image: Slot | None, output: Slot | None, area: int) -> Pooling 
 
 def blocks_of_mask(output: Shape) -> int:
     """Return the number of blocks of 16 bits for one window pixel over all outputs (Ho, Wo)."""
-    return blocks(output[0] * output[1], BLOCK) + 1
+    return _images.blocks(output[0] * output[1], _images.BLOCK) + 1
 
 
 def greatest(pool: Callable[..., Any], x: Any, window: SlidingWindow) -> Any:
@@ -102,7 +94,13 @@ def _read(case: Case) -> Pooling | None:
     if found is None:
         return None
     n, c, *size = found.output
-    expected_mask = (n, c // BLOCK, found.window.area, blocks_of_mask(tuple(size)), BLOCK)
+    expected_mask = (
+        n,
+        c // _images.BLOCK,
+        found.window.area,
+        blocks_of_mask(tuple(size)),
+        _images.BLOCK,
+    )
     return found if mask == expected_mask else None
 
 
@@ -141,7 +139,7 @@ def _grad_read(case: Case) -> Pooling | None:
         return None
     n, c, *size = found.output
     area = found.window.area
-    return found if mask == (n, c, area, area, blocks_of_mask(tuple(size)), BLOCK) else None
+    return found if mask == (n, c, area, area, blocks_of_mask(tuple(size)), _images.BLOCK) else None
 
 
 def _grad_build(case: Case, make: TensorMaker) -> Call:

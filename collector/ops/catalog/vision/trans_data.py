@@ -11,23 +11,14 @@ from typing import Any
 
 from collector.model.case import Case
 from collector.model.vocabulary import FRACTAL_NZ, is_plain_format
-from collector.ops.catalog.vision._images import (
-    BLOCK,
-    FILTER,
-    IMAGE,
-    IMAGE_OF_POOLING,
-    blocks,
-    channels_of,
-    filter_of,
-    image_of,
-)
+from collector.ops.catalog.vision import _images
 from collector.ops.dtypes import one_dtype, spelling
 from collector.ops.slots import Shape
 from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker, normal
 
 # A plain torch tensor and the same tensor in blocks: the pair that a TransData row converts, and
 # the conversion in plain torch.
-FORMATS = frozenset({IMAGE, IMAGE_OF_POOLING, FILTER, FRACTAL_NZ})
+FORMATS = frozenset({_images.IMAGE, _images.IMAGE_OF_POOLING, _images.FILTER, FRACTAL_NZ})
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +40,11 @@ def read_conversion(case: Case) -> Conversion | None:
     plain, blocked = slots if is_into_blocks else slots[::-1]
     if not is_plain_format(plain.format) or blocked.format not in FORMATS:
         return None
-    channels = BLOCK if blocked.format == IMAGE_OF_POOLING else channels_of(blocked)
+    channels = (
+        _images.BLOCK
+        if blocked.format == _images.IMAGE_OF_POOLING
+        else _images.channels_of(blocked)
+    )
     shape = plain.shape or ()
     if not channels or _in_blocks(shape, blocked.format, channels) != blocked.shape:
         return None
@@ -82,10 +77,20 @@ def _in_blocks(plain: Shape, layout: str, channels: int) -> Shape | None:
         if len(plain) < 2:
             return None
         *outer, rows, columns = plain
-        return (*outer, blocks(columns, channels), blocks(rows, BLOCK), BLOCK, channels)
+        return (
+            *outer,
+            _images.blocks(columns, channels),
+            _images.blocks(rows, _images.BLOCK),
+            _images.BLOCK,
+            channels,
+        )
     if len(plain) != 4:
         return None
-    return filter_of(plain, channels) if layout == FILTER else image_of(plain, channels)
+    return (
+        _images.filter_of(plain, channels)
+        if layout == _images.FILTER
+        else _images.image_of(plain, channels)
+    )
 
 
 def _split(way: Conversion) -> tuple[Shape, tuple[int, ...]]:
@@ -94,11 +99,11 @@ def _split(way: Conversion) -> tuple[Shape, tuple[int, ...]]:
     if way.layout == FRACTAL_NZ:
         *outer, rows, columns = whole
         n = len(outer)
-        shape = (*outer, rows // BLOCK, BLOCK, columns // c0, c0)
+        shape = (*outer, rows // _images.BLOCK, _images.BLOCK, columns // c0, c0)
         return shape, (*range(n), n + 2, n, n + 1, n + 3)
     n, c, h, w = whole
-    if way.layout == FILTER:
-        return (n // BLOCK, BLOCK, c // c0, c0, h, w), (2, 4, 5, 0, 1, 3)
+    if way.layout == _images.FILTER:
+        return (n // _images.BLOCK, _images.BLOCK, c // c0, c0, h, w), (2, 4, 5, 0, 1, 3)
     return (n, c // c0, c0, h, w), (0, 1, 3, 4, 2)
 
 
@@ -107,10 +112,14 @@ def _whole(way: Conversion) -> Shape:
     c0, plain = way.channels, way.plain
     if way.layout == FRACTAL_NZ:
         *outer, rows, columns = plain
-        return (*outer, blocks(rows, BLOCK) * BLOCK, blocks(columns, c0) * c0)
+        return (
+            *outer,
+            _images.blocks(rows, _images.BLOCK) * _images.BLOCK,
+            _images.blocks(columns, c0) * c0,
+        )
     n, c, h, w = plain
-    n = blocks(n, BLOCK) * BLOCK if way.layout == FILTER else n
-    return (n, blocks(c, c0) * c0, h, w)
+    n = _images.blocks(n, _images.BLOCK) * _images.BLOCK if way.layout == _images.FILTER else n
+    return (n, _images.blocks(c, c0) * c0, h, w)
 
 
 def _padding(way: Conversion) -> list[int]:
@@ -126,7 +135,7 @@ def _padding(way: Conversion) -> list[int]:
 
 # acl/acl_base.h
 _NCHW, _ND = 0, 2
-_NUMBERS = {IMAGE: 3, FILTER: 4, FRACTAL_NZ: 29}
+_NUMBERS = {_images.IMAGE: 3, _images.FILTER: 4, FRACTAL_NZ: 29}
 _PAIR = 2
 
 Launch = Callable[[], Any]
@@ -138,9 +147,9 @@ def build_launch(case: Case, make: TensorMaker) -> Call:
     if way is None:
         return Call(())
     dtype = (case.inputs or ())[0].dtype
-    builders = {IMAGE_OF_POOLING: _of_pooling}
+    builders = {_images.IMAGE_OF_POOLING: _of_pooling}
     if spelling((case.inputs or ())[0]) == "FLOAT":
-        builders |= {IMAGE: _of_an_image, FILTER: _of_a_filter}
+        builders |= {_images.IMAGE: _of_an_image, _images.FILTER: _of_a_filter}
     return Call((builders.get(way.layout, _cast)(way, dtype, make),))
 
 

@@ -22,7 +22,7 @@ def classes() -> set[tuple[str, str]]:
     """Each class in the sources, with each of its bases."""
     files = (path for room in ("collector", "jobs") for path in (_ROOT / room).rglob("*.py"))
     found = (one for path in files for one in _CLASS.findall(path.read_text()))
-    return {(name, base) for name, bases in found for base in bases.split(", ")}
+    return {(name, base.split(".")[-1]) for name, bases in found for base in bases.split(", ")}
 
 
 def builtin(name: str) -> type:
