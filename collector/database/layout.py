@@ -357,3 +357,36 @@ def _column_order(name: str) -> tuple[int, int, str, int]:
     if name.startswith(RUNTIME_PREFIX):
         return (3, 0, name, 0)
     return (4 if name == EP_SIZE else 5, 0, name, 0)
+
+
+# What the fixed columns of a `{KernelType}.csv` contain, for the documentation; INTERVAL_COLUMNS
+# describe the others. A mapping `{counter}` stands for each counter of the profiler.
+_DESCRIPTIONS = {
+    "OP State": "`dynamic`, or `static` for a kernel compiled for its shapes",
+    "Accelerator Core": "core that the kernel runs on",
+    INPUT_SHAPES: "shape of each input, separated by `;`",
+    "Input Data Types": "dtype of each input, separated by `;`",
+    "Input Formats": "format of each input, separated by `;`",
+    "Output Shapes": "shape of each output, separated by `;`",
+    "Output Data Types": "dtype of each output, separated by `;`",
+    "Output Formats": "format of each output, separated by `;`",
+    PROFILING_AVERAGE: "mean duration in the source's own run; empty if it had another stack",
+    PROFILING_MEDIAN: "median duration in that run",
+    PROFILING_STD: "standard deviation of the durations in that run",
+    PROFILING_COUNT: "number of launches in that run, in trees that pool several profiles",
+    microbench("{counter}"): "mean of a hardware counter in the isolated replay",
+    profiling("{counter}"): "mean of a hardware counter in the source's own run",
+    CACHE: "content of the cache before each repeat: `warm` or `cold`",
+    _LIBRARY_COLUMNS[0]: "library whose kernel ran: `cann`, `vllm-ascend`, `atb` or `triton`",
+    _LIBRARY_COLUMNS[1]: "assumed values of inputs that no row contains, such as indices",
+    RUNTIME_PREFIX + "{name}": "value of the running model, such as sequence lengths, that is part "
+    "of the case",
+    EP_SIZE: "number of ranks that share the experts, in rows over several ranks",
+}
+
+
+def described_columns() -> dict[str, str]:
+    """Return what each column of a `{KernelType}.csv` contains, in the order of the columns."""
+    intervals = {column.cell: column.description for column in INTERVAL_COLUMNS}
+    described = {**_DESCRIPTIONS, **intervals}
+    return {name: described[name] for name in ordered(described)}

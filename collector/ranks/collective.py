@@ -307,6 +307,40 @@ COLUMNS = (*KEY, *_ALONE, *_TOGETHER)
 # Columns that a database adds, from all sessions that measured the row: of one group, and of all.
 OF_SESSIONS = ("stack_low_us", "stack_high_us", "stack_variance", "sessions")
 OF_SESSIONS_TOGETHER = ("concurrent_low_us", "concurrent_high_us")
+# What each of these columns contains, for the documentation.
+DESCRIPTIONS = {
+    "message_bytes": "bytes of a message: one rank's tensor; for all_gather its input, for "
+    "reduce_scatter its share of the output",
+    "num_devices": "number of ranks of a group",
+    "dtype": "dtype of the elements",
+    "topology_tier": "tier of the topology that the group spans; 0 is the outermost",
+    DURATION: "median over calls, groups and rounds, from the arrival of the last rank to the end "
+    "of the last rank",
+    "bandwidth_gbps": "bytes of a message over the duration",
+    "bus_bandwidth_gbps": "bytes that a ring moves over each link, over the duration",
+    "mode": "how calls were timed: `event`, `alternating` or `kernel`",
+    "backend": "communication library",
+    "rounds": "number of times that the size was measured",
+    "iterations": "number of calls of a round",
+    "round_spread": "distance of a round from the median of the rounds, relative to it",
+    "min_us": "shortest duration of a call",
+    "p90_us": "90th percentile of the durations",
+    "max_us": "longest duration of a call",
+    "rank_min_us": "smallest median of a rank, including its waiting",
+    "rank_max_us": "largest median of a rank, including its waiting",
+    "skew_us": "spread of the arrivals of the ranks",
+    "environment": "variables of the library that were set and change its algorithm",
+    "jump": "change of protocol between this size and the next",
+    "concurrent_groups": "number of groups that worked at once",
+    "concurrent_us": "median duration with all groups of the tier at once",
+    "concurrent_slowest_us": "median duration of the slowest of these groups",
+    "stack_low_us": "lower end of the 95 % interval of the duration over sessions and devices",
+    "stack_high_us": "upper end of that interval",
+    "stack_variance": "the data that contributes most to the variance",
+    "sessions": "number of sessions of the duration",
+    "concurrent_low_us": "lower end of the interval of `concurrent_us`",
+    "concurrent_high_us": "upper end of that interval",
+}
 
 Cells = dict[str, str]
 

@@ -1,0 +1,146 @@
+"""The command blocks of the documentation: which there are, what each needs, and running them.
+
+A fenced block of `sh` or `python` in a tutorial or a how-to is a block. A comment above it says
+what it needs: `<!-- needs: npu -->`; without one it needs nothing but opmeter and torch (`laptop`).
+The blocks of a page run in order in one shell, which ends at the first command that fails.
+"""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from jobs.cli.app import app
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+NEEDS = ("laptop", "s3", "npu", "cluster", "repository", "package", "hardware")
+_FENCE = re.compile(
+    r"^(?P<indent> *)(?:<!-- needs: (?P<needs>[^\n]*?) -->\s*?\n\s*?)?"
+    r"(?P=indent)```(?P<language>sh|python)\n(?P<text>.*?)^(?P=indent)```$",
+    re.MULTILINE | re.DOTALL,
+)
+
+
+@dataclass(frozen=True)
+class Block:
+    """A block of a page: `needs` is one of NEEDS, `of` what follows it, such as a package."""
+
+    page: str
+    line: int
+    language: str
+    text: str
+    needs: str
+    of: str = ""
+
+    @property
+    def place(self) -> str:
+        return f"docs/{self.page}:{self.line}"
+
+
+def pages() -> list[str]:
+    """Return the pages whose blocks run."""
+    folders = ("tutorials", "how-to", "zh/tutorials", "zh/how-to")
+    found = (path for folder in folders for path in (DOCS / folder).glob("*.md"))
+    return sorted(path.relative_to(DOCS).as_posix() for path in found)
+
+
+def blocks_of(page: str) -> list[Block]:
+    """Return the blocks of a page in their order."""
+    text = (DOCS / page).read_text("utf-8")
+    found = []
+    for match in _FENCE.finditer(text):
+        needs, _, of = (match["needs"] or "laptop").replace(":", " ").partition(" ")
+        line = text.count("\n", 0, match.start("language")) + 1
+        indent = match["indent"]
+        body = re.sub(f"^{indent}", "", match["text"], flags=re.MULTILINE)
+        found.append(Block(page, line, match["language"], body, needs, of.strip()))
+    return found
+
+
+def run(blocks: list[Block], folder: Path, environment: Mapping[str, str], limit_s: float) -> None:
+    """Run blocks in one shell in a folder. Raises AssertionError with the block that failed and the
+    end of its output."""
+    script = ["set -euo pipefail"]
+    for at, block in enumerate(blocks):
+        script.append(f"echo '::block {at}' >&2")
+        if block.language == "python":
+            script += ["python - <<'END_OF_PYTHON'", block.text.rstrip(), "END_OF_PYTHON"]
+        else:
+            script.append(block.text.rstrip())
+    with (folder / ".output").open("w+b") as output:
+        done = subprocess.run(
+            ["bash", "-c", "\n".join(script)],
+            cwd=folder,
+            env=dict(environment),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            timeout=limit_s,
+        )
+        output.seek(0)
+        printed = output.read().decode(errors="replace")
+    if done.returncode:
+        before, _, last = printed.rpartition("::block ")
+        number, _, words = last.partition("\n")
+        failed, end = blocks[int(number)], (words or before)[-3000:]
+        raise AssertionError(f"{failed.place}: exit {done.returncode}\n{failed.text}\n{end}")
+
+
+def environment(folder: Path, base: Mapping[str, str], root: Path = ROOT) -> dict[str, str]:
+    """Return the environment of blocks: `base` with this Python as `python`, and the opmeter whose
+    sources are below `root`."""
+    tools = folder / ".bin"
+    tools.mkdir()
+    for name, command in (("python", ""), ("opmeter", "-m jobs.cli")):
+        tool = tools / name
+        tool.write_text(f'#!/bin/sh\nexec "{sys.executable}" {command} "$@"\n')
+        tool.chmod(0o755)
+    python_path = os.pathsep.join(filter(None, (base.get("PYTHONPATH"), str(root))))
+    path = f"{tools}{os.pathsep}{base['PATH']}"
+    return {**base, "PATH": path, "PYTHONPATH": python_path, "COLUMNS": "100"}
+
+
+def unknown_words(block: Block) -> Iterator[str]:
+    """Return what the opmeter commands of a block name that opmeter does not have: a command or an
+    option."""
+    if block.language != "sh":
+        return
+    whole: Any = typer.main.get_command(app)
+    for line in block.text.replace("\\\n", " ").splitlines():
+        for command in re.split(r"&&|\|\||[|;]", line):
+            words = _words(command)
+            if "opmeter" in words[:4]:
+                yield from _unknown(words[words.index("opmeter") + 1 :], whole)
+
+
+def _words(command: str) -> list[str]:
+    try:
+        return shlex.split(command, comments=True)
+    except ValueError:  # an open quote: part of a longer text
+        return []
+
+
+def _unknown(words: list[str], command: Any, known: Collection[str] = ()) -> Iterator[str]:
+    options = {*known, "--help", *(name for one in command.params for name in _names(one))}
+    subcommands: Mapping[str, Any] = getattr(command, "commands", {})
+    for at, word in enumerate(words):
+        if word in subcommands:
+            yield from _unknown(words[at + 1 :], subcommands[word], options)
+            return
+        if word.startswith("-") and re.match("--?[a-zA-Z]", word):
+            if word.partition("=")[0] not in options:
+                yield f"{command.name}: {word}"
+        elif at == 0 and subcommands and not command.params:
+            yield word
+
+
+def _names(parameter: Any) -> list[str]:
+    return [*parameter.opts, *parameter.secondary_opts]
