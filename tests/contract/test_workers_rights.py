@@ -1,4 +1,4 @@
-"""Workers have credentials of their own: with the policy that docs/rights.md has, on a real server,
+"""Workers have credentials of their own: with the policy of docs/reference/rights.md, on a real server,
 a worker does all of its work, and nothing else."""
 
 import json
@@ -36,7 +36,7 @@ CAMPAIGN = (
 def documented_policy() -> str:
     """The policy of the docs, for this server's account. versitygw does not know the condition of
     the last statement, and says so."""
-    page = (ROOT / "docs" / "rights.md").read_text()
+    page = (ROOT / "docs" / "reference" / "rights.md").read_text()
     policy = json.loads(re.findall(r"```json\n(.*?)```", page, flags=re.DOTALL)[0])
     policy["Statement"] = [one for one in policy["Statement"] if "Condition" not in one]
     for statement in policy["Statement"]:

@@ -1,4 +1,4 @@
-"""The ten minutes of docs/kubernetes.md, step by step: the demo overlay, on a volume."""
+"""The steps of docs/tutorials/cluster-without-npus.md: the demo overlay, on a volume."""
 
 import base64
 import io
@@ -62,6 +62,8 @@ def test_the_demo_overlay_ends_with_the_csvs_of_the_quickstart_on_the_users_disk
         images={"opmeter/controller": image, "opmeter/collector-cpu": image},
         patches=[{"target": {"kind": "ConfigMap"}, "patch": torch}],
     )
+    namespace("rollout", "status", "deployment/opmeter-controller", "--timeout=120s")
+    namespace("rollout", "restart", "deployment/opmeter-controller")
     namespace("rollout", "status", "deployment/opmeter-controller", "--timeout=120s")
     drill.finish(2400)
     outcomes = drill.outcomes()

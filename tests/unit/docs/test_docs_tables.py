@@ -44,7 +44,7 @@ def all_reasons():
 def test_the_page_has_a_row_for_each_reason_of_an_event():
     reasons = all_reasons()
     assert len(reasons) > 20
-    assert table_of("kubernetes.md", reasons, 0) == sorted(reasons)
+    assert table_of("reference/events.md", reasons, 0) == sorted(reasons)
 
 
 @pytest.mark.fast

@@ -246,7 +246,7 @@ def names_of_cluster(objects):
 
 
 def test_two_installations_share_nothing_of_the_cluster_by_the_patch_of_the_docs():
-    page = (MANIFESTS.parent / "docs" / "kubernetes.md").read_text()
+    page = (MANIFESTS.parent / "docs" / "reference" / "manifests.md").read_text()
     (text,) = re.findall(r"```yaml\n(patches:.*?)```", page, flags=re.DOTALL)
     made = {}
     for name, more in (("a", {}), ("b", yaml.safe_load(text))):
@@ -273,7 +273,7 @@ def test_the_controller_reaches_the_store_as_the_pods_do():
 
 
 def test_the_lists_of_the_policy_are_written_by_the_patch_of_the_docs():
-    page = (MANIFESTS.parent / "docs" / "rights.md").read_text()
+    page = (MANIFESTS.parent / "docs" / "reference" / "rights.md").read_text()
     (text,) = re.findall(r"```yaml\n(components:.*?)```", page, flags=re.DOTALL)
     more = {"patches": yaml.safe_load(text)["patches"]}
     objects = composed(["components/job-policy", "profiles/cpu"], more=more)

@@ -11,7 +11,7 @@ from tests.unit.jobs.printed import raises_naming
 
 pytestmark = pytest.mark.fast
 
-PAGE = (Path(__file__).parents[4] / "docs" / "kubernetes.md").read_text(encoding="utf-8")
+REFERENCE = Path(__file__).parents[4] / "docs" / "reference"
 A3 = """\
 site: mine
 backend: npu
@@ -37,11 +37,11 @@ def test_every_bundled_profile_is_read_under_its_own_name():
         assert load_site(name).name == name, f"sites/{name}.yaml must have `site: {name}`"
 
 
-def test_the_page_about_kubernetes_names_every_bundled_profile():
-    machines = PAGE.split("## Machines\n", 1)[1].split("\n## ", 1)[0]
-    named = set(re.findall(r"`([a-z0-9-]+)`", machines))
-    unnamed = set(bundled_sites()) - named
-    assert not unnamed, "name each in docs/kubernetes.md, in Machines"
+def test_the_reference_lists_every_bundled_profile_and_no_other():
+    page = (REFERENCE / "site-profile.md").read_text(encoding="utf-8")
+    table = page.split("## Bundled profiles\n", 1)[1].split("\n## ", 1)[0]
+    listed = re.findall(r"^\| `([a-z0-9-]+)` ", table, re.MULTILINE)
+    assert sorted(listed) == bundled_sites()
 
 
 @pytest.mark.parametrize(
