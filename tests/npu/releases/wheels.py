@@ -25,7 +25,7 @@ from collector.replay.calls import read_header
 from tests.npu.releases.binding import parse_schema
 
 FOLDER = Path(__file__).parent / "schemas"
-# What users run, and the oldest and newest; docs/operators.md says which serving release has which.
+# What users run, and the oldest and newest; docs/reference/operators.md names them to users.
 RELEASES = (
     *(f"torch_npu=={v}" for v in ("2.7.1", "2.8.0", "2.9.0", "2.10.0.post4", "2.13.0", "2.14.0")),
     *(f"vllm_ascend=={v}" for v in ("0.11.0", "0.13.0", "0.18.0", "0.23.0")),
