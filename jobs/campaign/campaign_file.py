@@ -2,7 +2,7 @@
 
 The file is read once, here, into immutable values. An unknown key and a value of the wrong kind or
 out of range are refused with their line, so that a typing mistake never causes a wrong database.
-Paths are relative to the file. `docs/campaign.md` describes every key.
+Paths are relative to the file. `docs/reference/campaign-file.md` describes every key.
 """
 
 from collections.abc import Callable, Mapping, Sequence

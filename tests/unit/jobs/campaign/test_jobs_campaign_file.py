@@ -366,7 +366,8 @@ def test_any_text_is_a_campaign_or_bad_input(text: str) -> None:
 
 
 def test_the_documented_example_is_a_campaign_and_no_key_is_left_out() -> None:
-    document = (Path(__file__).parents[4] / "docs" / "campaign.md").read_text(encoding="utf-8")
+    page = Path(__file__).parents[4] / "docs" / "reference" / "campaign-file.md"
+    document = page.read_text(encoding="utf-8")
     example = document.split("```yaml\n")[1].split("```")[0]
     assert read(example).name == "llama-a3-cann85"
     with pytest.raises(BadInput) as caught:
