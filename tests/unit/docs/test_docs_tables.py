@@ -64,4 +64,4 @@ def test_what_is_no_warning_is_said_somewhere():
 def test_the_page_has_each_gate_by_which_db_quality_counts():
     counted = {gate for _, gate in (*gates._REFUSALS, *gates._WARNINGS)}
     counted |= {*gates._OUTCOMES.values(), gates.ENVELOPE}
-    assert set(table_of("quality.md", counted, 1)) == counted
+    assert set(table_of("reference/gates.md", counted, 1)) == counted
