@@ -8,7 +8,8 @@ some sessions are outliers.
 
 Estimates are maximum a posteriori under t, so that an outlier counts little. Each estimate is
 shrunk towards one that more data supports: a group's towards its family's, that one towards the
-stack's, and that one towards the prior. docs/quality.md reports how the model was tested.
+stack's, and that one towards the prior. docs/evaluation/intervals.md reports how the model was
+tested.
 """
 
 from collections.abc import Callable, Mapping, Sequence
