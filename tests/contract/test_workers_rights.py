@@ -1,5 +1,5 @@
-"""Workers have credentials of their own: with the policy of docs/reference/rights.md, on a real server,
-a worker does all of its work, and nothing else."""
+"""Workers have credentials of their own: with the policy of docs/reference/rights.md, on a real
+server, a worker does all of its work, and nothing else."""
 
 import json
 import re

@@ -8,6 +8,7 @@ The blocks of a page run in order in one shell, which ends at the first command 
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Collection, Iterator, Mapping
@@ -47,9 +48,14 @@ class Block:
 
 def pages() -> list[str]:
     """Return the pages whose blocks run."""
-    folders = ("tutorials", "how-to", "zh/tutorials", "zh/how-to")
+    folders = ("tutorials", "how-to")
     found = (path for folder in folders for path in (DOCS / folder).glob("*.md"))
     return sorted(path.relative_to(DOCS).as_posix() for path in found)
+
+
+def translated() -> list[str]:
+    """Return the pages with blocks that exist in Chinese, too."""
+    return [page for page in pages() if (DOCS / "zh" / page).exists()]
 
 
 def blocks_of(page: str) -> list[Block]:
@@ -108,6 +114,17 @@ def environment(folder: Path, base: Mapping[str, str], root: Path = ROOT) -> dic
     return {**base, "PATH": path, "PYTHONPATH": python_path, "COLUMNS": "100"}
 
 
+def copy_repository(folder: Path) -> None:
+    """Copy what belongs to the repository into a folder, as a new repository."""
+    listed = ["git", "-C", ROOT, "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    names = subprocess.run(listed, capture_output=True, text=True, check=True).stdout
+    for name in filter(None, names.split("\0")):
+        if (ROOT / name).is_file():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, folder / name)
+    subprocess.run(["git", "init", "-q"], cwd=folder, check=True)
+
+
 def unknown_words(block: Block) -> Iterator[str]:
     """Return what the opmeter commands of a block name that opmeter does not have: a command or an
     option."""
@@ -117,8 +134,10 @@ def unknown_words(block: Block) -> Iterator[str]:
     for line in block.text.replace("\\\n", " ").splitlines():
         for command in re.split(r"&&|\|\||[|;]", line):
             words = _words(command)
-            if "opmeter" in words[:4]:
-                yield from _unknown(words[words.index("opmeter") + 1 :], whole)
+            if "--" in words:  # of kubectl exec
+                words = words[words.index("--") + 1 :]
+            if words[:1] == ["opmeter"]:
+                yield from _unknown(words[1:], whole)
 
 
 def _words(command: str) -> list[str]:

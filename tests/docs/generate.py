@@ -5,6 +5,7 @@ of a measurement and of the database's CSVs. With `--check` it writes nothing, a
 page differs from what it would write.
 """
 
+import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields
@@ -123,13 +124,15 @@ def _type_of(column: Column) -> str:
 
 
 def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
-    yield f"\n| {' | '.join(header)} |\n{'|---' * len(header)}|\n"
+    yield f"\n|{'|'.join(header)}|\n{'|---' * len(header)}|\n"
     for name, *others in rows:
-        yield f"| `{name}` | {' | '.join(map(_cell, others))} |\n"
+        yield f"|`{name}`|{'|'.join(map(_cell, others))}|\n"
 
 
 def _cell(text: str) -> str:
-    return " ".join(text.replace("|", "\\|").split())
+    # The brackets of a default or a range would be a link.
+    text = re.sub(r"\[([^\]]*)\]", r"(\1)", text.replace("|", "\\|"))
+    return " ".join(text.split())
 
 
 def main(arguments: list[str]) -> int:

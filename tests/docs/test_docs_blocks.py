@@ -2,8 +2,6 @@
 
 import importlib.util
 import os
-import shutil
-import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -12,8 +10,18 @@ from typing import NoReturn
 import pytest
 
 from tests.docs import generate
-from tests.docs.blocks import NEEDS, ROOT, blocks_of, environment, pages, run, unknown_words
-from tests.npu.fakecann.build import FakeCann, build_fake_cann
+from tests.docs.blocks import (
+    NEEDS,
+    ROOT,
+    blocks_of,
+    copy_repository,
+    environment,
+    pages,
+    run,
+    translated,
+    unknown_words,
+)
+from tests.npu.fakecann.build import build_fake_cann
 from tests.npu.fakecann.build import environment as npu_environment
 from tests.npu.fakecann.wheel import NoFakeCann
 from tests.servers.versitygw import NoServer, Versitygw
@@ -41,13 +49,14 @@ def test_the_blocks_of_a_page_run_as_they_are_written(page: str, tmp_path: Path)
     with ExitStack() as servers:
         base: dict[str, str] = dict(os.environ)
         if "npu" in needs:
-            base = npu_environment(_fake_cann(), log=tmp_path / "calls")
+            base = _npu_host(tmp_path / "npu")
         if "s3" in needs:
             base |= servers.enter_context(_bucket(tmp_path / "s3"))
         root = ROOT
         if "repository" in needs:
-            _copy_repository(folder)
+            copy_repository(folder)
             root = folder
+        base["OPMETER_LOCKS"] = str(tmp_path / "locks")  # not those of other tests
         env = environment(tmp_path, base, root)
         if blocks:
             run(blocks, folder, env, _LIMIT_S)
@@ -65,18 +74,14 @@ def test_every_block_says_what_it_needs_and_names_commands_that_exist() -> None:
     assert not wrong, "\n".join(wrong)
 
 
+def test_a_translation_has_the_blocks_of_its_page() -> None:
+    for page in translated():
+        blocks, original = blocks_of(f"zh/{page}"), blocks_of(page)
+        assert [one.text for one in blocks] == [one.text for one in original], page
+
+
 def test_generated_pages_are_as_the_program_says() -> None:
     assert not generate.differing(), "run python -m tests.docs.generate"
-
-
-def _copy_repository(folder: Path) -> None:
-    listed = ["git", "-C", ROOT, "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
-    names = subprocess.run(listed, capture_output=True, text=True, check=True).stdout
-    for name in filter(None, names.split("\0")):
-        if (ROOT / name).is_file():
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(ROOT / name, folder / name)
-    subprocess.run(["git", "init", "-q"], cwd=folder, check=True)
 
 
 @contextmanager
@@ -94,11 +99,21 @@ def _bucket(folder: Path) -> Iterator[dict[str, str]]:
         server.stop()
 
 
-def _fake_cann() -> FakeCann:
+def _npu_host(folder: Path) -> dict[str, str]:
+    """Return the environment of a host with two devices on the recording runtime."""
+    toolkit = folder / "toolkit"
+    toolkit.mkdir(parents=True)
+    (toolkit / "version.info").write_text("Version=8.5.0\n")
     try:
-        return build_fake_cann()
+        fake = build_fake_cann()
     except NoFakeCann as error:
         _cannot(str(error))
+    return {
+        **npu_environment(fake, devices=2, log=folder / "calls"),
+        "ASCEND_TOOLKIT_HOME": str(toolkit),
+        "FAKE_CANN_TIMES": "physical",
+        "FAKE_NPU_SOC": "Ascend910B3",
+    }
 
 
 def _cannot(reason: str) -> NoReturn:
