@@ -98,6 +98,15 @@ def stored() -> Iterator[None]:
         raise DamagedObject.of(error) from error
 
 
+@contextmanager
+def file_errors(path: Path, verb: str = "read") -> Iterator[None]:
+    """Raise BadInput, which names the file, for each OSError of a block that reads or writes it."""
+    try:
+        yield
+    except OSError as error:
+        raise BadInput(f"cannot be {verb}: {error.strerror or error}", path=path) from error
+
+
 class HostFault(OpmeterError):
     """This machine's devices, their driver or their tools cannot be used or read.
 

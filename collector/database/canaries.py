@@ -8,13 +8,12 @@ Those of a session that is farther off than any sound device can be are not show
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from collector.codec.canonical import canonical_json
-from collector.database.state import TEXT, State, Version, identities
+from collector.database.state import TEXT, State, Version, identities, with_column
 from collector.model.measurement import Outcome
 from collector.model.row import value_of
 from collector.quality import canaries
@@ -78,49 +77,30 @@ def with_suspect_sessions(rows: pa.Table, suspects: SuspectSessions) -> pa.Table
     """Return the rows of measurements with the doubts applied. A row with a number of a suspect
     session gets one more warning. If the session is withheld, the row gets the outcome
     `implausible` with the reason instead."""
-    warned = {session: one.fault for session, one in suspects.items() if not one.is_withheld}
-    withheld = {session: one.fault for session, one in suspects.items() if one.is_withheld}
-    return _withheld(_warned(rows, warned), withheld)
-
-
-def _warned(rows: pa.Table, faults: Mapping[str, str]) -> pa.Table:
-    if not faults:
+    if not suspects:
         return rows
-    at, is_suspect = _of_sessions(rows, faults, pc.not_equal(rows["mean_us"], ""))
-    words = list(faults.values())
-    warned = [
-        canonical_json([*value_of("warnings", recorded), f"{_ODD}{words[place]}"]).decode()
-        for recorded, place in zip(
-            rows["warnings"].filter(is_suspect).to_pylist(),
-            at.filter(is_suspect).to_pylist(),
-            strict=True,
-        )
-    ]
-    return _replaced(rows, "warnings", is_suspect, warned)
-
-
-def _withheld(rows: pa.Table, faults: Mapping[str, str]) -> pa.Table:
-    if not faults:
-        return rows
-    is_number = pc.and_(
-        pc.equal(rows["outcome"], Outcome.OK.value), pc.not_equal(rows["mean_us"], "")
-    )
-    at, is_off = _of_sessions(rows, faults, is_number)
-    words = [f"{canaries.WITHHELD}{fault}" for fault in faults.values()]
-    reasons = [words[place] for place in at.filter(is_off).to_pylist()]
-    rows = _replaced(rows, "outcome", is_off, [Outcome.IMPLAUSIBLE.value] * len(reasons))
-    return _replaced(rows, "reason", is_off, reasons)
-
-
-def _of_sessions(rows: pa.Table, sessions: Mapping[str, str], which: Any) -> tuple[Any, Any]:
-    """Return the index of each row's session among `sessions`, and which of the rows have one."""
-    at = pc.index_in(identities(rows, SESSION), value_set=pa.array(sessions, TEXT))
-    return at, pc.and_(pc.is_valid(at), which.combine_chunks())
-
-
-def _replaced(rows: pa.Table, name: str, chosen: Any, texts: Sequence[str]) -> pa.Table:
-    column = pc.replace_with_mask(rows[name].combine_chunks(), chosen, pa.array(texts, TEXT))
-    return rows.set_column(rows.column_names.index(name), name, column)
+    at = pc.index_in(identities(rows, SESSION), value_set=pa.array(suspects, TEXT))
+    has_number = pc.not_equal(rows["mean_us"], "").combine_chunks()
+    is_suspect = pc.and_(pc.is_valid(at), has_number)
+    columns = {
+        name: rows[name].filter(is_suspect).to_pylist()
+        for name in ("outcome", "reason", "warnings")
+    }
+    known = list(suspects.values())
+    for place, session in enumerate(at.filter(is_suspect).to_pylist()):
+        fault = known[session].fault
+        if not known[session].is_withheld:
+            warnings = value_of("warnings", columns["warnings"][place])
+            warned = canonical_json([*warnings, f"{_ODD}{fault}"]).decode()
+            columns["warnings"][place] = warned
+        elif columns["outcome"][place] == Outcome.OK:
+            columns["outcome"][place] = Outcome.IMPLAUSIBLE.value
+            columns["reason"][place] = f"{canaries.WITHHELD}{fault}"
+    for name, texts in columns.items():
+        old = rows[name].combine_chunks()
+        new = pc.replace_with_mask(old, is_suspect, pa.array(texts, TEXT))
+        rows = with_column(rows, name, new)
+    return rows
 
 
 def is_suspect(warnings: str) -> bool:
@@ -150,16 +130,11 @@ def _sessions(rows: pa.Table) -> list[SessionReadings]:
     devices = zip(*(once[name].to_pylist() for name in DEVICE), strict=True)
     found: dict[str, SessionReadings] = {}
     columns = (once[name].to_pylist() for name in ("cache", "started_at_min", "canaries"))
-    for session, device, (cache, began, text) in zip(
-        identities(once, SESSION).to_pylist(), devices, zip(*columns, strict=True), strict=True
+    sessions = identities(once, SESSION).to_pylist()
+    for session, (node, serial, rank), cache, began, text in zip(
+        sessions, devices, *columns, strict=True
     ):
-        readings = SessionReadings(
-            session, _device(*device), cache, began, value_of("canaries", text)
-        )
+        device = f"{node} {serial}" if serial else f"{node} device {rank}"
+        readings = SessionReadings(session, device, cache, began, value_of("canaries", text))
         found.setdefault(session, readings)
     return list(found.values())
-
-
-def _device(node: str, serial: str, rank: str) -> str:
-    """Return the name of a device as people know it, with its serial number if it has one."""
-    return f"{node} {serial}" if serial else f"{node} device {rank}"

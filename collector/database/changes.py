@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import pyarrow.compute as pc
 
-from collector.database.intervals import CaseInterval, VersionIntervals, intervals_of
+from collector.database.intervals import CaseInterval, intervals_of
 from collector.database.query import best_rows
 from collector.database.state import State
 from collector.model.vocabulary import INPUT_DTYPES, INPUT_SHAPES
@@ -58,15 +58,8 @@ class Differences:
     intervals: tuple[IntervalChange, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _Number:
-    """The number that a case shows; None if no good measurement exists."""
-
-    mean_us: float | None
-    interval: CaseInterval | None
-
-
-_Numbers = Mapping[str, _Number]
+# The mean that a case shows, None if no good measurement exists, and its interval.
+_Numbers = Mapping[str, tuple[float | None, CaseInterval | None]]
 
 
 def differences(before: State, after: State) -> Differences:
@@ -86,20 +79,16 @@ def differences(before: State, after: State) -> Differences:
 
 
 def _numbers(state: State) -> dict[str, _Numbers]:
-    """Return the numbers of the cases that have a result, by version."""
-    return {
-        path: _of_version(state, path, intervals) for path, intervals in intervals_of(state).items()
-    }
-
-
-def _of_version(state: State, path: str, intervals: VersionIntervals) -> _Numbers:
-    best = best_rows(state, path, suspects=intervals.suspects, faults=intervals.faults)
-    names = ("case", "measurement", "good", "mean_us")
-    found = {}
-    for case, measurement, good, mean in zip(*(best[n].to_pylist() for n in names), strict=True):
-        interval = intervals.of.get(measurement)
-        mean_us = interval.mean_us if interval else float(mean) if good else None
-        found[case] = _Number(mean_us, interval)
+    """Return the numbers of each version's cases that have a result."""
+    found: dict[str, _Numbers] = {}
+    for path, intervals in intervals_of(state).items():
+        best = best_rows(state, path, suspects=intervals.suspects, faults=intervals.faults)
+        names = ("case", "measurement", "good", "mean_us")
+        own = {}
+        for case, measurement, good, us in zip(*(best[n].to_pylist() for n in names), strict=True):
+            interval = intervals.of.get(measurement)
+            own[case] = interval.mean_us if interval else float(us) if good else None, interval
+        found[path] = own
     return found
 
 
@@ -109,48 +98,35 @@ _Side = tuple[Mapping[str, Mapping[str, str]], _Numbers]
 def _changes(path: str, before: _Side, after: _Side) -> Iterator[CaseChange]:
     (old, old_numbers), (new, new_numbers) = before, after
     for case in old.keys() | new.keys():
-        was, now = _mean_us(old_numbers, case), _mean_us(new_numbers, case)
-        if case not in old or case not in new or was != now:
-            yield _change(path, case, old.get(case), new.get(case), was, now)
-
-
-def _mean_us(numbers: _Numbers, case: str) -> float | None:
-    number = numbers.get(case)
-    return number.mean_us if number else None
-
-
-def _change(
-    path: str,
-    case: str,
-    old: Mapping[str, str] | None,
-    new: Mapping[str, str] | None,
-    was: float | None,
-    now: float | None,
-) -> CaseChange:
-    row = new or old or {}
-    return CaseChange(
-        kind="changed" if old and new else "added" if new else "removed",
-        version_path=path,
-        kernel_type=row["kernel_type"],
-        case_id=case,
-        shapes=row[INPUT_SHAPES],
-        dtypes=row[INPUT_DTYPES],
-        before_us=was if old else None,
-        after_us=now if new else None,
-    )
+        was, now = (numbers.get(case, (None, None))[0] for numbers in (old_numbers, new_numbers))
+        if case in old and case in new and was == now:
+            continue
+        row = new.get(case) or old[case]
+        yield CaseChange(
+            kind="changed"
+            if case in old and case in new
+            else "added"
+            if case in new
+            else "removed",
+            version_path=path,
+            kernel_type=row["kernel_type"],
+            case_id=case,
+            shapes=row[INPUT_SHAPES],
+            dtypes=row[INPUT_DTYPES],
+            before_us=was if case in old else None,
+            after_us=now if case in new else None,
+        )
 
 
 def _cases(state: State, version_path: str) -> dict[str, dict[str, Any]]:
-    """Return the case records of a version directory by id, as their texts."""
     rows = state.cases.filter(pc.equal(state.cases["version_path"], version_path))
     rows = rows.drop_columns(["head_commit", "plan", "plan_hash"])
     return {row["case"]: row for row in rows.to_pylist()}
 
 
 def _interval_change(path: str, before: _Numbers, after: _Numbers) -> IntervalChange | None:
-    """Return how the intervals of a version's cases changed; None if none did."""
     both = sorted(before.keys() & after.keys())
-    found = ((before[case].interval, after[case].interval) for case in both)
+    found = ((before[case][1], after[case][1]) for case in both)
     pairs = [(old.reach, new.reach) for old, new in found if old and new]
     wider = sum(then * _DIFFERS < now for then, now in pairs)
     narrower = sum(now * _DIFFERS < then for then, now in pairs)

@@ -12,6 +12,7 @@ reader then gets the commits that exist; a writer that adds to the log is refuse
 import logging
 import re
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 
 from collector.codec import canonical
@@ -45,10 +46,6 @@ class HeadHint:
     sha256: str
     seal: str
 
-    @classmethod
-    def of(cls, number: int, sha256: str) -> "HeadHint":
-        return cls(number, sha256, _seal(number, sha256))
-
 
 def read_hint(store: Store) -> HeadHint | None:
     """Return the hint of HEAD.json; None if it has no valid one."""
@@ -63,7 +60,8 @@ def write_hint(store: Store, number: int, sha256: str) -> None:
     try:
         hint = read_hint(store)
         if hint is None or hint.number < number:
-            store.put(keys.HEAD, canonical.canonical_json(asdict(HeadHint.of(number, sha256))))
+            hint = HeadHint(number, sha256, _seal(number, sha256))
+            store.put(keys.HEAD, canonical.canonical_json(asdict(hint)))
     except StoreError as error:
         logger.warning("could not write %s; later reads are slower: %s", keys.HEAD, error)
 
@@ -208,10 +206,13 @@ def end_of_log(store: Store) -> Log:
     while end + 1 in listed:
         end += 1
     head = read_commit(store, end) if end else None
-    while (following := _find(store, end + 1)) is not None:
-        head, end = following, end + 1
+    with suppress(NotFound):
+        while True:
+            head = read_commit(store, end + 1)
+            end += 1
     if (behind := _greatest_beyond(store, listed, end)) is not None:
-        return Log(behind, f"{keys.commit(end + 1)}: missing, although {_key(behind)} exists")
+        exists = keys.commit(behind.number)
+        return Log(behind, f"{keys.commit(end + 1)}: missing, although {exists} exists")
     return Log(head, _fault_by_hint(store, head, hint) if hint else None)
 
 
@@ -244,14 +245,13 @@ def try_commit(store: Store, commit: Commit) -> bool:
     After a lost reply the own commit may exist already. The nonce makes the bytes unique, so equal
     bytes mean success."""
     try:
-        create_once(store, _key(commit), commit_to_json(commit))
+        create_once(store, keys.commit(commit.number), commit_to_json(commit))
     except AlreadyExists:
         return False
     return True
 
 
 def _contradiction(commit: Commit, data: bytes, key: str) -> str | None:
-    """Return why a commit cannot be the commit of that key; None if it can."""
     if keys.number_of(key, keys.commit) != commit.number or commit.number < 1:
         return f"expected the commit of this key, got commit {commit.number}"
     if commit.parent != commit.number - 1:
@@ -261,41 +261,23 @@ def _contradiction(commit: Commit, data: bytes, key: str) -> str | None:
     named = _SNAPSHOT.fullmatch(commit.snapshot)
     if not named or not commit.snapshot.startswith(f"{commit.number:08d}-"):
         return f"snapshot: expected a name of commit {commit.number}, got {commit.snapshot!r}"
-    if not _is_spelled(commit, data):
-        return "expected canonical JSON, got another form"
-    return None
-
-
-def _is_spelled(commit: Commit, data: bytes) -> bool:
     try:
-        return commit_to_json(commit) == data
+        is_canonical = commit_to_json(commit) == data
     except UnicodeEncodeError:  # half a surrogate pair, which JSON can encode
-        return False
+        is_canonical = False
+    return None if is_canonical else "expected canonical JSON, got another form"
 
 
 def _fault_by_hint(store: Store, head: Commit | None, hint: HeadHint) -> str | None:
-    """Return the difference between HEAD.json and the log; None if they agree."""
     if head is None or hint.number > head.number:
-        gone = keys.commit(hint.number)
-        what = (
-            f"missing, although {keys.HEAD} names it (to continue without it, delete {keys.HEAD})"
+        return (
+            f"{keys.commit(hint.number)}: missing, although {keys.HEAD} names it (to continue "
+            f"without it, delete {keys.HEAD})"
         )
-        return f"{gone}: {what}"
     named = head if hint.number == head.number else read_commit(store, hint.number)
     if named.sha256 != hint.sha256:
-        return f"{_key(named)}: differs from the commit that {keys.HEAD} names"
+        return f"{keys.commit(named.number)}: differs from the commit that {keys.HEAD} names"
     return None
-
-
-def _key(commit: Commit) -> str:
-    return keys.commit(commit.number)
-
-
-def _find(store: Store, number: int) -> Commit | None:
-    try:
-        return read_commit(store, number)
-    except NotFound:
-        return None
 
 
 def _greatest_beyond(store: Store, listed: Collection[int], end: int) -> Commit | None:

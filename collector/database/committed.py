@@ -97,13 +97,6 @@ class BoundShard:
                     f"expected a record of the session of {entry.part.key}, got {raw.key}", path=key
                 )
 
-    def check_final(
-        self, final: Mapping[str, str], records: Mapping[str, CaseRecord], key: str
-    ) -> None:
-        """Raise BadInput, which names the key, if a final case is not in the shard."""
-        if foreign := final.keys() - records.keys():
-            raise BadInput(f"expected final cases of the shard, got case {min(foreign)}", path=key)
-
     def check_part(self, columns: Columns, records: Mapping[str, CaseRecord], key: str) -> None:
         """Raise BadInput, which names the key, for rows that are not of this shard, or not of the
         attempt and the session that the part's key names. `records` are the shard's, by case."""
@@ -130,10 +123,8 @@ class BoundShard:
         _check_cases(columns(_CASE), records, key)
 
     def _plan(self, number: int, key: str) -> Plan:
-        """Return the plan of a recorded number, if the campaign has it and it has this shard."""
-        return self.plan if number == self.plan.number else self._other(number, key)
-
-    def _other(self, number: int, key: str) -> Plan:
+        if number == self.plan.number:
+            return self.plan
         try:
             plan = self.plan_of(number)
         except (BadInput, NotFound) as error:
@@ -146,7 +137,6 @@ class BoundShard:
     def _attempt_and_session(
         self, stored: StoredObject, kinds: Sequence[str], key: str
     ) -> tuple[str, int]:
-        """Return the attempt and the session of an object that a manifest names."""
         found = keys.session_object(stored.key, self.plan.campaign, self.shard)
         if found is None or found.kind not in kinds:
             raise BadInput(f"expected an object of shard {self.shard}, got {stored.key}", path=key)
@@ -168,17 +158,11 @@ def _check_cases(
             )
         if requested:
             _check_ran(record, (case, kernel_type, op_state, core, recorded), key)
-        elif not _is_name_of(kernel_type, record.kernel_type):
+        elif kernel_type not in (record.kernel_type, normal_kernel_type(record.kernel_type)):
             raise BadInput(
                 f"case {case}: expected kernel type {record.kernel_type}, got {kernel_type!r}",
                 path=key,
             )
-
-
-def _is_name_of(reported: str, kernel_type: str) -> bool:
-    """Return whether a row has a kernel type as its source wrote it, or as in the case's
-    identity."""
-    return reported == kernel_type or reported == normal_kernel_type(kernel_type)
 
 
 def _check_ran(record: CaseRecord, columns: tuple[str, ...], key: str) -> None:
@@ -222,10 +206,11 @@ def read_sealed(store: Store, key: str, sha256: str, *, named_by: str | None) ->
             "written",
             path=named_by,
         )
+    whose = named_by or "its own name"
     try:
         data = store.get(key)
     except NotFound as error:
-        raise DamagedObject(f"missing, although {_whose(named_by)} names it", path=key) from error
+        raise DamagedObject(f"missing, although {whose} names it", path=key) from error
     got = sha256_hex(data)
     if got == sha256:
         return data
@@ -236,7 +221,7 @@ def read_sealed(store: Store, key: str, sha256: str, *, named_by: str | None) ->
             path=named_by,
         )
     raise DamagedObject(
-        f"expected sha256 {sha256}, recorded by {_whose(named_by)}, got {got}: the object was "
+        f"expected sha256 {sha256}, recorded by {whose}, got {got}: the object was "
         "changed after it was written",
         path=key,
     )
@@ -245,10 +230,6 @@ def read_sealed(store: Store, key: str, sha256: str, *, named_by: str | None) ->
 def is_slip(promised: str, got: str) -> bool:
     """Return whether a recorded hash differs from the actual one in a few digits only."""
     return sum(a == b for a, b in zip(promised, got, strict=False)) > _MOST_DIGITS
-
-
-def _whose(named_by: str | None) -> str:
-    return named_by or "its own name"
 
 
 @dataclass(frozen=True, slots=True)
@@ -336,20 +317,15 @@ class RawRecord:
     named_by: str
 
 
-def records_named(manifest: AttemptManifest, key: str) -> list[RawRecord]:
-    """Return the records of all sessions that count, as the manifest at `key` names them."""
-    return [RawRecord(manifest.shard, raw, key) for entry in manifest.parts for raw in entry.raw]
-
-
 def record_problems(store: Store, records: Iterable[RawRecord]) -> Iterator[str]:
     """Return a line for each record that is missing or does not match its hash."""
 
-    def problem(record: RawRecord) -> str:
-        stored = record.stored
+    def problem(record: RawRecord) -> str | None:
+        raw = record.stored
         try:
-            read_sealed(store, stored.key, stored.sha256, named_by=record.named_by)
+            read_sealed(store, raw.key, raw.sha256, named_by=record.named_by)
         except BadInput as error:
             return str(error)
-        return ""
+        return None
 
     return filter(None, map_concurrently(problem, records, AT_ONCE))

@@ -15,14 +15,14 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from collector.codec.errors import BadInput
-from collector.database.state import TEXT, Version, places_alike, text_bytes
+from collector.database.state import TEXT, Version, places_alike, text_bytes, with_column
 from collector.model.case import Case, case_from_cells
 from collector.model.measurement import Outcome
 from collector.model.stack import Stack, backend_of
@@ -111,7 +111,10 @@ def _read(cases: pa.Table) -> tuple[list[tuple[Whole, "_Form"]], Iterator[tuple[
     # The shapes of each case, concatenated.
     ends = (pa.scalar("", TEXT), pa.scalar(";", TEXT))
     shapes = pc.binary_join_element_wise(*(cases[name] for name in _SHAPES), *ends)
-    for places in _forms(cases):
+    marked = cases
+    for name in _SHAPES:
+        marked = with_column(marked, name, _marked(cases[name].combine_chunks()))
+    for places in places_alike(marked, _CELLS):  # the cases of one form
         form = _form(cases, shapes, places) if len(places) >= together.FEW else None
         if form is None:
             alone += places.tolist()
@@ -122,7 +125,6 @@ def _read(cases: pa.Table) -> tuple[list[tuple[Whole, "_Form"]], Iterator[tuple[
 
 
 def _evaluation_of(case: Case, is_checked: bool) -> Evaluate:
-    """Return the function that evaluates the declaration of a case's kernel."""
     op = find(case.kernel_type)
     if op is None:
         return lambda case: (0.0, 0.0)
@@ -135,14 +137,6 @@ def _evaluation_of(case: Case, is_checked: bool) -> Evaluate:
         return op.flops(case), op.traffic(case)
 
     return evaluate
-
-
-def _forms(cases: pa.Table) -> list[Whole]:
-    """Return the indices of the cases of each form."""
-    for name in _SHAPES:
-        at = cases.column_names.index(name)
-        cases = cases.set_column(at, name, _marked(cases[name].combine_chunks()))
-    return places_alike(cases, _CELLS)
 
 
 def _marked(texts: pa.Array) -> pa.Array:
@@ -220,7 +214,34 @@ def curve_faults(good: pa.Table, cases: pa.Table, version: Version) -> Faults:
     compete to show in a version directory, sorted by id, and `cases` the case records of that
     directory."""
     stack = version.shown_stack
-    return {} if backend_of(stack.device) == "cpu" else dict(_faults(good, cases, stack))
+    if backend_of(stack.device) == "cpu":
+        return {}
+    good = good.select(CURVE_COLUMNS)  # a filter copies all of its columns
+    declared = [
+        kind
+        for kind in pc.unique(good["kernel_type"]).to_pylist()
+        if kind not in DISTRIBUTE_KERNELS and find(kind) is not None
+    ]
+    good = good.filter(pc.is_in(good["kernel_type"], value_set=pa.array(declared, TEXT)))
+    place = pc.index_in(good["case"], value_set=cases["case"].combine_chunks())
+    good, place = good.filter(pc.is_valid(place)), place.drop_null()
+    if not good.num_rows:
+        return {}
+    good = good.append_column(INPUT_DTYPES, cases[INPUT_DTYPES].take(place))
+    duration_us = good["mean_us"].cast(pa.float64()).to_numpy()
+    places = place.to_numpy()
+    faults: dict[str, str] = {}
+    for curve in places_alike(good, _CURVE):
+        part = curve[:_MOST_OF_CURVE]
+        if not (
+            gates.may_hide_work(duration_us[part]) or gates.may_have_wrong_unit(duration_us[part])
+        ):
+            continue
+        own, of_own = np.unique(places[part], return_inverse=True)
+        if fault := _fault(cases.take(pa.array(own)), of_own, duration_us[part], stack):
+            withheld = good["measurement"].take(pa.array(curve)).to_pylist()
+            faults |= dict.fromkeys(withheld, fault)
+    return faults
 
 
 def with_curve_faults(rows: pa.Table, faults: Faults) -> pa.Table:
@@ -231,38 +252,9 @@ def with_curve_faults(rows: pa.Table, faults: Faults) -> pa.Table:
     at = pc.index_in(rows["measurement"], value_set=pa.array(faults, TEXT))
     is_fault = pc.is_valid(at)
     reasons = pc.take(pa.array(faults.values(), TEXT), at)
-    rows = _replaced(rows, "outcome", is_fault, pa.scalar(Outcome.IMPLAUSIBLE.value, TEXT))
-    return _replaced(rows, "reason", is_fault, reasons)
-
-
-def _replaced(rows: pa.Table, name: str, chosen: Any, texts: Any) -> pa.Table:
-    at = rows.column_names.index(name)
-    return rows.set_column(at, name, pc.if_else(chosen, texts, rows[name]))
-
-
-def _faults(good: pa.Table, cases: pa.Table, stack: Stack) -> Iterator[tuple[str, str]]:
-    """Yield each measurement of a withheld curve, with the reason."""
-    good = good.select(CURVE_COLUMNS)  # a filter copies all of its columns
-    declared = [kind for kind in pc.unique(good["kernel_type"]).to_pylist() if _declared(kind)]
-    good = good.filter(pc.is_in(good["kernel_type"], value_set=pa.array(declared, TEXT)))
-    place = pc.index_in(good["case"], value_set=cases["case"].combine_chunks())
-    good, place = good.filter(pc.is_valid(place)), place.drop_null()
-    if not good.num_rows:
-        return
-    good = good.append_column(INPUT_DTYPES, cases[INPUT_DTYPES].take(place))
-    duration_us = good["mean_us"].cast(pa.float64()).to_numpy()
-    places = place.to_numpy()
-    for curve in places_alike(good, _CURVE):
-        part = curve[:_MOST_OF_CURVE]
-        if not (
-            gates.may_hide_work(duration_us[part]) or gates.may_have_wrong_unit(duration_us[part])
-        ):
-            continue
-        own, of_own = np.unique(places[part], return_inverse=True)
-        fault = _fault(cases.take(pa.array(own)), of_own, duration_us[part], stack)
-        if fault:
-            for measurement in good["measurement"].take(pa.array(curve)).to_pylist():
-                yield measurement, fault
+    implausible = pa.scalar(Outcome.IMPLAUSIBLE.value, TEXT)
+    rows = with_column(rows, "outcome", pc.if_else(is_fault, implausible, rows["outcome"]))
+    return with_column(rows, "reason", pc.if_else(is_fault, reasons, rows["reason"]))
 
 
 def _fault(cases: pa.Table, measured: Whole, duration_us: Floats, stack: Stack) -> str:
@@ -278,10 +270,6 @@ def _fault(cases: pa.Table, measured: Whole, duration_us: Floats, stack: Stack) 
     curve = WorkCurve(work.operations[measured], work.traffic[measured], duration_us)
     hidden = gates.find_hidden_work(curve)
     return hidden.fault if hidden else ""
-
-
-def _declared(kernel_type: str) -> bool:
-    return kernel_type not in DISTRIBUTE_KERNELS and find(kernel_type) is not None
 
 
 # The durations of a version that are above those of larger cases, by `quality/gates`.
@@ -337,14 +325,19 @@ def envelope_of(cases: pa.Table, mean_us: Mapping[str, float], device: str) -> E
     larger = _larger(cases, duration_us)
     above = np.flatnonzero(larger >= 0)
     above_envelope = _above_envelope(cases, duration_us, above, larger[above])
+    counts = Counter(cases["kernel_type"].to_pylist())
+    found = Counter(cases["kernel_type"].take(pa.array(above)).to_pylist())
     return Envelope(
         tuple(sorted(above_envelope, key=lambda one: one.larger_us / one.mean_us)),
-        tuple(_out_of_order(cases["kernel_type"], above)),
+        tuple(
+            OutOfOrder(kernel_type, found[kernel_type], count)
+            for kernel_type, count in sorted(counts.items())
+            if count >= _FEWEST and found[kernel_type] > _MOST_ABOVE * count
+        ),
     )
 
 
 def _larger(cases: pa.Table, duration_us: Floats) -> Whole:
-    """Return for each case the index of a larger and faster one; -1 if there is none."""
     larger = np.full(cases.num_rows, -1, np.int64)
     for places, lengths in lengths_of_forms(cases):
         found = gates.larger_and_faster(lengths.astype(np.float64), duration_us[places])
@@ -359,11 +352,3 @@ def _above_envelope(
     for at, than, case, other in zip(above.tolist(), larger.tolist(), *pairs, strict=True):
         if case is not None and other is not None:  # a row without a valid case has no lengths
             yield AboveEnvelope(case, float(duration_us[at]), other, float(duration_us[than]))
-
-
-def _out_of_order(kernel_types: pa.ChunkedArray, above: Whole) -> Iterator[OutOfOrder]:
-    counts = Counter(kernel_types.to_pylist())
-    found = Counter(kernel_types.take(pa.array(above)).to_pylist())
-    for kernel_type, count in sorted(counts.items()):
-        if count >= _FEWEST and found[kernel_type] > _MOST_ABOVE * count:
-            yield OutOfOrder(kernel_type, found[kernel_type], count)

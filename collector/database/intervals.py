@@ -127,18 +127,13 @@ class VersionEvidence:
 
 def intervals_of(state: State) -> dict[str, VersionIntervals]:
     """Return the intervals of each version directory."""
-    kernels = evidence_of_versions(state)
     over_ranks = evidence_of_versions(state, collectives=True)
-    return {
-        path: _both(version_intervals(evidence_of_version), version_intervals(over_ranks[path]))
-        for path, evidence_of_version in kernels.items()
-    }
-
-
-def _both(kernels: VersionIntervals, over_ranks: VersionIntervals) -> VersionIntervals:
-    of = {**kernels.of, **over_ranks.of}
-    model = (kernels.model, over_ranks.model)
-    return VersionIntervals(of, kernels.suspects, kernels.faults, model)
+    found = {}
+    for path, evidence in evidence_of_versions(state).items():
+        kernels, ranks = version_intervals(evidence), version_intervals(over_ranks[path])
+        of, model = {**kernels.of, **ranks.of}, (kernels.model, ranks.model)
+        found[path] = VersionIntervals(of, kernels.suspects, kernels.faults, model)
+    return found
 
 
 def evidence_of_versions(state: State, *, collectives: bool = False) -> dict[str, VersionEvidence]:
@@ -216,7 +211,6 @@ def version_intervals(evidence_of_version: VersionEvidence) -> VersionIntervals:
 
 
 def _lowered(found: StackIntervals, rows: pa.Table) -> Floats:
-    """Return the lower ends, each reduced by the lower bound of the measurement's profiler."""
     texts = rows["profiler_floor_us"].to_pylist()
     if not any(texts):
         return found.low_us
@@ -230,7 +224,6 @@ def _lowered(found: StackIntervals, rows: pa.Table) -> Floats:
 
 
 def _means_us(found: StackIntervals, measured_us: Floats) -> list[float]:
-    """Return the mean of each case: of one session as measured, of several to six digits."""
     rows = zip(found.mean_us.tolist(), measured_us.tolist(), found.sessions.tolist(), strict=True)
     return [own if count == 1 else float(f"{mean:.6g}") for mean, own, count in rows]
 
@@ -262,7 +255,7 @@ def _means(rows: pa.Table, shown: str) -> SessionMeans:
 
     Collectives have no family in the catalogue: each operation is a family."""
     kernels = rows["kernel_type"].to_pylist()
-    families = {kernel: family_of(kernel) or _operation(kernel) for kernel in set(kernels)}
+    families = {k: family_of(k) or (k if is_collective(k) else "") for k in set(kernels)}
     mean_us, repeats = _floats(rows, shown), _floats(rows, "n_accepted")
     return SessionMeans(
         cases=_numbered(rows, ("case", "cache")),
@@ -285,10 +278,6 @@ def _spreads(rows: pa.Table, mean_us: Floats, repeats: Floats) -> Floats:
     factors = [student_t_factor(n - 1) / n**0.5 if n > 1 else np.nan for n in counts.tolist()]
     spreads: Floats = half_us / np.array(factors, np.float64)[count] / mean_us
     return spreads
-
-
-def _operation(kernel_type: str) -> str:
-    return kernel_type if is_collective(kernel_type) else ""
 
 
 def _floats(rows: pa.Table, name: str) -> Floats:

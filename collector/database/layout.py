@@ -68,12 +68,15 @@ def collective_folder(version_path: str) -> str:
     return f"{device}/nccl/v{torch}" if cann == "0" else f"{device}/hccl/v{cann}"
 
 
-def is_collective_file(path: str, version_path: str) -> bool:
-    """Return whether a path is that of collectives of a version directory."""
-    folder, _, name = path.removesuffix(".csv").rpartition("/")
-    where = folder.removesuffix(f"/{OTHER_SETTINGS}")
-    is_csv = path.endswith(".csv")
-    return is_csv and is_collective(name) and where == collective_folder(version_path)
+def is_file_of(path: str, version_path: str) -> bool:
+    """Return whether a path is that of a CSV of a version directory or of its collectives. Raises
+    BadInput if its name cannot be that of a kernel type."""
+    folder, _, name = path.rpartition("/")
+    if folder.removesuffix(f"/{OTHER_SETTINGS}") == collective_folder(version_path):
+        return name.endswith(".csv") and is_collective(name.removesuffix(".csv"))
+    if folder.removesuffix(f"/{UNKNOWN_INPUTS}") != version_path:
+        return False
+    return kernel_file_name(name.removesuffix(".csv")) == name
 
 
 def kernel_file_name(kernel_type: str) -> str:
@@ -89,27 +92,18 @@ def by_file(kernel_type: str, rows: Iterable[Row]) -> dict[str, list[Row]]:
     name = kernel_file_name(kernel_type)
     files: dict[str, list[Row]] = {f"{UNKNOWN_INPUTS}/{name}": [], name: []}
     for row in rows:
-        files[name if _has_inputs(row) else f"{UNKNOWN_INPUTS}/{name}"].append(row)
+        shapes = row.get(INPUT_SHAPES, "").strip()
+        has_inputs = shapes and shapes.strip('"').strip().upper() not in _NO_SHAPES
+        files[name if has_inputs else f"{UNKNOWN_INPUTS}/{name}"].append(row)
     return {file: found for file, found in files.items() if found}
 
 
-def _has_inputs(row: Mapping[str, str]) -> bool:
-    shapes = row.get(INPUT_SHAPES, "").strip()
-    return bool(shapes) and shapes.strip('"').strip().upper() not in _NO_SHAPES
-
-
-def is_kernel_file_name(name: str) -> bool:
-    """Return whether a path inside a version folder is that of a kernel type's rows."""
-    file = name.removeprefix(f"{UNKNOWN_INPUTS}/")
-    return kernel_file_name(file.removesuffix(".csv")) == file
-
-
 def kernel_files(version: Path) -> list[Path]:
-    """Return the CSVs of a version folder sorted by name, those for rows of unknown inputs last;
-    none if there is no such folder."""
+    """Return the CSVs of a version folder sorted by name, those for rows of unknown inputs last,
+    without collectives, which have a separate folder; none if there is no such folder."""
     folders = (version, version / UNKNOWN_INPUTS)
-    files = (sorted(folder.glob("*.csv")) for folder in folders)
-    return [path for found in files for path in found if not path.name.startswith(".")]
+    found = (path for folder in folders for path in sorted(folder.glob("*.csv")))
+    return [path for path in found if not path.name.startswith((".", "hcom_"))]
 
 
 # The columns of a `{KernelType}.csv`: their names, their order, and the format of numbers.
@@ -126,25 +120,25 @@ PROFILING_DURATIONS = (PROFILING_AVERAGE, PROFILING_MEDIAN, PROFILING_STD)
 # The number of launches of these statistics, in trees that pool several profiles.
 PROFILING_COUNT = "Profiling Count"
 
-_MICROBENCH = "MicroBench "
+MICROBENCH = "MicroBench "  # and the name of a counter: its mean
 # Whether the repeats found their inputs in the caches: `warm` or `cold`.
-CACHE = _MICROBENCH + "Cache"
+CACHE = MICROBENCH + "Cache"
 # The library whose kernel ran, and the assumed content of its inputs if no row records it.
-_LIBRARY_COLUMNS = (_MICROBENCH + "Library", _MICROBENCH + "Assumes")
+_LIBRARY_COLUMNS = (MICROBENCH + "Library", MICROBENCH + "Assumes")
 # The 95 % interval of the mean of this stack over sessions and devices, its degrees of freedom, and
 # the main source of its variance.
 STACK_INTERVAL = _STACK_LOW, _STACK_HIGH = (
-    _MICROBENCH + "Stack Low(us)",
-    _MICROBENCH + "Stack High(us)",
+    MICROBENCH + "Stack Low(us)",
+    MICROBENCH + "Stack High(us)",
 )
-STACK_DEGREES = _MICROBENCH + "Stack Degrees"
-STACK_VARIANCE = _MICROBENCH + "Stack Variance"
+STACK_DEGREES = MICROBENCH + "Stack Degrees"
+STACK_VARIANCE = MICROBENCH + "Stack Variance"
 # The number of sessions of the mean, and the interval of the session with the highest rank.
-SESSIONS = _MICROBENCH + "Sessions"
-_SESSION_LOW, _SESSION_HIGH = _MICROBENCH + "Session Low(us)", _MICROBENCH + "Session High(us)"
+SESSIONS = MICROBENCH + "Sessions"
+_SESSION_LOW, _SESSION_HIGH = MICROBENCH + "Session Low(us)", MICROBENCH + "Session High(us)"
 # The shortest duration that the profiler records, if the mean is near it.
-PROFILER_FLOOR = _MICROBENCH + "Profiler Floor(us)"
-_PROFILING = "Profiling Average "
+PROFILER_FLOOR = MICROBENCH + "Profiler Floor(us)"
+PROFILING = "Profiling Average "  # and the name of a counter
 
 # The further columns of a row of fused attention, in msmodeling's order.
 ATTENTION_COLUMNS = tuple(
@@ -159,22 +153,12 @@ ATTENTION_COLUMNS = tuple(
 )
 
 
-def microbench(counter: str) -> str:
-    """Return the column of a counter's mean in the microbenchmark."""
-    return _MICROBENCH + counter
-
-
-def profiling(counter: str) -> str:
-    """Return the column of a counter's mean in the source run."""
-    return _PROFILING + counter
-
-
-PARSER_COLUMNS = (*BASE_CELLS, *PROFILING_DURATIONS, *map(profiling, COUNTERS))
+PARSER_COLUMNS = (*BASE_CELLS, *PROFILING_DURATIONS, *(PROFILING + name for name in COUNTERS))
 DATABASE_COLUMNS = (
     *BASE_CELLS,
     AVERAGE_DURATION,
     *PROFILING_DURATIONS,
-    *(column for name in COUNTERS for column in (microbench(name), profiling(name))),
+    *(column for name in COUNTERS for column in (MICROBENCH + name, PROFILING + name)),
 )
 _FIRST = frozenset(DATABASE_COLUMNS)
 _FIXED = {name: at for at, name in enumerate((*DATABASE_COLUMNS, *ATTENTION_COLUMNS))}
@@ -185,7 +169,7 @@ _OLD_PARSER = {
     _OLD_MEDIAN: PROFILING_MEDIAN,
     "Std Duration(us)": PROFILING_STD,
     "avg_seq_len": RUNTIME_PREFIX + "avg_seq_len",
-    **{f"Average {name}": profiling(name) for name in COUNTERS},
+    **{f"Average {name}": PROFILING + name for name in COUNTERS},
 }
 _OLD_MICROBENCH = "MicroBench Duration(us)"
 _DROPPED = frozenset({"MicroBench Task Duration(us)", "MicroBench Kernel Duration(us)"})
@@ -221,8 +205,11 @@ def present_names(columns: Sequence[str]) -> dict[str, str]:
     names = {name: _OLD_PARSER.get(name, name) for name in columns if name not in _DROPPED}
     if _OLD_MICROBENCH in names:
         names[_OLD_MICROBENCH] = AVERAGE_DURATION
-    if AVERAGE_DURATION in names and _is_of_the_profile(columns):
-        names[AVERAGE_DURATION] = PROFILING_AVERAGE
+    if AVERAGE_DURATION in names and _OLD_MEDIAN in names:
+        is_new = any(name.startswith("Profiling ") for name in columns)
+        is_measured = any(name.startswith(MICROBENCH) for name in columns)
+        if not is_new and (_OLD_MICROBENCH in names or not is_measured):
+            names[AVERAGE_DURATION] = PROFILING_AVERAGE
     return names
 
 
@@ -238,7 +225,7 @@ def profile_cells(profile: ProfileStatistics) -> dict[str, str]:
     )
     return {
         **{name: number_text(value) for name, value in durations},
-        **{profiling(name): number_text(value) for name, value in profile.counters},
+        **{PROFILING + name: number_text(value) for name, value in profile.counters},
     }
 
 
@@ -250,7 +237,7 @@ def duration_cells(
     return {
         AVERAGE_DURATION: number_text(mean_us),
         **({CACHE: cache} if cache else {}),
-        **{microbench(name): number_text(value) for name, value in counters},
+        **{MICROBENCH + name: number_text(value) for name, value in counters},
     }
 
 
@@ -338,20 +325,12 @@ def csv_bytes(columns: Sequence[str], rows: Iterable[Mapping[str, str]]) -> byte
     return table_bytes(columns, cells, line_end="\r\n")
 
 
-def _is_of_the_profile(columns: Sequence[str]) -> bool:
-    """Return whether `Average Duration(us)` is the mean of the profile, not of a microbenchmark."""
-    if _OLD_MEDIAN not in columns or any(name.startswith("Profiling ") for name in columns):
-        return False
-    return _OLD_MICROBENCH in columns or not any(name.startswith(_MICROBENCH) for name in columns)
-
-
 def _column_order(name: str) -> tuple[int, int, str, int]:
-    """Return the sort key of a column: its kind, its place within the kind, its name."""
     if name in _FIXED:
         return (0 if name in _FIRST else 2, _FIXED[name], "", 0)
     if name == PROFILING_COUNT:
         return (1, -1, "", 0)
-    for rank, prefix in enumerate((_MICROBENCH, _PROFILING)):
+    for rank, prefix in enumerate((MICROBENCH, PROFILING)):
         if name.startswith(prefix):
             return (1, 0, name.removeprefix(prefix), rank)
     if name.startswith(RUNTIME_PREFIX):

@@ -8,6 +8,7 @@ merge of the same plans changes nothing.
 
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -32,10 +33,6 @@ logger = logging.getLogger(__name__)
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 5.0
 
 
-def _always() -> bool:
-    return True
-
-
 @dataclass(frozen=True, slots=True)
 class Guard:
     """How a merge ensures that no other one commits the same number; a commit records the name.
@@ -45,7 +42,7 @@ class Guard:
     `single-writer`  the user confirms that there is only one writer"""
 
     name: str
-    still_holds: Callable[[], bool] = _always  # called right before the commit is created
+    still_holds: Callable[[], bool] = lambda: True  # called right before the commit is created
 
 
 CREATE = Guard("create")
@@ -122,7 +119,6 @@ def _base(store: Store) -> _Base:
 def _gather(
     store: Store, plans: Sequence[tuple[str, int]], base: _Base
 ) -> tuple[list[PlanResults], tuple[Damage, ...]]:
-    """Return the results of the plans that the head lacks, and what cannot be read of them."""
     held = MergedPlans(base.state.plans, held_shards(base.state))
     results, damaged = [], list[Damage]()
     for campaign, number in plans:
@@ -237,7 +233,6 @@ def _check_supersedes(base: State, joined: State, results: Sequence[PlanResults]
 
 
 def _write(store: Store, step: _Step, guard: Guard, author: str) -> Commit:
-    """Write the snapshot, and return the commit that makes it the next version."""
     head, manifest = step.base.head, step.base.manifest
     number = head.number + 1 if head else 1
     view = view_of(step.joined)
@@ -276,18 +271,12 @@ def _write(store: Store, step: _Step, guard: Guard, author: str) -> Commit:
 
 def _publish(store: Store, commit: Commit, guard: Guard) -> bool:
     """Create the commit. Return False if its number is taken."""
-    if guard.name != CREATE.name and _is_taken(store, commit.number):
-        return False
+    if guard.name != CREATE.name:
+        with suppress(NotFound):
+            store.get(keys.commit(commit.number))
+            return False
     if not guard.still_holds():
         raise OpmeterError(
             f"lost the {guard.name} before commit {commit.number}; nothing was published"
         )
     return try_commit(store, commit)
-
-
-def _is_taken(store: Store, number: int) -> bool:
-    try:
-        store.get(keys.commit(number))
-    except NotFound:
-        return False
-    return True

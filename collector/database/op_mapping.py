@@ -44,13 +44,6 @@ class Value(NamedNode):
         # A key of the mapping comes after the same key from `<<`, so the own value is used.
         return {key.value: self.named(key.value, value) for key, value in self.node.value}
 
-    def children(self) -> list[tuple[str, "Value"]]:
-        """Return the direct children with their keys. Keys are empty in a list; a scalar has no
-        children."""
-        if self.is_mapping:
-            return list(self.fields().items())
-        return [("", value) for value in self.numbered()] if self.is_list else []
-
     def text(self) -> str:
         """Return a text as YAML reads it: not a number or a boolean."""
         if not self.is_a("str"):
@@ -110,20 +103,17 @@ def _check_keys(document: yaml.Node, path: Path | str) -> None:
         seen.add(id(node))
         if isinstance(node, yaml.SequenceNode):
             waiting.extend(node.value)
-        elif isinstance(node, yaml.MappingNode):
-            _check_keys_of(node, path)
-            waiting.extend(value for _, value in node.value)
-
-
-def _check_keys_of(mapping: yaml.MappingNode, path: Path | str) -> None:
-    lines: dict[str, int] = {}
-    for node, _ in mapping.value:
-        key = Value("", node, path)
-        if not isinstance(node, yaml.ScalarNode):
-            raise key.refusal("expected a scalar key")
-        if node.value in lines:
-            raise key.refusal(f"duplicate key; first defined in line {lines[node.value]}")
-        lines[node.value] = line_of(node)
+        if not isinstance(node, yaml.MappingNode):
+            continue
+        lines: dict[str, int] = {}
+        for key, value in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                raise Value("", key, path).refusal("expected a scalar key")
+            if key.value in lines:
+                what = f"duplicate key; first defined in line {lines[key.value]}"
+                raise Value("", key, path).refusal(what)
+            lines[key.value] = line_of(key)
+            waiting.append(value)
 
 
 _CATEGORIES = ("compute", "communication")
@@ -163,8 +153,17 @@ def check_op_mapping(text: str, *, path: Path | str) -> None:
     operators = top["operator_mappings"].fields()
     if not operators:
         raise top["operator_mappings"].refusal("expected at least one operator, got none")
-    for name, entry in operators.items():
-        _check_operator(Value(name, entry.node, path))
+    for name, node in operators.items():
+        entry = Value(name, node.node, path)
+        fields = entry.fields()
+        for kernel in _kernel_names(entry):
+            try:
+                normal_kernel_type(kernel.text())
+            except BadInput as error:
+                raise kernel.refusal(str(error)) from error
+        _check_composite(fields)
+        _check_dispatch(entry, fields)
+        _check_inputs(entry, fields)
 
 
 def zero_cost_kernels(text: str) -> frozenset[str]:
@@ -182,15 +181,6 @@ def zero_cost_kernels(text: str) -> frozenset[str]:
     return frozenset(found)
 
 
-def _check_operator(entry: Value) -> None:
-    fields = entry.fields()
-    for name in _kernel_names(entry):
-        _check_kernel_name(name)
-    _check_composite(fields)
-    _check_dispatch(entry, fields)
-    _check_inputs(entry, fields)
-
-
 def _check_composite(fields: Fields) -> None:
     """Check that only a composite lists sub_kernels, the kernels whose durations it adds."""
     if _is_set(fields, "composite"):
@@ -205,16 +195,18 @@ def _check_composite(fields: Fields) -> None:
 def _check_dispatch(entry: Value, fields: Fields) -> None:
     """Check that an operator has exactly one way to get its duration. Without a mark, the
     kernel_type is that way; with a mark, the kernel_type only names the CSV."""
-    marks = [
-        mark
-        for mark, is_marked in (
-            ("composite", _is_set(fields, "composite")),
-            ("category: communication", _is_communication(fields)),
-            ("zero_cost", _is_set(fields, "zero_cost")),
-            ("accepted_miss", _is_accepted_miss(fields)),
-        )
-        if is_marked
-    ]
+    category = fields["category"].choice(_CATEGORIES) if "category" in fields else ""
+    is_communication = category == "communication"
+    is_accepted_miss = False
+    if (miss := fields.get("accepted_miss")) is not None:  # the reason for it; `true` gives none
+        is_accepted_miss = miss.flag() if miss.is_a("bool") else bool(miss.text().strip())
+    ways = {
+        "composite": _is_set(fields, "composite"),
+        "category: communication": is_communication,
+        "zero_cost": _is_set(fields, "zero_cost"),
+        "accepted_miss": is_accepted_miss,
+    }
+    marks = [mark for mark, is_marked in ways.items() if is_marked]
     if len(marks) > 1:
         raise entry.refusal(f"expected only one of these marks, got {' and '.join(marks)}")
     if "kernel_type" in fields:
@@ -224,25 +216,20 @@ def _check_dispatch(entry: Value, fields: Fields) -> None:
         raise entry.refusal(
             f"expected a kernel_type, composite, zero_cost or accepted_miss, got {got}"
         )
-    lookup = "category" if _is_communication(fields) else "query_mode"
+    lookup = "category" if is_communication else "query_mode"
     if lookup in fields and "composite" not in marks:
         raise fields[lookup].refusal("requires a kernel_type")
 
 
 def _check_inputs(entry: Value, fields: Fields) -> None:
-    """Check how the operator's inputs are compared with those of a row."""
     count = fields["tc_input_count"].count() if "tc_input_count" in fields else None
     mode = fields["query_mode"].choice(_QUERY_MODES) if "query_mode" in fields else ""
     if mode == "elementwise" and count is not None:
         raise fields["tc_input_count"].refusal("cannot be combined with query_mode: elementwise")
     subcategory = fields["compute_subcategory"].text() if "compute_subcategory" in fields else ""
-    if subcategory == "quantized_matmul":
-        _check_formats(entry, fields, count)
-
-
-def _check_formats(entry: Value, fields: Fields, count: int | None) -> None:
-    """Check the formats of a quantized matmul. It finds its weight by the format, so each compared
-    input has one."""
+    if subcategory != "quantized_matmul":
+        return
+    # It finds its weight by the format, so each compared input has one.
     if count is None or "expected_input_formats" not in fields:
         raise entry.refusal(
             "compute_subcategory: quantized_matmul requires tc_input_count and "
@@ -263,7 +250,9 @@ def _kernel_names(entry: Value) -> Iterator[Value]:
         if id(value.node) in seen:  # through an alias
             continue
         seen.add(id(value.node))
-        for key, child in value.children():
+        children = value.numbered() if value.is_list else ()
+        named = value.fields().items() if value.is_mapping else (("", one) for one in children)
+        for key, child in named:
             if key in _NAME_KEYS:
                 yield child
             elif key in _NAME_LIST_KEYS:
@@ -275,26 +264,5 @@ def _kernel_names(entry: Value) -> Iterator[Value]:
                 waiting.append(child)
 
 
-def _check_kernel_name(value: Value) -> None:
-    text = value.text()
-    try:
-        normal_kernel_type(text)
-    except BadInput as error:
-        raise value.refusal(str(error)) from error
-
-
 def _is_set(fields: Fields, key: str) -> bool:
     return key in fields and fields[key].flag()
-
-
-def _is_communication(fields: Fields) -> bool:
-    return "category" in fields and fields["category"].choice(_CATEGORIES) == "communication"
-
-
-def _is_accepted_miss(fields: Fields) -> bool:
-    """Return whether a miss is accepted. The value is the reason for the miss; `true` gives
-    none."""
-    value = fields.get("accepted_miss")
-    if value is None:
-        return False
-    return value.flag() if value.is_a("bool") else bool(value.text().strip())

@@ -6,8 +6,10 @@ is damaged: it is reported, and all other shards are merged.
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from math import isnan
 
 import numpy as np
 import pyarrow as pa
@@ -15,22 +17,20 @@ import pyarrow.compute as pc
 
 from collector.codec.errors import BadInput
 from collector.database.committed import (
-    BoundShard,
     CommittedAttempt,
     RawRecord,
     StoredShard,
     fetch,
-    records_named,
 )
 from collector.database.curves import work_of
 from collector.database.plans import Damage, MergedPlan, plan_reader
 from collector.database.rows import case_rows, profile_rows, rows_of_part
-from collector.database.state import TEXT, State, version_of
+from collector.database.state import TEXT, State, version_of, with_column
 from collector.environment import map_concurrently
 from collector.model import keys
 from collector.model.manifest import AttemptManifest
 from collector.model.measurement import Outcome
-from collector.model.plan import Plan, PlannedShard, read_shard
+from collector.model.plan import Plan, read_shard
 from collector.model.record import CaseRecord, as_ran
 from collector.model.row import value_of
 from collector.ops.floor import MIN_US, lower_bound_us
@@ -49,38 +49,23 @@ _OF_COUNTERS = ("n_observed", "n_accepted", "counters")
 _CORE_TIME = {name: rf'\["{re.escape(name)}",(?P<us>[-+.0-9eE]+)\]' for name in CORE_TIMES}
 
 
-@dataclass(frozen=True, slots=True)
-class MostLowerBounds:
-    """An upper limit of each case's lower bound. For a duration above it, the lower bound itself is
-    not computed."""
-
-    cases: pa.ChunkedArray  # case ids
-    most_us: Floats
-
-    def of(self, cases: pa.ChunkedArray) -> Floats:
-        """Return the upper limit for each of these cases; infinity if it is not known."""
-        at = pc.index_in(cases, value_set=self.cases)
-        places = pc.fill_null(at, len(self.most_us)).to_numpy()
-        found: Floats = np.append(self.most_us, np.inf)[places]
-        return found
-
-
-def most_lower_bounds_us(cases: pa.Table, plan: Plan) -> MostLowerBounds:
-    """Return the upper limits for the cases of a plan's records. They are not checked against the
-    operators' declarations."""
+def most_lower_bounds_us(cases: pa.Table, plan: Plan) -> Mapping[str, float]:
+    """Return an upper limit of the lower bound of each case of a plan's records. For a duration
+    above it, the lower bound itself is not computed. Cases are not checked against the operators'
+    declarations; those whose work is not known are absent."""
     most_us = work_of(cases, plan.stack, is_checked=False).lower_bounds_us(plan.stack)
-    return MostLowerBounds(
-        cases["case"].combine_chunks(), np.where(np.isnan(most_us), np.inf, most_us)
-    )
+    known = zip(cases["case"].to_pylist(), most_us.tolist(), strict=True)
+    return {case: us for case, us in known if not isnan(us)}
 
 
 def with_implausible(
-    table: pa.Table, records: Iterable[CaseRecord], plan: Plan, most: MostLowerBounds
+    table: pa.Table, records: Iterable[CaseRecord], plan: Plan, most_us: Mapping[str, float]
 ) -> pa.Table:
-    """Return the rows of a plan's parts. Rows that cannot be measurements of their case have the
-    outcome `implausible`, with the reason; nothing else of them changes."""
+    """Return the rows of a plan's parts, given `most_lower_bounds_us`. Rows that cannot be
+    measurements of their case have the outcome `implausible`, with the reason; nothing else of them
+    changes."""
     limit_us = plan.limits.case_s * 1e6
-    suspect = _suspect_rows(table, most, limit_us)
+    suspect = _suspect_rows(table, most_us, limit_us)
     if not len(suspect):
         return table
     known = {record.case_id: record for record in records}
@@ -94,17 +79,19 @@ def with_implausible(
         reason = implausible(mean_us, lowest_us=least_us, limit_us=limit_us)
         if reason := reason or cores_worked_longer(mean_us, own):
             outcomes[at], reasons[at] = Outcome.IMPLAUSIBLE.value, reason
-    return _with_column(_with_column(table, "outcome", outcomes), "reason", reasons)
+    table = with_column(table, "outcome", pa.array(outcomes, TEXT))
+    return with_column(table, "reason", pa.array(reasons, TEXT))
 
 
-def _suspect_rows(table: pa.Table, most: MostLowerBounds, limit_us: float) -> Whole:
+def _suspect_rows(table: pa.Table, most_us: Mapping[str, float], limit_us: float) -> Whole:
     """Return the indices of the good rows that may be below their lower bound, are above the limit,
     or took less time than their cores worked."""
     has_mean = pc.and_(pc.equal(table["outcome"], Outcome.OK), pc.not_equal(table["mean_us"], ""))
     measured = np.flatnonzero(has_mean.to_numpy())
     rows = table.select(["case", "mean_us", *_OF_COUNTERS]).take(pa.array(measured))
     mean_us = rows["mean_us"].cast(pa.float64()).to_numpy()
-    is_well = (most.of(rows["case"]) <= mean_us) & (mean_us <= limit_us)
+    lowest_us = np.array([most_us.get(case, np.inf) for case in rows["case"].to_pylist()])
+    is_well = (lowest_us <= mean_us) & (mean_us <= limit_us)
     for worked_us in _worked_us(rows).values():
         is_well &= worked_us <= max_core_time_us(mean_us)
     return np.asarray(measured[~is_well], np.int64)
@@ -121,11 +108,6 @@ def _worked_us(rows: pa.Table) -> dict[str, Floats]:
         worked_us = pc.if_else(is_of_mean, found, None).cast(pa.float64())
         core_times[name] = pc.fill_null(worked_us, 0.0).to_numpy()
     return core_times
-
-
-def _with_column(table: pa.Table, name: str, texts: list[str]) -> pa.Table:
-    at = table.column_names.index(name)
-    return table.set_column(at, name, pa.array(texts, table.schema.field(name).type))
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,21 +141,15 @@ def read_results(store: Store, plan: Plan, held: MergedPlans = NOTHING) -> PlanR
     """Read the committed results of a plan that the database does not have. With the plan's first
     measurement every case of the plan is in the state, measured or not; before it the state is
     empty."""
-    new = _shards_to_read(plan, held)
     plan_of = plan_reader(store, plan.campaign)
-    shards = map_concurrently(
-        lambda shard: fetch(
-            store,
-            plan,
-            shard,
-            with_attempt=not held.has(plan, shard.shard_id),
-            plan_of=plan_of,
-        ),
-        new,
-        AT_ONCE,
-    )
+    new = {shard.shard_id for shard in plan.shards if not held.has(plan, shard.shard_id)}
+    is_merged = MergedPlan.of(plan) in held.plans
     rows = _PlanTotals(plan, held)
-    for shard in shards:
+    for shard in map_concurrently(
+        lambda one: fetch(store, plan, one, with_attempt=one.shard_id in new, plan_of=plan_of),
+        [one for one in plan.shards if one.shard_id in new or not is_merged],
+        AT_ONCE,
+    ):
         rows.add(shard)
     return PlanResults(
         plan, rows.state(), tuple(rows.missing), tuple(rows.damaged), tuple(rows.records)
@@ -185,14 +161,6 @@ def damage_in(plan: Plan, shard: StoredShard) -> Damage | None:
     rows = _PlanTotals(plan, NOTHING)
     rows.add(shard)
     return rows.damaged[0] if rows.damaged else None
-
-
-def _shards_to_read(plan: Plan, held: MergedPlans) -> list[PlannedShard]:
-    """Return all shards; of a plan that was merged before, only those without measurements in the
-    database."""
-    if MergedPlan.of(plan) not in held.plans:
-        return list(plan.shards)
-    return [shard for shard in plan.shards if not held.has(plan, shard.shard_id)]
 
 
 class _PlanTotals:
@@ -209,7 +177,6 @@ class _PlanTotals:
         self.records: list[RawRecord] = []
 
     def add(self, shard: StoredShard) -> None:
-        """Add the readable rows of a shard."""
         try:
             self._add(shard)
         except BadInput as error:
@@ -217,29 +184,40 @@ class _PlanTotals:
             self.damaged.append(Damage(plan.campaign, plan.number, shard.shard_id, str(error)))
 
     def _add(self, shard: StoredShard) -> None:
-        records = _records_of(self._plan, shard)
+        key = keys.shard(self._plan.campaign, shard.shard_id)
+        planned = [] if shard.table is None else read_shard(shard.table, path=key)
+        records = [case.record for case in planned]
         cases = case_rows(self._plan, records)
         self._cases.append(cases)
         self._profiles.append(profile_rows(self._plan, records))
         if shard.damage is not None:
             raise shard.damage
         if shard.attempt is not None:
-            most = most_lower_bounds_us(cases, self._plan)
-            self._add_attempt(shard.attempt, records, most)
+            self._add_attempt(shard.attempt, records, cases)
         elif self._held.has(self._plan, shard.shard_id):
             self._is_measured = True
         else:
             self.missing.append(shard.shard_id)
 
     def _add_attempt(
-        self, attempt: CommittedAttempt, records: list[CaseRecord], most: MostLowerBounds
+        self, attempt: CommittedAttempt, records: list[CaseRecord], cases: pa.Table
     ) -> None:
-        table = _measurements(self._plan, attempt, records, most)
+        table = _parts_of(attempt, records)
+        # Before and after the gates: only a good measurement makes a case of its own.
+        known = (*records, *_records_that_ran(table, records))
+        table = with_implausible(table, known, self._plan, most_lower_bounds_us(cases, self._plan))
         if not table.num_rows:
             raise BadInput("expected at least one row in the parts, got none", path=attempt.key)
+        final = _final_flags(table, attempt.manifest, attempt.key)
+        path = pa.array([self._plan.stack.version_path] * table.num_rows, TEXT)
+        table = table.append_column("final", final).append_column("version_path", path)
         ran = _records_that_ran(table, records)
         self._measurements.append(table)
-        self.records += records_named(attempt.manifest, attempt.key)
+        self.records += (
+            RawRecord(attempt.manifest.shard, raw, attempt.key)
+            for entry in attempt.manifest.parts
+            for raw in entry.raw
+        )
         self._cases.append(case_rows(self._plan, ran))
         self._is_measured = True
 
@@ -261,62 +239,33 @@ class _PlanTotals:
         )
 
 
-def _records_of(plan: Plan, shard: StoredShard) -> list[CaseRecord]:
-    if shard.table is None:
-        return []
-    key = keys.shard(plan.campaign, shard.shard_id)
-    return [case.record for case in read_shard(shard.table, path=key)]
-
-
-def _measurements(
-    plan: Plan,
-    attempt: CommittedAttempt,
-    records: Sequence[CaseRecord],
-    most: MostLowerBounds,
-) -> pa.Table:
-    """Return every row of a shard's parts, with columns from the manifest and the plan."""
+def _parts_of(attempt: CommittedAttempt, records: Sequence[CaseRecord]) -> pa.Table:
+    """Return every row of a shard's parts."""
     if not attempt.parts:
         raise BadInput(
             "expected at least one part in the manifest of a committed shard, got none",
             path=attempt.key,
         )
     own = {record.case_id: record for record in records}
-    attempt.bound.check_final(attempt.manifest.final, own, attempt.key)
-    parts = [_part(attempt.bound, own, key, data) for key, data in attempt.parts]
-    return _marked(parts, plan, attempt, records, most)
+    if foreign := attempt.manifest.final.keys() - own.keys():
+        what = f"expected final cases of the shard, got case {min(foreign)}"
+        raise BadInput(what, path=attempt.key)
+    parts = []
+    for key, data in attempt.parts:
+        part = rows_of_part(data, key=key)
+        attempt.bound.check_part(partial(_texts, part), own, key)
+        parts.append(part)
+    return pa.concat_tables(parts).combine_chunks()
 
 
-def _marked(
-    parts: Sequence[pa.Table],
-    plan: Plan,
-    attempt: CommittedAttempt,
-    records: Sequence[CaseRecord],
-    most: MostLowerBounds,
-) -> pa.Table:
-    table = pa.concat_tables(parts).combine_chunks()
-    ran = _records_that_ran(table, records)
-    table = with_implausible(table, (*records, *ran), plan, most)
-    final = _final_flags(table, attempt.manifest, attempt.key)
-    path = pa.array([plan.stack.version_path] * table.num_rows, TEXT)
-    return table.append_column("final", final).append_column("version_path", path)
-
-
-def _part(bound: BoundShard, records: Mapping[str, CaseRecord], key: str, data: bytes) -> pa.Table:
-    table = rows_of_part(data, key=key)
-    bound.check_part(
-        lambda names: zip(*(table[name].to_pylist() for name in names), strict=True), records, key
-    )
-    return table
+def _texts(table: pa.Table, names: Iterable[str]) -> Iterator[tuple[str, ...]]:
+    return zip(*(table[name].to_pylist() for name in names), strict=True)
 
 
 def _final_flags(table: pa.Table, manifest: AttemptManifest, key: str) -> pa.Array:
     named = set(manifest.final.items())
-    columns = (table[name].to_pylist() for name in ("case", "measurement", "asked"))
-    rows_of_cases = list(zip(*columns, strict=True))
-    rows = [(case, measurement) for case, measurement, _ in rows_of_cases]
-    if absent := named.difference(
-        (case, m) for case, m, requested in rows_of_cases if not requested
-    ):
+    rows = list(_texts(table, ("case", "measurement", "asked", "outcome")))
+    if absent := named.difference((case, m) for case, m, requested, _ in rows if not requested):
         case, measurement = min(absent)
         raise BadInput(
             f"expected final measurement {measurement} of case {case} in a part, found none",
@@ -324,36 +273,24 @@ def _final_flags(table: pa.Table, manifest: AttemptManifest, key: str) -> pa.Arr
         )
     # A kernel that ran instead of the requested one gives no result for its shard, so no manifest
     # names its measurement. The measurement is as valid as any other.
-    filed = _filed_well(table)
-    flags = (row in named or extra for row, extra in zip(rows, filed, strict=True))
-    return pa.array(list(flags), pa.bool_())
-
-
-def _filed_well(table: pa.Table) -> list[bool]:
-    """Return for each row whether it is a good measurement of another case than the requested
-    one."""
-    columns = (table[name].to_pylist() for name in ("asked", "outcome"))
-    return [
-        bool(requested) and outcome == Outcome.OK
-        for requested, outcome in zip(*columns, strict=True)
-    ]
+    return pa.array(
+        [
+            (case, measurement) in named or (bool(requested) and outcome == Outcome.OK)
+            for case, measurement, requested, outcome in rows
+        ],
+        pa.bool_(),
+    )
 
 
 def _records_that_ran(table: pa.Table, records: Sequence[CaseRecord]) -> list[CaseRecord]:
     """Return the records of the cases that ran instead of a shard's own and have a good
     measurement: the same tensors, under the kernel type and the state that the profiler reported.
     The rows were checked against the shard, whose `records` these are."""
-    shown = table.filter(pa.array(_filed_well(table), pa.bool_()))
-    rows = shown.select(["asked", "kernel_type", "op_state", "core", "recorded"]).to_pylist()
     requested = {record.case_id: record for record in records}
+    names = ("asked", "outcome", "kernel_type", "op_state", "core", "recorded")
     found = [
-        as_ran(
-            requested[row["asked"]],
-            row["kernel_type"],
-            row["op_state"],
-            row["core"],
-            value_of("recorded", row["recorded"]),
-        )
-        for row in rows
+        as_ran(requested[asked], kernel_type, op_state, core, value_of("recorded", recorded))
+        for asked, outcome, kernel_type, op_state, core, recorded in _texts(table, names)
+        if asked and outcome == Outcome.OK
     ]
     return list({ran.case_id: ran for ran in found}.values())

@@ -16,7 +16,6 @@ from collector.codec.errors import DamagedObject
 from collector.database import canaries, query, snapshot
 from collector.database.canaries import SuspectSessions
 from collector.database.commits import Commit
-from collector.database.committed import read_sealed
 from collector.database.intervals import CaseInterval
 from collector.database.plans import MergedPlan
 from collector.database.query import CaseResult
@@ -30,7 +29,7 @@ from collector.model.stack import Stack
 from collector.store.base import Store
 
 _BATCH_ROWS = 16_384
-_NODE_AND_DEVICE = ("node", "device_serial")
+
 _INTERVAL = (  # in the order of a CaseInterval
     *("mean_us", "sessions", "stack_low_us", "stack_high_us", "stack_degrees", "stack_variance"),
 )
@@ -59,7 +58,7 @@ class Published:
         return self.manifest.versions if self.manifest else {}
 
     def shows(self, stack: Stack) -> bool:
-        """Return whether the version directory of a stack exists and displays this stack."""
+        """Return whether the version directory of a stack exists and shows exactly this stack."""
         return shows(self.versions, stack)
 
     def case_results(
@@ -76,12 +75,10 @@ class Published:
         for key in self.manifest.measurements:
             found = list(best)
             for rows in _batches(self.store, key, (*query.RESULT_COLUMNS, "reason")):
-                rows_of_cases = canaries.with_suspect_sessions(
-                    rows.filter(pc.is_in(rows["case"], value_set=cases)), suspects
-                )
-                found.append(
-                    query.best_of(rows_of_cases, version, version_path, cache=cache).select(_KEPT)
-                )
+                own = rows.filter(pc.is_in(rows["case"], value_set=cases))
+                own = canaries.with_suspect_sessions(own, suspects)
+                best_rows = query.best_of(own, version, version_path, cache=cache)
+                found.append(best_rows.select(_KEPT))
             best = [query.best_of_cases(pa.concat_tables(found))] if found else []
         return query.results_of_rows(best[0]) if best else {}
 
@@ -98,17 +95,14 @@ class Published:
         version = self.versions[version_path]
         suspects = self._suspects(version, version_path, self.manifest.measurements)
         places: dict[str, list[str]] = {}
+        columns = (*query.RESULT_COLUMNS, "reason", "node", "device_serial")
         for key in self.manifest.measurements:
-            for rows in _batches(
-                self.store, key, (*query.RESULT_COLUMNS, "reason", *_NODE_AND_DEVICE)
-            ):
-                rows = canaries.with_suspect_sessions(
-                    rows.filter(pc.is_in(rows["case"], value_set=suspect)), suspects
-                )
-                for row in query.of_stack(rows, version, version_path, cache=cache).to_pylist():
-                    if canaries.is_of_suspect_session(
-                        row["outcome"], row["reason"], row["warnings"]
-                    ):
+            for rows in _batches(self.store, key, columns):
+                own = rows.filter(pc.is_in(rows["case"], value_set=suspect))
+                own = canaries.with_suspect_sessions(own, suspects)
+                for row in query.of_stack(own, version, version_path, cache=cache).to_pylist():
+                    reported = (row["outcome"], row["reason"], row["warnings"])
+                    if canaries.is_of_suspect_session(*reported):
                         device_or_node = device_or_node_name(row["node"], row["device_serial"])
                         places.setdefault(row["case"], []).append(device_or_node)
         return {case: found[0] for case, found in places.items() if len(found) == 1}
@@ -123,10 +117,8 @@ class Published:
         data = snapshot.read_file(
             self.store, self.commit, snapshot.INTERVALS, self.manifest.files[snapshot.INTERVALS]
         )
-        key, cases = (
-            keys.snapshot(self.commit.snapshot) + snapshot.INTERVALS,
-            pa.array(expected, TEXT),
-        )
+        key = keys.snapshot(self.commit.snapshot) + snapshot.INTERVALS
+        cases = pa.array(expected, TEXT)
         found: dict[str, CaseInterval] = {}
         for rows in snapshot.interval_rows(data, key=key):
             is_own = pc.equal(rows["version_path"], version_path)
@@ -138,17 +130,15 @@ class Published:
     def _suspects(
         self, version: Version, version_path: str, files: Iterable[str]
     ) -> SuspectSessions:
-        """Return the sessions of a version directory that their canaries make suspect."""
         canary_tables = [
             canaries.canary_rows(rows, version, version_path)
             for key in files
             for rows in _batches(self.store, key, canaries.CANARY_COLUMNS)
         ]
-        return (
-            canaries.suspect_sessions(canaries.factors_of(pa.concat_tables(canary_tables), version))
-            if canary_tables
-            else {}
-        )
+        if not canary_tables:
+            return {}
+        factors = canaries.factors_of(pa.concat_tables(canary_tables), version)
+        return canaries.suspect_sessions(factors)
 
 
 class HeldShards:
@@ -200,11 +190,7 @@ def _batches(store: Store, key: str, columns: Sequence[str]) -> Iterator[pa.Tabl
     """Return the rows of a file of measurements in batches, with these columns only.
 
     Raises DamagedObject, naming the key, if the content does not match the name."""
-    sha256 = key.removeprefix(keys.MEASUREMENTS).removesuffix(".parquet")
-    yield from _batches_in(read_sealed(store, key, sha256, named_by=None), columns, key)
-
-
-def _batches_in(data: bytes, columns: Sequence[str], key: str) -> Iterator[pa.Table]:
+    data = snapshot.measurements_bytes(store, key)
     try:
         file = pq.ParquetFile(io.BytesIO(data))
         known = [name for name in columns if name not in ABSENT or name in file.schema.names]

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
 
 from collector.codec.canonical import decode_object, readable_json, sha256_hex
-from collector.codec.errors import BadInput
+from collector.codec.errors import BadInput, file_errors
 from collector.database.commits import Commit
 from collector.database.layout import OP_MAPPING
 from collector.database.snapshot import load_state, read_file, read_manifest
@@ -65,10 +65,8 @@ def pull_version(
             path: ViewFile(read_file(store, commit, path, entry), entry.rows)
             for path, entry in manifest.tree.items()
         }
-    try:
+    with file_errors(target, "written"):
         _replace(target, files, commit)
-    except OSError as error:
-        raise BadInput(f"cannot be written: {error.strerror}", path=target) from error
     return Pulled(
         files=len(files),
         rows=sum(file.rows for file in files.values()),
@@ -95,22 +93,22 @@ def _replace(target: Path, files: Mapping[str, ViewFile], commit: Commit) -> Non
         fresh = beside / "new"
         for path, file in files.items():
             _write(fresh / _safe(path), file.data)
-        _write(fresh / MARKER, _marker(files, commit))
+        hashes = {path: sha256_hex(file.data) for path, file in files.items()}
+        marker = _Marker(commit.number, commit.content_hash, commit.runtime, hashes)
+        _write(fresh / MARKER, readable_json(asdict(marker)))
         _swap(fresh, target, beside / "old")
     finally:
         shutil.rmtree(beside)
 
 
 def _swap(fresh: Path, target: Path, aside: Path) -> None:
-    """Move `target` to `aside` and `fresh` to `target`; if that fails, move `target` back."""
-    if not target.exists():
-        os.rename(fresh, target)
-        return
-    os.rename(target, aside)
+    if target.exists():
+        os.rename(target, aside)
     try:
         os.rename(fresh, target)
     except OSError:
-        os.rename(aside, target)
+        if aside.exists():
+            os.rename(aside, target)
         raise
 
 
@@ -122,39 +120,27 @@ def _write(path: Path, data: bytes) -> None:
         os.fsync(out.fileno())
 
 
-def _marker(files: Mapping[str, ViewFile], commit: Commit) -> bytes:
-    hashes = {path: sha256_hex(file.data) for path, file in files.items()}
-    marker = _Marker(commit.number, commit.content_hash, commit.runtime, hashes)
-    return readable_json(asdict(marker))
-
-
 def _check_target(target: Path) -> None:
-    """Check that the target may be replaced: it is absent, empty, or exactly as a pull wrote it."""
     if not target.exists():
         return
     if not target.is_dir():
         raise BadInput("expected a folder, got a file", path=target)
     if not any(target.iterdir()):
         return
-    written = _written_by_pull(target)
-    for path in sorted(p for p in target.rglob("*") if not p.is_dir()):
-        name = path.relative_to(target).as_posix()
-        if name != MARKER and written.get(name) != sha256_hex(path.read_bytes()):
-            raise BadInput(
-                "expected a file of the last pull, got an added or changed file; move it away, "
-                "or pull into another folder",
-                path=path,
-            )
-
-
-def _written_by_pull(target: Path) -> Mapping[str, str]:
     marker = _read_marker(target)
     if marker is None:
         raise BadInput(
             "expected an empty folder or one from `opmeter pull`, got other files; pull elsewhere",
             path=target,
         )
-    return marker.files
+    for path in sorted(p for p in target.rglob("*") if not p.is_dir()):
+        name = path.relative_to(target).as_posix()
+        if name != MARKER and marker.files.get(name) != sha256_hex(path.read_bytes()):
+            raise BadInput(
+                "expected a file of the last pull, got an added or changed file; move it away, "
+                "or pull into another folder",
+                path=path,
+            )
 
 
 def _read_marker(folder: Path) -> _Marker | None:

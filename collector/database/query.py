@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from collector.database import canaries
 from collector.database.canaries import SuspectSessions
 from collector.database.curves import CURVE_COLUMNS, Faults, curve_faults, with_curve_faults
-from collector.database.state import State, Version, distinct, highest_rows
+from collector.database.state import State, Version, distinct, highest_rows, with_column
 from collector.model.measurement import CONTEXT, Outcome
 
 # The columns of a measurement that decide the result of its case, and those that are shown.
@@ -91,13 +91,14 @@ def best_of(
 
     Only final measurements of the version's stack compete: with `cache` only those of that state of
     the caches, without it those of the case alone."""
-    rows = _in_state(rows.filter(_competes(rows, version, version_path)), cache)
+    rows = _in_state(
+        rows.filter(pc.and_(rows["final"], _is_of_stack(rows, version, version_path))), cache
+    )
     rows = rows.append_column("good", _is_good(rows))
     rows = rows.append_column("warm", pc.equal(rows["cache"], _WARM))
     rows = rows.append_column("clean", pc.equal(rows["warnings"], ""))
     for name in ("head_commit", "plan"):
-        at = rows.column_names.index(name)
-        rows = rows.set_column(at, name, rows[name].cast(pa.int64()))
+        rows = with_column(rows, name, rows[name].cast(pa.int64()))
     return best_of_cases(rows)
 
 
@@ -120,16 +121,11 @@ def isolated(rows: pa.Table) -> pa.Table:
 
 def good_rows(rows: pa.Table, version: Version, version_path: str) -> pa.Table:
     """Return the good ones among the measurements that compete to show in a version directory."""
-    return rows.filter(pc.and_(_competes(rows, version, version_path), _is_good(rows)))
-
-
-def _competes(rows: pa.Table, version: Version, version_path: str) -> pa.ChunkedArray:
-    """Return which rows are final measurements of the stack that a version directory shows."""
-    return pc.and_(rows["final"], _is_of_stack(rows, version, version_path))
+    of_stack = pc.and_(rows["final"], _is_of_stack(rows, version, version_path))
+    return rows.filter(pc.and_(of_stack, _is_good(rows)))
 
 
 def _is_of_stack(rows: pa.Table, version: Version, version_path: str) -> pa.ChunkedArray:
-    """Return which rows are measurements of the stack that a version directory shows."""
     is_there = pc.equal(rows["version_path"], version_path)
     return pc.and_(is_there, pc.equal(rows["stack_id"], version.shown_stack.stack_id))
 
@@ -159,10 +155,8 @@ def results_of_rows(best: pa.Table) -> dict[str, CaseResult]:
     columns = (best[name].to_pylist() for name in names)
     return {
         case: CaseResult(
-            Outcome(outcome),
-            good,
-            float(mean_us) if good else None,
-            canaries.is_of_suspect_session(outcome, reason, warnings),
+            *(Outcome(outcome), good, float(mean_us) if good else None),
+            is_suspect=canaries.is_of_suspect_session(outcome, reason, warnings),
         )
         for case, outcome, reason, good, mean_us, warnings in zip(*columns, strict=True)
     }

@@ -101,7 +101,10 @@ def check_rows(table: pa.Table, key: str) -> None:
     which names the key."""
     _check_values(table, key)
     try:
-        _check_timings(table.select(TIMING_FIELDS).filter(pc.not_equal(table["mean_us"], "")))
+        timed = table.select(TIMING_FIELDS).filter(pc.not_equal(table["mean_us"], ""))
+        numbers = (column.cast(pa.float64()).to_pylist() for column in timed.columns)
+        for row in zip(*numbers, strict=True):
+            Timing(*row)
     except (pa.ArrowInvalid, BadInput) as error:
         raise BadInput(f"invalid measurement in a row: {error}", path=key) from error
     bare = pc.and_(pc.equal(table["outcome"], Outcome.OK.value), pc.equal(table["mean_us"], ""))
@@ -113,15 +116,7 @@ def check_rows(table: pa.Table, key: str) -> None:
         )
 
 
-def _check_timings(timed: pa.Table) -> None:
-    """Raise BadInput or ArrowInvalid if the numbers of a row are not a timing."""
-    columns = (timed[name].cast(pa.float64()).to_pylist() for name in TIMING_FIELDS)
-    for numbers in zip(*columns, strict=True):
-        Timing(*numbers)
-
-
 def _wrong_ids(table: pa.Table) -> list[str]:
-    """Return the measurements whose id does not follow from their row."""
     names = ("shard", "attempt", "session", "case", "runtime", "asked", "measurement")
     rows = zip(*(table[name].to_pylist() for name in names), strict=True)
     return [
@@ -132,12 +127,11 @@ def _wrong_ids(table: pa.Table) -> list[str]:
 
 
 def _check_values(table: pa.Table, key: str) -> None:
-    """Check the type of every cell, and that each measurement occurs once. Raises BadInput, which
-    names the key and the column."""
     for column in COLUMNS:
         cells = table[column.name]
         if column.is_list:
-            _check_lists(column, cells, key)
+            is_plain = pc.match_substring_regex(cells, _PLAIN.get(column.name, "^$"))
+            _check_each(column, cells.filter(pc.invert(is_plain)), key)
         elif column.words:
             if unknown := set(pc.unique(cells).to_pylist()) - set(column.words):
                 raise BadInput(
@@ -145,28 +139,18 @@ def _check_values(table: pa.Table, key: str) -> None:
                     path=key,
                 )
         elif column.type is int:
-            _refuse(cells, pc.match_substring_regex(cells, _WHOLE), column.name, key)
+            wrong = cells.filter(pc.invert(pc.match_substring_regex(cells, _WHOLE)))
+            if len(wrong):
+                what = f"{column.name}: expected an integer >= 0, got {wrong[0].as_py()!r}"
+                raise BadInput(what, path=key)
         elif column.type is float and column.name not in TIMING_FIELDS:
-            for text in pc.unique(cells).to_pylist():
-                try:
-                    value_of(column.name, text)
-                except BadInput as error:
-                    raise BadInput(str(error), path=key) from error
+            _check_each(column, cells, key)
     if pc.count_distinct(table["measurement"]).as_py() < table.num_rows:
         raise BadInput("expected each measurement once, got a duplicate", path=key)
 
 
-def _refuse(column: pa.ChunkedArray, is_well: pa.ChunkedArray, name: str, key: str) -> None:
-    if not pc.all(is_well, min_count=0).as_py():
-        wrong = column.filter(pc.invert(is_well))
-        raise BadInput(f"{name}: expected an integer >= 0, got {wrong[0].as_py()!r}", path=key)
-
-
-def _check_lists(column: Column, cells: pa.ChunkedArray, key: str) -> None:
-    is_plain = pc.match_substring_regex(cells, _PLAIN.get(column.name, "^$"))
-    if pc.all(is_plain, min_count=0).as_py():
-        return
-    for text in pc.unique(cells.filter(pc.invert(is_plain))).to_pylist():
+def _check_each(column: Column, cells: pa.ChunkedArray, key: str) -> None:
+    for text in pc.unique(cells).to_pylist():
         try:
             value_of(column.name, text)
         except BadInput as error:

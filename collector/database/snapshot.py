@@ -112,7 +112,14 @@ class _StoredManifest:
 def manifest_to_json(manifest: SnapshotManifest) -> bytes:
     value = asdict(manifest)
     value["schema"] = _SCHEMA
-    value["versions"] = {path: _version_json(v) for path, v in manifest.versions.items()}
+    value["versions"] = {
+        path: {
+            "stack": version.shown_stack.as_json(),
+            "stack_rank": version.stack.rank,
+            "op_mapping_rank": version.op_mapping.rank if version.op_mapping else None,
+        }
+        for path, version in manifest.versions.items()
+    }
     return readable_json(value)
 
 
@@ -125,18 +132,20 @@ def manifest_from_json(data: bytes, *, key: str = "manifest") -> SnapshotManifes
         wrong = str(error)
     if wrong:
         raise BadInput(f"expected {_WHAT}: {wrong}", path=key)
+    versions = {
+        path: Version(
+            Ranked(one.stack_rank, canonical_json(one.stack.as_json()).decode()),
+            None if one.op_mapping_rank is None else Ranked(one.op_mapping_rank, ""),
+        )
+        for path, one in stored.versions.items()
+    }
     return SnapshotManifest(
-        runtime=stored.runtime,
-        content_hash=stored.content_hash,
-        files=stored.files,
-        measurements=stored.measurements,
-        versions={path: _version(version) for path, version in stored.versions.items()},
-        plans=stored.plans,
+        *(stored.runtime, stored.content_hash, stored.files, stored.measurements),
+        *(versions, stored.plans),
     )
 
 
 def _contradiction(stored: _StoredManifest) -> str | None:
-    """Return the first contradiction in a manifest, or None."""
     if stored.schema != _SCHEMA:
         return f"schema: expected {_SCHEMA}, got {stored.schema}"
     if other := [k for k in stored.measurements if keys.name_of(k, keys.measurements) is None]:
@@ -149,33 +158,13 @@ def _contradiction(stored: _StoredManifest) -> str | None:
             needed.add(f"{path}/{layout.OP_MAPPING}")
     if missing := needed - stored.files.keys():
         return f"missing file {min(missing)}"
-    if foreign := [p for p in stored.files.keys() - needed if not _is_shown(p, stored)]:
+    if foreign := [
+        path
+        for path in stored.files.keys() - needed
+        if not any(layout.is_file_of(path, version) for version in stored.versions)
+    ]:
         return f"file {ascii(min(foreign))} belongs to no version"
     return None
-
-
-def _is_shown(path: str, stored: _StoredManifest) -> bool:
-    """Return whether a path is that of a CSV of a version directory or of its collectives."""
-    if any(layout.is_collective_file(path, folder) for folder in stored.versions):
-        return True
-    folders = (folder for folder in stored.versions if path.startswith(f"{folder}/"))
-    return any(layout.is_kernel_file_name(path.removeprefix(f"{folder}/")) for folder in folders)
-
-
-def _version_json(version: Version) -> dict[str, object]:
-    return {
-        "stack": version.shown_stack.as_json(),
-        "stack_rank": version.stack.rank,
-        "op_mapping_rank": version.op_mapping.rank if version.op_mapping else None,
-    }
-
-
-def _version(stored: _StoredVersion) -> Version:
-    mapping = stored.op_mapping_rank
-    return Version(
-        stack=Ranked(stored.stack_rank, canonical_json(stored.stack.as_json()).decode()),
-        op_mapping=None if mapping is None else Ranked(mapping, ""),
-    )
 
 
 _MAY_BE_NULL = frozenset({"std_us", *(c.name for c in layout.INTERVAL_COLUMNS if c.is_optional)})
@@ -239,20 +228,17 @@ def read_manifest(store: Store, commit: Commit) -> SnapshotManifest:
     data = read_sealed(store, key, commit.manifest_sha256, named_by=named_by)
     with stored():
         manifest = manifest_from_json(data, key=key)
+    wrong = ""
     for name in ("runtime", "content_hash"):
         reported, claimed = getattr(manifest, name), getattr(commit, name)
         if reported != claimed:
-            what = f"{name}: expected {reported}, as in {key}, got {claimed}"
-            raise DamagedObject(
-                f"{what}: the commit was changed after it was written", path=named_by
-            )
+            wrong = wrong or f"{name}: expected {reported}, as in {key}, got {claimed}"
     if foreign := set(commit.plans).difference(manifest.plans):
         plan = min(foreign)
-        raise DamagedObject(
-            f"merged plan {plan.number} of {plan.campaign} is not in {key}: the commit was "
-            "changed after it was written",
-            path=named_by,
-        )
+        wrong = wrong or f"merged plan {plan.number} of {plan.campaign} is not in {key}"
+    if wrong:
+        what = f"{wrong}: the commit was changed after it was written"
+        raise DamagedObject(what, path=named_by)
     return manifest
 
 
@@ -288,8 +274,8 @@ def load_state(
     parts = map_concurrently(
         lambda key: read_measurements(store, key), manifest.measurements, AT_ONCE
     )
-    expected = manifest.state_files
-    data = {path: read_file(store, commit, path, manifest.files[path]) for path in expected}
+    files = {path: manifest.files[path] for path in manifest.state_files}
+    data = {path: read_file(store, commit, path, entry) for path, entry in files.items()}
     return state_of(commit, manifest, data, parts)
 
 
@@ -319,11 +305,15 @@ def state_of(
     return state
 
 
-def read_measurements(store: Store, key: str) -> pa.Table:
-    """Return the rows of one file of measurements, which is named by its own hash."""
+def measurements_bytes(store: Store, key: str) -> bytes:
+    """Return a file of measurements, which is named by its own hash."""
     sha256 = key.removeprefix(keys.MEASUREMENTS).removesuffix(".parquet")
-    data = read_sealed(store, key, sha256, named_by=None)
-    return _table(data, MEASUREMENT_SCHEMA, key)
+    return read_sealed(store, key, sha256, named_by=None)
+
+
+def read_measurements(store: Store, key: str) -> pa.Table:
+    """Return the rows of one file of measurements."""
+    return _table(measurements_bytes(store, key), MEASUREMENT_SCHEMA, key)
 
 
 def interval_rows(data: bytes, *, key: str) -> Iterator[pa.Table]:
@@ -333,21 +323,16 @@ def interval_rows(data: bytes, *, key: str) -> Iterator[pa.Table]:
     try:
         for batch in pq.ParquetFile(io.BytesIO(data)).iter_batches(_BATCH_ROWS, use_threads=False):
             rows = _whole(pa.table(batch).cast(INTERVAL_SCHEMA), key)
-            numbers = (rows[name] for name in ("mean_us", "stack_high_us", "sessions"))
-            if not all(_is_positive(column) for column in numbers):
-                raise DamagedObject("impossible interval in a row", path=key)
+            for numbers in (rows[name] for name in ("mean_us", "stack_high_us", "sessions")):
+                is_well = pc.and_(pc.greater(numbers, 0), pc.is_finite(numbers))
+                if not pc.all(is_well, min_count=0).as_py():
+                    raise DamagedObject("impossible interval in a row", path=key)
             yield rows
     except (pa.ArrowException, OSError, ValueError) as error:
         raise DamagedObject(f"unexpected columns in a table: {error}", path=key) from error
 
 
-def _is_positive(column: pa.ChunkedArray) -> bool:
-    is_one = pc.and_(pc.greater(column, 0), pc.is_finite(column))
-    return bool(pc.all(is_one, min_count=0).as_py())
-
-
 def _write_measurements(store: Store, added: pa.Table) -> Iterable[str]:
-    """Write one file for a merge, named by its hash; none if nothing was added."""
     if added.num_rows == 0:
         return ()
     data = _parquet(added)
@@ -388,11 +373,9 @@ def _whole(table: pa.Table, key: str) -> pa.Table:
 
 
 def _with_mapping(version: Version, data: bytes | None, place: str) -> Version:
-    """Return the version with the text of its op_mapping, which is only in the tree."""
-    if version.op_mapping is None or data is None:
+    if version.op_mapping is None or data is None:  # its text is only in the tree
         return version
     try:
-        text = data.decode()
+        return replace(version, op_mapping=Ranked(version.op_mapping.rank, data.decode()))
     except UnicodeDecodeError as error:
         raise DamagedObject("expected UTF-8 text", path=f"{place}/{layout.OP_MAPPING}") from error
-    return replace(version, op_mapping=Ranked(version.op_mapping.rank, text))

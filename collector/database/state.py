@@ -194,7 +194,6 @@ def _sorted(table: pa.Table, names: tuple[str, ...]) -> pa.Table:
 
 
 def _joined(schema: pa.Schema, key: tuple[str, ...], tables: Iterable[pa.Table]) -> pa.Table:
-    """Return one table of all rows, the greatest for each key."""
     filled = [table.select(schema.names) for table in tables if table.num_rows]
     if not filled:
         return schema.empty_table()
@@ -281,3 +280,8 @@ def text_bytes(texts: pa.Array) -> memoryview:
         return memoryview(b"")
     bounds = np.frombuffer(offsets, np.int64)[texts.offset : texts.offset + len(texts) + 1]
     return memoryview(data)[int(bounds[0]) : int(bounds[-1])]
+
+
+def with_column(table: pa.Table, name: str, values: Any) -> pa.Table:
+    """Return the table with other values in one of its columns."""
+    return table.set_column(table.column_names.index(name), name, values)

@@ -6,8 +6,8 @@ were not measured. The content of other tools is kept: the spelling of cells, th
 columns, and unknown columns.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from collector.codec.errors import BadInput
@@ -27,10 +27,6 @@ class KernelFile:
     kernel_type: str
     columns: tuple[str, ...]
     rows: tuple[Cells, ...]
-
-    def of_rows(self, rows: Iterable[Cells]) -> "KernelFile":
-        """Return the same file with other rows."""
-        return KernelFile(self.kernel_type, self.columns, tuple(rows))
 
     def as_bytes(self) -> bytes:
         return layout.csv_bytes(self.columns, self.rows)
@@ -61,7 +57,10 @@ def read_kernel_file(path: Path) -> KernelFile:
     """Return the rows of a tree's file. Raises BadInput, with the line, for another file."""
     names, rows = open_rows(path)
     columns = [name.strip() for name in names]
-    _check_header(columns, path)
+    if twice := {name for name in columns if columns.count(name) > 1}:
+        raise BadInput(f"duplicate column {min(twice)!r} in the header", path=path, line=1)
+    if INPUT_SHAPES not in columns:
+        raise BadInput(f"missing column {INPUT_SHAPES!r}", path=path, line=1)
     now = layout.present_names(columns)
     read = []
     for line, row in rows:
@@ -69,8 +68,13 @@ def read_kernel_file(path: Path) -> KernelFile:
             raise BadInput(f"expected {len(columns)} cells, got {len(row)}", path=path, line=line)
         if not is_utf8_row(row):
             raise BadInput("expected UTF-8 text", path=path, line=line)
-        cells = _renamed(dict(zip(columns, row, strict=True)), now)
-        _case(path.stem, cells, path, line)
+        texts, cells = dict(zip(columns, row, strict=True)), dict[str, str]()
+        for old, name in now.items():  # of two columns with one name, the first non-empty cell
+            cells[name] = cells.get(name) or texts[old]
+        try:
+            case_from_cells(path.stem, cells)
+        except BadInput as error:
+            raise BadInput(str(error), path=path, line=line) from error
         read.append(cells)
     return KernelFile(path.stem, tuple(dict.fromkeys(now.values())), tuple(read))
 
@@ -84,9 +88,9 @@ def read_kernel(version: Path, kernel_type: str) -> KernelFiles:
     own = layout.by_file(kernel_type, files[name].rows if name in files else ())
     if aside not in own:
         return KernelFiles(files, has_strays=False)
-    others = files.get(aside, files[name].of_rows(()))
-    files = {aside: upsert(others, own[aside]).file, name: files[name].of_rows(own.get(name, ()))}
-    return KernelFiles(files, has_strays=True)
+    rest = replace(files[name], rows=tuple(own.get(name, ())))
+    others = files.get(aside, replace(rest, rows=()))
+    return KernelFiles({aside: upsert(others, own[aside]).file, name: rest}, has_strays=True)
 
 
 def joined(old: Cells, new: Cells) -> Cells:
@@ -103,7 +107,12 @@ def upsert(file: KernelFile, rows: Sequence[Cells], join: Join = joined) -> Upse
     added at the end. A file that lacks a base column cannot distinguish some cases: an existing row
     is then joined only with the first new row that matches it."""
     lacking = frozenset(BASE_CELLS) - frozenset(file.columns)
-    places, duplicates = _places(file)
+    places: dict[Case, int] = {}  # the first row of each case
+    duplicates = []
+    for at, row in enumerate(file.rows):
+        case = case_from_cells(file.kernel_type, row)
+        if places.setdefault(case, at) != at:
+            duplicates.append(case.describe())
     result: list[Cells] = list(file.rows)
     counts = {"added": 0, "updated": 0, "unchanged": 0}
     claimed: set[int] = set()
@@ -120,42 +129,5 @@ def upsert(file: KernelFile, rows: Sequence[Cells], join: Join = joined) -> Upse
             counts["unchanged" if row_now == result[at] else "updated"] += 1
             result[at] = row_now
     columns = layout.inserted(file.columns, {name for row in rows for name in row})
-    return Upserted(
-        KernelFile(file.kernel_type, columns, tuple(result)), duplicates=duplicates, **counts
-    )
-
-
-def _check_header(columns: Sequence[str], path: Path) -> None:
-    twice = {name for name in columns if columns.count(name) > 1}
-    if twice:
-        raise BadInput(f"duplicate column {min(twice)!r} in the header", path=path, line=1)
-    if INPUT_SHAPES not in columns:
-        raise BadInput(f"missing column {INPUT_SHAPES!r}", path=path, line=1)
-
-
-def _renamed(cells: Cells, now: Mapping[str, str]) -> dict[str, str]:
-    """Return the cells under the present names; if two columns get one name, the first non-empty
-    cell."""
-    renamed: dict[str, str] = {}
-    for old, name in now.items():
-        renamed[name] = renamed.get(name) or cells[old]
-    return renamed
-
-
-def _case(kernel_type: str, cells: Cells, path: Path, line: int) -> Case:
-    try:
-        return case_from_cells(kernel_type, cells)
-    except BadInput as error:
-        raise BadInput(str(error), path=path, line=line) from error
-
-
-def _places(file: KernelFile) -> tuple[dict[Case, int], tuple[str, ...]]:
-    """Return the index of the first row of each case of the file, and the cases that occur
-    again."""
-    places: dict[Case, int] = {}
-    duplicates = []
-    for at, row in enumerate(file.rows):
-        case = case_from_cells(file.kernel_type, row)
-        if places.setdefault(case, at) != at:
-            duplicates.append(case.describe())
-    return places, tuple(duplicates)
+    updated = KernelFile(file.kernel_type, columns, tuple(result))
+    return Upserted(updated, duplicates=tuple(duplicates), **counts)

@@ -19,7 +19,14 @@ import pyarrow.compute as pc
 from collector.codec.canonical import sha256_hex
 from collector.codec.errors import BadInput, NotFound
 from collector.database import layout
-from collector.database.commits import Commit, end_of_log, is_hinted, read_commit
+from collector.database.commits import (
+    Commit,
+    end_of_log,
+    history,
+    is_hint_damaged,
+    is_hinted,
+    read_commit,
+)
 from collector.database.committed import RawRecord, is_slip, record_problems
 from collector.database.intervals import (
     INTERVAL_KEY,
@@ -53,7 +60,7 @@ from collector.database.state import (
 from collector.database.view import VIEW_VERSION, content_hash_of, view_of
 from collector.model import keys
 from collector.ranks.collective import is_collective
-from collector.store.base import Store
+from collector.store.base import Info, Store
 
 # The view of each commit of a log, computed from its state, in the order of the log.
 #
@@ -89,23 +96,44 @@ def shown_after(before: Shown | None, state: State, measurements: Mapping[str, p
     `measurements` are by key; a file with the same key is the same in both."""
     intervals = intervals_of(state)
     if before is None or not before.measurements.keys() <= measurements.keys():
-        return Shown(state, measurements, intervals, *_rendered(state, intervals))
+        return _shown(state, measurements, intervals, state)
     added = [table for key, table in measurements.items() if key not in before.measurements]
     touched = _touched(before, state, intervals, added)
     both = pa.concat_tables([before.state.cases, state.cases]).select((*_CASE, "kernel_type"))
     touched = _with_shared_files(both, touched)
     replaced = both.filter(is_among(both, _KERNEL, touched))
-    gone = {file for pair in distinct(replaced, _KERNEL) for file in _files(*pair)}
+    gone = set[str]()
+    for path, kernel in distinct(replaced, _KERNEL):
+        places = [path, f"{path}/{layout.UNKNOWN_INPUTS}"]
+        if is_collective(kernel):
+            folder = layout.collective_folder(path)
+            places += [folder, f"{folder}/{layout.OTHER_SETTINGS}"]
+        gone |= {f"{place}/{layout.kernel_file_name(kernel)}" for place in places}
+    # The part of the state that the files of the touched kernel types depend on.
+    cases = state.cases.filter(is_among(state.cases, _KERNEL, touched))
+    is_own = is_among(state.measurements, _CASE, identities(cases, _CASE))
+    part = replace(state, cases=cases, measurements=state.measurements.filter(is_own))
+    new = _shown(state, measurements, intervals, part)
     kept = {
         path: file
         for path, file in before.files.items()
         if path not in gone and path.rpartition("/")[2] != layout.OP_MAPPING
     }
-    shown, rows = _rendered(_of_kernels(state, touched), intervals)
     is_gone = is_among(before.interval_rows, _CASE, identities(replaced, _CASE))
-    rows = pa.concat_tables([before.interval_rows.filter(pc.invert(is_gone)), rows])
+    rows = pa.concat_tables([before.interval_rows.filter(pc.invert(is_gone)), new.interval_rows])
     rows = rows.sort_by([(name, "ascending") for name in INTERVAL_KEY])
-    return Shown(state, measurements, intervals, {**kept, **shown}, rows)
+    return replace(new, files={**kept, **new.files}, interval_rows=rows)
+
+
+def _shown(
+    state: State,
+    measurements: Mapping[str, pa.Table],
+    intervals: Mapping[str, VersionIntervals],
+    part: State,
+) -> Shown:
+    view = view_of(part, intervals=intervals)
+    files = {p: ShownFile(sha256_hex(file.data), file.rows) for p, file in view.files.items()}
+    return Shown(state, measurements, intervals, files, view.intervals)
 
 
 def _touched(
@@ -120,68 +148,31 @@ def _touched(
     for name in ("cases", "profiles"):
         new.append(differing(getattr(before, name), getattr(state, name)).select(_CASE))
     cases = pa.concat_tables([before.cases, state.cases]).select((*_CASE, "kernel_type"))
-    other = [
-        path
-        for path in {*before.versions, *state.versions}
-        if _stands_for(before, path) != _stands_for(state, path)
-        or _model(last.intervals, path) != _model(intervals, path)
-    ]
+    # The stack of a version decides which rows are displayed, its model all else.
+    models = (
+        {path: (one.versions[path].stack.text, found.model) for path, found in of.items()}
+        for one, of in ((before, last.intervals), (state, intervals))
+    )
+    old, now = models
+    other = [path for path in old.keys() | now.keys() if old.get(path) != now.get(path)]
     is_new = is_among(cases, _CASE, identities(pa.concat_tables(new), _CASE))
     is_other = pc.is_in(cases["version_path"], value_set=pa.array(other, TEXT))
     return identities(cases.filter(pc.or_(is_new, is_other)), _KERNEL)
 
 
-def _stands_for(state: State, path: str) -> str | None:
-    """Return the stack of a version, which decides which rows are displayed."""
-    version = state.versions.get(path)
-    return version.stack.text if version is not None else None
-
-
-def _model(intervals: Mapping[str, VersionIntervals], path: str) -> object:
-    """Return what the intervals of a version depend on besides each case's measurements."""
-    return intervals[path].model if path in intervals else None
-
-
-def _of_kernels(state: State, kernels: pa.Array) -> State:
-    """Return the part of a state that the files of these kernel types depend on."""
-    cases = state.cases.filter(is_among(state.cases, _KERNEL, kernels))
-    known = identities(cases, _CASE)
-    measurements = state.measurements.filter(is_among(state.measurements, _CASE, known))
-    return replace(state, cases=cases, measurements=measurements)
-
-
-def _rendered(
-    state: State, intervals: Mapping[str, VersionIntervals]
-) -> tuple[dict[str, ShownFile], pa.Table]:
-    view = view_of(state, intervals=intervals)
-    files = {p: ShownFile(sha256_hex(file.data), file.rows) for p, file in view.files.items()}
-    return files, view.intervals
-
-
 def _with_shared_files(kernels: pa.Table, touched: pa.Array) -> pa.Array:
     """Return these kernel types and those whose collectives share a file with one of them."""
     pairs = distinct(kernels.filter(is_among(kernels, _KERNEL, touched)), _KERNEL)
-    files = {_collectives(*pair) for pair in pairs if is_collective(pair[1])}
+    files = {(layout.collective_folder(path), kind) for path, kind in pairs if is_collective(kind)}
     if not files:
         return touched
-    every = distinct(kernels, _KERNEL)
-    shared = [pair for pair in every if is_collective(pair[1]) and _collectives(*pair) in files]
+    shared = (
+        (path, kind)
+        for path, kind in distinct(kernels, _KERNEL)
+        if (layout.collective_folder(path), kind) in files
+    )
     columns = dict(zip(_KERNEL, map(list, zip(*{*pairs, *shared}, strict=True)), strict=True))
     return identities(pa.table({name: pa.array(columns[name], TEXT) for name in _KERNEL}), _KERNEL)
-
-
-def _files(path: str, kernel: str) -> list[str]:
-    """Return the files that may contain rows of a kernel type."""
-    name = layout.kernel_file_name(kernel)
-    places = [path, f"{path}/{layout.UNKNOWN_INPUTS}"]
-    if is_collective(kernel):
-        folder = layout.collective_folder(path)
-        places += [folder, f"{folder}/{layout.OTHER_SETTINGS}"]
-    return [f"{place}/{name}" for place in places]
-
-
-def _collectives(path: str, kernel: str) -> str:
-    return f"{layout.collective_folder(path)}/{layout.kernel_file_name(kernel)}"
 
 
 # The claims of a database about campaigns, compared with the objects under `campaigns/`.
@@ -217,7 +208,8 @@ def origin_problems(
     """Return the commit and the line of each wrong claim.
 
     The records of the profiler are read again only `with_raw`."""
-    published = _shards_of(claims)
+    shards = (distinct(rows, ("campaign", "shard")) for _, rows in claims.rows.values())
+    published = frozenset[tuple[str, str]]().union(*shards)
     read = {plan: _read(store, plan, published) for plan in sorted(claims.plans)}
     checked = set[str]()  # plans may share a shard
     for plan, found in read.items():
@@ -252,22 +244,15 @@ class _ShardRows:
     records: tuple[RawRecord, ...] = ()
 
 
-def _shards_of(claims: Claims) -> frozenset[tuple[str, str]]:
-    """Return campaign and id of every shard that has a published measurement."""
-    found = (distinct(rows, ("campaign", "shard")) for _, rows in claims.rows.values())
-    return frozenset[tuple[str, str]]().union(*found)
-
-
 def _read(store: Store, merged: MergedPlan, published: Collection[tuple[str, str]]) -> _ShardRows:
     """Return the content of a plan's shards. Only problems of published shards count."""
     try:
         plan = read_plan(store, merged.campaign, merged.number)
-    except NotFound:
+    except (BadInput, NotFound) as error:
         key = keys.plan(merged.campaign, merged.number)
         gone = f"{key}: missing, although plan {merged.plan_hash} was merged"
-        return _ShardRows(_NO_ROWS, (gone,), frozenset({keys.all_attempts(merged.campaign)}))
-    except BadInput as error:
-        return _ShardRows(_NO_ROWS, (str(error),), frozenset({keys.all_attempts(merged.campaign)}))
+        problem = gone if isinstance(error, NotFound) else str(error)
+        return _ShardRows(_NO_ROWS, (problem,), frozenset({keys.all_attempts(merged.campaign)}))
     results = read_results(store, plan)
     broken = [d for d in results.damaged if (d.campaign, d.shard) in published]
     problems = [damage.reason for damage in broken]
@@ -331,58 +316,40 @@ def of_other_view_versions(store: Store, commits: Iterable[Commit] | None = None
 
 
 def _chain(store: Store) -> tuple[list[Commit], list[Problem]]:
-    """Return every commit that can be read, and the problems of their sequence."""
     commits: list[Commit] = []
     problems: list[Problem] = []
-    end, fault = _end_of(store)
+    try:
+        log = end_of_log(store)
+        end, fault = log.head.number if log.head else 0, log.fault
+    except BadInput:  # the newest cannot be read
+        listed = (keys.number_of(info.key, keys.commit) for info in store.list(keys.COMMITS))
+        end, fault = max((number for number in listed if number is not None), default=0), None
     for number in range(1, end + 1):
         try:
-            commit = read_commit(store, number)
+            commits.append(read_commit(store, number))
         except BadInput as error:
             problems.append(Problem(number, str(error)))
-            continue
         except NotFound:
             problems.append(Problem(number, f"{keys.commit(number)}: missing"))
-            continue
-        commits.append(commit)
-    witnesses = _Witnesses(store, {commit.number: commit for commit in commits})
+    by_number = {commit.number: commit for commit in commits}
     for before, commit in pairwise(commits):
-        problems += _breaks(before, commit, witnesses)
+        problems += _breaks(store, before, commit, by_number.get(commit.number + 1))
     if fault is not None and not problems:
         named = fault.partition(": ")[0]
         problems.append(Problem(keys.number_of(named, keys.commit) or end, fault))
     return commits, sorted(problems, key=lambda problem: problem.commit)
 
 
-def _end_of(store: Store) -> tuple[int, str | None]:
-    """Return the number of the newest commit, and the fault at the end of the log."""
-    try:
-        log = end_of_log(store)
-    except BadInput:  # the newest cannot be read
-        listed = (keys.number_of(info.key, keys.commit) for info in store.list(keys.COMMITS))
-        return max((number for number in listed if number is not None), default=0), None
-    return (log.head.number if log.head else 0), log.fault
-
-
-@dataclass(frozen=True, slots=True)
-class _Witnesses:
-    """The object that names a commit by its hash: the next commit, else HEAD.json."""
-
-    store: Store
-    commits: Mapping[int, Commit]
-
-    def confirm(self, commit: Commit) -> bool | None:
-        """Return whether a commit is unchanged; None if no object names it."""
-        if child := self.commits.get(commit.number + 1):
-            return child.parent_sha256 == commit.sha256
-        return is_hinted(self.store, commit.number, commit.sha256)
-
-
-def _breaks(before: Commit, commit: Commit, witnesses: _Witnesses) -> Iterator[Problem]:
+def _breaks(
+    store: Store, before: Commit, commit: Commit, child: Commit | None
+) -> Iterator[Problem]:
     """Return the contradictions of two successive commits, at the one that was changed."""
     key, parent = keys.commit(commit.number), keys.commit(before.number)
     if commit.parent == before.number and commit.parent_sha256 != before.sha256:
-        is_whole = witnesses.confirm(commit)
+        # The next commit records the hash of a commit, or else HEAD.json; None if neither does.
+        is_whole = is_hinted(store, commit.number, commit.sha256)
+        if child is not None:
+            is_whole = child.parent_sha256 == commit.sha256
         slipped = is_slip(commit.parent_sha256, before.sha256)
         if is_whole is False or (slipped and not is_whole):
             what = f"parent_sha256 does not match the sha256 of {parent}: the commit was changed"
@@ -423,7 +390,7 @@ class _Check:
         yield from broken
         tables = {key: self.tables[key] for key in manifest.measurements}
         whole = {key: table for key, table in tables.items() if table is not None}
-        if len(whole) < len(tables) or _needed(manifest) - data.keys():
+        if len(whole) < len(tables) or (manifest.state_files | {INTERVALS}) - data.keys():
             return
         try:
             yield from self._view(commit, manifest, whole, data)
@@ -431,7 +398,6 @@ class _Check:
             yield str(error)
 
     def _lost(self, commit: Commit, manifest: SnapshotManifest) -> Iterator[str]:
-        """Return what the previous commit holds and this one lacks."""
         if self.last is None:
             return
         for name in ("measurements", "plans"):
@@ -456,7 +422,6 @@ class _Check:
     def _files(
         self, commit: Commit, manifest: SnapshotManifest, data: dict[str, bytes]
     ) -> Iterator[str]:
-        """Read every file, and keep the tables and op_mappings in `data`."""
         for path, entry in sorted(manifest.files.items()):
             try:
                 found = read_file(self.store, commit, path, entry)
@@ -466,7 +431,7 @@ class _Check:
             if len(found) != entry.size_bytes:
                 what = f"expected {entry.size_bytes} bytes, got {len(found)}"
                 yield f"{keys.snapshot(commit.snapshot)}{path}: {what}"
-            if path in _needed(manifest):
+            if path in manifest.state_files | {INTERVALS}:
                 data[path] = found
 
     def _view(
@@ -481,7 +446,8 @@ class _Check:
         key = keys.snapshot(commit.snapshot) + INTERVALS
         if commit.view_version == VIEW_VERSION:
             self.shown = shown_after(self.shown, state, tables)
-            yield from _view_problems(commit, manifest, self.shown)
+            place = keys.snapshot(commit.snapshot)
+            yield from (place + text for text in _differences(self.shown.files, manifest.tree))
             tree, intervals = self.shown.files, self.shown.interval_rows
             parts = interval_rows(data[INTERVALS], key=key)
             if not intervals.equals(pa.concat_tables([INTERVAL_SCHEMA.empty_table(), *parts])):
@@ -491,31 +457,87 @@ class _Check:
         if intervals.num_rows != (expected := manifest.files[INTERVALS].rows):
             yield f"{key}: expected {expected} rows, got {intervals.num_rows}"
         hashes = {path: file.sha256 for path, file in tree.items()}
-        yield from _content_problems(commit, content_hash_of(state, hashes, intervals))
+        if commit.content_hash != (found := content_hash_of(state, hashes, intervals)):
+            what = f"content_hash: expected {found}, as computed from the state, got "
+            yield f"{keys.commit(commit.number)}: {what}{commit.content_hash}"
 
 
-def _needed(manifest: SnapshotManifest) -> frozenset[str]:
-    """Return the files whose content is checked against the state, besides the CSVs."""
-    return manifest.state_files | {INTERVALS}
-
-
-def _view_problems(commit: Commit, manifest: SnapshotManifest, shown: Shown) -> Iterator[str]:
-    """Return the differences between the tree and the view of the state."""
-    view, promised, place = shown.files, manifest.tree, keys.snapshot(commit.snapshot)
+def _differences(view: Mapping[str, ShownFile], promised: Mapping[str, FileEntry]) -> Iterator[str]:
+    """Return the differences between the view of a state and the tree of a manifest, by path."""
     for path in sorted({*view, *promised}):
         if path not in view or path not in promised:
             where = "the snapshot" if path in promised else "its state's view"
-            yield f"{place}{path}: exists only in {where}"
+            yield f"{path}: exists only in {where}"
         elif view[path].sha256 != promised[path].sha256:
-            yield f"{place}{path}: its content does not match the state"
+            yield f"{path}: its content does not match the state"
         elif view[path].rows != promised[path].rows:
-            yield f"{place}{path}: expected {promised[path].rows} rows, got {view[path].rows}"
+            yield f"{path}: expected {promised[path].rows} rows, got {view[path].rows}"
 
 
-def _content_problems(commit: Commit, found: str) -> Iterator[str]:
-    """Return the problem of a content hash that differs from the computed one."""
-    if commit.content_hash != found:
-        what = (
-            f"content_hash: expected {found}, as computed from the state, got {commit.content_hash}"
-        )
-        yield f"{keys.commit(commit.number)}: {what}"
+# Objects in a store that this project did not write, or that no version names.
+#
+# A stray has no effect: readers that list keys use only the keys that they can build themselves.
+# Strays are reported so that people can find an editor's copy, a file of the desktop, the snapshot
+# of a merge that was killed or lost a race, and the empty object of a program that was killed.
+
+_DAMAGED_HINT = "damaged; the next merge writes it again; until then, a lost commit is not detected"
+
+
+@dataclass(frozen=True, slots=True)
+class Stray:
+    """One object, or a prefix with all objects below it, and why it is listed."""
+
+    key: str
+    reason: str
+
+
+def find_strays(store: Store) -> list[Stray]:
+    """Return all strays below `db/` and `campaigns/`, sorted by key. If a version cannot be read,
+    strays that depend on the versions are left out."""
+    named = _named(store)
+    found: dict[str, str] = {}
+    for prefix in (keys.CAMPAIGNS, keys.DATABASE):
+        for info in store.list(prefix):
+            for stray in _of_object(info, named):
+                found.setdefault(stray.key, stray.reason)
+    if is_hint_damaged(store):
+        found[keys.HEAD] = _DAMAGED_HINT
+    return [Stray(key, reason) for key, reason in sorted(found.items())]
+
+
+@dataclass(slots=True)
+class _Named:
+    """The objects that the versions name: snapshots, with the keys below them, and files of
+    measurements."""
+
+    snapshots: set[str] = field(default_factory=set)
+    objects: set[str] = field(default_factory=set)
+    is_all: bool = True  # whether every version could be read
+
+
+def _named(store: Store) -> _Named:
+    named = _Named()
+    try:
+        for commit in history(store):
+            place = keys.snapshot(commit.snapshot)
+            named.snapshots.add(place)
+            manifest = read_manifest(store, commit)
+            named.objects |= {place + path for path in manifest.files} | set(manifest.measurements)
+            named.objects.add(keys.snapshot_manifest(commit.snapshot))
+    except BadInput:  # reported by the check of the versions
+        named.is_all = False
+    return named
+
+
+def _of_object(info: Info, named: _Named) -> Iterator[Stray]:
+    snapshot = "/".join(info.key.split("/")[:3]) + "/"
+    if not keys.is_ours(info.key):
+        yield Stray(info.key, "not a key of this project")
+    elif info.size_bytes == 0:
+        yield Stray(info.key, "empty object")
+    elif not named.is_all or not info.key.startswith((keys.SNAPSHOTS, keys.MEASUREMENTS)):
+        return
+    elif info.key.startswith(keys.SNAPSHOTS) and snapshot not in named.snapshots:
+        yield Stray(snapshot, "no version uses this snapshot")
+    elif info.key not in named.objects:
+        yield Stray(info.key, "no version names it")

@@ -88,20 +88,18 @@ def shown_version(state: State, path: str, *, cache: str | None = None) -> Shown
     return _shown(state, path, evidence_of_versions(state)[path], cache)
 
 
+def _shown(state: State, path: str, evidence: VersionEvidence, cache: str | None) -> ShownVersion:
+    found = version_intervals(evidence)
+    best = best_rows(state, path, cache=cache, suspects=found.suspects, faults=found.faults)
+    cases = state.cases.filter(pc.equal(state.cases["version_path"], path))
+    return ShownVersion(path, state.versions[path].shown_stack.device, cases, best, found, evidence)
+
+
 def version_qualities(state: State) -> list[VersionQuality]:
     """Return the quality of each version directory, in order; without collectives, whose intervals
     have another model."""
     found = sorted(evidence_of_versions(state).items())
     return [quality_of(_shown(state, path, evidence, None)) for path, evidence in found]
-
-
-def _shown(state: State, path: str, evidence: VersionEvidence, cache: str | None) -> ShownVersion:
-    intervals = version_intervals(evidence)
-    suspects, faults = intervals.suspects, intervals.faults
-    best = best_rows(state, path, cache=cache, suspects=suspects, faults=faults)
-    cases = state.cases.filter(pc.equal(state.cases["version_path"], path))
-    device = state.versions[path].shown_stack.device
-    return ShownVersion(path, device, cases, best, intervals, evidence)
 
 
 def quality_of(version: ShownVersion) -> VersionQuality:
@@ -113,6 +111,8 @@ def quality_of(version: ShownVersion) -> VersionQuality:
     reaches = np.array([expm1(one.reach) for one in shown])
     pairs, blind = evidence.evidence.pairs, blind_pairs(evidence)
     warned = _warned(version, good)
+    outcomes = zip(best["outcome"].to_pylist(), best["reason"].to_pylist(), strict=True)
+    gates = (gate_of_outcome(Outcome(outcome), reason) for outcome, reason in outcomes)
     return VersionQuality(
         version_path=version.path,
         durations=len(shown),
@@ -127,7 +127,7 @@ def quality_of(version: ShownVersion) -> VersionQuality:
         wider=tuple(float(np.mean(reaches > w)) if len(reaches) else 0.0 for w in WIDTHS),
         origins=Counter(one.variance for one in shown),
         warned=sum(map(bool, warned)),
-        refused=Counter(filter(None, map(_gate_of, *_texts(best, "outcome", "reason")))),
+        refused=Counter(filter(None, gates)),
         suspect=Counter(gate for suspects in warned for gate in suspects),
         canaries=tuple(device_factors(evidence.canaries, evidence.prior)),
         proofs=Counter(filter(None, good["identity"].to_pylist())),
@@ -135,12 +135,8 @@ def quality_of(version: ShownVersion) -> VersionQuality:
 
 
 def _warned(version: ShownVersion, good: pa.Table) -> list[set[str]]:
-    """Return the gates that warn of each duration: from its certificate, and from other shown
-    durations."""
-    names = ("case", "measurement", "mean_us", "warnings")
-    rows = [
-        row for row in zip(*_texts(good, *names), strict=True) if row[1] in version.intervals.of
-    ]
+    columns = (good[n].to_pylist() for n in ("case", "measurement", "mean_us", "warnings"))
+    rows = [row for row in zip(*columns, strict=True) if row[1] in version.intervals.of]
     shown_us = {case: version.mean_us(name, own_us) for case, name, own_us, _ in rows}
     found = envelope_of(version.cases, shown_us, version.device).above
     above = {one.case.case_id for one in found}
@@ -149,11 +145,3 @@ def _warned(version: ShownVersion, good: pa.Table) -> list[set[str]]:
         | ({ENVELOPE} if case in above else set())
         for case, _, _, warnings in rows
     ]
-
-
-def _texts(rows: pa.Table, *names: str) -> list[list[str]]:
-    return [rows[name].to_pylist() for name in names]
-
-
-def _gate_of(outcome: str, reason: str) -> str:
-    return gate_of_outcome(Outcome(outcome), reason)

@@ -76,35 +76,24 @@ class _Row:
         Measured cases precede others, then those without an environment, then the newest plan."""
         return (self.facts is not None, not self.values.environment, self.rank, self.case_id)
 
-    @property
-    def setting(self) -> tuple[object, ...]:
-        """Return the settings that both durations in one row have in common."""
-        return (self.values.grid, self.values.mode, self.values.environment)
-
     def cells(self) -> Cells:
         one = self.values.collective
-        return {
+        found = {
             **collective.key_cells(one),
             "mode": self.values.mode,
             "environment": self.values.environment,
             "grid_shape": str(self.values.grid),
             "version": self.version,
             **(collective.fact_cells(one, self.facts) if self.facts is not None else {}),
-            **(self._interval_cells(self.interval) if self.interval is not None else {}),
         }
-
-    def _interval_cells(self, known: CaseInterval) -> Cells:
-        """Return the interval of the median over sessions, for one group alone or for all."""
-        ends = (f"{known.low_us:.2f}", f"{known.high_us:.2f}")
-        if self.values.collective.together:
-            return dict(zip(collective.OF_SESSIONS_TOGETHER, ends, strict=True))
-        recorded = (*ends, known.variance, str(known.sessions))
-        return dict(zip(collective.OF_SESSIONS, recorded, strict=True))
-
-    def cells_elsewhere(self) -> Cells:
-        """Return the cells of a separate row in a file with several rows for one key."""
-        together = "all" if self.values.collective.together else "1"
-        return {**self.cells(), "ranks": str(self.values.ranks), "concurrent": together}
+        if (known := self.interval) is not None:  # of the median over sessions
+            ends = (f"{known.low_us:.2f}", f"{known.high_us:.2f}")
+            alone = zip(
+                collective.OF_SESSIONS, (*ends, known.variance, str(known.sessions)), strict=True
+            )
+            together = zip(collective.OF_SESSIONS_TOGETHER, ends, strict=True)
+            found |= dict(together if one.together else alone)
+        return found
 
 
 def collective_tables(
@@ -113,23 +102,23 @@ def collective_tables(
     *,
     cache: str | None = None,
     prune_empty: bool = False,
-) -> dict[str, tuple[bytes, int]]:
-    """Return every file of collectives by its path: its bytes and the number of rows."""
+) -> dict[str, "ViewFile"]:
+    """Return every file of collectives by its path."""
     found: dict[str, list[_Row]] = {}
     for path in sorted(state.versions):
         for kernel, row in _rows(state, path, cache, intervals[path].of):
             if row.facts is not None or not prune_empty:
                 file = f"{layout.collective_folder(path)}/{layout.kernel_file_name(kernel)}"
                 found.setdefault(file, []).append(row)
-    files: dict[str, tuple[bytes, int]] = {}
+    files: dict[str, ViewFile] = {}
     for file, rows in found.items():
         shown, others = _one_a_key(rows)
-        files[file] = _table((*_SHOWN, "grid_shape", "version", _OF_TOGETHER), shown)
+        columns = (*_SHOWN, "grid_shape", "version", _OF_TOGETHER)
+        files[file] = ViewFile(layout.csv_bytes(columns, shown), len(shown))
         if others:
             folder, _, name = file.rpartition("/")
-            files[f"{folder}/{layout.OTHER_SETTINGS}/{name}"] = _table(
-                (*_SHOWN, *_SETTINGS), others
-            )
+            data = layout.csv_bytes((*_SHOWN, *_SETTINGS), others)
+            files[f"{folder}/{layout.OTHER_SETTINGS}/{name}"] = ViewFile(data, len(others))
     return files
 
 
@@ -139,13 +128,21 @@ def _one_a_key(rows: list[_Row]) -> tuple[list[Cells], list[Cells]]:
     for row in rows:
         by_key.setdefault(row.key, []).append(row)
     shown, others = [], []
-    for key in sorted(by_key, key=_in_order):
+    # Keys are bytes, ranks, dtype, tier.
+    for key in sorted(by_key, key=lambda k: (int(k[1]), int(k[3]), int(k[0]), k[2])):
         ranked = sorted(by_key[key], key=lambda row: row.preference, reverse=True)
         first = next((r for r in ranked if not r.values.collective.together), ranked[0])
         beside = _together_row(first, ranked)
-        in_row = [first] if beside is None or beside is first else [first, beside]
-        shown.append(_joined(first, beside))
-        others += [row.cells_elsewhere() for row in ranked if row not in in_row]
+        cells = first.cells()
+        if beside is not None and beside is not first:
+            elsewhere = beside.version if beside.version != first.version else ""
+            cells = {**beside.cells(), **cells, _OF_TOGETHER: elsewhere}
+        shown.append(cells)
+        for row in ranked:
+            if row is not first and row is not beside:
+                concurrent = "all" if row.values.collective.together else "1"
+                more = {"ranks": str(row.values.ranks), "concurrent": concurrent}
+                others.append({**row.cells(), **more})
     return shown, others
 
 
@@ -154,21 +151,15 @@ def _together_row(first: _Row, ranked: list[_Row]) -> _Row | None:
 
     It has the same setting and, if that version has measured it, the same version. So a newer
     version of one duration does not blank the other."""
-    alike = [r for r in ranked if r.values.collective.together and r.setting == first.setting]
+    one = first.values
+    alike = [
+        row
+        for row in ranked
+        if (other := row.values).collective.together
+        and (other.grid, other.mode, other.environment) == (one.grid, one.mode, one.environment)
+    ]
     alike.sort(key=lambda row: row.facts is None or row.version != first.version)
     return alike[0] if alike else None
-
-
-def _joined(first: _Row, beside: _Row | None) -> Cells:
-    if beside is None or beside is first:
-        return first.cells()
-    elsewhere = beside.version if beside.version != first.version else ""
-    return {**beside.cells(), **first.cells(), _OF_TOGETHER: elsewhere}
-
-
-def _in_order(key: Key) -> tuple[int, int, int, str]:
-    message_bytes, ranks, dtype, tier = key
-    return int(ranks), int(tier), int(message_bytes), dtype
 
 
 def collective_of_cells(kernel_type: str, cells: Cells) -> CollectiveCase | None:
@@ -186,14 +177,18 @@ def collective_of_cells(kernel_type: str, cells: Cells) -> CollectiveCase | None
 def _rows(
     state: State, path: str, cache: str | None, intervals: Mapping[str, CaseInterval]
 ) -> Iterator[tuple[str, _Row]]:
-    """Return the collectives of a version directory, each with its kernel type."""
     of_path = state.cases.filter(pc.equal(state.cases["version_path"], path))
-    kernels = filter(collective.is_collective, pc.unique(of_path["kernel_type"]).to_pylist())
-    selected = pc.is_in(of_path["kernel_type"], value_set=pa.array(list(kernels), TEXT))
-    cases = of_path.filter(selected)
+    cases = of_path.filter(_are_collectives(of_path))
     if not cases.num_rows:
         return
-    facts, version = _collective_view_measured(state, path, cache), path.rpartition("/")[2]
+    # Sessions of ranks have no canaries, and their cases are on no curve.
+    best = best_rows(state, path, cache=cache, suspects={}, faults={})
+    shown = best.filter(best["good"])["measurement"].combine_chunks()
+    is_shown = pc.is_in(state.measurements["measurement"], value_set=shown)
+    names = ["case", "measurement", "counters", *_TIMES]
+    measured_rows = state.measurements.filter(is_shown).select(names).to_pylist()
+    facts = {row["case"]: row for row in measured_rows}
+    version = path.rpartition("/")[2]
     for row in cases.to_pylist():
         extra = json.loads(row["extra"]) if row["extra"] else {}
         recorded = collective_of_cells(
@@ -209,24 +204,15 @@ def _rows(
         yield row["kernel_type"], _Row(recorded, version, rank, row["case"], found, known)
 
 
-def _collective_view_measured(
-    state: State, path: str, cache: str | None
-) -> dict[str, Mapping[str, Any]]:
-    """Return the displayed measurement of each case."""
-    # Sessions of ranks have no canaries, and their cases are on no curve.
-    best = best_rows(state, path, cache=cache, suspects={}, faults={})
-    best = best.filter(best["good"])
-    selected = state.measurements.filter(
-        pc.is_in(state.measurements["measurement"], value_set=best["measurement"].combine_chunks())
-    )
-    rows = selected.select(["case", "measurement", "counters", *_TIMES]).to_pylist()
-    return {row["case"]: row for row in rows}
+def _are_collectives(cases: pa.Table) -> pa.ChunkedArray:
+    kinds = pc.unique(cases["kernel_type"]).to_pylist()
+    found = list(filter(collective.is_collective, kinds))
+    return pc.is_in(cases["kernel_type"], value_set=pa.array(found, TEXT))
 
 
 def _facts(
     recorded: CollectiveCase, path: str, row: Mapping[str, Any], known: CaseInterval | None
 ) -> CollectiveFacts:
-    """Return the facts of a measurement, with the duration over all sessions of its case."""
     counters = dict(value_of("counters", row["counters"]))
     return CollectiveFacts(
         duration_us=known.mean_us if known is not None else float(row["median_us"]),
@@ -245,10 +231,6 @@ def _facts(
         groups=int(counters.get("concurrent_groups", 1)),
         slowest_us=counters.get("concurrent_slowest_us", 0.0),
     )
-
-
-def _table(columns: tuple[str, ...], rows: list[Cells]) -> tuple[bytes, int]:
-    return layout.csv_bytes(columns, rows), len(rows)
 
 
 # Increase it in each change that renders any state to other bytes, other files or another content
@@ -303,7 +285,9 @@ def view_of(
         shown_intervals.append(table)
         for kernel, rows in _kernels(cases, measured, _profiled(state, path)):
             own = [row for row in rows if collective_of_cells(kernel, row) is None]
-            own.sort(key=_is_uneven)
+            # Rows of uneven loads are last: a reader that selects by shapes and ranks takes the
+            # first row.
+            own.sort(key=lambda row: bool(row.get(IMBALANCE) or row.get(EXPERT_LOADS)))
             shown = [row for row in own if row.get(layout.AVERAGE_DURATION) or not prune_empty]
             for name, found in layout.by_file(kernel, shown).items():
                 kinds = set(map(tuple, found))  # many rows have one or two kinds of keys
@@ -311,8 +295,7 @@ def view_of(
                 files[f"{path}/{name}"] = ViewFile(layout.csv_bytes(columns, found), len(found))
         if version.op_mapping is not None:
             files[f"{path}/{layout.OP_MAPPING}"] = ViewFile(version.op_mapping.text.encode(), 0)
-    tables = collective_tables(state, known, cache=cache, prune_empty=prune_empty)
-    files |= {path: ViewFile(data, rows) for path, (data, rows) in tables.items()}
+    files |= collective_tables(state, known, cache=cache, prune_empty=prune_empty)
     return View(files, pa.concat_tables(shown_intervals))
 
 
@@ -342,37 +325,19 @@ def content_hash_of(state: State, files: Mapping[str, str], intervals: pa.Table)
 def _kernels(
     cases: pa.Table, measured: Mapping[str, Cells], profiled: Mapping[str, Cells]
 ) -> Iterator[tuple[str, list[Cells]]]:
-    """Return the sorted rows of each kernel type's file."""
     order = [(name, "ascending") for name in ("kernel_type", *BASE_CELLS, "case")]
     cases = cases.take(pc.sort_indices(cases, sort_keys=order))
     names = ("kernel_type", "case", "extra", *BASE_CELLS)
     rows = zip(*(cases[name].to_pylist() for name in names), strict=True)
     for kernel, group in groupby(rows, key=lambda row: row[0]):
-        yield (
-            kernel,
-            [
-                _row(extra, cells, measured.get(case), profiled.get(case))
-                for _, case, extra, *cells in group
-            ],
-        )
-
-
-def _row(extra: str, cells: list[str], measured: Cells | None, profile: Cells | None) -> Cells:
-    row = _extra_cells(extra)
-    row.update(zip(BASE_CELLS, cells, strict=True))
-    if measured is not None:
-        row.update(measured)
-    if profile is not None:
-        row.update(profile)
-    return row
-
-
-def _is_uneven(row: Cells) -> bool:
-    """Return whether the load of the row is uneven.
-
-    Such rows are behind the others: a reader that selects by shapes and ranks takes the first row.
-    """
-    return bool(row.get(IMBALANCE) or row.get(EXPERT_LOADS))
+        found = []
+        for _, case, extra, *cells in group:
+            row = _extra_cells(extra)
+            row.update(zip(BASE_CELLS, cells, strict=True))
+            row.update(measured.get(case, {}))
+            row.update(profiled.get(case, {}))
+            found.append(row)
+        yield kernel, found
 
 
 def _extra_cells(extra: str) -> Cells:
@@ -396,7 +361,8 @@ def _view_measured(
     `cases` are those of the version directory. Collectives are displayed elsewhere."""
     suspects, faults = intervals.suspects, intervals.faults
     best = best_rows(state, path, cache=cache, suspects=suspects, faults=faults)
-    is_own = pc.is_in(best["case"], value_set=_without_collectives(cases).combine_chunks())
+    others = cases["case"].filter(pc.invert(_are_collectives(cases))).combine_chunks()
+    is_own = pc.is_in(best["case"], value_set=others)
     best = best.filter(pc.and_(best["good"], is_own))  # sorted by case
     names = ("measurement", "mean_us", "ci_low_us", "ci_high_us", "profiler_floor_us")
     rows = zip(*(best[name].to_pylist() for name in names), strict=True)
@@ -408,19 +374,6 @@ def _view_measured(
     if len(found) < len(known):
         best = best.filter(pa.array([row is not None for row in known], pa.bool_()))
     return by_case, interval_table(path, best["case"], found)
-
-
-def _without_collectives(cases: pa.Table) -> pa.ChunkedArray:
-    """Return the ids of the cases that are not of collectives."""
-    collectives = [
-        kind
-        for kind in pc.unique(cases["kernel_type"]).to_pylist()
-        if collective.is_collective(kind)
-    ]
-    if not collectives:
-        return cases["case"]
-    is_one = pc.is_in(cases["kernel_type"], value_set=pa.array(collectives, TEXT))
-    return cases["case"].filter(pc.invert(is_one))
 
 
 def _interval_row(
@@ -450,7 +403,7 @@ def _cells(
     assumes: str,
 ) -> Cells:
     shown_us = float(mean_us) if interval is None else interval[0]
-    cells = layout.duration_cells(shown_us, _pairs(counters), cache)
+    cells = layout.duration_cells(shown_us, json.loads(counters or "[]"), cache)
     if interval is not None:
         cells.update(layout.interval_cells(interval))
     if library or assumes:
@@ -459,7 +412,6 @@ def _cells(
 
 
 def _profiled(state: State, path: str) -> dict[str, Cells]:
-    """Return the cells of the source run's statistics by case, if that run had this stack."""
     profiles = state.profiles
     stack_id = state.versions[path].shown_stack.stack_id
     for name, selected in (("version_path", path), ("stack_id", stack_id)):
@@ -471,15 +423,11 @@ def _profiled(state: State, path: str) -> dict[str, Cells]:
                 mean_us=row["mean_us"],
                 median_us=row["median_us"],
                 std_us=row["std_us"],
-                counters=tuple((name, value) for name, value in _pairs(row["counters"])),
+                counters=tuple(map(tuple, json.loads(row["counters"] or "[]"))),
             )
         )
         for row in profiles.to_pylist()
     }
-
-
-def _pairs(counters: str) -> list[Any]:
-    return list(json.loads(counters)) if counters else []
 
 
 def _digest(table: pa.Table) -> str:

@@ -90,8 +90,7 @@ def verify_command(
       opmeter db verify
       opmeter db verify --version 3 --skip-raw
     """
-    from collector.database.strays import find_strays
-    from collector.database.verify import find_problems, of_other_view_versions
+    from collector.database.verify import find_problems, find_strays, of_other_view_versions
     from jobs.cli.opening import open_root
 
     store = open_root(root)

@@ -10,7 +10,7 @@ import pytest
 
 from collector.database.commits import find_head
 from collector.database.intervals import intervals_of
-from collector.database.layout import collective_folder, is_collective_file
+from collector.database.layout import collective_folder, is_file_of
 from collector.database.merge import CREATE, merge_plans
 from collector.database.plan_state import read_results
 from collector.database.pull import pull_version
@@ -219,11 +219,11 @@ def test_a_row_that_tells_no_collective_stands_where_other_cases_do(tmp_path: Pa
 )
 def test_collectives_lie_by_the_library_that_ran_them(version: str, folder: str) -> None:
     assert collective_folder(version) == folder
-    assert is_collective_file(f"{folder}/hcom_allReduce_.csv", version)
-    assert is_collective_file(f"{folder}/other_settings/hcom_broadcast_.csv", version)
-    assert not is_collective_file(f"{folder}/Add.csv", version)
-    assert not is_collective_file(f"{folder}/deeper/hcom_allReduce_.csv", version)
-    assert not is_collective_file(f"{folder}/hcom_allReduce_", version)
+    assert is_file_of(f"{folder}/hcom_allReduce_.csv", version)
+    assert is_file_of(f"{folder}/other_settings/hcom_broadcast_.csv", version)
+    assert not is_file_of(f"{folder}/Add.csv", version)
+    assert not is_file_of(f"{folder}/deeper/hcom_allReduce_.csv", version)
+    assert not is_file_of(f"{folder}/hcom_allReduce_", version)
 
 
 def test_uneven_loads_stand_behind_even_ones(tmp_path: Path) -> None:

@@ -6,8 +6,7 @@ from hypothesis import strategies as st
 
 from collector.database.commits import find_head, read_commit
 from collector.database.merge import CREATE, merge_plans
-from collector.database.strays import find_strays
-from collector.database.verify import find_problems
+from collector.database.verify import find_problems, find_strays
 from collector.model import keys
 from collector.store.base import Store
 from collector.store.in_memory import MemoryStore
