@@ -1,5 +1,6 @@
 """Drift of a session, from the durations of its canaries at its start, middle and end."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -39,15 +40,11 @@ def worst_change(readings: Sequence[CanaryReading], prior: VariancePrior) -> "Ca
     return max(far, key=lambda change: abs(change.size), default=None)
 
 
-def is_drifted(measurement: Measurement) -> bool:
-    """Return whether a good measurement belongs to a session that drifted."""
-    return measurement.is_good and any(w.startswith(DRIFTED) for w in measurement.warnings)
-
-
 def is_suspect(measurement: Measurement) -> bool:
     """Return whether another session may improve a good measurement: something else used the
     device, or the device changed during the session."""
-    return measurement.is_disturbed or is_drifted(measurement)
+    is_drifted = any(warning.startswith(DRIFTED) for warning in measurement.warnings)
+    return measurement.is_disturbed or (measurement.is_good and is_drifted)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,11 +82,14 @@ class CanaryChange:
 
 
 def _changes(readings: Sequence[CanaryReading]) -> Iterator[CanaryChange]:
-    """Yield the comparisons between any two places: each canary, and all canaries of both."""
     by_case: dict[str, dict[str, CanaryReading]] = {}
     for reading in readings:
         by_case.setdefault(reading.case, {})[reading.place] = reading
-    known = {case: _repeats_variance(list(readings.values())) for case, readings in by_case.items()}
+    known: dict[str, tuple[float, int]] = {}  # the variance of one repeat, and its degrees
+    for case, places in by_case.items():
+        degrees = sum(reading.repeats - 1 for reading in places.values())
+        squares = fsum((one.repeats - 1) * one.deviation**2 for one in places.values())
+        known[case] = max(squares / degrees, _LEAST_DEVIATION**2), degrees
     for one, other in combinations(dict.fromkeys(r.place for r in readings), 2):
         cases = [
             case for case, readings in by_case.items() if one in readings and other in readings
@@ -101,14 +101,6 @@ def _changes(readings: Sequence[CanaryReading]) -> Iterator[CanaryChange]:
                 [known[case][0] for case in group],
                 sum(known[case][1] for case in group),
             )
-
-
-def _repeats_variance(readings: Sequence[CanaryReading]) -> tuple[float, int]:
-    """Return the relative variance of one repeat, pooled over all places, and its degrees of
-    freedom."""
-    degrees = sum(reading.repeats - 1 for reading in readings)
-    squares = fsum((reading.repeats - 1) * reading.deviation**2 for reading in readings)
-    return max(squares / degrees, _LEAST_DEVIATION**2), degrees
 
 
 # Speed of each session and each device, compared with the history of their stack's canaries.
@@ -202,10 +194,11 @@ def session_factors(
         usual = float(np.median([_deviation(one) for one in own])) if own else 0.0
         for one in own:
             average = series[-1]
-            error = _level_error(one, prior)
-            reach = student_t_factor(average.degrees) * sqrt(
-                error**2 + average.scale**2 / len(average.sizes)
-            )
+            at_places = prior.ratio * prior.repeat_spread**2 / len({r.place for r in one.readings})
+            within = _deviation(one) ** 2 / sum(r.repeats for r in one.readings)
+            between = average.scale**2 / len(average.sizes)
+            error = sqrt(within + at_places)
+            reach = student_t_factor(average.degrees) * sqrt(error**2 + between)
             factor = Factor.of_log(average.sizes[one.session], reach)
             beyond = _beyond_band(one, series, prior)
             fault = beyond or _shift(one, series) or _noise(one, usual, len(own))
@@ -245,31 +238,26 @@ def device_factors(sessions: Sequence[SessionFactor], prior: VariancePrior) -> l
 def _series(sessions: Sequence[SessionReadings], prior: VariancePrior) -> list[_Series]:
     """Return the series of each canary and, if there are several, of the average of those that a
     session has, last."""
-    levels: dict[str, dict[str, float]] = {}
+    levels: dict[str, dict[str, float]] = {}  # the median over the places of a session
     for one in sessions:
-        for case, level in _levels(one).items():
-            levels.setdefault(case, {})[one.session] = level
+        places: dict[str, list[float]] = {}
+        for reading in one.readings:
+            places.setdefault(reading.case, []).append(log(reading.mean_us))
+        for case, logs in places.items():
+            levels.setdefault(case, {})[one.session] = float(np.median(logs))
     sizes = {case: _centred(readings) for case, readings in sorted(levels.items())}
     if len(sizes) > 1:
-        sizes["its canaries"] = _centred({one.session: _mean(sizes, one) for one in sessions})
+        means = {
+            one.session: float(
+                np.mean([own[one.session] for own in sizes.values() if one.session in own])
+            )
+            for one in sessions
+        }
+        sizes["its canaries"] = _centred(means)
     return [
         _Series(name, readings, *_scale(np.array(list(readings.values())), prior))
         for name, readings in sizes.items()
     ]
-
-
-def _mean(sizes: Mapping[str, Mapping[str, float]], one: SessionReadings) -> float:
-    return float(
-        np.mean([readings[one.session] for readings in sizes.values() if one.session in readings])
-    )
-
-
-def _levels(one: SessionReadings) -> dict[str, float]:
-    """Return the median over the places of a session of each canary's duration, as a logarithm."""
-    places: dict[str, list[float]] = {}
-    for reading in one.readings:
-        places.setdefault(reading.case, []).append(log(reading.mean_us))
-    return {case: float(np.median(readings)) for case, readings in places.items()}
 
 
 def _centred(readings: Mapping[str, float]) -> dict[str, float]:
@@ -336,10 +324,8 @@ def _shift(
         size = readings.sizes.get(one.session)
         if size is None or len(readings.sizes) < sessions:
             continue
-        limit = (
-            student_t_factor(readings.degrees, share=1 - _CANARY_HISTORY_FALSE_ALARMS / len(series))
-            * readings.scale
-        )
+        share = 1 - _CANARY_HISTORY_FALSE_ALARMS / len(series)
+        limit = student_t_factor(readings.degrees, share=share) * readings.scale
         if abs(size) > max(limit, least):
             far.append((abs(size), readings.name, exp(size)))
     if not far:
@@ -358,32 +344,18 @@ def _noise(one: SessionReadings, usual: float, sessions: int) -> str:
 def _deviation(one: SessionReadings) -> float:
     """Return the relative standard deviation of single repeats, of the canary with the largest
     one."""
-    degrees: dict[str, int] = {}
-    squares: dict[str, float] = {}
+    degrees, squares = Counter[str](), dict.fromkeys((r.case for r in one.readings), 0.0)
     for r in one.readings:
-        degrees[r.case] = degrees.get(r.case, 0) + r.repeats - 1
-        squares[r.case] = squares.get(r.case, 0.0) + (r.repeats - 1) * r.deviation**2
+        degrees[r.case] += r.repeats - 1
+        squares[r.case] += (r.repeats - 1) * r.deviation**2
     return max(sqrt(squares[case] / degrees[case]) for case in degrees)
 
 
-def _level_error(one: SessionReadings, prior: VariancePrior) -> float:
-    """Return the standard error of a session's own factor."""
-    places = len({r.place for r in one.readings})
-    repeats = sum(r.repeats for r in one.readings)
-    of_place = prior.ratio * prior.repeat_spread**2
-    return sqrt(_deviation(one) ** 2 / repeats + of_place / places)
-
-
 def _halves(sizes: Floats, scale: float, degrees: float) -> tuple[float, float] | None:
-    """Return the factors of the earlier and the later half, if they differ beyond chance."""
     half = len(sizes) // 2
     if half < 2:
         return None
     earlier, later = float(np.median(sizes[:half])), float(np.median(sizes[-half:]))
-    limit = (
-        student_t_factor(degrees, share=1 - _CANARY_HISTORY_FALSE_ALARMS)
-        * scale
-        * sqrt(2 / half)
-        * 1.25
-    )
+    factor = student_t_factor(degrees, share=1 - _CANARY_HISTORY_FALSE_ALARMS)
+    limit = factor * scale * sqrt(2 / half) * 1.25
     return (exp(earlier), exp(later)) if abs(later - earlier) > limit else None

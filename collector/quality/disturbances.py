@@ -1,7 +1,7 @@
 """Disturbances of a measurement: by waits, by the device, by the profiler."""
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence, Set
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from operator import attrgetter
@@ -58,7 +58,13 @@ def states(
     found = around(readings, from_s, to_s)
     opened = [r.condition for r in found if from_s - _NEAR_S <= r.at_s <= from_s]
     closed = [r.condition for r in found if to_s <= r.at_s <= to_s + _NEAR_S]
-    return _state(opened), _state(closed)
+    first, last = (
+        measurement.DeviceState(clock_mhz=near[0].clock_mhz, temperature_c=near[0].temperature_c)
+        if near
+        else measurement.DeviceState()
+        for near in (opened, closed)
+    )
+    return first, last
 
 
 def idle_clocks(readings: Sequence[measurement.ConditionReading]) -> frozenset[float]:
@@ -84,8 +90,8 @@ def disturbance_of_readings(
     reported = measurement.Disturbance(
         watched=0,
         clean=0,
-        throttled_share=_share([bool(_SLOWING.intersection(why)) for why in held]),
-        capped_share=_share([measurement.ClockLimit.POWER_CAP in why for why in held]),
+        throttled_share=_share_of(_SLOWING, held),
+        capped_share=_share_of({measurement.ClockLimit.POWER_CAP}, held),
         clock_share=_clock_share(conditions, idle_mhz),
         others=max(others, default=None),
         power_w=round(max(power_w), 1) if power_w else None,
@@ -113,14 +119,13 @@ def slowed_by(disturbance: measurement.Disturbance) -> list[str]:
     return reported
 
 
-def _share(reported: Sequence[bool]) -> float | None:
-    return sum(reported) / len(reported) if reported else None
+def _share_of(limits: Set[str], held: Sequence[Collection[str]]) -> float | None:
+    return sum(not limits.isdisjoint(why) for why in held) / len(held) if held else None
 
 
 def _clock_share(
     conditions: Sequence[measurement.Condition], idle_mhz: Collection[float]
 ) -> float | None:
-    """Return the ratio of the clock at work to the rated clock, or else to the clock before."""
     at_work = [c for c in conditions if c.clock_mhz and _is_at_work(c, idle_mhz)]
     clocks = [c.clock_mhz for c in at_work if c.clock_mhz]
     rated = next((c.rated_mhz for c in at_work if c.rated_mhz), None)
@@ -134,12 +139,6 @@ def _is_at_work(condition: measurement.Condition, idle_mhz: Collection[float]) -
     if condition.held is not None:
         return measurement.ClockLimit.IDLE not in condition.held
     return bool(condition.busy) and condition.clock_mhz not in idle_mhz
-
-
-def _state(near: Sequence[measurement.Condition]) -> measurement.DeviceState:
-    if not near:
-        return measurement.DeviceState()
-    return measurement.DeviceState(clock_mhz=near[0].clock_mhz, temperature_c=near[0].temperature_c)
 
 
 # Find the repeats of a case that were disturbed: another process occupied a core that they could
@@ -218,6 +217,12 @@ class Watch:
         """Return this as a certificate records it; None if there is no data."""
         if not self.laps:
             return None
+        pressure = worked = None
+        if self.pressed_us is not None and self.wall_us >= _LEAST_PRESSED_US:
+            # the two values are not read at the same time
+            pressure = round(min(1.0, self.pressed_us / self.wall_us), 4)
+        if self.worked_us is not None and self.wall_us:
+            worked = round(self.worked_us / self.wall_us, 4)
         waited_us = sum(lap.waited_us for lap in self.laps)
         wall_us = sum(lap.wall_us for lap in self.laps) or 1.0
         return measurement.Disturbance(
@@ -226,22 +231,9 @@ class Watch:
             waited_share=round(waited_us / wall_us, 4),
             stolen_share=round(self.stolen_us / (self._spent_us or 1.0), 4),
             switches=self.switches,
-            pressure_share=self._pressure_share,
-            worked_share=self._worked_share,
+            pressure_share=pressure,
+            worked_share=worked,
         )
-
-    @property
-    def _pressure_share(self) -> float | None:
-        if self.pressed_us is None or self.wall_us < _LEAST_PRESSED_US:
-            return None
-        # the two values are not read at the same time
-        return round(min(1.0, self.pressed_us / self.wall_us), 4)
-
-    @property
-    def _worked_share(self) -> float | None:
-        if self.worked_us is None or not self.wall_us:
-            return None
-        return round(self.worked_us / self.wall_us, 4)
 
     @property
     def _spent_us(self) -> float:

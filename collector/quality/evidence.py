@@ -6,7 +6,7 @@ Cases are grouped by their kernel's family and the decade of their duration.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import compress
 from math import lgamma, log, pi
 
@@ -77,17 +77,11 @@ class Pairs:
         return np.asarray(np.unique(_pair_numbers(self.sessions), return_inverse=True)[1], np.int64)
 
     def only(self, chosen: npt.NDArray[np.bool_]) -> "Pairs":
-        return Pairs(
-            self.difference[chosen],
-            self.repeats_variance[chosen],
-            self.spread_squared[chosen],
-            list(compress(self.families, chosen.tolist())),
-            self.groups[chosen],
-            self.weights[chosen],
-            self.sessions[chosen],
-            self.devices[chosen],
-            self.cases[chosen],
-        )
+        values = {
+            one.name: getattr(self, one.name) for one in fields(self) if one.name != "families"
+        }
+        families = list(compress(self.families, chosen.tolist()))
+        return Pairs(families=families, **{name: array[chosen] for name, array in values.items()})
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +160,6 @@ def _renumbered(numbers: Sequence[Whole]) -> Whole:
 
 
 def _groups(means: SessionMeans) -> tuple[Whole, tuple[tuple[str, int], ...]]:
-    """Return each measurement's group, and the groups as family and decade."""
     known = sorted(set(means.families))
     places = {family: place for place, family in enumerate(known)}
     families = np.array([places[family] for family in means.families], np.int64)

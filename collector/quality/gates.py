@@ -1,7 +1,7 @@
 """Checks that a measurement must pass before a version shows it. A refused measurement is kept,
 with its reason."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import isfinite, log
 from typing import Any, TypeVar
@@ -52,17 +52,13 @@ def gate_of_outcome(outcome: Outcome, reason: str) -> str:
     """Return the gate that holds a measurement back; empty if the measurement is good, or does
     not exist."""
     if outcome is Outcome.IMPLAUSIBLE:
-        return _first(_REFUSALS, reason)
+        return next((gate for words, gate in _REFUSALS if words in reason), OTHER)
     return _OUTCOMES.get(outcome, "")
 
 
 def gate_of_warning(warning: str) -> str:
     """Return the gate that a warning belongs to."""
-    return _first(_WARNINGS, warning)
-
-
-def _first(known: Sequence[tuple[str, str]], text: str) -> str:
-    return next((gate for words, gate in known if words in text), OTHER)
+    return next((gate for words, gate in _WARNINGS if words in warning), OTHER)
 
 
 # Shared by the gates that check a whole curve: the number of cases that a check requires, and the
@@ -262,8 +258,6 @@ def find_hidden_work(curve: WorkCurve) -> HiddenWork | None:
 
 
 def _hidden_in_band(work_us: Floats, duration_us: Floats, least_us: float) -> HiddenWork | None:
-    """Compare the cases of the band that starts at `least_us` with those that have next to no
-    work."""
     base = int(np.searchsorted(work_us, least_us / _BASE, "right"))
     low, high = np.searchsorted(work_us, [least_us, least_us * _BAND]).tolist()
     if min(base, high - low) < LEAST_CASES:
@@ -284,17 +278,13 @@ def _sorted_work_us(curve: WorkCurve) -> tuple[Floats, npt.NDArray[Any]]:
     ascending, and the order of the cases."""
     if not len(curve.duration_us):
         return np.empty(0), np.empty(0, np.int64)
-    work_us = np.maximum(
-        _time_us(curve.operations, curve.duration_us, 1.0),
-        _time_us(curve.traffic, curve.duration_us, _CACHE_OVER_BEST),
-    )
+    times_us = []
+    for amounts, faster in ((curve.operations, 1.0), (curve.traffic, _CACHE_OVER_BEST)):
+        rate = faster * float(np.quantile(amounts / curve.duration_us, _BEST))
+        times_us.append(amounts / rate if rate > 0 else np.zeros_like(amounts))
+    work_us = np.maximum(*times_us)
     order = np.argsort(work_us, kind="stable")
     return work_us[order], order
-
-
-def _time_us(amounts: Floats, duration_us: Floats, faster: float) -> Floats:
-    rate = faster * float(np.quantile(amounts / duration_us, _BEST))
-    return amounts / rate if rate > 0 else np.zeros_like(amounts)
 
 
 # Detect durations in another unit than microseconds: all of a curve are a thousand times too long.

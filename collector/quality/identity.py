@@ -113,13 +113,10 @@ def identity_of(
         recorded = case_from_cells(requested.kernel_type, cells)
     except BadInput as error:
         return Identity(unverified=(f"cannot read the recorded launch: {error}",))
-    inputs = (
-        requested.inputs,
-        recorded.inputs,
-        at_kernel_slots.inputs if at_kernel_slots else None,
-    )
+    placed = at_kernel_slots.inputs if at_kernel_slots else None
+    inputs = [requested.inputs, recorded.inputs, placed]
     if any(_plain_name(slot.dtype).startswith(_QUANTISED) for slot in requested.inputs or ()):
-        inputs = (_unpacked(inputs[0]), _unpacked(inputs[1]), _unpacked(inputs[2]))
+        inputs = list(map(_unpacked, inputs))
     sides = (_side("input", *inputs), _side("output", requested.outputs, recorded.outputs))
     return Identity(
         tuple(text for side in sides for text in side.differences),
@@ -128,7 +125,6 @@ def identity_of(
 
 
 def _unpacked(slots: Slots | None) -> Slots | None:
-    """Return the slots with one name for the two dtypes of packed scales."""
     return slots and tuple(
         replace(slot, dtype="INT64") if _plain_name(slot.dtype) in _PACKED else slot
         for slot in slots
@@ -164,7 +160,6 @@ def _side(
 
 
 def _is_compact(slots: Sequence[Slot]) -> bool:
-    """Return whether no blank slot precedes the last slot that is not blank."""
     present = len(_present(slots))
     return not any(slot.is_blank for slot in slots[:present])
 
@@ -174,12 +169,12 @@ def _unverified(name: str, requested: Sequence[Slot], recorded: Sequence[Slot]) 
     for number, (expected, got) in enumerate(zip(requested, recorded, strict=False), 1):
         if got.shape is None:
             continue
-        if vocabulary.is_absent_dtype(got.dtype) and not vocabulary.is_absent_dtype(expected.dtype):
-            yield f"the dtype of {name} {number} is not recorded"
-        if vocabulary.is_absent_format(got.format) and not vocabulary.is_absent_format(
-            expected.format
+        for what, is_absent, pair in (
+            ("dtype", vocabulary.is_absent_dtype, (got.dtype, expected.dtype)),
+            ("format", vocabulary.is_absent_format, (got.format, expected.format)),
         ):
-            yield f"the format of {name} {number} is not recorded"
+            if is_absent(pair[0]) and not is_absent(pair[1]):
+                yield f"the {what} of {name} {number} is not recorded"
 
 
 def _returned(slots: Slots, others: int) -> Slots:
@@ -200,25 +195,17 @@ def _differences(name: str, requested: Sequence[Slot], recorded: Sequence[Slot])
     return tuple(
         f"{name} {number}: expected {_text(expected)}, got {_text(got)}"
         for number, (expected, got) in enumerate(pairs, 1)
-        if _is_other(expected, got)
-    )
-
-
-def _is_other(requested: Slot, recorded: Slot) -> bool:
-    return not (
-        _is_same_dtype(requested, recorded)
-        and _is_same_format(requested, recorded)
-        and _is_same_shape(requested, recorded)
+        if not _is_same_dtype(expected, got)
+        or not _is_same_format(expected, got)
+        or not _is_same_shape(expected, got)
     )
 
 
 def _is_same_dtype(requested: Slot, recorded: Slot) -> bool:
     """Return whether dtypes agree; a recorded tensor without a dtype is no difference."""
-    if vocabulary.is_absent_dtype(requested.dtype) or vocabulary.is_absent_dtype(recorded.dtype):
-        is_unknown = vocabulary.is_absent_dtype(recorded.dtype) and recorded.shape is not None
-        return is_unknown or vocabulary.is_absent_dtype(
-            requested.dtype
-        ) == vocabulary.is_absent_dtype(recorded.dtype)
+    lacks, is_absent = map(vocabulary.is_absent_dtype, (requested.dtype, recorded.dtype))
+    if lacks or is_absent:
+        return lacks == is_absent or (is_absent and recorded.shape is not None)
     return _plain_name(requested.dtype) == _plain_name(recorded.dtype)
 
 
@@ -231,9 +218,8 @@ def _plain_name(dtype: str) -> str:
 def _is_same_format(requested: Slot, recorded: Slot) -> bool:
     """Return whether formats agree. All formats with torch's memory layout are equal; a format
     that a tree omits, or of an absent tensor, is no difference."""
-    if vocabulary.is_absent_format(requested.format) or vocabulary.is_absent_format(
-        recorded.format
-    ):
+    formats = (requested.format, recorded.format)
+    if any(map(vocabulary.is_absent_format, formats)):
         return True
     if vocabulary.is_plain_format(requested.format):
         return vocabulary.is_plain_format(recorded.format)
@@ -247,19 +233,15 @@ def _is_same_shape(requested: Slot, recorded: Slot) -> bool:
         # msprof writes an empty cell for a tensor without dimensions, as for one with no elements;
         # if aclnn makes a tensor from a number on the host, it has one element.
         shape = requested.shape if recorded.shape is None else recorded.shape
-        return shape is not None and _is_written_empty(shape, requested, recorded)
+        absent = (vocabulary.is_absent_dtype(slot.dtype) for slot in (requested, recorded))
+        if shape is None or any(absent):
+            return False
+        return 0 in shape or (set(shape) <= {1} and len(shape) <= 1)
     if requested.format.upper() == vocabulary.FRACTAL_NZ and (
         _is_in_memory_layout(requested) or _is_in_memory_layout(recorded)
     ):
         return _are_same_blocks(requested, recorded)
     return False
-
-
-def _is_written_empty(shape: tuple[int, ...], requested: Slot, recorded: Slot) -> bool:
-    is_a_tensor = not vocabulary.is_absent_dtype(
-        requested.dtype
-    ) and not vocabulary.is_absent_dtype(recorded.dtype)
-    return is_a_tensor and (0 in shape or set(shape) <= {1} and len(shape) <= 1)
 
 
 def _is_in_memory_layout(slot: Slot) -> bool:
@@ -274,15 +256,12 @@ def _are_same_blocks(requested: Slot, recorded: Slot) -> bool:
     written = {
         (slot.shape or ())[-2:] for slot in (requested, recorded) if _is_in_memory_layout(slot)
     }
-    sides = {_block_of(requested), *written}
+    known = requested.known_dtype
+    width = _BLOCK_BITS // known.item_bits if known else _BLOCK_ROWS
+    sides = {(_BLOCK_ROWS, width), *written}
     return len(written) == 1 and all(
         _in_blocks(requested, block) == _in_blocks(recorded, block) for block in sides
     )
-
-
-def _block_of(slot: Slot) -> tuple[int, ...]:
-    width = _BLOCK_BITS // slot.known_dtype.item_bits if slot.known_dtype else _BLOCK_ROWS
-    return _BLOCK_ROWS, width
 
 
 def _in_blocks(slot: Slot, block: tuple[int, ...]) -> tuple[int, ...]:
@@ -379,11 +358,10 @@ def substitution_of(
     identity, cells = _identity(expected, counted)
     differs = identity.differences if identity else ()
     states = {state_of(row) for row in counted}
-    cores = {
-        vocabulary.core_class(row.cells.get(vocabulary.ACCELERATOR_CORE, "")) for row in counted
-    }
+    recorded_cores = (row.cells.get(vocabulary.ACCELERATOR_CORE, "") for row in counted)
+    cores = set(map(vocabulary.core_class, recorded_cores))
     reasons = (
-        _instead_text(instead, requested),
+        f"{' and '.join(instead)} ran instead of {requested}" if instead else "",
         _difference(vocabulary.OP_STATE, states, "" if instead else expected.op_state),
         _difference(vocabulary.ACCELERATOR_CORE, cores, "" if instead else expected.core),
         *differs,
@@ -393,7 +371,11 @@ def substitution_of(
         return None, identity
     ran = instead[0] if instead else requested
     if instead and ran not in expected.family:
-        cells = _complete_cells(expected, counted) if is_kernel_type(ran) else ()
+        # The tensors of the case do not apply to another operator: all must have been recorded.
+        recorded = {tensor_cells(row.cells) for row in counted}
+        is_one_call = is_kernel_type(ran) and expected.case is not None and len(recorded) == 1
+        cells = recorded.pop() if is_one_call else ()
+        cells = cells if describe_all_tensors(cells) else ()
         is_known = bool(cells)
     else:
         is_known = bool(cells) or not differs
@@ -417,18 +399,6 @@ def _identity(expected: Expectation, counted: Sequence[DeviceRow]) -> tuple[Iden
     cells = {tensor_cells(row.cells) for row in counted}
     recorded_cells = cells.pop() if len(cells) == 1 else ()
     return found[0], recorded_cells if have_dtypes(recorded_cells) else ()
-
-
-def _instead_text(instead: Sequence[str], requested: str) -> str:
-    return f"{' and '.join(instead)} ran instead of {requested}" if instead else ""
-
-
-def _complete_cells(expected: Expectation, counted: Sequence[DeviceRow]) -> Cells:
-    """Return the tensors of all launches of another operator, if they were recorded completely:
-    the tensors of the case do not apply to it."""
-    recorded = {tensor_cells(row.cells) for row in counted}
-    cells = recorded.pop() if expected.case is not None and len(recorded) == 1 else ()
-    return cells if describe_all_tensors(cells) else ()
 
 
 def _difference(what: str, got: set[str], requested: str) -> str:

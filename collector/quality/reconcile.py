@@ -254,7 +254,10 @@ def _attribute_window(
     ran = instead[0] if instead else requested
     own, others = _own(expected, by_type.pop(ran, []))
     by_type = {**by_type, **({ran: others} if others else {})}
-    companions = tuple(_companion(name, rows) for name, rows in sorted(by_type.items()))
+    companions = tuple(
+        Companion(name, len(rows), fmean(row.duration_us for row in rows))
+        for name, rows in sorted(by_type.items())
+    )
     if len(own) != expected.launches:
         return _wrong_count(expected, requested, own, companions)
     counted = tuple(own[expected.launches - expected.repeats :])
@@ -303,14 +306,10 @@ def _wrong_count(
     return Attribution(expected.ordinal, (), len(own), companions, reason)
 
 
-def _companion(kernel_type: str, rows: Sequence[DeviceRow]) -> Companion:
-    return Companion(kernel_type, len(rows), fmean(row.duration_us for row in rows))
-
-
 def mark_of(row: DeviceRow) -> Sentinel | None:
     """Return the mark that a row is; None for every other launch."""
     shapes = row.cells[INPUT_SHAPES]
-    if not _may_be_mark(shapes):
+    if not shapes.strip().strip('"').startswith(MARK_PREFIX):  # quick: for all rows of a session
         return None
     slots = split_cell(shapes)
     try:
@@ -318,8 +317,3 @@ def mark_of(row: DeviceRow) -> Sentinel | None:
     except BadInput:
         return None
     return sentinel_of(shape) if shape is not None else None
-
-
-def _may_be_mark(shapes: str) -> bool:
-    """Return quickly whether a row can be a mark: this runs for all rows of a session."""
-    return shapes.strip().strip('"').startswith(MARK_PREFIX)

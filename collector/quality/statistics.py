@@ -6,7 +6,7 @@ sessions.
 """
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
@@ -132,16 +132,11 @@ def _mad(values: Sequence[float], centre: float) -> float:
 _STEADY = 1.5  # ratio of the larger noise to the smaller one of two successive checks
 
 
-def _check_counts() -> Iterator[int]:
-    """Yield the repeat counts at which precision is checked, each a fifth above the previous
-    one. A check after every repeat would give chance more opportunities."""
-    count = 5
-    while count < 10_000:
-        yield count
-        count = max(count + 1, round(count * 1.2))
-
-
-_CHECK_COUNTS = tuple(_check_counts())
+# The repeat counts at which precision is checked, each a fifth above the previous one. A check
+# after every repeat would give chance more opportunities.
+_CHECK_COUNTS = [5]
+while (_next := round(_CHECK_COUNTS[-1] * 1.2)) < 10_000:
+    _CHECK_COUNTS.append(_next)
 
 
 def is_check_count(count: int) -> bool:
@@ -163,7 +158,6 @@ def is_precise(times_us: Sequence[float], precision: float) -> bool:
 
 
 def _relative_half_width(times_us: Sequence[float]) -> float:
-    """Return the half-width of the interval of the mean, as a share of the mean."""
     accepted = accept(times_us)
     error = stdev(accepted) / sqrt(len(accepted)) / fmean(accepted)
     correlation = autocorrelation(times_us)  # used for few repeats too, where it may be chance
@@ -256,14 +250,9 @@ def two_modes(durations_us: Sequence[float], step_us: float = 0.0) -> Modes | No
     if not is_apart:
         return None
     step_us = step_us or min(step for step in steps if step > 0)
-    if gap_us < _STEPS * step_us and _is_counted(ordered[place - 1], step_us):
+    # If steady repeats have two modes, the only step that a session sees may be the gap between the
+    # modes, and then the durations are no multiples of it.
+    ticks = ordered[place - 1] / step_us
+    if gap_us < _STEPS * step_us and abs(ticks - round(ticks)) <= _OF_A_STEP:
         return None
     return Modes(fast_us, slow_us, (len(ordered) - place) / len(ordered))
-
-
-def _is_counted(duration_us: float, step_us: float) -> bool:
-    """Return whether a clock with these steps can have produced a duration. If steady repeats
-    have two modes, the only step that a session sees may be the gap between the modes, and the
-    durations are not multiples of it."""
-    steps = duration_us / step_us
-    return abs(steps - round(steps)) <= _OF_A_STEP

@@ -186,28 +186,29 @@ def fit(evidence: Evidence, prior: VariancePrior) -> Variance:
     decades = np.array([decade for _, decade in evidence.group_names], np.float64)
     same = evidence.pairs.only(evidence.pairs.is_same_device)
     trend = trend_of(same, decades[same.groups], learn([same], prior))
-    known = _without_trend(evidence.pairs, trend.factors(decades))
+    pairs = evidence.pairs
+    # Scaled as if each group had the ratio of the middle decade.
+    of_pair = trend.factors(decades)[pairs.groups]
+    known = replace(pairs, spread_squared=pairs.spread_squared * of_pair)
     learnt = learn([known], prior)
     pairs = known.only(known.is_same_device)
     ratios = _of_groups(pairs, evidence.group_names, learnt)
     shared = _shared_part(pairs, learnt)
+    # k devices have k - 1 degrees, however many cases they have both measured.
+    apart = known.only(~known.is_same_device)
+    of_prior = _OF_PRIOR * _part_of_prior(apart, prior)
+    device_degrees = round(independent_differences(apart.devices) + of_prior, 1)
     return Variance(
         learnt,
         rounded(ratios * trend.factors(decades)),
         degrees=_degrees(pairs, shared, learnt, prior, len(ratios)),
         shared=shared,
-        device_degrees=_device_degrees(known.only(~known.is_same_device), prior),
+        device_degrees=device_degrees,
         is_of_prior=round(float(pairs.weights.sum()), 6) < prior.weight,
     )
 
 
-def _without_trend(pairs: Pairs, factors: Floats) -> Pairs:
-    """Return the pairs, scaled as if each group had the ratio of the middle decade."""
-    return replace(pairs, spread_squared=pairs.spread_squared * factors[pairs.groups])
-
-
 def _of_groups(pairs: Pairs, names: Sequence[tuple[str, int]], learnt: VariancePrior) -> Floats:
-    """Return the ratio of each group, without the trend of durations."""
     decades = _of_decades(pairs, names, learnt)
     ratios = np.array(
         [learnt.ratio_of(family) * decades.get(decade, 1.0) for family, decade in names], np.float64
@@ -252,7 +253,6 @@ def _of_whole(pairs: Pairs, prior: VariancePrior) -> VariancePrior:
 
 
 def _of_families(pairs: Pairs, prior: VariancePrior, whole: VariancePrior) -> VariancePrior:
-    """Return `whole` with the factor of each family that has pairs."""
     factors = dict(prior.families)
     for family in sorted(set(pairs.families)):
         own = pairs.only(np.array([name == family for name in pairs.families], np.bool_))
@@ -322,16 +322,7 @@ def _degrees(
     return degrees
 
 
-def _device_degrees(apart: Pairs, prior: VariancePrior) -> float:
-    """Return the degrees of freedom of the variance between devices, to a tenth: k devices have
-    k - 1, however many cases they have both measured."""
-    return round(
-        independent_differences(apart.devices) + _OF_PRIOR * _part_of_prior(apart, prior), 1
-    )
-
-
 def _part_of_prior(pairs: Pairs, prior: VariancePrior) -> float:
-    """Return the part of the estimate that is the prior's."""
     return prior.weight / (prior.weight + float(pairs.weights.sum()))
 
 
