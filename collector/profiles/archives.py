@@ -17,7 +17,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
-from typing import Protocol
+from typing import IO
 from urllib.parse import quote
 
 from collector.codec.errors import BadInput
@@ -33,10 +33,8 @@ from collector.profiles.discovery import folders_below, is_kernel_table
 # a release may lack some. The file is untrusted: nothing in it is executed, and only plain tables
 # are read.
 
-_TASK, _KERNELS, _STRINGS, _COLLECTIVES = (
-    *("TASK", "COMPUTE_TASK_INFO", "STRING_IDS"),
-    "COMMUNICATION_OP",
-)
+_TASK, _KERNELS, _STRINGS = "TASK", "COMPUTE_TASK_INFO", "STRING_IDS"
+_COLLECTIVES = "COMMUNICATION_OP"
 # op_summary's column -> the column of COMPUTE_TASK_INFO, whose numbers refer to STRING_IDS.
 _SPELLED = {
     "Op Name": "name",
@@ -104,9 +102,9 @@ def _kernels(
     connection: sqlite3.Connection, columns: frozenset[str], words: Mapping[object, object]
 ) -> Iterator[list[str]]:
     kept = [column if column in columns else "NULL" for column in _SPELLED.values()]
-    user_path = ", ".join(name if name == "NULL" else f"k.{name}" for name in kept)
+    selected = ", ".join(name if name == "NULL" else f"k.{name}" for name in kept)
     rows = connection.execute(
-        f"SELECT t.deviceId, t.streamId, t.startNs, t.endNs, {user_path} FROM {_KERNELS} k "
+        f"SELECT t.deviceId, t.streamId, t.startNs, t.endNs, {selected} FROM {_KERNELS} k "
         f"JOIN {_TASK} t ON t.globalTaskId = k.globalTaskId ORDER BY t.startNs, t.rowid"
     )
     for device, stream, start, end, *numbers in rows:
@@ -125,12 +123,8 @@ def _collectives(
     )
     unknown = dict.fromkeys(_SPELLED, NOT_KNOWN)
     for place, name, kind, start, end in rows:
-        user_path = {
-            "Op Name": _word(words, name),
-            "OP Type": _word(words, kind),
-            "Task Type": _COLLECTIVE_CORE,
-        }
-        cells = {**unknown, **user_path}.values()
+        known = {"Op Name": _word(words, name), "OP Type": _word(words, kind)}
+        cells = {**unknown, **known, "Task Type": _COLLECTIVE_CORE}.values()
         yield [NOT_KNOWN if place is None else str(place), NOT_KNOWN, *cells, *_times(start, end)]
 
 
@@ -158,7 +152,7 @@ def _micro(ns: int) -> str:
 
 MOST_BYTES = 16 << 30  # unpacked, of one archive: a thousand million launches fit
 _PIECE_BYTES = 1 << 20
-_COMPANION_FILES = ("operator_details.csv",)
+_COMPANION_FILE = "operator_details.csv"  # it has the shapes of fused attention
 _GZ, _ZIP, _DB = ".gz", ".zip", ".db"
 _TABLE = "op_summary.csv"
 _DAMAGED = (
@@ -166,10 +160,6 @@ _DAMAGED = (
     *(RuntimeError, NotImplementedError),  # of zipfile: a password, an unknown method
     UnicodeError,  # of sqlite3, whose own messages quote invalid text
 )
-
-
-class _Bytes(Protocol):
-    def read(self, size: int, /) -> bytes: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,10 +231,12 @@ def _is_archive(path: Path) -> bool:
 
 
 def _unpack(archive: Path, folder: Path, *, is_named: bool) -> bool:
-    """Unpack an archive and return whether it contains a profile."""
     try:
         if archive.name.lower().endswith(_GZ):
-            _unpack_gz(archive, folder)
+            with gzip.open(archive, "rb") as source:
+                _copy(source, folder / archive.name[: -len(_GZ)], archive, MOST_BYTES)
+            if (companion := archive.with_name(_COMPANION_FILE)).is_file():
+                shutil.copyfile(companion, folder / _COMPANION_FILE)
             return True
         if archive.name.lower().endswith(_DB):
             export_kernels(archive, folder / _TABLE)
@@ -256,22 +248,16 @@ def _unpack(archive: Path, folder: Path, *, is_named: bool) -> bool:
         ) from error
 
 
-def _unpack_gz(archive: Path, folder: Path) -> None:
-    with gzip.open(archive, "rb") as source:
-        _copy(source, folder / archive.name[: -len(_GZ)], archive, MOST_BYTES)
-    for name in _COMPANION_FILES:  # it has the shapes of fused attention
-        if (companion := archive.with_name(name)).is_file():
-            shutil.copyfile(companion, folder / name)
-
-
 def _unpack_zip(archive: Path, folder: Path, *, is_named: bool) -> bool:
     left_bytes, has_profile = MOST_BYTES, False
     with zipfile.ZipFile(archive) as members:
         for member in members.infolist():
             path = PurePosixPath(member.filename)
             is_table = is_kernel_table(path.name)
+            is_info = path.name.startswith("profiler_info") and path.name.endswith(".json")
             is_link = stat.S_ISLNK(member.external_attr >> 16)
-            if member.is_dir() or is_link or not (is_table or _is_companion(path.name)):
+            is_needed = is_table or is_info or path.name == _COMPANION_FILE
+            if member.is_dir() or is_link or not is_needed:
                 continue
             if path.is_absolute() or ".." in path.parts or "\\" in member.filename:
                 message = f"a member has a path outside the archive: {member.filename}"
@@ -287,12 +273,7 @@ def _unpack_zip(archive: Path, folder: Path, *, is_named: bool) -> bool:
     return has_profile
 
 
-def _is_companion(name: str) -> bool:
-    return name in _COMPANION_FILES or (name.startswith("profiler_info") and name.endswith(".json"))
-
-
-def _copy(source: _Bytes, target: Path, archive: Path, most_bytes: int) -> int:
-    """Copy a file and return its size in bytes; raise BadInput above `most_bytes`."""
+def _copy(source: IO[bytes] | gzip.GzipFile, target: Path, archive: Path, most_bytes: int) -> int:
     written = 0
     with target.open("xb") as out:
         while piece := source.read(_PIECE_BYTES):

@@ -7,7 +7,7 @@ them. The two files have no common key, so their rows are paired in file order.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from math import prod
@@ -121,8 +121,11 @@ class AttentionFacts:
         )
 
     def _take(self, file: AttentionRows) -> None:
+        # The folder that names the profile, such as `rank0_ascend_pt`, not a standard folder.
+        folders = (folder.name for folder in file.path.absolute().parents)
+        profile = next((name for name in folders if name not in _INNER_FOLDERS), "")
         for shapes in map(_plain, file.shapes):
-            self._sources.setdefault(shapes, profile_name(file.path))
+            self._sources.setdefault(shapes, profile)
             self._reported.setdefault(shapes, {})
         details = file.path.with_name(OPERATOR_DETAILS)
         operators = read_operator_rows(details) if file.shapes and details.is_file() else []
@@ -168,33 +171,20 @@ def read_operator_rows(path: Path) -> list[OperatorRow]:
     if INPUT_SHAPES not in columns:
         return []
     called = [columns[name] for name in _NAME_COLUMNS if name in columns]
-    return list(_operator_rows(rows, called, columns[INPUT_SHAPES], path))
-
-
-def profile_name(path: Path) -> str:
-    """Return the folder that names a profile, such as `rank0_ascend_pt`, not a standard folder."""
-    folders = (folder.name for folder in path.absolute().parents)
-    return next((name for name in folders if name not in _INNER_FOLDERS), "")
-
-
-def _operator_rows(
-    rows: Iterable[tuple[int, list[str]]], called: Sequence[int], at: int, path: Path
-) -> Iterator[OperatorRow]:
+    at, found = columns[INPUT_SHAPES], []
     for line, row in rows:
         name = " ".join(row[place] for place in called if place < len(row))
-        if not _is_call(name) or at >= len(row):
+        letters = _letters(name)
+        is_call = KERNEL.lower() in letters and not any(word in letters for word in _NO_LAUNCH)
+        if not is_call or at >= len(row):
             continue
         try:
             shapes = _parsed(row[at])
         except BadInput as error:
             raise BadInput(str(error), path=path, line=line) from error
         if any(shape is not None for shape in shapes):
-            yield OperatorRow(name, shapes)
-
-
-def _is_call(name: str) -> bool:
-    letters = _letters(name)
-    return KERNEL.lower() in letters and not any(word in letters for word in _NO_LAUNCH)
+            found.append(OperatorRow(name, shapes))
+    return found
 
 
 def _letters(name: str) -> str:

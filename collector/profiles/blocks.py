@@ -10,7 +10,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from pyarrow import csv
 
 from collector.codec.errors import BadInput
 from collector.codec.table import Row, rows_bytes
-from collector.profiles.grouping import Key, Rows, rows_of
+from collector.profiles.grouping import Rows, rows_of
 from collector.profiles.rows import (
     DURATION,
     EVENT_COLUMNS,
@@ -73,7 +73,6 @@ def plain_blocks(path: Path, header: Header) -> Generator[pa.Table, None, None]:
 
 
 def _pieces(path: Path) -> Iterator[memoryview]:
-    """Yield the file without its header line, cut at line ends."""
     with path.open("rb") as file:
         file.readline()
         while piece := file.read(PIECE_BYTES):
@@ -88,14 +87,20 @@ def _pieces(path: Path) -> Iterator[memoryview]:
 
 def block_parser(header: Header) -> Callable[[Piece], pa.Table]:
     """Return a function from rows of a file with this header, as bytes, to their block."""
-    ours = {header.spelled(name): name for name in _required(header)}
+    required = (*KEY_COLUMNS, *EVENT_COLUMNS, DURATION, *header.counters)
+    ours = {header.spelled(name): name for name in required if header.has(name)}
+    numbers = {DURATION, *filter(is_counter_name, header.counters)} - {*EVENT_COLUMNS}
+    types = {
+        raw: _TEXT if name in KEY_COLUMNS else pa.float64() if name in numbers else pa.string()
+        for raw, name in ours.items()
+    }
     reading = csv.ReadOptions(
         use_threads=False, block_size=1 << 30, column_names=list(header.names)
     )
     parsing = csv.ParseOptions(newlines_in_values=True)
     converting = csv.ConvertOptions(
         include_columns=list(ours),
-        column_types={raw: _column_type(name) for raw, name in ours.items()},
+        column_types=types,
         null_values=list(NO_NUMBER),
         strings_can_be_null=False,
         check_utf8=False,  # _check_bytes has checked
@@ -115,18 +120,6 @@ def block_parser(header: Header) -> Callable[[Piece], pa.Table]:
             raise NotPlain("rows that pyarrow cannot read") from error
 
     return parse
-
-
-def _required(header: Header) -> tuple[str, ...]:
-    names = (*KEY_COLUMNS, *EVENT_COLUMNS, DURATION, *header.counters)
-    return tuple(name for name in names if header.has(name))
-
-
-def _column_type(name: str) -> pa.DataType:
-    if name in KEY_COLUMNS:
-        return _TEXT
-    is_number = name not in EVENT_COLUMNS and (name == DURATION or is_counter_name(name))
-    return pa.float64() if is_number else pa.string()
 
 
 def _with_free_counters(table: pa.Table) -> pa.Table:
@@ -172,28 +165,16 @@ class SkippedRow:
     reason: str
 
 
-@dataclass(slots=True)
-class BlockChecker:
-    """Groups the rows of blocks, and checks values that no parser can reject."""
-
-    header: Header
-    _good_keys: set[Key] = field(default_factory=set)
-
-    def grouped(self, blocks: Iterable[pa.Table]) -> Iterator[Block]:
-        """Yield each block with its rows. Raises BadInput at a block with an invalid value."""
-        for block in blocks:
-            rows = rows_of(block, self.header.counters)
-            if not rows.has_numbers():
-                raise NotPlain("a number is missing or invalid")
-            for key in rows.keys:
-                self.check_key(key)
-            yield block, rows
-
-    def check_key(self, key: Key) -> None:
-        """Raise BadInput if KEY_COLUMNS have invalid values; each key is checked once."""
-        if key not in self._good_keys:
+def grouped(blocks: Iterable[pa.Table], header: Header) -> Iterator[Block]:
+    """Yield each block with its rows. Raises BadInput at a block with an invalid value, also one
+    that no parser can reject."""
+    for block in blocks:
+        rows = rows_of(block, header.counters)
+        if not rows.has_numbers():
+            raise NotPlain("a number is missing or invalid")
+        for key in rows.keys:
             check_key(key)
-            self._good_keys.add(key)
+        yield block, rows
 
 
 class ExactReader:
@@ -204,7 +185,7 @@ class ExactReader:
         self._path = path
         self._header = header
         self._skip_bad_rows = skip_bad_rows
-        self._checker = BlockChecker(header)
+
         self._parse = block_parser(header)
 
     def blocks(self) -> Iterator[Block]:
@@ -213,10 +194,14 @@ class ExactReader:
         rows = self._closed(rows)
         while batch := list(islice(rows, _BLOCK_ROWS)):
             try:
-                blocks = self._grouped([row for _, row in batch])
+                good = [row for _, row in batch]
+                if any(len(row) != len(self._header.names) for row in good):
+                    raise NotPlain("rows of different lengths")
+                blocks = list(grouped([self._parse(rows_bytes(good))], self._header))
             except BadInput:
                 good = list(self._good_rows(batch))
-                blocks = self._grouped(good) if good else []
+                tables = [self._parse(rows_bytes(good))] if good else []
+                blocks = list(grouped(tables, self._header))
             yield from blocks
 
     def _closed(self, rows: Iterable[Row]) -> Iterator[Row]:
@@ -227,11 +212,6 @@ class ExactReader:
             if any(len(cell) > _LONGEST_QUOTED and "\n" in cell for cell in row):
                 raise BadInput("unclosed quote", path=self._path, line=line)
             yield line, row
-
-    def _grouped(self, rows: Sequence[Sequence[str]]) -> list[Block]:
-        if any(len(row) != len(self._header.names) for row in rows):
-            raise NotPlain("rows of different lengths")
-        return list(self._checker.grouped([self._parse(rows_bytes(rows))]))
 
     def _good_rows(self, batch: Iterable[Row]) -> Iterator[list[str]]:
         for line, row in batch:
@@ -244,7 +224,6 @@ class ExactReader:
                 raise BadInput(reason, path=self._path, line=line)
 
     def _fault(self, row: Sequence[str]) -> str | None:
-        """Return the fault of a row; None for a good one."""
         header = self._header
         if len(row) != len(header.names):
             return f"expected {len(header.names)} cells, got {len(row)}"
@@ -254,7 +233,7 @@ class ExactReader:
             duration_us_of(header.cell(row, DURATION))
             for name in header.counters:
                 counter_of(name, header.cell(row, name))
-            self._checker.check_key(tuple(header.cell(row, name) for name in KEY_COLUMNS))
+            check_key(tuple(header.cell(row, name) for name in KEY_COLUMNS))
         except (ValueError, BadInput) as error:
             return str(error)
         return None

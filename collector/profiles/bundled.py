@@ -5,7 +5,7 @@ module writes them as a `kernel_details.csv` in the profiler's own layout (CANN 
 that the whole chain runs as with a real profile.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from importlib.resources import files
 from pathlib import Path
 
@@ -48,27 +48,18 @@ def write_bundled_profile(name: str, folder: Path) -> Path:
 
 def kernel_details(facts: Iterable[CaseRecord]) -> bytes:
     """Return the bytes of a kernel_details.csv in which each case runs as often as in the facts."""
-    return table_bytes(COLUMNS, _rows(facts), line_end="\r\n")
-
-
-def _rows(facts: Iterable[CaseRecord]) -> Iterator[list[str]]:
+    rows: list[list[str]] = []
     start_ns = _START_NS
-    for task, (record, profile) in enumerate(_invocations(facts)):
-        duration_ns = round(profile.mean_us * 1000)
-        yield _row(task, record, profile, start_ns, duration_ns)
-        start_ns += duration_ns + _GAP_NS
-
-
-def _invocations(facts: Iterable[CaseRecord]) -> Iterator[tuple[CaseRecord, ProfileStatistics]]:
     for record in facts:
-        if record.profile is not None:
-            for _ in range(record.profile.count):
-                yield record, record.profile
+        if (profile := record.profile) is None:
+            continue
+        for _ in range(profile.count):
+            rows.append(_row(len(rows), record, profile, start_ns))
+            start_ns += round(profile.mean_us * 1000) + _GAP_NS
+    return table_bytes(COLUMNS, rows, line_end="\r\n")
 
 
-def _row(
-    task: int, record: CaseRecord, profile: ProfileStatistics, start_ns: int, duration_ns: int
-) -> list[str]:
+def _row(task: int, record: CaseRecord, profile: ProfileStatistics, start_ns: int) -> list[str]:
     core = record.cells[ACCELERATOR_CORE]
     is_communication = core == "COMMUNICATION"
     counters = dict(profile.counters)
@@ -83,7 +74,7 @@ def _row(
         OP_STATE: record.cells[OP_STATE],
         ACCELERATOR_CORE: core,
         "Start Time(us)": f"{_microseconds(start_ns)}\t",
-        "Duration(us)": _microseconds(duration_ns),
+        "Duration(us)": _microseconds(round(profile.mean_us * 1000)),
         "Wait Time(us)": f"{_GAP_NS / 1000:.6f}" if task else "0",
         "Block Dim": "0" if is_communication else "20" if core == "AI_CORE" else "40",
         "Mix Block Dim": NOT_KNOWN if is_communication else "0",

@@ -28,6 +28,7 @@ Key = tuple[str, str, str]
 class Communication:
     """The rows of one collective on one communicator (`group`, if its name has it)."""
 
+    # The fields of a key.
     kernel_type: str
     group: str
     core: str
@@ -61,7 +62,8 @@ class FileCommunication:
         pairs = [reported[number] for number in rows.ids[at].tolist()]
         devices, streams, names, starts = _event_texts(block, at)
         for (kernel_type, core), name in zip(pairs, names, strict=True):
-            key = (kernel_type, _communicator(name), core)
+            match = _GROUP.search(name)
+            key = (kernel_type, match.group(1) if match else "", core)
             self._ids.append(self._numbers.setdefault(key, len(self._numbers)))
         self._marks += map(hash, zip(devices, pairs, starts, durations.tolist(), strict=True))
         self._on_hardware += [
@@ -90,22 +92,19 @@ def summed_up(files: Iterable[Mapping[Key, Floats]]) -> tuple[Communication, ...
         for key, durations in file.items():
             gathered.setdefault(key, []).append(durations)
     joined = {key: np.sort(np.concatenate(parts)) for key, parts in gathered.items()}
-    return tuple(_summary(key, durations) for key, durations in joined.items() if len(durations))
-
-
-def _summary(key: Key, durations: Floats) -> Communication:
-    kernel_type, group, core = key
-    return Communication(
-        kernel_type=kernel_type,
-        group=group,
-        core=core,
-        count=len(durations),
-        total_us=float(durations.sum()),
-        mean_us=float(durations.mean()),
-        median_us=float(np.median(durations)),
-        std_us=float(durations.std()),
-        min_us=float(durations[0]),
-        max_us=float(durations[-1]),
+    return tuple(
+        Communication(
+            *key,
+            count=len(durations),
+            total_us=float(durations.sum()),
+            mean_us=float(durations.mean()),
+            median_us=float(np.median(durations)),
+            std_us=float(durations.std()),
+            min_us=float(durations[0]),
+            max_us=float(durations[-1]),
+        )
+        for key, durations in joined.items()
+        if len(durations)
     )
 
 
@@ -117,8 +116,3 @@ def _event_texts(block: pa.Table, at: npt.NDArray[np.intp]) -> Iterator[list[str
             yield [text.strip() for text in texts]
         else:
             yield [""] * len(at)
-
-
-def _communicator(name: str) -> str:
-    match = _GROUP.search(name)
-    return match.group(1) if match else ""

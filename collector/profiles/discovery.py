@@ -84,7 +84,11 @@ def find_profiles(paths: Sequence[Path]) -> tuple[Path, ...]:
             found.setdefault(file.resolve(), file)
     files = tuple(found.values())
     runs = {run for file in files if is_kernel_details(file) and (run := run_folder(file))}
-    return tuple(file for file in files if is_kernel_details(file) or not _is_below(file, runs))
+    return tuple(
+        file
+        for file in files
+        if is_kernel_details(file) or runs.isdisjoint(file.absolute().parents)
+    )
 
 
 def run_folder(file: Path) -> Path | None:
@@ -117,7 +121,6 @@ def _files_of(path: Path) -> Iterator[Path]:
 
 
 def _instead(held: Iterable[Path]) -> str:
-    """Return which files of other tools a folder has, and how to get the tables."""
     names = [file.name.lower() for file in held]
     for endings, found, remedy in _OTHERS:
         if count := sum(name.endswith(endings) for name in names):
@@ -130,10 +133,6 @@ def is_kernel_details(file: Path) -> bool:
     return "kernel_details" in file.name.lower()
 
 
-def _is_below(file: Path, runs: set[Path]) -> bool:
-    return not runs.isdisjoint(file.absolute().parents)
-
-
 def _software(folder: Path) -> ProfiledSoftware | None:
     for path in sorted(folder.glob("profiler_info*.json")):
         try:
@@ -141,8 +140,8 @@ def _software(folder: Path) -> ProfiledSoftware | None:
             info = json_object(data, what="the profiler_info of a profiler", key=str(path))
         except (OSError, BadInput):
             continue  # optional information; the rows do not depend on it
-        torch_npu, cann = (_version(info.get(f"{name}_version")) for name in _INFO_NAMES)
-        return ProfiledSoftware(folder, torch_npu, cann)
+        versions = (info.get(f"{name}_version") for name in ("torch_npu", "cann"))
+        return ProfiledSoftware(folder, *map(_version, versions))
     return None
 
 
@@ -150,6 +149,3 @@ def _version(value: object) -> str:
     """Return a version from a file; empty if it is not a valid version."""
     is_one = isinstance(value, str) and len(value) <= _LONGEST_VERSION and value.isprintable()
     return str(value) if is_one else ""
-
-
-_INFO_NAMES = ("torch_npu", "cann")

@@ -142,48 +142,34 @@ def groups_of(
     some of a label's rows."""
     if not files:
         return []
-    labels = _Labels(label_of)
+    numbers: dict[Hashable, int] = {}
+    first_keys: list[Key] = []
     parts = [file.rows() for file in files]
-    to_label = [labels.numbered(part.keys) for part in parts]
+    to_label = []  # the number of each key's label; -1 for those without one
+    for part in parts:
+        labels = [label_of(key) for key in part.keys]
+        for key, label in zip(part.keys, labels, strict=True):
+            if label is not None and label not in numbers:
+                numbers[label] = len(first_keys)
+                first_keys.append(key)
+        to_label.append(np.array([numbers.get(label, -1) for label in labels], np.int32))
     ids = np.concatenate([to[part.ids] for to, part in zip(to_label, parts, strict=True)])
     durations = np.concatenate([part.durations_us for part in parts])
-    rows = np.bincount(ids[ids >= 0], minlength=len(labels.keys))
+    rows = np.bincount(ids[ids >= 0], minlength=len(first_keys))
     least = rows if of_all_rows else np.ones_like(rows)
     means = _means(files, parts, to_label, least)
-    small = ids.astype(np.int16) if len(labels.keys) < 2**15 else ids  # it sorts faster
+    small = ids.astype(np.int16) if len(first_keys) < 2**15 else ids  # it sorts faster
     order = np.argsort(small, kind="stable")
-    bounds = np.searchsorted(ids[order], np.arange(len(labels.keys) + 1))
+    bounds = np.searchsorted(ids[order], np.arange(len(first_keys) + 1))
     return [
         Group(
             label,
-            labels.keys[at],
+            first_keys[at],
             np.sort(durations[order[bounds[at] : bounds[at + 1]]]),
             means[at],
         )
-        for at, label in enumerate(labels.numbers)
+        for at, label in enumerate(numbers)
     ]
-
-
-class _Labels:
-    """Numbers for labels in order of first appearance, each with its first key."""
-
-    def __init__(self, label_of: Callable[[Key], Hashable | None]) -> None:
-        self._label_of = label_of
-        self.numbers: dict[Hashable, int] = {}
-        self.keys: list[Key] = []
-
-    def numbered(self, keys: Sequence[Key]) -> Ids:
-        """Return the numbers of the keys' labels; -1 for those without one."""
-        return np.array([self._number(key) for key in keys], np.int32)
-
-    def _number(self, key: Key) -> int:
-        label = self._label_of(key)
-        if label is None:
-            return -1
-        if label not in self.numbers:
-            self.numbers[label] = len(self.keys)
-            self.keys.append(key)
-        return self.numbers[label]
 
 
 def _means(
@@ -228,15 +214,12 @@ def _launchers(block: pa.Table) -> tuple[Ids, list[str]]:
     static = [code for code, text in enumerate(texts) if text.strip().lower() == STATIC]
     if not static or NAME not in block.column_names:
         return np.zeros(block.num_rows, np.int32), [""]
-    names, types = (_trimmed(block, name) for name in (NAME, TYPE))
+    columns = (block.column(name).combine_chunks().cast(pa.string()) for name in (NAME, TYPE))
+    names, types = map(pc.utf8_trim_whitespace, columns)
     unrecorded = pc.is_in(names, value_set=pa.array(["", NOT_KNOWN]))
     is_call = pc.or_(pc.starts_with(names, _OF_CALLS), pc.equal(names, types))
     recorded = pc.invert(pc.or_(is_call, unrecorded)).to_numpy(zero_copy_only=False)
     return (np.isin(states, static) & recorded).astype(np.int32), ["", GRAPH]
-
-
-def _trimmed(block: pa.Table, name: str) -> pa.Array:
-    return pc.utf8_trim_whitespace(block.column(name).combine_chunks().cast(pa.string()))
 
 
 def _numbered(columns: Sequence[Ids], sizes: Sequence[int]) -> tuple[Ids, Ids]:
@@ -262,7 +245,6 @@ def _numbered(columns: Sequence[Ids], sizes: Sequence[int]) -> tuple[Ids, Ids]:
 
 
 def _totals(columns: Sequence[pa.ChunkedArray], ids: Ids, groups: int) -> tuple[Floats, Counts]:
-    """Return sums and counts of the numbers, a row for each group and a column for each counter."""
     places = ids.astype(np.intp)
     sums = np.zeros((groups, len(columns)))
     counts = np.repeat(np.bincount(places, minlength=groups)[:, None], len(columns), axis=1)

@@ -105,7 +105,6 @@ def read_profile(
 
 
 def _with_user_paths(report: ProfileReport, found: Unpacked) -> ProfileReport:
-    """Return the report with the paths that the user knows."""
     return replace(
         report,
         files=tuple(map(found.user_path, report.files)),
@@ -123,7 +122,13 @@ def _with_user_paths(report: ProfileReport, found: Unpacked) -> ProfileReport:
 def _read_paths(paths: Sequence[Path], group_by: GroupBy, reading: RunFileReader) -> Profile:
     recorded = reading.of(find_profiles(paths))
     files, read = tuple(recorded), list(recorded.values())
-    attention = AttentionFacts(map(_attention_rows, files, read))
+    attention_keys = (
+        file.groups.in_order(lambda key: key[KEY_AT[TYPE]].strip() == KERNEL) for file in read
+    )
+    attention = AttentionFacts(
+        AttentionRows(path, [key[KEY_AT[INPUT_SHAPES]] for key in found])
+        for path, found in zip(files, attention_keys, strict=True)
+    )
     label_of = _by(group_by, attention)
     is_counted = reading.is_counted
     groups = groups_of([file.groups for file in read], label_of, of_all_rows=is_counted)
@@ -146,7 +151,6 @@ def _with_contexts(
     files: Mapping[Path, RunFile],
     label_of: Callable[[Key], Hashable | None],
 ) -> dict[Hashable, CaseRecord]:
-    """Return the records with the launches before each."""
     for path, file in files.items():
         if not file.order.is_complete:
             raise BadInput(
@@ -159,11 +163,6 @@ def _with_contexts(
         label: replace(record, before=tuple(bare[one] for one in before[label]))
         for label, record in records.items()
     }
-
-
-def _attention_rows(path: Path, file: RunFile) -> AttentionRows:
-    keys = file.groups.in_order(lambda key: key[KEY_AT[TYPE]].strip() == KERNEL)
-    return AttentionRows(path, [key[KEY_AT[INPUT_SHAPES]] for key in keys])
 
 
 def _runtime(key: Key, attention: AttentionFacts) -> dict[str, str]:

@@ -67,6 +67,7 @@ def _launches(path: Path) -> Iterator[KernelLaunch]:
 
 
 def _launch(header: Header, row: Sequence[str]) -> KernelLaunch:
+    counters = {name: counter_of(name, row[header.positions[name]]) for name in header.counters}
     return KernelLaunch(
         op_type=header.cell(row, TYPE).strip(),
         name=header.cell(row, NAME).strip(),
@@ -74,10 +75,5 @@ def _launch(header: Header, row: Sequence[str]) -> KernelLaunch:
         start_ns=start_ns_of(header.cell(row, START)),
         duration_us=duration_us_of(header.cell(row, DURATION)),
         cells=header.base_cells(row),
-        counters=_counters(header, row),
+        counters={name: value for name, value in counters.items() if value is not None},
     )
-
-
-def _counters(header: Header, row: Sequence[str]) -> dict[str, float]:
-    values = {name: counter_of(name, row[header.positions[name]]) for name in header.counters}
-    return {name: value for name, value in values.items() if value is not None}

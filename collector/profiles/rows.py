@@ -5,11 +5,12 @@ import re
 import stat
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from math import isfinite
 from pathlib import Path
 from typing import BinaryIO
 
-from collector.codec.errors import BadInput
+from collector.codec.errors import BadInput, file_errors
 from collector.codec.table import Row, csv_rows, is_text
 from collector.model import vocabulary
 from collector.model.case import case_from_cells, split_cell
@@ -56,11 +57,8 @@ def _rows(path: Path) -> Iterator[Row]:
 
 
 def _refuse_other_formats(path: Path) -> None:
-    try:
-        with path.open("rb") as file:
-            head = file.read(_HEAD_BYTES)
-    except OSError as error:
-        raise BadInput(f"cannot be read: {error.strerror}", path=path) from error
+    with file_errors(path), path.open("rb") as file:
+        head = file.read(_HEAD_BYTES)
     if head.startswith(_LFS):
         raise BadInput("a git-lfs pointer, not the file itself: run `git lfs pull`", path=path)
     if head.startswith(_UTF16):
@@ -184,22 +182,13 @@ def read_header(names: Sequence[str], *, path: Path) -> Header:
             raise BadInput(f"duplicate column {name!r} in the header", path=path, line=1)
         if name:
             positions[name] = position
-    _check_required(positions, path)
+    if missing := [name for name in _REQUIRED if name not in positions]:
+        if TYPE in positions and DURATION in positions and set(missing) <= set(_SHAPE_CELLS):
+            raise BadInput(LEVEL_0, path=path, line=1)
+        what = "expected the columns of kernel_details or op_summary; missing: "
+        raise BadInput(what + ", ".join(missing), path=path, line=1)
     counters = tuple(name for name in positions if name not in _BASE)
     return Header(tuple(names), positions, counters)
-
-
-def _check_required(positions: Mapping[str, int], path: Path) -> None:
-    missing = [name for name in _REQUIRED if name not in positions]
-    if not missing:
-        return
-    if TYPE in positions and DURATION in positions and set(missing) <= set(_SHAPE_CELLS):
-        raise BadInput(LEVEL_0, path=path, line=1)
-    raise BadInput(
-        "expected the columns of kernel_details or op_summary; missing: " + ", ".join(missing),
-        path=path,
-        line=1,
-    )
 
 
 # Valid values of a profile's cells. A ValueError or BadInput for another value names its column. It
@@ -274,8 +263,9 @@ def is_unnamed(kernel_type: str) -> bool:
     return kernel_type.strip() in NO_NUMBER
 
 
-def check_key(key: Sequence[str]) -> None:
-    """Raise BadInput if KEY_COLUMNS have invalid values."""
+@lru_cache(maxsize=1 << 16)
+def check_key(key: tuple[str, ...]) -> None:
+    """Raise BadInput if KEY_COLUMNS have invalid values; each key is checked once."""
     cells = dict(zip(KEY_COLUMNS, key, strict=True))
     core, state = cells[vocabulary.ACCELERATOR_CORE].strip(), cells[vocabulary.OP_STATE].strip()
     if not _CORE.fullmatch(core):

@@ -4,10 +4,10 @@ A file is read by the fast reader first. If anything in it cannot be verified, i
 by row, which finds the line or proves the file valid.
 """
 
-import filecmp
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from filecmp import cmp
 from functools import lru_cache
 from hashlib import blake2b
 from pathlib import Path
@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from collector.codec.canonical import sha256_hex
 from collector.codec.errors import BadInput
 from collector.model.record import MOST_BEFORE
-from collector.profiles.blocks import Block, BlockChecker, ExactReader, SkippedRow, plain_blocks
+from collector.profiles.blocks import Block, ExactReader, SkippedRow, grouped, plain_blocks
 from collector.profiles.communication import FileCommunication
 from collector.profiles.discovery import is_kernel_details
 from collector.profiles.grouping import FileGroups, Ids, Key, Rows, rows_of
@@ -154,11 +154,6 @@ class RowOrder:
         return not bool(np.isnan(self.starts).any())
 
 
-def order_of(block: pa.Table) -> RowOrder:
-    """Return the order of the rows of a block."""
-    return RowOrder(devices_of(block), starts_of(block))
-
-
 def joined_order(orders: Sequence[RowOrder]) -> RowOrder:
     """Return the order of the rows of a file, from its blocks."""
     return RowOrder(
@@ -194,7 +189,6 @@ def _runs(
     label_of: Callable[[Key], Hashable | None],
     numbers: dict[Hashable, int],
 ) -> Iterable[Ids]:
-    """Yield the launches of each device of a file, in order, as numbers of labels."""
     rows = groups.rows()
     labels = [label_of(key) for key in rows.keys]
     of_key = np.array(
@@ -272,7 +266,7 @@ class RunFileReader:
                 if repeats == len(file.marks):
                     continue
                 file = _read_file(path, self._skip_bad_rows, True, self.is_ordered, known)
-            elif same := next((other for other in read if _are_equal(path, other)), None):
+            elif same := next((other for other in read if cmp(path, other, shallow=False)), None):
                 self.repeated.append(Repeated(path, same, len(file.marks)))
                 continue
             read[path] = file
@@ -301,8 +295,8 @@ def _read_file(
         # Closed here, not by the garbage collector: the collector may run while a lock is held that
         # the end of the threads behind the blocks has to wait for (seen on CPython 3.11).
         with closing(plain_blocks(path, header)) as blocks:
-            grouped = BlockChecker(header).grouped(blocks)
-            file = _gathered(path, header, grouped, is_marked, is_ordered, known)
+            rows = grouped(blocks, header)
+            file = _gathered(path, header, rows, is_marked, is_ordered, known)
     except BadInput:
         exact = ExactReader(path, header, skip_bad_rows=skip_bad_rows)
         file = _gathered(path, header, exact.blocks(), is_marked, is_ordered, known)
@@ -312,10 +306,6 @@ def _read_file(
     if compute and all(is_unnamed(key[KEY_AT[TYPE]]) for key in compute):
         raise BadInput(LEVEL_0, path=path)
     return file
-
-
-def _are_equal(one: Path, other: Path) -> bool:
-    return filecmp.cmp(one, other, shallow=False)
 
 
 def _gathered(
@@ -337,7 +327,7 @@ def _gathered(
             rows = rows_of(block, header.counters)
         file.groups.add(rows)
         if is_ordered:
-            orders.append(order_of(block))
+            orders.append(RowOrder(devices_of(block), starts_of(block)))
         file.communication.add(block, rows)
     if known is None and not file.groups.row_counts():
         raise BadInput("the file has a header and no rows", path=path, line=1)

@@ -6,7 +6,6 @@ that was profiled, and in some releases a `Device_id`.
 """
 
 import io
-from collections.abc import Sequence
 from dataclasses import dataclass
 from math import fsum
 from pathlib import Path
@@ -64,20 +63,17 @@ def read_steps(file: Path) -> tuple[Times, ...]:
     if missing := [name for name in _PARTS if name not in header]:
         raise BadInput(f"expected the columns {', '.join(_PARTS)}: missing {missing[0]}", path=file)
     places = [header.index(name) for name in _PARTS]
-    return tuple(_times_us(line, row, places, file) for line, row in rows if row)
-
-
-def _times_us(line: int, row: Sequence[str], places: Sequence[int], file: Path) -> Times:
-    try:
-        return tuple(_time_us(row[at]) for at in places)
-    except (IndexError, ValueError) as error:
-        raise BadInput(
-            f"line {line}: expected times of a step, in microseconds", path=file
-        ) from error
-
-
-def _time_us(cell: str) -> float:
-    number = float(cell)
-    if not 0 <= number <= _MOST_US:
-        raise ValueError("invalid time of a step")
-    return number
+    found = []
+    for line, row in rows:
+        if not row:
+            continue
+        try:
+            times = tuple(float(row[at]) for at in places)
+            is_right = all(0 <= time <= _MOST_US for time in times)
+        except (IndexError, ValueError):
+            is_right = False
+        if not is_right:
+            what = f"line {line}: expected times of a step, in microseconds"
+            raise BadInput(what, path=file)
+        found.append(times)
+    return tuple(found)

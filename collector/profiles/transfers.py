@@ -12,13 +12,14 @@ of the calls in a fourth (`trace_view.json`).
 import codecs
 import json
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from collector.codec.canonical import json_object
-from collector.codec.errors import BadInput
+from collector.codec.errors import BadInput, file_errors
 from collector.codec.text import counted
 from collector.profiles.kernel_details import read_profile
 from collector.profiles.rows import open_own_file, read_small_file
@@ -75,11 +76,8 @@ def trace_events(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
     """Yield the events of a trace and their positions, from 1 on, with one event in memory.
 
     Raises BadInput, with the position, for anything that is not a list of objects."""
-    try:
-        with open_own_file(path) as file:
-            yield from _Text(file, path).events()
-    except OSError as error:
-        raise BadInput(f"cannot be read: {error.strerror or error}", path=path) from error
+    with file_errors(path), open_own_file(path) as file:
+        yield from _Text(file, path).events()
 
 
 class _Text:
@@ -93,19 +91,13 @@ class _Text:
 
     def events(self) -> Iterator[tuple[int, Mapping[str, Any]]]:
         self._take("[")
-        if self._next() == "]":
-            self._take("]")
-        else:
-            yield from self._listed()
-        if self._next():
-            raise self._refusal("unexpected text after the list")
-
-    def _listed(self) -> Iterator[tuple[int, Mapping[str, Any]]]:
-        mark = ","
+        mark = self._take("]") if self._next() == "]" else ","
         while mark == ",":
             self._place += 1
             yield self._place, self._event()
             mark = self._take(",]")
+        if self._next():
+            raise self._refusal("unexpected text after the list")
 
     def _event(self) -> Mapping[str, Any]:
         if self._next() != "{":  # otherwise a prefix could be taken for the whole value
@@ -161,7 +153,6 @@ class _Text:
 
 
 def _parameters(args: object, place: str, path: Path) -> CallParameters | None:
-    """Return the parameters of an event; None if it does not record its elements."""
     if args is None:
         return None
     if not isinstance(args, dict):
@@ -179,7 +170,7 @@ def _parameters(args: object, place: str, path: Path) -> CallParameters | None:
 
 
 def _whole(value: object, name: str, place: str, path: Path) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+    if type(value) is not int or value < 0:
         raise BadInput(f"{place}: {name!r}: expected a non-negative integer", path=path)
     return value
 
@@ -204,10 +195,8 @@ def read_group_ranks(folder: Path) -> dict[str, tuple[int, ...]]:
     path = folder.parent / METADATA
     if not path.exists():
         return {}
-    try:
+    with file_errors(path):
         data = read_small_file(path, _GROUP_RANKS_MOST_BYTES)
-    except OSError as error:
-        raise BadInput(f"cannot be read: {error.strerror or error}", path=path) from error
     recorded = json_object(data, what="the metadata of a profiled run", key=str(path))
     groups = recorded.get("parallel_group_info", {})
     if not isinstance(groups, dict):
@@ -219,27 +208,21 @@ def group_number(name: str) -> str:
     """Return the number of a named group in `communication.json`: two 32-bit rolling hashes.
 
     The first hash is in the upper half, the second in the lower half."""
-    return str(_hash(name, _HIGH) << 32 | _hash(name, _LOW))
-
-
-def _hash(name: str, multiplier: int) -> int:
-    found = 0
+    high = low = 0
     for byte in name.encode("utf-8", "surrogatepass"):
-        found = (found * multiplier + byte) & _MASK
-    return found
+        high, low = (high * _HIGH + byte) & _MASK, (low * _LOW + byte) & _MASK
+    return str(high << 32 | low)
 
 
 def _ranks(name: str, group: object, path: Path) -> tuple[int, ...]:
     found = group.get("global_ranks") if isinstance(group, Mapping) else None
-    if not isinstance(found, list) or not all(map(_is_rank, found)):
+    if not isinstance(found, list) or not all(
+        type(one) is int and 0 <= one < _MOST_RANKS for one in found
+    ):
         raise BadInput(f"{name!r}: 'global_ranks': expected a list of ranks", path=path)
     if len(set(found)) != len(found):
         raise BadInput(f"{name!r}: duplicate rank in 'global_ranks'", path=path)
     return tuple(sorted(found))
-
-
-def _is_rank(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _MOST_RANKS
 
 
 _TIMES, _MATRIX = "communication.json", "communication_matrix.json"
@@ -276,23 +259,18 @@ def find_transfers(path: Path) -> tuple[Path, ...]:
     if path.is_file() and path.name == _TIMES:
         return (path.parent,)
     found = sorted(file.parent for file in path.rglob(_TIMES) if file.is_file())
-    if not found:
-        raise BadInput(f"no {_TIMES} in this folder or below it{_kernels_note(path)}", path=path)
-    return tuple(found)
-
-
-def _kernels_note(path: Path) -> str:
-    """Return a note on communication kernels in a run without that file; empty without a run."""
-    try:
+    if found:
+        return tuple(found)
+    note = ""  # on communication kernels in a run without that file
+    with suppress(BadInput):
         rows = read_profile([path]).report.communication_rows
-    except BadInput:
-        return ""
-    if not rows:
-        return "; none of its kernels is communication"
-    return (
-        f"; found {counted(rows, 'kernel')} of communication without the transferred sizes, "
-        "which torch_npu.profiler records from Level1 on"
-    )
+        note = (
+            f"; found {counted(rows, 'kernel')} of communication without the transferred sizes, "
+            "which torch_npu.profiler records from Level1 on"
+            if rows
+            else "; none of its kernels is communication"
+        )
+    raise BadInput(f"no {_TIMES} in this folder or below it{note}", path=path)
 
 
 def read_transfers(folder: Path) -> tuple[Transfer, ...]:
@@ -305,37 +283,32 @@ def read_transfers(folder: Path) -> tuple[Transfer, ...]:
     }
     parameters = call_parameters(folder)
     return tuple(
-        _transfer(folder / _TIMES, name, recorded, sizes, groups, parameters)
+        _transfer(folder / _TIMES, found.groups(), recorded, sizes, groups, parameters)
         for name, recorded in _collectives(folder / _TIMES)
-        if _TRANSFERS_NAME.fullmatch(name)
+        if (found := _TRANSFERS_NAME.fullmatch(name))
     )
 
 
 def _transfer(
     path: Path,
-    name: str,
+    names: Sequence[str],
     recorded: Mapping[str, object],
     sizes: Mapping[str, int],
     groups: Mapping[str, tuple[int, ...]],
     parameters: Mapping[str, CallParameters],
 ) -> Transfer:
-    found = _TRANSFERS_NAME.fullmatch(name)
-    assert found is not None
-    plain_name, kernel_type, group = found.groups()
+    plain_name, kernel_type, group = names
     times = _members(recorded, "Communication Time Info", path)
     links = _members(recorded, "Communication Bandwidth Info", path)
     sent = sum(_number(_members(links, one, path), "Transit Size(MB)", path) for one in _CARRIERS)
     duration_us = 1e3 * _number(times, "Elapse Time(ms)", path)
     ranks = groups.get(group, ())
     size, sent_bytes = len(ranks) or sizes.get(group), round(sent * _MB)
-    bytes_of_call = parameters.get(plain_name)
-    if bytes_of_call is None:
-        return Transfer(kernel_type, group, size, sent_bytes, duration_us, ranks)
-    return Transfer(
-        *(kernel_type, group, size or bytes_of_call.group_size, sent_bytes, duration_us, ranks),
-        elements=bytes_of_call.elements,
-        dtype=bytes_of_call.data_type,
-    )
+    found = Transfer(kernel_type, group, size, sent_bytes, duration_us, ranks)
+    if (call := parameters.get(plain_name)) is None:
+        return found
+    size = size or call.group_size
+    return replace(found, group_size=size, elements=call.elements, dtype=call.data_type)
 
 
 def _group_sizes(path: Path) -> dict[str, int]:
@@ -351,11 +324,8 @@ def _group_sizes(path: Path) -> dict[str, int]:
 
 
 def _collectives(path: Path) -> Iterator[tuple[str, Mapping[str, object]]]:
-    """Yield the members of every step and kind."""
-    try:
+    with file_errors(path):
         data = read_small_file(path, _TRANSFERS_MOST_BYTES)
-    except OSError as error:
-        raise BadInput(f"cannot be read: {error.strerror or error}", path=path) from error
     steps = json_object(data, what="the collectives of a profiled run", key=str(path))
     for step in steps:
         kinds = _members(steps, step, path)
