@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from typing import Any
 
 import yaml
 
@@ -16,8 +15,17 @@ from collector.model.case import Case, Slot
 from collector.model.record import CaseRecord
 from collector.model.vocabulary import dtype_of
 from collector.shapes.expression import in_blocks
-from collector.shapes.grid import Refusal, ResolveCase, Template, case_at_point, template_of
-from collector.shapes.grid_patterns import PRODUCTS, Dims, GridPattern, SlotTemplates
+from collector.shapes.grid import (
+    PRODUCTS,
+    Dims,
+    GridPattern,
+    Refusal,
+    ResolveCase,
+    SlotTemplates,
+    Template,
+    case_at_point,
+    template_of,
+)
 
 STANDARDS = ("density-v1",)
 
@@ -30,9 +38,6 @@ class DensityLimit:
     gap: int
     ratio: float
 
-    def largest_next(self, size: int) -> int:
-        return size + self.gap if self.gap else int(size * self.ratio)
-
 
 @dataclass(frozen=True, slots=True)
 class Density:
@@ -44,7 +49,9 @@ class Density:
     def largest_next(self, size: int) -> int | None:
         """Return the largest size that may follow; None beyond the end of the axis."""
         step = next((one for one in self.steps if size < one.to), None)
-        return step.largest_next(size) if step is not None else None
+        if step is None:
+            return None
+        return size + step.gap if step.gap else int(size * step.ratio)
 
     def missing(self, sizes: Iterable[int], known: Sequence[int]) -> tuple[int, ...]:
         """Return the sizes to add so that no size is too far from the next.
@@ -92,16 +99,14 @@ def find_standard(name: str) -> Standard:
         for pattern, of in document["patterns"].items()
         for axis, values in of.items()
     }
-    axes = {axis: _density(entry) for axis, entry in document["axes"].items()}
+    axes = {}
+    for axis, entry in document["axes"].items():
+        steps = (
+            DensityLimit(int(one["to"]), int(one.get("gap", 0)), one.get("ratio", 0.0))
+            for one in entry["steps"]
+        )
+        axes[axis] = Density(tuple(steps), tuple(map(int, entry.get("required", ()))))
     return Standard(axes, own, int(document["most_growth"]))
-
-
-def _density(entry: Any) -> Density:
-    steps = (
-        DensityLimit(int(s["to"]), int(s.get("gap", 0)), s.get("ratio", 0.0))
-        for s in entry["steps"]
-    )
-    return Density(tuple(steps), tuple(map(int, entry.get("required", ()))))
 
 
 # Rows of a tree as points of a pattern, and the points that a density standard requires between

@@ -8,10 +8,16 @@ repeated request adds nothing.
 
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import cache
+from importlib.resources import files
 from math import prod
 from random import Random
+from types import MappingProxyType
 from typing import Any
+
+import yaml
 
 from collector.codec.errors import BadInput
 from collector.model import vocabulary
@@ -20,9 +26,160 @@ from collector.model.record import CaseRecord
 from collector.ranks.collective import is_collective
 from collector.ranks.experts import largest_buffsize_mb
 from collector.ranks.gangs import is_of_gangs, routed_call
-from collector.shapes.expression import in_blocks
-from collector.shapes.grid_patterns import Dims, GridPattern, SlotTemplates
+from collector.shapes.expression import Expression, dims_of, in_blocks, parse_expression
 from collector.shapes.step import uneven_ends
+
+# Shape patterns of kernels, read from data.
+#
+# A pattern has axes with their values, rules that they must keep, and the ways in which a case's
+# slots are made of them.
+
+PRODUCTS, EXPERTS = "products", "experts"
+# Axes of sizes that only models define together: for weights, width and depth; for the experts of a
+# rank, their number, their hidden size and their own size.
+OF_MODELS = {PRODUCTS: ("n", "k"), EXPERTS: ("e", "h", "i")}
+_ABSENT = "-"
+_NAME = re.compile(r"[a-z_]+")
+
+Dims = tuple[Expression, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class SlotTemplates:
+    """Templates of inputs and outputs; None for a slot that is absent."""
+
+    inputs: tuple[Dims, ...]
+    outputs: tuple[Dims, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """The column with the end of each group of rows.
+
+    Some groups have `percent` less than an even share, others more. At 0 percent the column is
+    absent, which means even groups."""
+
+    column: str
+    rows: Expression
+    groups: Expression
+    percent: Expression
+
+
+@dataclass(frozen=True, slots=True)
+class GridPattern:
+    """A shape pattern.
+
+    `axes` are names with their values, in order, and `value_names` the names of their values, where
+    they have one. `source` is the key of OF_MODELS for one more axis, or empty. Points that violate
+    a `keep` rule have no case. `columns` are `Runtime ...` columns of a case, and `ends` is one
+    more, where groups of its rows are uneven."""
+
+    name: str
+    axes: Mapping[str, tuple[int, ...]]
+    value_names: Mapping[str, str]
+    source: str
+    keep: tuple[Expression, ...]
+    ways: tuple[SlotTemplates, ...]
+    kernels: tuple[str, ...]
+    columns: Mapping[str, Expression] = field(default_factory=lambda: MappingProxyType({}))
+    ends: Ends | None = None
+
+    @property
+    def model_axes(self) -> tuple[str, ...]:
+        """The names of the numbers on the axis of models; none where there is no such axis."""
+        return OF_MODELS.get(self.source, ())
+
+    @property
+    def own_columns(self) -> frozenset[str]:
+        """The columns that a point sets, which replace those of a row."""
+        return frozenset((*self.columns, *([self.ends.column] if self.ends else [])))
+
+    @property
+    def of_shapes(self) -> "GridPattern":
+        """The pattern without the axes that only columns use."""
+        document = [*self.columns.values(), *([self.ends.percent] if self.ends else [])]
+        column_axes = {one.text.strip() for one in document}
+        return replace(
+            self,
+            axes={name: of for name, of in self.axes.items() if name not in column_axes},
+            keep=tuple(one for one in self.keep if not column_axes & set(_NAME.findall(one.text))),
+            columns={},
+            ends=None,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class GridPatterns:
+    """The patterns; `sizes` are the sizes of weights where no model defines them."""
+
+    sizes: tuple[int, ...]
+    patterns: tuple[GridPattern, ...]
+
+    def of(self, kernel_type: str) -> GridPattern | None:
+        return next((one for one in self.patterns if kernel_type in one.kernels), None)
+
+
+@cache
+def bundled_patterns() -> GridPatterns:
+    """Return the patterns that are part of the package."""
+    text = (files("collector") / "data" / "grid_patterns.yaml").read_text(encoding="utf-8")
+    return read_patterns(yaml.safe_load(text))
+
+
+def read_patterns(document: Any) -> GridPatterns:
+    """Return the patterns of a document. Raises BadInput with the name of an invalid pattern."""
+    values = {name: tuple(map(int, of)) for name, of in document["values"].items()}
+    found = []
+    for name, reported in document["patterns"].items():
+        try:
+            found.append(_pattern(name, reported, values))
+        except (BadInput, KeyError, TypeError, ValueError) as error:
+            raise BadInput(f"pattern {name}: {error!r}") from error
+    return GridPatterns(values["nk"], tuple(found))
+
+
+def _pattern(name: str, reported: Any, values: Mapping[str, tuple[int, ...]]) -> GridPattern:
+    axes = {
+        axis: values[of] if isinstance(of, str) else tuple(map(int, of))
+        for axis, of in reported["axes"].items()
+        if of not in (PRODUCTS, EXPERTS)
+    }
+    source, *more = [of for of in reported["axes"].values() if of in (PRODUCTS, EXPERTS)] or [""]
+    if more:
+        raise BadInput("expected at most one axis of models")
+    return GridPattern(
+        name,
+        axes,
+        {axis: of for axis, of in reported["axes"].items() if isinstance(of, str) and axis in axes},
+        source,
+        tuple(parse_expression(text) for text in reported.get("keep", ())),
+        tuple(
+            SlotTemplates(
+                *(tuple(_dims(slot) for slot in way[side]) for side in ("inputs", "outputs"))
+            )
+            for way in reported["ways"]
+        ),
+        tuple(reported["kernels"]),
+        {
+            vocabulary.RUNTIME_PREFIX + column: parse_expression(str(text))
+            for column, text in reported.get("columns", {}).items()
+        },
+        _ends(reported["ends"]) if "ends" in reported else None,
+    )
+
+
+def _ends(reported: Any) -> Ends:
+    rows, groups, percent = (
+        parse_expression(str(reported[name])) for name in ("rows", "groups", "percent")
+    )
+    return Ends(vocabulary.RUNTIME_PREFIX + str(reported["column"]), rows, groups, percent)
+
+
+def _dims(text: str | int) -> Dims:
+    if text == _ABSENT:
+        return None
+    return dims_of(str(text))
+
 
 # Memory that a case takes on a device during its replay.
 
@@ -34,32 +191,18 @@ def case_bytes(case: Case) -> int:
     """Return the bytes of all tensors together, and of the buffers of experts over ranks.
 
     Tensors in FRACTAL_NZ count in whole blocks, and twice, since they are made from a plain tensor.
-    Other memory of a kernel is unknown: a reserve covers it."""
-    slots = (*(case.inputs or ()), *(case.outputs or ()))
-    return sum(_slot_bytes(slot) for slot in slots) + _buffers_bytes(case)
-
-
-def _buffers_bytes(case: Case) -> int:
-    """Return the bytes of the buffers that ranks of experts write into.
-
-    HCCL has one buffer of HCCL_BUFFSIZE to receive and one to send."""
-    if is_collective(case.kernel_type) or not is_of_gangs(case):
-        return 0
-    try:
-        return _BUFFERS * (largest_buffsize_mb([routed_call(case)]) << 20)
-    except BadInput:  # a row without its ranks, which is not replayed
-        return 0
-
-
-def _slot_bytes(slot: Slot) -> int:
-    if (
-        slot.format != vocabulary.FRACTAL_NZ
-        or not slot.shape
-        or vocabulary.dtype_of(slot.dtype) is None
-    ):
-        return slot.size_bytes
-    is_plain = 2 <= len(slot.shape) < _DIMS_OF_BLOCKS
-    return 2 * (in_blocks(slot.dtype, slot.shape) if is_plain else slot).size_bytes
+    HCCL has one buffer of HCCL_BUFFSIZE to receive and one to send. Other memory of a kernel is
+    unknown: a reserve covers it."""
+    total = 0
+    for slot in (*(case.inputs or ()), *(case.outputs or ())):
+        is_nz = slot.format == vocabulary.FRACTAL_NZ and slot.shape and slot.known_dtype
+        if is_nz and 2 <= len(slot.shape or ()) < _DIMS_OF_BLOCKS:
+            slot = in_blocks(slot.dtype, slot.shape or ())
+        total += (2 if is_nz else 1) * slot.size_bytes
+    if not is_collective(case.kernel_type) and is_of_gangs(case):
+        with suppress(BadInput):  # a row without its ranks, which is not replayed
+            total += _BUFFERS * (largest_buffsize_mb([routed_call(case)]) << 20)
+    return total
 
 
 _MAX_EXAMINED = 1_000_000
@@ -270,7 +413,6 @@ def case_at_point(
 
 
 def _columns(pattern: GridPattern, names: Mapping[str, int]) -> dict[str, str]:
-    """Return the columns of a point besides shapes."""
     columns = {column: str(text.value(names)) for column, text in pattern.columns.items()}
     uneven = pattern.ends
     if uneven is None or not (percent := uneven.percent.value(names)):
@@ -286,12 +428,11 @@ def _ways(
         inputs = _slots(way.inputs, template.inputs, names)
         outputs = _slots(way.outputs, template.outputs, names)
         if inputs is not None and outputs is not None:
-            tensors = tensor_cells(inputs, outputs)
-            cells = (
-                dict.fromkeys(vocabulary.BASE_CELLS, "")
-                | tensors
-                | {vocabulary.OP_STATE: template.op_state}
-            )
+            cells = {
+                **dict.fromkeys(vocabulary.BASE_CELLS, ""),
+                **tensor_cells(inputs, outputs),
+                vocabulary.OP_STATE: template.op_state,
+            }
             yield CaseRecord(template.kernel_type, cells, dict(template.settings))
 
 

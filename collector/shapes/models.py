@@ -83,7 +83,12 @@ class Decoder:
 
 _LARGEST = 1 << 32
 _MOST_LAYERS = 1 << 16
-_LATENT = ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim")
+_LATENT = {
+    "q_lora": "q_lora_rank",
+    "kv_lora": "kv_lora_rank",
+    "nope": "qk_nope_head_dim",
+    "rope": "qk_rope_head_dim",
+}
 _ROTATED = "partial_rotary_factor"
 
 
@@ -212,11 +217,17 @@ def _decoder(config: _Config, name: str) -> Decoder:
     layers, hidden = config.size("num_hidden_layers"), config.size("hidden_size")
     if layers > _MOST_LAYERS:
         raise BadInput(f"num_hidden_layers: expected at most {_MOST_LAYERS}")
-    latent = _latent(config)
+    sizes = [config.size(key, default=0, least=0) for key in _LATENT.values()]
+    if any(sizes) and not all(sizes):
+        raise BadInput(f"latent attention requires all of {', '.join(_LATENT.values())}")
+    latent: dict[str, Any] = dict(zip(_LATENT, sizes, strict=True)) if all(sizes) else {}
     experts = _experts(config, family, layers)
     heads = config.size("num_attention_heads")
     head_size = config.size("v_head_dim" if latent else "head_dim", default=hidden // heads)
     qkv_bias = config.switch(*family.qkv_bias)
+    normalises = family.normalises
+    if normalises is None:
+        normalises = config.switch("use_qk_norm", False)
     if qkv_bias and latent:
         raise BadInput("a bias of latent projections (attention_bias) is not supported")
     found = Decoder(
@@ -229,9 +240,7 @@ def _decoder(config: _Config, name: str) -> Decoder:
         head_size=head_size,
         vocabulary=config.size("vocab_size"),
         rotated=latent.get("rope") or round(head_size * config.share(_ROTATED, family.rotated)),
-        normalises_heads=config.switch("use_qk_norm", False)
-        if family.normalises is None
-        else family.normalises,
+        normalises_heads=normalises,
         biases_qkv=qkv_bias,
         biases_o=qkv_bias and family.o_bias,
         predictors=config.size("num_nextn_predict_layers", "num_mtp_layers", default=0, least=0),
@@ -262,15 +271,7 @@ def _refuse_others(config: _Config, family: _Family) -> None:
         )
 
 
-def _latent(config: _Config) -> dict[str, Any]:
-    sizes = [config.size(key, default=0, least=0) for key in _LATENT]
-    if any(sizes) and not all(sizes):
-        raise BadInput(f"latent attention requires all of {', '.join(_LATENT)}")
-    return dict(zip(("q_lora", "kv_lora", "nope", "rope"), sizes, strict=True)) if sizes[0] else {}
-
-
 def _experts(config: _Config, family: _Family, layers: int) -> dict[str, Any]:
-    """Return the sizes of a mixture of experts; empty for a dense model."""
     experts = config.size("n_routed_experts", "num_experts", default=0, least=0)
     if not experts:
         return {}
@@ -338,7 +339,6 @@ def _indexers(config: _Config, layers: int) -> int:
 
 
 def _check(decoder: Decoder, kind: str, family: _Family) -> None:
-    """Raise BadInput for inconsistent sizes."""
     if decoder.is_moe != family.of_experts:
         raise BadInput(f"model_type {kind}: expected {'no ' * decoder.is_moe}experts")
     if decoder.choices > decoder.experts:
@@ -383,11 +383,11 @@ def find_decoder(word: str) -> Decoder:
     """Return the model of a bundled name, of a `config.json`, or of the folder that holds one.
 
     Raises BadInput for other words."""
-    path = Path(word)
     if (bundled := bundled_decoder(word)) is not None:
         return bundled
+    path = Path(word)
     if path.is_dir():
-        return read_decoder(path / "config.json")
+        path /= "config.json"
     if path.suffix != ".json":
         raise unknown_model(word)
     return read_decoder(path)
@@ -395,15 +395,11 @@ def find_decoder(word: str) -> Decoder:
 
 def read_decoder(file: Path) -> Decoder:
     """Return the model of a config.json; its name is that of its folder."""
-    data = _bytes_of(file)
-    return read_config(data, name=whole_in_one_line(file.resolve().parent.name), path=file)
-
-
-def _bytes_of(file: Path) -> bytes:
     try:
-        return read_small_file(file)
+        data = read_small_file(file)
     except OSError as error:
         why = error.strerror or "not a regular file, or too large for a config.json"
         raise BadInput(f"cannot be read: {why}", path=file) from error
     except ValueError as error:  # a path with a NUL
         raise BadInput("cannot be read: invalid file name") from error
+    return read_config(data, name=whole_in_one_line(file.resolve().parent.name), path=file)

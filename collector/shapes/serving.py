@@ -56,19 +56,15 @@ class Batch:
     decodes_alone: bool = False
 
     def __str__(self) -> str:
-        tokens = f"{self.requests} x {self.queries} tokens"
-        empty = f", {self.padding} of them padding" if self.padding else ""
-        mixed = (
-            f", and {self.mixed_decodes} decodes with {self.followed_keys} keys"
-            if self.mixed_decodes
-            else ""
-        )
-        empty += f", key skew {self.skew}%" if self.skew else ""
-        empty += f", expert imbalance {self.imbalance}%" if self.imbalance else ""
-        empty += f", {self.idle} idle tokens" if self.idle else ""
-        draft = ", by the layer that predicts tokens" if self.is_draft else ""
-        draft += ", on a decode-only host" if self.decodes_alone else ""
-        return f"{self.phase} of {tokens} with {self.keys} keys each{empty}{mixed}{draft}"
+        text = f"{self.phase} of {self.requests} x {self.queries} tokens with {self.keys} keys each"
+        text += f", {self.padding} of them padding" if self.padding else ""
+        text += f", key skew {self.skew}%" if self.skew else ""
+        text += f", expert imbalance {self.imbalance}%" if self.imbalance else ""
+        text += f", {self.idle} idle tokens" if self.idle else ""
+        if self.mixed_decodes:
+            text += f", and {self.mixed_decodes} decodes with {self.followed_keys} keys"
+        text += ", by the layer that predicts tokens" if self.is_draft else ""
+        return text + (", on a decode-only host" if self.decodes_alone else "")
 
     @property
     def is_decode(self) -> bool:
@@ -257,7 +253,6 @@ def _followed(serving: Serving, requests: int) -> int:
 
 
 def _mixed(serving: Serving, requests: int, mixed_decodes: int) -> list[tuple[Batch, int]]:
-    """Return each chunk of one prompt, with answers at their middle; none without answers."""
     most, length = serving.batched_tokens - mixed_decodes, serving.input_tokens
     keys = length + max(1, serving.followed_tokens // 2)
     chunks = ((start, min(most, length - start)) for start in range(0, length, most))

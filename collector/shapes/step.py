@@ -27,18 +27,6 @@ Numbers = Mapping[str, int]
 Lists = Mapping[str, tuple[int, ...]]
 
 
-@dataclass(frozen=True, slots=True)
-class AttentionPart:
-    """The tokens from which one rank attends.
-
-    The rank is the last one of a group whose part is full; with idle tokens it is the first one.
-    `queries` are the tokens of each request that are in the part, and `keys` the keys that the last
-    one attends to."""
-
-    queries: tuple[int, ...]
-    keys: tuple[int, ...]
-
-
 def numbers_of(
     decoder: Decoder, layout: Layout, batch: Batch, habits: kernel_set.ReleaseSettings
 ) -> Numbers:
@@ -48,12 +36,14 @@ def numbers_of(
     of rows of experts on a rank with an even load, and `room` the number of rows that it allocates
     for any routing."""
     return {
-        **_of_layout(layout),
+        **{name: int(getattr(layout, name)) for name in ("tp", "dp", "ep", "sequence_split", "nz")},
+        "quantised": int(layout.quantisation is not Quantisation.BF16),
+        "w4a8": int(layout.quantisation is Quantisation.W4A8),
+        "fused": int(layout.experts is ExpertLaunch.FUSED),
         **_of_batch(layout, batch),
         **_of_model(decoder, layout),
         **_of_experts(decoder, layout, batch, habits.most_dispatched_tokens),
-        **_of_latent(decoder, layout, batch, habits),
-        **_of_sparse(decoder, layout, batch, habits),
+        **_of_attention(decoder, layout, batch, habits),
     }
 
 
@@ -67,7 +57,7 @@ def lists_of(
     every = tuple(batch.lengths())
     first = len(every) if batch.is_decode else batch.mixed_decodes
     decodes, prompts = every[:first], every[first:]
-    part = _part(batch, _parts(layout, habits))
+    part_queries, part_keys = _part(batch, _parts(layout, habits))
     routed = _routed(decoder, layout, batch)
     return {
         "query_ends": cumulative_ends([queries for queries, _ in every]),
@@ -78,8 +68,8 @@ def lists_of(
         "prompt_ends": cumulative_ends([queries for queries, _ in prompts]),
         "past_ends": cumulative_ends([keys - queries for queries, keys in prompts]),
         "past_lengths": tuple(keys - queries for queries, keys in prompts),
-        "part_ends": cumulative_ends(part.queries),
-        "part_keys": part.keys,
+        "part_ends": cumulative_ends(part_queries),
+        "part_keys": part_keys,
         "expert_ends": uneven_ends(routed, decoder.experts // layout.ep, batch.imbalance),
     }
 
@@ -96,16 +86,6 @@ def uneven_ends(routed: int, experts: int, percent: int) -> tuple[int, ...]:
     shares = [100 * (experts - 1 or 1) + percent * (2 * at - experts + 1) for at in range(experts)]
     ends = cumulative_ends(shares)
     return tuple(routed * end // ends[-1] for end in ends)
-
-
-def _of_layout(layout: Layout) -> dict[str, int]:
-    return {
-        **{name: int(getattr(layout, name)) for name in ("tp", "dp", "ep", "sequence_split")},
-        "nz": layout.nz,
-        "quantised": int(layout.quantisation is not Quantisation.BF16),
-        "w4a8": int(layout.quantisation is Quantisation.W4A8),
-        "fused": int(layout.experts is ExpertLaunch.FUSED),
-    }
 
 
 def _of_batch(layout: Layout, batch: Batch) -> dict[str, int]:
@@ -178,34 +158,28 @@ def _of_experts(decoder: Decoder, layout: Layout, batch: Batch, dispatched: int)
     }
 
 
-def _of_latent(
+def _of_attention(
     decoder: Decoder, layout: Layout, batch: Batch, habits: kernel_set.ReleaseSettings
 ) -> dict[str, int]:
-    """Return whether one kernel precedes latent attention, as on decode-only hosts."""
+    """Return the numbers of latent and of sparse attention.
+
+    One kernel may precede either (`mlapo`): latent attention on decode-only hosts. Where a group
+    splits its tokens, each rank attends sparsely from its part with all heads."""
     quantised = layout.quantisation is not Quantisation.BF16
-    is_small = batch.is_decode and batch.attending <= habits.most_mlapo_tokens
     is_latent = decoder.is_mla and not decoder.is_sparse
-    return {"mlapo": int(is_latent and quantised and batch.decodes_alone and is_small)}
-
-
-def _of_sparse(
-    decoder: Decoder, layout: Layout, batch: Batch, habits: kernel_set.ReleaseSettings
-) -> dict[str, int]:
-    """Return the numbers of sparse attention.
-
-    Where a group splits its tokens, each rank attends from its part with all heads."""
+    is_small = batch.is_decode and batch.attending <= habits.most_mlapo_tokens
     parts = _parts(layout, habits)
-    part = _part(batch, parts)
+    queries, _ = _part(batch, parts)
     split = int(decoder.is_sparse and parts > 1)
-    quantised = layout.quantisation is not Quantisation.BF16
     fits = decoder.is_sparse and quantised and batch.tokens <= habits.most_mlapo_tokens
     return {
+        "mlapo": int(is_latent and quantised and batch.decodes_alone and is_small),
         "sparse_split": split,
         "sparse_tokens": ceil_div(batch.tokens, parts),
         "key_tokens": align(batch.tokens, parts),
         "fits_mlapo": int(fits and not split),
-        "part_tokens": sum(part.queries),
-        "part_requests": len(part.queries),
+        "part_tokens": sum(queries),
+        "part_requests": len(queries),
         "part_heads": decoder.heads if split else decoder.heads // layout.tp,
     }
 
@@ -223,7 +197,11 @@ def _routed(decoder: Decoder, layout: Layout, batch: Batch) -> int:
     return _sent(layout, batch) * decoder.choices
 
 
-def _part(batch: Batch, parts: int) -> AttentionPart:
+def _part(batch: Batch, parts: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the tokens of each request from which one rank attends, and the keys that the last of
+    them attends to.
+
+    The rank is the last one of a group whose part is full; with idle tokens it is the first one."""
     each = ceil_div(batch.tokens, parts)
     first = 0 if batch.idle else (batch.tokens // each - 1) * each
     queries, keys, end = [], [], 0
@@ -233,7 +211,7 @@ def _part(batch: Batch, parts: int) -> AttentionPart:
         if here > 0:
             queries.append(here)
             keys.append(held - (end - min(end, first + each)))
-    return AttentionPart(tuple(queries), tuple(keys))
+    return tuple(queries), tuple(keys)
 
 
 _DYNAMIC = "dynamic"
@@ -282,10 +260,10 @@ def derive_step(
         raise BadInput(f"{decoder.name} has no layer that predicts tokens")
     if not decoder.is_moe and batch.tokens <= kernels.habits.dense_split_above_tokens:
         layout = replace(layout, sequence_split=False)
-    names = _known(decoder, layout, batch, kernels)
+    names = _described(decoder, layout, batch, kernels)
     if batch.is_draft:
         decoder, layout = _of_draft(decoder), replace(layout, experts=ExpertLaunch.APART)
-        names = _known(decoder, layout, batch, kernels)
+        names = _described(decoder, layout, batch, kernels)
     lists = lists_of(decoder, layout, batch, kernels.habits)
     found: list[StepKernel] = []
     collectives: list[StepCollective] = []
@@ -293,19 +271,27 @@ def derive_step(
         times = pattern.times.value(names) if pattern.when.value(names) else 0
         if times < 1:
             continue
-        if isinstance(pattern.launch, kernel_set.CollectivePattern):
-            collectives.extend(_messages(pattern, pattern.launch, times, names))
-        else:
-            found.extend(_launched(pattern, times, names, lists))
+        match pattern.launch:
+            case kernel_set.CollectivePattern() as what:
+                if (size := names[what.group]) > 1:
+                    message = (what.operation, what.message.value(names), size)
+                    one = StepCollective(pattern.layer, *message, times, pattern.source)
+                    collectives.append(one)
+                continue
+            case kernel_set.ProductPattern() as what:
+                records = list(_product(what, names))
+            case kernel_set.KernelPattern() as what:
+                records = [_kernel(what, names, lists)]
+        source = _source_of(pattern, names)
+        found += (StepKernel(pattern.layer, record, times, source) for record in records)
     return Step(tuple(found), tuple(collectives))
 
 
-def _known(
+def _described(
     decoder: Decoder, layout: Layout, batch: Batch, kernels: kernel_set.KernelSet
 ) -> Numbers:
-    """Return the numbers of a pass that the set describes.
-
-    Raises BadInput where the release does something that the set does not describe."""
+    """Return the numbers of a pass. Raises BadInput where the release does something that the set
+    does not describe."""
     names = numbers_of(decoder, layout, batch, kernels.habits)
     for one in kernels.unknown:
         if one.when.value(names):
@@ -322,27 +308,6 @@ def _of_draft(decoder: Decoder) -> Decoder:
     return replace(decoder, layers=1, dense_layers=dense, indexers=min(1, decoder.indexers))
 
 
-def _messages(
-    pattern: kernel_set.StepPattern, what: kernel_set.CollectivePattern, times: int, names: Numbers
-) -> Iterator[StepCollective]:
-    size = names[what.group]
-    if size > 1:
-        message = what.message.value(names)
-        yield StepCollective(pattern.layer, what.operation, message, size, times, pattern.source)
-
-
-def _launched(
-    pattern: kernel_set.StepPattern, times: int, names: Numbers, lists: Lists
-) -> Iterator[StepKernel]:
-    if isinstance(pattern.launch, kernel_set.ProductPattern):
-        records = _product(pattern.launch, names)
-    else:
-        assert isinstance(pattern.launch, kernel_set.KernelPattern)
-        records = iter([_kernel(pattern.launch, names, lists)])
-    for record in records:
-        yield StepKernel(pattern.layer, record, times, _source_of(pattern, names))
-
-
 def _source_of(pattern: kernel_set.StepPattern, names: Numbers) -> str:
     """Return the source of a pattern; INT8 was seen only in traces of latent attention."""
     is_int8 = (
@@ -354,9 +319,17 @@ def _source_of(pattern: kernel_set.StepPattern, names: Numbers) -> str:
 def _kernel(what: kernel_set.KernelPattern, names: Numbers, lists: Lists) -> CaseRecord:
     inputs, outputs = ([_slot(one, names) for one in side] for side in (what.inputs, what.outputs))
     columns = {
-        _column(name): _column_text(text, names, lists) for name, text in what.columns.items()
+        name if name == EP_SIZE else RUNTIME_PREFIX + name: _column_text(text, names, lists)
+        for name, text in what.columns.items()
     }
-    return replace(_record(what.kernel, inputs, outputs), extra=columns)
+    return _record(what.kernel, inputs, outputs, columns)
+
+
+def _record(
+    kernel: str, inputs: list[Slot], outputs: list[Slot], extra: Mapping[str, str] | None = None
+) -> CaseRecord:
+    cells = {OP_STATE: _DYNAMIC, ACCELERATOR_CORE: "", **tensor_cells(inputs, outputs)}
+    return CaseRecord(kernel, cells, extra or {})
 
 
 def _product(what: kernel_set.ProductPattern, names: Numbers) -> Iterator[CaseRecord]:
@@ -365,29 +338,27 @@ def _product(what: kernel_set.ProductPattern, names: Numbers) -> Iterator[CaseRe
     For BF16: MatMulV2. For INT8: the kernel that quantises the input, with one given scale or with
     one per token, and QuantBatchMatmulV3."""
     rows, width, depth = (one.value(names) for one in (what.rows, what.width, what.depth))
-    given, result = _dense("DT_BF16", rows, depth), _dense("DT_BF16", rows, width)
+    given, result = (Slot((rows, size), "DT_BF16", "ND") for size in (depth, width))
     if what.scheme == "bf16" or not names["quantised"]:
-        weight = _weight("DT_BF16", (width, depth), is_nz=what.may_be_nz and names["nz"] > 1)
-        bias = [_dense("DT_BF16", width)] if what.has_bias.value(names) else []
+        weight = Slot((width, depth), "DT_BF16", "ND")
+        if what.may_be_nz and names["nz"] > 1:
+            weight = in_blocks("DT_BF16", (width, depth))
+        bias = [Slot((width,), "DT_BF16", "ND")] if what.has_bias.value(names) else []
         yield _record("MatMulV2", [given, weight, *bias], [result])
         return
-    small = _dense("INT8", rows, depth)
-    weight = _weight("INT8", (depth, width), is_nz=what.may_be_nz and names["nz"] > 0)
-    scales = _dense("FLOAT", width)
+    small, weight = Slot((rows, depth), "INT8", "ND"), Slot((depth, width), "INT8", "ND")
+    if what.may_be_nz and names["nz"] > 0:
+        weight = in_blocks("INT8", (depth, width))
     if what.scheme in ("static", "given"):
-        by_column = _dense("DT_BF16", depth)
+        by_column = Slot((depth,), "DT_BF16", "ND")
         if what.scheme == "static":
             yield _record("AscendQuantV2", [given, by_column, by_column], [small])
-        more = _dense("INT32", width)
+        more = Slot((width,), "INT32", "ND")
     else:
-        more = _dense("FLOAT", rows)
+        more = Slot((rows,), "FLOAT", "ND")
         yield _record("DynamicQuant", [given], [small, more])
+    scales = Slot((width,), "FLOAT", "ND")
     yield _record("QuantBatchMatmulV3", [small, weight, scales, more], [result])
-
-
-def _record(kernel: str, inputs: list[Slot], outputs: list[Slot]) -> CaseRecord:
-    cells = {OP_STATE: _DYNAMIC, ACCELERATOR_CORE: "", **tensor_cells(inputs, outputs)}
-    return CaseRecord(kernel, cells, {})
 
 
 def _slot(pattern: kernel_set.SlotPattern, names: Numbers) -> Slot:
@@ -399,18 +370,6 @@ def _slot(pattern: kernel_set.SlotPattern, names: Numbers) -> Slot:
     if pattern.in_blocks:
         return in_blocks(pattern.dtype, shape)
     return Slot(shape, pattern.dtype, pattern.format)
-
-
-def _dense(dtype: str, *shape: int) -> Slot:
-    return Slot(shape, dtype, "ND")
-
-
-def _weight(dtype: str, shape: tuple[int, int], *, is_nz: bool) -> Slot:
-    return in_blocks(dtype, shape) if is_nz else _dense(dtype, *shape)
-
-
-def _column(name: str) -> str:
-    return name if name == EP_SIZE else RUNTIME_PREFIX + name
 
 
 def _column_text(text: str, names: Numbers, lists: Lists) -> str:

@@ -13,8 +13,7 @@ from collector.codec.errors import BadInput
 from collector.model.case import case_from_cells
 from collector.ops.refusals import refusal
 from collector.ops.registry import find
-from collector.shapes.grid import SampleRequest, choose, templates
-from collector.shapes.grid_patterns import bundled_patterns, read_patterns
+from collector.shapes.grid import SampleRequest, bundled_patterns, choose, read_patterns, templates
 from collector.shapes.kernel_set import find_kernel_set
 from collector.shapes.model_rows import layouts_of, products_of, rows_of
 from collector.shapes.models import bundled_names, find_decoder
