@@ -243,7 +243,6 @@ def _kernel(name: str, found: Sequence[ComparedCase]) -> KernelRatios:
 
 
 def _spread(reported: Sequence[tuple[float | None, int]]) -> tuple[float, float, float] | None:
-    """Return the ratios at _SHARES of the launches; a ratio counts once per launch."""
     known = [(ratio, count) for ratio, count in reported if ratio is not None]
     if not known:
         return None

@@ -6,13 +6,13 @@ file of dumped values is joined to the rows of the kernel by the shapes that bot
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from collector.codec.errors import BadInput
+from collector.codec.errors import BadInput, file_errors
 from collector.codec.table import is_text
 from collector.database import layout
 from collector.database.tree import Cells, KernelFile, read_kernel_file
@@ -47,23 +47,16 @@ class BackfillLine:
 def read_runtime_values(path: Path) -> list[BackfillLine]:
     """Return the objects of a file. Raises BadInput, with the line, for any other content."""
     try:
-        lines = path.read_bytes().decode("utf-8-sig").splitlines()
-    except OSError as error:
-        raise BadInput(f"cannot be read: {error.strerror}", path=path) from error
+        with file_errors(path):
+            lines = path.read_bytes().decode("utf-8-sig").splitlines()
     except UnicodeDecodeError as error:
         raise BadInput("expected UTF-8 text with one JSON object per line", path=path) from error
-    values = list(_values(lines, path))
-    if not values:
-        raise BadInput("expected one JSON object per line, got an empty file", path=path)
-    return values
-
-
-def _values(lines: Sequence[str], path: Path) -> Iterator[BackfillLine]:
+    values = []
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
         try:
-            yield _of(number, json.loads(line))
+            values.append(_of(number, json.loads(line)))
         except json.JSONDecodeError as error:
             message = f"expected one JSON object per line: {error}"
             raise BadInput(message, path=path, line=number) from error
@@ -71,6 +64,9 @@ def _values(lines: Sequence[str], path: Path) -> Iterator[BackfillLine]:
             raise BadInput("nested too deeply", path=path, line=number) from error
         except ValueError as error:
             raise BadInput(str(error), path=path, line=number) from error
+    if not values:
+        raise BadInput("expected one JSON object per line, got an empty file", path=path)
+    return values
 
 
 def _of(line: int, value: Any) -> BackfillLine:
@@ -95,23 +91,15 @@ def _of(line: int, value: Any) -> BackfillLine:
 
 
 def _optional(value: Mapping[str, Any]) -> dict[str, str]:
-    """Return the cells of the values that may be missing or null."""
     given = {name: entry for name, entry in value.items() if entry is not None}
-    cells = {}
-    for name in _NUMBERS:
-        if name in given:
-            cells[name] = str(_integer(given[name], name))
-    for name in _TEXTS:
-        if name in given:
-            cells[name] = _text(given[name], name)
-    for name in _LISTS:
-        if name in given:
-            cells[name] = shape_text(_integers(given[name], name))
-    if "actual_seq_lengths" in cells:
-        lengths = cells.pop("actual_seq_lengths")
-        cells["actual_seq_lengths_values"] = lengths
-        cells["actual_seq_lengths_shape"] = str(lengths.count(",") + 1) if lengths else ""
-    return cells
+    numbers = {name: str(_integer(given[name], name)) for name in _NUMBERS if name in given}
+    texts = {name: _text(given[name], name) for name in _TEXTS if name in given}
+    lists = {name: shape_text(_integers(given[name], name)) for name in _LISTS if name in given}
+    if "actual_seq_lengths" in lists:
+        lengths = lists.pop("actual_seq_lengths")
+        lists["actual_seq_lengths_values"] = lengths
+        lists["actual_seq_lengths_shape"] = str(lengths.count(",") + 1) if lengths else ""
+    return {**numbers, **texts, **lists}
 
 
 def _integers(value: Any, name: str) -> Shape:
@@ -154,8 +142,7 @@ _ASSUMED_CELLS = frozenset(
     )
 )
 _MASK_SLOT, _LENGTHS_KV_SLOT, _BLOCK_TABLE_SLOT = 4, 6, 14
-_MICROBENCH = layout.microbench("")
-_PROFILE = (*layout.PROFILING_DURATIONS, layout.PROFILING_COUNT, layout.profiling(""))
+_PROFILE = (*layout.PROFILING_DURATIONS, layout.PROFILING_COUNT, layout.PROFILING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,18 +179,11 @@ def backfill(
     columns = layout.inserted(file.columns, layout.ATTENTION_COLUMNS)
     target = output or path
     data = KernelFile(KERNEL, columns, tuple(rows)).as_bytes()
-    try:
-        if joining.filled or output is not None:
+    if joining.filled or output is not None:
+        with file_errors(target, "written"):
             write_whole(target, data)
-    except OSError as error:
-        raise BadInput(f"cannot be written: {error.strerror}", path=target) from error
     return Backfilled(
-        path=target,
-        filled=joining.filled,
-        made=joining.made,
-        known=joining.known,
-        blanked=joining.blanked,
-        complete=joining.complete,
+        *(target, joining.filled, joining.made, joining.known, joining.blanked, joining.complete),
         rows_alone=tuple(joining.rows_alone),
         values_alone=tuple(v.line for v in values if v.key not in joining.met),
     )
@@ -213,7 +193,10 @@ class _Joining:
     """Joins the rows of a file with their values, and counts the changes."""
 
     def __init__(self, values: Sequence[BackfillLine], tag: str) -> None:
-        self._by_key = _distinct(values)
+        self._by_key: dict[JoinKey, list[Cells]] = defaultdict(list)
+        for value in values:
+            if value.cells not in self._by_key[value.key]:
+                self._by_key[value.key].append(value.cells)
         self._tag = tag
         self._held: dict[Case, dict[str, str]] = {}
         self.filled = self.made = self.known = self.blanked = self.complete = 0
@@ -234,7 +217,10 @@ class _Joining:
         found = self._by_key.get(key, [])
         if found:
             self.met.add(key)
-        if row.get(LENGTHS_KV_VALUES) and not _is_assumed(row, found):
+        # Assumed values give way to other values that are known now.
+        agrees = [all(row.get(name) == text for name, text in cells.items()) for cells in found]
+        is_replaced = row.get(COMPLETENESS) == _ASSUMED and found and not any(agrees)
+        if row.get(LENGTHS_KV_VALUES) and not is_replaced:
             self.complete += 1
             return [row]
         if not found:
@@ -246,7 +232,10 @@ class _Joining:
     def _expanded(self, row: dict[str, str], found: Sequence[Cells]) -> list[dict[str, str]]:
         assumed = _ASSUMED_CELLS if row.get(LENGTHS_KV_VALUES) else frozenset()
         cells = {name: text for name, text in row.items() if name not in assumed}
-        base = without_numbers(cells, of_profile=len(found) > 1)
+        # A microbenchmark had assumed the values. The source run's own mean stays if all its
+        # launches had these values, and is removed if it is the mean over several.
+        gone = (layout.AVERAGE_DURATION, layout.MICROBENCH, *(_PROFILE if len(found) > 1 else ()))
+        base = {name: "" if name.startswith(gone) else text for name, text in cells.items()}
         self.blanked += base != cells
         rows = []
         for values in found:
@@ -254,7 +243,9 @@ class _Joining:
             case = case_from_cells(KERNEL, new)
             held = self._held.get(case)
             if held is not None:  # from an earlier run; add the numbers of a newer source run
-                held.update({name: text for name, text in _of_profile(new).items() if text})
+                held.update(
+                    {name: text for name, text in new.items() if text and name.startswith(_PROFILE)}
+                )
                 self.known += 1
             else:
                 self._held[case] = new
@@ -276,36 +267,6 @@ def key_of(case: Case) -> JoinKey:
         _slot(case, _MASK_SLOT),
         _shape(table) if table else _slot(case, _BLOCK_TABLE_SLOT),
     )
-
-
-def without_numbers(row: Cells, *, of_profile: bool) -> dict[str, str]:
-    """Return a row without the numbers of another case.
-
-    A microbenchmark had assumed the values. The source run's own mean stays if all its launches had
-    these values, and is removed if it is the mean over several."""
-    gone = (layout.AVERAGE_DURATION, _MICROBENCH, *(_PROFILE if of_profile else ()))
-    return {name: "" if name.startswith(gone) else text for name, text in row.items()}
-
-
-def _is_assumed(row: Cells, found: Iterable[Cells]) -> bool:
-    """Return whether a row has only assumed values, and other values are known now."""
-    if row.get(COMPLETENESS) != _ASSUMED:
-        return False
-    agrees = [all(row.get(name) == text for name, text in cells.items()) for cells in found]
-    return bool(agrees) and not any(agrees)
-
-
-def _of_profile(row: Cells) -> dict[str, str]:
-    return {name: text for name, text in row.items() if name.startswith(_PROFILE)}
-
-
-def _distinct(values: Iterable[BackfillLine]) -> Mapping[JoinKey, list[Cells]]:
-    """Return the cells of each key, without duplicate lines."""
-    by_key: dict[JoinKey, list[Cells]] = defaultdict(list)
-    for value in values:
-        if value.cells not in by_key[value.key]:
-            by_key[value.key].append(value.cells)
-    return by_key
 
 
 def _slot(case: Case, at: int) -> Shape:

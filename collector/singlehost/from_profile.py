@@ -6,23 +6,130 @@ first ones and outliers included; their number is reported.
 
 import logging
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from itertools import zip_longest
 from pathlib import Path
 
 from collector.codec.text import counted
 from collector.database import layout
-from collector.model.case import Case
+from collector.model import vocabulary
+from collector.model.case import Case, Slot
 from collector.model.record import CaseRecord, ProfileStatistics
-from collector.model.vocabulary import ACCELERATOR_CORE
 from collector.profiles.attention import KERNEL as ATTENTION
 from collector.profiles.kernel_details import Profile, read_profile
 from collector.quality.reconcile import SENTINEL_TYPE
 from collector.singlehost import version_files
 from collector.singlehost.reports import Leftover, MicrobenchResult, Update, Written, shapes_of
-from collector.singlehost.tree_rows import MATMUL_FAMILY, Signature, agrees, signature_of
 from collector.singlehost.version_files import RowPosition, TreeRow, VersionFiles
+
+# The coarser signature by which msmodeling's own tool matches rows: five parts of a row, some of
+# them normalised.
+#
+# It is coarser than a case: no OP State, no output formats, no attributes; a MatMul's layout and
+# bias do not count. It is only used to find the row of a launch in a tree with less data than a
+# profile. `agrees` rejects a match if values that both have differ.
+
+MATMUL_FAMILY = frozenset({"MatMulV2", "MatMulV3", "MatMulCommon"})
+_FIRST_AND_OUTPUT = frozenset({"Index"})
+_FIRST_ONLY = frozenset({"Slice", "SliceAiCore", "Transpose", "TransposeAiCore"})
+_DISPATCH = "DispatchFFNCombine"
+
+Shape = tuple[int, ...]
+Shapes = tuple[Shape | None, ...]
+Words = tuple[str, ...]
+
+# Input shapes, dtypes, formats; output shapes, dtypes; EP Size if the kernel has it.
+Signature = tuple[Shapes, Words, Words, Shapes, Words, str]
+
+
+def signature_of(case: Case) -> Signature:
+    """Return the signature of a case, within its own kernel type."""
+    ep_size = case.attribute(vocabulary.EP_SIZE) or "" if case.kernel_type == _DISPATCH else ""
+    inputs, outputs = _trimmed(case.inputs), _trimmed(case.outputs)
+    if case.kernel_type in MATMUL_FAMILY and (matmul := _matmul(inputs, outputs)):
+        return (*matmul, ep_size)
+    if case.kernel_type in _FIRST_AND_OUTPUT and inputs and outputs:
+        index = Slot((outputs[0].shape or ())[:1], inputs[-1].dtype, inputs[-1].format)
+        inputs = [inputs[0], index]
+    if case.kernel_type in _FIRST_ONLY and inputs:
+        inputs = [Slot(inputs[0].shape, inputs[0].dtype, "ND")]
+    return (*_parts(inputs), *_parts(outputs)[:2], ep_size)
+
+
+def agrees(row: Case, launch: Case) -> bool:
+    """Return whether all values that both have, and the signature leaves out, are equal."""
+    if row.op_state and launch.op_state and row.op_state != launch.op_state:
+        return False
+    text = dict(launch.attributes)
+    if any(text.get(name, value) != value for name, value in row.attributes):
+        return False
+    if row.attribute(vocabulary.ACCELERATOR_CORE) != launch.attribute(vocabulary.ACCELERATOR_CORE):
+        return False
+    outputs = zip_longest(row.outputs or (), launch.outputs or (), fillvalue=Slot(None, "", ""))
+    if any(
+        _contradict(ours.format, theirs.format, vocabulary.is_absent_format)
+        for ours, theirs in outputs
+    ):
+        return False
+    if row.kernel_type in MATMUL_FAMILY | _FIRST_AND_OUTPUT | _FIRST_ONLY:
+        return True
+    return not any(
+        ours.shape is None
+        and theirs.shape is None
+        and _contradict(ours.dtype, theirs.dtype, vocabulary.is_absent_dtype)
+        for ours, theirs in zip(row.inputs or (), launch.inputs or (), strict=False)
+    )
+
+
+def _trimmed(slots: tuple[Slot, ...] | None) -> list[Slot]:
+    """Return the slots up to the last with a shape; other data of empty slots is dropped."""
+    kept = [slot if slot.shape is not None else Slot(None, "", "") for slot in slots or ()]
+    while kept and kept[-1].shape is None:
+        kept.pop()
+    return kept
+
+
+def _parts(slots: Sequence[Slot]) -> tuple[Shapes, Words, Words]:
+    return (
+        tuple(slot.shape for slot in slots),
+        tuple(slot.dtype for slot in slots),
+        tuple(slot.format for slot in slots),
+    )
+
+
+def _matmul(
+    inputs: Sequence[Slot], outputs: Sequence[Slot]
+) -> tuple[Shapes, Words, Words, Shapes, Words] | None:
+    """Return `M,K;N,K -> M,N` for either layout of the right side; None if it is ambiguous."""
+    if len(inputs) < 2 or not outputs:
+        return None
+    left, right, out = inputs[0].shape, inputs[1].shape, outputs[0].shape
+    if not left or not right or not out or {len(left), len(right), len(out)} != {2}:
+        return None
+    rows, columns = out
+    inner = _inner(left, right, rows, columns)
+    if inner is None:
+        return None
+    shapes = ((rows, inner), (columns, inner))
+    _, dtypes, formats = _parts(inputs[:2])
+    return shapes, dtypes, formats, (out,), _parts(outputs)[1]
+
+
+def _inner(left: Shape, right: Shape, rows: int, columns: int) -> int | None:
+    if left[0] == rows and right in ((columns, left[1]), (left[1], columns)):
+        return left[1]
+    shared = set(left) & set(right)
+    for candidates in (shared - {rows, columns}, shared):
+        if len(candidates) == 1:
+            return next(iter(candidates))
+    return None
+
+
+def _contradict(ours: str, theirs: str, is_absent: Callable[[str], bool]) -> bool:
+    return ours != theirs and not is_absent(ours) and not is_absent(theirs)
+
 
 # Matching of a profile's launches with a tree's rows. Pure.
 #
@@ -181,7 +288,7 @@ def microbench_from_profile(
     a kernel type that neither side has."""
     profile = read_profile(profiles)
     files = VersionFiles.read(folder)
-    launches = _compute(profile)
+    launches = [one for one in profile.records if one.kernel_type != SENTINEL_TYPE]
     there_is = {*files.kernel_types, *(record.case.kernel_type for record in launches)}
     version_files.only_known(kernels, there_is, "neither the tree nor the profile has the")
     rows = version_files.chosen_rows(files, kernels)
@@ -197,36 +304,28 @@ def microbench_from_profile(
         update,
         tuple(_about(profile)),
         written=(*written, *added),
-        kept=sum(not _is_due(found, update) for found in matches.found),
+        kept=sum(not _is_due(found.row, update) for found in matches.found),
         leftover=tuple(leftover),
-        alone=tuple(
-            r.case for r in matches.unmatched_rows if update is Update.ALL or not r.has_duration
-        ),
+        alone=tuple(row.case for row in matches.unmatched_rows if _is_due(row, update)),
         duplicates=tuple(version_files.duplicates(rows)),
         deleted=deleted,
     )
 
 
-def _compute(profile: Profile) -> list[CaseRecord]:
-    """Return the launches of operators, without the sentinels of a recorded replay."""
-    return [record for record in profile.records if record.kernel_type != SENTINEL_TYPE]
-
-
 def _concerns(record: CaseRecord, kernels: Collection[str]) -> bool:
-    """Return whether a launch may belong to rows of these kernel types."""
     kernel_type = record.case.kernel_type
     family = MATMUL_FAMILY if kernel_type in MATMUL_FAMILY else frozenset((kernel_type,))
     return not kernels or not family.isdisjoint(kernels)
 
 
-def _is_due(found: Match, update: Update) -> bool:
-    return update is Update.ALL or not found.row.has_duration
+def _is_due(row: TreeRow, update: Update) -> bool:
+    return update is Update.ALL or not row.has_duration
 
 
 def _write(files: VersionFiles, found: Match, update: Update) -> Written | None:
     """Write the mean of a row; return None if the row is not due or the mean is not a duration."""
     took = pooled(found.launches)
-    if not _is_due(found, update) or took.mean_us <= 0:
+    if not _is_due(found.row, update) or took.mean_us <= 0:
         return None
     row = found.row
     changed = files.set_duration(row.place, layout.duration_cells(took.mean_us, took.counters))
@@ -243,7 +342,6 @@ def _write(files: VersionFiles, found: Match, update: Update) -> Written | None:
 
 
 def _ran(found: Match) -> str:
-    """Return a note on the kernels that ran, if they were not the row's own case."""
     if found.how is MatchRule.CASE:
         return ""
     kernels = sorted({record.case.kernel_type for record in found.launches})
@@ -258,20 +356,21 @@ def _leftover(
 ) -> tuple[list[Written], list[Leftover]]:
     """Return the launches without a row: those that were added, and those only reported."""
     had = frozenset(files.kernel_types)
-    added, leftover = [], []
+    added, fates = [], []
     for record in matches.unmatched:
         if kernels and record.case.kernel_type not in kernels:
             continue
-        fate = _why_not_added(record, had, update)
-        if fate:
-            leftover.append(_left(record, fate))
+        if fate := _why_not_added(record, had, update):
+            fates.append((record, fate))
         else:
             added.append(_append(files, record))
     for record, rows in matches.ambiguous:
-        fate = (
-            f"match {len(rows)} rows with different attributes, which a profile cannot distinguish"
-        )
-        leftover.append(_left(record, fate))
+        what = "rows with different attributes, which a profile cannot distinguish"
+        fates.append((record, f"match {len(rows)} {what}"))
+    leftover = []
+    for record, fate in fates:
+        took = pooled([record])
+        leftover.append(Leftover(record.case, took.mean_us, took.count, fate))
     return added, leftover
 
 
@@ -286,7 +385,7 @@ def _why_not_added(record: CaseRecord, had: Collection[str], update: Update) -> 
         return ""
     if had:
         return f"the tree has no {kernel_type}.csv"
-    core = record.cells[ACCELERATOR_CORE].replace("_", "").upper()
+    core = record.cells[vocabulary.ACCELERATOR_CORE].replace("_", "").upper()
     if core == _AICPU or _AICPU in kernel_type.upper():
         return "an AICPU kernel gets no file"
     return ""
@@ -303,11 +402,6 @@ def _append(files: VersionFiles, record: CaseRecord) -> Written:
     place = files.append(case.kernel_type, cells)
     note = "inputs unknown (N/A): all launches of this kernel" if case.inputs is None else ""
     return Written(place, case, took.mean_us, took.count, ran=note, is_new=True)
-
-
-def _left(record: CaseRecord, fate: str) -> Leftover:
-    took = pooled([record])
-    return Leftover(record.case, took.mean_us, took.count, fate)
 
 
 def _about(profile: Profile) -> Iterator[tuple[str, str]]:

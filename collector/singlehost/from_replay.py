@@ -1,16 +1,22 @@
 """`opmeter microbench`: measures the rows of a tree on this machine and writes the durations."""
 
+import logging
+import platform
 import tempfile
 import threading
+import uuid
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
 
-from collector.codec.errors import BadInput
+from collector import __version__
+from collector.codec.errors import BadInput, OpmeterError, file_errors
+from collector.database import layout
+from collector.database.tree import Cells
 from collector.host.peaks_file import stored_peaks
-from collector.host.stack import device_locks
+from collector.host.stack import device_locks, device_serial
 from collector.measuring.batches import (
     TRIED_AGAIN,
     Batches,
@@ -20,15 +26,194 @@ from collector.measuring.batches import (
 )
 from collector.measuring.instrument import ReplayInstrument, SessionSettings
 from collector.measuring.sessions import measure_all
+from collector.model.case import Case
 from collector.model.measurement import Measurement, Outcome, Provenance
 from collector.model.plan import Limits, MeasureSettings, ShardCase
-from collector.model.stack import Stack
+from collector.model.record import CaseRecord, as_ran
+from collector.model.stack import Runtime, Stack
+from collector.model.vocabulary import RUNTIME_PREFIX
 from collector.ops.refusals import refusal_on_ranks
 from collector.ops.registry import find
+from collector.ops.runtime import completed_as_declared
 from collector.replay.lock import DeviceLock, scratch_folder
-from collector.singlehost.machine import check_runtime, describe, provenance_of
-from collector.singlehost.reports import MicrobenchResult, UnmeasuredCase, Update, has_failed
-from collector.singlehost.tree_rows import RequestedCase, TreeRows, requested_cases
+from collector.singlehost import version_files
+from collector.singlehost.reports import (
+    Leftover,
+    MicrobenchResult,
+    UnmeasuredCase,
+    Update,
+    Written,
+    has_failed,
+    shapes_of,
+)
+from collector.singlehost.version_files import RowPosition, TreeRow, VersionFiles
+
+logger = logging.getLogger(__name__)
+
+
+def check_runtime(stack: Stack) -> None:
+    """Raise OpmeterError if the runtime computes nothing, so that its durations mean nothing."""
+    if stack.runtime is not Runtime.REAL:
+        raise OpmeterError(
+            f"the runtime of this machine is {stack.runtime}: it cannot measure durations"
+        )
+
+
+def provenance_of(stack: Stack, backend: str) -> Provenance:
+    """Return the part that all certificates of one microbenchmark share; it has no campaign."""
+    return Provenance(
+        campaign="microbench",
+        plan=0,
+        plan_hash="",
+        head_commit=0,
+        shard="",
+        attempt=uuid.uuid4().hex,
+        session=0,
+        stack_id=stack.stack_id,
+        node=platform.node(),
+        device_serial=device_serial(backend, 0),
+        rank=0,
+        runtime=stack.runtime,
+        image_digest=None,
+        collector_version=__version__,
+        raw_key=None,
+    )
+
+
+def describe(stack: Stack, backend: str, measure: MeasureSettings) -> list[tuple[str, str]]:
+    """Return the rows of a report about the source of its durations."""
+    software = {"torch": stack.torch, "torch_npu": stack.torch_npu, "CANN": stack.cann}
+    software |= {"vLLM-Ascend": stack.vllm, "driver": stack.driver}
+    repeats = f"as many as fit in {measure.budget_s:g} s, {measure.min_repeats} to "
+    repeats += str(measure.max_repeats)
+    return [
+        ("Source", f"replay on this machine, backend {backend}"),
+        ("Device", stack.device),
+        ("Software", ", ".join(f"{name} {text}" for name, text in software.items() if text)),
+        ("Repeats", str(measure.repeat_count) if measure.repeat_count else repeats),
+        ("Cache", measure.cache),
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class RequestedCase:
+    """A distinct case to measure, and the rows that it is measured for."""
+
+    record: CaseRecord
+    rows: tuple[TreeRow, ...]
+
+
+def requested_cases(rows: Sequence[TreeRow]) -> dict[str, RequestedCase]:
+    """Return the cases of rows, by their ids, in the rows' order."""
+    requested: dict[str, RequestedCase] = {}
+    for row in rows:
+        own = version_files.record_of_row(row.place.kernel_type, row.cells)
+        record = completed_as_declared(own)
+        known = requested.get(record.case_id)
+        requested[record.case_id] = RequestedCase(record, (*known.rows, row) if known else (row,))
+    return requested
+
+
+class TreeRows:
+    """The files of a version folder, the rows that are due, and the rows that were written."""
+
+    def __init__(self, folder: Path, kernels: Collection[str], update: Update) -> None:
+        """Read the tree. Raises BadInput if it has no files, or none of a given kernel type."""
+        self._files = VersionFiles.read(folder)
+        if not self._files.kernel_types:
+            raise BadInput(
+                "no {KernelType}.csv in this folder to measure; run `opmeter parse` to make some",
+                path=folder,
+            )
+        version_files.only_known(kernels, self._files.kernel_types, "the tree has no file of the")
+        self.folder, self.update = folder, update
+        self._kernels = kernels
+        self._chosen = version_files.chosen_rows(self._files, kernels)
+        self._places = version_files.places_by_case(self._files.rows())
+        self.due = [row for row in self._chosen if update is Update.ALL or not row.has_duration]
+        self.written: list[Written] = []
+        self.leftover: list[Leftover] = []
+
+    @property
+    def kept(self) -> int:
+        """Return how many rows are kept because they have a duration."""
+        return len(self._chosen) - len(self.due)
+
+    @property
+    def duplicates(self) -> list[tuple[Case, int]]:
+        return version_files.duplicates(self._chosen)
+
+    def save(self) -> None:
+        """Write the files that changed."""
+        self._files.write()
+
+    def prune(self) -> tuple[tuple[str, Cells], ...]:
+        """Remove the rows without any duration, and return them."""
+        return version_files.prune(self._files, self._kernels)
+
+    def write_requested(self, requested: RequestedCase, measurement: Measurement) -> None:
+        """Write a duration to the rows that requested it."""
+        for row in requested.rows:
+            self._write(row.place, row.case, measurement, requested)
+
+    def write_filed(self, requested: RequestedCase, measurement: Measurement) -> None:
+        """Write a duration to the rows of the kernel that ran in place of the requested one."""
+        m = measurement
+        ran = as_ran(requested.record, m.kernel_type, m.op_state, m.core, m.recorded)
+        note = f"ran instead of the requested {requested.record.kernel_type}"
+        places = self._places.get(ran.case, ())
+        is_due = self.update is Update.ALL
+        for place in places:
+            if is_due or not version_files.has_duration(self._files.cells(place)):
+                self._write(place, ran.case, measurement, requested, note)
+        if places:
+            return
+        if is_due and ran.case.kernel_type in self._files.kernel_types:
+            place = self._files.append(ran.case.kernel_type, layout.case_cells(ran))
+            self._places[ran.case] = (place,)
+            self._write(place, ran.case, measurement, requested, note, is_new=True)
+        elif measurement.timing is not None:
+            mean_us, launches = measurement.timing.mean_us, measurement.n_accepted
+            fate = f"{note}; no row of this case"
+            self.leftover.append(Leftover(ran.case, mean_us, launches, fate))
+
+    def _write(
+        self,
+        place: RowPosition,
+        case: Case,
+        measurement: Measurement,
+        requested: RequestedCase,
+        note: str = "",
+        *,
+        is_new: bool = False,
+    ) -> None:
+        if measurement.timing is None:
+            return
+        old, mean_us = self._files.cells(place), measurement.timing.mean_us
+        # And the values, besides tensors, on which the launch depended.
+        extra = requested.record.extra.items()
+        cells = {
+            **layout.duration_cells(mean_us, measurement.counters, measurement.cache),
+            **layout.library_cells(measurement.library, measurement.assumes),
+            **{name: text for name, text in extra if name.startswith(RUNTIME_PREFIX)},
+        }
+        changed = self._files.set_duration(place, cells)
+        notes = (note, *measurement.warnings)
+        logger.info("%s %s: %.3f us", place.kernel_type, shapes_of(case), mean_us)
+        self.written.append(
+            Written(
+                place,
+                case,
+                mean_us,
+                measurement.n_accepted,
+                ran="; ".join(text for text in notes if text),
+                old_us=version_files.duration_us(old, layout.AVERAGE_DURATION),
+                profiling_us=version_files.duration_us(old, layout.PROFILING_AVERAGE),
+                is_new=is_new,
+                has_changed=changed,
+            )
+        )
+
 
 # The sink for the results of a microbenchmark's sessions.
 #
@@ -178,7 +363,8 @@ def microbench_by_replay(
     OpmeterError if this machine cannot measure: its sessions fail, or its NPU is simulated, whose
     durations are written only with `allow_fake`."""
     rows = TreeRows(folder, kernels, update)
-    _check_writable(folder)
+    with file_errors(folder, "written"), tempfile.TemporaryFile(dir=folder):
+        pass  # the folder is writable
     provenance = provenance_of(stack, backend)
     tree = TreeResults(rows, backend, measure, provenance, ends_at_failure=fail_fast)
     if tree.without_result():
@@ -212,12 +398,3 @@ def _settings(stack: Stack, backend: str, measure: MeasureSettings) -> SessionSe
         canaries_from_s=inf,
         peaks=stored_peaks(stack),
     )
-
-
-def _check_writable(folder: Path) -> None:
-    """Raise BadInput, before anything is measured, if the folder is not writable."""
-    try:
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        raise BadInput(f"cannot be written: {error.strerror}", path=folder) from error

@@ -15,9 +15,8 @@ from collector.model.vocabulary import RUNTIME_PREFIX
 from collector.ops.refusals import refusal
 from collector.ops.registry import find
 from collector.ops.runtime import completed_as_declared
+from collector.shapes import grid
 from collector.shapes.density import cases_between, find_standard
-from collector.shapes.grid import Sample, SampleRequest, choose, in_random_order, pick, templates
-from collector.shapes.grid_patterns import EXPERTS, PRODUCTS, bundled_patterns
 from collector.shapes.kernel_set import find_kernel_set
 from collector.shapes.model_rows import experts_of, products_of, rows_of
 from collector.shapes.models import Decoder, bundled_names, find_decoder
@@ -35,7 +34,7 @@ class Grown:
     """The result for a kernel's file; `reason` says why no row was tried."""
 
     kernel_type: str
-    chosen: Sample | None
+    chosen: grid.Sample | None
     reason: str = ""
 
 
@@ -106,20 +105,20 @@ def _stamps(folder: Path) -> dict[Path, tuple[int, int, int]]:
 def _grown(kernel_type: str, rows: Sequence[CaseRecord], options: GridOptions) -> Grown:
     known = {record.case_id for record in rows}
     known |= {completed_as_declared(record).case_id for record in rows if record.case.inputs}
-    wish = SampleRequest(options.rows, options.seed, _largest_bytes(options))
+    wish = grid.SampleRequest(options.rows, options.seed, _largest_bytes(options))
     if options.standard:
         return _between(kernel_type, rows, known, options, wish)
     if kernel_type in OF_MODELS:
-        records = in_random_order(_model_rows(options)[kernel_type], wish)
-        return Grown(kernel_type, pick(map(_completed, records), len(records), known, wish))
-    pattern = bundled_patterns().of(kernel_type)
+        records = grid.in_random_order(_model_rows(options)[kernel_type], wish)
+        return Grown(kernel_type, grid.pick(map(_completed, records), len(records), known, wish))
+    pattern = grid.bundled_patterns().of(kernel_type)
     if pattern is None:
         return Grown(kernel_type, None, "no pattern of shapes for this kernel type")
-    like = templates(_bare(record).case for record in rows)
+    like = grid.templates(_bare(record).case for record in rows)
     if not like:
         return Grown(kernel_type, None, "no row has inputs")
     sizes = _sizes(options, pattern.source)
-    return Grown(kernel_type, choose(pattern, like, sizes, known, _completed, wish))
+    return Grown(kernel_type, grid.choose(pattern, like, sizes, known, _completed, wish))
 
 
 def _between(
@@ -127,10 +126,10 @@ def _between(
     rows: Sequence[CaseRecord],
     known: set[str],
     options: GridOptions,
-    wish: SampleRequest,
+    wish: grid.SampleRequest,
 ) -> Grown:
     """Return the rows that a standard of density requires between the rows of a kernel."""
-    patterns, standard = bundled_patterns(), find_standard(options.standard)
+    patterns, standard = grid.bundled_patterns(), find_standard(options.standard)
     pattern = patterns.of(kernel_type)
     if pattern is None:
         return Grown(kernel_type, None, "no pattern of shapes for this kernel type")
@@ -140,7 +139,7 @@ def _between(
     if len(new) + len(rows) > standard.most_growth * len(rows):
         why = f"{len(new):,} rows between {len(rows):,} exceed the limit of the standard"
         return Grown(kernel_type, None, why)
-    return Grown(kernel_type, pick(found, len(found), known, wish))
+    return Grown(kernel_type, grid.pick(found, len(found), known, wish))
 
 
 def _completed(record: CaseRecord) -> CaseRecord | str:
@@ -172,7 +171,6 @@ def _largest_bytes(options: GridOptions) -> float:
 
 
 def _decoders(options: GridOptions) -> tuple[Decoder, ...]:
-    """Return the requested models, or all known ones."""
     return options.decoders or tuple(map(find_decoder, bundled_names()))
 
 
@@ -183,12 +181,11 @@ def _model_rows(options: GridOptions) -> dict[str, list[CaseRecord]]:
 
 @cache
 def _sizes(options: GridOptions, source: str) -> tuple[tuple[int, ...], ...]:
-    """Return the sizes of a source on the axis of models."""
-    if source == EXPERTS:
+    if source == grid.EXPERTS:
         return experts_of(_decoders(options))
-    if source != PRODUCTS:
+    if source != grid.PRODUCTS:
         return ()
-    sizes = bundled_patterns().sizes
+    sizes = grid.bundled_patterns().sizes
     if not options.decoders:
         return tuple(product(sizes, sizes))
     return products_of(options.decoders, find_kernel_set(options.release))

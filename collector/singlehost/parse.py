@@ -8,14 +8,16 @@ The statistics of an existing case are replaced, or pooled with `pool`. A tree w
 lists them, and its rows have the number of launches.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from math import inf, nan, sqrt
 from pathlib import Path
 
 from collector.codec.canonical import decode_object, readable_json
-from collector.codec.errors import BadInput
+from collector.codec.errors import BadInput, file_errors
 from collector.codec.table import table_rows
 from collector.database import layout
 from collector.database.tree import Cells, KernelFile, Upserted, joined, read_kernel, upsert
@@ -35,7 +37,7 @@ from collector.store.atomic import write_whole
 # rows are written, and again when all are there: if a parse was interrupted in between, it is
 # unknown which of its rows the tree has.
 
-_LONGEST_MARK = 16
+_MARK = re.compile(r"[0-9a-f]{1,16}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,17 +75,14 @@ class ParsedProfiles:
                         path=run.path,
                     )
 
-    def with_runs(self, runs: Sequence[RunSketch], *, is_whole: bool) -> "ParsedProfiles":
-        """Return the list with these runs added, each once."""
+    def with_runs(self, runs: Sequence[RunSketch], *, is_whole: bool) -> bytes:
+        """Return the file of the list with these runs added, each once."""
         others = [p for p in self.profiles if not any(map(p.is_of, runs))]
         added = [
             Parsed(str(run.path), is_whole, tuple(f"{mark:x}" for mark in run.marks))
             for run in runs
         ]
-        return ParsedProfiles((*others, *added))
-
-    def as_bytes(self) -> bytes:
-        return readable_json(asdict(self))
+        return readable_json(asdict(ParsedProfiles((*others, *added))))
 
 
 def read_parsed(version: Path) -> ParsedProfiles | None:
@@ -91,21 +90,15 @@ def read_parsed(version: Path) -> ParsedProfiles | None:
 
     Raises BadInput for a file with other content."""
     path = version / layout.PARSED_PROFILES
-    try:
+    with file_errors(path):
+        if not path.exists():
+            return None
         data = path.read_bytes()
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise BadInput(f"cannot be read: {error.strerror}", path=path) from error
     found = decode_object(ParsedProfiles, data, what="a list of parsed profiles", key=str(path))
     for parsed in found.profiles:
-        if not parsed.launches or not all(map(_is_mark, parsed.launches)):
+        if not parsed.launches or not all(map(_MARK.fullmatch, parsed.launches)):
             raise BadInput(f"{parsed.profile}: expected hexadecimal marks of launches", path=path)
     return found
-
-
-def _is_mark(text: str) -> bool:
-    return 0 < len(text) <= _LONGEST_MARK and set(text) <= set("0123456789abcdef")
 
 
 # Pooled statistics of two profiles: `opmeter parse --pool`.
@@ -116,8 +109,6 @@ def _is_mark(text: str) -> bool:
 # each pooling adds a rounding error of half of the last one.
 #
 #     8 launches of 10.0 us, 2 of 20.0 us:  10 of 12.0 us, spread 4.0 us
-
-_COUNTER = layout.profiling("")
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,23 +129,41 @@ def together(one: Moments, other: Moments) -> Moments:
     return Moments(count, one.mean + share * apart, sqrt(variance))
 
 
-def pooled(old: Cells, new: Cells, path: Path) -> Cells:
+def pooled(old: Cells, new: Cells, *, path: Path, is_known: bool) -> Cells:
     """Return the row of a file with a new row's statistics pooled into its own.
 
-    Raises BadInput if the row has statistics without a number of launches."""
+    Raises BadInput if the row has statistics without a number of launches, or if the profiles in it
+    are not known."""
+    if not is_known and old.get(layout.PROFILING_COUNT):
+        raise BadInput(UNCOUNTED, path=path)
     row = dict(joined(old, new))
     if not old.get(layout.PROFILING_AVERAGE) or not new.get(layout.PROFILING_AVERAGE):
         return row
     if not old.get(layout.PROFILING_COUNT):
         tables = case_from_cells(path.stem, old).describe()
         raise BadInput(f"{tables}: {UNCOUNTED}", path=path)
-    mine, theirs = _pooling_moments(old, path), _pooling_moments(new, path)
+    moments = []
+    for cells in (old, new):
+        count = cells[layout.PROFILING_COUNT]
+        if not count.isdecimal() or not int(count):
+            what = f"{layout.PROFILING_COUNT}: expected an integer, got {count[:40]!r}"
+            raise BadInput(what, path=path)
+        names = (layout.PROFILING_AVERAGE, layout.PROFILING_STD)
+        moments.append(Moments(int(count), *(_number(cells, name, path) for name in names)))
+    mine, theirs = moments
     both = together(mine, theirs)
     row[layout.PROFILING_COUNT] = str(both.count)
     row[layout.PROFILING_AVERAGE] = layout.number_text(both.mean)
     row[layout.PROFILING_STD] = layout.number_text(both.std)
     row[layout.PROFILING_MEDIAN] = ""
-    return row | _counters(old, new, mine.count, theirs.count, path)
+    share = theirs.count / (mine.count + theirs.count)
+    for name in (*old, *new):
+        if name.startswith(layout.PROFILING) and name != layout.PROFILING_AVERAGE:
+            row[name] = ""  # a counter that one of the rows lacks
+            if old.get(name) and new.get(name):
+                one, other = _number(old, name, path), _number(new, name, path)
+                row[name] = layout.number_text(one + share * (other - one))
+    return row
 
 
 UNCOUNTED = (
@@ -162,35 +171,6 @@ UNCOUNTED = (
     f"launches and the runs are unknown ({layout.PROFILING_COUNT}, {layout.PARSED_PROFILES}); "
     "parse all profiles with --pool into another tree"
 )
-
-
-def _pooling_moments(row: Cells, path: Path) -> Moments:
-    count = row[layout.PROFILING_COUNT]
-    if not count.isdecimal() or not int(count):
-        raise BadInput(
-            f"{layout.PROFILING_COUNT}: expected an integer, got {count[:40]!r}", path=path
-        )
-    mean, std = (
-        _number(row, name, path) for name in (layout.PROFILING_AVERAGE, layout.PROFILING_STD)
-    )
-    return Moments(int(count), mean, std)
-
-
-def _counters(old: Cells, new: Cells, mine: int, theirs: int, path: Path) -> dict[str, str]:
-    names = [
-        name
-        for name in (*old, *new)
-        if name.startswith(_COUNTER) and name != layout.PROFILING_AVERAGE
-    ]
-    return {name: _counter(old, new, name, theirs / (mine + theirs), path) for name in names}
-
-
-def _counter(old: Cells, new: Cells, name: str, share: float, path: Path) -> str:
-    """Return the pooled mean of a counter; empty if one of the rows lacks it."""
-    if not old.get(name) or not new.get(name):
-        return ""
-    one, other = _number(old, name, path), _number(new, name, path)
-    return layout.number_text(one + share * (other - one))
 
 
 def _number(row: Cells, name: str, path: Path) -> float:
@@ -215,11 +195,6 @@ _COUNT, _TOTAL, _MEAN, _MEDIAN, _STD, _MIN, _MAX = (
 COMMUNICATION_COLUMNS = (*_KEY, _COUNT, _TOTAL, _MEAN, _MEDIAN, _STD, _MIN, _MAX)
 
 
-def report_rows(communication: Sequence[Communication]) -> list[Cells]:
-    """Return the rows of a profile's collectives."""
-    return [_communication_report_row(entry) for entry in communication]
-
-
 def pooled_with_report(rows: Sequence[Cells], path: Path, is_counted: bool) -> list[Cells]:
     """Return the rows of a report, pooled with these rows of the same collectives.
 
@@ -228,18 +203,16 @@ def pooled_with_report(rows: Sequence[Cells], path: Path, is_counted: bool) -> l
         return list(rows)
     if not is_counted:
         raise BadInput(UNCOUNTED, path=path)
-    try:
+    with file_errors(path):
         read = list(table_rows(path.read_bytes(), COMMUNICATION_COLUMNS, path=str(path)))
-    except OSError as error:
-        raise BadInput(f"cannot be read: {error.strerror}", path=path) from error
     held: dict[tuple[str, ...], Cells] = {}
     for line, cells in read:
         known = dict(zip(COMMUNICATION_COLUMNS, cells, strict=True))
         _check(known, path, line)
-        held[_key(known)] = known
+        held[tuple(known[name] for name in _KEY)] = known
     for row in rows:
-        old = held.get(_key(row))
-        held[_key(row)] = _communication_report_pooled(old, row) if old else row
+        key = tuple(row[name] for name in _KEY)
+        held[key] = _communication_report_pooled(held[key], row) if key in held else row
     return list(held.values())
 
 
@@ -251,13 +224,11 @@ def _communication_report_row(entry: Communication) -> Cells:
     return dict(zip(COMMUNICATION_COLUMNS, cells, strict=True))
 
 
-def _key(row: Cells) -> tuple[str, ...]:
-    return tuple(row[name] for name in _KEY)
-
-
 def _communication_report_pooled(old: Cells, new: Cells) -> Cells:
     """Return the pooled row; the median of both is unknown."""
-    both = together(_communication_report_moments(old), _communication_report_moments(new))
+    both = together(
+        *(Moments(int(row[_COUNT]), float(row[_MEAN]), float(row[_STD])) for row in (old, new))
+    )
     return {
         **new,
         _COUNT: str(both.count),
@@ -268,10 +239,6 @@ def _communication_report_pooled(old: Cells, new: Cells) -> Cells:
         _MIN: min(old[_MIN], new[_MIN], key=float),
         _MAX: max(old[_MAX], new[_MAX], key=float),
     }
-
-
-def _communication_report_moments(row: Cells) -> Moments:
-    return Moments(int(row[_COUNT]), float(row[_MEAN]), float(row[_STD]))
 
 
 def _check(row: Cells, path: Path, line: int) -> None:
@@ -285,25 +252,13 @@ def _check(row: Cells, path: Path, line: int) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class ParsedKernel:
-    """The result for one `{KernelType}.csv`. `duplicates` are cases that it had twice before."""
-
-    kernel_type: str
-    path: Path
-    added: int
-    updated: int
-    unchanged: int
-    duplicates: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class ParseResult:
-    """The profile that was read, and its effect on the tree.
+    """The profile that was read, and its effect on each `{KernelType}.csv` of the tree, by path.
 
     `communication` is None if the profile has none."""
 
     version_dir: Path
-    kernels: tuple[ParsedKernel, ...]
+    kernels: Mapping[Path, Upserted]
     communication: Path | None
     report: ProfileReport
 
@@ -329,45 +284,32 @@ def parse_profile(
     if pool and known is not None:
         known.check_new(profile.runs, version_dir / layout.PARSED_PROFILES)
     files: dict[Path, bytes] = {}
-    kernels = []
-    for kernel_type, records in _by_kernel(profile.records).items():
+    kernels: dict[Path, Upserted] = {}
+    by_kernel: dict[str, list[CaseRecord]] = defaultdict(list)
+    for record in profile.records:
+        by_kernel[record.case.kernel_type].append(record)
+    for kernel_type, records in by_kernel.items():
         held = read_kernel(version_dir, kernel_type).files
         files |= {version_dir / name: file.as_bytes() for name, file in held.items()}
         rows = [_parse_row(record, is_counted=is_counted) for record in records]
         for name, found in layout.by_file(kernel_type, rows).items():
             path, old = version_dir / name, held.get(name)
-            join = partial(_parse_pooled, known, path) if pool else joined
+            join = partial(pooled, path=path, is_known=known is not None) if pool else joined
             new = upsert(old or KernelFile(kernel_type, layout.PARSER_COLUMNS, ()), found, join)
             files[path] = new.file.as_bytes()
-            kernels.append(_parsed(path, new))
+            kernels[path] = new
     communication = version_dir / layout.COMMUNICATION_REPORT if profile.communication else None
     if communication is not None:
-        tables = report_rows(profile.communication)
+        tables = list(map(_communication_report_row, profile.communication))
         tables = pooled_with_report(tables, communication, known is not None) if pool else tables
         files[communication] = layout.csv_bytes(COMMUNICATION_COLUMNS, tables)
-    if not is_counted:
-        _write_all(files)
-    else:
-        among = partial((known or ParsedProfiles()).with_runs, profile.runs)
-        ledger = version_dir / layout.PARSED_PROFILES
-        _write_changed(ledger, among(is_whole=False).as_bytes())
-        _write_all(files)
-        _write_changed(ledger, among(is_whole=True).as_bytes())
-    return ParseResult(version_dir, tuple(kernels), communication, profile.report)
-
-
-def _by_kernel(records: Iterable[CaseRecord]) -> dict[str, list[CaseRecord]]:
-    kernels: dict[str, list[CaseRecord]] = {}
-    for record in records:
-        kernels.setdefault(record.case.kernel_type, []).append(record)
-    return kernels
-
-
-def _parse_pooled(known: ParsedProfiles | None, path: Path, old: Cells, new: Cells) -> Cells:
-    """Return a row with pooled statistics, if the profiles in it are known."""
-    if known is None and old.get(layout.PROFILING_COUNT):
-        raise BadInput(UNCOUNTED, path=path)
-    return pooled(old, new, path)
+    if is_counted:
+        parsed, ledger = known or ParsedProfiles(), version_dir / layout.PARSED_PROFILES
+        _write_changed(ledger, parsed.with_runs(profile.runs, is_whole=False))
+        files[ledger] = parsed.with_runs(profile.runs, is_whole=True)  # last
+    for path, data in files.items():
+        _write_changed(path, data)
+    return ParseResult(version_dir, kernels, communication, profile.report)
 
 
 def _parse_row(record: CaseRecord, *, is_counted: bool) -> Cells:
@@ -379,25 +321,7 @@ def _parse_row(record: CaseRecord, *, is_counted: bool) -> Cells:
     return {**runtime, **layout.case_cells(record), **statistics}
 
 
-def _parsed(path: Path, new: Upserted) -> ParsedKernel:
-    return ParsedKernel(
-        kernel_type=new.file.kernel_type,
-        path=path,
-        added=new.added,
-        updated=new.updated,
-        unchanged=new.unchanged,
-        duplicates=new.duplicates,
-    )
-
-
-def _write_all(files: Mapping[Path, bytes]) -> None:
-    for path, data in files.items():
-        _write_changed(path, data)
-
-
 def _write_changed(path: Path, data: bytes) -> None:
-    try:
+    with file_errors(path, "written"):
         if not path.exists() or path.read_bytes() != data:
             write_whole(path, data)
-    except OSError as error:
-        raise BadInput(f"cannot be written: {error.strerror}", path=path) from error

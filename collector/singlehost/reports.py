@@ -14,7 +14,7 @@ from functools import partial
 from itertools import count
 from pathlib import Path
 
-from collector.codec.errors import BadInput
+from collector.codec.errors import file_errors
 from collector.database.layout import csv_bytes, number_text
 from collector.database.tree import Cells
 from collector.model.case import Case, shape_text
@@ -131,6 +131,10 @@ def has_failed(outcome: Outcome) -> bool:
     return outcome not in (Outcome.OK, Outcome.UNSUPPORTED, Outcome.REJECTED)
 
 
+def _identity_of(case: Case) -> tuple[str, str, str]:
+    return (case.kernel_type, shapes_of(case), tensors_of(case))
+
+
 def gaps(result: MicrobenchResult) -> list[RowComparison]:
     """Return every written row that has both durations, widest gap first."""
     found = [RowComparison(row, row.profiling_us) for row in result.written if row.profiling_us]
@@ -183,14 +187,12 @@ def write_reports(result: MicrobenchResult, when: datetime) -> Path:
     }
     if result.measurements:
         contents["replay_certificates_{}.csv"] = certificates(result.measurements)
-    try:
+    with file_errors(folder, "written"):
         for number in count(1):
             stamp = f"{when:%Y%m%d_%H%M%S}" + (f"_{number}" if number > 1 else "")
             paths = [folder / name.format(stamp) for name in contents]
             if _create(dict(zip(paths, contents.values(), strict=True))):
                 break
-    except OSError as error:
-        raise BadInput(f"cannot be written: {error.strerror}", path=folder) from error
     return paths[0]
 
 
@@ -201,8 +203,16 @@ def page(result: MicrobenchResult) -> str:
 
 def gap_table(result: MicrobenchResult) -> bytes:
     """Return a table of every written row that has both durations, widest gap first."""
-    rows = (dict(zip(GAP_COLUMNS, _gap_cells(gap), strict=True)) for gap in gaps(result))
-    return csv_bytes(GAP_COLUMNS, rows)
+    rows = (
+        (
+            *(gap.row.case.kernel_type, gap.row.place.file),
+            *map(number_text, (gap.row.mean_us, gap.profiling_us, gap.difference_us, gap.ratio)),
+            *("yes" if gap.is_hot else "no", str(gap.row.launches)),
+            *_identity_of(gap.row.case)[1:],
+        )
+        for gap in gaps(result)
+    )
+    return csv_bytes(GAP_COLUMNS, (dict(zip(GAP_COLUMNS, row, strict=True)) for row in rows))
 
 
 def certificates(measurements: Iterable[Measurement]) -> bytes:
@@ -212,7 +222,7 @@ def certificates(measurements: Iterable[Measurement]) -> bytes:
 
 def table(columns: Sequence[str], rows: Rows) -> list[str]:
     """Return a Markdown table with aligned columns; `_None_` without rows."""
-    cells = [[_escaped(cell) for cell in row] for row in rows]
+    cells = [[" ".join(str(cell).split()).replace("|", "\\|") for cell in row] for row in rows]
     if not cells:
         return ["_None_"]
     widths = [max(map(len, column)) for column in zip(columns, *cells, strict=True)]
@@ -231,15 +241,17 @@ def _page(result: MicrobenchResult) -> Iterator[str]:
     yield from _section("Overview", ("Metric", "Value"), _overview(result))
     operators = ("Operator", "Updated", "Added", "Unchanged", "Deleted", "Failed", "Skipped")
     yield from _section("Operators", operators, _operators(result))
-    outcomes = ("Operator", "Shapes", "Tensors", "Outcome", "Reason")
-    yield from _section("Failures", outcomes, _outcome_rows(result.failed))
-    yield from _section("Not launched", outcomes, _outcome_rows(result.skipped))
-    launches = ("Operator", "Shapes", "Tensors", "Launches", "Mean(us)", "Why")
-    yield from _section("Launches without a row", launches, _leftover(result))
     cases = ("Operator", "Shapes", "Tensors")
-    alone = ((case.kernel_type, shapes_of(case), tensors_of(case)) for case in result.alone)
-    yield from _section("Rows without a launch", cases, alone)
-    twice = ((c.kernel_type, shapes_of(c), tensors_of(c), n) for c, n in result.duplicates)
+    for title, unmeasured in (("Failures", result.failed), ("Not launched", result.skipped)):
+        rows: Rows = ((*_identity_of(u.case), u.outcome.value, u.reason) for u in unmeasured)
+        yield from _section(title, (*cases, "Outcome", "Reason"), rows)
+    left = (
+        (*_identity_of(one.case), one.launches, number_text(one.mean_us), one.fate)
+        for one in result.leftover
+    )
+    yield from _section("Launches without a row", (*cases, "Launches", "Mean(us)", "Why"), left)
+    yield from _section("Rows without a launch", cases, map(_identity_of, result.alone))
+    twice = ((*_identity_of(case), n) for case, n in result.duplicates)
     yield from _section("Duplicate rows, all updated equally", (*cases, "Rows"), twice)
     deleted = ((kernel, *(row.get(c, "") for c in BASE_CELLS)) for kernel, row in result.deleted)
     yield from _section("Deleted rows without a duration", ("Operator", *BASE_CELLS), deleted)
@@ -276,7 +288,6 @@ def _overview(result: MicrobenchResult) -> list[tuple[str, object]]:
 
 
 def _operators(result: MicrobenchResult) -> list[tuple[object, ...]]:
-    """Return one row per kernel type, most added rows first."""
     counts: dict[str, Counter[str]] = {}
     for row in result.written:
         what = "added" if row.is_new else "updated" if row.has_changed else "unchanged"
@@ -291,29 +302,14 @@ def _operators(result: MicrobenchResult) -> list[tuple[object, ...]]:
     return [(kernel, *(counts[kernel][name] for name in names)) for kernel in kernels]
 
 
-def _outcome_rows(cases: Iterable[UnmeasuredCase]) -> Iterator[tuple[str, ...]]:
-    for u in cases:
-        place = (u.case.kernel_type, shapes_of(u.case), tensors_of(u.case))
-        yield (*place, u.outcome.value, u.reason)
-
-
-def _leftover(result: MicrobenchResult) -> Iterator[tuple[object, ...]]:
-    for left in result.leftover:
-        place = (left.case.kernel_type, shapes_of(left.case), tensors_of(left.case))
-        yield (*place, left.launches, number_text(left.mean_us), left.fate)
-
-
 def _hotspots(result: MicrobenchResult) -> Iterator[str]:
     columns = ("Operator", "MicroBench(us)", "Profiling(us)", "Abs Diff(us)", "MB/Profile", "Shape")
     hot = [gap for gap in gaps(result) if gap.is_hot]
     rows = [
         (
             gap.row.case.kernel_type,
-            number_text(gap.row.mean_us),
-            number_text(gap.profiling_us),
-            number_text(gap.difference_us),
-            f"{gap.ratio:.3f}",
-            shapes_of(gap.row.case),
+            *map(number_text, (gap.row.mean_us, gap.profiling_us, gap.difference_us)),
+            *(f"{gap.ratio:.3f}", shapes_of(gap.row.case)),
         )
         for gap in hot[:_HOTSPOTS]
     ]
@@ -321,40 +317,17 @@ def _hotspots(result: MicrobenchResult) -> Iterator[str]:
 
 
 def _written(row: Written) -> tuple[object, ...]:
+    _, *tensors = _identity_of(row.case)
+    note = "; ".join(note for note in ("added" if row.is_new else "", row.ran) if note)
     return (
         row.place.kernel_type,
         row.place.at + 2,  # line number in the file: the header is line 1
-        shapes_of(row.case),
-        tensors_of(row.case),
-        row.launches,
-        number_text(row.mean_us),
-        "" if row.old_us is None else number_text(row.old_us),
-        "; ".join(note for note in ("added" if row.is_new else "", row.ran) if note),
+        *(*tensors, row.launches, number_text(row.mean_us)),
+        *("" if row.old_us is None else number_text(row.old_us), note),
     )
-
-
-def _gap_cells(gap: RowComparison) -> tuple[str, ...]:
-    row = gap.row
-    return (
-        row.case.kernel_type,
-        row.place.file,
-        number_text(row.mean_us),
-        number_text(gap.profiling_us),
-        number_text(gap.difference_us),
-        number_text(gap.ratio),
-        "yes" if gap.is_hot else "no",
-        str(row.launches),
-        shapes_of(row.case),
-        tensors_of(row.case),
-    )
-
-
-def _escaped(cell: object) -> str:
-    return " ".join(str(cell).split()).replace("|", "\\|")
 
 
 def _create(contents: Mapping[Path, bytes]) -> bool:
-    """Create all files if all names are free; otherwise create none."""
     made: list[Path] = []
     for path, data in contents.items():
         try:

@@ -1,23 +1,22 @@
 """A version folder while it is edited: its files, their rows as cases, and writing of changes."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from math import isfinite
 from pathlib import Path, PurePosixPath
 
-from collector.codec.errors import BadInput
+from collector.codec.errors import BadInput, file_errors
 from collector.codec.text import counted
 from collector.database import layout
 from collector.database.pull import check_is_real
 from collector.database.tree import Cells, KernelFiles, read_kernel, read_kernel_file
 from collector.model.case import Case, case_from_cells
 from collector.model.record import CaseRecord
+from collector.model.stack import Stack
 from collector.model.vocabulary import BASE_CELLS
 from collector.store.atomic import write_whole
-
-_MICROBENCH = layout.microbench("")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +65,7 @@ class VersionFiles:
         Raises BadInput for a file that cannot be read."""
         if folder.exists() and not folder.is_dir():
             raise BadInput("expected a version folder, got a file", path=folder)
-        there_is = dict.fromkeys(path.stem for path in compute_files(folder))
+        there_is = dict.fromkeys(path.stem for path in layout.kernel_files(folder))
         expected = (name for name in there_is if not kernel_types or name in kernel_types)
         return cls(folder, (read_kernel(folder, kernel_type) for kernel_type in expected))
 
@@ -88,7 +87,7 @@ class VersionFiles:
     def set_duration(self, place: RowPosition, cells: Cells) -> bool:
         """Replace the microbenchmark cells of a row. Return whether anything changed."""
         row = self.cells(place)
-        old = {name: "" for name in row if name.startswith(_MICROBENCH)}
+        old = {name: "" for name in row if name.startswith(layout.MICROBENCH)}
         new = {**row, **old, **cells}
         self._insert(place.file, cells)
         if new == row:
@@ -125,21 +124,14 @@ class VersionFiles:
         written = []
         for file in sorted(self._changed, key=lambda name: (name.count("/") == 0, name)):
             path = self.folder / file
-            try:
+            with file_errors(path, "written"):
                 write_whole(path, layout.csv_bytes(self._columns[file], self._cells[file]))
-            except OSError as error:
-                raise BadInput(f"cannot be written: {error.strerror}", path=path) from error
             written.append(path)
         self._changed.clear()
         return written
 
     def _insert(self, file: str, names: Iterable[str]) -> None:
         self._columns[file] = layout.inserted(self._columns[file], names)
-
-
-def compute_files(folder: Path) -> Iterator[Path]:
-    """Yield the kernel files of a version folder; collectives have a separate folder in a tree."""
-    return (path for path in layout.kernel_files(folder) if not path.stem.startswith("hcom_"))
 
 
 def duration_us(cells: Mapping[str, str], column: str) -> float | None:
@@ -172,6 +164,32 @@ def duplicates(rows: Iterable[TreeRow]) -> list[tuple[Case, int]]:
     """Return the cases that occur more than once in the rows, with their counts."""
     counts = Counter(row.case for row in rows)
     return [(case, count) for case, count in counts.items() if count > 1]
+
+
+def tree_device(folder: Path) -> str | None:
+    """Return the device of a version folder in a complete tree.
+
+    Return None for any other folder, which may hold durations of any device."""
+    place = folder.absolute()
+    in_tree = layout.is_version_name(place.name) and place.parent.name == "vllm_ascend"
+    return place.parent.parent.name if in_tree else None
+
+
+def check_device(folder: Path, stack: Stack) -> str:
+    """Raise BadInput if a tree is for another device than this machine has.
+
+    Return any other difference, for a warning."""
+    device = tree_device(folder)
+    if device is None:
+        return ""
+    if device != stack.device:
+        raise BadInput(
+            f"expected a tree of {stack.device}, the device of this machine, got a tree of "
+            f"{device}; pass another tree, or another --backend",
+            path=folder,
+        )
+    name, here = folder.absolute().name, stack.version
+    return "" if here == name else f"the tree was made for {name}, and this machine has {here}"
 
 
 # The kernel types that a user chose, by the names that `tools/perf_data_collection` of msmodeling
@@ -215,13 +233,9 @@ def _plain(name: str) -> str:
 
 def prune(files: VersionFiles, kernels: Collection[str] = ()) -> tuple[tuple[str, Cells], ...]:
     """Remove the rows whose durations are all empty, and return them with their kernel type."""
-    empty = [row for row in files.rows() if _is_chosen(row, kernels) and not row.has_duration]
+    empty = [row for row in chosen_rows(files, kernels) if not row.has_duration]
     files.remove(row.place for row in empty)
     return tuple((row.place.kernel_type, row.cells) for row in empty)
-
-
-def _is_chosen(row: TreeRow, kernels: Collection[str]) -> bool:
-    return not kernels or row.case.kernel_type in kernels
 
 
 # A tree as a source of cases: all its rows, measured or not.
@@ -229,7 +243,7 @@ def _is_chosen(row: TreeRow, kernels: Collection[str]) -> bool:
 # Columns with numbers of the tree's stack are not copied, except for the duration, which shows that
 # the tree has a result.
 _NUMBERS = frozenset(layout.DATABASE_COLUMNS) - {layout.AVERAGE_DURATION}
-_NUMBER_PREFIXES = ("MicroBench ", "Profiling ")
+_NUMBER_PREFIXES = (layout.MICROBENCH, "Profiling ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,8 +275,7 @@ def read_tree(version_dir: Path) -> TreeCases:
     if not version_dir.is_dir():
         raise BadInput("no such folder; expected the version folder of a tree", path=version_dir)
     check_is_real(version_dir)
-    files = [path for path in layout.kernel_files(version_dir) if not path.stem.startswith("hcom_")]
-    if not files:
+    if not (files := layout.kernel_files(version_dir)):
         raise BadInput("no {KernelType}.csv in this folder", path=version_dir)
     records: dict[str, CaseRecord] = {}
     repeated_rows = Counter[tuple[str, ...]]()
@@ -286,9 +299,9 @@ def _differing(first: CaseRecord, other: CaseRecord) -> tuple[str, ...]:
 
 def record_of_row(kernel_type: str, row: Cells) -> CaseRecord:
     """Return a row as a case, without the numbers that belong to its stack."""
-    extra = {name: text for name, text in row.items() if text and not _stays(name)}
+    extra = {
+        name: text
+        for name, text in row.items()
+        if text and name not in _NUMBERS and not name.startswith(_NUMBER_PREFIXES)
+    }
     return CaseRecord(kernel_type, {name: row.get(name, "") for name in BASE_CELLS}, extra)
-
-
-def _stays(name: str) -> bool:
-    return name in _NUMBERS or name.startswith(_NUMBER_PREFIXES)

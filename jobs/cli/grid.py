@@ -243,18 +243,18 @@ def _describe(result: ParseResult, became: str) -> Iterator[str]:
     yield from _left_out(report)
     yield from _unknown(result)
     yield from _attention(report)
-    added, updated = (
-        sum(getattr(k, name) for k in result.kernels) for name in ("added", "updated")
+    added, updated, unchanged = (
+        sum(getattr(kernel, name) for kernel in result.kernels.values())
+        for name in ("added", "updated", "unchanged")
     )
-    unchanged = sum(kernel.unchanged for kernel in result.kernels)
-    kernel_types = len({kernel.kernel_type for kernel in result.kernels})
+    kernel_types = len({path.stem for path in result.kernels})
     yield (
         f"{counted(kernel_types, 'kernel type')} in {result.version_dir}: "
         f"{counted(added, 'row')} added, {updated:,} {became}, {unchanged:,} unchanged"
     )
-    for kernel in result.kernels:
+    for path, kernel in result.kernels.items():
         for duplicate in kernel.duplicates:
-            yield f"repeated in {kernel.path.name}: {duplicate}; only the first row was {became}"
+            yield f"repeated in {path.name}: {duplicate}; only the first row was {became}"
     if result.communication:
         yield f"communication rows written to {result.communication}"
 
@@ -275,7 +275,7 @@ def _attention(report: ProfileReport) -> Iterator[str]:
 def _unknown(result: ParseResult) -> Iterator[str]:
     from collector.database.layout import UNKNOWN_INPUTS
 
-    held = {kernel.kernel_type for kernel in result.kernels}
+    held = {path.stem for path in result.kernels}
     for kernel_type, rows in result.report.unknown_input_rows:
         place = f"written to {UNKNOWN_INPUTS}/" if kernel_type in held else "not stored"
         yield f"{counted(rows, 'row')} of {kernel_type}: unknown inputs (N/A), {place}"

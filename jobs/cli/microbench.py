@@ -103,9 +103,8 @@ def microbench_command(
     from collector.model.plan import MeasureSettings
     from collector.singlehost.from_profile import microbench_from_profile
     from collector.singlehost.from_replay import microbench_by_replay
-    from collector.singlehost.machine import check_device
     from collector.singlehost.reports import Update, write_reports
-    from collector.singlehost.version_files import chosen
+    from collector.singlehost.version_files import check_device, chosen
     from jobs.cli.progress_view import view_for
 
     _refuse_several_ranks(
@@ -166,7 +165,7 @@ def _machine(backend: str | None, folder: Path) -> tuple[str, Stack]:
     """
     from collector.host.stack import local_stack
     from collector.model.stack import BACKENDS
-    from collector.singlehost.machine import tree_device
+    from collector.singlehost.version_files import tree_device
 
     if backend is not None and backend not in BACKENDS:
         raise BadInput(f"--backend: expected one of {', '.join(BACKENDS)}, got {backend!r}")

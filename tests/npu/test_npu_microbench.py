@@ -34,7 +34,7 @@ def machine(fake: FakeCann, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     for name, value in env.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(from_replay, "device_locks", lambda backend: ["npu0"])
-    monkeypatch.setattr("collector.singlehost.machine.device_serial", lambda *_: "SN1")
+    monkeypatch.setattr("collector.singlehost.from_replay.device_serial", lambda *_: "SN1")
 
 
 def write(folder: Path, kernel: str, *rows: tuple[str, ...]) -> None:

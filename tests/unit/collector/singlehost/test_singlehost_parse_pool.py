@@ -1,6 +1,7 @@
 """`parse --pool`: profiles parsed one after the other, as if they had been parsed together."""
 
 import csv
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -47,7 +48,7 @@ def row_of(version, kernel="Add"):
 def test_means_and_spreads_are_pooled_by_counts(tmp_path, version):
     pooling([profile(tmp_path / "a", [10.0] * 8)], version)
     result = pooling([profile(tmp_path / "b", [20.0, 20.0], start=100)], version)
-    assert [(k.added, k.updated) for k in result.kernels] == [(0, 1)]
+    assert [(k.added, k.updated) for k in result.kernels.values()] == [(0, 1)]
     row = row_of(version)
     assert (row["Profiling Count"], row[AVERAGE], row[STD]) == ("10", "12.000000", "4.000000")
     assert row[MEDIAN] == ""
@@ -197,7 +198,8 @@ def test_a_count_that_is_none_is_refused(tmp_path, version, cell):
     pooling([profile(tmp_path / "a", [10.0])], version)
     path = version / "Add.csv"
     file = read_kernel_file(path)
-    path.write_bytes(file.of_rows([{**file.rows[0], "Profiling Count": cell}]).as_bytes())
+    row = {**file.rows[0], "Profiling Count": cell}
+    path.write_bytes(replace(file, rows=(row,)).as_bytes())
     with pytest.raises(BadInput, match=naming("Profiling Count", repr(cell))):
         pooling([profile(tmp_path / "b", [20.0], start=9)], version)
 

@@ -11,7 +11,7 @@ from collector.model.measurement import Measurement, Outcome
 from collector.model.row import from_row
 from collector.model.stack import Stack
 from collector.model.vocabulary import BASE_CELLS
-from collector.singlehost.machine import provenance_of
+from collector.singlehost.from_replay import provenance_of
 from collector.singlehost.reports import (
     GAP_COLUMNS,
     Leftover,

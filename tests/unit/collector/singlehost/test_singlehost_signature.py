@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from collector.model.case import case_from_cells
-from collector.singlehost.tree_rows import agrees, signature_of
+from collector.singlehost.from_profile import agrees, signature_of
 
 pytestmark = pytest.mark.fast
 

@@ -13,10 +13,9 @@ from collector.model.record import as_ran
 from collector.model.stack import Stack
 from collector.ranks.distribution import DISPATCH, DistributeCall
 from collector.ranks.experts import ExpertCall
-from collector.singlehost.from_replay import TreeResults
-from collector.singlehost.machine import check_device, provenance_of
+from collector.singlehost.from_replay import TreeResults, TreeRows, provenance_of
 from collector.singlehost.reports import Update
-from collector.singlehost.tree_rows import TreeRows
+from collector.singlehost.version_files import check_device
 from tests.unit.collector.naming import names, naming
 from tests.unit.collector.singlehost.conftest import matmul
 
