@@ -117,17 +117,7 @@ class BenchPlan:
         return tuple(dict.fromkeys(group for groups in alike for group in groups))
 
     def to_json(self) -> str:
-        return json.dumps({**asdict(self), "grid": self.grid.extents}, sort_keys=True)
-
-    @classmethod
-    def from_json(cls, text: str) -> "BenchPlan":
-        """Read the plan that `to_json` of this version of the program wrote."""
-        read = json.loads(text)
-        read["grid"] = Grid(tuple(read["grid"]))
-        read["mode"] = Mode(read["mode"]) if read["mode"] else None
-        read["iterations"] = tuple(read["iterations"])
-        read["collectives"] = tuple(Collective(**case) for case in read["collectives"])
-        return cls(**read)
+        return json.dumps(asdict(self), sort_keys=True)
 
     @property
     def number(self) -> int:
@@ -163,7 +153,10 @@ def collectives_of(
         )
     found: list[Collective] = []
     left_out: list[LeftOut] = []
-    for operation in _known(operations):
+    for operation in dict.fromkeys(operations):
+        if operation not in OPERATIONS:
+            known = ", ".join(OPERATIONS)
+            raise BadInput(f"operation: expected one of {known}, got {operation!r}")
         for group_size in dict.fromkeys(group_sizes):
             if group_size < 2:
                 raise BadInput(f"group size: expected at least 2 ranks, got {group_size}")
@@ -196,14 +189,6 @@ def measurable(
     return found, left_out
 
 
-def _known(operations: Iterable[str]) -> tuple[str, ...]:
-    found = tuple(dict.fromkeys(operations))
-    for name in found:
-        if name not in OPERATIONS:
-            raise BadInput(f"operation: expected one of {', '.join(OPERATIONS)}, got {name!r}")
-    return found
-
-
 def _refusal(case: Collective, groups: int, world: int) -> str:
     if not groups:
         return f"no group of {case.group_size} ranks of tier {case.tier} among {world} ranks"
@@ -216,12 +201,7 @@ def _refusal(case: Collective, groups: int, world: int) -> str:
 
 def powers_of_two(first: int, last: int) -> tuple[int, ...]:
     """Return first, 2 first, 4 first ... up to last, in bytes."""
-    found = []
-    size = first
-    while size <= last:
-        found.append(size)
-        size *= 2
-    return tuple(found)
+    return tuple(first << power for power in range((last // first).bit_length()))
 
 
 # Sizes that Qwen3-32B and DeepSeek-V3 sent on Atlas A3 under vLLM-Ascend 0.15 to 0.18, prefill and

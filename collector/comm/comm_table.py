@@ -26,33 +26,26 @@ _NEXT = re.compile(f"[; ](?={'|'.join(collective.SETTING_PREFIXES)})")
 _NO_MATTER = ("_IF_IP", "_IF_BASE_PORT", "_SOCKET_IFNAME", "_TIMEOUT", "_DEBUG")
 
 
-@dataclass(frozen=True, slots=True)
-class TimingMethod:
-    """How rows are timed; `environment` as `NAME=value`, separated by `;`, or by blanks as in a
-    campaign."""
-
-    backend: str
-    mode: str
-    environment: str
-
-
-def check_row(row: Mapping[str, str], way: TimingMethod, path: Path) -> None:
-    """Raise BadInput if a row was timed in another way than the one that would replace it."""
+def _check_row(
+    row: Mapping[str, str], backend: str, mode: str, environment: str, path: Path
+) -> None:
+    """Raise BadInput if a row was timed in another way than the one that would replace it;
+    `environment` as `NAME=value`, separated by `;`, or by blanks as in a campaign."""
     # Other producers have no such columns: their rows are of NPUs.
-    there = row.get("backend", "") or ("hccl" if row.get(collective.DURATION) else way.backend)
-    if there != way.backend:
-        raise BadInput(f"expected rows of backend {way.backend}, got rows of {there}", path=path)
-    mode = row.get("mode", "")
-    if not mode:
+    there = row.get("backend", "") or ("hccl" if row.get(collective.DURATION) else backend)
+    if there != backend:
+        raise BadInput(f"expected rows of backend {backend}, got rows of {there}", path=path)
+    old_mode = row.get("mode", "")
+    if not old_mode:
         return
     which = f"the row of {row[collective.KEY[0]]} bytes over {row[collective.KEY[1]]} ranks"
-    if mode != way.mode:
+    if old_mode != mode:
         raise BadInput(
-            f"{which} has mode {mode}, this run uses {way.mode}: use --bench-mode {mode} or write "
-            "to another folder",
+            f"{which} has mode {old_mode}, this run uses {mode}: use --bench-mode {old_mode} or "
+            "write to another folder",
             path=path,
         )
-    old, new = _settings(row.get("environment", "")), _settings(way.environment)
+    old, new = _settings(row.get("environment", "")), _settings(environment)
     for name in sorted(old.keys() | new.keys()):
         if old.get(name) != new.get(name):
             raise BadInput(
@@ -141,9 +134,11 @@ def write_file(path: Path, measured: Sequence[Measured]) -> FileChange:
         at = places.setdefault(tuple(key.values()), [len(rows)])[0]
         if at == len(rows):
             rows.append(key)
-        check_row(rows[at], TimingMethod(one.backend, one.mode, one.environment), path)
+        _check_row(rows[at], one.backend, one.mode, one.environment, path)
         rows[at].update(collective.fact_cells(one.collective, _facts(one)))
-        for name in _stale_columns(one.collective):
+        # The columns that describe the previous duration: a model's offset, a database's precision.
+        sessions, alone = collective.OF_SESSIONS_TOGETHER, (OFFSET, *collective.OF_SESSIONS)
+        for name in sessions if one.collective.together else alone:
             if name in rows[at]:
                 rows[at][name] = ""
         touched.add(at)
@@ -151,14 +146,6 @@ def write_file(path: Path, measured: Sequence[Measured]) -> FileChange:
     changed = len({at for at in touched if at < before})
     twice = sum(1 for found in places.values() if len(found) > 1)
     return FileChange(path, len(rows) - before, changed, twice)
-
-
-def _stale_columns(measured: Collective) -> Sequence[str]:
-    """Return the columns that describe the row's previous duration: the offset of a model, and the
-    precision from a database."""
-    return (
-        collective.OF_SESSIONS_TOGETHER if measured.together else (OFFSET, *collective.OF_SESSIONS)
-    )
 
 
 def check_folder(
@@ -185,7 +172,7 @@ def check_file(path: Path, plan: BenchPlan, environment: Mapping[str, str] = os.
         case = _changed(size, alike.get(tuple(others), ()), plan.jump_factor is not None)
         if case is not None:
             library = COLLECTIVE_LIBRARIES[plan.backend]
-            check_row(row, TimingMethod(library, plan.mode_of(case), settings), path)
+            _check_row(row, library, plan.mode_of(case), settings, path)
 
 
 def _changed(size: str, cases: Sequence[Collective], interpolates: bool) -> Collective | None:
@@ -212,10 +199,14 @@ def write_offsets(path: Path, offsets_us: Mapping[Key, float]) -> int:
 
 def _write(path: Path, columns: Iterable[str], rows: Sequence[Mapping[str, str]]) -> None:
     names = tuple(dict.fromkeys(columns))
-    lines = ([row.get(name, "") for name in names] for row in rows)
+    write_table(path, table_bytes(names, ([row.get(name, "") for name in names] for row in rows)))
+
+
+def write_table(path: Path, data: bytes) -> None:
+    """Replace a file of a tree atomically. Raises BadInput if it cannot be written."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, table_bytes(names, lines))
+        write_whole(path, data)
     except OSError as error:
         raise BadInput(f"cannot write the file: {error.strerror}", path=path) from error
 

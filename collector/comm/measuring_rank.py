@@ -66,7 +66,9 @@ class Buffers:
         ).long()
         got = self._got[places.to(self._device)].cpu()
         expected = self._expected(places)
-        if self._is_rounded():
+        sums = self._what.operation in ("all_reduce", "reduce_scatter")
+        largest_sum = self._member.size * (_MODULUS - 1)
+        if sums and self._dtype.is_floating_point and largest_sum > _EXACT_SUM:
             return bool(torch.allclose(got.double(), expected.double(), rtol=_ROUNDED))
         return bool(torch.equal(got, expected.to(self._dtype)))
 
@@ -75,13 +77,6 @@ class Buffers:
         dtype."""
         if self._what.operation == "all_reduce":
             self._sent.zero_()
-
-    def _is_rounded(self) -> bool:
-        sums = self._what.operation in ("all_reduce", "reduce_scatter")
-        return sums and self._dtype.is_floating_point and self._largest_sum() > _EXACT_SUM
-
-    def _largest_sum(self) -> int:
-        return self._member.size * (_MODULUS - 1)
 
     @property
     def _dtype(self) -> torch.dtype:
@@ -194,7 +189,8 @@ class MeasuringRank:
         plan, working = self._plan, self._plan.groups(case)
         mine = next((ranks for ranks in working if self._rank in ranks), None)
         target = None if mine is None else self._buffers(case, mine)
-        peer = None if mine is None else self._peer(case, mine)
+        other = peer_case(plan, case)
+        peer = None if mine is None or other is None else self._buffers(other, mine)
         is_right = self._first_calls(target, peer)
         call = None if target is None else target.call
         count = self._timed.agreed(call, plan.budget_s, plan.iterations)
@@ -210,23 +206,15 @@ class MeasuringRank:
         member = Member(ranks, ranks.index(self._rank), self._groups[ranks])
         return Buffers(case, member, self._device.name)
 
-    def _peer(self, case: Collective, ranks: tuple[int, ...]) -> Buffers | None:
-        other = peer_case(self._plan, case)
-        return None if other is None else self._buffers(other, ranks)
-
     def _first_calls(self, target: Buffers | None, peer: Buffers | None) -> bool:
         """Run the untimed first calls and check the result of the target. The first call of an
         operation in a group sets up its channels, which takes ten times as long."""
         if target is None:
             return True
-        self._device.timed(_nothing, target.call)
+        self._device.timed(target.call)
         is_right = target.is_right()
         target.rest()
         if peer is not None:
-            self._device.timed(_nothing, peer.call)
+            self._device.timed(peer.call)
             peer.rest()
         return is_right
-
-
-def _nothing() -> None:
-    return None

@@ -90,7 +90,13 @@ class NodeConnection:
             self._read()
         line, _, rest = bytes(self._unread).partition(b"\n")
         self._unread = bytearray(rest)
-        return _message(line, self.other)
+        try:
+            found = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise Gone(f"{self.other}: expected a gang message in JSON, got other bytes") from error
+        if not isinstance(found, dict):
+            raise Gone(f"{self.other}: expected a JSON object, got {type(found).__name__}")
+        return found
 
     def close(self) -> None:
         self._link.close()
@@ -107,16 +113,6 @@ class NodeConnection:
                 f"{self.other}: expected a message of at most {self.longest_bytes} bytes, got more"
             )
         self._unread += more
-
-
-def _message(line: bytes, other: str) -> Message:
-    try:
-        found = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise Gone(f"{other}: expected a gang message in JSON, got other bytes") from error
-    if not isinstance(found, dict):
-        raise Gone(f"{other}: expected a JSON object, got {type(found).__name__}")
-    return found
 
 
 GATHER_S = 600.0  # until all nodes are there: images are pulled, other pods end
@@ -150,36 +146,19 @@ class MeetingAddress:
 
 @dataclass(frozen=True, slots=True)
 class GangTask:
-    """The work of the ranks of every node, and where they meet."""
+    """The work of the ranks of every node, and where they meet: as the first node. Each node uses
+    its own tick."""
 
     plan: str
     backend: str
     program: str
     environment: Mapping[str, str]
     patience_s: float
-    nproc_per_node: int
-    nnodes: int
-    master_addr: str
-    master_port: int
+    meeting: Rendezvous
 
     def to_json(self) -> str:
         """Return the JSON of the plan, which `run_gang` writes to a file for the ranks."""
         return self.plan
-
-
-def order_of(work: GangWork, meeting: Rendezvous) -> GangTask:
-    """Return the order for the other nodes to do the same work; each node uses its own tick."""
-    return GangTask(
-        work.plan.to_json(),
-        work.plan.backend,
-        work.program,
-        dict(work.environment),
-        work.patience_s,
-        meeting.nproc_per_node,
-        meeting.nnodes,
-        meeting.master_addr,
-        meeting.master_port,
-    )
 
 
 class Lead:
@@ -325,12 +304,9 @@ def _run(lead: NodeConnection, order: GangTask, node_rank: int, folder: Path, ti
         tick(measured)
         lead.receive()
 
-    meeting = Rendezvous(
-        order.nproc_per_node, order.nnodes, node_rank, order.master_addr, order.master_port
-    )
     try:
         work = GangWork(order, order.program, order.patience_s, still_led, order.environment)
-        run_gang(work, meeting, folder)
+        run_gang(work, replace(order.meeting, node_rank=node_rank), folder)
     except PeerLeft as error:  # the first node left, or this node was stopped
         if not isinstance(error, Gone):
             lead.send({"left": str(error)})
@@ -367,7 +343,12 @@ class OverNodes:
         while True:
             try:
                 with Lead(self.host, self.nodes) as lead:
-                    self._publish(lead.place)
+                    try:
+                        self.publish(lead.place)
+                    except StoreError as error:
+                        raise PeersAway(
+                            f"cannot publish the rendezvous address: {error}"
+                        ) from error
                     lead.gather(max(0.0, deadline - time.monotonic()), work.tick)
                     self._run(lead, work, world, folder)
                 return
@@ -380,12 +361,6 @@ class OverNodes:
                 shutil.rmtree(folder)
                 folder.mkdir()
 
-    def _publish(self, address: MeetingAddress) -> None:
-        try:
-            self.publish(address)
-        except StoreError as error:
-            raise PeersAway(f"cannot publish the rendezvous address: {error}") from error
-
     def _run(self, lead: Lead, work: GangWork, world: int, folder: Path) -> None:
         def watched(measured: int) -> None:
             work.tick(measured)
@@ -394,7 +369,9 @@ class OverNodes:
         local = world // self.nodes
         try:
             meeting = Rendezvous(local, self.nodes, 0, self.host, free_port())
-            lead.begin(order_of(work, meeting))
+            plan, environment = work.plan, dict(work.environment)
+            same = (plan.to_json(), plan.backend, work.program, environment, work.patience_s)
+            lead.begin(GangTask(*same, meeting))
             run_gang(replace(work, tick=watched), meeting, folder)
         except BadInput as error:  # another process has taken the port in the meantime
             raise PeersAway(str(error)) from error
@@ -408,12 +385,8 @@ class OverNodes:
             words = lead.end_reason()
             reported = f"{words}; on this node: {error}" if words else str(error)
             # The first failing node is unknown; or all have begun, and none reaches another.
-            if not have_met(folder) and (words or _wait_for_others(error, local, folder)):
+            hang = isinstance(error, RanksHang) and len(rank_states(folder)) == local
+            if not have_met(folder) and (words or hang):
                 raise PeersAway(reported) from error
             raise GangFailed(reported) from error
         lead.end_reason()
-
-
-def _wait_for_others(error: GangFailed, ranks: int, folder: Path) -> bool:
-    """Return whether all `ranks` of this node have begun, and hang."""
-    return isinstance(error, RanksHang) and len(rank_states(folder)) == ranks

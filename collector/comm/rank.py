@@ -11,9 +11,9 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import astuple, dataclass, replace
+from dataclasses import asdict, astuple, dataclass, replace
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -27,7 +27,6 @@ from collector.comm.measured import next_case, searched
 from collector.comm.measuring_rank import MeasuringRank, peer_case
 from collector.comm.rank_device import RankDevice, open_rank_device
 from collector.comm.timed_calls import Gathered, TimedCalls
-from collector.host.machine import available_memory_bytes
 from collector.host.processes import die_with_starter
 from collector.model.stack import COLLECTIVE_LIBRARIES
 from collector.ranks.collective import Collective
@@ -43,7 +42,7 @@ class RankJournal:
     """The journal of a rank; a line is written when the call returns."""
 
     def __init__(self, folder: Path, rank: int) -> None:
-        self._file = (folder / rank_files.journal_name(rank)).open("a")
+        self._file = (folder / f"rank-{rank}.jsonl").open("a")
 
     def write(self, **what: object) -> None:
         print(json.dumps(what), file=self._file, flush=True)
@@ -77,17 +76,14 @@ class Membership:
 
     def memory_of_all(self) -> int:
         """Return the bytes that a case may use in each rank, by the rank that has the least."""
-        own = self.device.free_bytes()
-        if own is None:  # ranks of one machine share its memory
-            ranks_here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-            own = (available_memory_bytes() or 1 << 40) // ranks_here
-        least = torch.tensor([own * _MOST_OF_MEMORY], dtype=torch.float64)
+        own = self.device.free_bytes() * _MOST_OF_MEMORY
+        least = torch.tensor([own], dtype=torch.float64)
         dist.all_reduce(least, dist.ReduceOp.MIN, group=self.control)
         return int(least[0])
 
 
 @contextmanager
-def joined(folder: Path, plan_of: Callable[[str], _Plan]) -> Iterator[tuple[_Plan, Membership]]:
+def joined(folder: Path, kind: type[_Plan]) -> Iterator[tuple[_Plan, Membership]]:
     """Join the other ranks, and yield the plan of a folder and this rank's membership. All ranks
     must have the same plan; they leave together."""
     die_with_starter()
@@ -96,7 +92,7 @@ def joined(folder: Path, plan_of: Callable[[str], _Plan]) -> Iterator[tuple[_Pla
     faulthandler.register(signal.SIGUSR1, file=stacks)
     journal = RankJournal(folder, rank)
     journal.write(process=astuple(this_process()), step="joining the others")
-    plan = plan_of((folder / rank_files.PLAN).read_text())
+    plan = rank_files.read_plan(kind, (folder / rank_files.PLAN).read_text())
     device = open_rank_device(plan.backend, local)
     patience = datetime.timedelta(seconds=DEADLINE_S)
     dist.init_process_group(COLLECTIVE_LIBRARIES[plan.backend], timeout=patience)
@@ -120,12 +116,12 @@ def write_results(folder: Path, seen: Iterable[tuple[int, int, Gathered]], rank:
     results = (folder / rank_files.RESULTS).open("a") if rank == 0 else None
     for round_number, at, gathered in seen:
         if results is not None:
-            line = {"round": round_number, "case": at, **gathered.to_json()}
+            line = {"round": round_number, "case": at, **asdict(gathered)}
             print(json.dumps(line), file=results, flush=True)
 
 
 def main(folder: Path) -> None:
-    with joined(folder, BenchPlan.from_json) as (plan, member):
+    with joined(folder, BenchPlan) as (plan, member):
         write_results(folder, _seen(plan, member, folder), member.rank)
 
 
@@ -191,7 +187,7 @@ def _first_message(device: RankDevice) -> None:
     that fails is reported before a case gets the blame. The result is not checked here; the first
     result of each case is."""
     message = torch.ones(_FIRST_ELEMENTS, device=device.name)
-    device.timed(lambda: None, lambda: dist.all_reduce(message))
+    device.timed(lambda: dist.all_reduce(message))
 
 
 def _check_alike(plan: RankPlan, world: int, control: "dist.ProcessGroup") -> None:

@@ -1,11 +1,12 @@
 """The device of a rank: how it is selected, synchronized and timed on each backend."""
 
 import importlib
+import os
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch.autograd.profiler import profile
@@ -13,6 +14,7 @@ from torch.autograd.profiler import profile
 from collector.codec.errors import BadInput, HostFault
 from collector.comm.kernels import KERNEL_DETAILS, Span, nccl_spans, npu_spans
 from collector.host import imports
+from collector.host.machine import available_memory_bytes
 from collector.replay.kineto import kernel_events
 from collector.replay.recording import SACRIFICES_OF_A_WINDOW, Launching, sacrifice
 
@@ -20,7 +22,10 @@ from collector.replay.recording import SACRIFICES_OF_A_WINDOW, Launching, sacrif
 # calls come after its lossy head.
 
 
-def nccl_window(device: Launching, kernel_type: str, calls: Callable[[], object]) -> list[Span]:
+Call = Callable[[], object]
+
+
+def nccl_window(device: Launching, kernel_type: str, calls: Call) -> list[Span]:
     """Profile with torch; every nccl kernel belongs to the calls, since nothing else runs."""
     recorder = profile(use_device="cuda", use_kineto=True)
     recorder.__enter__()
@@ -34,7 +39,7 @@ def nccl_window(device: Launching, kernel_type: str, calls: Callable[[], object]
     return nccl_spans(kernel_events(events, torch.autograd.DeviceType.CUDA))
 
 
-def npu_window(device: Launching, kernel_type: str, calls: Callable[[], object]) -> list[Span]:
+def npu_window(device: Launching, kernel_type: str, calls: Call) -> list[Span]:
     """Profile with torch_npu; read its tables and delete them. Return no span if it wrote none.
 
     Level1 is required: below it, communication has no rows of its own."""
@@ -57,37 +62,28 @@ def npu_window(device: Launching, kernel_type: str, calls: Callable[[], object])
         return npu_spans(tables[0], kernel_type) if tables else []
 
 
-class RankDevice(Protocol):
-    """The device of one rank."""
-
-    name: str  # torch's: cpu, cuda:0, npu:0
-
-    def free_bytes(self) -> int | None:
-        """Return the memory that a case may use; None if it is the machine's memory."""
-
-    def timed(self, before: Callable[[], object], call: Callable[[], object]) -> float:
-        """Run both, one after the other; return the duration of the second, in us."""
-
-    def kernels(self, kernel_type: str, calls: Callable[[], object]) -> list[Span]:
-        """Run calls, wait for them, and return the times of their kernels of a type. Raises
-        BadInput if a call runs none."""
-
-
 class HostRank:
     """A rank on the cpu: a call returns when it has finished."""
 
-    name = "cpu"
+    name = "cpu"  # torch's
 
-    def free_bytes(self) -> int | None:
-        return None
+    def free_bytes(self) -> int:
+        """Return the memory that a case may use: ranks of one machine share its memory."""
+        ranks_here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+        return (available_memory_bytes() or 1 << 40) // ranks_here
 
-    def timed(self, before: Callable[[], object], call: Callable[[], object]) -> float:
-        before()
+    def timed(self, call: Call, before: Call | None = None) -> float:
+        """Run `before`, then the call, without waiting in between; return the duration of the call,
+        in us."""
+        if before is not None:
+            before()
         began = time.perf_counter_ns()
         call()
         return (time.perf_counter_ns() - began) / 1e3
 
-    def kernels(self, kernel_type: str, calls: Callable[[], object]) -> list[Span]:
+    def kernels(self, kernel_type: str, calls: Call) -> list[Span]:
+        """Run calls, wait for them, and return the times of their kernels of a type. Raises
+        BadInput if a call runs none."""
         raise BadInput("expected a device that runs kernels of collectives, got cpu")
 
 
@@ -106,7 +102,7 @@ class AcceleratorRank:
         self.name = f"{kind}:{local_rank}"
         self._window = npu_window if kind == "npu" else nccl_window
 
-    def free_bytes(self) -> int | None:
+    def free_bytes(self) -> int:
         self._module.empty_cache()  # memory that torch caches for deleted tensors is free, too
         return int(self._module.mem_get_info()[0])
 
@@ -114,17 +110,21 @@ class AcceleratorRank:
         """Wait for all queued work."""
         self._module.synchronize()
 
-    def timed(self, before: Callable[[], object], call: Callable[[], object]) -> float:
+    def timed(self, call: Call, before: Call | None = None) -> float:
         first, last = (self._module.Event(enable_timing=True) for _ in range(2))
-        before()
+        if before is not None:
+            before()
         first.record()
         call()
         last.record()
         self.synchronize()
         return float(first.elapsed_time(last)) * 1e3
 
-    def kernels(self, kernel_type: str, calls: Callable[[], object]) -> list[Span]:
+    def kernels(self, kernel_type: str, calls: Call) -> list[Span]:
         return self._window(self, kernel_type, calls)
+
+
+RankDevice = HostRank | AcceleratorRank
 
 
 def open_rank_device(backend: str, local_rank: int) -> RankDevice:
@@ -133,9 +133,7 @@ def open_rank_device(backend: str, local_rank: int) -> RankDevice:
         return HostRank()
     if backend == "npu":
         try:
-            with (
-                imports.permanent()
-            ):  # a profiler forks a dozen processes of this memory per window
+            with imports.permanent():  # a profiler forks a dozen such processes per window
                 importlib.import_module("torch_npu")  # which adds torch.npu
         except ImportError as error:
             raise HostFault(f"--backend npu requires torch_npu and CANN: {error}") from error

@@ -4,18 +4,17 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, TypeVar
 
+from collector.codec.canonical import decode_object
 from collector.comm.timing import RankTimes
 from collector.ranks.collective import Collective
 from collector.replay.process import ProcessId
 
+T = TypeVar("T")
 PLAN, RESULTS = "plan.json", "results.jsonl"
 _STEPS_TOGETHER = 3  # of a rank's journal: joining the others, comparing plans, a first message
 TOO_LARGE = "too large for the"  # prefix of the reason of a case that exceeds a rank's memory
-
-
-def journal_name(rank: int) -> str:
-    return f"rank-{rank}.jsonl"
 
 
 def stacks_name(rank: int) -> str:
@@ -47,6 +46,11 @@ class CaseSeen:
     identity: str = ""
 
 
+def read_plan(kind: type[T], text: str) -> T:
+    """Return the plan that `to_json` of this version of the program wrote."""
+    return decode_object(kind, text.encode(), what="a plan", key=PLAN)
+
+
 def wrong_result(rounds: Iterable[CaseSeen]) -> str:
     """Return a text that names the ranks with a wrong result; empty if all are right."""
     ranks = sorted({rank for one in rounds for rank in one.wrong})
@@ -66,9 +70,7 @@ def have_met(folder: Path) -> bool:
 
 def read_results(folder: Path) -> list[CaseSeen]:
     """Return the results of all cases that rank 0 wrote; none if it wrote no file."""
-    path = folder / RESULTS
-    lines = _whole_lines(path.read_bytes()) if path.exists() else []
-    return [_seen(json.loads(line)) for line in lines]
+    return [_seen(json.loads(line)) for line in whole_lines(folder / RESULTS)]
 
 
 class LineCount:
@@ -88,32 +90,22 @@ class LineCount:
         return self._lines
 
 
-def _seen(read: dict[str, object]) -> CaseSeen:
-    ranks = read["ranks"]
-    assert isinstance(ranks, list)
-    times = tuple(RankTimes(rank, tuple(starts), tuple(took)) for rank, starts, took in ranks)
-    wrong = read["wrong"]
-    assert isinstance(wrong, list)
-    extra = read.get("extra")
-    return CaseSeen(
-        int(str(read["round"])),
-        int(str(read["case"])),
-        times,
-        str(read["left_out"]),
-        tuple(wrong),
-        Collective(**extra) if isinstance(extra, dict) else None,
-        str(read.get("identity", "")),
-    )
+def _seen(read: dict[str, Any]) -> CaseSeen:
+    times = (RankTimes(rank, tuple(starts), tuple(took)) for rank, starts, took in read["ranks"])
+    extra = Collective(**read["extra"]) if read.get("extra") else None
+    changed = {"ranks": tuple(times), "wrong": tuple(read["wrong"]), "extra": extra}
+    return CaseSeen(**{**read, **changed})
 
 
 def _state(path: Path) -> RankState:
-    lines = _whole_lines(path.read_bytes())
+    lines = whole_lines(path)
     first, last = (json.loads(line) for line in (lines[0], lines[-1])) if lines else ({}, {})
     process = ProcessId(*first["process"]) if "process" in first else None
     rank = int(path.stem.removeprefix("rank-"))
     return RankState(rank, process, len(lines), str(last.get("step", "")))
 
 
-def _whole_lines(data: bytes) -> list[bytes]:
-    """Return the complete lines: the writer of the last one may have been killed."""
-    return data.split(b"\n")[:-1]
+def whole_lines(path: Path) -> list[bytes]:
+    """Return the complete lines of a file, none if there is no file: the writer of the last one may
+    have been killed."""
+    return path.read_bytes().split(b"\n")[:-1] if path.exists() else []

@@ -1,8 +1,9 @@
 """Calls that ranks make together: their count, start on one clock, and duration."""
 
 import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -14,7 +15,7 @@ from collector.comm.kernels import (
     proof_of_ranks,
     spans_of_calls,
 )
-from collector.comm.rank_device import RankDevice
+from collector.comm.rank_device import Call, RankDevice
 from collector.model.case import Case
 from collector.ranks.collective import Collective
 
@@ -36,11 +37,15 @@ class ReferenceClock:
         self._control = control
         self._ahead_us = 0.0
         rank, world = dist.get_rank(control), dist.get_world_size(control)
+        message = torch.zeros(1, dtype=torch.float64)
         for other in range(1, world):
             if rank == 0:
-                self._reply(other)
+                for _ in range(_ROUND_TRIPS):
+                    dist.recv(message, other, group=control)
+                    message[0] = _own_us()
+                    dist.send(message, other, group=control)
             elif rank == other:
-                self._ahead_us = self._offset_us()
+                self._ahead_us = self._offset_us(message)
 
     def now_us(self) -> float:
         return _own_us() - self._ahead_us
@@ -59,16 +64,8 @@ class ReferenceClock:
             if left_us * 1e-6 > _SPIN_S:
                 time.sleep(left_us * 1e-6 - _SPIN_S)
 
-    def _reply(self, other: int) -> None:
-        message = torch.zeros(1, dtype=torch.float64)
-        for _ in range(_ROUND_TRIPS):
-            dist.recv(message, other, group=self._control)
-            message[0] = _own_us()
-            dist.send(message, other, group=self._control)
-
-    def _offset_us(self) -> float:
+    def _offset_us(self, message: torch.Tensor) -> float:
         """Return by how much this rank's clock is ahead, from the shortest round trip."""
-        message = torch.zeros(1, dtype=torch.float64)
         found = []
         for _ in range(_ROUND_TRIPS):
             sent_at = _own_us()
@@ -83,11 +80,9 @@ def _wall_ahead_ns() -> int:
     """Return by how much the wall clock is ahead of the own clock, from the quickest reading."""
     found = []
     for _ in range(_ROUND_TRIPS):
-        before_ns, wall_ns, after_ns = (
-            time.perf_counter_ns(),
-            time.time_ns(),
-            time.perf_counter_ns(),
-        )
+        before_ns = time.perf_counter_ns()
+        wall_ns = time.time_ns()
+        after_ns = time.perf_counter_ns()
         found.append((after_ns - before_ns, wall_ns - (before_ns + after_ns) // 2))
     return min(found)[1]
 
@@ -98,8 +93,6 @@ def _own_us() -> float:
 
 _LEAD_US = 500.0  # between announcing the start and starting: a broadcast takes less
 _PILOTS = 2
-
-Call = Callable[[], object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,9 +106,6 @@ class Gathered:
     wrong: tuple[int, ...] = ()
     identity: str = ""
     extra: Collective | None = None
-
-    def to_json(self) -> dict[str, object]:
-        return asdict(self)
 
 
 class TimedCalls:
@@ -143,9 +133,9 @@ class TimedCalls:
         for _ in range(_PILOTS):
             if call is not None:
                 if before is not None:
-                    self._device.timed(_nothing, before)
+                    self._device.timed(before)
                 began = time.perf_counter()
-                self._device.timed(_nothing, call)
+                self._device.timed(call)
                 took_us = (time.perf_counter() - began) * 1e6
         longest = torch.tensor([took_us], dtype=torch.float64)
         dist.all_reduce(longest, dist.ReduceOp.MAX, group=self._control)
@@ -161,7 +151,7 @@ class TimedCalls:
             self._clock.begin_together(_LEAD_US)
             if call is not None:
                 times[at] = self._clock.now_us()
-                times[count + at] = self._device.timed(before or _nothing, call)
+                times[count + at] = self._device.timed(call, before)
                 if before is not None:  # the call began when `before` had ended
                     times[at] = self._clock.now_us() - times[count + at]
         return times
@@ -207,33 +197,23 @@ class TimedCalls:
     ) -> Gathered:
         """Return the results of the ranks that made calls, in rank 0; nothing in other ranks.
         `proof` is the proof from this rank's records of the kernel."""
-        own = torch.cat([times, torch.tensor([float(not is_right)], dtype=torch.float64)])
-        ranks = range(dist.get_world_size())
-        found = [torch.zeros_like(own) for _ in ranks] if dist.get_rank() == 0 else None
-        dist.gather(own, found, dst=0, group=self._control)
-        reported: list[str] | None = [""] * len(ranks) if found is not None else None
-        dist.gather_object(proof, reported, dst=0, group=self._control)
-        if found is None or reported is None:
+        is_first, world = dist.get_rank() == 0, dist.get_world_size()
+        reports: list[Any] | None = [None] * world if is_first else None
+        own = (times.tolist(), is_right, proof)
+        dist.gather_object(own, reports, dst=0, group=self._control)
+        if reports is None:
             return Gathered(())
-        seen = {rank: found[rank].tolist() for rank in sorted(members)}
-        wrong = tuple(rank for rank, all_ in seen.items() if all_[-1])
-        for rank, all_ in seen.items():
-            if not all_[-2] or all_[-2] % count:
-                reason = (
-                    f"the profiler of rank {rank} recorded {all_[-2]:g} kernels for {count} calls"
-                )
-                return Gathered((), reason, wrong)
-        identity = proof_of_ranks({rank: reported[rank] for rank in seen})
+        seen = {rank: reports[rank] for rank in sorted(members)}
+        wrong = tuple(rank for rank, (_, right, _) in seen.items() if not right)
+        for rank, (found, _, _) in seen.items():
+            if not found[-1] or found[-1] % count:
+                kernels = f"{found[-1]:g} kernels for {count} calls"
+                return Gathered((), f"the profiler of rank {rank} recorded {kernels}", wrong)
+        identity = proof_of_ranks({rank: one for rank, (_, _, one) in seen.items()})
         if identity.startswith(OTHER_TENSORS):
             return Gathered((), identity, wrong)
-        return Gathered(
-            tuple(
-                (rank, tuple(all_[:count]), tuple(all_[count:-2])) for rank, all_ in seen.items()
-            ),
-            wrong=wrong,
-            identity=identity,
+        ranks = tuple(
+            (rank, tuple(found[:count]), tuple(found[count:-1]))
+            for rank, (found, _, _) in seen.items()
         )
-
-
-def _nothing() -> None:
-    return None
+        return Gathered(ranks, wrong=wrong, identity=identity)

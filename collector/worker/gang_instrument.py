@@ -9,11 +9,11 @@ import json
 import os
 import threading
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import Protocol
 
 import numpy as np
 
@@ -24,8 +24,8 @@ from collector.comm.bench_plan import BenchPlan, Mode
 from collector.comm.gang import GangFailed, GangWork, PeerLeft, StartRanks, Tick
 from collector.comm.kernels import OTHER_TENSORS, weakest_proof
 from collector.comm.measured import group_timings, settings_of
-from collector.comm.moe.benching import MOE_RANK
-from collector.comm.moe.moe_plan import MoeCase, MoePlan, buffsize_settings, modes_of
+from collector.comm.moe.benching import moe_work
+from collector.comm.moe.moe_plan import MoeCase, MoePlan, modes_of
 from collector.comm.rank_files import TOO_LARGE, CaseSeen, have_met, read_results, wrong_result
 from collector.comm.timing import CollectiveTiming, call_durations_us, relative_spread
 from collector.measuring.batches import RawRecords, SessionResults, Unmeasured
@@ -39,7 +39,7 @@ from collector.model.stack import Stack
 from collector.ops.floor import lower_bound_us
 from collector.quality.gates import implausible, no_duration, timing_warnings
 from collector.quality.statistics import summarise
-from collector.ranks.collective import CollectiveCase, collective_case_of, is_collective
+from collector.ranks.collective import collective_case_of, is_collective
 from collector.ranks.distribution import DISTRIBUTE_KERNELS
 from collector.ranks.experts import imbalance_of
 from collector.ranks.gangs import ROUNDS, routed_call
@@ -47,17 +47,17 @@ from collector.ranks.gangs import ROUNDS, routed_call
 # From the records that the ranks of a gang made of each case to its certificate. Pure.
 
 Groups = tuple[tuple[int, ...], ...]
+Facts = tuple[tuple[str, float], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class GangSession:
     """A bench and the plan's data of its cases, in the order of the bench: the groups of ranks that
-    work in each case, and further known facts by name. `rounds` is the planned number."""
+    work in each case, and further known facts by name."""
 
     records: tuple[CaseRecord, ...]
     groups: tuple[Groups, ...]
-    facts: tuple[tuple[tuple[str, float], ...], ...]
-    rounds: int
+    facts: tuple[Facts, ...]
     provenance: Provenance
     stack: Stack
     limits: Limits
@@ -92,7 +92,10 @@ def _certificate(
     )
     timed = [one for one in seen if not one.left_out]
     if not timed:
-        return replace(made, outcome=_left_out(seen[0].left_out), reason=seen[0].left_out)
+        reason = seen[0].left_out
+        outcomes = {TOO_LARGE: Outcome.OOM, OTHER_TENSORS: Outcome.SUBSTITUTED}
+        named = (outcome for begin, outcome in outcomes.items() if reason.startswith(begin))
+        return replace(made, outcome=next(named, Outcome.PROFILER_LOST), reason=reason)
     groups = session.groups[at]
     calls_us = [us for one in timed for us in _calls_us(one, groups)]
     made = replace(made, n_expected=len(calls_us), n_observed=len(calls_us))
@@ -120,16 +123,10 @@ def _certificate(
         ),
         warnings=(
             *timing_warnings(found.timing, len(found.accepted_us)),
-            *_of_rounds(len(timed), session.rounds),
+            *([f"{len(timed)} of {ROUNDS} rounds"] if len(timed) < ROUNDS else []),
             *(f"set where it ran: {one}" for one in settings_of(environment)),
         ),
     )
-
-
-def _left_out(reason: str) -> Outcome:
-    outcomes = {TOO_LARGE: Outcome.OOM, OTHER_TENSORS: Outcome.SUBSTITUTED}
-    found = (outcome for begin, outcome in outcomes.items() if reason.startswith(begin))
-    return next(found, Outcome.PROFILER_LOST)
 
 
 def _calls_us(seen: CaseSeen, groups: Groups, *, slowest: bool = False) -> list[float]:
@@ -158,10 +155,6 @@ def _counters(
     )
 
 
-def _of_rounds(found: int, planned: int) -> tuple[str, ...]:
-    return (f"{found} of {planned} rounds",) if found < planned else ()
-
-
 # The bench that the ranks of a gang are started with, for cases that can share a start.
 #
 # Collectives share the placement of ranks, mode and environment; calls of mixtures of experts share
@@ -170,64 +163,19 @@ def _of_rounds(found: int, planned: int) -> tuple[str, ...]:
 _SEED = 0  # of routings: the same in every session, so that a case always has the same routing
 
 
-class GangBench(Protocol):
-    """A bench of cases in a fixed order, each with its groups of ranks and its known facts."""
+@dataclass(frozen=True, slots=True)
+class GangBench:
+    """A bench of cases in a fixed order, each with its groups of ranks and its known facts. `work`
+    returns the work of its ranks for a patience and a tick."""
 
-    @property
-    def groups(self) -> tuple[Groups, ...]: ...
-
-    @property
-    def facts(self) -> tuple[tuple[tuple[str, float], ...], ...]: ...
+    plan: BenchPlan | MoePlan
+    groups: tuple[Groups, ...]
+    facts: tuple[Facts, ...]
+    work: Callable[[float, Tick], GangWork]
 
     def run(self, start: StartRanks, folder: Path, patience_s: float, tick: Tick) -> None:
         """Let the ranks measure in an empty folder. Raises GangFailed and BadInput."""
-
-
-@dataclass(frozen=True, slots=True)
-class CollectiveBench:
-    plan: BenchPlan
-    environment: Mapping[str, str]
-
-    @property
-    def groups(self) -> tuple[Groups, ...]:
-        return tuple(self.plan.groups(case) for case in self.plan.collectives)
-
-    @property
-    def facts(self) -> tuple[tuple[tuple[str, float], ...], ...]:
-        return tuple(() for _ in self.plan.collectives)
-
-    def run(self, start: StartRanks, folder: Path, patience_s: float, tick: Tick) -> None:
-        work = GangWork(self.plan, gang.RANK, patience_s, tick, self.environment)
-        start(work, self.plan.world, folder)
-
-
-@dataclass(frozen=True, slots=True)
-class ExpertBench:
-    plan: MoePlan
-
-    @property
-    def groups(self) -> tuple[Groups, ...]:
-        return tuple((tuple(range(self.plan.world)),) for _ in self.plan.cases)
-
-    @property
-    def facts(self) -> tuple[tuple[tuple[str, float], ...], ...]:
-        """Return how uneven the drawn loads are, of experts and of ranks, and whether the times
-        come from a profiler's rows or from events, which include the launch."""
-        drawn = ((case.routing(), case.call.ep_size) for case in self.plan.cases)
-        by_kernels = ("timed_by_kernels", float(self.plan.mode is Mode.KERNEL))
-        return tuple(
-            (
-                ("imbalance", one.imbalance),
-                ("rank_imbalance", one.rank_imbalance(ranks)),
-                by_kernels,
-            )
-            for one, ranks in drawn
-        )
-
-    def run(self, start: StartRanks, folder: Path, patience_s: float, tick: Tick) -> None:
-        environment = buffsize_settings(self.plan.backend, self.plan.largest_buffsize_mb())
-        work = GangWork(self.plan, MOE_RANK, patience_s, tick, environment)
-        start(work, self.plan.world, folder)
+        start(self.work(patience_s, tick), self.plan.world, folder)
 
 
 def start_of(case: Case) -> tuple[object, ...]:
@@ -242,12 +190,35 @@ def bench_of(
     cases: Sequence[Case], backend: str, ranks: int, measure: MeasureSettings
 ) -> GangBench:
     """Return the bench of cases that share a start."""
+    budget_s, calls = measure.budget_s / ROUNDS, calls_a_round(measure)
     if is_collective(cases[0].kernel_type):
         reported = [collective_case_of(case) for case in cases]
-        return _of_collectives(reported, backend, ranks, measure)
+        grid, mode = reported[0].grid, Mode(reported[0].mode)
+        collectives = tuple(one.collective for one in reported)
+        plan = BenchPlan(backend, grid, ranks, mode, ROUNDS, budget_s, calls, collectives)
+        settings = dict(one.split("=", 1) for one in reported[0].environment.split())
+        return GangBench(
+            plan,
+            tuple(map(plan.groups, collectives)),
+            ((),) * len(collectives),
+            lambda patience_s, tick: GangWork(plan, gang.RANK, patience_s, tick, settings),
+        )
     routed = tuple(map(_routed, cases))
-    budget_s, calls, mode = measure.budget_s / ROUNDS, calls_a_round(measure), modes_of(backend)[0]
-    return ExpertBench(MoePlan(backend, ranks, ROUNDS, budget_s, routed, calls, mode))
+    experts = MoePlan(backend, ranks, ROUNDS, budget_s, routed, calls, modes_of(backend)[0])
+    groups = ((tuple(range(ranks)),),) * len(cases)
+    facts = tuple(_facts(case, experts.mode) for case in routed)
+    return GangBench(experts, groups, facts, partial(moe_work, experts))
+
+
+def _facts(case: MoeCase, mode: Mode) -> Facts:
+    """Return how uneven the drawn loads are, of experts and of ranks, and whether the times come
+    from a profiler's rows or from events, which include the launch."""
+    drawn = case.routing()
+    return (
+        ("imbalance", drawn.imbalance),
+        ("rank_imbalance", drawn.rank_imbalance(case.call.ep_size)),
+        ("timed_by_kernels", float(mode is Mode.KERNEL)),
+    )
 
 
 def impossible(case: Case) -> str:
@@ -270,23 +241,6 @@ def calls_a_round(measure: MeasureSettings) -> tuple[int, int]:
     rounds together have the number of the plan's settings."""
     fewest = measure.repeat_count or measure.min_repeats
     return -(-fewest // ROUNDS), -(-measure.most_repeats // ROUNDS)
-
-
-def _of_collectives(
-    reported: Sequence[CollectiveCase], backend: str, ranks: int, measure: MeasureSettings
-) -> CollectiveBench:
-    first = reported[0]
-    plan = BenchPlan(
-        backend,
-        first.grid,
-        ranks,
-        Mode(first.mode),
-        ROUNDS,
-        measure.budget_s / ROUNDS,
-        calls_a_round(measure),
-        tuple(one.collective for one in reported),
-    )
-    return CollectiveBench(plan, dict(one.split("=", 1) for one in first.environment.split()))
 
 
 _RAW_COLUMNS = ("case", "round", "rank", "call", "start_us", "duration_us")
@@ -332,7 +286,6 @@ class GangInstrument:
             tuple(case.record for case in shared),
             bench.groups,
             bench.facts,
-            ROUNDS,
             provenance,
             settings.stack,
             settings.limits,

@@ -119,13 +119,14 @@ def dfc_command(
 
 def _run(plan: MoePlan, meeting: Rendezvous, patience_s: float, database_path: Path | None) -> int:
     """Measure a plan and write the results, also those before a failure; return the exit code."""
-    from collector.comm.moe.benching import bench, found_in
-    from collector.comm.moe.moe_table import write_measured
+    from collector.comm.moe.benching import bench
+    from collector.comm.moe.moe_table import moe_found, write_measured
+    from collector.comm.rank_files import read_results
 
     found, failure = ranks.run_ranks(
         lambda folder, tick: bench(plan, meeting, folder, patience_s=patience_s, tick=tick),
         len(plan.cases) * plan.rounds,
-        lambda folder: found_in(folder, plan),
+        lambda folder: moe_found(plan, read_results(folder)),
     )
     if meeting.is_first:
         for line in _comm_dfc_found_lines(found):
@@ -244,7 +245,7 @@ def _plan_lines(plan: ProbePlan) -> Iterator[str]:
 
 def _probed(plan: ProbePlan, meeting: Rendezvous, output_csv: Path | None) -> int:
     """Probe, and print and write the results, also those before a failure; return the exit code."""
-    from collector.comm.moe.benching import probe, region_of_tries
+    from collector.comm.moe.benching import probe
     from collector.comm.moe.probe_plan import read_tries
 
     tries, failure = ranks.run_ranks(
@@ -253,7 +254,7 @@ def _probed(plan: ProbePlan, meeting: Rendezvous, output_csv: Path | None) -> in
         read_tries,
     )
     if meeting.is_first:
-        region = region_of_tries(plan, tries)
+        region = plan.region(tries)
         for line in _comm_probe_dfc_found_lines(plan, tries, region.limits(), region.open_points):
             say(line)
         if output_csv is not None:

@@ -7,11 +7,13 @@ import sys
 from pathlib import Path
 
 from collector.comm.gang import Rendezvous
-from collector.comm.moe.benching import bench, found_in
+from collector.comm.moe.benching import bench
 from collector.comm.moe.moe_plan import MoePlan
+from collector.comm.moe.moe_table import moe_found
+from collector.comm.rank_files import read_plan, read_results
 
 if __name__ == "__main__":
-    plan, folder = MoePlan.from_json(sys.argv[1]), Path(sys.argv[2])
+    plan, folder = read_plan(MoePlan, sys.argv[1]), Path(sys.argv[2])
     bench(plan, Rendezvous(plan.world), folder)
-    for _, reason in found_in(folder, plan).failed:
+    for _, reason in moe_found(plan, read_results(folder)).failed:
         print(reason)

@@ -21,7 +21,7 @@ from collector.codec.errors import BadInput, HostFault
 from collector.comm.moe.probe_plan import Point, ProbePlan, Try
 from collector.comm.moe.prober_process import ProberProcess, TryAnswer, TryResult
 from collector.comm.rank import RankJournal
-from collector.comm.rank_files import PLAN, RESULTS, stacks_name
+from collector.comm.rank_files import PLAN, RESULTS, read_plan, stacks_name
 from collector.host.processes import die_with_starter
 from collector.replay.process import this_process
 
@@ -35,7 +35,7 @@ TryPoint = Callable[[Point, int], TryAnswer]
 
 def main(folder: Path) -> None:
     die_with_starter()
-    plan = ProbePlan.from_json((folder / PLAN).read_text())
+    plan = read_plan(ProbePlan, (folder / PLAN).read_text())
     store, rank, world = next(rendezvous("env://"))
     stacks = (folder / stacks_name(rank)).open("w")
     faulthandler.register(signal.SIGUSR1, file=stacks)

@@ -73,14 +73,14 @@ class MoePlan:
         return json.dumps(asdict(self), sort_keys=True)
 
     @classmethod
-    def from_json(cls, text: str) -> "MoePlan":
-        """Read the plan that `to_json` of this version of the program wrote."""
-        read = json.loads(text)
-        cases = [{**case, "call": _call(case["call"])} for case in read["cases"]]
-        read["cases"] = tuple(
-            MoeCase(**{**case, "counts": tuple(case["counts"])}) for case in cases
+    def from_json(cls, read: Mapping[str, Any]) -> "MoePlan":
+        """Return the plan of the members that `to_json` wrote."""
+        cases = tuple(
+            MoeCase(**{**case, "call": _call(case["call"]), "counts": tuple(case["counts"])})
+            for case in read["cases"]
         )
-        return cls(**{**read, "iterations": tuple(read["iterations"]), "mode": Mode(read["mode"])})
+        changed = {"iterations": tuple(read["iterations"]), "mode": Mode(read["mode"])}
+        return cls(**{**read, **changed, "cases": cases})
 
     @property
     def number(self) -> int:

@@ -20,7 +20,7 @@ from collector.ranks.experts import ExpertCall
 
 
 def main(folder: Path) -> None:
-    with joined(folder, MoePlan.from_json) as (plan, member):
+    with joined(folder, MoePlan) as (plan, member):
         write_results(folder, _seen(plan, member), member.rank)
 
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from collector.codec.canonical import short_hash
 from collector.codec.errors import BadInput
+from collector.comm.comm_table import write_table
 from collector.comm.moe.moe_plan import MoeCase, MoePlan
 from collector.comm.rank_files import CaseSeen, wrong_result
 from collector.comm.timing import (
@@ -24,11 +25,10 @@ from collector.comm.timing import (
 )
 from collector.database.layout import AVERAGE_DURATION, DATABASE_COLUMNS, duration_cells
 from collector.database.tree import Cells, KernelFile, Upserted, read_kernel_file, upsert
-from collector.model.case import Case, case_from_cells
+from collector.model.case import case_from_cells
 from collector.model.stack import COLLECTIVE_LIBRARIES
 from collector.model.vocabulary import EP_SIZE
 from collector.ranks.experts import EXPERT_LOADS, IMBALANCE, KERNELS, call_of, imbalance_of
-from collector.store.atomic import write_whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,15 +73,12 @@ def moe_found(plan: MoePlan, seen: Iterable[CaseSeen]) -> MoeFound:
     measured: list[MeasuredCase] = []
     failed: list[tuple[MoeCase, str]] = []
     for at, rounds in sorted(by_case.items()):
-        if reason := _failure(rounds):
+        left_out = (one.left_out for one in rounds if one.left_out)
+        if reason := wrong_result(rounds) or next(left_out, ""):
             failed.append((plan.cases[at], reason))
         else:
             measured.append(_measured(plan, plan.cases[at], rounds))
     return MoeFound(tuple(measured), tuple(failed))
-
-
-def _failure(rounds: Sequence[CaseSeen]) -> str:
-    return wrong_result(rounds) or next((one.left_out for one in rounds if one.left_out), "")
 
 
 def _measured(plan: MoePlan, case: MoeCase, rounds: Sequence[CaseSeen]) -> MeasuredCase:
@@ -109,7 +106,8 @@ def read_cases(folder: Path, ep_size: int, seed: int) -> list[MoeCase]:
         rows = read_kernel_file(path).rows if path.exists() else ()
         for row in rows:
             if row.get(EP_SIZE, "").strip() == str(ep_size) and not row.get(EXPERT_LOADS):
-                found.append(moe_case(case_from_cells(path.stem, row), seed))
+                case = case_from_cells(path.stem, row)
+                found.append(MoeCase(call_of(case), seed, imbalance_of(case)))
     return list(dict.fromkeys(found))
 
 
@@ -134,28 +132,19 @@ def write_measured(folder: Path, measured: Sequence[MeasuredCase]) -> list[tuple
 
 def _write(path: Path, rows: Sequence[Cells]) -> tuple[Path, Upserted]:
     old = read_kernel_file(path) if path.exists() else KernelFile(path.stem, DATABASE_COLUMNS, ())
-    _check_backend(old, rows[0][BACKEND], path)
+    # Other producers have no such column: their rows are of NPUs.
+    known = {row.get(BACKEND) or ("hccl" if row.get(AVERAGE_DURATION) else "") for row in old.rows}
+    for there in known - {"", rows[0][BACKEND]}:
+        expected = rows[0][BACKEND]
+        raise BadInput(f"expected rows of backend {expected}, got rows of {there}", path=path)
     _check_mode(old, rows[0][MODE], path)
     change = upsert(old, rows)
     columns = change.file.columns
-    ordered = KernelFile(path.stem, columns, tuple(sorted(change.file.rows, key=_is_routed)))
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, ordered.as_bytes())
-    except OSError as error:
-        raise BadInput(f"cannot write the file: {error.strerror}", path=path) from error
+    routed_last = sorted(
+        change.file.rows, key=lambda row: bool(row.get(IMBALANCE) or row.get(EXPERT_LOADS))
+    )
+    write_table(path, KernelFile(path.stem, columns, tuple(routed_last)).as_bytes())
     return path, change
-
-
-def _is_routed(row: Cells) -> bool:
-    return bool(row.get(IMBALANCE) or row.get(EXPERT_LOADS))
-
-
-def _check_backend(file: KernelFile, backend: str, path: Path) -> None:
-    # Other producers have no such column: their rows are of NPUs.
-    known = {row.get(BACKEND) or ("hccl" if row.get(AVERAGE_DURATION) else "") for row in file.rows}
-    for there in known - {"", backend}:
-        raise BadInput(f"expected rows of backend {backend}, got rows of {there}", path=path)
 
 
 def _check_mode(file: KernelFile, mode: str, path: Path) -> None:
@@ -177,11 +166,6 @@ def case_cells(case: MoeCase) -> dict[str, str]:
     elif case.imbalance:
         routed[IMBALANCE] = f"{case.imbalance:g}"
     return {**case.call.cells, **routed}
-
-
-def moe_case(case: Case, seed: int) -> MoeCase:
-    """Return the case of a row. Raises BadInput for a contradictory row or missing loads."""
-    return MoeCase(call_of(case), seed, imbalance_of(case))
 
 
 def _row(one: MeasuredCase) -> dict[str, str]:

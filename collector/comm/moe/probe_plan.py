@@ -1,14 +1,15 @@
 """The plan of a probe, fixed before any rank starts, and the outcomes of its tries."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
 
+from collector.codec.canonical import decode_object
 from collector.codec.errors import BadInput
-from collector.comm.rank_files import RESULTS
+from collector.comm.rank_files import RESULTS, whole_lines
 from collector.ranks.experts import ExpertCall, check, largest_buffsize_mb
 
 # Find with few tries which calls of a grid an operator accepts.
@@ -93,10 +94,6 @@ class Region:
     def open_points(self) -> int:
         """Return the number of points with unknown outcome."""
         return int((self._state == _OPEN).sum())
-
-    def open_list(self) -> list[Point]:
-        """Return the points with unknown outcome."""
-        return [_point(at) for at in np.argwhere(self._state == _OPEN).tolist()]
 
     def tries(self) -> Iterator[Point]:
         """Yield the points to try; record each outcome with `record` before taking the next."""
@@ -210,16 +207,8 @@ class ProbePlan:
     def call(self, point: Point) -> ExpertCall:
         """Return the call of a point of the grid."""
         tokens, experts, choices = self.grid.values(point)
-        return ExpertCall(
-            tokens,
-            self.hidden,
-            self.intermediate,
-            experts,
-            choices,
-            self.world,
-            self.is_int8,
-            self.dtype,
-        )
+        sizes = (tokens, self.hidden, self.intermediate, experts, choices)
+        return ExpertCall(*sizes, self.world, self.is_int8, self.dtype)
 
     def is_call(self, point: Point) -> bool:
         """Return whether a point is a valid call, accepted by an operator or not."""
@@ -231,21 +220,18 @@ class ProbePlan:
 
     def largest_buffsize_mb(self) -> int:
         """Return an HCCL_BUFFSIZE, in MiB, that is large enough for every call of the grid."""
-        return largest_buffsize_mb(map(self.call, self.region().open_list()))
+        points = map(_point, np.ndindex(*self.grid.sizes))
+        return largest_buffsize_mb(self.call(point) for point in points if self.is_call(point))
 
-    def region(self) -> Region:
-        """Return a region without outcomes."""
-        return Region(self.grid, self.is_call)
+    def region(self, tries: Iterable["Try"] = ()) -> Region:
+        """Return the region as the tries determine it."""
+        region = Region(self.grid, self.is_call)
+        for one in tries:
+            region.record(one.point, one.is_accepted)
+        return region
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), sort_keys=True)
-
-    @classmethod
-    def from_json(cls, text: str) -> "ProbePlan":
-        """Read the plan that `to_json` of this version of the program wrote."""
-        read = json.loads(text)
-        axes = {name: tuple(values) for name, values in read["grid"].items()}
-        return cls(**{**read, "grid": ProbeGrid(**axes)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,13 +250,5 @@ class Try:
 
 def read_tries(folder: Path) -> list[Try]:
     """Return the tries that rank 0 has written so far."""
-    path = folder / RESULTS
-    whole = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
-    found = []
-    for line in whole:
-        read = json.loads(line)
-        tokens, experts, choices = read["point"]
-        restarted = tuple(read["restarted"])
-        point = (tokens, experts, choices)
-        found.append(Try(point, read["is_accepted"], read["reason"], restarted))
-    return found
+    lines = whole_lines(folder / RESULTS)
+    return [decode_object(Try, line, what="a try", key=RESULTS) for line in lines]

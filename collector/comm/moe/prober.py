@@ -23,8 +23,7 @@ from collector.comm.moe.probe_plan import ProbePlan
 from collector.comm.moe.prober_process import STARTING_S, TryAnswer, TryResult
 from collector.comm.moe.trials import Prepare, open_runner
 from collector.comm.rank_device import RankDevice, open_rank_device
-from collector.comm.rank_files import PLAN
-from collector.host.machine import available_memory_bytes
+from collector.comm.rank_files import PLAN, read_plan
 from collector.host.processes import die_with_parent
 from collector.model.stack import COLLECTIVE_LIBRARIES
 from collector.ranks.experts import ExpertCall
@@ -39,7 +38,7 @@ def main(folder: Path, prepare: Prepare | None = None) -> None:
     die_with_parent(os.getppid())
     reported = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # output of libraries must not look like an answer
-    prober = _Prober(ProbePlan.from_json((folder / PLAN).read_text()), prepare)
+    prober = _Prober(read_plan(ProbePlan, (folder / PLAN).read_text()), prepare)
     for line in sys.stdin:
         for word in prober.lines_of_try(line):
             print(word, file=reported, flush=True)
@@ -78,7 +77,8 @@ class _Prober:
     def _made(
         self, call: ExpertCall, device: RankDevice, prepare: Prepare
     ) -> tuple[Callable[[], object] | None, str]:
-        limit_bytes = self._plan.memory_bytes or _free_bytes(device)
+        free_bytes = int(device.free_bytes() * _MOST_OF_MEMORY / _MADE)
+        limit_bytes = self._plan.memory_bytes or free_bytes
         if call.working_bytes > limit_bytes:
             needed, most = call.working_bytes / 2**20, limit_bytes / 2**20
             return None, f"the call requires {needed:.3g} MiB, a rank has {most:.3g} MiB"
@@ -96,7 +96,7 @@ class _Prober:
             if not self._ranks.all_can(run is not None):
                 return TryAnswer(TryResult.REFUSED if reason else TryResult.ACCEPTED, reason)
             assert run is not None
-            device.timed(_nothing, run)
+            device.timed(run)
         except (RuntimeError, MemoryError) as error:
             self._ranks.leave()  # otherwise the others would wait for this rank
             return TryAnswer(TryResult.REFUSED, _line(error), has_left=True)
@@ -145,20 +145,8 @@ class _Ranks:
         return bool(number[0])
 
 
-def _free_bytes(device: RankDevice) -> int:
-    own = device.free_bytes()
-    if own is None:  # ranks of one machine share its memory
-        ranks_here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-        own = (available_memory_bytes() or 1 << 40) // ranks_here
-    return int(own * _MOST_OF_MEMORY / _MADE)
-
-
 def _line(error: BaseException) -> str:
     return in_a_line(str(error) or type(error).__name__)
-
-
-def _nothing() -> None:
-    return None
 
 
 if __name__ == "__main__":

@@ -91,9 +91,9 @@ class ProfiledRank(HostRank):
     def __init__(self, kernels_of_a_call):
         self.kernels_of_a_call, self.calls_at_once = kernels_of_a_call, 0
 
-    def timed(self, before, call):
+    def timed(self, call, before=None):
         assert not self.calls_at_once  # nobody waits for a call of a window
-        return super().timed(before, call)
+        return super().timed(call, before)
 
     def kernels(self, kernel_type, calls):
         self.calls_at_once += 1

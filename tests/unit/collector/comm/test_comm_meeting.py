@@ -68,10 +68,7 @@ def order(**changes) -> GangTask:
         "program": RANK,
         "environment": {},
         "patience_s": 5.0,
-        "nproc_per_node": 1,
-        "nnodes": 2,
-        "master_addr": HOST,
-        "master_port": 1,
+        "meeting": Rendezvous(1, 2, 0, HOST, 1),
     }
     return GangTask(**values | changes)
 

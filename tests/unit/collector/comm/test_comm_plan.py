@@ -16,6 +16,7 @@ from collector.comm.bench_plan import (
     default_mode,
     measurable,
 )
+from collector.comm.rank_files import read_plan
 from collector.ranks.collective import (
     OPERATIONS,
     Collective,
@@ -92,8 +93,8 @@ def test_a_tier_that_the_grid_does_not_have_is_refused():
 def test_every_rank_reads_the_plan_that_was_written():
     cases, _ = planned(list(OPERATIONS), [1024, 4096], [2, 4], world=4)
     plan = plan_of(cases)
-    assert BenchPlan.from_json(plan.to_json()) == plan
-    assert BenchPlan.from_json(plan.to_json()).number == plan.number
+    assert read_plan(BenchPlan, plan.to_json()) == plan
+    assert read_plan(BenchPlan, plan.to_json()).number == plan.number
     assert plan_of(cases[:-1]).number != plan.number
     assert float(plan.number) == plan.number  # ranks compare it as a float64
 
@@ -117,7 +118,7 @@ def test_a_mode_is_chosen_by_operation_size_and_backend(operation, size, backend
     case = Collective(operation, size, "bfloat16", 2, 2)
     plan = BenchPlan(backend, GRID, 2, None, 2, 0.1, (5, 20), (case,))
     assert plan.mode_of(case) is mode
-    assert BenchPlan.from_json(plan.to_json()) == plan
+    assert read_plan(BenchPlan, plan.to_json()) == plan
     asked = BenchPlan(backend, GRID, 2, Mode.EVENT, 2, 0.1, (5, 20), (case,))
     assert asked.mode_of(case) is Mode.EVENT
 

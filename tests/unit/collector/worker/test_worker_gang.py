@@ -54,7 +54,7 @@ def session(*cases: CollectiveCase, world: int = 4) -> GangSession:
     )
     records = tuple(case.record() for case in cases)
     facts = tuple((("known", 1.0),) for _ in cases)
-    return GangSession(records, groups, facts, 3, PROVENANCE, STACK, Limits(), "began", "ended")
+    return GangSession(records, groups, facts, PROVENANCE, STACK, Limits(), "began", "ended")
 
 
 def seen(case: int, round_: int, *ranks: RankTimes, left_out: str = "", wrong=()) -> CaseSeen:

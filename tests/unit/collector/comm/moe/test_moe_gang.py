@@ -5,8 +5,10 @@ from dataclasses import replace
 import pytest
 
 from collector.comm.gang import Rendezvous
-from collector.comm.moe.benching import bench, found_in
+from collector.comm.moe.benching import bench
 from collector.comm.moe.moe_plan import MoeCase, MoePlan
+from collector.comm.moe.moe_table import moe_found
+from collector.comm.rank_files import read_plan, read_results
 from collector.ranks.distribution import (
     COMBINE,
     DISPATCH,
@@ -56,9 +58,9 @@ def measured(tmp_path_factory):
     """case -> what four ranks found of it; none of them was wrong."""
     folder = tmp_path_factory.mktemp("ranks")
     plan = MoePlan("cpu", 4, ROUNDS, 0.001, (*fused(), *exchanges()))
-    assert MoePlan.from_json(plan.to_json()) == plan
+    assert read_plan(MoePlan, plan.to_json()) == plan
     bench(plan, Rendezvous(4), folder)
-    found = found_in(folder, plan)
+    found = moe_found(plan, read_results(folder))
     assert found.failed == ()
     assert [one.case for one in found.measured] == list(plan.cases)
     return {one.case: one for one in found.measured}

@@ -6,7 +6,7 @@ from math import log2
 import pytest
 
 from collector.comm.gang import GangFailed, Rendezvous
-from collector.comm.moe.benching import probe, region_of_tries
+from collector.comm.moe.benching import probe
 from collector.comm.moe.probe_plan import ProbeGrid, ProbePlan, read_tries
 from collector.comm.rank_files import rank_states
 from tests.unit.collector.naming import names, naming
@@ -56,7 +56,7 @@ def test_a_limit_of_memory_is_found_without_losing_a_process(tmp_path):
     limit = plan.call((2, 1, 0)).working_bytes
     plan = plan_of(memory_bytes=limit)
     tries = tries_of(plan, tmp_path)
-    region = region_of_tries(plan, tries)
+    region = plan.region(tries)
     assert region.open_points == 0
     for point in [(m, e, k) for m in range(4) for e in range(3) for k in range(2)]:
         assert region.is_accepted(point) == (plan.call(point).working_bytes <= limit), point
@@ -98,9 +98,7 @@ def test_a_rank_that_dies_hangs_or_raises_is_a_refusal_and_the_others_go_on(tmp_
     plan = plan_of(prober="faulty_prober", patience_s=20.0)
     tries = tries_of(plan, folder)
     assert len(tries) <= 2 * log2(4 * 3 * 2)
-    limits = {
-        (one.experts, one.choices): one.accepted for one in region_of_tries(plan, tries).limits()
-    }
+    limits = {(one.experts, one.choices): one.accepted for one in plan.region(tries).limits()}
     assert limits == {
         (2, 1): 32,
         (4, 1): 32,

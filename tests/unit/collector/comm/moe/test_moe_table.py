@@ -10,7 +10,6 @@ from collector.comm.moe.moe_plan import MoeCase, MoePlan
 from collector.comm.moe.moe_table import (
     case_cells,
     check_mode,
-    moe_case,
     moe_found,
     read_cases,
     write_measured,
@@ -19,7 +18,7 @@ from collector.comm.rank_files import CaseSeen
 from collector.comm.timing import RankTimes
 from collector.database.tree import KernelFile, read_kernel_file
 from collector.model.case import case_from_cells
-from collector.ranks.experts import KERNEL, ExpertCall
+from collector.ranks.experts import KERNEL, ExpertCall, imbalance_of
 from tests.unit.collector.naming import names, naming
 
 pytestmark = pytest.mark.fast
@@ -108,7 +107,7 @@ def test_the_cases_of_a_file_are_those_of_so_many_ranks(tmp_path):
 
 def test_a_row_whose_loads_are_not_in_it_is_no_case():
     with pytest.raises(BadInput, match=naming("Runtime imbalance", "Runtime expert_loads")):
-        moe_case(case_from_cells(KERNEL, case_cells(REPLAYED)), 0)
+        imbalance_of(case_from_cells(KERNEL, case_cells(REPLAYED)))
 
 
 @pytest.mark.parametrize(
