@@ -7,7 +7,7 @@ import ctypes
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -30,30 +30,34 @@ from collector.replay.spec import SessionSpec
 from collector.replay.tensors import emulated_dtypes
 
 
-class Device(Protocol):
-    """A device on which a session replays cases."""
+class Device:
+    """A device on which a session replays cases; by default plain torch, recorded by its own
+    profiler."""
 
     backend: str  # cpu | cuda | npu
     name: str  # torch's name: cpu, cuda:0
-    runtime: Runtime  # the outputs of a fake one are garbage
-    emulated: frozenset[str]  # 16-bit dtypes that it computes in float32
+    runtime = Runtime.REAL  # the outputs of a fake one are garbage
+    emulated: frozenset[str] = frozenset()  # 16-bit dtypes that it computes in float32
     cache_bytes: int  # size of the last level; a flush writes more than that
-    calls: Calls  # how it launches operators
-    compiles: bool  # whether the first launch of a kernel may take far longer than the next
-    ticks: bool  # whether a mark opens every launch, or only those after a flush
-    mark_dtype: torch.dtype
+    calls: Calls = ReferenceCalls()  # how it launches operators
+    compiles = False  # whether the first launch of a kernel may take far longer than the next
+    ticks = True  # whether a mark opens every launch, or only those after a flush
+    mark_dtype = torch.uint8
 
     def synchronize(self) -> None:
         """Wait until everything launched has run."""
 
     def mark(self, tensor: Any) -> None:
         """Issue exactly one launch, whose shape identifies a mark."""
+        torch.bitwise_not(tensor)
 
     def cast(self, tensor: Any, format: str) -> Any:
         """Return the tensor in a slot's format."""
+        return tensor
 
     def free_bytes(self) -> int | None:
         """Return the memory available to a case; None if unknown."""
+        return available_memory_bytes()
 
     def release(self) -> None:
         """Release the memory that is cached for the next case."""
@@ -61,30 +65,11 @@ class Device(Protocol):
     def condition(self) -> Condition | None:
         """Return the condition of the device; None if it does not report one, or if the last
         reading is too recent."""
+        return None
 
     def watcher(self) -> Watcher | None:
         """Return what reports launch by launch who else uses the device; None if nothing does."""
-
-
-class KinetoDevice(Device, Protocol):
-    """A device that torch's own profiler records."""
-
-    recorded: str | None
-
-    def events(self, raw: Sequence[Any]) -> list[Event]:
-        """Return what ran on the device, in its order, from the profiler's raw events."""
-
-
-def open_kineto_device(spec: SessionSpec) -> KinetoDevice:
-    """Return the CPU or GPU of a session. Raises BadInput if it does not exist, or is another
-    device."""
-    if spec.backend == "cpu":
-        return CpuDevice(spec.threads)
-    if spec.backend == "cuda":
-        device = CudaDevice(spec.device)
-        check_gpu(spec, torch.cuda.get_device_name(spec.device))
-        return device
-    raise BadInput(f"backend: expected cpu, cuda or npu, got {spec.backend!r}")
+        return None
 
 
 def emulated_by(device: Device, op: OpSpec) -> frozenset[str]:
@@ -101,26 +86,10 @@ def check_gpu(spec: SessionSpec, name: str) -> None:
         )
 
 
-class _InTorch:
-    """Common part of a CPU and a GPU: plain torch, recorded by its own profiler."""
-
-    runtime = Runtime.REAL
-    calls: Calls = ReferenceCalls()
-    compiles = False
-    ticks = True
-    mark_dtype = torch.uint8
-
-    def mark(self, tensor: Any) -> None:
-        torch.bitwise_not(tensor)
-
-    def cast(self, tensor: Any, format: str) -> Any:
-        return tensor
-
-    def watcher(self) -> Watcher | None:
-        return None
+_CPU_CLOCK_KHZ = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_cur_freq")
 
 
-class CpuDevice(_InTorch):
+class CpuDevice(Device):
     """All cores of a machine, or `threads` of them."""
 
     backend = "cpu"
@@ -133,16 +102,13 @@ class CpuDevice(_InTorch):
         torch.set_num_threads(self._threads)
         self.emulated = emulated_dtypes(cpu.flags)
         self.cache_bytes = last_level_cache_bytes()
-        self._clock, self._temperature = _cpu_sensors()
-
-    def synchronize(self) -> None:
-        """Return at once: operators on a CPU are synchronous."""
+        zones = Path("/sys/class/thermal").glob("thermal_zone*")
+        packages = [zone / "temp" for zone in zones if "pkg_temp" in (zone / "type").read_text()]
+        self._temperature = packages[0] if packages else None
 
     def events(self, raw: Sequence[Any]) -> list[Event]:
+        """Return what ran on the device, in its order, from the profiler's raw events."""
         return operator_events(raw)
-
-    def free_bytes(self) -> int | None:
-        return available_memory_bytes()
 
     def release(self) -> None:
         libc = ctypes.CDLL(None)
@@ -150,7 +116,8 @@ class CpuDevice(_InTorch):
             libc.malloc_trim(0)
 
     def condition(self) -> Condition | None:
-        clock, temperature = _thousandths(self._clock), _thousandths(self._temperature)
+        clock = _thousandths(_CPU_CLOCK_KHZ)
+        temperature = _thousandths(self._temperature) if self._temperature else None
         if clock is temperature is None:
             return None
         return Condition(clock_mhz=clock, temperature_c=temperature)
@@ -159,43 +126,65 @@ class CpuDevice(_InTorch):
         return ThreadWaits(threads=self._threads)
 
 
-class CudaDevice(_InTorch):
+class Accelerator(Device):
+    """A GPU or an NPU, by torch's index in torch's module of its kind."""
+
+    def __init__(self, module: Any, index: int):
+        if index >= module.device_count():
+            raise BadInput(
+                f"expected {self.backend} device {index}, but torch reports "
+                f"{module.device_count()} devices"
+            )
+        self._module, self._index, self.name = module, index, f"{self.backend}:{index}"
+        self._condition: RateLimited | None = None
+
+    def synchronize(self) -> None:
+        self._module.synchronize(self._index)
+
+    def free_bytes(self) -> int | None:
+        free, _ = self._module.mem_get_info(self._index)
+        held = self._module.memory_reserved(self._index)
+        return int(free + held - self._module.memory_allocated(self._index))
+
+    def release(self) -> None:
+        self._module.empty_cache()
+
+    def condition(self) -> Condition | None:
+        """Return a reading, not at every call: npu-smi takes about as long as a case."""
+        return self._condition.read() if self._condition else None
+
+
+class CudaDevice(Accelerator):
     """One GPU. Operators are recorded as well as kernels, since only operators have shapes."""
 
     backend = "cuda"
     recorded: str | None = "cuda"
-    emulated: frozenset[str] = frozenset()
 
     def __init__(self, index: int):
-        if index >= torch.cuda.device_count():
-            raise BadInput(
-                f"expected cuda device {index}, but torch reports "
-                f"{torch.cuda.device_count()} devices"
-            )
-        self.name = f"cuda:{index}"
+        super().__init__(torch.cuda, index)
         torch.cuda.set_device(index)
         properties = torch.cuda.get_device_properties(index)
         self.cache_bytes = properties.L2_cache_size
-        self._index = index
         gpu = open_gpu(str(getattr(properties, "uuid", "")))  # not every torch release has a uuid
         self._condition = RateLimited(gpu.read) if gpu else None
-
-    def synchronize(self) -> None:
-        torch.cuda.synchronize(self._index)
 
     def events(self, raw: Sequence[Any]) -> list[Event]:
         return kernel_events(raw, torch.autograd.DeviceType.CUDA)
 
-    def free_bytes(self) -> int | None:
-        free, _ = torch.cuda.mem_get_info(self._index)
-        held = torch.cuda.memory_reserved(self._index)
-        return int(free + held - torch.cuda.memory_allocated(self._index))
 
-    def release(self) -> None:
-        torch.cuda.empty_cache()
+KinetoDevice = CpuDevice | CudaDevice  # devices that torch's own profiler records
 
-    def condition(self) -> Condition | None:
-        return self._condition.read() if self._condition else None
+
+def open_kineto_device(spec: SessionSpec) -> KinetoDevice:
+    """Return the CPU or GPU of a session. Raises BadInput if it does not exist, or is another
+    device."""
+    if spec.backend == "cpu":
+        return CpuDevice(spec.threads)
+    if spec.backend == "cuda":
+        device = CudaDevice(spec.device)
+        check_gpu(spec, torch.cuda.get_device_name(spec.device))
+        return device
+    raise BadInput(f"backend: expected cpu, cuda or npu, got {spec.backend!r}")
 
 
 def last_level_cache_bytes(caches: Path = Path("/sys/devices/system/cpu/cpu0/cache")) -> int:
@@ -211,17 +200,8 @@ def _cache_bytes(text: str) -> int:
     return int(number) * factors[unit] if unit in factors else int(text)
 
 
-def _cpu_sensors() -> tuple[Path | None, Path | None]:
-    """Return the files of this CPU's clock (kHz) and temperature (thousandths of a degree)."""
-    clock = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_cur_freq")
-    zones = Path("/sys/class/thermal").glob("thermal_zone*")
-    packages = [zone / "temp" for zone in zones if "pkg_temp" in (zone / "type").read_text()]
-    return (clock if clock.exists() else None), (packages[0] if packages else None)
-
-
-def _thousandths(path: Path | None) -> float | None:
-    if path is None:
-        return None
+def _thousandths(path: Path) -> float | None:
+    """Return the number of a sensor's file, divided by 1000; None if it cannot be read."""
     try:
         return int(path.read_text()) / 1000
     except (OSError, ValueError):
@@ -241,11 +221,10 @@ _SHIM = "opmeter_keys_shim"
 _L2_BYTES = 192 * MIB
 
 
-class NpuDevice:
+class NpuDevice(Accelerator):
     """One NPU, by torch's index. Launches are recorded by msprof from outside."""
 
     backend = "npu"
-    emulated: frozenset[str] = frozenset()
     compiles = True  # the first launch of a kernel: about 13 s were observed
     ticks = False
     mark_dtype = torch.float32
@@ -253,30 +232,22 @@ class NpuDevice:
     def __init__(self, spec: SessionSpec):
         torch_npu = import_torch_npu()
         index = spec.device
-        if index >= torch.npu.device_count():
-            raise BadInput(
-                f"expected npu device {index}, but torch reports {torch.npu.device_count()} devices"
-            )
+        super().__init__(torch.npu, index)
         properties = torch.npu.get_device_properties(index)
         # Not every release reports the cores.
         cores = int(getattr(properties, "cube_core_num", 0)) or None
         memory_gb = properties.total_memory / GIB
         check_npu(spec, torch.npu.get_device_name(index), memory_gb, cores)
-        self.name = f"npu:{index}"
-        self._index = index
         self._format_cast = torch_npu.npu_format_cast
         torch.npu.set_device(index)
         # Otherwise a cast to a blocked format silently leaves the tensor unchanged.
         torch_npu.npu.config.allow_internal_format = True
-        self.calls: Calls = NpuCalls(torch_npu)
+        self.calls = NpuCalls(torch_npu)
         self.runtime = Runtime.FAKE if is_fake_runtime() else Runtime.REAL
         reported_bytes = int(getattr(properties, "L2_cache_size", 0))
         self.cache_bytes = reported_bytes if reported_bytes >= MIB else _L2_BYTES
         npu = open_npu(index)
         self._condition = RateLimited(npu.read) if npu else None
-
-    def synchronize(self) -> None:
-        torch.npu.synchronize(self._index)
 
     def cast(self, tensor: Any, format: str) -> Any:
         number = _ACL_FORMATS.get(format)
@@ -284,21 +255,6 @@ class NpuDevice:
 
     def mark(self, tensor: Any) -> None:
         torch.neg(tensor)
-
-    def free_bytes(self) -> int | None:
-        free, _ = torch.npu.mem_get_info(self._index)
-        held = torch.npu.memory_reserved(self._index)
-        return int(free + held - torch.npu.memory_allocated(self._index))
-
-    def release(self) -> None:
-        torch.npu.empty_cache()
-
-    def condition(self) -> Condition | None:
-        """Return a reading, not at every call: npu-smi takes about as long as a case."""
-        return self._condition.read() if self._condition else None
-
-    def watcher(self) -> Watcher | None:
-        return None
 
 
 def check_npu(

@@ -42,27 +42,14 @@ class JournalWriter:
     def beat(self, on_beat: Callable[[], object] = lambda: None) -> None:
         """Write a heartbeat every second, from a separate thread, until the process ends.
         `on_beat` is called with each heartbeat."""
-        thread = threading.Thread(target=self._beat, args=(on_beat,), name="heartbeat", daemon=True)
-        thread.start()
 
-    def _beat(self, on_beat: Callable[[], object]) -> None:
-        while True:
-            self.write("heartbeat")
-            on_beat()
-            time.sleep(HEARTBEAT_S)
+        def beats() -> None:
+            while True:
+                self.write("heartbeat")
+                on_beat()
+                time.sleep(HEARTBEAT_S)
 
-
-@dataclass(frozen=True, slots=True)
-class SessionStart:
-    """Time until the first case: spent once a session, and reported separately."""
-
-    import_s: float
-    profiler_start_s: float
-    sacrifice_s: float
-
-    @property
-    def total_s(self) -> float:
-        return self.import_s + self.profiler_start_s + self.sacrifice_s
+        threading.Thread(target=beats, name="heartbeat", daemon=True).start()
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +69,6 @@ class CaseEntry:
     warm_ups: int = 0
     pilots: int = 0
     repeats: int = 0
-    warm_up_s: float = 0.0
-    build_s: float = 0.0
-    look_s: float = 0.0
     compute_dtype: str = ""
     doubt: str = ""  # what is wrong with the outputs
     differs: str = ""  # how they differ from the reference's
@@ -113,9 +97,6 @@ class WindowEntry:
     slice: str
     sha256: str
     ordinals: tuple[int, ...]
-    stop_s: float
-    read_s: float
-    write_s: float
 
 
 @dataclass
@@ -125,7 +106,7 @@ class Journal:
     process: tuple[int, int] | None = None  # the session's own: its id, and when it started
     refused: str = ""  # why the session did not begin
     runtime: Runtime = Runtime.REAL
-    start: SessionStart | None = None
+    startup_s: float = 0.0  # until the first case: spent once a session, and reported separately
     cases: dict[int, CaseEntry] = field(default_factory=dict)
     windows: list[WindowEntry] = field(default_factory=list)
     readings: list[ConditionReading] = field(default_factory=list)  # of the device, in their order
@@ -153,70 +134,54 @@ class Journal:
     def add(self, line: Mapping[str, Any]) -> None:
         """Apply one line; unknown events, of another version, are skipped."""
         self.last_s = float(line["at_s"])
-        step = _STEPS.get(line["event"])
-        if step is not None:
-            self.step_s = self.last_s
-            step(self, line)
-
-    def _process(self, line: Mapping[str, Any]) -> None:
-        self.process = (line["pid"], line["started"])
-
-    def _refuse(self, line: Mapping[str, Any]) -> None:
-        self.refused = line["reason"]
-
-    def _ready(self, line: Mapping[str, Any]) -> None:
-        self.runtime = Runtime(line.get("runtime", self.runtime))
-        self.start = SessionStart(**_known(line, SessionStart))
-
-    def _begin(self, line: Mapping[str, Any]) -> None:
-        self.cases[line["ordinal"]] = CaseEntry(line["ordinal"], self.last_s, line["time"])
-
-    def _phase(self, line: Mapping[str, Any]) -> None:
-        ordinal, phase = line["ordinal"], line["phase"]
-        times: dict[str, Any] = (
-            {f"{phase}_s": self.last_s} if phase in (LAUNCHING, CHECKING) else {}
-        )
-        self.cases[ordinal] = replace(self.cases[ordinal], phase=phase, **times)
-
-    def _condition(self, line: Mapping[str, Any]) -> None:
-        values = _known(line, Condition)
-        if values.get("held") is not None:
-            values["held"] = tuple(values["held"])
-        self.readings.append(ConditionReading(self.last_s, Condition(**values)))
-
-    def _end(self, line: Mapping[str, Any]) -> None:
-        values = _known(line, CaseEntry)
-        if "watch" in values:
-            laps, *rest = values["watch"]
-            values["watch"] = Watch(tuple(Lap(*lap) for lap in laps), *rest)
-        if "family" in values:
-            values["family"] = tuple(values["family"])
-        if "before" in values:
-            values["before"] = tuple(map(frozenset, values["before"]))
-        if "library" in values:
-            values["library"] = Library(values["library"])
-        entry = self.cases[line["ordinal"]]
-        self.cases[entry.ordinal] = replace(entry, **values, ended_time=line["time"])
-
-    def _window(self, line: Mapping[str, Any]) -> None:
-        values = _known(line, WindowEntry)
-        self.windows.append(WindowEntry(**{**values, "ordinals": tuple(values["ordinals"])}))
-
-    def _finish(self, line: Mapping[str, Any]) -> None:
-        self.ended = True
+        match line["event"]:
+            case "start":
+                self.process = (line["pid"], line["started"])
+            case "refused":
+                self.refused = line["reason"]
+            case "ready":
+                self.runtime = Runtime(line.get("runtime", self.runtime))
+                self.startup_s = line["import_s"] + line["profiler_start_s"] + line["sacrifice_s"]
+            case "begin":
+                self.cases[line["ordinal"]] = CaseEntry(line["ordinal"], self.last_s, line["time"])
+            case "phase":
+                entry, phase = self.cases[line["ordinal"]], line["phase"]
+                is_timed = phase in (LAUNCHING, CHECKING)
+                times: dict[str, Any] = {f"{phase}_s": self.last_s} if is_timed else {}
+                self.cases[entry.ordinal] = replace(entry, phase=phase, **times)
+            case "condition":
+                values = _known(line, Condition)
+                if values.get("held") is not None:
+                    values["held"] = tuple(values["held"])
+                self.readings.append(ConditionReading(self.last_s, Condition(**values)))
+            case "end":
+                entry = self.cases[line["ordinal"]]
+                values = _decoded(_known(line, CaseEntry))
+                self.cases[entry.ordinal] = replace(entry, **values, ended_time=line["time"])
+            case "window":
+                ordinals = tuple(line["ordinals"])
+                self.windows.append(WindowEntry(line["slice"], line["sha256"], ordinals))
+            case "finish":
+                self.ended = True
+            case str():
+                return
+            case other:
+                raise TypeError(f"event: expected text, got {other!r}")
+        self.step_s = self.last_s
 
 
-_STEPS: dict[str, Callable[[Journal, Mapping[str, Any]], None]] = {
-    "start": Journal._process,
-    "refused": Journal._refuse,
-    "ready": Journal._ready,
-    "begin": Journal._begin,
-    "phase": Journal._phase,
-    "condition": Journal._condition,
-    "end": Journal._end,
-    "window": Journal._window,
-    "finish": Journal._finish,
-}
+def _decoded(values: dict[str, Any]) -> dict[str, Any]:
+    """Return the values of an entry that has ended, of their types."""
+    if "watch" in values:
+        laps, *rest = values["watch"]
+        values["watch"] = Watch(tuple(Lap(*lap) for lap in laps), *rest)
+    if "family" in values:
+        values["family"] = tuple(values["family"])
+    if "before" in values:
+        values["before"] = tuple(map(frozenset, values["before"]))
+    if "library" in values:
+        values["library"] = Library(values["library"])
+    return values
 
 
 class JournalTail:

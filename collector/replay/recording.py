@@ -17,7 +17,7 @@ from collector.model.case import Case
 from collector.model.record import CaseRecord
 from collector.ops.context import OVER_CACHE
 from collector.quality.reconcile import CONTEXT_MARK, FLUSH, TICK, Mark, Sentinel, sentinel_of
-from collector.replay.devices import Device, KinetoDevice, open_kineto_device
+from collector.replay.devices import Device, KinetoDevice, NpuDevice, open_kineto_device
 from collector.replay.journal import JournalWriter
 from collector.replay.kineto import Filing, summary_rows
 from collector.replay.msprof import write_summary
@@ -48,9 +48,10 @@ class ProfilerWindow:
         """Stop the profiler, write the slice, and then record it in the journal."""
         times = [time.perf_counter()]
         self._device.synchronize()
-        stop_profiler(self._profiler)
+        self._profiler.__exit__(None, None, None)
         times.append(time.perf_counter())
-        rows = summary_rows(self._device.events(_raw_events(self._profiler)), self.filings)
+        raw = self._profiler.kineto_results.events()
+        rows = summary_rows(self._device.events(raw), self.filings)
         times.append(time.perf_counter())
         sha256 = write_summary(rows, path)
         times.append(time.perf_counter())
@@ -76,15 +77,6 @@ def start_profiler(device: KinetoDevice) -> Any:
     return profiler
 
 
-def stop_profiler(profiler: Any) -> None:
-    """Stop a profiler."""
-    profiler.__exit__(None, None, None)
-
-
-def _raw_events(profiler: Any) -> Any:
-    return profiler.kineto_results.events()
-
-
 # The window of msprof is the whole process; records at its start may be lost.
 _SACRIFICES = 16
 SACRIFICES_OF_A_WINDOW = 4
@@ -99,14 +91,17 @@ class Launching(Protocol):
     def synchronize(self) -> None: ...
 
 
-class Recorder(Protocol):
-    """Records the launches between `before_case` and `after_case`."""
+class Recorder:
+    """Records the launches between `before_case` and `after_case`. By itself it does nothing:
+    msprof records a whole process from outside, and its rows have their own kernel's name."""
 
     def start(self) -> float:
         """Start, once before the first case, and return the seconds that the profiler takes to
         start."""
+        return 0.0
 
-    def before_case(self) -> None: ...
+    def before_case(self) -> None:
+        """Record that a case begins."""
 
     def measured(self, ordinal: int, record: CaseRecord, before: Sequence[CaseRecord]) -> None:
         """Record that all launches of a case were issued, each after those before it."""
@@ -118,7 +113,7 @@ class Recorder(Protocol):
         """Close, once after the last case."""
 
 
-class KinetoRecorder:
+class KinetoRecorder(Recorder):
     """torch.profiler in windows: each becomes a slice of the session's op_summary."""
 
     def __init__(self, device: KinetoDevice, directory: Path, journal: JournalWriter):
@@ -130,14 +125,17 @@ class KinetoRecorder:
 
     def start(self) -> float:
         started = time.perf_counter()
-        stop_profiler(start_profiler(self._device))
+        start_profiler(self._device).__exit__(None, None, None)
         return time.perf_counter() - started
 
     def before_case(self) -> None:
         if self._window is None:
             self._window = ProfilerWindow(self._device)
             sacrifice(self._device, SACRIFICES_OF_A_WINDOW)
-            _idle(self._device)
+            # Operators that do nothing. On a GPU they launch no kernel, and marks are used instead.
+            tensor = torch.zeros(1, device=self._device.name)
+            for _ in range(_IDLE_LAUNCHES):
+                torch.is_same_size(tensor, tensor)
 
     def measured(self, ordinal: int, record: CaseRecord, before: Sequence[CaseRecord]) -> None:
         if self._window is not None:
@@ -157,34 +155,13 @@ class KinetoRecorder:
             self._window = None
 
 
-class OutsideRecorder:
-    """No recorder in the process: msprof records all of it from outside."""
-
-    def start(self) -> float:
-        return 0.0
-
-    def before_case(self) -> None:
-        """Do nothing: msprof needs no notification."""
-
-    def measured(self, ordinal: int, record: CaseRecord, before: Sequence[CaseRecord]) -> None:
-        """Do nothing: the rows have their own kernel's name."""
-
-    def after_case(self) -> None:
-        """Do nothing: msprof needs no notification."""
-
-    def close(self) -> None:
-        """Do nothing: msprof ends after the process."""
-
-
 def open_recorded_device(
     spec: SessionSpec, directory: Path, journal: JournalWriter
 ) -> tuple[Device, Recorder]:
     """Open the device of a session, and its recorder. Raises BadInput if the device does not
     exist."""
     if spec.backend == "npu":
-        from collector.replay.devices import NpuDevice
-
-        return NpuDevice(spec), OutsideRecorder()
+        return NpuDevice(spec), Recorder()
     device = open_kineto_device(spec)
     return device, KinetoRecorder(device, directory, journal)
 
@@ -195,14 +172,6 @@ def sacrifice(device: Launching, launches: int = _SACRIFICES) -> None:
     for _ in range(launches):
         torch.neg(tensor)
     device.synchronize()
-
-
-def _idle(device: Launching) -> None:
-    """Issue operators that do nothing. On a GPU they launch no kernel, and marks are used
-    instead."""
-    tensor = torch.zeros(1, device=device.name)
-    for _ in range(_IDLE_LAUNCHES):
-        torch.is_same_size(tensor, tensor)
 
 
 class Marks:
@@ -217,7 +186,10 @@ class Marks:
         self._tensors = {s: self._view(s) for s in sentinels}
         self._tick, self._flush = self._view(TICK), self._view(FLUSH)
         self._context = self._view(CONTEXT_MARK)
-        self._cache_filler = _filler(device) if cold else None
+        filler = (int(device.cache_bytes * OVER_CACHE) // 4,)
+        self._cache_filler = (
+            torch.zeros(filler, dtype=torch.int32, device=device.name) if cold else None
+        )
         self._ticks = cold or device.ticks
 
     def open(self, ordinal: int) -> None:
@@ -251,9 +223,3 @@ def check_no_mark(case: Case) -> None:
     for slot in (*(case.inputs or ()), *(case.outputs or ())):
         if slot.shape is not None and sentinel_of(slot.shape) is not None:
             raise CaseRejected(f"shape {slot.shape} is reserved for marks: {case.describe()}")
-
-
-def _filler(device: Device) -> Any:
-    return torch.zeros(
-        int(device.cache_bytes * OVER_CACHE) // 4, dtype=torch.int32, device=device.name
-    )

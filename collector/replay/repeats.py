@@ -34,45 +34,33 @@ class Watcher(Protocol):
 
     def begin(self) -> float:
         """Begin a case, before its repeats, and return the seconds that one reading takes."""
+        return _WAITING_S
 
     def read(self) -> Sequence[float]:
         """Return the time that each thread has waited for a core so far, in microseconds."""
+        return ()
 
     def stolen_us(self) -> float:
         """Return the core time that the host of a virtual machine has taken so far."""
+        return 0.0
 
     def switches(self) -> int:
         """Return the number of involuntary context switches so far."""
+        return 0
 
     def pressure_us(self) -> float | None:
         """Return how long some task of the machine has waited for a core so far; None if
         unknown."""
+        return None
 
     def worked_us(self) -> float | None:
         """Return how long cores have worked for this process so far, per thread of its team;
         None if unknown."""
+        return None
 
 
-class Unwatched:
+class Unwatched(Watcher):
     """Watcher of a device that reports nothing."""
-
-    def begin(self) -> float:
-        return _WAITING_S
-
-    def read(self) -> Sequence[float]:
-        return ()
-
-    def stolen_us(self) -> float:
-        return 0.0
-
-    def switches(self) -> int:
-        return 0
-
-    def pressure_us(self) -> float | None:
-        return None
-
-    def worked_us(self) -> float | None:
-        return None
 
 
 class BetweenRepeats:
@@ -114,20 +102,6 @@ class Repeats:
     watch: Watch = Watch()
 
 
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """Limits of a case's repeats: the requested number, the planned seconds, and the seconds
-    with borrowed time. If the number is fixed, none are added. From `fewest` on the repeats may
-    end because the requested precision is reached."""
-
-    requested: int
-    own_s: float
-    most_s: float
-    is_fixed: bool = False
-    fewest: int = 0
-    precision: float | None = None
-
-
 class Repeater:
     """Launches the repeats of a session's cases. `watcher` is None if the device has none. Work
     between repeats is run by `aside`."""
@@ -152,16 +126,11 @@ class Repeater:
             return Repeats(requested)
         own_s = max(measure.budget_s, requested * launch_s)
         lent_s = min(self._patience * max(_MOST_LENT_S, own_s), max(0.0, self._reserve_s))
-        bounds = Bounds(
-            requested,
-            own_s,
-            own_s + lent_s,
-            measure.repeat_count is not None,
-            measure.min_repeats,
-            measure.precision,
-        )
-        watcher = self._watcher or Unwatched()
-        watch = _watched(watcher, self._clock, self.aside, launch, launch_s, bounds)
+
+        def needs_another(laps: Sequence[Lap]) -> bool:
+            return needs_another_lap(laps, measure, requested, own_s, own_s + lent_s)
+
+        watch = self._watched(launch, launch_s, requested, needs_another)
         if self._watcher is None:
             return Repeats(watch.launches)
         spent_s = sum(lap.spent_us for lap in watch.laps) / 1e6
@@ -171,53 +140,39 @@ class Repeater:
             self._patience = 1.0 if watch.clean else self._patience / 2
         return Repeats(watch.launches, watch)
 
-
-def _watched(
-    watcher: Watcher,
-    clock: Callable[[], float],
-    aside: BetweenRepeats,
-    launch: Callable[[int], float],
-    launch_s: float,
-    bounds: Bounds,
-) -> Watch:
-    size = launches_of_lap(watcher.begin(), launch_s)
-    laps: list[Lap] = []
-    stolen_us, switches = watcher.stolen_us(), watcher.switches()
-    aside.taken()  # discards the time of the warm-ups
-    began = _Counted.of(watcher, clock)
-    before = watcher.read()
-    while needs_another_lap(laps, bounds):
-        left = bounds.requested - sum(lap.launches for lap in laps)
-        count = min(size, left) if left > 0 else size
-        took_s = launch(count)
-        after = watcher.read()
-        aside_s, elsewhere = aside.taken()
-        waited_us = _most_waited_us(before, after, elsewhere)
-        own_us = max(0.0, took_s - aside_s) * 1e6
-        laps.append(Lap(count, round(own_us, 1), round(waited_us, 1), round(aside_s * 1e6, 1)))
-        before = after
-    ended = _Counted.of(watcher, clock)
-    return Watch(
-        tuple(laps),
-        watcher.stolen_us() - stolen_us,
-        watcher.switches() - switches,
-        wall_us=round(ended.at_us - began.at_us, 1),
-        pressed_us=_more(ended.pressed_us, began.pressed_us),
-        worked_us=_more(ended.worked_us, began.worked_us),
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class _Counted:
-    """Values of which a rate is computed between two readings."""
-
-    at_us: float
-    pressed_us: float | None
-    worked_us: float | None
-
-    @classmethod
-    def of(cls, watcher: Watcher, clock: Callable[[], float]) -> "_Counted":
-        return cls(clock() * 1e6, watcher.pressure_us(), watcher.worked_us())
+    def _watched(
+        self,
+        launch: Callable[[int], float],
+        launch_s: float,
+        requested: int,
+        needs_another: Callable[[Sequence[Lap]], bool],
+    ) -> Watch:
+        watcher, clock = self._watcher or Unwatched(), self._clock
+        size = launches_of_lap(watcher.begin(), launch_s)
+        laps: list[Lap] = []
+        stolen_us, switches = watcher.stolen_us(), watcher.switches()
+        self.aside.taken()  # discards the time of the warm-ups
+        began_s, pressed_us, worked_us = clock(), watcher.pressure_us(), watcher.worked_us()
+        before = watcher.read()
+        while needs_another(laps):
+            left = requested - sum(lap.launches for lap in laps)
+            count = min(size, left) if left > 0 else size
+            took_s = launch(count)
+            after = watcher.read()
+            aside_s, elsewhere = self.aside.taken()
+            waited_us = _most_waited_us(before, after, elsewhere)
+            own_us = max(0.0, took_s - aside_s) * 1e6
+            laps.append(Lap(count, round(own_us, 1), round(waited_us, 1), round(aside_s * 1e6, 1)))
+            before = after
+        wall_us = round((clock() - began_s) * 1e6, 1)
+        return Watch(
+            tuple(laps),
+            watcher.stolen_us() - stolen_us,
+            watcher.switches() - switches,
+            wall_us=wall_us,
+            pressed_us=_more(watcher.pressure_us(), pressed_us),
+            worked_us=_more(watcher.worked_us(), worked_us),
+        )
 
 
 def _more(then_us: float | None, before_us: float | None) -> float | None:
@@ -238,28 +193,34 @@ def launches_of_lap(reading_s: float, launch_s: float) -> int:
     return max(1, ceil(reading_s / _READING_SHARE / launch_s)) if launch_s > 0 else 1
 
 
-def needs_another_lap(laps: Sequence[Lap], bounds: Bounds) -> bool:
-    """Return whether another lap is worth its time.
+def needs_another_lap(
+    laps: Sequence[Lap], measure: MeasureSettings, requested: int, own_s: float, most_s: float
+) -> bool:
+    """Return whether another lap is worth its time: `own_s` are the planned seconds of the case,
+    `most_s` those with borrowed time.
 
     The requested number of repeats is launched within the planned time. When either is used up,
     more laps follow until some were undisturbed: if every other launch of 30 waited for a core,
     the rest are enough; if all 30 waited, more are tried. The repeats end in any case when the
     undisturbed ones are precise."""
     launched = sum(lap.launches for lap in laps)
-    if bounds.is_fixed or launched >= min(_MOST_REPEATS, _MOST_TIMES * bounds.requested):
-        return launched < bounds.requested
-    if bounds.precision is not None and _is_precise_enough(laps, bounds.fewest, bounds.precision):
+    is_fixed = measure.repeat_count is not None
+    if is_fixed or launched >= min(_MOST_REPEATS, _MOST_TIMES * requested):
+        return launched < requested
+    if measure.precision is not None and _is_precise_enough(
+        laps, measure.min_repeats, measure.precision
+    ):
         return False
     clean = sum(lap.launches for lap in laps if not lap.is_disturbed)
     spent_s = sum(lap.spent_us for lap in laps) / 1e6
-    if launched >= bounds.requested and clean >= min(_GOOD_SERIES, bounds.requested):
+    if launched >= requested and clean >= min(_GOOD_SERIES, requested):
         return False
-    enough = min(ENOUGH_CLEAN, bounds.requested)
-    if spent_s < bounds.own_s or launched < enough:
+    enough = min(ENOUGH_CLEAN, requested)
+    if spent_s < own_s or launched < enough:
         return True
     if clean >= enough:
-        return launched < bounds.requested and clean == launched
-    return spent_s < bounds.most_s
+        return launched < requested and clean == launched
+    return spent_s < most_s
 
 
 def _is_precise_enough(laps: Sequence[Lap], fewest: int, precision: float) -> bool:

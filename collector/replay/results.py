@@ -80,7 +80,7 @@ def collect(
         measurements=measurements,
         busy_us=sum(launch.duration_us for launch in records.launches),
         useful_us=sum(m.timing.mean_us * m.n_accepted for m in measurements if m.timing),
-        startup_s=journal.start.total_s if journal.start else 0.0,
+        startup_s=journal.startup_s,
         summary=directory / SUMMARY,
         journal=directory / JOURNAL,
         unread=records.unread,

@@ -1,12 +1,11 @@
 """Specification of one session, and its two files: spec.json, cases.csv."""
 
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import get_type_hints
 
-from collector.codec.canonical import readable_json
+from collector.codec.canonical import decode_value, readable_json
 from collector.codec.errors import BadInput
 from collector.model.peaks import MachinePeaks, peaks_as_json
 from collector.model.plan import Limits, MeasureSettings
@@ -56,15 +55,8 @@ class SessionSpec:
 def write_spec(spec: SessionSpec, directory: Path) -> None:
     """Write the two files from which `read_spec` restores the specification."""
     value = {
-        "backend": spec.backend,
-        "device": spec.device,
-        "measure": asdict(spec.measure),
-        "limits": asdict(spec.limits),
-        "seed": spec.seed,
-        "threads": spec.threads,
-        "catalog": spec.catalog,
+        **asdict(replace(spec, cases=(), stack=None, peaks=None)),
         "stack": spec.stack.as_json() if spec.stack else None,
-        "aic_metrics": spec.aic_metrics,
         "peaks": peaks_as_json(spec.peaks) if spec.peaks else None,
         **{name: [getattr(case, name) for case in spec.cases] for name in _OF_CASES},
     }
@@ -77,30 +69,17 @@ def read_spec(directory: Path) -> SessionSpec:
     path = directory / _SPEC
     try:
         records = read_table((directory / _CASES).read_bytes(), path=str(directory / _CASES))
-        return _spec(json.loads(path.read_bytes()), records)
+        value = json.loads(path.read_bytes())
+        forecasts = zip(records, *(value.pop(name) for name in _OF_CASES), strict=True)
+        cases = tuple(SessionCase(*forecast) for forecast in forecasts)
+        hints = get_type_hints(SessionSpec)
+        others = {
+            name: decode_value(hints[name], item, what=name, key=str(path))
+            for name, item in value.items()
+            if name != "cases"
+        }
+        return SessionSpec(**others, cases=cases)
     except (OSError, KeyError, TypeError, ValueError) as error:
         raise BadInput(
             f"expected the specification of a session, got {error!r}", path=path
         ) from error
-
-
-def _spec(value: Mapping[str, Any], records: list[CaseRecord]) -> SessionSpec:
-    measure = {**value["measure"], "aic_metrics": tuple(value["measure"]["aic_metrics"])}
-    forecasts = zip(records, *(value[name] for name in _OF_CASES), strict=True)
-    return SessionSpec(
-        backend=value["backend"],
-        device=value["device"],
-        cases=tuple(SessionCase(*forecast) for forecast in forecasts),
-        measure=MeasureSettings(**measure),
-        limits=Limits(**value["limits"]),
-        seed=value["seed"],
-        threads=value["threads"],
-        catalog=value["catalog"],
-        stack=Stack.from_json(value["stack"]) if value["stack"] else None,
-        aic_metrics=value["aic_metrics"],
-        peaks=_peaks(value["peaks"]) if value["peaks"] else None,
-    )
-
-
-def _peaks(value: Mapping[str, Any]) -> MachinePeaks:
-    return MachinePeaks(**{**value, "stack": Stack.from_json(value["stack"])})

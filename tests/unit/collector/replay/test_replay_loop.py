@@ -12,7 +12,7 @@ from collector.model.plan import Limits, MeasureSettings  # noqa: E402
 from collector.replay.devices import CpuDevice  # noqa: E402
 from collector.replay.journal import JOURNAL, JournalWriter, read_journal  # noqa: E402
 from collector.replay.loop import Loop  # noqa: E402
-from collector.replay.recording import OutsideRecorder  # noqa: E402
+from collector.replay.recording import Recorder  # noqa: E402
 from collector.replay.spec import SessionCase, SessionSpec  # noqa: E402
 from tests.unit.collector.replay.replay_cases import add_record, case_record  # noqa: E402
 
@@ -34,7 +34,7 @@ class TellingDevice(CpuDevice):
 def test_a_device_is_asked_at_the_start_and_around_the_launches_of_each_case(tmp_path, monkeypatch):
     device = TellingDevice()
     monkeypatch.setattr(
-        "collector.replay.loop.open_recorded_device", lambda *_: (device, OutsideRecorder())
+        "collector.replay.loop.open_recorded_device", lambda *_: (device, Recorder())
     )
     records = (add_record(4), case_record("NoSuchKernel", "4,64", "4,64"))
     spec = SessionSpec(
