@@ -4,7 +4,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from itertools import zip_longest
 from typing import Any
 
@@ -12,7 +12,6 @@ import torch
 
 from collector.codec.errors import CaseRejected
 from collector.model.case import Case, Slot, shape_text
-from collector.model.measurement import Library
 from collector.model.plan import WARM_UPS, MeasureSettings
 from collector.model.record import CaseRecord
 from collector.model.stack import Runtime
@@ -69,19 +68,15 @@ def find_invalid_values(
             continue
         rows = tensor if written is None else tensor[:written]
         try:
-            is_right = _is_finite(rows, or_infinite=position in infinite)
+            sample = _sample(rows)
+            wrong = torch.isnan(sample) if position in infinite else ~torch.isfinite(sample)
+            is_wrong = bool(wrong.any())
         except RuntimeError as error:  # includes NotImplementedError
             logger.warning("output %d was not checked: %s", position, error)
             continue
-        if not is_right:
+        if is_wrong:
             return f"output {position} has non-finite values"
     return ""
-
-
-def _is_finite(tensor: Any, *, or_infinite: bool) -> bool:
-    sample = _sample(tensor)
-    wrong = torch.isnan(sample) if or_infinite else ~torch.isfinite(sample)
-    return not bool(wrong.any())
 
 
 def _sample(tensor: Any) -> Any:
@@ -103,17 +98,12 @@ def find_difference(outputs: Any, expected: Any) -> str:
         if not bool(both.any()):
             continue
         largest = float((a[both] - b[both]).abs().max())
-        if largest > _allowed(one.dtype, float(b[both].abs().max())):
+        allowed = 1.0 if one.dtype is torch.int8 else 0.0  # one step of a quantised output
+        if one.dtype.is_floating_point:
+            allowed = 32 * float(torch.finfo(one.dtype).eps) * max(1.0, float(b[both].abs().max()))
+        if largest > allowed:
             return f"output {position} is up to {largest:.3g} away from the reference"
     return ""
-
-
-def _allowed(dtype: Any, largest: float) -> float:
-    """Return the allowed rounding difference for values up to `largest`; one step of a quantised
-    output."""
-    if not dtype.is_floating_point:
-        return 1.0 if dtype is torch.int8 else 0.0
-    return 32 * float(torch.finfo(dtype).eps) * max(1.0, largest)
 
 
 def _agrees(tensor: Any, slot: Slot, dtype: Callable[[str], Any]) -> bool:
@@ -142,38 +132,12 @@ _COMPARED = 1 << 22  # elements of a case up to which its outputs are compared w
 
 
 @dataclass(frozen=True, slots=True)
-class Counts:
-    """Numbers of launches that were issued, in this order."""
-
-    warm_ups: int
-    pilots: int
-    repeats: int
-    warm_up_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class Issued:
-    """All launches of a case, and the disturbances while its repeats ran."""
-
-    counts: Counts
-    watch: Watch
-
-
-@dataclass(frozen=True, slots=True)
 class Replayed:
-    """Facts of a case's replay that the device's own records do not contain."""
+    """A replay: the facts that the device's own records do not contain, by the names of the
+    journal, and the cases that ran before each launch."""
 
-    counts: Counts
-    compute_dtype: str
-    invalid_values: str
-    differs: str
-    family: tuple[str, ...]  # the kernel types among which the runtime chose
-    library: Library
-    assumes: str
-    build_s: float
-    look_s: float
-    watch: Watch
-    before: Before  # what ran before each launch
+    facts: dict[str, object]
+    before: tuple[CaseRecord, ...]
 
 
 class CaseReplay:
@@ -218,28 +182,31 @@ class CaseReplay:
         built = time.perf_counter()
         on_phase(LAUNCHING)
         self._marks.open(ordinal)
-        issued = launches.issue(measure)
+        counts, watch = launches.issue(measure)
         self._marks.close(ordinal)
         self._device.synchronize()
         on_phase(CHECKING)
         launched = time.perf_counter()
         check_outputs(launches.output, case, tensors.dtype)
-        is_real = self._device.runtime is Runtime.REAL
-        return Replayed(
-            counts=issued.counts,
-            compute_dtype=tensors.compute_dtype,
-            invalid_values=find_invalid_values(launches.output, op.infinite, op.written(case))
-            if is_real
-            else "",
-            differs=self._difference(case, op, call, launches.output) if is_real else "",
-            family=tuple(sorted(op.family)),
-            library=launcher.library,
-            assumes=op.assumes,
-            build_s=built - started,
-            look_s=time.perf_counter() - launched,
-            watch=issued.watch,
-            before=ran_before,
-        )
+        invalid, differs = "", ""
+        if self._device.runtime is Runtime.REAL:
+            invalid = find_invalid_values(launches.output, op.infinite, op.written(case))
+            differs = self._difference(case, op, call, launches.output)
+        facts = {
+            **counts,
+            "compute_dtype": tensors.compute_dtype,
+            "doubt": invalid,
+            "differs": differs,
+            "family": sorted(op.family),  # the kernel types among which the runtime chose
+            "library": launcher.library,
+            "assumes": op.assumes,
+            "context": ran_before.text,
+            "before": [sorted(types) for types in ran_before.types],
+            "build_s": built - started,
+            "look_s": time.perf_counter() - launched,
+            "watch": astuple(watch),
+        }
+        return Replayed(facts, ran_before.records)
 
     def _needed_bytes(self, case: Case, op: OpSpec, context: Context | None) -> int:
         """Return the bytes of a case, and of the launches before it."""
@@ -289,19 +256,16 @@ class _Launches:
         run: Callable[..., Any],
         call: Call,
         repeater: Repeater,
-        chain: Chain | None = None,
+        chain: Chain | None,
     ):
         """With a `chain`, each launch follows the launches of the chain."""
         self.output: Any = None
-        self._chain = chain
-        self._repeater = repeater
-        self._device = device
-        self._marks = marks
-        self._run = run
-        self._call = call
+        self._device, self._marks, self._repeater = device, marks, repeater
+        self._run, self._call, self._chain = run, call, chain
 
-    def issue(self, measure: MeasureSettings) -> Issued:
-        """Warm up, determine how many repeats fit the budget, and launch them.
+    def issue(self, measure: MeasureSettings) -> tuple[dict[str, object], Watch]:
+        """Warm up, determine how many repeats fit the budget, and launch them. Return the numbers
+        of launches, by the names of the journal, and the watch on the repeats.
 
         The clock here only determines the number of repeats; no measured duration comes from it. A
         launch that takes half of the budget is its own pilot, and the only warm-up. If a device
@@ -319,8 +283,9 @@ class _Launches:
             pilots = measure.pilots
             pilot_s = self._launch(pilots) if pilots else warmed_s / (WARM_UPS - 1)
         repeats = self._repeater.repeat(self._launch, pilot_s, measure)
-        counts = Counts(compiled + warm_ups, pilots, repeats.count, warm_up_s)
-        return Issued(counts, repeats.watch)
+        counts: dict[str, object] = {"warm_ups": compiled + warm_ups, "pilots": pilots}
+        counts |= {"repeats": repeats.count, "warm_up_s": warm_up_s}
+        return counts, repeats.watch
 
     def _launch(self, times: int) -> float:
         next_launch, run = self._marks.next_launch, self._run

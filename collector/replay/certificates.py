@@ -24,7 +24,6 @@ from collector.quality.disturbances import (
     disturbance_of_readings,
     disturbance_warnings,
     gap_share,
-    idle_clocks,
     states,
     undisturbed,
 )
@@ -38,49 +37,7 @@ from collector.replay.kineto import operators_of
 from collector.replay.spec import SessionCase, SessionSpec
 from collector.replay.supervisor import Ending, SessionReport
 
-# Sources of the disturbances of a case's launches: a session's journal and records.
-
 _START = attrgetter("start_ns")
-
-
-class CaseWindows:
-    """Windows of a session's cases; `launches` are all recorded launches, in order of their
-    start."""
-
-    def __init__(self, spec: SessionSpec, journal: Journal, launches: Sequence[KernelLaunch]):
-        self._launches = launches
-        self._readings = journal.readings
-        self._idle_mhz = idle_clocks(journal.readings)
-        self._is_cpu = spec.backend == "cpu"
-        self._has_gaps = spec.backend == "npu" or spec.measure.cache == "warm"
-
-    def states(self, entry: CaseEntry) -> tuple[measurement.DeviceState, measurement.DeviceState]:
-        """Return clock and temperature before and after the launches of a case."""
-        return states(self._readings, entry.launching_s, entry.looking_s)
-
-    def disturbance(
-        self, entry: CaseEntry, repeats: Sequence[KernelLaunch]
-    ) -> measurement.Disturbance | None:
-        """Return what disturbed the repeats: on a CPU from its threads, launch by launch; on
-        other devices from readings before and after all launches."""
-        if self._is_cpu:
-            return entry.watch.disturbance
-        return disturbance_of_readings(
-            around(self._readings, entry.launching_s, entry.looking_s),
-            len(repeats),
-            idle_mhz=self._idle_mhz,
-            gap_share=self._gap_share(repeats) if self._has_gaps else None,
-        )
-
-    def _gap_share(self, repeats: Sequence[KernelLaunch]) -> float | None:
-        """Return the share of the time between repeats in which no recorded launch ran. On a GPU
-        the mark of a launch, a microsecond or two, is part of the gap before it, and so would be
-        a cache flush: for cold caches no share is recorded."""
-        first = bisect_left(self._launches, repeats[0].start_ns, key=_START)
-        last = bisect_right(self._launches, repeats[-1].start_ns, key=_START)
-        return gap_share((one.start_ns, one.duration_us) for one in self._launches[first:last])
-
-
 _OFFENCES = {
     Ending.CRASHED: measurement.Outcome.CRASHED,
     Ending.HUNG: measurement.Outcome.HUNG,
@@ -89,26 +46,22 @@ _OFFENCES = {
 
 
 @dataclass(frozen=True, slots=True)
-class DurationClock:
-    """The clock that counts durations: its step, and the shortest duration that it records."""
-
-    step_us: float
-    lower_bound_us: float
-
-
-@dataclass(frozen=True, slots=True)
 class Certificates:
     """Makes the measurement of each case: none if the session has no result for it, and a second
-    one if another kernel of its family ran instead."""
+    one if another kernel of its family ran instead. `launches` are all recorded launches, in order
+    of their start. The clock that counts durations has steps of `step_us`, and records none below
+    `lower_bound_us`. With `is_partial`, a case without records counts as never run."""
 
     spec: SessionSpec
     journal: Journal
-    windows: CaseWindows
+    launches: Sequence[KernelLaunch]
     attributions: Mapping[int, Attribution[KernelLaunch]]
     report: SessionReport
     provenance: measurement.Provenance
     is_partial: bool
-    clock: DurationClock
+    idle_mhz: frozenset[float]
+    step_us: float
+    lower_bound_us: float
 
     def of(self, ordinal: int) -> tuple[measurement.Measurement, ...]:
         entry = self.journal.cases.get(ordinal)
@@ -129,7 +82,7 @@ class Certificates:
     def _measured(
         self, entry: CaseEntry, found: Attribution[KernelLaunch]
     ) -> tuple[measurement.Measurement, ...]:
-        opened, closed = self.windows.states(entry)
+        opened, closed = states(self.journal.readings, entry.launching_s, entry.looking_s)
         certificate = replace(
             self._certificate(entry, measurement.Outcome.PROFILER_LOST, found.lost),
             n_expected=entry.repeats,
@@ -195,10 +148,10 @@ class Certificates:
         if fault := next(filter(None, (no_duration(us, limit_us) for us in durations)), ""):
             return replace(certificate, outcome=measurement.Outcome.IMPLAUSIBLE, reason=fault)
         kept = undisturbed(repeats, entry.watch)
-        disturbance = self.windows.disturbance(entry, repeats)
+        disturbance = self._disturbance(entry, repeats)
         kept_us = [launch.duration_us for launch in kept]
-        step_us = self.clock.step_us
-        summary, modes = summarise(kept_us, step_us), two_modes(kept_us, step_us)
+        summary = summarise(kept_us, self.step_us)
+        modes = two_modes(kept_us, self.step_us)
         drift = find_trend(kept_us)
         fault = implausible(
             summary.timing.mean_us,
@@ -233,10 +186,32 @@ class Certificates:
             else timed
         )
 
+    def _disturbance(
+        self, entry: CaseEntry, repeats: Sequence[KernelLaunch]
+    ) -> measurement.Disturbance | None:
+        """Return what disturbed the repeats: on a CPU from its threads, launch by launch; on
+        other devices from readings before and after all launches, and from the share of the time
+        between repeats in which no recorded launch ran. On a GPU the mark of a launch, a
+        microsecond or two, is part of the gap before it, and so would be a cache flush: for cold
+        caches no share is recorded."""
+        if self.spec.backend == "cpu":
+            return entry.watch.disturbance
+        readings, share = self.journal.readings, None
+        if self.spec.backend == "npu" or self.spec.measure.cache == "warm":
+            first = bisect_left(self.launches, repeats[0].start_ns, key=_START)
+            last = bisect_right(self.launches, repeats[-1].start_ns, key=_START)
+            share = gap_share((one.start_ns, one.duration_us) for one in self.launches[first:last])
+        return disturbance_of_readings(
+            around(readings, entry.launching_s, entry.looking_s),
+            len(repeats),
+            idle_mhz=self.idle_mhz,
+            gap_share=share,
+        )
+
     def _lower_bound_us(self, name: str) -> float:
         """Return the profiler's lower bound for a launch: the sum of those of its operators."""
         operators = 1 if self.spec.backend == "npu" else operators_of(name)
-        return round(operators * self.clock.lower_bound_us, 6)
+        return round(operators * self.lower_bound_us, 6)
 
     def _certificate(
         self, entry: CaseEntry, outcome: measurement.Outcome, reason: str

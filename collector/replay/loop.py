@@ -6,18 +6,15 @@ import logging
 import re
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import asdict, astuple
+from dataclasses import asdict
 from pathlib import Path
 
 import torch
 
 from collector.codec.errors import CaseRejected
 from collector.model.measurement import CONTEXT, Outcome
-from collector.model.record import CaseRecord
-from collector.ops.spec import OpSpec
 from collector.replay.calls import NoOperator
-from collector.replay.cases import CaseReplay, Replayed
+from collector.replay.cases import CaseReplay
 from collector.replay.certificates import measure_of
 from collector.replay.journal import CHECKING, LAUNCHING, MEASURED, JournalWriter, time_now
 from collector.replay.memory_limits import NotEnoughMemory
@@ -43,7 +40,7 @@ class Loop:
             self._device,
             Marks(self._device, len(spec.cases), cold=cold),
             spec.limits.memory_gb,
-            _finder(spec.catalog),
+            importlib.import_module(spec.catalog).find,
         )
 
     def run(self, import_s: float, stop: threading.Event) -> None:
@@ -75,6 +72,7 @@ class Loop:
     def _case(self, ordinal: int, case: SessionCase) -> None:
         record, journal = case.record, self._journal
         journal.write("begin", ordinal=ordinal, case=record.case_id, time=time_now())
+        is_in_context = self._spec.measure.cache == CONTEXT
         seed = int(record.case_id[:12], 16) ^ self._spec.seed
         try:
             with torch.no_grad():
@@ -83,14 +81,16 @@ class Loop:
                     record.case,
                     seed,
                     measure_of(case, self._spec.measure),
-                    self._before(case),
+                    # Alone, as a canary does in every session, or behind its context.
+                    record.before if is_in_context and not case.place else None,
                     lambda phase: self._phase(ordinal, phase),
                 )
         except Exception as error:  # any exception of an operator is the outcome of its case
             outcome, reason = judge_error(error)
         else:
-            self._recorder.measured(ordinal, record, replayed.before.records)
-            journal.write("end", ordinal=ordinal, **_as_line(replayed), time=time_now())
+            self._recorder.measured(ordinal, record, replayed.before)
+            facts = {"outcome": MEASURED, **replayed.facts}
+            journal.write("end", ordinal=ordinal, **facts, time=time_now())
             return
         # An error that a GPU does not recover from is raised here, and ends the session.
         self._device.synchronize()
@@ -111,12 +111,6 @@ class Loop:
         if condition is not None:
             self._journal.write("condition", **asdict(condition))
 
-    def _before(self, case: SessionCase) -> tuple[CaseRecord, ...] | None:
-        """Return what runs before each launch of a case; None if the case runs alone, as a
-        canary does in every session."""
-        is_in_context = self._spec.measure.cache == CONTEXT and not case.place
-        return case.record.before if is_in_context else None
-
 
 def judge_error(error: Exception) -> tuple[Outcome, str]:
     """Return the outcome of an exception, and its reason in one line."""
@@ -129,26 +123,3 @@ def judge_error(error: Exception) -> tuple[Outcome, str]:
     if of_memory or _NO_MEMORY.search(reason):
         return Outcome.OOM, reason
     return Outcome.FAILED, f"{type(error).__name__}: {reason}"
-
-
-def _as_line(replayed: Replayed) -> dict[str, object]:
-    return {
-        "outcome": MEASURED,
-        **asdict(replayed.counts),
-        "compute_dtype": replayed.compute_dtype,
-        "doubt": replayed.invalid_values,
-        "differs": replayed.differs,
-        "family": replayed.family,
-        "library": replayed.library,
-        "assumes": replayed.assumes,
-        "context": replayed.before.text,
-        "before": [sorted(types) for types in replayed.before.types],
-        "build_s": replayed.build_s,
-        "look_s": replayed.look_s,
-        "watch": astuple(replayed.watch),
-    }
-
-
-def _finder(catalog: str) -> Callable[[str], OpSpec | None]:
-    find: Callable[[str], OpSpec | None] = importlib.import_module(catalog).find
-    return find

@@ -15,15 +15,10 @@ from collector.model.measurement import Measurement, Provenance
 from collector.model.vocabulary import ACCELERATOR_CORE, core_class
 from collector.ops.registry import find
 from collector.profiles.op_summary import KernelLaunch, read_op_summary
-from collector.quality.disturbances import clock_step_us, profiler_lower_bound_us
+from collector.quality.disturbances import clock_step_us, idle_clocks, profiler_lower_bound_us
 from collector.quality.identity import Expectation
-from collector.quality.reconcile import Attribution, attribute, mark_of
-from collector.replay.certificates import (
-    CaseWindows,
-    Certificates,
-    DurationClock,
-    with_canary_readings,
-)
+from collector.quality.reconcile import attribute, mark_of
+from collector.replay.certificates import Certificates, with_canary_readings
 from collector.replay.journal import JOURNAL, MEASURED, CaseEntry, Journal, read_journal
 from collector.replay.kineto import IDLE_OPERATOR
 from collector.replay.msprof import OUTPUT, join_summaries, op_summaries, profiles_of
@@ -57,18 +52,25 @@ def collect(
     """Return the results of a session that has ended, in any way."""
     (directory / JOURNAL).touch()  # a session that failed to start has none
     journal = read_journal(directory / JOURNAL)
-    records = _Records.of(spec, directory, journal)
+    records = _records_of(spec, directory, journal)
     expected = [_expectation(spec, journal.cases[i]) for i in records.ordinals]
     attributions = attribute(records.launches, expected)
     provenance = replace(provenance, runtime=journal.runtime)
-    clock = DurationClock(
-        step_us=clock_step_us(_durations_us(found) for found in attributions.values()),
-        lower_bound_us=profiler_lower_bound_us(_idle_us(spec.backend, records.launches)),
-    )
-    is_partial = records.is_partial(report)
-    windows = CaseWindows(spec, journal, records.launches)
+    # If a session failed, msprof's last buffers are lost.
+    is_over = report.ending in (Ending.COMPLETE, Ending.STOPPED)
     certificates = Certificates(
-        spec, journal, windows, attributions, report, provenance, is_partial, clock
+        spec,
+        journal,
+        records.launches,
+        attributions,
+        report,
+        provenance,
+        is_partial=spec.backend == "npu" and not is_over,
+        idle_mhz=idle_clocks(journal.readings),
+        step_us=clock_step_us(
+            [launch.duration_us for launch in found.repeats] for found in attributions.values()
+        ),
+        lower_bound_us=profiler_lower_bound_us(_idle_us(spec.backend, records.launches)),
     )
     reported = {ordinal: certificates.of(ordinal) for ordinal in range(len(spec.cases))}
     canaries = {i: reported.pop(i) for i, case in enumerate(spec.cases) if case.place}
@@ -94,36 +96,28 @@ class _Records:
 
     launches: Sequence[KernelLaunch]
     ordinals: Sequence[int]
-    is_outside: bool = False  # msprof's: records at the end of a broken session are missing
     unread: str = ""
 
-    @classmethod
-    def of(cls, spec: SessionSpec, directory: Path, journal: Journal) -> "_Records":
-        """Return the records of a session, joined into one op_summary; the journal identifies
-        their cases."""
-        if spec.backend != "npu":
-            has_rows = join_summaries(_intact_slices(directory, journal), directory / SUMMARY)
-            launches = list(read_op_summary(directory / SUMMARY)) if has_rows else []
-            return cls(launches, sorted(journal.recorded))
-        measured = [i for i, case in sorted(journal.cases.items()) if case.outcome == MEASURED]
-        try:
-            launches = _msprof_launches(directory)
-        except BadInput as error:
-            return cls((), (), True, str(error))
-        if measured and not launches:
-            return cls((), (), True, "msprof wrote no op_summary")
-        return cls(launches, measured, True)
 
-    def is_partial(self, report: SessionReport) -> bool:
-        """Return whether a case without records counts as never run: if the session failed, the
-        profiler's last buffers are lost."""
-        return self.is_outside and report.ending not in (Ending.COMPLETE, Ending.STOPPED)
-
-
-def _msprof_launches(directory: Path) -> list[KernelLaunch]:
-    """Return msprof's launches. Raises BadInput for an op_summary that cannot be parsed."""
+def _records_of(spec: SessionSpec, directory: Path, journal: Journal) -> _Records:
+    """Return the records of a session, joined into one op_summary; the journal identifies their
+    cases."""
+    if spec.backend != "npu":
+        launches = _joined(_intact_slices(directory, journal), directory)
+        return _Records(launches, sorted(journal.recorded))
+    measured = [i for i, case in sorted(journal.cases.items()) if case.outcome == MEASURED]
     profiles = profiles_of(directory / OUTPUT)
-    files = [path for profile in profiles for path in op_summaries(profile)]
+    try:
+        launches = _joined([path for one in profiles for path in op_summaries(one)], directory)
+    except BadInput as error:
+        return _Records((), (), str(error))
+    if measured and not launches:
+        return _Records((), (), "msprof wrote no op_summary")
+    return _Records(launches, measured)
+
+
+def _joined(files: Sequence[Path], directory: Path) -> list[KernelLaunch]:
+    """Return the launches of op_summary files. Raises BadInput for one that cannot be parsed."""
     has_rows = join_summaries(files, directory / SUMMARY)
     return list(read_op_summary(directory / SUMMARY)) if has_rows else []
 
@@ -166,7 +160,3 @@ def _idle_us(backend: str, launches: Iterable[KernelLaunch]) -> list[float]:
     if backend == "cpu":
         return [one.duration_us for one in launches if one.op_type == IDLE_OPERATOR]
     return [one.duration_us for one in launches if mark_of(one) is not None]
-
-
-def _durations_us(found: Attribution[KernelLaunch]) -> list[float]:
-    return [launch.duration_us for launch in found.repeats]

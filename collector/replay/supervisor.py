@@ -21,24 +21,8 @@ from collector.replay import msprof
 from collector.replay.journal import JOURNAL, Journal, JournalTail
 from collector.replay.lock import concurrency_limit
 from collector.replay.memory_limits import resident_bytes, too_much
-from collector.replay.process import (
-    ControlPipe,
-    ProcessId,
-    SessionStuck,
-    describe_end,
-    end_group,
-    start,
-)
+from collector.replay.process import ControlPipe, ProcessId, describe_end, end_group, start
 from collector.replay.spec import SessionSpec, write_spec
-
-__all__ = [
-    "Ending",
-    "SessionProgress",
-    "SessionReport",
-    "SessionStuck",
-    "run_session",
-    "why_it_ended",
-]
 
 logger = logging.getLogger(__name__)
 
@@ -152,6 +136,7 @@ def _session_of(journal: Journal) -> ProcessId | None:
 
 
 _Verdict = tuple[Ending, str, int | None]
+_NO_CASE: _Verdict = (Ending.HUNG, f"no case for {STEP_LIMIT_S:g} s", None)
 
 
 class _Watch:
@@ -180,7 +165,7 @@ class _Watch:
         while True:
             # before the journal is read, so that its last lines are there
             code = self._process.poll()
-            is_over = code is not None or self._is_gone()
+            is_over = code is not None or self._lives_under_msprof(self._tail.journal) is False
             journal = self._tail.read()
             if is_over:
                 return self._ended(code, journal)
@@ -195,14 +180,10 @@ class _Watch:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(_POLL_S)
 
-    def _is_gone(self) -> bool:
-        """Return whether the session's own process has ended, if msprof is its parent."""
-        session = _session_of(self._tail.journal)
-        return session is not None and session.pid != self._process.pid and not session.is_alive
-
-    def _outlives_msprof(self, journal: Journal) -> bool:
+    def _lives_under_msprof(self, journal: Journal) -> bool | None:
+        """Return whether the session's own process lives, if msprof is its parent; None if not."""
         session = _session_of(journal)
-        return session is not None and session.pid != self._process.pid and session.is_alive
+        return None if session is None or session.pid == self._process.pid else session.is_alive
 
     def _ended(self, code: int | None, journal: Journal) -> _Verdict:
         if journal.ended:  # regardless of what torch's own cleanup, or msprof, did after that
@@ -210,7 +191,7 @@ class _Watch:
             return (Ending.COMPLETE if complete else Ending.STOPPED), "", None
         if journal.refused:
             return Ending.CRASHED, journal.refused, None
-        if code is not None and self._outlives_msprof(journal):
+        if code is not None and self._lives_under_msprof(journal):
             return Ending.CRASHED, f"msprof {describe_end(code)} before its session", None
         case = journal.in_flight
         where = f"while {case.phase}" if case is not None else "outside any case"
@@ -223,22 +204,19 @@ class _Watch:
         if case is not None:
             limit_s = self._spec.cases[case.ordinal].limit_s
             if now - case.began_s > limit_s:
-                whose = _whose_limit(limit_s, self._spec.limits.case_s)
+                # A limit below that of all cases comes from a campaign's forecast.
+                case_s, whose = self._spec.limits.case_s, "the limit of any case"
+                if limit_s < case_s:
+                    whose = f"its limit from the forecast (limits.case_s is {case_s:g} s)"
                 reason = f"not done after {limit_s:g} s, {whose}, while {case.phase}"
                 return Ending.HUNG, reason, case.ordinal
         elif now - max(journal.step_s, self._started) > STEP_LIMIT_S:
-            return self._ended_late(journal)
+            # A session whose journal has ended is complete.
+            return self._ended(None, journal) if journal.ended else _NO_CASE
         if now - max(journal.last_s, self._started) > self._heartbeat_limit_s:
             reason = f"no heartbeat for {self._heartbeat_limit_s:g} s"
             return Ending.HUNG, reason, _ordinal(journal)
         return None
-
-    def _ended_late(self, journal: Journal) -> _Verdict:
-        """Return the verdict for a step that takes too long: a session whose journal has ended
-        is complete."""
-        if journal.ended:
-            return self._ended(None, journal)
-        return Ending.HUNG, f"no case for {STEP_LIMIT_S:g} s", None
 
     def _too_much_memory(self, journal: Journal) -> _Verdict | None:
         if time.monotonic() - self._weighed < _MEMORY_POLL_S:
@@ -254,14 +232,6 @@ class _Watch:
         ended = len(journal.cases) - (in_flight is not None)
         wall_s = time.monotonic() - self._started
         return SessionProgress(ended, len(self._spec.cases), in_flight, wall_s)
-
-
-def _whose_limit(limit_s: float, case_s: float) -> str:
-    """Return the source of the limit that a case exceeded: a limit below that of all cases comes
-    from the case's forecast, which only a campaign has."""
-    if limit_s < case_s:
-        return f"its limit from the forecast (limits.case_s is {case_s:g} s)"
-    return "the limit of any case"
 
 
 def _ordinal(journal: Journal) -> int | None:

@@ -14,7 +14,7 @@ from collector.model.measurement import Measurement, Outcome, Provenance, Timing
 from collector.model.plan import Plan, ShardCase
 from collector.model.stack import Stack
 from collector.replay.msprof import NoSpace
-from collector.replay.supervisor import SessionStuck
+from collector.replay.process import SessionStuck
 from tests.attack.simulation.faults import Faults
 from tests.attack.simulation.process import Process
 from tests.attack.simulation.world import Killed

@@ -28,7 +28,7 @@ from collector.measuring.batches import SessionsFail
 from collector.model import keys
 from collector.model.plan import plan_to_json
 from collector.replay.msprof import NoSpace
-from collector.replay.supervisor import SessionStuck
+from collector.replay.process import SessionStuck
 from collector.store.file import FileStore
 from collector.store.in_memory import MemoryStore
 from collector.worker.__main__ import run
