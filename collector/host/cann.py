@@ -13,6 +13,7 @@ from functools import cache
 from pathlib import Path
 
 from collector.codec.errors import HostFault
+from collector.host.machine import text_of
 from collector.model.stack import Runtime
 
 # The CANN of this machine: its version, from the files of its installer, and whether it is a real
@@ -41,8 +42,8 @@ def cann_version(
     named = (environment.get(name) for name in (*_HOMES, _INSTALLED))
     for root in [*filter(None, named), *roots]:
         for path in _files(Path(root).expanduser()):
-            if version := _version_in(path):
-                return version
+            if match := _VERSION.search(text_of(path)):
+                return match[1].strip("[]\"'")
     return None
 
 
@@ -71,14 +72,6 @@ def _files(root: Path) -> Iterator[Path]:
     for machine in ("arm64", "aarch64", "x86_64"):
         yield root / f"{machine}-linux" / _INFO
     yield root / f"{platform.machine()}-linux" / _INFO
-
-
-def _version_in(path: Path) -> str | None:
-    try:
-        match = _VERSION.search(path.read_text(errors="replace"))
-    except OSError:
-        return None
-    return match[1].strip("[]\"'") if match else None
 
 
 # The custom operators of vLLM-Ascend (a custom OPP): where they are, and whether they are found.
@@ -151,10 +144,15 @@ def _remedy(folder: Path | None) -> str:
 def _installed() -> Path | None:
     """Return the folder of operators in an installed vllm_ascend, without importing it. The name
     of the folder differs between releases."""
-    spec = importlib.util.find_spec("vllm_ascend")
-    places = list(spec.submodule_search_locations or ()) if spec is not None else []
-    vendors = (found for place in places for found in sorted(Path(place, _VENDORS).glob("*")))
+    vendors = _in_vllm_ascend(f"{_VENDORS}/*")
     return next((folder for folder in vendors if (folder / _API).is_dir()), None)
+
+
+def _in_vllm_ascend(pattern: str) -> list[Path]:
+    """Return the paths in an installed vllm_ascend, by name; none if it is not installed."""
+    spec = importlib.util.find_spec("vllm_ascend")
+    places = (spec.submodule_search_locations or ()) if spec is not None else ()
+    return [found for place in places for found in sorted(Path(place).glob(pattern))]
 
 
 def _plain(path: Path | str) -> str:
@@ -176,8 +174,9 @@ def find_kernel_libraries(environment: Mapping[str, str], vllm: str) -> Iterator
     version)."""
     if name := custom_opp_name(environment, vllm):
         yield "custom_opp", name
-    if digits := _extension_digits():
-        yield "vllm_ascend", digits
+    # vLLM-Ascend's kernels, which users often build themselves under the same version.
+    for extension in _in_vllm_ascend("vllm_ascend_C*.so")[:1]:
+        yield "vllm_ascend", _digits(extension)
     if name := atb_name(environment):
         yield "atb", name
     if version := installed_version("triton_ascend", "triton-ascend"):
@@ -214,16 +213,6 @@ def installed_version(*names: str) -> str | None:
         except importlib.metadata.PackageNotFoundError:
             continue
     return None
-
-
-def _extension_digits() -> str:
-    """Return the digits of vLLM-Ascend's kernel library, which users often build themselves under
-    the same version."""
-    spec = importlib.util.find_spec("vllm_ascend")
-    places = list(spec.submodule_search_locations or ()) if spec is not None else []
-    found = (path for place in places for path in sorted(Path(place).glob("vllm_ascend_C*.so")))
-    first = next(found, None)
-    return _digits(first) if first is not None else ""
 
 
 @cache

@@ -5,20 +5,17 @@ means the same GPU to both.
 """
 
 import os
-import shutil
-import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from collector.codec.errors import HostFault
-from collector.host.processes import others_among
+from collector.host.processes import others_among, tool_output
 from collector.model.measurement import ClockLimit, Condition
 
 CUDA_ORDER = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 _FIELDS = "index,name,uuid,driver_version"
-_PATIENCE_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +31,9 @@ class Gpu:
 def list_gpus() -> tuple[Gpu, ...]:
     """Return the GPUs that this process may use. Raises HostFault, with the remedy, if there is
     none."""
-    found = visible(parse(_nvidia_smi()), os.environ.get(_VISIBLE))
+    query = (f"--query-gpu={_FIELDS}", "--format=csv,noheader")
+    listed = tool_output("cuda", "nvidia-smi", *query)
+    found = visible(parse(listed), os.environ.get(_VISIBLE))
     if not found:
         raise HostFault(f"backend cuda: {_VISIBLE}={os.environ.get(_VISIBLE)!r} leaves no GPU")
     return found
@@ -73,25 +72,6 @@ def _named(found: Sequence[Gpu], entry: str) -> Gpu | None:
     else:
         matching = [gpu for gpu in found if entry.startswith("GPU-") and gpu.uuid.startswith(entry)]
     return matching[0] if len(matching) == 1 else None
-
-
-def _nvidia_smi() -> str:
-    command = shutil.which("nvidia-smi")
-    if command is None:
-        raise HostFault("backend cuda: nvidia-smi is not on PATH, so no GPU can be listed")
-    query = [command, f"--query-gpu={_FIELDS}", "--format=csv,noheader"]
-    try:
-        output = subprocess.run(
-            query, capture_output=True, text=True, timeout=_PATIENCE_S, check=False
-        )
-    except subprocess.TimeoutExpired as error:
-        raise HostFault(
-            f"backend cuda: nvidia-smi does not respond within {_PATIENCE_S:g} s: "
-            "the driver or a GPU hangs"
-        ) from error
-    except OSError as error:
-        raise HostFault(f"backend cuda: {command} cannot be run: {error.strerror}") from error
-    return output.stdout or output.stderr
 
 
 # The condition of one NVIDIA GPU, as NVML reports it: the library of its driver, through the

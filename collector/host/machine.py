@@ -36,9 +36,9 @@ def _branch(root: Path, group: str) -> Iterator[Path]:
 
 
 def text_of(path: Path) -> str:
-    """Return the text of a file of the kernel; empty if the file is missing."""
+    """Return the text of a file; empty if the file is missing."""
     try:
-        return path.read_text()
+        return path.read_text(errors="replace")
     except OSError:
         return ""
 
@@ -73,10 +73,12 @@ class Cpu:
 
 def this_cpu(cpuinfo: Path = Path("/proc/cpuinfo")) -> Cpu:
     """Return the processor of this machine, without fields that the kernel does not report."""
-    fields = _first_processor(cpuinfo)
+    lines = (line.partition(":") for line in text_of(cpuinfo).split("\n\n", 1)[0].splitlines())
+    fields = {name.strip(): value.strip() for name, _, value in lines}
+    parts = (platform.machine(), fields.get("CPU implementer"), fields.get("CPU part"))
     flags = (fields.get("flags") or fields.get("Features") or "").split()
     return Cpu(
-        model=_model(fields),
+        model=fields.get("model name") or "-".join(filter(None, parts)),
         threads=usable_threads(),
         flags=tuple(sorted(_FLAGS_THAT_MATTER.intersection(flags))),
     )
@@ -104,22 +106,6 @@ def _quotas(membership: Path, cgroups: Path) -> Iterator[float]:
             period = text_of(folder / "cpu.cfs_period_us").strip()
         if allowed.isdigit() and period.isdigit() and int(period):
             yield int(allowed) / int(period)
-
-
-def _first_processor(cpuinfo: Path) -> dict[str, str]:
-    try:
-        text = cpuinfo.read_text()
-    except OSError:
-        return {}
-    lines = (line.partition(":") for line in text.split("\n\n", 1)[0].splitlines())
-    return {name.strip(): value.strip() for name, _, value in lines}
-
-
-def _model(fields: dict[str, str]) -> str:
-    if fields.get("model name"):
-        return fields["model name"]
-    parts = (fields.get("CPU implementer", ""), fields.get("CPU part", ""))
-    return "-".join(filter(None, (platform.machine(), *parts)))
 
 
 # The memory that this process can still get: from the machine, and from its container.
@@ -161,8 +147,9 @@ def available_memory_bytes(
     """Return the memory that is available without swapping, and without being killed; None if the
     kernel does not report it. A container sees the machine's meminfo, but its own limit kills
     it."""
-    left = [_of_machine(meminfo), *(group.left for group in _limited(membership, cgroups))]
-    return min((size for size in left if size is not None), default=None)
+    of_machine = re.findall(r"MemAvailable:\s+(\d+) kB", text_of(meminfo))[:1]
+    of_groups = (group.left for group in _limited(membership, cgroups))
+    return min((*(int(kib) * 1024 for kib in of_machine), *of_groups), default=None)
 
 
 def container_memory(membership: Path = MEMBERSHIP, cgroups: Path = CGROUPS) -> GroupMemory | None:
@@ -171,25 +158,15 @@ def container_memory(membership: Path = MEMBERSHIP, cgroups: Path = CGROUPS) -> 
     return min(groups, key=lambda group: group.limit - group.held, default=None)
 
 
-def _of_machine(meminfo: Path) -> int | None:
-    match = re.search(r"MemAvailable:\s+(\d+) kB", text_of(meminfo))
-    return int(match[1]) * 1024 if match else None
-
-
 def _limited(membership: Path, cgroups: Path) -> Iterator[GroupMemory]:
     """Yield the groups of this process that have a limit."""
     for version, folder in group_folders("memory", membership, cgroups):
         limit, usage, prefix = _FILES[version]
         allowed, used = text_of(folder / limit).strip(), text_of(folder / usage).strip()
         if allowed.isdigit() and used.isdigit() and int(allowed) < _NO_LIMIT:
-            statistics = text_of(folder / "memory.stat")
-            cached = (_counted(statistics, f"{prefix}{n}_file") for n in ("inactive", "active"))
-            yield GroupMemory(int(allowed), int(used), *cached)
-
-
-def _counted(statistics: str, name: str) -> int:
-    match = re.search(rf"^{name} (\d+)$", statistics, flags=re.MULTILINE)
-    return int(match[1]) if match else 0
+            statistics = dict(re.findall(r"(?m)^(\w+) (\d+)$", text_of(folder / "memory.stat")))
+            cached = (statistics.get(f"{prefix}{n}_file", 0) for n in ("inactive", "active"))
+            yield GroupMemory(int(allowed), int(used), *map(int, cached))
 
 
 # The free space of a folder: on its disk, and in a pod's volume with its own limit.
@@ -205,8 +182,12 @@ def free_bytes(folder: Path, environment: Mapping[str, str] = os.environ) -> int
     """Return the bytes that can still be written below a folder. Raises BadInput for an invalid
     limit."""
     free = shutil.disk_usage(folder).free
-    limit = _limit(environment)
-    return free if limit is None else min(free, max(0, limit - used_bytes(volume_of(folder))))
+    limit = environment.get(_LIMIT, "").strip()
+    if not limit:
+        return free
+    if not limit.isdigit():
+        raise BadInput(f"{_LIMIT}: expected a number of bytes, got {limit!r}")
+    return min(free, max(0, int(limit) - used_bytes(volume_of(folder))))
 
 
 def volume_of(folder: Path) -> Path:
@@ -222,26 +203,12 @@ def volume_of(folder: Path) -> Path:
 def used_bytes(folder: Path) -> int:
     """Return the bytes that the files below a folder take on disk; files that disappear in the
     meantime are skipped."""
-    return sum(_blocks(folder)) * _BLOCK
-
-
-def _blocks(folder: Path) -> Iterator[int]:
-    seen: set[tuple[int, int]] = set()  # files with several names count once
+    blocks: dict[tuple[int, int], int] = {}  # files with several names count once
     for place, folders, files in os.walk(folder):
         for name in (*folders, *files):
             try:
                 status = os.lstat(os.path.join(place, name))
             except OSError:
                 continue
-            if (file := (status.st_dev, status.st_ino)) not in seen:
-                seen.add(file)
-                yield status.st_blocks
-
-
-def _limit(environment: Mapping[str, str]) -> int | None:
-    text = environment.get(_LIMIT, "").strip()
-    if not text:
-        return None
-    if not text.isdigit():
-        raise BadInput(f"{_LIMIT}: expected a number of bytes, got {text!r}")
-    return int(text)
+            blocks[status.st_dev, status.st_ino] = status.st_blocks
+    return sum(blocks.values()) * _BLOCK

@@ -6,19 +6,16 @@ a session. The board of a chip reports its model.
 
 import os
 import re
-import shutil
-import subprocess
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from collector.codec.errors import BadInput, HostFault
-from collector.host.processes import others_among
+from collector.host.processes import others_among, tool_output
 from collector.model.measurement import Condition
 
 _VISIBLE = "ASCEND_RT_VISIBLE_DEVICES"
-_NPUS_PATIENCE_S = 60.0
-_REMEDY = "mount /usr/local/bin/npu-smi and /usr/local/dcmi, and the driver's lib64"
+_REMEDY = ": mount /usr/local/bin/npu-smi and /usr/local/dcmi, and the driver's lib64"
 
 # A chip is two lines of the table: `| 0  910B3 | OK | ...`, `| 0 | 0000:C1:00.0 | ... 1 / 65536 |`;
 # on A3 the second one has the physical id of the die next to the chip's.
@@ -27,9 +24,6 @@ _SECOND = re.compile(r"\|\s*(\d+)(?:\s+\d+)?\s*\|\s*[0-9A-Fa-f]{4}:\S+\s*\|.*?(?
 
 # Unfit to measure, of OK, Warning, Alarm, Critical and UNKNOWN (not started, gone).
 _UNFIT = ("ALARM", "CRITICAL", "UNKNOWN")
-
-# From `npu-smi info -t common`. On A2 and A3 an AI core has one cube core.
-_CORES = re.compile(r"^\s*AI\s?core Count\s*:\s*(\d+)\s*$", re.IGNORECASE | re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,9 +108,10 @@ def cube_cores_of(npu: Npu) -> int | None:
 
 
 def parse_cores(text: str) -> int | None:
-    """Return the cores in the output of `npu-smi info -t common`, if it reports one number."""
-    reported = set(_CORES.findall(text))
-    return int(reported.pop()) if len(reported) == 1 else None
+    """Return the cores in the output of `npu-smi info -t common`, if it reports one number. On A2
+    and A3 an AI core has one cube core."""
+    cores = _number(text, r"AI\s?core Count")
+    return None if cores is None else int(cores)
 
 
 def parse(text: str) -> tuple[Npu, ...]:
@@ -180,27 +175,7 @@ def _fields(text: str) -> dict[str, str]:
 
 def run_npu_smi(*arguments: str, patience_s: float | None = None) -> str:
     """Return the output of npu-smi. Raises HostFault if it is missing or does not respond."""
-    patience_s = patience_s or _NPUS_PATIENCE_S
-    command = shutil.which("npu-smi")
-    if command is None:
-        raise HostFault(f"backend npu: npu-smi is not on PATH, so no NPU can be listed: {_REMEDY}")
-    try:
-        output = subprocess.run(
-            [command, *arguments],
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=patience_s,
-            check=False,
-        )
-    except subprocess.TimeoutExpired as error:
-        raise HostFault(
-            f"backend npu: npu-smi does not respond within {patience_s:g} s: "
-            "the driver or an NPU hangs"
-        ) from error
-    except OSError as error:
-        raise HostFault(f"backend npu: {command} cannot be run: {error.strerror}") from error
-    return output.stdout or output.stderr
+    return tool_output("npu", "npu-smi", *arguments, remedy=_REMEDY, patience_s=patience_s)
 
 
 # The database's name of an NPU: by its chip, its memory and the number of its cube cores.
@@ -369,5 +344,5 @@ def parse_processes(text: str) -> list[int] | None:
 def _number(text: str, name: str) -> float | None:
     """Return the number of a field; None if there are several, as for a chip and its controller."""
     line = rf"^\s*{name}\s*:\s*([0-9]{{1,6}}(?:\.[0-9]{{1,6}})?)\s*$"
-    reported = set(re.findall(line, text, flags=re.MULTILINE))
+    reported = set(re.findall(line, text, flags=re.IGNORECASE | re.MULTILINE))
     return float(reported.pop()) if len(reported) == 1 else None

@@ -5,7 +5,9 @@ import ctypes
 import logging
 import os
 import resource
+import shutil
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -13,6 +15,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import NoReturn
 
+from collector.codec.errors import HostFault
 from collector.model.measurement import Condition
 
 # Processes that must not outlive their starter, however it ends.
@@ -101,6 +104,37 @@ def _is_named(pid: int, proc: Path) -> bool:
     except OSError:
         return False
     return any(mark in command for mark in _MARKS)
+
+
+_TOOL_PATIENCE_S = 60.0
+
+
+def tool_output(
+    backend: str, tool: str, *arguments: str, remedy: str = "", patience_s: float | None = None
+) -> str:
+    """Return what the driver's tool of a backend (`nvidia-smi`, `npu-smi`) prints. Raises HostFault
+    if it is missing or does not respond."""
+    patience_s = patience_s or _TOOL_PATIENCE_S
+    command = shutil.which(tool)
+    if command is None:
+        raise HostFault(f"backend {backend}: {tool} is not on PATH, so no device is known{remedy}")
+    try:
+        output = subprocess.run(
+            [command, *arguments],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=patience_s,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise HostFault(
+            f"backend {backend}: {tool} does not respond within {patience_s:g} s: "
+            "the driver or a device hangs"
+        ) from error
+    except OSError as error:
+        raise HostFault(f"backend {backend}: {command} cannot be run: {error.strerror}") from error
+    return output.stdout or output.stderr
 
 
 def end_at_once(code: int) -> NoReturn:

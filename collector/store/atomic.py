@@ -34,7 +34,10 @@ def write_temporary(path: Path, data: bytes, place: Callable[[Path], None]) -> N
     for _ in range(_TRIES):
         temporary, descriptor = _temporary(path, _open_locked)
         try:
-            _write(descriptor, data)
+            with os.fdopen(descriptor, "wb", closefd=False) as file:
+                file.write(data)
+                file.flush()
+                os.fsync(descriptor)
             if _is_placed(temporary, place):
                 return
         finally:
@@ -136,13 +139,6 @@ def _open_locked(temporary: Path) -> int:
     descriptor = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
     _lock(descriptor)  # if this fails, another process removes the file, which is detected later
     return descriptor
-
-
-def _write(descriptor: int, data: bytes) -> None:
-    with os.fdopen(descriptor, "wb", closefd=False) as file:
-        file.write(data)
-        file.flush()
-        os.fsync(descriptor)
 
 
 def _replace(temporary: Path, path: Path) -> None:

@@ -78,12 +78,6 @@ class _Race:
     won: frozenset[int]
     spacing_s: float
 
-    @property
-    def evidence_per_s(self) -> float:
-        """Return the evidence of this race for a window of a second, in proportion for shorter
-        windows."""
-        return 1 / (_SPARSE * max(self.spacing_s, _CLOSEST_S))
-
 
 def probe_store(
     store: Store,
@@ -103,7 +97,7 @@ def probe_store(
     fault: str | None = None
     try:
         while fault is None and len(races) < most:
-            if len(races) >= least and (_is_enough(races) or monotonic() > deadline_s):
+            if len(races) >= least and (_seen_s(races) <= _WINDOW_S or monotonic() > deadline_s):
                 break
             races.append(_Race(f".probe/{token(32)}", (), frozenset(), math.inf))
             races[-1] = _run(store, races[-1].key, writers, together)
@@ -120,24 +114,18 @@ def probe_store(
         map_concurrently(lambda race: _remove(store, race.key), races, _CHECKERS)
     if fault is not None:
         return Probe(False, f"{store.url}: the store does not support create-only writes: {fault}")
-    return Probe(True, f"{store.url}: {_in_words(races, writers)}")
-
-
-def _is_enough(races: Sequence[_Race]) -> bool:
-    return _seen_s(races) <= _WINDOW_S
+    text = f"{store.url}: one winner in each of {len(races)} races of {writers}"
+    if writers > 1:
+        window_ms = 1000 * max(_seen_s(races), _WINDOW_S)
+        text += f"; a check-then-write race of {window_ms:.0f} ms or more would have been detected"
+    return Probe(True, text)
 
 
 def _seen_s(races: Sequence[_Race]) -> float:
     """Return the shortest window that these races would have shown with a probability of 99 %."""
-    return -math.log(1 - _CERTAINTY) / sum(race.evidence_per_s for race in races)
-
-
-def _in_words(races: Sequence[_Race], writers: int) -> str:
-    text = f"one winner in each of {len(races)} races of {writers}"
-    if writers < 2:
-        return text
-    window_ms = 1000 * max(_seen_s(races), _WINDOW_S)
-    return f"{text}; a check-then-write race of {window_ms:.0f} ms or more would have been detected"
+    # The evidence of a race for a window of a second, in proportion for shorter windows.
+    evidence = (1 / (_SPARSE * max(race.spacing_s, _CLOSEST_S)) for race in races)
+    return -math.log(1 - _CERTAINTY) / sum(evidence)
 
 
 def _run(store: Store, key: str, writers: int, together: Together) -> _Race:
@@ -169,20 +157,16 @@ def _race_problem(store: Store, race: _Race) -> str | None:
         winners = race.won | {n for n, entry in enumerate(race.entries) if entry == held}
         if len(winners) != 1:
             return f"{len(winners)} of {len(race.entries)} racing writers won"
-        return _second_write(store, race.key, held)
+        try:
+            store.create(race.key, held + b" again")
+        except AlreadyExists:
+            kept = store.get(race.key) == held
+            return None if kept else "a refused write replaced the object"
+        return "a second write was accepted"
     except (StoreUnavailable, StoreRefused):
         raise
     except StoreError as error:  # the server lost the object
         return str(error)
-
-
-def _second_write(store: Store, key: str, held: bytes) -> str | None:
-    try:
-        store.create(key, held + b" again")
-    except AlreadyExists:
-        kept = store.get(key) == held
-        return None if kept else "a refused write replaced the object"
-    return "a second write was accepted"
 
 
 def _remove(store: Store, key: str) -> None:

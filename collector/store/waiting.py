@@ -3,12 +3,48 @@
 import logging
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from math import inf
 from typing import TypeVar
 
 from collector import environment
 from collector.codec import errors
 from collector.store.base import Info, Store
+
+T = TypeVar("T")
+
+
+class StoreWrapper:
+    """A wrapper of a store, whose calls `_call` makes."""
+
+    def __init__(self, store: Store):
+        self._store = store
+
+    @property
+    def url(self) -> str:
+        return self._store.url
+
+    def get(self, key: str) -> bytes:
+        return self._call(lambda: self._store.get(key))
+
+    def put(self, key: str, data: bytes) -> None:
+        self._call(lambda: self._store.put(key, data))
+
+    def create(self, key: str, data: bytes) -> None:
+        self._call(lambda: self._store.create(key, data))
+
+    def list(self, prefix: str) -> Iterator[Info]:
+        return self._call(lambda: self._store.list(prefix))
+
+    def copy(self, source: str, target: str) -> None:
+        self._call(lambda: self._store.copy(source, target))
+
+    def delete(self, key: str) -> None:
+        self._call(lambda: self._store.delete(key))
+
+    def _call(self, call: Callable[[], T]) -> T:
+        return call()
+
 
 # A store that waits until another store is available again.
 #
@@ -18,11 +54,10 @@ from collector.store.base import Info, Store
 
 logger = logging.getLogger(__name__)
 
-T = TypeVar("T")
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 15.0
 
 
-class PatientStore:
+class PatientStore(StoreWrapper):
     """A wrapper of a store. A call that fails for `patience_s` raises the last error; so does a
     call `grace_s` after it found `stop` set.
 
@@ -42,7 +77,7 @@ class PatientStore:
         clock: Callable[[], float] = environment.monotonic,
         sleep: Callable[[float], object] | None = None,
     ):
-        self._store = store
+        super().__init__(store)
         self._patience_s = patience_s
         self._waits_for = (
             (errors.StoreUnavailable, errors.StoreRefused)
@@ -55,29 +90,10 @@ class PatientStore:
         self._clock = clock
         self._sleep = sleep or self._wait
 
-    @property
-    def url(self) -> str:
-        return self._store.url
-
-    def get(self, key: str) -> bytes:
-        return self._patiently(lambda: self._store.get(key))
-
-    def put(self, key: str, data: bytes) -> None:
-        self._patiently(lambda: self._store.put(key, data))
-
-    def create(self, key: str, data: bytes) -> None:
-        self._patiently(lambda: self._store.create(key, data))
-
     def list(self, prefix: str) -> Iterator[Info]:
-        return iter(self._patiently(lambda: tuple(self._store.list(prefix))))
+        return iter(self._call(lambda: tuple(self._store.list(prefix))))
 
-    def copy(self, source: str, target: str) -> None:
-        self._patiently(lambda: self._store.copy(source, target))
-
-    def delete(self, key: str) -> None:
-        self._patiently(lambda: self._store.delete(key))
-
-    def _patiently(self, call: Callable[[], T]) -> T:
+    def _call(self, call: Callable[[], T]) -> T:
         deadline = self._clock() + self._patience_s
         pause_s = _FIRST_PAUSE_S
         while True:
@@ -115,31 +131,19 @@ class PatientStore:
 # would both win, and this class cannot detect it.
 
 
-def _always() -> bool:
-    return True
-
-
-class SingleWriterStore:
+class SingleWriterStore(StoreWrapper):
     """A wrapper of a store; `create` is a check and a `put`, all other calls are the store's own.
 
     Between the two it calls `may_write`, for a writer whose lock can be lost; if the result is
     false, `create` raises StoreError."""
 
-    def __init__(self, store: Store, may_write: Callable[[], bool] = _always):
-        self._store, self._may_write = store, may_write
-
-    @property
-    def url(self) -> str:
-        return self._store.url
-
-    def get(self, key: str) -> bytes:
-        return self._store.get(key)
-
-    def put(self, key: str, data: bytes) -> None:
-        self._store.put(key, data)
+    def __init__(self, store: Store, may_write: Callable[[], bool] = lambda: True):
+        super().__init__(store)
+        self._may_write = may_write
 
     def create(self, key: str, data: bytes) -> None:
-        if self._holds(key):
+        with suppress(errors.NotFound):
+            self._store.get(key)
             raise errors.AlreadyExists(f"{self.url}: {key} object already exists")
         if not self._may_write():
             raise errors.StoreError(
@@ -147,19 +151,3 @@ class SingleWriterStore:
                 "and another process may write it"
             )
         self._store.put(key, data)
-
-    def list(self, prefix: str) -> Iterator[Info]:
-        return self._store.list(prefix)
-
-    def copy(self, source: str, target: str) -> None:
-        self._store.copy(source, target)
-
-    def delete(self, key: str) -> None:
-        self._store.delete(key)
-
-    def _holds(self, key: str) -> bool:
-        try:
-            self._store.get(key)
-        except errors.NotFound:
-            return False
-        return True

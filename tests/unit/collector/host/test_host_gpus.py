@@ -109,7 +109,7 @@ def test_a_driver_that_hangs_or_fails_is_told_in_a_line(nvidia_smi, monkeypatch)
     nvidia_smi("echo the driver is not loaded >&2; exit 9")
     with pytest.raises(HostFault, match="the driver is not loaded"):
         list_gpus()
-    monkeypatch.setattr("collector.host.gpus._PATIENCE_S", 0.1)
+    monkeypatch.setattr("collector.host.processes._TOOL_PATIENCE_S", 0.1)
     nvidia_smi("exec sleep 5")
     with pytest.raises(HostFault, match=naming("nvidia-smi", "0.1 s")):
         list_gpus()

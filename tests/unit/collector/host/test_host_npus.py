@@ -210,7 +210,7 @@ def test_an_npu_smi_without_that_query_tells_no_cores(npu_smi):
 
 
 def test_a_driver_that_hangs_or_is_not_there_is_told_in_a_line(npu_smi, monkeypatch):
-    monkeypatch.setattr("collector.host.npus._NPUS_PATIENCE_S", 0.1)
+    monkeypatch.setattr("collector.host.processes._TOOL_PATIENCE_S", 0.1)
     npu_smi("exec sleep 5")
     with pytest.raises(HostFault, match=naming("npu-smi", "0.1 s")):
         list_npus()

@@ -145,7 +145,7 @@ def test_a_driver_that_does_not_answer_is_the_nodes_fault(
         (tmp_path / "npu-smi").write_text(f"#!/bin/sh\n{npu_smi}\n")
         (tmp_path / "npu-smi").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    monkeypatch.setattr("collector.host.npus._NPUS_PATIENCE_S", 0.2)
+    monkeypatch.setattr("collector.host.processes._TOOL_PATIENCE_S", 0.2)
     monkeypatch.setattr("collector.host.stack.installed_torch", lambda: "2.9.0")
     work.mkdir()
     assert run(store, of_an_npu(store), work, 1.0, threading.Event()) is ExitCode.NODE
