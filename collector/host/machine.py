@@ -38,7 +38,7 @@ def _branch(root: Path, group: str) -> Iterator[Path]:
 def text_of(path: Path) -> str:
     """Return the text of a file; empty if the file is missing."""
     try:
-        return path.read_text(errors="replace")
+        return path.read_text("utf-8", errors="replace")
     except OSError:
         return ""
 

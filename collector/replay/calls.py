@@ -6,7 +6,6 @@ with what is missing and where to get it.
 
 import ctypes
 import importlib
-import importlib.metadata
 import os
 import re
 import tempfile
@@ -19,7 +18,13 @@ from typing import Any, Protocol
 import torch
 
 from collector.codec.errors import OpmeterError
-from collector.host.cann import API_LIBRARY, custom_opp_folders, custom_opp_problem
+from collector.host.cann import (
+    API_LIBRARY,
+    custom_opp_folders,
+    custom_opp_problem,
+    installed_version,
+)
+from collector.host.machine import text_of
 from collector.model.case import Case
 from collector.model.measurement import Library
 from collector.model.vocabulary import LIBRARY, STATIC
@@ -94,6 +99,7 @@ _INCLUDE = "op_api/include"
 _COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.S)
 _DECLARED = re.compile(r"\b(aclnn\w+)GetWorkspaceSize\s*\(([^)]*)\)\s*;")
 _FUNCTION = re.compile(rb"\x00(aclnn[A-Z]\w+)GetWorkspaceSize\x00")
+_FLOATING, _TEXT = re.compile(r"\b(double|float)\b(?!\s*\*)"), re.compile(r"\bchar\s*\*")
 _OWN = 2  # the last arguments: workspace size and executor
 
 
@@ -142,15 +148,10 @@ def functions_of_library(library: Path) -> frozenset[str]:
 def _fits(passed: CFunction, taken: CFunction) -> bool:
     """Return whether a function takes what is passed. An absent text is passed as 0, which looks
     like any argument."""
-    return (
-        len(passed.arguments) == len(taken.arguments)
-        and passed.has_numbers == taken.has_numbers
-        and _texts(passed) <= _texts(taken)
-    )
-
-
-def _texts(function: CFunction) -> set[int]:
-    return {place for place, kind in enumerate(function.arguments) if kind == "s"}
+    if len(passed.arguments) != len(taken.arguments) or passed.has_numbers != taken.has_numbers:
+        return False
+    pairs = zip(passed.arguments, taken.arguments, strict=True)
+    return all(one != "s" or other == "s" for one, other in pairs)
 
 
 def _count(function: CFunction) -> str:
@@ -162,28 +163,16 @@ def _count(function: CFunction) -> str:
 def _declared(folder: Path) -> Mapping[str, CFunction]:
     """Return the functions that a custom OPP's headers declare."""
     headers = sorted((folder / _INCLUDE).rglob("*.h"))
-    return {one.name: one for header in headers for one in read_header(_text(header))}
+    return {one.name: one for header in headers for one in read_header(text_of(header))}
 
 
 def read_header(text: str) -> Iterator[CFunction]:
     """Yield the functions of an aclnn header, each by its GetWorkspaceSize."""
     for match in _DECLARED.finditer(_COMMENT.sub("", text)):
-        kinds = [_kind(part) for part in match[2].split(",")][:-_OWN]
-        arguments = "".join(kind for kind in kinds if kind != "d")
-        yield CFunction(match[1], arguments, "d" in kinds)
-
-
-def _kind(parameter: str) -> str:
-    if re.search(r"\b(double|float)\b(?!\s*\*)", parameter):
-        return "d"
-    return "s" if re.search(r"\bchar\s*\*", parameter) else "."
-
-
-def _text(header: Path) -> str:
-    try:
-        return header.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""  # an unreadable header declares nothing
+        passed = match[2].split(",")[:-_OWN]
+        others = [part for part in passed if not _FLOATING.search(part)]
+        arguments = "".join("s" if _TEXT.search(part) else "." for part in others)
+        yield CFunction(match[1], arguments, len(others) < len(passed))
 
 
 # Selection of the function that launches an operator on this host, and of the library of its
@@ -220,18 +209,11 @@ def selected_function(op: OpSpec, case: Case, environment: Mapping[str, str]) ->
     requested = case.attribute(LIBRARY)
     if requested is None or requested == found.library:
         return found
-    return SelectedFunction(
-        found.call, found.library, _refusal(op.kernel, requested, found.library)
-    )
-
-
-def _refusal(kernel: str, requested: str, found: Library) -> str:
-    if found is Library.VLLM_ASCEND:
-        return f"{kernel}: expected the kernel of {requested}, got that of vLLM-Ascend's custom OPP"
-    return (
-        f"{kernel}: expected the kernel of {requested}, but no custom OPP has it: install a "
-        "vllm-ascend that has it, or request cann's"
-    )
+    if found.library is Library.VLLM_ASCEND:
+        got = ", got that of vLLM-Ascend's custom OPP"
+    else:
+        got = ", but no custom OPP has it: install a vllm-ascend that has it, or request cann's"
+    return replace(found, refused=f"{op.kernel}: expected the kernel of {requested}{got}")
 
 
 _ATB_LIBRARY = "libatb.so"
@@ -280,7 +262,6 @@ class NpuCalls:
         self._environment = environment
         self._missing_needs: dict[Need, str] = {}
         self._selections: dict[tuple[str, str | None], SelectedFunction] = {}
-        self._apis: dict[str, Callable[..., Any]] = {}
 
     def of(self, op: OpSpec, case: Case) -> Launcher:
         found = self._selected(op, case)
@@ -292,7 +273,7 @@ class NpuCalls:
         graph, is_static = op.graph_of(case), case.op_state == STATIC
         if graph is not None or is_static:
             self._require(Need.TORCHAIR)
-        run: Callable[..., Any] = partial((graph or op.npu).run, self._api(found.call))
+        run: Callable[..., Any] = partial((graph or op.npu).run, resolve(found.call, self._roots))
         if graph is None and not is_static:
             return Launcher(op.npu_call, run, found.library)
         run = with_static_kernel(run) if graph is None else in_graph(run, is_dynamic=not is_static)
@@ -304,38 +285,24 @@ class NpuCalls:
         place = (op.kernel, case.attribute(LIBRARY))
         if place not in self._selections:
             found = selected_function(op, case, self._environment)
-            refused = why_unsupported(op.kernel, installed_release(library_of(found.call)))
+            # The release of the library, as `releases.csv` spells it; empty if not installed.
+            library = library_of(found.call).replace("-", "_")
+            version = installed_version(library)
+            refused = why_unsupported(op.kernel, f"{library}-{version}" if version else "")
             self._selections[place] = replace(found, refused=found.refused or refused)
         return self._selections[place]
 
-    def _api(self, call: str) -> Callable[..., Any]:
-        if call not in self._apis:
-            self._apis[call] = resolve(call, self._roots)
-        return self._apis[call]
-
     def _require(self, need: Need) -> None:
+        """Raise NoOperator, with what it lacks, if this host does not have a need."""
         if need not in self._missing_needs:
-            self._missing_needs[need] = self._missing(need)
+            self._missing_needs[need] = ""
+            try:
+                _NEEDS[need](self._environment)
+            except (ImportError, OSError, AttributeError, NoOperator) as error:
+                reason = " ".join(str(error).split())[:_LONGEST_REASON]
+                self._missing_needs[need] = f"requires {need.value}: {reason}"
         if self._missing_needs[need]:
             raise NoOperator(self._missing_needs[need])
-
-    def _missing(self, need: Need) -> str:
-        """Return what a need lacks; empty if nothing."""
-        try:
-            _NEEDS[need](self._environment)
-        except (ImportError, OSError, AttributeError, NoOperator) as error:
-            return f"requires {need.value}: {' '.join(str(error).split())[:_LONGEST_REASON]}"
-        return ""
-
-
-def installed_release(library: str) -> str:
-    """Return the release of an operator's library, as `releases.csv` spells it; empty if it is
-    not installed."""
-    package = library.replace("-", "_")
-    try:
-        return f"{package}-{importlib.metadata.version(package)}"
-    except importlib.metadata.PackageNotFoundError:
-        return ""
 
 
 def resolve(call: str, roots: Mapping[str, Any]) -> Callable[..., Any]:

@@ -83,10 +83,14 @@ def concurrency_test(
 
     Raises OpmeterError if too few cases were measured."""
 
+    records = [reference_record(*shapes) for shapes in REFERENCES if find(shapes[0]) is not None]
+
     def measure(device: int, round_name: str) -> Medians:
         folder = scratch / f"{round_name}_{device}"
         folder.mkdir(parents=True)
-        return _medians(_session(backend, device, limits, repeats), folder)
+        settings = MeasureSettings(repeat_count=repeats)
+        spec = check_spec(backend, device, records, settings, limits=limits)
+        return _medians(spec, folder)
 
     return compare(measure, devices)
 
@@ -109,12 +113,6 @@ def compare(measure: Callable[[int, str], Medians], devices: Sequence[int]) -> l
             "concurrently with the others"
         )
     return sorted(found, key=lambda case: case.slowdown, reverse=True)
-
-
-def _session(backend: str, device: int, limits: Limits, repeats: int) -> SessionSpec:
-    records = [reference_record(*shapes) for shapes in REFERENCES if find(shapes[0]) is not None]
-    measure = MeasureSettings(repeat_count=repeats)
-    return check_spec(backend, device, records, measure, limits=limits)
 
 
 def _medians(spec: SessionSpec, folder: Path) -> Medians:

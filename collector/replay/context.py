@@ -72,7 +72,8 @@ class Chain:
         self._feeds = feeds
         self._begin = begin
         self._next_launch = next_launch
-        self._last_use = _last_uses(feeds)
+        # For each launch that feeds another the last one that it feeds.
+        self._last_use = {feed.launch: at for at, of in enumerate(feeds) for feed in of}
 
     def arguments(self) -> tuple[Any, ...]:
         """Run the launches, and return the case's own arguments, fed with their results. A
@@ -81,7 +82,7 @@ class Chain:
         self._begin()
         for at, launch in enumerate(self._launches):
             args = _fed(launch.call.args, self._feeds[at], held)
-            self._drop(held, at)
+            held = {one: output for one, output in held.items() if self._last_use[one] > at}
             self._next_launch()
             output = launch.run(*args, **launch.call.kwargs)
             if at in self._last_use:
@@ -89,16 +90,19 @@ class Chain:
             del args, output
         return _fed(self._own, self._feeds[-1], held)
 
-    def _drop(self, held: dict[int, Any], at: int) -> None:
-        for launch in [one for one in held if self._last_use[one] <= at]:
-            del held[launch]
-
 
 def results_of(launch: ChainLaunch, is_real: bool) -> list[Any]:
     """Return the results of a launch, run once on its own arguments; None for a result that may
     not feed another launch."""
+
+    def may_feed(result: Any) -> bool:
+        is_fed = result.is_floating_point() or result.dtype in _FED
+        if not is_fed or not result.is_contiguous():
+            return False
+        return not is_real or bool(torch.isfinite(result).all())
+
     results = _tensors(launch.run(*launch.call.args, **launch.call.kwargs))
-    return [one if _may_feed(one, is_real) else None for one in results]
+    return [one if may_feed(one) else None for one in results]
 
 
 def feeds_of(
@@ -145,13 +149,6 @@ def _nearest(
     return None
 
 
-def _may_feed(result: Any, is_real: bool) -> bool:
-    is_fed = result.is_floating_point() or result.dtype in _FED
-    if not is_fed or not result.is_contiguous():
-        return False
-    return not is_real or bool(torch.isfinite(result).all())
-
-
 def _fed(args: tuple[Any, ...], feeds: Sequence[Feed], held: Mapping[int, Any]) -> tuple[Any, ...]:
     if not feeds:
         return args
@@ -165,11 +162,6 @@ def _fed(args: tuple[Any, ...], feeds: Sequence[Feed], held: Mapping[int, Any]) 
 def _tensors(output: Any) -> list[Any]:
     outputs = output if isinstance(output, tuple | list) else (output,)
     return [one for one in outputs if torch.is_tensor(one)]
-
-
-def _last_uses(feeds: Sequence[Sequence[Feed]]) -> dict[int, int]:
-    """Return for each launch that feeds another the last one that it feeds."""
-    return {feed.launch: at for at, of in enumerate(feeds) for feed in of}
 
 
 # Selection of the launches before each launch of a case on a device: chosen, built, and tried once.
@@ -226,10 +218,11 @@ class Neighbours:
                 context = context.without(len(launches))
             else:
                 launches.append(launch)
-        whole = _checked_context(context)
+        ran = _checked_context(context).neighbours
         feeds = feeds_of(launches, results, own)
         chain = Chain(launches, own, feeds, self._marks.begin_context, self._marks.next_launch)
-        return chain, _journal_entry(whole)
+        types = tuple(one.op.family | {one.record.case.kernel_type} for one in ran)
+        return chain, Before(context_text(context), tuple(one.record for one in ran), types)
 
     def _launch(self, one: Neighbour, seed: int) -> ChainLaunch:
         case, device = one.record.case, self._device
@@ -238,14 +231,6 @@ class Neighbours:
         emulated = emulated_by(device, one.op)
         call = launcher.build(case, CaseTensors(device.name, seed, emulated, device.cast))
         return ChainLaunch(case, launcher.run, call)
-
-
-def _journal_entry(context: Context) -> Before:
-    return Before(
-        context_text(context),
-        tuple(one.record for one in context.neighbours),
-        tuple(one.op.family | {one.record.case.kernel_type} for one in context.neighbours),
-    )
 
 
 def _checked_context(context: Context) -> Context:

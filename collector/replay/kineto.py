@@ -15,7 +15,7 @@ from typing import Any
 
 from collector.model.vocabulary import INPUT_DTYPES, INPUT_FORMATS, INPUT_SHAPES
 from collector.quality import reconcile
-from collector.quality.reconcile import CaseWindow, Mark, Sentinel
+from collector.quality.reconcile import Mark, Sentinel
 from collector.replay.msprof import SummaryRow
 
 # Fast reading of torch.profiler's raw events, restricted to those that count.
@@ -41,8 +41,9 @@ class Event:
 
 def operator_events(raw: Iterable[Any]) -> list[Event]:
     """Return the operators that no other operator called, of all threads, by start time."""
+    operators = (event for event in raw if event.activity_type() == "cpu_op")
     spans = sorted(
-        ((e.start_ns(), -e.duration_ns(), i, e) for i, e in enumerate(raw) if _is_operator(e)),
+        ((e.start_ns(), -e.duration_ns(), i, e) for i, e in enumerate(operators)),
         key=lambda span: span[:3],
     )
     ends: dict[int, int] = {}
@@ -83,10 +84,6 @@ def kernel_events(raw: Sequence[Any], on_device: Any) -> list[Event]:
 _DEVICE_WORK = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
 
 
-def _is_operator(event: Any) -> bool:
-    return bool(event.activity_type() == "cpu_op")
-
-
 def _sentinel_shape(name: str, event: Any) -> tuple[int, ...] | None:
     if name != SENTINEL_OPERATOR:
         return None
@@ -107,44 +104,49 @@ class Filing:
     before: tuple["Filing", ...] = ()
 
 
+Marked = tuple[Event, Sentinel | None]
+
+
 def summary_rows(events: Sequence[Event], filings: Mapping[int, Filing]) -> list[SummaryRow]:
     """Return the rows of a window's events, in the device's order. `filings` is by ordinal."""
-    marks = [_sentinel(event) for event in events]
+    shapes = [event.shape for event in events]
+    marks = [None if shape is None else reconcile.sentinel_of(shape) for shape in shapes]
     windows = reconcile.find_windows((i, mark) for i, mark in enumerate(marks) if mark is not None)
     known = [window for window in windows.good if window.ordinal in filings]
+    marked = list(zip(events, marks, strict=True))
     rows, position = [], 0
     for window in known:
         upto = window.opened + 1
-        rows += _strays(events[position:upto], marks[position:upto])
-        rows += _case_rows(events, marks, window, filings[window.ordinal])
+        rows += _strays(marked[position:upto])
+        rows += _case_rows(marked[window.opened + 1 : window.closed], filings[window.ordinal])
         position = window.closed
-    return rows + _strays(events[position:], marks[position:])
+    return rows + _strays(marked[position:])
 
 
-def _case_rows(
-    events: Sequence[Event], marks: Sequence[Sentinel | None], window: CaseWindow, filing: Filing
-) -> list[SummaryRow]:
-    inside = range(window.opened + 1, window.closed)
-    launches, rest = _cut([(events[i], marks[i]) for i in inside])
-    rows = [row for event, mark in rest if (row := _own_row(event, mark)) is not None]
+def _case_rows(marked: Sequence[Marked], filing: Filing) -> list[SummaryRow]:
+    launches, rest = _cut(marked)
+    rows = _strays(rest)
     for place, filed in enumerate((*filing.before, filing)):
         own = [launch for at, launch in launches if at == place]
-        signature = _signature(own)
+        # The signature: the first of the most frequent ones. A tick without events is no launch.
+        sequences = Counter(tuple(event.name for event in launch) for launch in own if launch)
+        signature = sequences.most_common(1)[0][0] if sequences else ()
         for launch in own:
             matched, extra = _match(launch, signature)
             rows += [_operator_row(event) for event in extra]
             if matched:
-                rows.append(_launch_row(matched, filed))
+                more = f" and {len(matched) - 1} more" if len(matched) > 1 else ""
+                name, took_ns = matched[0].name + more, sum(one.duration_ns for one in matched)
+                start_ns = matched[0].start_ns
+                rows.append(SummaryRow(name, filed.kernel_type, filed.cells, start_ns, took_ns))
     return sorted(rows, key=lambda row: row.start_ns)
 
 
-def _cut(
-    marked: Iterable[tuple[Event, Sentinel | None]],
-) -> tuple[list[tuple[int, list[Event]]], list[tuple[Event, Sentinel | None]]]:
+def _cut(marked: Iterable[Marked]) -> tuple[list[tuple[int, list[Event]]], list[Marked]]:
     """Return the launches between ticks, each with its index after the mark of its context, and
     the events that belong to no launch; flushes are dropped."""
     launches: list[tuple[int, list[Event]]] = []
-    rest: list[tuple[Event, Sentinel | None]] = []
+    rest: list[Marked] = []
     flushing, is_open = False, False
     place, step = 0, 0
     for event, mark in marked:
@@ -168,13 +170,6 @@ def _cut(
     return launches, rest
 
 
-def _signature(launches: Sequence[Sequence[Event]]) -> tuple[str, ...]:
-    """Return the most frequent sequence of names of the launches, the first one if several are
-    equally frequent. A tick that no event follows is not a launch."""
-    sequences = Counter(tuple(event.name for event in launch) for launch in launches if launch)
-    return sequences.most_common(1)[0][0] if sequences else ()
-
-
 def _match(launch: Sequence[Event], signature: tuple[str, ...]) -> tuple[list[Event], list[Event]]:
     """Return the launch's own events, and the others. There are no own events if one of the
     signature is missing, or occurs more often, since it cannot be decided which one is the
@@ -191,42 +186,25 @@ def _match(launch: Sequence[Event], signature: tuple[str, ...]) -> tuple[list[Ev
     return matched, foreign
 
 
-def _strays(events: Sequence[Event], marks: Sequence[Sentinel | None]) -> list[SummaryRow]:
-    pairs = zip(events, marks, strict=True)
-    return [row for event, mark in pairs if (row := _own_row(event, mark)) is not None]
-
-
-def _own_row(event: Event, mark: Sentinel | None) -> SummaryRow | None:
-    """Return the row of an event that is part of no launch; None for ticks and flush marks."""
-    if mark is None:
-        return _operator_row(event)
-    if mark.mark in (Mark.TICK, Mark.FLUSH):
-        return None
-    shape = ",".join(map(str, mark.shape))
-    cells = {INPUT_SHAPES: f'"{shape}"', INPUT_DTYPES: "UINT8", INPUT_FORMATS: "ND"}
-    return SummaryRow(event.name, reconcile.SENTINEL_TYPE, cells, event.start_ns, event.duration_ns)
+def _strays(marked: Iterable[Marked]) -> list[SummaryRow]:
+    """Return the rows of events that are part of no launch; ticks and flush marks have none."""
+    rows = []
+    for event, mark in marked:
+        if mark is None:
+            rows.append(_operator_row(event))
+        elif mark.mark not in (Mark.TICK, Mark.FLUSH):
+            shape = ",".join(map(str, mark.shape))
+            cells = {INPUT_SHAPES: f'"{shape}"', INPUT_DTYPES: "UINT8", INPUT_FORMATS: "ND"}
+            times = (event.start_ns, event.duration_ns)
+            rows.append(SummaryRow(event.name, reconcile.SENTINEL_TYPE, cells, *times))
+    return rows
 
 
 def _operator_row(event: Event) -> SummaryRow:
     return SummaryRow(event.name, event.name, {}, event.start_ns, event.duration_ns)
 
 
-def _launch_row(matched: Sequence[Event], filing: Filing) -> SummaryRow:
-    more = f" and {len(matched) - 1} more" if len(matched) > 1 else ""
-    return SummaryRow(
-        name=matched[0].name + more,
-        kernel_type=filing.kernel_type,
-        cells=filing.cells,
-        start_ns=matched[0].start_ns,
-        duration_ns=sum(event.duration_ns for event in matched),
-    )
-
-
 def operators_of(name: str) -> int:
     """Return the number of operators (or kernels) that a launch of this name consists of."""
     more = _MORE.search(name)
     return 1 + int(more[1]) if more else 1
-
-
-def _sentinel(event: Event) -> Sentinel | None:
-    return reconcile.sentinel_of(event.shape) if event.shape is not None else None

@@ -22,9 +22,8 @@ from collector.codec.errors import BadInput, DeviceBusy, OpmeterError
 from collector.codec.text import in_a_line
 
 _VARIABLE = "OPMETER_LOCKS"
-_DEFAULT_FOLDER = (
-    "/tmp/opmeter-locks"  # not TMPDIR, not a user's own: all users must use the same folder
-)
+# Not TMPDIR, not a user's own: all users must use the same folder.
+_DEFAULT_FOLDER = "/tmp/opmeter-locks"
 _LOCK = "lock"
 _CONCURRENCY = "OPMETER_MEASURE_CONCURRENCY"
 _SLOT_POLL_S = 0.5
@@ -163,15 +162,17 @@ def _open_for_all(path: Path) -> int:
         path.parent.chmod(0o1777)
     folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
-        _check_folder(os.fstat(folder))
+        mode = os.fstat(folder).st_mode
+        if mode & (stat.S_IWGRP | stat.S_IWOTH) and not mode & stat.S_ISVTX:
+            raise OSError(errno.EPERM, "other users can remove files in the folder: chmod 1777")
         descriptor = _open_in(folder, path.name)
     finally:
         os.close(folder)
-    try:
-        _check_file(os.fstat(descriptor))
-    except OSError:
+    # Not a pipe, or a second name of another file, whose content the note would overwrite.
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
         os.close(descriptor)
-        raise
+        raise OSError(errno.EPERM, "not a regular file with a single link")
     return descriptor
 
 
@@ -187,20 +188,6 @@ def _open_in(folder: int, name: str) -> int:
             descriptor = os.open(name, flags | os.O_CREAT | os.O_EXCL, 0o666, dir_fd=folder)
             os.fchmod(descriptor, 0o666)
             return descriptor
-
-
-def _check_folder(status: os.stat_result) -> None:
-    """Raise OSError for a folder in which any user can remove another user's lock."""
-    others_write = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-    if others_write and not status.st_mode & stat.S_ISVTX:
-        raise OSError(errno.EPERM, "other users can remove files in the folder: chmod 1777")
-
-
-def _check_file(status: os.stat_result) -> None:
-    """Raise OSError for anything but a regular file with one link: a pipe, or a second name of
-    another file, whose content the note would overwrite."""
-    if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
-        raise OSError(errno.EPERM, "not a regular file with a single link")
 
 
 def _remove_stale_folders(prefix: str) -> None:

@@ -11,6 +11,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -83,11 +84,6 @@ def record_command(
     ]
 
 
-def export_command(msprof: Path, profile: Path) -> list[str]:
-    """Return the command that parses a PROF_ folder again."""
-    return [str(msprof), "--export=on", f"--output={profile}"]
-
-
 def expected_launches(cases: int, measure: MeasureSettings, neighbours: int = 0) -> int:
     """Return the maximum number of launches of a session. `neighbours` is the number of launches
     that run before the launches of cases, summed over the cases."""
@@ -139,7 +135,7 @@ def export_missing(msprof: Path, directory: Path, log: Path, limit_s: float) -> 
         with log.open("ab") as stream:
             try:
                 subprocess.run(
-                    export_command(msprof, profile),
+                    [str(msprof), "--export=on", f"--output={profile}"],
                     stdin=subprocess.DEVNULL,
                     stdout=stream,
                     stderr=stream,
@@ -193,13 +189,20 @@ class SummaryRow:
 def write_summary(rows: Iterable[SummaryRow], path: Path) -> str:
     """Write rows, in the given order, atomically; return the sha256 of the file."""
     data = table_bytes(_COLUMNS, _as_cells(rows))
+    with _whole_file(path) as stream:
+        stream.write(data)
+    return sha256_hex(data)
+
+
+@contextmanager
+def _whole_file(path: Path) -> Iterator[BinaryIO]:
+    """Write a file that appears, forced to disk, when the block ends."""
     partial = path.with_name(path.name + ".partial")
     with partial.open("wb") as stream:
-        stream.write(data)
+        yield stream
         stream.flush()
         os.fsync(stream.fileno())
     partial.replace(path)
-    return sha256_hex(data)
 
 
 def join_summaries(slices: Sequence[Path], path: Path) -> bool:
@@ -209,26 +212,19 @@ def join_summaries(slices: Sequence[Path], path: Path) -> bool:
     Files with equal headers are joined byte for byte, msprof's as well as ours. With different
     headers the columns of the first one precede the others, and a column that a file lacks is `N/A`
     in its rows. Raises BadInput for files that cannot be joined."""
-    headers = list(dict.fromkeys(_header_of(piece) for piece in slices))
-    partial = path.with_name(path.name + ".partial")
-    with partial.open("wb") as stream:
-        if len(headers) > 1:
-            try:
-                has_rows = _write_union(slices, headers, stream)
-            except UnicodeDecodeError as error:
-                raise BadInput("expected an op_summary in UTF-8", path=path.parent) from error
-        else:
+    headers: list[bytes] = []
+    for piece in slices:
+        with piece.open("rb") as source:
+            headers.append(source.readline())
+    headers = list(dict.fromkeys(headers))
+    with _whole_file(path) as stream:
+        if len(headers) < 2:
             stream.write(headers[0] if headers else (",".join(_COLUMNS) + "\n").encode())
-            has_rows = sum(_copy_rows(piece, stream) for piece in slices) > 0
-        stream.flush()
-        os.fsync(stream.fileno())
-    partial.replace(path)
-    return has_rows
-
-
-def _header_of(piece: Path) -> bytes:
-    with piece.open("rb") as stream:
-        return stream.readline()
+            return sum(_copy_rows(piece, stream) for piece in slices) > 0
+        try:
+            return _write_union(slices, headers, stream)
+        except UnicodeDecodeError as error:
+            raise BadInput("expected an op_summary in UTF-8", path=path.parent) from error
 
 
 def _copy_rows(piece: Path, stream: BinaryIO) -> bool:
@@ -246,7 +242,9 @@ def _copy_rows(piece: Path, stream: BinaryIO) -> bool:
 
 
 def _write_union(slices: Sequence[Path], headers: Sequence[bytes], stream: BinaryIO) -> bool:
-    columns = list(dict.fromkeys(name for header in headers for name in _names(header)))
+    texts = (header.decode("utf-8-sig").rstrip("\r\n") for header in headers)
+    rows_of_names = (row for text in texts for _, row in csv_rows([text], path="op_summary"))
+    columns = list(dict.fromkeys(name for row in rows_of_names for name in row))
     stream.write(rows_bytes([columns]))
     has_rows = False
     for piece in slices:
@@ -265,11 +263,6 @@ def _rows_of(piece: Path) -> Iterator[Mapping[str, str]]:
         for _, row in rows:
             if row:
                 yield dict(zip(names, row, strict=False))
-
-
-def _names(header: bytes) -> list[str]:
-    text = header.decode("utf-8-sig").rstrip("\r\n")
-    return next((row for _, row in csv_rows([text], path="op_summary")), [])
 
 
 def _as_cells(rows: Iterable[SummaryRow]) -> Iterable[list[str]]:

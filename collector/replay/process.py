@@ -70,6 +70,10 @@ class SessionStuck(OpmeterError):
 def start(spec: SessionSpec, directory: Path, log: int) -> "subprocess.Popen[bytes]":
     """Start the session's process, or msprof around it, as a group leader with its output in the
     log."""
+    # The vLLM whose operators run the cases; none if they request CANN's.
+    requested = {case.record.case.attribute(LIBRARY) for case in spec.cases if not case.place}
+    served = spec.stack.vllm if spec.stack else ""
+    vllm = None if Library.CANN in requested else served
     # -P: otherwise the current folder precedes Python's own modules.
     command = [sys.executable, "-P", "-m", "collector.replay.session", str(directory)]
     if spec.backend == "npu":
@@ -84,18 +88,9 @@ def start(spec: SessionSpec, directory: Path, log: int) -> "subprocess.Popen[byt
         stdin=subprocess.DEVNULL,
         stdout=log,
         stderr=log,
-        env=session_environment(spec.backend, _vllm(spec)),
+        env=session_environment(spec.backend, vllm),
         start_new_session=True,
     )
-
-
-def _vllm(spec: SessionSpec) -> str | None:
-    """Return the vLLM version whose operators run a session's cases; None if they request
-    CANN's."""
-    requested = {case.record.case.attribute(LIBRARY) for case in spec.cases if not case.place}
-    if Library.CANN in requested:
-        return None
-    return spec.stack.vllm if spec.stack else ""
 
 
 def session_environment(backend: str, vllm: str | None = "") -> dict[str, str]:
@@ -125,8 +120,11 @@ def end_group(process: "subprocess.Popen[bytes]", session: ProcessId | None = No
         process.wait(_DYING_S)
     except subprocess.TimeoutExpired as error:
         raise _stuck(process.pid) from error
-    if session is not None and not _is_gone_soon(session):
-        raise _stuck(session.pid)
+    end = time.monotonic() + _DYING_S
+    while session is not None and session.is_alive:
+        if time.monotonic() > end:
+            raise _stuck(session.pid)
+        time.sleep(_POLL_S)
 
 
 def describe_end(code: int) -> str:
@@ -141,15 +139,6 @@ def describe_end(code: int) -> str:
         return f"exited with {code}" if code > 0 else f"killed by signal {number}"
     hint = " (the kernel does that when memory runs out)" if number == signal.SIGKILL else ""
     return f"killed by {name}{hint}"
-
-
-def _is_gone_soon(process: ProcessId) -> bool:
-    end = time.monotonic() + _DYING_S
-    while process.is_alive:
-        if time.monotonic() > end:
-            return False
-        time.sleep(_POLL_S)
-    return True
 
 
 def _stuck(process: int) -> SessionStuck:
