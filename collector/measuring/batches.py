@@ -61,15 +61,8 @@ class Unmeasured:
 
     def certificate(self, provenance: Provenance, cache: str) -> Measurement:
         """Return a measurement without a duration."""
-        record = self.record
-        return Measurement(
-            record.case_id,
-            record.case.kernel_type,
-            self.outcome,
-            self.reason,
-            provenance,
-            cache=cache,
-        )
+        named = (self.record.case_id, self.record.case.kernel_type, self.outcome, self.reason)
+        return Measurement(*named, provenance, cache=cache)
 
 
 _FAILED_STARTS = 3  # in a row, after which the node is to blame
@@ -102,12 +95,13 @@ class Batches:
     def _alike(self, todo: Sequence[ShardCase]) -> list[ShardCase]:
         """Return the cases that one process can measure: of CANN's own kernels, or of those that
         serve; on an NPU, of kernels built for one shape, or of the others."""
-        requested = [self._process_of(case.record.case) for case in todo]
-        return [case for case, one in zip(todo, requested, strict=True) if one == requested[0]]
 
-    def _process_of(self, case: Case) -> tuple[bool, bool]:
-        of_cann = case.attribute(LIBRARY) == Library.CANN
-        return of_cann, self._is_npu and requires_static_kernel(case)
+        def process_of(case: Case) -> tuple[bool, bool]:
+            of_cann = case.attribute(LIBRARY) == Library.CANN
+            return of_cann, self._is_npu and requires_static_kernel(case)
+
+        first = process_of(todo[0].record.case)
+        return [case for case in todo if process_of(case.record.case) == first]
 
     def learn(self, batch: Sequence[ShardCase], results: SessionResults) -> Unmeasured | None:
         """Record how the session of a batch ended; return the outcome of a case if it is known to

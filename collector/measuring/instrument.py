@@ -3,8 +3,8 @@
 import logging
 import shutil
 import threading
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Collection, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
@@ -46,20 +46,17 @@ def with_counters(
     """Return the measurements; the good ones have the counters of a further pass, or a warning if
     the pass has no good result for them."""
     found = {(m.case_id, m.asked): m for m in more}
-    return tuple(
-        _with_counters(m, found.get((m.case_id, m.asked)), group) if m.is_good else m
-        for m in measured
-    )
 
+    def with_further(m: Measurement) -> Measurement:
+        other = found.get((m.case_id, m.asked))
+        if other is None or not other.is_good:
+            reason = "not measured" if other is None else f"{other.outcome}, {other.reason}"
+            return replace(m, warnings=(*m.warnings, f"no counters of {group}: {reason}"))
+        known = dict(m.counters)
+        added = (pair for pair in other.counters if pair[0] not in known)
+        return replace(m, counters=(*m.counters, *added))
 
-def _with_counters(measurement: Measurement, other: Measurement | None, group: str) -> Measurement:
-    if other is None or not other.is_good:
-        reason = "not measured" if other is None else f"{other.outcome}, {other.reason}"
-        warning = f"no counters of {group}: {reason}"
-        return replace(measurement, warnings=(*measurement.warnings, warning))
-    known = {name for name, _ in measurement.counters}
-    added = tuple(pair for pair in other.counters if pair[0] not in known)
-    return replace(measurement, counters=(*measurement.counters, *added))
+    return tuple(with_further(m) if m.is_good else m for m in measured)
 
 
 logger = logging.getLogger(__name__)
@@ -176,13 +173,22 @@ class ReplayInstrument:
         folder."""
         folder = self._scratch / f"session_{provenance.session}_{spec.aic_metrics}{suffix}"
         folder.mkdir(parents=True)
-        with self._turn(spec):
+        static = spec.backend == "npu" and any(
+            requires_static_kernel(case.record.case) for case in spec.cases
+        )
+        # Wait until a session may run concurrently with the others of this machine.
+        with (
+            installing_kernels(self._stop) if static else nullcontext(),
+            measuring_slot(self._concurrency, self._stop, chip=self._chip),
+        ):
             tick = self._ticker(spec, folder / JOURNAL)
             report = run_session(spec, folder, tick=tick, stop=self._stop)
         if report.ending not in (Ending.COMPLETE, Ending.STOPPED):
             logger.warning("session %d: %s\n%s", provenance.session, report.reason, report.log_tail)
         result = collect(spec, folder, report, provenance)
-        _check_runtime(result.measurements, provenance)
+        expected = provenance.runtime
+        for runtime in {m.provenance.runtime for m in result.measurements} - {expected}:
+            raise HostFault(f"runtime: expected {expected}, got {runtime}")
         if result.unread:
             result = self._kept(result, folder)
             logger.warning("session %d: %s\n%s", provenance.session, result.unread, report.log_tail)
@@ -190,18 +196,6 @@ class ReplayInstrument:
             discard_profile(folder)
         usage = Usage(result.busy_us, result.useful_us, report.wall_s, result.startup_s)
         return report, result, usage
-
-    @contextmanager
-    def _turn(self, spec: SessionSpec) -> Iterator[None]:
-        """Wait until a session may run concurrently with the others of this machine."""
-        static = spec.backend == "npu" and any(
-            requires_static_kernel(case.record.case) for case in spec.cases
-        )
-        with (
-            installing_kernels(self._stop) if static else nullcontext(),
-            measuring_slot(self._concurrency, self._stop, chip=self._chip),
-        ):
-            yield
 
     def _kept(self, result: SessionResult, folder: Path) -> SessionResult:
         """Keep the profile for inspection, also after the run. Batches are halved, so the newest
@@ -255,9 +249,3 @@ def case_limit_s(predicted_s: float, limits: Limits, least_s: float = _LEAST_LIM
     """Return the time after which a case counts as hung, scaled from its forecast: at least
     `least_s`, at most the limit of the campaign."""
     return min(limits.case_s, max(least_s, _LIMIT_OVER_FORECAST * predicted_s))
-
-
-def _check_runtime(measurements: Sequence[Measurement], provenance: Provenance) -> None:
-    expected = provenance.runtime
-    for runtime in {m.provenance.runtime for m in measurements} - {expected}:
-        raise HostFault(f"runtime: expected {expected}, got {runtime}")

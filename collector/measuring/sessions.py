@@ -65,21 +65,14 @@ def measure_all(
         try:
             results = instrument.measure(batch, provenance)
         except PeersAway as error:  # recorded, so that the session does not count as a killer
-            sink.add(provenance.session, _nothing(str(error)))
+            nothing = SessionResults((), (), NO_USAGE, began=False, reason=str(error))
+            sink.add(provenance.session, nothing)
             raise
         sink.add(provenance.session, results)
-        _log_failures(results)
+        for m in results.measurements:
+            if m.outcome is not Outcome.OK:
+                logger.info("%s %s: %s (%s)", m.kernel_type, m.case_id, m.outcome, m.reason)
         if not stop.is_set() and (blamed := batches.learn(batch, results)) is not None:
             sink.add_unmeasured([blamed])
     on_progress(sink.total, sink.total)
     return True
-
-
-def _nothing(reason: str) -> SessionResults:
-    return SessionResults((), (), NO_USAGE, began=False, reason=reason)
-
-
-def _log_failures(results: SessionResults) -> None:
-    for m in results.measurements:
-        if m.outcome is not Outcome.OK:
-            logger.info("%s %s: %s (%s)", m.kernel_type, m.case_id, m.outcome, m.reason)

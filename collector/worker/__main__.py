@@ -35,7 +35,7 @@ _GRACE_S = 20.0
 
 def main(arguments: list[str] | None = None) -> int:
     """Work on the assignment of the command line and return the exit code."""
-    options = _parse(arguments)
+    options = _parser().parse_args(arguments)
     # if a log cannot be written, the exit code still reports the result
     logging.raiseExceptions = False
     stop = threading.Event()
@@ -46,7 +46,11 @@ def main(arguments: list[str] | None = None) -> int:
         signal.signal(number, lambda *_: stop.set())
     assignment = assignment_of(options)
     try:
-        _log_to(options.scratch / LOG)
+        logging.basicConfig(
+            level=logging.INFO,
+            format="%(asctime)s %(name)s %(message)s",
+            handlers=[logging.StreamHandler(), logging.FileHandler(options.scratch / LOG)],
+        )
         with seen_by_all():
             store = open_store(options.root)
         if options.single_writer:
@@ -80,7 +84,10 @@ def run(
     commit, this function does."""
     machine = machine or ThisMachine()
     try:
-        _check_space(machine, scratch)
+        free = machine.free_bytes(scratch)
+        if free < _LEAST_FREE_BYTES:
+            message = f"expected at least 1 GiB of free space, got {free >> 20} MiB"
+            raise OSError(errno.ENOSPC, message, str(scratch))
         patient = PatientStore(
             store, patience_s, wait_for_refusals=True, stop=stop, grace_s=_GRACE_S
         )
@@ -112,28 +119,9 @@ def start_of(options: argparse.Namespace, store: Store) -> StartRanks:
     return OverNodes(options.pods, options.host, lambda place: store.put(key, place.to_json()))
 
 
-def _check_space(machine: Machine, scratch: Path) -> None:
-    free = machine.free_bytes(scratch)
-    if free < _LEAST_FREE_BYTES:
-        message = f"expected at least 1 GiB of free space, got {free >> 20} MiB"
-        raise OSError(errno.ENOSPC, message, str(scratch))
-
-
-def _log_to(path: Path) -> None:
-    logging.basicConfig(
-        level=logging.INFO,
-        format="%(asctime)s %(name)s %(message)s",
-        handlers=[logging.StreamHandler(), logging.FileHandler(path)],
-    )
-
-
 def assignment_of(options: argparse.Namespace) -> Assignment:
     """Return the assignment that `Assignment.as_arguments` wrote."""
     return Assignment(**{field.name: getattr(options, field.name) for field in fields(Assignment)})
-
-
-def _parse(arguments: list[str] | None) -> argparse.Namespace:
-    return _parser().parse_args(arguments)
 
 
 def _parser() -> argparse.ArgumentParser:

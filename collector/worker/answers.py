@@ -4,7 +4,6 @@ measured."""
 import logging
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from collector import __version__
 from collector.codec.canonical import decode_object
@@ -31,17 +30,12 @@ from collector.worker.attempt import Attempt, StoredPart, is_committed, read_par
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Leftovers:
-    """Results of earlier attempts. `parts` are the complete sessions, sorted by key; `killed` has
-    the case ids of every session whose end is not recorded: its worker was killed or still runs."""
-
-    parts: tuple[StoredPart, ...]
-    killed: tuple[tuple[str, ...], ...]
-
-
-def read_leftovers(store: Store, bound: BoundShard, records: Mapping[str, CaseRecord]) -> Leftovers:
-    """Return all leftovers that can be used; `records` are the shard's, by case."""
+def _read_leftovers(
+    store: Store, bound: BoundShard, records: Mapping[str, CaseRecord]
+) -> tuple[list[StoredPart], tuple[tuple[str, ...], ...]]:
+    """Return the complete sessions of earlier attempts that can be used, sorted by key, and the
+    case ids of every session whose end is not recorded: its worker was killed or still runs.
+    `records` are the shard's, by case."""
     campaign, shard = bound.plan.campaign, bound.shard
     listed = {
         info.key: found
@@ -59,7 +53,7 @@ def read_leftovers(store: Store, bound: BoundShard, records: Mapping[str, CaseRe
                 killed.append(_case_ids(store, key, records))
         except BadInput as error:
             logger.warning("ignoring a leftover and measuring its cases again: %s", error)
-    return Leftovers(tuple(parts), tuple(case_ids for case_ids in killed if case_ids))
+    return parts, tuple(case_ids for case_ids in killed if case_ids)
 
 
 def _part(
@@ -121,36 +115,19 @@ def _read(store: Store, key: str) -> bytes:
         raise BadInput("expected an object, found none", path=key) from error
 
 
-@dataclass(frozen=True, slots=True)
-class Worker:
-    """The properties of a worker that are the same in every provenance of an attempt."""
-
-    node: str
-    device_serial: str | None = None
-    rank: int = 0
-    image_digest: str | None = None
-
-
 class ShardResults:
     """Results of an attempt at a shard, to which its sessions add theirs. `load` takes over the
     parts of earlier attempts. With `gathers`, a session runs no case before `session_begins` is
     called: no case of it caused the end of a worker that is killed before that."""
 
-    def __init__(
-        self,
-        attempt: Attempt,
-        cases: Sequence[ShardCase],
-        worker: Worker,
-        *,
-        gathers: bool = False,
-    ):
+    def __init__(self, attempt: Attempt, cases: Sequence[ShardCase], *, gathers: bool = False):
         self._gathers = gathers
         self._running: tuple[str, ...] = ()
         self._attempt = attempt
         self._cases = {case.record.case_id: case for case in cases}
-        self._worker = worker
         self._parts: list[StoredPart] = []
-        self._killed: tuple[tuple[str, ...], ...] = ()
+        # The case ids of the sessions in which earlier attempts were killed.
+        self.killed: Sequence[Sequence[str]] = ()
         self._usage = NO_USAGE  # of sessions that no part reports yet
         self._sessions = 0
         self._is_committed = False
@@ -163,8 +140,7 @@ class ShardResults:
         store, plan = self._attempt.store, self._attempt.plan
         records = {case_id: case.record for case_id, case in self._cases.items()}
         bound = BoundShard(plan, self._attempt.shard, plan_reader(store, plan.campaign))
-        left = read_leftovers(store, bound, records)
-        self._parts, self._killed = list(left.parts), left.killed
+        self._parts, self.killed = _read_leftovers(store, bound, records)
 
     def is_closed(self) -> bool:
         """Return whether the shard is committed, by this or another worker. A commit is final: once
@@ -190,11 +166,6 @@ class ShardResults:
             if not is_final([m.outcome for m in tried[case_id]])
         ]
         return open_cases or cases_to_repeat(list(self._cases.values()), tried)
-
-    @property
-    def killed(self) -> Sequence[Sequence[str]]:
-        """Return the case ids of the sessions in which earlier attempts were killed."""
-        return self._killed
 
     def next_session(self, batch: Sequence[ShardCase]) -> Provenance:
         """Count a new session and return the provenance of its measurements."""
@@ -247,7 +218,7 @@ class ShardResults:
         self._usage = NO_USAGE
 
     def _provenance(self, *, has_raw: bool) -> Provenance:
-        plan, attempt, worker = self._attempt.plan, self._attempt, self._worker
+        plan, attempt = self._attempt.plan, self._attempt
         raw_key = keys.raw_summary(plan.campaign, attempt.shard, attempt.attempt, self._sessions)
         return Provenance(
             campaign=plan.campaign,
@@ -258,11 +229,11 @@ class ShardResults:
             attempt=attempt.attempt,
             session=self._sessions,
             stack_id=plan.stack.stack_id,
-            node=worker.node,
-            device_serial=worker.device_serial,
-            rank=worker.rank,
+            node=attempt.node,
+            device_serial=attempt.device_serial,
+            rank=0,
             runtime=plan.stack.runtime,
-            image_digest=worker.image_digest,
+            image_digest=attempt.image_digest,
             collector_version=__version__,
             raw_key=raw_key if has_raw else None,
         )
@@ -274,9 +245,7 @@ def final_measurements(tried: Iterable[Measurement]) -> Mapping[str, str]:
     order of parts."""
     best: dict[str, Measurement] = {}
     for m in tried:
-        held = best.get(m.case_id)
-        if held is None or _precedence(m) > _precedence(held):
-            best[m.case_id] = m
+        best[m.case_id] = max(best.get(m.case_id, m), m, key=_precedence)
     return {case_id: m.measurement_id for case_id, m in best.items()}
 
 

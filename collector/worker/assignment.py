@@ -2,9 +2,10 @@
 commit."""
 
 import logging
+import operator
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -24,7 +25,7 @@ from collector.model.stack import Stack, is_version_of
 from collector.ops.refusals import FindOperator, refusal_on_ranks
 from collector.ops.registry import find
 from collector.store.base import Store
-from collector.worker.answers import ShardResults, Worker
+from collector.worker.answers import ShardResults
 from collector.worker.attempt import Attempt, ProgressObject, is_committed
 from collector.worker.blame import WrongImage, WrongNode, seen_by_all
 from collector.worker.machine import Machine, ThisMachine
@@ -54,7 +55,9 @@ def complete(
         return True
     results.load()
     # Phase 2: cases that need no device: no operator can launch them, or they killed a session.
-    results.add_unmeasured(_refused(results.without_result(), find, backend, ranks))
+    records = [case.record for case in results.without_result()]
+    refusals = ((one, refusal_on_ranks(one.case, find, backend, ranks)) for one in records)
+    results.add_unmeasured([Unmeasured(one, no.outcome, no.reason) for one, no in refusals if no])
     results.add_unmeasured(cases_that_killed(results.without_result(), results.killed))
     # Phase 3: one session after another on the device, until every case has a result.
     left = {case.record.case_id for case in results.without_result()}
@@ -67,17 +70,6 @@ def complete(
     if not results.is_closed():
         results.commit()
     return True
-
-
-def _refused(
-    cases: Sequence[ShardCase], find: FindOperator, backend: str, ranks: int
-) -> list[Unmeasured]:
-    found = []
-    for record in (case.record for case in cases):
-        no = refusal_on_ranks(record.case, find, backend, ranks)
-        if no is not None:
-            found.append(Unmeasured(record, no.outcome, no.reason))
-    return found
 
 
 def give_up(results: ShardResults, outcome: Outcome, reason: str) -> None:
@@ -150,11 +142,15 @@ def work(
     named = (assignment.campaign, assignment.shard, assignment.attempt)
     progress = ProgressObject(watched, *named, every_s=progress_s)
     hears = progress.measured
-    worker = Worker(machine.node, serial, image_digest=_image_digest())
-    results = _results(store, assignment, plan, cases, worker, log=log, gathers=planned.is_gang)
+    attempt = _attempt(store, assignment, plan, machine.node, log, serial)
+    results = ShardResults(attempt, cases, gathers=planned.is_gang)
     if planned.is_gang:
-        begins = _announced(start, results)
-        instrument = machine.gang(plan, planned.ranks, scratch, stop, hears, begins)
+
+        def announced(work: GangWork, world: int, folder: Path) -> None:
+            """Start the ranks, which first record which cases they are about to run."""
+            start(replace(work, begins=results.session_begins), world, folder)
+
+        instrument = machine.gang(plan, planned.ranks, scratch, stop, hears, announced)
     else:
         instrument = machine.instrument(plan, assignment.device, scratch, stop, hears)
     with progress:
@@ -178,8 +174,8 @@ def abandon(store: Store, assignment: Assignment, outcome: Outcome, reason: str)
     if cases is None:
         _commit_nothing(store, assignment, plan, node)
     else:
-        worker = Worker(node, None, image_digest=_image_digest())
-        give_up(_results(store, assignment, plan, cases, worker), outcome, reason)
+        attempt = _attempt(store, assignment, plan, node)
+        give_up(ShardResults(attempt, cases), outcome, reason)
 
 
 def keep_log(
@@ -202,21 +198,19 @@ def check_stack(required: Stack, here: Stack) -> None:
 
     Versions other than CANN's are as people write them: `2.9.0` also matches `2.9.0+cpu`. CANN's is
     the exact release, because each release has new kernels."""
-    agree = is_version_of if required.cann else str.__eq__
-    if required.device != here.device:
-        raise WrongNode(_difference("device", required.device, here.device))
-    for name in ("torch", "torch_npu", "vllm"):
-        if not agree(getattr(required, name), getattr(here, name)):
-            raise WrongImage(_difference(name, getattr(required, name), getattr(here, name)))
-    if required.cann != here.cann:
-        raise WrongImage(_difference("cann", required.cann, here.cann))
-    for name in ("driver", "firmware", "details"):
-        if getattr(required, name) != getattr(here, name):
-            raise WrongNode(_difference(name, getattr(required, name), getattr(here, name)))
-
-
-def _difference(name: str, required: object, here: object) -> str:
-    return f"{name}: expected {required!r} as in the plan, got {here!r} on this machine"
+    agree = is_version_of if required.cann else operator.eq
+    checks = (
+        ("device", operator.eq, WrongNode),
+        *((name, agree, WrongImage) for name in ("torch", "torch_npu", "vllm")),
+        ("cann", operator.eq, WrongImage),
+        *((name, operator.eq, WrongNode) for name in ("driver", "firmware", "details")),
+    )
+    for name, agree_on, error in checks:
+        expected, got = getattr(required, name), getattr(here, name)
+        if not agree_on(expected, got):
+            raise error(
+                f"{name}: expected {expected!r} as in the plan, got {got!r} on this machine"
+            )
 
 
 def _read_plan(store: Store, assignment: Assignment) -> tuple[Plan, PlannedShard]:
@@ -254,28 +248,13 @@ def _commit_nothing(store: Store, assignment: Assignment, plan: Plan, node: str)
         Attempt(store, plan, assignment.shard, assignment.attempt, node).commit([], {})
 
 
-def _results(
+def _attempt(
     store: Store,
     assignment: Assignment,
     plan: Plan,
-    cases: list[ShardCase],
-    worker: Worker,
-    *,
+    node: str,
     log: Path | None = None,
-    gathers: bool = False,
-) -> ShardResults:
-    attempt = Attempt(store, plan, assignment.shard, assignment.attempt, worker.node, log)
-    return ShardResults(attempt, cases, worker, gathers=gathers)
-
-
-def _image_digest() -> str | None:
-    return os.environ.get("OPMETER_IMAGE_DIGEST") or None
-
-
-def _announced(start: StartRanks, results: ShardResults) -> StartRanks:
-    """Return a start of ranks that first records which cases they are about to run."""
-
-    def announced(work: GangWork, world: int, folder: Path) -> None:
-        start(replace(work, begins=results.session_begins), world, folder)
-
-    return announced
+    serial: str | None = None,
+) -> Attempt:
+    digest = os.environ.get("OPMETER_IMAGE_DIGEST") or None
+    return Attempt(store, plan, assignment.shard, assignment.attempt, node, log, serial, digest)

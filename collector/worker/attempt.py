@@ -12,7 +12,6 @@ import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import TracebackType
 
 import zstandard
 
@@ -22,16 +21,8 @@ from collector.codec.errors import AlreadyExists, BadInput, StoreError
 from collector.codec.table import table_bytes, table_rows
 from collector.database.committed import read_commit
 from collector.model import keys
-from collector.model.manifest import (
-    AttemptManifest,
-    PartEntry,
-    ShardCommit,
-    StoredObject,
-    Usage,
-    commit_to_json,
-    entry_to_json,
-    manifest_to_json,
-)
+from collector.model import manifest as manifests
+from collector.model.manifest import AttemptManifest, PartEntry, ShardCommit, StoredObject, Usage
 from collector.model.measurement import Measurement
 from collector.model.plan import Plan
 from collector.model.row import ABSENT, ROW_COLUMNS, from_row, is_header, to_row
@@ -50,7 +41,8 @@ class StoredPart:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """The keys and the writes of one attempt. `log` is the log of its process, stored with it."""
+    """The keys and the writes of one attempt, and what is the same in every provenance of it. `log`
+    is the log of its process, stored with it."""
 
     store: Store
     plan: Plan
@@ -58,6 +50,8 @@ class Attempt:
     attempt: str
     node: str
     log: Path | None = None
+    device_serial: str | None = None
+    image_digest: str | None = None
 
     def begin_session(self, session: int, case_ids: Sequence[str]) -> None:
         """Record which cases a session is about to run; an empty list records that it has ended."""
@@ -87,7 +81,7 @@ class Attempt:
         where = (self.plan.campaign, self.shard, self.attempt, session)
         key, data = keys.part(*where), part_bytes(measurements)
         entry = PartEntry(_stored(key, data), raw, usage)
-        _create(self.store, keys.part_entry(*where), entry_to_json(entry))
+        _create(self.store, keys.part_entry(*where), manifests.entry_to_json(entry))
         _create(self.store, key, data)
         return StoredPart(entry, tuple(measurements))
 
@@ -108,12 +102,11 @@ class Attempt:
             final=dict(sorted(final.items())),
         )
         key = keys.attempt_manifest(self.plan.campaign, self.shard, self.attempt)
-        stored = _create(self.store, key, manifest_to_json(manifest))
+        stored = _create(self.store, key, manifests.manifest_to_json(manifest))
         commit = ShardCommit(self.shard, self.attempt, stored, nonce=environment.token(32))
+        committed = keys.committed(self.plan.campaign, self.shard)
         try:
-            self.store.create(
-                keys.committed(self.plan.campaign, self.shard), commit_to_json(commit)
-            )
+            self.store.create(committed, manifests.commit_to_json(commit))
         except AlreadyExists:
             logger.info(
                 "shard %s: not committed, because another worker committed it first", self.shard
@@ -142,24 +135,15 @@ def read_part(data: bytes, *, key: str) -> tuple[Measurement, ...]:
     """Return the measurements of a part. Raises BadInput, which names the key, for other data."""
     # A merge reads parts as columns (`database.rows`), because it reads 100,000s of rows, which
     # would be as many objects here. A test checks that both readers return the same.
-    columns = _header(data)
-    rows = table_rows(data, columns, path=key)
-    return tuple(
-        _measurement(dict(zip(columns, row, strict=True)), key, line) for line, row in rows
-    )
-
-
-def _header(data: bytes) -> Sequence[str]:
-    """Return the columns of a part; all columns if the data begins with anything else."""
     names = data.partition(b"\n")[0].decode("utf-8", "replace").split(",")
-    return names if is_header(names) else ROW_COLUMNS
-
-
-def _measurement(cells: Mapping[str, str], key: str, line: int) -> Measurement:
-    try:
-        return from_row(ABSENT | dict(cells))
-    except BadInput as error:
-        raise BadInput(str(error), path=key, line=line) from error
+    columns = names if is_header(names) else ROW_COLUMNS
+    found = []
+    for line, row in table_rows(data, columns, path=key):
+        try:
+            found.append(from_row(ABSENT | dict(zip(columns, row, strict=True))))
+        except BadInput as error:
+            raise BadInput(str(error), path=key, line=line) from error
+    return tuple(found)
 
 
 def _create(store: Store, key: str, data: bytes) -> StoredObject:
@@ -220,12 +204,7 @@ class ProgressObject:
         self._thread = environment.begin(self._write, "progress")
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *failure: object) -> None:
         self._ended.set()
         self._news.set()
         if self._thread is not None:

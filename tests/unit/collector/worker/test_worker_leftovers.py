@@ -30,7 +30,7 @@ from collector.model.row import from_row, to_row
 from collector.ops.registry import find
 from collector.store.base import Store
 from collector.store.in_memory import MemoryStore
-from collector.worker.answers import ShardResults, Worker
+from collector.worker.answers import ShardResults
 from collector.worker.assignment import complete, give_up
 from collector.worker.attempt import Attempt, part_bytes, read_part
 from tests.unit.collector.database.campaign_maker import (
@@ -79,7 +79,7 @@ class Instrument:
 
 def answers(store, plan, attempt):
     cases = [ShardCase(record, 1.0) for record in RECORDS]
-    return ShardResults(Attempt(store, plan, "s1", attempt, "here"), cases, Worker("here"))
+    return ShardResults(Attempt(store, plan, "s1", attempt, "here"), cases)
 
 
 def run(store, plan, attempt, instrument):

@@ -15,7 +15,7 @@ from collector.model.measurement import Disturbance, Measurement, Outcome, Timin
 from collector.model.plan import Forecast, Limits, MeasureSettings, Plan, ShardCase, ShardSettings
 from collector.model.stack import Runtime, Stack, runtime_details
 from collector.store.in_memory import MemoryStore
-from collector.worker.answers import ShardResults, Worker, final_measurements
+from collector.worker.answers import ShardResults, final_measurements
 from collector.worker.assignment import complete, give_up
 from collector.worker.attempt import Attempt
 from tests.unit.collector.measuring.pretending import Poisoned, Pretender, cases, find, record
@@ -46,7 +46,7 @@ PLAN = Plan(
 
 
 def answers(store, shard_cases, attempt="a1", plan=PLAN):
-    return ShardResults(Attempt(store, plan, "s1", attempt, "here"), shard_cases, Worker("here"))
+    return ShardResults(Attempt(store, plan, "s1", attempt, "here"), shard_cases)
 
 
 def run(store, shard_cases, instrument, attempt="a1", stop=None, session_s=2.0):
@@ -394,9 +394,7 @@ def test_a_filed_measurement_of_a_case_that_is_asked_for_too_does_not_answer_it(
 
 def test_who_is_killed_while_ranks_are_awaited_was_killed_by_no_case(tmp_path):
     store, shard = MemoryStore(), cases(2)
-    first = ShardResults(
-        Attempt(store, PLAN, "s1", "a1", "here"), shard, Worker("here"), gathers=True
-    )
+    first = ShardResults(Attempt(store, PLAN, "s1", "a1", "here"), shard, gathers=True)
     first.next_session(shard)
     second = answers(store, shard, "a2")
     second.load()

@@ -20,7 +20,7 @@ from collector.model.measurement import Outcome
 from collector.model.plan import read_shard
 from collector.store.file import FileStore
 from collector.store.in_memory import MemoryStore
-from collector.worker.answers import ShardResults, Worker
+from collector.worker.answers import ShardResults
 from collector.worker.assignment import Assignment
 from collector.worker.attempt import Attempt
 from collector.worker.exit_codes import ExitCode
@@ -79,7 +79,7 @@ def test_a_shard_is_abandoned_beside_the_parts_of_its_last_worker(tmp_path):
 
     def dies_with_a_part(assignment):
         attempt = Attempt(store, run.plan, assignment.shard, assignment.attempt, "here")
-        answers = ShardResults(attempt, cases, Worker("here"))
+        answers = ShardResults(attempt, cases)
         answers.add_unmeasured([Unmeasured(cases[0].record, Outcome.REJECTED, "no")])
         return SIGKILLED, ""
 
