@@ -165,5 +165,6 @@ def _parameters(query: str) -> dict[str, str]:
 def _check_endpoint(endpoint: str) -> None:
     _check_no_credentials(endpoint)
     parts = _split(endpoint)
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query:
-        raise BadInput("endpoint: expected http://host:port or https://host")
+    has_more = parts.path.strip("/") or parts.query or parts.fragment  # not shown: maybe a secret
+    if parts.scheme not in ("http", "https") or not parts.hostname or has_more:
+        raise BadInput("endpoint: expected http://host:port or https://host, without a path")

@@ -48,6 +48,15 @@ _NO_REPLY = (
 _REFUSALS = {"ExpiredToken", "InvalidToken", "TokenRefreshRequired", "XAdminUserNotFound"}
 _PARENTS = {"ObjectParentIsFile", "ExistingObjectIsDirectory"}  # 409 of versitygw
 _OVERLOADED = {"RequestTimeout", "SlowDown"}
+_OF_REPLY = ("HTTPStatusCode", "HTTPHeaders")
+# What every server of the protocol puts into a good reply, by the operation (API reference of S3).
+# A proxy or a login page also replies with 200, and without it.
+_EVIDENCE = {
+    "get_object": "ETag",
+    "put_object": "ETag",
+    "copy_object": "ETag",  # of CopyObjectResult
+    "list_objects_v2": "IsTruncated",
+}
 
 
 class _Conflict(errors.StoreUnavailable):
@@ -134,14 +143,26 @@ class S3Store:
 
     def _pages(self, prefix: str) -> Iterator[Info]:
         position: dict[str, str] = {}
+        requested = self._prefix + prefix
+        tokens: set[str] = set()
         while True:
-            page = self._call("list_objects_v2", prefix, Prefix=self._prefix + prefix, **position)
+            page = self._call("list_objects_v2", prefix, Prefix=requested, **position)
             for entry in page.get("Contents", ()):
-                if not entry["Key"].endswith("/"):  # a "folder" that an S3 browser created
-                    yield Info(entry["Key"].removeprefix(self._prefix), entry["Size"])
-            if not page.get("IsTruncated"):
+                key, size = entry.get("Key", ""), entry.get("Size")
+                if not key.startswith(requested) or not isinstance(size, int) or size < 0:
+                    raise self._unexpected(
+                        prefix, f"a key below the prefix with its size, got {key!r} of {size} bytes"
+                    )
+                if not key.endswith("/"):  # a "folder" that an S3 browser created
+                    yield Info(key.removeprefix(self._prefix), size)
+            if not page["IsTruncated"]:
                 return
-            position = {"ContinuationToken": page["NextContinuationToken"]}
+            token = page.get("NextContinuationToken", "")
+            if not token or token in tokens:
+                got = f"{token!r} again" if token else "none"
+                raise self._unexpected(prefix, f"a new token for the rest of a listing, got {got}")
+            tokens.add(token)
+            position = {"ContinuationToken": token}
 
     def _call(self, operation: str, key: str, **arguments: Any) -> Any:
         """Send one request; after a refusal, send it again with credentials read again."""
@@ -154,11 +175,32 @@ class S3Store:
 
     def _request(self, client: Any, operation: str, key: str, arguments: dict[str, Any]) -> Any:
         try:
-            return getattr(client, operation)(Bucket=self._bucket, **arguments)
+            reply = getattr(client, operation)(Bucket=self._bucket, **arguments)
         except exceptions.ClientError as error:
             raise self._client_error(error, key) from error
+        except (ValueError, KeyError) as error:  # of botocore: a number or a field of the reply
+            raise self._unexpected(key, f"a reply in its form: {error}") from error
         except (exceptions.BotoCoreError, ResponseParserError) as error:
             raise self._connection_error(error, self._address(key)) from error
+        status, headers = (reply["ResponseMetadata"][name] for name in _OF_REPLY)
+        if operation == "delete_object":
+            is_expected = status == 204
+        else:
+            fields = reply.get("CopyObjectResult", reply)
+            is_expected = status == 200 and _EVIDENCE[operation] in fields
+        if not is_expected:
+            if "Body" in reply:
+                reply["Body"].close()
+            what = headers.get("content-type") or "an empty one"
+            raise self._unexpected(key, f"a reply to {operation}, got {status} with {what}")
+        return reply
+
+    def _unexpected(self, key: str, what: str) -> errors.StoreError:
+        """Return the error for a reply that is not of the protocol."""
+        return errors.StoreError(
+            f"{self._address(key)}: the S3 protocol: expected {what}; does a proxy or a login page "
+            "reply in place of the store? Check the endpoint"
+        )
 
     def _renewed(self, refused: Any) -> Any:
         with self._lock:
@@ -178,7 +220,10 @@ class S3Store:
                 config=self._config("path" if endpoint else "auto"),
             )
         except ValueError as error:
-            raise errors.StoreError(f"{self.url}: endpoint {endpoint!r}: {error}") from error
+            # The endpoint of the environment is not shown: it may contain a secret.
+            raise errors.StoreError(
+                f"{self.url}: endpoint: expected http://host:port or https://host"
+            ) from error
         except exceptions.BotoCoreError as error:
             raise self._connection_error(error, self.url) from error
 

@@ -329,6 +329,43 @@ def test_the_probe_says_when_it_cannot_ask(store, proxy):
         probe_store(store, writers=2, least=1, most=1)
 
 
+LOGIN = b"<html><head><title>Log in</title></head><body>Welcome</body></html>"
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_a_reply_that_is_not_of_the_protocol_is_an_error(store, proxy, call):
+    store.put("k", b"1")
+    for body in (LOGIN, b"not found, but with 200", b""):
+        proxy.add(Rule(Answer(200, body)))
+        with pytest.raises(StoreError) as refusal:
+            CALLS[call](store)
+        assert not isinstance(refusal.value, NotFound | AlreadyExists)
+        proxy.clear()
+
+
+def listing(*parts, truncated="false"):
+    fields = f"<Name>b</Name><IsTruncated>{truncated}</IsTruncated>" + "".join(parts)
+    return f"<?xml version='1.0'?><ListBucketResult>{fields}</ListBucketResult>".encode()
+
+
+def test_a_listing_that_breaks_the_protocol_is_an_error(store, proxy):
+    again = "<NextContinuationToken>x</NextContinuationToken>"
+    entry = "<Contents><Key>{}</Key><Size>{}</Size></Contents>"
+    for body in (
+        listing(again, truncated="true"),  # the same token for ever
+        listing(truncated="true"),
+        listing(entry.format("elsewhere", 1)),
+        listing("<Contents><Size>1</Size></Contents>"),
+        listing(entry.format("{prefix}k", "many")),
+        listing("<Contents><Key>{prefix}k</Key></Contents>"),
+    ):
+        text = body.replace(b"{prefix}", store._prefix.encode())
+        proxy.add(Rule(Answer(200, text)))
+        with pytest.raises(StoreError):
+            list(store.list(""))
+        proxy.clear()
+
+
 def test_a_folder_that_a_browser_made_is_no_object(s3):
     store = s3.store()
     store.put("db/commits/1", b"1")

@@ -134,6 +134,7 @@ def test_what_is_no_address(url, named):
         "s3://bucket/prefix?hush-hush",
         "s3://bucket/prefix#hush-hush",
         "s3://bucket/p?endpoint=http://host/?token=hush-hush",
+        "s3://bucket/p?endpoint=http://host/hush-hush",
         "s3://[hush-hush@bucket",
         "http://hush-hush/bucket",
     ],
