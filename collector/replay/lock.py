@@ -26,6 +26,7 @@ _VARIABLE = "OPMETER_LOCKS"
 _DEFAULT_FOLDER = "/tmp/opmeter-locks"
 _LOCK = "lock"
 _CONCURRENCY = "OPMETER_MEASURE_CONCURRENCY"
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _SLOT_POLL_S = 0.5
 _LONGEST = 500  # characters of a command, and of a purpose
 _NOTE_BYTES = 16 * _LONGEST  # the longest note, encoded as JSON
@@ -157,14 +158,8 @@ def scratch_folder(device: str) -> Iterator[Path]:
 
 def _open_for_all(path: Path) -> int:
     """Return a descriptor of a lock file, which is created so that every user can open it."""
-    if not path.parent.is_dir():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.parent.chmod(0o1777)
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    folder = _open_folder(path.parent)
     try:
-        mode = os.fstat(folder).st_mode
-        if mode & (stat.S_IWGRP | stat.S_IWOTH) and not mode & stat.S_ISVTX:
-            raise OSError(errno.EPERM, "other users can remove files in the folder: chmod 1777")
         descriptor = _open_in(folder, path.name)
     finally:
         os.close(folder)
@@ -173,6 +168,33 @@ def _open_for_all(path: Path) -> int:
     if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
         os.close(descriptor)
         raise OSError(errno.EPERM, "not a regular file with a single link")
+    return descriptor
+
+
+def _open_folder(path: Path) -> int:
+    """Return a descriptor of the folder of locks, which is created for all users. No link is
+    followed. Raises OSError if another user could remove a lock: the folder must belong to root or
+    to this user, and have the sticky bit if others may write into it."""
+    with suppress(FileNotFoundError, FileExistsError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.mkdir(mode=0o700)  # until this user has opened it and grants access to all
+        descriptor = os.open(path, _FOLDER)
+        if os.fstat(descriptor).st_uid == os.getuid():
+            os.fchmod(descriptor, 0o1777)
+        os.close(descriptor)
+    descriptor = os.open(path, _FOLDER)
+    status = os.fstat(descriptor)
+    trouble = ""
+    if status.st_uid not in (0, os.getuid()):
+        trouble = (
+            f"expected a folder of root or of user {os.getuid()}, got one of user {status.st_uid}: "
+            f"chown root {path}"
+        )
+    elif status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not status.st_mode & stat.S_ISVTX:
+        trouble = "other users can remove files in the folder: chmod 1777"
+    if trouble:
+        os.close(descriptor)
+        raise OSError(errno.EPERM, trouble)
     return descriptor
 
 

@@ -110,6 +110,17 @@ def test_a_folder_of_locks_that_is_a_link_or_free_for_all_is_refused(tmp_path):
     assert not list((tmp_path / "mine").iterdir()) and not list((tmp_path / "free").iterdir())
 
 
+def test_a_folder_of_locks_of_another_user_is_refused_and_left_as_it_is(tmp_path):
+    if os.getuid() != 0:
+        pytest.skip("only root may give a folder to another user: run as root")
+    folder = tmp_path / "theirs"
+    folder.mkdir(mode=0o755)
+    os.chown(folder, 12345, 12345)
+    with pytest.raises(OpmeterError), DeviceLock("cpu0", "campaign", folder):
+        pass
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o755 and not list(folder.iterdir())
+
+
 @pytest.mark.fast
 @pytest.mark.parametrize(
     ("note", "named"),
