@@ -30,6 +30,7 @@
     │   ├── AlreadyExists      a create-only write found the key taken
     │   ├── StoreRefused       the credentials or the policy refuse         exit 45 in a worker
     │   └── StoreUnavailable   the store is unavailable; try again later    exit 45 in a worker
+    ├── NewerFormat            a later opmeter wrote the database           exit 1
     ├── LeaseTaken             another merge is running                     exit 75
     └── ClusterError           the API server refuses                       exit 1; shown to users
         ├── ObjectMissing      the object does not exist
@@ -136,6 +137,15 @@ class PeersUnreached(PeersAway):
 
     They are absent, or the network between the machines is closed. The message names the unreached
     machines, and which machine could not reach them."""
+
+
+class NewerFormat(OpmeterError):
+    """A later opmeter wrote this object in a format that this one cannot read; nothing is damaged.
+
+    The message names the version that reads it."""
+
+    def __init__(self, message: str):
+        super().__init__(in_a_line(message))
 
 
 class StoreError(OpmeterError):

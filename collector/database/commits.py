@@ -15,11 +15,13 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 
+from collector import __version__
 from collector.codec import canonical
 from collector.codec.errors import (
     AlreadyExists,
     BadInput,
     DamagedObject,
+    NewerFormat,
     NotFound,
     StoreError,
     stored,
@@ -94,6 +96,9 @@ def _seal(number: int, sha256: str) -> str:
 
 
 _WHAT = "a commit of the database"
+# The format of everything that a commit names. A change that this program could not read, such as a
+# new field or file, increases it; whoever reads a greater one is told which program wrote it.
+FORMAT = 1
 _SNAPSHOT = re.compile(r"[0-9]{8,}-[0-9a-f]{8}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
@@ -118,6 +123,8 @@ class Commit:
     runtime: Runtime
     counts: Mapping[str, int]
     view_version: int  # `VIEW_VERSION` of the program that rendered the tree
+    written_by: str  # the version of opmeter that wrote it
+    format: int = FORMAT
 
     @property
     def sha256(self) -> str:
@@ -145,8 +152,14 @@ def commit_to_json(commit: Commit) -> bytes:
 
 def commit_from_json(data: bytes, *, key: str) -> Commit:
     """Return the commit of a key. Raises BadInput, which names the key, for other data or another
-    commit."""
-    commit = canonical.decode_object(Commit, data, what=_WHAT, key=key)
+    commit, and NewerFormat for a commit that only a later opmeter can read."""
+    value = canonical.json_value(data, what=_WHAT, key=key)
+    if isinstance(value, dict) and isinstance(found := value.get("format"), int) and found > FORMAT:
+        raise NewerFormat(
+            f"{key}: expected format {FORMAT}, got format {found}: install opmeter "
+            f"{value.get('written_by')}, which wrote it; this is opmeter {__version__}"
+        )
+    commit = canonical.decode_value(Commit, value, what=_WHAT, key=key)
     if wrong := _contradiction(commit, data, key):
         raise BadInput(f"expected {_WHAT}: {wrong}", path=key)
     return commit

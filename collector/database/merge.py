@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from collector import environment
+from collector import __version__, environment
 from collector.codec.errors import BadInput, NotFound, OpmeterError
 from collector.database import snapshot
 from collector.database.commits import Commit, head_to_extend, try_commit, write_hint
@@ -266,6 +266,7 @@ def _write(store: Store, step: _Step, guard: Guard, author: str) -> Commit:
             "files": len(view.files),
         },
         view_version=VIEW_VERSION,
+        written_by=__version__,
     )
 
 

@@ -70,6 +70,7 @@ def write_database(store: Store, campaign: str, stack: Stack, measurements: int)
         Runtime.FAKE,
         {},
         view_version=1,
+        written_by="made",
     )
     store.create(keys.commit(1), commit_to_json(commit))
     return commit

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collector.codec.canonical import readable_json, sha256_hex, short_hash
-from collector.codec.errors import BadInput, DamagedObject
+from collector.codec.errors import BadInput, DamagedObject, NewerFormat
 from collector.database.commits import (
     Commit,
     commit_from_json,
@@ -342,7 +342,18 @@ COMMIT = Commit(
     runtime=Runtime.REAL,
     counts={"cases": 1},
     view_version=1,
+    written_by="0.1.0",
 )
+
+
+def test_a_commit_of_a_newer_format_is_not_damaged() -> None:
+    store = MemoryStore()
+    value = json.loads(commit_to_json(replace(COMMIT, number=1, parent=0, parent_sha256="")))
+    value |= {"format": 2, "written_by": "0.9.0", "snapshot": "00000001-0123abcd", "unknown": 1}
+    store.create(keys.commit(1), readable_json(value))
+    for read in (find_head, head_to_extend, find_problems):
+        with pytest.raises(NewerFormat, match=r"0\.9\.0"):
+            read(store)
 
 
 def test_a_commit_is_given_back_as_it_was() -> None:
