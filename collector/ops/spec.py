@@ -7,12 +7,13 @@ it, so that a machine without torch can list, plan and check operators.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import partial
 from operator import attrgetter
 from types import MappingProxyType
 from typing import Any, Protocol
 
 from collector.codec.errors import CaseRejected
-from collector.model.case import Case, Slot
+from collector.model.case import Case
 from collector.model.measurement import Library
 from collector.model.vocabulary import FRACTAL_NZ, GRAPH, LAUNCHED_BY, LIBRARY, is_plain_format
 from collector.ops.slots import dtype_error
@@ -81,12 +82,16 @@ class TensorMaker(Protocol):
         """Return the tensor in a slot's format: FRACTAL_NZ or NC1HWC0 on an NPU, else unchanged."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, init=False)
 class Call:
     """The arguments of every launch of a case: built once, used for each repeat."""
 
     args: tuple[Any, ...]
-    kwargs: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    kwargs: Mapping[str, Any]
+
+    def __init__(self, /, *args: Any, **kwargs: Any):
+        object.__setattr__(self, "args", args)
+        object.__setattr__(self, "kwargs", kwargs)
 
 
 class Need(StrEnum):
@@ -170,7 +175,7 @@ class OpSpec:
     variadic     the last slot may repeat
     moves_data   it copies or converts only, and always runs in the real dtype
     flops        arithmetic operations of one launch; none by default
-    traffic      bytes read and written by one launch, each tensor once
+    traffic      bytes read and written by one launch; the default is that of each tensor once
     group        key of the cases that share their setup (a weight, a mask)
     packed       the input slots that torch can only store, with the dtype that is replayed
     packed_outputs  the same for outputs, whose form is torch's own and is not compared
@@ -212,6 +217,11 @@ class OpSpec:
     runtime: Callable[[Case], Mapping[str, str]] = field(default_factory=lambda: no_columns)
     assumes: str = ""
     missing_metadata: Callable[[Case], str] = lambda case: ""
+
+    def __post_init__(self) -> None:
+        if self.traffic is dense_bytes:
+            traffic = partial(dense_bytes, optional=self.optional, outputs=self.optional_outputs)
+            object.__setattr__(self, "traffic", traffic)
 
     @property
     def family(self) -> frozenset[str]:
@@ -292,29 +302,24 @@ def no_columns(case: Case) -> Mapping[str, str]:
     return {}
 
 
-def normal(slot: Slot, make: TensorMaker) -> Any:
-    """Return random numbers in the shape and dtype of a slot; a scalar for an empty cell."""
-    return make.normal(slot.shape or (), slot.dtype)
-
-
 def build_from_slots(case: Case, make: TensorMaker) -> Call:
     """Return one random tensor per slot; an empty slot is a scalar."""
-    return Call(tuple(normal(slot, make) for slot in case.inputs or ()))
+    return Call(*(make.normal(slot.shape or (), slot.dtype) for slot in case.inputs or ()))
 
 
 def dense_bytes(
-    case: Case, absent: frozenset[int] = frozenset(), absent_outputs: frozenset[int] = frozenset()
+    case: Case, optional: frozenset[int] = frozenset(), outputs: frozenset[int] = frozenset()
 ) -> int:
     """Return the bytes of every input read once and every output written once.
 
-    An empty cell is a scalar, unless its position is in `absent` or `absent_outputs`. Unknown
-    outputs count 0 bytes."""
-    sides = ((case.inputs, absent), (case.outputs, absent_outputs))
+    An empty cell is a scalar, unless its position is in `optional`, or for an output in `outputs`.
+    Unknown outputs count 0 bytes."""
+    sides = ((case.inputs, optional), (case.outputs, outputs))
     return sum(
         slot.size_bytes
-        for slots, optional in sides
+        for slots, absent in sides
         for position, slot in enumerate(slots or ())
-        if slot.shape is not None or position not in optional
+        if slot.shape is not None or position not in absent
     )
 
 

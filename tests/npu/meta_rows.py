@@ -42,7 +42,7 @@ def _answer(roots: dict[str, Any], op: OpSpec, case: Case) -> dict[str, Any]:
         return {"error": f"the reference: {error}"}
     try:
         call = op.npu_call(case, CaseTensors("cpu", 7))
-        call = Call(_on_meta(torch, call.args), _on_meta(torch, dict(call.kwargs)))
+        call = Call(*_on_meta(torch, call.args), **_on_meta(torch, dict(call.kwargs)))
         outputs = op.npu.run(resolve(op.call, roots), *call.args, **call.kwargs)
     except Exception as error:  # which one it is differs by kernel
         return {"error": f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"}

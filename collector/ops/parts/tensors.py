@@ -5,7 +5,7 @@ from itertools import accumulate
 from math import prod, tau
 from typing import Any, Protocol
 
-from collector.model.case import Case, Slot
+from collector.model.case import Case
 from collector.ops.slots import (
     Shape,
     agrees,
@@ -56,13 +56,7 @@ def flops_by(read: Callable[[Case], Counted | None]) -> Callable[[Case], int]:
     return flops
 
 
-# Shared code of operators that move numbers and compute none: memory for an output, and the bytes
-# that are touched.
-
-
-def output_memory(slot: Slot, make: TensorMaker) -> Any:
-    """Return memory for an output."""
-    return make.empty(slot.shape or (), slot.dtype)
+# Bytes that are touched by operators that move numbers and compute none.
 
 
 def picked_bytes(case: Case) -> int:

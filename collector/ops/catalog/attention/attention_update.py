@@ -5,8 +5,9 @@ from typing import Any
 from collector.model.case import Case, Slot
 from collector.model.vocabulary import dtype_of
 from collector.ops.catalog.attention._sizes import named_output
+from collector.ops.parts import like
 from collector.ops.slots import agrees
-from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker, normal
+from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker, dense_bytes
 
 _FLOATS = ("FLOAT", "FLOAT16", "DT_BF16")
 _FLOAT = dtype_of("FLOAT")
@@ -21,8 +22,8 @@ def _parts(case: Case) -> tuple[tuple[Slot, ...], tuple[Slot, ...]]:
 
 
 def _build(case: Case, make: TensorMaker) -> Call:
-    sums, outputs = ([normal(slot, make) for slot in side] for side in _parts(case))
-    return Call((sums, outputs), {"returns_lse": named_output(case, 1) is not None})
+    sums, outputs = ([like.normal(slot, make) for slot in side] for side in _parts(case))
+    return Call(sums, outputs, returns_lse=named_output(case, 1) is not None)
 
 
 def _reference(torch: Any, sums: Any, outputs: Any, *, returns_lse: bool) -> Any:
@@ -79,6 +80,7 @@ ATTENTION_UPDATE = OpSpec(
     slots=("lse", "local_out"),
     variadic=True,
     optional_outputs=frozenset({1}),
+    traffic=lambda case: dense_bytes(case),
     reference=_reference,
     build=_build,
     flops=_flops,

@@ -6,8 +6,9 @@ from collector.model.case import Case
 from collector.ops.catalog.attention import _blocks, _sizes
 from collector.ops.catalog.attention._sizes import Attention
 from collector.ops.dtypes import floating, inputs_are, one_dtype, outputs_are
+from collector.ops.parts import like
 from collector.ops.slots import agrees, given, input_shape, output_shape, output_slot
-from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker, dense_bytes, normal
+from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker
 
 # Attention that stores the softmax's maximum and sum for its gradient.
 _MASK = 6
@@ -26,9 +27,9 @@ def _forward_sizes(case: Case) -> Attention | None:
 
 def _build(case: Case, make: TensorMaker) -> Call:
     sizes: Any = _forward_sizes(case)
-    tensors = [normal(slot, make) for slot in (case.inputs or ())[:3]]
+    tensors = [like.normal(slot, make) for slot in (case.inputs or ())[:3]]
     mask = _blocks.make_mask_of(make, sizes) if given(case, _MASK) else None
-    return Call((*tensors, mask), {"sizes": sizes})
+    return Call(*tensors, mask, sizes=sizes)
 
 
 def _reference(torch: Any, query: Any, key: Any, value: Any, mask: Any, *, sizes: Any) -> Any:
@@ -66,7 +67,6 @@ FLASH_ATTENTION_SCORE = OpSpec(
     reference=_reference,
     build=_build,
     flops=_flops,
-    traffic=lambda case: dense_bytes(case, _OPTIONAL, _SOFTMAX_OUT),
     npu=NpuCall(run=_launch),
     missing_metadata=lambda case: _sizes.unknown_mask(case, _MASK),
     constraints=(
@@ -108,11 +108,11 @@ def _grad_sizes(case: Case) -> Attention | None:
 def _grad_build(case: Case, make: TensorMaker) -> Call:
     """Build the call with consistent statistics and attention, from one forward pass."""
     sizes: Any = _grad_sizes(case)
-    tensors = (normal(slot, make) for slot in (case.inputs or ())[:4])
+    tensors = (like.normal(slot, make) for slot in (case.inputs or ())[:4])
     query, key, value, dy = tensors
     mask = _blocks.make_mask_of(make, sizes) if given(case, _GRAD_MASK) else None
     kept = _blocks.forward(make.torch, query, key, value, mask, sizes)
-    return Call((query, key, value, dy, mask, *kept), {"sizes": sizes})
+    return Call(query, key, value, dy, mask, *kept, sizes=sizes)
 
 
 def _grad_reference(torch: Any, *tensors: Any, sizes: Any) -> Any:
@@ -183,7 +183,6 @@ FLASH_ATTENTION_SCORE_GRAD = OpSpec(
     reference=_grad_reference,
     build=_grad_build,
     flops=_grad_flops,
-    traffic=lambda case: dense_bytes(case, _GRAD_OPTIONAL, _OTHER_OUTPUTS),
     npu=NpuCall(run=_grad_launch),
     missing_metadata=lambda case: _sizes.unknown_mask(case, _GRAD_MASK),
     constraints=(

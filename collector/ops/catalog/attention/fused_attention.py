@@ -36,8 +36,7 @@ def build(case: Case, make: TensorMaker) -> Call:
     table = make_table(make, call.pages) if call.pages else None
     mask = _fused.mask_of(given(case, _fused.MASK), call, make)
     return Call(
-        (tensors[_fused.QUERY], key, tensors.get(_fused.VALUE, key), mask, table, *ropes),
-        {"call": call},
+        tensors[_fused.QUERY], key, tensors.get(_fused.VALUE, key), mask, table, *ropes, call=call
     )
 
 

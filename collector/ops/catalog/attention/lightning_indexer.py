@@ -48,7 +48,7 @@ def build(case: Case, make: TensorMaker) -> Call:
     tensors = (make.normal(input_shape(case, i), slots[i].dtype) for i in range(3))
     values = named_output(case, _VALUES)
     kept = make.full(values, (case.outputs or ())[_VALUES].dtype, 0) if values else None
-    return Call((*tensors, *lengths_and_table(call, make), kept), {"call": call})
+    return Call(*tensors, *lengths_and_table(call, make), kept, call=call)
 
 
 def lengths_and_table(call: SparseCall, make: TensorMaker) -> tuple[Any, ...]:
@@ -224,7 +224,7 @@ def _build(case: Case, make: TensorMaker) -> Call:
     whole = (make.integers(input_shape(case, i), "INT8", -127, 128) for i in (QUERY, _KEY))
     weights = make.normal(input_shape(case, WEIGHTS), slots[WEIGHTS].dtype)
     scales = (make.uniform(input_shape(case, i), slots[i].dtype, 0.005, 0.015) for i in _SCALES)
-    return Call((*whole, weights, *scales, *lengths_and_table(call, make)), {"call": call})
+    return Call(*whole, weights, *scales, *lengths_and_table(call, make), call=call)
 
 
 def _quant_reference(torch: Any, *tensors: Any, call: SparseCall) -> Any:

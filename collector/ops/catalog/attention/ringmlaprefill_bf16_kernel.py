@@ -68,9 +68,7 @@ def _build(case: Case, make: TensorMaker) -> Call:
     host_lengths = make.torch.tensor(lengths, dtype=make.torch.int32)
     host_lengths = host_lengths[0] if sizes.is_first else host_lengths
     names_lse = named_output(case, 1) is not None
-    return Call(
-        (*tensors, mask, hidden, *held, host_lengths), {"sizes": sizes, "names_lse": names_lse}
-    )
+    return Call(*tensors, mask, hidden, *held, host_lengths, sizes=sizes, names_lse=names_lse)
 
 
 def _reference(torch: Any, *tensors: Any, sizes: _Round, names_lse: bool) -> Any:

@@ -41,14 +41,12 @@ def _build(case: Case, make: TensorMaker) -> Call:
     )
     owners = [request.index for request in call.requests() for _ in range(request.queries)]
     return Call(
-        (
-            *(query, key, make_indices(make, call), query_rope, key_rope),
-            make_table(make, call.pages),
-            make.tensor(cumulative_ends(call.queries), "INT32"),
-            make.tensor(call.keys, "INT32"),
-            make.tensor(owners, "INT64"),
-        ),
-        {"call": call},
+        *(query, key, make_indices(make, call), query_rope, key_rope),
+        make_table(make, call.pages),
+        make.tensor(cumulative_ends(call.queries), "INT32"),
+        make.tensor(call.keys, "INT32"),
+        make.tensor(owners, "INT64"),
+        call=call,
     )
 
 

@@ -9,10 +9,11 @@ from typing import Any
 from collector.model.case import Case
 from collector.ops.catalog.cache._places import capacity, write
 from collector.ops.dtypes import inputs_are, one_dtype
+from collector.ops.parts import like
 from collector.ops.parts.serving import HALF_DTYPES, absent_inputs, nothing_empty, outputs_agree
 from collector.ops.parts.tensors import distinct, halves_first, make_positions, rotate
 from collector.ops.slots import elements, input_shape
-from collector.ops.spec import Call, Constraint, OpSpec, TensorMaker, normal
+from collector.ops.spec import Call, Constraint, OpSpec, TensorMaker
 
 _LATENT, _ROTARY = 512, 64  # the only sizes that the kernel supports on A2 and A3
 _NZ_COLUMNS = 16
@@ -32,14 +33,14 @@ def _build(case: Case, make: TensorMaker) -> Call:
     count = elements(input_shape(case, 4))
     places = distinct(make, count, capacity(input_shape(case, 5)), index.dtype)
     return Call(
-        (
-            normal(kv, make),
-            normal(gamma, make),
-            *make_positions(make, cos.shape or (), cos.dtype),
-            places,
-            *(normal(slot, make) for slot in caches),
-        ),
-        {"epsilon": _EPSILON, "cache_mode": _mode(case), "is_output_kv": True},
+        like.normal(kv, make),
+        like.normal(gamma, make),
+        *make_positions(make, cos.shape or (), cos.dtype),
+        places,
+        *(like.normal(slot, make) for slot in caches),
+        epsilon=_EPSILON,
+        cache_mode=_mode(case),
+        is_output_kv=True,
     )
 
 

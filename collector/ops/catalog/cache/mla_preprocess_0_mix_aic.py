@@ -14,10 +14,11 @@ from collector.model.case import Case, Slot
 from collector.model.vocabulary import RUNTIME_PREFIX
 from collector.ops.catalog.cache._places import capacity, write
 from collector.ops.dtypes import one_dtype
+from collector.ops.parts import like
 from collector.ops.parts.serving import dtypes, nothing_empty, outputs_agree
 from collector.ops.parts.tensors import distinct, make_positions, rotate
 from collector.ops.slots import Shape, elements, input_shape, output_slot
-from collector.ops.spec import Call, Constraint, Need, NpuCall, OpSpec, TensorMaker, normal
+from collector.ops.spec import Call, Constraint, Need, NpuCall, OpSpec, TensorMaker
 
 _DOWN, _UP = 1, 5  # the weights
 _ROWS = 32  # of K in a block of INT8
@@ -112,10 +113,10 @@ def _build(case: Case, make: TensorMaker) -> Call:
     sizes, slots = _sizes(case), case.inputs or ()
     if sizes is None:
         raise ValueError(f"{case.describe()}: no sizes, though it was accepted")
-    tensors = [normal(slot, make) for slot in slots]
+    tensors = [like.normal(slot, make) for slot in slots]
     for position in (_DOWN, _UP):
         slot = slots[position]
-        weight = make.integers(slot.shape or (), slot.dtype, -8, 8)
+        weight = like.integers(slot, make, -8, 8)
         tensors[position] = make.stored(weight, slot.format)
     for position in (2, 6):
         tensors[position] = make.uniform(
@@ -131,16 +132,14 @@ def _build(case: Case, make: TensorMaker) -> Call:
     shapes = (queries, rotated, inner if gives_inner else (0,))
     outs = [make.empty(shape, slots[0].dtype) for shape in shapes]
     return Call(
-        tuple(tensors),
-        {
-            **_MODES,
-            "enable_inner_out": gives_inner,
-            "q_out0": outs[0],
-            "kv_cache_out0": tensors[11],
-            "q_out1": outs[1],
-            "kv_cache_out1": tensors[12],
-            "inner_out": outs[2],
-        },
+        *tensors,
+        **_MODES,
+        enable_inner_out=gives_inner,
+        q_out0=outs[0],
+        kv_cache_out0=tensors[11],
+        q_out1=outs[1],
+        kv_cache_out1=tensors[12],
+        inner_out=outs[2],
     )
 
 

@@ -6,10 +6,11 @@ from typing import Any
 from collector.model.case import Case
 from collector.ops.catalog.cache._places import capacity, is_cache_of, write_both
 from collector.ops.dtypes import inputs_are, one_dtype
+from collector.ops.parts import like
 from collector.ops.parts.serving import HALF_DTYPES, absent_inputs, nothing_empty, outputs_agree
 from collector.ops.parts.tensors import cumulative_ends, distinct, equal_parts
 from collector.ops.slots import Shape, given, input_shape
-from collector.ops.spec import Call, Constraint, Need, NpuCall, OpSpec, TensorMaker, normal
+from collector.ops.spec import Call, Constraint, Need, NpuCall, OpSpec, TensorMaker
 
 # Gather of the keys and values of some requests from the blocks of the paged caches into rows.
 
@@ -23,19 +24,15 @@ def _load_build(case: Case, make: TensorMaker) -> Call:
     blocks = _block_table(input_shape(case, 0), input_shape(case, _TABLE), max(counts), make)
     summed = input_shape(case, _LENGTHS) != (requests,)
     return Call(
-        (
-            normal(key_cache, make),
-            normal(value_cache, make),
-            blocks.to(make.dtype(table.dtype)),
-            make.tensor((0, *cumulative_ends(counts)) if summed else counts, lengths.dtype),
-        ),
-        {
-            "seq_starts": make.full((requests,), "INT32", 0) if given(case, _STARTS) else None,
-            "cumsum": summed,
-            "key": make.empty(key.shape or (), key.dtype),
-            "value": make.empty(value.shape or (), value.dtype),
-            "places": _places(blocks, counts, input_shape(case, 0)[1], make),
-        },
+        like.normal(key_cache, make),
+        like.normal(value_cache, make),
+        blocks.to(make.dtype(table.dtype)),
+        make.tensor((0, *cumulative_ends(counts)) if summed else counts, lengths.dtype),
+        seq_starts=make.full((requests,), "INT32", 0) if given(case, _STARTS) else None,
+        cumsum=summed,
+        key=like.empty(key, make),
+        value=like.empty(value, make),
+        places=_places(blocks, counts, input_shape(case, 0)[1], make),
     )
 
 
@@ -155,7 +152,7 @@ def _reshape_build(case: Case, make: TensorMaker) -> Call:
     *tensors, places = case.inputs or ()
     count, held = input_shape(case, 0)[0], capacity(input_shape(case, 2))
     return Call(
-        (*(normal(slot, make) for slot in tensors), distinct(make, count, held, places.dtype))
+        *(like.normal(slot, make) for slot in tensors), distinct(make, count, held, places.dtype)
     )
 
 
@@ -190,10 +187,8 @@ def _scatter_build(case: Case, make: TensorMaker) -> Call:
     key, key_cache, places, value, value_cache, *_ = case.inputs or ()
     count, held = input_shape(case, 0)[0], capacity(input_shape(case, 1))
     return Call(
-        (
-            *(normal(s, make) for s in (key, value, key_cache, value_cache)),
-            distinct(make, count, held, places.dtype),
-        )
+        *(like.normal(s, make) for s in (key, value, key_cache, value_cache)),
+        distinct(make, count, held, places.dtype),
     )
 
 

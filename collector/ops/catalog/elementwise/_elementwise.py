@@ -101,7 +101,7 @@ def gradient(
 
 def build_positive(case: Case, make: TensorMaker) -> Call:
     """Build positive numbers near 1: their quotients, powers, roots and logarithms are finite."""
-    return Call(tuple(positive(slot, make) for slot in case.inputs or ()))
+    return Call(*(positive(slot, make) for slot in case.inputs or ()))
 
 
 def positive(slot: Slot, make: TensorMaker) -> Any:

@@ -5,9 +5,10 @@ from typing import Any
 from collector.model.case import Case
 from collector.ops.catalog.elementwise._elementwise import gradient, unary
 from collector.ops.dtypes import floating, inputs_are, not_bool, one_dtype
+from collector.ops.parts import like
 from collector.ops.parts.tensors import LIKE_INPUT, per_element
 from collector.ops.slots import agrees, elements, input_shape
-from collector.ops.spec import Call, Constraint, OpSpec, TensorMaker, normal
+from collector.ops.spec import Call, Constraint, OpSpec, TensorMaker
 
 # GELU of each element, with the hyperbolic tangent: torch_npu launches it for any `approximate`.
 
@@ -135,8 +136,8 @@ _BYTES = 16  # a mask has whole blocks of this size (DropoutGenMaskV2 of CANN's 
 
 def _build(case: Case, make: TensorMaker) -> Call:
     x, mask, _ = case.inputs or ()
-    bits = make.integers(mask.shape or (), mask.dtype, 0, 256)
-    return Call((normal(x, make), bits, _DROPPED))
+    bits = like.integers(mask, make, 0, 256)
+    return Call(like.normal(x, make), bits, _DROPPED)
 
 
 def _drop_out_reference(torch: Any, x: Any, mask: Any, dropped: float) -> Any:

@@ -5,9 +5,10 @@ from typing import Any
 
 from collector.model.case import Case, Slot
 from collector.ops.dtypes import floating, one_dtype
+from collector.ops.parts import like
 from collector.ops.parts.tensors import one_number, per_element
 from collector.ops.slots import agrees, given, input_shape
-from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker, normal
+from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker
 
 # One step of AdamW by the older of the two kernels, in place, with its rates as scalars. A profile
 # does not record the rates: torch's defaults are used, after ten steps.
@@ -31,8 +32,8 @@ def _tensors(slots: Sequence[Slot], make: TensorMaker) -> tuple[Any, ...]:
 
     Repeated launches stay finite: each changes `var` by about the rate."""
     var, m, v, grad = slots
-    squares = make.uniform(v.shape or (), v.dtype, 0.5, 1.5)
-    return normal(var, make), normal(m, make), squares, normal(grad, make)
+    squares = like.uniform(v, make, 0.5, 1.5)
+    return like.normal(var, make), like.normal(m, make), squares, like.normal(grad, make)
 
 
 def _reference(torch: Any, var: Any, m: Any, v: Any, grad: Any) -> Any:
@@ -68,7 +69,7 @@ APPLY_ADAM_W = OpSpec(
     slots=_SLOTS,
     optional=frozenset({_MAX_NORM}),
     reference=_reference,
-    build=lambda case, make: Call(_tensors([(case.inputs or ())[i] for i in _ALIKE], make)),
+    build=lambda case, make: Call(*_tensors([(case.inputs or ())[i] for i in _ALIKE], make)),
     flops=per_element(_FLOPS),
     traffic=_traffic,
     constraints=(
@@ -89,7 +90,7 @@ _V2_MAX_NORM = 5
 
 def _v2_build(case: Case, make: TensorMaker) -> Call:
     *tensors, step = (case.inputs or ())[:_V2_MAX_NORM]
-    return Call((*_tensors(tensors, make), make.full(step.shape or (), step.dtype, _STEPS)))
+    return Call(*_tensors(tensors, make), like.full(step, make, _STEPS))
 
 
 def _v2_reference(torch: Any, var: Any, m: Any, v: Any, grad: Any, step: Any) -> Any:

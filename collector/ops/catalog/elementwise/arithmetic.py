@@ -3,10 +3,11 @@
 from collector.model.case import Case
 from collector.ops.catalog.elementwise._elementwise import binary, build_positive, positive, unary
 from collector.ops.dtypes import floating, inputs_are, not_bool, one_dtype
+from collector.ops.parts import like
 from collector.ops.parts.serving import FLOATS, nothing_empty, outputs_agree
 from collector.ops.parts.tensors import one_number, per_element
 from collector.ops.slots import agrees, broadcast, elements, input_shape
-from collector.ops.spec import Call, Constraint, Need, NpuCall, OpSpec, TensorMaker, normal
+from collector.ops.spec import Call, Constraint, Need, NpuCall, OpSpec, TensorMaker
 
 # Absolute value of each element.
 ABS = unary("Abs", "torch.abs", not_bool((0,)))
@@ -26,8 +27,7 @@ def _axpy_v2_build(case: Case, make: TensorMaker) -> Call:
     x, y, _ = case.inputs or ()
     is_floating = x.known_dtype is not None and x.known_dtype.is_floating
     return Call(
-        tuple(normal(slot, make) for slot in (x, y)),
-        {"alpha": _FRACTION if is_floating else _WHOLE},
+        *(like.normal(slot, make) for slot in (x, y)), alpha=_FRACTION if is_floating else _WHOLE
     )
 
 
@@ -89,7 +89,7 @@ MUL = binary("Mul", "torch.mul", mixed=True, twins=("MulAiCore",))
 
 def _muls_build(case: Case, make: TensorMaker) -> Call:
     (slot,) = case.inputs or ()
-    return Call((normal(slot, make), 0.5))
+    return Call(like.normal(slot, make), 0.5)
 
 
 MULS = unary("Muls", "torch.mul", inputs_are(("DT_BF16", "FLOAT16"), (0,)), build=_muls_build)
@@ -99,8 +99,8 @@ _FACTOR = 2.5  # of DeepSeek-V3; a profile does not record it
 
 
 def _muls_add_build(case: Case, make: TensorMaker) -> Call:
-    tensors = [normal(slot, make) for slot in case.inputs or ()]
-    return Call((*tensors, _FACTOR))
+    tensors = [like.normal(slot, make) for slot in case.inputs or ()]
+    return Call(*tensors, _FACTOR)
 
 
 def _fits(case: Case) -> bool:
@@ -142,7 +142,7 @@ POWS = binary(
     "torch.pow",
     inputs_are(("FLOAT", "FLOAT16", "DT_BF16"), (0, 1)),
     Constraint("expected a scalar exponent", lambda case: input_shape(case, 1) == ()),
-    build=lambda case, make: Call((positive((case.inputs or ())[0], make), _EXPONENT)),
+    build=lambda case, make: Call(positive((case.inputs or ())[0], make), _EXPONENT),
 )
 
 # Quotient of two tensors, or of a tensor and a scalar (an empty cell).

@@ -7,9 +7,10 @@ from collector.model.case import Case, Slot
 from collector.model.vocabulary import RUNTIME_PREFIX
 from collector.ops.catalog.elementwise._elementwise import comparison, unary
 from collector.ops.dtypes import inputs_are, not_bool, one_dtype, spelling
+from collector.ops.parts import like
 from collector.ops.parts.tensors import LIKE_INPUT, one_number, per_element
 from collector.ops.slots import Shape, agrees, broadcast, elements, input_shape
-from collector.ops.spec import Call, Constraint, OpSpec, TensorMaker, normal
+from collector.ops.spec import Call, Constraint, OpSpec, TensorMaker, dense_bytes
 
 # Whether elements are equal.
 EQUAL = comparison("Equal", "torch.eq")
@@ -81,13 +82,13 @@ _PERCENT = re.compile(r"100|[1-9]?[0-9]")
 
 def _fill_build(case: Case, make: TensorMaker) -> Call:
     x, mask = (case.inputs or ())[:2]
-    return Call((normal(x, make), _mask(case, mask, make), _NUMBER))
+    return Call(like.normal(x, make), _mask(case, mask, make), _NUMBER)
 
 
 def _mask(case: Case, mask: Slot, make: TensorMaker) -> Any:
     density = case.attribute(_DENSITY)
     if density is None:
-        return normal(mask, make)
+        return like.normal(mask, make)
     return make.uniform(mask.shape or (), "FLOAT", 0, 100) < int(density)
 
 
@@ -109,6 +110,7 @@ MASKED_FILL = OpSpec(
     assumes="half of the mask is true if no density is recorded",
     slots=("x", "mask", "value"),
     optional=frozenset({_VALUE}),
+    traffic=lambda case: dense_bytes(case),
     build=_fill_build,
     constraints=(
         Constraint(
@@ -136,7 +138,7 @@ _LOW, _HIGH = -1, 1
 def _clip_build(case: Case, make: TensorMaker) -> Call:
     slot = (case.inputs or ())[0]
     low = 0 if spelling(slot).startswith("UINT") else _LOW
-    return Call((normal(slot, make), low, _HIGH))
+    return Call(like.normal(slot, make), low, _HIGH)
 
 
 CLIP_BY_VALUE_V2 = OpSpec(

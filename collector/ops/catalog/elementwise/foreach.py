@@ -13,6 +13,7 @@ from typing import Any
 
 from collector.model.case import Case, Slot
 from collector.ops.dtypes import spelling
+from collector.ops.parts import like
 from collector.ops.slots import Shape
 from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker
 
@@ -81,14 +82,14 @@ def foreach(
 
     def build(case: Case, make: TensorMaker) -> Call:
         slots, count = row.tensors(case), row.count(case)
-        tensors = [make.uniform(slot.shape or (), slot.dtype, 0.5, 2.0) for slot in slots]
+        tensors = [like.uniform(slot, make, 0.5, 2.0) for slot in slots]
         parts = [tensors[i * count : (i + 1) * count] for i in range(lists)]
         if is_kept and lists > 1:
             parts[1:] = [[tensor.fill_(1) for tensor in part] for part in parts[1:]]
         value = 1.0 if is_kept else _NUMBER
         last = (value,) if number == "" else ()
         named = {number: value} if number else {}
-        return Call((*parts, *last), {"is_flat": row.is_flat(case), **named})
+        return Call(*parts, *last, is_flat=row.is_flat(case), **named)
 
     return OpSpec(
         kernel=kernel,

@@ -5,9 +5,10 @@ from typing import Any
 from collector.model.case import Case
 from collector.ops.catalog.indexing import _lookup
 from collector.ops.dtypes import inputs_are, one_dtype
+from collector.ops.parts import like
 from collector.ops.parts.tensors import distinct_along, picked_bytes
 from collector.ops.slots import agrees, elements, input_shape, output_shape
-from collector.ops.spec import Call, Constraint, GraphCall, NpuCall, OpSpec, TensorMaker, normal
+from collector.ops.spec import Call, Constraint, GraphCall, NpuCall, OpSpec, TensorMaker
 
 # Single elements, looked up by number along one dimension: the last one that alone may differ
 # between index and input, or else the last of all.
@@ -28,7 +29,7 @@ def _elements_build(case: Case, make: TensorMaker) -> Call:
     axis = _elements_axis(case) or 0
     size = input_shape(case, 0)[axis]
     return Call(
-        (normal(x, make), axis, distinct_along(make, index.shape or (), axis, size, index.dtype))
+        like.normal(x, make), axis, distinct_along(make, index.shape or (), axis, size, index.dtype)
     )
 
 
@@ -71,8 +72,8 @@ def _v2_build(case: Case, make: TensorMaker) -> Call:
     table, indices, *_ = case.inputs or ()
     rows = input_shape(case, 0)[0]
     if _picks_one(case):
-        return Call((normal(table, make), rows // 2))
-    return Call((normal(table, make), make.integers(indices.shape or (), indices.dtype, 0, rows)))
+        return Call(like.normal(table, make), rows // 2)
+    return Call(like.normal(table, make), like.integers(indices, make, 0, rows))
 
 
 def _v2_reference(torch: Any, table: Any, indices: Any) -> Any:
@@ -141,9 +142,7 @@ def _v3_build(case: Case, make: TensorMaker) -> Call:
     table, indices, *_ = case.inputs or ()
     axis = _v3_axis(case) or 0
     size = input_shape(case, 0)[axis]
-    return Call(
-        (normal(table, make), axis, make.integers(indices.shape or (), indices.dtype, 0, size))
-    )
+    return Call(like.normal(table, make), axis, like.integers(indices, make, 0, size))
 
 
 GATHER_V3 = OpSpec(
@@ -177,10 +176,9 @@ def _index_build(case: Case, make: TensorMaker) -> Call:
     kept = _lookup.kept_dims(case, _FLAGS, _INDICES)
     sizes = input_shape(case, 0)[kept:]
     numbers = [
-        make.integers(index.shape or (), index.dtype, 0, size)
-        for index, size in zip(indices, sizes, strict=False)
+        like.integers(index, make, 0, size) for index, size in zip(indices, sizes, strict=False)
     ]
-    return Call((normal(x, make), [None] * kept + numbers))
+    return Call(like.normal(x, make), [None] * kept + numbers)
 
 
 def _index_fits(case: Case) -> bool:

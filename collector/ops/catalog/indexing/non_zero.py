@@ -5,15 +5,16 @@ from typing import Any
 
 from collector.model.case import Case
 from collector.ops.dtypes import outputs_are
+from collector.ops.parts import like
 from collector.ops.slots import elements, input_shape, output_shape
 from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker
 
 
 def _build(case: Case, make: TensorMaker) -> Call:
     (slot,), (rows, *_) = case.inputs or (), output_shape(case) or (0,)
-    x = make.full(slot.shape or (), slot.dtype, 0)
+    x = like.full(slot, make, 0)
     x.view(-1)[make.permutation(slot.numel, "INT64")[:rows]] = 1
-    return Call((x, output_shape(case)))
+    return Call(x, output_shape(case))
 
 
 def _run(nonzero: Any, x: Any, shape: Any) -> Any:

@@ -5,9 +5,9 @@ from typing import Any
 from collector.model.case import Case
 from collector.ops.catalog.indexing import _lookup
 from collector.ops.dtypes import inputs_are, one_dtype
-from collector.ops.parts import tensors
+from collector.ops.parts import like, tensors
 from collector.ops.slots import Shape, agrees, elements, input_shape, output_shape
-from collector.ops.spec import Call, Constraint, GraphCall, NpuCall, OpSpec, TensorMaker, normal
+from collector.ops.spec import Call, Constraint, GraphCall, NpuCall, OpSpec, TensorMaker
 
 # Gradient of an embedding's table: the gradient of each looked-up row, added to that row.
 #
@@ -18,7 +18,7 @@ def _gradient_and_rows(case: Case, make: TensorMaker) -> tuple[Any, Any]:
     """Return the gradient of each lookup, and the numbers of the looked-up rows."""
     grad, rows, _ = case.inputs or ()
     table_rows = (output_shape(case) or (1,))[0]
-    return normal(grad, make), make.integers((rows.numel,), rows.dtype, 0, table_rows)
+    return like.normal(grad, make), make.integers((rows.numel,), rows.dtype, 0, table_rows)
 
 
 def _embedding_build(case: Case, make: TensorMaker) -> Call:
@@ -26,12 +26,10 @@ def _embedding_build(case: Case, make: TensorMaker) -> Call:
     grad, rows = _gradient_and_rows(case, make)
     ordered = rows.long().sort()  # index_fill_ takes no other integers
     return Call(
-        (
-            grad.view(rows.numel(), -1),
-            ordered.values,
-            ordered.indices,
-            tensors.output_memory((case.outputs or ())[0], make).zero_(),
-        )
+        grad.view(rows.numel(), -1),
+        ordered.values,
+        ordered.indices,
+        like.empty((case.outputs or ())[0], make).zero_(),
     )
 
 
@@ -39,7 +37,7 @@ def _embedding_build_npu(case: Case, make: TensorMaker) -> Call:
     """Build the call without padding rows, and without scaling by how often a row was looked up."""
     grad, rows = _gradient_and_rows(case, make)
     table_rows = (output_shape(case) or (1,))[0]
-    return Call((grad, rows.view(grad.shape[:-1]), table_rows, -1, False))
+    return Call(grad, rows.view(grad.shape[:-1]), table_rows, -1, False)
 
 
 def _embedding_reference(torch: Any, grad: Any, rows: Any, origins: Any, table: Any) -> Any:
@@ -93,7 +91,7 @@ EMBEDDING_DENSE_GRAD_V2 = OpSpec(
 def _call(case: Case, make: TensorMaker, index_dtype: str) -> Call:
     x, index = (case.inputs or ())[:2]
     rows = tensors.distinct(make, index.numel, input_shape(case, 0)[0], index_dtype)
-    return Call((normal(x, make), 0, rows, 0))
+    return Call(like.normal(x, make), 0, rows, 0)
 
 
 def _fill_traffic(case: Case) -> int:
@@ -146,7 +144,7 @@ def _put_build(case: Case, make: TensorMaker) -> Call:
     kept, count = _lookup.kept_dims(case, _FLAGS, _INDICES), len(_lookup.indices_of(case, _INDICES))
     sizes = input_shape(case, 0)[kept : kept + count]
     indices = tensors.distinct_coordinates(make, index.shape or (), sizes, index.dtype)
-    return Call((normal(x, make), [None] * kept + indices, normal(value, make)))
+    return Call(like.normal(x, make), [None] * kept + indices, like.normal(value, make))
 
 
 def _put_fits(case: Case) -> bool:
@@ -215,12 +213,10 @@ def _scatter_build(case: Case, make: TensorMaker) -> Call:
     axis = _axis(case) or 0
     free = input_shape(case, 0)[axis] - input_shape(case, 2)[axis]
     return Call(
-        (
-            normal(cache, make),
-            make.integers(indices.shape or (), indices.dtype, 0, free + 1),
-            normal(updates, make),
-            axis,
-        )
+        like.normal(cache, make),
+        like.integers(indices, make, 0, free + 1),
+        like.normal(updates, make),
+        axis,
     )
 
 
@@ -271,12 +267,10 @@ def _elements_build(case: Case, make: TensorMaker) -> Call:
     shape = index.shape or ()
     last = len(shape) - 1
     return Call(
-        (
-            normal(x, make),
-            last,
-            tensors.distinct_along(make, shape, last, size, index.dtype),
-            normal(updates, make),
-        )
+        like.normal(x, make),
+        last,
+        tensors.distinct_along(make, shape, last, size, index.dtype),
+        like.normal(updates, make),
     )
 
 
@@ -324,17 +318,15 @@ def _nd_build(case: Case, make: TensorMaker) -> Call:
     *rows, count = input_shape(case, 1)
     sizes = input_shape(case, 0)[:count]
     return Call(
-        (
-            normal(x, make),
-            tuple(tensors.distinct_coordinates(make, tuple(rows), sizes, indices.dtype)),
-            normal(updates, make),
-        )
+        like.normal(x, make),
+        tuple(tensors.distinct_coordinates(make, tuple(rows), sizes, indices.dtype)),
+        like.normal(updates, make),
     )
 
 
 def _nd_build_npu(case: Case, make: TensorMaker) -> Call:
     x, columns, updates = _nd_build(case, make).args
-    return Call((x, make.torch.stack(columns, -1), updates))
+    return Call(x, make.torch.stack(columns, -1), updates)
 
 
 def _named(case: Case) -> Shape | None:

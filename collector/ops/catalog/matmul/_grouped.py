@@ -121,7 +121,7 @@ def grouped_traffic(case: Case, sizes: GroupedProduct | None, optional: frozense
 
     The weights of experts without tokens are not read. Tokens without an expert are neither read
     nor written."""
-    whole = dense_bytes(case, absent=optional)
+    whole = dense_bytes(case, optional)
     if sizes is None or not sizes.tokens:
         return whole
     inputs, outputs = case.inputs or (), case.outputs or ()

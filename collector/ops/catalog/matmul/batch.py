@@ -13,6 +13,7 @@ from collector.ops.catalog.matmul._product import (
     read_product,
 )
 from collector.ops.dtypes import floating, inputs_are, one_dtype
+from collector.ops.parts import like
 from collector.ops.parts.tensors import flops_by
 from collector.ops.slots import agrees, given, input_shape
 from collector.ops.spec import (
@@ -22,8 +23,6 @@ from collector.ops.spec import (
     NpuCall,
     OpSpec,
     TensorMaker,
-    dense_bytes,
-    normal,
 )
 
 # Products by heads: (heads, tokens, K) @ (heads, K, N) -> (tokens, heads, N), as in attention with
@@ -82,17 +81,15 @@ def _product(case: Case) -> Product | None:
 
 def _build(case: Case, make: TensorMaker) -> Call:
     product, (slot_a, slot_b, *_) = _product(case), case.inputs or ()
-    a = normal(slot_a, make)
-    b = normal(slot_b, make)
+    a = like.normal(slot_a, make)
+    b = like.normal(slot_b, make)
     wide = {"bmm": make.torch.bmm, "out_dtype": make.dtype("FLOAT")} if is_wide(case) else {}
     if wide and a.device.type == "npu":
         check_release(make, "aten::bmm.dtype")
     return Call(
-        (
-            a.transpose(-2, -1) if product and product.transposes_a else a,
-            b.transpose(-2, -1) if product and product.transposes_b else b,
-        ),
-        wide,
+        a.transpose(-2, -1) if product and product.transposes_a else a,
+        b.transpose(-2, -1) if product and product.transposes_b else b,
+        **wide,
     )
 
 
@@ -123,7 +120,6 @@ BATCH_MAT_MUL_V2 = OpSpec(
     reference=_reference,
     build=_build,
     flops=flops_by(_product),
-    traffic=lambda case: dense_bytes(case, absent=_OPTIONAL),
     group=group_by_weight,
     npu=NpuCall(run=_launch),
     constraints=(
@@ -155,7 +151,7 @@ def _heads_sizes(case: Case) -> HeadsProduct | None:
 
 def _heads_tensors(case: Case, make: TensorMaker) -> tuple[Any, Any, Any]:
     """Return the operands, and the memory of the output, which the caller provides."""
-    x, weight = (normal(slot, make) for slot in case.inputs or ())
+    x, weight = (like.normal(slot, make) for slot in case.inputs or ())
     sizes = _heads_sizes(case)
     shape = (sizes.tokens, sizes.heads, sizes.n) if sizes else ()
     return x, weight, make.empty(shape, (case.inputs or ())[0].dtype)
@@ -163,7 +159,7 @@ def _heads_tensors(case: Case, make: TensorMaker) -> tuple[Any, Any, Any]:
 
 def _heads_build(case: Case, make: TensorMaker) -> Call:
     x, weight, out = _heads_tensors(case, make)
-    return Call((x.transpose(0, 1), weight, out))
+    return Call(x.transpose(0, 1), weight, out)
 
 
 def _heads_launch(multiply: Any, x: Any, weight: Any, out: Any) -> Any:
@@ -181,7 +177,7 @@ BATCH_MATMUL_TRANSPOSE_0 = OpSpec(
     group=group_by_weight,
     npu=NpuCall(
         run=_heads_launch,
-        build=lambda case, make: Call(_heads_tensors(case, make)),
+        build=lambda case, make: Call(*_heads_tensors(case, make)),
         needs=frozenset({Need.VLLM_ASCEND}),
     ),
     constraints=(
@@ -217,22 +213,22 @@ def _is_legal(case: Case) -> bool:
 
 def _transpose_tensors(case: Case, make: TensorMaker) -> tuple[Any, Any]:
     x, weight = (case.inputs or ())[:2]
-    return normal(x, make), normal(weight, make)
+    return like.normal(x, make), like.normal(weight, make)
 
 
 def _transpose_build(case: Case, make: TensorMaker) -> Call:
     sizes, (x, weight) = (_transpose_sizes(case), _transpose_tensors(case, make))
     if sizes is None:
-        return Call((x, weight))
+        return Call(x, weight)
     out = make.empty((sizes.tokens, sizes.heads, sizes.n), (case.inputs or ())[0].dtype)
-    return Call((x.transpose(0, 1) if sizes.tokens_first else x, weight, out))
+    return Call(x.transpose(0, 1) if sizes.tokens_first else x, weight, out)
 
 
 def _build_for_npu(case: Case, make: TensorMaker) -> Call:
     sizes = _transpose_sizes(case)
     order = _TOKENS_FIRST if sizes and sizes.tokens_first else _HEADS_FIRST
     perms = {"perm_x1": order, "perm_x2": _HEADS_FIRST, "perm_y": _TOKENS_FIRST}
-    return Call(_transpose_tensors(case, make), perms)
+    return Call(*_transpose_tensors(case, make), **perms)
 
 
 TRANSPOSE_BATCH_MAT_MUL = OpSpec(
@@ -243,7 +239,6 @@ TRANSPOSE_BATCH_MAT_MUL = OpSpec(
     reference=multiply_heads,
     build=_transpose_build,
     flops=flops_by(_transpose_sizes),
-    traffic=lambda case: dense_bytes(case, absent=_OPTIONAL),
     group=group_by_weight,
     npu=NpuCall(build=_build_for_npu),
     constraints=(

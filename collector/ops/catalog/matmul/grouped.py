@@ -8,7 +8,7 @@ from collector.ops.catalog.matmul import _grouped
 from collector.ops.catalog.matmul._grouped import GroupedProduct
 from collector.ops.catalog.matmul._product import group_by_weight
 from collector.ops.dtypes import inputs_are, outputs_are, spelling
-from collector.ops.parts import int8
+from collector.ops.parts import int8, like
 from collector.ops.parts.tensors import flops_by, group_ends
 from collector.ops.slots import Shape, agrees, given, input_shape, output_slot
 from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker
@@ -106,7 +106,7 @@ def _build(case: Case, make: TensorMaker) -> Call:
     dtype = make.dtype(out.dtype if out else (case.inputs or ())[_X].dtype)
     x, weight, own = _operands(case, make)
     options = {**_options(case, make), **own}
-    return Call((x, weight), {**options, "counts": counts, "output_dtype": dtype})
+    return Call(x, weight, **options, counts=counts, output_dtype=dtype)
 
 
 def _build_for_npu(case: Case, make: TensorMaker) -> Call:
@@ -117,15 +117,14 @@ def _build_for_npu(case: Case, make: TensorMaker) -> Call:
     lists = {name: [tensor] for name, tensor in settings.items() if name in _SLOTS}
     groups = make.tensor(counts, "INT64") if is_nibbles(case) else group_ends(counts, "INT64", make)
     return Call(
-        ([x], [weight]),
-        {
-            **lists,
-            "group_list": groups,
-            "group_list_type": int(is_nibbles(case)),
-            "group_type": 0,
-            "split_item": 3,
-            "output_dtype": settings["output_dtype"],
-        },
+        [x],
+        [weight],
+        **lists,
+        group_list=groups,
+        group_list_type=int(is_nibbles(case)),
+        group_type=0,
+        split_item=3,
+        output_dtype=settings["output_dtype"],
     )
 
 
@@ -367,10 +366,10 @@ def _tensors(case: Case, make: TensorMaker, format: str) -> tuple[Any, Any, Any,
     sizes = _swiglu_sizes(case)
     shape = sizes.weight if sizes else weight.shape or ()
     return (
-        make.integers(x.shape or (), x.dtype, -127, 128),
+        like.integers(x, make, -127, 128),
         make.stored(make.integers(shape, weight.dtype, -127, 128), format),
         int8.small_scale(weight_scale.shape or (), weight_scale.dtype, make),
-        make.uniform(x_scale.shape or (), x_scale.dtype, 0.5, 1.5),
+        like.uniform(x_scale, make, 0.5, 1.5),
     )
 
 
@@ -379,7 +378,7 @@ def _swiglu_build_for_npu(case: Case, make: TensorMaker) -> Call:
     x, weight, weight_scale, x_scale = _tensors(case, make, FRACTAL_NZ)
     ends = group_ends(_counts(case), (case.inputs or ())[_SWIGLU_GROUPS].dtype, make)
     named = {"group_list": ends, "weight_scale": weight_scale, "x_scale": x_scale}
-    return Call((x, weight), named)  # by name: their order differs between the two libraries
+    return Call(x, weight, **named)  # by name: their order differs between the two libraries
 
 
 def _swiglu_launch(grouped: Any, *args: Any, **named: Any) -> Any:
@@ -424,7 +423,7 @@ GROUPED_MATMUL_SWIGLU_QUANT = OpSpec(
     assumes="as many rows for each expert, unless Runtime group_list_values names them",
     slots=("x", "weight", "weight_scale", "x_scale", "group_list"),
     reference=_swiglu_reference,
-    build=lambda case, make: Call(_tensors(case, make, ""), {"counts": _counts(case)}),
+    build=lambda case, make: Call(*_tensors(case, make, ""), counts=_counts(case)),
     flops=_flops,
     traffic=lambda case: _grouped.grouped_traffic(case, _swiglu_sizes(case), frozenset()),
     group=group_by_weight,

@@ -22,6 +22,7 @@ from collector.model.vocabulary import FRACTAL_NZ
 from collector.ops.catalog.matmul import _product
 from collector.ops.catalog.matmul._product import Product
 from collector.ops.dtypes import floating, one_dtype
+from collector.ops.parts import like
 from collector.ops.parts.tensors import flops_by
 from collector.ops.slots import given, input_shape, output_slot
 from collector.ops.spec import (
@@ -31,8 +32,6 @@ from collector.ops.spec import (
     NpuCall,
     OpSpec,
     TensorMaker,
-    dense_bytes,
-    normal,
 )
 
 _BLOCK = (16, 16)  # for 16 bits
@@ -176,8 +175,7 @@ def _build_for_graph(case: Case, make: TensorMaker) -> Call:
     product, call = product_of(case), _build(case, make)
     transposed = (product.transposes_a, product.transposes_b) if product else (False, False)
     return Call(
-        (*_turned(call.args[:2], transposed), *call.args[2:]),
-        {**call.kwargs, "transposed": transposed},
+        *_turned(call.args[:2], transposed), *call.args[2:], **call.kwargs, transposed=transposed
     )
 
 
@@ -199,11 +197,11 @@ def _build(case: Case, make: TensorMaker) -> Call:
     )
     bias = given(case, _BIAS)
     # A FLOAT bias of a 16-bit product is converted here, once: addmm requires one dtype.
-    biases = (normal(bias, make).to(a.dtype),) if bias else ()
+    biases = (like.normal(bias, make).to(a.dtype),) if bias else ()
     wide = {"out_dtype": make.dtype("FLOAT")} if _product.is_wide(case) else {}
     if wide and a.device.type == "npu":
         _product.check_release(make, "aten::mm.dtype")
-    return Call((*operands, *biases), wide)
+    return Call(*operands, *biases, **wide)
 
 
 def _build_in_blocks(product: Product, case: Case, make: TensorMaker) -> Call:
@@ -215,14 +213,14 @@ def _build_in_blocks(product: Product, case: Case, make: TensorMaker) -> Call:
         make.stored(make.normal(size, slot.dtype), slot.format)
         for size, slot in zip(sizes, slots, strict=True)
     ]
-    return Call(tuple(operands), {"npu": make.torch.ops.npu})
+    return Call(*operands, npu=make.torch.ops.npu)
 
 
 def _build_plain(product: Product, dtype: str, make: TensorMaker) -> Call:
     m, n, k = product.m, product.n, product.k
     a = make.normal((k, m), dtype).t() if product.transposes_a else make.normal((m, k), dtype)
     b = make.normal((n, k), dtype).t() if product.transposes_b else make.normal((k, n), dtype)
-    return Call((a, b))
+    return Call(a, b)
 
 
 def _bias_fits(case: Case) -> bool:
@@ -246,7 +244,6 @@ MAT_MUL_V2 = OpSpec(
     reference=_reference,
     build=_build,
     flops=flops_by(product_of),
-    traffic=lambda case: dense_bytes(case, absent=_OPTIONAL),
     group=_product.group_by_weight,
     npu=NpuCall(
         run=_launch,

@@ -8,10 +8,10 @@ from typing import Any
 from collector.model.case import Case, Slot
 from collector.ops.catalog.matmul._product import Product, group_by_weight, read_weight_product
 from collector.ops.dtypes import inputs_are, spelling
-from collector.ops.parts import int8
+from collector.ops.parts import int8, like
 from collector.ops.parts.tensors import flops_by
 from collector.ops.slots import given, input_shape, output_slot
-from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker, dense_bytes, normal
+from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker
 
 # Product of INT8 matrices, dequantised by scales of columns and, optionally, of rows.
 #
@@ -93,16 +93,16 @@ def _call(case: Case, make: TensorMaker, scale: Any, options: dict[str, Any]) ->
     x2 = make.stored(make.integers(shape, "INT8", -127, 128), weight.format)
     x1 = make.integers(input_shape(case, _X1), "INT8", -127, 128)
     operands = (x1, x2.t() if product and product.transposes_b else x2, scale)
-    return Call(operands, {**options, "output_dtype": make.dtype(_output(case))})
+    return Call(*operands, **options, output_dtype=make.dtype(_output(case)))
 
 
 def _option_tensors(case: Case, make: TensorMaker) -> dict[str, Any]:
     tensors = {}
     for name, slot in _options(case).items():
         if name == "pertoken_scale":
-            tensors[name] = make.uniform(slot.shape or (), slot.dtype, 0.5, 1.5)
+            tensors[name] = like.uniform(slot, make, 0.5, 1.5)
         else:
-            tensors[name] = normal(slot, make)
+            tensors[name] = like.normal(slot, make)
     return tensors
 
 
@@ -179,7 +179,6 @@ QUANT_BATCH_MATMUL_V3 = OpSpec(
     reference=_reference,
     build=_build,
     flops=flops_by(read_weight_product),
-    traffic=lambda case: dense_bytes(case, absent=_OPTIONAL),
     group=group_by_weight,
     packed={_SCALE: "UINT64"},
     placed=_placed,
@@ -216,19 +215,17 @@ _WEIGHT_OPTIONAL = frozenset({_OFFSET, _QUANT_SCALE, _QUANT_OFFSET, _WEIGHT_BIAS
 
 def _weight_build(case: Case, make: TensorMaker) -> Call:
     product, (x, weight, scale, *_) = read_weight_product(case), case.inputs or ()
-    stored = make.integers(weight.shape or (), weight.dtype, -127, 128)
+    stored = like.integers(weight, make, -127, 128)
     options = {
-        name: normal(slot, make)
+        name: like.normal(slot, make)
         for name, i in (("antiquant_offset", _OFFSET), ("bias", _WEIGHT_BIAS))
         if (slot := given(case, i))
     }
     return Call(
-        (
-            normal(x, make),
-            stored.t() if product and product.transposes_b else stored,
-            int8.small_scale(scale.shape or (), scale.dtype, make),
-        ),
-        options,
+        like.normal(x, make),
+        stored.t() if product and product.transposes_b else stored,
+        int8.small_scale(scale.shape or (), scale.dtype, make),
+        **options,
     )
 
 
@@ -281,7 +278,6 @@ WEIGHT_QUANT_BATCH_MATMUL_V2 = OpSpec(
     reference=_weight_reference,
     build=_weight_build,
     flops=flops_by(read_weight_product),
-    traffic=lambda case: dense_bytes(case, absent=_WEIGHT_OPTIONAL),
     group=group_by_weight,
     constraints=(
         Constraint(

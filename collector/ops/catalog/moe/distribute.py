@@ -6,11 +6,11 @@ from collector.model.case import Case
 from collector.model.vocabulary import EP_SIZE
 from collector.ops.catalog.moe import _routing
 from collector.ops.dtypes import inputs_are, one_dtype, spelling
-from collector.ops.parts import serving
+from collector.ops.parts import like, serving
 from collector.ops.parts.int8 import quantise_rows
 from collector.ops.parts.tensors import per_element
 from collector.ops.slots import Shape, given, input_shape, output_shape, output_slot
-from collector.ops.spec import Call, Constraint, OpSpec, TensorMaker, dense_bytes, normal
+from collector.ops.spec import Call, Constraint, OpSpec, TensorMaker
 from collector.ranks.distribution import INFO
 
 # Experts on several ranks, replayed in a world of one rank that has all experts. Only the reference
@@ -53,14 +53,11 @@ def _dispatch_build(case: Case, make: TensorMaker) -> Call:
     weights, experts = (given(case, _WEIGHTS), _routing.output_size(case, _COUNTS))
     tokens, choices = input_shape(case, 1)
     return Call(
-        (normal(x, make), _routing.make_choices(make, tokens, choices, experts, ids.dtype)),
-        {
-            "expert_scales": make.uniform(weights.shape or (), weights.dtype, 0.0, 1.0)
-            if weights
-            else None,
-            "moe_expert_num": experts,
-            "quant_mode": _DYNAMIC if _quantises(case) else 0,
-        },
+        like.normal(x, make),
+        _routing.make_choices(make, tokens, choices, experts, ids.dtype),
+        expert_scales=like.uniform(weights, make, 0.0, 1.0),
+        moe_expert_num=experts,
+        quant_mode=_DYNAMIC if _quantises(case) else 0,
     )
 
 
@@ -103,7 +100,6 @@ MOE_DISTRIBUTE_DISPATCH_V2 = OpSpec(
     optional=_DISPATCH_UNUSED | {_WEIGHTS},
     reference=_dispatch_reference,
     build=_dispatch_build,
-    traffic=lambda case: dense_bytes(case, _DISPATCH_UNUSED | {_WEIGHTS}),
     constraints=(
         serving.absent_inputs(_DISPATCH_UNUSED, "scales, masks and elastic worlds"),
         Constraint("expected EP Size 1 or none: one rank is replayed", is_one_rank),
@@ -138,18 +134,16 @@ def _combine_build(case: Case, make: TensorMaker) -> Call:
     order, _ = _routing.by_expert(chosen)
     torch = make.torch
     triples = torch.stack((torch.zeros_like(order), order // choices, order % choices), -1)
-    origins = make.full(info.shape or (), info.dtype, 0)
+    origins = like.full(info, make, 0)
     origins[: 3 * len(order)] = triples.flatten().to(origins.dtype)
     ends = _routing.counts_of(torch, chosen, experts).cumsum(0).to(make.dtype(counts.dtype))
     return Call(
-        (
-            normal(rows, make),
-            chosen,
-            origins,
-            ends,
-            make.uniform(weights.shape or (), weights.dtype, 0.0, 1.0),
-        ),
-        {"moe_expert_num": experts},
+        like.normal(rows, make),
+        chosen,
+        origins,
+        ends,
+        like.uniform(weights, make, 0.0, 1.0),
+        moe_expert_num=experts,
     )
 
 
@@ -192,7 +186,6 @@ MOE_DISTRIBUTE_COMBINE_V2 = OpSpec(
     reference=_combine_reference,
     build=_combine_build,
     flops=per_element(2),
-    traffic=lambda case: dense_bytes(case, _COMBINE_UNUSED),
     constraints=(
         serving.absent_inputs(
             _COMBINE_UNUSED, "tensor parallel ranks, masks, shared and constant experts"

@@ -5,10 +5,11 @@ from typing import Any
 from collector.model.case import Case
 from collector.ops.catalog.moe._routing import chosen_by_output, unwritten
 from collector.ops.dtypes import inputs_are, one_dtype
+from collector.ops.parts import like
 from collector.ops.parts.serving import FLOATS, absent_inputs, accepts, dtypes, nothing_empty
 from collector.ops.parts.tensors import per_element
 from collector.ops.slots import Shape, agrees, given, input_shape, output_shape
-from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker, dense_bytes, normal
+from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker
 
 # The router turns scores into weights, and each token takes its best experts.
 #
@@ -38,18 +39,17 @@ def _build(case: Case, make: TensorMaker) -> Call:
     bias = given(case, _BIAS)
     groups, best = _groups(case)
     return Call(
-        (normal(x, make), chosen_by_output(case)),
-        {
-            "bias": normal(bias, make) if bias else None,
-            "k_group": best,
-            "group_count": groups,
-            "group_select_mode": 1,
-            "renorm": 0,
-            "norm_type": 1 if bias else 0,
-            "routed_scaling_factor": 1.0,
-            "eps": _EPSILON,
-            "norm": unwritten(make, input_shape(case, 0)) if _has_norm(case) else None,
-        },
+        like.normal(x, make),
+        chosen_by_output(case),
+        bias=like.normal(bias, make),
+        k_group=best,
+        group_count=groups,
+        group_select_mode=1,
+        renorm=0,
+        norm_type=1 if bias else 0,
+        routed_scaling_factor=1.0,
+        eps=_EPSILON,
+        norm=unwritten(make, input_shape(case, 0)) if _has_norm(case) else None,
     )
 
 
@@ -112,7 +112,6 @@ MOE_GATING_TOP_K = OpSpec(
     reference=_reference,
     build=_build,
     flops=per_element(4),  # about 4 for each score; the sort is not counted
-    traffic=lambda case: dense_bytes(case, frozenset({_BIAS}) | _HASHED, frozenset({_NORM})),
     npu=NpuCall(run=_npu_run, served="torch.ops._C_ascend.moe_gating_top_k"),
     constraints=(
         absent_inputs(_HASHED, "experts by hash"),
@@ -138,8 +137,8 @@ def _softmax_build(case: Case, make: TensorMaker) -> Call:
     """Build the call with no row finished: an engine passes rows that must be computed."""
     x, *_ = case.inputs or ()
     finished = given(case, _FINISHED)
-    none = make.full(finished.shape or (), finished.dtype, 0) if finished else None
-    return Call((normal(x, make), none, chosen_by_output(case)))
+    none = like.full(finished, make, 0)
+    return Call(like.normal(x, make), none, chosen_by_output(case))
 
 
 def _softmax_reference(torch: Any, x: Any, finished: Any, k: int) -> Any:
@@ -174,7 +173,6 @@ MOE_GATING_TOP_KSOFTMAX = OpSpec(
     reference=_softmax_reference,
     build=_softmax_build,
     flops=per_element(4),
-    traffic=lambda case: dense_bytes(case, frozenset({_FINISHED})),
     constraints=(
         Constraint(
             "expected scores (T,E) or (B,S,E), and outputs with the choices of each", _softmax_fits

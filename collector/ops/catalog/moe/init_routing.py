@@ -8,6 +8,7 @@ from typing import Any
 from collector.model.case import Case
 from collector.ops.catalog.moe import _routing
 from collector.ops.dtypes import inputs_are, spelling
+from collector.ops.parts import like
 from collector.ops.parts.int8 import quantise_rows
 from collector.ops.parts.serving import FLOATS, absent_inputs, dtypes, nothing_empty, outputs_agree
 from collector.ops.slots import elements, given, input_shape, output_shape, output_slot
@@ -18,8 +19,6 @@ from collector.ops.spec import (
     NpuCall,
     OpSpec,
     TensorMaker,
-    dense_bytes,
-    normal,
 )
 
 _SCALE, _OFFSET = 2, frozenset({3})
@@ -44,17 +43,16 @@ def build(case: Case, make: TensorMaker) -> Call:
     scale, experts = given(case, _SCALE), _experts(case)
     rows, each = input_shape(case, 1)
     return Call(
-        (normal(x, make), _routing.make_choices(make, rows, each, experts, choices.dtype)),
-        {
-            "scale": make.uniform(scale.shape or (), scale.dtype, 0.5, 1.5) if scale else None,
-            "active_num": rows * each,
-            "expert_num": experts,
-            "expert_tokens_num_type": _COUNT_MODE,
-            "expert_tokens_num_flag": True,
-            "quant_mode": _DYNAMIC if _quantises(case) else _NOT,
-            "active_expert_range": [0, experts],
-            "row_idx_type": _GATHER,
-        },
+        like.normal(x, make),
+        _routing.make_choices(make, rows, each, experts, choices.dtype),
+        scale=like.uniform(scale, make, 0.5, 1.5),
+        active_num=rows * each,
+        expert_num=experts,
+        expert_tokens_num_type=_COUNT_MODE,
+        expert_tokens_num_flag=True,
+        quant_mode=_DYNAMIC if _quantises(case) else _NOT,
+        active_expert_range=[0, experts],
+        row_idx_type=_GATHER,
     )
 
 
@@ -66,7 +64,7 @@ def _npu_build(case: Case, make: TensorMaker) -> Call:
     has_scale = call.kwargs["scale"] is not None or _quantises(case)
     rows = (elements(input_shape(case, 1)),)
     return Call(
-        call.args, {**call.kwargs, "scales": None if has_scale else _routing.unwritten(make, rows)}
+        *call.args, **call.kwargs, scales=None if has_scale else _routing.unwritten(make, rows)
     )
 
 
@@ -122,7 +120,6 @@ def init_routing(kernel: str, call: str, needs: frozenset[Need] = frozenset()) -
         reference=_reference,
         build=build,
         flops=lambda case: 4 * elements(output_shape(case, 0)) if _quantises(case) else 0,
-        traffic=lambda case: dense_bytes(case, frozenset({_SCALE}) | _OFFSET),
         npu=NpuCall(run=_npu_run, build=_npu_build, needs=needs),
         constraints=(
             absent_inputs(_OFFSET, "an offset"),

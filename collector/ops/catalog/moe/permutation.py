@@ -5,10 +5,10 @@ from typing import Any
 from collector.model.case import Case
 from collector.ops.catalog.moe import _routing
 from collector.ops.dtypes import inputs_are, one_dtype, spelling
-from collector.ops.parts import serving
+from collector.ops.parts import like, serving
 from collector.ops.parts.tensors import per_element
 from collector.ops.slots import Shape, agrees, elements, given, input_shape, output_shape
-from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker, dense_bytes, normal
+from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker
 
 # The end of each expert's rows, in rows sorted by expert: a binary search for each expert.
 _MOST_EXPERTS = 2048
@@ -18,7 +18,7 @@ _MOST_ROWS = 1 << 24  # exclusive
 def _count_build(case: Case, make: TensorMaker) -> Call:
     (rows,) = case.inputs or ()
     experts = _routing.output_size(case, 0)
-    return Call((make.integers(rows.shape or (), rows.dtype, 0, experts).sort().values, experts))
+    return Call(like.integers(rows, make, 0, experts).sort().values, experts)
 
 
 def _count_reference(torch: Any, rows: Any, experts: int) -> Any:
@@ -72,7 +72,7 @@ def _finalize_build(case: Case, make: TensorMaker) -> Call:
     optional: list[Any] = []
     for position in range(_SKIP1, _EXPERTS):
         slot = given(case, position)
-        optional.append(normal(slot, make) if slot else None)
+        optional.append(like.normal(slot, make))
     experts, bias = given(case, _EXPERTS), input_shape(case, _BIAS)
     if experts:
         tokens, each = experts.shape or (0, 0)
@@ -82,12 +82,10 @@ def _finalize_build(case: Case, make: TensorMaker) -> Call:
     else:
         optional.append(None)
     return Call(
-        (
-            normal(rows, make),
-            make.permutation(places.numel, places.dtype),
-            *optional,
-            _finalize_choices(case),
-        )
+        like.normal(rows, make),
+        make.permutation(places.numel, places.dtype),
+        *optional,
+        _finalize_choices(case),
     )
 
 
@@ -150,7 +148,6 @@ MOE_FINALIZE_ROUTING_V2 = OpSpec(
     reference=_finalize_reference,
     build=_finalize_build,
     flops=per_element(2),
-    traffic=lambda case: dense_bytes(case, _OPTIONAL),
     npu=NpuCall(run=_finalize_npu_run),
     constraints=(
         Constraint(
@@ -186,12 +183,9 @@ def _re_routing_build(case: Case, make: TensorMaker) -> Call:
     each, more = divmod(rows, ranks * experts)
     table = [[each + (r * experts + e < more) for e in range(experts)] for r in range(ranks)]
     return Call(
-        (normal(tokens, make), make.tensor(table, counts.dtype)),
-        {
-            "per_token_scales": make.uniform(scales.shape or (), scales.dtype, 0.5, 1.5)
-            if scales
-            else None
-        },
+        like.normal(tokens, make),
+        make.tensor(table, counts.dtype),
+        per_token_scales=like.uniform(scales, make, 0.5, 1.5),
     )
 
 
@@ -200,9 +194,7 @@ def _npu_build(case: Case, make: TensorMaker) -> Call:
     call = _re_routing_build(case, make)
     means = call.kwargs["per_token_scales"] is not None
     rows = input_shape(case, 0)[:1]
-    return Call(
-        call.args, {**call.kwargs, "scales": None if means else _routing.unwritten(make, rows)}
-    )
+    return Call(*call.args, **call.kwargs, scales=None if means else _routing.unwritten(make, rows))
 
 
 def _re_routing_npu_run(api: Any, *args: Any, scales: Any, **how: Any) -> Any:
@@ -248,7 +240,6 @@ MOE_RE_ROUTING = OpSpec(
     optional=frozenset({_RE_ROUTING_SCALES}),
     reference=_re_routing_reference,
     build=_re_routing_build,
-    traffic=lambda case: dense_bytes(case, frozenset({_RE_ROUTING_SCALES})),
     moves_data=True,
     npu=NpuCall(run=_re_routing_npu_run, build=_npu_build),
     constraints=(
@@ -289,10 +280,10 @@ def _permute_build(case: Case, make: TensorMaker) -> Call:
     rows, choices = _permute_choices(case)
     chosen = _routing.make_choices(make, rows, choices, _routing.experts_of(choices), indices.dtype)
     if spelling(tokens) == "INT8":
-        moved = make.integers(tokens.shape or (), tokens.dtype, -127, 128)
+        moved = like.integers(tokens, make, -127, 128)
     else:
-        moved = normal(tokens, make)
-    return Call((moved, chosen.reshape(indices.shape or ()), _rows(case)))
+        moved = like.normal(tokens, make)
+    return Call(moved, chosen.reshape(indices.shape or ()), _rows(case))
 
 
 def _permute_reference(torch: Any, tokens: Any, indices: Any, rows: int) -> Any:
@@ -354,11 +345,9 @@ def _unpermute_build(case: Case, make: TensorMaker) -> Call:
     rows, places, *_ = case.inputs or ()
     probs = given(case, _PROBS)
     return Call(
-        (
-            normal(rows, make),
-            make.permutation(places.numel, places.dtype),
-            make.uniform(probs.shape or (), probs.dtype, 0.0, 1.0) if probs else None,
-        )
+        like.normal(rows, make),
+        make.permutation(places.numel, places.dtype),
+        like.uniform(probs, make, 0.0, 1.0),
     )
 
 
@@ -401,7 +390,6 @@ MOE_TOKEN_UNPERMUTE = OpSpec(
     reference=_unpermute_reference,
     build=_unpermute_build,
     flops=_flops,
-    traffic=lambda case: dense_bytes(case, frozenset({_PROBS})),
     constraints=(
         Constraint(
             "expected rows (R,H), a position for each, and weights (T, R / T) if there are any",

@@ -10,9 +10,10 @@ from typing import Any
 
 from collector.model.case import Case
 from collector.ops.dtypes import inputs_are, not_bool, one_dtype
-from collector.ops.parts.tensors import LIKE_INPUT, one_per_dimension, output_memory, picked_bytes
+from collector.ops.parts import like
+from collector.ops.parts.tensors import LIKE_INPUT, one_per_dimension, picked_bytes
 from collector.ops.slots import Shape, broadcast, elements, input_shape, output_shape, output_slot
-from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker, normal
+from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker, dense_bytes
 
 
 def copy(torch: Any, target: Any, source: Any) -> Any:
@@ -23,7 +24,7 @@ def copy(torch: Any, target: Any, source: Any) -> Any:
 def build_copy(case: Case, make: TensorMaker) -> Call:
     """Build the input and memory for the output; where outputs are N/A, memory like the input."""
     (source,) = case.inputs or ()
-    return Call((output_memory(output_slot(case) or source, make), normal(source, make)))
+    return Call(like.empty(output_slot(case) or source, make), like.normal(source, make))
 
 
 def build_view(case: Case, make: TensorMaker, view: Callable[[Any], Any]) -> Call:
@@ -31,7 +32,7 @@ def build_view(case: Case, make: TensorMaker, view: Callable[[Any], Any]) -> Cal
 
     The other slots hold the numbers that describe the view."""
     source, target = (case.inputs or ())[0], (case.outputs or ())[0]
-    return Call((output_memory(target, make), view(normal(source, make))))
+    return Call(like.empty(target, make), view(like.normal(source, make)))
 
 
 # A copy of a view whose strides no other kernel can follow.
@@ -130,7 +131,7 @@ BROADCAST_TO = OpSpec(
 
 def _npu_build(case: Case, make: TensorMaker) -> Call:
     (source,), (target,) = case.inputs or (), case.outputs or ()
-    return Call((normal(source, make), make.dtype(target.dtype)))
+    return Call(like.normal(source, make), make.dtype(target.dtype))
 
 
 def _converts(case: Case) -> bool:
@@ -165,7 +166,7 @@ def _pad_v3_build(case: Case, make: TensorMaker) -> Call:
     x, out = (case.inputs or ())[0], output_shape(case) or ()
     added = [whole - size for whole, size in zip(out, input_shape(case, 0), strict=True)]
     paddings = [side for end in reversed(added) for side in (0, end)]
-    return Call((normal(x, make), paddings))
+    return Call(like.normal(x, make), paddings)
 
 
 def _pad_v3_fits(case: Case) -> bool:
@@ -184,6 +185,7 @@ PAD_V3 = OpSpec(
     call="torch.nn.functional.pad",
     slots=("x", "paddings", "value"),
     optional=frozenset({2}),
+    traffic=lambda case: dense_bytes(case),
     build=_pad_v3_build,
     moves_data=True,
     constraints=(
@@ -228,7 +230,7 @@ def _repeat_build(case: Case, make: TensorMaker) -> Call:
     rows = out[dim] * count // input_shape(case, 0)[dim]
     numbers = make.full((count,), repeats.dtype, rows // count)
     numbers[: rows % count] += 1
-    return Call((normal(x, make), numbers, dim, out[dim]))
+    return Call(like.normal(x, make), numbers, dim, out[dim])
 
 
 def _run(repeat: Any, x: Any, repeats: Any, dim: int, total: int) -> Any:
@@ -271,7 +273,7 @@ def _slice_build(case: Case, make: TensorMaker) -> Call:
 
 def _build_npu(case: Case, make: TensorMaker) -> Call:
     whole, sizes = (case.inputs or ())[0], list(output_shape(case) or ())
-    return Call((normal(whole, make), [0] * len(sizes), sizes))
+    return Call(like.normal(whole, make), [0] * len(sizes), sizes)
 
 
 def _slice_fits(case: Case) -> bool:
@@ -329,7 +331,7 @@ def _multiples(case: Case) -> Shape | None:
 
 def _tile_build(case: Case, make: TensorMaker) -> Call:
     x = (case.inputs or ())[0]
-    return Call((normal(x, make), _multiples(case)))
+    return Call(like.normal(x, make), _multiples(case))
 
 
 TILE = OpSpec(

@@ -5,7 +5,8 @@ from typing import Any
 
 from collector.model.case import Case
 from collector.ops.dtypes import inputs_are, not_bool, one_dtype, spelling
-from collector.ops.parts.tensors import LIKE_INPUT, one_number, output_memory
+from collector.ops.parts import like
+from collector.ops.parts.tensors import LIKE_INPUT, one_number
 from collector.ops.slots import elements, input_shape, output_shape, output_slot
 from collector.ops.spec import Call, Constraint, GraphCall, NpuCall, OpSpec, TensorMaker
 
@@ -30,8 +31,8 @@ def fill(
 
 
 def _like_build(case: Case, make: TensorMaker) -> Call:
-    (like,) = case.inputs or ()
-    return Call((output_memory(like, make),))
+    (slot,) = case.inputs or ()
+    return Call(like.empty(slot, make))
 
 
 # One value in every element of a tensor; the slots name its dimensions and the value. A profile
@@ -61,7 +62,7 @@ FILL = OpSpec(
     kernel="Fill",
     call="torch.Tensor.fill_",
     slots=("dims", "value"),
-    build=lambda case, make: Call((output_memory((case.outputs or ())[0], make), 1)),
+    build=lambda case, make: Call(like.empty((case.outputs or ())[0], make), 1),
     traffic=_written,
     moves_data=True,
     constraints=(
@@ -78,8 +79,8 @@ FILL = OpSpec(
 
 
 def _npu_build(case: Case, make: TensorMaker) -> Call:
-    (like,) = case.inputs or ()
-    return Call((like.shape or (),), {"out": output_memory(like, make)})
+    (slot,) = case.inputs or ()
+    return Call(slot.shape or (), out=like.empty(slot, make))
 
 
 ONES_LIKE = fill("OnesLike", "torch.ones", lambda torch, x: x.fill_(1), NpuCall(build=_npu_build))
@@ -92,9 +93,7 @@ ZEROS_LIKE = fill("ZerosLike", "torch.Tensor.zero_")
 
 
 def _range_build(case: Case, make: TensorMaker) -> Call:
-    return Call(
-        (elements(output_shape(case)),), {"out": output_memory((case.outputs or ())[0], make)}
-    )
+    return Call(elements(output_shape(case)), out=like.empty((case.outputs or ())[0], make))
 
 
 def _counts_in_its_dtype(case: Case) -> bool:
@@ -118,7 +117,7 @@ def _in_graph(arange: Any, count: int, device: Any) -> Any:
 
 
 def _build_for_graph(case: Case, make: TensorMaker) -> Call:
-    return Call((elements(output_shape(case)), make.empty((), "FLOAT").device))
+    return Call(elements(output_shape(case)), make.empty((), "FLOAT").device)
 
 
 RANGE = OpSpec(

@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from collector.model.case import Case
-from collector.ops.parts.tensors import output_memory
+from collector.ops.parts import like
 from collector.ops.slots import Shape, input_shape, output_shape
-from collector.ops.spec import Call, Constraint, GraphCall, NpuCall, OpSpec, TensorMaker, normal
+from collector.ops.spec import Call, Constraint, GraphCall, NpuCall, OpSpec, TensorMaker
 
 # Operators that join tensors into an existing one.
 
@@ -26,8 +26,8 @@ def joined(
         of_graphs: the kernel type that a graph launches for the call"""
 
     def build(case: Case, make: TensorMaker) -> Call:
-        parts = [normal(slot, make) for slot in case.inputs or ()]
-        return Call((parts, dim(case)), {"out": output_memory((case.outputs or ())[0], make)})
+        parts = [like.normal(slot, make) for slot in case.inputs or ()]
+        return Call(parts, dim(case), out=like.empty((case.outputs or ())[0], make))
 
     return OpSpec(
         kernel=kernel,
@@ -130,7 +130,7 @@ def _parts(case: Case) -> list[Shape]:
 
 def _build(case: Case, make: TensorMaker) -> Call:
     (whole,), dim = case.inputs or (), _split_vd_dim(case) or 0
-    return Call((normal(whole, make), [p[dim] for p in _parts(case)], dim))
+    return Call(like.normal(whole, make), [p[dim] for p in _parts(case)], dim)
 
 
 def _copied(split: Any, whole: Any, sizes: list[int], dim: int) -> Any:

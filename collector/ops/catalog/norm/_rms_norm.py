@@ -7,8 +7,9 @@ from typing import Any
 
 from collector.model.case import Case
 from collector.ops.dtypes import outputs_are, spelling
+from collector.ops.parts import like
 from collector.ops.slots import Shape, agrees, elements, given, input_shape, output_slot
-from collector.ops.spec import Call, Constraint, TensorMaker, normal
+from collector.ops.spec import Call, Constraint, TensorMaker
 
 _EPSILON = 1e-6
 _X1, _X2, _GAMMA, _BETA = range(4)
@@ -51,7 +52,7 @@ def add_and_normalise(
 def build_sum(case: Case, make: TensorMaker) -> Call:
     """Build two terms, gamma, and beta where the row has one."""
     slots = [slot for i in (_X1, _X2, _GAMMA, _BETA) if (slot := given(case, i))]
-    return Call(tuple(normal(slot, make) for slot in slots))
+    return Call(*(like.normal(slot, make) for slot in slots))
 
 
 def sum_flops(case: Case) -> int:

@@ -8,7 +8,15 @@ from collector.ops.catalog.norm._rms_norm import rows_shape
 from collector.ops.dtypes import inputs_are, one_dtype, outputs_are, spelling
 from collector.ops.parts.tensors import per_element
 from collector.ops.slots import agrees, elements, input_shape, output_slot
-from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker, build_from_slots
+from collector.ops.spec import (
+    Call,
+    Constraint,
+    NpuCall,
+    OpSpec,
+    TensorMaker,
+    build_from_slots,
+    dense_bytes,
+)
 
 # Shared code of the layer normalisation operators.
 EPSILON = 1e-5
@@ -41,7 +49,7 @@ _FLOATS = ("FLOAT", "FLOAT16", "DT_BF16")
 def _build(case: Case, make: TensorMaker) -> Call:
     statistics = output_slot(case, 1)
     dtype = make.dtype(statistics.dtype if statistics else "FLOAT")
-    return Call((*build_from_slots(case, make).args, dtype))
+    return Call(*build_from_slots(case, make).args, dtype)
 
 
 def _reference(torch: Any, x: Any, gamma: Any, beta: Any, dtype: Any) -> Any:
@@ -116,7 +124,7 @@ def _keeps_the_sum(case: Case) -> bool:
 
 
 def _add_build(case: Case, make: TensorMaker) -> Call:
-    return Call(build_from_slots(case, make).args, {"keeps_the_sum": _keeps_the_sum(case)})
+    return Call(*build_from_slots(case, make).args, keeps_the_sum=_keeps_the_sum(case))
 
 
 def _add_reference(
@@ -149,6 +157,7 @@ ADD_LAYER_NORM = OpSpec(
     call="torch_npu.npu_add_layer_norm",
     slots=("x1", "x2", "gamma", "beta"),
     optional_outputs=_SUM_OUTPUT,
+    traffic=lambda case: dense_bytes(case),
     reference=_add_reference,
     build=_add_build,
     flops=per_element(8, _X1),  # a sum, then 7 as in LayerNormV3

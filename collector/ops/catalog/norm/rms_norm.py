@@ -5,6 +5,7 @@ from typing import Any
 from collector.model.case import Case
 from collector.ops.catalog.norm import _rms_norm
 from collector.ops.dtypes import floating, inputs_are, one_dtype, outputs_are
+from collector.ops.parts import like
 from collector.ops.parts.tensors import per_element
 from collector.ops.slots import agrees, input_shape
 from collector.ops.spec import (
@@ -14,8 +15,6 @@ from collector.ops.spec import (
     NpuCall,
     OpSpec,
     TensorMaker,
-    dense_bytes,
-    normal,
 )
 
 # RMS normalisation in float32: x / rms(x) * gamma, and 1 / rms(x) for the gradient.
@@ -57,12 +56,10 @@ RMS_NORM = OpSpec(
 def _grad_build(case: Case, make: TensorMaker) -> Call:
     dy, x, rstd, gamma = case.inputs or ()
     return Call(
-        (
-            normal(dy, make),
-            normal(x, make),
-            make.uniform(rstd.shape or (), rstd.dtype, 0.9, 1.1),  # as for rows of N(0, 1)
-            normal(gamma, make),
-        )
+        like.normal(dy, make),
+        like.normal(x, make),
+        like.uniform(rstd, make, 0.9, 1.1),
+        like.normal(gamma, make),
     )
 
 
@@ -131,7 +128,6 @@ ADD_RMS_NORM_BIAS = OpSpec(
     reference=_rms_norm.add_and_normalise,
     build=_rms_norm.build_sum,
     flops=_rms_norm.sum_flops,
-    traffic=lambda case: dense_bytes(case, absent=_BETA),
     npu=NpuCall(needs=frozenset({Need.CUSTOM_OPP, Need.VLLM_ASCEND})),
     constraints=_rms_norm.SUM_CONSTRAINTS,
 )
@@ -144,8 +140,8 @@ ADD_RMS_NORM_BIAS = OpSpec(
 def _inplace_build(case: Case, make: TensorMaker) -> Call:
     """Build a gamma near 1: sums grow by about 1 per launch, and stay finite."""
     x1, x2, gamma = case.inputs or ()
-    terms = (normal(slot, make) for slot in (x1, x2))
-    return Call((*terms, make.uniform(gamma.shape or (), gamma.dtype, 0.5, 1.0)))
+    terms = (like.normal(slot, make) for slot in (x1, x2))
+    return Call(*terms, like.uniform(gamma, make, 0.5, 1.0))
 
 
 def _inplace_reference(torch: Any, x1: Any, x2: Any, gamma: Any) -> Any:

@@ -5,10 +5,11 @@ from typing import Any
 from collector.model.case import Case
 from collector.ops.catalog.norm._rms_norm import normalised
 from collector.ops.dtypes import inputs_are, one_dtype, outputs_are, spelling
+from collector.ops.parts import like
 from collector.ops.parts.int8 import quantise_rows, to_int8
 from collector.ops.parts.serving import absent_inputs
 from collector.ops.slots import agrees, elements, given, input_shape, output_slot
-from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker, dense_bytes, normal
+from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker
 
 # A sum, its RMS normalisation, and rows quantised to INT8 by their own absolute maximum: once, or
 # twice with separate smoothing scales.
@@ -30,13 +31,13 @@ def _is_twofold(case: Case) -> bool:
 
 
 def _build(case: Case, make: TensorMaker) -> Call:
-    x1, x2, gamma = (normal(slot, make) for slot in (case.inputs or ())[: _GAMMA + 1])
+    x1, x2, gamma = (like.normal(slot, make) for slot in (case.inputs or ())[: _GAMMA + 1])
     options = {
-        _SLOTS[i]: make.uniform(slot.shape or (), slot.dtype, 0.5, 1.5)
+        _SLOTS[i]: like.uniform(slot, make, 0.5, 1.5)
         for i in sorted(_OPTIONAL)
         if (slot := given(case, i))
     }
-    return Call((x1, x2, gamma), {**options, "output_mask": [True, _is_twofold(case)]})
+    return Call(x1, x2, gamma, **options, output_mask=[True, _is_twofold(case)])
 
 
 def _reference(
@@ -124,7 +125,6 @@ ADD_RMS_NORM_DYNAMIC_QUANT = OpSpec(
     reference=_reference,
     build=_build,
     flops=_flops,
-    traffic=lambda case: dense_bytes(case, _OPTIONAL, _SECOND),
     npu=NpuCall(run=_launch),
     constraints=(
         inputs_are(("FLOAT16", "DT_BF16"), (_X1, _X2, _GAMMA)),
@@ -168,15 +168,13 @@ _STATIC_OPTIONAL = _STATIC_SECOND | {_ZEROS, _STATIC_BETA}
 
 def _build_for_npu(case: Case, make: TensorMaker) -> Call:
     slots = case.inputs or ()
-    terms = [normal(slot, make) for slot in slots[: _GAMMA + 1]]
-    scales = make.uniform(slots[_SCALES].shape or (), slots[_SCALES].dtype, 0.02, 0.1)
+    terms = [like.normal(slot, make) for slot in slots[: _GAMMA + 1]]
+    scales = like.uniform(slots[_SCALES], make, 0.02, 0.1)
     zeros, beta = given(case, _ZEROS), given(case, _STATIC_BETA)
     return Call(
-        (
-            *(*terms, scales),
-            make.uniform(zeros.shape or (), zeros.dtype, -5, 5) if zeros else None,
-            normal(beta, make) if beta else None,
-        )
+        *(*terms, scales),
+        like.uniform(zeros, make, -5, 5),
+        like.normal(beta, make),
     )
 
 
@@ -184,7 +182,7 @@ def _static_build(case: Case, make: TensorMaker) -> Call:
     """Build the call with memory for the second result, where the row has it."""
     x1, second = (input_shape(case, _X1), output_slot(case, _Y2))
     second_output = make.empty(x1, "INT8") if second and second.shape is not None else None
-    return Call((*_build_for_npu(case, make).args, second_output))
+    return Call(*_build_for_npu(case, make).args, second_output)
 
 
 def _static_reference(
@@ -248,7 +246,6 @@ ADD_RMS_NORM_QUANT = OpSpec(
     reference=_static_reference,
     build=_static_build,
     flops=_static_flops,
-    traffic=lambda case: dense_bytes(case, _STATIC_OPTIONAL, frozenset({_Y2})),
     npu=NpuCall(build=_build_for_npu),
     constraints=(
         absent_inputs(_STATIC_SECOND, "scales and zero points of a second quantisation"),

@@ -4,10 +4,11 @@ from typing import Any
 
 from collector.model.case import Case
 from collector.ops.dtypes import inputs_are, outputs_are, spelling
+from collector.ops.parts import like
 from collector.ops.parts.int8 import quantise_rows, small_scale, to_int8
 from collector.ops.parts.tensors import LIKE_INPUT, equal_parts, group_ends
 from collector.ops.slots import Shape, agrees, elements, given, input_shape
-from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker, dense_bytes, normal
+from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker
 
 # Tokens sorted by expert, where each expert has its own scales. A row records how many groups there
 # are, not how many tokens each of them has.
@@ -35,11 +36,9 @@ _LAST_AXIS = -1
 def _build(case: Case, make: TensorMaker) -> Call:
     x, scale, offset = ((case.inputs or ())[_X], (case.inputs or ())[_SCALE], given(case, _OFFSET))
     return Call(
-        (
-            normal(x, make),
-            make.uniform(scale.shape or (), scale.dtype, 10, 40),
-            make.uniform(offset.shape or (), offset.dtype, -5, 5) if offset else None,
-        )
+        like.normal(x, make),
+        like.uniform(scale, make, 10, 40),
+        like.uniform(offset, make, -5, 5),
     )
 
 
@@ -50,7 +49,7 @@ def _reference(torch: Any, x: Any, scale: Any, offset: Any) -> Any:
 
 def _build_for_npu(case: Case, make: TensorMaker) -> Call:
     """Build the call with scales that multiply; scales that divide launch another kernel."""
-    return Call((*_build(case, make).args, make.torch.qint8, _LAST_AXIS, False))
+    return Call(*_build(case, make).args, make.torch.qint8, _LAST_AXIS, False)
 
 
 def _flops(case: Case) -> int:
@@ -88,7 +87,6 @@ ASCEND_QUANT_V2 = OpSpec(
     reference=_reference,
     build=_build,
     flops=_flops,
-    traffic=lambda case: dense_bytes(case, absent=_OPTIONAL),
     npu=NpuCall(build=_build_for_npu),
     constraints=(
         inputs_are(("FLOAT", "FLOAT16", "DT_BF16"), (_X, _SCALE)),
@@ -118,19 +116,19 @@ _DYNAMIC_OPTIONAL = frozenset({_SMOOTH, _DYNAMIC_GROUPS})
 
 def _tensors(case: Case, make: TensorMaker) -> tuple[Any, Any]:
     x, smooth = (case.inputs or ())[_X], given(case, _SMOOTH)
-    scales = make.uniform(smooth.shape or (), smooth.dtype, 0.5, 1.5) if smooth else None
-    return normal(x, make), scales
+    scales = like.uniform(smooth, make, 0.5, 1.5)
+    return like.normal(x, make), scales
 
 
 def _dynamic_build(case: Case, make: TensorMaker) -> Call:
-    return Call(_tensors(case, make), {"counts": group_counts(case, _DYNAMIC_GROUPS)})
+    return Call(*_tensors(case, make), counts=group_counts(case, _DYNAMIC_GROUPS))
 
 
 def _dynamic_build_for_npu(case: Case, make: TensorMaker) -> Call:
     (x, smooth), groups = _tensors(case, make), given(case, _DYNAMIC_GROUPS)
     counts = group_counts(case, _DYNAMIC_GROUPS)
     ends = {"group_index": group_ends(counts, groups.dtype, make)} if groups else {}
-    return Call((x,), ends if smooth is None else {"smooth_scales": smooth, **ends})
+    return Call(x, **(ends if smooth is None else {"smooth_scales": smooth, **ends}))
 
 
 def _dynamic_reference(torch: Any, x: Any, smooth: Any, *, counts: tuple[int, ...]) -> Any:
@@ -178,7 +176,6 @@ DYNAMIC_QUANT = OpSpec(
     reference=_dynamic_reference,
     build=_dynamic_build,
     flops=_dynamic_flops,
-    traffic=lambda case: dense_bytes(case, absent=_DYNAMIC_OPTIONAL),
     npu=NpuCall(build=_dynamic_build_for_npu),
     constraints=(
         inputs_are(("FLOAT16", "DT_BF16"), (_X,)),
@@ -237,21 +234,19 @@ def _options(case: Case, make: TensorMaker) -> dict[str, Any]:
 def _x(case: Case, make: TensorMaker) -> Any:
     slot = (case.inputs or ())[_X]
     if spelling(slot) == "INT32":
-        return make.integers(slot.shape or (), slot.dtype, -50_000, 50_000)
-    return normal(slot, make)
+        return like.integers(slot, make, -50_000, 50_000)
+    return like.normal(slot, make)
 
 
 def _swiglu_build(case: Case, make: TensorMaker) -> Call:
-    return Call(
-        (_x(case, make),), {**_options(case, make), "counts": group_counts(case, _SWIGLU_GROUPS)}
-    )
+    return Call(_x(case, make), **_options(case, make), counts=group_counts(case, _SWIGLU_GROUPS))
 
 
 def _swiglu_build_for_npu(case: Case, make: TensorMaker) -> Call:
     counts, groups = (group_counts(case, _SWIGLU_GROUPS), given(case, _SWIGLU_GROUPS))
     index = {"group_index": make.tensor(counts, groups.dtype)} if groups else {}
     settings = {"activate_left": True, "quant_mode": _DYNAMIC}
-    return Call((_x(case, make),), {**_options(case, make), **index, **settings})
+    return Call(_x(case, make), **_options(case, make), **index, **settings)
 
 
 def _swiglu_reference(
@@ -338,7 +333,6 @@ DEQUANT_SWIGLU_QUANT = OpSpec(
     reference=_swiglu_reference,
     build=_swiglu_build,
     flops=_swiglu_flops,
-    traffic=lambda case: dense_bytes(case, absent=_SWIGLU_OPTIONAL),
     npu=NpuCall(build=_swiglu_build_for_npu, served="torch.ops._C_ascend.npu_dequant_swiglu_quant"),
     constraints=(
         Constraint(

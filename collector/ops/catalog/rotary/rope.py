@@ -4,10 +4,10 @@ from typing import Any
 
 from collector.model.case import Case
 from collector.ops.dtypes import floating, inputs_are, one_dtype
-from collector.ops.parts import tensors
+from collector.ops.parts import like, tensors
 from collector.ops.parts.serving import FLOATS, HALF_DTYPES, nothing_empty, outputs_agree
 from collector.ops.slots import agrees, broadcast, elements, given, input_shape, output_slot
-from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker, dense_bytes, normal
+from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker
 
 # Rotations whose cos and sin are as wide as x: their tensors, and the shapes that fit.
 
@@ -16,7 +16,7 @@ def build(case: Case, make: TensorMaker) -> Call:
     """Build x, cos and sin."""
     x, cos, _ = case.inputs or ()
     positions = tensors.make_positions(make, cos.shape or (), cos.dtype)
-    return Call((normal(x, make), *positions))
+    return Call(like.normal(x, make), *positions)
 
 
 def _positions_fit(case: Case) -> bool:
@@ -43,12 +43,10 @@ _LAYOUTS = {3: "TND", 4: "BSND"}
 def _apply_build(case: Case, make: TensorMaker) -> Call:
     query, key, cos, _ = case.inputs or ()
     return Call(
-        (
-            normal(query, make),
-            normal(key, make),
-            *tensors.make_positions(make, cos.shape or (), cos.dtype),
-        ),
-        {"layout": _LAYOUTS[len(query.shape or ())]},
+        like.normal(query, make),
+        like.normal(key, make),
+        *tensors.make_positions(make, cos.shape or (), cos.dtype),
+        layout=_LAYOUTS[len(query.shape or ())],
     )
 
 
@@ -148,11 +146,9 @@ def _grad_build(case: Case, make: TensorMaker) -> Call:
     dy, cos, *_ = case.inputs or ()
     x = given(case, _X)
     return Call(
-        (
-            normal(dy, make),
-            *tensors.make_positions(make, cos.shape or (), cos.dtype),
-            *([normal(x, make)] if x else []),
-        )
+        like.normal(dy, make),
+        *tensors.make_positions(make, cos.shape or (), cos.dtype),
+        *([like.normal(x, make)] if x else []),
     )
 
 
@@ -165,7 +161,7 @@ def _npu_build(case: Case, make: TensorMaker) -> Call:
     if x:
         cos.requires_grad_()
         sin.requires_grad_()
-    return Call((dy, *(x or [dy]), cos, sin))
+    return Call(dy, *(x or [dy]), cos, sin)
 
 
 def _npu_run(api: Any, dy: Any, x: Any, cos: Any, sin: Any) -> Any:
@@ -209,7 +205,6 @@ ROTARY_POSITION_EMBEDDING_GRAD = OpSpec(
     build=_grad_build,
     npu=NpuCall(run=_npu_run, build=_npu_build),
     flops=_grad_flops,
-    traffic=lambda case: dense_bytes(case, frozenset({_X}), frozenset({_DCOS, _DSIN})),
     constraints=(
         POSITIONS_FIT,
         floating((0,)),

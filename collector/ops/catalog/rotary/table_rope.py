@@ -7,10 +7,11 @@ from typing import Any
 from collector.model.case import Case, Slot
 from collector.model.vocabulary import RUNTIME_PREFIX
 from collector.ops.dtypes import inputs_are, one_dtype
+from collector.ops.parts import like
 from collector.ops.parts.serving import FLOATS, nothing_empty, outputs_agree
 from collector.ops.parts.tensors import make_positions, per_element
 from collector.ops.slots import elements, given, input_shape, output_shape
-from collector.ops.spec import Call, Constraint, Need, NpuCall, OpSpec, TensorMaker, normal
+from collector.ops.spec import Call, Constraint, Need, NpuCall, OpSpec, TensorMaker
 
 # Tables of half-width cos and sin, in vLLM's format, and rotation by them.
 
@@ -42,15 +43,13 @@ def _triton_build(case: Case, make: TensorMaker) -> Call:
     rows, size = table.shape or (0, 0)
     positions = given(case, _POSITIONS)
     return Call(
-        (
-            make.integers((tokens,), positions.dtype if positions else "INT64", 0, rows),
-            normal(query, make),
-            normal(key, make),
-            make_table(make, rows, size, table.dtype),
-            head_size,
-            size,
-            True,
-        )
+        make.integers((tokens,), positions.dtype if positions else "INT64", 0, rows),
+        like.normal(query, make),
+        like.normal(key, make),
+        make_table(make, rows, size, table.dtype),
+        head_size,
+        size,
+        True,
     )
 
 
@@ -123,7 +122,7 @@ def _siso_build(case: Case, make: TensorMaker) -> Call:
     x, cos, _ = case.inputs or ()
     positions = make_positions(make, cos.shape or (), cos.dtype)
     size = input_shape(case, 1)[1]
-    return Call((normal(x, make), *positions), {"rope_dim": size})
+    return Call(like.normal(x, make), *positions, rope_dim=size)
 
 
 def _siso_reference(torch: Any, x: Any, cos: Any, sin: Any, *, rope_dim: int) -> Any:
@@ -204,7 +203,7 @@ def _split_build(case: Case, make: TensorMaker) -> Call:
     queries, keys, size = _widths(case)
     rows, head = _rows(case), head_size(queries, keys, size, case.attribute(_HEAD))
     named: dict[str, Any] = {
-        "input": normal(qkv, make),
+        "input": like.normal(qkv, make),
         "cos_sin_cache": make_table(make, rows, size, rotary.dtype),
         "positions": make.integers(input_shape(case, 0)[:1], "INT64", 0, rows),
         "q_weight": make.normal((head,), qkv.dtype),
@@ -214,7 +213,7 @@ def _split_build(case: Case, make: TensorMaker) -> Call:
         "head_dim": head,
         "eps": _EPSILON,
     }
-    return Call((), named)
+    return Call(**named)
 
 
 def _split_reference(torch: Any, **given: Any) -> Any:

@@ -6,9 +6,10 @@ from typing import Any
 from collector.model.case import Case
 from collector.ops.catalog.rowwise.ordering import narrowed
 from collector.ops.dtypes import inputs_are, not_bool, one_dtype, outputs_are, spelling
+from collector.ops.parts import like
 from collector.ops.parts.tensors import NOT_EMPTY, one_number, per_element
 from collector.ops.slots import agrees, elements, input_shape, output_shape
-from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker, normal
+from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker
 
 # Cumulative sums along a dimension. A profile does not record the dimension, but aclnn writes
 # dimension 0 as INT64 and others as INT32: for INT32, the last one.
@@ -19,7 +20,7 @@ _CUBE_ROWS, _CUBE_LENGTH = 12800, 512
 
 def _cumsum_build(case: Case, make: TensorMaker) -> Call:
     x, axis = (case.inputs or ())[:2]
-    return Call((normal(x, make), 0 if spelling(axis) == "INT64" else -1))
+    return Call(like.normal(x, make), 0 if spelling(axis) == "INT64" else -1)
 
 
 def _cumsum_run(cumsum: Any, x: Any, dim: int) -> Any:
@@ -83,10 +84,10 @@ _REACH = {
 def _histogram_build(case: Case, make: TensorMaker) -> Call:
     (x, *_), bins = case.inputs or (), elements(output_shape(case))
     if x.known_dtype and x.known_dtype.is_floating:
-        numbers = make.uniform(x.shape or (), x.dtype, 0, bins)
+        numbers = like.uniform(x, make, 0, bins)
     else:
-        numbers = make.integers(x.shape or (), x.dtype, 0, bins)
-    return Call((numbers, bins, make.dtype("INT32")))
+        numbers = like.integers(x, make, 0, bins)
+    return Call(numbers, bins, make.dtype("INT32"))
 
 
 def _histogram_run(histc: Any, x: Any, bins: int, dtype: Any) -> Any:

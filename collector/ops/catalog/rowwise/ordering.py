@@ -4,6 +4,7 @@ from typing import Any
 
 from collector.model.case import Case
 from collector.ops.dtypes import inputs_are, not_bool, one_dtype, outputs_are
+from collector.ops.parts import like
 from collector.ops.parts.serving import FLOATS, dtypes, nothing_empty, outputs_agree
 from collector.ops.parts.tensors import NOT_EMPTY, one_number, per_element
 from collector.ops.slots import agrees, elements, given, input_shape, output_shape, output_slot
@@ -15,7 +16,6 @@ from collector.ops.spec import (
     OpSpec,
     TensorMaker,
     dense_bytes,
-    normal,
 )
 
 # Indices in the dtype of the kernel. Ascend's kernels for sorting and searching write INT32, and
@@ -55,7 +55,6 @@ def top_k_top_p(kernel: str, call: str, npu: NpuCall) -> OpSpec:
         reference=_top_k_top_p_reference,
         build=_top_k_top_p_build,
         flops=per_element(5),
-        traffic=lambda case: dense_bytes(case, _OPTIONAL),
         npu=npu,
         constraints=(
             Constraint(
@@ -76,16 +75,16 @@ def build_limits(case: Case, make: TensorMaker) -> tuple[Any, Any, Any]:
     p, k = given(case, _P), given(case, _K)
     most = min(_USUAL_K, input_shape(case, 0)[1])
     return (
-        normal(logits, make),
-        make.full(p.shape or (), p.dtype, _USUAL_P) if p else None,
-        make.full(k.shape or (), k.dtype, most) if k else None,
+        like.normal(logits, make),
+        like.full(p, make, _USUAL_P),
+        like.full(k, make, most),
     )
 
 
 def _top_k_top_p_build(case: Case, make: TensorMaker) -> Call:
     logits, p, k = build_limits(case, make)
     ordered = logits.sort(-1)
-    return Call((ordered.values, ordered.indices.int(), p, k))
+    return Call(ordered.values, ordered.indices.int(), p, k)
 
 
 def _top_k_top_p_reference(torch: Any, ordered: Any, numbers: Any, p: Any, k: Any) -> Any:
@@ -118,7 +117,7 @@ def _top_k_top_p_fits(case: Case) -> bool:
 def _custom_build(case: Case, make: TensorMaker) -> Call:
     logits, p, k = build_limits(case, make)
     named: dict[str, Any] = {"p": p, "k": k}
-    return Call((logits,), named)
+    return Call(logits, **named)
 
 
 APPLY_TOP_KTOP_PCUSTOM = top_k_top_p(
@@ -131,7 +130,7 @@ APPLY_TOP_KTOP_PCUSTOM = top_k_top_p(
 APPLY_TOP_KTOP_PWITH_SORTED = top_k_top_p(
     "ApplyTopKTopPWithSorted",
     "torch_npu.npu_top_k_top_p",
-    NpuCall(build=lambda case, make: Call(build_limits(case, make))),
+    NpuCall(build=lambda case, make: Call(*build_limits(case, make))),
 )
 
 # The position of the maximum of each row: greedy sampling. A profile does not record the dimension:
@@ -143,7 +142,7 @@ def _arg_max_build(case: Case, make: TensorMaker) -> Call:
     x, indices = (case.inputs or ())[0], output_slot(case)
     stays = output_shape(case) == _arg_max_folded(case, stays=True)
     dtype = make.dtype(indices.dtype if indices else "INT64")
-    return Call((normal(x, make), stays, dtype))
+    return Call(like.normal(x, make), stays, dtype)
 
 
 def _arg_max_run(argmax: Any, x: Any, stays: bool, dtype: Any) -> Any:
@@ -167,6 +166,7 @@ ARG_MAX_V2 = OpSpec(
     assumes="numbers at random",
     slots=("x", "dimension"),
     optional=frozenset({_DIMENSION}),
+    traffic=lambda case: dense_bytes(case),
     reference=lambda torch, x, stays, dtype: torch.argmax(x, -1, stays).to(dtype),
     build=_arg_max_build,
     flops=per_element(1),
@@ -201,7 +201,7 @@ def _max_folded(case: Case) -> tuple[int, bool] | None:
 def _max_build(case: Case, make: TensorMaker) -> Call:
     (x, *_), indices = case.inputs or (), (case.outputs or ())[_INDICES]
     dim, stays = _max_folded(case) or (-1, False)
-    return Call((normal(x, make), dim, stays, make.dtype(indices.dtype)))
+    return Call(like.normal(x, make), dim, stays, make.dtype(indices.dtype))
 
 
 def _max_reference(torch: Any, x: Any, dim: int, stays: bool, dtype: Any) -> Any:
@@ -243,7 +243,7 @@ ARG_MAX_WITH_VALUE = OpSpec(
 
 def _sort_build(case: Case, make: TensorMaker) -> Call:
     (x,), indices = case.inputs or (), output_slot(case, 1)
-    return Call((normal(x, make), make.dtype(indices.dtype if indices else "INT64")))
+    return Call(like.normal(x, make), make.dtype(indices.dtype if indices else "INT64"))
 
 
 def _sort_reference(torch: Any, x: Any, index_dtype: Any) -> Any:

@@ -6,6 +6,7 @@ from typing import Any
 
 from collector.model.case import Case
 from collector.ops.dtypes import floating, inputs_are, not_bool, one_dtype
+from collector.ops.parts import like
 from collector.ops.parts.tensors import NOT_EMPTY, per_element
 from collector.ops.slots import Shape, agrees, input_shape, output_shape
 from collector.ops.spec import (
@@ -16,7 +17,6 @@ from collector.ops.spec import (
     OpSpec,
     TensorMaker,
     call_plainly,
-    normal,
 )
 
 
@@ -89,7 +89,7 @@ def _without(x: Shape, dims: tuple[int, ...], stays: bool) -> Shape:
 
 def _reduce_build(case: Case, make: TensorMaker) -> Call:
     slot = (case.inputs or ())[0]
-    return Call((normal(slot, make), *(reduced_dims(case) or ())))
+    return Call(like.normal(slot, make), *(reduced_dims(case) or ()))
 
 
 # Whether all elements along some dimensions are true.
@@ -141,7 +141,7 @@ def _folded(case: Case) -> tuple[tuple[int, ...], bool] | None:
 
 def _reduce_sum_d_build(case: Case, make: TensorMaker) -> Call:
     (x, *_), reduced_dims = case.inputs or (), _folded(case) or ((), False)
-    return Call((normal(x, make), *reduced_dims))
+    return Call(like.normal(x, make), *reduced_dims)
 
 
 REDUCE_SUM_D = OpSpec(

@@ -105,7 +105,7 @@ def _build(case: Case, make: TensorMaker, *, images: int) -> Call:
     tensors = [make.stored(make.normal(shape, slot.dtype), IMAGE) for _ in range(images)]
     scale, variance = (make.uniform(channels, "FLOAT", 0.5, 1.5) for _ in range(2))
     offset, mean = (make.normal(channels, "FLOAT") for _ in range(2))
-    return Call((*tensors, scale, offset, mean, variance))
+    return Call(*tensors, scale, offset, mean, variance)
 
 
 def _fits(case: Case, *, images: int, statistics: int, outputs: tuple[bool, ...]) -> bool:

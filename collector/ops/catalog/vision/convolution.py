@@ -96,17 +96,14 @@ def _read(case: Case) -> Convolution | None:
 def _build(case: Case, make: TensorMaker) -> Call:
     found, dtype = _read(case), (case.inputs or ())[_X].dtype
     if found is None:
-        return Call(())
+        return Call()
     bias = given(case, _BIAS)
     return Call(
-        (
-            make.normal(found.image, dtype),
-            make.normal(found.filter, dtype),
-            # torch expects the dtype of the image, whatever the kernel gets.
-            make.normal(bias.shape or (), dtype) if bias else None,
-            list(found.window.stride),
-            list(found.window.padding),
-        )
+        make.normal(found.image, dtype),
+        make.normal(found.filter, dtype),
+        make.normal(bias.shape or (), dtype) if bias else None,
+        list(found.window.stride),
+        list(found.window.padding),
     )
 
 
@@ -160,14 +157,12 @@ def _filter_read(case: Case) -> Convolution | None:
 def _filter_build(case: Case, make: TensorMaker) -> Call:
     found, dtype = (_filter_read(case), (case.inputs or ())[_X].dtype)
     if found is None:
-        return Call(())
+        return Call()
     return Call(
-        (
-            make.normal(found.output, dtype),
-            make.normal(found.image, dtype),
-            make.empty(found.filter, dtype),  # only its sizes are read
-            found.window,
-        )
+        make.normal(found.output, dtype),
+        make.normal(found.image, dtype),
+        make.empty(found.filter, dtype),
+        found.window,
     )
 
 
@@ -209,14 +204,12 @@ def _input_read(case: Case) -> Convolution | None:
 def _input_build(case: Case, make: TensorMaker) -> Call:
     found, dtype = (_input_read(case), (case.inputs or ())[_DY].dtype)
     if found is None:
-        return Call(())
+        return Call()
     return Call(
-        (
-            make.normal(found.output, dtype),
-            make.empty(found.image, dtype),  # only its sizes are read
-            make.normal(found.filter, dtype),
-            found.window,
-        )
+        make.normal(found.output, dtype),
+        make.empty(found.image, dtype),
+        make.normal(found.filter, dtype),
+        found.window,
     )
 
 

@@ -107,8 +107,8 @@ def _read(case: Case) -> Pooling | None:
 def _build(case: Case, make: TensorMaker) -> Call:
     found = _read(case)
     if found is None:
-        return Call(())
-    return Call((make.normal(found.image, (case.inputs or ())[0].dtype), found.window))
+        return Call()
+    return Call(make.normal(found.image, (case.inputs or ())[0].dtype), found.window)
 
 
 MAX_POOL_WITH_ARGMAX_V1 = OpSpec(
@@ -146,10 +146,10 @@ def _grad_build(case: Case, make: TensorMaker) -> Call:
     """Build the call; the mask is that of the image, which is pooled here once."""
     found, dtype = _grad_read(case), (case.inputs or ())[_X].dtype
     if found is None:
-        return Call(())
+        return Call()
     x = make.normal(found.image, dtype)
     _, where = greatest(make.torch.ops.aten.max_pool2d_with_indices, x, found.window)
-    return Call((make.normal(found.output, dtype), x, where, found.window))
+    return Call(make.normal(found.output, dtype), x, where, found.window)
 
 
 def _traffic(case: Case) -> int:

@@ -13,8 +13,9 @@ from collector.model.case import Case
 from collector.model.vocabulary import FRACTAL_NZ, is_plain_format
 from collector.ops.catalog.vision import _images
 from collector.ops.dtypes import one_dtype, spelling
+from collector.ops.parts import like
 from collector.ops.slots import Shape
-from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker, normal
+from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker
 
 # A plain torch tensor and the same tensor in blocks: the pair that a TransData row converts, and
 # the conversion in plain torch.
@@ -145,12 +146,12 @@ def build_launch(case: Case, make: TensorMaker) -> Call:
     """Return the call that launches the conversion of a case, with its tensors."""
     way = read_conversion(case)
     if way is None:
-        return Call(())
+        return Call()
     dtype = (case.inputs or ())[0].dtype
     builders = {_images.IMAGE_OF_POOLING: _of_pooling}
     if spelling((case.inputs or ())[0]) == "FLOAT":
         builders |= {_images.IMAGE: _of_an_image, _images.FILTER: _of_a_filter}
-    return Call((builders.get(way.layout, _cast)(way, dtype, make),))
+    return Call(builders.get(way.layout, _cast)(way, dtype, make))
 
 
 def run_launch(convolve: Callable[..., Any], launch: Launch) -> Any:
@@ -206,7 +207,7 @@ _FLOATS, _NZ = ("FLOAT", "FLOAT16", "DT_BF16"), ("FLOAT16", "DT_BF16", "INT8")
 
 def _build(case: Case, make: TensorMaker) -> Call:
     (x, *_) = case.inputs or ()
-    return Call((normal(x, make), read_conversion(case)))
+    return Call(like.normal(x, make), read_conversion(case))
 
 
 def _is_made(case: Case) -> bool:

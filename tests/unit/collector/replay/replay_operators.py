@@ -68,7 +68,7 @@ def _build_with_calls(case: Any, make: Any) -> Any:
     from collector.ops.spec import Call
 
     slot = case.inputs[0]
-    return Call((make.normal(slot.shape, slot.dtype),), {"calls": []})
+    return Call(make.normal(slot.shape, slot.dtype), calls=[])
 
 
 def _operator(name: str, reference: Callable[..., Any], **more: Any) -> OpSpec:

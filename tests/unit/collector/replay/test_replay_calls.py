@@ -111,10 +111,8 @@ def test_what_compiles_launches_while_it_is_built(torch):
     from collector.replay.calls import compiled_while_built
 
     launched = []
-    build = compiled_while_built(
-        lambda case, make: Call((case, make)), lambda *a: launched.append(a)
-    )
-    assert build("case", "make") == Call(("case", "make"))
+    build = compiled_while_built(lambda case, make: Call(case, make), lambda *a: launched.append(a))
+    assert build("case", "make") == Call("case", "make")
     assert launched == [("case", "make")]
 
 

@@ -19,7 +19,7 @@ NZ = case_record("MatMulV3", "4,8;1,1,16,16", "4,8", formats="FRACTAL_NZ").case
 
 
 def launch(run, *args, case=CASE):
-    return ChainLaunch(case, run, Call(args))
+    return ChainLaunch(case, run, Call(*args))
 
 
 def rows(*shape):
