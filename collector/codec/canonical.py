@@ -144,8 +144,6 @@ def _scalar(declared: type) -> _Decoder:
 
 
 def _word(declared: type[StrEnum]) -> _Decoder:
-    """Decode a member of a StrEnum."""
-
     def decode(value: object, place: str) -> object:
         if isinstance(value, str) and value in set(declared):
             return declared(value)

@@ -113,7 +113,6 @@ def _ended(lines: Iterable[str], line_end: str) -> str:
 
 
 def _no_text(lines: Sequence[str]) -> BadInput:
-    """Return the error about the first row that a table cannot contain."""
     number, line = next((at, line) for at, line in enumerate(lines, 1) if not is_text(line))
     (row,) = csv.reader(io.StringIO(line, newline=""))
     cell = next(at for at, text in enumerate(row, 1) if not is_text(text))

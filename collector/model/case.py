@@ -21,6 +21,8 @@ from collector.codec.errors import BadInput
 from collector.model import vocabulary
 from collector.model.vocabulary import Dtype
 
+Shape = tuple[int, ...]
+
 # The two names that a profile writes with the index of a compiled variant.
 _RENAMED = {
     "split_qkv_rmsnorm_rope_kernel_0": "split_qkv_rmsnorm_rope_kernel",
@@ -35,7 +37,7 @@ class Slot:
     """One tensor position. `shape` is None if the cell is empty: a scalar or an absent argument;
     only the operator's declaration can distinguish them."""
 
-    shape: tuple[int, ...] | None
+    shape: Shape | None
     dtype: str
     format: str
 
@@ -139,7 +141,7 @@ def split_cell(text: str) -> list[str]:
 
 
 @lru_cache(maxsize=65536)
-def parse_shape(text: str) -> tuple[int, ...] | None:
+def parse_shape(text: str) -> Shape | None:
     """Return a shape: `4096,1` or `(4096, 1)` gives (4096, 1); an empty or missing slot gives None.
 
     The message does not quote the text: its reader may not be allowed to read the file."""
@@ -156,7 +158,7 @@ def parse_shape(text: str) -> tuple[int, ...] | None:
     return shape
 
 
-def _numbers(text: str) -> tuple[int, ...]:
+def _numbers(text: str) -> Shape:
     """Return the integers of a text. Most shapes are numbers and commas, which need no pattern."""
     try:
         return tuple(map(int, text.split(",")))
@@ -172,7 +174,7 @@ def tensor_cells(inputs: Iterable[Slot], outputs: Iterable[Slot]) -> dict[str, s
     }
 
 
-def logical_shape(slot: Slot) -> tuple[int, ...]:
+def logical_shape(slot: Slot) -> Shape:
     """Return the logical shape of the tensor in a slot. FRACTAL_NZ stores (.., R, C) as blocks (..,
     C / c, R / r, r, c): 320,48,16,16 is (768, 5120). Fewer than four dimensions are logical
     already, as profilers write grouped weights. NC1HWC0 stores (N, C, H, W) as (N, C / c, H, W, c):
@@ -187,7 +189,7 @@ def logical_shape(slot: Slot) -> tuple[int, ...]:
     return (*outer, rows * row, columns * column)
 
 
-def shape_text(shape: tuple[int, ...] | None) -> str:
+def shape_text(shape: Shape | None) -> str:
     return "" if shape is None else ",".join(map(str, shape))
 
 
@@ -213,7 +215,7 @@ def _slots(cells: Mapping[str, str], names: tuple[str, str, str]) -> tuple[Slot,
     return tuple(slots)
 
 
-def _shape(column: str, text: str) -> tuple[int, ...] | None:
+def _shape(column: str, text: str) -> Shape | None:
     try:
         return parse_shape(text)
     except BadInput as error:

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from enum import StrEnum
 
 from collector.codec.canonical import short_hash
@@ -86,23 +86,14 @@ class Stack:
         return ", ".join(sorted(name for name in ours if ours[name] != theirs[name]))
 
     def as_json(self) -> dict[str, object]:
-        return {
-            "device": self.device,
-            "torch": self.torch,
-            "driver": self.driver,
-            "firmware": self.firmware,
-            "cann": self.cann,
-            "torch_npu": self.torch_npu,
-            "vllm": self.vllm,
-            "details": dict(self.details),
-        }
+        return {**asdict(self), "details": dict(self.details)}
 
     @classmethod
     def from_json(cls, value: Mapping[str, object]) -> "Stack":
         details = value.get("details") or {}
         if not isinstance(details, Mapping):
             raise BadInput(f"details: expected a mapping, got {type(details).__name__}")
-        names = ("device", "torch", "driver", "firmware", "cann", "torch_npu", "vllm")
+        names = [field.name for field in fields(cls) if field.name != "details"]
         return cls(
             **{name: str(value.get(name) or "") for name in names},
             details=tuple(sorted((str(k), str(v)) for k, v in details.items())),

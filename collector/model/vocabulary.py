@@ -35,32 +35,20 @@ RUNTIME_PROVENANCE = frozenset(
     {"Runtime source_profile", "Runtime metadata_completeness", "Runtime case_id"}
 )
 
+
+def _counters(core: str, units: str) -> tuple[str, ...]:
+    """Return the names of the time and the share of each unit of a core."""
+    return tuple(
+        f"{core}_{unit}_{what}" for unit in units.split() for what in ("time(us)", "ratio")
+    )
+
+
 # PipeUtilization on A2 and A3, in msprof's order.
 COUNTERS = (
-    "aicore_time(us)",
-    "aic_total_cycles",
-    "aic_mac_time(us)",
-    "aic_mac_ratio",
-    "aic_scalar_time(us)",
-    "aic_scalar_ratio",
-    "aic_mte1_time(us)",
-    "aic_mte1_ratio",
-    "aic_mte2_time(us)",
-    "aic_mte2_ratio",
-    "aic_fixpipe_time(us)",
-    "aic_fixpipe_ratio",
-    "aic_icache_miss_rate",
-    "aiv_time(us)",
-    "aiv_total_cycles",
-    "aiv_vec_time(us)",
-    "aiv_vec_ratio",
-    "aiv_scalar_time(us)",
-    "aiv_scalar_ratio",
-    "aiv_mte2_time(us)",
-    "aiv_mte2_ratio",
-    "aiv_mte3_time(us)",
-    "aiv_mte3_ratio",
-    "aiv_icache_miss_rate",
+    *("aicore_time(us)", "aic_total_cycles"),
+    *(*_counters("aic", "mac scalar mte1 mte2 fixpipe"), "aic_icache_miss_rate"),
+    *("aiv_time(us)", "aiv_total_cycles"),
+    *(*_counters("aiv", "vec scalar mte2 mte3"), "aiv_icache_miss_rate"),
     "cube_utilization(%)",
 )
 
