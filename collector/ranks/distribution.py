@@ -4,13 +4,13 @@ The first sends each token to the ranks of its experts; the second brings their 
 sums them by the weights of the token's choices.
 """
 
-import re
 from dataclasses import dataclass
 
 from collector.codec.errors import BadInput
 from collector.codec.text import MIB
 from collector.model.case import Case, Slot, case_from_cells, shape_text, tensor_cells
 from collector.model.vocabulary import EP_SIZE
+from collector.ranks.experts import recorded_ranks
 
 DISPATCH, COMBINE = "MoeDistributeDispatchV2", "MoeDistributeCombineV2"
 DISTRIBUTE_KERNELS = (DISPATCH, COMBINE)
@@ -221,21 +221,14 @@ def distribute_call(case: Case) -> DistributeCall:
 
 
 def _ranks(case: Case) -> int:
-    text = case.attribute(EP_SIZE)
-    if text is None and case.kernel_type == DISPATCH:
+    if case.attribute(EP_SIZE) is None and case.kernel_type == DISPATCH:
         counts, ends = (_shape_of(case, case.outputs, at, 1)[0] for at in (3, 4))
         if counts and not ends % counts:
             return ends // counts
-    if text is None or not re.fullmatch("[1-9][0-9]{0,4}", text):
-        got = "no value" if text is None else repr(text[:40])
-        raise BadInput(
-            f"{case.describe()}: {EP_SIZE}: expected the number of ranks, 1 to 99999, got {got}"
-        )
-    return int(text)
+    return recorded_ranks(case)
 
 
 def _given(case: Case) -> list[str]:
-    """Return the names of the optional tensors that are present."""
     found = [
         name
         for at, name in OPTIONAL_INPUTS[case.kernel_type].items()
@@ -282,7 +275,6 @@ def _check(case: Case, call: DistributeCall) -> None:
 
 
 def _check_agrees(case: Case, call: DistributeCall) -> None:
-    """Raise BadInput if a tensor differs from that of the call."""
     sides = (
         (_INPUT_NAMES[call.kernel], call.inputs, case.inputs or ()),
         (_OUTPUT_NAMES[call.kernel], call.outputs, case.outputs),

@@ -160,13 +160,7 @@ def largest_buffsize_mb(calls: Iterable[BufferedCall]) -> int:
 def call_of(case: Case) -> ExpertCall:
     """Return the call of a row. Raises BadInput, with the input and its constraint, for a row with
     contradictory tensors or without `EP Size`."""
-    ranks = case.attribute(EP_SIZE)
-    if ranks is None or not re.fullmatch("[1-9][0-9]{0,4}", ranks):
-        got = "no value" if ranks is None else repr(ranks[:40])
-        raise BadInput(
-            f"{case.describe()}: {EP_SIZE}: expected the number of ranks, 1 to 99999, got {got}"
-        )
-    slots = case.inputs or ()
+    ranks, slots = recorded_ranks(case), case.inputs or ()
     if len(slots) != len(_INPUTS):
         raise BadInput(f"{case.describe()}: expected {len(_INPUTS)} inputs, got {len(slots)}")
     shapes = {name: slot.shape or () for name, slot in zip(_INPUTS, slots, strict=True)}
@@ -177,9 +171,9 @@ def call_of(case: Case) -> ExpertCall:
         tokens,
         hidden,
         wide // 2,
-        local * int(ranks),
+        local * ranks,
         shapes["expert_idx"][1],
-        int(ranks),
+        ranks,
         is_int8=_dtype(case, slots[1]).spelling == "INT8",
         dtype=_dtype(case, slots[0]).spelling,
     )
@@ -191,6 +185,17 @@ def call_of(case: Case) -> ExpertCall:
         )
     _check_agrees(case, call, shapes)
     return call
+
+
+def recorded_ranks(case: Case) -> int:
+    """Return the number of ranks that a row records. Raises BadInput without one."""
+    text = case.attribute(EP_SIZE)
+    if text is None or not re.fullmatch("[1-9][0-9]{0,4}", text):
+        got = "no value" if text is None else repr(text[:40])
+        raise BadInput(
+            f"{case.describe()}: {EP_SIZE}: expected the number of ranks, 1 to 99999, got {got}"
+        )
+    return int(text)
 
 
 def imbalance_of(case: Case) -> float:

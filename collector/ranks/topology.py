@@ -6,7 +6,7 @@ innermost first. The tier of a group is the outermost dimension in which its ran
 ranks of several servers, 2 for the dies of one package of `48 8 2`.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
@@ -98,15 +98,10 @@ def _groups(grid: Grid, size: int, tier: int, world: int) -> tuple[tuple[int, ..
     found = (
         tuple(range(first + at, first + at + size * stride, stride))
         for start in range(0, min(world, grid.size), outer)
-        for first in _blocks(start, start + outer, size * stride)
+        for first in range(start, start + outer - size * stride + 1, size * stride)
         for at in range(stride)
     )
     return tuple(ranks for ranks in found if ranks[-1] < world and grid.tier(ranks) == tier)
-
-
-def _blocks(start: int, end: int, width: int) -> Iterator[int]:
-    """Return the starts of adjacent blocks of a width within an interval."""
-    return iter(range(start, end - width + 1, width))
 
 
 def _stride(grid: Grid, size: int, tier: int) -> int:
