@@ -179,7 +179,12 @@ def _ceiling(stack: Stack | None, peaks: MachinePeaks | None = None) -> _Ceiling
         return _ANY_DEVICE
     if backend_of(stack.device) == "cpu":
         ceiling = _cpu_ceiling(dict(stack.details))
-        return ceiling if peaks is None else _machine_ceiling(ceiling, peaks)
+        if peaks is None:
+            return ceiling
+        # Integer rates stay those of any CPU of this kind: they were not measured.
+        floating = max(peaks.float32_flops_per_s, peaks.bfloat16_flops_per_s)
+        of_cache = peaks.cache_bytes_per_s
+        return replace(ceiling, float_flops_per_s=floating, cache_bytes_per_s=of_cache)
     published = described_peaks(stack.device)
     return _ANY_DEVICE if published is None else _device_ceiling(published)
 
@@ -196,17 +201,6 @@ def _device_ceiling(peaks: DevicePeaks) -> _Ceiling:
         other_flops_per_s=_PACKED * fastest,
         cache_bytes_per_s=_CACHE_OVER_MEMORY * peaks.bytes_per_s,
         memory_bytes_per_s=peaks.bytes_per_s,
-    )
-
-
-def _machine_ceiling(ceiling: _Ceiling, peaks: MachinePeaks) -> _Ceiling:
-    """Return the ceiling with the machine's measured peaks.
-
-    Integer rates stay those of any CPU of this kind: they were not measured."""
-    return replace(
-        ceiling,
-        float_flops_per_s=max(peaks.float32_flops_per_s, peaks.bfloat16_flops_per_s),
-        cache_bytes_per_s=peaks.cache_bytes_per_s,
     )
 
 

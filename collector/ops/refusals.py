@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from collector.codec.errors import BadInput
-from collector.model.case import Case, Slot
+from collector.model.case import Case
 from collector.model.measurement import Outcome
 from collector.ops.spec import OpSpec
 from collector.ranks.collective import collective_case_of, is_collective
@@ -27,19 +27,18 @@ _NARROW = frozenset({"FLOAT16", "DT_BF16"})
 
 def graph_only_reason(case: Case) -> str:
     """Return why no call launches the kernel of a row; empty if a call may."""
-    if case.kernel_type in _ARITHMETIC and _is_cast(case.inputs or (), case.outputs or ()):
+    if case.kernel_type in _ARITHMETIC and _is_cast(case):
         return f"{_FUSED}: it casts its result to 16 bits; without a graph a Cast does this"
     return _NAMED.get(case.kernel_type, "")
 
 
-def _is_cast(inputs: tuple[Slot, ...], outputs: tuple[Slot, ...]) -> bool:
+def _is_cast(case: Case) -> bool:
     """Return whether all inputs are FLOAT and the outputs have 16 bits."""
-    input_dtypes, given = ({_spelling(slot) for slot in slots} for slots in (inputs, outputs))
-    return input_dtypes == {"FLOAT"} and bool(given) and given <= _NARROW
-
-
-def _spelling(slot: Slot) -> str:
-    return slot.known_dtype.spelling if slot.known_dtype else slot.dtype
+    inputs, outputs = (
+        {slot.known_dtype.spelling if slot.known_dtype else slot.dtype for slot in slots or ()}
+        for slots in (case.inputs, case.outputs)
+    )
+    return inputs == {"FLOAT"} and bool(outputs) and outputs <= _NARROW
 
 
 logger = logging.getLogger(__name__)

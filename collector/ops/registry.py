@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cache
 from importlib import import_module
+from operator import itemgetter
 from types import MappingProxyType, ModuleType
 
 from collector.model.case import Case
@@ -19,40 +20,34 @@ from collector.ops.spec import OpSpec
 
 def find(kernel_type: str) -> OpSpec | None:
     """Return the declaration of a kernel type; None if there is none."""
-    return _by_kernel().get(kernel_type)
+    found = _declared().get(kernel_type)
+    return found[1] if found else None
 
 
-@cache
 def family_of(kernel_type: str) -> str:
     """Return the catalog family that declares a kernel type; empty if none does."""
-    return _families().get(kernel_type, "")
+    found = _declared().get(kernel_type)
+    return found[0] if found else ""
 
 
 def all_ops() -> tuple[OpSpec, ...]:
     """Return every declaration, sorted by kernel type."""
-    return tuple(_by_kernel().values())
+    return tuple(op for _, op in _declared().values())
 
 
 @cache
-def _by_kernel() -> Mapping[str, OpSpec]:
-    declared = (each for name in _modules() for each in _declarations(name))
-    ops = sorted((op for each in declared for op in _with_twins(each)), key=lambda op: op.kernel)
-    return MappingProxyType({op.kernel: op for op in ops})
-
-
-@cache
-def _families() -> Mapping[str, str]:
-    """Return the family of each kernel type."""
-    return {
-        op.kernel: name.split(".")[-2]
+def _declared() -> Mapping[str, tuple[str, OpSpec]]:
+    """Return the family and the declaration of each kernel type, sorted by kernel type."""
+    found = {
+        op.kernel: (name.split(".")[-2], op)
         for name in _modules()
         for each in _declarations(name)
         for op in _with_twins(each)
     }
+    return MappingProxyType(dict(sorted(found.items(), key=itemgetter(0))))
 
 
 def _with_twins(op: OpSpec) -> list[OpSpec]:
-    """Return one operator for each kernel type of the declaration."""
     names = (op.kernel, *op.twins)
     return [replace(op, kernel=n, twins=tuple(t for t in names if t != n)) for n in names]
 
@@ -68,7 +63,6 @@ def _names(package: ModuleType) -> list[str]:
 
 
 def _declarations(name: str) -> list[OpSpec]:
-    """Return the operators that a module declares, in its order."""
     values = vars(import_module(name)).items()
     return [op for name, op in values if isinstance(op, OpSpec) and not name.startswith("_")]
 

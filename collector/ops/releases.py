@@ -2,7 +2,7 @@
 
 import csv
 import io
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -22,6 +22,15 @@ SCHEMA_UNKNOWN = "there, its schema is not told"
 ABSENT = "absent"
 _TAKEN = (BOUND, BOUND_OTHERWISE, SCHEMA_UNKNOWN)
 _OF_A_ROW = 2  # columns before those of releases
+_FILE = "verified_on.yaml"
+
+
+def _text(name: str) -> str:
+    return (files("collector") / "data" / name).read_text(encoding="utf-8")
+
+
+def _rows(name: str) -> Iterator[list[str]]:
+    return csv.reader(io.StringIO(_text(name)))
 
 
 def known_releases() -> tuple[str, ...]:
@@ -55,8 +64,7 @@ def why_unsupported(kernel_type: str, release: str) -> str:
 
 @cache
 def _releases_table() -> Mapping[str, Mapping[str, str]]:
-    text = (files("collector") / "data" / "releases.csv").read_text(encoding="utf-8")
-    header, *rows = csv.reader(io.StringIO(text))
+    header, *rows = _rows("releases.csv")
     return {
         row[0]: dict(zip(header[_OF_A_ROW:], row[_OF_A_ROW:], strict=True)) for row in rows if row
     }
@@ -78,14 +86,11 @@ def type_proof_of(kernel_type: str) -> str:
 
 @cache
 def _proofs_table() -> Mapping[str, tuple[str, str]]:
-    text = (files("collector") / "data" / "proofs.csv").read_text(encoding="utf-8")
-    _, *rows = csv.reader(io.StringIO(text))
+    _, *rows = _rows("proofs.csv")
     return {kernel: (proof, of_type) for kernel, proof, of_type in rows}
 
 
 # Devices on which an operator's call was observed to launch its kernel, from the package's list.
-
-_FILE = "verified_on.yaml"
 
 
 def verified_on(kernel_type: str) -> tuple[str, ...]:
@@ -97,18 +102,14 @@ def with_proved(device: str, kernel_types: Iterable[str]) -> str:
     """Return the text of the package's list with the kernel types that a device confirmed added."""
     known = _known()
     joined = {**known, device: frozenset(kernel_types) | known.get(device, frozenset())}
-    comments = [line for line in _text().splitlines() if line.startswith("#")]
+    comments = [line for line in _text(_FILE).splitlines() if line.startswith("#")]
     body = {device: sorted(kernels) for device, kernels in sorted(joined.items()) if kernels}
     return "\n".join((*comments, yaml.safe_dump(body, default_flow_style=False)))
 
 
 @cache
 def _known() -> Mapping[str, frozenset[str]]:
-    return {device: frozenset(kernels) for device, kernels in yaml.safe_load(_text()).items()}
-
-
-def _text() -> str:
-    return (files("collector") / "data" / _FILE).read_text(encoding="utf-8")
+    return {device: frozenset(kernels) for device, kernels in yaml.safe_load(_text(_FILE)).items()}
 
 
 # C functions of CANN that an operator's call ends in, with their arguments: `data/launched.csv`,
@@ -136,8 +137,7 @@ def launched_by(kernel_type: str) -> tuple[CFunction, ...]:
 
 @cache
 def _launched_table() -> Mapping[str, tuple[CFunction, ...]]:
-    text = (files("collector") / "data" / "launched.csv").read_text(encoding="utf-8")
-    _, *rows = csv.reader(io.StringIO(text))
+    _, *rows = _rows("launched.csv")
     table: dict[str, tuple[CFunction, ...]] = {}
     for kernel, name, arguments, numbers in rows:
         found = CFunction(name, arguments, numbers == "yes")

@@ -7,6 +7,7 @@ some of the cases only, the two groups are evaluated separately. If another oper
 case alone.
 """
 
+import operator
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
@@ -39,6 +40,10 @@ class _Diverging(Exception):
 
 class _OneByOne(Exception):
     """An operation that arrays of lengths do not support."""
+
+
+def _compared(compare: Callable[[Any, Any], Any]) -> Callable[["Lengths", object], bool]:
+    return lambda lengths, other: _is_true(compare(lengths.of, _number(other)))
 
 
 class Lengths:
@@ -78,23 +83,10 @@ class Lengths:
     def __bool__(self) -> bool:
         return _is_true(self.of != 0)
 
-    def __eq__(self, other: object) -> bool:
-        return _is_true(self.of == _number(other))
-
-    def __ne__(self, other: object) -> bool:
-        return _is_true(self.of != _number(other))
-
-    def __lt__(self, other: object) -> bool:
-        return _is_true(self.of < _number(other))
-
-    def __le__(self, other: object) -> bool:
-        return _is_true(self.of <= _number(other))
-
-    def __gt__(self, other: object) -> bool:
-        return _is_true(self.of > _number(other))
-
-    def __ge__(self, other: object) -> bool:
-        return _is_true(self.of >= _number(other))
+    __eq__ = _compared(operator.eq)
+    __ne__ = _compared(operator.ne)
+    __lt__, __le__ = _compared(operator.lt), _compared(operator.le)
+    __gt__, __ge__ = _compared(operator.gt), _compared(operator.ge)
 
     # Other operations of a number, which this class does not define, raise TypeError.
     def __repr__(self) -> NoReturn:
@@ -150,7 +142,6 @@ def _fill(found: Floats, evaluate: Evaluate, form: Case, lengths: Whole, places:
 
 
 def _length(column: Whole) -> Any:
-    """Return a plain number if all cases have the same length."""
     first = int(column[0])
     return first if bool((column == first).all()) else Lengths(column)
 
@@ -205,6 +196,5 @@ def _divisor(other: object) -> object:
 
 
 def _most(number: object) -> int:
-    """Return the largest absolute value."""
     values = _number(number)
     return abs(values) if isinstance(values, int) else int(np.abs(values).max())
