@@ -4,9 +4,7 @@ from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 from math import prod
 
-from collector.model.case import Case, Slot, logical_shape
-
-Shape = tuple[int, ...]
+from collector.model.case import Case, Shape, Slot, logical_shape
 
 
 def given(case: Case, position: int) -> Slot | None:
@@ -54,9 +52,19 @@ def agrees(case: Case, position: int, shape: Shape | None) -> bool:
     return shape is not None and (named is None or named == shape)
 
 
+def outputs_agree(case: Case, *shapes: Shape | None) -> bool:
+    """Return whether the outputs have these shapes, in order, as far as the row names them."""
+    return all(agrees(case, position, shape) for position, shape in enumerate(shapes))
+
+
 def elements(shape: Shape | None) -> int:
     """Return the number of elements of a tensor: 1 for a scalar, 0 for a shape of None."""
     return 0 if shape is None else prod(shape)
+
+
+def spelling(slot: Slot | None) -> str:
+    """Return `INT8` for INT8 and DT_INT8; empty for no slot and for an unknown dtype."""
+    return slot.known_dtype.spelling if slot and slot.known_dtype else ""
 
 
 def dtype_error(

@@ -27,29 +27,6 @@ def library_of(call: str) -> str:
     return "torch_npu" if is_npu else "torch"
 
 
-def library_complaint(case: Case, backend: str, call: str, served: str) -> str:
-    """Return why the requested library has no such kernel; empty if it has or none is requested."""
-    requested = case.attribute(LIBRARY)
-    if requested is None:
-        return ""
-    if backend != "npu":
-        return f"kernels of {requested} are requested; {backend} has no such library"
-    known = _with_a_kernel(call, served)
-    if requested in known:
-        return ""
-    return f"expected a kernel of {' or '.join(sorted(known))}, got {requested}"
-
-
-def _with_a_kernel(call: str, served: str) -> frozenset[str]:
-    """Return the libraries that have a kernel of this type: CANN, vLLM-Ascend or both.
-
-    `call` is the function of one of them. `served` is the function of vLLM-Ascend, if both have
-    one."""
-    of_vllm_ascend = library_of(call) == Library.VLLM_ASCEND
-    own = {Library.VLLM_ASCEND} if of_vllm_ascend or served else set()
-    return frozenset(own if of_vllm_ascend else {Library.CANN, *own})
-
-
 class TensorMaker(Protocol):
     """Maker of the tensors of one case on the device, seeded by the case.
 
@@ -107,6 +84,17 @@ class Need(StrEnum):
 def call_plainly(api: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Call the function with the arguments as they were built."""
     return api(*args, **kwargs)
+
+
+def accepts(api: Any, name: str) -> bool:
+    """Return whether an operator of torch takes an argument of this name, according to its schemas.
+
+    Without a schema the result is True: the operator raises where it does not take the argument."""
+    overloads = getattr(api, "overloads", None)
+    if overloads is None:
+        return True
+    schemas = (getattr(api, overload)._schema for overload in overloads())
+    return any(argument.name == name for schema in schemas for argument in schema.arguments)
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,8 +178,8 @@ class OpSpec:
                  uses: those of the case, or the likeliest if it names none
     assumes      the assumption about values that may affect the time and that a row does not
                  contain, such as the targets of indices; empty if there is none
-    untold       what affects the time and is missing in the case, if no value is likely enough to
-                 be assumed; empty if nothing is missing"""
+    missing_metadata  what affects the time and is missing in the case, if no value is likely
+                 enough to be assumed; empty if nothing is missing"""
 
     kernel: str
     call: str
@@ -264,7 +252,7 @@ class OpSpec:
         rejection_reason = (
             self._slots_complaint(case)
             or self._format_complaint(case, backend)
-            or library_complaint(case, backend, self.call, self.npu.served)
+            or self._library_complaint(case, backend)
         )
         broken = (rule.text for rule in self.constraints if not rule.holds(case))
         return rejection_reason or next(broken, "")
@@ -281,6 +269,23 @@ class OpSpec:
                 return f"input '{name}' is missing; {expected}"
         return dtype_error("input", case.inputs, self.optional, self.packed) or dtype_error(
             "output", case.outputs or (), self.optional_outputs, self.packed_outputs
+        )
+
+    def _library_complaint(self, case: Case, backend: str) -> str:
+        """Return why the requested library has no such kernel: CANN, vLLM-Ascend or both do."""
+        requested = case.attribute(LIBRARY)
+        if requested is None:
+            return ""
+        if backend != "npu":
+            return f"kernels of {requested} are requested; {backend} has no such library"
+        is_own = self.library == Library.VLLM_ASCEND
+        known = ([] if is_own else [Library.CANN]) + (
+            [Library.VLLM_ASCEND] if is_own or self.npu.served else []
+        )
+        return (
+            ""
+            if requested in known
+            else f"expected a kernel of {' or '.join(known)}, got {requested}"
         )
 
     def _format_complaint(self, case: Case, backend: str) -> str:

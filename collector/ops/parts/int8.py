@@ -2,8 +2,9 @@
 
 from typing import Any
 
+from collector.model.case import Shape, Slot
 from collector.model.vocabulary import dtype_of
-from collector.ops.slots import Shape
+from collector.ops.slots import spelling
 from collector.ops.spec import TensorMaker
 
 # cuBLAS requires more than 16 rows, and multiples of 8 in the other sizes.
@@ -60,6 +61,14 @@ def small_scale(shape: Shape, dtype: str, make: TensorMaker) -> Any:
     """Return a scale per column that brings sums of products near 1, and for FLOAT16 near 10."""
     low, high = _HALF_RANGE if dtype_of(dtype) is dtype_of("FLOAT16") else _RANGE
     return make.uniform(shape, dtype, low, high)
+
+
+def scale_like(slot: Slot, make: TensorMaker) -> Any:
+    """Return such scales in the form of a slot, packed or plain."""
+    shape = slot.shape or ()
+    if spelling(slot) in PACKED:
+        return packed_scale(shape, make)
+    return small_scale(shape, slot.dtype, make)
 
 
 def packed_scale(shape: Shape, make: TensorMaker) -> Any:

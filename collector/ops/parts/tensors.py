@@ -3,35 +3,12 @@
 from collections.abc import Callable, Sequence
 from itertools import accumulate
 from math import prod, tau
-from typing import Any, Protocol
+from typing import Any
 
-from collector.model.case import Case
-from collector.ops.slots import (
-    Shape,
-    agrees,
-    elements,
-    given,
-    input_shape,
-    output_shape,
-    output_slot,
-)
-from collector.ops.spec import Constraint, TensorMaker
-
-LIKE_INPUT = Constraint(
-    "expected an output with the input's shape", lambda case: agrees(case, 0, input_shape(case, 0))
-)
-NOT_EMPTY = Constraint(
-    "expected an input with elements: an empty input has no result",
-    lambda case: elements(input_shape(case, 0)) > 0,
-)
-
-
-def one_number(name: str, *positions: int) -> Constraint:
-    """Return the rule that each of these inputs is one number."""
-    return Constraint(
-        f"expected one number for {name}",
-        lambda case: all(input_shape(case, i) in ((), (1,)) for i in positions),
-    )
+from collector.model.case import Case, Shape
+from collector.ops import rules
+from collector.ops.slots import elements, input_shape, output_slot
+from collector.ops.spec import TensorMaker
 
 
 def per_element(operations: int, position: int = 0) -> Callable[[Case], int]:
@@ -39,19 +16,12 @@ def per_element(operations: int, position: int = 0) -> Callable[[Case], int]:
     return lambda case: operations * elements(input_shape(case, position))
 
 
-class Counted(Protocol):
-    """The sizes of a call, with its number of operations."""
-
-    @property
-    def flops(self) -> int: ...
-
-
-def flops_by(read: Callable[[Case], Counted | None]) -> Callable[[Case], int]:
-    """Return a function for the operations of a case, from its sizes; 0 if there are none."""
+def flops_by(read: Callable[[Case], Any]) -> Callable[[Case], int]:
+    """Return the operations of a case, which its sizes count."""
 
     def flops(case: Case) -> int:
-        sizes = read(case)
-        return sizes.flops if sizes else 0
+        operations: int = rules.accepted(read(case)).flops
+        return operations
 
     return flops
 
@@ -76,24 +46,6 @@ def placed_bytes(case: Case, updates: int) -> int:
     All inputs but the first are read, and the updates are written."""
     slots = case.inputs or ()
     return sum(slot.size_bytes for slot in slots[1:]) + slots[updates].size_bytes
-
-
-def one_per_dimension(position: int, *, of_output: bool = False, each: int = 1) -> Constraint:
-    """Return the rule that an input has `each` numbers per dimension of another tensor.
-
-    The other tensor is the first input or the output. The call determines the values, but another
-    count of them means another kernel."""
-
-    def holds(case: Case) -> bool:
-        shape = output_shape(case) if of_output else input_shape(case, 0)
-        slot = given(case, position)
-        return slot is None or shape is None or slot.shape == (each * len(shape),)
-
-    whose = "the output" if of_output else "the first input"
-    count = "a number" if each == 1 else f"{each} numbers"
-    return Constraint(
-        f"expected {count} for each dimension of {whose} in input {position + 1}", holds
-    )
 
 
 # Generated positions, spread over the whole tensor: adjacent positions would hit the cache.

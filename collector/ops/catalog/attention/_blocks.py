@@ -7,10 +7,10 @@ softmax uses float32.
 
 from typing import Any
 
-from collector.model.case import Case
+from collector.model.case import Case, Shape
 from collector.ops.catalog.attention._lengths import Pages, pages_of
 from collector.ops.catalog.attention._sizes import MASK_SIDE, Attention, Block
-from collector.ops.slots import Shape, input_shape
+from collector.ops.slots import input_shape
 from collector.ops.spec import TensorMaker
 
 

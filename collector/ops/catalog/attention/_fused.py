@@ -1,18 +1,29 @@
-"""Rules for rows of fused attention of inference, and the sizes of one call."""
+"""Fused attention of inference: the rules and the sizes of a call, read from a row.
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+Build, reference, costs, constraints and Runtime columns share the reading. A profile records
+shapes. `Runtime ...` columns record the heads of a flat cache, layouts that differ in two letters,
+and above all the lengths of requests. Without the columns the likeliest values are assumed: the
+first layout that fits; queries and unpaged keys in equal parts; and for a paged cache one page per
+request, or as many keys as queries if those are more.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import lru_cache
 from typing import Any
 
-from collector.model.case import Slot
+from collector.model.case import Case, Shape, Slot
+from collector.model.vocabulary import RUNTIME_PREFIX, dtype_of
+from collector.ops import rules
 from collector.ops.catalog.attention import _lengths
-from collector.ops.catalog.attention._blocks import make_mask
-from collector.ops.catalog.attention._lengths import Pages, Request
-from collector.ops.catalog.attention._sizes import MASK_SIDE, Attention
-from collector.ops.parts.tensors import cumulative_ends
-from collector.ops.slots import Shape
-from collector.ops.spec import TensorMaker
+from collector.ops.catalog.attention._blocks import by_token, make_mask
+from collector.ops.catalog.attention._lengths import NoNumber, Pages, Request
+from collector.ops.catalog.attention._sizes import MASK_SIDE, Attention, named_output
+from collector.ops.catalog.attention._slots import Misfit, limit, rules_of
+from collector.ops.parts.tensors import cumulative_ends, equal_parts
+from collector.ops.slots import agrees, given, input_shape, output_slot
+from collector.ops.spec import Constraint, TensorMaker
 
 EVERYTHING, ALL_OF_A_MASK, RIGHT_DOWN_CAUSAL = 0, 1, 3
 LATENT = 512
@@ -112,6 +123,11 @@ class FusedCall:
         return _lengths.letters_in(self.layout) == "TND"
 
     @property
+    def is_in_rows(self) -> bool:
+        """Return whether the heads of a token form one row."""
+        return _lengths.letters_in(self.layout) in ("BSH", "BSND")
+
+    @property
     def is_paged(self) -> bool:
         return self.pages is not None
 
@@ -193,3 +209,394 @@ def _is_full(mask: Shape, batch: int, queries: int, keys: int) -> bool:
 
 def _is_rounded(size: int, length: int) -> bool:
     return size in (length, -(-length // 16) * 16, -(-length // 32) * 32)
+
+
+# Lengths of the requests of a row: from columns, else the likeliest.
+
+
+def passes_lengths(case: Case, slot: int, column: str, query: dict[str, int]) -> bool:
+    """Return whether the call passes lengths: always in TND, else if a slot or column has them."""
+    return "T" in query or given(case, slot) is not None or bool(_lengths.numbers(case, column))
+
+
+def with_lengths(
+    case: Case, call: FusedCall, query: dict[str, int], keys: dict[str, int]
+) -> FusedCall:
+    """Return the call with the lengths of its requests and the number of pages that they use."""
+    queries = _queries(case, query)
+    held, pages = _keys(case, call.pages, queries, query, keys)
+    counts = {
+        QUERY_LENGTHS: (FusedRule.QUERY_LENGTHS, queries),
+        KEY_LENGTHS: (FusedRule.KEY_LENGTHS, held),
+    }
+    for slot, (rule, lengths) in counts.items():
+        if given(case, slot) and input_shape(case, slot) != (len(lengths),):
+            raise Misfit(rule)
+    if pages and not (pages.fit and pages.hold(held)):
+        raise Misfit(FusedRule.PAGES)
+    if call.sparse_mode == RIGHT_DOWN_CAUSAL and any(map(int.__gt__, queries, held)):
+        raise Misfit(FusedRule.CAUSAL)
+    return replace(call, batch=len(queries), queries=queries, keys=held, pages=pages)
+
+
+def _queries(case: Case, query: dict[str, int]) -> Shape:
+    recorded = _lengths.numbers(case, "actual_seq_lengths_values")
+    if "T" in query:
+        batch = len(recorded) if recorded else _batch_of_slots(case)
+        lengths = (
+            _lengths.each(recorded) if recorded else equal_parts(query["T"], batch) if batch else ()
+        )
+        fits = sum(lengths) == query["T"]
+    else:
+        lengths = recorded or (query["S"],) * query["B"]
+        fits = len(lengths) == query["B"] and max(lengths) <= query["S"]
+    table = input_shape(case, TABLE)
+    if not fits or min(lengths) < 1 or table[:1] not in ((), (len(lengths),)):
+        raise Misfit(FusedRule.QUERY_LENGTHS)
+    return lengths
+
+
+def _batch_of_slots(case: Case) -> int:
+    """Return the number of requests from the slots of lengths and the block table."""
+    for slot in (QUERY_LENGTHS, KEY_LENGTHS, TABLE):
+        if given(case, slot) and input_shape(case, slot):
+            return input_shape(case, slot)[0]
+    return 0
+
+
+def _keys(
+    case: Case, pool: Pages | None, queries: Shape, query: dict[str, int], keys: dict[str, int]
+) -> tuple[Shape, Pages | None]:
+    if pool:
+        unnamed = tuple(max(length, pool.block_size) for length in queries)
+        held, valid = _lengths.paged_keys(case, queries, pool, unnamed)
+        fits, pages = True, replace(pool, valid=valid)
+    else:
+        recorded, pages = _lengths.numbers(case, "actual_seq_lengths_kv_values"), None
+        if "T" in keys:
+            same = queries if keys["T"] == query["T"] else equal_parts(keys["T"], len(queries))
+            held = _lengths.each(recorded) if recorded else same
+            fits = sum(held) == keys["T"]
+        else:
+            held = recorded or (keys["S"],) * keys["B"]
+            fits = max(held) <= keys["S"]
+    if not fits or len(held) != len(queries) or min(held) < 1:
+        raise Misfit(FusedRule.KEY_LENGTHS)
+    return held, pages
+
+
+@lru_cache(maxsize=256)
+def read_call(case: Case) -> FusedCall | FusedRule:
+    """Return the sizes of the call, or the rule that the row breaks."""
+    raw = case.attribute(RUNTIME_PREFIX + "operator_input_shapes_raw")
+    if raw is not None and not _is_row(raw, case):
+        return FusedRule.RAW
+    name = case.attribute(RUNTIME_PREFIX + "input_layout")
+    layouts: tuple[str, ...] = _lengths.MLA_LAYOUTS if given(case, QUERY_ROPE) else _lengths.LAYOUTS
+    if name is not None:
+        layouts = (name,) if name in _lengths.LAYOUTS else ()
+    broken = FusedRule.LAYOUT
+    for layout in layouts:
+        try:
+            return _LayoutReader(case, layout).call()
+        except NoNumber:
+            return FusedRule.NUMBERS
+        except Misfit as misfit:
+            broken = max(broken, FusedRule(misfit.rule), key=list(FusedRule).index)
+    return broken
+
+
+def columns(case: Case) -> dict[str, str]:
+    """Return the `Runtime ...` columns that the launch depends on, with the values it uses."""
+    call = rules.accepted(read_call(case))
+    queries, keys = call.sent_queries, call.sent_keys
+    return _lengths.named(
+        case,
+        {
+            "actual_seq_lengths_shape": len(queries) if queries else None,
+            "actual_seq_lengths_values": queries,
+            "actual_seq_lengths_kv_shape": len(keys) if keys else None,
+            "actual_seq_lengths_kv_values": keys,
+            "avg_seq_len": f"{sum(call.keys) / len(call.keys):.6f}",
+            "block_table_shape": (call.batch, call.pages.width) if call.pages else None,
+            "block_table_valid_blocks": call.pages.valid if call.pages else None,
+            "num_heads": call.heads,
+            "num_key_value_heads": call.kv_heads,
+            "sparse_mode": call.sparse_mode,
+            "input_layout": call.layout,
+            "block_size": call.pages.block_size if call.pages else 0,
+        },
+    )
+
+
+class _LayoutReader:
+    """Reader of a row in one layout; raises Misfit or NoNumber."""
+
+    def __init__(self, case: Case, layout: str):
+        self.case = case
+        self.layout = layout
+        self.letters = _lengths.letters_in(layout)
+
+    def call(self) -> FusedCall:
+        case = self.case
+        query = _lengths.sizes_by_letter(self.letters, input_shape(case, QUERY))
+        if query is None:
+            raise Misfit(FusedRule.LAYOUT)
+        heads, size = self._heads(query)
+        pages = self._pages(size)
+        keys = self._key_sizes(query, size, pages)
+        kv_heads = keys["N"]
+        if _lengths.number(case, "num_key_value_heads") not in (None, kv_heads) or heads % kv_heads:
+            raise Misfit(FusedRule.KV_HEADS)
+        sends_queries, sends_keys = (
+            passes_lengths(case, slot, f"actual_seq_lengths{side}_values", query)
+            for slot, side in ((QUERY_LENGTHS, ""), (KEY_LENGTHS, "_kv"))
+        )
+        call = FusedCall(
+            layout=self.layout,
+            batch=query.get("B", 0),
+            heads=heads,
+            kv_heads=kv_heads,
+            size=size,
+            value_size=keys["V"],
+            rope_size=self._rope_size(heads, kv_heads, pages),
+            queries=(),
+            keys=(),
+            sends_queries=sends_queries,
+            sends_keys=sends_keys or pages is not None,
+            sparse_mode=self._sparse_mode(query, keys, pages),
+            has_mask=given(case, MASK) is not None,
+            pages=pages,
+            returns_lse=named_output(case, 1) is not None,
+        )
+        call = with_lengths(case, call, query, keys)
+        self._check_output(call, query)
+        return call
+
+    def _heads(self, query: dict[str, int]) -> tuple[int, int]:
+        recorded = _lengths.number(self.case, "num_heads")
+        if "N" in query:
+            heads, size = query["N"], query["D"]
+        else:
+            lse = named_output(self.case, 1) or ()
+            heads = recorded or (lse[1] if len(lse) == 4 else 0)
+            size = query["H"] // heads if heads > 0 else 0
+            if heads * size != query["H"]:
+                raise Misfit(FusedRule.HEADS)
+        if recorded not in (None, heads):
+            raise Misfit(FusedRule.HEADS)
+        return heads, size
+
+    def _pages(self, size: int) -> Pages | None:
+        """Return the pool of pages, with none in use yet; None without a block table."""
+        recorded = _lengths.number(self.case, "block_size")
+        if given(self.case, TABLE) is None:
+            if recorded not in (None, 0):
+                raise Misfit(FusedRule.BLOCK_SIZE)
+            return None
+        table, key = input_shape(self.case, TABLE), input_shape(self.case, KEY)
+        flat, nz = len(key) == 3, len(key) == 5
+        is_pool = len(table) == 2 and len(key) in (3, 4, 5) and all((*table, *key))
+        if not is_pool or (nz and self.letters == "BNSD"):
+            raise Misfit(FusedRule.KEYS)
+        pages = Pages(key[0], key[-2], table[1], (), is_flat=flat, is_nz=nz)
+        if recorded not in (None, pages.block_size):
+            raise Misfit(FusedRule.BLOCK_SIZE)
+        return pages
+
+    def _key_sizes(self, query: dict[str, int], size: int, pages: Pages | None) -> dict[str, int]:
+        """Return the sizes of the keys by letter: N their heads, V the size of a value."""
+        letters = ("XYH" if pages.is_flat else "XNYD") if pages else self.letters
+        key, value = by_token(self.case, KEY), by_token(self.case, VALUE)
+        keys, values = (_lengths.sizes_by_letter(letters, shape) for shape in (key, value))
+        if keys is None or values is None or keys.get("B") != query.get("B") and not pages:
+            raise Misfit(FusedRule.KEYS)
+        heads = keys["N"] if "N" in keys else keys["H"] // size
+        sizes = {**keys, "N": heads, "D": keys.get("D", size), "V": values.get("D", size)}
+        # Only unpaged TND was observed with values of another size than keys.
+        fits = key == value or (letters == "TND" and key[:-1] == value[:-1])
+        width = size * heads
+        if not fits or not heads or sizes["D"] != size or keys.get("H", width) != width:
+            raise Misfit(FusedRule.KEYS)
+        return sizes
+
+    def _rope_size(self, heads: int, kv_heads: int, pages: Pages | None) -> int:
+        """Return the numbers per head in the rope part; 0 without one."""
+        ropes = (QUERY_ROPE, KEY_ROPE)
+        if all(given(self.case, rope) is None for rope in ropes):
+            return 0
+        flat_query = self.letters == "BSH"
+        many = (
+            heads if flat_query else 1,
+            kv_heads if (pages.is_flat if pages else flat_query) else 1,
+        )
+        of_query, of_key = (
+            _last(by_token(self.case, rope), by_token(self.case, whole), heads_in_row)
+            for rope, whole, heads_in_row in zip(ropes, (QUERY, KEY), many, strict=True)
+        )
+        if of_query != of_key or not of_query:
+            raise Misfit(FusedRule.ROPE)
+        return of_query
+
+    def _sparse_mode(self, query: dict[str, int], keys: dict[str, int], pages: Pages | None) -> int:
+        """Return the sparse mode that the row names, if the mask fits; else the first that fits."""
+        recorded, mask = _lengths.number(self.case, "sparse_mode"), given(self.case, MASK)
+        pairs = None
+        if "S" in query and not given(self.case, QUERY_ROPE):
+            held = pages.width * pages.block_size if pages else keys["S"]
+            pairs = (query["B"], query["S"], held)
+        fits = sparse_modes(mask.shape if mask else None, pairs)
+        mode = next((mode for mode in fits if recorded in (None, mode)), None)
+        if mode is None:
+            raise Misfit(FusedRule.MASK)
+        return mode
+
+    def _check_output(self, call: FusedCall, query: dict[str, int]) -> None:
+        sizes = {**query, "N": call.heads, "D": call.value_size}
+        out = _lengths.shape_of(_lengths.letters_out(self.layout), sizes)
+        lse = _lengths.shape_of("TND" if call.is_ragged else "BNSD", {**sizes, "D": 1})
+        if not agrees(self.case, 0, out) or (call.returns_lse and not agrees(self.case, 1, lse)):
+            raise Misfit(FusedRule.OUTPUT)
+
+
+def _last(shape: Shape, like: Shape, many: int) -> int:
+    """Return the last dimension divided by `many`; 0 if it does not divide or the others differ."""
+    return shape[-1] // many if shape[:-1] == like[:-1] and not shape[-1] % many else 0
+
+
+def _is_row(raw: str, case: Case) -> bool:
+    shapes = [part.strip().strip("()") for part in raw.strip().strip('"').split(";")]
+    row = [",".join(map(str, slot.shape or ())) for slot in case.inputs or ()]
+    width = max(len(shapes), len(row))
+    padded = [side + [""] * (width - len(side)) for side in (shapes, row)]
+    return padded[0] == padded[1]
+
+
+# Inputs that fused attention of inference accepts: rules of a reading, and limits of the function.
+#
+# The limits are those in torch_npu's documentation, except for heads of latent keys: serving uses
+# fewer than the documented 32.
+NUMBERS = (QUERY, KEY, VALUE, QUERY_ROPE, KEY_ROPE)
+_REPLAYED = (*NUMBERS, MASK, QUERY_LENGTHS, KEY_LENGTHS, TABLE)
+_ROPE = 64
+_NZ_TOKENS = 128
+_ROW = 65535
+
+
+def _limit(text: str, holds: Callable[[FusedCall], bool]) -> Constraint:
+    return limit(read_call, text, holds)
+
+
+def _dtypes(text: str, positions: tuple[int, ...], spellings: tuple[str, ...]) -> Constraint:
+    def holds(case: Case) -> bool:
+        slots = [slot for i in positions if (slot := given(case, i))]
+        known = {slot.known_dtype.spelling for slot in slots if slot.known_dtype}
+        return known <= set(spellings)
+
+    return Constraint(text, holds)
+
+
+def _one_dtype(case: Case) -> bool:
+    slots = [given(case, i) for i in NUMBERS] + [output_slot(case, 0)]
+    return len({slot.known_dtype for slot in slots if slot}) == 1
+
+
+def _lse_is_float(case: Case) -> bool:
+    lse = output_slot(case, 1)
+    return lse is None or lse.shape is None or lse.known_dtype is dtype_of("FLOAT")
+
+
+def _block_size_fits(call: FusedCall) -> bool:
+    if not call.pages:
+        return True
+    size, several = call.pages.block_size, max(call.queries) > 1
+    if call.rope_size:
+        return size in (16, 128)
+    return size <= 512 and not size % (128 if several else 16)
+
+
+def _nz_fits(call: FusedCall) -> bool:
+    is_nz = call.pages is not None and call.pages.is_nz
+    return not is_nz or (call.is_latent and rules.accepted(call.pages).block_size == _NZ_TOKENS)
+
+
+def _cache_fits(call: FusedCall) -> bool:
+    if not call.pages:
+        return True
+    if call.pages.is_flat:
+        return call.kv_heads * call.size <= _ROW
+    return bool(call.rope_size) or not call.is_in_rows
+
+
+def _rows_fit(call: FusedCall) -> bool:
+    """Return whether the heads of a token, which form one row in BSH and BSND, are short enough.
+
+    One query per request has no such limit: another kernel computes it."""
+    return not call.is_in_rows or max(call.queries) == 1 or call.heads * call.size < _ROW
+
+
+def _latent_fits(call: FusedCall) -> bool:
+    if not call.is_latent:
+        return True
+    longest = max(call.queries)
+    is_causal_tnd = call.is_ragged and call.sparse_mode == RIGHT_DOWN_CAUSAL
+    return (
+        call.is_paged
+        and call.kv_heads == 1
+        and call.heads in (1, 2, 4, 8, 16, 32, 64, 128)
+        and longest <= 16
+        # vLLM-Ascend uses the causal mask of concatenated requests for one query too, to predict
+        # tokens (_forward_decode of attention/mla_v1.py).
+        and ((call.sparse_mode == 0) == (longest == 1) or is_causal_tnd)
+    )
+
+
+def _heads_fit(call: FusedCall) -> bool:
+    shared = call.heads // call.kv_heads
+    return call.heads <= 256 and (shared <= 64 or bool(call.rope_size))
+
+
+FUSED_RULES = (
+    rules.only_inputs(
+        "expected no shape in the slots of quantisation, padding, shared prefixes, position "
+        "shifts and sinks: they are not replayed",
+        _REPLAYED,
+    ),
+    _dtypes("expected DT_BF16 or FLOAT16 for queries", (QUERY,), ("DT_BF16", "FLOAT16")),
+    Constraint("expected one dtype for queries, keys, values and the output", _one_dtype),
+    _dtypes("expected INT8, UINT8 or BOOL for the mask", (MASK,), ("INT8", "UINT8", "BOOL")),
+    _dtypes("expected INT64 for lengths", (QUERY_LENGTHS, KEY_LENGTHS), ("INT64",)),
+    _dtypes("expected INT32 for the block table", (TABLE,), ("INT32",)),
+    Constraint("expected FLOAT for softmax_lse", _lse_is_float),
+    *rules_of(read_call, FusedRule),
+    _limit(
+        "expected a head of at most 512 numbers, a multiple of 16",
+        lambda call: call.size <= 512 and not call.size % 16 and not call.value_size % 16,
+    ),
+    _limit("expected at most 256 heads, of which at most 64 share a head of keys", _heads_fit),
+    _limit(
+        "expected block_size as a multiple of 16 up to 512, of 128 if a request has several "
+        "queries; with rope parts 16 or 128",
+        _block_size_fits,
+    ),
+    _limit(
+        f"expected latent keys and {_NZ_TOKENS} tokens for pages (kv_heads,d/16,block_size,16)",
+        _nz_fits,
+    ),
+    _limit(
+        "expected at most 65535 numbers per token in a page (block_size,kv_heads*d), and such "
+        "pages for queries in BSH or BSND",
+        _cache_fits,
+    ),
+    _limit(
+        f"expected fewer than {_ROW} numbers per token for several queries in BSH or BSND",
+        _rows_fit,
+    ),
+    _limit(f"expected rope parts of {_ROPE} numbers", lambda call: call.rope_size in (0, _ROPE)),
+    _limit(
+        f"latent keys of {LATENT} numbers: expected pages, one head of keys, 1, 2, 4 .. 128 "
+        "heads, and at most 16 queries per request: one without a mask, several with the causal "
+        "one, in TND any",
+        _latent_fits,
+    ),
+)

@@ -11,11 +11,15 @@ from itertools import pairwise
 from typing import Any
 
 from collector.codec.errors import CaseRejected
-from collector.model.case import Case
+from collector.model.case import Case, Shape
 from collector.model.vocabulary import RUNTIME_PREFIX
 from collector.ops.parts.tensors import cumulative_ends, equal_parts
-from collector.ops.slots import Shape, given
+from collector.ops.slots import given
 
+ASSUMES = (
+    "queries, and keys without pages, in equal parts; of paged keys the number of pages that "
+    "Runtime columns name, spread over the whole pool"
+)
 _NO_LENGTH = 1 << 40
 _BETWEEN = re.compile(r"[;,\s]+")
 

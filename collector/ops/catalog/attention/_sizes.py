@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from math import prod, sqrt
 
-from collector.model.case import Case, Slot
+from collector.model.case import Case, Shape, Slot
 from collector.model.vocabulary import CAUSAL_MASK, FULL_MASK, MASK
-from collector.ops.dtypes import spelling
-from collector.ops.slots import Shape, given, output_slot
+from collector.ops import rules
+from collector.ops.slots import given, output_slot, spelling
 from collector.ops.spec import Constraint
 
 MASK_SIDE = 2048
@@ -167,11 +167,11 @@ def named_output(case: Case, position: int) -> Shape | None:
 
 
 def limits(sizes: Callable[[Case], Attention | None]) -> Constraint:
-    """Return the limits that npu_fusion_attention documents; they hold if there are no sizes."""
+    """Return the limits that npu_fusion_attention documents, which are checked after the sizes."""
 
     def holds(case: Case) -> bool:
-        call = sizes(case)
-        return call is None or (call.heads <= 256 and call.head_size <= 768)
+        call = rules.accepted(sizes(case))
+        return call.heads <= 256 and call.head_size <= 768
 
     return Constraint("expected at most 256 heads, of at most 768 numbers", holds)
 

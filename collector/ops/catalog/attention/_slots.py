@@ -7,6 +7,7 @@ from typing import TypeVar
 
 from collector.codec.errors import CaseRejected
 from collector.model.case import Case, Slot
+from collector.ops import rules
 from collector.ops.spec import Constraint, GraphCall, OpSpec
 
 # Slots identified by kind, where their position is not enough.
@@ -19,7 +20,7 @@ from collector.ops.spec import Constraint, GraphCall, OpSpec
 #
 # A row is read as a graph's if each tensor after the required ones fits one slot, in order, and no
 # other, by its dtype and number of dimensions.
-_ABSENT = Slot(None, "", "")
+ABSENT = Slot(None, "", "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,19 @@ def kind(dtypes: str, *dims: int, requires: int | None = None) -> Kind:
     )
 
 
+def seen_as(op: OpSpec, view: Callable[[Case], Case]) -> OpSpec:
+    """Return the operator that reads a case as another one, which `view` returns."""
+    return replace(
+        op,
+        build=lambda case, make: op.build(view(case), make),
+        flops=lambda case: op.flops(view(case)),
+        traffic=lambda case: op.traffic(view(case)),
+        runtime=lambda case: op.runtime(view(case)),
+        missing_metadata=lambda case: op.missing_metadata(view(case)),
+        constraints=tuple(_on(rule, view) for rule in op.constraints),
+    )
+
+
 def by_kind(op: OpSpec, kinds: Mapping[int, Kind]) -> OpSpec:
     """Return the operator for rows that may be a graph's.
 
@@ -56,36 +70,23 @@ def by_kind(op: OpSpec, kinds: Mapping[int, Kind]) -> OpSpec:
         found = _placings(case, required, kinds)
         return _placed(case, required, found[0], len(op.slots)) if len(found) == 1 else case
 
-    def is_unambiguous(case: Case) -> bool:
-        return len(_placings(case, required, kinds)) < 2
-
-    npu_build = op.npu.build
+    placed = seen_as(op, place)
+    unambiguous = Constraint(
+        "expected inputs that fit one order of slots: a graph omits absent inputs, and "
+        "these fit several slots",
+        lambda case: len(_placings(case, required, kinds)) < 2,
+    )
+    graph = GraphCall(takes=lambda case: place(case) is not case, run=op.npu.run)
     return replace(
-        op,
-        build=lambda case, make: op.build(place(case), make),
-        flops=lambda case: op.flops(place(case)),
-        traffic=lambda case: op.traffic(place(case)),
-        runtime=lambda case: op.runtime(place(case)),
-        missing_metadata=lambda case: op.missing_metadata(place(case)),
+        placed,
         placed=place,
-        constraints=(
-            Constraint(
-                "expected inputs that fit one order of slots: a graph omits absent inputs, and "
-                "these fit several slots",
-                is_unambiguous,
-            ),
-            *(_on(rule, place) for rule in op.constraints),
-        ),
-        npu=replace(
-            op.npu,
-            build=npu_build and (lambda case, make: npu_build(place(case), make)),
-            graph=GraphCall(takes=lambda case: place(case) is not case, run=op.npu.run),
-        ),
+        constraints=(unambiguous, *placed.constraints),
+        npu=replace(op.npu, graph=graph),
     )
 
 
-def _on(rule: Constraint, place: Callable[[Case], Case]) -> Constraint:
-    return Constraint(rule.text, lambda case: rule.holds(place(case)))
+def _on(rule: Constraint, view: Callable[[Case], Case]) -> Constraint:
+    return Constraint(rule.text, lambda case: rule.holds(view(case)))
 
 
 def _placings(case: Case, required: int, kinds: Mapping[int, Kind]) -> list[tuple[int, ...]]:
@@ -96,23 +97,16 @@ def _placings(case: Case, required: int, kinds: Mapping[int, Kind]) -> list[tupl
     behind = slots[required:]
     if not behind or any(slot.shape is None for slot in slots):
         return []  # no input was omitted, or the row has only required inputs
-    found = list(_orders(behind, required, kinds))
+    orders = _rising(behind, required, kinds)
+    found = [order for order in orders if all(kinds[i].requires <= set(order) for i in order)]
     unchanged = tuple(range(required, len(slots)))
     return [] if found == [unchanged] else found
-
-
-def _orders(
-    tensors: Sequence[Slot], first: int, kinds: Mapping[int, Kind]
-) -> Iterator[tuple[int, ...]]:
-    """Yield ascending positions at which each tensor is of its slot's kind."""
-    for order in _rising(tensors, first, kinds):
-        if all(kinds[position].requires <= set(order) for position in order):
-            yield order
 
 
 def _rising(
     tensors: Sequence[Slot], first: int, kinds: Mapping[int, Kind]
 ) -> Iterator[tuple[int, ...]]:
+    """Yield ascending positions at which each tensor is of its slot's kind."""
     if not tensors:
         yield ()
         return
@@ -122,9 +116,8 @@ def _rising(
 
 
 def _placed(case: Case, required: int, order: Sequence[int], width: int) -> Case:
-    """Return the case with each tensor in its slot, and empty cells between."""
     slots = case.inputs or ()
-    seen = [_ABSENT] * width
+    seen = [ABSENT] * width
     seen[:required] = slots[:required]
     for position, slot in zip(order, slots[required:], strict=True):
         seen[position] = slot
@@ -150,17 +143,12 @@ def rules_of(read: Callable[[Case], object], rules: type[StrEnum]) -> tuple[Cons
     return tuple(_is_kept(read, rule) for rule in rules)
 
 
+def _is_kept(read: Callable[[Case], object], rule: StrEnum) -> Constraint:
+    return Constraint(rule.value, lambda case: read(case) is not rule)
+
+
 def limit(
     read: Callable[[Case], _Call | StrEnum], text: str, holds: Callable[[_Call], bool]
 ) -> Constraint:
-    """Return a limit of the function; rows that break a rule of the reading pass it."""
-
-    def check(case: Case) -> bool:
-        call = read(case)
-        return isinstance(call, StrEnum) or holds(call)
-
-    return Constraint(text, check)
-
-
-def _is_kept(read: Callable[[Case], object], rule: StrEnum) -> Constraint:
-    return Constraint(rule.value, lambda case: read(case) is not rule)
+    """Return a limit of the function, which is checked after the rules of the reading."""
+    return Constraint(text, lambda case: holds(rules.accepted(read(case))))

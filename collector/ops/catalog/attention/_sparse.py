@@ -5,18 +5,19 @@ concatenated (TND), keys are in pages (PA_BSND) with one head. If a row names no
 are divided into equal parts, and each request has its share of the pool.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
-from collector.model.case import Case
+from collector.model.case import Case, Shape
 from collector.model.vocabulary import RUNTIME_PREFIX
 from collector.ops.catalog.attention import _lengths
 from collector.ops.catalog.attention._lengths import NoNumber, Pages, Request
-from collector.ops.catalog.attention._slots import Misfit
+from collector.ops.catalog.attention._slots import Misfit, limit
 from collector.ops.parts.tensors import cumulative_ends, equal_parts
-from collector.ops.slots import Shape, input_shape
+from collector.ops.slots import input_shape
+from collector.ops.spec import Constraint
 
 CAUSAL = 3
 PATTERNS = ("uniform", "contiguous", "random")
@@ -135,9 +136,13 @@ def sparse_columns(case: Case, call: SparseCall, more: dict[str, object]) -> dic
     )
 
 
-def block_size_fits(call: SparseCall) -> bool:
-    """Return whether a page has a multiple of 16 tokens, up to 1024."""
-    return not call.pages.block_size % 16 and call.pages.block_size <= 1024
+def page_limit(read: Callable[[Case], SparseCall | SparseRule]) -> Constraint:
+    """Return the limit that the function has for the tokens of a page."""
+    return limit(
+        read,
+        "expected block_size as a multiple of 16, at most 1024",
+        lambda call: not call.pages.block_size % 16 and call.pages.block_size <= 1024,
+    )
 
 
 def _read(case: Case, slots: Slots, topk: int) -> SparseCall:

@@ -3,9 +3,9 @@
 from typing import Any
 
 from collector.model.case import Case
+from collector.ops import rules
 from collector.ops.catalog.attention import _blocks, _sizes
 from collector.ops.catalog.attention._sizes import Attention
-from collector.ops.dtypes import floating, inputs_are, one_dtype, outputs_are
 from collector.ops.parts import like
 from collector.ops.slots import agrees, given, input_shape, output_shape, output_slot
 from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker
@@ -17,7 +17,6 @@ _SLOTS = (
     *("actual_seq_qlen", "actual_seq_kvlen", "q_start_idx", "kv_start_idx"),
     *("d_scale_q", "d_scale_k", "d_scale_v"),
 )
-_OPTIONAL = frozenset(range(3, len(_SLOTS)))
 _SOFTMAX_OUT = frozenset({2})
 
 
@@ -26,7 +25,7 @@ def _forward_sizes(case: Case) -> Attention | None:
 
 
 def _build(case: Case, make: TensorMaker) -> Call:
-    sizes: Any = _forward_sizes(case)
+    sizes = rules.accepted(_forward_sizes(case))
     tensors = [like.normal(slot, make) for slot in (case.inputs or ())[:3]]
     mask = _blocks.make_mask_of(make, sizes) if given(case, _MASK) else None
     return Call(*tensors, mask, sizes=sizes)
@@ -50,19 +49,15 @@ def _launch(api: Any, query: Any, key: Any, value: Any, mask: Any, *, sizes: Att
 
 def _flops(case: Case) -> int:
     """Return the operations: two products of 2 * D for each pair of a query and a key it sees."""
-    sizes = _forward_sizes(case)
-    return 4 * sizes.head_size * sizes.pairs if sizes else 0
-
-
-def _outputs_fit(case: Case) -> bool:
-    return agrees(case, 1, output_shape(case, 0)) and agrees(case, 3, input_shape(case, 0))
+    sizes = rules.accepted(_forward_sizes(case))
+    return 4 * sizes.head_size * sizes.pairs
 
 
 FLASH_ATTENTION_SCORE = OpSpec(
     kernel="FlashAttentionScore",
     call="torch_npu.npu_fusion_attention",
     slots=_SLOTS,
-    optional=_OPTIONAL,
+    optional=frozenset(range(3, len(_SLOTS))),
     optional_outputs=_SOFTMAX_OUT,
     reference=_reference,
     build=_build,
@@ -72,32 +67,30 @@ FLASH_ATTENTION_SCORE = OpSpec(
     constraints=(
         _sizes.only_slots(frozenset({0, 1, 2, _MASK}), _SOFTMAX_OUT),
         _sizes.mask_constraint(_MASK, _forward_sizes),
-        floating((0,)),
-        one_dtype((0, 1, 2), (3,)),
-        outputs_are(("FLOAT",), (0, 1)),
-        Constraint(
+        rules.floating((0,)),
+        rules.one_dtype((0, 1, 2), (3,)),
+        rules.outputs_are(("FLOAT",), (0, 1)),
+        rules.reads(
             "expected queries, keys, values and a softmax maximum (B,N,S,8) in one layout of SBH, "
             "BSH, BNSD, BSND",
-            lambda case: _forward_sizes(case) is not None,
+            _forward_sizes,
         ),
         _sizes.limits(_forward_sizes),
         Constraint(
-            "expected a softmax sum like the maximum, and an output like the query", _outputs_fit
+            "expected a softmax sum like the maximum, and an output like the query",
+            lambda case: (
+                agrees(case, 1, output_shape(case)) and agrees(case, 3, input_shape(case, 0))
+            ),
         ),
     ),
 )
 
-
-# Gradient of attention with respect to queries, keys and values, from the stored statistics.
-#
-# Slots are in torch_npu's order without shift and dropout: those three are omitted, not empty.
 
 _GRAD_MASK, _MAXIMUM, _SUM, _ATTENTION = 4, 5, 6, 8
 _GRAD_SLOTS = (
     *("query", "key", "value", "dy", "atten_mask", "softmax_max", "softmax_sum", "softmax_in"),
     *("attention_in", "prefix", "d_scale_q", "d_scale_k", "d_scale_v", "d_scale_dy", "d_scale_o"),
 )
-_GRAD_OPTIONAL = frozenset({_GRAD_MASK, 7, *range(9, len(_GRAD_SLOTS))})
 _OTHER_OUTPUTS = frozenset({3, 4, 5})
 
 
@@ -107,7 +100,7 @@ def _grad_sizes(case: Case) -> Attention | None:
 
 def _grad_build(case: Case, make: TensorMaker) -> Call:
     """Build the call with consistent statistics and attention, from one forward pass."""
-    sizes: Any = _grad_sizes(case)
+    sizes = rules.accepted(_grad_sizes(case))
     tensors = (like.normal(slot, make) for slot in (case.inputs or ())[:4])
     query, key, value, dy = tensors
     mask = _blocks.make_mask_of(make, sizes) if given(case, _GRAD_MASK) else None
@@ -164,8 +157,8 @@ def _grad_launch(api: Any, *tensors: Any, sizes: Attention) -> Any:
 
 def _grad_flops(case: Case) -> int:
     """Return the operations: five products of 2 * D per pair (scores again, dV, dP, dQ and dK)."""
-    sizes = _grad_sizes(case)
-    return 10 * sizes.head_size * sizes.pairs if sizes else 0
+    sizes = rules.accepted(_grad_sizes(case))
+    return 10 * sizes.head_size * sizes.pairs
 
 
 def _inputs_fit(case: Case) -> bool:
@@ -174,11 +167,14 @@ def _inputs_fit(case: Case) -> bool:
     return like_query and input_shape(case, _SUM) == maximum
 
 
+# Gradient of attention with respect to queries, keys and values, from the stored statistics.
+#
+# Slots are in torch_npu's order without shift and dropout: those three are omitted, not empty.
 FLASH_ATTENTION_SCORE_GRAD = OpSpec(
     kernel="FlashAttentionScoreGrad",
     call="torch_npu.npu_fusion_attention_grad",
     slots=_GRAD_SLOTS,
-    optional=_GRAD_OPTIONAL,
+    optional=frozenset({_GRAD_MASK, 7, *range(9, len(_GRAD_SLOTS))}),
     optional_outputs=_OTHER_OUTPUTS,
     reference=_grad_reference,
     build=_grad_build,
@@ -190,13 +186,13 @@ FLASH_ATTENTION_SCORE_GRAD = OpSpec(
             frozenset({0, 1, 2, 3, _GRAD_MASK, _MAXIMUM, _SUM, _ATTENTION}), _OTHER_OUTPUTS
         ),
         _sizes.mask_constraint(_GRAD_MASK, _grad_sizes),
-        floating((0,)),
-        one_dtype((0, 1, 2, 3, _ATTENTION), (0, 1, 2)),
-        inputs_are(("FLOAT",), (_MAXIMUM, _SUM)),
-        Constraint(
+        rules.floating((0,)),
+        rules.one_dtype((0, 1, 2, 3, _ATTENTION), (0, 1, 2)),
+        rules.inputs_are(("FLOAT",), (_MAXIMUM, _SUM)),
+        rules.reads(
             "expected queries, keys, values and a softmax maximum (B,N,S,8) in one layout of SBH, "
             "BSH, BNSD, BSND",
-            lambda case: _grad_sizes(case) is not None,
+            _grad_sizes,
         ),
         _sizes.limits(_grad_sizes),
         Constraint(

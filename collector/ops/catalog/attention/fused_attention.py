@@ -4,32 +4,27 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from collector.model.case import Case, Slot
+from collector.model.case import Case
 from collector.model.vocabulary import dtype_of
+from collector.ops import rules
 from collector.ops.catalog.attention import _fused, _lengths
 from collector.ops.catalog.attention._blocks import attend, held_keys, make_table
-from collector.ops.catalog.attention._fused import FusedCall, FusedRule
-from collector.ops.catalog.attention._fused_reading import FUSED_RULES, NUMBERS, columns, read_call
+from collector.ops.catalog.attention._fused import FusedCall, columns, read_call
 from collector.ops.catalog.attention._lengths import Request
-from collector.ops.catalog.attention._slots import by_kind, kind
+from collector.ops.catalog.attention._slots import ABSENT, by_kind, kind, seen_as
 from collector.ops.slots import given, input_shape
 from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker
 
 # Replay of a row of fused attention: its tensors, the reference in plain torch, and its costs.
 
-_ASSUMES = (
-    "queries, and keys without pages, in equal parts; of paged keys the number of pages that "
-    "Runtime columns name, spread over the whole pool"
-)
-
 
 def build(case: Case, make: TensorMaker) -> Call:
     """Return the tensors of the call, in the function's order, and its sizes."""
-    call: Any = read_call(case)
+    call = rules.accepted(read_call(case))
     slots = case.inputs or ()
     tensors = {
         i: make.normal(input_shape(case, i), slots[i].dtype)
-        for i in NUMBERS
+        for i in _fused.NUMBERS
         if given(case, i) and not (i == _fused.VALUE and call.is_latent)
     }
     key, ropes = tensors[_fused.KEY], (tensors.get(_fused.QUERY_ROPE), tensors.get(_fused.KEY_ROPE))
@@ -66,9 +61,7 @@ def reference(torch: Any, *tensors: Any, call: FusedCall) -> Any:
 
 def flops(case: Case) -> int:
     """Return the operations: two products for each pair of a query and a key that it sees."""
-    call = read_call(case)
-    if isinstance(call, FusedRule):
-        return 0
+    call = rules.accepted(read_call(case))
     return 2 * (call.size + call.rope_size + call.value_size) * call.pairs
 
 
@@ -76,9 +69,7 @@ def traffic(case: Case) -> int:
     """Return the bytes of queries and outputs, and of the requests' part of the caches.
 
     The mask counts 0 bytes: it is the same for all, and a launch may read only a corner of it."""
-    call = read_call(case)
-    if isinstance(call, FusedRule):
-        return 0
+    call = rules.accepted(read_call(case))
     slots = case.inputs or ()
     number = dtype_of(slots[_fused.QUERY].dtype)
     values = 0 if call.is_latent else call.value_size
@@ -100,7 +91,6 @@ def _keys(tensor: Any, table: Any, request: Request, call: FusedCall) -> Any:
 
 
 def _output_shape(query: Any, call: FusedCall) -> list[int]:
-    """Return the shape of the output for this query."""
     shape, letters = list(query.shape), _lengths.letters_in(call.layout)
     sizes = dict(zip(letters, shape, strict=True))
     sizes |= {"N": call.heads, "D": call.value_size, "H": call.heads * call.value_size}
@@ -112,75 +102,6 @@ def _lse_shape(query: Any, call: FusedCall) -> list[int]:
         return [query.shape[0], call.heads, 1]
     letters = _lengths.letters_in(call.layout)
     return [query.shape[0], call.heads, query.shape[letters.index("S")], 1]
-
-
-# Shared by prompt and incremental attention. Both are fused attention of inference with other
-# slots, so they are read, built and computed as such a row.
-_ABSENT = Slot(None, "", "")
-
-
-def flash(
-    kernel: str,
-    call: str,
-    slots: tuple[str, ...],
-    places: Mapping[int, int],
-    run: Callable[..., Any],
-    limits: Mapping[str, Callable[[FusedCall], bool]],
-) -> OpSpec:
-    """Declare an operator whose input `i` is input `places[i]` of fused attention.
-
-    Other inputs must have no shape. `run` takes the function, the tensors in the order of fused
-    attention, and the sizes."""
-
-    def view(case: Case) -> Case:
-        inputs = dict(enumerate(case.inputs or ()))
-        seen = [_ABSENT] * (max(places.values()) + 1)
-        for mine, theirs in places.items():
-            seen[theirs] = inputs.get(mine, _ABSENT)
-        return replace(case, inputs=tuple(seen))
-
-    def build_view(case: Case, make: TensorMaker) -> Call:
-        return build(view(case), make)
-
-    def output(torch: Any, *args: Any, call: FusedCall) -> Any:
-        out, _ = reference(torch, *args, call=call)
-        return out
-
-    def limit(holds: Callable[[FusedCall], bool]) -> Callable[[Case], bool]:
-        def check(case: Case) -> bool:
-            sizes = read_call(view(case))
-            return isinstance(sizes, FusedRule) or (holds(sizes) and not sizes.returns_lse)
-
-        return check
-
-    def on_view(holds: Callable[[Case], bool]) -> Callable[[Case], bool]:
-        return lambda case: holds(view(case))
-
-    return OpSpec(
-        kernel=kernel,
-        call=call,
-        assumes=_ASSUMES,
-        slots=slots,
-        optional=frozenset(range(3, len(slots))),
-        reference=output,
-        build=build_view,
-        flops=lambda case: flops(view(case)),
-        traffic=lambda case: traffic(view(case)),
-        npu=NpuCall(run=run),
-        runtime=lambda case: columns(view(case)),
-        missing_metadata=lambda case: _lengths.unknown_lengths(view(case), _fused.TABLE),
-        constraints=(
-            Constraint(
-                "expected no shape in the slots of quantisation, padding and position shifts: "
-                "they are not replayed",
-                lambda case: all(
-                    slot.shape is None or i in places for i, slot in enumerate(case.inputs or ())
-                ),
-            ),
-            *(Constraint(rule.text, on_view(rule.holds)) for rule in FUSED_RULES),
-            *(Constraint(text, limit(holds)) for text, holds in limits.items()),
-        ),
-    )
 
 
 def _call(
@@ -232,7 +153,7 @@ def _infer_launch(api: Any, *tensors: Any, call: FusedCall) -> Any:
 _INFER_BY_POSITION = OpSpec(
     kernel="FusedInferAttentionScore",
     call="torch_npu.npu_fused_infer_attention_score",
-    assumes=_ASSUMES,
+    assumes=_lengths.ASSUMES,
     slots=_SLOTS,
     optional=frozenset(range(3, len(_SLOTS))),
     optional_outputs=frozenset({1}),
@@ -243,7 +164,7 @@ _INFER_BY_POSITION = OpSpec(
     npu=NpuCall(run=_infer_launch),
     runtime=columns,
     missing_metadata=lambda case: _lengths.unknown_lengths(case, _fused.TABLE),
-    constraints=FUSED_RULES,
+    constraints=_fused.FUSED_RULES,
 )
 
 # Rows of a graph with quantised caches, shared prefixes or padding are not read.
@@ -258,6 +179,58 @@ _INFER_KINDS = {
 }
 
 FUSED_INFER_ATTENTION_SCORE = by_kind(_INFER_BY_POSITION, _INFER_KINDS)
+
+
+# Shared by prompt and incremental attention. Both are fused attention of inference with other
+# slots, so they are read, built and computed as such a row.
+def flash(
+    kernel: str,
+    call: str,
+    slots: tuple[str, ...],
+    places: Mapping[int, int],
+    run: Callable[..., Any],
+    limits: Mapping[str, Callable[[FusedCall], bool]],
+) -> OpSpec:
+    """Declare an operator whose input `i` is input `places[i]` of fused attention.
+
+    Other inputs must have no shape. `run` takes the function, the tensors in the order of fused
+    attention, and the sizes."""
+
+    def view(case: Case) -> Case:
+        inputs = dict(enumerate(case.inputs or ()))
+        seen = [ABSENT] * (max(places.values()) + 1)
+        for mine, theirs in places.items():
+            seen[theirs] = inputs.get(mine, ABSENT)
+        return replace(case, inputs=tuple(seen))
+
+    def limit(text: str, holds: Callable[[FusedCall], bool]) -> Constraint:
+        def check(case: Case) -> bool:
+            sizes = rules.accepted(read_call(view(case)))
+            return holds(sizes) and not sizes.returns_lse
+
+        return Constraint(text, check)
+
+    viewed = seen_as(_INFER_BY_POSITION, view)
+    return replace(
+        viewed,
+        kernel=kernel,
+        call=call,
+        slots=slots,
+        optional=frozenset(range(3, len(slots))),
+        optional_outputs=frozenset(),
+        reference=lambda *args, call: reference(*args, call=call)[0],
+        npu=NpuCall(run=run),
+        constraints=(
+            rules.only_inputs(
+                "expected no shape in the slots of quantisation, padding and position shifts: "
+                "they are not replayed",
+                places,
+            ),
+            *viewed.constraints,
+            *(limit(text, holds) for text, holds in limits.items()),
+        ),
+    )
+
 
 # Attention of one new token per request, to keys in one block each or in pages.
 _INCRE_LAYOUTS = ("BSH", "BSND", "BNSD")

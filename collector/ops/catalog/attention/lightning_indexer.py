@@ -1,17 +1,18 @@
 """Selection of the most relevant keys of each query: kernels of CANN and vLLM-Ascend."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
 from collector.model.case import Case
+from collector.ops import rules
 from collector.ops.catalog.attention import _sparse
 from collector.ops.catalog.attention._blocks import held_keys, make_table
-from collector.ops.catalog.attention._lengths import NoNumber, number, unknown_lengths
+from collector.ops.catalog.attention._lengths import ASSUMES, NoNumber, number, unknown_lengths
 from collector.ops.catalog.attention._sizes import named_output
 from collector.ops.catalog.attention._slots import limit, rules_of
 from collector.ops.catalog.attention._sparse import Slots, SparseCall, SparseRule
-from collector.ops.dtypes import inputs_are, one_dtype, outputs_are
 from collector.ops.parts.tensors import cumulative_ends
 from collector.ops.slots import input_shape, output_shape
 from collector.ops.spec import Call, Constraint, Need, NpuCall, OpSpec, TensorMaker
@@ -43,7 +44,7 @@ def read(case: Case) -> SparseCall | SparseRule:
 
 
 def build(case: Case, make: TensorMaker) -> Call:
-    call: Any = read(case)
+    call = rules.accepted(read(case))
     slots = case.inputs or ()
     tensors = (make.normal(input_shape(case, i), slots[i].dtype) for i in range(3))
     values = named_output(case, _VALUES)
@@ -96,22 +97,11 @@ def lacks_lengths(case: Case) -> str:
     return unknown_lengths(case, _places(case).table)
 
 
-def launch(
-    api: Any,
-    query: Any,
-    key: Any,
-    weights: Any,
-    query_ends: Any,
-    key_lengths: Any,
-    table: Any,
-    kept: Any,
-    *scales: Any,
-    call: SparseCall,
-    **modes: int,
-) -> Any:
+def launch(api: Any, *tensors: Any, call: SparseCall, **modes: int) -> Any:
     """Call the function, which returns no values for a paged cache.
 
     A profile names the shape of the values; the tensor in their place is not written."""
+    query, key, weights, query_ends, key_lengths, table, kept, *scales = tensors
     found = api(
         *(query, key, weights, *scales),
         actual_seq_lengths_query=query_ends,
@@ -133,21 +123,14 @@ def columns(case: Case) -> Mapping[str, str]:
 
 
 def flops(case: Case) -> int:
-    """Return the operations: for each head and each pair, a product of D numbers and a weighted
-    sum.
-
-    A pair is a query and a key that it sees."""
-    call = read(case)
-    if isinstance(call, SparseRule):
-        return 0
+    """Return a product of D numbers and a weighted sum per head, query and key that it sees."""
+    call = rules.accepted(read(case))
     return 2 * (call.size + 1) * call.heads * call.pairs(max(call.keys))
 
 
 def traffic(case: Case) -> int:
     """Return the bytes of queries, weights, every key of the requests, and the indices."""
-    call = read(case)
-    if isinstance(call, SparseRule):
-        return 0
+    call = rules.accepted(read(case))
     own = sum(slot.size_bytes for slot in (case.inputs or ())[:3:2])
     return own + sum(call.keys) * call.size * 2 + call.tokens * call.topk * 4
 
@@ -171,35 +154,30 @@ SLOTS = (
     "block_table",
 )
 OF_SIZES = (
-    outputs_are(("INT32",), (0,)),
+    rules.outputs_are(("INT32",), (0,)),
     *rules_of(read, SparseRule),
     Constraint("expected indices (T,1,topk), and values like them or none", _outputs_fit),
     limit(read, "expected a head of 128 numbers", lambda call: call.size == 128),
     limit(read, "expected at most 64 heads", lambda call: call.heads <= 64),
-    limit(read, "expected block_size as a multiple of 16, at most 1024", _sparse.block_size_fits),
+    _sparse.page_limit(read),
     limit(
         read, "expected topk of 1 to 2048, or 3072, 4096 .. 8192", lambda call: call.topk in _TOPKS
     ),
 )
 CONSTRAINTS = (
-    inputs_are(("DT_BF16", "FLOAT16"), (QUERY,)),
-    one_dtype((QUERY, _KEY), (_VALUES,)),
-    inputs_are(("DT_BF16", "FLOAT16", "FLOAT"), (WEIGHTS,)),
+    rules.inputs_are(("DT_BF16", "FLOAT16"), (QUERY,)),
+    rules.one_dtype((QUERY, _KEY), (_VALUES,)),
+    rules.inputs_are(("DT_BF16", "FLOAT16", "FLOAT"), (WEIGHTS,)),
     Constraint("expected weights (T,N) in FLOAT or the query's dtype", _weights_fit),
-    inputs_are(("INT32",), (3, 4, 5)),
+    rules.inputs_are(("INT32",), (3, 4, 5)),
     *OF_SIZES,
-)
-
-_ASSUMES = (
-    "queries, and keys without pages, in equal parts; of paged keys the number of pages that "
-    "Runtime columns name, spread over the whole pool; scores at random"
 )
 
 # The most relevant keys of each query: CANN's own kernel.
 LIGHTNING_INDEXER = OpSpec(
     kernel="LightningIndexer",
     call="torch_npu.npu_lightning_indexer",
-    assumes=_ASSUMES,
+    assumes=f"{ASSUMES}; scores at random",
     slots=SLOTS,
     optional_outputs=OPTIONAL_OUTPUTS,
     reference=reference,
@@ -219,7 +197,7 @@ _SCALES = (_QUERY_SCALE, 4)
 
 
 def _build(case: Case, make: TensorMaker) -> Call:
-    call: Any = read(case)
+    call = rules.accepted(read(case))
     slots = case.inputs or ()
     whole = (make.integers(input_shape(case, i), "INT8", -127, 128) for i in (QUERY, _KEY))
     weights = make.normal(input_shape(case, WEIGHTS), slots[WEIGHTS].dtype)
@@ -236,25 +214,15 @@ def _quant_reference(torch: Any, *tensors: Any, call: SparseCall) -> Any:
     return reference(torch, wide_query, wide_key, weights, *lengths, table, None, call=call)[0]
 
 
-def _quant_launch(
-    api: Any,
-    query: Any,
-    key: Any,
-    weights: Any,
-    own: Any,
-    keys: Any,
-    *others: Any,
-    call: SparseCall,
-) -> Any:
+def _quant_launch(api: Any, *tensors: Any, call: SparseCall) -> Any:
+    query, key, weights, own, keys, *others = tensors
     modes = {"query_quant_mode": 0, "key_quant_mode": 0}
     return launch(api, query, key, weights, *others, None, own, keys, call=call, **modes)[0]
 
 
 def _traffic(case: Case) -> int:
     """Return the bytes of queries, weights, scales, the requests' keys with scales, and indices."""
-    call = read(case)
-    if isinstance(call, SparseRule):
-        return 0
+    call = rules.accepted(read(case))
     slots = case.inputs or ()
     own = sum(slots[i].size_bytes for i in (QUERY, WEIGHTS, _QUERY_SCALE))
     return own + sum(call.keys) * (call.size + 2) + call.tokens * call.topk * 4
@@ -266,47 +234,40 @@ def _scales_fit(case: Case) -> bool:
     return tuple(input_shape(case, i) for i in (WEIGHTS, *_SCALES)) == expected
 
 
-LIGHTNING_INDEXER_QUANT = OpSpec(
+LIGHTNING_INDEXER_QUANT = replace(
+    LIGHTNING_INDEXER,
     kernel=QUANTISED,
     call="torch.ops._C_ascend.npu_lightning_indexer_quant",
-    assumes=_ASSUMES,
+    optional_outputs=frozenset(),
     slots=(*SLOTS[:3], "query_dequant_scale", "key_dequant_scale", *SLOTS[3:]),
     reference=_quant_reference,
     build=_build,
-    flops=flops,
     traffic=_traffic,
     npu=NpuCall(run=_quant_launch, needs=frozenset({Need.CUSTOM_OPP, Need.VLLM_ASCEND})),
-    runtime=columns,
-    missing_metadata=lacks_lengths,
     constraints=(
-        inputs_are(("INT8",), (QUERY, _KEY)),
-        inputs_are(("FLOAT16",), (WEIGHTS, *_SCALES)),
+        rules.inputs_are(("INT8",), (QUERY, _KEY)),
+        rules.inputs_are(("FLOAT16",), (WEIGHTS, *_SCALES)),
         Constraint(
             "expected weights and scales of queries (T,N), and scales of keys "
             "(blocks,block_size,1)",
             _scales_fit,
         ),
-        inputs_are(("INT32",), (5, 6, 7)),
+        rules.inputs_are(("INT32",), (5, 6, 7)),
         *OF_SIZES,
     ),
 )
 
 # The most relevant keys of each query: vLLM-Ascend's own kernel, which 0.18 uses to serve on A2 and
 # A3 (`vllm_ascend/attention/sfa_v1.py`). In 0.23 it has the name of CANN's, in its own library.
-LIGHTNING_INDEXER_VLLM = OpSpec(
+LIGHTNING_INDEXER_VLLM = replace(
+    LIGHTNING_INDEXER,
     kernel="LightningIndexerVllm",
     call="torch.ops._C_ascend.npu_lightning_indexer",
-    assumes=_ASSUMES,
-    slots=SLOTS,
+    optional_outputs=frozenset(),
     reference=lambda *args, **kwargs: reference(*args, **kwargs)[0],
-    build=build,
-    flops=flops,
-    traffic=traffic,
     npu=NpuCall(
         run=lambda *args, **kwargs: launch(*args, **kwargs)[0],
         needs=frozenset({Need.CUSTOM_OPP, Need.VLLM_ASCEND}),
     ),
-    runtime=columns,
-    missing_metadata=lacks_lengths,
-    constraints=(*CONSTRAINTS, one_dtype((QUERY, WEIGHTS), ())),
+    constraints=(*CONSTRAINTS, rules.one_dtype((QUERY, WEIGHTS), ())),
 )

@@ -8,18 +8,17 @@ share the tokens (one mask per request); equal lengths are assumed.
 from dataclasses import dataclass
 from typing import Any
 
-from collector.model.case import Case
+from collector.model.case import Case, Shape
 from collector.model.vocabulary import dtype_of
+from collector.ops import rules
 from collector.ops.catalog.attention._blocks import attend
 from collector.ops.catalog.attention._sizes import Attention, named_output
-from collector.ops.dtypes import spelling
 from collector.ops.parts.tensors import cumulative_ends, equal_parts
-from collector.ops.slots import Shape, agrees, given, input_shape, output_slot
+from collector.ops.slots import agrees, given, input_shape, output_slot, spelling
 from collector.ops.spec import Call, Constraint, Need, NpuCall, OpSpec, TensorMaker
 
 _Q_NOPE, _Q_ROPE, _K_NOPE, _K_ROPE, _VALUE, _MASK, _PRE_OUT, _PREV_LSE = *range(6), 13, 14
 _TENSORS = (_Q_NOPE, _Q_ROPE, _K_NOPE, _K_ROPE, _VALUE)
-_REPLAYED = frozenset({*_TENSORS, _MASK, _PRE_OUT, _PREV_LSE})
 _MASK_SIDE = 512
 _SIZE, _ROPE = 128, 64
 _FLOAT = dtype_of("FLOAT")
@@ -63,10 +62,9 @@ def _build(case: Case, make: TensorMaker) -> Call:
     mask = make.full(shape, dtype, 1).triu_(1)
     tokens, heads, _ = input_shape(case, _Q_NOPE)
     held = make.normal((tokens, heads, _SIZE), dtype), make.normal((heads, tokens), "FLOAT")
-    lengths = [sizes.queries] if sizes.is_first else [sizes.queries, sizes.keys]
+    lengths = sizes.queries if sizes.is_first else (sizes.queries, sizes.keys)
     # The function reads lengths on the host: this tensor stays there.
     host_lengths = make.torch.tensor(lengths, dtype=make.torch.int32)
-    host_lengths = host_lengths[0] if sizes.is_first else host_lengths
     names_lse = named_output(case, 1) is not None
     return Call(*tensors, mask, hidden, *held, host_lengths, sizes=sizes, names_lse=names_lse)
 
@@ -189,12 +187,10 @@ RINGMLAPREFILL_BF16_KERNEL = OpSpec(
     traffic=_traffic,
     npu=NpuCall(run=_launch, needs=frozenset({Need.ATB})),
     constraints=(
-        Constraint(
+        rules.only_inputs(
             "expected no shape in the slots of quantisation and position shifts: they are not "
             "replayed",
-            lambda case: all(
-                slot.shape is None or i in _REPLAYED for i, slot in enumerate(case.inputs or ())
-            ),
+            frozenset({*_TENSORS, _MASK, _PRE_OUT, _PREV_LSE}),
         ),
         Constraint("expected DT_BF16, and FLOAT for sums", _dtypes_fit),
         Constraint(

@@ -5,17 +5,16 @@ from functools import lru_cache
 from typing import Any
 
 from collector.model.case import Case
+from collector.ops import rules
 from collector.ops.catalog.attention import _sparse
 from collector.ops.catalog.attention._blocks import make_table
-from collector.ops.catalog.attention._lengths import unknown_lengths
+from collector.ops.catalog.attention._lengths import ASSUMES, unknown_lengths
 from collector.ops.catalog.attention._sizes import named_output
 from collector.ops.catalog.attention._slots import limit, rules_of
 from collector.ops.catalog.attention._sparse import Slots, SparseCall, SparseRule
-from collector.ops.dtypes import inputs_are, one_dtype
-from collector.ops.parts.serving import accepts
 from collector.ops.parts.tensors import cumulative_ends
 from collector.ops.slots import agrees, input_shape
-from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker
+from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker, accepts
 
 _QUERY, _KEY, _VALUE, _INDICES, _QUERY_ROPE, _KEY_ROPE = 0, 1, 2, 3, 7, 8
 _PLACES = Slots(query=_QUERY, key=_KEY, table=4, query_lengths=5, key_lengths=6)
@@ -34,7 +33,7 @@ def _read(case: Case) -> SparseCall | SparseRule:
 
 def _build(case: Case, make: TensorMaker) -> Call:
     """Build the call; keys and values are one cache, as in serving."""
-    call: Any = _read(case)
+    call = rules.accepted(_read(case))
     dtype = (case.inputs or ())[_QUERY].dtype
     query, key, query_rope, key_rope = (
         make.normal(input_shape(case, i), dtype) for i in (_QUERY, _KEY, _QUERY_ROPE, _KEY_ROPE)
@@ -115,9 +114,7 @@ def _scale(call: SparseCall) -> float:
 
 
 def _columns(case: Case) -> Mapping[str, str]:
-    call = _read(case)
-    if isinstance(call, SparseRule):
-        return {}
+    call = rules.accepted(_read(case))
     return _sparse.sparse_columns(
         case,
         call,
@@ -132,17 +129,13 @@ def _columns(case: Case) -> Mapping[str, str]:
 
 def _flops(case: Case) -> int:
     """Return the operations: two products for each pair of a query and a selected key."""
-    call = _read(case)
-    if isinstance(call, SparseRule):
-        return 0
+    call = rules.accepted(_read(case))
     return 2 * (2 * call.size + _ROPE) * call.heads * call.pairs(call.chosen)
 
 
 def _traffic(case: Case) -> int:
     """Return the bytes of queries, indices and output, and of the keys of one query per request."""
-    call = _read(case)
-    if isinstance(call, SparseRule):
-        return 0
+    call = rules.accepted(_read(case))
     slots = case.inputs or ()
     read = sum(slots[i].size_bytes for i in (_QUERY, _QUERY_ROPE, _INDICES))
     keys = sum(min(call.chosen, keys) for keys in call.keys)
@@ -163,11 +156,7 @@ def _output_fits(case: Case) -> bool:
 SPARSE_FLASH_ATTENTION = OpSpec(
     kernel="SparseFlashAttention",
     call="torch_npu.npu_sparse_flash_attention",
-    assumes=(
-        "queries, and keys without pages, in equal parts; of paged keys the number of pages that "
-        "Runtime columns name, spread over the whole pool; the selected keys are spread over the "
-        "available ones"
-    ),
+    assumes=f"{ASSUMES}; the selected keys are spread over the available ones",
     slots=(
         *("query", "key", "value", "sparse_indices", "block_table", "actual_seq_lengths_query"),
         *("actual_seq_lengths_kv", "query_rope", "key_rope"),
@@ -181,9 +170,9 @@ SPARSE_FLASH_ATTENTION = OpSpec(
     runtime=_columns,
     missing_metadata=lambda case: unknown_lengths(case, _PLACES.table),
     constraints=(
-        inputs_are(("DT_BF16", "FLOAT16"), (_QUERY,)),
-        one_dtype((_QUERY, _KEY, _VALUE, _QUERY_ROPE, _KEY_ROPE)),
-        inputs_are(("INT32",), (_INDICES, 4, 5, 6)),
+        rules.inputs_are(("DT_BF16", "FLOAT16"), (_QUERY,)),
+        rules.one_dtype((_QUERY, _KEY, _VALUE, _QUERY_ROPE, _KEY_ROPE)),
+        rules.inputs_are(("INT32",), (_INDICES, 4, 5, 6)),
         Constraint(
             "expected values like keys: both are one cache",
             lambda case: input_shape(case, _VALUE) == input_shape(case, _KEY),
@@ -205,8 +194,6 @@ SPARSE_FLASH_ATTENTION = OpSpec(
             "expected 1, 2, 4, 8, 16, 32, 64 or 128 heads",
             lambda call: call.heads <= 128 and not call.heads & (call.heads - 1),
         ),
-        limit(
-            _read, "expected block_size as a multiple of 16, at most 1024", _sparse.block_size_fits
-        ),
+        _sparse.page_limit(_read),
     ),
 )

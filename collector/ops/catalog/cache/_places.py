@@ -5,8 +5,8 @@ A cache is (blocks, block size, heads, head size); its positions are numbered bl
 
 from typing import Any
 
-from collector.model.case import Case
-from collector.ops.slots import Shape, input_shape
+from collector.model.case import Case, Shape
+from collector.ops.slots import input_shape
 
 
 def capacity(cache: Shape) -> int:

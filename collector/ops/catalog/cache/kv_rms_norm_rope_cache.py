@@ -7,12 +7,11 @@ PA_BNSD. Quantised caches are not replayed.
 from typing import Any
 
 from collector.model.case import Case
+from collector.ops import rules
 from collector.ops.catalog.cache._places import capacity, write
-from collector.ops.dtypes import inputs_are, one_dtype
 from collector.ops.parts import like
-from collector.ops.parts.serving import HALF_DTYPES, absent_inputs, nothing_empty, outputs_agree
 from collector.ops.parts.tensors import distinct, halves_first, make_positions, rotate
-from collector.ops.slots import elements, input_shape
+from collector.ops.slots import elements, input_shape, outputs_agree
 from collector.ops.spec import Call, Constraint, OpSpec, TensorMaker
 
 _LATENT, _ROTARY = 512, 64  # the only sizes that the kernel supports on A2 and A3
@@ -67,11 +66,6 @@ def _write_nz(cache: Any, places: Any, rows: Any) -> Any:
     return cache
 
 
-def _flops(case: Case) -> int:
-    """Return the operations: 4 for each latent number of a row, 3 for each rotated one."""
-    return elements(input_shape(case, 4)) * (4 * _LATENT + 3 * _ROTARY)
-
-
 def _traffic(case: Case) -> int:
     """Return the bytes: each row is read once, and written to its cache and to its own output."""
     kv, gamma, cos, _, index, *_ = case.inputs or ()
@@ -106,11 +100,12 @@ KV_RMS_NORM_ROPE_CACHE = OpSpec(
     optional=_QUANTISED,
     reference=_reference,
     build=_build,
-    flops=_flops,
+    # 4 for each latent number of a row, 3 for each rotated one
+    flops=lambda case: elements(input_shape(case, 4)) * (4 * _LATENT + 3 * _ROTARY),
     traffic=_traffic,
     runtime=lambda case: {_MODE: _mode(case)},
     constraints=(
-        absent_inputs(_QUANTISED, "scales, offsets and values"),
+        rules.absent_inputs(_QUANTISED, "scales, offsets and values"),
         Constraint(
             "expected kv (B,1,S,576), gamma (512), cos and sin (B,1,S,64) or (B,1,1,64), a "
             "position for each row, and caches (blocks, a multiple of 16, 1, 64 and 512) that are "
@@ -120,9 +115,9 @@ KV_RMS_NORM_ROPE_CACHE = OpSpec(
         Constraint(
             f"{_MODE}: expected one of {', '.join(_MODES)}", lambda case: _mode(case) in _MODES
         ),
-        nothing_empty(),
-        inputs_are(HALF_DTYPES, (0,)),
-        inputs_are(("INT64",), (4,)),
-        one_dtype((0, 1, 2, 3, 5, 6), (0, 1, 2, 3)),
+        rules.NOTHING_EMPTY,
+        rules.inputs_are(rules.HALF_DTYPES, (0,)),
+        rules.inputs_are(("INT64",), (4,)),
+        rules.one_dtype((0, 1, 2, 3, 5, 6), (0, 1, 2, 3)),
     ),
 )

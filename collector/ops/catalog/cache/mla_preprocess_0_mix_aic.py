@@ -10,14 +10,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from collector.model.case import Case, Slot
+from collector.model.case import Case, Shape, Slot
 from collector.model.vocabulary import RUNTIME_PREFIX
+from collector.ops import rules
 from collector.ops.catalog.cache._places import capacity, write
-from collector.ops.dtypes import one_dtype
 from collector.ops.parts import like
-from collector.ops.parts.serving import dtypes, nothing_empty, outputs_agree
 from collector.ops.parts.tensors import distinct, make_positions, rotate
-from collector.ops.slots import Shape, elements, input_shape, output_slot
+from collector.ops.slots import elements, input_shape, output_slot, outputs_agree
 from collector.ops.spec import Call, Constraint, Need, NpuCall, OpSpec, TensorMaker
 
 _DOWN, _UP = 1, 5  # the weights
@@ -89,10 +88,8 @@ class _Sizes:
 
 
 def _gives_inner(case: Case) -> bool:
-    """Return whether the inner output is requested.
-
-    The Runtime column decides. Without it, the row requests the output if it has one or names none.
-    """
+    """Return whether the inner output is requested: by the Runtime column, else if the row has it
+    or no outputs."""
     recorded, inner = case.attribute(_INNER_COLUMN), output_slot(case, _INNER)
     return recorded == "True" if recorded else inner is None or inner.shape is not None
 
@@ -110,9 +107,7 @@ def _sizes(case: Case) -> _Sizes | None:
 
 def _build(case: Case, make: TensorMaker) -> Call:
     """Build the call with numbers as in a model: products of INT8 give numbers near 1."""
-    sizes, slots = _sizes(case), case.inputs or ()
-    if sizes is None:
-        raise ValueError(f"{case.describe()}: no sizes, though it was accepted")
+    sizes, slots = rules.accepted(_sizes(case)), case.inputs or ()
     tensors = [like.normal(slot, make) for slot in slots]
     for position in (_DOWN, _UP):
         slot = slots[position]
@@ -185,18 +180,14 @@ def _norm(x: Any) -> Any:
 
 def _flops(case: Case) -> int:
     """Return the operations: three products, two of them in INT8."""
-    sizes = _sizes(case)
-    if sizes is None:
-        return 0
+    sizes = rules.accepted(_sizes(case))
     absorbed = sizes.heads * sizes.nope * sizes.latent
     return 2 * sizes.tokens * (sizes.hidden * sizes.down + sizes.query_rank * sizes.up + absorbed)
 
 
 def _traffic(case: Case) -> int:
     """Return the bytes: inputs and outputs once, and of the caches one row for each token."""
-    sizes = _sizes(case)
-    if sizes is None:
-        return 0
+    sizes = rules.accepted(_sizes(case))
     read = sum(slot.size_bytes for i, slot in enumerate(case.inputs or ()) if i not in (11, 12))
     rows = sizes.tokens * (sizes.latent + sizes.rotary)
     queries, _, rotated, _, inner = sizes.outputs()
@@ -205,9 +196,7 @@ def _traffic(case: Case) -> int:
 
 
 def _runtime(case: Case) -> Mapping[str, str]:
-    sizes = _sizes(case)
-    if sizes is None:
-        return {}
+    sizes = rules.accepted(_sizes(case))
     values = {
         "num_tokens": sizes.tokens,
         "hidden_size": sizes.hidden,
@@ -268,8 +257,10 @@ MLA_PREPROCESS_0_MIX_AIC = OpSpec(
             _fits,
         ),
         Constraint("expected krope_ctkv, per_tensor_quant_asymm and quantised weights", _modes_fit),
-        nothing_empty(),
-        *dtypes({**_DTYPES, **dict.fromkeys(_BF16, "DT_BF16")}, dict.fromkeys(range(5), "DT_BF16")),
-        one_dtype((0,)),
+        rules.NOTHING_EMPTY,
+        *rules.dtypes(
+            {**_DTYPES, **dict.fromkeys(_BF16, "DT_BF16")}, dict.fromkeys(range(5), "DT_BF16")
+        ),
+        rules.one_dtype((0,)),
     ),
 )

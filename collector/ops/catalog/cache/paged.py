@@ -3,25 +3,22 @@
 from functools import partial
 from typing import Any
 
-from collector.model.case import Case
+from collector.model.case import Case, Shape
+from collector.ops import rules
 from collector.ops.catalog.cache._places import capacity, is_cache_of, write_both
-from collector.ops.dtypes import inputs_are, one_dtype
 from collector.ops.parts import like
-from collector.ops.parts.serving import HALF_DTYPES, absent_inputs, nothing_empty, outputs_agree
 from collector.ops.parts.tensors import cumulative_ends, distinct, equal_parts
-from collector.ops.slots import Shape, given, input_shape
+from collector.ops.slots import given, input_shape, outputs_agree
 from collector.ops.spec import Call, Constraint, Need, NpuCall, OpSpec, TensorMaker
-
-# Gather of the keys and values of some requests from the blocks of the paged caches into rows.
 
 _TABLE, _LENGTHS, _KEY, _VALUE, _STARTS = 2, 3, 4, 5, 6
 
 
 def _load_build(case: Case, make: TensorMaker) -> Call:
     key_cache, value_cache, table, lengths, key, value, *_ = case.inputs or ()
-    requests = input_shape(case, _TABLE)[0]
+    cache, (requests, _) = input_shape(case, 0), input_shape(case, _TABLE)
     counts = equal_parts(input_shape(case, _KEY)[0], requests)
-    blocks = _block_table(input_shape(case, 0), input_shape(case, _TABLE), max(counts), make)
+    blocks = _block_table(cache, input_shape(case, _TABLE), max(counts), make)
     summed = input_shape(case, _LENGTHS) != (requests,)
     return Call(
         like.normal(key_cache, make),
@@ -32,7 +29,7 @@ def _load_build(case: Case, make: TensorMaker) -> Call:
         cumsum=summed,
         key=like.empty(key, make),
         value=like.empty(value, make),
-        places=_places(blocks, counts, input_shape(case, 0)[1], make),
+        places=_places(blocks, counts, cache[1], make),
     )
 
 
@@ -88,6 +85,7 @@ def _load_fits(case: Case) -> bool:
     )
 
 
+# Gather of the keys and values of some requests from the blocks of the paged caches into rows.
 PAGED_CACHE_LOAD_ND_KERNEL = OpSpec(
     kernel="PagedCacheLoadNdKernel",
     call="torch_npu.atb.npu_paged_cache_load",
@@ -107,19 +105,15 @@ PAGED_CACHE_LOAD_ND_KERNEL = OpSpec(
             "their sums, and rows (T,N,D) that fit into the blocks of the table",
             _load_fits,
         ),
-        nothing_empty(),
-        inputs_are((*HALF_DTYPES, "INT8"), (0,)),
-        inputs_are(("INT32",), (_TABLE, _LENGTHS, _STARTS)),
-        one_dtype((0, 1, _KEY, _VALUE), (0, 1)),
+        rules.NOTHING_EMPTY,
+        rules.inputs_are((*rules.HALF_DTYPES, "INT8"), (0,)),
+        rules.inputs_are(("INT32",), (_TABLE, _LENGTHS, _STARTS)),
+        rules.one_dtype((0, 1, _KEY, _VALUE), (0, 1)),
     ),
 )
 
 
-# Keys and values of new tokens, written to their positions in the paged caches.
-
-
 def _write_run(api: Any, *args: Any, **how: Any) -> Any:
-    """Call the function, which returns nothing: it writes to the caches."""
     api(*args, **how)
     return args[2], args[3]
 
@@ -156,6 +150,7 @@ def _reshape_build(case: Case, make: TensorMaker) -> Call:
     )
 
 
+# Keys and values of new tokens, written to their positions in the paged caches.
 RESHAPE_AND_CACHE_ND_KERNEL = OpSpec(
     kernel="ReshapeAndCacheNdKernel",
     call="torch_npu._npu_reshape_and_cache",
@@ -168,10 +163,10 @@ RESHAPE_AND_CACHE_ND_KERNEL = OpSpec(
     npu=NpuCall(run=_write_run, needs=frozenset({Need.ATB})),
     constraints=(
         _write_fits(0, 1, 2, 3, 4),
-        nothing_empty(),
-        inputs_are((*HALF_DTYPES, "INT8"), (0,)),
-        inputs_are(("INT32",), (4,)),
-        one_dtype((0, 1, 2, 3), (0, 1)),
+        rules.NOTHING_EMPTY,
+        rules.inputs_are((*rules.HALF_DTYPES, "INT8"), (0,)),
+        rules.inputs_are(("INT32",), (4,)),
+        rules.one_dtype((0, 1, 2, 3), (0, 1)),
     ),
 )
 
@@ -207,11 +202,11 @@ SCATTER_PA_KV_CACHE = OpSpec(
     moves_data=True,
     npu=NpuCall(run=partial(_write_run, cache_mode="Norm")),
     constraints=(
-        absent_inputs(_COMPRESSED, "compressed tokens"),
+        rules.absent_inputs(_COMPRESSED, "compressed tokens"),
         _write_fits(0, 3, 1, 4, 2),
-        nothing_empty(),
-        inputs_are((*HALF_DTYPES, "INT8"), (0,)),
-        inputs_are(("INT32", "INT64"), (2,)),
-        one_dtype((0, 1, 3, 4), (0, 1)),
+        rules.NOTHING_EMPTY,
+        rules.inputs_are((*rules.HALF_DTYPES, "INT8"), (0,)),
+        rules.inputs_are(("INT32", "INT64"), (2,)),
+        rules.one_dtype((0, 1, 3, 4), (0, 1)),
     ),
 )

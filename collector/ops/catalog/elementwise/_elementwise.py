@@ -1,91 +1,49 @@
 """Declarations of elementwise operators: one result for each element, whatever the layout."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-from collector.model.case import Case, Slot
-from collector.ops.dtypes import floating, one_dtype, outputs_are, promoted
-from collector.ops.slots import Shape, agrees, broadcast, elements, input_shape, output_slot
-from collector.ops.spec import (
-    Call,
-    Constraint,
-    NpuCall,
-    OpSpec,
-    TensorMaker,
-    build_from_slots,
-    call_plainly,
-)
+from collector.model.case import Case, Shape, Slot
+from collector.model.vocabulary import Dtype, dtype_of
+from collector.ops import rules
+from collector.ops.parts import like
+from collector.ops.slots import agrees, broadcast, elements, input_shape, output_slot
+from collector.ops.spec import Call, Constraint, OpSpec, TensorMaker
 
-Reference = Callable[..., Any] | None  # as in OpSpec
 Build = Callable[[Case, TensorMaker], Call]
 
 
-def unary(
-    kernel: str,
-    call: str,
-    *rules: Constraint,
-    reference: Reference = None,
-    build: Build = build_from_slots,
-    cost: int = 1,
-    twins: tuple[str, ...] = (),
-) -> OpSpec:
-    """Declare an operator of one input and one output like it; `cost` operations per element."""
-    return OpSpec(
-        kernel,
-        call,
-        slots=("x",),
-        reference=reference,
-        flops=lambda case: cost * _result_elements(case),
-        build=build,
-        constraints=(BROADCASTS, one_dtype((0,)), *rules),
-        twins=twins,
-    )
+def unary(kernel: str, call: str, *more: Constraint, **fields: Any) -> OpSpec:
+    """Declare an operator of one input and one output like it."""
+    return broadcasting(kernel, call, ("x",), rules.one_dtype((0,)), *more, **fields)
 
 
-def binary(
-    kernel: str,
-    call: str,
-    *rules: Constraint,
-    build: Build = build_from_slots,
-    mixed: bool = False,
-    twins: tuple[str, ...] = (),
-) -> OpSpec:
-    """Declare an operator of two inputs that broadcast; one operation per element.
+def binary(kernel: str, call: str, *more: Constraint, mixed: bool = False, **fields: Any) -> OpSpec:
+    """Declare an operator of two inputs that broadcast.
 
     An empty cell is a scalar. Other kernels convert inputs of two dtypes, unless the kernel is
     `mixed`: it then takes FLOAT together with a 16-bit type, in the dtype that torch promotes to.
     """
-    return OpSpec(
-        kernel,
-        call,
-        slots=("x", "y"),
-        flops=_result_elements,
-        build=build,
-        constraints=(BROADCASTS, *((_PROMOTES, _MIXES) if mixed else (one_dtype((0, 1)),)), *rules),
-        twins=twins,
-    )
+    dtypes = (_PROMOTES, _MIXES) if mixed else (rules.one_dtype((0, 1)),)
+    return broadcasting(kernel, call, ("x", "y"), *dtypes, *more, **fields)
 
 
-def comparison(kernel: str, call: str, *rules: Constraint, twins: tuple[str, ...] = ()) -> OpSpec:
+def comparison(kernel: str, call: str, *more: Constraint, **fields: Any) -> OpSpec:
     """Declare a comparison of two inputs of one dtype that broadcast; the output is BOOL."""
-    return OpSpec(
-        kernel,
-        call,
-        slots=("x", "y"),
-        flops=_result_elements,
-        constraints=(BROADCASTS, outputs_are(("BOOL",), (0,)), one_dtype((0, 1), ()), *rules),
-        twins=twins,
-    )
+    dtypes = (rules.outputs_are(("BOOL",), (0,)), rules.one_dtype((0, 1), ()))
+    return broadcasting(kernel, call, ("x", "y"), *dtypes, *more, **fields)
 
 
-def gradient(
-    kernel: str,
-    call: str,
-    slots: tuple[str, str],
-    *,
-    cost: int,
-    run: Callable[..., Any] = call_plainly,
+def broadcasting(
+    kernel: str, call: str, slots: tuple[str, ...], *more: Constraint, cost: int = 1, **fields: Any
 ) -> OpSpec:
+    """Declare an operator of `cost` operations per element; `fields` are further ones of OpSpec."""
+    flops = partial(_result_elements, cost=cost)
+    return OpSpec(kernel, call, slots, flops=flops, constraints=(BROADCASTS, *more), **fields)
+
+
+def gradient(kernel: str, call: str, slots: tuple[str, str], *, cost: int, **fields: Any) -> OpSpec:
     """Declare the gradient of a function of one tensor, from two tensors of one shape.
 
     `cost` is the number of operations per element."""
@@ -93,9 +51,9 @@ def gradient(
         kernel,
         call,
         slots,
-        flops=lambda case: cost * _result_elements(case),
-        constraints=(_ALIKE, one_dtype((0, 1)), floating((0,))),
-        npu=NpuCall(run=run),
+        flops=partial(_result_elements, cost=cost),
+        constraints=(_ALIKE, rules.one_dtype((0, 1)), rules.floating((0,))),
+        **fields,
     )
 
 
@@ -106,19 +64,18 @@ def build_positive(case: Case, make: TensorMaker) -> Call:
 
 def positive(slot: Slot, make: TensorMaker) -> Any:
     """Return floats of [0.5, 2), or integers of 1 to 3; a scalar for an empty cell."""
-    shape, dtype = slot.shape or (), slot.known_dtype
-    if dtype and dtype.is_floating:
-        return make.uniform(shape, slot.dtype, 0.5, 2.0)
-    return make.integers(shape, slot.dtype, 1, 4)
+    if rules.accepted(slot.known_dtype).is_floating:
+        return like.uniform(slot, make, 0.5, 2.0)
+    return like.integers(slot, make, 1, 4)
 
 
 def _result(case: Case) -> Shape | None:
     return broadcast(*(input_shape(case, i) for i in range(len(case.inputs or ()))))
 
 
-def _result_elements(case: Case) -> int:
-    """Return the operations: one for each element of the shape that the inputs broadcast to."""
-    return elements(_result(case))
+def _result_elements(case: Case, cost: int) -> int:
+    """Return the operations: so many for each element of the shape that the inputs broadcast to."""
+    return cost * elements(_result(case))
 
 
 def _is_promoted(case: Case) -> bool:
@@ -152,3 +109,38 @@ _MIXES = Constraint(
     "expected inputs of one dtype, or FLOAT with a 16-bit tensor", _is_computed_together
 )
 _ALIKE = Constraint("expected one shape for both inputs and the output", _are_alike)
+
+
+# torch's type promotion, without torch.
+
+
+def promoted(slots: tuple[Slot, ...]) -> Dtype | None:
+    """Return the dtype of torch's result for these tensors; None if a dtype is unknown.
+
+    A scalar counts only if its kind of number (bool, integer, float) is higher than the tensors'
+    kind."""
+    result: dict[bool, Dtype] = {}
+    for slot in slots:
+        dtype, is_scalar = slot.known_dtype, not slot.shape
+        if dtype is None:
+            return None
+        result[is_scalar] = _wider(result[is_scalar], dtype) if is_scalar in result else dtype
+    tensors, scalars = result.get(False), result.get(True)
+    if tensors is None or scalars is None:
+        return tensors or scalars
+    return _wider(tensors, scalars) if _kind(scalars) > _kind(tensors) else tensors
+
+
+def _wider(a: Dtype, b: Dtype) -> Dtype:
+    if a == b or _kind(a) != _kind(b):
+        return max(a, b, key=_kind)
+    if a.item_bits != b.item_bits:
+        return max(a, b, key=lambda dtype: dtype.item_bits)
+    # Only these pairs have the same size: BF16 and FLOAT16, INT8 and UINT8; neither contains the
+    # other.
+    return dtype_of("FLOAT" if a.is_floating else "INT16") or a
+
+
+def _kind(dtype: Dtype) -> int:
+    """Return 0 for truth values, 1 for integers, 2 for floating-point numbers."""
+    return 2 if dtype.is_floating else 0 if dtype.spelling == "BOOL" else 1

@@ -3,12 +3,12 @@
 from typing import Any
 
 from collector.model.case import Case
+from collector.ops import rules
 from collector.ops.catalog.elementwise._elementwise import gradient, unary
-from collector.ops.dtypes import floating, inputs_are, not_bool, one_dtype
 from collector.ops.parts import like
-from collector.ops.parts.tensors import LIKE_INPUT, per_element
+from collector.ops.parts.tensors import per_element
 from collector.ops.slots import agrees, elements, input_shape
-from collector.ops.spec import Call, Constraint, OpSpec, TensorMaker
+from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker
 
 # GELU of each element, with the hyperbolic tangent: torch_npu launches it for any `approximate`.
 
@@ -17,22 +17,18 @@ from collector.ops.spec import Call, Constraint, OpSpec, TensorMaker
 GELU = unary(
     "Gelu",
     "torch.nn.functional.gelu",
-    floating((0,)),
+    rules.floating((0,)),
     reference=lambda torch, x: torch.nn.functional.gelu(x, approximate="tanh"),
     cost=9,
 )
-
-# GELU of each element, with the error function.
 GELU_V2 = unary(
     "GeluV2",
     "torch_npu.npu_gelu",
-    floating((0,)),
+    rules.floating((0,)),
     reference=lambda torch, x: torch.nn.functional.gelu(x),
     cost=5,  # a quotient, the error function, 1 more, and two products
 )
-
-# Each element, or 0 where it is negative.
-RELU = unary("Relu", "torch.relu", not_bool((0,)))
+RELU = unary("Relu", "torch.relu", rules.not_bool((0,)))
 
 # Gradient of ReLU: the gradient of the output if the element is positive, else 0.
 RELU_GRAD = gradient(
@@ -40,24 +36,14 @@ RELU_GRAD = gradient(
     "torch.ops.aten.threshold_backward",
     ("gradients", "features"),
     cost=1,
-    run=lambda threshold_backward, *both: threshold_backward(*both, 0),
+    npu=NpuCall(run=lambda threshold_backward, *both: threshold_backward(*both, 0)),
 )
+SIGMOID = unary("Sigmoid", "torch.sigmoid", rules.floating((0,)), cost=4)
 
-# 1 / (1 + exp(-x)) of each element.
-SIGMOID = unary("Sigmoid", "torch.sigmoid", floating((0,)), cost=4)
-
-# Gradient of SiLU.
 # 4 operations for the sigmoid, 4 for dy * s * (1 + x * (1 - s)) with a reused difference
 SILU_GRAD = gradient("SiluGrad", "torch.ops.aten.silu_backward", ("dy", "x"), cost=8)
-
-# x / (1 + exp(-x)) of each element: SiLU.
-SWISH = unary("Swish", "torch.nn.functional.silu", floating((0,)), cost=4)
-
-# Hyperbolic tangent of each element.
-TANH = unary("Tanh", "torch.tanh", floating((0,)))
-
-
-# A gate and a value, the halves of the last dimension: silu(gate) * value.
+SWISH = unary("Swish", "torch.nn.functional.silu", rules.floating((0,)), cost=4)
+TANH = unary("Tanh", "torch.tanh", rules.floating((0,)))
 
 
 def _swi_glu_reference(torch: Any, x: Any) -> Any:
@@ -65,33 +51,27 @@ def _swi_glu_reference(torch: Any, x: Any) -> Any:
     return torch.nn.functional.silu(gate).mul_(value)
 
 
-def _swi_glu_flops(case: Case) -> int:
-    """Return the operations per output: exp, sum, quotient and product for silu, then a product."""
-    return 5 * elements(input_shape(case, 0)) // 2
-
-
 def _swi_glu_fits(case: Case) -> bool:
     x = input_shape(case, 0)
     return bool(x) and x[-1] % 2 == 0 and agrees(case, 0, (*x[:-1], x[-1] // 2))
 
 
+# A gate and a value, the halves of the last dimension: silu(gate) * value.
 SWI_GLU = OpSpec(
     kernel="SwiGlu",
     call="torch_npu.npu_swiglu",
     slots=("x",),
     reference=_swi_glu_reference,
-    flops=_swi_glu_flops,
+    # per output: exp, sum, quotient and product for silu, then a product
+    flops=lambda case: 5 * elements(input_shape(case, 0)) // 2,
     constraints=(
         Constraint(
             "expected an even last dimension, and an output of half its size", _swi_glu_fits
         ),
-        floating((0,)),
-        one_dtype((0,)),
+        rules.floating((0,)),
+        rules.one_dtype((0,)),
     ),
 )
-
-
-# Gradient of SwiGlu with respect to both halves of its input.
 
 
 def _swi_glu_grad_reference(torch: Any, dy: Any, x: Any) -> Any:
@@ -106,6 +86,7 @@ def _swi_glu_grad_fits(case: Case) -> bool:
     return bool(dy) and x == (*dy[:-1], 2 * dy[-1])
 
 
+# Gradient of SwiGlu with respect to both halves of its input.
 SWI_GLU_GRAD = OpSpec(
     kernel="SwiGluGrad",
     call="torch_npu.npu_swiglu_backward",
@@ -115,8 +96,8 @@ SWI_GLU_GRAD = OpSpec(
     # gate * (1 - s)) is another 6
     flops=per_element(11),
     constraints=(
-        floating((0, 1)),
-        one_dtype((0, 1)),
+        rules.floating((0, 1)),
+        rules.one_dtype((0, 1)),
         Constraint("expected x with twice the last dimension of dy", _swi_glu_grad_fits),
         Constraint(
             "expected an output of the shape of x",
@@ -125,9 +106,6 @@ SWI_GLU_GRAD = OpSpec(
     ),
 )
 
-
-# Numbers that a mask of bits keeps, divided by the share that is kept: the second half of a
-# dropout, and its gradient.
 
 _X, _MASK, _KEPT = range(3)
 _DROPPED = 0.5
@@ -151,6 +129,8 @@ def _mask_fits(case: Case) -> bool:
     return input_shape(case, _MASK) == (blocks * _BYTES,)
 
 
+# Numbers that a mask of bits keeps, divided by the share that is kept: the second half of a
+# dropout, and its gradient.
 DROP_OUT_DO_MASK = OpSpec(
     kernel="DropOutDoMask",
     call="torch_npu.npu_dropout_backward",
@@ -159,10 +139,10 @@ DROP_OUT_DO_MASK = OpSpec(
     build=_build,
     flops=per_element(2, _X),
     constraints=(
-        floating((_X, _KEPT)),
-        inputs_are(("UINT8",), (_MASK,)),
-        one_dtype((_X,)),
-        LIKE_INPUT,
+        rules.floating((_X, _KEPT)),
+        rules.inputs_are(("UINT8",), (_MASK,)),
+        rules.one_dtype((_X,)),
+        rules.LIKE_INPUT,
         Constraint(
             "expected a mask with one bit per number, in whole blocks of 16 bytes", _mask_fits
         ),

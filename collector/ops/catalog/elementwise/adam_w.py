@@ -1,13 +1,13 @@
 """One optimizer step of AdamW, in place, by the two kernels of CANN."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from collector.model.case import Case, Slot
-from collector.ops.dtypes import floating, one_dtype
+from collector.ops import rules
 from collector.ops.parts import like
-from collector.ops.parts.tensors import one_number, per_element
-from collector.ops.slots import agrees, given, input_shape
+from collector.ops.parts.tensors import per_element
+from collector.ops.slots import agrees, input_shape
 from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker
 
 # One step of AdamW by the older of the two kernels, in place, with its rates as scalars. A profile
@@ -51,10 +51,9 @@ def _run(step: Any, var: Any, m: Any, v: Any, grad: Any) -> Any:
     return var, m, v
 
 
-def _traffic(case: Case) -> int:
-    """Return the bytes: four tensors are read, and var, m and v are written."""
-    slots = case.inputs or ()
-    return sum(slots[i].size_bytes for i in (*_ALIKE, _VAR, _M, _V))
+def _bytes_of(*positions: int) -> Callable[[Case], int]:
+    """Return the bytes of these inputs."""
+    return lambda case: sum((case.inputs or ())[i].size_bytes for i in positions)
 
 
 def _fits(case: Case) -> bool:
@@ -71,19 +70,17 @@ APPLY_ADAM_W = OpSpec(
     reference=_reference,
     build=lambda case, make: Call(*_tensors([(case.inputs or ())[i] for i in _ALIKE], make)),
     flops=per_element(_FLOPS),
-    traffic=_traffic,
+    traffic=_bytes_of(*_ALIKE, _VAR, _M, _V),  # var, m and v are read and written
     constraints=(
         Constraint("expected one shape for var, m, v, grad and the outputs", _fits),
-        floating((_VAR,)),
-        one_dtype(_ALIKE, (_VAR, _M, _V)),
-        one_number("each rate", *_NUMBERS),
-        Constraint("amsgrad is not replayed", lambda case: given(case, _MAX_NORM) is None),
+        rules.floating((_VAR,)),
+        rules.one_dtype(_ALIKE, (_VAR, _M, _V)),
+        rules.one_number("each rate", *_NUMBERS),
+        rules.absent("amsgrad is not replayed", _MAX_NORM),
     ),
     npu=NpuCall(run=_run),
 )
 
-
-# One step of AdamW with decoupled weight decay, in place, with the same rates.
 
 _V2_MAX_NORM = 5
 
@@ -119,12 +116,7 @@ def _v2_run(step_of_adamw: Any, var: Any, m: Any, v: Any, grad: Any, step: Any) 
     return var, m, v
 
 
-def _v2_traffic(case: Case) -> int:
-    """Return the bytes: all inputs are read, and var, m and v are written."""
-    slots = case.inputs or ()
-    return sum(slot.size_bytes for slot in (*slots[:_V2_MAX_NORM], *slots[:3]))
-
-
+# One step of AdamW with decoupled weight decay, in place, with the same rates.
 APPLY_ADAM_W_V2 = OpSpec(
     kernel="ApplyAdamWV2",
     call="torch._fused_adamw_",
@@ -133,16 +125,16 @@ APPLY_ADAM_W_V2 = OpSpec(
     reference=_v2_reference,
     build=_v2_build,
     flops=per_element(_FLOPS),
-    traffic=_v2_traffic,
+    traffic=_bytes_of(*range(_V2_MAX_NORM), _VAR, _M, _V),
     constraints=(
         Constraint(
             "expected one shape for var, m, v and grad",
             lambda case: len({slot.shape for slot in (case.inputs or ())[:4]}) == 1,
         ),
-        floating((0,)),
-        one_dtype((0, 1, 2, 3), (0, 1, 2)),
-        one_number("step", 4),
-        Constraint("amsgrad is not replayed", lambda case: given(case, _V2_MAX_NORM) is None),
+        rules.floating((0,)),
+        rules.one_dtype((0, 1, 2, 3), (0, 1, 2)),
+        rules.one_number("step", 4),
+        rules.absent("amsgrad is not replayed", _V2_MAX_NORM),
     ),
     npu=NpuCall(run=_v2_run),
 )

@@ -5,74 +5,43 @@ from typing import Any
 
 from collector.model.case import Case, Slot
 from collector.model.vocabulary import RUNTIME_PREFIX
-from collector.ops.catalog.elementwise._elementwise import comparison, unary
-from collector.ops.dtypes import inputs_are, not_bool, one_dtype, spelling
+from collector.ops import rules
+from collector.ops.catalog.elementwise._elementwise import broadcasting, comparison, unary
 from collector.ops.parts import like
-from collector.ops.parts.tensors import LIKE_INPUT, one_number, per_element
-from collector.ops.slots import Shape, agrees, broadcast, elements, input_shape
+from collector.ops.parts.tensors import per_element
+from collector.ops.slots import agrees, broadcast, input_shape, spelling
 from collector.ops.spec import Call, Constraint, OpSpec, TensorMaker, dense_bytes
 
-# Whether elements are equal.
 EQUAL = comparison("Equal", "torch.eq")
-
-# Whether elements are greater.
 GREATER = comparison("Greater", "torch.gt")
-
-# Whether elements are greater or equal.
 GREATER_EQUAL = comparison("GreaterEqual", "torch.ge")
-
-# Whether elements are less.
 LESS = comparison("Less", "torch.lt", twins=("LessAiCore",))
-
-# Whether elements are less or equal.
 LESS_EQUAL = comparison("LessEqual", "torch.le")
-
-# Whether elements differ.
 NOT_EQUAL = comparison("NotEqual", "torch.ne")
-
-# Whether both are true.
 LOGICAL_AND = comparison(
-    "LogicalAnd", "torch.logical_and", inputs_are(("BOOL",), (0, 1)), twins=("LogicalAndAiCore",)
+    "LogicalAnd",
+    "torch.logical_and",
+    rules.inputs_are(("BOOL",), (0, 1)),
+    twins=("LogicalAndAiCore",),
 )
-
-# Negation of each truth value.
 LOGICAL_NOT = unary(
-    "LogicalNot", "torch.logical_not", inputs_are(("BOOL",), (0,)), twins=("LogicalNotAiCore",)
+    "LogicalNot",
+    "torch.logical_not",
+    rules.inputs_are(("BOOL",), (0,)),
+    twins=("LogicalNotAiCore",),
 )
-
-# Whether one is true, or both.
-LOGICAL_OR = comparison("LogicalOr", "torch.logical_or", inputs_are(("BOOL",), (0, 1)))
+LOGICAL_OR = comparison("LogicalOr", "torch.logical_or", rules.inputs_are(("BOOL",), (0, 1)))
 
 
 # Elements of one tensor where a condition is true, of another elsewhere.
-
-_CONDITION, _THEN, _ELSE = 0, 1, 2
-
-
-def _result(case: Case) -> Shape | None:
-    return broadcast(*(input_shape(case, i) for i in (_CONDITION, _THEN, _ELSE)))
-
-
-SELECT_V2 = OpSpec(
-    kernel="SelectV2",
-    call="torch.where",
+SELECT_V2 = broadcasting(
+    "SelectV2",
+    "torch.where",
+    ("condition", "then", "else"),
+    rules.inputs_are(("BOOL",), (0,)),
+    rules.one_dtype((1, 2)),
     assumes="half of the conditions are true",
-    slots=("condition", "then", "else"),
-    flops=lambda case: elements(_result(case)),
-    constraints=(
-        Constraint(
-            "expected an output of the shape that the inputs broadcast to",
-            lambda case: agrees(case, 0, _result(case)),
-        ),
-        inputs_are(("BOOL",), (_CONDITION,)),
-        one_dtype((_THEN, _ELSE)),
-    ),
 )
-
-
-# Fill with one number where a mask is true, in place: forbidden tokens, padding. A profile does not
-# record the number, 0 here, nor the share of the mask that is true: half, unless `Runtime
-# mask_density` has it in percent.
 
 _MASK, _VALUE = 1, 2
 _NUMBER = 0
@@ -104,6 +73,9 @@ def _has_its_dtype(case: Case) -> bool:
     return missing or value.known_dtype == x.known_dtype
 
 
+# Fill with one number where a mask is true, in place: forbidden tokens, padding. A profile does not
+# record the number, 0 here, nor the share of the mask that is true: half, unless `Runtime
+# mask_density` has it in percent.
 MASKED_FILL = OpSpec(
     kernel="MaskedFill",
     call="torch.Tensor.masked_fill_",
@@ -116,9 +88,9 @@ MASKED_FILL = OpSpec(
         Constraint(
             "expected x in the shape of the output, and a mask that broadcasts to it", _fits
         ),
-        inputs_are(("BOOL",), (_MASK,)),
-        one_dtype((0,)),
-        one_number("value", _VALUE),
+        rules.inputs_are(("BOOL",), (_MASK,)),
+        rules.one_dtype((0,)),
+        rules.one_number("value", _VALUE),
         Constraint("expected value in the dtype of x", _has_its_dtype),
         Constraint(
             f"{_DENSITY}: expected a whole number of percent up to 100",
@@ -148,12 +120,12 @@ CLIP_BY_VALUE_V2 = OpSpec(
     build=_clip_build,
     flops=per_element(2),  # two comparisons
     constraints=(
-        LIKE_INPUT,
+        rules.LIKE_INPUT,
         Constraint(
             "expected scalars for min and max",
             lambda case: input_shape(case, 1) == () == input_shape(case, 2),
         ),
-        one_dtype((0, 1, 2)),
-        not_bool((0,)),
+        rules.one_dtype((0, 1, 2)),
+        rules.not_bool((0,)),
     ),
 )

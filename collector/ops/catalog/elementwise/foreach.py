@@ -8,13 +8,13 @@ for the others.
 """
 
 from dataclasses import dataclass
+from itertools import islice
 from math import prod
 from typing import Any
 
-from collector.model.case import Case, Slot
-from collector.ops.dtypes import spelling
+from collector.model.case import Case, Shape, Slot
 from collector.ops.parts import like
-from collector.ops.slots import Shape
+from collector.ops.slots import spelling
 from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker
 
 _FLOATS = frozenset({"FLOAT", "FLOAT16", "DT_BF16"})
@@ -81,15 +81,14 @@ def foreach(
     row = _Lists(lists, number is not None)
 
     def build(case: Case, make: TensorMaker) -> Call:
-        slots, count = row.tensors(case), row.count(case)
-        tensors = [like.uniform(slot, make, 0.5, 2.0) for slot in slots]
-        parts = [tensors[i * count : (i + 1) * count] for i in range(lists)]
-        if is_kept and lists > 1:
-            parts[1:] = [[tensor.fill_(1) for tensor in part] for part in parts[1:]]
+        tensors = iter([like.uniform(slot, make, 0.5, 2.0) for slot in row.tensors(case)])
+        first, *others = ([*islice(tensors, row.count(case))] for _ in range(lists))
+        if is_kept:
+            others = [[tensor.fill_(1) for tensor in part] for part in others]
         value = 1.0 if is_kept else _NUMBER
         last = (value,) if number == "" else ()
         named = {number: value} if number else {}
-        return Call(*parts, *last, is_flat=row.is_flat(case), **named)
+        return Call(first, *others, *last, is_flat=row.is_flat(case), **named)
 
     return OpSpec(
         kernel=kernel,
@@ -126,48 +125,25 @@ def _launch(api: Any, tensors: Any, *args: Any, is_flat: bool, **kwargs: Any) ->
     return tuple(tensor.view(-1) for tensor in tensors) if is_flat else tuple(tensors)
 
 
-# Sums of two lists of tensors, the second multiplied by a number.
 FOREACH_ADD_LIST = foreach(
     "ForeachAddList", "_foreach_add_", most=24, lists=2, number="alpha", cost=2
 )
-
-# A list of tensors plus a number.
 FOREACH_ADD_SCALAR = foreach("ForeachAddScalar", "_foreach_add_", most=48, number="")
-
-# A list of tensors plus quotients of two others multiplied by a number.
 FOREACH_ADDCDIV_SCALAR = foreach(
     "ForeachAddcdivScalar", "_foreach_addcdiv_", most=16, lists=3, number="value", cost=3
 )
-
-# A list of tensors plus products of two others multiplied by a number.
 FOREACH_ADDCMUL_SCALAR = foreach(
     "ForeachAddcmulScalar", "_foreach_addcmul_", most=16, lists=3, number="value", cost=3
 )
-
-# Quotients of two lists of tensors.
 FOREACH_DIV_LIST = foreach("ForeachDivList", "_foreach_div_", most=24, lists=2, is_kept=True)
-
-# Quotients of a list of tensors and a number.
 FOREACH_DIV_SCALAR = foreach("ForeachDivScalar", "_foreach_div_", most=50, number="", is_kept=True)
-
-# Means of two lists of tensors, weighted by a number.
 FOREACH_LERP_SCALAR = foreach(
     "ForeachLerpScalar", "_foreach_lerp_", most=24, lists=2, number="", cost=3
 )
-
-# Products of two lists of tensors.
 FOREACH_MUL_LIST = foreach("ForeachMulList", "_foreach_mul_", most=48, lists=2, is_kept=True)
-
-# Products of a list of tensors and a number.
 FOREACH_MUL_SCALAR = foreach("ForeachMulScalar", "_foreach_mul_", most=48, number="", is_kept=True)
-
-# Negation of a list of tensors.
 FOREACH_NEG = foreach("ForeachNeg", "_foreach_neg_", most=48)
-
-# Square roots of a list of tensors.
 FOREACH_SQRT = foreach("ForeachSqrt", "_foreach_sqrt_", most=48)
-
-# Differences of two lists of tensors, the second multiplied by a number.
 FOREACH_SUB_LIST = foreach(
     "ForeachSubList", "_foreach_sub_", most=24, lists=2, number="alpha", cost=2
 )

@@ -2,8 +2,7 @@
 
 from math import prod
 
-from collector.model.case import Case, Slot
-from collector.ops.slots import Shape
+from collector.model.case import Case, Shape, Slot
 from collector.ops.spec import Constraint
 
 INTEGERS = ("INT32", "INT64")

@@ -1,10 +1,11 @@
-"""Elements, rows and blocks read by index."""
+"""Elements, rows and blocks read by index, and the indices of elements that are not zero."""
 
+from math import prod
 from typing import Any
 
 from collector.model.case import Case
+from collector.ops import rules
 from collector.ops.catalog.indexing import _lookup
-from collector.ops.dtypes import inputs_are, one_dtype
 from collector.ops.parts import like
 from collector.ops.parts.tensors import distinct_along, picked_bytes
 from collector.ops.slots import agrees, elements, input_shape, output_shape
@@ -26,11 +27,9 @@ def _elements_axis(case: Case) -> int | None:
 
 def _elements_build(case: Case, make: TensorMaker) -> Call:
     x, index = (case.inputs or ())[:2]
-    axis = _elements_axis(case) or 0
+    axis, table = rules.accepted(_elements_axis(case)), like.normal(x, make)
     size = input_shape(case, 0)[axis]
-    return Call(
-        like.normal(x, make), axis, distinct_along(make, index.shape or (), axis, size, index.dtype)
-    )
+    return Call(table, axis, distinct_along(make, index.shape or (), axis, size, index.dtype))
 
 
 def _has_runs(case: Case) -> bool:
@@ -56,15 +55,11 @@ GATHER_ELEMENTS_V2 = OpSpec(
         Constraint(
             f"expected more than {_RUN} elements after a dimension that is not the last", _has_runs
         ),
-        inputs_are(_lookup.INTEGERS, (1,)),
-        inputs_are(("INT32", "FLOAT", "FLOAT16", "DT_BF16"), (0,)),  # others: GatherElements
-        one_dtype((0,)),
+        rules.inputs_are(rules.INTEGERS, (1,)),
+        rules.inputs_are(("INT32", "FLOAT", "FLOAT16", "DT_BF16"), (0,)),  # others: GatherElements
+        rules.one_dtype((0,)),
     ),
 )
-
-
-# Rows of a table, looked up by number along the first dimension: an embedding. A graph also uses it
-# to select one row of any tensor, where torch makes a view: the index has no dimensions.
 
 
 def _v2_build(case: Case, make: TensorMaker) -> Call:
@@ -103,6 +98,8 @@ def _v2_fits(case: Case) -> bool:
     return len(table) == 2 and table[0] > 0 and agrees(case, 0, input_shape(case, 1) + table[1:])
 
 
+# Rows of a table, looked up by number along the first dimension: an embedding. A graph also uses it
+# to select one row of any tensor, where torch makes a view: the index has no dimensions.
 GATHER_V2 = OpSpec(
     kernel="GatherV2",
     call="torch.nn.functional.embedding",
@@ -114,8 +111,8 @@ GATHER_V2 = OpSpec(
     moves_data=True,
     constraints=(
         Constraint("expected a table of rows, and an output with a row for each index", _v2_fits),
-        inputs_are(_lookup.INTEGERS, (1,)),
-        one_dtype((0,)),
+        rules.inputs_are(rules.INTEGERS, (1,)),
+        rules.one_dtype((0,)),
     ),
     npu=NpuCall(
         run=lambda api, table, indices: api(indices, table),
@@ -123,11 +120,6 @@ GATHER_V2 = OpSpec(
     ),
     twins=("GatherV2AiCore",),
 )
-
-
-# Parts of a tensor, looked up by number along the first dimension that fits the output.
-#
-# `index_select` launches it on A2 and A3; an embedding launches GatherV2.
 
 
 def _v3_axis(case: Case) -> int | None:
@@ -140,11 +132,14 @@ def _v3_axis(case: Case) -> int | None:
 
 def _v3_build(case: Case, make: TensorMaker) -> Call:
     table, indices, *_ = case.inputs or ()
-    axis = _v3_axis(case) or 0
-    size = input_shape(case, 0)[axis]
-    return Call(like.normal(table, make), axis, like.integers(indices, make, 0, size))
+    axis = rules.accepted(_v3_axis(case))
+    rows = like.normal(table, make)
+    return Call(rows, axis, like.integers(indices, make, 0, input_shape(case, 0)[axis]))
 
 
+# Parts of a tensor, looked up by number along the first dimension that fits the output.
+#
+# `index_select` launches it on A2 and A3; an embedding launches GatherV2.
 GATHER_V3 = OpSpec(
     kernel="GatherV3",
     call="torch.index_select",
@@ -154,18 +149,14 @@ GATHER_V3 = OpSpec(
     traffic=picked_bytes,
     moves_data=True,
     constraints=(
-        Constraint(
-            "expected a list of indices, and an output with a part of the table for each",
-            lambda case: _v3_axis(case) is not None,
+        rules.reads(
+            "expected a list of indices, and an output with a part of the table for each", _v3_axis
         ),
-        inputs_are(_lookup.INTEGERS, (1,)),
-        one_dtype((0,)),
+        rules.inputs_are(rules.INTEGERS, (1,)),
+        rules.one_dtype((0,)),
     ),
 )
 
-
-# Parts of a tensor, looked up by number in one dimension or in several adjacent ones: `x[i, j]`, or
-# `x[:, i]` if the flags mark a dimension as kept.
 
 _FLAGS, _INDICES = 1, 3
 _TAIL = 32
@@ -174,10 +165,8 @@ _TAIL = 32
 def _index_build(case: Case, make: TensorMaker) -> Call:
     x, _, _, *indices = case.inputs or ()
     kept = _lookup.kept_dims(case, _FLAGS, _INDICES)
-    sizes = input_shape(case, 0)[kept:]
-    numbers = [
-        like.integers(index, make, 0, size) for index, size in zip(indices, sizes, strict=False)
-    ]
+    sizes = zip(indices, input_shape(case, 0)[kept:], strict=False)
+    numbers = [like.integers(index, make, 0, size) for index, size in sizes]
     return Call(like.normal(x, make), [None] * kept + numbers)
 
 
@@ -186,6 +175,8 @@ def _index_fits(case: Case) -> bool:
     return found is not None and output_shape(case) == found
 
 
+# Parts of a tensor, looked up by number in one dimension or in several adjacent ones: `x[i, j]`, or
+# `x[:, i]` if the flags mark a dimension as kept.
 INDEX = OpSpec(
     kernel="Index",
     call="torch.ops.aten.index",
@@ -199,6 +190,43 @@ INDEX = OpSpec(
         _lookup.integer_indices(_INDICES),
         Constraint("expected an output of the shape that the indices select", _index_fits),
         _lookup.dense_enough(_FLAGS, _INDICES, _TAIL),
-        one_dtype((0,)),
+        rules.one_dtype((0,)),
     ),
+)
+
+
+def _non_zero_build(case: Case, make: TensorMaker) -> Call:
+    (slot,), (rows, *_) = case.inputs or (), output_shape(case) or (0,)
+    x = like.full(slot, make, 0)
+    x.view(-1)[make.permutation(slot.numel, "INT64")[:rows]] = 1
+    return Call(x, output_shape(case))
+
+
+def _non_zero_run(nonzero: Any, x: Any, shape: Any) -> Any:
+    """Wait for the device: torch_npu reads back how many elements were found.
+
+    On hardware they are as many as were set; a runtime that only records calls may report any
+    number."""
+    return nonzero(x).view(-1)[: prod(shape)].view(shape)
+
+
+def _positions_fit(case: Case) -> bool:
+    """The positions of an input of one dimension may have one dimension."""
+    x, out = input_shape(case, 0), output_shape(case) or ()
+    return out[:1] <= (elements(x),) and (out[1:] == (len(x),) or (len(x) == len(out) == 1))
+
+
+# Positions of the elements that are not zero. As many elements are set as the output has rows.
+NON_ZERO = OpSpec(
+    kernel="NonZero",
+    call="torch.nonzero",
+    assumes="as many nonzero elements as the output has rows, spread over the tensor",
+    slots=("x",),
+    reference=lambda torch, x, shape: torch.nonzero(x).view(shape),
+    build=_non_zero_build,
+    constraints=(
+        Constraint("expected an output with a row for each element found", _positions_fit),
+        rules.outputs_are(("INT64",), (0,)),
+    ),
+    npu=NpuCall(run=_non_zero_run),
 )

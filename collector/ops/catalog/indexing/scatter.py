@@ -3,41 +3,28 @@
 from typing import Any
 
 from collector.model.case import Case
+from collector.ops import rules
 from collector.ops.catalog.indexing import _lookup
-from collector.ops.dtypes import inputs_are, one_dtype
 from collector.ops.parts import like, tensors
-from collector.ops.slots import Shape, agrees, elements, input_shape, output_shape
+from collector.ops.slots import agrees, elements, input_shape, output_shape
 from collector.ops.spec import Call, Constraint, GraphCall, NpuCall, OpSpec, TensorMaker
-
-# Gradient of an embedding's table: the gradient of each looked-up row, added to that row.
-#
-# On an NPU other kernels sort the row numbers and clear the table.
-
-
-def _gradient_and_rows(case: Case, make: TensorMaker) -> tuple[Any, Any]:
-    """Return the gradient of each lookup, and the numbers of the looked-up rows."""
-    grad, rows, _ = case.inputs or ()
-    table_rows = (output_shape(case) or (1,))[0]
-    return like.normal(grad, make), make.integers((rows.numel,), rows.dtype, 0, table_rows)
 
 
 def _embedding_build(case: Case, make: TensorMaker) -> Call:
     """Build the call with sorted row numbers, as the kernel requires, and their rows of `grad`."""
-    grad, rows = _gradient_and_rows(case, make)
-    ordered = rows.long().sort()  # index_fill_ takes no other integers
-    return Call(
-        grad.view(rows.numel(), -1),
-        ordered.values,
-        ordered.indices,
-        like.empty((case.outputs or ())[0], make).zero_(),
-    )
+    grad, rows, *_ = _embedding_build_npu(case, make).args
+    ordered = rows.view(-1).long().sort()  # index_fill_ takes no other integers
+    table = like.empty((case.outputs or ())[0], make).zero_()
+    return Call(grad.view(rows.numel(), -1), ordered.values, ordered.indices, table)
 
 
 def _embedding_build_npu(case: Case, make: TensorMaker) -> Call:
     """Build the call without padding rows, and without scaling by how often a row was looked up."""
-    grad, rows = _gradient_and_rows(case, make)
+    grad, rows, _ = case.inputs or ()
     table_rows = (output_shape(case) or (1,))[0]
-    return Call(grad, rows.view(grad.shape[:-1]), table_rows, -1, False)
+    gradient = like.normal(grad, make)
+    numbers = make.integers(gradient.shape[:-1], rows.dtype, 0, table_rows)
+    return Call(gradient, numbers, table_rows, -1, False)
 
 
 def _embedding_reference(torch: Any, grad: Any, rows: Any, origins: Any, table: Any) -> Any:
@@ -64,6 +51,9 @@ def _embedding_traffic(case: Case) -> int:
     return sum(slot.size_bytes for slot in slots) + slots[0].size_bytes
 
 
+# Gradient of an embedding's table: the gradient of each looked-up row, added to that row.
+#
+# On an NPU other kernels sort the row numbers and clear the table.
 EMBEDDING_DENSE_GRAD_V2 = OpSpec(
     kernel="EmbeddingDenseGradV2",
     call="torch.ops.aten.embedding_dense_backward",
@@ -77,15 +67,11 @@ EMBEDDING_DENSE_GRAD_V2 = OpSpec(
         Constraint(
             "expected a row number and an origin for each row of the gradient", _embedding_fits
         ),
-        inputs_are(_lookup.INTEGERS, (1, 2)),
-        one_dtype((0,)),
+        rules.inputs_are(rules.INTEGERS, (1, 2)),
+        rules.one_dtype((0,)),
     ),
     npu=NpuCall(build=_embedding_build_npu),
 )
-
-
-# Rows of a tensor set to one value, in place. A profile records neither the dimension nor the
-# value: the first dimension and 0 are used.
 
 
 def _call(case: Case, make: TensorMaker, index_dtype: str) -> Call:
@@ -96,10 +82,9 @@ def _call(case: Case, make: TensorMaker, index_dtype: str) -> Call:
 
 def _fill_traffic(case: Case) -> int:
     """Return the bytes: the index and the value are read, the rows written."""
-    x, *others = case.inputs or ()
-    rows = (case.inputs or ())[1].numel * elements(input_shape(case, 0)[1:])
-    written = x.known_dtype.bytes_of(rows) if x.known_dtype else 0
-    return sum(slot.size_bytes for slot in others) + written
+    x, index, value = case.inputs or ()
+    written = index.numel * elements(input_shape(case, 0)[1:])
+    return index.size_bytes + value.size_bytes + rules.accepted(x.known_dtype).bytes_of(written)
 
 
 def _fill_fits(case: Case) -> bool:
@@ -107,6 +92,8 @@ def _fill_fits(case: Case) -> bool:
     return bool(x) and x[0] > 0 and len(input_shape(case, 1)) == 1 and agrees(case, 0, x)
 
 
+# Rows of a tensor set to one value, in place. A profile records neither the dimension nor the
+# value: the first dimension and 0 are used.
 INDEX_FILL = OpSpec(
     kernel="IndexFill",
     call="torch.Tensor.index_fill_",
@@ -119,18 +106,13 @@ INDEX_FILL = OpSpec(
         Constraint(
             "expected rows, a list of their numbers, and an output like the input", _fill_fits
         ),
-        inputs_are(_lookup.INTEGERS, (1,)),
-        inputs_are(("FLOAT", "FLOAT16", "DT_BF16", "INT32", "INT64", "BOOL"), (0,)),
-        one_dtype((0,)),
+        rules.inputs_are(rules.INTEGERS, (1,)),
+        rules.inputs_are(("FLOAT", "FLOAT16", "DT_BF16", "INT32", "INT64", "BOOL"), (0,)),
+        rules.one_dtype((0,)),
     ),
     npu=NpuCall(build=lambda case, make: _call(case, make, (case.inputs or ())[1].dtype)),
 )
 
-
-# Parts of a tensor replaced at indices, in place: `x[i, j] = value`.
-#
-# A profile does not record whether they are added instead: here they are not. No index repeats if
-# there are enough positions: a cache has one slot for each token.
 
 _VALUE, _FLAGS, _INDICES = 1, 2, 4
 _TAIL = 1024
@@ -164,6 +146,10 @@ def _is_on_vector_cores(case: Case) -> bool:
     return is_small or (dtype is not None and dtype.spelling in _ATOMIC)
 
 
+# Parts of a tensor replaced at indices, in place: `x[i, j] = value`.
+#
+# A profile does not record whether they are added instead: here they are not. No index repeats if
+# there are enough positions: a cache has one slot for each token.
 INDEX_PUT_V2 = OpSpec(
     kernel="IndexPutV2",
     call="torch.ops.aten.index_put_",
@@ -180,19 +166,15 @@ INDEX_PUT_V2 = OpSpec(
             _put_fits,
         ),
         _lookup.dense_enough(_FLAGS, _INDICES, _TAIL),
-        inputs_are((*_ATOMIC, *_OTHERS), (0,)),
+        rules.inputs_are((*_ATOMIC, *_OTHERS), (0,)),
         Constraint(
             f"{' or '.join(_OTHERS)}: expected at most {_FEW} indices, and at most {_SHORT} "
             "elements after them",
             _is_on_vector_cores,
         ),
-        one_dtype((0, _VALUE)),
+        rules.one_dtype((0, _VALUE)),
     ),
 )
-
-
-# A part of each batch of a cache replaced, in place, from a separate start position: keys and
-# values of a decode step in a graph.
 
 
 def _axis(case: Case) -> int | None:
@@ -210,14 +192,10 @@ def _axis(case: Case) -> int | None:
 def _scatter_build(case: Case, make: TensorMaker) -> Call:
     """Build the call with a start position per batch, spread over the cache."""
     cache, indices, updates = case.inputs or ()
-    axis = _axis(case) or 0
+    axis = rules.accepted(_axis(case))
     free = input_shape(case, 0)[axis] - input_shape(case, 2)[axis]
-    return Call(
-        like.normal(cache, make),
-        like.integers(indices, make, 0, free + 1),
-        like.normal(updates, make),
-        axis,
-    )
+    old, starts = like.normal(cache, make), like.integers(indices, make, 0, free + 1)
+    return Call(old, starts, like.normal(updates, make), axis)
 
 
 def _scatter_reference(torch: Any, cache: Any, indices: Any, updates: Any, axis: int) -> Any:
@@ -228,6 +206,8 @@ def _scatter_reference(torch: Any, cache: Any, indices: Any, updates: Any, axis:
     return cache.scatter_(axis, (starts + steps.view(along)).expand(updates.shape), updates)
 
 
+# A part of each batch of a cache replaced, in place, from a separate start position: keys and
+# values of a decode step in a graph.
 SCATTER = OpSpec(
     kernel="Scatter",
     call="torch_npu.scatter_update_",
@@ -247,31 +227,20 @@ SCATTER = OpSpec(
                 and agrees(case, 0, input_shape(case, 0))
             ),
         ),
-        inputs_are(_lookup.INTEGERS, (1,)),
-        one_dtype((0, 2)),
+        rules.inputs_are(rules.INTEGERS, (1,)),
+        rules.one_dtype((0, 2)),
     ),
     npu=NpuCall(graph=GraphCall(takes=lambda case: True)),
 )
 
 
-# Single elements replaced at indices, in place, along the last dimension.
-#
-# CANN's kernel scatters along the last dimension only. For another dimension aclnn transposes
-# first, and the row has the transposed shapes (aclnn_scatter.cpp of ops-nn). A profile does not
-# record whether elements are added instead; here they are not.
-
-
 def _elements_build(case: Case, make: TensorMaker) -> Call:
     x, index, updates = case.inputs or ()
     *_, size = input_shape(case, 0)
-    shape = index.shape or ()
+    old, shape = like.normal(x, make), index.shape or ()
     last = len(shape) - 1
-    return Call(
-        like.normal(x, make),
-        last,
-        tensors.distinct_along(make, shape, last, size, index.dtype),
-        like.normal(updates, make),
-    )
+    places = tensors.distinct_along(make, shape, last, size, index.dtype)
+    return Call(old, last, places, like.normal(updates, make))
 
 
 def _elements_fits(case: Case) -> bool:
@@ -286,6 +255,11 @@ def _elements_fits(case: Case) -> bool:
     return is_in_x and input_shape(case, 2) == index and agrees(case, 0, x)
 
 
+# Single elements replaced at indices, in place, along the last dimension.
+#
+# CANN's kernel scatters along the last dimension only. For another dimension aclnn transposes
+# first, and the row has the transposed shapes (aclnn_scatter.cpp of ops-nn). A profile does not
+# record whether elements are added instead; here they are not.
 SCATTER_ELEMENTS_V2 = OpSpec(
     kernel="ScatterElementsV2",
     call="torch.Tensor.scatter_",
@@ -299,29 +273,20 @@ SCATTER_ELEMENTS_V2 = OpSpec(
             "expected an index that fits the input, updates like it, and an output like the input",
             _elements_fits,
         ),
-        inputs_are(_lookup.INTEGERS, (1,)),
-        inputs_are(("FLOAT", "FLOAT16", "DT_BF16", "INT32", "INT8", "UINT8"), (0,)),
-        one_dtype((0, 2)),
+        rules.inputs_are(rules.INTEGERS, (1,)),
+        rules.inputs_are(("FLOAT", "FLOAT16", "DT_BF16", "INT32", "INT8", "UINT8"), (0,)),
+        rules.one_dtype((0, 2)),
     ),
 )
-
-
-# Parts of a tensor replaced at rows of coordinates, in place: tokens written to a cache.
-#
-# No part is named twice if there are enough: a cache has one slot for each token. The call that
-# ends with `_` works in place; the one without it copies the tensor first.
 
 
 def _nd_build(case: Case, make: TensorMaker) -> Call:
     """Build the call with one tensor of coordinates per dimension, as torch takes them."""
     x, indices, updates = case.inputs or ()
     *rows, count = input_shape(case, 1)
-    sizes = input_shape(case, 0)[:count]
-    return Call(
-        like.normal(x, make),
-        tuple(tensors.distinct_coordinates(make, tuple(rows), sizes, indices.dtype)),
-        like.normal(updates, make),
-    )
+    sizes, old = input_shape(case, 0)[:count], like.normal(x, make)
+    columns = tensors.distinct_coordinates(make, tuple(rows), sizes, indices.dtype)
+    return Call(old, tuple(columns), like.normal(updates, make))
 
 
 def _nd_build_npu(case: Case, make: TensorMaker) -> Call:
@@ -329,14 +294,17 @@ def _nd_build_npu(case: Case, make: TensorMaker) -> Call:
     return Call(x, make.torch.stack(columns, -1), updates)
 
 
-def _named(case: Case) -> Shape | None:
-    """Return the shape of the selected elements; None if the indices do not fit."""
+def _nd_fits(case: Case) -> bool:
     x, (*rows, count) = input_shape(case, 0), input_shape(case, 1) or (0,)
     if not rows or not 0 < count <= len(x) or not all(x[:count]):
-        return None
-    return (*rows, *x[count:])
+        return False
+    return input_shape(case, 2) == (*rows, *x[count:]) and agrees(case, 0, x)
 
 
+# Parts of a tensor replaced at rows of coordinates, in place: tokens written to a cache.
+#
+# No part is named twice if there are enough: a cache has one slot for each token. The call that
+# ends with `_` works in place; the one without it copies the tensor first.
 SCATTER_ND_UPDATE = OpSpec(
     kernel="ScatterNdUpdate",
     call="torch_npu.npu_scatter_nd_update_",
@@ -349,15 +317,13 @@ SCATTER_ND_UPDATE = OpSpec(
     constraints=(
         Constraint(
             "expected rows of coordinates, an update for each, and an output like the input",
-            lambda case: (
-                _named(case) == input_shape(case, 2) and agrees(case, 0, input_shape(case, 0))
-            ),
+            _nd_fits,
         ),
-        inputs_are(_lookup.INTEGERS, (1,)),
-        inputs_are(
+        rules.inputs_are(rules.INTEGERS, (1,)),
+        rules.inputs_are(
             ("FLOAT", "FLOAT16", "DT_BF16", "INT8", "INT16", "INT32", "INT64", "BOOL"), (0,)
         ),
-        one_dtype((0, 2)),
+        rules.one_dtype((0, 2)),
     ),
     npu=NpuCall(build=_nd_build_npu),
     twins=("ScatterNdUpdateAiCore",),

@@ -9,13 +9,13 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
-from collector.model.case import Case, Slot
+from collector.model.case import Case, Shape
 from collector.model.vocabulary import RUNTIME_PREFIX
+from collector.ops import rules
 from collector.ops.parts.tensors import equal_parts
-from collector.ops.slots import Shape, input_shape, output_shape
-from collector.ops.spec import Constraint, TensorMaker, dense_bytes
+from collector.ops.slots import input_shape, output_shape
+from collector.ops.spec import Constraint, dense_bytes
 
 GROUP_ENDS = RUNTIME_PREFIX + "group_list_values"
 _ENDS = re.compile(r"[0-9]{1,9}(,[0-9]{1,9})*")
@@ -72,21 +72,18 @@ def read_grouped_product(case: Case, width: Callable[[int], int]) -> GroupedProd
     return None
 
 
-def written_rows(sizes: GroupedProduct | None) -> int | None:
+def written_rows(sizes: GroupedProduct) -> int | None:
     """Return the number of rows of the outputs that a launch writes; None if all are."""
-    return sizes.used if sizes and sizes.used < sizes.tokens else None
+    return sizes.used if sizes.used < sizes.tokens else None
 
 
 def groups_fit(read: Callable[[Case], GroupedProduct | None]) -> Constraint:
     """Require that the recorded group ends fit the tokens; `read` returns the sizes of a row."""
 
     def holds(case: Case) -> bool:
-        sizes = read(case)
-        return (
-            case.attribute(GROUP_ENDS) is None
-            or sizes is None
-            or _recorded_counts(case, sizes.experts, sizes.tokens) is not None
-        )
+        sizes = rules.accepted(read(case))
+        counts = _recorded_counts(case, sizes.experts, sizes.tokens)
+        return case.attribute(GROUP_ENDS) is None or counts is not None
 
     return Constraint(
         f"{GROUP_ENDS}: expected cumulative sums, one for each expert, up to T", holds
@@ -103,26 +100,13 @@ def _recorded_counts(case: Case, experts: int, tokens: int) -> Shape | None:
     return counts if is_one_each and 0 < ends[-1] <= tokens else None
 
 
-def stored_weight(
-    slot: Slot,
-    sizes: GroupedProduct | None,
-    make: TensorMaker,
-    numbers: Callable[[Shape, Slot, TensorMaker], Any],
-) -> Any:
-    """Return the weights, (E, K, N), in the slot's format."""
-    if sizes is None:
-        return numbers(slot.shape or (), slot, make)
-    tensor = make.stored(numbers(sizes.weight, slot, make), slot.format)
-    return tensor.transpose(1, 2) if sizes.transposes_weight else tensor
-
-
-def grouped_traffic(case: Case, sizes: GroupedProduct | None, optional: frozenset[int]) -> int:
+def grouped_traffic(case: Case, sizes: GroupedProduct, optional: frozenset[int]) -> int:
     """Return the bytes of one launch.
 
     The weights of experts without tokens are not read. Tokens without an expert are neither read
     nor written."""
     whole = dense_bytes(case, optional)
-    if sizes is None or not sizes.tokens:
+    if not sizes.tokens:
         return whole
     inputs, outputs = case.inputs or (), case.outputs or ()
     idle = sum(count == 0 for count in sizes.counts)

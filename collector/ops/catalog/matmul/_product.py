@@ -8,12 +8,12 @@ operator's order is used.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
+from typing import Any
 
 from collector.codec.errors import CaseRejected
-from collector.model.case import Case
+from collector.model.case import Case, Shape
 from collector.model.vocabulary import FRACTAL_NZ
-from collector.ops.dtypes import spelling
-from collector.ops.slots import Shape, broadcast, given, input_shape, output_shape, output_slot
+from collector.ops.slots import broadcast, given, input_shape, output_shape, output_slot, spelling
 from collector.ops.spec import Constraint, TensorMaker
 
 
@@ -47,6 +47,15 @@ class Product:
     def flops(self) -> int:
         """Return the operations: a product and a sum for each pair of multiplied numbers."""
         return 2 * prod(self.shape) * self.k
+
+    def turned(self, a: Any, b: Any) -> tuple[Any, Any]:
+        """Return views of the operands in memory, transposed as the product reads them."""
+        return turned(a, b, self.transposes_a, self.transposes_b)
+
+
+def turned(a: Any, b: Any, transposes_a: bool, transposes_b: bool) -> tuple[Any, Any]:
+    """Return the operands, transposed as these tell."""
+    return a.transpose(-2, -1) if transposes_a else a, b.transpose(-2, -1) if transposes_b else b
 
 
 def read_product(case: Case, layouts: Sequence[str]) -> Product | None:
@@ -141,3 +150,12 @@ def check_release(make: TensorMaker, schema: str) -> None:
             f"FLOAT output of a 16-bit product: expected a torch_npu with {schema}: 2.10.0.post4 "
             "has it, 2.9.0 and 2.10.0 do not"
         )
+
+
+def wide_output(case: Case, make: TensorMaker, a: Any, schema: str) -> dict[str, Any]:
+    """Return the argument of a FLOAT result, if the row has one."""
+    if not is_wide(case):
+        return {}
+    if a.device.type == "npu":
+        check_release(make, schema)
+    return {"out_dtype": make.dtype("FLOAT")}

@@ -3,19 +3,19 @@
 from dataclasses import dataclass
 from typing import Any
 
-from collector.model.case import Case
+from collector.model.case import Case, Shape
+from collector.ops import rules
 from collector.ops.catalog.matmul._product import (
     OUTPUT_FITS,
     Product,
-    check_release,
     group_by_weight,
     is_wide,
     read_product,
+    wide_output,
 )
-from collector.ops.dtypes import floating, inputs_are, one_dtype
 from collector.ops.parts import like
 from collector.ops.parts.tensors import flops_by
-from collector.ops.slots import agrees, given, input_shape
+from collector.ops.slots import agrees, input_shape
 from collector.ops.spec import (
     Call,
     Constraint,
@@ -23,6 +23,7 @@ from collector.ops.spec import (
     NpuCall,
     OpSpec,
     TensorMaker,
+    build_from_slots,
 )
 
 # Products by heads: (heads, tokens, K) @ (heads, K, N) -> (tokens, heads, N), as in attention with
@@ -38,6 +39,10 @@ class HeadsProduct:
     k: int
     n: int
     tokens_first: bool
+
+    @property
+    def output(self) -> Shape:
+        return (self.tokens, self.heads, self.n)
 
     @property
     def flops(self) -> int:
@@ -64,11 +69,6 @@ def multiply_heads(torch: Any, x: Any, weight: Any, out: Any) -> Any:
     return out
 
 
-# Products of matrices in batches; the runtime chooses the kernel.
-#
-# For matrices without a batch, which some tables have, NPUs launch a kernel of MatMulV2's family,
-# and the measurement is stored there.
-
 _BIAS, _OFFSET = 2, 3
 _OPTIONAL = frozenset({_BIAS, _OFFSET})
 
@@ -80,17 +80,10 @@ def _product(case: Case) -> Product | None:
 
 
 def _build(case: Case, make: TensorMaker) -> Call:
-    product, (slot_a, slot_b, *_) = _product(case), case.inputs or ()
-    a = like.normal(slot_a, make)
-    b = like.normal(slot_b, make)
-    wide = {"bmm": make.torch.bmm, "out_dtype": make.dtype("FLOAT")} if is_wide(case) else {}
-    if wide and a.device.type == "npu":
-        check_release(make, "aten::bmm.dtype")
-    return Call(
-        a.transpose(-2, -1) if product and product.transposes_a else a,
-        b.transpose(-2, -1) if product and product.transposes_b else b,
-        **wide,
-    )
+    a, b = (like.normal(slot, make) for slot in (case.inputs or ())[:2])
+    wide = wide_output(case, make, a, "aten::bmm.dtype")
+    bmm = {"bmm": make.torch.bmm} if wide else {}
+    return Call(*rules.accepted(_product(case)).turned(a, b), **bmm, **wide)
 
 
 def _reference(torch: Any, a: Any, b: Any, *, bmm: Any = None, out_dtype: Any = None) -> Any:
@@ -111,6 +104,10 @@ def _is_one_batch(case: Case) -> bool:
     return len(a) == len(b) == 3 and a[0] == b[0]
 
 
+# Products of matrices in batches; the runtime chooses the kernel.
+#
+# For matrices without a batch, which some tables have, NPUs launch a kernel of MatMulV2's family,
+# and the measurement is stored there.
 BATCH_MAT_MUL_V2 = OpSpec(
     kernel="BatchMatMulV2",
     twins=("BatchMatMulV3", "BatchMatMulNd"),
@@ -123,42 +120,35 @@ BATCH_MAT_MUL_V2 = OpSpec(
     group=group_by_weight,
     npu=NpuCall(run=_launch),
     constraints=(
-        Constraint(
+        rules.reads(
             "expected two batches of matrices that multiply to the output as NN, NT, TN or TT",
-            lambda case: _product(case) is not None,
+            _product,
         ),
-        floating((0, 1)),
-        one_dtype((0, 1), ()),
+        rules.floating((0, 1)),
+        rules.one_dtype((0, 1), ()),
         OUTPUT_FITS,
         Constraint(
             "FLOAT output of 16-bit products: expected (B,M,K) and as many (K,N)",
             lambda case: not is_wide(case) or _is_one_batch(case),
         ),
-        Constraint(
-            "a bias or an offset cannot be replayed",
-            lambda case: given(case, _BIAS) is None and given(case, _OFFSET) is None,
-        ),
+        rules.absent("a bias or an offset cannot be replayed", _BIAS, _OFFSET),
     ),
 )
-
-
-# vLLM-Ascend's own product by heads, tokens first on both sides.
 
 
 def _heads_sizes(case: Case) -> HeadsProduct | None:
     return read_heads_product(case, (True,))
 
 
-def _heads_tensors(case: Case, make: TensorMaker) -> tuple[Any, Any, Any]:
-    """Return the operands, and the memory of the output, which the caller provides."""
-    x, weight = (like.normal(slot, make) for slot in case.inputs or ())
-    sizes = _heads_sizes(case)
-    shape = (sizes.tokens, sizes.heads, sizes.n) if sizes else ()
-    return x, weight, make.empty(shape, (case.inputs or ())[0].dtype)
+def _heads_build_for_npu(case: Case, make: TensorMaker) -> Call:
+    """Build the operands, and the memory of the output, which the caller provides."""
+    x, weight = case.inputs or ()
+    out = make.empty(rules.accepted(_heads_sizes(case)).output, x.dtype)
+    return Call(like.normal(x, make), like.normal(weight, make), out)
 
 
 def _heads_build(case: Case, make: TensorMaker) -> Call:
-    x, weight, out = _heads_tensors(case, make)
+    x, weight, out = _heads_build_for_npu(case, make).args
     return Call(x.transpose(0, 1), weight, out)
 
 
@@ -167,6 +157,7 @@ def _heads_launch(multiply: Any, x: Any, weight: Any, out: Any) -> Any:
     return out
 
 
+# vLLM-Ascend's own product by heads, tokens first on both sides.
 BATCH_MATMUL_TRANSPOSE_0 = OpSpec(
     kernel="batch_matmul_transpose_0",
     call="torch.ops._C_ascend.batch_matmul_transpose",
@@ -177,21 +168,18 @@ BATCH_MATMUL_TRANSPOSE_0 = OpSpec(
     group=group_by_weight,
     npu=NpuCall(
         run=_heads_launch,
-        build=lambda case, make: Call(*_heads_tensors(case, make)),
+        build=_heads_build_for_npu,
         needs=frozenset({Need.VLLM_ASCEND}),
     ),
     constraints=(
-        Constraint(
-            "expected (tokens,heads,K), (heads,K,N), and an output (tokens,heads,N)",
-            lambda case: _heads_sizes(case) is not None,
+        rules.reads(
+            "expected (tokens,heads,K), (heads,K,N), and an output (tokens,heads,N)", _heads_sizes
         ),
-        inputs_are(("DT_BF16", "FLOAT16"), (0, 1)),
-        one_dtype((0, 1)),
+        rules.inputs_are(("DT_BF16", "FLOAT16"), (0, 1)),
+        rules.one_dtype((0, 1)),
     ),
 )
 
-
-# Products by heads whose output has the tokens first.
 
 _SCALE = 3
 _LIMIT = 65536
@@ -204,33 +192,29 @@ def _transpose_sizes(case: Case) -> HeadsProduct | None:
 
 def _is_legal(case: Case) -> bool:
     """Return whether the sizes fit aclnnTransposeBatchMatMul's documentation for A2 and A3."""
-    sizes = _transpose_sizes(case)
-    if sizes is None or sizes.k % 128 or sizes.n % 128:
+    sizes = rules.accepted(_transpose_sizes(case))
+    if sizes.k % 128 or sizes.n % 128:
         return False
     inner = sizes.heads * sizes.k if sizes.tokens_first else sizes.k
     return min(sizes.k, sizes.n, sizes.heads) > 0 and max(inner, sizes.n, sizes.heads) < _LIMIT
 
 
-def _transpose_tensors(case: Case, make: TensorMaker) -> tuple[Any, Any]:
-    x, weight = (case.inputs or ())[:2]
-    return like.normal(x, make), like.normal(weight, make)
-
-
 def _transpose_build(case: Case, make: TensorMaker) -> Call:
-    sizes, (x, weight) = (_transpose_sizes(case), _transpose_tensors(case, make))
-    if sizes is None:
-        return Call(x, weight)
-    out = make.empty((sizes.tokens, sizes.heads, sizes.n), (case.inputs or ())[0].dtype)
+    sizes, (x, weight) = (
+        rules.accepted(_transpose_sizes(case)),
+        build_from_slots(case, make).args[:2],
+    )
+    out = make.empty(sizes.output, (case.inputs or ())[0].dtype)
     return Call(x.transpose(0, 1) if sizes.tokens_first else x, weight, out)
 
 
 def _build_for_npu(case: Case, make: TensorMaker) -> Call:
-    sizes = _transpose_sizes(case)
-    order = _TOKENS_FIRST if sizes and sizes.tokens_first else _HEADS_FIRST
+    order = _TOKENS_FIRST if rules.accepted(_transpose_sizes(case)).tokens_first else _HEADS_FIRST
     perms = {"perm_x1": order, "perm_x2": _HEADS_FIRST, "perm_y": _TOKENS_FIRST}
-    return Call(*_transpose_tensors(case, make), **perms)
+    return Call(*build_from_slots(case, make).args[:2], **perms)
 
 
+# Products by heads whose output has the tokens first.
 TRANSPOSE_BATCH_MAT_MUL = OpSpec(
     kernel="TransposeBatchMatMul",
     call="torch_npu.npu_transpose_batchmatmul",
@@ -242,21 +226,18 @@ TRANSPOSE_BATCH_MAT_MUL = OpSpec(
     group=group_by_weight,
     npu=NpuCall(build=_build_for_npu),
     constraints=(
-        Constraint(
+        rules.reads(
             "expected (heads,tokens,K) or (tokens,heads,K), (heads,K,N), and an output "
             "(tokens,heads,N)",
-            lambda case: _transpose_sizes(case) is not None,
+            _transpose_sizes,
         ),
         Constraint(
             "expected K and N as multiples of 128, and below 65536: N, heads, and K, or heads * K "
             "if the tokens come first",
             _is_legal,
         ),
-        floating((0, 1)),
-        one_dtype((0, 1)),
-        Constraint(
-            "a bias or a scale cannot be replayed",
-            lambda case: given(case, _BIAS) is None and given(case, _SCALE) is None,
-        ),
+        rules.floating((0, 1)),
+        rules.one_dtype((0, 1)),
+        rules.absent("a bias or a scale cannot be replayed", _BIAS, _SCALE),
     ),
 )

@@ -2,15 +2,15 @@
 
 from typing import Any
 
-from collector.model.case import Case, Slot
+from collector.model.case import Case, Shape, Slot
 from collector.model.vocabulary import FRACTAL_NZ
+from collector.ops import rules
 from collector.ops.catalog.matmul import _grouped
 from collector.ops.catalog.matmul._grouped import GroupedProduct
 from collector.ops.catalog.matmul._product import group_by_weight
-from collector.ops.dtypes import inputs_are, outputs_are, spelling
 from collector.ops.parts import int8, like
 from collector.ops.parts.tensors import flops_by, group_ends
-from collector.ops.slots import Shape, agrees, given, input_shape, output_slot
+from collector.ops.slots import agrees, given, input_shape, output_slot, spelling
 from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker
 
 # INT4 weights of experts with INT8 tokens (W4A8), and a scale for each group of 256 rows.
@@ -82,8 +82,6 @@ def _scaled(torch: Any, pairs: Any, scale: Any) -> Any:
     return (groups * int8.decoded(torch, scale).unsqueeze(1)).flatten(0, 1)
 
 
-# One product per expert, of the tokens that were routed to it.
-
 _X, _WEIGHT, _BIAS, _SCALE, _OFFSET = range(5)
 _ANTIQUANT_SCALE, _ANTIQUANT_OFFSET, _GROUPS, _PER_TOKEN = range(5, 9)
 _SLOTS = (
@@ -100,9 +98,7 @@ def _sizes(case: Case) -> GroupedProduct | None:
 
 
 def _build(case: Case, make: TensorMaker) -> Call:
-    sizes = _sizes(case)
-    counts = sizes.counts if sizes else ()
-    out = output_slot(case)
+    counts, out = rules.accepted(_sizes(case)).counts, output_slot(case)
     dtype = make.dtype(out.dtype if out else (case.inputs or ())[_X].dtype)
     x, weight, own = _operands(case, make)
     options = {**_options(case, make), **own}
@@ -130,11 +126,12 @@ def _build_for_npu(case: Case, make: TensorMaker) -> Call:
 
 def _operands(case: Case, make: TensorMaker) -> tuple[Any, Any, dict[str, Any]]:
     """Return tokens, weights, and the options that depend on them."""
-    (x, weight), sizes = (case.inputs or ())[:2], _sizes(case)
+    (x, weight), sizes = (case.inputs or ())[:2], rules.accepted(_sizes(case))
     tokens = _numbers(x.shape or (), x, make)
-    if sizes and is_nibbles(case):
+    if is_nibbles(case):
         return tokens, *nibble_tensors(weight, sizes, make)
-    return tokens, _grouped.stored_weight(weight, sizes, make, _numbers), {}
+    stored = make.stored(_numbers(sizes.weight, weight, make), weight.format)
+    return tokens, stored.transpose(1, 2) if sizes.transposes_weight else stored, {}
 
 
 def _numbers(shape: tuple[int, ...], slot: Slot, make: TensorMaker) -> Any:
@@ -144,21 +141,17 @@ def _numbers(shape: tuple[int, ...], slot: Slot, make: TensorMaker) -> Any:
 
 
 def _options(case: Case, make: TensorMaker) -> dict[str, Any]:
-    """Return the optional tensors by the API's names."""
     tensors = {}
     for position in sorted(_OPTIONAL):
         slot = given(case, position)
         if slot is None or (is_nibbles(case) and position in (_BIAS, _SCALE)):
             continue
-        shape = slot.shape or ()
-        if position == _SCALE and spelling(slot) in int8.PACKED:
-            tensors["scale"] = int8.packed_scale(shape, make)
-        elif position in (_SCALE, _ANTIQUANT_SCALE):
-            tensors[_SLOTS[position]] = int8.small_scale(shape, slot.dtype, make)
+        if position in (_SCALE, _ANTIQUANT_SCALE):
+            tensors[_SLOTS[position]] = int8.scale_like(slot, make)
         elif position == _PER_TOKEN:
-            tensors["per_token_scale"] = make.uniform(shape, slot.dtype, 0.5, 1.5)
+            tensors["per_token_scale"] = like.uniform(slot, make, 0.5, 1.5)
         else:
-            tensors[_SLOTS[position]] = make.normal(shape, slot.dtype)
+            tensors[_SLOTS[position]] = like.normal(slot, make)
     return tensors
 
 
@@ -274,8 +267,8 @@ def _dtypes_are_legal(case: Case) -> bool:
 
 
 def _options_fit(case: Case) -> bool:
-    sizes, groups = _sizes(case), given(case, _GROUPS)
-    if sizes is None or groups is None or spelling(groups) != "INT64":
+    sizes, groups = rules.accepted(_sizes(case)), given(case, _GROUPS)
+    if groups is None or spelling(groups) != "INT64":
         return False
     columns = [given(case, i) for i in _BY_COLUMN if i != _SCALE]
     scale = given(case, _SCALE)
@@ -296,6 +289,7 @@ def _blocks_fit(case: Case) -> bool:
     return not is_stored or (x != "FLOAT" and out != "INT8")
 
 
+# One product per expert, of the tokens that were routed to it.
 GROUPED_MATMUL = OpSpec(
     kernel="GroupedMatmul",
     call="torch_npu.npu_grouped_matmul",
@@ -305,25 +299,23 @@ GROUPED_MATMUL = OpSpec(
     reference=_reference,
     build=_build,
     flops=flops_by(_sizes),
-    traffic=lambda case: _grouped.grouped_traffic(case, _sizes(case), _OPTIONAL),
+    traffic=lambda case: _grouped.grouped_traffic(case, rules.accepted(_sizes(case)), _OPTIONAL),
     group=group_by_weight,
-    written=lambda case: _grouped.written_rows(_sizes(case)),
+    written=lambda case: _grouped.written_rows(rules.accepted(_sizes(case))),
     packed={_SCALE: "UINT64", _WEIGHT: "INT4"},
     npu=NpuCall(run=_launch, build=_build_for_npu, nz=frozenset({_WEIGHT})),
     constraints=(
-        Constraint(
+        rules.reads(
             "expected tokens (T,K), weights (E,K,N) or (E,N,K), blocks (E,N,K,rows,columns) in "
             "FRACTAL_NZ, and an output (T,N)",
-            lambda case: _sizes(case) is not None,
+            _sizes,
         ),
         Constraint(
             "expected K as a multiple of 256 up to 18432 and N as a multiple of 8 for INT4 "
             "weights (E,K,N)",
-            lambda case: (
-                not is_nibbles(case) or ((sizes := _sizes(case)) is not None and nibbles_fit(sizes))
-            ),
+            lambda case: not is_nibbles(case) or nibbles_fit(rules.accepted(_sizes(case))),
         ),
-        Constraint("an offset cannot be replayed", lambda case: given(case, _OFFSET) is None),
+        rules.absent("an offset cannot be replayed", _OFFSET),
         Constraint(
             "the dtypes of x, weight, bias, scales and output do not go together: expected a "
             "combination that npu_grouped_matmul documents",
@@ -343,8 +335,6 @@ GROUPED_MATMUL = OpSpec(
 )
 
 
-# The first half of an expert layer: products by expert, SwiGlu, and rows quantised to INT8.
-
 _WEIGHT_SCALE, _X_SCALE, _SWIGLU_GROUPS = range(2, 5)
 _MOST_COLUMNS = 10240
 _GATE_FLOPS = 8  # per element of y: 5 for SwiGlu, then a maximum, a quotient and a rounding
@@ -356,19 +346,13 @@ def _swiglu_sizes(case: Case) -> GroupedProduct | None:
     return sizes if sizes and sizes.n and not sizes.n % 2 and not sizes.transposes_weight else None
 
 
-def _counts(case: Case) -> tuple[int, ...]:
-    sizes = _swiglu_sizes(case)
-    return sizes.counts if sizes else ()
-
-
 def _tensors(case: Case, make: TensorMaker, format: str) -> tuple[Any, Any, Any, Any]:
     x, weight, weight_scale, x_scale, _ = case.inputs or ()
-    sizes = _swiglu_sizes(case)
-    shape = sizes.weight if sizes else weight.shape or ()
+    shape = rules.accepted(_swiglu_sizes(case)).weight
     return (
         like.integers(x, make, -127, 128),
         make.stored(make.integers(shape, weight.dtype, -127, 128), format),
-        int8.small_scale(weight_scale.shape or (), weight_scale.dtype, make),
+        int8.scale_like(weight_scale, make),
         like.uniform(x_scale, make, 0.5, 1.5),
     )
 
@@ -376,7 +360,9 @@ def _tensors(case: Case, make: TensorMaker, format: str) -> tuple[Any, Any, Any,
 def _swiglu_build_for_npu(case: Case, make: TensorMaker) -> Call:
     """Build the call with the weight in FRACTAL_NZ, which the kernel assumes for any format."""
     x, weight, weight_scale, x_scale = _tensors(case, make, FRACTAL_NZ)
-    ends = group_ends(_counts(case), (case.inputs or ())[_SWIGLU_GROUPS].dtype, make)
+    ends = group_ends(
+        rules.accepted(_swiglu_sizes(case)).counts, (case.inputs or ())[_SWIGLU_GROUPS].dtype, make
+    )
     named = {"group_list": ends, "weight_scale": weight_scale, "x_scale": x_scale}
     return Call(x, weight, **named)  # by name: their order differs between the two libraries
 
@@ -401,15 +387,14 @@ def _swiglu_reference(
 
 
 def _flops(case: Case) -> int:
-    sizes = _swiglu_sizes(case)
-    return sizes.flops + _GATE_FLOPS * sizes.used * sizes.n // 2 if sizes else 0
+    sizes = rules.accepted(_swiglu_sizes(case))
+    return sizes.flops + _GATE_FLOPS * sizes.used * sizes.n // 2
 
 
 def _sizes_fit(case: Case) -> bool:
-    sizes = _swiglu_sizes(case)
+    sizes = rules.accepted(_swiglu_sizes(case))
     return (
-        sizes is not None
-        and sizes.n <= _MOST_COLUMNS
+        sizes.n <= _MOST_COLUMNS
         and input_shape(case, _WEIGHT_SCALE) == (sizes.experts, sizes.n)
         and input_shape(case, _X_SCALE) == (sizes.tokens,)
         and input_shape(case, _SWIGLU_GROUPS) == (sizes.experts,)
@@ -417,17 +402,22 @@ def _sizes_fit(case: Case) -> bool:
     )
 
 
+# The first half of an expert layer: products by expert, SwiGlu, and rows quantised to INT8.
 GROUPED_MATMUL_SWIGLU_QUANT = OpSpec(
     kernel="GroupedMatmulSwigluQuant",
     call="torch_npu.npu_grouped_matmul_swiglu_quant",
     assumes="as many rows for each expert, unless Runtime group_list_values names them",
     slots=("x", "weight", "weight_scale", "x_scale", "group_list"),
     reference=_swiglu_reference,
-    build=lambda case, make: Call(*_tensors(case, make, ""), counts=_counts(case)),
+    build=lambda case, make: Call(
+        *_tensors(case, make, ""), counts=rules.accepted(_swiglu_sizes(case)).counts
+    ),
     flops=_flops,
-    traffic=lambda case: _grouped.grouped_traffic(case, _swiglu_sizes(case), frozenset()),
+    traffic=lambda case: _grouped.grouped_traffic(
+        case, rules.accepted(_swiglu_sizes(case)), frozenset()
+    ),
     group=group_by_weight,
-    written=lambda case: _grouped.written_rows(_swiglu_sizes(case)),
+    written=lambda case: _grouped.written_rows(rules.accepted(_swiglu_sizes(case))),
     npu=NpuCall(
         run=_swiglu_launch,
         build=_swiglu_build_for_npu,
@@ -435,15 +425,15 @@ GROUPED_MATMUL_SWIGLU_QUANT = OpSpec(
         served="torch.ops._C_ascend.grouped_matmul_swiglu_quant_weight_nz",
     ),
     constraints=(
-        inputs_are(("INT8",), (_X, _WEIGHT)),
-        inputs_are(("FLOAT", "FLOAT16", "DT_BF16"), (_WEIGHT_SCALE,)),
-        inputs_are(("FLOAT",), (_X_SCALE,)),
-        inputs_are(("INT64",), (_SWIGLU_GROUPS,)),
-        outputs_are(("INT8",), (0,)),
-        outputs_are(("FLOAT",), (1,)),
-        Constraint(
+        rules.inputs_are(("INT8",), (_X, _WEIGHT)),
+        rules.inputs_are(("FLOAT", "FLOAT16", "DT_BF16"), (_WEIGHT_SCALE,)),
+        rules.inputs_are(("FLOAT",), (_X_SCALE,)),
+        rules.inputs_are(("INT64",), (_SWIGLU_GROUPS,)),
+        rules.outputs_are(("INT8",), (0,)),
+        rules.outputs_are(("FLOAT",), (1,)),
+        rules.reads(
             "expected tokens (T,K), weights (E,K,N) with an even N, and an output (T,N/2)",
-            lambda case: _swiglu_sizes(case) is not None,
+            _swiglu_sizes,
         ),
         Constraint(
             f"expected a weight scale (E, N up to {_MOST_COLUMNS}), a scale of tokens (T) for "

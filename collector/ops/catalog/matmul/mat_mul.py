@@ -14,25 +14,18 @@ it takes both in blocks, as they are, and calls a MatMulV2.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from collector.model.case import Case, Slot, logical_shape
 from collector.model.vocabulary import FRACTAL_NZ
+from collector.ops import rules
 from collector.ops.catalog.matmul import _product
 from collector.ops.catalog.matmul._product import Product
-from collector.ops.dtypes import floating, one_dtype
 from collector.ops.parts import like
 from collector.ops.parts.tensors import flops_by
 from collector.ops.slots import given, input_shape, output_slot
-from collector.ops.spec import (
-    Call,
-    Constraint,
-    GraphCall,
-    NpuCall,
-    OpSpec,
-    TensorMaker,
-)
+from collector.ops.spec import Call, Constraint, GraphCall, NpuCall, OpSpec, TensorMaker
 
 _BLOCK = (16, 16)  # for 16 bits
 _LONG, _SHORT = 65_535, 128
@@ -43,14 +36,6 @@ _CONVERTED_A, _CONVERTED_B = range(2)
 def are_in_blocks(case: Case) -> bool:
     """Return whether both operands are in blocks: one alone is a weight that the user stored."""
     return all(_is_nz(given(case, at)) for at in (_CONVERTED_A, _CONVERTED_B))
-
-
-@dataclass(frozen=True, slots=True)
-class _RowSizes:
-    """The numbers in one row in memory, and the numbers of a whole operand."""
-
-    inner: int
-    numbers: int
 
 
 def converted(case: Case) -> Product | None:
@@ -80,27 +65,24 @@ def _readings(case: Case) -> Iterator[Product]:
 
 def _shortened(product: Product) -> Product | None:
     """Return the product with one size reduced by 1, if that of whole blocks would stay plain."""
-    a, b = _rows(product)
-    if max(a.inner, b.inner) > _LONG:
+    a, b = _inner(product)
+    if max(a, b) > _LONG:
         return product
-    if a.inner <= _SHORT:
+    if a <= _SHORT:
         return _without_one(product, "m" if product.transposes_a else "k")
-    if b.inner <= _SHORT:
-        return _without_one(product, "k" if product.transposes_b else "n")
-    return None
+    return _without_one(product, "k" if product.transposes_b else "n") if b <= _SHORT else None
 
 
 def _without_one(product: Product, size: str) -> Product:
-    if size == "m":
-        return replace(product, m=product.m - 1)
-    return replace(product, n=product.n - 1) if size == "n" else replace(product, k=product.k - 1)
+    shorter: dict[str, Any] = {size: getattr(product, size) - 1}
+    return replace(product, **shorter)
 
 
 def _is_converted(product: Product) -> bool:
-    a, b = _rows(product)
-    is_small = max(a.numbers, b.numbers) <= _LONG or product.k == 1
-    is_read_well = all(_is_read_well(one.inner) for one in (a, b))
-    is_split = product.k >= _SPLIT and product.m // 128 * (product.n // 128) < _FEW
+    m, n, k = product.m, product.n, product.k
+    is_small = max(m * k, k * n) <= _LONG or k == 1
+    is_read_well = all(map(_is_read_well, _inner(product)))
+    is_split = k >= _SPLIT and m // 128 * (n // 128) < _FEW
     return not (is_small or is_read_well or (is_split and product.layout != "NT"))
 
 
@@ -108,29 +90,20 @@ def _is_read_well(inner: int) -> bool:
     return _SHORT <= inner <= _LONG or (inner < _SHORT and inner % 16 == 0)
 
 
-def _rows(product: Product) -> tuple[_RowSizes, _RowSizes]:
-    m, n, k = product.m, product.n, product.k
-    a = _RowSizes(m if product.transposes_a else k, m * k)
-    b = _RowSizes(k if product.transposes_b else n, k * n)
-    return a, b
+def _inner(product: Product) -> tuple[int, int]:
+    """Return the numbers in one row in memory of each operand."""
+    a = product.m if product.transposes_a else product.k
+    return a, product.k if product.transposes_b else product.n
 
 
 def _is_nz(slot: Slot | None) -> bool:
-    """Return whether a tensor of 16 bits is stored in the blocks of its dtype."""
     if slot is None or slot.format != FRACTAL_NZ or slot.known_dtype is None:
         return False
     shape = slot.shape or ()
     return slot.known_dtype.item_bits == 16 and len(shape) == 4 and shape[-2:] == _BLOCK
 
 
-# Product of two matrices; the runtime chooses among three kernels, and graphs have a fourth.
-#
-# NT is a linear layer's forward, NN the gradient of its input, TN that of its weight: shapes that
-# fit several readings are read as the first of them. If both operands are in FRACTAL_NZ, they are
-# plain ones that aclnn has converted, or those of torch_npu's own linear layer (`converted`).
-
 _A, _B, _BIAS, _OFFSET = range(4)
-_OPTIONAL = frozenset({_BIAS, _OFFSET})
 _LAYOUTS = ("NT", "NN", "TN", "TT")
 
 
@@ -168,79 +141,66 @@ def _in_graph(
     """Transpose in the graph, so that the product includes the transpose.
 
     torchair would copy a view that it gets as input."""
-    return _launch(mm, *_turned((a, b), transposed), bias, **wide)
+    return _launch(mm, *_product.turned(a, b, *transposed), bias, **wide)
 
 
 def _build_for_graph(case: Case, make: TensorMaker) -> Call:
-    product, call = product_of(case), _build(case, make)
-    transposed = (product.transposes_a, product.transposes_b) if product else (False, False)
-    return Call(
-        *_turned(call.args[:2], transposed), *call.args[2:], **call.kwargs, transposed=transposed
-    )
-
-
-def _turned(operands: tuple[Any, ...], transposed: tuple[bool, bool]) -> tuple[Any, Any]:
-    a, b = (x.t() if is_view else x for x, is_view in zip(operands, transposed, strict=True))
-    return a, b
+    product, call = rules.accepted(product_of(case)), _build(case, make)
+    a, b, *bias = call.args
+    transposed = (product.transposes_a, product.transposes_b)
+    return Call(*product.turned(a, b), *bias, **call.kwargs, transposed=transposed)
 
 
 def _build(case: Case, make: TensorMaker) -> Call:
-    product, (slot_a, slot_b, *_) = product_of(case), case.inputs or ()
-    if product and are_in_blocks(case):
+    product, (slot_a, slot_b, *_) = rules.accepted(product_of(case)), case.inputs or ()
+    if are_in_blocks(case):
         return _build_in_blocks(product, case, make)
     a = make.normal(input_shape(case, _A), slot_a.dtype)
-    shape = product.weight if product else input_shape(case, _B)
-    b = make.stored(make.normal(shape, slot_b.dtype), slot_b.format)
-    operands = (
-        a.t() if product and product.transposes_a else a,
-        b.t() if product and product.transposes_b else b,
-    )
+    b = make.stored(make.normal(product.weight, slot_b.dtype), slot_b.format)
     bias = given(case, _BIAS)
     # A FLOAT bias of a 16-bit product is converted here, once: addmm requires one dtype.
     biases = (like.normal(bias, make).to(a.dtype),) if bias else ()
-    wide = {"out_dtype": make.dtype("FLOAT")} if _product.is_wide(case) else {}
-    if wide and a.device.type == "npu":
-        _product.check_release(make, "aten::mm.dtype")
-    return Call(*operands, *biases, **wide)
+    wide = _product.wide_output(case, make, a, "aten::mm.dtype")
+    return Call(*product.turned(a, b), *biases, **wide)
 
 
 def _build_in_blocks(product: Product, case: Case, make: TensorMaker) -> Call:
     slots = (case.inputs or ())[:2]
-    if converted(case) is not None:
-        return _build_plain(product, slots[0].dtype, make)
-    sizes = ((product.m, product.k), (product.n, product.k))
-    operands = [
-        make.stored(make.normal(size, slot.dtype), slot.format)
-        for size, slot in zip(sizes, slots, strict=True)
-    ]
-    return Call(*operands, npu=make.torch.ops.npu)
-
-
-def _build_plain(product: Product, dtype: str, make: TensorMaker) -> Call:
-    m, n, k = product.m, product.n, product.k
-    a = make.normal((k, m), dtype).t() if product.transposes_a else make.normal((m, k), dtype)
-    b = make.normal((n, k), dtype).t() if product.transposes_b else make.normal((k, n), dtype)
-    return Call(a, b)
+    if converted(case) is None:
+        sizes = ((product.m, product.k), (product.n, product.k))
+        a, b = (
+            make.stored(make.normal(size, slot.dtype), slot.format)
+            for size, slot in zip(sizes, slots, strict=True)
+        )
+        return Call(a, b, npu=make.torch.ops.npu)
+    m, k, dtype = product.m, product.k, slots[0].dtype
+    a = make.normal((k, m) if product.transposes_a else (m, k), dtype)
+    return Call(*product.turned(a, make.normal(product.weight, dtype)))
 
 
 def _bias_fits(case: Case) -> bool:
-    product, bias = product_of(case), given(case, _BIAS)
-    return not bias or (product is not None and bias.shape in ((product.n,), (1, product.n)))
+    n, bias = rules.accepted(product_of(case)).n, given(case, _BIAS)
+    return not bias or bias.shape in ((n,), (1, n))
 
 
 def _blocks_fit(case: Case) -> bool:
     """Return whether the weight has several rows and columns, as aclnnMatmulWeightNz requires."""
-    product, weight = product_of(case), given(case, _B)
+    product, weight = rules.accepted(product_of(case)), given(case, _B)
     is_stored = weight is not None and weight.format == FRACTAL_NZ and not are_in_blocks(case)
-    return not is_stored or product is None or min(product.k, product.n) > 1
+    return not is_stored or min(product.k, product.n) > 1
 
 
+# Product of two matrices; the runtime chooses among three kernels, and graphs have a fourth.
+#
+# NT is a linear layer's forward, NN the gradient of its input, TN that of its weight: shapes that
+# fit several readings are read as the first of them. If both operands are in FRACTAL_NZ, they are
+# plain ones that aclnn has converted, or those of torch_npu's own linear layer (`converted`).
 MAT_MUL_V2 = OpSpec(
     kernel="MatMulV2",
     twins=("MatMulV3", "MatMulCommon", "MatMul"),
     call="torch.mm",
     slots=("a", "b", "bias", "offset"),
-    optional=_OPTIONAL,
+    optional=frozenset({_BIAS, _OFFSET}),
     reference=_reference,
     build=_build,
     flops=flops_by(product_of),
@@ -260,12 +220,11 @@ MAT_MUL_V2 = OpSpec(
             "a multiple of 16; the output is FRACTAL_NZ too",
             lambda case: not are_in_blocks(case) or product_of(case) is not None,
         ),
-        Constraint(
-            "expected two matrices that multiply to the output as NT, NN, TN or TT",
-            lambda case: product_of(case) is not None,
+        rules.reads(
+            "expected two matrices that multiply to the output as NT, NN, TN or TT", product_of
         ),
-        floating((_A, _B)),
-        one_dtype((_A, _B), ()),
+        rules.floating((_A, _B)),
+        rules.one_dtype((_A, _B), ()),
         _product.OUTPUT_FITS,
         Constraint(
             "FLOAT output of a 16-bit product: expected no bias",
@@ -273,6 +232,6 @@ MAT_MUL_V2 = OpSpec(
         ),
         Constraint("expected more than one row and column in a FRACTAL_NZ weight", _blocks_fit),
         Constraint("expected a bias with one number per column of the output", _bias_fits),
-        Constraint("an offset cannot be replayed", lambda case: given(case, _OFFSET) is None),
+        rules.absent("an offset cannot be replayed", _OFFSET),
     ),
 )

@@ -6,11 +6,11 @@ from types import MappingProxyType
 from typing import Any
 
 from collector.model.case import Case, Slot
-from collector.ops.catalog.matmul._product import Product, group_by_weight, read_weight_product
-from collector.ops.dtypes import inputs_are, spelling
+from collector.ops import rules
+from collector.ops.catalog.matmul._product import group_by_weight, read_weight_product
 from collector.ops.parts import int8, like
 from collector.ops.parts.tensors import flops_by
-from collector.ops.slots import given, input_shape, output_slot
+from collector.ops.slots import given, input_shape, output_slot, spelling
 from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker
 
 # Product of INT8 matrices, dequantised by scales of columns and, optionally, of rows.
@@ -39,12 +39,8 @@ _LEGAL = MappingProxyType(
 
 
 def _options(case: Case) -> Mapping[str, Slot]:
-    """Return the optional inputs by name."""
-    slots = {_SLOTS[i]: slot for i in sorted(_OPTIONAL) if (slot := given(case, i))}
-    last = slots.get("offset")
-    if last is None or len(case.inputs or ()) > _OFFSET + 1:
-        return slots
-    return {_meaning(case, last): last}
+    placed = _placed(case)
+    return {_SLOTS[i]: slot for i in sorted(_OPTIONAL) if (slot := given(placed, i))}
 
 
 def _meaning(case: Case, last: Slot) -> str:
@@ -58,7 +54,6 @@ def _meaning(case: Case, last: Slot) -> str:
 
 
 def _placed(case: Case) -> Case:
-    """Return the case with a fourth and last input in its own slot."""
     *inputs, last = case.inputs or (_NOTHING,)
     if len(inputs) != _OFFSET or last.shape is None:
         return case
@@ -67,43 +62,34 @@ def _placed(case: Case) -> Case:
 
 
 def _build(case: Case, make: TensorMaker) -> Call:
-    scale = (case.inputs or ())[_SCALE]
-    shape = scale.shape or ()
-    is_packed = spelling(scale) in int8.PACKED
-    tensor = (
-        int8.packed_scale(shape, make) if is_packed else int8.small_scale(shape, scale.dtype, make)
-    )
-    return _call(case, make, tensor, _option_tensors(case, make))
+    scale = int8.scale_like((case.inputs or ())[_SCALE], make)
+    return _call(case, make, scale, _option_tensors(case, make))
 
 
 def _build_for_npu(case: Case, make: TensorMaker) -> Call:
     """Build the call with a packed scale: the API would pack a FLOAT scale before each launch."""
     scale, options = (case.inputs or ())[_SCALE], _option_tensors(case, make)
-    shape = scale.shape or ()
     if _output(case) not in ("FLOAT16", "INT8") or "pertoken_scale" in options:
-        return _call(case, make, int8.small_scale(shape, scale.dtype, make), options)
-    plain = int8.small_scale(shape, "FLOAT", make)
+        return _call(case, make, int8.scale_like(scale, make), options)
+    plain = int8.small_scale(scale.shape or (), "FLOAT", make)
     packed = make.torch.ops.npu.npu_trans_quant_param(plain, options.get("offset"))
     return _call(case, make, packed, options)
 
 
 def _call(case: Case, make: TensorMaker, scale: Any, options: dict[str, Any]) -> Call:
-    product, weight = read_weight_product(case), (case.inputs or ())[_X2]
-    shape = product.weight if product else input_shape(case, _X2)
-    x2 = make.stored(make.integers(shape, "INT8", -127, 128), weight.format)
+    product, weight = rules.accepted(read_weight_product(case)), (case.inputs or ())[_X2]
+    x2 = make.stored(make.integers(product.weight, "INT8", -127, 128), weight.format)
     x1 = make.integers(input_shape(case, _X1), "INT8", -127, 128)
-    operands = (x1, x2.t() if product and product.transposes_b else x2, scale)
-    return Call(*operands, **options, output_dtype=make.dtype(_output(case)))
+    return Call(*product.turned(x1, x2), scale, **options, output_dtype=make.dtype(_output(case)))
 
 
 def _option_tensors(case: Case, make: TensorMaker) -> dict[str, Any]:
-    tensors = {}
-    for name, slot in _options(case).items():
-        if name == "pertoken_scale":
-            tensors[name] = like.uniform(slot, make, 0.5, 1.5)
-        else:
-            tensors[name] = like.normal(slot, make)
-    return tensors
+    return {
+        name: like.uniform(slot, make, 0.5, 1.5)
+        if name == "pertoken_scale"
+        else like.normal(slot, make)
+        for name, slot in _options(case).items()
+    }
 
 
 def _reference(
@@ -151,19 +137,15 @@ def _dtypes_are_legal(case: Case) -> bool:
 
 
 def _sizes_fit(case: Case) -> bool:
-    product = read_weight_product(case)
-    if product is None:
-        return False
+    product = rules.accepted(read_weight_product(case))
     columns = ((1,), (product.n,))
-    allowed: dict[str, tuple[tuple[int, ...], ...]] = {
+    allowed = {
         "offset": columns,
         "bias": ((product.n,), (1, product.n)),
         "pertoken_scale": ((product.m,),),
     }
-    options = _options(case)
-    return input_shape(case, _SCALE) in columns and all(
-        slot.shape in allowed[name] for name, slot in options.items()
-    )
+    sized = all(slot.shape in allowed[name] for name, slot in _options(case).items())
+    return sized and input_shape(case, _SCALE) in columns
 
 
 def _is_small(case: Case) -> bool:
@@ -184,10 +166,9 @@ QUANT_BATCH_MATMUL_V3 = OpSpec(
     placed=_placed,
     npu=NpuCall(build=_build_for_npu, nz=frozenset({_X2})),
     constraints=(
-        inputs_are(("INT8",), (_X1, _X2)),
-        Constraint(
-            "expected (M,K), a weight (K,N) or (N,K), and an output (M,N)",
-            lambda case: read_weight_product(case) is not None,
+        rules.inputs_are(("INT8",), (_X1, _X2)),
+        rules.reads(
+            "expected (M,K), a weight (K,N) or (N,K), and an output (M,N)", read_weight_product
         ),
         Constraint("expected a last dimension of at most 65535", _is_small),
         Constraint(
@@ -205,28 +186,20 @@ QUANT_BATCH_MATMUL_V3 = OpSpec(
 )
 
 
-# Product with an INT8 weight, whose columns are dequantised in the kernel.
-
 _X, _WEIGHT = 0, 1
 _QUANT_SCALE, _QUANT_OFFSET, _WEIGHT_BIAS = 4, 5, 6
-_LARGEST = 65535
-_WEIGHT_OPTIONAL = frozenset({_OFFSET, _QUANT_SCALE, _QUANT_OFFSET, _WEIGHT_BIAS})
 
 
 def _weight_build(case: Case, make: TensorMaker) -> Call:
-    product, (x, weight, scale, *_) = read_weight_product(case), case.inputs or ()
+    x, weight, scale, *_ = case.inputs or ()
     stored = like.integers(weight, make, -127, 128)
     options = {
         name: like.normal(slot, make)
         for name, i in (("antiquant_offset", _OFFSET), ("bias", _WEIGHT_BIAS))
         if (slot := given(case, i))
     }
-    return Call(
-        like.normal(x, make),
-        stored.t() if product and product.transposes_b else stored,
-        int8.small_scale(scale.shape or (), scale.dtype, make),
-        **options,
-    )
+    operands = rules.accepted(read_weight_product(case)).turned(like.normal(x, make), stored)
+    return Call(*operands, int8.scale_like(scale, make), **options)
 
 
 def _weight_reference(
@@ -247,19 +220,15 @@ def _dtypes_fit(case: Case) -> bool:
     )
 
 
-def _is_legal(product: Product) -> bool:
-    return min(product.m, product.k, product.n) > 0 and max(product.k, product.n) <= _LARGEST
-
-
 def _weight_sizes_fit(case: Case) -> bool:
-    product, scale, offset = (
-        read_weight_product(case),
-        input_shape(case, _SCALE),
-        given(case, _OFFSET),
-    )
-    if product is None or not scale or not _is_legal(product):
+    product, scale = rules.accepted(read_weight_product(case)), input_shape(case, _SCALE)
+    if min(product.m, product.k, product.n) < 1 or max(product.k, product.n) > _LAST_DIMENSION:
         return False
-    columns, bias = ((product.n,), (1, product.n)), given(case, _WEIGHT_BIAS)
+    columns, offset, bias = (
+        ((product.n,), (1, product.n)),
+        given(case, _OFFSET),
+        given(case, _WEIGHT_BIAS),
+    )
     return (
         scale in ((1,), (1, 1), *columns)
         and (offset is None or offset.shape == scale)
@@ -267,6 +236,7 @@ def _weight_sizes_fit(case: Case) -> bool:
     )
 
 
+# Product with an INT8 weight, whose columns are dequantised in the kernel.
 WEIGHT_QUANT_BATCH_MATMUL_V2 = OpSpec(
     kernel="WeightQuantBatchMatmulV2",
     call="torch_npu.npu_weight_quant_batchmatmul",
@@ -274,15 +244,14 @@ WEIGHT_QUANT_BATCH_MATMUL_V2 = OpSpec(
         *("x", "weight", "antiquant_scale", "antiquant_offset", "quant_scale", "quant_offset"),
         "bias",
     ),
-    optional=_WEIGHT_OPTIONAL,
+    optional=frozenset({_OFFSET, _QUANT_SCALE, _QUANT_OFFSET, _WEIGHT_BIAS}),
     reference=_weight_reference,
     build=_weight_build,
     flops=flops_by(read_weight_product),
     group=group_by_weight,
     constraints=(
-        Constraint(
-            "expected (M,K), a weight (K,N) or (N,K), and an output (M,N)",
-            lambda case: read_weight_product(case) is not None,
+        rules.reads(
+            "expected (M,K), a weight (K,N) or (N,K), and an output (M,N)", read_weight_product
         ),
         Constraint(
             "expected FLOAT16 or BF16 for x, scale, offset and output, INT8 for the weight, and "
@@ -294,9 +263,6 @@ WEIGHT_QUANT_BATCH_MATMUL_V2 = OpSpec(
             "N of at most 65535",
             _weight_sizes_fit,
         ),
-        Constraint(
-            "a quantised output cannot be replayed",
-            lambda case: given(case, _QUANT_SCALE) is None and given(case, _QUANT_OFFSET) is None,
-        ),
+        rules.absent("a quantised output cannot be replayed", _QUANT_SCALE, _QUANT_OFFSET),
     ),
 )

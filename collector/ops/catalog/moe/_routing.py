@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from collector.model.case import Case
-from collector.ops.dtypes import spelling
-from collector.ops.slots import output_shape, output_slot
+from collector.ops.slots import output_shape, output_slot, spelling
 from collector.ops.spec import Constraint, TensorMaker
 
 _USUAL = 256  # experts, where a row does not record the number

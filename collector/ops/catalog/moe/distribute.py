@@ -2,14 +2,21 @@
 
 from typing import Any
 
-from collector.model.case import Case
+from collector.model.case import Case, Shape
 from collector.model.vocabulary import EP_SIZE
+from collector.ops import rules
 from collector.ops.catalog.moe import _routing
-from collector.ops.dtypes import inputs_are, one_dtype, spelling
-from collector.ops.parts import like, serving
+from collector.ops.parts import like
 from collector.ops.parts.int8 import quantise_rows
 from collector.ops.parts.tensors import per_element
-from collector.ops.slots import Shape, given, input_shape, output_shape, output_slot
+from collector.ops.slots import (
+    given,
+    input_shape,
+    output_shape,
+    output_slot,
+    outputs_agree,
+    spelling,
+)
 from collector.ops.spec import Call, Constraint, OpSpec, TensorMaker
 from collector.ranks.distribution import INFO
 
@@ -43,21 +50,16 @@ _RECEIVED_FROM_TP = 5
 _DYNAMIC = 2
 
 
-def _quantises(case: Case) -> bool:
-    sent = output_slot(case, 0)
-    return spelling(sent) == "INT8"
-
-
 def _dispatch_build(case: Case, make: TensorMaker) -> Call:
     x, ids, *_ = case.inputs or ()
-    weights, experts = (given(case, _WEIGHTS), _routing.output_size(case, _COUNTS))
+    experts = _routing.output_size(case, _COUNTS)
     tokens, choices = input_shape(case, 1)
     return Call(
         like.normal(x, make),
         _routing.make_choices(make, tokens, choices, experts, ids.dtype),
-        expert_scales=like.uniform(weights, make, 0.0, 1.0),
+        expert_scales=like.uniform(given(case, _WEIGHTS), make, 0.0, 1.0),
         moe_expert_num=experts,
-        quant_mode=_DYNAMIC if _quantises(case) else 0,
+        quant_mode=_DYNAMIC if spelling(output_slot(case)) == "INT8" else 0,
     )
 
 
@@ -84,7 +86,7 @@ def _dispatch_fits(case: Case) -> bool:
         return False
     weights, rows = (given(case, _WEIGHTS), rows_received(case, 1, experts))
     counted = ((rows, x[1]), (rows,), (rows * INFO,), (experts,), (experts,), (0,), (rows,))
-    return serving.outputs_agree(case, *counted) and (
+    return outputs_agree(case, *counted) and (
         weights is None or weights.shape == input_shape(case, 1)
     )
 
@@ -101,7 +103,7 @@ MOE_DISTRIBUTE_DISPATCH_V2 = OpSpec(
     reference=_dispatch_reference,
     build=_dispatch_build,
     constraints=(
-        serving.absent_inputs(_DISPATCH_UNUSED, "scales, masks and elastic worlds"),
+        rules.absent_inputs(_DISPATCH_UNUSED, "scales, masks and elastic worlds"),
         Constraint("expected EP Size 1 or none: one rank is replayed", is_one_rank),
         Constraint(
             "expected x (T,H), experts (T, at most 8), and the 7 outputs of a world of one "
@@ -109,19 +111,16 @@ MOE_DISTRIBUTE_DISPATCH_V2 = OpSpec(
             _dispatch_fits,
         ),
         _routing.MOVED_OR_QUANTISED,
-        serving.nothing_empty(),
-        inputs_are(serving.HALF_DTYPES, (0,)),
-        *serving.dtypes(
+        rules.NOTHING_EMPTY,
+        rules.inputs_are(rules.HALF_DTYPES, (0,)),
+        *rules.dtypes(
             {1: "INT32", _WEIGHTS: "FLOAT"},
             {1: "FLOAT", 2: "INT32", 3: "INT64", 4: "INT32", _RECEIVED_FROM_TP: "INT32"},
         ),
-        *serving.dtypes({}, {6: "FLOAT"}),
+        *rules.dtypes({}, {6: "FLOAT"}),
     ),
 )
 
-
-# Combine: sends the experts' rows back to the ranks of their tokens and sums them with the weights
-# of the choices, in a world of one rank, which NPUs do not support.
 
 _COMBINE_UNUSED = frozenset(range(5, 18))
 
@@ -137,14 +136,8 @@ def _combine_build(case: Case, make: TensorMaker) -> Call:
     origins = like.full(info, make, 0)
     origins[: 3 * len(order)] = triples.flatten().to(origins.dtype)
     ends = _routing.counts_of(torch, chosen, experts).cumsum(0).to(make.dtype(counts.dtype))
-    return Call(
-        like.normal(rows, make),
-        chosen,
-        origins,
-        ends,
-        like.uniform(weights, make, 0.0, 1.0),
-        moe_expert_num=experts,
-    )
+    tensors = like.normal(rows, make), chosen, origins, ends, like.uniform(weights, make, 0.0, 1.0)
+    return Call(*tensors, moe_expert_num=experts)
 
 
 def _combine_reference(
@@ -172,6 +165,8 @@ def _combine_fits(case: Case) -> bool:
     )
 
 
+# Combine: sends the experts' rows back to the ranks of their tokens and sums them with the weights
+# of the choices, in a world of one rank, which NPUs do not support.
 MOE_DISTRIBUTE_COMBINE_V2 = OpSpec(
     kernel="MoeDistributeCombineV2",
     call="torch_npu.npu_moe_distribute_combine_v2",
@@ -187,7 +182,7 @@ MOE_DISTRIBUTE_COMBINE_V2 = OpSpec(
     build=_combine_build,
     flops=per_element(2),
     constraints=(
-        serving.absent_inputs(
+        rules.absent_inputs(
             _COMBINE_UNUSED, "tensor parallel ranks, masks, shared and constant experts"
         ),
         Constraint("expected EP Size 1 or none: one rank is replayed", is_one_rank),
@@ -196,9 +191,9 @@ MOE_DISTRIBUTE_COMBINE_V2 = OpSpec(
             "of all experts to one rank, and weights (T,K)",
             _combine_fits,
         ),
-        serving.nothing_empty(),
-        inputs_are(serving.HALF_DTYPES, (0,)),
-        one_dtype((0,), (0,)),
-        *serving.dtypes({1: "INT32", _INFO: "INT32", _COUNTS: "INT32", _WEIGHTS: "FLOAT"}, {}),
+        rules.NOTHING_EMPTY,
+        rules.inputs_are(rules.HALF_DTYPES, (0,)),
+        rules.one_dtype((0,), (0,)),
+        *rules.dtypes({1: "INT32", _INFO: "INT32", _COUNTS: "INT32", _WEIGHTS: "FLOAT"}, {}),
     ),
 )

@@ -2,14 +2,13 @@
 
 from typing import Any
 
-from collector.model.case import Case
+from collector.model.case import Case, Shape
+from collector.ops import rules
 from collector.ops.catalog.moe._routing import chosen_by_output, unwritten
-from collector.ops.dtypes import inputs_are, one_dtype
 from collector.ops.parts import like
-from collector.ops.parts.serving import FLOATS, absent_inputs, accepts, dtypes, nothing_empty
 from collector.ops.parts.tensors import per_element
-from collector.ops.slots import Shape, agrees, given, input_shape, output_shape
-from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker
+from collector.ops.slots import agrees, given, input_shape, output_shape
+from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker, accepts
 
 # The router turns scores into weights, and each token takes its best experts.
 #
@@ -21,11 +20,6 @@ _NORM = 2
 _MOST_EXPERTS = 2048
 _GROUPED_EXPERTS, _GROUPS, _BEST_GROUPS = 256, 8, 4
 _EPSILON = 1e-20
-
-
-def _has_norm(case: Case) -> bool:
-    """Return whether the row has the output with the normalised scores."""
-    return bool(output_shape(case, _NORM))
 
 
 def _groups(case: Case) -> tuple[int, int]:
@@ -49,7 +43,7 @@ def _build(case: Case, make: TensorMaker) -> Call:
         norm_type=1 if bias else 0,
         routed_scaling_factor=1.0,
         eps=_EPSILON,
-        norm=unwritten(make, input_shape(case, 0)) if _has_norm(case) else None,
+        norm=unwritten(make, input_shape(case, 0)) if output_shape(case, _NORM) else None,
     )
 
 
@@ -114,16 +108,16 @@ MOE_GATING_TOP_K = OpSpec(
     flops=per_element(4),  # about 4 for each score; the sort is not counted
     npu=NpuCall(run=_npu_run, served="torch.ops._C_ascend.moe_gating_top_k"),
     constraints=(
-        absent_inputs(_HASHED, "experts by hash"),
+        rules.absent_inputs(_HASHED, "experts by hash"),
         Constraint(
             "expected scores (T, at most 2048), a bias for each expert if there is one, and "
             "outputs (T, choices)",
             _fits,
         ),
-        nothing_empty(),
-        inputs_are(FLOATS, (0,)),
-        one_dtype((0, _BIAS)),
-        *dtypes({}, {1: "INT32", _NORM: "FLOAT"}),
+        rules.NOTHING_EMPTY,
+        rules.inputs_are(rules.FLOATS, (0,)),
+        rules.one_dtype((0, _BIAS)),
+        *rules.dtypes({}, {1: "INT32", _NORM: "FLOAT"}),
     ),
 )
 
@@ -177,10 +171,10 @@ MOE_GATING_TOP_KSOFTMAX = OpSpec(
         Constraint(
             "expected scores (T,E) or (B,S,E), and outputs with the choices of each", _softmax_fits
         ),
-        nothing_empty(),
-        inputs_are(FLOATS, (0,)),
-        inputs_are(("BOOL",), (_FINISHED,)),
-        one_dtype((0,)),
-        *dtypes({}, {1: "INT32", 2: "INT32"}),
+        rules.NOTHING_EMPTY,
+        rules.inputs_are(rules.FLOATS, (0,)),
+        rules.inputs_are(("BOOL",), (_FINISHED,)),
+        rules.one_dtype((0,)),
+        *rules.dtypes({}, {1: "INT32", 2: "INT32"}),
     ),
 )

@@ -6,31 +6,26 @@ With an INT8 output they are quantised at the same time. All experts of the row 
 from typing import Any
 
 from collector.model.case import Case
+from collector.ops import rules
 from collector.ops.catalog.moe import _routing
-from collector.ops.dtypes import inputs_are, spelling
 from collector.ops.parts import like
 from collector.ops.parts.int8 import quantise_rows
-from collector.ops.parts.serving import FLOATS, absent_inputs, dtypes, nothing_empty, outputs_agree
-from collector.ops.slots import elements, given, input_shape, output_shape, output_slot
-from collector.ops.spec import (
-    Call,
-    Constraint,
-    Need,
-    NpuCall,
-    OpSpec,
-    TensorMaker,
+from collector.ops.slots import (
+    elements,
+    given,
+    input_shape,
+    output_shape,
+    output_slot,
+    outputs_agree,
+    spelling,
 )
+from collector.ops.spec import Call, Constraint, Need, NpuCall, OpSpec, TensorMaker
 
 _SCALE, _OFFSET = 2, frozenset({3})
 _COUNTS = 2
 _MOST_EXPERTS = 10240
 _COUNT_MODE, _GATHER = 1, 0
 _NOT, _DYNAMIC = -1, 1
-
-
-def _experts(case: Case) -> int:
-    shape = output_shape(case, _COUNTS)
-    return shape[0] if shape else 0
 
 
 def _quantises(case: Case) -> bool:
@@ -40,7 +35,7 @@ def _quantises(case: Case) -> bool:
 
 def build(case: Case, make: TensorMaker) -> Call:
     x, choices, *_ = case.inputs or ()
-    scale, experts = given(case, _SCALE), _experts(case)
+    scale, experts = given(case, _SCALE), _routing.output_size(case, _COUNTS)
     rows, each = input_shape(case, 1)
     return Call(
         like.normal(x, make),
@@ -60,9 +55,8 @@ def _npu_build(case: Case, make: TensorMaker) -> Call:
     """Build the call; without any scale the last output is undefined.
 
     A scale exists if the row has one to pass through, or if rows are quantised."""
-    call = build(case, make)
+    call, rows = build(case, make), (elements(input_shape(case, 1)),)
     has_scale = call.kwargs["scale"] is not None or _quantises(case)
-    rows = (elements(input_shape(case, 1)),)
     return Call(
         *call.args, **call.kwargs, scales=None if has_scale else _routing.unwritten(make, rows)
     )
@@ -92,13 +86,13 @@ def _reference(torch: Any, x: Any, choices: Any, **how: Any) -> Any:
 def _scale_fits(case: Case) -> bool:
     """Return whether the scale fits: a factor per row, or a row per expert to quantise."""
     scale, x = given(case, _SCALE), input_shape(case, 0)
-    expected = (_experts(case), x[1]) if _quantises(case) else x[:1]
+    expected = (_routing.output_size(case, _COUNTS), x[1]) if _quantises(case) else x[:1]
     return scale is None or scale.shape == expected
 
 
 def _fits(case: Case) -> bool:
     x, choices = input_shape(case, 0), input_shape(case, 1)
-    experts = _experts(case)
+    experts = _routing.output_size(case, _COUNTS)
     if len(x) != 2 or len(choices) != 2 or choices[0] != x[0]:
         return False
     rows = elements(choices)
@@ -122,16 +116,18 @@ def init_routing(kernel: str, call: str, needs: frozenset[Need] = frozenset()) -
         flops=lambda case: 4 * elements(output_shape(case, 0)) if _quantises(case) else 0,
         npu=NpuCall(run=_npu_run, build=_npu_build, needs=needs),
         constraints=(
-            absent_inputs(_OFFSET, "an offset"),
+            rules.absent_inputs(_OFFSET, "an offset"),
             Constraint(
                 "expected x (T,H), experts (T,K), and outputs (T*K,H), (T*K), (E) for E >= K "
                 "experts, (T*K); a scale (T), or (E,H) to quantise",
                 _fits,
             ),
             _routing.MOVED_OR_QUANTISED,
-            nothing_empty(),
-            inputs_are((*FLOATS, "INT8"), (0,)),
-            *dtypes({1: "INT32", _SCALE: "FLOAT"}, {1: "INT32", _COUNTS: "INT64", 3: "FLOAT"}),
+            rules.NOTHING_EMPTY,
+            rules.inputs_are((*rules.FLOATS, "INT8"), (0,)),
+            *rules.dtypes(
+                {1: "INT32", _SCALE: "FLOAT"}, {1: "INT32", _COUNTS: "INT64", 3: "FLOAT"}
+            ),
         ),
     )
 

@@ -1,14 +1,15 @@
 """Permutation of token rows into the order of experts, and back."""
 
+from itertools import islice
 from typing import Any
 
-from collector.model.case import Case
+from collector.model.case import Case, Shape
+from collector.ops import rules
 from collector.ops.catalog.moe import _routing
-from collector.ops.dtypes import inputs_are, one_dtype, spelling
-from collector.ops.parts import like, serving
-from collector.ops.parts.tensors import per_element
-from collector.ops.slots import Shape, agrees, elements, given, input_shape, output_shape
-from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker
+from collector.ops.parts import like
+from collector.ops.parts.tensors import equal_parts, per_element
+from collector.ops.slots import elements, given, input_shape, output_shape, outputs_agree, spelling
+from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker, accepts
 
 # The end of each expert's rows, in rows sorted by expert: a binary search for each expert.
 _MOST_EXPERTS = 2048
@@ -27,12 +28,8 @@ def _count_reference(torch: Any, rows: Any, experts: int) -> Any:
 
 
 def _count_fits(case: Case) -> bool:
-    rows = input_shape(case, 0)
-    return (
-        len(rows) == 1
-        and rows[0] < _MOST_ROWS
-        and 0 < _routing.output_size(case, 0) <= _MOST_EXPERTS
-    )
+    rows, experts = input_shape(case, 0), _routing.output_size(case, 0)
+    return len(rows) == 1 and rows[0] < _MOST_ROWS and 0 < experts <= _MOST_EXPERTS
 
 
 MOE_COMPUTE_EXPERT_TOKENS = OpSpec(
@@ -46,47 +43,31 @@ MOE_COMPUTE_EXPERT_TOKENS = OpSpec(
         Constraint(
             "expected experts of sorted rows (R), and an output (at most 2048 experts)", _count_fits
         ),
-        serving.nothing_empty(),
-        *serving.dtypes({0: "INT32"}, {0: "INT32"}),
+        rules.NOTHING_EMPTY,
+        *rules.dtypes({0: "INT32"}, {0: "INT32"}),
     ),
 )
 
 
-# Rows in the order of experts, weighted, summed back into tokens, and added to the terms that
-# skipped the experts.
-
 _SKIP1, _SKIP2, _BIAS, _FINALIZE_SCALES, _EXPERTS = 2, 3, 4, 5, 6
-_OPTIONAL = frozenset(range(2, 7))
-_MIXED = {("DT_BF16", "FLOAT")}
 _BY_ROW = 2  # drop_pad_mode: nothing is dropped, and a token's choices are adjacent, as in vLLM
 
 
 def _finalize_choices(case: Case) -> int:
-    """Return the number of experts of a token."""
     rows, out = input_shape(case, 0), output_shape(case, 0)
     return rows[0] // out[0] if rows and out and out[0] else 0
 
 
 def _finalize_build(case: Case, make: TensorMaker) -> Call:
     rows, places, *_ = case.inputs or ()
-    optional: list[Any] = []
-    for position in range(_SKIP1, _EXPERTS):
-        slot = given(case, position)
-        optional.append(like.normal(slot, make))
-    experts, bias = given(case, _EXPERTS), input_shape(case, _BIAS)
+    optional = [like.normal(given(case, i), make) for i in range(_SKIP1, _EXPERTS)]
+    experts, chosen = given(case, _EXPERTS), None
     if experts:
-        tokens, each = experts.shape or (0, 0)
-        optional.append(
-            _routing.make_choices(make, tokens, each, max(each, *bias[:1], 1), experts.dtype)
-        )
-    else:
-        optional.append(None)
-    return Call(
-        like.normal(rows, make),
-        make.permutation(places.numel, places.dtype),
-        *optional,
-        _finalize_choices(case),
-    )
+        tokens, each = input_shape(case, _EXPERTS)
+        most = max(each, *input_shape(case, _BIAS)[:1], 1)
+        chosen = _routing.make_choices(make, tokens, each, most, experts.dtype)
+    moved, order = like.normal(rows, make), make.permutation(places.numel, places.dtype)
+    return Call(moved, order, *optional, chosen, _finalize_choices(case))
 
 
 def _finalize_reference(torch: Any, *args: Any) -> Any:
@@ -107,44 +88,41 @@ def _finalize_npu_run(api: Any, *args: Any) -> Any:
     rows, places, skip1, skip2, bias, scales, experts, choices = args
     # torch_npu before 2.13 has no `k`: it derives the number of choices from the weights of a
     # token. Without weights the call must fail instead of using one expert for each token.
-    choices_argument = {"k": choices} if scales is None or serving.accepts(api, "k") else {}
+    choices_argument = {"k": choices} if scales is None or accepts(api, "k") else {}
     named = {"drop_pad_mode": _BY_ROW, **choices_argument}
     return api(rows, skip1, skip2, bias, scales, places, experts, **named)
 
 
 def _finalize_fits(case: Case) -> bool:
-    rows, places, choices = (input_shape(case, 0), input_shape(case, 1), _finalize_choices(case))
+    rows, places, choices = input_shape(case, 0), input_shape(case, 1), _finalize_choices(case)
     if len(rows) != 2 or places != rows[:1] or not choices:
         return False
     tokens: Shape = (rows[0] // choices, rows[1])
-    bias, experts = given(case, _BIAS), given(case, _EXPERTS)
-    expected_shapes = {_SKIP1: tokens, _SKIP2: tokens, _FINALIZE_SCALES: (tokens[0], choices)}
-    expected_shapes[_EXPERTS] = expected_shapes[_FINALIZE_SCALES]
+    each = (tokens[0], choices)
+    expected = {_SKIP1: tokens, _SKIP2: tokens, _FINALIZE_SCALES: each, _EXPERTS: each}
+    bias = input_shape(case, _BIAS)
+    bias_fits = len(bias) == 2 and bias[1] == rows[1] and bias[0] >= choices
     return (
         tokens[0] * choices == rows[0]
-        and serving.outputs_agree(case, tokens)
-        and all(
-            given(case, i) is None or input_shape(case, i) == s for i, s in expected_shapes.items()
-        )
-        and (bias is None or (experts is not None and _bias_fits(bias.shape, rows, choices)))
+        and outputs_agree(case, tokens)
+        and all(given(case, i) is None or input_shape(case, i) == s for i, s in expected.items())
+        and (given(case, _BIAS) is None or (given(case, _EXPERTS) is not None and bias_fits))
     )
 
 
-def _bias_fits(bias: Shape | None, rows: Shape, choices: int) -> bool:
-    return bias is not None and len(bias) == 2 and bias[1:] == rows[1:] and bias[0] >= choices
-
-
 def _scales_fit(case: Case) -> bool:
-    rows, scales = given(case, 0), given(case, _FINALIZE_SCALES)
-    return scales is None or (spelling(rows), spelling(scales)) in _MIXED | {(spelling(rows),) * 2}
+    rows, scales = spelling(given(case, 0)), spelling(given(case, _FINALIZE_SCALES))
+    return scales in ("", rows) or (rows, scales) == ("DT_BF16", "FLOAT")
 
 
+# Rows in the order of experts, weighted, summed back into tokens, and added to the terms that
+# skipped the experts.
 MOE_FINALIZE_ROUTING_V2 = OpSpec(
     kernel="MoeFinalizeRoutingV2",
     call="torch_npu.npu_moe_finalize_routing",
     assumes="rows in any order",
     slots=("expanded_x", "expanded_row_idx", "x1", "x2", "bias", "scales", "expert_idx"),
-    optional=_OPTIONAL,
+    optional=frozenset(range(2, 7)),
     reference=_finalize_reference,
     build=_finalize_build,
     flops=per_element(2),
@@ -160,10 +138,10 @@ MOE_FINALIZE_ROUTING_V2 = OpSpec(
             "expected a first addend if there is a second addend",
             lambda case: given(case, _SKIP2) is None or given(case, _SKIP1) is not None,
         ),
-        serving.nothing_empty(),
-        inputs_are(serving.FLOATS, (0, _FINALIZE_SCALES)),
-        inputs_are(("INT32",), (1, _EXPERTS)),
-        one_dtype((0, _SKIP1, _SKIP2, _BIAS), (0,)),
+        rules.NOTHING_EMPTY,
+        rules.inputs_are(rules.FLOATS, (0, _FINALIZE_SCALES)),
+        rules.inputs_are(("INT32",), (1, _EXPERTS)),
+        rules.one_dtype((0, _SKIP1, _SKIP2, _BIAS), (0,)),
         Constraint(
             "expected scales with the dtype of the rows, or FLOAT with DT_BF16", _scales_fit
         ),
@@ -178,23 +156,22 @@ _LONGEST = 16384  # elements of a token, exclusive
 def _re_routing_build(case: Case, make: TensorMaker) -> Call:
     """Build about equal counts for every rank and expert: the kernel requires some for each."""
     tokens, counts, *_ = case.inputs or ()
-    scales, rows = given(case, _RE_ROUTING_SCALES), input_shape(case, 0)[0]
     ranks, experts = input_shape(case, 1)
-    each, more = divmod(rows, ranks * experts)
-    table = [[each + (r * experts + e < more) for e in range(experts)] for r in range(ranks)]
+    shares = iter(equal_parts(input_shape(case, 0)[0], ranks * experts))
+    table = [list(islice(shares, experts)) for _ in range(ranks)]
     return Call(
         like.normal(tokens, make),
         make.tensor(table, counts.dtype),
-        per_token_scales=like.uniform(scales, make, 0.5, 1.5),
+        per_token_scales=like.uniform(given(case, _RE_ROUTING_SCALES), make, 0.5, 1.5),
     )
 
 
 def _npu_build(case: Case, make: TensorMaker) -> Call:
     """Build the call; without scales the second output is undefined."""
     call = _re_routing_build(case, make)
-    means = call.kwargs["per_token_scales"] is not None
-    rows = input_shape(case, 0)[:1]
-    return Call(*call.args, **call.kwargs, scales=None if means else _routing.unwritten(make, rows))
+    has_scales = call.kwargs["per_token_scales"] is not None
+    scales = None if has_scales else _routing.unwritten(make, input_shape(case, 0)[:1])
+    return Call(*call.args, **call.kwargs, scales=scales)
 
 
 def _re_routing_npu_run(api: Any, *args: Any, scales: Any, **how: Any) -> Any:
@@ -216,19 +193,15 @@ def _re_routing_reference(torch: Any, tokens: Any, counts: Any, *, per_token_sca
 
 
 def _re_routing_fits(case: Case) -> bool:
-    tokens, counts, scales = (
-        input_shape(case, 0),
-        input_shape(case, 1),
-        given(case, _RE_ROUTING_SCALES),
-    )
+    tokens, counts, scales = (input_shape(case, i) for i in range(3))
     if len(tokens) != 2 or len(counts) != 2:
         return False
     rows = tokens[:1]
     return (
         0 < tokens[1] < _LONGEST
         and elements(counts) <= tokens[0]
-        and (scales is None or scales.shape == rows)
-        and serving.outputs_agree(case, tokens, rows, rows, counts[1:])
+        and (given(case, _RE_ROUTING_SCALES) is None or scales == rows)
+        and outputs_agree(case, tokens, rows, rows, counts[1:])
     )
 
 
@@ -248,12 +221,12 @@ MOE_RE_ROUTING = OpSpec(
             "count for each token, and scales (A) if there are any",
             _re_routing_fits,
         ),
-        serving.nothing_empty(),
-        inputs_are((*serving.HALF_DTYPES, "INT8"), (0,)),
-        inputs_are(("INT32", "INT64"), (1,)),
-        one_dtype((0,), (0,)),
-        one_dtype((1,), (3,)),
-        *serving.dtypes({_RE_ROUTING_SCALES: "FLOAT"}, {1: "FLOAT", 2: "INT32"}),
+        rules.NOTHING_EMPTY,
+        rules.inputs_are((*rules.HALF_DTYPES, "INT8"), (0,)),
+        rules.inputs_are(("INT32", "INT64"), (1,)),
+        rules.one_dtype((0,), (0,)),
+        rules.one_dtype((1,), (3,)),
+        *rules.dtypes({_RE_ROUTING_SCALES: "FLOAT"}, {1: "FLOAT", 2: "INT32"}),
     ),
 )
 
@@ -279,10 +252,8 @@ def _permute_build(case: Case, make: TensorMaker) -> Call:
     tokens, indices, *_ = case.inputs or ()
     rows, choices = _permute_choices(case)
     chosen = _routing.make_choices(make, rows, choices, _routing.experts_of(choices), indices.dtype)
-    if spelling(tokens) == "INT8":
-        moved = like.integers(tokens, make, -127, 128)
-    else:
-        moved = like.normal(tokens, make)
+    is_int8 = spelling(tokens) == "INT8"
+    moved = like.integers(tokens, make, -127, 128) if is_int8 else like.normal(tokens, make)
     return Call(moved, chosen.reshape(indices.shape or ()), _rows(case))
 
 
@@ -303,14 +274,9 @@ def _permute_fits(case: Case) -> bool:
     tokens, indices = input_shape(case, 0), _permute_choices(case)
     if len(tokens) != 2 or len(indices) != 2 or indices[0] != tokens[0]:
         return False
-    if indices[1] > _MOST_CHOICES or elements(indices) > _MOST_INDICES:
-        return False
-    rows = _rows(case)
-    return (
-        0 < rows <= elements(indices)
-        and agrees(case, 0, (rows, tokens[1]))
-        and agrees(case, 1, (elements(indices),))
-    )
+    rows, count = _rows(case), elements(indices)
+    is_legal = indices[1] <= _MOST_CHOICES and 0 < rows <= count <= _MOST_INDICES
+    return is_legal and outputs_agree(case, (rows, tokens[1]), (count,))
 
 
 MOE_TOKEN_PERMUTE = OpSpec(
@@ -328,11 +294,11 @@ MOE_TOKEN_PERMUTE = OpSpec(
             "each choice",
             _permute_fits,
         ),
-        serving.nothing_empty(),
-        inputs_are((*serving.FLOATS, "INT8"), (0,)),
-        inputs_are(("INT32", "INT64"), (1,)),
-        one_dtype((0,)),
-        *serving.dtypes({}, {1: "INT32"}),
+        rules.NOTHING_EMPTY,
+        rules.inputs_are((*rules.FLOATS, "INT8"), (0,)),
+        rules.inputs_are(("INT32", "INT64"), (1,)),
+        rules.one_dtype((0,)),
+        *rules.dtypes({}, {1: "INT32"}),
     ),
 )
 
@@ -359,26 +325,14 @@ def _unpermute_reference(torch: Any, rows: Any, places: Any, probs: Any) -> Any:
     return (chosen.float() * probs.unsqueeze(-1)).sum(1).to(rows.dtype)
 
 
-def _tokens(case: Case) -> Shape | None:
-    """Return the shape of the output; None where the slots do not fit together."""
+def _unpermute_fits(case: Case) -> bool:
     rows, places, probs = (input_shape(case, i) for i in range(3))
     if len(rows) != 2 or places != rows[:1]:
-        return None
+        return False
     if given(case, _PROBS) is None:
-        return rows
-    if len(probs) != 2 or elements(probs) != rows[0] or probs[1] > _MOST_CHOICES:
-        return None
-    return (probs[0], rows[1])
-
-
-def _flops(case: Case) -> int:
-    """Return the operations: a product and a sum for each element with weights; else 0."""
-    return 2 * elements(input_shape(case, 0)) if given(case, _PROBS) else 0
-
-
-def _unpermute_fits(case: Case) -> bool:
-    tokens = _tokens(case)
-    return tokens is not None and serving.outputs_agree(case, tokens)
+        return outputs_agree(case, rows)
+    is_legal = len(probs) == 2 and elements(probs) == rows[0] and probs[1] <= _MOST_CHOICES
+    return is_legal and outputs_agree(case, (probs[0], rows[1]))
 
 
 MOE_TOKEN_UNPERMUTE = OpSpec(
@@ -389,15 +343,16 @@ MOE_TOKEN_UNPERMUTE = OpSpec(
     optional=frozenset({_PROBS}),
     reference=_unpermute_reference,
     build=_unpermute_build,
-    flops=_flops,
+    # a product and a sum with weights
+    flops=lambda case: 2 * elements(input_shape(case, 0)) if given(case, _PROBS) else 0,
     constraints=(
         Constraint(
             "expected rows (R,H), a position for each, and weights (T, R / T) if there are any",
             _unpermute_fits,
         ),
-        serving.nothing_empty(),
-        inputs_are(serving.FLOATS, (0, _PROBS)),
-        inputs_are(("INT32",), (1,)),
-        one_dtype((0,), (0,)),
+        rules.NOTHING_EMPTY,
+        rules.inputs_are(rules.FLOATS, (0, _PROBS)),
+        rules.inputs_are(("INT32",), (1,)),
+        rules.one_dtype((0,), (0,)),
     ),
 )

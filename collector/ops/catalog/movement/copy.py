@@ -8,11 +8,11 @@ into a dense target (source: CANN's open sources, ops-math; profiles of CANN 8.3
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from collector.model.case import Case
-from collector.ops.dtypes import inputs_are, not_bool, one_dtype
+from collector.model.case import Case, Shape
+from collector.ops import rules
 from collector.ops.parts import like
-from collector.ops.parts.tensors import LIKE_INPUT, one_per_dimension, picked_bytes
-from collector.ops.slots import Shape, broadcast, elements, input_shape, output_shape, output_slot
+from collector.ops.parts.tensors import picked_bytes
+from collector.ops.slots import broadcast, elements, input_shape, output_shape, output_slot
 from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker, dense_bytes
 
 
@@ -79,31 +79,26 @@ def _dense(view: Shape) -> Shape:
     return tuple(elements(view[dim + 1 :]) for dim in range(len(view)))
 
 
-def _as_strided_build(case: Case, make: TensorMaker) -> Call:
-    return build_view(case, make, lambda x: x.as_strided(output_shape(case), _strides(case)))
-
-
 AS_STRIDED = OpSpec(
     kernel="AsStrided",
     call="torch.Tensor.copy_",
     slots=("x", "sizes", "strides", "offset"),
-    build=_as_strided_build,
+    build=lambda case, make: build_view(
+        case, make, lambda x: x.as_strided(output_shape(case), _strides(case))
+    ),
     traffic=picked_bytes,
     moves_data=True,
     constraints=(
-        Constraint(
+        rules.reads(
             "expected memory that holds the output as a scattered view that no other kernel copies",
-            lambda case: _strides(case) is not None,
+            _strides,
         ),
-        one_per_dimension(1, of_output=True),
-        one_per_dimension(2, of_output=True),
-        one_dtype((0,)),
+        rules.one_per_dimension(1, of_output=True),
+        rules.one_per_dimension(2, of_output=True),
+        rules.one_dtype((0,)),
     ),
     twins=("AsStridedAiCore",),
 )
-
-
-# A tensor repeated along dimensions of size 1, or along new leading dimensions.
 
 
 def _broadcast_fits(case: Case) -> bool:
@@ -111,6 +106,7 @@ def _broadcast_fits(case: Case) -> bool:
     return out is not None and broadcast(x, out) == out and elements(out) > elements(x)
 
 
+# A tensor repeated along dimensions of size 1, or along new leading dimensions.
 BROADCAST_TO = OpSpec(
     kernel="BroadcastTo",
     call="torch.Tensor.copy_",
@@ -119,14 +115,11 @@ BROADCAST_TO = OpSpec(
     moves_data=True,
     constraints=(
         Constraint("expected a larger output to which the input broadcasts", _broadcast_fits),
-        one_per_dimension(1, of_output=True),
-        one_dtype((0,)),
-        not_bool((0,)),  # CANN broadcasts BOOL as INT32, between two casts
+        rules.one_per_dimension(1, of_output=True),
+        rules.one_dtype((0,)),
+        rules.not_bool((0,)),  # CANN broadcasts BOOL as INT32, between two casts
     ),
 )
-
-
-# Conversion to another dtype, that of the output.
 
 
 def _npu_build(case: Case, make: TensorMaker) -> Call:
@@ -139,6 +132,7 @@ def _converts(case: Case) -> bool:
     return output is None or output.known_dtype != (case.inputs or ())[0].known_dtype
 
 
+# Conversion to another dtype, that of the output.
 CAST = OpSpec(
     kernel="Cast",
     call="torch.Tensor.to",
@@ -147,18 +141,13 @@ CAST = OpSpec(
     build=build_copy,
     moves_data=True,
     constraints=(
-        Constraint(
-            "expected an output: the dtype is unknown", lambda c: output_slot(c) is not None
-        ),
-        LIKE_INPUT,
+        rules.reads("expected an output: the dtype is unknown", output_slot),
+        rules.LIKE_INPUT,
         Constraint("expected an output with another dtype than the input", _converts),
     ),
     npu=NpuCall(build=_npu_build),
     twins=("CastAiCore",),
 )
-
-
-# A tensor with zeros appended. A profile does not record the paddings: at the ends here.
 
 
 def _pad_v3_build(case: Case, make: TensorMaker) -> Call:
@@ -180,6 +169,7 @@ def _pad_v3_fits(case: Case) -> bool:
     )
 
 
+# A tensor with zeros appended. A profile does not record the paddings: at the ends here.
 PAD_V3 = OpSpec(
     kernel="PadV3",
     call="torch.nn.functional.pad",
@@ -190,9 +180,9 @@ PAD_V3 = OpSpec(
     moves_data=True,
     constraints=(
         Constraint("expected an output that holds the input and more", _pad_v3_fits),
-        one_per_dimension(1, each=2),
-        one_dtype((0,)),
-        not_bool((0,)),  # CANN pads BOOL as INT8, between two casts
+        rules.one_per_dimension(1, each=2),
+        rules.one_dtype((0,)),
+        rules.not_bool((0,)),  # CANN pads BOOL as INT8, between two casts
     ),
     twins=("PadV3AiCore",),
 )
@@ -215,9 +205,7 @@ def _dim(case: Case) -> int | None:
 
 
 def _makes(size: int, total: int, repeats: int) -> bool:
-    """Return whether the repeats can give the total.
-
-    One number for each row gives any total; one number for all rows gives a multiple."""
+    """One number for each row gives any total; one number for all rows gives a multiple."""
     return size > 0 and (repeats == size or (repeats == 1 and total % size == 0))
 
 
@@ -234,9 +222,8 @@ def _repeat_build(case: Case, make: TensorMaker) -> Call:
 
 
 def _run(repeat: Any, x: Any, repeats: Any, dim: int, total: int) -> Any:
-    if x.dim() == 1:
-        return repeat(x, repeats, output_size=total)
-    return repeat(x, repeats, dim=dim, output_size=total)
+    along = {} if x.dim() == 1 else {"dim": dim}
+    return repeat(x, repeats, **along, output_size=total)
 
 
 REPEAT_INTERLEAVE = OpSpec(
@@ -247,23 +234,14 @@ REPEAT_INTERLEAVE = OpSpec(
     build=_repeat_build,
     moves_data=True,
     constraints=(
-        Constraint(
-            "expected an output that repeats the input along one dimension",
-            lambda case: _dim(case) is not None,
-        ),
-        inputs_are(("INT32", "INT64"), (_REPEATS,)),
-        one_dtype((0,)),
-        not_bool((0,)),
+        rules.reads("expected an output that repeats the input along one dimension", _dim),
+        rules.inputs_are(("INT32", "INT64"), (_REPEATS,)),
+        rules.one_dtype((0,)),
+        rules.not_bool((0,)),
     ),
     npu=NpuCall(run=_run),
     twins=("RepeatInterleaveV2",),
 )
-
-
-# A block of a tensor, copied out. A profile does not record where it starts: at the origin here.
-#
-# The call is `npu_slice` and not a copy of the view: a block of whole rows at the origin is dense,
-# and TensorMove would copy it.
 
 
 def _slice_build(case: Case, make: TensorMaker) -> Call:
@@ -285,6 +263,10 @@ def _slice_fits(case: Case) -> bool:
     )
 
 
+# A block of a tensor, copied out. A profile does not record where it starts: at the origin here.
+#
+# The call is `npu_slice` and not a copy of the view: a block of whole rows at the origin is dense,
+# and TensorMove would copy it.
 SLICE = OpSpec(
     kernel="Slice",
     call="torch_npu.npu_slice",
@@ -295,9 +277,9 @@ SLICE = OpSpec(
     moves_data=True,
     constraints=(
         Constraint("expected an output that fits within the input", _slice_fits),
-        one_per_dimension(1),
-        one_per_dimension(2),
-        one_dtype((0,)),
+        rules.one_per_dimension(1),
+        rules.one_per_dimension(2),
+        rules.one_dtype((0,)),
     ),
     npu=NpuCall(build=_build_npu),
     twins=("SliceAiCore",),
@@ -310,12 +292,9 @@ TENSOR_MOVE = OpSpec(
     slots=("x",),
     build=build_copy,
     moves_data=True,
-    constraints=(LIKE_INPUT, one_dtype((0,))),
+    constraints=(rules.LIKE_INPUT, rules.one_dtype((0,))),
     twins=("TensorMoveAiCore",),
 )
-
-
-# A tensor repeated along its dimensions, or along new leading dimensions.
 
 
 def _multiples(case: Case) -> Shape | None:
@@ -329,24 +308,17 @@ def _multiples(case: Case) -> Shape | None:
     return tuple(whole // size for whole, size in zip(out, sizes, strict=True))
 
 
-def _tile_build(case: Case, make: TensorMaker) -> Call:
-    x = (case.inputs or ())[0]
-    return Call(like.normal(x, make), _multiples(case))
-
-
+# A tensor repeated along its dimensions, or along new leading dimensions.
 TILE = OpSpec(
     kernel="Tile",
     call="torch.Tensor.repeat",
     slots=("x", "multiples"),
-    build=_tile_build,
+    build=lambda case, make: Call(like.normal((case.inputs or ())[0], make), _multiples(case)),
     moves_data=True,
     constraints=(
-        Constraint(
-            "expected a larger output that repeats the input",
-            lambda case: _multiples(case) is not None,
-        ),
-        one_per_dimension(1, of_output=True),
-        one_dtype((0,)),
+        rules.reads("expected a larger output that repeats the input", _multiples),
+        rules.one_per_dimension(1, of_output=True),
+        rules.one_dtype((0,)),
     ),
 )
 
@@ -379,23 +351,19 @@ def _permutation(case: Case) -> Shape | None:
     return next((p for p in _fitting(source, target) if [d for d in p if d in long] != long), None)
 
 
-def _transpose_build(case: Case, make: TensorMaker) -> Call:
-    return build_view(case, make, lambda whole: whole.permute(_permutation(case)))
-
-
 TRANSPOSE = OpSpec(
     kernel="Transpose",
     call="torch.Tensor.copy_",
     slots=("x", "permutation"),
-    build=_transpose_build,
+    build=lambda case, make: build_view(case, make, lambda x: x.permute(_permutation(case))),
     moves_data=True,
     constraints=(
-        Constraint(
+        rules.reads(
             "expected an output with the input's dimensions, two longer than 1 of them exchanged",
-            lambda case: _permutation(case) is not None,
+            _permutation,
         ),
-        one_per_dimension(1),
-        one_dtype((0,)),
+        rules.one_per_dimension(1),
+        rules.one_dtype((0,)),
     ),
     twins=("TransposeAiCore",),
 )

@@ -4,10 +4,9 @@ from collections.abc import Callable
 from typing import Any
 
 from collector.model.case import Case
-from collector.ops.dtypes import inputs_are, not_bool, one_dtype, spelling
+from collector.ops import rules
 from collector.ops.parts import like
-from collector.ops.parts.tensors import LIKE_INPUT, one_number
-from collector.ops.slots import elements, input_shape, output_shape, output_slot
+from collector.ops.slots import elements, input_shape, output_shape, output_slot, spelling
 from collector.ops.spec import Call, Constraint, GraphCall, NpuCall, OpSpec, TensorMaker
 
 # Operators that set every element of a tensor to one value: they write, and read nothing.
@@ -25,7 +24,7 @@ def fill(
         build=_like_build,
         traffic=lambda case: (case.inputs or ())[0].size_bytes,
         moves_data=True,
-        constraints=(one_dtype((0,)), LIKE_INPUT),
+        constraints=(rules.one_dtype((0,)), rules.LIKE_INPUT),
         npu=npu or NpuCall(),
     )
 
@@ -34,9 +33,6 @@ def _like_build(case: Case, make: TensorMaker) -> Call:
     (slot,) = case.inputs or ()
     return Call(like.empty(slot, make))
 
-
-# One value in every element of a tensor; the slots name its dimensions and the value. A profile
-# does not record the value: 1 here.
 
 _DIMS, _VALUE = 0, 1
 
@@ -58,24 +54,22 @@ def _has_the_value_s_dtype(case: Case) -> bool:
     return output is not None and output.known_dtype == (case.inputs or ())[_VALUE].known_dtype
 
 
+# One value in every element of a tensor; the slots name its dimensions and the value. A profile
+# does not record the value: 1 here.
 FILL = OpSpec(
     kernel="Fill",
     call="torch.Tensor.fill_",
     slots=("dims", "value"),
-    build=lambda case, make: Call(like.empty((case.outputs or ())[0], make), 1),
+    build=lambda case, make: Call(like.empty(output_slot(case), make), 1),
     traffic=_written,
     moves_data=True,
     constraints=(
         Constraint("expected an output with as many dimensions as dims names", _fits),
-        inputs_are(("INT32", "INT64"), (_DIMS,)),
-        one_number("value", _VALUE),
+        rules.inputs_are(("INT32", "INT64"), (_DIMS,)),
+        rules.one_number("value", _VALUE),
         Constraint("expected an output with the dtype of value", _has_the_value_s_dtype),
     ),
 )
-
-
-# Ones in the shape of a tensor. `torch.ones_like` itself launches a Fill since torch_npu fills with
-# a number there; ones written into existing memory launch an OnesLike.
 
 
 def _npu_build(case: Case, make: TensorMaker) -> Call:
@@ -83,17 +77,16 @@ def _npu_build(case: Case, make: TensorMaker) -> Call:
     return Call(slot.shape or (), out=like.empty(slot, make))
 
 
+# Ones in the shape of a tensor. `torch.ones_like` itself launches a Fill since torch_npu fills with
+# a number there; ones written into existing memory launch an OnesLike.
 ONES_LIKE = fill("OnesLike", "torch.ones", lambda torch, x: x.fill_(1), NpuCall(build=_npu_build))
 
 # Zeros in the shape of a tensor: the kernel that `zero_` launches on a buffer of gradients.
 ZEROS_LIKE = fill("ZerosLike", "torch.Tensor.zero_")
 
 
-# Numbers in equal steps. A profile does not record the bounds: 0, 1, 2 ... to the output's size.
-
-
 def _range_build(case: Case, make: TensorMaker) -> Call:
-    return Call(elements(output_shape(case)), out=like.empty((case.outputs or ())[0], make))
+    return Call(elements(output_shape(case)), out=like.empty(output_slot(case), make))
 
 
 def _counts_in_its_dtype(case: Case) -> bool:
@@ -105,9 +98,7 @@ def _counts_in_its_dtype(case: Case) -> bool:
 
 
 def _is_of_graph(case: Case) -> bool:
-    """Return whether the dtypes are those of a graph.
-
-    torchair's converter of torch.arange passes start and step as INT32 and the end as FLOAT."""
+    """torchair's converter of torch.arange passes start and step as INT32 and the end as FLOAT."""
     dtypes = [spelling(slot) for slot in case.inputs or ()]
     return dtypes == ["INT32", "FLOAT", "INT32"] and spelling(output_slot(case)) == "FLOAT"
 
@@ -120,6 +111,7 @@ def _build_for_graph(case: Case, make: TensorMaker) -> Call:
     return Call(elements(output_shape(case)), make.empty((), "FLOAT").device)
 
 
+# Numbers in equal steps. A profile does not record the bounds: 0, 1, 2 ... to the output's size.
 RANGE = OpSpec(
     kernel="Range",
     call="torch.arange",
@@ -127,7 +119,7 @@ RANGE = OpSpec(
     build=_range_build,
     flops=lambda case: 2 * elements(output_shape(case)),  # start + i * delta
     constraints=(
-        not_bool((), (0,)),
+        rules.not_bool((), (0,)),
         Constraint(
             "expected an output of one dimension", lambda case: len(output_shape(case) or ()) == 1
         ),

@@ -3,9 +3,10 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from collector.model.case import Case
+from collector.model.case import Case, Shape
+from collector.ops import rules
 from collector.ops.parts import like
-from collector.ops.slots import Shape, input_shape, output_shape
+from collector.ops.slots import input_shape, output_shape, output_slot
 from collector.ops.spec import Call, Constraint, GraphCall, NpuCall, OpSpec, TensorMaker
 
 # Operators that join tensors into an existing one.
@@ -27,7 +28,7 @@ def joined(
 
     def build(case: Case, make: TensorMaker) -> Call:
         parts = [like.normal(slot, make) for slot in case.inputs or ()]
-        return Call(parts, dim(case), out=like.empty((case.outputs or ())[0], make))
+        return Call(parts, dim(case), out=like.empty(output_slot(case), make))
 
     return OpSpec(
         kernel=kernel,
@@ -53,7 +54,6 @@ def _has_one_dtype(case: Case) -> bool:
 
 
 def _joining_dims(parts: Sequence[Shape], whole: Shape | None) -> Iterator[int]:
-    """Yield the dimensions along which the parts form the whole."""
     if whole is None or any(len(part) != len(whole) for part in parts):
         return
     for dim, size in enumerate(whole):
@@ -65,31 +65,22 @@ def _joining_dims(parts: Sequence[Shape], whole: Shape | None) -> Iterator[int]:
 _ONE_DTYPE = Constraint("expected one dtype for all inputs and outputs", _has_one_dtype)
 
 
-# Tensors joined along the one dimension in which the output's size is their sum; in graphs
-# `ConcatV2D`.
-
-
 def _concat_d_dim(case: Case) -> int | None:
-    """Return the first dimension along which the inputs form the output, or None."""
     parts, whole = [input_shape(case, i) for i in range(len(case.inputs or ()))], output_shape(case)
     return next(_joining_dims(parts, whole), None)
 
 
+# Tensors joined along the one dimension in which the output's size is their sum; in graphs
+# `ConcatV2D`.
 CONCAT_D = joined(
     "ConcatD",
     "torch.cat",
     _concat_d_dim,
-    Constraint(
-        "expected inputs that form the output along one dimension",
-        lambda case: _concat_d_dim(case) is not None,
-    ),
+    rules.reads("expected inputs that form the output along one dimension", _concat_d_dim),
     # `cat` of one tensor launches TensorMove (profiles of CANN 8.3).
     Constraint("expected at least two inputs", lambda case: len(case.inputs or ()) > 1),
     of_graphs="ConcatV2D",
 )
-
-
-# Tensors of one shape joined along a new dimension: the first whose size is their number.
 
 
 def _pack_dim(case: Case) -> int | None:
@@ -103,19 +94,17 @@ def _pack_dim(case: Case) -> int | None:
     return next((dim for dim in dims if whole == (*part[:dim], count, *part[dim:])), None)
 
 
+# Tensors of one shape joined along a new dimension: the first whose size is their number.
 PACK = joined(
     "Pack",
     "torch.stack",
     _pack_dim,
-    Constraint(
+    rules.reads(
         "expected inputs of one shape, and an output with one more dimension, of the "
         "number of inputs",
-        lambda case: _pack_dim(case) is not None,
+        _pack_dim,
     ),
 )
-
-
-# A tensor split into parts along one dimension. Only graphs launch it: torch returns views.
 
 
 def _split_vd_dim(case: Case) -> int | None:
@@ -138,6 +127,7 @@ def _copied(split: Any, whole: Any, sizes: list[int], dim: int) -> Any:
     return tuple(part.clone() for part in split(whole, sizes, dim))
 
 
+# A tensor split into parts along one dimension. Only graphs launch it: torch returns views.
 SPLIT_VD = OpSpec(
     kernel="SplitVD",
     call="torch.split",

@@ -5,16 +5,15 @@ Arithmetic, the dimensions that a gamma covers, and the sum that precedes the no
 
 from typing import Any
 
-from collector.model.case import Case
-from collector.ops.dtypes import outputs_are, spelling
+from collector.model.case import Case, Shape
+from collector.ops import rules
 from collector.ops.parts import like
-from collector.ops.slots import Shape, agrees, elements, given, input_shape, output_slot
+from collector.ops.slots import elements, given, input_shape, output_slot, outputs_agree, spelling
 from collector.ops.spec import Call, Constraint, TensorMaker
 
 _EPSILON = 1e-6
 _X1, _X2, _GAMMA, _BETA = range(4)
 _RSTD, _SUM = 1, 2
-_FLOATS = ("FLOAT", "FLOAT16", "DT_BF16")
 
 
 def normalised(x: Any, gamma: Any) -> tuple[Any, Any]:
@@ -56,34 +55,26 @@ def build_sum(case: Case, make: TensorMaker) -> Call:
 
 
 def sum_flops(case: Case) -> int:
-    """Return the operations.
-
-    Per element: the sum, a square, a sum and two products of the norm, and a beta."""
+    """Return per element the sum, a square, a sum and two products of the norm, and a beta."""
     return (6 if given(case, _BETA) else 5) * elements(input_shape(case, _X1))
 
 
 def _sum_fits(case: Case) -> bool:
-    x1, gamma, beta = (input_shape(case, i) for i in (_X1, _GAMMA, _BETA))
-    has_beta = given(case, _BETA) is not None
-    return (
-        x1 == input_shape(case, _X2)
-        and rows_shape(case, _X1, _GAMMA) is not None
-        and (not has_beta or beta == gamma)
-    )
+    x1, x2, gamma, beta = (input_shape(case, i) for i in range(4))
+    beta_fits = given(case, _BETA) is None or beta == gamma
+    return x1 == x2 and rows_shape(case, _X1, _GAMMA) is not None and beta_fits
 
 
 def _outputs_fit(case: Case) -> bool:
     x1 = input_shape(case, _X1)
-    rows = rows_shape(case, _X1, _GAMMA)
-    return agrees(case, 0, x1) and agrees(case, _RSTD, rows) and agrees(case, _SUM, x1)
+    return outputs_agree(case, x1, rows_shape(case, _X1, _GAMMA), x1)
 
 
 def _dtypes_fit(case: Case) -> bool:
     """Return whether x2, gamma, beta, y and the sum have the dtype of x1."""
-    inputs = [given(case, i) for i in (_X1, _X2, _GAMMA, _BETA)]
-    outputs = [output_slot(case, i) for i in (0, _SUM)]
-    dtypes = {spelling(slot) for slot in (*inputs, *outputs) if slot}
-    return len(dtypes) == 1 and dtypes <= set(_FLOATS)
+    slots = (*(given(case, i) for i in range(4)), output_slot(case), output_slot(case, _SUM))
+    dtypes = {spelling(slot) for slot in slots if slot}
+    return len(dtypes) == 1 and dtypes <= set(rules.FLOATS)
 
 
 SUM_CONSTRAINTS = (
@@ -92,7 +83,7 @@ SUM_CONSTRAINTS = (
         _sum_fits,
     ),
     Constraint("expected one floating-point dtype for inputs, the norm and the sum", _dtypes_fit),
-    outputs_are(("FLOAT",), (_RSTD,)),
+    rules.outputs_are(("FLOAT",), (_RSTD,)),
     Constraint(
         "expected outputs with the shape of x, with one number a row, and with the shape of x",
         _outputs_fit,

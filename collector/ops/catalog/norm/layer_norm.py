@@ -4,10 +4,10 @@ from typing import Any
 
 from collector.model.case import Case
 from collector.model.vocabulary import dtype_of
+from collector.ops import rules
 from collector.ops.catalog.norm._rms_norm import rows_shape
-from collector.ops.dtypes import inputs_are, one_dtype, outputs_are, spelling
 from collector.ops.parts.tensors import per_element
-from collector.ops.slots import agrees, elements, input_shape, output_slot
+from collector.ops.slots import elements, input_shape, output_slot, outputs_agree, spelling
 from collector.ops.spec import (
     Call,
     Constraint,
@@ -30,17 +30,6 @@ def layer_norm(torch: Any, x: Any, gamma: Any, beta: Any) -> tuple[Any, Any, Any
     y, mean, rstd = torch.native_layer_norm(x, gamma.shape, gamma, beta, EPSILON)
     return y, mean.float(), rstd.float()
 
-
-def statistics_fit(case: Case, gamma: int, outputs: tuple[int, ...]) -> bool:
-    """Return whether these outputs have one number a row, and gamma the last dimensions of x."""
-    rows = rows_shape(case, 0, gamma)
-    return rows is not None and all(agrees(case, position, rows) for position in outputs)
-
-
-# Layer normalisation, with the statistics that its gradient needs.
-#
-# The kernel writes these as FLOAT, or mean and deviation in the dtypes of gamma and beta, which
-# aclnn converts for torch (CANN's open sources, ops-nn).
 
 _X, _GAMMA, _BETA = range(3)
 _FLOATS = ("FLOAT", "FLOAT16", "DT_BF16")
@@ -70,14 +59,15 @@ def _statistics_fit(case: Case) -> bool:
 
 
 def _shapes_fit(case: Case) -> bool:
-    return (
-        elements(input_shape(case, _X)) > 0
-        and input_shape(case, _GAMMA) == input_shape(case, _BETA)
-        and agrees(case, 0, input_shape(case, _X))
-        and statistics_fit(case, _GAMMA, (1, 2))
-    )
+    x, gamma, beta = (input_shape(case, i) for i in range(3))
+    rows = rows_shape(case, _X, _GAMMA)
+    return elements(x) > 0 and gamma == beta and outputs_agree(case, x, rows, rows)
 
 
+# Layer normalisation, with the statistics that its gradient needs.
+#
+# The kernel writes these as FLOAT, or mean and deviation in the dtypes of gamma and beta, which
+# aclnn converts for torch (CANN's open sources, ops-nn).
 LAYER_NORM_V3 = OpSpec(
     kernel="LayerNormV3",
     twins=("LayerNormV3WithImplMode",),
@@ -89,9 +79,9 @@ LAYER_NORM_V3 = OpSpec(
     flops=per_element(7, _X),
     npu=NpuCall(run=_launch),
     constraints=(
-        inputs_are(_FLOATS, (_X, _GAMMA, _BETA)),
-        one_dtype((_X,)),
-        one_dtype((_GAMMA, _BETA), ()),
+        rules.inputs_are(_FLOATS, (_X, _GAMMA, _BETA)),
+        rules.one_dtype((_X,)),
+        rules.one_dtype((_GAMMA, _BETA), ()),
         Constraint(
             "expected gamma and beta with the dtype of x, or FLOAT",
             lambda case: (
@@ -99,7 +89,7 @@ LAYER_NORM_V3 = OpSpec(
                 <= {(case.inputs or ())[_X].known_dtype, dtype_of("FLOAT")}
             ),
         ),
-        outputs_are(_FLOATS, (1, 2)),
+        rules.outputs_are(_FLOATS, (1, 2)),
         Constraint("expected statistics as FLOAT, or in the dtype of gamma", _statistics_fit),
         Constraint(
             "expected gamma and beta with the last dimensions of x, and three outputs: one "
@@ -110,15 +100,11 @@ LAYER_NORM_V3 = OpSpec(
 )
 
 
-# A sum and its layer normalisation, with the statistics that its gradient needs.
-
 _X1, _X2, _ADD_GAMMA, _ADD_BETA = range(4)
 _Y, _MEAN, _RSTD, _SUM = range(4)
-_SUM_OUTPUT = frozenset({_SUM})
 
 
 def _keeps_the_sum(case: Case) -> bool:
-    """Return whether the sum is an output too."""
     slot = output_slot(case, _SUM)
     return slot is not None and slot.shape is not None
 
@@ -140,32 +126,27 @@ def _add_launch(add: Any, *tensors: Any, keeps_the_sum: bool) -> Any:
 
 
 def _add_shapes_fit(case: Case) -> bool:
-    x1 = input_shape(case, _X1)
-    return (
-        elements(x1) > 0
-        and len(input_shape(case, _ADD_GAMMA)) == 1
-        and x1 == input_shape(case, _X2)
-        and input_shape(case, _ADD_GAMMA) == input_shape(case, _ADD_BETA)
-        and agrees(case, _Y, x1)
-        and (not _keeps_the_sum(case) or agrees(case, _SUM, x1))
-        and statistics_fit(case, _ADD_GAMMA, (_MEAN, _RSTD))
-    )
+    x1, x2, gamma, beta = (input_shape(case, i) for i in range(4))
+    rows, sums = rows_shape(case, _X1, _ADD_GAMMA), [x1] if _keeps_the_sum(case) else []
+    is_sum = elements(x1) > 0 and x1 == x2 and len(gamma) == 1 and gamma == beta
+    return is_sum and outputs_agree(case, x1, rows, rows, *sums)
 
 
+# A sum and its layer normalisation, with the statistics that its gradient needs.
 ADD_LAYER_NORM = OpSpec(
     kernel="AddLayerNorm",
     call="torch_npu.npu_add_layer_norm",
     slots=("x1", "x2", "gamma", "beta"),
-    optional_outputs=_SUM_OUTPUT,
+    optional_outputs=frozenset({_SUM}),
     traffic=lambda case: dense_bytes(case),
     reference=_add_reference,
     build=_add_build,
     flops=per_element(8, _X1),  # a sum, then 7 as in LayerNormV3
     npu=NpuCall(run=_add_launch),
     constraints=(
-        inputs_are(("FLOAT", "FLOAT16", "DT_BF16"), (_X1,)),
-        one_dtype((_X1, _X2, _ADD_GAMMA, _ADD_BETA), (_Y, _SUM)),
-        outputs_are(("FLOAT",), (_MEAN, _RSTD)),
+        rules.inputs_are(("FLOAT", "FLOAT16", "DT_BF16"), (_X1,)),
+        rules.one_dtype((_X1, _X2, _ADD_GAMMA, _ADD_BETA), (_Y, _SUM)),
+        rules.outputs_are(("FLOAT",), (_MEAN, _RSTD)),
         Constraint(
             "expected terms of one shape, gamma and beta with the shape of their last "
             "dimension, and outputs: one with the shape of x, two with one number a row, and "

@@ -2,22 +2,13 @@
 
 from typing import Any
 
-from collector.model.case import Case
+from collector.model.case import Case, Shape
+from collector.ops import rules
 from collector.ops.catalog.norm import _rms_norm
-from collector.ops.dtypes import floating, inputs_are, one_dtype, outputs_are
 from collector.ops.parts import like
 from collector.ops.parts.tensors import per_element
-from collector.ops.slots import agrees, input_shape
-from collector.ops.spec import (
-    Call,
-    Constraint,
-    Need,
-    NpuCall,
-    OpSpec,
-    TensorMaker,
-)
-
-# RMS normalisation in float32: x / rms(x) * gamma, and 1 / rms(x) for the gradient.
+from collector.ops.slots import input_shape, outputs_agree
+from collector.ops.spec import Call, Constraint, Need, NpuCall, OpSpec, TensorMaker
 
 
 def _reference(torch: Any, x: Any, gamma: Any) -> Any:
@@ -25,12 +16,11 @@ def _reference(torch: Any, x: Any, gamma: Any) -> Any:
     return y.to(x.dtype), rstd
 
 
-def _outputs_fit(case: Case) -> bool:
-    return agrees(case, 0, input_shape(case, 0)) and agrees(
-        case, 1, _rms_norm.rows_shape(case, 0, 1)
-    )
+def _rows(case: Case) -> Shape | None:
+    return _rms_norm.rows_shape(case, 0, 1)
 
 
+# RMS normalisation in float32: x / rms(x) * gamma, and 1 / rms(x) for the gradient.
 RMS_NORM = OpSpec(
     kernel="RmsNorm",
     call="torch_npu.npu_rms_norm",
@@ -38,29 +28,23 @@ RMS_NORM = OpSpec(
     reference=_reference,
     flops=per_element(4),  # a square, a sum, and two products
     constraints=(
-        floating((0, 1)),
-        one_dtype((0,)),
-        outputs_are(("FLOAT",), (1,)),
+        rules.floating((0, 1)),
+        rules.one_dtype((0,)),
+        rules.outputs_are(("FLOAT",), (1,)),
+        rules.reads("expected a gamma with the last dimensions of x", _rows),
         Constraint(
-            "expected a gamma with the last dimensions of x",
-            lambda case: _rms_norm.rows_shape(case, 0, 1) is not None,
+            "expected outputs with the shape of x, and with one number a row",
+            lambda case: outputs_agree(case, input_shape(case, 0), _rows(case)),
         ),
-        Constraint("expected outputs with the shape of x, and with one number a row", _outputs_fit),
     ),
 )
 
 
-# Gradient of RMS normalisation, in float32: of x, and of gamma as FLOAT.
-
-
 def _grad_build(case: Case, make: TensorMaker) -> Call:
     dy, x, rstd, gamma = case.inputs or ()
-    return Call(
-        like.normal(dy, make),
-        like.normal(x, make),
-        like.uniform(rstd, make, 0.9, 1.1),
-        like.normal(gamma, make),
-    )
+    terms = (like.normal(slot, make) for slot in (dy, x))
+    # as for rows of N(0, 1)
+    return Call(*terms, like.uniform(rstd, make, 0.9, 1.1), like.normal(gamma, make))
 
 
 def _grad_reference(torch: Any, dy: Any, x: Any, rstd: Any, gamma: Any) -> Any:
@@ -78,6 +62,7 @@ def _inputs_fit(case: Case) -> bool:
     return input_shape(case, 0) == input_shape(case, 1) and rows == input_shape(case, 2)
 
 
+# Gradient of RMS normalisation, in float32: of x, and of gamma as FLOAT.
 RMS_NORM_GRAD = OpSpec(
     kernel="RmsNormGrad",
     call="torch_npu.npu_rms_norm_backward",
@@ -88,10 +73,10 @@ RMS_NORM_GRAD = OpSpec(
     flops=per_element(9, 1),
     npu=NpuCall(run=lambda api, dy, x, rstd, gamma: api(dy, x, gamma, rstd)),
     constraints=(
-        floating((0, 1, 3)),
-        inputs_are(("FLOAT",), (2,)),
-        one_dtype((1,)),
-        outputs_are(("FLOAT",), (1,)),
+        rules.floating((0, 1, 3)),
+        rules.inputs_are(("FLOAT",), (2,)),
+        rules.one_dtype((1,)),
+        rules.outputs_are(("FLOAT",), (1,)),
         Constraint(
             "expected dy with the shape of x, one rstd a row, and gamma with the last "
             "dimensions of x",
@@ -99,9 +84,7 @@ RMS_NORM_GRAD = OpSpec(
         ),
         Constraint(
             "expected outputs with the shapes of x and gamma",
-            lambda case: (
-                agrees(case, 0, input_shape(case, 1)) and agrees(case, 1, input_shape(case, 3))
-            ),
+            lambda case: outputs_agree(case, input_shape(case, 1), input_shape(case, 3)),
         ),
     ),
 )
@@ -118,23 +101,18 @@ ADD_RMS_NORM = OpSpec(
 )
 
 # A sum, its RMS normalisation, and a bias: vLLM-Ascend's own kernel.
-_BETA = frozenset({3})
 
 ADD_RMS_NORM_BIAS = OpSpec(
     kernel="AddRmsNormBias",
     call="torch.ops._C_ascend.npu_add_rms_norm_bias",
     slots=("x1", "x2", "gamma", "beta"),
-    optional=_BETA,
+    optional=frozenset({3}),
     reference=_rms_norm.add_and_normalise,
     build=_rms_norm.build_sum,
     flops=_rms_norm.sum_flops,
     npu=NpuCall(needs=frozenset({Need.CUSTOM_OPP, Need.VLLM_ASCEND})),
     constraints=_rms_norm.SUM_CONSTRAINTS,
 )
-
-
-# A sum and its RMS normalisation, written over the terms: the norm over the first, the sum over the
-# second.
 
 
 def _inplace_build(case: Case, make: TensorMaker) -> Call:
@@ -149,6 +127,8 @@ def _inplace_reference(torch: Any, x1: Any, x2: Any, gamma: Any) -> Any:
     return x1.copy_(y), rstd, x2.copy_(total)
 
 
+# A sum and its RMS normalisation, written over the terms: the norm over the first, the sum over the
+# second.
 INPLACE_ADD_RMS_NORM = OpSpec(
     kernel="InplaceAddRmsNorm",
     call="torch_npu.npu_add_rms_norm_v2",

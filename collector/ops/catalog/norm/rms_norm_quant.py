@@ -1,18 +1,23 @@
 """A sum, its RMS normalisation, and rows quantised to INT8."""
 
+from collections.abc import Iterable
 from typing import Any
 
 from collector.model.case import Case
+from collector.ops import rules
 from collector.ops.catalog.norm._rms_norm import normalised
-from collector.ops.dtypes import inputs_are, one_dtype, outputs_are, spelling
 from collector.ops.parts import like
 from collector.ops.parts.int8 import quantise_rows, to_int8
-from collector.ops.parts.serving import absent_inputs
-from collector.ops.slots import agrees, elements, given, input_shape, output_slot
+from collector.ops.slots import (
+    agrees,
+    elements,
+    given,
+    input_shape,
+    output_shape,
+    output_slot,
+    spelling,
+)
 from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker
-
-# A sum, its RMS normalisation, and rows quantised to INT8 by their own absolute maximum: once, or
-# twice with separate smoothing scales.
 
 _X1, _X2, _GAMMA, _SMOOTH1, _SMOOTH2, _BETA = range(6)
 _Y, _Y2, _SUM, _SCALE1, _SCALE2 = range(5)
@@ -22,10 +27,7 @@ _SECOND = frozenset({_Y2, _SCALE2})
 
 
 def _is_twofold(case: Case) -> bool:
-    """Return whether rows are quantised twice.
-
-    They are if the row has a second output or, where outputs are unknown, a second smoothing scale.
-    """
+    """Return whether the row has a second output or, without outputs, a second smoothing scale."""
     second = output_slot(case, _Y2)
     return second.shape is not None if second else given(case, _SMOOTH2) is not None
 
@@ -70,23 +72,22 @@ def _launch(add: Any, x1: Any, x2: Any, gamma: Any, **options: Any) -> Any:
 
 
 def _flops(case: Case) -> int:
-    """Return the operations.
-
-    Per element: 5 for the sum and its norm, 1 for a beta, 3 for a quantisation and 1 for each
-    smoothing."""
+    """Return per element 5 for the sum and its norm, 1 for a beta, 3 for a quantisation and 1 for
+    each smoothing."""
     extra = sum(given(case, i) is not None for i in _OPTIONAL)
     return (5 + 3 * (1 + _is_twofold(case)) + extra) * elements(input_shape(case, _X1))
 
 
 def _inputs_fit(case: Case) -> bool:
+    x1 = input_shape(case, _X1)
+    return len(x1) > 1 and _are_rows(case, _OPTIONAL)
+
+
+def _are_rows(case: Case, optional: Iterable[int]) -> bool:
+    """Return whether both terms have one shape, and gamma and the optional inputs that of a row."""
     x1, x2, gamma = (input_shape(case, i) for i in (_X1, _X2, _GAMMA))
-    return (
-        len(x1) > 1
-        and elements(x1) > 0
-        and x1 == x2
-        and gamma == x1[-1:]
-        and all(slot.shape == gamma for i in _OPTIONAL if (slot := given(case, i)))
-    )
+    rows = all(slot.shape == gamma for i in optional if (slot := given(case, i)))
+    return elements(x1) > 0 and x1 == x2 and gamma == x1[-1:] and rows
 
 
 def _options_share_a_dtype(case: Case) -> bool:
@@ -95,13 +96,12 @@ def _options_share_a_dtype(case: Case) -> bool:
 
 
 def _outputs_fit(case: Case) -> bool:
-    x1 = input_shape(case, _X1)
-    pairs = [(_Y, x1), (_SUM, x1), (_SCALE1, x1[:-1])]
-    if _is_twofold(case):
-        pairs += [(_Y2, x1), (_SCALE2, x1[:-1])]
-    elif any((slot := output_slot(case, i)) and slot.shape is not None for i in _SECOND):
-        return False
-    return all(agrees(case, position, shape) for position, shape in pairs)
+    x1, is_twofold = input_shape(case, _X1), _is_twofold(case)
+    shapes = {_Y: x1, _SUM: x1, _SCALE1: x1[:-1]} | (
+        {_Y2: x1, _SCALE2: x1[:-1]} if is_twofold else {}
+    )
+    is_alone = is_twofold or not any(output_shape(case, i) for i in _SECOND)
+    return is_alone and all(agrees(case, i, shape) for i, shape in shapes.items())
 
 
 def _second_dtypes_fit(case: Case) -> bool:
@@ -115,6 +115,8 @@ def _smoothing_fits(case: Case) -> bool:
     return not second or (given(case, _SMOOTH1) is not None and _is_twofold(case))
 
 
+# A sum, its RMS normalisation, and rows quantised to INT8 by their own absolute maximum: once, or
+# twice with separate smoothing scales.
 ADD_RMS_NORM_DYNAMIC_QUANT = OpSpec(
     kernel="AddRmsNormDynamicQuant",
     twins=("AddRmsNormDynamicQuantAiCore",),
@@ -127,10 +129,10 @@ ADD_RMS_NORM_DYNAMIC_QUANT = OpSpec(
     flops=_flops,
     npu=NpuCall(run=_launch),
     constraints=(
-        inputs_are(("FLOAT16", "DT_BF16"), (_X1, _X2, _GAMMA)),
-        one_dtype((_X1, _X2, _GAMMA), (_SUM,)),
-        outputs_are(("FLOAT",), (_SCALE1,)),
-        outputs_are(("INT8",), (_Y,)),
+        rules.inputs_are(("FLOAT16", "DT_BF16"), (_X1, _X2, _GAMMA)),
+        rules.one_dtype((_X1, _X2, _GAMMA), (_SUM,)),
+        rules.outputs_are(("FLOAT",), (_SCALE1,)),
+        rules.outputs_are(("INT8",), (_Y,)),
         Constraint(
             "expected terms of one shape, and the other inputs with the shape of one row",
             _inputs_fit,
@@ -155,12 +157,6 @@ ADD_RMS_NORM_DYNAMIC_QUANT = OpSpec(
 )
 
 
-# A sum, its RMS normalisation, and rows quantised to INT8 by given scales: y / scale + zero point,
-# rounded.
-#
-# A second quantisation, with scales of its own, is not replayed. torch_npu allocates its result
-# anyway, so rows have an output that no kernel writes.
-
 _SCALES, _SCALES2, _ZEROS, _ZEROS2, _STATIC_BETA = range(3, 8)
 _STATIC_SECOND = frozenset({_SCALES2, _ZEROS2})
 _STATIC_OPTIONAL = _STATIC_SECOND | {_ZEROS, _STATIC_BETA}
@@ -168,19 +164,17 @@ _STATIC_OPTIONAL = _STATIC_SECOND | {_ZEROS, _STATIC_BETA}
 
 def _build_for_npu(case: Case, make: TensorMaker) -> Call:
     slots = case.inputs or ()
-    terms = [like.normal(slot, make) for slot in slots[: _GAMMA + 1]]
-    scales = like.uniform(slots[_SCALES], make, 0.02, 0.1)
-    zeros, beta = given(case, _ZEROS), given(case, _STATIC_BETA)
     return Call(
-        *(*terms, scales),
-        like.uniform(zeros, make, -5, 5),
-        like.normal(beta, make),
+        *(like.normal(slot, make) for slot in slots[: _GAMMA + 1]),
+        like.uniform(slots[_SCALES], make, 0.02, 0.1),
+        like.uniform(given(case, _ZEROS), make, -5, 5),
+        like.normal(given(case, _STATIC_BETA), make),
     )
 
 
 def _static_build(case: Case, make: TensorMaker) -> Call:
     """Build the call with memory for the second result, where the row has it."""
-    x1, second = (input_shape(case, _X1), output_slot(case, _Y2))
+    x1, second = input_shape(case, _X1), output_slot(case, _Y2)
     second_output = make.empty(x1, "INT8") if second and second.shape is not None else None
     return Call(*_build_for_npu(case, make).args, second_output)
 
@@ -197,37 +191,20 @@ def _static_reference(
 
 
 def _static_flops(case: Case) -> int:
-    """Return the operations.
-
-    Per element: 5 for the sum and its norm, 2 for the quantisation, and one for each of zero point
-    and beta."""
+    """Return per element 5 for the sum and its norm, 2 for the quantisation, and one for each of
+    zero point and beta."""
     extra = sum(given(case, i) is not None for i in (_ZEROS, _STATIC_BETA))
     return (7 + extra) * elements(input_shape(case, _X1))
 
 
-def _static_inputs_fit(case: Case) -> bool:
-    x1, x2, gamma = (input_shape(case, i) for i in (_X1, _X2, _GAMMA))
-    rows = [given(case, i) for i in (_SCALES, _ZEROS, _STATIC_BETA)]
-    return (
-        elements(x1) > 0
-        and x1 == x2
-        and gamma == x1[-1:]
-        and all(slot.shape == gamma for slot in rows if slot)
-    )
-
-
 def _dtypes_fit(case: Case) -> bool:
-    """Return whether the dtypes fit.
-
-    With BF16 all are BF16; with FLOAT16 scales are FLOAT, and zero points INT32."""
+    """With BF16 all are BF16; with FLOAT16 scales are FLOAT, and zero points INT32."""
     x, scales, zeros, beta = (
         spelling(slot) if (slot := given(case, i)) else None
         for i in (_X1, _SCALES, _ZEROS, _STATIC_BETA)
     )
-    expected_dtypes = ("FLOAT", "INT32") if x == "FLOAT16" else (x, x)
-    return (
-        scales == expected_dtypes[0] and zeros in (None, expected_dtypes[1]) and beta in (None, x)
-    )
+    of_scales, of_zeros = ("FLOAT", "INT32") if x == "FLOAT16" else (x, x)
+    return scales == of_scales and zeros in (None, of_zeros) and beta in (None, x)
 
 
 def _static_outputs_fit(case: Case) -> bool:
@@ -236,6 +213,11 @@ def _static_outputs_fit(case: Case) -> bool:
     return second_fits and agrees(case, _Y, x1) and agrees(case, _SUM, x1)
 
 
+# A sum, its RMS normalisation, and rows quantised to INT8 by given scales: y / scale + zero point,
+# rounded.
+#
+# A second quantisation, with scales of its own, is not replayed. torch_npu allocates its result
+# anyway, so rows have an output that no kernel writes.
 ADD_RMS_NORM_QUANT = OpSpec(
     kernel="AddRmsNormQuant",
     twins=("AddRmsNormQuantV2",),
@@ -248,14 +230,14 @@ ADD_RMS_NORM_QUANT = OpSpec(
     flops=_static_flops,
     npu=NpuCall(build=_build_for_npu),
     constraints=(
-        absent_inputs(_STATIC_SECOND, "scales and zero points of a second quantisation"),
-        inputs_are(("FLOAT16", "DT_BF16"), (_X1,)),
-        one_dtype((_X1, _X2, _GAMMA), (_SUM,)),
-        outputs_are(("INT8",), (_Y, _Y2)),
+        rules.absent_inputs(_STATIC_SECOND, "scales and zero points of a second quantisation"),
+        rules.inputs_are(("FLOAT16", "DT_BF16"), (_X1,)),
+        rules.one_dtype((_X1, _X2, _GAMMA), (_SUM,)),
+        rules.outputs_are(("INT8",), (_Y, _Y2)),
         Constraint(
             "expected terms of one shape, and gamma, scales, zero points and beta with the "
             "shape of one row",
-            _static_inputs_fit,
+            lambda case: _are_rows(case, (_SCALES, _ZEROS, _STATIC_BETA)),
         ),
         Constraint(
             "expected BF16 for all inputs with BF16 x, or FLOAT scales and INT32 zero points "

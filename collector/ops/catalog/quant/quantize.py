@@ -2,12 +2,12 @@
 
 from typing import Any
 
-from collector.model.case import Case
-from collector.ops.dtypes import inputs_are, outputs_are, spelling
+from collector.model.case import Case, Shape
+from collector.ops import rules
 from collector.ops.parts import like
-from collector.ops.parts.int8 import quantise_rows, small_scale, to_int8
-from collector.ops.parts.tensors import LIKE_INPUT, equal_parts, group_ends
-from collector.ops.slots import Shape, agrees, elements, given, input_shape
+from collector.ops.parts.int8 import quantise_rows, scale_like, to_int8
+from collector.ops.parts.tensors import equal_parts, group_ends
+from collector.ops.slots import agrees, elements, given, input_shape, spelling
 from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker
 
 # Tokens sorted by expert, where each expert has its own scales. A row records how many groups there
@@ -20,16 +20,16 @@ def group_counts(case: Case, groups: int) -> Shape:
     return equal_parts(input_shape(case, 0)[0], slot.numel) if slot else ()
 
 
-def scale_groups(wide: Any, scales: Any, counts: Shape) -> None:
-    """Multiply the rows of each group by the group's own scales, in place."""
+def scaled(wide: Any, scales: Any, counts: Shape) -> Any:
+    """Multiply all rows by the same scales, or each group's rows by the group's own, in place."""
+    if not counts:
+        return wide.mul_(scales)
     for rows, own in zip(wide.split(counts), scales, strict=True):
         rows.mul_(own)
+    return wide
 
-
-# Quantised to INT8 by given scales: x * scale + offset, rounded.
 
 _X, _SCALE, _OFFSET = range(3)
-_OPTIONAL = frozenset({_OFFSET})
 _LAST_AXIS = -1
 
 
@@ -52,24 +52,12 @@ def _build_for_npu(case: Case, make: TensorMaker) -> Call:
     return Call(*_build(case, make).args, make.torch.qint8, _LAST_AXIS, False)
 
 
-def _flops(case: Case) -> int:
-    """Return the operations: per element a product and a rounding, and a sum with an offset."""
-    return (3 if given(case, _OFFSET) else 2) * elements(input_shape(case, _X))
-
-
-def _covers_a_row(row: Shape, scale: Shape, dimensions: int) -> bool:
-    """Return whether a scale has one number for each column of a row, or one in all.
-
-    It may be a vector, or have dimensions of 1."""
-    fits = scale[-1:] in (row, (1,)) and len(scale) in (1, dimensions)
-    return fits and all(size == 1 for size in scale[:-1])
-
-
 def _scales_fit(case: Case) -> bool:
+    """Return whether a scale is a vector, or one with further dimensions of 1."""
     x, scale, offset = (input_shape(case, i) for i in range(3))
-    if not x or not _covers_a_row(x[-1:], scale, len(x)):
-        return False
-    return not given(case, _OFFSET) or offset == scale
+    covers_a_row = scale[-1:] in (x[-1:], (1,)) and len(scale) in (1, len(x))
+    is_vector = bool(x) and covers_a_row and all(size == 1 for size in scale[:-1])
+    return is_vector and (not given(case, _OFFSET) or offset == scale)
 
 
 def _dtypes_fit(case: Case) -> bool:
@@ -78,19 +66,21 @@ def _dtypes_fit(case: Case) -> bool:
     return x in ("FLOAT", scale) and (offset is None or spelling(offset) == scale)
 
 
+# Quantised to INT8 by given scales: x * scale + offset, rounded.
 ASCEND_QUANT_V2 = OpSpec(
     kernel="AscendQuantV2",
     twins=("AscendQuantV2Aicore",),
     call="torch_npu.npu_quantize",
     slots=("x", "scale", "offset"),
-    optional=_OPTIONAL,
+    optional=frozenset({_OFFSET}),
     reference=_reference,
     build=_build,
-    flops=_flops,
+    # a product and a rounding, and a sum with an offset
+    flops=lambda case: (3 if given(case, _OFFSET) else 2) * elements(input_shape(case, _X)),
     npu=NpuCall(build=_build_for_npu),
     constraints=(
-        inputs_are(("FLOAT", "FLOAT16", "DT_BF16"), (_X, _SCALE)),
-        outputs_are(("INT8",), (0,)),
+        rules.inputs_are(("FLOAT", "FLOAT16", "DT_BF16"), (_X, _SCALE)),
+        rules.outputs_are(("INT8",), (0,)),
         Constraint(
             "expected a scale with one number for each column of a row or one in all, and an "
             "offset of the same shape",
@@ -101,17 +91,12 @@ ASCEND_QUANT_V2 = OpSpec(
             "the dtype of the scale",
             _dtypes_fit,
         ),
-        LIKE_INPUT,
+        rules.LIKE_INPUT,
     ),
 )
 
 
-# Each row quantised to INT8 by its own absolute maximum, optionally after smoothing scales.
-#
-# Where tokens belong to experts, each expert has its own smoothing scales.
-
 _SMOOTH, _DYNAMIC_GROUPS = 1, 2
-_DYNAMIC_OPTIONAL = frozenset({_SMOOTH, _DYNAMIC_GROUPS})
 
 
 def _tensors(case: Case, make: TensorMaker) -> tuple[Any, Any]:
@@ -132,20 +117,10 @@ def _dynamic_build_for_npu(case: Case, make: TensorMaker) -> Call:
 
 
 def _dynamic_reference(torch: Any, x: Any, smooth: Any, *, counts: tuple[int, ...]) -> Any:
-    if smooth is None:
-        return quantise_rows(torch, x.to(torch.float32, copy=True))
-    if not counts:
+    if smooth is not None and not counts:
         return quantise_rows(torch, torch.mul(x.float(), smooth))
     wide = x.to(torch.float32, copy=True)
-    scale_groups(wide, smooth, counts)
-    return quantise_rows(torch, wide)
-
-
-def _dynamic_flops(case: Case) -> int:
-    """Return the operations.
-
-    Per element: a maximum, a quotient and a rounding, and a product with smoothing."""
-    return (4 if given(case, _SMOOTH) else 3) * elements(input_shape(case, _X))
+    return quantise_rows(torch, scaled(wide, smooth, counts) if counts else wide)
 
 
 def _smooth_fits(case: Case) -> bool:
@@ -168,19 +143,23 @@ def _outputs_fit(case: Case) -> bool:
     return len(x) > 1 and elements(x) > 0 and agrees(case, 0, x) and agrees(case, 1, x[:-1])
 
 
+# Each row quantised to INT8 by its own absolute maximum, optionally after smoothing scales.
+#
+# Where tokens belong to experts, each expert has its own smoothing scales.
 DYNAMIC_QUANT = OpSpec(
     kernel="DynamicQuant",
     call="torch_npu.npu_dynamic_quant",
     slots=("x", "smooth_scales", "group_index"),
-    optional=_DYNAMIC_OPTIONAL,
+    optional=frozenset({_SMOOTH, _DYNAMIC_GROUPS}),
     reference=_dynamic_reference,
     build=_dynamic_build,
-    flops=_dynamic_flops,
+    # a maximum, a quotient and a rounding, and a product with smoothing
+    flops=lambda case: (4 if given(case, _SMOOTH) else 3) * elements(input_shape(case, _X)),
     npu=NpuCall(build=_dynamic_build_for_npu),
     constraints=(
-        inputs_are(("FLOAT16", "DT_BF16"), (_X,)),
-        outputs_are(("INT8",), (0,)),
-        outputs_are(("FLOAT",), (1,)),
+        rules.inputs_are(("FLOAT16", "DT_BF16"), (_X,)),
+        rules.outputs_are(("INT8",), (0,)),
+        rules.outputs_are(("FLOAT",), (1,)),
         Constraint(
             "expected two dimensions or more, an output of the same shape, and one scale a row",
             _outputs_fit,
@@ -198,18 +177,12 @@ DYNAMIC_QUANT = OpSpec(
 )
 
 
-# Between the two products of an expert layer: INT32 sums dequantised, SwiGlu, and rows quantised to
-# INT8 by their own absolute maximum.
-#
-# The gate is taken as the first half, as in layers; a profile does not record it.
-
 _WEIGHT_SCALE, _ACTIVATION_SCALE, _BIAS, _QUANT_SCALE = range(1, 5)
 _QUANT_OFFSET, _SWIGLU_GROUPS = 5, 6
 _SLOTS = (
     *("x", "weight_scale", "activation_scale", "bias", "quant_scale", "quant_offset"),
     "group_index",
 )
-_SWIGLU_OPTIONAL = frozenset(range(1, len(_SLOTS)))
 _DYNAMIC = 1
 _MULTIPLE = 64
 _GROUPED_MULTIPLE, _GROUPED_LARGEST = 64, 10496
@@ -217,17 +190,15 @@ _GROUPED_MULTIPLE, _GROUPED_LARGEST = 64, 10496
 
 def _options(case: Case, make: TensorMaker) -> dict[str, Any]:
     tensors = {}
-    for position in (_WEIGHT_SCALE, _ACTIVATION_SCALE, _BIAS, _QUANT_SCALE):
-        slot = given(case, position)
-        if slot is None:
+    for position in range(_WEIGHT_SCALE, _QUANT_OFFSET):
+        if (slot := given(case, position)) is None:
             continue
-        shape = slot.shape or ()
         if position == _WEIGHT_SCALE:
-            tensors["weight_scale"] = small_scale(shape, slot.dtype, make)
+            tensors["weight_scale"] = scale_like(slot, make)
         elif position == _BIAS:
-            tensors["bias"] = make.integers(shape, slot.dtype, -1000, 1000)
+            tensors["bias"] = like.integers(slot, make, -1000, 1000)
         else:
-            tensors[_SLOTS[position]] = make.uniform(shape, slot.dtype, 0.5, 1.5)
+            tensors[_SLOTS[position]] = like.uniform(slot, make, 0.5, 1.5)
     return tensors
 
 
@@ -263,29 +234,19 @@ def _swiglu_reference(
     if bias is not None:
         wide.add_(bias)
     if weight_scale is not None:
-        _scale(wide, weight_scale, counts)
+        scaled(wide, weight_scale, counts)
     if activation_scale is not None:
         wide.mul_(activation_scale.view(-1, 1))
     gate, value = wide.chunk(2, -1)
     result = torch.nn.functional.silu(gate).mul_(value)
     if quant_scale is not None:
-        _scale(result, quant_scale, counts)
+        scaled(result, quant_scale, counts)
     return quantise_rows(torch, result)
 
 
-def _scale(wide: Any, scales: Any, counts: tuple[int, ...]) -> None:
-    """Multiply all rows by the same scales, or each group's rows by the group's own."""
-    if counts:
-        scale_groups(wide, scales, counts)
-    else:
-        wide.mul_(scales)
-
-
 def _swiglu_flops(case: Case) -> int:
-    """Return the operations.
-
-    Per element of x: its scales and bias. Per element of y: 5 for SwiGlu, 3 to quantise, and a
-    scale."""
+    """Return 2 for each scale and bias per element of x; per element of y 5 for SwiGlu, 3 to
+    quantise, and a scale."""
     first = sum(given(case, i) is not None for i in (_WEIGHT_SCALE, _ACTIVATION_SCALE, _BIAS))
     second = 8 + (given(case, _QUANT_SCALE) is not None)
     return (2 * first + second) * elements(input_shape(case, _X)) // 2
@@ -325,11 +286,15 @@ def _scale_shapes(width: int, groups: Shape) -> tuple[Shape, ...]:
     return ((*groups, width),) if groups else ((width,), (1, width))
 
 
+# Between the two products of an expert layer: INT32 sums dequantised, SwiGlu, and rows quantised to
+# INT8 by their own absolute maximum.
+#
+# The gate is taken as the first half, as in layers; a profile does not record it.
 DEQUANT_SWIGLU_QUANT = OpSpec(
     kernel="DequantSwigluQuant",
     call="torch_npu.npu_dequant_swiglu_quant",
     slots=_SLOTS,
-    optional=_SWIGLU_OPTIONAL,
+    optional=frozenset(range(1, len(_SLOTS))),
     reference=_swiglu_reference,
     build=_swiglu_build,
     flops=_swiglu_flops,
@@ -346,7 +311,7 @@ DEQUANT_SWIGLU_QUANT = OpSpec(
             "multiple of 64 up to 10496; no offset, and a bias only without groups",
             _sizes_fit,
         ),
-        outputs_are(("INT8",), (0,)),
-        outputs_are(("FLOAT",), (1,)),
+        rules.outputs_are(("INT8",), (0,)),
+        rules.outputs_are(("FLOAT",), (1,)),
     ),
 )

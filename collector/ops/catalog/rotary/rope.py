@@ -3,10 +3,17 @@
 from typing import Any
 
 from collector.model.case import Case
-from collector.ops.dtypes import floating, inputs_are, one_dtype
+from collector.ops import rules
 from collector.ops.parts import like, tensors
-from collector.ops.parts.serving import FLOATS, HALF_DTYPES, nothing_empty, outputs_agree
-from collector.ops.slots import agrees, broadcast, elements, given, input_shape, output_slot
+from collector.ops.slots import (
+    agrees,
+    broadcast,
+    elements,
+    given,
+    input_shape,
+    output_shape,
+    outputs_agree,
+)
 from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker
 
 # Rotations whose cos and sin are as wide as x: their tensors, and the shapes that fit.
@@ -42,12 +49,9 @@ _LAYOUTS = {3: "TND", 4: "BSND"}
 
 def _apply_build(case: Case, make: TensorMaker) -> Call:
     query, key, cos, _ = case.inputs or ()
-    return Call(
-        like.normal(query, make),
-        like.normal(key, make),
-        *tensors.make_positions(make, cos.shape or (), cos.dtype),
-        layout=_LAYOUTS[len(query.shape or ())],
-    )
+    turned = like.normal(query, make), like.normal(key, make)
+    positions = tensors.make_positions(make, cos.shape or (), cos.dtype)
+    return Call(*turned, *positions, layout=_LAYOUTS[len(query.shape or ())])
 
 
 def _apply_reference(torch: Any, query: Any, key: Any, cos: Any, sin: Any, *, layout: str) -> Any:
@@ -80,9 +84,9 @@ APPLY_ROTARY_POS_EMB = OpSpec(
             "and sin with one head",
             _apply_fits,
         ),
-        nothing_empty(),
-        inputs_are(FLOATS, (0,)),
-        one_dtype((0, 1, 2, 3), (0, 1)),
+        rules.NOTHING_EMPTY,
+        rules.inputs_are(rules.FLOATS, (0,)),
+        rules.one_dtype((0, 1, 2, 3), (0, 1)),
     ),
 )
 
@@ -96,7 +100,6 @@ def _interleave_reference(torch: Any, x: Any, cos: Any, sin: Any) -> Any:
 
 
 def _interleave_fits(case: Case) -> bool:
-    """Return whether x is (B,N,S,64) and the positions are (B,1,S,64) or (B,1,1,64)."""
     x, cos, sin = (input_shape(case, i) for i in range(3))
     if len(x) != 4 or x[3] != _SIZE or cos != sin or not outputs_agree(case, x):
         return False
@@ -114,9 +117,9 @@ INTERLEAVE_ROPE = OpSpec(
         Constraint(
             "expected x (B,N,S,64), and cos and sin (B,1,S,64) or (B,1,1,64)", _interleave_fits
         ),
-        nothing_empty(),
-        inputs_are(HALF_DTYPES, (0,)),
-        one_dtype((0, 1, 2)),
+        rules.NOTHING_EMPTY,
+        rules.inputs_are(rules.HALF_DTYPES, (0,)),
+        rules.one_dtype((0, 1, 2)),
     ),
 )
 
@@ -131,9 +134,9 @@ ROTARY_POSITION_EMBEDDING = OpSpec(
     constraints=(
         POSITIONS_FIT,
         FOUR_DIMENSIONS,
-        floating((0,)),
-        one_dtype((0, 1, 2)),
-        tensors.LIKE_INPUT,
+        rules.floating((0,)),
+        rules.one_dtype((0, 1, 2)),
+        rules.LIKE_INPUT,
     ),
 )
 
@@ -144,20 +147,16 @@ _DCOS, _DSIN = 1, 2
 
 def _grad_build(case: Case, make: TensorMaker) -> Call:
     dy, cos, *_ = case.inputs or ()
-    x = given(case, _X)
-    return Call(
-        like.normal(dy, make),
-        *tensors.make_positions(make, cos.shape or (), cos.dtype),
-        *([like.normal(x, make)] if x else []),
-    )
+    gradient, x = like.normal(dy, make), given(case, _X)
+    positions = tensors.make_positions(make, cos.shape or (), cos.dtype)
+    return Call(gradient, *positions, *([like.normal(x, make)] if x else []))
 
 
 def _npu_build(case: Case, make: TensorMaker) -> Call:
     """Build the call; it passes x to the kernel only if cos and sin require gradients.
 
     Only then does the kernel return their gradients."""
-    call = _grad_build(case, make)
-    dy, cos, sin, *x = call.args
+    dy, cos, sin, *x = _grad_build(case, make).args
     if x:
         cos.requires_grad_()
         sin.requires_grad_()
@@ -174,24 +173,13 @@ def _grad_reference(torch: Any, dy: Any, cos: Any, sin: Any, x: Any = None) -> A
     dx = torch.cat((b, -a), -1).addcmul_(dy, cos)
     if x is None:
         return dx, None, None
-    return (
-        dx,
-        (dy * x).sum_to_size(cos.shape),
-        (dy * tensors.rotate(torch, x)).sum_to_size(sin.shape),
-    )
-
-
-def _grad_flops(case: Case) -> int:
-    """Return the operations.
-
-    Per element: two products and a sum; and two of each for cos and sin."""
-    return (7 if given(case, _X) else 3) * elements(input_shape(case, 0))
+    dcos, dsin = dy * x, dy * tensors.rotate(torch, x)
+    return dx, dcos.sum_to_size(cos.shape), dsin.sum_to_size(sin.shape)
 
 
 def _outputs_fit(case: Case) -> bool:
     if given(case, _X) is None:
-        outputs = [output_slot(case, i) for i in (_DCOS, _DSIN)]
-        return all(slot is None or slot.shape is None for slot in outputs)
+        return not any(output_shape(case, i) for i in (_DCOS, _DSIN))
     return agrees(case, _DCOS, input_shape(case, 1)) and agrees(case, _DSIN, input_shape(case, 2))
 
 
@@ -204,16 +192,17 @@ ROTARY_POSITION_EMBEDDING_GRAD = OpSpec(
     reference=_grad_reference,
     build=_grad_build,
     npu=NpuCall(run=_npu_run, build=_npu_build),
-    flops=_grad_flops,
+    # two products and a sum, and two of each for cos and sin
+    flops=lambda case: (7 if given(case, _X) else 3) * elements(input_shape(case, 0)),
     constraints=(
         POSITIONS_FIT,
-        floating((0,)),
-        one_dtype((0, 1, 2, _X), (0, _DCOS, _DSIN)),
+        rules.floating((0,)),
+        rules.one_dtype((0, 1, 2, _X), (0, _DCOS, _DSIN)),
         Constraint(
             "expected x with the shape of dy",
             lambda case: given(case, _X) is None or input_shape(case, _X) == input_shape(case, 0),
         ),
-        tensors.LIKE_INPUT,
+        rules.LIKE_INPUT,
         Constraint(
             "expected gradients of cos and sin, in their shapes, only if there is x", _outputs_fit
         ),

@@ -4,13 +4,12 @@ import re
 from math import gcd, tau
 from typing import Any
 
-from collector.model.case import Case, Slot
+from collector.model.case import Case
 from collector.model.vocabulary import RUNTIME_PREFIX
-from collector.ops.dtypes import inputs_are, one_dtype
+from collector.ops import rules
 from collector.ops.parts import like
-from collector.ops.parts.serving import FLOATS, nothing_empty, outputs_agree
 from collector.ops.parts.tensors import make_positions, per_element
-from collector.ops.slots import elements, given, input_shape, output_shape
+from collector.ops.slots import elements, given, input_shape, output_shape, outputs_agree
 from collector.ops.spec import Call, Constraint, Need, NpuCall, OpSpec, TensorMaker
 
 # Tables of half-width cos and sin, in vLLM's format, and rotation by them.
@@ -39,29 +38,16 @@ _POSITIONS = 3
 
 def _triton_build(case: Case, make: TensorMaker) -> Call:
     query, key, table, *_ = case.inputs or ()
-    tokens, _, head_size = query.shape or (0, 0, 0)
-    rows, size = table.shape or (0, 0)
+    (tokens, _, head_size), (rows, size) = input_shape(case, 0), input_shape(case, 2)
     positions = given(case, _POSITIONS)
-    return Call(
-        make.integers((tokens,), positions.dtype if positions else "INT64", 0, rows),
-        like.normal(query, make),
-        like.normal(key, make),
-        make_table(make, rows, size, table.dtype),
-        head_size,
-        size,
-        True,
-    )
+    places = make.integers((tokens,), positions.dtype if positions else "INT64", 0, rows)
+    queries_and_keys = [like.normal(slot, make) for slot in (query, key)]
+    whole = make_table(make, rows, size, table.dtype)
+    return Call(places, *queries_and_keys, whole, head_size, size, True)
 
 
 def _triton_reference(
-    torch: Any,
-    positions: Any,
-    query: Any,
-    key: Any,
-    table: Any,
-    head_size: int,
-    rotary_size: int,
-    halves: bool,
+    torch: Any, positions: Any, query: Any, key: Any, table: Any, *sizes_and_layout: Any
 ) -> Any:
     cos, sin = table.index_select(0, positions).unsqueeze(1).chunk(2, -1)
     return rotate_first_dims(torch, query, cos, sin), rotate_first_dims(torch, key, cos, sin)
@@ -70,8 +56,7 @@ def _triton_reference(
 def _triton_traffic(case: Case) -> int:
     """Return the bytes: queries and keys read and written, and a table row for each token."""
     query, key, table, *_ = case.inputs or ()
-    rows, *_ = table.shape or (1,)
-    tokens = input_shape(case, 0)[0]
+    tokens, rows = input_shape(case, 0)[0], input_shape(case, 2)[0]
     return 2 * (query.size_bytes + key.size_bytes) + tokens * table.size_bytes // rows
 
 
@@ -104,18 +89,13 @@ TRITON_ROPE = OpSpec(
             "expected queries and keys (T,N,D), and a table (positions, D or less, even)",
             _triton_fits,
         ),
-        nothing_empty(),
-        inputs_are(FLOATS, (0, 1, 2)),
-        inputs_are(("INT32", "INT64"), (_POSITIONS,)),
-        one_dtype((0,), (0,)),
-        one_dtype((1,), (1,)),
+        rules.NOTHING_EMPTY,
+        rules.inputs_are(rules.FLOATS, (0, 1, 2)),
+        rules.inputs_are(("INT32", "INT64"), (_POSITIONS,)),
+        rules.one_dtype((0,), (0,)),
+        rules.one_dtype((1,), (1,)),
     ),
 )
-
-
-# Rotary positions of one tensor in place, with cos and sin for each token.
-#
-# vLLM-Ascend has no operator for it: its sparse attention calls the Python function.
 
 
 def _siso_build(case: Case, make: TensorMaker) -> Call:
@@ -143,6 +123,9 @@ def _siso_fits(case: Case) -> bool:
     return cos[0] == x[0] and cos[1] <= x[2] and outputs_agree(case, x)
 
 
+# Rotary positions of one tensor in place, with cos and sin for each token.
+#
+# vLLM-Ascend has no operator for it: its sparse attention calls the Python function.
 TRITON_ROPE_SISO = OpSpec(
     kernel="_triton_rope_siso",
     call="vllm_ascend.ops.triton.rope.rope_forward_triton_siso",
@@ -154,10 +137,10 @@ TRITON_ROPE_SISO = OpSpec(
     npu=NpuCall(needs=frozenset({Need.TRITON})),
     constraints=(
         Constraint("expected x (T,N,D), and cos and sin (T, D or less, even)", _siso_fits),
-        nothing_empty(),
-        inputs_are(FLOATS, (0, 1)),
-        one_dtype((0,), (0,)),
-        one_dtype((1, 2), ()),
+        rules.NOTHING_EMPTY,
+        rules.inputs_are(rules.FLOATS, (0, 1)),
+        rules.one_dtype((0,), (0,)),
+        rules.one_dtype((1, 2), ()),
     ),
 )
 
@@ -202,18 +185,17 @@ def _split_build(case: Case, make: TensorMaker) -> Call:
     qkv, rotary, *_ = case.inputs or ()
     queries, keys, size = _widths(case)
     rows, head = _rows(case), head_size(queries, keys, size, case.attribute(_HEAD))
-    named: dict[str, Any] = {
-        "input": like.normal(qkv, make),
-        "cos_sin_cache": make_table(make, rows, size, rotary.dtype),
-        "positions": make.integers(input_shape(case, 0)[:1], "INT64", 0, rows),
-        "q_weight": make.normal((head,), qkv.dtype),
-        "k_weight": make.normal((head,), qkv.dtype),
-        "q_hidden_size": queries,
-        "kv_hidden_size": keys,
-        "head_dim": head,
-        "eps": _EPSILON,
-    }
-    return Call(**named)
+    return Call(
+        input=like.normal(qkv, make),
+        cos_sin_cache=make_table(make, rows, size, rotary.dtype),
+        positions=make.integers(input_shape(case, 0)[:1], "INT64", 0, rows),
+        q_weight=make.normal((head,), qkv.dtype),
+        k_weight=make.normal((head,), qkv.dtype),
+        q_hidden_size=queries,
+        kv_hidden_size=keys,
+        head_dim=head,
+        eps=_EPSILON,
+    )
 
 
 def _split_reference(torch: Any, **given: Any) -> Any:
@@ -238,10 +220,9 @@ def _flops(case: Case) -> int:
 
 def _split_traffic(case: Case) -> int:
     """Return the bytes: the row read and written, and a row of the table for each token."""
-    slots: tuple[Slot, ...] = case.inputs or ()
-    qkv, rotary = slots[:2]
+    qkv, rotary = (case.inputs or ())[:2]
     read = input_shape(case, 0)[0] * _widths(case)[2]
-    return 2 * qkv.size_bytes + (rotary.known_dtype.bytes_of(read) if rotary.known_dtype else 0)
+    return 2 * qkv.size_bytes + rules.accepted(rotary.known_dtype).bytes_of(read)
 
 
 def _split_fits(case: Case) -> bool:
@@ -251,13 +232,8 @@ def _split_fits(case: Case) -> bool:
         return False
     if not queries or not keys or size < 2 or size % 2 or qkv[1] != queries + 2 * keys:
         return False
-    value = output_shape(case, 2)
-    return (
-        output_shape(case, 0) == (qkv[0], queries)
-        and output_shape(case, 1) == (qkv[0], keys)
-        and value in (None, (qkv[0], keys))
-        and table[1:] in ((), (size,))
-    )
+    is_table = table[1:] in ((), (size,))
+    return is_table and outputs_agree(case, (qkv[0], queries), (qkv[0], keys), (qkv[0], keys))
 
 
 def _heads_fit(case: Case) -> bool:
@@ -288,9 +264,9 @@ SPLIT_QKV_RMSNORM_ROPE_KERNEL = OpSpec(
             "divide queries",
             _heads_fit,
         ),
-        nothing_empty(),
-        inputs_are(FLOATS, (0, 1)),
-        inputs_are((*FLOATS, "INT32", "INT64"), (_TABLE,)),
-        one_dtype((0,), (0, 1, 2)),
+        rules.NOTHING_EMPTY,
+        rules.inputs_are(rules.FLOATS, (0, 1)),
+        rules.inputs_are((*rules.FLOATS, "INT32", "INT64"), (_TABLE,)),
+        rules.one_dtype((0,), (0, 1, 2)),
     ),
 )

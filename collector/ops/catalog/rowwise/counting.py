@@ -4,11 +4,11 @@ from math import prod
 from typing import Any
 
 from collector.model.case import Case
+from collector.ops import rules
 from collector.ops.catalog.rowwise.ordering import narrowed
-from collector.ops.dtypes import inputs_are, not_bool, one_dtype, outputs_are, spelling
 from collector.ops.parts import like
-from collector.ops.parts.tensors import NOT_EMPTY, one_number, per_element
-from collector.ops.slots import agrees, elements, input_shape, output_shape
+from collector.ops.parts.tensors import per_element
+from collector.ops.slots import agrees, elements, input_shape, output_shape, spelling
 from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker
 
 # Cumulative sums along a dimension. A profile does not record the dimension, but aclnn writes
@@ -34,9 +34,7 @@ def _cumsum_fits(case: Case) -> bool:
 
 
 def _stays_on_vectors(case: Case) -> bool:
-    """Return whether vector units run the case.
-
-    The matrix unit sums many long rows, in a kernel called CumsumCube."""
+    """Return whether no matrix unit runs the case: it sums many long rows, by a CumsumCube."""
     x, (slot, axis) = input_shape(case, 0), (case.inputs or ())[:2]
     is_last = len(x) == 1 or spelling(axis) == "INT32"
     is_floating = spelling(slot) in ("FLOAT", "FLOAT16", "DT_BF16")
@@ -54,10 +52,10 @@ CUMSUM = OpSpec(
         Constraint(
             "expected an output with the input's shape, of at least one dimension", _cumsum_fits
         ),
-        one_number("axis", _AXIS),
-        inputs_are(("INT32", "INT64"), (_AXIS,)),
-        one_dtype((0,)),
-        not_bool((0,)),
+        rules.one_number("axis", _AXIS),
+        rules.inputs_are(("INT32", "INT64"), (_AXIS,)),
+        rules.one_dtype((0,)),
+        rules.not_bool((0,)),
         Constraint(
             f"expected fewer than {_CUBE_ROWS} rows of {_CUBE_LENGTH} floating-point numbers",
             _stays_on_vectors,
@@ -83,10 +81,8 @@ _REACH = {
 
 def _histogram_build(case: Case, make: TensorMaker) -> Call:
     (x, *_), bins = case.inputs or (), elements(output_shape(case))
-    if x.known_dtype and x.known_dtype.is_floating:
-        numbers = like.uniform(x, make, 0, bins)
-    else:
-        numbers = like.integers(x, make, 0, bins)
+    is_floating = rules.accepted(x.known_dtype).is_floating
+    numbers = (like.uniform if is_floating else like.integers)(x, make, 0, bins)
     return Call(numbers, bins, make.dtype("INT32"))
 
 
@@ -114,15 +110,15 @@ HISTOGRAM_V2 = OpSpec(
     build=_histogram_build,
     flops=per_element(2),  # the bin, and an increment
     constraints=(
-        inputs_are(tuple(_REACH), (0,)),
-        one_dtype((0, 1, 2), ()),
-        outputs_are(("INT32",), (0,)),
+        rules.inputs_are(tuple(_REACH), (0,)),
+        rules.one_dtype((0, 1, 2), ()),
+        rules.outputs_are(("INT32",), (0,)),
         Constraint(
             "expected an output of one dimension, with bins that the dtype can number",
             _histogram_fits,
         ),
-        one_number("min and max", 1, 2),
-        NOT_EMPTY,
+        rules.one_number("min and max", 1, 2),
+        rules.NOT_EMPTY,
     ),
     npu=NpuCall(run=_histogram_run),
 )

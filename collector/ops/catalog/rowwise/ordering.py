@@ -3,20 +3,19 @@
 from typing import Any
 
 from collector.model.case import Case
-from collector.ops.dtypes import inputs_are, not_bool, one_dtype, outputs_are
+from collector.ops import rules
 from collector.ops.parts import like
-from collector.ops.parts.serving import FLOATS, dtypes, nothing_empty, outputs_agree
-from collector.ops.parts.tensors import NOT_EMPTY, one_number, per_element
-from collector.ops.slots import agrees, elements, given, input_shape, output_shape, output_slot
-from collector.ops.spec import (
-    Call,
-    Constraint,
-    Need,
-    NpuCall,
-    OpSpec,
-    TensorMaker,
-    dense_bytes,
+from collector.ops.parts.tensors import per_element
+from collector.ops.slots import (
+    agrees,
+    elements,
+    given,
+    input_shape,
+    output_shape,
+    output_slot,
+    outputs_agree,
 )
+from collector.ops.spec import Call, Constraint, Need, NpuCall, OpSpec, TensorMaker, dense_bytes
 
 # Indices in the dtype of the kernel. Ascend's kernels for sorting and searching write INT32, and
 # aclnn converts that for torch, which expects INT64.
@@ -39,7 +38,6 @@ def narrowed(indices: Any, dtype: Any) -> Any:
 # profile does not record k and p: common values here.
 
 _P, _K = 2, 3
-_OPTIONAL = frozenset({_P, _K})
 _USUAL_P, _USUAL_K = 0.9, 50
 
 
@@ -50,7 +48,7 @@ def top_k_top_p(kernel: str, call: str, npu: NpuCall) -> OpSpec:
         call=call,
         assumes="scores at random",
         slots=("sorted_value", "sorted_indices", "p", "k"),
-        optional=_OPTIONAL,
+        optional=frozenset({_P, _K}),
         infinite=frozenset({0}),  # the tokens that the filter removes
         reference=_top_k_top_p_reference,
         build=_top_k_top_p_build,
@@ -61,24 +59,19 @@ def top_k_top_p(kernel: str, call: str, npu: NpuCall) -> OpSpec:
                 "expected sorted logits (B,V), their numbers, and p (B) or k (B) or both",
                 _top_k_top_p_fits,
             ),
-            nothing_empty(),
-            inputs_are(FLOATS, (0,)),
-            one_dtype((0, _P), (0,)),
-            *dtypes({1: "INT32", _K: "INT32"}, {}),
+            rules.NOTHING_EMPTY,
+            rules.inputs_are(rules.FLOATS, (0,)),
+            rules.one_dtype((0, _P), (0,)),
+            *rules.dtypes({1: "INT32", _K: "INT32"}, {}),
         ),
     )
 
 
 def build_limits(case: Case, make: TensorMaker) -> tuple[Any, Any, Any]:
     """Build logits as a model returns them, and p and k, or None, for each request."""
-    logits, *_ = case.inputs or ()
-    p, k = given(case, _P), given(case, _K)
-    most = min(_USUAL_K, input_shape(case, 0)[1])
-    return (
-        like.normal(logits, make),
-        like.full(p, make, _USUAL_P),
-        like.full(k, make, most),
-    )
+    logits, most = (case.inputs or ())[0], min(_USUAL_K, input_shape(case, 0)[1])
+    p, k = like.full(given(case, _P), make, _USUAL_P), like.full(given(case, _K), make, most)
+    return like.normal(logits, make), p, k
 
 
 def _top_k_top_p_build(case: Case, make: TensorMaker) -> Call:
@@ -88,9 +81,7 @@ def _top_k_top_p_build(case: Case, make: TensorMaker) -> Call:
 
 
 def _top_k_top_p_reference(torch: Any, ordered: Any, numbers: Any, p: Any, k: Any) -> Any:
-    """Filter the logits.
-
-    Removed ones become the lowest number: the kernel's -inf would look like an error."""
+    """Filter logits: removed ones become the lowest number, since -inf would look like an error."""
     lowest = torch.finfo(ordered.dtype).min
     kept = ordered
     if k is not None:
@@ -111,15 +102,12 @@ def _top_k_top_p_fits(case: Case) -> bool:
     return bool(limits) and all(slot.shape == ordered[:1] for slot in limits)
 
 
-# The sampling filter by k and p, with vLLM-Ascend's own kernel; its function sorts first.
-
-
 def _custom_build(case: Case, make: TensorMaker) -> Call:
     logits, p, k = build_limits(case, make)
-    named: dict[str, Any] = {"p": p, "k": k}
-    return Call(logits, **named)
+    return Call(logits, p=p, k=k)
 
 
+# The sampling filter by k and p, with vLLM-Ascend's own kernel; its function sorts first.
 APPLY_TOP_KTOP_PCUSTOM = top_k_top_p(
     "ApplyTopKTopPCustom",
     "torch.ops._C_ascend.npu_apply_top_k_top_p",
@@ -172,24 +160,20 @@ ARG_MAX_V2 = OpSpec(
     flops=per_element(1),
     constraints=(
         Constraint("expected an output with one number for each row of the input", _arg_max_fits),
-        one_number("dimension", _DIMENSION),
-        inputs_are(("INT32", "INT64"), (_DIMENSION,)),
-        outputs_are(("INT32", "INT64"), (0,)),
-        not_bool((0,)),
+        rules.one_number("dimension", _DIMENSION),
+        rules.inputs_are(("INT32", "INT64"), (_DIMENSION,)),
+        rules.outputs_are(("INT32", "INT64"), (0,)),
+        rules.not_bool((0,)),
     ),
     npu=NpuCall(run=_arg_max_run),
 )
 
 
-# The maximum of each row, and its position.
-
 _INDICES, _VALUES = range(2)
 
 
 def _max_folded(case: Case) -> tuple[int, bool] | None:
-    """Return the searched dimension, and whether it stays as 1.
-
-    If several dimensions fit, the last one; None where none fits."""
+    """Return the searched dimension, the last that fits, and whether it stays as 1."""
     x, out = input_shape(case, 0), output_shape(case, _VALUES)
     for dim in reversed(range(len(x))):
         for stays in (False, True):
@@ -219,6 +203,7 @@ def _max_fits(case: Case) -> bool:
     return _max_folded(case) is not None and agrees(case, _INDICES, output_shape(case, _VALUES))
 
 
+# The maximum of each row, and its position.
 ARG_MAX_WITH_VALUE = OpSpec(
     kernel="ArgMaxWithValue",
     call="torch.max",
@@ -229,16 +214,13 @@ ARG_MAX_WITH_VALUE = OpSpec(
     flops=per_element(1),
     constraints=(
         Constraint("expected indices and values, one for each row of the input", _max_fits),
-        NOT_EMPTY,
-        outputs_are(("INT32", "INT64"), (_INDICES,)),
-        one_dtype((0,), (_VALUES,)),
-        not_bool((0,)),
+        rules.NOT_EMPTY,
+        rules.outputs_are(("INT32", "INT64"), (_INDICES,)),
+        rules.one_dtype((0,), (_VALUES,)),
+        rules.not_bool((0,)),
     ),
     npu=NpuCall(run=_max_run),
 )
-
-
-# Values in descending order along the last dimension, and their original positions.
 
 
 def _sort_build(case: Case, make: TensorMaker) -> Call:
@@ -257,6 +239,7 @@ def _sort_run(sort: Any, x: Any, index_dtype: Any) -> Any:
     return values, narrowed(indices, index_dtype)
 
 
+# Values in descending order along the last dimension, and their original positions.
 SORT = OpSpec(
     kernel="Sort",
     call="torch.sort",
@@ -265,8 +248,8 @@ SORT = OpSpec(
     reference=_sort_reference,
     build=_sort_build,
     constraints=(
-        one_dtype((0,)),
-        outputs_are(("INT32", "INT64"), (1,)),
+        rules.one_dtype((0,)),
+        rules.outputs_are(("INT32", "INT64"), (1,)),
         Constraint(
             "expected two outputs with the input's shape",
             lambda case: all(agrees(case, i, input_shape(case, 0)) for i in (0, 1)),

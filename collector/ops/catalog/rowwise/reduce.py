@@ -1,14 +1,14 @@
-"""Operators that reduce some dimensions of a tensor to one number for each of the others."""
+"""Reductions of some dimensions to one number for each of the others, and softmaxes over one."""
 
 from collections.abc import Callable
 from itertools import combinations
 from typing import Any
 
-from collector.model.case import Case
-from collector.ops.dtypes import floating, inputs_are, not_bool, one_dtype
+from collector.model.case import Case, Shape
+from collector.ops import rules
 from collector.ops.parts import like
-from collector.ops.parts.tensors import NOT_EMPTY, per_element
-from collector.ops.slots import Shape, agrees, input_shape, output_shape
+from collector.ops.parts.tensors import per_element
+from collector.ops.slots import agrees, input_shape, output_shape
 from collector.ops.spec import (
     Call,
     Constraint,
@@ -21,7 +21,7 @@ from collector.ops.spec import (
 
 
 def reduction(
-    kernel: str, call: str, *rules: Constraint, run: Callable[..., Any] = call_plainly
+    kernel: str, call: str, *more: Constraint, run: Callable[..., Any] = call_plainly
 ) -> OpSpec:
     """Return an operator; `run` takes (x, dimensions, whether they stay as 1)."""
     return OpSpec(
@@ -31,15 +31,15 @@ def reduction(
         build=_reduce_build,
         flops=per_element(1),
         constraints=(
-            Constraint(
+            rules.reads(
                 "expected an output that the input reduces to over as many dimensions as there "
                 "are axes",
-                lambda case: reduced_dims(case) is not None,
+                reduced_dims,
             ),
-            NOT_EMPTY,
-            inputs_are(("INT32", "INT64"), (1,)),
-            one_dtype((0,)),
-            *rules,
+            rules.NOT_EMPTY,
+            rules.inputs_are(("INT32", "INT64"), (1,)),
+            rules.one_dtype((0,)),
+            *more,
         ),
         npu=NpuCall(run=run),
     )
@@ -50,7 +50,7 @@ def boolean_reduction(kernel: str, call: str) -> OpSpec:
 
     torch reduces several dimensions one after another, with a kernel for each."""
     rule = Constraint("expected one axis, or all of them and a scalar", _is_one_or_all)
-    return reduction(kernel, call, inputs_are(("BOOL",), (0,)), rule, run=fold_one_or_all)
+    return reduction(kernel, call, rules.inputs_are(("BOOL",), (0,)), rule, run=fold_one_or_all)
 
 
 def fold_one_or_all(fold: Callable[..., Any], x: Any, dims: tuple[int, ...], stays: bool) -> Any:
@@ -61,8 +61,7 @@ def fold_one_or_all(fold: Callable[..., Any], x: Any, dims: tuple[int, ...], sta
 def reduced_dims(case: Case) -> tuple[tuple[int, ...], bool] | None:
     """Return the dimensions that the kernel reduces, and whether they stay as 1.
 
-    A row names only their number. If several choices fit, the last dimensions; None where none fit.
-    """
+    A row names only their number: the last dimensions that fit; None where none fit."""
     x, out = input_shape(case, 0), output_shape(case)
     count = _count(input_shape(case, 1))
     for dims in sorted(combinations(range(len(x)), count), reverse=True):
@@ -78,37 +77,23 @@ def _count(axes: Shape) -> int:
 
 
 def _is_one_or_all(case: Case) -> bool:
-    dims, stays = reduced_dims(case) or ((), False)
+    dims, stays = rules.accepted(reduced_dims(case))
     return len(dims) == 1 or (len(dims) == len(input_shape(case, 0)) and not stays)
 
 
 def _without(x: Shape, dims: tuple[int, ...], stays: bool) -> Shape:
-    sizes = ((1 if i in dims else size) for i, size in enumerate(x) if stays or i not in dims)
-    return tuple(sizes)
+    return tuple(1 if i in dims else size for i, size in enumerate(x) if stays or i not in dims)
 
 
 def _reduce_build(case: Case, make: TensorMaker) -> Call:
-    slot = (case.inputs or ())[0]
-    return Call(like.normal(slot, make), *(reduced_dims(case) or ()))
+    return Call(like.normal((case.inputs or ())[0], make), *rules.accepted(reduced_dims(case)))
 
 
-# Whether all elements along some dimensions are true.
 REDUCE_ALL = boolean_reduction("ReduceAll", "torch.all")
-
-# Whether any element along some dimensions is true.
 REDUCE_ANY = boolean_reduction("ReduceAny", "torch.any")
-
-# The maximum over some dimensions.
-REDUCE_MAX = reduction("ReduceMax", "torch.amax", not_bool((0,)))
-
-# Mean over some dimensions.
-REDUCE_MEAN = reduction("ReduceMean", "torch.mean", floating((0,)))
-
-# The minimum over some dimensions.
-REDUCE_MIN = reduction("ReduceMin", "torch.amin", not_bool((0,)))
-
-
-# Sum over some dimensions, in the input's dtype.
+REDUCE_MAX = reduction("ReduceMax", "torch.amax", rules.not_bool((0,)))
+REDUCE_MEAN = reduction("ReduceMean", "torch.mean", rules.floating((0,)))
+REDUCE_MIN = reduction("ReduceMin", "torch.amin", rules.not_bool((0,)))
 
 
 def _reduce_sum_run(add_up: Any, x: Any, dims: tuple[int, ...], stays: bool) -> Any:
@@ -116,18 +101,12 @@ def _reduce_sum_run(add_up: Any, x: Any, dims: tuple[int, ...], stays: bool) -> 
     return add_up(x, dims, stays, dtype=x.dtype)
 
 
-REDUCE_SUM = reduction("ReduceSum", "torch.sum", not_bool((0,)), run=_reduce_sum_run)
-
-
-# Sum over dimensions that are built into the kernel. Only graphs launch it: where all sizes are
-# constant, CANN replaces a ReduceSum with it (its pass ConstToAttrReduceSumFusion).
+# Sum over some dimensions, in the input's dtype.
+REDUCE_SUM = reduction("ReduceSum", "torch.sum", rules.not_bool((0,)), run=_reduce_sum_run)
 
 
 def _folded(case: Case) -> tuple[tuple[int, ...], bool] | None:
-    """Return the dimensions that are summed, and whether they stay as 1.
-
-    If several choices fit, for example dimensions of equal size, the last ones; None where none
-    fit."""
+    """Return the dimensions that are summed, the last that fit, and whether they stay as 1."""
     x, out = input_shape(case, 0), output_shape(case)
     if out is None or len(out) > len(x):
         return None
@@ -140,10 +119,11 @@ def _folded(case: Case) -> tuple[tuple[int, ...], bool] | None:
 
 
 def _reduce_sum_d_build(case: Case, make: TensorMaker) -> Call:
-    (x, *_), reduced_dims = case.inputs or (), _folded(case) or ((), False)
-    return Call(like.normal(x, make), *reduced_dims)
+    return Call(like.normal((case.inputs or ())[0], make), *rules.accepted(_folded(case)))
 
 
+# Sum over dimensions that are built into the kernel. Only graphs launch it: where all sizes are
+# constant, CANN replaces a ReduceSum with it (its pass ConstToAttrReduceSumFusion).
 REDUCE_SUM_D = OpSpec(
     kernel="ReduceSumD",
     call="torch.sum",
@@ -152,13 +132,10 @@ REDUCE_SUM_D = OpSpec(
     build=_reduce_sum_d_build,
     flops=per_element(1),
     constraints=(
-        inputs_are(("FLOAT", "FLOAT16", "DT_BF16"), (0,)),
-        one_dtype((0,)),
-        Constraint(
-            "expected an output that the input reduces to over some dimensions",
-            lambda case: _folded(case) is not None,
-        ),
-        NOT_EMPTY,
+        rules.inputs_are(("FLOAT", "FLOAT16", "DT_BF16"), (0,)),
+        rules.one_dtype((0,)),
+        rules.reads("expected an output that the input reduces to over some dimensions", _folded),
+        rules.NOT_EMPTY,
         Constraint(
             "expected OP State static: graphs of other sizes launch ReduceSum",
             lambda case: case.op_state == "static",
@@ -179,11 +156,74 @@ LP_NORM_V2 = OpSpec(
     slots=("x",),
     flops=per_element(2),  # a square and a sum
     constraints=(
-        floating((0,)),
-        one_dtype((0,)),
+        rules.floating((0,)),
+        rules.one_dtype((0,)),
         Constraint(
             "expected the norm over all dimensions, a scalar",
             lambda case: agrees(case, 0, ()) or agrees(case, 0, (1,)),
         ),
     ),
+)
+
+
+# A row does not name the dimension; models use the last one.
+_LAST = -1
+
+
+def softmax(
+    kernel: str, call: str, *, slots: tuple[str, ...] = ("x",), run: Callable[..., Any], cost: int
+) -> OpSpec:
+    """Return an operator with one shape and dtype for all tensors; `cost` is per element."""
+    inputs = tuple(range(len(slots)))
+    return OpSpec(
+        kernel=kernel,
+        call=call,
+        slots=slots,
+        flops=per_element(cost),
+        constraints=(
+            Constraint(
+                "expected one shape for the output and every input, of at least one dimension",
+                _have_one_shape,
+            ),
+            rules.one_dtype(inputs),
+            rules.floating((0,)),
+        ),
+        npu=NpuCall(run=run),
+    )
+
+
+def _have_one_shape(case: Case) -> bool:
+    x = input_shape(case, 0)
+    others = (input_shape(case, i) for i in range(len(case.inputs or ())))
+    return len(x) > 0 and all(shape == x for shape in others) and agrees(case, 0, x)
+
+
+# Softmax along the last dimension: probabilities of tokens or experts. Per element: the maximum, a
+# difference, the exponential, the sum, a quotient.
+SOFTMAX_V2 = softmax("SoftmaxV2", "torch.softmax", run=lambda api, x: api(x, _LAST), cost=5)
+
+# Gradient of a softmax, from its result. Per element: a product and its sum, a difference, another
+# product.
+SOFTMAX_GRAD = softmax(
+    "SoftmaxGrad",
+    "torch.ops.aten._softmax_backward_data",
+    slots=("softmax", "grad_softmax"),
+    run=lambda backward, softmax, grad: backward(grad, softmax, _LAST, softmax.dtype),
+    cost=4,
+)
+
+# Logarithm of the softmax along the last dimension: log-probabilities of tokens. Per element: the
+# maximum, a difference, the exponential, the sum, another difference.
+LOG_SOFTMAX_V2 = softmax(
+    "LogSoftmaxV2", "torch.log_softmax", run=lambda api, x: api(x, _LAST), cost=5
+)
+
+# Gradient of a log-softmax, from its result. Per element: the sum, the exponential, a product, a
+# difference.
+LOG_SOFTMAX_GRAD = softmax(
+    "LogSoftmaxGrad",
+    "torch.ops.aten._log_softmax_backward_data",
+    slots=("grad", "result"),
+    run=lambda backward, grad, result: backward(grad, result, _LAST, result.dtype),
+    cost=4,
 )

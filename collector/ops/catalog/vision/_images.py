@@ -2,8 +2,7 @@
 
 from dataclasses import dataclass
 
-from collector.model.case import Slot
-from collector.ops.slots import Shape
+from collector.model.case import Shape, Slot
 
 # The layouts in which CANN stores images and filters, as a profile records them.
 #

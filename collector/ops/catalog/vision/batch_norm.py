@@ -12,17 +12,16 @@ from functools import partial
 from math import prod
 from typing import Any
 
-from collector.model.case import Case, Slot, logical_shape
+from collector.model.case import Case, Slot
 from collector.model.vocabulary import is_plain_format
+from collector.ops import rules
 from collector.ops.catalog.vision._images import BLOCK, IMAGE, IMAGE_OF_POOLING, is_image
-from collector.ops.dtypes import inputs_are, spelling
-from collector.ops.slots import Shape, given, output_slot
+from collector.ops.slots import input_shape, output_slot, spelling
 from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker
 
 ASSUMES = "as many channels as the blocks hold, numbers at random"
 EPSILON, _MOMENTUM = 1e-5, 0.1
 _FORMATS = frozenset({IMAGE, IMAGE_OF_POOLING})
-_ALL = [True, True, True]
 
 Run = Callable[..., Any]
 
@@ -32,26 +31,11 @@ def train(norm: Run, x: Any, scale: Any, offset: Any, mean: Any, variance: Any) 
     return norm(x, scale, offset, mean, variance, True, _MOMENTUM, EPSILON)
 
 
-def infer(norm: Run, x: Any, scale: Any, offset: Any, mean: Any, variance: Any) -> Any:
-    """Return the image normalised by given statistics."""
-    return norm(x, scale, offset, mean, variance, False, _MOMENTUM, EPSILON)[0]
-
-
-def gradient(
-    back: Run, dy: Any, x: Any, scale: Any, offset: Any, mean: Any, inverse: Any
-) -> tuple[Any, Any, Any]:
-    """Return the gradients of the image, the scale and the offset."""
-    dx, d_scale, d_offset = back(dy, x, scale, mean, inverse, mean, inverse, True, EPSILON, _ALL)
-    return dx, d_scale, d_offset
-
-
-def gradient_of_scale(
-    back: Run, dy: Any, x: Any, scale: Any, offset: Any, mean: Any, inverse: Any
-) -> tuple[Any, Any]:
-    """Return only the gradients of the scale and the offset."""
-    output_mask = [False, True, True]
-    _, *both = back(dy, x, scale, mean, inverse, mean, inverse, True, EPSILON, output_mask)
-    return both[0], both[1]
+def gradients(
+    back: Run, dy: Any, x: Any, scale: Any, offset: Any, mean: Any, inverse: Any, *, mask: Any
+) -> Any:
+    """Return the gradients of the image, the scale and the offset, those of the mask."""
+    return back(dy, x, scale, mean, inverse, mean, inverse, True, EPSILON, mask)
 
 
 def _norm(
@@ -74,9 +58,9 @@ def _norm(
         slots=(*images, *statistics),
         layouts=_FORMATS,
         build=partial(_build, images=len(images)),
-        flops=lambda case: flops * prod(_image(case)),
+        flops=lambda case: flops * prod(input_shape(case, 0)),
         constraints=(
-            inputs_are(("FLOAT16", "FLOAT"), (0,)),
+            rules.inputs_are(("FLOAT16", "FLOAT"), (0,)),
             Constraint(
                 "expected images in NC1HWC0 with 16 channels a block, of one dtype and shape, and "
                 "FLOAT statistics with a number for each channel",
@@ -93,14 +77,8 @@ forward = partial(_norm, "torch.ops.aten.native_batch_norm", ("x",))
 backward = partial(_norm, "torch.ops.aten.native_batch_norm_backward", ("grads", "x"))
 
 
-def _image(case: Case) -> Shape:
-    """Return the image's shape in torch: (N, C, H, W)."""
-    slot = given(case, 0)
-    return logical_shape(slot) if slot else ()
-
-
 def _build(case: Case, make: TensorMaker, *, images: int) -> Call:
-    shape, slot = _image(case), (case.inputs or ())[0]
+    shape, slot = input_shape(case, 0), (case.inputs or ())[0]
     channels = shape[1:2]
     tensors = [make.stored(make.normal(shape, slot.dtype), IMAGE) for _ in range(images)]
     scale, variance = (make.uniform(channels, "FLOAT", 0.5, 1.5) for _ in range(2))
@@ -119,7 +97,7 @@ def _fits(case: Case, *, images: int, statistics: int, outputs: tuple[bool, ...]
     return (
         all(is_image(slot, of_pooling=True) for slot in alike)
         and len(kinds) == 1
-        and all(_is_statistic(slot, _image(case)[1]) for slot in rest)
+        and all(_is_statistic(slot, input_shape(case, 0)[1]) for slot in rest)
     )
 
 
@@ -131,8 +109,12 @@ def _is_statistic(slot: Slot | None, channels: int) -> bool:
     return slot.format in _FORMATS and slot.shape == (1, channels // BLOCK, 1, 1, BLOCK)
 
 
+def _infer(norm: Any, x: Any, scale: Any, offset: Any, mean: Any, variance: Any) -> Any:
+    return norm(x, scale, offset, mean, variance, False, _MOMENTUM, EPSILON)[0]
+
+
 # A batch of images normalised by given statistics.
-BNINFER = forward("BNInfer", ("scale", "offset", "mean", "variance"), (True,), 2, infer)
+BNINFER = forward("BNInfer", ("scale", "offset", "mean", "variance"), (True,), 2, _infer)
 
 # Sums of each channel of a batch of images, and of their squares.
 BNTRAINING_REDUCE = forward(
@@ -145,11 +127,8 @@ BNTRAINING_REDUCE_GRAD = backward(
     ("diff_scale", "diff_offset", "scale", "batch_mean", "batch_variance"),
     (True,),
     5,
-    lambda back, *args: gradient(back, *args)[0],
+    lambda back, *args: gradients(back, *args, mask=[True, True, True])[0],
 )
-
-
-# A batch of images normalised by its own sums, and an update of the running statistics.
 
 
 def _run(norm: Any, *args: Any) -> Any:
@@ -157,6 +136,7 @@ def _run(norm: Any, *args: Any) -> Any:
     return y, *args[3:], mean, inverse
 
 
+# A batch of images normalised by its own sums, and an update of the running statistics.
 BNTRAINING_UPDATE = forward(
     "BNTrainingUpdate",
     ("sum", "square_sum", "scale", "offset", "mean", "variance"),
@@ -167,5 +147,9 @@ BNTRAINING_UPDATE = forward(
 
 # Gradients of the scale and the offset of a normalised batch of images.
 BNTRAINING_UPDATE_GRAD = backward(
-    "BNTrainingUpdateGrad", ("batch_mean", "batch_variance"), (False, False), 5, gradient_of_scale
+    "BNTrainingUpdateGrad",
+    ("batch_mean", "batch_variance"),
+    (False, False),
+    5,
+    lambda back, *args: gradients(back, *args, mask=[False, True, True])[1:],
 )

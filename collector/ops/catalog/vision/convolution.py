@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from collector.model.case import Case, Slot, logical_shape
+from collector.model.case import Case, Shape, Slot, logical_shape
+from collector.ops import rules
 from collector.ops.catalog.vision import _images
 from collector.ops.catalog.vision._images import SlidingWindow
-from collector.ops.dtypes import floating, inputs_are, spelling
 from collector.ops.parts.tensors import flops_by
-from collector.ops.slots import Shape, given, input_shape, output_slot
+from collector.ops.slots import given, input_shape, output_slot, spelling
 from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker
 
 ASSUMES = f"as many channels as the blocks hold; {_images.ASSUMED}"
@@ -77,14 +77,12 @@ def gradient(
 
 def is_convolution(read: Reading) -> Constraint:
     """Return the constraint that a declaration's reading of a case finds one convolution."""
-    return Constraint(
+    return rules.reads(
         "expected an image and an output in NC1HWC0 and a filter in FRACTAL_Z, of one "
         "dtype, and one window with one stride and padding that fits them",
-        lambda case: read(case) is not None,
+        read,
     )
 
-
-# A convolution of images: a layer of a vision model.
 
 _X, _FILTER, _BIAS, _OFFSET = range(4)
 
@@ -94,13 +92,12 @@ def _read(case: Case) -> Convolution | None:
 
 
 def _build(case: Case, make: TensorMaker) -> Call:
-    found, dtype = _read(case), (case.inputs or ())[_X].dtype
-    if found is None:
-        return Call()
+    found, dtype = rules.accepted(_read(case)), (case.inputs or ())[_X].dtype
     bias = given(case, _BIAS)
     return Call(
         make.normal(found.image, dtype),
         make.normal(found.filter, dtype),
+        # torch expects the dtype of the image, whatever the kernel gets.
         make.normal(bias.shape or (), dtype) if bias else None,
         list(found.window.stride),
         list(found.window.padding),
@@ -108,20 +105,19 @@ def _build(case: Case, make: TensorMaker) -> Call:
 
 
 def _traffic(case: Case) -> int:
-    found, output, bias = _read(case), output_slot(case), given(case, _BIAS)
     x, w = (case.inputs or ())[:_BIAS]
-    bytes_of_tensors = found.traffic(x, w, output) if found and output else 0
-    return bytes_of_tensors + (bias.size_bytes if bias else 0)
+    bias = given(case, _BIAS)
+    read = rules.accepted(_read(case)).traffic(x, w, rules.accepted(output_slot(case)))
+    return read + (bias.size_bytes if bias else 0)
 
 
 def _bias_fits(case: Case) -> bool:
     """Return whether the bias has a number for each output channel; then no channel is padded."""
-    found = _read(case)
-    return not given(case, _BIAS) or (
-        found is not None and input_shape(case, _BIAS) == (found.output[1],)
-    )
+    channels = rules.accepted(_read(case)).output[1:2]
+    return not given(case, _BIAS) or input_shape(case, _BIAS) == channels
 
 
+# A convolution of images: a layer of a vision model.
 CONV2_D = OpSpec(
     kernel="Conv2D",
     call="torch.conv2d",
@@ -137,15 +133,11 @@ CONV2_D = OpSpec(
         Constraint(
             "expected a bias with a number for each channel of the output's blocks", _bias_fits
         ),
-        floating((_BIAS,)),
-        Constraint(
-            "expected no offset: it cannot be replayed", lambda case: given(case, _OFFSET) is None
-        ),
+        rules.floating((_BIAS,)),
+        rules.absent("expected no offset: it cannot be replayed", _OFFSET),
     ),
 )
 
-
-# The gradient of a convolution's filter.
 
 _FILTER_SIZE, _DY = 1, 2
 
@@ -155,23 +147,19 @@ def _filter_read(case: Case) -> Convolution | None:
 
 
 def _filter_build(case: Case, make: TensorMaker) -> Call:
-    found, dtype = (_filter_read(case), (case.inputs or ())[_X].dtype)
-    if found is None:
-        return Call()
-    return Call(
-        make.normal(found.output, dtype),
-        make.normal(found.image, dtype),
-        make.empty(found.filter, dtype),
-        found.window,
-    )
+    found, dtype = rules.accepted(_filter_read(case)), (case.inputs or ())[_X].dtype
+    dy, x = make.normal(found.output, dtype), make.normal(found.image, dtype)
+    filter = make.empty(found.filter, dtype)  # only its sizes are read
+    return Call(dy, x, filter, found.window)
 
 
 def _filter_traffic(case: Case) -> int:
-    found, dw = _filter_read(case), output_slot(case)
     x, size, dy = case.inputs or ()
-    return size.size_bytes + (found.traffic(x, dw, dy) if found and dw else 0)
+    dw = rules.accepted(output_slot(case))
+    return size.size_bytes + rules.accepted(_filter_read(case)).traffic(x, dw, dy)
 
 
+# The gradient of a convolution's filter.
 CONV2_DBACKPROP_FILTER = OpSpec(
     kernel="Conv2DBackpropFilter",
     call="torch.ops.aten.convolution_backward",
@@ -183,7 +171,7 @@ CONV2_DBACKPROP_FILTER = OpSpec(
     traffic=_filter_traffic,
     constraints=(
         is_convolution(_filter_read),
-        inputs_are(("INT32", "INT64"), (_FILTER_SIZE,)),
+        rules.inputs_are(("INT32", "INT64"), (_FILTER_SIZE,)),
         Constraint(
             "expected four sizes of the filter", lambda c: input_shape(c, _FILTER_SIZE) == (4,)
         ),
@@ -191,8 +179,6 @@ CONV2_DBACKPROP_FILTER = OpSpec(
     npu=NpuCall(run=partial(gradient, 1)),
 )
 
-
-# The gradient of a convolution's image.
 
 _INPUT_SIZE = 0
 
@@ -202,17 +188,12 @@ def _input_read(case: Case) -> Convolution | None:
 
 
 def _input_build(case: Case, make: TensorMaker) -> Call:
-    found, dtype = (_input_read(case), (case.inputs or ())[_DY].dtype)
-    if found is None:
-        return Call()
-    return Call(
-        make.normal(found.output, dtype),
-        make.empty(found.image, dtype),
-        make.normal(found.filter, dtype),
-        found.window,
-    )
+    found, dtype = rules.accepted(_input_read(case)), (case.inputs or ())[_DY].dtype
+    dy, image = make.normal(found.output, dtype), make.empty(found.image, dtype)
+    return Call(dy, image, make.normal(found.filter, dtype), found.window)
 
 
+# The gradient of a convolution's image.
 CONV2_DBACKPROP_INPUT = OpSpec(
     kernel="Conv2DBackpropInput",
     call="torch.ops.aten.convolution_backward",
@@ -223,7 +204,7 @@ CONV2_DBACKPROP_INPUT = OpSpec(
     flops=flops_by(_input_read),
     constraints=(
         is_convolution(_input_read),
-        inputs_are(("INT32", "INT64"), (_INPUT_SIZE,)),
+        rules.inputs_are(("INT32", "INT64"), (_INPUT_SIZE,)),
         Constraint(
             "expected four sizes of the image", lambda c: input_shape(c, _INPUT_SIZE) == (4,)
         ),

@@ -7,14 +7,15 @@ as INT8; torch has indices instead.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
-from collector.model.case import Case, Slot, logical_shape
+from collector.model.case import Case, Shape, Slot, logical_shape
+from collector.ops import rules
 from collector.ops.catalog.vision import _images
 from collector.ops.catalog.vision._images import SlidingWindow
-from collector.ops.dtypes import one_dtype, outputs_are, spelling
 from collector.ops.parts.tensors import flops_by
-from collector.ops.slots import Shape, agrees, given, output_shape, output_slot
+from collector.ops.slots import agrees, given, output_shape, output_slot, spelling
 from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker
 
 ASSUMES = f"as many channels as the blocks hold, numbers at random; {_images.ASSUMED}"
@@ -35,8 +36,12 @@ class Pooling:
     @property
     def flops(self) -> int:
         """Return the operations: a comparison or a sum for each pixel of each window."""
-        n, c, h, w = self.output
-        return n * c * h * w * self.window.area
+        return prod(self.output) * self.window.area
+
+    @property
+    def blocks_of_mask(self) -> int:
+        """Return the number of blocks of 16 bits for one window pixel over all outputs."""
+        return _images.blocks(prod(self.output[2:]), _images.BLOCK) + 1
 
 
 Reading = Callable[[Case], Pooling | None]
@@ -56,11 +61,6 @@ def read_pooling(image: Slot | None, output: Slot | None, area: int) -> Pooling 
     return Pooling((*outer, h, w), (*outer, ho, wo), window)
 
 
-def blocks_of_mask(output: Shape) -> int:
-    """Return the number of blocks of 16 bits for one window pixel over all outputs (Ho, Wo)."""
-    return _images.blocks(output[0] * output[1], _images.BLOCK) + 1
-
-
 def greatest(pool: Callable[..., Any], x: Any, window: SlidingWindow) -> Any:
     """Return the maximum of each window, and its position."""
     return pool(x, list(window.size), list(window.stride), list(window.padding))
@@ -76,14 +76,12 @@ def gradient(
 
 def is_pooling(read: Reading) -> Constraint:
     """Return the constraint that a declaration's reading of a case finds one pooling."""
-    return Constraint(
+    return rules.reads(
         "expected image and output in NC1HWC0 with 16 channels a block, of one dtype, and "
         "a mask of one window whose stride and padding fit them",
-        lambda case: read(case) is not None,
+        read,
     )
 
-
-# The maximum of each window of an image, and a mask of its position.
 
 _Y, _MASK = range(2)
 
@@ -93,24 +91,18 @@ def _read(case: Case) -> Pooling | None:
     found = read_pooling(given(case, 0), output_slot(case, _Y), mask[2]) if len(mask) == 5 else None
     if found is None:
         return None
-    n, c, *size = found.output
-    expected_mask = (
-        n,
-        c // _images.BLOCK,
-        found.window.area,
-        blocks_of_mask(tuple(size)),
-        _images.BLOCK,
-    )
-    return found if mask == expected_mask else None
+    n, c, *_ = found.output
+    area = found.window.area
+    fits = mask == (n, c // _images.BLOCK, area, found.blocks_of_mask, _images.BLOCK)
+    return found if fits else None
 
 
 def _build(case: Case, make: TensorMaker) -> Call:
-    found = _read(case)
-    if found is None:
-        return Call()
+    found = rules.accepted(_read(case))
     return Call(make.normal(found.image, (case.inputs or ())[0].dtype), found.window)
 
 
+# The maximum of each window of an image, and a mask of its position.
 MAX_POOL_WITH_ARGMAX_V1 = OpSpec(
     kernel="MaxPoolWithArgmaxV1",
     call="torch.ops.aten.max_pool2d_with_indices",
@@ -120,12 +112,10 @@ MAX_POOL_WITH_ARGMAX_V1 = OpSpec(
     packed_outputs={_MASK: MASK},
     build=_build,
     flops=flops_by(_read),
-    constraints=(outputs_are((MASK,), (_MASK,)), is_pooling(_read)),
+    constraints=(rules.outputs_are((MASK,), (_MASK,)), is_pooling(_read)),
     npu=NpuCall(run=greatest),
 )
 
-
-# The gradient of an image that was max-pooled.
 
 _X, _DY, _GRAD_MASK = range(3)
 
@@ -137,39 +127,31 @@ def _grad_read(case: Case) -> Pooling | None:
     found = read_pooling(given(case, _X), given(case, _DY), mask[2]) if len(mask) == 6 else None
     if found is None:
         return None
-    n, c, *size = found.output
+    n, c, *_ = found.output
     area = found.window.area
-    return found if mask == (n, c, area, area, blocks_of_mask(tuple(size)), _images.BLOCK) else None
+    return found if mask == (n, c, area, area, found.blocks_of_mask, _images.BLOCK) else None
 
 
 def _grad_build(case: Case, make: TensorMaker) -> Call:
     """Build the call; the mask is that of the image, which is pooled here once."""
-    found, dtype = _grad_read(case), (case.inputs or ())[_X].dtype
-    if found is None:
-        return Call()
+    found, dtype = rules.accepted(_grad_read(case)), (case.inputs or ())[_X].dtype
     x = make.normal(found.image, dtype)
     _, where = greatest(make.torch.ops.aten.max_pool2d_with_indices, x, found.window)
     return Call(make.normal(found.output, dtype), x, where, found.window)
 
 
 def _traffic(case: Case) -> int:
-    """Return the bytes; the mask replaces the image.
+    """Return the bytes; instead of the image the mask is read.
 
     The mask has two bytes for each channel, pixel of a window and block."""
-    found = _grad_read(case)
-    if found is None:
-        return 0
-    n, c, *size = found.output
-    mask = 2 * n * c * found.window.area * blocks_of_mask(tuple(size))
+    found = rules.accepted(_grad_read(case))
+    n, c, *_ = found.output
+    mask = 2 * n * c * found.window.area * found.blocks_of_mask
     dy, dx = given(case, _DY), output_slot(case)
     return mask + sum(slot.size_bytes for slot in (dy, dx) if slot)
 
 
-def _fits(case: Case) -> bool:
-    x = given(case, _X)
-    return x is not None and agrees(case, 0, x.shape)
-
-
+# The gradient of an image that was max-pooled.
 MAX_POOL_GRAD_WITH_ARGMAX_V1 = OpSpec(
     kernel="MaxPoolGradWithArgmaxV1",
     call="torch.ops.aten.max_pool2d_with_indices_backward",
@@ -182,8 +164,11 @@ MAX_POOL_GRAD_WITH_ARGMAX_V1 = OpSpec(
     traffic=_traffic,
     constraints=(
         is_pooling(_grad_read),
-        one_dtype((_X, _DY)),
-        Constraint("expected an output with the shape of the image", _fits),
+        rules.one_dtype((_X, _DY)),
+        Constraint(
+            "expected an output with the shape of the image",
+            lambda case: agrees(case, 0, rules.accepted(given(case, _X)).shape),
+        ),
     ),
     npu=NpuCall(run=gradient),
 )

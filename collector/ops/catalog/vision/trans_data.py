@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from collector.model.case import Case
+from collector.model.case import Case, Shape
 from collector.model.vocabulary import FRACTAL_NZ, is_plain_format
+from collector.ops import rules
 from collector.ops.catalog.vision import _images
-from collector.ops.dtypes import one_dtype, spelling
 from collector.ops.parts import like
-from collector.ops.slots import Shape
+from collector.ops.slots import spelling
 from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker
 
 # A plain torch tensor and the same tensor in blocks: the pair that a TransData row converts, and
@@ -41,11 +41,8 @@ def read_conversion(case: Case) -> Conversion | None:
     plain, blocked = slots if is_into_blocks else slots[::-1]
     if not is_plain_format(plain.format) or blocked.format not in FORMATS:
         return None
-    channels = (
-        _images.BLOCK
-        if blocked.format == _images.IMAGE_OF_POOLING
-        else _images.channels_of(blocked)
-    )
+    is_pooling = blocked.format == _images.IMAGE_OF_POOLING
+    channels = _images.BLOCK if is_pooling else _images.channels_of(blocked)
     shape = plain.shape or ()
     if not channels or _in_blocks(shape, blocked.format, channels) != blocked.shape:
         return None
@@ -78,20 +75,12 @@ def _in_blocks(plain: Shape, layout: str, channels: int) -> Shape | None:
         if len(plain) < 2:
             return None
         *outer, rows, columns = plain
-        return (
-            *outer,
-            _images.blocks(columns, channels),
-            _images.blocks(rows, _images.BLOCK),
-            _images.BLOCK,
-            channels,
-        )
+        across, down = _images.blocks(columns, channels), _images.blocks(rows, _images.BLOCK)
+        return (*outer, across, down, _images.BLOCK, channels)
     if len(plain) != 4:
         return None
-    return (
-        _images.filter_of(plain, channels)
-        if layout == _images.FILTER
-        else _images.image_of(plain, channels)
-    )
+    of = _images.filter_of if layout == _images.FILTER else _images.image_of
+    return of(plain, channels)
 
 
 def _split(way: Conversion) -> tuple[Shape, tuple[int, ...]]:
@@ -109,18 +98,16 @@ def _split(way: Conversion) -> tuple[Shape, tuple[int, ...]]:
 
 
 def _whole(way: Conversion) -> Shape:
-    """Return the plain shape, padded to whole blocks."""
+
+    def whole(size: int, of: int) -> int:
+        return _images.blocks(size, of) * of
+
     c0, plain = way.channels, way.plain
     if way.layout == FRACTAL_NZ:
         *outer, rows, columns = plain
-        return (
-            *outer,
-            _images.blocks(rows, _images.BLOCK) * _images.BLOCK,
-            _images.blocks(columns, c0) * c0,
-        )
+        return (*outer, whole(rows, _images.BLOCK), whole(columns, c0))
     n, c, h, w = plain
-    n = _images.blocks(n, _images.BLOCK) * _images.BLOCK if way.layout == _images.FILTER else n
-    return (n, _images.blocks(c, c0) * c0, h, w)
+    return (whole(n, _images.BLOCK) if way.layout == _images.FILTER else n, whole(c, c0), h, w)
 
 
 def _padding(way: Conversion) -> list[int]:
@@ -144,9 +131,7 @@ Launch = Callable[[], Any]
 
 def build_launch(case: Case, make: TensorMaker) -> Call:
     """Return the call that launches the conversion of a case, with its tensors."""
-    way = read_conversion(case)
-    if way is None:
-        return Call()
+    way = rules.accepted(read_conversion(case))
     dtype = (case.inputs or ())[0].dtype
     builders = {_images.IMAGE_OF_POOLING: _of_pooling}
     if spelling((case.inputs or ())[0]) == "FLOAT":
@@ -193,12 +178,9 @@ def _of_pooling(way: Conversion, dtype: str, make: TensorMaker) -> Launch:
     """Return a max pooling of each pair of pixels in both directions, where there are two."""
     n, c, h, w = way.plain
     pool = make.torch.ops.aten.max_pool2d_with_indices
-    if way.is_into_blocks:
-        window = [min(_PAIR, h), min(_PAIR, w)]
-        whole = partial(pool, make.normal((n, c, h, w), dtype), window, window)
-    else:
-        window = [_PAIR, _PAIR]
-        whole = partial(pool, make.normal((n, c, _PAIR * h, _PAIR * w), dtype), window, window)
+    window = [min(_PAIR, h), min(_PAIR, w)] if way.is_into_blocks else [_PAIR, _PAIR]
+    sizes = (h, w) if way.is_into_blocks else (_PAIR * h, _PAIR * w)
+    whole = partial(pool, make.normal((n, c, *sizes), dtype), window, window)
     return lambda: whole()[0]
 
 
@@ -215,8 +197,8 @@ def _is_made(case: Case) -> bool:
 
     Convolution and pooling need floating-point numbers. The number of columns of FLOAT in
     FRACTAL_NZ is ambiguous: torch_npu has 16, but 32 bytes hold 8."""
-    way, (x, *_) = read_conversion(case), case.inputs or ()
-    return way is not None and spelling(x) in (_NZ if way.layout == FRACTAL_NZ else _FLOATS)
+    way, (x, *_) = rules.accepted(read_conversion(case)), case.inputs or ()
+    return spelling(x) in (_NZ if way.layout == FRACTAL_NZ else _FLOATS)
 
 
 TRANS_DATA = OpSpec(
@@ -228,12 +210,12 @@ TRANS_DATA = OpSpec(
     reference=converted,
     build=_build,
     constraints=(
-        Constraint(
+        rules.reads(
             "expected one tensor, plain and in NC1HWC0, FRACTAL_Z or FRACTAL_NZ with the "
             "blocks of its dtype",
-            lambda case: read_conversion(case) is not None,
+            read_conversion,
         ),
-        one_dtype((0,)),
+        rules.one_dtype((0,)),
         Constraint(
             f"expected {', '.join(_FLOATS)} for images and filters, "
             f"{', '.join(_NZ)} for FRACTAL_NZ",

@@ -6,7 +6,7 @@ import pytest
 
 from collector.model.case import Slot
 from collector.model.vocabulary import dtype_of
-from collector.ops.dtypes import promoted
+from collector.ops.catalog.elementwise._elementwise import promoted
 
 SPELLINGS = (
     *("BOOL", "UINT8", "INT8", "INT16", "INT32", "INT64"),

@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from collector.ops.parts.serving import accepts
 from collector.ops.registry import all_ops, find
 from collector.ops.releases import (
     ABSENT,
@@ -18,7 +17,7 @@ from collector.ops.releases import (
     release_status,
     why_unsupported,
 )
-from collector.ops.spec import library_of
+from collector.ops.spec import accepts, library_of
 from collector.ranks.distribution import DISTRIBUTE_KERNELS
 from jobs.cli.app import app
 from tests.fixtures.row_checks import failing

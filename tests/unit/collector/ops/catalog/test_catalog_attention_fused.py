@@ -9,7 +9,7 @@ from collector.codec.errors import CaseRejected
 from collector.model.record import CaseRecord
 from collector.model.vocabulary import BASE_CELLS
 from collector.ops.catalog.attention import _sizes
-from collector.ops.catalog.attention._fused_reading import read_call
+from collector.ops.catalog.attention._fused import read_call
 from collector.ops.registry import find
 from collector.ops.runtime import completed
 from tests.fixtures.op_rows import rows_alone
