@@ -5,11 +5,9 @@ from dataclasses import dataclass
 
 from collector.codec.errors import BadInput
 from collector.comm.comm_table import CommTable
-from collector.comm.measured import Measured
+from collector.comm.measured import NOISE, Measured
 from collector.comm.timing import AlphaBeta, fitted
 from collector.ranks.collective import DURATION, OPERATIONS, key_cells
-
-_NOISE = 0.2  # relative to the median, where the rounds do not show more
 
 _PASS, _WARN = 2.0, 4.0  # largest ratio, from the consumer's own rule
 
@@ -28,7 +26,7 @@ class CheckedRow:
 
     def is_faster_than(self, other: "CheckedRow") -> bool:
         """Return whether this point is faster by more than the noise of both."""
-        noise = max(_NOISE, self.spread, other.spread)
+        noise = max(NOISE, self.spread, other.spread)
         return self.duration_us < other.duration_us * max(0.0, 1.0 - noise)
 
     @property
@@ -83,17 +81,10 @@ def points_of(operation: str, table: CommTable, path: str) -> list[CheckedRow]:
 
 def point_of(measured: Measured) -> CheckedRow:
     """Return the row of a measured case."""
-    one = measured.collective
-    cells = key_cells(one)
-    return CheckedRow(
-        one.operation,
-        one.message_bytes,
-        one.group_size,
-        cells["dtype"],
-        cells["topology_tier"],
-        measured.duration_us,
-        measured.spread,
-    )
+    one, cells = measured.collective, key_cells(measured.collective)
+    size = (one.operation, one.message_bytes, one.group_size)
+    key = (cells["dtype"], cells["topology_tier"])
+    return CheckedRow(*size, *key, measured.duration_us, measured.spread)
 
 
 def series_of(points: Iterable[CheckedRow]) -> list[Series]:

@@ -169,20 +169,16 @@ def check_file(path: Path, plan: BenchPlan, environment: Mapping[str, str] = os.
         alike.setdefault(tuple(others), []).append(one)
     first = {_key_of(row): row for row in reversed(read_comm_table(path).rows)}
     for (size, *others), row in first.items():
-        case = _changed(size, alike.get(tuple(others), ()), plan.jump_factor is not None)
-        if case is not None:
+        cases = alike.get(tuple(others), [])
+        if not cases or not _SIZE.fullmatch(size):
+            continue
+        # A search for jumps measures sizes between others.
+        sizes, found = {one.message_bytes for one in cases}, int(size)
+        is_between = plan.jump_factor is not None and min(sizes) < found < max(sizes)
+        if found in sizes or is_between:
+            case = replace(cases[0], message_bytes=found)
             library = COLLECTIVE_LIBRARIES[plan.backend]
             _check_row(row, library, plan.mode_of(case), settings, path)
-
-
-def _changed(size: str, cases: Sequence[Collective], interpolates: bool) -> Collective | None:
-    """Return the case that changes the row of a size, or may change it: a search for jumps measures
-    sizes between others."""
-    if not cases or not _SIZE.fullmatch(size):
-        return None
-    sizes, found = {one.message_bytes for one in cases}, int(size)
-    is_between = interpolates and min(sizes) < found < max(sizes)
-    return replace(cases[0], message_bytes=found) if found in sizes or is_between else None
 
 
 def write_offsets(path: Path, offsets_us: Mapping[Key, float]) -> int:

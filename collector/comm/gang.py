@@ -101,7 +101,8 @@ def blocking_ranks(found: Sequence[RankPosition], ranks: Sequence[int]) -> str:
     if waiting and (busy := [one for one in found if not one.waits]):
         return _describe(busy, f"{_does(busy, 'delays', 'delay')} the other ranks")
     fewest = min(one.state.steps for one in found)
-    if behind := _unless_all(found, lambda one: one.state.steps == fewest):
+    behind = [one for one in found if one.state.steps == fewest]
+    if len(behind) < len(found):
         return _describe(behind, f"{_does(behind, 'is', 'are')} behind")
     if waiting:
         return _describe(
@@ -123,13 +124,6 @@ def _describe(ranks: Sequence[RankPosition], what: str) -> str:
     return f"{_numbers([one.state.rank for one in ranks])} {what}, in: {first.step}{where}"
 
 
-def _unless_all(
-    found: Sequence[RankPosition], required: Callable[[RankPosition], bool]
-) -> list[RankPosition]:
-    some = [one for one in found if required(one)]
-    return some if len(some) < len(found) else []
-
-
 def _numbers(ranks: Sequence[int]) -> str:
     return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
 
@@ -139,11 +133,13 @@ def _does(ranks: Sequence[object], one: str, several: str) -> str:
 
 
 def _stack(folder: Path, state: rank_files.RankState) -> str:
-    path = folder / rank_files.stacks_name(state.rank)
-    return _text(path) if path.exists() else ""
+    return _text(folder / rank_files.stacks_name(state.rank))
 
 
 def _text(path: Path) -> str:
+    """Return the begin of a rank's stacks; empty if it wrote none."""
+    if not path.exists():
+        return ""
     with path.open("rb") as file:
         return file.read(_MOST_BYTES).decode(errors="replace")
 
@@ -157,9 +153,7 @@ _STARTING_S = 300.0  # of python and torch, from a cold disk
 _LOG, _RANK_LOGS = "torchrun.log", "ranks"
 _GANG_POLL_S = 1.0  # between reads of the files: the ranks need the cores
 _TAIL = 3  # last lines of a rank's output
-_ROOT_CAUSE = (
-    "Root Cause"  # torchrun's report: all failures, then this heading and the first of them
-)
+_ROOT_CAUSE = "Root Cause"  # torchrun's report: all failures, this heading, the first of them
 _FAILURE = re.compile(r"rank\s*:\s*(\d+) \(local_rank: (\d+)\).*?exitcode\s*:\s*(-?\d+)", re.DOTALL)
 
 
@@ -265,8 +259,7 @@ def run_gang(work: GangWork, meeting: Rendezvous, folder: Path) -> None:
             env={
                 **os.environ,
                 "TORCH_DEVICE_BACKEND_AUTOLOAD": "0",
-                **_on_cpu(work.plan, meeting),
-                **_operators(work.plan),
+                **_environment(work.plan.backend, meeting),
                 **work.environment,
             },
             start_new_session=True,
@@ -328,15 +321,13 @@ def _command(meeting: Rendezvous, folder: Path, program: str) -> list[str]:
     ]
 
 
-def _operators(plan: GangPlan) -> dict[str, str]:
-    """Return the environment of a serving stack's custom operators, including those of experts."""
-    return with_custom_opp(os.environ, installed_vllm()) if plan.backend == "npu" else {}
-
-
-def _on_cpu(plan: GangPlan, meeting: Rendezvous) -> dict[str, str]:
-    """Return the environment of ranks on the cpu: they share its cores, where torchrun would give
-    each rank one, and use the allocator that their stack names."""
-    if plan.backend != "cpu":
+def _environment(backend: str, meeting: Rendezvous) -> dict[str, str]:
+    """Return the environment of ranks: on an NPU a serving stack's custom operators, including
+    those of experts; on the cpu the allocator that their stack names, and equal shares of the
+    cores, where torchrun would give each rank one core."""
+    if backend == "npu":
+        return with_custom_opp(os.environ, installed_vllm())
+    if backend != "cpu":
         return {}
     share = max(1, (os.cpu_count() or 1) // meeting.nproc_per_node)
     return {"OMP_NUM_THREADS": str(share), **CPU_ALLOCATOR}

@@ -92,7 +92,8 @@ def jumps_of(first: Times, again: Times, factor: float, whole_bytes: int) -> lis
         kind = JumpKind.LOCATED if is_close and is_sure else JumpKind.WIDE
         found.append(Jump(lower, upper, _ratio(current, lower, upper), kind))
     for lower, upper in _jumping(first):
-        if lower in again and upper in again and not _within(found, lower, upper):
+        is_within = any(lower <= one.lower_bytes and one.upper_bytes <= upper for one in found)
+        if lower in again and upper in again and not is_within:
             ratio = _ratio(first, lower, upper)
             found.append(Jump(lower, upper, ratio, JumpKind.NOT_REPRODUCIBLE))
     return sorted(found, key=lambda jump: jump.lower_bytes)
@@ -115,10 +116,6 @@ def _middle(lower: int, upper: int, whole_bytes: int) -> int | None:
     """Return the geometric mean as whole messages; None if there is none between both."""
     middle = round((lower * upper) ** 0.5 / whole_bytes) * whole_bytes
     return middle if lower < middle < upper else None
-
-
-def _within(found: list[Jump], lower: int, upper: int) -> bool:
-    return any(lower <= jump.lower_bytes and jump.upper_bytes <= upper for jump in found)
 
 
 def searched(plan: BenchPlan) -> list[Collective]:

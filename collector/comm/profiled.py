@@ -53,8 +53,11 @@ def profiled_collectives(
     exact: set[Collective] = set()
     for one in transfers:
         collective, reason = _case(one, grid, dtype)
-        if collective is not None and _is_exact(one, collective):
-            exact.add(collective)
+        if collective is not None:
+            operation = OPERATIONS[collective.operation]
+            # Exactly the call of HCCL, and not an approximation.
+            if _called_bytes(one, operation, collective.dtype) == collective.message_bytes:
+                exact.add(collective)
         key = (collective, one.kernel_type, reason)
         gathered.setdefault(key, []).append(one)
     found = [
@@ -113,11 +116,6 @@ def _case(one: Transfer, grid: Grid, dtype: str) -> tuple[Collective | None, str
     near_bytes = message_bytes or one.sent_bytes / operation.crosses(one.group_size)
     whole = whole_bytes(found)
     return replace(found, message_bytes=max(whole, round(near_bytes / whole) * whole)), ""
-
-
-def _is_exact(one: Transfer, found: Collective) -> bool:
-    """Return whether a case is exactly the call of HCCL, and not an approximation."""
-    return _called_bytes(one, OPERATIONS[found.operation], found.dtype) == found.message_bytes
 
 
 def _called_bytes(one: Transfer, operation: Operation, dtype: str) -> int:

@@ -48,6 +48,17 @@ class RankJournal:
         print(json.dumps(what), file=self._file, flush=True)
 
 
+def begin_rank(folder: Path, rank: int, step: str) -> RankJournal:
+    """Return the journal of a rank that begins, with its first step. It ends with its starter, and
+    writes its stacks on SIGUSR1."""
+    die_with_starter()
+    stacks = (folder / rank_files.stacks_name(rank)).open("w")
+    faulthandler.register(signal.SIGUSR1, file=stacks)
+    journal = RankJournal(folder, rank)
+    journal.write(process=astuple(this_process()), step=step)
+    return journal
+
+
 class RankPlan(Protocol):
     """The plan of a rank, as far as joining the others requires it."""
 
@@ -86,12 +97,8 @@ class Membership:
 def joined(folder: Path, kind: type[_Plan]) -> Iterator[tuple[_Plan, Membership]]:
     """Join the other ranks, and yield the plan of a folder and this rank's membership. All ranks
     must have the same plan; they leave together."""
-    die_with_starter()
     rank, world, local = (int(os.environ[n]) for n in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
-    stacks = (folder / rank_files.stacks_name(rank)).open("w")
-    faulthandler.register(signal.SIGUSR1, file=stacks)
-    journal = RankJournal(folder, rank)
-    journal.write(process=astuple(this_process()), step="joining the others")
+    journal = begin_rank(folder, rank, "joining the others")
     plan = rank_files.read_plan(kind, (folder / rank_files.PLAN).read_text())
     device = open_rank_device(plan.backend, local)
     patience = datetime.timedelta(seconds=DEADLINE_S)
@@ -101,7 +108,10 @@ def joined(folder: Path, kind: type[_Plan]) -> Iterator[tuple[_Plan, Membership]
         journal.write(step="comparing plans")
         _check_alike(plan, world, control)
         journal.write(step=f"a first message over {COLLECTIVE_LIBRARIES[plan.backend]}")
-        _first_message(device)
+        # A connection that fails is reported before a case gets the blame. The result is not
+        # checked here; the first result of each case is.
+        message = torch.ones(_FIRST_ELEMENTS, device=device.name)
+        device.timed(lambda: dist.all_reduce(message))
         yield plan, Membership(rank, journal, device, control)
         journal.write(step="leaving")
         dist.barrier(group=control)
@@ -180,14 +190,6 @@ def _of_jumps(plan: BenchPlan, member: Membership, folder: Path) -> Iterator[Col
 def turns(rounds: int, cases: int) -> Iterator[tuple[int, int]]:
     """Return the cases round by round, so that slow changes fall between the rounds of a case."""
     return ((round_number, at) for round_number in range(rounds) for at in range(cases))
-
-
-def _first_message(device: RankDevice) -> None:
-    """Send one message among all ranks with the measured library, on their devices: a connection
-    that fails is reported before a case gets the blame. The result is not checked here; the first
-    result of each case is."""
-    message = torch.ones(_FIRST_ELEMENTS, device=device.name)
-    device.timed(lambda: dist.all_reduce(message))
 
 
 def _check_alike(plan: RankPlan, world: int, control: "dist.ProcessGroup") -> None:

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from operator import attrgetter
 
 import numpy as np
 
@@ -80,6 +81,9 @@ class ComparedMessage:
         return added_us if is_the_same and 0 <= added_us <= _LARGEST_OFFSET_US else None
 
 
+_ORDER = ("operation", "group_size", "message_bytes", "tier")
+
+
 def in_network(found: Iterable[Profiled]) -> list[InNetwork]:
     """Return the messages of a profile, sorted by operation, group and size."""
     timed = ((one, [us for us in one.durations_us if us > 0]) for one in found)
@@ -88,7 +92,7 @@ def in_network(found: Iterable[Profiled]) -> list[InNetwork]:
         for one, durations_us in timed
         if one.collective is not None and durations_us
     ]
-    return sorted(messages, key=lambda one: _order(one.collective))
+    return sorted(messages, key=attrgetter(*(f"collective.{name}" for name in _ORDER)))
 
 
 def trimmed_median(durations_us: Sequence[float]) -> float:
@@ -128,10 +132,6 @@ def offsets_by_key(
         for one in found
         if one.below.operation == operation and one.offset_us is not None
     }
-
-
-def _order(one: Collective) -> tuple[str, int, int, int]:
-    return one.operation, one.group_size, one.message_bytes, one.tier
 
 
 # Output of CANN's hccl_test, compared with the rows of a tree.

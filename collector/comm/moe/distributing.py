@@ -177,18 +177,11 @@ def expected_tokens(call: DistributeCall, seed: int, rank: int, routing: Routing
     return weighed(results, tokens.weights)
 
 
-def dispatch_before(call: DistributeCall) -> DistributeCall:
-    """Return the dispatch whose rows a combine sends back."""
-    return replace(call, kernel=DISPATCH, is_int8=False, optional=_of_both(call))
-
-
-def combine_after(call: DistributeCall) -> DistributeCall:
-    """Return the combine of the rows that a dispatch sends."""
-    return replace(call, kernel=COMBINE, is_int8=False, optional=_of_both(call))
-
-
-def _of_both(call: DistributeCall) -> tuple[str, ...]:
-    return tuple(name for name in call.optional if name in (MASK, TP_COUNTS))
+def counterpart(call: DistributeCall) -> DistributeCall:
+    """Return the dispatch whose rows a combine sends back, or the combine of a dispatch's rows."""
+    both = tuple(name for name in call.optional if name in (MASK, TP_COUNTS))
+    kernel = COMBINE if call.kernel == DISPATCH else DISPATCH
+    return replace(call, kernel=kernel, is_int8=False, optional=both)
 
 
 def _factor(expert: int) -> float:

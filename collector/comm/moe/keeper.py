@@ -6,12 +6,9 @@ points to try over torchrun's store, and put their results there.
 """
 
 import datetime
-import faulthandler
 import json
-import signal
 import sys
 from collections.abc import Callable
-from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
@@ -20,27 +17,20 @@ from torch.distributed.rendezvous import rendezvous
 from collector.codec.errors import BadInput, HostFault
 from collector.comm.moe.probe_plan import Point, ProbePlan, Try
 from collector.comm.moe.prober_process import ProberProcess, TryAnswer, TryResult
-from collector.comm.rank import RankJournal
-from collector.comm.rank_files import PLAN, RESULTS, read_plan, stacks_name
-from collector.host.processes import die_with_starter
-from collector.replay.process import this_process
+from collector.comm.rank import begin_rank
+from collector.comm.rank_files import PLAN, RESULTS, read_plan
 
-_WAIT_S = (
-    3600.0  # for another rank's answer: longer than any deadline; the watching process ends sooner
-)
+# For another rank's answer: longer than any deadline; the watching process ends sooner.
+_WAIT_S = 3600.0
 _TOGETHER = 3  # attempts at a try for which the ranks did not come together
 
 TryPoint = Callable[[Point, int], TryAnswer]
 
 
 def main(folder: Path) -> None:
-    die_with_starter()
     plan = read_plan(ProbePlan, (folder / PLAN).read_text())
     store, rank, world = next(rendezvous("env://"))
-    stacks = (folder / stacks_name(rank)).open("w")
-    faulthandler.register(signal.SIGUSR1, file=stacks)
-    journal = RankJournal(folder, rank)
-    journal.write(process=astuple(this_process()), step="starting to probe")
+    journal = begin_rank(folder, rank, "starting to probe")
     if store.compare_set("plan", "", plan.to_json()).decode() != plan.to_json():
         raise BadInput("the nodes were started with different options; use the same on every node")
     prober = ProberProcess(plan.prober, folder, plan.patience_s)

@@ -69,7 +69,10 @@ class ProberProcess:
     def run_try(self, question: str, generation: int) -> TryAnswer:
         """Return the answer to a question; end the prober if it misses a deadline. All ranks join
         a new generation again."""
-        process = self._process or self._started()
+        if self._process is None:
+            pipe = subprocess.PIPE
+            self._process = subprocess.Popen(self._command, stdin=pipe, stdout=pipe, bufsize=0)
+        process = self._process
         is_new, self._generation = generation != self._generation, generation
         try:
             assert process.stdin is not None
@@ -101,12 +104,6 @@ class ProberProcess:
                 if pipe is not None:
                     pipe.close()
             self._process, self._last_line, self._generation = None, b"", -1
-
-    def _started(self) -> "subprocess.Popen[bytes]":
-        self._process = subprocess.Popen(
-            self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
-        )
-        return self._process
 
     def _line(self, process: "subprocess.Popen[bytes]", limit_s: float) -> str | None:
         """Return the next line; "" at the end of the output, None if it is late."""

@@ -15,19 +15,11 @@ import torch
 import torch.distributed as dist
 
 from collector.codec.errors import HostFault
-from collector.comm.moe import distributing
+from collector.comm.moe import distributing, reference
 from collector.comm.moe.distributing import Dispatched
-from collector.comm.moe.distributing import combined as distributing_combined
 from collector.comm.moe.moe_plan import MoeCase
 from collector.comm.moe.probe_plan import OPERATOR
-from collector.comm.moe.reference import (
-    Tokens,
-    agrees,
-    combined,
-    make_experts,
-    make_tokens,
-    reference_alone,
-)
+from collector.comm.moe.reference import Tokens, agrees, make_experts, make_tokens
 from collector.host.cann import custom_opp_problem
 from collector.ranks import distribution
 from collector.ranks.distribution import DistributeCall
@@ -138,17 +130,17 @@ Prepare = Callable[[MoeCase, int, str], Run]
 def open_runner(backend: str, operator: str) -> Prepare:
     """Return the function that prepares cases on a backend; on an NPU, by an operator of the
     extension. Raises HostFault if that is missing."""
-    return open_fused(operator) if backend == "npu" else reference
+    return open_fused(operator) if backend == "npu" else prepare_reference
 
 
-def reference(case: MoeCase, rank: int, device: str) -> Run:
+def prepare_reference(case: MoeCase, rank: int, device: str) -> Run:
     """Return the reference's call over the ranks of this process's world."""
     call = case.call
     assert isinstance(call, ExpertCall)
     mine = range(rank * call.local_experts, (rank + 1) * call.local_experts)
     experts = make_experts(call, case.seed, mine, device)
     tokens = make_tokens(call, case.seed, rank, case.routing(), device)
-    return lambda: combined(call, tokens, experts, dist.group.WORLD)
+    return lambda: reference.combined(call, tokens, experts, dist.group.WORLD)
 
 
 # MoeDistributeDispatchV2 and MoeDistributeCombineV2 themselves, called as serving does: by
@@ -255,7 +247,7 @@ def _of_experts(
 ) -> Trial:
     def is_right(outputs: tuple[torch.Tensor, torch.Tensor], tick: Tick) -> bool:
         (out, rows), routing = outputs, case.routing()
-        expected_values = reference_alone(call, case.seed, rank, routing, tick)
+        expected_values = reference.reference_alone(call, case.seed, rank, routing, tick)
         mine = slice(rank * call.local_experts, (rank + 1) * call.local_experts)
         is_exact = call.is_int8 and backend != "npu"
         return (
@@ -275,7 +267,7 @@ def _of_dispatch(
     def run() -> Dispatched:
         if backend == "npu":
             return dispatch_on_npu(call, tokens, rank)
-        return distributing.dispatched(call, tokens, rank, _trials_world())
+        return distributing.dispatched(call, tokens, rank, dist.group.WORLD)
 
     def is_right(got: Dispatched, tick: Tick) -> bool:
         expected_values = distributing.expected(call, case.seed, rank, routing)
@@ -287,7 +279,7 @@ def _of_dispatch(
 
     if backend != "npu":
         return Trial(run, is_right)
-    back = _combine(backend, case, distributing.combine_after(call), rank, device)
+    back = _combine(backend, case, distributing.counterpart(call), rank, device)
     back()
     return Trial(run, is_right, back)
 
@@ -302,7 +294,7 @@ def _of_combine(backend: str, case: MoeCase, call: DistributeCall, rank: int, de
     run = _combine(backend, case, call, rank, device)
     if backend != "npu":
         return Trial(run, is_right)
-    there = distributing.dispatch_before(call)
+    there = distributing.counterpart(call)
     tokens = make_tokens(there, case.seed, rank, case.routing(), device)
     return Trial(run, is_right, lambda: dispatch_on_npu(there, tokens, rank))
 
@@ -312,18 +304,12 @@ def _combine(
 ) -> Callable[[], torch.Tensor]:
     """Return a call that sends back the experts' results for the rows of a dispatch; make that
     dispatch first."""
-    routing, there = case.routing(), distributing.dispatch_before(call)
+    routing, there = case.routing(), distributing.counterpart(call)
     tokens = make_tokens(call, case.seed, rank, routing, device)
     if backend == "npu":
         given = dispatch_on_npu(there, tokens, rank)
         results = distributing.expert_results(call, rank, routing, given)
         return lambda: combine_on_npu(call, results, given, tokens, rank)
-    given = distributing.dispatched(there, tokens, rank, _trials_world())
+    given = distributing.dispatched(there, tokens, rank, dist.group.WORLD)
     results = distributing.expert_results(call, rank, routing, given)
-    return lambda: distributing_combined(call, results, given, tokens, _trials_world())
-
-
-def _trials_world() -> "dist.ProcessGroup":
-    world = dist.group.WORLD
-    assert world is not None
-    return world
+    return lambda: distributing.combined(call, results, given, tokens, dist.group.WORLD)

@@ -71,10 +71,10 @@ FAULTY = """
 import os, signal, sys, time
 from pathlib import Path
 from collector.comm.moe.prober import main
-from collector.comm.moe.trials import reference
+from collector.comm.moe.trials import prepare_reference
 
 def prepare(case, rank, device):
-    call, run = case.call, reference(case, rank, device)
+    call, run = case.call, prepare_reference(case, rank, device)
     if rank == 1 and call.tokens > 32:
         return lambda: os.kill(os.getpid(), signal.SIGSEGV)
     if rank == 1 and call.choices > 1:
