@@ -151,8 +151,7 @@ def collectives_of(
         raise BadInput(
             f"tier: expected 0 to {grid.innermost_tier} in the grid {grid}, got {wrong[0]}"
         )
-    found: list[Collective] = []
-    left_out: list[LeftOut] = []
+    cases: list[Collective] = []
     for operation in dict.fromkeys(operations):
         if operation not in OPERATIONS:
             known = ", ".join(OPERATIONS)
@@ -162,16 +161,11 @@ def collectives_of(
                 raise BadInput(f"group size: expected at least 2 ranks, got {group_size}")
             for tier in dict.fromkeys(tiers or (grid.natural_tier(group_size),)):
                 is_there = grid.has_group(group_size, tier, world)
-                there = len(grid.groups(group_size, tier, world)) if is_there else 0
-                for together in (False, True) if there > 1 else (False,):
-                    for size in sizes:
-                        case = Collective(operation, size, dtype, group_size, tier, together)
-                        reason = _refusal(case, there, world)
-                        if reason:
-                            left_out.append(LeftOut(case, reason))
-                        else:
-                            found.append(case)
-    return found, left_out
+                has_several = is_there and len(grid.groups(group_size, tier, world)) > 1
+                for together in (False, True) if has_several else (False,):
+                    group = (dtype, group_size, tier, together)
+                    cases += [Collective(operation, size, *group) for size in sizes]
+    return measurable(cases, grid=grid, world=world)
 
 
 def measurable(
@@ -181,22 +175,16 @@ def measurable(
     found: list[Collective] = []
     left_out: list[LeftOut] = []
     for case in cases:
-        there = grid.has_group(case.group_size, case.tier, world)
-        if reason := _refusal(case, int(there), world):
-            left_out.append(LeftOut(case, reason))
+        if grid.has_group(case.group_size, case.tier, world):
+            try:
+                check(case)
+                found.append(case)
+            except BadInput as error:
+                left_out.append(LeftOut(case, str(error).removeprefix(f"{case}: ")))
         else:
-            found.append(case)
+            group = f"{case.group_size} ranks of tier {case.tier}"
+            left_out.append(LeftOut(case, f"no group of {group} among {world} ranks"))
     return found, left_out
-
-
-def _refusal(case: Collective, groups: int, world: int) -> str:
-    if not groups:
-        return f"no group of {case.group_size} ranks of tier {case.tier} among {world} ranks"
-    try:
-        check(case)
-    except BadInput as error:
-        return str(error).removeprefix(f"{case}: ")
-    return ""
 
 
 def powers_of_two(first: int, last: int) -> tuple[int, ...]:

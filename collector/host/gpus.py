@@ -109,20 +109,19 @@ class GpuCondition:
         self._seen_us = 0  # end of the last utilization sample, on the driver's clock
 
     def read(self) -> Condition:
+        clock_mhz = self._query("nvmlDeviceGetClockInfo", _SM)
+        temperature_c = self._query("nvmlDeviceGetTemperature", _GPU)
         power_mw = self._query("nvmlDeviceGetPowerUsage")
-        return Condition(
-            clock_mhz=_number(self._query("nvmlDeviceGetClockInfo", _SM)),
-            temperature_c=_number(self._query("nvmlDeviceGetTemperature", _GPU)),
-            power_w=None if power_mw is None else power_mw / 1000,
-            held=self._held(),
-            others=self._others(),
-        )
-
-    def _held(self) -> tuple[str, ...] | None:
         bits = self._query("nvmlDeviceGetCurrentClocksEventReasons")
         if bits is None:  # name in older drivers
             bits = self._query("nvmlDeviceGetCurrentClocksThrottleReasons")
-        return None if bits is None else held_by(bits)
+        return Condition(
+            clock_mhz=None if clock_mhz is None else float(clock_mhz),
+            temperature_c=None if temperature_c is None else float(temperature_c),
+            power_w=None if power_mw is None else power_mw / 1000,
+            held=None if bits is None else held_by(bits),
+            others=self._others(),
+        )
 
     def _others(self) -> int | None:
         """Return how many other processes have computed since the last call; if the driver does not
@@ -133,16 +132,12 @@ class GpuCondition:
         found = others_among([process.pid for process in present])
         if not found:
             return None if found is None else 0
-        at_work = self._at_work()
-        return len(found if at_work is None else found & at_work)
-
-    def _at_work(self) -> set[int] | None:
         try:
             samples = self._nvml.nvmlDeviceGetProcessUtilization(self._handle, self._seen_us)
         except self._nvml.NVMLError as error:
-            return set() if error.value in _NO_SAMPLES else None
+            return 0 if error.value in _NO_SAMPLES else len(found)
         self._seen_us = max((sample.timeStamp for sample in samples), default=self._seen_us)
-        return {sample.pid for sample in samples if sample.smUtil > 0}
+        return len(found & {sample.pid for sample in samples if sample.smUtil > 0})
 
     def _query(self, name: str, *arguments: object) -> Any:
         """Call a function of NVML; None if driver, device or package do not support it."""
@@ -174,7 +169,3 @@ def held_by(bits: int) -> tuple[str, ...]:
     """Return why a clock is not higher, from the bits of NVML."""
     known = [reason for bit, reason in _REASONS.items() if bits & bit]
     return tuple(dict.fromkeys([*known, *([ClockLimit.OTHER] if bits & ~_KNOWN else [])]))
-
-
-def _number(text: Any) -> float | None:
-    return None if text is None else float(text)

@@ -288,23 +288,23 @@ _PROCESS = re.compile(r"Process id:\s*(\d+)\s+Process name:.*?\s*Process memory\
 _NONE = "No process in device."
 
 
+@dataclass(frozen=True, slots=True)
 class NpuCondition:
     """Reads the condition of one chip."""
 
-    def __init__(self, npu: Npu):
-        self._npu = npu
+    npu: Npu
 
     def read(self) -> Condition | None:
         """Return the condition; None if npu-smi does not respond."""
+        chip = ("-i", str(self.npu.card), "-c", str(self.npu.chip))
         try:
-            common, processes = self._query("common"), self._query("proc-mem")
+            common, processes = (
+                run_npu_smi("info", "-t", what, *chip, patience_s=_NPU_CONDITION_PATIENCE_S)
+                for what in ("common", "proc-mem")
+            )
         except HostFault:
             return None
         return parse_condition(common, processes)
-
-    def _query(self, what: str) -> str:
-        chip = ("-i", str(self._npu.card), "-c", str(self._npu.chip))
-        return run_npu_smi("info", "-t", what, *chip, patience_s=_NPU_CONDITION_PATIENCE_S)
 
 
 def open_npu(index: int) -> NpuCondition | None:

@@ -172,7 +172,9 @@ class _Watch:
             verdict = self._too_long(journal) or self._too_much_memory(journal)
             if verdict is not None:
                 return verdict
-            tick(self._progress(journal))
+            in_flight, wall_s = _ordinal(journal), time.monotonic() - self._started
+            ended = len(journal.cases) - (in_flight is not None)
+            tick(SessionProgress(ended, len(self._spec.cases), in_flight, wall_s))
             if stop.is_set() and not self._stop_requested:
                 self._stop_requested = True
                 self._control.request_stop()
@@ -226,12 +228,6 @@ class _Watch:
         limit_gb = self._spec.limits.memory_gb
         reason = too_much(held, limit_gb, container_memory(), self._at_once)
         return (Ending.OOM, reason, _ordinal(journal)) if reason else None
-
-    def _progress(self, journal: Journal) -> SessionProgress:
-        in_flight = _ordinal(journal)
-        ended = len(journal.cases) - (in_flight is not None)
-        wall_s = time.monotonic() - self._started
-        return SessionProgress(ended, len(self._spec.cases), in_flight, wall_s)
 
 
 def _ordinal(journal: Journal) -> int | None:

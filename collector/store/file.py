@@ -168,18 +168,14 @@ def _store_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise _store_error(error, path) from error
-
-
-def _store_error(error: OSError, path: Path) -> errors.StoreError:
-    if error.errno in _PARENT:
-        return parent_conflict(str(path))
-    if error.errno in _REFUSED:
-        return errors.StoreRefused(
-            f"{path}: {error.strerror}: this user cannot read or write this path"
-        )
-    if error.errno in _UNAVAILABLE:
-        return errors.StoreUnavailable(f"{path}: {error.strerror}")
-    if error.errno == errno.ENAMETOOLONG:
-        return errors.StoreError(f"{path}: a part of the key is too long for this file system")
-    return errors.StoreError(f"{path}: {error}")
+        if error.errno in _PARENT:
+            raise parent_conflict(str(path)) from error
+        if error.errno in _REFUSED:
+            raise errors.StoreRefused(
+                f"{path}: {error.strerror}: this user cannot read or write this path"
+            ) from error
+        if error.errno in _UNAVAILABLE:
+            raise errors.StoreUnavailable(f"{path}: {error.strerror}") from error
+        too_long = "a part of the key is too long for this file system"
+        what = too_long if error.errno == errno.ENAMETOOLONG else error
+        raise errors.StoreError(f"{path}: {what}") from error

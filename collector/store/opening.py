@@ -4,8 +4,9 @@ An address with credentials, or with a typing error that may hide some, is refus
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlsplit
 
@@ -32,20 +33,14 @@ def open_store(url: str, *, location: str = "store") -> Store:
     """Return the store at an address. Raises BadInput, which begins with `location`, for an invalid
     address. Nothing is read or written."""
     with _prefixed_errors(location):
-        _check(url)
-        if not _SCHEME.match(url):
-            return _folder(Path(url).expanduser())
-        parts = _split(url)
-        if parts.scheme == "s3":
-            return _s3(parts)
-        return MemoryStore() if url == "memory:" else _folder(_path(parts))
+        return _opener(url)()
 
 
 def checked_address(url: str) -> str:
     """Return the address of a store as it was written. Raises BadInput for an invalid address, or
     for one that may contain a secret, which is then not shown. The store is not accessed."""
     with _prefixed_errors("store"):
-        _check(url)
+        _opener(url)
     return url
 
 
@@ -57,23 +52,26 @@ def _prefixed_errors(name: str) -> Iterator[None]:
         raise BadInput(f"{name}: {error}") from error
 
 
-def _check(url: str) -> None:
+def _opener(url: str) -> Callable[[], Store]:
+    """Return a function that opens the store at an address, which is checked."""
     if not url:
         raise BadInput(f"expected an address, got empty text; write {_FORMS}")
     _check_no_credentials(url)
-    if not _SCHEME.match(url) or url == "memory:":
-        return
+    if url == "memory:":
+        return MemoryStore
+    if not _SCHEME.match(url):
+        return partial(_folder, Path(url).expanduser())
     parts = _split(url)
     if parts.scheme == "s3":
-        _bucket_of(parts)
-        _parameters(parts.query)
-    elif parts.scheme == "file":
-        _path(parts)
-    else:
+        return partial(_s3, *_bucket_of(parts), _parameters(parts.query))
+    if parts.scheme != "file":
         raise BadInput(
             f"unknown kind of store in the address; write {_FORMS} "
             "(a folder with ':' in its name is written ./name)"
         )
+    if parts.netloc or parts.query or parts.fragment or not parts.path.startswith("/"):
+        raise BadInput("expected file:///folder with an absolute path")
+    return partial(_folder, Path(unquote(parts.path)))
 
 
 def _check_no_credentials(url: str) -> None:
@@ -99,16 +97,9 @@ def address_of(store_url: str, key: str) -> str:
 
 def _split(url: str) -> SplitResult:
     try:
-        parts = urlsplit(url)
+        return urlsplit(url)
     except ValueError as error:
         raise BadInput(f"the address cannot be read; write {_FORMS}") from error
-    return parts
-
-
-def _path(parts: SplitResult) -> Path:
-    if parts.netloc or parts.query or parts.fragment or not parts.path.startswith("/"):
-        raise BadInput("expected file:///folder with an absolute path")
-    return Path(unquote(parts.path))
 
 
 def _folder(path: Path) -> Store:
@@ -121,7 +112,11 @@ def _bucket_of(parts: SplitResult) -> tuple[str, str]:
     """Return a bucket and the prefix in it."""
     bucket, prefix = parts.netloc, unquote(parts.path).strip("/")
     if not _BUCKET.fullmatch(bucket) or parts.fragment:
-        raise BadInput(_no_bucket(bucket))
+        if 0 < len(bucket) < _FEWEST:  # the name is not shown, since it may be a secret
+            raise BadInput(
+                f"bucket name: expected at least {_FEWEST} characters, got {len(bucket)}"
+            )
+        raise BadInput(f"the address has no valid bucket name; write {_FORMS}")
     try:
         if prefix:
             check_key(prefix)
@@ -130,15 +125,7 @@ def _bucket_of(parts: SplitResult) -> tuple[str, str]:
     return bucket, prefix
 
 
-def _no_bucket(name: str) -> str:
-    """Return the problem of a bucket name; it reports only the length, since it may be a secret."""
-    if 0 < len(name) < _FEWEST:
-        return f"bucket name: expected at least {_FEWEST} characters, got {len(name)}"
-    return f"the address has no valid bucket name; write {_FORMS}"
-
-
-def _s3(parts: SplitResult) -> Store:
-    (bucket, prefix), parameters = _bucket_of(parts), _parameters(parts.query)
+def _s3(bucket: str, prefix: str, parameters: Mapping[str, str]) -> Store:
     # The import of boto3 takes a third of a second, and most commands never need it.
     from collector.store.s3 import S3Store
 
@@ -157,14 +144,10 @@ def _parameters(query: str) -> dict[str, str]:
             )
     if len(parameters) != len(pairs) or not all(parameters.values()):
         raise BadInput("expected endpoint and region at most once each, with a value")
-    if "endpoint" in parameters:
-        _check_endpoint(parameters["endpoint"])
+    if endpoint := parameters.get("endpoint"):
+        _check_no_credentials(endpoint)
+        parts = _split(endpoint)
+        more = parts.path.strip("/") or parts.query or parts.fragment  # not shown: maybe a secret
+        if parts.scheme not in ("http", "https") or not parts.hostname or more:
+            raise BadInput("endpoint: expected http://host:port or https://host, without a path")
     return parameters
-
-
-def _check_endpoint(endpoint: str) -> None:
-    _check_no_credentials(endpoint)
-    parts = _split(endpoint)
-    has_more = parts.path.strip("/") or parts.query or parts.fragment  # not shown: maybe a secret
-    if parts.scheme not in ("http", "https") or not parts.hostname or has_more:
-        raise BadInput("endpoint: expected http://host:port or https://host, without a path")

@@ -99,13 +99,8 @@ class S3Store:
                 data: bytes = reply["Body"].read()
                 return data
             except _NO_REPLY as error:  # botocore retries a request, not the body of its reply
-                trouble = error
-                logger.info(
-                    "%s: connection interrupted (%s), attempt %d",
-                    self._address(key),
-                    error,
-                    attempt,
-                )
+                trouble, address = error, self._address(key)
+                logger.info("%s: connection interrupted (%s), attempt %d", address, error, attempt)
             finally:
                 reply["Body"].close()
         raise errors.StoreUnavailable(
@@ -171,7 +166,11 @@ class S3Store:
             return self._request(client, operation, key, arguments)
         except errors.StoreRefused as refusal:
             logger.info("%s; reading the credentials again", refusal)
-            return self._request(self._renewed(client), operation, key, arguments)
+            with self._lock:
+                if self._client is client:  # otherwise another thread has renewed it
+                    self._client = self._new_client()
+                renewed = self._client
+            return self._request(renewed, operation, key, arguments)
 
     def _request(self, client: Any, operation: str, key: str, arguments: dict[str, Any]) -> Any:
         try:
@@ -202,12 +201,6 @@ class S3Store:
             "reply in place of the store? Check the endpoint"
         )
 
-    def _renewed(self, refused: Any) -> Any:
-        with self._lock:
-            if self._client is refused:  # otherwise another thread has renewed it
-                self._client = self._new_client()
-            return self._client
-
     def _new_client(self) -> Any:
         endpoint = self._endpoint
         try:
@@ -217,7 +210,15 @@ class S3Store:
                 "s3",
                 endpoint_url=endpoint,
                 region_name=region or "us-east-1",
-                config=self._config("path" if endpoint else "auto"),
+                config=Config(
+                    signature_version="s3v4",
+                    request_checksum_calculation="when_required",
+                    response_checksum_validation="when_required",
+                    retries={"mode": "standard", "total_max_attempts": self._attempts},
+                    max_pool_connections=_CONNECTIONS,
+                    s3={"addressing_style": "path" if endpoint else "auto"},
+                    **self._timeouts_s,
+                ),
             )
         except ValueError as error:
             # The endpoint of the environment is not shown: it may contain a secret.
@@ -231,17 +232,6 @@ class S3Store:
     def _endpoint(self) -> str | None:
         environment = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
         return self._given["endpoint"] or environment
-
-    def _config(self, addressing: str) -> Config:
-        return Config(
-            signature_version="s3v4",
-            request_checksum_calculation="when_required",
-            response_checksum_validation="when_required",
-            retries={"mode": "standard", "total_max_attempts": self._attempts},
-            max_pool_connections=_CONNECTIONS,
-            s3={"addressing_style": addressing},
-            **self._timeouts_s,
-        )
 
     def _address(self, key: str) -> str:
         return f"s3://{self._bucket}/{self._prefix}{key}"
@@ -257,7 +247,9 @@ class S3Store:
         if status == 409:
             return _Conflict(what)
         if code == "NoSuchBucket":
-            return errors.StoreRefused(f"{what}; create it: {self._how_to_make_the_bucket()}")
+            endpoint = f" --endpoint-url {self._endpoint}" if self._endpoint else ""
+            create = f"aws s3 mb s3://{self._bucket}{endpoint}"
+            return errors.StoreRefused(f"{what}; create it: {create}")
         if status in (401, 403) or code in _REFUSALS:
             return errors.StoreRefused(
                 f"{what}; credentials are read from AWS_* or the files that AWS_* names"
@@ -277,10 +269,6 @@ class S3Store:
         if isinstance(error, _NO_REPLY):
             return errors.StoreUnavailable(f"{where}: {error}")
         return errors.StoreError(f"{where}: {error}")
-
-    def _how_to_make_the_bucket(self) -> str:
-        endpoint = f" --endpoint-url {self._endpoint}" if self._endpoint else ""
-        return f"aws s3 mb s3://{self._bucket}{endpoint}"
 
 
 def _new_session() -> Any:
