@@ -3,13 +3,14 @@
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from collector.codec.errors import BadInput
 from collector.codec.table import csv_rows, table_bytes
 from collector.comm.bench_plan import BenchPlan
 from collector.comm.measured import Measured, settings_of
+from collector.comm.timing import over_all
 from collector.model.stack import COLLECTIVE_LIBRARIES
 from collector.ranks import collective
 from collector.ranks.collective import Cells, Collective, CollectiveFacts
@@ -212,20 +213,13 @@ def _key_of(row: Mapping[str, str]) -> Key:
 
 
 def _facts(one: Measured) -> CollectiveFacts:
-    groups = one.all_groups()
+    timing = asdict(over_all([group for groups in one.timings for group in groups]))
     return CollectiveFacts(
-        duration_us=one.duration_us,
+        **{**timing, "duration_us": one.duration_us},
         mode=one.mode,
         backend=one.backend,
         rounds=len(one.timings),
-        iterations=sum(group.iterations for group in groups),
         round_spread=one.spread,
-        min_us=min(group.min_us for group in groups),
-        p90_us=max(group.p90_us for group in groups),
-        max_us=max(group.max_us for group in groups),
-        rank_min_us=min(group.rank_min_us for group in groups),
-        rank_max_us=max(group.rank_max_us for group in groups),
-        skew_us=max(group.skew_us for group in groups),
         environment=one.environment,
         jump=one.jump,
         groups=len(one.timings[0]),

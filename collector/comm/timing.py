@@ -66,6 +66,21 @@ def collective_timing(ranks: Sequence[RankTimes]) -> CollectiveTiming:
     )
 
 
+def over_all(timings: Sequence[CollectiveTiming]) -> CollectiveTiming:
+    """Return the timing of several rounds or groups: the median of their durations, the extremes of
+    the other values."""
+    return CollectiveTiming(
+        duration_us=float(np.median([one.duration_us for one in timings])),
+        min_us=min(one.min_us for one in timings),
+        p90_us=max(one.p90_us for one in timings),
+        max_us=max(one.max_us for one in timings),
+        iterations=sum(one.iterations for one in timings),
+        skew_us=max(one.skew_us for one in timings),
+        rank_min_us=min(one.rank_min_us for one in timings),
+        rank_max_us=max(one.rank_max_us for one in timings),
+    )
+
+
 def relative_spread(medians_us: Sequence[float]) -> float:
     """Return the largest relative distance of a case's medians from their median: 0.1 is 10 %."""
     middle = float(np.median(medians_us))

@@ -96,12 +96,14 @@ def device_locks(backend: str) -> list[str]:
 
 def cuda_stack(torch: str, found: Sequence[Gpu]) -> Stack:
     """Return the stack of GPUs of one model. Raises HostFault if there are two models."""
-    models = sorted({gpu.name for gpu in found})
+    _check_one_model("GPU", {gpu.name for gpu in found}, "CUDA_VISIBLE_DEVICES")
+    return Stack(device=gpu_device(found[0].name), torch=torch, driver=found[0].driver)
+
+
+def _check_one_model(kind: str, models: set[str], variable: str) -> None:
     if len(models) > 1:
-        raise HostFault(
-            f"expected one model of GPU, got {', '.join(models)}: choose with CUDA_VISIBLE_DEVICES"
-        )
-    return Stack(device=gpu_device(models[0]), torch=torch, driver=found[0].driver)
+        found = ", ".join(sorted(models))
+        raise HostFault(f"expected one model of {kind}, got {found}: choose with {variable}")
 
 
 def npu_stack(
@@ -114,12 +116,8 @@ def npu_stack(
     """Return the stack of NPUs of one model; `board` and `cube_cores` are those of the first NPU.
     Raises HostFault for two models or a slice of one, BadInput if CANN, torch_npu or the device's
     name is unknown."""
-    models = sorted({f"{npu.name} with {npu.memory_gb} GB" for npu in found})
-    if len(models) > 1:
-        raise HostFault(
-            f"expected one model of NPU, got {', '.join(models)}: "
-            "choose with ASCEND_RT_VISIBLE_DEVICES"
-        )
+    models = {f"{npu.name} with {npu.memory_gb} GB" for npu in found}
+    _check_one_model("NPU", models, "ASCEND_RT_VISIBLE_DEVICES")
     torch_npu, cann = installed_version("torch_npu", "torch-npu"), cann_version()
     if torch_npu is None:
         raise BadInput("torch_npu is not installed: pip install torch_npu of torch's version")

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -240,13 +240,6 @@ class Launcher:
     library: Library = Library.NONE  # library of the launched kernel
 
 
-class Calls(Protocol):
-    """Launches of the operators of one backend."""
-
-    def of(self, op: OpSpec, case: Case) -> Launcher:
-        """Return the launcher of an operator. Raises NoOperator if this host cannot launch it."""
-
-
 class ReferenceCalls:
     """Plain torch, which cpu and cuda measure."""
 
@@ -264,6 +257,7 @@ class NpuCalls:
         self._selections: dict[tuple[str, str | None], SelectedFunction] = {}
 
     def of(self, op: OpSpec, case: Case) -> Launcher:
+        """Return the launcher of an operator. Raises NoOperator if this host cannot launch it."""
         found = self._selected(op, case)
         if found.refused:
             raise NoOperator(found.refused)
@@ -303,6 +297,9 @@ class NpuCalls:
                 self._missing_needs[need] = f"requires {need.value}: {reason}"
         if self._missing_needs[need]:
             raise NoOperator(self._missing_needs[need])
+
+
+Calls = ReferenceCalls | NpuCalls
 
 
 def resolve(call: str, roots: Mapping[str, Any]) -> Callable[..., Any]:

@@ -162,6 +162,8 @@ class Certificates:
         )
         worked = (cores_worked_longer(launch.duration_us, launch.counters) for launch in kept)
         fault = fault or next(filter(None, worked), "")
+        # The profiler's lower bound for a launch is the sum of those of its operators.
+        operators = 1 if self.spec.backend == "npu" else operators_of(repeats[0].name)
         timed = replace(
             certificate,
             outcome=measurement.Outcome.GATED if entry.doubt else measurement.Outcome.OK,
@@ -171,7 +173,7 @@ class Certificates:
             core=repeats[0].task_type,
             counters=_mean_counters(kept),
             disturbance=disturbance,
-            profiler_floor_us=self._lower_bound_us(repeats[0].name),
+            profiler_floor_us=round(operators * self.lower_bound_us, 6),
             warnings=(
                 *disturbance_warnings(disturbance),
                 *timing_warnings(summary.timing, len(summary.accepted_us)),
@@ -207,11 +209,6 @@ class Certificates:
             idle_mhz=self.idle_mhz,
             gap_share=share,
         )
-
-    def _lower_bound_us(self, name: str) -> float:
-        """Return the profiler's lower bound for a launch: the sum of those of its operators."""
-        operators = 1 if self.spec.backend == "npu" else operators_of(name)
-        return round(operators * self.lower_bound_us, 6)
 
     def _certificate(
         self, entry: CaseEntry, outcome: measurement.Outcome, reason: str

@@ -14,11 +14,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from collector.codec.canonical import decode_object
 from collector.codec.errors import BadInput, OpmeterError
 from collector.host import imports
 from collector.host.cann import custom_opp_folders
 from collector.ops.registry import all_ops
-from collector.ops.spec import OpSpec
 from collector.replay.calls import functions_of_library, library_functions_of_opp
 from collector.replay.process import session_environment
 
@@ -67,10 +67,8 @@ def resolve_calls() -> ResolvedCalls:
     if output is None:
         words = (done.stderr.strip() or f"exit {done.returncode}").splitlines()[-1]
         raise OpmeterError(f"importing torch_npu: {words}")
-    document = json.loads(output.removeprefix(_MARKER))
-    return ResolvedCalls(
-        tuple(ResolvedCall(**call) for call in document["calls"]), tuple(document["in_both"])
-    )
+    document = output.removeprefix(_MARKER).encode()
+    return decode_object(ResolvedCalls, document, what="resolved calls", key=__name__)
 
 
 def functions_in_both(environment: Mapping[str, str] = os.environ) -> list[str]:
@@ -91,22 +89,20 @@ def _resolved() -> Iterator[ResolvedCall]:
         torch_npu = import_torch_npu()
     roots = {"torch": torch, "torch_npu": torch_npu}
 
-    def lacks(op: OpSpec) -> str:
+    for op in all_ops():
+        lacks = ""
         try:
             resolve(op.call, roots)
         except NoOperator as error:
-            return str(error)
-        return ""
-
-    for op in all_ops():
-        yield ResolvedCall(op.kernel, op.call, op.library, lacks(op))
+            lacks = str(error)
+        yield ResolvedCall(op.kernel, op.call, op.library, lacks)
 
 
 if __name__ == "__main__":
     try:
-        document = {"calls": [asdict(call) for call in _resolved()], "in_both": functions_in_both()}
+        found = ResolvedCalls(tuple(_resolved()), tuple(functions_in_both()))
     except BadInput as problem:
         sys.exit(str(problem))
-    sys.stdout.write(f"{_MARKER}{json.dumps(document)}\n")
+    sys.stdout.write(f"{_MARKER}{json.dumps(asdict(found))}\n")
     sys.stdout.flush()
     os._exit(0)  # skips the driver's own cleanup

@@ -4,7 +4,7 @@ Nothing is read from the session's process; a session that was killed is read in
 """
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -56,6 +56,13 @@ def collect(
     expected = [_expectation(spec, journal.cases[i]) for i in records.ordinals]
     attributions = attribute(records.launches, expected)
     provenance = replace(provenance, runtime=journal.runtime)
+    # Launches with next to no work: on a device these are marks, which are launches of their own;
+    # on a CPU an operator that does nothing, since a mark makes a tensor.
+    idle_us = [
+        one.duration_us
+        for one in records.launches
+        if (one.op_type == IDLE_OPERATOR if spec.backend == "cpu" else mark_of(one) is not None)
+    ]
     # If a session failed, msprof's last buffers are lost.
     is_over = report.ending in (Ending.COMPLETE, Ending.STOPPED)
     certificates = Certificates(
@@ -70,7 +77,7 @@ def collect(
         step_us=clock_step_us(
             [launch.duration_us for launch in found.repeats] for found in attributions.values()
         ),
-        lower_bound_us=profiler_lower_bound_us(_idle_us(spec.backend, records.launches)),
+        lower_bound_us=profiler_lower_bound_us(idle_us),
     )
     reported = {ordinal: certificates.of(ordinal) for ordinal in range(len(spec.cases))}
     canaries = {i: reported.pop(i) for i, case in enumerate(spec.cases) if case.place}
@@ -151,12 +158,3 @@ def _expectation(spec: SessionSpec, entry: CaseEntry) -> Expectation:
         at_kernel_slots=op.placed(case) if op and case else None,
         before=entry.before,
     )
-
-
-def _idle_us(backend: str, launches: Iterable[KernelLaunch]) -> list[float]:
-    """Return the durations of launches with next to no work: on a device these are marks, which
-    are launches of their own; on a CPU an operator that does nothing, since a mark makes a
-    tensor."""
-    if backend == "cpu":
-        return [one.duration_us for one in launches if one.op_type == IDLE_OPERATOR]
-    return [one.duration_us for one in launches if mark_of(one) is not None]

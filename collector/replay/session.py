@@ -38,27 +38,21 @@ def main(directory: Path, parent: int | None) -> None:
     journal.write("start", **asdict(this_process()))
     journal.beat(lambda: faulthandler.dump_traceback_later(_NO_HEARTBEAT_S, exit=True))
     try:
-        backend = _run(directory, journal, stop)
+        spec = read_spec(directory)
+        # Before torch is imported: an installed torch_npu would load itself, and requires CANN.
+        os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
+        started = time.perf_counter()
+        with imports.permanent():
+            from collector.replay.loop import Loop
+
+            loop = Loop(spec, directory, journal)  # imports torch_npu for the backend npu
+        loop.run(time.perf_counter() - started, stop)
     except OpmeterError as error:
         journal.write("refused", reason=" ".join(str(error).split()))
         logging.error("%s", error)
         sys.exit(_REFUSED)
-    if backend == "cpu":  # a driver or msprof may have work to do when a process exits
+    if spec.backend == "cpu":  # a driver or msprof may have work to do when a process exits
         end_at_once(0)
-
-
-def _run(directory: Path, journal: JournalWriter, stop: threading.Event) -> str:
-    """Run the session, and return its backend."""
-    spec = read_spec(directory)
-    # Before torch is imported: an installed torch_npu would load itself, and requires CANN.
-    os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
-    started = time.perf_counter()
-    with imports.permanent():
-        from collector.replay.loop import Loop
-
-        loop = Loop(spec, directory, journal)  # imports torch_npu for the backend npu
-    loop.run(time.perf_counter() - started, stop)
-    return spec.backend
 
 
 if __name__ == "__main__":

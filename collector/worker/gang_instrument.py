@@ -27,7 +27,7 @@ from collector.comm.measured import group_timings, settings_of
 from collector.comm.moe.benching import moe_work
 from collector.comm.moe.moe_plan import MoeCase, MoePlan, modes_of
 from collector.comm.rank_files import TOO_LARGE, CaseSeen, have_met, read_results, wrong_result
-from collector.comm.timing import CollectiveTiming, call_durations_us, relative_spread
+from collector.comm.timing import CollectiveTiming, call_durations_us, over_all, relative_spread
 from collector.measuring.batches import RawRecords, SessionResults, Unmeasured
 from collector.measuring.instrument import OnProgress, SessionSettings, case_limit_s
 from collector.model.case import Case
@@ -137,19 +137,19 @@ def _calls_us(seen: CaseSeen, groups: Groups, *, slowest: bool = False) -> list[
     return [float(us) for us in (own.max(axis=0) if slowest else np.median(own, axis=0))]
 
 
+_EXTREMES = ("max_us", "rank_min_us", "rank_max_us", "skew_us")
+
+
 def _counters(
     rounds: Sequence[tuple[CollectiveTiming, ...]], slowest_us: Sequence[float]
 ) -> tuple[tuple[str, float], ...]:
     """Return the further values of a collective's row, by the columns of its file."""
-    every = [group for groups in rounds for group in groups]
+    timing = over_all([group for groups in rounds for group in groups])
     medians_us = [median(group.duration_us for group in groups) for groups in rounds]
     return (
         ("rounds", float(len(rounds))),
         ("round_spread", relative_spread(medians_us)),
-        ("max_us", max(group.max_us for group in every)),
-        ("rank_min_us", min(group.rank_min_us for group in every)),
-        ("rank_max_us", max(group.rank_max_us for group in every)),
-        ("skew_us", max(group.skew_us for group in every)),
+        *((name, getattr(timing, name)) for name in _EXTREMES),
         ("concurrent_groups", float(len(rounds[0]))),
         ("concurrent_slowest_us", median(slowest_us)),
     )

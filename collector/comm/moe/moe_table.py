@@ -8,7 +8,6 @@ and `EP Size` uses the first row.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
 
 import numpy as np
 
@@ -21,6 +20,7 @@ from collector.comm.timing import (
     CollectiveTiming,
     call_durations_us,
     collective_timing,
+    over_all,
     relative_spread,
 )
 from collector.database.layout import AVERAGE_DURATION, DATABASE_COLUMNS, duration_cells
@@ -44,11 +44,6 @@ class MeasuredCase:
     timings: tuple[CollectiveTiming, ...]
     imbalance: float
     rank_imbalance: float
-
-    @property
-    def median_us(self) -> float:
-        """Return the median of the rounds' medians."""
-        return median(one.duration_us for one in self.timings)
 
     @property
     def round_spread(self) -> float:
@@ -169,7 +164,7 @@ def case_cells(case: MoeCase) -> dict[str, str]:
 
 
 def _row(one: MeasuredCase) -> dict[str, str]:
-    timings = one.timings
+    timing = over_all(one.timings)
     return {
         **case_cells(one.case),
         **duration_cells(one.mean_us, ()),
@@ -178,14 +173,14 @@ def _row(one: MeasuredCase) -> dict[str, str]:
         "Routing Seed": str(one.case.seed),
         BACKEND: one.backend,
         MODE: one.mode,
-        "Rounds": str(len(timings)),
-        "Calls": str(sum(timing.iterations for timing in timings)),
+        "Rounds": str(len(one.timings)),
+        "Calls": str(timing.iterations),
         "Round Spread": f"{one.round_spread:.4f}",
-        "Call Median(us)": f"{one.median_us:.2f}",
-        "Call Min(us)": f"{min(timing.min_us for timing in timings):.2f}",
-        "Call P90(us)": f"{max(timing.p90_us for timing in timings):.2f}",
-        "Call Max(us)": f"{max(timing.max_us for timing in timings):.2f}",
-        "Rank Min(us)": f"{min(timing.rank_min_us for timing in timings):.2f}",
-        "Rank Max(us)": f"{max(timing.rank_max_us for timing in timings):.2f}",
-        "Skew(us)": f"{max(timing.skew_us for timing in timings):.2f}",
+        "Call Median(us)": f"{timing.duration_us:.2f}",
+        "Call Min(us)": f"{timing.min_us:.2f}",
+        "Call P90(us)": f"{timing.p90_us:.2f}",
+        "Call Max(us)": f"{timing.max_us:.2f}",
+        "Rank Min(us)": f"{timing.rank_min_us:.2f}",
+        "Rank Max(us)": f"{timing.rank_max_us:.2f}",
+        "Skew(us)": f"{timing.skew_us:.2f}",
     }

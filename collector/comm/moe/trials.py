@@ -19,7 +19,7 @@ from collector.comm.moe import distributing, reference
 from collector.comm.moe.distributing import Dispatched
 from collector.comm.moe.moe_plan import MoeCase
 from collector.comm.moe.probe_plan import OPERATOR
-from collector.comm.moe.reference import Tokens, agrees, make_experts, make_tokens
+from collector.comm.moe.reference import ExpertWeights, Tokens, agrees, make_experts, make_tokens
 from collector.host.cann import custom_opp_problem
 from collector.ranks import distribution
 from collector.ranks.distribution import DistributeCall
@@ -65,11 +65,7 @@ def open_fused(name: str) -> Callable[[MoeCase, int, str], Callable[[], Outputs]
 
 def arguments(operator: Any, case: MoeCase, rank: int, device: str, group: str) -> dict[str, Any]:
     """Return the arguments of an operator; `group` is HCCL's name of the ranks."""
-    call = case.call
-    assert isinstance(call, ExpertCall)
-    mine = range(rank * call.local_experts, (rank + 1) * call.local_experts)
-    experts = make_experts(call, case.seed, mine, device)
-    tokens = make_tokens(call, case.seed, rank, case.routing(), device)
+    call, experts, tokens = _tensors(case, rank, device)
     none = torch.empty(0, dtype=torch.float32, device=device)
     gate_up, down, chosen = _nz(experts.gate_up), _nz(experts.down), tokens.experts.to(torch.int32)
     given = {
@@ -100,6 +96,14 @@ def arguments(operator: Any, case: MoeCase, rank: int, device: str, group: str) 
     }
     takes = {one.name for one in operator.default._schema.arguments}
     return {name: value for name, value in given.items() if name in takes}
+
+
+def _tensors(case: MoeCase, rank: int, device: str) -> tuple[ExpertCall, ExpertWeights, Tokens]:
+    call = case.call
+    assert isinstance(call, ExpertCall)
+    mine = range(rank * call.local_experts, (rank + 1) * call.local_experts)
+    experts = make_experts(call, case.seed, mine, device)
+    return call, experts, make_tokens(call, case.seed, rank, case.routing(), device)
 
 
 def _nz(weight: torch.Tensor) -> torch.Tensor:
@@ -135,11 +139,7 @@ def open_runner(backend: str, operator: str) -> Prepare:
 
 def prepare_reference(case: MoeCase, rank: int, device: str) -> Run:
     """Return the reference's call over the ranks of this process's world."""
-    call = case.call
-    assert isinstance(call, ExpertCall)
-    mine = range(rank * call.local_experts, (rank + 1) * call.local_experts)
-    experts = make_experts(call, case.seed, mine, device)
-    tokens = make_tokens(call, case.seed, rank, case.routing(), device)
+    call, experts, tokens = _tensors(case, rank, device)
     return lambda: reference.combined(call, tokens, experts, dist.group.WORLD)
 
 
