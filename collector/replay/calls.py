@@ -18,12 +18,7 @@ from typing import Any
 import torch
 
 from collector.codec.errors import OpmeterError
-from collector.host.cann import (
-    API_LIBRARY,
-    custom_opp_folders,
-    custom_opp_problem,
-    installed_version,
-)
+from collector.host import cann
 from collector.host.machine import text_of
 from collector.model.case import Case
 from collector.model.measurement import Library
@@ -106,7 +101,7 @@ _OWN = 2  # the last arguments: workspace size and executor
 def mismatched_function(kernel_type: str, environment: Mapping[str, str]) -> str:
     """Return why the custom OPP of an environment may not run an operator's call; empty if it
     has no such function, or one that takes what torch_npu passes."""
-    for folder in custom_opp_folders(environment):
+    for folder in cann.custom_opp_folders(environment):
         declared = _declared(folder)
         for passed in launched_by(kernel_type):
             taken = declared.get(passed.name)
@@ -123,7 +118,7 @@ def is_in_custom_opp(kernel_type: str, environment: Mapping[str, str]) -> bool:
     """Return whether the custom OPP of an environment has a function that launches the kernel,
     so that torch_npu uses that one."""
     names = {function.name for function in launched_by(kernel_type)}
-    folders = custom_opp_folders(environment)
+    folders = cann.custom_opp_folders(environment)
     return any(
         names & ({*_declared(folder)} | library_functions_of_opp(folder)) for folder in folders
     )
@@ -133,7 +128,7 @@ def is_in_custom_opp(kernel_type: str, environment: Mapping[str, str]) -> bool:
 def library_functions_of_opp(folder: Path) -> frozenset[str]:
     """Return the aclnn functions of a custom OPP's library, which is read as a file and never
     loaded."""
-    return functions_of_library(folder / API_LIBRARY)
+    return functions_of_library(folder / cann.API_LIBRARY)
 
 
 def functions_of_library(library: Path) -> frozenset[str]:
@@ -281,7 +276,7 @@ class NpuCalls:
             found = selected_function(op, case, self._environment)
             # The release of the library, as `releases.csv` spells it; empty if not installed.
             library = library_of(found.call).replace("-", "_")
-            version = installed_version(library)
+            version = cann.installed_version(library)
             refused = why_unsupported(op.kernel, f"{library}-{version}" if version else "")
             self._selections[place] = replace(found, refused=found.refused or refused)
         return self._selections[place]
@@ -332,7 +327,7 @@ def _load_atb(environment: Mapping[str, str]) -> None:
 
 
 def _find_custom_opp(environment: Mapping[str, str]) -> None:
-    if problem := custom_opp_problem(environment):
+    if problem := cann.custom_opp_problem(environment):
         raise NoOperator(problem)
 
 

@@ -23,48 +23,10 @@ from collector.replay.kineto import Filing, summary_rows
 from collector.replay.msprof import write_summary
 from collector.replay.spec import SessionSpec
 
-# Profiler windows: each holds a few cases, and becomes one slice of the session's op_summary. The
-# launches before a case are recorded too, and each counts as a case.
-
+# Limits of a profiler window. The launches before a case are recorded too, and each counts as a
+# case.
 MAX_CASES = 64
 MAX_WORK_S = 10.0
-
-
-class ProfilerWindow:
-    """One window, from the profiler's start to its slice on disk."""
-
-    def __init__(self, device: KinetoDevice):
-        self.filings: dict[int, Filing] = {}
-        self._device = device
-        self._profiler = start_profiler(device)
-        self._started = time.monotonic()
-
-    @property
-    def is_full(self) -> bool:
-        launched = sum(1 + len(filing.before) for filing in self.filings.values())
-        return launched >= MAX_CASES or time.monotonic() - self._started >= MAX_WORK_S
-
-    def close(self, path: Path, journal: JournalWriter) -> None:
-        """Stop the profiler, write the slice, and then record it in the journal."""
-        times = [time.perf_counter()]
-        self._device.synchronize()
-        self._profiler.__exit__(None, None, None)
-        times.append(time.perf_counter())
-        raw = self._profiler.kineto_results.events()
-        rows = summary_rows(self._device.events(raw), self.filings)
-        times.append(time.perf_counter())
-        sha256 = write_summary(rows, path)
-        times.append(time.perf_counter())
-        stop_s, read_s, write_s = (b - a for a, b in zip(times, times[1:], strict=False))
-        journal.write(
-            "window",
-            slice=path.name,
-            sha256=sha256,
-            ordinals=sorted(self.filings),
-            stop_s=stop_s,
-            read_s=read_s,
-            write_s=write_s,
-        )
 
 
 def start_profiler(device: KinetoDevice) -> Any:
@@ -114,13 +76,14 @@ class Recorder:
 
 
 class KinetoRecorder(Recorder):
-    """torch.profiler in windows: each becomes a slice of the session's op_summary."""
+    """torch.profiler in windows: each holds a few cases, and becomes a slice of the session's
+    op_summary."""
 
     def __init__(self, device: KinetoDevice, directory: Path, journal: JournalWriter):
-        self._device = device
-        self._directory = directory
-        self._journal = journal
-        self._window: ProfilerWindow | None = None
+        self._device, self._directory, self._journal = device, directory, journal
+        self._profiler: Any = None  # of the open window
+        self._filings: dict[int, Filing] = {}  # of its cases
+        self._began_s = 0.0
         self._slices = 0
 
     def start(self) -> float:
@@ -129,8 +92,8 @@ class KinetoRecorder(Recorder):
         return time.perf_counter() - started
 
     def before_case(self) -> None:
-        if self._window is None:
-            self._window = ProfilerWindow(self._device)
+        if self._profiler is None:
+            self._profiler, self._began_s = start_profiler(self._device), time.monotonic()
             sacrifice(self._device, SACRIFICES_OF_A_WINDOW)
             # Operators that do nothing. On a GPU they launch no kernel, and marks are used instead.
             tensor = torch.zeros(1, device=self._device.name)
@@ -138,21 +101,40 @@ class KinetoRecorder(Recorder):
                 torch.is_same_size(tensor, tensor)
 
     def measured(self, ordinal: int, record: CaseRecord, before: Sequence[CaseRecord]) -> None:
-        if self._window is not None:
-            neighbours = tuple(Filing(one.kernel_type, one.cells) for one in before)
-            filing = Filing(record.kernel_type, record.cells, neighbours)
-            self._window.filings[ordinal] = filing
+        neighbours = tuple(Filing(one.kernel_type, one.cells) for one in before)
+        self._filings[ordinal] = Filing(record.kernel_type, record.cells, neighbours)
 
     def after_case(self) -> None:
-        if self._window is not None and self._window.is_full:
+        launched = sum(1 + len(filing.before) for filing in self._filings.values())
+        if launched >= MAX_CASES or time.monotonic() - self._began_s >= MAX_WORK_S:
             self.close()
 
     def close(self) -> None:
-        if self._window is not None:
-            name = f"slice-{self._slices:03d}.op_summary.csv"
-            self._slices += 1
-            self._window.close(self._directory / name, self._journal)
-            self._window = None
+        """Stop the profiler, write the slice, and then record it in the journal."""
+        if self._profiler is None:
+            return
+        path = self._directory / f"slice-{self._slices:03d}.op_summary.csv"
+        times = [time.perf_counter()]
+        self._device.synchronize()
+        self._profiler.__exit__(None, None, None)
+        times.append(time.perf_counter())
+        raw = self._profiler.kineto_results.events()
+        rows = summary_rows(self._device.events(raw), self._filings)
+        times.append(time.perf_counter())
+        sha256 = write_summary(rows, path)
+        times.append(time.perf_counter())
+        stop_s, read_s, write_s = (b - a for a, b in zip(times, times[1:], strict=False))
+        self._journal.write(
+            "window",
+            slice=path.name,
+            sha256=sha256,
+            ordinals=sorted(self._filings),
+            stop_s=stop_s,
+            read_s=read_s,
+            write_s=write_s,
+        )
+        self._profiler, self._filings = None, {}
+        self._slices += 1
 
 
 def open_recorded_device(

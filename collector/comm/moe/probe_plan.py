@@ -97,9 +97,12 @@ class Region:
 
     def tries(self) -> Iterator[Point]:
         """Yield the points to try; record each outcome with `record` before taking the next."""
-        yield from self._bisected(0, (0, 0, 0), is_lowest_first=True)
-        for axis in (1, 2):
-            yield from self._bisected(axis, (0, 0, 0))
+        lowest = (0, 0, 0)  # if it is refused, all others are, too
+        if self.is_open(lowest):
+            yield lowest
+        for axis in range(3):
+            while (self._line(axis, lowest) == _OPEN).any():
+                yield self._middle(axis, lowest)
         corner = _point([self._last_accepted(axis) for axis in range(3)])
         if self.is_open(corner):
             yield corner
@@ -146,16 +149,6 @@ class Region:
                 if len(open_experts):
                     return tokens, int(open_experts[which]), choices
         return None
-
-    def _bisected(
-        self, axis: int, start: Point, *, is_lowest_first: bool = False
-    ) -> Iterator[Point]:
-        """Yield tries along an axis until its line is known. The lowest point of all comes first:
-        if it is refused, all others are, too."""
-        if is_lowest_first and self.is_open(start):
-            yield start
-        while (self._line(axis, start) == _OPEN).any():
-            yield self._middle(axis, start)
 
     def _line(self, axis: int, start: Point) -> "np.ndarray[tuple[int], np.dtype[np.int8]]":
         at: list[int | slice] = list(start)
