@@ -213,7 +213,7 @@ def _key_of(row: Mapping[str, str]) -> Key:
 
 
 def _facts(one: Measured) -> CollectiveFacts:
-    timing = asdict(over_all([group for groups in one.timings for group in groups]))
+    timing = asdict(over_all(one.all_groups()))
     return CollectiveFacts(
         **{**timing, "duration_us": one.duration_us},
         mode=one.mode,

@@ -25,6 +25,7 @@ from collector.comm import rank_files
 from collector.host.cann import with_custom_opp
 from collector.host.npus import check_health
 from collector.host.stack import CPU_ALLOCATOR, installed_vllm
+from collector.replay.journal import GrowingFile
 from collector.replay.process import describe_end, end_group
 
 # Find the rank that the others wait for, by the position of each rank when none makes a step.
@@ -338,12 +339,14 @@ def _watch(
 ) -> None:
     """Wait until all ranks have ended. A step is a line in any rank's journal. The limit is longer
     for the first step of each rank, and for ranks of other nodes, whose journals are not here."""
-    steps, since, measured = -1, time.monotonic(), rank_files.LineCount(folder / rank_files.RESULTS)
+    steps, since = -1, time.monotonic()
+    results, measured = GrowingFile(folder / rank_files.RESULTS), 0
     while True:
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(_GANG_POLL_S)
         states = rank_files.rank_states(folder)
-        work.tick(measured.count())
+        measured += len(results.new())
+        work.tick(measured)
         if process.returncode == 0:
             return
         if process.returncode is not None:

@@ -219,6 +219,10 @@ class Measured:
     def bus_bandwidth_gbps(self) -> float:
         return self.collective.bus_bytes / self.duration_us / 1e3
 
+    def all_groups(self) -> list[CollectiveTiming]:
+        """Return every group of every round."""
+        return [group for groups in self.timings for group in groups]
+
 
 @dataclass(frozen=True, slots=True)
 class BenchOutcome:

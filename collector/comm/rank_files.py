@@ -73,23 +73,6 @@ def read_results(folder: Path) -> list[CaseSeen]:
     return [_seen(json.loads(line)) for line in whole_lines(folder / RESULTS)]
 
 
-class LineCount:
-    """The number of lines of a growing file: counted lines are not read again."""
-
-    def __init__(self, path: Path) -> None:
-        self._path, self._offset, self._lines = path, 0, 0
-
-    def count(self) -> int:
-        """Return the number of complete lines; 0 if there is no file."""
-        if self._path.exists():
-            with self._path.open("rb") as file:
-                file.seek(self._offset)
-                new = file.read()
-            self._offset += len(new)
-            self._lines += new.count(b"\n")
-        return self._lines
-
-
 def _seen(read: dict[str, Any]) -> CaseSeen:
     times = (RankTimes(rank, tuple(starts), tuple(took)) for rank, starts, took in read["ranks"])
     extra = Collective(**read["extra"]) if read.get("extra") else None

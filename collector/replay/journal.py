@@ -9,7 +9,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -184,13 +184,31 @@ def _decoded(values: dict[str, Any]) -> dict[str, Any]:
     return values
 
 
+class GrowingFile:
+    """The lines of a file that another process writes."""
+
+    def __init__(self, path: Path):
+        self._path, self._offset = path, 0
+
+    def new(self) -> list[bytes]:
+        """Return the complete lines since the last call; none if there is no file yet."""
+        try:
+            with self._path.open("rb") as stream:
+                stream.seek(self._offset)
+                data = stream.read()
+        except FileNotFoundError:
+            return []
+        complete = data[: data.rfind(b"\n") + 1]
+        self._offset += len(complete)
+        return complete.splitlines()
+
+
 class JournalTail:
     """Follows a journal while it is written; `journal` is its state so far."""
 
     def __init__(self, path: Path):
         self.journal = Journal()
-        self._path = path
-        self._offset = 0
+        self._path, self._lines = path, GrowingFile(path)
         self._is_broken = False
 
     def read(self) -> Journal:
@@ -199,7 +217,7 @@ class JournalTail:
         An incomplete last line is left for the next call. After an unreadable line, which a full
         disk may leave in the middle, nothing more is read: the steps after it count as not done,
         and the session as silent."""
-        for line in () if self._is_broken else self._new_lines():
+        for line in () if self._is_broken else self._lines.new():
             try:
                 self.journal.add(json.loads(line))
             except (LookupError, TypeError, ValueError, RecursionError) as error:
@@ -207,17 +225,6 @@ class JournalTail:
                 self._is_broken = True
                 break
         return self.journal
-
-    def _new_lines(self) -> Iterator[bytes]:
-        try:
-            with self._path.open("rb") as stream:
-                stream.seek(self._offset)
-                data = stream.read()
-        except FileNotFoundError:
-            return
-        complete = data[: data.rfind(b"\n") + 1]
-        self._offset += len(complete)
-        yield from complete.splitlines()
 
 
 def read_journal(path: Path) -> Journal:

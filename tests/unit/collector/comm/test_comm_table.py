@@ -17,10 +17,11 @@ from collector.comm.comm_table import (
     write_offsets,
 )
 from collector.comm.measured import bench_results
-from collector.comm.rank_files import CaseSeen, LineCount, read_results
+from collector.comm.rank_files import CaseSeen, read_results
 from collector.comm.timing import RankTimes
 from collector.ranks.collective import COLUMNS, OF_SESSIONS, OF_SESSIONS_TOGETHER, Collective
 from collector.ranks.topology import Grid
+from collector.replay.journal import GrowingFile
 from tests.unit.collector.naming import names, naming
 
 ALONE = Collective("all_reduce", 4096, "bfloat16", 2, 2)
@@ -237,14 +238,14 @@ def test_a_wrong_result_has_no_row():
 def test_what_a_killed_rank_had_begun_to_write_is_no_result(tmp_path):
     line = '{"round": 0, "case": 2, "ranks": [[0, [1.0], [2.0]]], "left_out": "", "wrong": []}\n'
     results = tmp_path / "results.jsonl"
-    written = LineCount(results)
-    assert written.count() == 0
+    written = GrowingFile(results)
+    assert written.new() == []
     assert read_results(tmp_path) == []
     results.write_text(line + line[:20])
-    assert written.count() == 1
+    assert written.new() == [line.strip().encode()]
     assert read_results(tmp_path) == [CaseSeen(0, 2, (RankTimes(0, (1.0,), (2.0,)),), "", ())]
     results.write_text(line + line)
-    assert written.count() == 2
+    assert written.new() == [line.strip().encode()]
 
 
 def test_a_round_that_a_profiler_lost_does_not_take_the_others_with_it():
