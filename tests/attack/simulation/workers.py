@@ -41,7 +41,7 @@ class PlayedWorker:
     ):
         self._depot, self._node, self._parent = depot, node, parent
         self._meetings = meetings
-        self._options = worker._parse(list(arguments))
+        self._options = worker._parser().parse_args(list(arguments))
         self._code: int | None = None
         name = f"{parent.name}/{self._options.attempt}"
         self.process = parent.child(name)
