@@ -117,7 +117,9 @@ def tool_output(
     patience_s = patience_s or _TOOL_PATIENCE_S
     command = shutil.which(tool)
     if command is None:
-        raise HostFault(f"backend {backend}: {tool} is not on PATH, so no device is known{remedy}")
+        raise HostFault(
+            f"backend {backend}: {tool} is not on PATH, so no device can be listed{remedy}"
+        )
     try:
         output = subprocess.run(
             [command, *arguments],
