@@ -6,9 +6,8 @@ Paths are relative to the file. `docs/reference/campaign-file.md` describes ever
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TypeVar
 
 from collector.codec.errors import BadInput
 from collector.model import keys
@@ -18,7 +17,7 @@ from collector.model.plan import Limits, MeasureSettings, ShardSettings
 from collector.model.stack import BACKENDS
 from collector.model.vocabulary import CAUSAL_MASK, FULL_MASK
 from collector.store.opening import checked_address
-from jobs.campaign.document import Entry, read_document
+from jobs.campaign.document import Entry, Fields, Value, read_document
 from jobs.campaign.source_kinds import (
     CasesSource,
     CollectivesSource,
@@ -42,15 +41,11 @@ class DensitySettings:
     tolerance: float
     share: float = SHARE
 
-    def as_json(self) -> dict[str, float]:
-        """Return the settings by name."""
-        return asdict(self)
-
 
 def read_density(entry: Entry) -> DensitySettings:
     """Return the settings of `density`. Raise BadInput, with the line, for invalid ones."""
     found = entry.fields(("tolerance", "share"), required=("tolerance",))
-    share = found["share"].percentage() if "share" in found else SHARE
+    share = found.read("share", Entry.percentage, SHARE)
     return DensitySettings(found["tolerance"].percentage(), share)
 
 
@@ -72,27 +67,25 @@ _MOST_FOR_PRECISION = 1000
 
 
 def read_measure(entry: Entry) -> MeasureSettings:
-    """Return the settings of `measure`. Raises BadInput, with the line, for invalid ones."""
+    """Return the settings of `measure`. Raise BadInput, with the line, for invalid ones."""
     found = entry.fields(("budget_s", "repeats", "precision", "cache", "aic_metrics"))
     default = MeasureSettings()
     precision = _precision(found)
     most = default.max_repeats if precision is None else _MOST_FOR_PRECISION
     bounds = (default.min_repeats, most, default.repeat_count)
-    least, most, fixed = _repeats(found["repeats"], bounds) if "repeats" in found else bounds
+    least, most, fixed = found.read("repeats", lambda entry: _repeats(entry, bounds), bounds)
     return MeasureSettings(
-        budget_s=found["budget_s"].positive() if "budget_s" in found else default.budget_s,
+        budget_s=found.read("budget_s", Entry.positive, default.budget_s),
         min_repeats=least,
         max_repeats=most,
         repeat_count=fixed,
-        cache=found["cache"].choice(CACHES) if "cache" in found else default.cache,
-        aic_metrics=_metrics(found["aic_metrics"])
-        if "aic_metrics" in found
-        else default.aic_metrics,
+        cache=found.read("cache", lambda entry: entry.choice(CACHES), default.cache),
+        aic_metrics=found.read("aic_metrics", _metrics, default.aic_metrics),
         precision=precision,
     )
 
 
-def _precision(found: Mapping[str, Entry]) -> float | None:
+def _precision(found: Fields) -> float | None:
     """Return the requested precision. Raise BadInput if other settings conflict with it."""
     if "precision" not in found:
         return None
@@ -101,7 +94,7 @@ def _precision(found: Mapping[str, Entry]) -> float | None:
         raise entry.refusal(
             "`precision` chooses the number of repeats, but `repeats` fixes it: remove one of them"
         )
-    cache = found["cache"].choice(CACHES) if "cache" in found else "warm"
+    cache = found.read("cache", lambda entry: entry.choice(CACHES), "warm")
     if cache != "warm":
         between = "flushes the cache" if cache == "cold" else "runs other launches"
         problem = f"requires consecutive launches (`cache: warm`); `{cache}` {between} in between"
@@ -141,27 +134,20 @@ class QualitySettings:
     repeat_share: float = REPEAT_SHARE
     budget_device_h: float | None = None
 
-    def as_json(self) -> dict[str, object]:
-        """Return the settings by name."""
-        return asdict(self)
-
 
 def read_quality(entry: Entry) -> QualitySettings:
     """Return the settings of `quality`. Raise BadInput, with the line, for invalid ones."""
     found = entry.fields(("repeat_share", "budget_device_h"))
     return QualitySettings(
-        found["repeat_share"].share() if "repeat_share" in found else REPEAT_SHARE,
-        found["budget_device_h"].positive() if "budget_device_h" in found else None,
+        found.read("repeat_share", Entry.share, REPEAT_SHARE),
+        found.read("budget_device_h", Entry.positive, None),
     )
 
 
 # Values of launches that a campaign gives if no row of a profile has them.
 
-_RUNTIME_VALUES_KEYS = ("kv_length", "mask", "library")
 _MASKS = (CAUSAL_MASK, FULL_MASK)
 _LIBRARIES = (Library.CANN.value, Library.VLLM_ASCEND.value)
-
-Value = TypeVar("Value")
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,26 +166,20 @@ class RuntimeValues:
 
 def read_runtime(entry: Entry) -> RuntimeValues:
     """Return the values of `runtime`. Raise BadInput, with the line, for invalid ones."""
-    found = entry.fields(_RUNTIME_VALUES_KEYS)
+    found = entry.fields(("kv_length", "mask", "library"))
     if not found:
-        raise entry.refusal(
-            f"expected at least one of {', '.join(_RUNTIME_VALUES_KEYS[:-1])} and "
-            f"{_RUNTIME_VALUES_KEYS[-1]}"
-        )
-    lengths: tuple[int, ...] = ()
-    masks: tuple[str, ...] = ()
-    libraries: tuple[str, ...] = ()
-    if "kv_length" in found:
-        lengths = _each(found["kv_length"], "length", lambda item: item.integer(1))
-    if "mask" in found:
-        masks = _each(found["mask"], "mask", lambda item: item.choice(_MASKS))
-    if "library" in found:
-        libraries = _each(found["library"], "library", lambda item: item.choice(_LIBRARIES))
-    return RuntimeValues(lengths, masks, libraries)
+        raise entry.refusal("expected at least one of kv_length, mask and library")
+    return RuntimeValues(
+        _each(found.get("kv_length"), "length", lambda item: item.integer(1)),
+        _each(found.get("mask"), "mask", lambda item: item.choice(_MASKS)),
+        _each(found.get("library"), "library", lambda item: item.choice(_LIBRARIES)),
+    )
 
 
-def _each(entry: Entry, what: str, read: Callable[[Entry], Value]) -> tuple[Value, ...]:
-    """Return the distinct items of a list with at least one item."""
+def _each(entry: Entry | None, what: str, read: Callable[[Entry], Value]) -> tuple[Value, ...]:
+    """Return the distinct items of a list with at least one item; none without the list."""
+    if entry is None:
+        return ()
     values = tuple(read(item) for item in entry.items())
     if not values:
         raise entry.refusal(f"expected at least one {what}, got an empty list")
@@ -211,23 +191,9 @@ def _each(entry: Entry, what: str, read: Callable[[Entry], Value]) -> tuple[Valu
 UPDATES = ("all", "missing-only", "precision")
 
 _CAMPAIGN_FILE_KEYS = (
-    "campaign",
-    "sources",
-    "operators",
-    "update",
-    "target",
-    "backend",
-    "devices",
-    "measure",
-    "shards",
-    "limits",
-    "quality",
-    "density",
-    "runtime",
-    "op_mapping",
-    "store",
+    *("campaign", "sources", "operators", "update", "target", "backend", "devices", "measure"),
+    *("shards", "limits", "quality", "density", "runtime", "op_mapping", "store"),
 )
-_TARGET_KEYS = ("device", "vllm", "torch", "cann", "driver", "firmware", "torch_npu")
 _ADDRESSES = ("s3://", "file://")
 _USUAL = MeasureSettings()
 
@@ -243,6 +209,9 @@ class Target:
     driver: str | None = None
     firmware: str | None = None
     torch_npu: str | None = None
+
+
+TARGET_KEYS = tuple(field.name for field in fields(Target))
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,7 +236,7 @@ class Campaign:
 
 
 def load_campaign(path: Path) -> Campaign:
-    """Return the campaign of a file. Raises BadInput, with the line, for an invalid one."""
+    """Return the campaign of a file. Raise BadInput, with the line, for an invalid one."""
     try:
         text = path.read_bytes().decode("utf-8-sig")
     except OSError as error:
@@ -292,10 +261,7 @@ def campaign_from_text(text: str, *, path: Path | str, base: Path) -> Campaign:
     """Return the campaign of a text; relative paths are relative to `base`."""
     document = read_document(text, str(path))
     found = document.fields(_CAMPAIGN_FILE_KEYS, required=("campaign", "sources", "backend"))
-
-    def read(key: str, reader: Callable[[Entry], Value], default: Value) -> Value:
-        return reader(found[key]) if key in found else default
-
+    read = found.read
     update = read("update", lambda entry: entry.choice(UPDATES), "missing-only")
     quality = read("quality", read_quality, QualitySettings())
     if (update == "precision") != (quality.budget_device_h is not None):
@@ -315,7 +281,7 @@ def campaign_from_text(text: str, *, path: Path | str, base: Path) -> Campaign:
     if measure.cache == CONTEXT:
         _check_context(found, sources, update)
     return Campaign(
-        name=_name(found["campaign"]),
+        name=_checked(found["campaign"], keys.campaign_name),
         sources=sources,
         operators=read("operators", _operators, None),
         update=update,
@@ -344,16 +310,12 @@ def _check_context(found: Mapping[str, Entry], sources: Sequence[Source], update
                 "`measure.cache: context` replays the launches that preceded a case: expected a "
                 "profile, which records the order of launches"
             )
-    for key, is_there in (("density", "density" in found), ("update", update == "precision")):
-        if is_there:
-            problem = (
-                "applies to isolated measurements only; remove it, or `measure.cache: context`"
-            )
-            raise found[key].refusal(problem)
-
-
-def _name(entry: Entry) -> str:
-    return _checked(entry, keys.campaign_name)
+    isolated = [key for key in ("density",) if key in found]
+    isolated += ["update"] if update == "precision" else []
+    for key in isolated:
+        raise found[key].refusal(
+            "applies to isolated measurements only; remove it, or `measure.cache: context`"
+        )
 
 
 def _checked(entry: Entry, check: Callable[[str], str]) -> str:
@@ -379,7 +341,7 @@ def _target(entry: Entry) -> Target | None:
         if entry.is_list or entry.text() != "here":
             raise entry.refusal("expected here or a mapping such as {device: NAME, torch: 2.9.0}")
         return None
-    found = entry.fields(_TARGET_KEYS, required=("device",))
+    found = entry.fields(TARGET_KEYS, required=("device",))
     return Target(**{name: value.text() for name, value in found.items()})
 
 

@@ -7,11 +7,14 @@ the number 2.1. Nothing in a document is constructed or executed.
 import math
 from collections.abc import Callable, Collection, Sequence
 from difflib import get_close_matches
+from typing import TypeVar
 
 import yaml
 
 from collector.codec.errors import BadInput
 from collector.codec.yaml_nodes import NamedNode, read_node
+
+Value = TypeVar("Value")
 
 
 class Entry(NamedNode):
@@ -24,34 +27,23 @@ class Entry(NamedNode):
         return self._scalar("a text")
 
     def integer(self, least: int) -> int:
-        expected = f"an integer of at least {least}"
-        text = self._plain(expected)
-        try:
-            value = int(text)
-        except ValueError as error:
-            raise self.unwanted(expected, repr(text)) from error
-        if value < least:
-            raise self.unwanted(expected, text)
-        return value
+        return self._number(f"an integer of at least {least}", int, lambda value: value >= least)
 
     def positive(self) -> float:
-        return self._number("a number above 0", lambda value: math.isfinite(value) and value > 0)
+        return self._number("a number above 0", float, lambda x: math.isfinite(x) and x > 0)
 
     def share(self) -> float:
-        return self._number("a number from 0 to 1", lambda value: 0 <= value <= 1)
+        return self._number("a number from 0 to 1", float, lambda x: 0 <= x <= 1)
 
     def percentage(self) -> float:
         """Return a share above 0 and below 1, written as `1%` or `0.01`."""
+
+        def share(text: str) -> float:
+            digits = text.removesuffix("%")
+            return float(digits) / (1 if digits == text else 100)
+
         expected = "a share between 0 and 1, such as 1% or 0.01"
-        text = self._plain(expected)
-        digits = text.removesuffix("%")
-        try:
-            value = float(digits) / (1 if digits == text else 100)
-        except ValueError as error:
-            raise self.unwanted(expected, repr(text)) from error
-        if not 0 < value < 1:
-            raise self.unwanted(expected, text)
-        return value
+        return self._number(expected, share, lambda x: 0 < x < 1)
 
     def choice(self, allowed: Sequence[str]) -> str:
         expected = f"{', '.join(allowed[:-1])} or {allowed[-1]}" if len(allowed) > 1 else allowed[0]
@@ -71,11 +63,11 @@ class Entry(NamedNode):
             seen.append(text)
         return seen
 
-    def fields(self, known: Collection[str], required: Collection[str] = ()) -> dict[str, "Entry"]:
+    def fields(self, known: Collection[str], required: Collection[str] = ()) -> "Fields":
         """Return the entries of a mapping by key; refuse unknown, repeated and missing keys."""
         if not self.is_mapping:
             raise self.unwanted(f"a mapping with the keys {', '.join(known)}")
-        found: dict[str, Entry] = {}
+        found = Fields()
         for key_node, value_node in self.node.value:
             key = self._key(key_node, known)
             if key in found:
@@ -86,7 +78,7 @@ class Entry(NamedNode):
                 raise self.refusal(f"the key {key!r} is missing")
         return found
 
-    def mapping(self) -> dict[str, "Entry"]:
+    def mapping(self) -> "Fields":
         """Return the entries of a mapping with arbitrary keys; refuse a repeated one."""
         if not self.is_mapping:
             raise self.unwanted("a mapping")
@@ -104,10 +96,12 @@ class Entry(NamedNode):
     def _at(self, node: yaml.Node, message: str) -> BadInput:
         return Entry(self.name, node, self.path).refusal(message)
 
-    def _number(self, expected: str, fits: Callable[[float], bool]) -> float:
+    def _number(
+        self, expected: str, read: Callable[[str], Value], fits: Callable[[Value], bool]
+    ) -> Value:
         text = self._plain(expected)
         try:
-            value = float(text)
+            value = read(text)
         except ValueError as error:
             raise self.unwanted(expected, repr(text)) from error
         if not fits(value):
@@ -130,6 +124,14 @@ class Entry(NamedNode):
 
     def _scalar_kind(self) -> str:
         return "nothing" if self.node.tag.endswith(":null") else repr(self.node.value)
+
+
+class Fields(dict[str, Entry]):
+    """The entries of a mapping by key."""
+
+    def read(self, key: str, read: Callable[[Entry], Value], default: Value) -> Value:
+        """Return the value of a key, or the default without it."""
+        return read(self[key]) if key in self else default
 
 
 def read_document(text: str, path: str) -> Entry:

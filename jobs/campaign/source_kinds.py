@@ -1,7 +1,6 @@
 """`sources` of a campaign file: the six kinds of sources of its cases."""
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from collector.shapes.kernel_set import USUAL_RELEASE, find_kernel_set
 from collector.shapes.layout import NZ_SETTINGS, ExpertLaunch, Layout, Quantisation, check_layout
 from collector.shapes.models import Decoder, bundled_decoder, unknown_model
 from collector.shapes.serving import Phase, Serving
-from jobs.campaign.document import Entry
+from jobs.campaign.document import Entry, Fields
 
 # `collectives` of a campaign's sources: operations over ranks, by sizes and groups, or those of a
 # profile's step.
@@ -66,11 +65,11 @@ def read_step_collectives(entry: Entry) -> StepCollectives:
     Raises BadInput, with the line, for invalid ones."""
     found = entry.fields(("grid", "dtype", "mode", "environment", "ep_size"))
     return StepCollectives(
-        grid=_grid(found["grid"]) if "grid" in found else _A3,
-        dtype=_dtype(found["dtype"]) if "dtype" in found else _DTYPE,
-        mode=_mode(found),
-        environment=_environment(found["environment"]) if "environment" in found else "",
-        ep_size=found["ep_size"].integer(2) if "ep_size" in found else None,
+        grid=found.read("grid", _grid, _A3),
+        dtype=found.read("dtype", _dtype, _DTYPE),
+        mode=found.read("mode", _mode, AUTO),
+        environment=found.read("environment", _environment, ""),
+        ep_size=found.read("ep_size", lambda entry: entry.integer(2), None),
     )
 
 
@@ -78,32 +77,32 @@ def read_collectives(entry: Entry) -> CollectivesSource:
     """Return the source of a mapping. Raises BadInput, with the line, for an invalid one."""
     found = entry.fields(_COLLECTIVES_KEYS, required=("groups",))
     groups = tuple(item.integer(2) for item in found["groups"].items())
-    ranks = found["ranks"].integer(2) if "ranks" in found else max(groups)
-    grid = _grid(found["grid"]) if "grid" in found else _A3
+    ranks = found.read("ranks", lambda entry: entry.integer(2), max(groups))
+    grid = found.read("grid", _grid, _A3)
     if ranks > grid.size:
         raise entry.refusal(f"expected at most {grid.size} ranks for the grid {grid}, got {ranks}")
     if ranks < max(groups):
         raise found["ranks"].refusal(f"expected groups of at most {ranks} ranks, got {max(groups)}")
     return CollectivesSource(
-        operations=_operations(found.get("operations")),
-        sizes=_sizes(found["bytes"]) if "bytes" in found else ("full",),
-        max_bytes=found["max_bytes"].integer(1) if "max_bytes" in found else None,
-        dtype=_dtype(found["dtype"]) if "dtype" in found else _DTYPE,
+        operations=found.read("operations", _operations, tuple(collective.OPERATIONS)),
+        sizes=found.read("bytes", _sizes, ("full",)),
+        max_bytes=found.read("max_bytes", lambda entry: entry.integer(1), None),
+        dtype=found.read("dtype", _dtype, _DTYPE),
         groups=groups,
         ranks=ranks,
         grid=grid,
         tiers=tuple(item.integer(0) for item in found["tiers"].items()) if "tiers" in found else (),
-        mode=_mode(found),
-        environment=_environment(found["environment"]) if "environment" in found else "",
+        mode=found.read("mode", _mode, AUTO),
+        environment=found.read("environment", _environment, ""),
     )
 
 
-def _mode(found: Mapping[str, Entry]) -> str:
-    return found["mode"].choice((AUTO, *collective.MODES)) if "mode" in found else AUTO
+def _mode(entry: Entry) -> str:
+    return entry.choice((AUTO, *collective.MODES))
 
 
-def _operations(entry: Entry | None) -> tuple[str, ...]:
-    if entry is None or (not entry.is_list and entry.text() == "all"):
+def _operations(entry: Entry) -> tuple[str, ...]:
+    if not entry.is_list and entry.text() == "all":
         return tuple(collective.OPERATIONS)
     entry.distinct_texts()
     return tuple(item.choice(tuple(collective.OPERATIONS)) for item in entry.items())
@@ -172,7 +171,7 @@ class ModelSource:
     collectives: StepCollectives | None = None
 
 
-def read_model(found: Mapping[str, Entry], base: Path) -> ModelSource:
+def read_model(found: Fields, base: Path) -> ModelSource:
     """Return the source of the keys `model`, KEYS and `collectives`.
 
     A file name is relative to `base`. Raises BadInput, with the line, for an invalid value."""
@@ -180,7 +179,7 @@ def read_model(found: Mapping[str, Entry], base: Path) -> ModelSource:
     for key in ("layout", "serving"):
         if key not in found:
             raise reported.refusal(f"a model requires the key {key!r} in the same source")
-    release = found["release"].text() if "release" in found else USUAL_RELEASE
+    release = found.read("release", Entry.text, USUAL_RELEASE)
     layout = _layout(found["layout"])
     word = reported.text()
     model = bundled_decoder(word) or base / word
@@ -192,14 +191,8 @@ def read_model(found: Mapping[str, Entry], base: Path) -> ModelSource:
         find_kernel_set(release)
     except BadInput as error:
         raise reported.refusal(str(error)) from error
-    of_ranks = found.get("collectives")
-    return ModelSource(
-        model,
-        layout,
-        _serving(found["serving"]),
-        release,
-        read_step_collectives(of_ranks) if of_ranks is not None else None,
-    )
+    collectives = found.read("collectives", read_step_collectives, None)
+    return ModelSource(model, layout, _serving(found["serving"]), release, collectives)
 
 
 def _layout(entry: Entry) -> Layout:
@@ -219,18 +212,17 @@ def _layout(entry: Entry) -> Layout:
 
 def _serving(entry: Entry) -> Serving:
     found = entry.fields(_SERVING, required=_SERVING[:3])
-    most = found["max_batched_tokens"].integer(1) if "max_batched_tokens" in found else None
     sizes = found["graph_sizes"].items() if "graph_sizes" in found else []
     return Serving(
         tuple(item.integer(1) for item in found["concurrency"].items()),
         found["input"].integer(1),
         found["output"].integer(1),
-        most or _BATCHED_TOKENS,
+        found.read("max_batched_tokens", lambda entry: entry.integer(1), _BATCHED_TOKENS),
         tuple(item.integer(1) for item in sizes),
         (Phase(found["phase"].choice(tuple(Phase))),) if "phase" in found else tuple(Phase),
         mixed="mixed" in found and found["mixed"].choice(("false", "true")) == "true",
         **{
-            field: found[key].integer(0) if key in found else 0
+            field: found.read(key, lambda entry: entry.integer(0), 0)
             for key, field in (("predicted_tokens", "predicted"), *((p, p) for p in _PERCENTS))
         },
     )
@@ -242,6 +234,13 @@ _OF_CASES = ("communication_us", "name")
 _BAD_ROWS = "bad_rows"
 _SOURCE_KINDS_KEYS = (*_KINDS, "stack", _BAD_ROWS, *_OF_CASES, *KEYS)
 _OF_STEPS = ("profile", "model")  # with one of them, `collectives` is not a separate source
+# Keys of a few kinds: the kinds, and what they are.
+_ALLOWED = {
+    "stack": (("profile", "cases"), "a profile or parsed cases"),
+    _BAD_ROWS: (("profile",), "a profile"),
+    **dict.fromkeys(_OF_CASES, (("cases",), "cases that another machine parsed")),
+    **dict.fromkeys(KEYS, (("model",), "a model")),
+}
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _BUNDLED = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
 
@@ -306,25 +305,17 @@ def read_sources(entry: Entry, base: Path) -> tuple[Source, ...]:
 def _source(entry: Entry, base: Path) -> Source:
     found = entry.fields(_SOURCE_KINDS_KEYS)
     is_step = any(kind in found for kind in _OF_STEPS)
-    of_step = found.pop("collectives", None) if is_step else None
-    kinds = [kind for kind in _KINDS if kind in found]
+    kinds = [k for k in _KINDS if k in found and not (is_step and k == "collectives")]
     if len(kinds) != 1:
         got = " and ".join(kinds) or "none of them"
         raise entry.refusal(f"expected exactly one of {', '.join(_KINDS)}, got {got}")
     (kind,) = kinds
-    if "stack" in found and kind not in ("profile", "cases"):
-        raise found["stack"].refusal("allowed only for a profile or parsed cases")
-    if _BAD_ROWS in found and kind != "profile":
-        raise found[_BAD_ROWS].refusal("allowed only for a profile")
-    for key in _OF_CASES:
-        if key in found and kind != "cases":
-            raise found[key].refusal("allowed only for cases that another machine parsed")
-    for key in KEYS:
-        if key in found and kind != "model":
-            raise found[key].refusal("allowed only for a model")
+    for key, (allowed, what) in _ALLOWED.items():
+        if key in found and kind not in allowed:
+            raise found[key].refusal(f"allowed only for {what}")
     same_stack = "stack" in found and found["stack"].choice(("target",)) == "target"
     if kind == "profile":
-        step = read_step_collectives(of_step) if of_step is not None else None
+        step = found.read("collectives", read_step_collectives, None)
         skip = _BAD_ROWS in found and found[_BAD_ROWS].choice(("refuse", "skip")) == "skip"
         return ProfileSource(base / found[kind].text(), same_stack, step, skip)
     if kind == "cases":
@@ -333,15 +324,11 @@ def _source(entry: Entry, base: Path) -> Source:
             raise found[kind].refusal(
                 f"expected the sha256 of a case table (64 hex digits), got {sha256!r}"
             )
-        took, parsed = (found.get(key) for key in _OF_CASES)
-        return CasesSource(
-            sha256,
-            same_stack,
-            took.positive() if took else 0.0,
-            whole_in_one_line(parsed.text()) if parsed else _UNNAMED,
-        )
+        took_us = found.read("communication_us", Entry.positive, 0.0)
+        name = whole_in_one_line(found.read("name", Entry.text, _UNNAMED))
+        return CasesSource(sha256, same_stack, took_us, name)
     if kind == "model":
-        return read_model(found if of_step is None else {**found, "collectives": of_step}, base)
+        return read_model(found, base)
     if kind == "collectives":
         return read_collectives(found[kind])
     if kind == "tree":

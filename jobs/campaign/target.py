@@ -1,15 +1,12 @@
 """From a campaign's target to a complete stack: every field is filled, or refused by name."""
 
 from collections.abc import Callable
-from dataclasses import fields, replace
+from dataclasses import replace
 
 from collector.codec.errors import BadInput, HostFault
 from collector.host.stack import local_stack
 from collector.model.stack import Stack, is_cann_release, is_version_of
-from jobs.campaign.campaign_file import Campaign, Target
-
-# All fields of a stack of NPUs.
-_STACK_FIELDS = ("device", "vllm", "torch", "cann", "driver", "firmware", "torch_npu")
+from jobs.campaign.campaign_file import TARGET_KEYS, Campaign, Target
 
 
 def resolve_stack(campaign: Campaign) -> Stack:
@@ -38,7 +35,7 @@ def resolve_stack(campaign: Campaign) -> Stack:
 
 def _left_open(target: Target) -> list[str]:
     """Return the fields that a machine must fill; `8.5` leaves the exact release open."""
-    missing = [name for name in _STACK_FIELDS if getattr(target, name) is None]
+    missing = [name for name in TARGET_KEYS if getattr(target, name) is None]
     if target.cann is not None and not is_cann_release(target.cann):
         missing.append(f"cann ({target.cann} matches every release {target.cann}.x)")
     return missing
@@ -85,7 +82,7 @@ def _filled(campaign: Campaign, base: Stack, target: Target) -> Stack:
     """Return the base with all fields that the target sets.
 
     If the target sets only a line of CANN releases, the release of the base is kept."""
-    reported = {field.name: getattr(target, field.name) for field in fields(target)}
+    reported = {name: getattr(target, name) for name in TARGET_KEYS}
     line = target.cann
     if line is not None and base.cann and not is_cann_release(line):
         if not is_version_of(line, base.cann):

@@ -186,8 +186,8 @@ def inputs_hash(
     by content, the settings and the stack."""
     return short_hash(
         {
-            "quality": campaign.quality.as_json(),
-            "density": None if campaign.density is None else campaign.density.as_json(),
+            "quality": asdict(campaign.quality),
+            "density": None if campaign.density is None else asdict(campaign.density),
             "sources": sorted([source.sha256, source.same_stack] for source in sources),
             "stack": stack.stack_id,
             "operators": None if campaign.operators is None else sorted(campaign.operators),
