@@ -40,14 +40,14 @@ Command = Callable[..., int | None]
 SECTIONS: dict[str, dict[str, Command]] = {
     "Measure": {
         "run": run_command,
-        "plan": grouped(plan_command),
+        "plan": plan_command,
         "status": status_command,
         "parse": parse_command,
         "microbench": microbench_command,
         "fia-backfill": fia_backfill_command,
         "grid": grid_command,
     },
-    "Models and results": {"coverage": grouped(coverage_command), "compare": compare_command},
+    "Models and results": {"coverage": coverage_command, "compare": compare_command},
     "Database": {"merge": merge_command, "pull": pull_command},
     "Cluster": {
         "launch": cluster.launch_command,
@@ -114,7 +114,7 @@ def opmeter(
 
 def _register(group: typer.Typer, commands: Mapping[str, Command]) -> None:
     for name, command in commands.items():
-        group.command(name)(_ending_with_its_code(command))
+        group.command(name)(_ending_with_its_code(grouped(command)))
 
 
 def _ending_with_its_code(command: Command) -> Callable[..., None]:
@@ -131,7 +131,7 @@ def _without_subcommand(command: Command) -> Callable[..., None]:
     @wraps(command)
     def run(context: typer.Context, **options: Any) -> None:
         if context.invoked_subcommand is None:
-            raise typer.Exit(command(context, **options) or 0)
+            raise typer.Exit(command(context=context, **options) or 0)
 
     return run
 
@@ -160,7 +160,7 @@ def _typer_app(
             rich_markup_mode=None,
         )
         if alone:
-            group.callback(invoke_without_command=True)(_without_subcommand(alone))
+            group.callback(invoke_without_command=True)(_without_subcommand(grouped(alone)))
         _register(group, of_group)
         made.add_typer(group, name=name)
     _register(made, commands)

@@ -16,19 +16,22 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from collector.codec.errors import BadInput
+from jobs.cli.opening import Stores, find_root, open_bare, open_campaign, open_root, patient
 from jobs.cli.options import (
+    AgainOption,
     CampaignArgument,
     CampaignNameArgument,
     NamespaceOption,
+    RetryFailedOption,
     SingleWriterOption,
 )
 from jobs.cli.terminal import say
+from jobs.objects.deployment import Deployment
 
 if TYPE_CHECKING:
     from collector.store.base import Store
     from jobs.campaign.campaign_file import Campaign, RunOptions
     from jobs.kube.cluster import Cluster
-    from jobs.objects.deployment import Deployment
     from jobs.planning.sources import LoadedSource
 
 
@@ -111,7 +114,6 @@ def controller_command(
     Examples:
       opmeter controller --namespace opmeter
     """
-    from jobs.cli.stores import Stores
     from jobs.controller.controller import Controller
     from jobs.controller.loop import Changes, run_forever
     from jobs.controller.metrics import Metrics
@@ -230,10 +232,8 @@ def launch_command(
         bool,
         typer.Option("--watch", "-w", help="control the campaign from here until it is merged"),
     ] = False,
-    again: Annotated[bool, typer.Option("--again", help="measure every case again")] = False,
-    retry_failed: Annotated[
-        bool, typer.Option("--retry-failed", help="measure the failed cases again")
-    ] = False,
+    again: AgainOption = False,
+    retry_failed: RetryFailedOption = False,
 ) -> int:
     """Start a campaign on a cluster: upload its cases and apply its ConfigMap.
 
@@ -250,7 +250,6 @@ def launch_command(
           --store file:///store --store-claim opmeter-store --dry-run
     """
     from jobs.campaign.campaign_file import RunOptions
-    from jobs.objects.deployment import Deployment
 
     _check_reported(image, store)
     deployment = Deployment(
@@ -287,7 +286,6 @@ def _check_reported(image: str, store: str) -> None:
 
 def _show(name: str, site: str, deployment: Deployment, root: str | None) -> int:
     """Print the objects of a launch without creating them."""
-    from jobs.cli.opening import patient
     from jobs.controller.launching import as_yaml, campaign_object, first_objects, not_uploaded
     from jobs.objects.site import load_site
 
@@ -310,7 +308,6 @@ def _launch(
 ) -> int:
     """Launch the campaign; return the exit code: 3 if a watch ended before the merge, else 0."""
     from collector.store.waiting import SingleWriterStore
-    from jobs.cli.opening import patient
     from jobs.controller.launching import campaign_object, upload
     from jobs.decide.live_objects import LAUNCHED
     from jobs.kube.cluster import Cluster
@@ -337,7 +334,6 @@ def _opened(
     name: str, site: str, deployment: Deployment, root: str | None
 ) -> tuple[Campaign, Store, tuple[LoadedSource, ...]]:
     """Return the campaign, the store as this machine reaches it, and its loaded sources."""
-    from jobs.cli.opening import open_bare, open_campaign, patient
     from jobs.objects.applied_campaign import check_parts
     from jobs.objects.site import load_site
     from jobs.planning.sources import load_sources
@@ -364,7 +360,6 @@ def _watch(cluster: Cluster, campaign: str, roots: tuple[str, str]) -> int:
     A namespace has one Lease, so the leader reconciles all its campaigns; while another controller
     leads, this one waits. `roots` are the store as pods reach it and as this machine reaches it.
     """
-    from jobs.cli.stores import Stores
     from jobs.controller.controller import Controller
     from jobs.controller.loop import Changes, run_forever
     from jobs.kube.leader_election import STUCK_S, Election, identity
@@ -422,7 +417,6 @@ def logs_command(
       opmeter logs SHARD --campaign quickstart --namespace opmeter
     """
     from collector.database.committed import read_commit
-    from jobs.cli.opening import find_root, open_root
     from jobs.status.follower import (
         find_shard,
         job_indexes,

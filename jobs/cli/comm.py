@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import astuple, replace
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,19 +12,20 @@ import typer
 
 from collector.codec.errors import BadInput
 from collector.codec.text import counted
-from jobs.cli import comm_lines, ranks
+from collector.comm.bench_plan import BenchPlan, LeftOut, chosen_sizes, collectives_of, measurable
+from collector.ranks.collective import OPERATIONS, Collective, dtype_named
+from collector.ranks.topology import Grid
+from jobs.cli import ranks
+from jobs.cli.options import check_backend
 from jobs.cli.terminal import say
 
 if TYPE_CHECKING:
-    from collector.comm.bench_plan import BenchPlan
     from collector.comm.check import CheckedRow
     from collector.comm.comm_table import FileChange
     from collector.comm.gang import Rendezvous
     from collector.comm.measured import BenchOutcome
     from collector.comm.profiled import Profiled
     from collector.comm.validation import ComparedMessage
-    from collector.ranks.collective import Collective
-    from collector.ranks.topology import Grid
 
 
 _JUMP_FACTOR = 1.1
@@ -31,6 +35,7 @@ LISTS = ("--ops", "--grid-shape", "--num-devices", "--topology-tier", "--bytes-g
 
 def comm_command(
     context: typer.Context,
+    nodes: ranks.NodesOptions,
     *,
     ops: Annotated[
         list[str] | None, typer.Option(help="operations to measure, such as all_reduce  [all]")
@@ -80,12 +85,13 @@ def comm_command(
     ] = None,
     rounds: Annotated[int, typer.Option(min=1, help="number of rounds over all cases")] = 3,
     budget_s: Annotated[float, typer.Option(help="seconds for each case in a round")] = 0.2,
-    backend: ranks.BackendOption = "npu",
-    nproc_per_node: ranks.GroupRanksOption = None,
-    nnodes: ranks.NnodesOption = 1,
-    node_rank: ranks.NodeRankOption = 0,
-    master_addr: ranks.MasterAddrOption = "127.0.0.1",
-    master_port: ranks.MasterPortOption = 0,
+    backend: Annotated[
+        str, typer.Option(help="backend of the ranks: npu (hccl), cuda (nccl) or cpu (gloo)")
+    ] = "npu",
+    nproc_per_node: Annotated[
+        int | None,
+        typer.Option(min=1, help="number of ranks on this node  [largest group / --nnodes]"),
+    ] = None,
     patience_s: ranks.PatienceOption = 120.0,
 ) -> int:
     """Measure collectives over several ranks, and write one CSV per operation.
@@ -100,12 +106,9 @@ def comm_command(
           --num-devices 16 8 --output-dir hccl
       opmeter comm validate hccl --link-gbps 196
     """
-    from collector.comm.bench_plan import BenchPlan, chosen_sizes, collectives_of, measurable
     from collector.comm.gang import Rendezvous
-    from collector.ranks.collective import OPERATIONS, dtype_named
-    from collector.ranks.topology import Grid
 
-    ranks.check_backend(backend)
+    check_backend(backend)
     mode = ranks.requested_mode(bench_mode)
     operations = ops or list(OPERATIONS)
     if output_csv is not None and len(operations) != 1:
@@ -114,8 +117,8 @@ def comm_command(
     required = dtype_named(dtype)
     from_profile = _profiled(profiling_path, grid, required)
     groups = num_devices or sorted({case.group_size for case in from_profile}) or [2]
-    local = nproc_per_node or max(1, -(-max(groups) // nnodes))
-    meeting = Rendezvous(local, nnodes, node_rank, master_addr, master_port)
+    local = nproc_per_node or max(1, -(-max(groups) // nodes.nnodes))
+    meeting = Rendezvous(local, *astuple(nodes))
     if profiling_path is None:
         cases, left_out = collectives_of(
             operations,
@@ -129,7 +132,7 @@ def comm_command(
     else:
         requested = [one for one in from_profile if one.operation in operations]
         cases, left_out = measurable(requested, grid=grid, world=meeting.world)
-    for line in comm_lines.left_out_lines("not measured", left_out):
+    for line in left_out_lines("not measured", left_out):
         say(line)
     if not cases:
         raise BadInput("no case to measure: all cases are left out")
@@ -141,7 +144,7 @@ def comm_command(
     )
     if meeting.is_first:  # it writes the rows: check that before the measurement
         _check_status(plan, output_dir, output_csv)
-    for line in comm_lines.plan_lines(plan):
+    for line in plan_lines(plan):
         say(line)
     if not do_run:
         say("plan only; --do-run measures it")
@@ -163,7 +166,7 @@ def _profiled(path: Path | None, grid: Grid, dtype: str) -> list[Collective]:
     if path is None:
         return []
     found = profiled_at(path, grid, dtype)
-    for line in comm_lines.profile_lines(found):
+    for line in profile_lines(found):
         say(line)
     cases = [one.collective for one in found if one.collective is not None]
     return sorted(cases, key=lambda one: (one.operation, one.group_size, one.message_bytes))
@@ -198,10 +201,10 @@ def _run(
         lambda folder: bench_results(plan, read_results(folder)),
     )
     if meeting.is_first:
-        for line in comm_lines.found_lines(found):
+        for line in found_lines(found):
             say(line)
         for change in _written(found, output_dir, output_csv):
-            say(comm_lines.change_line(change))
+            say(change_line(change))
     return ranks.ended(failure, is_whole=not found.wrong)
 
 
@@ -259,7 +262,6 @@ def validate_command(
     """
     from collector.comm.check import points_of, problems, series_of, tier_problems
     from collector.comm.comm_table import read_comm_table
-    from collector.ranks.collective import OPERATIONS
 
     points: list[CheckedRow] = []
     for operation in OPERATIONS.values():
@@ -271,7 +273,7 @@ def validate_command(
     all_series = series_of(points)
     found = [line for series in all_series for line in problems(series, link_gbps)]
     found += tier_problems(all_series)
-    for line in comm_lines.fit_lines(points):
+    for line in fit_lines(points):
         say(line)
     for line in found:
         say(f"wrong: {line}")
@@ -294,7 +296,6 @@ def _held_against(
     """Print the comparison of each row with hccl_test; return the failures, those of ranks too."""
     from collector.comm.check import verdict
     from collector.comm.validation import compared, read_hccl_test
-    from collector.ranks.collective import OPERATIONS
 
     if operation not in OPERATIONS or group_size is None:
         raise BadInput(
@@ -325,7 +326,6 @@ def _held_against_profile(
     """
     from collector.comm.check import verdict
     from collector.comm.validation import compare_with_tree, in_network
-    from collector.ranks.topology import Grid
 
     # Both only order the rows: those of the message's own tier and dtype are preferred.
     messages = in_network(profiled_at(path, Grid(extents), "bfloat16"))
@@ -352,7 +352,6 @@ def _held_against_profile(
 def _write_offsets(tree: Path, found: list[ComparedMessage]) -> None:
     from collector.comm.comm_table import OFFSET, write_offsets
     from collector.comm.validation import offsets_by_key
-    from collector.ranks.collective import OPERATIONS
 
     for operation in OPERATIONS.values():
         path = tree / operation.file
@@ -360,3 +359,114 @@ def _write_offsets(tree: Path, found: list[ComparedMessage]) -> None:
         if path.exists():
             rows = counted(write_offsets(path, offsets), "row")
             say(f"{path}: {OFFSET} written for {rows}")
+
+
+# The output: the plan, the results, and the lines fitted through them.
+
+_LISTED, _SIZES_LISTED = 20, 8
+
+
+def plan_lines(plan: BenchPlan) -> Iterator[str]:
+    """Yield a line for each operation, group and mode, and one for the cost of all."""
+    for _, group in groupby(
+        plan.collectives,
+        key=lambda one: (
+            *(one.operation, one.group_size, one.tier, one.together),
+            plan.mode_of(one),
+        ),
+    ):
+        cases = list(group)
+        one, groups = cases[0], plan.groups(cases[0])
+        at_once = " at once" if one.together else ""
+        first = ", ".join(map(str, groups[0][:4])) + (" ..." if len(groups[0]) > 4 else "")
+        yield (
+            f"{one.operation} over {one.group_size} ranks of tier {one.tier}: "
+            f"{counted(len(groups), 'group')}{at_once}, ranks {first}; "
+            f"{counted(len(cases), 'size')}, {one.message_bytes} to {cases[-1].message_bytes} "
+            f"bytes, mode {plan.mode_of(one)}"
+        )
+    rounds = counted(plan.rounds, "round")
+    yield (
+        f"{counted(len(plan.collectives), 'case')}, {rounds}, {plan.budget_s:g} s for each case "
+        f"and round: about {plan.expected_s:.0f} s on {plan.world} ranks, "
+        f"{plan.expected_s * plan.world:.0f} s of device time"
+    )
+
+
+def profile_lines(found: Sequence[Profiled]) -> Iterator[str]:
+    """Yield the collectives of a profile, longest first, and the share of their time that cases
+    cover."""
+    from collector.comm.profiled import share
+
+    for one in found:
+        what = one.reason or f"{'about ' if one.is_derived else ''}{one.collective}"
+        what += ", tier assumed" if one.tier_assumed else ""
+        times = counted(one.count, "time")
+        yield f"{one.kernel_type} {times}, {one.total_us / 1e3:.3f} ms: {what}"
+    total_ms = sum(one.total_us for one in found) / 1e3
+    cases = counted(sum(one.collective is not None for one in found), "case")
+    yield f"{total_ms:.3f} ms of communication, {share(found):.1%} of it in {cases}"
+
+
+def found_lines(found: BenchOutcome) -> Iterator[str]:
+    """Yield what was left out, wrong results, jumps, fitted lines and the spread of rounds."""
+    from collector.comm.check import point_of
+
+    yield from left_out_lines("not measured", found.left_out)
+    yield from left_out_lines("wrong", found.wrong)
+    yield from (f"jump: {one.collective}: {one.jump}" for one in found.measured if one.jump)
+    yield from fit_lines([point_of(one) for one in found.measured if not one.collective.together])
+    if found.measured and len(found.measured[0].timings) > 1:
+        yield (
+            f"rounds differ from the median of their case by less than {found.round_p95:.1%} in "
+            "95 % of the cases"
+        )
+
+
+def fit_lines(points: Iterable[CheckedRow]) -> Iterator[str]:
+    """Yield alpha and beta of each operation, group size and tier, with the error of the fit."""
+    from collector.comm.check import series_of
+
+    for series in series_of(points):
+        one, line = series.points[0], series.line
+        name = f"{one.operation} over {one.group_size} ranks of tier {one.tier or '?'}"
+        if line is None:
+            yield f"{name}: {counted(len(series.points), 'size')}, too few for a fit"
+            continue
+        yield (
+            f"{name}: {line.alpha_us:.1f} us + bytes / {line.bandwidth_gbps:.3f} GB/s; "
+            f"error {line.typical:.0%} (median), {line.worst:.0%} at {line.worst_bytes} bytes"
+        )
+
+
+def change_line(change: FileChange) -> str:
+    """Return the changes of a file in a line."""
+    twice = f"; {counted(change.twice, 'key')} occurred more than once" if change.twice else ""
+    return f"{change.path}: {counted(change.added, 'row')} added, {change.changed} changed{twice}"
+
+
+def left_out_lines(what: str, cases: Sequence[LeftOut]) -> Iterator[str]:
+    """Yield a line for the cases of each group and reason, up to a maximum of lines."""
+    alike: dict[tuple[str, Collective], list[Collective]] = {}
+    for one in cases:
+        group = replace(one.collective, operation="", message_bytes=0)
+        alike.setdefault((one.reason, group), []).append(one.collective)
+    for (reason, _), found in list(alike.items())[:_LISTED]:
+        yield f"{what}: {_together(found)}: {reason}"
+    if rest := sum(map(len, list(alike.values())[_LISTED:])):
+        yield f"{what}: {counted(rest, 'more case')}"
+
+
+def _together(cases: Sequence[Collective]) -> str:
+    """Return the cases of one group in a line: each size, or the range of many."""
+    if len(cases) == 1:
+        return str(cases[0])
+    operations = ", ".join(dict.fromkeys(one.operation for one in cases))
+    sizes = sorted({one.message_bytes for one in cases})
+    recorded = ", ".join(map(str, sizes))
+    if len(sizes) > _SIZES_LISTED:
+        recorded = f"{counted(len(sizes), 'size')} from {sizes[0]} to {sizes[-1]}"
+    one = cases[0]
+    at_once = ", all groups at once" if one.together else ""
+    where = f"over {one.group_size} ranks of tier {one.tier}{at_once}"
+    return f"{operations} of {recorded} bytes of {one.dtype} {where} ({len(cases)} cases)"

@@ -13,6 +13,8 @@ import typer
 
 from collector.codec.errors import BadInput
 from collector.codec.text import MIB, counted
+from collector.ranks.experts import ExpertCall, check
+from collector.store.atomic import write_whole
 from jobs.cli import ranks
 from jobs.cli.terminal import say
 
@@ -27,8 +29,9 @@ DFC_LISTS = ("--imbalance", "--expert-loads")
 
 
 def dfc_command(
+    shape: ranks.ExpertOptions,
+    nodes: ranks.NodesOptions,
     *,
-    ep_size: ranks.EpSizeOption = 16,
     tokens: Annotated[
         list[int] | None, typer.Option(help="tokens of one rank  [rows of --database-path]")
     ] = None,
@@ -38,10 +41,6 @@ def dfc_command(
     top_k: Annotated[
         list[int] | None, typer.Option(help="number of experts of a token  [8]")
     ] = None,
-    hidden: ranks.HiddenOption = 7168,
-    intermediate: ranks.IntermediateOption = 2048,
-    int8: ranks.Int8Option = True,
-    dtype: ranks.TokensDtypeOption = "DT_BF16",
     imbalance: Annotated[
         list[float] | None,
         typer.Option(help="standard deviation of the experts' loads over their mean  [0]"),
@@ -63,12 +62,6 @@ def dfc_command(
     ] = ranks.BY_CASE,
     rounds: Annotated[int, typer.Option(min=1, help="number of rounds over all cases")] = 3,
     budget_s: Annotated[float, typer.Option(help="seconds for each case in a round")] = 1.0,
-    backend: ranks.ExpertBackendOption = "npu",
-    nproc_per_node: ranks.NprocPerNodeOption = None,
-    nnodes: ranks.NnodesOption = 1,
-    node_rank: ranks.NodeRankOption = 0,
-    master_addr: ranks.MasterAddrOption = "127.0.0.1",
-    master_port: ranks.MasterPortOption = 0,
     patience_s: ranks.PatienceOption = 120.0,
 ) -> int:
     """Measure DispatchFFNCombine over ranks.
@@ -81,19 +74,17 @@ def dfc_command(
       opmeter comm dfc --ep-size 16 --tokens 8 32 --imbalance 0 0.9 --do-run
       opmeter comm dfc --ep-size 16 --database-path VERSION_DIR --do-run
     """
-    from collector.comm.gang import ranks_of
     from collector.comm.moe.moe_plan import MoeCase, MoePlan, modes_of
     from collector.comm.moe.moe_table import check_mode, read_cases
-    from collector.ranks.experts import ExpertCall, check
 
-    ranks.check_backend(backend)
-    meeting = ranks_of(ep_size, nproc_per_node, nnodes, node_rank, master_addr, master_port)
+    meeting, backend, ep_size = shape.meeting(nodes), shape.backend, shape.ep_size
     loads = tuple(expert_loads or ())
     if tokens:
         axes = product(tokens, experts or [256], top_k or [8], imbalance or [0.0])
         cases = []
         for m, e, k, requested in axes:
-            call = ExpertCall(m, hidden, intermediate, e, k, ep_size, int8, dtype)
+            sizes = (m, shape.hidden, shape.intermediate, e, k)
+            call = ExpertCall(*sizes, ep_size, shape.int8, shape.dtype)
             check(call)
             cases.append(MoeCase(call, seed, requested, loads))
     elif database_path is not None:
@@ -159,10 +150,9 @@ _COLUMNS = (
 
 
 def probe_dfc_command(
+    shape: ranks.ExpertOptions,
+    nodes: ranks.NodesOptions,
     *,
-    ep_size: ranks.EpSizeOption = 16,
-    hidden: ranks.HiddenOption = 7168,
-    intermediate: ranks.IntermediateOption = 2048,
     tokens: Annotated[
         list[int] | None, typer.Option(help="tokens of one rank  [powers of two to 8192]")
     ] = None,
@@ -172,8 +162,6 @@ def probe_dfc_command(
     top_k: Annotated[
         list[int] | None, typer.Option(help="number of experts of a token  [1 2 4 6 8]")
     ] = None,
-    int8: ranks.Int8Option = True,
-    dtype: ranks.TokensDtypeOption = "DT_BF16",
     memory_limit_mb: Annotated[
         float | None, typer.Option(help="memory limit of a rank, in MiB  [half of the free memory]")
     ] = None,
@@ -181,12 +169,6 @@ def probe_dfc_command(
         bool, typer.Option("--decode", help="probe dispatch_gmm_combine_decode instead (npu)")
     ] = False,
     output_csv: Annotated[Path | None, typer.Option(help="CSV file for the limits")] = None,
-    backend: ranks.ExpertBackendOption = "npu",
-    nproc_per_node: ranks.NprocPerNodeOption = None,
-    nnodes: ranks.NnodesOption = 1,
-    node_rank: ranks.NodeRankOption = 0,
-    master_addr: ranks.MasterAddrOption = "127.0.0.1",
-    master_port: ranks.MasterPortOption = 0,
     patience_s: Annotated[
         float, typer.Option(help="seconds for a rank's own part of a try")
     ] = 30.0,
@@ -202,25 +184,13 @@ def probe_dfc_command(
       opmeter comm probe-dfc --backend cpu --ep-size 2 --tokens 8 16 32 \\
           --experts 2 4 --top-k 1 2
     """
-    from collector.comm.gang import ranks_of
     from collector.comm.moe.probe_plan import OPERATOR, OPERATOR_OF_DECODE, ProbeGrid, ProbePlan
 
-    ranks.check_backend(backend)
-    meeting = ranks_of(ep_size, nproc_per_node, nnodes, node_rank, master_addr, master_port)
-    grid = ProbeGrid(
-        *(
-            tuple(sorted(set(axis)))
-            for axis in (tokens or _TOKENS, experts or _EXPERTS, top_k or _TOP_K)
-        )
-    )
+    meeting = shape.meeting(nodes)
+    axes = (tokens or _TOKENS, experts or _EXPERTS, top_k or _TOP_K)
     plan = ProbePlan(
-        backend,
-        ep_size,
-        hidden,
-        intermediate,
-        int8,
-        dtype,
-        grid,
+        *(shape.backend, shape.ep_size, shape.hidden, shape.intermediate, shape.int8, shape.dtype),
+        ProbeGrid(*(tuple(sorted(set(axis))) for axis in axes)),
         patience_s,
         None if memory_limit_mb is None else int(memory_limit_mb * MIB),
         operator=OPERATOR_OF_DECODE if decode else OPERATOR,
@@ -289,7 +259,6 @@ def _limit_text(limit: Limit) -> str:
 def _write(path: Path, plan: ProbePlan, limits: list[Limit]) -> None:
     """Write a row for each number of experts and top-k. Raises BadInput if it cannot be written."""
     from collector.codec.table import table_bytes
-    from collector.store.atomic import write_whole
 
     weights = "INT8" if plan.is_int8 else plan.dtype
     shape = [str(plan.world), str(plan.hidden), str(plan.intermediate), weights]

@@ -11,6 +11,7 @@ import typer
 
 from collector.codec.errors import BadInput
 from collector.codec.text import counted
+from collector.model.measurement import CONTEXT
 from jobs.cli import options
 from jobs.cli.look_up import campaign_of, open_version
 from jobs.cli.terminal import print_json, say
@@ -57,7 +58,6 @@ def compare_command(
       opmeter compare PROF_000001
       opmeter compare PROF_000001 --grid 48,8,2 --json
     """
-    from collector.model.measurement import CONTEXT
     from collector.profiles.step_trace import read_step_trace
     from collector.report.comparison import compare_cases, isolated_times, m6, step_sum
     from jobs.planning.forecast import peaks_of

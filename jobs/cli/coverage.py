@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from math import fsum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from jobs.cli.coverage_lines import covered_lines, message_lines, print_coverage
+from collector.codec.text import counted
+from collector.model.case import shape_text
+from collector.ranks.collective import is_collective
 from jobs.cli.options import VersionOptions, WorkloadOptions
-from jobs.cli.terminal import say
+from jobs.cli.terminal import print_json, say
+
+if TYPE_CHECKING:
+    from jobs.planning.coverage import CoveredCase, UserMetrics
+
+_LISTED = 10
+_KERNEL_WIDTH = 32
 
 
 def coverage_command(
@@ -47,3 +58,98 @@ def coverage_command(
             say(line)
     if missing is not None:
         say(written(missing, found.gaps), err=True)
+
+
+def covered_lines(
+    place: str, found: Sequence[CoveredCase], metrics: UserMetrics, communication_us: float = 0.0
+) -> Iterator[str]:
+    """Yield the coverage of the cases by class, metrics, kernel types and gaps.
+
+    `communication_us` is the communication time of the profile; if no case is a message, a line
+    compares it with the time of the cases.
+    """
+    from jobs.planning.coverage import CoverageStatus, share
+
+    yield f"version     {place}"
+    for status in CoverageStatus:
+        of = share(found, status)
+        yield (
+            f"{status:<11} {of.cases:6.1%} of {len(found):,} cases, {of.launches:6.1%} of the "
+            f"launches, {of.time:6.1%} of the time"
+        )
+    yield from _time_lines(found, communication_us)
+    text = ("m1", metrics.m1), ("m2", metrics.m2), ("m3", metrics.m3), ("m4", metrics.m4)
+    shares = ((name, "-" if value is None else f"{value:.1%}") for name, value in text)
+    whole = "-" if metrics.m5 is None else f"{metrics.m5:.1%}"
+    yield "metrics     " + ", ".join(f"{n.upper()} {v}" for n, v in (*shares, ("m5", whole)))
+    yield from _kernel_lines(found)
+    yield from _gap_lines(found)
+
+
+def message_lines(found: Sequence[CoveredCase], campaign: str | None, grid: str) -> Iterator[str]:
+    """Yield a line if messages were not looked up, because no grid gives the placement of ranks."""
+    if campaign is None and not grid:
+        yield "messages    not looked up: pass the ranks per tier with --grid, such as 48,8,2"
+
+
+def _time_lines(found: Sequence[CoveredCase], communication_us: float) -> Iterator[str]:
+    """Yield the shares of the cases and of communication in the device time."""
+    cases_us = fsum(one.workload.time_us for one in found)
+    if communication_us <= 0 or any(
+        is_collective(one.workload.record.kernel_type) for one in found
+    ):
+        return
+    whole = cases_us + communication_us
+    yield (
+        f"device time {cases_us / whole:6.1%} in these cases, {communication_us / whole:.1%} in "
+        "communication: --grid looks up messages, opmeter comm measures them"
+    )
+
+
+def _kernel_lines(found: Sequence[CoveredCase]) -> Iterator[str]:
+    """Yield a line for each kernel type, in the order of time."""
+    from jobs.planning.coverage import CoverageStatus, share
+
+    kernels: dict[str, list[CoveredCase]] = defaultdict(list)
+    for one in found:
+        kernels[one.workload.record.case.kernel_type].append(one)
+    whole = sum(one.workload.time_us for one in found) or 1.0
+    rows = [(sum(one.workload.time_us for one in of), name, of) for name, of in kernels.items()]
+    for time_us, name, of in sorted(rows, key=lambda row: (-row[0], row[1])):
+        parts = ", ".join(
+            f"{share(of, status).cases:.0%} {status}"
+            for status in CoverageStatus
+            if share(of, status).cases
+        )
+        shown = f"{time_us / whole:6.1%} of the time, {counted(len(of), 'case')}"
+        yield f"  {name:<{_KERNEL_WIDTH}} {shown}: {parts}"
+
+
+def _gap_lines(found: Sequence[CoveredCase]) -> Iterator[str]:
+    """Yield the cases without a duration that take the most time."""
+    from jobs.planning.coverage import CoverageStatus
+
+    gaps = [one for one in found if one.status is not CoverageStatus.EXACT]
+    if not gaps:
+        return
+    yield "largest gaps; a campaign with the same source measures the missing cases"
+    whole = sum(one.workload.time_us for one in found) or 1.0
+    for one in sorted(gaps, key=lambda gap: -gap.workload.time_us)[:_LISTED]:
+        share = one.workload.time_us / whole
+        yield f"  {share:6.1%} {one.status:<8} {one.workload.record.case.describe()}"
+
+
+def print_coverage(place: str, found: Sequence[CoveredCase], metrics: UserMetrics) -> None:
+    """Print the version, the metrics and every case as JSON."""
+    cases = [
+        {
+            "case_id": one.workload.record.case_id,
+            "kernel_type": one.workload.record.case.kernel_type,
+            "inputs": [shape_text(slot.shape) for slot in one.workload.record.case.inputs or ()],
+            "launches": one.workload.launches,
+            "time_us": one.workload.time_us,
+            "standing": one.status,
+        }
+        for one in found
+    ]
+    print_json({"version": place, "metrics": metrics, "cases": cases})

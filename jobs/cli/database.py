@@ -11,7 +11,9 @@ import typer
 
 from collector.codec.errors import BadInput, DamagedObject, NotFound
 from collector.codec.text import counted
+from collector.model import keys
 from jobs.cli import options
+from jobs.cli.opening import choose_guard, open_bare, open_campaign, open_root, patient
 from jobs.cli.terminal import print_json, say
 
 if TYPE_CHECKING:
@@ -32,7 +34,6 @@ def log_command(
       opmeter db log --root s3://bucket/prefix
     """
     from collector.database.commits import history, read_log
-    from jobs.cli.opening import open_root
 
     store = open_root(root)
     _newest(_warned(read_log(store)), root)
@@ -60,9 +61,7 @@ def path_command(
       opmeter db path --version 3
     """
     from collector.database.snapshot import read_manifest
-    from collector.model import keys
     from collector.store.opening import address_of
-    from jobs.cli.opening import open_root
 
     store = open_root(root)
     commit = chosen_commit(store, root, version)
@@ -91,7 +90,6 @@ def verify_command(
       opmeter db verify --version 3 --skip-raw
     """
     from collector.database.verify import find_problems, find_strays, of_other_view_versions
-    from jobs.cli.opening import open_root
 
     store = open_root(root)
     commits = None if version is None else [chosen_commit(store, root, version)]
@@ -133,7 +131,6 @@ def diff_command(
     from collector.database.changes import differences
     from collector.database.commits import readable_log
     from collector.database.snapshot import load_state
-    from jobs.cli.opening import open_root
 
     store = open_root(root)
     log = _warned(readable_log(store))
@@ -175,7 +172,6 @@ def quality_command(
     """
     from collector.database.snapshot import load_state
     from collector.database.version_quality import version_qualities
-    from jobs.cli.opening import open_root
     from jobs.status.lines import version_quality_lines
 
     store = open_root(root)
@@ -189,8 +185,6 @@ def quality_command(
 
 
 def _versions(store: Store, strays: Container[str]) -> int:
-    from collector.model import keys
-
     listed = (info.key for info in store.list(keys.COMMITS) if info.key not in strays)
     return sum(keys.number_of(key, keys.commit) is not None for key in listed)
 
@@ -221,7 +215,6 @@ def _newest(log: Log, root: str) -> Commit:
 
 def _version(store: Store, root: str, log: Log, number: int) -> Commit:
     from collector.database.commits import read_commit
-    from collector.model import keys
 
     try:
         return read_commit(store, number)
@@ -288,7 +281,6 @@ def merge_command(
       opmeter merge nightly --allow-missing
     """
     from collector.database.merge import merge_plans
-    from jobs.cli.opening import choose_guard, open_bare, open_campaign, open_root
     from jobs.planning.damage import DamageReport
     from jobs.planning.lifecycle import author
 
@@ -327,7 +319,6 @@ def _in_turn(
     """Publish while this process holds the Lease; it is checked before every create-only write."""
     from collector.store.waiting import SingleWriterStore
     from collector.worker.exit_codes import ExitCode
-    from jobs.cli.opening import patient
 
     # The Kubernetes client takes half a second to import, and other merges do not need it.
     from jobs.kube.cluster import Cluster
@@ -409,7 +400,6 @@ def pull_command(
       opmeter pull tree --version 3 --cache cold
     """
     from collector.database.pull import pull_version
-    from jobs.cli.opening import open_root
 
     options.check_cache(cache)
     store = open_root(root)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
 
@@ -11,18 +12,12 @@ import typer
 
 from collector.codec.errors import BadInput
 from collector.codec.text import GIB, counted
-from jobs.cli.options import (
-    DatabasePathOption,
-    DeviceOption,
-    VersionOption,
-    VllmOption,
-    version_folder,
-)
+from collector.shapes.models import find_decoder
+from jobs.cli.options import TreeOptions
 from jobs.cli.terminal import say
 
 if TYPE_CHECKING:
     from collector.profiles.kernel_details import ProfileReport
-    from collector.shapes.grid import Sample
     from collector.singlehost.grow import Grown
     from collector.singlehost.parse import ParseResult
 
@@ -30,7 +25,16 @@ if TYPE_CHECKING:
 _ROWS = 1000  # of each kernel type, without --rows
 
 
+@dataclass(frozen=True, slots=True)
+class GridTreeOptions(TreeOptions):
+    database_path: Annotated[
+        Path | None,
+        typer.Option("--database-path", "--data-dir", help="version directory of a tree"),
+    ] = None
+
+
 def grid_command(
+    tree: GridTreeOptions,
     *,
     target_models: Annotated[
         str | None,
@@ -39,14 +43,6 @@ def grid_command(
             "or config.json files  [sizes of the patterns]"
         ),
     ] = None,
-    database_path: Annotated[
-        Path | None,
-        typer.Option("--database-path", "--data-dir", help="version directory of a tree"),
-    ] = None,
-    device: DeviceOption = None,
-    vllm_version: VllmOption = "",
-    torch_version: VersionOption = "",
-    cann_version: VersionOption = "",
     rows: Annotated[
         int | None,
         typer.Option(
@@ -83,10 +79,9 @@ def grid_command(
     """
     from collector.shapes.density import find_standard
     from collector.shapes.kernel_set import USUAL_RELEASE
-    from collector.shapes.models import find_decoder
     from collector.singlehost.grow import GridOptions, grow_tree
 
-    folder = version_folder(database_path, device, (vllm_version, torch_version, cann_version))
+    folder = tree.folder
     names = [name.strip() for name in (target_models or "").split(",") if name.strip()]
     if target_models is not None and not names:
         raise BadInput("--target-models: expected at least one model")
@@ -106,7 +101,7 @@ def grid_command(
     for one in grow_tree(folder, options, write=not dry_run):
         say(_line(one))
         added += len(one.chosen.records) if one.chosen else 0
-        is_any = is_any or (one.chosen is not None and _is_anything(one.chosen))
+        is_any |= one.chosen is not None and bool(one.chosen.records or one.chosen.known)
     done = "would be added" if dry_run else "added"
     say(f"{counted(added, 'row')} {done} to {folder}")
     return 0 if is_any else 1
@@ -121,11 +116,6 @@ def _memory_left(most_gib: float, reserve_gib: float) -> float | None:
             f"--max-hbm-gb ({most_gib:g}) must be larger than --reserve-gb ({reserve_gib:g})"
         )
     return most_gib - reserve_gib
-
-
-def _is_anything(chosen: Sample) -> bool:
-    """Return whether the grid has any new or existing case."""
-    return bool(chosen.records or chosen.known)
 
 
 def _line(one: Grown) -> str:
@@ -152,6 +142,7 @@ _LISTED = 20
 
 
 def parse_command(
+    tree: TreeOptions,
     stray: Annotated[list[str] | None, typer.Argument(hidden=True)] = None,
     *,
     profiling_path: Annotated[
@@ -161,11 +152,6 @@ def parse_command(
     bundled: Annotated[
         str | None, typer.Option(help="bundled profile, instead of --profiling-path: quickstart")
     ] = None,
-    database_path: DatabasePathOption = None,
-    device: DeviceOption = None,
-    vllm_version: VllmOption = "",
-    torch_version: VersionOption = "",
-    cann_version: VersionOption = "",
     group_by: Annotated[
         str, typer.Option(help="key of a case: identity, or shapes as in msmodeling")
     ] = "identity",
@@ -200,7 +186,7 @@ def parse_command(
     if "" in (profiling_path or []):
         raise BadInput("--profiling-path: expected the path of a profile, got an empty value")
     named = [Path(path) for path in profiling_path or []]
-    target = version_folder(database_path, device, (vllm_version, torch_version, cann_version))
+    target = tree.folder
     with _profiles(named, bundled) as paths:
         result = parse_profile(
             paths,

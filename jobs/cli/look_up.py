@@ -11,14 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 from collector.codec.errors import BadInput
 from collector.codec.text import counted
+from collector.model.stack import Stack, backend_of
+from collector.ranks.collective import is_collective
 from jobs.cli.database import chosen_commit
+from jobs.cli.opening import DEFAULT_ROOT, open_campaign, open_root
 from jobs.cli.options import VersionOptions, WorkloadOptions
 
 if TYPE_CHECKING:
     from collector.database.state import State
     from collector.model.case import Case
     from collector.model.record import CaseRecord
-    from collector.model.stack import Stack
     from collector.store.base import Store
     from jobs.campaign.campaign_file import Campaign
     from jobs.planning.coverage import CoveredCase
@@ -33,7 +35,6 @@ def campaign_of(source: Mapping[str, Any], grid: str, device: str) -> Campaign:
     Paths are relative to the current folder. Raises BadInput for an invalid source."""
     import yaml
 
-    from collector.model.stack import backend_of
     from jobs.campaign.campaign_file import campaign_from_text
 
     sizes = [size.strip() for size in grid.split(",")] if grid else []
@@ -66,7 +67,6 @@ def open_version(root: str, number: int | None, directory: str | None) -> Opened
     """Return the named version directory, or the only one, of a version or of the newest. Raises
     BadInput if it does not exist."""
     from collector.database.snapshot import load_state
-    from jobs.cli.opening import open_root
 
     store = open_root(root)
     state = load_state(store, chosen_commit(store, root, number))
@@ -104,7 +104,6 @@ def find_covered(
     """Return how far a version covers a workload; for a stack without a version, its `device`.
     Raises BadInput for invalid options, and where there is no version, with `advice`."""
     from collector.database.commits import find_head
-    from jobs.cli.opening import DEFAULT_ROOT, open_campaign, open_root
     from jobs.planning.coverage import covered_cases
     from jobs.planning.forecast import peaks_of
     from jobs.planning.workload import workload_of
@@ -135,9 +134,7 @@ def _of_no_version(
     workload: WorkloadOptions, where: VersionOptions, described: Campaign | None, device: str
 ) -> CoverageLookup:
     """The same for a device that has no version yet: every case is missing."""
-    from collector.model.stack import Stack
     from collector.ops.floor import described_devices
-    from jobs.cli.opening import open_root
     from jobs.planning.coverage import covered_cases
     from jobs.planning.forecast import peaks_of
     from jobs.planning.workload import workload_of
@@ -190,7 +187,6 @@ def check_missing(folder: Path | None) -> None:
 def written(folder: Path, gaps: Sequence[CaseRecord]) -> str:
     """Write the records as a tree's version, in their order; return a line about it."""
     from collector.database.layout import case_cells
-    from collector.ranks.collective import is_collective
     from collector.singlehost.version_files import VersionFiles
 
     kernels = [record for record in gaps if not is_collective(record.kernel_type)]

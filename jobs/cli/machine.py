@@ -13,9 +13,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from collector import environment
+from collector.codec.canonical import canonical_json
 from collector.codec.errors import BadInput
 from collector.codec.text import counted
-from jobs.cli.options import RootOption
+from collector.model import keys
+from collector.model.stack import BACKENDS, Runtime
+from collector.store import open_store
+from jobs.cli.opening import DEFAULT_ROOT
+from jobs.cli.options import RootOption, check_backend
 from jobs.cli.terminal import print_json, say
 
 if TYPE_CHECKING:
@@ -41,9 +46,7 @@ def stack_command(
     Example:
       opmeter stack --backend cpu
     """
-    from collector.codec.canonical import canonical_json
     from collector.host.stack import local_stack
-    from collector.store import open_store
 
     if device is not None and backend != "npu":
         raise BadInput(f"--device: only for backend npu, got backend {backend}")
@@ -58,8 +61,6 @@ def stack_command(
 def _reachable(store: Store) -> str:
     """Return where the store is, after one listing, which workers have the right to. Raises
     StoreError if it does not respond."""
-    from collector.model import keys
-
     next(iter(store.list(keys.CAMPAIGNS)), None)
     return f"{store.url} responds"
 
@@ -147,8 +148,6 @@ def _checks(
     root: str | None, cluster: bool, namespace: str | None, site: str | None, together: str | None
 ) -> tuple[Iterable[Check], bool]:
     """The requested checks, and whether they are of this machine and the store."""
-    from collector.model.stack import BACKENDS
-    from jobs.cli.opening import DEFAULT_ROOT
     from jobs.doctor.machine import check_machine, check_store
     from jobs.doctor.npu import check_concurrency, check_npus, is_npu_host
 
@@ -198,17 +197,14 @@ def selftest_command(
     """
     from collector.host.stack import device_locks, local_stack
     from collector.model.manifest import Verified
-    from collector.model.stack import BACKENDS, Runtime
     from collector.replay.lock import DeviceLock, scratch_folder
-    from collector.store import open_store
     from jobs.selftest.archive import keep, write_archive
     from jobs.selftest.attribution import proved
     from jobs.selftest.bench import SessionBench
     from jobs.selftest.checks import run_checks
     from jobs.selftest.peaks import keep_peaks, measured_peaks
 
-    if backend not in BACKENDS:
-        raise BadInput(f"expected one of {', '.join(BACKENDS)}, got {backend!r}")
+    check_backend(backend, "")
     if report.is_dir():
         raise BadInput("--report: expected the name of a file", path=report)
     stack, locks = local_stack(backend), device_locks(backend)

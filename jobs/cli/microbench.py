@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,36 +12,30 @@ import typer
 
 from collector.codec.errors import BadInput, HostFault
 from collector.codec.text import counted, whole_in_one_line
-from jobs.cli.options import (
-    DatabasePathOption,
-    DeviceOption,
-    VersionOption,
-    VllmOption,
-    version_folder,
-)
+from collector.model.stack import Stack
+from jobs.cli.options import TreeOptions, check_backend
 from jobs.cli.run import stop_on_signals
 from jobs.cli.terminal import say
 
 if TYPE_CHECKING:
-    from collector.model.stack import Stack
     from collector.singlehost.fia_backfill import Backfilled
     from collector.singlehost.reports import MicrobenchResult, UnmeasuredCase
 
 
 _LISTED = 20
-RanksOption = str | None  # of an operator with several ranks: refused with a hint
+# Options of an operator with several ranks: refused with a hint.
+_OF_RANKS = tuple(
+    f"--dispatch-ffn-combine-{name}"
+    for name in ("ep-size", "nproc-per-node", "nnodes", "node-rank", "master-addr", "master-port")
+)
 
 
 def microbench_command(
+    tree: TreeOptions,
     more: Annotated[
         list[str] | None, typer.Argument(metavar="KERNEL", help="further kernel types, as --op")
     ] = None,
     *,
-    database_path: DatabasePathOption = None,
-    device: DeviceOption = None,
-    vllm_version: VllmOption = "",
-    torch_version: VersionOption = "",
-    cann_version: VersionOption = "",
     prof_path: Annotated[
         list[Path] | None,
         typer.Option(help="profile (PROF_..., a folder or a file) to read instead of measuring"),
@@ -71,24 +65,7 @@ def microbench_command(
     backend: Annotated[
         str | None, typer.Option(help="backend to measure on: npu, cpu or cuda  [npu]")
     ] = None,
-    ep_size: Annotated[
-        RanksOption, typer.Option("--dispatch-ffn-combine-ep-size", hidden=True)
-    ] = None,
-    nproc: Annotated[
-        RanksOption, typer.Option("--dispatch-ffn-combine-nproc-per-node", hidden=True)
-    ] = None,
-    nnodes: Annotated[
-        RanksOption, typer.Option("--dispatch-ffn-combine-nnodes", hidden=True)
-    ] = None,
-    node_rank: Annotated[
-        RanksOption, typer.Option("--dispatch-ffn-combine-node-rank", hidden=True)
-    ] = None,
-    master_addr: Annotated[
-        RanksOption, typer.Option("--dispatch-ffn-combine-master-addr", hidden=True)
-    ] = None,
-    master_port: Annotated[
-        RanksOption, typer.Option("--dispatch-ffn-combine-master-port", hidden=True)
-    ] = None,
+    of_ranks: Annotated[list[str] | None, typer.Option(*_OF_RANKS, hidden=True)] = None,
 ) -> int:
     """Measure the rows of a tree on this machine, or take their durations from a profile.
 
@@ -107,20 +84,13 @@ def microbench_command(
     from collector.singlehost.version_files import check_device, chosen
     from jobs.cli.progress_view import view_for
 
-    _refuse_several_ranks(
-        {
-            "--dispatch-ffn-combine-ep-size": ep_size,
-            "--dispatch-ffn-combine-nproc-per-node": nproc,
-            "--dispatch-ffn-combine-nnodes": nnodes,
-            "--dispatch-ffn-combine-node-rank": node_rank,
-            "--dispatch-ffn-combine-master-addr": master_addr,
-            "--dispatch-ffn-combine-master-port": master_port,
-        }
-    )
+    if of_ranks:
+        flags = "--dispatch-ffn-combine-*"
+        raise BadInput(f"{flags}: DispatchFFNCombine requires several ranks; use opmeter comm dfc")
     if update_mode not in list(Update):
         raise BadInput(f"--update-mode: expected {' or '.join(Update)}, got {update_mode!r}")
     update, only = Update(update_mode), chosen([*(op or []), *(more or [])])
-    folder = version_folder(database_path, device, (vllm_version, torch_version, cann_version))
+    folder = tree.folder
     if prof_path:
         result = microbench_from_profile(
             folder, prof_path, kernels=only, update=update, prune_empty=prune_empty_duration_rows
@@ -149,14 +119,6 @@ def microbench_command(
     return int(not result.is_complete or (fail_fast and bool(result.failed)))
 
 
-def _refuse_several_ranks(flags: Mapping[str, str | None]) -> None:
-    given = [name for name, value in flags.items() if value is not None]
-    if given:
-        raise BadInput(
-            f"{given[0]}: DispatchFFNCombine requires several ranks; use opmeter comm dfc"
-        )
-
-
 def _machine(backend: str | None, folder: Path) -> tuple[str, Stack]:
     """Return the backend to measure on, and its stack.
 
@@ -164,11 +126,10 @@ def _machine(backend: str | None, folder: Path) -> tuple[str, Stack]:
     for the NPU's.
     """
     from collector.host.stack import local_stack
-    from collector.model.stack import BACKENDS
     from collector.singlehost.version_files import tree_device
 
-    if backend is not None and backend not in BACKENDS:
-        raise BadInput(f"--backend: expected one of {', '.join(BACKENDS)}, got {backend!r}")
+    if backend is not None:
+        check_backend(backend)
     requested = tree_device(folder)
     if backend is not None:
         return backend, local_stack(backend, requested)
@@ -229,6 +190,7 @@ def _outcome_lines(what: str, cases: tuple[UnmeasuredCase, ...]) -> Iterator[str
 
 
 def fia_backfill_command(
+    tree: TreeOptions,
     *,
     jsonl_path: Annotated[
         Path, typer.Option(help="file of runtime values, one JSON object per line")
@@ -237,11 +199,6 @@ def fia_backfill_command(
         Path | None,
         typer.Option(help="FusedInferAttentionScore.csv to fill, instead of a tree"),
     ] = None,
-    database_path: DatabasePathOption = None,
-    device: DeviceOption = None,
-    vllm_version: VllmOption = "",
-    torch_version: VersionOption = "",
-    cann_version: VersionOption = "",
     output_path: Annotated[Path | None, typer.Option(help="file to write  [the same file]")] = None,
     tag: Annotated[
         str, typer.Option(help="value of `Runtime metadata_completeness` in the filled rows")
@@ -257,10 +214,9 @@ def fia_backfill_command(
     """
     from collector.singlehost.fia_backfill import backfill
 
-    if csv_path is not None and (database_path is not None or device is not None):
+    if csv_path is not None and (tree.database_path is not None or tree.device is not None):
         raise BadInput("--csv-path excludes --database-path and --device")
-    versions = (vllm_version, torch_version, cann_version)
-    source = csv_path or version_folder(database_path, device, versions)
+    source = csv_path or tree.folder
     for line in _fia_backfill_describe(
         backfill(source, jsonl_path, output_path, tag=tag), jsonl_path
     ):

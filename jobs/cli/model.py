@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from collector.codec.errors import BadInput
+from collector.ranks.collective import OPERATIONS
+from collector.shapes.models import bundled_names, find_decoder
+from collector.shapes.serving import Batch, Phase
 from jobs.cli.terminal import print_json, print_table
 
 if TYPE_CHECKING:
-    from collector.shapes.serving import Batch
     from collector.shapes.step import Step
 
 _SHOWN = (0, 1, 2, 3, 6, 7)  # what fits on a terminal
@@ -33,7 +35,6 @@ def list_command() -> None:
       opmeter model list
     """
     from collector.shapes.kernel_set import bundled_releases
-    from collector.shapes.models import bundled_names
 
     for name in bundled_names():
         typer.echo(name)
@@ -97,7 +98,6 @@ def show_command(
 
     from collector.shapes.kernel_set import USUAL_RELEASE, find_kernel_set
     from collector.shapes.layout import layout_of
-    from collector.shapes.models import find_decoder
     from collector.shapes.step import derive_step
 
     decoder, reported = find_decoder(model), layout_of(layout)
@@ -125,8 +125,6 @@ COMMANDS: dict[str, Callable[..., int | None]] = {"show": show_command, "list": 
 
 
 def _batch(phase: str, tokens: int, requests: int | None, keys: int | None) -> Batch:
-    from collector.shapes.serving import Batch, Phase
-
     if phase not in tuple(Phase):
         raise BadInput(f"--phase: expected {' or '.join(Phase)}, got {phase!r}")
     is_decode = phase == Phase.DECODE
@@ -146,7 +144,6 @@ def _print_table(title: str, step: Step) -> None:
 
 def _rows(step: Step) -> list[tuple[str, ...]]:
     from collector.model.vocabulary import INPUT_CELLS, OUTPUT_SHAPES
-    from collector.ranks.collective import OPERATIONS
 
     kernels = [
         (

@@ -1,22 +1,23 @@
-"""Opens the campaign and the store of a command, and chooses the guard of a merge."""
+"""Opens the campaign and the stores of a command, and chooses the guard of a merge."""
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from collector.codec.errors import BadInput, OpmeterError
-from collector.database.merge import CREATE, SINGLE_WRITER, Guard
+from collector.codec.errors import BadInput, OpmeterError, StoreUnavailable
 from collector.profiles.bundled import bundled_file
 from collector.store import open_store
 from collector.store.base import Store
 from collector.store.probe import probe_store
 from collector.store.waiting import PatientStore, SingleWriterStore
-from jobs.campaign import campaign_file
-from jobs.campaign.campaign_file import Campaign
 
 if TYPE_CHECKING:
+    from collector.database.merge import Guard
+    from jobs.campaign.campaign_file import Campaign
+    from jobs.objects.applied_campaign import Applied
     from jobs.status.why import ClusterView
 
 DEFAULT_ROOT = "opmeter-data"
@@ -29,22 +30,24 @@ def open_campaign(name: str, *, collectives: bool = True) -> Campaign:
 
     With `collectives=False`, the campaign's own `collectives` are left out.
     """
+    from jobs.campaign.campaign_file import without_collectives
+
     found = _open_campaign(name)
-    return found if collectives else campaign_file.without_collectives(found)
+    return found if collectives else without_collectives(found)
 
 
 def _open_campaign(name: str) -> Campaign:
+    from jobs.campaign.campaign_file import campaign_from_text, load_campaign
+
     if name in BUNDLED and not Path(name).exists():
         text = bundled_file(name, "campaign.yaml").decode()
-        return campaign_file.campaign_from_text(
-            text, path=f"bundled campaign {name}", base=Path.cwd()
-        )
+        return campaign_from_text(text, path=f"bundled campaign {name}", base=Path.cwd())
     path = Path(name)
     if not path.exists():
         raise BadInput(
             f"campaign: expected a file or a bundled campaign ({BUNDLED[0]}), got {name!r}"
         )
-    return campaign_file.load_campaign(path)
+    return load_campaign(path)
 
 
 def open_bare(
@@ -80,6 +83,8 @@ def choose_guard(store: Store, *, single_writer: bool) -> Guard:
 
     Raises OpmeterError if the store has no create-only writes and `single_writer` is not set.
     """
+    from collector.database.merge import CREATE, SINGLE_WRITER
+
     if single_writer:
         return SINGLE_WRITER
     result = probe_store(store)
@@ -105,3 +110,56 @@ def find_root(root: str | None, campaign: str | None, view: ClusterView) -> str 
         if has_plans(store, campaign) if campaign else campaigns(store):
             return None
     return view.root()
+
+
+# The stores of campaigns as a controller opens them, each for a single writer.
+
+# A store that is unavailable for longer is tried again at the next reconciliation, so that other
+# campaigns, the Lease and the Jobs of this campaign do not wait for it.
+_RECONCILIATION_PATIENCE_S = 10.0
+
+
+class Stores:
+    """Opens the stores of applied campaigns.
+
+    `may_act` returns whether this controller leads. For a controller outside the cluster, `outside`
+    is the store of its campaign, as pods reach it and as this machine reaches it.
+    """
+
+    def __init__(
+        self,
+        may_perform: Callable[[], bool],
+        outside: tuple[str, str] | None = None,
+    ):
+        self._may_perform, self._outside = may_perform, outside
+
+    def open(self, applied: Applied) -> Store:
+        """Return the store of a campaign, which waits no longer than a reconciliation may take.
+
+        If the store has no create-only writes, the leader's Lease makes this the only controller
+        that writes: it is checked between the check of a key and each write. Raises
+        StoreUnavailable for the volume of another campaign, which is no folder of this machine.
+        """
+        deployment = applied.deployment
+        store = open_bare(
+            self._from_here(applied),
+            single_writer=deployment.single_writer,
+            said_by=f"root of {applied.campaign.name}",
+        )
+        if deployment.leased:
+            store = SingleWriterStore(store, self._may_perform)
+        return PatientStore(store, _RECONCILIATION_PATIENCE_S)
+
+    def _from_here(self, applied: Applied) -> str:
+        root = applied.deployment.root
+        if self._outside is None:
+            return root
+        as_pods_reach_it, from_here = self._outside
+        if root == as_pods_reach_it:
+            return from_here
+        if root.startswith("file:"):
+            raise StoreUnavailable(
+                f"{root} is a volume of {applied.campaign.name}'s pods: that campaign requires a "
+                "controller in the cluster"
+            )
+        return root

@@ -9,6 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from collector.codec.errors import BadInput
+from collector.ops.registry import all_ops, family_of, find
+from collector.ranks.collective import DTYPES, OPERATIONS
+from collector.ranks.experts import KERNELS
+from collector.store import open_store
 from jobs.cli.terminal import print_json, print_table, say
 
 if TYPE_CHECKING:
@@ -40,8 +44,6 @@ def ops_command(
       opmeter ops MatMulV3
       opmeter ops --releases --json
     """
-    from collector.ops.registry import all_ops, find
-
     verified = _verified(root) if root else {}
     if kernel is not None:
         _check_known(kernel)
@@ -65,15 +67,12 @@ def ops_command(
 
 
 def _check_known(kernel: str) -> None:
-    from collector.ops.registry import find
-
     if find(kernel) is None and kernel not in {row["kernel"] for row in _rows_over_ranks()}:
         raise BadInput(f"no operator is declared for {kernel!r}; `opmeter ops` lists all")
 
 
 def _verified(root: str) -> dict[str, list[str]]:
     """The devices on which self-tests in a store verified a kernel's launches, by kernel type."""
-    from collector.store import open_store
     from jobs.selftest.archive import read_kept
 
     verified: dict[str, list[str]] = {}
@@ -94,7 +93,6 @@ def _short(row: Mapping[str, str]) -> Mapping[str, str]:
 
 
 def _as_json(op: OpSpec, proved: Proved) -> dict[str, object]:
-    from collector.ops.registry import family_of
     from collector.ops.releases import release_status
 
     return {
@@ -120,7 +118,6 @@ def _row(op: OpSpec, proved: Proved) -> Mapping[str, str]:
 def _rows_of_releases() -> Iterator[Mapping[str, str]]:
     """A column for each release. Operators that call torch's own functions have no row: every
     release has them."""
-    from collector.ops.registry import all_ops
     from collector.ops.releases import known_releases, release_status
 
     for op in all_ops():
@@ -132,9 +129,6 @@ def _rows_of_releases() -> Iterator[Mapping[str, str]]:
 def _rows_over_ranks() -> Iterator[Mapping[str, str]]:
     """Kernels that no single device can replay, and the command that measures them. The first
     expert kernel has INT8 weights, the second others."""
-    from collector.ranks.collective import DTYPES, OPERATIONS
-    from collector.ranks.experts import KERNELS
-
     experts = "torch.ops._C_ascend.dispatch_ffn_combine", "seven inputs of one rank, and EP Size"
     by_dfc = f"over ranks: `opmeter comm dfc`, or {_OF_A_CAMPAIGN}; not yet on an NPU"
     for kernel in KERNELS:

@@ -10,6 +10,9 @@ from typing import Annotated, Any, get_type_hints
 import typer
 
 from collector.codec.errors import BadInput
+from collector.model.measurement import CACHES
+from collector.model.stack import BACKENDS
+from collector.shapes.models import bundled_decoder
 
 CampaignArgument = Annotated[
     str, typer.Argument(help="campaign file, or the name of a bundled campaign: quickstart")
@@ -56,39 +59,22 @@ NamespaceOption = Annotated[
 ]
 
 
+AgainOption = Annotated[bool, typer.Option("--again", help="measure every case again")]
+RetryFailedOption = Annotated[
+    bool, typer.Option("--retry-failed", help="measure the failed cases again")
+]
+
+
+def check_backend(backend: str, said_by: str = "--backend: ") -> None:
+    """Raise BadInput for an unknown backend."""
+    if backend not in BACKENDS:
+        raise BadInput(f"{said_by}expected one of {', '.join(BACKENDS)}, got {backend!r}")
+
+
 def check_cache(cache: str | None) -> None:
     """Raise BadInput for an unknown content of the cache."""
-    from collector.model.measurement import CACHES
-
     if cache is not None and cache not in CACHES:
         raise BadInput(f"--cache: expected {' or '.join(CACHES)}, got {cache!r}")
-
-
-# The version directory of a tree, which every command of the single-host flow requires.
-
-DatabasePathOption = Annotated[Path | None, typer.Option(help="version directory of a tree")]
-DeviceOption = Annotated[str | None, typer.Option(help="device, instead of --database-path")]
-VllmOption = Annotated[str, typer.Option(help="vLLM version of the stack, or a whole version name")]
-VersionOption = Annotated[str, typer.Option(help="version of the stack, with --device")]
-
-
-def version_folder(
-    database_path: Path | None, device: str | None, versions: tuple[str, str, str]
-) -> Path:
-    """Return the folder itself, or that of a device and its versions (vLLM, torch, CANN) below the
-    current folder. A vLLM version that is a whole name (`vllm0.18.0_torch2.9.0_cann8.5`) requires
-    no others."""
-    from collector.database.layout import is_version_name, version_dir
-
-    if database_path is not None:
-        return database_path
-    vllm, torch, cann = versions
-    if not device or not (torch or is_version_name(vllm)):
-        raise BadInput(
-            "the tree is not specified: expected --database-path VERSION_DIR, or --device with "
-            "--vllm-version, --torch-version and --cann-version"
-        )
-    return version_dir(Path.cwd(), device, vllm, torch, cann)
 
 
 # Options that take words up to the next option, as the scripts of msmodeling do:
@@ -109,6 +95,37 @@ def repeated(words: Iterable[str], lists: Collection[str]) -> Iterator[str]:
 
 
 # Groups of options: a command takes a dataclass of options as one parameter.
+
+_StackVersion = Annotated[str, typer.Option(help="version of the stack, with --device")]
+
+
+@dataclass(frozen=True, slots=True)
+class TreeOptions:
+    """The version directory of a tree, which every command of the single-host flow requires."""
+
+    database_path: Annotated[Path | None, typer.Option(help="version directory of a tree")] = None
+    device: Annotated[str | None, typer.Option(help="device, instead of --database-path")] = None
+    vllm_version: Annotated[
+        str, typer.Option(help="vLLM version of the stack, or a whole version name")
+    ] = ""
+    torch_version: _StackVersion = ""
+    cann_version: _StackVersion = ""
+
+    @property
+    def folder(self) -> Path:
+        """Return the folder itself, or that of a device and its versions below the current folder.
+        A vLLM version that is a whole name (`vllm0.18.0_torch2.9.0_cann8.5`) requires no others."""
+        from collector.database.layout import is_version_name, version_dir
+
+        if self.database_path is not None:
+            return self.database_path
+        vllm, torch = self.vllm_version, self.torch_version
+        if not self.device or not (torch or is_version_name(vllm)):
+            raise BadInput(
+                "the tree is not specified: expected --database-path VERSION_DIR, or --device with "
+                "--vllm-version, --torch-version and --cann-version"
+            )
+        return version_dir(Path.cwd(), self.device, vllm, torch, self.cann_version)
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +207,6 @@ class WorkloadOptions:
     def model_source(self) -> dict[str, Any]:
         """Return the source of a campaign file that describes the same model and load."""
         from collector.shapes.layout import layout_of
-        from collector.shapes.models import bundled_decoder
 
         name, spread = self.model or "", layout_of(self.layout)
         is_folder = Path(name).is_dir() and bundled_decoder(name) is None
@@ -231,6 +247,9 @@ class VersionOptions:
 def grouped(command: Callable[..., int | None]) -> Callable[..., int | None]:
     """The command with the fields of its option groups as parameters of their own."""
     hints = get_type_hints(command, include_extras=True)
+    hints.pop("return", None)
+    if not any(map(is_dataclass, hints.values())):
+        return command
     groups: dict[str, Any] = {}
     parameters: list[Parameter] = []
     for name, parameter in signature(command).parameters.items():

@@ -14,8 +14,11 @@ import typer
 
 from collector.codec.errors import BadInput
 from collector.codec.text import counted, whole_in_one_line
+from collector.ops.registry import find
+from collector.store.atomic import write_whole
 from jobs.cli.drawing import check_picture_file, drawn, picture_of
 from jobs.cli.look_up import check_missing, find_covered, written
+from jobs.cli.opening import choose_guard, open_campaign, open_root
 from jobs.cli.options import (
     NoCollectivesOption,
     SingleWriterOption,
@@ -114,7 +117,6 @@ def _plan(
     single_writer: bool,
     as_json: bool,
 ) -> None:
-    from jobs.cli.opening import choose_guard, open_campaign, open_root
     from jobs.planning.gaps import describe_forecast
     from jobs.planning.lifecycle import next_plan, preview, read_state
 
@@ -167,7 +169,6 @@ def _as_json(planned: NextPlan, store: str, news: str) -> dict[str, object]:
 
 def _gaps(state: PlanningState) -> tuple[str, list[RefusedCases]]:
     """The share of the sources' time that can be measured, in words, and the gaps."""
-    from collector.ops.registry import find
     from jobs.planning.candidates import distinct_cases, only_operators
     from jobs.planning.gaps import find_gaps, refused_cases, share_line, shares
 
@@ -229,8 +230,6 @@ def plan_within(
 ) -> None:
     """Print which missing cases cover most of the workload's time for their device time, and the
     coverage over device-hours."""
-    from collector.ops.registry import find
-    from collector.store.atomic import write_whole
     from jobs.planning.worth import curve, ranked_gains, within
 
     hours = budget.device_h

@@ -5,48 +5,68 @@ from __future__ import annotations
 import sys
 import tempfile
 from collections.abc import Callable
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
 from collector.codec.errors import BadInput
+from collector.comm.bench_plan import Mode
+from jobs.cli.options import check_backend
 from jobs.cli.terminal import say
 
 if TYPE_CHECKING:
-    from collector.comm.bench_plan import Mode
-    from collector.comm.gang import Tick
+    from collector.comm.gang import Rendezvous, Tick
 
 
-BackendOption = Annotated[
-    str, typer.Option(help="backend of the ranks: npu (hccl), cuda (nccl) or cpu (gloo)")
-]
-ExpertBackendOption = Annotated[
-    str,
-    typer.Option(help="backend of the ranks: npu (the fused kernel), cuda or cpu (its reference)"),
-]
-NprocPerNodeOption = Annotated[
-    int | None, typer.Option(min=1, help="number of ranks on this node  [--ep-size / --nnodes]")
-]
-GroupRanksOption = Annotated[
-    int | None, typer.Option(min=1, help="number of ranks on this node  [largest group / --nnodes]")
-]
-NnodesOption = Annotated[
-    int, typer.Option(min=1, help="number of nodes; start this command on each")
-]
-NodeRankOption = Annotated[int, typer.Option(min=0, help="index of this node")]
-MasterAddrOption = Annotated[str, typer.Option(help="address of node 0")]
-MasterPortOption = Annotated[
-    int, typer.Option(min=0, max=65535, help="port of node 0; 0 for a free one on a single node")
-]
 PatienceOption = Annotated[
     float, typer.Option(help="seconds without progress of any rank after which the benchmark ends")
 ]
-EpSizeOption = Annotated[int, typer.Option(min=1, help="number of ranks")]
-HiddenOption = Annotated[int, typer.Option(min=1, help="hidden size of the tokens")]
-IntermediateOption = Annotated[int, typer.Option(min=1, help="intermediate size of an expert")]
-Int8Option = Annotated[bool, typer.Option(help="weights in INT8, or in the dtype of the tokens")]
-TokensDtypeOption = Annotated[str, typer.Option(help="dtype of the tokens: DT_BF16 or FLOAT16")]
+
+
+@dataclass(frozen=True, slots=True)
+class NodesOptions:
+    """The nodes of a benchmark; each of them starts the same command."""
+
+    nnodes: Annotated[
+        int, typer.Option(min=1, help="number of nodes; start this command on each")
+    ] = 1
+    node_rank: Annotated[int, typer.Option(min=0, help="index of this node")] = 0
+    master_addr: Annotated[str, typer.Option(help="address of node 0")] = "127.0.0.1"
+    master_port: Annotated[
+        int,
+        typer.Option(min=0, max=65535, help="port of node 0; 0 for a free one on a single node"),
+    ] = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertOptions:
+    """The shape of DispatchFFNCombine, and the ranks that run it."""
+
+    ep_size: Annotated[int, typer.Option(min=1, help="number of ranks")] = 16
+    hidden: Annotated[int, typer.Option(min=1, help="hidden size of the tokens")] = 7168
+    intermediate: Annotated[int, typer.Option(min=1, help="intermediate size of an expert")] = 2048
+    int8: Annotated[bool, typer.Option(help="weights in INT8, or in the dtype of the tokens")] = (
+        True
+    )
+    dtype: Annotated[str, typer.Option(help="dtype of the tokens: DT_BF16 or FLOAT16")] = "DT_BF16"
+    backend: Annotated[
+        str,
+        typer.Option(
+            help="backend of the ranks: npu (the fused kernel), cuda or cpu (its reference)"
+        ),
+    ] = "npu"
+    nproc_per_node: Annotated[
+        int | None, typer.Option(min=1, help="number of ranks on this node  [--ep-size / --nnodes]")
+    ] = None
+
+    def meeting(self, nodes: NodesOptions) -> Rendezvous:
+        """Return where the ranks of these nodes meet. Raises BadInput for an unknown backend."""
+        from collector.comm.gang import ranks_of
+
+        check_backend(self.backend)
+        return ranks_of(self.ep_size, self.nproc_per_node, *astuple(nodes))
 
 
 # Ranks run with a progress view; their results are kept even if they fail.
@@ -55,21 +75,11 @@ BY_CASE = "auto"
 _Found = TypeVar("_Found")
 
 
-def check_backend(backend: str) -> None:
-    """Raise BadInput for an unknown backend."""
-    from collector.model.stack import BACKENDS
-
-    if backend not in BACKENDS:
-        raise BadInput(f"--backend: expected one of {', '.join(BACKENDS)}, got {backend!r}")
-
-
 def requested_mode(word: str) -> Mode | None:
     """Return the timing mode of an option, or None for the default of each case.
 
     Raises BadInput for an unknown mode.
     """
-    from collector.comm.bench_plan import Mode
-
     if word not in (BY_CASE, *Mode):
         raise BadInput(f"--bench-mode: expected one of {BY_CASE}, {', '.join(Mode)}, got {word!r}")
     return None if word == BY_CASE else Mode(word)

@@ -11,9 +11,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from collector.codec.text import counted
+from jobs.cli.opening import choose_guard, open_bare, open_campaign, patient
 from jobs.cli.options import (
+    AgainOption,
     CampaignArgument,
     NoCollectivesOption,
+    RetryFailedOption,
     RootOption,
     SingleWriterOption,
     SupersedeOption,
@@ -30,10 +33,8 @@ def run_command(
     campaign: CampaignArgument,
     *,
     root: RootOption = None,
-    again: Annotated[bool, typer.Option("--again", help="measure every case again")] = False,
-    retry_failed: Annotated[
-        bool, typer.Option("--retry-failed", help="measure the cases that failed again")
-    ] = False,
+    again: AgainOption = False,
+    retry_failed: RetryFailedOption = False,
     strict: Annotated[
         bool, typer.Option("--strict", help="exit with 1 if a case has no duration")
     ] = False,
@@ -53,7 +54,6 @@ def run_command(
     """
     from collector.database.snapshot import load_state
     from jobs.campaign.campaign_file import RunOptions
-    from jobs.cli.opening import choose_guard, open_bare, open_campaign, patient
     from jobs.cli.progress_view import view_for
     from jobs.executor.local_campaign import run_campaign
     from jobs.status.lines import describe

@@ -12,6 +12,7 @@ import typer
 
 from collector.codec.errors import BadInput
 from collector.codec.text import visible
+from jobs.cli.opening import find_root, open_campaign, open_root
 from jobs.cli.options import RootOption
 from jobs.cli.terminal import print_json, say
 
@@ -47,7 +48,6 @@ def status_command(
       opmeter status
       opmeter status nightly --watch
     """
-    from jobs.cli.opening import find_root, open_campaign, open_root
     from jobs.planning.stored_plans import campaigns, has_plans, no_campaign
     from jobs.status.follower import Follower
     from jobs.status.picture import CampaignStatus

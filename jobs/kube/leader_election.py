@@ -34,9 +34,7 @@ class Leases(Protocol):
     namespace: str
 
     def lease(self, name: str) -> dict[str, Any] | None: ...
-
     def create_lease(self, lease: dict[str, Any]) -> dict[str, Any]: ...
-
     def replace_lease(self, lease: dict[str, Any]) -> dict[str, Any]: ...
 
 

@@ -65,7 +65,6 @@ class Response(Protocol):
 
     @property
     def data(self) -> bytes: ...
-
     def stream(self, amt: int | None, decode_content: bool) -> Iterator[bytes]: ...
 
 

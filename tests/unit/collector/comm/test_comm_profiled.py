@@ -11,7 +11,7 @@ from collector.comm.validation import in_network
 from collector.profiles.transfers import Transfer, find_transfers, group_number, read_transfers
 from collector.ranks.collective import Collective
 from collector.ranks.topology import Grid
-from jobs.cli.comm_lines import profile_lines
+from jobs.cli.comm import profile_lines
 from tests.unit.collector.naming import names, naming
 
 GRID = Grid((48, 8, 2))

@@ -10,7 +10,7 @@ import pytest
 
 from collector.comm.bench_plan import LeftOut
 from collector.ranks.collective import Collective
-from jobs.cli.comm_lines import left_out_lines
+from jobs.cli.comm import left_out_lines
 from tests.unit.jobs.cli.in_process import opmeter_here
 from tests.unit.jobs.cli.test_jobs_command import opmeter
 from tests.unit.jobs.printed import missing, numbers

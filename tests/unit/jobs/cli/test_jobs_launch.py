@@ -9,8 +9,8 @@ import pytest
 
 from collector.codec.errors import StoreUnavailable
 from collector.store.in_memory import MemoryStore
-from jobs.cli import cluster, stores
-from jobs.cli.stores import Stores
+from jobs.cli import cluster, opening
+from jobs.cli.opening import Stores
 from jobs.controller import controller, loop
 from jobs.kube import leader_election
 from jobs.kube.cluster import Cluster
@@ -37,7 +37,7 @@ def opened(monkeypatch):
         found.append(root)
         return MemoryStore()
 
-    monkeypatch.setattr(stores, "open_bare", open_bare)
+    monkeypatch.setattr(opening, "open_bare", open_bare)
     return found
 
 

@@ -197,7 +197,7 @@ def test_values_of_a_running_model_are_joined(tmp_path):
         ),
         (
             ("microbench", "--database-path", "tree", "--dispatch-ffn-combine-ep-size", "16"),
-            ["--dispatch-ffn-combine-ep-size: ", "opmeter comm dfc"],
+            ["--dispatch-ffn-combine-*: ", "opmeter comm dfc"],
         ),
         (("microbench", "--database-path", "tree", "--prof-path", "none"), ["none: "]),
         (("parse", "--database-path", "tree"), ["--profiling-path"]),

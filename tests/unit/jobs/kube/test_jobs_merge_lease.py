@@ -21,8 +21,7 @@ from collector.store.waiting import SingleWriterStore
 from jobs.cli import database as merge_file
 from jobs.cli import opening, stores
 from jobs.cli.database import merge_command
-from jobs.cli.opening import choose_guard
-from jobs.cli.stores import Stores
+from jobs.cli.opening import Stores, choose_guard
 from jobs.controller.controller import Controller
 from jobs.kube import leader_election
 from jobs.kube.cluster import Cluster
