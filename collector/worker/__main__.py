@@ -125,17 +125,21 @@ def assignment_of(options: argparse.Namespace) -> Assignment:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="collector.worker", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="collector.worker",
+        description=__doc__,
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
     parser.add_argument("--root", required=True, help="URL of the store")
-    parser.add_argument("--campaign", required=True)
-    parser.add_argument("--plan", type=int, required=True)
-    parser.add_argument("--plan-hash", required=True)
+    parser.add_argument("--campaign", required=True, help="name of the campaign")
+    parser.add_argument("--plan", type=int, required=True, help="number of the plan")
+    parser.add_argument("--plan-hash", required=True, help="hash of the plan as the caller read it")
     parser.add_argument(
         "--single-writer", action="store_true", help="no other process writes to the store"
     )
-    parser.add_argument("--shard", required=True)
-    parser.add_argument("--attempt", required=True)
-    parser.add_argument("--device", type=int, default=0)
+    parser.add_argument("--shard", required=True, help="id of the shard to measure")
+    parser.add_argument("--attempt", required=True, help="name of this attempt, used once")
+    parser.add_argument("--device", type=int, default=0, help="index of the device")
     parser.add_argument("--scratch", type=Path, required=True, help="empty scratch folder")
     parser.add_argument(
         "--patience-s", type=float, default=600.0, help="seconds to retry an unavailable store"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,11 +16,8 @@ from jobs.cli.look_up import campaign_of, open_version
 from jobs.cli.terminal import print_json, say
 
 if TYPE_CHECKING:
-    from collector.model.record import CaseRecord
     from collector.profiles.step_trace import StepTrace
     from collector.report.comparison import M6, ComparedCase, StepSum
-    from collector.store.base import Store
-    from jobs.campaign.campaign_file import Campaign
 
 _LISTED = 10
 _KERNEL_WIDTH = 32
@@ -61,19 +57,19 @@ def compare_command(
     from collector.profiles.step_trace import read_step_trace
     from collector.report.comparison import compare_cases, isolated_times, m6, step_sum
     from jobs.planning.forecast import peaks_of
-    from jobs.planning.workload import roofline_us
+    from jobs.planning.workload import roofline_us, workload_of
 
     options.check_cache(cache)
     if cache == CONTEXT:
         raise BadInput("--cache: expected warm or cold, got context, which compare always includes")
     shown = open_version(root, version, directory)
     described = campaign_of({"profile": str(profile)}, grid, shown.stack.device)
-    records = _records(described, shown.store)
+    peaks = peaks_of(shown.stack)
+    records = [one.record for one in workload_of(described, shown.store, peaks, in_situ=True).cases]
     apart, why = isolated_times(shown.state, shown.place, cache=cache)
     in_context, _ = isolated_times(shown.state, shown.place, cache=CONTEXT)
     found = compare_cases(records, apart, why, in_context)
     trace = read_step_trace(profile)
-    peaks = peaks_of(shown.stack)
     known = m6(found, trace, lambda record: roofline_us(record.case, peaks)) if trace else None
     parts = step_sum(found, trace) if trace else None
     if as_json:
@@ -81,22 +77,6 @@ def compare_command(
         return
     for line in _lines(shown.place, found, trace, parts, known):
         say(line)
-
-
-def _records(campaign: Campaign, store: Store) -> tuple[CaseRecord, ...]:
-    """Return the kernels of the profile, and with a grid also its messages."""
-    from jobs.campaign.source_kinds import ProfileSource
-    from jobs.planning.generated_sources import messages_in_situ
-    from jobs.planning.sources import load_sources
-
-    (source,) = campaign.sources
-    assert isinstance(source, ProfileSource)
-    (kernels,) = load_sources(
-        replace(campaign, sources=(replace(source, collectives=None),)), store
-    )
-    if source.collectives is None:
-        return kernels.records
-    return (*kernels.records, *messages_in_situ(source.path, source.collectives, campaign.backend))
 
 
 def _lines(

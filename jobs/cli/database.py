@@ -280,9 +280,8 @@ def merge_command(
     Example:
       opmeter merge nightly --allow-missing
     """
-    from collector.database.merge import merge_plans
+    from jobs.planning import lifecycle
     from jobs.planning.damage import DamageReport
-    from jobs.planning.lifecycle import author
 
     if lease and single_writer:
         raise BadInput("--lease and --single-writer exclude each other")
@@ -291,12 +290,11 @@ def merge_command(
 
     def publish(store: Store, guard: Callable[[], Guard]) -> int:
         chosen = _chosen(store, name, plan or [])
-        plans = [(name, number) for number in chosen]
-        result = merge_plans(
+        result = lifecycle.publish(
             store,
-            plans,
-            guard=guard(),
-            author=author(),
+            name,
+            chosen,
+            guard(),
             supersede_stack=supersede_stack,
             allow_missing=allow_missing,
         )

@@ -68,7 +68,7 @@ def run_command(
         view.say(f"store {store.url}")
         guard = cache(partial(choose_guard, store, single_writer=single_writer))
         result = run_campaign(described, store, watched, guard, options, view, stop)
-    state, plan, damage = result.planned.state, result.planned.plan, result.planned.damage
+    state, plan, damage = result.state, result.plan, result.damage
     if result.missing:
         say(
             f"stopped with {result.missing:,} of {counted(len(plan.shards), 'shard')} left; "

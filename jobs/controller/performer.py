@@ -206,10 +206,29 @@ def _described(action: actions.Action) -> str:
     """Return an action in one line: a wave may have a thousand indexes."""
     match action:
         case actions.LaunchWave(wave, cap):
-            return f"Launch {wave.job_name}: {_indexes(wave)}, {cap} in parallel"
-        case actions.RecordFailures(strikes):
-            return f"Remember {counted(len(strikes.seen), 'failure')}"
-    return str(action)
+            return f"launching {wave.job_name}: {_indexes(wave)}, {cap} in parallel"
+        case actions.Scale(job, number):
+            return f"changing the parallelism of {job} to {number}"
+        case actions.Suspend(job, on, why):
+            return f"{'suspending' if on else 'resuming'} {job}: {why}"
+        case actions.Delete(job, why):
+            return f"deleting {job}: {why}"
+        case actions.GiveUp(shard, outcome, reason):
+            return f"giving up shard {shard} with the outcome {outcome}: {reason}"
+        case actions.RecordFailures(failures):
+            return f"recording the failures of nodes: {len(failures.seen)} so far"
+        case actions.Merge(_, plans, partial):
+            which = f"plan{'s' if plans[1:] else ''} {', '.join(map(str, plans))}"
+            return f"merging {which}{', without the missing shards' if partial else ''}"
+        case actions.Replan(shards):
+            damaged = f": {counted(len(shards), 'shard')} damaged" if shards else ""
+            return f"determining the next plan{damaged}"
+        case actions.Announce(reason, message):
+            return f"announcing {reason}: {message}"
+        case actions.Finish(partial):
+            return f"ending the campaign{', without the missing shards' if partial else ''}"
+        case _:
+            assert_never(action)
 
 
 def _indexes(wave: Wave) -> str:

@@ -3,7 +3,6 @@
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
 
 from collector.codec.errors import BadInput
 from collector.codec.text import counted
@@ -18,22 +17,7 @@ from jobs.campaign.campaign_file import Campaign, RunOptions
 from jobs.executor.local_run import LocalRun, RunView, ShardProgress
 from jobs.planning import lifecycle
 from jobs.planning.gaps import describe_forecast
-from jobs.planning.lifecycle import NextPlan, PlanningState
 from jobs.planning.stored_plans import committed_shards
-
-
-@dataclass(frozen=True, slots=True)
-class RunResult:
-    """The result of a run.
-
-    Attributes:
-        planned: the plan of the run, with the state and the damage afterwards.
-        missing: the number of its shards that are not committed.
-        goes_on: another round follows automatically."""
-
-    planned: NextPlan
-    missing: int = 0
-    goes_on: bool = False
 
 
 def run_campaign(
@@ -44,65 +28,29 @@ def run_campaign(
     options: RunOptions,
     view: RunView,
     stop: threading.Event,
-) -> RunResult:
+) -> lifecycle.NextPlan:
     """Run a whole campaign on this machine. Return early, with shards missing, once `stop` is set.
 
     `watched` is the same store without waiting: progress is read there. `guard` is called before
-    anything is written, and after the campaign's input is accepted. If surfaces are learned, plans
-    follow each other until they are known; the measurements of suspect sessions are repeated by
-    another plan."""
-    state = lifecycle.read_state(campaign, store)
-    check_here(state)
-    while True:
-        result = _one_plan(state, store, watched, guard, options, view, stop)
-        if not result.goes_on or stop.is_set():
-            return result
-        # The next round differs only in what it has learned.
-        options = replace(options, again=False, retry_failed=False)
-        state = result.planned.state
+    anything is written, and after the campaign's input is accepted."""
 
-
-def _one_plan(
-    state: PlanningState,
-    store: Store,
-    watched: Store,
-    guard: Callable[[], Guard],
-    options: RunOptions,
-    view: RunView,
-    stop: threading.Event,
-) -> RunResult:
-    say = _once(view.say)
-    planned = lifecycle.next_plan(state, guard, options, say)
-    plan = planned.plan
-    view.say(planned.news)
-    missing = _outstanding(plan, planned.state.committed)
-    if missing:
+    def measure(planned: lifecycle.NextPlan) -> int:
+        plan = planned.plan
+        missing = _outstanding(plan, planned.state.committed)
+        if not missing:
+            return 0
         for line in describe_forecast(plan):
             view.say("  " + line)
         single_writer = guard() == SINGLE_WRITER
         _measure(store, watched, plan, missing, view, stop, single_writer=single_writer)
-        missing = _outstanding(plan, committed_shards(store, plan.campaign))
-    if missing or planned.is_finished:
-        return RunResult(planned, len(missing))
-    view.say("merging")
-    published, goes_on = lifecycle.publish_measured(planned, guard(), options)
-    for line in published.damage.lines():
-        say(line)
-    return RunResult(published, goes_on=goes_on)
+        return len(_outstanding(plan, committed_shards(store, plan.campaign)))
+
+    state = lifecycle.read_state(campaign, store)
+    check_here(state)
+    return lifecycle.run_plans(state, guard, options, view.say, measure, stop.is_set)
 
 
-def _once(say: Callable[[str], None]) -> Callable[[str], None]:
-    reported = set[str]()
-
-    def once(line: str) -> None:
-        if line not in reported:
-            reported.add(line)
-            say(line)
-
-    return once
-
-
-def check_here(state: PlanningState) -> None:
+def check_here(state: lifecycle.PlanningState) -> None:
     """Raise BadInput if this machine is not the one that the campaign requires."""
     campaign = state.campaign
     try:

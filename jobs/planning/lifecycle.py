@@ -2,7 +2,8 @@
 
 `run`, `plan`, `launch` and the controller all ask here which plan is next. `read_state` reads what
 the answer depends on, `decide` gives it, and `make_next` makes the plan without writing it.
-`next_plan` does all of that on this machine: it also merges what is due first and stores the plan.
+`next_plan` does the rest on this machine: it also merges what is due first and stores the plan.
+`run_plans` does so until nothing is left to measure.
 
 A plan belongs to the campaign while its inputs (sources, settings, stack) are the campaign's. The
 newest such plan is continued until all of it is committed and merged. Otherwise the next plan is
@@ -14,7 +15,7 @@ sessions with suspect canaries measured are also measured again, once.
 import getpass
 import platform
 import re
-from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 
@@ -149,10 +150,13 @@ def _stored(campaign: Campaign, held: HeldShards) -> tuple[StoredPlans, frozense
 
 @dataclass(frozen=True, slots=True)
 class Continue:
-    """Measure the missing shards of the plan, then merge it with late results of `others`."""
+    """Measure the missing shards of the plan, then merge it with late results of `others`.
+
+    If it `is_finished`, the plan is merged and nothing has changed since."""
 
     plan: Plan
     others: tuple[int, ...] = ()
+    is_finished: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,19 +176,7 @@ class NewPlan:
     suspects: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Finished:
-    """The plan is merged and nothing has changed since.
-
-    Merge late results of `others`, print the summary and stop. `broken` shards were damaged each
-    time that they were measured."""
-
-    plan: Plan
-    others: tuple[int, ...] = ()
-    broken: tuple[str, ...] = ()
-
-
-Step = Continue | NewPlan | Finished
+Step = Continue | NewPlan
 
 
 def decide(state: PlanningState, options: RunOptions) -> Step:
@@ -209,14 +201,14 @@ def decide(state: PlanningState, options: RunOptions) -> Step:
         return Continue(newest, others)
     if broken := tuple(left_out[newest.number]):
         if not may_remeasure(newest):
-            return Finished(newest, others, broken)
+            return Continue(newest, others, is_finished=True)
         round_ = f"{number}m{remeasurements(newest) + 1}"
         return NewPlan(number, others, round_, newest, damaged=broken)
     if newest.forecast.learning:
         return NewPlan(number, others, str(number))
     if _may_repeat_suspects(own) and (suspects := suspect_cases(state)):
         return NewPlan(number, others, f"{number}d", newest, suspects=suspects)
-    return Finished(newest, others)
+    return Continue(newest, others, is_finished=True)
 
 
 def _may_repeat_suspects(own: Sequence[Plan]) -> bool:
@@ -254,7 +246,9 @@ class NextPlan:
         news: one line that describes how the plan was determined.
         damage: all damage that was found.
         tables: the tables of its shards, if the plan is new and not in the store.
-        is_finished: nothing is left to do."""
+        is_finished: nothing is left to do.
+        missing: the number of its shards that are not committed after a run.
+        goes_on: another round follows automatically after a run."""
 
     state: PlanningState
     plan: Plan
@@ -262,17 +256,19 @@ class NextPlan:
     damage: DamageReport
     tables: Mapping[str, bytes] | None = None
     is_finished: bool = False
+    missing: int = 0
+    goes_on: bool = False
 
 
 def make_next(state: PlanningState, step: Step, options: RunOptions) -> NextPlan:
     """Return the plan of a step; write nothing."""
     damage = _damage_report(state, step)
-    match step:
-        case Finished(plan):
-            news = f"plan {plan.number} is already measured and merged"
-            return NextPlan(state, plan, news, damage, is_finished=True)
-        case Continue(plan):
-            return NextPlan(state, plan, f"continuing plan {plan.number}", damage)
+    if isinstance(step, Continue):
+        number, done = step.plan.number, step.is_finished
+        news = (
+            f"plan {number} is already measured and merged" if done else f"continuing plan {number}"
+        )
+        return NextPlan(state, step.plan, news, damage, is_finished=done)
     made = make_plan(_request(state, step, options), find=find)
     news = f"plan {step.number}"
     if step.after is not None and step.suspects:
@@ -370,20 +366,19 @@ def read_head_results(
     counts_held_back = retry_failed or campaign.density is not None
     needs_intervals = counts_held_back or campaign.update == "precision"
     shown = published.intervals(stack.version_path, expected) if needs_intervals else {}
+    held_back = set[str]()
+    if counts_held_back:  # collectives are shown elsewhere
+        hidden = (case for case in known if case not in shown)
+        held_back = {case for case in hidden if not is_collective(expected[case])}
     return {
         case: HeadResult(
-            found.is_good and not (counts_held_back and _is_held_back(case, expected[case], shown)),
+            found.is_good and case not in held_back,
             found.mean_us,
             shown.get(case),
             found.is_suspect,
         )
         for case, found in known.items()
     }
-
-
-def _is_held_back(case_id: str, kernel_type: str, shown: Container[str]) -> bool:
-    """Return whether a good measurement is not shown; collectives are shown elsewhere."""
-    return case_id not in shown and not is_collective(kernel_type)
 
 
 # The whole way on one machine: merge, make and store the plan.
@@ -408,7 +403,7 @@ def next_plan(
     if not isinstance(step, NewPlan):
         _check_rank(state, step.plan)
     if due := _due(state, step, say):
-        merged = publish(state, due, guard(), options)
+        merged = _publish(state, due, guard(), options)
         found = (*state.stored.damaged, *merged.damaged)
         state = replace(read_again(state), damage=found)
         step = decide(state, options)
@@ -434,45 +429,95 @@ def preview(state: PlanningState, options: RunOptions, say: Callable[[str], None
     return make_next(state, step, options)
 
 
+def run_plans(
+    state: PlanningState,
+    guard: Callable[[], Guard],
+    options: RunOptions,
+    view: Callable[[str], None],
+    measure: Callable[[NextPlan], int],
+    is_stopped: Callable[[], bool],
+) -> NextPlan:
+    """Return the last plan, after measuring and merging plan after plan.
+
+    `measure` returns how many shards of a plan it has not committed: then the run ends. If surfaces
+    are learned, plans follow each other until they are known; the measurements of suspect sessions
+    are repeated by another plan."""
+    while True:
+        say = _once(view)
+        made = next_plan(state, guard, options, say)
+        view(made.news)
+        missing = measure(made)
+        if missing or made.is_finished:
+            return replace(made, missing=missing)
+        view("merging")
+        made = publish_measured(made, guard(), options)
+        for line in made.damage.lines():
+            say(line)
+        if not made.goes_on or is_stopped():
+            return made
+        # The next round differs only in what it has learned.
+        options = replace(options, again=False, retry_failed=False)
+        state = made.state
+
+
+def _once(say: Callable[[str], None]) -> Callable[[str], None]:
+    reported = set[str]()
+
+    def once(line: str) -> None:
+        if line not in reported:
+            reported.add(line)
+            say(line)
+
+    return once
+
+
 def publish(
-    state: PlanningState, plans: Iterable[int], guard: Guard, options: RunOptions
+    store: Store,
+    campaign: str,
+    plans: Iterable[int],
+    guard: Guard,
+    *,
+    supersede_stack: bool,
+    allow_missing: bool = True,
 ) -> MergeResult:
     """Merge what these plans have committed, with the current user as author.
 
     A merge skips everything that the head already has."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a container's uid may have no name
+        user = "unknown"
     return merge_plans(
-        state.published.store,
-        [(state.campaign.name, number) for number in sorted(plans)],
+        store,
+        [(campaign, number) for number in sorted(plans)],
         guard=guard,
-        author=author(),
-        supersede_stack=options.supersede_stack,
-        allow_missing=True,
+        author=f"{user}@{platform.node()}",  # for readers of the log
+        supersede_stack=supersede_stack,
+        allow_missing=allow_missing,
     )
 
 
-def publish_measured(made: NextPlan, guard: Guard, options: RunOptions) -> tuple[NextPlan, bool]:
+def _publish(
+    state: PlanningState, plans: Iterable[int], guard: Guard, options: RunOptions
+) -> MergeResult:
+    store, name = state.published.store, state.campaign.name
+    return publish(store, name, plans, guard, supersede_stack=options.supersede_stack)
+
+
+def publish_measured(made: NextPlan, guard: Guard, options: RunOptions) -> NextPlan:
     """Merge a plan that is measured. Return it with the state and the damage afterwards, and
-    whether another round follows automatically.
+    whether it `goes_on`.
 
     One follows if all of this round is published, and surfaces are not learned yet, or cases of
     suspect sessions are measured again."""
     before, plan = made.state, made.plan
     together = {*(other.number for other in before.mergeable), plan.number}
-    merged = publish(before, together, guard, options)
+    merged = _publish(before, together, guard, options)
     damage = DamageReport.of([*before.stored.damaged, *merged.damaged], plan.number)
     state = read_again(before)
     step = decide(state, RunOptions())
     follows = plan.forecast.learning > 0 or (isinstance(step, NewPlan) and bool(step.suspects))
-    return replace(made, state=state, damage=damage), follows and not damage.needed
-
-
-def author() -> str:
-    """Return the author as `user@machine`, for readers of the log."""
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):  # a container's uid may have no name
-        user = "unknown"
-    return f"{user}@{platform.node()}"
+    return replace(made, state=state, damage=damage, goes_on=follows and not damage.needed)
 
 
 def _due(state: PlanningState, step: Step, say: Callable[[str], None]) -> list[int]:
@@ -480,7 +525,7 @@ def _due(state: PlanningState, step: Step, say: Callable[[str], None]) -> list[i
 
     A plan that still lacks shards is merged when it has them, with all late commits."""
     expected = set(step.others)
-    if isinstance(step, Continue):
+    if isinstance(step, Continue) and not step.is_finished:
         is_open = bool(step.plan.beyond(state.committed))
         expected = set() if is_open else expected | {step.plan.number}
     own = [plan.number for plan in state.mergeable if plan.number in expected]

@@ -14,9 +14,9 @@ from collector.ranks.collective import collective_case_of, is_collective
 from collector.ranks.gangs import is_of_gangs, routed_call
 from collector.store.base import Store
 from jobs.campaign.campaign_file import Campaign
-from jobs.campaign.source_kinds import ModelSource, Source
+from jobs.campaign.source_kinds import ModelSource, ProfileSource, Source
 from jobs.planning.forecast import Peaks, predict, predict_collective, predict_routed
-from jobs.planning.generated_sources import model_records
+from jobs.planning.generated_sources import messages_in_situ, model_records
 from jobs.planning.sources import completed_records, load_sources
 
 
@@ -38,9 +38,13 @@ class Workload:
     communication_us: float
 
 
-def workload_of(campaign: Campaign, store: Store, peaks: Peaks) -> Workload:
-    """Return the workload of a campaign's sources: profiles, models, trees and collectives."""
-    sources = [_launches(source, campaign, store) for source in campaign.sources]
+def workload_of(
+    campaign: Campaign, store: Store, peaks: Peaks, *, in_situ: bool = False
+) -> Workload:
+    """Return the workload of a campaign's sources: profiles, models, trees and collectives.
+
+    With `in_situ`, the messages of a profile have their durations in its run, with all waiting."""
+    sources = [_launches(source, campaign, store, in_situ) for source in campaign.sources]
     found: dict[str, WorkloadCase] = {}
     for record, launches in chain.from_iterable(source.records for source in sources):
         case_id = record.case_id
@@ -83,11 +87,16 @@ class _Source:
     communication_us: float = 0.0
 
 
-def _launches(source: Source, campaign: Campaign, store: Store) -> _Source:
+def _launches(source: Source, campaign: Campaign, store: Store, in_situ: bool) -> _Source:
     if isinstance(source, ModelSource):
         found = model_records(source, campaign.backend)
         records = completed_records(found.records)
         return _Source(tuple(zip(records, found.launches, strict=True)))
+    messages: tuple[CaseRecord, ...] = ()
+    if in_situ and isinstance(source, ProfileSource) and source.collectives is not None:
+        messages = messages_in_situ(source.path, source.collectives, campaign.backend)
+        source = replace(source, collectives=None)
     (loaded,) = load_sources(replace(campaign, sources=(source,)), store)
-    counts = ((r, r.profile.count if r.profile else 1) for r in loaded.records)
+    records = (*loaded.records, *messages)
+    counts = ((r, r.profile.count if r.profile else 1) for r in records)
     return _Source(tuple(counts), loaded.planned.communication_us)

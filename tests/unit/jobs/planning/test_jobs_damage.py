@@ -84,7 +84,7 @@ class Here:
         result = local_campaign.run_campaign(
             self.campaign, self.store, self.store, lambda: CREATE, RunOptions(), view, stop
         )
-        planned = result.planned
+        planned = result
         said += planned.damage.advice(planned.plan)
         return int(bool(planned.damage.needed)), said
 

@@ -21,7 +21,6 @@ from collector.store.in_memory import MemoryStore
 from jobs.campaign.campaign_file import RunOptions, campaign_from_text
 from jobs.planning.lifecycle import (
     Continue,
-    Finished,
     NewPlan,
     PlanningState,
     decide,
@@ -111,6 +110,10 @@ def broken(number: int, **more: object) -> Progress:
     return replace(found, held=found.held - first, damaged=first)
 
 
+def finished(of: Plan, others: tuple[int, ...] = ()) -> Continue:
+    return Continue(of, others, is_finished=True)
+
+
 def step(
     *existing: Progress,
     inputs: str = "A",
@@ -119,7 +122,7 @@ def step(
     last: int = 0,
     unread: bool = False,
     suspects: Mapping[str, str] | None = None,
-) -> Continue | NewPlan | Finished:
+) -> Continue | NewPlan:
     """Return the step of a campaign with these plans.
 
     `last` is the greatest number that is taken; `unread` if a plan cannot be read.
@@ -160,15 +163,15 @@ def test_a_plan_that_was_merged_in_part_is_continued() -> None:
 
 
 def test_a_merged_plan_is_the_end() -> None:
-    assert step(state(1, committed=2, merged=True)) == Finished(plan(1))
+    assert step(state(1, committed=2, merged=True)) == finished(plan(1))
 
 
 def test_a_plan_of_nothing_is_the_end() -> None:
-    assert step(state(1, shards=0)) == Finished(plan(1, shards=0))
+    assert step(state(1, shards=0)) == finished(plan(1, shards=0))
 
 
 def test_of_several_plans_with_the_inputs_the_newest_counts() -> None:
-    assert step(state(2, committed=2, merged=True), state(1)) == Finished(plan(2))
+    assert step(state(2, committed=2, merged=True), state(1)) == finished(plan(2))
 
 
 def test_going_back_to_earlier_inputs_continues_their_plan() -> None:
@@ -200,7 +203,7 @@ def test_what_is_damaged_of_the_newest_plan_is_planned_anew() -> None:
     mend = replace(broken(2), plan=replace(plan(2), round="2m1"))
     assert step(broken(1), mend) == NewPlan(3, (), "3m2", mend.plan, ("2-0",))
     mended = replace(state(2, committed=2, merged=True), plan=mend.plan)
-    assert step(broken(1), mended) == Finished(mend.plan)
+    assert step(broken(1), mended) == finished(mend.plan)
 
 
 def learning(found: Progress) -> Progress:
@@ -214,7 +217,7 @@ def test_a_round_that_surfaces_are_learnt_from_is_followed_by_another() -> None:
     assert isinstance(step(learning(state(1, committed=2))), Continue)
     done = learning(state(1, committed=2, merged=True))
     assert step(done) == NewPlan(2, (), "2")
-    assert step(done, state(2, committed=2, merged=True)) == Finished(plan(2))
+    assert step(done, state(2, committed=2, merged=True)) == finished(plan(2))
 
 
 def test_what_is_damaged_of_a_round_is_measured_before_the_next() -> None:
@@ -225,7 +228,7 @@ def test_what_is_damaged_of_a_round_is_measured_before_the_next() -> None:
     assert step(damaged, mended) == NewPlan(3, (), "3")
     hopeless = learning(broken(4))
     hopeless = replace(hopeless, plan=replace(hopeless.plan, round="4m3"))
-    assert isinstance(step(hopeless), Finished)
+    assert step(hopeless) == finished(hopeless.plan)
 
 
 def rounds(*names: str, predicted_s: float = 60.0) -> list[Progress]:
@@ -255,22 +258,22 @@ def test_what_is_doubted_is_measured_again_once_behind_what_was_asked_for(
     places, plans = {"case": "n1/serial"}, rounds(*names)
     newest, number = plans[-1].plan, len(plans) + 1
     repeats = NewPlan(number, (), f"{number}d", newest, suspects=places)
-    assert step(*plans, suspects=places) == (repeats if may else Finished(newest))
-    assert step(*plans) == Finished(newest)
+    assert step(*plans, suspects=places) == (repeats if may else finished(newest))
+    assert step(*plans) == finished(newest)
     others = step(*plans, inputs="B", suspects=places)
     assert isinstance(others, NewPlan) and others.after is None
 
 
 def test_sessions_that_are_too_short_for_canaries_are_not_asked_about() -> None:
     short = rounds("", predicted_s=59.0)
-    assert isinstance(step(*short, suspects={"case": "n1/serial"}), Finished)
+    assert step(*short, suspects={"case": "n1/serial"}) == finished(short[-1].plan)
 
 
 def test_suspect_cases_are_not_repeated_after_a_plan_that_stays_damaged() -> None:
     (done,) = rounds("4m3")
     first = frozenset({"1-0"})
     hopeless = replace(done, held=done.held - first, damaged=first)
-    assert step(hopeless, suspects={"case": "n1"}) == Finished(done.plan, (), ("1-0",))
+    assert step(hopeless, suspects={"case": "n1"}) == finished(done.plan)
 
 
 def test_what_is_missing_is_measured_and_merged_before_what_is_damaged() -> None:
@@ -282,7 +285,7 @@ def test_what_is_missing_is_measured_and_merged_before_what_is_damaged() -> None
 
 def test_a_store_that_damages_everything_is_not_fed_for_ever() -> None:
     last = replace(broken(4), plan=replace(plan(4), round="4m3"))
-    assert step(last) == Finished(last.plan, (), ("4-0",))
+    assert step(last) == finished(last.plan)
 
 
 def test_shards_of_other_inputs_are_set_apart_from_those_that_are_damaged() -> None:
@@ -294,7 +297,7 @@ def test_what_came_late_of_a_retired_plan_is_merged_with_the_next() -> None:
     late = state(1, inputs="A", committed=1)
     assert step(late, state(2, inputs="B"), inputs="B") == Continue(plan(2, "B"), (1,))
     merged = state(2, inputs="B", committed=2, merged=True)
-    assert step(late, merged, inputs="B") == Finished(plan(2, "B"), (1,))
+    assert step(late, merged, inputs="B") == finished(plan(2, "B"), (1,))
 
 
 def test_the_number_of_a_plan_that_cannot_be_read_is_taken() -> None:
