@@ -46,7 +46,6 @@ def _of(target: Target) -> Stack:
 
 
 def _here(target: Target) -> Stack | None:
-    """Return this machine's stack; None if it has no NPU."""
     try:
         return local_stack("npu", target.device)
     except (BadInput, HostFault):
@@ -54,7 +53,6 @@ def _here(target: Target) -> Stack | None:
 
 
 def _agreed(campaign: Campaign, found: Stack) -> Stack:
-    """Return the stack that was found, if its device is the one that the campaign names."""
     named = campaign.target.device if campaign.target else None
     if campaign.backend != "npu" and named not in (None, found.device):
         raise BadInput(

@@ -114,24 +114,17 @@ def opmeter(
 
 def _register(group: typer.Typer, commands: Mapping[str, Command]) -> None:
     for name, command in commands.items():
-        group.command(name)(_ending_with_its_code(grouped(command)))
+        group.command(name)(_ending_with_its_code(command))
 
 
 def _ending_with_its_code(command: Command) -> Callable[..., None]:
+    """The command, with options in groups; that of a group runs where no subcommand follows."""
+    command = grouped(command)
+
     @wraps(command)
     def run(**options: Any) -> None:
-        raise typer.Exit(command(**options) or 0)
-
-    return run
-
-
-def _without_subcommand(command: Command) -> Callable[..., None]:
-    """The command of a group, where no subcommand follows."""
-
-    @wraps(command)
-    def run(context: typer.Context, **options: Any) -> None:
-        if context.invoked_subcommand is None:
-            raise typer.Exit(command(context=context, **options) or 0)
+        if "context" not in options or options["context"].invoked_subcommand is None:
+            raise typer.Exit(command(**options) or 0)
 
     return run
 
@@ -160,7 +153,7 @@ def _typer_app(
             rich_markup_mode=None,
         )
         if alone:
-            group.callback(invoke_without_command=True)(_without_subcommand(grouped(alone)))
+            group.callback(invoke_without_command=True)(_ending_with_its_code(alone))
         _register(group, of_group)
         made.add_typer(group, name=name)
     _register(made, commands)
@@ -193,13 +186,8 @@ def main() -> None:
         code = 0
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else FAILED if end.code else 0
-    except DamagedObject as error:
-        say(f"opmeter: {error.advice}", err=True)
-        code = FAILED
-    except BadInput as error:
-        say(f"opmeter: {error}", err=True)
-        code = BAD_INPUT
     except OpmeterError as error:
-        say(f"opmeter: {error}", err=True)
-        code = FAILED
+        advice = error.advice if isinstance(error, DamagedObject) else ""
+        say(f"opmeter: {advice or error}", err=True)
+        code = BAD_INPUT if isinstance(error, BadInput) and not advice else FAILED
     end_at_once(code)

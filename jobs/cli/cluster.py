@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-import signal
 import sys
-import threading
 import uuid
 from collections.abc import Iterable
 from dataclasses import replace
@@ -25,7 +23,7 @@ from jobs.cli.options import (
     RetryFailedOption,
     SingleWriterOption,
 )
-from jobs.cli.terminal import say
+from jobs.cli.terminal import say, stop_on_signals
 from jobs.objects.deployment import Deployment
 
 if TYPE_CHECKING:
@@ -143,13 +141,6 @@ def controller_command(
     return 0
 
 
-def stop_on_signals() -> threading.Event:
-    stop = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stop.set())
-    return stop
-
-
 class JsonFormatter(logging.Formatter):
     """Formats a record as one line of JSON: time, level, logger, message and traceback."""
 
@@ -165,11 +156,11 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(line, ensure_ascii=False)
 
 
-def log_as_json(level: int = logging.INFO) -> None:
+def log_as_json() -> None:
     """Log to standard error, one JSON object a line."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter())
-    logging.basicConfig(level=level, handlers=[handler], force=True)
+    logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
 
 
 # `opmeter launch`.
@@ -285,7 +276,6 @@ def _check_reported(image: str, store: str) -> None:
 
 
 def _show(name: str, site: str, deployment: Deployment, root: str | None) -> int:
-    """Print the objects of a launch without creating them."""
     from jobs.controller.launching import as_yaml, campaign_object, first_objects, not_uploaded
     from jobs.objects.site import load_site
 
@@ -324,16 +314,19 @@ def _launch(
     upload(campaign, loaded, patient(SingleWriterStore(store)))
     cluster.apply_config_map(manifest)
     typer.echo(f"launched campaign {campaign.name} in namespace {cluster.namespace}")
+    from_here = root or deployment.root
     if not watch:
-        typer.echo(f"show its progress: {_following(campaign.name, there, root)}")
+        follow = (
+            f"opmeter status {campaign.name} --namespace {there.namespace} --root {from_here} -w"
+        )
+        typer.echo(f"show its progress: {follow}")
         return 0
-    return _watch(cluster, campaign.name, (deployment.root, root or deployment.root))
+    return _watch(cluster, campaign.name, (deployment.root, from_here))
 
 
 def _opened(
     name: str, site: str, deployment: Deployment, root: str | None
 ) -> tuple[Campaign, Store, tuple[LoadedSource, ...]]:
-    """Return the campaign, the store as this machine reaches it, and its loaded sources."""
     from jobs.objects.applied_campaign import check_parts
     from jobs.objects.site import load_site
     from jobs.planning.sources import load_sources
@@ -346,12 +339,6 @@ def _opened(
         said_by="--root" if root else "--store",
     )
     return campaign, store, load_sources(campaign, patient(store))
-
-
-def _following(campaign: str, there: Deployment, root: str | None) -> str:
-    """Return the command that shows the progress from this machine."""
-    seen_at = root or there.root
-    return f"opmeter status {campaign} --namespace {there.namespace} --root {seen_at} -w"
 
 
 def _watch(cluster: Cluster, campaign: str, roots: tuple[str, str]) -> int:
@@ -417,29 +404,23 @@ def logs_command(
       opmeter logs SHARD --campaign quickstart --namespace opmeter
     """
     from collector.database.committed import read_commit
-    from jobs.status.follower import (
-        find_shard,
-        job_indexes,
-        plans_of,
-        shard_list_lines,
-        stored_logs,
-    )
+    from jobs.status import follower
     from jobs.status.why import ClusterView
 
     view = ClusterView(campaign, namespace)
     store = open_root(find_root(root, campaign, view))
-    plans = plans_of(store, campaign)
+    plans = follower.plans_of(store, campaign)
     if shard is None:
-        for line in shard_list_lines(store, plans):
+        for line in follower.shard_list_lines(store, plans):
             say(line)
         return
-    name, found = find_shard(store, plans, shard)
+    name, found = follower.find_shard(store, plans, shard)
     lines = 0
-    for whose, text in stored_logs(store, name, found):
+    for whose, text in follower.stored_logs(store, name, found):
         lines += 1
         _print(whose, text)
     if not lines or read_commit(store, name, found) is None:
-        for whose, text in view.pod_logs(name, job_indexes(store, name, found)):
+        for whose, text in view.pod_logs(name, follower.job_indexes(store, name, found)):
             lines += 1
             _print(whose, [text])
     if not lines:

@@ -106,6 +106,7 @@ def comm_command(
           --num-devices 16 8 --output-dir hccl
       opmeter comm validate hccl --link-gbps 196
     """
+    from collector.comm.comm_table import check_file, check_folder
     from collector.comm.gang import Rendezvous
 
     check_backend(backend)
@@ -143,7 +144,10 @@ def comm_command(
         jump_factor=jump_factor or None,
     )
     if meeting.is_first:  # it writes the rows: check that before the measurement
-        _check_status(plan, output_dir, output_csv)
+        if output_csv is not None:
+            check_file(output_csv, plan)
+        elif output_dir is not None:
+            check_folder(output_dir, plan)
     for line in plan_lines(plan):
         say(line)
     if not do_run:
@@ -162,7 +166,6 @@ def profiled_at(path: Path, grid: Grid, dtype: str) -> tuple[Profiled, ...]:
 
 
 def _profiled(path: Path | None, grid: Grid, dtype: str) -> list[Collective]:
-    """Return the cases of a profile, and print all its collectives."""
     if path is None:
         return []
     found = profiled_at(path, grid, dtype)
@@ -170,15 +173,6 @@ def _profiled(path: Path | None, grid: Grid, dtype: str) -> list[Collective]:
         say(line)
     cases = [one.collective for one in found if one.collective is not None]
     return sorted(cases, key=lambda one: (one.operation, one.group_size, one.message_bytes))
-
-
-def _check_status(plan: BenchPlan, output_dir: Path | None, output_csv: Path | None) -> None:
-    from collector.comm.comm_table import check_file, check_folder
-
-    if output_csv is not None:
-        check_file(output_csv, plan)
-    elif output_dir is not None:
-        check_folder(output_dir, plan)
 
 
 def _run(

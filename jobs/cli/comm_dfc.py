@@ -202,7 +202,6 @@ def probe_dfc_command(
 
 
 def _plan_lines(plan: ProbePlan) -> Iterator[str]:
-    """Yield the plan. Raises BadInput if the grid has no valid call."""
     open_points = plan.region().open_points
     if not open_points:
         raise BadInput(f"the grid has no valid call of {plan.world} ranks")
@@ -248,7 +247,6 @@ def _comm_probe_dfc_found_lines(
 
 
 def _limit_text(limit: Limit) -> str:
-    """Return the known limits of the tokens of a rank."""
     refused = "" if limit.refused is None else f"refused from {limit.refused} tokens on"
     if limit.accepted is None:
         return refused or "unknown"

@@ -131,7 +131,6 @@ def _step_lines(trace: StepTrace | None, parts: StepSum | None) -> Iterator[str]
 
 
 def _largest(found: Sequence[ComparedCase]) -> Iterator[str]:
-    """Yield the cases that leave most of the step unexplained."""
     unknown = sorted((one for one in found if not one.isolated), key=_unexplained_us)
     if unknown:
         yield "without an isolated time; a campaign with this profile as a source measures them"

@@ -93,7 +93,6 @@ def message_lines(found: Sequence[CoveredCase], campaign: str | None, grid: str)
 
 
 def _time_lines(found: Sequence[CoveredCase], communication_us: float) -> Iterator[str]:
-    """Yield the shares of the cases and of communication in the device time."""
     cases_us = fsum(one.workload.time_us for one in found)
     if communication_us <= 0 or any(
         is_collective(one.workload.record.kernel_type) for one in found
@@ -107,7 +106,6 @@ def _time_lines(found: Sequence[CoveredCase], communication_us: float) -> Iterat
 
 
 def _kernel_lines(found: Sequence[CoveredCase]) -> Iterator[str]:
-    """Yield a line for each kernel type, in the order of time."""
     from jobs.planning.coverage import CoverageStatus, share
 
     kernels: dict[str, list[CoveredCase]] = defaultdict(list)
@@ -126,7 +124,6 @@ def _kernel_lines(found: Sequence[CoveredCase]) -> Iterator[str]:
 
 
 def _gap_lines(found: Sequence[CoveredCase]) -> Iterator[str]:
-    """Yield the cases without a duration that take the most time."""
     from jobs.planning.coverage import CoverageStatus
 
     gaps = [one for one in found if one.status is not CoverageStatus.EXACT]

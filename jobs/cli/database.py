@@ -111,7 +111,8 @@ def verify_command(
     checked = f"version {version}" if version else counted(count, "version")
     harmless = f", {counted(len(found), 'stray')}" if found else ""
     unread = "; raw records not read" if skip_raw else ""
-    say(f"{checked} at {store.url}: {_problems(len(problems))}{harmless}{unread}")
+    result = counted(len(problems), "problem") if problems else "no problems"
+    say(f"{checked} at {store.url}: {result}{harmless}{unread}")
     return int(bool(problems))
 
 
@@ -223,10 +224,6 @@ def _version(store: Store, root: str, log: Log, number: int) -> Commit:
             what = "missing, although later commits exist"
             raise DamagedObject(what, path=keys.commit(number)) from error
         raise BadInput(f"no version {number} at {root}; `opmeter db log` lists them") from error
-
-
-def _problems(number: int) -> str:
-    return counted(number, "problem") if number else "no problems"
 
 
 def _share(reach: float) -> str:

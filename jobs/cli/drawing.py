@@ -125,7 +125,6 @@ def _png(drawing: Drawing) -> bytes:
 
 
 def _strokes(line: Line) -> Iterator[Sequence[Position]]:
-    """Yield the line, or its dashes."""
     if not line.is_dashed:
         yield line.places
         return
@@ -184,7 +183,6 @@ def _tick_of_hours(hours: float, last_h: float) -> Text:
 
 
 def _budget(part: float) -> Iterator[Line | Text]:
-    """Yield a line at the budget, if it is not beyond the last device-hour."""
     if part > 1:
         return
     (x, y), bottom = _position(part, 1), _position(part, 0)

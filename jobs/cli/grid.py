@@ -205,18 +205,15 @@ def parse_command(
 
 @contextmanager
 def _profiles(paths: list[Path], bundled: str | None) -> Iterator[list[Path]]:
-    """Yield the given profiles, or a temporary copy of a bundled one."""
-    from tempfile import TemporaryDirectory
-
-    from collector.profiles.bundled import write_bundled_profile
+    from jobs.planning.sources import bundled_profile
 
     if bool(paths) == (bundled is not None):
         raise BadInput("expected either --profiling-path PROFILE or --bundled quickstart")
     if bundled is None:
         yield paths
         return
-    with TemporaryDirectory(prefix="opmeter-sample-") as folder:
-        yield [write_bundled_profile(bundled, Path(folder))]
+    with bundled_profile(bundled) as path:
+        yield [path]
 
 
 def _describe(result: ParseResult, became: str) -> Iterator[str]:

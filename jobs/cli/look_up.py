@@ -110,34 +110,35 @@ def find_covered(
 
     workload.check()
     described = open_campaign(workload.campaign) if workload.campaign else None
-    if device is not None:
-        return _of_no_version(workload, where, described, device)
-    root = where.root or (described.store if described else None) or DEFAULT_ROOT
-    if advice and find_head(open_root(root)) is None:
-        raise BadInput(f"no database at {root}: nothing was merged there yet; {advice}")
-    shown = open_version(root, where.version, where.directory)
-    campaign = described or _campaign(workload, shown.stack.device)
-    peaks = peaks_of(shown.stack)
-    launched = workload_of(campaign, shown.store, peaks)
-    cases, failed = _measured(shown.state, shown.place)
+    shown = None
+    if device is None:
+        root = where.root or (described.store if described else None) or DEFAULT_ROOT
+        if advice and find_head(open_root(root)) is None:
+            raise BadInput(f"no database at {root}: nothing was merged there yet; {advice}")
+        shown = open_version(root, where.version, where.directory)
+        place, stack = shown.place, shown.stack
+    else:
+        _check_device(device, where)
+        place, stack = device, Stack(device=device, torch="")
+    campaign = described or _campaign(workload, stack.device)
+    peaks = peaks_of(stack)
+    launched = workload_of(
+        campaign, shown.store if shown else open_root(where.root, campaign), peaks
+    )
+    cases, failed = _measured(shown.state, place) if shown else ({}, frozenset[str]())
     return CoverageLookup(
-        shown.place,
+        place,
         campaign,
         peaks,
         covered_cases(launched.cases, cases, failed),
         launched.communication_us,
-        _free(shown.state, shown.place),
+        _free(shown.state, place) if shown else frozenset(),
     )
 
 
-def _of_no_version(
-    workload: WorkloadOptions, where: VersionOptions, described: Campaign | None, device: str
-) -> CoverageLookup:
-    """The same for a device that has no version yet: every case is missing."""
+def _check_device(device: str, where: VersionOptions) -> None:
+    """Raise BadInput unless the rates of a device are known, and no version is named."""
     from collector.ops.floor import described_devices
-    from jobs.planning.coverage import covered_cases
-    from jobs.planning.forecast import peaks_of
-    from jobs.planning.workload import workload_of
 
     if where.version is not None or where.directory is not None:
         raise BadInput("--device excludes --version and --directory")
@@ -146,11 +147,6 @@ def _of_no_version(
         raise BadInput(
             f"--device: expected a device whose rates are known ({known}), got {device!r}"
         )
-    peaks = peaks_of(Stack(device=device, torch=""))
-    campaign = described or _campaign(workload, device)
-    launched = workload_of(campaign, open_root(where.root, campaign), peaks)
-    cases = covered_cases(launched.cases, {}, ())
-    return CoverageLookup(device, campaign, peaks, cases, launched.communication_us, frozenset())
 
 
 def _campaign(workload: WorkloadOptions, device: str) -> Campaign:

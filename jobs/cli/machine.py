@@ -24,7 +24,6 @@ from jobs.cli.options import RootOption, check_backend
 from jobs.cli.terminal import print_json, say
 
 if TYPE_CHECKING:
-    from collector.store.base import Store
     from jobs.doctor.machine import Check
 
 
@@ -53,16 +52,10 @@ def stack_command(
     with _ending_after(limit):
         if root is not None:
             store = open_store(root, location="--root")
-            typer.echo(f"store {_reachable(store)}", err=True)
+            next(iter(store.list(keys.CAMPAIGNS)), None)  # which workers have the right to
+            typer.echo(f"store {store.url} responds", err=True)
         found = local_stack(backend, device)
     typer.echo(canonical_json(found.as_json()).decode())
-
-
-def _reachable(store: Store) -> str:
-    """Return where the store is, after one listing, which workers have the right to. Raises
-    StoreError if it does not respond."""
-    next(iter(store.list(keys.CAMPAIGNS)), None)
-    return f"{store.url} responds"
 
 
 @contextmanager

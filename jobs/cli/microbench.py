@@ -14,8 +14,7 @@ from collector.codec.errors import BadInput, HostFault
 from collector.codec.text import counted, whole_in_one_line
 from collector.model.stack import Stack
 from jobs.cli.options import TreeOptions, check_backend
-from jobs.cli.run import stop_on_signals
-from jobs.cli.terminal import say
+from jobs.cli.terminal import say, stop_on_signals
 
 if TYPE_CHECKING:
     from collector.singlehost.fia_backfill import Backfilled
@@ -110,7 +109,7 @@ def microbench_command(
                 update=update,
                 fail_fast=fail_fast,
                 prune_empty=prune_empty_duration_rows,
-                stop=stop_on_signals(view),
+                stop=stop_on_signals(view.say),
                 on_progress=view.measure,
             )
     page = write_reports(result, datetime.now())

@@ -45,10 +45,10 @@ def ops_command(
       opmeter ops --releases --json
     """
     verified = _verified(root) if root else {}
-    if kernel is not None:
-        _check_known(kernel)
     chosen = [op for op in all_ops() if kernel in (None, op.kernel)]
     over_ranks = [row for row in _rows_over_ranks() if kernel in (None, row["kernel"])]
+    if kernel is not None and find(kernel) is None and not over_ranks:
+        raise BadInput(f"no operator is declared for {kernel!r}; `opmeter ops` lists all")
     if as_json:
         print_json([*(_as_json(op, verified) for op in chosen), *over_ranks])
     elif kernel is not None:
@@ -59,20 +59,14 @@ def ops_command(
         rows = list(_rows_of_releases())
         print_table(list(rows[0]), [list(row.values()) for row in rows], optional=list(rows[0])[2:])
     elif sys.stdout.isatty():
-        rows = [*(_short_row(op, verified) for op in chosen), *map(_short, over_ranks)]
+        rows = list(map(_short, [*(_row(op, verified) for op in chosen), *over_ranks]))
         print_table(list(rows[0]), [list(row.values()) for row in rows], optional=("state",))
     else:
         rows = [*(_row(op, verified) for op in chosen), *over_ranks]
         print_table(_COLUMNS, [list(row.values()) for row in rows])
 
 
-def _check_known(kernel: str) -> None:
-    if find(kernel) is None and kernel not in {row["kernel"] for row in _rows_over_ranks()}:
-        raise BadInput(f"no operator is declared for {kernel!r}; `opmeter ops` lists all")
-
-
 def _verified(root: str) -> dict[str, list[str]]:
-    """The devices on which self-tests in a store verified a kernel's launches, by kernel type."""
     from jobs.selftest.archive import read_kept
 
     verified: dict[str, list[str]] = {}
@@ -82,12 +76,8 @@ def _verified(root: str) -> dict[str, list[str]]:
     return verified
 
 
-def _short_row(op: OpSpec, proved: Proved) -> Mapping[str, str]:
-    """What fits on a terminal: the rules of a kernel are left to `opmeter ops KERNEL`."""
-    return _short(_row(op, proved))
-
-
 def _short(row: Mapping[str, str]) -> Mapping[str, str]:
+    """What fits on a terminal: the rules of a kernel are left to `opmeter ops KERNEL`."""
     state = row["state"].partition(";")[0].partition(" or `")[0]
     return {"kernel": row["kernel"], "API": row["API"], "state": state}
 

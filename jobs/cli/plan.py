@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -84,7 +83,7 @@ def plan_command(
     if budget is not None:
         if again or retry_failed or dry_run or why or no_collectives or single_writer or as_json:
             raise BadInput("--budget writes no plan: it excludes the options of a plan and --json")
-        plan_within(workload, where, BudgetOptions(budget, curve, missing), device)
+        plan_within(workload, where, _device_hours(budget), device, curve, missing)
         return
     is_bare = workload == WorkloadOptions(workload.campaign) and where == VersionOptions(where.root)
     if not is_bare or curve or missing or device:
@@ -168,7 +167,6 @@ def _as_json(planned: NextPlan, store: str, news: str) -> dict[str, object]:
 
 
 def _gaps(state: PlanningState) -> tuple[str, list[RefusedCases]]:
-    """The share of the sources' time that can be measured, in words, and the gaps."""
     from jobs.planning.candidates import distinct_cases, only_operators
     from jobs.planning.gaps import find_gaps, refused_cases, share_line, shares
 
@@ -177,7 +175,8 @@ def _gaps(state: PlanningState) -> tuple[str, list[RefusedCases]]:
     candidates = only_operators(distinct_cases(records), campaign.operators)
     cache = campaign.measure.cache
     refused = refused_cases(candidates, find, campaign.backend, campaign.devices, cache)
-    share = share_line(shares(candidates, refused, (source.planned for source in sources)))
+    unmeasured = [case.candidate for case in refused]
+    share = share_line(shares(candidates, unmeasured, (source.planned for source in sources)))
     return share, list(find_gaps(refused))
 
 
@@ -194,8 +193,9 @@ def _gap_lines(state: PlanningState, *, why: bool) -> Iterator[str]:
             f"{whole_in_one_line(gap.reason)}"
         )
         for case in gap.cases if why else ():
-            weight = f"{counted(case.weight.rows, 'row')}, {case.weight.time_us / 1000:.2f} ms"
-            yield f"  why      {whole_in_one_line(case.record.case.describe())}: {weight}"
+            one = case.candidate
+            weight = f"{counted(one.weight.rows, 'row')}, {one.weight.time_us / 1000:.2f} ms"
+            yield f"  why      {whole_in_one_line(one.record.case.describe())}: {weight}"
     if len(found) > _PLAN_LISTED and not why:
         more = counted(len(found) - _PLAN_LISTED, "more gap")
         yield f"... and {more}; --why lists every refused case"
@@ -209,33 +209,29 @@ _PARTS = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)  # of the time that measuri
 _PLAN_BUDGET_LISTED = 10
 
 
-@dataclass(frozen=True, slots=True)
-class BudgetOptions:
-    """Device-hours as typed, a file for the picture, and a folder for the cases within them."""
-
-    hours: str
-    curve: Path | None
-    missing: Path | None
-
-    @property
-    def device_h(self) -> float:
-        found = _HOURS.fullmatch(self.hours.strip())
-        if found is None:
-            raise BadInput(f"--budget: expected device-hours such as 20h, got {self.hours!r}")
-        return float(found[1])
+def _device_hours(text: str) -> float:
+    found = _HOURS.fullmatch(text.strip())
+    if found is None:
+        raise BadInput(f"--budget: expected device-hours such as 20h, got {text!r}")
+    return float(found[1])
 
 
 def plan_within(
-    workload: WorkloadOptions, where: VersionOptions, budget: BudgetOptions, device: str | None
+    workload: WorkloadOptions,
+    where: VersionOptions,
+    hours: float,
+    device: str | None,
+    picture: Path | None,
+    missing: Path | None,
 ) -> None:
     """Print which missing cases cover most of the workload's time for their device time, and the
-    coverage over device-hours."""
+    coverage over device-hours. Draw a `picture` of it, and write the `missing` cases to a folder.
+    """
     from jobs.planning.worth import curve, ranked_gains, within
 
-    hours = budget.device_h
-    check_missing(budget.missing)
-    if budget.curve is not None:
-        check_picture_file(budget.curve)
+    check_missing(missing)
+    if picture is not None:
+        check_picture_file(picture)
     advice = "for a stack without a version name its device: --device NAME"
     found = find_covered(workload, where, device=device, advice=advice)
     ordered = ranked_gains(found.cases, found.campaign, found.peaks, find)
@@ -243,17 +239,16 @@ def plan_within(
     paid = within(ordered, hours)
     for line in (f"version     {found.place}", *_curve_lines(points, hours), *_first_lines(paid)):
         say(line)
-    if budget.curve is not None:
+    if picture is not None:
         title = f"{workload}: time with a duration in {found.place}"
-        write_whole(budget.curve, drawn(picture_of(points, hours, title), budget.curve))
-    if budget.missing is not None:
-        say(written(budget.missing, [gain.record for gain in paid]), err=True)
+        write_whole(picture, drawn(picture_of(points, hours, title), picture))
+    if missing is not None:
+        say(written(missing, [gain.record for gain in paid]), err=True)
     else:
         say("no plan written: --missing DIR writes these cases as a source for a campaign")
 
 
 def _curve_lines(points: Sequence[WorthPoint], budget_h: float) -> Iterator[str]:
-    """The coverage over device-hours, up to the budget and beyond."""
     last = points[-1]
     cases, spent = counted(last.cases, "case"), _spent(last.device_h)
     yield (
@@ -272,7 +267,6 @@ def _curve_lines(points: Sequence[WorthPoint], budget_h: float) -> Iterator[str]
 
 
 def _spent(device_h: float) -> str:
-    """Device time in seconds, minutes or hours."""
     seconds = 3600 * device_h
     if seconds < 100:
         return f"{seconds:,.1f} s"
@@ -280,7 +274,6 @@ def _spent(device_h: float) -> str:
 
 
 def _first_lines(paid: Sequence[Gain]) -> Iterator[str]:
-    """The first of the cases within the budget."""
     if paid:
         yield "first cases: share of the workload's time, device time"
     for gain in paid[:_PLAN_BUDGET_LISTED]:

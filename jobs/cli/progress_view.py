@@ -5,15 +5,8 @@ import time
 from collections.abc import Callable
 from typing import Self
 
+from rich import progress
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
 
 from collector.codec.text import counted, visible
 from jobs.executor.local_run import RunView
@@ -29,14 +22,14 @@ class TerminalView:
 
     def __init__(self) -> None:
         self._console = Console(stderr=True, highlight=False)
-        self._progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[rate]}"),
-            TimeElapsedColumn(),
-            TextColumn("ETA"),
-            TimeRemainingColumn(),
+        self._progress = progress.Progress(
+            progress.TextColumn("{task.description}"),
+            progress.BarColumn(),
+            progress.MofNCompleteColumn(),
+            progress.TextColumn("{task.fields[rate]}"),
+            progress.TimeElapsedColumn(),
+            progress.TextColumn("ETA"),
+            progress.TimeRemainingColumn(),
             console=self._console,
             transient=True,
         )

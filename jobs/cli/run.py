@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import signal
 import sys
-import threading
 from functools import cache, partial
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -21,10 +19,7 @@ from jobs.cli.options import (
     SingleWriterOption,
     SupersedeOption,
 )
-from jobs.cli.terminal import say
-
-if TYPE_CHECKING:
-    from jobs.executor.local_run import RunView
+from jobs.cli.terminal import say, stop_on_signals
 
 _FAILED, _NOT_COMMITTED = 1, 3
 
@@ -62,7 +57,7 @@ def run_command(
     described = open_campaign(campaign, collectives=not no_collectives)
     options = RunOptions(again, retry_failed, supersede_stack)
     with view_for(sys.stderr.isatty()) as view:
-        stop = stop_on_signals(view)
+        stop = stop_on_signals(view.say)
         watched = open_bare(root, described, single_writer=single_writer)
         store = patient(watched, stop)
         view.say(f"store {store.url}")
@@ -89,17 +84,3 @@ def run_command(
     if damage.needed:
         return _NOT_COMMITTED if any(d.shard for d in damage.needed) else _FAILED
     return int(strict and summary.lacking(plan.forecast.left_out) > 0)
-
-
-def stop_on_signals(view: RunView) -> threading.Event:
-    """Return an event that Ctrl-C and SIGTERM set; a second signal ends the process at once."""
-    stop = threading.Event()
-
-    def request_stop(number: int, _: object) -> None:
-        stop.set()
-        signal.signal(number, signal.SIG_DFL)
-        view.say("stopping after the current case; a second signal stops at once")
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, request_stop)
-    return stop

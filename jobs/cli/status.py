@@ -140,7 +140,6 @@ def _as_json(
 
 
 def _watch(screen: CampaignStatus) -> None:
-    """Repeat until the campaign is merged, or until Ctrl-C."""
     try:
         if sys.stdout.isatty():
             _draw(screen)
@@ -151,7 +150,6 @@ def _watch(screen: CampaignStatus) -> None:
 
 
 def _draw(screen: CampaignStatus) -> None:
-    """Draw as many bars as fit on the terminal."""
     from rich.console import Console
     from rich.live import Live
     from rich.text import Text

@@ -4,9 +4,11 @@ import json
 import logging
 import re
 import shutil
+import signal
 import sys
 import textwrap
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any
 
@@ -45,6 +47,22 @@ def wrapped(line: str, width: int) -> list[str]:
         break_on_hyphens=False,
         replace_whitespace=False,
     )
+
+
+def stop_on_signals(say: Callable[[str], None] | None = None) -> threading.Event:
+    """Return an event that Ctrl-C and SIGTERM set. With `say`, the first signal is announced, and a
+    second one ends the process at once."""
+    stop = threading.Event()
+
+    def request_stop(number: int, _: object) -> None:
+        stop.set()
+        if say is not None:
+            signal.signal(number, signal.SIG_DFL)
+            say("stopping after the current case; a second signal stops at once")
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, request_stop)
+    return stop
 
 
 def print_json(value: object) -> None:

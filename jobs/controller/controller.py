@@ -128,7 +128,6 @@ class Controller:
             self._metrics.forget(name)
 
     def _reconcile_campaign(self, applied: Applied, memory: Memory) -> bool:
-        """Reconcile one campaign; return whether it is finished."""
         if applied.is_merged:
             return True
         # Phase 1: its store and its plan, both known after the first reconciliation.

@@ -27,16 +27,7 @@ from jobs.decide.observed import Observed
 from jobs.kube.cluster import Cluster
 from jobs.objects.applied_campaign import SELECTOR, SERVED_BY, Applied, open_rerun, promise
 from jobs.objects.gangs import check_gangs
-from jobs.planning.lifecycle import (
-    NewPlan,
-    NextPlan,
-    PlanningState,
-    check_version,
-    decide,
-    make_next,
-    read_state,
-    store_next,
-)
+from jobs.planning import lifecycle
 from jobs.planning.stored_plans import plan_numbers, read_plans
 
 # Files that a campaign in a cluster names: read only below the folders given to the controller.
@@ -59,7 +50,6 @@ def check_sources(campaign: Campaign, folders: Sequence[Path]) -> None:
 
 
 def _paths(campaign: Campaign) -> Iterator[Path]:
-    """Yield the files and folders that its sources are read from."""
     for source in campaign.sources:
         if isinstance(source, ProfileSource | TreeSource):
             yield source.path
@@ -153,16 +143,13 @@ class PlanFinder:
         if self._rounds.is_making(*about):
             return None
         made = self._rounds.take(*about)
-        if made is None or self._is_outdated(made):
+        # Another leader may have written a plan of that number while the round was made.
+        is_new = made is not None and made.tables is not None
+        if made is None or (is_new and made.plan.number in plan_numbers(self._store, about[0])):
             made = self._next()
         return self._written(made) if made is not None else None
 
-    def _is_outdated(self, made: NextPlan) -> bool:
-        """Return whether another leader wrote a plan of that number while the round was made."""
-        is_new = made.tables is not None
-        return is_new and made.plan.number in plan_numbers(self._store, made.plan.campaign)
-
-    def _next(self) -> NextPlan | None:
+    def _next(self) -> lifecycle.NextPlan | None:
         """Return the newest plan, or the next one if there is none; write nothing."""
         applied = self._applied
         # Phase 1: determine the stack and the planning state in the store.
@@ -170,23 +157,23 @@ class PlanFinder:
         stack = resolve_stack_of(applied.campaign, self._stack)
         if stack is None:
             return None
-        state = read_state(applied.campaign, self._store, stack, applied.op_mapping)
+        state = lifecycle.read_state(applied.campaign, self._store, stack, applied.op_mapping)
         state = replace(state, damage=tuple(filter(None, self._memory.unmerged.values())))
         options = self._options(state)
-        check_version(state, supersede_stack=False)
+        lifecycle.check_version(state, supersede_stack=False)
         # Phase 2: continue with the newest plan, or make the next one once older ones are merged.
-        step = decide(state, options)
-        if not isinstance(step, NewPlan):
-            return make_next(state, step, options)
+        step = lifecycle.decide(state, options)
+        if not isinstance(step, lifecycle.NewPlan):
+            return lifecycle.make_next(state, step, options)
         due = [plan.number for plan in state.mergeable if plan.number in step.others]
         if due and not self._has_merged(state, due):
             return None
-        make = partial(make_next, state, step, options)
+        make = partial(lifecycle.make_next, state, step, options)
         if applied.campaign.density is None:
             return make()
         return self._rounds.begin(applied.campaign.name, applied.fingerprint, make)
 
-    def _written(self, made: NextPlan) -> KnownPlan | None:
+    def _written(self, made: lifecycle.NextPlan) -> KnownPlan | None:
         """Phase 3: write and announce the plan if it is new."""
         applied, memory, plan = self._applied, self._memory, made.plan
         check_gangs(plan, applied.site)
@@ -194,7 +181,7 @@ class PlanFinder:
             # Making it may have taken minutes; another process may have become the leader.
             if not self._may_perform():
                 return None
-            store_next(self._store, made)
+            lifecycle.store_next(self._store, made)
         late = tuple(other for other in made.state.mergeable if other.number != plan.number)
         known = KnownPlan(plan, late, made.is_finished)
         if memory.plan is None or memory.plan.plan.plan_hash != plan.plan_hash:
@@ -216,7 +203,7 @@ class PlanFinder:
         found = stack_at_work(self._cluster, self._applied, read)
         return found or stack_of_workers(self._cluster, self._applied)
 
-    def _options(self, state: PlanningState) -> RunOptions:
+    def _options(self, state: lifecycle.PlanningState) -> RunOptions:
         """Return the options that were requested besides the campaign and are not yet served."""
         metadata, numbers = self._applied.object["metadata"], [state.stored.last]
         notes = dict(metadata.get("annotations") or {})
@@ -225,7 +212,7 @@ class PlanFinder:
             notes[SERVED_BY] = promised
         return open_rerun(notes, numbers)
 
-    def _has_merged(self, state: PlanningState, due: Sequence[int]) -> bool:
+    def _has_merged(self, state: lifecycle.PlanningState, due: Sequence[int]) -> bool:
         """Return whether a Job has merged the commits of these older plans.
 
         Create the Job if there is none yet. The next plan is made after that. Cases committed while

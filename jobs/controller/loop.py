@@ -80,7 +80,10 @@ def run_forever(
     while not stop.is_set():
         started = environment.monotonic()
         try:
-            found = controller.reconcile() if leads() else _state_as_follower(controller, until)
+            if leads():
+                found = controller.reconcile()
+            else:
+                found = controller.read_state(until) if until else {}
             if until and found.get(until, True):
                 return until in found
         except ClusterError as error:
@@ -90,10 +93,6 @@ def run_forever(
         soonest = started + max(interval_s, rest_s)
         _wait(stop, changes, soonest, max(soonest, started + _LONGEST_S))
     return False
-
-
-def _state_as_follower(controller: Controller, campaign: str) -> dict[str, bool]:
-    return controller.read_state(campaign) if campaign else {}
 
 
 def _wait(

@@ -139,18 +139,15 @@ class Metrics(Collector):
         phases["Succeeded"] = sum(len(job.succeeded) for job in workers)
         for phase in ("Pending", "Running", "Succeeded", "Failed"):
             self.set("opmeter_pods", phases[phase], {"campaign": name, "phase": phase})
-        self._work_of(name, plan, observed, site)
-        for node, shards_of in observed.node_failures.against().items():
-            labels = {"campaign": name, "node": node}
-            self.set("opmeter_node_strikes", len(shards_of), labels)
-
-    def _work_of(self, name: str, plan: Plan, observed: Observed, site: Site) -> None:
         work = self._work.setdefault(name, WorkDone())
         work.count(observed, site)
         for code, count in work.attempts.items():
             self.set("opmeter_attempts_total", count, {"campaign": name, "exit": code})
         self.set("opmeter_npu_seconds_total", work.device_s, {"campaign": name})
         self.set("opmeter_eta_seconds", work.eta_s(plan, observed, site), {"campaign": name})
+        for node, shards_of in observed.node_failures.against().items():
+            labels = {"campaign": name, "node": node}
+            self.set("opmeter_node_strikes", len(shards_of), labels)
 
     def forget(self, campaign: str) -> None:
         """Remove a campaign that is no longer applied."""

@@ -185,6 +185,5 @@ def _of_others(cluster: Cluster, applied: Applied) -> dict[str, float]:
 
 
 def _waves(store: Store, known: KnownPlan, memory: Memory) -> Iterator[Wave]:
-    """Return the plan's waves; each is read once."""
     found = find_waves(store, known.plan.campaign, memory.waves)
     return (wave for wave in found if wave.plan_hash == known.plan.plan_hash)

@@ -77,7 +77,9 @@ class Performer:
                 self._patch(job, number, job.suspended, _marks(job))
             case actions.Suspend(job_name, on, _, hold, most):
                 job = _job(observed, job_name)
-                marks = {HELD: "true" if hold else "false"} if on else _resumed(job)
+                # The marks of a resumed Job: how often in succession others had suspended it.
+                resumed = {} if job.stopped else {RESUMED: str(job.resumed + 1)}
+                marks = {HELD: "true" if hold else "false"} if on else resumed
                 self._patch(job, job.parallelism if most is None else most, on, marks)
             case actions.Delete(job_name, _):
                 cluster.delete_job(job_name)
@@ -167,15 +169,9 @@ class Performer:
 
 
 def _marks(job: JobView) -> dict[str, str]:
-    """Return the marks that a live Job already has."""
     if job.stopped:
         return {HELD: "true" if job.held else "false"}
     return {RESUMED: str(job.resumed)} if job.resumed else {}
-
-
-def _resumed(job: JobView) -> dict[str, str]:
-    """Return the marks of a resumed Job: how often in succession others had suspended it."""
-    return {} if job.stopped else {RESUMED: str(job.resumed + 1)}
 
 
 def announce(

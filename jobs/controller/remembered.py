@@ -5,7 +5,7 @@ Every decision must follow from the store and the live objects alone.
 
 import threading
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from collector import environment
@@ -60,49 +60,36 @@ class CachedValue:
         return self.value
 
 
-@dataclass
 class Memory:
     """The memory for one campaign.
 
     `made_for` is the fingerprint of the campaign that the plan was made for. `next_plan_due` means
     that the next plan must be determined. `committed` holds the commits that were read last."""
 
-    clock: Callable[[], float] = environment.monotonic
-    applied: Applied | None = None
-    applied_at: str = ""  # the version of the ConfigMap that it was read from
-    made_for: str = ""
-    next_plan_due: bool = False
-    plan: KnownPlan | None = None
-    waves: dict[str, Wave | None] = field(default_factory=dict)
-    committed: frozenset[str] = frozenset()
-    held: HeldShards | None = None
-    # The shards that a merge has left out, with the damage; None if nothing is wrong with a shard.
-    unmerged: dict[str, Damage | None] = field(default_factory=dict)
-    leaving: bool = True  # pods without a Job may still be ending
-    features: Features | None = None
-    queued: bool = False  # a queue takes this namespace's Jobs when they are created
-    store_of: str = ""
-    store: Store | None = None
-    create_only_root: str = ""  # the root of a store that is known to support create-only writes
-    jobs: StateAges = field(init=False)
-    pods: StateAges = field(init=False)
-    unlisted: StateAges = field(
-        init=False
-    )  # indexes that succeeded and whose commits are not listed
-    workers: CachedValue = field(init=False)
-    nodes: CachedValue = field(init=False)
-    others: CachedValue = field(init=False)
-    warnings: CachedValue = field(init=False)
-    workloads: CachedValue = field(init=False)
-    announced: dict[tuple[str, str], float] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.jobs, self.pods = StateAges(self.clock), StateAges(self.clock)
-        self.unlisted = StateAges(self.clock)
-        self.workers = CachedValue(0.0, self.clock, times=40.0)
-        self.nodes = CachedValue(15.0, self.clock)
-        self.others, self.warnings = CachedValue(60.0, self.clock), CachedValue(60.0, self.clock)
-        self.workloads = CachedValue(15.0, self.clock)
+    def __init__(self, clock: Callable[[], float] = environment.monotonic):
+        self.clock = clock
+        self.applied: Applied | None = None
+        self.applied_at = ""  # the version of the ConfigMap that it was read from
+        self.made_for = ""
+        self.next_plan_due = False
+        self.plan: KnownPlan | None = None
+        self.waves: dict[str, Wave | None] = {}
+        self.committed = frozenset[str]()
+        self.held: HeldShards | None = None
+        # The shards that a merge has left out, with the damage; None if nothing is wrong with one.
+        self.unmerged: dict[str, Damage | None] = {}
+        self.leaving = True  # pods without a Job may still be ending
+        self.features: Features | None = None
+        self.queued = False  # a queue takes this namespace's Jobs when they are created
+        self.store_of = ""
+        self.store: Store | None = None
+        self.create_only_root = ""  # of a store that is known to support create-only writes
+        self.jobs, self.pods = StateAges(clock), StateAges(clock)
+        self.unlisted = StateAges(clock)  # indexes that succeeded and whose commits are not listed
+        self.workers = CachedValue(0.0, clock, times=40.0)
+        self.nodes, self.workloads = CachedValue(15.0, clock), CachedValue(15.0, clock)
+        self.others, self.warnings = CachedValue(60.0, clock), CachedValue(60.0, clock)
+        self.announced: dict[tuple[str, str], float] = {}
 
     def forget_plan(self) -> None:
         """Forget everything that belongs to a plan."""

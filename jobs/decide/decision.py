@@ -59,7 +59,6 @@ def _actions(found: Findings) -> Iterator[Action]:
 
 
 def _warnings(found: Findings) -> Iterator[Announce]:
-    """Yield announcements about nodes, pods, the image, shards and Jobs."""
     for node in sorted(found.avoid):
         shards = len(found.node_failures.against()[node])
         yield Announce(

@@ -279,7 +279,6 @@ def _is_nodes_fault(pods: Sequence[PodView], avoid: Collection[str]) -> bool:
 
 
 def _has_report(pods: Iterable[PodView]) -> bool:
-    """Return whether a worker itself reported a failure."""
     return any(pod.exit_code is not None and pod.exit_code not in _NO_FAULT for pod in pods)
 
 

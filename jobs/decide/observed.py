@@ -1,7 +1,7 @@
 """The observed state of a campaign: commits and waves in the store, and live objects."""
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from collector.model.plan import Plan
@@ -117,6 +117,15 @@ class Observed:
             if pod.job_uid in ("", uids.get(pod.job)):
                 pods_of[pod.job].append(pod)
         object.__setattr__(self, "_pods_of", dict(pods_of))
+
+    def usable_nodes(self, avoid: Collection[str]) -> list[NodeView]:
+        """Return the nodes that take pods, without those to avoid."""
+        return [n for n in self.nodes if n.ready and n.schedulable and n.name not in avoid]
+
+    @property
+    def nodes_in_use(self) -> set[str]:
+        """Return the nodes with pods of this campaign."""
+        return {pod.node for pod in self.pods if pod.node and not pod.has_ended}
 
     def pods_of(self, job: JobView) -> Sequence[PodView]:
         """Return the pods of a Job, in the order of `pods`.

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from collector.codec.text import counted
 from jobs.decide.actions import Announce
-from jobs.decide.observed import Desired, JobView, Observed, PodView
+from jobs.decide.observed import Desired, JobView, Observed
 from jobs.objects.waves import Wave
 
 
@@ -47,33 +47,22 @@ def _of(
     job: JobView, observed: Observed, lost: Collection[tuple[str, int]], newest: Mapping[str, int]
 ) -> Remaining:
     wave = observed.by_hash[job.wave]
-    taken = _taken(wave, newest)
-    waited_for = [
-        index
-        for index, shards in enumerate(wave.indexes)
-        if (job.name, index) not in lost and not observed.committed.issuperset(shards)
-    ]
-    ended = job.succeeded | job.failed
-    gone = {index for name, index in lost if name == job.name}
-    open_indexes = tuple(i for i in waited_for if i not in ended and i not in taken)
-    pods = observed.pods_of(job) if taken or gone else ()
-    return Remaining(
-        open_indexes=open_indexes,
-        taken_indexes=taken,
-        other_pods=sum(_is_elsewhere(pod, {*open_indexes, *gone}) for pod in pods),
-    )
-
-
-def _taken(wave: Wave, newest: Mapping[str, int]) -> frozenset[int]:
-    return frozenset(
+    taken = frozenset(
         index
         for index, shards in enumerate(wave.indexes)
         if any(newest[shard] > wave.serial for shard in shards)
     )
-
-
-def _is_elsewhere(pod: PodView, indexes: Collection[int]) -> bool:
-    return pod.index not in indexes and not pod.has_ended and not pod.deleting
+    gone = {index for name, index in lost if name == job.name}
+    done = job.succeeded | job.failed | taken | gone
+    open_indexes = tuple(
+        index
+        for index, shards in enumerate(wave.indexes)
+        if index not in done and not observed.committed.issuperset(shards)
+    )
+    pods = observed.pods_of(job) if taken or gone else ()
+    alive = (pod.index for pod in pods if not pod.has_ended and not pod.deleting)
+    others = sum(index not in {*open_indexes, *gone} for index in alive)
+    return Remaining(open_indexes, taken, others)
 
 
 # The shards of a suspect session are measured again on another node, if there is one.
@@ -111,15 +100,12 @@ def has_other(desired: Desired, observed: Observed, avoid: Collection[str]) -> b
     """Return whether a usable node has free devices for a pod, or will when our pods end.
 
     False if nodes may not be listed, because their state is unknown."""
-    ours = {pod.node for pod in observed.pods if pod.node and not pod.has_ended}
+    ours = observed.nodes_in_use
     return any(
-        node.ready
-        and node.schedulable
-        and node.name not in avoid
-        and node.devices >= desired.per_index
+        node.devices >= desired.per_index
         # The capacity of a queue differs from what is free now.
         and (desired.kueue or node.name in ours or node.free_devices >= desired.per_index)
-        for node in observed.nodes
+        for node in observed.usable_nodes(avoid)
     )
 
 

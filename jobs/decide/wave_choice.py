@@ -80,16 +80,10 @@ def gang_capacity(
     of workers is returned."""
     if not observed.nodes:
         return desired.workers
-    least = desired.per_index if free else 0
-    taken = _nodes_of_gangs(observed) if free else frozenset[str]()
-    return sum(
-        node.ready
-        and node.schedulable
-        and node.name not in avoid
-        and node.name not in taken
-        and (not free or node.free_devices >= least)
-        for node in observed.nodes
-    )
+    if not free:
+        return len(observed.usable_nodes(avoid))
+    usable = observed.usable_nodes({*avoid, *_nodes_of_gangs(observed)})
+    return sum(node.free_devices >= desired.per_index for node in usable)
 
 
 def _nodes_of_gangs(observed: Observed, *, at_work: bool = False) -> frozenset[str]:
@@ -111,17 +105,12 @@ def _soon_free(desired: Desired, observed: Observed, avoid: Collection[str]) -> 
     """Return how many nodes have free devices for a pod now or when this campaign's pods end.
 
     Devices that other pods hold do not count."""
-    ours = {pod.node for pod in observed.pods if pod.node and not pod.has_ended}
-    gangs = _nodes_of_gangs(observed, at_work=True)
     if not observed.nodes:
         return desired.workers
+    ours, gangs = observed.nodes_in_use, _nodes_of_gangs(observed, at_work=True)
     return sum(
-        node.ready
-        and node.schedulable
-        and node.name not in avoid
-        and node.name not in gangs
-        and (node.name in ours or node.free_devices >= desired.per_index)
-        for node in observed.nodes
+        node.name in ours or node.free_devices >= desired.per_index
+        for node in observed.usable_nodes({*avoid, *gangs})
     )
 
 

@@ -44,7 +44,7 @@ def check_cluster(namespace: str | None, site: str | None, root: str | None) -> 
     yield from checks.check_apis(served, chosen)
     if chosen.kueue_queue and served[checks.KUEUE]:
         yield from _queues(cluster, chosen)
-    allowed = {permission: cluster.access.mine(*permission) for permission in checks.NEEDED}
+    allowed = {permission: cluster.may(*permission) for permission in checks.NEEDED}
     yield checks.check_permissions(allowed, f"this account, in {cluster.namespace},")
     yield checks.check_account(_of_controller(cluster), f"ServiceAccount {_ACCOUNT}")
     yield from checks.check_nodes(cluster.nodes(), chosen)
@@ -58,9 +58,8 @@ def check_cluster(namespace: str | None, site: str | None, root: str | None) -> 
 
 def _of_controller(cluster: Cluster) -> dict[checks.Permission, bool] | None:
     """Return the controller's permissions; None if they may not be reviewed."""
-    requested = cluster.access.of_account
     try:
-        return {permission: requested(_ACCOUNT, *permission) for permission in checks.NEEDED}
+        return {one: cluster.may(*one, account=_ACCOUNT) for one in checks.NEEDED}
     except ClusterError:
         return None
 

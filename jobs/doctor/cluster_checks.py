@@ -250,7 +250,6 @@ def _is_usable(node: Manifest) -> bool:
 
 
 def _resources(node: Manifest) -> dict[str, str]:
-    """Return the resources that a node offers besides the standard ones."""
     allocatable = (node.get("status") or {}).get("allocatable") or {}
     return {key: str(value) for key, value in allocatable.items() if "/" in key}
 
@@ -396,7 +395,8 @@ def _held(check: str, words: str, queue: Manifest, kind: str) -> Check:
 def _covers(site: Site, name: str, queue: Manifest) -> Check:
     """Check that a queue covers a worker's resources: otherwise it never admits the worker."""
     required = resources(site)
-    covered = {resource for group in _groups(queue) for resource in _texts(group)}
+    groups = (queue.get("spec") or {}).get("resourceGroups") or []
+    covered = {str(one) for group in groups for one in group.get("coveredResources") or ()}
     missing = sorted(set(required) - covered)
     if not missing:
         return Check("quota", True, f"ClusterQueue {name} covers all that a worker requests")
@@ -407,11 +407,3 @@ def _covers(site: Site, name: str, queue: Manifest) -> Check:
     )
     words = ", ".join(f"{resource} ({required[resource]})" for resource in missing)
     return Check("quota", False, f"ClusterQueue {name} does not cover {words}", fix)
-
-
-def _groups(queue: Manifest) -> list[Mapping[str, Any]]:
-    return (queue.get("spec") or {}).get("resourceGroups") or []
-
-
-def _texts(group: Mapping[str, Any]) -> list[str]:
-    return [str(resource) for resource in group.get("coveredResources") or ()]

@@ -14,7 +14,7 @@ from collector.store.base import Store
 from collector.worker.assignment import check_stack
 from collector.worker.blame import WrongImage, WrongNode
 from jobs.campaign.campaign_file import Campaign, RunOptions
-from jobs.executor.local_run import LocalRun, RunView, ShardProgress
+from jobs.executor.local_run import LocalRun, RunView
 from jobs.planning import lifecycle
 from jobs.planning.gaps import describe_forecast
 from jobs.planning.stored_plans import committed_shards
@@ -111,8 +111,8 @@ class Tally:
         self._view = view
         self._show()
 
-    def add(self, progress: ShardProgress) -> None:
-        self._done[progress.shard] = max(progress.done, self._done.get(progress.shard, 0))
+    def add(self, shard: str, done: int) -> None:
+        self._done[shard] = max(done, self._done.get(shard, 0))
         self._show()
 
     def finished(self, shard: str) -> None:

@@ -153,15 +153,6 @@ class LocalRunFailed(OpmeterError):
 
 
 @dataclass(frozen=True, slots=True)
-class ShardProgress:
-    """The progress of a shard that its worker reported last."""
-
-    shard: str
-    done: int
-    cases: int
-
-
-@dataclass(frozen=True, slots=True)
 class FirstPod:
     """The parameters for the first pod of a gang.
 
@@ -183,6 +174,7 @@ class LocalRun:
     Attributes:
         scratch: where workers may write.
         watched: the same store without waiting: progress is read there.
+        on_progress: is called with a shard and how many of its cases are measured.
         gives_up: without it, a shard whose worker dies is left to the caller of this run.
         tries_all: a failure that may be caused by the shard does not stop the other shards.
         prefix: the start of the names of attempts.
@@ -198,7 +190,7 @@ class LocalRun:
     scratch: Path
     devices: Sequence[int]
     stop: threading.Event
-    on_progress: Callable[[ShardProgress], None]
+    on_progress: Callable[[str, int], None]
     on_finished: Callable[[str], None]
     single_writer: bool = False
     gives_up: bool = True
@@ -225,7 +217,6 @@ class LocalRun:
     def _serve_all(
         self, shards: Sequence[str], devices: Sequence[int], failures: list[OpmeterError]
     ) -> None:
-        """Run shards on devices, each on the first free device."""
         if not any(one.not_on for one in self.plan.shards if one.shard_id in shards):
             devices = devices[: len(shards)]  # otherwise the choice of devices matters
         todo = Todo(self.plan, shards, devices, self.identity_of)
@@ -264,15 +255,13 @@ class LocalRun:
             if self.stop.is_set():
                 return
             logger.warning("shard %s: worker ended with %d: %s", shard, code, words)
-            if _has_died(code) and self.gives_up:
+            # The shard itself may be the cause if its worker was killed, or hung.
+            if (code < 0 or code == ExitCode.HANG) and self.gives_up:
                 died += 1
             elif code != ExitCode.TEMPORARY:
                 words = words or f"a worker ended with exit code {code}"
                 raise LocalRunFailed(words, code, shard)
-        self._abandon(shard, device)
-
-    def _abandon(self, shard: str, device: int) -> None:
-        """Commit the shard in a new attempt: the last worker may have stored parts."""
+        # Commit the shard in a new attempt: the last worker may have stored parts.
         reason = f"{_ATTEMPTS} workers died in its shard"
         abandon(self.store, self._assignment(shard, device), Outcome.CRASHED, reason)
         self.on_finished(shard)
@@ -338,12 +327,7 @@ class LocalRun:
         key = keys.progress(assignment.campaign, assignment.shard, assignment.attempt)
         reported = read_progress(self.watched, key)
         if reported is not None:
-            self.on_progress(ShardProgress(assignment.shard, reported.done, reported.cases))
-
-
-def _has_died(code: int) -> bool:
-    """Return whether the shard itself may be the cause: its worker was killed, or hung."""
-    return code < 0 or code == ExitCode.HANG
+            self.on_progress(assignment.shard, reported.done)
 
 
 def _last_line(path: Path) -> str:

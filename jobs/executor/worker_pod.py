@@ -37,7 +37,7 @@ from collector.worker.attempt import is_committed
 from collector.worker.blame import exit_code, seen_by_all
 from collector.worker.exit_codes import ExitCode
 from collector.worker.machine import ThisMachine
-from jobs.executor.local_run import FirstPod, LocalRun, LocalRunFailed, ShardProgress
+from jobs.executor.local_run import FirstPod, LocalRun, LocalRunFailed
 from jobs.objects.waves import Wave, wave_from_json
 
 # Every pod of a gang except the first: it runs its ranks for the leading pod until everything is
@@ -323,7 +323,16 @@ def _work(
             wave = _read_wave(patient, task)
         failure = None
         if shards := _uncommitted(patient, task, wave):
-            failure = _failure(lambda: _do(patient, store, task, wave, shards, stop, measure, lend))
+            with seen_by_all():
+                plan = assigned_plan(patient, task.campaign, wave.plan, task.plan_hash)
+            try:
+                if wave.is_gang and task.index:  # another pod measures with these ranks
+                    left_of_index = partial(_uncommitted, patient, task, wave)
+                    lend(patient, task, wave, plan, stop, left_of_index)
+                else:
+                    measure(_local_run(patient, store, task, wave, plan, stop), shards)
+            except LocalRunFailed as error:
+                failure = error
         left = _uncommitted(patient, task, wave) if shards else []
     except (OpmeterError, OSError) as error:
         code = exit_code(error)
@@ -366,14 +375,6 @@ def _deadline(after_s: float | None, stop: threading.Event) -> Iterator[threadin
         ended.set()
 
 
-def _failure(measure: Callable[[], None]) -> LocalRunFailed | None:
-    try:
-        measure()
-    except LocalRunFailed as error:
-        return error
-    return None
-
-
 def _left(shards: Sequence[str]) -> str:
     return counted(len(shards), "shard is left", "shards are left")
 
@@ -398,43 +399,17 @@ def _uncommitted(store: Store, task: PodTask, wave: Wave) -> list[str]:
     return [s for s in wave.indexes[task.index] if not is_committed(store, task.campaign, s)]
 
 
-def _do(
-    patient: Store,
-    store: Store,
-    task: PodTask,
-    wave: Wave,
-    shards: Sequence[str],
-    stop: threading.Event,
-    measure: Measure,
-    lend: Lend,
-) -> None:
-    """Measure, or run ranks of a gang that another pod measures with."""
-    with seen_by_all():
-        plan = assigned_plan(patient, task.campaign, wave.plan, task.plan_hash)
-    if not (wave.is_gang and task.index):
-        _measure(patient, store, task, wave, plan, shards, stop, measure)
-        return
-    lend(patient, task, wave, plan, stop, partial(_uncommitted, patient, task, wave))
-
-
-def _measure(
-    patient: Store,
-    store: Store,
-    task: PodTask,
-    wave: Wave,
-    plan: Plan,
-    shards: Sequence[str],
-    stop: threading.Event,
-    measure: Measure,
-) -> None:
-    run = LocalRun(
+def _local_run(
+    patient: Store, store: Store, task: PodTask, wave: Wave, plan: Plan, stop: threading.Event
+) -> LocalRun:
+    return LocalRun(
         store=patient,
         watched=store,
         plan=plan,
         scratch=task.scratch,
         devices=_devices(plan.backend, task.devices),
         stop=stop,
-        on_progress=_log_progress,
+        on_progress=lambda shard, done: logger.debug("shard %s: %d cases", shard, done),
         on_finished=lambda shard: logger.info("shard %s is committed", shard),
         single_writer=task.single_writer,
         gives_up=task.gives_up,
@@ -443,7 +418,6 @@ def _measure(
         progress_s=_PROGRESS_S,
         first_of=FirstPod(wave.pods, task.address, wave.wave_hash) if wave.is_gang else None,
     )
-    measure(run, shards)
 
 
 def _devices(backend: str, count: int) -> list[int]:
@@ -456,7 +430,3 @@ def _devices(backend: str, count: int) -> list[int]:
         with suppress(HostFault):
             order = [index for index in one_a_chip_first(list_npus()) if index < count]
     return [*order, *(index for index in range(count) if index not in order)]
-
-
-def _log_progress(progress: ShardProgress) -> None:
-    logger.debug("shard %s: %d of %d", progress.shard, progress.done, progress.cases)

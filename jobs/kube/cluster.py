@@ -15,58 +15,8 @@ from jobs.objects.deployment import Manifest
 from jobs.objects.job_manifest import is_same
 from jobs.objects.kueue import GROUP
 
-# The permissions of an account in a namespace, as the API server reports them.
-
 _REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 _LOCAL_REVIEWS = "/apis/authorization.k8s.io/v1/namespaces/{namespace}/localsubjectaccessreviews"
-
-
-class AccessReviews:
-    """Permission checks with the requests of a cluster.
-
-    A permission is an API verb, a group, a resource, and optionally the name of one object."""
-
-    def __init__(self, requests: Requests, namespace: str):
-        self._requests, self._namespace = requests, namespace
-
-    def mine(self, verb: str, group: str, resource: str, name: str = "") -> bool:
-        """Return whether this account has a permission in the namespace."""
-        spec = {"resourceAttributes": self._attributes(verb, group, resource, name)}
-        return self._allowed(_REVIEWS, {"kind": "SelfSubjectAccessReview", "spec": spec})
-
-    def of_account(
-        self, account: str, verb: str, group: str, resource: str, name: str = ""
-    ) -> bool:
-        """Return whether a ServiceAccount of the namespace has a permission.
-
-        Raises:
-            ClusterError: this account may not check that."""
-        namespace = self._namespace
-        groups = ("system:serviceaccounts", f"system:serviceaccounts:{namespace}")
-        spec = {
-            "user": f"system:serviceaccount:{namespace}:{account}",
-            "groups": [*groups, "system:authenticated"],
-            "resourceAttributes": self._attributes(verb, group, resource, name),
-        }
-        review = {
-            "kind": "LocalSubjectAccessReview",
-            "metadata": {"namespace": namespace},
-            "spec": spec,
-        }
-        return self._allowed(_LOCAL_REVIEWS.format(namespace=namespace), review)
-
-    def _allowed(self, path: str, review: dict[str, Any]) -> bool:
-        body = {"apiVersion": "authorization.k8s.io/v1", **review}
-        return bool(self._requests.json("POST", path, body)["status"]["allowed"])
-
-    def _attributes(self, verb: str, group: str, resource: str, name: str) -> dict[str, str]:
-        attributes = {
-            "namespace": self._namespace,
-            "verb": verb,
-            "group": group,
-            "resource": resource,
-        }
-        return attributes | ({"name": name} if name else {})
 
 
 # Events on a campaign's ConfigMap, which `kubectl describe` and `opmeter status` show.
@@ -127,8 +77,7 @@ class KueueObjects:
         Raises:
             ClusterError: there is none, or it may not be read."""
         path = f"{self._root()}/{self._here}/localqueues/{quote(name)}"
-        found: Manifest = self._requests.json("GET", path)
-        return found
+        return self._requests.json("GET", path)
 
     def cluster_queue(self, name: str) -> Manifest:
         """Return a ClusterQueue.
@@ -136,8 +85,7 @@ class KueueObjects:
         Raises:
             ClusterError: there is none, or it may not be read."""
         path = f"{self._root()}/clusterqueues/{quote(name)}"
-        found: Manifest = self._requests.json("GET", path)
-        return found
+        return self._requests.json("GET", path)
 
     @property
     def _here(self) -> str:
@@ -171,7 +119,6 @@ class Cluster:
         self._jobs = _JOBS.format(namespace=namespace)
         self._leases = _LEASES.format(namespace=namespace)
         self.kueue = KueueObjects(self._requests, namespace)
-        self.access = AccessReviews(self._requests, namespace)
 
     @classmethod
     def connect(cls, namespace: str | None = None) -> "Cluster":
@@ -188,6 +135,29 @@ class Cluster:
 
     def version(self) -> str:
         return str(self._requests.json("GET", "/version")["gitVersion"])
+
+    def may(
+        self, verb: str, group: str, resource: str, name: str = "", *, account: str = ""
+    ) -> bool:
+        """Return whether this account, or a ServiceAccount, has a permission in the namespace.
+
+        A permission is an API verb, a group, a resource, and optionally the name of one object.
+
+        Raises:
+            ClusterError: this account may not check that of another one."""
+        attributes = {"namespace": self.namespace, "verb": verb, "group": group}
+        attributes |= {"resource": resource} | ({"name": name} if name else {})
+        spec: dict[str, Any] = {"resourceAttributes": attributes}
+        kind, path, metadata = "SelfSubjectAccessReview", _REVIEWS, {}
+        if account:
+            kind, path = "LocalSubjectAccessReview", _LOCAL_REVIEWS.format(namespace=self.namespace)
+            metadata = {"namespace": self.namespace}
+            spec["user"] = f"system:serviceaccount:{self.namespace}:{account}"
+            groups = ("serviceaccounts", f"serviceaccounts:{self.namespace}", "authenticated")
+            spec["groups"] = [f"system:{group}" for group in groups]
+        version = "authorization.k8s.io/v1"
+        review = {"apiVersion": version, "kind": kind, "metadata": metadata, "spec": spec}
+        return bool(self._requests.json("POST", path, review)["status"]["allowed"])
 
     def has_api(self, group: str) -> bool:
         """Return whether the cluster serves an API group, such as kueue.x-k8s.io."""
@@ -248,8 +218,7 @@ class Cluster:
     def dry_run(self, job: Manifest) -> Manifest:
         """Return a Job as the server would create it: a dropped field is an unsupported feature."""
         query = _STRICT | {"dryRun": "All"}
-        reply: Manifest = self._requests.json("POST", self._jobs, job, query=query)
-        return reply
+        return self._requests.json("POST", self._jobs, job, query=query)
 
     def patch_job(
         self, name: str, spec: Mapping[str, Any], notes: Mapping[str, str] | None = None
@@ -296,8 +265,7 @@ class Cluster:
         return reply
 
     def create_lease(self, lease: Manifest) -> Manifest:
-        reply: Manifest = self._requests.json("POST", self._leases, lease)
-        return reply
+        return self._requests.json("POST", self._leases, lease)
 
     def replace_lease(self, lease: Manifest) -> Manifest:
         """Replace a Lease.
@@ -305,8 +273,7 @@ class Cluster:
         Raises:
             ObjectConflict: another process changed it first."""
         path = f"{self._leases}/{lease['metadata']['name']}"
-        reply: Manifest = self._requests.json("PUT", path, lease)
-        return reply
+        return self._requests.json("PUT", path, lease)
 
     def daemon_sets(self) -> list[Manifest] | None:
         """Return the DaemonSets of all namespaces; None if this account may not list them."""
@@ -342,10 +309,9 @@ class Cluster:
         return list(found.values())
 
     def _apply(self, path: str, body: Body) -> Manifest:
-        reply: Manifest = self._requests.json(
+        return self._requests.json(
             "PATCH", path, body, query=_STRICT | {"force": "true"}, content_type=_APPLY
         )
-        return reply
 
     def _delete(self, path: str) -> None:
         self._requests.json("DELETE", path, {"propagationPolicy": "Background"})

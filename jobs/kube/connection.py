@@ -35,7 +35,6 @@ class KubernetesConnection:
         query: Query,
         content_type: str,
         timeout_s: tuple[float, float],
-        *,
         streamed: bool,
     ) -> Response:
         """Send one request, without retries.

@@ -148,7 +148,18 @@ class Election:
     def _try(self) -> bool:
         lease = self._leases.lease(self._name)
         if lease is None:
-            lease = self._new()
+            lease = {
+                "apiVersion": "coordination.k8s.io/v1",
+                "kind": "Lease",
+                "metadata": {"name": self._name, "namespace": self._leases.namespace},
+                "spec": {
+                    "holderIdentity": self._identity,
+                    "leaseDurationSeconds": int(self._duration_s),
+                    "acquireTime": _now(),
+                    "renewTime": _now(),
+                    "leaseTransitions": 0,
+                },
+            }
             self._leases.create_lease(lease)
             self._term = _term(lease)
             return True
@@ -171,20 +182,6 @@ class Election:
         if state != self._seen:
             self._seen, self._seen_at = state, now
         return now - self._seen_at > float(spec.get("leaseDurationSeconds") or self._duration_s)
-
-    def _new(self) -> dict[str, Any]:
-        return {
-            "apiVersion": "coordination.k8s.io/v1",
-            "kind": "Lease",
-            "metadata": {"name": self._name, "namespace": self._leases.namespace},
-            "spec": {
-                "holderIdentity": self._identity,
-                "leaseDurationSeconds": int(self._duration_s),
-                "acquireTime": _now(),
-                "renewTime": _now(),
-                "leaseTransitions": 0,
-            },
-        }
 
 
 def identity() -> str:

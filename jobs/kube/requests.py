@@ -68,20 +68,9 @@ class Response(Protocol):
     def stream(self, amt: int | None, decode_content: bool) -> Iterator[bytes]: ...
 
 
-class Send(Protocol):
-    """A function that sends one request; raises ClusterError depending on the server's reply."""
-
-    def __call__(
-        self,
-        method: str,
-        path: str,
-        body: Body,
-        query: Query,
-        content_type: str,
-        timeout_s: tuple[float, float],
-        *,
-        streamed: bool,
-    ) -> Response: ...
+# Sends one request (method, path, body, query, content type, timeouts, streamed); raises
+# ClusterError depending on the server's reply.
+Send = Callable[[str, str, Body, Query, str, tuple[float, float], bool], Response]
 
 
 class Requests:
@@ -107,13 +96,14 @@ class Requests:
         *,
         query: Query | None = None,
         content_type: str = "",
-    ) -> Any:
+    ) -> Manifest:
         """Return the reply as a value; empty if it has no body."""
         text = self.text(method, path, body, query=query, content_type=content_type)
         try:
-            return json.loads(text) if text else {}
+            reply: Manifest = json.loads(text) if text else {}
         except ValueError as error:
             raise ClusterAway(f"{method} {path}: expected JSON, got {text[:100]!r}") from error
+        return reply
 
     def text(
         self,
@@ -129,9 +119,7 @@ class Requests:
         for attempt in range(1, _TRIES + 1):
             self._take()
             try:
-                reply = self._send(
-                    method, path, body, query or {}, content_type, _TIMEOUT_S, streamed=False
-                )
+                reply = self._send(method, path, body, query or {}, content_type, _TIMEOUT_S, False)
                 return reply.data.decode(errors="replace")
             except ClusterAway as error:
                 pause_s = min(error.retry_after_s or _FIRST_PAUSE_S * 2**attempt, _LONGEST_PAUSE_S)
@@ -174,7 +162,7 @@ class Requests:
         self._take()
         try:
             timeout_s = (_TIMEOUT_S[0], seconds + _TIMEOUT_S[0])
-            reply = self._send("GET", path, None, query, "", timeout_s, streamed=True)
+            reply = self._send("GET", path, None, query, "", timeout_s, True)
             for line in _lines(reply):
                 yield json.loads(line)
         except (ClusterError, urllib3.exceptions.HTTPError, OSError, ValueError) as error:
@@ -186,7 +174,6 @@ class Requests:
 
 
 def _lines(response: Response) -> Iterator[str]:
-    """Yield the lines of a streamed response."""
     rest = b""
     for chunk in response.stream(None, False):
         *lines, rest = (rest + chunk).split(b"\n")

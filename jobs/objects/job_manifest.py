@@ -303,7 +303,6 @@ def _failure_rules() -> list[Manifest]:
 
 
 def _deadline_s(wave: Wave, plan: Plan, site: Site) -> int:
-    """Return the time in seconds after which a worker counts as hung."""
     shards = wave.shards
     planned = {shard.shard_id: shard for shard in plan.shards if shard.shard_id in shards}
     longest_s = max(index_s(shards, planned, site.at_once) for shards in wave.indexes)

@@ -6,15 +6,15 @@ schedulers and device plugins would refuse.
 """
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
 from importlib.resources import files
 from pathlib import Path
 from types import MappingProxyType
 
 from collector.codec.errors import BadInput
 from collector.model.stack import BACKENDS
-from jobs.campaign.document import Entry, read_document
+from jobs.campaign.document import Entry, Fields, read_document
 from jobs.objects.deployment import LABEL, quantity
 
 # The default names of devices in MindCluster's device plugin.
@@ -155,18 +155,19 @@ def _volcano_complaint(site: Site) -> str:
 
 # Site profiles as YAML: one per machine type, bundled or written by a user.
 
-SHAPES = ("device", "pair", "node")
-SCHEDULERS = ("default", "volcano")
-RUNTIMES = ("ascend", "hostpath", "none")
-NETWORKS = ("pod", "host")
+# The keys with one of several values; the defaults are those of Site.
+_CHOICES = {
+    "shape": ("device", "pair", "node"),
+    "scheduler": ("default", "volcano"),
+    "runtime": ("ascend", "hostpath", "none"),
+    "network": ("pod", "host"),
+}
 _PROFILE = re.compile(r"[a-z0-9][a-z0-9-]{0,39}")
-_KEYS = (
-    *("site", "backend", "resource", "devices_per_node", "shape", "accelerator_type"),
-    *("scheduler", "volcano_queue", "kueue_queue", "schedule_policy", "priority_class"),
-    *("node_selector", "pod_labels", "tolerations", "runtime", "runtime_class", "network"),
-    *("measure_concurrency", "cpu", "memory", "ephemeral_storage", "shared_memory"),
-    *("ranks_per_pod", "super_pod_label"),
+_TEXTS = (
+    *("resource", "accelerator_type", "volcano_queue", "kueue_queue", "schedule_policy"),
+    *("priority_class", "runtime_class", "super_pod_label"),
 )
+_KEYS = ("site", *(field.name for field in fields(Site) if field.name != "name"))
 _REQUIRED = ("site", "backend", "devices_per_node", "shape", "cpu", "memory")
 _AMOUNTS = {"cpu": "8", "memory": "64Gi", "ephemeral_storage": "40Gi", "shared_memory": "4Gi"}
 # Labels that select pods and Jobs: those of this program and its network policies, the Job
@@ -218,63 +219,49 @@ def site_from_text(
     document = read_document(text, path)
     found = _changed(document.fields(_KEYS, required=_REQUIRED), changes, path)
 
-    def reported(key: str, default: str = "") -> str:
-        return found[key].text() if key in found else default
-
-    def amount(key: str, default: str = "") -> str:
-        if key in found and quantity(found[key].text()) <= 0:
-            raise found[key].refusal(
-                f"expected a Kubernetes quantity such as {_AMOUNTS[key]}, got {found[key].text()!r}"
-            )
-        return reported(key, default)
-
-    def chosen(key: str, allowed: tuple[str, ...]) -> str:
-        return found[key].choice(allowed) if key in found else allowed[0]
-
     site = Site(
-        name=reported("site"),
+        name=found["site"].text(),
         backend=found["backend"].choice(BACKENDS),
         devices_per_node=found["devices_per_node"].integer(1),
-        shape=found["shape"].choice(SHAPES),
-        cpu=amount("cpu"),
-        memory=amount("memory"),
-        resource=reported("resource"),
-        accelerator_type=reported("accelerator_type"),
-        scheduler=chosen("scheduler", SCHEDULERS),
-        volcano_queue=reported("volcano_queue"),
-        kueue_queue=reported("kueue_queue"),
-        schedule_policy=reported("schedule_policy"),
-        priority_class=reported("priority_class"),
-        node_selector=_pairs(found.get("node_selector")),
-        pod_labels=_labels(found.get("pod_labels")),
-        tolerations=_tolerations(found.get("tolerations")),
-        runtime=found["runtime"].choice(RUNTIMES) if "runtime" in found else "none",
-        runtime_class=reported("runtime_class"),
-        network=chosen("network", NETWORKS),
-        measure_concurrency=found["measure_concurrency"].integer(1)
-        if "measure_concurrency" in found
-        else 1,
-        ephemeral_storage=amount("ephemeral_storage", "40Gi"),
-        shared_memory=amount("shared_memory", "4Gi"),
-        ranks_per_pod=found["ranks_per_pod"].integer(1) if "ranks_per_pod" in found else 0,
-        super_pod_label=reported("super_pod_label"),
+        node_selector=found.read("node_selector", _pairs, ()),
+        pod_labels=found.read("pod_labels", _labels, ()),
+        tolerations=found.read("tolerations", lambda e: tuple(map(_toleration, e.items())), ()),
+        measure_concurrency=found.read("measure_concurrency", lambda e: e.integer(1), 1),
+        ranks_per_pod=found.read("ranks_per_pod", lambda e: e.integer(1), 0),
+        **{key: found[key].choice(of) for key, of in _CHOICES.items() if key in found},
+        **{key: _amount(found[key], such_as) for key, such_as in _AMOUNTS.items() if key in found},
+        **{key: found[key].text() for key in _TEXTS if key in found},
     )
-    if site.ranks_per_pod and site.backend != "cpu":
-        raise found["ranks_per_pod"].refusal(
-            f"a pod of site {site.name} runs one rank for each of its devices; remove this key"
-        )
-    if site.super_pod_label and (complaint := super_pod_complaint(site)):
-        raise found["super_pod_label"].refusal(complaint)
-    if complaint := resource_complaint(site):
-        raise found["resource" if "resource" in found else "backend"].refusal(complaint)
-    if complaint := shape_complaint(site):
-        raise found["shape"].refusal(complaint)
-    if "measure_concurrency" in found and (complaint := concurrency_complaint(site)):
-        raise found["measure_concurrency"].refusal(complaint)
+    for key, complaint in _complaints(site, found):
+        if complaint:
+            raise found[key].refusal(complaint)
     return site
 
 
-def _changed(found: dict[str, Entry], changes: Mapping[str, str], path: str) -> dict[str, Entry]:
+def _complaints(site: Site, found: Fields) -> Iterator[tuple[str, str]]:
+    """Yield the keys that may not go together with others, and the reason where they do not."""
+    if site.ranks_per_pod and site.backend != "cpu":
+        yield (
+            "ranks_per_pod",
+            f"a pod of site {site.name} runs one rank for each of its devices; remove this key",
+        )
+    if site.super_pod_label:
+        yield "super_pod_label", super_pod_complaint(site)
+    yield "resource" if "resource" in found else "backend", resource_complaint(site)
+    yield "shape", shape_complaint(site)
+    if "measure_concurrency" in found:
+        yield "measure_concurrency", concurrency_complaint(site)
+
+
+def _amount(entry: Entry, such_as: str) -> str:
+    if quantity(entry.text()) <= 0:
+        raise entry.refusal(
+            f"expected a Kubernetes quantity such as {such_as}, got {entry.text()!r}"
+        )
+    return entry.text()
+
+
+def _changed(found: Fields, changes: Mapping[str, str], path: str) -> Fields:
     for key, text in changes.items():
         where = f"{path}, site.{key}"
         if text.strip():
@@ -286,30 +273,21 @@ def _changed(found: dict[str, Entry], changes: Mapping[str, str], path: str) -> 
     return found
 
 
-def _pairs(entry: Entry | None) -> tuple[tuple[str, str], ...]:
-    """Return a mapping of texts with arbitrary keys."""
-    if entry is None:
-        return ()
+def _pairs(entry: Entry) -> tuple[tuple[str, str], ...]:
     return tuple((key, value.text()) for key, value in entry.mapping().items())
 
 
-def _labels(entry: Entry | None) -> tuple[tuple[str, str], ...]:
+def _labels(entry: Entry) -> tuple[tuple[str, str], ...]:
     """Return the site's own labels; refuse those that controllers use to select pods."""
     pairs = _pairs(entry)
     for key, _ in pairs:
-        if entry is not None and (key.startswith(_RESERVED) or key in _RESERVED_NAMES):
+        if key.startswith(_RESERVED) or key in _RESERVED_NAMES:
             labels = f"labels of {key.partition('/')[0]}/ are" if "/" in key else "this label is"
             where = entry.mapping()[key]
             raise where.refusal(
                 f"{labels} reserved for the controllers that select pods by them; remove it"
             )
     return pairs
-
-
-def _tolerations(entry: Entry | None) -> tuple[tuple[tuple[str, str], ...], ...]:
-    if entry is None:
-        return ()
-    return tuple(_toleration(item) for item in entry.items())
 
 
 def _toleration(entry: Entry) -> tuple[tuple[str, str], ...]:

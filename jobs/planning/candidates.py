@@ -17,7 +17,7 @@ from collector.database.intervals import CaseInterval
 from collector.database.layout import AVERAGE_DURATION
 from collector.model.case import Case
 from collector.model.measurement import CONTEXT, Outcome
-from collector.model.plan import Limits, MeasureSettings, PlannedSource, devices_for
+from collector.model.plan import PlannedSource, devices_for
 from collector.model.record import CaseRecord, ProfileStatistics
 from collector.ops.context import context_of
 from collector.ops.refusals import (
@@ -32,6 +32,7 @@ from collector.ops.spec import OpSpec
 from collector.ranks.collective import collective_case_of, is_collective
 from collector.ranks.gangs import ROUNDS, is_of_gangs, ranks_of, routed_call
 from collector.singlehost.version_files import duration_us
+from jobs.campaign.campaign_file import Campaign
 from jobs.planning.forecast import (
     FLUSH_BYTES,
     REFUSED_CASE_S,
@@ -162,23 +163,20 @@ def price(
     candidate: Candidate,
     find: FindOperator,
     peaks: Peaks,
-    measure: MeasureSettings,
-    limits: Limits,
-    result: HeadResult | None,
-    backend: str,
-    devices: int = 1,
+    campaign: Campaign,
+    result: HeadResult | None = None,
 ) -> PricedCase:
-    """Return the forecast of one candidate on `devices` devices.
+    """Return the forecast of one candidate in a plan of the campaign.
 
     The forecast never exceeds the limit after which the case is given up."""
-    case = candidate.record.case
-    own = candidate.own_profile
+    case, own = candidate.record.case, candidate.own_profile
+    measure, backend, most_s = campaign.measure, campaign.backend, campaign.limits.case_s
     last_us = (result.mean_us if result else None) or (own.mean_us if own else None)
-    no = refusal_in_plan(case, find, backend, devices, measure.cache)
+    no = refusal_in_plan(case, find, backend, campaign.devices, measure.cache)
     if no is not None:
         return PricedCase(candidate, REFUSED_CASE_S, candidate.record.case_id, no.why)
     if is_of_gangs(case):
-        return _of_gang(candidate, peaks, measure, limits, last_us, backend)
+        return _of_gang(candidate, peaks, campaign, last_us)
     op = find(case.kernel_type)
     if op is None:
         return PricedCase(candidate, REFUSED_CASE_S, candidate.record.case_id, None)
@@ -187,10 +185,9 @@ def price(
         forecast = predict(case, op, peaks, measure, last_us, before)
         group = intern(f"{case.kernel_type}|{op.group(case)}")
     except DECLARATION_ERRORS:
-        return PricedCase(
-            candidate, min(measure.budget_s, limits.case_s), candidate.record.case_id, None
-        )
-    cost_s = min(forecast.total_s, limits.case_s)
+        cost_s = min(measure.budget_s, most_s)
+        return PricedCase(candidate, cost_s, candidate.record.case_id, None)
+    cost_s = min(forecast.total_s, most_s)
     return PricedCase(candidate, cost_s, group, None, launch_s=forecast.launch_s)
 
 
@@ -207,17 +204,12 @@ def refusal_in_plan(
 
 
 def _of_gang(
-    candidate: Candidate,
-    peaks: Peaks,
-    measure: MeasureSettings,
-    limits: Limits,
-    last_us: float | None,
-    backend: str,
+    candidate: Candidate, peaks: Peaks, campaign: Campaign, last_us: float | None
 ) -> PricedCase:
     """Price a case of several ranks.
 
     Cases with the same ranks, placement and environment share one start of the ranks."""
-    case = candidate.record.case
+    case, measure, backend = candidate.record.case, campaign.measure, campaign.backend
     if is_collective(case.kernel_type):
         known = collective_case_of(case)
         forecast = predict_collective(known.collective, peaks, measure, last_us)
@@ -226,7 +218,7 @@ def _of_gang(
         forecast = predict_routed(routed_call(case), peaks, measure, last_us)
         mode, group = modes_of(backend)[0], case.kernel_type
     windows_s = ROUNDS * window_s(backend) if mode == Mode.KERNEL else 0.0
-    cost_s = min(forecast.total_s + windows_s, limits.case_s)
+    cost_s = min(forecast.total_s + windows_s, campaign.limits.case_s)
     return PricedCase(candidate, cost_s, group, None, ranks_of(case), forecast.launch_s)
 
 
@@ -243,6 +235,5 @@ def _candidate(found: Sequence[tuple[CaseRecord, bool]]) -> Candidate:
 def _before(
     record: CaseRecord, find: FindOperator, backend: str
 ) -> tuple[tuple[Case, OpSpec], ...]:
-    """Return the launches before a case, for the largest cache of any known device."""
     found = context_of(record.before, find, backend, FLUSH_BYTES)
     return tuple((one.record.case, one.op) for one in found.neighbours)

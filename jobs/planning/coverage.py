@@ -99,8 +99,9 @@ def curve_position(case: Case) -> CurvePosition:
         kept.append((slot.dtype, slot.format, tuple(_kept(kernel, at, slot, tokens, case, sizes))))
     # Rows of profiles disagree on whether attention also returns its softmax sums.
     given = slice(0, 1) if kernel in _TABLES else slice(None)
+    pools = [_shape(case, at) for at in _POOLS.get(kernel, ()) if at < len(case.inputs or ())]
     for slot in (case.outputs or ())[given]:
-        is_pool = any(slot.shape == pool.shape for pool in _pools(case, kernel))
+        is_pool = slot.shape in pools
         kept.append((slot.dtype, slot.format, tuple(_kept_of_output(kernel, slot, is_pool, sizes))))
     values = [(name, text) for name, text in case.attributes if name not in _DESCRIPTIVE_COLUMNS]
     settings = tuple(pair for pair in values if pair[0] not in _IS_LENGTH)
@@ -119,8 +120,7 @@ def _one_of_twins(kernel_type: str) -> str:
 
 def _tokens(case: Case, kernel: str) -> int | None:
     at, dimension = _TOKENS.get(kernel, (0, 0))
-    inputs = case.inputs or ()
-    shape = inputs[at].shape or () if at < len(inputs) else ()
+    shape = _shape(case, at) or ()
     return shape[dimension] if dimension < len(shape) else None
 
 
@@ -132,7 +132,7 @@ def _kept(
     Sizes that serving sets are appended to `sizes`."""
     op = find(kernel)
     weights = op.npu.nz if op is not None else frozenset()
-    is_paged = kernel not in _TABLES or _is_given(case, _TABLES[kernel])
+    is_paged = kernel not in _TABLES or _shape(case, _TABLES[kernel]) is not None
     for dimension, size in enumerate(slot.shape or ()):
         if at in _POOLS.get(kernel, ()) and dimension == 0:
             if not is_paged:
@@ -152,11 +152,6 @@ def _kept(
             yield size
 
 
-def _pools(case: Case, kernel: str) -> Iterator[Slot]:
-    inputs = case.inputs or ()
-    yield from (inputs[at] for at in _POOLS.get(kernel, ()) if at < len(inputs))
-
-
 def _kept_of_output(
     kernel: str, slot: Slot, is_pool: bool, sizes: list[float]
 ) -> Iterator[Hashable]:
@@ -170,24 +165,20 @@ def _kept_of_output(
             sizes.append(float(size))
 
 
-def _is_given(case: Case, at: int) -> bool:
+def _shape(case: Case, at: int) -> tuple[int, ...] | None:
     inputs = case.inputs or ()
-    return at < len(inputs) and inputs[at].shape is not None
+    return inputs[at].shape if at < len(inputs) else None
 
 
 def _means(values: Mapping[str, str]) -> Iterator[float]:
     """Yield the mean of each kind of length: bytes of a message, keys of requests, group ends."""
     for names in _LENGTHS:
-        texts = [values[name] for name in sorted(names) if name in values]
-        yield _mean(texts[0]) if texts else 0.0
-
-
-def _mean(text: str) -> float:
-    try:
-        numbers = [float(part) for part in text.split(",")]
-    except ValueError:
-        return 0.0
-    return fsum(numbers) / len(numbers)
+        text = next((values[name] for name in sorted(names) if name in values), "0")
+        try:
+            numbers = [float(part) for part in text.split(",")]
+        except ValueError:
+            numbers = [0.0]
+        yield fsum(numbers) / len(numbers)
 
 
 Floats = npt.NDArray[np.float64]

@@ -164,7 +164,6 @@ def predict_routed(
 
 
 def _computing_s(call: ExpertCall, peaks: Peaks) -> float:
-    """Return the time to compute the experts' matrices once."""
     dtype = "int8" if call.is_int8 else "bfloat16"
     flops = 6 * call.tokens * call.choices * call.hidden * call.intermediate
     return max(flops / peaks.flops_of(dtype), call.working_bytes / peaks.bytes_per_s)

@@ -10,31 +10,18 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import fsum
-from typing import Protocol
 
 from collector.codec.text import counted, share_of
 from collector.model.plan import AGAIN_SHARE, MORE_REPEATS_SHARE, Forecast, Plan, PlannedSource
-from collector.model.record import CaseRecord
 from collector.ops.refusals import FindOperator, Refusal
-from jobs.planning.candidates import Candidate, Weight, refusal_in_plan
-
-
-class Weighed(Protocol):
-    """A case with its weight in the sources."""
-
-    @property
-    def record(self) -> CaseRecord: ...
-
-    @property
-    def weight(self) -> Weight: ...
+from jobs.planning.candidates import Candidate, refusal_in_plan
 
 
 @dataclass(frozen=True, slots=True)
 class RefusedCase:
-    """A case that no device of the plan runs, with its weight in the sources."""
+    """A case that no device of the plan runs."""
 
-    record: CaseRecord
-    weight: Weight
+    candidate: Candidate
     refusal: Refusal
 
 
@@ -52,11 +39,11 @@ class RefusedCases:
 
     @property
     def rows(self) -> int:
-        return sum(case.weight.rows for case in self.cases)
+        return sum(case.candidate.weight.rows for case in self.cases)
 
     @property
     def time_us(self) -> float:
-        return fsum(case.weight.time_us for case in self.cases)
+        return fsum(case.candidate.weight.time_us for case in self.cases)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +71,7 @@ def refused_cases(
     for candidate in candidates:
         no = refusal_in_plan(candidate.record.case, find, backend, devices, cache)
         if no is not None:
-            found.append(RefusedCase(candidate.record, candidate.weight, no))
+            found.append(RefusedCase(candidate, no))
     return found
 
 
@@ -92,7 +79,7 @@ def find_gaps(refused: Iterable[RefusedCase]) -> tuple[RefusedCases, ...]:
     """Return the refused cases by kernel type and rule, longest total time first."""
     alike: dict[tuple[str, str], list[RefusedCase]] = defaultdict(list)
     for case in refused:
-        alike[case.record.case.kernel_type, case.refusal.why].append(case)
+        alike[case.candidate.record.case.kernel_type, case.refusal.why].append(case)
     listed = [
         RefusedCases(kernel_type, tuple(sorted(cases, key=_most_time)))
         for (kernel_type, _), cases in alike.items()
@@ -101,13 +88,14 @@ def find_gaps(refused: Iterable[RefusedCase]) -> tuple[RefusedCases, ...]:
 
 
 def shares(
-    candidates: Sequence[Candidate], refused: Iterable[Weighed], sources: Iterable[PlannedSource]
+    candidates: Sequence[Candidate],
+    refused: Sequence[Candidate],
+    sources: Iterable[PlannedSource],
 ) -> Shares:
     """Return how the device time of the sources divides."""
-    no = list(refused)
     compute_us = fsum(candidate.weight.time_us for candidate in candidates)
-    refused_us = fsum(one.weight.time_us for one in no)
-    unknown = (one.weight.time_us for one in no if one.record.case.inputs is None)
+    refused_us = fsum(one.weight.time_us for one in refused)
+    unknown = (one.weight.time_us for one in refused if one.record.case.inputs is None)
     communication_us = fsum(source.communication_us for source in sources)
     return Shares(compute_us, compute_us - refused_us, fsum(unknown), communication_us)
 
@@ -134,7 +122,8 @@ def share_line(lines: Shares) -> str:
 
 
 def _most_time(case: RefusedCase) -> tuple[float, int, str]:
-    return (-case.weight.time_us, -case.weight.rows, case.record.case_id)
+    weight = case.candidate.weight
+    return (-weight.time_us, -weight.rows, case.candidate.record.case_id)
 
 
 # The forecast of a plan as text, printed before anything starts.
@@ -166,7 +155,6 @@ def describe_forecast(plan: Plan) -> list[str]:
 
 
 def _density_lines(forecast: Forecast) -> list[str]:
-    """Return the line about the cases that are left to the surface models."""
     if not forecast.left_out:
         return []
     more = "; another round follows" if forecast.learning else ""
@@ -177,7 +165,6 @@ def _density_lines(forecast: Forecast) -> list[str]:
 
 
 def _again_line(plan: Plan) -> str:
-    """Return the line about where cases of suspect sessions are measured again."""
     if plan.devices > 1:
         return "again      on another device or node if one is available"
     return "again      on the same device, or on another node if one is available"

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from math import prod
 from pathlib import Path
 from statistics import fmean, median, stdev
@@ -48,8 +49,8 @@ def collective_records(
         grid=source.grid,
         world=source.ranks,
     )
-    cases = (_case(one, source, source.ranks, backend) for one in found)
-    return tuple(case.record() for case in cases), left_out
+    records = (collective_record(one, source, source.ranks, backend) for one in found)
+    return tuple(records), left_out
 
 
 def check_gangs(records: Iterable[CaseRecord], campaign: Campaign) -> None:
@@ -102,10 +103,14 @@ def _statistics(durations_us: Sequence[float]) -> ProfileStatistics:
 
 
 def collective_record(
-    one: Collective, reported: StepCollectives, world: int, backend: str
+    one: Collective, reported: CollectivesSource | StepCollectives, world: int, backend: str
 ) -> CaseRecord:
-    """Return the record of a collective that a step sends among `world` ranks."""
-    return _case(one, reported, world, backend).record()
+    """Return the record of a collective among `world` ranks."""
+    ranks = world if one.together else ranks_alone(one, reported.grid, world)
+    mode = reported.mode
+    if mode == AUTO:
+        mode = default_mode(one.operation, one.message_bytes, backend)
+    return CollectiveCase(one, reported.grid, ranks, mode, reported.environment).record()
 
 
 def with_ep_size(record: CaseRecord, ep_size: int | None) -> CaseRecord:
@@ -118,16 +123,6 @@ def with_ep_size(record: CaseRecord, ep_size: int | None) -> CaseRecord:
     if record.kernel_type in DISTRIBUTE_KERNELS and records_ranks(record.case):
         return record
     return replace(record, extra={**record.extra, EP_SIZE: str(ep_size)})
-
-
-def _case(
-    one: Collective, reported: CollectivesSource | StepCollectives, world: int, backend: str
-) -> CollectiveCase:
-    ranks = world if one.together else ranks_alone(one, reported.grid, world)
-    mode = reported.mode
-    if mode == AUTO:
-        mode = default_mode(one.operation, one.message_bytes, backend)
-    return CollectiveCase(one, reported.grid, ranks, mode, reported.environment)
 
 
 def ranks_alone(one: Collective, grid: Grid, world: int) -> int:
@@ -163,42 +158,32 @@ def model_records(source: ModelSource, backend: str) -> ModelCases:
     """Return the cases of a source, in the order of its passes.
 
     Raise BadInput for a model whose step no kernel set describes."""
-    kernels = find_kernel_set(source.release)
+    kernel_set = find_kernel_set(source.release)
     decoder = source.model if isinstance(source.model, Decoder) else read_decoder(source.model)
     weighed = passes(source.serving)
     steps = [
-        (derive_step(decoder, source.layout, batch, kernels), batch, times)
+        (derive_step(decoder, source.layout, batch, kernel_set), batch, times)
         for batch, times in weighed.items()
     ]
     found: dict[str, CaseRecord] = {}
     launches: Counter[str] = Counter()
     places: dict[str, dict[str, None]] = {}
-    for record, one, batch, times in _launched(steps, source, backend):
+    kernels = ((k.record, k, batch, times) for step, batch, times in steps for k in step.kernels)
+    launched: Iterable[tuple[CaseRecord, StepKernel | StepCollective, Batch, int]]
+    launched = chain(kernels, _collectives(steps, source, backend))
+    for record, one, batch, times in launched:
         name = record.case_id
         found.setdefault(name, record)
         launches[name] += one.times * times
-        places.setdefault(name, {})[f"{_phase(batch)}, {one.layer} x {one.times}"] = None
+        phase = "mixed" if batch.mixed_decodes else batch.phase
+        phase += ", draft" if batch.is_draft else ""
+        places.setdefault(name, {})[f"{phase}, {one.layer} x {one.times}"] = None
     who = f"{decoder.name} ({source.layout})"
     records = tuple(
         replace(record, extra={**record.extra, MODEL_STEPS: f"{who}: {'; '.join(places[name])}"})
         for name, record in found.items()
     )
     return ModelCases(decoder, tuple(weighed), records, tuple(launches[one] for one in found))
-
-
-def _launched(
-    steps: list[tuple[Step, Batch, int]], source: ModelSource, backend: str
-) -> Iterator[tuple[CaseRecord, StepKernel | StepCollective, Batch, int]]:
-    """Yield the launches of all passes, kernels and then messages, each with its pass and count."""
-    for step, batch, times in steps:
-        for one in step.kernels:
-            yield one.record, one, batch, times
-    yield from _collectives(steps, source, backend)
-
-
-def _phase(batch: Batch) -> str:
-    draft = ", draft" if batch.is_draft else ""
-    return f"{'mixed' if batch.mixed_decodes else batch.phase}{draft}"
 
 
 def _collectives(
@@ -211,14 +196,9 @@ def _collectives(
     every = ((one, batch, times) for step, batch, times in steps for one in step.collectives)
     for one, batch, times in every:
         tier = reported.grid.natural_tier(one.group_size)
-        message = _whole(
-            Collective(one.operation, one.message_bytes, "bfloat16", one.group_size, tier)
-        )
+        message = Collective(one.operation, one.message_bytes, "bfloat16", one.group_size, tier)
+        # Whole elements for each rank: rows to experts may not divide.
+        size_bytes = align(message.message_bytes, whole_bytes(message))
+        message = replace(message, message_bytes=size_bytes)
         check(message)
         yield collective_record(message, reported, reported.grid.size, backend), one, batch, times
-
-
-def _whole(message: Collective) -> Collective:
-    """Return the message with whole elements for each rank: rows to experts may not divide."""
-    size_bytes = align(message.message_bytes, whole_bytes(message))
-    return replace(message, message_bytes=size_bytes)

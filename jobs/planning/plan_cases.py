@@ -50,7 +50,6 @@ class Surface:
 
 
 def _alike(case: Case) -> tuple[str, Hashable, Hashable, str, tuple[tuple[str, str], ...]]:
-    """Return the properties that cases of one surface share."""
     inputs, outputs = (
         tuple((slot.dtype, slot.format, len(slot.shape or ())) for slot in slots or ())
         for slots in (case.inputs, case.outputs)
@@ -59,7 +58,6 @@ def _alike(case: Case) -> tuple[str, Hashable, Hashable, str, tuple[tuple[str, s
 
 
 def _sizes(case: Case) -> list[int]:
-    """Return all lengths of a case's tensors, those of its outputs first."""
     slots = (*(case.outputs or ()), *(case.inputs or ()))
     return [size for slot in slots for size in slot.shape or ()]
 
@@ -96,7 +94,6 @@ def _surface(group: Sequence[tuple[str, Case]], find: FindOperator, backend: str
 
 
 def _work(case: Case, find: FindOperator, backend: str) -> tuple[float, float] | None:
-    """Return the operations and bytes of a launch; None if refused or unknown."""
     op = find(case.kernel_type)
     if op is None or refusal(case, find, backend) is not None:
         return None
@@ -152,15 +149,8 @@ def left_out_cases(
         if not candidate.weight.in_tree or candidate.record.case_id in head_results
     )
     least = int(np.ceil(LEAST_BUDGET / settings.share))
-    return _together(
-        [
-            _spared_of(surface, head_results, settings)
-            for surface in find_surfaces(cases, find, backend, least)
-        ]
-    )
-
-
-def _together(found: Sequence[CasesLeftOut]) -> CasesLeftOut:
+    surfaces = find_surfaces(cases, find, backend, least)
+    found = [_spared_of(surface, head_results, settings) for surface in surfaces]
     return CasesLeftOut(
         frozenset().union(*(one.left_out for one in found)),
         sum(one.unsure for one in found),
@@ -266,7 +256,8 @@ def _whole_s(ranks: int, work: _Work, campaign: Campaign, cost: SessionCost) -> 
 def _rank(
     item: PricedCase, head_results: Mapping[str, HeadResult], backend: str
 ) -> tuple[float, str]:
-    per_s = _narrowed(item, head_results) / max(_device_s(item, backend), 1e-9)
+    device_s = item.cost_s * devices_for(item.ranks, backend)
+    per_s = _narrowed(item, head_results) / max(device_s, 1e-9)
     return (-per_s, item.candidate.record.case_id)
 
 
@@ -281,10 +272,6 @@ def _narrowed(item: PricedCase, head_results: Mapping[str, HeadResult]) -> float
         return 0.0
     sessions, reach = result.interval.sessions, result.interval.reach
     return reach * (1 - sqrt(sessions / (sessions + 1)))
-
-
-def _device_s(item: PricedCase, backend: str) -> float:
-    return item.cost_s * devices_for(item.ranks, backend)
 
 
 # Which cases a plan measures a second time, in separate shards: in other sessions and, with several
@@ -408,18 +395,6 @@ class PlanRequest:
         return any((self.cases_to_repeat or {}).values())
 
 
-def spared_cases(
-    candidates: Sequence[Candidate], request: PlanRequest, find: FindOperator
-) -> CasesLeftOut:
-    """Return the cases that the surface models predict, or will predict."""
-    campaign = request.campaign
-    if campaign.density is None:
-        return CasesLeftOut()
-    return left_out_cases(
-        candidates, request.head_results, campaign.density, find, campaign.backend
-    )
-
-
 def chosen_cases(
     candidates: Sequence[Candidate], request: PlanRequest, left_out: Container[str]
 ) -> Sequence[Candidate]:
@@ -437,19 +412,10 @@ def priced_cases(
     candidates: Sequence[Candidate], request: PlanRequest, peaks: Peaks, find: FindOperator
 ) -> list[PricedCase]:
     """Return the candidates with their cost, or the reason why they cannot be measured."""
-    campaign = request.campaign
+    results = request.head_results
     return [
-        price(
-            candidate,
-            find,
-            peaks,
-            campaign.measure,
-            campaign.limits,
-            request.head_results.get(candidate.record.case_id),
-            campaign.backend,
-            campaign.devices,
-        )
-        for candidate in candidates
+        price(one, find, peaks, request.campaign, results.get(one.record.case_id))
+        for one in candidates
     ]
 
 

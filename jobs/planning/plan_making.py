@@ -4,7 +4,7 @@ Pure: no store, no clock. The same request gives the same plan and the same tabl
 so that planning again after a crash writes what is already there.
 """
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import chain
 from math import ceil, fsum
@@ -75,7 +75,11 @@ def make_plan(request: PlanRequest, *, find: FindOperator) -> PlannedRound:
     """Return the next round of a campaign; without shards if nothing is left to measure."""
     campaign = request.campaign
     candidates = only_operators(distinct_cases(request.sources), campaign.operators)
-    left = plan_cases.spared_cases(candidates, request, find)
+    left, density = plan_cases.CasesLeftOut(), campaign.density
+    if density is not None:
+        left = plan_cases.left_out_cases(
+            candidates, request.head_results, density, find, campaign.backend
+        )
     chosen = plan_cases.chosen_cases(candidates, request, left.left_out)
     taken = {c.record.case_id for c in chosen}
     left_out = len(left.left_out - taken)
@@ -101,11 +105,18 @@ def make_plan(request: PlanRequest, *, find: FindOperator) -> PlannedRound:
     shards += shard_cutting.cut_repeats(
         repeated, campaign.shards, cost, begin_s, results_hash, shards
     )
+
+    def has_result(one: Candidate) -> bool:
+        """Return whether a case outside the plan has a result, or a duration in its tree."""
+        case_id = one.record.case_id
+        known = one.weight.in_tree or case_id in request.head_results
+        return known and case_id not in taken
+
     known = _shares(candidates, missing, request, find)
     forecast = Forecast(
         cases=len(priced),
         unsupported=sum(item.refusal is not None for item in priced),
-        answered=_count_with_result(candidates, request, taken) - len(narrowed),
+        answered=sum(map(has_result, candidates)) - len(narrowed),
         device_s=shard_cutting.rounded(shard_cutting.device_s(shards, campaign.backend)),
         wall_s=shard_cutting.rounded(_wall_s(shards, campaign)),
         floor_s=shard_cutting.rounded(
@@ -144,7 +155,7 @@ def _shares(
         rest = [c for c in candidates if c.record.case_id not in known and c.weight.time_us]
     others = refused_cases(rest, find, campaign.backend, campaign.devices, cache)
     sources = (source for source, _ in request.sources)
-    return shares(candidates, [*refused, *others], sources)
+    return shares(candidates, [*refused, *(case.candidate for case in others)], sources)
 
 
 def _may_follow(request: PlanRequest, unanswered: int) -> bool:
@@ -160,17 +171,6 @@ def _may_follow(request: PlanRequest, unanswered: int) -> bool:
         # Measuring damaged cases again does not cause a round that was not due.
         return before.learning > 0
     return not before.learning or unanswered < before.learning + before.left_out
-
-
-def _count_with_result(
-    candidates: Sequence[Candidate], request: PlanRequest, taken: Container[str]
-) -> int:
-    """Return how many cases outside the plan have a result, or a duration in their tree."""
-    return sum(
-        c.weight.in_tree or c.record.case_id in request.head_results
-        for c in candidates
-        if c.record.case_id not in taken
-    )
 
 
 def _wall_s(shards: Sequence[CutShard], campaign: Campaign) -> float:
@@ -203,7 +203,6 @@ def inputs_hash(
 
 
 def _results_hash(request: PlanRequest) -> str:
-    """Return a hash of the inputs, besides its cases, that determine the results of a shard."""
     campaign = request.campaign
     return short_hash(
         {

@@ -313,7 +313,6 @@ def _in_order(shard: Sequence[PricedCase]) -> list[PricedCase]:
 
 
 def _shard_s(shard: Sequence[PricedCase], session_s: float, cost: SessionCost) -> float:
-    """Return the time of the cases and the overhead of the sessions that they need."""
     work_s = fsum(item.cost_s for item in shard)
     return work_s + cost.of_sessions(work_s, session_s)
 

@@ -186,13 +186,12 @@ def _load(source: source_kinds.Source, campaign: Campaign, store: Store) -> Load
         case source_kinds.CasesSource():
             return _stored(source, campaign, store)
         case source_kinds.BundledSource(name):
-            with _written(name) as path:
+            with bundled_profile(name) as path:
                 profile = read_profile([path])
             return _profile(f"bundled:{name}", profile, same_stack=False)
 
 
 def _left_out(profile: Profile) -> str:
-    """Return what was omitted from a profile, as the campaign requested."""
     report = profile.report
     rows, files = len(report.skipped), len(report.unusable)
     left = [counted(rows, "bad row")] if rows else []
@@ -213,7 +212,6 @@ def _whole_step(
     *,
     same_stack: bool,
 ) -> LoadedSource:
-    """Return a profile's kernels and the collectives between its ranks."""
     collectives, found = generated_sources.step_records(path, step, campaign.backend)
     generated_sources.check_gangs(collectives, campaign)
     reasons = Counter[str]()
@@ -290,30 +288,24 @@ def completed_records(records: Iterable[CaseRecord]) -> tuple[CaseRecord, ...]:
 
     A case is complete before it is planned, so that a replay assumes nothing that its row does not
     have. A record with a missing value that cannot be guessed is unchanged, and is refused."""
-    complete = _Completing()
-    return tuple(map(complete.whole, records))
+    known: dict[int, tuple[CaseRecord, CaseRecord]] = {}  # records before others are shared
 
+    def neighbour(record: CaseRecord) -> CaseRecord:
+        if id(record) not in known:  # hold the record, so that its id is not reused
+            known[id(record)] = (record, completed_case(record))
+        return known[id(record)][1]
 
-class _Completing:
-    """Completes records and the launches before them, each of those once, since they are shared."""
-
-    def __init__(self) -> None:
-        self._known: dict[int, tuple[CaseRecord, CaseRecord]] = {}
-
-    def whole(self, record: CaseRecord) -> CaseRecord:
-        completed = completed_case(record)
-        if not record.before:
-            return completed
-        return replace(completed, before=tuple(map(self._neighbour, record.before)))
-
-    def _neighbour(self, record: CaseRecord) -> CaseRecord:
-        if id(record) not in self._known:  # hold the record, so that its id is not reused
-            self._known[id(record)] = (record, completed_case(record))
-        return self._known[id(record)][1]
+    return tuple(
+        replace(completed_case(record), before=tuple(map(neighbour, record.before)))
+        if record.before
+        else completed_case(record)
+        for record in records
+    )
 
 
 @contextmanager
-def _written(name: str) -> Iterator[Path]:
+def bundled_profile(name: str) -> Iterator[Path]:
+    """Yield a temporary copy of a bundled profile."""
     with tempfile.TemporaryDirectory(prefix="opmeter-sample-") as folder:
         yield write_bundled_profile(name, Path(folder))
 

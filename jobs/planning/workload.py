@@ -1,5 +1,6 @@
 """A workload: the cases that a campaign's sources launch, how often, and how long they take."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import chain
 from math import fsum
@@ -46,7 +47,7 @@ def workload_of(
     With `in_situ`, the messages of a profile have their durations in its run, with all waiting."""
     sources = [_launches(source, campaign, store, in_situ) for source in campaign.sources]
     found: dict[str, WorkloadCase] = {}
-    for record, launches in chain.from_iterable(source.records for source in sources):
+    for record, launches in chain.from_iterable(counts for counts, _ in sources):
         case_id = record.case_id
         time_us = record.profile.total_us if record.profile else 0.0
         if not time_us:
@@ -55,7 +56,7 @@ def workload_of(
         found[case_id] = replace(
             known, launches=known.launches + launches, time_us=known.time_us + time_us
         )
-    return Workload(tuple(found.values()), fsum(source.communication_us for source in sources))
+    return Workload(tuple(found.values()), fsum(took_us for _, took_us in sources))
 
 
 def roofline_us(case: Case, peaks: Peaks) -> float:
@@ -79,19 +80,14 @@ def _roofline_s(case: Case, peaks: Peaks) -> float:
     return predict(case, op, peaks, settings, None).launch_s
 
 
-@dataclass(frozen=True, slots=True)
-class _Source:
-    """How often one source launches each of its records."""
-
-    records: tuple[tuple[CaseRecord, int], ...]
-    communication_us: float = 0.0
-
-
-def _launches(source: Source, campaign: Campaign, store: Store, in_situ: bool) -> _Source:
+def _launches(
+    source: Source, campaign: Campaign, store: Store, in_situ: bool
+) -> tuple[Iterable[tuple[CaseRecord, int]], float]:
+    """Return how often a source launches each of its records, and its communication time."""
     if isinstance(source, ModelSource):
         found = model_records(source, campaign.backend)
         records = completed_records(found.records)
-        return _Source(tuple(zip(records, found.launches, strict=True)))
+        return zip(records, found.launches, strict=True), 0.0
     messages: tuple[CaseRecord, ...] = ()
     if in_situ and isinstance(source, ProfileSource) and source.collectives is not None:
         messages = messages_in_situ(source.path, source.collectives, campaign.backend)
@@ -99,4 +95,4 @@ def _launches(source: Source, campaign: Campaign, store: Store, in_situ: bool) -
     (loaded,) = load_sources(replace(campaign, sources=(source,)), store)
     records = (*loaded.records, *messages)
     counts = ((r, r.profile.count if r.profile else 1) for r in records)
-    return _Source(tuple(counts), loaded.planned.communication_us)
+    return counts, loaded.planned.communication_us

@@ -9,13 +9,9 @@ from collector.model.plan import devices_for
 from collector.model.record import CaseRecord
 from collector.ops.refusals import FindOperator
 from jobs.campaign.campaign_file import Campaign
+from jobs.planning import forecast
 from jobs.planning.candidates import Candidate, price, weigh
 from jobs.planning.coverage import CoverageStatus, CoveredCase
-from jobs.planning.forecast import (
-    Peaks,
-    SessionCost,
-    session_cost,
-)
 
 # The unknown fraction of a case's time: all of it, or the part that neighbours leave open.
 _UNCERTAIN: Mapping[CoverageStatus, float] = {
@@ -47,14 +43,14 @@ class WorthPoint:
 
 
 def ranked_gains(
-    found: Sequence[CoveredCase], campaign: Campaign, peaks: Peaks, find: FindOperator
+    found: Sequence[CoveredCase], campaign: Campaign, peaks: forecast.Peaks, find: FindOperator
 ) -> tuple[Gain, ...]:
     """Return the measurable cases without a duration, most unknown time per device-second first.
 
     Cases that failed and cases that no device runs are left out; the campaign says how to measure.
     The first case also pays for the start of a session, which is needed for any number of cases."""
     whole_us = fsum(one.workload.time_us for one in found) or 1.0
-    cost = session_cost(campaign.backend, find, peaks, campaign.measure)
+    cost = forecast.session_cost(campaign.backend, find, peaks, campaign.measure)
     known = [
         (gain.share * _UNCERTAIN[one.status] / gain.device_s, gain)
         for one in found
@@ -87,21 +83,12 @@ def _gain(
     one: CoveredCase,
     whole_us: float,
     campaign: Campaign,
-    peaks: Peaks,
+    peaks: forecast.Peaks,
     find: FindOperator,
-    cost: SessionCost,
+    cost: forecast.SessionCost,
 ) -> Gain | None:
     record = one.workload.record
-    priced = price(
-        Candidate(record, None, weigh([record])),
-        find,
-        peaks,
-        campaign.measure,
-        campaign.limits,
-        None,
-        campaign.backend,
-        campaign.devices,
-    )
+    priced = price(Candidate(record, None, weigh([record])), find, peaks, campaign)
     if priced.refusal is not None:
         return None
     session_s = campaign.shards.session_s

@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from collector.model.case import Case
 from collector.ops import registry
 from collector.ops.spec import NpuCall, OpSpec
 
@@ -28,13 +27,9 @@ def _trouble(kernel: str, reference: Callable[..., Any], npu: NpuCall | None = N
         call="torch.add",
         slots=("x", "y"),
         reference=reference,
-        flops=lambda case: _elements(case),
+        flops=lambda case: sum(slot.numel for slot in case.inputs or ()),
         npu=npu or NpuCall(run=lambda api, *args: reference(_torch(), *args)),
     )
-
-
-def _elements(case: Case) -> int:
-    return sum(slot.numel for slot in case.inputs or ())
 
 
 def _torch() -> Any:

@@ -18,12 +18,10 @@ from collector.database.plan_state import damage_in
 from collector.database.plans import Damage, MergedPlan, plan_reader
 from collector.environment import map_concurrently
 from collector.model import keys
-from collector.model.manifest import NO_USAGE, Usage
 from collector.model.measurement import Measurement
 from collector.model.plan import Plan, PlannedShard, read_shard
 from collector.store.base import Info, Store
 from collector.worker.attempt import read_part, read_progress
-from jobs.objects.waves import Wave
 from jobs.planning import stored_plans
 from jobs.planning.damage import DamageReport, outside
 from jobs.status.plan_status import OutcomeKind, PlanStatus, ShardStatus
@@ -45,12 +43,11 @@ def keys_of_attempts(
     pages = known * _KEYS_A_SHARD / _PAGE
     if len(shards) / READERS > pages:
         return _of_all(store, campaign, frozenset(shards))
-    found = map_concurrently(lambda shard: _of_one(store, campaign, shard), shards, READERS)
-    return dict(zip(shards, found, strict=True))
 
+    def one(shard: str) -> list[str]:
+        return [info.key for info in store.list(keys.attempts(campaign, shard))]
 
-def _of_one(store: Store, campaign: str, shard: str) -> list[str]:
-    return [info.key for info in store.list(keys.attempts(campaign, shard))]
+    return dict(zip(shards, map_concurrently(one, shards, READERS), strict=True))
 
 
 def _of_all(store: Store, campaign: str, shards: frozenset[str]) -> dict[str, list[str]]:
@@ -142,8 +139,9 @@ class Follower:
         final = frozenset(manifest.final.values())
         parts = (read_part(data, key=key) for key, data in stored.attempt.parts)
         counted = (m for part in parts for m in part if m.measurement_id in final)
+        outcomes = Counter(_kind_of_outcome(m) for m in counted if not m.is_filed)
         planned = _kernels(stored.table, keys.shard(plan.campaign, shard.shard_id))
-        return _finished(shard, manifest.usage, planned, _count_outcomes(counted))
+        return replace(_finished(shard), usage=manifest.usage, planned=planned, outcomes=outcomes)
 
     def _open(
         self, campaign: str, shard: PlannedShard, attempts: Sequence[str], *, deep: bool
@@ -178,7 +176,6 @@ class Follower:
         return parts[part]
 
     def _plan_of(self, campaign: str, shard: PlannedShard) -> Counter[str]:
-        """Return the shard's cases by kernel type."""
         if shard.shard_id not in self._planned:
             key = keys.shard(campaign, shard.shard_id)
             try:
@@ -198,27 +195,11 @@ class Follower:
 
 
 def _kernels(table: bytes, key: str) -> Counter[str]:
-    """Return the cases of a shard by kernel type."""
     return Counter(case.record.case.kernel_type for case in read_shard(table, path=key))
 
 
-def _finished(
-    shard: PlannedShard,
-    usage: Usage = NO_USAGE,
-    planned: Counter[str] | None = None,
-    outcomes: Counter[OutcomeKind] | None = None,
-) -> ShardStatus:
-    return ShardStatus(
-        shard.shard_id,
-        True,
-        shard.cases,
-        shard.cases,
-        "",
-        shard.predicted_s,
-        usage,
-        planned or Counter(),
-        outcomes or Counter(),
-    )
+def _finished(shard: PlannedShard) -> ShardStatus:
+    return ShardStatus(shard.shard_id, True, shard.cases, shard.cases, "", shard.predicted_s)
 
 
 def _counted(plan: Plan, done: frozenset[str]) -> Iterator[ShardStatus]:
@@ -228,10 +209,6 @@ def _counted(plan: Plan, done: frozenset[str]) -> Iterator[ShardStatus]:
             yield _finished(shard)
         else:
             yield ShardStatus(shard.shard_id, False, 0, shard.cases, "", shard.predicted_s)
-
-
-def _count_outcomes(measurements: Iterable[Measurement]) -> Counter[OutcomeKind]:
-    return Counter(_kind_of_outcome(m) for m in measurements if not m.is_filed)
 
 
 def _kind_of_outcome(m: Measurement) -> OutcomeKind:
@@ -259,11 +236,11 @@ def stored_logs(store: Store, campaign: str, shard: str) -> Iterator[Log]:
 def job_indexes(store: Store, campaign: str, shard: str) -> dict[str, int]:
     """Return, for each Job, the index that has the shard."""
     waves = stored_plans.find_waves(store, campaign, {})
-    return {wave.job_name: _index(wave, shard) for wave in waves if shard in wave.shards}
-
-
-def _index(wave: Wave, shard: str) -> int:
-    return next(at for at, shards in enumerate(wave.indexes) if shard in shards)
+    return {
+        wave.job_name: next(at for at, shards in enumerate(wave.indexes) if shard in shards)
+        for wave in waves
+        if shard in wave.shards
+    }
 
 
 def plans_of(store: Store, campaign: str | None) -> list[Plan]:

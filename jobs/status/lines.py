@@ -189,7 +189,6 @@ def brief_lines(quality: VersionQuality) -> Iterator[str]:
 
 
 def _gate_lines(quality: VersionQuality) -> Iterator[str]:
-    """Yield the cases that gates refuse and the durations they warn of, most frequent first."""
     if quality.refused:
         yield f"refused     {_by_gate(quality.refused, 'case')}"
     if quality.suspect:
@@ -324,7 +323,6 @@ def _precise(summary: Summary, plan: Plan) -> list[str]:
 
 
 def _density(plan: Plan) -> list[str]:
-    """Return the line about the cases that are left to the surface models."""
     texts = plan.forecast
     if not texts.left_out:
         return []

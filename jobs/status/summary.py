@@ -93,6 +93,8 @@ def summarise(
     good = {case for case in weights if case in outcomes and outcomes[case].is_good}
     known = (outcomes[case].disturbance for case in good)
     disturbances = [disturbance for disturbance in known if disturbance is not None]
+    watched = sum(known.watched for known in disturbances)
+    clean = sum(known.clean for known in disturbances)
     not_measured = _LEFT_OUT if plan.forecast.left_out else _NOT_MEASURED
     failures: dict[tuple[str, str, str], list[Weight]] = defaultdict(list)
     for case, weight in weights.items():
@@ -107,7 +109,7 @@ def summarise(
         noisy=sum(outcomes[case].is_noisy for case in good),
         disturbed=sum(disturbance.is_total for disturbance in disturbances),
         precise=sum(outcomes[case].reach <= (plan.measure.precision or 0) for case in good),
-        busy=_busy(disturbances),
+        busy=1 - clean / watched if watched else 0.0,
         rows=sum(w.rows for w in weights.values()),
         measured_rows=sum(weights[case].rows for case in good),
         time_us=fsum(w.time_us for w in weights.values()),
@@ -116,7 +118,10 @@ def summarise(
         usage=usage,
         failures=tuple(
             sorted(
-                (_failure(key, alike) for key, alike in failures.items()),
+                (
+                    Failure(*key, len(of), sum(w.rows for w in of), fsum(w.time_us for w in of))
+                    for key, of in failures.items()
+                ),
                 key=lambda f: (-f.time_us, -f.rows, f.kernel_type, f.reason),
             )
         ),
@@ -137,11 +142,6 @@ def _envelope(shown: ShownVersion | None, mean_us: Mapping[str, float]) -> Envel
     return envelope_of(shown.cases, mean_us, shown.device) if shown else Envelope()
 
 
-def _busy(disturbances: Sequence[Disturbance]) -> float:
-    watched = sum(known.watched for known in disturbances)
-    return 1 - sum(known.clean for known in disturbances) / watched if watched else 0.0
-
-
 @dataclass(frozen=True, slots=True)
 class _CaseOutcome:
     outcome: str
@@ -160,7 +160,6 @@ _LEFT_OUT = replace(_NOT_MEASURED, reason="not measured: `density` leaves cases 
 def _records(
     sources: Sequence[Sequence[CaseRecord]], operators: Collection[str] | None
 ) -> dict[str, list[CaseRecord]]:
-    """Return the records of each case of a plan, by id."""
     found: dict[str, list[CaseRecord]] = defaultdict(list)
     for records in sources:
         for record in records:
@@ -170,7 +169,6 @@ def _records(
 
 
 def _case_outcomes(shown: ShownVersion) -> dict[str, _CaseOutcome]:
-    """Return the results in the head on the plan's stack, by case."""
     names = ("case", "measurement", "outcome", "reason", "good", "warnings", "disturbance")
     columns = (shown.best[name].to_pylist() for name in (*names, *_INTERVAL))
     return {
@@ -191,18 +189,6 @@ def _case_outcomes(shown: ShownVersion) -> dict[str, _CaseOutcome]:
 def _reach(mean: str, low: str, high: str) -> float:
     """Return the half-width of an interval as a share of the mean, from their cells."""
     return (float(high) - float(low)) / 2 / float(mean) if float(mean) else 0.0
-
-
-def _failure(key: tuple[str, str, str], found: Sequence[Weight]) -> Failure:
-    kernel_type, outcome, reason = key
-    return Failure(
-        kernel_type,
-        outcome,
-        reason,
-        len(found),
-        sum(w.rows for w in found),
-        fsum(w.time_us for w in found),
-    )
 
 
 def _shard_usage(store: Store, plan: Plan, shard: str) -> Usage:

@@ -58,10 +58,7 @@ def explain(seen: ClusterObjects) -> Iterator[str]:
     if seen.quarantined:
         names = ", ".join(sorted(seen.quarantined))
         yield f"quarantine  {names}: several shards failed there and nowhere else"
-    warnings = [
-        e for e in deployment.events_of(seen.events, "ConfigMap") if e.get("type") == "Warning"
-    ]
-    for event in warnings[-_WARNINGS:]:
+    for event in _warnings(deployment.events_of(seen.events, "ConfigMap"))[-_WARNINGS:]:
         yield f"event       {event.get('reason', '')}: {deployment.message_of(event)}"
 
 
@@ -143,14 +140,13 @@ def _job_line(job: Manifest, seen: ClusterObjects) -> str:
     if ending:
         words = ending.get("message") or ending.get("reason") or ""
         return f"{line}; {ending['type'].lower()}{f': {words}' if words else ''}"
-    trouble = [
-        e for e in deployment.events_of(seen.events, "Job", name) if e.get("type") == "Warning"
-    ]
-    return (
-        f"{line}; {trouble[-1].get('reason')}: {deployment.message_of(trouble[-1])}"
-        if trouble
-        else line
-    )
+    for event in _warnings(deployment.events_of(seen.events, "Job", name))[-1:]:
+        line += f"; {event.get('reason')}: {deployment.message_of(event)}"
+    return line
+
+
+def _warnings(events: Iterable[Manifest]) -> list[Manifest]:
+    return [event for event in events if event.get("type") == "Warning"]
 
 
 def _is_suspended(job: Manifest) -> bool:
@@ -229,22 +225,18 @@ def _why_pending(pod: Manifest, jobs: Mapping[str, Manifest], events: tuple[Mani
         job = jobs.get((pod["metadata"].get("labels") or {}).get(deployment.JOB_NAME, ""))
         group = deployment.of_group(job, events) if job else []
         reported = unplaced_by(pod).get("message") or ""
-        words = [
-            reported,
-            *(deployment.message_of(event) for event in (own[-1:] if not reported else [])),
-        ]
+        words = [reported] if reported else [deployment.message_of(event) for event in own[-1:]]
         words += [f"of its group: {deployment.message_of(event)}" for event in group[-1:]]
         return f"{who}: {'; '.join(dict.fromkeys(filter(None, words))) or _NO_WORD}"
     for container in status.get("containerStatuses") or ():
         if waits := why_not_begun(container):
             return waits[: deployment.MAX_MESSAGE_CHARACTERS]
-    warned = [event for event in own if event.get("type") == "Warning"]
+    warned = _warnings(own)
     starting = f"{_GOING}{spec['nodeName']}"
     return f"{starting}: {deployment.message_of(warned[-1])}" if warned else starting
 
 
 def _on_their_way(pods: Iterable[Manifest]) -> list[tuple[str, list[str]]]:
-    """Return, by node, the pods that were deleted and still exist."""
     found: dict[str, list[str]] = defaultdict(list)
     for pod in pods:
         if "deletionTimestamp" in pod["metadata"] and _phase(pod) in ("Pending", "Running"):

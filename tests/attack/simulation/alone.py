@@ -104,7 +104,7 @@ class Machine:
             scratch=scratch,
             devices=range(plan.devices),
             stop=process.stop,
-            on_progress=lambda progress: None,
+            on_progress=lambda shard, done: None,
             on_finished=lambda shard: None,
             start=starter(process, self.depot, self.node),
         ).measure(missing)

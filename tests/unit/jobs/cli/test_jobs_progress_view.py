@@ -6,7 +6,6 @@ import pytest
 
 from jobs.cli.progress_view import LineView, TerminalView, view_for
 from jobs.executor.local_campaign import Tally
-from jobs.executor.local_run import ShardProgress
 from tests.unit.jobs.plans import plan_of, shards_of
 from tests.unit.jobs.printed import numbers
 
@@ -61,9 +60,9 @@ def test_a_shard_that_begins_again_does_not_take_the_progress_back():
     shards = tuple(replace(shard, cases=10) for shard in shards_of(1.0, 1.0, 1.0))
     view = Shown()
     tally = Tally(plan_of(shards), ["s1", "s2"], view)
-    tally.add(ShardProgress("s1", 7, 10))
-    tally.add(ShardProgress("s2", 1, 10))
-    tally.add(ShardProgress("s1", 4, 10))  # its next worker
-    tally.add(ShardProgress("s1", 8, 10))
+    tally.add("s1", 7)
+    tally.add("s2", 1)
+    tally.add("s1", 4)  # its next worker
+    tally.add("s1", 8)
     tally.finished("s1")
     assert view.done == [(10, 30), (17, 30), (18, 30), (18, 30), (19, 30), (21, 30)]

@@ -121,7 +121,7 @@ def test_a_mistake_in_one_campaign_ends_no_other(monkeypatch):
         assert campaign.name == "small"
         return read_state(campaign, *more)
 
-    monkeypatch.setattr(current_plan, "read_state", read)
+    monkeypatch.setattr(current_plan.lifecycle, "read_state", read)
     play.play().check_complete()
     (event,) = [e for e in play.cluster.told.values() if e["reason"] == "Mistake"]
     assert "AssertionError" in event["message"]

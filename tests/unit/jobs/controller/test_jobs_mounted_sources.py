@@ -328,7 +328,7 @@ def test_a_mistake_of_ours_is_told_without_its_words(folder, caplog, monkeypatch
         except ValueError as error:
             raise LookupError(SECRET) from error
 
-    monkeypatch.setattr(current_plan, "read_state", read_state)
+    monkeypatch.setattr(current_plan.lifecycle, "read_state", read_state)
     found = Said(folder, caplog, "sources: [{bundled: quickstart}]")
     assert found.reasons == ["Mistake"] and "LookupError" in found.words
     assert "ValueError" in found.words and "in read_state" in found.words

@@ -58,7 +58,7 @@ def told_run(store, tmp_path, worker, finished=None):
         scratch=tmp_path,
         devices=[0],
         stop=threading.Event(),
-        on_progress=lambda progress: None,
+        on_progress=lambda shard, done: None,
         on_finished=(finished if finished is not None else []).append,
         worker=worker,
     )

@@ -19,7 +19,7 @@ from collector.model.stack import Stack
 from collector.store.in_memory import MemoryStore
 from collector.store.waiting import SingleWriterStore
 from jobs.cli import database as merge_file
-from jobs.cli import opening, stores
+from jobs.cli import opening
 from jobs.cli.database import merge_command
 from jobs.cli.opening import Stores, choose_guard
 from jobs.controller.controller import Controller
@@ -280,7 +280,7 @@ class Play:
     def __init__(self, monkeypatch, cases=8):
         self.store, self.clock = Dull(), Clock()
         self.cluster = Shared(self.store)
-        monkeypatch.setattr(stores, "open_bare", lambda root, **_: self.store)
+        monkeypatch.setattr(opening, "open_bare", lambda root, **_: self.store)
         self.apply(cases)
         self.controller, self.election = self.new_controller("one")
 

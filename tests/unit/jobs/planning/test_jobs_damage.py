@@ -81,10 +81,9 @@ class Here:
         said: list[str] = []
         view = View(said)
         stop = threading.Event()
-        result = local_campaign.run_campaign(
+        planned = local_campaign.run_campaign(
             self.campaign, self.store, self.store, lambda: CREATE, RunOptions(), view, stop
         )
-        planned = result
         said += planned.damage.advice(planned.plan)
         return int(bool(planned.damage.needed)), said
 

@@ -26,7 +26,9 @@ RECORDS = (
 def found(*records, source=SOURCE):
     candidates = distinct_cases([(source, tuple(records))])
     refused = refused_cases(candidates, OPERATORS.get, "cpu", 1, "warm")
-    return find_gaps(refused), share_line(shares(candidates, refused, [source]))
+    return find_gaps(refused), share_line(
+        shares(candidates, [one.candidate for one in refused], [source])
+    )
 
 
 def test_gaps_come_by_their_time_each_with_its_rule_and_its_largest_case():
@@ -38,9 +40,9 @@ def test_gaps_come_by_their_time_each_with_its_rule_and_its_largest_case():
     ]
     whys = [gap.cases[0].refusal.why for gap in told]
     assert whys[:2] == [NO_OPERATOR, NO_INPUTS]
-    assert [case.weight.time_us for case in told[0].cases] == [150.0, 100.0]
+    assert [case.candidate.weight.time_us for case in told[0].cases] == [150.0, 100.0]
     odd = told[2]
-    assert odd.reason == f"{whys[2]}: {odd.cases[0].record.case.describe()}"
+    assert odd.reason == f"{whys[2]}: {odd.cases[0].candidate.record.case.describe()}"
 
 
 def test_a_plan_keeps_the_shares_of_all_its_sources_whatever_it_takes_up():
