@@ -23,7 +23,7 @@ from jobs.cli.options import (
     RetryFailedOption,
     SingleWriterOption,
 )
-from jobs.cli.terminal import say, stop_on_signals
+from jobs.cli.terminal import say, say_lines, stop_on_signals
 from jobs.objects.deployment import Deployment
 
 if TYPE_CHECKING:
@@ -411,8 +411,7 @@ def logs_command(
     store = open_root(find_root(root, campaign, view))
     plans = follower.plans_of(store, campaign)
     if shard is None:
-        for line in follower.shard_list_lines(store, plans):
-            say(line)
+        say_lines(follower.shard_list_lines(store, plans))
         return
     name, found = follower.find_shard(store, plans, shard)
     lines = 0

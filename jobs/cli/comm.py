@@ -17,7 +17,7 @@ from collector.ranks.collective import OPERATIONS, Collective, dtype_named
 from collector.ranks.topology import Grid
 from jobs.cli import ranks
 from jobs.cli.options import check_backend
-from jobs.cli.terminal import say
+from jobs.cli.terminal import say, say_lines
 
 if TYPE_CHECKING:
     from collector.comm.check import CheckedRow
@@ -133,8 +133,7 @@ def comm_command(
     else:
         requested = [one for one in from_profile if one.operation in operations]
         cases, left_out = measurable(requested, grid=grid, world=meeting.world)
-    for line in left_out_lines("not measured", left_out):
-        say(line)
+    say_lines(left_out_lines("not measured", left_out))
     if not cases:
         raise BadInput("no case to measure: all cases are left out")
     if jump_factor is None and backend != "cpu":  # there other processes cause most jumps
@@ -148,29 +147,20 @@ def comm_command(
             check_file(output_csv, plan)
         elif output_dir is not None:
             check_folder(output_dir, plan)
-    for line in plan_lines(plan):
-        say(line)
+    say_lines(plan_lines(plan))
     if not do_run:
         say("plan only; --do-run measures it")
         return 0
     return _run(plan, meeting, patience_s, output_dir, output_csv)
 
 
-def profiled_at(path: Path, grid: Grid, dtype: str) -> tuple[Profiled, ...]:
-    """Return the collectives that the runs at or below a path recorded."""
-    from collector.comm.profiled import profiled_collectives
-    from collector.profiles.transfers import find_transfers, read_transfers
-
-    transfers = [one for folder in find_transfers(path) for one in read_transfers(folder)]
-    return profiled_collectives(transfers, grid, dtype)
-
-
 def _profiled(path: Path | None, grid: Grid, dtype: str) -> list[Collective]:
+    from jobs.planning.generated_sources import profiled_at
+
     if path is None:
         return []
     found = profiled_at(path, grid, dtype)
-    for line in profile_lines(found):
-        say(line)
+    say_lines(profile_lines(found))
     cases = [one.collective for one in found if one.collective is not None]
     return sorted(cases, key=lambda one: (one.operation, one.group_size, one.message_bytes))
 
@@ -195,8 +185,7 @@ def _run(
         lambda folder: bench_results(plan, read_results(folder)),
     )
     if meeting.is_first:
-        for line in found_lines(found):
-            say(line)
+        say_lines(found_lines(found))
         for change in _written(found, output_dir, output_csv):
             say(change_line(change))
     return ranks.ended(failure, is_whole=not found.wrong)
@@ -267,8 +256,7 @@ def validate_command(
     all_series = series_of(points)
     found = [line for series in all_series for line in problems(series, link_gbps)]
     found += tier_problems(all_series)
-    for line in fit_lines(points):
-        say(line)
+    say_lines(fit_lines(points))
     for line in found:
         say(f"wrong: {line}")
     if hccl_test is not None:
@@ -301,8 +289,7 @@ def _held_against(
         raise BadInput(f"cannot be read: {error.strerror}", path=path) from error
     test = read_hccl_test(lines, str(path))
     failed = [f"hccl_test: the result of rank {rank} is wrong" for rank in test.failed_ranks]
-    for line in failed:
-        say(line)
+    say_lines(failed)
     for one in compared(test, operation, group_size, points):
         mark = verdict(one.ratio)
         say(f"{mark} {one.ratio:.2f} x hccl_test: {one.point}")
@@ -320,6 +307,7 @@ def _held_against_profile(
     """
     from collector.comm.check import verdict
     from collector.comm.validation import compare_with_tree, in_network
+    from jobs.planning.generated_sources import profiled_at
 
     # Both only order the rows: those of the message's own tier and dtype are preferred.
     messages = in_network(profiled_at(path, Grid(extents), "bfloat16"))

@@ -16,7 +16,7 @@ from collector.codec.text import MIB, counted
 from collector.ranks.experts import ExpertCall, check
 from collector.store.atomic import write_whole
 from jobs.cli import ranks
-from jobs.cli.terminal import say
+from jobs.cli.terminal import say, say_lines
 
 if TYPE_CHECKING:
     from collector.comm.gang import Rendezvous
@@ -120,8 +120,7 @@ def _run(plan: MoePlan, meeting: Rendezvous, patience_s: float, database_path: P
         lambda folder: moe_found(plan, read_results(folder)),
     )
     if meeting.is_first:
-        for line in _comm_dfc_found_lines(found):
-            say(line)
+        say_lines(_comm_dfc_found_lines(found))
         if database_path is not None:
             for path, change in write_measured(database_path, found.measured):
                 say(f"{path}: {counted(change.added, 'row')} added, {change.updated} changed")
@@ -195,8 +194,7 @@ def probe_dfc_command(
         None if memory_limit_mb is None else int(memory_limit_mb * MIB),
         operator=OPERATOR_OF_DECODE if decode else OPERATOR,
     )
-    for line in _plan_lines(plan):
-        say(line)
+    say_lines(_plan_lines(plan))
     ranks.say_buffsize(plan.backend, plan.largest_buffsize_mb())
     return _probed(plan, meeting, output_csv)
 
@@ -224,8 +222,7 @@ def _probed(plan: ProbePlan, meeting: Rendezvous, output_csv: Path | None) -> in
     )
     if meeting.is_first:
         region = plan.region(tries)
-        for line in _comm_probe_dfc_found_lines(plan, tries, region.limits(), region.open_points):
-            say(line)
+        say_lines(_comm_probe_dfc_found_lines(plan, tries, region.limits(), region.open_points))
         if output_csv is not None:
             _write(output_csv, plan, region.limits())
             say(str(output_csv))

@@ -13,7 +13,7 @@ from collector.codec.text import counted
 from collector.model.measurement import CONTEXT
 from jobs.cli import options
 from jobs.cli.look_up import campaign_of, open_version
-from jobs.cli.terminal import print_json, say
+from jobs.cli.terminal import print_json, say_lines
 
 if TYPE_CHECKING:
     from collector.profiles.step_trace import StepTrace
@@ -75,8 +75,7 @@ def compare_command(
     if as_json:
         _print_json(shown.place, found, trace, parts, known)
         return
-    for line in _lines(shown.place, found, trace, parts, known):
-        say(line)
+    say_lines(_lines(shown.place, found, trace, parts, known))
 
 
 def _lines(

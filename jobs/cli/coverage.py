@@ -14,7 +14,7 @@ from collector.codec.text import counted
 from collector.model.case import shape_text
 from collector.ranks.collective import is_collective
 from jobs.cli.options import VersionOptions, WorkloadOptions
-from jobs.cli.terminal import print_json, say
+from jobs.cli.terminal import print_json, say, say_lines
 
 if TYPE_CHECKING:
     from jobs.planning.coverage import CoveredCase, UserMetrics
@@ -52,10 +52,8 @@ def coverage_command(
     if as_json:
         print_coverage(found.place, found.cases, metrics)
     else:
-        for line in covered_lines(found.place, found.cases, metrics, found.communication_us):
-            say(line)
-        for line in message_lines(found.cases, workload.campaign, workload.grid):
-            say(line)
+        say_lines(covered_lines(found.place, found.cases, metrics, found.communication_us))
+        say_lines(message_lines(found.cases, workload.campaign, workload.grid))
     if missing is not None:
         say(written(missing, found.gaps), err=True)
 

@@ -14,7 +14,7 @@ from collector.codec.text import counted
 from collector.model import keys
 from jobs.cli import options
 from jobs.cli.opening import choose_guard, open_bare, open_campaign, open_root, patient
-from jobs.cli.terminal import print_json, say
+from jobs.cli.terminal import print_json, say, say_lines
 
 if TYPE_CHECKING:
     from collector.database.commits import Commit, Log
@@ -181,8 +181,7 @@ def quality_command(
         print_json(list(qualities))
         return
     for quality in qualities:
-        for line in version_quality_lines(quality):
-            say(line)
+        say_lines(version_quality_lines(quality))
 
 
 def _versions(store: Store, strays: Container[str]) -> int:
@@ -298,8 +297,7 @@ def merge_command(
         damage = DamageReport.of(result.damaged, max(chosen))
         code = _exit_code(result, damage, allow_missing=allow_missing)
         if damage.needed:
-            for line in damage.advice(_plan_of(store, name, max(chosen))):
-                say(line, err=True)
+            say_lines(damage.advice(_plan_of(store, name, max(chosen))), err=True)
         return code or int(bool(damage.needed) and not allow_damaged)
 
     if lease:
@@ -338,8 +336,7 @@ def _plan_of(store: Store, campaign: str, number: int) -> Plan | None:
 
 
 def _exit_code(result: MergeResult, damage: DamageReport, *, allow_missing: bool) -> int:
-    for line in damage.lines():
-        say(line)
+    say_lines(damage.lines())
     for _, number, shard in result.missing:
         say(f"missing     shard {shard} of plan {number}")
     if result.missing and not allow_missing:

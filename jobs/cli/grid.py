@@ -14,7 +14,7 @@ from collector.codec.errors import BadInput
 from collector.codec.text import GIB, counted
 from collector.shapes.models import find_decoder
 from jobs.cli.options import TreeOptions
-from jobs.cli.terminal import say
+from jobs.cli.terminal import say, say_lines
 
 if TYPE_CHECKING:
     from collector.profiles.kernel_details import ProfileReport
@@ -195,8 +195,7 @@ def parse_command(
             skip_bad_rows=skip_bad_rows,
             pool=pool,
         )
-    for line in _describe(result, "pooled" if pool else "updated"):
-        say(line)
+    say_lines(_describe(result, "pooled" if pool else "updated"))
     if result.kernels or result.communication is not None:
         return 0
     say("no row was kept", err=True)

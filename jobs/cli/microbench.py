@@ -14,7 +14,7 @@ from collector.codec.errors import BadInput, HostFault
 from collector.codec.text import counted, whole_in_one_line
 from collector.model.stack import Stack
 from jobs.cli.options import TreeOptions, check_backend
-from jobs.cli.terminal import say, stop_on_signals
+from jobs.cli.terminal import say, say_lines, stop_on_signals
 
 if TYPE_CHECKING:
     from collector.singlehost.fia_backfill import Backfilled
@@ -113,8 +113,7 @@ def microbench_command(
                 on_progress=view.measure,
             )
     page = write_reports(result, datetime.now())
-    for line in _microbench_describe(result, page):
-        say(line)
+    say_lines(_microbench_describe(result, page))
     return int(not result.is_complete or (fail_fast and bool(result.failed)))
 
 

@@ -24,7 +24,7 @@ from jobs.cli.options import (
     VersionOptions,
     WorkloadOptions,
 )
-from jobs.cli.terminal import print_json, say
+from jobs.cli.terminal import print_json, say, say_lines
 
 if TYPE_CHECKING:
     from jobs.campaign.campaign_file import RunOptions
@@ -133,12 +133,9 @@ def _plan(
         return
     say(f"{described.name} at {store.url}: {planned.news}{unwritten}")
     does_nothing = dry_run or planned.is_finished
-    for line in planned.damage.advice(planned.plan) if does_nothing else ():
-        say(line, err=True)
-    for line in describe_forecast(planned.plan):
-        say(line)
-    for line in _gap_lines(planned.state, why=why):
-        say(line)
+    say_lines(planned.damage.advice(planned.plan) if does_nothing else (), err=True)
+    say_lines(describe_forecast(planned.plan))
+    say_lines(_gap_lines(planned.state, why=why))
 
 
 def _as_json(planned: NextPlan, store: str, news: str) -> dict[str, object]:
@@ -237,8 +234,7 @@ def plan_within(
     ordered = ranked_gains(found.cases, found.campaign, found.peaks, find)
     points = curve(found.cases, ordered)
     paid = within(ordered, hours)
-    for line in (f"version     {found.place}", *_curve_lines(points, hours), *_first_lines(paid)):
-        say(line)
+    say_lines((f"version     {found.place}", *_curve_lines(points, hours), *_first_lines(paid)))
     if picture is not None:
         title = f"{workload}: time with a duration in {found.place}"
         write_whole(picture, drawn(picture_of(points, hours, title), picture))

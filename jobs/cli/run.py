@@ -19,7 +19,7 @@ from jobs.cli.options import (
     SingleWriterOption,
     SupersedeOption,
 )
-from jobs.cli.terminal import say, stop_on_signals
+from jobs.cli.terminal import say, say_lines, stop_on_signals
 
 _FAILED, _NOT_COMMITTED = 1, 3
 
@@ -77,10 +77,8 @@ def run_command(
     sources = [source.records for source in state.sources]
     usage = plan_usage(store, plan)
     summary = summarise(load_state(store, state.head), plan, sources, usage)
-    for line in describe(summary, plan, state.head, store.url):
-        say(line)
-    for line in damage.advice(plan):
-        say(line, err=True)
+    say_lines(describe(summary, plan, state.head, store.url))
+    say_lines(damage.advice(plan), err=True)
     if damage.needed:
         return _NOT_COMMITTED if any(d.shard for d in damage.needed) else _FAILED
     return int(strict and summary.lacking(plan.forecast.left_out) > 0)

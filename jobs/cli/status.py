@@ -14,7 +14,7 @@ from collector.codec.errors import BadInput
 from collector.codec.text import visible
 from jobs.cli.opening import find_root, open_campaign, open_root
 from jobs.cli.options import RootOption
-from jobs.cli.terminal import print_json, say
+from jobs.cli.terminal import print_json, say, say_lines
 
 if TYPE_CHECKING:
     from collector.store.base import Store
@@ -86,8 +86,7 @@ def status_command(
     if watch:
         _watch(screen)
         return
-    for line in screen.lines():
-        say(line)
+    say_lines(screen.lines())
 
 
 def _all(store: Store) -> None:
@@ -102,8 +101,7 @@ def _all(store: Store) -> None:
     for name in known:
         for plan in follower.read(name, deep=False):
             say(head_line(plan))
-        for line in follower.unreadable(name).lines():
-            say(line)
+        say_lines(follower.unreadable(name).lines())
     if not known:
         say(f"no campaigns at {store.url}")
 
@@ -171,8 +169,7 @@ def _draw(screen: CampaignStatus) -> None:
 def _print_now_and_then(screen: CampaignStatus) -> None:
     while not screen.is_finished:
         started = time.monotonic()
-        for line in screen.lines(_BARS):
-            say(line)
+        say_lines(screen.lines(_BARS))
         if not screen.is_finished:
             time.sleep(_pause_s(_LINES_EVERY_S, time.monotonic() - started))
             say()

@@ -8,7 +8,7 @@ import signal
 import sys
 import textwrap
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any
 
@@ -27,6 +27,12 @@ def say(text: object = "", *, err: bool = False) -> None:
         width = shutil.get_terminal_size().columns
         lines = [part for line in lines for part in wrapped(line, width)]
     typer.echo("\n".join(lines), err=err)
+
+
+def say_lines(lines: Iterable[str], *, err: bool = False) -> None:
+    """Print each of these lines as soon as it is known."""
+    for line in lines:
+        say(line, err=err)
 
 
 def wrapped(line: str, width: int) -> list[str]:

@@ -70,14 +70,19 @@ def check_gangs(records: Iterable[CaseRecord], campaign: Campaign) -> None:
         )
 
 
+def profiled_at(path: Path, grid: Grid, dtype: str) -> tuple[Profiled, ...]:
+    """Return the collectives that the runs at or below a path recorded."""
+    transfers = [one for folder in find_transfers(path) for one in read_transfers(folder)]
+    return profiled_collectives(transfers, grid, dtype)
+
+
 def step_records(
     profile: Path, step: StepCollectives, backend: str
 ) -> tuple[tuple[CaseRecord, ...], tuple[Profiled, ...]]:
     """Return the collectives that the ranks of a profile sent, each once, and all of its rows.
 
     The durations in a profile include waiting for other ranks and are not used."""
-    transfers = [one for folder in find_transfers(profile) for one in read_transfers(folder)]
-    found = profiled_collectives(transfers, step.grid, step.dtype)
+    found = profiled_at(profile, step.grid, step.dtype)
     records = tuple(
         collective_record(one.collective, step, step.grid.size, backend)
         for one in found

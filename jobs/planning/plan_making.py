@@ -85,26 +85,22 @@ def make_plan(request: PlanRequest, *, find: FindOperator) -> PlannedRound:
     left_out = len(left.left_out - taken)
     peaks = peaks_of(request.stack)
     priced = plan_cases.priced_cases(chosen, request, peaks, find)
-    results_hash = _results_hash(request)
     cost = session_cost(campaign.backend, find, peaks, campaign.measure)
     narrowed = plan_cases.narrowed_cases(candidates, request, peaks, cost, find)
     missing, priced = priced, [*priced, *narrowed]
+    cutter = shard_cutting.Cutter(campaign.shards, cost, _results_hash(request))
     if not request.repeats_suspect_cases:
-        shards = shard_cutting.cut_shards(
-            priced, campaign.shards, campaign.devices, cost, results_hash=results_hash
-        )
+        shards = cutter.cut(priced, campaign.devices)
     else:
         places = request.cases_to_repeat or {}
         again = within_repeat_budget(priced, places, request.repeat_budget_s, campaign.shards, cost)
         priced = [item for _, items in again for item in items]
-        shards = shard_cutting.cut_suspect_shards(again, campaign.shards, cost, results_hash)
+        shards = cutter.suspects(again)
     once_s = shard_cutting.device_s(shards, campaign.backend)
     repeated = plan_cases.repeats_of(missing, request, shards, cost.start_s)
     # Repeats come last: sessions far apart in time show more of the variance between sessions.
     begin_s = once_s / campaign.devices
-    shards += shard_cutting.cut_repeats(
-        repeated, campaign.shards, cost, begin_s, results_hash, shards
-    )
+    shards += cutter.repeats(repeated, begin_s, shards)
 
     def has_result(one: Candidate) -> bool:
         """Return whether a case outside the plan has a result, or a duration in its tree."""

@@ -5,9 +5,8 @@ device has to wait for the rest of its gang.
 """
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
 from math import ceil, fsum
 
 from collector.codec.canonical import sha256_hex, short_hash
@@ -167,113 +166,108 @@ def device_s(shards: Sequence[CutShard], backend: str) -> float:
     return fsum(s.predicted_s * devices_for(s.ranks, backend) for s in shards)
 
 
-def cut_shards(
-    priced: Sequence[PricedCase],
-    settings: ShardSettings,
-    devices: int,
-    cost: SessionCost,
-    *,
-    results_hash: str,
-) -> list[CutShard]:
-    """Return all shards in the order in which they should start.
+@dataclass(frozen=True, slots=True)
+class Cutter:
+    """Cuts cases into shards.
 
     `cost` is the overhead of a session besides its cases. `results_hash` hashes the other inputs
     that determine the results of a shard."""
-    gangs = cut_gangs([item for item in priced if item.ranks > 1], settings, results_hash)
-    begin_s = max((gang.start_s + gang.predicted_s for gang in gangs), default=0.0)
-    singles = [item for item in priced if item.ranks == 1]
-    return gangs + _cut_singles(singles, settings, devices, cost, begin_s, results_hash)
+
+    settings: ShardSettings
+    cost: SessionCost
+    results_hash: str
+
+    def cut(self, priced: Sequence[PricedCase], devices: int) -> list[CutShard]:
+        """Return all shards in the order in which they should start."""
+        gangs = self._gangs([item for item in priced if item.ranks > 1])
+        begin_s = max((gang.start_s + gang.predicted_s for gang in gangs), default=0.0)
+        return gangs + self._singles([item for item in priced if item.ranks == 1], devices, begin_s)
+
+    def repeats(
+        self, repeated: Sequence[Sequence[PricedCase]], begin_s: float, once: Sequence[CutShard]
+    ) -> list[CutShard]:
+        """Return the shards that measure cases a second time, from `begin_s` on.
+
+        Each has cases of one number of ranks. They differ from the shards that measure the cases
+        `once`."""
+        again = replace(self, results_hash=short_hash([self.results_hash, "again"]))
+        cut = []
+        for shard in repeated:
+            made = again._shard(_in_order(shard), begin_s)
+            first = (s.shard_id for s in once if not set(made.case_ids).isdisjoint(s.case_ids))
+            cut.append(replace(made, again_of=tuple(first)))
+        return cut
+
+    def suspects(self, found: Sequence[tuple[str, Sequence[PricedCase]]]) -> list[CutShard]:
+        """Return the shards of cases that a given device or node must not measure again.
+
+        Each shard has the cases of one such device or node and takes about one session. Any free
+        device runs them."""
+        return [
+            replace(self._shard(members, 0.0), not_on=place)
+            for place, items in found
+            for members in _dealt(items, self.settings.session_s)
+        ]
+
+    def _gangs(self, priced: Sequence[PricedCase]) -> list[CutShard]:
+        """Return the gangs, which run one after the other, never two concurrently.
+
+        Cases of one shard share their number of ranks."""
+        by_ranks: dict[int, list[PricedCase]] = {}
+        for item in priced:
+            by_ranks.setdefault(item.ranks, []).append(item)
+        cut: list[CutShard] = []
+        begin_s = 0.0
+        for _, items in sorted(by_ranks.items(), reverse=True):
+            for members in _dealt(items, self.settings.target_s):
+                cut.append(self._shard(members, begin_s))
+                begin_s += self._lasts_s(members)
+        return cut
+
+    def _singles(
+        self, priced: Sequence[PricedCase], devices: int, begin_s: float
+    ) -> list[CutShard]:
+        """Return the shards of single devices, from `begin_s` on.
+
+        Shards are handed out by planned start, so that every device gets its own shards while the
+        forecasts hold; otherwise the next free device takes over."""
+        costs = [item.cost_s for item in priced]
+        groups: dict[str, list[int]] = {}
+        for index, item in enumerate(priced):
+            groups.setdefault(item.group, []).append(index)
+        count = shards_a_device(fsum(costs), devices, self.settings, self.cost.start_s)
+        cut = []
+        for lane, device in enumerate(pack(list(groups.values()), costs, devices, count).devices):
+            start_s = begin_s
+            for shard in device:
+                members = _in_order([priced[index] for index in shard])
+                cut.append(replace(self._shard(members, start_s), lane=lane))
+                start_s += self._lasts_s(members)
+        return sorted(cut, key=lambda shard: (shard.start_s, -shard.predicted_s, shard.shard_id))
+
+    def _lasts_s(self, shard: Sequence[PricedCase]) -> float:
+        work_s = fsum(item.cost_s for item in shard)
+        cost = self.cost if shard[0].ranks == 1 else GANG_COST
+        return work_s + cost.of_sessions(work_s, self.settings.session_s)
+
+    def _shard(self, cases: Sequence[PricedCase], start_s: float) -> CutShard:
+        table = write_shard(ShardCase(item.candidate.planned_record, item.cost_s) for item in cases)
+        return CutShard(
+            short_hash([sha256_hex(table), self.results_hash]),
+            table,
+            len(cases),
+            rounded(self._lasts_s(cases)),
+            start_s,
+            cases[0].ranks,
+            tuple(item.candidate.record.case_id for item in cases),
+        )
 
 
-def cut_gangs(
-    priced: Sequence[PricedCase], settings: ShardSettings, results_hash: str
-) -> list[CutShard]:
-    """Return the gangs, which run one after the other, never two concurrently.
-
-    Cases of one shard share their number of ranks."""
-    by_ranks: dict[int, list[PricedCase]] = {}
-    for item in priced:
-        by_ranks.setdefault(item.ranks, []).append(item)
-    cut: list[CutShard] = []
-    begin_s = 0.0
-    for ranks, items in sorted(by_ranks.items(), reverse=True):
-        costs = [item.cost_s for item in items]
-        for dealt in longest_first(costs, ceil(fsum(costs) / settings.target_s)):
-            members = _in_order([items[at] for at in dealt])
-            lasts_s = _shard_s(members, settings.session_s, GANG_COST)
-            cut.append(_shard(members, lasts_s, begin_s, results_hash, ranks))
-            begin_s += lasts_s
-    return cut
-
-
-def _cut_singles(
-    priced: Sequence[PricedCase],
-    settings: ShardSettings,
-    devices: int,
-    cost: SessionCost,
-    begin_s: float,
-    results_hash: str,
-) -> list[CutShard]:
-    """Return the shards of single devices, from `begin_s` on.
-
-    Shards are handed out by planned start, so that every device gets its own shards while the
-    forecasts hold; otherwise the next free device takes over."""
-    costs = [item.cost_s for item in priced]
-    groups: dict[str, list[int]] = {}
-    for index, item in enumerate(priced):
-        groups.setdefault(item.group, []).append(index)
-    count = shards_a_device(fsum(costs), devices, settings, cost.start_s)
-    cut = []
-    for lane, device in enumerate(pack(list(groups.values()), costs, devices, count).devices):
-        members = [_in_order([priced[index] for index in shard]) for shard in device]
-        lasts = [_shard_s(shard, settings.session_s, cost) for shard in members]
-        starts = accumulate(lasts[:-1], initial=begin_s)
-        of_device = zip(members, lasts, starts, strict=True)
-        cut += [replace(_shard(*facts, results_hash), lane=lane) for facts in of_device]
-    return sorted(cut, key=lambda shard: (shard.start_s, -shard.predicted_s, shard.shard_id))
-
-
-def cut_repeats(
-    repeated: Sequence[Sequence[PricedCase]],
-    settings: ShardSettings,
-    cost: SessionCost,
-    begin_s: float,
-    results_hash: str,
-    once: Sequence[CutShard],
-) -> list[CutShard]:
-    """Return the shards that measure cases a second time, from `begin_s` on.
-
-    Each has cases of one number of ranks. They differ from the shards that measure the cases
-    `once`."""
-    again_hash = short_hash([results_hash, "again"])
-    cut = []
-    for shard in repeated:
-        ranks = shard[0].ranks
-        lasts_s = _shard_s(shard, settings.session_s, cost if ranks == 1 else GANG_COST)
-        made = _shard(_in_order(shard), lasts_s, begin_s, again_hash, ranks)
-        first = (one.shard_id for one in once if not set(made.case_ids).isdisjoint(one.case_ids))
-        cut.append(replace(made, again_of=tuple(first)))
-    return cut
-
-
-def cut_suspect_shards(
-    found: Sequence[tuple[str, Sequence[PricedCase]]],
-    settings: ShardSettings,
-    cost: SessionCost,
-    results_hash: str,
-) -> list[CutShard]:
-    """Return the shards of cases that a given device or node must not measure again.
-
-    Each shard has the cases of one such device or node and takes about one session. Any free device
-    runs them."""
-    cut = []
-    for place, items in found:
-        costs = [item.cost_s for item in items]
-        for dealt in longest_first(costs, ceil(fsum(costs) / settings.session_s)):
-            members = _in_order([items[at] for at in dealt])
-            lasts_s = _shard_s(members, settings.session_s, cost)
-            cut.append(replace(_shard(members, lasts_s, 0.0, results_hash), not_on=place))
-    return cut
+def _dealt(items: Sequence[PricedCase], most_s: float) -> Iterator[list[PricedCase]]:
+    """Yield the items in shards of about equal cost, as many as take `most_s` each."""
+    costs = [item.cost_s for item in items]
+    for dealt in longest_first(costs, ceil(fsum(costs) / most_s)):
+        yield _in_order([items[at] for at in dealt])
 
 
 def shards_a_device(total_s: float, devices: int, settings: ShardSettings, start_s: float) -> int:
@@ -310,21 +304,3 @@ def _in_order(shard: Sequence[PricedCase]) -> list[PricedCase]:
             item.candidate.record.case_id,
         ),
     )
-
-
-def _shard_s(shard: Sequence[PricedCase], session_s: float, cost: SessionCost) -> float:
-    work_s = fsum(item.cost_s for item in shard)
-    return work_s + cost.of_sessions(work_s, session_s)
-
-
-def _shard(
-    cases: Sequence[PricedCase],
-    predicted_s: float,
-    start_s: float,
-    results_hash: str,
-    ranks: int = 1,
-) -> CutShard:
-    table = write_shard(ShardCase(item.candidate.planned_record, item.cost_s) for item in cases)
-    shard_id = short_hash([sha256_hex(table), results_hash])
-    ids = tuple(item.candidate.record.case_id for item in cases)
-    return CutShard(shard_id, table, len(cases), rounded(predicted_s), start_s, ranks, ids)
