@@ -28,7 +28,7 @@ from jobs.objects.deployment import Deployment
 
 if TYPE_CHECKING:
     from collector.store.base import Store
-    from jobs.campaign.campaign_file import Campaign, RunOptions
+    from jobs.campaign.campaign_file import Campaign
     from jobs.kube.cluster import Cluster
     from jobs.planning.sources import LoadedSource
 
@@ -240,7 +240,13 @@ def launch_command(
       opmeter launch quickstart --image opmeter/collector-cpu:dev \\
           --store file:///store --store-claim opmeter-store --dry-run
     """
+    from collector.store.waiting import SingleWriterStore
     from jobs.campaign.campaign_file import RunOptions
+    from jobs.controller import launching
+    from jobs.decide.live_objects import LAUNCHED
+    from jobs.kube.cluster import Cluster
+    from jobs.objects.applied_campaign import rerun_annotations
+    from jobs.objects.site import load_site
 
     _check_reported(image, store)
     deployment = Deployment(
@@ -257,10 +263,31 @@ def launch_command(
         pull_policy=pull_policy,
         merge_memory=merge_memory,
     )
+    opened, bare, loaded = _opened(campaign, site, deployment, root)
     if dry_run:
-        return _show(campaign, site, deployment, root)
-    options = RunOptions(again=again, retry_failed=retry_failed)
-    return _launch(campaign, site, deployment, root, options, watch=watch)
+        deployment = replace(deployment, namespace=namespace or "default")
+        manifest = launching.campaign_object(opened, campaign, site, deployment, loaded)
+        first = launching.first_objects(opened, load_site(site), deployment, bare)
+        typer.echo(launching.not_uploaded(opened, loaded, patient(bare)))
+        typer.echo(launching.as_yaml([manifest, *first]))
+        return 0
+    cluster = Cluster.connect(namespace)
+    deployment = replace(deployment, namespace=cluster.namespace)
+    manifest = launching.campaign_object(opened, campaign, site, deployment, loaded)
+    token = uuid.uuid4().hex[:12]
+    notes = rerun_annotations(RunOptions(again=again, retry_failed=retry_failed), token)
+    manifest["metadata"]["annotations"] = notes | {LAUNCHED: token}
+    # The keys of cases follow from their bytes, so a check before each write is enough on a store
+    # without create-only writes.
+    launching.upload(opened, loaded, patient(SingleWriterStore(bare)))
+    cluster.apply_config_map(manifest)
+    typer.echo(f"launched campaign {opened.name} in namespace {cluster.namespace}")
+    from_here = root or store
+    if watch:
+        return _watch(cluster, opened.name, (store, from_here))
+    seen_at = f"--namespace {cluster.namespace} --root {from_here}"
+    typer.echo(f"show its progress: opmeter status {opened.name} {seen_at} -w")
+    return 0
 
 
 def _check_reported(image: str, store: str) -> None:
@@ -273,55 +300,6 @@ def _check_reported(image: str, store: str) -> None:
         f"launch requires {' and '.join(missing)}: the image of the workers (NAME@sha256:..., or a "
         "tag of a CPU image), and the store as pods reach it (s3://bucket/prefix or file:///store)"
     )
-
-
-def _show(name: str, site: str, deployment: Deployment, root: str | None) -> int:
-    from jobs.controller.launching import as_yaml, campaign_object, first_objects, not_uploaded
-    from jobs.objects.site import load_site
-
-    shown = replace(deployment, namespace=deployment.namespace or "default")
-    campaign, store, loaded = _opened(name, site, deployment, root)
-    manifest = campaign_object(campaign, name, site, shown, loaded)
-    typer.echo(not_uploaded(campaign, loaded, patient(store)))
-    typer.echo(as_yaml([manifest, *first_objects(campaign, load_site(site), shown, store)]))
-    return 0
-
-
-def _launch(
-    name: str,
-    site: str,
-    deployment: Deployment,
-    root: str | None,
-    options: RunOptions,
-    *,
-    watch: bool,
-) -> int:
-    """Launch the campaign; return the exit code: 3 if a watch ended before the merge, else 0."""
-    from collector.store.waiting import SingleWriterStore
-    from jobs.controller.launching import campaign_object, upload
-    from jobs.decide.live_objects import LAUNCHED
-    from jobs.kube.cluster import Cluster
-    from jobs.objects.applied_campaign import rerun_annotations
-
-    campaign, store, loaded = _opened(name, site, deployment, root)
-    cluster = Cluster.connect(deployment.namespace or None)
-    there = replace(deployment, namespace=cluster.namespace)
-    manifest = campaign_object(campaign, name, site, there, loaded)
-    token = uuid.uuid4().hex[:12]
-    manifest["metadata"]["annotations"] = rerun_annotations(options, token) | {LAUNCHED: token}
-    # The keys of cases follow from their bytes, so a check before each write is enough on a store
-    # without create-only writes.
-    upload(campaign, loaded, patient(SingleWriterStore(store)))
-    cluster.apply_config_map(manifest)
-    typer.echo(f"launched campaign {campaign.name} in namespace {cluster.namespace}")
-    from_here = root or deployment.root
-    if not watch:
-        follow = (
-            f"opmeter status {campaign.name} --namespace {there.namespace} --root {from_here} -w"
-        )
-        typer.echo(f"show its progress: {follow}")
-        return 0
-    return _watch(cluster, campaign.name, (deployment.root, from_here))
 
 
 def _opened(

@@ -22,7 +22,6 @@ from jobs.cli.terminal import say, say_lines
 if TYPE_CHECKING:
     from collector.comm.check import CheckedRow
     from collector.comm.comm_table import FileChange
-    from collector.comm.gang import Rendezvous
     from collector.comm.measured import BenchOutcome
     from collector.comm.profiled import Profiled
     from collector.comm.validation import ComparedMessage
@@ -106,8 +105,10 @@ def comm_command(
           --num-devices 16 8 --output-dir hccl
       opmeter comm validate hccl --link-gbps 196
     """
-    from collector.comm.comm_table import check_file, check_folder
-    from collector.comm.gang import Rendezvous
+    from collector.comm.comm_table import check_file, check_folder, write_file, write_measured
+    from collector.comm.gang import GangWork, Rendezvous, run_gang
+    from collector.comm.measured import bench_results
+    from collector.comm.rank_files import read_results
 
     check_backend(backend)
     mode = ranks.requested_mode(bench_mode)
@@ -151,7 +152,22 @@ def comm_command(
     if not do_run:
         say("plan only; --do-run measures it")
         return 0
-    return _run(plan, meeting, patience_s, output_dir, output_csv)
+    found, failure = ranks.run_ranks(
+        lambda folder, tick: run_gang(
+            GangWork(plan, patience_s=patience_s, tick=tick), meeting, folder
+        ),
+        len(plan.collectives) * plan.rounds,
+        lambda folder: bench_results(plan, read_results(folder)),
+    )
+    if meeting.is_first:  # write the results, also those before a failure
+        say_lines(found_lines(found))
+        changes = []
+        if output_csv is not None and found.measured:
+            changes = [write_file(output_csv, found.measured)]
+        elif output_dir is not None and found.measured:
+            changes = write_measured(output_dir, found.measured)
+        say_lines(map(change_line, changes))
+    return ranks.ended(failure, is_whole=not found.wrong)
 
 
 def _profiled(path: Path | None, grid: Grid, dtype: str) -> list[Collective]:
@@ -163,44 +179,6 @@ def _profiled(path: Path | None, grid: Grid, dtype: str) -> list[Collective]:
     say_lines(profile_lines(found))
     cases = [one.collective for one in found if one.collective is not None]
     return sorted(cases, key=lambda one: (one.operation, one.group_size, one.message_bytes))
-
-
-def _run(
-    plan: BenchPlan,
-    meeting: Rendezvous,
-    patience_s: float,
-    output_dir: Path | None,
-    output_csv: Path | None,
-) -> int:
-    """Measure a plan and write the results, also those before a failure; return the exit code."""
-    from collector.comm.gang import GangWork, run_gang
-    from collector.comm.measured import bench_results
-    from collector.comm.rank_files import read_results
-
-    found, failure = ranks.run_ranks(
-        lambda folder, tick: run_gang(
-            GangWork(plan, patience_s=patience_s, tick=tick), meeting, folder
-        ),
-        len(plan.collectives) * plan.rounds,
-        lambda folder: bench_results(plan, read_results(folder)),
-    )
-    if meeting.is_first:
-        say_lines(found_lines(found))
-        for change in _written(found, output_dir, output_csv):
-            say(change_line(change))
-    return ranks.ended(failure, is_whole=not found.wrong)
-
-
-def _written(
-    found: BenchOutcome, output_dir: Path | None, output_csv: Path | None
-) -> list[FileChange]:
-    from collector.comm.comm_table import write_file, write_measured
-
-    if not found.measured:
-        return []
-    if output_csv is not None:
-        return [write_file(output_csv, found.measured)]
-    return write_measured(output_dir, found.measured) if output_dir is not None else []
 
 
 # `opmeter comm validate`.

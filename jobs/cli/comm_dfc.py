@@ -19,8 +19,6 @@ from jobs.cli import ranks
 from jobs.cli.terminal import say, say_lines
 
 if TYPE_CHECKING:
-    from collector.comm.gang import Rendezvous
-    from collector.comm.moe.moe_plan import MoePlan
     from collector.comm.moe.moe_table import MoeFound
     from collector.comm.moe.probe_plan import Limit, ProbePlan, Try
 
@@ -74,8 +72,10 @@ def dfc_command(
       opmeter comm dfc --ep-size 16 --tokens 8 32 --imbalance 0 0.9 --do-run
       opmeter comm dfc --ep-size 16 --database-path VERSION_DIR --do-run
     """
+    from collector.comm.moe.benching import bench
     from collector.comm.moe.moe_plan import MoeCase, MoePlan, modes_of
-    from collector.comm.moe.moe_table import check_mode, read_cases
+    from collector.comm.moe.moe_table import check_mode, moe_found, read_cases, write_measured
+    from collector.comm.rank_files import read_results
 
     meeting, backend, ep_size = shape.meeting(nodes), shape.backend, shape.ep_size
     loads = tuple(expert_loads or ())
@@ -105,21 +105,12 @@ def dfc_command(
         say("plan only; --do-run measures it")
         return 0
     ranks.say_buffsize(backend, plan.largest_buffsize_mb())
-    return _run(plan, meeting, patience_s, database_path)
-
-
-def _run(plan: MoePlan, meeting: Rendezvous, patience_s: float, database_path: Path | None) -> int:
-    """Measure a plan and write the results, also those before a failure; return the exit code."""
-    from collector.comm.moe.benching import bench
-    from collector.comm.moe.moe_table import moe_found, write_measured
-    from collector.comm.rank_files import read_results
-
     found, failure = ranks.run_ranks(
         lambda folder, tick: bench(plan, meeting, folder, patience_s=patience_s, tick=tick),
         len(plan.cases) * plan.rounds,
         lambda folder: moe_found(plan, read_results(folder)),
     )
-    if meeting.is_first:
+    if meeting.is_first:  # write the results, also those before a failure
         say_lines(_comm_dfc_found_lines(found))
         if database_path is not None:
             for path, change in write_measured(database_path, found.measured):
@@ -183,20 +174,32 @@ def probe_dfc_command(
       opmeter comm probe-dfc --backend cpu --ep-size 2 --tokens 8 16 32 \\
           --experts 2 4 --top-k 1 2
     """
-    from collector.comm.moe.probe_plan import OPERATOR, OPERATOR_OF_DECODE, ProbeGrid, ProbePlan
+    from collector.comm.moe import probe_plan
+    from collector.comm.moe.benching import probe
 
     meeting = shape.meeting(nodes)
     axes = (tokens or _TOKENS, experts or _EXPERTS, top_k or _TOP_K)
-    plan = ProbePlan(
+    plan = probe_plan.ProbePlan(
         *(shape.backend, shape.ep_size, shape.hidden, shape.intermediate, shape.int8, shape.dtype),
-        ProbeGrid(*(tuple(sorted(set(axis))) for axis in axes)),
+        probe_plan.ProbeGrid(*(tuple(sorted(set(axis))) for axis in axes)),
         patience_s,
         None if memory_limit_mb is None else int(memory_limit_mb * MIB),
-        operator=OPERATOR_OF_DECODE if decode else OPERATOR,
+        operator=probe_plan.OPERATOR_OF_DECODE if decode else probe_plan.OPERATOR,
     )
     say_lines(_plan_lines(plan))
     ranks.say_buffsize(plan.backend, plan.largest_buffsize_mb())
-    return _probed(plan, meeting, output_csv)
+    tries, failure = ranks.run_ranks(
+        lambda folder, tick: probe(plan, meeting, folder, tick),
+        plan.region().open_points,
+        probe_plan.read_tries,
+    )
+    if meeting.is_first:  # write the results, also those before a failure
+        region = plan.region(tries)
+        say_lines(_comm_probe_dfc_found_lines(plan, tries, region.limits(), region.open_points))
+        if output_csv is not None:
+            _write(output_csv, plan, region.limits())
+            say(str(output_csv))
+    return ranks.ended(failure)
 
 
 def _plan_lines(plan: ProbePlan) -> Iterator[str]:
@@ -208,25 +211,6 @@ def _plan_lines(plan: ProbePlan) -> Iterator[str]:
         f"{counted(open_points, 'point')} on {counted(plan.world, 'rank')}; at most "
         f"{counted(max(1, int(2 * log2(points))), 'try', 'tries')} if the limits are independent"
     )
-
-
-def _probed(plan: ProbePlan, meeting: Rendezvous, output_csv: Path | None) -> int:
-    """Probe, and print and write the results, also those before a failure; return the exit code."""
-    from collector.comm.moe.benching import probe
-    from collector.comm.moe.probe_plan import read_tries
-
-    tries, failure = ranks.run_ranks(
-        lambda folder, tick: probe(plan, meeting, folder, tick),
-        plan.region().open_points,
-        read_tries,
-    )
-    if meeting.is_first:
-        region = plan.region(tries)
-        say_lines(_comm_probe_dfc_found_lines(plan, tries, region.limits(), region.open_points))
-        if output_csv is not None:
-            _write(output_csv, plan, region.limits())
-            say(str(output_csv))
-    return ranks.ended(failure)
 
 
 def _comm_probe_dfc_found_lines(

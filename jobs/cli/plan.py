@@ -27,7 +27,6 @@ from jobs.cli.options import (
 from jobs.cli.terminal import print_json, say, say_lines
 
 if TYPE_CHECKING:
-    from jobs.campaign.campaign_file import RunOptions
     from jobs.planning.gaps import RefusedCases
     from jobs.planning.lifecycle import NextPlan, PlanningState
     from jobs.planning.worth import Gain, WorthPoint
@@ -79,6 +78,8 @@ def plan_command(
       opmeter plan --budget 20h --model qwen3-32b --layout tp=4 --device ATLAS_800_A3_752T_128G_DIE
     """
     from jobs.campaign.campaign_file import RunOptions
+    from jobs.planning.gaps import describe_forecast
+    from jobs.planning.lifecycle import next_plan, preview, read_state
 
     if budget is not None:
         if again or retry_failed or dry_run or why or no_collectives or single_writer or as_json:
@@ -93,35 +94,9 @@ def plan_command(
         )
     if workload.campaign is None:
         raise BadInput("expected a CAMPAIGN, or --budget with --model or --profile")
-    _plan(
-        workload.campaign,
-        where.root,
-        RunOptions(again, retry_failed),
-        dry_run=dry_run,
-        why=why,
-        collectives=not no_collectives,
-        single_writer=single_writer,
-        as_json=as_json,
-    )
-
-
-def _plan(
-    campaign: str,
-    root: str | None,
-    options: RunOptions,
-    *,
-    dry_run: bool,
-    why: bool,
-    collectives: bool,
-    single_writer: bool,
-    as_json: bool,
-) -> None:
-    from jobs.planning.gaps import describe_forecast
-    from jobs.planning.lifecycle import next_plan, preview, read_state
-
-    described = open_campaign(campaign, collectives=collectives)
-    store = open_root(root, described, single_writer=single_writer)
-    state = read_state(described, store)
+    described = open_campaign(workload.campaign, collectives=not no_collectives)
+    store = open_root(where.root, described, single_writer=single_writer)
+    state, options = read_state(described, store), RunOptions(again, retry_failed)
     if dry_run:
         planned = preview(state, options, say)
     else:

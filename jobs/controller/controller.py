@@ -133,8 +133,8 @@ class Controller:
         # Phase 1: its store and its plan, both known after the first reconciliation.
         applied = self._with_probe_result(applied, memory)
         store = self._store(applied, memory)
-        given = (self._may_perform, self._folders, self._rounds)
-        known = PlanFinder(self._cluster, applied, store, memory, *given).find()
+        settings = (self._may_perform, self._folders, self._rounds)
+        known = PlanFinder(self._cluster, applied, store, memory, *settings).find()
         if known is None:
             return False
         # Phase 2: observe everything once.

@@ -7,7 +7,7 @@ Job, so a reconciliation may find no plan yet.
 import os
 import stat
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -111,54 +111,49 @@ def _check(path: Path, folder: Path) -> None:
         raise BadInput("expected a regular file", path=path)
 
 
+@dataclass(frozen=True, slots=True)
 class PlanFinder:
     """Finds or makes the plan of one campaign, during one reconciliation.
 
     `may_act` is called before every action. `folders` are the folders from which a campaign may
     name files. `rounds` are planned concurrently with reconciliations."""
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        applied: Applied,
-        store: Store,
-        memory: Memory,
-        may_perform: Callable[[], bool],
-        folders: Sequence[Path],
-        rounds: Rounds,
-    ):
-        self._cluster, self._applied = cluster, applied
-        self._store, self._memory = store, memory
-        self._may_perform, self._folders, self._rounds = may_perform, folders, rounds
+    cluster: Cluster
+    applied: Applied
+    store: Store
+    memory: Memory
+    may_perform: Callable[[], bool]
+    folders: Sequence[Path]
+    rounds: Rounds
 
     def find(self) -> KnownPlan | None:
         """Return the campaign's plan; search for it only if the campaign has changed.
 
         None while its stack is being detected, the commits of older plans are being merged,
         surfaces are being learned, or another process is the leader."""
-        applied, memory = self._applied, self._memory
+        applied, memory = self.applied, self.memory
         if memory.plan is not None and self._is_current and not memory.next_plan_due:
             return memory.plan
         about = (applied.campaign.name, applied.fingerprint)
-        if self._rounds.is_making(*about):
+        if self.rounds.is_making(*about):
             return None
-        made = self._rounds.take(*about)
+        made = self.rounds.take(*about)
         # Another leader may have written a plan of that number while the round was made.
         is_new = made is not None and made.tables is not None
-        if made is None or (is_new and made.plan.number in plan_numbers(self._store, about[0])):
+        if made is None or (is_new and made.plan.number in plan_numbers(self.store, about[0])):
             made = self._next()
         return self._written(made) if made is not None else None
 
     def _next(self) -> lifecycle.NextPlan | None:
         """Return the newest plan, or the next one if there is none; write nothing."""
-        applied = self._applied
+        applied = self.applied
         # Phase 1: determine the stack and the planning state in the store.
-        check_sources(applied.campaign, self._folders)
+        check_sources(applied.campaign, self.folders)
         stack = resolve_stack_of(applied.campaign, self._stack)
         if stack is None:
             return None
-        state = lifecycle.read_state(applied.campaign, self._store, stack, applied.op_mapping)
-        state = replace(state, damage=tuple(filter(None, self._memory.unmerged.values())))
+        state = lifecycle.read_state(applied.campaign, self.store, stack, applied.op_mapping)
+        state = replace(state, damage=tuple(filter(None, self.memory.unmerged.values())))
         options = self._options(state)
         lifecycle.check_version(state, supersede_stack=False)
         # Phase 2: continue with the newest plan, or make the next one once older ones are merged.
@@ -171,22 +166,22 @@ class PlanFinder:
         make = partial(lifecycle.make_next, state, step, options)
         if applied.campaign.density is None:
             return make()
-        return self._rounds.begin(applied.campaign.name, applied.fingerprint, make)
+        return self.rounds.begin(applied.campaign.name, applied.fingerprint, make)
 
     def _written(self, made: lifecycle.NextPlan) -> KnownPlan | None:
         """Phase 3: write and announce the plan if it is new."""
-        applied, memory, plan = self._applied, self._memory, made.plan
+        applied, memory, plan = self.applied, self.memory, made.plan
         check_gangs(plan, applied.site)
         if made.tables is not None:
             # Making it may have taken minutes; another process may have become the leader.
-            if not self._may_perform():
+            if not self.may_perform():
                 return None
-            lifecycle.store_next(self._store, made)
+            lifecycle.store_next(self.store, made)
         late = tuple(other for other in made.state.mergeable if other.number != plan.number)
         known = KnownPlan(plan, late, made.is_finished)
         if memory.plan is None or memory.plan.plan.plan_hash != plan.plan_hash:
             memory.forget_plan()
-            announce(self._cluster, applied.object, memory, "Planned", made.news)
+            announce(self.cluster, applied.object, memory, "Planned", made.news)
         memory.plan, memory.made_for = known, applied.fingerprint
         memory.next_plan_due = False
         return known
@@ -194,21 +189,21 @@ class PlanFinder:
     @property
     def _is_current(self) -> bool:
         """Return whether the remembered plan was made for the campaign as it is applied now."""
-        return self._memory.made_for == self._applied.fingerprint
+        return self.memory.made_for == self.applied.fingerprint
 
     def _stack(self) -> Stack | None:
-        if self._memory.plan is not None and self._is_current:
-            return self._memory.plan.plan.stack  # the next plan is due: no pod runs any more
-        read = partial(read_plans, self._store, self._applied.campaign.name)
-        found = stack_at_work(self._cluster, self._applied, read)
-        return found or stack_of_workers(self._cluster, self._applied)
+        if self.memory.plan is not None and self._is_current:
+            return self.memory.plan.plan.stack  # the next plan is due: no pod runs any more
+        read = partial(read_plans, self.store, self.applied.campaign.name)
+        found = stack_at_work(self.cluster, self.applied, read)
+        return found or stack_of_workers(self.cluster, self.applied)
 
     def _options(self, state: lifecycle.PlanningState) -> RunOptions:
         """Return the options that were requested besides the campaign and are not yet served."""
-        metadata, numbers = self._applied.object["metadata"], [state.stored.last]
+        metadata, numbers = self.applied.object["metadata"], [state.stored.last]
         notes = dict(metadata.get("annotations") or {})
         if (promised := promise(notes, numbers)) is not None:
-            self._cluster.annotate_config_map(metadata["name"], {SERVED_BY: promised})
+            self.cluster.annotate_config_map(metadata["name"], {SERVED_BY: promised})
             notes[SERVED_BY] = promised
         return open_rerun(notes, numbers)
 
@@ -217,15 +212,15 @@ class PlanFinder:
 
         Create the Job if there is none yet. The next plan is made after that. Cases committed while
         the Job runs are measured again and published with the next plan."""
-        applied, memory = self._applied, self._memory
+        applied, memory = self.applied, self.memory
         name = applied.campaign.name
-        jobs = job_views(self._cluster.jobs(f"{SELECTOR}={name}"), memory.jobs)
+        jobs = job_views(self.cluster.jobs(f"{SELECTOR}={name}"), memory.jobs)
         key = short_hash([name, state.stored.last + 1, applied.fingerprint], 12)
         if has_merged(jobs, key):
             return True
         known = KnownPlan(state.stored.plans[-1])
-        performer = Performer(self._cluster, applied, known, self._store, memory)
+        performer = Performer(self.cluster, applied, known, self.store, memory)
         for action in merging(jobs, key, tuple(due), partial=True):
-            if self._may_perform():
+            if self.may_perform():
                 performer.perform(action, Observed(frozenset(), (), jobs))
         return False

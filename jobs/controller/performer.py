@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import assert_never
 
 from collector import environment
@@ -35,19 +36,15 @@ PART_MERGED = LABEL + "merged-in-part"
 _NEWS = frozenset({"Planned", "WaveCreated", "Merged", "Paused", "Queued"})
 
 
+@dataclass(frozen=True, slots=True)
 class Performer:
     """Performs the actions for one campaign in one reconciliation."""
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        applied: Applied,
-        known: KnownPlan,
-        store: Store,
-        memory: Memory,
-    ):
-        self._cluster, self._applied, self._known = cluster, applied, known
-        self._store, self._memory = store, memory
+    cluster: Cluster
+    applied: Applied
+    known: KnownPlan
+    store: Store
+    memory: Memory
 
     def perform(self, action: actions.Action, observed: Observed) -> None:
         """Perform one action; announce a refusal of the cluster.
@@ -55,7 +52,7 @@ class Performer:
         Raises:
             ClusterAway, StoreError: the remaining actions must wait."""
         if not isinstance(action, actions.Announce | actions.Finish):
-            logger.info("campaign %s: %s", self._applied.campaign.name, _described(action))
+            logger.info("campaign %s: %s", self.applied.campaign.name, _described(action))
         try:
             self._do(action, observed)
         except ClusterError as error:
@@ -65,10 +62,10 @@ class Performer:
             self.say("Refused", f"{what}: {error}", about=what)
 
     def say(self, reason: str, message: str, about: str = "") -> None:
-        announce(self._cluster, self._applied.object, self._memory, reason, message, about)
+        announce(self.cluster, self.applied.object, self.memory, reason, message, about)
 
     def _do(self, action: actions.Action, observed: Observed) -> None:
-        name, cluster = self._applied.campaign.name, self._cluster
+        name, cluster = self.applied.campaign.name, self.cluster
         match action:
             case actions.LaunchWave(wave, cap):
                 self._launch(wave, cap)
@@ -85,25 +82,25 @@ class Performer:
                 cluster.delete_job(job_name)
             case actions.GiveUp(shard, outcome, reason):
                 attempt = f"controller-{environment.token(12)}"
-                plan = self._known.plan
+                plan = self.known.plan
                 assignment = Assignment(name, plan.number, plan.plan_hash, shard, attempt, 0)
-                abandon(self._store, assignment, outcome, reason)
+                abandon(self.store, assignment, outcome, reason)
                 self.say("ShardFailed", f"{shard}: {reason}", shard)
             case actions.RecordFailures(strikes):
                 # Another process may have led since the observation: keep the failures that it
                 # recorded.
-                known = known_node_failures(self._store, name)
-                self._store.put(keys.nodes(name), node_failures_to_json(known.plus(strikes.seen)))
+                known = known_node_failures(self.store, name)
+                self.store.put(keys.nodes(name), node_failures_to_json(known.plus(strikes.seen)))
             case actions.Announce(reason, message, about):
                 self.say(reason, message, about)
             case actions.Merge(key, plans, partial):
-                there, queue = self._applied.deployment, self._applied.site.kueue_queue
+                there, queue = self.applied.deployment, self.applied.site.kueue_queue
                 merge = job_manifest.merge_job(
                     name, plans, key, there, partial=partial, queue=queue
                 )
                 cluster.create_or_adopt(merge)
             case actions.Replan():
-                self._memory.next_plan_due = True
+                self.memory.next_plan_due = True
             case actions.Finish(partial):
                 self._finish(partial=partial)
             case _:
@@ -113,41 +110,41 @@ class Performer:
         """Record the end for users that wait.
 
         A partial merge continues when a user intervenes, so the campaign is still reconciled."""
-        metadata = self._applied.object["metadata"]
-        note, number = (PART_MERGED if partial else MERGED), self._known.plan.number
-        if (metadata.get("annotations") or {}).get(note) == self._applied.fingerprint:
+        metadata = self.applied.object["metadata"]
+        note, number = (PART_MERGED if partial else MERGED), self.known.plan.number
+        if (metadata.get("annotations") or {}).get(note) == self.applied.fingerprint:
             return
-        self._cluster.annotate_config_map(metadata["name"], {note: self._applied.fingerprint})
+        self.cluster.annotate_config_map(metadata["name"], {note: self.applied.fingerprint})
         words = f"plan {number}{', without the missing shards' if partial else ''}"
-        if partial and self._known.plan.forecast.learning:
+        if partial and self.known.plan.forecast.learning:
             words += "; the next round of `density` waits until they are measured"
         self.say("Merged", words)
 
     def _launch(self, wave: Wave, cap: int) -> None:
         """Write the wave, then create its Job, so that a Job always finds its indexes."""
-        site, deployment = self._applied.site, self._applied.deployment
-        plan = self._known.plan
-        if self._memory.features is None:
+        site, deployment = self.applied.site, self.applied.deployment
+        plan = self.known.plan
+        if self.memory.features is None:
             job = job_manifest.worker_job(wave, plan, site, deployment, cap=cap)
-            self._memory.features = self._features(job)
-        features = self._memory.features
-        if features.queued and not (site.kueue_queue or self._memory.queued):
+            self.memory.features = self._features(job)
+        features = self.memory.features
+        if features.queued and not (site.kueue_queue or self.memory.queued):
             logger.info("cutting waves for Kueue: it queues the Jobs of this namespace")
-            self._memory.queued = True
+            self.memory.queued = True
             return
         key = keys.wave(wave.campaign, wave.wave_hash)
-        create_named(self._store, key, wave_to_json(wave))
-        self._memory.waves[key] = wave
+        create_named(self.store, key, wave_to_json(wave))
+        self.memory.waves[key] = wave
         job = job_manifest.worker_job(wave, plan, site, deployment, cap=cap, features=features)
-        if launched := launched_by(self._applied.object):
+        if launched := launched_by(self.applied.object):
             job["metadata"]["annotations"][LAUNCHED] = launched
-        if self._cluster.create_or_adopt(job):
+        if self.cluster.create_or_adopt(job):
             self.say("WaveCreated", f"{wave.job_name}: {_indexes(wave)}")
 
     def _features(self, job: dict[str, object]) -> Features:
         """Return which of a Job's fields this cluster supports."""
         try:
-            found = job_manifest.features_of(job, self._cluster.dry_run(job))
+            found = job_manifest.features_of(job, self.cluster.dry_run(job))
         except ClusterAway:
             raise
         except ClusterError as error:
@@ -165,7 +162,7 @@ class Performer:
     def _patch(self, job: JobView, parallelism: int, suspend: bool, marks: dict[str, str]) -> None:
         """Set all fields that the controller manages: an apply resets the fields that it omits."""
         spec = {"parallelism": parallelism, "suspend": suspend}
-        self._cluster.patch_job(job.name, spec, marks)
+        self.cluster.patch_job(job.name, spec, marks)
 
 
 def _marks(job: JobView) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from collector.model.plan import Plan
 from jobs.objects.waves import NodeFailures, Wave
@@ -83,7 +84,7 @@ class NodeView:
     free_devices: int  # devices that no pod holds
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # without slots: what follows from its fields is cached on it
 class Observed:
     """The observed state at one moment.
 
@@ -104,19 +105,19 @@ class Observed:
     # Indexes (a Job's name and a number) that succeeded and whose commits are not listed yet.
     settling: frozenset[tuple[str, int]] = frozenset()
     store_works: bool = True
-    by_hash: Mapping[str, Wave] = field(init=False, repr=False, compare=False, default_factory=dict)
-    _pods_of: Mapping[str, list[PodView]] = field(
-        init=False, repr=False, compare=False, default_factory=dict
-    )
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "by_hash", {wave.wave_hash: wave for wave in self.waves})
+    @cached_property
+    def by_hash(self) -> Mapping[str, Wave]:
+        return {wave.wave_hash: wave for wave in self.waves}
+
+    @cached_property
+    def _pods_of(self) -> Mapping[str, list[PodView]]:
         uids = {job.name: job.uid for job in self.jobs}
         pods_of = defaultdict[str, list[PodView]](list)
         for pod in self.pods:
             if pod.job_uid in ("", uids.get(pod.job)):
                 pods_of[pod.job].append(pod)
-        object.__setattr__(self, "_pods_of", dict(pods_of))
+        return dict(pods_of)
 
     def usable_nodes(self, avoid: Collection[str]) -> list[NodeView]:
         """Return the nodes that take pods, without those to avoid."""

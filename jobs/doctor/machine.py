@@ -37,15 +37,36 @@ class Check:
 
 def check_machine() -> Iterator[Check]:
     """Check Python, torch, memory, disk and the processor of this machine."""
+    import collector
+
     version = ".".join(map(str, sys.version_info[:3]))
     yield Check("python", sys.version_info >= (3, 11), version, "install Python 3.11 or newer")
-    yield _check_import()
-    yield _check_torch()
-    yield _check_torch_npu()
+    here = Path(collector.__file__).parent
+    fix = "another package named collector comes first: unset PYTHONPATH, or install opmeter last"
+    yield Check("package", (here / "model" / "vocabulary.py").exists(), str(here), fix)
+    torch = installed_torch()
+    fix = "pip install 'opmeter[cpu]' (choose the CPU build on pytorch.org first)"
+    yield Check("torch", torch is not None, torch or "not installed", fix)
+    if importlib.util.find_spec("torch_npu") is None:
+        yield Check("torch_npu", True, "not installed; only the npu backend needs it")
+    else:
+        found = f"{importlib.metadata.version('torch_npu')} with torch {torch or ''}"
+        fix = "torch_npu aborts with a CUDA build of torch: install the CPU build of torch"
+        yield Check("torch_npu", "+cu" not in (torch or ""), found, fix)
     cpu = this_cpu()
     yield Check("processor", True, f"{cpu.device} ({' '.join(cpu.flags) or 'no flags known'})")
-    yield _check_memory()
-    yield _check_disk(Path(tempfile.gettempdir()))
+    free_bytes = available_memory_bytes()
+    if free_bytes is None:
+        yield Check("memory", True, "this system does not report it")
+    else:
+        fix = "close other programs, or lower limits.memory_gb in the campaign"
+        found = f"{free_bytes / GIB:.1f} GiB available"
+        yield Check("memory", free_bytes >= _LEAST_MEMORY_BYTES, found, fix)
+    folder = Path(tempfile.gettempdir())
+    free_bytes = shutil.disk_usage(folder).free
+    fix = f"free space in {folder}, or set TMPDIR to a folder with more space"
+    found = f"{free_bytes / GIB:.1f} GiB free in {folder}"
+    yield Check("disk", free_bytes >= _LEAST_DISK_BYTES, found, fix)
 
 
 def check_store(url: str) -> Iterator[Check]:
@@ -60,45 +81,6 @@ def check_store(url: str) -> Iterator[Check]:
         return
     fix = "use another store, or merge with --single-writer from one place only"
     yield Check("store", result.create_only, result.message, fix)
-
-
-def _check_import() -> Check:
-    import collector
-
-    here = Path(collector.__file__).parent
-    fix = "another package named collector comes first: unset PYTHONPATH, or install opmeter last"
-    return Check("package", (here / "model" / "vocabulary.py").exists(), str(here), fix)
-
-
-def _check_torch() -> Check:
-    version = installed_torch()
-    fix = "pip install 'opmeter[cpu]' (choose the CPU build on pytorch.org first)"
-    return Check("torch", version is not None, version or "not installed", fix)
-
-
-def _check_torch_npu() -> Check:
-    if importlib.util.find_spec("torch_npu") is None:
-        return Check("torch_npu", True, "not installed; only the npu backend needs it")
-    version = importlib.metadata.version("torch_npu")
-    torch = installed_torch() or ""
-    fix = "torch_npu aborts with a CUDA build of torch: install the CPU build of torch"
-    return Check("torch_npu", "+cu" not in torch, f"{version} with torch {torch}", fix)
-
-
-def _check_memory() -> Check:
-    free_bytes = available_memory_bytes()
-    if free_bytes is None:
-        return Check("memory", True, "this system does not report it")
-    fix = "close other programs, or lower limits.memory_gb in the campaign"
-    found = f"{free_bytes / GIB:.1f} GiB available"
-    return Check("memory", free_bytes >= _LEAST_MEMORY_BYTES, found, fix)
-
-
-def _check_disk(folder: Path) -> Check:
-    free_bytes = shutil.disk_usage(folder).free
-    fix = f"free space in {folder}, or set TMPDIR to a folder with more space"
-    found = f"{free_bytes / GIB:.1f} GiB free in {folder}"
-    return Check("disk", free_bytes >= _LEAST_DISK_BYTES, found, fix)
 
 
 def describe_stack() -> Iterator[str]:

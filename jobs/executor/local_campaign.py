@@ -41,8 +41,22 @@ def run_campaign(
             return 0
         for line in describe_forecast(plan):
             view.say("  " + line)
-        single_writer = guard() == SINGLE_WRITER
-        _measure(store, watched, plan, missing, view, stop, single_writer=single_writer)
+        purpose = f"campaign {plan.campaign}, plan {plan.number}, store {store.url}"
+        tally = Tally(plan, missing, view)
+        with ExitStack() as held:
+            for device in device_locks(plan.backend)[: plan.devices]:
+                held.enter_context(DeviceLock(device, purpose))
+            LocalRun(
+                store=store,
+                watched=watched,
+                plan=plan,
+                scratch=held.enter_context(scratch_folder(f"{plan.backend}0")),
+                devices=range(plan.devices),
+                stop=stop,
+                on_progress=tally.add,
+                on_finished=tally.finished,
+                single_writer=guard() == SINGLE_WRITER,
+            ).measure(missing)
         return len(_outstanding(plan, committed_shards(store, plan.campaign)))
 
     state = lifecycle.read_state(campaign, store)
@@ -63,36 +77,6 @@ def check_here(state: lifecycle.PlanningState) -> None:
             f"campaign {campaign.name} requires {counted(campaign.devices, 'device')}, but this "
             f"machine has {here} ({campaign.backend}; a cpu is one device, all its cores)"
         )
-
-
-def _measure(
-    store: Store,
-    watched: Store,
-    plan: Plan,
-    shards: Sequence[str],
-    view: RunView,
-    stop: threading.Event,
-    *,
-    single_writer: bool,
-) -> None:
-    purpose = f"campaign {plan.campaign}, plan {plan.number}, store {store.url}"
-    tally = Tally(plan, shards, view)
-    with ExitStack() as held:
-        for device in device_locks(plan.backend)[: plan.devices]:
-            held.enter_context(DeviceLock(device, purpose))
-        folder = held.enter_context(scratch_folder(f"{plan.backend}0"))
-        run = LocalRun(
-            store=store,
-            watched=watched,
-            plan=plan,
-            scratch=folder,
-            devices=range(plan.devices),
-            stop=stop,
-            on_progress=tally.add,
-            on_finished=tally.finished,
-            single_writer=single_writer,
-        )
-        run.measure(shards)
 
 
 def _outstanding(plan: Plan, done: frozenset[str]) -> list[str]:

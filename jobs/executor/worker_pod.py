@@ -300,59 +300,47 @@ def work(
     Example: an index has the shards s1 and s2. A worker commits s1 and ends with exit 44 in s2: the
     pod ends with exit 44, and names s2. If s2 is committed nevertheless, the pod ends with 0."""
     with _deadline(task.deadline_s, stop) as late:
-        return _work(task, stop, late, measure, reach, lend)
-
-
-def _work(
-    task: PodTask,
-    stop: threading.Event,
-    late: threading.Event,
-    measure: Measure,
-    reach: Callable[[str], Store],
-    lend: Lend,
-) -> End:
-    """Find the shards, measure them, check which are left, then determine the cause."""
-    try:
-        # Every pod of the image reads the same here: an error is not caused by a node.
-        with seen_by_all():
-            store: Store = reach(task.root)
-        if task.single_writer:
-            store = SingleWriterStore(store)
-        patient = PatientStore(store, _PATIENCE_S, wait_for_refusals=True, stop=stop)
-        with seen_by_all():
-            wave = _read_wave(patient, task)
-        failure = None
-        if shards := _uncommitted(patient, task, wave):
+        try:
+            # Every pod of the image reads the same here: an error is not caused by a node.
             with seen_by_all():
-                plan = assigned_plan(patient, task.campaign, wave.plan, task.plan_hash)
-            try:
-                if wave.is_gang and task.index:  # another pod measures with these ranks
-                    left_of_index = partial(_uncommitted, patient, task, wave)
-                    lend(patient, task, wave, plan, stop, left_of_index)
-                else:
-                    measure(_local_run(patient, store, task, wave, plan, stop), shards)
-            except LocalRunFailed as error:
-                failure = error
-        left = _uncommitted(patient, task, wave) if shards else []
-    except (OpmeterError, OSError) as error:
-        code = exit_code(error)
-        stop_requested = code is ExitCode.STORE and stop.is_set() and not late.is_set()
-        return End(ExitCode.TEMPORARY if stop_requested else code, str(error))
-    # From here on shards count: first whether any is left, then whether the cause is unknown, and
-    # only then the worker's report.
-    if not left:
-        return End(ExitCode.DONE)
-    if late.is_set():
-        reason = f"exceeded its deadline of {task.deadline_s:g} s; {_left(left)}"
-        # A pod that lends ranks to another pod waits for it: the deadline says nothing about its
-        # own node.
-        code = ExitCode.FAILED if wave.is_gang and task.index else ExitCode.HANG
-        return End(code, reason, left[0])
-    if stop.is_set():
-        return End(ExitCode.TEMPORARY, f"stopped; {_left(left)}")
-    if failure is None:
-        return End(ExitCode.TEMPORARY, _left(left))
-    return End(code_of_worker(failure.code), str(failure), failure.shard)
+                store: Store = reach(task.root)
+            if task.single_writer:
+                store = SingleWriterStore(store)
+            patient = PatientStore(store, _PATIENCE_S, wait_for_refusals=True, stop=stop)
+            with seen_by_all():
+                wave = _read_wave(patient, task)
+            failure = None
+            if shards := _uncommitted(patient, task, wave):
+                with seen_by_all():
+                    plan = assigned_plan(patient, task.campaign, wave.plan, task.plan_hash)
+                try:
+                    if wave.is_gang and task.index:  # another pod measures with these ranks
+                        left_of_index = partial(_uncommitted, patient, task, wave)
+                        lend(patient, task, wave, plan, stop, left_of_index)
+                    else:
+                        measure(_local_run(patient, store, task, wave, plan, stop), shards)
+                except LocalRunFailed as error:
+                    failure = error
+            left = _uncommitted(patient, task, wave) if shards else []
+        except (OpmeterError, OSError) as error:
+            code = exit_code(error)
+            stop_requested = code is ExitCode.STORE and stop.is_set() and not late.is_set()
+            return End(ExitCode.TEMPORARY if stop_requested else code, str(error))
+        # From here on shards count: first whether any is left, then whether the cause is unknown,
+        # and only then the worker's report.
+        if not left:
+            return End(ExitCode.DONE)
+        if late.is_set():
+            reason = f"exceeded its deadline of {task.deadline_s:g} s; {_left(left)}"
+            # A pod that lends ranks to another pod waits for it: the deadline says nothing about
+            # its own node.
+            code = ExitCode.FAILED if wave.is_gang and task.index else ExitCode.HANG
+            return End(code, reason, left[0])
+        if stop.is_set():
+            return End(ExitCode.TEMPORARY, f"stopped; {_left(left)}")
+        if failure is None:
+            return End(ExitCode.TEMPORARY, _left(left))
+        return End(code_of_worker(failure.code), str(failure), failure.shard)
 
 
 @contextmanager

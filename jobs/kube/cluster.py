@@ -25,34 +25,6 @@ COMPONENT = "opmeter"
 _LONGEST = 1000  # Kubernetes accepts 1,024
 
 
-def campaign_event(
-    owner: Manifest, reason: str, message: str, *, about: str = "", warning: bool
-) -> Manifest:
-    """Return an Event; its name is derived from its content, so that it exists only once."""
-    metadata = owner["metadata"]
-    now = utc_now().strftime("%Y-%m-%dT%H:%M:%SZ")  # for users
-    name = f"{metadata['name'][:200]}.{reason.lower()}.{short_hash(about or message, 10)}"
-    return {
-        "apiVersion": "v1",
-        "kind": "Event",
-        "metadata": {"name": name, "namespace": metadata["namespace"]},
-        "involvedObject": {
-            "apiVersion": "v1",
-            "kind": "ConfigMap",
-            "name": metadata["name"],
-            "namespace": metadata["namespace"],
-            "uid": metadata.get("uid", ""),
-        },
-        "reason": reason,
-        "message": message[:_LONGEST],
-        "type": "Warning" if warning else "Normal",
-        "source": {"component": COMPONENT},
-        "firstTimestamp": now,
-        "lastTimestamp": now,
-        "count": 1,
-    }
-
-
 # Kueue's objects, in the API version that the server prefers.
 #
 # Only messages and the given-up state depend on them: a cluster without Kueue, and an account that
@@ -253,7 +225,29 @@ class Cluster:
         self, owner: Manifest, reason: str, message: str, *, about: str = "", warning: bool
     ) -> None:
         """Write an Event on a campaign's ConfigMap, once for its subject."""
-        event = campaign_event(owner, reason, message, about=about, warning=warning)
+        metadata = owner["metadata"]
+        now = utc_now().strftime("%Y-%m-%dT%H:%M:%SZ")  # for users
+        # The name is derived from the content, so that the Event exists only once.
+        name = f"{metadata['name'][:200]}.{reason.lower()}.{short_hash(about or message, 10)}"
+        event = {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {"name": name, "namespace": metadata["namespace"]},
+            "involvedObject": {
+                "apiVersion": "v1",
+                "kind": "ConfigMap",
+                "name": metadata["name"],
+                "namespace": metadata["namespace"],
+                "uid": metadata.get("uid", ""),
+            },
+            "reason": reason,
+            "message": message[:_LONGEST],
+            "type": "Warning" if warning else "Normal",
+            "source": {"component": COMPONENT},
+            "firstTimestamp": now,
+            "lastTimestamp": now,
+            "count": 1,
+        }
         with contextlib.suppress(ObjectConflict):
             self._requests.json("POST", self._core("events"), event)
 

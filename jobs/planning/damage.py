@@ -146,13 +146,10 @@ def cases_to_repeat(
             cases = _cases_of(store, plan, shard)
             unread = unread or cases is None
             owed |= dict.fromkeys(cases or (), shard.not_on)
-    return owed | (dict.fromkeys(known - _named(store, plan), "") if unread else {})
-
-
-def _named(store: Store, plan: Plan) -> set[str]:
-    """Return every case that a readable table of the plan names."""
-    found = (_cases_of(store, plan, shard) for shard in plan.shards)
-    return set[str]().union(*(cases for cases in found if cases))
+    if not unread:
+        return owed
+    named = set[str]().union(*(_cases_of(store, plan, shard) or () for shard in plan.shards))
+    return owed | dict.fromkeys(known - named, "")
 
 
 def _cases_of(store: Store, plan: Plan, shard: PlannedShard) -> set[str] | None:

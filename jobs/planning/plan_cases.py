@@ -130,11 +130,7 @@ class CasesLeftOut:
 
 
 def left_out_cases(
-    candidates: Sequence[Candidate],
-    head_results: Mapping[str, HeadResult],
-    settings: DensitySettings,
-    find: FindOperator,
-    backend: str,
+    candidates: Sequence[Candidate], request: "PlanRequest", find: FindOperator
 ) -> CasesLeftOut:
     """Return the candidates that the next round leaves out.
 
@@ -143,13 +139,16 @@ def left_out_cases(
     Example: for a curve of 1,000 cases and a share of 25 %, the first round requests 110 cases that
     train the model and 50 that check how well it predicts the others, and leaves out 840. Two more
     rounds request 90 in total where the model is unsure, unless it is sure before."""
+    head_results, settings = request.head_results, request.campaign.density
+    if settings is None:
+        return CasesLeftOut()
     cases = (
         (candidate.record.case_id, candidate.record.case)
         for candidate in candidates
         if not candidate.weight.in_tree or candidate.record.case_id in head_results
     )
     least = int(np.ceil(LEAST_BUDGET / settings.share))
-    surfaces = find_surfaces(cases, find, backend, least)
+    surfaces = find_surfaces(cases, find, request.campaign.backend, least)
     found = [_spared_of(surface, head_results, settings) for surface in surfaces]
     return CasesLeftOut(
         frozenset().union(*(one.left_out for one in found)),

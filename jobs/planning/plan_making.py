@@ -75,11 +75,7 @@ def make_plan(request: PlanRequest, *, find: FindOperator) -> PlannedRound:
     """Return the next round of a campaign; without shards if nothing is left to measure."""
     campaign = request.campaign
     candidates = only_operators(distinct_cases(request.sources), campaign.operators)
-    left, density = plan_cases.CasesLeftOut(), campaign.density
-    if density is not None:
-        left = plan_cases.left_out_cases(
-            candidates, request.head_results, density, find, campaign.backend
-        )
+    left = plan_cases.left_out_cases(candidates, request, find)
     chosen = plan_cases.chosen_cases(candidates, request, left.left_out)
     taken = {c.record.case_id for c in chosen}
     left_out = len(left.left_out - taken)

@@ -174,11 +174,11 @@ def _load(source: source_kinds.Source, campaign: Campaign, store: Store) -> Load
         case source_kinds.ProfileSource(path, same_stack, step, skip_bad_rows):
             in_context = campaign.measure.cache == CONTEXT
             profile = read_profile([path], skip_bad_rows=skip_bad_rows, with_contexts=in_context)
-            if step is None:
-                left = _left_out(profile)
-                name = f"profile ({left})" if left else "profile"
-                return _profile(name, profile, same_stack=same_stack)
-            return _whole_step(profile, path, step, campaign, same_stack=same_stack)
+            left = _left_out(profile)
+            name = f"profile ({left})" if left else "profile"
+            if step is not None:
+                name, profile = _whole_step(profile, path, step, campaign)
+            return _profile(name, profile, same_stack=same_stack)
         case source_kinds.CollectivesSource():
             return _collectives(source, campaign)
         case source_kinds.ModelSource():
@@ -205,13 +205,9 @@ def _profile(name: str, profile: Profile, *, same_stack: bool) -> LoadedSource:
 
 
 def _whole_step(
-    profile: Profile,
-    path: Path,
-    step: source_kinds.StepCollectives,
-    campaign: Campaign,
-    *,
-    same_stack: bool,
-) -> LoadedSource:
+    profile: Profile, path: Path, step: source_kinds.StepCollectives, campaign: Campaign
+) -> tuple[str, Profile]:
+    """Return a profile's kernels and the collectives between its ranks, with a name."""
     collectives, found = generated_sources.step_records(path, step, campaign.backend)
     generated_sources.check_gangs(collectives, campaign)
     reasons = Counter[str]()
@@ -229,7 +225,7 @@ def _whole_step(
     name = f"profile with {counted(len(collectives), 'collective')}"
     kernels = tuple(generated_sources.with_ep_size(one, step.ep_size) for one in profile.records)
     whole = replace(profile, records=(*kernels, *collectives))
-    return _profile(f"{name} ({reported})" if reported else name, whole, same_stack=same_stack)
+    return f"{name} ({reported})" if reported else name, whole
 
 
 def _collectives(source: source_kinds.CollectivesSource, campaign: Campaign) -> LoadedSource:

@@ -51,11 +51,22 @@ def ranked_gains(
     The first case also pays for the start of a session, which is needed for any number of cases."""
     whole_us = fsum(one.workload.time_us for one in found) or 1.0
     cost = forecast.session_cost(campaign.backend, find, peaks, campaign.measure)
+    session_s = campaign.shards.session_s
+    begun_share = 1 + cost.of_sessions(session_s, session_s) / session_s
+
+    def gain_of(one: CoveredCase) -> Gain | None:
+        record = one.workload.record
+        priced = price(Candidate(record, None, weigh([record])), find, peaks, campaign)
+        if priced.refusal is not None:
+            return None
+        devices = devices_for(priced.ranks, campaign.backend)
+        share = one.workload.time_us / whole_us
+        return Gain(record, share, priced.cost_s * begun_share * devices)
+
     known = [
         (gain.share * _UNCERTAIN[one.status] / gain.device_s, gain)
         for one in found
-        if one.status in _UNCERTAIN
-        and (gain := _gain(one, whole_us, campaign, peaks, find, cost)) is not None
+        if one.status in _UNCERTAIN and (gain := gain_of(one)) is not None
     ]
     ranked = [gain for _, gain in sorted(known, key=lambda one: (-one[0], one[1].record.case_id))]
     begun = (replace(gain, device_s=gain.device_s + cost.start_s) for gain in ranked[:1])
@@ -77,21 +88,3 @@ def within(ordered: Sequence[Gain], budget_h: float) -> tuple[Gain, ...]:
     """Return the first gains that the budget of device-hours pays for together."""
     hours = accumulate(gain.device_s / 3600 for gain in ordered)
     return tuple(gain for gain, hour in zip(ordered, hours, strict=True) if hour <= budget_h)
-
-
-def _gain(
-    one: CoveredCase,
-    whole_us: float,
-    campaign: Campaign,
-    peaks: forecast.Peaks,
-    find: FindOperator,
-    cost: forecast.SessionCost,
-) -> Gain | None:
-    record = one.workload.record
-    priced = price(Candidate(record, None, weigh([record])), find, peaks, campaign)
-    if priced.refusal is not None:
-        return None
-    session_s = campaign.shards.session_s
-    begun = 1 + cost.of_sessions(session_s, session_s) / session_s
-    device_s = priced.cost_s * begun * devices_for(priced.ranks, campaign.backend)
-    return Gain(record, one.workload.time_us / whole_us, device_s)

@@ -292,19 +292,19 @@ def test_daemon_sets_of_all_namespaces_are_told_or_known_to_be_hidden(cluster_of
 
 def test_the_rights_of_another_account_are_asked_in_its_name(cluster_of):
     cluster, server = cluster_of(Answer(201, {"status": {"allowed": True}}), Answer(403))
-    assert cluster.access.of_account("opmeter-controller", "list", "batch", "jobs")
+    assert cluster.may("list", "batch", "jobs", account="opmeter-controller")
     (asked,) = server.asked
     assert asked.path.endswith("/namespaces/bench/localsubjectaccessreviews")
     assert asked.body["spec"]["user"] == "system:serviceaccount:bench:opmeter-controller"
     with pytest.raises(ClusterError):
-        cluster.access.of_account("opmeter-controller", "list", "batch", "jobs")
+        cluster.may("list", "batch", "jobs", account="opmeter-controller")
 
 
 def test_a_right_to_one_object_is_asked_by_its_name(cluster_of):
     allowed = Answer(201, {"status": {"allowed": True}})
     cluster, server = cluster_of(allowed, allowed, allowed)
     of_lease = ("update", "coordination.k8s.io", "leases", "opmeter-merge")
-    assert cluster.access.mine(*of_lease) and cluster.access.of_account("it", *of_lease)
-    assert cluster.access.mine("create", *of_lease[1:3])
+    assert cluster.may(*of_lease) and cluster.may(*of_lease, account="it")
+    assert cluster.may("create", *of_lease[1:3])
     asked = [one.body["spec"]["resourceAttributes"].get("name") for one in server.asked]
     assert asked == ["opmeter-merge", "opmeter-merge", None]

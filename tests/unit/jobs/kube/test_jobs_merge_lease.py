@@ -280,7 +280,8 @@ class Play:
     def __init__(self, monkeypatch, cases=8):
         self.store, self.clock = Dull(), Clock()
         self.cluster = Shared(self.store)
-        monkeypatch.setattr(opening, "open_bare", lambda root, **_: self.store)
+        for module in (opening, merge_file):
+            monkeypatch.setattr(module, "open_bare", lambda root, *_, **__: self.store)
         self.apply(cases)
         self.controller, self.election = self.new_controller("one")
 

@@ -18,8 +18,7 @@ from jobs.doctor.machine import Check
 from jobs.selftest.archive import keep, read_kept
 from jobs.selftest.attribution import _mixed, rows_of
 from jobs.selftest.bench import decoding_case
-from jobs.selftest.checks import run_checks
-from jobs.selftest.environment import gathered, verdict_on_libraries
+from jobs.selftest.checks import gathered, run_checks, verdict_on_libraries
 from jobs.selftest.failing_operators import find as find_trouble
 from tests.unit.jobs.printed import missing, numbers, raises_naming
 
