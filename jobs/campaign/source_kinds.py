@@ -261,15 +261,11 @@ class ProfileSource:
 
 @dataclass(frozen=True, slots=True)
 class TreeSource:
-    """A version directory of a tree."""
-
     path: Path
 
 
 @dataclass(frozen=True, slots=True)
 class BundledSource:
-    """A sample that is part of the package."""
-
     name: str
 
 
@@ -296,7 +292,7 @@ def read_sources(entry: Entry, base: Path) -> tuple[Source, ...]:
     seen: list[Source] = []
     for item in entry.items():
         source = _source(item, base)
-        if any(_same_position(source, other) for other in seen):
+        if _position(source) in map(_position, seen):
             raise item.refusal("duplicate source")
         seen.append(source)
     return tuple(seen)
@@ -341,9 +337,8 @@ def _source(entry: Entry, base: Path) -> Source:
     return BundledSource(name)
 
 
-def _same_position(one: Source, other: Source) -> bool:
-    if isinstance(one, ProfileSource) and isinstance(other, ProfileSource):
-        return one.path == other.path
-    if isinstance(one, CasesSource) and isinstance(other, CasesSource):
-        return one.sha256 == other.sha256
-    return one == other
+def _position(source: Source) -> Source | Path | str:
+    """Return what a campaign may name once."""
+    if isinstance(source, ProfileSource):
+        return source.path
+    return source.sha256 if isinstance(source, CasesSource) else source

@@ -17,49 +17,25 @@ def resolve_stack(campaign: Campaign) -> Stack:
     other backends have more fields than a target can set (flags, threads, allocator), so the target
     must be this machine."""
     target = campaign.target
-    if target is None:
-        return local_stack(campaign.backend)
-    if campaign.backend != "npu":
-        return _filled(campaign, _agreed(campaign, local_stack(campaign.backend)), target)
-    missing = _left_open(target)
-    if missing:
-        here = _here(target)
-        if here is not None and target.device in (None, here.device):
-            return _filled(campaign, here, target)
-        raise BadInput(
-            f"campaign {campaign.name}: target does not set {', '.join(missing)}, and this machine "
-            "has no such device; set them (`opmeter stack` on one prints all), or use target: here"
-        )
-    return _filled(campaign, _of(target), target)
 
+    def here() -> Stack:
+        if target is None or campaign.backend != "npu":
+            return local_stack(campaign.backend)
+        try:
+            found = local_stack("npu", target.device)
+        except (BadInput, HostFault):
+            found = None
+        if found is None or target.device not in (None, found.device):
+            raise BadInput(
+                f"campaign {campaign.name}: target does not set {', '.join(_left_open(target))}, "
+                "and this machine has no such device; set them (`opmeter stack` on one prints "
+                "all), or use target: here"
+            )
+        return found
 
-def _left_open(target: Target) -> list[str]:
-    """Return the fields that a machine must fill; `8.5` leaves the exact release open."""
-    missing = [name for name in TARGET_KEYS if getattr(target, name) is None]
-    if target.cann is not None and not is_cann_release(target.cann):
-        missing.append(f"cann ({target.cann} matches every release {target.cann}.x)")
-    return missing
-
-
-def _of(target: Target) -> Stack:
-    return Stack(device=target.device or "", torch=target.torch or "")
-
-
-def _here(target: Target) -> Stack | None:
-    try:
-        return local_stack("npu", target.device)
-    except (BadInput, HostFault):
-        return None
-
-
-def _agreed(campaign: Campaign, found: Stack) -> Stack:
-    named = campaign.target.device if campaign.target else None
-    if campaign.backend != "npu" and named not in (None, found.device):
-        raise BadInput(
-            f"campaign {campaign.name}: target.device: expected {named}, but this machine has "
-            f"{found.device}; name that device, omit the device, or use target: here"
-        )
-    return found
+    stack = resolve_stack_of(campaign, here)
+    assert stack is not None
+    return stack
 
 
 def resolve_stack_of(campaign: Campaign, find: Callable[[], Stack | None]) -> Stack | None:
@@ -69,11 +45,24 @@ def resolve_stack_of(campaign: Campaign, find: Callable[[], Stack | None]) -> St
     Return None while it has no result."""
     target = campaign.target
     if campaign.backend == "npu" and target is not None and not _left_open(target):
-        return _filled(campaign, _of(target), target)
+        return _filled(campaign, Stack(target.device or "", target.torch or ""), target)
     found = find()
     if found is None or target is None:
         return found
-    return _filled(campaign, _agreed(campaign, found), target)
+    if campaign.backend != "npu" and target.device not in (None, found.device):
+        raise BadInput(
+            f"campaign {campaign.name}: target.device: expected {target.device}, but this machine "
+            f"has {found.device}; name that device, omit the device, or use target: here"
+        )
+    return _filled(campaign, found, target)
+
+
+def _left_open(target: Target) -> list[str]:
+    """Return the fields that a machine must fill; `8.5` leaves the exact release open."""
+    missing = [name for name in TARGET_KEYS if getattr(target, name) is None]
+    if target.cann is not None and not is_cann_release(target.cann):
+        missing.append(f"cann ({target.cann} matches every release {target.cann}.x)")
+    return missing
 
 
 def _filled(campaign: Campaign, base: Stack, target: Target) -> Stack:

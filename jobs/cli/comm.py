@@ -400,7 +400,6 @@ def fit_lines(points: Iterable[CheckedRow]) -> Iterator[str]:
 
 
 def change_line(change: FileChange) -> str:
-    """Return the changes of a file in a line."""
     twice = f"; {counted(change.twice, 'key')} occurred more than once" if change.twice else ""
     return f"{change.path}: {counted(change.added, 'row')} added, {change.changed} changed{twice}"
 

@@ -190,7 +190,6 @@ def _versions(store: Store, strays: Container[str]) -> int:
 
 
 def chosen_commit(store: Store, root: str, number: int | None) -> Commit:
-    """Return the version with this number, or the newest."""
     from collector.database.commits import read_log, readable_log
 
     if number is None:

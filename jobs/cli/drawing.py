@@ -23,8 +23,6 @@ _ANCHORS = {"start": "ls", "middle": "ms", "end": "rs"}
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line through these places."""
-
     places: tuple[Position, ...]
     colour: str
     width: float = 1.0
@@ -147,7 +145,6 @@ _CURVE, _BUDGET, _GRID = "#2563eb", "#b91c1c", "#dddddd"
 
 
 def picture_of(points: "Sequence[WorthPoint]", budget_h: float, title: str) -> Drawing:
-    """Return the drawing of the coverage over device-hours, with the budget."""
     last_h = points[-1].device_h or 1.0
     step = max(1, len(points) // _MOST_POINTS)
     texts = [*points[:-1:step], points[-1]]

@@ -13,7 +13,6 @@ from jobs.executor.local_run import RunView
 
 
 def view_for(stream_is_terminal: bool) -> RunView:
-    """Return the view for a terminal or for a log."""
     return TerminalView() if stream_is_terminal else LineView()
 
 

@@ -150,14 +150,12 @@ class Metrics(Collector):
             self.set("opmeter_node_strikes", len(shards_of), labels)
 
     def forget(self, campaign: str) -> None:
-        """Remove a campaign that is no longer applied."""
         label = ("campaign", campaign)
         self._work.pop(campaign, None)
         with self._lock:
             self._values = {key: v for key, v in self._values.items() if label not in key[1]}
 
     def collect(self) -> Iterator[Metric]:
-        """Yield each metric with its samples."""
         with self._lock:
             values = sorted(self._values.items())
         for name, samples in groupby(values, key=lambda item: item[0][0]):

@@ -157,7 +157,6 @@ class Rounds:
         return making.found
 
     def forget(self, campaign: str) -> None:
-        """Discard the round of a campaign."""
         if (making := self._making.pop(campaign, None)) is not None:
             making.is_current = False
 

@@ -16,16 +16,12 @@ class LaunchWave:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """Change the parallelism of a Job."""
-
     job: str
     parallelism: int  # the maximum number of its pods that run at once
 
 
 @dataclass(frozen=True, slots=True)
 class Suspend:
-    """Suspend or resume a Job."""
-
     job: str
     on: bool  # False resumes it
     why: str
@@ -37,8 +33,6 @@ class Suspend:
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """Delete a Job and its pods."""
-
     job: str
     why: str
 
@@ -54,8 +48,6 @@ class GiveUp:
 
 @dataclass(frozen=True, slots=True)
 class RecordFailures:
-    """Write the failures counted against nodes."""
-
     node_failures: NodeFailures
 
 

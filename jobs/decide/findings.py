@@ -131,15 +131,12 @@ JobIndex = tuple[str, int]  # the name of a Job and an index
 
 @dataclass(frozen=True, slots=True)
 class FailureDecision:
-    """The decision about the shards that failed."""
-
     given_up: tuple[GiveUp, ...] = ()  # they failed in two waves because of the shard
     unproven: tuple[str, ...] = ()  # they failed in two waves, perhaps for another cause
     resting: frozenset[str] = frozenset()  # the unproven shards that failed a moment ago
     words: str = ""  # the message of a pod of an unproven shard
 
     def warnings(self) -> Iterable[Announce]:
-        """Return the warnings for the user."""
         if self.unproven:
             shards = counted(len(self.unproven), "shard")
             yield Announce(
@@ -313,7 +310,6 @@ class ImageRefusal:
     is_proved: bool  # the image is the cause, not a node
 
     def warnings(self) -> Iterator[Announce]:
-        """Yield the announcements for users."""
         last = self.jobs[-1]
         if self.is_proved:
             yield Announce(

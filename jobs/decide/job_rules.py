@@ -44,8 +44,6 @@ _MOST_NAMED = 8
 
 @dataclass(frozen=True, slots=True)
 class Suspension:
-    """The reason why a Job must be suspended."""
-
     # reason of an Event: NotStarting, GangIncomplete, GangApart, StoreRefusesWorkers ...
     reason: str
     why: str  # one sentence for the user
@@ -173,8 +171,6 @@ def _node_suspension(
 
 @dataclass(frozen=True, slots=True)
 class JobShare:
-    """A live Job and its remaining work."""
-
     job: JobView
     left: Remaining
 

@@ -51,7 +51,6 @@ class StateAges:
 
 
 def job_views(jobs: Iterable[Mapping[str, Any]], since: StateAges) -> tuple[JobView, ...]:
-    """Return the Jobs of a campaign."""
     views = [job_view(job) for job in jobs]
     ages = since.ages({view.uid: (view.suspended, view.state) for view in views})
     return tuple(replace(view, in_state_s=ages[view.uid]) for view in views)
@@ -72,7 +71,6 @@ def _state_of(pod: PodView) -> Hashable:
 
 
 def job_view(job: Mapping[str, Any]) -> JobView:
-    """Return a Job of a campaign."""
     metadata, spec, status = job["metadata"], job["spec"], job.get("status") or {}
     labels, notes = metadata.get("labels") or {}, metadata.get("annotations") or {}
     ending = ending_of(job)
@@ -120,7 +118,6 @@ def ending_of(job: Mapping[str, Any]) -> Mapping[str, str]:
 
 
 def pod_view(pod: Mapping[str, Any]) -> PodView:
-    """Return a pod of a Job."""
     metadata, spec, status = pod["metadata"], pod["spec"], pod.get("status") or {}
     labels, notes = metadata.get("labels") or {}, metadata.get("annotations") or {}
     statuses = status.get("containerStatuses") or ()

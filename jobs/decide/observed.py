@@ -13,8 +13,6 @@ WORKER, MERGE = "worker", "merge"
 
 @dataclass(frozen=True, slots=True)
 class JobView:
-    """One Job in the cluster."""
-
     name: str
     uid: str
     component: str  # worker | merge
@@ -48,8 +46,6 @@ class JobView:
 
 @dataclass(frozen=True, slots=True)
 class PodView:
-    """One pod of a Job."""
-
     name: str
     uid: str
     job: str  # the name of its Job
@@ -125,7 +121,6 @@ class Observed:
 
     @property
     def nodes_in_use(self) -> set[str]:
-        """Return the nodes with pods of this campaign."""
         return {pod.node for pod in self.pods if pod.node and not pod.has_ended}
 
     def pods_of(self, job: JobView) -> Sequence[PodView]:

@@ -195,7 +195,6 @@ def stuck_while_others_run(observed: Observed) -> Iterator[PodView]:
 
 
 def warnings(observed: Observed) -> Iterator[Announce]:
-    """Yield the warnings about pods that wait or cannot end."""
     ready = _ready(observed)
     lost = sorted({p.node for p in observed.pods if _is_lost(p, ready)})
     for node in lost:

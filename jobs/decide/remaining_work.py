@@ -19,8 +19,6 @@ from jobs.objects.waves import Wave
 
 @dataclass(frozen=True, slots=True)
 class Remaining:
-    """The remaining work of one live Job."""
-
     open_indexes: tuple[int, ...]  # can still commit a shard, and no younger wave has them
     taken_indexes: frozenset[int]  # a younger wave has them
     # Pods that measure shards of a younger wave, or whose replacement may do so.

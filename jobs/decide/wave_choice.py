@@ -169,7 +169,6 @@ def _is_fit(wave: Wave, desired: Desired, observed: Observed, avoid: Collection[
 def gang_wave(
     desired: Desired, observed: Observed, shard: str, serial: int, avoid: Collection[str]
 ) -> Wave:
-    """Return the wave of one gang over several pods."""
     pods, away = desired.wide[shard], _away_from(desired, observed, shard, avoid)
     return wave_of(desired, ((shard,),) * pods, serial, away, pods)
 
@@ -210,7 +209,6 @@ def wave_of(
     avoid: Collection[str],
     pods: int = 1,
 ) -> Wave:
-    """Return a wave of the plan with these indexes."""
     plan = desired.plan
     return Wave(
         campaign=plan.campaign,

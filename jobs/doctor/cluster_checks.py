@@ -381,7 +381,6 @@ def check_cluster_queue(
 
 
 def cluster_queue_of(local_queue: Manifest) -> str:
-    """Return the name of the ClusterQueue of a LocalQueue."""
     return str((local_queue.get("spec") or {}).get("clusterQueue") or "")
 
 

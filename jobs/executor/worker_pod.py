@@ -126,8 +126,6 @@ _HOLD_S = 120.0
 
 @dataclass(frozen=True, slots=True)
 class PodTask:
-    """The task of one pod."""
-
     root: str  # the URL of the store
     campaign: str
     wave: str  # its hash

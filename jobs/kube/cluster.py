@@ -102,7 +102,6 @@ class Cluster:
 
     @property
     def requests(self) -> int:
-        """Return how many requests were sent."""
         return self._requests.count
 
     def version(self) -> str:
@@ -166,7 +165,6 @@ class Cluster:
         return self._list(self._core("events"), {"fieldSelector": fields})
 
     def log(self, pod: str) -> str:
-        """Return the log of a pod."""
         return self._requests.text("GET", f"{self._core('pods')}/{quote(pod)}/log")
 
     def create_or_adopt(self, job: Manifest) -> bool:

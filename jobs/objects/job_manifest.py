@@ -100,7 +100,6 @@ def worker_job(
     suspend: bool = False,
     features: Features = ALL_FEATURES,
 ) -> Manifest:
-    """Return the Indexed Job of a wave."""
     count = len(wave.indexes)
     # Ascend's plugins read the site's labels on the Job and on its pods.
     labels = dict(site.pod_labels) | {

@@ -233,5 +233,4 @@ def _node_names() -> list[Manifest]:
 
 
 def texts(**values: str) -> list[Manifest]:
-    """Return environment variables."""
     return [{"name": name, "value": value} for name, value in values.items()]

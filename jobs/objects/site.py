@@ -62,7 +62,6 @@ class Site:
 
     @property
     def devices_per_worker(self) -> int:
-        """Return how many devices one pod requests."""
         return {"device": 1, "pair": 2, "node": self.devices_per_node}[self.shape]
 
     @property
@@ -181,7 +180,6 @@ _TOLERATION = ("key", "operator", "value", "effect", "tolerationSeconds")
 
 
 def bundled_sites() -> list[str]:
-    """Return the names of the bundled profiles."""
     folder = files("jobs.objects").joinpath("sites")
     return sorted(entry.name.removesuffix(".yaml") for entry in folder.iterdir())
 

@@ -189,8 +189,6 @@ _PROVING_SHARDS = 2
 
 @dataclass(frozen=True, slots=True, order=True)
 class NodeFailure:
-    """One failure of a shard that is counted against a node."""
-
     node: str
     shard: str
 

@@ -58,7 +58,6 @@ class Weight:
 
 
 def weigh(records: Sequence[CaseRecord]) -> Weight:
-    """Return the weight of a case from all its records in all sources."""
     profiles = [record.profile for record in records if record.profile is not None]
     return Weight(
         rows=sum(profile.count for profile in profiles) + len(records) - len(profiles),

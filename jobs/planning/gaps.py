@@ -101,7 +101,6 @@ def shares(
 
 
 def planned_shares(plan: Plan) -> Shares:
-    """Return the shares of the sources' time that a plan records."""
     lines = plan.forecast
     communication_us = fsum(source.communication_us for source in plan.sources)
     return Shares(lines.compute_us, lines.measurable_us, lines.unknown_us, communication_us)

@@ -180,7 +180,6 @@ Step = Continue | NewPlan
 
 
 def decide(state: PlanningState, options: RunOptions) -> Step:
-    """Return the campaign's next step."""
     unmergeable, held = {damage.shard for damage in state.damage}, state.held
     left_out = {
         plan.number: [shard.shard_id for _, shard in outside([plan], state.committed, held)]

@@ -162,7 +162,6 @@ class CutShard:
 
 
 def device_s(shards: Sequence[CutShard], backend: str) -> float:
-    """Return the device-seconds of shards, by forecast."""
     return fsum(s.predicted_s * devices_for(s.ranks, backend) for s in shards)
 
 

@@ -301,7 +301,6 @@ def completed_records(records: Iterable[CaseRecord]) -> tuple[CaseRecord, ...]:
 
 @contextmanager
 def bundled_profile(name: str) -> Iterator[Path]:
-    """Yield a temporary copy of a bundled profile."""
     with tempfile.TemporaryDirectory(prefix="opmeter-sample-") as folder:
         yield write_bundled_profile(name, Path(folder))
 

@@ -96,7 +96,6 @@ def read_plans(store: Store, campaign: str) -> list[Plan]:
 
 
 def has_plans(store: Store, campaign: str) -> bool:
-    """Return whether a campaign has a plan in the store."""
     return any(True for _ in store.list(keys.plans(campaign)))
 
 
@@ -107,7 +106,6 @@ def campaigns(store: Store) -> list[str]:
 
 
 def no_campaign(store: Store, name: str) -> BadInput:
-    """Return the error for a campaign that the store does not contain."""
     known = ", ".join(campaigns(store)) or "none"
     return BadInput(f"no campaign {name!r} at {store.url}; known campaigns: {known}")
 

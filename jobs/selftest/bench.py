@@ -90,7 +90,6 @@ class SessionBench:
 
     @property
     def done(self) -> list[Session]:
-        """Return the sessions so far, in order."""
         return list(self._done.values())
 
     def session(self, request: SessionRequest) -> Session:

@@ -125,7 +125,6 @@ def failure_lines(status: PlanStatus) -> Iterator[str]:
 
 
 def duration(seconds: float) -> str:
-    """Return a duration as readable text."""
     if seconds < 120:
         return f"{seconds:.0f} s"
     if seconds < 7200:
@@ -245,7 +244,6 @@ _FOR_GOOD = (Outcome.UNSUPPORTED, Outcome.REJECTED, NEVER_TRIED)
 
 
 def describe(summary: Summary, plan: Plan, head: Commit | None, url: str) -> list[str]:
-    """Return the lines that end a run."""
     version = f"version {head.number}" if head else "no version yet"
     more = counted(summary.in_tree, "more has one in its tree", "more have one in their tree")
     in_tree = f"; {more}" if summary.in_tree else ""

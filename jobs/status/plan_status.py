@@ -73,7 +73,6 @@ class PlanStatus:
 
     @property
     def of_repeats(self) -> list[ShardStatus]:
-        """Return the shards that measure the same cases a second time."""
         repeats = {shard.shard_id for shard in self.plan.repeats}
         return [shard for shard in self.shards if shard.shard in repeats]
 

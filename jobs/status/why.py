@@ -63,7 +63,6 @@ def explain(seen: ClusterObjects) -> Iterator[str]:
 
 
 def running_pods(pods: Iterable[Manifest]) -> int:
-    """Return how many worker pods are running."""
     return sum(_phase(pod) == "Running" and _component(pod) == "worker" for pod in pods)
 
 
@@ -77,7 +76,7 @@ def _campaign_line(seen: ClusterObjects) -> str:
     line = f"cluster     applied in namespace {seen.namespace}"
     if "deletionTimestamp" in metadata:
         return f"{line}; it is being removed"
-    if (metadata.get("annotations") or {}).get(PAUSED) == "true":
+    if _is_paused(seen):
         return f"{line}; paused: opmeter pause {seen.campaign} --resume continues it"
     return line
 

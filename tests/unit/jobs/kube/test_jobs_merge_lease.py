@@ -135,7 +135,7 @@ def of_cluster(monkeypatch):
         brief = partial(MergeLease, duration_s=3.0)
         monkeypatch.setattr(leader_election, "MergeLease", brief)
         monkeypatch.setattr(merge_file, "_TURN_S", turn_s)
-        monkeypatch.setattr(opening, "open_bare", lambda root, campaign: store)
+        monkeypatch.setattr(merge_file, "open_bare", lambda root, campaign: store)
         monkeypatch.setattr(Cluster, "connect", lambda namespace: cluster)
         return lambda number: merge_command("made", root=ROOT, plan=[number], lease="bench")
 
@@ -280,8 +280,7 @@ class Play:
     def __init__(self, monkeypatch, cases=8):
         self.store, self.clock = Dull(), Clock()
         self.cluster = Shared(self.store)
-        for module in (opening, merge_file):
-            monkeypatch.setattr(module, "open_bare", lambda root, *_, **__: self.store)
+        monkeypatch.setattr(opening, "open_bare", lambda root, **_: self.store)
         self.apply(cases)
         self.controller, self.election = self.new_controller("one")
 
