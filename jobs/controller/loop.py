@@ -91,19 +91,10 @@ def run_forever(
         took_s = environment.monotonic() - started
         rest_s = min(took_s / _BUSY_SHARE, took_s + _LONGEST_S)
         soonest = started + max(interval_s, rest_s)
-        _wait(stop, changes, soonest, max(soonest, started + _LONGEST_S))
+        latest = max(soonest, started + _LONGEST_S)
+        while (now := environment.monotonic()) < soonest and not stop.is_set():
+            environment.wait(stop, min(_SLICE_S, soonest - now))
+        while changes is not None and environment.monotonic() < latest and not stop.is_set():
+            if changes.wait(_SLICE_S):
+                break
     return False
-
-
-def _wait(
-    stop: threading.Event,
-    changes: Changes | None,
-    soonest: float,
-    latest: float,
-) -> None:
-    """Wait until something changes, but not before `soonest`."""
-    while (now := environment.monotonic()) < soonest and not stop.is_set():
-        environment.wait(stop, min(_SLICE_S, soonest - now))
-    while changes is not None and environment.monotonic() < latest and not stop.is_set():
-        if changes.wait(_SLICE_S):
-            return

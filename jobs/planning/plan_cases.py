@@ -198,42 +198,12 @@ def _duration_us(result: HeadResult | None) -> float:
 # most per second of one more session. Pure.
 
 
-def within_precision_budget(
-    priced: Sequence[PricedCase],
-    head_results: Mapping[str, HeadResult],
-    campaign: Campaign,
-    cost: SessionCost,
-) -> list[PricedCase]:
-    """Return the priced cases that the campaign's budget of device time pays for.
-
-    The cases that narrow most per second come first. `cost` is the overhead of a session besides
-    its cases. Raise BadInput if the budget does not pay for a session."""
-    budget_s = (campaign.quality.budget_device_h or 0.0) * 3600
-    if budget_s <= cost.start_s:
-        raise BadInput(
-            f"quality.budget_device_h: {budget_s:.0f} s is too short for one case: a session takes "
-            f"{cost.start_s:.0f} s to start"
-        )
-    chosen: list[PricedCase] = []
-    of_ranks: dict[int, _Work] = {}
-    for item in sorted(priced, key=lambda item: _rank(item, head_results, campaign.backend)):
-        more = of_ranks | {item.ranks: of_ranks.get(item.ranks, _Work()).with_one(item.cost_s)}
-        whole_s = fsum(_whole_s(ranks, work, campaign, cost) for ranks, work in more.items())
-        if _narrowed(item, head_results) > 0 and whole_s <= budget_s:
-            of_ranks = more
-            chosen.append(item)
-    return chosen
-
-
 @dataclass(frozen=True, slots=True)
 class _Work:
     """A number of cases and the seconds that they take."""
 
     cases: int = 0
     work_s: float = 0.0
-
-    def with_one(self, cost_s: float) -> "_Work":
-        return _Work(self.cases + 1, self.work_s + cost_s)
 
 
 def _whole_s(ranks: int, work: _Work, campaign: Campaign, cost: SessionCost) -> float:
@@ -425,16 +395,21 @@ def narrowed_cases(
     cost: SessionCost,
     find: FindOperator,
 ) -> list[PricedCase]:
-    """Return the measured cases that are measured again for narrower intervals.
+    """Return the measured cases that the budget of device time measures again.
 
-    Return none for a plan that only repeats failures or damage."""
+    The cases whose intervals narrow most per second come first. `cost` is the overhead of a session
+    besides its cases. Return none for a plan that only repeats failures or damage. Raise BadInput
+    if the budget does not pay for a session."""
     campaign, head_results = request.campaign, request.head_results
-    if (
-        campaign.update != "precision"
-        or request.cases_to_repeat is not None
-        or request.retry_failed
-    ):
+    is_repair = request.cases_to_repeat is not None or request.retry_failed
+    if campaign.update != "precision" or is_repair:
         return []
+    budget_s = (campaign.quality.budget_device_h or 0.0) * 3600
+    if budget_s <= cost.start_s:
+        raise BadInput(
+            f"quality.budget_device_h: {budget_s:.0f} s is too short for one case: a session takes "
+            f"{cost.start_s:.0f} s to start"
+        )
     known = [
         c
         for c in candidates
@@ -442,7 +417,16 @@ def narrowed_cases(
         and result.interval is not None
     ]
     priced = priced_cases(known, request, peaks, find)
-    return within_precision_budget(priced, head_results, campaign, cost)
+    chosen: list[PricedCase] = []
+    of_ranks: dict[int, _Work] = {}
+    for item in sorted(priced, key=lambda item: _rank(item, head_results, campaign.backend)):
+        before = of_ranks.get(item.ranks, _Work())
+        more = of_ranks | {item.ranks: _Work(before.cases + 1, before.work_s + item.cost_s)}
+        whole_s = fsum(_whole_s(ranks, work, campaign, cost) for ranks, work in more.items())
+        if _narrowed(item, head_results) > 0 and whole_s <= budget_s:
+            of_ranks = more
+            chosen.append(item)
+    return chosen
 
 
 def repeats_of(

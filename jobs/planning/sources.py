@@ -41,23 +41,17 @@ from jobs.planning import generated_sources
 # made from it, so that shares remain correct.
 
 
-def of_libraries(records: Sequence[CaseRecord], libraries: Sequence[str]) -> tuple[CaseRecord, ...]:
-    """Return the records, with a case per requested library for kernels that two libraries have.
-
-    Return them unchanged if no library is named."""
-    if not libraries:
-        return tuple(records)
-    return tuple(one for record in records for one in _per_library(record, libraries))
-
-
-def _per_library(record: CaseRecord, libraries: Sequence[str]) -> Iterator[CaseRecord]:
-    op = find(record.case.kernel_type)
-    if op is None or not op.npu.served or record.case.attribute(LIBRARY) is not None:
-        yield record
-        return
-    for number, library in enumerate(libraries):
-        requested = replace(record, extra={**record.extra, LIBRARY: library})
-        yield requested if number == 0 else replace(requested, profile=None)
+def of_libraries(records: Iterable[CaseRecord], libraries: Sequence[str]) -> Iterator[CaseRecord]:
+    """Yield the records, with a case per requested library for kernels that two libraries have."""
+    for record in records:
+        op = find(record.case.kernel_type)
+        is_served = op is not None and op.npu.served and record.case.attribute(LIBRARY) is None
+        if not libraries or not is_served:
+            yield record
+            continue
+        for number, library in enumerate(libraries):
+            requested = replace(record, extra={**record.extra, LIBRARY: library})
+            yield requested if number == 0 else replace(requested, profile=None)
 
 
 # Cases of rows that lack values on which their time depends, with values that a campaign names.
@@ -141,7 +135,7 @@ def load_sources(campaign: Campaign, store: Store) -> tuple[LoadedSource, ...]:
 def _assuming(loaded: LoadedSource, campaign: Campaign) -> LoadedSource:
     """Return a source with the cases that the campaign's runtime values add to it."""
     runtime, planned = campaign.runtime, loaded.planned
-    requested = of_libraries(loaded.records, runtime.libraries)
+    requested = tuple(of_libraries(loaded.records, runtime.libraries))
     added = cases_at_assumed_values(requested, runtime)
     reported = []
     if requested != loaded.records:
