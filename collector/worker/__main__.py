@@ -125,11 +125,7 @@ def assignment_of(options: argparse.Namespace) -> Assignment:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="collector.worker",
-        description=__doc__,
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
-    )
+    parser = argparse.ArgumentParser(prog="collector.worker", description=__doc__)
     parser.add_argument("--root", required=True, help="URL of the store")
     parser.add_argument("--campaign", required=True, help="name of the campaign")
     parser.add_argument("--plan", type=int, required=True, help="number of the plan")
