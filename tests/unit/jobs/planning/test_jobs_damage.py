@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -54,7 +55,8 @@ class Here:
         self.path.write_text(text + "shards: {target_s: 0.001, session_s: 1}\n")
         self.store = FileStore(self.folder / "store")
         self.monkeypatch.setattr(local_campaign, "check_here", lambda state: None)
-        self.monkeypatch.setattr(local_campaign, "_measure", self._measure)
+        self.monkeypatch.setattr(local_campaign, "device_locks", lambda backend: [])
+        self.monkeypatch.setattr(local_campaign, "LocalRun", self._workers)
 
     @property
     def campaign(self) -> Campaign:
@@ -74,8 +76,8 @@ class Here:
             told = replace(told, head_commit=plan.head_commit)
             commit_shard(self.store, told, plan, made)
 
-    def _measure(self, store: Store, watched: Store, plan: Plan, *_: object, **__: object) -> None:
-        self.measured(plan)
+    def _workers(self, *, plan: Plan, **_: object) -> SimpleNamespace:
+        return SimpleNamespace(measure=lambda shards: self.measured(plan))
 
     def run(self) -> tuple[int, list[str]]:
         said: list[str] = []
