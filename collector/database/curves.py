@@ -1,13 +1,10 @@
-"""The curves of a version directory whose durations are not times of kernels, which are withheld.
+"""The curves of a version directory whose durations are not times of kernels, which are withheld
+("Durations that are not the kernel's", docs/quality.md).
 
 All good measurements of one kernel type, core, state of the caches and input dtypes on one stack
-are a curve. A curve is checked for durations that hide its work (`quality/gates`), and for
-durations that are not in microseconds (`quality/gates`). Which curves are withheld follows from the
-set of measurements alone, so that merges stay commutative. It is computed again for every view: a
-curve may be withheld, or shown again, when more of it is measured. The measurements do not change.
-
-Only operators with declared work are checked. On a CPU the host is the device, and calls of several
-ranks wait for a network: neither is checked.
+are a curve. Which curves are withheld follows from the set of measurements alone, and is computed
+again for every view. The measurements do not change. Only operators with declared work are checked,
+and none on a CPU or over several ranks.
 """
 
 import json
@@ -38,8 +35,7 @@ from collector.ranks.distribution import DISTRIBUTE_KERNELS
 # The work of the cases of a table, as their declarations count it.
 #
 # A merge needs it for 100,000s of cases. Most cases of a kernel have one of a few forms, which
-# differ only in the numbers of their shapes. Cases of one form are read and evaluated together, all
-# others one by one. The results are the same.
+# differ only in the numbers of their shapes: these are read and evaluated together.
 
 _CELLS = ("kernel_type", "extra", *BASE_CELLS)
 _SHAPES = (INPUT_SHAPES, OUTPUT_SHAPES)
@@ -177,17 +173,13 @@ def _form(cases: pa.Table, shapes: pa.ChunkedArray, places: Whole) -> _Form | No
     # large.
     if first is None or lengths[0].tolist() != together.lengths_of(first):
         return None
-    return _Form(first, lengths) if _are_shapes(first, lengths) else None
-
-
-def _are_shapes(form: Case, lengths: Whole) -> bool:
     at = 0
-    for slot in (*(form.inputs or ()), *(form.outputs or ())):
-        own = np.maximum(lengths[:, at : at + len(slot.shape or ())], 1)
-        if own.prod(axis=1, dtype=np.float64).max() > _MOST_ELEMENTS:
-            return False
-        at += own.shape[1]
-    return True
+    for slot in (*(first.inputs or ()), *(first.outputs or ())):
+        sizes = np.maximum(lengths[:, at : at + len(slot.shape or ())], 1)
+        if sizes.prod(axis=1, dtype=np.float64).max() > _MOST_ELEMENTS:
+            return None
+        at += sizes.shape[1]
+    return _Form(first, lengths)
 
 
 def cases_of(rows: pa.Table) -> Iterator[Case | None]:
@@ -272,10 +264,8 @@ def _fault(cases: pa.Table, measured: Whole, duration_us: Floats, stack: Stack) 
     return hidden.fault if hidden else ""
 
 
-# The durations of a version that are above those of larger cases, by `quality/gates`.
-#
-# No decision depends on them, and no certificate has them, because the larger case may be measured
-# later.
+# The durations of a version that are above those of larger cases. No decision depends on them, and
+# no certificate has them, because the larger case may be measured later.
 
 # Case ids are hashes: the first ones of a kernel type are a fair sample of it.
 _MOST_OF_KERNEL = 2000
@@ -322,7 +312,10 @@ def envelope_of(cases: pa.Table, mean_us: Mapping[str, float], device: str) -> E
     kernels = [places[:_MOST_OF_KERNEL] for places in places_alike(cases, ("kernel_type",))]
     cases = cases.take(pa.array(np.sort(np.concatenate(kernels))))
     duration_us = np.array([mean_us[case] for case in cases["case"].to_pylist()], np.float64)
-    larger = _larger(cases, duration_us)
+    larger = np.full(cases.num_rows, -1, np.int64)  # the index of a larger and faster case
+    for places, lengths in lengths_of_forms(cases):
+        faster = gates.larger_and_faster(lengths.astype(np.float64), duration_us[places])
+        larger[places] = np.where(faster >= 0, places[faster], -1)
     above = np.flatnonzero(larger >= 0)
     above_envelope = _above_envelope(cases, duration_us, above, larger[above])
     counts = Counter(cases["kernel_type"].to_pylist())
@@ -335,14 +328,6 @@ def envelope_of(cases: pa.Table, mean_us: Mapping[str, float], device: str) -> E
             if count >= _FEWEST and found[kernel_type] > _MOST_ABOVE * count
         ),
     )
-
-
-def _larger(cases: pa.Table, duration_us: Floats) -> Whole:
-    larger = np.full(cases.num_rows, -1, np.int64)
-    for places, lengths in lengths_of_forms(cases):
-        found = gates.larger_and_faster(lengths.astype(np.float64), duration_us[places])
-        larger[places] = np.where(found >= 0, places[found], -1)
-    return larger
 
 
 def _above_envelope(

@@ -16,16 +16,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from collector.database.canaries import (
-    DEVICE,
-    SESSION,
-    SuspectSessions,
-    session_canaries,
-    suspect_sessions,
-)
+from collector.database import query
 from collector.database.curves import Faults
 from collector.database.layout import INTERVAL_COLUMNS, IntervalRow
-from collector.database.query import faults_of, good_rows, isolated, judged_rows
+from collector.database.query import DEVICE, SESSION, SuspectSessions
 from collector.database.state import TEXT, State
 from collector.model.row import value_of
 from collector.ops.registry import family_of
@@ -143,10 +137,12 @@ def evidence_of_versions(state: State, *, collectives: bool = False) -> dict[str
     devices = {path: version.shown_stack.device for path, version in state.versions.items()}
     priors = {path: prior_of(name, over_ranks=collectives) for path, name in devices.items()}
     # Sessions of ranks have no canaries, and their cases are on no curve.
-    canaries = {path: () if collectives else session_canaries(state, path) for path in priors}
-    faults = {path: {} if collectives else faults_of(state, path) for path in priors}
+    canaries = {path: () if collectives else query.session_canaries(state, path) for path in priors}
+    faults = {path: {} if collectives else query.faults_of(state, path) for path in priors}
     rows = {
-        path: _rows(state, path, (suspect_sessions(canaries[path]), faults[path]), collectives)
+        path: _rows(
+            state, path, (query.suspect_sessions(canaries[path]), faults[path]), collectives
+        )
         for path in priors
     }
     shown = "median_us" if collectives else "mean_us"
@@ -195,9 +191,9 @@ def version_intervals(evidence_of_version: VersionEvidence) -> VersionIntervals:
     names = evidence_of_version.rows["measurement"].to_pylist()
     # Plain texts, because the garbage collector does not track tuples of atomic objects.
     cases = map(CaseInterval, *columns, [origin.value for origin in found.origins])
-    suspects = suspect_sessions(evidence_of_version.canaries)
+    suspects = query.suspect_sessions(evidence_of_version.canaries)
     model = (
-        tuple(sorted((session, suspect.is_withheld) for session, suspect in suspects.items())),
+        tuple(sorted((session, suspect.is_beyond_band) for session, suspect in suspects.items())),
         variance.learnt,
         tuple(variance.degrees.tolist()),
         variance.is_of_prior,
@@ -211,15 +207,11 @@ def version_intervals(evidence_of_version: VersionEvidence) -> VersionIntervals:
 
 
 def _lowered(found: StackIntervals, rows: pa.Table) -> Floats:
-    texts = rows["profiler_floor_us"].to_pylist()
+    texts = rows["profiler_floor_us"].to_pylist()  # of the lower bound of each profiler
     if not any(texts):
         return found.low_us
-    ends = zip(
-        found.low_us.tolist(),
-        found.mean_us.tolist(),
-        (value_of("profiler_floor_us", text) for text in texts),
-        strict=True,
-    )
+    bounds_us = [value_of("profiler_floor_us", text) for text in texts]
+    ends = zip(found.low_us.tolist(), found.mean_us.tolist(), bounds_us, strict=True)
     return np.array([lowered_us(*end) for end in ends], np.float64)
 
 
@@ -242,12 +234,12 @@ def _rows(
 
     They are those of collectives or all others, without those after other launches, which have no
     interval over sessions."""
-    rows = judged_rows(state, path, *judged).select(_USED)
+    rows = query.judged_rows(state, path, *judged).select(_USED)
     kinds = pc.unique(rows["kernel_type"]).to_pylist()
     kinds_to_show = [kind for kind in kinds if is_collective(kind) == collectives]
     if len(kinds_to_show) < len(kinds):  # mostly all or none are collectives
         rows = rows.filter(pc.is_in(rows["kernel_type"], pa.array(kinds_to_show, TEXT)))
-    return isolated(good_rows(rows, state.versions[path], path))
+    return query.isolated(query.good_rows(rows, state.versions[path], path))
 
 
 def _means(rows: pa.Table, shown: str) -> SessionMeans:

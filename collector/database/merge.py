@@ -179,7 +179,6 @@ def _next_step(base: _Base, results: Sequence[PlanResults], supersede_stack: boo
 
 
 def _runtime(head: Commit | None, gathered: State) -> Runtime:
-    """Return the runtime of this database, real or fake, which the first commit decides."""
     runtimes = gathered.runtimes
     held = head.runtime if head else min(runtimes, default=Runtime.REAL)
     if foreign := runtimes - {held}:
@@ -236,12 +235,10 @@ def _write(store: Store, step: _Step, guard: Guard, author: str) -> Commit:
     head, manifest = step.base.head, step.base.manifest
     number = head.number + 1 if head else 1
     view = view_of(step.joined)
-    written = snapshot.write_snapshot(
-        store,
-        number,
-        step.joined,
-        view,
-        content_hash=content_hash(step.joined, view),
+    content = content_hash(step.joined, view)
+    name, manifest_sha256 = snapshot.write_snapshot(
+        *(store, number, step.joined, view),
+        content_hash=content,
         runtime=step.runtime,
         added=step.added,
         parent=(head, manifest) if head and manifest else None,
@@ -250,9 +247,9 @@ def _write(store: Store, step: _Step, guard: Guard, author: str) -> Commit:
         number=number,
         parent=head.number if head else 0,
         parent_sha256=head.sha256 if head else "",
-        snapshot=written.name,
-        manifest_sha256=written.manifest_sha256,
-        content_hash=written.manifest.content_hash,
+        snapshot=name,
+        manifest_sha256=manifest_sha256,
+        content_hash=content,
         plans=tuple(sorted(step.plans)),
         nonce=environment.token(32),
         guard=guard.name,

@@ -1,10 +1,8 @@
 """The checks of an `op_mapping.yaml` before it is copied into a version, unchanged.
 
-The file maps an operator of a model to its kernels, for a consumer. A mistake in it has a late
-effect, a miss or a wrong sum, so it is refused here with its line.
-
-The checks cover what the lookup of a duration depends on. Unknown keys, at the top or of an
-operator, are accepted: the schema grows with its consumers, and the file is copied as it is.
+The file maps an operator of a model to its kernels, for a consumer. A mistake in what the lookup of
+a duration depends on has a late effect, so it is refused here with its line. Unknown keys are
+accepted: the schema grows with its consumers.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -144,103 +144,65 @@ def read_results(store: Store, plan: Plan, held: MergedPlans = NOTHING) -> PlanR
     plan_of = plan_reader(store, plan.campaign)
     new = {shard.shard_id for shard in plan.shards if not held.has(plan, shard.shard_id)}
     is_merged = MergedPlan.of(plan) in held.plans
-    rows = _PlanTotals(plan, held)
-    for shard in map_concurrently(
+    shards = map_concurrently(
         lambda one: fetch(store, plan, one, with_attempt=one.shard_id in new, plan_of=plan_of),
         [one for one in plan.shards if one.shard_id in new or not is_merged],
         AT_ONCE,
-    ):
-        rows.add(shard)
-    return PlanResults(
-        plan, rows.state(), tuple(rows.missing), tuple(rows.damaged), tuple(rows.records)
     )
+    return _results_of(plan, held, shards)
 
 
 def damage_in(plan: Plan, shard: StoredShard) -> Damage | None:
     """Return why a merge could not publish a stored shard; None if it could."""
-    rows = _PlanTotals(plan, NOTHING)
-    rows.add(shard)
-    return rows.damaged[0] if rows.damaged else None
+    return next(iter(_results_of(plan, NOTHING, [shard]).damaged), None)
 
 
-class _PlanTotals:
-    """The collected rows of a plan's shards."""
+def _results_of(plan: Plan, held: MergedPlans, shards: Iterable[StoredShard]) -> PlanResults:
+    """Return the results of these shards.
 
-    def __init__(self, plan: Plan, held: MergedPlans):
-        self._plan, self._held = plan, held
-        self._cases: list[pa.Table] = []
-        self._profiles: list[pa.Table] = []
-        self._measurements: list[pa.Table] = []
-        self._is_measured = False
-        self.missing: list[str] = []
-        self.damaged: list[Damage] = []
-        self.records: list[RawRecord] = []
-
-    def add(self, shard: StoredShard) -> None:
+    The records of a plan, its stack and its op_mapping follow from the plan alone, whichever of its
+    shards are committed (the records of kernels that ran instead of others follow from their
+    measurements). So they do not depend on when they are added, nothing is lost while they wait for
+    the first measurement, and a plan without measurements makes no version."""
+    tables: dict[str, list[pa.Table]] = {"measurements": [], "cases": [], "profiles": []}
+    missing, damaged, raw_records = list[str](), list[Damage](), list[RawRecord]()
+    is_measured = False
+    for shard in shards:
         try:
-            self._add(shard)
+            key = keys.shard(plan.campaign, shard.shard_id)
+            planned = [] if shard.table is None else read_shard(shard.table, path=key)
+            records = [case.record for case in planned]
+            cases = case_rows(plan, records)
+            tables["cases"].append(cases)
+            tables["profiles"].append(profile_rows(plan, records))
+            if shard.damage is not None:
+                raise shard.damage
+            if (attempt := shard.attempt) is not None:
+                rows = _measurements(plan, attempt, records, cases)
+                tables["measurements"].append(rows)
+                tables["cases"].append(case_rows(plan, _records_that_ran(rows, records)))
+                raw_records += (
+                    RawRecord(attempt.manifest.shard, raw, attempt.key)
+                    for entry in attempt.manifest.parts
+                    for raw in entry.raw
+                )
+            elif not held.has(plan, shard.shard_id):
+                missing.append(shard.shard_id)
+                continue
+            is_measured = True
         except BadInput as error:
-            plan = self._plan
-            self.damaged.append(Damage(plan.campaign, plan.number, shard.shard_id, str(error)))
-
-    def _add(self, shard: StoredShard) -> None:
-        key = keys.shard(self._plan.campaign, shard.shard_id)
-        planned = [] if shard.table is None else read_shard(shard.table, path=key)
-        records = [case.record for case in planned]
-        cases = case_rows(self._plan, records)
-        self._cases.append(cases)
-        self._profiles.append(profile_rows(self._plan, records))
-        if shard.damage is not None:
-            raise shard.damage
-        if shard.attempt is not None:
-            self._add_attempt(shard.attempt, records, cases)
-        elif self._held.has(self._plan, shard.shard_id):
-            self._is_measured = True
-        else:
-            self.missing.append(shard.shard_id)
-
-    def _add_attempt(
-        self, attempt: CommittedAttempt, records: list[CaseRecord], cases: pa.Table
-    ) -> None:
-        table = _parts_of(attempt, records)
-        # Before and after the gates: only a good measurement makes a case of its own.
-        known = (*records, *_records_that_ran(table, records))
-        table = with_implausible(table, known, self._plan, most_lower_bounds_us(cases, self._plan))
-        if not table.num_rows:
-            raise BadInput("expected at least one row in the parts, got none", path=attempt.key)
-        final = _final_flags(table, attempt.manifest, attempt.key)
-        path = pa.array([self._plan.stack.version_path] * table.num_rows, TEXT)
-        table = table.append_column("final", final).append_column("version_path", path)
-        ran = _records_that_ran(table, records)
-        self._measurements.append(table)
-        self.records += (
-            RawRecord(attempt.manifest.shard, raw, attempt.key)
-            for entry in attempt.manifest.parts
-            for raw in entry.raw
-        )
-        self._cases.append(case_rows(self._plan, ran))
-        self._is_measured = True
-
-    def state(self) -> State:
-        """Return the state of the added shards.
-
-        The records of a plan, its stack and its op_mapping follow from the plan alone, whichever of
-        its shards are committed (the records of kernels that ran instead of others follow from
-        their measurements). So they do not depend on when they are added, nothing is lost while
-        they wait for the first measurement, and a plan without measurements makes no version."""
-        if not self._is_measured:
-            return State.empty()
-        return State.of_rows(
-            measurements=self._measurements,
-            cases=self._cases,
-            profiles=self._profiles,
-            versions={self._plan.stack.version_path: version_of(self._plan)},
-            plans=[MergedPlan.of(self._plan)],
-        )
+            damaged.append(Damage(plan.campaign, plan.number, shard.shard_id, str(error)))
+    state = State.empty()
+    if is_measured:
+        versions = {plan.stack.version_path: version_of(plan)}
+        state = State.of_rows(**tables, versions=versions, plans=[MergedPlan.of(plan)])
+    return PlanResults(plan, state, tuple(missing), tuple(damaged), tuple(raw_records))
 
 
-def _parts_of(attempt: CommittedAttempt, records: Sequence[CaseRecord]) -> pa.Table:
-    """Return every row of a shard's parts."""
+def _measurements(
+    plan: Plan, attempt: CommittedAttempt, records: Sequence[CaseRecord], cases: pa.Table
+) -> pa.Table:
+    """Return every row of a shard's parts, with columns from the manifest and the plan."""
     if not attempt.parts:
         raise BadInput(
             "expected at least one part in the manifest of a committed shard, got none",
@@ -255,7 +217,14 @@ def _parts_of(attempt: CommittedAttempt, records: Sequence[CaseRecord]) -> pa.Ta
         part = rows_of_part(data, key=key)
         attempt.bound.check_part(partial(_texts, part), own, key)
         parts.append(part)
-    return pa.concat_tables(parts).combine_chunks()
+    table = pa.concat_tables(parts).combine_chunks()
+    known = (*records, *_records_that_ran(table, records))
+    table = with_implausible(table, known, plan, most_lower_bounds_us(cases, plan))
+    if not table.num_rows:
+        raise BadInput("expected at least one row in the parts, got none", path=attempt.key)
+    path = pa.array([plan.stack.version_path] * table.num_rows, TEXT)
+    final = _final_flags(table, attempt.manifest, attempt.key)
+    return table.append_column("final", final).append_column("version_path", path)
 
 
 def _texts(table: pa.Table, names: Iterable[str]) -> Iterator[tuple[str, ...]]:

@@ -13,12 +13,11 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from collector.codec.errors import DamagedObject
-from collector.database import canaries, query, snapshot
-from collector.database.canaries import SuspectSessions
+from collector.database import query, snapshot
 from collector.database.commits import Commit
 from collector.database.intervals import CaseInterval
 from collector.database.plans import MergedPlan
-from collector.database.query import CaseResult
+from collector.database.query import CaseResult, SuspectSessions
 from collector.database.rows import completed
 from collector.database.snapshot import SnapshotManifest
 from collector.database.state import TEXT, Version, shows
@@ -76,7 +75,7 @@ class Published:
             found = list(best)
             for rows in _batches(self.store, key, (*query.RESULT_COLUMNS, "reason")):
                 own = rows.filter(pc.is_in(rows["case"], value_set=cases))
-                own = canaries.with_suspect_sessions(own, suspects)
+                own = query.with_suspect_sessions(own, suspects)
                 best_rows = query.best_of(own, version, version_path, cache=cache)
                 found.append(best_rows.select(_KEPT))
             best = [query.best_of_cases(pa.concat_tables(found))] if found else []
@@ -99,10 +98,10 @@ class Published:
         for key in self.manifest.measurements:
             for rows in _batches(self.store, key, columns):
                 own = rows.filter(pc.is_in(rows["case"], value_set=suspect))
-                own = canaries.with_suspect_sessions(own, suspects)
+                own = query.with_suspect_sessions(own, suspects)
                 for row in query.of_stack(own, version, version_path, cache=cache).to_pylist():
                     reported = (row["outcome"], row["reason"], row["warnings"])
-                    if canaries.is_of_suspect_session(*reported):
+                    if query.is_of_suspect_session(*reported):
                         device_or_node = device_or_node_name(row["node"], row["device_serial"])
                         places.setdefault(row["case"], []).append(device_or_node)
         return {case: found[0] for case, found in places.items() if len(found) == 1}
@@ -131,14 +130,14 @@ class Published:
         self, version: Version, version_path: str, files: Iterable[str]
     ) -> SuspectSessions:
         canary_tables = [
-            canaries.canary_rows(rows, version, version_path)
+            query.canary_rows(rows, version, version_path)
             for key in files
-            for rows in _batches(self.store, key, canaries.CANARY_COLUMNS)
+            for rows in _batches(self.store, key, query.CANARY_COLUMNS)
         ]
         if not canary_tables:
             return {}
-        factors = canaries.factors_of(pa.concat_tables(canary_tables), version)
-        return canaries.suspect_sessions(factors)
+        factors = query.factors_of(pa.concat_tables(canary_tables), version)
+        return query.suspect_sessions(factors)
 
 
 class HeldShards:
@@ -173,17 +172,15 @@ class HeldShards:
         manifest = snapshot.read_manifest(self.store, head)
         plans = frozenset(plan for plan in manifest.plans if plan.campaign == self._campaign)
         files = manifest.measurements if plans else ()
-        self._held = frozenset[str]().union(*map(self._held_in, files))
+        for key in files:
+            if key not in self._of_file:
+                found: set[str] = set()
+                for rows in _batches(self.store, key, ("campaign", "shard")):
+                    own = rows.filter(pc.equal(rows["campaign"], self._campaign))
+                    found.update(pc.unique(own["shard"]).to_pylist())
+                self._of_file[key] = frozenset(found)
+        self._held = frozenset[str]().union(*(self._of_file[key] for key in files))
         self._snapshot, self._plans = head.snapshot, plans
-
-    def _held_in(self, key: str) -> frozenset[str]:
-        if key not in self._of_file:
-            found: set[str] = set()
-            for rows in _batches(self.store, key, ("campaign", "shard")):
-                own = rows.filter(pc.equal(rows["campaign"], self._campaign))
-                found.update(pc.unique(own["shard"]).to_pylist())
-            self._of_file[key] = frozenset(found)
-        return self._of_file[key]
 
 
 def _batches(store: Store, key: str, columns: Sequence[str]) -> Iterator[pa.Table]:

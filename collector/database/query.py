@@ -7,21 +7,132 @@ and is only replaced by a better one. Measurements after other launches (context
 they are requested.
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from collector.database import canaries
-from collector.database.canaries import SuspectSessions
+from collector.codec.canonical import canonical_json
 from collector.database.curves import CURVE_COLUMNS, Faults, curve_faults, with_curve_faults
-from collector.database.state import State, Version, distinct, highest_rows, with_column
+from collector.database.state import (
+    TEXT,
+    State,
+    Version,
+    distinct,
+    highest_rows,
+    identities,
+    with_column,
+)
 from collector.model.measurement import CONTEXT, Outcome
+from collector.model.row import value_of
+from collector.quality.canaries import (
+    DRIFTED,
+    WITHHELD,
+    SessionFactor,
+    SessionReadings,
+    session_factors,
+)
+from collector.quality.variance import prior_of
+
+# The canaries of a version directory's sessions, and the suspect sessions that they reveal: see
+# "Suspect sessions" in docs/quality.md. These follow from the set of measurements alone, and are
+# computed again for every view.
+
+SESSION = ("campaign", "shard", "attempt", "session")
+DEVICE = ("node", "device_serial", "rank")
+_READING_COLUMNS = (*SESSION, *DEVICE, "cache", "canaries")
+CANARY_COLUMNS = (*_READING_COLUMNS, "started_at", "version_path", "stack_id")
+_ODD = "canaries: "
+
+
+SuspectSessions = Mapping[str, SessionFactor]  # by session, as `identities` spells it by SESSION
+
+
+def session_canaries(state: State, path: str) -> list[SessionFactor]:
+    """Return the sessions with canaries of the stack that a version directory shows, each compared
+    with the others. Their order depends only on the sessions."""
+    version = state.versions[path]
+    return factors_of(canary_rows(state.measurements, version, path), version)
+
+
+def canary_rows(rows: pa.Table, version: Version, path: str) -> pa.Table:
+    """Return the canaries among rows with these columns, once for each session."""
+    rows = rows.select(CANARY_COLUMNS)  # a filter copies all of its columns
+    has_canaries = pc.not_equal(rows["canaries"], "")
+    rows = rows.filter(pc.and_(_is_of_stack(rows, version, path), has_canaries))
+    return rows.group_by([*_READING_COLUMNS]).aggregate([("started_at", "min")])
+
+
+def suspect_sessions(sessions: Sequence[SessionFactor]) -> SuspectSessions:
+    """Return the sessions that differ from the history of their stack."""
+    return {one.of.session: one for one in sessions if one.fault}
+
+
+def with_suspect_sessions(rows: pa.Table, suspects: SuspectSessions) -> pa.Table:
+    """Return the rows of measurements with the doubts applied. A row with a number of a suspect
+    session gets one more warning. If the session is withheld, the row gets the outcome
+    `implausible` with the reason instead."""
+    if not suspects:
+        return rows
+    at = pc.index_in(identities(rows, SESSION), value_set=pa.array(suspects, TEXT))
+    has_number = pc.not_equal(rows["mean_us"], "").combine_chunks()
+    is_suspect = pc.and_(pc.is_valid(at), has_number)
+    columns = {
+        name: rows[name].filter(is_suspect).to_pylist()
+        for name in ("outcome", "reason", "warnings")
+    }
+    known = list(suspects.values())
+    for place, session in enumerate(at.filter(is_suspect).to_pylist()):
+        fault = known[session].fault
+        if not known[session].is_beyond_band:
+            warnings = value_of("warnings", columns["warnings"][place])
+            warned = canonical_json([*warnings, f"{_ODD}{fault}"]).decode()
+            columns["warnings"][place] = warned
+        elif columns["outcome"][place] == Outcome.OK:
+            columns["outcome"][place] = Outcome.IMPLAUSIBLE.value
+            columns["reason"][place] = f"{WITHHELD}{fault}"
+    for name, texts in columns.items():
+        old = rows[name].combine_chunks()
+        new = pc.replace_with_mask(old, is_suspect, pa.array(texts, TEXT))
+        rows = with_column(rows, name, new)
+    return rows
+
+
+def is_of_suspect_session(outcome: str, reason: str, warnings: str) -> bool:
+    """Return whether a measurement has a number, and its session's canaries deviate so far that it
+    is withheld, or deviate at all, or its session did not stay as fast as it began."""
+    if outcome == Outcome.IMPLAUSIBLE:
+        return reason.startswith(WITHHELD)
+    return (
+        outcome == Outcome.OK
+        and bool(warnings)
+        and any(text.startswith((_ODD, DRIFTED)) for text in value_of("warnings", warnings))
+    )
+
+
+def factors_of(rows: pa.Table, version: Version) -> list[SessionFactor]:
+    """Return the sessions of such rows, each once and compared with the others. Rows of one session
+    should agree on it; if they do not, the text that sorts first is used."""
+    names = (*_READING_COLUMNS, "started_at_min")
+    once = rows.take(pc.sort_indices(rows, sort_keys=[(name, "ascending") for name in names]))
+    devices = zip(*(once[name].to_pylist() for name in DEVICE), strict=True)
+    found: dict[str, SessionReadings] = {}
+    columns = (once[name].to_pylist() for name in ("cache", "started_at_min", "canaries"))
+    sessions = identities(once, SESSION).to_pylist()
+    for session, (node, serial, rank), cache, began, text in zip(
+        sessions, devices, *columns, strict=True
+    ):
+        device = f"{node} {serial}" if serial else f"{node} device {rank}"
+        readings = SessionReadings(session, device, cache, began, value_of("canaries", text))
+        found.setdefault(session, readings)
+    return session_factors(list(found.values()), prior_of(version.shown_stack.device))
+
 
 # The columns of a measurement that decide the result of its case, and those that are shown.
 RESULT_COLUMNS = (
     *("case", "outcome", "mean_us", "cache", "stack_id", "head_commit", "plan", "plan_hash"),
-    *("measurement", "final", "version_path", "warnings", *canaries.SESSION),
+    *("measurement", "final", "version_path", "warnings", *SESSION),
 )
 # The columns that decide whether a measurement is good, and competes.
 _COMPETING = ("final", "version_path", "stack_id", "outcome", "mean_us")
@@ -69,10 +180,10 @@ def judged_rows(
     known) have the outcome `implausible`, whatever it was. Those of sessions whose canaries deviate
     (`suspects`, if known) have a warning, or also that outcome."""
     if suspects is None:
-        suspects = canaries.suspect_sessions(canaries.session_canaries(state, version_path))
+        suspects = suspect_sessions(session_canaries(state, version_path))
     if faults is None:
         faults = faults_of(state, version_path)
-    return canaries.with_suspect_sessions(with_curve_faults(state.measurements, faults), suspects)
+    return with_suspect_sessions(with_curve_faults(state.measurements, faults), suspects)
 
 
 def faults_of(state: State, version_path: str) -> Faults:
@@ -156,7 +267,7 @@ def results_of_rows(best: pa.Table) -> dict[str, CaseResult]:
     return {
         case: CaseResult(
             *(Outcome(outcome), good, float(mean_us) if good else None),
-            is_suspect=canaries.is_of_suspect_session(outcome, reason, warnings),
+            is_suspect=is_of_suspect_session(outcome, reason, warnings),
         )
         for case, outcome, reason, good, mean_us, warnings in zip(*columns, strict=True)
     }

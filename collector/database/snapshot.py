@@ -12,6 +12,7 @@ Readers check the manifest against its commit, and every object against the mani
 
 import io
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 
 import pyarrow as pa
@@ -170,13 +171,6 @@ def _contradiction(stored: _StoredManifest) -> str | None:
 _MAY_BE_NULL = frozenset({"std_us", *(c.name for c in layout.INTERVAL_COLUMNS if c.is_optional)})
 
 
-@dataclass(frozen=True, slots=True)
-class WrittenSnapshot:
-    name: str
-    manifest_sha256: str
-    manifest: SnapshotManifest
-
-
 def write_snapshot(
     store: Store,
     number: int,
@@ -187,11 +181,12 @@ def write_snapshot(
     runtime: Runtime,
     added: pa.Table,
     parent: tuple[Commit, SnapshotManifest] | None,
-) -> WrittenSnapshot:
-    """Write every object that a commit of `state` will name.
+) -> tuple[str, str]:
+    """Write every object that a commit of `state` will name; return the name of the snapshot and
+    the hash of its manifest.
 
     `added` are the measurements that the parent lacks. Files that the parent has are copied inside
-    the store."""
+    the store, except for damaged ones."""
     name = f"{number:08d}-{token(8)}"
     new = {path: (file.data, file.rows) for path, file in view.files.items()}
     new[INTERVALS] = (_parquet(view.intervals), view.intervals.num_rows)
@@ -203,19 +198,24 @@ def write_snapshot(
 
     def write(path: str) -> None:
         key = keys.snapshot(name) + path
-        if parent is not None and _is_whole(store, *parent, path, files[path]):
-            store.copy(keys.snapshot(parent[0].snapshot) + path, key)
-        else:
-            store.put(key, new[path][0])
+        if parent is not None and parent[1].files.get(path) == files[path]:
+            with suppress(BadInput):
+                read_file(store, parent[0], path, files[path])
+                store.copy(keys.snapshot(parent[0].snapshot) + path, key)
+                return
+        store.put(key, new[path][0])
 
-    known = parent[1].measurements if parent is not None else ()
-    measurements = (*known, *_write_measurements(store, added))
+    measurements = parent[1].measurements if parent is not None else ()
+    if added.num_rows:  # one file for a merge, named by its hash
+        data = _parquet(added)
+        measurements = (*measurements, keys.measurements(sha256_hex(data)))
+        create_named(store, measurements[-1], data)
     map_concurrently(write, sorted(new), AT_ONCE)
     plans = tuple(sorted(state.plans))
     manifest = SnapshotManifest(runtime, content_hash, files, measurements, state.versions, plans)
     data = manifest_to_json(manifest)
     store.put(keys.snapshot_manifest(name), data)
-    return WrittenSnapshot(name, sha256_hex(data), manifest)
+    return name, sha256_hex(data)
 
 
 def read_manifest(store: Store, commit: Commit) -> SnapshotManifest:
@@ -247,21 +247,6 @@ def read_file(store: Store, commit: Commit, path: str, entry: FileEntry) -> byte
     key = keys.snapshot(commit.snapshot) + path
     named_by = keys.snapshot_manifest(commit.snapshot)
     return read_sealed(store, key, entry.sha256, named_by=named_by)
-
-
-def _is_whole(
-    store: Store, commit: Commit, manifest: SnapshotManifest, path: str, expected: FileEntry
-) -> bool:
-    """Return whether a snapshot has this file with the bytes of its manifest.
-
-    A damaged file of an older version is not copied."""
-    if manifest.files.get(path) != expected:
-        return False
-    try:
-        read_file(store, commit, path, expected)
-    except BadInput:
-        return False
-    return True
 
 
 def load_state(
@@ -330,15 +315,6 @@ def interval_rows(data: bytes, *, key: str) -> Iterator[pa.Table]:
             yield rows
     except (pa.ArrowException, OSError, ValueError) as error:
         raise DamagedObject(f"unexpected columns in a table: {error}", path=key) from error
-
-
-def _write_measurements(store: Store, added: pa.Table) -> Iterable[str]:
-    if added.num_rows == 0:
-        return ()
-    data = _parquet(added)
-    key = keys.measurements(sha256_hex(data))
-    create_named(store, key, data)
-    return (key,)
 
 
 def _parquet(table: pa.Table) -> bytes:

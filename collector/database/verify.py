@@ -1,12 +1,5 @@
-"""The verification of a database: every claim of its commits is checked, every problem listed.
-
-It checks the chain of commits; for each commit the manifest, every file's hash, size and rows,
-every measurement's id, and that the CSVs, the table of intervals and the content hash follow from
-the state; and what the commits claim about campaigns, down to the records of the profiler. Every
-object is read once, even if several commits name it.
-
-This program cannot render the format of another version of the view: the CSVs and intervals of such
-commits are checked by their hashes only.
+"""The verification of a database: every claim of its commits is checked, every problem listed
+("opmeter db verify", docs/database.md). Every object is read once, even if several commits name it.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -18,7 +11,7 @@ import pyarrow.compute as pc
 
 from collector.codec.canonical import sha256_hex
 from collector.codec.errors import BadInput, NotFound
-from collector.database import layout
+from collector.database import layout, snapshot
 from collector.database.commits import (
     Commit,
     end_of_log,
@@ -37,17 +30,7 @@ from collector.database.intervals import (
 from collector.database.plan_state import read_results
 from collector.database.plans import MergedPlan, changed, read_plan
 from collector.database.rows import check_rows
-from collector.database.snapshot import (
-    INTERVALS,
-    FileEntry,
-    SnapshotManifest,
-    interval_rows,
-    read_file,
-    read_manifest,
-    read_measurements,
-    read_parquet,
-    state_of,
-)
+from collector.database.snapshot import FileEntry, SnapshotManifest
 from collector.database.state import (
     MEASUREMENT_SCHEMA,
     TEXT,
@@ -62,21 +45,12 @@ from collector.model import keys
 from collector.ranks.collective import is_collective
 from collector.store.base import Info, Store
 
-# The view of each commit of a log, computed from its state, in the order of the log.
-#
-# A commit changes few files of the tree. Only the files that depend on rows which the previous
-# commit lacks are rendered: those of the kernel types of these rows' cases, and of version
-# directories with another stack or another variance model than before. The others depend on the
-# same rows as before.
+# The view of each commit of a log, computed from its state, in the order of the log. Only the files
+# that depend on rows which the previous commit lacks are rendered: those of the kernel types of
+# these rows' cases, and of version directories with another stack or variance model than before.
 
 _CASE = ("version_path", "case")
 _KERNEL = ("version_path", "kernel_type")
-
-
-@dataclass(frozen=True, slots=True)
-class ShownFile:
-    sha256: str
-    rows: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +60,7 @@ class Shown:
     state: State
     measurements: Mapping[str, pa.Table]
     intervals: Mapping[str, VersionIntervals]
-    files: Mapping[str, ShownFile]
+    files: Mapping[str, FileEntry]
     interval_rows: pa.Table
 
 
@@ -132,7 +106,10 @@ def _shown(
     part: State,
 ) -> Shown:
     view = view_of(part, intervals=intervals)
-    files = {p: ShownFile(sha256_hex(file.data), file.rows) for p, file in view.files.items()}
+    files = {
+        path: FileEntry(sha256_hex(file.data), len(file.data), file.rows)
+        for path, file in view.files.items()
+    }
     return Shown(state, measurements, intervals, files, view.intervals)
 
 
@@ -175,11 +152,8 @@ def _with_shared_files(kernels: pa.Table, touched: pa.Array) -> pa.Array:
     return identities(pa.table({name: pa.array(columns[name], TEXT) for name in _KERNEL}), _KERNEL)
 
 
-# The claims of a database about campaigns, compared with the objects under `campaigns/`.
-#
-# Every measurement is from a part, which a committed manifest names by hash, of a shard of a plan
-# that a commit names by hash. All of these are read again, as a merge reads them, and the rows are
-# compared.
+# The claims of a database about campaigns, compared with the objects under `campaigns/`. All plans,
+# shards, manifests and parts that commits name are read again, as a merge reads them.
 
 _ORIGIN = ("campaign", "shard", "attempt", "session")
 _ID = ("measurement",)
@@ -187,45 +161,35 @@ _NO_ROWS = MEASUREMENT_SCHEMA.empty_table()
 _ROW_COLUMNS = tuple(name for name in MEASUREMENT_SCHEMA.names if name != "final")
 
 
-@dataclass(slots=True)
-class Claims:
-    """The claims of commits about campaigns, each with the first commit that makes it."""
-
-    plans: dict[MergedPlan, int] = field(default_factory=dict)
-    rows: dict[str, tuple[int, pa.Table]] = field(default_factory=dict)  # by their file's key
-
-    def add_plans(self, commit: int, plans: Iterable[MergedPlan]) -> None:
-        for plan in plans:
-            self.plans.setdefault(plan, commit)
-
-    def add_rows(self, commit: int, key: str, rows: pa.Table) -> None:
-        self.rows.setdefault(key, (commit, rows))
-
-
 def origin_problems(
-    store: Store, claims: Claims, *, with_raw: bool = True
+    store: Store,
+    plans: Mapping[MergedPlan, int],
+    tables: Mapping[str, tuple[int, pa.Table]],
+    *,
+    with_raw: bool,
 ) -> Iterator[tuple[int, str]]:
-    """Return the commit and the line of each wrong claim.
+    """Return the commit and the line of each wrong claim. The claims are plans and, by their key,
+    files of measurements, each with the first commit that makes it.
 
     The records of the profiler are read again only `with_raw`."""
-    shards = (distinct(rows, ("campaign", "shard")) for _, rows in claims.rows.values())
+    shards = (distinct(rows, ("campaign", "shard")) for _, rows in tables.values())
     published = frozenset[tuple[str, str]]().union(*shards)
-    read = {plan: _read(store, plan, published) for plan in sorted(claims.plans)}
+    read = {plan: _read(store, plan, published) for plan in sorted(plans)}
     checked = set[str]()  # plans may share a shard
     for plan, found in read.items():
-        yield from ((claims.plans[plan], text) for text in found.problems)
+        yield from ((plans[plan], text) for text in found.problems)
         if with_raw:
             own = (record for record in found.records if record.stored.key not in checked)
             records = {record.stored.key: record for record in own}
             checked.update(records)
-            yield from ((claims.plans[plan], t) for t in record_problems(store, records.values()))
+            yield from ((plans[plan], t) for t in record_problems(store, records.values()))
     unreadable_prefixes = frozenset[str]().union(
         *(found.unreadable_prefixes for found in read.values())
     )
     stored = pa.concat_tables([found.rows for found in read.values()] or [_NO_ROWS])
     held = identities(stored, _ROW_COLUMNS)
     final = identities(stored.filter(stored["final"]), _ID)
-    for key, (commit, rows) in claims.rows.items():
+    for key, (commit, rows) in tables.items():
         for part, count in _unfounded(rows, held, final):
             if not part.startswith(tuple(unreadable_prefixes)):
                 yield commit, f"{key}: {count} of its measurements do not match {part}"
@@ -304,7 +268,7 @@ def find_problems(
     check = _Check(store)
     for commit in commits:
         problems += [Problem(commit.number, text) for text in check.commit(commit)]
-    origins = origin_problems(store, check.claims, with_raw=with_raw)
+    origins = origin_problems(store, check.plans, check.rows, with_raw=with_raw)
     return problems + [Problem(*found) for found in origins]
 
 
@@ -367,30 +331,32 @@ class _Check:
     """The data of the commits that were checked so far.
 
     `tables` are the files of measurements, None for a file that cannot be read. `shown` and `last`
-    are the view and the manifest of the last commit, `claims` the claims of all."""
+    are the view and the manifest of the last commit. `plans` and `rows` are what the commits claim
+    about campaigns, each with the first commit that makes the claim."""
 
     store: Store
     tables: dict[str, pa.Table | None] = field(default_factory=dict)
     shown: Shown | None = None
     last: SnapshotManifest | None = None
-    claims: Claims = field(default_factory=Claims)
+    plans: dict[MergedPlan, int] = field(default_factory=dict)
+    rows: dict[str, tuple[int, pa.Table]] = field(default_factory=dict)
 
     def commit(self, commit: Commit) -> Iterator[str]:
         try:
-            manifest = read_manifest(self.store, commit)
+            manifest = snapshot.read_manifest(self.store, commit)
         except BadInput as error:
             yield str(error)
             return
         yield from self._lost(commit, manifest)
         self.last = manifest
-        self.claims.add_plans(commit.number, manifest.plans)
+        self.plans = dict.fromkeys(manifest.plans, commit.number) | self.plans
         broken = list(self._measurements(commit, manifest))
         data: dict[str, bytes] = {}
         broken += self._files(commit, manifest, data)
         yield from broken
         tables = {key: self.tables[key] for key in manifest.measurements}
         whole = {key: table for key, table in tables.items() if table is not None}
-        if len(whole) < len(tables) or (manifest.state_files | {INTERVALS}) - data.keys():
+        if len(whole) < len(tables) or (manifest.state_files | {snapshot.INTERVALS}) - data.keys():
             return
         try:
             yield from self._view(commit, manifest, whole, data)
@@ -411,27 +377,27 @@ class _Check:
                 continue
             self.tables[key] = None
             try:
-                table = read_measurements(self.store, key)
+                table = snapshot.read_measurements(self.store, key)
                 check_rows(table, key)
             except BadInput as error:
                 yield str(error)
                 continue
             self.tables[key] = table
-            self.claims.add_rows(commit.number, key, table)
+            self.rows[key] = commit.number, table
 
     def _files(
         self, commit: Commit, manifest: SnapshotManifest, data: dict[str, bytes]
     ) -> Iterator[str]:
         for path, entry in sorted(manifest.files.items()):
             try:
-                found = read_file(self.store, commit, path, entry)
+                found = snapshot.read_file(self.store, commit, path, entry)
             except BadInput as error:
                 yield str(error)
                 continue
             if len(found) != entry.size_bytes:
                 what = f"expected {entry.size_bytes} bytes, got {len(found)}"
                 yield f"{keys.snapshot(commit.snapshot)}{path}: {what}"
-            if path in manifest.state_files | {INTERVALS}:
+            if path in manifest.state_files | {snapshot.INTERVALS}:
                 data[path] = found
 
     def _view(
@@ -441,20 +407,20 @@ class _Check:
         tables: Mapping[str, pa.Table],
         data: Mapping[str, bytes],
     ) -> Iterator[str]:
-        state = state_of(commit, manifest, data, tables.values())
-        tree: Mapping[str, FileEntry | ShownFile] = manifest.tree
-        key = keys.snapshot(commit.snapshot) + INTERVALS
+        state = snapshot.state_of(commit, manifest, data, tables.values())
+        tree: Mapping[str, FileEntry] = manifest.tree
+        key = keys.snapshot(commit.snapshot) + snapshot.INTERVALS
         if commit.view_version == VIEW_VERSION:
             self.shown = shown_after(self.shown, state, tables)
             place = keys.snapshot(commit.snapshot)
             yield from (place + text for text in _differences(self.shown.files, manifest.tree))
             tree, intervals = self.shown.files, self.shown.interval_rows
-            parts = interval_rows(data[INTERVALS], key=key)
+            parts = snapshot.interval_rows(data[snapshot.INTERVALS], key=key)
             if not intervals.equals(pa.concat_tables([INTERVAL_SCHEMA.empty_table(), *parts])):
                 yield f"{key}: its content does not match the state"
         else:
-            intervals = read_parquet(data[INTERVALS], key=key)
-        if intervals.num_rows != (expected := manifest.files[INTERVALS].rows):
+            intervals = snapshot.read_parquet(data[snapshot.INTERVALS], key=key)
+        if intervals.num_rows != (expected := manifest.files[snapshot.INTERVALS].rows):
             yield f"{key}: expected {expected} rows, got {intervals.num_rows}"
         hashes = {path: file.sha256 for path, file in tree.items()}
         if commit.content_hash != (found := content_hash_of(state, hashes, intervals)):
@@ -462,7 +428,7 @@ class _Check:
             yield f"{keys.commit(commit.number)}: {what}{commit.content_hash}"
 
 
-def _differences(view: Mapping[str, ShownFile], promised: Mapping[str, FileEntry]) -> Iterator[str]:
+def _differences(view: Mapping[str, FileEntry], promised: Mapping[str, FileEntry]) -> Iterator[str]:
     """Return the differences between the view of a state and the tree of a manifest, by path."""
     for path in sorted({*view, *promised}):
         if path not in view or path not in promised:
@@ -474,11 +440,8 @@ def _differences(view: Mapping[str, ShownFile], promised: Mapping[str, FileEntry
             yield f"{path}: expected {promised[path].rows} rows, got {view[path].rows}"
 
 
-# Objects in a store that this project did not write, or that no version names.
-#
-# A stray has no effect: readers that list keys use only the keys that they can build themselves.
-# Strays are reported so that people can find an editor's copy, a file of the desktop, the snapshot
-# of a merge that was killed or lost a race, and the empty object of a program that was killed.
+# Objects in a store that this project did not write, or that no version names. They have no effect:
+# readers that list keys use only the keys that they can build themselves.
 
 _DAMAGED_HINT = "damaged; the next merge writes it again; until then, a lost commit is not detected"
 
@@ -521,7 +484,7 @@ def _named(store: Store) -> _Named:
         for commit in history(store):
             place = keys.snapshot(commit.snapshot)
             named.snapshots.add(place)
-            manifest = read_manifest(store, commit)
+            manifest = snapshot.read_manifest(store, commit)
             named.objects |= {place + path for path in manifest.files} | set(manifest.measurements)
             named.objects.add(keys.snapshot_manifest(commit.snapshot))
     except BadInput:  # reported by the check of the versions
@@ -530,14 +493,14 @@ def _named(store: Store) -> _Named:
 
 
 def _of_object(info: Info, named: _Named) -> Iterator[Stray]:
-    snapshot = "/".join(info.key.split("/")[:3]) + "/"
+    place = "/".join(info.key.split("/")[:3]) + "/"
     if not keys.is_ours(info.key):
         yield Stray(info.key, "not a key of this project")
     elif info.size_bytes == 0:
         yield Stray(info.key, "empty object")
     elif not named.is_all or not info.key.startswith((keys.SNAPSHOTS, keys.MEASUREMENTS)):
         return
-    elif info.key.startswith(keys.SNAPSHOTS) and snapshot not in named.snapshots:
-        yield Stray(snapshot, "no version uses this snapshot")
+    elif info.key.startswith(keys.SNAPSHOTS) and place not in named.snapshots:
+        yield Stray(place, "no version uses this snapshot")
     elif info.key not in named.objects:
         yield Stray(info.key, "no version names it")

@@ -37,13 +37,10 @@ from collector.ranks import collective
 from collector.ranks.collective import Cells, CollectiveCase, CollectiveFacts
 from collector.ranks.experts import EXPERT_LOADS, IMBALANCE
 
-# The files of collectives: `{device}/hccl/v{cann}/hcom_allReduce_.csv`.
-#
-# Consumers read them by bytes, ranks and tier, and take the first row that matches. So a file has
-# one row for each key: the duration of one group alone and, in further columns, of all groups
-# concurrently. Collectives depend on CANN, not on vLLM: version directories of one CANN share the
-# folder, and each row names its version. Measurements with another mode, environment or version
-# have their rows in `other_settings/`.
+# The files of collectives ("Collectives", docs/database.md). Consumers read them by bytes, ranks
+# and tier, and take the first row that matches. So a file has one row for each key: the duration of
+# one group alone and, in further columns, of all groups concurrently. Version directories of one
+# CANN share the folder. Other measurements have their rows in `other_settings/`.
 
 _SETTINGS = ("grid_shape", "ranks", "concurrent", "version")
 _OF_TOGETHER = "concurrent_version"  # empty if it is the row's version
@@ -64,17 +61,6 @@ class _Row:
     case_id: str
     facts: CollectiveFacts | None
     interval: CaseInterval | None
-
-    @property
-    def key(self) -> Key:
-        return tuple(collective.key_cells(self.values.collective).values())
-
-    @property
-    def preference(self) -> tuple[object, ...]:
-        """Return the order of the cases of one key, of which the greatest is displayed.
-
-        Measured cases precede others, then those without an environment, then the newest plan."""
-        return (self.facts is not None, not self.values.environment, self.rank, self.case_id)
 
     def cells(self) -> Cells:
         one = self.values.collective
@@ -126,11 +112,13 @@ def _one_a_key(rows: list[_Row]) -> tuple[list[Cells], list[Cells]]:
     """Return the rows that consumers read, one for each key, and the rows of all other cases."""
     by_key: dict[Key, list[_Row]] = {}
     for row in rows:
-        by_key.setdefault(row.key, []).append(row)
+        key = tuple(collective.key_cells(row.values.collective).values())
+        by_key.setdefault(key, []).append(row)
     shown, others = [], []
     # Keys are bytes, ranks, dtype, tier.
     for key in sorted(by_key, key=lambda k: (int(k[1]), int(k[3]), int(k[0]), k[2])):
-        ranked = sorted(by_key[key], key=lambda row: row.preference, reverse=True)
+        # Measured cases precede others, then those without an environment, then the newest plan.
+        ranked = sorted(by_key[key], key=_preference, reverse=True)
         first = next((r for r in ranked if not r.values.collective.together), ranked[0])
         beside = _together_row(first, ranked)
         cells = first.cells()
@@ -144,6 +132,10 @@ def _one_a_key(rows: list[_Row]) -> tuple[list[Cells], list[Cells]]:
                 more = {"ranks": str(row.values.ranks), "concurrent": concurrent}
                 others.append({**row.cells(), **more})
     return shown, others
+
+
+def _preference(row: _Row) -> tuple[object, ...]:
+    return (row.facts is not None, not row.values.environment, row.rank, row.case_id)
 
 
 def _together_row(first: _Row, ranked: list[_Row]) -> _Row | None:
@@ -214,19 +206,16 @@ def _facts(
     recorded: CollectiveCase, path: str, row: Mapping[str, Any], known: CaseInterval | None
 ) -> CollectiveFacts:
     counters = dict(value_of("counters", row["counters"]))
+    names = ("round_spread", "max_us", "rank_min_us", "rank_max_us", "skew_us")
     return CollectiveFacts(
         duration_us=known.mean_us if known is not None else float(row["median_us"]),
         mode=recorded.mode,
         backend=layout.collective_folder(path).split("/")[1],
         rounds=int(counters.get("rounds", 1)),
         iterations=int(row["n_accepted"]),
-        round_spread=counters.get("round_spread", 0.0),
         min_us=float(row["min_us"]),
         p90_us=float(row["p90_us"]),
-        max_us=counters.get("max_us", 0.0),
-        rank_min_us=counters.get("rank_min_us", 0.0),
-        rank_max_us=counters.get("rank_max_us", 0.0),
-        skew_us=counters.get("skew_us", 0.0),
+        **{name: counters.get(name, 0.0) for name in names},
         environment=recorded.environment,
         groups=int(counters.get("concurrent_groups", 1)),
         slowest_us=counters.get("concurrent_slowest_us", 0.0),

@@ -103,11 +103,9 @@ def _changes(readings: Sequence[CanaryReading]) -> Iterator[CanaryChange]:
             )
 
 
-# Speed of each session and each device, compared with the history of their stack's canaries.
-#
-# A factor is the ratio of a session's canary durations to those of the median session. The usual
-# spread between sessions is estimated from them: robustly, since some may be outliers, and shrunk
-# towards the prior of the kind of device, since there may be few.
+# Speed of each session and each device, compared with the history of their stack's canaries
+# ("Suspect sessions", docs/quality.md). A factor is the ratio of a session's canary durations to
+# those of the median session.
 
 LEAST_SESSIONS = 6  # with a canary, for any of them to be an outlier
 LEAST_FOR_BAND = 3  # with a canary, for any to exceed the band: with two, either may be the outlier

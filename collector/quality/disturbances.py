@@ -11,21 +11,9 @@ from typing import TypeVar
 from collector.model import measurement
 from collector.quality.statistics import percentile
 
-# Find out whether a GPU or an NPU was disturbed while the repeats of a case ran, from what it
-# reported before and after them. The time at which a disturbance began is unknown, so it affects
-# all repeats or none.
-#
-# | reported | disturbs | reason |
-# | --- | --- | --- |
-# | heat, slowdown by the hardware, power brake | yes | another session may not have them |
-# | another process that computed, or may have computed | yes | it shares cores |
-# | a clock at work 10 % below its rated one, or the one before | yes | kernels are slower too |
-# | the limit of the device's power | no; explains a lower clock | such work always reaches it |
-# | idleness, clocks that a user has set | no | not a clock of the repeats; equal in all sessions |
-# | gaps between launches | no | a kernel is timed from its own start to its own end |
-#
-# Slowdown by the hardware is a clock of half or less (NVML). The collector of
-# ai-dynamo/aiconfigurator calls a clock 10 % below throttled; this was not tested on a device here.
+# Whether a GPU or an NPU was disturbed while the repeats of a case ran, from what it reported
+# before and after them ("On a GPU or an NPU", docs/quality.md). The time at which a disturbance
+# began is unknown, so it affects all repeats or none.
 
 _SLOWING = frozenset(
     {
@@ -141,13 +129,8 @@ def _is_at_work(condition: measurement.Condition, idle_mhz: Collection[float]) -
     return bool(condition.busy) and condition.clock_mhz not in idle_mhz
 
 
-# Find the repeats of a case that were disturbed: another process occupied a core that they could
-# have used.
-#
-# On a CPU an operator runs on a team of threads, and all of them wait for the last one. If another
-# process occupies the core of that thread, every launch takes a scheduling quantum longer, the same
-# for long stretches, so that no outlier rule detects it. The kernel does: it counts how long each
-# thread waited for a core.
+# The repeats of a case that were disturbed on a CPU: another process occupied a core that they
+# could have used ("On a cpu", docs/quality.md).
 
 # A thread that is woken waits for some microseconds on any machine, and a launch that waited for
 # less than a quantum is an outlier of its series.
@@ -269,10 +252,8 @@ def disturbance_warnings(disturbance: measurement.Disturbance | None) -> tuple[s
     return (f"all {disturbance.watched} repeats were disturbed: {', '.join(reasons)}",)
 
 
-# Share of the time between a case's launches in which its device waited for the next one.
-#
-# A kernel is timed from its own start to its own end, so gaps do not lengthen it: they are
-# recorded, and are not a disturbance. They show how busy the device was, and so how warm.
+# Share of the time between a case's launches in which its device waited for the next one: recorded,
+# and no disturbance, because a kernel is timed from its own start to its own end.
 
 
 def gap_share(launches: Iterable[tuple[int, float]]) -> float | None:
@@ -289,11 +270,7 @@ def gap_share(launches: Iterable[tuple[int, float]]) -> float | None:
     return idle_ns / (end_ns - first_ns) if count > 1 and end_ns > first_ns else None
 
 
-# Step of the clock that counted a profiler's durations, estimated from the durations.
-#
-# An Ascend's kernel clock counts in 0.02 us: in four real profiles nearly all durations below 100
-# us are multiples of it, up to rounding to 0.001 us. If all repeats of a kernel of 1 us show 1.06
-# us they have no spread, and their mean is still uncertain by half a step.
+# Step of the clock that counted a profiler's durations ("How many repeats", docs/quality.md).
 
 _LEAST_SERIES = 3  # with fewer repeats of a case, equal ones may be chance
 _TIED = 0.5  # share of equal repeats at which the steps of a clock are assumed
@@ -317,12 +294,8 @@ def _step_us(durations_us: Sequence[float]) -> float:
     return min((step for step in apart if step > _ROUNDING_US), default=0.0)
 
 
-# Shortest duration that a profiler records (its lower bound), and its effect on measurements near
-# it.
-#
-# Launches without work are recorded with a duration too: the profiler's own, or that of a launch.
-# How much of it a kernel with some work contains is unknown. It is not noise, and no repeat and no
-# other session shows it, so the interval extends down by all of it.
+# Shortest duration that a profiler records, its lower bound, and its effect on measurements near it
+# ("The profiler's shortest duration", docs/quality.md).
 
 # From ten times the lower bound on, it is less than a tenth of a duration, which is the difference
 # that two consistent runs may have. Below that, all of it counts.

@@ -111,16 +111,15 @@ def evidence_of(means: SessionMeans, *, repeat_spread: float) -> Evidence:
 
 def joined(found: Sequence[Pairs]) -> Pairs:
     """Return the pairs of several stacks, which share no sessions and no devices."""
+    unknown = np.full(sum(map(len, found)), -1)
+    numbers = ("difference", "repeats_variance", "spread_squared", "weights")
     return Pairs(
-        difference=np.concatenate([one.difference for one in found]),
-        repeats_variance=np.concatenate([one.repeats_variance for one in found]),
-        spread_squared=np.concatenate([one.spread_squared for one in found]),
+        **{name: np.concatenate([getattr(one, name) for one in found]) for name in numbers},
         families=[family for one in found for family in one.families],
-        groups=np.full(sum(map(len, found)), -1),
-        weights=np.concatenate([one.weights for one in found]),
+        groups=unknown,
         sessions=_renumbered([one.sessions for one in found]),
         devices=_renumbered([one.devices for one in found]),
-        cases=np.full(sum(map(len, found)), -1),
+        cases=unknown,
     )
 
 

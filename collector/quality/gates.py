@@ -131,12 +131,8 @@ def timing_warnings(timing: Timing, accepted: int) -> tuple[str, ...]:
     return tuple(found)
 
 
-# Find durations above those of larger cases.
-#
-# Tiles, waves and alignment make durations a sawtooth. But a case takes at most twice as long as a
-# case that is at least as large in every dimension: in published GEMM tables at most seven in a
-# thousand cases take longer; in tables that were timed on a host one in eight does. The check shows
-# that one of the two durations is wrong, not which one, so it is a warning.
+# Find durations above those of larger cases ("What a number passes", docs/quality.md). One of the
+# two durations is wrong, it is unknown which, so that this is a warning.
 
 SAWTOOTH = 2.0
 _LAUNCH_US = 5.0  # equal cases differ by up to this much where the launch is all of their time
@@ -162,20 +158,9 @@ def larger_and_faster(sizes: Floats, duration_us: Floats) -> npt.NDArray[np.int6
     return found
 
 
-# Check that durations grow with the work: a curve that stays flat while the work grows was not
-# timed by its kernels, but most often by the host that launched them.
-#
-# A device adds its fixed costs to the work: a case with 40 us more work takes at least 40 us
-# longer. Only something that runs concurrently with the device hides work: a host that takes 60 us
-# to launch makes every shorter case take 60 us. So the check compares cases with next to no work
-# with cases whose work must take a quarter to the whole of that time. It computes the share of the
-# work that shows in the durations. Work is converted to time at the best rates that the curve
-# itself reaches, so that no table of devices is needed.
-#
-# A curve may really be flat while a device fills up: one core in a hundred takes as long for its
-# tile as all cores for theirs. So the two groups differ in work by more than any device has cores.
-# The smallest cases may also take a slow path of their own. A host delays every launch: hardly any
-# case is faster than those with next to no work.
+# Check that durations grow with the work: a curve that stays flat was timed by the host that
+# launched its kernels ("Durations that are not the kernel's", docs/quality.md). Work is converted
+# to time at the best rates that the curve itself reaches, so that no table of devices is needed.
 
 LEAST_FLAT_SHARE = 2 / 3  # a kernel hides no work; a third is left for noise
 # A device's own cost of a few launches could hide less work than this, not more.
@@ -287,12 +272,9 @@ def _sorted_work_us(curve: WorkCurve) -> tuple[Floats, npt.NDArray[Any]]:
     return work_us[order], order
 
 
-# Detect durations in another unit than microseconds: all of a curve are a thousand times too long.
-# Durations that are a thousand times too short are below the lower bound of each case.
-#
-# A launch costs a device some microseconds, and some case of a curve with next to no work takes
-# little more. If no case takes less than a millisecond, and no other case is faster than a
-# thousandth of the device's peak, nanoseconds were read as microseconds.
+# Detect durations in another unit than microseconds. If no case of a curve takes less than a
+# millisecond, and none is faster than a thousandth of the device's peak, nanoseconds were read as
+# microseconds. Durations that are a thousand times too short are below their lower bounds.
 
 # Two hundred times the cost of a launch on a device. The slowest small kernels of NPUs, which run
 # on AI_CPU, take a tenth of it.

@@ -121,13 +121,8 @@ def _mad(values: Sequence[float], centre: float) -> float:
     return median(abs(value - centre) for value in values)
 
 
-# Decide while the repeats are launched whether they determine the mean with the requested
-# precision.
-#
-# A few repeats may look precise by chance. So the noise must be stable: the check before this one,
-# with fewer repeats, must have found an equally precise mean and about the same noise.
-# Autocorrelated repeats determine the mean less well than independent ones; their correlation
-# widens the interval.
+# Decide while the repeats are launched whether they determine the mean with the requested precision
+# ("How many repeats", docs/quality.md).
 
 _STEADY = 1.5  # ratio of the larger noise to the smaller one of two successive checks
 
@@ -169,8 +164,7 @@ def _noise(times_us: Sequence[float]) -> float:
     return sqrt(pvariance(times_us, mean)) / mean
 
 
-# Detect repeats that become slower or faster while they run: a clock that is lowered, a cache or an
-# allocator that has not settled when the repeats begin. Their mean then describes a state that does
+# Detect repeats that become slower or faster while they run: their mean describes a state that does
 # not last, and no outlier rule detects it.
 
 # with eight and eight repeats, all of one are above all of the other by chance 1 in 6,000 times
@@ -203,11 +197,8 @@ def _ranks_differ(first: Sequence[float], last: Sequence[float]) -> bool:
     return abs(above - pairs / 2) >= min(_SURE * deviation, pairs / 2)
 
 
-# Detect a bimodal distribution of repeats, whose mean is in neither mode.
-#
-# Causes are a clock that is lowered, a neighbour on the other half of a core, or an algorithm that
-# is chosen again: the durations then form two modes with nothing between them. The outlier rule
-# drops the smaller mode, or widens until it accepts both. In either case a warning is due.
+# Detect a bimodal distribution of repeats, whose mean is in neither mode. The outlier rule drops
+# the smaller mode, or widens until it accepts both.
 
 _MODES_LEAST_REPEATS = 10
 _LEAST_SHARE = 0.2  # of the repeats, in the smaller mode

@@ -1,15 +1,8 @@
 """Model of variance: the deviation of one session's mean from the mean that the stack would show
-over sessions and devices.
+over sessions and devices ("The model", docs/quality.md).
 
-The relative variance of a session's mean has three parts: the repeats within the session; the
-session (process, placement in memory, clocks), in proportion to the spread of single repeats in the
-case's group; and the device. Deviations follow Student's t: cases differ in their variance, and
-some sessions are outliers.
-
-Estimates are maximum a posteriori under t, so that an outlier counts little. Each estimate is
-shrunk towards one that more data supports: a group's towards its family's, that one towards the
-stack's, and that one towards the prior. docs/evaluation/intervals.md reports how the model was
-tested.
+Estimates are maximum a posteriori under Student's t. Each is shrunk towards one that more data
+supports: a group's towards its family's, that one towards the stack's, and that towards the prior.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -93,8 +86,7 @@ def _priors() -> dict[str, VariancePrior]:
 
 
 # Trend of the variance between sessions with the duration of a case: short kernels differ by a
-# larger share of their duration than long ones. Without the trend the tails of all cases would have
-# to contain a difference between decades.
+# larger share of their duration than long ones.
 
 _SLOPES = np.arange(-8, 9) / 4  # powers of ten per decade, in coarse steps
 _NEAR = np.arange(-4, 5) / 20

@@ -24,7 +24,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))  # the campaigns are made by the tests' own maker
 
-from collector.database import intervals, plan_state, query, view
+from collector.database import plan_state, query, view
 from collector.database.intervals import VersionIntervals
 from collector.database.merge import CREATE, merge_plans
 from collector.model.measurement import CanaryReading
@@ -160,7 +160,6 @@ def unasked() -> Iterator[None]:
         _in_place_of(plan_state, "most_lower_bounds_us", lambda *_: None),
         _in_place_of(plan_state, "with_implausible", lambda table, *_: table),
         _in_place_of(query, "faults_of", lambda *_: {}),
-        _in_place_of(intervals, "faults_of", lambda *_: {}),
         _in_place_of(view, "intervals_of", lambda state: dict.fromkeys(state.versions, known)),
     ):
         yield

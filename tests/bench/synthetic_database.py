@@ -44,7 +44,7 @@ _TIMES = ("mean_us", "ci_low_us", "ci_high_us", "median_us", "min_us", "p10_us",
 def write_database(store: Store, campaign: str, stack: Stack, measurements: int) -> Commit:
     """One commit of so many final measurements of one campaign, in shards of 100."""
     state = _state(campaign, stack, measurements)
-    written = write_snapshot(
+    name, manifest_sha256 = write_snapshot(
         store,
         1,
         state,
@@ -59,8 +59,8 @@ def write_database(store: Store, campaign: str, stack: Stack, measurements: int)
         1,
         0,
         "",
-        written.name,
-        written.manifest_sha256,
+        name,
+        manifest_sha256,
         "made",
         plans,
         "made",

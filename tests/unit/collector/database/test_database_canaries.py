@@ -6,13 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from collector.database.canaries import session_canaries
 from collector.database.commits import find_head, history
 from collector.database.intervals import intervals_of
 from collector.database.merge import CREATE, merge_plans
 from collector.database.plan_state import read_results
 from collector.database.published import Published
-from collector.database.query import best_rows, case_results
+from collector.database.query import best_rows, case_results, session_canaries
 from collector.database.snapshot import load_state
 from collector.database.state import State, join_all
 from collector.database.verify import find_problems
