@@ -171,14 +171,11 @@ class Unpacked:
 
     def user_path(self, path: Path) -> Path:
         """Return a path as the user knows it: within its archive."""
-        for folder, archive in self.folders:
-            if path.is_relative_to(folder):
-                return archive / path.relative_to(folder)
-        return path
+        return Path(self.with_user_paths(str(path)))
 
     def with_user_paths(self, text: str) -> str:
         """Return a message with paths as the user knows them."""
-        for folder, archive in self.folders:
+        for folder, archive in reversed(self.folders):  # 10 before 1
             text = text.replace(str(folder), str(archive))
         return text
 

@@ -72,26 +72,19 @@ class Pairing:
     warning: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class AttentionRows:
-    """The fused attention of one file: the `Input Shapes` of its rows, in order."""
-
-    path: Path
-    shapes: Sequence[str]
-
-
 class AttentionFacts:
     """The `Runtime ...` cells of fused attention, by the kernel's own `Input Shapes`.
 
     A cell is used only if all calls with the same `Input Shapes` agree on it. Their durations form
     one group, so a cell of some of them would be wrong for the others."""
 
-    def __init__(self, files: Iterable[AttentionRows]) -> None:
+    def __init__(self, files: Iterable[tuple[Path, Sequence[str]]]) -> None:
+        """Take the `Input Shapes` of the fused attention of each file, in order of its rows."""
         self.pairings: list[Pairing] = []
         self._sources: dict[str, str] = {}
         self._reported: dict[str, dict[str, set[str]]] = {}
-        for file in files:
-            self._take(file)
+        for path, shapes in files:
+            self._take(path, shapes)
 
     def of(self, cell: str) -> dict[str, str]:
         """Return the cells of a kernel row; empty if no file has such a row."""
@@ -120,18 +113,18 @@ class AttentionFacts:
             if len(values) > 1
         )
 
-    def _take(self, file: AttentionRows) -> None:
+    def _take(self, path: Path, cells: Sequence[str]) -> None:
         # The folder that names the profile, such as `rank0_ascend_pt`, not a standard folder.
-        folders = (folder.name for folder in file.path.absolute().parents)
+        folders = (folder.name for folder in path.absolute().parents)
         profile = next((name for name in folders if name not in _INNER_FOLDERS), "")
-        for shapes in map(_plain, file.shapes):
+        for shapes in map(_plain, cells):
             self._sources.setdefault(shapes, profile)
             self._reported.setdefault(shapes, {})
-        details = file.path.with_name(OPERATOR_DETAILS)
-        operators = read_operator_rows(details) if file.shapes and details.is_file() else []
+        details = path.with_name(OPERATOR_DETAILS)
+        operators = read_operator_rows(details) if cells and details.is_file() else []
         if not operators:
             return
-        pairs, pairing = pair(file, operators)
+        pairs, pairing = pair(path.parent, cells, operators)
         self.pairings.append(pairing)
         for cell, operator in pairs:
             shapes = _plain(cell)
@@ -140,24 +133,24 @@ class AttentionFacts:
 
 
 def pair(
-    file: AttentionRows, operators: Sequence[OperatorRow]
+    folder: Path, cells: Sequence[str], operators: Sequence[OperatorRow]
 ) -> tuple[list[tuple[str, OperatorRow]], Pairing]:
     """Return kernel rows paired with operator rows, in order.
 
     With equal counts all rows are paired. If the counts differ, a row is missing somewhere. Then
     only the common beginning is paired, up to the first pair whose queries differ in size: there,
     at the latest, one list has shifted against the other."""
-    pairs = list(zip(file.shapes, operators, strict=False))
+    pairs = list(zip(cells, operators, strict=False))
     agreeing = list(takewhile(lambda pair: _same_query(*pair), pairs))
     warning = ""
-    if len(file.shapes) != len(operators):
+    if len(cells) != len(operators):
         if len(agreeing) < len(pairs):
             warning = f"the query sizes differ from pair {len(agreeing) + 1} on"
         pairs = agreeing
     elif len(agreeing) < len(pairs):
         others = sum(not _same_query(*pair) for pair in pairs)
         warning = f"the query sizes differ in {others} pairs"
-    pairing = Pairing(file.path.parent, len(file.shapes), len(operators), len(pairs), warning)
+    pairing = Pairing(folder, len(cells), len(operators), len(pairs), warning)
     return pairs, pairing
 
 

@@ -2,7 +2,7 @@
 
 The file is cut at line ends into pieces that several threads parse with pyarrow. Nothing is
 repaired here: any irregularity in a piece (a ragged row, a cell of the wrong kind, a byte that is
-not UTF-8) raises `NotPlain`, and the file is read again by `ExactReader`, which names the
+not UTF-8) raises `NotPlain`, and the file is read again by `exact_blocks`, which names the
 line.
 """
 
@@ -177,63 +177,53 @@ def grouped(blocks: Iterable[pa.Table], header: Header) -> Iterator[Block]:
         yield block, rows
 
 
-class ExactReader:
-    """Reads a file row by row; with `skip_bad_rows`, bad rows are collected in `skipped`."""
-
-    def __init__(self, path: Path, header: Header, *, skip_bad_rows: bool) -> None:
-        self.skipped: list[SkippedRow] = []
-        self._path = path
-        self._header = header
-        self._skip_bad_rows = skip_bad_rows
-
-        self._parse = block_parser(header)
-
-    def blocks(self) -> Iterator[Block]:
-        """Yield blocks of the valid rows. Raises BadInput, with the line, at an invalid row."""
-        _, rows = open_rows(self._path)
-        rows = self._closed(rows)
-        while batch := list(islice(rows, _BLOCK_ROWS)):
-            try:
-                good = [row for _, row in batch]
-                if any(len(row) != len(self._header.names) for row in good):
-                    raise NotPlain("rows of different lengths")
-                blocks = list(grouped([self._parse(rows_bytes(good))], self._header))
-            except BadInput:
-                good = list(self._good_rows(batch))
-                tables = [self._parse(rows_bytes(good))] if good else []
-                blocks = list(grouped(tables, self._header))
-            yield from blocks
-
-    def _closed(self, rows: Iterable[Row]) -> Iterator[Row]:
-        """Yield the rows; raise BadInput if an unclosed quote has swallowed the rows after it.
-
-        Skipping such a row would hide the loss of the others."""
-        for line, row in rows:
-            if any(len(cell) > _LONGEST_QUOTED and "\n" in cell for cell in row):
-                raise BadInput("unclosed quote", path=self._path, line=line)
-            yield line, row
-
-    def _good_rows(self, batch: Iterable[Row]) -> Iterator[list[str]]:
-        for line, row in batch:
-            reason = self._fault(row)
-            if reason is None:
-                yield row
-            elif self._skip_bad_rows:
-                self.skipped.append(SkippedRow(self._path, line, reason))
-            else:
-                raise BadInput(reason, path=self._path, line=line)
-
-    def _fault(self, row: Sequence[str]) -> str | None:
-        header = self._header
-        if len(row) != len(header.names):
-            return f"expected {len(header.names)} cells, got {len(row)}"
-        if not is_utf8_row(row):
-            return "expected UTF-8 text"
+def exact_blocks(
+    path: Path, header: Header, skipped: list[SkippedRow] | None = None
+) -> Iterator[Block]:
+    """Yield blocks of the valid rows of a file, read row by row. Raises BadInput, with the line, at
+    an invalid row, unless there is a list of `skipped` ones."""
+    parse = block_parser(header)
+    _, rows = open_rows(path)
+    rows = _closed(rows, path)
+    while batch := list(islice(rows, _BLOCK_ROWS)):
         try:
-            duration_us_of(header.cell(row, DURATION))
-            for name in header.counters:
-                counter_of(name, header.cell(row, name))
-            check_key(tuple(header.cell(row, name) for name in KEY_COLUMNS))
-        except (ValueError, BadInput) as error:
-            return str(error)
-        return None
+            good = [row for _, row in batch]
+            if any(len(row) != len(header.names) for row in good):
+                raise NotPlain("rows of different lengths")
+            blocks = list(grouped([parse(rows_bytes(good))], header))
+        except BadInput:
+            good = []
+            for line, row in batch:
+                if (reason := _fault(row, header)) is None:
+                    good.append(row)
+                elif skipped is None:
+                    raise BadInput(reason, path=path, line=line) from None
+                else:
+                    skipped.append(SkippedRow(path, line, reason))
+            blocks = list(grouped([parse(rows_bytes(good))] if good else [], header))
+        yield from blocks
+
+
+def _closed(rows: Iterable[Row], path: Path) -> Iterator[Row]:
+    """Yield the rows; raise BadInput if an unclosed quote has swallowed the rows after it.
+
+    Skipping such a row would hide the loss of the others."""
+    for line, row in rows:
+        if any(len(cell) > _LONGEST_QUOTED and "\n" in cell for cell in row):
+            raise BadInput("unclosed quote", path=path, line=line)
+        yield line, row
+
+
+def _fault(row: Sequence[str], header: Header) -> str | None:
+    if len(row) != len(header.names):
+        return f"expected {len(header.names)} cells, got {len(row)}"
+    if not is_utf8_row(row):
+        return "expected UTF-8 text"
+    try:
+        duration_us_of(header.cell(row, DURATION))
+        for name in header.counters:
+            counter_of(name, header.cell(row, name))
+        check_key(tuple(header.cell(row, name) for name in KEY_COLUMNS))
+    except (ValueError, BadInput) as error:
+        return str(error)
+    return None

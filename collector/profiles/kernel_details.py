@@ -15,7 +15,7 @@ from collector.model.case import Slot, case_from_cells
 from collector.model.record import CaseRecord, as_neighbour
 from collector.model.vocabulary import BASE_CELLS, INPUT_SHAPES, LAUNCHED_BY
 from collector.profiles.archives import Unpacked, unpacked
-from collector.profiles.attention import KERNEL, AttentionFacts, AttentionRows, Pairing
+from collector.profiles.attention import KERNEL, AttentionFacts, Pairing
 from collector.profiles.blocks import SkippedRow
 from collector.profiles.communication import Communication, summed_up
 from collector.profiles.discovery import ProfiledSoftware, find_profiles, software_of
@@ -126,7 +126,7 @@ def _read_paths(paths: Sequence[Path], group_by: GroupBy, reading: RunFileReader
         file.groups.in_order(lambda key: key[KEY_AT[TYPE]].strip() == KERNEL) for file in read
     )
     attention = AttentionFacts(
-        AttentionRows(path, [key[KEY_AT[INPUT_SHAPES]] for key in found])
+        (path, [key[KEY_AT[INPUT_SHAPES]] for key in found])
         for path, found in zip(files, attention_keys, strict=True)
     )
     label_of = _by(group_by, attention)
@@ -136,12 +136,17 @@ def _read_paths(paths: Sequence[Path], group_by: GroupBy, reading: RunFileReader
     if reading.is_ordered:
         records = _with_contexts(records, recorded, label_of)
     kept = [file.communication.without_duplicates() for file in read]
-    report = _report(files, read, sum(dropped for _, dropped in kept))
-    report = replace(report, unusable=tuple(reading.unusable), repeated=tuple(reading.repeated))
+    report = replace(
+        _report(files, read, sum(dropped for _, dropped in kept)),
+        unusable=tuple(reading.unusable),
+        repeated=tuple(reading.repeated),
+        pairings=tuple(attention.pairings),
+        disputed=attention.disputed,
+    )
     return Profile(
         records=tuple(records.values()),
         communication=summed_up(durations for durations, _ in kept),
-        report=replace(report, pairings=tuple(attention.pairings), disputed=attention.disputed),
+        report=report,
         runs=tuple(starmap(sketch_of, reading.launches.items())) if is_counted else (),
     )
 

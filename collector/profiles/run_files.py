@@ -6,7 +6,7 @@ by row, which finds the line or proves the file valid.
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from filecmp import cmp
 from functools import lru_cache
 from hashlib import blake2b
@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from collector.codec.canonical import sha256_hex
 from collector.codec.errors import BadInput
 from collector.model.record import MOST_BEFORE
-from collector.profiles.blocks import Block, ExactReader, SkippedRow, grouped, plain_blocks
+from collector.profiles.blocks import Block, SkippedRow, exact_blocks, grouped, plain_blocks
 from collector.profiles.communication import FileCommunication
 from collector.profiles.discovery import is_kernel_details
 from collector.profiles.grouping import FileGroups, Ids, Key, Rows, rows_of
@@ -154,14 +154,6 @@ class RowOrder:
         return not bool(np.isnan(self.starts).any())
 
 
-def joined_order(orders: Sequence[RowOrder]) -> RowOrder:
-    """Return the order of the rows of a file, from its blocks."""
-    return RowOrder(
-        np.concatenate([np.empty(0, np.uint64), *(one.devices for one in orders)]),
-        np.concatenate([np.empty(0), *(one.starts for one in orders)]),
-    )
-
-
 def launches_before(
     files: Iterable[tuple[FileGroups, RowOrder]], label_of: Callable[[Key], Hashable | None]
 ) -> dict[Hashable, tuple[Hashable, ...]]:
@@ -221,14 +213,14 @@ def _likeliest(stream: Ids, places: npt.NDArray[np.intp]) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class RunFile:
-    """The content of one file that no earlier file has."""
+    """The content of one file that no earlier file has. `marks` and `order` are of every row, if
+    other files may repeat them and if the order is required."""
 
     groups: FileGroups
     communication: FileCommunication
-    skipped: Sequence[SkippedRow] = ()
-    # Of every row, if other files may repeat them.
-    marks: Marks = field(default_factory=lambda: joined(()))
-    order: RowOrder = field(default_factory=lambda: joined_order(()))
+    skipped: Sequence[SkippedRow]
+    marks: Marks
+    order: RowOrder
 
 
 class RunFileReader:
@@ -253,8 +245,12 @@ class RunFileReader:
         read: dict[Path, RunFile] = {}
         launches = self.launches
         for path in sorted(paths, key=lambda path: not is_kernel_details(path)):
-            file = self._read(path, self.is_counted or len(paths) > 1)
-            if file is None:
+            try:
+                file = self._read(path, self.is_counted or len(paths) > 1)
+            except BadInput as error:
+                if not self._skip_bad_rows:
+                    raise
+                self.unusable.append(str(error))
                 continue
             mine = known_launches(file.marks)
             before = [other for other in launches if are_of_one_run(mine, launches[other])]
@@ -265,74 +261,57 @@ class RunFileReader:
                 self.repeated.append(Repeated(path, before[0], repeats))
                 if repeats == len(file.marks):
                     continue
-                file = _read_file(path, self._skip_bad_rows, True, self.is_ordered, known)
+                file = self._read(path, True, known)
             elif same := next((other for other in read if cmp(path, other, shallow=False)), None):
                 self.repeated.append(Repeated(path, same, len(file.marks)))
                 continue
             read[path] = file
         return {path: read[path] for path in paths if path in read}
 
-    def _read(self, path: Path, is_marked: bool) -> RunFile | None:
-        """Return the content of a file by itself; None for a skipped one."""
+    def _read(self, path: Path, is_marked: bool, known: Marks | None = None) -> RunFile:
+        """Return the rows of a file, without the `known` ones."""
+        names, _ = open_rows(path)
+        header = read_header(names, path=path)
+        skipped: list[SkippedRow] | None = [] if self._skip_bad_rows else None
         try:
-            return _read_file(path, self._skip_bad_rows, is_marked, self.is_ordered)
-        except BadInput as error:
-            if not self._skip_bad_rows:
-                raise
-            self.unusable.append(str(error))
-            return None
+            # Closed here, not by the garbage collector: the collector may run while a lock is held
+            # that the end of the threads behind the blocks has to wait for (seen on CPython 3.11).
+            with closing(plain_blocks(path, header)) as blocks:
+                file = self._gathered(path, header, grouped(blocks, header), is_marked, known)
+        except BadInput:
+            rows = exact_blocks(path, header, skipped)
+            file = self._gathered(path, header, rows, is_marked, known)
+        compute = [key for key in file.groups.row_counts() if not is_communication_key(key)]
+        if compute and all(is_unnamed(key[KEY_AT[TYPE]]) for key in compute):
+            raise BadInput(LEVEL_0, path=path)
+        return replace(file, skipped=tuple(skipped or ()))
 
-
-def _read_file(
-    path: Path, skip_bad_rows: bool, is_marked: bool, is_ordered: bool, known: Marks | None = None
-) -> RunFile:
-    """Return the rows of a file, without the `known` ones.
-
-    `is_marked` computes a mark for each row, `is_ordered` requires start times."""
-    names, _ = open_rows(path)
-    header = read_header(names, path=path)
-    try:
-        # Closed here, not by the garbage collector: the collector may run while a lock is held that
-        # the end of the threads behind the blocks has to wait for (seen on CPython 3.11).
-        with closing(plain_blocks(path, header)) as blocks:
-            rows = grouped(blocks, header)
-            file = _gathered(path, header, rows, is_marked, is_ordered, known)
-    except BadInput:
-        exact = ExactReader(path, header, skip_bad_rows=skip_bad_rows)
-        file = _gathered(path, header, exact.blocks(), is_marked, is_ordered, known)
-        file = replace(file, skipped=tuple(exact.skipped))
-    counts = file.groups.row_counts()
-    compute = [key for key in counts if not is_communication_key(key)]
-    if compute and all(is_unnamed(key[KEY_AT[TYPE]]) for key in compute):
-        raise BadInput(LEVEL_0, path=path)
-    return file
-
-
-def _gathered(
-    path: Path,
-    header: Header,
-    blocks: Iterable[Block],
-    is_marked: bool,
-    is_ordered: bool,
-    known: Marks | None,
-) -> RunFile:
-    file = RunFile(FileGroups(header.counters), FileCommunication())
-    marks: list[Marks] = []
-    orders: list[RowOrder] = []
-    for block, rows in blocks:
-        if is_marked:
-            marks.append(marks_of(block, rows))
-        if known is not None:
-            block = block.filter(pa.array(~is_among(marks[-1], known)))
-            rows = rows_of(block, header.counters)
-        file.groups.add(rows)
-        if is_ordered:
-            orders.append(RowOrder(devices_of(block), starts_of(block)))
-        file.communication.add(block, rows)
-    if known is None and not file.groups.row_counts():
-        raise BadInput("the file has a header and no rows", path=path, line=1)
-    file = replace(file, order=joined_order(orders))
-    return replace(file, marks=np.concatenate(marks)) if marks else file
+    def _gathered(
+        self,
+        path: Path,
+        header: Header,
+        blocks: Iterable[Block],
+        is_marked: bool,
+        known: Marks | None,
+    ) -> RunFile:
+        groups, communication = FileGroups(header.counters), FileCommunication()
+        marks = [np.empty(0, np.uint64)]
+        devices, starts = [np.empty(0, np.uint64)], [np.empty(0)]
+        for block, rows in blocks:
+            if is_marked:
+                marks.append(marks_of(block, rows))
+            if known is not None:
+                block = block.filter(pa.array(~is_among(marks[-1], known)))
+                rows = rows_of(block, header.counters)
+            groups.add(rows)
+            if self.is_ordered:
+                devices.append(devices_of(block))
+                starts.append(starts_of(block))
+            communication.add(block, rows)
+        if known is None and not groups.row_counts():
+            raise BadInput("the file has a header and no rows", path=path, line=1)
+        order = RowOrder(np.concatenate(devices), np.concatenate(starts))
+        return RunFile(groups, communication, (), np.concatenate(marks), order)
 
 
 # Recognition of a run in another process by a sample of its launches.

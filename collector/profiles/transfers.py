@@ -1,12 +1,11 @@
-"""Data that the collectives of a run sent.
+"""Data that the collectives of a run sent, from files that Ascend's profiler writes next to
+`kernel_details.csv`.
 
-Ascend's profiler writes `communication.json` and `communication_matrix.json` next to
-`kernel_details.csv`. The first has a member for each collective, `hcom_allReduce__586_0_1@<group>`,
-with its time and the data that this rank sent over each kind of link, in 1e6 bytes; `Total Op Info`
-is their sum and no collective. SDMA includes the data sent over HCCS, PCIE and SIO. The second
-names both ends of every link that a group's collectives used, `0-1`, which gives the minimum number
-of ranks. The ranks themselves may be in a third file (`profiler_metadata.json`), and the parameters
-of the calls in a fourth (`trace_view.json`).
+`communication.json` has a member for each collective, `hcom_allReduce__586_0_1@<group>`, with its
+time and the data that this rank sent over each kind of link, in 1e6 bytes; `Total Op Info` is their
+sum. SDMA includes HCCS, PCIE and SIO. `communication_matrix.json` names both ends of every link of
+a group, `0-1`: the minimum number of ranks. `profiler_metadata.json` may have the ranks, and
+`trace_view.json` the parameters of the calls.
 """
 
 import codecs

@@ -14,7 +14,7 @@ from collector.codec.errors import BadInput
 from collector.model.measurement import Measurement, Provenance
 from collector.model.vocabulary import ACCELERATOR_CORE, core_class
 from collector.ops.registry import find
-from collector.profiles.op_summary import KernelLaunch, read_op_summary
+from collector.profiles.rows import KernelLaunch, read_op_summary
 from collector.quality.disturbances import clock_step_us, idle_clocks, profiler_lower_bound_us
 from collector.quality.identity import Expectation
 from collector.quality.reconcile import attribute, mark_of

@@ -16,7 +16,7 @@ from collector.model.plan import MeasureSettings
 from collector.model.record import CaseRecord
 from collector.model.stack import Runtime, Stack
 from collector.ops.references import reference_record
-from collector.profiles.op_summary import KernelLaunch, read_op_summary
+from collector.profiles.rows import KernelLaunch, read_op_summary
 from collector.quality.reconcile import Mark, mark_of
 from collector.replay import msprof
 from collector.replay.check_session import check_result, check_spec

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from collector.profiles.op_summary import KernelLaunch, read_op_summary
+from collector.profiles.rows import KernelLaunch, read_op_summary
 from tests.npu.fakecann.calls import parse_call
 from tests.npu.fakecann.columns import counters
 from tests.npu.fakecann.faults import Fault, write_faults

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from collector.profiles.op_summary import read_op_summary
+from collector.profiles.rows import read_op_summary
 from tests.npu.fakecann import build as building
 from tests.npu.fakecann import wheel
 from tests.npu.fakecann.build import FakeCann, build_fake_cann, environment

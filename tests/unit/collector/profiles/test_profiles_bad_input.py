@@ -7,7 +7,7 @@ import pytest
 
 from collector.codec.errors import BadInput
 from collector.profiles.kernel_details import read_profile
-from collector.profiles.op_summary import read_op_summary
+from collector.profiles.rows import read_op_summary
 from tests.fixtures.profiles.variants import LAYOUTS, Told, profile_bytes, write_profile
 from tests.unit.collector.naming import names, naming
 

@@ -4,8 +4,7 @@ import pytest
 
 from collector.codec.errors import BadInput
 from collector.profiles.kernel_details import read_profile
-from collector.profiles.op_summary import read_op_summary
-from collector.profiles.rows import read_header
+from collector.profiles.rows import read_header, read_op_summary
 from tests.fixtures.profiles.variants import (
     LAYOUTS,
     WITH_SHAPES,

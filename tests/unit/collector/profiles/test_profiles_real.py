@@ -6,8 +6,7 @@ from collections import defaultdict
 import pytest
 
 from collector.profiles.kernel_details import read_profile
-from collector.profiles.op_summary import read_op_summary
-from collector.profiles.rows import is_communication
+from collector.profiles.rows import is_communication, read_op_summary
 
 pytestmark = pytest.mark.fast
 
