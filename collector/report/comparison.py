@@ -2,10 +2,7 @@
 
 A duration in the run (in situ) is compared with the isolated duration and, if it was measured, with
 the duration behind the launches that precede the case in a run (in context). The step of the run is
-rebuilt from the known durations.
-
-No part of the step is hidden: time that the isolated durations do not explain is listed by cause.
-Pure.
+rebuilt from them; time that they do not explain is listed by cause. Pure.
 """
 
 from collections import defaultdict

@@ -14,18 +14,8 @@ from collector.codec.errors import BadInput
 from collector.model.case import Case, Slot
 from collector.model.record import CaseRecord
 from collector.model.vocabulary import dtype_of
+from collector.shapes import grid
 from collector.shapes.expression import in_blocks
-from collector.shapes.grid import (
-    PRODUCTS,
-    Dims,
-    GridPattern,
-    Refusal,
-    ResolveCase,
-    SlotTemplates,
-    Template,
-    case_at_point,
-    template_of,
-)
 
 STANDARDS = ("density-v1",)
 
@@ -116,12 +106,12 @@ Point = tuple[int, ...]
 
 
 def cases_between(
-    pattern: GridPattern,
+    pattern: grid.GridPattern,
     cases: Iterable[Case],
     standard: Standard,
     sizes: Sequence[int],
-    resolve: ResolveCase,
-) -> Iterator[CaseRecord | Refusal]:
+    resolve: grid.ResolveCase,
+) -> Iterator[CaseRecord | grid.Refusal]:
     """Yield the case of each point that the standard requires, or why there is none.
 
     The points are between those of the cases. `sizes` are the weight sizes that the grid knows.
@@ -132,24 +122,26 @@ def cases_between(
     names = (*pattern.axes, *pattern.model_axes)
     for template, points in _points(pattern, cases, names).items():
         for point in _required_points(pattern, names, points, standard, sizes):
-            yield case_at_point(pattern, template, dict(zip(names, point, strict=True)), resolve)
+            yield grid.case_at_point(
+                pattern, template, dict(zip(names, point, strict=True)), resolve
+            )
 
 
 def _points(
-    pattern: GridPattern, cases: Iterable[Case], names: Sequence[str]
-) -> Mapping[Template, set[Point]]:
-    found: dict[Template, set[Point]] = {}
+    pattern: grid.GridPattern, cases: Iterable[Case], names: Sequence[str]
+) -> Mapping[grid.Template, set[Point]]:
+    found: dict[grid.Template, set[Point]] = {}
     for case in cases:
         if case.inputs is None:
             continue
-        template, solved = template_of(case), solve(pattern, case)
+        template, solved = grid.template_of(case), solve(pattern, case)
         if template is not None and solved is not None:
             found.setdefault(template, set()).add(tuple(solved[name] for name in names))
     return found
 
 
 def _required_points(
-    pattern: GridPattern,
+    pattern: grid.GridPattern,
     names: Sequence[str],
     points: set[Point],
     standard: Standard,
@@ -157,7 +149,7 @@ def _required_points(
 ) -> list[Point]:
     found: set[Point] = set()
     for at, name in enumerate(names):
-        is_weight = pattern.source == PRODUCTS and name in pattern.model_axes
+        is_weight = pattern.source == grid.PRODUCTS and name in pattern.model_axes
         values = "nk" if is_weight else pattern.value_names.get(name, "")
         density = standard.of(pattern.name, name, values)
         if density is None:
@@ -171,14 +163,16 @@ def _required_points(
     return sorted(found - points)
 
 
-def solve(pattern: GridPattern, case: Case) -> Mapping[str, int] | None:
+def solve(pattern: grid.GridPattern, case: Case) -> Mapping[str, int] | None:
     """Return the numbers of the pattern for which one of its ways makes the shapes of a case.
 
     None where no way does, or where a number does not occur as a dimension of its own."""
     return next((found for way in pattern.ways if (found := _solved(pattern, way, case))), None)
 
 
-def _solved(pattern: GridPattern, way: SlotTemplates, case: Case) -> Mapping[str, int] | None:
+def _solved(
+    pattern: grid.GridPattern, way: grid.SlotTemplates, case: Case
+) -> Mapping[str, int] | None:
     sides = ((way.inputs, case.inputs or ()), (way.outputs, case.outputs or ()))
     pairs = [
         (way_side[at] if at < len(way_side) else None, slot)
@@ -201,7 +195,7 @@ def _solved(pattern: GridPattern, way: SlotTemplates, case: Case) -> Mapping[str
     return found if all(rule.value(found) for rule in pattern.keep) else None
 
 
-def _is_made(dims: Dims, slot: Slot, names: Mapping[str, int]) -> bool:
+def _is_made(dims: grid.Dims, slot: Slot, names: Mapping[str, int]) -> bool:
     shape = tuple(one.value(names) for one in dims or ())
     if shape == slot.shape:
         return True

@@ -100,23 +100,22 @@ def _parsed(text: str) -> ast.expr:
 
 
 def _check(node: ast.expr, text: str) -> None:
+    operators = (*_OPERATORS, *_COMPARISONS, ast.And, ast.Or, ast.Not, ast.USub)
     for one in ast.walk(node):
-        known = isinstance(one, (ast.Name, ast.Load, ast.BinOp, ast.Compare, ast.BoolOp)) or (
-            isinstance(one, (ast.UnaryOp, ast.And, ast.Or, ast.Not, ast.USub))
-            or type(one) in (*_OPERATORS, *_COMPARISONS)
-            or (isinstance(one, ast.Constant) and type(one.value) is int)
-            or (isinstance(one, ast.Call) and _is_function(one))
-        )
+        match one:
+            case ast.Constant():
+                known = type(one.value) is int
+            case ast.Call(func=ast.Name(id=name), args=[_, *_], keywords=[]):
+                known = name in _FUNCTIONS
+            case ast.Name() | ast.Load() | ast.BinOp() | ast.Compare() | ast.BoolOp():
+                known = True
+            case _:
+                known = isinstance(one, (ast.UnaryOp, *operators))
         if not known:
             raise BadInput(
                 f"{text!r}: expected only integers, names, + - * // %, comparisons, and, or, not, "
                 f"{', '.join(_FUNCTIONS)}"
             )
-
-
-def _is_function(node: ast.Call) -> bool:
-    named = isinstance(node.func, ast.Name) and node.func.id in _FUNCTIONS
-    return named and bool(node.args) and not node.keywords
 
 
 def _value(node: ast.expr, names: Mapping[str, int]) -> int:

@@ -1,9 +1,7 @@
 """Cases on a grid: a kernel's pattern with the dtypes and formats of existing rows.
 
-The result is a sample of the cases that would run: points are drawn in random order, and points
-that no device accepts, or that no memory holds, are left out until there are enough. The same seed
-gives the same cases, independent of other kernels. Existing cases of the sample count, so that a
-repeated request adds nothing.
+The result is a sample of the cases that would run ("The sample", docs/single-host.md). The same
+seed gives the same cases, independent of other kernels.
 """
 
 import re
@@ -90,11 +88,6 @@ class GridPattern:
         return OF_MODELS.get(self.source, ())
 
     @property
-    def own_columns(self) -> frozenset[str]:
-        """The columns that a point sets, which replace those of a row."""
-        return frozenset((*self.columns, *([self.ends.column] if self.ends else [])))
-
-    @property
     def of_shapes(self) -> "GridPattern":
         """The pattern without the axes that only columns use."""
         document = [*self.columns.values(), *([self.ends.percent] if self.ends else [])]
@@ -147,38 +140,29 @@ def _pattern(name: str, reported: Any, values: Mapping[str, tuple[int, ...]]) ->
     source, *more = [of for of in reported["axes"].values() if of in (PRODUCTS, EXPERTS)] or [""]
     if more:
         raise BadInput("expected at most one axis of models")
+    ways = [(way["inputs"], way["outputs"]) for way in reported["ways"]]
+    ends = None
+    if (of := reported.get("ends")) is not None:
+        numbers = (parse_expression(str(of[name])) for name in ("rows", "groups", "percent"))
+        ends = Ends(vocabulary.RUNTIME_PREFIX + str(of["column"]), *numbers)
     return GridPattern(
         name,
         axes,
         {axis: of for axis, of in reported["axes"].items() if isinstance(of, str) and axis in axes},
         source,
         tuple(parse_expression(text) for text in reported.get("keep", ())),
-        tuple(
-            SlotTemplates(
-                *(tuple(_dims(slot) for slot in way[side]) for side in ("inputs", "outputs"))
-            )
-            for way in reported["ways"]
-        ),
+        tuple(SlotTemplates(*map(_dims_of_slots, sides)) for sides in ways),
         tuple(reported["kernels"]),
         {
             vocabulary.RUNTIME_PREFIX + column: parse_expression(str(text))
             for column, text in reported.get("columns", {}).items()
         },
-        _ends(reported["ends"]) if "ends" in reported else None,
+        ends,
     )
 
 
-def _ends(reported: Any) -> Ends:
-    rows, groups, percent = (
-        parse_expression(str(reported[name])) for name in ("rows", "groups", "percent")
-    )
-    return Ends(vocabulary.RUNTIME_PREFIX + str(reported["column"]), rows, groups, percent)
-
-
-def _dims(text: str | int) -> Dims:
-    if text == _ABSENT:
-        return None
-    return dims_of(str(text))
+def _dims_of_slots(texts: Iterable[str | int]) -> tuple[Dims, ...]:
+    return tuple(None if text == _ABSENT else dims_of(str(text)) for text in texts)
 
 
 # Memory that a case takes on a device during its replay.
@@ -237,13 +221,6 @@ class Template:
     op_state: str
     settings: tuple[tuple[str, str], ...]
 
-    def without(self, columns: Collection[str]) -> "Template":
-        """Return the template without its values in these columns."""
-        if not columns:
-            return self
-        left = tuple(one for one in self.settings if one[0] not in columns)
-        return replace(self, settings=left)
-
 
 @dataclass(frozen=True, slots=True)
 class Sample:
@@ -298,7 +275,11 @@ def choose(
     """Return cases of a kernel whose ids are not in `known`.
 
     `sizes` are those that only models define together, where the pattern has such an axis."""
-    like = tuple(dict.fromkeys(one.without(pattern.own_columns) for one in like))
+    # The columns that a point sets replace those of a row.
+    own = {*pattern.columns, *([pattern.ends.column] if pattern.ends else [])}
+    settings = (tuple(pair for pair in one.settings if pair[0] not in own) for one in like)
+    pairs = zip(like, settings, strict=True)
+    like = tuple(dict.fromkeys(replace(one, settings=left) for one, left in pairs))
     axes = (like, *pattern.axes.values(), *([sizes] if pattern.model_axes else []))
     points = prod(map(len, axes))
     order = _order(points, wish, like[0].kernel_type if like else "")

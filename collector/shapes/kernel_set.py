@@ -5,10 +5,9 @@ absent one), with a number of launches per step and a condition; or a matrix pro
 follow from the quantisation; or a collective. `INT8 NZ (R, C)` is a matrix whose cells record its
 blocks, `INT8 FRACTAL_NZ (E, R, C)` one whose cells record its shape and that format.
 
-A release that launches almost the same kernels as another one is described by the differences.
-`like` names the other release, whose habits and unknown things apply where none are set. `without`
-lists its layers that are left out. Lines of a layer replace all lines of the other release with
-that layer's name or, with `behind`, follow the last line of another layer.
+A release is described by the differences from another one: `like` names it, `without` its layers
+that are left out. Lines of a layer replace all lines of that layer or, with `behind`, follow the
+last line of another one. What is not set applies from the other release.
 """
 
 import re

@@ -145,54 +145,17 @@ _MASK_SLOT, _LENGTHS_KV_SLOT, _BLOCK_TABLE_SLOT = 4, 6, 14
 _PROFILE = (*layout.PROFILING_DURATIONS, layout.PROFILING_COUNT, layout.PROFILING)
 
 
-@dataclass(frozen=True, slots=True)
 class Backfilled:
-    """The result for a file.
+    """The rows of a file, joined with their values, and the result for a user.
 
     `filled` rows became `made` rows; `known` rows existed already, and `blanked` rows lost a number
     of another case. `complete` rows already had their values; `rows_alone` and `values_alone`
     (their lines) had no match."""
 
-    path: Path
-    filled: int
-    made: int
-    known: int
-    blanked: int
-    complete: int
-    rows_alone: tuple[Case, ...]
-    values_alone: tuple[int, ...]
-
-
-def backfill(
-    csv_path: Path, values_path: Path, output: Path | None = None, *, tag: str = DUMPED
-) -> Backfilled:
-    """Join values into a FusedInferAttentionScore.csv, or into a copy of it at `output`.
-
-    Raises BadInput, with the line, for invalid input, and writes nothing then."""
-    path = csv_path / layout.kernel_file_name(KERNEL) if csv_path.is_dir() else csv_path
-    file = read_kernel_file(path)
-    values = read_runtime_values(values_path)
-    if not tag.strip():
-        raise BadInput("empty tag: expected text such as runtime_values_dumped")
-    joining = _Joining(values, tag.strip())
-    rows = joining.joined(file)
-    columns = layout.inserted(file.columns, layout.ATTENTION_COLUMNS)
-    target = output or path
-    data = KernelFile(KERNEL, columns, tuple(rows)).as_bytes()
-    if joining.filled or output is not None:
-        with file_errors(target, "written"):
-            write_whole(target, data)
-    return Backfilled(
-        *(target, joining.filled, joining.made, joining.known, joining.blanked, joining.complete),
-        rows_alone=tuple(joining.rows_alone),
-        values_alone=tuple(v.line for v in values if v.key not in joining.met),
-    )
-
-
-class _Joining:
-    """Joins the rows of a file with their values, and counts the changes."""
-
-    def __init__(self, values: Sequence[BackfillLine], tag: str) -> None:
+    def __init__(
+        self, path: Path, file: KernelFile, values: Sequence[BackfillLine], tag: str
+    ) -> None:
+        self.path = path
         self._by_key: dict[JoinKey, list[Cells]] = defaultdict(list)
         for value in values:
             if value.cells not in self._by_key[value.key]:
@@ -201,22 +164,20 @@ class _Joining:
         self._held: dict[Case, dict[str, str]] = {}
         self.filled = self.made = self.known = self.blanked = self.complete = 0
         self.rows_alone: list[Case] = []
-        self.met: set[JoinKey] = set()
-
-    def joined(self, file: KernelFile) -> list[Cells]:
-        """Return the rows of a file; a row without values becomes one row per value."""
+        met: set[JoinKey] = set()
         rows = [dict(row) for row in file.rows]
         for row in rows:
             if row.get(LENGTHS_KV_VALUES):
                 self._held.setdefault(case_from_cells(KERNEL, row), row)
-        return [row for old in rows for row in self._rows_for(old)]
+        self.rows: list[Cells] = []  # a row without values becomes one row per value
+        for row in rows:
+            case = case_from_cells(KERNEL, row)
+            met.add(key_of(case))
+            self.rows += self._rows_for(row, case)
+        self.values_alone = [value.line for value in values if value.key not in met]
 
-    def _rows_for(self, row: dict[str, str]) -> list[dict[str, str]]:
-        case = case_from_cells(KERNEL, row)
-        key = key_of(case)
-        found = self._by_key.get(key, [])
-        if found:
-            self.met.add(key)
+    def _rows_for(self, row: dict[str, str], case: Case) -> list[dict[str, str]]:
+        found = self._by_key.get(key_of(case), [])
         # Assumed values give way to other values that are known now.
         agrees = [all(row.get(name) == text for name, text in cells.items()) for cells in found]
         is_replaced = row.get(COMPLETENESS) == _ASSUMED and found and not any(agrees)
@@ -252,6 +213,26 @@ class _Joining:
                 rows.append(new)
         self.made += len(rows)
         return rows
+
+
+def backfill(
+    csv_path: Path, values_path: Path, output: Path | None = None, *, tag: str = DUMPED
+) -> Backfilled:
+    """Join values into a FusedInferAttentionScore.csv, or into a copy of it at `output`.
+
+    Raises BadInput, with the line, for invalid input, and writes nothing then."""
+    path = csv_path / layout.kernel_file_name(KERNEL) if csv_path.is_dir() else csv_path
+    file = read_kernel_file(path)
+    values = read_runtime_values(values_path)
+    if not tag.strip():
+        raise BadInput("empty tag: expected text such as runtime_values_dumped")
+    done = Backfilled(output or path, file, values, tag.strip())
+    columns = layout.inserted(file.columns, layout.ATTENTION_COLUMNS)
+    data = KernelFile(KERNEL, columns, tuple(done.rows)).as_bytes()
+    if done.filled or output is not None:
+        with file_errors(done.path, "written"):
+            write_whole(done.path, data)
+    return done
 
 
 def key_of(case: Case) -> JoinKey:

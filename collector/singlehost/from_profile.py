@@ -155,31 +155,73 @@ class Match:
     launches: tuple[CaseRecord, ...]
 
 
-@dataclass(frozen=True, slots=True)
 class Matches:
-    """The result of matching.
+    """The launches of a profile, matched with the rows of a tree.
 
-    `ambiguous` launches fit rows of several cases that differ in attributes which the profile does
-    not record; `unmatched` launches fit no row; `unmatched_rows` are rows without a launch."""
+    `found` are the rows with launches. `ambiguous` launches fit rows of several cases that differ
+    in attributes which the profile does not record; `unmatched` launches fit no row;
+    `unmatched_rows` are rows without a launch."""
 
-    found: tuple[Match, ...]
-    ambiguous: tuple[tuple[CaseRecord, tuple[TreeRow, ...]], ...]
-    unmatched: tuple[CaseRecord, ...]
-    unmatched_rows: tuple[TreeRow, ...]
+    def __init__(self, rows: Sequence[TreeRow], launches: Sequence[CaseRecord]) -> None:
+        self._found: dict[RowPosition, Match] = {}
+        self._by_case: dict[Case, list[TreeRow]] = defaultdict(list)
+        self._by_signature: dict[tuple[str, Signature], list[TreeRow]] = defaultdict(list)
+        for row in rows:
+            self._by_case[row.case].append(row)
+            if row.case.inputs is not None:  # otherwise it has nothing to compare
+                self._by_signature[row.case.kernel_type, signature_of(row.case)].append(row)
+        self.ambiguous: list[tuple[CaseRecord, list[TreeRow]]] = []
+        left = [
+            one
+            for one in launches
+            if not self._take(self._by_case.get(one.case, ()), MatchRule.CASE, one)
+        ]
+        left = self._left_by_signature(left)
+        used = self._used_by_family(launches)
+        self.unmatched = [record for record in left if record.case_id not in used]
+        self.found = [self._found[row.place] for row in rows if row.place in self._found]
+        self.unmatched_rows = [row for row in rows if row.place not in self._found]
 
+    def _left_by_signature(self, launches: Iterable[CaseRecord]) -> list[CaseRecord]:
+        """Take launches by the coarser signature, and return those that are left."""
+        taken = frozenset(self._found)
+        left = []
+        for record in launches:
+            rows = [row for row in self._similar(record.case) if row.place not in taken]
+            if len({row.case.attributes for row in rows}) > 1:
+                self.ambiguous.append((record, rows))
+            elif not self._take(rows, MatchRule.SIGNATURE, record):
+                left.append(record)
+        return left
 
-def match(rows: Sequence[TreeRow], launches: Sequence[CaseRecord]) -> Matches:
-    """Match the launches of a profile with the rows of a tree."""
-    matching = _Matching(rows)
-    left = matching.by_case(launches)
-    left, ambiguous = matching.by_signature(left)
-    used = matching.by_family(launches)
-    return Matches(
-        found=tuple(matching.found[row.place] for row in rows if row.place in matching.found),
-        ambiguous=tuple(ambiguous),
-        unmatched=tuple(record for record in left if record.case_id not in used),
-        unmatched_rows=tuple(row for row in rows if row.place not in matching.found),
-    )
+    def _used_by_family(self, launches: Iterable[CaseRecord]) -> set[str]:
+        """Give unmatched MatMul rows the launches of another kernel of the family.
+
+        Return the ids of the profile's cases that were used."""
+        taken, used = frozenset(self._found), set()
+        for record in launches:
+            if record.case.kernel_type not in MATMUL_FAMILY:
+                continue
+            for other in sorted(MATMUL_FAMILY - {record.case.kernel_type}):
+                requested = replace(record.case, kernel_type=other)
+                rows = self._by_case.get(requested) or self._similar(requested)
+                rows = [row for row in rows if row.place not in taken]
+                if self._take(rows, MatchRule.FAMILY, record):
+                    used.add(record.case_id)
+        return used
+
+    def _similar(self, case: Case) -> list[TreeRow]:
+        if case.inputs is None:
+            return []
+        rows = self._by_signature.get((case.kernel_type, signature_of(case)), [])
+        return [row for row in rows if agrees(row.case, case)]
+
+    def _take(self, rows: Sequence[TreeRow], how: MatchRule, record: CaseRecord) -> bool:
+        for row in rows:
+            known = self._found.get(row.place)
+            launches = (*known.launches, record) if known else (record,)
+            self._found[row.place] = Match(row, how, launches)
+        return bool(rows)
 
 
 def pooled(launches: Sequence[CaseRecord]) -> ProfileStatistics:
@@ -198,75 +240,6 @@ def pooled(launches: Sequence[CaseRecord]) -> ProfileStatistics:
             sums[name] = (total + value * profile.count, n + profile.count)
     counters = tuple((name, total / n) for name, (total, n) in sums.items())
     return replace(profiles[0], count=count, mean_us=mean_us, counters=counters)
-
-
-class _Matching:
-    """Rows, and the launches found for them so far."""
-
-    def __init__(self, rows: Sequence[TreeRow]) -> None:
-        self.found: dict[RowPosition, Match] = {}
-        self._by_case: dict[Case, list[TreeRow]] = defaultdict(list)
-        self._by_signature: dict[tuple[str, Signature], list[TreeRow]] = defaultdict(list)
-        for row in rows:
-            self._by_case[row.case].append(row)
-            if row.case.inputs is None:  # it has nothing to compare
-                continue
-            self._by_signature[row.case.kernel_type, signature_of(row.case)].append(row)
-
-    def by_case(self, launches: Iterable[CaseRecord]) -> list[CaseRecord]:
-        """Take launches by their full identity, and return those that are left."""
-        left = []
-        for record in launches:
-            rows = self._by_case.get(record.case, [])
-            for row in rows:
-                self._take(row, MatchRule.CASE, record)
-            if not rows:
-                left.append(record)
-        return left
-
-    def by_signature(
-        self, launches: Iterable[CaseRecord]
-    ) -> tuple[list[CaseRecord], list[tuple[CaseRecord, tuple[TreeRow, ...]]]]:
-        """Take launches by the coarser signature; return those left and the ambiguous ones."""
-        taken = frozenset(self.found)
-        left, ambiguous = [], []
-        for record in launches:
-            rows = [row for row in self._similar(record.case) if row.place not in taken]
-            if len({row.case.attributes for row in rows}) > 1:
-                ambiguous.append((record, tuple(rows)))
-                continue
-            for row in rows:
-                self._take(row, MatchRule.SIGNATURE, record)
-            if not rows:
-                left.append(record)
-        return left, ambiguous
-
-    def by_family(self, launches: Iterable[CaseRecord]) -> set[str]:
-        """Give unmatched MatMul rows the launches of another kernel of the family.
-
-        Return the ids of the profile's cases that were used."""
-        taken, used = frozenset(self.found), set()
-        for record in launches:
-            if record.case.kernel_type not in MATMUL_FAMILY:
-                continue
-            for other in sorted(MATMUL_FAMILY - {record.case.kernel_type}):
-                requested = replace(record.case, kernel_type=other)
-                rows = self._by_case.get(requested) or self._similar(requested)
-                for row in (row for row in rows if row.place not in taken):
-                    self._take(row, MatchRule.FAMILY, record)
-                    used.add(record.case_id)
-        return used
-
-    def _similar(self, case: Case) -> list[TreeRow]:
-        if case.inputs is None:
-            return []
-        rows = self._by_signature.get((case.kernel_type, signature_of(case)), [])
-        return [row for row in rows if agrees(row.case, case)]
-
-    def _take(self, row: TreeRow, how: MatchRule, record: CaseRecord) -> None:
-        known = self.found.get(row.place)
-        launches = (*known.launches, record) if known else (record,)
-        self.found[row.place] = Match(row, how, launches)
 
 
 logger = logging.getLogger(__name__)
@@ -292,13 +265,15 @@ def microbench_from_profile(
     there_is = {*files.kernel_types, *(record.case.kernel_type for record in launches)}
     version_files.only_known(kernels, there_is, "neither the tree nor the profile has the")
     rows = version_files.chosen_rows(files, kernels)
-    matches = match(rows, [record for record in launches if _concerns(record, kernels)])
+    matches = Matches(rows, [record for record in launches if _concerns(record, kernels)])
     written = [w for found in matches.found if (w := _write(files, found, update)) is not None]
     added, leftover = _leftover(files, matches, kernels, update)
     deleted = version_files.prune(files, kernels) if prune_empty else ()
     files.write()
     for row in (*written, *added):
-        _log(row)
+        note = f" ({row.ran})" if row.ran else ""
+        what = (row.place.kernel_type, shapes_of(row.case), row.mean_us, row.launches, note)
+        logger.info("%s %s: %.3f us, mean of %d launches%s", *what)
     return MicrobenchResult(
         folder,
         update,
@@ -419,14 +394,3 @@ def _about(profile: Profile) -> Iterator[tuple[str, str]]:
     yield "Launches", f"{report.compute_rows:,} of {counted(len(profile.records), 'case')}"
     if report.communication_rows:
         yield "Left out", counted(report.communication_rows, "communication row")
-
-
-def _log(row: Written) -> None:
-    logger.info(
-        "%s %s: %.3f us, mean of %d launches%s",
-        row.place.kernel_type,
-        shapes_of(row.case),
-        row.mean_us,
-        row.launches,
-        f" ({row.ran})" if row.ran else "",
-    )

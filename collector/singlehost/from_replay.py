@@ -14,7 +14,6 @@ from pathlib import Path
 from collector import __version__
 from collector.codec.errors import BadInput, OpmeterError, file_errors
 from collector.database import layout
-from collector.database.tree import Cells
 from collector.host.peaks_file import stored_peaks
 from collector.host.stack import device_locks, device_serial
 from collector.measuring.batches import (
@@ -114,10 +113,24 @@ def requested_cases(rows: Sequence[TreeRow]) -> dict[str, RequestedCase]:
     return requested
 
 
-class TreeRows:
-    """The files of a version folder, the rows that are due, and the rows that were written."""
+class TreeResults:
+    """The cases to measure for the rows of a version folder, then their results.
 
-    def __init__(self, folder: Path, kernels: Collection[str], update: Update) -> None:
+    Each session's durations are in the tree before the next one starts, so that an interruption
+    loses at most one session, and `missing-only` continues from there. With `ends_at_failure`,
+    measuring stops at the first case that fails."""
+
+    def __init__(
+        self,
+        folder: Path,
+        kernels: Collection[str],
+        update: Update,
+        backend: str,
+        measure: MeasureSettings,
+        provenance: Provenance,
+        *,
+        ends_at_failure: bool = False,
+    ) -> None:
         """Read the tree. Raises BadInput if it has no files, or none of a given kernel type."""
         self._files = VersionFiles.read(folder)
         if not self._files.kernel_types:
@@ -126,126 +139,28 @@ class TreeRows:
                 path=folder,
             )
         version_files.only_known(kernels, self._files.kernel_types, "the tree has no file of the")
-        self.folder, self.update = folder, update
-        self._kernels = kernels
-        self._chosen = version_files.chosen_rows(self._files, kernels)
-        self._places = version_files.places_by_case(self._files.rows())
-        self.due = [row for row in self._chosen if update is Update.ALL or not row.has_duration]
-        self.written: list[Written] = []
-        self.leftover: list[Leftover] = []
-
-    @property
-    def kept(self) -> int:
-        """Return how many rows are kept because they have a duration."""
-        return len(self._chosen) - len(self.due)
-
-    @property
-    def duplicates(self) -> list[tuple[Case, int]]:
-        return version_files.duplicates(self._chosen)
-
-    def save(self) -> None:
-        """Write the files that changed."""
-        self._files.write()
-
-    def prune(self) -> tuple[tuple[str, Cells], ...]:
-        """Remove the rows without any duration, and return them."""
-        return version_files.prune(self._files, self._kernels)
-
-    def write_requested(self, requested: RequestedCase, measurement: Measurement) -> None:
-        """Write a duration to the rows that requested it."""
-        for row in requested.rows:
-            self._write(row.place, row.case, measurement, requested)
-
-    def write_filed(self, requested: RequestedCase, measurement: Measurement) -> None:
-        """Write a duration to the rows of the kernel that ran in place of the requested one."""
-        m = measurement
-        ran = as_ran(requested.record, m.kernel_type, m.op_state, m.core, m.recorded)
-        note = f"ran instead of the requested {requested.record.kernel_type}"
-        places = self._places.get(ran.case, ())
-        is_due = self.update is Update.ALL
-        for place in places:
-            if is_due or not version_files.has_duration(self._files.cells(place)):
-                self._write(place, ran.case, measurement, requested, note)
-        if places:
-            return
-        if is_due and ran.case.kernel_type in self._files.kernel_types:
-            place = self._files.append(ran.case.kernel_type, layout.case_cells(ran))
-            self._places[ran.case] = (place,)
-            self._write(place, ran.case, measurement, requested, note, is_new=True)
-        elif measurement.timing is not None:
-            mean_us, launches = measurement.timing.mean_us, measurement.n_accepted
-            fate = f"{note}; no row of this case"
-            self.leftover.append(Leftover(ran.case, mean_us, launches, fate))
-
-    def _write(
-        self,
-        place: RowPosition,
-        case: Case,
-        measurement: Measurement,
-        requested: RequestedCase,
-        note: str = "",
-        *,
-        is_new: bool = False,
-    ) -> None:
-        if measurement.timing is None:
-            return
-        old, mean_us = self._files.cells(place), measurement.timing.mean_us
-        # And the values, besides tensors, on which the launch depended.
-        extra = requested.record.extra.items()
-        cells = {
-            **layout.duration_cells(mean_us, measurement.counters, measurement.cache),
-            **layout.library_cells(measurement.library, measurement.assumes),
-            **{name: text for name, text in extra if name.startswith(RUNTIME_PREFIX)},
-        }
-        changed = self._files.set_duration(place, cells)
-        notes = (note, *measurement.warnings)
-        logger.info("%s %s: %.3f us", place.kernel_type, shapes_of(case), mean_us)
-        self.written.append(
-            Written(
-                place,
-                case,
-                mean_us,
-                measurement.n_accepted,
-                ran="; ".join(text for text in notes if text),
-                old_us=version_files.duration_us(old, layout.AVERAGE_DURATION),
-                profiling_us=version_files.duration_us(old, layout.PROFILING_AVERAGE),
-                is_new=is_new,
-                has_changed=changed,
-            )
-        )
-
-
-# The sink for the results of a microbenchmark's sessions.
-#
-# Each session's durations are in the tree before the next one starts, so that an interruption loses
-# at most one session, and `missing-only` continues from there.
-
-
-class TreeResults:
-    """The cases to measure for a tree, then their results.
-
-    With `ends_at_failure`, measuring stops at the first case that fails."""
-
-    def __init__(
-        self,
-        rows: TreeRows,
-        backend: str,
-        measure: MeasureSettings,
-        provenance: Provenance,
-        *,
-        ends_at_failure: bool = False,
-    ) -> None:
-        self._rows, self._measure, self._provenance = rows, measure, provenance
+        self._folder, self._kernels, self._update = folder, kernels, update
+        self._measure, self._provenance = measure, provenance
         self._ends_at_failure = ends_at_failure
+        self._places: dict[Case, list[RowPosition]] = defaultdict(list)  # several for duplicates
+        for row in self._files.rows():
+            self._places[row.case].append(row.place)
+        self._chosen = version_files.chosen_rows(self._files, kernels)
+        due = [row for row in self._chosen if update is Update.ALL or not row.has_duration]
+        self._kept = len(self._chosen) - len(due)
         # A tree is measured on one device.
-        due = [(row, refusal_on_ranks(row.case, find, backend, 1)) for row in rows.due]
+        refusals = [(row, refusal_on_ranks(row.case, find, backend, 1)) for row in due]
         self._without_number = [
-            UnmeasuredCase(row.case, no.outcome, no.reason) for row, no in due if no is not None
+            UnmeasuredCase(row.case, no.outcome, no.reason)
+            for row, no in refusals
+            if no is not None
         ]
-        self._requested = requested_cases([row for row, no in due if no is None])
+        self._requested = requested_cases([row for row, no in refusals if no is None])
         self._todo = dict(self._requested)
         self._outcomes: dict[str, list[Outcome]] = defaultdict(list)
         self._measurements: list[Measurement] = []
+        self._written: list[Written] = []
+        self._leftover: list[Leftover] = []
         self._unread: list[str] = []
         self._sessions = 0
 
@@ -287,17 +202,18 @@ class TreeResults:
     def result(self, about: Iterable[tuple[str, str]], *, prune_empty: bool) -> MicrobenchResult:
         """Return the result. Rows are pruned only after every case was measured."""
         is_complete = not self._todo
-        deleted = self._rows.prune() if prune_empty and is_complete else ()
-        self._rows.save()
+        is_pruned = prune_empty and is_complete
+        deleted = version_files.prune(self._files, self._kernels) if is_pruned else ()
+        self._files.write()
         return MicrobenchResult(
-            self._rows.folder,
-            self._rows.update,
+            self._folder,
+            self._update,
             (*about, *(("Not read", text) for text in self._unread)),
-            written=tuple(self._rows.written),
-            kept=self._rows.kept,
+            written=tuple(self._written),
+            kept=self._kept,
             unanswered=tuple(self._without_number),
-            leftover=tuple(self._rows.leftover),
-            duplicates=tuple(self._rows.duplicates),
+            leftover=tuple(self._leftover),
+            duplicates=tuple(version_files.duplicates(self._chosen)),
             deleted=deleted,
             measurements=tuple(self._measurements),
             is_complete=is_complete,
@@ -306,19 +222,13 @@ class TreeResults:
     def _take(self, measurements: Iterable[Measurement]) -> None:
         for measurement in measurements:
             self._measurements.append(measurement)
-            if measurement.is_filed:
-                self._take_filed(measurement)
-            else:
+            if not measurement.is_filed:
                 self._take_requested(measurement, self._requested[measurement.case_id])
-        self._rows.save()
-
-    def _take_filed(self, measurement: Measurement) -> None:
-        """Record the measurement of a kernel that ran instead of the requested one.
-
-        The duration belongs to that kernel's row, unless its case was requested too and has a
-        duration."""
-        if measurement.is_good and measurement.case_id not in self._requested:
-            self._rows.write_filed(self._requested[measurement.asked], measurement)
+            # The measurement of a kernel that ran instead of the requested one belongs to that
+            # kernel's row, unless its case was requested too and has a duration.
+            elif measurement.is_good and measurement.case_id not in self._requested:
+                self._take_filed(measurement, self._requested[measurement.asked])
+        self._files.write()
 
     def _take_requested(self, measurement: Measurement, requested: RequestedCase) -> None:
         outcomes = self._outcomes[measurement.case_id]
@@ -327,12 +237,69 @@ class TreeResults:
             return  # it is tried again
         self._todo.pop(measurement.case_id, None)
         if measurement.is_good:
-            self._rows.write_requested(requested, measurement)
+            for row in requested.rows:
+                self._write(row.place, row.case, measurement, requested)
         else:
             case = requested.record.case
             self._without_number.append(
                 UnmeasuredCase(case, measurement.outcome, measurement.reason)
             )
+
+    def _take_filed(self, measurement: Measurement, requested: RequestedCase) -> None:
+        m = measurement
+        ran = as_ran(requested.record, m.kernel_type, m.op_state, m.core, m.recorded)
+        note = f"ran instead of the requested {requested.record.kernel_type}"
+        places = self._places[ran.case]
+        is_due = self._update is Update.ALL
+        for place in places:
+            if is_due or not version_files.has_duration(self._files.cells(place)):
+                self._write(place, ran.case, measurement, requested, note)
+        if places:
+            return
+        if is_due and ran.case.kernel_type in self._files.kernel_types:
+            places.append(self._files.append(ran.case.kernel_type, layout.case_cells(ran)))
+            self._write(places[0], ran.case, measurement, requested, note, is_new=True)
+        elif measurement.timing is not None:
+            mean_us, launches = measurement.timing.mean_us, measurement.n_accepted
+            fate = f"{note}; no row of this case"
+            self._leftover.append(Leftover(ran.case, mean_us, launches, fate))
+
+    def _write(
+        self,
+        place: RowPosition,
+        case: Case,
+        measurement: Measurement,
+        requested: RequestedCase,
+        note: str = "",
+        *,
+        is_new: bool = False,
+    ) -> None:
+        if measurement.timing is None:
+            return
+        old, mean_us = self._files.cells(place), measurement.timing.mean_us
+        # And the values, besides tensors, on which the launch depended.
+        extra = requested.record.extra.items()
+        cells = {
+            **layout.duration_cells(mean_us, measurement.counters, measurement.cache),
+            **layout.library_cells(measurement.library, measurement.assumes),
+            **{name: text for name, text in extra if name.startswith(RUNTIME_PREFIX)},
+        }
+        changed = self._files.set_duration(place, cells)
+        notes = (note, *measurement.warnings)
+        logger.info("%s %s: %.3f us", place.kernel_type, shapes_of(case), mean_us)
+        self._written.append(
+            Written(
+                place,
+                case,
+                mean_us,
+                measurement.n_accepted,
+                ran="; ".join(text for text in notes if text),
+                old_us=version_files.duration_us(old, layout.AVERAGE_DURATION),
+                profiling_us=version_files.duration_us(old, layout.PROFILING_AVERAGE),
+                is_new=is_new,
+                has_changed=changed,
+            )
+        )
 
 
 # A case may take long on a CPU, and there is no forecast; a campaign has shorter limits because
@@ -362,11 +329,12 @@ def microbench_by_replay(
     With `fail_fast` the first case that fails ends it. Raises BadInput for an invalid tree. Raises
     OpmeterError if this machine cannot measure: its sessions fail, or its NPU is simulated, whose
     durations are written only with `allow_fake`."""
-    rows = TreeRows(folder, kernels, update)
+    provenance = provenance_of(stack, backend)
+    tree = TreeResults(
+        folder, kernels, update, backend, measure, provenance, ends_at_failure=fail_fast
+    )
     with file_errors(folder, "written"), tempfile.TemporaryFile(dir=folder):
         pass  # the folder is writable
-    provenance = provenance_of(stack, backend)
-    tree = TreeResults(rows, backend, measure, provenance, ends_at_failure=fail_fast)
     if tree.without_result():
         if not allow_fake:
             check_runtime(stack)

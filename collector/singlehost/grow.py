@@ -16,7 +16,7 @@ from collector.ops.refusals import refusal
 from collector.ops.registry import find
 from collector.ops.runtime import completed_as_declared
 from collector.shapes import grid
-from collector.shapes.density import cases_between, find_standard
+from collector.shapes.density import Standard, cases_between, find_standard
 from collector.shapes.kernel_set import find_kernel_set
 from collector.shapes.model_rows import experts_of, products_of, rows_of
 from collector.shapes.models import Decoder, bundled_names, find_decoder
@@ -105,15 +105,16 @@ def _stamps(folder: Path) -> dict[Path, tuple[int, int, int]]:
 def _grown(kernel_type: str, rows: Sequence[CaseRecord], options: GridOptions) -> Grown:
     known = {record.case_id for record in rows}
     known |= {completed_as_declared(record).case_id for record in rows if record.case.inputs}
-    wish = grid.SampleRequest(options.rows, options.seed, _largest_bytes(options))
-    if options.standard:
-        return _between(kernel_type, rows, known, options, wish)
-    if kernel_type in OF_MODELS:
+    largest = inf if options.largest_gib is None else options.largest_gib * GIB
+    wish = grid.SampleRequest(options.rows, options.seed, largest)
+    if kernel_type in OF_MODELS and not options.standard:
         records = grid.in_random_order(_model_rows(options)[kernel_type], wish)
         return Grown(kernel_type, grid.pick(map(_completed, records), len(records), known, wish))
     pattern = grid.bundled_patterns().of(kernel_type)
     if pattern is None:
         return Grown(kernel_type, None, "no pattern of shapes for this kernel type")
+    if options.standard:
+        return _between(pattern, kernel_type, rows, known, find_standard(options.standard), wish)
     like = grid.templates(_bare(record).case for record in rows)
     if not like:
         return Grown(kernel_type, None, "no row has inputs")
@@ -122,19 +123,17 @@ def _grown(kernel_type: str, rows: Sequence[CaseRecord], options: GridOptions) -
 
 
 def _between(
+    pattern: grid.GridPattern,
     kernel_type: str,
     rows: Sequence[CaseRecord],
     known: set[str],
-    options: GridOptions,
+    standard: Standard,
     wish: grid.SampleRequest,
 ) -> Grown:
     """Return the rows that a standard of density requires between the rows of a kernel."""
-    patterns, standard = grid.bundled_patterns(), find_standard(options.standard)
-    pattern = patterns.of(kernel_type)
-    if pattern is None:
-        return Grown(kernel_type, None, "no pattern of shapes for this kernel type")
     cases = [_bare(record).case for record in rows]
-    found = list(cases_between(pattern, cases, standard, patterns.sizes, _completed))
+    sizes = grid.bundled_patterns().sizes
+    found = list(cases_between(pattern, cases, standard, sizes, _completed))
     new = {one.case_id for one in found if isinstance(one, CaseRecord)} - known
     if len(new) + len(rows) > standard.most_growth * len(rows):
         why = f"{len(new):,} rows between {len(rows):,} exceed the limit of the standard"
@@ -152,22 +151,13 @@ def _bare(record: CaseRecord) -> CaseRecord:
     """Return the record without settings that have the default value.
 
     This makes an added row equal to the row that it is derived from."""
-    own = {name: text for name, text in record.extra.items() if not _is_setting(name)}
+    extra = record.extra.items()
+    own = {name: text for name, text in extra if not name.startswith(RUNTIME_PREFIX)}
     if len(own) == len(record.extra):
         return record
     filled = completed_as_declared(replace(record, extra=own)).extra
-    cells = {
-        name: text for name, text in record.extra.items() if name in own or text != filled.get(name)
-    }
-    return replace(record, extra=cells)
-
-
-def _is_setting(name: str) -> bool:
-    return name.startswith(RUNTIME_PREFIX)
-
-
-def _largest_bytes(options: GridOptions) -> float:
-    return inf if options.largest_gib is None else options.largest_gib * GIB
+    kept = {name: text for name, text in extra if name in own or text != filled.get(name)}
+    return replace(record, extra=kept)
 
 
 def _decoders(options: GridOptions) -> tuple[Decoder, ...]:

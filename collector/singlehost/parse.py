@@ -101,12 +101,8 @@ def read_parsed(version: Path) -> ParsedProfiles | None:
     return found
 
 
-# Pooled statistics of two profiles: `opmeter parse --pool`.
-#
-# A mean and a standard deviation are pooled by their numbers of launches, which is exact; a median
-# cannot be pooled, so a pooled row has none. Counters are pooled if both rows have them: `parse
-# --pool` writes only counters that every launch of a case has. Cells have six decimals, so that
-# each pooling adds a rounding error of half of the last one.
+# Pooled statistics of two profiles: `opmeter parse --pool`. A median cannot be pooled, so a pooled
+# row has none. Counters are pooled if both rows have them.
 #
 #     8 launches of 10.0 us, 2 of 20.0 us:  10 of 12.0 us, spread 4.0 us
 

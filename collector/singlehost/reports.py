@@ -12,6 +12,7 @@ from datetime import datetime
 from enum import StrEnum
 from functools import partial
 from itertools import count
+from math import nan
 from pathlib import Path
 
 from collector.codec.errors import file_errors
@@ -43,7 +44,7 @@ class Written:
 
     `launches` is the number of launches in the mean. `ran` is a note on the kernel that ran, empty
     if it is the row's own. `old_us` is the previous duration of the row, `profiling_us` that of the
-    source run."""
+    source run, with which the properties compare it; they require one."""
 
     place: RowPosition
     case: Case
@@ -54,6 +55,18 @@ class Written:
     profiling_us: float | None = None
     is_new: bool = False
     has_changed: bool = True
+
+    @property
+    def ratio(self) -> float:
+        return self.mean_us / (self.profiling_us or nan)
+
+    @property
+    def difference_us(self) -> float:
+        return abs(self.mean_us - (self.profiling_us or nan))
+
+    @property
+    def is_hot(self) -> bool:
+        return not LOWEST_RATIO <= self.ratio <= HIGHEST_RATIO
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,26 +119,6 @@ class MicrobenchResult:
         return tuple(case for case in self.unanswered if not has_failed(case.outcome))
 
 
-@dataclass(frozen=True, slots=True)
-class RowComparison:
-    """A row's microbenchmark compared with the source run."""
-
-    row: Written
-    profiling_us: float
-
-    @property
-    def ratio(self) -> float:
-        return self.row.mean_us / self.profiling_us
-
-    @property
-    def difference_us(self) -> float:
-        return abs(self.row.mean_us - self.profiling_us)
-
-    @property
-    def is_hot(self) -> bool:
-        return not LOWEST_RATIO <= self.ratio <= HIGHEST_RATIO
-
-
 def has_failed(outcome: Outcome) -> bool:
     """Return whether a case was launched without giving a duration."""
     return outcome not in (Outcome.OK, Outcome.UNSUPPORTED, Outcome.REJECTED)
@@ -135,16 +128,13 @@ def _identity_of(case: Case) -> tuple[str, str, str]:
     return (case.kernel_type, shapes_of(case), tensors_of(case))
 
 
-def gaps(result: MicrobenchResult) -> list[RowComparison]:
+def gaps(result: MicrobenchResult) -> list[Written]:
     """Return every written row that has both durations, widest gap first."""
-    found = [RowComparison(row, row.profiling_us) for row in result.written if row.profiling_us]
     return sorted(
-        found,
-        key=lambda gap: (
-            -max(gap.ratio, 1 / gap.ratio),
-            -gap.difference_us,
-            gap.row.case.kernel_type,
-            gap.row.place.at,
+        (row for row in result.written if row.profiling_us),
+        key=lambda row: (
+            *(-max(row.ratio, 1 / row.ratio), -row.difference_us),
+            *(row.case.kernel_type, row.place.at),
         ),
     )
 
@@ -205,14 +195,17 @@ def gap_table(result: MicrobenchResult) -> bytes:
     """Return a table of every written row that has both durations, widest gap first."""
     rows = (
         (
-            *(gap.row.case.kernel_type, gap.row.place.file),
-            *map(number_text, (gap.row.mean_us, gap.profiling_us, gap.difference_us, gap.ratio)),
-            *("yes" if gap.is_hot else "no", str(gap.row.launches)),
-            *_identity_of(gap.row.case)[1:],
+            *(row.case.kernel_type, row.place.file, *_gap_texts(row), number_text(row.ratio)),
+            *("yes" if row.is_hot else "no", str(row.launches)),
+            *_identity_of(row.case)[1:],
         )
-        for gap in gaps(result)
+        for row in gaps(result)
     )
     return csv_bytes(GAP_COLUMNS, (dict(zip(GAP_COLUMNS, row, strict=True)) for row in rows))
+
+
+def _gap_texts(row: Written) -> Iterator[str]:
+    return map(number_text, (row.mean_us, row.profiling_us or 0.0, row.difference_us))
 
 
 def certificates(measurements: Iterable[Measurement]) -> bytes:
@@ -304,14 +297,10 @@ def _operators(result: MicrobenchResult) -> list[tuple[object, ...]]:
 
 def _hotspots(result: MicrobenchResult) -> Iterator[str]:
     columns = ("Operator", "MicroBench(us)", "Profiling(us)", "Abs Diff(us)", "MB/Profile", "Shape")
-    hot = [gap for gap in gaps(result) if gap.is_hot]
+    hot = [row for row in gaps(result) if row.is_hot]
     rows = [
-        (
-            gap.row.case.kernel_type,
-            *map(number_text, (gap.row.mean_us, gap.profiling_us, gap.difference_us)),
-            *(f"{gap.ratio:.3f}", shapes_of(gap.row.case)),
-        )
-        for gap in hot[:_HOTSPOTS]
+        (row.case.kernel_type, *_gap_texts(row), f"{row.ratio:.3f}", shapes_of(row.case))
+        for row in hot[:_HOTSPOTS]
     ]
     yield from _section(f"Duration gap hotspots ({len(rows)} of {len(hot)})", columns, rows)
 

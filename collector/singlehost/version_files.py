@@ -117,18 +117,13 @@ class VersionFiles:
             self._cells[file] = [row for at, row in enumerate(rows) if at not in numbers]
             self._changed.add(file)
 
-    def write(self) -> list[Path]:
-        """Write the files that changed, each atomically, and return them.
-
-        Raises BadInput on failure."""
-        written = []
+    def write(self) -> None:
+        """Write the files that changed, each atomically. Raises BadInput on failure."""
         for file in sorted(self._changed, key=lambda name: (name.count("/") == 0, name)):
             path = self.folder / file
             with file_errors(path, "written"):
                 write_whole(path, layout.csv_bytes(self._columns[file], self._cells[file]))
-            written.append(path)
         self._changed.clear()
-        return written
 
     def _insert(self, file: str, names: Iterable[str]) -> None:
         self._columns[file] = layout.inserted(self._columns[file], names)
@@ -150,14 +145,6 @@ def has_duration(cells: Mapping[str, str]) -> bool:
     return any(
         duration_us(cells, name) for name in (layout.AVERAGE_DURATION, layout.PROFILING_AVERAGE)
     )
-
-
-def places_by_case(rows: Iterable[TreeRow]) -> dict[Case, tuple[RowPosition, ...]]:
-    """Return the positions of each case: several if a file has duplicates."""
-    places: dict[Case, tuple[RowPosition, ...]] = {}
-    for row in rows:
-        places[row.case] = (*places.get(row.case, ()), row.place)
-    return places
 
 
 def duplicates(rows: Iterable[TreeRow]) -> list[tuple[Case, int]]:
@@ -201,8 +188,10 @@ _SUFFIXES = (".py", ".csv", "_run")  # `Add_run.py` was the script of a kernel
 
 def chosen(texts: Iterable[str]) -> tuple[str, ...]:
     """Return the distinct kernel types in texts, separated by commas or blanks."""
-    names = (name for text in texts for name in text.replace(",", " ").split())
-    return tuple(dict.fromkeys(map(_plain, names)))
+    names = [name for text in texts for name in text.replace(",", " ").split()]
+    for suffix in _SUFFIXES:
+        names = [name.removesuffix(suffix) for name in names]
+    return tuple(dict.fromkeys(names))
 
 
 def only_known(kernels: Iterable[str], there_is: Collection[str], lacking: str) -> None:
@@ -223,12 +212,6 @@ def only_known(kernels: Iterable[str], there_is: Collection[str], lacking: str) 
 def chosen_rows(files: VersionFiles, kernels: Collection[str]) -> list[TreeRow]:
     """Return the rows of the chosen kernel types, or all rows if none was chosen."""
     return [row for row in files.rows() if not kernels or row.case.kernel_type in kernels]
-
-
-def _plain(name: str) -> str:
-    for suffix in _SUFFIXES:
-        name = name.removesuffix(suffix)
-    return name
 
 
 def prune(files: VersionFiles, kernels: Collection[str] = ()) -> tuple[tuple[str, Cells], ...]:

@@ -1,5 +1,1 @@
-"""A surface of durations over shapes, learned from some of its points.
-
-It predicts the durations of the other points and their uncertainty, and selects the next points to
-measure. The code is pure: arrays in, arrays out.
-"""
+"""Durations over shapes, learned from some of their points. Pure: arrays in, arrays out."""

@@ -55,13 +55,8 @@ def _position_on_curve(axes: Floats) -> npt.NDArray[np.int64]:
     return place
 
 
-# The width that an interval needs for its stated coverage, from held-out points.
-#
-# Held-out points are drawn at random beforehand and are not used for training. The ratio of the
-# actual to the expected error on them holds for all points (split conformal prediction). The points
-# that are never requested are those with smaller expected errors; on real tables this makes no
-# difference for the ratio. No distribution of the errors is assumed, and a wrong model has wide
-# intervals, not false ones.
+# The width that an interval needs for its stated coverage, from held-out points (split conformal
+# prediction): no distribution of the errors is assumed, and a wrong model has wide intervals.
 
 
 def misses(found: Estimate, held: Indices, duration_us: Floats) -> Floats:

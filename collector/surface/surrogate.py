@@ -1,12 +1,9 @@
-"""Durations of a surface's points, learned from the measured ones, with the expected errors.
+"""Durations of a surface's points, learned from the measured ones, with the expected errors
+("Surfaces known from some of their points", docs/quality.md).
 
-Boosted trees over features of the shape correct a roofline. The measured points are split into
-folds; each fold is left out by one set of trees, so every measured point has a prediction that has
-not seen it. Other trees learn the errors of these predictions: the noise of a region, and the
-disagreement of the sets there, give the uncertainty of the model at an unmeasured point.
-
-Neighbours add no information: interpolating the trees' residuals between the nearest points makes
-real tables worse, since the residuals are noise and edges.
+The measured points are split into folds; each fold is left out by one set of trees, so every
+measured point has a prediction that has not seen it. Other trees learn the errors of these
+predictions.
 """
 
 from collections.abc import Sequence
@@ -16,10 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 # Boosted regression trees over binned values: each tree learns the residuals of those before it,
-# from a part of the points and of the columns.
-#
-# A kernel's duration has steps where a tile, a wave or another kernel begins. Trees preserve such
-# edges, and their positions need not be known.
+# from a part of the points and of the columns. Trees preserve the edges of tiles and waves.
 
 Floats = npt.NDArray[np.float64]
 Bins = npt.NDArray[np.uint8]

@@ -53,7 +53,7 @@ def test_a_row_gets_the_values_of_its_shapes(csv_path, dump):
         "block_table_valid_blocks": [29, 30],
     }
     done = backfill(csv_path, dump({**VALUES, **optional, **more}))
-    assert (done.filled, done.made, done.rows_alone, done.values_alone) == (1, 1, (), ())
+    assert (done.filled, done.made, done.rows_alone, done.values_alone) == (1, 1, [], [])
     file = read_kernel_file(csv_path)
     assert set(ATTENTION_COLUMNS) <= set(file.columns)
     (row,) = file.rows
@@ -134,7 +134,7 @@ def test_values_that_a_replay_assumed_give_way_to_real_ones(tree, dump):
 def test_what_meets_nothing_is_told_on_either_side(tree, dump):
     path = tree.write(KERNEL, attention(), attention("8,4,128;9,128,128;9,128,128;;;8;8"))
     done = backfill(path, dump(VALUES, {**VALUES, "query_shape": [1, 4, 128]}))
-    assert (done.filled, done.values_alone) == (1, (2,))
+    assert (done.filled, done.values_alone) == (1, [2])
     assert [case.inputs[0].shape for case in done.rows_alone] == [(8, 4, 128)]
     assert done.made == 1 and len(read_kernel_file(path).rows) == 2
 

@@ -95,7 +95,7 @@ def test_the_page_tells_what_was_written_failed_and_left(tmp_path):
 def test_gaps_are_sorted_by_how_far_both_durations_are_apart(tmp_path):
     rows = [written(us, 10.0, at) for at, us in enumerate((9.0, 30.0, 2.0, 12.0))]
     found = gaps(result(tmp_path, *rows, written(5.0)))
-    assert [gap.row.mean_us for gap in found] == [2.0, 30.0, 12.0, 9.0]
+    assert [gap.mean_us for gap in found] == [2.0, 30.0, 12.0, 9.0]
     assert [gap.is_hot for gap in found] == [True, True, False, False]
     assert (found[0].ratio, found[0].difference_us) == (0.2, 8.0)
 

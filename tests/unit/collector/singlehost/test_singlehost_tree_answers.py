@@ -13,7 +13,7 @@ from collector.model.record import as_ran
 from collector.model.stack import Stack
 from collector.ranks.distribution import DISPATCH, DistributeCall
 from collector.ranks.experts import ExpertCall
-from collector.singlehost.from_replay import TreeResults, TreeRows, provenance_of
+from collector.singlehost.from_replay import TreeResults, provenance_of
 from collector.singlehost.reports import Update
 from collector.singlehost.version_files import check_device
 from tests.unit.collector.naming import names, naming
@@ -44,8 +44,8 @@ class Replay(TreeResults):
     """A microbenchmark whose sessions give what a test says."""
 
     def __init__(self, tree, update=Update.ALL, kernels=(), **more):
-        rows = TreeRows(tree.folder, kernels, update)
-        super().__init__(rows, "cpu", MeasureSettings(), provenance_of(STACK, "cpu"), **more)
+        where = (tree.folder, kernels, update, "cpu")
+        super().__init__(*where, MeasureSettings(), provenance_of(STACK, "cpu"), **more)
 
     @property
     def to_measure(self):
