@@ -1,5 +1,5 @@
 """The curves of a version directory whose durations are not times of kernels, which are withheld
-("Durations that are not the kernel's", docs/quality.md).
+(docs/explanation/how-a-measurement-is-made.md).
 
 All good measurements of one kernel type, core, state of the caches and input dtypes on one stack
 are a curve. Which curves are withheld follows from the set of measurements alone, and is computed

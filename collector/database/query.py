@@ -36,7 +36,7 @@ from collector.quality.canaries import (
 from collector.quality.variance import prior_of
 
 # The canaries of a version directory's sessions, and the suspect sessions that they reveal: see
-# "Suspect sessions" in docs/quality.md. These follow from the set of measurements alone, and are
+# docs/evaluation/canaries.md. These follow from the set of measurements alone, and are
 # computed again for every view.
 
 SESSION = ("campaign", "shard", "attempt", "session")

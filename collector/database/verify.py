@@ -1,5 +1,5 @@
 """The verification of a database: every claim of its commits is checked, every problem listed
-("opmeter db verify", docs/database.md). Every object is read once, even if several commits name it.
+(docs/reference/database.md). Every object is read once, even if several commits name it.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping

@@ -37,7 +37,7 @@ from collector.ranks import collective
 from collector.ranks.collective import Cells, CollectiveCase, CollectiveFacts
 from collector.ranks.experts import EXPERT_LOADS, IMBALANCE
 
-# The files of collectives ("Collectives", docs/database.md). Consumers read them by bytes, ranks
+# The files of collectives (docs/reference/database.md). Consumers read them by bytes, ranks
 # and tier, and take the first row that matches. So a file has one row for each key: the duration of
 # one group alone and, in further columns, of all groups concurrently. Version directories of one
 # CANN share the folder. Other measurements have their rows in `other_settings/`.

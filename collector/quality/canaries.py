@@ -104,7 +104,7 @@ def _changes(readings: Sequence[CanaryReading]) -> Iterator[CanaryChange]:
 
 
 # Speed of each session and each device, compared with the history of their stack's canaries
-# ("Suspect sessions", docs/quality.md). A factor is the ratio of a session's canary durations to
+# (docs/evaluation/canaries.md). A factor is the ratio of a session's canary durations to
 # those of the median session.
 
 LEAST_SESSIONS = 6  # with a canary, for any of them to be an outlier

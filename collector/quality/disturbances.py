@@ -12,7 +12,7 @@ from collector.model import measurement
 from collector.quality.statistics import percentile
 
 # Whether a GPU or an NPU was disturbed while the repeats of a case ran, from what it reported
-# before and after them ("On a GPU or an NPU", docs/quality.md). The time at which a disturbance
+# before and after them (docs/evaluation/disturbances.md). The time at which a disturbance
 # began is unknown, so it affects all repeats or none.
 
 _SLOWING = frozenset(
@@ -130,7 +130,7 @@ def _is_at_work(condition: measurement.Condition, idle_mhz: Collection[float]) -
 
 
 # The repeats of a case that were disturbed on a CPU: another process occupied a core that they
-# could have used ("On a cpu", docs/quality.md).
+# could have used (docs/evaluation/disturbances.md).
 
 # A thread that is woken waits for some microseconds on any machine, and a launch that waited for
 # less than a quantum is an outlier of its series.
@@ -270,7 +270,7 @@ def gap_share(launches: Iterable[tuple[int, float]]) -> float | None:
     return idle_ns / (end_ns - first_ns) if count > 1 and end_ns > first_ns else None
 
 
-# Step of the clock that counted a profiler's durations ("How many repeats", docs/quality.md).
+# Step of the clock that counted a profiler's durations (docs/explanation/how-a-measurement-is-made.md).
 
 _LEAST_SERIES = 3  # with fewer repeats of a case, equal ones may be chance
 _TIED = 0.5  # share of equal repeats at which the steps of a clock are assumed
@@ -295,7 +295,7 @@ def _step_us(durations_us: Sequence[float]) -> float:
 
 
 # Shortest duration that a profiler records, its lower bound, and its effect on measurements near it
-# ("The profiler's shortest duration", docs/quality.md).
+# (docs/explanation/how-a-measurement-is-made.md).
 
 # From ten times the lower bound on, it is less than a tenth of a duration, which is the difference
 # that two consistent runs may have. Below that, all of it counts.

@@ -131,7 +131,7 @@ def timing_warnings(timing: Timing, accepted: int) -> tuple[str, ...]:
     return tuple(found)
 
 
-# Find durations above those of larger cases ("What a number passes", docs/quality.md). One of the
+# Find durations above those of larger cases (docs/reference/gates.md). One of the
 # two durations is wrong, it is unknown which, so that this is a warning.
 
 SAWTOOTH = 2.0
@@ -159,7 +159,7 @@ def larger_and_faster(sizes: Floats, duration_us: Floats) -> npt.NDArray[np.int6
 
 
 # Check that durations grow with the work: a curve that stays flat was timed by the host that
-# launched its kernels ("Durations that are not the kernel's", docs/quality.md). Work is converted
+# launched its kernels (docs/explanation/how-a-measurement-is-made.md). Work is converted
 # to time at the best rates that the curve itself reaches, so that no table of devices is needed.
 
 LEAST_FLAT_SHARE = 2 / 3  # a kernel hides no work; a third is left for noise

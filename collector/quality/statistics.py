@@ -122,7 +122,7 @@ def _mad(values: Sequence[float], centre: float) -> float:
 
 
 # Decide while the repeats are launched whether they determine the mean with the requested precision
-# ("How many repeats", docs/quality.md).
+# (docs/explanation/how-a-measurement-is-made.md).
 
 _STEADY = 1.5  # ratio of the larger noise to the smaller one of two successive checks
 

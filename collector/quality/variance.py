@@ -1,5 +1,5 @@
 """Model of variance: the deviation of one session's mean from the mean that the stack would show
-over sessions and devices ("The model", docs/quality.md).
+over sessions and devices (docs/explanation/what-an-interval-means.md).
 
 Estimates are maximum a posteriori under Student's t. Each is shrunk towards one that more data
 supports: a group's towards its family's, that one towards the stack's, and that towards the prior.

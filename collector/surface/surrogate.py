@@ -1,5 +1,5 @@
 """Durations of a surface's points, learned from the measured ones, with the expected errors
-("Surfaces known from some of their points", docs/quality.md).
+(docs/explanation/how-a-measurement-is-made.md).
 
 The measured points are split into folds; each fold is left out by one set of trees, so every
 measured point has a prediction that has not seen it. Other trees learn the errors of these
