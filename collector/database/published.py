@@ -187,7 +187,10 @@ def _batches(store: Store, key: str, columns: Sequence[str]) -> Iterator[pa.Tabl
     """Return the rows of a file of measurements in batches, with these columns only.
 
     Raises DamagedObject, naming the key, if the content does not match the name."""
-    data = snapshot.measurements_bytes(store, key)
+    return _batches_in(snapshot.measurements_bytes(store, key), columns, key)
+
+
+def _batches_in(data: bytes, columns: Sequence[str], key: str) -> Iterator[pa.Table]:
     try:
         file = pq.ParquetFile(io.BytesIO(data))
         known = [name for name in columns if name not in ABSENT or name in file.schema.names]

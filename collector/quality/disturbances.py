@@ -270,7 +270,8 @@ def gap_share(launches: Iterable[tuple[int, float]]) -> float | None:
     return idle_ns / (end_ns - first_ns) if count > 1 and end_ns > first_ns else None
 
 
-# Step of the clock that counted a profiler's durations (docs/explanation/how-a-measurement-is-made.md).
+# Step of the clock that counted a profiler's durations
+# (docs/explanation/how-a-measurement-is-made.md).
 
 _LEAST_SERIES = 3  # with fewer repeats of a case, equal ones may be chance
 _TIED = 0.5  # share of equal repeats at which the steps of a clock are assumed

@@ -36,7 +36,7 @@ class Tables:
             ((snapshot,), "_table", lambda data, schema, key: (data, id(schema), key)),
             ((snapshot,), "_parquet", self._content),
             ((published,), "_batches_in", lambda data, columns, key: (data, tuple(columns))),
-            ((plan_state,), "_marked", _of_parts),
+            ((plan_state,), "_measurements", _of_parts),
             ((plan_state,), "case_rows", _of_records),
             ((plan_state,), "profile_rows", _of_records),
             ((state,), "_joined", lambda schema, key, tables: (key, *map(id, tables))),
@@ -84,9 +84,10 @@ def _whole(one: Any) -> Any:
     return tuple(one) if isinstance(one, Iterator) else one
 
 
-def _of_parts(parts: Iterable[pa.Table], plan: Any, answer: Any, *_: Any) -> Hashable:
-    """The rows of a shard's parts: its records follow from the plan and the manifest's key."""
-    return (id(plan), answer.key, frozenset(answer.manifest.final.items()), *map(id, parts))
+def _of_parts(plan: Any, attempt: Any, records: Iterable[Any], cases: Any) -> Hashable:
+    """The rows of a shard's parts, whose cases follow from the plan."""
+    final = frozenset(attempt.manifest.final.items())
+    return (id(plan), attempt.key, attempt.parts, final, *map(id, records))
 
 
 def _of_records(plan: Any, records: Iterable[Any]) -> Hashable:
