@@ -281,7 +281,7 @@ INTERVAL_COLUMNS = (
     ),
     IntervalColumn(
         *("stack_variance", str, STACK_VARIANCE, "%s"),
-        "the data that contributes most to the variance of mean_us",
+        "the most specific data that the variance of mean_us comes from",
     ),
     IntervalColumn(
         *("sessions", int, SESSIONS, "%d"),
