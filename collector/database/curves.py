@@ -23,7 +23,14 @@ from collector.database.state import TEXT, Version, places_alike, text_bytes, wi
 from collector.model.case import Case, case_from_cells
 from collector.model.measurement import Outcome
 from collector.model.stack import Stack, backend_of
-from collector.model.vocabulary import BASE_CELLS, INPUT_DTYPES, INPUT_SHAPES, OUTPUT_SHAPES
+from collector.model.vocabulary import (
+    AI_CPU,
+    BASE_CELLS,
+    INPUT_DTYPES,
+    INPUT_SHAPES,
+    OUTPUT_SHAPES,
+    core_class,
+)
 from collector.ops import together
 from collector.ops.floor import described_peaks, flops_per_s, lower_bounds_us
 from collector.ops.registry import find
@@ -230,7 +237,8 @@ def curve_faults(good: pa.Table, cases: pa.Table, version: Version) -> Faults:
         ):
             continue
         own, of_own = np.unique(places[part], return_inverse=True)
-        if fault := _fault(cases.take(pa.array(own)), of_own, duration_us[part], stack):
+        core = good["core"][int(part[0])].as_py()
+        if fault := _fault(cases.take(pa.array(own)), of_own, duration_us[part], stack, core):
             withheld = good["measurement"].take(pa.array(curve)).to_pylist()
             faults |= dict.fromkeys(withheld, fault)
     return faults
@@ -249,9 +257,9 @@ def with_curve_faults(rows: pa.Table, faults: Faults) -> pa.Table:
     return with_column(rows, "reason", pc.if_else(is_fault, reasons, rows["reason"]))
 
 
-def _fault(cases: pa.Table, measured: Whole, duration_us: Floats, stack: Stack) -> str:
-    """Return why the curve of measurements of these cases is withheld; empty if it is not.
-    `measured` has the index of each one's case."""
+def _fault(cases: pa.Table, measured: Whole, duration_us: Floats, stack: Stack, core: str) -> str:
+    """Return why the curve of measurements of these cases, all on one core, is withheld; empty if
+    it is not. `measured` has the index of each one's case."""
     work = work_of(cases, stack, is_checked=True)
     is_known = work.is_known[measured]
     measured, duration_us = measured[is_known], duration_us[is_known]
@@ -259,7 +267,8 @@ def _fault(cases: pa.Table, measured: Whole, duration_us: Floats, stack: Stack) 
         fault = gates.find_unit_mistake(duration_us, work.lower_bounds_us(stack)[measured])
         if fault:
             return fault
-    curve = WorkCurve(work.operations[measured], work.traffic[measured], duration_us)
+    is_of_cores = core_class(core) != AI_CPU
+    curve = WorkCurve(work.operations[measured], work.traffic[measured], duration_us, is_of_cores)
     hidden = gates.find_hidden_work(curve)
     return hidden.fault if hidden else ""
 

@@ -1,6 +1,6 @@
 """Which slices of others' tables the gates stop, with the figures they decide by.
 
-    python -m tests.truth.gates FILE.parquet ...
+    python -m tests.truth.gates [--hidden-us US] [--added-us US] FILE.parquet ...
 
 Files of ai-dynamo/aiconfigurator, `gemm_perf.parquet`: latency in ms by dtype, m, n, k. A slice is
 a dtype of a file; each of its kernels is judged as opmeter judges the measurements of a kernel type
@@ -16,7 +16,6 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from collector.quality.gates import LEAST_FLAT_SHARE as LEAST_SHARE
 from collector.quality.gates import WorkCurve, find_hidden_work
 
 _DTYPE, _KERNEL = "gemm_dtype", "kernel_source"
@@ -49,7 +48,6 @@ def verdict(rows: pd.DataFrame) -> dict[str, object]:
     return {
         "is_stopped": is_stopped,
         "reason": decided.fault if decided else "",
-        "least_share": round(LEAST_SHARE, 3),
         **figures,
         "kernel": kernel,
         "cases": len(rows),
@@ -58,9 +56,11 @@ def verdict(rows: pd.DataFrame) -> dict[str, object]:
     }
 
 
-def judge(path: Path) -> list[dict[str, object]]:
-    """The verdict on each slice of a file, by dtype."""
+def judge(path: Path, *, hidden_us: float = 0.0, added_us: float = 0.0) -> list[dict[str, object]]:
+    """The verdict on each slice of a file, by dtype, with host time planted: a host delays each
+    launch until `hidden_us`, and `added_us` are added."""
     table = pd.read_parquet(path)
+    table["latency"] = table["latency"].clip(lower=hidden_us / 1e3) + added_us / 1e3
     return [
         {"file": path.stem, "dtype": str(dtype), **verdict(rows)}
         for dtype, rows in table.groupby(_DTYPE, sort=True)
@@ -70,7 +70,11 @@ def judge(path: Path) -> list[dict[str, object]]:
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("files", type=Path, nargs="+", metavar="FILE.parquet")
-    slices = [found for path in parser.parse_args().files for found in judge(path)]
+    parser.add_argument("--hidden-us", type=float, default=0.0, metavar="US")
+    parser.add_argument("--added-us", type=float, default=0.0, metavar="US")
+    args = parser.parse_args()
+    planted = {"hidden_us": args.hidden_us, "added_us": args.added_us}
+    slices = [found for path in args.files for found in judge(path, **planted)]
     stopped = sum(bool(found["is_stopped"]) for found in slices)
     print(json.dumps({"stopped": stopped, "of": len(slices), "slices": slices}))
     return 0

@@ -1,12 +1,19 @@
 """What the gates stop of real tables, as their script judges them."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
 
 from collector.model.measurement import Outcome
-from collector.quality.gates import LEAST_FLAT_SHARE as LEAST_SHARE
-from collector.quality.gates import WorkCurve, find_hidden_work, gate_of_outcome
+from collector.quality.gates import (
+    LEAST_FLAT_SHARE,
+    LEAST_LONG_SHARE,
+    LONG_BASE_US,
+    find_hidden_work,
+    gate_of_outcome,
+)
 from tests.truth import gates
 
 pytestmark = pytest.mark.slow
@@ -33,9 +40,13 @@ def test_host_bound_slices_are_stopped_and_no_other(slices):
 
 
 def test_the_bar_lies_far_from_both_kinds(slices):
-    host = [one["shown_share"] for name, one in slices.items() if name in _HOST_BOUND]
-    others = [one["shown_share"] for name, one in slices.items() if name not in _HOST_BOUND]
-    assert max(host) * 1.5 < LEAST_SHARE < min(others) / 3, slices
+    host = [one for name, one in slices.items() if name in _HOST_BOUND]
+    others = [one for name, one in slices.items() if name not in _HOST_BOUND]
+    shares = [[one["shown_share"] for one in kind] for kind in (host, others)]
+    assert max(shares[0]) * 1.5 < LEAST_FLAT_SHARE, slices
+    assert max(shares[0]) * 2 < LEAST_LONG_SHARE < min(shares[1]) / 2, slices
+    bases = [[one["base_us"] for one in kind] for kind in (host, others)]
+    assert max(bases[1]) * 1.9 < LONG_BASE_US < min(bases[0]) / 1.9, slices
 
 
 def test_host_time_planted_in_any_clean_kernel_is_found(truth):
@@ -45,10 +56,9 @@ def test_host_time_planted_in_any_clean_kernel_is_found(truth):
             if (path.stem, dtype) in _HOST_BOUND:
                 continue
             curve = gates.curve_of(rows)
-            longer = np.maximum(curve.duration_us, 50)
-            found = find_hidden_work(WorkCurve(curve.operations, curve.traffic, longer))
-            assert found is not None and found.fault, (path.stem, dtype)
-            later = find_hidden_work(
-                WorkCurve(curve.operations, curve.traffic, curve.duration_us + 50)
-            )
+            for hidden_us, added_us in ((50, 0), (40, 20)):
+                longer = np.maximum(curve.duration_us, hidden_us) + added_us
+                found = find_hidden_work(replace(curve, duration_us=longer))
+                assert found is not None and found.fault, (path.stem, dtype, hidden_us)
+            later = find_hidden_work(replace(curve, duration_us=curve.duration_us + 50))
             assert later is not None and not later.fault, (path.stem, dtype)

@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import cache
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from collector.database.commits import history
@@ -15,9 +16,9 @@ from collector.database.intervals import intervals_of
 from collector.database.layout import AVERAGE_DURATION
 from collector.database.merge import CREATE, merge_plans
 from collector.database.plan_state import read_results
-from collector.database.query import best_rows, case_results
+from collector.database.query import best_rows, case_results, faults_of
 from collector.database.snapshot import load_state
-from collector.database.state import State, join_all
+from collector.database.state import TEXT, State, join_all, with_column
 from collector.database.verify import find_problems
 from collector.database.version_quality import quality_of, shown_version
 from collector.database.view import render
@@ -44,10 +45,17 @@ UNKNOWN = Stack(device="CUDA_Some_GPU", torch="2.13.0", details=())
 _HALF = 140
 
 
+def product(m: int, n: int, k: int) -> tuple[CaseRecord, float]:
+    """A matrix product, and the time that half of a device's best rates take after a launch of
+    5 us."""
+    record = record_of_shapes("MatMulV2", f'"{m},{k};{k},{n}"', f'"{m},{n}"')
+    work_us = max(2 * m * n * k / 354e6, 2 * (m * k + k * n + m * n) / 1.7e6)
+    return record, 5 + 2 * work_us
+
+
 @cache
 def products() -> tuple[tuple[CaseRecord, float], ...]:
-    """Matrix products, each with the time that half of a device's best rates take after a launch
-    of 5 us."""
+    """Matrix products, each with its time."""
     draw, found = np.random.default_rng(2), {}
     while len(found) < 2 * _HALF:
         # Now one of next to no work, now one of 10 to 100 us of it.
@@ -55,9 +63,8 @@ def products() -> tuple[tuple[CaseRecord, float], ...]:
         high = (5, 6, 6) if is_small else (4, 0, 0)
         m, n, k = (2 ** draw.uniform(0, high)).astype(int).tolist()
         m, n, k = (m, n, k) if is_small else (100 * m + len(found), 4096, 4096)
-        record = record_of_shapes("MatMulV2", f'"{m},{k};{k},{n}"', f'"{m},{n}"')
-        work_us = max(2 * m * n * k / 354e6, 2 * (m * k + k * n + m * n) / 1.7e6)
-        found[record.case_id] = (record, 5 + 2 * work_us)
+        record, us = product(m, n, k)
+        found[record.case_id] = (record, us)
     return tuple(found.values())
 
 
@@ -123,6 +130,24 @@ def test_a_case_that_two_sessions_measured_is_on_its_curve_twice(timed, count):
     once = [plan(number, timed) for number in (1, 2)]
     shard = replace(once[0].shards[0], name="again")
     assert len(shown(state_of(*once, replace(once[0], number=3, shards=[shard])))) == count
+
+
+def test_a_host_that_hides_a_part_of_the_work_is_found_on_cores_alone():
+    """Products of up to 600 us of work. A device takes twice their work; here a host delays the
+    first 20 us, and each launch takes 25 us longer. A kernel on an AI CPU may do so by itself."""
+    rows = [(16, 16, 16 + number) for number in range(60)]
+    rows += [(int(100 * 2 ** (number / 40)), 4096, 4096) for number in range(240)]
+    made = [product(*sizes) for sizes in rows]
+    tried = {record.case_id: Tried(max(us, 20) + 25) for record, us in made}
+    shard = MadeShard("shard", [record for record, _ in made], [tried])
+    state = state_of(MadePlan([shard], stack=NPU))
+    found = {}
+    for core in ("", "AI_CORE", "AI_CPU"):
+        named = pa.array([core] * state.measurements.num_rows, TEXT)
+        cores = with_column(state.measurements, "core", named)
+        faults = faults_of(replace(state, measurements=cores), NPU.version_path)
+        found[core] = len(faults) / len(tried)
+    assert found == {"": 1, "AI_CORE": 1, "AI_CPU": 0}
 
 
 def test_a_launch_that_costs_a_device_60_us_is_shown():

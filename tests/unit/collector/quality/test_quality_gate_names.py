@@ -32,7 +32,7 @@ def _ok(mean_us: float) -> str:
         (_ok(2e6), "limit"),
         (_ok(float("nan")), "no duration"),
         (cores_worked_longer(5, {"aiv_time(us)": 50}), "cores at work"),
-        (HiddenWork(40, 60, 60, 0.0).fault, "host time"),
+        (HiddenWork(40, 60, 60, 0.0, 1.0).fault, "host time"),
         (find_unit_mistake(np.full(30, 5e3), np.full(30, 0.1)), "unit"),
         (f"{WITHHELD}Add took 2.000 times as long", "canary band"),
         ("a release to come says so", OTHER),

@@ -1,11 +1,19 @@
 """Curves that show their work, and curves of a host that hides it."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from collector.model.measurement import Outcome
 from collector.quality.gates import LEAST_FLAT_SHARE as LEAST_SHARE
-from collector.quality.gates import WorkCurve, find_hidden_work, gate_of_outcome, may_hide_work
+from collector.quality.gates import (
+    LEAST_LONG_SHARE,
+    WorkCurve,
+    find_hidden_work,
+    gate_of_outcome,
+    may_hide_work,
+)
 
 _FLOPS_PER_US = 400e6
 _BYTES_PER_US = 2e6
@@ -40,6 +48,27 @@ def test_a_host_that_launches_more_slowly_than_the_device_works_is_found(host_us
     assert found.shown_share < LEAST_SHARE / 2
     assert gate_of_outcome(Outcome.IMPLAUSIBLE, found.fault) == "host time"
     assert found.base_us == pytest.approx(host_us, 0.1)
+
+
+def test_a_host_that_hides_a_part_of_the_work_is_found_where_no_core_takes_as_long():
+    """A host delays the first 25 us, and each launch takes 30 us longer."""
+    curve = _products()
+    partly = _timed(curve, np.maximum(curve.duration_us, 25) + 30)
+    found = find_hidden_work(partly)
+    assert found is not None and found.fault
+    assert LEAST_SHARE < found.shown_share < found.least_share == LEAST_LONG_SHARE
+    # An AI CPU may take that long by itself.
+    own = find_hidden_work(replace(partly, is_of_cores=False))
+    assert own is not None and own.fault == ""
+    # The best rates are not known if no duration goes far beyond those of next to no work, and
+    # cores may take as long as half of these durations.
+    short = partly.duration_us < 200
+    part = WorkCurve(
+        *(field[short] for field in (curve.operations, curve.traffic)), partly.duration_us[short]
+    )
+    for other in (part, _timed(curve, partly.duration_us / 2.5)):
+        found = find_hidden_work(other)
+        assert found is not None and found.least_share == LEAST_SHARE
 
 
 @pytest.mark.parametrize("constant_us", [60, 150])
