@@ -2,16 +2,15 @@
 
 import importlib
 import os
-import tempfile
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch.autograd.profiler import profile
 
 from collector.codec.errors import BadInput, HostFault
+from collector.codec.files import scratch_folder
 from collector.comm.kernels import KERNEL_DETAILS, Span, nccl_spans, npu_spans
 from collector.host import imports
 from collector.host.machine import available_memory_bytes
@@ -49,16 +48,16 @@ def npu_window(device: Launching, kernel_type: str, calls: Call) -> list[Span]:
         aic_metrics=profiler.AiCMetrics.PipeUtilization,
         data_simplification=True,
     )
-    with tempfile.TemporaryDirectory(prefix="opmeter-comm-") as folder:
+    with scratch_folder("comm") as folder:
         with profiler.profile(
             activities=[profiler.ProfilerActivity.CPU, profiler.ProfilerActivity.NPU],
             experimental_config=settings,
-            on_trace_ready=profiler.tensorboard_trace_handler(folder),
+            on_trace_ready=profiler.tensorboard_trace_handler(str(folder)),
         ):
             sacrifice(device, SACRIFICES_OF_A_WINDOW)
             calls()
             device.synchronize()
-        tables = sorted(Path(folder).rglob(KERNEL_DETAILS))
+        tables = sorted(folder.rglob(KERNEL_DETAILS))
         return npu_spans(tables[0], kernel_type) if tables else []
 
 

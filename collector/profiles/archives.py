@@ -16,11 +16,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from tempfile import TemporaryDirectory
 from typing import IO
 from urllib.parse import quote
 
 from collector.codec.errors import BadInput
+from collector.codec.files import scratch_folder
 from collector.model.vocabulary import NOT_KNOWN
 from collector.profiles.discovery import folders_below, is_kernel_table
 
@@ -195,10 +195,10 @@ def unpacked(paths: Sequence[Path]) -> Iterator[Unpacked]:
     if not archives:
         yield Unpacked(tuple(paths), ())
         return
-    with TemporaryDirectory(prefix="opmeter-unpacked-") as scratch:
+    with scratch_folder("unpacked") as scratch:
         folders = []
         for number, (archive, is_named) in enumerate(archives):
-            folder = Path(scratch) / str(number)
+            folder = scratch / str(number)
             folder.mkdir()
             if _unpack(archive, folder, is_named=is_named):
                 folders.append((folder, archive))

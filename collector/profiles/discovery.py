@@ -7,8 +7,8 @@ from pathlib import Path
 
 from collector.codec.canonical import json_object
 from collector.codec.errors import BadInput
+from collector.codec.files import read_small_file
 from collector.codec.text import counted
-from collector.profiles.rows import read_small_file
 
 # The names of files that are tables of kernels, and the folders that are searched.
 

@@ -1,15 +1,12 @@
 """Rows of a profiler's CSV files: their headers, their cells, and their line numbers."""
 
-import os
 import re
-import stat
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import isfinite
 from operator import attrgetter
 from pathlib import Path
-from typing import BinaryIO
 
 from collector.codec.errors import BadInput, file_errors
 from collector.codec.table import Row, csv_rows, is_text
@@ -67,31 +64,6 @@ def _refuse_other_formats(path: Path) -> None:
     if b"\0" in head:
         line = 1 + head.count(b"\n", 0, head.index(b"\0"))
         raise BadInput("expected a CSV file, got a binary file", path=path, line=line)
-
-
-# Reading of untrusted files from a user's folder.
-
-MOST_BYTES = 1 << 20
-
-
-def open_own_file(path: Path) -> BinaryIO:
-    """Open a regular file without blocking. Raises OSError for a pipe, a device, a folder."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise OSError(f"{path} is not a regular file")
-    return os.fdopen(descriptor, "rb")
-
-
-def read_small_file(path: Path, most_bytes: int = MOST_BYTES) -> bytes:
-    """Return the bytes of a regular file of at most `most_bytes`.
-
-    Raises OSError for a pipe, a device, a folder, and for a larger file."""
-    with open_own_file(path) as file:
-        data = file.read(most_bytes + 1)
-    if len(data) > most_bytes:
-        raise OSError(f"{path} is larger than {most_bytes} bytes")
-    return data
 
 
 # One vocabulary for the headers of kernel_details and op_summary.

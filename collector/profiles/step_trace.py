@@ -11,9 +11,9 @@ from math import fsum
 from pathlib import Path
 
 from collector.codec.errors import BadInput
+from collector.codec.files import read_small_file
 from collector.codec.table import csv_rows
 from collector.profiles.discovery import find_profiles
-from collector.profiles.rows import read_small_file
 
 FILE = "step_trace_time.csv"
 Times = tuple[float, ...]

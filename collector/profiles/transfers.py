@@ -19,9 +19,9 @@ from typing import Any, BinaryIO
 
 from collector.codec.canonical import json_object
 from collector.codec.errors import BadInput, file_errors
+from collector.codec.files import open_own_file, read_small_file
 from collector.codec.text import counted
 from collector.profiles.kernel_details import read_profile
-from collector.profiles.rows import open_own_file, read_small_file
 
 # The parameters of the collectives of a run: `trace_view.json`, which Ascend's profiler writes next
 # to `communication.json`.

@@ -4,12 +4,13 @@ If a host lacks what a declaration needs, the case is not at fault: its outcome 
 with what is missing and where to get it.
 """
 
+import atexit
 import ctypes
 import importlib
 import os
 import re
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
@@ -18,6 +19,7 @@ from typing import Any
 import torch
 
 from collector.codec.errors import OpmeterError
+from collector.codec.files import scratch_folder
 from collector.host import cann
 from collector.host.machine import text_of
 from collector.model.case import Case
@@ -46,7 +48,7 @@ def with_static_kernel(run: Callable[..., Any]) -> Callable[..., Any]:
     config.mode = "reduce-overhead"
     kernels = config.experimental_config.aclgraph
     kernels._aclnn_static_shape_kernel = True
-    kernels._aclnn_static_shape_kernel_build_dir = _build_folder().name
+    kernels._aclnn_static_shape_kernel_build_dir = str(_build_folder())
     return _compiled(run, config, False)
 
 
@@ -76,10 +78,12 @@ def _compiled(run: Callable[..., Any], config: Any, is_dynamic: bool) -> Callabl
 
 
 @cache
-def _build_folder() -> tempfile.TemporaryDirectory[str]:
+def _build_folder() -> Path:
     """Return the folder in which a session's kernels are built, removed with the session.
     torchair's default, the folder of its script, may not be writable."""
-    return tempfile.TemporaryDirectory(prefix="opmeter-static-")
+    held = ExitStack()
+    atexit.register(held.close)
+    return held.enter_context(scratch_folder("static"))
 
 
 # Functions of a custom OPP that torch_npu would call with other arguments than they take.

@@ -7,10 +7,8 @@ import errno
 import fcntl
 import json
 import os
-import shutil
 import stat
 import sys
-import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
@@ -24,7 +22,6 @@ from collector.codec.text import in_a_line
 _VARIABLE = "OPMETER_LOCKS"
 # Not TMPDIR, not a user's own: all users must use the same folder.
 _DEFAULT_FOLDER = "/tmp/opmeter-locks"
-_LOCK = "lock"
 _CONCURRENCY = "OPMETER_MEASURE_CONCURRENCY"
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _SLOT_POLL_S = 0.5
@@ -141,21 +138,6 @@ def _take(held: ExitStack, name: str, directory: Path | None) -> bool:
     return False
 
 
-@contextmanager
-def scratch_folder(device: str) -> Iterator[Path]:
-    """Provide a temporary folder for one run on a device, and remove it after the block.
-
-    Also removes what killed runs of this user left behind; a folder in use is locked."""
-    prefix = f"opmeter-{device}-"
-    _remove_stale_folders(prefix)
-    folder, lock = _locked_folder(prefix)
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-        os.close(lock)
-
-
 def _open_for_all(path: Path) -> int:
     """Return a descriptor of a lock file, which is created so that every user can open it."""
     folder = _open_folder(path.parent)
@@ -210,39 +192,6 @@ def _open_in(folder: int, name: str) -> int:
             descriptor = os.open(name, flags | os.O_CREAT | os.O_EXCL, 0o666, dir_fd=folder)
             os.fchmod(descriptor, 0o666)
             return descriptor
-
-
-def _remove_stale_folders(prefix: str) -> None:
-    """Remove this user's folders whose owner is gone: their lock is free."""
-    for folder in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
-        with suppress(OSError):  # in use, of another user, or being removed by another process
-            status = folder.lstat()
-            if status.st_uid != os.getuid() or not stat.S_ISDIR(status.st_mode):
-                continue
-            flags = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-            lock = os.open(folder / _LOCK, flags)
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(folder, ignore_errors=True)
-            finally:
-                os.close(lock)
-
-
-def _locked_folder(prefix: str) -> tuple[Path, int]:
-    """Create a folder, and return it with the descriptor of its lock, which is held."""
-    try:
-        while True:
-            folder = Path(tempfile.mkdtemp(prefix=prefix))
-            lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            if (folder / _LOCK).exists():  # else another process swept it before it was locked
-                return folder, lock
-            os.close(lock)
-    except OSError as error:
-        where = tempfile.gettempdir()
-        raise OpmeterError(
-            f"cannot create a scratch folder: {where}: {error.strerror}; set TMPDIR"
-        ) from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,8 @@ from typing import Any
 
 from collector.codec.canonical import json_value
 from collector.codec.errors import BadInput
+from collector.codec.files import read_small_file
 from collector.codec.text import whole_in_one_line
-from collector.profiles.rows import read_small_file
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from collector import __version__
 from collector.codec.errors import BadInput, OpmeterError, file_errors
+from collector.codec.files import scratch_folder
 from collector.database import layout
 from collector.host.peaks_file import stored_peaks
 from collector.host.stack import device_locks, device_serial
@@ -34,7 +35,7 @@ from collector.model.vocabulary import RUNTIME_PREFIX
 from collector.ops.refusals import refusal_on_ranks
 from collector.ops.registry import find
 from collector.ops.runtime import completed_as_declared
-from collector.replay.lock import DeviceLock, scratch_folder
+from collector.replay.lock import DeviceLock
 from collector.singlehost import version_files
 from collector.singlehost.reports import (
     Leftover,

@@ -188,9 +188,10 @@ def selftest_command(
       opmeter selftest npu
       opmeter selftest cpu --only attribution
     """
+    from collector.codec.files import scratch_folder
     from collector.host.stack import device_locks, local_stack
     from collector.model.manifest import Verified
-    from collector.replay.lock import DeviceLock, scratch_folder
+    from collector.replay.lock import DeviceLock
     from jobs.selftest.archive import keep, write_archive
     from jobs.selftest.attribution import proved
     from jobs.selftest.bench import SessionBench

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import tempfile
 from collections.abc import Callable
 from dataclasses import astuple, dataclass
 from pathlib import Path
@@ -92,12 +91,12 @@ def run_ranks(
 
     `start` measures in the folder and reports how many of `total` are done.
     """
+    from collector.codec.files import scratch_folder
     from collector.comm.gang import GangFailed
     from jobs.cli.progress_view import view_for
 
     failure = ""
-    with tempfile.TemporaryDirectory(prefix="opmeter-ranks-") as made:
-        folder = Path(made)
+    with scratch_folder("ranks") as folder:
         with view_for(sys.stderr.isatty()) as view:
             try:
                 start(folder, lambda done: view.measure(done, max(done, total)))

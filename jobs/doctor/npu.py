@@ -6,12 +6,13 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
 from collector.codec.errors import BadInput, HostFault
+from collector.codec.files import scratch_folder
 from collector.host.cann import cann_version, custom_opp_problem, with_custom_opp
 from collector.host.npus import board_of, check_health, cube_cores_of, list_npus
 from collector.host.stack import device_locks, installed_vllm
 from collector.model.plan import Limits
 from collector.replay.check_session import Interference, concurrency_test
-from collector.replay.lock import DeviceLock, scratch_folder
+from collector.replay.lock import DeviceLock
 from collector.replay.msprof import find_msprof
 from jobs.doctor.machine import Check
 

@@ -5,11 +5,12 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 
 from collector.codec.errors import BadInput
+from collector.codec.files import scratch_folder
 from collector.codec.text import counted
 from collector.database.merge import SINGLE_WRITER, Guard
 from collector.host.stack import device_locks, local_stack
 from collector.model.plan import Plan
-from collector.replay.lock import DeviceLock, scratch_folder
+from collector.replay.lock import DeviceLock
 from collector.store.base import Store
 from collector.worker.assignment import check_stack
 from collector.worker.blame import WrongImage, WrongNode

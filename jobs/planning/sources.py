@@ -1,6 +1,5 @@
 """The sources of a campaign as tables of cases, with notes on how they were read."""
 
-import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -10,6 +9,7 @@ from pathlib import Path
 
 from collector.codec.canonical import sha256_hex
 from collector.codec.errors import BadInput, DamagedObject, NotFound, stored
+from collector.codec.files import read_small_file, scratch_folder
 from collector.codec.text import counted
 from collector.database.layout import OP_MAPPING
 from collector.database.op_mapping import check_op_mapping
@@ -23,7 +23,6 @@ from collector.ops.registry import find
 from collector.ops.runtime import completed
 from collector.profiles.bundled import write_bundled_profile
 from collector.profiles.kernel_details import Profile, read_profile
-from collector.profiles.rows import read_small_file
 from collector.ranks.gangs import is_of_gangs
 from collector.singlehost.version_files import read_tree
 from collector.store.base import Store
@@ -295,8 +294,8 @@ def completed_records(records: Iterable[CaseRecord]) -> tuple[CaseRecord, ...]:
 
 @contextmanager
 def bundled_profile(name: str) -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="opmeter-sample-") as folder:
-        yield write_bundled_profile(name, Path(folder))
+    with scratch_folder("sample") as folder:
+        yield write_bundled_profile(name, folder)
 
 
 def _loaded(

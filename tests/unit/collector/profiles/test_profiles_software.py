@@ -5,8 +5,8 @@ import os
 
 import pytest
 
+from collector.codec.files import MOST_BYTES, read_small_file
 from collector.profiles.discovery import software_of
-from collector.profiles.rows import MOST_BYTES, read_small_file
 
 pytestmark = pytest.mark.fast
 

@@ -4,21 +4,13 @@ import os
 import stat
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 import pytest
 
 from collector.codec.errors import DeviceBusy, OpmeterError
-from collector.replay.lock import DeviceLock, lock_directory, scratch_folder
+from collector.replay.lock import DeviceLock, lock_directory
 from tests.unit.collector.naming import names, naming
-
-
-@pytest.fixture
-def temporary(tmp_path, monkeypatch):
-    """Where temporary folders lie in a test."""
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    return tmp_path
 
 
 @pytest.mark.fast
@@ -147,30 +139,3 @@ def test_a_long_command_leaves_a_note_that_can_be_read(tmp_path, monkeypatch):
     refused = pytest.raises(DeviceBusy, match=naming(os.getpid()))
     with DeviceLock("cpu0", "\u5b50" * 5000, tmp_path), refused, second:
         pass
-
-
-@pytest.mark.fast
-def test_a_live_run_keeps_its_folder(temporary):
-    with scratch_folder("cpu0") as first:
-        (first / "session").mkdir()
-        with scratch_folder("cpu0") as second:
-            assert first != second and (first / "session").is_dir()
-        assert first.is_dir() and not second.exists()
-    assert list(temporary.iterdir()) == []
-
-
-def test_the_folder_of_a_killed_run_is_swept(temporary):
-    code = (
-        "import os, sys, tempfile; from pathlib import Path\n"
-        "from collector.replay.lock import scratch_folder\n"
-        "tempfile.tempdir = sys.argv[1]\n"
-        "with scratch_folder('cpu0') as folder:\n"
-        "    (folder / 'session').mkdir()\n"
-        "    os.kill(os.getpid(), 9)\n"
-    )
-    subprocess.run([sys.executable, "-c", code, str(temporary)], check=False)
-    (left,) = temporary.iterdir()
-    with scratch_folder("cpu1"):
-        assert left.exists()  # another device's
-    with scratch_folder("cpu0"):
-        assert not left.exists()

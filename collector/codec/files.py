@@ -1,0 +1,91 @@
+"""Files of users and of this program: bounded reading, and folders for temporary files."""
+
+import fcntl
+import os
+import shutil
+import stat
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO
+
+from collector.codec.errors import OpmeterError
+
+# Reading of untrusted files from a user's folder.
+
+MOST_BYTES = 1 << 20
+
+
+def open_own_file(path: Path) -> BinaryIO:
+    """Open a regular file without blocking. Raises OSError for a pipe, a device, a folder."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(f"{path} is not a regular file")
+    return os.fdopen(descriptor, "rb")
+
+
+def read_small_file(path: Path, most_bytes: int = MOST_BYTES) -> bytes:
+    """Return the bytes of a regular file of at most `most_bytes`.
+
+    Raises OSError for a pipe, a device, a folder, and for a larger file."""
+    with open_own_file(path) as file:
+        data = file.read(most_bytes + 1)
+    if len(data) > most_bytes:
+        raise OSError(f"{path} is larger than {most_bytes} bytes")
+    return data
+
+
+# Folders for temporary files, which no killed process leaves behind for long.
+
+_PREFIX = "opmeter-"
+_LOCK = "lock"
+
+
+@contextmanager
+def scratch_folder(purpose: str) -> Iterator[Path]:
+    """Provide a temporary folder, and remove it after the block.
+
+    Also removes what killed runs of this user left behind, whatever their purpose; a folder in use
+    is locked."""
+    _remove_stale_folders()
+    folder, lock = _locked_folder(f"{_PREFIX}{purpose}-")
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(lock)
+
+
+def _remove_stale_folders() -> None:
+    """Remove this user's folders whose owner is gone: their lock is free."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        with suppress(OSError):  # in use, of another user, or being removed by another process
+            status = folder.lstat()
+            if status.st_uid != os.getuid() or not stat.S_ISDIR(status.st_mode):
+                continue
+            flags = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+            lock = os.open(folder / _LOCK, flags)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(folder, ignore_errors=True)
+            finally:
+                os.close(lock)
+
+
+def _locked_folder(prefix: str) -> tuple[Path, int]:
+    """Create a folder, and return it with the descriptor of its lock, which is held."""
+    try:
+        while True:
+            folder = Path(tempfile.mkdtemp(prefix=prefix))
+            lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if (folder / _LOCK).exists():  # else another process swept it before it was locked
+                return folder, lock
+            os.close(lock)
+    except OSError as error:
+        where = tempfile.gettempdir()
+        raise OpmeterError(
+            f"cannot create a scratch folder: {where}: {error.strerror}; set TMPDIR"
+        ) from error
