@@ -8,13 +8,21 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TextIO
 
-from collector.codec.errors import OpmeterError
+from collector.codec.errors import BadInput, OpmeterError
 
 # Reading of untrusted files from a user's folder.
 
 MOST_BYTES = 1 << 20
+LONGEST_LINE = 1 << 20  # characters of a line of a file that is read line by line
+_LFS = b"version https://git-lfs.github.com/spec/"
+
+
+def refuse_pointer(head: bytes, path: Path | str) -> None:
+    """Raise BadInput if the first bytes of a file show that it is a pointer of git-lfs."""
+    if head.startswith(_LFS):
+        raise BadInput("a git-lfs pointer, not the file itself: run `git lfs pull`", path=path)
 
 
 def open_own_file(path: Path) -> BinaryIO:
@@ -24,6 +32,19 @@ def open_own_file(path: Path) -> BinaryIO:
         os.close(descriptor)
         raise OSError(f"{path} is not a regular file")
     return os.fdopen(descriptor, "rb")
+
+
+def lines_of(file: TextIO, path: Path | str) -> Iterator[str]:
+    """Yield the lines of a text file with their ends.
+
+    Raises BadInput, with its number, for a line of more than LONGEST_LINE characters."""
+    number = 1
+    while line := file.readline(LONGEST_LINE + 1):
+        if len(line) > LONGEST_LINE:
+            what = f"expected lines of at most {LONGEST_LINE} characters, got a longer one"
+            raise BadInput(what, path=path, line=number)
+        yield line
+        number += 1
 
 
 def read_small_file(path: Path, most_bytes: int = MOST_BYTES) -> bytes:

@@ -82,13 +82,24 @@ def csv_rows(lines: Iterable[str], *, path: Path | str, is_strict: bool = False)
     """Yield the rows of CSV text, each with the line it starts on; a blank line is an empty row.
 
     `lines` include their line ends. `is_strict`, for tables of this project, refuses an unclosed
-    quote and text after a closing quote. Raises BadInput, with the line."""
-    reader = csv.reader(lines, strict=is_strict)
-    line = 1
+    quote and text after a closing quote. Raises BadInput, with the line, also for a row of more
+    than LONGEST_ROW characters, whose cells would not fit into memory."""
+    line, size = 1, 0
+
+    def counted_lines() -> Iterator[str]:
+        nonlocal size
+        for text in lines:
+            size += len(text)
+            if size > LONGEST_ROW:
+                what = f"expected a CSV row of at most {LONGEST_ROW} characters, got more"
+                raise BadInput(what, path=path, line=line)
+            yield text
+
+    reader = csv.reader(counted_lines(), strict=is_strict)
     try:
         for row in reader:
             yield line, row
-            line = reader.line_num + 1
+            line, size = reader.line_num + 1, 0
     except csv.Error as error:
         raise BadInput(f"expected a CSV row: {error}", path=path, line=line) from error
 

@@ -74,11 +74,13 @@ def plain_blocks(path: Path, header: Header) -> Generator[pa.Table, None, None]:
 
 def _pieces(path: Path) -> Iterator[memoryview]:
     with path.open("rb") as file:
-        file.readline()
+        file.readline(PIECE_BYTES)
         while piece := file.read(PIECE_BYTES):
             end = piece.rfind(b"\n") + 1
-            if len(piece) < PIECE_BYTES or end == 0:
-                yield memoryview(piece + file.readline())
+            if len(piece) < PIECE_BYTES:
+                yield memoryview(piece)
+            elif end == 0:
+                raise NotPlain("a long line")
             else:
                 # Read the remainder again, which is cheaper than copying the part before it.
                 file.seek(end - len(piece), os.SEEK_CUR)
@@ -151,6 +153,7 @@ def _check_bytes(piece: Piece) -> None:
 # reading with its line, or is skipped and listed.
 
 _BLOCK_ROWS = 8192
+_MOST_SKIPPED = 100_000  # of a file: a file with more bad rows is unusable
 _LONGEST_QUOTED = 1 << 17  # characters, of a cell over several lines
 
 Block = tuple[pa.Table, Rows]
@@ -196,7 +199,7 @@ def exact_blocks(
             for line, row in batch:
                 if (reason := _fault(row, header)) is None:
                     good.append(row)
-                elif skipped is None:
+                elif skipped is None or len(skipped) >= _MOST_SKIPPED:
                     raise BadInput(reason, path=path, line=line) from None
                 else:
                     skipped.append(SkippedRow(path, line, reason))

@@ -9,6 +9,7 @@ from operator import attrgetter
 from pathlib import Path
 
 from collector.codec.errors import BadInput, file_errors
+from collector.codec.files import lines_of, refuse_pointer
 from collector.codec.table import Row, csv_rows, is_text
 from collector.model import vocabulary
 from collector.model.case import case_from_cells, split_cell
@@ -19,9 +20,9 @@ from collector.model.case import case_from_cells, split_cell
 # line. Files that are not CSV text (a git-lfs pointer, a binary file, UTF-16) are refused here,
 # with a hint.
 
-_LFS = b"version https://git-lfs.github.com/spec/"
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
 _HEAD_BYTES = 1 << 16
+_MOST_BLANK = 1_000_000
 
 
 def open_rows(path: Path) -> tuple[list[str], Iterator[Row]]:
@@ -45,20 +46,25 @@ def is_utf8_row(row: Sequence[str]) -> bool:
 
 
 def _rows(path: Path) -> Iterator[Row]:
-    """Yield the rows that are not entirely blank."""
+    """Yield the rows that are not entirely blank. Raises BadInput for too many blank ones."""
+    blank = 0
     with path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
-        for line, row in csv_rows(file, path=path):
+        for line, row in csv_rows(lines_of(file, path), path=path):
             if "\0" in "".join(row):
                 raise BadInput("expected a CSV file, got a binary file", path=path, line=line)
-            if row:
+            if row and not (len(row) == 1 and row[0].isspace()):
                 yield line, row
+                continue
+            blank += 1
+            if blank > _MOST_BLANK:
+                what = f"expected at most {_MOST_BLANK:,} blank lines, got more"
+                raise BadInput(what, path=path, line=line)
 
 
 def _refuse_other_formats(path: Path) -> None:
     with file_errors(path), path.open("rb") as file:
         head = file.read(_HEAD_BYTES)
-    if head.startswith(_LFS):
-        raise BadInput("a git-lfs pointer, not the file itself: run `git lfs pull`", path=path)
+    refuse_pointer(head, path)
     if head.startswith(_UTF16):
         raise BadInput("expected UTF-8, got UTF-16", path=path, line=1)
     if b"\0" in head:

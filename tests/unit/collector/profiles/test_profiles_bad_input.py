@@ -5,7 +5,11 @@ import io
 
 import pytest
 
+from collector.codec import files
+from collector.codec import table as table_module
 from collector.codec.errors import BadInput
+from collector.profiles import blocks
+from collector.profiles import rows as rows_module
 from collector.profiles.kernel_details import read_profile
 from collector.profiles.rows import read_op_summary
 from tests.fixtures.profiles.variants import LAYOUTS, Told, profile_bytes, write_profile
@@ -234,3 +238,39 @@ def test_one_bad_file_among_good_ones_is_named(tmp_path):
         read_profile([tmp_path])
     assert (error.value.path, error.value.line) == (tmp_path / "rank1" / "kernel_details.csv", 3)
     assert read_profile([tmp_path], skip_bad_rows=True).report.rows == 14
+
+
+def test_long_lines_rows_and_blank_tails_are_refused_within_bounds(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "LONGEST_LINE", 10_000)
+    monkeypatch.setattr(table_module, "LONGEST_ROW", 20_000)
+    monkeypatch.setattr(rows_module, "_MOST_BLANK", 100)
+    monkeypatch.setattr(blocks, "PIECE_BYTES", 5_000)
+    data, path = profile_bytes("K5", [Told()]), tmp_path / "kernel_details.csv"
+    for tail, line in (
+        (b"x" * 20_000, 3),
+        (b" " * 20_000, 3),
+        (b'"\n",' * 10_000, 3),
+        (b"\r" * 20_000, 103),
+        (b" \n" * 200, 103),
+    ):
+        path.write_bytes(data + tail)
+        with pytest.raises(BadInput) as error:
+            read_profile([path])
+        assert (error.value.path, error.value.line) == (path, line), tail[:4]
+        assert read_profile([path], skip_bad_rows=True).report.unusable == (str(error.value),)
+    path.write_bytes(b"x" * 20_000)
+    with pytest.raises(BadInput) as error:
+        read_profile([path])
+    assert error.value.line == 1
+    for tail in (b" \n" * 90, b"\n" * 20_000):  # blank lines are no rows
+        path.write_bytes(data + tail)
+        assert read_profile([path]).report.rows == 1
+
+
+def test_file_of_too_many_bad_rows_is_unusable(tmp_path, monkeypatch):
+    monkeypatch.setattr(blocks, "_MOST_SKIPPED", 3)
+    path = tmp_path / "kernel_details.csv"
+    for bad, unusable in ((3, 0), (4, 1)):
+        path.write_bytes(profile_bytes("K5", [Told()]) + b"1,2\n" * bad)
+        report = read_profile([path], skip_bad_rows=True).report
+        assert (len(report.unusable), len(report.skipped)) == (unusable, 0 if unusable else bad)
