@@ -1,173 +1,74 @@
-"""Profiles as archives: `kernel_details.csv.gz`, zip archives of whole captures, databases.
+"""Profiles as archives: `kernel_details.csv.gz`, zip and tar archives of whole captures, databases.
 
-The required files are unpacked into a folder that is removed at the end of the block; messages and
-reports name the archive and its member. Archives are untrusted: no member may leave the folder, and
-none may be larger than a profile can be.
+The required files are unpacked into a folder that is removed at the end of the block, archives
+within archives too; messages and reports name the archive and its member. Archives are untrusted:
+no member may leave the folder, and none may be larger than a profile can be.
 """
 
-import csv
+import bz2
 import gzip
+import lzma
 import shutil
 import sqlite3
 import stat
+import tarfile
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import IO
-from urllib.parse import quote
+from typing import IO, cast
 
 from collector.codec.errors import BadInput
-from collector.codec.files import scratch_folder
-from collector.model.vocabulary import NOT_KNOWN
-from collector.profiles.discovery import folders_below, is_kernel_table
-
-# Exports of kind Db: `msprof_*.db` of msprof, `ascend_pytorch_profiler*.db` of torch_npu.
-#
-# An export is converted to a table of kernels with op_summary's columns, so that the other readers
-# need only one form: TASK has the times, COMPUTE_TASK_INFO types, shapes, dtypes and formats,
-# COMMUNICATION_OP the collectives; names are numbers that refer to STRING_IDS. Tables, columns and
-# units (nanoseconds) as in Huawei's guide (CANN 8.5, "Description of .db Data Exported by msprof");
-# a release may lack some. The file is untrusted: nothing in it is executed, and only plain tables
-# are read.
-
-_TASK, _KERNELS, _STRINGS = "TASK", "COMPUTE_TASK_INFO", "STRING_IDS"
-_COLLECTIVES = "COMMUNICATION_OP"
-# op_summary's column -> the column of COMPUTE_TASK_INFO, whose numbers refer to STRING_IDS.
-_SPELLED = {
-    "Op Name": "name",
-    "OP Type": "opType",
-    "OP State": "opState",
-    "Task Type": "taskType",
-    "Input Shapes": "inputShapes",
-    "Input Data Types": "inputDataTypes",
-    "Input Formats": "inputFormats",
-    "Output Shapes": "outputShapes",
-    "Output Data Types": "outputDataTypes",
-    "Output Formats": "outputFormats",
-}
-_NEEDED = frozenset(_SPELLED.values()) - {"opState"}
-_PLACES = ("Device_id", "Stream ID")
-_TIMES = ("Task Start Time(us)", "Task Duration(us)")
-_COLLECTIVE_CORE = "COMMUNICATION"
-
-
-def is_export(name: str) -> bool:
-    """Return whether a file of this name is one of these databases."""
-    low = name.lower()
-    return low.endswith(".db") and low.startswith(("msprof_", "ascend_pytorch_profiler"))
-
-
-def export_kernels(database: Path, table: Path) -> None:
-    """Write the launches of a database as a table.
-
-    Raises BadInput if it has none, and sqlite3.Error if it is damaged or no database."""
-    address = f"file:{quote(str(database.resolve()))}?mode=ro&immutable=1"
-    with closing(sqlite3.connect(address, uri=True)) as connection:
-        # Invalid UTF-8 becomes a cell that the reader of the table refuses, with its line.
-        connection.text_factory = lambda data: data.decode("utf-8", "replace")
-        connection.execute("PRAGMA trusted_schema=OFF")
-        tables = _columns(connection)
-        if lacking := [name for name in (_TASK, _KERNELS, _STRINGS) if name not in tables]:
-            raise BadInput(
-                f"missing table {', '.join(lacking)}: expected an export of msprof or of "
-                "torch_npu's profiler at level 1",
-                path=database,
-            )
-        if absent := sorted(_NEEDED - tables[_KERNELS]):
-            raise BadInput(f"table {_KERNELS} has no column {', '.join(absent)}", path=database)
-        words = dict(connection.execute(f"SELECT id, value FROM {_STRINGS}"))
-        with table.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.writer(file)
-            writer.writerow((*_PLACES, *_SPELLED, *_TIMES))
-            writer.writerows(_kernels(connection, tables[_KERNELS], words))
-            if _COLLECTIVES in tables:
-                writer.writerows(_collectives(connection, tables[_COLLECTIVES], words))
-
-
-def _columns(connection: sqlite3.Connection) -> Mapping[str, frozenset[str]]:
-    """Return the columns of each required plain table; views and virtual tables are ignored."""
-    found = connection.execute("SELECT name, sql FROM sqlite_master WHERE type = 'table'")
-    plain = {name for name, sql in found if not str(sql).upper().startswith("CREATE VIRTUAL")}
-    ours = plain & {_TASK, _KERNELS, _STRINGS, _COLLECTIVES}
-    return {
-        name: frozenset(row[1] for row in connection.execute(f"PRAGMA table_info({name})"))
-        for name in ours
-    }
-
-
-def _kernels(
-    connection: sqlite3.Connection, columns: frozenset[str], words: Mapping[object, object]
-) -> Iterator[list[str]]:
-    kept = [column if column in columns else "NULL" for column in _SPELLED.values()]
-    selected = ", ".join(name if name == "NULL" else f"k.{name}" for name in kept)
-    rows = connection.execute(
-        f"SELECT t.deviceId, t.streamId, t.startNs, t.endNs, {selected} FROM {_KERNELS} k "
-        f"JOIN {_TASK} t ON t.globalTaskId = k.globalTaskId ORDER BY t.startNs, t.rowid"
-    )
-    for device, stream, start, end, *numbers in rows:
-        spelled = [_word(words, number) for number in numbers]
-        yield [str(device), str(stream), *spelled, *_times(start, end)]
-
-
-def _collectives(
-    connection: sqlite3.Connection, columns: frozenset[str], words: Mapping[object, object]
-) -> Iterator[list[str]]:
-    """Yield collectives as op_summary has them: a type, a name and times, without tensors."""
-    device = "deviceId" if "deviceId" in columns else "NULL"
-    rows = connection.execute(
-        f"SELECT {device}, opName, opType, startNs, endNs FROM {_COLLECTIVES} "
-        "ORDER BY startNs, rowid"
-    )
-    unknown = dict.fromkeys(_SPELLED, NOT_KNOWN)
-    for place, name, kind, start, end in rows:
-        known = {"Op Name": _word(words, name), "OP Type": _word(words, kind)}
-        cells = {**unknown, **known, "Task Type": _COLLECTIVE_CORE}.values()
-        yield [NOT_KNOWN if place is None else str(place), NOT_KNOWN, *cells, *_times(start, end)]
-
-
-def _word(words: Mapping[object, object], number: object) -> str:
-    """Return the text for a number in STRING_IDS; a release may also store the text itself."""
-    if number is None:
-        return ""
-    return str(words.get(number, number if isinstance(number, str) else NOT_KNOWN))
-
-
-def _times(start: object, end: object) -> tuple[str, str]:
-    """Return the start and duration in microseconds with nanosecond precision.
-
-    Text that is not a time is unchanged, so that the reader of the table refuses it with its line.
-    """
-    if not isinstance(start, int) or not isinstance(end, int):
-        return str(start), str(end)
-    return _micro(start), _micro(end - start)
-
-
-def _micro(ns: int) -> str:
-    sign, whole = ("-", -ns) if ns < 0 else ("", ns)
-    return f"{sign}{whole // 1000}.{whole % 1000:03d}"
-
+from collector.codec.files import open_own_file, refuse_pointer, scratch_folder
+from collector.profiles.databases import export_kernels, is_export
+from collector.profiles.discovery import (
+    EXPECTED_FILES,
+    folders_below,
+    is_kernel_table,
+    note_of,
+    unanalysed_captures,
+)
 
 MOST_BYTES = 16 << 30  # unpacked, of one archive: a thousand million launches fit
+# Text of real profiles has a 10th to a 40th of its size when it is packed; zeros have a 1000th.
+_MOST_RATIO = 200
+_ALWAYS_BYTES = 64 << 20  # unpacked, of any archive: a small one may be repetitive
+_MOST_DEPTH = 3  # archives within archives
 _PIECE_BYTES = 1 << 20
+_MOST_HEADER_BYTES = 1 << 20  # of a member of a tar archive
+_END_OF_TAR, _TAIL_BYTES = bytes(512), 1 << 15
+
 _COMPANION_FILE = "operator_details.csv"  # it has the shapes of fused attention
-_GZ, _ZIP, _DB = ".gz", ".zip", ".db"
-_TABLE = "op_summary.csv"
+_ZIP, _DB, _TABLE = ".zip", ".db", "op_summary.csv"
+_PACKED: dict[str, Callable[..., IO[bytes]]] = {
+    ".gz": cast(Callable[..., IO[bytes]], gzip.open),
+    ".bz2": cast(Callable[..., IO[bytes]], bz2.open),
+    ".xz": cast(Callable[..., IO[bytes]], lzma.open),
+}
+_TAR = (".tar", ".tgz", *(f".tar{ending}" for ending in _PACKED))
+_UNREADABLE = (".7z", ".rar", ".tar.zst")
 _DAMAGED = (
-    *(sqlite3.Error, OSError, EOFError, zlib.error, zipfile.BadZipFile),
+    *(sqlite3.Error, OSError, EOFError, zlib.error, lzma.LZMAError),
+    *(zipfile.BadZipFile, tarfile.TarError),
     *(RuntimeError, NotImplementedError),  # of zipfile: a password, an unknown method
-    UnicodeError,  # of sqlite3, whose own messages quote invalid text
+    *(ValueError, OverflowError),  # of tarfile: numbers; of sqlite3, whose messages quote text
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Unpacked:
-    """Locations of the unpacked profiles; `folders` maps unpacked folders to their archives."""
+    """Locations of the unpacked profiles.
+
+    `folders` maps unpacked folders to their archives; `unusable` has the reason for each archive
+    that was skipped, and `members` the paths of all files of the others."""
 
     paths: tuple[Path, ...]
-    folders: tuple[tuple[Path, Path], ...]
+    folders: tuple[tuple[Path, Path], ...] = ()
+    unusable: tuple[str, ...] = ()
+    members: tuple[Path, ...] = ()
 
     def user_path(self, path: Path) -> Path:
         """Return a path as the user knows it: within its archive."""
@@ -186,34 +87,52 @@ class Unpacked:
 
 
 @contextmanager
-def unpacked(paths: Sequence[Path]) -> Iterator[Unpacked]:
+def unpacked(paths: Sequence[Path], *, skip_unusable: bool = False) -> Iterator[Unpacked]:
     """Yield the paths with their archives unpacked, both named archives and those in folders.
 
-    Raises BadInput for an archive that cannot be read, and for a named archive without a profile.
-    """
-    archives = [(archive, archive == path) for path in paths for archive in _archives_of(path)]
-    if not archives:
-        yield Unpacked(tuple(paths), ())
+    Raises BadInput for an archive that cannot be read, unless such ones are to be skipped and
+    listed, and for a named archive without a profile."""
+    archives = {path: _archives_of(path) for path in paths}
+    if not any(archives.values()):
+        yield Unpacked(tuple(paths))
         return
     with scratch_folder("unpacked") as scratch:
-        folders = []
-        for number, (archive, is_named) in enumerate(archives):
-            folder = scratch / str(number)
-            folder.mkdir()
-            if _unpack(archive, folder, is_named=is_named):
-                folders.append((folder, archive))
-        plain = [path for path in paths if not _is_archive(path)]
-        plain = [path for path in plain if path.is_file() or any(_tables(path)) or not folders]
-        yield Unpacked((*plain, *(folder for folder, _ in folders)), tuple(folders))
+        unpacking = _Unpacking(scratch, skip_unusable)
+        plain = []
+        for path, found in archives.items():
+            is_any = False
+            for archive in found:
+                is_any |= unpacking.add(archive, archive, is_named=archive == path)
+            if path not in found and (not is_any or any(_tables(path))):
+                plain.append(path)
+        yield Unpacked(
+            (*plain, *(folder for folder, _ in unpacking.folders)),
+            tuple(unpacking.folders),
+            tuple(unpacking.unusable),
+            tuple(unpacking.members),
+        )
+
+
+def is_archive(name: str) -> bool:
+    """Return whether a file of this name is read, or refused, as an archive."""
+    low = name.lower()
+    if low.startswith("."):  # of macOS: ._capture.zip has the attributes of capture.zip
+        return False
+    return low.endswith((_ZIP, _DB, *_TAR, *_UNREADABLE)) or _ending_of_table(low) is not None
+
+
+def _ending_of_table(name: str) -> str | None:
+    """Return the ending of a packed table of kernels; None for another name."""
+    return next((e for e in _PACKED if name.endswith(e) and is_kernel_table(name[: -len(e)])), None)
 
 
 def _archives_of(path: Path) -> list[Path]:
     if path.is_dir():
         found = (file for folder in folders_below(path) for file in sorted(folder.iterdir()))
-        held = (file for file in found if _is_archive(file) and file.is_file())
+        held = (file for file in found if is_archive(file.name) and file.is_file())
         # Other databases of a profiler have no kernels: only named ones are reported.
         return [file for file in held if file.suffix.lower() != _DB or is_export(file.name)]
-    return [path] if _is_archive(path) and path.is_file() else []
+    return [path] if is_archive(path.name) and path.is_file() else []
 
 
 def _tables(path: Path) -> Iterator[Path]:
@@ -221,62 +140,198 @@ def _tables(path: Path) -> Iterator[Path]:
     return (f for folder in folders for f in folder.iterdir() if is_kernel_table(f.name))
 
 
-def _is_archive(path: Path) -> bool:
-    name = path.name.lower()
-    is_gz = name.endswith(_GZ) and is_kernel_table(name[: -len(_GZ)])
-    return is_gz or name.endswith((_ZIP, _DB))
+@dataclass(slots=True)
+class _Allowance:
+    """The bytes that an archive, with all archives within it, may still be unpacked to."""
+
+    archive: Path
+    left: int
+    expected: str
+
+    @classmethod
+    def of(cls, archive: Path, *, is_skipped_too: bool = False) -> "_Allowance":
+        allowed = max(_ALWAYS_BYTES, _MOST_RATIO * archive.stat().st_size)
+        if allowed < MOST_BYTES or is_skipped_too:
+            return cls(archive, allowed, f"at most {_MOST_RATIO} times its size")
+        return cls(archive, MOST_BYTES, f"at most {MOST_BYTES >> 30} GiB")
+
+    def take(self, size_bytes: int) -> None:
+        self.left -= size_bytes
+        if self.left < 0:
+            what = f"expected {self.expected} when unpacked, got more: unpack it by hand"
+            raise BadInput(what, path=self.archive)
 
 
-def _unpack(archive: Path, folder: Path, *, is_named: bool) -> bool:
+@dataclass(slots=True)
+class _Unpacking:
+    """Unpacks archives into numbered folders below `scratch`."""
+
+    scratch: Path
+    skip_unusable: bool
+    folders: list[tuple[Path, Path]] = field(default_factory=list)
+    unusable: list[str] = field(default_factory=list)
+    members: list[Path] = field(default_factory=list)
+    _number: int = 0
+
+    def add(
+        self,
+        archive: Path,
+        shown: Path,
+        *,
+        is_named: bool = False,
+        allowance: _Allowance | None = None,
+        depth: int = 0,
+    ) -> bool:
+        """Unpack an archive and those within it; return whether it has a profile or is skipped.
+
+        `shown` is its path in messages."""
+        folder = self.scratch / str(self._number)
+        self._number += 1
+        try:
+            with _as_bad_input(shown):
+                if depth > _MOST_DEPTH:
+                    raise BadInput("archives within archives: unpack it by hand", path=shown)
+                allowance = allowance or _Allowance.of(archive)
+                folder.mkdir()
+                members = _unpack(archive, folder, allowance, shown)
+            inner = _archives_of(folder)
+            is_found = any(_tables(folder))
+            for one in inner:
+                user_path = shown / one.relative_to(folder)
+                is_found |= self.add(one, user_path, allowance=allowance, depth=depth + 1)
+                one.unlink()
+            if is_named and not is_found:
+                found = unanalysed_captures((), [shown / member for member in members])
+                raise BadInput(f"no {EXPECTED_FILES} in this archive{note_of(found)}", path=shown)
+        except BadInput as error:
+            if not self.skip_unusable:
+                raise
+            self.unusable.append(str(error))
+            return True
+        self.members += [shown / member for member in members]
+        if any(_tables(folder)):
+            self.folders.append((folder, shown))
+        return is_found
+
+
+@contextmanager
+def _as_bad_input(shown: Path) -> Iterator[None]:
     try:
-        if archive.name.lower().endswith(_GZ):
-            with gzip.open(archive, "rb") as source:
-                _copy(source, folder / archive.name[: -len(_GZ)], archive, MOST_BYTES)
-            if (companion := archive.with_name(_COMPANION_FILE)).is_file():
-                shutil.copyfile(companion, folder / _COMPANION_FILE)
-            return True
-        if archive.name.lower().endswith(_DB):
-            export_kernels(archive, folder / _TABLE)
-            return True
-        return _unpack_zip(archive, folder, is_named=is_named)
+        yield
     except _DAMAGED as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        what = f"cannot unpack the archive: {reason or type(error).__name__}"
+        raise BadInput(what, path=shown) from error
+
+
+def _unpack(archive: Path, folder: Path, allowance: _Allowance, shown: Path) -> list[PurePosixPath]:
+    """Unpack the required members of an archive; return the paths of all."""
+    low = archive.name.lower()
+    with open_own_file(archive) as file:
+        head = file.read(1024)
+    refuse_pointer(head, shown)
+    if not head:
+        raise BadInput("the file is empty", path=shown)
+    if low.endswith(_UNREADABLE):
         raise BadInput(
-            f"cannot unpack the archive: {error or type(error).__name__}", path=archive
-        ) from error
-
-
-def _unpack_zip(archive: Path, folder: Path, *, is_named: bool) -> bool:
-    left_bytes, has_profile = MOST_BYTES, False
-    with zipfile.ZipFile(archive) as members:
-        for member in members.infolist():
-            path = PurePosixPath(member.filename)
-            is_table = is_kernel_table(path.name)
-            is_info = path.name.startswith("profiler_info") and path.name.endswith(".json")
-            is_link = stat.S_ISLNK(member.external_attr >> 16)
-            is_needed = is_table or is_info or path.name == _COMPANION_FILE
-            if member.is_dir() or is_link or not is_needed:
+            "expected a .zip, .tar or .tar.gz archive, got one of a kind that opmeter does not "
+            "read: unpack it by hand",
+            path=shown,
+        )
+    if ending := _ending_of_table(low):
+        with _PACKED[ending](archive, "rb") as source:
+            _copy(source, folder / archive.name[: -len(ending)], allowance)
+        if (companion := archive.with_name(_COMPANION_FILE)).is_file():
+            shutil.copyfile(companion, folder / _COMPANION_FILE)
+        return []
+    if low.endswith(_DB):
+        export_kernels(archive, folder / _TABLE, allowance.take, shown=shown)
+        return []
+    members = []
+    with closing((_zip_members if low.endswith(_ZIP) else _tar_members)(archive)) as found:
+        for name, opened in found:
+            # A zip archive of some Windows tools has backslashes between folders.
+            path = PurePosixPath(name.replace("\\", "/"))
+            members.append(path)
+            if not _is_required(path.name):
                 continue
-            if path.is_absolute() or ".." in path.parts or "\\" in member.filename:
-                message = f"a member has a path outside the archive: {member.filename}"
-                raise BadInput(message, path=archive)
+            if path.is_absolute() or ".." in path.parts:
+                raise BadInput(f"a member has a path outside the archive: {name}", path=shown)
             target = folder.joinpath(*path.parts)
             target.parent.mkdir(parents=True, exist_ok=True)
-            with members.open(member) as source:
-                left_bytes -= _copy(source, target, archive, left_bytes)
-            has_profile |= is_table
-    if is_named and not has_profile:
-        message = "no kernel_details*.csv or op_summary_*.csv in this archive"
-        raise BadInput(message, path=archive)
-    return has_profile
+            with opened() as data:
+                _copy(data, target, allowance)
+    return members
 
 
-def _copy(source: IO[bytes] | gzip.GzipFile, target: Path, archive: Path, most_bytes: int) -> int:
-    written = 0
+def _is_required(name: str) -> bool:
+    is_info = name.startswith("profiler_info") and name.endswith(".json")
+    is_inner = is_archive(name) and (is_export(name) or not name.lower().endswith(_DB))
+    return is_kernel_table(name) or is_info or is_inner or name == _COMPANION_FILE
+
+
+_Members = Generator[tuple[str, Callable[[], IO[bytes]]], None, None]
+
+
+def _zip_members(archive: Path) -> _Members:
+    """Yield the name of each regular file, and a function that opens it."""
+    with zipfile.ZipFile(archive) as members:
+        for member in members.infolist():
+            is_link = stat.S_ISLNK(member.external_attr >> 16)
+            if not is_link and not member.filename.endswith(("/", "\\")):
+                yield member.filename, partial(members.open, member)
+
+
+def _tar_members(archive: Path) -> _Members:
+    """Yield the name of each regular file, and a function that opens it.
+
+    The archive is read once, from start to end. Raises BadInput if it was cut off."""
+    ending = archive.suffix.lower().replace(".tgz", ".gz")
+    with _PACKED.get(ending, open)(archive, "rb") as data:
+        source = _TarSource(data, _Allowance.of(archive, is_skipped_too=True))
+        with tarfile.open(fileobj=cast(IO[bytes], source), mode="r|") as members:
+            for member in members:
+                members.members = []  # type: ignore[attr-defined]  # which tarfile would keep
+                source.left = _MOST_HEADER_BYTES + (member.size if member.isreg() else 0)
+                if member.issparse():
+                    raise BadInput(f"a sparse member: {member.name}", path=archive)
+                if member.isreg():
+                    yield member.name, partial(_opened, members, member)
+        if _END_OF_TAR not in source.tail:
+            raise BadInput("the archive was cut off", path=archive)
+
+
+def _opened(members: tarfile.TarFile, member: tarfile.TarInfo) -> IO[bytes]:
+    data = members.extractfile(member)
+    assert data is not None  # of a regular file
+    return data
+
+
+@dataclass(slots=True)
+class _TarSource:
+    """The bytes of a tar archive.
+
+    tarfile holds the header of a member in memory, whatever size it claims. `left` is what may be
+    read until the next member."""
+
+    data: IO[bytes]
+    allowance: _Allowance
+    left: int = _MOST_HEADER_BYTES
+    tail: bytes = b""
+
+    def read(self, size: int) -> bytes:
+        piece = self.data.read(size)
+        self.allowance.take(len(piece))
+        self.left -= len(piece)
+        if self.left < 0:
+            what = f"expected headers of at most {_MOST_HEADER_BYTES} bytes, got more"
+            raise BadInput(what, path=self.allowance.archive)
+        self.tail = (self.tail + piece)[-_TAIL_BYTES:]
+        return piece
+
+
+def _copy(source: IO[bytes], target: Path, allowance: _Allowance) -> None:
     with target.open("xb") as out:
         while piece := source.read(_PIECE_BYTES):
-            written += len(piece)
-            if written > most_bytes:
-                message = f"more than {MOST_BYTES >> 30} GiB when unpacked: unpack it by hand"
-                raise BadInput(message, path=archive)
+            allowance.take(len(piece))
             out.write(piece)
-    return written

@@ -78,13 +78,22 @@ class AttentionFacts:
     A cell is used only if all calls with the same `Input Shapes` agree on it. Their durations form
     one group, so a cell of some of them would be wrong for the others."""
 
-    def __init__(self, files: Iterable[tuple[Path, Sequence[str]]]) -> None:
-        """Take the `Input Shapes` of the fused attention of each file, in order of its rows."""
+    def __init__(
+        self, files: Iterable[tuple[Path, Sequence[str]]], unusable: list[str] | None = None
+    ) -> None:
+        """Take the `Input Shapes` of the fused attention of each file, in order of its rows.
+
+        A bad file of operators is added to `unusable`, or raises BadInput without it."""
         self.pairings: list[Pairing] = []
         self._sources: dict[str, str] = {}
         self._reported: dict[str, dict[str, set[str]]] = {}
         for path, shapes in files:
-            self._take(path, shapes)
+            try:
+                self._take(path, shapes)
+            except BadInput as error:
+                if unusable is None:
+                    raise
+                unusable.append(str(error))
 
     def of(self, cell: str) -> dict[str, str]:
         """Return the cells of a kernel row; empty if no file has such a row."""

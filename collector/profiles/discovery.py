@@ -1,14 +1,16 @@
 """The profile files below a path: `kernel_details*.csv` and `op_summary_*.csv`."""
 
 import os
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from collector.codec.canonical import json_object
 from collector.codec.errors import BadInput
 from collector.codec.files import read_small_file
 from collector.codec.text import counted
+from collector.profiles.databases import is_export
 
 # The names of files that are tables of kernels, and the folders that are searched.
 
@@ -39,8 +41,17 @@ def folders_below(path: Path) -> Iterator[Path]:
 
 
 _OUTPUT = "ASCEND_PROFILER_OUTPUT"
+_OUTPUTS = (_OUTPUT, "mindstudio_profiler_output")
 _RUN_SUFFIX = "_ascend_pt"
+_CAPTURE_SUFFIXES = (_RUN_SUFFIX, "_ascend_ms")  # of torch_npu and of MindSpore
+_RAW_FOLDERS = re.compile(r"FRAMEWORK|device_\d+|host")  # of a capture: what was recorded
+_MSPROF_CAPTURE = re.compile(r"PROF_\d+\w*")
+_MOST_NAMED = 10
 _LONGEST_VERSION = 100
+_LEVEL_1 = (
+    "torch_npu's profiler writes kernel_details.csv next to trace_view.json with record_shapes and "
+    "a level above 0"
+)
 # Other files that are found in place of a profile, by the ends of their names.
 _OTHERS = (
     (
@@ -56,11 +67,36 @@ _OTHERS = (
     (
         ("trace_view.json", ".pt.trace.json", ".json.gz"),
         "traces, which hold no shapes",
-        "torch_npu's profiler writes kernel_details.csv next to trace_view.json with "
-        "record_shapes and a level above 0",
+        _LEVEL_1,
     ),
     ((".bin", ".slice_0"), "raw data", "export it: msprof --export=on --output=PROF_..."),
 )
+
+
+# JSON files of a profiled run, and others, that are given in place of a profile.
+_JSON = (
+    "JSON: expected a table of kernels, an archive or a database; `opmeter comm --profiling-path` "
+    "takes communication.json, `opmeter model show` and `opmeter coverage --model` a config.json"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Unanalysed:
+    """A capture that has no table of kernels, in a folder or in an archive.
+
+    `is_raw` is False if it was analysed, and the analysis wrote no kernels."""
+
+    folder: PurePath
+    is_raw: bool
+
+    def __str__(self) -> str:
+        if not self.is_raw:
+            return f"{self.folder}: analysed, without kernels: {_LEVEL_1}"
+        if _MSPROF_CAPTURE.fullmatch(self.folder.name):
+            how = f"msprof --export=on --output={self.folder}"
+        else:
+            how = f'torch_npu.profiler.profiler.analyse("{self.folder.parent}")'
+        return f"{self.folder}: not analysed: run {how}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,15 +108,17 @@ class ProfiledSoftware:
     cann: str
 
 
-def find_profiles(paths: Sequence[Path]) -> tuple[Path, ...]:
+def find_profiles(paths: Sequence[Path], unanalysed: Sequence[Unanalysed] = ()) -> tuple[Path, ...]:
     """Return every profile file of the paths, each once; folders are searched.
+
+    An error about a folder without a profile names the `unanalysed` captures.
 
     The folder of a run (`..._ascend_pt`) may have the same launches twice, as kernel_details and as
     the op_summary that it was made from: then only kernel_details is used. Raises BadInput for a
     path that does not exist or without a profile."""
     found: dict[Path, Path] = {}
     for path in paths:
-        for file in _files_of(path):
+        for file in _files_of(path, unanalysed):
             found.setdefault(file.resolve(), file)
     files = tuple(found.values())
     runs = {run for file in files if is_kernel_details(file) and (run := run_folder(file))}
@@ -107,17 +145,82 @@ def software_of(files: Iterable[Path]) -> tuple[ProfiledSoftware, ...]:
     return tuple(software for folder in folders if (software := _software(folder)) is not None)
 
 
-def _files_of(path: Path) -> Iterator[Path]:
+def unanalysed_captures(
+    paths: Iterable[Path], members: Iterable[Path] = ()
+) -> tuple[Unanalysed, ...]:
+    """Return the captures below the paths that have no table of kernels, in order of their names.
+
+    `members` are the paths of the files of archives."""
+    held = (file for path in paths if path.is_dir() for file in _files_below(path))
+    raw: set[PurePath] = set()
+    analysed: set[PurePath] = set()
+    with_kernels: set[PurePath] = set()
+    for file in (*held, *members):
+        capture = _capture_of(file)
+        if capture is None:
+            continue
+        name, inner = file.name, file.relative_to(capture).parts[:-1]
+        if is_kernel_table(name) or is_kernel_table(file.stem) or is_export(name):
+            with_kernels.add(capture)
+        elif any(part in _OUTPUTS for part in inner):
+            analysed.add(capture)
+        elif any(map(_RAW_FOLDERS.fullmatch, inner)) or name.startswith("profiler_info"):
+            raw.add(capture)
+    found = sorted((raw | analysed) - with_kernels)
+    return tuple(Unanalysed(capture, capture not in analysed) for capture in found)
+
+
+def _capture_of(file: PurePath) -> PurePath | None:
+    """Return the folder of the capture that a file belongs to, by the names of folders."""
+    parents = list(file.parents)
+    for folder in parents:
+        if folder.name.endswith(_CAPTURE_SUFFIXES):
+            return folder
+    for folder, inner in zip(parents[1:], parents, strict=False):
+        if _MSPROF_CAPTURE.fullmatch(folder.name) or inner.name == "FRAMEWORK":
+            return folder
+    return None
+
+
+def _files_below(path: Path) -> list[Path]:
+    return [file for folder in folders_below(path) for file in folder.iterdir() if file.is_file()]
+
+
+def _files_of(path: Path, unanalysed: Sequence[Unanalysed]) -> Iterator[Path]:
     if path.is_file():
+        if note := _other_file(path.name):
+            raise BadInput(note, path=path)
         yield path
         return
     if not path.is_dir():
         raise BadInput(f"no such file or folder; expected {EXPECTED_FILES}", path=path)
-    held = [file for folder in folders_below(path) for file in folder.iterdir() if file.is_file()]
+    held = _files_below(path)
     files = sorted(file for file in held if is_kernel_table(file.name))
     if not files:
-        raise BadInput(f"no {EXPECTED_FILES} in this folder or below it{_instead(held)}", path=path)
+        note = note_of(unanalysed) or _instead(held)
+        raise BadInput(f"no {EXPECTED_FILES} in this folder or below it{note}", path=path)
     yield from files
+
+
+def note_of(unanalysed: Sequence[Unanalysed]) -> str:
+    """Return the part of a message that names captures without kernels; empty if there are none."""
+    if not unanalysed:
+        return ""
+    named = "; ".join(map(str, unanalysed[:_MOST_NAMED]))
+    more = len(unanalysed) - _MOST_NAMED
+    rest = f"; and {counted(more, 'more capture')}" if more > 0 else ""
+    return f"; {counted(len(unanalysed), 'capture')} without kernels: {named}{rest}"
+
+
+def _other_file(name: str) -> str:
+    """Return what a file is and what to do with it, if its name shows that it is no profile."""
+    low = name.lower()
+    for endings, found, remedy in _OTHERS:
+        if low.endswith(endings):
+            return f"one of {found}: {remedy}"
+    if low.endswith((".yaml", ".yml")):
+        return "YAML: expected a table of kernels; `opmeter plan` takes a campaign file"
+    return _JSON if low.endswith((".json", ".jsonl")) else ""
 
 
 def _instead(held: Iterable[Path]) -> str:

@@ -18,7 +18,13 @@ from collector.profiles.archives import Unpacked, unpacked
 from collector.profiles.attention import KERNEL, AttentionFacts, Pairing
 from collector.profiles.blocks import SkippedRow
 from collector.profiles.communication import Communication, summed_up
-from collector.profiles.discovery import ProfiledSoftware, find_profiles, software_of
+from collector.profiles.discovery import (
+    ProfiledSoftware,
+    Unanalysed,
+    find_profiles,
+    software_of,
+    unanalysed_captures,
+)
 from collector.profiles.grouping import Group, Key, groups_of
 from collector.profiles.rows import (
     KEY_AT,
@@ -45,9 +51,10 @@ class ProfileReport:
     """The report of a reading.
 
     `rows` counts compute and communication, without skipped rows; `duplicates_dropped` counts
-    communication rows. `unusable` has the reason for each file that was skipped as a whole, and
-    `repeated` the files that repeat a run. `pairings` shows how rows of fused attention were
-    matched with operators, `disputed` the values on which operators of one row disagree."""
+    communication rows. `unusable` has the reason for each file that was skipped as a whole,
+    `repeated` the files that repeat a run, and `unanalysed` the captures without kernels.
+    `pairings` shows how rows of fused attention were matched with operators, `disputed` the values
+    on which operators of one row disagree."""
 
     files: tuple[Path, ...]
     rows: int
@@ -59,6 +66,7 @@ class ProfileReport:
     software: tuple[ProfiledSoftware, ...]
     unusable: tuple[str, ...] = ()
     repeated: tuple[Repeated, ...] = ()
+    unanalysed: tuple[Unanalysed, ...] = ()
     pairings: tuple[Pairing, ...] = ()
     disputed: tuple[str, ...] = ()
 
@@ -85,7 +93,7 @@ def read_profile(
 ) -> Profile:
     """Return the cases of every kernel_details and op_summary file below the paths.
 
-    Files in `.csv.gz` and `.zip` are included. A run in several files counts once. Grouping by
+    Files in archives are included. A run in several files counts once. Grouping by
     shapes alone mixes dtypes; it remains for trees that were made that way. Raises BadInput, with
     file and line, for a bad row and for a file that is no profile, unless they are to be skipped
     and listed.
@@ -95,13 +103,17 @@ def read_profile(
         is_counted: base every statistic on all launches of its case, leaving out counters of fewer,
             and list the runs of the files."""
     reading = RunFileReader(skip_bad_rows, with_contexts, is_counted)
-    with unpacked(paths) as found:
+    with unpacked(paths, skip_unusable=skip_bad_rows) as found:
+        reading.unusable += found.unusable
+        unanalysed = unanalysed_captures(paths, found.members)
         try:
-            profile = _read_paths(found.paths, group_by, reading)
+            files = find_profiles(found.paths, unanalysed)
+            profile = _read_files(files, group_by, reading)
         except BadInput as error:
             raise found.with_user_error(error) from error
         runs = tuple(replace(run, path=found.user_path(run.path)) for run in profile.runs)
-        return replace(profile, report=_with_user_paths(profile.report, found), runs=runs)
+        report = _with_user_paths(replace(profile.report, unanalysed=unanalysed), found)
+        return replace(profile, report=report, runs=runs)
 
 
 def _with_user_paths(report: ProfileReport, found: Unpacked) -> ProfileReport:
@@ -119,15 +131,18 @@ def _with_user_paths(report: ProfileReport, found: Unpacked) -> ProfileReport:
     )
 
 
-def _read_paths(paths: Sequence[Path], group_by: GroupBy, reading: RunFileReader) -> Profile:
-    recorded = reading.of(find_profiles(paths))
+def _read_files(paths: Sequence[Path], group_by: GroupBy, reading: RunFileReader) -> Profile:
+    recorded = reading.of(paths)
     files, read = tuple(recorded), list(recorded.values())
     attention_keys = (
         file.groups.in_order(lambda key: key[KEY_AT[TYPE]].strip() == KERNEL) for file in read
     )
     attention = AttentionFacts(
-        (path, [key[KEY_AT[INPUT_SHAPES]] for key in found])
-        for path, found in zip(files, attention_keys, strict=True)
+        (
+            (path, [key[KEY_AT[INPUT_SHAPES]] for key in found])
+            for path, found in zip(files, attention_keys, strict=True)
+        ),
+        reading.unusable if reading.skip_bad_rows else None,
     )
     label_of = _by(group_by, attention)
     is_counted = reading.is_counted

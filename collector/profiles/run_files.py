@@ -235,7 +235,7 @@ class RunFileReader:
         self.launches: dict[Path, Marks] = {}
         self.is_ordered = is_ordered
         self.is_counted = is_counted
-        self._skip_bad_rows = skip_bad_rows
+        self.skip_bad_rows = skip_bad_rows
 
     def of(self, paths: Sequence[Path]) -> dict[Path, RunFile]:
         """Return the new content of each file, in their order; files without any are left out.
@@ -248,7 +248,7 @@ class RunFileReader:
             try:
                 file = self._read(path, self.is_counted or len(paths) > 1)
             except BadInput as error:
-                if not self._skip_bad_rows:
+                if not self.skip_bad_rows:
                     raise
                 self.unusable.append(str(error))
                 continue
@@ -272,7 +272,7 @@ class RunFileReader:
         """Return the rows of a file, without the `known` ones."""
         names, _ = open_rows(path)
         header = read_header(names, path=path)
-        skipped: list[SkippedRow] | None = [] if self._skip_bad_rows else None
+        skipped: list[SkippedRow] | None = [] if self.skip_bad_rows else None
         try:
             # Closed here, not by the garbage collector: the collector may run while a lock is held
             # that the end of the threads behind the blocks has to wait for (seen on CPython 3.11).

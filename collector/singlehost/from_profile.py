@@ -389,6 +389,8 @@ def _about(profile: Profile) -> Iterator[tuple[str, str]]:
             "Left out",
             f"{counted(again.rows, 'row')} of {again.path}: from the same run as {again.of}",
         )
+    for capture in report.unanalysed:
+        yield "Left out", f"capture without kernels: {capture}"
     for software in report.software:
         yield "Software", f"CANN {software.cann or '?'}, torch_npu {software.torch_npu or '?'}"
     yield "Launches", f"{report.compute_rows:,} of {counted(len(profile.records), 'case')}"

@@ -273,6 +273,10 @@ def _left_out(report: ProfileReport) -> Iterator[str]:
         )
     for reason in report.unusable:
         yield f"skipped file: {reason}"
+    if report.unanalysed:
+        yield f"skipped {counted(len(report.unanalysed), 'capture')} without kernels:"
+    for capture in report.unanalysed:
+        yield f"skipped capture: {capture}"
     for row in report.skipped[:_LISTED]:
         yield f"skipped {row.path}:{row.line}: {row.reason}"
     if len(report.skipped) > _LISTED:

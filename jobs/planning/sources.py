@@ -185,10 +185,15 @@ def _load(source: source_kinds.Source, campaign: Campaign, store: Store) -> Load
 
 
 def _left_out(profile: Profile) -> str:
+    """Return what was omitted from a profile: captures without kernels, and what is bad, if the
+    campaign requested that."""
     report = profile.report
-    rows, files = len(report.skipped), len(report.unusable)
-    left = [counted(rows, "bad row")] if rows else []
-    left += [counted(files, "unusable file")] if files else []
+    omitted = (
+        counted(len(report.skipped), "bad row"),
+        counted(len(report.unusable), "unusable file"),
+        counted(len(report.unanalysed), "capture without kernels", "captures without kernels"),
+    )
+    left = [text for text in omitted if not text.startswith("0 ")]
     return f"{' and '.join(left)} omitted" if left else ""
 
 

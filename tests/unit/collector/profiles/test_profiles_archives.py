@@ -1,10 +1,13 @@
 """Profiles as people send and keep them: compressed, in archives, behind links."""
 
+import bz2
 import gzip
 import io
+import lzma
 import os
 import shutil
 import stat
+import tarfile
 import zipfile
 
 import pytest
@@ -12,6 +15,7 @@ import pytest
 from collector.codec.errors import BadInput
 from collector.profiles import archives
 from collector.profiles.kernel_details import read_profile
+from tests.fixtures.profiles.database import write_database
 from tests.fixtures.profiles.variants import LAYOUTS, Told, profile_bytes
 from tests.unit.collector.naming import naming
 
@@ -52,6 +56,127 @@ def test_compressed_and_zipped_tables_give_what_the_plain_one_gives(plain, tmp_p
     archive = zipped(tmp_path / "capture.zip", (INSIDE, TABLE), ("trace_view.json", b"{"))
     assert told(compressed) == told(archive) == told(plain)
     assert told(plain)[0][2].mean_us == 4.0
+
+
+def tarred(path, *members):
+    data = io.BytesIO()
+    with tarfile.open(fileobj=data, mode="w") as archive:
+        for name, content in members:
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+    pack = {".gz": gzip.compress, ".tgz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress}
+    path.write_bytes(pack.get(path.suffix, bytes)(data.getvalue()))
+    return path
+
+
+def test_tar_archives_give_what_the_plain_table_gives(plain, tmp_path):
+    raw = ("rank0_ascend_pt/PROF_1/device_0/data/aicore.slice_0", b"\1" * 3_000_000)
+    for name in ("c.tar", "c.tar.gz", "c.tgz", "c.tar.bz2", "c.tar.xz"):
+        archive = tarred(tmp_path / name, raw, (INSIDE, TABLE), ("notes.txt", b"x"))
+        assert told(archive) == told(plain), name
+        data = archive.read_bytes()
+        for cut in (0, 100, len(data) // 2, len(data) - 11_000 if name == "c.tar" else 200):
+            archive.write_bytes(data[:cut])
+            with pytest.raises(BadInput) as refused:
+                read_profile([archive])
+            assert refused.value.path == archive, (name, cut)
+
+
+def test_zip_archive_with_backslashes_is_read(plain, tmp_path):
+    archive = zipped(tmp_path / "capture.zip", (INSIDE.replace("/", "\\"), TABLE))
+    assert told(archive) == told(plain)
+    assert read_profile([archive]).report.files == (archive / INSIDE,)
+    for name in ("..\\kernel_details.csv", "\\kernel_details.csv"):
+        archive = zipped(tmp_path / "bad.zip", (name, TABLE))
+        with pytest.raises(BadInput) as refused:
+            read_profile([archive])
+        assert refused.value.path == archive, name
+
+
+def test_archives_within_archives_are_read(plain, tmp_path):
+    inner = zipped(tmp_path / "inner.zip", (INSIDE, TABLE)).read_bytes()
+    database = write_database(tmp_path / "d" / "msprof_1.db", ROWS).read_bytes()
+    other = TABLE.replace(b",5.0,", b",7.0,")
+    archive = tarred(
+        tmp_path / "all.tar.gz",
+        ("rank0.zip", inner),
+        ("rank1/kernel_details.csv.gz", gzip.compress(other)),
+        ("rank2/msprof_1.db", database),
+        ("logs.zip", zipped(tmp_path / "logs.zip", ("a.txt", b"")).read_bytes()),
+        ("__MACOSX/._rank0.zip", b"attributes"),
+        ("analysis.db", b"of another tool"),
+    )
+    files = set(read_profile([archive]).report.files)
+    assert {
+        archive / "rank0.zip" / INSIDE,
+        archive / "rank1/kernel_details.csv.gz/kernel_details.csv",
+    } <= files
+    bad = zipped(tmp_path / "bad.zip", ("rank0.zip", inner), ("rank1.zip", inner[:60]))
+    with pytest.raises(BadInput) as refused:
+        read_profile([bad])
+    assert refused.value.path == bad / "rank1.zip"
+    report = read_profile([bad], skip_bad_rows=True).report
+    assert report.unusable == (str(refused.value),)
+    assert report.files == (bad / "rank0.zip" / INSIDE,)
+
+
+def test_archive_within_too_many_is_refused(tmp_path):
+    data = zipped(tmp_path / "0.zip", (INSIDE, TABLE)).read_bytes()
+    for _ in range(4):
+        data = zipped(tmp_path / "1.zip", ("0.zip", data)).read_bytes()
+    with pytest.raises(BadInput):
+        read_profile([tmp_path / "1.zip"])
+
+
+def test_archive_of_a_kind_that_is_not_read_is_refused_or_skipped(plain, tmp_path):
+    for name in ("rank1.7z", "rank1.rar", "rank1.tar.zst"):
+        path = plain / name
+        path.write_bytes(b"x")
+        with pytest.raises(BadInput) as refused:
+            read_profile([plain])
+        assert refused.value.path == path
+        assert read_profile([plain], skip_bad_rows=True).report.unusable == (str(refused.value),)
+        path.unlink()
+
+
+def test_header_of_a_tar_member_is_bounded(tmp_path):
+    archive = tmp_path / "capture.tar.gz"
+    with tarfile.open(archive, "w:gz", format=tarfile.PAX_FORMAT) as members:
+        member = tarfile.TarInfo("kernel_details.csv")
+        member.pax_headers = {"comment": "x" * 3_000_000}
+        members.addfile(member)
+    with pytest.raises(BadInput) as refused:
+        read_profile([archive])
+    assert refused.value.path == archive
+
+
+def test_archive_much_larger_than_its_file_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(archives, "_ALWAYS_BYTES", 100_000)
+    bomb = TABLE + b"\n" * 1_000_000
+    packed = tmp_path / "kernel_details.csv.gz"
+    packed.write_bytes(gzip.compress(bomb))
+    assert len(bomb) > 200 * packed.stat().st_size
+    for archive in (
+        packed,
+        zipped(tmp_path / "capture.zip", (INSIDE, bomb)),
+        tarred(tmp_path / "capture.tar.gz", (INSIDE, bomb)),
+        tarred(tmp_path / "skipped.tar.gz", ("other", bomb), (INSIDE, TABLE)),
+        zipped(tmp_path / "outer.zip", ("inner.csv.zip", packed.read_bytes())),
+        zipped(tmp_path / "deep.zip", ("kernel_details.csv.gz", packed.read_bytes())),
+    ):
+        with pytest.raises(BadInput) as refused:
+            read_profile([archive])
+        assert str(refused.value.path).startswith(str(archive))
+
+
+def test_file_of_another_kind_is_refused_by_what_it_is(tmp_path):
+    for name in ("communication.json", "config.json", "campaign.yaml", "trace_view.json"):
+        path = tmp_path / name
+        path.write_bytes(b"{}")
+        with pytest.raises(BadInput) as refused:
+            read_profile([path])
+        assert (refused.value.path, refused.value.line) == (path, None)
 
 
 def test_archives_in_a_folder_are_read_and_others_are_left_alone(plain, tmp_path):

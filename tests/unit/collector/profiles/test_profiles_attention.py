@@ -4,6 +4,7 @@ import csv
 
 import pytest
 
+from collector.codec.errors import BadInput
 from collector.profiles.attention import (
     BLOCK_TABLE_SHAPE,
     COMPLETENESS,
@@ -150,3 +151,14 @@ def test_other_operators_of_real_files_are_passed_over(real_profiles):
     for run in ("inference_cann9.1_ascend_pt", "resnet_2025_rank0_ascend_pt"):
         path = real_profiles / run / "ASCEND_PROFILER_OUTPUT" / "operator_details.csv"
         assert read_operator_rows(path) == []
+
+
+def test_bad_file_of_operators_is_named_or_skipped(folder):
+    path = write_profile(folder, "K6", [fia(), Told()])
+    details = folder / "operator_details.csv"
+    details.write_bytes(b"version https://git-lfs.github.com/spec/v1\noid sha256:ab\nsize 7\n")
+    with pytest.raises(BadInput) as refused:
+        read_profile([folder])
+    assert refused.value.path == details
+    report = read_profile([folder], skip_bad_rows=True).report
+    assert report.unusable == (str(refused.value),) and report.files == (path,)

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collector.codec.errors import BadInput
+from collector.profiles import archives, databases
 from collector.profiles.kernel_details import read_profile
 from tests.fixtures.profiles.database import write_database
 from tests.fixtures.profiles.variants import Told, collective, write_profile
@@ -95,6 +96,96 @@ def test_a_database_of_another_tool_in_a_folder_is_left_alone(tmp_path):
     assert len(read_profile([tmp_path]).report.files) == 1
     with pytest.raises(BadInput, match=naming(f"{tmp_path / 'analysis.db'}:")):
         read_profile([tmp_path / "analysis.db"])
+
+
+def changed(path, *statements):
+    with closing(sqlite3.connect(path)) as db:
+        for statement in statements:
+            db.execute(statement)
+        db.commit()
+    return path
+
+
+def test_database_refuses_what_would_be_computed(tmp_path):
+    heavy = "GENERATED ALWAYS AS (hex(zeroblob(500000000)))"
+    for number, statements in enumerate(
+        [
+            ("ALTER TABLE TASK DROP COLUMN streamId", f"ALTER TABLE TASK ADD streamId {heavy}"),
+            (f"ALTER TABLE COMPUTE_TASK_INFO ADD extra {heavy}",),
+            ("CREATE TRIGGER t AFTER INSERT ON STRING_IDS BEGIN DELETE FROM TASK; END",),
+            ("DROP TABLE TASK", "CREATE VIRTUAL TABLE TASK USING fts5(startNs)"),
+            ("DROP TABLE COMMUNICATION_OP", "CREATE VIEW COMMUNICATION_OP AS SELECT 1 AS opName"),
+        ]
+    ):
+        path = write_database(tmp_path / f"msprof_{number}.db", ROWS)
+        with pytest.raises(BadInput) as refused:
+            read_profile([changed(path, *statements)])
+        assert refused.value.path == path, statements
+
+
+def test_database_of_another_tool_s_views_is_read(tmp_path):
+    path = write_database(tmp_path / "msprof_1.db", ROWS)
+    changed(path, "CREATE VIEW slow AS SELECT * FROM TASK", "CREATE INDEX i ON TASK(startNs)")
+    assert read_profile([path]).report.rows == len(ROWS)
+
+
+def test_database_refuses_ids_that_multiply_launches(tmp_path):
+    same = "SELECT * FROM {0} WHERE rowid = 1"
+    texts = "UPDATE {0} SET globalTaskId = '0' || globalTaskId || '.0x' WHERE rowid = 1"
+    for number, statement in enumerate(
+        [
+            f"INSERT INTO TASK {same.format('TASK')}",
+            f"INSERT INTO COMPUTE_TASK_INFO {same.format('COMPUTE_TASK_INFO')}",
+            texts.format("COMPUTE_TASK_INFO"),
+        ]
+    ):
+        path = write_database(tmp_path / f"msprof_{number}.db", ROWS)
+        with pytest.raises(BadInput) as refused:
+            read_profile([changed(path, statement)])
+        assert refused.value.path == path, statement
+    # Tasks without a kernel may have what they like.
+    path = write_database(tmp_path / "msprof_9.db", ROWS)
+    changed(path, *["INSERT INTO TASK (globalTaskId) VALUES (4294967295)"] * 2)
+    assert read_profile([path]).report.rows == len(ROWS)
+
+
+def test_database_that_takes_too_much_work_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(databases, "_LEAST_STEPS", 0)
+    monkeypatch.setattr(databases, "_STEPS_PER_BYTE", 0)
+    monkeypatch.setattr(databases, "_STEPS_OF_A_CALL", 10)
+    path = write_database(tmp_path / "msprof_1.db", ROWS)
+    with pytest.raises(BadInput) as refused:
+        read_profile([path])
+    assert refused.value.path == path
+
+
+def test_database_whose_table_would_be_too_large_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(archives, "MOST_BYTES", 300)
+    path = write_database(tmp_path / "msprof_1.db", ROWS)
+    with pytest.raises(BadInput) as refused:
+        read_profile([path])
+    assert refused.value.path == path
+
+
+def test_file_that_is_no_whole_database_is_named_or_skipped(tmp_path):
+    table = write_profile(tmp_path / "rank", "K5", ROWS)
+    pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:ab\nsize 7\n"
+    whole = write_database(tmp_path / "msprof_0.db", ROWS).read_bytes()
+    (tmp_path / "msprof_0.db").unlink()
+    path = table.with_name("ascend_pytorch_profiler_0.db")
+    for data in (pointer, b"", b"no database", whole[:3000]):
+        path.write_bytes(data)
+        with pytest.raises(BadInput) as refused:
+            read_profile([tmp_path])
+        assert refused.value.path == path, data
+        report = read_profile([tmp_path], skip_bad_rows=True).report
+        assert report.unusable == (str(refused.value),) and report.files == (table,), data
+        assert read_profile([path], skip_bad_rows=True).records == (), data
+    path.write_bytes(whole)
+    path.with_name(f"{path.name}-wal").write_bytes(b"changes")
+    with pytest.raises(BadInput) as refused:
+        read_profile([path])
+    assert refused.value.path == path
 
 
 @pytest.mark.thorough
