@@ -12,6 +12,7 @@ from math import isfinite
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from collector.codec.errors import BadInput
+from collector.codec.files import refuse_pointer
 
 # One byte form for a value, so that equal values have equal hashes wherever they are computed.
 
@@ -57,6 +58,7 @@ _GREATEST = 1 << 1023  # an integer below it is also a float
 
 def json_value(data: bytes, *, what: str, key: str) -> Any:
     """Return the value of JSON bytes. Raises BadInput, naming the key, for anything else."""
+    refuse_pointer(data, key)
     try:
         text = data.decode()  # json itself would accept an unpaired surrogate, and UTF-16
         value = json.loads(text)

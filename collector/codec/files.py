@@ -15,6 +15,8 @@ from collector.codec.errors import BadInput, OpmeterError
 # Reading of untrusted files from a user's folder.
 
 MOST_BYTES = 1 << 20
+MOST_YAML_BYTES = 1 << 22  # of a campaign or a site profile
+MOST_TABLE_BYTES = 1 << 28  # of a table that is read as a whole
 LONGEST_LINE = 1 << 20  # characters of a line of a file that is read line by line
 _LFS = b"version https://git-lfs.github.com/spec/"
 

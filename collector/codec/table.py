@@ -12,6 +12,7 @@ from itertools import chain
 from pathlib import Path
 
 from collector.codec.errors import BadInput
+from collector.codec.files import refuse_pointer
 
 # The largest number of characters in a row that is written, and in a cell that is read.
 LONGEST_ROW = 1 << 24
@@ -59,6 +60,7 @@ def table_rows(data: bytes, columns: Sequence[str], *, path: str) -> Iterator[Ro
     """Yield the rows of a table of these columns, each with the line it starts on.
 
     Raises BadInput, with the path and mostly the line, for anything but such a table."""
+    refuse_pointer(data, path)
     if b"\0" in data:
         line = _line(data, data.index(b"\0"))
         raise BadInput("expected a table in UTF-8, got a NUL character", path=path, line=line)

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from collector.codec.errors import BadInput
+from collector.codec.files import MOST_TABLE_BYTES, read_small_file
 from collector.codec.table import csv_rows, table_bytes
 from collector.comm.bench_plan import BenchPlan
 from collector.comm.measured import Measured, settings_of
@@ -95,7 +96,7 @@ def read_comm_table(path: Path) -> CommTable:
     if not path.exists():
         return CommTable(collective.COLUMNS, ())
     try:
-        text = path.read_text("utf-8-sig")
+        text = read_small_file(path, MOST_TABLE_BYTES).decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise BadInput(f"expected a CSV in UTF-8: {error}", path=path) from error
     (_, header), *rows = list(csv_rows(text.splitlines(keepends=True), path=path)) or [(1, [])]

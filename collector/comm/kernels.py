@@ -7,6 +7,7 @@ from decimal import Decimal
 from pathlib import Path
 
 from collector.codec.errors import BadInput
+from collector.codec.files import MOST_TABLE_BYTES, read_small_file
 from collector.codec.table import csv_rows
 from collector.model.case import Case
 from collector.model.measurement import Proof
@@ -47,10 +48,10 @@ def npu_spans(path: Path, kernel_type: str) -> list[Span]:
     same start: one on Stream `N/A` and one on the stream that ran it. Raises BadInput for another
     file."""
     try:
-        lines = path.read_text("utf-8-sig").splitlines(keepends=True)
+        text = read_small_file(path, MOST_TABLE_BYTES).decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise BadInput(f"expected a CSV in UTF-8: {error}", path=path) from error
-    (_, header), *rows = list(csv_rows(lines, path=path)) or [(1, [])]
+    (_, header), *rows = list(csv_rows(text.splitlines(keepends=True), path=path)) or [(1, [])]
     if missing := [name for name in _NEEDED if name not in header]:
         raise BadInput(f"missing column {missing[0]!r}", path=path, line=1)
     name, kind, start, duration = (header.index(one) for one in _NEEDED)

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 from collector.codec.errors import BadInput
+from collector.codec.files import read_small_file
 from collector.model.peaks import MachinePeaks, peaks_from_bytes
 from collector.model.stack import Stack
 
@@ -30,7 +31,7 @@ def stored_peaks(stack: Stack) -> MachinePeaks | None:
     file is damaged or of another stack; None without a line if there is no file."""
     path = path_of_peaks(stack)
     try:
-        peaks = peaks_from_bytes(path.read_bytes(), key=str(path))
+        peaks = peaks_from_bytes(read_small_file(path), key=str(path))
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (BadInput, OSError) as error:

@@ -193,7 +193,8 @@ def _files_of(path: Path, unanalysed: Sequence[Unanalysed]) -> Iterator[Path]:
         yield path
         return
     if not path.is_dir():
-        raise BadInput(f"no such file or folder; expected {EXPECTED_FILES}", path=path)
+        got = "a pipe or a device" if path.exists() else "no such file or folder"
+        raise BadInput(f"{got}; expected {EXPECTED_FILES}", path=path)
     held = _files_below(path)
     files = sorted(file for file in held if is_kernel_table(file.name))
     if not files:

@@ -9,7 +9,7 @@ from operator import attrgetter
 from pathlib import Path
 
 from collector.codec.errors import BadInput, file_errors
-from collector.codec.files import lines_of, refuse_pointer
+from collector.codec.files import lines_of, open_own_file, refuse_pointer
 from collector.codec.table import Row, csv_rows, is_text
 from collector.model import vocabulary
 from collector.model.case import case_from_cells, split_cell
@@ -62,7 +62,7 @@ def _rows(path: Path) -> Iterator[Row]:
 
 
 def _refuse_other_formats(path: Path) -> None:
-    with file_errors(path), path.open("rb") as file:
+    with file_errors(path), open_own_file(path) as file:
         head = file.read(_HEAD_BYTES)
     refuse_pointer(head, path)
     if head.startswith(_UTF16):

@@ -9,7 +9,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from filecmp import cmp
 from functools import lru_cache
-from hashlib import blake2b
+from hashlib import blake2b, file_digest
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +17,6 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from collector.codec.canonical import sha256_hex
 from collector.codec.errors import BadInput
 from collector.model.record import MOST_BEFORE
 from collector.profiles.blocks import Block, SkippedRow, exact_blocks, grouped, plain_blocks
@@ -336,7 +335,12 @@ def sketch_of(path: Path, launches: Marks) -> RunSketch:
 
     A file without start times is identified by its bytes."""
     marks = tuple(launches[:MOST].tolist())
-    return RunSketch(path, marks or (int(sha256_hex(path.read_bytes())[:16], 16),))
+    return RunSketch(path, marks or (_mark_of_bytes(path),))
+
+
+def _mark_of_bytes(path: Path) -> int:
+    with path.open("rb") as file:
+        return int(file_digest(file, "sha256").hexdigest()[:16], 16)
 
 
 def sketches_match(one: Sequence[int], other: Sequence[int]) -> bool:

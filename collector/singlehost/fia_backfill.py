@@ -13,6 +13,7 @@ from statistics import fmean
 from typing import Any
 
 from collector.codec.errors import BadInput, file_errors
+from collector.codec.files import read_small_file
 from collector.codec.table import is_text
 from collector.database import layout
 from collector.database.tree import Cells, KernelFile, read_kernel_file
@@ -28,6 +29,7 @@ Shape = tuple[int, ...]
 # query, key, value; number of kv lengths; attention mask; block table. An absent tensor is ().
 JoinKey = tuple[Shape, Shape, Shape, int, Shape, Shape]
 
+_MOST_BYTES = 1 << 30  # of a file of values: a few million lines
 _SHAPES = ("query_shape", "key_shape", "value_shape", "atten_mask_shape", "block_table_shape")
 _MANDATORY = (*_SHAPES, "actual_seq_lengths_kv")
 _LISTS = ("actual_seq_lengths", "block_table_valid_blocks")
@@ -48,7 +50,7 @@ def read_runtime_values(path: Path) -> list[BackfillLine]:
     """Return the objects of a file. Raises BadInput, with the line, for any other content."""
     try:
         with file_errors(path):
-            lines = path.read_bytes().decode("utf-8-sig").splitlines()
+            lines = read_small_file(path, _MOST_BYTES).decode("utf-8-sig").splitlines()
     except UnicodeDecodeError as error:
         raise BadInput("expected UTF-8 text with one JSON object per line", path=path) from error
     values = []

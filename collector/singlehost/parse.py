@@ -18,6 +18,7 @@ from pathlib import Path
 
 from collector.codec.canonical import decode_object, readable_json
 from collector.codec.errors import BadInput, file_errors
+from collector.codec.files import MOST_TABLE_BYTES, read_small_file
 from collector.codec.table import table_rows
 from collector.database import layout
 from collector.database.tree import Cells, KernelFile, Upserted, joined, read_kernel, upsert
@@ -93,7 +94,7 @@ def read_parsed(version: Path) -> ParsedProfiles | None:
     with file_errors(path):
         if not path.exists():
             return None
-        data = path.read_bytes()
+        data = read_small_file(path, MOST_TABLE_BYTES)
     found = decode_object(ParsedProfiles, data, what="a list of parsed profiles", key=str(path))
     for parsed in found.profiles:
         if not parsed.launches or not all(map(_MARK.fullmatch, parsed.launches)):
@@ -200,7 +201,8 @@ def pooled_with_report(rows: Sequence[Cells], path: Path, is_counted: bool) -> l
     if not is_counted:
         raise BadInput(UNCOUNTED, path=path)
     with file_errors(path):
-        read = list(table_rows(path.read_bytes(), COMMUNICATION_COLUMNS, path=str(path)))
+        data = read_small_file(path, MOST_TABLE_BYTES)
+    read = list(table_rows(data, COMMUNICATION_COLUMNS, path=str(path)))
     held: dict[tuple[str, ...], Cells] = {}
     for line, cells in read:
         known = dict(zip(COMMUNICATION_COLUMNS, cells, strict=True))

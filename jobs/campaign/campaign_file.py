@@ -10,6 +10,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 from collector.codec.errors import BadInput
+from collector.codec.files import MOST_YAML_BYTES, read_small_file
 from collector.model import keys
 from collector.model.case import normal_kernel_type
 from collector.model.measurement import CACHES, CONTEXT, Library
@@ -238,7 +239,7 @@ class Campaign:
 def load_campaign(path: Path) -> Campaign:
     """Return the campaign of a file. Raise BadInput, with the line, for an invalid one."""
     try:
-        text = path.read_bytes().decode("utf-8-sig")
+        text = read_small_file(path, MOST_YAML_BYTES).decode("utf-8-sig")
     except OSError as error:
         reason = error.strerror or error
         raise BadInput(f"the campaign file cannot be read: {reason}", path=path) from error

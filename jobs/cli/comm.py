@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from collector.codec.errors import BadInput
+from collector.codec.errors import BadInput, file_errors
+from collector.codec.files import MOST_TABLE_BYTES, read_small_file
 from collector.codec.text import counted
 from collector.comm.bench_plan import BenchPlan, LeftOut, chosen_sizes, collectives_of, measurable
 from collector.ranks.collective import OPERATIONS, Collective, dtype_named
@@ -261,10 +262,8 @@ def _held_against(
         raise BadInput(
             "--hccl-test requires --op and --num-devices, which hccl_test does not print"
         )
-    try:
-        lines = path.read_text(errors="replace").splitlines()
-    except OSError as error:
-        raise BadInput(f"cannot be read: {error.strerror}", path=path) from error
+    with file_errors(path):
+        lines = read_small_file(path, MOST_TABLE_BYTES).decode(errors="replace").splitlines()
     test = read_hccl_test(lines, str(path))
     failed = [f"hccl_test: the result of rank {rank} is wrong" for rank in test.failed_ranks]
     say_lines(failed)

@@ -9,6 +9,7 @@ from pathlib import Path
 import yaml
 
 from collector.codec.canonical import short_hash
+from collector.codec.files import MOST_YAML_BYTES, read_small_file
 from collector.codec.yaml_nodes import read_node
 from collector.model import keys
 from collector.profiles.bundled import bundled_file
@@ -39,7 +40,7 @@ def campaign_object(
 ) -> Manifest:
     path = Path(site)
     is_file = path.suffix in (".yaml", ".yml")
-    more = {SITE_YAML: path.read_text(encoding="utf-8")} if is_file else {SITE: site}
+    more = {SITE_YAML: read_small_file(path, MOST_YAML_BYTES).decode()} if is_file else {SITE: site}
     op_mapping = op_mapping_of(campaign)
     if op_mapping is not None:
         more[OP_MAPPING] = op_mapping
@@ -106,7 +107,7 @@ def not_uploaded(campaign: Campaign, loaded: tuple[LoadedSource, ...], store: St
 def _text_of(name: str) -> str:
     path = Path(name)
     if path.exists():
-        return path.read_text(encoding="utf-8-sig")
+        return read_small_file(path, MOST_YAML_BYTES).decode("utf-8-sig")
     return bundled_file(name, "campaign.yaml").decode()
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from collector.codec.errors import BadInput
+from collector.codec.files import MOST_YAML_BYTES, read_small_file
 from collector.model.stack import BACKENDS
 from jobs.campaign.document import Entry, Fields, read_document
 from jobs.objects.deployment import LABEL, quantity
@@ -192,11 +193,13 @@ def load_site(name: str, changes: Mapping[str, str] = MappingProxyType({})) -> S
     path = Path(name)
     if path.suffix in (".yaml", ".yml"):
         try:
-            return site_from_text(path.read_text(encoding="utf-8"), path=name, changes=changes)
+            text = read_small_file(path, MOST_YAML_BYTES).decode()
         except OSError as error:
-            raise BadInput(
-                f"the site profile cannot be read: {error.strerror}", path=path
-            ) from error
+            reason = error.strerror or error
+            raise BadInput(f"the site profile cannot be read: {reason}", path=path) from error
+        except UnicodeDecodeError as error:
+            raise BadInput("the site profile is not valid UTF-8", path=path) from error
+        return site_from_text(text, path=name, changes=changes)
     if _PROFILE.fullmatch(name) and name in bundled_sites():
         text = files("jobs.objects").joinpath("sites", f"{name}.yaml").read_text(encoding="utf-8")
         return site_from_text(text, path=f"{name}.yaml", changes=changes)

@@ -7,9 +7,18 @@ import tempfile
 
 import pytest
 
+from collector.codec.canonical import json_value
+from collector.codec.errors import BadInput
 from collector.codec.files import scratch_folder
+from collector.codec.table import table_rows
+from collector.comm.comm_table import read_comm_table
+from collector.comm.kernels import npu_spans
+from collector.database.tree import read_kernel_file
 from collector.profiles.archives import unpacked
 from collector.profiles.kernel_details import read_profile
+from collector.singlehost.fia_backfill import backfill
+from jobs.campaign.campaign_file import load_campaign
+from jobs.objects.site import load_site
 from tests.fixtures.profiles.variants import Told, profile_bytes
 
 
@@ -57,3 +66,39 @@ def test_archive_of_a_killed_parse_is_removed_by_the_next(temporary, tmp_path):
     assert list(left.rglob("kernel_details.csv"))
     assert read_profile([archive]).report.rows == 1
     assert list(temporary.iterdir()) == []
+
+
+@pytest.mark.fast
+def test_pipes_and_devices_in_place_of_a_file_are_refused_at_once(tmp_path):
+    pipe, device, endless = (tmp_path / name for name in ("pipe.yaml", "null.yaml", "zero.yaml"))
+    os.mkfifo(pipe)
+    device.symlink_to("/dev/null")
+    endless.symlink_to("/dev/zero")
+    table = tmp_path / "FusedInferAttentionScore.csv"
+    table.write_bytes(b"Input Shapes,Input Data Types\n")
+    readers = (
+        load_campaign,
+        lambda path: load_site(str(path)),
+        lambda path: read_profile([path]),
+        read_kernel_file,
+        read_comm_table,
+        lambda path: npu_spans(path, "hcom_allReduce_"),
+        lambda path: backfill(table, path),
+    )
+    for path in (pipe, device, endless):
+        for number, read in enumerate(readers):
+            with pytest.raises(BadInput) as refused:
+                read(path)
+            assert refused.value.path == path, (path, number)
+
+
+@pytest.mark.fast
+def test_pointer_of_git_lfs_is_named_by_every_reader():
+    data = b"version https://git-lfs.github.com/spec/v1\noid sha256:ab\nsize 7\n"
+    for read in (
+        lambda: json_value(data, what="a model", key="model.json"),
+        lambda: list(table_rows(data, ["a"], path="model.json")),
+    ):
+        with pytest.raises(BadInput) as refused:
+            read()
+        assert refused.value.path == "model.json" and "git lfs pull" in str(refused.value)
