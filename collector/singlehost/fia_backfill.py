@@ -5,9 +5,11 @@ file of dumped values is joined to the rows of the kernel by the shapes that bot
 """
 
 import json
+import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import prod
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -16,7 +18,7 @@ from collector.codec.errors import BadInput, file_errors
 from collector.codec.files import read_small_file
 from collector.codec.table import is_text
 from collector.database import layout
-from collector.database.tree import Cells, KernelFile, read_kernel_file
+from collector.database.tree import Cells, KernelFile, read_kernel_file, upsert
 from collector.model.case import Case, case_from_cells, shape_text
 from collector.model.vocabulary import RUNTIME_PREFIX
 from collector.profiles.attention import BLOCK_TABLE_SHAPE, COMPLETENESS, KERNEL, LENGTHS_KV_SHAPE
@@ -29,6 +31,9 @@ Shape = tuple[int, ...]
 # query, key, value; number of kv lengths; attention mask; block table. An absent tensor is ().
 JoinKey = tuple[Shape, Shape, Shape, int, Shape, Shape]
 
+_MOST = 1 << 40  # of an integer
+_MOST_DIGITS = 20
+_DIGITS = re.compile(rf"[0-9]{{1,{_MOST_DIGITS}}}")
 _MOST_BYTES = 1 << 30  # of a file of values: a few million lines
 _SHAPES = ("query_shape", "key_shape", "value_shape", "atten_mask_shape", "block_table_shape")
 _MANDATORY = (*_SHAPES, "actual_seq_lengths_kv")
@@ -58,7 +63,8 @@ def read_runtime_values(path: Path) -> list[BackfillLine]:
         if not line.strip():
             continue
         try:
-            values.append(_of(number, json.loads(line)))
+            value = json.loads(line, parse_int=_number, object_pairs_hook=_members)
+            values.append(_of(number, value))
         except json.JSONDecodeError as error:
             message = f"expected one JSON object per line: {error}"
             raise BadInput(message, path=path, line=number) from error
@@ -71,6 +77,21 @@ def read_runtime_values(path: Path) -> list[BackfillLine]:
     return values
 
 
+def _number(text: str) -> int:
+    if len(text) > _MOST_DIGITS:
+        raise ValueError(f"expected integers of at most {_MOST_DIGITS} digits, got {len(text)}")
+    return int(text)
+
+
+def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    members = dict(pairs)
+    if len(members) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"expected unique keys, got {twice!r:.60} more than once")
+    return members
+
+
 def _of(line: int, value: Any) -> BackfillLine:
     if not isinstance(value, dict):
         raise ValueError(f"expected a JSON object, got {value!r:.60}")
@@ -81,6 +102,13 @@ def _of(line: int, value: Any) -> BackfillLine:
     lengths_kv = _integers(value["actual_seq_lengths_kv"], "actual_seq_lengths_kv")
     if not query or not lengths_kv:
         raise ValueError("query_shape and actual_seq_lengths_kv must not be empty")
+    block_size = _integer(value.get("block_size") or 0, "block_size")
+    capacity = _capacity(key, table, block_size)
+    if max(lengths_kv) > capacity:
+        raise ValueError(
+            f"actual_seq_lengths_kv: expected at most {capacity}, the keys that the cache can hold "
+            f"for a request, got {max(lengths_kv)}"
+        )
     cells = {
         "actual_seq_lengths_kv_shape": str(len(lengths_kv)),
         "actual_seq_lengths_kv_values": shape_text(lengths_kv),
@@ -90,6 +118,19 @@ def _of(line: int, value: Any) -> BackfillLine:
     }
     recorded = {RUNTIME_PREFIX + name: text for name, text in cells.items() if text}
     return BackfillLine(line, (query, key, val, len(lengths_kv), mask, table), recorded)
+
+
+def _capacity(key: Shape, table: Shape, block_size: int) -> int:
+    """Return an upper bound of the keys of a request, by the shapes of the keys and of the table.
+
+    A block of a paged cache is (tokens, heads * size), (heads, tokens, size) or, in the NZ layout,
+    (heads, size / 16, tokens, 16). Without a table the layout is unknown: all sizes but the
+    last may be tokens."""
+    if len(key) < 3:
+        return _MOST
+    if len(table) != 2:
+        return prod(key[:-1])
+    return table[1] * (block_size or max(key[1:-1]))
 
 
 def _optional(value: Mapping[str, Any]) -> dict[str, str]:
@@ -109,19 +150,16 @@ def _integers(value: Any, name: str) -> Shape:
     if value is None:
         return ()
     if isinstance(value, str):
-        value = [part for part in value.replace(";", ",").split(",") if part.strip()]
+        value = value.replace(";", ",").split(",") if value.strip() else []
     parts = value if isinstance(value, list) else [value]
     return tuple(_integer(part, name) for part in parts)
 
 
 def _integer(value: Any, name: str) -> int:
-    if isinstance(value, str):
-        try:
-            value = int(value)
-        except ValueError:
-            raise ValueError(f"{name}: expected non-negative integers, got {value!r}") from None
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise ValueError(f"{name}: expected non-negative integers, got {value!r}")
+    if isinstance(value, str) and _DIGITS.fullmatch(value.strip()):
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < _MOST:
+        raise ValueError(f"{name}: expected integers from 0 to {_MOST - 1}, got {value!r:.60}")
     return value
 
 
@@ -150,9 +188,9 @@ _PROFILE = (*layout.PROFILING_DURATIONS, layout.PROFILING_COUNT, layout.PROFILIN
 class Backfilled:
     """The rows of a file, joined with their values, and the result for a user.
 
-    `filled` rows became `made` rows; `known` rows existed already, and `blanked` rows lost a number
-    of another case. `complete` rows already had their values; `rows_alone` and `values_alone`
-    (their lines) had no match."""
+    `filled` rows became `made` new rows; `known` rows existed already, and `blanked` rows lost a
+    number of another case. `complete` rows already had their values; `rows_alone` and
+    `values_alone` (their lines) had no match."""
 
     def __init__(
         self, path: Path, file: KernelFile, values: Sequence[BackfillLine], tag: str
@@ -189,8 +227,9 @@ class Backfilled:
         if not found:
             self.rows_alone.append(case)
             return [row]
-        self.filled += 1
-        return self._expanded(row, found)
+        made = self._expanded(row, found)
+        self.filled += bool(made)
+        return made
 
     def _expanded(self, row: dict[str, str], found: Sequence[Cells]) -> list[dict[str, str]]:
         assumed = _ASSUMED_CELLS if row.get(LENGTHS_KV_VALUES) else frozenset()
@@ -222,16 +261,20 @@ def backfill(
 ) -> Backfilled:
     """Join values into a FusedInferAttentionScore.csv, or into a copy of it at `output`.
 
-    Raises BadInput, with the line, for invalid input, and writes nothing then."""
+    A copy that exists keeps its rows, which may have been measured since. Raises BadInput, with the
+    line, for invalid input, and writes nothing then."""
     path = csv_path / layout.kernel_file_name(KERNEL) if csv_path.is_dir() else csv_path
-    file = read_kernel_file(path)
+    file = replace(read_kernel_file(path), kernel_type=KERNEL)
+    if output is not None and output.exists() and not output.samefile(path):
+        copy = replace(read_kernel_file(output), kernel_type=KERNEL)
+        file = upsert(copy, file.rows).file
     values = read_runtime_values(values_path)
     if not tag.strip():
         raise BadInput("empty tag: expected text such as runtime_values_dumped")
     done = Backfilled(output or path, file, values, tag.strip())
     columns = layout.inserted(file.columns, layout.ATTENTION_COLUMNS)
     data = KernelFile(KERNEL, columns, tuple(done.rows)).as_bytes()
-    if done.filled or output is not None:
+    if done.rows != list(file.rows) or output is not None:
         with file_errors(done.path, "written"):
             write_whole(done.path, data)
     return done

@@ -6,7 +6,7 @@ import pytest
 
 from collector.codec.errors import BadInput
 from collector.database.layout import ATTENTION_COLUMNS
-from collector.database.tree import read_kernel_file
+from collector.database.tree import KernelFile, read_kernel_file
 from collector.singlehost.fia_backfill import backfill
 from tests.unit.collector.naming import naming
 
@@ -110,7 +110,7 @@ def test_a_second_run_changes_nothing_and_a_row_that_came_back_joins_its_values(
     rows = [*read_kernel_file(path).rows, attention()]
     tree.write(KERNEL, *rows)
     done = backfill(path, values)
-    assert (done.filled, done.made, done.known) == (1, 0, 2)
+    assert (done.filled, done.made, done.known) == (0, 0, 2)
     assert len(read_kernel_file(path).rows) == 2
 
 
@@ -142,10 +142,11 @@ def test_what_meets_nothing_is_told_on_either_side(tree, dump):
 def test_a_row_without_mask_and_blocks_meets_values_that_say_so(tree, dump):
     path = tree.write(KERNEL, attention("8,4,128;9,128,128;9,128,128;;;2;2"))
     shapes = {"query_shape": [8, 4, 128], "key_shape": [9, 128, 128], "value_shape": [9, 128, 128]}
-    done = backfill(
-        path, dump({**VALUES, **shapes, "atten_mask_shape": None, "block_table_shape": []})
-    )
-    assert done.filled == 1
+    none = {"atten_mask_shape": None, "block_table_shape": []}
+    values = {**VALUES, **shapes, **none, "actual_seq_lengths_kv": [1152, 1]}
+    assert backfill(path, dump(values)).filled == 1
+    with pytest.raises(BadInput):  # 9 * 128 tokens
+        backfill(path, dump({**values, "actual_seq_lengths_kv": [1153, 1]}))
 
 
 def test_another_file_is_written_where_one_is_named(csv_path, dump, tmp_path):
@@ -184,3 +185,39 @@ def test_missing_and_empty_files_are_refused(csv_path, dump, tmp_path):
     (tmp_path / "none.csv").write_text("")
     with pytest.raises(BadInput, match=naming("none.csv:", "empty")):
         backfill(tmp_path / "none.csv", dump(VALUES))
+
+
+def test_second_run_into_a_copy_keeps_its_rows_and_counts_what_is_new(csv_path, dump, tmp_path):
+    copy = tmp_path / "copy.csv"
+    done = backfill(csv_path, dump(VALUES), copy)
+    assert (done.filled, done.made, done.complete, done.known) == (1, 1, 0, 0)
+    (row,) = read_kernel_file(copy).rows
+    measured = {**row, "Average Duration(us)": "7.000000"}
+    copy.write_bytes(KernelFile(KERNEL, tuple(measured), (measured,)).as_bytes())
+    done = backfill(csv_path, dump(VALUES), copy)
+    assert (done.filled, done.made, done.complete, done.known) == (0, 0, 1, 1)
+    assert read_kernel_file(copy).rows == (measured,)
+    done = backfill(csv_path, dump(VALUES, {**VALUES, "actual_seq_lengths_kv": [1, 2]}), copy)
+    assert (done.filled, done.made, done.complete, done.known) == (1, 1, 1, 1)
+    assert len(read_kernel_file(copy).rows) == 2 and measured in read_kernel_file(copy).rows
+    bare = read_kernel_file(csv_path).rows
+    assert not any(row.get("Runtime actual_seq_lengths_kv_values") for row in bare)
+
+
+def test_values_that_cannot_be_are_refused_with_their_line(csv_path, dump):
+    before, line = csv_path.read_bytes(), json.dumps(VALUES)
+    for bad in (
+        line.replace("3593", "9" * 400),
+        line.replace("3593", "9" * 5000),
+        line.replace("[3593, 3594]", f'"3593,{"9" * 400}"'),
+        line.replace("[3593, 3594]", '"3593,,3594"'),
+        line.replace("[3593, 3594]", '"3_593,3594"'),
+        line.replace("3593", str(512 * 128 + 1)),  # 512 blocks of 128 tokens for each request
+        line.replace("{", '{"num_heads": 4, "num_heads": 8, ', 1),
+        line.replace("{", '{"block_size": 4, ', 1),
+    ):
+        with pytest.raises(BadInput) as refused:
+            backfill(csv_path, dump(VALUES, bad))
+        assert refused.value.line == 2 and csv_path.read_bytes() == before, bad[:200]
+    most = {**VALUES, "actual_seq_lengths_kv": [1, 512 * 128]}
+    assert backfill(csv_path, dump(most)).made == 1
