@@ -4,18 +4,17 @@ Only the needed columns of each file are read, in batches, so that the memory gr
 of requested cases: a database of a million measurements exceeds the memory limit of a controller.
 """
 
-import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from collector.codec.errors import DamagedObject
 from collector.database import query, snapshot
 from collector.database.commits import Commit
 from collector.database.intervals import CaseInterval
+from collector.database.parquet import parquet_batches
 from collector.database.plans import MergedPlan
 from collector.database.query import CaseResult, SuspectSessions
 from collector.database.rows import completed
@@ -23,11 +22,8 @@ from collector.database.snapshot import SnapshotManifest
 from collector.database.state import TEXT, Version, shows
 from collector.model import keys
 from collector.model.plan import device_or_node_name
-from collector.model.row import ABSENT
 from collector.model.stack import Stack
 from collector.store.base import Store
-
-_BATCH_ROWS = 16_384
 
 _INTERVAL = (  # in the order of a CaseInterval
     *("mean_us", "sessions", "stack_low_us", "stack_high_us", "stack_degrees", "stack_variance"),
@@ -192,9 +188,7 @@ def _batches(store: Store, key: str, columns: Sequence[str]) -> Iterator[pa.Tabl
 
 def _batches_in(data: bytes, columns: Sequence[str], key: str) -> Iterator[pa.Table]:
     try:
-        file = pq.ParquetFile(io.BytesIO(data))
-        known = [name for name in columns if name not in ABSENT or name in file.schema.names]
-        for batch in file.iter_batches(_BATCH_ROWS, columns=known, use_threads=False):
-            yield completed(pa.table(batch), columns)
+        for rows in parquet_batches(data, key=key, columns=columns):
+            yield completed(rows, columns)
     except (pa.ArrowException, KeyError, OSError, ValueError) as error:
         raise DamagedObject(f"unexpected columns in a table: {error}", path=key) from error

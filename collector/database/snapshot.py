@@ -10,14 +10,12 @@
 Readers check the manifest against its commit, and every object against the manifest.
 """
 
-import io
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from collector.codec.canonical import canonical_json, decode_object, readable_json, sha256_hex
 from collector.codec.errors import BadInput, DamagedObject, stored
@@ -25,6 +23,7 @@ from collector.database import layout
 from collector.database.commits import Commit
 from collector.database.committed import read_sealed
 from collector.database.intervals import INTERVAL_SCHEMA
+from collector.database.parquet import parquet_batches, parquet_bytes, read_parquet
 from collector.database.plans import MergedPlan
 from collector.database.rows import completed
 from collector.database.state import (
@@ -51,7 +50,6 @@ PROFILES = "profiles.parquet"
 INTERVALS = "intervals.parquet"
 _STATE_TABLES = frozenset({CASES, PROFILES})
 _TABLES = _STATE_TABLES | {INTERVALS}
-_BATCH_ROWS = 16_384
 _WHAT = "a snapshot's manifest"
 _SCHEMA = 1
 
@@ -189,9 +187,9 @@ def write_snapshot(
     the store, except for damaged ones."""
     name = f"{number:08d}-{token(8)}"
     new = {path: (file.data, file.rows) for path, file in view.files.items()}
-    new[INTERVALS] = (_parquet(view.intervals), view.intervals.num_rows)
-    new[CASES] = (_parquet(state.cases), state.cases.num_rows)
-    new[PROFILES] = (_parquet(state.profiles), state.profiles.num_rows)
+    new[INTERVALS] = (parquet_bytes(view.intervals), view.intervals.num_rows)
+    new[CASES] = (parquet_bytes(state.cases), state.cases.num_rows)
+    new[PROFILES] = (parquet_bytes(state.profiles), state.profiles.num_rows)
     files = {
         path: FileEntry(sha256_hex(data), len(data), rows) for path, (data, rows) in new.items()
     }
@@ -207,7 +205,7 @@ def write_snapshot(
 
     measurements = parent[1].measurements if parent is not None else ()
     if added.num_rows:  # one file for a merge, named by its hash
-        data = _parquet(added)
+        data = parquet_bytes(added)
         measurements = (*measurements, keys.measurements(sha256_hex(data)))
         create_named(store, measurements[-1], data)
     map_concurrently(write, sorted(new), AT_ONCE)
@@ -306,8 +304,8 @@ def interval_rows(data: bytes, *, key: str) -> Iterator[pa.Table]:
 
     Raises DamagedObject, naming the key, for other columns and for impossible intervals."""
     try:
-        for batch in pq.ParquetFile(io.BytesIO(data)).iter_batches(_BATCH_ROWS, use_threads=False):
-            rows = _whole(pa.table(batch).cast(INTERVAL_SCHEMA), key)
+        for batch in parquet_batches(data, key=key):
+            rows = _whole(batch.cast(INTERVAL_SCHEMA), key)
             for numbers in (rows[name] for name in ("mean_us", "stack_high_us", "sessions")):
                 is_well = pc.and_(pc.greater(numbers, 0), pc.is_finite(numbers))
                 if not pc.all(is_well, min_count=0).as_py():
@@ -315,20 +313,6 @@ def interval_rows(data: bytes, *, key: str) -> Iterator[pa.Table]:
             yield rows
     except (pa.ArrowException, OSError, ValueError) as error:
         raise DamagedObject(f"unexpected columns in a table: {error}", path=key) from error
-
-
-def _parquet(table: pa.Table) -> bytes:
-    out = io.BytesIO()
-    pq.write_table(table, out, compression="zstd")
-    return out.getvalue()
-
-
-def read_parquet(data: bytes, *, key: str) -> pa.Table:
-    """Return a table with the columns that it has. Raises DamagedObject, naming the key."""
-    try:
-        return pq.ParquetFile(io.BytesIO(data)).read()
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise DamagedObject(f"expected a Parquet table: {error}", path=key) from error
 
 
 def _table(data: bytes, schema: pa.Schema, key: str) -> pa.Table:

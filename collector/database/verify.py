@@ -27,6 +27,7 @@ from collector.database.intervals import (
     VersionIntervals,
     intervals_of,
 )
+from collector.database.parquet import read_parquet
 from collector.database.plan_state import read_results
 from collector.database.plans import MergedPlan, changed, read_plan
 from collector.database.rows import check_rows
@@ -419,7 +420,7 @@ class _Check:
             if not intervals.equals(pa.concat_tables([INTERVAL_SCHEMA.empty_table(), *parts])):
                 yield f"{key}: its content does not match the state"
         else:
-            intervals = snapshot.read_parquet(data[snapshot.INTERVALS], key=key)
+            intervals = read_parquet(data[snapshot.INTERVALS], key=key)
         if intervals.num_rows != (expected := manifest.files[snapshot.INTERVALS].rows):
             yield f"{key}: expected {expected} rows, got {intervals.num_rows}"
         hashes = {path: file.sha256 for path, file in tree.items()}
