@@ -5,7 +5,7 @@ import os
 import shutil
 import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, TextIO
@@ -58,6 +58,33 @@ def read_small_file(path: Path, most_bytes: int = MOST_BYTES) -> bytes:
     if len(data) > most_bytes:
         raise OSError(f"{path} is larger than {most_bytes} bytes")
     return data
+
+
+# Names that differ only in case, such as `Add.csv` and `ADD.csv`: one file for some file systems.
+
+
+def check_case(folder: Path, names: Iterable[str]) -> None:
+    """Raise BadInput if the file system of a folder takes two of these names for one."""
+    if (both := same_without_case(names)) and ignores_case(folder):
+        what = f"expected a file system that distinguishes {both[0]} from {both[1]}, got one that"
+        raise BadInput(f"{what} ignores case: use another folder", path=folder)
+
+
+def same_without_case(names: Iterable[str]) -> tuple[str, str] | None:
+    """Return two of the names that differ only in case; None if there are none."""
+    seen: dict[str, str] = {}
+    for name in sorted(set(names)):
+        if (other := seen.setdefault(name.casefold(), name)) != name:
+            return other, name
+    return None
+
+
+def ignores_case(folder: Path) -> bool:
+    """Return whether the file system of a folder, which may not exist yet, ignores case."""
+    there_is = next(one for one in (folder, *folder.absolute().parents) if one.is_dir())
+    with tempfile.NamedTemporaryFile(prefix=".opmeter-case-", dir=there_is) as file:
+        path = Path(file.name)
+        return path.with_name(path.name.upper()).exists()
 
 
 # Folders for temporary files, which no killed process leaves behind for long.

@@ -13,6 +13,7 @@ from pathlib import Path, PurePosixPath
 
 from collector.codec.canonical import decode_object, readable_json, sha256_hex
 from collector.codec.errors import BadInput, file_errors
+from collector.codec.files import check_case
 from collector.database.commits import Commit
 from collector.database.layout import OP_MAPPING
 from collector.database.snapshot import load_state, read_file, read_manifest
@@ -88,6 +89,7 @@ def check_is_real(version_dir: Path) -> None:
 def _replace(target: Path, files: Mapping[str, ViewFile], commit: Commit) -> None:
     """Write next to the target, then rename. The earlier content is removed last."""
     target.parent.mkdir(parents=True, exist_ok=True)
+    check_case(target.parent, files)
     beside = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
     try:
         fresh = beside / "new"

@@ -18,7 +18,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from collector.codec.canonical import canonical_json, decode_object, readable_json, sha256_hex
-from collector.codec.errors import BadInput, DamagedObject, stored
+from collector.codec.errors import BadInput, DamagedObject, OpmeterError, stored
+from collector.codec.files import same_without_case
 from collector.database import layout
 from collector.database.commits import Commit
 from collector.database.committed import read_sealed
@@ -209,11 +210,22 @@ def write_snapshot(
         measurements = (*measurements, keys.measurements(sha256_hex(data)))
         create_named(store, measurements[-1], data)
     map_concurrently(write, sorted(new), AT_ONCE)
+    _check_case(store, keys.snapshot(name), files)
     plans = tuple(sorted(state.plans))
     manifest = SnapshotManifest(runtime, content_hash, files, measurements, state.versions, plans)
     data = manifest_to_json(manifest)
     store.put(keys.snapshot_manifest(name), data)
     return name, sha256_hex(data)
+
+
+def _check_case(store: Store, place: str, files: Mapping[str, FileEntry]) -> None:
+    """Raise OpmeterError if the store has one object for two files that differ only in case."""
+    for path in same_without_case(files) or ():
+        if sha256_hex(store.get(place + path)) != files[path].sha256:
+            raise OpmeterError(
+                f"{store.url}: expected a store that distinguishes keys by case, got one that "
+                f"ignores it ({path}): nothing was published; use another folder or a bucket"
+            )
 
 
 def read_manifest(store: Store, commit: Commit) -> SnapshotManifest:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from collector.codec.canonical import decode_object, readable_json
 from collector.codec.errors import BadInput, file_errors
-from collector.codec.files import MOST_TABLE_BYTES, read_small_file
+from collector.codec.files import MOST_TABLE_BYTES, check_case, read_small_file
 from collector.codec.table import table_rows
 from collector.database import layout
 from collector.database.tree import Cells, KernelFile, Upserted, joined, read_kernel, upsert
@@ -296,6 +296,9 @@ def parse_profile(
             new = upsert(old or KernelFile(kernel_type, layout.PARSER_COLUMNS, ()), found, join)
             files[path] = new.file.as_bytes()
             kernels[path] = new
+    with file_errors(version_dir, "written"):
+        held_names = map(str, layout.kernel_files(version_dir))
+        check_case(version_dir, (*held_names, *map(str, files)))
     communication = version_dir / layout.COMMUNICATION_REPORT if profile.communication else None
     if communication is not None:
         tables = list(map(_communication_report_row, profile.communication))

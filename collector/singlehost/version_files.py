@@ -8,6 +8,7 @@ from math import isfinite
 from pathlib import Path, PurePosixPath
 
 from collector.codec.errors import BadInput, file_errors
+from collector.codec.files import check_case
 from collector.codec.text import counted
 from collector.database import layout
 from collector.database.pull import check_is_real
@@ -119,6 +120,9 @@ class VersionFiles:
 
     def write(self) -> None:
         """Write the files that changed, each atomically. Raises BadInput on failure."""
+        with file_errors(self.folder, "written"):
+            held = (path.relative_to(self.folder) for path in layout.kernel_files(self.folder))
+            check_case(self.folder, (*map(str, held), *self._changed))
         for file in sorted(self._changed, key=lambda name: (name.count("/") == 0, name)):
             path = self.folder / file
             with file_errors(path, "written"):

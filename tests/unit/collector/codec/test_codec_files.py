@@ -7,9 +7,10 @@ import tempfile
 
 import pytest
 
+from collector.codec import files
 from collector.codec.canonical import json_value
 from collector.codec.errors import BadInput
-from collector.codec.files import scratch_folder
+from collector.codec.files import check_case, scratch_folder
 from collector.codec.table import table_rows
 from collector.comm.comm_table import read_comm_table
 from collector.comm.kernels import npu_spans
@@ -17,6 +18,8 @@ from collector.database.tree import read_kernel_file
 from collector.profiles.archives import unpacked
 from collector.profiles.kernel_details import read_profile
 from collector.singlehost.fia_backfill import backfill
+from collector.singlehost.parse import parse_profile
+from collector.singlehost.version_files import VersionFiles
 from jobs.campaign.campaign_file import load_campaign
 from jobs.objects.site import load_site
 from tests.fixtures.profiles.variants import Told, profile_bytes
@@ -102,3 +105,32 @@ def test_pointer_of_git_lfs_is_named_by_every_reader():
         with pytest.raises(BadInput) as refused:
             read()
         assert refused.value.path == "model.json" and "git lfs pull" in str(refused.value)
+
+
+@pytest.mark.fast
+def test_case_of_names_matters_only_where_the_file_system_ignores_it(tmp_path, monkeypatch):
+    assert files.ignores_case(tmp_path / "absent" / "folder") is False  # of this machine
+    check_case(tmp_path, ["Add.csv", "add.csv"])
+    monkeypatch.setattr(files, "ignores_case", lambda folder: True)
+    check_case(tmp_path, ["Add.csv", "Mul.csv", "Add.csv"])
+    with pytest.raises(BadInput) as refused:
+        check_case(tmp_path, ["Add.csv", "Mul.csv", "add.csv"])
+    assert refused.value.path == tmp_path
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.fast
+def test_tree_on_a_file_system_that_ignores_case_is_not_written_over(tmp_path, monkeypatch):
+    tree, profile = tmp_path / "tree", tmp_path / "kernel_details.csv"
+    profile.write_bytes(profile_bytes("K5", [Told("Add"), Told("ADD")]))
+    parse_profile([profile], tree)
+    assert {path.name for path in tree.iterdir()} == {"Add.csv", "ADD.csv"}
+    monkeypatch.setattr(files, "ignores_case", lambda folder: True)
+    with pytest.raises(BadInput):
+        parse_profile([profile], tmp_path / "other")
+    assert not (tmp_path / "other").exists()
+    held = VersionFiles.read(tree)
+    held.append("aDD", dict(held.cells(held.rows()[0].place)))
+    with pytest.raises(BadInput):
+        held.write()
+    assert {path.name for path in tree.iterdir()} == {"Add.csv", "ADD.csv"}

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collector.codec.canonical import sha256_hex
-from collector.codec.errors import BadInput
+from collector.codec.errors import BadInput, OpmeterError
 from collector.database.commits import find_head
 from collector.database.merge import CREATE, MergeResult, merge_plans
 from collector.database.plans import Damage
@@ -232,3 +232,36 @@ def undamaged() -> dict[str, object]:
 
 def answers_of(state: State) -> dict[str, object]:
     return {row["case"]: row for row in state.measurements.to_pylist()}
+
+
+class CaselessStore(MemoryStore):
+    """A store on a file system that ignores the case of file names."""
+
+    def get(self, key: str) -> bytes:
+        return super().get(_caseless(key))
+
+    def put(self, key: str, data: bytes) -> None:
+        super().put(_caseless(key), data)
+
+
+def _caseless(key: str) -> str:
+    return key.lower() if key.endswith(".csv") and "/snapshots/" in key else key
+
+
+def test_store_that_ignores_case_gets_no_version_of_files_that_differ_only_in_case() -> None:
+    for kernels, is_published in ((("Add", "Mul"), True), (("Add", "ADD"), False)):
+        records = [add_record(4, kernel=kernel) for kernel in kernels]
+        durations = answered(records[:1], 10.0) | answered(records[1:], 20.0)
+        made = MadePlan([MadeShard("good", records, [durations])])
+        store = CaselessStore()
+        write_campaign(store, made)
+        if is_published:
+            publish(store, 1)
+            continue
+        with pytest.raises(OpmeterError):
+            publish(store, 1)
+        assert find_head(store) is None
+        store = MemoryStore()
+        write_campaign(store, made)
+        publish(store, 1)
+        assert find_problems(store) == []
