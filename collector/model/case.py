@@ -29,6 +29,8 @@ _RENAMED = {
     "muls_add_kernel_1": "muls_add_kernel",
 }
 _MOST_ELEMENTS = 2**63 - 1  # a tensor counts its elements as int64
+_OUTER, _MARKS = ' \t\r\n"', re.compile("[=+@-]")
+_NEGATIVE = re.compile(r"-|-[0-9][0-9.,;]*")
 _KERNEL_TYPE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,199}")
 
 
@@ -105,7 +107,12 @@ class Case:
 def case_from_cells(kernel_type: str, cells: Mapping[str, str]) -> Case:
     """Return the case of a row. `cells` may have more columns than the identity needs.
 
-    Raises BadInput for an invalid kernel type or shape."""
+    Raises BadInput for an invalid kernel type or shape, and for a formula of a spreadsheet."""
+    names = _text_names(tuple(cells))
+    if _MARKS.search("".join([cells[name] for name in names])):  # few cells have any
+        for name in names:
+            if is_formula(cells[name]):
+                raise BadInput(f"{name}: expected a value, got a formula of a spreadsheet")
     return Case(
         kernel_type=normal_kernel_type(kernel_type),
         inputs=_slots(cells, vocabulary.INPUT_CELLS),
@@ -113,6 +120,15 @@ def case_from_cells(kernel_type: str, cells: Mapping[str, str]) -> Case:
         op_state=_op_state(cells.get(vocabulary.OP_STATE, "")),
         attributes=tuple(sorted(_attributes(cells))),
     )
+
+
+def is_formula(text: str) -> bool:
+    """Return whether a spreadsheet would compute a cell with this text instead of showing it.
+
+    The CSVs of trees and databases are opened with spreadsheets, and some of their texts come from
+    profiles of other people. No valid cell but a negative number begins like a formula."""
+    inner = text.lstrip(_OUTER)
+    return bool(_MARKS.match(inner)) and not _NEGATIVE.fullmatch(inner.rstrip(_OUTER))
 
 
 def is_kernel_type(text: str) -> bool:
@@ -239,6 +255,18 @@ def _attributes(cells: Mapping[str, str]) -> Iterator[tuple[str, str]]:
             yield name, text
     if vocabulary.core_class(cells.get(vocabulary.ACCELERATOR_CORE, "")) == vocabulary.AI_CPU:
         yield vocabulary.ACCELERATOR_CORE, vocabulary.AI_CPU
+
+
+@lru_cache(maxsize=4096)
+def _text_names(columns: tuple[str, ...]) -> tuple[str, ...]:
+    """Return those of a table's columns that describe the case."""
+    return tuple(
+        name
+        for name in columns
+        if name in vocabulary.BASE_CELLS
+        or name == vocabulary.EP_SIZE
+        or name.startswith(vocabulary.RUNTIME_PREFIX)
+    )
 
 
 @lru_cache(maxsize=4096)

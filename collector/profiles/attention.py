@@ -14,7 +14,7 @@ from math import prod
 from pathlib import Path
 
 from collector.codec.errors import BadInput
-from collector.model.case import parse_shape, shape_text, split_cell
+from collector.model.case import is_formula, parse_shape, shape_text, split_cell
 from collector.model.vocabulary import INPUT_SHAPES, RUNTIME_PREFIX
 from collector.profiles.rows import open_rows
 
@@ -126,6 +126,7 @@ class AttentionFacts:
         # The folder that names the profile, such as `rank0_ascend_pt`, not a standard folder.
         folders = (folder.name for folder in path.absolute().parents)
         profile = next((name for name in folders if name not in _INNER_FOLDERS), "")
+        profile = "" if is_formula(profile) else profile
         for shapes in map(_plain, cells):
             self._sources.setdefault(shapes, profile)
             self._reported.setdefault(shapes, {})

@@ -17,7 +17,7 @@ from collector.profiles.grouping import Floats, Rows
 from collector.profiles.rows import EVENT_COLUMNS, KEY_COLUMNS, TYPE, is_communication
 
 # hcom_allReduce__170_1_1: the digits before the last two numbers identify the communicator.
-_GROUP = re.compile(r"_([^_]+)_\d+_\d+$")
+_GROUP = re.compile(r"_([^\W_][^_]*)_\d+_\d+$")
 
 _TYPE, _CORE = KEY_COLUMNS.index(TYPE), KEY_COLUMNS.index(ACCELERATOR_CORE)
 

@@ -19,7 +19,7 @@ from collector.codec.files import read_small_file
 from collector.codec.table import is_text
 from collector.database import layout
 from collector.database.tree import Cells, KernelFile, read_kernel_file, upsert
-from collector.model.case import Case, case_from_cells, shape_text
+from collector.model.case import Case, case_from_cells, is_formula, shape_text
 from collector.model.vocabulary import RUNTIME_PREFIX
 from collector.profiles.attention import BLOCK_TABLE_SHAPE, COMPLETENESS, KERNEL, LENGTHS_KV_SHAPE
 from collector.store.atomic import write_whole
@@ -164,7 +164,7 @@ def _integer(value: Any, name: str) -> int:
 
 
 def _text(value: Any, name: str) -> str:
-    if not isinstance(value, str) or not value.strip() or not is_text(value):
+    if not isinstance(value, str) or not value.strip() or not is_text(value) or is_formula(value):
         raise ValueError(f"{name}: expected text, got {value!a}")
     return value.strip()
 
@@ -269,8 +269,8 @@ def backfill(
         copy = replace(read_kernel_file(output), kernel_type=KERNEL)
         file = upsert(copy, file.rows).file
     values = read_runtime_values(values_path)
-    if not tag.strip():
-        raise BadInput("empty tag: expected text such as runtime_values_dumped")
+    if not tag.strip() or is_formula(tag):
+        raise BadInput("tag: expected text such as runtime_values_dumped")
     done = Backfilled(output or path, file, values, tag.strip())
     columns = layout.inserted(file.columns, layout.ATTENTION_COLUMNS)
     data = KernelFile(KERNEL, columns, tuple(done.rows)).as_bytes()

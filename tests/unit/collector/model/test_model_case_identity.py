@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from collector.codec.errors import BadInput
 from collector.model.case import Slot, case_from_cells, parse_shape, shape_text, split_cell
 from collector.model.record import CaseRecord, as_ran
+from collector.model.vocabulary import BASE_CELLS
 
 pytestmark = pytest.mark.fast
 
@@ -141,3 +142,19 @@ def test_a_shape_survives_its_text(shape):
 def test_every_slot_keeps_its_position(slots):
     text = '"' + ";".join(map(shape_text, slots)) + '"'
     assert [parse_shape(part) for part in split_cell(text)] == slots
+
+
+def test_formula_of_a_spreadsheet_is_no_cell_of_a_case():
+    row = cells() | {
+        "Runtime attn_state": "decode",
+        "Runtime source_profile": "rank0",
+        "EP Size": "8",
+    }
+    assert set(BASE_CELLS) <= set(row)
+    for name in row:
+        for text in ("=1+1", "+A1", "-A1", "@SUM(A1)", '"=cmd|x!A0"', "\t=1", '"-1+A1"'):
+            with pytest.raises(BadInput):
+                case_from_cells("Add", {**row, name: text})
+    for text in ("-1", "-", "-1.5", "a=b"):
+        assert case_from_cells("Add", {**row, "Runtime x": text}).attribute("Runtime x") == text
+    case_from_cells("Add", {**row, "Comment": "=1+1"})  # a column of another tool stays there

@@ -162,3 +162,9 @@ def test_bad_file_of_operators_is_named_or_skipped(folder):
     assert refused.value.path == details
     report = read_profile([folder], skip_bad_rows=True).report
     assert report.unusable == (str(refused.value),) and report.files == (path,)
+
+
+def test_folder_whose_name_is_a_formula_is_no_source(tmp_path):
+    path = write_profile(tmp_path / "=cmd|x!A0" / "ASCEND_PROFILER_OUTPUT", "K6", [fia(), Told()])
+    (cells,) = runtime(read_profile([path]))
+    assert cells.get(SOURCE_PROFILE, "") == "" and cells[LENGTHS_SHAPE] == "128"

@@ -215,6 +215,7 @@ def test_values_that_cannot_be_are_refused_with_their_line(csv_path, dump):
         line.replace("3593", str(512 * 128 + 1)),  # 512 blocks of 128 tokens for each request
         line.replace("{", '{"num_heads": 4, "num_heads": 8, ', 1),
         line.replace("{", '{"block_size": 4, ', 1),
+        line.replace("{", '{"attn_state": "=1+1", ', 1),
     ):
         with pytest.raises(BadInput) as refused:
             backfill(csv_path, dump(VALUES, bad))

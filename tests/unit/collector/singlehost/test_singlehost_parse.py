@@ -2,6 +2,7 @@
 
 import csv
 import gc
+import io
 import threading
 
 import pytest
@@ -9,11 +10,18 @@ import pytest
 from collector.codec.errors import BadInput
 from collector.database.layout import ATTENTION_COLUMNS, PARSER_COLUMNS, csv_bytes
 from collector.database.tree import read_kernel_file
+from collector.model.case import is_formula
 from collector.model.vocabulary import BASE_CELLS
 from collector.profiles.kernel_details import read_profile
 from collector.singlehost.parse import COMMUNICATION_COLUMNS, parse_profile
 from collector.singlehost.version_files import read_tree
-from tests.fixtures.profiles.variants import Told, collective, unknown_inputs, write_profile
+from tests.fixtures.profiles.variants import (
+    Told,
+    collective,
+    profile_bytes,
+    unknown_inputs,
+    write_profile,
+)
 from tests.unit.collector.database.consumer import Consumer
 from tests.unit.collector.naming import names, naming
 
@@ -303,3 +311,20 @@ def test_fused_attention_gets_the_sixteen_columns_that_describe_its_run(tmp_path
     result = parse_profile([tmp_path / "profile_a"], version)
     assert [(k.added, k.updated, k.unchanged) for k in result.kernels.values()] == [(0, 0, 1)]
     assert path.read_bytes() == before
+
+
+def test_no_cell_of_a_tree_begins_like_a_formula(tmp_path, version):
+    data = profile_bytes("K5", [Told(), collective("1.000", "30.000")]).decode()
+    header, *rows = csv.reader(io.StringIO(data, newline=""))
+    with (tmp_path / "kernel_details.csv").open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerows([header, *rows])
+        for number in range(len(header)):
+            for text in ("=1+1", "@SUM(A1)", "=hcom_allReduce__=A1_1_1"):
+                writer.writerows([*row[:number], text, *row[number + 1 :]] for row in rows)
+    parse_profile([tmp_path], version, skip_bad_rows=True)
+    tables = list(version.rglob("*.csv"))
+    assert {table.name for table in tables} >= {"Add.csv", "communication.csv"}
+    for table in tables:
+        for row in csv.reader(io.StringIO(table.read_text())):
+            assert not any(map(is_formula, row)), (table.name, row)
