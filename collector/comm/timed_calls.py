@@ -26,6 +26,10 @@ from collector.ranks.collective import Collective
 
 _ROUND_TRIPS = 20
 _SPIN_S = 200e-6  # above the scheduler's own lateness
+# More than a reading of both clocks errs by, less than NTP sets a clock by; both clocks are slewed
+# alike.
+_MOST_STEP_NS = 100_000
+_CLOCK_SET = -1.0  # in place of the number of kernels
 
 
 class ReferenceClock:
@@ -180,11 +184,14 @@ class TimedCalls:
                     before()
                 call()
 
+        ahead_ns = _wall_ahead_ns()
         spans = self._device.kernels(kernel_type, one_after_another)
+        is_set = abs(_wall_ahead_ns() - ahead_ns) > _MOST_STEP_NS
         runs = spans_of_calls(spans, count) or [Span(0, 0)] * count
         starts = self._clock.of_wall(run.start_ns for run in runs)
         took = [run.duration_ns / 1e3 for run in runs]
-        times = torch.tensor([*starts, *took, len(spans)], dtype=torch.float64)
+        recorded = _CLOCK_SET if is_set else len(spans)
+        times = torch.tensor([*starts, *took, recorded], dtype=torch.float64)
         return times, "" if requested is None else proof_of_calls(spans, count, requested)
 
     def gathered(
@@ -206,6 +213,9 @@ class TimedCalls:
         seen = {rank: reports[rank] for rank in sorted(members)}
         wrong = tuple(rank for rank, (_, right, _) in seen.items() if not right)
         for rank, (found, _, _) in seen.items():
+            if found[-1] == _CLOCK_SET:
+                what = f"the wall clock of rank {rank}'s machine was set while it was profiled"
+                return Gathered((), what, wrong)
             if not found[-1] or found[-1] % count:
                 kernels = f"{found[-1]:g} kernels for {count} calls"
                 return Gathered((), f"the profiler of rank {rank} recorded {kernels}", wrong)

@@ -127,6 +127,22 @@ def test_calls_of_a_window_are_timed_by_their_kernels(world_of_one):
     assert measured(world_of_one, ProfiledRank(2)).ranks[0][2] == (13.0,) * 5
 
 
+def test_window_in_which_the_wall_clock_was_set_is_no_timing(world_of_one, monkeypatch):
+    class ClockSetter(ProfiledRank):
+        def kernels(self, kernel_type, calls):
+            spans = super().kernels(kernel_type, calls)
+            monkeypatch.setattr(time, "time_ns", lambda real=time.time_ns: real() + self.step_ns)
+            return spans
+
+    for step_ns, is_timed in ((1_000, True), (200_000_000, False), (-3_600 * 10**9, False)):
+        with monkeypatch.context():
+            device = ClockSetter(1)
+            device.step_ns = step_ns
+            seen = measured(world_of_one, device)
+            assert bool(seen.ranks) == is_timed and bool(seen.left_out) != is_timed, step_ns
+        monkeypatch.undo()
+
+
 @pytest.mark.parametrize("kernels_of_a_call", [0, 1.2])
 def test_a_window_that_lost_kernels_is_no_timing(world_of_one, kernels_of_a_call):
     seen = measured(world_of_one, ProfiledRank(kernels_of_a_call))

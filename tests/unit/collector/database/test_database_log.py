@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from datetime import UTC, datetime
 from functools import cache
 
 import pytest
@@ -24,6 +25,7 @@ from collector.database.commits import (
 from collector.database.merge import CREATE, MergeResult, merge_plans
 from collector.database.snapshot import load_state, read_manifest
 from collector.database.verify import find_problems
+from collector.environment import Environment, use_environment
 from collector.model import keys
 from collector.model.stack import Runtime
 from collector.store.base import Store
@@ -382,3 +384,25 @@ def test_rot_in_a_file_of_the_parent_is_not_handed_on() -> None:
     second = merge_plans(store, [made.name], guard=CREATE, author="test").commit
     assert second is not None and find_problems(store, [second]) == []
     assert {problem.commit for problem in find_problems(store)} == {1}
+
+
+class ClockThatIsSet(Environment):
+    """An environment whose clock jumps back and forth by years."""
+
+    def __init__(self) -> None:
+        self._years = iter([2030, 2001, 1970, 2026])
+
+    def utc_now(self) -> datetime:
+        return datetime(next(self._years), 1, 1, tzinfo=UTC)
+
+
+def test_order_of_versions_does_not_depend_on_the_clock() -> None:
+    store = MemoryStore()
+    with use_environment(ClockThatIsSet()):
+        for number in range(1, 5):
+            publish(store, number)
+    head = find_head(store)
+    assert head is not None and head.number == 4
+    times = [read_commit(store, number).time[:4] for number in range(1, 5)]
+    assert times == ["2030", "2001", "1970", "2026"]
+    assert find_problems(store) == []
