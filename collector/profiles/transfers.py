@@ -10,6 +10,7 @@ a group, `0-1`: the minimum number of ranks. `profiler_metadata.json` may have t
 
 import codecs
 import json
+import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -21,7 +22,10 @@ from collector.codec.canonical import json_object
 from collector.codec.errors import BadInput, file_errors
 from collector.codec.files import open_own_file, read_small_file
 from collector.codec.text import counted
+from collector.profiles.discovery import folders_below, note_of, unanalysed_captures
 from collector.profiles.kernel_details import read_profile
+
+logger = logging.getLogger(__name__)
 
 # The parameters of the collectives of a run: `trace_view.json`, which Ascend's profiler writes next
 # to `communication.json`.
@@ -254,11 +258,14 @@ class Transfer:
 def find_transfers(path: Path) -> tuple[Path, ...]:
     """Return the folders of runs at or below a path that record collectives.
 
-    Raises BadInput if there is none."""
+    Logs captures that were not analysed. Raises BadInput if there is none."""
     if path.is_file() and path.name == _TIMES:
         return (path.parent,)
-    found = sorted(file.parent for file in path.rglob(_TIMES) if file.is_file())
+    found = [folder for folder in folders_below(path) if (folder / _TIMES).is_file()]
+    unanalysed = unanalysed_captures([path])
     if found:
+        for capture in unanalysed:
+            logger.warning("left out: %s", capture)
         return tuple(found)
     note = ""  # on communication kernels in a run without that file
     with suppress(BadInput):
@@ -269,7 +276,9 @@ def find_transfers(path: Path) -> tuple[Path, ...]:
             if rows
             else "; none of its kernels is communication"
         )
-    raise BadInput(f"no {_TIMES} in this folder or below it{note}", path=path)
+    raise BadInput(
+        f"no {_TIMES} in this folder or below it{note_of(unanalysed) or note}", path=path
+    )
 
 
 def read_transfers(folder: Path) -> tuple[Transfer, ...]:

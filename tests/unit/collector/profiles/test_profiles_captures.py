@@ -6,6 +6,7 @@ import pytest
 
 from collector.codec.errors import BadInput
 from collector.profiles.kernel_details import read_profile
+from collector.profiles.transfers import find_transfers
 from tests.fixtures.profiles.variants import Told, profile_bytes
 
 pytestmark = pytest.mark.fast
@@ -74,3 +75,17 @@ def test_captures_alone_are_an_error(tmp_path):
             read_profile([root])
         assert refused.value.path == root
         assert all(name in str(refused.value) for name in RAW)
+
+
+def test_captures_without_collectives_are_named(tmp_path, caplog):
+    written(tmp_path, RAW)
+    with pytest.raises(BadInput) as refused:
+        find_transfers(tmp_path)
+    assert all(name in str(refused.value) for name in RAW)
+    folder = tmp_path / "host_4_20260801_ascend_pt" / "ASCEND_PROFILER_OUTPUT"
+    written(tmp_path, ANALYSED)
+    (folder / "communication.json").write_bytes(b"{}")
+    (tmp_path / "linked").symlink_to(folder.parent)
+    assert find_transfers(tmp_path) == (folder,)
+    assert all(name in caplog.text for name in RAW)
+    assert not any(name in caplog.text for name in ANALYSED)
