@@ -1,5 +1,6 @@
 """Files of users and of this program: bounded reading, and folders for temporary files."""
 
+import errno
 import fcntl
 import os
 import shutil
@@ -32,7 +33,8 @@ def open_own_file(path: Path) -> BinaryIO:
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise OSError(f"{path} is not a regular file")
+        what = "expected a regular file, got a pipe, a device or a folder"
+        raise OSError(errno.EINVAL, what, str(path))
     return os.fdopen(descriptor, "rb")
 
 
@@ -56,7 +58,8 @@ def read_small_file(path: Path, most_bytes: int = MOST_BYTES) -> bytes:
     with open_own_file(path) as file:
         data = file.read(most_bytes + 1)
     if len(data) > most_bytes:
-        raise OSError(f"{path} is larger than {most_bytes} bytes")
+        what = f"expected at most {most_bytes} bytes, got more"
+        raise OSError(errno.EFBIG, what, str(path))
     return data
 
 
