@@ -9,12 +9,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from collector.codec.errors import DamagedObject
+from collector.database import parquet
 from collector.database.parquet import parquet_batches, parquet_bytes, read_parquet
 from collector.database.snapshot import interval_rows
 
 pytestmark = pytest.mark.fast
 
-MIB = 1 << 20
+KIB, MIB = 1 << 10, 1 << 20
 
 
 def written(table, **options):
@@ -28,18 +29,19 @@ def repeated(text, rows):
 
 
 CRAFTED = {
-    "rows": pa.table({"case": repeated("x", 3_000_000)}),
-    "a long text in each row": pa.table({"case": repeated("x" * MIB, 500)}),
-    "long texts": pa.table({"case": [f"{number}{'x' * MIB}" for number in range(70)]}),
-    "numbers": pa.table({"mean_us": np.zeros(10_000_000)}),
+    "rows": pa.table({"case": repeated("x", 300_000)}),
+    "a long text in each row": pa.table({"case": repeated("x" * 64 * KIB, 800)}),
+    "long texts": pa.table({"case": [f"{number}{'x' * 64 * KIB}" for number in range(70)]}),
+    "numbers": pa.table({"mean_us": np.zeros(300_000)}),
 }
 
 
-def test_table_that_expands_is_refused_without_expanding():
+def test_table_that_expands_is_refused_without_expanding(monkeypatch):
+    monkeypatch.setattr(parquet, "_ALWAYS_BYTES", MIB)
     for name, table in CRAFTED.items():
         for with_schema in (True, False):
-            data = written(table, store_schema=with_schema, dictionary_pagesize_limit=2 * MIB)
-            assert len(data) < MIB, name
+            data = written(table, store_schema=with_schema, dictionary_pagesize_limit=MIB)
+            assert len(data) < 10 * KIB, name
             before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
             for read in (
                 lambda data=data: read_parquet(data, key="db/x"),
@@ -50,7 +52,7 @@ def test_table_that_expands_is_refused_without_expanding():
                     read()
                 assert refused.value.path == "db/x", name
             after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-            assert after - before < 200 << 10, name  # KiB
+            assert after - before < 20 * KIB, name  # in KiB
 
 
 def test_table_of_other_types_is_refused():

@@ -71,9 +71,10 @@ def tarred(path, *members):
 
 
 def test_tar_archives_give_what_the_plain_table_gives(plain, tmp_path):
-    raw = ("rank0_ascend_pt/PROF_1/device_0/data/aicore.slice_0", b"\1" * 3_000_000)
+    raw = ("rank0_ascend_pt/PROF_1/device_0/data/aicore.slice_0", bytes(1_500_000))
     for name in ("c.tar", "c.tar.gz", "c.tgz", "c.tar.bz2", "c.tar.xz"):
-        archive = tarred(tmp_path / name, raw, (INSIDE, TABLE), ("notes.txt", b"x"))
+        before = [raw] if name in ("c.tar", "c.tgz") else []
+        archive = tarred(tmp_path / name, *before, (INSIDE, TABLE), ("notes.txt", b"x"))
         assert told(archive) == told(plain), name
         data = archive.read_bytes()
         for cut in (0, 100, len(data) // 2, len(data) - 11_000 if name == "c.tar" else 200):
