@@ -32,12 +32,14 @@ class ReleaseSettings:
     dense_split_above_tokens   a dense model's larger passes are split, if the layout requests it
     most_dispatched_tokens     passes of at most so many dispatch tokens to experts apart
     splits_sparse_attention    whether sparse attention is split where a group splits its tokens
-    most_mlapo_tokens          passes of at most so many have one kernel before sparse attention"""
+    most_mlapo_tokens          passes of at most so many have one kernel before sparse attention
+    routes_latent_in_float     whether routers of models with latent attention compute in FLOAT"""
 
     dense_split_above_tokens: int
     most_dispatched_tokens: int
     splits_sparse_attention: int
     most_mlapo_tokens: int
+    routes_latent_in_float: int
 
 
 _SLOT = re.compile(r"(?P<dtype>[A-Z0-9_]+)(?P<form> NZ| FRACTAL_NZ)? \((?P<dims>.*)\)")

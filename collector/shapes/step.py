@@ -42,7 +42,7 @@ def numbers_of(
         "fused": int(layout.experts is ExpertLaunch.FUSED),
         **_of_batch(layout, batch),
         **_of_model(decoder, layout),
-        **_of_experts(decoder, layout, batch, habits.most_dispatched_tokens),
+        **_of_experts(decoder, layout, batch, habits),
         **_of_attention(decoder, layout, batch, habits),
     }
 
@@ -136,17 +136,21 @@ def _of_model(decoder: Decoder, layout: Layout) -> dict[str, int]:
     }
 
 
-def _of_experts(decoder: Decoder, layout: Layout, batch: Batch, dispatched: int) -> dict[str, int]:
+def _of_experts(
+    decoder: Decoder, layout: Layout, batch: Batch, habits: kernel_set.ReleaseSettings
+) -> dict[str, int]:
     here = decoder.experts // layout.ep
     split = layout.sequence_split
     routed = _routed(decoder, layout, batch)
     allocated_rows = _sent(layout, batch) * layout.ep * min(here, decoder.choices)
-    is_dispatched = batch.tokens <= dispatched
-    switches = ("biases_choices", "gates_shared", "routes_in_float")
+    is_dispatched = batch.tokens <= habits.most_dispatched_tokens
+    in_float = decoder.routes_in_float or (decoder.is_mla and habits.routes_latent_in_float)
+    switches = ("biases_choices", "gates_shared")
     sizes = ("experts", "choices", "expert_intermediate")
     return {
         **{name: int(getattr(decoder, name)) for name in (*switches, *sizes)},
         "moe": int(decoder.is_moe),
+        "routes_in_float": int(in_float),
         "apart": int(decoder.is_moe and layout.experts is ExpertLaunch.APART),
         "rank_experts": here,
         "sent_tokens": _sent(layout, batch),
