@@ -1,7 +1,7 @@
 """Rows of collectives compared with other measurements: a real network, hccl_test of CANN."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from operator import attrgetter
@@ -142,40 +142,58 @@ def offsets_by_key(
 
 _SHARED = ("all_gather", "reduce_scatter")
 _NUMBER = r"([0-9]{1,15}(?:\.[0-9]+)?)"
-_HCCL_ROW = re.compile(rf"\s*([0-9]{{1,18}})\s*\|\s*{_NUMBER}\s*\|\s*{_NUMBER}\s*\|\s*(\w+)\s*")
+_HCCL_ROW = re.compile(rf"\s*([0-9]{{1,18}})\s*\|\s*{_NUMBER}\s*\|\s*{_NUMBER}\s*\|\s*(\S+)\s*")
 _HCCL_FAILED = re.compile(r"rank_id\s+([0-9]{1,9})\b.*check result failed")
+# MPI may name the rank: `[1,0]<stdout>:` (mpirun --tag-output), `[0] ` (mpiexec -prepend-rank).
+_MPI_RANK = re.compile(r"\s*\[[\w.,@-]{1,200}\](?:<std\w{3}>)?:?")
+# Its `check_result`. NULL: the results were not checked (-c 0).
+_PASSED, _FAILED = ("success", "NULL"), "failed"
 
 
 @dataclass(frozen=True, slots=True)
 class HcclTest:
-    """The output of an hccl_test run: (bytes, us), and the ranks with a wrong result. Its bandwidth
-    is not read: it was GiB/s in an older version and is GB/s now, under the same heading."""
+    """The output of an hccl_test run: (bytes, us), the bytes of rows whose check failed, and the
+    ranks with a wrong result. Its bandwidth is not read: it was GiB/s in an older version and is
+    GB/s now, under the same heading."""
 
     rows: tuple[tuple[int, float], ...]
+    failed_bytes: tuple[int, ...]
     failed_ranks: tuple[int, ...]
 
 
 def read_hccl_test(lines: Sequence[str], path: str) -> HcclTest:
-    """Read the output of hccl_test. A line about a failed rank contains a row that does not count.
-    Raises BadInput if no row is found."""
-    rows, failed = [], set()
+    """Read the output of hccl_test, of which MPI may have named the rank in each line.
+
+    A line about a failed rank contains a row that does not count. Raises BadInput if no row is
+    found, for a second row of a size, and for an unknown check result."""
+    rows: dict[int, float] = {}
+    failed_bytes, failed_ranks = [], set()
     for number, line in enumerate(lines, 1):
         if broken := _HCCL_FAILED.search(line):
-            failed.add(int(broken[1]))
-        elif found := _HCCL_ROW.fullmatch(line):
-            size, took_us = int(found[1]), float(found[2])
-            if not (size and took_us):
-                raise BadInput(
-                    f"expected a size and a time above 0, got {size} bytes in {took_us:g} us",
-                    path=path,
-                    line=number,
-                )
-            rows.append((size, took_us))
+            failed_ranks.add(int(broken[1]))
+        elif found := _HCCL_ROW.fullmatch(_MPI_RANK.sub("", line, count=1)):
+            size, took_us, check = int(found[1]), float(found[2]), found[4]
+            if problem := _problem_of(size, took_us, check, rows):
+                raise BadInput(problem, path=path, line=number)
+            rows[size] = took_us
+            failed_bytes += [size] * (check == _FAILED)
     if not rows:
         raise BadInput(
             "expected rows of hccl_test (size | time | bandwidth | check), got none", path=path
         )
-    return HcclTest(tuple(rows), tuple(sorted(failed)))
+    good = tuple((size, us) for size, us in rows.items() if size not in failed_bytes)
+    return HcclTest(good, tuple(failed_bytes), tuple(sorted(failed_ranks)))
+
+
+def _problem_of(size: int, took_us: float, check: str, earlier: Mapping[int, float]) -> str:
+    """Return why a row cannot be used, empty if it can."""
+    if not (size and took_us):
+        return f"expected a size and a time above 0, got {size} bytes in {took_us:g} us"
+    if check not in (*_PASSED, _FAILED):
+        return f"check_result: expected {', '.join(_PASSED)} or {_FAILED}, got {check!r}"
+    if size in earlier:
+        return f"expected one row of {size} bytes, got a second one: give the output of one run"
+    return ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,8 +211,8 @@ class HcclComparison:
 def compared(
     test: HcclTest, operation: str, group_size: int, points: Iterable[CheckedRow]
 ) -> list[HcclComparison]:
-    """Return the rows of that operation and group size whose message hccl_test sent, too. Raises
-    BadInput if there are none."""
+    """Return the rows of that operation and group size whose message hccl_test sent, too, with a
+    result that is not wrong. Raises BadInput if there are none of a run without wrong results."""
     shares = group_size if operation in _SHARED else 1
     times = {size // shares: us for size, us in test.rows if size % shares == 0}
     found = [
@@ -203,7 +221,7 @@ def compared(
         if (point.operation, point.group_size) == (operation, group_size)
         and point.message_bytes in times
     ]
-    if not found:
+    if not found and not test.failed_bytes:
         raise BadInput(
             f"no row of {operation} over {group_size} ranks has a message size of the hccl_test run"
         )

@@ -265,7 +265,8 @@ def _held_against(
     with file_errors(path):
         lines = read_small_file(path, MOST_TABLE_BYTES).decode(errors="replace").splitlines()
     test = read_hccl_test(lines, str(path))
-    failed = [f"hccl_test: the result of rank {rank} is wrong" for rank in test.failed_ranks]
+    failed = [f"hccl_test: the result of {size} bytes is wrong" for size in test.failed_bytes]
+    failed += [f"hccl_test: the result of rank {rank} is wrong" for rank in test.failed_ranks]
     say_lines(failed)
     for one in compared(test, operation, group_size, points):
         mark = verdict(one.ratio)

@@ -84,6 +84,25 @@ def test_hccl_test_is_read_without_the_rows_of_failing_ranks():
         read_hccl_test(["nothing"], "out.txt")
 
 
+def test_a_size_whose_check_failed_is_not_compared_and_unclear_rows_are_refused():
+    rows = ["8192 | 12.00 | 0.68 | success", "16384 | 13.00 | 1.26 | failed"]
+    test = read_hccl_test(rows, "out.txt")
+    assert (test.rows, test.failed_bytes) == (((8192, 12.0),), (16384,))
+    alone = read_hccl_test(rows[1:], "out.txt")
+    assert compared(alone, "all_reduce", 8, [point(16384, 13.0)]) == []
+    for wrong in ("8192 | 99.00 | 0.08 | success", "32768 | 9.00 | 3.64 | passed"):
+        with pytest.raises(BadInput) as error:
+            read_hccl_test([*rows, wrong], "out.txt")
+        assert (error.value.path, error.value.line) == ("out.txt", 3)
+
+
+def test_hccl_test_is_read_behind_the_ranks_that_mpi_writes():
+    plain = read_hccl_test(PRINTED.splitlines(), "out.txt")
+    for prefix in ("[1,0]<stdout>:", "[1,0]<stdout>: ", "[0] ", "[prterun-node-7-9@1,0]<stdout>: "):
+        lines = [prefix + line for line in PRINTED.splitlines()]
+        assert read_hccl_test(lines, "out.txt") == plain, prefix
+
+
 def test_hccl_tests_size_is_the_whole_tensor():
     test = read_hccl_test(PRINTED.splitlines(), "out.txt")
     (reduced,) = compared(test, "all_reduce", 8, [point(8192, 60.0), point(1024, 1.0)])

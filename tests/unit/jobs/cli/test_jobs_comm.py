@@ -170,6 +170,9 @@ def test_rows_are_held_against_hccl_test(tmp_path):
     (failed,) = [line for line in done.stdout.splitlines() if line.startswith("FAIL ")]
     assert missing(failed, ["hccl_test", "all_reduce"]) == []
     assert numbers(failed) == ["6.00", "8192", "8", "1", "60"]  # ratio, bytes, ranks, tier, us
+    (tmp_path / "printed.txt").write_text("8192 | 60.00 | 0.1 | failed\n")
+    done = comm(*words.split(), cwd=tmp_path)
+    assert done.returncode == 1 and missing(done.stdout, ["hccl_test", "8192"]) == []
     lacking = comm("validate", ".", "--hccl-test", "printed.txt", cwd=tmp_path)
     assert lacking.returncode == 2
     assert missing(lacking.stderr, ["--hccl-test", "--op", "--num-devices"]) == []
