@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from html import escape
 from io import BytesIO
 from itertools import pairwise
-from math import dist
+from math import dist, floor, log10
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -140,7 +140,7 @@ def _strokes(line: Line) -> Iterator[Sequence[Position]]:
 _WIDTH, _HEIGHT = 720, 400
 _LEFT, _TOP, _RIGHT, _BOTTOM = 60, 40, 20, 50
 _MOST_POINTS = 2000  # more points do not make a finer line
-_TICKS = 5
+_TICKS, _MOST_STEPS = 5, 6
 _CURVE, _BUDGET, _GRID = "#2563eb", "#b91c1c", "#dddddd"
 
 
@@ -152,7 +152,7 @@ def picture_of(points: "Sequence[WorthPoint]", budget_h: float, title: str) -> D
     marks = (
         Text((_LEFT, 24), title, size=14),
         *(mark for share in shares for mark in _tick_of_share(share)),
-        *(_tick_of_hours(last_h * share, last_h) for share in shares),
+        *(_tick_of_hours(hours, last_h) for hours in round_ticks(last_h)),
         Line(tuple(_position(one.device_h / last_h, one.share) for one in texts), _CURVE, 2),
         *_budget(budget_h / last_h),
         Text((_WIDTH / 2, _HEIGHT - 10), "device-hours", "middle"),
@@ -174,9 +174,17 @@ def _tick_of_share(share: float) -> Iterator[Line | Text]:
     yield Text((x - 8, y + 4), f"{share:.0%}", "end")
 
 
+def round_ticks(last: float) -> list[float]:
+    """Return the multiples, from 0 to `last`, of 1, 2 or 5 times a power of ten: 3 to 7 of them."""
+    power = 10.0 ** (floor(log10(last)) - 1)
+    step = next(one * power for one in (1, 2, 5, 10, 20) if last / (one * power) <= _MOST_STEPS)
+    # 0.3 / 0.05 is less than 6 in binary
+    return [at * step for at in range(floor(last / step + 1e-9) + 1)]
+
+
 def _tick_of_hours(hours: float, last_h: float) -> Text:
     x, y = _position(hours / last_h, 0)
-    return Text((x, y + 18), f"{hours:,.3g}", "middle")
+    return Text((x, y + 18), f"{hours:,.10g}", "middle")
 
 
 def _budget(part: float) -> Iterator[Line | Text]:

@@ -9,6 +9,7 @@ import pytest
 from collector.codec.errors import BadInput
 from collector.store.in_memory import MemoryStore
 from jobs.campaign.campaign_file import campaign_from_text
+from jobs.cli.drawing import round_ticks
 from jobs.planning.sources import load_sources
 from tests.unit.jobs.cli.in_process import invoked
 from tests.unit.jobs.cli.small_model import SERVING
@@ -86,6 +87,17 @@ def test_a_budgets_curve_is_drawn(folder):
     assert heights == sorted(heights, reverse=True) and heights[-1] == 40.0  # all of the time
     texts = [one.text for one in picture.findall("{*}text")]
     assert any("budget" in text for text in texts) and "device-hours" in texts
+
+
+def test_the_ticks_of_the_axis_are_round():
+    for last, expected in (
+        (13.7, "0 5 10"),
+        (10, "0 2 4 6 8 10"),
+        (0.3, "0 0.05 0.1 0.15 0.2 0.25 0.3"),
+        (55, "0 10 20 30 40 50"),
+        (203_000, "0 50000 100000 150000 200000"),
+    ):
+        assert " ".join(f"{one:.10g}" for one in round_ticks(last)) == expected, last
 
 
 @pytest.mark.thorough
