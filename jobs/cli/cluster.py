@@ -410,5 +410,9 @@ def logs_command(
 
 def _print(whose: str, text: Iterable[str]) -> None:
     say(f"== {whose}")
+    is_empty = True
     for piece in text:
+        is_empty = is_empty and not piece
         say(piece)
+    if is_empty:
+        say("(the log is empty)")

@@ -166,6 +166,14 @@ def test_where_nothing_is_left_it_is_said_why(store, pods, tmp_path, monkeypatch
         logs_command("s-", root=root)
 
 
+def test_an_empty_log_is_reported_as_empty(store, pods, tmp_path, capsys):
+    store_log(store, "s-open", "a-1", "")
+    pods.add("wave-1-a", 1, "")
+    logs_command("s-open", root=str(tmp_path / "store"))
+    stored, empty, pod, *_, also_empty = capsys.readouterr().out.splitlines()
+    assert "a-1" in stored and "wave-1-a" in pod and empty == also_empty and empty.startswith("(")
+
+
 def shown_of(store, tmp_path, capsys, data):
     store.put(keys.attempt_log("small", "s-done", "a-1"), data)
     logs_command("s-done", root=str(tmp_path / "store"), campaign="small")
