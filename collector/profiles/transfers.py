@@ -232,6 +232,7 @@ _TIMES, _MATRIX = "communication.json", "communication_matrix.json"
 _TRANSFERS_MOST_BYTES = 1 << 28
 _TRANSFERS_NAME = re.compile(r"((hcom_[A-Za-z]+_)_\w+)@(\w+)")
 _LINK = re.compile(r"(\d+)-(\d+)")
+_SUM = "Total Op Info"
 _CARRIERS = ("SDMA", "RDMA")  # SDMA is the sum of the other kinds
 _MB = 1e6
 
@@ -290,10 +291,14 @@ def read_transfers(folder: Path) -> tuple[Transfer, ...]:
         if len(ranks) >= max(2, sizes.get(group, 0))  # otherwise the links contradict them
     }
     parameters = call_parameters(folder)
+    path = folder / _TIMES
+    collectives = [one for one in _collectives(path) if one[0] != _SUM]
+    named = [(found, of) for name, of in collectives if (found := _TRANSFERS_NAME.fullmatch(name))]
+    if collectives and not named:
+        raise _other_layout(f"a collective {collectives[0][0]!r}", path)
     return tuple(
-        _transfer(folder / _TIMES, found.groups(), recorded, sizes, groups, parameters)
-        for name, recorded in _collectives(folder / _TIMES)
-        if (found := _TRANSFERS_NAME.fullmatch(name))
+        _transfer(path, found.groups(), recorded, sizes, groups, parameters)
+        for found, recorded in named
     )
 
 
@@ -335,12 +340,24 @@ def _collectives(path: Path) -> Iterator[tuple[str, Mapping[str, object]]]:
     with file_errors(path):
         data = read_small_file(path, _TRANSFERS_MOST_BYTES)
     steps = json_object(data, what="the collectives of a profiled run", key=str(path))
-    for step in steps:
-        kinds = _members(steps, step, path)
-        for kind in kinds:
-            members = _members(kinds, kind, path)
-            for name in members:
-                yield name, _members(members, name, path)
+    for step, kinds in steps.items():
+        for kind, members in _object(kinds, f"{step!r}", path).items():
+            for name, found in _object(members, f"{step!r}, {kind!r}", path).items():
+                yield name, _object(found, f"{step!r}, {kind!r}, {name!r}", path)
+
+
+def _object(value: object, place: str, path: Path) -> Mapping[str, object]:
+    if not isinstance(value, dict):
+        raise _other_layout(f"no object in {place}", path)
+    return value
+
+
+def _other_layout(found: str, path: Path) -> BadInput:
+    return BadInput(
+        "another layout: expected that of torch_npu.profiler (steps, then p2p and collective, then "
+        f"collectives such as hcom_allReduce__586_0_1@GROUP), got {found}",
+        path=path,
+    )
 
 
 def _members(of: Mapping[str, object], name: str, path: Path) -> Mapping[str, object]:

@@ -241,7 +241,9 @@ def only(member):
     ("content", "named"),
     [
         ([], ()),
-        ({"step": 3}, ("'step'",)),
+        ({"step": 3}, ("torch_npu.profiler", "'step'")),
+        ({"hcom_a__1@2": told(1, 1)}, ("torch_npu.profiler", "'Elapse Time(ms)'")),  # no steps
+        ({"step": {"collective": {"allReduce": {}}}}, ("torch_npu.profiler", "'allReduce'")),
         (only({}), ("'Communication Time Info'",)),
         (only(told("x", 1)), ("'Elapse Time(ms)'",)),
         (only(told(-1, 1)), ("'Elapse Time(ms)'", -1)),
