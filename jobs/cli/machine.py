@@ -122,7 +122,7 @@ def doctor_command(
     \b
     Examples:
       opmeter doctor
-      opmeter doctor --cluster --site a3
+      opmeter doctor --cluster --site a3-800t
     """
     from jobs.doctor.machine import describe_stack
 

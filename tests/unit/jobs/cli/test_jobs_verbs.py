@@ -6,6 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from jobs.cli.app import COMMANDS, GROUPS, app, app_for
+from jobs.objects.site import bundled_sites
 from tests.unit.jobs.cli.in_process import invoked
 
 pytestmark = pytest.mark.fast
@@ -22,6 +23,15 @@ def test_every_verb_explains_itself(command):
     assert answer.exit_code == 0 and "Usage" in answer.stdout, answer.output
     verb = EVERY_COMMAND.get(command)
     assert not verb or verb.__doc__, f"{' '.join(command)}: a docstring is its help"
+
+
+def test_the_examples_of_commands_name_bundled_sites():
+    named = {
+        (command, site)
+        for command, verb in EVERY_COMMAND.items()
+        for site in re.findall(r"--site (\S+)", verb.__doc__ or "")
+    }
+    assert named and {site for _, site in named} <= {*bundled_sites()}, named
 
 
 def test_the_whole_command_lists_every_verb_and_group_in_their_order():
