@@ -97,8 +97,8 @@ _HELP = {
     "opmeter_npu_seconds_total": "Device-seconds held by running worker pods "
     "since this controller became the leader.",
     "opmeter_eta_seconds": "Estimated remaining wall time on the devices in use, in seconds.",
-    "opmeter_node_strikes": "Shards that failed only on this node.",
-    "opmeter_look_seconds": "Duration of the last reconciliation of a campaign, in seconds.",
+    "opmeter_node_failures": "Shards that failed only on this node.",
+    "opmeter_reconcile_seconds": "Duration of the last reconciliation of a campaign, in seconds.",
     "opmeter_api_requests_total": "Requests to the API server.",
     "opmeter_is_leader": "Whether this controller is the leader.",
 }
@@ -119,7 +119,7 @@ class Metrics(Collector):
             self._values[name, tuple(sorted((labels or {}).items()))] = value
 
     def reconciled(self, campaign: str, seconds: float, requests: int) -> None:
-        self.set("opmeter_look_seconds", seconds, {"campaign": campaign})
+        self.set("opmeter_reconcile_seconds", seconds, {"campaign": campaign})
         self.set("opmeter_api_requests_total", requests)
 
     def campaign(self, name: str, plan: Plan, observed: Observed, site: Site) -> None:
@@ -147,7 +147,7 @@ class Metrics(Collector):
         self.set("opmeter_eta_seconds", work.eta_s(plan, observed, site), {"campaign": name})
         for node, shards_of in observed.node_failures.against().items():
             labels = {"campaign": name, "node": node}
-            self.set("opmeter_node_strikes", len(shards_of), labels)
+            self.set("opmeter_node_failures", len(shards_of), labels)
 
     def forget(self, campaign: str) -> None:
         label = ("campaign", campaign)

@@ -86,11 +86,11 @@ class Performer:
                 assignment = Assignment(name, plan.number, plan.plan_hash, shard, attempt, 0)
                 abandon(self.store, assignment, outcome, reason)
                 self.say("ShardFailed", f"{shard}: {reason}", shard)
-            case actions.RecordFailures(strikes):
+            case actions.RecordFailures(failures):
                 # Another process may have led since the observation: keep the failures that it
                 # recorded.
                 known = known_node_failures(self.store, name)
-                self.store.put(keys.nodes(name), node_failures_to_json(known.plus(strikes.seen)))
+                self.store.put(keys.nodes(name), node_failures_to_json(known.plus(failures.seen)))
             case actions.Announce(reason, message, about):
                 self.say(reason, message, about)
             case actions.Merge(key, plans, partial):

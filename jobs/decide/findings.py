@@ -140,7 +140,7 @@ class FailureDecision:
         if self.unproven:
             shards = counted(len(self.unproven), "shard")
             yield Announce(
-                "NobodyMeasures",
+                "ShardsFailEverywhere",
                 f"{shards} (such as {self.unproven[0]}) failed "
                 "on every node, so the nodes are suspect: "
                 f"{self.words or 'their pods report no reason'}. They are not given up but retried "

@@ -181,7 +181,7 @@ def _away_from(
     Besides the nodes that every wave avoids, these are the nodes where the gang failed, if there
     are enough others. Two failures on one bad node would be blamed on the gang."""
     failed_nodes = {
-        strike.node for strike in observed.node_failures.seen if strike.shard == shard
+        failure.node for failure in observed.node_failures.seen if failure.shard == shard
     } | set(avoid)
     enough = gang_capacity(desired, observed, failed_nodes) >= desired.wide[shard]
     return failed_nodes if enough else set(avoid)

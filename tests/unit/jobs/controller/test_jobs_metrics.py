@@ -40,7 +40,7 @@ def test_numbers_are_told_in_the_text_format():
     lines = generate_latest(told().registry).decode().splitlines()
     assert 'opmeter_shards{campaign="c",state="committed"} 1.0' in lines
     assert 'opmeter_shards{campaign="c",state="open"} 2.0' in lines
-    assert 'opmeter_node_strikes{campaign="c",node="n1"} 1.0' in lines
+    assert 'opmeter_node_failures{campaign="c",node="n1"} 1.0' in lines
     assert "# TYPE opmeter_api_requests_total counter" in lines
     assert "# TYPE opmeter_eta_seconds gauge" in lines
     assert "opmeter_is_leader 1.0" in lines

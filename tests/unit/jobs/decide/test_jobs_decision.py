@@ -565,7 +565,7 @@ def test_shards_that_no_worker_ever_began_are_not_given_up_and_are_tried_again()
         assert not [a for a in cluster.reconcile() if isinstance(a, GiveUp)]
         cluster.step()
     told = dict(cluster.announced)
-    assert missing(told["NobodyMeasures"], ["2 shards", "s000", "refused"]) == []
+    assert missing(told["ShardsFailEverywhere"], ["2 shards", "s000", "refused"]) == []
     assert len(cluster.waves) < 60 / 15 + 3, "a quarter of an hour lies between two waves"
     ill[0] = False
     cluster.play()
