@@ -1,14 +1,14 @@
-# Images of opmeter; images/README.md says how they are built, for which stacks.
+# Images of opmeter. images/README.md describes the build and the stacks.
 #
 #   controller      plans, launches and merges; no torch
 #   collector-cpu   the worker for clusters without NPUs: the controller, and torch
-#   collector       the worker for NPUs: BASE is a CANN or vLLM-Ascend image, whose torch it uses
+#   collector       the worker for NPUs, with the torch of BASE, a CANN or vLLM-Ascend image
 #
-# Two secrets, both optional, stay out of the images: `pip` is a pip.conf (another index, its
-# credentials), `ca` a bundle of certificates for it to name, at /run/secrets/ca.
+# Two optional secrets stay out of the images: `pip` is a pip.conf (another index, its
+# credentials), and `ca` a bundle of certificates at /run/secrets/ca that the pip.conf may name.
 #
-# No entry point: the command of a pod says `opmeter work`, which becomes PID 1 and minds its
-# children itself. Everything is written below /work; the root file system may be read-only.
+# There is no entry point: the command of a pod is `opmeter work`, which is PID 1 and reaps its
+# children. Everything is written below /work; the root file system may be read-only.
 
 ARG BASE=python:3.11-slim-bookworm
 
@@ -25,7 +25,7 @@ RUN /build/bin/pip wheel --no-index --no-deps --no-build-isolation --wheel-dir /
 
 
 FROM ${BASE} AS controller
-# Number 1000 is HwHiAiUser on NPU hosts, whom the devices belong to; libraries look its name up.
+# User 1000 is HwHiAiUser on NPU hosts and owns the devices; libraries look its name up.
 RUN getent passwd 1000 || useradd --uid 1000 --home-dir /work/home --no-create-home \
         --shell /usr/sbin/nologin opmeter; \
     install --directory --owner=1000 --group=1000 /work
@@ -60,7 +60,7 @@ COPY images/requirements-cpu.txt /opt/
 RUN --mount=type=secret,id=pip,target=/etc/pip.conf --mount=type=secret,id=ca \
     /opt/opmeter/bin/pip install --no-cache-dir --only-binary :all: --require-hashes --no-deps \
         -r /opt/requirements-cpu.txt
-# torch_npu is not here; were it on a volume, it would not be loaded with every `import torch`.
+# This image has no torch_npu. If a volume has it, `import torch` does not load it.
 ENV TORCH_DEVICE_BACKEND_AUTOLOAD=0
 USER 1000:1000
 
@@ -71,7 +71,7 @@ RUN getent passwd 1000 || useradd --uid 1000 --home-dir /work/home --no-create-h
         --shell /usr/sbin/nologin opmeter; \
     install --directory --owner=1000 --group=1000 /work
 COPY images/requirements-collector.txt /opt/
-# The base's own torch, torch_npu and numpy are seen; nothing of the base is changed.
+# The environment has access to torch, torch_npu and numpy of the base, which is not changed.
 RUN --mount=type=secret,id=pip,target=/etc/pip.conf --mount=type=secret,id=ca \
     python3 -m venv --system-site-packages /opt/opmeter && \
     /opt/opmeter/bin/pip install --no-cache-dir --only-binary :all: --require-hashes --no-deps \
