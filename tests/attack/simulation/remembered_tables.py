@@ -34,7 +34,7 @@ class Tables:
         """Where each function is looked up, by what name, and what stands there in its place."""
         by: tuple[tuple[tuple[Any, ...], str, _Which], ...] = (
             ((snapshot,), "_table", lambda data, schema, key: (data, id(schema), key)),
-            ((snapshot,), "_parquet", self._content),
+            ((snapshot,), "parquet_bytes", self._content),
             ((published,), "_batches_in", lambda data, columns, key: (data, tuple(columns))),
             ((plan_state,), "_measurements", _of_parts),
             ((plan_state,), "case_rows", _of_records),
