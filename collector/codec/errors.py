@@ -5,6 +5,7 @@
     │   ├── DamagedObject      an object of a store is damaged              exit 1
     │   └── NotPlain           the fast reader of a profile gives up        it is read row by row
     ├── HostFault              this machine alone is at fault               exit 1; 44 in a worker
+    │   └── NoDevice           it has no device of the backend              exit 2; 44 in a worker
     ├── WrongNode              its device is not the plan's                 44 in a worker
     ├── WrongImage             its software or its plan differs             43 in a worker
     ├── CaseRejected           an operator's declaration refuses a case     outcome `rejected`
@@ -29,6 +30,7 @@
     │   ├── NotFound           the key does not exist
     │   ├── AlreadyExists      a create-only write found the key taken
     │   ├── StoreRefused       the credentials or the policy refuse         exit 45 in a worker
+    │   │   └── NoStore        the folder or the bucket does not exist      exit 2; 45 in a worker
     │   └── StoreUnavailable   the store is unavailable; try again later    exit 45 in a worker
     ├── NewerFormat            a later opmeter wrote the database           exit 1
     ├── LeaseTaken             another merge is running                     exit 75
@@ -118,6 +120,10 @@ class HostFault(OpmeterError):
         super().__init__(in_a_line(message))
 
 
+class NoDevice(HostFault):
+    """This machine has no device of the requested backend, or too few, or none can be listed."""
+
+
 class CaseRejected(OpmeterError):
     """The operator's declaration refuses to replay this case; the message has the reason."""
 
@@ -162,6 +168,10 @@ class AlreadyExists(StoreError):
 
 class StoreRefused(StoreError):
     """The store refuses the request (credentials, policy)."""
+
+
+class NoStore(StoreRefused):
+    """The folder or the bucket of a store does not exist; the message names it."""
 
 
 class StoreUnavailable(StoreError):

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from collector.codec.errors import HostFault
+from collector.codec.errors import HostFault, NoDevice
 from collector.host.processes import others_among, tool_output
 from collector.model.measurement import ClockLimit, Condition
 
@@ -29,22 +29,22 @@ class Gpu:
 
 
 def list_gpus() -> tuple[Gpu, ...]:
-    """Return the GPUs that this process may use. Raises HostFault, with the remedy, if there is
+    """Return the GPUs that this process may use. Raises NoDevice, with the remedy, if there is
     none."""
     query = (f"--query-gpu={_FIELDS}", "--format=csv,noheader")
     listed = tool_output("cuda", "nvidia-smi", *query)
     found = visible(parse(listed), os.environ.get(_VISIBLE))
     if not found:
-        raise HostFault(f"backend cuda: {_VISIBLE}={os.environ.get(_VISIBLE)!r} leaves no GPU")
+        raise NoDevice(f"backend cuda: {_VISIBLE}={os.environ.get(_VISIBLE)!r} leaves no GPU")
     return found
 
 
 def parse(text: str) -> tuple[Gpu, ...]:
-    """Parse the output of `nvidia-smi --query-gpu`. Raises HostFault if it lists no GPU."""
+    """Parse the output of `nvidia-smi --query-gpu`. Raises NoDevice if it lists no GPU."""
     rows = [[cell.strip() for cell in line.split(",")] for line in text.splitlines()]
     found = [Gpu(int(row[0]), *row[1:]) for row in rows if len(row) == 4 and row[0].isdigit()]
     if not found:
-        raise HostFault(f"backend cuda: nvidia-smi lists no GPU: {' '.join(text.split())[:300]}")
+        raise NoDevice(f"backend cuda: nvidia-smi lists no GPU: {' '.join(text.split())[:300]}")
     return tuple(found)
 
 

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from collector.codec.errors import BadInput, HostFault
+from collector.codec.errors import BadInput, HostFault, NoDevice
 from collector.host.processes import others_among, tool_output
 from collector.model.measurement import Condition
 
@@ -51,11 +51,11 @@ class Board:
 
 
 def list_npus(environment: Mapping[str, str] = os.environ) -> tuple[Npu, ...]:
-    """Return the NPUs that this process may use. Raises HostFault, with the remedy, if there is
+    """Return the NPUs that this process may use. Raises NoDevice, with the remedy, if there is
     none."""
     found = visible(parse(run_npu_smi("info")), environment.get(_VISIBLE))
     if not found:
-        raise HostFault(f"backend npu: {_VISIBLE}={environment.get(_VISIBLE)!r} leaves no NPU")
+        raise NoDevice(f"backend npu: {_VISIBLE}={environment.get(_VISIBLE)!r} leaves no NPU")
     return found
 
 
@@ -115,7 +115,7 @@ def parse_cores(text: str) -> int | None:
 
 
 def parse(text: str) -> tuple[Npu, ...]:
-    """Parse the output of `npu-smi info`. Raises HostFault if it lists no chip."""
+    """Parse the output of `npu-smi info`. Raises NoDevice if it lists no chip."""
     found: list[Npu] = []
     first: re.Match[str] | None = None
     for line in text.splitlines():
@@ -126,7 +126,7 @@ def parse(text: str) -> tuple[Npu, ...]:
             found.append(Npu(place, place, card, chip, first[2], memory_gb, health))
         first = _FIRST.fullmatch(line.strip())
     if not found:
-        raise HostFault(f"backend npu: npu-smi lists no NPU: {' '.join(text.split())[:300]}")
+        raise NoDevice(f"backend npu: npu-smi lists no NPU: {' '.join(text.split())[:300]}")
     return tuple(found)
 
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from collector.codec.errors import HostFault
+from collector.codec.errors import HostFault, NoDevice
 from collector.model.measurement import Condition
 
 # Processes that must not outlive their starter, however it ends.
@@ -112,12 +112,12 @@ _TOOL_PATIENCE_S = 60.0
 def tool_output(
     backend: str, tool: str, *arguments: str, remedy: str = "", patience_s: float | None = None
 ) -> str:
-    """Return what the driver's tool of a backend (`nvidia-smi`, `npu-smi`) prints. Raises HostFault
-    if it is missing or does not respond."""
+    """Return what the driver's tool of a backend (`nvidia-smi`, `npu-smi`) prints. Raises NoDevice
+    if it is missing, HostFault if it does not respond."""
     patience_s = patience_s or _TOOL_PATIENCE_S
     command = shutil.which(tool)
     if command is None:
-        raise HostFault(
+        raise NoDevice(
             f"backend {backend}: {tool} is not on PATH, so no device can be listed{remedy}"
         )
     try:

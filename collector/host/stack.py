@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from collector.codec.errors import BadInput, HostFault
+from collector.codec.errors import BadInput, HostFault, NoDevice
 from collector.host.cann import cann_runtime, cann_version, find_kernel_libraries, installed_version
 from collector.host.gpus import Gpu, list_gpus
 from collector.host.machine import this_cpu
@@ -28,8 +28,8 @@ def local_stack(backend: str, requested_device: str | None = None) -> Stack:
     """Return the stack that a session on this machine would run on. An NPU may have several names;
     `requested_device` selects one.
 
-    Raises BadInput, with the remedy, if torch or CANN is missing, HostFault if the device is
-    missing."""
+    Raises BadInput, with the remedy, if torch or CANN is missing, NoDevice if there is no device,
+    HostFault if it cannot be used."""
     torch = installed_torch()
     if torch is None:
         raise BadInput("torch is not installed: pip install 'opmeter[cpu]'")
@@ -92,6 +92,18 @@ def device_locks(backend: str) -> list[str]:
     if backend == "npu":
         return [f"npu{npu.physical}" for npu in list_npus()]
     return [gpu.uuid for gpu in list_gpus()] if backend == "cuda" else [f"{backend}0"]
+
+
+def check_devices(backend: str, count: int) -> None:
+    """Raise NoDevice if this process may use fewer than `count` devices; a cpu has any number."""
+    if backend == "cpu":
+        return
+    found = len(device_locks(backend))
+    if found < count:
+        raise NoDevice(
+            f"backend {backend}: expected {count} devices, one for each rank of this node, got "
+            f"{found}; reduce the number of ranks"
+        )
 
 
 def cuda_stack(torch: str, found: Sequence[Gpu]) -> Stack:

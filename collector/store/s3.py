@@ -249,7 +249,7 @@ class S3Store:
         if code == "NoSuchBucket":
             endpoint = f" --endpoint-url {self._endpoint}" if self._endpoint else ""
             create = f"aws s3 mb s3://{self._bucket}{endpoint}"
-            return errors.StoreRefused(f"{what}; create it: {create}")
+            return errors.NoStore(f"{what}; create it: {create}")
         if status in (401, 403) or code in _REFUSALS:
             return errors.StoreRefused(
                 f"{what}; credentials are read from AWS_* or the files that AWS_* names"

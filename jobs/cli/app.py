@@ -15,7 +15,7 @@ import typer
 from typer.core import TyperGroup
 
 from collector import __version__
-from collector.codec.errors import BadInput, DamagedObject, OpmeterError
+from collector.codec.errors import BadInput, DamagedObject, NoDevice, NoStore, OpmeterError
 from collector.host import imports
 from collector.host.processes import end_at_once
 from jobs.cli import cluster, database, model
@@ -189,5 +189,6 @@ def main() -> None:
     except OpmeterError as error:
         advice = error.advice if isinstance(error, DamagedObject) else ""
         say(f"opmeter: {advice or error}", err=True)
-        code = BAD_INPUT if isinstance(error, BadInput) and not advice else FAILED
+        is_input = isinstance(error, BadInput | NoDevice | NoStore) and not advice
+        code = BAD_INPUT if is_input else FAILED
     end_at_once(code)

@@ -110,6 +110,7 @@ def comm_command(
     from collector.comm.gang import GangWork, Rendezvous, run_gang
     from collector.comm.measured import bench_results
     from collector.comm.rank_files import read_results
+    from collector.host.stack import check_devices
 
     check_backend(backend)
     mode = ranks.requested_mode(bench_mode)
@@ -153,6 +154,7 @@ def comm_command(
     if not do_run:
         say("plan only; --do-run measures it")
         return 0
+    check_devices(backend, meeting.nproc_per_node)
     found, failure = ranks.run_ranks(
         lambda folder, tick: run_gang(
             GangWork(plan, patience_s=patience_s, tick=tick), meeting, folder

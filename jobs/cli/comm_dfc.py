@@ -76,6 +76,7 @@ def dfc_command(
     from collector.comm.moe.moe_plan import MoeCase, MoePlan, modes_of
     from collector.comm.moe.moe_table import check_mode, moe_found, read_cases, write_measured
     from collector.comm.rank_files import read_results
+    from collector.host.stack import check_devices
 
     meeting, backend, ep_size = shape.meeting(nodes), shape.backend, shape.ep_size
     loads = tuple(expert_loads or ())
@@ -104,6 +105,7 @@ def dfc_command(
     if not do_run:
         say("plan only; --do-run measures it")
         return 0
+    check_devices(backend, meeting.nproc_per_node)
     ranks.say_buffsize(backend, plan.largest_buffsize_mb())
     found, failure = ranks.run_ranks(
         lambda folder, tick: bench(plan, meeting, folder, patience_s=patience_s, tick=tick),
@@ -176,6 +178,7 @@ def probe_dfc_command(
     """
     from collector.comm.moe import probe_plan
     from collector.comm.moe.benching import probe
+    from collector.host.stack import check_devices
 
     meeting = shape.meeting(nodes)
     axes = (tokens or _TOKENS, experts or _EXPERTS, top_k or _TOP_K)
@@ -187,6 +190,7 @@ def probe_dfc_command(
         operator=probe_plan.OPERATOR_OF_DECODE if decode else probe_plan.OPERATOR,
     )
     say_lines(_plan_lines(plan))
+    check_devices(plan.backend, meeting.nproc_per_node)
     ranks.say_buffsize(plan.backend, plan.largest_buffsize_mb())
     tries, failure = ranks.run_ranks(
         lambda folder, tick: probe(plan, meeting, folder, tick),

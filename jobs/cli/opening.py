@@ -7,10 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from collector.codec.errors import BadInput, OpmeterError, StoreUnavailable
+from collector.codec.errors import BadInput, NoStore, OpmeterError, StoreUnavailable
 from collector.profiles.bundled import bundled_file
 from collector.store import open_store
 from collector.store.base import Store
+from collector.store.opening import address_of
 from collector.store.probe import probe_store
 from collector.store.waiting import PatientStore, SingleWriterStore
 
@@ -76,6 +77,20 @@ def open_root(
 ) -> Store:
     """Return the store of a command, which retries while it is unavailable."""
     return patient(open_bare(root, campaign, single_writer=single_writer))
+
+
+def open_existing(root: str | None) -> Store:
+    """Return the store of a command that only reads it, which retries while it is unavailable.
+
+    Raises NoStore if its folder does not exist; a bucket that is missing refuses the first request.
+    """
+    store = open_root(root)
+    if store.url.startswith("file:") and not Path(folder := address_of(store.url, "")).is_dir():
+        raise NoStore(
+            f"{folder}: expected the folder of a store, got none; opmeter run creates it, --root "
+            "names another"
+        )
+    return store
 
 
 def choose_guard(store: Store, *, single_writer: bool) -> Guard:

@@ -12,7 +12,7 @@ from collector.codec.errors import BadInput
 from collector.ops.registry import all_ops, family_of, find
 from collector.ranks.collective import DTYPES, OPERATIONS
 from collector.ranks.experts import KERNELS
-from collector.store import open_store
+from jobs.cli.opening import open_existing
 from jobs.cli.terminal import print_json, print_table, say
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def _verified(root: str) -> dict[str, list[str]]:
     from jobs.selftest.archive import read_kept
 
     verified: dict[str, list[str]] = {}
-    for one in read_kept(open_store(root)):
+    for one in read_kept(open_existing(root)):
         for name in one.kernels:
             verified.setdefault(name, []).append(one.stack.device)
     return verified

@@ -12,7 +12,7 @@ import typer
 
 from collector.codec.errors import BadInput
 from collector.codec.text import visible
-from jobs.cli.opening import find_root, open_campaign, open_root
+from jobs.cli.opening import find_root, open_campaign, open_existing, open_root
 from jobs.cli.options import RootOption
 from jobs.cli.terminal import print_json, say, say_lines
 
@@ -58,7 +58,7 @@ def status_command(
     if name is None:
         if watch:
             raise BadInput("--watch requires the name of a campaign")
-        store = open_root(root)
+        store = open_existing(root)
         if as_json:
             follower = Follower(store)
             print_json(

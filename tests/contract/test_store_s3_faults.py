@@ -9,6 +9,7 @@ import pytest
 
 from collector.codec.errors import (
     AlreadyExists,
+    NoStore,
     NotFound,
     StoreError,
     StoreRefused,
@@ -211,7 +212,7 @@ def test_a_missing_bucket_is_a_refusal_that_says_how_to_make_it(s3):
     store = S3Store("no-such-bucket-here", "p", endpoint=s3.endpoint)
     for call in ("get", "create", "list"):
         with pytest.raises(
-            StoreRefused, match=f"aws s3 mb s3://no-such-bucket-here --endpoint-url {s3.endpoint}"
+            NoStore, match=f"aws s3 mb s3://no-such-bucket-here --endpoint-url {s3.endpoint}"
         ):
             CALLS[call](store)
 

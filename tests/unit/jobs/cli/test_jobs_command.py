@@ -88,6 +88,25 @@ def test_bad_input_is_one_line_and_exit_2(tmp_path, arguments, data):
     assert len(lines) == 1 and missing(lines[0], data) == [], done.stderr
 
 
+def test_one_cause_has_one_exit_code(tmp_path):
+    sources = "sources: [{bundled: quickstart}]\nbackend: npu\n"
+    (tmp_path / "npu.yaml").write_text(f"campaign: a\n{sources}")
+    (tmp_path / "nothing").mkdir()
+    no_device = (
+        *("stack --backend npu", "stack --backend cuda", "selftest npu", "selftest cuda"),
+        *("run npu.yaml", "plan npu.yaml --dry-run", "doctor --together npu"),
+    )
+    no_store = (
+        *("status", "status --json", "status a", "ops --root nowhere", "ops Add --root nowhere"),
+        *("db log", "db path", "db verify", "db diff 1 2", "db quality", "pull t", "merge a"),
+        *("coverage --model qwen3-32b", "logs a", "ops --root file:///nowhere"),
+    )
+    for words in (*no_device, *no_store):
+        done = opmeter_here(*words.split(), cwd=tmp_path, PATH=str(tmp_path / "nothing"))
+        assert done.returncode == 2, (words, done.stdout, done.stderr)
+    assert not (tmp_path / "opmeter-data").exists()
+
+
 def test_a_process_says_and_ends_as_the_command_does_within_one(tmp_path):
     for words in (("ops", "Ad"), ("run", "nothing.yaml"), ("comm", "--dtype", "x"), ("--version",)):
         process, here = (run(*words, cwd=tmp_path) for run in (opmeter, opmeter_here))
