@@ -362,12 +362,25 @@ def bundled_names() -> tuple[str, ...]:
     return tuple(sorted(one.name.removesuffix(".json") for one in folder.iterdir()))
 
 
+# Short names of the models, as `tools/perf_data_collection` of msmodeling knows them.
+_SHORT_NAMES = {
+    "dsv3": "deepseek-v3",
+    "dsv32": "deepseek-v3.2",
+    "llama70b": "llama-3-70b",
+    "metallama370b": "llama-3-70b",
+    "qwen3235b": "qwen3-235b-a22b",
+}
+_SEPARATORS = str.maketrans("", "", "-_. ")
+
+
 def bundled_decoder(word: str) -> Decoder | None:
-    """Return the model of a name in `bundled_names`, with or without its owner and in any case.
+    """Return the model of a name in `bundled_names` or of a short name, with or without its owner,
+    in any case and with any separators.
 
     None for another word. No other file is read."""
-    name = word.rpartition("/")[2].lower()
-    if name not in bundled_names():
+    bare = word.rpartition("/")[2].lower().translate(_SEPARATORS)
+    names = {name.translate(_SEPARATORS): name for name in bundled_names()} | _SHORT_NAMES
+    if (name := names.get(bare)) is None:
         return None
     data = (files("collector") / "data" / "models" / f"{name}.json").read_bytes()
     return read_config(data, name=name, path=f"{name}.json")

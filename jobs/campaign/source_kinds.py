@@ -1,6 +1,7 @@
 """`sources` of a campaign file: the six kinds of sources of its cases."""
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -183,16 +184,21 @@ def read_model(found: Fields, base: Path) -> ModelSource:
     layout = _layout(found["layout"])
     word = reported.text()
     model = bundled_decoder(word) or base / word
-    try:
-        if isinstance(model, Decoder):
-            check_layout(model, layout)
-        elif model.suffix != ".json":
-            raise unknown_model(word)
-        find_kernel_set(release)
-    except BadInput as error:
-        raise reported.refusal(str(error)) from error
+    if isinstance(model, Decoder):
+        _check(found["layout"], check_layout, model, layout)
+    elif model.suffix != ".json":
+        raise reported.refusal(str(unknown_model(word)))
+    _check(found.get("release", reported), find_kernel_set, release)
     collectives = found.read("collectives", read_step_collectives, None)
     return ModelSource(model, layout, _serving(found["serving"]), release, collectives)
+
+
+def _check(entry: Entry, check: Callable[..., object], *values: object) -> None:
+    """Raise the BadInput of a check as an error of the entry that has the value."""
+    try:
+        check(*values)
+    except BadInput as error:
+        raise entry.refusal(str(error).removeprefix("layout: ")) from error
 
 
 def _layout(entry: Entry) -> Layout:

@@ -4,6 +4,7 @@ with the load that it serves.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from jobs.planning.forecast import Peaks
 
 
+_OPTIONS = "the options"  # the path of the document that is made of a command's options
 _MOST_DEVICES = 1 << 16  # nothing is launched: as many as any message needs
 
 
@@ -47,7 +49,18 @@ def campaign_of(source: Mapping[str, Any], grid: str, device: str) -> Campaign:
         "backend": backend_of(device),
         "devices": _MOST_DEVICES,
     }
-    return campaign_from_text(yaml.safe_dump(document), path="the options", base=Path.cwd())
+    try:
+        return campaign_from_text(yaml.safe_dump(document), path=_OPTIONS, base=Path.cwd())
+    except BadInput as error:
+        raise error if error.path != _OPTIONS else _of_option(error) from error
+
+
+def _of_option(error: BadInput) -> BadInput:
+    """Return the error about a value of that document as one about the option that gave it:
+    `sources[0].serving.phase` is --phase."""
+    place, _, what = str(error).removeprefix(f"{_OPTIONS}:{error.line}: ").partition(": ")
+    name = re.sub(r"^sources\[0\]\.(?:serving\.|collectives\.)?|[.\[].*", "", place)
+    return BadInput(f"--{name.replace('_', '-')}: {what}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -96,7 +96,9 @@ def repeated(words: Iterable[str], lists: Collection[str]) -> Iterator[str]:
 
 # Groups of options: a command takes a dataclass of options as one parameter.
 
-_StackVersion = Annotated[str, typer.Option(help="version of the stack, with --device")]
+# That of `tools/perf_data_collection` of msmodeling.
+_USUAL_DEVICE = "ATLAS_800_A3_752T_128G_DIE"
+_StackVersion = Annotated[str, typer.Option(help="version of the stack, without --database-path")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +106,10 @@ class TreeOptions:
     """The version directory of a tree, which every command of the single-host flow requires."""
 
     database_path: Annotated[Path | None, typer.Option(help="version directory of a tree")] = None
-    device: Annotated[str | None, typer.Option(help="device, instead of --database-path")] = None
+    device: Annotated[
+        str | None,
+        typer.Option(help=f"device of the tree, without --database-path  [{_USUAL_DEVICE}]"),
+    ] = None
     vllm_version: Annotated[
         str, typer.Option(help="vLLM version of the stack, or a whole version name")
     ] = ""
@@ -120,12 +125,13 @@ class TreeOptions:
         if self.database_path is not None:
             return self.database_path
         vllm, torch = self.vllm_version, self.torch_version
-        if not self.device or not (torch or is_version_name(vllm)):
+        if not (torch or is_version_name(vllm)):
             raise BadInput(
-                "the tree is not specified: expected --database-path VERSION_DIR, or --device with "
-                "--vllm-version, --torch-version and --cann-version"
+                "the tree is not specified: expected --database-path VERSION_DIR, or "
+                "--vllm-version, --torch-version and --cann-version of --device"
             )
-        return version_dir(Path.cwd(), self.device, vllm, torch, self.cann_version)
+        device = _USUAL_DEVICE if self.device is None else self.device
+        return version_dir(Path.cwd(), device, vllm, torch, self.cann_version)
 
 
 @dataclass(frozen=True, slots=True)

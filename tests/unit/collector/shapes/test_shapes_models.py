@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from collector.codec.errors import BadInput
 from collector.shapes.kernel_set import bundled_releases, find_kernel_set, read_kernel_set
 from collector.shapes.layout import ExpertLaunch, Layout, Quantisation, check_layout, layout_of
-from collector.shapes.models import bundled_names, find_decoder, read_config
+from collector.shapes.models import bundled_decoder, bundled_names, find_decoder, read_config
 from collector.shapes.serving import Batch, Phase, Serving, check_batch, passes, spread
 from collector.shapes.step import derive_step
 from tests.unit.collector.naming import naming
@@ -41,7 +41,21 @@ def test_a_bundled_model_is_found_by_its_name_and_by_its_owners(tmp_path, monkey
     assert find_decoder("Qwen/Qwen3-32B") == find_decoder("qwen3-32b")
     (tmp_path / "qwen3-32b").mkdir()  # a folder of that name does not stand before it
     assert find_decoder("qwen3-32b").layers == 64
-    assert bundled_names()
+    for short, name in {
+        "dsv3": "deepseek-v3",
+        "DeepSeekV3": "deepseek-v3",
+        "dsv3.2": "deepseek-v3.2",
+        "qwen332b": "qwen3-32b",
+        "Qwen/Qwen3_32B": "qwen3-32b",
+        "meta-llama/Meta-Llama-3-70B": "llama-3-70b",
+        "llama70b": "llama-3-70b",
+        "glm51": "glm-5.1",
+        "glm52": "glm-5.2",
+        **{name: name for name in bundled_names()},
+    }.items():
+        assert find_decoder(short).name == name
+    for word in ("dsv", "deepseek", "dsv3.json", "/"):
+        assert bundled_decoder(word) is None
 
 
 def test_a_config_is_read_from_its_file_or_its_folder(tmp_path):

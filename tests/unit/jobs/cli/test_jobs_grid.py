@@ -75,7 +75,7 @@ def test_what_is_no_case_says_why(tree):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--target-models", "dsv3"], "'dsv3'"),
+        (["--target-models", "dsv9"], "'dsv9'"),
         (["--target-models", ","], "--target-models"),
     ],
 )

@@ -146,6 +146,20 @@ def test_what_cannot_be_meant_is_refused(folder, words, data):
     assert isinstance(error, BadInput) and missing(str(error), data) == []
 
 
+def test_an_error_about_a_value_names_its_option(folder):
+    for words, option in (
+        ("--model gpt-9", "--model"),
+        ("--model dsv3 --layout tp=8", "--layout"),
+        ("--model qwen3-32b --layout tp=7", "--layout"),
+        ("--model dsv3 --layout tp=8,ep=8 --phase both", "--phase"),
+        ("--model qwen3-32b --release 9", "--release"),
+        ("--model qwen3-32b --grid 3,0", "--grid"),
+    ):
+        error = plan(*words.split(), "--budget", "1").exception
+        assert isinstance(error, BadInput), words
+        assert str(error).startswith(f"{option}: ") and "sources" not in str(error), words
+
+
 @pytest.mark.thorough
 def test_a_picture_that_is_there_is_kept(folder):
     (folder / "curve.svg").write_text(json.dumps("mine"))

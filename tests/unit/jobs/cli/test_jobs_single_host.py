@@ -4,6 +4,7 @@ import csv
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -149,10 +150,9 @@ def test_a_tree_is_found_by_its_device_and_versions(tree, tmp_path):
     whole = tmp_path / "ATLAS_800_A3_752T_128G_DIE" / "vllm_ascend" / name
     device = ("--device", "ATLAS_800_A3_752T_128G_DIE")
     parts = ("--vllm-version", "0.18.0", "--torch-version", "2.9.0+cpu", "--cann-version", "8.5")
-    for versions in (parts, ("--vllm-version", name)):
-        done = opmeter_here(
-            "parse", "--profiling-path", "serving", *device, *versions, cwd=tmp_path
-        )
+    for words in (parts, (*device, *parts), ("--vllm-version", name)):
+        shutil.rmtree(whole, ignore_errors=True)
+        done = opmeter_here("parse", "--profiling-path", "serving", *words, cwd=tmp_path)
         assert done.returncode == 0 and (whole / "Add.csv").exists(), done.stderr
     done = opmeter_here("microbench", *device, *parts, "--backend", "cpu", cwd=tmp_path)
     assert done.returncode == 2 and "ATLAS_800_A3_752T_128G_DIE" in done.stderr

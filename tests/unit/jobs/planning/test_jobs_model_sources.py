@@ -158,11 +158,11 @@ def test_a_file_beside_the_campaign_is_a_model(tmp_path):
     [
         ("model: qwen3-32b", "model", ["layout"]),
         ("model: gpt-5, layout: {}, serving: {}", "model", ["'gpt-5'", "qwen3-32b"]),
-        (_QWEN.replace("tp: 16", "tp: 3"), "model", ["layout", "tp=3", "64"]),
+        (_QWEN.replace("tp: 16", "tp: 3"), "layout", ["tp=3", "64"]),
         (_QWEN.replace("tp: 16", "pp: 2"), "layout", ["'pp'", "tp, dp, ep"]),
         (_QWEN.replace("nz: 2", "nz: 7"), "layout.nz", ["1", "0", "2", "'7'"]),
         (_QWEN.replace("input: 500, ", ""), "serving", ["'input'"]),
-        (f"{_QWEN}, release: vllm-9", "model", ["'vllm-9'", "vllm-ascend-0.18"]),
+        (f"{_QWEN}, release: vllm-9", "release", ["'vllm-9'", "vllm-ascend-0.18"]),
         (f"{_QWEN}, stack: target", "stack", ["profile"]),
         ("bundled: quickstart, layout: {}", "layout", ["model"]),
         ("profile: x, serving: {}", "serving", ["model"]),
