@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from collector.codec.errors import BadInput
+from collector.codec.errors import BadInput, StoreError
+from collector.model import keys
 from jobs.cli.opening import Stores, find_root, open_bare, open_campaign, open_root, patient
 from jobs.cli.options import (
     AgainOption,
@@ -228,9 +229,9 @@ def launch_command(
 ) -> int:
     """Start a campaign on a cluster: upload its cases and apply its ConfigMap.
 
-    A controller in the cluster does the rest. With --watch this command is the controller of the
-    namespace until the campaign is merged; if you interrupt it, it ends with 3, and the same
-    command continues.
+    A controller in the cluster does the rest. A dry run requires neither a cluster nor credentials.
+    With --watch this command is the controller of the namespace until the campaign is merged; if
+    you interrupt it, it ends with 3, and the same command continues.
 
     \b
     Examples:
@@ -263,10 +264,11 @@ def launch_command(
         pull_policy=pull_policy,
         merge_memory=merge_memory,
     )
-    opened, bare, loaded = _opened(campaign, site, deployment, root)
+    opened, bare, loaded = _opened(campaign, site, deployment, root, dry_run=dry_run)
     if dry_run:
         deployment = replace(deployment, namespace=namespace or "default")
         manifest = launching.campaign_object(opened, campaign, site, deployment, loaded)
+        say("planning the first wave", err=True)
         first = launching.first_objects(opened, load_site(site), deployment, bare)
         typer.echo(launching.not_uploaded(opened, loaded, patient(bare)))
         typer.echo(launching.as_yaml([manifest, *first]))
@@ -303,19 +305,30 @@ def _check_reported(image: str, store: str) -> None:
 
 
 def _opened(
-    name: str, site: str, deployment: Deployment, root: str | None
+    name: str, site: str, deployment: Deployment, root: str | None, *, dry_run: bool
 ) -> tuple[Campaign, Store, tuple[LoadedSource, ...]]:
+    from collector.store.in_memory import MemoryStore
     from jobs.objects.applied_campaign import check_parts
     from jobs.objects.site import load_site
     from jobs.planning.sources import load_sources
 
     campaign = open_campaign(name)
     check_parts(campaign, load_site(site), deployment)
-    store = open_bare(
-        root or deployment.root,
-        single_writer=deployment.single_writer,
-        said_by="--root" if root else "--store",
-    )
+    try:
+        store = open_bare(
+            root or deployment.root,
+            single_writer=deployment.single_writer,
+            said_by="--root" if root else "--store",
+        )
+        if dry_run:
+            say(f"reading {store.url}", err=True)
+            next(iter(store.list(keys.CAMPAIGNS)), None)
+    except StoreError as error:
+        if not dry_run:
+            raise
+        say(f"taken as an empty store, because it cannot be read: {error}", err=True)
+        store = MemoryStore()
+    say(f"reading the sources of {campaign.name}", err=True)
     return campaign, store, load_sources(campaign, patient(store))
 
 

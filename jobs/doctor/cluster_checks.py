@@ -21,7 +21,7 @@ from jobs.objects.deployment import Deployment, Manifest
 from jobs.objects.job_manifest import worker_job
 from jobs.objects.kueue import is_held
 from jobs.objects.pod_template import resources
-from jobs.objects.site import Site
+from jobs.objects.site import ACCELERATOR_LABEL, Site
 from jobs.objects.waves import Wave
 
 RECOMMENDED_VERSION, OLDEST = (1, 29), (1, 26)
@@ -132,10 +132,20 @@ def check_nodes(nodes: Iterable[Manifest], site: Site) -> Iterator[Check]:
         f"{len(usable)} of {len(chosen)} ready and schedulable ({selector})",
         "kubectl get nodes; kubectl describe node NAME shows what is wrong",
     )
+    yield from _check_types(chosen, site)
     if site.resource:
         yield _check_devices(chosen, site)
     if site.super_pod_label:
         yield _check_super_pods(usable, site.super_pod_label)
+
+
+def _check_types(nodes: Sequence[Manifest], site: Site) -> Iterator[Check]:
+    """Check whether the selected nodes are of the profile's accelerator type, if they have one."""
+    labels = ((n["metadata"].get("labels") or {}).get(ACCELERATOR_LABEL, "") for n in nodes)
+    found = sorted(set(labels) - {"", site.machine_type})
+    if site.machine_type and found:
+        words = f"expected nodes of {ACCELERATOR_LABEL} {site.machine_type}, got {', '.join(found)}"
+        yield Check("type", False, words, "correct accelerator_type or node_selector")
 
 
 def _check_super_pods(nodes: Sequence[Manifest], label: str) -> Check:

@@ -206,7 +206,7 @@ def pod_annotations(site: Site, pods: int = 1) -> dict[str, str]:
     annotations = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false"}
     if site.schedule_policy:
         annotations["huawei.com/schedule_policy"] = site.schedule_policy
-    if site.accelerator_type.endswith("super-pod"):
+    if site.machine_type.endswith("super-pod"):
         # Refused for a single pod, unless it equals the request in `resources`; a gang must be in
         # one super-pod.
         annotations["sp-block"] = str(site.devices_per_worker * pods)

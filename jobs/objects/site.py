@@ -19,6 +19,15 @@ from jobs.campaign.document import Entry, Fields, read_document
 from jobs.objects.deployment import LABEL, quantity
 
 # The default names of devices in MindCluster's device plugin.
+ACCELERATOR_LABEL = "accelerator-type"  # of a node, by MindCluster
+# Resources that are parts of a device (2026-11).
+_SLICE = re.compile(
+    r"-\d+c(?:\.|$)"  # MindCluster: Ascend910-4c, Ascend910-12c.3cpu.32g, Ascend310P-2c.1cpu
+    r"|[/.-]vir\d"  # its templates: vir02, vir10_3c_32g
+    r"|(?:-|/npu-)(?:core|memory|number)\b"  # HAMi: Ascend910B3-memory; npu-core of dynamic slices
+    r"|/mig-|\.shared$"  # NVIDIA
+    r"|/v(?:npu|gpu|cuda)|/gpu-?(?:mem|core)"  # HAMi, Volcano, Aliyun
+)
 _MINDCLUSTER = frozenset(f"huawei.com/{n}" for n in ("Ascend910", "Ascend310", "Ascend310P", "npu"))
 
 
@@ -66,6 +75,11 @@ class Site:
         return {"device": 1, "pair": 2, "node": self.devices_per_node}[self.shape]
 
     @property
+    def machine_type(self) -> str:
+        """Return the accelerator type, which the node selector also requires if it names one."""
+        return self.accelerator_type or dict(self.node_selector).get(ACCELERATOR_LABEL, "")
+
+    @property
     def at_once(self) -> int:
         """Return how many of these devices measure concurrently."""
         return max(1, min(self.devices_per_worker, self.measure_concurrency))
@@ -86,12 +100,23 @@ def resource_complaint(site: Site) -> str:
     """Return why the resource is not the name of a whole device; empty if it is."""
     if site.backend == "npu" and not site.resource:
         return "an NPU site requires `resource`, such as huawei.com/Ascend910"
-    if re.search(r"Ascend\d+\w*-\d+c", site.resource):
+    if _SLICE.search(site.resource):
         return (
             f"{site.resource} is a slice of a device; "
             "its durations differ from those of the whole device"
         )
     return ""
+
+
+def type_complaint(site: Site) -> str:
+    """Return why the accelerator type is not that of the selected nodes; empty if it is."""
+    selected = dict(site.node_selector).get(ACCELERATOR_LABEL, "")
+    if not selected or selected == site.accelerator_type:
+        return ""
+    return (
+        f"node_selector requires nodes of {ACCELERATOR_LABEL} {selected}, "
+        f"got {site.accelerator_type}"
+    )
 
 
 def shape_complaint(site: Site) -> str:
@@ -110,14 +135,14 @@ def shape_complaint(site: Site) -> str:
             f"{site.devices_per_worker}, because the number is rounded up; expected pair, or node "
             "with an even number of devices"
         )
-    if site.accelerator_type.startswith("module-a3") and site.shape == "device":
+    if site.machine_type.startswith("module-a3") and site.shape == "device":
         return f"{_why_not_one_die(site)}: expected pair or node"
     return _volcano_complaint(site) if site.scheduler == "volcano" else ""
 
 
 def super_pod_complaint(site: Site) -> str:
     """Return why the label cannot keep a gang in one super-pod; empty if it can."""
-    if site.scheduler == "volcano" and site.accelerator_type.endswith("super-pod"):
+    if site.scheduler == "volcano" and site.machine_type.endswith("super-pod"):
         return (
             "Volcano's Ascend plugin already keeps a gang in one super-pod, and this label could "
             "conflict with it; remove this key"
@@ -138,12 +163,12 @@ def _why_not_one_die(site: Site) -> str:
 
 
 def _volcano_complaint(site: Site) -> str:
-    if site.accelerator_type.endswith("super-pod") and site.shape != "node":
+    if site.machine_type.endswith("super-pod") and site.shape != "node":
         return (
             "Volcano's Ascend plugin requires whole nodes of a super-pod in a Job of several pods "
             '("should be equal to node npu"): expected node'
         )
-    is_typed = site.schedule_policy or "accelerator-type" in dict(site.node_selector)
+    is_typed = site.schedule_policy or ACCELERATOR_LABEL in dict(site.node_selector)
     if not is_typed and (site.resource in _MINDCLUSTER or not site.accelerator_type):
         return (
             "Volcano's Ascend plugin schedules a Job without a machine type as one of the "
@@ -249,6 +274,8 @@ def _complaints(site: Site, found: Fields) -> Iterator[tuple[str, str]]:
     if site.super_pod_label:
         yield "super_pod_label", super_pod_complaint(site)
     yield "resource" if "resource" in found else "backend", resource_complaint(site)
+    if site.accelerator_type:
+        yield "accelerator_type", type_complaint(site)
     yield "shape", shape_complaint(site)
     if "measure_concurrency" in found:
         yield "measure_concurrency", concurrency_complaint(site)

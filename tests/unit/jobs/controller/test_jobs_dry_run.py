@@ -114,6 +114,20 @@ def test_a_dry_run_prints_objects_that_mean_the_same_in_the_cluster(folder, caps
     assert applied.campaign.target == campaign_of(folder).target
 
 
+def test_a_dry_run_needs_no_credentials(folder, capsys, monkeypatch):
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    nowhere = str(folder / "nothing")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", nowhere)
+    monkeypatch.setenv("AWS_CONFIG_FILE", nowhere)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    bucket = "s3://bucket/x?endpoint=http://127.0.0.1:9"
+    assert launch_command("c.yaml", image="here/worker:1", store=bucket, dry_run=True) == 0
+    printed = capsys.readouterr()
+    assert [one["kind"] for one in yaml.safe_load_all(printed.out)] == ["ConfigMap", "Job"]
+    assert "s3://bucket/x" in printed.err and "AWS_" in printed.err
+
+
 @pytest.mark.thorough
 def test_a_job_that_was_printed_and_applied_is_let_go_by_a_controller():
     play, other = Play(cases=6), Play(cases=6)

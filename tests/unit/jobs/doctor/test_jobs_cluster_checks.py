@@ -87,6 +87,18 @@ def test_nodes_that_the_selector_misses_are_told_with_what_they_have():
     assert "accelerator-type=module-910b-8" in bare and "module-a3-16" not in bare
 
 
+def test_nodes_of_another_type_are_reported_where_no_selector_excludes_them():
+    cce = load_site("cce")
+    labels = dict(cce.node_selector)
+    same, other = (
+        labels | {"accelerator-type": kind} for kind in ("module-910b-8", "module-a3-16")
+    )
+    check = only(check_nodes([node(labels=same), node("n2", labels=other)], cce), "type")
+    assert not check.ok and missing(check.found, ["module-910b-8", "module-a3-16"]) == []
+    for fine in (same, labels):
+        assert "type" not in {check.name for check in check_nodes([node(labels=fine)], cce)}
+
+
 def test_nodes_that_are_not_ready_are_counted():
     check = only(check_nodes([node(), node("n2", ready="False")], A2), "nodes")
     assert numbers(check.found)[:2] == ["1", "2"]

@@ -118,9 +118,38 @@ def test_a_processor_under_volcano_is_told_nothing():
 
 def test_a_slice_of_a_device_is_refused():
     text = A3.format(shape="device", kind="module-910b-8", scheduler="default")
-    sliced = text.replace("huawei.com/Ascend910", "huawei.com/Ascend910-12c.3cpu.32g")
-    with pytest.raises(BadInput, match=r"^mine\.yaml:3: resource: .*Ascend910-12c"):
-        site_from_text(sliced, path="mine.yaml")
+    for name in (
+        # Static and dynamic slices of MindCluster's device plugin (its documentation, 2026-11).
+        *("huawei.com/Ascend910-2c", "huawei.com/Ascend910-12c.3cpu.32g", "huawei.com/npu-core"),
+        *("huawei.com/Ascend910-3c.0.5cpu.8g", "huawei.com/Ascend310P-4c.3cpu.ndvpp"),
+        # HAMi's, for parts of memory and cores.
+        *("huawei.com/Ascend910B3-memory", "huawei.com/Ascend910B4-1-core"),
+        "huawei.com/npu-memory-1Gi",
+    ):
+        sliced = text.replace("huawei.com/Ascend910", name)
+        with pytest.raises(BadInput, match=rf"^mine\.yaml:3: resource: .*{re.escape(name)}"):
+            site_from_text(sliced, path="mine.yaml")
+    gpu = {"backend": "cuda", "accelerator_type": "", "schedule_policy": ""}
+    for name in ("nvidia.com/mig-1g.5gb", "nvidia.com/gpu.shared", "nvidia.com/gpumem"):
+        with pytest.raises(BadInput, match="resource"):
+            site_from_text(text, path="mine.yaml", changes=gpu | {"resource": name})
+    for name in ("Ascend910", "Ascend910B4-1", "Ascend910C", "ascend-1980", "Ascend310P", "npu"):
+        whole = text.replace("huawei.com/Ascend910", f"huawei.com/{name}")
+        changes = {"shape": "node"} if name == "Ascend910C" else {}
+        assert site_from_text(whole, path="mine.yaml", changes=changes).resource.endswith(name)
+    whole = site_from_text(text, path="mine.yaml", changes=gpu | {"resource": "nvidia.com/gpu"})
+    assert whole.resource == "nvidia.com/gpu"
+
+
+def test_the_type_of_machines_is_that_of_the_selected_nodes():
+    a3 = "node_selector: {accelerator-type: module-a3-16-super-pod}\n"
+    with pytest.raises(BadInput, match=r"^mine\.yaml:6: accelerator_type: .*super-pod"):
+        site(more=a3)
+    assert site(kind="module-a3-16-super-pod", more=a3).machine_type == "module-a3-16-super-pod"
+    silent = {"accelerator_type": ""}
+    text = A3.format(shape="device", kind="x", scheduler="default") + a3
+    with pytest.raises(BadInput, match=r"^mine\.yaml:5: shape: "):  # one die of an A3
+        site_from_text(text, path="mine.yaml", changes=silent)
 
 
 def test_npus_without_a_name_are_refused_where_they_are_wanted():
