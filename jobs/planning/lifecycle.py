@@ -8,14 +8,15 @@ the answer depends on, `decide` gives it, and `make_next` makes the plan without
 A plan belongs to the campaign while its inputs (sources, settings, stack) are the campaign's. The
 newest such plan is continued until all of it is committed and merged. Otherwise the next plan is
 made. Committed results of older plans are merged first, so that no measurement is lost and none is
-made twice. Committed but damaged results are measured again by a separate plan. Cases that only
-sessions with suspect canaries measured are also measured again, once.
+made twice. Committed but damaged results are measured again by a separate plan; those of older
+plans if no later plan has measured their cases. Cases that only sessions with suspect canaries
+measured are also measured again, once.
 """
 
 import getpass
 import platform
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 
@@ -145,7 +146,7 @@ def _stored(campaign: Campaign, held: HeldShards) -> tuple[StoredPlans, frozense
     )
 
 
-# The decision. It reads nothing but rows of the head in `state`, which never change.
+# The decision. It reads nothing but rows of the head in `state` and shards, which never change.
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,15 +165,16 @@ class NewPlan:
     """Merge the plans `others`, in order, then make the plan of this number.
 
     `round` separates its shards from earlier ones of the same cases. If `damaged` is set, the plan
-    measures only the cases of these shards of the plan `after` again. If `suspects` is set, it
-    measures only these cases of `after` again, each on another device or node than the one given.
-    """
+    measures only the cases of these shards of the plan `after` again. If `lost` or `suspects` is
+    set, it measures only these cases again, each on another device or node than the one given:
+    those of damaged shards of plans before `after`, or of suspect sessions."""
 
     number: int
     others: tuple[int, ...]
     round: str = ""
     after: Plan | None = None
     damaged: tuple[str, ...] = ()
+    lost: Mapping[str, str] = field(default_factory=dict)
     suspects: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -201,13 +203,42 @@ def decide(state: PlanningState, options: RunOptions) -> Step:
     if broken := tuple(left_out[newest.number]):
         if not may_remeasure(newest):
             return Continue(newest, others, is_finished=True)
-        round_ = f"{number}m{remeasurements(newest) + 1}"
-        return NewPlan(number, others, round_, newest, damaged=broken)
+        return NewPlan(number, others, _round_of_damage(number, newest), newest, damaged=broken)
+    if may_remeasure(newest) and (lost := lost_cases(state, newest)):
+        return NewPlan(number, others, _round_of_damage(number, newest), newest, lost=lost)
     if newest.forecast.learning:
         return NewPlan(number, others, str(number))
     if _may_repeat_suspects(own) and (suspects := suspect_cases(state)):
         return NewPlan(number, others, f"{number}d", newest, suspects=suspects)
     return Continue(newest, others, is_finished=True)
+
+
+def _round_of_damage(number: int, newest: Plan) -> str:
+    return f"{number}m{remeasurements(newest) + 1}"
+
+
+def lost_cases(state: PlanningState, newest: Plan) -> Mapping[str, str]:
+    """Return the cases of damaged shards of plans before the newest that the head has no result of,
+    as `cases_to_repeat` returns them. They occur where a database is lost, and made again from the
+    results of plans that were made for the lost one."""
+    broken = {damage.shard for damage in state.damage if damage.shard} - state.held
+    found: dict[str, str] = {}
+    if not broken:
+        return found
+    expected = frozenset(_required_cases(state)) - read_head_results(state).keys()
+    for plan in state.mergeable:
+        if plan.number < newest.number:
+            owed = cases_to_repeat(state.published.store, plan, broken, expected)
+            found |= {case: place for case, place in owed.items() if case in expected}
+    return found
+
+
+def _required_cases(state: PlanningState) -> Iterator[str]:
+    operators = state.campaign.operators
+    for source in state.sources:
+        for record in source.records:
+            if operators is None or record.case.kernel_type in operators:
+                yield record.case_id
 
 
 def _may_repeat_suspects(own: Sequence[Plan]) -> bool:
@@ -225,12 +256,7 @@ def suspect_cases(state: PlanningState) -> Mapping[str, str]:
     stack, campaign, published = state.stack, state.campaign, state.published
     if not published.shows(stack):
         return {}
-    expected = {
-        record.case_id
-        for source in state.sources
-        for record in source.records
-        if campaign.operators is None or record.case.kernel_type in campaign.operators
-    }
+    expected = set(_required_cases(state))
     return published.suspect_once(stack.version_path, expected, cache=campaign.measure.cache)
 
 
@@ -277,6 +303,13 @@ def make_next(state: PlanningState, step: Step, options: RunOptions) -> NextPlan
             news += "sessions again would take too long"
             return NextPlan(state, step.after, news, damage, is_finished=True)
         news += f", for results of suspect sessions of plan {before}"
+    elif step.after is not None and step.lost:
+        before = step.after.number
+        if not made.plan.shards:
+            news = f"plan {before} is measured and merged; the cases of damaged results of earlier "
+            news += "plans cannot be measured"
+            return NextPlan(state, step.after, news, damage, is_finished=True)
+        news += f", for damaged results of plans before plan {before}"
     elif step.after is not None:
         news += f", for damaged results of plan {step.after.number}"
     return NextPlan(state, made.plan, news, damage, made.shards)
@@ -342,8 +375,8 @@ def _owed(
     Each has the device or node that must not measure it. Return None for any other plan."""
     if step.after is None:
         return None
-    if step.suspects:
-        return step.suspects
+    if step.suspects or step.lost:
+        return step.suspects or step.lost
     known = (record.case_id for source in state.sources for record in source.records)
     is_open = step.after.update != "missing-only"
     expected = frozenset(case for case in known if is_open or case not in measured)
@@ -508,14 +541,15 @@ def publish_measured(made: NextPlan, guard: Guard, options: RunOptions) -> NextP
     whether it `goes_on`.
 
     One follows if all of this round is published, and surfaces are not learned yet, or cases of
-    suspect sessions are measured again."""
+    suspect sessions or of damaged results of earlier plans are measured again."""
     before, plan = made.state, made.plan
     together = {*(other.number for other in before.mergeable), plan.number}
     merged = _publish(before, together, guard, options)
     damage = DamageReport.of([*before.stored.damaged, *merged.damaged], plan.number)
-    state = read_again(before)
+    state = replace(read_again(before), damage=merged.damaged)
     step = decide(state, RunOptions())
-    follows = plan.forecast.learning > 0 or (isinstance(step, NewPlan) and bool(step.suspects))
+    repeats = isinstance(step, NewPlan) and bool(step.suspects or step.lost)
+    follows = plan.forecast.learning > 0 or repeats
     return replace(made, state=state, damage=damage, goes_on=follows and not damage.needed)
 
 

@@ -25,7 +25,7 @@ from jobs.cli.plan import plan_command
 from jobs.cli.status import status_command
 from jobs.executor import local_campaign
 from jobs.planning.damage import DamageReport
-from jobs.planning.lifecycle import next_plan, read_state
+from jobs.planning.lifecycle import next_plan, read_head_results, read_state
 from tests.unit.collector.database.campaign_maker import (
     MadePlan,
     MadeShard,
@@ -181,6 +181,31 @@ def test_what_later_plans_have_measured_is_ignored_in_one_line_by_all(here: Here
         [line] = about(said)
         assert label(line) == IGNORED
         assert missing(line, [first.shards[0].shard_id, "plan 1", key]) == []
+
+
+@pytest.mark.parametrize("order", ["merged first", "open"])
+def test_cases_that_no_later_plan_measures_are_measured_again(here: Here, order: str) -> None:
+    """The database was lost, and then a shard of an older plan is damaged: the newest plan was made
+    when the database had its cases, and does not measure them."""
+    first = here.planned()
+    here.measured(first)
+    here.run()
+    with (here.folder / "tree" / "Add.csv").open("a") as file:
+        file.write(ROW.replace("1,64", f"{ROWS + 1},64"))
+    second = here.planned()
+    assert (second.number, len(second.shards)) == (2, 1)
+    if order == "merged first":
+        assert here.run()[0] == 0
+    for info in list(here.store.list("db/")):
+        here.store.delete(info.key)
+    rotten_part(here.store, first)
+    assert here.run()[0] == 0
+    state = read_state(here.campaign, here.store)
+    required = {record.case_id for source in state.sources for record in source.records}
+    assert len(required) == ROWS + 1 and set(read_head_results(state)) == required
+    code, said = here.run()
+    assert (code, read_state(here.campaign, here.store).stored.last) == (0, 3)
+    assert label(about(said)[0]) == IGNORED
 
 
 def rotten_part(store: Store, plan: Plan) -> str:
