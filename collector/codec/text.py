@@ -1,4 +1,6 @@
-"""Text for users: counts with their nouns, untrusted text made printable, units of bytes."""
+"""Text for users: counts with their nouns, times, untrusted text made printable, units of bytes."""
+
+from math import floor, log10
 
 
 def counted(number: int, one: str, many: str = "") -> str:
@@ -11,6 +13,22 @@ def counted(number: int, one: str, many: str = "") -> str:
 def share_of(part: float, whole: float) -> str:
     """Return a part in percent of its whole: `99.2 %`; a dash if the whole is 0."""
     return f"{100 * part / whole:.1f} %" if whole else "-"
+
+
+def time_text(time_us: float) -> str:
+    """Return a time with at least three significant digits and its unit.
+
+    >>> [time_text(us) for us in (0.0, 0.3, 61.4, 1764.0, -2_498.2, 9.9999e5, 5.12e9)]
+    ['0 us', '0.300 us', '61.4 us', '1.76 ms', '-2.50 ms', '1.00 s', '5,120 s']"""
+    if not time_us:
+        return "0 us"
+    rounded_us = float(f"{time_us:.3g}")
+    unit, size_us = next((found for found in _TIMES if abs(rounded_us) >= found[1]), ("us", 1.0))
+    value = rounded_us / size_us
+    return f"{value:,.{max(0, 2 - floor(log10(abs(value))))}f} {unit}"
+
+
+_TIMES = (("s", 1e6), ("ms", 1e3), ("us", 1.0))
 
 
 # Untrusted text, made safe for a terminal.

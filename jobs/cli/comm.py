@@ -12,7 +12,7 @@ import typer
 
 from collector.codec.errors import BadInput, file_errors
 from collector.codec.files import MOST_TABLE_BYTES, read_small_file
-from collector.codec.text import counted
+from collector.codec.text import counted, time_text
 from collector.comm.bench_plan import BenchPlan, LeftOut, chosen_sizes, collectives_of, measurable
 from collector.ranks.collective import OPERATIONS, Collective, dtype_named
 from collector.ranks.topology import Grid
@@ -364,10 +364,10 @@ def profile_lines(found: Sequence[Profiled]) -> Iterator[str]:
         what = one.reason or f"{'about ' if one.is_derived else ''}{one.collective}"
         what += ", tier assumed" if one.tier_assumed else ""
         times = counted(one.count, "time")
-        yield f"{one.kernel_type} {times}, {one.total_us / 1e3:.3f} ms: {what}"
-    total_ms = sum(one.total_us for one in found) / 1e3
+        yield f"{one.kernel_type} {times}, {time_text(one.total_us)}: {what}"
+    total_us = sum(one.total_us for one in found)
     cases = counted(sum(one.collective is not None for one in found), "case")
-    yield f"{total_ms:.3f} ms of communication, {share(found):.1%} of it in {cases}"
+    yield f"{time_text(total_us)} of communication, {share(found):.1%} of it in {cases}"
 
 
 def found_lines(found: BenchOutcome) -> Iterator[str]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from collector.codec.errors import BadInput
-from collector.codec.text import counted
+from collector.codec.text import counted, time_text
 from collector.model.measurement import CONTEXT
 from jobs.cli import options
 from jobs.cli.look_up import campaign_of, open_version
@@ -109,7 +109,7 @@ def _lines(
             spread += _spread_text(row.context_ratios)
         share = row.compared_us / row.in_situ_us if row.in_situ_us else 0.0
         yield (
-            f"  {row.kernel_type:<{_KERNEL_WIDTH}} {row.in_situ_us / 1e3:11,.3f} ms {share:9.0%}"
+            f"  {row.kernel_type:<{_KERNEL_WIDTH}} {time_text(row.in_situ_us):>14} {share:9.0%}"
             f"{spread}"
         )
     yield from _largest(found)
@@ -123,10 +123,10 @@ def _step_lines(trace: StepTrace | None, parts: StepSum | None) -> Iterator[str]
     if trace is None or parts is None:
         yield "step        unknown: the profile has no step_trace_time.csv"
         return
-    yield f"step        {parts.measured_us / 1e3:,.3f} ms of {counted(trace.steps, 'step')}"
+    yield f"step        {time_text(parts.measured_us)} of {counted(trace.steps, 'step')}"
     for name, part_us in parts.parts:
         share = part_us / parts.measured_us if parts.measured_us else 0.0
-        yield f"  {name:<10} {part_us / 1e3:12,.3f} ms {share:7.1%}  {_MEANINGS[name]}"
+        yield f"  {name:<10} {time_text(part_us):>15} {share:7.1%}  {_MEANINGS[name]}"
 
 
 def _largest(found: Sequence[ComparedCase]) -> Iterator[str]:
@@ -134,13 +134,13 @@ def _largest(found: Sequence[ComparedCase]) -> Iterator[str]:
     if unknown:
         yield "without an isolated time; a campaign with this profile as a source measures them"
     for one in reversed(unknown[-_LISTED:]):
-        ms = one.in_situ.total_us / 1e3
-        yield f"  {ms:11,.3f} ms {one.why:<12} {one.record.case.describe()}"
+        time = time_text(one.in_situ.total_us)
+        yield f"  {time:>14} {one.why:<12} {one.record.case.describe()}"
     apart = sorted((one for one in found if one.isolated), key=_unexplained_us)
     if apart:
         yield "largest differences from the isolated time, over all launches of a case"
     for one in reversed(apart[-_LISTED:]):
-        yield f"  {_unexplained_us(one) / 1e3:11,.3f} ms {_isolated_text(one)}"
+        yield f"  {time_text(_unexplained_us(one)):>14} {_isolated_text(one)}"
 
 
 def _unexplained_us(one: ComparedCase) -> float:

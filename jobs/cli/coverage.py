@@ -99,7 +99,7 @@ def _time_lines(found: Sequence[CoveredCase], communication_us: float) -> Iterat
     whole = cases_us + communication_us
     yield (
         f"device time {cases_us / whole:6.1%} in these cases, {communication_us / whole:.1%} in "
-        "communication: --grid looks up messages, opmeter comm measures them"
+        "communication (--grid looks up messages, `opmeter comm` measures them)"
     )
 
 

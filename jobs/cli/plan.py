@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from collector.codec.errors import BadInput
-from collector.codec.text import counted, whole_in_one_line
+from collector.codec.text import counted, time_text, whole_in_one_line
 from collector.ops.registry import find
 from collector.store.atomic import write_whole
 from jobs.cli.drawing import check_picture_file, drawn, picture_of
@@ -161,12 +161,12 @@ def _gap_lines(state: PlanningState, *, why: bool) -> Iterator[str]:
     for gap in found if why else found[:_PLAN_LISTED]:
         yield (
             f"gap        {gap.kernel_type}: {counted(len(gap.cases), 'case')}, "
-            f"{counted(gap.rows, 'row')}, {gap.time_us / 1000:.2f} ms of compute time: "
+            f"{counted(gap.rows, 'row')}, {time_text(gap.time_us)} of compute time: "
             f"{whole_in_one_line(gap.reason)}"
         )
         for case in gap.cases if why else ():
             one = case.candidate
-            weight = f"{counted(one.weight.rows, 'row')}, {one.weight.time_us / 1000:.2f} ms"
+            weight = f"{counted(one.weight.rows, 'row')}, {time_text(one.weight.time_us)}"
             yield f"  why      {whole_in_one_line(one.record.case.describe())}: {weight}"
     if len(found) > _PLAN_LISTED and not why:
         more = counted(len(found) - _PLAN_LISTED, "more gap")

@@ -1,6 +1,6 @@
 """The share of the sources' device time that can be measured, and the rest with its reasons.
 
-    share  compute 35.5 % of device time: 99.2 % of it measurable; communication 64.5 %: ...
+    share  99.2 % of the compute time can be measured; computing is 35.5 % of the device time, ...
     gap    MemSet: 1 case, 26 rows, 1.76 ms of compute time: its inputs are unknown (N/A in ...
 
 All cases of the sources count, whether or not a plan selects them.
@@ -110,13 +110,16 @@ def share_line(lines: Shares) -> str:
     """Return the shares as a sentence; empty if the sources report no time."""
     if lines.compute_us <= 0:
         return ""
-    of_compute = f"{share_of(lines.measurable_us, lines.compute_us)} of it measurable"
+    line = f"{share_of(lines.measurable_us, lines.compute_us)} of the compute time can be measured"
     if lines.unknown_us > 0:
-        of_compute += f", {share_of(lines.unknown_us, lines.compute_us)} with unknown inputs (N/A)"
-    line = f"compute {share_of(lines.compute_us, lines.total_us)} of device time: {of_compute}"
+        line += f", {share_of(lines.unknown_us, lines.compute_us)} has unknown inputs (N/A)"
     if lines.communication_us > 0:
+        compute = share_of(lines.compute_us, lines.total_us)
         share = share_of(lines.communication_us, lines.total_us)
-        line += f"; communication {share}: opmeter comm"
+        line += (
+            f"; computing is {compute} of the device time, communication {share} "
+            "(`opmeter comm` measures it)"
+        )
     return line
 
 

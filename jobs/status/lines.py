@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from collector.codec.text import counted, share_of, whole_in_one_line
+from collector.codec.text import counted, share_of, time_text, whole_in_one_line
 from collector.database.commits import Commit
 from collector.database.version_quality import WIDTHS, VersionQuality
 from collector.model.manifest import Usage
@@ -247,21 +247,22 @@ def describe(summary: Summary, plan: Plan, head: Commit | None, url: str) -> lis
     version = f"version {head.number}" if head else "no version yet"
     more = counted(summary.in_tree, "more has one in its tree", "more have one in their tree")
     in_tree = f"; {more}" if summary.in_tree else ""
-    share = summary.communication
-    communication = ""
-    if share is not None:
+    of_time, communication = "", ""
+    if summary.time_us:
+        share = share_of(summary.measured_time_us, summary.time_us)
+        of_time = f", {share} of their compute time"
+    if summary.communication:
         communication = (
-            f", which is {100 * (1 - share):.1f} % of device time; communication "
-            f"{100 * share:.1f} %: opmeter comm"
+            f"; computing is {share_of(1 - summary.communication, 1)} of the device time, "
+            f"communication {share_of(summary.communication, 1)} (`opmeter comm` measures it)"
         )
     lines = [
         *(_disturbed(summary) if _is_busy(summary) else []),
         f"database    {url}, {version}",
         f"stack       {plan.stack.version_path}",
         f"coverage    {summary.measured_cases:,} of {counted(summary.cases, 'case')}, "
-        f"{share_of(summary.measured_rows, summary.rows)} of the rows, "
-        f"{share_of(summary.measured_time_us, summary.time_us)} of its compute time"
-        f"{communication}{in_tree}",
+        f"{share_of(summary.measured_rows, summary.rows)} of the rows"
+        f"{of_time}{communication}{in_tree}",
     ]
     if head is not None and head.runtime != "real":
         lines.append(f"runtime     {head.runtime}: none of these durations is from a device")
@@ -279,7 +280,7 @@ def describe(summary: Summary, plan: Plan, head: Commit | None, url: str) -> lis
     for failure in summary.failures[:_LISTED]:
         lines.append(
             f"{failure.outcome:<11} {failure.kernel_type}: {counted(failure.cases, 'case')}, "
-            f"{counted(failure.rows, 'row')}, {failure.time_us / 1000:.2f} ms of compute time: "
+            f"{counted(failure.rows, 'row')}, {time_text(failure.time_us)} of compute time: "
             f"{failure.reason}"
         )
     if len(summary.failures) > _LISTED:

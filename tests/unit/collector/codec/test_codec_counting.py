@@ -2,7 +2,7 @@
 
 import pytest
 
-from collector.codec.text import counted, share_of
+from collector.codec.text import counted, share_of, time_text
 
 pytestmark = pytest.mark.fast
 
@@ -24,3 +24,18 @@ def test_one_is_said_as_one(number, nouns, said):
 
 def test_a_share_is_told_in_percent_and_of_nothing_there_is_none():
     assert share_of(1, 8) == "12.5 %" and share_of(0, 0) == "-"
+
+
+def test_a_time_has_three_digits_and_a_unit_that_fits():
+    for time_us, text in {
+        0.0: "0 us",
+        0.02: "0.0200 us",
+        0.3: "0.300 us",
+        2.7: "2.70 us",
+        999.4: "999 us",
+        999.7: "1.00 ms",
+        -2_498.2: "-2.50 ms",
+        1e6: "1.00 s",
+        5.1234e9: "5,120 s",
+    }.items():
+        assert time_text(time_us) == text

@@ -260,7 +260,7 @@ def test_a_share_says_of_what_it_is():
     assert list(share_lines(status)) == []  # its sources tell no time
     told = replace(status.plan.forecast, compute_us=80.0, measurable_us=60.0, unknown_us=8.0)
     [line] = share_lines(replace(status, plan=replace(status.plan, forecast=told)))
-    assert numbers(line) == ["100.0", "75.0", "10.0"]
+    assert numbers(line) == ["75.0", "10.0"]
 
 
 def test_efficiency_is_told_once_something_is_committed():

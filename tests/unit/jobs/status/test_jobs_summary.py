@@ -93,7 +93,11 @@ def test_time_is_of_compute_and_communication_stands_beside_it():
     assert numbers(lines[2]) == ["1", "3", "30.0", f"{share:.1f}", "75.0", "25.0"]
     assert "opmeter comm" in lines[2]
     untimed = summarise(head_state(), plan_of(MADE), [[FAST]], NO_USAGE)
-    assert "opmeter comm" not in describe(untimed, plan, None, "file:///x")[2]
+    line = describe(untimed, plan, None, "file:///x")[2]
+    assert "opmeter comm" not in line and numbers(line) == ["1", "1", "100.0"]  # no share of time
+    alone = summarise(head_state(), plan_of(MADE), [SOURCE], NO_USAGE)
+    line = describe(alone, plan, None, "file:///x")[2]
+    assert "opmeter comm" not in line and numbers(line) == ["1", "3", "30.0", f"{share:.1f}"]
 
 
 def test_a_reason_is_printed_whole_in_one_line_that_steers_no_terminal():
