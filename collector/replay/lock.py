@@ -63,7 +63,10 @@ class DeviceLock:
         except BlockingIOError as error:
             holder = _holder(os.pread(descriptor, _NOTE_BYTES, 0), path)
             os.close(descriptor)
-            raise DeviceBusy(f"{self._device} is in use by {holder} (lock {path})") from error
+            raise DeviceBusy(
+                f"{self._device} is in use by {holder} (lock {path}); wait for its end: one run at "
+                f"a time uses a device ({_VARIABLE} names the folder of the locks)"
+            ) from error
         note = _Note(os.getpid(), " ".join(sys.argv)[:_LONGEST], self._purpose[:_LONGEST])
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, json.dumps(asdict(note)).encode(), 0)
