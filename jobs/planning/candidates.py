@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from math import fsum
 from sys import intern
+from typing import Protocol, TypeVar
 
 from collector.codec.errors import BadInput
 from collector.comm.bench_plan import Mode, window_s
@@ -126,9 +127,17 @@ def distinct_cases(sources: Iterable[SourceRecords]) -> list[Candidate]:
     return [_candidate(found.pop(case_id)) for case_id in sorted(found)]
 
 
+class _HasRecord(Protocol):
+    @property
+    def record(self) -> CaseRecord: ...
+
+
+_OfCase = TypeVar("_OfCase", bound=_HasRecord)
+
+
 def only_operators(
-    candidates: Sequence[Candidate], operators: frozenset[str] | None
-) -> list[Candidate]:
+    candidates: Sequence[_OfCase], operators: frozenset[str] | None
+) -> list[_OfCase]:
     """Return the candidates of these kernel types. Raise BadInput for a type that no source has."""
     if operators is None:
         return list(candidates)

@@ -16,6 +16,7 @@ from collector.ranks.gangs import is_of_gangs, routed_call
 from collector.store.base import Store
 from jobs.campaign.campaign_file import Campaign
 from jobs.campaign.source_kinds import ModelSource, ProfileSource, Source
+from jobs.planning.candidates import only_operators
 from jobs.planning.forecast import Peaks, predict, predict_collective, predict_routed
 from jobs.planning.generated_sources import messages_in_situ, model_records
 from jobs.planning.sources import completed_records, load_sources
@@ -42,7 +43,8 @@ class Workload:
 def workload_of(
     campaign: Campaign, store: Store, peaks: Peaks, *, in_situ: bool = False
 ) -> Workload:
-    """Return the workload of a campaign's sources: profiles, models, trees and collectives.
+    """Return the workload of a campaign's sources: profiles, models, trees and collectives. If the
+    campaign names its operators, it is that of these alone.
 
     With `in_situ`, the messages of a profile have their durations in its run, with all waiting."""
     sources = [_launches(source, campaign, store, in_situ) for source in campaign.sources]
@@ -56,7 +58,9 @@ def workload_of(
         found[case_id] = replace(
             known, launches=known.launches + launches, time_us=known.time_us + time_us
         )
-    return Workload(tuple(found.values()), fsum(took_us for _, took_us in sources))
+    cases = tuple(only_operators(tuple(found.values()), campaign.operators))
+    communication_us = fsum(took_us for _, took_us in sources)
+    return Workload(cases, communication_us if campaign.operators is None else 0.0)
 
 
 def roofline_us(case: Case, peaks: Peaks) -> float:

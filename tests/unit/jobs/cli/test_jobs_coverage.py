@@ -39,6 +39,17 @@ def test_what_a_campaign_lacks_is_told_by_kernel_and_by_case(folder):
     assert sorted(gaps) == ["1,100 FLOAT", "4,100 FLOAT"]
 
 
+def test_of_a_campaign_its_operators_alone_are_looked_up(folder):
+    every = json.loads(coverage("campaign.yaml", "--json").stdout)["cases"]
+    text = (folder / "campaign.yaml").read_text()
+    (folder / "some.yaml").write_text(f"{text}operators: [Sort, SwiGlu]\n")
+    some = json.loads(coverage("some.yaml", "--json").stdout)["cases"]
+    assert {one["kernel_type"] for one in some} == {"Sort", "SwiGlu"}
+    assert some == [one for one in every if one["kernel_type"] in ("Sort", "SwiGlu")]
+    (folder / "some.yaml").write_text(f"{text}operators: [Sorted]\n")
+    assert isinstance(coverage("some.yaml").exception, BadInput)
+
+
 @pytest.mark.thorough
 def test_of_a_profile_it_is_said_what_share_of_its_device_time_the_cases_are(folder):
     start = 1764246877083
