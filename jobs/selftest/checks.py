@@ -1,7 +1,7 @@
 """The checks in the order in which they run: those that others depend on come first."""
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -29,16 +29,20 @@ _CHECKED_ELSEWHERE = frozenset({"torch_npu"})
 def check_environment(bench: Bench) -> Check:
     """Run the checks of `opmeter doctor` for this machine, without a store."""
     checks = [*check_machine(), *(check_npus() if bench.backend == "npu" else ())]
-    return gathered(check for check in checks if check.name not in _CHECKED_ELSEWHERE)
+    own = [check for check in checks if check.name not in _CHECKED_ELSEWHERE]
+    return gathered(own, [check.name for check in checks if check not in own])
 
 
-def gathered(checks: Iterable[Check]) -> Check:
-    """Return several checks as one, which names those that failed."""
+def gathered(checks: Iterable[Check], elsewhere: Collection[str] = ()) -> Check:
+    """Return several checks as one, which names those that failed, and those that other checks of
+    the self-test make `elsewhere`."""
     seen = list(checks)
     failed = [check for check in seen if not check.ok]
     found = "; ".join(f"{check.name}: {check.found}" for check in failed)
     fix = failed[0].fix if failed else ""
     words = f"{counted(len(seen), 'check')} of `opmeter doctor`"
+    if elsewhere:
+        words += f"; skipped {', '.join(elsewhere)}: the sessions of other checks test it"
     return Check("environment", not failed, found or words, fix)
 
 

@@ -9,8 +9,9 @@ from collector.model.peaks import MachinePeaks, peaks_to_bytes
 from collector.model.stack import Stack
 from jobs.selftest.bench import SessionBench
 from jobs.selftest.peaks import CASES, check_peaks, copy, keep_peaks, peaks_of, product, total
+from jobs.selftest.timing import words_on_own_peaks
 from tests.unit.collector.replay.replay_cases import PROVENANCE
-from tests.unit.jobs.printed import missing
+from tests.unit.jobs.printed import missing, numbers
 
 STACK = Stack("CPU_x_2t", "2.13.0+cpu", details=(("flags", "avx2"), ("threads", "2")))
 QUIET, BUSY = Disturbance(20, 20), Disturbance(20, 2, 0.4)
@@ -46,6 +47,14 @@ def test_of_each_kind_the_fastest_launch_tells_and_a_disturbed_one_tells_nothing
     mixed = answers(1e4)
     mixed[1] = answer(CASES["float32_flops_per_s"][1], 1.0, BUSY)
     assert peaks_of(STACK, mixed, "now").float32_flops_per_s == 2 * 1024**3 / 1e-2
+
+
+@pytest.mark.fast
+def test_large_cases_are_compared_with_the_measured_peaks():
+    # A product of 1024 and a copy of 64 MiB, both at half of 1e12 a second.
+    words = words_on_own_peaks(2 * 2 * 1024**3 / 1e6, 2 * 2 * 2**26 / 1e6, peaks(1e12))
+    assert numbers(words) == ["50", "50"]
+    assert numbers(words_on_own_peaks(1.0, 1.0, None)) == []
 
 
 @pytest.mark.fast
