@@ -102,7 +102,9 @@ def controller_command(
     interval: Annotated[float, typer.Option(help="seconds between two reconciliations")] = 5.0,
     sources_folder: Annotated[
         list[Path] | None,
-        typer.Option(help="folder whose files campaigns may name; may be given again  [none]"),
+        typer.Option(
+            help="folder whose files campaigns may name; may be given again  [default: none]"
+        ),
     ] = None,
 ) -> int:
     """Run the controller of all campaigns of a namespace, until a signal ends it.
@@ -185,23 +187,28 @@ def launch_command(
         ),
     ] = "",
     controller_image: Annotated[
-        str, typer.Option(help="image of the merges, without torch  [that of the workers]")
+        str, typer.Option(help="image of the merges, without torch  [default: that of the workers]")
     ] = "",
     site: Annotated[
         str, typer.Option(help="site, which describes the machines: a bundled name or a YAML file")
     ] = "cpu",
     namespace: NamespaceOption = None,
     store_secret: Annotated[
-        str, typer.Option(help="Secret with the files credentials and config for S3  [none]")
+        str,
+        typer.Option(help="Secret with the files credentials and config for S3  [default: none]"),
     ] = "",
     worker_secret: Annotated[
-        str, typer.Option(help="Secret of the workers, with fewer rights  [that of --store-secret]")
+        str,
+        typer.Option(
+            help="Secret of the workers, with fewer rights  [default: that of --store-secret]"
+        ),
     ] = "",
     store_claim: Annotated[
-        str, typer.Option(help="PersistentVolumeClaim that is mounted as /store  [none]")
+        str, typer.Option(help="PersistentVolumeClaim that is mounted as /store  [default: none]")
     ] = "",
     site_packages: Annotated[
-        str, typer.Option(help="read-only PersistentVolumeClaim that contains torch  [none]")
+        str,
+        typer.Option(help="read-only PersistentVolumeClaim that contains torch  [default: none]"),
     ] = "",
     pull_policy: Annotated[
         str, typer.Option(help="pull policy of the images: IfNotPresent, Always or Never")
@@ -215,7 +222,7 @@ def launch_command(
     ] = False,
     root: Annotated[
         str | None,
-        typer.Option(help="store as this machine reaches it  [same as --store]"),
+        typer.Option(help="store as this machine reaches it  [default: same as --store]"),
     ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="print the objects without creating them")
@@ -375,13 +382,15 @@ def work_command() -> int:
 def logs_command(
     shard: Annotated[
         str | None,
-        typer.Argument(help="id of the shard, or a prefix of it  [list all shards]"),
+        typer.Argument(help="id of the shard, or a prefix of it  [default: list all shards]"),
     ] = None,
     *,
     root: Annotated[
-        str | None, typer.Option(help="store  [./opmeter-data, or that of the cluster]")
+        str | None, typer.Option(help="store  [default: ./opmeter-data, or that of the cluster]")
     ] = None,
-    campaign: Annotated[str | None, typer.Option(help="name of the campaign  [all]")] = None,
+    campaign: Annotated[
+        str | None, typer.Option(help="name of the campaign  [default: all]")
+    ] = None,
     namespace: NamespaceOption = None,
 ) -> None:
     """Print the logs of the attempts at a shard.

@@ -38,24 +38,27 @@ def comm_command(
     nodes: ranks.NodesOptions,
     *,
     ops: Annotated[
-        list[str] | None, typer.Option(help="operations to measure, such as all_reduce  [all]")
+        list[str] | None,
+        typer.Option(help="operations to measure, such as all_reduce  [default: all]"),
     ] = None,
     num_devices: Annotated[
-        list[int] | None, typer.Option(help="group sizes, in ranks  [all ranks]")
+        list[int] | None, typer.Option(help="group sizes, in ranks  [default: all ranks]")
     ] = None,
     grid_shape: Annotated[
-        list[int] | None, typer.Option(help="ranks per tier, outermost first  [48 8 2]")
+        list[int] | None, typer.Option(help="ranks per tier, outermost first  [default: 48 8 2]")
     ] = None,
     topology_tier: Annotated[
         list[int] | None,
-        typer.Option(help="tiers of the groups, 0 the outermost  [that of the nearest ranks]"),
+        typer.Option(
+            help="tiers of the groups, 0 the outermost  [default: that of the nearest ranks]"
+        ),
     ] = None,
     bytes_grid: Annotated[
         list[str] | None,
-        typer.Option(help="message sizes in bytes, or full, quick or production  [full]"),
+        typer.Option(help="message sizes in bytes, or full, quick or production  [default: full]"),
     ] = None,
     max_bytes: Annotated[
-        int | None, typer.Option(min=1, help="largest message size in bytes  [none]")
+        int | None, typer.Option(min=1, help="largest message size in bytes  [default: none]")
     ] = None,
     profiling_path: Annotated[
         Path | None,
@@ -80,7 +83,8 @@ def comm_command(
     jump_factor: Annotated[
         float | None,
         typer.Option(
-            help="size ratio within which jumps are located; 0 for no search  [1.1; gloo: 0]"
+            help="size ratio within which jumps are located; 0 for no search  "
+            "[default: 1.1; gloo: 0]"
         ),
     ] = None,
     rounds: Annotated[int, typer.Option(min=1, help="number of rounds over all cases")] = 3,
@@ -90,7 +94,9 @@ def comm_command(
     ] = "npu",
     nproc_per_node: Annotated[
         int | None,
-        typer.Option(min=1, help="number of ranks on this node  [largest group / --nnodes]"),
+        typer.Option(
+            min=1, help="number of ranks on this node  [default: largest group / --nnodes]"
+        ),
     ] = None,
     patience_s: ranks.PatienceOption = 120.0,
 ) -> int:
@@ -191,7 +197,8 @@ def validate_command(
     folder: Annotated[Path, typer.Argument(help="folder with hcom_*.csv files")],
     *,
     link_gbps: Annotated[
-        float | None, typer.Option(help="bandwidth of a link, in GB/s (1e9 bytes)  [no check]")
+        float | None,
+        typer.Option(help="bandwidth of a link, in GB/s (1e9 bytes)  [default: no check]"),
     ] = None,
     hccl_test: Annotated[
         Path | None, typer.Option(help="output of CANN's hccl_test, to compare with")
@@ -203,7 +210,7 @@ def validate_command(
     ] = None,
     grid_shape: Annotated[
         list[int] | None,
-        typer.Option(help="ranks per tier of --profiling-path, outermost first  [48 8 2]"),
+        typer.Option(help="ranks per tier of --profiling-path, outermost first  [default: 48 8 2]"),
     ] = None,
     write_offsets: Annotated[
         bool,

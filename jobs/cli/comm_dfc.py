@@ -31,17 +31,18 @@ def dfc_command(
     nodes: ranks.NodesOptions,
     *,
     tokens: Annotated[
-        list[int] | None, typer.Option(help="tokens of one rank  [rows of --database-path]")
+        list[int] | None,
+        typer.Option(help="tokens of one rank  [default: rows of --database-path]"),
     ] = None,
     experts: Annotated[
-        list[int] | None, typer.Option(help="number of experts of all ranks  [256]")
+        list[int] | None, typer.Option(help="number of experts of all ranks  [default: 256]")
     ] = None,
     top_k: Annotated[
-        list[int] | None, typer.Option(help="number of experts of a token  [8]")
+        list[int] | None, typer.Option(help="number of experts of a token  [default: 8]")
     ] = None,
     imbalance: Annotated[
         list[float] | None,
-        typer.Option(help="standard deviation of the experts' loads over their mean  [0]"),
+        typer.Option(help="standard deviation of the experts' loads over their mean  [default: 0]"),
     ] = None,
     expert_loads: Annotated[
         list[int] | None,
@@ -146,16 +147,18 @@ def probe_dfc_command(
     nodes: ranks.NodesOptions,
     *,
     tokens: Annotated[
-        list[int] | None, typer.Option(help="tokens of one rank  [powers of two to 8192]")
+        list[int] | None, typer.Option(help="tokens of one rank  [default: powers of two to 8192]")
     ] = None,
     experts: Annotated[
-        list[int] | None, typer.Option(help="number of experts of all ranks  [32 64 128 256]")
+        list[int] | None,
+        typer.Option(help="number of experts of all ranks  [default: 32 64 128 256]"),
     ] = None,
     top_k: Annotated[
-        list[int] | None, typer.Option(help="number of experts of a token  [1 2 4 6 8]")
+        list[int] | None, typer.Option(help="number of experts of a token  [default: 1 2 4 6 8]")
     ] = None,
     memory_limit_mb: Annotated[
-        float | None, typer.Option(help="memory limit of a rank, in MiB  [half of the free memory]")
+        float | None,
+        typer.Option(help="memory limit of a rank, in MiB  [default: half of the free memory]"),
     ] = None,
     decode: Annotated[
         bool, typer.Option("--decode", help="probe dispatch_gmm_combine_decode instead (npu)")

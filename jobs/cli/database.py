@@ -73,7 +73,7 @@ def path_command(
 def verify_command(
     *,
     root: options.DatabaseRootOption = "opmeter-data",
-    version: options.CommitOption = None,
+    version: Annotated[int | None, typer.Option(help="database version  [default: all]")] = None,
     skip_raw: Annotated[
         bool,
         typer.Option("--skip-raw", help="skip the profiler's own records, which is faster"),
@@ -157,7 +157,7 @@ def diff_command(
 
 
 def quality_command(
-    version: Annotated[int | None, typer.Argument(help="version  [newest]")] = None,
+    version: Annotated[int | None, typer.Argument(help="version  [default: newest]")] = None,
     *,
     root: options.DatabaseRootOption = "opmeter-data",
     as_json: options.JsonOption = False,
@@ -251,7 +251,7 @@ def merge_command(
     campaign: Annotated[str, typer.Argument(help="name or file of the campaign")],
     *,
     root: options.RootOption = None,
-    plan: Annotated[list[int] | None, typer.Option(help="plan to merge  [all]")] = None,
+    plan: Annotated[list[int] | None, typer.Option(help="plan to merge  [default: all]")] = None,
     allow_missing: Annotated[
         bool, typer.Option("--allow-missing", help="publish although shards are missing")
     ] = False,

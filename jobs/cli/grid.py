@@ -40,13 +40,15 @@ def grid_command(
         str | None,
         typer.Option(
             help="models that give the sizes, separated by commas: names of `opmeter model list` "
-            "or config.json files  [sizes of the patterns]"
+            "or config.json files  [default: sizes of the patterns]"
         ),
     ] = None,
     rows: Annotated[
         int | None,
         typer.Option(
-            help="maximum of cases per kernel type; 0 for all  [1000; with --standard all]", min=0
+            help="maximum of cases per kernel type; 0 for all  "
+            "[default: 1000; with --standard all]",
+            min=0,
         ),
     ] = None,
     standard: Annotated[

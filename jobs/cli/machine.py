@@ -104,10 +104,12 @@ def doctor_command(
         bool, typer.Option("--cluster", help="check a cluster, and the store as pods reach it")
     ] = False,
     namespace: Annotated[
-        str | None, typer.Option(help="namespace of campaigns, with --cluster  [the context's]")
+        str | None,
+        typer.Option(help="namespace of campaigns, with --cluster  [default: the context's]"),
     ] = None,
     site: Annotated[
-        str | None, typer.Option(help="site profile, with --cluster  [that of a campaign there]")
+        str | None,
+        typer.Option(help="site profile, with --cluster  [default: that of a campaign there]"),
     ] = None,
     together: Annotated[
         str | None,
@@ -166,7 +168,7 @@ def selftest_command(
     backend: Annotated[str, typer.Argument(help="npu, cuda or cpu")] = "npu",
     *,
     only: Annotated[
-        list[str] | None, typer.Option(help="name of a check; may be given again  [all]")
+        list[str] | None, typer.Option(help="name of a check; may be given again  [default: all]")
     ] = None,
     profile: Annotated[
         Path | None, typer.Option(help="profile whose twenty most expensive rows are measured too")
@@ -174,7 +176,7 @@ def selftest_command(
     device: Annotated[int, typer.Option(min=0, help="index of the device")] = 0,
     root: Annotated[
         str | None,
-        typer.Option(help="store for the results, see `opmeter ops --root`  [none]"),
+        typer.Option(help="store for the results, see `opmeter ops --root`  [default: none]"),
     ] = None,
     report: Annotated[Path, typer.Option(help="report file")] = Path("opmeter-selftest.zip"),
 ) -> int:

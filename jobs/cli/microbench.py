@@ -41,14 +41,17 @@ def microbench_command(
     ] = None,
     op: Annotated[
         list[str] | None,
-        typer.Option("--op", "--ops", "--kernel-list", help="kernel types to measure  [all]"),
+        typer.Option(
+            "--op", "--ops", "--kernel-list", help="kernel types to measure  [default: all]"
+        ),
     ] = None,
     repeat_count: Annotated[
         int | None,
         typer.Option(
             min=1,
             envvar="MSMODELING_OP_REPLAY_REPEAT_COUNT",
-            help="number of repeats of each case  [as many as fit into one second, 3 to 100]",
+            help="number of repeats of each case  "
+            "[default: as many as fit into one second, 3 to 100]",
         ),
     ] = None,
     update_mode: Annotated[
@@ -62,7 +65,7 @@ def microbench_command(
         typer.Option("--prune-empty-duration-rows", help="remove rows without any duration"),
     ] = False,
     backend: Annotated[
-        str | None, typer.Option(help="backend to measure on: npu, cpu or cuda  [npu]")
+        str | None, typer.Option(help="backend to measure on: npu, cpu or cuda  [default: npu]")
     ] = None,
     of_ranks: Annotated[list[str] | None, typer.Option(*_OF_RANKS, hidden=True)] = None,
 ) -> int:
@@ -197,7 +200,9 @@ def fia_backfill_command(
         Path | None,
         typer.Option(help="FusedInferAttentionScore.csv to fill, instead of a tree"),
     ] = None,
-    output_path: Annotated[Path | None, typer.Option(help="file to write  [the same file]")] = None,
+    output_path: Annotated[
+        Path | None, typer.Option(help="file to write  [default: the same file]")
+    ] = None,
     tag: Annotated[
         str, typer.Option(help="value of `Runtime metadata_completeness` in the filled rows")
     ] = "runtime_values_dumped",

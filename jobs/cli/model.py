@@ -52,11 +52,13 @@ def show_command(
     tokens: Annotated[int, typer.Option(help="new tokens of the forward pass", min=1)] = 16,
     requests: Annotated[
         int | None,
-        typer.Option(help="number of requests  [one per token; in prefill one]", min=1),
+        typer.Option(help="number of requests  [default: one per token; in prefill one]", min=1),
     ] = None,
     keys: Annotated[
         int | None,
-        typer.Option(help="tokens of each request in total  [4096; in prefill the new]", min=1),
+        typer.Option(
+            help="tokens of each request in total  [default: 4096; in prefill the new]", min=1
+        ),
     ] = None,
     padding: Annotated[
         int,
@@ -83,7 +85,7 @@ def show_command(
         bool, typer.Option("--draft", help="show the MTP layer instead of the model")
     ] = False,
     release: Annotated[
-        str | None, typer.Option(help="release of the serving stack  [vllm-ascend-0.18]")
+        str | None, typer.Option(help="release of the serving stack  [default: vllm-ascend-0.18]")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print every cell as JSON")] = False,
 ) -> None:

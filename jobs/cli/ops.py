@@ -24,13 +24,16 @@ _OF_A_CAMPAIGN = "rows with `EP Size` of a campaign, as a gang"
 
 
 def ops_command(
-    kernel: Annotated[str | None, typer.Argument(help="kernel type, in full  [all]")] = None,
+    kernel: Annotated[
+        str | None, typer.Argument(help="kernel type, in full  [default: all]")
+    ] = None,
     releases: Annotated[
         bool,
         typer.Option("--releases", help="show which releases of torch_npu and vLLM-Ascend fit"),
     ] = False,
     root: Annotated[
-        str | None, typer.Option(help="store with results of self-tests to include  [none]")
+        str | None,
+        typer.Option(help="store with results of self-tests to include  [default: none]"),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print everything as JSON")] = False,
 ) -> None:

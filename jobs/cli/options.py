@@ -19,22 +19,26 @@ CampaignArgument = Annotated[
 ]
 RootOption = Annotated[
     str | None,
-    typer.Option(help="store: a folder, file:///path or s3://bucket/prefix  [./opmeter-data]"),
+    typer.Option(
+        help="store: a folder, file:///path or s3://bucket/prefix  [default: ./opmeter-data]"
+    ),
 ]
 DatabaseRootOption = Annotated[
     str, typer.Option(help="store: a folder, file:///path or s3://bucket/prefix")
 ]
-CommitOption = Annotated[int | None, typer.Option("--version", help="database version  [newest]")]
+CommitOption = Annotated[
+    int | None, typer.Option("--version", help="database version  [default: newest]")
+]
 DirectoryOption = Annotated[
     str | None,
-    typer.Option(help="version directory  [the only one]"),
+    typer.Option(help="version directory  [default: the only one]"),
 ]
 RanksGridOption = Annotated[
     str, typer.Option(help="ranks per tier, such as 48,8,2, to look up messages as well")
 ]
 CacheOption = Annotated[
     str | None,
-    typer.Option(help="warm, cold or context  [as the version shows]"),
+    typer.Option(help="warm, cold or context  [default: as the version shows]"),
 ]
 SingleWriterOption = Annotated[
     bool,
@@ -55,7 +59,8 @@ NoCollectivesOption = Annotated[
 JsonOption = Annotated[bool, typer.Option("--json", help="print the result as JSON")]
 CampaignNameArgument = Annotated[str, typer.Argument(help="name of the campaign")]
 NamespaceOption = Annotated[
-    str | None, typer.Option(help="namespace of the workers  [that of this pod or context]")
+    str | None,
+    typer.Option(help="namespace of the workers  [default: that of this pod or context]"),
 ]
 
 
@@ -108,7 +113,9 @@ class TreeOptions:
     database_path: Annotated[Path | None, typer.Option(help="version directory of a tree")] = None
     device: Annotated[
         str | None,
-        typer.Option(help=f"device of the tree, without --database-path  [{_USUAL_DEVICE}]"),
+        typer.Option(
+            help=f"device of the tree, without --database-path  [default: {_USUAL_DEVICE}]"
+        ),
     ] = None
     vllm_version: Annotated[
         str, typer.Option(help="vLLM version of the stack, or a whole version name")
@@ -155,17 +162,18 @@ class WorkloadOptions:
     concurrency: Annotated[
         list[int] | None,
         typer.Option(
-            help="number of requests served concurrently; may be given again  [1, 8, 32]", min=1
+            help="number of requests served concurrently; may be given again  [default: 1, 8, 32]",
+            min=1,
         ),
     ] = None
     input_tokens: Annotated[
-        int | None, typer.Option("--input", help="tokens of a prompt  [4096]", min=1)
+        int | None, typer.Option("--input", help="tokens of a prompt  [default: 4096]", min=1)
     ] = None
     output_tokens: Annotated[
-        int | None, typer.Option("--output", help="tokens of a response  [512]", min=1)
+        int | None, typer.Option("--output", help="tokens of a response  [default: 512]", min=1)
     ] = None
     max_batched_tokens: Annotated[
-        int | None, typer.Option(help="maximum tokens of a forward pass  [8192]", min=1)
+        int | None, typer.Option(help="maximum tokens of a forward pass  [default: 8192]", min=1)
     ] = None
     graph_sizes: Annotated[
         list[int] | None,
@@ -173,7 +181,9 @@ class WorkloadOptions:
     ] = None
     phase: Annotated[
         str | None,
-        typer.Option(help="phase of a disaggregated deployment: prefill or decode  [both]"),
+        typer.Option(
+            help="phase of a disaggregated deployment: prefill or decode  [default: both]"
+        ),
     ] = None
     mixed: Annotated[bool, typer.Option("--mixed", help="batch prompts and responses together")] = (
         False
@@ -190,7 +200,7 @@ class WorkloadOptions:
         int | None, typer.Option(help="imbalance of the experts' load, in percent", min=0, max=99)
     ] = None
     release: Annotated[
-        str | None, typer.Option(help="release of the serving stack  [vllm-ascend-0.18]")
+        str | None, typer.Option(help="release of the serving stack  [default: vllm-ascend-0.18]")
     ] = None
     grid: RanksGridOption = ""
 

@@ -57,7 +57,8 @@ class ExpertOptions:
         ),
     ] = "npu"
     nproc_per_node: Annotated[
-        int | None, typer.Option(min=1, help="number of ranks on this node  [--ep-size / --nnodes]")
+        int | None,
+        typer.Option(min=1, help="number of ranks on this node  [default: --ep-size / --nnodes]"),
     ] = None
 
     def meeting(self, nodes: NodesOptions) -> Rendezvous:

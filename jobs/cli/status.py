@@ -29,12 +29,13 @@ _BARS, _FEW_BARS = 30, 4  # where they are printed again and again
 
 def status_command(
     campaign: Annotated[
-        str | None, typer.Argument(help="name or file of a campaign  [all]")
+        str | None, typer.Argument(help="name or file of a campaign  [default: all]")
     ] = None,
     *,
     root: RootOption = None,
     namespace: Annotated[
-        str | None, typer.Option(help="namespace of its Jobs on a cluster  [the context's]")
+        str | None,
+        typer.Option(help="namespace of its Jobs on a cluster  [default: the context's]"),
     ] = None,
     watch: Annotated[
         bool, typer.Option("--watch", "-w", help="repeat until the campaign is merged")

@@ -127,7 +127,7 @@ def _key(record: tuple[str, str]) -> tuple[str, str]:
     default, and what exactly is printed as JSON."""
     if record[0] == "--json":
         return record[0], ""
-    return record[0], record[1].replace("[default: opmeter-data]", "[./opmeter-data]")
+    return record[0], record[1].replace("[default: opmeter-data]", "[default: ./opmeter-data]")
 
 
 def _names(record: tuple[str, str]) -> str:

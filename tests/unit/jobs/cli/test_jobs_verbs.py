@@ -3,6 +3,8 @@
 import re
 
 import pytest
+from click import Context
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from jobs.cli.app import COMMANDS, GROUPS, app, app_for
@@ -32,6 +34,17 @@ def test_the_examples_of_commands_name_bundled_sites():
         for site in re.findall(r"--site (\S+)", verb.__doc__ or "")
     }
     assert named and {site for _, site in named} <= {*bundled_sites()}, named
+
+
+def test_a_default_is_written_in_one_way():
+    other = re.compile(r"  \[(?!default: |required|env var: |x>|[0-9])")
+    found, left = [], [get_command(app)]
+    while left:
+        command = left.pop()
+        left += getattr(command, "commands", {}).values()
+        records = [one.get_help_record(Context(command)) for one in command.params]
+        found += [record for record in records if record and other.search(record[1])]
+    assert found == []
 
 
 def test_the_whole_command_lists_every_verb_and_group_in_their_order():
