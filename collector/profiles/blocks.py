@@ -8,13 +8,15 @@ line.
 
 import os
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv
@@ -23,23 +25,27 @@ from collector.codec.errors import BadInput
 from collector.codec.table import Row, rows_bytes
 from collector.profiles.grouping import Rows, rows_of
 from collector.profiles.rows import (
+    CONTEXT,
     DURATION,
     EVENT_COLUMNS,
+    EXACT_START,
     KEY_COLUMNS,
     NO_NUMBER,
-    NUMBER,
+    START,
+    STARTS,
     Header,
     check_key,
+    check_start,
     counter_of,
-    duration_us_of,
-    is_counter_name,
     is_utf8_row,
     open_rows,
+    profiled_us_of,
 )
 
 PIECE_BYTES = 1 << 21
 _MOST_THREADS = 4
 _LAST_ASCII = 127
+STARTS_US = "start in microseconds, as a number"
 _TEXT = pa.dictionary(pa.int32(), pa.string())
 
 Piece = bytes | memoryview
@@ -54,8 +60,8 @@ def plain_blocks(path: Path, header: Header) -> Generator[pa.Table, None, None]:
 
     A caller that stops early must close the generator, which stops its threads.
 
-    A block has the KEY_COLUMNS and EVENT_COLUMNS of the file as text, and its duration and counters
-    as numbers, null where there is none. Raises NotPlain."""
+    A block has the KEY_COLUMNS, EVENT_COLUMNS and contexts of the file as text, and its duration
+    and counters as numbers, null where there is none. Raises NotPlain."""
     parse = block_parser(header)
     threads = min(os.cpu_count() or 1, _MOST_THREADS)
     with ThreadPoolExecutor(threads) as pool:
@@ -89,9 +95,9 @@ def _pieces(path: Path) -> Iterator[memoryview]:
 
 def block_parser(header: Header) -> Callable[[Piece], pa.Table]:
     """Return a function from rows of a file with this header, as bytes, to their block."""
-    required = (*KEY_COLUMNS, *EVENT_COLUMNS, DURATION, *header.counters)
+    required = (*KEY_COLUMNS, *EVENT_COLUMNS, CONTEXT, DURATION, *header.counters)
     ours = {header.spelled(name): name for name in required if header.has(name)}
-    numbers = {DURATION, *filter(is_counter_name, header.counters)} - {*EVENT_COLUMNS}
+    numbers = {DURATION, *header.counters}
     types = {
         raw: _TEXT if name in KEY_COLUMNS else pa.float64() if name in numbers else pa.string()
         for raw, name in ours.items()
@@ -117,22 +123,28 @@ def block_parser(header: Header) -> Callable[[Piece], pa.Table]:
                 parse_options=parsing,
                 convert_options=converting,
             )
-            return _with_free_counters(table.rename_columns(list(ours.values())))
+            table = table.rename_columns(list(ours.values()))
+            return table.append_column(STARTS_US, pa.array(_starts_us(table)))
         except pa.ArrowInvalid as error:
             raise NotPlain("rows that pyarrow cannot read") from error
 
     return parse
 
 
-def _with_free_counters(table: pa.Table) -> pa.Table:
-    """Convert columns unknown to msprof, with numbers or text, to numbers; text becomes null."""
-    for at, name in enumerate(table.column_names):
-        if name not in EVENT_COLUMNS and pa.types.is_string(table.schema.field(at).type):
-            text = pc.utf8_trim_whitespace(table.column(at))
-            is_number = pc.match_substring_regex(text, f"^(?:{NUMBER})$")
-            numbers = pc.if_else(is_number, text, pa.scalar(None, pa.string()))
-            table = table.set_column(at, name, numbers.cast(pa.float64()))
-    return table
+def _starts_us(block: pa.Table) -> npt.NDArray[np.float64]:
+    """Return when each row began, in microseconds with the precision of a float.
+
+    The same text gives the same number; NaN if it is unknown, and for a rounded number such as
+    `1.7E+15`, which identifies no launch. Raises NotPlain for a text that is no time."""
+    if START not in block.column_names:
+        return np.full(block.num_rows, np.nan)
+    text = pc.ascii_trim_whitespace(block.column(START))
+    is_exact = pc.match_substring_regex(text, EXACT_START)
+    if not pc.all(is_exact, min_count=0).as_py():
+        if not pc.all(pc.match_substring_regex(text, STARTS), min_count=0).as_py():
+            raise NotPlain("a start that is no time")
+        text = pc.if_else(is_exact, text, pa.scalar(None, pa.string()))
+    return np.asarray(text.cast(pa.float64()).to_numpy(), np.float64)
 
 
 def _check_bytes(piece: Piece) -> None:
@@ -181,30 +193,43 @@ def grouped(blocks: Iterable[pa.Table], header: Header) -> Iterator[Block]:
 
 
 def exact_blocks(
-    path: Path, header: Header, skipped: list[SkippedRow] | None = None
+    path: Path,
+    header: Header,
+    lines: list[int],
+    skipped: list[SkippedRow] | None = None,
+    impossible: Mapping[int, str] = MappingProxyType({}),
 ) -> Iterator[Block]:
-    """Yield blocks of the valid rows of a file, read row by row. Raises BadInput, with the line, at
-    an invalid row, unless there is a list of `skipped` ones."""
+    """Yield blocks of the valid rows of a file, read row by row, and add their lines to `lines`.
+
+    Raises BadInput, with the line, at an invalid row, unless there is a list of `skipped` ones.
+    `impossible` are reasons to skip further rows, by line."""
     parse = block_parser(header)
     _, rows = open_rows(path)
     rows = _closed(rows, path)
     while batch := list(islice(rows, _BLOCK_ROWS)):
         try:
-            good = [row for _, row in batch]
-            if any(len(row) != len(header.names) for row in good):
-                raise NotPlain("rows of different lengths")
-            blocks = list(grouped([parse(rows_bytes(good))], header))
+            good = batch
+            if any(len(row) != len(header.names) or line in impossible for line, row in good):
+                raise NotPlain("rows of different lengths, or with impossible durations")
+            blocks = _blocks_of(good, header, parse)
         except BadInput:
             good = []
             for line, row in batch:
-                if (reason := _fault(row, header)) is None:
-                    good.append(row)
+                if (reason := impossible.get(line) or _fault(row, header)) is None:
+                    good.append((line, row))
                 elif skipped is None or len(skipped) >= _MOST_SKIPPED:
                     raise BadInput(reason, path=path, line=line) from None
                 else:
                     skipped.append(SkippedRow(path, line, reason))
-            blocks = list(grouped([parse(rows_bytes(good))] if good else [], header))
+            blocks = _blocks_of(good, header, parse) if good else []
+        lines += [line for line, _ in good]
         yield from blocks
+
+
+def _blocks_of(
+    rows: Iterable[Row], header: Header, parse: Callable[[Piece], pa.Table]
+) -> list[Block]:
+    return list(grouped([parse(rows_bytes([row for _, row in rows]))], header))
 
 
 def _closed(rows: Iterable[Row], path: Path) -> Iterator[Row]:
@@ -223,7 +248,8 @@ def _fault(row: Sequence[str], header: Header) -> str | None:
     if not is_utf8_row(row):
         return "expected UTF-8 text"
     try:
-        duration_us_of(header.cell(row, DURATION))
+        profiled_us_of(header.cell(row, DURATION))
+        check_start(header.cell(row, START))
         for name in header.counters:
             counter_of(name, header.cell(row, name))
         check_key(tuple(header.cell(row, name) for name in KEY_COLUMNS))

@@ -42,8 +42,8 @@ class Rows:
     counts: Counts
 
     def has_numbers(self) -> bool:
-        """Return whether every duration is finite and not negative, and every counter finite."""
-        durations = (self.durations_us >= 0) & (self.durations_us < np.inf)
+        """Return whether every duration is finite and positive, and every counter finite."""
+        durations = (self.durations_us > 0) & (self.durations_us < np.inf)
         return bool(durations.all() and np.isfinite(self.sums).all())
 
 

@@ -102,13 +102,13 @@ def read_profile(
         with_contexts: record the launches before each case; refuse a file that lacks start times.
         is_counted: base every statistic on all launches of its case, leaving out counters of fewer,
             and list the runs of the files."""
-    reading = RunFileReader(skip_bad_rows, with_contexts, is_counted)
+    reading = RunFileReader(skip_bad_rows, is_counted)
     with unpacked(paths, skip_unusable=skip_bad_rows) as found:
         reading.unusable += found.unusable
         unanalysed = unanalysed_captures(paths, found.members)
         try:
             files = find_profiles(found.paths, unanalysed)
-            profile = _read_files(files, group_by, reading)
+            profile = _read_files(files, reading, group_by, with_contexts, is_counted)
         except BadInput as error:
             raise found.with_user_error(error) from error
         runs = tuple(replace(run, path=found.user_path(run.path)) for run in profile.runs)
@@ -131,7 +131,13 @@ def _with_user_paths(report: ProfileReport, found: Unpacked) -> ProfileReport:
     )
 
 
-def _read_files(paths: Sequence[Path], group_by: GroupBy, reading: RunFileReader) -> Profile:
+def _read_files(
+    paths: Sequence[Path],
+    reading: RunFileReader,
+    group_by: GroupBy,
+    with_contexts: bool,
+    is_counted: bool,
+) -> Profile:
     recorded = reading.of(paths)
     files, read = tuple(recorded), list(recorded.values())
     attention_keys = (
@@ -145,10 +151,9 @@ def _read_files(paths: Sequence[Path], group_by: GroupBy, reading: RunFileReader
         reading.unusable if reading.skip_bad_rows else None,
     )
     label_of = _by(group_by, attention)
-    is_counted = reading.is_counted
     groups = groups_of([file.groups for file in read], label_of, of_all_rows=is_counted)
     records = {group.label: _record(group, attention) for group in groups}
-    if reading.is_ordered:
+    if with_contexts:
         records = _with_contexts(records, recorded, label_of)
     kept = [file.communication.without_duplicates() for file in read]
     report = replace(

@@ -76,8 +76,9 @@ def _refuse_other_formats(path: Path) -> None:
 #
 # The columns differ with the version of CANN, the chip and the aic_metrics group, so a column is
 # found by its name and never by its position. torch_npu copies msprof's op_summary and renames six
-# columns; `Block Dim` became `Block Num` in CANN 9. A column that is not a base column here is a
-# counter, if it holds numbers.
+# columns; `Block Dim` became `Block Num` in CANN 9; old releases wrote starts without their unit. A
+# column is a counter if its name is like that of msprof's counters. Any other column, such as an
+# identifier or a time stamp, is not read: its mean has no meaning.
 
 NAME = "Name"
 TYPE = "Type"
@@ -85,6 +86,7 @@ START = "Start Time(us)"
 DURATION = "Duration(us)"
 STREAM = "Stream ID"
 DEVICE = "Device_id"
+CONTEXT = "Context ID"  # a number for a part of a task
 
 # The columns that identify the case (the last is derived from the others), and those that
 # distinguish communication rows.
@@ -100,6 +102,8 @@ _RENAMED = {
     "OP Type": TYPE,
     "Task Type": vocabulary.ACCELERATOR_CORE,
     "Task Start Time(us)": START,
+    "Task Start Time": START,
+    "Start Time": START,
     "Task Duration(us)": DURATION,
     "Task Wait Time(us)": "Wait Time(us)",
     "Block Num": "Block Dim",
@@ -111,12 +115,14 @@ _BASE = frozenset(
     (
         *("Step Id", DEVICE, "Model Name", "Model ID", "Infer ID", "Task ID", STREAM),
         *(NAME, TYPE, START, DURATION, "Wait Time(us)"),
-        *("Block Dim", "Mix Block Dim", "HF32 Eligible", "Context ID"),
+        *("Block Dim", "Mix Block Dim", "HF32 Eligible", CONTEXT),
         *vocabulary.BASE_CELLS,
     )
 )
 _COUNTER_NAME = re.compile(
-    r".+(\((us|GB/s|KB|%)\)|_(ratio|rate|cycles|fops|bound|hit|miss|allocate|victim))"
+    r"(?!.*\b(Start|Begin|End)\b)"  # a time stamp
+    r"(.+(\((us|GB/s|KB|%)\)|_(ratio|rate|cycles|fops|bound|hit|miss|allocate|victim))"
+    r"|0x[0-9A-Fa-f]+)"  # a register of the user's choice
 )
 
 LEVEL_0 = "profiled at level 0 (no shapes); profile at Level1"
@@ -148,7 +154,7 @@ class Header:
 
 
 def is_counter_name(name: str) -> bool:
-    """Return whether a counter of msprof has such a name, so that its cells must be numbers."""
+    """Return whether a counter of msprof has such a name: its cells must be numbers or `N/A`."""
     return _COUNTER_NAME.fullmatch(name) is not None
 
 
@@ -166,7 +172,7 @@ def read_header(names: Sequence[str], *, path: Path) -> Header:
             raise BadInput(LEVEL_0, path=path, line=1)
         what = "expected the columns of kernel_details or op_summary; missing: "
         raise BadInput(what + ", ".join(missing), path=path, line=1)
-    counters = tuple(name for name in positions if name not in _BASE)
+    counters = tuple(name for name in positions if name not in _BASE and is_counter_name(name))
     return Header(tuple(names), positions, counters)
 
 
@@ -181,8 +187,13 @@ NO_NUMBER = ("N/A", "NA", "")
 # The profilers' number format; RE2 and Python read it alike.
 NUMBER = r"-?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?"
 
+# A start that identifies a launch, and the texts of all starts of a profile.
+EXACT_START = r"^[0-9]+(\.[0-9]*)?$"
+STARTS = r"^[ \t]*([0-9]+(\.[0-9]*)?([eE][+]?[0-9]+)?|N/A|NA|)[ \t]*$"
+
 _NUMBER = re.compile(NUMBER, re.ASCII)
-_START = re.compile(r"(\d+)(?:\.(\d{1,9}))?")
+_START = re.compile(r"(\d+)(?:\.(\d{1,9}))?", re.ASCII)
+_STARTS = re.compile(STARTS)
 _TYPE = re.compile(r"[A-Za-z]")
 _CORE = re.compile(r"[A-Z][A-Z0-9_]*|N/A|")
 _STATE = re.compile(r"[a-z]*|N/A")
@@ -207,6 +218,12 @@ def start_ns_of(text: str) -> int:
     return int(whole) * 1000 + int((fraction + "000")[:3])
 
 
+def check_start(text: str) -> None:
+    """Raise ValueError for a start that is neither a time nor unknown."""
+    if not _STARTS.fullmatch(text):
+        raise ValueError(f"{START}: expected a time such as 1764246877083299.960, or N/A")
+
+
 def duration_us_of(text: str) -> float:
     """Return a duration: a finite number, not negative; raise ValueError otherwise."""
     duration_us = _number(text)
@@ -215,14 +232,20 @@ def duration_us_of(text: str) -> float:
     return duration_us
 
 
-def counter_of(name: str, text: str) -> float | None:
-    """Return a counter's number; None for `N/A`, and for text in a column not known as a counter.
+def profiled_us_of(text: str) -> float:
+    """Return a duration of a profile, which is positive; raise ValueError otherwise."""
+    duration_us = duration_us_of(text)
+    if not duration_us:
+        raise ValueError(f"{DURATION}: expected a number above 0, got 0")
+    return duration_us
 
-    Raises ValueError for text in a known counter."""
+
+def counter_of(name: str, text: str) -> float | None:
+    """Return a counter's number; None for `N/A`. Raises ValueError for other text."""
     if text in NO_NUMBER:
         return None
     number = _number(text)
-    if number is None and is_counter_name(name):
+    if number is None:
         raise ValueError(f"{name}: expected a number")
     return number
 

@@ -4,9 +4,10 @@ A file is read by the fast reader first. If anything in it cannot be verified, i
 by row, which finds the line or proves the file valid.
 """
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from filecmp import cmp
 from functools import lru_cache
 from hashlib import blake2b, file_digest
@@ -15,20 +16,30 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from collector.codec.errors import BadInput
 from collector.model.record import MOST_BEFORE
-from collector.profiles.blocks import Block, SkippedRow, exact_blocks, grouped, plain_blocks
+from collector.profiles.blocks import (
+    STARTS_US,
+    Block,
+    NotPlain,
+    SkippedRow,
+    exact_blocks,
+    grouped,
+    plain_blocks,
+)
 from collector.profiles.communication import FileCommunication
 from collector.profiles.discovery import is_kernel_details
-from collector.profiles.grouping import FileGroups, Ids, Key, Rows, rows_of
+from collector.profiles.grouping import FileGroups, Floats, Ids, Key, Rows, rows_of
 from collector.profiles.rows import (
+    CONTEXT,
     DEVICE,
+    DURATION,
     KEY_AT,
     KEY_COLUMNS,
     LEVEL_0,
-    START,
+    NO_NUMBER,
+    STREAM,
     TYPE,
     Header,
     is_communication_key,
@@ -40,52 +51,178 @@ from collector.profiles.rows import (
 # One run exported twice: the rows of a file that another file of the same run already has.
 #
 # The same launches can be in the kernel_details of a run and in the op_summary that it was made
-# from, in two exports of one folder, and in a copy. A launch is identified by its device, type,
-# start and duration. Two files are of one run if at least half of the smaller one's launches are in
-# the other; a few launches of two ranks of one job may agree by chance.
+# from, in two exports of one folder, in a copy, and in one file that joins two exports. A launch is
+# identified by its type, start and duration, and by its device if every row of both files has one:
+# some releases do not record it. Two files are of one run if at least half of the smaller one's
+# launches are in the other; a few launches of two ranks of one job may agree by chance. Of one run,
+# a launch without a start is one of the same type and duration that the other file has as well.
+# Within one file, rows are one launch only if they also agree in stream and cells, and only if at
+# least half of the file's launches are repeated: it joins two exports.
 
 Marks = npt.NDArray[np.uint64]
+Mask = npt.NDArray[np.bool_]
+Places = npt.NDArray[np.uint32]
 
 _TYPE = KEY_COLUMNS.index(TYPE)
 _SAMPLE = 1024
 _UNKNOWN = np.uint64(0)
-_FACTORS = tuple(map(np.uint64, (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9)))
+_FACTORS = tuple(
+    map(
+        np.uint64,
+        (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0xD6E8FEB86659FD93),
+    )
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Repeated:
-    """A file that repeats the run of an earlier file, and how many of its rows were left out."""
+    """A file that repeats the run of an earlier file, and how many of its rows were left out.
+
+    `of` is the file itself if it has the same launches twice."""
 
     path: Path
     of: Path
     rows: int
 
 
-def marks_of(block: pa.Table, rows: Rows) -> Marks:
-    """Return a mark for each launch of a block that identifies it; 0 if its start is unknown."""
-    starts = starts_of(block)
-    types = np.array([_number(key[_TYPE].strip()) for key in rows.keys], np.uint64)
-    marks = starts.view(np.uint64) * _FACTORS[0]
-    marks ^= np.ascontiguousarray(rows.durations_us, np.float64).view(np.uint64) * _FACTORS[1]
-    marks ^= types[rows.ids] * _FACTORS[2]
-    marks ^= devices_of(block)
-    return np.where(np.isnan(starts), _UNKNOWN, np.maximum(marks, np.uint64(1)))
+@dataclass(frozen=True, slots=True)
+class RowOrder:
+    """When and where each row of a file ran."""
+
+    starts: Floats  # in microseconds, with the precision of a float; NaN if unknown
+    devices: Places  # a number of the name; 0 if unknown
+    streams: Places  # the same
+    is_part: Mask  # whether the launch is a part of a task, whose parts run concurrently
+
+    @property
+    def is_complete(self) -> bool:
+        """Return whether every row has its start."""
+        return not bool(np.isnan(self.starts).any())
 
 
-def known_launches(marks: Marks) -> Marks:
-    """Return the identifiable launches, each once, in ascending order."""
-    found = np.unique(marks)
-    return np.asarray(found[found != _UNKNOWN], np.uint64)
+def order_of(block: pa.Table) -> RowOrder:
+    starts = np.asarray(block.column(STARTS_US).to_numpy(), np.float64)
+    devices, streams, contexts = (_places_of(block, one) for one in (DEVICE, STREAM, CONTEXT))
+    return RowOrder(starts, devices, streams, contexts != 0)
 
 
-def are_of_one_run(one: Marks, other: Marks) -> bool:
-    """Return whether the launches of two files (of `known_launches`) are those of one run."""
-    small, large = sorted((one, other), key=len)
-    sample = small[:: max(1, len(small) // _SAMPLE)]
-    return bool(len(sample)) and 2 * int(is_among(sample, large).sum()) >= len(sample)
+def joined_order(orders: Sequence[RowOrder]) -> RowOrder:
+    """Return the order of the rows of a file, from its blocks."""
+    parts = ([getattr(order, one.name) for order in orders] for one in fields(RowOrder))
+    return RowOrder(*map(np.concatenate, parts))
 
 
-def is_among(marks: Marks, known: Marks) -> npt.NDArray[np.bool_]:
+@dataclass(frozen=True, slots=True)
+class Launches:
+    """The rows of a file as launches: numbers that are equal in every process."""
+
+    kinds: Marks  # of the type and the duration
+    marks: Marks  # of the start as well; 0 if it is unknown
+    order: RowOrder
+
+    @property
+    def has_devices(self) -> bool:
+        return bool(len(self.order.devices)) and bool(self.order.devices.all())
+
+    @property
+    def placed(self) -> Marks:
+        """Return the marks with the device."""
+        marks = self.marks ^ (self.order.devices * _FACTORS[3])
+        return np.where(self.marks == _UNKNOWN, _UNKNOWN, np.maximum(marks, np.uint64(1)))
+
+
+def launches_of(rows: Rows, order: RowOrder) -> Launches:
+    """Return the launches of the rows of a file."""
+    types = np.array([_number(key[_TYPE].strip()) for key in rows.keys], np.uint64) * _FACTORS[2]
+    durations_us = np.ascontiguousarray(rows.durations_us, np.float64)
+    kinds = types[rows.ids]
+    kinds ^= durations_us.view(np.uint64) * _FACTORS[1]
+    marks = order.starts.view(np.uint64) * _FACTORS[0]
+    marks ^= kinds
+    np.maximum(marks, np.uint64(1), out=marks)
+    marks[np.isnan(order.starts)] = _UNKNOWN
+    return Launches(kinds, marks, order)
+
+
+@dataclass(frozen=True, slots=True)
+class KnownLaunches:
+    """The launches of a file that was read, with their marks in ascending order, each once.
+
+    `placed` identify the device as well; they are None if some row does not record it."""
+
+    launches: Launches
+    marks: Marks
+    placed: Marks | None
+
+    @classmethod
+    def of(cls, launches: Launches) -> "KnownLaunches":
+        placed = _distinct(launches.placed) if launches.has_devices else None
+        return cls(launches, _distinct(launches.marks), placed)
+
+    def is_of_run(self, other: "KnownLaunches") -> bool:
+        """Return whether the launches of two files are those of one run."""
+        mine, theirs = self._comparable(other)
+        small, large = sorted((mine, theirs), key=len)
+        sample = small[:: max(1, len(small) // _SAMPLE)]
+        return bool(len(sample)) and 2 * int(is_among(sample, large).sum()) >= len(sample)
+
+    def has(self, other: "KnownLaunches") -> Mask:
+        """Return for each row of another file of this run whether it is a launch of this one."""
+        marks, known = other.launches.marks, self.marks
+        if self.placed is not None and other.placed is not None:
+            marks, known = other.launches.placed, self.placed
+        found = is_among(marks, known)
+        if not (self.launches.order.is_complete and other.launches.order.is_complete):
+            self._add_without_starts(other, found)
+        return found
+
+    def _comparable(self, other: "KnownLaunches") -> tuple[Marks, Marks]:
+        if self.placed is not None and other.placed is not None:
+            return self.placed, other.placed
+        return self.marks, other.marks
+
+    def _add_without_starts(self, other: "KnownLaunches", found: Mask) -> None:
+        """Add the rows that only lack a start in one of both files: as many of a kind as the
+        other file has left."""
+        mine, theirs = self.launches, other.launches
+        is_left = ~is_among(mine.marks, other.marks)
+        is_unknown = mine.marks == _UNKNOWN
+        unknown = Counter(mine.kinds[is_left & is_unknown].tolist())
+        known = Counter(mine.kinds[is_left & ~is_unknown].tolist())
+        is_unknown = theirs.marks == _UNKNOWN
+        for is_one, pools in ((is_unknown, (known, unknown)), (~is_unknown, (unknown,))):
+            for at in np.flatnonzero(is_one & ~found).tolist():
+                kind = int(theirs.kinds[at])
+                pool = next((pool for pool in pools if pool[kind]), None)
+                if pool is not None:
+                    pool[kind] -= 1
+                    found[at] = True
+
+
+def repeated_within(rows: Rows, launches: Launches) -> Mask:
+    """Return for each row of a file that joins two exports whether another row is its launch.
+
+    A row without a device is the launch of an equal row with one."""
+    result = np.zeros(len(launches.marks), np.bool_)
+    ordered = np.sort(launches.marks)
+    if 3 * int((ordered[1:] == ordered[:-1]).sum()) < len(result):
+        return result
+    is_event = np.array([is_communication_key(key) for key in rows.keys], np.bool_)
+    at = np.flatnonzero((launches.marks != _UNKNOWN) & ~is_event[rows.ids])
+    marks = launches.marks[at] ^ (rows.ids[at].astype(np.uint64) * _FACTORS[2])
+    marks ^= launches.order.streams[at] * _FACTORS[1]
+    devices = launches.order.devices[at]
+    _, first = np.unique(marks ^ (devices * _FACTORS[3]), return_index=True)
+    again = np.ones(len(at), np.bool_)
+    again[first] = False
+    is_placed = devices != 0
+    again |= ~is_placed & np.isin(marks, marks[is_placed])
+    if 2 * int(again.sum()) >= int((~again).sum()):
+        result[at[again]] = True
+    return result
+
+
+def is_among(marks: Marks, known: Marks) -> Mask:
     """Return for each mark whether it is among the known ones, which are in ascending order."""
     if not len(known):
         return np.zeros(len(marks), np.bool_)
@@ -93,36 +230,73 @@ def is_among(marks: Marks, known: Marks) -> npt.NDArray[np.bool_]:
     return np.asarray(known[at] == marks)
 
 
-def joined(known: Sequence[Marks]) -> Marks:
-    return known_launches(np.concatenate([np.empty(0, np.uint64), *known]))
+def _distinct(marks: Marks) -> Marks:
+    """Return the known marks in ascending order, each once; `np.unique` takes 20 times as long."""
+    ordered = np.sort(marks)
+    is_first = np.concatenate([ordered[:1] != _UNKNOWN, ordered[1:] != ordered[:-1]])
+    return np.asarray(ordered[is_first], np.uint64)
 
 
-def starts_of(block: pa.Table) -> npt.NDArray[np.float64]:
-    """Return when each row began, in microseconds with the precision of a float.
-
-    The same text gives the same number. NaN if a block has no start times."""
-    if START in block.column_names:
-        try:
-            text = pc.utf8_trim_whitespace(block.column(START))
-            return np.asarray(text.cast(pa.float64()).to_numpy(), np.float64)
-        except pa.ArrowInvalid:  # N/A in a cell: the launches of this block cannot be identified
-            pass
-    return np.full(block.num_rows, np.nan)
-
-
-def devices_of(block: pa.Table) -> Marks:
-    """Return a number for each row's device; 0 if a file does not record it."""
-    if DEVICE not in block.column_names:
-        return np.zeros(block.num_rows, np.uint64)
-    coded = pc.utf8_trim_whitespace(block.column(DEVICE)).combine_chunks().dictionary_encode()
-    numbers = np.array([_number(text) for text in coded.dictionary.to_pylist()], np.uint64)
-    return np.asarray(numbers[coded.indices.to_numpy()], np.uint64)
+def _places_of(block: pa.Table, column: str) -> Places:
+    """Return a number for each row's text in a column; 0 if it is not recorded."""
+    if column not in block.column_names:
+        return np.zeros(block.num_rows, np.uint32)
+    coded = block.column(column).combine_chunks().dictionary_encode()
+    texts = coded.dictionary.to_pylist()
+    numbers = np.array([_number(text.strip()) >> 32 for text in texts], np.uint32)
+    return np.asarray(numbers[coded.indices.to_numpy()], np.uint32)
 
 
 @lru_cache(maxsize=4096)
 def _number(text: str) -> int:
-    """Return a number that is the same in every process: marks are stored (`RunSketch`)."""
+    """Return a number that is the same in every process: marks are stored (`RunSketch`).
+
+    0 for a cell without a value."""
+    if text.upper() in NO_NUMBER:
+        return 0
     return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big")
+
+
+# Durations that no launch can have: a counter of a profiler that overflowed, or an end without a
+# start.
+#
+# The kernels of a stream run one after the other, so a kernel ends before the next one starts, or
+# shortly after it. Parts of one task (with a Context ID) run concurrently; the next task follows
+# all of them. A launch without a later one on its stream does not outlast the profile. A profile
+# of few launches may be shorter than the last of them.
+
+_MOST_OVERLAP_US = 1e3
+_SHORT_PROFILE_US = 60e6
+_SUSPECTS = 1 << 16  # rows that are checked together, which bounds the memory
+
+
+def impossible_rows(rows: Rows, order: RowOrder) -> Iterator[tuple[int, str]]:
+    """Yield the rows with an impossible duration, in order, each with the reason."""
+    durations_us, starts = rows.durations_us, order.starts
+    if not (durations_us > _MOST_OVERLAP_US).any():
+        return
+    is_known = ~np.isnan(starts)
+    span_us = float(np.ptp(starts[is_known])) if is_known.any() else 0.0
+    is_event = np.array([is_communication_key(key) for key in rows.keys], np.bool_)
+    is_queued = is_known & (order.streams != 0) & ~is_event[rows.ids]
+    suspects = np.flatnonzero(durations_us > _MOST_OVERLAP_US)
+    tasks: dict[tuple[int, int], Floats] = {}  # the starts of each stream, in ascending order
+    for rows_here in np.array_split(suspects, len(suspects) // _SUSPECTS + 1):
+        limits_us = np.full(len(rows_here), max(span_us, _SHORT_PROFILE_US))
+        places = np.stack([order.devices[rows_here], order.streams[rows_here]], axis=1)
+        for device, stream in np.unique(places[is_queued[rows_here]], axis=0).tolist():
+            if (device, stream) not in tasks:
+                is_here = is_queued & (order.devices == device) & (order.streams == stream)
+                tasks[device, stream] = np.sort(starts[is_here & ~order.is_part])
+            known = tasks[device, stream]
+            at = np.flatnonzero(is_queued[rows_here] & (places == (device, stream)).all(axis=1))
+            after = np.searchsorted(known, starts[rows_here[at]], side="right")
+            at, after = at[after < len(known)], after[after < len(known)]
+            limits_us[at] = known[after] - starts[rows_here[at]] + _MOST_OVERLAP_US
+        for place in np.flatnonzero(durations_us[rows_here] > limits_us).tolist():
+            row = int(rows_here[place])
+            expected = f"at most {limits_us[place]:.3f} us, until the next launch or the end"
+            yield row, f"{DURATION}: expected {expected}, got {durations_us[row]:.3f}"
 
 
 # The launches before each case of a profile, in the order in which the device started them.
@@ -138,19 +312,6 @@ def _number(text: str) -> int:
 # Other devices and other files are other runs.
 
 _END = -1  # before the first launch of a run
-
-
-@dataclass(frozen=True, slots=True)
-class RowOrder:
-    """The device and the start of each row of a file."""
-
-    devices: Marks
-    starts: npt.NDArray[np.float64]
-
-    @property
-    def is_complete(self) -> bool:
-        """Return whether every row has its start."""
-        return not bool(np.isnan(self.starts).any())
 
 
 def launches_before(
@@ -217,24 +378,23 @@ class RunFile:
 
     groups: FileGroups
     communication: FileCommunication
-    skipped: Sequence[SkippedRow]
-    marks: Marks
     order: RowOrder
+    skipped: Sequence[SkippedRow] = ()
 
 
 class RunFileReader:
     """Reads files, each run once.
 
-    `unusable` and `repeated` are for the report; `launches` are those of each file that was read.
+    `unusable` and `repeated` are for the report; `launches` are those of each file that was read,
+    if there are several files or `is_counted` is set.
     """
 
-    def __init__(self, skip_bad_rows: bool, is_ordered: bool, is_counted: bool) -> None:
+    def __init__(self, skip_bad_rows: bool, is_counted: bool) -> None:
         self.unusable: list[str] = []
         self.repeated: list[Repeated] = []
-        self.launches: dict[Path, Marks] = {}
-        self.is_ordered = is_ordered
-        self.is_counted = is_counted
+        self.launches: dict[Path, KnownLaunches] = {}
         self.skip_bad_rows = skip_bad_rows
+        self._is_counted = is_counted
 
     def of(self, paths: Sequence[Path]) -> dict[Path, RunFile]:
         """Return the new content of each file, in their order; files without any are left out.
@@ -242,75 +402,99 @@ class RunFileReader:
         If several files have the same run, a kernel_details is read first, because it has more
         data."""
         read: dict[Path, RunFile] = {}
-        launches = self.launches
         for path in sorted(paths, key=lambda path: not is_kernel_details(path)):
-            try:
-                file = self._read(path, self.is_counted or len(paths) > 1)
-            except BadInput as error:
-                if not self.skip_bad_rows:
-                    raise
-                self.unusable.append(str(error))
+            file = self._read(path)
+            if file is None:
                 continue
-            mine = known_launches(file.marks)
-            before = [other for other in launches if are_of_one_run(mine, launches[other])]
-            launches[path] = mine
-            if before:
-                known = joined([launches[other] for other in before])
-                repeats = int(is_among(file.marks, known).sum())
-                self.repeated.append(Repeated(path, before[0], repeats))
-                if repeats == len(file.marks):
-                    continue
-                file = self._read(path, True, known)
-            elif same := next((other for other in read if cmp(path, other, shallow=False)), None):
-                self.repeated.append(Repeated(path, same, len(file.marks)))
+            if same := next((other for other in read if cmp(path, other, shallow=False)), None):
+                self.repeated.append(Repeated(path, same, len(file.order.starts)))
                 continue
-            read[path] = file
+            is_new = self._is_new(path, file, len(paths))
+            if is_new.any():
+                read[path] = file
+            if not is_new.all() and is_new.any():
+                read[path] = _read_file(path, self.skip_bad_rows, is_new)
         return {path: read[path] for path in paths if path in read}
 
-    def _read(self, path: Path, is_marked: bool, known: Marks | None = None) -> RunFile:
-        """Return the rows of a file, without the `known` ones."""
-        names, _ = open_rows(path)
-        header = read_header(names, path=path)
-        skipped: list[SkippedRow] | None = [] if self.skip_bad_rows else None
-        try:
-            # Closed here, not by the garbage collector: the collector may run while a lock is held
-            # that the end of the threads behind the blocks has to wait for (seen on CPython 3.11).
-            with closing(plain_blocks(path, header)) as blocks:
-                file = self._gathered(path, header, grouped(blocks, header), is_marked, known)
-        except BadInput:
-            rows = exact_blocks(path, header, skipped)
-            file = self._gathered(path, header, rows, is_marked, known)
-        compute = [key for key in file.groups.row_counts() if not is_communication_key(key)]
-        if compute and all(is_unnamed(key[KEY_AT[TYPE]]) for key in compute):
-            raise BadInput(LEVEL_0, path=path)
-        return replace(file, skipped=tuple(skipped or ()))
+    def _is_new(self, path: Path, file: RunFile, files: int) -> Mask:
+        """Return for each row of a file whether it is a launch of no earlier row or file."""
+        rows = file.groups.rows()
+        launches = launches_of(rows, file.order)
+        is_again = repeated_within(rows, launches)
+        if is_again.any():
+            self.repeated.append(Repeated(path, path, int(is_again.sum())))
+        if files == 1 and not self._is_counted:
+            return ~is_again
+        mine = KnownLaunches.of(launches)
+        before = [path for path, known in self.launches.items() if known.is_of_run(mine)]
+        is_known = np.zeros(len(is_again), np.bool_)
+        for other in before:
+            is_known |= self.launches[other].has(mine)
+        if before:
+            repeats = int((is_known & ~is_again).sum())
+            self.repeated.append(Repeated(path, before[0], repeats))
+        self.launches[path] = mine
+        return ~(is_again | is_known)
 
-    def _gathered(
-        self,
-        path: Path,
-        header: Header,
-        blocks: Iterable[Block],
-        is_marked: bool,
-        known: Marks | None,
-    ) -> RunFile:
-        groups, communication = FileGroups(header.counters), FileCommunication()
-        marks = [np.empty(0, np.uint64)]
-        devices, starts = [np.empty(0, np.uint64)], [np.empty(0)]
-        for block, rows in blocks:
-            if is_marked:
-                marks.append(marks_of(block, rows))
-            if known is not None:
-                block = block.filter(pa.array(~is_among(marks[-1], known)))
-                rows = rows_of(block, header.counters)
-            groups.add(rows)
-            if self.is_ordered:
-                devices.append(devices_of(block))
-                starts.append(starts_of(block))
-            communication.add(block, rows)
-        if known is None and not groups.row_counts():
-            raise BadInput("the file has a header and no rows", path=path, line=1)
-        order = RowOrder(np.concatenate(devices), np.concatenate(starts))
-        return RunFile(groups, communication, (), np.concatenate(marks), order)
+    def _read(self, path: Path) -> RunFile | None:
+        """Return the content of a file by itself; None for a skipped one."""
+        try:
+            return _read_file(path, self.skip_bad_rows)
+        except BadInput as error:
+            if not self.skip_bad_rows:
+                raise
+            self.unusable.append(str(error))
+            return None
+
+
+def _read_file(path: Path, skip_bad_rows: bool, is_kept: Mask | None = None) -> RunFile:
+    """Return the rows of a file; with `is_kept`, which has an entry for each of them, some."""
+    names, _ = open_rows(path)
+    header = read_header(names, path=path)
+    try:
+        # Closed here, not by the garbage collector: the collector may run while a lock is held that
+        # the end of the threads behind the blocks has to wait for (seen on CPython 3.11).
+        with closing(plain_blocks(path, header)) as blocks:
+            file = _gathered(path, header, grouped(blocks, header), is_kept)
+        if any(impossible_rows(file.groups.rows(), file.order)):
+            raise NotPlain("an impossible duration")
+    except BadInput:
+        file = _read_exactly(path, header, skip_bad_rows, is_kept)
+    counts = file.groups.row_counts()
+    compute = [key for key in counts if not is_communication_key(key)]
+    if compute and all(is_unnamed(key[KEY_AT[TYPE]]) for key in compute):
+        raise BadInput(LEVEL_0, path=path)
+    return file
+
+
+def _read_exactly(path: Path, header: Header, skip_bad_rows: bool, is_kept: Mask | None) -> RunFile:
+    lines: list[int] = []
+    skipped: list[SkippedRow] | None = [] if skip_bad_rows else None
+    file = _gathered(path, header, exact_blocks(path, header, lines, skipped), None)
+    found = impossible_rows(file.groups.rows(), file.order)
+    impossible = {lines[row]: reason for row, reason in found}
+    if impossible or is_kept is not None:
+        skipped = [] if skip_bad_rows else None
+        blocks = exact_blocks(path, header, [], skipped, impossible)
+        file = _gathered(path, header, blocks, is_kept)
+    return replace(file, skipped=tuple(skipped or ()))
+
+
+def _gathered(path: Path, header: Header, blocks: Iterable[Block], is_kept: Mask | None) -> RunFile:
+    groups, communication = FileGroups(header.counters), FileCommunication()
+    orders: list[RowOrder] = []
+    seen = 0
+    for block, rows in blocks:
+        here, seen = slice(seen, seen + block.num_rows), seen + block.num_rows
+        if is_kept is not None:
+            block = block.filter(pa.array(is_kept[here]))
+            rows = rows_of(block, header.counters)
+        orders.append(order_of(block))
+        groups.add(rows)
+        communication.add(block, rows)
+    if not orders:
+        raise BadInput("the file has a header and no rows", path=path, line=1)
+    return RunFile(groups, communication, joined_order(orders))
 
 
 # Recognition of a run in another process by a sample of its launches.
@@ -324,18 +508,25 @@ MOST = 4096
 
 @dataclass(frozen=True, slots=True)
 class RunSketch:
-    """A file that was read, and the sample of its launches in ascending order."""
+    """A file that was read, the sample of its launches in ascending order, and its devices.
+
+    There are none if some row does not record its device."""
 
     path: Path
     marks: tuple[int, ...]
+    devices: tuple[int, ...] = ()
 
 
-def sketch_of(path: Path, launches: Marks) -> RunSketch:
-    """Return the sample of a file's launches (of `known_launches`).
+def sketch_of(path: Path, known: KnownLaunches) -> RunSketch:
+    """Return the sample of a file's launches.
 
     A file without start times is identified by its bytes."""
-    marks = tuple(launches[:MOST].tolist())
-    return RunSketch(path, marks or (_mark_of_bytes(path),))
+    marks = tuple(known.marks[:MOST].tolist())
+    if not marks:
+        return RunSketch(path, (_mark_of_bytes(path),))
+    launches = known.launches
+    devices = np.unique(launches.order.devices).tolist() if launches.has_devices else ()
+    return RunSketch(path, marks, tuple(devices))
 
 
 def _mark_of_bytes(path: Path) -> int:

@@ -43,13 +43,19 @@ _MARK = re.compile(r"[0-9a-f]{1,16}")
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """A file with rows in the tree, and marks of some of its launches, in hex."""
+    """A file with rows in the tree, and marks of some of its launches and of its devices, in hex.
+
+    There are no devices if the file does not record them for every row."""
 
     profile: str
     is_whole: bool
     launches: tuple[str, ...]
+    devices: tuple[str, ...] = ()
 
     def is_of(self, run: RunSketch) -> bool:
+        devices = {int(mark, 16) for mark in self.devices}
+        if devices and run.devices and devices.isdisjoint(run.devices):
+            return False
         return are_of_one_run([int(mark, 16) for mark in self.launches], run.marks)
 
 
@@ -80,7 +86,7 @@ class ParsedProfiles:
         """Return the file of the list with these runs added, each once."""
         others = [p for p in self.profiles if not any(map(p.is_of, runs))]
         added = [
-            Parsed(str(run.path), is_whole, tuple(f"{mark:x}" for mark in run.marks))
+            Parsed(str(run.path), is_whole, _as_hex(run.marks), _as_hex(run.devices))
             for run in runs
         ]
         return readable_json(asdict(ParsedProfiles((*others, *added))))
@@ -97,9 +103,14 @@ def read_parsed(version: Path) -> ParsedProfiles | None:
         data = read_small_file(path, MOST_TABLE_BYTES)
     found = decode_object(ParsedProfiles, data, what="a list of parsed profiles", key=str(path))
     for parsed in found.profiles:
-        if not parsed.launches or not all(map(_MARK.fullmatch, parsed.launches)):
+        marks = (*parsed.launches, *parsed.devices)
+        if not parsed.launches or not all(map(_MARK.fullmatch, marks)):
             raise BadInput(f"{parsed.profile}: expected hexadecimal marks of launches", path=path)
     return found
+
+
+def _as_hex(marks: Sequence[int]) -> tuple[str, ...]:
+    return tuple(f"{mark:x}" for mark in marks)
 
 
 # Pooled statistics of two profiles: `opmeter parse --pool`. A median cannot be pooled, so a pooled

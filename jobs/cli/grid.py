@@ -269,10 +269,9 @@ def _left_out(report: ProfileReport) -> Iterator[str]:
     if report.duplicates_dropped:
         yield f"{counted(report.duplicates_dropped, 'repeated communication row')} dropped"
     for repeated in report.repeated:
-        yield (
-            f"{repeated.path} repeats the run of {repeated.of}: "
-            f"{counted(repeated.rows, 'repeated row')} left out"
-        )
+        of = "itself" if repeated.of == repeated.path else f"the run of {repeated.of}"
+        rows = counted(repeated.rows, "repeated row")
+        yield f"{repeated.path} repeats {of}: {rows} left out"
     for reason in report.unusable:
         yield f"skipped file: {reason}"
     if report.unanalysed:

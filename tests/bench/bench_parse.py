@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from itertools import count
 from math import inf
 from pathlib import Path
 
@@ -111,11 +112,13 @@ def write_profile(path: Path, rows: int) -> None:
 
 
 def repeat_rows(path: Path, size_bytes: int) -> None:
-    """Append the file's own rows to it until it has the size."""
+    """Append the file's own rows, launched later, to it until it has the size."""
     rows = path.read_bytes().split(b"\n", 1)[1]
     with path.open("ab") as file:
-        while file.tell() < size_bytes:
-            file.write(rows)
+        for later in count(1):
+            if file.tell() >= size_bytes:
+                break
+            file.write(rows.replace(b",176424", b",%d" % (176424 + later)))
 
 
 def mixed_rows(rows: int) -> Iterator[list[str]]:
@@ -125,8 +128,8 @@ def mixed_rows(rows: int) -> Iterator[list[str]]:
     start_ns = 1_764_246_877_000_000_000
     for task in range(rows):
         duration_ns = rng.randrange(1_000, 2_000_000)
-        start_ns += duration_ns + 1_000
         times = [f"{microseconds(start_ns)}\t", microseconds(duration_ns), "1.000000"]
+        start_ns += duration_ns + 1_000
         if rng.random() < 0.01:
             name = f"hcom_allReduce__097_{task}_1"
             row = ["13", "0", "4294967295", "N/A", "N/A", name, "hcom_allReduce_", "N/A"]

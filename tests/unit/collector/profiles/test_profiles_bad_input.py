@@ -2,6 +2,7 @@
 
 import csv
 import io
+from dataclasses import replace
 
 import pytest
 
@@ -12,7 +13,13 @@ from collector.profiles import blocks
 from collector.profiles import rows as rows_module
 from collector.profiles.kernel_details import read_profile
 from collector.profiles.rows import read_op_summary
-from tests.fixtures.profiles.variants import LAYOUTS, Told, profile_bytes, write_profile
+from tests.fixtures.profiles.variants import (
+    LAYOUTS,
+    Told,
+    collective,
+    profile_bytes,
+    write_profile,
+)
 from tests.unit.collector.naming import names, naming
 
 pytestmark = pytest.mark.fast
@@ -274,3 +281,57 @@ def test_file_of_too_many_bad_rows_is_unusable(tmp_path, monkeypatch):
         path.write_bytes(profile_bytes("K5", [Told()]) + b"1,2\n" * bad)
         report = read_profile([path], skip_bad_rows=True).report
         assert (len(report.unusable), len(report.skipped)) == (unusable, 0 if unusable else bad)
+
+
+OVERFLOWN = "18446744073709551.615"  # 2 ** 64 - 1 ns
+
+
+def timed(*launches, **more):
+    """Launches of one stream by their start and duration, in microseconds."""
+    return [
+        Told(start=f"1764246877{start:06d}.000\t", duration=duration, **more)
+        for start, duration in launches
+    ]
+
+
+def test_a_duration_that_no_launch_can_have_is_named_or_skipped(tmp_path):
+    """Each of these has its impossible row on line 3."""
+    queue = ((0, "2.5"), (10, OVERFLOWN), (20, "2.7"), (30, "100"))
+    damages = {
+        "overflown": timed(*queue),
+        "overflown at the end": timed(*queue[:2]),
+        "beyond the next launch": timed((0, "2.5"), (10, "1500.0"), (20, "2.7")),
+        "beyond the profile": timed((0, "2.5"), (10, "3600000000"), stream="N/A"),
+        "without starts": [replace(row, start="N/A") for row in timed(*queue)],
+        "zero": timed((0, "2.5"), (10, "0.000"), (20, "2.7")),
+    }
+    for name, rows in damages.items():
+        path = write_profile(tmp_path / name, "K5", rows)
+        with pytest.raises(BadInput) as error:
+            read_profile([path])
+        assert (error.value.path, error.value.line) == (path, 3), name
+        report = read_profile([path], skip_bad_rows=True).report
+        assert ([row.line for row in report.skipped], report.rows) == ([3], len(rows) - 1), name
+
+
+def test_launches_that_may_overlap_are_read(tmp_path):
+    rows = {
+        "other streams": [*timed((0, "9000.0")), *timed((10, "2.7"), stream="3")],
+        "parts of one task": timed(
+            (0, "9000.0"), (10, "8000.0"), (9500, "3.0"), other={"Context ID": "0"}
+        ),
+        "a short overlap": timed((0, "12.0"), (10, "2.7")),
+        "the last one": timed((0, "2.5"), (10, "9000000.0")),
+        "communication": [collective("1.000", "9000.0", stream="2"), *timed((0, "2.5"))],
+    }
+    for name, told in rows.items():
+        path = write_profile(tmp_path / name, "K5", told)
+        assert read_profile([path]).report.rows == len(told), name
+
+
+def test_a_start_is_a_time_or_unknown(tmp_path):
+    for text, is_read in (("", True), ("N/A", True), ("1.76e+15", True), ("soon", False)):
+        rows = [Told(), Told(start=text)]
+        path = write_profile(tmp_path / (text or "empty").replace("/", ""), "K5", rows)
+        report = read_profile([path], skip_bad_rows=True).report
+        assert (report.rows, len(report.skipped)) == ((2, 0) if is_read else (1, 1)), text

@@ -123,7 +123,7 @@ def test_a_column_twice_is_refused(tmp_path):
 
 def test_a_register_of_ones_own_is_a_counter_where_it_holds_numbers(tmp_path):
     path = tmp_path / "kernel_details.csv"
-    rows = [Told(other={"aic_total_cycles": "5"}), Told(other={"aic_total_cycles": "odd"})]
+    rows = [Told(other={"aic_total_cycles": "5"}), Told(other={"aic_total_cycles": "N/A"})]
     path.write_bytes(profile_bytes("K5", rows).replace(b"aic_total_cycles", b"0x500"))
     (record,) = read_profile([path]).records
     assert dict(record.profile.counters) == {"0x500": 5.0}

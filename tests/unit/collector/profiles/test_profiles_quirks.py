@@ -312,3 +312,51 @@ def test_a_run_that_tells_nothing_is_read_all_the_same(tmp_path, text):
     if text is not None:
         (run / "profiler_info.json").write_text(text)
     assert read_profile([run]).report.software == ()
+
+
+def test_a_launch_counts_once_though_one_export_lacks_its_device_or_start(tmp_path):
+    rows = launches(20)
+    no_start = [replace(row, start="N/A") if at in (3, 4) else row for at, row in enumerate(rows)]
+    both_in_one = [*rows, *(replace(row, device="N/A") for row in rows)]
+    variants = {
+        "no device": (rows, [replace(row, device="") for row in rows]),
+        "no start": (rows, no_start),
+        "no start in either": (no_start, no_start[::-1]),
+        "no device, no start": (no_start, [replace(row, device="") for row in rows]),
+        "one file": (both_in_one,),
+        "one file and another": (both_in_one, no_start),
+    }
+    found = {}
+    for name, exports in variants.items():
+        for at, export in enumerate(exports):
+            write_profile(tmp_path / name / str(at), "O2", export)
+        report = read_profile([tmp_path / name]).report
+        found[name] = report.rows, sum(one.rows for one in report.repeated)
+    assert found == {name: (20, sum(map(len, exports)) - 20) for name, exports in variants.items()}
+
+
+def test_as_many_launches_without_a_start_are_repeated_as_the_other_export_has(tmp_path):
+    same = [replace(row, duration="5.500") for row in launches(6)]
+    write_profile(tmp_path / "a", "O2", same[:5])
+    write_profile(tmp_path / "b", "O2", [*same[:4], *[replace(same[5], start="N/A")] * 3])
+    assert read_profile([tmp_path]).report.rows == 5 + 2
+
+
+def test_equal_launches_of_two_devices_in_one_file_are_two(tmp_path):
+    rows = [replace(row, device=device) for row in launches(4) for device in "01"]
+    assert read(tmp_path, rows).report.rows == 8
+
+
+def test_few_equal_rows_in_a_file_are_no_second_export(tmp_path):
+    rows = launches(20)
+    assert read(tmp_path, [*rows, *rows[:4]]).report.rows == 24
+
+
+def test_identifiers_and_time_stamps_are_no_counters(tmp_path):
+    path = write_profile(tmp_path, "O1", [Told(), Told(start="1764246877083399.960")])
+    lines = path.read_text().replace("Start Time(us)", "Task Start Time").splitlines()
+    more = ("Step ID,Thread Id,End Time(us),0x500", "7,4242,9.5,3", "8,4243,11.5,5")
+    path.write_text("\n".join(f"{line},{cells}" for line, cells in zip(lines, more, strict=True)))
+    profile = read_profile([path], with_contexts=True)  # which requires starts
+    (record,) = profile.records
+    assert dict(record.profile.counters) == {"0x500": 4.0}

@@ -5,6 +5,7 @@ import io
 import random
 import statistics
 from collections import defaultdict
+from dataclasses import replace
 from itertools import permutations
 
 import pytest
@@ -17,7 +18,7 @@ from collector.profiles import blocks
 from collector.profiles.kernel_details import read_profile
 from tests.fixtures.profiles.variants import Told, profile_bytes, write_profile
 
-_NUMBERS = st.integers(0, 10**9).map(lambda thousandths: f"{thousandths / 1000:.3f}")
+_NUMBERS = st.integers(1, 10**6).map(lambda thousandths: f"{thousandths / 1000:.3f}")
 _SHAPES = st.sampled_from(['"4,2;4,2"', "4,2;4,2", '"4,2;"', '""', '"16"', '";;"', '"4,2;;8"'])
 _COUNTERS = st.dictionaries(
     st.sampled_from(COUNTERS), st.one_of(_NUMBERS, st.just("N/A"), st.just("")), max_size=4
@@ -119,7 +120,11 @@ def test_several_files_in_any_order_give_the_same_statistics(tmp_path_factory, f
     folder = tmp_path_factory.mktemp("profile")
     layouts = ("K5", "O2", "K4")  # two of one family of counters, one of another
     paths = [
-        write_profile(folder / str(at), layout, rows)
+        write_profile(
+            folder / str(at),
+            layout,
+            [replace(row, start=f"17642468{at}{place:05d}.5") for place, row in enumerate(rows)],
+        )
         for at, (layout, rows) in enumerate(zip(layouts, files, strict=False))
     ]
     results = []
@@ -137,7 +142,9 @@ def test_several_files_in_any_order_give_the_same_statistics(tmp_path_factory, f
 
 def test_files_of_other_counters_bring_theirs(tmp_path):
     first = write_profile(tmp_path / "a", "K5", [Told(other={"aic_mac_ratio": "0.5"})])
-    second = write_profile(tmp_path / "b", "K4", [Told(other={"vec_ratio": "0.25"})])
+    second = write_profile(
+        tmp_path / "b", "K4", [Told(duration="7.0", other={"vec_ratio": "0.25"})]
+    )
     (record,) = read_profile([first, second]).records
     assert record.profile.count == 2
     assert dict(record.profile.counters) == {"aic_mac_ratio": 0.5, "vec_ratio": 0.25}

@@ -60,7 +60,7 @@ _LAUNCHES = st.lists(
     st.tuples(
         st.sampled_from(["Add", "Cast"]),
         st.sampled_from(["FLOAT;FLOAT", "INT8;INT8"]),
-        st.integers(0, 10**7),
+        st.integers(1, 10**6),
         _CELLS,
     ),
     min_size=1,
@@ -116,6 +116,8 @@ def test_a_run_counts_once_whatever_it_is_called(tmp_path, version):
         write_profile(tmp_path / "renamed", "K5", rows),
         write_profile(tmp_path / "as_summary", "O3", rows),
         write_profile(tmp_path / "shorter", "K5", rows[:12]),
+        write_profile(tmp_path / "no_device", "K7", [replace(row, device="") for row in rows]),
+        write_profile(tmp_path / "no_start", "K5", [replace(rows[0], start="N/A"), *rows[1:]]),
     ):
         with pytest.raises(BadInput, match=naming(f"{again}:", "kernel_details.csv")):
             pooling([again], version)
