@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from collector.codec.errors import BadInput
+from collector.codec.numbers import integer_of, number_of
 from collector.comm.comm_table import CommTable
 from collector.comm.measured import NOISE, Measured
 from collector.comm.timing import AlphaBeta, fitted
@@ -64,8 +65,8 @@ def points_of(operation: str, table: CommTable, path: str) -> list[CheckedRow]:
         if not text:
             continue
         try:
-            size, ranks = int(row["message_bytes"]), int(row["num_devices"])
-            duration_us, spread = float(text), float(row.get("round_spread") or 0.0)
+            size, ranks = (integer_of(row[name]) for name in ("message_bytes", "num_devices"))
+            duration_us, spread = number_of(text), number_of(row.get("round_spread") or "0")
         except ValueError as error:
             raise BadInput(f"expected numbers: {error}", path=path, line=number) from error
         if not (size > 0 and ranks > 1 and 0 < duration_us < float("inf")):

@@ -11,10 +11,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from collector.codec.errors import BadInput
+from collector.codec.numbers import number_of
 from collector.database import layout
 from collector.model.case import Case, case_from_cells
 from collector.model.vocabulary import BASE_CELLS, INPUT_SHAPES
 from collector.profiles.rows import is_utf8_row, open_rows
+
+_NO_DURATION = frozenset({"", "N/A", "NA", "NAN", "NULL", "NONE"})
 
 Cells = Mapping[str, str]
 Join = Callable[[Cells, Cells], Cells]  # an existing row, and a new one of its case
@@ -73,10 +76,22 @@ def read_kernel_file(path: Path) -> KernelFile:
             cells[name] = cells.get(name) or texts[old]
         try:
             case_from_cells(path.stem, cells)
-        except BadInput as error:
+            _check_durations(cells)
+        except (BadInput, ValueError) as error:
             raise BadInput(str(error), path=path, line=line) from error
         read.append(cells)
     return KernelFile(path.stem, tuple(dict.fromkeys(now.values())), tuple(read))
+
+
+def _check_durations(cells: Cells) -> None:
+    """Raise ValueError for a duration that is neither a number nor unknown: it would be lost."""
+    for name in (layout.AVERAGE_DURATION, *layout.PROFILING_DURATIONS):
+        text = cells.get(name, "").strip()
+        if text.upper() not in _NO_DURATION:
+            try:
+                number_of(text)
+            except ValueError as error:
+                raise ValueError(f"{name}: {error}") from error
 
 
 def read_kernel(version: Path, kernel_type: str) -> KernelFiles:

@@ -18,6 +18,7 @@ from math import prod
 
 from collector.codec.canonical import short_hash
 from collector.codec.errors import BadInput
+from collector.codec.numbers import integer_of
 from collector.model import vocabulary
 from collector.model.vocabulary import Dtype
 
@@ -175,11 +176,11 @@ def parse_shape(text: str) -> Shape | None:
 
 
 def _numbers(text: str) -> Shape:
-    """Return the integers of a text. Most shapes are numbers and commas, which need no pattern."""
-    try:
-        return tuple(map(int, text.split(",")))
-    except ValueError:
-        return tuple(int(part) for part in re.split(r"[,\s]+", text.strip("() ")) if part)
+    """Return the integers of a text, separated by commas, also in the form of a Python tuple."""
+    stripped = text.strip(" ")
+    if stripped.startswith("(") and stripped.endswith(")"):
+        stripped = stripped[1:-1].removesuffix(",")
+    return tuple(map(integer_of, stripped.split(",")))
 
 
 def tensor_cells(inputs: Iterable[Slot], outputs: Iterable[Slot]) -> dict[str, str]:

@@ -19,6 +19,8 @@ from sys import intern
 
 from collector.codec.canonical import canonical_json
 from collector.codec.errors import BadInput
+from collector.codec.numbers import integer_of
+from collector.codec.numbers import number_of as _number_of
 from collector.codec.table import is_text, table_bytes, table_rows
 from collector.model import vocabulary
 from collector.model.case import Case, case_from_cells
@@ -229,7 +231,7 @@ def number_of(name: str, text: str, *, path: str, line: int) -> float:
     """Return the number in a cell of the column. Raises BadInput, with the line, if it cannot be a
     time or a count."""
     try:
-        value = float(text)
+        value = _number_of(text)
     except ValueError:
         value = nan
     if not 0 <= value < inf:
@@ -252,7 +254,7 @@ def _statistics_of(texts: Sequence[str]) -> ProfileStatistics:
     mean_us, median_us, std_us = map(float, times)
     if not (0 <= mean_us < inf and 0 <= median_us < inf and 0 <= std_us < inf):
         raise ValueError(f"{', '.join(_TIMES)}: expected numbers >= 0, got {', '.join(times)}")
-    return ProfileStatistics(int(count), mean_us, median_us, std_us, _counters_of(counters))
+    return ProfileStatistics(integer_of(count), mean_us, median_us, std_us, _counters_of(counters))
 
 
 def _counters_of(text: str) -> tuple[tuple[str, float], ...]:

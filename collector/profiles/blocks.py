@@ -80,7 +80,8 @@ def plain_blocks(path: Path, header: Header) -> Generator[pa.Table, None, None]:
 
 def _pieces(path: Path) -> Iterator[memoryview]:
     with path.open("rb") as file:
-        file.readline(PIECE_BYTES)
+        if b"\r" in file.readline(PIECE_BYTES).rstrip(b"\r\n"):
+            raise NotPlain("a header that ends in CR only")
         while piece := file.read(PIECE_BYTES):
             end = piece.rfind(b"\n") + 1
             if len(piece) < PIECE_BYTES:

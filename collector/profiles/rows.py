@@ -4,12 +4,12 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from math import isfinite
 from operator import attrgetter
 from pathlib import Path
 
 from collector.codec.errors import BadInput, file_errors
 from collector.codec.files import lines_of, open_own_file, refuse_pointer
+from collector.codec.numbers import number_of
 from collector.codec.table import Row, csv_rows, is_text
 from collector.model import vocabulary
 from collector.model.case import case_from_cells, split_cell
@@ -184,14 +184,10 @@ def read_header(names: Sequence[str], *, path: Path) -> Header:
 
 NO_NUMBER = ("N/A", "NA", "")
 
-# The profilers' number format; RE2 and Python read it alike.
-NUMBER = r"-?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?"
-
 # A start that identifies a launch, and the texts of all starts of a profile.
 EXACT_START = r"^[0-9]+(\.[0-9]*)?$"
 STARTS = r"^[ \t]*([0-9]+(\.[0-9]*)?([eE][+]?[0-9]+)?|N/A|NA|)[ \t]*$"
 
-_NUMBER = re.compile(NUMBER, re.ASCII)
 _START = re.compile(r"(\d+)(?:\.(\d{1,9}))?", re.ASCII)
 _STARTS = re.compile(STARTS)
 _TYPE = re.compile(r"[A-Za-z]")
@@ -290,11 +286,10 @@ def has_unknown_inputs(cells: Mapping[str, str]) -> bool:
 
 
 def _number(text: str) -> float | None:
-    stripped = text.strip(" \t")  # the characters that pyarrow strips, and no others
-    if not _NUMBER.fullmatch(stripped):
+    try:
+        return number_of(text)
+    except ValueError:
         return None
-    number = float(stripped)
-    return number if isfinite(number) else None
 
 
 # The launches that msprof recorded, one by one; a replay attributes them to its cases.

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from collector.codec.errors import BadInput
 from collector.codec.files import read_small_file
+from collector.codec.numbers import number_of
 from collector.codec.table import csv_rows
 from collector.profiles.discovery import find_profiles
 
@@ -68,7 +69,7 @@ def read_steps(file: Path) -> tuple[Times, ...]:
         if not row:
             continue
         try:
-            times = tuple(float(row[at]) for at in places)
+            times = tuple(number_of(row[at]) for at in places)
             is_right = all(0 <= time <= _MOST_US for time in times)
         except (IndexError, ValueError):
             is_right = False

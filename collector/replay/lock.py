@@ -17,6 +17,7 @@ from pathlib import Path
 
 from collector.codec.canonical import decode_object
 from collector.codec.errors import BadInput, DeviceBusy, OpmeterError
+from collector.codec.numbers import integer_of
 from collector.codec.text import in_a_line
 
 _VARIABLE = "OPMETER_LOCKS"
@@ -85,9 +86,13 @@ def concurrency_limit(environment: Mapping[str, str] = os.environ) -> int | None
     text = environment.get(_CONCURRENCY, "").strip()
     if not text:
         return None
-    if not text.isdigit() or int(text) < 1:
+    try:
+        limit = integer_of(text)
+    except ValueError:
+        limit = 0
+    if limit < 1:
         raise BadInput(f"{_CONCURRENCY}: expected a whole number from 1, got {text!r}")
-    return int(text)
+    return limit
 
 
 @contextmanager

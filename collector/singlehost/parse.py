@@ -13,12 +13,13 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from math import inf, nan, sqrt
+from math import sqrt
 from pathlib import Path
 
 from collector.codec.canonical import decode_object, readable_json
 from collector.codec.errors import BadInput, file_errors
 from collector.codec.files import MOST_TABLE_BYTES, check_case, read_small_file
+from collector.codec.numbers import integer_of, number_of
 from collector.codec.table import table_rows
 from collector.database import layout
 from collector.database.tree import Cells, KernelFile, Upserted, joined, read_kernel, upsert
@@ -38,6 +39,7 @@ from collector.store.atomic import write_whole
 # rows are written, and again when all are there: if a parse was interrupted in between, it is
 # unknown which of its rows the tree has.
 
+_COUNTED = "[1-9][0-9]{0,17}"
 _MARK = re.compile(r"[0-9a-f]{1,16}")
 
 
@@ -153,7 +155,7 @@ def pooled(old: Cells, new: Cells, *, path: Path, is_known: bool) -> Cells:
     moments = []
     for cells in (old, new):
         count = cells[layout.PROFILING_COUNT]
-        if not count.isdecimal() or not int(count):
+        if not re.fullmatch(_COUNTED, count):
             what = f"{layout.PROFILING_COUNT}: expected an integer, got {count[:40]!r}"
             raise BadInput(what, path=path)
         names = (layout.PROFILING_AVERAGE, layout.PROFILING_STD)
@@ -184,12 +186,9 @@ UNCOUNTED = (
 def _number(row: Cells, name: str, path: Path) -> float:
     text = row.get(name, "")
     try:
-        value = float(text)
-    except ValueError:
-        value = nan
-    if not -inf < value < inf:
-        raise BadInput(f"{name}: expected a number, got {text[:40]!r}", path=path)
-    return value
+        return number_of(text)
+    except ValueError as error:
+        raise BadInput(f"{name}: {error}", path=path) from error
 
 
 # `reports/communication.csv` of a tree: the duration of each collective of a profile, by
@@ -252,8 +251,8 @@ def _communication_report_pooled(old: Cells, new: Cells) -> Cells:
 
 def _check(row: Cells, path: Path, line: int) -> None:
     try:
-        numbers = [float(row[name]) for name in (_TOTAL, _MEAN, _STD, _MIN, _MAX)]
-        is_right = int(row[_COUNT]) > 0 and all(0 <= number < 1e18 for number in numbers)
+        numbers = [number_of(row[name]) for name in (_TOTAL, _MEAN, _STD, _MIN, _MAX)]
+        is_right = integer_of(row[_COUNT]) > 0 and all(0 <= number < 1e18 for number in numbers)
     except ValueError:
         is_right = False
     if not is_right:

@@ -4,11 +4,11 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
-from math import isfinite
 from pathlib import Path, PurePosixPath
 
 from collector.codec.errors import BadInput, file_errors
 from collector.codec.files import check_case
+from collector.codec.numbers import number_of
 from collector.codec.text import counted
 from collector.database import layout
 from collector.database.pull import check_is_real
@@ -136,10 +136,10 @@ class VersionFiles:
 def duration_us(cells: Mapping[str, str], column: str) -> float | None:
     """Return a positive duration; None for an empty cell, for 0, and for text that is no number."""
     try:
-        value = float(cells.get(column) or "")
+        value = number_of(cells.get(column) or "")
     except ValueError:
         return None
-    return value if isfinite(value) and value > 0 else None
+    return value if value > 0 else None
 
 
 def has_duration(cells: Mapping[str, str]) -> bool:

@@ -4,7 +4,6 @@ The schema decides the type of a value, not YAML: a version `2.10` stays `2.10` 
 the number 2.1. Nothing in a document is constructed or executed.
 """
 
-import math
 from collections.abc import Callable, Collection, Sequence
 from difflib import get_close_matches
 from typing import TypeVar
@@ -12,6 +11,7 @@ from typing import TypeVar
 import yaml
 
 from collector.codec.errors import BadInput
+from collector.codec.numbers import integer_of, number_of
 from collector.codec.yaml_nodes import NamedNode, read_node
 
 Value = TypeVar("Value")
@@ -27,20 +27,22 @@ class Entry(NamedNode):
         return self._scalar("a text")
 
     def integer(self, least: int) -> int:
-        return self._number(f"an integer of at least {least}", int, lambda value: value >= least)
+        return self._number(
+            f"an integer of at least {least}", integer_of, lambda value: value >= least
+        )
 
     def positive(self) -> float:
-        return self._number("a number above 0", float, lambda x: math.isfinite(x) and x > 0)
+        return self._number("a number above 0", number_of, lambda x: x > 0)
 
     def share(self) -> float:
-        return self._number("a number from 0 to 1", float, lambda x: 0 <= x <= 1)
+        return self._number("a number from 0 to 1", number_of, lambda x: 0 <= x <= 1)
 
     def percentage(self) -> float:
         """Return a share above 0 and below 1, written as `1%` or `0.01`."""
 
         def share(text: str) -> float:
             digits = text.removesuffix("%")
-            return float(digits) / (1 if digits == text else 100)
+            return number_of(digits) / (1 if digits == text else 100)
 
         expected = "a share between 0 and 1, such as 1% or 0.01"
         return self._number(expected, share, lambda x: 0 < x < 1)

@@ -40,7 +40,7 @@ def campaign_of(source: Mapping[str, Any], grid: str, device: str) -> Campaign:
     from jobs.campaign.campaign_file import campaign_from_text
 
     sizes = [size.strip() for size in grid.split(",")] if grid else []
-    if not all(size.isdecimal() for size in sizes):
+    if not all(size.isascii() and size.isdecimal() for size in sizes):
         raise BadInput(f"--grid: expected numbers such as 48,8,2, got {grid!r}")
     messages = {"collectives": {"grid": [int(size) for size in sizes]}} if sizes else {}
     document = {

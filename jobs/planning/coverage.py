@@ -9,6 +9,7 @@ from math import fsum
 import numpy as np
 import numpy.typing as npt
 
+from collector.codec.numbers import number_of
 from collector.model.case import Case, Slot
 from collector.model.record import CaseRecord
 from collector.model.vocabulary import RUNTIME_PREFIX
@@ -175,7 +176,7 @@ def _means(values: Mapping[str, str]) -> Iterator[float]:
     for names in _LENGTHS:
         text = next((values[name] for name in sorted(names) if name in values), "0")
         try:
-            numbers = [float(part) for part in text.split(",")]
+            numbers = [number_of(part) for part in text.split(",")]
         except ValueError:
             numbers = [0.0]
         yield fsum(numbers) / len(numbers)

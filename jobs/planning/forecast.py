@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, fsum
 
+from collector.codec.numbers import number_of
 from collector.model import plan
 from collector.model.case import Case
 from collector.model.plan import MeasureSettings
@@ -222,7 +223,7 @@ def _accelerator_peaks(facts: DevicePeaks) -> Peaks:
 def _number(text: str | None, otherwise: float) -> float:
     """Return the positive number in a text of a stack's details, or `otherwise`."""
     try:
-        value = float(text or "")
+        value = number_of(text or "")
     except ValueError:
         return otherwise
     return value if 0 < value < float("inf") else otherwise

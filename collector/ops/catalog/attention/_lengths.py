@@ -11,6 +11,7 @@ from itertools import pairwise
 from typing import Any
 
 from collector.codec.errors import CaseRejected
+from collector.codec.numbers import number_of
 from collector.model.case import Case, Shape
 from collector.model.vocabulary import RUNTIME_PREFIX
 from collector.ops.parts.tensors import cumulative_ends, equal_parts
@@ -47,7 +48,7 @@ def mean(case: Case) -> float | None:
     """Return the mean length of a request's keys, `Runtime avg_seq_len`; None without one."""
     text = case.attribute(RUNTIME_PREFIX + "avg_seq_len")
     try:
-        value = None if text is None else float(text)
+        value = None if text is None else number_of(text)
     except ValueError as error:
         raise NoNumber(text) from error
     if value is not None and not 0 <= value < _NO_LENGTH:
@@ -148,7 +149,7 @@ def named(case: Case, columns: Mapping[str, object]) -> dict[str, str]:
 
 def _whole(text: str) -> int:
     try:
-        value = float(text)
+        value = number_of(text)
     except ValueError as error:
         raise NoNumber(text) from error
     if not value.is_integer():

@@ -1,0 +1,28 @@
+"""Integers and decimal numbers in texts of users and tools, read strictly.
+
+Python's own readers also accept `1_000`, `+4`, `04`, digits of other alphabets, `nan` and `inf`:
+such a text is damaged or means something else. Blanks and tabs around a number are accepted.
+"""
+
+import re
+from math import isfinite
+
+_NUMBER = re.compile(r"-?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
+_INTEGER = re.compile(r"0|-?[1-9][0-9]{0,30}")
+_BLANKS = " \t"
+
+
+def integer_of(text: str) -> int:
+    """Return the integer of a text. Raises ValueError for any other text."""
+    stripped = text.strip(_BLANKS)
+    if not _INTEGER.fullmatch(stripped):
+        raise ValueError(f"expected an integer, got {text[:40]!r}")
+    return int(stripped)
+
+
+def number_of(text: str) -> float:
+    """Return the finite number of a text. Raises ValueError for any other text."""
+    stripped = text.strip(_BLANKS)
+    if not _NUMBER.fullmatch(stripped) or not isfinite(value := float(stripped)):
+        raise ValueError(f"expected a number, got {text[:40]!r}")
+    return value
