@@ -13,8 +13,8 @@ from pathlib import Path
 from collector.codec.errors import BadInput
 from collector.codec.numbers import number_of
 from collector.database import layout
-from collector.model.case import Case, case_from_cells
-from collector.model.vocabulary import BASE_CELLS, INPUT_SHAPES
+from collector.model.case import Case, case_from_cells, known_states
+from collector.model.vocabulary import BASE_CELLS, INPUT_SHAPES, NOT_KNOWN, OP_STATE
 from collector.profiles.rows import is_utf8_row, open_rows
 
 _NO_DURATION = frozenset({"", "N/A", "NA", "NAN", "NULL", "NONE"})
@@ -111,7 +111,9 @@ def read_kernel(version: Path, kernel_type: str) -> KernelFiles:
 def joined(old: Cells, new: Cells) -> Cells:
     """Return a row with the non-empty cells of a new row and all its other cells; its base cells
     keep their spelling."""
-    spelled = {name: text for name, text in old.items() if name in BASE_CELLS and text}
+    unknown = {OP_STATE} if old.get(OP_STATE, "").strip().upper() == NOT_KNOWN else set()
+    known = [name for name in BASE_CELLS if name not in unknown]
+    spelled = {name: old[name] for name in known if old.get(name)}
     return {**old, **{name: text for name, text in new.items() if text}, **spelled}
 
 
@@ -119,21 +121,26 @@ def upsert(file: KernelFile, rows: Sequence[Cells], join: Join = joined) -> Upse
     """Join rows into a file by the identity of their cases.
 
     An existing row is replaced by the result of `join` for it and the new one. Any other row is
-    added at the end. A file that lacks a base column cannot distinguish some cases: an existing row
-    is then joined only with the first new row that matches it."""
+    added at the end. A row of unknown state has the case of the only one of known state. A file
+    that lacks a base column cannot distinguish some cases: an existing row is then joined only with
+    the first new row that matches it."""
     lacking = frozenset(BASE_CELLS) - frozenset(file.columns)
     places: dict[Case, int] = {}  # the first row of each case
     duplicates = []
-    for at, row in enumerate(file.rows):
-        case = case_from_cells(file.kernel_type, row)
+    cases = [case_from_cells(file.kernel_type, row) for row in file.rows]
+    new = [
+        case_from_cells(file.kernel_type, {n: text for n, text in row.items() if n not in lacking})
+        for row in rows
+    ]
+    states = known_states((*cases, *new))
+    for at, case in enumerate(states.get(case, case) for case in cases):
         if places.setdefault(case, at) != at:
             duplicates.append(case.describe())
     result: list[Cells] = list(file.rows)
     counts = {"added": 0, "updated": 0, "unchanged": 0}
     claimed: set[int] = set()
-    for row in rows:
-        cells = {name: text for name, text in row.items() if name not in lacking}
-        at = places.setdefault(case_from_cells(file.kernel_type, cells), len(result))
+    for row, case in zip(rows, new, strict=True):
+        at = places.setdefault(states.get(case, case), len(result))
         if at == len(result) or (lacking and at in claimed):
             claimed.add(len(result))
             result.append(row)

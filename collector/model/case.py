@@ -4,14 +4,17 @@ The identity covers everything that changes the kernel: the type; shapes, dtypes
 every slot by position; OP State; and the attributes that a profile or a tree names. An output of
 `N/A` with known inputs makes a separate case. The accelerator core is not part of the identity,
 because the runtime chooses among cube and vector units. AI_CPU is an exception: it is another
-kernel, many times as slow, and is one of the attributes. Outer quotes, blanks and trailing empty
-slots are normalised here; the spelling of the source is stored with the case (`record.py`), for
-writing.
+kernel, many times as slow, and is one of the attributes. Outer quotes, blanks, trailing empty slots
+and the names of dtypes and formats are normalised here; the spelling of the source is stored with
+the case (`record.py`), for writing.
+
+A release may not record the OP State. Among cases that are read together, one of unknown state is
+the only one of known state that otherwise equals it, if there is exactly one (`known_states`).
 """
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import zip_longest
 from math import prod
@@ -68,6 +71,9 @@ class Slot:
         """Return the bytes of the dense tensor; 0 if the dtype is unknown or absent."""
         dtype = self.known_dtype
         return dtype.bytes_of(self.numel) if dtype else 0
+
+
+NO_TENSOR = Slot(None, "DT_UNDEFINED", "NULL")  # as profilers write an absent argument
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +136,19 @@ def is_formula(text: str) -> bool:
     profiles of other people. No valid cell but a negative number begins like a formula."""
     inner = text.lstrip(_OUTER)
     return bool(_MARKS.match(inner)) and not _NEGATIVE.fullmatch(inner.rstrip(_OUTER))
+
+
+def known_states(cases: Iterable[Case]) -> dict[Case, Case]:
+    """Return, by each case of unknown state, the only one of known state that otherwise equals it.
+
+    A kernel of a graph is known by its state, so that what launched it is unknown as well."""
+    found: dict[Case, set[Case]] = {}
+    for case in cases:
+        if case.op_state:
+            rest = tuple(pair for pair in case.attributes if pair[0] != vocabulary.LAUNCHED_BY)
+            unknown = replace(case, op_state="", attributes=rest)
+            found.setdefault(unknown, set()).add(case)
+    return {unknown: known.pop() for unknown, known in found.items() if len(known) == 1}
 
 
 def is_kernel_type(text: str) -> bool:
@@ -222,7 +241,7 @@ def _slots(cells: Mapping[str, str], names: tuple[str, str, str]) -> tuple[Slot,
     if shapes.strip().strip('"').upper() == vocabulary.NOT_KNOWN:
         return None
     slots = [
-        Slot(_shape(names[0], shape), dtype, fmt)
+        _normal_slot(_shape(names[0], shape), dtype, fmt)
         for shape, dtype, fmt in zip_longest(
             split_cell(shapes), _words(dtypes), _words(formats), fillvalue=""
         )
@@ -230,6 +249,13 @@ def _slots(cells: Mapping[str, str], names: tuple[str, str, str]) -> tuple[Slot,
     while slots and slots[-1].is_blank:
         slots.pop()
     return tuple(slots)
+
+
+@lru_cache(maxsize=65536)
+def _normal_slot(shape: Shape | None, dtype: str, fmt: str) -> Slot:
+    """Return a slot in the spellings of today's profiles: releases and tools differ in them."""
+    slot = Slot(shape, vocabulary.normal_dtype(dtype), vocabulary.normal_format(fmt))
+    return NO_TENSOR if slot.is_blank else slot
 
 
 def _shape(column: str, text: str) -> Shape | None:

@@ -179,6 +179,14 @@ def read_rows(data: bytes, columns: Sequence[str], *, path: str) -> list[TableRo
     ]
 
 
+def with_state_of(record: CaseRecord, case: Case) -> CaseRecord:
+    """Return a record of unknown state with the state of a case that otherwise equals it."""
+    launched_by = case.attribute(vocabulary.LAUNCHED_BY)
+    extra = {vocabulary.LAUNCHED_BY: launched_by} if launched_by else {}
+    cells = {**record.cells, vocabulary.OP_STATE: case.op_state}
+    return replace(record, cells=cells, extra={**record.extra, **extra})
+
+
 def as_neighbour(record: CaseRecord) -> CaseRecord:
     """Return the record as it precedes others: the launch without statistics."""
     return CaseRecord(record.kernel_type, record.cells, record.extra)

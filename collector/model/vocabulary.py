@@ -56,7 +56,7 @@ NOT_KNOWN = "N/A"
 FRACTAL_NZ = "FRACTAL_NZ"
 NC1HWC0 = "NC1HWC0"
 # Formats in which a tensor has the same memory layout as in torch.
-_PLAIN_FORMATS = frozenset({"", "ND", "FORMAT_ND", "NCHW", "NCL", "NHWC", "NCDHW", "N/A", "NULL"})
+_PLAIN_FORMATS = frozenset({"", "ND", "NCHW", "NCL", "NHWC", "NCDHW", "N/A", "NULL"})
 _ABSENT_SHAPES = frozenset({"", "()", "N/A", "NA", "NULL", "NONE", "UNDEFINED"})
 _ABSENT_DTYPES = frozenset({"", "DT_UNDEFINED", "UNDEFINED", "N/A", "NULL"})
 _ABSENT_FORMATS = frozenset({"", "NULL", "N/A"})
@@ -74,8 +74,19 @@ def is_absent_format(text: str) -> bool:
     return text.upper() in _ABSENT_FORMATS
 
 
+def normal_format(text: str) -> str:
+    """Return the spelling of a format in profiles of today: `ND` for `FORMAT_ND` and `nd`."""
+    return text.upper().removeprefix("FORMAT_")
+
+
+def normal_dtype(text: str) -> str:
+    """Return the spelling of a dtype in profiles: `FLOAT` for `DT_FLOAT`, `DT_BF16` for `bf16`."""
+    known = dtype_of(text)
+    return known.spelling if known else text.upper()
+
+
 def is_plain_format(text: str) -> bool:
-    return text.upper() in _PLAIN_FORMATS
+    return normal_format(text) in _PLAIN_FORMATS
 
 
 AI_CPU = "AI_CPU"
@@ -131,8 +142,7 @@ _KNOWN_DTYPES = (
     ),
 )
 _DTYPES = MappingProxyType(
-    {d.spelling: d for d in _KNOWN_DTYPES}
-    | {"DT_" + d.spelling: d for d in _KNOWN_DTYPES if not d.spelling.startswith("DT_")}
+    {prefix + d.spelling.removeprefix("DT_"): d for d in _KNOWN_DTYPES for prefix in ("", "DT_")}
 )
 
 

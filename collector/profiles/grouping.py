@@ -5,7 +5,7 @@ per distinct group, when the files are combined. Durations are kept (12 bytes a 
 median needs all of them; for counters only sums and counts are kept.
 """
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -101,6 +101,11 @@ class FileGroups:
         self._durations.append(rows.durations_us)
         self._sums[to_number] += rows.sums
         self._counts[to_number] += rows.counts
+
+    @property
+    def keys(self) -> Iterable[Key]:
+        """Return the distinct keys, in order of first appearance."""
+        return self._numbers.keys()
 
     def row_counts(self) -> dict[Key, int]:
         """Return how many rows each key has, in order of first appearance."""

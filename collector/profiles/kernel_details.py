@@ -4,15 +4,15 @@ Files of several ranks and runs are combined, and their rows become cases. `run_
 """
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, starmap
 from pathlib import Path
 from typing import Literal
 
 from collector.codec.errors import BadInput
-from collector.model.case import Slot, case_from_cells
-from collector.model.record import CaseRecord, as_neighbour
+from collector.model.case import Case, Slot, case_from_cells, known_states
+from collector.model.record import CaseRecord, as_neighbour, with_state_of
 from collector.model.vocabulary import BASE_CELLS, INPUT_SHAPES, LAUNCHED_BY
 from collector.profiles.archives import Unpacked, unpacked
 from collector.profiles.attention import KERNEL, AttentionFacts, Pairing
@@ -150,7 +150,8 @@ def _read_files(
         ),
         reading.unusable if reading.skip_bad_rows else None,
     )
-    label_of = _by(group_by, attention)
+    keys = dict.fromkeys(key for file in read for key in file.groups.keys)
+    label_of = _by(group_by, attention, keys)
     groups = groups_of([file.groups for file in read], label_of, of_all_rows=is_counted)
     records = {group.label: _record(group, attention) for group in groups}
     if with_contexts:
@@ -198,15 +199,24 @@ def _runtime(key: Key, attention: AttentionFacts) -> dict[str, str]:
     return {**recorded, LAUNCHED_BY: launched_by} if launched_by else recorded
 
 
-def _by(group_by: GroupBy, attention: AttentionFacts) -> Callable[[Key], Hashable | None]:
-    """Return a function from a key to its case; None for a row that is no case."""
+def _by(
+    group_by: GroupBy, attention: AttentionFacts, keys: Iterable[Key]
+) -> Callable[[Key], Hashable | None]:
+    """Return a function from a key to its case; None for a row that is no case.
+
+    Among the `keys`, a case of unknown state is the only one of known state."""
+    cases = {
+        key: case_from_cells(key[KEY_AT[TYPE]], {**_runtime(key, attention), **_cells(key)})
+        for key in keys
+        if not is_communication_key(key) and not is_unnamed(key[KEY_AT[TYPE]])
+    }
+    states = known_states(cases.values())
 
     def label(key: Key) -> Hashable | None:
-        if is_communication_key(key) or is_unnamed(key[KEY_AT[TYPE]]):
+        if (case := cases.get(key)) is None:
             return None
-        case = case_from_cells(key[KEY_AT[TYPE]], {**_runtime(key, attention), **_cells(key)})
         if group_by == "identity":
-            return case
+            return states.get(case, case)
         return (case.kernel_type, _shapes(case.inputs), _shapes(case.outputs))
 
     return label
@@ -218,7 +228,10 @@ def _shapes(slots: tuple[Slot, ...] | None) -> tuple[tuple[int, ...] | None, ...
 
 def _record(group: Group, attention: AttentionFacts) -> CaseRecord:
     extra = _runtime(group.key, attention)
-    return CaseRecord(group.key[KEY_AT[TYPE]], _cells(group.key), extra, group.statistics)
+    record = CaseRecord(group.key[KEY_AT[TYPE]], _cells(group.key), extra, group.statistics)
+    if isinstance(group.label, Case) and record.case != group.label:
+        return with_state_of(record, group.label)
+    return record
 
 
 def _report(files: Sequence[Path], read: Sequence[RunFile], dropped: int) -> ProfileReport:

@@ -14,9 +14,10 @@ from collector.codec.text import counted
 from collector.database.layout import OP_MAPPING
 from collector.database.op_mapping import check_op_mapping
 from collector.model import keys
+from collector.model.case import known_states
 from collector.model.measurement import CONTEXT
 from collector.model.plan import PlannedSource
-from collector.model.record import CaseRecord, read_table, write_table
+from collector.model.record import CaseRecord, read_table, with_state_of, write_table
 from collector.model.vocabulary import LIBRARY, MASK, RUNTIME_PREFIX
 from collector.ops.refusals import DECLARATION_ERRORS
 from collector.ops.registry import find
@@ -126,9 +127,22 @@ class LoadedSource:
 def load_sources(campaign: Campaign, store: Store) -> tuple[LoadedSource, ...]:
     """Return every source of a campaign, read from its location.
 
-    If cases are measured in the context of earlier launches, the records have these. Raises
-    BadInput for a source that cannot be read."""
-    return tuple(_assuming(_load(source, campaign, store), campaign) for source in campaign.sources)
+    If cases are measured in the context of earlier launches, the records have these. A record of
+    unknown state gets that of the only case of known state.
+
+    Raises BadInput for a source that cannot be read."""
+    loaded = [_assuming(_load(source, campaign, store), campaign) for source in campaign.sources]
+    states = known_states(one.case for source in loaded for one in source.records)
+    return tuple(
+        replace(
+            source,
+            records=tuple(
+                with_state_of(one, states[one.case]) if one.case in states else one
+                for one in source.records
+            ),
+        )
+        for source in loaded
+    )
 
 
 def _assuming(loaded: LoadedSource, campaign: Campaign) -> LoadedSource:

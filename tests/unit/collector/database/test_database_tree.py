@@ -222,3 +222,15 @@ def test_a_device_that_leads_elsewhere_is_refused(tmp_path, device):
 def test_a_kernel_type_that_is_no_file_name_is_refused(kernel_type):
     with pytest.raises(BadInput, match="kernel type"):
         kernel_file_name(kernel_type)
+
+
+def test_a_row_of_unknown_state_is_that_of_the_only_known_one():
+    known, unknown = (cells(**{"OP State": state, MEASURED: ""}) for state in ("dynamic", "N/A"))
+    for old, new in ((known, unknown), (unknown, known)):
+        result = upsert(file_of([old]), [{**new, PROFILED: "2.5"}])
+        (row,) = result.file.rows
+        assert (row["OP State"], row[PROFILED], result.added) == ("dynamic", "2.5", 0)
+    static = cells(**{"OP State": "static"})
+    assert upsert(file_of([known, static]), [unknown]).added == 1  # either may be meant
+    other = cells(**{"Input Formats": "FORMAT_ND;FORMAT_ND"})
+    assert upsert(file_of([known]), [other]).added == 0

@@ -360,3 +360,42 @@ def test_identifiers_and_time_stamps_are_no_counters(tmp_path):
     profile = read_profile([path], with_contexts=True)  # which requires starts
     (record,) = profile.records
     assert dict(record.profile.counters) == {"0x500": 4.0}
+
+
+def test_spellings_of_dtypes_and_formats_make_no_other_case(tmp_path):
+    spellings = [
+        {},
+        {"formats": "FORMAT_ND;nd", "out_formats": "FORMAT_ND"},
+        {"dtypes": "DT_FLOAT;float", "out_dtypes": "DT_FLOAT"},
+    ]
+    (record,) = read(tmp_path / "a", [Told(**more) for more in spellings]).records
+    assert record.profile.count == 3
+    assert record.cells["Input Formats"] == "ND;ND"  # as it was written first
+    absent = [("DT_UNDEFINED", "NULL"), ("", ""), ("UNDEFINED", "N/A")]
+    rows = [
+        Told(shapes='"8;;8"', dtypes=f"FLOAT;{dtype};FLOAT", formats=f"ND;{fmt};ND")
+        for dtype, fmt in absent
+    ]
+    (record,) = read(tmp_path / "b", rows).records
+    assert record.profile.count == 3
+
+
+def test_a_case_of_unknown_state_is_the_only_one_of_known_state(tmp_path):
+    known = launches(3, name="Add_17", state="static")
+    rows = [*known, *launches(2, first=20), *launches(1, first=30, kernel="Mul", state="dynamic")]
+    rows += [replace(row, shapes='"8;8"') for row in launches(2, first=50)]
+    write_profile(tmp_path / "b", "K5", rows)
+    # a release without the column, which is read first; Add may be static or dynamic
+    others = [*launches(4, first=100), *launches(4, first=120, kernel="Mul")]
+    write_profile(tmp_path / "a", "K1", others)
+    found = {
+        (one.kernel_type, one.case.op_state, one.case.inputs[0].shape): one.profile.count
+        for one in read_profile([tmp_path]).records
+    }
+    assert found == {
+        ("Add", "", (4096, 1024)): 4,
+        ("Add", "static", (4096, 1024)): 3,
+        ("Add", "dynamic", (4096, 1024)): 2,
+        ("Add", "dynamic", (8,)): 2,
+        ("Mul", "dynamic", (4096, 1024)): 5,
+    }

@@ -22,9 +22,10 @@ def matmul(kernel, shapes, out="32,64", dtypes="DT_BF16;DT_BF16", formats="ND;ND
     return case(kernel, shapes, dtypes, formats, out=out)
 
 
-def test_state_and_output_formats_do_not_count_and_dtypes_are_compared_as_texts():
+def test_state_output_formats_and_spellings_of_dtypes_do_not_count():
     assert signature_of(case(state="static", out_formats="NCHW")) == signature_of(case())
-    assert signature_of(case(dtypes="DT_FLOAT;DT_FLOAT")) != signature_of(case())
+    assert signature_of(case(dtypes="DT_FLOAT;DT_FLOAT")) == signature_of(case())
+    assert signature_of(case(dtypes="FLOAT16;FLOAT16")) != signature_of(case())
 
 
 def test_generated_and_profiled_empty_slots_are_alike():

@@ -253,3 +253,14 @@ def test_a_plan_holds_what_runs_before_its_cases_told_in_full(tmp_path):
         if one.record.case_id == add.case_id
     ]
     assert found.before == source.records[0].before
+
+
+def test_sources_that_lack_the_state_of_operators_have_the_cases_of_the_others(tmp_path):
+    places = []
+    for name, layout in (("a", "K1"), ("b", "K5")):  # K1 has no OP State
+        rows = [Told(state="static", name="Add_17"), Told("Mul")]
+        places.append(f"{{profile: {write_profile(tmp_path / name, layout, rows)}}}")
+    text = f"campaign: c\nsources: [{', '.join(places)}]\nbackend: cpu\n"
+    loaded = load_sources(campaign_from_text(text, path="c.yaml", base=tmp_path), MemoryStore())
+    one, other = ({record.case_id for record in source.records} for source in loaded)
+    assert one == other and len(one) == 2
