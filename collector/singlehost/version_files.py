@@ -1,7 +1,7 @@
 """A version folder while it is edited: its files, their rows as cases, and writing of changes."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path, PurePosixPath
@@ -13,7 +13,7 @@ from collector.codec.text import counted
 from collector.database import layout
 from collector.database.pull import check_is_real
 from collector.database.tree import Cells, KernelFiles, read_kernel, read_kernel_file
-from collector.model.case import Case, case_from_cells
+from collector.model.case import Case, case_from_cells, split_cell
 from collector.model.record import CaseRecord
 from collector.model.stack import Stack
 from collector.model.vocabulary import BASE_CELLS
@@ -231,6 +231,7 @@ def prune(files: VersionFiles, kernels: Collection[str] = ()) -> tuple[tuple[str
 # the tree has a result.
 _NUMBERS = frozenset(layout.DATABASE_COLUMNS) - {layout.AVERAGE_DURATION}
 _NUMBER_PREFIXES = (layout.MICROBENCH, "Profiling ")
+_MOST_NAMES = 4  # of columns, in a message
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +239,7 @@ class TreeCases:
     """The cases of a tree.
 
     `repeated_rows` counts rows with the case of an earlier row, by the columns in which they
-    differ, which are no part of a case; the key is empty for identical rows."""
+    differ, which are no part of a case; the key is empty for rows with equal values."""
 
     records: tuple[CaseRecord, ...]
     repeated_rows: Mapping[tuple[str, ...], int]
@@ -248,7 +249,7 @@ class TreeCases:
         if not self.repeated_rows:
             return ""
         parts = (
-            f"{count:,} " + (f"differ only in {', '.join(names)}" if names else "are identical")
+            f"{count:,} " + (f"differ only in {_listed(names)}" if names else "are identical")
             for names, count in sorted(self.repeated_rows.items())
         )
         rows = counted(sum(self.repeated_rows.values()), "row is", "rows are")
@@ -258,30 +259,46 @@ class TreeCases:
 def read_tree(version_dir: Path) -> TreeCases:
     """Return the cases of a version folder, each once, in order of file and row.
 
-    Raises BadInput if there is no `{KernelType}.csv`, or if one cannot be read."""
+    Of several rows of a case, the first with a duration counts, or the first. Raises BadInput if
+    there is no `{KernelType}.csv`, or if one cannot be read."""
     if not version_dir.is_dir():
         raise BadInput("no such folder; expected the version folder of a tree", path=version_dir)
     check_is_real(version_dir)
     if not (files := layout.kernel_files(version_dir)):
         raise BadInput("no {KernelType}.csv in this folder", path=version_dir)
     records: dict[str, CaseRecord] = {}
+    rows: dict[str, Cells] = {}
     repeated_rows = Counter[tuple[str, ...]]()
     for file in map(read_kernel_file, files):
         for row in file.rows:
             record = record_of_row(file.kernel_type, row)
-            first = records.setdefault(record.case_id, record)
-            if first is not record:
-                repeated_rows[_differing(first, record)] += 1
+            known = records.setdefault(record.case_id, record)
+            first = rows.setdefault(record.case_id, row)
+            if first is not row:
+                repeated_rows[_differing(first, row)] += 1
+                if not duration_us(known.extra, layout.AVERAGE_DURATION):
+                    records[record.case_id] = record
     return TreeCases(tuple(records.values()), repeated_rows)
 
 
-def _differing(first: CaseRecord, other: CaseRecord) -> tuple[str, ...]:
-    """Return the columns whose cells differ in text, except for the duration."""
-    one, two = ({**record.extra, **record.cells} for record in (first, other))
-    names = dict.fromkeys((*BASE_CELLS, *one, *two))
-    return tuple(
-        n for n in names if n != layout.AVERAGE_DURATION and one.get(n, "") != two.get(n, "")
-    )
+def _differing(first: Cells, other: Cells) -> tuple[str, ...]:
+    """Return the columns whose values differ; quotes and the format of a number do not matter."""
+    names = dict.fromkeys((*first, *other))
+    return tuple(n for n in names if _value(first.get(n, "")) != _value(other.get(n, "")))
+
+
+def _value(text: str) -> object:
+    slots = split_cell(text)
+    try:
+        return number_of(slots[0]) if len(slots) == 1 else slots
+    except ValueError:
+        return slots
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = len(names) - _MOST_NAMES
+    others = f" and {counted(more, 'more column')}" if more > 0 else ""
+    return ", ".join(names[:_MOST_NAMES]) + others
 
 
 def record_of_row(kernel_type: str, row: Cells) -> CaseRecord:

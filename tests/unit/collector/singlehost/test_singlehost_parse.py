@@ -260,7 +260,16 @@ def test_a_tree_says_how_many_of_its_rows_are_a_case_of_an_earlier_one(version):
     (version / "Add.csv").write_bytes(csv_bytes(columns, rows))
     tree = read_tree(version)
     assert len(tree.records) == 2  # another EP Size is another case
-    assert names(tree.repeated_rows_note(), 3, 1, 2, "Accelerator Core")
+    core = ("Accelerator Core",)
+    assert tree.repeated_rows == {("Average Duration(us)",): 1, core: 2}
+    assert names(tree.repeated_rows_note(), 3, 1, 2, "Accelerator Core", "Average Duration(us)")
+    rows = [row, {**row, "Input Shapes": "8", "Average Duration(us)": "4.500000"}]
+    (version / "Add.csv").write_bytes(csv_bytes(columns, rows))
+    assert read_tree(version).repeated_rows == {(): 1}
+    rows = [{**row, "Average Duration(us)": ""}, row]
+    (version / "Add.csv").write_bytes(csv_bytes(columns, rows))
+    (record,) = read_tree(version).records
+    assert record.extra["Average Duration(us)"] == "4.5"  # which `missing-only` leaves out
     (version / "Add.csv").write_bytes(csv_bytes(columns, [row]))
     assert read_tree(version).repeated_rows_note() == ""
 
