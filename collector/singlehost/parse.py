@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
+from itertools import combinations, starmap
 from math import sqrt
 from pathlib import Path
 
@@ -63,9 +64,10 @@ class Parsed:
 
 @dataclass(frozen=True, slots=True)
 class ParsedProfiles:
-    """The files of a tree, in the order in which they were added."""
+    """The files of a tree, in the order in which they were added, and their releases of CANN."""
 
     profiles: tuple[Parsed, ...] = ()
+    cann: tuple[str, ...] = ()
 
     def check_new(self, runs: Sequence[RunSketch], path: Path) -> None:
         """Raise BadInput if the tree has one of these runs, or its content is unknown."""
@@ -84,14 +86,14 @@ class ParsedProfiles:
                         path=run.path,
                     )
 
-    def with_runs(self, runs: Sequence[RunSketch], *, is_whole: bool) -> bytes:
-        """Return the file of the list with these runs added, each once."""
+    def with_runs(self, runs: Sequence[RunSketch], cann: Sequence[str], *, is_whole: bool) -> bytes:
+        """Return the file of the list with these runs and releases added, each once."""
         others = [p for p in self.profiles if not any(map(p.is_of, runs))]
         added = [
             Parsed(str(run.path), is_whole, _as_hex(run.marks), _as_hex(run.devices))
             for run in runs
         ]
-        return readable_json(asdict(ParsedProfiles((*others, *added))))
+        return readable_json(asdict(ParsedProfiles((*others, *added), tuple(cann))))
 
 
 def read_parsed(version: Path) -> ParsedProfiles | None:
@@ -263,12 +265,15 @@ def _check(row: Cells, path: Path, line: int) -> None:
 class ParseResult:
     """The profile that was read, and its effect on each `{KernelType}.csv` of the tree, by path.
 
-    `communication` is None if the profile has none."""
+    `communication` is None if the profile has none. `cann` are the releases of CANN that its
+    profiles record, if they differ from each other, from those of profiles that were pooled into
+    the tree earlier, or from that in the tree's name."""
 
     version_dir: Path
     kernels: Mapping[Path, Upserted]
     communication: Path | None
     report: ProfileReport
+    cann: tuple[str, ...] = ()
 
 
 def parse_profile(
@@ -291,6 +296,8 @@ def parse_profile(
     )
     if pool and known is not None:
         known.check_new(profile.runs, version_dir / layout.PARSED_PROFILES)
+    found_cann = (one.cann for one in profile.report.software if one.cann)
+    cann = tuple(dict.fromkeys((*(known.cann if known else ()), *found_cann)))
     files: dict[Path, bytes] = {}
     kernels: dict[Path, Upserted] = {}
     by_kernel: dict[str, list[CaseRecord]] = defaultdict(list)
@@ -316,11 +323,21 @@ def parse_profile(
         files[communication] = layout.csv_bytes(COMMUNICATION_COLUMNS, tables)
     if is_counted:
         parsed, ledger = known or ParsedProfiles(), version_dir / layout.PARSED_PROFILES
-        _write_changed(ledger, parsed.with_runs(profile.runs, is_whole=False))
-        files[ledger] = parsed.with_runs(profile.runs, is_whole=True)  # last
+        _write_changed(ledger, parsed.with_runs(profile.runs, cann, is_whole=False))
+        files[ledger] = parsed.with_runs(profile.runs, cann, is_whole=True)  # last
     for path, data in files.items():
         _write_changed(path, data)
-    return ParseResult(version_dir, kernels, communication, profile.report)
+    name = version_dir.absolute().name
+    of_tree = [name.rpartition("_cann")[2]] if cann and layout.is_version_name(name) else []
+    releases = tuple(dict.fromkeys((*cann, *of_tree)))
+    differing = releases if any(starmap(_differ, combinations(releases, 2))) else ()
+    return ParseResult(version_dir, kernels, communication, profile.report, differing)
+
+
+def _differ(one: str, other: str) -> bool:
+    """Return whether these are two releases: `8.5` names any of `8.5.0` and `8.5.RC1`."""
+    short, long = sorted((one.lower(), other.lower()), key=len)
+    return long != short and not long.startswith(f"{short}.")
 
 
 def _parse_row(record: CaseRecord, *, is_counted: bool) -> Cells:

@@ -11,6 +11,7 @@ import typer
 from collector.codec.errors import BadInput
 from collector.codec.text import counted, time_text
 from collector.model.measurement import CONTEXT
+from collector.model.stack import backend_of
 from jobs.cli import options
 from jobs.cli.look_up import campaign_of, open_version
 from jobs.cli.terminal import print_json, say_lines
@@ -42,12 +43,16 @@ def compare_command(
     directory: options.DirectoryOption = None,
     grid: options.RanksGridOption = "",
     cache: options.CacheOption = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="compare also with durations of a CPU or GPU")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="print every case as JSON")] = False,
 ) -> None:
     """Compare a profile with the durations of a version of the database.
 
     The times of the run (in situ) are compared with the isolated times, by kernel type and by case.
-    The step of the run is rebuilt from the isolated times; the difference is listed by cause.
+    The step of the run is rebuilt from the isolated times; the difference is listed by cause. A
+    profile is of NPUs, so a version of CPUs or GPUs is refused without --force.
 
     \b
     Examples:
@@ -63,6 +68,11 @@ def compare_command(
     if cache == CONTEXT:
         raise BadInput("--cache: expected warm or cold, got context, which compare always includes")
     shown = open_version(root, version, directory)
+    if backend_of(shown.stack.device) != "npu" and not force:
+        raise BadInput(
+            f"{shown.place}: expected durations of an NPU, which the profile is of, got those of "
+            f"{shown.stack.device}; name another --directory, or compare anyway with --force"
+        )
     described = campaign_of({"profile": str(profile)}, grid, shown.stack.device)
     peaks = peaks_of(shown.stack)
     records = [one.record for one in workload_of(described, shown.store, peaks, in_situ=True).cases]

@@ -224,6 +224,12 @@ def _describe(result: ParseResult, became: str) -> Iterator[str]:
         f"{report.compute_rows:,} compute, "
         f"{report.communication_rows:,} communication"
     )
+    if result.cann:
+        releases = ", ".join(result.cann)
+        yield (
+            f"warning: durations of several releases of CANN in one tree ({releases}); parse the "
+            "profiles of each release into a version of its own"
+        )
     yield from _left_out(report)
     yield from _unknown(result)
     yield from _attention(report)

@@ -62,7 +62,7 @@ def closed(
         text = _CAMPAIGN.format(cache=state, repeats=fixed)
         (folder / "campaign.yaml").write_text(text + _ONCE * bool(repeats))
         _opmeter(folder, "run", "campaign.yaml", "--root", "data")
-    words = ("run_ascend_pt", "--root", "data", "--json", "--cache", cache)
+    words = ("run_ascend_pt", "--root", "data", "--json", "--cache", cache, "--force")
     told = json.loads(_opmeter(folder, "compare", *words))
     parts = {name: value / _PROFILED for name, value in told["sum"].items()}
     isolated_us = parts["isolated_us"] + parts["host_us"]

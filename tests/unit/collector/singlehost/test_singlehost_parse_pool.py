@@ -1,6 +1,7 @@
 """`parse --pool`: profiles parsed one after the other, as if they had been parsed together."""
 
 import csv
+import json
 from dataclasses import replace
 from functools import partial
 
@@ -221,3 +222,19 @@ def test_samples_of_large_runs_are_compared_as_far_as_both_reach():
     assert are_of_one_run(whole[:MOST], whole[::10][:MOST])  # a tenth of it
     assert not are_of_one_run(whole[:MOST], range(1, 2 * MOST, 2)[:MOST])
     assert not are_of_one_run(whole[:MOST], [10**9])
+
+
+def test_several_releases_of_cann_in_one_tree_are_reported(tmp_path, version):
+    """The name of the tree has 8.5."""
+    runs = {}
+    for at, release in enumerate(("8.5.RC1", "8.5", "9.1.0", "")):
+        run = tmp_path / f"rank{at}_ascend_pt"
+        runs[release] = profile(run / "ASCEND_PROFILER_OUTPUT", [10.0], start=100 * at).parents[1]
+        if release:
+            (run / "profiler_info_0.json").write_text(json.dumps({"cann_version": release}))
+    assert [pooling([runs[one]], version).cann for one in ("8.5.RC1", "", "8.5", "9.1.0")] == [
+        *((), (), (), ("8.5.RC1", "8.5", "9.1.0"))
+    ]
+    two = [runs["8.5"], runs["9.1.0"]]
+    assert parse_profile(two, tmp_path / "other").cann == ("8.5", "9.1.0")
+    assert parse_profile(two[:1], tmp_path / "one").cann == ()

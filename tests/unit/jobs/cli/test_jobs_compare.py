@@ -49,7 +49,7 @@ def _make_database(folder, records):
 
 
 def compare(*words):
-    return invoked("compare", *words, "--root", "data")
+    return invoked("compare", *words, "--root", "data", "--force")  # the database is of a CPU
 
 
 @pytest.mark.thorough
@@ -155,6 +155,12 @@ def test_numbers_behind_other_launches_stand_beside_those_of_cases_alone(profile
 def test_what_cannot_be_compared_is_refused(profile, words, data):
     error = compare(*words).exception
     assert isinstance(error, BadInput) and missing(str(error), data) == []
+
+
+def test_a_profile_of_npus_is_not_compared_with_a_cpu_unless_forced(profile):
+    error = invoked("compare", profile, "--root", "data").exception
+    assert isinstance(error, BadInput) and missing(str(error), [PATH, "CPU_test_2t"]) == []
+    assert compare(profile).exit_code == 0
 
 
 def test_a_real_run_is_compared_with_its_messages(real_profiles, tmp_path, monkeypatch):
