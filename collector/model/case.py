@@ -151,6 +151,16 @@ def known_states(cases: Iterable[Case]) -> dict[Case, Case]:
     return {unknown: known.pop() for unknown, known in found.items() if len(known) == 1}
 
 
+def in_each_state(case: Case) -> tuple[Case, ...]:
+    """Return the cases of known state that a case of unknown state may be."""
+    by_graph = tuple(sorted((*case.attributes, (vocabulary.LAUNCHED_BY, vocabulary.GRAPH))))
+    return (
+        replace(case, op_state=vocabulary.DYNAMIC),
+        replace(case, op_state=vocabulary.STATIC),
+        replace(case, op_state=vocabulary.STATIC, attributes=by_graph),
+    )
+
+
 def is_kernel_type(text: str) -> bool:
     """Return whether a cell names a kernel: `N/A` and `0` do not."""
     return bool(_KERNEL_TYPE.fullmatch(text.strip())) and not text.strip().isdecimal()

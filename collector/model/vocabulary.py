@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 OP_STATE = "OP State"
-STATIC = "static"  # an OP State: the kernel was compiled for its shapes
+DYNAMIC, STATIC = "dynamic", "static"  # OP States: a static kernel was compiled for its shapes
 ACCELERATOR_CORE = "Accelerator Core"
 INPUT_SHAPES = "Input Shapes"
 INPUT_DTYPES = "Input Data Types"

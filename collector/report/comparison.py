@@ -14,6 +14,7 @@ import numpy as np
 
 from collector.database.state import State
 from collector.database.version_quality import shown_version
+from collector.model.case import Case, in_each_state
 from collector.model.record import CaseRecord, ProfileStatistics
 from collector.ops.registry import twins_of
 from collector.profiles.step_trace import StepTrace
@@ -217,12 +218,24 @@ def _compared(
     in_context: Mapping[str, Isolated],
 ) -> ComparedCase:
     case = record.case
-    behind = next(filter(None, (in_context.get(one.case_id) for one in twins_of(case))), None)
+    _, behind = _time_of(case, in_context)
+    kernel_type, found = _time_of(case, isolated)
+    missing = "" if found else why.get(case.case_id, "missing")
+    return ComparedCase(record, in_situ, found, kernel_type, missing, behind)
+
+
+def _time_of(case: Case, times: Mapping[str, Isolated]) -> tuple[str, Isolated | None]:
+    """Return the duration of a case or of a twin, and whose it is; None if there is none.
+
+    For a case of unknown state it is the duration of the only state that has one."""
     for one in twins_of(case):
-        if (found := isolated.get(one.case_id)) is not None:
-            return ComparedCase(record, in_situ, found, one.kernel_type, in_context=behind)
-    missing = why.get(case.case_id, "missing")
-    return ComparedCase(record, in_situ, None, case.kernel_type, missing, behind)
+        if (found := times.get(one.case_id)) is not None:
+            return one.kernel_type, found
+        if not one.op_state:
+            known = [time for each in in_each_state(one) if (time := times.get(each.case_id))]
+            if len(known) == 1:
+                return one.kernel_type, known[0]
+    return case.kernel_type, None
 
 
 def _kernel(name: str, found: Sequence[ComparedCase]) -> KernelRatios:

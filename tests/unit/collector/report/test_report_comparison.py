@@ -110,3 +110,14 @@ def test_ratios_are_those_of_launches():
 
 def test_a_run_in_which_nothing_ran_has_no_m6():
     assert m6((), StepTrace(1, 0.0, 0.0, 9.0), lambda record: 0.0) is None
+
+
+def test_a_case_of_unknown_state_has_the_time_of_the_only_known_one():
+    unknown = record("Add", 4, 10, 6.0)
+    dynamic, static = (
+        CaseRecord("Add", {**unknown.cells, "OP State": state}, {})
+        for state in ("dynamic", "static")
+    )
+    times = [apart(dynamic, 5.0), apart(static, 4.0), apart(dynamic, 5.0) | apart(static, 4.0)]
+    found = [compare_cases((unknown,), one, {})[0].isolated for one in times]
+    assert [one and one.mean_us for one in found] == [5.0, 4.0, None]
