@@ -13,7 +13,7 @@ the only one of known state that otherwise equals it, if there is exactly one (`
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import zip_longest
@@ -251,21 +251,18 @@ def _slots(cells: Mapping[str, str], names: tuple[str, str, str]) -> tuple[Slot,
     if shapes.strip().strip('"').upper() == vocabulary.NOT_KNOWN:
         return None
     slots = [
-        _normal_slot(_shape(names[0], shape), dtype, fmt)
+        Slot(_shape(names[0], shape), dtype, fmt)
         for shape, dtype, fmt in zip_longest(
-            split_cell(shapes), _words(dtypes), _words(formats), fillvalue=""
+            split_cell(shapes),
+            _words(dtypes, vocabulary.normal_dtype),
+            _words(formats, vocabulary.normal_format),
+            fillvalue="",
         )
     ]
+    slots = [NO_TENSOR if slot.is_blank else slot for slot in slots]
     while slots and slots[-1].is_blank:
         slots.pop()
     return tuple(slots)
-
-
-@lru_cache(maxsize=65536)
-def _normal_slot(shape: Shape | None, dtype: str, fmt: str) -> Slot:
-    """Return a slot in the spellings of today's profiles: releases and tools differ in them."""
-    slot = Slot(shape, vocabulary.normal_dtype(dtype), vocabulary.normal_format(fmt))
-    return NO_TENSOR if slot.is_blank else slot
 
 
 def _shape(column: str, text: str) -> Shape | None:
@@ -276,9 +273,11 @@ def _shape(column: str, text: str) -> Shape | None:
 
 
 @lru_cache(maxsize=4096)
-def _words(cell: str) -> tuple[str, ...]:
-    """Return the slots of a cell of dtypes or formats. Many rows share few such cells."""
-    return tuple(split_cell(cell))
+def _words(cell: str, normal: Callable[[str], str]) -> tuple[str, ...]:
+    """Return the slots of a cell of dtypes or formats in the spelling of today's profiles.
+
+    Releases and tools differ in it. Many rows share few such cells."""
+    return tuple(map(normal, split_cell(cell)))
 
 
 def _op_state(text: str) -> str:
