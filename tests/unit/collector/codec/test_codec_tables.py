@@ -16,9 +16,9 @@ from collector.codec.table import LONGEST_ROW, as_text, csv_rows, is_text, table
 from collector.database.layout import database_columns
 from collector.database.rows import rows_of_part
 from collector.database.tree import KernelFile, read_kernel_file
+from collector.model.case import is_formula
 from collector.model.measurement import Measurement, Outcome, Provenance
 from collector.model.plan import ShardCase, read_shard, write_shard
-from collector.model.case import is_formula
 from collector.model.record import (
     TABLE_COLUMNS,
     CaseRecord,
@@ -138,8 +138,8 @@ def test_a_message_of_any_text_costs_no_part(message):
     assert read.reason == message or not is_text(message)
 
 
-# A shape must be one, or the tree is refused for another reason; all other cells may be anything but
-# a formula of a spreadsheet.
+# A shape must be one, or the tree is refused for another reason; other cells may be anything but a
+# formula of a spreadsheet.
 values = texts.filter(lambda text: not is_formula(text))
 shapes = st.sampled_from(["16", '"16"', '"4,4;;"', " 16 "])
 tree_rows = st.fixed_dictionaries(
