@@ -122,12 +122,19 @@ class VersionEvidence:
 def intervals_of(state: State) -> dict[str, VersionIntervals]:
     """Return the intervals of each version directory."""
     over_ranks = evidence_of_versions(state, collectives=True)
-    found = {}
-    for path, evidence in evidence_of_versions(state).items():
-        kernels, ranks = version_intervals(evidence), version_intervals(over_ranks[path])
-        of, model = {**kernels.of, **ranks.of}, (kernels.model, ranks.model)
-        found[path] = VersionIntervals(of, kernels.suspects, kernels.faults, model)
-    return found
+    return {
+        path: joint_intervals(evidence, over_ranks[path])
+        for path, evidence in evidence_of_versions(state).items()
+    }
+
+
+def joint_intervals(
+    of_kernels: VersionEvidence, of_collectives: VersionEvidence
+) -> VersionIntervals:
+    """Return the intervals of one version directory, of kernels and of collectives."""
+    kernels, ranks = version_intervals(of_kernels), version_intervals(of_collectives)
+    of, model = {**kernels.of, **ranks.of}, (kernels.model, ranks.model)
+    return VersionIntervals(of, kernels.suspects, kernels.faults, model)
 
 
 def evidence_of_versions(state: State, *, collectives: bool = False) -> dict[str, VersionEvidence]:

@@ -136,6 +136,8 @@ STACK_VARIANCE = MICROBENCH + "Stack Variance"
 # The number of sessions of the mean, and the interval of the session with the highest rank.
 SESSIONS = MICROBENCH + "Sessions"
 _SESSION_LOW, _SESSION_HIGH = MICROBENCH + "Session Low(us)", MICROBENCH + "Session High(us)"
+# The names of the gates that warn of the duration, separated by `;`.
+WARNINGS = MICROBENCH + "Warnings"
 # The shortest duration that the profiler records, if the mean is near it.
 PROFILER_FLOOR = MICROBENCH + "Profiler Floor(us)"
 PROFILING = "Profiling Average "  # and the name of a counter
@@ -230,13 +232,17 @@ def profile_cells(profile: ProfileStatistics) -> dict[str, str]:
 
 
 def duration_cells(
-    mean_us: float, counters: Iterable[tuple[str, float]], cache: str = ""
+    mean_us: float,
+    counters: Iterable[tuple[str, float]],
+    cache: str = "",
+    warnings: str | None = None,
 ) -> dict[str, str]:
-    """Return the cells of a microbenchmark's mean duration and counters, and of the state of the
-    caches during the measurement, if it is known."""
+    """Return the cells of a microbenchmark's mean duration and counters; of the state of the caches
+    during the measurement, and of its warnings, if they are known."""
     return {
         AVERAGE_DURATION: number_text(mean_us),
         **({CACHE: cache} if cache else {}),
+        **({WARNINGS: warnings} if warnings is not None else {}),
         **{MICROBENCH + name: number_text(value) for name, value in counters},
     }
 
@@ -357,6 +363,8 @@ _DESCRIPTIONS = {
     PROFILING + "{counter}": "mean of a hardware counter in the source's own run",
     CACHE: "content of the cache before each repeat: `warm` or `cold`",
     _LIBRARY_COLUMNS[0]: "library whose kernel ran: `cann`, `vllm-ascend`, `atb` or `triton`",
+    WARNINGS: "names of the [gates](gates.md#gates) that warn of the duration, separated by `;`; "
+    "empty if none does",
     _LIBRARY_COLUMNS[1]: "assumed values of inputs that no row contains, such as indices",
     RUNTIME_PREFIX + "{name}": "value of the running model, such as sequence lengths, that is part "
     "of the case",

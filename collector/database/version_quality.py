@@ -1,25 +1,32 @@
-"""The quality of a version's numbers: how far its sessions and devices differ, the coverage and the
-width of its intervals, and what is not shown."""
+"""The quality of a version's numbers: the warnings of its durations, how far its sessions and
+devices differ, the coverage and the width of its intervals, and what is not shown.
+
+Every count of durations with a warning, and every row that names its warnings, comes from
+`warnings_of_durations`.
+"""
 
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from math import expm1
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from collector.database.curves import envelope_of
+from collector.codec.errors import BadInput
+from collector.database.curves import Envelope, cases_of, envelope_of
 from collector.database.intervals import (
     VersionEvidence,
     VersionIntervals,
     blind_pairs,
     evidence_of_versions,
-    version_intervals,
+    joint_intervals,
 )
 from collector.database.query import best_rows
-from collector.database.state import State
+from collector.database.state import TEXT, State
+from collector.model.case import Case
 from collector.model.measurement import Outcome
 from collector.model.row import value_of
 from collector.quality.canaries import DeviceFactor, device_factors
@@ -30,24 +37,45 @@ from collector.quality.pooled import (
     coverage_of_intervals,
     session_differences,
 )
+from collector.ranks.collective import collective_case_of, is_collective
 
 WIDTHS = (0.02, 0.05, 0.10)
+
+
+def warnings_of_durations(good: pa.Table, envelope: Envelope) -> dict[str, frozenset[str]]:
+    """Return the gates that warn of the durations that a version directory shows, by case; cases
+    without a warning are left out.
+
+    `good` are the shown measurements, with the warnings of suspect sessions (`best_rows`), and
+    `envelope` is that of the shown durations."""
+    warned = good.filter(pc.not_equal(good["warnings"], ""))
+    texts = zip(warned["case"].to_pylist(), warned["warnings"].to_pylist(), strict=True)
+    found = {
+        case: frozenset(map(gate_of_warning, value_of("warnings", text))) for case, text in texts
+    }
+    for one in envelope.above:
+        case = one.case.case_id
+        found[case] = found.get(case, frozenset()) | {ENVELOPE}
+    return found
 
 
 @dataclass(frozen=True, slots=True)
 class VersionQuality:
     """The quality of one version directory.
 
-    The durations are counted by their number of sessions (`of_several_sessions`), by the main
-    source of their variance (`origins`), by having a warning (`warned`), and by how well records
-    prove what ran, if the profiler reports it (`proofs`). `median_reach` is the median half-width
-    of the intervals, `wider` the share of intervals with a half-width above each of WIDTHS. By
-    gate, `refused` counts the withheld cases, and `suspect` the suspect durations; a duration may
-    be suspect by several gates. `reliability` is computed from second sessions that were chosen
-    blindly (`is_blind`), or from all second sessions if there are none."""
+    The durations, of which some are of collectives, are counted by their number of sessions
+    (`of_several_sessions`), by the main source of their variance (`origins`), by having a warning
+    (`warned`), and by how well records prove what ran, if the profiler reports it (`proofs`).
+    `median_reach` is the median half-width of the intervals, `wider` the share of intervals with a
+    half-width above each of WIDTHS. By gate, `refused` counts the withheld cases, and `suspect` the
+    durations with a warning; a duration may have several. `sessions`, `devices` and `reliability`
+    are those of kernels alone: collectives have another model. `reliability` is computed from
+    second sessions that were chosen blindly (`is_blind`), or from all second sessions if there are
+    none."""
 
     version_path: str
     durations: int
+    collectives: int
     of_several_sessions: int
     sessions: SessionDifferences | None  # pairs of sessions on one device
     devices: SessionDifferences | None  # pairs of sessions on two devices
@@ -66,40 +94,56 @@ class VersionQuality:
 @dataclass(frozen=True, slots=True)
 class ShownVersion:
     """The shown data of a version directory: the best measurement of each case, with a column
-    `good`, and the intervals of the good ones. `cases` are its records, sorted by id."""
+    `good`, and the intervals of the good ones. `cases` are its records, sorted by id. `evidence` is
+    that of its kernels, `of_collectives` that of its collectives. `mean_us` are the shown
+    durations, by case: the mean over a case's sessions, if there is one; `warnings` are the gates
+    that warn of them."""
 
     path: str
-    device: str
     cases: pa.Table
     best: pa.Table
     intervals: VersionIntervals
     evidence: VersionEvidence
-
-    def mean_us(self, measurement: str, own_us: str) -> float:
-        """Return the duration that is shown for a good measurement, whose own duration is `own_us`:
-        the mean over its case's sessions, if there is one."""
-        known = self.intervals.of.get(measurement)
-        return float(own_us) if known is None else known.mean_us
+    of_collectives: VersionEvidence
+    mean_us: Mapping[str, float]
+    envelope: Envelope
+    warnings: Mapping[str, frozenset[str]]
 
 
 def shown_version(state: State, path: str, *, cache: str | None = None) -> ShownVersion:
     """Return the shown data of one version directory of the state; with `cache`, of measurements in
     that state of the caches."""
-    return _shown(state, path, evidence_of_versions(state)[path], cache)
+    evidence = evidence_of_versions(state)[path]
+    over_ranks = evidence_of_versions(state, collectives=True)[path]
+    return _shown(state, path, evidence, over_ranks, cache)
 
 
-def _shown(state: State, path: str, evidence: VersionEvidence, cache: str | None) -> ShownVersion:
-    found = version_intervals(evidence)
+def shown_versions(state: State) -> Iterator[ShownVersion]:
+    """Yield the shown data of each version directory, in order."""
+    over_ranks = evidence_of_versions(state, collectives=True)
+    for path, evidence in sorted(evidence_of_versions(state).items()):
+        yield _shown(state, path, evidence, over_ranks[path], None)
+
+
+def _shown(
+    state: State,
+    path: str,
+    evidence: VersionEvidence,
+    over_ranks: VersionEvidence,
+    cache: str | None,
+) -> ShownVersion:
+    found = joint_intervals(evidence, over_ranks)
     best = best_rows(state, path, cache=cache, suspects=found.suspects, faults=found.faults)
     cases = state.cases.filter(pc.equal(state.cases["version_path"], path))
-    return ShownVersion(path, state.versions[path].shown_stack.device, cases, best, found, evidence)
-
-
-def version_qualities(state: State) -> list[VersionQuality]:
-    """Return the quality of each version directory, in order; without collectives, whose intervals
-    have another model."""
-    found = sorted(evidence_of_versions(state).items())
-    return [quality_of(_shown(state, path, evidence, None)) for path, evidence in found]
+    good = best.filter(best["good"])
+    rows = zip(*(good[n].to_pylist() for n in ("case", "measurement", "mean_us")), strict=True)
+    mean_us = {
+        case: float(own_us) if (known := found.of.get(name)) is None else known.mean_us
+        for case, name, own_us in rows
+    }
+    envelope = envelope_of(cases, mean_us, state.versions[path].shown_stack.device)
+    warnings = warnings_of_durations(good, envelope)
+    return ShownVersion(path, cases, best, found, evidence, over_ranks, mean_us, envelope, warnings)
 
 
 def quality_of(version: ShownVersion) -> VersionQuality:
@@ -110,12 +154,13 @@ def quality_of(version: ShownVersion) -> VersionQuality:
     shown = [one for one in known if one is not None]
     reaches = np.array([expm1(one.reach) for one in shown])
     pairs, blind = evidence.evidence.pairs, blind_pairs(evidence)
-    warned = _warned(version, good)
+    of_collectives = version.of_collectives.rows["measurement"].combine_chunks()
     outcomes = zip(best["outcome"].to_pylist(), best["reason"].to_pylist(), strict=True)
     gates = (gate_of_outcome(Outcome(outcome), reason) for outcome, reason in outcomes)
     return VersionQuality(
         version_path=version.path,
-        durations=len(shown),
+        durations=good.num_rows,
+        collectives=pc.sum(pc.is_in(good["measurement"], value_set=of_collectives)).as_py() or 0,
         of_several_sessions=sum(one.sessions > 1 for one in shown),
         sessions=session_differences(pairs.only(pairs.is_same_device)),
         devices=session_differences(pairs.only(~pairs.is_same_device)),
@@ -126,22 +171,78 @@ def quality_of(version: ShownVersion) -> VersionQuality:
         median_reach=float(np.median(reaches)) if len(reaches) else 0.0,
         wider=tuple(float(np.mean(reaches > w)) if len(reaches) else 0.0 for w in WIDTHS),
         origins=Counter(one.variance for one in shown),
-        warned=sum(map(bool, warned)),
+        warned=len(version.warnings),
         refused=Counter(filter(None, gates)),
-        suspect=Counter(gate for suspects in warned for gate in suspects),
+        suspect=Counter(gate for gates in version.warnings.values() for gate in gates),
         canaries=tuple(device_factors(evidence.canaries, evidence.prior)),
         proofs=Counter(filter(None, good["identity"].to_pylist())),
     )
 
 
-def _warned(version: ShownVersion, good: pa.Table) -> list[set[str]]:
-    columns = (good[n].to_pylist() for n in ("case", "measurement", "mean_us", "warnings"))
-    rows = [row for row in zip(*columns, strict=True) if row[1] in version.intervals.of]
-    shown_us = {case: version.mean_us(name, own_us) for case, name, own_us, _ in rows}
-    found = envelope_of(version.cases, shown_us, version.device).above
-    above = {one.case.case_id for one in found}
-    return [
-        {gate_of_warning(warning) for warning in value_of("warnings", warnings)}
-        | ({ENVELOPE} if case in above else set())
-        for case, _, _, warnings in rows
-    ]
+@dataclass(frozen=True, slots=True)
+class SuspectCase:
+    """A case whose duration has a warning, or that a gate withholds.
+
+    `mean_us` is None if it is withheld. `half_width` is that of its interval, as a share of the
+    mean; None if it has no interval. `warnings` are the names of the gates, `reasons` their
+    texts."""
+
+    version_path: str
+    case_id: str
+    description: str
+    mean_us: float | None
+    half_width: float | None
+    warnings: tuple[str, ...]
+    reasons: tuple[str, ...]
+
+
+def suspect_cases(version: ShownVersion) -> list[SuspectCase]:
+    """Return the cases of a version directory with a warning, the widest interval first, then those
+    that a gate withholds."""
+    larger = {
+        one.case.case_id: f"{one.larger.describe()} took {one.larger_us:.6g} us"
+        for one in version.envelope.above
+    }
+    found = list(_suspects(version, larger))
+    is_listed = pc.is_in(
+        version.cases["case"], value_set=pa.array([one.case_id for one in found], TEXT)
+    )
+    rows = version.cases.filter(is_listed)
+    described = {
+        case: kernel if known is None else _description(known)
+        for case, kernel, known in zip(
+            *(rows[name].to_pylist() for name in ("case", "kernel_type")),
+            cases_of(rows),
+            strict=True,
+        )
+    }
+    found = [replace(one, description=described.get(one.case_id, "")) for one in found]
+    return sorted(
+        found,
+        key=lambda one: (one.mean_us is None, -(one.half_width or 0.0), one.description),
+    )
+
+
+def _suspects(version: ShownVersion, larger: Mapping[str, str]) -> Iterator[SuspectCase]:
+    """Yield the cases without their descriptions; `larger` are the texts of the envelope."""
+    names = ("case", "measurement", "good", "outcome", "reason", "warnings")
+    columns = (version.best[name].to_pylist() for name in names)
+    for case, measurement, is_good, outcome, reason, text in zip(*columns, strict=True):
+        if is_good and case in version.warnings:
+            known = version.intervals.of.get(measurement)
+            reasons = (*value_of("warnings", text), *([larger[case]] if case in larger else []))
+            yield SuspectCase(
+                *(version.path, case, "", version.mean_us[case]),
+                None if known is None else expm1(known.reach),
+                tuple(sorted(version.warnings[case])),
+                reasons,
+            )
+        elif not is_good and (gate := gate_of_outcome(Outcome(outcome), reason)):
+            yield SuspectCase(version.path, case, "", None, None, (gate,), (reason,))
+
+
+def _description(case: Case) -> str:
+    if is_collective(case.kernel_type):
+        with suppress(BadInput):
+            return str(collective_case_of(case).collective)
+    return case.describe()

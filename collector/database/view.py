@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from collector.codec.canonical import canonical_json, sha256_hex
 from collector.codec.errors import BadInput
 from collector.database import layout
+from collector.database.curves import Envelope, envelope_of
 from collector.database.intervals import (
     INTERVAL_SCHEMA,
     CaseInterval,
@@ -28,11 +29,13 @@ from collector.database.intervals import (
 from collector.database.layout import IntervalRow
 from collector.database.query import best_rows
 from collector.database.state import TEXT, Rank, State, text_bytes
+from collector.database.version_quality import warnings_of_durations
 from collector.model.case import case_from_cells
 from collector.model.record import ProfileStatistics
 from collector.model.row import value_of
 from collector.model.vocabulary import BASE_CELLS
 from collector.quality.disturbances import is_near_lower_bound, lowered_us
+from collector.quality.gates import warnings_cell
 from collector.ranks import collective
 from collector.ranks.collective import Cells, CollectiveCase, CollectiveFacts
 from collector.ranks.experts import EXPERT_LOADS, IMBALANCE
@@ -61,6 +64,7 @@ class _Row:
     case_id: str
     facts: CollectiveFacts | None
     interval: CaseInterval | None
+    warnings: str = ""
 
     def cells(self) -> Cells:
         one = self.values.collective
@@ -74,10 +78,9 @@ class _Row:
         }
         if (known := self.interval) is not None:  # of the median over sessions
             ends = (f"{known.low_us:.2f}", f"{known.high_us:.2f}")
-            alone = zip(
-                collective.OF_SESSIONS, (*ends, known.variance, str(known.sessions)), strict=True
-            )
-            together = zip(collective.OF_SESSIONS_TOGETHER, ends, strict=True)
+            values = (*ends, known.variance, str(known.sessions), self.warnings)
+            alone = zip(collective.OF_SESSIONS, values, strict=True)
+            together = zip(collective.OF_SESSIONS_TOGETHER, (*ends, self.warnings), strict=True)
             found |= dict(together if one.together else alone)
         return found
 
@@ -173,13 +176,16 @@ def _rows(
     cases = of_path.filter(_are_collectives(of_path))
     if not cases.num_rows:
         return
-    # Sessions of ranks have no canaries, and their cases are on no curve.
+    # Sessions of ranks have no canaries, and their cases are on no curve and in no envelope.
     best = best_rows(state, path, cache=cache, suspects={}, faults={})
-    shown = best.filter(best["good"])["measurement"].combine_chunks()
+    is_own = pc.is_in(best["case"], value_set=cases["case"].combine_chunks())
+    best = best.filter(pc.and_(best["good"], is_own))
+    shown = best["measurement"].combine_chunks()
     is_shown = pc.is_in(state.measurements["measurement"], value_set=shown)
     names = ["case", "measurement", "counters", *_TIMES]
     measured_rows = state.measurements.filter(is_shown).select(names).to_pylist()
     facts = {row["case"]: row for row in measured_rows}
+    warnings = warnings_of_durations(best, Envelope())
     version = path.rpartition("/")[2]
     for row in cases.to_pylist():
         extra = json.loads(row["extra"]) if row["extra"] else {}
@@ -193,7 +199,8 @@ def _rows(
             known = intervals.get(measured["measurement"])
             found = _facts(recorded, path, measured, known)
         rank = (row["head_commit"], row["plan"], row["plan_hash"])
-        yield row["kernel_type"], _Row(recorded, version, rank, row["case"], found, known)
+        warned = warnings_cell(warnings.get(row["case"], ()))
+        yield row["kernel_type"], _Row(recorded, version, rank, row["case"], found, known, warned)
 
 
 def _are_collectives(cases: pa.Table) -> pa.ChunkedArray:
@@ -225,7 +232,7 @@ def _facts(
 # Increase it in each change that renders any state to other bytes, other files or another content
 # hash: columns, format of cells, order, layout, the choice of measurements, the variance model and
 # its data. Versions that another version of the view rendered do not change.
-VIEW_VERSION = 1
+VIEW_VERSION = 2
 
 _OWN_PREFIXES = ("MicroBench ", "Profiling ")
 _OWN_COLUMNS = frozenset(layout.DATABASE_COLUMNS)
@@ -356,9 +363,14 @@ def _view_measured(
     names = ("measurement", "mean_us", "ci_low_us", "ci_high_us", "profiler_floor_us")
     rows = zip(*(best[name].to_pylist() for name in names), strict=True)
     known = [_interval_row(intervals.of.get(row[0]), *row[1:]) for row in rows]
-    names = ("mean_us", "counters", "cache", "library", "assumes")
-    cells = map(_cells, known, *(best[name].to_pylist() for name in names))
-    by_case = dict(zip(best["case"].to_pylist(), cells, strict=True))
+    own_us, ids = best["mean_us"].to_pylist(), best["case"].to_pylist()
+    shown_us = [row[0] if row else float(own) for row, own in zip(known, own_us, strict=True)]
+    device = state.versions[path].shown_stack.device
+    envelope = envelope_of(cases, dict(zip(ids, shown_us, strict=True)), device)
+    found_by = warnings_of_durations(best, envelope)
+    warnings = (warnings_cell(found_by.get(case, ())) for case in ids)
+    more = (best[name].to_pylist() for name in ("counters", "cache", "library", "assumes"))
+    by_case = dict(zip(ids, map(_cells, known, shown_us, warnings, *more), strict=True))
     found = [row for row in known if row is not None]
     if len(found) < len(known):
         best = best.filter(pa.array([row is not None for row in known], pa.bool_()))
@@ -385,14 +397,14 @@ def _interval_row(
 
 def _cells(
     interval: IntervalRow | None,
-    mean_us: str,
+    shown_us: float,
+    warnings: str,
     counters: str,
     cache: str,
     library: str,
     assumes: str,
 ) -> Cells:
-    shown_us = float(mean_us) if interval is None else interval[0]
-    cells = layout.duration_cells(shown_us, json.loads(counters or "[]"), cache)
+    cells = layout.duration_cells(shown_us, json.loads(counters or "[]"), cache, warnings)
     if interval is not None:
         cells.update(layout.interval_cells(interval))
     if library or assumes:

@@ -1,7 +1,7 @@
 """Checks that a measurement must pass before a version shows it. A refused measurement is kept,
 with its reason."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import isfinite, log
 from typing import Any, TypeVar
@@ -33,15 +33,20 @@ _OUTCOMES = {
     Outcome.SUBSTITUTED: "identity",
     Outcome.PROFILER_LOST: "reconciliation",
 }
+DISTURBED = "disturbed"
 _WARNINGS = (
+    ("no counters of ", "counters"),  # a reason follows, which may have the words of another gate
+    ("set where it ran: ", "settings"),
     ("canaries:", "canaries"),
     ("the session drifted", "drift"),
-    ("repeats were undisturbed", "disturbed"),
-    ("repeats were disturbed", "disturbed"),
+    ("repeats were undisturbed", DISTURBED),
+    ("repeats were disturbed", DISTURBED),
     ("spread ", "spread"),
     ("accepted repeats", "few repeats"),
     ("two modes:", "two modes"),
     ("trend:", "trend"),
+    (" away from the reference", "reference"),
+    (" rounds", "rounds"),
 )
 OTHER = "other"
 # no certificate has this reason: every shown measurement is checked against the envelope
@@ -59,6 +64,12 @@ def gate_of_outcome(outcome: Outcome, reason: str) -> str:
 def gate_of_warning(warning: str) -> str:
     """Return the gate that a warning belongs to."""
     return next((gate for words, gate in _WARNINGS if words in warning), OTHER)
+
+
+def warnings_cell(gates: Iterable[str]) -> str:
+    """Return the cell of a row that names its warnings: each gate once, sorted, separated by
+    `;`."""
+    return ";".join(sorted(set(gates)))
 
 
 # Shared by the gates that check a whole curve: the number of cases that a check requires, and the

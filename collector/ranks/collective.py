@@ -305,8 +305,8 @@ _ALONE = (
 _TOGETHER = ("concurrent_groups", "concurrent_us", "concurrent_slowest_us")
 COLUMNS = (*KEY, *_ALONE, *_TOGETHER)
 # Columns that a database adds, from all sessions that measured the row: of one group, and of all.
-OF_SESSIONS = ("stack_low_us", "stack_high_us", "stack_variance", "sessions")
-OF_SESSIONS_TOGETHER = ("concurrent_low_us", "concurrent_high_us")
+OF_SESSIONS = ("stack_low_us", "stack_high_us", "stack_variance", "sessions", "warnings")
+OF_SESSIONS_TOGETHER = ("concurrent_low_us", "concurrent_high_us", "concurrent_warnings")
 # What each of these columns contains, for the documentation.
 DESCRIPTIONS = {
     "message_bytes": "bytes of a message: one rank's tensor; for all_gather its input, for "
@@ -338,8 +338,10 @@ DESCRIPTIONS = {
     "stack_high_us": "upper end of that interval",
     "stack_variance": "the most specific data that the variance comes from",
     "sessions": "number of sessions of the duration",
+    "warnings": "names of the gates that warn of the duration, separated by `;`",
     "concurrent_low_us": "lower end of the interval of `concurrent_us`",
     "concurrent_high_us": "upper end of that interval",
+    "concurrent_warnings": "the same as `warnings`, of `concurrent_us`",
 }
 
 Cells = dict[str, str]

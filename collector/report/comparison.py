@@ -275,15 +275,15 @@ def isolated_times(
 
     `cache` restricts the result to measurements in that state of the caches."""
     shown = shown_version(state, version_path, cache=cache)
-    names = ("case", "good", "outcome", "mean_us", "measurement")
+    names = ("case", "good", "outcome", "measurement")
     columns = (shown.best[name].to_pylist() for name in names)
     found: dict[str, Isolated] = {}
     why: dict[str, str] = {}
-    for case, is_good, outcome, mean_us, measurement in zip(*columns, strict=True):
+    for case, is_good, outcome, measurement in zip(*columns, strict=True):
         if not is_good:
             why[case] = outcome
             continue
         known = shown.intervals.of.get(measurement)
         bounds = (known.low_us, known.high_us) if known else (None, None)
-        found[case] = Isolated(shown.mean_us(measurement, mean_us), *bounds)
+        found[case] = Isolated(shown.mean_us[case], *bounds)
     return found, why

@@ -35,6 +35,7 @@ from collector.model.vocabulary import RUNTIME_PREFIX
 from collector.ops.refusals import refusal_on_ranks
 from collector.ops.registry import find
 from collector.ops.runtime import completed_as_declared
+from collector.quality.gates import gate_of_warning, warnings_cell
 from collector.replay.lock import DeviceLock
 from collector.singlehost import version_files
 from collector.singlehost.reports import (
@@ -281,7 +282,10 @@ class TreeResults:
         # And the values, besides tensors, on which the launch depended.
         extra = requested.record.extra.items()
         cells = {
-            **layout.duration_cells(mean_us, measurement.counters, measurement.cache),
+            **layout.duration_cells(
+                *(mean_us, measurement.counters, measurement.cache),
+                warnings_cell(map(gate_of_warning, measurement.warnings)),
+            ),
             **layout.library_cells(measurement.library, measurement.assumes),
             **{name: text for name, text in extra if name.startswith(RUNTIME_PREFIX)},
         }

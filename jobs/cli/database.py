@@ -160,25 +160,42 @@ def quality_command(
     version: Annotated[int | None, typer.Argument(help="version  [default: newest]")] = None,
     *,
     root: options.DatabaseRootOption = "opmeter-data",
+    list_rows: Annotated[
+        bool,
+        typer.Option(
+            "--list", help="list the rows with a warning, and those that a gate withholds"
+        ),
+    ] = False,
     as_json: options.JsonOption = False,
 ) -> None:
     """Report how well the numbers of a version are known.
 
     It shows how far sessions and devices differ, the coverage and width of the confidence
-    intervals, and what the gates refuse.
+    intervals, and what the gates refuse. With --list it lists the rows concerned, the widest
+    interval first.
 
     \b
-    Example:
+    Examples:
       opmeter db quality
+      opmeter db quality --list
     """
     from collector.database.snapshot import load_state
-    from collector.database.version_quality import version_qualities
-    from jobs.status.lines import version_quality_lines
+    from collector.database.version_quality import quality_of, shown_versions, suspect_cases
+    from jobs.status.lines import suspect_lines, version_quality_lines
 
     store = open_root(root)
-    qualities = version_qualities(load_state(store, chosen_commit(store, root, version)))
+    shown = shown_versions(load_state(store, chosen_commit(store, root, version)))
+    if list_rows:
+        listed = [(one.path, len(one.mean_us), suspect_cases(one)) for one in shown]
+        if as_json:
+            print_json([case for *_, cases in listed for case in cases])
+            return
+        for path, durations, cases in listed:
+            say_lines(suspect_lines(path, durations, cases))
+        return
+    qualities = list(map(quality_of, shown))
     if as_json:
-        print_json(list(qualities))
+        print_json(qualities)
         return
     for quality in qualities:
         say_lines(version_quality_lines(quality))

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from collector.codec.text import counted, share_of, time_text, whole_in_one_line
 from collector.database.commits import Commit
-from collector.database.version_quality import WIDTHS, VersionQuality
+from collector.database.version_quality import WIDTHS, SuspectCase, VersionQuality
 from collector.model.manifest import Usage
 from collector.model.measurement import Outcome, Proof
 from collector.model.plan import Plan
@@ -135,15 +135,17 @@ def duration(seconds: float) -> str:
 def version_quality_lines(quality: VersionQuality) -> Iterator[str]:
     """Yield all facts about a version directory, one per line."""
     yield f"version     {quality.version_path}"
+    if quality.refused:
+        yield f"refused     {_by_gate(quality.refused, 'case')}"
     if not quality.durations:
-        yield "durations   none, except those of collectives"
-        yield from _gate_lines(quality)
+        yield "durations   none"
         return
+    ranks = f", {quality.collectives:,} of them of collectives" if quality.collectives else ""
     yield (
-        f"durations   {quality.durations:,}; {quality.of_several_sessions:,} of several sessions, "
-        f"{quality.warned:,} with a warning"
+        f"durations   {quality.durations:,}{ranks}; {quality.of_several_sessions:,} of several "
+        "sessions"
     )
-    yield from _gate_lines(quality)
+    yield from _warning_lines(quality.warned, quality.durations, quality.suspect)
     yield from identity_lines(quality)
     yield from brief_lines(quality)
     if quality.devices is not None:
@@ -187,16 +189,35 @@ def brief_lines(quality: VersionQuality) -> Iterator[str]:
     yield f"widths      median half-width {median}; {beyond}"
 
 
-def _gate_lines(quality: VersionQuality) -> Iterator[str]:
-    if quality.refused:
-        yield f"refused     {_by_gate(quality.refused, 'case')}"
-    if quality.suspect:
-        yield f"warned of   {_by_gate(quality.suspect, 'duration')}"
+def _warning_lines(warned: int, durations: int, by_gate: Mapping[str, int]) -> Iterator[str]:
+    """Yield the line about durations with a warning, which a run, a status and the quality of a
+    version share."""
+    if warned:
+        yield (
+            f"warnings    {warned:,} of {counted(durations, 'duration')}: {_by_gate(by_gate)}; "
+            "opmeter db quality --list"
+        )
 
 
-def _by_gate(found: Mapping[str, int], what: str) -> str:
+def suspect_lines(path: str, durations: int, suspects: Sequence[SuspectCase]) -> Iterator[str]:
+    """Yield a line for each case of a version directory with a warning, or that a gate withholds,
+    and their numbers."""
+    withheld = sum(one.mean_us is None for one in suspects)
+    yield f"version     {path}"
+    for one in suspects:
+        mean = "withheld    " if one.mean_us is None else f"warning     {one.mean_us:.6g} us "
+        width = "" if one.half_width is None else f"±{_percent(one.half_width)} "
+        reasons = whole_in_one_line("; ".join(one.reasons))
+        yield f"{mean}{width}{one.description}: {';'.join(one.warnings)}: {reasons}"
+    yield (
+        f"{len(suspects) - withheld:,} of {counted(durations, 'duration')} with a warning; "
+        f"{counted(withheld, 'case')} withheld"
+    )
+
+
+def _by_gate(found: Mapping[str, int], what: str = "") -> str:
     first, *others = sorted(found.items(), key=lambda item: (-item[1], item[0]))
-    texts = [f"{counted(first[1], what)} by {first[0]}"]
+    texts = [f"{counted(first[1], what) if what else f'{first[1]:,}'} by {first[0]}"]
     return ", ".join(texts + [f"{count:,} by {gate}" for gate, count in others])
 
 
@@ -268,11 +289,7 @@ def describe(summary: Summary, plan: Plan, head: Commit | None, url: str) -> lis
         lines.append(f"runtime     {head.runtime}: none of these durations is from a device")
     if not _is_busy(summary):
         lines += _disturbed(summary)
-    if summary.noisy:
-        lines.append(
-            f"noisy       {summary.noisy:,} of {counted(summary.measured_cases, 'duration')}, by a "
-            "warning in the certificate (a wide spread, few repeats); close other programs, --again"
-        )
+    lines += _warning_lines(summary.warned, summary.measured_cases, summary.suspect)
     lines += [*_precise(summary, plan), *_density(plan), *_above(summary)]
     if summary.quality is not None and summary.quality.durations:
         lines += [*identity_lines(summary.quality), *brief_lines(summary.quality)]

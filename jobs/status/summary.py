@@ -1,7 +1,7 @@
 """The summary at the end of a run: the database, its coverage, and the failures with reasons."""
 
-from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial, reduce
 from math import fsum
@@ -9,7 +9,7 @@ from math import fsum
 from collector.codec.errors import BadInput, NotFound
 from collector.codec.text import whole_in_one_line
 from collector.database.committed import read_commit
-from collector.database.curves import Envelope, envelope_of
+from collector.database.curves import Envelope
 from collector.database.state import State
 from collector.database.version_quality import (
     ShownVersion,
@@ -48,13 +48,16 @@ class Summary:
     """The results of the plan's cases.
 
     `rows` and `time_us` count the sources' invocations, `measured_*` those with a duration.
-    `in_tree` cases were not requested, because their tree has a duration. `communication` is the
-    share of all the sources' time that made no cases; None if the sources report no time."""
+    `in_tree` cases were not requested, because their tree has a duration. `warned` counts the
+    measured cases with a warning, `suspect` the same by gate: a case may have several.
+    `communication` is the share of all the sources' time that made no cases; None if the sources
+    report no time."""
 
     cases: int
     measured_cases: int
     in_tree: int
-    noisy: int  # measured, with a warning in the certificate
+    warned: int
+    suspect: Mapping[str, int]
     disturbed: int  # measured, and another process used the device in every repeat
     precise: int  # measured, and the session's interval is as narrow as requested
     busy: float  # the share of all repeats with another process on the device, if that is recorded
@@ -106,7 +109,8 @@ def summarise(
         cases=len(weights),
         measured_cases=len(good),
         in_tree=len(in_tree),
-        noisy=sum(outcomes[case].is_noisy for case in good),
+        warned=sum(bool(outcomes[case].warnings) for case in good),
+        suspect=Counter(gate for case in good for gate in outcomes[case].warnings),
         disturbed=sum(disturbance.is_total for disturbance in disturbances),
         precise=sum(outcomes[case].reach <= (plan.measure.precision or 0) for case in good),
         busy=1 - clean / watched if watched else 0.0,
@@ -125,7 +129,7 @@ def summarise(
                 key=lambda f: (-f.time_us, -f.rows, f.kernel_type, f.reason),
             )
         ),
-        envelope=_envelope(shown, {case: outcomes[case].mean_us for case in good}),
+        envelope=_envelope(shown, good, {found[case][0].kernel_type for case in good}),
         quality=quality_of(shown) if shown else None,
     )
 
@@ -138,8 +142,16 @@ def plan_usage(store: Store, plan: Plan) -> Usage:
     )
 
 
-def _envelope(shown: ShownVersion | None, mean_us: Mapping[str, float]) -> Envelope:
-    return envelope_of(shown.cases, mean_us, shown.device) if shown else Envelope()
+def _envelope(shown: ShownVersion | None, cases: Container[str], kernels: set[str]) -> Envelope:
+    """Return the part of a version's envelope that concerns some cases and kernel types."""
+    if shown is None:
+        return Envelope()
+    kernels = set(map(normal_kernel_type, kernels))
+    whole = shown.envelope
+    return Envelope(
+        tuple(one for one in whole.above if one.case.case_id in cases),
+        tuple(one for one in whole.out_of_order if normal_kernel_type(one.kernel_type) in kernels),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,13 +159,12 @@ class _CaseOutcome:
     outcome: str
     reason: str
     is_good: bool
-    is_noisy: bool
+    warnings: frozenset[str] = frozenset()
     disturbance: Disturbance | None = None
-    mean_us: float = 0.0  # of a good result, over its case's sessions
     reach: float = 0.0  # half-width of its session's interval, as a share of the mean
 
 
-_NOT_MEASURED = _CaseOutcome(NEVER_TRIED, "not measured", False, False)
+_NOT_MEASURED = _CaseOutcome(NEVER_TRIED, "not measured", False)
 _LEFT_OUT = replace(_NOT_MEASURED, reason="not measured: `density` leaves cases of curves out")
 
 
@@ -169,20 +180,18 @@ def _records(
 
 
 def _case_outcomes(shown: ShownVersion) -> dict[str, _CaseOutcome]:
-    names = ("case", "measurement", "outcome", "reason", "good", "warnings", "disturbance")
+    names = ("case", "outcome", "reason", "good", "disturbance")
     columns = (shown.best[name].to_pylist() for name in (*names, *_INTERVAL))
     return {
         case: _CaseOutcome(
             outcome,
             whole_in_one_line(reason),
             good,
-            bool(warnings),
+            shown.warnings.get(case, frozenset()),
             value_of("disturbance", known),
-            *((shown.mean_us(measurement, interval[0]), _reach(*interval)) if good else ()),
+            *((_reach(*interval),) if good else ()),
         )
-        for case, measurement, outcome, reason, good, warnings, known, *interval in zip(
-            *columns, strict=True
-        )
+        for case, outcome, reason, good, known, *interval in zip(*columns, strict=True)
     }
 
 

@@ -95,7 +95,7 @@ def test_what_a_database_knew_of_a_row_goes_with_what_was_measured_anew(tmp_path
     change.path.write_text(pulled)
     write_measured(tmp_path, found(ALONE).measured)
     (found_row,) = rows(change.path)
-    assert [found_row[name] for name in more] == ["", "", "", "", "4", "5"]
+    assert [found_row[name] for name in more] == [*[""] * 5, "5", "6", "7"]
     write_measured(tmp_path, found(TOGETHER).measured)
     (found_row,) = rows(change.path)
     assert not any(found_row[name] for name in more)

@@ -78,6 +78,7 @@ class Tried:
     profiler_floor_us: float = 0.0
     n_observed: int = 0
     n_accepted: int = 0
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -280,6 +281,7 @@ def measurement_of(
         n_observed=tried.n_observed,
         n_accepted=tried.n_accepted,
         counters=tried.counters,
+        warnings=tried.warnings,
         disturbance=tried.disturbance,
         canaries=tried.canaries,
         library=tried.library,

@@ -232,7 +232,7 @@ def test_db_quality_says_how_far_sessions_lie_apart_and_whether_intervals_hold_t
     quality_command(1, root=str(tmp_path))
     alone = capsys.readouterr().out.splitlines()
     assert names(alone[0], PATH)
-    assert re.findall(r"\d+", alone[1]) == ["30", "0", "0"]
+    assert re.findall(r"\d+", alone[1]) == ["30", "0"]
     assert names(alone[2], "prior") and not re.search(r"\d", alone[2])
     assert names(alone[-1], "30 prior") and re.findall(r"\d+", alone[-1]) == ["30"]
     quality_command(root=str(tmp_path))

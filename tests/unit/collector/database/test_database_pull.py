@@ -66,7 +66,7 @@ def test_a_pulled_tree_is_read_by_name_with_quotes_kept_inside_shapes(tmp_path: 
     durations = add["Average Duration(us)"]
     assert durations[[0, 2]].tolist() == [5.0, 6.0] and durations.isna()[1]
     own = ["Cache", *(f"Session {end}(us)" for end in ("High", "Low")), "Sessions"]
-    own += ["Stack Degrees", "Stack High(us)", "Stack Low(us)", "Stack Variance"]
+    own += ["Stack Degrees", "Stack High(us)", "Stack Low(us)", "Stack Variance", "Warnings"]
     assert list(add.columns[62:]) == [f"MicroBench {name}" for name in own]
     assert add["MicroBench Cache"][[0, 2]].tolist() == ["warm", "warm"]
     assert (tmp_path / "tree" / PATH / "op_mapping.yaml").read_text() == "a: 1\n"

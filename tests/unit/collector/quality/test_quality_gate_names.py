@@ -61,6 +61,9 @@ def test_other_outcomes_of_a_gate_are_counted_and_failures_are_not():
         ([find_trend([10.0] * 20 + [20.0] * 20)], ["trend"]),
         ([f"{DRIFTED}: its canaries took"], ["drift"]),
         (["canaries: Add took 1.06 times as long"], ["canaries"]),
+        (["output 0 is up to 0.5 away from the reference"], ["reference"]),
+        (["no counters of Memory: gated, spread 30% is above 10%"], ["counters"]),
+        (["3 of 5 rounds", "set where it ran: HCCL_ALGO=ring"], ["rounds", "settings"]),
     ],
 )
 def test_a_warning_is_counted_by_what_warns(warnings, gates):

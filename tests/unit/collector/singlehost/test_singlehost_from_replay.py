@@ -3,6 +3,7 @@ again where that may help, and with what it could not read kept."""
 
 import re
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -95,6 +96,20 @@ def test_a_device_that_another_run_has_is_refused(sessions, tree):
     with DeviceLock("cpu0", "another run"), pytest.raises(DeviceBusy, match="another run"):
         microbench(tree)
     assert sessions.specs == []
+
+
+def test_a_row_names_the_warnings_of_its_duration_and_of_no_earlier_one(sessions, tree):
+    warnings = ("all 3 repeats were disturbed: heat", "1 accepted repeats: too few", "spread 2%")
+    rows(tree, 2)
+    sessions.measure = lambda records, provenance: [
+        replace(good(r, provenance), warnings=warnings if first(r) else ()) for r in records
+    ]
+    microbench(tree)
+    cells = [row["MicroBench Warnings"] for row in tree.rows("Add")]
+    assert cells == ["disturbed;few repeats;spread", ""]
+    sessions.measure = lambda records, provenance: [good(r, provenance) for r in records]
+    microbench(tree)
+    assert [row["MicroBench Warnings"] for row in tree.rows("Add")] == ["", ""]
 
 
 def test_a_case_that_kills_its_session_is_found_by_halving(sessions, tree):

@@ -1,5 +1,6 @@
 """What the verbs about a database print, and refuse."""
 
+import json
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,6 +11,7 @@ import pytest
 from collector.codec.errors import BadInput, DamagedObject
 from collector.database.merge import CREATE, merge_plans
 from collector.model import keys
+from collector.model.measurement import Outcome
 from collector.store import open_store
 from collector.store.base import Store
 from jobs.cli.database import (
@@ -18,12 +20,14 @@ from jobs.cli.database import (
     merge_command,
     path_command,
     pull_command,
+    quality_command,
     verify_command,
 )
 from tests.unit.collector.database.campaign_maker import (
     PATH,
     MadePlan,
     MadeShard,
+    Tried,
     add_record,
     answered,
     write_campaign,
@@ -229,3 +233,28 @@ def test_what_is_missing_holds_a_merge_back_though_something_is_damaged(
     assert missing(by_label["damaged"], ["bad", "plan 1"]) == []
     assert missing(by_label["missing"], ["late", "bad"]) == ["bad"]
     assert merge_command("made", root=str(tmp_path), allow_missing=True, single_writer=True) == 1
+
+
+def test_quality_lists_the_rows_with_a_warning_the_widest_interval_first(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = {
+        RECORDS[0].case_id: Tried(5.0, warnings=("spread 30% is above 10%",)),
+        RECORDS[1].case_id: Tried(outcome=Outcome.IMPLAUSIBLE, reason="0 us is not a duration"),
+    }
+    store = open_store(str(tmp_path))
+    made = MadePlan([MadeShard("shard", RECORDS, [told])])
+    write_campaign(store, made)
+    merge_plans(store, [made.name], guard=CREATE, author="test")
+    quality_command(root=str(tmp_path), list_rows=True)
+    lines = capsys.readouterr().out.splitlines()
+    assert missing(lines[0], [PATH]) == []
+    assert missing(lines[1], ["Add 1,64;1,64", "5", "spread", "30%"]) == []
+    assert missing(lines[2], ["Add 2,64;2,64", "no duration"]) == []
+    assert numbers(lines[3]) == ["1", "1", "1"]
+    quality_command(root=str(tmp_path), list_rows=True, as_json=True)
+    found = json.loads(capsys.readouterr().out)
+    assert [(one["mean_us"], one["warnings"]) for one in found] == [
+        (5.0, ["spread"]),
+        (None, ["no duration"]),
+    ]

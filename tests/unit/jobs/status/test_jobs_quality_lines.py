@@ -14,6 +14,7 @@ APART = SessionDifferences(20, 0.01, 0.03, 0.05)
 QUALITY = VersionQuality(
     version_path="made",
     durations=40,
+    collectives=0,
     of_several_sessions=20,
     sessions=APART,
     devices=APART,
