@@ -76,7 +76,8 @@ def run_command(
         return _NOT_COMMITTED
     sources = [source.records for source in state.sources]
     usage = plan_usage(store, plan)
-    summary = summarise(load_state(store, state.head), plan, sources, usage)
+    head = load_state(store, state.head)
+    summary = summarise(head, plan, sources, usage, since=result.since)
     say_lines(describe(summary, plan, state.head, store.url))
     say_lines(damage.advice(plan), err=True)
     if damage.needed:

@@ -273,7 +273,8 @@ class NextPlan:
         tables: the tables of its shards, if the plan is new and not in the store.
         is_finished: nothing is left to do.
         missing: the number of its shards that are not committed after a run.
-        goes_on: another round follows automatically after a run."""
+        goes_on: another round follows automatically after a run.
+        since: the number of the first plan that a run worked on."""
 
     state: PlanningState
     plan: Plan
@@ -283,6 +284,7 @@ class NextPlan:
     is_finished: bool = False
     missing: int = 0
     goes_on: bool = False
+    since: int = 0
 
 
 def make_next(state: PlanningState, step: Step, options: RunOptions) -> NextPlan:
@@ -474,9 +476,12 @@ def run_plans(
     `measure` returns how many shards of a plan it has not committed: then the run ends. If surfaces
     are learned, plans follow each other until they are known; the measurements of suspect sessions
     are repeated by another plan."""
+    since = 0
     while True:
         say = _once(view)
         made = next_plan(state, guard, options, say)
+        since = since or made.plan.number
+        made = replace(made, since=since)
         view(made.news)
         missing = measure(made)
         if missing or made.is_finished:

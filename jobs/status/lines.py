@@ -13,7 +13,7 @@ from collector.quality.canaries import DeviceFactor
 from collector.quality.pooled import SessionDifferences
 from jobs.planning.gaps import planned_shares, share_line
 from jobs.status.plan_status import OutcomeKind, PlanStatus, ShardStatus
-from jobs.status.summary import NEVER_TRIED, Summary
+from jobs.status.summary import NEVER_TRIED, NewMeasurements, Summary
 
 # The output of `opmeter status` for a plan: bars, hours, pace, and cases without a result. Pure.
 
@@ -278,6 +278,7 @@ def describe(summary: Summary, plan: Plan, head: Commit | None, url: str) -> lis
             f"communication {share_of(summary.communication, 1)} (`opmeter comm` measures it)"
         )
     lines = [
+        *_unused(summary.new, plan),
         *(_disturbed(summary) if _is_busy(summary) else []),
         f"database    {url}, {version}",
         f"stack       {plan.stack.version_path}",
@@ -321,6 +322,23 @@ def _disturbed(summary: Summary) -> list[str]:
         f"slowed it, in {100 * summary.busy:.0f} % of all repeats; {summary.disturbed:,} of "
         f"{counted(summary.measured_cases, 'duration')} have only such repeats, and may be "
         "several times too long; close other programs, --again"
+    ]
+
+
+def _unused(new: NewMeasurements, plan: Plan) -> list[str]:
+    """Return the line about disturbed measurements that replaced no duration: nothing else in the
+    summary shows that the machine was busy."""
+    if not new.unused:
+        return []
+    label = "busy" if new.disturbed > _MANY_DISTURBED * new.count else "disturbed"
+    plans = f"plan {plan.number}"
+    if new.since < plan.number:
+        plans = f"plans {new.since} to {plan.number}"
+    kept = counted(new.unused, "case keeps its", "cases keep their")
+    return [
+        f"{label:<11} another process used the device, or slowed it, in {new.disturbed:,} of "
+        f"{counted(new.count, 'measurement')} of {plans}; {kept} earlier, undisturbed duration; "
+        "close other programs, --again"
     ]
 
 

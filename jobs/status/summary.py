@@ -6,11 +6,15 @@ from dataclasses import dataclass, replace
 from functools import partial, reduce
 from math import fsum
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from collector.codec.errors import BadInput, NotFound
 from collector.codec.text import whole_in_one_line
 from collector.database.committed import read_commit
 from collector.database.curves import Envelope
-from collector.database.state import State
+from collector.database.query import good_rows
+from collector.database.state import TEXT, State
 from collector.database.version_quality import (
     ShownVersion,
     VersionQuality,
@@ -24,6 +28,7 @@ from collector.model.measurement import Disturbance
 from collector.model.plan import Plan
 from collector.model.record import CaseRecord
 from collector.model.row import value_of
+from collector.quality.gates import DISTURBED, gate_of_warning
 from collector.store.base import AT_ONCE, Store
 from jobs.planning.candidates import Weight, weigh
 
@@ -41,6 +46,17 @@ class Failure:
     cases: int
     rows: int
     time_us: float
+
+
+@dataclass(frozen=True, slots=True)
+class NewMeasurements:
+    """The good measurements of the newest plans, from plan `since` on. `disturbed` of them are; the
+    cases of `unused` of these show an earlier duration."""
+
+    since: int
+    count: int = 0
+    disturbed: int = 0
+    unused: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +85,7 @@ class Summary:
     usage: Usage
     failures: tuple[Failure, ...]
     envelope: Envelope  # measured durations longer than those of larger cases
+    new: NewMeasurements
     quality: VersionQuality | None = None  # of the stack, if anything is measured on it
 
     def lacking(self, left_out: int) -> int:
@@ -81,9 +98,16 @@ class Summary:
 
 
 def summarise(
-    state: State, plan: Plan, sources: Sequence[Sequence[CaseRecord]], usage: Usage
+    state: State,
+    plan: Plan,
+    sources: Sequence[Sequence[CaseRecord]],
+    usage: Usage,
+    *,
+    since: int | None = None,
 ) -> Summary:
-    """Return the summary of the cases of a plan's sources in the head, on the plan's stack."""
+    """Return the summary of the cases of a plan's sources in the head, on the plan's stack.
+
+    `since` is the number of the first plan whose measurements are new, by default the plan's."""
     shown = None
     if state.shows(plan.stack):
         shown = shown_version(state, plan.stack.version_path, cache=plan.measure.cache)
@@ -130,6 +154,7 @@ def summarise(
             )
         ),
         envelope=_envelope(shown, good, {found[case][0].kernel_type for case in good}),
+        new=_new_measurements(state, plan, plan.number if since is None else since, shown),
         quality=quality_of(shown) if shown else None,
     )
 
@@ -152,6 +177,24 @@ def _envelope(shown: ShownVersion | None, cases: Container[str], kernels: set[st
         tuple(one for one in whole.above if one.case.case_id in cases),
         tuple(one for one in whole.out_of_order if normal_kernel_type(one.kernel_type) in kernels),
     )
+
+
+def _new_measurements(
+    state: State, plan: Plan, since: int, shown: ShownVersion | None
+) -> NewMeasurements:
+    if shown is None:
+        return NewMeasurements(since)
+    rows = state.measurements
+    numbers = pa.array(map(str, range(since, plan.number + 1)), TEXT)
+    is_new = pc.and_(pc.equal(rows["campaign"], plan.campaign), rows["final"])
+    rows = rows.filter(pc.and_(is_new, pc.is_in(rows["plan"], value_set=numbers)))
+    rows = good_rows(rows, state.versions[shown.path], shown.path)
+    texts = rows["warnings"].to_pylist()
+    is_disturbed = [DISTURBED in map(gate_of_warning, value_of("warnings", t)) for t in texts]
+    disturbed = set(rows["case"].filter(pa.array(is_disturbed, pa.bool_())).to_pylist())
+    is_used = pc.is_in(shown.best["measurement"], rows["measurement"].combine_chunks())
+    used = set(shown.best["case"].filter(is_used).to_pylist())
+    return NewMeasurements(since, rows.num_rows, sum(is_disturbed), len(disturbed - used))
 
 
 @dataclass(frozen=True, slots=True)

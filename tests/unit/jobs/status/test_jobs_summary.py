@@ -15,7 +15,7 @@ from collector.model.measurement import Disturbance, Outcome
 from collector.model.record import ProfileStatistics
 from collector.store.in_memory import MemoryStore
 from jobs.status.lines import describe
-from jobs.status.summary import summarise
+from jobs.status.summary import NewMeasurements, summarise
 from tests.unit.collector.database.campaign_maker import (
     STACK,
     MadePlan,
@@ -146,6 +146,33 @@ def test_a_case_that_was_unlucky_is_said_among_the_rest():
     assert lines[0].startswith("database")
     (line,) = [line for line in lines if line.startswith("disturbed ")]
     assert numbers(line) == ["5", "1", "20"]
+
+
+def test_disturbed_measurements_that_replace_no_duration_are_reported_first():
+    warning = "all 30 repeats were disturbed: threads waited for a core 50% of the time"
+    records = [add_record(rows) for rows in range(1, 5)]
+    quiet = {record.case_id: Tried(5.0, disturbance=QUIET) for record in records[1:]}
+    loud = {
+        record.case_id: Tried(9.0, disturbance=HELD, warnings=(warning,)) for record in records[:3]
+    }
+    loud[records[3].case_id] = Tried(5.1, disturbance=QUIET)
+    first = MadePlan([MadeShard("s", records[1:], [quiet])])
+    again = MadePlan([MadeShard("t", records, [loud])], number=2, head_commit=1)
+    store = MemoryStore()
+    for made in (first, again):
+        write_campaign(store, made)
+        head = merge_plans(store, [made.name], guard=CREATE, author="a").commit
+    state, plan = load_state(store, head), plan_of(again)
+    summary = summarise(state, plan, [records], NO_USAGE)
+    # The first case has no earlier duration, and shows the disturbed one.
+    assert summary.new == NewMeasurements(since=2, count=4, disturbed=3, unused=2)
+    line, *others = describe(summary, plan, None, "file:///x")
+    assert line.startswith("busy ") and numbers(line) == ["3", "4", "2", "2"]
+    assert summarise(state, plan, [records], NO_USAGE, since=1).new.count == 7
+    # Nothing is reported of a plan whose measurements are all shown, or undisturbed.
+    for made in (MadePlan([MadeShard("s", records, [loud])]), first):
+        summary = summarise(head_state(made), plan_of(made), [records], NO_USAGE)
+        assert summary.new.unused == 0
 
 
 @pytest.mark.thorough
