@@ -360,9 +360,11 @@ def _density(plan: Plan) -> list[str]:
     texts = plan.forecast
     if not texts.left_out:
         return []
+    predicted = texts.left_out - texts.unsure
+    share = "all" if not texts.unsure else f"{predicted:,}" if predicted else "none"
     return [
         f"density     {counted(texts.left_out, 'case is', 'cases are')} left out: the surfaces "
-        f"measured so far predict all but {texts.unsure:,} of them within the tolerance"
+        f"measured so far predict {share} of them within the tolerance"
     ]
 
 

@@ -207,6 +207,22 @@ def test_efficiency_is_over_the_sessions_and_the_floor_over_the_wall():
     assert numbers(lines[1]) == ["1", "10", "1", "1", "10.0"]
 
 
+def test_what_surfaces_predict_of_the_cases_left_out_is_a_number_or_all_or_none():
+    plan = plan_of(MADE)
+    summary = summarise(head_state(), plan, [SOURCE], NO_USAGE)
+
+    def density(**counts):
+        told = replace(plan, forecast=replace(plan.forecast, **counts))
+        lines = describe(summary, told, None, "file:///x")
+        return [line for line in lines if line.startswith("density ")]
+
+    assert density() == []
+    for unsure, said in ((700, ["750", "50"]), (0, ["750"]), (750, ["750"])):
+        (line,) = density(left_out=750, unsure=unsure)
+        assert numbers(line) == said
+    assert density(left_out=750) != density(left_out=750, unsure=750)
+
+
 def envelope_of(device, *means_us):
     records = [add_record(rows) for rows in (64, 128, 256)]
     session = {r.case_id: Tried(us) for r, us in zip(records, means_us, strict=True)}
