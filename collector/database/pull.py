@@ -1,7 +1,7 @@
 """A snapshot as a folder on this machine, in the layout that consumers read.
 
 The folder is written completely or not at all. It may replace an earlier pull, unless a user has
-added files to it or changed them.
+added files, folders or links to it or changed them. If a link leads to the folder, the link stays.
 """
 
 import os
@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 
 from collector.codec.canonical import decode_object, readable_json, sha256_hex
 from collector.codec.errors import BadInput, file_errors
-from collector.codec.files import check_case
+from collector.codec.files import MOST_TABLE_BYTES, check_case, open_own_file, read_small_file
 from collector.database.commits import Commit
 from collector.database.layout import OP_MAPPING
 from collector.database.snapshot import load_state, read_file, read_manifest
@@ -55,7 +55,10 @@ def pull_version(
     """Write the tree of a commit to `target`, with every file checked against the manifest.
 
     `prune_empty` leaves out rows without a duration; `cache` selects the durations of that state of
-    the caches. Raises BadInput if `target` has anything but an unchanged earlier pull."""
+    the caches. Raises BadInput if `target`, or the folder that it links to, has anything but an
+    unchanged earlier pull."""
+    if target.is_symlink():
+        target = Path(os.path.realpath(target))
     _check_target(target)
     manifest = read_manifest(store, commit)
     if prune_empty or cache is not None:
@@ -98,6 +101,7 @@ def _replace(target: Path, files: Mapping[str, ViewFile], commit: Commit) -> Non
         hashes = {path: sha256_hex(file.data) for path, file in files.items()}
         marker = _Marker(commit.number, commit.content_hash, commit.runtime, hashes)
         _write(fresh / MARKER, readable_json(asdict(marker)))
+        _check_target(target)  # again: a user may have changed it since the first check
         _swap(fresh, target, beside / "old")
     finally:
         shutil.rmtree(beside)
@@ -135,14 +139,34 @@ def _check_target(target: Path) -> None:
             "expected an empty folder or one from `opmeter pull`, got other files; pull elsewhere",
             path=target,
         )
-    for path in sorted(p for p in target.rglob("*") if not p.is_dir()):
-        name = path.relative_to(target).as_posix()
-        if name != MARKER and marker.files.get(name) != sha256_hex(path.read_bytes()):
+    for path in sorted(target.rglob("*")):  # without what is behind links
+        with file_errors(path):
+            found = _difference(path, path.relative_to(target).as_posix(), marker)
+        if found:
             raise BadInput(
-                "expected a file of the last pull, got an added or changed file; move it away, "
-                "or pull into another folder",
+                f"expected a file of the last pull, got {found}; move it away, or pull into "
+                "another folder",
                 path=path,
             )
+
+
+def _difference(path: Path, name: str, marker: _Marker) -> str:
+    """Return what a user added or changed at a path of a pulled folder, by its name there; empty if
+    it is as the pull wrote it."""
+    if path.is_symlink():
+        return "a link"
+    if path.is_dir():
+        holds_own = any(file.startswith(f"{name}/") for file in marker.files)
+        return "" if holds_own else "an added folder"
+    if not path.is_file():
+        return "a special file"
+    if name == MARKER:
+        return ""
+    if name not in marker.files:
+        return "an added file"
+    with open_own_file(path) as file:
+        is_own = sha256_hex(file.read()) == marker.files[name]
+    return "" if is_own else "a changed file"
 
 
 def _read_marker(folder: Path) -> _Marker | None:
@@ -150,7 +174,7 @@ def _read_marker(folder: Path) -> _Marker | None:
     for an unreadable marker, because it may be that of a fake runtime."""
     path = folder / MARKER
     try:
-        data = path.read_bytes()
+        data = read_small_file(path, MOST_TABLE_BYTES)
     except OSError:
         return None
     return decode_object(_Marker, data, what="the marker of a pulled folder", key=str(path))

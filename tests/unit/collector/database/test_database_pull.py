@@ -1,5 +1,7 @@
 """A pulled snapshot is a folder that consumers read by name, and that never replaces their work."""
 
+import os
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,6 +30,7 @@ from tests.unit.collector.database.campaign_maker import (
     write_campaign,
 )
 from tests.unit.collector.database.consumer import Consumer
+from tests.unit.collector.database.wrapped_stores import T, WrappedStore
 from tests.unit.collector.naming import naming
 
 pytestmark = pytest.mark.fast
@@ -175,6 +178,65 @@ def test_what_somebody_put_into_a_pulled_folder_is_kept(tmp_path: Path, name: st
     with pytest.raises(BadInput, match=naming(f"{tmp_path / name}:")):
         pull_version(store, head, tmp_path)
     assert (tmp_path / name).read_text() == "mine"
+
+
+def test_a_link_to_the_folder_stays_and_its_folder_is_written(tmp_path: Path) -> None:
+    store, head = database()
+    real, link = tmp_path / "elsewhere" / "real", tmp_path / "link"
+    link.symlink_to(real)  # which does not exist yet
+    for prune_empty, rows in ((True, 2), (False, 3)):
+        pull_version(store, head, link, prune_empty=prune_empty)
+        assert link.is_symlink() and len(read(real, "Add")) == rows
+    (real / "mine").write_text("mine")
+    with pytest.raises(BadInput, match=naming(f"{real / 'mine'}:")):
+        pull_version(store, head, link)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["elsewhere", "link"]
+
+
+def test_links_folders_and_special_files_in_a_pulled_folder_are_kept(tmp_path: Path) -> None:
+    store, head = database()
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "notes").write_text("mine")
+    copy = tmp_path / "Add.csv"
+
+    def replaced_by_a_link(path: Path) -> None:
+        copy.write_bytes(path.read_bytes())  # so that the content is that of the pull
+        path.unlink()
+        path.symlink_to(copy)
+
+    add: dict[str, Callable[[Path], None]] = {
+        "folder": Path.mkdir,
+        f"{PATH}/folder": Path.mkdir,
+        "link": lambda path: path.symlink_to(mine),
+        f"{PATH}/broken": lambda path: path.symlink_to(tmp_path / "nothing"),
+        f"{PATH}/Add.csv": replaced_by_a_link,
+        MARKER: replaced_by_a_link,
+        "pipe": os.mkfifo,
+    }
+    for at, (name, change) in enumerate(add.items()):
+        target = tmp_path / f"tree-{at}"
+        pull_version(store, head, target)
+        change(target / name)
+        before = sorted(target.rglob("*"))
+        with pytest.raises(BadInput, match=naming(f"{target / name}:")):
+            pull_version(store, head, target)
+        assert sorted(target.rglob("*")) == before
+    assert (mine / "notes").read_text() == "mine"
+
+
+def test_what_a_user_adds_during_a_pull_is_kept(tmp_path: Path) -> None:
+    store, head = database()
+    pull_version(store, head, tmp_path)
+
+    class ChangingStore(WrappedStore):
+        def _call(self, verb: str, key: str, call: Callable[[], T]) -> T:
+            (tmp_path / "mine").write_text("mine")
+            return call()
+
+    with pytest.raises(BadInput, match=naming(f"{tmp_path / 'mine'}:")):
+        pull_version(ChangingStore(store), head, tmp_path)
+    assert (tmp_path / "mine").read_text() == "mine" and (tmp_path / MARKER).exists()
 
 
 def test_a_folder_that_no_pull_made_is_refused(tmp_path: Path) -> None:
