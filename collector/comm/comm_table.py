@@ -15,7 +15,7 @@ from collector.comm.timing import over_all
 from collector.model.stack import COLLECTIVE_LIBRARIES
 from collector.ranks import collective
 from collector.ranks.collective import Cells, Collective, CollectiveFacts
-from collector.store.atomic import write_whole
+from collector.store.atomic import write_through
 
 # A row of a file may be changed only by a measurement that was timed in the same way.
 #
@@ -204,7 +204,7 @@ def write_table(path: Path, data: bytes) -> None:
     """Replace a file of a tree atomically. Raises BadInput if it cannot be written."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, data)
+        write_through(path, data)
     except OSError as error:
         raise BadInput(f"cannot write the file: {error.strerror}", path=path) from error
 

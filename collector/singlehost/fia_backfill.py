@@ -22,7 +22,7 @@ from collector.database.tree import Cells, KernelFile, read_kernel_file, upsert
 from collector.model.case import Case, case_from_cells, is_formula, shape_text
 from collector.model.vocabulary import RUNTIME_PREFIX
 from collector.profiles.attention import BLOCK_TABLE_SHAPE, COMPLETENESS, KERNEL, LENGTHS_KV_SHAPE
-from collector.store.atomic import write_whole
+from collector.store.atomic import write_through
 
 # Runtime values of fused attention, as dumped by a serving process: one JSON object per line.
 
@@ -276,7 +276,7 @@ def backfill(
     data = KernelFile(KERNEL, columns, tuple(done.rows)).as_bytes()
     if done.rows != list(file.rows) or output is not None:
         with file_errors(done.path, "written"):
-            write_whole(done.path, data)
+            write_through(done.path, data)
     return done
 
 

@@ -31,7 +31,7 @@ from collector.profiles.communication import Communication
 from collector.profiles.kernel_details import GroupBy, ProfileReport, read_profile
 from collector.profiles.run_files import RunSketch
 from collector.profiles.run_files import sketches_match as are_of_one_run
-from collector.store.atomic import write_whole
+from collector.store.atomic import write_through
 
 # The profiles that were pooled into a tree, so that none counts twice.
 #
@@ -352,4 +352,4 @@ def _parse_row(record: CaseRecord, *, is_counted: bool) -> Cells:
 def _write_changed(path: Path, data: bytes) -> None:
     with file_errors(path, "written"):
         if not path.exists() or path.read_bytes() != data:
-            write_whole(path, data)
+            write_through(path, data)

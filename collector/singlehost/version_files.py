@@ -17,7 +17,7 @@ from collector.model.case import Case, case_from_cells, split_cell
 from collector.model.record import CaseRecord
 from collector.model.stack import Stack
 from collector.model.vocabulary import BASE_CELLS
-from collector.store.atomic import write_whole
+from collector.store.atomic import write_through
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,7 @@ class VersionFiles:
         for file in sorted(self._changed, key=lambda name: (name.count("/") == 0, name)):
             path = self.folder / file
             with file_errors(path, "written"):
-                write_whole(path, layout.csv_bytes(self._columns[file], self._cells[file]))
+                write_through(path, layout.csv_bytes(self._columns[file], self._cells[file]))
         self._changed.clear()
 
     def _insert(self, file: str, names: Iterable[str]) -> None:

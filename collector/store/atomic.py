@@ -51,6 +51,16 @@ def write_whole(path: Path, data: bytes) -> None:
     write_temporary(path, data, lambda temporary: _replace(temporary, path))
 
 
+def write_through(path: Path, data: bytes) -> None:
+    """Do the same with a file that a user names. If it is a link, the link stays, and the file that
+    it leads to is written. Raises OSError for a pipe, a device or a folder."""
+    real = Path(os.path.realpath(path))
+    if real.exists() and not real.is_file():
+        what = "expected a regular file, got a pipe, a device or a folder"
+        raise OSError(errno.EINVAL, what, str(path))
+    write_whole(real, data)
+
+
 def link_over(path: Path, link: Callable[[Path], None]) -> None:
     """Do the same with a further name of an existing file, which `link` creates."""
     for _ in range(_TRIES):

@@ -14,7 +14,7 @@ import typer
 from collector.codec.errors import BadInput
 from collector.codec.text import MIB, counted
 from collector.ranks.experts import ExpertCall, check
-from collector.store.atomic import write_whole
+from collector.store.atomic import write_through
 from jobs.cli import ranks
 from jobs.cli.terminal import say, say_lines
 
@@ -254,6 +254,6 @@ def _write(path: Path, plan: ProbePlan, limits: list[Limit]) -> None:
     )
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, table_bytes(_COLUMNS, rows))
+        write_through(path, table_bytes(_COLUMNS, rows))
     except OSError as error:
         raise BadInput(f"cannot be written: {error.strerror}", path=path) from error

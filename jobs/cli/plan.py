@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from collector.codec.errors import BadInput
+from collector.codec.errors import BadInput, file_errors
 from collector.codec.text import counted, time_text, whole_in_one_line
 from collector.ops.registry import find
-from collector.store.atomic import write_whole
+from collector.store.atomic import write_through
 from jobs.cli.drawing import check_picture_file, drawn, picture_of
 from jobs.cli.look_up import check_missing, find_covered, written
 from jobs.cli.opening import choose_guard, open_campaign, open_root
@@ -212,7 +212,9 @@ def plan_within(
     say_lines((f"version     {found.place}", *_curve_lines(points, hours), *_first_lines(paid)))
     if picture is not None:
         title = f"{workload}: time with a duration in {found.place}"
-        write_whole(picture, drawn(picture_of(points, hours, title), picture))
+        data = drawn(picture_of(points, hours, title), picture)
+        with file_errors(picture, "written"):
+            write_through(picture, data)
     if missing is not None:
         say(written(missing, [gain.record for gain in paid]), err=True)
     else:

@@ -12,12 +12,13 @@ from pathlib import Path
 
 from collector import __version__
 from collector.codec.canonical import readable_json
+from collector.codec.errors import file_errors
 from collector.model import keys
 from collector.model.manifest import Verified, verified_from_json, verified_hash, verified_to_json
 from collector.model.peaks import MachinePeaks, peaks_as_json
 from collector.model.stack import Runtime, Stack
 from collector.ops.releases import with_proved
-from collector.store.atomic import write_whole
+from collector.store.atomic import write_through
 from collector.store.base import Store, create_named
 from jobs.doctor.machine import Check
 
@@ -52,7 +53,8 @@ def write_archive(
         archive.writestr(PROVED, with_proved(stack.device, proved))
         for file in _kept(sessions):
             archive.write(file, str(file.relative_to(sessions)))
-    write_whole(path, buffer.getvalue())
+    with file_errors(path, "written"):
+        write_through(path, buffer.getvalue())
 
 
 def _kept(sessions: Path) -> Iterator[Path]:

@@ -15,7 +15,7 @@ from collector.model.record import CaseRecord
 from collector.model.stack import Stack
 from collector.ops.references import reference_record
 from collector.ops.registry import find
-from collector.store.atomic import write_whole
+from collector.store.atomic import write_through
 from jobs.doctor.machine import Check
 from jobs.selftest.bench import Bench, Session, SessionRequest, unmeasured
 
@@ -109,7 +109,7 @@ def keep_peaks(peaks: MachinePeaks) -> str:
     earlier = stored_peaks(peaks.stack)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, peaks_to_bytes(peaks.better_of(earlier) if earlier else peaks))
+        write_through(path, peaks_to_bytes(peaks.better_of(earlier) if earlier else peaks))
     except (OSError, OpmeterError) as error:
         return f"cannot store the peaks: {path}: {error}; set OPMETER_PEAKS to another folder"
     return f"peaks, used to check the durations measured here: {path}"

@@ -18,7 +18,7 @@ from collector.database.layout import (
 )
 from collector.database.tree import KernelFile, read_kernel_file, upsert
 from collector.model.vocabulary import BASE_CELLS
-from collector.store.atomic import write_whole
+from collector.store.atomic import write_through, write_whole
 from tests.unit.collector.naming import naming
 
 pytestmark = pytest.mark.fast
@@ -234,3 +234,16 @@ def test_a_row_of_unknown_state_is_that_of_the_only_known_one():
     assert upsert(file_of([known, static]), [unknown]).added == 1  # either may be meant
     other = cells(**{"Input Formats": "FORMAT_ND;FORMAT_ND"})
     assert upsert(file_of([known]), [other]).added == 0
+
+
+def test_a_file_behind_a_link_is_written_and_the_link_stays(tmp_path):
+    real, link = tmp_path / "real" / "Add.csv", tmp_path / "Add.csv"
+    link.symlink_to(real)
+    for data in (b"old", b"new"):  # the first time the link leads to nothing
+        write_through(link, data)
+        assert link.is_symlink() and real.read_bytes() == data
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", tmp_path / "real"):
+        with pytest.raises(OSError):
+            write_through(path, b"new")
+    assert [path.name for path in real.parent.iterdir()] == ["Add.csv"]

@@ -199,3 +199,12 @@ def test_stopped_it_begins_no_other_session(sessions, tree):
     sessions.during = lambda spec: stop.set()
     result = microbench(tree, stop=stop)
     assert sessions.sizes == [128] and len(result.written) == 128 and not result.is_complete
+
+
+def test_a_file_of_a_tree_that_is_a_link_stays_one(sessions, tree, tmp_path):
+    rows(tree, 1)
+    file, real = tree.folder / "Add.csv", tmp_path / "real.csv"
+    file.rename(real)
+    file.symlink_to(real)
+    microbench(tree)
+    assert file.is_symlink() and tree.durations("Add") == ["3.000000"]
