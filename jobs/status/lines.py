@@ -290,6 +290,7 @@ def describe(summary: Summary, plan: Plan, head: Commit | None, url: str) -> lis
         lines.append(f"runtime     {head.runtime}: none of these durations is from a device")
     if not _is_busy(summary):
         lines += _disturbed(summary)
+    lines += _not_counted(summary.new, plan)
     lines += _warning_lines(summary.warned, summary.measured_cases, summary.suspect)
     lines += [*_precise(summary, plan), *_density(plan), *_above(summary)]
     if summary.quality is not None and summary.quality.durations:
@@ -331,15 +332,29 @@ def _unused(new: NewMeasurements, plan: Plan) -> list[str]:
     if not new.unused:
         return []
     label = "busy" if new.disturbed > _MANY_DISTURBED * new.count else "disturbed"
-    plans = f"plan {plan.number}"
-    if new.since < plan.number:
-        plans = f"plans {new.since} to {plan.number}"
+    plans = _plans(new, plan)
     kept = counted(new.unused, "case keeps its", "cases keep their")
     return [
         f"{label:<11} another process used the device, or slowed it, in {new.disturbed:,} of "
         f"{counted(new.count, 'measurement')} of {plans}; {kept} earlier, undisturbed duration; "
         "close other programs, --again"
     ]
+
+
+def _not_counted(new: NewMeasurements, plan: Plan) -> list[str]:
+    """Return the line about measurements with another warning that replaced no duration."""
+    if not new.warned:
+        return []
+    return [
+        f"not counted {new.warned:,} of {counted(new.count, 'measurement')} of {_plans(new, plan)} "
+        "have a warning: their cases keep earlier durations without one"
+    ]
+
+
+def _plans(new: NewMeasurements, plan: Plan) -> str:
+    if new.since < plan.number:
+        return f"plans {new.since} to {plan.number}"
+    return f"plan {plan.number}"
 
 
 def _precise(summary: Summary, plan: Plan) -> list[str]:

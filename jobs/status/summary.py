@@ -51,12 +51,14 @@ class Failure:
 @dataclass(frozen=True, slots=True)
 class NewMeasurements:
     """The good measurements of the newest plans, from plan `since` on. `disturbed` of them are; the
-    cases of `unused` of these show an earlier duration."""
+    cases of `unused` of these show an earlier duration. So do `warned` further cases, whose new
+    measurements have another warning."""
 
     since: int
     count: int = 0
     disturbed: int = 0
     unused: int = 0
+    warned: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +196,10 @@ def _new_measurements(
     disturbed = set(rows["case"].filter(pa.array(is_disturbed, pa.bool_())).to_pylist())
     is_used = pc.is_in(shown.best["measurement"], rows["measurement"].combine_chunks())
     used = set(shown.best["case"].filter(is_used).to_pylist())
-    return NewMeasurements(since, rows.num_rows, sum(is_disturbed), len(disturbed - used))
+    has_warning = pc.not_equal(rows["warnings"], "")
+    unused = set(rows["case"].filter(has_warning).to_pylist()) - used
+    counts = len(unused & disturbed), len(unused - disturbed)
+    return NewMeasurements(since, rows.num_rows, sum(is_disturbed), *counts)
 
 
 @dataclass(frozen=True, slots=True)

@@ -175,6 +175,30 @@ def test_disturbed_measurements_that_replace_no_duration_are_reported_first():
         assert summary.new.unused == 0
 
 
+def test_second_measurements_that_do_not_count_are_reported():
+    records = [add_record(rows) for rows in range(1, 4)]
+    clean = {record.case_id: Tried(5.0) for record in records[1:]}
+    warned = {record.case_id: Tried(6.0, warnings=("few repeats: 3",)) for record in records}
+    warned[records[2].case_id] = Tried(5.1)
+    first = MadePlan([MadeShard("s", records[1:], [clean])])
+    again = MadePlan([MadeShard("t", records, [warned])], number=2, head_commit=1)
+    store = MemoryStore()
+    for made in (first, again):
+        write_campaign(store, made)
+        head = merge_plans(store, [made.name], guard=CREATE, author="a").commit
+    state, plan = load_state(store, head), plan_of(again)
+    summary = summarise(state, plan, [records], NO_USAGE)
+    # The first case has no other duration; the second one keeps its own.
+    assert summary.new == NewMeasurements(since=2, count=3, warned=1)
+    (line,) = [
+        line
+        for line in describe(summary, plan, None, "file:///x")
+        if line.startswith("not counted ")
+    ]
+    assert numbers(line) == ["1", "3", "2"]
+    assert summarise(state, plan_of(first), [records], NO_USAGE).new.warned == 0
+
+
 @pytest.mark.thorough
 def test_a_quiet_machine_and_one_that_tells_nothing_are_not_mentioned():
     gaps = Disturbance(0, 0, launch_gap_share=0.9)  # of a device that tells no more
