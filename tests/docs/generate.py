@@ -63,9 +63,9 @@ def _cli() -> Iterator[str]:
     yield f"# Commands\n\n{_GENERATED}\n\n"
     yield (
         "`opmeter COMMAND --help` prints the same, with more examples. `opmeter --verbose COMMAND` "
-        "logs what is done; `opmeter --version` prints the version; `opmeter --install-completion` "
-        "installs completion for your shell. Defaults are in parentheses. See also "
-        "[Exit codes](exit-codes.md).\n"
+        "logs what is done; `--version` prints the version; `--install-completion` installs "
+        "completion for your shell. Defaults are in parentheses; a default of 0 or none is left "
+        "out. See also [Exit codes](exit-codes.md).\n"
     )
     whole: Any = typer.main.get_command(app)
     groups = {title: list(_members(whole, title)) for title in _GROUPS}
@@ -111,14 +111,15 @@ def _command(
     shared = []
     for title, members in groups.items():
         names = [f"`{_names(one)}`" for one in records if group_of.get(_key(one)) == title]
-        link = f"[{title[0].lower()}{title[1:]}](#{title.lower().replace(' ', '-')})"
+        anchor = f"#{title.lower().replace(' ', '-')}"
         if names and len(names) == len(members):
-            shared.append(f"the {link}")
+            shared.append(f"the [{title[0].lower()}{title[1:]}]({anchor})")
         elif names:
-            shared.append(f"{', '.join(names)} ({link})")
+            shared.append(", ".join(f"[{name}]({anchor})" for name in names))
     if shared:
         yield f"\nAlso {'; '.join(shared)}.\n"
-    if examples.strip() and (example := _first(examples)) != words:
+    example = _first(examples)
+    if len(example.split()) > len(words.split()) + 1:  # one argument needs no example
         yield f"\n```console\n{example}\n```\n"
 
 
@@ -203,6 +204,7 @@ def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str
 
 def _cell(text: str) -> str:
     text = re.sub(r" \[x>=[01]\]|; x>=[01]\b", "", text)  # what the meaning says
+    text = re.sub(r"\s*\[default: (0|none|no check)\]$", "", text.strip())
     text = text.replace("[default: ", "[")
     # The brackets of a default or a range would be a link.
     text = re.sub(r"\[([^\]]*)\]", r"(\1)", text.replace("|", "\\|"))
