@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from collector.host.stack import local_stack
 from collector.model.measurement import Outcome
+from collector.recording.wheel import NoRecordingRuntime
 from jobs.cli.app import app
 from jobs.selftest.attribution import verdict_on_outputs
 from jobs.selftest.bench import SessionBench
@@ -22,7 +23,6 @@ from tests.attack.selftest_bench import LyingBench
 from tests.npu.fakecann.build import build_fake_cann, environment
 from tests.npu.fakecann.faults import Fault
 from tests.npu.fakecann.physical import PHYSICAL, TIMES
-from tests.npu.fakecann.wheel import NoFakeCann
 from tests.unit.collector.naming import names
 
 pytestmark = [pytest.mark.torch, pytest.mark.npu, pytest.mark.slow]
@@ -69,7 +69,7 @@ def host(tmp_path_factory):
     try:
         fake = build_fake_cann()
         env = environment(fake)
-    except NoFakeCann as error:
+    except NoRecordingRuntime as error:
         if os.environ.get("CI") or os.environ.get("OPMETER_NO_SKIP") == "1":
             pytest.fail(str(error))
         pytest.skip(str(error))

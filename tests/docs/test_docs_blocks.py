@@ -9,6 +9,7 @@ from typing import NoReturn
 
 import pytest
 
+from collector.recording.wheel import NoRecordingRuntime
 from tests.docs import generate
 from tests.docs.blocks import (
     NEEDS,
@@ -23,7 +24,6 @@ from tests.docs.blocks import (
 )
 from tests.npu.fakecann.build import build_fake_cann
 from tests.npu.fakecann.build import environment as npu_environment
-from tests.npu.fakecann.wheel import NoFakeCann
 from tests.servers.versitygw import NoServer, Versitygw
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
@@ -106,7 +106,7 @@ def _npu_host(folder: Path) -> dict[str, str]:
     (toolkit / "version.info").write_text("Version=8.5.0\n")
     try:
         fake = build_fake_cann()
-    except NoFakeCann as error:
+    except NoRecordingRuntime as error:
         _cannot(str(error))
     return {
         **npu_environment(fake, devices=2, log=folder / "calls"),

@@ -4,8 +4,8 @@ import os
 
 import pytest
 
+from collector.recording.wheel import NoRecordingRuntime
 from tests.npu.fakecann.build import FakeCann, build_fake_cann
-from tests.npu.fakecann.wheel import NoFakeCann
 
 
 @pytest.fixture(scope="session")
@@ -14,7 +14,7 @@ def fake() -> FakeCann:
     with OPMETER_NO_SKIP=1, it fails."""
     try:
         return build_fake_cann()
-    except NoFakeCann as error:
+    except NoRecordingRuntime as error:
         if os.environ.get("CI") or os.environ.get("OPMETER_NO_SKIP") == "1":
             pytest.fail(str(error))
         pytest.skip(str(error))

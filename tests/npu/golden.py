@@ -12,10 +12,10 @@ from collector.model.case import Case, shape_text
 from collector.model.vocabulary import is_absent_dtype
 from collector.ops.registry import find
 from collector.quality.identity import identity_of
-from tests.npu.fakecann.calls import Recorded
-from tests.npu.fakecann.cells import cells_of
-from tests.npu.fakecann.converted import kernels_of
-from tests.npu.fakecann.kernels import kernel_of
+from collector.recording.calls import Recorded
+from collector.recording.cells import cells_of
+from collector.recording.converted import kernels_of
+from collector.recording.kernels import kernel_of
 from tests.npu.replayed import Replayed
 
 FOLDER = Path(__file__).parent / "calls"
@@ -54,8 +54,8 @@ def no_own_call(kernel: str, rows: Sequence[Replayed]) -> str:
     return (
         f"{kernel}: none of the recorded calls ({', '.join(made)}) is known to launch it; put "
         f'"{made[0]}": "{kernel}" (the call that does) into KERNELS of the file of '
-        "tests/npu/kernels/ whose first line names such operators, and record again: "
-        f"python -m tests.npu.record {kernel}"
+        "collector/recording/kernel_tables/ whose first line names such operators, and record "
+        f"again: python -m tests.npu.record {kernel}"
     )
 
 

@@ -16,8 +16,8 @@ from typing import Any
 
 from collector.model.case import Case
 from collector.ops.registry import all_ops
+from collector.recording import wheel
 from tests.fixtures.op_rows import rows_of_graphs
-from tests.npu.fakecann import wheel
 from tests.npu.fakecann.build import FakeCann, environment
 from tests.npu.golden import headline
 

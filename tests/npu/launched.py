@@ -8,8 +8,8 @@ from pathlib import Path
 
 from collector.codec.table import table_bytes
 from collector.ops.registry import all_ops, find
-from tests.npu.fakecann.calls import Recorded, parse_call
-from tests.npu.fakecann.kernels import kernel_of
+from collector.recording.calls import Recorded, parse_call
+from collector.recording.kernels import kernel_of
 from tests.npu.golden import golden_path
 
 _COLUMNS = ("Kernel Type", "Function", "Arguments", "Numbers")

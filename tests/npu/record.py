@@ -4,8 +4,8 @@ named). Read the difference before it is committed."""
 
 import sys
 
+from collector.recording.wheel import NoRecordingRuntime
 from tests.npu.fakecann.build import FakeCann, build_fake_cann
-from tests.npu.fakecann.wheel import NoFakeCann
 from tests.npu.golden import FOLDER, golden_path, golden_text, no_own_call
 from tests.npu.graphed import FOLDER as GRAPHS
 from tests.npu.graphed import graph_path, graph_text, graphs_of, kernels_of_graphs
@@ -19,7 +19,7 @@ def main(kernels: list[str]) -> int:
     failed = strange = 0
     try:
         fake = build_fake_cann()
-    except NoFakeCann as error:
+    except NoRecordingRuntime as error:
         print(error, file=sys.stderr)
         return 1
     FOLDER.mkdir(exist_ok=True)

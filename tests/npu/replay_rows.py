@@ -26,8 +26,8 @@ from collector.model.case import Case
 from collector.model.vocabulary import FRACTAL_NZ, NC1HWC0
 from collector.ops.registry import find
 from collector.ops.spec import OpSpec
+from collector.recording.calls import read_calls
 from tests.fixtures.op_rows import rows_alone
-from tests.npu.fakecann.calls import read_calls
 
 _ACL_FORMATS = {NC1HWC0: 3, FRACTAL_NZ: 29}
 _LAUNCHES = 2

@@ -15,9 +15,9 @@ from typing import Any
 from collector.model.case import Case
 from collector.ops.registry import all_ops
 from collector.ranks.distribution import DISTRIBUTE_KERNELS
+from collector.recording.calls import Recorded, parse_call
 from tests.fixtures.op_rows import rows_alone
 from tests.npu.fakecann.build import FakeCann, environment
-from tests.npu.fakecann.calls import Recorded, parse_call
 
 _ROOT = Path(__file__).parents[2]
 _LIMIT_S = 600

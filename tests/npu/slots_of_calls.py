@@ -5,7 +5,7 @@ from itertools import permutations
 
 from collector.model.case import Case, Slot, logical_shape
 from collector.model.vocabulary import is_plain_format
-from tests.npu.fakecann.calls import Recorded, RecordedTensor, parse_tensor
+from collector.recording.calls import Recorded, RecordedTensor, parse_tensor
 from tests.npu.passed_otherwise import How, Way
 
 

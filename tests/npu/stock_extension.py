@@ -16,9 +16,9 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.npu.fakecann import wheel
+from collector.recording import wheel
+from collector.recording.calls import read_calls
 from tests.npu.fakecann.build import build_fake_cann, environment
-from tests.npu.fakecann.calls import read_calls
 
 FOLDER = Path(__file__).parent / "stock_calls"
 OPERATORS = ("dispatch_ffn_combine", "dispatch_gmm_combine_decode")

@@ -10,11 +10,11 @@ from collector.ops.registry import all_ops, find
 from collector.ops.spec import OpSpec
 from collector.quality.identity import identity_of
 from collector.ranks.distribution import DISTRIBUTE_KERNELS
+from collector.recording.calls import Recorded
+from collector.recording.cells import cells_of
+from collector.recording.converted import kernels_of
 from tests.fixtures.row_checks import failing
 from tests.npu.fakecann.build import FakeCann
-from tests.npu.fakecann.calls import Recorded
-from tests.npu.fakecann.cells import cells_of
-from tests.npu.fakecann.converted import kernels_of
 from tests.npu.golden import golden_path, golden_text, is_own, no_own_call, own_launches
 from tests.npu.passed_otherwise import COMPANIONS, PASSED_OTHERWISE
 from tests.npu.replayed import Replayed, kernels_with_rows, replay

@@ -28,15 +28,15 @@ from collector.model.row import value_of
 from collector.model.vocabulary import LIBRARY
 from collector.ops.registry import all_ops
 from collector.ops.releases import launched_by
+from collector.recording.calls import Recorded
+from collector.recording.kernels import kernel_of
 from collector.store import open_store
 from jobs.planning.sources import completed_records
 from tests.fixtures import op_rows
 from tests.fixtures.op_rows import rows_alone
 from tests.npu.fakecann.between import Part, is_struck, parts_of
 from tests.npu.fakecann.build import environment
-from tests.npu.fakecann.calls import Recorded
 from tests.npu.fakecann.faults import Fault, struck, write_faults
-from tests.npu.fakecann.kernels import kernel_of
 from tests.npu.fakecann.libraries import answered_by, write_custom_opp
 from tests.npu.fakecann.truth import truth_us
 from tests.npu.golden import own_launches

@@ -17,8 +17,8 @@ from collector.comm.rank_files import have_met, rank_states, read_results
 from collector.comm.timing import collective_timing
 from collector.ranks.collective import OPERATIONS
 from collector.ranks.topology import Grid
+from collector.recording.calls import parse_call, read_calls
 from tests.npu.fakecann.build import FakeCann, environment
-from tests.npu.fakecann.calls import parse_call, read_calls
 from tests.npu.fakecann.faults import Fault, for_ranks
 from tests.npu.fakecann.truth import truth_us
 from tests.unit.collector.comm.test_comm_gang import wait_for_their_end

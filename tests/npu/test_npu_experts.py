@@ -22,8 +22,8 @@ from collector.ranks.distribution import (
     WEIGHTS,
     DistributeCall,
 )
+from collector.recording.calls import read_calls
 from tests.npu.fakecann.build import FakeCann, environment
-from tests.npu.fakecann.calls import read_calls
 from tests.npu.fakecann.faults import Fault, write_faults
 from tests.unit.collector.naming import names
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from collector.recording.calls import read_calls
 from tests.npu.fakecann.build import FakeCann, environment
-from tests.npu.fakecann.calls import read_calls
 
 pytestmark = [pytest.mark.npu, pytest.mark.torch]
 

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from collector.profiles.rows import KernelLaunch, read_op_summary
-from tests.npu.fakecann.calls import parse_call
+from collector.recording.calls import parse_call
+from collector.recording.kernels import kernel_of
 from tests.npu.fakecann.columns import counters
 from tests.npu.fakecann.faults import Fault, write_faults
-from tests.npu.fakecann.kernels import kernel_of
 from tests.npu.fakecann.truth import truth_us
 
 pytestmark = pytest.mark.npu

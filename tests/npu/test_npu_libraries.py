@@ -18,6 +18,7 @@ from collector.model.plan import Limits, MeasureSettings, ShardCase
 from collector.model.stack import Runtime, Stack
 from collector.model.vocabulary import LIBRARY
 from tests.fixtures.op_rows import rows_of
+from tests.npu.fakecann.build import LAUNCHES
 from tests.npu.releases.wheels import FOLDER
 from tests.npu.test_npu_sessions import bench_in
 from tests.unit.collector.replay.replay_cases import PROVENANCE
@@ -32,7 +33,10 @@ _KEPT = []
 
 def enable_custom_op():
     import torch
-    from tests.npu.fakecann.custom import record
+    import sys
+
+    sys.path.append({launches!r})
+    from opmeter_launches import record
 
     def attend(query, key, value, indices, scale, block, sparse_mode=3, **named):
         out = torch.empty_like(query)
@@ -61,7 +65,7 @@ def bench(tmp_path, monkeypatch):
     schemas = (FOLDER / "vllm_ascend-0.18.0.txt").read_text().splitlines()
     schema = next(line for line in schemas if line.startswith("npu_sparse_flash_attention("))
     (package / "__init__.py").touch()
-    (package / "utils.py").write_text(_EXTENSION.format(schema=schema))
+    (package / "utils.py").write_text(_EXTENSION.format(schema=schema, launches=str(LAUNCHES)))
     monkeypatch.setenv("PYTHONPATH", str(package.parent), prepend=":")
     monkeypatch.setenv("ASCEND_CUSTOM_OPP_PATH", str(opp))
     return bench

@@ -2,10 +2,10 @@
 
 import pytest
 
+from collector.recording.calls import parse_call
+from collector.recording.wheel import NoRecordingRuntime
 from tests.fixtures.op_rows import rows_of
 from tests.npu import golden, record
-from tests.npu.fakecann.calls import parse_call
-from tests.npu.fakecann.wheel import NoFakeCann
 from tests.npu.replayed import Replayed
 
 pytestmark = pytest.mark.fast
@@ -34,7 +34,7 @@ def test_a_call_of_its_own_name_is_taken_down(recorded, tmp_path):
 def test_a_call_of_another_name_is_told_with_what_to_put_where(recorded, capsys):
     assert recorded("ACLNN aclnnNegative(f32[4]:ND, f32[4]:ND)") == 1
     [line] = capsys.readouterr().err.splitlines()
-    assert '"aclnnNegative": "Neg"' in line and "tests/npu/kernels/" in line
+    assert '"aclnnNegative": "Neg"' in line and "collector/recording/kernel_tables/" in line
     assert "python -m tests.npu.record Neg" in line
 
 
@@ -49,7 +49,7 @@ def test_a_kernel_without_rows_is_named_and_is_no_success(recorded, monkeypatch,
 
 def test_where_nothing_can_be_recorded_the_reason_is_a_line(recorded, monkeypatch, capsys):
     def build():
-        raise NoFakeCann("arm64: arguments are recorded on x86-64 only")
+        raise NoRecordingRuntime("arm64: arguments are recorded on x86-64 only")
 
     monkeypatch.setattr(record, "build_fake_cann", build)
     assert record.main(["Neg"]) == 1

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.npu.fakecann.calls import parse_call
+from collector.recording.calls import parse_call
 
 pytestmark = pytest.mark.fast
 

@@ -31,6 +31,7 @@ from collector.model.stack import Runtime, Stack
 from collector.model.vocabulary import INPUT_SHAPES
 from collector.profiles.rows import read_op_summary
 from collector.quality.reconcile import mark_of
+from collector.recording.wheel import NoRecordingRuntime
 from collector.replay.journal import JOURNAL, read_journal
 from collector.replay.msprof import (
     OUTPUT,
@@ -44,7 +45,6 @@ from collector.replay.spec import SessionCase, SessionSpec, write_spec
 from collector.replay.supervisor import Ending, SessionProgress, SessionReport, run_session
 from tests.npu.fakecann.build import build_fake_cann, environment
 from tests.npu.fakecann.faults import Fault, write_faults
-from tests.npu.fakecann.wheel import NoFakeCann
 from tests.unit.collector.naming import names, naming
 from tests.unit.collector.replay.replay_cases import PROVENANCE, by_kernel, case_record
 
@@ -95,7 +95,7 @@ class Recorded:
 def bench_in(folder: Path, patch: pytest.MonkeyPatch) -> Bench:
     try:
         env = environment(build_fake_cann())
-    except NoFakeCann as error:
+    except NoRecordingRuntime as error:
         pytest.skip(str(error))
     env["PYTHONPATH"] = f"{env['PYTHONPATH']}:{ROOT}"
     for name, value in env.items():

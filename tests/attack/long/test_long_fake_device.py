@@ -13,14 +13,14 @@ from pathlib import Path
 import pytest
 
 from collector.profiles.rows import read_op_summary
-from tests.npu.fakecann import build as building
-from tests.npu.fakecann import wheel
-from tests.npu.fakecann.build import FakeCann, build_fake_cann, environment
-from tests.npu.fakecann.calls import read_calls
+from collector.recording import build as building
+from collector.recording import wheel
+from collector.recording.calls import read_calls
+from collector.recording.kernels import kernel_of
+from collector.recording.wheel import NoRecordingRuntime
+from tests.npu.fakecann.build import LAUNCHES, FakeCann, build_fake_cann, environment
 from tests.npu.fakecann.faults import Fault, write_faults
-from tests.npu.fakecann.kernels import kernel_of
 from tests.npu.fakecann.truth import truth_us
-from tests.npu.fakecann.wheel import NoFakeCann
 
 pytestmark = [pytest.mark.npu, pytest.mark.torch]
 
@@ -50,8 +50,10 @@ def test_without_the_stubs_torch_npu_cannot_be_imported(fake: FakeCann):
     assert "ImportError: libhccl.so: cannot open shared object file" in done.stderr
 
 
-ATB_AND_REGISTERED = """
-from tests.npu.fakecann.custom import record
+ATB_AND_REGISTERED = f"""
+import sys
+sys.path.append({str(LAUNCHES)!r})
+from opmeter_launches import record
 key, cache = (torch.empty(*s, dtype=bf16, device="npu:0") for s in ((5, 3, 16), (11, 8, 3, 16)))
 slots = torch.empty(5, dtype=torch.int32, device="npu:0")
 torch_npu._npu_reshape_and_cache(key, key, cache, cache, slots)
@@ -188,14 +190,16 @@ def test_what_is_built_once_comes_from_the_cache(fake: FakeCann, monkeypatch):
 
 def test_a_machine_without_a_compiler_hears_what_to_install(monkeypatch):
     monkeypatch.setattr(building.shutil, "which", lambda name: None)
-    with pytest.raises(NoFakeCann, match=r"gcc, g\+\+, nm, readelf.*apt-get install"):
+    with pytest.raises(NoRecordingRuntime, match=r"gcc, g\+\+, nm, readelf.*apt-get install"):
         build_fake_cann()
 
 
 def test_a_machine_without_the_wheel_hears_the_command(monkeypatch, tmp_path):
     monkeypatch.setenv("OPMETER_CACHE", str(tmp_path))
     monkeypatch.setenv("PIP_NO_INDEX", "1")
-    with pytest.raises(NoFakeCann, match="pip install --no-deps --target .* torch_npu==2.13.0"):
+    with pytest.raises(
+        NoRecordingRuntime, match="pip install --no-deps --target .* torch_npu==2.13.0"
+    ):
         wheel.site()
     assert list(tmp_path.iterdir()) == []
 

@@ -7,8 +7,8 @@ import time
 
 import pytest
 
+from collector.recording.calls import parse_call
 from tests.npu import test_npu_fake_msprof as smoke
-from tests.npu.fakecann.calls import parse_call
 from tests.npu.fakecann.columns import GROUPS, counters
 from tests.npu.fakecann.faults import Fault, struck
 from tests.npu.fakecann.truth import truth_us

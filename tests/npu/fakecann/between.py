@@ -20,8 +20,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from tests.npu.fakecann.calls import Recorded
-from tests.npu.fakecann.cells import cells_of
+from collector.recording.calls import Recorded
+from collector.recording.cells import cells_of
 from tests.npu.fakecann.truth import truth_us
 
 _IN_SHAPES, _IN_DTYPES, _IN_FORMATS = "Input Shapes", "Input Data Types", "Input Formats"

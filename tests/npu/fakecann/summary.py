@@ -8,11 +8,11 @@ from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
 
-from tests.npu.fakecann.calls import Recorded, parse_call
-from tests.npu.fakecann.cells import cells_of
+from collector.recording.calls import Recorded, parse_call
+from collector.recording.cells import cells_of
+from collector.recording.converted import kernels_of
+from collector.recording.kernels import kernel_of
 from tests.npu.fakecann.columns import counters, summary_columns
-from tests.npu.fakecann.converted import kernels_of
-from tests.npu.fakecann.kernels import kernel_of
 from tests.npu.fakecann.libraries import answered_by
 from tests.npu.fakecann.physical import PhysicalTimes
 from tests.npu.fakecann.truth import truth_us

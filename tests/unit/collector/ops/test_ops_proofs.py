@@ -8,8 +8,8 @@ from typer.testing import CliRunner
 
 from collector.ops.registry import all_ops
 from collector.ops.releases import proof_of, type_proof_of
+from collector.recording.kernels import load, tables
 from jobs.cli.app import app
-from tests.npu.fakecann.kernels import load, tables
 from tests.npu.proofs import RECORDED, proofs_table
 
 pytestmark = pytest.mark.fast

@@ -14,9 +14,9 @@ from collector.model.plan import ShardCase
 from collector.model.vocabulary import LIBRARY
 from collector.ops.registry import all_ops, find
 from collector.ops.spec import NpuCall, library_of
+from collector.recording.calls import parse_call
 from collector.replay.calls import read_header, selected_function
 from tests.fixtures.op_rows import rows_alone, rows_of
-from tests.npu.fakecann.calls import parse_call
 from tests.npu.releases.wheels import FOLDER, c_functions_of
 from tests.npu.stock_extension import STACKS
 from tests.npu.stock_stacks import otherwise_path, served_path

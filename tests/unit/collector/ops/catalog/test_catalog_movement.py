@@ -6,8 +6,8 @@ from math import prod
 import pytest
 
 from collector.ops.registry import find
-from tests.npu.fakecann.calls import RecordedTensor
-from tests.npu.kernels.movement import copied
+from collector.recording.calls import RecordedTensor
+from collector.recording.kernel_tables.movement import copied
 from tests.unit.collector.ops.conftest import CpuMaker
 
 pytestmark = pytest.mark.torch

@@ -34,7 +34,7 @@ _FUNCTION = re.compile(
 )
 _ACLNN = re.compile(r"aclnn[A-Z].+")
 _DECLARED = re.compile(r"\b((?:acl(?!nn)|Hccl|Hcom)[A-Za-z0-9]+)\s*\(")
-_SIZE = "GetWorkspaceSize"
+_SIZE, _MOST = "GetWorkspaceSize", "GetMaxWorkspaceSize"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ def wanted_by(package: Path, torch_libraries: Path) -> Wanted:
     named = looked_up | _declared(package / "include" / "third_party")
     kernels = {_stem(name) for name in aclnn}
     kernels |= {_stem(name) for name in named if name.startswith("Atb")}
-    steps = kernels | {name + _SIZE for name in kernels}
+    steps = kernels | {name + step for name in kernels for step in (_SIZE, _MOST)}
     return Wanted(
         libraries=tuple(sorted(libraries | set(_OPENED))),
         functions=frozenset((missing | named) - steps),
@@ -74,7 +74,7 @@ def defined_in(path: Path) -> set[str]:
 
 
 def _stem(name: str) -> str:
-    return name.removesuffix(_SIZE)
+    return name.removesuffix(_SIZE).removesuffix(_MOST)
 
 
 def _needed(path: Path) -> list[str]:

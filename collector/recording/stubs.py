@@ -4,7 +4,7 @@ entry a kernel. Everything that does something is written in C, in runtime/."""
 import re
 from collections.abc import Iterable, Iterator
 
-from tests.npu.fakecann.symbols import Wanted
+from collector.recording.symbols import Wanted
 
 _ATB_OPERATION = re.compile(r"_ZN3atb15CreateOperationINS_5infer\d+(\w+?Param)E")
 _ATB_CONTEXT = "_ZN3atb13CreateContext"
@@ -40,6 +40,7 @@ def _kernels(names: Iterable[str]) -> Iterator[str]:
     """Both steps of a kernel: the name and all registers to the recorder, the executor to it."""
     for name in names:
         yield f'.section .rodata\n1: .string "{name}"\n  .text'
+        yield _label(name + "GetMaxWorkspaceSize")  # the same, of a graph: nothing is launched
         yield f"{_label(name + 'GetWorkspaceSize')}\n  lea 1b(%rip), %rax\n  jmp fake_aclnn_entry"
         launch = "fake_atb_launch" if name.startswith("Atb") else "fake_aclnn_launch"
         yield f"{_label(name)}\n  mov %rdx, %rdi\n  mov %rcx, %rsi\n  jmp {launch}"

@@ -1,15 +1,13 @@
-"""Writes down a kernel that Python registers on the fake NPU, as the runtime writes down its own.
+"""Records a kernel that Python launches, in the log and the format of the recording runtime.
 
-For libraries that cannot be had here (vLLM-Ascend's): their operators are registered with their
-real schemas, return empty outputs, and call `record`.
+Imported by processes on the recording runtime, which may have nothing else of opmeter.
 """
 
 import ctypes
 from collections.abc import Sequence
 from functools import cache
+from math import prod
 from typing import Any
-
-from tests.npu.fakecann.calls import dense
 
 _FRACTAL_NZ = 29
 _FORMATS = {0: "NCHW", 1: "NHWC", 2: "ND", _FRACTAL_NZ: "FRACTAL_NZ", 30: "NCDHW", 47: "NCL"}
@@ -63,7 +61,8 @@ def _tensor(tensor: Any) -> str:
     name = _FORMATS.get(number, f"FORMAT_{number}")
     dtype = _DTYPES.get(str(tensor.dtype).removeprefix("torch."), "undefined")
     text = f"{dtype}[{_listed(tensor.shape)}]:{name}"
-    if tuple(tensor.stride()) != dense(tuple(tensor.shape)):
+    shape = tuple(tensor.shape)
+    if tuple(tensor.stride()) != tuple(prod(shape[at + 1 :]) for at in range(len(shape))):
         text += f"/{_listed(tensor.stride())}"
     if tensor.storage_offset():
         text += f"+{tensor.storage_offset()}"

@@ -22,7 +22,7 @@ from math import prod
 from types import MappingProxyType
 
 from collector.model.vocabulary import is_plain_format
-from tests.npu.fakecann.calls import Recorded, RecordedTensor, parse_tensor
+from collector.recording.calls import Recorded, RecordedTensor, parse_tensor
 
 UNKNOWN = "?"
 _TOKEN = re.compile(

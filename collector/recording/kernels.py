@@ -1,4 +1,4 @@
-"""Which kernel a recorded call launches: the tables of tests/npu/kernels, joined.
+"""Which kernel a recorded call launches: the tables of collector/recording/kernel_tables, joined.
 
 Each of its modules holds `KERNELS`: the name of a recorded call -> the OP Type that msprof prints,
 or a function (tensors) -> OP Type where the runtime chooses by shape, dtype or format; "" says
@@ -7,17 +7,16 @@ its numbers decide; `SEEN` and `READ` the calls whose kernel a real profile show
 sources. One call is one kernel here, as long as nothing else is known.
 """
 
-import sys
 from collections.abc import Callable, Mapping
 from functools import cache
-from importlib.util import module_from_spec, spec_from_file_location
+from importlib import import_module
 from pathlib import Path
 from types import MappingProxyType, ModuleType
 
-from tests.npu.fakecann.calls import Recorded, RecordedTensor
+from collector.recording.calls import Recorded, RecordedTensor
 
 Chooser = Callable[[tuple[RecordedTensor, ...]], str]
-_FOLDER = Path(__file__).parents[1] / "kernels"
+_FOLDER = Path(__file__).parent / "kernel_tables"
 
 
 def kernel_of(call: Recorded) -> str:
@@ -74,10 +73,4 @@ def _paths() -> list[Path]:
 @cache
 def load(path: Path) -> ModuleType:
     """A module of the tables."""
-    name = f"tests.npu.kernels.{path.stem}"
-    spec = spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
-        raise ImportError(str(path))
-    module = sys.modules[name] = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return import_module(f"collector.recording.kernel_tables.{path.stem}")

@@ -1,4 +1,5 @@
 /* Device memory, which is the host's: what is copied there can be read back, nothing is computed. */
+#include <malloc.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,15 +14,26 @@ static int allocate(void **memory, size_t bytes) {
   return posix_memalign(memory, ALIGNMENT, bytes ? bytes : ALIGNMENT) ? OUT_OF_MEMORY : 0;
 }
 
-int aclrtMalloc(void **memory, size_t bytes, int policy) { return allocate(memory, bytes); }
+/* Allocated bytes: an engine sizes its cache by the free memory. */
+static size_t taken;
+
+static int allocate_device(void **memory, size_t bytes) {
+  int wrong = allocate(memory, bytes);
+  if (!wrong) __atomic_add_fetch(&taken, malloc_usable_size(*memory), __ATOMIC_RELAXED);
+  return wrong;
+}
+int aclrtMalloc(void **memory, size_t bytes, int policy) { return allocate_device(memory, bytes); }
 int aclrtMallocAlign32(void **memory, size_t bytes, int policy) {
-  return allocate(memory, bytes);
+  return allocate_device(memory, bytes);
 }
 int aclrtMallocHost(void **memory, size_t bytes) { return allocate(memory, bytes); }
 int aclrtMallocHostWithCfg(void **memory, uint64_t bytes, void *config) {
   return allocate(memory, bytes);
 }
-int aclrtFree(void *memory) { return free(memory), 0; }
+int aclrtFree(void *memory) {
+  __atomic_sub_fetch(&taken, malloc_usable_size(memory), __ATOMIC_RELAXED);
+  return free(memory), 0;
+}
 int aclrtFreeHost(void *memory) { return free(memory), 0; }
 
 int aclrtMemcpy(void *to, size_t room, const void *from, size_t bytes, int kind) {
@@ -43,7 +55,8 @@ int aclrtMemsetAsync(void *memory, size_t room, int32_t value, size_t bytes, voi
 }
 
 int aclrtGetMemInfo(int kind, size_t *available, size_t *total) {
-  *available = (size_t)60 << 30;
   *total = (size_t)64 << 30;
+  *available = *total - ((size_t)1 << 30);
+  *available = *available > taken ? *available - taken : 0;
   return 0;
 }

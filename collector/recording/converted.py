@@ -22,7 +22,7 @@ from dataclasses import replace
 from functools import lru_cache
 from types import MappingProxyType
 
-from tests.npu.fakecann.calls import DTYPES, Recorded, RecordedTensor, parse_call
+from collector.recording.calls import DTYPES, Recorded, RecordedTensor, parse_call
 
 _SHORT = {spelling: short for short, spelling in DTYPES.items()}
 _BITS = {"FLOAT": 32, "FLOAT16": 16, "DT_BF16": 16}
@@ -35,8 +35,10 @@ _MASK_BYTES = 32  # of a block in the mask that aclnn hands out as bytes
 def kernels_of(call: Recorded) -> tuple[Recorded, ...]:
     """The launches that a call becomes on the device: itself, where nothing else is known."""
     became = _became(call.text)
-    place = {"ns": call.ns, "device": call.device, "stream": call.stream}
-    return tuple(replace(kernel, **place) for kernel in became) if became else (call,)
+    return tuple(
+        replace(kernel, ns=call.ns, device=call.device, stream=call.stream)
+        for kernel in became or (call,)
+    )
 
 
 @lru_cache(maxsize=4096)

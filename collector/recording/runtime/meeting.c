@@ -4,6 +4,7 @@
 
 #include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -21,6 +22,7 @@ void write_root(char *root) {
 }
 
 struct meeting *open_meeting(const char *root, uint32_t ranks, uint32_t rank) {
+  if (getenv("FAKE_NPU_ALONE")) return NULL; /* no other rank exists: do not wait */
   int file = ranks > 1 ? shm_open(root, O_RDWR | O_CREAT | O_CLOEXEC, 0600) : -1;
   if (file < 0 || ftruncate(file, sizeof(struct meeting))) return NULL;
   void *page = mmap(NULL, sizeof(struct meeting), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);

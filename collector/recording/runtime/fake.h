@@ -1,7 +1,7 @@
 /* What the parts of the fake CANN share.
 
    Device memory is host memory, streams run at once, and no kernel computes: a launch is written
-   down with everything it was given. The format of a line is told in ../calls.py. */
+   down with everything it was given. The format of a line is in ../calls.py. */
 #ifndef OPMETER_FAKE_CANN_H
 #define OPMETER_FAKE_CANN_H
 
@@ -44,15 +44,18 @@ void record_now(const struct stream *stream, const char *words);
 int current_device(void);
 void see_devices(void);
 void open_log(void);
-void read_rules(void);
 struct executor;
 int fake_aclnn_launch(struct executor *executor, const struct stream *stream);
 
-/* profiling.c: where launches are written down while the process profiles itself; -1 else. */
-int profiled_launches(void);
+/* Parts that a build may add (those of the tests, tests/npu/fakecann/runtime); NULL without them.
+   profiled_launches: the file of launches while the process profiles itself, or -1.
+   read_rules, launch_faults: what a launch does instead of running. */
+int profiled_launches(void) __attribute__((weak));
+void read_rules(void) __attribute__((weak));
+void launch_faults(const char *words, int device) __attribute__((weak));
 
-/* faults.c: what a launch may do instead of running. */
-void launch_faults(const char *words, int device);
+/* capture.c: whether a launch is kept in a graph instead of running. */
+int captures_launch(const char *words, size_t length);
 
 /* meeting.c: where the ranks of a group wait for each other. */
 struct meeting;

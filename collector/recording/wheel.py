@@ -1,8 +1,8 @@
-"""Stock wheels, installed apart from the Python that runs the tests.
+"""Stock wheels, installed in folders of their own.
 
-torch_npu beside torch would break every `import torch` on a machine without CANN, so it lies in a
-folder of its own that only the fake NPU's processes have on their path; and so does the protobuf
-that torchair wants beside it, of another age than anything else here.
+torch_npu next to torch breaks every `import torch` on a machine without CANN. So only processes on
+the recording runtime have its folder on their path; the same applies to the old protobuf that
+torchair requires.
 """
 
 import os
@@ -12,24 +12,26 @@ import sys
 import tempfile
 from pathlib import Path
 
+from collector.codec.errors import OpmeterError
+
 VERSION = "2.13.0"
 _PROTOBUF = "3.20.3"
 _INSTALL_LIMIT_S = 900
 
 
-class NoFakeCann(Exception):
-    """This machine cannot build the fake CANN; the message says why, and what would."""
+class NoRecordingRuntime(OpmeterError):
+    """This machine cannot build the recording runtime; the message has the reason and the fix."""
 
 
 def cache() -> Path:
-    """The folder of what tests build and fetch: $OPMETER_CACHE, or ~/.cache/opmeter."""
+    """Return the folder of what is built and downloaded: $OPMETER_CACHE, or ~/.cache/opmeter."""
     return Path(os.environ.get("OPMETER_CACHE") or Path.home() / ".cache" / "opmeter")
 
 
 def site() -> Path:
     """The folder that holds the package torch_npu; installed where it is not there yet.
 
-    Raises NoFakeCann where pip cannot fetch it.
+    Raises NoRecordingRuntime where pip cannot fetch it.
     """
     return _installed("torch_npu", VERSION, "torch_npu/__init__.py")
 
@@ -74,4 +76,6 @@ def _install(wanted: str, target: Path, shown: Path) -> None:
         said = (error.stderr or "") if isinstance(error.stderr, str) else ""
         last = (said.strip().splitlines() or [str(error)])[-1]
         command = f"pip install --no-deps --target {shown} {wanted}"
-        raise NoFakeCann(f"{wanted} cannot be fetched ({last}); with it: {command}") from error
+        raise NoRecordingRuntime(
+            f"{wanted} cannot be downloaded ({last}); try: {command}"
+        ) from error

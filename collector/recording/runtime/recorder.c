@@ -44,8 +44,9 @@ __attribute__((constructor)) void open_log(void) {
 }
 
 void record_line(const struct stream *stream, const char *words, size_t length) {
-  launch_faults(words, stream ? stream->device : current_device());
-  int profile = profiled_launches();
+  if (captures_launch(words, length)) return;
+  if (launch_faults) launch_faults(words, stream ? stream->device : current_device());
+  int profile = profiled_launches ? profiled_launches() : -1;
   if (log_file < 0 && profile < 0) return;
   struct timespec now;
   clock_gettime(CLOCK_REALTIME, &now);
@@ -59,7 +60,7 @@ void record_line(const struct stream *stream, const char *words, size_t length) 
   put(&line, " ");
   put_bytes(&line, words, length);
   put(&line, "\n");
-  /* a full disk is the test's to see */
+  /* a full disk shows as a log that is cut off */
   if (log_file >= 0 && write(log_file, line.data, line.length) < 0) return;
   if (profile >= 0 && write(profile, line.data, line.length) < 0) return;
 }

@@ -1,0 +1,1 @@
+"""Which kernel each recorded call launches, by families; read by `collector.recording.kernels`."""
