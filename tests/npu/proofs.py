@@ -15,12 +15,12 @@ from collector.codec.table import table_bytes
 from collector.ops.registry import all_ops
 from collector.ops.spec import OpSpec
 from collector.ranks.distribution import DISTRIBUTE_KERNELS
+from collector.recording.environments import STACKS
 from collector.recording.kernels import source_of
 from tests.fixtures.op_rows import rows_alone, rows_of_graphs
 from tests.npu.golden import golden_path
 from tests.npu.releases.wheels import definitions_of
 from tests.npu.shown_otherwise import DIFFERENT, UNTOLD
-from tests.npu.stock_extension import STACKS
 from tests.npu.stock_stacks import otherwise_path
 
 RECORDED = "call recorded, every tensor as the row has it"

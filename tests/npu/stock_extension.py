@@ -8,16 +8,14 @@ files against another recording; read the difference before it is committed.
 
 import ctypes
 import os
-import shutil
 import socket
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
 
-from collector.recording import wheel
 from collector.recording.calls import read_calls
+from collector.recording.environments import STACKS, install_stack, stack_folder
 from tests.npu.fakecann.build import build_fake_cann, environment
 
 FOLDER = Path(__file__).parent / "stock_calls"
@@ -25,23 +23,7 @@ OPERATORS = ("dispatch_ffn_combine", "dispatch_gmm_combine_decode")
 RANKS = 2
 _ROOT = Path(__file__).parents[2]
 _INSIDE, _RANK = "--inside", "--rank"
-_WHOLE = "whole"  # a file: an environment was installed to its end
 _KERNELS = ("DispatchFFNCombine", "DispatchGmmCombineDecode")
-
-
-@dataclass(frozen=True, slots=True)
-class Stack:
-    """A release and what its METADATA wants."""
-
-    torch: str
-    torch_npu: str
-    numpy: str
-
-
-STACKS = {
-    "0.18.0": Stack("2.9.0", "2.9.0", "numpy<2"),
-    "0.23.0": Stack("2.10.0", "2.10.0.post4", "numpy"),
-}
 
 
 def main(arguments: list[str]) -> int:
@@ -51,7 +33,7 @@ def main(arguments: list[str]) -> int:
     if arguments[:1] == [_RANK]:
         return _call(int(arguments[1]))
     for release in arguments or STACKS:
-        installed(release)
+        install_stack(release)
         told = recorded_experts(release)
         experts_path(release).write_text(told)
         print(f"{release}: {len(told.splitlines())} schemas and calls of {RANKS} ranks")
@@ -69,37 +51,13 @@ def recorded_experts(release: str) -> str:
 
 def run_inside(module: str, release: str) -> str:
     """What a module writes that an installed stack's own Python runs: `--inside SITE OUT`."""
-    folder = environment_of(release)
+    folder = stack_folder(release)
     env = {name: text for name, text in os.environ.items() if name != "PYTHONPATH"}
     with tempfile.TemporaryDirectory() as scratch:
         out = Path(scratch) / "told"
         inside = [folder / "python/bin/python", "-m", module, _INSIDE, folder / "site", out]
         subprocess.run(inside, cwd=_ROOT, check=True, env=env, stdout=sys.stderr)
         return out.read_text()
-
-
-def environment_of(release: str) -> Path:
-    """The folder of a release's environment: `python`, and the wheels unpacked in `site`."""
-    return wheel.cache() / f"vllm_ascend-{release}"
-
-
-def is_installed(release: str) -> bool:
-    return (environment_of(release) / _WHOLE).exists()
-
-
-def installed(release: str) -> Path:
-    """The environment of a release, installed where it is not there yet."""
-    folder, stack = environment_of(release), STACKS[release]
-    python, site = folder / "python", folder / "site"
-    if not is_installed(release):
-        shutil.rmtree(folder, ignore_errors=True)  # what an interrupted one left
-        pip = [python / "bin" / "pip", "install", "--quiet", "--no-cache-dir", "--no-compile"]
-        npu = (f"torch_npu=={stack.torch_npu}", f"vllm_ascend=={release}")
-        subprocess.run([sys.executable, "-m", "venv", python], check=True)
-        subprocess.run([*pip, f"torch=={stack.torch}", stack.numpy, "pyyaml"], check=True)
-        subprocess.run([*pip, "--no-deps", "--target", site, *npu], check=True)
-        (folder / _WHOLE).touch()
-    return folder
 
 
 def _record(site: Path, out: Path) -> int:

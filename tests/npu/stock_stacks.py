@@ -20,11 +20,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from collector.ops.registry import find
+from collector.recording.environments import STACKS, install_stack
 from tests.npu.fakecann.build import build_fake_cann
 from tests.npu.golden import golden_path, golden_text
 from tests.npu.replay_rows import STOCK_SITE
 from tests.npu.replayed import Replayed, kernels_with_rows, replay
-from tests.npu.stock_extension import FOLDER, STACKS, installed, run_inside
+from tests.npu.stock_extension import FOLDER, run_inside
 
 _INSIDE, _INSTALL = "--inside", "install"
 # What no two runs have in common: numbers that torch_npu reads out of memory that it has given
@@ -48,10 +49,10 @@ def main(arguments: list[str]) -> int:
         return _record(Path(arguments[1]), Path(arguments[2]))
     if arguments == [_INSTALL]:
         for release in STACKS:
-            print(installed(release))
+            print(install_stack(release))
         return 0
     for release in arguments or STACKS:
-        installed(release)
+        install_stack(release)
         told = recorded(release)
         served_path(release).write_text("\n".join(told.served))
         otherwise_path(release).write_text("\n".join(told.otherwise))

@@ -9,9 +9,10 @@ import os
 
 import pytest
 
+from collector.recording.environments import STACKS, is_stack_installed
 from tests.fixtures.op_rows import rows_alone
 from tests.npu.replayed import kernels_with_rows
-from tests.npu.stock_extension import STACKS, experts_path, is_installed, recorded_experts
+from tests.npu.stock_extension import experts_path, recorded_experts
 from tests.npu.stock_stacks import otherwise_path, recorded, served_path
 
 pytestmark = [pytest.mark.torch, pytest.mark.npu, pytest.mark.slow]
@@ -24,7 +25,7 @@ def release(request: pytest.FixtureRequest) -> str:
     """A release of vllm_ascend, installed with its torch and torch_npu. Where it is not the test
     is skipped with the command; under CI, or with OPMETER_NO_SKIP=1, it fails."""
     name: str = request.param
-    if not is_installed(name):
+    if not is_stack_installed(name):
         lacks = f"vllm_ascend {name} is wanted: python -m tests.npu.stock_stacks install"
         if os.environ.get("CI") or os.environ.get("OPMETER_NO_SKIP") == "1":
             pytest.fail(lacks)
