@@ -43,6 +43,8 @@ _LAYOUTS: Mapping[str, str] = MappingProxyType(
         "aclnnGroupedMatmulSwigluQuantWeightNZ": "0 1 4 5 6 -> 7 8",
         "aclnnAddLayerNorm": "0 1 2 3 4 -> 6 7 8 9@5",
         "aclnnRmsNormGrad": "0 1 2 3 -> 4 5",
+        "aclnnAddRmsNormBias": "0 1 2 3 -> 4 5 6",
+        "triton._triton_rope": "0 2 8 10 -> 0 2",
         "aclnnAddRmsNormDynamicQuantV2": "0 1 2 3 4 5 -> 7 8 9 10 11",
         "aclnnAddRmsNormQuantV2": "0 1 2 3 4 5 6 7 -> 10 11 12",
         "aclnnInplaceAddRmsNorm": "0 1 2 -> 0 3 1",

@@ -15,6 +15,7 @@ from types import MappingProxyType, ModuleType
 
 from collector.recording.calls import Recorded, RecordedTensor
 
+_TRITON = "triton."  # a kernel that opmeter_launches recorded instead of compiling it
 Chooser = Callable[[tuple[RecordedTensor, ...]], str]
 _FOLDER = Path(__file__).parent / "kernel_tables"
 
@@ -24,6 +25,8 @@ def kernel_of(call: Recorded) -> str:
     if call.kind == "HCCL":
         name = call.name.removeprefix("Hccl")
         return f"hcom_{name[0].lower()}{name[1:]}_"
+    if call.kind == "CUSTOM" and call.name.startswith(_TRITON):
+        return call.name.removeprefix(_TRITON)
     if of_call := _of_calls().get(call.name):
         return of_call(call)
     known = tables().get(call.name)

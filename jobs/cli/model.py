@@ -1,10 +1,11 @@
-"""`opmeter model`: the models that are known by name, and the kernels of one step."""
+"""`opmeter model`: the models that are known by name, the kernels of one step, and recordings."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -13,6 +14,7 @@ from collector.codec.errors import BadInput
 from collector.ranks.collective import OPERATIONS
 from collector.shapes.models import bundled_names, find_decoder
 from collector.shapes.serving import Batch, Phase
+from jobs.cli.recordings import RECORDING_SUFFIX, record_command, show_recording
 from jobs.cli.terminal import print_json, print_table
 
 if TYPE_CHECKING:
@@ -42,7 +44,9 @@ def list_command() -> None:
 
 
 def show_command(
-    model: Annotated[str, typer.Argument(help="name of `opmeter model list`, or a config.json")],
+    model: Annotated[
+        str, typer.Argument(help="name of `opmeter model list`, a config.json, or a recording")
+    ],
     *,
     layout: Annotated[
         str,
@@ -91,11 +95,18 @@ def show_command(
 ) -> None:
     """Show the kernels that one forward pass of a model launches on one rank.
 
+    A recording of `opmeter model record` has its passes and its layout; --json and its file are the
+    only options.
+
     \b
     Examples:
       opmeter model show qwen3-32b --layout tp=4 --tokens 16
       opmeter model show config.json --phase prefill --tokens 4096 --json
+      opmeter model show qwen3-32b.json.gz
     """
+    if model.endswith(RECORDING_SUFFIX):
+        show_recording(Path(model), as_json=as_json)
+        return
     from dataclasses import replace
 
     from collector.shapes.kernel_set import USUAL_RELEASE, find_kernel_set
@@ -123,7 +134,11 @@ def show_command(
         _print_table(title, step)
 
 
-COMMANDS: dict[str, Callable[..., int | None]] = {"show": show_command, "list": list_command}
+COMMANDS: dict[str, Callable[..., int | None]] = {
+    "show": show_command,
+    "record": record_command,
+    "list": list_command,
+}
 
 
 def _batch(phase: str, tokens: int, requests: int | None, keys: int | None) -> Batch:

@@ -29,6 +29,11 @@ def record(torch: Any, name: str, *arguments: Any) -> None:
     """Write down `CUSTOM name(arguments)`, outputs last. Tensors lie on the fake NPU; lists hold
     tensors or integers; None is an absent tensor."""
     torch.npu.synchronize()  # what was launched before is in a queue, and comes before
+    record_named(name, *arguments)
+
+
+def record_named(name: str, *arguments: Any) -> None:
+    """Record the same, where launches are not queued (TASK_QUEUE_ENABLE=0)."""
     text = ", ".join(_text(argument) for argument in arguments)
     _runtime().opmeter_fake_cann_record(f"CUSTOM {name}({text})".encode())
 

@@ -1,0 +1,254 @@
+"""Runs a serving engine on the recording runtime, and makes a recording of its passes.
+
+Each cut of the model has a process of its own: an engine holds global state, and its end is not
+clean on a runtime that computes nothing.
+"""
+
+import json
+import logging
+import os
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from collector.codec.canonical import json_object, readable_json
+from collector.codec.errors import BadInput, OpmeterError
+from collector.recording.build import build_runtime, environment, prepended
+from collector.recording.environments import Serving, install_serving
+from collector.recording.model_cuts import Config
+from collector.recording.recorded_calls import (
+    Calls,
+    PassTokens,
+    per_layer,
+    read_step,
+    recorded_pass,
+)
+from collector.recording.wheel import cache
+from collector.shapes.recorded_step import RecordedPass, Recording
+
+logger = logging.getLogger(__name__)
+
+SITE = Path(__file__).parent / "site"
+_PROGRAM = SITE / "opmeter_engine.py"
+_SOCS = {"A2": "Ascend910B2", "A3": "Ascend910_9391"}
+DEVICES = tuple(_SOCS)
+_BATCHED_TOKENS = 8192
+_PAGE = 128  # tokens of a block of the cache, as vLLM-Ascend chooses it
+_LIMIT_S = 1200
+# A process that takes nothing from the network, and starts no other ones.
+_SETTINGS = {
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    "VLLM_PLUGINS": "ascend",
+    "VLLM_NO_USAGE_STATS": "1",
+    "DO_NOT_TRACK": "1",
+    "HF_HUB_OFFLINE": "1",
+    "TRANSFORMERS_OFFLINE": "1",
+    "TASK_QUEUE_ENABLE": "0",  # launches of Python and of C++ in their order
+    "OMP_NUM_THREADS": "2",
+    "OPMETER_ENGINE": "1",
+}
+
+
+class EngineFailed(OpmeterError):
+    """The engine refused the model or a setting, or its process ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSettings:
+    """What to record.
+
+    depth        layers of each kind in the smallest cut
+    environment  environment variables of the engine, such as VLLM_ASCEND_ENABLE_NZ
+    options      further options of vllm.LLM
+    sampling     options of vllm.SamplingParams"""
+
+    release: str
+    passes: tuple[PassTokens, ...]
+    device: str = "A3"
+    tp: int = 1
+    ep: int = 1
+    depth: int = 2
+    is_graph: bool = False
+    environment: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
+    sampling: Mapping[str, Any] = field(default_factory=dict)
+
+
+def check_settings(config: Config, settings: EngineSettings) -> None:
+    """Raise BadInput for settings that cannot be recorded."""
+    if settings.ep not in (1, settings.tp):
+        raise BadInput(f"--layout: expected ep=1 or ep=tp, got ep={settings.ep}")
+    for one in settings.passes:
+        if one.keys > config.max_tokens:
+            raise BadInput(
+                f"--context: expected at most {config.max_tokens} tokens (max_position_embeddings "
+                f"of {config.name}), got {one.keys}"
+            )
+        is_chunk = one.phase == "prefill" and one.keys > one.queries
+        if is_chunk and (one.requests > 1 or one.keys % one.queries):
+            raise BadInput(
+                "--context: expected a multiple of --tokens for one prompt that is processed in "
+                f"parts, got {one.keys} of {one.requests} prompts"
+            )
+
+
+def record_model(config: Config, settings: EngineSettings, work: Path) -> Recording:
+    """Return the recording of a model; logs and files of the engine are left in `work`.
+
+    Raises NoRecordingRuntime, EngineFailed or BadInput."""
+    check_settings(config, settings)
+    serving = install_serving(settings.release)
+    cuts = list(config.cuts(settings.depth))
+    runs = [_run(config, cut, settings, serving, work / f"cut{at}") for at, cut in enumerate(cuts)]
+    return Recording(
+        model=config.name,
+        config_sha256=config.sha256,
+        layers=config.layers,
+        cut=cuts[0],
+        release=settings.release,
+        layout={"tp": settings.tp, "dp": 1, "ep": settings.ep},
+        device=settings.device,
+        environment=settings.environment,
+        settings=runs[0].settings,
+        wheels=serving.wheels(),
+        passes=tuple(
+            _pass(tokens, cuts, [run.calls[at] for run in runs])
+            for at, tokens in enumerate(runs[0].tokens)
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    settings: Mapping[str, Any]
+    tokens: tuple[PassTokens, ...]
+    calls: tuple[Calls, ...]
+
+
+def _pass(
+    tokens: PassTokens, cuts: Sequence[Mapping[str, int]], calls: Sequence[Calls]
+) -> RecordedPass:
+    return recorded_pass(tokens, per_layer(cuts, calls))
+
+
+def _run(
+    config: Config, cut: Mapping[str, int], settings: EngineSettings, serving: Serving, work: Path
+) -> _Run:
+    """Run the passes of one cut in a process."""
+    model = work / "model"
+    model.mkdir(parents=True)
+    (model / "config.json").write_bytes(config.cut(cut))
+    request, result, log = work / "request.json", work / "result.json", work / "calls.log"
+    request.write_bytes(readable_json(_request(model, settings)))
+    shown = ", ".join(f"{count} {kind}" for kind, count in cut.items())
+    logger.info("running %s with %s layers", config.name, shown)
+    begun = time.monotonic()
+    env = _environment(settings, serving, log)
+    with (work / "engine.txt").open("wb") as output:
+        command = [serving.python, _PROGRAM, request, result]
+        try:
+            done = subprocess.run(
+                list(map(str, command)),
+                cwd=work,
+                env=env,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                timeout=_LIMIT_S,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise EngineFailed(f"the engine did not end within {_LIMIT_S} s") from error
+    logger.info("ran %s layers in %.0f s", shown, time.monotonic() - begun)
+    if not result.exists():
+        last = (work / "engine.txt").read_text(errors="replace").strip().splitlines()[-1:]
+        raise EngineFailed(f"the engine ended, status {done.returncode}: {''.join(last)}")
+    found = json_object(result.read_bytes(), what="the result of an engine", key=str(result))
+    if "error" in found:
+        raise EngineFailed(f"the engine refuses this model or setting: {found['error']}")
+    tokens = tuple(
+        _tokens(asked, one["tokens"])
+        for asked, one in zip(settings.passes, found["passes"], strict=True)
+    )
+    calls = tuple(read_step(log, one["step"]) for one in found["passes"])
+    return _Run(found["settings"], tokens, calls)
+
+
+def _tokens(asked: PassTokens, ran: Sequence[Sequence[int]]) -> PassTokens:
+    """Return the tokens of a pass as it ran. Raises EngineFailed for another pass."""
+    if any(tuple(one) != (asked.queries, asked.keys) for one in ran):
+        shown = ", ".join(f"{new} of {keys}" for new, keys in ran[:4])
+        raise EngineFailed(f"expected a {asked.phase} of {asdict(asked)}, the engine ran {shown}")
+    return asked
+
+
+def _request(model: Path, settings: EngineSettings) -> Mapping[str, Any]:
+    passes = settings.passes
+    chunks = [p.queries for p in passes if p.phase == "prefill" and p.keys > p.queries]
+    together = [p.requests * p.queries for p in passes]
+    batched = min(chunks) if chunks else max(_BATCHED_TOKENS, *together)
+    longest = max(p.keys for p in passes) + 64
+    most = max(p.requests for p in passes)
+    engine = {
+        "model": str(model),
+        "load_format": "dummy",
+        "skip_tokenizer_init": True,
+        "seed": 0,
+        "max_model_len": longest,
+        "max_num_batched_tokens": batched,
+        "max_num_seqs": most,
+        "enable_prefix_caching": False,
+        "disable_log_stats": True,
+        # a device of 64 GB does not decide how many requests fit
+        "num_gpu_blocks_override": max(512, (most + 1) * (-(-longest // _PAGE) + 1)),
+        "tensor_parallel_size": settings.tp,
+        "enable_expert_parallel": settings.ep > 1,
+        "enforce_eager": not settings.is_graph,
+    }
+    if settings.is_graph:
+        engine["compilation_config"] = {"cudagraph_mode": "FULL_DECODE_ONLY"}
+    if settings.tp > 1:
+        engine["distributed_executor_backend"] = "external_launcher"
+    return {
+        "engine": engine | dict(settings.options),
+        "sampling": dict(settings.sampling),
+        "passes": [asdict(one) for one in passes],
+    }
+
+
+def _environment(settings: EngineSettings, serving: Serving, log: Path) -> Mapping[str, str]:
+    runtime = build_runtime(serving.site, torch=serving.torch)
+    env = environment(runtime, devices=max(1, min(settings.tp, 16)), log=log)
+    kept = {name: text for name, text in env.items() if name != "PYTHONPATH"}
+    kept["PYTHONPATH"] = os.pathsep.join((str(serving.site), str(SITE)))
+    kept["PATH"] = prepended(str(serving.python.parent), env, "PATH")
+    kept |= _SETTINGS | {"VLLM_CACHE_ROOT": str(cache() / "vllm")}
+    kept |= {"FAKE_NPU_SOC": _SOCS[settings.device], "OPMETER_DEVICE": settings.device}
+    kept["OPMETER_INTEGERS"] = "0" if settings.is_graph else "1"
+    if settings.tp > 1:  # rank 0 of a world whose other ranks do not exist
+        kept |= {"OPMETER_ALONE": "1", "FAKE_NPU_ALONE": "1", "RANK": "0", "LOCAL_RANK": "0"}
+        kept |= {"WORLD_SIZE": str(settings.tp), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+    return kept | dict(settings.environment)
+
+
+def read_environment(texts: Sequence[str]) -> Mapping[str, str]:
+    """Return the variables of NAME=VALUE. Raises BadInput for another text."""
+    found = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not (name and equals):
+            raise BadInput(f"--env: expected NAME=VALUE, got {text!r}")
+        found[name] = value
+    return found
+
+
+def read_options(option: str, text: str) -> Mapping[str, Any]:
+    """Return the members of a JSON object on a command line. Raises BadInput for another text."""
+    try:
+        found = json.loads(text or "{}")
+    except ValueError as error:
+        raise BadInput(f"{option}: expected a JSON object, got {text!r}") from error
+    if not isinstance(found, dict):
+        raise BadInput(f"{option}: expected a JSON object, got {text!r}")
+    return found

@@ -1,0 +1,162 @@
+"""The log of a cut model's passes as launches with counts, and their numbers per layer."""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+
+from collector.codec.errors import OpmeterError
+from collector.model.vocabulary import RUNTIME_PREFIX
+from collector.recording.calls import Recorded, parse_call, parse_tensor
+from collector.recording.cells import cells_of
+from collector.recording.converted import kernels_of
+from collector.recording.kernels import kernel_of
+from collector.shapes.recorded_step import (
+    Occurrences,
+    RecordedLaunch,
+    RecordedMessage,
+    RecordedPass,
+)
+
+_MARK, _GRAPH = "CUSTOM MARK(", "CUSTOM GRAPH("
+_OPERATIONS = {
+    "HcclAllReduce": "all_reduce",
+    "HcclAllGather": "all_gather",
+    "HcclReduceScatter": "reduce_scatter",
+    "HcclAlltoAll": "all_to_all",
+    "HcclAlltoAllV": "all_to_allv",
+    "HcclBroadcast": "broadcast",
+    "HcclBatchSendRecv": "send_recv",
+}
+_DTYPES = {"DT_BF16": "bfloat16", "FLOAT": "float32"}
+_BYTES = {"INT64": 8, "DOUBLE": 8, "INT32": 4, "FLOAT": 4, "DT_BF16": 2, "FLOAT16": 2}
+# The columns of attention, by the position of the argument.
+_ATTENTION = {
+    "input_layout": 30,
+    "num_heads": 27,
+    "num_key_value_heads": 31,
+    "sparse_mode": 32,
+    "block_size": 34,
+}
+_QUERY_ENDS, _KEY_LENGTHS = 5, 6
+# A number that torch_npu reads out of memory that it has freed (`restore_shape` of
+# MoeTokenUnpermute, until 2.10).
+_FREED = re.compile(r"ints\(\d{12,}\)")
+
+
+@dataclass(frozen=True, slots=True)
+class PassTokens:
+    """A pass: its phase, requests, and of each its new tokens and its tokens in total."""
+
+    phase: str
+    requests: int
+    queries: int
+    keys: int
+
+
+Calls = Counter[tuple[str, bool]]  # the text of a call, and whether a graph launched it
+
+
+def read_step(log: Path, number: int) -> Calls:
+    """Return the calls of a step of a log, in the order of their first launch."""
+    found: Calls = Counter()
+    is_inside = in_graph = False
+    begin = f'{_MARK}"step", {number})'
+    with log.open() as lines:
+        for line in lines:
+            text = _FREED.sub("ints(?)", line.rstrip("\n").split(" ", 3)[3])
+            if text.startswith(_MARK):
+                if is_inside:
+                    return found
+                is_inside = text == begin
+            elif text.startswith(_GRAPH):
+                in_graph = text == f"{_GRAPH}1)"
+            elif is_inside:
+                found[text, in_graph] += 1
+    raise OpmeterError(f"{log}: step {number} is not complete")
+
+
+def per_layer(
+    cuts: Sequence[Mapping[str, int]], calls: Sequence[Calls]
+) -> Iterator[tuple[str, bool, Occurrences]]:
+    """Yield every call with its numbers outside of layers and per layer of each kind.
+
+    The first cut has the fewest layers; each other one has more layers of one kind. Raises
+    OpmeterError for a call whose arguments depend on the number of layers."""
+    least, first = cuts[0], calls[0]
+    others = list(zip(cuts[1:], calls[1:], strict=True))
+    for call in dict.fromkeys(key for one in calls for key in one):
+        slopes: dict[str, int] = {}
+        for cut, counts in others:
+            (kind,) = (name for name in cut if cut[name] != least[name])
+            slopes[kind] = counts[call] - first[call]
+        if min(slopes.values(), default=0) < 0 or (call not in first):
+            raise OpmeterError(
+                f"a call depends on the number of layers, so that it cannot be scaled: {call[0]}"
+            )
+        outside = first[call] - sum(n * least[kind] for kind, n in slopes.items())
+        yield call[0], call[1], Occurrences(outside, {k: n for k, n in slopes.items() if n})
+
+
+def recorded_pass(
+    tokens: PassTokens, counted: Iterable[tuple[str, bool, Occurrences]]
+) -> RecordedPass:
+    """Return a pass of calls with their numbers."""
+    launches: list[RecordedLaunch] = []
+    messages: list[RecordedMessage] = []
+    for text, in_graph, occurrences in counted:
+        call = parse_call(text)
+        if call.kind == "HCCL":
+            messages.append(_message(call, occurrences, in_graph))
+            continue
+        for part in kernels_of(call):
+            if kernel := kernel_of(part):  # "" where no kernel runs
+                extra = _columns(part, tokens)
+                launches.append(
+                    RecordedLaunch(text, kernel, cells_of(part), extra, occurrences, in_graph)
+                )
+    sizes = (tokens.requests, tokens.queries, tokens.keys)
+    return RecordedPass(tokens.phase, *sizes, tuple(launches), tuple(messages))
+
+
+def _message(call: Recorded, occurrences: Occurrences, in_graph: bool) -> RecordedMessage:
+    operation = _OPERATIONS.get(call.name, call.name)
+    (ranks,) = (a for a in call.arguments if a.startswith("ranks="))
+    dtypes = {tensor.dtype for tensor in call.tensors}
+    recorded = next(iter(dtypes), "INT8")
+    dtype = _DTYPES.get(recorded, recorded.lower())
+    elements = sum(prod(tensor.shape) for tensor in call.tensors)
+    if operation == "send_recv":
+        elements //= max(1, sum(a.startswith(("to=", "from=")) for a in call.arguments))
+    size = elements * _BYTES.get(recorded, 1)
+    group = int(ranks.removeprefix("ranks="))
+    return RecordedMessage(call.text, operation, size, dtype, group, occurrences, in_graph)
+
+
+def _columns(call: Recorded, tokens: PassTokens) -> Mapping[str, str]:
+    """Return the columns on which the time of attention depends."""
+    if not call.name.startswith("aclnnFusedInferAttentionScore"):
+        return {}
+    arguments = call.arguments
+    found = {name: arguments[at].strip('"') for name, at in _ATTENTION.items()}
+    if parse_tensor(arguments[14]) is None:  # no block table: the keys are no pages
+        del found["block_size"]
+    ends = [tokens.queries * (at + 1) for at in range(tokens.requests)]
+    found["actual_seq_lengths_values"] = _lengths(arguments[_QUERY_ENDS], ends)
+    keys = [tokens.keys] * tokens.requests
+    found["actual_seq_lengths_kv_values"] = _lengths(arguments[_KEY_LENGTHS], keys)
+    return {RUNTIME_PREFIX + name: text for name, text in found.items() if text}
+
+
+def _lengths(argument: str, expected: Sequence[int]) -> str:
+    """Return the numbers of a list; of a long one the log has the first and their number."""
+    if not argument.startswith("ints("):
+        return ""
+    *listed, last = argument[len("ints(") : -1].split(",")
+    if not last.startswith("+"):
+        return ",".join((*listed, last))
+    first = [*map(int, listed)]
+    is_expected = first == list(expected[: len(first)]) and len(first) + int(last) == len(expected)
+    return ",".join(map(str, expected)) if is_expected else ""

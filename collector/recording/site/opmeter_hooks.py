@@ -1,0 +1,176 @@
+"""Changes to stock modules that lack something on the recording runtime, made at their import.
+
+Settings are environment variables:
+
+    OPMETER_ALONE     this process is rank 0 of a world whose other ranks do not exist
+    OPMETER_DEVICE    device generation instead of the one that vllm_ascend was built for
+    OPMETER_INTEGERS  1: compute small integer tensors (opmeter_integers)
+"""
+
+import importlib.abc
+import inspect
+import os
+import sys
+
+from opmeter_launches import record_named
+
+_PATCHES = {}
+_AI_CORES = 24
+STEPS = []  # (new tokens, tokens in total) of each request, by step
+
+
+def after(module):
+    """Register a function that changes a module after its import."""
+
+    def keep(patch):
+        _PATCHES.setdefault(module, []).append(patch)
+        return patch
+
+    return keep
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    """Lets the other finders find a module, and runs its patches after its own code."""
+
+    def find_spec(self, name, path=None, target=None):
+        patches = _PATCHES.pop(name, None)
+        if patches is None:
+            return None
+        for finder in sys.meta_path:
+            if finder is self or not hasattr(finder, "find_spec"):
+                continue
+            spec = finder.find_spec(name, path, target)
+            if spec is not None and spec.loader is not None:
+                execute = spec.loader.exec_module
+
+                def exec_module(module, execute=execute):
+                    execute(module)
+                    for patch in patches:
+                        patch(module)
+
+                spec.loader.exec_module = exec_module
+                return spec
+        return None
+
+
+sys.meta_path.insert(0, _Finder())
+
+
+@after("triton.backends")
+def _triton_driver(module):
+    """triton-ascend is active only with CANN's compiler, and compiles C++ against its headers."""
+    driver = module.backends["ascend"].driver
+    driver.is_active = classmethod(lambda cls: True)
+    driver.get_current_target = lambda self: sys.modules["triton.backends.compiler"].GPUTarget(
+        "npu", "Ascend910B2", 0
+    )
+    utils = driver.__init__.__globals__["NPUUtils"]
+    utils.__init__ = lambda self: None
+    utils.get_arch = lambda self: "Ascend910B2"
+    utils.get_aicore_num = lambda self: _AI_CORES
+    utils.set_device_limit = lambda self, *arguments: None
+    utils.load_binary = lambda self, *arguments: None
+
+
+@after("triton.runtime.jit")
+def _triton_launch(module):
+    """The launch of a Triton kernel is recorded instead of compiled."""
+
+    def run(self, *args, grid, warmup, **kwargs):
+        import torch
+
+        names = set(self.arg_names)
+        given = {name: value for name, value in kwargs.items() if name in names}
+        bound = inspect.signature(self.fn).bind(*args, **given)
+        bound.apply_defaults()
+        if callable(grid):
+            grid = grid(dict(bound.arguments))
+        known = (torch.Tensor, bool, int, float, str)
+        shown = [
+            value if value is None or isinstance(value, known) else str(value)
+            for value in bound.arguments.values()
+        ]
+        if not warmup:
+            record_named(f"triton.{self.fn.__name__}", *shown, "grid", list(map(int, grid)))
+
+    module.JITFunction.run = run
+
+
+@after("vllm_ascend.worker.model_runner_v1")
+def _marks_of_steps(module):
+    """A mark in the log where a step begins."""
+    original = module.NPUModelRunner.execute_model
+
+    def execute_model(self, scheduled, *more, **named):
+        import torch
+
+        torch.npu.synchronize()
+        if scheduled.total_num_scheduled_tokens:
+            record_named("MARK", "step", len(STEPS))
+            STEPS.append(_requests(scheduled))
+        return original(self, scheduled, *more, **named)
+
+    module.NPUModelRunner.execute_model = execute_model
+
+
+def _requests(scheduled):
+    computed = {one.req_id: one.num_computed_tokens for one in scheduled.scheduled_new_reqs}
+    cached = scheduled.scheduled_cached_reqs
+    computed.update(zip(cached.req_ids, cached.num_computed_tokens, strict=True))
+    new = scheduled.num_scheduled_tokens
+    return [(count, computed[name] + count) for name, count in new.items()]
+
+
+if os.environ.get("OPMETER_ALONE"):
+
+    @after("torch.distributed.distributed_c10d")
+    def _groups_alone(module):
+        """Groups of the CPU are torch's own fake ones; a store has what this rank wrote."""
+        init, new = module.init_process_group, module.new_group
+
+        def init_process_group(
+            backend=None, init_method=None, timeout=None, world_size=-1, rank=-1, **more
+        ):
+            import torch
+            import torch.testing._internal.distributed.fake_pg
+
+            more["store"] = torch._C._distributed_c10d.HashStore()
+            return init(backend, None, timeout, world_size, rank, **more)
+
+        def new_group(ranks=None, timeout=None, backend=None, *more, **named):
+            return new(ranks, timeout, "fake" if backend == "gloo" else backend, *more, **named)
+
+        module.init_process_group, module.new_group = init_process_group, new_group
+        module._store_based_barrier = lambda *arguments, **named: None
+
+    @after("torch.distributed")
+    def _names_alone(module):
+        c10d = module.distributed_c10d
+        module.init_process_group, module.new_group = c10d.init_process_group, c10d.new_group
+
+    @after("vllm.distributed.device_communicators.shm_broadcast")
+    def _no_queue(module):
+        module.MessageQueue.create_from_process_group = staticmethod(lambda *a, **k: None)
+
+
+if os.environ.get("OPMETER_DEVICE"):
+
+    @after("vllm_ascend._build_info")
+    def _device_generation(module):
+        """The wheel states one generation, in a file that its build wrote."""
+        module.__device_type__ = os.environ["OPMETER_DEVICE"]
+
+
+if os.environ.get("OPMETER_INTEGERS") == "1":
+
+    @after("vllm_ascend.worker.worker")
+    def _compute_integers(module):
+        original = module.NPUWorker.init_device
+
+        def init_device(self):
+            import opmeter_integers
+
+            original(self)
+            opmeter_integers.enable()
+
+        module.NPUWorker.init_device = init_device

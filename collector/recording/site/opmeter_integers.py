@@ -1,0 +1,109 @@
+"""Computes small integer tensors on the recording runtime.
+
+Host code of an engine reads integers from the device, such as the rows of each expert, and makes
+tensors of that size. Device memory is host memory there, so each operator of small integers is
+computed in place, in addition to its launch. Routers choose all experts evenly. Compiled graphs are
+not covered.
+"""
+
+import ctypes
+import sys
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map
+
+_MOST = 1 << 20  # elements
+_KINDS = (torch.int32, torch.int64, torch.bool)
+
+
+class _NotComputed(Exception):
+    """An operand is no small integer tensor."""
+
+
+def enable():
+    """Compute integers from now on, in this thread."""
+    _Integers().__enter__()
+
+
+def _on_host(value):
+    """Return the same memory as a tensor of the CPU."""
+    if isinstance(value, torch.device):
+        return torch.device("cpu")
+    if not isinstance(value, torch.Tensor) or value.device.type == "cpu":
+        return value
+    if value.dtype not in _KINDS or value.numel() > _MOST:
+        raise _NotComputed
+    storage = value.untyped_storage()
+    if not storage.nbytes():
+        return torch.empty(value.shape, dtype=value.dtype)
+    memory = (ctypes.c_byte * storage.nbytes()).from_address(storage.data_ptr())
+    whole = torch.frombuffer(memory, dtype=value.dtype)
+    return whole.as_strided(value.shape, value.stride(), value.storage_offset())
+
+
+def _spread_evenly(outputs, experts):
+    for tensor in outputs:
+        if tensor.dtype in _KINDS:
+            chosen = _on_host(tensor)
+            chosen.copy_((torch.arange(chosen.numel()) % experts).view(chosen.shape))
+
+
+def _compute(func, args, kwargs, out):
+    if "moe_gating_top_k" in func._schema.name:
+        _spread_evenly(out, args[0].shape[-1])
+        return
+    if func.namespace != "aten" or not isinstance(out, torch.Tensor):
+        return
+    first = args[0] if args and isinstance(args[0], torch.Tensor) else None
+    is_same = (
+        first is not None
+        and first.device == out.device
+        and first.untyped_storage().data_ptr() == out.untyped_storage().data_ptr()
+    )
+    if is_same and not func._schema.is_mutable:
+        return  # a view
+    if out.device.type == "cpu" or out.dtype not in _KINDS:
+        return
+    given, named = tree_map(_on_host, list(args)), tree_map(_on_host, dict(kwargs))
+    named.pop("pin_memory", None)
+    try:
+        found = func(*given, **named)
+    except (RuntimeError, NotImplementedError):  # an operator that the CPU has for floats alone
+        given, named = tree_map(_as_float, given), tree_map(_as_float, named)
+        found = func(*given, **named)
+    if not func._schema.is_mutable:
+        _on_host(out).copy_(found)
+
+
+def _as_float(value):
+    return value.double() if isinstance(value, torch.Tensor) else value
+
+
+class _Integers(TorchDispatchMode):
+    def __init__(self):
+        super().__init__()
+        self._reported = set()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        kwargs = dict(kwargs or {})
+        name = func._schema.name
+        if func.namespace == "vllm":  # implemented in Python, whose own calls are computed
+            with self:
+                return func._op_dk(torch._C.DispatchKey.PrivateUse1, *args, **kwargs)
+        if name == "aten::repeat_interleave" and kwargs.get("output_size") is None:
+            repeats = args[1] if len(args) > 1 else args[0]
+            if isinstance(repeats, torch.Tensor) and repeats.device.type == "npu":
+                kwargs["output_size"] = int(_on_host(repeats).sum())
+        out = func(*args, **kwargs)
+        try:
+            if name == "aten::nonzero" and out.device.type == "npu":
+                return func(_on_host(args[0])).to(out.device)  # its size is read by the operator
+            _compute(func, args, kwargs, out)
+        except _NotComputed:
+            pass
+        except Exception as error:  # one operator is not computed; the pass may not depend on it
+            if func not in self._reported:
+                self._reported.add(func)
+                sys.stderr.write(f"integers of {func} are not computed: {error}\n")
+        return out

@@ -1,0 +1,173 @@
+"""Recordings: what the passes of a model launch, as the serving software itself launched them.
+
+A recording is made of a model with few layers. Each launch has its number outside of layers and in
+one layer of each kind, so that its number in the whole model follows:
+
+    times = outside + sum of per_layer[kind] * layers[kind]
+
+`outside` is negative for a launch that the first layer lacks. The file is JSON, compressed with
+gzip; `opmeter model record` writes it.
+"""
+
+import gzip
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from collector.codec.canonical import decode_value, json_object, readable_json
+from collector.codec.errors import BadInput, NewerFormat
+from collector.model.record import CaseRecord
+from collector.model.vocabulary import ACCELERATOR_CORE, OP_STATE
+
+FORMAT, VERSION = "opmeter recording", 1
+_DYNAMIC = "dynamic"
+_LARGEST_BYTES = 1 << 28
+
+
+@dataclass(frozen=True, slots=True)
+class Occurrences:
+    """How often something is launched in a pass: outside of layers, and per layer of each kind."""
+
+    outside: int
+    per_layer: Mapping[str, int]
+
+    def times(self, layers: Mapping[str, int]) -> int:
+        """Return the number of launches in a model with so many layers of each kind."""
+        return self.outside + sum(n * layers[kind] for kind, n in self.per_layer.items())
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedLaunch:
+    """A launch of a kernel.
+
+    call      the call as the runtime recorded it (the format of `collector.recording.calls`)
+    kernel    kernel type
+    cells     tensor cells of a profile's row; empty where the kernel's tensors are unknown
+    extra     further columns of the row
+    in_graph  whether a captured graph launches it"""
+
+    call: str
+    kernel: str
+    cells: Mapping[str, str]
+    extra: Mapping[str, str]
+    occurrences: Occurrences
+    in_graph: bool
+
+    def record(self) -> CaseRecord:
+        cells = {OP_STATE: _DYNAMIC, ACCELERATOR_CORE: "", **self.cells}
+        return CaseRecord(self.kernel, cells, self.extra)
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedMessage:
+    """A collective: `operation` and `message_bytes` as in `collector.ranks.collective`."""
+
+    call: str
+    operation: str
+    message_bytes: int
+    dtype: str
+    group_size: int
+    occurrences: Occurrences
+    in_graph: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedPass:
+    """A forward pass, and what it launches in the order of the first launch.
+
+    phase     prefill or decode
+    requests  number of requests
+    queries   new tokens of each request
+    keys      tokens of each request in total"""
+
+    phase: str
+    requests: int
+    queries: int
+    keys: int
+    launches: tuple[RecordedLaunch, ...]
+    messages: tuple[RecordedMessage, ...]
+
+    def __str__(self) -> str:
+        tokens = f"{self.requests} x {self.queries} new tokens of {self.keys}"
+        return f"{self.phase} of {tokens}"
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """The passes of a model on one rank.
+
+    config_sha256  hash of the model's config.json
+    layers         layers of the model by kind
+    cut            layers by kind of the smallest model that was run
+    release        release of the serving stack
+    layout         ranks: tp, dp, ep
+    device         device generation for which the software chose its launches
+    environment    environment variables that the user set
+    settings       settings of the engine on which launches depend
+    wheels         versions of all installed distributions"""
+
+    model: str
+    config_sha256: str
+    layers: Mapping[str, int]
+    cut: Mapping[str, int]
+    release: str
+    layout: Mapping[str, int]
+    device: str
+    environment: Mapping[str, str]
+    settings: Mapping[str, Any]
+    wheels: Mapping[str, str]
+    passes: tuple[RecordedPass, ...]
+
+    def launches(self) -> Iterator[tuple[RecordedPass, RecordedLaunch, int]]:
+        """Yield the launches of all passes with their numbers in the whole model."""
+        for one in self.passes:
+            for launch in one.launches:
+                if times := launch.occurrences.times(self.layers):
+                    yield one, launch, times
+
+    def messages(self) -> Iterator[tuple[RecordedPass, RecordedMessage, int]]:
+        for one in self.passes:
+            for message in one.messages:
+                if times := message.occurrences.times(self.layers):
+                    yield one, message, times
+
+
+def write_recording(recording: Recording) -> bytes:
+    """Return the bytes of a recording's file; equal recordings give equal bytes."""
+    value = {"format": FORMAT, "version": VERSION, **asdict(recording)}
+    return gzip.compress(readable_json(value), mtime=0)
+
+
+def read_recording(path: Path) -> Recording:
+    """Return the recording of a file. Raises BadInput, with the file, for another one."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise BadInput(f"the recording cannot be read: {error.strerror}", path=path) from error
+    unpacker = zlib.decompressobj(wbits=31)  # gzip
+    try:
+        text = unpacker.decompress(data, _LARGEST_BYTES)
+    except zlib.error as error:
+        raise BadInput("expected a recording of `opmeter model record`", path=path) from error
+    if unpacker.unconsumed_tail:
+        raise BadInput(f"expected at most {_LARGEST_BYTES:,} bytes of JSON", path=path)
+    found = json_object(text, what="a recording", key=str(path))
+    if found.pop("format", None) != FORMAT:
+        raise BadInput("expected a recording of `opmeter model record`", path=path)
+    version = found.pop("version", None)
+    if isinstance(version, int) and version > VERSION:
+        raise NewerFormat(f"{path}: format version {version} requires a later opmeter")
+    recording = decode_value(Recording, found, what="a recording", key=str(path))
+    kinds = {kind for one in recording.passes for kind in _kinds(one)}
+    if not kinds <= set(recording.layers):
+        raise BadInput("expected a number of layers for each kind", path=path)
+    return recording
+
+
+def _kinds(one: RecordedPass) -> Iterator[str]:
+    for launch in one.launches:
+        yield from launch.occurrences.per_layer
+    for message in one.messages:
+        yield from message.occurrences.per_layer

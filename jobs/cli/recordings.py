@@ -1,0 +1,171 @@
+"""`opmeter model record`, and the display of a recording."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from collector.codec.errors import BadInput
+from collector.shapes.serving import Phase
+from jobs.cli.terminal import print_json, print_table, say
+
+if TYPE_CHECKING:
+    from collector.recording.recorded_calls import PassTokens
+    from collector.shapes.recorded_step import Occurrences
+
+RECORDING_SUFFIX = ".json.gz"
+_COLUMNS = ("kernel", "times", "outside", "per layer", "graph", "input shapes")
+
+
+def record_command(
+    model: Annotated[str, typer.Argument(help="name of `opmeter model list`, or a config.json")],
+    *,
+    output: Annotated[Path, typer.Option(help="new file of the recording: NAME.json.gz")],
+    release: Annotated[str, typer.Option(help="release of the serving stack")] = "vllm-ascend-0.18",
+    layout: Annotated[str, typer.Option(help="ranks: tp=16,ep=16  [one rank]")] = "",
+    device: Annotated[str, typer.Option(help="device generation: A2 or A3")] = "A3",
+    phase: Annotated[str, typer.Option(help="phases: prefill, decode or both")] = "prefill,decode",
+    tokens: Annotated[int, typer.Option(help="new tokens of the prefill pass", min=1)] = 4096,
+    prompts: Annotated[int, typer.Option(help="prompts of the prefill pass", min=1)] = 1,
+    requests: Annotated[int, typer.Option(help="requests of the decode pass", min=1)] = 16,
+    keys: Annotated[
+        int, typer.Option("--context", help="tokens of each decoding request in total", min=2)
+    ] = 4096,
+    layers: Annotated[
+        int, typer.Option(help="layers of each kind in the smallest model that runs", min=1)
+    ] = 2,
+    graph: Annotated[
+        bool, typer.Option("--graph", help="capture the decode pass in a graph")
+    ] = False,
+    env: Annotated[
+        list[str] | None,
+        typer.Option(help="NAME=VALUE: environment variable of the engine; may be given again"),
+    ] = None,
+    engine: Annotated[str, typer.Option(help="further options of vllm.LLM, as JSON")] = "",
+    sampling: Annotated[str, typer.Option(help="options of vllm.SamplingParams, as JSON")] = "",
+    logs: Annotated[
+        Path | None, typer.Option(help="new folder for the engine's output and calls")
+    ] = None,
+) -> None:
+    """Record what a model launches, from the serving software itself, without an NPU.
+
+    vLLM and vLLM-Ascend run the model with dummy weights and few layers on a runtime that records
+    every launch. The recording has the launches of the whole model. It is made on x86-64 with gcc;
+    the first recording of a release downloads its wheels.
+
+    \b
+    Examples:
+      opmeter model record qwen3-32b --output qwen3-32b.json.gz
+      opmeter model record qwen3-32b --layout tp=16 --graph --env VLLM_ASCEND_ENABLE_NZ=2 \\
+        --output qwen3-32b-tp16.json.gz
+    """
+    import logging
+    import tempfile
+
+    from collector.codec.errors import file_errors
+    from collector.recording.engine import (
+        DEVICES,
+        EngineSettings,
+        check_settings,
+        read_environment,
+        read_options,
+        record_model,
+    )
+    from collector.recording.model_cuts import find_config
+    from collector.shapes.layout import Layout, layout_of
+    from collector.shapes.recorded_step import write_recording
+
+    if not output.name.endswith(RECORDING_SUFFIX):
+        raise BadInput(f"--output: expected a name that ends with {RECORDING_SUFFIX}, got {output}")
+    if device not in DEVICES:
+        raise BadInput(f"--device: expected one of {', '.join(DEVICES)}, got {device!r}")
+    ranks = layout_of(layout)
+    if ranks != Layout(tp=ranks.tp, ep=ranks.ep):
+        raise BadInput(
+            f"--layout: expected tp and ep, got {layout}; data parallel layouts are not recorded "
+            "yet, and settings of the software are passed with --env"
+        )
+    settings = EngineSettings(
+        release=release,
+        passes=_passes(phase, tokens, prompts, requests, keys),
+        device=device,
+        tp=ranks.tp,
+        ep=ranks.ep,
+        depth=layers,
+        is_graph=graph,
+        environment=read_environment(env or ()),
+        options=read_options("--engine", engine),
+        sampling=read_options("--sampling", sampling),
+    )
+    config = find_config(model)
+    check_settings(config, settings)
+    logging.getLogger("collector.recording").setLevel(logging.INFO)
+    with tempfile.TemporaryDirectory(prefix="opmeter-record-") as scratch:
+        found = record_model(config, settings, logs or Path(scratch))
+    with file_errors(output, "written"):
+        output.write_bytes(write_recording(found))
+    say(f"wrote {output}")
+    for one in found.passes:
+        launched = sum(x.occurrences.times(found.layers) for x in one.launches)
+        say(f"{one}: {launched:,} launches of {len(one.launches):,} cases")
+
+
+def _passes(
+    phase: str, tokens: int, prompts: int, requests: int, keys: int
+) -> tuple[PassTokens, ...]:
+    from collector.recording.recorded_calls import PassTokens
+
+    phases = phase.split(",")
+    if not set(phases) <= set(Phase):
+        raise BadInput(f"--phase: expected {' and '.join(Phase)}, got {phase!r}")
+    if tokens % prompts:
+        raise BadInput(f"--tokens ({tokens}) must be divisible by --prompts ({prompts})")
+    each = tokens // prompts
+    known = {
+        Phase.PREFILL: PassTokens("prefill", prompts, each, each),
+        Phase.DECODE: PassTokens("decode", requests, 1, keys),
+    }
+    return tuple(known[Phase(one)] for one in dict.fromkeys(phases))
+
+
+def show_recording(path: Path, *, as_json: bool) -> None:
+    """Print the launches of a recording, in the whole model."""
+    from collector.shapes.recorded_step import read_recording
+
+    found = read_recording(path)
+    if as_json:
+        print_json(asdict(found))
+        return
+    ranks = ", ".join(f"{name}={count}" for name, count in found.layout.items())
+    for one in found.passes:
+        title = f"{found.model}, {ranks}: {one}, as {found.release} launches it on {found.device}"
+        rows = [
+            (
+                *(launch.kernel, *_counts(launch.occurrences, found.layers)),
+                *(_graph(launch.in_graph), launch.cells.get("Input Shapes", "").strip('"')),
+            )
+            for launch in one.launches
+        ]
+        rows += [
+            (
+                *(message.operation, *_counts(message.occurrences, found.layers)),
+                _graph(message.in_graph),
+                f"{message.message_bytes} bytes over {message.group_size} ranks",
+            )
+            for message in one.messages
+        ]
+        print_table(_COLUMNS, rows, title=title)
+
+
+def _counts(occurrences: Occurrences, layers: Mapping[str, int]) -> tuple[str, str, str]:
+    """Return the cells of the numbers in the whole model, outside of layers, and per layer."""
+    each = ", ".join(f"{count} {kind}" for kind, count in occurrences.per_layer.items())
+    return str(occurrences.times(layers)), str(occurrences.outside), each
+
+
+def _graph(is_inside: bool) -> str:
+    return "yes" if is_inside else ""

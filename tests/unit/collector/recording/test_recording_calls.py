@@ -1,0 +1,190 @@
+"""Launches of cut models as a recording of the whole one."""
+
+import gzip
+import json
+from collections import Counter
+
+import pytest
+
+from collector.codec.errors import BadInput, NewerFormat, OpmeterError
+from collector.recording.engine import EngineSettings, check_settings, read_environment
+from collector.recording.model_cuts import Config, find_config
+from collector.recording.recorded_calls import PassTokens, per_layer, read_step, recorded_pass
+from collector.shapes.recorded_step import Recording, read_recording, write_recording
+
+pytestmark = pytest.mark.fast
+
+MATMUL = "ACLNN aclnnMatmul(bf16[4,8]:ND, bf16[8,16]:ND/1,8, bf16[4,16]:ND, 0)"
+NORM = "ACLNN aclnnRmsNorm(bf16[4,8]:ND, bf16[8]:ND, bf16[4,8]:ND, f32[4,1]:ND; 1e-06)"
+FUSED = "CUSTOM triton.fused_kernel(bf16[4,8]:ND, 8)"
+GATHER = "HCCL HcclAllGather(bf16[32]:ND, ranks=16)"
+DECODE = PassTokens("decode", 4, 1, 4096)
+ROTARY = (
+    "CUSTOM triton._triton_rope(bf16[4,2,128]:ND, 256, bf16[4,1,128]:ND, 128, 0, 0, 0, 0, "
+    "bf16[64,128]:ND, 128, i64[4]:ND, 4)"
+)
+
+
+def log_of(path, *steps):
+    """A log with a mark before each step."""
+    lines = []
+    for number, calls in enumerate(steps):
+        lines += [f'0 0 0 CUSTOM MARK("step", {number})', *(f"1 0 5 {call}" for call in calls)]
+    lines.append(f'2 0 0 CUSTOM MARK("end", {len(steps)})')
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def test_a_step_has_the_calls_up_to_the_next_mark(tmp_path):
+    graph = ("CUSTOM GRAPH(1)", NORM, "CUSTOM GRAPH(0)")
+    log = log_of(tmp_path / "log", [MATMUL], [MATMUL, MATMUL, *graph, NORM])
+    assert read_step(log, 1) == {(MATMUL, False): 2, (NORM, True): 1, (NORM, False): 1}
+    with pytest.raises(OpmeterError):
+        read_step(log, 2)
+
+
+def test_numbers_of_freed_memory_are_not_part_of_a_call(tmp_path):
+    call = "ACLNN aclnnMoeTokenUnpermute(bf16[8,2]:ND, 0, ints({}), bf16[4,2]:ND)"
+    log = log_of(tmp_path / "log", [call.format(139930037522368), call.format(139930037522369)])
+    assert read_step(log, 0) == {(call.format("?"), False): 2}
+
+
+def test_counts_scale_by_the_layers_of_each_kind():
+    cuts = [{"dense": 1, "moe": 2}, {"dense": 2, "moe": 2}, {"dense": 1, "moe": 3}]
+    calls = [
+        {(MATMUL, False): 1 + 3 * cut["dense"] + 2 * cut["moe"], (NORM, False): cut["moe"] - 1}
+        for cut in cuts
+    ]
+    found = {text: one for text, _, one in per_layer(cuts, list(map(Counter, calls)))}
+    assert found[MATMUL].times({"dense": 3, "moe": 58}) == 1 + 9 + 116
+    assert found[NORM].times({"dense": 3, "moe": 58}) == 57  # not in the first layer
+    assert dict(found[NORM].per_layer) == {"moe": 1}
+
+
+def test_a_call_that_names_the_depth_is_refused():
+    calls = [Counter({(MATMUL, False): 2}), Counter({(NORM, False): 3})]
+    with pytest.raises(OpmeterError, match="number of layers"):
+        list(per_layer([{"dense": 2}, {"dense": 3}], calls))
+
+
+def recording_of(*texts):
+    cuts = [{"dense": 2}, {"dense": 3}]
+    calls = [Counter({(text, False): cut["dense"] for text in texts}) for cut in cuts]
+    one = recorded_pass(DECODE, per_layer(cuts, calls))
+    return Recording(
+        model="tiny",
+        config_sha256="",
+        layers={"dense": 64},
+        cut=cuts[0],
+        release="vllm-ascend-0.18",
+        layout={"tp": 1, "dp": 1, "ep": 1},
+        device="A3",
+        environment={},
+        settings={"graph_sizes": [1, 2]},
+        wheels={"vllm": "0.18.0"},
+        passes=(one,),
+    )
+
+
+def test_a_recording_has_kernels_with_tensors_and_messages_with_bytes():
+    found = recording_of(MATMUL, NORM, FUSED, ROTARY, GATHER)
+    rows = {launch.kernel: (launch.record(), times) for _, launch, times in found.launches()}
+    assert {times for _, times in rows.values()} == {64}
+    assert rows["MatMulV2"][0].cells["Input Shapes"] == '"4,8;16,8"'
+    assert rows["_triton_rope"][0].cells["Input Shapes"] == '"4,2,128;4,1,128;64,128;4"'
+    assert "Input Shapes" not in rows["fused_kernel"][0].cells  # which slots it has is unknown
+    ((_, message, times),) = found.messages()
+    assert (message.operation, message.message_bytes, message.group_size) == ("all_gather", 64, 16)
+    assert times == 64
+
+
+@pytest.mark.parametrize("listed", ["ints(4096,4096,4096,4096)", "ints(4096,+3)"])
+def test_lengths_of_attention_are_columns(listed):
+    tensors = ["bf16[4,8,128]:ND", "{bf16[9,128,1024]:ND}", "{bf16[9,128,1024]:ND}", "0", "0"]
+    rest = ["ints(1,2,3,4)", listed, *["0"] * 7, "i32[4,33]:ND", *["0"] * 12]
+    numbers = ["8", "2147483647", "2147483647", '"TND"', "8", "3", "0", "128", "0", "0"]
+    outputs = ["bf16[4,8,128]:ND", "f32[1]:ND"]
+    arguments = ", ".join([*tensors, *rest, *numbers, *outputs])
+    found = recording_of(f"ACLNN aclnnFusedInferAttentionScoreV3({arguments})")
+    ((_, launch, _),) = found.launches()
+    assert launch.extra["Runtime actual_seq_lengths_kv_values"] == "4096,4096,4096,4096"
+    assert launch.extra["Runtime actual_seq_lengths_values"] == "1,2,3,4"
+    assert launch.extra["Runtime block_size"] == "128"
+
+
+def test_a_recording_is_read_as_it_was_written(tmp_path):
+    path = tmp_path / "a.json.gz"
+    found = recording_of(MATMUL, GATHER)
+    path.write_bytes(write_recording(found))
+    assert read_recording(path) == found
+    assert write_recording(read_recording(path)) == path.read_bytes()
+
+
+def test_another_file_is_refused(tmp_path):
+    path = tmp_path / "a.json.gz"
+    for data in (b"", b"text", gzip.compress(b"{}"), gzip.compress(b"[]")):
+        path.write_bytes(data)
+        with pytest.raises(BadInput) as raised:
+            read_recording(path)
+        assert raised.value.path == path or str(raised.value.path) == str(path)
+    value = json.loads(gzip.decompress(write_recording(recording_of(MATMUL))))
+    path.write_bytes(gzip.compress(json.dumps({**value, "layers": {"moe": 1}}).encode()))
+    with pytest.raises(BadInput):
+        read_recording(path)
+    path.write_bytes(gzip.compress(json.dumps({**value, "version": 2}).encode()))
+    with pytest.raises(NewerFormat):
+        read_recording(path)
+
+
+def config_of(**values):
+    base = {
+        "architectures": ["A"],
+        "num_hidden_layers": 61,
+        "vocab_size": 9,
+        "max_position_embeddings": 4096,
+    }
+    return Config("tiny", json.dumps({**base, **values}).encode(), "config.json")
+
+
+def test_cuts_keep_layers_of_every_kind():
+    mixed = config_of(n_routed_experts=256, first_k_dense_replace=3)
+    assert mixed.layers == {"dense": 3, "moe": 58}
+    cuts = list(mixed.cuts(2))
+    assert cuts == [{"dense": 2, "moe": 2}, {"dense": 3, "moe": 2}, {"dense": 2, "moe": 3}]
+    changed = json.loads(mixed.cut(cuts[1]))
+    assert (changed["num_hidden_layers"], changed["first_k_dense_replace"]) == (5, 3)
+    assert config_of().layers == {"dense": 61}
+    assert config_of(num_experts=128, mlp_only_layers=[]).layers == {"moe": 61}
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"layer_types": ["full_attention", "sliding_attention"]},
+        {"num_experts": 8, "mlp_only_layers": [1]},
+        {"num_experts": 8, "decoder_sparse_step": 2},
+        {"num_hidden_layers": 0},
+        {"num_hidden_layers": "61"},
+    ],
+)
+def test_layers_of_unknown_kinds_are_refused(values):
+    with pytest.raises(BadInput, match=next(iter(reversed(values)))):
+        config_of(**values)
+
+
+def test_models_by_name_have_the_keys_of_an_engine():
+    assert find_config("Qwen/Qwen3-32B").layers == {"dense": 64}
+    with pytest.raises(BadInput, match="config.json"):
+        find_config("llama-3-70b")
+    with pytest.raises(BadInput):
+        find_config("no-such-model")
+
+
+def test_settings_that_cannot_be_recorded_are_refused():
+    passes = (PassTokens("decode", 1, 1, 8192),)
+    with pytest.raises(BadInput, match="--context"):
+        check_settings(config_of(), EngineSettings("vllm-ascend-0.18", passes))
+    with pytest.raises(BadInput, match="ep"):
+        check_settings(config_of(), EngineSettings("vllm-ascend-0.18", (), tp=4, ep=2))
+    with pytest.raises(BadInput, match="--env"):
+        read_environment(["NAME"])
