@@ -1,4 +1,4 @@
-"""`sources` of a campaign file: the six kinds of sources of its cases."""
+"""`sources` of a campaign file: the seven kinds of sources of its cases."""
 
 import re
 from collections.abc import Callable
@@ -234,12 +234,16 @@ def _serving(entry: Entry) -> Serving:
     )
 
 
-_KINDS = ("profile", "tree", "bundled", "cases", "collectives", "model")
+_KINDS = ("profile", "tree", "bundled", "cases", "collectives", "model", "recording")
 _UNNAMED = "cases"
 _OF_CASES = ("communication_us", "name")
 _BAD_ROWS = "bad_rows"
 _SOURCE_KINDS_KEYS = (*_KINDS, "stack", _BAD_ROWS, *_OF_CASES, *KEYS)
-_OF_STEPS = ("profile", "model")  # with one of them, `collectives` is not a separate source
+_OF_STEPS = (
+    "profile",
+    "model",
+    "recording",
+)  # with one of them, `collectives` is not a separate source
 # Keys of a few kinds: the kinds, and what they are.
 _ALLOWED = {
     "stack": (("profile", "cases"), "a profile or parsed cases"),
@@ -276,6 +280,14 @@ class BundledSource:
 
 
 @dataclass(frozen=True, slots=True)
+class RecordingSource:
+    """A file of `opmeter model record`. With `collectives`, its messages are cases too."""
+
+    path: Path
+    collectives: StepCollectives | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class CasesSource:
     """A table of cases in the store, by its hash, which was parsed on another machine.
 
@@ -288,7 +300,15 @@ class CasesSource:
     name: str = _UNNAMED
 
 
-Source = ProfileSource | TreeSource | BundledSource | CasesSource | CollectivesSource | ModelSource
+Source = (
+    ProfileSource
+    | TreeSource
+    | BundledSource
+    | CasesSource
+    | CollectivesSource
+    | ModelSource
+    | RecordingSource
+)
 
 
 def read_sources(entry: Entry, base: Path) -> tuple[Source, ...]:
@@ -331,6 +351,9 @@ def _source(entry: Entry, base: Path) -> Source:
         return CasesSource(sha256, same_stack, took_us, name)
     if kind == "model":
         return read_model(found, base)
+    if kind == "recording":
+        step = found.read("collectives", read_step_collectives, None)
+        return RecordingSource(base / found[kind].text(), step)
     if kind == "collectives":
         return read_collectives(found[kind])
     if kind == "tree":
@@ -345,6 +368,6 @@ def _source(entry: Entry, base: Path) -> Source:
 
 def _position(source: Source) -> Source | Path | str:
     """Return what a campaign may name once."""
-    if isinstance(source, ProfileSource):
+    if isinstance(source, ProfileSource | RecordingSource):
         return source.path
     return source.sha256 if isinstance(source, CasesSource) else source

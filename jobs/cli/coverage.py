@@ -35,13 +35,14 @@ def coverage_command(
 ) -> None:
     """Report how much of a workload a version of the database covers.
 
-    A workload is the sources of a campaign, a profile, or a model with the load that it serves.
+    A workload is the sources of a campaign, a profile, a recording, or a model with its load.
     `opmeter plan --budget` reports what to measure first of the rest.
 
     \b
     Examples:
       opmeter coverage --model qwen3-32b --layout tp=4
       opmeter coverage --profile PROF_000001 --missing to-measure
+      opmeter coverage --recording qwen3-32b.json.gz
     """
     from jobs.cli.look_up import check_missing, find_covered, written
     from jobs.planning.coverage import user_metrics

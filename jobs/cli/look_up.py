@@ -165,6 +165,8 @@ def _check_device(device: str, where: VersionOptions) -> None:
 def _campaign(workload: WorkloadOptions, device: str) -> Campaign:
     if workload.profile is not None:
         return campaign_of({"profile": str(workload.profile)}, workload.grid, device)
+    if workload.recording is not None:
+        return campaign_of({"recording": str(workload.recording)}, workload.grid, device)
     return campaign_of(workload.model_source(), workload.grid, device)
 
 

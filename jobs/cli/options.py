@@ -143,14 +143,19 @@ class TreeOptions:
 
 @dataclass(frozen=True, slots=True)
 class WorkloadOptions:
-    """The cases that a command looks up: those of a campaign's file, of a profile, or of a model
-    with the load that it serves. Options of a model are None or empty where they are not given."""
+    """The cases that a command looks up: those of a campaign's file, of a profile, of a recording,
+    or of a model with the load that it serves.
+
+    Options of a model are None or empty where they are not given."""
 
     campaign: Annotated[
         str | None, typer.Argument(help="campaign file whose sources are looked up")
     ] = None
     profile: Annotated[
         Path | None, typer.Option(help="profile to look up, instead of a campaign")
+    ] = None
+    recording: Annotated[
+        Path | None, typer.Option(help="recording of `opmeter model record` to look up")
     ] = None
     model: Annotated[
         str | None,
@@ -205,12 +210,14 @@ class WorkloadOptions:
     grid: RanksGridOption = ""
 
     def __str__(self) -> str:
-        return str(self.campaign or self.profile or f"{self.model} {self.layout}".strip())
+        named = self.campaign or self.profile or self.recording
+        return str(named or f"{self.model} {self.layout}".strip())
 
     def check(self) -> None:
         """Raise BadInput for options that do not go with what is named."""
-        if sum(bool(one) for one in (self.campaign, self.profile, self.model)) != 1:
-            raise BadInput("expected one of CAMPAIGN, --profile and --model")
+        named = (self.campaign, self.profile, self.recording, self.model)
+        if sum(bool(one) for one in named) != 1:
+            raise BadInput("expected one of CAMPAIGN, --profile, --recording and --model")
         if not self.model and self.has_model_options:
             raise BadInput("options of a model require --model")
         if self.campaign and self.grid:
@@ -218,7 +225,8 @@ class WorkloadOptions:
 
     @property
     def has_model_options(self) -> bool:
-        return self != WorkloadOptions(self.campaign, self.profile, self.model, grid=self.grid)
+        named = (self.campaign, self.profile, self.recording, self.model)
+        return self != WorkloadOptions(*named, grid=self.grid)
 
     def model_source(self) -> dict[str, Any]:
         """Return the source of a campaign file that describes the same model and load."""

@@ -93,7 +93,7 @@ def plan_command(
             "as a source in a campaign file"
         )
     if workload.campaign is None:
-        raise BadInput("expected a CAMPAIGN, or --budget with --model or --profile")
+        raise BadInput("expected a CAMPAIGN, or --budget with --model, --recording or --profile")
     described = open_campaign(workload.campaign, collectives=not no_collectives)
     store = open_root(where.root, described, single_writer=single_writer)
     state, options = read_state(described, store), RunOptions(again, retry_failed)

@@ -8,7 +8,12 @@ from collector.codec.text import counted
 from collector.model.plan import Plan
 from collector.ranks.topology import Grid
 from jobs.campaign.campaign_file import Campaign
-from jobs.campaign.source_kinds import CollectivesSource, ModelSource, ProfileSource
+from jobs.campaign.source_kinds import (
+    CollectivesSource,
+    ModelSource,
+    ProfileSource,
+    RecordingSource,
+)
 from jobs.objects.site import Site
 
 
@@ -54,7 +59,10 @@ def _grids(campaign: Campaign) -> Iterator[Grid]:
     for source in campaign.sources:
         if isinstance(source, CollectivesSource):
             yield source.grid
-        elif isinstance(source, ProfileSource | ModelSource) and source.collectives is not None:
+        elif (
+            isinstance(source, ProfileSource | ModelSource | RecordingSource)
+            and source.collectives is not None
+        ):
             yield source.collectives.grid
 
 

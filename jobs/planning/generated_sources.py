@@ -15,7 +15,14 @@ from collector.model.plan import devices_for
 from collector.model.record import CaseRecord, ProfileStatistics
 from collector.model.vocabulary import EP_SIZE
 from collector.profiles.transfers import find_transfers, read_transfers
-from collector.ranks.collective import Collective, CollectiveCase, check, whole_bytes
+from collector.ranks.collective import (
+    DTYPES,
+    OPERATIONS,
+    Collective,
+    CollectiveCase,
+    check,
+    whole_bytes,
+)
 from collector.ranks.distribution import DISTRIBUTE_KERNELS, records_ranks
 from collector.ranks.experts import KERNELS
 from collector.ranks.gangs import ranks_of
@@ -23,10 +30,17 @@ from collector.ranks.topology import Grid
 from collector.shapes.expression import align
 from collector.shapes.kernel_set import find_kernel_set
 from collector.shapes.models import Decoder, read_decoder
+from collector.shapes.recorded_step import Recording, read_recording
 from collector.shapes.serving import Batch, passes
 from collector.shapes.step import Step, StepCollective, StepKernel, derive_step
 from jobs.campaign.campaign_file import Campaign
-from jobs.campaign.source_kinds import AUTO, CollectivesSource, ModelSource, StepCollectives
+from jobs.campaign.source_kinds import (
+    AUTO,
+    CollectivesSource,
+    ModelSource,
+    RecordingSource,
+    StepCollectives,
+)
 
 # Collectives that a campaign names, or that a profile's step sent, as records of cases.
 
@@ -200,10 +214,75 @@ def _collectives(
         return
     every = ((one, batch, times) for step, batch, times in steps for one in step.collectives)
     for one, batch, times in every:
-        tier = reported.grid.natural_tier(one.group_size)
-        message = Collective(one.operation, one.message_bytes, "bfloat16", one.group_size, tier)
-        # Whole elements for each rank: rows to experts may not divide.
-        size_bytes = align(message.message_bytes, whole_bytes(message))
-        message = replace(message, message_bytes=size_bytes)
-        check(message)
-        yield collective_record(message, reported, reported.grid.size, backend), one, batch, times
+        sizes = (one.message_bytes, "bfloat16", one.group_size)
+        yield _message_record(one.operation, *sizes, reported, backend), one, batch, times
+
+
+def _message_record(
+    operation: str,
+    message_bytes: int,
+    dtype: str,
+    group_size: int,
+    reported: StepCollectives,
+    backend: str,
+) -> CaseRecord:
+    """Return the record of a message over the nearest ranks."""
+    tier = reported.grid.natural_tier(group_size)
+    message = Collective(operation, message_bytes, dtype, group_size, tier)
+    # Whole elements for each rank: rows to experts may not divide.
+    size_bytes = align(message.message_bytes, whole_bytes(message))
+    message = replace(message, message_bytes=size_bytes)
+    check(message)
+    return collective_record(message, reported, reported.grid.size, backend)
+
+
+# The passes of a recording, as records of cases.
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedCases:
+    """The cases of a recording, each once, and how often its passes launch them together.
+
+    `left_out` counts the launches of messages that cannot be measured, by reason."""
+
+    recording: Recording
+    records: tuple[CaseRecord, ...]
+    launches: tuple[int, ...]
+    left_out: Counter[str]
+
+
+def recorded_cases(source: RecordingSource, backend: str) -> RecordedCases:
+    """Return the cases of a recording, in the order of its passes. Raise BadInput for a bad file.
+
+    A record lists in MODEL_STEPS the passes that launch its case, and how often."""
+    recording = read_recording(source.path)
+    ranks = ",".join(f"{name}={count}" for name, count in recording.layout.items())
+    found: dict[str, CaseRecord] = {}
+    launches: Counter[str] = Counter()
+    places: dict[str, list[str]] = {}
+    left_out: Counter[str] = Counter()
+    kernels = [(one.phase, x.record(), times) for one, x, times in recording.launches()]
+    if source.collectives is not None:
+        for one, message, times in recording.messages():
+            if message.operation not in OPERATIONS or message.dtype not in DTYPES:
+                left_out[f"{message.operation} of {message.dtype}"] += times
+                continue
+            sizes = (message.message_bytes, message.dtype, message.group_size)
+            record = _message_record(message.operation, *sizes, source.collectives, backend)
+            kernels.append((one.phase, record, times))
+    for phase, record, times in kernels:
+        record = with_ep_size(record, recording.layout.get("ep"))
+        found.setdefault(record.case_id, record)
+        launches[record.case_id] += times
+        places.setdefault(record.case_id, []).append(f"{phase} x {times}")
+    records = tuple(
+        replace(
+            record,
+            extra={
+                **record.extra,
+                MODEL_STEPS: f"{recording.model} ({ranks}, recorded): {'; '.join(places[name])}",
+            },
+        )
+        for name, record in found.items()
+    )
+    return RecordedCases(recording, records, tuple(launches[one] for one in found), left_out)

@@ -190,6 +190,8 @@ def _load(source: source_kinds.Source, campaign: Campaign, store: Store) -> Load
             return _collectives(source, campaign)
         case source_kinds.ModelSource():
             return _model(source, campaign)
+        case source_kinds.RecordingSource():
+            return _recording(source, campaign)
         case source_kinds.CasesSource():
             return _stored(source, campaign, store)
         case source_kinds.BundledSource(name):
@@ -259,6 +261,19 @@ def _model(source: source_kinds.ModelSource, campaign: Campaign) -> LoadedSource
         )
     passes = counted(len(found.batches), "pass", "passes")
     name = f"model {found.decoder.name} ({source.layout}; {passes} of {source.release})"
+    return _loaded(name, found.records, same_stack=False)
+
+
+def _recording(source: source_kinds.RecordingSource, campaign: Campaign) -> LoadedSource:
+    found = generated_sources.recorded_cases(source, campaign.backend)
+    if source.collectives is not None:
+        generated_sources.check_gangs(
+            (one for one in found.records if is_of_gangs(one.case)), campaign
+        )
+    recording = found.recording
+    passes = counted(len(recording.passes), "pass", "passes")
+    reasons = [f"; {counted(n, 'message')} omitted: {why}" for why, n in found.left_out.items()]
+    name = f"recording of {recording.model} ({passes} of {recording.release}{''.join(reasons)})"
     return _loaded(name, found.records, same_stack=False)
 
 

@@ -15,10 +15,10 @@ from collector.ranks.collective import collective_case_of, is_collective
 from collector.ranks.gangs import is_of_gangs, routed_call
 from collector.store.base import Store
 from jobs.campaign.campaign_file import Campaign
-from jobs.campaign.source_kinds import ModelSource, ProfileSource, Source
+from jobs.campaign.source_kinds import ModelSource, ProfileSource, RecordingSource, Source
 from jobs.planning.candidates import only_operators
 from jobs.planning.forecast import Peaks, predict, predict_collective, predict_routed
-from jobs.planning.generated_sources import messages_in_situ, model_records
+from jobs.planning.generated_sources import messages_in_situ, model_records, recorded_cases
 from jobs.planning.sources import completed_records, load_sources
 
 
@@ -43,7 +43,7 @@ class Workload:
 def workload_of(
     campaign: Campaign, store: Store, peaks: Peaks, *, in_situ: bool = False
 ) -> Workload:
-    """Return the workload of a campaign's sources: profiles, models, trees and collectives. If the
+    """Return the workload of a campaign's sources: profiles, models, recordings and others. If the
     campaign names its operators, it is that of these alone.
 
     With `in_situ`, the messages of a profile have their durations in its run, with all waiting."""
@@ -92,6 +92,9 @@ def _launches(
         found = model_records(source, campaign.backend)
         records = completed_records(found.records)
         return zip(records, found.launches, strict=True), 0.0
+    if isinstance(source, RecordingSource):
+        recorded = recorded_cases(source, campaign.backend)
+        return zip(completed_records(recorded.records), recorded.launches, strict=True), 0.0
     messages: tuple[CaseRecord, ...] = ()
     if in_situ and isinstance(source, ProfileSource) and source.collectives is not None:
         messages = messages_in_situ(source.path, source.collectives, campaign.backend)

@@ -16,6 +16,8 @@ from opmeter_launches import record_named
 
 _PATCHES = {}
 _AI_CORES = 24
+_RANKS_OF_A_NODE = 16
+_OBJECTS = ("broadcast_object_list", "all_gather_object")
 STEPS = []  # (new tokens, tokens in total) of each request, by step
 
 
@@ -140,13 +142,31 @@ if os.environ.get("OPMETER_ALONE"):
         def new_group(ranks=None, timeout=None, backend=None, *more, **named):
             return new(ranks, timeout, "fake" if backend == "gloo" else backend, *more, **named)
 
+        def all_gather_object(object_list, obj, group=None):
+            object_list[:] = [obj] * len(object_list)
+
         module.init_process_group, module.new_group = init_process_group, new_group
         module._store_based_barrier = lambda *arguments, **named: None
+        # no other rank sends an object; a fake group would leave its size unset
+        module.broadcast_object_list = lambda *arguments, **named: None
+        module.all_gather_object = all_gather_object
 
     @after("torch.distributed")
     def _names_alone(module):
         c10d = module.distributed_c10d
-        module.init_process_group, module.new_group = c10d.init_process_group, c10d.new_group
+        for name in ("init_process_group", "new_group", *_OBJECTS):
+            setattr(module, name, getattr(c10d, name))
+
+    @after("vllm.distributed.parallel_state")
+    def _nodes_alone(module):
+        def in_the_same_node_as(group, source_rank=0):
+            import torch
+
+            ranks = torch.distributed.get_process_group_ranks(group)
+            node = ranks[source_rank] // _RANKS_OF_A_NODE
+            return [rank // _RANKS_OF_A_NODE == node for rank in ranks]
+
+        module.in_the_same_node_as = in_the_same_node_as
 
     @after("vllm.distributed.device_communicators.shm_broadcast")
     def _no_queue(module):

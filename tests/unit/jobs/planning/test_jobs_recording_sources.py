@@ -1,0 +1,93 @@
+"""Recordings as sources of a campaign."""
+
+from collections import Counter
+
+import pytest
+
+from collector.codec.errors import BadInput
+from collector.model.stack import Stack
+from collector.recording.recorded_calls import PassTokens, per_layer, recorded_pass
+from collector.shapes.recorded_step import Recording, write_recording
+from collector.store.in_memory import MemoryStore
+from jobs.campaign.campaign_file import campaign_from_text
+from jobs.planning.forecast import peaks_of
+from jobs.planning.generated_sources import MODEL_STEPS, recorded_cases
+from jobs.planning.sources import load_sources
+from jobs.planning.workload import workload_of
+
+pytestmark = pytest.mark.fast
+
+MATMUL = "ACLNN aclnnMatmul(bf16[4,8]:ND, bf16[8,16]:ND/1,8, bf16[4,16]:ND, 0)"
+NORM = "ACLNN aclnnRmsNorm(bf16[4,8]:ND, bf16[8]:ND, bf16[4,8]:ND, f32[4,1]:ND; 1e-06)"
+REDUCE = "HCCL HcclAllReduce(bf16[32]:ND, 0, ranks=4)"
+COUNTS = "HCCL HcclAllGather(i32[8]:ND, ranks=4)"
+CUTS = [{"dense": 2}, {"dense": 3}]
+
+
+@pytest.fixture
+def path(tmp_path):
+    """A recording of a model with 64 layers: a norm outside of them."""
+    calls = [
+        Counter({(text, False): cut["dense"] for text in (MATMUL, REDUCE, COUNTS)})
+        + Counter({(NORM, False): 1})
+        for cut in CUTS
+    ]
+    one = recorded_pass(PassTokens("decode", 4, 1, 128), per_layer(CUTS, calls))
+    recording = Recording(
+        model="tiny",
+        config_sha256="",
+        layers={"dense": 64},
+        cut=CUTS[0],
+        release="vllm-ascend-0.18",
+        layout={"tp": 4, "dp": 1, "ep": 1},
+        device="A3",
+        environment={},
+        settings={},
+        wheels={},
+        passes=(one, one),
+    )
+    path = tmp_path / "tiny.json.gz"
+    path.write_bytes(write_recording(recording))
+    return path
+
+
+def campaign(path, more=""):
+    text = f"""
+campaign: recorded
+backend: npu
+devices: 16
+sources:
+  - recording: {path.name}
+{more}"""
+    return campaign_from_text(text, path="campaign.yaml", base=path.parent)
+
+
+def test_a_recording_is_the_workload_of_the_whole_model(path):
+    found = workload_of(
+        campaign(path), MemoryStore(), peaks_of(Stack(device="Ascend910_9391", torch=""))
+    )
+    launches = {one.record.kernel_type: one.launches for one in found.cases}
+    assert launches == {"MatMulV2": 128, "RmsNorm": 2}  # two passes of 64 layers
+
+
+def test_messages_are_cases_if_the_grid_is_known(path):
+    described = campaign(path, "    collectives: {grid: [48, 8, 2]}")
+    found = recorded_cases(described.sources[0], "npu")
+    launches = dict(zip((r.kernel_type for r in found.records), found.launches, strict=True))
+    assert launches["hcom_allReduce_"] == 128
+    assert found.left_out == {"all_gather of int32": 128}
+    assert "recorded" in found.records[0].extra[MODEL_STEPS]
+    (loaded,) = load_sources(described, MemoryStore())
+    assert "messages omitted" in loaded.planned.name
+
+
+def test_a_source_that_is_no_recording_is_refused(path):
+    path.write_bytes(b"no recording")
+    with pytest.raises(BadInput) as raised:
+        load_sources(campaign(path), MemoryStore())
+    assert str(path) in str(raised.value)
+
+
+def test_the_settings_of_a_model_are_refused_next_to_a_recording(path):
+    with pytest.raises(BadInput):
+        campaign(path, "    release: vllm-ascend-0.18")
