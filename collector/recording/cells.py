@@ -45,6 +45,7 @@ _LAYOUTS: Mapping[str, str] = MappingProxyType(
         "aclnnRmsNormGrad": "0 1 2 3 -> 4 5",
         "aclnnAddRmsNormBias": "0 1 2 3 -> 4 5 6",
         "triton._triton_rope": "0 2 8 10 -> 0 2",
+        "triton.split_qkv_rmsnorm_rope_kernel": "0 4 -> 1 2 3",  # as a profile shows it
         "aclnnAddRmsNormDynamicQuantV2": "0 1 2 3 4 5 -> 7 8 9 10 11",
         "aclnnAddRmsNormQuantV2": "0 1 2 3 4 5 6 7 -> 10 11 12",
         "aclnnInplaceAddRmsNorm": "0 1 2 -> 0 3 1",
@@ -74,6 +75,7 @@ _LAYOUTS: Mapping[str, str] = MappingProxyType(
         "aclnnMoeFinalizeRoutingV4": "0 1 2 3 4 5 6 -> -1",
         "aclnnMoeGatingTopK": "0 1 -> 9 10 11",
         "aclnnMoeGatingTopKSoftmax": "0 1 -> 3 4 5",
+        "aclnnMoeInitRoutingCustom": "0 1 2 3 -> -4 -3 -2 -1",
         "aclnnMoeInitRoutingV3": "0 1 2 3 -> -4 -3 -2 -1",
         "aclnnMoeReRouting": "0 1 2 -> 5 6 7 8",
         "aclnnMoeTokenPermute": "0 1 -> 4 5",

@@ -7,6 +7,7 @@ clean on a runtime that computes nothing.
 import json
 import logging
 import os
+import resource
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
@@ -160,7 +161,9 @@ def _run(
             )
         except subprocess.TimeoutExpired as error:
             raise EngineFailed(f"the engine did not end within {_LIMIT_S} s") from error
-    logger.info("ran %s layers in %.0f s", shown, time.monotonic() - begun)
+    memory_gb = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1e6  # of all so far
+    took_s = time.monotonic() - begun
+    logger.info("ran %s layers in %.0f s with at most %.1f GB", shown, took_s, memory_gb)
     if not result.exists():
         last = (work / "engine.txt").read_text(errors="replace").strip().splitlines()[-1:]
         raise EngineFailed(f"the engine ended, status {done.returncode}: {''.join(last)}")

@@ -41,6 +41,10 @@ _ATTENTION = {
     "block_size": 34,
 }
 _QUERY_ENDS, _KEY_LENGTHS = 5, 6
+_ATTENTION_CALL = "aclnnFusedInferAttentionScore"
+_ND_ONLY = (_ATTENTION_CALL, "aclnnRmsNorm")  # as the profiles at hand show them
+_PLAIN = ("NCL", "NCHW")
+_CELLS = ("Data Types", "Formats")
 # A number that torch_npu reads out of memory that it has freed (`restore_shape` of
 # MoeTokenUnpermute, until 2.10).
 _FREED = re.compile(r"ints\(\d{12,}\)")
@@ -113,12 +117,33 @@ def recorded_pass(
             continue
         for part in kernels_of(call):
             if kernel := kernel_of(part):  # "" where no kernel runs
-                extra = _columns(part, tokens)
+                columns = _columns(part, tokens)
                 launches.append(
-                    RecordedLaunch(text, kernel, cells_of(part), extra, occurrences, in_graph)
+                    RecordedLaunch(text, kernel, _cells(part), columns, occurrences, in_graph)
                 )
     sizes = (tokens.requests, tokens.queries, tokens.keys)
     return RecordedPass(tokens.phase, *sizes, tuple(launches), tuple(messages))
+
+
+def _cells(call: Recorded) -> Mapping[str, str]:
+    """Return the tensors of a call as a profile shows them.
+
+    Kernels that accept only ND show it for any number of dimensions; an output without elements,
+    such as the statistics of attention, is absent."""
+    cells = cells_of(call)
+    if not call.name.startswith(_ND_ONLY):
+        return cells
+    found = {}
+    for name, text in cells.items():
+        slots = text.split(";")
+        if name.endswith("Formats"):
+            slots = ["ND" if slot in _PLAIN else slot for slot in slots]
+        found[name] = ";".join(slots)
+    shapes = found.get("Output Shapes", "").strip('"').split(";")
+    if call.name.startswith(_ATTENTION_CALL) and shapes[1:] == [""]:
+        found |= {f"Output {cell}": found[f"Output {cell}"].split(";")[0] for cell in _CELLS}
+        found["Output Shapes"] = f'"{shapes[0]}"'
+    return found
 
 
 def _message(call: Recorded, occurrences: Occurrences, in_graph: bool) -> RecordedMessage:
@@ -137,7 +162,7 @@ def _message(call: Recorded, occurrences: Occurrences, in_graph: bool) -> Record
 
 def _columns(call: Recorded, tokens: PassTokens) -> Mapping[str, str]:
     """Return the columns on which the time of attention depends."""
-    if not call.name.startswith("aclnnFusedInferAttentionScore"):
+    if not call.name.startswith(_ATTENTION_CALL):
         return {}
     arguments = call.arguments
     found = {name: arguments[at].strip('"') for name, at in _ATTENTION.items()}

@@ -8,7 +8,7 @@ for the fixture rows of the catalogue: vllm_ascend, and the torch and torch_npu 
 The wheels are as they are; a release's own headers and library of custom operators decide which
 function is called. `tests/stacks` holds the files against another recording; read the difference
 before it is committed. `python -m tests.npu.stock_stacks install` makes the environments of
-`stock_extension` alone.
+`stock_extension`, and those of the releases that `opmeter model record` knows.
 """
 
 import json
@@ -20,7 +20,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from collector.ops.registry import find
-from collector.recording.environments import STACKS, install_stack
+from collector.recording.environments import (
+    RELEASES,
+    STACKS,
+    install_serving,
+    install_stack,
+)
 from tests.npu.fakecann.build import build_fake_cann
 from tests.npu.golden import golden_path, golden_text
 from tests.npu.replay_rows import STOCK_SITE
@@ -50,6 +55,8 @@ def main(arguments: list[str]) -> int:
     if arguments == [_INSTALL]:
         for release in STACKS:
             print(install_stack(release))
+        for name in RELEASES:
+            print(install_serving(name).python)
         return 0
     for release in arguments or STACKS:
         install_stack(release)

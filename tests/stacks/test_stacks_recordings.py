@@ -1,0 +1,126 @@
+"""Recordings of small models from the whole serving stack, as `opmeter model record` makes them.
+
+They need the environment of the release (`python -m tests.npu.stock_stacks install`).
+"""
+
+import json
+import os
+from collections import Counter
+
+import pytest
+
+from collector.recording.engine import EngineFailed, EngineSettings, record_model
+from collector.recording.environments import RELEASES, is_serving_installed
+from collector.recording.model_cuts import Config
+from collector.recording.recorded_calls import PassTokens
+
+pytestmark = [pytest.mark.torch, pytest.mark.npu, pytest.mark.slow]
+
+DENSE = {
+    "architectures": ["Qwen3ForCausalLM"],
+    "model_type": "qwen3",
+    "hidden_size": 512,
+    "intermediate_size": 1024,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 128,
+    "vocab_size": 1024,
+    "max_position_embeddings": 4096,
+    "tie_word_embeddings": False,
+    "torch_dtype": "bfloat16",
+}
+EXPERTS = DENSE | {
+    "architectures": ["Qwen3MoeForCausalLM"],
+    "model_type": "qwen3_moe",
+    "num_experts": 8,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 256,
+    "decoder_sparse_step": 1,
+    "mlp_only_layers": [],
+    "norm_topk_prob": True,
+}
+PREFILL, DECODE = PassTokens("prefill", 1, 64, 64), PassTokens("decode", 4, 1, 200)
+
+
+@pytest.fixture(params=RELEASES)
+def release(request: pytest.FixtureRequest) -> str:
+    """A release whose environment is installed; without it the test is skipped with the command,
+    and fails under CI or with OPMETER_NO_SKIP=1."""
+    name: str = request.param
+    if not is_serving_installed(name):
+        lacks = f"{name} is not installed: python -m tests.npu.stock_stacks install"
+        if os.environ.get("CI") or os.environ.get("OPMETER_NO_SKIP") == "1":
+            pytest.fail(lacks)
+        pytest.skip(lacks)
+    return name
+
+
+def config_of(values) -> Config:
+    return Config("tiny", json.dumps(values).encode(), "config.json")
+
+
+def kernels_of(one, layers) -> Counter[str]:
+    """How often each kernel is launched in a pass of the whole model."""
+    found = Counter[str]()
+    for launch in one.launches:
+        found[launch.kernel] += launch.occurrences.times(layers)
+    return found
+
+
+def test_a_recording_has_the_launches_of_every_layer(release, tmp_path):
+    settings = EngineSettings(release, (PREFILL, DECODE))
+    found = record_model(config_of(DENSE), settings, tmp_path)
+    assert found.layers == {"dense": 12}
+    assert found.wheels["vllm-ascend"] == RELEASES[release].vllm_ascend
+    assert found.settings["block_size"] == 128
+    for one in found.passes:
+        kernels = kernels_of(one, found.layers)
+        each = {"FusedInferAttentionScore": 12, "ReshapeAndCacheNdKernel": 12, "SwiGlu": 12}
+        assert each.items() <= kernels.items(), one
+        assert (kernels["MatMulV2"], kernels["AddRmsNormBias"]) == (4 * 12 + 1, 2 * 12), one
+        shapes = {launch.cells.get("Input Shapes") for launch in one.launches}
+        tokens = one.requests * one.queries
+        assert f'"{tokens},512;2048,512"' in shapes, one  # gate and up, as they lie in memory
+        assert not any(launch.in_graph for launch in one.launches)
+    _, decode = found.passes
+    (attention,) = (x for x in decode.launches if x.kernel == "FusedInferAttentionScore")
+    assert attention.extra["Runtime actual_seq_lengths_kv_values"] == "200,200,200,200"
+
+
+def test_a_rank_alone_in_a_graph_records_messages_and_scales_by_layers(release, tmp_path):
+    settings = {"passes": (DECODE,), "tp": 2, "is_graph": True}
+    two, three = (
+        record_model(
+            config_of(DENSE),
+            EngineSettings(release, depth=depth, **settings),
+            tmp_path / str(depth),
+        )
+        for depth in (2, 3)
+    )
+    assert two.passes == three.passes  # what a layer launches does not depend on the depth
+    (one,) = two.passes
+    reductions = [x for x in one.messages if x.operation == "all_reduce"]
+    assert sum(x.occurrences.times(two.layers) for x in reductions) == 2 * 12 + 1
+    assert {x.message_bytes for x in reductions} == {4 * 512 * 2}
+    assert {x.group_size for x in reductions} == {2}
+    inside = [x for x in one.launches if x.in_graph]
+    assert {"MatMulV2", "SwiGlu"} <= {x.kernel for x in inside}
+    assert two.settings["graph_sizes"] == [1, 2, 4]
+
+
+def test_layers_of_experts_are_a_kind(release, tmp_path):
+    settings = EngineSettings(release, (PREFILL, DECODE))
+    found = record_model(config_of(EXPERTS), settings, tmp_path)
+    assert found.layers == {"moe": 12}
+    for one in found.passes:
+        kernels = kernels_of(one, found.layers)
+        assert kernels["FusedInferAttentionScore"] == 12, one
+        assert kernels["GroupedMatmul"] == 2 * 12, one
+
+
+def test_what_the_engine_refuses_ends_in_one_line(release, tmp_path):
+    unknown = config_of(DENSE | {"architectures": ["NoSuchModel"], "model_type": "no_such_type"})
+    with pytest.raises(EngineFailed) as raised:
+        record_model(unknown, EngineSettings(release, (DECODE,)), tmp_path)
+    assert "\n" not in str(raised.value)
