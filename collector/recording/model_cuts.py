@@ -12,7 +12,7 @@ from typing import Any
 
 from collector.codec.canonical import json_object, readable_json, sha256_hex
 from collector.codec.errors import BadInput
-from collector.profiles.rows import read_small_file
+from collector.codec.files import read_small_file
 from collector.shapes.models import bundled_names, unknown_model
 
 DENSE, MOE = "dense", "moe"
