@@ -145,9 +145,10 @@ def _options(records: Iterable[tuple[str, str]]) -> Iterator[str]:
 
 
 def _metavar(name: str) -> str:
-    """Return a name without the detail of typer: `<list[int]>` is `<int>...`."""
+    """Return an option as it is typed, without the detail of typer: `--count=<int>...` may be given
+    several times."""
     name = re.sub(r"<list\[(\w+)\]>", lambda of: f"<{of[1].lower()}>...", name)
-    return name.replace(" range>", ">")
+    return name.replace(" range>", ">").replace(" <", "=<" if name.startswith("-") else " <")
 
 
 def _columns() -> Iterator[str]:
