@@ -208,7 +208,7 @@ def _cell(text: str) -> str:
     text = re.sub(r"\s*\[default: (0|none|no check)\]$", "", text.strip())
     text = text.replace("[default: ", "[")
     # The brackets of a default or a range would be a link.
-    text = re.sub(r"\[([^\]]*)\]", r"(\1)", text.replace("|", "\\|"))
+    text = re.sub(r"\[([^\]]*)\](?!\()", r"(\1)", text.replace("|", "\\|"))
     return " ".join(text.split())
 
 
