@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from collector.codec.canonical import json_object, readable_json, sha256_hex
-from collector.codec.errors import BadInput
+from collector.codec.errors import BadInput, file_errors
 from collector.codec.files import read_small_file
 from collector.shapes.models import bundled_names, unknown_model
 
@@ -73,7 +73,9 @@ def find_config(model: str) -> Config:
     path = path / "config.json" if path.is_dir() else path
     if not path.is_file():
         raise unknown_model(model)
-    return Config(path.resolve().parent.name, read_small_file(path), path)
+    with file_errors(path):
+        data = read_small_file(path)
+    return Config(path.resolve().parent.name, data, path)
 
 
 def _layers(values: Mapping[str, Any], path: Path | str) -> Mapping[str, int]:

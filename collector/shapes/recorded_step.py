@@ -17,13 +17,15 @@ from pathlib import Path
 from typing import Any
 
 from collector.codec.canonical import decode_value, json_object, readable_json
-from collector.codec.errors import BadInput, NewerFormat
+from collector.codec.errors import BadInput, NewerFormat, file_errors
+from collector.codec.files import read_small_file
 from collector.model.record import CaseRecord
 from collector.model.vocabulary import ACCELERATOR_CORE, OP_STATE
 
 FORMAT, VERSION = "opmeter recording", 1
 _DYNAMIC = "dynamic"
-_LARGEST_BYTES = 1 << 28
+_LARGEST_FILE = 1 << 24
+_LARGEST_BYTES = 1 << 28  # when it is not compressed
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,15 +144,15 @@ def write_recording(recording: Recording) -> bytes:
 
 def read_recording(path: Path) -> Recording:
     """Return the recording of a file. Raises BadInput, with the file, for another one."""
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise BadInput(f"the recording cannot be read: {error.strerror}", path=path) from error
+    with file_errors(path):
+        data = read_small_file(path, _LARGEST_FILE)
     unpacker = zlib.decompressobj(wbits=31)  # gzip
     try:
         text = unpacker.decompress(data, _LARGEST_BYTES)
     except zlib.error as error:
         raise BadInput("expected a recording of `opmeter model record`", path=path) from error
+    if not unpacker.eof and not unpacker.unconsumed_tail:
+        raise BadInput("expected a whole recording, got one that is cut off", path=path)
     if unpacker.unconsumed_tail:
         raise BadInput(f"expected at most {_LARGEST_BYTES:,} bytes of JSON", path=path)
     found = json_object(text, what="a recording", key=str(path))

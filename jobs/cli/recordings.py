@@ -64,9 +64,9 @@ def record_command(
         --output qwen3-32b-tp16.json.gz
     """
     import logging
-    import tempfile
 
     from collector.codec.errors import file_errors
+    from collector.codec.files import scratch_folder
     from collector.recording.engine import (
         DEVICES,
         EngineSettings,
@@ -78,9 +78,14 @@ def record_command(
     from collector.recording.model_cuts import find_config
     from collector.shapes.layout import Layout, layout_of
     from collector.shapes.recorded_step import write_recording
+    from collector.store.atomic import write_through
 
     if not output.name.endswith(RECORDING_SUFFIX):
         raise BadInput(f"--output: expected a name that ends with {RECORDING_SUFFIX}, got {output}")
+    if not output.absolute().parent.is_dir():
+        raise BadInput(f"--output: no folder {output.absolute().parent}")
+    if logs is not None and logs.exists():
+        raise BadInput(f"--logs: expected a new folder, got {logs}, which exists")
     if device not in DEVICES:
         raise BadInput(f"--device: expected one of {', '.join(DEVICES)}, got {device!r}")
     ranks = layout_of(layout)
@@ -104,10 +109,10 @@ def record_command(
     config = find_config(model)
     check_settings(config, settings)
     logging.getLogger("collector.recording").setLevel(logging.INFO)
-    with tempfile.TemporaryDirectory(prefix="opmeter-record-") as scratch:
-        found = record_model(config, settings, logs or Path(scratch))
+    with scratch_folder("record") as scratch:
+        found = record_model(config, settings, logs or scratch)
     with file_errors(output, "written"):
-        output.write_bytes(write_recording(found))
+        write_through(output, write_recording(found))
     say(f"wrote {output}")
     for one in found.passes:
         launched = sum(x.occurrences.times(found.layers) for x in one.launches)

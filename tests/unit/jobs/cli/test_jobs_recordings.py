@@ -1,0 +1,78 @@
+"""`opmeter model record` up to the start of the engine, and the display of a recording."""
+
+import json
+
+import pytest
+
+from collector.codec.errors import BadInput
+from collector.recording import engine
+from collector.recording.recorded_calls import PassTokens
+from collector.shapes.recorded_step import read_recording, write_recording
+from tests.unit.collector.recording.test_recording_calls import GATHER, MATMUL, recording_of
+from tests.unit.jobs.cli.in_process import invoked
+
+pytestmark = pytest.mark.fast
+
+
+@pytest.fixture
+def ran(monkeypatch):
+    """The settings with which the engine would run; it gives the same recording."""
+    found = []
+
+    def record_model(config, settings, work):
+        found.append((config, settings))
+        return recording_of(MATMUL, GATHER)
+
+    monkeypatch.setattr(engine, "record_model", record_model)
+    return found
+
+
+def test_a_recording_is_written_and_shown(ran, tmp_path):
+    path = tmp_path / "tiny.json.gz"
+    words = ("--layout", "tp=16,ep=16", "--graph", "--env", "A=1", "--env", "B=2")
+    sizes = ("--tokens", "512", "--prompts", "2", "--requests", "8", "--context", "1024")
+    invoked("model", "record", "qwen3-32b", "--output", str(path), *words, *sizes)
+    ((config, settings),) = ran
+    assert config.layers == {"dense": 64}
+    assert (settings.tp, settings.ep, settings.is_graph) == (16, 16, True)
+    assert settings.environment == {"A": "1", "B": "2"}
+    prefill, decode = PassTokens("prefill", 2, 256, 256), PassTokens("decode", 8, 1, 1024)
+    assert settings.passes == (prefill, decode)
+    assert read_recording(path) == recording_of(MATMUL, GATHER)
+    shown = invoked("model", "show", str(path)).stdout.splitlines()
+    rows = [line.split("\t")[:2] for line in shown[1:]]
+    assert rows == [["MatMulV2", "64"], ["all_gather", "64"]]
+    told = json.loads(invoked("model", "show", str(path), "--json").stdout)
+    assert told["passes"][0]["launches"][0]["call"] == MATMUL
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (("--output", "a.json"), "--output"),
+        (("--output", "no-such-folder/a.json.gz"), "--output"),
+        (("--logs", "."), "--logs"),
+        (("--device", "A5"), "--device"),
+        (("--layout", "tp=2,dp=2"), "--layout"),
+        (("--layout", "tp=4,ep=2"), "--layout"),
+        (("--phase", "decode,other"), "--phase"),
+        (("--tokens", "9", "--prompts", "2"), "--tokens"),
+        (("--context", "99999"), "--context"),
+        (("--env", "A"), "--env"),
+        (("--engine", "[1]"), "--engine"),
+        (("--sampling", "{"), "--sampling"),
+    ],
+)
+def test_options_that_cannot_be_recorded_are_refused(ran, tmp_path, monkeypatch, words, named):
+    monkeypatch.chdir(tmp_path)
+    output = () if "--output" in words else ("--output", "a.json.gz")
+    done = invoked("model", "record", "qwen3-32b", *output, *words)
+    assert isinstance(done.exception, BadInput)
+    assert str(done.exception).startswith(named)
+    assert not ran
+
+
+def test_a_file_that_is_no_recording_is_refused(tmp_path):
+    path = tmp_path / "a.json.gz"
+    path.write_bytes(write_recording(recording_of(MATMUL))[:-9])
+    assert isinstance(invoked("model", "show", str(path)).exception, BadInput)
