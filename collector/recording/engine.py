@@ -41,6 +41,7 @@ _PAGE = 128  # tokens of a block of the cache, as vLLM-Ascend chooses it
 _LIMIT_S = 1200
 # A process that takes nothing from the network, and starts no other ones.
 _SETTINGS = {
+    "FAKE_NPU_MEMORY_GB": "1024",  # the weights of one rank need not fit: they are never touched
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
     "VLLM_PLUGINS": "ascend",
     "VLLM_NO_USAGE_STATS": "1",
@@ -203,7 +204,7 @@ def _request(model: Path, settings: EngineSettings) -> Mapping[str, Any]:
         "max_num_seqs": most,
         "enable_prefix_caching": False,
         "disable_log_stats": True,
-        # a device of 64 GB does not decide how many requests fit
+        # the memory of the device does not decide how many requests fit
         "num_gpu_blocks_override": max(512, (most + 1) * (-(-longest // _PAGE) + 1)),
         "tensor_parallel_size": settings.tp,
         "enable_expert_parallel": settings.ep > 1,
