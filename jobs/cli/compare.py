@@ -14,6 +14,7 @@ from collector.model.measurement import CONTEXT
 from collector.model.stack import backend_of
 from jobs.cli import options
 from jobs.cli.look_up import campaign_of, open_version
+from jobs.cli.recordings import compare_with_recording
 from jobs.cli.terminal import print_json, say_lines
 
 if TYPE_CHECKING:
@@ -46,19 +47,31 @@ def compare_command(
     force: Annotated[
         bool, typer.Option("--force", help="compare also with durations of a CPU or GPU")
     ] = False,
+    recording: Annotated[
+        Path | None,
+        typer.Option(help="recording of `opmeter model record` to compare with, not a version"),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print every case as JSON")] = False,
 ) -> None:
-    """Compare a profile with the durations of a version of the database.
+    """Compare a profile with the durations of a version of the database, or with a recording.
 
     The times of the run (in situ) are compared with the isolated times, by kernel type and by case.
     The step of the run is rebuilt from the isolated times; the difference is listed by cause. A
     profile is of NPUs, so a version of CPUs or GPUs is refused without --force.
 
+    With --recording, it reports which of the profile's cases the recording has, and their time.
+
     \b
     Examples:
       opmeter compare PROF_000001
       opmeter compare PROF_000001 --grid 48,8,2 --json
+      opmeter compare PROF_000001 --recording qwen3-32b.json.gz
     """
+    if recording is not None:
+        if version is not None or directory is not None or grid or cache is not None or force:
+            raise BadInput("--recording excludes the options of a version")
+        compare_with_recording(profile, recording, as_json=as_json)
+        return
     from collector.profiles.step_trace import read_step_trace
     from collector.report.comparison import compare_cases, isolated_times, m6, step_sum
     from jobs.planning.forecast import peaks_of

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from collector.codec.errors import BadInput
+from collector.codec.text import counted
 from collector.shapes.serving import Phase
-from jobs.cli.terminal import print_json, print_table, say
+from jobs.cli.terminal import print_json, print_table, say, say_lines
 
 if TYPE_CHECKING:
     from collector.recording.recorded_calls import PassTokens
+    from collector.report.recorded_share import RecordedShare
     from collector.shapes.recorded_step import Occurrences
 
 RECORDING_SUFFIX = ".json.gz"
@@ -26,7 +28,7 @@ def record_command(
     *,
     output: Annotated[Path, typer.Option(help="new file of the recording: NAME.json.gz")],
     release: Annotated[str, typer.Option(help="release of the serving stack")] = "vllm-ascend-0.18",
-    layout: Annotated[str, typer.Option(help="ranks: tp=16,ep=16  [one rank]")] = "",
+    layout: Annotated[str, typer.Option(help="ranks, one without it: tp=16,ep=16")] = "",
     device: Annotated[str, typer.Option(help="device generation: A2 or A3")] = "A3",
     phase: Annotated[str, typer.Option(help="phases: prefill, decode or both")] = "prefill,decode",
     tokens: Annotated[int, typer.Option(help="new tokens of the prefill pass", min=1)] = 4096,
@@ -164,6 +166,59 @@ def show_recording(path: Path, *, as_json: bool) -> None:
             for message in one.messages
         ]
         print_table(_COLUMNS, rows, title=title)
+
+
+_LISTED = 10
+
+
+def compare_with_recording(profile: Path, recording: Path, *, as_json: bool) -> None:
+    """Print which of a profile's cases a recording has, by kernel type, and the longest others."""
+    from collector.profiles.kernel_details import read_profile
+    from collector.report.recorded_share import recorded_share
+    from collector.shapes.recorded_step import read_recording
+    from jobs.planning.sources import completed_records
+
+    found = read_recording(recording)
+    launched = completed_records(one.record() for _, one, _ in found.launches())
+    unique = tuple({record.case_id: record for record in launched}.values())
+    share = recorded_share(completed_records(read_profile([profile]).records), unique)
+    if as_json:
+        print_json(
+            {
+                "recording": str(recording),
+                "time_us": share.time_us,
+                "recorded_us": share.recorded_us,
+                "kernels": [asdict(one) for one in share.kernels],
+                "missing": [one.case.describe() for one in share.missing],
+                "unmatched": [one.case.describe() for one in share.unmatched],
+            }
+        )
+        return
+    say_lines(_share_lines(recording, share))
+
+
+def _share_lines(recording: Path, share: RecordedShare) -> Iterator[str]:
+    whole_us = share.time_us or 1.0
+    yield f"recording   {recording}"
+    cases = sum(one.cases for one in share.kernels)
+    same = sum(one.recorded_cases for one in share.kernels)
+    yield (
+        f"contained   {share.recorded_us / whole_us:.1%} of the computing time of the profile, "
+        f"{same:,} of {counted(cases, 'case')}"
+    )
+    yield f"  {'kernel type':<32} {'time':>7} {'cases':>7} {'contained':>10}"
+    for one in share.kernels:
+        part = one.recorded_us / one.time_us if one.time_us else 0.0
+        text = f"{part:.1%}" if one.is_recorded else "no kernel"
+        yield f"  {one.kernel_type:<32} {one.time_us / whole_us:7.1%} {one.cases:7,} {text:>10}"
+    yield from _listed("only in the profile", [one.case.describe() for one in share.missing])
+    yield from _listed("only in the recording", [one.case.describe() for one in share.unmatched])
+
+
+def _listed(title: str, texts: Sequence[str]) -> Iterator[str]:
+    if texts:
+        yield f"{title}: {counted(len(texts), 'case')}"
+        yield from (f"  {text}" for text in texts[:_LISTED])
 
 
 def _counts(occurrences: Occurrences, layers: Mapping[str, int]) -> tuple[str, str, str]:

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from collector.codec.errors import BadInput
+from collector.profiles.bundled import write_bundled_profile
 from collector.recording import engine
 from collector.recording.recorded_calls import PassTokens
 from collector.shapes.recorded_step import read_recording, write_recording
@@ -44,6 +45,20 @@ def test_a_recording_is_written_and_shown(ran, tmp_path):
     assert rows == [["MatMulV2", "64"], ["all_gather", "64"]]
     told = json.loads(invoked("model", "show", str(path), "--json").stdout)
     assert told["passes"][0]["launches"][0]["call"] == MATMUL
+
+
+def test_a_profile_is_compared_with_a_recording(tmp_path):
+    profile = write_bundled_profile("quickstart", tmp_path / "profile")
+    path = tmp_path / "tiny.json.gz"
+    path.write_bytes(write_recording(recording_of(MATMUL, GATHER)))
+    told = json.loads(invoked("compare", profile, "--recording", path, "--json").stdout)
+    assert told["time_us"] > 0
+    assert told["recorded_us"] == 0
+    assert told["unmatched"] == ["MatMulV2 4,8;16,8 DT_BF16;DT_BF16"]
+    shown = invoked("compare", profile, "--recording", path).stdout
+    assert "MatMulV2" in shown
+    refused = invoked("compare", profile, "--recording", path, "--force")
+    assert isinstance(refused.exception, BadInput)
 
 
 @pytest.mark.parametrize(
