@@ -62,6 +62,9 @@ _LAYOUTS: Mapping[str, str] = MappingProxyType(
         "aclnnFusedInferAttentionScoreV3": (
             f"0 1 2 3 4 #5:INT64 #6:INT64 {' '.join(map(str, range(7, 27)))} -> -2 -1"
         ),
+        "aclnnFusedInferAttentionScoreV4": (
+            f"0 1 2 3 4 #5:INT64 #6:INT64 {' '.join(map(str, range(7, 29)))} -> -2 -1"
+        ),
         "aclnnIncreFlashAttentionV4": "0 1 2 3 4 #5:INT64 6 7 8 9 10 11 12 13 14 15 -> -1",
         "aclnnPromptFlashAttentionV3": "0 1 2 3 4 #5:INT64 #6:INT64 -> -1",
         "aclnnSparseFlashAttention": "0 1 2 3 4 5 6 7 8 -> -3",
@@ -82,6 +85,8 @@ _LAYOUTS: Mapping[str, str] = MappingProxyType(
         **dict.fromkeys(("aclnnAll", "aclnnAny", "aclnnAmax", "aclnnAmin"), "0 #1:INT64 -> -1"),
         **dict.fromkeys(("aclnnMean", "aclnnReduceSum", "aclnnRepeat"), "0 #1:INT64 -> -1"),
         "aclnnClamp": "0 .=0 .=0 -> 3",
+        **dict.fromkeys(("aclnnGeScalar", "aclnnLtScalar"), "0 .=0 -> 2"),
+        "aclnnInplaceAdds": "0 .=0 -> 0",
         "aclnnDropoutDoMask": "0 1 [1]:FLOAT -> 2",
         "aclnnForeachAddListV2": "0 1 .:FLOAT -> -1F",
         "aclnnForeachAddScalarV2": "0 .:FLOAT -> -1F",

@@ -165,7 +165,8 @@ def _columns(call: Recorded, tokens: PassTokens) -> Mapping[str, str]:
     if not call.name.startswith(_ATTENTION_CALL):
         return {}
     arguments = call.arguments
-    found = {name: arguments[at].strip('"') for name, at in _ATTENTION.items()}
+    more = 2 if call.name.endswith("V4") else 0  # scales of queries and sinks come before
+    found = {name: arguments[at + more].strip('"') for name, at in _ATTENTION.items()}
     if parse_tensor(arguments[14]) is None:  # no block table: the keys are no pages
         del found["block_size"]
     ends = [tokens.queries * (at + 1) for at in range(tokens.requests)]

@@ -15,6 +15,7 @@ KERNELS: dict[str, str | Callable[..., str]] = {
     "aclnnFlashAttentionScore": "FlashAttentionScore",
     "aclnnFlashAttentionScoreGrad": "FlashAttentionScoreGrad",
     "aclnnFusedInferAttentionScoreV3": "FusedInferAttentionScore",
+    "aclnnFusedInferAttentionScoreV4": "FusedInferAttentionScore",
     "aclnnIncreFlashAttentionV4": "IncreFlashAttention",
     "aclnnLightningIndexer": "LightningIndexer",
     "aclnnPromptFlashAttentionV3": "PromptFlashAttention",

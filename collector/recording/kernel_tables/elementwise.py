@@ -41,6 +41,15 @@ def repeated(tensors: Tensors) -> str:
     return "RepeatInterleave" if len(tensors[0].shape) == 1 else "RepeatInterleaveV2"
 
 
+def conjunction(tensors: Tensors) -> str:
+    """Of booleans, or of the bits of integers."""
+    return "LogicalAnd" if tensors[0].dtype == "BOOL" else "BitwiseAnd"
+
+
+def negation(tensors: Tensors) -> str:
+    return "LogicalNot" if tensors[0].dtype == "BOOL" else "Invert"
+
+
 def _is_integer(tensor: Any) -> bool:
     name = str(tensor.dtype).lower()
     return name.startswith(("i", "u", "bool")) or "int" in name
@@ -82,6 +91,8 @@ KERNELS: dict[str, str | Callable[[Tensors], str]] = {
     "aclnnForeachAddcdivScalarV2": "ForeachAddcdivScalar",
     "aclnnArange": "Range",
     "aclnnArgMax": "ArgMaxV2",
+    "aclnnBitwiseAndTensor": conjunction,
+    "aclnnBitwiseNot": negation,
     "aclnnCast": "Cast",
     "aclnnClamp": "ClipByValueV2",
     "aclnnCos": "Cos",
@@ -93,11 +104,17 @@ KERNELS: dict[str, str | Callable[[Tensors], str]] = {
     "aclnnGeTensor": "GreaterEqual",
     "aclnnGelu": "Gelu",
     "aclnnGeluV2": "GeluV2",
+    "aclnnGeScalar": "GreaterEqual",
     "aclnnGtTensor": "Greater",
     "aclnnHistc": "HistogramV2",
+    "aclnnInplaceAdds": "Add",
+    "aclnnInplaceDiv": "RealDiv",
     "aclnnInplaceFillScalar": "Fill",
+    "aclnnInplaceLog": "Log",
     "aclnnInplaceMaskedFillScalar": "MaskedFill",
+    "aclnnInplaceMuls": multiplied,
     "aclnnInplaceOne": "OnesLike",
+    "aclnnInplaceUniform": "RandomUniform",
     "aclnnInplaceZero": "ZerosLike",
     "aclnnLeTensor": "LessEqual",
     "aclnnLinalgVectorNorm": "LpNormV2",
@@ -108,6 +125,7 @@ KERNELS: dict[str, str | Callable[[Tensors], str]] = {
     "aclnnLogicalAnd": "LogicalAnd",
     "aclnnLogicalNot": "LogicalNot",
     "aclnnLogicalOr": "LogicalOr",
+    "aclnnLtScalar": "Less",
     "aclnnLtTensor": "Less",
     "aclnnMaxDim": "ArgMaxWithValue",
     "aclnnMaximum": "Maximum",
@@ -149,4 +167,7 @@ def added(call: Any) -> str:
     return "Add" if float(call.arguments[2].partition("=")[2]) == 1 else "AxpyV2"
 
 
-OF_CALLS: dict[str, Callable[[Any], str]] = {"aclnnAdd": added}
+OF_CALLS: dict[str, Callable[[Any], str]] = {
+    "aclnnAdd": added,
+    "aclnnInplaceAdd": added,
+}

@@ -98,18 +98,29 @@ def test_a_recording_has_kernels_with_tensors_and_messages_with_bytes():
     assert times == 64
 
 
+@pytest.mark.parametrize("version", ["V3", "V4"])
 @pytest.mark.parametrize("listed", ["ints(4096,4096,4096,4096)", "ints(4096,+3)"])
-def test_lengths_of_attention_are_columns(listed):
+def test_lengths_of_attention_are_columns(listed, version):
     tensors = ["bf16[4,8,128]:ND", "{bf16[9,128,1024]:ND}", "{bf16[9,128,1024]:ND}", "0", "0"]
-    rest = ["ints(1,2,3,4)", listed, *["0"] * 7, "i32[4,33]:ND", *["0"] * 12]
+    more = 2 if version == "V4" else 0
+    rest = ["ints(1,2,3,4)", listed, *["0"] * 7, "i32[4,33]:ND", *["0"] * (12 + more)]
     numbers = ["8", "2147483647", "2147483647", '"TND"', "8", "3", "0", "128", "0", "0"]
     outputs = ["bf16[4,8,128]:ND", "f32[1]:ND"]
     arguments = ", ".join([*tensors, *rest, *numbers, *outputs])
-    found = recording_of(f"ACLNN aclnnFusedInferAttentionScoreV3({arguments})")
+    found = recording_of(f"ACLNN aclnnFusedInferAttentionScore{version}({arguments})")
     ((_, launch, _),) = found.launches()
     assert launch.extra["Runtime actual_seq_lengths_kv_values"] == "4096,4096,4096,4096"
     assert launch.extra["Runtime actual_seq_lengths_values"] == "1,2,3,4"
     assert launch.extra["Runtime block_size"] == "128"
+    assert launch.extra["Runtime input_layout"] == "TND"
+    assert launch.kernel == "FusedInferAttentionScore"
+
+
+def test_operators_of_booleans_are_logical():
+    name = "ACLNN aclnnBitwiseNot({0}[4]:ND, {0}[4]:ND)"
+    found = [recording_of(name.format(dtype)) for dtype in ("bool", "i32")]
+    kernels = [launch.kernel for one in found for _, launch, _ in one.launches()]
+    assert kernels == ["LogicalNot", "Invert"]
 
 
 def test_a_recording_is_read_as_it_was_written(tmp_path):
