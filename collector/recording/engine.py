@@ -142,9 +142,10 @@ def _run(
     """Run the passes of one cut in a process."""
     model = work / "model"
     model.mkdir(parents=True)
-    (model / "config.json").write_bytes(config.cut(cut))
+    for name, data in config.files(cut).items():
+        (model / name).write_bytes(data)
     request, result, log = work / "request.json", work / "result.json", work / "calls.log"
-    request.write_bytes(readable_json(_request(model, settings)))
+    request.write_bytes(readable_json(_request(config, model, settings)))
     shown = ", ".join(f"{count} {kind}" for kind, count in cut.items())
     logger.info("running %s with %s layers", config.name, shown)
     begun = time.monotonic()
@@ -187,7 +188,7 @@ def _tokens(asked: PassTokens, ran: Sequence[Sequence[int]]) -> PassTokens:
     return asked
 
 
-def _request(model: Path, settings: EngineSettings) -> Mapping[str, Any]:
+def _request(config: Config, model: Path, settings: EngineSettings) -> Mapping[str, Any]:
     passes = settings.passes
     chunks = [p.queries for p in passes if p.phase == "prefill" and p.keys > p.queries]
     together = [p.requests * p.queries for p in passes]
@@ -210,6 +211,8 @@ def _request(model: Path, settings: EngineSettings) -> Mapping[str, Any]:
         "enable_expert_parallel": settings.ep > 1,
         "enforce_eager": not settings.is_graph,
     }
+    if config.is_quantised:
+        engine["quantization"] = "ascend"
     if settings.is_graph:
         engine["compilation_config"] = {"cudagraph_mode": "FULL_DECODE_ONLY"}
     if settings.tp > 1:

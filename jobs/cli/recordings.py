@@ -24,7 +24,9 @@ _COLUMNS = ("kernel", "times", "outside", "per layer", "graph", "input shapes")
 
 
 def record_command(
-    model: Annotated[str, typer.Argument(help="name of `opmeter model list`, or a config.json")],
+    model: Annotated[
+        str, typer.Argument(help="folder of a config.json, or a name of `opmeter model list`")
+    ],
     *,
     output: Annotated[Path, typer.Option(help="new file of the recording: NAME.json.gz")],
     release: Annotated[str, typer.Option(help="release of the serving stack")] = "vllm-ascend-0.18",

@@ -183,8 +183,12 @@ def test_layers_of_unknown_kinds_are_refused(values):
         config_of(**values)
 
 
-def test_models_by_name_have_the_keys_of_an_engine():
+def test_models_by_name_have_the_keys_of_an_engine(tmp_path):
     assert find_config("Qwen/Qwen3-32B").layers == {"dense": 64}
+    folder = tmp_path / "Qwen3-32B"
+    folder.mkdir()
+    (folder / "config.json").write_bytes(config_of().cut({"dense": 7}))
+    assert find_config(str(folder)).layers == {"dense": 7}  # not the bundled one
     with pytest.raises(BadInput, match="config.json"):
         find_config("llama-3-70b")
     with pytest.raises(BadInput):
@@ -199,3 +203,24 @@ def test_settings_that_cannot_be_recorded_are_refused():
         check_settings(config_of(), EngineSettings("vllm-ascend-0.18", (), tp=4, ep=2))
     with pytest.raises(BadInput, match="--env"):
         read_environment(["NAME"])
+
+
+def test_a_description_of_quantised_weights_keeps_the_kinds_of_layers():
+    described = {
+        "lm_head.weight": "FLOAT",
+        **{f"model.layers.{at}.mlp.weight": "DENSE" if at < 3 else "MOE" for at in range(61)},
+    }
+    base = {"architectures": ["A"], "num_hidden_layers": 61, "vocab_size": 9}
+    values = base | {
+        "max_position_embeddings": 4096,
+        "n_routed_experts": 256,
+        "first_k_dense_replace": 3,
+    }
+    config = Config("tiny", json.dumps(values).encode(), "a", json.dumps(described).encode())
+    assert config.is_quantised
+    for cut in config.cuts(2):
+        kept = json.loads(config.files(cut)["quant_model_description.json"])
+        kinds = [kept[f"model.layers.{at}.mlp.weight"] for at in range(sum(cut.values()))]
+        assert kinds == ["DENSE"] * cut["dense"] + ["MOE"] * cut["moe"]
+        assert len(kept) == 1 + len(kinds)
+    assert not config_of().is_quantised
