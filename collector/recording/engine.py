@@ -39,6 +39,8 @@ DEVICES = tuple(_SOCS)
 _BATCHED_TOKENS = 8192
 _PAGE = 128  # tokens of a block of the cache, as vLLM-Ascend chooses it
 _LIMIT_S = 1200
+# Of this process's environment: what would change launches without being recorded.
+_NOT_INHERITED = ("PYTHON", "VLLM_", "ASCEND_", "HCCL_")
 # A process that takes nothing from the network, and starts no other ones.
 _SETTINGS = {
     "FAKE_NPU_MEMORY_GB": "1024",  # the weights of one rank need not fit: they are never touched
@@ -227,7 +229,7 @@ def _request(config: Config, model: Path, settings: EngineSettings) -> Mapping[s
 def _environment(settings: EngineSettings, serving: Serving, log: Path) -> Mapping[str, str]:
     runtime = build_runtime(serving.site, torch=serving.torch)
     env = environment(runtime, devices=max(1, min(settings.tp, 16)), log=log)
-    kept = {name: text for name, text in env.items() if name != "PYTHONPATH"}
+    kept = {name: text for name, text in env.items() if not name.startswith(_NOT_INHERITED)}
     kept["PYTHONPATH"] = os.pathsep.join((str(serving.site), str(SITE)))
     kept["PATH"] = prepended(str(serving.python.parent), env, "PATH")
     kept |= _SETTINGS | {"VLLM_CACHE_ROOT": str(cache() / "vllm")}

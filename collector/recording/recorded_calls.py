@@ -96,7 +96,7 @@ def per_layer(
         for cut, counts in others:
             (kind,) = (name for name in cut if cut[name] != least[name])
             slopes[kind] = counts[call] - first[call]
-        if min(slopes.values(), default=0) < 0 or (call not in first):
+        if min(slopes.values(), default=0) < 0:
             raise OpmeterError(
                 f"a call depends on the number of layers, so that it cannot be scaled: {call[0]}"
             )

@@ -61,6 +61,13 @@ def test_counts_scale_by_the_layers_of_each_kind():
     assert dict(found[NORM].per_layer) == {"moe": 1}
 
 
+def test_a_call_that_the_first_layer_lacks_is_counted():
+    calls = [Counter({(MATMUL, False): 1}), Counter({(MATMUL, False): 2, (NORM, False): 1})]
+    found = {text: one for text, _, one in per_layer([{"dense": 1}, {"dense": 2}], calls)}
+    assert found[NORM].outside == -1
+    assert found[NORM].times({"dense": 64}) == 63
+
+
 def test_a_call_that_names_the_depth_is_refused():
     calls = [Counter({(MATMUL, False): 2}), Counter({(NORM, False): 3})]
     with pytest.raises(OpmeterError, match="number of layers"):
