@@ -53,7 +53,7 @@ _LAYOUTS: Mapping[str, str] = MappingProxyType(
         "aclnnApplyRotaryPosEmbV2": "0 1 2 3 -> 0 1",
         "aclnnRotaryPositionEmbeddingGrad": "0 1 2 3 -> 5 6@3 7@3",
         "aclnnKvRmsNormRopeCache": "0 1 2 3 4 5 6 -> 5 6 13 14",
-        "aclnnApplyTopKTopP": "0 0:INT32 1 2 -> 3",
+        **dict.fromkeys(("aclnnApplyTopKTopP", "aclnnApplyTopKTopPCustom"), "0 0:INT32 1 2 -> 3"),
         "aclnnArgMax": "0 .:INT64 -> 3:INT32",
         "aclnnMaxDim": "0 -> 4:INT32 3",
         "aclnnSort": "0 -> 4 5:INT32",

@@ -36,7 +36,8 @@ _NOT_USED = frozenset(
         *("torch", "torch-npu", "triton-ascend", "flashinfer-python", "nvidia-cudnn-frontend"),
         *("nvidia-cutlass-dsl", "quack-kernels", "memfabric-hybrid", "memcache-hybrid"),
         *("arctic-inference", "cmake", "pip", "wheel", "setuptools", "setuptools-scm"),
-        "pandas-stubs",
+        *("pandas-stubs", "flashinfer-cubin", "apache-tvm-ffi", "tilelang", "fastsafetensors"),
+        "tokenspeed-mla",
     )
 )
 # Required by both wheels in versions that exclude each other: that of vLLM-Ascend is installed.
@@ -92,7 +93,11 @@ STACKS = {
     "0.18.0": Stack("2.9.0", "2.9.0", "numpy<2"),
     "0.23.0": Stack("2.10.0", "2.10.0.post4", "numpy"),
 }
-RELEASES = {"vllm-ascend-0.18": Release("0.18.0", "0.18.0", "3.2.0", 8, 5)}
+# 0.23 requires triton_ascend 3.2.2, which is not published for pip. Its kernels are not compiled.
+RELEASES = {
+    "vllm-ascend-0.18": Release("0.18.0", "0.18.0", "3.2.0", 8, 5),
+    "vllm-ascend-0.23": Release("0.23.0", "0.23.0", "3.2.0", 9, 5),
+}
 
 
 def find_release(name: str) -> Release:

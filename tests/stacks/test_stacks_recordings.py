@@ -47,7 +47,16 @@ PREFILL, DECODE = PassTokens("prefill", 1, 64, 64), PassTokens("decode", 4, 1, 2
 def release(request: pytest.FixtureRequest) -> str:
     """A release whose environment is installed; without it the test is skipped with the command,
     and fails under CI or with OPMETER_NO_SKIP=1."""
-    name: str = request.param
+    return _installed(request.param)
+
+
+@pytest.fixture
+def usual() -> str:
+    """The first of the releases."""
+    return _installed(next(iter(RELEASES)))
+
+
+def _installed(name: str) -> str:
     if not is_serving_installed(name):
         lacks = f"{name} is not installed: python -m tests.npu.stock_stacks install"
         if os.environ.get("CI") or os.environ.get("OPMETER_NO_SKIP") == "1":
@@ -88,12 +97,12 @@ def test_a_recording_has_the_launches_of_every_layer(release, tmp_path):
     assert attention.extra["Runtime actual_seq_lengths_kv_values"] == "200,200,200,200"
 
 
-def test_a_rank_alone_in_a_graph_records_messages_and_scales_by_layers(release, tmp_path):
+def test_a_rank_alone_in_a_graph_records_messages_and_scales_by_layers(usual, tmp_path):
     settings = {"passes": (DECODE,), "tp": 2, "is_graph": True}
     two, three = (
         record_model(
             config_of(DENSE),
-            EngineSettings(release, depth=depth, **settings),
+            EngineSettings(usual, depth=depth, **settings),
             tmp_path / str(depth),
         )
         for depth in (2, 3)
@@ -109,8 +118,8 @@ def test_a_rank_alone_in_a_graph_records_messages_and_scales_by_layers(release, 
     assert two.settings["graph_sizes"] == [1, 2, 4]
 
 
-def test_layers_of_experts_are_a_kind(release, tmp_path):
-    settings = EngineSettings(release, (PREFILL, DECODE))
+def test_layers_of_experts_are_a_kind(usual, tmp_path):
+    settings = EngineSettings(usual, (PREFILL, DECODE))
     found = record_model(config_of(EXPERTS), settings, tmp_path)
     assert found.layers == {"moe": 12}
     for one in found.passes:
@@ -119,8 +128,8 @@ def test_layers_of_experts_are_a_kind(release, tmp_path):
         assert kernels["GroupedMatmul"] == 2 * 12, one
 
 
-def test_what_the_engine_refuses_ends_in_one_line(release, tmp_path):
+def test_what_the_engine_refuses_ends_in_one_line(usual, tmp_path):
     unknown = config_of(DENSE | {"architectures": ["NoSuchModel"], "model_type": "no_such_type"})
     with pytest.raises(EngineFailed) as raised:
-        record_model(unknown, EngineSettings(release, (DECODE,)), tmp_path)
+        record_model(unknown, EngineSettings(usual, (DECODE,)), tmp_path)
     assert "\n" not in str(raised.value)
