@@ -53,13 +53,11 @@ def compare_command(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print every case as JSON")] = False,
 ) -> None:
-    """Compare a profile with the durations of a version of the database, or with a recording.
+    """Compare a profile with a version of the database, or with the cases of a recording.
 
     The times of the run (in situ) are compared with the isolated times, by kernel type and by case.
     The step of the run is rebuilt from the isolated times; the difference is listed by cause. A
     profile is of NPUs, so a version of CPUs or GPUs is refused without --force.
-
-    With --recording, it reports which of the profile's cases the recording has, and their time.
 
     \b
     Examples:
