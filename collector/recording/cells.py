@@ -87,6 +87,7 @@ _LAYOUTS: Mapping[str, str] = MappingProxyType(
         "aclnnClamp": "0 .=0 .=0 -> 3",
         **dict.fromkeys(("aclnnGeScalar", "aclnnLtScalar"), "0 .=0 -> 2"),
         "aclnnInplaceAdds": "0 .=0 -> 0",
+        "aclnnSubs": "0 .=0 -> 3",
         "aclnnDropoutDoMask": "0 1 [1]:FLOAT -> 2",
         "aclnnForeachAddListV2": "0 1 .:FLOAT -> -1F",
         "aclnnForeachAddScalarV2": "0 .:FLOAT -> -1F",
@@ -184,6 +185,12 @@ def _raised(call: Recorded) -> str:
     return "0 -> 2" if call.tensors[0].dtype.startswith("INT") else "0 .=0 -> 2"
 
 
+def _multiplied(call: Recorded) -> str:
+    """The layout of a multiple; the factor is an input where the kernel is Mul."""
+    given = "0" if call.tensors[0].dtype == "DT_BF16" else "0 .=0"
+    return f"{given} -> {0 if call.name.startswith('aclnnInplace') else 2}"
+
+
 def _normed(call: Recorded) -> str:
     """The layout of a LayerNorm, whose kernel writes its statistics in the dtypes of gamma and
     beta."""
@@ -200,6 +207,8 @@ _CHOSEN: Mapping[str, Callable[[Recorded], str]] = MappingProxyType(
     {
         "aclnnAdd": _added,
         "aclnnInplaceCopy": _copied,
+        "aclnnInplaceMuls": _multiplied,
+        "aclnnMuls": _multiplied,
         "aclnnLayerNorm": _normed,
         "aclnnPowTensorScalar": _raised,
     }

@@ -123,6 +123,26 @@ def test_lengths_of_attention_are_columns(listed, version):
     assert launch.kernel == "FusedInferAttentionScore"
 
 
+def test_a_number_of_the_host_is_an_input_of_the_kernel():
+    texts = (
+        "ACLNN aclnnInplaceMuls(f32[4,8]:ND, f64=-1)",
+        "ACLNN aclnnMuls(bf16[4,8]:ND, f64=0.5, bf16[4,8]:ND)",
+        "ACLNN aclnnSubs(i32[4]:ND, i64=1, i64=1, i32[4]:ND)",
+    )
+    rows = [launch for _, launch, _ in recording_of(*texts).launches()]
+    shown = [(row.kernel, row.cells["Input Shapes"], row.cells["Output Shapes"]) for row in rows]
+    assert shown == [
+        ("Mul", '"4,8;"', '"4,8"'),
+        ("Muls", '"4,8"', '"4,8"'),
+        ("Sub", '"4;"', '"4"'),
+    ]
+
+
+def test_a_tensor_without_elements_launches_no_kernel():
+    found = recording_of("ACLNN aclnnInplaceFillScalar(i32[0,64]:ND+64<1024>, i64=0)")
+    assert not list(found.launches())
+
+
 def test_operators_of_booleans_are_logical():
     name = "ACLNN aclnnBitwiseNot({0}[4]:ND, {0}[4]:ND)"
     found = [recording_of(name.format(dtype)) for dtype in ("bool", "i32")]
