@@ -73,4 +73,4 @@ def test_every_error_of_a_public_name_is_drawn_where_it_stands() -> None:
 
 def test_the_tree_has_one_root_but_for_signals_of_one_module() -> None:
     foreign = {name for name, parent in classes() if issubclass(builtin(parent), BaseException)}
-    assert foreign == {"OpmeterError", "_Diverging", "_OneByOne"}
+    assert foreign == {"OpmeterError", "_Diverging", "_NotComputed", "_OneByOne"}

@@ -173,7 +173,8 @@ def test_the_devices_of_a_node_are_those_that_nobody_holds():
 
 
 def test_nodes_that_the_site_does_not_select_are_none_of_it():
-    site = load_site("a2-800t", {"node_selector": "{accelerator-type: other}"})
+    other = {"node_selector": "{accelerator-type: other}", "accelerator_type": "other"}
+    site = load_site("a2-800t", other)
     assert node_views([a_node("n1")], [], site) == ()
 
 
