@@ -71,7 +71,7 @@ def export_kernels(
         connection.text_factory = lambda data: data.decode("utf-8", "replace")
         connection.execute("PRAGMA trusted_schema=OFF")
         connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LONGEST_LINE)
-        work = _Work(max(_LEAST_STEPS, _STEPS_PER_BYTE * size_bytes))
+        work = _WorkBound(max(_LEAST_STEPS, _STEPS_PER_BYTE * size_bytes))
         connection.set_progress_handler(work.is_too_much, _STEPS_OF_A_CALL)
         try:
             _export(connection, table, take, shown)
@@ -83,7 +83,7 @@ def export_kernels(
 
 
 @dataclass(slots=True)
-class _Work:
+class _WorkBound:
     """The instructions that a database may still take."""
 
     left: int

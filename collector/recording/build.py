@@ -32,7 +32,7 @@ _LIBRARIES, _SHIM = "lib", "keys_shim.so"
 
 
 @dataclass(frozen=True, slots=True)
-class Runtime:
+class RecordingRuntime:
     """The recording runtime.
 
     libraries  folder of CANN's libraries
@@ -46,7 +46,7 @@ class Runtime:
 
 def build_runtime(
     stock: Path | None = None, *, torch: Path | None = None, parts: Sequence[Path] = ()
-) -> Runtime:
+) -> RecordingRuntime:
     """Return the runtime from the cache, or build it. Two processes may do so concurrently.
 
     stock  folder of unpacked wheels, torch_npu's among them  [torch_npu of `wheel.VERSION`]
@@ -70,10 +70,12 @@ def build_runtime(
             fresh.mkdir()
             _compile(fresh, stock or site / "torch_npu", torch / "lib", parts)
             publish(fresh, folder)
-    return Runtime(folder / _LIBRARIES, folder / _SHIM, site)
+    return RecordingRuntime(folder / _LIBRARIES, folder / _SHIM, site)
 
 
-def environment(runtime: Runtime, *, devices: int = 1, log: Path | None = None) -> dict[str, str]:
+def environment(
+    runtime: RecordingRuntime, *, devices: int = 1, log: Path | None = None
+) -> dict[str, str]:
     """Return the environment of this process with the runtime; `log` is the file of launches."""
     env = dict(
         os.environ,

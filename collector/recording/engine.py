@@ -18,7 +18,7 @@ from typing import Any
 from collector.codec.canonical import json_object, readable_json
 from collector.codec.errors import BadInput, OpmeterError
 from collector.recording.build import build_runtime, environment, prepended
-from collector.recording.environments import Serving, install_serving
+from collector.recording.environments import ServingEnvironment, install_serving
 from collector.recording.model_cuts import Config
 from collector.recording.recorded_calls import (
     Calls,
@@ -139,7 +139,11 @@ def _pass(
 
 
 def _run(
-    config: Config, cut: Mapping[str, int], settings: EngineSettings, serving: Serving, work: Path
+    config: Config,
+    cut: Mapping[str, int],
+    settings: EngineSettings,
+    serving: ServingEnvironment,
+    work: Path,
 ) -> _Run:
     """Run the passes of one cut in a process."""
     model = work / "model"
@@ -226,7 +230,9 @@ def _request(config: Config, model: Path, settings: EngineSettings) -> Mapping[s
     }
 
 
-def _environment(settings: EngineSettings, serving: Serving, log: Path) -> Mapping[str, str]:
+def _environment(
+    settings: EngineSettings, serving: ServingEnvironment, log: Path
+) -> Mapping[str, str]:
     runtime = build_runtime(serving.site, torch=serving.torch)
     env = environment(runtime, devices=max(1, min(settings.tp, 16)), log=log)
     kept = {name: text for name, text in env.items() if not name.startswith(_NOT_INHERITED)}

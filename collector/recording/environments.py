@@ -46,7 +46,7 @@ _NAME = re.compile(r"[\w.-]+")
 
 
 @dataclass(frozen=True, slots=True)
-class Stack:
+class ServingStack:
     """The wheels that a version of vllm_ascend requires."""
 
     torch: str
@@ -68,7 +68,7 @@ class Release:
 
 
 @dataclass(frozen=True, slots=True)
-class Serving:
+class ServingEnvironment:
     """An installed release.
 
     python   its interpreter
@@ -90,8 +90,8 @@ class Serving:
 
 
 STACKS = {
-    "0.18.0": Stack("2.9.0", "2.9.0", "numpy<2"),
-    "0.23.0": Stack("2.10.0", "2.10.0.post4", "numpy"),
+    "0.18.0": ServingStack("2.9.0", "2.9.0", "numpy<2"),
+    "0.23.0": ServingStack("2.10.0", "2.10.0.post4", "numpy"),
 }
 # 0.23 requires triton_ascend 3.2.2, which is not published for pip. Its kernels are not compiled.
 RELEASES = {
@@ -139,7 +139,7 @@ def is_serving_installed(name: str) -> bool:
     return whole and is_stack_installed(release.vllm_ascend)
 
 
-def install_serving(name: str) -> Serving:
+def install_serving(name: str) -> ServingEnvironment:
     """Return the environment of a release, and install it first if it is absent.
 
     Raises OpmeterError where a wheel cannot be downloaded."""
@@ -157,7 +157,7 @@ def install_serving(name: str) -> Serving:
             _install_serving(release, folder, stack / "site", torch.parent)
     (packages,) = folder.glob("python/lib/python3*/site-packages")
     folders = (stack / "site", packages, torch.parent)
-    return Serving(folder / "python" / "bin" / "python", stack / "site", torch, folders)
+    return ServingEnvironment(folder / "python" / "bin" / "python", stack / "site", torch, folders)
 
 
 def _install_serving(release: Release, folder: Path, site: Path, below: Path) -> None:

@@ -47,7 +47,7 @@ def environment(
     log     file of launches; the fake msprof sets it for what it starts
     faults  the file of tests.npu.fakecann.faults
     """
-    runtime = recording.Runtime(fake.libraries, fake.shim, fake.site)
+    runtime = recording.RecordingRuntime(fake.libraries, fake.shim, fake.site)
     env = recording.environment(runtime, devices=devices, log=log)
     python = os.path.dirname(sys.executable)  # not resolved: a virtual environment's is a link
     env["PATH"] = recording.prepended(f"{fake.tools}{os.pathsep}{python}", os.environ, "PATH")
