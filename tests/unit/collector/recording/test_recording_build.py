@@ -7,11 +7,11 @@ import pytest
 
 from collector.codec.errors import OpmeterError
 from collector.recording import build
-from collector.recording.build import LOG, Runtime, build_runtime, environment
+from collector.recording.build import LOG, RecordingRuntime, build_runtime, environment
 
 pytestmark = pytest.mark.fast
 
-RUNTIME = Runtime(Path("/built/lib"), Path("/built/shim.so"), Path("/site"))
+RUNTIME = RecordingRuntime(Path("/built/lib"), Path("/built/shim.so"), Path("/site"))
 
 
 def test_a_machine_without_compilers_is_refused(monkeypatch):
