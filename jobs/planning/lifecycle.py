@@ -298,22 +298,21 @@ def make_next(state: PlanningState, step: Step, options: RunOptions) -> NextPlan
         return NextPlan(state, step.plan, news, damage, is_finished=done)
     made = make_plan(_request(state, step, options), find=find)
     news = f"plan {step.number}"
-    if step.after is not None and step.suspects:
-        before = step.after.number
-        if not made.plan.shards:
-            news = f"plan {before} is measured and merged; measuring the results of suspect "
-            news += "sessions again would take too long"
-            return NextPlan(state, step.after, news, damage, is_finished=True)
-        news += f", for results of suspect sessions of plan {before}"
-    elif step.after is not None and step.lost:
-        before = step.after.number
-        if not made.plan.shards:
-            news = f"plan {before} is measured and merged; the cases of damaged results of earlier "
-            news += "plans cannot be measured"
-            return NextPlan(state, step.after, news, damage, is_finished=True)
-        news += f", for damaged results of plans before plan {before}"
-    elif step.after is not None:
-        news += f", for damaged results of plan {step.after.number}"
+    if step.after is None:
+        return NextPlan(state, made.plan, news, damage, made.shards)
+    before = step.after.number
+    if step.suspects:
+        purpose = f"results of suspect sessions of plan {before}"
+        nothing = "measuring the results of suspect sessions again would take too long"
+    elif step.lost:
+        purpose = f"damaged results of plans before plan {before}"
+        nothing = "the cases of damaged results of earlier plans cannot be measured"
+    else:
+        purpose, nothing = f"damaged results of plan {before}", ""
+    if nothing and not made.plan.shards:
+        news = f"plan {before} is measured and merged; {nothing}"
+        return NextPlan(state, step.after, news, damage, is_finished=True)
+    news += f", for {purpose}"
     return NextPlan(state, made.plan, news, damage, made.shards)
 
 
