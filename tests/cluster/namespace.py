@@ -1,6 +1,7 @@
 """A namespace of one test, with short ways to say what tests say often."""
 
 import json
+import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -121,6 +122,27 @@ class Namespace:
                 "kind": "PersistentVolumeClaim",
                 "metadata": {"name": claim},
                 "spec": spec | request,
+            }
+        )
+
+    def offer_volume(self, claim: str, folder: Path) -> None:
+        """A volume over a new folder of this machine that a claim of this namespace will find, as a
+        storage class would make it."""
+        folder.mkdir(mode=0o770)
+        os.chown(folder, 1000, 1000)
+        self.kubectl.create(
+            {
+                "apiVersion": "v1",
+                "kind": "PersistentVolume",
+                "metadata": {"name": f"{self.name}-store", "labels": {"opmeter-test": self.name}},
+                "spec": {
+                    "accessModes": ["ReadWriteOnce"],
+                    "storageClassName": "",
+                    "capacity": {"storage": "10Gi"},
+                    "persistentVolumeReclaimPolicy": "Retain",
+                    "hostPath": {"path": str(folder), "type": "Directory"},
+                    "claimRef": {"namespace": self.name, "name": claim},
+                },
             }
         )
 

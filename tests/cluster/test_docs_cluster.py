@@ -5,7 +5,7 @@ and the volume from which their Python imports torch; the reader builds images i
 """
 
 import os
-import subprocess
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +14,6 @@ import pytest
 from tests.cluster.cluster import Cluster
 from tests.cluster.drill import TORCH
 from tests.cluster.namespace import Namespace
-from tests.cluster.testbed.kubectl import Manifest
 from tests.docs.blocks import blocks_of, copy_repository, environment, pages, run
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.torch]
@@ -50,7 +49,7 @@ def test_the_cluster_blocks_of_a_page_run_as_they_are_written(
     copy_repository(repository)
     _use_images_of(cluster, repository)
     namespace.mount_folder(TORCH, cluster.site_packages())
-    namespace.kubectl.create(_volume(namespace, cluster.own.settings.run / "store-of-docs"))
+    namespace.offer_volume(_CLAIM, cluster.own.settings.run / f"store-of-{uuid.uuid4().hex[:8]}")
     env = environment(tools, os.environ, repository)
     (tools / ".bin" / "kubectl").symlink_to(namespace.kubectl.executable)
     blocks = [block for block in blocks_of(page) if block.needs in _NEEDS]
@@ -68,25 +67,3 @@ def _use_images_of(cluster: Cluster, repository: Path) -> None:
     patch = f'[{{"op": "add", "path": "/data/site_packages", "value": "{TORCH}"}}]'
     patches = f"patches:\n  - target: {{kind: ConfigMap}}\n    patch: '{patch}'\n"
     (repository / _DEMO).write_text(f"{start}images:\n{images}{patches}")
-
-
-def _volume(namespace: Namespace, folder: Path) -> Manifest:
-    """The volume that the overlay's claim finds, as a storage class would make it."""
-    folder.mkdir(mode=0o770, exist_ok=True)
-    subprocess.run(["chown", "1000:1000", folder], check=True)
-    return {
-        "apiVersion": "v1",
-        "kind": "PersistentVolume",
-        "metadata": {
-            "name": f"{namespace.name}-store",
-            "labels": {"opmeter-test": namespace.name},
-        },
-        "spec": {
-            "accessModes": ["ReadWriteOnce"],
-            "storageClassName": "",
-            "capacity": {"storage": "10Gi"},
-            "persistentVolumeReclaimPolicy": "Retain",
-            "hostPath": {"path": str(folder), "type": "Directory"},
-            "claimRef": {"namespace": namespace.name, "name": _CLAIM},
-        },
-    }

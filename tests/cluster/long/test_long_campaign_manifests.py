@@ -3,7 +3,6 @@
 import base64
 import io
 import shutil
-import subprocess
 import tarfile
 from pathlib import Path
 
@@ -11,7 +10,6 @@ import pytest
 
 from collector.codec.text import counted
 from tests.cluster.drill import TORCH, Drill
-from tests.cluster.namespace import Namespace
 from tests.cluster.shipped import apply_overlay
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.torch]
@@ -23,36 +21,12 @@ _CLAIM = "opmeter-store"
 _CONTROLLER = "deploy/opmeter-controller"
 
 
-def make_volume(namespace: Namespace, folder: Path) -> None:
-    """The volume that the overlay's claim finds, as a storage class would make it."""
-    folder.mkdir(mode=0o770)
-    subprocess.run(["chown", "1000:1000", folder], check=True)
-    namespace.kubectl.create(
-        {
-            "apiVersion": "v1",
-            "kind": "PersistentVolume",
-            "metadata": {
-                "name": f"{namespace.name}-store",
-                "labels": {"opmeter-test": namespace.name},
-            },
-            "spec": {
-                "accessModes": ["ReadWriteOnce"],
-                "storageClassName": "",
-                "capacity": {"storage": "10Gi"},
-                "persistentVolumeReclaimPolicy": "Retain",
-                "hostPath": {"path": str(folder), "type": "Directory"},
-                "claimRef": {"namespace": namespace.name, "name": _CLAIM},
-            },
-        }
-    )
-
-
 def test_the_demo_overlay_ends_with_the_csvs_of_the_quickstart_on_the_users_disk(
     drill: Drill, tmp_path: Path
 ):
     namespace, image = drill.namespace, drill.cluster.controller_image
     volume = drill.cluster.own.settings.run / f"store-of-{namespace.name}"
-    make_volume(namespace, volume)
+    namespace.offer_volume(_CLAIM, volume)
     drill.name, drill.root, drill.seen_at = "quickstart", "file:///store", f"file://{volume}"
     torch = f'[{{"op": "add", "path": "/data/site_packages", "value": "{TORCH}"}}]'
     apply_overlay(
