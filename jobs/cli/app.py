@@ -74,7 +74,7 @@ GROUPS: dict[str, tuple[Command | None, dict[str, Command]]] = {
     "model": (None, model.COMMANDS),
     "db": (None, database.COMMANDS),
 }
-_SECTION_OF_GROUP = {"comm": "Measure", "model": "Models and results", "db": "Database"}
+SECTION_OF_GROUP = {"comm": "Measure", "model": "Models and results", "db": "Database"}
 _HELP = "Measure every operator an LLM runs, and keep the results in one versioned database."
 _LISTS = (*LISTS, *PROBE_LISTS, *DFC_LISTS)
 _GROUP_HELP = {  # without a command of their own
@@ -89,7 +89,7 @@ class _Sections(TyperGroup):
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         for section, commands in SECTIONS.items():
-            groups = [name for name, of in _SECTION_OF_GROUP.items() if of == section]
+            groups = [name for name, of in SECTION_OF_GROUP.items() if of == section]
             rows = [(name, _first_sentence(self.commands[name])) for name in (*commands, *groups)]
             with formatter.section(section):
                 formatter.write_dl(rows)

@@ -17,11 +17,10 @@ import typer
 from collector.database import layout
 from collector.model.row import COLUMNS, Column
 from collector.ranks import collective
-from jobs.cli.app import COMMANDS, GROUPS, SECTIONS, app
+from jobs.cli.app import COMMANDS, GROUPS, SECTION_OF_GROUP, SECTIONS, app
 from jobs.cli.options import VersionOptions, WorkloadOptions
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
-_SECTION_OF_GROUP = {"Measure": ("comm",), "Models and results": ("model",), "Database": ("db",)}
 # Options that several commands have are described once, as the named command has them.
 _GROUPS: dict[str, dict[str, tuple[str, ...]]] = {
     "Common options": {
@@ -73,7 +72,7 @@ def _cli() -> Iterator[str]:
         yield f"\n## {section}\n"
         for name in commands:
             yield from _command(f"opmeter {name}", whole.commands[name], groups)
-        for group in _SECTION_OF_GROUP.get(section, ()):
+        for group in (name for name, of in SECTION_OF_GROUP.items() if of == section):
             made = whole.commands[group]
             if GROUPS[group][0]:
                 yield from _command(f"opmeter {group}", made, groups)
