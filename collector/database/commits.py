@@ -97,7 +97,7 @@ def _seal(number: int, sha256: str) -> str:
 
 _WHAT = "a commit of the database"
 # The format of everything that a commit names. A change that this program could not read, such as a
-# new field or file, increases it; whoever reads a greater one is told which program wrote it.
+# new field or file, increases it; a reader of a greater one reports which program wrote it.
 FORMAT = 1
 _SNAPSHOT = re.compile(r"[0-9]{8,}-[0-9a-f]{8}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
