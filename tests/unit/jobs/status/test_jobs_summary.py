@@ -42,10 +42,12 @@ def seen(record):
 SOURCE = [seen(record) for record in (FAST, SLOW, MUL)]
 
 
-def head_state(made=MADE):
+def head_state(*plans):
+    """The state after these plans, MADE alone by default, merged one after the other."""
     store = MemoryStore()
-    write_campaign(store, made)
-    merged = merge_plans(store, [made.name], guard=CREATE, author="a", sleep=lambda s: None)
+    for made in plans or (MADE,):
+        write_campaign(store, made)
+        merged = merge_plans(store, [made.name], guard=CREATE, author="a", sleep=lambda s: None)
     return load_state(store, merged.head)
 
 
@@ -158,11 +160,7 @@ def test_disturbed_measurements_that_replace_no_duration_are_reported_first():
     loud[records[3].case_id] = Tried(5.1, disturbance=QUIET)
     first = MadePlan([MadeShard("s", records[1:], [quiet])])
     again = MadePlan([MadeShard("t", records, [loud])], number=2, head_commit=1)
-    store = MemoryStore()
-    for made in (first, again):
-        write_campaign(store, made)
-        head = merge_plans(store, [made.name], guard=CREATE, author="a").commit
-    state, plan = load_state(store, head), plan_of(again)
+    state, plan = head_state(first, again), plan_of(again)
     summary = summarise(state, plan, [records], NO_USAGE)
     # The first case has no earlier duration, and shows the disturbed one.
     assert summary.new == NewMeasurements(since=2, count=4, disturbed=3, unused=2)
@@ -182,11 +180,7 @@ def test_second_measurements_that_do_not_count_are_reported():
     warned[records[2].case_id] = Tried(5.1)
     first = MadePlan([MadeShard("s", records[1:], [clean])])
     again = MadePlan([MadeShard("t", records, [warned])], number=2, head_commit=1)
-    store = MemoryStore()
-    for made in (first, again):
-        write_campaign(store, made)
-        head = merge_plans(store, [made.name], guard=CREATE, author="a").commit
-    state, plan = load_state(store, head), plan_of(again)
+    state, plan = head_state(first, again), plan_of(again)
     summary = summarise(state, plan, [records], NO_USAGE)
     # The first case has no other duration; the second one keeps its own.
     assert summary.new == NewMeasurements(since=2, count=3, warned=1)
