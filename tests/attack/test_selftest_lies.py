@@ -20,7 +20,8 @@ from jobs.selftest.attribution import verdict_on_outputs
 from jobs.selftest.bench import SessionBench
 from jobs.selftest.checks import CHECKS, run_checks
 from tests.attack.selftest_bench import LyingBench
-from tests.npu.fakecann.build import build_fake_cann, environment
+from tests.lacking import lacking
+from tests.npu.fakecann.build import build_fake_cann, npu_host
 from tests.npu.fakecann.faults import Fault
 from tests.npu.fakecann.physical import PHYSICAL, TIMES
 from tests.unit.collector.naming import names
@@ -65,19 +66,13 @@ builtins.__import__ = importing
 def host(tmp_path_factory):
     """The environment of a machine with one fake NPU whose times are physical."""
     folder = tmp_path_factory.mktemp("host")
-    (folder / "version.info").write_text("version=8.5.0\n")
     try:
         fake = build_fake_cann()
-        env = environment(fake)
+        env = npu_host(fake, folder)
     except NoRecordingRuntime as error:
-        if os.environ.get("CI") or os.environ.get("OPMETER_NO_SKIP") == "1":
-            pytest.fail(str(error))
-        pytest.skip(str(error))
+        lacking(str(error))
     env |= {
-        "ASCEND_TOOLKIT_HOME": str(folder),
-        "FAKE_NPU_SOC": "Ascend910B3",
         TIMES: PHYSICAL,
-        "OPMETER_LOCKS": str(folder / "locks"),
         "PYTHONPATH": f"{ROOT}:{env['PYTHONPATH']}",
     }
     with pytest.MonkeyPatch.context() as patch:

@@ -5,7 +5,6 @@ import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import NoReturn
 
 import pytest
 
@@ -22,8 +21,9 @@ from tests.docs.blocks import (
     translated,
     unknown_words,
 )
-from tests.npu.fakecann.build import build_fake_cann
-from tests.npu.fakecann.build import environment as npu_environment
+from tests.lacking import lacking
+from tests.npu.fakecann.build import build_fake_cann, npu_host
+from tests.npu.fakecann.physical import PHYSICAL, TIMES
 from tests.servers.versitygw import NoServer, Versitygw
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
@@ -91,7 +91,7 @@ def _bucket(folder: Path) -> Iterator[dict[str, str]]:
     try:
         server.start()
     except NoServer as error:
-        _cannot(str(error))
+        lacking(str(error))
     try:
         server.make_bucket("opmeter")
         yield {**server.environment(), "AWS_ENDPOINT_URL": server.endpoint}
@@ -101,22 +101,8 @@ def _bucket(folder: Path) -> Iterator[dict[str, str]]:
 
 def _npu_host(folder: Path) -> dict[str, str]:
     """Return the environment of a host with two devices on the recording runtime."""
-    toolkit = folder / "toolkit"
-    toolkit.mkdir(parents=True)
-    (toolkit / "version.info").write_text("Version=8.5.0\n")
     try:
         fake = build_fake_cann()
     except NoRecordingRuntime as error:
-        _cannot(str(error))
-    return {
-        **npu_environment(fake, devices=2, log=folder / "calls"),
-        "ASCEND_TOOLKIT_HOME": str(toolkit),
-        "FAKE_CANN_TIMES": "physical",
-        "FAKE_NPU_SOC": "Ascend910B3",
-    }
-
-
-def _cannot(reason: str) -> NoReturn:
-    if os.environ.get("CI") or os.environ.get("OPMETER_NO_SKIP") == "1":
-        pytest.fail(reason)
-    pytest.skip(reason)
+        lacking(str(error))
+    return npu_host(fake, folder, devices=2, log=folder / "calls") | {TIMES: PHYSICAL}

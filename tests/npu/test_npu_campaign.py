@@ -35,7 +35,7 @@ from jobs.planning.sources import completed_records
 from tests.fixtures import op_rows
 from tests.fixtures.op_rows import rows_alone
 from tests.npu.fakecann.between import Part, is_struck, parts_of
-from tests.npu.fakecann.build import environment
+from tests.npu.fakecann.build import npu_host
 from tests.npu.fakecann.faults import Fault, struck, write_faults
 from tests.npu.fakecann.libraries import answered_by, write_custom_opp
 from tests.npu.fakecann.truth import truth_us
@@ -176,14 +176,8 @@ def state(fake, cases, custom_opp, tmp_path_factory):
     store, table = open_store(str(folder / "data")), write_table(cases)
     store.put(keys.source("faulty", sha256_hex(table)), table)
     (folder / "campaign.yaml").write_text(_CAMPAIGN.format(table=sha256_hex(table)))
-    cann = folder / "cann"
-    cann.mkdir()
-    (cann / "version.info").write_text("version=8.5.0\n")
     faults = write_faults(folder / "faults.json", *FAULTS, seed=5)
-    env = environment(fake, devices=2, faults=faults) | {
-        "ASCEND_TOOLKIT_HOME": str(cann),
-        "FAKE_NPU_SOC": "Ascend910B3",
-        "OPMETER_LOCKS": str(folder / "locks"),
+    env = npu_host(fake, folder, devices=2, faults=faults) | {
         "TMPDIR": str(folder),
         **custom_opp,
     }

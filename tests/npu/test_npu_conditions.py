@@ -20,7 +20,7 @@ from collector.replay.results import collect
 from collector.replay.spec import SessionCase, SessionSpec
 from collector.replay.supervisor import run_session
 from collector.store import open_store
-from tests.npu.fakecann.build import environment
+from tests.npu.fakecann.build import environment, npu_host
 from tests.npu.fakecann.faults import Fault, write_faults
 from tests.unit.collector.naming import names
 from tests.unit.collector.replay.replay_cases import PROVENANCE, case_record
@@ -49,11 +49,7 @@ def run(fake, folder, *faults):
     store.put(keys.source("shared", sha256_hex(table)), table)
     text = _CAMPAIGN.format(table=sha256_hex(table))
     (folder / "campaign.yaml").write_text(text)
-    (folder / "version.info").write_text("version=8.5.0\n")
-    env = environment(fake, faults=write_faults(folder / "faults.json", *faults)) | {
-        "ASCEND_TOOLKIT_HOME": str(folder),
-        "FAKE_NPU_SOC": "Ascend910B3",
-        "OPMETER_LOCKS": str(folder / "locks"),
+    env = npu_host(fake, folder, faults=write_faults(folder / "faults.json", *faults)) | {
         "TMPDIR": str(folder),
     }
     env["PYTHONPATH"] = os.pathsep.join((str(_ROOT), env["PYTHONPATH"]))

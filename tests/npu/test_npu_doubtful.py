@@ -15,7 +15,7 @@ from collector.database.verify import find_problems
 from collector.replay.msprof import SummaryRow, write_summary
 from collector.store import open_store
 from jobs.planning.stored_plans import read_plans
-from tests.npu.fakecann.build import environment
+from tests.npu.fakecann.build import npu_host
 from tests.npu.fakecann.faults import Fault, struck, write_faults
 from tests.unit.collector.replay.replay_cases import add_record
 
@@ -45,13 +45,8 @@ def test_half_a_clock_in_one_session_is_found_and_measured_on_the_other_device(f
     )
     write_summary(summary, tmp_path / "profile" / "op_summary_1.csv")
     (tmp_path / "campaign.yaml").write_text(_CAMPAIGN)
-    (tmp_path / "cann").mkdir()
-    (tmp_path / "cann" / "version.info").write_text("version=8.5.0\n")
     faults = write_faults(tmp_path / "faults.json", Fault("scale", share=2.0, times=1))
-    env = environment(fake, devices=2, faults=faults) | {
-        "ASCEND_TOOLKIT_HOME": str(tmp_path / "cann"),
-        "FAKE_NPU_SOC": "Ascend910B3",
-        "OPMETER_LOCKS": str(tmp_path / "locks"),
+    env = npu_host(fake, tmp_path, devices=2, faults=faults) | {
         "TMPDIR": str(tmp_path),
     }
     env["PYTHONPATH"] = os.pathsep.join((str(_ROOT), env["PYTHONPATH"]))

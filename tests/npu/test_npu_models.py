@@ -16,7 +16,7 @@ from collector.ranks.distribution import DISTRIBUTE_KERNELS
 from collector.store import open_store
 from jobs.campaign.campaign_file import load_campaign
 from jobs.planning.sources import load_sources
-from tests.npu.fakecann.build import environment
+from tests.npu.fakecann.build import npu_host
 
 pytestmark = [pytest.mark.torch, pytest.mark.npu, pytest.mark.slow]
 
@@ -54,13 +54,7 @@ def outcomes(fake, tmp_path_factory):
     """kernel type -> the outcomes of its cases."""
     folder = tmp_path_factory.mktemp("models")
     (folder / "campaign.yaml").write_text(_CAMPAIGN)
-    cann = folder / "cann"
-    cann.mkdir()
-    (cann / "version.info").write_text("version=8.5.0\n")
-    env = environment(fake) | {
-        "ASCEND_TOOLKIT_HOME": str(cann),
-        "FAKE_NPU_SOC": "Ascend910B3",
-        "OPMETER_LOCKS": str(folder / "locks"),
+    env = npu_host(fake, folder) | {
         "TMPDIR": str(folder),
     }
     env["PYTHONPATH"] = os.pathsep.join((str(_ROOT), env["PYTHONPATH"]))

@@ -5,12 +5,11 @@ mixture of experts over two ranks, is what the files of `tests/npu/stock_calls` 
 them, and `python -m tests.npu.stock_stacks` and `...stock_extension` write the files anew.
 """
 
-import os
-
 import pytest
 
 from collector.recording.environments import STACKS, is_stack_installed
 from tests.fixtures.op_rows import rows_alone
+from tests.lacking import lacking
 from tests.npu.replayed import kernels_with_rows
 from tests.npu.stock_extension import experts_path, recorded_experts
 from tests.npu.stock_stacks import otherwise_path, recorded, served_path
@@ -26,10 +25,8 @@ def release(request: pytest.FixtureRequest) -> str:
     is skipped with the command; under CI, or with OPMETER_NO_SKIP=1, it fails."""
     name: str = request.param
     if not is_stack_installed(name):
-        lacks = f"vllm_ascend {name} is wanted: python -m tests.npu.stock_stacks install"
-        if os.environ.get("CI") or os.environ.get("OPMETER_NO_SKIP") == "1":
-            pytest.fail(lacks)
-        pytest.skip(lacks)
+        lacks = f"vllm_ascend {name} is not installed: python -m tests.npu.stock_stacks install"
+        lacking(lacks)
     return name
 
 

@@ -9,6 +9,7 @@ import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from collector.recording import build as recording
 
@@ -53,3 +54,16 @@ def environment(
     env["PATH"] = recording.prepended(f"{fake.tools}{os.pathsep}{python}", os.environ, "PATH")
     env.pop("FAKE_CANN_FAULTS", None)
     return env if faults is None else env | {"FAKE_CANN_FAULTS": str(faults)}
+
+
+def npu_host(fake: FakeCann, folder: Path, **options: Any) -> dict[str, str]:
+    """Return the environment of a host with Ascend 910B3 devices and CANN 8.5.0, whose files and
+    device locks are in a folder. `options` are those of `environment`."""
+    cann = folder / "cann"
+    cann.mkdir(parents=True)
+    (cann / "version.info").write_text("version=8.5.0\n")
+    return environment(fake, **options) | {
+        "ASCEND_TOOLKIT_HOME": str(cann),
+        "FAKE_NPU_SOC": "Ascend910B3",
+        "OPMETER_LOCKS": str(folder / "locks"),
+    }
