@@ -18,7 +18,7 @@ numbers    the double and float arguments. They travel in registers of their own
            stood among the others is not known; equal neighbours are written once
 
 The bool and int arguments are as wide as the caller made them. Nothing in a line depends on where
-memory lies, so equal calls have equal text.
+memory is, so equal calls have equal text.
 """
 
 import re
@@ -76,7 +76,7 @@ class RecordedTensor:
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """One launch. `arguments` are their texts, in order; `text` is everything that tells the
+    """One launch. `arguments` are their texts, in order; `text` is everything that identifies the
     call, without when and where it ran; `outputs_from` is known of ACLOP and ATB alone."""
 
     kind: str

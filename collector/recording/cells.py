@@ -2,8 +2,8 @@
 
 What aclnn is called with is not what its kernel is: tables of the host become tensors, a weight
 that is a transposed view is the tensor as it lies, what is updated is an output too. How each call
-is turned into a kernel's slots stands in `_LAYOUTS`; of a call that is not there the tensors are
-the slots, outputs last. `?` says that nobody here knows, and msprof prints N/A.
+is turned into a kernel's slots is in `_LAYOUTS`; of a call that is not there the tensors are
+the slots, outputs last. `?` means unknown, and msprof prints N/A.
 
     aclnnIndexSelect(f32[20,6]:ND, 0, i64[5]:ND, f32[5,6]:ND)     "0 2 [1]:INT64 -> 3"
     Input Shapes "20,6;5;1"   Output Shapes "5,6"
@@ -125,7 +125,7 @@ _MORE_OUTPUTS = {"aclnnRmsNorm": 2, "aclnnTopk": 2, "aclnnAddRmsNorm": 3}
 
 @dataclass(frozen=True, slots=True)
 class _Cell:
-    """What stands in the three cells of a slot. A private format shows how the tensor lies in
+    """The three cells of a slot. A private format shows how the tensor is stored in
     memory, a plain one how it is seen; a tensor of no elements shows no shape."""
 
     shape: tuple[int, ...] = ()
@@ -171,7 +171,7 @@ def _sides(call: Recorded) -> tuple[_Side, _Side]:
 
 def _copied(call: Recorded) -> str:
     """The layout of a copy, which is Cast, TensorMove or Transpose by the view that it reads; of
-    the other views nobody here knows what their kernels are given."""
+    the other views it is unknown what their kernels are given."""
     source = call.tensors[1]
     if source.is_dense:
         return "1 -> 0"
@@ -240,7 +240,7 @@ def _slots(token: str, arguments: Sequence[str]) -> Iterable[_Cell]:
 def _passed(match: re.Match[str], argument: str, arguments: Sequence[str]) -> Iterator[_Cell]:
     """The tensors that an argument is; an absent one says nothing."""
     tensors = _tensors(argument)
-    if argument.startswith("{"):  # in a list of indices one of no elements stands for none
+    if argument.startswith("{"):  # in a list of indices one of no elements means none
         tensors = [tensor for tensor in tensors if tensor.storage != (0,)]
     if not tensors:
         yield _Cell()

@@ -4,7 +4,7 @@ matrices that it reads badly where they are plain.
 A convolution that is given plain tensors becomes TransData of each operand, the kernel, and
 TransData of its result; pooling the same, in blocks of 16 channels whose format has `:1` behind its
 name. Both as the profile of a real training step of 2025 has them (A2, float32), but for the MemSet
-before the gradient of a filter, of which a profile tells no tensors.
+before the gradient of a filter, of which a profile records no tensors.
 
     ACLOP Conv2D(f32[2,3,7,7]:NCHW, f32[8,3,3,3]:NCHW -> f32[2,8,5,5]:NCHW, ...)
         TransData  2,3,7,7 NCHW                    -> 2,1,7,7,8 NC1HWC0
@@ -150,7 +150,7 @@ def _plain(tensor: RecordedTensor) -> str:
 
 
 def _image(tensor: RecordedTensor, groups: int = 0) -> str:
-    """In NC1HWC0; that of pooling tells its groups."""
+    """In NC1HWC0; that of pooling has its groups."""
     n, c, h, w = tensor.shape
     width = _ROWS if groups else 256 // _BITS[tensor.dtype]
     format = f"NC1HWC0:{groups}" if groups else "NC1HWC0"
@@ -166,7 +166,7 @@ def _filter(tensor: RecordedTensor) -> str:
 
 
 def _lying(text: str) -> str:
-    """A tensor of a private format that is written as it lies."""
+    """A tensor of a private format that is written as it is stored."""
     return f"{text}<{text[text.index('[') + 1 : text.index(']')]}>"
 
 

@@ -44,7 +44,7 @@ def calls_of(kernel: str) -> tuple[str, ...]:
 
 def source_of(name: str) -> str:
     """Where it is known from which kernel a call launches: SEEN, READ, or empty where the kernel
-    bears the call's name and nothing more is known."""
+    has the call's name and nothing more is known."""
     modules = [load(path) for path in _paths()]
     return next(
         (kind for kind in ("SEEN", "READ") if any(name in getattr(m, kind, ()) for m in modules)),
@@ -59,7 +59,7 @@ def tables() -> Mapping[str, str | Chooser]:
     for path in _paths():
         for name, known in load(path).KERNELS.items():
             if joined.setdefault(name, known) != known:
-                raise ValueError(f"{path}: {name} stands in another table with another type")
+                raise ValueError(f"{path}: {name} is in another table with another type")
     return MappingProxyType(joined)
 
 

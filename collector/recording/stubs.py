@@ -1,4 +1,4 @@
-"""The assembly of the stubs: one label a function that nobody calls for its result, one short
+"""The assembly of the stubs: a label for each function that is not called for its result, one short
 entry a kernel. Everything that does something is written in C, in runtime/."""
 
 import re

@@ -99,7 +99,7 @@ def _system_libraries() -> list[Path]:
 
 
 def _looked_up(paths: Iterable[Path]) -> tuple[set[str], set[str]]:
-    """Names that stand as strings in the libraries, for dlsym: of functions, and of aclnn."""
+    """Names that are strings in the libraries, for dlsym: of functions, and of aclnn."""
     names = {name for path in paths for name in _strings(path.read_bytes())}
     kernels = {name for name in names if _ACLNN.fullmatch(name)}
     return {name for name in names if _FUNCTION.fullmatch(name)} - kernels, kernels

@@ -1,6 +1,6 @@
 """What the recorded calls of attention launch: the OP Type that msprof prints.
 
-`SEEN` are those of real profiles. The others bear the name of their kernel, and are assumed.
+`SEEN` are those of real profiles. The others have the name of their kernel, and are assumed.
 """
 
 from collections.abc import Callable

@@ -3,7 +3,7 @@ OP Type that msprof prints.
 
 `SEEN` are those of real profiles, where the kernel's name starts with the call (Muls: a Muls for
 DT_BF16, a Mul for FLOAT; Div, GtTensor and Relu by calls that differ in that the other operand is a
-number, or in place). `READ` stand in CANN's open sources (ops-math, ops-nn). The others bear the
+number, or in place). `READ` are in CANN's open sources (ops-math, ops-nn). The others have the
 name of their kernel, and are assumed.
 
 Several calls add a Cast for a dtype that their kernel does not write (Sort, ArgMax and Histc give

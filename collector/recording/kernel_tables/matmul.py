@@ -2,8 +2,8 @@
 that msprof prints.
 
 `SEEN` are those of real profiles (Addmm, Matmul and Mm: MatMulV2, and MatMulV3 for other shapes).
-`READ` stand in CANN's open sources, and that MatMulV3 takes no FRACTAL_NZ on A2 and A3. The others
-bear the name of their kernel, and are assumed.
+`READ` are in CANN's open sources, and that MatMulV3 takes no FRACTAL_NZ on A2 and A3. The others
+have the name of their kernel, and are assumed.
 
 Which of a family runs is the runtime's choice; here it is the first.
 """

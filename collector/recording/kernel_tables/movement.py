@@ -2,7 +2,7 @@
 
 `SEEN` are those of real profiles, where the kernel's name starts with the call (TensorMove and
 Slice by InplaceCopy were seen, too, Transpose and BroadcastTo where EqTensor makes a view dense).
-`READ` stand in CANN's open sources (ops-math, ops-nn), for A2 and A3: of InplaceCopy how a view is
+`READ` are in CANN's open sources (ops-math, ops-nn), for A2 and A3: of InplaceCopy how a view is
 made dense. The others are assumed.
 
 Several calls add kernels: a Sort and a MemSet before EmbeddingDenseGradV2, a Cast of an index that

@@ -3,7 +3,7 @@ caches and sampling: the OP Type that msprof prints.
 
 A call of a later version (V2, V4) is assumed to launch the kernel of its name without the version,
 or with the last one that a profile of vLLM-Ascend 0.18 names. Several calls launch more than one
-kernel, the sorts of permutations and of top-k among them: only the one named for it stands here.
+kernel, the sorts of permutations and of top-k among them: only the one named for it is here.
 """
 
 from collections.abc import Callable

@@ -1,7 +1,7 @@
 """What the recorded calls of images launch: the OP Type that msprof prints.
 
-Both calls of pooling are `SEEN`, in a real profile; convolutions bear the name of their kernel.
-What they convert beside it stands in `fakecann/converted.py`. `Identity` between two formats is
+Both calls of pooling are `SEEN`, in a real profile; convolutions have the name of their kernel.
+What they also convert is in `collector/recording/converted.py`. `Identity` between two formats is
 what torch_npu asks for a cast: that CANN makes TransData of it is assumed.
 """
 

@@ -23,9 +23,9 @@ _MOST_ATTEMPTS = 4
 def main(request, result):
     # if memory is short, this process ends before others
     Path("/proc/self/oom_score_adj").write_text("1000")
-    told = json.loads(Path(request).read_text())
+    requested = json.loads(Path(request).read_text())
     try:
-        found = _run(told)
+        found = _run(requested)
     except Exception as error:  # the engine's own errors have no common class
         traceback.print_exc()
         found = {"error": _described(error)}
@@ -35,21 +35,21 @@ def main(request, result):
     os._exit(0)  # an engine's own shutdown waits for devices
 
 
-def _run(told):
+def _run(request):
     from vllm import LLM
 
-    llm = LLM(**told["engine"])
-    passes = [_pass(llm, one, told["sampling"]) for one in told["passes"]]
+    llm = LLM(**request["engine"])
+    passes = [_pass(llm, one, request["sampling"]) for one in request["passes"]]
     return {"passes": passes, "settings": _settings(llm)}
 
 
-def _pass(llm, wanted, sampling):
+def _pass(llm, requested, sampling):
     """Run a pass until its requests have the requested tokens, and return its step.
 
     The first attempt creates what the engine keeps, such as masks. Prompts that were processed
-    before others have answered more tokens than these, so that later attempts shorten them."""
-    is_decode = wanted["phase"] == "decode"
-    requests, queries, keys = wanted["requests"], wanted["queries"], wanted["keys"]
+    before others have produced more tokens than these, so that later attempts shorten them."""
+    is_decode = requested["phase"] == "decode"
+    requests, queries, keys = requested["requests"], requested["queries"], requested["keys"]
     lengths = [keys - queries if is_decode else keys] * requests
     for attempt in range(_MOST_ATTEMPTS):
         number, tokens = _step(llm, lengths, queries, is_decode, sampling)

@@ -1,1 +1,1 @@
-"""Stands for CANN's pyACL, of which an engine uses one function, to save its memory while idle."""
+"""Replaces CANN's pyACL, of which an engine uses one function, to save its memory while idle."""
