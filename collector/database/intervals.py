@@ -25,7 +25,15 @@ from collector.model.row import value_of
 from collector.ops.registry import family_of
 from collector.quality.canaries import SessionFactor
 from collector.quality.disturbances import lowered_us
-from collector.quality.evidence import Evidence, Floats, Pairs, SessionMeans, Whole, evidence_of
+from collector.quality.evidence import (
+    Evidence,
+    Floats,
+    Pairs,
+    SessionMeans,
+    Trust,
+    Whole,
+    evidence_of,
+)
 from collector.quality.pooled import StackIntervals, stack_intervals
 from collector.quality.statistics import student_t_factor
 from collector.quality.variance import VariancePrior, fit, learn, prior_of
@@ -246,7 +254,19 @@ def _rows(
     kinds_to_show = [kind for kind in kinds if is_collective(kind) == collectives]
     if len(kinds_to_show) < len(kinds):  # mostly all or none are collectives
         rows = rows.filter(pc.is_in(rows["kernel_type"], pa.array(kinds_to_show, TEXT)))
-    return query.isolated(query.good_rows(rows, state.versions[path], path))
+    return _most_trusted(query.isolated(query.good_rows(rows, state.versions[path], path)))
+
+
+def _most_trusted(rows: pa.Table) -> pa.Table:
+    """Return the rows without the disturbed ones of cases that also have others, so that another
+    program next to a later run changes no interval."""
+    trust = query.trust_of_rows(rows).to_numpy()
+    is_quiet = trust != Trust.DISTURBED
+    if is_quiet.all():
+        return rows
+    cases = _numbered(rows, ("case", "cache"))
+    has_quiet = np.bincount(cases, is_quiet) > 0
+    return rows.filter(pa.array(is_quiet | ~has_quiet[cases], pa.bool_()))
 
 
 def _means(rows: pa.Table, shown: str) -> SessionMeans:
@@ -264,7 +284,7 @@ def _means(rows: pa.Table, shown: str) -> SessionMeans:
         mean_us=mean_us,
         spreads=_spreads(rows, mean_us, repeats),
         repeats=repeats,
-        is_clean=pc.equal(rows["warnings"], "").to_numpy(),
+        trust=query.trust_of_rows(rows).to_numpy(),
     )
 
 

@@ -29,7 +29,7 @@ _INTERVAL = (  # in the order of a CaseInterval
     *("mean_us", "sessions", "stack_low_us", "stack_high_us", "stack_degrees", "stack_variance"),
 )
 _KEPT = (
-    *("case", "outcome", "reason", "mean_us", "good", "warm", "clean"),
+    *("case", "outcome", "reason", "mean_us", "good", "warm", "trust"),
     *("head_commit", "plan", "plan_hash", "measurement", "warnings"),
 )
 

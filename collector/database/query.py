@@ -2,9 +2,9 @@
 
 This module has the only rule that chooses among all measurements of a case. A good measurement
 comes before a failed one, one of warm caches before one of cold caches, one without warnings before
-one with warnings; then the highest rank decides. So the shown duration of a case never disappears,
-and is only replaced by a better one. Measurements after other launches (context) are only used if
-they are requested.
+one with warnings, which comes before a disturbed one; then the highest rank decides. So the shown
+duration of a case never disappears, and is only replaced by a better one. Measurements after other
+launches (context) are only used if they are requested.
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,6 +33,7 @@ from collector.quality.canaries import (
     SessionReadings,
     session_factors,
 )
+from collector.quality.gates import trust_of
 from collector.quality.variance import prior_of
 
 # The canaries of a version directory's sessions, and the suspect sessions that they reveal: see
@@ -141,7 +142,7 @@ _SHOWN = (
     *("reason", "disturbance", "counters", "ci_low_us", "ci_high_us"),
     *("identity", "library", "assumes", "profiler_floor_us"),
 )
-_RANK = ("good", "warm", "clean", "head_commit", "plan", "plan_hash", "measurement")
+_RANK = ("good", "warm", "trust", "head_commit", "plan", "plan_hash", "measurement")
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,10 +208,17 @@ def best_of(
     )
     rows = rows.append_column("good", _is_good(rows))
     rows = rows.append_column("warm", pc.equal(rows["cache"], _WARM))
-    rows = rows.append_column("clean", pc.equal(rows["warnings"], ""))
+    rows = rows.append_column("trust", trust_of_rows(rows))
     for name in ("head_commit", "plan"):
         rows = with_column(rows, name, rows[name].cast(pa.int64()))
     return best_of_cases(rows)
+
+
+def trust_of_rows(rows: pa.Table) -> pa.ChunkedArray:
+    """Return the trust in each measurement, as integers."""
+    texts = rows["warnings"].combine_chunks().dictionary_encode()
+    levels = pa.array(map(trust_of, texts.dictionary.to_pylist()), pa.int64())
+    return pa.chunked_array([levels.take(texts.indices)])
 
 
 def of_stack(

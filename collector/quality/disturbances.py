@@ -4,6 +4,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterable, Sequence, Set
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from math import fsum
 from operator import attrgetter
 from statistics import median
 from typing import TypeVar
@@ -250,6 +251,27 @@ def disturbance_warnings(disturbance: measurement.Disturbance | None) -> tuple[s
         reasons.append(f"the host took {stolen:.0%} of a core")
     reasons += slowed_by(disturbance)
     return (f"all {disturbance.watched} repeats were disturbed: {', '.join(reasons)}",)
+
+
+# The largest share of the time of all repeats in which threads may have waited for a core, and the
+# least cases of a session that show it (docs/evaluation/disturbances.md).
+_SESSION_WAIT_SHARE = 0.15
+_SESSION_CASES = 5
+
+
+def session_disturbance(measured: Iterable[tuple[measurement.Disturbance, float]]) -> str:
+    """Return the warning of a session in which threads waited for a core too often; empty if they
+    did not, or if the session has few cases. `measured` has the disturbance and mean duration of
+    each case, in microseconds."""
+    times_us = [(one.watched * mean_us, one.waited_share) for one, mean_us in measured]
+    total_us = fsum(time_us for time_us, _ in times_us)
+    waited_us = fsum(time_us * share for time_us, share in times_us)
+    if len(times_us) < _SESSION_CASES or waited_us <= _SESSION_WAIT_SHARE * total_us:
+        return ""
+    return (
+        f"the session was disturbed: threads waited for a core {waited_us / total_us:.0%} of the "
+        f"time of its repeats, expected at most {_SESSION_WAIT_SHARE:.0%}"
+    )
 
 
 # Share of the time between a case's launches in which its device waited for the next one: recorded,

@@ -7,6 +7,7 @@ Cases are grouped by their kernel's family and the decade of their duration.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from enum import IntEnum
 from itertools import compress
 from math import lgamma, log, pi
 
@@ -22,13 +23,22 @@ _STACK_WEIGHT = 4  # weight of all cases of the stack, in cases of a group
 _REPEATS_WEIGHT = 4
 
 
+class Trust(IntEnum):
+    """Trust in a measurement relative to others of its case: only those with the highest trust are
+    pooled, and none replaces one with higher trust."""
+
+    DISTURBED = 0  # by other programs
+    WARNED = 1
+    CLEAN = 2
+
+
 @dataclass(frozen=True, slots=True)
 class SessionMeans:
     """Good measurements, one an entry in each sequence, in an order that depends on the data only.
 
     Cases, sessions and devices are numbered. `spreads` are relative standard deviations of single
-    repeats within the session, NaN if unknown, as for a single repeat. `is_clean` is true where a
-    measurement has no warning."""
+    repeats within the session, NaN if unknown, as for a single repeat. `trust` has
+    a `Trust` for each measurement."""
 
     cases: Whole
     families: Sequence[str]
@@ -37,7 +47,7 @@ class SessionMeans:
     mean_us: Floats
     spreads: Floats
     repeats: Floats
-    is_clean: npt.NDArray[np.bool_]
+    trust: Whole
 
     def decades(self) -> Whole:
         """Return the decade of each duration: 1 from 10 to 100 us."""
@@ -170,8 +180,10 @@ def _groups(means: SessionMeans) -> tuple[Whole, tuple[tuple[str, int], ...]]:
 
 def _group_spreads(means: SessionMeans, groups: Whole, count: int, otherwise: float) -> Floats:
     """Return the median spread of single repeats of each group, shrunk towards that of all cases
-    if a group has few."""
+    if a group has few. Disturbed measurements count only if all are disturbed."""
     known = np.isfinite(means.spreads)
+    is_quiet = known & (means.trust != Trust.DISTURBED)
+    known = is_quiet if is_quiet.any() else known
     spreads = np.log(np.clip(means.spreads[known], LEAST_SPREAD, MOST_SPREAD))
     stack = float(np.median(spreads)) if len(spreads) else log(otherwise)
     found = np.full(count, stack)
@@ -218,12 +230,14 @@ def _pairs(
 ) -> Pairs:
     """Return the sessions of each case, each paired with the next one. k sessions have k - 1
     independent differences; a ring of k pairs contains each session equally often, and is
-    weighted as k - 1."""
+    weighted as k - 1. Disturbed sessions make no pairs: they show how much other programs took, not
+    how sessions vary."""
     count = again.count[again.case]
     at = np.arange(len(again.places))
     is_last = np.append(again.case[1:] != again.case[:-1], True) if len(at) else at == 0
     following = np.where(is_last, at - count + 1, at + 1)
-    kept = ~(is_last & (count == 2))
+    is_quiet = means.trust[again.places] != Trust.DISTURBED  # of all sessions of a case, or none
+    kept = is_quiet & ~(is_last & (count == 2))
     first, second = again.places[at[kept]], again.places[following[kept]]
     # The same direction for all cases of the two sessions.
     is_turned = means.sessions[first] > means.sessions[second]
@@ -263,12 +277,13 @@ class MultiSessionCases:
 
 
 def multi_session_cases(means: SessionMeans) -> MultiSessionCases:
-    """Return what several sessions have measured. If a case has clean measurements, those with
-    warnings are excluded."""
+    """Return what several sessions have measured. Of each case, only the measurements with the
+    highest trust among them count."""
     order = np.lexsort((means.sessions, means.cases))
     every = np.unique(means.cases, return_inverse=True)[1]
-    counts = means.is_clean | (np.bincount(every, means.is_clean)[every] == 0)
-    order = order[counts[order]]
+    highest = np.zeros(int(every.max(initial=-1)) + 1, np.int64)
+    np.maximum.at(highest, every, means.trust)
+    order = order[(means.trust == highest[every])[order]]
     cases, sessions = means.cases[order], means.sessions[order]
     is_new = np.append(True, (cases[1:] != cases[:-1]) | (sessions[1:] != sessions[:-1]))
     places = order[is_new[: len(order)]]

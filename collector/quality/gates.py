@@ -1,6 +1,7 @@
 """Checks that a measurement must pass before a version shows it. A refused measurement is kept,
 with its reason."""
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import isfinite, log
@@ -10,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from collector.model.measurement import Outcome, Timing
-from collector.quality.evidence import Floats
+from collector.quality.evidence import Floats, Trust
 
 # Map a verdict to its gate: by the outcome and the reason of a measurement that is not shown, and
 # by the text of a warning. A certificate stores a gate's reason, not its name, so that old
@@ -41,6 +42,7 @@ _WARNINGS = (
     ("the session drifted", "drift"),
     ("repeats were undisturbed", DISTURBED),
     ("repeats were disturbed", DISTURBED),
+    ("session was disturbed", DISTURBED),
     ("spread ", "spread"),
     ("accepted repeats", "few repeats"),
     ("two modes:", "two modes"),
@@ -48,6 +50,7 @@ _WARNINGS = (
     (" away from the reference", "reference"),
     (" rounds", "rounds"),
 )
+_OF_DISTURBED = re.compile("|".join(words for words, gate in _WARNINGS if gate == DISTURBED))
 OTHER = "other"
 # no certificate has this reason: every shown measurement is checked against the envelope
 ENVELOPE = "envelope"
@@ -64,6 +67,13 @@ def gate_of_outcome(outcome: Outcome, reason: str) -> str:
 def gate_of_warning(warning: str) -> str:
     """Return the gate that a warning belongs to."""
     return next((gate for words, gate in _WARNINGS if words in warning), OTHER)
+
+
+def trust_of(warnings: str) -> Trust:
+    """Return the trust in a measurement with these warnings, which are JSON, or empty for none."""
+    if not warnings:
+        return Trust.CLEAN
+    return Trust.DISTURBED if _OF_DISTURBED.search(warnings) else Trust.WARNED
 
 
 def warnings_cell(gates: Iterable[str]) -> str:

@@ -24,6 +24,7 @@ from collector.quality.disturbances import (
     disturbance_of_readings,
     disturbance_warnings,
     gap_share,
+    session_disturbance,
     states,
     undisturbed,
 )
@@ -301,6 +302,22 @@ def with_canary_readings(
         replace(m, canaries=readings, warnings=(*m.warnings, *warning) if m.timing else m.warnings)
         for m in measurements
     )
+
+
+def with_session_warning(
+    measurements: Sequence[measurement.Measurement],
+    canaries: Iterable[measurement.Measurement],
+) -> tuple[measurement.Measurement, ...]:
+    """Return the measurements of a session, each timing with a warning if the session was
+    disturbed. The canaries count, too."""
+    fault = session_disturbance(
+        (m.disturbance, m.timing.mean_us)
+        for m in (*measurements, *canaries)
+        if m.timing is not None and m.disturbance is not None
+    )
+    if not fault:
+        return tuple(measurements)
+    return tuple(replace(m, warnings=(*m.warnings, fault)) if m.timing else m for m in measurements)
 
 
 def _reading(

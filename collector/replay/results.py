@@ -18,7 +18,7 @@ from collector.profiles.rows import KernelLaunch, read_op_summary
 from collector.quality.disturbances import clock_step_us, idle_clocks, profiler_lower_bound_us
 from collector.quality.identity import Expectation
 from collector.quality.reconcile import attribute, mark_of
-from collector.replay.certificates import Certificates, with_canary_readings
+from collector.replay.certificates import Certificates, with_canary_readings, with_session_warning
 from collector.replay.journal import JOURNAL, MEASURED, CaseEntry, Journal, read_journal
 from collector.replay.kineto import IDLE_OPERATOR
 from collector.replay.msprof import OUTPUT, join_summaries, op_summaries, profiles_of
@@ -84,6 +84,7 @@ def collect(
     measurements = tuple(chain.from_iterable(reported.values()))
     if canaries:
         measurements = with_canary_readings(spec, journal, canaries, measurements)
+    measurements = with_session_warning(measurements, chain.from_iterable(canaries.values()))
     return SessionResult(
         began=bool(journal.cases),
         measurements=measurements,

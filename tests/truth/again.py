@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from collector.quality.evidence import Floats, SessionMeans, evidence_of
+from collector.quality.evidence import Floats, SessionMeans, Trust, evidence_of
 from collector.quality.pooled import half_widths
 from collector.quality.variance import VariancePrior, fit, parts_of
 from tests.truth.repeats import SHARES, UNKNOWING, both, verdict
@@ -89,7 +89,7 @@ def _means(rows: pd.DataFrame, latency: str, session: int) -> SessionMeans:
         mean_us=rows[latency].to_numpy(float) * 1e3,
         spreads=np.full(len(rows), np.nan),
         repeats=np.ones(len(rows)),
-        is_clean=np.ones(len(rows), np.bool_),
+        trust=np.full(len(rows), Trust.CLEAN),
     )
 
 

@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from collector.quality.evidence import Evidence, Floats, SessionMeans, evidence_of
+from collector.quality.evidence import Evidence, Floats, SessionMeans, Trust, evidence_of
 from collector.quality.pooled import half_widths
 from collector.quality.variance import VariancePrior, fit, learn, parts_of
 
@@ -74,7 +74,7 @@ def _means(table: pd.DataFrame, chosen: "pd.Series[bool]") -> SessionMeans:
         mean_us=found["us"].to_numpy(float),
         spreads=found["spread"].to_numpy(float),
         repeats=np.full(len(found), float(_REPEATS)),
-        is_clean=np.ones(len(found), np.bool_),
+        trust=np.full(len(found), Trust.CLEAN),
     )
 
 
@@ -91,7 +91,7 @@ def both(first: SessionMeans, second: SessionMeans) -> SessionMeans:
                 "mean_us",
                 "spreads",
                 "repeats",
-                "is_clean",
+                "trust",
             )
         },
     )

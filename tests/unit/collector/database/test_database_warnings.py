@@ -107,6 +107,31 @@ def test_a_run_a_status_and_the_quality_of_a_version_count_the_same_durations() 
     assert [(one.mean_us, one.warnings) for one in listed[3:]] == [(None, ("floor",))]
 
 
+def test_a_disturbed_measurement_replaces_and_changes_no_quieter_one() -> None:
+    busy = "the session was disturbed: threads waited for a core 52% of the time of its repeats"
+    tried = {SMALL.case_id: Tried(90.0, warnings=(SPREAD,)), LARGE.case_id: Tried(99.0)}
+    first = made(1, tried, [SMALL, LARGE])
+    later = [
+        made(
+            number,
+            {one.case_id: Tried(us, warnings=(busy,)) for one in (SMALL, LARGE, QUIET)},
+            [SMALL, LARGE, QUIET],
+        )
+        for number, us in ((2, 95.0), (3, 1000.0))
+    ]
+
+    def cells(state: State) -> dict[str, list[str]]:
+        names = ("Average Duration(us)", "MicroBench Stack Low(us)", "MicroBench Stack High(us)")
+        found = rows(state, f"{NPU.version_path}/Add.csv")
+        return {row["Input Shapes"]: [row[name] for name in names] for row in found}
+
+    quiet, after = cells(merged(first)), cells(merged(first, *later))
+    for record in (SMALL, LARGE):
+        shapes = record.cells["Input Shapes"]
+        assert after[shapes] == quiet[shapes]
+    assert float(after[QUIET.cells["Input Shapes"]][0]) > 95.0  # has no quiet measurement
+
+
 def test_of_a_part_of_the_version_only_its_own_durations_count() -> None:
     state = merged(FIRST, SECOND)
     summary = summarise(state, plan_of(SECOND), [[LARGE, QUIET]], NO_USAGE)

@@ -11,7 +11,7 @@ from collector.quality.canaries import (
     device_factors,
 )
 from collector.quality.disturbances import clock_step_us
-from collector.quality.evidence import SessionMeans, evidence_of, medians
+from collector.quality.evidence import SessionMeans, Trust, evidence_of, medians
 from collector.quality.gates import LEAST_CASES, WorkCurve, find_hidden_work, larger_and_faster
 from collector.quality.pooled import pooled_means
 from collector.quality.statistics import accept
@@ -98,7 +98,7 @@ def means_of(mean_us: list[float], devices: list[int]) -> SessionMeans:
         mean_us=np.array(mean_us),
         spreads=np.full(count, 0.01),
         repeats=np.full(count, 25.0),
-        is_clean=np.full(count, True),
+        trust=np.full(count, Trust.CLEAN),
     )
 
 

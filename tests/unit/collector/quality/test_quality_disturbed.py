@@ -5,7 +5,13 @@ import re
 import pytest
 
 from collector.model.measurement import Disturbance
-from collector.quality.disturbances import Lap, Watch, disturbance_warnings, undisturbed
+from collector.quality.disturbances import (
+    Lap,
+    Watch,
+    disturbance_warnings,
+    session_disturbance,
+    undisturbed,
+)
 from collector.quality.gates import gate_of_warning
 from tests.unit.collector.naming import names
 
@@ -88,3 +94,14 @@ def test_where_nobody_tells_every_repeat_counts_and_no_disturbance_is_known():
 
 def test_laps_of_another_number_of_repeats_choose_none():
     assert undisturbed([1, 2, 3], Watch((HELD, QUIET))) == [1, 2, 3]
+
+
+def test_a_session_is_disturbed_by_the_share_of_its_time_and_not_of_its_cases():
+    # nine short cases without waits, and a long one that waited for half of its time
+    short = [(Disturbance(watched=30, clean=30), 2.0)] * 9
+    long = (Disturbance(watched=10, clean=4, waited_share=0.5), 1000.0)
+    warning = session_disturbance([*short, long])
+    assert gate_of_warning(warning) == "disturbed" and "47%" in warning
+    assert session_disturbance([*short, (long[0], 10.0)]) == ""  # 50 of 640 us
+    assert session_disturbance([long] * 4) == ""  # too few cases to show it
+    assert session_disturbance([]) == ""

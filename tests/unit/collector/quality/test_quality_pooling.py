@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collector.quality.evidence import SessionMeans, evidence_of
+from collector.quality.evidence import SessionMeans, Trust, evidence_of
 from collector.quality.pooled import PooledMeans, pooled_means
 from collector.quality.variance import Variance, VariancePrior, parts_of
 
@@ -23,7 +23,7 @@ def of_one_case(
     *,
     devices: list[int] | None = None,
     sessions: list[int] | None = None,
-    clean: list[bool] | None = None,
+    trust: list[Trust] | None = None,
     prior: VariancePrior = PRIOR,
 ) -> PooledMeans:
     """What is made of one case's measurements, and of a hundred others of one session each."""
@@ -37,7 +37,7 @@ def of_one_case(
         mean_us=np.append(mean_us, np.full(more, 7.0)),
         spreads=np.full(total, 0.01),
         repeats=np.full(total, 25.0),
-        is_clean=np.append(clean or [True] * count, np.full(more, True)),
+        trust=np.append(trust or [Trust.CLEAN] * count, np.full(more, Trust.CLEAN)),
     )
     evidence = evidence_of(means, repeat_spread=0.01)
     ratios = np.full(len(evidence.group_names), prior.ratio)
@@ -91,13 +91,15 @@ def test_sessions_of_one_device_share_what_is_the_devices() -> None:
 
 
 def test_where_clean_ones_are_those_with_warnings_do_not_count() -> None:
-    found = of_one_case([10.0, 30.0, 10.0], clean=[True, False, True])
+    found = of_one_case([10.0, 30.0, 10.0], trust=[Trust.CLEAN, Trust.WARNED, Trust.CLEAN])
     assert found.mean_us == pytest.approx([10.0] * 3) and found.sessions.tolist() == [2] * 3
-    alone = of_one_case([10.0, 30.0], clean=[True, False])
+    alone = of_one_case([10.0, 30.0], trust=[Trust.CLEAN, Trust.WARNED])
     assert (alone.mean_us[0], alone.sessions[0]) == (10.0, 1)
     assert alone.variance[0] == of_one_case([10.0]).variance[0]
-    warned = of_one_case([10.0, 40.0], clean=[False, False])
+    warned = of_one_case([10.0, 40.0], trust=[Trust.WARNED] * 2)
     assert warned.mean_us == pytest.approx([20.0] * 2)
+    busy = of_one_case([10.0, 40.0], trust=[Trust.WARNED, Trust.DISTURBED])
+    assert (busy.mean_us[0], busy.sessions[0]) == (10.0, 1)
 
 
 def test_equal_means_stay_what_they_are_to_the_last_digit() -> None:

@@ -8,6 +8,7 @@ import pytest
 from collector.quality.evidence import (
     LEAST_SPREAD,
     SessionMeans,
+    Trust,
     evidence_of,
     independent_differences,
 )
@@ -58,12 +59,12 @@ def drawn(
         mean_us=(true_us * np.exp(deviations)).ravel(),
         spreads=np.full(count, repeat_sd),
         repeats=np.full(count, float(REPEATS)),
-        is_clean=np.ones(count, np.bool_),
+        trust=np.full(count, Trust.CLEAN),
     )
 
 
 def chosen(means: SessionMeans, places: list[int]) -> SessionMeans:
-    names = ("cases", "sessions", "devices", "mean_us", "spreads", "repeats", "is_clean")
+    names = ("cases", "sessions", "devices", "mean_us", "spreads", "repeats", "trust")
     families = [means.families[at] for at in places]
     return SessionMeans(families=families, **{n: getattr(means, n)[places] for n in names})
 
@@ -197,7 +198,7 @@ def of_one_case(mean_us: list[float], sessions: list[int], devices: list[int]):
         mean_us=np.array(mean_us),
         spreads=np.full(count, 0.01),
         repeats=np.full(count, float(REPEATS)),
-        is_clean=np.ones(count, np.bool_),
+        trust=np.full(count, Trust.CLEAN),
     )
     evidence = evidence_of(means, repeat_spread=0.01)
     return parts_of(
@@ -252,7 +253,7 @@ def together(
         mean_us=true_us[cases] * np.exp(shifts[sessions] + own),
         spreads=np.full(len(cases), 0.01),
         repeats=np.full(len(cases), float(REPEATS)),
-        is_clean=np.ones(len(cases), np.bool_),
+        trust=np.full(len(cases), Trust.CLEAN),
     )
     return means, true_us[cases]
 
