@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
@@ -242,6 +243,40 @@ def _waited_us(file: int) -> float:
         return int(os.pread(file, _LINE_BYTES, 0).split()[1]) / 1e3
     except (OSError, IndexError, ValueError):  # the thread has ended
         return 0.0
+
+
+# How much of the machine's cores other programs used while this process and its ended children
+# worked: `/proc/stat` counts the time of all programs, and what the host of a virtual machine took.
+
+_WAITING = (3, 4)  # indices of `idle` and `iowait` among the values of the line `cpu`
+_COUNTED = 8  # of these values; those of guests are part of others
+
+
+@dataclass(frozen=True, slots=True)
+class CoreTime:
+    """Core time so far, in seconds: of the whole machine, and of this process with the children
+    that it has waited for."""
+
+    machine_s: float
+    own_s: float
+
+    @classmethod
+    def now(cls, stat: Path = _STAT) -> "CoreTime | None":
+        """Return the times so far; None if the system does not report them."""
+        try:
+            words = stat.read_bytes()[:_LINE_BYTES].split(b"\n", 1)[0].split()[1:]
+            ticks = [int(word) for word in words[:_COUNTED]]
+        except (OSError, ValueError):
+            return None
+        worked = sum(count for at, count in enumerate(ticks) if at not in _WAITING)
+        own = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+        own_s = sum(one.ru_utime + one.ru_stime for one in own)
+        return cls(worked / os.sysconf("SC_CLK_TCK"), own_s)
+
+    def others_share(self, later: "CoreTime", wall_s: float) -> float:
+        """Return the share of all cores that other programs used until `later`, `wall_s` on."""
+        others_s = later.machine_s - self.machine_s - (later.own_s - self.own_s)
+        return max(0.0, others_s / (wall_s * (os.cpu_count() or 1)))
 
 
 # Limits the queries of a device's condition to a hundredth of the time.

@@ -253,8 +253,9 @@ def disturbance_warnings(disturbance: measurement.Disturbance | None) -> tuple[s
     return (f"all {disturbance.watched} repeats were disturbed: {', '.join(reasons)}",)
 
 
-# The largest share of the time of all repeats in which threads may have waited for a core, and the
-# least cases of a session that show it (docs/evaluation/disturbances.md).
+# The largest share of the repeats' time in which threads may have waited for a core, or of the
+# cores that other programs may have used next to ranks, and the least cases of a session that show
+# the former (docs/evaluation/disturbances.md).
 _SESSION_WAIT_SHARE = 0.15
 _SESSION_CASES = 5
 
@@ -271,6 +272,17 @@ def session_disturbance(measured: Iterable[tuple[measurement.Disturbance, float]
     return (
         f"the session was disturbed: threads waited for a core {waited_us / total_us:.0%} of the "
         f"time of its repeats, expected at most {_SESSION_WAIT_SHARE:.0%}"
+    )
+
+
+def gang_disturbance(others_share: float) -> str:
+    """Return the warning of a session of ranks on the cores of one machine, of which other programs
+    used this share; empty if they used little."""
+    if others_share <= _SESSION_WAIT_SHARE:
+        return ""
+    return (
+        f"the session was disturbed: other programs used {others_share:.0%} of the cores, expected "
+        f"at most {_SESSION_WAIT_SHARE:.0%}"
     )
 
 

@@ -28,6 +28,7 @@ from collector.comm.moe.benching import moe_work
 from collector.comm.moe.moe_plan import MoeCase, MoePlan, modes_of
 from collector.comm.rank_files import TOO_LARGE, CaseSeen, have_met, read_results, wrong_result
 from collector.comm.timing import CollectiveTiming, call_durations_us, over_all, relative_spread
+from collector.host.processes import CoreTime
 from collector.measuring.batches import RawRecords, SessionResults, Unmeasured
 from collector.measuring.instrument import OnProgress, SessionSettings, case_limit_s
 from collector.model.case import Case
@@ -37,6 +38,7 @@ from collector.model.plan import Limits, MeasureSettings, ShardCase
 from collector.model.record import CaseRecord
 from collector.model.stack import Stack
 from collector.ops.floor import lower_bound_us
+from collector.quality.disturbances import gang_disturbance
 from collector.quality.gates import implausible, no_duration, timing_warnings
 from collector.quality.statistics import summarise
 from collector.ranks.collective import collective_case_of, is_collective
@@ -63,6 +65,7 @@ class GangSession:
     limits: Limits
     started_at: str
     ended_at: str
+    disturbed: str = ""  # the warning of a session next to other programs
 
 
 def certificates(
@@ -125,6 +128,7 @@ def _certificate(
             *timing_warnings(found.timing, len(found.accepted_us)),
             *([f"{len(timed)} of {ROUNDS} rounds"] if len(timed) < ROUNDS else []),
             *(f"set where it ran: {one}" for one in settings_of(environment)),
+            *([session.disturbed] if session.disturbed else []),
         ),
     )
 
@@ -277,7 +281,9 @@ class GangInstrument:
         folder = self._scratch / f"gang_{provenance.session}"
         folder.mkdir(parents=True)
         began_s, began_at = environment.monotonic(), environment.utc_now().isoformat()
+        core_time = CoreTime.now()
         reason, peer_left = self._run(bench, shared, folder)
+        wall_s = environment.monotonic() - began_s
         seen = read_results(folder)
         if reason:  # as in any session, an incomplete case is measured again
             rounds = Counter(one.case for one in seen)
@@ -291,6 +297,7 @@ class GangInstrument:
             settings.limits,
             began_at,
             environment.utc_now().isoformat(),
+            _disturbance(core_time, wall_s) if settings.backend == "cpu" else "",
         )
         measurements = certificates(session, seen)
         if peer_left and not measurements:
@@ -298,7 +305,7 @@ class GangInstrument:
         return SessionResults(
             measurements,
             (_raw_records(folder, seen, session),) if measurements or reason else (),
-            _usage(seen, measurements, environment.monotonic() - began_s),
+            _usage(seen, measurements, wall_s),
             began=bool(seen) or have_met(folder),
             reason=reason,
         )
@@ -331,6 +338,13 @@ class GangInstrument:
         except (GangFailed, BadInput) as error:
             return str(error), isinstance(error, PeerLeft)
         return "", False
+
+
+def _disturbance(before: CoreTime | None, wall_s: float) -> str:
+    after = CoreTime.now()
+    if before is None or after is None or wall_s <= 0:
+        return ""
+    return gang_disturbance(before.others_share(after, wall_s))
 
 
 def _usage(seen: Sequence[CaseSeen], measured: Sequence[Measurement], wall_s: float) -> Usage:

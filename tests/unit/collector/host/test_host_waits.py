@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from collector.host.processes import ThreadWaits
+from collector.host.processes import CoreTime, ThreadWaits
 
 pytestmark = pytest.mark.fast
 
@@ -108,3 +108,18 @@ def test_this_process_is_read():
     first, then = waits.read(), waits.read()
     assert len(first) == len(then) >= 1 and all(b >= a for a, b in zip(first, then, strict=True))
     assert waits.switches() >= 0
+
+
+def test_other_programs_used_what_the_machine_worked_beyond_this_process(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "cpu_count", lambda: 4)
+    stat, ticks = tmp_path / "stat", os.sysconf("SC_CLK_TCK")
+    values = [100, 0, 100, 10_000, 500, 0, 0, 100, 77, 0]  # idle and iowait are the 4th and 5th
+    stat.write_text(f"cpu  {' '.join(str(value * ticks) for value in values)}\ncpu0 1 2\n")
+    before = CoreTime.now(stat)
+    assert before is not None and before.machine_s == 300.0
+    later = CoreTime(before.machine_s + 26.0, before.own_s + 20.0)
+    assert before.others_share(later, 10.0) == pytest.approx(6 / 40)
+    assert before.others_share(CoreTime(before.machine_s, later.own_s), 10.0) == 0.0
+    stat.write_text("cpu  1 2 what\n")
+    assert CoreTime.now(stat) is None
+    assert CoreTime.now(tmp_path / "no") is None

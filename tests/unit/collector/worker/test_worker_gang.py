@@ -18,6 +18,8 @@ from collector.model.plan import Limits, MeasureSettings, ShardCase
 from collector.model.record import CaseRecord
 from collector.model.stack import Runtime, Stack
 from collector.model.vocabulary import EP_SIZE
+from collector.quality.disturbances import gang_disturbance
+from collector.quality.gates import gate_of_warning
 from collector.ranks.collective import Collective, CollectiveCase
 from collector.ranks.distribution import COMBINE, DISPATCH, DistributeCall
 from collector.ranks.experts import IMBALANCE, KERNEL, ExpertCall
@@ -126,6 +128,12 @@ class TestCertificates:
     def test_what_the_node_sets_by_itself_is_told(self) -> None:
         (made,) = certificates(session(asked()), [seen(0, 0, *ALONE)], {"HCCL_BUFFSIZE": "200"})
         assert any(names(warning, "HCCL_BUFFSIZE=200") for warning in made.warnings)
+
+    def test_a_session_next_to_other_programs_is_disturbed(self) -> None:
+        assert gang_disturbance(0.15) == ""
+        disturbed = replace(session(asked()), disturbed=gang_disturbance(0.4))
+        (made,) = certificates(disturbed, [seen(0, 0, *ALONE)], {})
+        assert "disturbed" in map(gate_of_warning, made.warnings)
 
     def test_cases_without_a_round_have_no_answer_yet(self) -> None:
         other = asked(collective=replace(asked().collective, message_bytes=2048))
