@@ -13,16 +13,19 @@ next attempt reads which cases the worker was about to run, and continues to hal
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 
 from collector.codec.errors import OpmeterError
 from collector.model.case import Case
 from collector.model.manifest import Usage
 from collector.model.measurement import Library, Measurement, Outcome, Provenance
-from collector.model.plan import AGAIN_SHARE, ShardCase
+from collector.model.plan import AGAIN_SHARE, MeasureSettings, ShardCase
 from collector.model.record import CaseRecord
 from collector.model.vocabulary import GRAPH, LAUNCHED_BY, LIBRARY, STATIC
 from collector.quality.canaries import is_suspect
+from collector.replay.lock import concurrency_limit
+from collector.replay.msprof import most_launches
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +68,20 @@ class Unmeasured:
         return Measurement(*named, provenance, cache=cache)
 
 
+@dataclass(frozen=True, slots=True)
+class SessionSize:
+    """The limits of a session: its duration by forecast and, under msprof, its launches, whose
+    records must fit on the disk of `scratch` and into memory when they are read."""
+
+    session_s: float
+    measure: MeasureSettings
+    scratch: Path
+
+    def most_launches(self) -> int:
+        """Return how many launches the next session may have, with the disk as it is now."""
+        return most_launches(self.scratch, concurrency_limit() or 1)
+
+
 _FAILED_STARTS = 3  # in a row, after which the node is to blame
 _KILLED_TIMES = 2  # a single kill may have another cause
 
@@ -76,9 +93,9 @@ class SessionsFail(OpmeterError):
 class Batches:
     """Divides the remaining cases into sessions, and remembers the suspect cases."""
 
-    def __init__(self, session_s: float, killed: Sequence[Sequence[str]] = (), backend: str = ""):
+    def __init__(self, size: SessionSize, killed: Sequence[Sequence[str]] = (), backend: str = ""):
         """`killed` are the case ids of sessions that ended with their workers."""
-        self._session_s = session_s
+        self._size = size
         self._is_npu = backend == "npu"
         self._suspects = frozenset(case_id for batch in killed for case_id in batch)
         # The number of suspects of a session.
@@ -90,7 +107,8 @@ class Batches:
         suspects = [case for case in todo if case.record.case_id in self._suspects]
         if suspects:
             return self._alike(suspects)[: self._most]
-        return next_session(self._alike(todo), self._session_s)
+        most = self._size.most_launches() if self._is_npu else inf
+        return next_session(self._alike(todo), self._size, most)
 
     def _alike(self, todo: Sequence[ShardCase]) -> list[ShardCase]:
         """Return the cases that one process can measure: of CANN's own kernels, or of those that
@@ -151,15 +169,19 @@ def cases_that_killed(
     ]
 
 
-def next_session(todo: Sequence[ShardCase], session_s: float) -> list[ShardCase]:
-    """Return the cases of one session, in order: at least one, about `session_s` by forecast."""
+def next_session(
+    todo: Sequence[ShardCase], size: SessionSize, most_launches: float = inf
+) -> list[ShardCase]:
+    """Return the cases of one session, in order: at least one, about `size.session_s` by forecast
+    and no more than `most_launches`."""
     batch: list[ShardCase] = []
-    predicted_s = 0.0
+    left_s, left = size.session_s, most_launches
     for case in todo:
-        if batch and predicted_s + case.predicted_s > session_s:
+        left_s -= case.predicted_s
+        left -= size.measure.most_launches(len(case.record.before))
+        if batch and (left_s < 0 or left < 0):
             break
         batch.append(case)
-        predicted_s += case.predicted_s
     return batch
 
 

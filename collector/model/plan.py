@@ -14,6 +14,11 @@ from collector.model.record import CaseRecord, number_of, read_rows, write_rows
 from collector.model.stack import Stack
 
 WARM_UPS = 3  # launches of a case before its timed launches
+_COMPILING = 1  # the first launch of a case, if it took half of the case's budget
+_MARKS = 2
+# Launches of an NPU's session. Huawei's profiling guide recommends at most five minutes of
+# collection; msprof writes the timeline of all launches before their op_summary.
+MOST_LAUNCHES = 100_000
 # If another process used the device: the largest share of a session's repeat time that is spent on
 # more repeats, and the share of a shard's forecast that is measured again in a later session.
 MORE_REPEATS_SHARE = 0.5
@@ -48,6 +53,12 @@ class MeasureSettings:
     @property
     def most_repeats(self) -> int:
         return self.repeat_count or self.max_repeats
+
+    def most_launches(self, neighbours: int = 0) -> int:
+        """Return the maximum number of launches of a case, with its marks. `neighbours` launches
+        run before each launch of the case, behind one more mark."""
+        launches = _COMPILING + WARM_UPS + self.pilots + self.most_repeats
+        return launches + _MARKS + ((neighbours + 1) * launches if neighbours else 0)
 
     def repeats_of(self, launch_s: float) -> int:
         """Return the number of repeats of a launch that takes `launch_s`: as many as fill the

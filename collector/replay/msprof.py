@@ -22,7 +22,7 @@ from collector.codec.errors import BadInput, OpmeterError
 from collector.codec.table import csv_rows, rows_bytes, table_bytes
 from collector.host.machine import free_bytes
 from collector.model import vocabulary
-from collector.model.plan import WARM_UPS, MeasureSettings
+from collector.model.plan import MOST_LAUNCHES
 
 logger = logging.getLogger(__name__)
 
@@ -37,8 +37,6 @@ _HOMES = ("ASCEND_HOME_PATH", "ASCEND_TOOLKIT_HOME")
 # space of twenty times the raw data.
 BYTES_PER_LAUNCH = 2048
 _FREE_OVER_EXPECTED = 20
-_COMPILING = 1  # the first launch of a case, if it took half of the case's budget
-_MARKS = 2
 _LEAST_LIMIT_MB, _MOST_LIMIT_MB = 200, (1 << 32) - 1
 
 # One capture of a model took 7 s in msprof and a minute in all; a session has as many launches as
@@ -84,28 +82,28 @@ def record_command(
     ]
 
 
-def expected_launches(cases: int, measure: MeasureSettings, neighbours: int = 0) -> int:
-    """Return the maximum number of launches of a session. `neighbours` is the number of launches
-    that run before the launches of cases, summed over the cases."""
-    launches = _COMPILING + WARM_UPS + measure.pilots + measure.most_repeats
-    in_context = (neighbours + cases) * launches if neighbours else 0
-    return cases * (launches + _MARKS) + in_context
-
-
 def storage_limit_mb(free: int) -> int:
     """Return how much a session may record with this many free bytes: half of them, since the
     parsed data needs the other half; at least the smallest limit that msprof accepts."""
     return min(_MOST_LIMIT_MB, max(_LEAST_LIMIT_MB, (free // 2) >> 20))
 
 
+def most_launches(directory: Path, concurrent: int = 1) -> int:
+    """Return how many launches a session may have: as many as one op_summary should hold, or as
+    the free disk space has room for, of which each of `concurrent` sessions has its share."""
+    free = free_bytes(directory) // concurrent
+    return min(MOST_LAUNCHES, free // (_FREE_OVER_EXPECTED * BYTES_PER_LAUNCH))
+
+
 def check_space(directory: Path, launches: int) -> None:
-    """Raise NoSpace if a folder has too little space for the profile of this many launches."""
-    needed = _FREE_OVER_EXPECTED * BYTES_PER_LAUNCH * launches
-    free = free_bytes(directory)
-    if free < needed:
+    """Raise NoSpace if a folder has no space for the profile of the launches of one case. Sessions
+    of several cases are cut to the free space instead."""
+    if most_launches(directory) < launches:
+        needed = _FREE_OVER_EXPECTED * BYTES_PER_LAUNCH * launches
         raise NoSpace(
-            f"{directory}: {free >> 20} MiB are free, a session of {launches} launches requires "
-            f"{-(-needed >> 20)} MiB: free disk space, or make sessions shorter (shards: session_s)"
+            f"{directory}: {free_bytes(directory) >> 20} MiB are free, the profile of one case of "
+            f"{launches} launches requires {-(-needed >> 20)} MiB: free disk space there, or use a "
+            "folder on another disk (TMPDIR)"
         )
 
 

@@ -21,6 +21,7 @@ from collector.measuring.batches import (
     TRIED_AGAIN,
     Batches,
     SessionResults,
+    SessionSize,
     Unmeasured,
     is_final,
 )
@@ -355,7 +356,8 @@ def microbench_by_replay(
                 stop_at=_FAILURES if fail_fast else (),
                 unread=Path(tempfile.gettempdir(), f"opmeter-unread-{provenance.attempt}"),
             )
-            batches = Batches(_SESSION_CASES * measure.budget_s, backend=backend)
+            size = SessionSize(_SESSION_CASES * measure.budget_s, measure, scratch)
+            batches = Batches(size, backend=backend)
             measure_all(tree, instrument, batches, stop=stop, on_progress=on_progress)
     return tree.result(describe(stack, backend, measure), prune_empty=prune_empty)
 

@@ -15,7 +15,7 @@ from collector.codec.errors import AlreadyExists, BadInput, StoreError
 from collector.comm.gang import GangWork, StartRanks, start_here
 from collector.database.committed import read_sealed
 from collector.database.plans import assigned_plan
-from collector.measuring.batches import Batches, Unmeasured, cases_that_killed
+from collector.measuring.batches import Batches, SessionSize, Unmeasured, cases_that_killed
 from collector.measuring.instrument import Instrument
 from collector.measuring.sessions import measure_all
 from collector.model import keys
@@ -41,7 +41,7 @@ def complete(
     find: FindOperator,
     backend: str,
     ranks: int = 1,
-    session_s: float,
+    size: SessionSize,
     stop: threading.Event,
     on_progress: Callable[[int, int], None],
 ) -> bool:
@@ -62,7 +62,7 @@ def complete(
     # Phase 3: one session after another on the device, until every case has a result.
     left = {case.record.case_id for case in results.without_result()}
     killed = [batch for batch in results.killed if left.intersection(batch)]
-    batches = Batches(session_s, killed, backend)
+    batches = Batches(size, killed, backend)
     if not measure_all(results, instrument, batches, stop=stop, on_progress=on_progress):
         return False
     # Phase 4: the commit. If another worker committed first, this commit would leave a manifest
@@ -160,7 +160,7 @@ def work(
             find=find,
             backend=plan.backend,
             ranks=planned.ranks,
-            session_s=plan.shard_settings.session_s,
+            size=SessionSize(plan.shard_settings.session_s, plan.measure, scratch),
             stop=stop,
             on_progress=progress.count_measured,
         )

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import pytest
 
-from collector.measuring.batches import Batches
+from collector.measuring.batches import Batches, SessionSize
 from collector.measuring.instrument import ReplayInstrument, SessionSettings
 from collector.model.measurement import Library, Outcome, Proof
 from collector.model.plan import Limits, MeasureSettings, ShardCase
@@ -82,7 +82,7 @@ def test_each_case_is_answered_by_the_library_that_it_asks_for(bench):
     instrument = ReplayInstrument(settings, bench.folder, threading.Event(), lambda *told: None)
     todo, answers = [ShardCase(record, 0.01) for record in asked], {}
     for session in (1, 2):
-        batch = Batches(60.0).next(todo)
+        batch = Batches(SessionSize(60.0, settings.measure, bench.folder)).next(todo)
         provenance = replace(PROVENANCE, session=session, runtime=Runtime.FAKE)
         for m in instrument.measure(batch, provenance).measurements:
             answers[m.case_id] = m

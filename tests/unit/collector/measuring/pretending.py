@@ -1,10 +1,12 @@
 """Cases, an operator for them, and instruments that only pretend to measure."""
 
+from pathlib import Path
+
 from collector.measuring import instrument
-from collector.measuring.batches import RawRecords, SessionResults
+from collector.measuring.batches import RawRecords, SessionResults, SessionSize
 from collector.model.manifest import Usage
 from collector.model.measurement import Measurement, Outcome, Timing
-from collector.model.plan import ShardCase
+from collector.model.plan import MeasureSettings, ShardCase
 from collector.model.record import CaseRecord
 from collector.model.vocabulary import BASE_CELLS
 from collector.ops.spec import Constraint, OpSpec
@@ -24,6 +26,10 @@ def find(kernel_type):
 def record(shape, kernel_type="Add"):
     values = ("dynamic", "AI_CORE", shape, "FLOAT", "ND", shape, "FLOAT", "ND")
     return CaseRecord(kernel_type, dict(zip(BASE_CELLS, values, strict=True)), {})
+
+
+def size(session_s):
+    return SessionSize(session_s, MeasureSettings(), Path("/"))
 
 
 def cases(n=4):

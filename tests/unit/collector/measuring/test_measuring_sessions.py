@@ -9,7 +9,7 @@ from collector.codec.errors import PeersAway
 from collector.measuring.batches import Batches, SessionsFail, is_final
 from collector.measuring.sessions import measure_all
 from collector.model.measurement import Outcome
-from tests.unit.collector.measuring.pretending import Poisoned, Pretender, cases
+from tests.unit.collector.measuring.pretending import Poisoned, Pretender, cases, size
 from tests.unit.collector.naming import naming
 from tests.unit.collector.replay.replay_cases import PROVENANCE
 
@@ -55,7 +55,7 @@ def run(sink, instrument, session_s=100.0, stop=None, seen=None):
     return measure_all(
         sink,
         instrument,
-        Batches(session_s),
+        Batches(size(session_s)),
         stop=stop or threading.Event(),
         on_progress=lambda *progress: seen.append(progress) if seen is not None else None,
     )

@@ -20,6 +20,7 @@ from collector.replay.calls import read_header, selected_function
 from tests.fixtures.op_rows import rows_alone, rows_of
 from tests.npu.releases.wheels import FOLDER, c_functions_of
 from tests.npu.stock_stacks import otherwise_path, served_path
+from tests.unit.collector.measuring.pretending import size
 from tests.unit.collector.naming import names, naming
 
 SPARSE = find("SparseFlashAttention")
@@ -107,11 +108,11 @@ def test_a_session_measures_for_one_library():
     plain, served, cann = (
         ShardCase(one, 1.0) for one in (ROW, asking("vllm-ascend"), asking("cann"))
     )
-    batches = Batches(60.0)
+    batches = Batches(size(60.0))
     assert batches.next([plain, cann, served]) == [plain, served]
     assert batches.next([cann]) == [cann]
     killed = [[case.record.case_id for case in (cann, plain, cann, plain)]]
-    assert Batches(60.0, killed).next([cann, plain, served]) == [cann]
+    assert Batches(size(60.0), killed).next([cann, plain, served]) == [cann]
 
 
 @pytest.mark.fast

@@ -16,10 +16,10 @@ from collector.replay.msprof import (
     NoSpace,
     check_space,
     discard_exports,
-    expected_launches,
     export_missing,
     find_msprof,
     join_summaries,
+    most_launches,
     op_summaries,
     parse_limit_s,
     profiles_of,
@@ -71,10 +71,11 @@ def test_msprof_is_found_on_the_path_or_where_cann_lies(tmp_path):
 
 
 def test_room_is_wanted_for_every_launch_that_may_come(tmp_path):
-    assert expected_launches(10, MeasureSettings(repeat_count=5)) == 110
-    assert expected_launches(10, MeasureSettings(max_repeats=100)) == 1070
+    assert MeasureSettings(repeat_count=5).most_launches() == 11
+    assert MeasureSettings(max_repeats=100).most_launches() == 107
+    assert most_launches(tmp_path) == 100_000
     check_space(tmp_path, 1)
-    with pytest.raises(NoSpace, match=naming(f"{tmp_path}:", 1 << 50, "session_s")):
+    with pytest.raises(NoSpace, match=naming(f"{tmp_path}:", 1 << 50, "free disk space")):
         check_space(tmp_path, 1 << 50)
     assert parse_limit_s(100_000) > 2 * parse_limit_s(0)
 

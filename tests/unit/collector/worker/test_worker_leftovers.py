@@ -40,6 +40,7 @@ from tests.unit.collector.database.campaign_maker import (
     add_record,
     write_campaign,
 )
+from tests.unit.collector.measuring.pretending import size
 from tests.unit.collector.naming import names, naming
 
 RECORDS = [add_record(rows) for rows in range(1, 5)]
@@ -88,7 +89,7 @@ def run(store, plan, attempt, instrument):
         instrument,
         find=find,
         backend="cpu",
-        session_s=2.0,
+        size=size(2.0),
         stop=instrument.stop or threading.Event(),
         on_progress=lambda done, total: None,
     )

@@ -18,7 +18,14 @@ from collector.store.in_memory import MemoryStore
 from collector.worker.answers import ShardResults, final_measurements
 from collector.worker.assignment import complete, give_up
 from collector.worker.attempt import Attempt
-from tests.unit.collector.measuring.pretending import Poisoned, Pretender, cases, find, record
+from tests.unit.collector.measuring.pretending import (
+    Poisoned,
+    Pretender,
+    cases,
+    find,
+    record,
+    size,
+)
 from tests.unit.collector.naming import naming
 from tests.unit.collector.worker.stored_parts import measured
 
@@ -55,7 +62,7 @@ def run(store, shard_cases, instrument, attempt="a1", stop=None, session_s=2.0):
         instrument,
         find=find,
         backend="cpu",
-        session_s=session_s,
+        size=size(session_s),
         stop=stop or threading.Event(),
         on_progress=lambda done, total: None,
     )
