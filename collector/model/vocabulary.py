@@ -135,7 +135,7 @@ _KNOWN_DTYPES = (
     Dtype("BOOL", "bool", 8, False),
     Dtype("UINT64", "", 64, False, "supported only as packed scales of quantised products"),
     Dtype("UINT16", "", 16, False, "supported only as masks of pooling"),
-    Dtype("INT4", "", 4, False, "supported only as weights with INT8 tokens in GroupedMatmul"),
+    Dtype("INT4", "", 4, False, "supported only as weights of quantised products"),
     *(
         Dtype(name, "", 8, True, _OF_950)
         for name in ("FLOAT8_E4M3FN", "FLOAT8_E5M2", "FLOAT8_E8M0", "HIFLOAT8")

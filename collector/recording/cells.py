@@ -40,7 +40,10 @@ _LAYOUTS: Mapping[str, str] = MappingProxyType(
         "aclnnWeightQuantBatchMatmulV2": "0 1T 2 3 4 5 6 -> -1",
         "aclnnGroupedMatmulV5": "0 1T 2 3 4 5 6 8 7 -> 17",
         "aclnnGroupedMatmulWeightNz": "0 1 2 3 4 5 6 8 7 -> 18",
-        "aclnnGroupedMatmulSwigluQuantWeightNZ": "0 1 4 5 6 -> 7 8",
+        **dict.fromkeys(
+            ("aclnnGroupedMatmulSwigluQuantV2", "aclnnGroupedMatmulSwigluQuantWeightNzV2"),
+            "0 5 7 1 2 3 -> -2 -1",
+        ),
         "aclnnAddLayerNorm": "0 1 2 3 4 -> 6 7 8 9@5",
         "aclnnRmsNormGrad": "0 1 2 3 -> 4 5",
         "aclnnAddRmsNormBias": "0 1 2 3 -> 4 5 6",
@@ -203,9 +206,15 @@ def _added(call: Recorded) -> str:
     return "0 1 -> 3" if float(call.arguments[2].partition("=")[2]) == 1 else "0 1 .=0 -> 3"
 
 
+def _gated(call: Recorded) -> str:
+    """The layout of an expert layer up to its gate; weights of four bits have one input more."""
+    return "0 1 4 5 6 -> 7 8" if call.arguments[2] == "0" else "0 1 4 5 2 6 -> 7 8"
+
+
 _CHOSEN: Mapping[str, Callable[[Recorded], str]] = MappingProxyType(
     {
         "aclnnAdd": _added,
+        "aclnnGroupedMatmulSwigluQuantWeightNZ": _gated,
         "aclnnInplaceCopy": _copied,
         "aclnnInplaceMuls": _multiplied,
         "aclnnMuls": _multiplied,

@@ -10,6 +10,8 @@ _VIEW = "the copy reads a view, and what the kernel is given of it is not known"
 _RETURNED = "the function returns its outputs, so that the record does not hold them"
 _ATB = "what ATB makes of its tensors is not known"
 
+_NIBBLES = "torch has INT4 eight to an INT32, and whether the kernel shows that is not known"
+
 # Kernels of whose cells the recorded call does not tell all, in some rows or in every one.
 UNTOLD: Mapping[str, str] = MappingProxyType(
     {
@@ -38,11 +40,9 @@ DIFFERENT: Mapping[str, Mapping[int, str]] = MappingProxyType(
     {
         "ArgMaxV2": {3: "the kernel has a dimension, and writes INT32"},
         "Cumsum": {1: "the dimension is INT64 to the kernel", 3: "the same"},
-        "GroupedMatmul": {
-            12: "torch has INT4 eight to an INT32, and whether the kernel shows that is not known",
-            13: "the same",
-        },
-        "GroupedMatmulSwigluQuant": {0: "the weight is always FRACTAL_NZ"},
+        "GroupedMatmul": dict.fromkeys(range(12, 17), _NIBBLES),
+        "GroupedMatmulSwigluQuant": {0: "the weight is always FRACTAL_NZ", 3: _NIBBLES},
+        "GroupedMatmulSwigluQuantV2": {1: _NIBBLES, 2: _NIBBLES},
         "LightningIndexer": {0: "values are not asked for", 1: "the same"},
         "MaskedFill": {2: "the value is a scalar of the row"},
         "MoeGatingTopK": {1: "the third output has its shape", 2: "the same"},

@@ -25,6 +25,7 @@ SEEN = (
 )
 READ = (
     *("aclnnAscendQuantV3", "aclnnBatchMatMul", "aclnnLayerNorm"),
+    *("aclnnGroupedMatmulSwigluQuantV2", "aclnnGroupedMatmulSwigluQuantWeightNzV2"),
     "aclnnWeightQuantBatchMatmulV2",
 )
 KERNELS: dict[str, str | Callable[[Tensors], str]] = {
@@ -39,6 +40,7 @@ KERNELS: dict[str, str | Callable[[Tensors], str]] = {
     "aclnnDequantSwigluQuantV2": "DequantSwigluQuant",
     "aclnnDynamicQuantV2": "DynamicQuant",
     "aclnnGroupedMatmulSwigluQuantWeightNZ": "GroupedMatmulSwigluQuant",
+    "aclnnGroupedMatmulSwigluQuantWeightNzV2": "GroupedMatmulSwigluQuantV2",
     "aclnnGroupedMatmulV5": "GroupedMatmul",
     "aclnnGroupedMatmulWeightNz": "GroupedMatmul",
     "aclnnInplaceAddRmsNorm": "InplaceAddRmsNorm",

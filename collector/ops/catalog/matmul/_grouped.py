@@ -9,13 +9,16 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
+from math import prod
+from typing import Any
 
 from collector.model.case import Case, Shape
 from collector.model.vocabulary import RUNTIME_PREFIX
 from collector.ops import rules
+from collector.ops.parts import int8
 from collector.ops.parts.tensors import equal_parts
-from collector.ops.slots import input_shape, output_shape
-from collector.ops.spec import Constraint, dense_bytes
+from collector.ops.slots import given, input_shape, output_shape, spelling
+from collector.ops.spec import Constraint, TensorMaker, dense_bytes
 
 GROUP_ENDS = RUNTIME_PREFIX + "group_list_values"
 _ENDS = re.compile(r"[0-9]{1,9}(,[0-9]{1,9})*")
@@ -114,3 +117,82 @@ def grouped_traffic(case: Case, sizes: GroupedProduct, optional: frozenset[int])
     row_bytes = sum(slot.size_bytes for slot in by_token) // sizes.tokens
     weights_bytes = inputs[1].size_bytes // sizes.experts * idle
     return whole - weights_bytes - row_bytes * (sizes.tokens - sizes.used)
+
+
+# INT4 weights of experts: eight numbers in an INT32 of torch, the first in the lowest bits.
+#
+# Their scales are one for each column, or for each column of G equal groups of rows. With INT8
+# tokens (W4A8) the kernel splits tokens into halves of four bits, and requires as bias the
+# resulting term: 8 times the sum of weights by scales. aclnnGroupedMatmulV5 documents groups of 256
+# rows for A2 and A3; vLLM-Ascend serves scales of columns, as (E,N) and (E,1,N) (its method
+# W4A8_DYNAMIC). With 16-bit tokens (W4A16) groups may have any size.
+COLUMNS = 8  # in an INT32
+_GROUP_ROWS = 256
+_MOST_ROWS = 18432
+
+
+def is_nibbles(case: Case, position: int = 1) -> bool:
+    """Return whether the weights have four bits."""
+    return spelling(given(case, position)) == "INT4"
+
+
+def are_nibbles(sizes: GroupedProduct, scale: Shape) -> bool:
+    """Return whether INT4 weights can have these sizes and a scale of this shape."""
+    return not (sizes.transposes_weight or sizes.n % COLUMNS) and bool(_groups(sizes, scale))
+
+
+def are_split_nibbles(sizes: GroupedProduct, scale: Shape) -> bool:
+    """Return whether the kernel takes them with INT8 tokens, which it splits."""
+    if not are_nibbles(sizes, scale) or not 0 < sizes.k <= _MOST_ROWS:
+        return False
+    return _groups(sizes, scale) == 1 or len(scale) == 3 and sizes.k == _GROUP_ROWS * scale[1]
+
+
+def _groups(sizes: GroupedProduct, scale: Shape) -> int:
+    """Return the number of groups of rows of a scale (E,N) or (E,G,N); 0 for another shape."""
+    experts, *groups, columns = scale if len(scale) > 1 else (0, 0)
+    count = prod(groups)
+    fits = (experts, columns) == (sizes.experts, sizes.n) and len(groups) < 2 and count > 0
+    return count if fits and sizes.k % count == 0 else 0
+
+
+def nibbles(sizes: GroupedProduct, make: TensorMaker) -> Any:
+    """Return weights of all values of four bits, (E,K,N/2) bytes."""
+    return make.integers((sizes.experts, sizes.k, sizes.n // 2), "INT8", -128, 128)
+
+
+def packed(pairs: Any, format: str, make: TensorMaker) -> Any:
+    """Return them as INT32 in a slot's format, which the functions require."""
+    return make.stored(pairs, format).view(make.dtype("INT32"))
+
+
+def split_options(pairs: Any, scale_shape: Shape, make: TensorMaker) -> dict[str, Any]:
+    """Return the packed scale, and the bias that the split of tokens requires."""
+    scale = int8.packed_scale(scale_shape, make)
+    both = zip(pairs, int8.decoded(make.torch, scale), strict=True)
+    bias = [8 * _by_scale(make.torch, weight, own).sum(0) for weight, own in both]
+    return {"scale": scale, "bias": make.torch.stack(bias)}
+
+
+def multiplied(torch: Any, tokens: Any, weight: Any, scale: Any) -> Any:
+    """Return the FLOAT product of one expert; only the kernel needs the bias of the split."""
+    return tokens.float() @ _by_scale(torch, weight, int8.decoded(torch, scale))
+
+
+def dequantised(torch: Any, weight: Any, scale: Any, offset: Any) -> Any:
+    """Return one expert's INT4 weight (K,N) in the scale's dtype: (weight + offset) * scale."""
+    return _by_scale(torch, weight, scale, offset).to(scale.dtype)
+
+
+def _by_scale(torch: Any, weight: Any, scale: Any, offset: Any = None) -> Any:
+    """Return FLOAT (K,N) of INT32 (K,N/8), by a scale (N) or (G,N), after a sum with an offset.
+
+    The bytes are split in FLOAT, which works on every device."""
+    both = weight.view(torch.int8).float()
+    high = (both / 16).floor()
+    low = both - 16 * high
+    numbers = torch.stack((low - 16 * (low > 7), high), -1).flatten(-2)
+    groups = numbers.unflatten(0, (scale.numel() // scale.shape[-1], -1))
+    if offset is not None:
+        groups = groups.add_(offset.view(-1, 1, scale.shape[-1]))
+    return (groups * scale.view(-1, 1, scale.shape[-1])).flatten(0, 1)

@@ -1,8 +1,9 @@
 """One product per expert, of the tokens that were routed to it."""
 
+from dataclasses import replace
 from typing import Any
 
-from collector.model.case import Case, Shape, Slot
+from collector.model.case import Case, Slot
 from collector.model.vocabulary import FRACTAL_NZ
 from collector.ops import rules
 from collector.ops.catalog.matmul import _grouped
@@ -12,75 +13,6 @@ from collector.ops.parts import int8, like
 from collector.ops.parts.tensors import flops_by, group_ends
 from collector.ops.slots import agrees, given, input_shape, output_slot, spelling
 from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker
-
-# INT4 weights of experts with INT8 tokens (W4A8), and a scale for each group of 256 rows.
-#
-# torch holds eight numbers in an INT32, the first in the lowest bits. The kernel splits tokens into
-# halves of four bits, and requires as bias the resulting term: 8 times the sum of weights by
-# scales. The limits are those that aclnnGroupedMatmulV5 documents for A2 and A3.
-GROUP_ROWS = 256
-_MOST_ROWS = 18432
-COLUMNS = 8  # in an INT32
-
-
-def is_nibbles(case: Case) -> bool:
-    """Return whether the weights have four bits."""
-    return spelling(given(case, 1)) == "INT4"
-
-
-def nibbles_fit(sizes: GroupedProduct) -> bool:
-    """Return whether the kernel takes INT4 weights of these sizes."""
-    return (
-        not sizes.transposes_weight
-        and 0 < sizes.k <= _MOST_ROWS
-        and not sizes.k % GROUP_ROWS
-        and not sizes.n % COLUMNS
-    )
-
-
-def scale_shape(sizes: GroupedProduct) -> Shape:
-    """Return the shape of a scale for each group of rows and each column."""
-    return sizes.experts, sizes.k // GROUP_ROWS, sizes.n
-
-
-def dtypes_fit(bias: str, scale: str, per_token: str, out: str) -> bool:
-    """Return whether the dtypes are the one combination that is documented without an offset."""
-    is_out = out in ("DT_BF16", "FLOAT16")
-    return is_out and (bias, per_token) == ("FLOAT", "FLOAT") and scale in int8.PACKED
-
-
-def nibble_tensors(
-    weight: Slot, sizes: GroupedProduct, make: TensorMaker
-) -> tuple[Any, dict[str, Any]]:
-    """Return the weights as INT32 in the slot's format, with their scale and bias."""
-    torch = make.torch
-    pairs = make.integers((sizes.experts, sizes.k, sizes.n // 2), "INT8", -128, 128)
-    scale = int8.packed_scale(scale_shape(sizes), make)
-    both = zip(pairs, scale, strict=True)
-    bias = torch.stack([8 * _scaled(torch, pair, one).sum(0) for pair, one in both])
-    packed = make.stored(pairs, weight.format).view(make.dtype("INT32"))
-    return packed, {"scale": scale, "bias": bias}
-
-
-def multiply_nibbles(
-    torch: Any, tokens: Any, weight: Any, place: Any, per_token: Any, *, scale: Any, bias: Any
-) -> None:
-    """Write the product of one expert; only the kernel needs the bias, a correction term."""
-    total = tokens.float() @ _scaled(torch, weight.view(torch.int8), scale)
-    place.copy_(total.mul_(per_token.unsqueeze(-1)))
-
-
-def _scaled(torch: Any, pairs: Any, scale: Any) -> Any:
-    """Return (K,N) numbers from (K,N/2) bytes, times their scales.
-
-    The bytes are split in FLOAT, which works on every device."""
-    both = pairs.float()
-    high = (both / 16).floor()
-    low = both - 16 * high
-    numbers = torch.stack((low - 16 * (low > 7), high), -1).flatten(-2)
-    groups = numbers.unflatten(0, (-1, GROUP_ROWS))
-    return (groups * int8.decoded(torch, scale).unsqueeze(1)).flatten(0, 1)
-
 
 _X, _WEIGHT, _BIAS, _SCALE, _OFFSET = range(5)
 _ANTIQUANT_SCALE, _ANTIQUANT_OFFSET, _GROUPS, _PER_TOKEN = range(5, 9)
@@ -111,13 +43,14 @@ def _build_for_npu(case: Case, make: TensorMaker) -> Call:
     counts = settings.pop("counts")
     x, weight = call.args
     lists = {name: [tensor] for name, tensor in settings.items() if name in _SLOTS}
-    groups = make.tensor(counts, "INT64") if is_nibbles(case) else group_ends(counts, "INT64", make)
+    counted = _is_split(case)
+    groups = make.tensor(counts, "INT64") if counted else group_ends(counts, "INT64", make)
     return Call(
         [x],
         [weight],
         **lists,
         group_list=groups,
-        group_list_type=int(is_nibbles(case)),
+        group_list_type=int(counted),
         group_type=0,
         split_item=3,
         output_dtype=settings["output_dtype"],
@@ -128,10 +61,17 @@ def _operands(case: Case, make: TensorMaker) -> tuple[Any, Any, dict[str, Any]]:
     """Return tokens, weights, and the options that depend on them."""
     (x, weight), sizes = (case.inputs or ())[:2], rules.accepted(_sizes(case))
     tokens = _numbers(x.shape or (), x, make)
-    if is_nibbles(case):
-        return tokens, *nibble_tensors(weight, sizes, make)
+    if _grouped.is_nibbles(case):
+        pairs, scale = _grouped.nibbles(sizes, make), input_shape(case, _SCALE)
+        own = _grouped.split_options(pairs, scale, make) if _is_split(case) else {}
+        return tokens, _grouped.packed(pairs, weight.format, make), own
     stored = make.stored(_numbers(sizes.weight, weight, make), weight.format)
     return tokens, stored.transpose(1, 2) if sizes.transposes_weight else stored, {}
+
+
+def _is_split(case: Case) -> bool:
+    """Return whether INT8 tokens meet INT4 weights: the kernel splits the tokens."""
+    return _grouped.is_nibbles(case) and spelling(given(case, _X)) == "INT8"
 
 
 def _numbers(shape: tuple[int, ...], slot: Slot, make: TensorMaker) -> Any:
@@ -144,7 +84,7 @@ def _options(case: Case, make: TensorMaker) -> dict[str, Any]:
     tensors = {}
     for position in sorted(_OPTIONAL):
         slot = given(case, position)
-        if slot is None or (is_nibbles(case) and position in (_BIAS, _SCALE)):
+        if slot is None or (_is_split(case) and position in (_BIAS, _SCALE)):
             continue
         if position in (_SCALE, _ANTIQUANT_SCALE):
             tensors[_SLOTS[position]] = int8.scale_like(slot, make)
@@ -167,7 +107,7 @@ def _reference(
 ) -> Any:
     used = sum(counts)
     is_packed = weight.dtype == torch.int32
-    width = weight.shape[2] * (COLUMNS if is_packed else 1)
+    width = weight.shape[2] * (_grouped.COLUMNS if is_packed else 1)
     out = x.new_empty((x.shape[0], width), dtype=output_dtype)
     rows = zip(x[:used].split(counts), out[:used].split(counts), strict=True)
     scales: Any = (None,) * len(counts)
@@ -177,12 +117,13 @@ def _reference(
         own = {name: tensor[expert] for name, tensor in by_expert.items()}
         if not counts[expert]:
             continue
-        if is_packed:
-            multiply_nibbles(torch, tokens, weight[expert], place, scale, **own)
-        elif x.dtype == torch.int8:
-            _multiply_quantised(torch, tokens, weight[expert], place, scale, **own)
-        else:
+        if x.dtype != torch.int8:
             _multiply(torch, tokens, weight[expert], place, **own)
+        elif is_packed:
+            product = _grouped.multiplied(torch, tokens, weight[expert], own["scale"])
+            place.copy_(product.mul_(scale.unsqueeze(-1)))
+        else:
+            _multiply_quantised(torch, tokens, weight[expert], place, scale, **own)
     return out
 
 
@@ -196,8 +137,10 @@ def _multiply(
     antiquant_scale: Any = None,
     antiquant_offset: Any = None,
 ) -> None:
-    """Multiply floating-point tokens; an INT8 weight is dequantised first."""
-    if antiquant_scale is not None:
+    """Multiply floating-point tokens; an INT8 or INT4 weight is dequantised first."""
+    if weight.dtype == torch.int32:
+        weight = _grouped.dequantised(torch, weight, antiquant_scale, antiquant_offset)
+    elif antiquant_scale is not None:
         weight = int8.dequantised(weight, antiquant_scale, antiquant_offset)
     torch.mm(tokens, weight, out=place)
     if bias is not None:
@@ -238,7 +181,7 @@ def _dtypes_are_legal(case: Case) -> bool:
     out, antiquant = spelling(output_slot(case)), dtypes[_ANTIQUANT_SCALE]
     if x in _FLOATS:
         plain = weight == x and not antiquant
-        weight_only = weight == "INT8" and antiquant == x and x != "FLOAT"
+        weight_only = weight in ("INT8", "INT4") and antiquant == x and x != "FLOAT"
         return (
             (plain or weight_only)
             and out in ("", x)
@@ -249,7 +192,8 @@ def _dtypes_are_legal(case: Case) -> bool:
         )
     if (x, weight) == ("INT8", "INT4"):
         is_plain = not antiquant and not dtypes[_ANTIQUANT_OFFSET]
-        return is_plain and dtypes_fit(bias, scale, per_token, out)
+        is_packed = scale in int8.PACKED and out in ("DT_BF16", "FLOAT16")
+        return is_plain and is_packed and (bias, per_token) == ("FLOAT", "FLOAT")
     by_output = {
         "INT32": ("",),
         "INT8": int8.PACKED,
@@ -270,23 +214,31 @@ def _options_fit(case: Case) -> bool:
     sizes, groups = rules.accepted(_sizes(case)), given(case, _GROUPS)
     if groups is None or spelling(groups) != "INT64":
         return False
-    columns = [given(case, i) for i in _BY_COLUMN if i != _SCALE]
-    scale = given(case, _SCALE)
-    scales = scale_shape(sizes) if is_nibbles(case) else (sizes.experts, sizes.n)
+    by_column = (given(case, i) for i in _BY_COLUMN if i == _BIAS or not _grouped.is_nibbles(case))
     per_token = given(case, _PER_TOKEN)
     return (
         groups.shape == (sizes.experts,)
-        and all(slot is None or slot.shape == (sizes.experts, sizes.n) for slot in columns)
-        and (scale is None or scale.shape == scales)
+        and all(slot is None or slot.shape == (sizes.experts, sizes.n) for slot in by_column)
         and (per_token is None or per_token.shape == (sizes.tokens,))
     )
 
 
+def _nibbles_fit(case: Case) -> bool:
+    """Return whether the kernel takes INT4 weights of these sizes with these scales."""
+    sizes = rules.accepted(_sizes(case))
+    if not _is_split(case):
+        scale, offset = (input_shape(case, i) for i in (_ANTIQUANT_SCALE, _ANTIQUANT_OFFSET))
+        is_given = given(case, _ANTIQUANT_OFFSET) is not None
+        return _grouped.are_nibbles(sizes, scale) and (not is_given or offset == scale)
+    return _grouped.are_split_nibbles(sizes, input_shape(case, _SCALE))
+
+
 def _blocks_fit(case: Case) -> bool:
-    """Return whether aclnnGroupedMatmulWeightNz takes the weights: no FLOAT, and no INT8 output."""
+    """Return whether aclnnGroupedMatmulWeightNz takes the weights in blocks."""
     is_stored = (case.inputs or ())[_WEIGHT].format == FRACTAL_NZ
     x, out = spelling(given(case, _X)), spelling(output_slot(case))
-    return not is_stored or (x != "FLOAT" and out != "INT8")
+    is_only_weight = _grouped.is_nibbles(case) and not _is_split(case)
+    return not is_stored or not (x == "FLOAT" or out == "INT8" or is_only_weight)
 
 
 # One product per expert, of the tokens that were routed to it.
@@ -310,11 +262,6 @@ GROUPED_MATMUL = OpSpec(
             "FRACTAL_NZ, and an output (T,N)",
             _sizes,
         ),
-        Constraint(
-            "expected K as a multiple of 256 up to 18432 and N as a multiple of 8 for INT4 "
-            "weights (E,K,N)",
-            lambda case: not is_nibbles(case) or nibbles_fit(rules.accepted(_sizes(case))),
-        ),
         rules.absent("an offset cannot be replayed", _OFFSET),
         Constraint(
             "the dtypes of x, weight, bias, scales and output do not go together: expected a "
@@ -322,12 +269,18 @@ GROUPED_MATMUL = OpSpec(
             _dtypes_are_legal,
         ),
         Constraint(
-            "FRACTAL_NZ weights: expected another dtype than FLOAT, and an output other than INT8",
+            "INT4 weights: expected (E,K,N) with N as a multiple of 8; with INT8 tokens K of at "
+            "most 18432 and scales (E,N), (E,1,N) or, for each 256 rows, (E,K/256,N); otherwise "
+            "antiquant scale and offset (E,N) or (E,G,N) for G equal groups of rows",
+            lambda case: not _grouped.is_nibbles(case) or _nibbles_fit(case),
+        ),
+        Constraint(
+            "FRACTAL_NZ weights: expected another dtype than FLOAT, an output other than INT8, and "
+            "INT8 tokens with INT4 weights",
             _blocks_fit,
         ),
         Constraint(
-            "expected a group list (E INT64), bias and scales (E,N), scales of INT4 weights "
-            "(E,K/256,N), and a scale of tokens (T)",
+            "expected a group list (E INT64), bias and scales (E,N), and a scale of tokens (T)",
             _options_fit,
         ),
         _grouped.groups_fit(_sizes),
@@ -335,111 +288,204 @@ GROUPED_MATMUL = OpSpec(
 )
 
 
-_WEIGHT_SCALE, _X_SCALE, _SWIGLU_GROUPS = range(2, 5)
+# The first half of an expert layer, in two kernels that differ in the order of their inputs. All
+# functions here read the order of the first one; older releases of it have no assistance matrix.
+_WEIGHT_SCALE, _X_SCALE, _ASSISTANCE, _SWIGLU_GROUPS = range(2, 6)
+_GATE_SLOTS = ("x", "weight", "weight_scale", "x_scale", "weight_assistance_matrix", "group_list")
+_V2_SLOTS = (
+    *("x", "x_scale", "group_list", "weight", "weight_scale", "weight_assist_matrix"),
+    *("bias", "smooth_scale"),
+)
+_FROM_V2 = (0, 3, 4, 1, 5, 2)
+_NOTHING = Slot(None, "", "")
 _MOST_COLUMNS = 10240
+_MOST_NIBBLE_ROWS = 19999
 _GATE_FLOPS = 8  # per element of y: 5 for SwiGlu, then a maximum, a quotient and a rounding
 
 
-def _swiglu_sizes(case: Case) -> GroupedProduct | None:
+def _gate_case(case: Case) -> Case:
+    """Return the case with its inputs in the order of `_GATE_SLOTS`."""
+    inputs = case.inputs or ()
+    if case.kernel_type == "GroupedMatmulSwigluQuantV2":
+        inputs += (_NOTHING,) * (len(_V2_SLOTS) - len(inputs))
+        return replace(case, inputs=tuple(inputs[i] for i in _FROM_V2))
+    is_older = len(inputs) == len(_GATE_SLOTS) - 1
+    placed = (*inputs[:_ASSISTANCE], _NOTHING, *inputs[_ASSISTANCE:])
+    return replace(case, inputs=placed) if is_older else case
+
+
+def _gate_sizes(case: Case) -> GroupedProduct | None:
     """Return the sizes; the output has half of the weight's columns, which are gates and values."""
-    sizes = _grouped.read_grouped_product(case, lambda n: n // 2)
+    sizes = _grouped.read_grouped_product(_gate_case(case), lambda n: n // 2)
     return sizes if sizes and sizes.n and not sizes.n % 2 and not sizes.transposes_weight else None
 
 
-def _tensors(case: Case, make: TensorMaker, format: str) -> tuple[Any, Any, Any, Any]:
-    x, weight, weight_scale, x_scale, _ = case.inputs or ()
-    shape = rules.accepted(_swiglu_sizes(case)).weight
-    return (
-        like.integers(x, make, -127, 128),
-        make.stored(make.integers(shape, weight.dtype, -127, 128), format),
-        int8.scale_like(weight_scale, make),
-        like.uniform(x_scale, make, 0.5, 1.5),
-    )
+def _gate_call(case: Case, make: TensorMaker, format: str) -> tuple[Any, Any, dict[str, Any]]:
+    """Return tokens, weights in a format, and the other tensors by name."""
+    x, weight, weight_scale, x_scale, *_ = _gate_case(case).inputs or ()
+    sizes, tokens = rules.accepted(_gate_sizes(case)), like.integers(x, make, -127, 128)
+    named = {"x_scale": like.uniform(x_scale, make, 0.5, 1.5)}
+    if _grouped.is_nibbles(_gate_case(case)):
+        pairs = _grouped.nibbles(sizes, make)
+        split = _grouped.split_options(pairs, weight_scale.shape or (), make)
+        named |= {"weight_scale": split["scale"], "assistance": split["bias"]}
+        return tokens, _grouped.packed(pairs, weight.format, make), named
+    stored = make.stored(make.integers(sizes.weight, weight.dtype, -127, 128), format)
+    return tokens, stored, {**named, "weight_scale": int8.scale_like(weight_scale, make)}
 
 
-def _swiglu_build_for_npu(case: Case, make: TensorMaker) -> Call:
-    """Build the call with the weight in FRACTAL_NZ, which the kernel assumes for any format."""
-    x, weight, weight_scale, x_scale = _tensors(case, make, FRACTAL_NZ)
-    ends = group_ends(
-        rules.accepted(_swiglu_sizes(case)).counts, (case.inputs or ())[_SWIGLU_GROUPS].dtype, make
-    )
-    named = {"group_list": ends, "weight_scale": weight_scale, "x_scale": x_scale}
-    return Call(x, weight, **named)  # by name: their order differs between the two libraries
+def _gate_build(case: Case, make: TensorMaker) -> Call:
+    x, weight, named = _gate_call(case, make, "")
+    counts = rules.accepted(_gate_sizes(case)).counts
+    return Call(x, weight, named["weight_scale"], named["x_scale"], counts=counts)
 
 
-def _swiglu_launch(grouped: Any, *args: Any, **named: Any) -> Any:
-    y, scale, _offset = grouped(*args, **named)
+def _gate_build_for_npu(case: Case, make: TensorMaker) -> Call:
+    """Build the call with INT8 weights in FRACTAL_NZ, which the kernel assumes for any format."""
+    x, weight, named = _gate_call(case, make, FRACTAL_NZ)
+    if "assistance" in named:
+        named["bias"] = named.pop("assistance")
+    ends = group_ends(rules.accepted(_gate_sizes(case)).counts, "INT64", make)
+    return Call(x, weight, group_list=ends, **named)  # by name: their order differs by library
+
+
+def _gate_build_v2_for_npu(case: Case, make: TensorMaker) -> Call:
+    """Build the call with lists of one tensor, and the number of rows of each expert."""
+    x, weight, named = _gate_call(case, make, FRACTAL_NZ)
+    options: dict[str, Any] = {}
+    if "assistance" in named:
+        options["weight_assist_matrix"] = [named["assistance"]]
+    if named["weight_scale"].dim() == 3:
+        options["dequant_mode"] = 1  # by groups of rows
+    counts = make.tensor(rules.accepted(_gate_sizes(case)).counts, "INT64")
+    lists = {"weight": [weight], "weight_scale": [named["weight_scale"]]}
+    rest = {"x_scale": named["x_scale"], "group_list": counts, "group_list_type": 1}
+    return Call(x=x, **lists, **rest, **options)
+
+
+def _gate_launch(grouped: Any, *args: Any, **named: Any) -> Any:
+    y, scale, *_offset = grouped(*args, **named)
     return y, scale
 
 
-def _swiglu_reference(
+def _gate_reference(
     torch: Any, x: Any, weight: Any, weight_scale: Any, x_scale: Any, *, counts: tuple[int, ...]
 ) -> Any:
     used = sum(counts)
-    wide = x.new_empty((x.shape[0], weight.shape[2]), dtype=torch.float32)
+    is_packed = weight.dtype == torch.int32
+    width = weight.shape[2] * (_grouped.COLUMNS if is_packed else 1)
+    wide = x.new_empty((x.shape[0], width), dtype=torch.float32)
     places = zip(x[:used].split(counts), wide[:used].split(counts), strict=True)
     for expert, (tokens, place) in enumerate(places):
-        if counts[expert]:
+        if not counts[expert]:
+            continue
+        if is_packed:
+            place.copy_(_grouped.multiplied(torch, tokens, weight[expert], weight_scale[expert]))
+        else:
             total = int8.int8_product(torch, tokens, weight[expert])
             torch.mul(total, weight_scale[expert].float(), out=place)
     gate, value = wide.mul_(x_scale.unsqueeze(-1)).chunk(2, -1)
     return int8.quantise_rows(torch, torch.nn.functional.silu(gate).mul_(value))
 
 
-def _flops(case: Case) -> int:
-    sizes = rules.accepted(_swiglu_sizes(case))
+def _gate_flops(case: Case) -> int:
+    sizes = rules.accepted(_gate_sizes(case))
     return sizes.flops + _GATE_FLOPS * sizes.used * sizes.n // 2
 
 
-def _sizes_fit(case: Case) -> bool:
-    sizes = rules.accepted(_swiglu_sizes(case))
+def _gate_traffic(case: Case) -> int:
+    absent = frozenset({_ASSISTANCE})
+    return _grouped.grouped_traffic(_gate_case(case), rules.accepted(_gate_sizes(case)), absent)
+
+
+def _gate_dtypes_fit(case: Case) -> bool:
+    slots = (given(_gate_case(case), i) for i in range(len(_GATE_SLOTS)))
+    x, weight, weight_scale, x_scale, assistance, groups = map(spelling, slots)
+    if (x, x_scale, groups) != ("INT8", "FLOAT", "INT64"):
+        return False
+    if weight == "INT4":
+        return weight_scale in int8.PACKED and assistance == "FLOAT"
+    return weight == "INT8" and weight_scale in _FLOATS and not assistance
+
+
+def _gate_fits(case: Case) -> bool:
+    sizes, placed = rules.accepted(_gate_sizes(case)), _gate_case(case)
+    scale, columns = input_shape(placed, _WEIGHT_SCALE), (sizes.experts, sizes.n)
+    if _grouped.is_nibbles(placed):
+        is_scale = sizes.k <= _MOST_NIBBLE_ROWS and _grouped.are_nibbles(sizes, scale)
+        is_scale = is_scale and input_shape(placed, _ASSISTANCE) == columns
+    else:
+        is_scale = scale == columns
     return (
-        sizes.n <= _MOST_COLUMNS
-        and input_shape(case, _WEIGHT_SCALE) == (sizes.experts, sizes.n)
-        and input_shape(case, _X_SCALE) == (sizes.tokens,)
-        and input_shape(case, _SWIGLU_GROUPS) == (sizes.experts,)
+        is_scale
+        and sizes.n <= _MOST_COLUMNS
+        and input_shape(placed, _X_SCALE) == (sizes.tokens,)
+        and input_shape(placed, _SWIGLU_GROUPS) == (sizes.experts,)
         and agrees(case, 1, (sizes.tokens,))
     )
 
 
-# The first half of an expert layer: products by expert, SwiGlu, and rows quantised to INT8.
+_GATE_RULES = (
+    rules.outputs_are(("INT8",), (0,)),
+    rules.outputs_are(("FLOAT",), (1,)),
+    Constraint(
+        "expected INT8 tokens, FLOAT scales of tokens, an INT64 group list, and INT8 weights with "
+        "FLOAT, FLOAT16 or BF16 scales, or INT4 weights with UINT64 scales and a FLOAT matrix",
+        _gate_dtypes_fit,
+    ),
+    rules.reads(
+        "expected tokens (T,K), weights (E,K,N) with an even N, and an output (T,N/2)", _gate_sizes
+    ),
+    Constraint(
+        f"expected a weight scale (E, N up to {_MOST_COLUMNS}), a scale of tokens (T) for input "
+        "and output, and a group list (E); for INT4 weights N as a multiple of 8, K of at most "
+        f"{_MOST_NIBBLE_ROWS}, a matrix (E,N), and scales (E,N) or (E,G,N)",
+        _gate_fits,
+    ),
+    _grouped.groups_fit(_gate_sizes),
+)
+
 GROUPED_MATMUL_SWIGLU_QUANT = OpSpec(
     kernel="GroupedMatmulSwigluQuant",
     call="torch_npu.npu_grouped_matmul_swiglu_quant",
     assumes="as many rows for each expert, unless Runtime group_list_values names them",
-    slots=("x", "weight", "weight_scale", "x_scale", "group_list"),
-    reference=_swiglu_reference,
-    build=lambda case, make: Call(
-        *_tensors(case, make, ""), counts=rules.accepted(_swiglu_sizes(case)).counts
-    ),
-    flops=_flops,
-    traffic=lambda case: _grouped.grouped_traffic(
-        case, rules.accepted(_swiglu_sizes(case)), frozenset()
-    ),
+    slots=_GATE_SLOTS,
+    optional=frozenset({_ASSISTANCE, _SWIGLU_GROUPS}),
+    reference=_gate_reference,
+    build=_gate_build,
+    flops=_gate_flops,
+    traffic=_gate_traffic,
     group=group_by_weight,
-    written=lambda case: _grouped.written_rows(rules.accepted(_swiglu_sizes(case))),
+    written=lambda case: _grouped.written_rows(rules.accepted(_gate_sizes(case))),
+    packed={_WEIGHT: "INT4", _WEIGHT_SCALE: "UINT64"},
+    placed=_gate_case,
     npu=NpuCall(
-        run=_swiglu_launch,
-        build=_swiglu_build_for_npu,
+        run=_gate_launch,
+        build=_gate_build_for_npu,
         nz=frozenset({_WEIGHT}),
         served="torch.ops._C_ascend.grouped_matmul_swiglu_quant_weight_nz",
     ),
+    constraints=_GATE_RULES,
+)
+
+# The same for tensors in lists, here of one each, with a count of rows for each expert (CANN 8.5).
+GROUPED_MATMUL_SWIGLU_QUANT_V2 = replace(
+    GROUPED_MATMUL_SWIGLU_QUANT,
+    kernel="GroupedMatmulSwigluQuantV2",
+    call="torch_npu.npu_grouped_matmul_swiglu_quant_v2",
+    slots=_V2_SLOTS,
+    optional=frozenset({5, 6, 7}),
+    group=lambda case: group_by_weight(_gate_case(case)),
+    packed={3: "INT4", 4: "UINT64"},
+    placed=lambda case: case,
+    npu=NpuCall(
+        run=_gate_launch,
+        build=_gate_build_v2_for_npu,
+        nz=frozenset({3}),
+        served="torch.ops._C_ascend.grouped_matmul_swiglu_quant_v2",
+    ),
     constraints=(
-        rules.inputs_are(("INT8",), (_X, _WEIGHT)),
-        rules.inputs_are(("FLOAT", "FLOAT16", "DT_BF16"), (_WEIGHT_SCALE,)),
-        rules.inputs_are(("FLOAT",), (_X_SCALE,)),
-        rules.inputs_are(("INT64",), (_SWIGLU_GROUPS,)),
-        rules.outputs_are(("INT8",), (0,)),
-        rules.outputs_are(("FLOAT",), (1,)),
-        rules.reads(
-            "expected tokens (T,K), weights (E,K,N) with an even N, and an output (T,N/2)",
-            _swiglu_sizes,
-        ),
-        Constraint(
-            f"expected a weight scale (E, N up to {_MOST_COLUMNS}), a scale of tokens (T) for "
-            "input and output, and a group list (E)",
-            _sizes_fit,
-        ),
-        _grouped.groups_fit(_swiglu_sizes),
+        rules.absent_inputs(frozenset({6, 7}), "a bias and smoothing scales"),
+        *_GATE_RULES,
     ),
 )

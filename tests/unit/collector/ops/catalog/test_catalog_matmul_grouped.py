@@ -241,32 +241,63 @@ def signed(number):
     return number - 16 if number > 7 else number
 
 
-@pytest.mark.torch
-def test_weights_of_four_bits_are_multiplied_by_the_scale_of_their_256_rows(
+def four_bits(torch, packed):
+    """The numbers of four bits in INT32, in float64."""
+    shifted = [packed >> 4 * place & 15 for place in range(8)]
+    numbers = torch.stack(shifted, -1).flatten(-2).double()
+    return numbers - 16 * (numbers > 7)
+
+
+def by_row(scale, rows):
+    """A scale (E,N) or (E,G,N) as (E,rows,N)."""
+    groups = scale.double().view(len(scale), -1, scale.shape[-1])
+    return groups.repeat_interleave(rows // groups.shape[1], 1)
+
+
+def test_weights_of_four_bits_are_multiplied_by_the_scale_of_their_rows(
     torch, case_of, build, launch
 ):
-    case = case_of(*W4A8)
-    call = build(case)
-    (x, packed), how = call.args, call.kwargs
-    assert (packed.dtype, tuple(packed.shape)) == (torch.int32, (3, 512, 8))
-    weights = torch.tensor(
-        [
-            [[signed(word >> 4 * i & 15) for word in row for i in range(8)] for row in expert]
-            for expert in packed.tolist()
-        ]
-    ).double()
-    assert set(weights.unique().tolist()) == set(range(-8, 8))
-    scale = how["scale"].to(torch.int32).view(torch.float32).double()
-    whole = weights * scale.repeat_interleave(256, 1)
-    torch.testing.assert_close(how["bias"].double(), 8 * whole.sum(1), rtol=1e-4, atol=1e-5)
-    (came,) = launch(case, call)
-    start = 0
-    for expert, count in enumerate(how["counts"]):
-        rows = slice(start, start + count)
-        wanted = x[rows].double() @ whole[expert] * how["per_token_scale"][rows, None].double()
-        torch.testing.assert_close(came[rows].double(), wanted, rtol=1e-2, atol=1e-3)
-        start += count
-    assert start == 10
+    for scale in ("3,2,64", "3,1,64", "3,64"):
+        cells = [cell.replace("3,2,64", scale) for cell in W4A8]
+        call = build(case := case_of(*cells))
+        (x, packed), how = call.args, call.kwargs
+        assert (packed.dtype, tuple(packed.shape)) == (torch.int32, (3, 512, 8))
+        weights = four_bits(torch, packed)
+        assert set(weights.unique().tolist()) == set(range(-8, 8))
+        whole = weights * by_row(how["scale"].to(torch.int32).view(torch.float32), 512)
+        torch.testing.assert_close(how["bias"].double(), 8 * whole.sum(1), rtol=1e-4, atol=1e-5)
+        expected, _ = by_token(torch, x, whole, {})
+        expected *= how["per_token_scale"].double().unsqueeze(-1)
+        (came,) = launch(case, call)
+        torch.testing.assert_close(came.double(), expected, rtol=1e-2, atol=1e-3)
+
+
+W4A16 = (
+    *("GroupedMatmul", "10,64;3,64,32;;;;3,2,32;3,2,32;3;"),
+    f"DT_BF16;INT4;{';'.join([NONE] * 3)};DT_BF16;DT_BF16;INT64;{NONE}",
+    *("10,32", "DT_BF16"),
+)
+
+
+def test_weights_of_four_bits_are_given_back_as_numbers(torch, case_of, build, launch):
+    for scale in ("3,2,32", "3,32"):
+        cells = [cell.replace("3,2,32", scale) for cell in W4A16]
+        call = build(case := case_of(*cells), wide=True)
+        x, packed = call.args
+        scales, offsets = (
+            by_row(call.kwargs[name], 64) for name in ("antiquant_scale", "antiquant_offset")
+        )
+        whole = (four_bits(torch, packed) + offsets) * scales
+        expected, _ = by_token(torch, x, whole, {})
+        torch.testing.assert_close(launch(case, call)[0].double(), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_an_npu_counts_the_rows_of_four_bits_with_int8_tokens_alone(torch, case_of):
+    op = find("GroupedMatmul")
+    for cells, groups, kind in ((W4A8, [4, 3, 3], 1), (W4A16, [4, 7, 10], 0)):
+        call = op.npu.build(case_of(*cells), CpuMaker(torch))
+        assert call.kwargs["group_list"].tolist() == groups
+        assert call.kwargs["group_list_type"] == kind
 
 
 def test_four_bits_take_half_a_byte_in_traffic(case_of):
@@ -278,17 +309,62 @@ def test_four_bits_take_half_a_byte_in_traffic(case_of):
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("row", "changes", "said"),
     [
-        ({1: "10,128;3,128,64;3,64;3,1,64;;;;3;10"}, "K & 256"),
-        ({1: "10,512;3,64,512;3,64;3,2,64;;;;3;10"}, "K & 256"),
-        ({1: "10,512;3,512,60;3,60;3,2,60;;;;3;10", 3: "10,60"}, "N & 8"),
-        ({1: "10,512;3,512,64;3,64;3,64;;;;3;10"}, "INT4 & (E,K/256,N)"),
-        ({2: W4A8[2].replace("UINT64", "FLOAT")}, "dtypes & bias & output"),
-        ({1: "10,512;3,512,64;;3,2,64;;;;3;10"}, "dtypes & bias & output"),
-        ({2: W4A8[2].replace("INT8;INT4", "INT4;INT4", 1)}, "INT4 & input 1"),
+        (W4A8, {1: "10,128;3,128,64;3,64;3,2,64;;;;3;10"}, "INT4 & K/256"),
+        (W4A8, {1: "10,512;3,64,512;3,64;3,2,64;;;;3;10"}, "INT4 & (E,K,N)"),
+        (W4A8, {1: "10,512;3,512,60;3,60;3,2,60;;;;3;10", 3: "10,60"}, "INT4 & 8"),
+        (W4A8, {1: "10,512;3,512,64;3,64;64;;;;3;10"}, "INT4 & (E,K/256,N)"),
+        (W4A8, {1: "10,18688;3,18688,64;3,64;3,64;;;;3;10"}, "INT4 & 18432"),
+        (W4A8, {2: W4A8[2].replace("UINT64", "FLOAT")}, "dtypes & bias & output"),
+        (W4A8, {1: "10,512;3,512,64;;3,2,64;;;;3;10"}, "dtypes & bias & output"),
+        (W4A8, {2: W4A8[2].replace("INT8;INT4", "INT4;INT4", 1)}, "INT4 & input 1"),
+        (W4A16, {1: W4A16[1].replace("3,2,32", "3,3,32")}, "INT4 & (E,G,N)"),
+        (W4A16, {1: W4A16[1].replace("3,2,32", "3,32", 1)}, "INT4 & offset"),
+        (W4A16, {5: "ND;FRACTAL_NZ;;;;ND;ND;ND;"}, "FRACTAL_NZ & INT8 tokens"),
     ],
 )
-def test_what_aclnn_does_not_take_beside_four_bits_is_refused(case_of, changes, said):
-    cells = [changes.get(i, cell) for i, cell in enumerate(W4A8)]
-    assert_rejected(case_of(*cells), "npu", said)
+def test_what_aclnn_does_not_take_of_four_bits_is_refused(case_of, row, changes, said):
+    cells = [changes.get(i, cell) for i, cell in enumerate(row)]
+    formats = [changes[5]] if 5 in changes else []
+    assert_rejected(case_of(*cells, *formats), "npu", said)
+
+
+GATED = (
+    *("GroupedMatmulSwigluQuantV2", "10,64;10;3;3,64,64;3,2,64;3,64"),
+    *("INT8;FLOAT;INT64;INT4;UINT64;FLOAT", "10,32;10", "INT8;FLOAT"),
+)
+
+
+def test_both_kernels_up_to_the_gate_multiply_four_bits(torch, case_of, build, launch):
+    first = (
+        *("GroupedMatmulSwigluQuant", "10,64;3,64,64;3,2,64;10;3,64;3"),
+        *("INT8;INT4;UINT64;FLOAT;FLOAT;INT64", *GATED[3:]),
+    )
+    for cells in (first, GATED):
+        call = build(case := case_of(*cells))
+        x, packed, weight_scale, x_scale = call.args
+        weights = four_bits(torch, packed) * by_row(
+            weight_scale.to(torch.int32).view(torch.float32), 64
+        )
+        total, _ = by_token(torch, x, weights, {})
+        gate, value = (total * x_scale.unsqueeze(-1)).chunk(2, -1)
+        gated = gate / (1 + (-gate).exp()) * value
+        y, scale = launch(case, call)
+        torch.testing.assert_close(scale.double(), gated.abs().amax(-1) / 127, rtol=1e-4, atol=1e-8)
+        op = find(case.kernel_type)
+        assert op.flops(case) == 2 * 10 * 64 * 64 + 8 * 10 * 32
+        assert op.traffic(case) == sum(s.size_bytes for s in (*case.inputs, *case.outputs))
+        npu = op.npu.build(case, CpuMaker(torch)).kwargs
+        assert npu.get("dequant_mode", 0) == (case.kernel_type == GATED[0])
+
+
+def test_what_the_kernels_up_to_the_gate_do_not_take_is_refused(case_of):
+    for changes, said in (
+        ({1: GATED[1].replace("3,2,64", "3,3,64")}, "(E,G,N)"),
+        ({1: GATED[1].rpartition(";")[0], 2: GATED[2].rpartition(";")[0]}, "FLOAT matrix"),
+        ({2: GATED[2].replace("INT4", "INT8")}, "INT8 weights"),
+        ({1: GATED[1] + ";;3", 2: GATED[2] + ";DT_UNDEFINED;FLOAT"}, "smoothing"),
+    ):
+        cells = [changes.get(i, cell) for i, cell in enumerate(GATED)]
+        assert_rejected(case_of(*cells), "npu", said)
