@@ -8,6 +8,7 @@ and the number of all experts is that of the weights times `EP Size`.
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Protocol
 
 from collector.codec.errors import BadInput
@@ -17,14 +18,17 @@ from collector.model.vocabulary import EP_SIZE, FRACTAL_NZ, RUNTIME_PREFIX, Dtyp
 
 KERNEL = "DispatchFFNCombine"
 # The extension launches another kernel if the weights are not INT8.
-KERNEL_FLOATING = "DispatchFFNCombineBF16"
-KERNELS = (KERNEL, KERNEL_FLOATING)
+KERNEL_FLOATING, KERNEL_INT4 = "DispatchFFNCombineBF16", "DispatchFFNCombineW4A8"
+KERNELS = (KERNEL, KERNEL_FLOATING, KERNEL_INT4)
+_KERNEL_BY_BITS = MappingProxyType({4: KERNEL_INT4, 8: KERNEL, 16: KERNEL_FLOATING})
 # Columns of rows whose tokens are spread unevenly: the imbalance, or the replayed loads.
 IMBALANCE, EXPERT_LOADS = RUNTIME_PREFIX + "imbalance", RUNTIME_PREFIX + "expert_loads"
 _IMBALANCE = re.compile(r"[0-9]{1,3}(\.[0-9]{1,6})?")
 _MOST_EXPERTS, _MOST_ROWS = 1 << 16, 1 << 24  # of all ranks: each process holds the whole routing
 _TOKENS_DTYPES = ("DT_BF16", "FLOAT16")
 _INPUTS = ("x", "weight1", "weight2", "expert_idx", "scale1", "scale2", "probs")
+_INPUTS_OF_INT4 = (*_INPUTS[:-1], "bias1", "bias2", "probs", "x_active_mask")
+_COLUMNS_OF_INT4 = 8  # in an INT32
 _COPIES = 2  # of weights while they are created
 _BUFFER_COPIES = 3  # of M x top-k x hidden bytes, from the operator's own check
 _BUFFER_REST_BYTES = 10 * MIB
@@ -43,8 +47,8 @@ class BufferedCall(Protocol):
 class ExpertCall:
     """One call, the same on each rank. `tokens` (M) are one rank's, `experts` all ranks'; each
     token goes to `choices` (top-k) of them. `hidden` (H) is the size of a token, `intermediate`
-    that of an expert's intermediate values, half of N. `dtype` is that of a token; weights are INT8
-    or have the same dtype."""
+    that of an expert's intermediate values, half of N. `dtype` is that of a token; weights are INT4
+    or INT8 (`weight_bits` 4 or 8), or have the same dtype (16)."""
 
     tokens: int
     hidden: int
@@ -52,20 +56,29 @@ class ExpertCall:
     experts: int
     choices: int
     ep_size: int
-    is_int8: bool = True
+    weight_bits: int = 8
     dtype: str = "DT_BF16"
 
     def __str__(self) -> str:
-        weights = "INT8" if self.is_int8 else self.dtype
         return (
             f"{self.tokens} tokens of {self.hidden} to {self.choices} of {self.experts} experts of "
-            f"{self.intermediate} ({weights}) on {self.ep_size} ranks"
+            f"{self.intermediate} ({self.weight_dtype}) on {self.ep_size} ranks"
         )
+
+    @property
+    def is_int8(self) -> bool:
+        """Return whether tokens are sent as INT8."""
+        return self.weight_bits < 16
+
+    @property
+    def weight_dtype(self) -> str:
+        """Return the dtype of the weights."""
+        return f"INT{self.weight_bits}" if self.is_int8 else self.dtype
 
     @property
     def kernel(self) -> str:
         """Return the kernel type that the extension launches."""
-        return KERNEL if self.is_int8 else KERNEL_FLOATING
+        return _KERNEL_BY_BITS[self.weight_bits]
 
     @property
     def local_experts(self) -> int:
@@ -74,11 +87,12 @@ class ExpertCall:
 
     @property
     def inputs(self) -> tuple[Slot, ...]:
-        """Return the seven inputs of one rank, in the operator's order. Scales are one number for
-        each column of each expert, whose FLOAT is the lower half of an INT64; weights that are not
-        INT8 have them, too, but they are not read."""
+        """Return the inputs of one rank, in the operator's order: seven, and two biases for INT4.
+        Scales are one number for each column of each expert, whose FLOAT is the lower half of an
+        INT64; weights of the tokens' dtype have them, too, but they are not read."""
         local, wide = self.local_experts, 2 * self.intermediate
-        weight = "INT8" if self.is_int8 else self.dtype
+        weight = self.weight_dtype
+        biases = (Slot((local, wide), "FLOAT", "ND"), Slot((local, self.hidden), "FLOAT", "ND"))
         return (
             Slot((self.tokens, self.hidden), self.dtype, "ND"),
             Slot((local, self.hidden, wide), weight, FRACTAL_NZ),
@@ -86,6 +100,7 @@ class ExpertCall:
             Slot((self.tokens, self.choices), "INT32", "ND"),
             Slot((local * wide,), "INT64", "ND"),
             Slot((local * self.hidden,), "INT64", "ND"),
+            *(biases if self.weight_bits == 4 else ()),
             Slot((self.tokens, self.choices), "FLOAT", "ND"),
         )
 
@@ -133,6 +148,12 @@ def check(call: ExpertCall) -> None:
     for name in ("tokens", "hidden", "intermediate", "experts", "choices", "ep_size"):
         if getattr(call, name) < 1:
             raise BadInput(f"{name}: expected at least 1, got {getattr(call, name)}")
+    if call.weight_bits not in _KERNEL_BY_BITS:
+        raise BadInput(f"weight_bits: expected 4, 8 or 16, got {call.weight_bits}")
+    if call.weight_bits == 4 and (call.hidden | 2 * call.intermediate) % _COLUMNS_OF_INT4:
+        raise BadInput(
+            f"{call}: expected sizes of INT4 weights that are multiples of {_COLUMNS_OF_INT4}"
+        )
     if call.dtype not in _TOKENS_DTYPES:
         raise BadInput(f"dtype: expected {' or '.join(_TOKENS_DTYPES)}, got {call.dtype!r}")
     if call.experts % call.ep_size:
@@ -160,10 +181,10 @@ def largest_buffsize_mb(calls: Iterable[BufferedCall]) -> int:
 def call_of(case: Case) -> ExpertCall:
     """Return the call of a row. Raises BadInput, with the input and its constraint, for a row with
     contradictory tensors or without `EP Size`."""
-    ranks, slots = recorded_ranks(case), case.inputs or ()
-    if len(slots) != len(_INPUTS):
-        raise BadInput(f"{case.describe()}: expected {len(_INPUTS)} inputs, got {len(slots)}")
-    shapes = {name: slot.shape or () for name, slot in zip(_INPUTS, slots, strict=True)}
+    ranks, slots, names = recorded_ranks(case), case.inputs or (), _names(case)
+    if len(slots) != len(names):
+        raise BadInput(f"{case.describe()}: expected {len(names)} inputs, got {len(slots)}")
+    shapes = {name: slot.shape or () for name, slot in zip(names, slots, strict=True)}
     for name, rank in (("x", 2), ("weight1", 3), ("weight2", 3), ("expert_idx", 2)):
         shapes[name] = _of_rank(case, name, shapes[name], rank)
     (tokens, hidden), (local, _, wide) = shapes["x"], shapes["weight1"]
@@ -174,7 +195,7 @@ def call_of(case: Case) -> ExpertCall:
         local * ranks,
         shapes["expert_idx"][1],
         ranks,
-        is_int8=_dtype(case, slots[1]).spelling == "INT8",
+        weight_bits=min(_dtype(case, slots[1]).item_bits, 16),
         dtype=_dtype(case, slots[0]).spelling,
     )
     check(call)
@@ -219,26 +240,37 @@ def _of_rank(case: Case, name: str, shape: tuple[int, ...], rank: int) -> tuple[
     return plain
 
 
+def _names(case: Case) -> tuple[str, ...]:
+    """Return the names of a row's inputs; the mask is not replayed, and its cell may be absent."""
+    if case.kernel_type != KERNEL_INT4:
+        return _INPUTS
+    slots = case.inputs or ()
+    if len(slots) == len(_INPUTS_OF_INT4) and slots[-1].shape is not None:
+        raise BadInput(f"{case.describe()}: x_active_mask: expected no mask: it is not replayed")
+    return _INPUTS_OF_INT4 if len(slots) == len(_INPUTS_OF_INT4) else _INPUTS_OF_INT4[:-1]
+
+
 def _dtype(case: Case, slot: Slot) -> Dtype:
     found = dtype_of(slot.dtype)
     if found is None:
         raise BadInput(f"{case.describe()}: unknown dtype {slot.dtype!r}")
-    if not found.torch_name:
+    if not found.torch_name and found.spelling != "INT4":
         raise BadInput(f"{case.describe()}: {found.spelling} is not supported: {found.held_as}")
     return found
 
 
 def _check_agrees(case: Case, call: ExpertCall, shapes: Mapping[str, tuple[int, ...]]) -> None:
-    """Raise BadInput if one of the seven inputs differs from that of the call. Scales may have one
-    row for each expert."""
-    for name, slot, of_row in zip(_INPUTS, call.inputs, case.inputs or (), strict=True):
+    """Raise BadInput if one of the inputs differs from that of the call. Scales may have one row
+    for each expert, and a dimension of 1."""
+    for name, slot, of_row in zip(shapes, call.inputs, case.inputs or (), strict=False):
         if not name.startswith("scale") and of_row.known_dtype != slot.known_dtype:
             raise BadInput(
                 f"{case.describe()}: {name}: expected dtype {slot.dtype}, got {of_row.dtype!r}"
             )
         expected, got = slot.shape or (), shapes[name]
-        by_expert = (call.local_experts, expected[0] // call.local_experts)
-        if got != expected and not (name.startswith("scale") and got == by_expert):
+        columns = expected[0] // call.local_experts
+        by_expert = ((call.local_experts, columns), (call.local_experts, 1, columns))
+        if got != expected and not (name.startswith("scale") and got in by_expert):
             raise BadInput(
                 f"{case.describe()}: {name}: expected {shape_text(expected)}, which follows from "
                 f"the other inputs, got {shape_text(got) or '()'}"

@@ -86,7 +86,7 @@ def dfc_command(
         cases = []
         for m, e, k, requested in axes:
             sizes = (m, shape.hidden, shape.intermediate, e, k)
-            call = ExpertCall(*sizes, ep_size, shape.int8, shape.dtype)
+            call = ExpertCall(*sizes, ep_size, shape.weight_bits, shape.dtype)
             check(call)
             cases.append(MoeCase(call, seed, requested, loads))
     elif database_path is not None:
@@ -186,7 +186,8 @@ def probe_dfc_command(
     meeting = shape.meeting(nodes)
     axes = (tokens or _TOKENS, experts or _EXPERTS, top_k or _TOP_K)
     plan = probe_plan.ProbePlan(
-        *(shape.backend, shape.ep_size, shape.hidden, shape.intermediate, shape.int8, shape.dtype),
+        *(shape.backend, shape.ep_size, shape.hidden, shape.intermediate),
+        *(shape.weight_bits, shape.dtype),
         probe_plan.ProbeGrid(*(tuple(sorted(set(axis))) for axis in axes)),
         patience_s,
         None if memory_limit_mb is None else int(memory_limit_mb * MIB),
@@ -246,7 +247,7 @@ def _write(path: Path, plan: ProbePlan, limits: list[Limit]) -> None:
     """Write a row for each number of experts and top-k. Raises BadInput if it cannot be written."""
     from collector.codec.table import table_bytes
 
-    weights = "INT8" if plan.is_int8 else plan.dtype
+    weights = f"INT{plan.weight_bits}" if plan.weight_bits < 16 else plan.dtype
     shape = [str(plan.world), str(plan.hidden), str(plan.intermediate), weights]
     rows = (
         [*shape, *("" if cell is None else str(cell) for cell in astuple(limit))]

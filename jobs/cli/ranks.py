@@ -46,9 +46,9 @@ class ExpertOptions:
     ep_size: Annotated[int, typer.Option(min=1, help="number of ranks")] = 16
     hidden: Annotated[int, typer.Option(min=1, help="hidden size of the tokens")] = 7168
     intermediate: Annotated[int, typer.Option(min=1, help="intermediate size of an expert")] = 2048
-    int8: Annotated[bool, typer.Option(help="weights in INT8, or in the dtype of the tokens")] = (
-        True
-    )
+    weight_bits: Annotated[
+        int, typer.Option(help="bits of a weight: 4, 8, or 16 for the dtype of the tokens")
+    ] = 8
     dtype: Annotated[str, typer.Option(help="dtype of the tokens: DT_BF16 or FLOAT16")] = "DT_BF16"
     backend: Annotated[
         str,

@@ -35,7 +35,7 @@ _GROUPS: dict[str, dict[str, tuple[str, ...]]] = {
     "Options of ranks": {"comm dfc": ("nnodes", "node_rank", "master_addr", "master_port")},
     "Options of DispatchFFNCombine": {
         "comm dfc": (
-            *("ep_size", "hidden", "intermediate", "int8", "dtype"),
+            *("ep_size", "hidden", "intermediate", "weight_bits", "dtype"),
             *("backend", "nproc_per_node"),
         )
     },

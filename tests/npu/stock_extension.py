@@ -93,7 +93,7 @@ def _is_of_experts(call: str) -> bool:
 
 
 def _call(rank: int) -> int:
-    """One rank: each operator once, with weights of INT8, and the fused one with BF16 besides."""
+    """One rank: each operator once, with weights of INT8, and the fused one with others besides."""
     import torch
     import torch.distributed as dist
     import torch_npu  # noqa: F401  (registers the device)
@@ -113,8 +113,10 @@ def _call(rank: int) -> int:
     for name in OPERATORS:
         print(*torch._C._jit_get_schemas_for_operator(f"_C_ascend::{name}"))
         prepare = open_fused(name)
-        for is_int8 in (True, False) if name == OPERATORS[0] else (True,):
-            call = ExpertCall(8, 64, 32, 4, 2, RANKS, is_int8=is_int8)
+        takes = {one.name for one in getattr(torch.ops._C_ascend, name).default._schema.arguments}
+        bits = (8, 16) if name == OPERATORS[0] else (8,)
+        for each in (*bits, 4) if "bias1" in takes else bits:
+            call = ExpertCall(8, 64, 32, 4, 2, RANKS, weight_bits=each)
             prepare(MoeCase(call, 7), rank, str(device))()
     torch.npu.synchronize()  # type: ignore[attr-defined]
     dist.destroy_process_group()

@@ -188,7 +188,7 @@ class ProbePlan:
     world: int
     hidden: int
     intermediate: int
-    is_int8: bool
+    weight_bits: int
     dtype: str
     grid: ProbeGrid
     patience_s: float
@@ -201,7 +201,7 @@ class ProbePlan:
         """Return the call of a point of the grid."""
         tokens, experts, choices = self.grid.values(point)
         sizes = (tokens, self.hidden, self.intermediate, experts, choices)
-        return ExpertCall(*sizes, self.world, self.is_int8, self.dtype)
+        return ExpertCall(*sizes, self.world, self.weight_bits, self.dtype)
 
     def is_call(self, point: Point) -> bool:
         """Return whether a point is a valid call, accepted by an operator or not."""

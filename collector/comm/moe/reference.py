@@ -3,7 +3,8 @@
 Over ranks it runs the steps of the fused kernel: rows to the ranks of their experts
 (all_to_all_v), gate_up, SwiGLU and down of each expert's rows, rows back, their weighted sum. INT8
 is W8A8 with one scale per token: a token is quantised once before it is sent, the intermediate
-values once per expert. Products of INT8 are exact, so that both results agree to the last bit.
+values once per expert. INT4 weights (W4A8) are the same with numbers of -8 to 7. Products are
+exact, so that both results agree to the last bit.
 """
 
 from collections.abc import Callable, Sequence
@@ -75,13 +76,13 @@ def exchanged(
 
 _TOKENS, _EXPERTS, _WEIGHTS = range(3)  # streams of random numbers
 _STREAM_BITS = 24  # of a rank's or an expert's number
-_INT8_WITHIN = 16  # bound of the weights, as in vLLM-Ascend's own tests
+_WITHIN = {4: 8, 8: 16}  # bound of the weights by their bits; 16 as in vLLM-Ascend's own tests
 
 
 @dataclass(frozen=True, slots=True)
 class ExpertWeights:
     """The weights of some experts: `gate_up` (L,H,2I), gate first, `down` (L,I,H), and FLOAT scales
-    of their columns (L,2I) and (L,H), which only INT8 weights use."""
+    of their columns (L,2I) and (L,H), which only INT8 and INT4 weights use."""
 
     gate_up: torch.Tensor
     down: torch.Tensor
@@ -181,10 +182,9 @@ def _make_expert(call: ExpertCall, random: torch.Generator) -> tuple[torch.Tenso
     for shape in ((call.hidden, 2 * call.intermediate), (call.intermediate, call.hidden)):
         scale = (torch.rand(shape[1], generator=random) + 0.5) / shape[0] ** 0.5
         if call.is_int8:
-            weight = torch.randint(
-                -_INT8_WITHIN, _INT8_WITHIN, shape, dtype=torch.int8, generator=random
-            )
-            made.append((weight, scale / _INT8_WITHIN))
+            most = _WITHIN[call.weight_bits]
+            weight = torch.randint(-most, most, shape, dtype=torch.int8, generator=random)
+            made.append((weight, scale / most))
         else:
             weight = (torch.randn(shape, generator=random) * scale).to(_dtype(call))
             made.append((weight, torch.ones_like(scale)))

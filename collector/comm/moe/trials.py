@@ -66,8 +66,15 @@ def open_fused(name: str) -> Callable[[MoeCase, int, str], Callable[[], Outputs]
 def arguments(operator: Any, case: MoeCase, rank: int, device: str, group: str) -> dict[str, Any]:
     """Return the arguments of an operator; `group` is HCCL's name of the ranks."""
     call, experts, tokens = _tensors(case, rank, device)
-    none = torch.empty(0, dtype=torch.float32, device=device)
-    gate_up, down, chosen = _nz(experts.gate_up), _nz(experts.down), tokens.experts.to(torch.int32)
+    chosen = tokens.experts.to(torch.int32)
+    weights = (experts.gate_up, experts.down)
+    biases = [torch.empty(0, dtype=torch.float32, device=device)] * len(weights)
+    if call.weight_bits == 4:
+        scales = (experts.gate_up_scale, experts.down_scale)
+        biases = [_correction(*one) for one in zip(weights, scales, strict=True)]
+        gate_up, down = (_nz(_pairs(weight)).view(torch.int32) for weight in weights)
+    else:
+        gate_up, down = map(_nz, weights)
     given = {
         "x": tokens.x,
         "weight1": [gate_up],
@@ -75,8 +82,8 @@ def arguments(operator: Any, case: MoeCase, rank: int, device: str, group: str) 
         "expert_idx": chosen,
         "scale1": [_as_int64(experts.gate_up_scale)],
         "scale2": [_as_int64(experts.down_scale)],
-        "bias1": [none],
-        "bias2": [none],
+        "bias1": biases[:1],
+        "bias2": biases[1:],
         "probs": tokens.weights,
         "group": group,
         "max_output_size": MOST_ROWS,
@@ -95,6 +102,8 @@ def arguments(operator: Any, case: MoeCase, rank: int, device: str, group: str) 
         "global_bs": call.tokens * call.ep_size,
     }
     takes = {one.name for one in operator.default._schema.arguments}
+    if call.weight_bits == 4 and "bias1" not in takes:
+        raise HostFault("INT4 weights: expected an operator with biases: vllm_ascend 0.23.0 has it")
     return {name: value for name, value in given.items() if name in takes}
 
 
@@ -109,6 +118,16 @@ def _tensors(case: MoeCase, rank: int, device: str) -> tuple[ExpertCall, ExpertW
 def _nz(weight: torch.Tensor) -> torch.Tensor:
     cast: Callable[[torch.Tensor, int], torch.Tensor] = torch.ops.npu.npu_format_cast
     return cast(weight, _FRACTAL_NZ)
+
+
+def _pairs(weight: torch.Tensor) -> torch.Tensor:
+    """Return INT8 numbers of four bits, two in a byte, the first in the lower half."""
+    return (weight[..., 1::2] << 4) | (weight[..., ::2] & 15)
+
+
+def _correction(weight: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+    """Return the term that the kernel's split of tokens into halves requires."""
+    return 8 * scale * weight.sum(1, dtype=torch.float32)
 
 
 def _as_int64(scale: torch.Tensor) -> torch.Tensor:

@@ -17,7 +17,14 @@ from collector.model.vocabulary import (
     OUTPUT_DTYPES,
     OUTPUT_SHAPES,
 )
-from collector.ranks.experts import KERNEL, KERNEL_FLOATING, ExpertCall, call_of, check
+from collector.ranks.experts import (
+    KERNEL,
+    KERNEL_FLOATING,
+    KERNEL_INT4,
+    ExpertCall,
+    call_of,
+    check,
+)
 from tests.unit.collector.naming import naming
 
 pytestmark = pytest.mark.fast
@@ -38,7 +45,7 @@ def calls():
         tokens=sizes,
         hidden=sizes,
         intermediate=sizes,
-        is_int8=st.booleans(),
+        weight_bits=st.sampled_from([8, 16]),
         dtype=st.sampled_from(["DT_BF16", "FLOAT16"]),
     )
 
@@ -53,9 +60,30 @@ def test_a_production_call_has_the_cells_of_its_profile():
 
 
 def test_weights_that_are_not_int8_are_another_kernel():
-    floating = replace(DEEPSEEK, is_int8=False)
+    floating = replace(DEEPSEEK, weight_bits=16)
     assert (DEEPSEEK.kernel, floating.kernel) == (KERNEL, KERNEL_FLOATING)
     assert floating.case.case_id != DEEPSEEK.case.case_id
+
+
+def test_weights_of_four_bits_have_biases_and_may_have_a_cell_for_a_mask():
+    nibbles = replace(DEEPSEEK, weight_bits=4)
+    assert nibbles.kernel == KERNEL_INT4
+    cells = nibbles.cells
+    assert cells[INPUT_DTYPES] == "DT_BF16;INT4;INT4;INT32;INT64;INT64;FLOAT;FLOAT;FLOAT"
+    shapes = "120,7168;16,7168,4096;16,2048,7168;120,4;16,4096;16,1,7168;16,4096;16,7168;120,4"
+    whole = {**cells, INPUT_SHAPES: shapes}
+    assert call_of(nibbles.case) == call_of(case_from_cells(KERNEL_INT4, whole)) == nibbles
+    dtypes, formats = f"{cells[INPUT_DTYPES]};BOOL", f"{cells[INPUT_FORMATS]};ND"
+    masked = {INPUT_DTYPES: dtypes, INPUT_FORMATS: formats}
+    for mask, is_read in (("", True), ("120", False)):
+        row = {**cells, **masked, INPUT_SHAPES: f"{shapes};{mask}"}
+        if is_read:
+            assert call_of(case_from_cells(KERNEL_INT4, row)) == nibbles
+        else:
+            with pytest.raises(BadInput, match=naming("x_active_mask")):
+                call_of(case_from_cells(KERNEL_INT4, row))
+    with pytest.raises(BadInput, match=naming("multiples of 8")):
+        check(replace(nibbles, hidden=7164))
 
 
 def test_another_number_of_ranks_is_another_case():
@@ -164,7 +192,7 @@ def test_packed_scales_may_be_called_as_the_kernel_calls_them():
 
 
 def test_a_row_of_another_kernel_or_of_other_weights_is_refused():
-    floating = replace(DEEPSEEK, is_int8=False).cells
+    floating = replace(DEEPSEEK, weight_bits=16).cells
     with pytest.raises(BadInput, match=naming(KERNEL, KERNEL_FLOATING)):
         call_of(case_from_cells(KERNEL, floating))
     mixed = {**DEEPSEEK.cells, INPUT_DTYPES: "DT_BF16;INT8;FLOAT;INT32;INT64;INT64;FLOAT"}

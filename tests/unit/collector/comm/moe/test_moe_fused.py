@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from collector.codec.errors import HostFault
 from collector.comm.moe.moe_plan import MoeCase
 from collector.ranks.experts import ExpertCall
 
@@ -51,7 +52,12 @@ def operator(request):
 def test_a_call_gives_what_the_schema_takes(operator):
     from collector.comm.moe.trials import arguments
 
-    for call in (CALL, replace(CALL, is_int8=False)):
+    takes = {one.name for one in operator.default._schema.arguments}
+    for call in (CALL, replace(CALL, weight_bits=16), replace(CALL, weight_bits=4)):
+        if call.weight_bits == 4 and "bias1" not in takes:
+            with pytest.raises(HostFault):
+                arguments(operator, MoeCase(call, 3, 0.5), 1, "cpu", "the group")
+            continue
         given = arguments(operator, MoeCase(call, 3, 0.5), 1, "cpu", "the group")
         schema = operator.default._schema
         needed = {one.name for one in schema.arguments if not one.has_default_value()}
@@ -59,45 +65,59 @@ def test_a_call_gives_what_the_schema_takes(operator):
         operator(**given)
 
 
-def test_the_tensors_are_the_seven_inputs_of_a_row():
+def test_the_tensors_are_the_inputs_of_a_row():
     from collector.comm.moe.trials import arguments
 
     with torch.library._scoped_library("npu", "FRAGMENT") as casts:
         casts.define("npu_format_cast(Tensor x, int format) -> Tensor")
         casts.impl("npu_format_cast", lambda x, form: x.clone(), "CPU")
         with torch.library._scoped_library("_C_ascend", "FRAGMENT") as library:
-            library.define(recorded("0.18.0")[0][FUSED])
+            library.define(recorded("0.23.0")[0][FUSED])
             operator = torch.ops._C_ascend.dispatch_ffn_combine
-            for call in (CALL, replace(CALL, is_int8=False)):
+            for bits in (8, 16, 4):
+                call = replace(CALL, weight_bits=bits)
                 given = arguments(operator, MoeCase(call, 3, 0.5), 0, "cpu", "the group")
+                biases = ("bias1", "bias2") if bits == 4 else ()
                 tensors = [
-                    given[name][0] if name[:-1] in ("weight", "scale") else given[name]
+                    given[name][0] if isinstance(given[name], list) else given[name]
                     for name in (
-                        *("x", "weight1", "weight2", "expert_idx", "scale1", "scale2", "probs"),
-                        *("out", "expert_token_nums"),
+                        *("x", "weight1", "weight2", "expert_idx", "scale1", "scale2", *biases),
+                        *("probs", "out", "expert_token_nums"),
                     )
                 ]
                 slots = (*call.inputs, *call.outputs)
-                assert [tuple(one.shape) for one in tensors] == [slot.shape for slot in slots]
+                plain = {"INT4": "int32"}  # eight numbers in each
+                sizes = [
+                    (*slot.shape[:-1], slot.shape[-1] // 8) if slot.dtype == "INT4" else slot.shape
+                    for slot in slots
+                ]
+                assert [tuple(one.shape) for one in tensors] == sizes
                 names = [str(one.dtype).removeprefix("torch.") for one in tensors]
-                assert names == [slot.known_dtype.torch_name for slot in slots]
+                assert names == [plain.get(s.dtype, s.known_dtype.torch_name) for s in slots]
                 scales = given["scale1"][0].to(torch.int32).view(torch.float32)
                 assert (scales > 0).all()
 
 
+def test_four_bits_are_packed_by_eight_and_corrected():
+    from collector.comm.moe import trials
+
+    weight = torch.randint(-8, 8, (2, 3, 16), dtype=torch.int8)
+    packed = trials._pairs(weight).view(torch.int32)
+    numbers = torch.stack([packed >> 4 * place & 15 for place in range(8)], -1).flatten(-2)
+    assert torch.equal(numbers - 16 * (numbers > 7), weight.int())
+    scale = torch.rand(2, 16)
+    expected = (8 * weight * scale.unsqueeze(1)).sum(1)
+    torch.testing.assert_close(trials._correction(weight, scale), expected)
+
+
 @pytest.mark.parametrize("release", RELEASES)
 def test_the_stock_extension_called_the_kernels_with_what_it_was_given(release):
-    """Two ranks on a runtime that computes nothing; weights in FRACTAL_NZ, INT8 and BF16."""
+    """Two ranks on a runtime that computes nothing; weights in FRACTAL_NZ, INT8, BF16 and INT4."""
     _, calls = recorded(release)
     kernels = [call.removeprefix("ACLNN ").partition("(")[0] for call in calls]
-    assert kernels == sorted(
-        2
-        * [
-            "aclnnDispatchFFNCombine",
-            "aclnnDispatchFFNCombineBF16",
-            "aclnnDispatchGmmCombineDecode",
-        ]
-    )
+    fused = ["", "BF16", *(["W4A8"] if release == "0.23.0" else [])]
+    names = [*(f"aclnnDispatchFFNCombine{each}" for each in fused), "aclnnDispatchGmmCombineDecode"]
+    assert kernels == sorted(2 * names)
     assert all("FRACTAL_NZ" in call and call.count("bf16[8,64]:ND") == 2 for call in calls)
     fused, decode = calls[0], calls[-2:]
     assert "{i64[128]:ND}, {i64[128]:ND}, f32[8,2]:ND" in fused

@@ -29,15 +29,16 @@ ROUNDS = 2
 def fused():
     """Every routing of a fused call."""
     int8 = ExpertCall(33, 96, 80, 12, 3, 4)
-    return tuple(
+    cases = (
         case
-        for call in (int8, replace(int8, is_int8=False))
+        for call in (int8, replace(int8, weight_bits=16))
         for case in (
             MoeCase(call, 7),
             MoeCase(call, 7, imbalance=0.9),
             MoeCase(call, 8, counts=COUNTS),
         )
     )
+    return (*cases, MoeCase(replace(int8, weight_bits=4), 7, imbalance=0.9))
 
 
 def exchanges():

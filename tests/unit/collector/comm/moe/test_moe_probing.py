@@ -23,7 +23,7 @@ def plan_of(**changed):
             "world": 2,
             "hidden": 64,
             "intermediate": 32,
-            "is_int8": True,
+            "weight_bits": 8,
             "dtype": "DT_BF16",
             "grid": GRID,
             "patience_s": 30.0,

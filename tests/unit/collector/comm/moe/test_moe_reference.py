@@ -31,11 +31,11 @@ def by_formula(call, seed, rank, routing):
     return out
 
 
-@pytest.mark.parametrize(("is_int8", "within"), [(False, 0.02), (True, 0.05)])
-def test_a_rank_gets_the_weighed_sum_of_its_tokens_experts(is_int8, within):
+@pytest.mark.parametrize(("bits", "within"), [(16, 0.02), (8, 0.05), (4, 0.05)])
+def test_a_rank_gets_the_weighed_sum_of_its_tokens_experts(bits, within):
     from collector.comm.moe.reference import reference_alone
 
-    call = replace(CALL, is_int8=is_int8)
+    call = replace(CALL, weight_bits=bits)
     routing = skewed(call, 5, 0.5)
     wanted = by_formula(call, 5, 1, routing)
     off = (reference_alone(call, 5, 1, routing).double() - wanted).abs().max() / wanted.abs().max()
@@ -45,7 +45,7 @@ def test_a_rank_gets_the_weighed_sum_of_its_tokens_experts(is_int8, within):
 def test_one_number_that_is_off_is_seen():
     from collector.comm.moe.reference import agrees, reference_alone
 
-    for call in (CALL, replace(CALL, is_int8=False)):
+    for call in (CALL, replace(CALL, weight_bits=16)):
         wanted = reference_alone(call, 5, 0, skewed(call, 5, 0.5))
         off = wanted.clone()
         off[3, 7] += 0.1 * wanted.abs().max()

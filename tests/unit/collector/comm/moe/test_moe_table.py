@@ -98,7 +98,7 @@ def test_rows_of_a_profile_have_no_mode(tmp_path):
 
 
 def test_the_cases_of_a_file_are_those_of_so_many_ranks(tmp_path):
-    other = MoeCase(replace(CALL, tokens=4, is_int8=False), 1)
+    other = MoeCase(replace(CALL, tokens=4, weight_bits=16), 1)
     write_measured(tmp_path, found(BALANCED, SKEWED, REPLAYED, other).measured)
     assert read_cases(tmp_path, 2, 1) == [BALANCED, SKEWED, other]
     assert read_cases(tmp_path, 4, 1) == []
