@@ -35,8 +35,6 @@ _LAYOUTS: Mapping[str, str] = MappingProxyType(
         "aclnnMatmulWeightNz": "0T 1 -> 2",
         "aclnnAddmm": "1T 2T 0:FLOAT -> 5",
         "aclnnAddmmWeightNz": "1T 2 0:FLOAT -> 5",
-        "aclnnQuantMatmulV5": "0 1T 3 6 8 2 -> -1",
-        "aclnnQuantMatmulWeightNz": "0 1 3 6 8 2 -> -1",
         "aclnnWeightQuantBatchMatmulV2": "0 1T 2 3 4 5 6 -> -1",
         "aclnnGroupedMatmulV5": "0 1T 2 3 4 5 6 8 7 -> 17",
         "aclnnGroupedMatmulWeightNz": "0 1 2 3 4 5 6 8 7 -> 18",
@@ -211,6 +209,14 @@ def _gated(call: Recorded) -> str:
     return "0 1 4 5 6 -> 7 8" if call.arguments[2] == "0" else "0 1 4 5 2 6 -> 7 8"
 
 
+def _quantised(call: Recorded) -> str:
+    """The layout of a quantised product, whose kernel is another one for INT4 weights."""
+    x1, x2, *_ = call.tensors
+    if (x1.dtype, x2.dtype) == ("INT8", "INT32"):
+        return "0 1 8 2 3 4 5 6 7 -> -1"
+    return "0 1T 3 6 8 2 -> -1" if call.name == "aclnnQuantMatmulV5" else "0 1 3 6 8 2 -> -1"
+
+
 _CHOSEN: Mapping[str, Callable[[Recorded], str]] = MappingProxyType(
     {
         "aclnnAdd": _added,
@@ -220,6 +226,8 @@ _CHOSEN: Mapping[str, Callable[[Recorded], str]] = MappingProxyType(
         "aclnnMuls": _multiplied,
         "aclnnLayerNorm": _normed,
         "aclnnPowTensorScalar": _raised,
+        "aclnnQuantMatmulV5": _quantised,
+        "aclnnQuantMatmulWeightNz": _quantised,
     }
 )
 

@@ -62,6 +62,8 @@ _WAYS = (
     *_each("EmbeddingDenseGradV2", "i3", How.ELSEWHERE, "aclnn sorts the indices itself"),
     *_each("MatMulV2 MatMulV3", "i3", How.DTYPE, "the bias is converted to FLOAT"),
     *_each("QuantBatchMatmulV3", "i3", How.ELSEWHERE, "packed with the offset, and as wide as it"),
+    *_each("QuantBatchMatmulV4 WeightQuantBatchMatmulV2", "i2", How.ELSEWHERE, "INT4 in INT32"),
+    *_each("QuantBatchMatmulV4", "i5", How.DTYPE, "packed INT64, which aclnn calls UINT64"),
     *_each("GroupedMatmul", "i2", How.ELSEWHERE, "eight INT4 numbers in each INT32 of the call"),
     *_each("GroupedMatmul", "i4", How.DTYPE, "packed INT64, which aclnn calls UINT64"),
     *_each("GroupedMatmulSwigluQuant", "i2", How.ELSEWHERE, "the weight is always FRACTAL_NZ"),

@@ -47,6 +47,8 @@ DIFFERENT: Mapping[str, Mapping[int, str]] = MappingProxyType(
         "MaskedFill": {2: "the value is a scalar of the row"},
         "MoeGatingTopK": {1: "the third output has its shape", 2: "the same"},
         "PadV3": {2: "the value is a scalar of the row"},
+        "QuantBatchMatmulV4": dict.fromkeys(range(3), _NIBBLES),
+        "WeightQuantBatchMatmulV2": {2: _NIBBLES, 3: _NIBBLES},
         "QuantBatchMatmulV3": {5: "scale and offset are packed into one"},
     }
 )

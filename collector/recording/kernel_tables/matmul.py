@@ -19,6 +19,12 @@ def multiplied(tensors: Tensors) -> str:
     return "BatchMatMulV2" if min(len(tensor.shape) for tensor in tensors[:2]) > 2 else "MatMulV2"
 
 
+def quantised(tensors: Tensors) -> str:
+    """INT8 rows and a weight of eight INT4 in each INT32 are another kernel (ops-nn: A8W4)."""
+    is_mixed = [tensor.dtype for tensor in tensors[:2]] == ["INT8", "INT32"]
+    return "QuantBatchMatmulV4" if is_mixed else "QuantBatchMatmulV3"
+
+
 SEEN = (
     *("aclnnAddmm", "aclnnMatmul", "aclnnMm", "aclnnRmsNorm", "aclnnRmsNormGrad"),
     *("aclnnSwiGlu", "aclnnSwiGluGrad"),
@@ -26,7 +32,7 @@ SEEN = (
 READ = (
     *("aclnnAscendQuantV3", "aclnnBatchMatMul", "aclnnLayerNorm"),
     *("aclnnGroupedMatmulSwigluQuantV2", "aclnnGroupedMatmulSwigluQuantWeightNzV2"),
-    "aclnnWeightQuantBatchMatmulV2",
+    *("aclnnQuantMatmulV5", "aclnnQuantMatmulWeightNz", "aclnnWeightQuantBatchMatmulV2"),
 )
 KERNELS: dict[str, str | Callable[[Tensors], str]] = {
     "aclnnAddLayerNorm": "AddLayerNorm",
@@ -49,8 +55,8 @@ KERNELS: dict[str, str | Callable[[Tensors], str]] = {
     "aclnnMatmulWeightNz": "MatMulV2",
     "aclnnMm": "MatMulV2",
     "aclnnQuantMatmulV4": "QuantBatchMatmulV3",  # of torch_npu 2.9.0
-    "aclnnQuantMatmulV5": "QuantBatchMatmulV3",
-    "aclnnQuantMatmulWeightNz": "QuantBatchMatmulV3",
+    "aclnnQuantMatmulV5": quantised,
+    "aclnnQuantMatmulWeightNz": quantised,
     "aclnnRmsNorm": "RmsNorm",
     "aclnnRmsNormGrad": "RmsNormGrad",
     "aclnnSwiGlu": "SwiGlu",

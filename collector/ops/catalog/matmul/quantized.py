@@ -1,4 +1,4 @@
-"""Products of INT8 matrices, or with an INT8 weight."""
+"""Products of INT8 matrices, or with an INT8 or INT4 weight."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -6,8 +6,15 @@ from types import MappingProxyType
 from typing import Any
 
 from collector.model.case import Case, Slot
+from collector.model.vocabulary import FRACTAL_NZ
 from collector.ops import rules
-from collector.ops.catalog.matmul._product import group_by_weight, read_weight_product
+from collector.ops.catalog.matmul import _grouped
+from collector.ops.catalog.matmul._product import (
+    Product,
+    group_by_weight,
+    read_single_product,
+    read_weight_product,
+)
 from collector.ops.parts import int8, like
 from collector.ops.parts.tensors import flops_by
 from collector.ops.slots import given, input_shape, output_slot, spelling
@@ -188,10 +195,19 @@ QUANT_BATCH_MATMUL_V3 = OpSpec(
 
 _X, _WEIGHT = 0, 1
 _QUANT_SCALE, _QUANT_OFFSET, _WEIGHT_BIAS = 4, 5, 6
+_GROUP_MULTIPLE = 32
+
+
+def _one_expert(product: Product) -> _grouped.GroupedProduct:
+    """Return the sizes of the weight as those of a single expert's, whose INT4 it has."""
+    sides = (product.k, product.n, 1, product.transposes_b)
+    return _grouped.GroupedProduct(product.m, *sides, counts=(product.m,))
 
 
 def _weight_build(case: Case, make: TensorMaker) -> Call:
     x, weight, scale, *_ = case.inputs or ()
+    if _grouped.is_nibbles(case):
+        return _nibble_build(case, make)
     stored = like.integers(weight, make, -127, 128)
     options = {
         name: like.normal(slot, make)
@@ -202,10 +218,33 @@ def _weight_build(case: Case, make: TensorMaker) -> Call:
     return Call(*operands, int8.scale_like(scale, make), **options)
 
 
+def _nibble_build(case: Case, make: TensorMaker) -> Call:
+    x, weight, scale, *_ = case.inputs or ()
+    product, offset = rules.accepted(read_weight_product(case)), given(case, _OFFSET)
+    packed = _grouped.packed(_grouped.nibbles(_one_expert(product), make)[0], weight.format, make)
+    options: dict[str, Any] = {"antiquant_offset": like.normal(offset, make)} if offset else {}
+    if len(groups := input_shape(case, _SCALE)) == 2 and groups[0] > 1:
+        options["antiquant_group_size"] = product.k // groups[0]
+    if bias := given(case, _WEIGHT_BIAS):
+        options["bias"] = like.normal(bias, make)
+    return Call(like.normal(x, make), packed, int8.scale_like(scale, make), **options)
+
+
 def _weight_reference(
-    torch: Any, x: Any, weight: Any, scale: Any, *, antiquant_offset: Any = None, bias: Any = None
+    torch: Any,
+    x: Any,
+    weight: Any,
+    scale: Any,
+    *,
+    antiquant_offset: Any = None,
+    antiquant_group_size: int = 0,
+    bias: Any = None,
 ) -> Any:
-    product = torch.mm(x, int8.dequantised(weight, scale, antiquant_offset))
+    if weight.dtype == torch.int32:
+        wide = _grouped.dequantised(torch, weight, scale, antiquant_offset)
+    else:
+        wide = int8.dequantised(weight, scale, antiquant_offset)
+    product = torch.mm(x, wide)
     return product if bias is None else product.add_(bias)
 
 
@@ -213,7 +252,8 @@ def _dtypes_fit(case: Case) -> bool:
     x, weight, scale, offset, _, _, bias = (spelling(given(case, i)) for i in range(7))
     return (
         x in ("FLOAT16", "DT_BF16")
-        and (weight, scale) == ("INT8", x)
+        and weight in ("INT8", "INT4")
+        and scale == x
         and offset in ("", x)
         and bias in ("", "FLOAT16" if x == "FLOAT16" else "FLOAT")
         and spelling(output_slot(case)) in ("", x)
@@ -229,14 +269,30 @@ def _weight_sizes_fit(case: Case) -> bool:
         given(case, _OFFSET),
         given(case, _WEIGHT_BIAS),
     )
+    if _grouped.is_nibbles(case):
+        by_group = len(scale) == 2 and _is_group(product.k, scale[0])
+        is_scale = scale in columns or (by_group and scale[1] == product.n)
+        is_scale = is_scale and not (product.transposes_b or product.n % _grouped.COLUMNS)
+    else:
+        is_scale = scale in ((1,), (1, 1), *columns)
     return (
-        scale in ((1,), (1, 1), *columns)
+        is_scale
         and (offset is None or offset.shape == scale)
         and (bias is None or bias.shape in columns)
     )
 
 
-# Product with an INT8 weight, whose columns are dequantised in the kernel.
+def _is_plain_or_nibbles(case: Case) -> bool:
+    return (case.inputs or ())[_X2].format != FRACTAL_NZ or _grouped.is_nibbles(case)
+
+
+def _is_group(k: int, groups: int) -> bool:
+    """Return whether the kernel takes groups of this size, of fewer than all rows."""
+    return groups > 1 and k % groups == 0 and (k // groups) % _GROUP_MULTIPLE == 0
+
+
+# Product with an INT8 or INT4 weight, whose columns are dequantised in the kernel, of INT4 also
+# by groups of rows (a multiple of 32: npu_weight_quant_batchmatmul).
 WEIGHT_QUANT_BATCH_MATMUL_V2 = OpSpec(
     kernel="WeightQuantBatchMatmulV2",
     call="torch_npu.npu_weight_quant_batchmatmul",
@@ -249,20 +305,120 @@ WEIGHT_QUANT_BATCH_MATMUL_V2 = OpSpec(
     build=_weight_build,
     flops=flops_by(read_weight_product),
     group=group_by_weight,
+    packed={_X2: "INT4"},
+    npu=NpuCall(nz=frozenset({_X2})),
     constraints=(
         rules.reads(
             "expected (M,K), a weight (K,N) or (N,K), and an output (M,N)", read_weight_product
         ),
         Constraint(
-            "expected FLOAT16 or BF16 for x, scale, offset and output, INT8 for the weight, and "
-            "for a bias FLOAT16 with FLOAT16 and FLOAT with BF16",
+            "expected FLOAT16 or BF16 for x, scale, offset and output, INT8 or INT4 for the "
+            "weight, and for a bias FLOAT16 with FLOAT16 and FLOAT with BF16",
             _dtypes_fit,
         ),
+        Constraint("expected FRACTAL_NZ of an INT4 weight only", _is_plain_or_nibbles),
         Constraint(
-            "expected one number per column, or one in all, for scale, offset and bias; and K and "
-            "N of at most 65535",
+            "expected one number per column, or one in all, for scale, offset and bias, for an "
+            "INT4 weight (K,N) also a row for each group; and K and N of at most 65535",
             _weight_sizes_fit,
         ),
         rules.absent("a quantised output cannot be replayed", _QUANT_SCALE, _QUANT_OFFSET),
+    ),
+)
+
+
+_V4_BIAS, _V4_ROW_SCALE, _V4_SCALE, _V4_OFFSET = 2, 3, 4, 8
+_V4_SLOTS = (
+    *("x1", "x2", "bias", "x1_scale", "x2_scale", "y_scale", "x1_offset", "x2_offset", "y_offset"),
+    "x2_table",
+)
+_V4_UNUSED = frozenset({_V4_BIAS, 5, 6, 7, 9})
+_V4_GROUP = 256
+
+
+def _v4_product(case: Case) -> Product | None:
+    return read_single_product(case, ("NN",))
+
+
+def _v4_build(case: Case, make: TensorMaker) -> Call:
+    x1, x2, row_scale = ((case.inputs or ())[i] for i in (_X1, _X2, _V4_ROW_SCALE))
+    pairs = _grouped.nibbles(_one_expert(rules.accepted(_v4_product(case))), make)
+    split = _grouped.split_options(pairs, (1, *input_shape(case, _V4_SCALE)), make)
+    out = output_slot(case)
+    return Call(
+        like.integers(x1, make, -127, 128),
+        _grouped.packed(pairs[0], x2.format, make),
+        split["scale"][0],
+        offset=split["bias"][0],
+        pertoken_scale=like.uniform(row_scale, make, 0.5, 1.5),
+        output_dtype=make.dtype(out.dtype if out else "DT_BF16"),
+        group_sizes=[0, 0, _V4_GROUP],
+    )
+
+
+def _v4_reference(
+    torch: Any,
+    x1: Any,
+    x2: Any,
+    scale: Any,
+    *,
+    offset: Any,
+    pertoken_scale: Any,
+    output_dtype: Any,
+    group_sizes: Any,
+) -> Any:
+    return _grouped.multiplied(torch, x1, x2, scale).mul_(pertoken_scale).to(output_dtype)
+
+
+def _v4_dtypes_fit(case: Case) -> bool:
+    x1, x2, row_scale, scale, offset = (
+        spelling(given(case, i)) for i in (_X1, _X2, _V4_ROW_SCALE, _V4_SCALE, _V4_OFFSET)
+    )
+    return (
+        (x1, x2, row_scale, offset) == ("INT8", "INT4", "FLOAT", "FLOAT")
+        and scale in int8.PACKED
+        and _output(case) in ("", *rules.HALF_DTYPES)
+    )
+
+
+def _v4_sizes_fit(case: Case) -> bool:
+    product = rules.accepted(_v4_product(case))
+    groups = product.k // _V4_GROUP
+    return (
+        product.k % _V4_GROUP == 0
+        and product.n % _grouped.COLUMNS == 0
+        and input_shape(case, _V4_ROW_SCALE) == (product.m, 1)
+        and input_shape(case, _V4_SCALE) in ((groups, product.n), (1, product.n))
+        and input_shape(case, _V4_OFFSET) in ((product.n,), (1, product.n))
+    )
+
+
+# Product of INT8 rows and an INT4 weight (W4A8), which aclnnQuantMatmulV5 gives to this kernel on
+# A2 and A3 (CANN's open sources, ops-nn). The kernel splits rows into halves of four bits, and the
+# offset has the resulting term. It has also INT8 by blocks and INT4 by INT4: not replayed.
+QUANT_BATCH_MATMUL_V4 = OpSpec(
+    kernel="QuantBatchMatmulV4",
+    call="torch_npu.npu_quant_matmul",
+    slots=_V4_SLOTS,
+    optional=_V4_UNUSED,
+    reference=_v4_reference,
+    build=_v4_build,
+    flops=flops_by(_v4_product),
+    group=group_by_weight,
+    packed={_X2: "INT4", _V4_SCALE: "UINT64"},
+    npu=NpuCall(nz=frozenset({_X2})),
+    constraints=(
+        rules.absent_inputs(_V4_UNUSED, "a bias, other offsets, a scale of outputs and a table"),
+        Constraint(
+            "expected INT8 rows with a FLOAT scale, an INT4 weight with a UINT64 scale, a FLOAT "
+            "offset, and a BF16 or FLOAT16 output",
+            _v4_dtypes_fit,
+        ),
+        rules.reads("expected (M,K), a weight (K,N), and an output (M,N)", _v4_product),
+        Constraint(
+            "expected K as a multiple of 256 and N of 8, scales (M,1) of rows and (K/256,N) or "
+            "(1,N) of the weight, and an offset (N)",
+            _v4_sizes_fit,
+        ),
     ),
 )

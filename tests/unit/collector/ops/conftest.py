@@ -128,3 +128,16 @@ def launch(torch):
         return outputs if isinstance(outputs, tuple) else (outputs,)
 
     return launch_case
+
+
+def four_bits(torch, packed):
+    """The numbers of four bits in INT32, in float64."""
+    shifted = [packed >> 4 * place & 15 for place in range(8)]
+    numbers = torch.stack(shifted, -1).flatten(-2).double()
+    return numbers - 16 * (numbers > 7)
+
+
+def by_row(scale, rows):
+    """A scale (E,N) or (E,G,N) as (E,rows,N)."""
+    groups = scale.double().view(len(scale), -1, scale.shape[-1])
+    return groups.repeat_interleave(rows // groups.shape[1], 1)

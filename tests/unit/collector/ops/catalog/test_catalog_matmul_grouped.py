@@ -6,7 +6,7 @@ import pytest
 
 from collector.codec.errors import CaseRejected
 from collector.ops.registry import find
-from tests.unit.collector.ops.conftest import CpuMaker, assert_rejected
+from tests.unit.collector.ops.conftest import CpuMaker, assert_rejected, by_row, four_bits
 
 pytestmark = pytest.mark.torch
 
@@ -239,19 +239,6 @@ W4A8 = (
 def signed(number):
     """Of four bits."""
     return number - 16 if number > 7 else number
-
-
-def four_bits(torch, packed):
-    """The numbers of four bits in INT32, in float64."""
-    shifted = [packed >> 4 * place & 15 for place in range(8)]
-    numbers = torch.stack(shifted, -1).flatten(-2).double()
-    return numbers - 16 * (numbers > 7)
-
-
-def by_row(scale, rows):
-    """A scale (E,N) or (E,G,N) as (E,rows,N)."""
-    groups = scale.double().view(len(scale), -1, scale.shape[-1])
-    return groups.repeat_interleave(rows // groups.shape[1], 1)
 
 
 def test_weights_of_four_bits_are_multiplied_by_the_scale_of_their_rows(

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from collector.ops.registry import find
-from tests.unit.collector.ops.conftest import CpuMaker, assert_rejected
+from tests.unit.collector.ops.conftest import CpuMaker, assert_rejected, by_row, four_bits
 
 pytestmark = pytest.mark.torch
 
@@ -125,3 +125,62 @@ def test_what_the_quantised_product_does_not_take_is_refused(case_of, inputs, dt
     out = f"{inputs.split(',')[0]},6"
     case = case_of("QuantBatchMatmulV3", inputs, dtypes, out, output)
     assert_rejected(case, "npu", rule)
+
+
+def test_a_weight_of_four_bits_is_given_back_as_numbers(torch, case_of, build, launch):
+    for scale in ("2,32", "1,32", "32"):
+        dtypes = f"DT_BF16;INT4;DT_BF16;DT_BF16;{NONE};{NONE};FLOAT"
+        shapes = f"10,64;64,32;{scale};{scale};;;32"
+        case = case_of("WeightQuantBatchMatmulV2", shapes, dtypes, "10,32", "DT_BF16")
+        find(case.kernel_type).check(case, "npu")
+        call = build(case, wide=True)
+        (x, packed, of_rows), given = call.args, call.kwargs
+        assert given.get("antiquant_group_size") == (32 if scale == "2,32" else None)
+        scales, offsets = (
+            by_row(each.view(1, -1, 32), 64)[0] for each in (of_rows, given["antiquant_offset"])
+        )
+        expected = x.double() @ ((four_bits(torch, packed) + offsets) * scales)
+        expected += given["bias"].double()
+        torch.testing.assert_close(launch(case, call)[0].double(), expected, rtol=1e-4, atol=1e-4)
+
+
+V4 = (
+    *("QuantBatchMatmulV4", "10,512;512,64;;10,1;2,64;;;;64;"),
+    f"INT8;INT4;{NONE};FLOAT;UINT64;{NONE};{NONE};{NONE};FLOAT;{NONE}",
+    *("10,64", "DT_BF16"),
+)
+
+
+def test_rows_of_int8_and_a_weight_of_four_bits(torch, case_of, build, launch):
+    for scale in ("2,64", "1,64"):
+        call = build(case := case_of(*(cell.replace(";2,64;", f";{scale};") for cell in V4)))
+        (x1, packed, of_rows), given = call.args, call.kwargs
+        scales = by_row(of_rows.to(torch.int32).view(torch.float32).unsqueeze(0), 512)[0]
+        whole = four_bits(torch, packed) * scales
+        torch.testing.assert_close(given["offset"].double(), 8 * whole.sum(0), rtol=1e-4, atol=1e-5)
+        expected = x1.double() @ whole * given["pertoken_scale"].double()
+        torch.testing.assert_close(launch(case, call)[0].double(), expected, rtol=1e-2, atol=1e-3)
+    op = find(case.kernel_type)
+    assert op.flops(case) == 2 * 10 * 512 * 64
+    assert case.inputs[1].size_bytes == 512 * 64 // 2
+
+
+def test_what_the_kernels_do_not_take_of_four_bits_is_refused(case_of):
+    for changes, said in (
+        ({1: V4[1].replace("512", "128")}, "K & 256"),
+        ({1: V4[1].replace(";2,64", ";4,64")}, "(K/256,N)"),
+        ({1: V4[1].replace("512,64;;", "512,64;64;"), 2: V4[2].replace(NONE, "FLOAT", 1)}, "bias"),
+        ({2: V4[2].replace("INT4", "INT8")}, "INT4 weight"),
+        ({2: V4[2].replace("UINT64", "FLOAT")}, "UINT64"),
+    ):
+        cells = [changes.get(i, cell) for i, cell in enumerate(V4)]
+        assert_rejected(case_of(*cells), "npu", said)
+    dtypes = "DT_BF16;INT4;DT_BF16"
+    for shapes in ("10,64;64,32;4,32", "10,64;32,64;2,32", "10,64;64,32;1"):
+        case = case_of("WeightQuantBatchMatmulV2", shapes, dtypes, "10,32", "DT_BF16")
+        assert_rejected(case, "npu", "INT4 weight & group")
+    blocked = case_of(
+        *("WeightQuantBatchMatmulV2", "10,64;64,32;32", "DT_BF16;INT8;DT_BF16", "10,32"),
+        *("DT_BF16", "ND;FRACTAL_NZ;ND"),
+    )
+    assert_rejected(blocked, "npu", "FRACTAL_NZ")
