@@ -7,6 +7,7 @@ clean on a runtime that computes nothing.
 import json
 import logging
 import os
+import re
 import resource
 import subprocess
 import time
@@ -39,13 +40,13 @@ DEVICES = tuple(_SOCS)
 _BATCHED_TOKENS = 8192
 _PAGE = 128  # tokens of a block of the cache, as vLLM-Ascend chooses it
 _LIMIT_S = 1200
+_FRAME = re.compile(r'File "(.+)", line (\d+) in (\S+)')
 # Of this process's environment: what would change launches without being recorded.
 _NOT_INHERITED = ("PYTHON", "VLLM_", "ASCEND_", "HCCL_")
 # A process that takes nothing from the network, and starts no other ones.
 _SETTINGS = {
     "FAKE_NPU_MEMORY_GB": "1024",  # the weights of one rank need not fit: they are never touched
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-    "VLLM_PLUGINS": "ascend",
     "VLLM_NO_USAGE_STATS": "1",
     "DO_NOT_TRACK": "1",
     "HF_HUB_OFFLINE": "1",
@@ -173,8 +174,8 @@ def _run(
     took_s = time.monotonic() - begun
     logger.info("ran %s layers in %.0f s with at most %.1f GB", shown, took_s, memory_gb)
     if not result.exists():
-        last = (work / "engine.txt").read_text(errors="replace").strip().splitlines()[-1:]
-        raise EngineFailed(f"the engine ended, status {done.returncode}: {''.join(last)}")
+        reason = _last_words((work / "engine.txt").read_text(errors="replace"), log)
+        raise EngineFailed(f"the engine ended, status {done.returncode}: {reason}")
     found = json_object(result.read_bytes(), what="the result of an engine", key=str(result))
     if "error" in found:
         raise EngineFailed(f"the engine refuses this model or setting: {found['error']}")
@@ -184,6 +185,20 @@ def _run(
     )
     calls = tuple(read_step(log, one["step"]) for one in found["passes"])
     return _Run(found["settings"], tokens, calls)
+
+
+def _last_words(output: str, log: Path) -> str:
+    """Return where an engine ended: the innermost function of the engine, if Python's fault handler
+    listed the stack, and the last call that was recorded; otherwise the last line of its output."""
+    _, fault, stack = output.rpartition("Fatal Python error: ")
+    frames = _FRAME.findall(stack.partition("Current thread")[2])
+    if not frames:
+        return "".join(output.strip().splitlines()[-1:])
+    path, line, function = next((one for one in frames if "vllm" in one[0]), frames[0])
+    what = stack.partition("\n")[0]
+    place = f"{'/'.join(Path(path).parts[-3:])}:{line}: {function}: {what}"
+    *_, last = log.read_text().splitlines() if log.exists() else [""]
+    return f"{place}, after the call {last.split(' ', 3)[-1].partition('(')[0]}"
 
 
 def _tokens(asked: PassTokens, ran: Sequence[Sequence[int]]) -> PassTokens:
@@ -211,8 +226,10 @@ def _request(config: Config, model: Path, settings: EngineSettings) -> Mapping[s
         "max_num_seqs": most,
         "enable_prefix_caching": False,
         "disable_log_stats": True,
-        # the memory of the device does not decide how many requests fit
-        "num_gpu_blocks_override": max(512, (most + 1) * (-(-longest // _PAGE) + 1)),
+        # the memory of the device does not decide how many requests fit; kinds of attention that
+        # alternate take their pages from one pool
+        "num_gpu_blocks_override": config.longest_block
+        * max(512, (most + 1) * (-(-longest // _PAGE) + 1)),
         "tensor_parallel_size": settings.tp,
         "enable_expert_parallel": settings.ep > 1,
         "enforce_eager": not settings.is_graph,

@@ -1,29 +1,47 @@
 """A model cut in depth: the layers of a `config.json` by kind, and the file with fewer of them.
 
-Two kinds are known: `dense` and `moe`, by their feed-forward. All layers of a kind launch the same,
-so that the difference of two cuts is what one layer launches.
+All layers of a kind launch the same, so that the difference of two cuts is what one layer launches.
+A kind is named by what distinguishes it from the others: its feed-forward (`dense`, `moe`), its
+attention (`sliding_attention`), or both. Layers that alternate are a kind together, because the
+engine shares caches by their ratio: `3 linear_attention + full_attention` is a block of four.
 """
 
 import json
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from importlib.resources import files
+from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from collector.codec.canonical import json_object, readable_json, sha256_hex
 from collector.codec.errors import BadInput, file_errors
 from collector.codec.files import read_small_file
-from collector.shapes.models import bundled_names, unknown_model
+from collector.shapes.models import bundled_config, bundled_configs, unknown_model
 
 DENSE, MOE = "dense", "moe"
 DESCRIPTION = "quant_model_description.json"  # as ModelSlim writes it, and vLLM-Ascend reads it
 _MOST_DESCRIBED = 1 << 26
 _LAYER = re.compile(r"(.*\blayers\.)(\d+)(\..*)")
 _EXPERTS = ("n_routed_experts", "num_experts", "num_local_experts")
-_BY_LAYER = ("layer_types", "mlp_layer_types", "indexer_types", "moe_layers")
-_REQUIRED = ("architectures", "num_hidden_layers", "vocab_size", "max_position_embeddings")
+# Keys with an item for each layer. Items beyond the layers are of those that predict tokens (MTP).
+_BY_LAYER = (
+    *("layer_types", "mlp_layer_types", "indexer_types", "index_topk_pattern", "moe_layers"),
+    *("attn_type_list", "compress_ratios"),
+)
+_TEXT = "text_config"  # of a model that also reads images
+_REQUIRED = ("num_hidden_layers", "vocab_size", "max_position_embeddings")
+_LONGEST_BLOCK = 16
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """Layers that follow each other, of one kind together; `first` is the number of the first."""
+
+    kind: str
+    first: int
+    length: int
 
 
 class Config:
@@ -36,22 +54,41 @@ class Config:
             None if description is None else json_object(description, what=what, key=DESCRIPTION)
         )
         self._values = json_object(data, what="a model's config.json", key=str(path))
-        missing = [key for key in _REQUIRED if key not in self._values]
+        self._text = self._values.get(_TEXT) or self._values
+        if not isinstance(self._text, dict):
+            raise BadInput(f"{_TEXT}: expected an object", path=path)
+        missing = [key for key in _REQUIRED if key not in self._text]
+        if "architectures" not in self._values:
+            missing.insert(0, "architectures")
         if missing:
             raise BadInput(
                 f"missing {', '.join(missing)}: pass the whole config.json of the model", path=path
             )
         self.sha256 = sha256_hex(data + (description or b""))
-        self.layers = _layers(self._values, path)
+        self._labels = _labels(self._text, path)
+        self._blocks = _blocks(["-".join(filter(None, label)) for label in self._labels])
+        self.layers: Mapping[str, int] = dict(Counter(block.kind for block in self._blocks))
+
+    @property
+    def has_experts(self) -> bool:
+        return _has_experts(self._text)
 
     @property
     def max_tokens(self) -> int:
         """Return the largest number of tokens of a request."""
-        return int(self._values["max_position_embeddings"])
+        return int(self._text["max_position_embeddings"])
+
+    @property
+    def longest_block(self) -> int:
+        """Return the largest number of layers that are a kind together."""
+        return max(block.length for block in self._blocks)
 
     def cuts(self, depth: int) -> Iterator[Mapping[str, int]]:
         """Yield layers by kind: `depth` of each, then the same with one more of each kind."""
-        least = {kind: min(depth, count) for kind, count in self.layers.items()}
+        lengths = {block.kind: block.length for block in self._blocks}
+        least = {
+            kind: min(max(1, depth // lengths[kind]), count) for kind, count in self.layers.items()
+        }
         yield least
         for kind in self.layers:
             yield {**least, kind: least[kind] + 1}
@@ -71,26 +108,40 @@ class Config:
 
     def cut(self, layers: Mapping[str, int]) -> bytes:
         """Return the config.json with so many layers of each kind."""
-        total = sum(layers.values())
-        changed = dict(self._values, num_hidden_layers=total)
-        if "max_window_layers" in changed:
-            changed["max_window_layers"] = total
-        if "first_k_dense_replace" in changed and MOE in layers:
-            changed["first_k_dense_replace"] = layers.get(DENSE, 0)
+        kept = self._numbers(layers)
+        text = dict(self._text, num_hidden_layers=len(kept))
+        if "max_window_layers" in text:
+            text["max_window_layers"] = len(kept)
+        labels = [self._labels[number] for number in kept]
+        for key in _COUNTED:
+            if text.get(key):
+                text[key] = sum(_COUNTED[key] in label for label in labels)
+        if text.get("full_attention_interval") and len(set(self._labels)) > 1:
+            text["layer_types"] = [label[0] for label in labels]
         for key in _BY_LAYER:
-            if isinstance(changed.get(key), list):
-                changed[key] = changed[key][:total]
-        return readable_json(changed)
+            if isinstance(values := self._text.get(key), list | str):
+                items = [values[number] for number in kept] + list(values[len(self._labels) :])
+                text[key] = items if isinstance(values, list) else "".join(items)
+        whole = dict(self._values, **{_TEXT: text}) if _TEXT in self._values else text
+        return readable_json(whole)
 
     def _numbers(self, layers: Mapping[str, int]) -> list[int]:
-        """Return the numbers of the layers that the cut has, in their order: kinds follow each
-        other."""
-        found: list[int] = []
-        first = 0
-        for kind, count in self.layers.items():
-            found += [first + min(at, count - 1) for at in range(layers[kind])]
-            first += count
+        """Return the numbers of the layers that the cut has, in their order; the last one of a
+        kind again where the cut has more than the model."""
+        left, found = dict(layers), list[int]()
+        seen = Counter[str]()
+        for block in self._blocks:
+            seen[block.kind] += 1
+            is_last = seen[block.kind] == self.layers[block.kind]
+            times = left[block.kind] if is_last else min(1, left[block.kind])
+            left[block.kind] -= times
+            found += [*range(block.first, block.first + block.length)] * times
         return found
+
+
+# Keys that count the layers of a label, which are the first ones.
+_HASHED = "hashed"
+_COUNTED = {"first_k_dense_replace": DENSE, "num_hash_layers": _HASHED}
 
 
 def _of_layers(description: Mapping[str, Any], numbers: Sequence[int]) -> Iterator[tuple[str, Any]]:
@@ -113,9 +164,8 @@ def find_config(model: str) -> Config:
     path = Path(model)
     path = path / "config.json" if path.is_dir() else path
     name = model.rpartition("/")[2].lower()
-    if name in bundled_names() and not path.is_file():
-        data = (files("collector") / "data" / "models" / f"{name}.json").read_bytes()
-        return Config(name, data, f"{name}.json")
+    if name in bundled_configs() and not path.is_file():
+        return Config(name, bundled_config(name), f"{name}.json")
     if not path.is_file():
         raise unknown_model(model)
     description = path.with_name(DESCRIPTION)
@@ -126,23 +176,76 @@ def find_config(model: str) -> Config:
     return Config(path.resolve().parent.name, data, path, described)
 
 
-def _layers(values: Mapping[str, Any], path: Path | str) -> Mapping[str, int]:
-    """Return the number of layers of each kind."""
-    count = values["num_hidden_layers"]
+def _has_experts(text: Mapping[str, Any]) -> bool:
+    return any(text.get(key) for key in _EXPERTS)
+
+
+def _labels(text: Mapping[str, Any], path: Path | str) -> Sequence[tuple[str, ...]]:
+    """Return what distinguishes the layers: for each, its attention, its feed-forward, and whether
+    it chooses experts by the hash of a token. Empty where all layers are the same."""
+    count = text["num_hidden_layers"]
     if type(count) is not int or count < 1:
         raise BadInput("num_hidden_layers: expected a positive integer", path=path)
-    for key in _BY_LAYER:
-        kinds = values.get(key)
-        if isinstance(kinds, list) and len(set(map(json.dumps, kinds))) > 1:
-            raise BadInput(f"{key}: layers of several kinds are not recorded yet", path=path)
-    if not any(values.get(key) for key in _EXPERTS):
-        return {DENSE: count}
-    is_every = (values.get("decoder_sparse_step", 1), values.get("moe_layer_freq", 1)) == (1, 1)
-    if values.get("mlp_only_layers") or not is_every:
+    columns = [_attention(text, count), *_listed(text, count, path)]
+    is_moe = _has_experts(text)
+    first = text.get("first_k_dense_replace") or 0
+    if is_moe and (
+        text.get("mlp_only_layers")
+        or (text.get("decoder_sparse_step", 1), text.get("moe_layer_freq", 1)) != (1, 1)
+    ):
         raise BadInput(
             "mlp_only_layers, decoder_sparse_step, moe_layer_freq: dense layers between those of "
             "experts are not recorded yet",
             path=path,
         )
-    first = values.get("first_k_dense_replace") or 0
-    return {DENSE: first, MOE: count - first} if 0 < first < count else {MOE: count}
+    columns.append([DENSE if not is_moe or at < first else MOE for at in range(count)])
+    hashed = text.get("num_hash_layers") or 0
+    columns.append([_HASHED if at < hashed else "" for at in range(count)])
+    different = [column for column in columns if len(set(column)) > 1]
+    return list(zip(*(different or [columns[-2]]), strict=True))
+
+
+def _attention(text: Mapping[str, Any], count: int) -> Sequence[str]:
+    """Return the kinds of attention that follow from an interval, as vLLM names them."""
+    every = text.get("full_attention_interval") or 0
+    if not every or text.get("layer_types"):
+        return [""] * count
+    return ["linear_attention" if (at + 1) % every else "full_attention" for at in range(count)]
+
+
+def _listed(text: Mapping[str, Any], count: int, path: Path | str) -> Iterator[Sequence[str]]:
+    for key in _BY_LAYER:
+        values = text.get(key)
+        if not isinstance(values, list | str):
+            continue
+        if len(values) < count:
+            raise BadInput(f"{key}: expected an item for each of {count} layers", path=path)
+        is_word = all(isinstance(one, str) and len(one) > 1 for one in values)
+        yield [str(one) if is_word else f"{key} {json.dumps(one)}" for one in values[:count]]
+
+
+def _blocks(labels: Sequence[str]) -> Sequence[_Block]:
+    """Return the layers as blocks that repeat: at each layer the shortest block that, with its
+    repetitions, has most layers."""
+    found, at = list[_Block](), 0
+    while at < len(labels):
+        length = max(range(1, _LONGEST_BLOCK), key=lambda n: (_repeated(labels, at, n), -n))
+        kind = _named(labels[at : at + length])
+        times = max(1, _repeated(labels, at, length) // length)
+        found += [_Block(kind, at + length * time, length) for time in range(times)]
+        at += length * times
+    return found
+
+
+def _repeated(labels: Sequence[str], at: int, length: int) -> int:
+    """Return the number of layers in a block and its repetitions; a block that does not repeat has
+    one layer."""
+    block, end = labels[at : at + length], at + length
+    while labels[end : end + length] == block:
+        end += length
+    return end - at if end > at + length else int(length == 1)
+
+
+def _named(labels: Sequence[str]) -> str:
+    runs = [(label, len(list(same))) for label, same in groupby(labels)]
+    return " + ".join(f"{count} {label}" if count > 1 else label for label, count in runs)

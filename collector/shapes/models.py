@@ -4,6 +4,7 @@ The bundled models are such files with the keys that are read, from the models' 
 file is read in the same way, without network access and without running any of it.
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
@@ -357,9 +358,23 @@ def _check(decoder: Decoder, kind: str, family: _Family) -> None:
 
 
 def bundled_names() -> tuple[str, ...]:
-    """Return the names of the models that are part of the package."""
+    """Return the names of the bundled models whose step is derived from sets of kernels."""
+    return tuple(
+        name
+        for name in bundled_configs()
+        if json.loads(bundled_config(name))["model_type"] in _FAMILIES
+    )
+
+
+def bundled_configs() -> tuple[str, ...]:
+    """Return the names of the models whose config.json is part of the package."""
     folder = files("collector") / "data" / "models"
     return tuple(sorted(one.name.removesuffix(".json") for one in folder.iterdir()))
+
+
+def bundled_config(name: str) -> bytes:
+    """Return the config.json of a name in `bundled_configs`."""
+    return (files("collector") / "data" / "models" / f"{name}.json").read_bytes()
 
 
 # Short names of the models, as `tools/perf_data_collection` of msmodeling knows them.
@@ -382,13 +397,12 @@ def bundled_decoder(word: str) -> Decoder | None:
     names = {name.translate(_SEPARATORS): name for name in bundled_names()} | _SHORT_NAMES
     if (name := names.get(bare)) is None:
         return None
-    data = (files("collector") / "data" / "models" / f"{name}.json").read_bytes()
-    return read_config(data, name=name, path=f"{name}.json")
+    return read_config(bundled_config(name), name=name, path=f"{name}.json")
 
 
 def unknown_model(word: str) -> BadInput:
     """Return the error for a word that is neither a name nor a file of a model."""
-    known = ", ".join(bundled_names())
+    known = ", ".join(bundled_configs())
     return BadInput(f"unknown model {word!r}: expected one of {known}, or a config.json")
 
 

@@ -12,7 +12,7 @@ import typer
 
 from collector.codec.errors import BadInput
 from collector.ranks.collective import OPERATIONS
-from collector.shapes.models import bundled_names, find_decoder
+from collector.shapes.models import bundled_configs, bundled_names, find_decoder
 from collector.shapes.serving import Batch, Phase
 from jobs.cli.recordings import RECORDING_SUFFIX, record_command, show_recording
 from jobs.cli.terminal import print_json, print_table
@@ -38,8 +38,8 @@ def list_command() -> None:
     """
     from collector.shapes.kernel_set import bundled_releases
 
-    for name in bundled_names():
-        typer.echo(name)
+    for name in bundled_configs():
+        typer.echo(name if name in bundled_names() else f"{name} (to record)")
     typer.echo(f"kernels of {', '.join(bundled_releases())}", err=True)
 
 

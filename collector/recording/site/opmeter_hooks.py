@@ -7,6 +7,7 @@ Settings are environment variables:
     OPMETER_INTEGERS  1: compute small integer tensors (opmeter_integers)
 """
 
+import faulthandler
 import importlib.abc
 import inspect
 import os
@@ -17,7 +18,9 @@ from opmeter_launches import record_named
 _PATCHES = {}
 _AI_CORES = 24
 _RANKS_OF_A_NODE = 16
+_WITH_TILING = ("batch_matmul_transpose", "mla_preprocess")
 _OBJECTS = ("broadcast_object_list", "all_gather_object")
+_KEPT = []  # registrations end with their library
 STEPS = []  # (new tokens, tokens in total) of each request, by step
 
 
@@ -96,6 +99,45 @@ def _triton_launch(module):
             record_named(f"triton.{self.fn.__name__}", *shown, "grid", list(map(int, grid)))
 
     module.JITFunction.run = run
+
+
+@after("vllm_ascend.vllm_ascend_C")
+def _operators_with_tiling(module):
+    """Operators whose host code asks the platform for its cores, and launches by address: they are
+    recorded by name. What they return are arguments."""
+    import torch
+
+    library = torch.library.Library("_C_ascend", "IMPL")
+
+    def recorded(name):
+        schema = getattr(torch.ops._C_ascend, name).default._schema
+        returned = {one.name for one in schema.returns}
+
+        def run(*args, **named):
+            given = {one.name: one.default_value for one in schema.arguments}
+            given |= dict(zip(given, args, strict=False)) | named
+            record_named(name, *given.values())
+            found = tuple(value for key, value in given.items() if key in returned)
+            return found or None
+
+        return run
+
+    for name in _WITH_TILING:
+        library.impl(name, recorded(name), "PrivateUse1")
+    _KEPT.append(library)
+
+
+@after("vllm_ascend.worker.worker")
+def _named_faults(module):
+    """A fault of native code lists the Python functions that called it, as the handler that
+    torch_npu installs with the device does not."""
+    original = module.NPUWorker.init_device
+
+    def init_device(self):
+        original(self)
+        faulthandler.enable()
+
+    module.NPUWorker.init_device = init_device
 
 
 @after("vllm_ascend.worker.model_runner_v1")

@@ -195,10 +195,43 @@ def test_cuts_keep_layers_of_every_kind():
     assert config_of(num_experts=128, mlp_only_layers=[]).layers == {"moe": 61}
 
 
+def test_layers_that_alternate_are_a_kind_together():
+    linear, full = "linear_attention", "full_attention"
+    for values in (
+        {"full_attention_interval": 4},
+        {"layer_types": [linear, linear, linear, full] * 4},
+    ):
+        mixed = config_of(num_hidden_layers=16, num_experts=8, **values)
+        assert mixed.layers == {"3 linear_attention + full_attention": 4}
+        least, more = mixed.cuts(2)
+        assert (*least.values(), *more.values()) == (1, 2)
+        assert json.loads(mixed.cut(more))["layer_types"] == [linear, linear, linear, full] * 2
+
+
+def test_every_item_of_a_list_belongs_to_its_layer():
+    ratios = [0, 0, 4, *[128, 4] * 4]
+    mixed = config_of(num_hidden_layers=11, num_hash_layers=3, compress_ratios=[*ratios, 0])
+    hashed, other, both = mixed.layers
+    assert mixed.layers == {hashed: 2, other: 1, both: 4}
+    assert both == "compress_ratios 128 + compress_ratios 4"
+    changed = json.loads(mixed.cut({hashed: 1, other: 2, both: 1}))
+    assert changed["compress_ratios"] == [0, 4, 4, 128, 4, 0]  # the last is of a predicting layer
+    assert (changed["num_hidden_layers"], changed["num_hash_layers"]) == (5, 3)
+
+
+def test_the_decoder_of_a_model_of_images_is_cut():
+    text = {"num_hidden_layers": 36, "vocab_size": 9, "max_position_embeddings": 4096}
+    whole = config_of(text_config=text, vision_config={"depth": 27})
+    assert whole.layers == {"dense": 36}
+    changed = json.loads(whole.cut({"dense": 2}))
+    assert changed["text_config"]["num_hidden_layers"] == 2
+    assert changed["vision_config"] == {"depth": 27}
+
+
 @pytest.mark.parametrize(
     "values",
     [
-        {"layer_types": ["full_attention", "sliding_attention"]},
+        {"layer_types": ["full_attention", "sliding_attention"]},  # fewer than layers
         {"num_experts": 8, "mlp_only_layers": [1]},
         {"num_experts": 8, "decoder_sparse_step": 2},
         {"num_hidden_layers": 0},
