@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from collector.store.base import Store
     from jobs.campaign.campaign_file import Campaign
     from jobs.kube.cluster import Cluster
+    from jobs.objects.site import Site
     from jobs.planning.sources import LoadedSource
 
 
@@ -192,6 +193,14 @@ def launch_command(
     site: Annotated[
         str, typer.Option(help="site, which describes the machines: a bundled name or a YAML file")
     ] = "cpu",
+    set_key: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            help="KEY=VALUE: key of the site in place of the profile's; may be given again  "
+            "[default: none]",
+        ),
+    ] = None,
     namespace: NamespaceOption = None,
     store_secret: Annotated[
         str,
@@ -244,7 +253,7 @@ def launch_command(
     Examples:
       opmeter launch campaign.yaml --site a2-800t --namespace opmeter \\
           --image registry.example.com/opmeter/collector@sha256:... \\
-          --store s3://bucket/prefix --store-secret store
+          --set scheduler=volcano --store s3://bucket/prefix --store-secret store
       opmeter launch quickstart --image opmeter/collector-cpu:dev \\
           --store file:///store --store-claim opmeter-store --dry-run
     """
@@ -257,6 +266,8 @@ def launch_command(
     from jobs.objects.site import load_site
 
     _check_reported(image, store)
+    changes = _changes(set_key or ())
+    machines = load_site(site, changes)
     deployment = Deployment(
         namespace=namespace or "",
         image=image,
@@ -271,18 +282,18 @@ def launch_command(
         pull_policy=pull_policy,
         merge_memory=merge_memory,
     )
-    opened, bare, loaded = _opened(campaign, site, deployment, root, dry_run=dry_run)
+    opened, bare, loaded = _opened(campaign, machines, deployment, root, dry_run=dry_run)
     if dry_run:
         deployment = replace(deployment, namespace=namespace or "default")
-        manifest = launching.campaign_object(opened, campaign, site, deployment, loaded)
+        manifest = launching.campaign_object(opened, campaign, site, deployment, loaded, changes)
         say("planning the first wave", err=True)
-        first = launching.first_objects(opened, load_site(site), deployment, bare)
+        first = launching.first_objects(opened, machines, deployment, bare)
         typer.echo(launching.not_uploaded(opened, loaded, patient(bare)))
         typer.echo(launching.as_yaml([manifest, *first]))
         return 0
     cluster = Cluster.connect(namespace)
     deployment = replace(deployment, namespace=cluster.namespace)
-    manifest = launching.campaign_object(opened, campaign, site, deployment, loaded)
+    manifest = launching.campaign_object(opened, campaign, site, deployment, loaded, changes)
     token = uuid.uuid4().hex[:12]
     notes = rerun_annotations(RunOptions(again=again, retry_failed=retry_failed), token)
     manifest["metadata"]["annotations"] = notes | {LAUNCHED: token}
@@ -311,16 +322,26 @@ def _check_reported(image: str, store: str) -> None:
     )
 
 
+def _changes(texts: Iterable[str]) -> dict[str, str]:
+    """Return the keys of a site that `--set` gives, by name."""
+    found: dict[str, str] = {}
+    for text in texts:
+        key, separator, value = text.partition("=")
+        if not separator or key in found:
+            raise BadInput(f"--set: expected KEY=VALUE, each key once, got {text!r}")
+        found[key] = value
+    return found
+
+
 def _opened(
-    name: str, site: str, deployment: Deployment, root: str | None, *, dry_run: bool
+    name: str, site: Site, deployment: Deployment, root: str | None, *, dry_run: bool
 ) -> tuple[Campaign, Store, tuple[LoadedSource, ...]]:
     from collector.store.in_memory import MemoryStore
     from jobs.objects.applied_campaign import check_parts
-    from jobs.objects.site import load_site
     from jobs.planning.sources import load_sources
 
     campaign = open_campaign(name)
-    check_parts(campaign, load_site(site), deployment)
+    check_parts(campaign, site, deployment)
     try:
         store = open_bare(
             root or deployment.root,

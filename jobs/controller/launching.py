@@ -3,8 +3,9 @@
 A campaign is applied as a ConfigMap with sources that mean the same in the cluster.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import yaml
 
@@ -19,7 +20,7 @@ from jobs.campaign.source_kinds import BundledSource, CasesSource
 from jobs.campaign.target import resolve_stack_of
 from jobs.decide.observed import Desired, Observed
 from jobs.decide.wave_choice import next_gang_wave, next_wave
-from jobs.objects.applied_campaign import OP_MAPPING, SITE, SITE_YAML, config_map
+from jobs.objects.applied_campaign import OP_MAPPING, SITE, SITE_CHANGE, SITE_YAML, config_map
 from jobs.objects.deployment import Deployment, Manifest
 from jobs.objects.gangs import check_gangs, wide_gangs
 from jobs.objects.job_manifest import SPEC_HASH, probe_job, worker_job
@@ -37,10 +38,13 @@ def campaign_object(
     site: str,
     deployment: Deployment,
     loaded: tuple[LoadedSource, ...],
+    changes: Mapping[str, str] = MappingProxyType({}),
 ) -> Manifest:
+    """Return the ConfigMap of a campaign; `changes` are single keys of its site profile."""
     path = Path(site)
     is_file = path.suffix in (".yaml", ".yml")
     more = {SITE_YAML: read_small_file(path, MOST_YAML_BYTES).decode()} if is_file else {SITE: site}
+    more |= {SITE_CHANGE + key: text for key, text in changes.items()}
     op_mapping = op_mapping_of(campaign)
     if op_mapping is not None:
         more[OP_MAPPING] = op_mapping

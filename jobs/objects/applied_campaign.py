@@ -74,8 +74,8 @@ def _promised(notes: Mapping[str, str]) -> int | None:
 
 
 CAMPAIGN, SITE, SITE_YAML, OP_MAPPING = "campaign.yaml", "site", "site.yaml", "op_mapping.yaml"
-# `site.KEY` changes one key of the profile; kustomize's components use such keys.
-_SITE_CHANGE = "site."
+# `site.KEY` changes one key of the profile; components and `launch --set` use such keys.
+SITE_CHANGE = "site."
 PAUSED = LABEL + "paused"
 ALLOW_MISSING = LABEL + "allow-missing"
 MERGED = LABEL + "merged"
@@ -216,7 +216,7 @@ def _check_names(metadata: Manifest, campaign: Campaign) -> None:
 def _check_keys(name: str, data: Mapping[str, str]) -> None:
     known = (CAMPAIGN, SITE, SITE_YAML, OP_MAPPING, *_DEPLOYMENT_KEYS)
     for key in data:
-        if key not in known and (key == SITE_YAML or not key.startswith(_SITE_CHANGE)):
+        if key not in known and (key == SITE_YAML or not key.startswith(SITE_CHANGE)):
             close = get_close_matches(key, known, n=1)
             hint = f"; did you mean {close[0]!r}?" if close else f"; known: {', '.join(known)}"
             raise BadInput(f"ConfigMap {name}: unknown key {key!r}{hint}")
@@ -224,9 +224,9 @@ def _check_keys(name: str, data: Mapping[str, str]) -> None:
 
 def _site(name: str, data: Mapping[str, str], campaign: Campaign) -> Site:
     changes = {
-        key.removeprefix(_SITE_CHANGE): text
+        key.removeprefix(SITE_CHANGE): text
         for key, text in data.items()
-        if key.startswith(_SITE_CHANGE) and key != SITE_YAML
+        if key.startswith(SITE_CHANGE) and key != SITE_YAML
     }
     if SITE_YAML in data:
         return site_from_text(data[SITE_YAML], path=f"{name}/{SITE_YAML}", changes=changes)

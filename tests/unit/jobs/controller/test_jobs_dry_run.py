@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import yaml
 
+from collector.codec.errors import BadInput
 from collector.store.in_memory import MemoryStore
 from jobs.campaign.campaign_file import RunOptions, campaign_from_text
 from jobs.cli.cluster import launch_command
@@ -112,6 +113,19 @@ def test_a_dry_run_prints_objects_that_mean_the_same_in_the_cluster(folder, caps
     assert launch_command("c.yaml", **asked) == 0
     assert named(capsys.readouterr().out, source.sha256) == []
     assert applied.campaign.target == campaign_of(folder).target
+
+
+def test_keys_of_the_site_are_changed_as_by_components(folder, capsys):
+    asked = {"image": "here/worker:1", "store": str(folder / "store"), "dry_run": True}
+    keys = ["scheduler=volcano", "volcano_queue=a=b", "memory=5Gi"]
+    assert launch_command("c.yaml", set_key=keys, **asked) == 0
+    config_map, job = yaml.safe_load_all(capsys.readouterr().out)
+    site = applied_from(config_map).site
+    assert (site.scheduler, site.volcano_queue, site.memory) == ("volcano", "a=b", "5Gi")
+    assert job["spec"]["template"]["spec"]["schedulerName"] == "volcano"
+    for key, name in (("memory", "--set"), ("memory=much", "site.memory"), ("rack=1", "rack")):
+        with pytest.raises(BadInput, match=name):
+            launch_command("c.yaml", set_key=[key], **asked)
 
 
 def test_a_dry_run_needs_no_credentials(folder, capsys, monkeypatch):
