@@ -23,9 +23,6 @@ from collector.store.atomic import write_through
 # of the old one it would look like a change of the machine.
 
 _NEXT = re.compile(f"[; ](?={'|'.join(collective.SETTING_PREFIXES)})")
-# Variables for the ranks' addresses, timeouts and debug output: no duration depends on them, and
-# they differ between machines.
-_NO_MATTER = ("_IF_IP", "_IF_BASE_PORT", "_SOCKET_IFNAME", "_TIMEOUT", "_DEBUG")
 
 
 def _check_row(
@@ -60,7 +57,7 @@ def _check_row(
 def _settings(environment: str) -> dict[str, str]:
     """Return the variables that a duration depends on. A value may contain `;`: HCCL_ALGO's do."""
     found = (one.partition("=") for one in _NEXT.split(environment) if one)
-    return {name: value for name, _, value in found if not name.endswith(_NO_MATTER)}
+    return {name: value for name, _, value in found if not name.endswith(collective.NO_MATTER)}
 
 
 # The amount that a model adds to a duration; never part of it, only set if a profile shows it.

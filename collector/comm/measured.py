@@ -11,7 +11,7 @@ from collector.comm.bench_plan import BenchPlan, LeftOut
 from collector.comm.rank_files import CaseSeen, wrong_result
 from collector.comm.timing import CollectiveTiming, collective_timing, p95, relative_spread
 from collector.model.stack import COLLECTIVE_LIBRARIES
-from collector.ranks.collective import SETTING_PREFIXES, Collective, whole_bytes
+from collector.ranks.collective import NO_MATTER, SETTING_PREFIXES, Collective, whole_bytes
 
 # Jumps of time between neighbouring sizes, where a library changes its protocol.
 #
@@ -275,5 +275,6 @@ def group_timings(
 
 def settings_of(environment: Mapping[str, str]) -> list[str]:
     """Return `NAME=value` of each variable that changes how a collective runs, by name."""
-    names = sorted(name for name in environment if name.startswith(SETTING_PREFIXES))
+    found = (name for name in environment if name.startswith(SETTING_PREFIXES))
+    names = sorted(name for name in found if not name.endswith(NO_MATTER))
     return [f"{name}={environment[name]}" for name in names]

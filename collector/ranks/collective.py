@@ -176,6 +176,9 @@ _EXTENT = re.compile(r"[1-9][0-9]{0,4}")
 _WHOLE = re.compile(r"0|[1-9][0-9]{0,15}")
 # Variables that change how a collective runs, from the libraries' own documentation.
 SETTING_PREFIXES = tuple(f"{name.upper()}_" for name in COLLECTIVE_LIBRARIES.values())
+# Of these, variables for the ranks' addresses, timeouts and debug output: no duration depends on
+# them, and they differ between machines.
+NO_MATTER = ("_IF_IP", "_IF_BASE_PORT", "_SOCKET_IFNAME", "_TIMEOUT", "_DEBUG")
 # Only variables that the libraries read: a case comes from a file and sets them in a process.
 _SETTING = re.compile(
     f"({'|'.join(SETTING_PREFIXES)})" + r"[A-Z0-9_]{1,60}=[A-Za-z0-9_.,:;/=-]{0,200}"

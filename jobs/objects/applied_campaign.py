@@ -26,7 +26,7 @@ from jobs.objects.deployment import (
     quantity,
 )
 from jobs.objects.gangs import check_grids
-from jobs.objects.site import Site, bundled_sites, load_site, site_from_text
+from jobs.objects.site import DEFAULT_USER, Site, bundled_sites, load_site, site_from_text
 
 # Requests for another round of an applied campaign: `again` and `retry-failed`.
 #
@@ -170,6 +170,11 @@ def check_parts(campaign: Campaign, site: Site, deployment: Deployment) -> None:
             "has no digest: results need one fixed "
             "stack, and a tag may move; use NAME@sha256:..., or pass --allow-unpinned "
             "(allow_unpinned: true in a ConfigMap)"
+        )
+    if deployment.store_claim and site.run_as_user != DEFAULT_USER:
+        raise BadInput(
+            f"campaign {campaign.name}: a store on a volume requires run_as_user {DEFAULT_USER}, "
+            f"as which the controller and merges write to it, got {site.run_as_user}; use a bucket"
         )
     check_grids(campaign, site)
 

@@ -194,6 +194,7 @@ def probe_job(site: Site, deployment: Deployment, name: str, device: str = "") -
         # All resources of a worker: a probe that passes the rules of schedulers and queues shows
         # that workers pass them.
         pod_template.resources(site),
+        site,
     )
     pod_template.node_selection(pod, site, ())
     # No deadline of the Job or the pod: both would include the queue and the pull of the image.
@@ -244,7 +245,7 @@ def _worker_pod(
     )
     command = ["opmeter", "work"]
     pod = pod_template.pod_spec(
-        "worker", deployment.image, command, deployment, mounted, pod_template.resources(site)
+        "worker", deployment.image, command, deployment, mounted, pod_template.resources(site), site
     )
     deadline_s = _deadline_s(wave, plan, site)
     digest = deployment.image.partition("@")[2]

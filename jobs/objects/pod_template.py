@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from jobs.objects.deployment import Deployment, Manifest, quantity
-from jobs.objects.site import Site
+from collector.model.stack import COLLECTIVE_LIBRARIES
+from jobs.objects.deployment import LABEL, Deployment, Manifest, quantity
+from jobs.objects.site import DEFAULT_USER, Site
 
 # The mounts of a pod: one writable volume, the store's credentials, and drivers.
 #
@@ -91,12 +92,41 @@ def _add_of_site(found: Mounts, deployment: Deployment, site: Site) -> None:
         volume = {"persistentVolumeClaim": claim}
         _add(found, "site-packages", volume, _SITE_PACKAGES, read_only=True)
         found.environment["PYTHONPATH"] = _SITE_PACKAGES
-    if site.backend == "npu" and site.runtime == "hostpath":
-        for number, path in enumerate(_DRIVER_PATHS):
-            _add(found, f"driver-{number}", {"hostPath": {"path": path}}, path, read_only=True)
+    has_driver = site.backend == "npu" and site.runtime == "hostpath"
+    paths = (*_DRIVER_PATHS, *site.host_paths) if has_driver else site.host_paths
+    for number, path in enumerate(dict.fromkeys(paths)):
+        _add(found, f"host-{number}", {"hostPath": {"path": path}}, path, read_only=True)
+    if has_driver:
         # A separate variable: LD_LIBRARY_PATH of the image contains CANN and would be replaced
         # here.
         found.environment["OPMETER_DRIVER_LIBRARIES"] = _DRIVER_LIBRARIES
+    if site.run_as_user != DEFAULT_USER:
+        annotation = {"fieldPath": f"metadata.annotations['{_PASSWD}']"}
+        items = [{"path": "passwd", "fieldRef": annotation}]
+        _add(found, "passwd", {"downwardAPI": {"items": items}}, "/etc/passwd", read_only=True)
+        found.mounts[-1]["subPath"] = "passwd"
+    found.environment.update(_network(site))
+
+
+def _network(site: Site) -> dict[str, str]:
+    """Return the variables by which the library of collectives finds the pods of a gang.
+
+    They are described in CANN's list of environment variables (9.1), NCCL's and torch's. HCCL and
+    NCCL take a name as a prefix unless `=` comes first. Of several addresses of a host, HCCL must
+    be told one (MindCluster's documentation of host networks, 2026-08); with an interface, the
+    ranks set it themselves."""
+    found: dict[str, str] = {}
+    if interface := site.host_ip_interface:
+        library = COLLECTIVE_LIBRARIES[site.backend].upper()
+        found[f"{library}_SOCKET_IFNAME"] = f"={interface}"
+        found["GLOO_SOCKET_IFNAME"] = interface
+    if site.backend == "npu":
+        found["HCCL_CONNECT_TIMEOUT"] = str(site.hccl_connect_timeout_s)
+        if site.network == "host" and not interface:
+            found["HCCL_IF_IP"] = "$(HOST_IP)"
+        if site.is_of_super_pod:
+            found["OPMETER_SUPER_POD"] = "1"
+    return found
 
 
 def _add(
@@ -107,7 +137,9 @@ def _add(
     found.mounts.append(mount | ({"readOnly": True} if read_only else {}))
 
 
-_USER = 1000  # HwHiAiUser: /dev/davinci* belong to it
+# The annotation with /etc/passwd of a pod whose user the image does not have. HCCL cannot begin as
+# a user without a name (vLLM-Ascend issue 9490: "error code 19").
+_PASSWD = LABEL + "passwd"
 POD_GRACE_S = 120  # from the deletion until the kernel kills it
 _TOLERATED_S = 300
 
@@ -119,8 +151,14 @@ def pod_spec(
     deployment: Deployment,
     mounted: Mounts,
     requests: Mapping[str, str],
+    site: Site | None = None,
 ) -> Manifest:
-    """Return a pod of one container; it may write only to the volumes in `mounted`."""
+    """Return a pod of one container; it may write only to the volumes in `mounted`.
+
+    All pods share the group of their volumes: workers, merges and the controller write to the same
+    ones."""
+    user, group = (site.run_as_user, site.run_as_group) if site else (DEFAULT_USER, DEFAULT_USER)
+    groups = {"supplementalGroups": list(site.supplemental_groups)} if site else {}
     container = {
         "name": name,
         "image": image,
@@ -145,9 +183,10 @@ def pod_spec(
         "serviceAccountName": "opmeter-merge" if name == "merge" else "opmeter-worker",
         "securityContext": {
             "runAsNonRoot": True,
-            "runAsUser": _USER,
-            "runAsGroup": _USER,
-            "fsGroup": _USER,
+            "runAsUser": user,
+            "runAsGroup": group,
+            **{name: ids for name, ids in groups.items() if ids},
+            "fsGroup": DEFAULT_USER,
             "fsGroupChangePolicy": "OnRootMismatch",
             "seccompProfile": {"type": "RuntimeDefault"},
         },
@@ -212,6 +251,9 @@ def pod_annotations(site: Site, pods: int = 1) -> dict[str, str]:
         annotations["sp-block"] = str(site.devices_per_worker * pods)
     if site.volcano_queue:
         annotations["scheduling.volcano.sh/queue-name"] = site.volcano_queue
+    if site.run_as_user != DEFAULT_USER:
+        user = f"HwHiAiUser:x:{site.run_as_user}:{site.run_as_group}::{_WRITTEN['HOME']}:/bin/sh"
+        annotations[_PASSWD] = f"root:x:0:0:root:/root:/bin/sh\n{user}\n"
     return annotations
 
 

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from importlib.resources import files
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 
 from collector.codec.errors import BadInput
@@ -18,8 +18,9 @@ from collector.model.stack import BACKENDS
 from jobs.campaign.document import Entry, Fields, read_document
 from jobs.objects.deployment import LABEL, quantity
 
-# The default names of devices in MindCluster's device plugin.
 ACCELERATOR_LABEL = "accelerator-type"  # of a node, by MindCluster
+# HwHiAiUser of most nodes, and the user of the images (Dockerfile) and of the controller.
+DEFAULT_USER = 1000
 # Resources that are parts of a device (2026-11).
 _SLICE = re.compile(
     r"-\d+c(?:\.|$)"  # MindCluster: Ascend910-4c, Ascend910-12c.3cpu.32g, Ascend310P-2c.1cpu
@@ -43,6 +44,11 @@ class Site:
             measure concurrently only if it allows all dies.
         ranks_per_pod: how many ranks of a gang a pod without devices holds; 0 for all of them.
         super_pod_label: the node label whose value identifies a super-pod: a gang stays within one.
+        run_as_user, run_as_group, supplemental_groups: the ids of pods that measure. They must be
+            allowed to open /dev/davinci*: HwHiAiUser of the node owns it, with mode 0660.
+        host_ip_interface: the interface over which pods of a gang meet, by its name in the pod.
+        hccl_connect_timeout_s: how long a rank waits for the connections of all other ranks.
+        host_paths: files and folders of the node that pods mount read-only at the same path.
     """
 
     name: str
@@ -69,6 +75,12 @@ class Site:
     shared_memory: str = "4Gi"
     ranks_per_pod: int = 0
     super_pod_label: str = ""
+    run_as_user: int = DEFAULT_USER
+    run_as_group: int = DEFAULT_USER
+    supplemental_groups: tuple[int, ...] = ()
+    host_ip_interface: str = ""
+    hccl_connect_timeout_s: int = 600
+    host_paths: tuple[str, ...] = ()
 
     @property
     def devices_per_worker(self) -> int:
@@ -83,6 +95,11 @@ class Site:
     def at_once(self) -> int:
         """Return how many of these devices measure concurrently."""
         return max(1, min(self.devices_per_worker, self.measure_concurrency))
+
+    @property
+    def is_of_super_pod(self) -> bool:
+        """Return whether nodes reach each other over HCCS, without the network ports of NPUs."""
+        return bool(self.super_pod_label) or self.machine_type.endswith("super-pod")
 
 
 def concurrency_complaint(site: Site) -> str:
@@ -203,6 +220,12 @@ _RESERVED = (
 )
 _RESERVED_NAMES = ("job-name", "controller-uid")
 _TOLERATION = ("key", "operator", "value", "effect", "tolerationSeconds")
+_INTERFACE = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.@-]{0,14}")  # Linux: at most 15 characters
+# Seconds of HCCL_CONNECT_TIMEOUT: at least what ranks need to start from a cold disk, at most what
+# HCCL accepts (CANN's environment variables, 9.1).
+_TIMEOUTS_S = range(300, 7201)
+# Paths of the pod that a path of the node must not replace.
+_OF_THE_POD = ("/work", "/store", "/site-packages", "/dev", "/proc", "/sys", "/tmp", "/etc/opmeter")
 
 
 def bundled_sites() -> list[str]:
@@ -254,6 +277,14 @@ def site_from_text(
         tolerations=found.read("tolerations", lambda e: tuple(map(_toleration, e.items())), ()),
         measure_concurrency=found.read("measure_concurrency", lambda e: e.integer(1), 1),
         ranks_per_pod=found.read("ranks_per_pod", lambda e: e.integer(1), 0),
+        run_as_user=(user := found.read("run_as_user", lambda e: e.integer(1), DEFAULT_USER)),
+        run_as_group=found.read("run_as_group", lambda e: e.integer(1), user),
+        supplemental_groups=found.read(
+            "supplemental_groups", lambda e: tuple(one.integer(1) for one in e.items()), ()
+        ),
+        host_ip_interface=found.read("host_ip_interface", _interface, ""),
+        hccl_connect_timeout_s=found.read("hccl_connect_timeout_s", _timeout_s, 600),
+        host_paths=found.read("host_paths", _host_paths, ()),
         **{key: found[key].choice(of) for key, of in _CHOICES.items() if key in found},
         **{key: _amount(found[key], such_as) for key, such_as in _AMOUNTS.items() if key in found},
         **{key: found[key].text() for key in _TEXTS if key in found},
@@ -287,6 +318,31 @@ def _amount(entry: Entry, such_as: str) -> str:
             f"expected a Kubernetes quantity such as {such_as}, got {entry.text()!r}"
         )
     return entry.text()
+
+
+def _interface(entry: Entry) -> str:
+    if not _INTERFACE.fullmatch(entry.text()):
+        raise entry.refusal(f"expected an interface such as eth0, got {entry.text()!r}")
+    return entry.text()
+
+
+def _timeout_s(entry: Entry) -> int:
+    seconds = entry.integer(_TIMEOUTS_S[0])
+    if seconds not in _TIMEOUTS_S:
+        raise entry.refusal(f"HCCL accepts at most {_TIMEOUTS_S[-1]} s, got {seconds}")
+    return seconds
+
+
+def _host_paths(entry: Entry) -> tuple[str, ...]:
+    paths = entry.distinct_texts()
+    for item, text in zip(entry.items(), paths, strict=True):
+        path = PurePosixPath(text)
+        is_plain = path.is_absolute() and str(path) == text and ".." not in path.parts
+        if not is_plain or len(path.parts) < 3:  # a whole folder of the root, such as /etc
+            raise item.refusal(f"expected a path such as /etc/hccn.conf, got {text!r}")
+        if any(path.is_relative_to(own) for own in _OF_THE_POD):
+            raise item.refusal(f"{text} is a path of the pod itself; remove it")
+    return tuple(paths)
 
 
 def _changed(found: Fields, changes: Mapping[str, str], path: str) -> Fields:

@@ -222,6 +222,7 @@ def test_no_file_is_an_empty_table(tmp_path):
 
 def test_the_environment_that_changes_a_run_is_kept(tmp_path):
     environment = {"HCCL_OP_EXPANSION_MODE": "AIV", "HOME": "/root", "GLOO_X": "1"}
+    environment["HCCL_CONNECT_TIMEOUT"] = "600"
     write_measured(tmp_path, found(ALONE, environment=environment).measured)
     (row,) = rows(tmp_path / "hcom_allReduce_.csv")
     assert row["environment"] == "GLOO_X=1;HCCL_OP_EXPANSION_MODE=AIV"

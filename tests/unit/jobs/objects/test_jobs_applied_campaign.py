@@ -121,6 +121,13 @@ def test_an_npu_image_without_a_digest_is_refused_as_by_launch(image):
     assert applied_from(made(deployment=loose)).deployment.image == image  # a processor
 
 
+def test_a_volume_is_no_store_of_pods_with_another_user_than_the_controllers():
+    other = {"site.run_as_user": "1001"}
+    assert applied_from(made(**other)).site.run_as_user == 1001
+    with raises_naming(BadInput, "run_as_user", "1000", "1001", "bucket"):
+        applied_from(made(**other, store_claim="disk"))
+
+
 def test_machines_of_another_kind_than_the_campaign_measures_on_are_refused():
     with raises_naming(BadInput, "small", "cpu", "npu"):
         applied_from(made(site="a2-800t"))

@@ -142,6 +142,56 @@ def test_a_driver_from_the_host_replaces_no_library_path_of_the_image():
     assert "OPMETER_DRIVER_LIBRARIES" not in said_to(worker_of(A2))
 
 
+# The user and the network of a site ---------------------------------------------------------------
+
+
+def test_a_pod_that_measures_has_the_user_of_its_site_and_that_user_has_a_name():
+    usual = pod_of(worker_of(A2))["securityContext"]
+    ids = {"run_as_user": "1001", "run_as_group": "1002", "supplemental_groups": "[27, 44]"}
+    site = load_site("a2-800t", ids)
+    for job in (worker_of(site), probe_job(site, DEPLOYMENT, "probe")):
+        found = pod_of(job)["securityContext"]
+        other = {"runAsUser": 1001, "runAsGroup": 1002, "supplementalGroups": [27, 44]}
+        assert found == usual | other  # with the group of the volumes
+        (volume,) = [one for one in pod_of(job)["volumes"] if one["name"] == "passwd"]
+        (item,) = volume["downwardAPI"]["items"]
+        (mount,) = [m for m in container_of(job)["volumeMounts"] if m["name"] == "passwd"]
+        assert (mount["mountPath"], mount["subPath"]) == ("/etc/passwd", item["path"])
+        notes = job["spec"]["template"]["metadata"]["annotations"]
+        (key,) = [key for key in notes if f"['{key}']" in item["fieldRef"]["fieldPath"]]
+        users = [line.split(":") for line in notes[key].splitlines()]
+        assert [(user[0], *user[2:4]) for user in users][1] == ("HwHiAiUser", "1001", "1002")
+    assert usual["runAsUser"] == pod_of(merge_of(DEPLOYMENT))["securityContext"]["runAsUser"]
+    assert "passwd" not in [one["name"] for one in pod_of(worker_of(A2))["volumes"]]
+
+
+def test_the_interface_and_the_patience_of_a_site_reach_its_ranks():
+    def network(name, **changes):
+        said = said_to(worker_of(load_site(name, changes)))
+        keys = ("HCCL_", "GLOO_", "OPMETER_SUPER_POD")
+        return {key: value for key, value in said.items() if key.startswith(keys)}
+
+    waits = {"HCCL_CONNECT_TIMEOUT": "600"}
+    named = {"HCCL_SOCKET_IFNAME": "=bond0", "GLOO_SOCKET_IFNAME": "bond0"}
+    assert network("a3-800t") == waits
+    assert network("a3-800t", network="host") == waits | {"HCCL_IF_IP": "$(HOST_IP)"}
+    assert network("a3-800t", network="host", host_ip_interface="bond0") == waits | named
+    longer = network("a3-superpod", hccl_connect_timeout_s="900")
+    assert longer == {"HCCL_CONNECT_TIMEOUT": "900", "OPMETER_SUPER_POD": "1"}
+    assert network("cpu", host_ip_interface="eth1") == {"GLOO_SOCKET_IFNAME": "eth1"}
+    # A variable may use those before it: that is what makes $(HOST_IP) an address.
+    before = [one["name"] for one in container_of(worker_of(load_site("cpu")))["env"]]
+    assert before.index("HOST_IP") < before.index("HOME")
+
+
+def test_paths_of_the_node_are_mounted_once_and_read_only():
+    paths = "[/etc/hccn.conf, /usr/local/dcmi]"
+    mounts = container_of(worker_of(load_site("cce", {"host_paths": paths})))["volumeMounts"]
+    for path in ("/etc/hccn.conf", "/usr/local/dcmi"):
+        (mount,) = [one for one in mounts if one["mountPath"] == path]
+        assert mount["readOnly"]
+
+
 # Queues -----------------------------------------------------------------------------------------
 
 

@@ -467,6 +467,9 @@ def sites():
     yield replace(a2, name="host", runtime="hostpath", runtime_class="", network="host")
     toleration = (("key", "npu"), ("operator", "Exists"), ("tolerationSeconds", "5"))
     yield replace(a2, name="volcano", scheduler="volcano", tolerations=(toleration,))
+    ids = {"run_as_user": "1001", "supplemental_groups": "[44]"}
+    network = {"network": "host", "host_ip_interface": "bond0", "host_paths": "[/etc/hccn.conf]"}
+    yield replace(load_site("a3-800t", ids | network), name="ids")
 
 
 def merge_of(deployment):
@@ -528,7 +531,8 @@ def test_a_store_that_cannot_tell_writers_apart_is_told_to_all_who_write_to_it()
 
 
 def host_needs(site):
-    needs = {"hostPath volumes"} if site.backend == "npu" and site.runtime == "hostpath" else set()
+    mounts = (site.backend == "npu" and site.runtime == "hostpath") or site.host_paths
+    needs = {"hostPath volumes"} if mounts else set()
     return needs | ({"hostNetwork"} if site.network == "host" else set())
 
 

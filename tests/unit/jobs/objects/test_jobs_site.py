@@ -203,6 +203,21 @@ def test_a_label_of_super_pods_is_refused_where_volcano_sees_to_them():
         load_site("a3-superpod", {"super_pod_label": "example.com/sp"})
 
 
+def test_values_that_no_pod_could_have_are_refused_where_they_stand():
+    wrong = {
+        "run_as_user": ["0", "HwHiAiUser"],
+        "supplemental_groups": ["1001", "[-1]"],
+        "host_ip_interface": ["'bond 0'", "'=eth0'", "an-interface-of-17"],
+        "hccl_connect_timeout_s": ["120", "7201"],
+        "host_paths": ["[etc/hccn.conf]", "[/etc]", "[/a/../b]", "[/store/x]", "[/a/b, /a/b]"],
+    }
+    for key, texts in wrong.items():
+        for text in texts:
+            with pytest.raises(BadInput, match=rf"site\.{key}"):
+                load_site("a2-800t", {key: text})
+    assert load_site("a2-800t", {"run_as_user": "1001"}).run_as_group == 1001
+
+
 def test_unknown_names_are_answered_with_what_there_is():
     with pytest.raises(BadInput, match="a2-800t"):
         load_site("a2")
