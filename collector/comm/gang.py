@@ -23,6 +23,7 @@ from typing import Protocol
 from collector.codec.errors import BadInput, OpmeterError
 from collector.comm import rank_files
 from collector.host.cann import with_custom_opp
+from collector.host.network import check_links, interface_address
 from collector.host.npus import check_health
 from collector.host.stack import CPU_ALLOCATOR, installed_vllm
 from collector.replay.journal import GrowingFile
@@ -249,6 +250,8 @@ def run_gang(work: GangWork, meeting: Rendezvous, folder: Path) -> None:
     meeting = checked(meeting)
     if work.plan.backend == "npu" and shutil.which("npu-smi"):
         check_health(count=meeting.nproc_per_node)
+        if meeting.nnodes > 1:
+            check_links(meeting.nproc_per_node)
     (folder / rank_files.PLAN).write_text(work.plan.to_json())
     work.begins()
     with (folder / _LOG).open("wb") as log:
@@ -324,10 +327,13 @@ def _command(meeting: Rendezvous, folder: Path, program: str) -> list[str]:
 
 def _environment(backend: str, meeting: Rendezvous) -> dict[str, str]:
     """Return the environment of ranks: on an NPU a serving stack's custom operators, including
-    those of experts; on the cpu the allocator that their stack names, and equal shares of the
-    cores, where torchrun would give each rank one core."""
+    those of experts, and the node's address among several, if its interface is named; on the cpu
+    the allocator that their stack names, and equal shares of the cores, where torchrun would give
+    each rank one core."""
     if backend == "npu":
-        return with_custom_opp(os.environ, installed_vllm())
+        added = with_custom_opp(os.environ, installed_vllm())
+        address = interface_address() if meeting.nnodes > 1 else ""
+        return added | ({"HCCL_IF_IP": address} if address else {})
     if backend != "cpu":
         return {}
     share = max(1, (os.cpu_count() or 1) // meeting.nproc_per_node)

@@ -10,7 +10,6 @@ import contextlib
 import hmac
 import json
 import logging
-import platform
 import secrets
 import select
 import shutil
@@ -34,6 +33,8 @@ from collector.comm.gang import (
     run_gang,
 )
 from collector.comm.rank_files import have_met, rank_states
+from collector.host.machine import this_node
+from collector.host.network import interface_address, tls_switches
 
 # Lines of JSON between two nodes of a gang, over TCP; a lost node is detected.
 #
@@ -173,6 +174,7 @@ class Lead:
         self._nodes = nodes
         self._others: dict[int, NodeConnection] = {}
         self._ended: dict[int, str] = {}
+        self._tls: dict[int, str] = {}
         self.place = MeetingAddress(host, self._server.getsockname()[1], secrets.token_hex(16))
 
     def __enter__(self) -> "Lead":
@@ -201,6 +203,19 @@ class Lead:
             except OSError:  # no connection, or a node that connected has left
                 continue
             self._greet(NodeConnection(link, str(address[0])))
+
+    def check_tls(self) -> None:
+        """Raise PeersUnreached, with the nodes, unless the ports of all NPUs of all nodes have the
+        same state of their TLS switch: they would not connect. An unknown state is no reason."""
+        named = {this_node(): tls_switches()}
+        named |= {other.other: self._tls[rank] for rank, other in self._others.items()}
+        known = {one for state in named.values() for one in state.split(" and ") if one}
+        if len(known) > 1:
+            states = "; ".join(f"{node}: {state or 'unknown'}" for node, state in named.items())
+            raise PeersUnreached(
+                "the TLS switch of NPUs' network ports differs, and such ports do not connect: "
+                f"{states}; set the same on all, such as hccn_tool -i 0 -tls -s enable 0"
+            )
 
     def begin(self, order: GangTask) -> None:
         """Send the order to every node. Raises Gone if a node has left."""
@@ -260,6 +275,7 @@ class Lead:
         if rank in self._others:
             self._others[rank].close()
         self._others[rank] = other
+        self._tls[rank] = str(reported.get("tls", ""))[:16]
 
 
 def follow(address: MeetingAddress, node_rank: int, node: str, folder: Path, tick: Tick) -> None:
@@ -267,15 +283,18 @@ def follow(address: MeetingAddress, node_rank: int, node: str, folder: Path, tic
     raise PeerLeft to end them if this node is stopped. Raises Unreached if no process listens at
     the place, Gone if the first node has left, and GangFailed if the ranks of this node failed by
     themselves."""
+    own, tls = interface_address(), tls_switches()
+    source, place = (own, 0) if own else None, (address.host, address.port)
     try:
-        link = socket.create_connection((address.host, address.port), timeout=_CONNECT_S)
+        link = socket.create_connection(place, timeout=_CONNECT_S, source_address=source)
     except OSError as error:
+        over = f" from {own}" if own else ""
         raise Unreached(
-            f"cannot reach the first node at {address.host}:{address.port}: {error}"
+            f"cannot reach the first node at {address.host}:{address.port}{over}: {error}"
         ) from error
     lead = NodeConnection(link, f"the first node ({address.host})")
     try:
-        lead.send({"token": address.token, "node_rank": node_rank, "node": node})
+        lead.send({"token": address.token, "node_rank": node_rank, "node": node, "tls": tls})
         order = _wait_for_order(lead, tick)
         _run(lead, order, node_rank, folder, tick)
     finally:
@@ -350,13 +369,15 @@ class OverNodes:
                             f"cannot publish the rendezvous address: {error}"
                         ) from error
                     lead.gather(max(0.0, deadline - time.monotonic()), work.tick)
+                    if work.plan.backend == "npu":
+                        lead.check_tls()
                     self._run(lead, work, world, folder)
                 return
+            except PeersUnreached:  # meeting again would change nothing
+                raise
             except PeersAway as error:
                 if time.monotonic() > deadline:
-                    raise PeersUnreached(
-                        f"from {platform.node()} ({self.host}): {error}"
-                    ) from error
+                    raise PeersUnreached(f"from {this_node()} ({self.host}): {error}") from error
                 logger.warning("retrying the rendezvous of the gang: %s", error)
                 shutil.rmtree(folder)
                 folder.mkdir()

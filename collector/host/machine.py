@@ -212,3 +212,9 @@ def used_bytes(folder: Path) -> int:
                 continue
             blocks[status.st_dev, status.st_ino] = status.st_blocks
     return sum(blocks.values()) * _BLOCK
+
+
+def this_node(environment: Mapping[str, str] = os.environ) -> str:
+    """Return the machine's name. In a pod, the hostname is the pod's, so Kubernetes gives the name
+    of the node in NODE_NAME."""
+    return environment.get("NODE_NAME") or platform.node()

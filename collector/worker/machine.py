@@ -1,14 +1,11 @@
 """The machine that a worker runs on: its stack, its free space, its instruments."""
 
-import os
-import platform
 import threading
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
 from collector.comm.gang import StartRanks
-from collector.host.machine import free_bytes
+from collector.host.machine import free_bytes, this_node
 from collector.host.peaks_file import stored_peaks
 from collector.host.stack import device_serial, local_stack
 from collector.measuring.instrument import (
@@ -66,7 +63,7 @@ class ThisMachine:
 
     @property
     def node(self) -> str:
-        return this_node(os.environ)
+        return this_node()
 
     def free_bytes(self, folder: Path) -> int:
         return free_bytes(folder)
@@ -106,9 +103,3 @@ class ThisMachine:
     ) -> Instrument:
         settings = SessionSettings(plan.backend, plan.stack, plan.measure, plan.limits)
         return GangInstrument(settings, ranks, scratch, stop, on_progress, start)
-
-
-def this_node(environment: Mapping[str, str]) -> str:
-    """Return the machine's name. In a pod, the hostname is the pod's, so Kubernetes gives the name
-    of the node in NODE_NAME."""
-    return environment.get("NODE_NAME") or platform.node()

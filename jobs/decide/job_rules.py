@@ -35,8 +35,7 @@ _ADVICE = {
     "--cluster); after an upgrade, launch with a target of the new stack",
     "GangIncomplete": "check what that pod waits for; its Job is retried after 15 minutes",
     "GangApart": "check the network policy opmeter-gang, which lets workers connect on any port; "
-    "the pod network between these nodes, and the variables for the interface of ranks "
-    "(GLOO_SOCKET_IFNAME, HCCL_SOCKET_IFNAME)",
+    "the network between these nodes, and the interface of ranks (site.host_ip_interface)",
 }
 # Number of other pods of a gang that a message lists: more would make it too long to read.
 _MOST_NAMED = 8

@@ -9,7 +9,6 @@ On an A3 two dies of one chip measure concurrently only if all dies may.
 import json
 import logging
 import os
-import platform
 import shutil
 import signal
 import threading
@@ -26,6 +25,8 @@ from collector.comm.gang import GangFailed, PeerLeft
 from collector.comm.meeting import GATHER_S, MeetingAddress, Unreached, address_from_json, follow
 from collector.comm.rank_files import have_met
 from collector.database.plans import assigned_plan
+from collector.host.machine import this_node
+from collector.host.network import interface_address
 from collector.host.npus import list_npus, one_a_chip_first
 from collector.model import keys
 from collector.model.plan import Plan
@@ -86,14 +87,14 @@ def follow_gang(
         folder = scratch / f"gang-{environment.token(12)}"
         folder.mkdir(parents=True)
         try:
-            follow(address, index, platform.node(), folder, tick)
+            follow(address, index, this_node(), folder, tick)
             over, unreached_s = address.token, None
         except PeerLeft as error:
             logger.info("%s", error)
             now_s = environment.monotonic()
             unreached_s = (unreached_s or now_s) if isinstance(error, Unreached) else None
             if unreached_s is not None and now_s - unreached_s > GATHER_S:
-                reason = f"from {platform.node()}, for {GATHER_S:g} s: {error}"
+                reason = f"from {this_node()}, for {GATHER_S:g} s: {error}"
                 raise LocalRunFailed(reason, ExitCode.PEERS, left[0]) from error
             environment.wait(stop, _POLL_S)
         except (GangFailed, BadInput) as error:
@@ -135,7 +136,7 @@ class PodTask:
     single_writer: bool
     gives_up: bool  # this pod commits a shard that repeatedly kills its workers
     pod: str  # the first characters of its uid
-    address: str  # where other pods of a gang reach this one; empty without a gang
+    address: str  # of a pod of a gang, if no interface is named; empty without a gang
     scratch: Path
     hold_s: float  # how long a broken node is kept from taking another shard
     deadline_s: float | None  # time by the local clock until the pod ends; None: no limit
@@ -402,7 +403,9 @@ def _local_run(
         tries_all=True,
         prefix=f"{task.pod}-{task.index}-",
         progress_s=_PROGRESS_S,
-        first_of=FirstPod(wave.pods, task.address, wave.wave_hash) if wave.is_gang else None,
+        first_of=FirstPod(wave.pods, interface_address() or task.address, wave.wave_hash)
+        if wave.is_gang
+        else None,
     )
 
 

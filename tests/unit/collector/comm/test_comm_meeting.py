@@ -7,6 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -46,10 +47,13 @@ class Guests:
     def __init__(self) -> None:
         self.all: list[NodeConnection] = []
 
-    def __call__(self, place: MeetingAddress, rank: object, token: str = "") -> NodeConnection:
+    def __call__(
+        self, place: MeetingAddress, rank: object, token: str = "", tls: object = ""
+    ) -> NodeConnection:
         link = socket.create_connection((place.host, place.port), timeout=5)
         self.all.append(NodeConnection(link, "lead"))
-        self.all[-1].send({"token": token or place.token, "node_rank": rank, "node": "n"})
+        hello = {"token": token or place.token, "node_rank": rank, "node": "n", "tls": tls}
+        self.all[-1].send(hello)
         return self.all[-1]
 
 
@@ -196,6 +200,32 @@ class TestLeading:
         with pytest.raises(PeersUnreached, match=naming(HOST, "3 nodes", "1, 2") + waited):
             start(GangWork(bench()), 3, tmp_path)
 
+    def test_nodes_whose_npus_cannot_connect_are_named_and_do_not_begin(
+        self, tmp_path: Path, monkeypatch, joined
+    ) -> None:
+        ran: list[str] = []
+        monkeypatch.setattr(meeting, "run_gang", lambda *_: ran.append(""))
+        monkeypatch.setattr(meeting, "_LAST_WORDS_S", 0.1)
+        monkeypatch.setenv("NODE_NAME", "n0")
+        npus = GangWork(replace(bench(), backend="npu"))
+        for ours, theirs, is_same in (
+            ("off", "off", True),
+            ("off", "", True),
+            ("on", "off", False),
+            ("off and on", "", False),
+        ):
+            monkeypatch.setattr(meeting, "tls_switches", lambda ours=ours: ours)
+            start = OverNodes(2, HOST, lambda place, tls=theirs: joined(place, 1, tls=tls), 5.0)
+            ran.clear()
+            if is_same:
+                start(npus, 4, tmp_path)
+                assert ran == [""]
+                continue
+            reason = naming("n0", ours, "node 1 (n)", theirs or "unknown", "hccn_tool")
+            with pytest.raises(PeersUnreached, match=reason):
+                start(npus, 4, tmp_path)
+            assert ran == []
+
     def test_nothing_is_said_to_begin_while_others_are_awaited(self, tmp_path: Path) -> None:
         begun: list[int] = []
         start = OverNodes(2, HOST, lambda place: None, gather_s=0.5)
@@ -252,6 +282,28 @@ class TestFollowing:
         with Lead(HOST, 2) as lead:
             place = lead.place
         with pytest.raises(Unreached, match=naming(f"{place.host}:{place.port}")):
+            follow(place, 1, "n1", tmp_path, nothing)
+
+    def test_a_node_connects_from_the_interface_that_is_named(
+        self, tmp_path: Path, monkeypatch
+    ) -> None:
+        monkeypatch.setattr(meeting, "interface_address", lambda: "127.0.0.7")
+        with socket.create_server((HOST, 0)) as first:
+            place = MeetingAddress(HOST, first.getsockname()[1], "t")
+            found: list[str] = []
+
+            def accept() -> None:
+                link, address = first.accept()
+                found.append(address[0])
+                link.close()
+
+            thread = threading.Thread(target=accept)
+            thread.start()
+            with pytest.raises(Gone):
+                follow(place, 1, "n1", tmp_path, nothing)
+            thread.join()
+        assert found == ["127.0.0.7"]
+        with pytest.raises(Unreached, match="127.0.0.7"):
             follow(place, 1, "n1", tmp_path, nothing)
 
     @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import pytest
 
 from collector.database.committed import read_commit
 from collector.database.merge import CREATE, merge_plans
+from collector.host.machine import this_node
 from collector.model import keys
 from collector.model.manifest import manifest_from_json
 from collector.model.measurement import Outcome
@@ -21,7 +22,6 @@ from collector.worker.assignment import (
 )
 from collector.worker.attempt import read_part
 from collector.worker.blame import WrongImage, WrongNode
-from collector.worker.machine import this_node
 from tests.unit.collector.database.campaign_maker import (
     MadePlan,
     MadeShard,
