@@ -47,6 +47,17 @@ def cann_version(
     return None
 
 
+def may_install_kernels(environment: Mapping[str, str] = os.environ) -> bool:
+    """Return whether this process may install kernels that are built for one shape.
+
+    Their packages go to opp/static_kernel below ASCEND_HOME_PATH, where CANN reads them (CANN's
+    documentation of op_compiler, torchair's static_kernel.py; 2026-08)."""
+    home = next((found for name in _HOMES if (found := environment.get(name))), "")
+    opp = Path(home, "opp")
+    place = opp / "static_kernel" if (opp / "static_kernel").is_dir() else opp
+    return not home or not place.is_dir() or os.access(place, os.W_OK)
+
+
 def cann_runtime() -> Runtime:
     """Return whether a session on this machine would load a real CANN or the fake one of the tests,
     which exports a symbol. A separate process checks it: a driver's libraries stay out of this one.

@@ -15,7 +15,14 @@ from collector.codec.errors import AlreadyExists, BadInput, StoreError
 from collector.comm.gang import GangWork, StartRanks, start_here
 from collector.database.committed import read_sealed
 from collector.database.plans import assigned_plan
-from collector.measuring.batches import Batches, SessionSize, Unmeasured, cases_that_killed
+from collector.host.cann import may_install_kernels
+from collector.measuring.batches import (
+    Batches,
+    SessionSize,
+    Unmeasured,
+    cases_that_killed,
+    refusal_of_static,
+)
 from collector.measuring.instrument import Instrument
 from collector.measuring.sessions import measure_all
 from collector.model import keys
@@ -56,7 +63,15 @@ def complete(
     results.load()
     # Phase 2: cases that need no device: no operator can launch them, or they killed a session.
     records = [case.record for case in results.without_result()]
-    refusals = ((one, refusal_on_ranks(one.case, find, backend, ranks)) for one in records)
+    has_static = backend != "npu" or may_install_kernels()
+    refusals = (
+        (
+            one,
+            refusal_on_ranks(one.case, find, backend, ranks)
+            or (None if has_static else refusal_of_static(one.case)),
+        )
+        for one in records
+    )
     results.add_unmeasured([Unmeasured(one, no.outcome, no.reason) for one, no in refusals if no])
     results.add_unmeasured(cases_that_killed(results.without_result(), results.killed))
     # Phase 3: one session after another on the device, until every case has a result.

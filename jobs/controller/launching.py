@@ -4,6 +4,7 @@ A campaign is applied as a ConfigMap with sources that mean the same in the clus
 """
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
@@ -135,7 +136,7 @@ def first_objects(
     stack = resolve_stack_of(campaign, lambda: None)
     if stack is None:
         return [named_probe(campaign, site, deployment)]
-    state, options = read_state(campaign, store, stack), RunOptions()
+    state, options = replace(read_state(campaign, store, stack), in_pods=True), RunOptions()
     planned = make_next(state, decide(state, options), options)
     if planned.is_finished:
         return []

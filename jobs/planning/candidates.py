@@ -16,6 +16,7 @@ from collector.comm.bench_plan import Mode, window_s
 from collector.comm.moe.moe_plan import modes_of
 from collector.database.intervals import CaseInterval
 from collector.database.layout import AVERAGE_DURATION
+from collector.measuring.batches import refusal_of_static
 from collector.model.case import Case
 from collector.model.measurement import CONTEXT, Outcome
 from collector.model.plan import PlannedSource, devices_for
@@ -173,6 +174,8 @@ def price(
     peaks: Peaks,
     campaign: Campaign,
     result: HeadResult | None = None,
+    *,
+    in_pods: bool = False,
 ) -> PricedCase:
     """Return the forecast of one candidate in a plan of the campaign.
 
@@ -180,7 +183,7 @@ def price(
     case, own = candidate.record.case, candidate.own_profile
     measure, backend, most_s = campaign.measure, campaign.backend, campaign.limits.case_s
     last_us = (result.mean_us if result else None) or (own.mean_us if own else None)
-    no = refusal_in_plan(case, find, backend, campaign.devices, measure.cache)
+    no = refusal_in_plan(case, find, backend, campaign.devices, measure.cache, in_pods=in_pods)
     if no is not None:
         return PricedCase(candidate, REFUSED_CASE_S, candidate.record.case_id, no.why)
     if is_of_gangs(case):
@@ -200,10 +203,20 @@ def price(
 
 
 def refusal_in_plan(
-    case: Case, find: FindOperator, backend: str, devices: int, cache: str
+    case: Case,
+    find: FindOperator,
+    backend: str,
+    devices: int,
+    cache: str,
+    *,
+    in_pods: bool = False,
 ) -> Refusal | None:
-    """Return why a plan for `devices` devices refuses a case; None if the case is measured."""
+    """Return why a plan for `devices` devices refuses a case; None if the case is measured.
+
+    Pods never have a writable CANN: their root file system is read-only."""
     no = refusal(case, find, backend)
+    if no is None and in_pods and backend == "npu":
+        no = refusal_of_static(case)
     if no is not None or not is_of_gangs(case):
         return no
     if devices_for(ranks_of(case), backend) > devices or cache != "warm":

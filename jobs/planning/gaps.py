@@ -64,12 +64,18 @@ class Shares:
 
 
 def refused_cases(
-    candidates: Iterable[Candidate], find: FindOperator, backend: str, devices: int, cache: str
+    candidates: Iterable[Candidate],
+    find: FindOperator,
+    backend: str,
+    devices: int,
+    cache: str,
+    *,
+    in_pods: bool = False,
 ) -> list[RefusedCase]:
     """Return the candidates that get their outcome without a device."""
     found = []
     for candidate in candidates:
-        no = refusal_in_plan(candidate.record.case, find, backend, devices, cache)
+        no = refusal_in_plan(candidate.record.case, find, backend, devices, cache, in_pods=in_pods)
         if no is not None:
             found.append(RefusedCase(candidate, no))
     return found

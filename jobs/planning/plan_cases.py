@@ -342,7 +342,8 @@ class PlanRequest:
         owed: if set, select only these cases, whose measurements are damaged or suspect. Each has
             the device or node that must not measure it again (empty if any may).
         again_s: device time that limits how many of `cases_to_repeat` are measured.
-        before: the forecast of the campaign's last round with these inputs, if there was one."""
+        before: the forecast of the campaign's last round with these inputs, if there was one.
+        in_pods: the workers are pods of a cluster."""
 
     campaign: Campaign
     number: int
@@ -357,6 +358,7 @@ class PlanRequest:
     cases_to_repeat: Mapping[str, str] | None = None
     repeat_budget_s: float = inf
     before: Forecast | None = None
+    in_pods: bool = False
 
     @property
     def repeats_suspect_cases(self) -> bool:
@@ -381,9 +383,9 @@ def priced_cases(
     candidates: Sequence[Candidate], request: PlanRequest, peaks: Peaks, find: FindOperator
 ) -> list[PricedCase]:
     """Return the candidates with their cost, or the reason why they cannot be measured."""
-    results = request.head_results
+    results, campaign, in_pods = request.head_results, request.campaign, request.in_pods
     return [
-        price(one, find, peaks, request.campaign, results.get(one.record.case_id))
+        price(one, find, peaks, campaign, results.get(one.record.case_id), in_pods=in_pods)
         for one in candidates
     ]
 

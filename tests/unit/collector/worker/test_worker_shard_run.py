@@ -56,12 +56,12 @@ def answers(store, shard_cases, attempt="a1", plan=PLAN):
     return ShardResults(Attempt(store, plan, "s1", attempt, "here"), shard_cases)
 
 
-def run(store, shard_cases, instrument, attempt="a1", stop=None, session_s=2.0):
+def run(store, shard_cases, instrument, attempt="a1", stop=None, session_s=2.0, backend="cpu"):
     return complete(
         answers(store, shard_cases, attempt),
         instrument,
         find=find,
-        backend="cpu",
+        backend=backend,
         size=size(session_s),
         stop=stop or threading.Event(),
         on_progress=lambda done, total: None,
@@ -77,6 +77,20 @@ def outcomes_of(store):
     manifest = committed(store)
     rows = {m.measurement_id: m for m in measured(store)}
     return {case_id: rows[m].outcome for case_id, m in manifest.final.items()}
+
+
+def test_a_kernel_that_cannot_be_installed_is_not_built(tmp_path, monkeypatch):
+    monkeypatch.setenv("ASCEND_HOME_PATH", str(tmp_path / "cann"))
+    (tmp_path / "cann" / "opp").mkdir(parents=True)
+    usual = cases()[0].record
+    built = replace(usual, cells={**usual.cells, "OP State": "static"})
+    planned = [ShardCase(one, 1.0) for one in (usual, built)]
+    for may_write, outcome in ((True, Outcome.OK), (False, Outcome.UNSUPPORTED)):
+        monkeypatch.setattr("os.access", lambda path, mode, may=may_write: may)
+        store, instrument = MemoryStore(), Pretender(tmp_path)
+        assert run(store, planned, instrument, backend="npu")
+        assert outcomes_of(store) == {usual.case_id: Outcome.OK, built.case_id: outcome}
+        assert len(instrument.asked) == 1 + may_write  # sessions
 
 
 def test_every_case_has_one_final_outcome(tmp_path):

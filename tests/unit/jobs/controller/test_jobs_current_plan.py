@@ -126,6 +126,18 @@ def test_other_inputs_make_another_plan_and_retire_the_jobs_of_the_last():
     assert wanted <= held_shards(head)
 
 
+def test_a_plan_of_a_cluster_is_made_for_pods(monkeypatch):
+    made, usual = [], lifecycle.make_next
+
+    def make_next(state, *more):
+        made.append(state.in_pods)
+        return usual(state, *more)
+
+    monkeypatch.setattr(lifecycle, "make_next", make_next)
+    Play(cases=3).rounds(2)
+    assert made and all(made)
+
+
 def test_what_an_older_plan_committed_is_merged_by_a_job_before_the_next_is_made(monkeypatch):
     def merge_here(*arguments, **options):
         raise AssertionError("a controller merges nothing itself")
