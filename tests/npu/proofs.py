@@ -13,6 +13,7 @@ from pathlib import Path
 
 from collector.codec.table import table_bytes
 from collector.ops.registry import all_ops
+from collector.ops.releases import ABSENT, release_status
 from collector.ops.spec import OpSpec
 from collector.ranks.distribution import DISTRIBUTE_KERNELS
 from collector.recording.environments import STACKS
@@ -25,8 +26,9 @@ from tests.npu.stock_stacks import otherwise_path
 
 RECORDED = "call recorded, every tensor as the row has it"
 _IN_BLOCKS = "call recorded; the blocks of its tensors are those of a real profile"
-_DEFINED = "schema and definition in the wheel of vllm_ascend 0.18.0"
+_DEFINED = "schema and definition in the wheel of vllm_ascend {}"
 _SCHEMA = "schema in the wheels of vllm_ascend alone"
+_SOURCES = "call of vLLM-Ascend's sources; no released wheel has the function"
 _OF_STACKS = "call recorded of the stock vllm_ascend {}"
 _OF_GRAPHS = "graph made by the stock torchair, its op as the row has it; compiled by none yet"
 # An own call of a golden file; those that are marked are others'.
@@ -45,7 +47,7 @@ def proofs_table() -> bytes:
 def proof(op: OpSpec) -> str:
     """What shows that a call launches its kernel on the tensors of a row."""
     if op.library == "vllm-ascend":
-        of_wheels = _DEFINED if op.kernel in definitions_of("vllm_ascend-0.18.0") else _SCHEMA
+        of_wheels = _in_wheels(op)
         stacks = " and ".join(release for release in STACKS if _is_recorded(op.kernel, release))
         return f"{_OF_STACKS.format(stacks)}; {of_wheels}" if stacks else of_wheels
     if op.kernel in DISTRIBUTE_KERNELS:
@@ -67,9 +69,8 @@ def proof(op: OpSpec) -> str:
 
 def type_proof(op: OpSpec) -> str:
     """What shows that the call launches a kernel of this type, and of no other."""
-    if op.library == "vllm-ascend":
-        is_defined = op.kernel in definitions_of("vllm_ascend-0.18.0")
-        return "by its definition in the wheel" if is_defined else _ASSUMED
+    if op.library == "vllm-ascend" and _defining(op.kernel):
+        return "by its definition in the wheel"
     if rows_of_graphs(op.kernel) and not rows_alone(op.kernel):
         return _SHOWN["SEEN"]
     recorded = [kernel for kernel in sorted(op.family) if golden_path(kernel).exists()]
@@ -78,6 +79,20 @@ def type_proof(op: OpSpec) -> str:
         return "named by the call"
     sources = {source_of(call.partition(" ")[2]) for call in own}
     return next((text for kind, text in _SHOWN.items() if kind in sources), _ASSUMED)
+
+
+def _in_wheels(op: OpSpec) -> str:
+    """What the wheels hold of one of vLLM-Ascend's own operators."""
+    if release := _defining(op.kernel):
+        return _DEFINED.format(release)
+    status = release_status(op.kernel).values()
+    return _SOURCES if status and set(status) == {ABSENT} else _SCHEMA
+
+
+def _defining(kernel: str) -> str:
+    """The first serving stack whose wheel defines a kernel; empty where none does."""
+    names = (name for name in STACKS if kernel in definitions_of(f"vllm_ascend-{name}"))
+    return next(names, "")
 
 
 def _is_recorded(kernel: str, release: str) -> bool:

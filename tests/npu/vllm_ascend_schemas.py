@@ -1,8 +1,9 @@
 """vLLM-Ascend's own operators, as far as the catalogue calls them, where the library itself is
 not there: it is built with CANN, for an NPU.
 
-The schemas of `torch.ops._C_ascend` are those in the wheel of 0.18.0; those of `torch.ops.vllm`,
-which its Python registers without any, are ours. `tests/stacks` runs the extension itself. An
+The schemas of `torch.ops._C_ascend` are those in the wheel of 0.18.0, or else of 0.23.0; those of
+`torch.ops.vllm`, which its Python registers without any, are ours, and those of operators that no
+wheel has are of vLLM-Ascend's sources. `tests/stacks` runs the extension itself. An
 implementation here computes nothing: it gives memory of the right shapes, and records the call in
 `CALLS` and, where the fake CANN runs, in its log of launches as `CUSTOM name(bf16[2,3]:ND, ...)`.
 """
@@ -21,7 +22,8 @@ from typing import Any
 # What was called: name, and the arguments in order, keywords after positions.
 CALLS: list[tuple[str, tuple[Any, ...]]] = []
 
-_WHEEL = Path(__file__).parent / "releases" / "schemas" / "vllm_ascend-0.18.0.txt"
+_WHEELS = Path(__file__).parent / "releases" / "schemas"
+_RELEASES = ("0.18.0", "0.23.0")  # the first that has an operator says what it takes
 _RUNTIME, _RECORD = "libascendcl.so", "opmeter_fake_cann_record"
 _ND = 2  # acl/acl_base.h
 _FORMATS = {0: "NCHW", 1: "NHWC", 2: "ND", 29: "FRACTAL_NZ", 30: "NCDHW", 47: "NCL"}
@@ -56,6 +58,12 @@ _SCHEMAS: dict[str, dict[str, Callable[[Any, dict[str, Any]], Any]]] = {
             torch.empty_like(named["x"])
         ),
     },
+    # csrc/torch_binding.cpp of vLLM-Ascend's main branch
+    "_C_ascend": {
+        "npu_scatter_nd_update_sk(Tensor(a!) var, Tensor indices, Tensor update) -> ()": (
+            lambda torch, named: None
+        ),
+    },
 }
 # What operators of its extension give, whose schemas are the wheel's.
 _OF_EXTENSION: dict[str, Callable[[Any, dict[str, Any]], Any]] = {
@@ -72,6 +80,19 @@ _OF_EXTENSION: dict[str, Callable[[Any, dict[str, Any]], Any]] = {
     "mla_preprocess": lambda torch, named: tuple(
         torch.empty_like(named[name]) for name in _MLA_OUTPUTS
     ),
+    "npu_hc_pre_v2": lambda torch, named: _streams_read(torch, named["x"]),
+    "npu_hc_post": lambda torch, named: torch.empty_like(named["residual"]),
+    "inplace_partial_rotary_mul": lambda torch, named: None,
+    "npu_rms_norm_dynamic_quant": lambda torch, named: (
+        torch.empty_like(named["x"], dtype=torch.int8),
+        named["x"].new_empty(named["x"].shape[:-1], dtype=torch.float32),
+    ),
+    "npu_scatter_nd_update_v2": lambda torch, named: None,
+    "moe_gating_top_k_hash": lambda torch, named: (
+        named["x"].new_empty((len(named["x"]), named["k"])),
+        named["x"].new_empty((len(named["x"]), named["k"]), dtype=torch.int32),
+        torch.empty_like(named["x"], dtype=torch.float32),
+    ),
 }
 # Functions of Python that the catalogue calls by their module.
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
@@ -80,10 +101,21 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
 
 
 def _of_wheel() -> dict[str, Callable[[Any, dict[str, Any]], Any]]:
-    """The operators of the extension by the schemas that its wheel holds."""
-    lines = [line for line in _WHEEL.read_text().splitlines() if not line.startswith("#")]
-    schemas = {line.partition("(")[0]: line for line in lines}
+    """The operators of the extension by the schemas that its wheels hold."""
+    schemas: dict[str, str] = {}
+    for release in _RELEASES:
+        text = (_WHEELS / f"vllm_ascend-{release}.txt").read_text()
+        found = {line.partition("(")[0]: line for line in text.splitlines()}
+        schemas = found | schemas
     return {schemas[name]: gives for name, gives in _OF_EXTENSION.items()}
+
+
+def _streams_read(torch: Any, x: Any) -> Any:
+    """A block's input, the weights of its output, and those of the streams."""
+    *tokens, streams, size = x.shape
+    shapes = (*tokens, streams), (*tokens, streams, streams)
+    weights = (x.new_empty(shape, dtype=torch.float32) for shape in shapes)
+    return x.new_empty((*tokens, size)), *weights
 
 
 def _indexed(torch: Any, named: dict[str, Any]) -> Any:

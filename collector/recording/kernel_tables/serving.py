@@ -9,6 +9,7 @@ kernel, the sorts of permutations and of top-k among them: only the one named fo
 from collections.abc import Callable
 from typing import Any
 
+SEEN = ("npu_scatter_nd_update_sk",)  # published statistics of DeepSeek-V4.1 on A3
 KERNELS: dict[str, str | Callable[..., Any]] = {
     "aclnnRotaryPositionEmbeddingV2": "RotaryPositionEmbedding",
     "aclnnRotaryPositionEmbeddingGrad": "RotaryPositionEmbeddingGrad",
@@ -38,4 +39,11 @@ KERNELS: dict[str, str | Callable[..., Any]] = {
     "npu_lightning_indexer_quant": "LightningIndexerQuant",
     "npu_moe_init_routing_custom": "MoeInitRoutingCustom",
     "mla_preprocess": "mla_preprocess_0_mix_aic",
+    "npu_hc_pre_v2": "HcPre",
+    "npu_hc_post": "HcPost",
+    "inplace_partial_rotary_mul": "InplacePartialRotaryMul",
+    "npu_rms_norm_dynamic_quant": "RmsNormDynamicQuant",
+    "npu_scatter_nd_update_v2": "ScatterNdUpdateV2",
+    "npu_scatter_nd_update_sk": "ScatterNdUpdateSk",
+    "moe_gating_top_k_hash": "MoeGatingTopKHash",
 }

@@ -46,6 +46,7 @@ _OF_TORCH_NPU = re.compile(
     r"(?:torch_npu|torch_npu\.atb|torch\.ops\.npu|torch\.ops\.atb)\.(_?npu_\w+)"
 )
 _OTHER_CHIPS = "/_310p/"
+_OF_OPP = "/_cann_ops_custom/"  # functions by which CANN compiles kernels, and nobody calls them
 _REGISTERED = re.compile(r'op_name="(\w+)",\s*op_func=(\w+)')
 
 
@@ -216,7 +217,8 @@ def calls_of_torch_npu(source: str) -> set[str]:
 def _is_told(name: str) -> bool:
     """Sources that tell of operators: all of vLLM-Ascend's, and torch_npu's pages of ATB's."""
     is_of_atb = name.rpartition("/")[2] in ("_atb_ops.py", "_atb_api_docs.py")
-    return name.endswith(".py") and (name.startswith("vllm_ascend/") or is_of_atb)
+    is_ours = name.startswith("vllm_ascend/") and _OF_OPP not in name
+    return name.endswith(".py") and (is_ours or is_of_atb)
 
 
 def _told_besides(sources: Iterable[str], found: set[str], names: Iterable[str]) -> set[str]:

@@ -1,5 +1,6 @@
 """Elements, rows and blocks written or added by index."""
 
+from dataclasses import replace
 from typing import Any
 
 from collector.model.case import Case
@@ -7,7 +8,7 @@ from collector.ops import rules
 from collector.ops.catalog.indexing import _lookup
 from collector.ops.parts import like, tensors
 from collector.ops.slots import agrees, elements, input_shape, output_shape
-from collector.ops.spec import Call, Constraint, GraphCall, NpuCall, OpSpec, TensorMaker
+from collector.ops.spec import Call, Constraint, GraphCall, Need, NpuCall, OpSpec, TensorMaker
 
 
 def _embedding_build(case: Case, make: TensorMaker) -> Call:
@@ -327,4 +328,57 @@ SCATTER_ND_UPDATE = OpSpec(
     ),
     npu=NpuCall(build=_nd_build_npu),
     twins=("ScatterNdUpdateAiCore",),
+)
+
+
+def _flat_build(case: Case, make: TensorMaker) -> Call:
+    """Build the call with updates of the shape that torch requires."""
+    x, columns, updates = _nd_build(case, make).args
+    return Call(x, columns, updates.view(*columns[0].shape, *x.shape[len(columns) :]))
+
+
+def _flat_launch(api: Any, x: Any, *others: Any) -> Any:
+    """Call the function, which returns nothing."""
+    api(x, *others)
+    return x
+
+
+def _flat_fits(case: Case) -> bool:
+    """Return whether there are as many numbers in an update as the coordinates select."""
+    x, (*rows, count) = input_shape(case, 0), input_shape(case, 1) or (0,)
+    updates = input_shape(case, 2)
+    if not rows or not 0 < count <= len(x) or not all(x[:count]) or not agrees(case, 0, x):
+        return False
+    part = elements(updates[len(rows) :]), elements(x[count:])
+    return updates[: len(rows)] == tuple(rows) and part[0] == part[1]
+
+
+# The same of vLLM-Ascend's own library: tokens of DeepSeek-V4 written to pages of a cache, each at
+# (page, place). Its updates may lack dimensions of 1. Coordinates below 0 would be left out.
+#
+# 0.23 serves by ScatterNdUpdateV2; later sources by ScatterNdUpdateSk, which no released wheel has.
+SCATTER_ND_UPDATE_V2 = replace(
+    SCATTER_ND_UPDATE,
+    kernel="ScatterNdUpdateV2",
+    call="torch.ops._C_ascend.npu_scatter_nd_update_v2",
+    build=_flat_build,
+    constraints=(
+        Constraint(
+            "expected rows of coordinates, an update for each, and an output like the input",
+            _flat_fits,
+        ),
+        *SCATTER_ND_UPDATE.constraints[1:],
+    ),
+    npu=NpuCall(
+        run=_flat_launch,
+        build=_nd_build_npu,
+        needs=frozenset({Need.CUSTOM_OPP, Need.VLLM_ASCEND}),
+    ),
+    twins=(),
+)
+
+SCATTER_ND_UPDATE_SK = replace(
+    SCATTER_ND_UPDATE_V2,
+    kernel="ScatterNdUpdateSk",
+    call="torch.ops._C_ascend.npu_scatter_nd_update_sk",
 )

@@ -4,11 +4,20 @@ from typing import Any
 
 from collector.model.case import Case, Shape
 from collector.ops import rules
-from collector.ops.catalog.moe._routing import chosen_by_output, unwritten
+from collector.ops.catalog.moe._routing import chosen_by_output, make_choices, unwritten
 from collector.ops.parts import like
 from collector.ops.parts.tensors import per_element
 from collector.ops.slots import agrees, given, input_shape, output_shape
-from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker, accepts
+from collector.ops.spec import (
+    Call,
+    Constraint,
+    Need,
+    NpuCall,
+    OpSpec,
+    TensorMaker,
+    accepts,
+    dense_bytes,
+)
 
 # The router turns scores into weights, and each token takes its best experts.
 #
@@ -20,6 +29,7 @@ _NORM = 2
 _MOST_EXPERTS = 2048
 _GROUPED_EXPERTS, _GROUPS, _BEST_GROUPS = 256, 8, 4
 _EPSILON = 1e-20
+_SQRT_SOFTPLUS = 2
 
 
 def _groups(case: Case) -> tuple[int, int]:
@@ -61,11 +71,17 @@ def _npu_run(api: Any, *args: Any, norm: Any, **how: Any) -> Any:
 
 def _reference(torch: Any, x: Any, k: int, *, norm: Any, **how: Any) -> Any:
     wide, bias, is_named = x.float(), how["bias"], norm is not None
-    norm = wide.sigmoid() if how["norm_type"] else wide.softmax(-1)
+    if how["norm_type"] == _SQRT_SOFTPLUS:
+        norm = torch.nn.functional.softplus(wide).sqrt_()
+    else:
+        norm = wide.sigmoid() if how["norm_type"] else wide.softmax(-1)
     scores = norm if bias is None else norm + bias
     if how["group_count"] > 1:
         scores = _best_groups(torch, scores, how["group_count"], how["k_group"])
-    chosen = scores.topk(k, -1).indices
+    if how.get("tid2eid") is not None:
+        chosen = how["tid2eid"].index_select(0, how["input_ids"]).long()
+    else:
+        chosen = scores.topk(k, -1).indices
     weights = norm.gather(-1, chosen)
     if how["norm_type"]:
         weights = weights / (weights.sum(-1, keepdim=True) + how["eps"])
@@ -116,6 +132,91 @@ MOE_GATING_TOP_K = OpSpec(
         ),
         rules.NOTHING_EMPTY,
         rules.inputs_are(rules.FLOATS, (0,)),
+        rules.one_dtype((0, _BIAS)),
+        *rules.dtypes({}, {1: "INT32", _NORM: "FLOAT"}),
+    ),
+)
+
+# The router of DeepSeek-V4: square roots of softplus, without groups. In its first layers a table
+# has the experts of each token of the vocabulary.
+_IDS, _TABLE = sorted(_HASHED)
+_V4_SCALING = 1.5
+
+
+def _hash_build(case: Case, make: TensorMaker) -> Call:
+    x, *_ = case.inputs or ()
+    ids, table = given(case, _IDS), given(case, _TABLE)
+    vocabulary, choices = input_shape(case, _TABLE) or (0, 0)
+    experts = input_shape(case, 0)[-1]
+    return Call(
+        like.normal(x, make),
+        chosen_by_output(case),
+        bias=like.normal(given(case, _BIAS), make),
+        input_ids=like.integers(ids, make, 0, vocabulary) if table else None,
+        tid2eid=make_choices(make, vocabulary, choices, experts, table.dtype) if table else None,
+        k_group=1,
+        group_count=1,
+        routed_scaling_factor=_V4_SCALING,
+        eps=_EPSILON,
+        group_select_mode=1,
+        renorm=0,
+        norm_type=_SQRT_SOFTPLUS,
+        norm=unwritten(make, input_shape(case, 0)) if output_shape(case, _NORM) else None,
+    )
+
+
+def _hash_launch(api: Any, *args: Any, norm: Any, **how: Any) -> Any:
+    weights, chosen, _ = api(*args, **how, out_flag=False)
+    return weights, chosen, norm
+
+
+def _hash_traffic(case: Case) -> int:
+    """Return the bytes: scores, bias and outputs, and the row of the table for each token."""
+    table = given(case, _TABLE)
+    whole = dense_bytes(case, MOE_GATING_TOP_K.optional, frozenset({_NORM}))
+    if table is None:
+        return whole
+    rows, vocabulary = input_shape(case, 0)[0], input_shape(case, _TABLE)[0]
+    return whole - table.size_bytes + rows * table.size_bytes // vocabulary
+
+
+def _hash_fits(case: Case) -> bool:
+    x, bias = input_shape(case, 0), given(case, _BIAS)
+    if len(x) != 2 or x[1] > _MOST_EXPERTS or (bias and bias.shape != x[1:]):
+        return False
+    chosen, norm = (x[0], chosen_by_output(case)), output_shape(case, _NORM)
+    table = input_shape(case, _TABLE)
+    is_hashed = input_shape(case, _IDS) == x[:1] and table == (*table[:1], *chosen[1:])
+    is_table_free = given(case, _IDS) is None and given(case, _TABLE) is None
+    return (
+        1 <= chosen[1] <= x[1]
+        and agrees(case, 1, chosen)
+        and norm in (None, (), x)
+        and (is_hashed or is_table_free)
+    )
+
+
+MOE_GATING_TOP_K_HASH = OpSpec(
+    kernel="MoeGatingTopKHash",
+    call="torch.ops._C_ascend.moe_gating_top_k_hash",
+    assumes="scores at random; tokens and their experts at random, each expert once a token",
+    slots=MOE_GATING_TOP_K.slots,
+    optional=MOE_GATING_TOP_K.optional,
+    optional_outputs=frozenset({_NORM}),
+    reference=_reference,
+    build=_hash_build,
+    flops=per_element(4),
+    traffic=_hash_traffic,
+    npu=NpuCall(run=_hash_launch, needs=frozenset({Need.CUSTOM_OPP, Need.VLLM_ASCEND})),
+    constraints=(
+        Constraint(
+            "expected scores (T, at most 2048), a bias for each expert if there is one, ids (T) "
+            "and a table (vocabulary, choices) or neither, and outputs (T, choices)",
+            _hash_fits,
+        ),
+        rules.NOTHING_EMPTY,
+        rules.inputs_are(rules.FLOATS, (0,)),
+        rules.inputs_are(rules.INTEGERS, (_IDS, _TABLE)),
         rules.one_dtype((0, _BIAS)),
         *rules.dtypes({}, {1: "INT32", _NORM: "FLOAT"}),
     ),

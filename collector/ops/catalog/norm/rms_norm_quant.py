@@ -17,7 +17,7 @@ from collector.ops.slots import (
     output_slot,
     spelling,
 )
-from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker
+from collector.ops.spec import Call, Constraint, Need, NpuCall, OpSpec, TensorMaker
 
 _X1, _X2, _GAMMA, _SMOOTH1, _SMOOTH2, _BETA = range(6)
 _Y, _Y2, _SUM, _SCALE1, _SCALE2 = range(5)
@@ -152,6 +152,84 @@ ADD_RMS_NORM_DYNAMIC_QUANT = OpSpec(
             "expected outputs: INT8 twice and the sum, all with the shape of x, and two FLOAT "
             "scales a row; the second of each may be absent, both together",
             _outputs_fit,
+        ),
+    ),
+)
+
+
+# The norm alone, and its rows quantised to INT8: of vLLM-Ascend's own library, for the queries of
+# DeepSeek-V4 (`vllm_ascend/attention/dsa_v1.py` of 0.23), without smoothing.
+_NORM_SMOOTH, _NORM_SMOOTH2, _NORM_BETA = 2, 3, 4
+_NORM_SECOND = frozenset({1, 3})
+
+
+def _norm_build(case: Case, make: TensorMaker) -> Call:
+    x, gamma, *_ = case.inputs or ()
+    smooth, beta = given(case, _NORM_SMOOTH), given(case, _NORM_BETA)
+    second = (output_slot(case, i) for i in sorted(_NORM_SECOND))
+    return Call(
+        like.normal(x, make),
+        like.normal(gamma, make),
+        smooth_scale=like.uniform(smooth, make, 0.5, 1.5),
+        beta=like.normal(beta, make),
+        second=tuple(like.full(slot, make, 0) if slot and slot.shape else None for slot in second),
+    )
+
+
+def _norm_reference(
+    torch: Any, x: Any, gamma: Any, *, smooth_scale: Any, beta: Any, second: Any
+) -> Any:
+    y, _ = normalised(x, gamma)
+    if beta is not None:
+        y.add_(beta)
+    y, scale = quantise_rows(torch, y if smooth_scale is None else y.mul_(smooth_scale))
+    return y, second[0], scale, second[1]
+
+
+def _norm_launch(api: Any, *args: Any, second: Any, **options: Any) -> Any:
+    """Call the function. It passes the kernel memory for a second result, which is not written."""
+    y, scale = api(*args, **options)
+    return y, second[0], scale, second[1]
+
+
+def _norm_fits(case: Case) -> bool:
+    x, gamma = input_shape(case, 0), input_shape(case, 1)
+    rows = (given(case, i) for i in (_NORM_SMOOTH, _NORM_BETA))
+    return (
+        len(x) > 1
+        and elements(x) > 0
+        and gamma == x[-1:]
+        and all(slot is None or slot.shape == gamma for slot in rows)
+        and agrees(case, 0, x)
+        and agrees(case, 2, x[:-1])
+        and output_shape(case, 1) in (None, (), (1,))
+        and output_shape(case, 3) in (None, (), x[:-1])
+    )
+
+
+RMS_NORM_DYNAMIC_QUANT = OpSpec(
+    kernel="RmsNormDynamicQuant",
+    call="torch.ops._C_ascend.npu_rms_norm_dynamic_quant",
+    slots=("x", "gamma", "smooth_scale1", "smooth_scale2", "beta"),
+    optional=frozenset({_NORM_SMOOTH, _NORM_SMOOTH2, _NORM_BETA}),
+    optional_outputs=_NORM_SECOND,
+    reference=_norm_reference,
+    build=_norm_build,
+    # per element 4 for the norm, 3 for the quantisation, and one for each of smoothing and beta
+    flops=lambda case: (
+        (7 + sum(given(case, i) is not None for i in (_NORM_SMOOTH, _NORM_BETA)))
+        * elements(input_shape(case, 0))
+    ),
+    npu=NpuCall(run=_norm_launch, needs=frozenset({Need.CUSTOM_OPP, Need.VLLM_ASCEND})),
+    constraints=(
+        rules.absent_inputs(frozenset({_NORM_SMOOTH2}), "a second smoothing scale"),
+        rules.inputs_are(rules.HALF_DTYPES, (0,)),
+        rules.one_dtype((0, 1, _NORM_SMOOTH, _NORM_BETA), ()),
+        *rules.dtypes({}, {0: "INT8", 1: "INT8", 2: "FLOAT", 3: "FLOAT"}),
+        Constraint(
+            "expected gamma, a smoothing scale and beta with the shape of one row, an output with "
+            "the shape of x, a scale a row, and for the second ones one number and a scale a row",
+            _norm_fits,
         ),
     ),
 )

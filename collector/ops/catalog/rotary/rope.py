@@ -1,5 +1,6 @@
 """Rotary position embeddings with cos and sin given for each token."""
 
+from math import tau
 from typing import Any
 
 from collector.model.case import Case
@@ -14,7 +15,7 @@ from collector.ops.slots import (
     output_shape,
     outputs_agree,
 )
-from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker
+from collector.ops.spec import Call, Constraint, Need, NpuCall, OpSpec, TensorMaker
 
 # Rotations whose cos and sin are as wide as x: their tensors, and the shapes that fit.
 
@@ -120,6 +121,83 @@ INTERLEAVE_ROPE = OpSpec(
         rules.NOTHING_EMPTY,
         rules.inputs_are(rules.HALF_DTYPES, (0,)),
         rules.one_dtype((0, 1, 2)),
+    ),
+)
+
+# Rotary positions of interleaved pairs in the last dimensions of each head, in place.
+#
+# DeepSeek-V4 rotates 64 of 512 numbers, and of 128 in its indexer. vLLM-Ascend 0.23 serves it by
+# this kernel of its own library (`vllm_ascend/attention/dsa_v1.py`). A row has the size of the
+# slice, and not its place.
+_INTERLEAVE = "interleave"
+
+
+def _partial_build(case: Case, make: TensorMaker) -> Call:
+    x, cos, _ = case.inputs or ()
+    shape, size = input_shape(case, 1), input_shape(case, 0)[-1]
+    angles = make.uniform((*shape[:-1], shape[-1] // 2), "FLOAT", 0.0, tau)
+    pairs, real = angles.repeat_interleave(2, -1), make.dtype(cos.dtype)
+    return Call(
+        like.normal(x, make),
+        pairs.cos().to(real),
+        pairs.sin().to(real),
+        rotary_mode=_INTERLEAVE,
+        partial_slice=[size - shape[-1], size],
+    )
+
+
+def _partial_reference(
+    torch: Any, x: Any, cos: Any, sin: Any, *, rotary_mode: str, partial_slice: list[int]
+) -> Any:
+    part = x[..., slice(*partial_slice)]
+    wide = part.float()
+    a, b = wide.unflatten(-1, (-1, 2)).unbind(-1)
+    turned = torch.stack((-b, a), -1).flatten(-2)
+    part.copy_((wide * cos).addcmul_(turned, sin))
+    return x
+
+
+def _partial_launch(api: Any, x: Any, *others: Any, **how: Any) -> Any:
+    """Call the function, which returns nothing."""
+    api(x, *others, **how)
+    return x
+
+
+def _partial_fits(case: Case) -> bool:
+    x, cos, sin = (input_shape(case, i) for i in range(3))
+    if len(x) != 4 or len(cos) != 4 or cos != sin or not outputs_agree(case, x):
+        return False
+    is_part = 0 < cos[3] <= x[3] and cos[3] % 2 == 0
+    return is_part and broadcast(x[:3], cos[:3]) == x[:3]
+
+
+def _partial_traffic(case: Case) -> int:
+    """Return the bytes: the slice read and written, cos and sin read."""
+    x, cos, sin = case.inputs or ()
+    share = elements(input_shape(case, 0)[:-1]) * input_shape(case, 1)[-1]
+    return 2 * rules.accepted(x.known_dtype).bytes_of(share) + cos.size_bytes + sin.size_bytes
+
+
+INPLACE_PARTIAL_ROTARY_MUL = OpSpec(
+    kernel="InplacePartialRotaryMul",
+    call="torch.ops._C_ascend.inplace_partial_rotary_mul",
+    assumes="interleaved pairs in the last dimensions of x",
+    slots=("x", "cos", "sin"),
+    reference=_partial_reference,
+    build=_partial_build,
+    flops=lambda case: 3 * elements(input_shape(case, 0)[:-1]) * input_shape(case, 1)[-1],
+    traffic=_partial_traffic,
+    npu=NpuCall(run=_partial_launch, needs=frozenset({Need.CUSTOM_OPP, Need.VLLM_ASCEND})),
+    constraints=(
+        Constraint(
+            "expected x of four dimensions and an output like it, and cos and sin that broadcast "
+            "to it, of an even size up to that of x",
+            _partial_fits,
+        ),
+        rules.NOTHING_EMPTY,
+        rules.inputs_are(rules.FLOATS, (0, 1)),
+        rules.one_dtype((0,)),
+        rules.one_dtype((1, 2), ()),
     ),
 )
 

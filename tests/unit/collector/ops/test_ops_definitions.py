@@ -16,8 +16,11 @@ SPELLED = {
     "float32": "FLOAT",
     "bfloat16": "DT_BF16",
     "int8": "INT8",
+    "int16": "INT16",
     "int32": "INT32",
     "int64": "INT64",
+    "bool": "BOOL",
+    "int4": None,  # torch cannot hold it, and no row is of it
 }
 
 
@@ -32,9 +35,8 @@ TOLD = [(release, kernel) for release in RELEASES for kernel in definitions(rele
 def columns(definition):
     """The combinations of dtypes: of the inputs, then of the outputs, in order."""
     slots = [*definition["input"], *definition["output"]]
-    return list(
-        zip(*([SPELLED[d] for d in dtypes.split(",")] for _, dtypes, _ in slots), strict=True)
-    )
+    found = zip(*([SPELLED[d] for d in dtypes.split(",")] for _, dtypes, _ in slots), strict=True)
+    return [column for column in found if None not in column]
 
 
 def spelled(record, definition):

@@ -83,6 +83,7 @@ def test_index_looks_up_what_follows_the_dimensions_kept(
         ("IndexPutV2", "6,9,4;5,4;2;2;5;5", "6,9,4"),
         ("ScatterNdUpdate", "40,8;6,1;6,8", "40,8"),
         ("ScatterNdUpdate", "5,4,8;3,2;3,8", "5,4,8"),
+        ("ScatterNdUpdateV2", "5,4,1,8;3,2;3,8", "5,4,1,8"),
     ],
 )
 def test_what_is_placed_is_found_where_the_indices_tell(

@@ -1,5 +1,7 @@
 """Routing of experts against loops over tokens, choices and experts."""
 
+import math
+
 import pytest
 
 from collector.ops.catalog.moe._routing import make_choices
@@ -258,3 +260,33 @@ def test_a_combine_gives_each_token_its_weighted_rows(torch, case_of, build, lau
     assert ends[-1] == 12
     (came,) = launch(case, call)
     torch.testing.assert_close(came.double(), expected, rtol=1e-5, atol=1e-5)
+
+
+def weights_of(x, experts):
+    """What DeepSeek-V4 gives the experts of a token: shares of 1.5."""
+    scores = {expert: math.sqrt(math.log1p(math.exp(x[expert]))) for expert in experts}
+    return [1.5 * scores[expert] / sum(scores.values()) for expert in experts]
+
+
+def test_a_token_of_the_vocabulary_has_its_experts(torch, case_of, build, launch):
+    cells = "4,16;;4;9,3", "FLOAT;DT_UNDEFINED;INT64;INT32", "4,3;4,3;4,16", "FLOAT;INT32;FLOAT"
+    case = case_of("MoeGatingTopKHash", *cells)
+    x, _ = (call := build(case)).args
+    ids, table = (call.kwargs[name].tolist() for name in ("input_ids", "tid2eid"))
+    weights, chosen, _ = launch(case, call)
+    assert chosen.tolist() == [table[token] for token in ids]
+    expected = [weights_of(*pair) for pair in zip(x.tolist(), chosen.tolist(), strict=True)]
+    torch.testing.assert_close(weights, torch.tensor(expected), rtol=1e-5, atol=1e-6)
+
+
+def test_a_bias_changes_the_choice_and_not_the_weights(torch, case_of, build, launch):
+    cells = "4,16;16;;", "FLOAT;FLOAT;DT_UNDEFINED;DT_UNDEFINED", "4,3;4,3;", "FLOAT;INT32;FLOAT"
+    case = case_of("MoeGatingTopKHash", *cells)
+    x, _ = (call := build(case)).args
+    call.kwargs["bias"].zero_()[5] = 100
+    weights, chosen, _ = launch(case, call)
+    assert (chosen[:, 0] == 5).all()
+    best = [sorted(set(range(16)) - {5}, key=row.__getitem__)[:-3:-1] for row in x.tolist()]
+    assert chosen[:, 1:].tolist() == best
+    expected = [weights_of(*pair) for pair in zip(x.tolist(), chosen.tolist(), strict=True)]
+    torch.testing.assert_close(weights, torch.tensor(expected), rtol=1e-5, atol=1e-6)

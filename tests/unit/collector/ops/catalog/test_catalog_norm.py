@@ -210,3 +210,46 @@ def test_rms_norm_grad(torch, case_of, build, launch, x, gamma, rstd):
     expected = gradients(torch, forward, (tensor, weight), dy)
     for came, wanted in zip(launch(case, call), expected, strict=True):
         torch.testing.assert_close(came, wanted)
+
+
+def test_a_norm_alone_is_quantised_row_by_row(torch, case_of, build, launch):
+    cells = ("6,16;16;16;;16", "FLOAT16;FLOAT16;FLOAT16;DT_UNDEFINED;FLOAT16")
+    case = case_of("RmsNormDynamicQuant", *cells, "6,16;;6;", "INT8;INT8;FLOAT;FLOAT")
+    x, gamma = (call := build(case, wide=True)).args
+    y = normal(torch, x, gamma) + call.kwargs["beta"]
+    expected, scales = int8_rows(torch, y * call.kwargs["smooth_scale"])
+    came, absent, scale, second = launch(case, call)
+    assert absent is second is None
+    assert (came.int() - expected.int()).abs().max() <= 1
+    torch.testing.assert_close(scale, scales)
+
+
+def hyper_connection(case_of):
+    shapes = "3,4,4096;24,16384;3;24", "3,4096;3,4;3,4,4"
+    return case_of("HcPre", shapes[0], f"DT_BF16;{F3}", shapes[1], "DT_BF16;FLOAT;FLOAT")
+
+
+def test_streams_without_a_projection_are_read_by_the_base_alone(torch, case_of, build, launch):
+    case = hyper_connection(case_of)
+    x, projection, _, base, *_ = (call := build(case, wide=True)).args
+    projection.zero_()
+    y, write, _ = launch(case, call)
+    expected = torch.einsum("s,tsd->td", base[:4].sigmoid(), x)
+    torch.testing.assert_close(y, expected, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(write, 2 * base[4:8].sigmoid().expand(3, 4))
+
+
+def test_streams_are_mixed_by_a_doubly_stochastic_matrix(torch, case_of, build, launch):
+    case = hyper_connection(case_of)
+    *_, mix = launch(case, build(case, wide=True))
+    assert (mix > 0).all()
+    for dim in (-1, -2):
+        torch.testing.assert_close(mix.sum(dim), torch.ones(3, 4), rtol=1e-2, atol=1e-2)
+
+
+def test_a_block_s_output_is_spread_over_the_mixed_streams(torch, case_of, build, launch):
+    case = case_of("HcPost", "1,3,8;1,3,4,8;1,3,4;1,3,4,4", f"{F3};FLOAT", "1,3,4,8", "FLOAT")
+    x, residual, write, mix = (call := build(case)).args
+    expected = torch.einsum("btij,btid->btjd", mix, residual)
+    expected += torch.einsum("btj,btd->btjd", write, x)
+    torch.testing.assert_close(launch(case, call)[0], expected)

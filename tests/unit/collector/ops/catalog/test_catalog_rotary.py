@@ -190,6 +190,22 @@ def test_rotary_position_embedding_grad_without_x(torch, case_of, build, launch)
     assert dcos is dsin is None
 
 
+def test_the_last_dimensions_of_a_head_are_turned_in_place_pair_by_pair(
+    torch, case_of, build, launch
+):
+    shapes = "3,1,2,16;3,1,1,8;3,1,1,8"
+    case = case_of("InplacePartialRotaryMul", shapes, "FLOAT;FLOAT;FLOAT", "3,1,2,16", "FLOAT")
+    x, cos, sin = (call := build(case)).args
+    before, (after,) = x.clone(), launch(case, call)
+    assert after is x
+    pairs = [tensor[..., part::2] for tensor in (before[..., 8:], cos, sin) for part in (0, 1)]
+    a, b, *angles = pairs
+    assert torch.equal(angles[0], angles[1]) and torch.equal(angles[2], angles[3])
+    expected = torch.stack(turned(torch, a, b, angles[0], angles[2]), -1).flatten(-2)
+    torch.testing.assert_close(x[..., 8:].double(), expected, rtol=1e-5, atol=1e-6)
+    assert torch.equal(x[..., :8], before[..., :8])
+
+
 @pytest.mark.fast
 @pytest.mark.parametrize(
     ("told", "head"), [("128", 128), ("32", 0), ("96", 0), ("128.0", 0), ("x", 0)]
