@@ -407,6 +407,9 @@ class _LayoutReader:
     def _key_sizes(self, query: dict[str, int], size: int, pages: Pages | None) -> dict[str, int]:
         """Return the sizes of the keys by letter: N their heads, V the size of a value."""
         letters = ("XYH" if pages.is_flat else "XNYD") if pages else self.letters
+        dimensions = {len(input_shape(self.case, slot)) for slot in (KEY, VALUE)}
+        if len(dimensions) != 1 or (5 in dimensions and not pages):  # five are of NZ pages
+            raise Misfit(FusedRule.KEYS)
         key, value = by_token(self.case, KEY), by_token(self.case, VALUE)
         keys, values = (_lengths.sizes_by_letter(letters, shape) for shape in (key, value))
         if keys is None or values is None or keys.get("B") != query.get("B") and not pages:

@@ -12,7 +12,7 @@ from tests.unit.collector.ops.conftest import CpuMaker
 # Their whole numbers are computed with, and point nowhere.
 COMPUTED_WITH = {
     *("DequantSwigluQuant", "DropOutDoMask", "FloorDiv", "FloorMod", "Pow"),
-    *("QuantBatchMatmulV3", "WeightQuantBatchMatmulV2"),
+    *("QuantBatchMatmulV3", "QuantBatchMatmulV4", "WeightQuantBatchMatmulV2"),
 }
 # What is chosen by the numbers themselves: random ones are made of those too.
 BY_NUMBERS = {
