@@ -190,6 +190,7 @@ def _hash_fits(case: Case) -> bool:
     is_table_free = given(case, _IDS) is None and given(case, _TABLE) is None
     return (
         1 <= chosen[1] <= x[1]
+        and agrees(case, 0, chosen)
         and agrees(case, 1, chosen)
         and norm in (None, (), x)
         and (is_hashed or is_table_free)
