@@ -158,7 +158,7 @@ def cells_of(call: Recorded) -> dict[str, str]:
 
 def _sides(call: Recorded) -> tuple[_Side, _Side]:
     chosen = _CHOSEN.get(call.name)
-    layout = chosen(call) if chosen else _LAYOUTS.get(call.name)
+    layout = chosen(call) if chosen else _LAYOUTS.get(call.name) or _stated(call)
     if layout is not None:
         inputs, outputs = layout.split(" -> ")
         return _read(inputs, call), _read(outputs, call)
@@ -172,6 +172,13 @@ def _sides(call: Recorded) -> tuple[_Side, _Side]:
     else:
         count = min(_MORE_OUTPUTS.get(call.name, 1), max(len(tensors) - 1, 0))
     return tensors[: len(tensors) - count], tensors[len(tensors) - count :]
+
+
+def _stated(call: Recorded) -> str | None:
+    """The layout that a call of a Triton kernel ends with: the tensors that it reads and writes. Of
+    them msprof shows five at most."""
+    last = call.arguments[-1].strip('"') if call.arguments else ""
+    return last if call.name.startswith("triton.") and " -> " in last else None
 
 
 def _copied(call: Recorded) -> str:

@@ -19,7 +19,11 @@ from typing import Any
 from collector.codec.canonical import json_object, readable_json
 from collector.codec.errors import BadInput, OpmeterError
 from collector.recording.build import build_runtime, environment, prepended
-from collector.recording.environments import ServingEnvironment, install_serving
+from collector.recording.environments import (
+    ServingEnvironment,
+    find_release,
+    install_serving,
+)
 from collector.recording.model_cuts import Config
 from collector.recording.recorded_calls import (
     Calls,
@@ -234,6 +238,8 @@ def _request(config: Config, model: Path, settings: EngineSettings) -> Mapping[s
         "enable_expert_parallel": settings.ep > 1,
         "enforce_eager": not settings.is_graph,
     }
+    if config.reads_images:  # its passes are those of text
+        engine["limit_mm_per_prompt"] = {"image": 0, "video": 0}
     if config.is_quantised:
         engine["quantization"] = "ascend"
     if settings.is_graph:
@@ -257,6 +263,7 @@ def _environment(
     kept["PATH"] = prepended(str(serving.python.parent), env, "PATH")
     kept |= _SETTINGS | {"VLLM_CACHE_ROOT": str(cache() / "vllm")}
     kept |= {"FAKE_NPU_SOC": _SOCS[settings.device], "OPMETER_DEVICE": settings.device}
+    kept["OPMETER_CANN"] = find_release(settings.release).cann
     kept["OPMETER_INTEGERS"] = "0" if settings.is_graph else "1"
     if settings.tp > 1:  # rank 0 of a world whose other ranks do not exist
         kept |= {"OPMETER_ALONE": "1", "FAKE_NPU_ALONE": "1", "RANK": "0", "LOCAL_RANK": "0"}

@@ -58,11 +58,13 @@ class ServingStack:
 class Release:
     """A release of a serving stack, as `opmeter model show` names it.
 
-    `size_gb` is the size of its environment on disk, `minutes` the time to install it."""
+    `cann` is the version that its METADATA requires; `size_gb` is the size of its environment on
+    disk, `minutes` the time to install it."""
 
     vllm_ascend: str
     vllm: str
     triton_ascend: str
+    cann: str
     size_gb: int
     minutes: int
 
@@ -95,8 +97,8 @@ STACKS = {
 }
 # 0.23 requires triton_ascend 3.2.2, which is not published for pip. Its kernels are not compiled.
 RELEASES = {
-    "vllm-ascend-0.18": Release("0.18.0", "0.18.0", "3.2.0", 8, 5),
-    "vllm-ascend-0.23": Release("0.23.0", "0.23.0", "3.2.0", 9, 5),
+    "vllm-ascend-0.18": Release("0.18.0", "0.18.0", "3.2.0", "8.5.0", 8, 5),
+    "vllm-ascend-0.23": Release("0.23.0", "0.23.0", "3.2.0", "9.1.0", 9, 5),
 }
 
 

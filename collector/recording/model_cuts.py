@@ -74,6 +74,10 @@ class Config:
         return _has_experts(self._text)
 
     @property
+    def reads_images(self) -> bool:
+        return "vision_config" in self._values
+
+    @property
     def max_tokens(self) -> int:
         """Return the largest number of tokens of a request."""
         return int(self._text["max_position_embeddings"])

@@ -39,7 +39,9 @@ def list_command() -> None:
     from collector.shapes.kernel_set import bundled_releases
 
     for name in bundled_configs():
-        typer.echo(name if name in bundled_names() else f"{name} (to record)")
+        typer.echo(name)
+    to_record = [name for name in bundled_configs() if name not in bundled_names()]
+    typer.echo(f"to record: {', '.join(to_record)}", err=True)
     typer.echo(f"kernels of {', '.join(bundled_releases())}", err=True)
 
 

@@ -2,6 +2,7 @@
 
 Settings are environment variables:
 
+    OPMETER_CANN      version of CANN
     OPMETER_ALONE     this process is rank 0 of a world whose other ranks do not exist
     OPMETER_DEVICE    device generation instead of the one that vllm_ascend was built for
     OPMETER_INTEGERS  1: compute small integer tensors (opmeter_integers)
@@ -14,6 +15,7 @@ import os
 import sys
 
 from opmeter_launches import record_named
+from opmeter_pointers import layout
 
 _PATCHES = {}
 _AI_CORES = 24
@@ -96,9 +98,19 @@ def _triton_launch(module):
             for value in bound.arguments.values()
         ]
         if not warmup:
-            record_named(f"triton.{self.fn.__name__}", *shown, "grid", list(map(int, grid)))
+            read_and_written = layout(self, bound.arguments)
+            grid = list(map(int, grid))
+            record_named(f"triton.{self.fn.__name__}", *shown, "grid", grid, read_and_written)
 
     module.JITFunction.run = run
+
+
+@after("torch_npu")
+def _version_of_cann(module):
+    """torch_npu reads the version from an installation, and engines choose operators by it."""
+    import torch
+
+    torch.version.cann = os.environ["OPMETER_CANN"]
 
 
 @after("vllm_ascend.vllm_ascend_C")

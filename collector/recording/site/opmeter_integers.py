@@ -53,7 +53,7 @@ def _compute(func, args, kwargs, out):
     if "moe_gating_top_k" in func._schema.name:
         _spread_evenly(out, args[0].shape[-1])
         return
-    if func.namespace != "aten" or not isinstance(out, torch.Tensor):
+    if func.namespace != "aten" or not isinstance(out, torch.Tensor) or out.device.type != "npu":
         return
     first = args[0] if args and isinstance(args[0], torch.Tensor) else None
     is_same = (
@@ -63,7 +63,7 @@ def _compute(func, args, kwargs, out):
     )
     if is_same and not func._schema.is_mutable:
         return  # a view
-    if out.device.type == "cpu" or out.dtype not in _KINDS:
+    if out.dtype not in _KINDS:
         return
     given, named = tree_map(_on_host, list(args)), tree_map(_on_host, dict(kwargs))
     named.pop("pin_memory", None)

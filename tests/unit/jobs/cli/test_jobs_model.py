@@ -17,8 +17,10 @@ def model(*words):
 
 def test_the_models_that_come_along_are_listed():
     names = [
-        *("deepseek-v3", "deepseek-v3.2", "glm-4.5", "glm-4.5-air", "glm-5.1", "glm-5.2"),
-        *("llama-3-70b", "qwen3-235b-a22b", "qwen3-32b"),
+        *("deepseek-v3", "deepseek-v3.2", "deepseek-v4-flash", "glm-4.5", "glm-4.5-air"),
+        *("glm-5.1", "glm-5.2", "gpt-oss-120b", "kimi-k2", "kimi-k2-thinking", "llama-3-70b"),
+        *("minimax-m2", "qwen3-235b-a22b", "qwen3-32b", "qwen3-next-80b-a3b", "qwen3-vl-8b"),
+        "qwen3.5-397b-a17b",
     ]
     assert model("list").stdout.split() == names
 
