@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from math import fsum
 
-from collector.codec.errors import BadInput
+from collector.codec.errors import BadInput, CaseRejected
 from collector.model.case import Case
 from collector.model.plan import MeasureSettings
 from collector.model.record import CaseRecord
@@ -67,7 +67,7 @@ def roofline_us(case: Case, peaks: Peaks) -> float:
     """Return the duration of a launch at the device's rates; 0 if its work is unknown."""
     try:
         return 1e6 * _roofline_s(case, peaks)
-    except (BadInput, *DECLARATION_ERRORS):
+    except (BadInput, CaseRejected, *DECLARATION_ERRORS):
         return 0.0
 
 
