@@ -43,6 +43,7 @@ _SOCS = {"A2": "Ascend910B2", "A3": "Ascend910_9391"}
 DEVICES = tuple(_SOCS)
 _BATCHED_TOKENS = 8192
 _PAGE = 128  # tokens of a block of the cache, as vLLM-Ascend chooses it
+_POOLS = 8  # caches that take their pages from one pool, where kinds of attention alternate
 _LIMIT_S = 1200
 _FRAME = re.compile(r'File "(.+)", line (\d+) in (\S+)')
 # Of this process's environment: what would change launches without being recorded.
@@ -230,9 +231,8 @@ def _request(config: Config, model: Path, settings: EngineSettings) -> Mapping[s
         "max_num_seqs": most,
         "enable_prefix_caching": False,
         "disable_log_stats": True,
-        # the memory of the device does not decide how many requests fit; kinds of attention that
-        # alternate take their pages from one pool
-        "num_gpu_blocks_override": config.longest_block
+        # the memory of the device does not decide how many requests fit
+        "num_gpu_blocks_override": (_POOLS if config.alternates else 1)
         * max(512, (most + 1) * (-(-longest // _PAGE) + 1)),
         "tensor_parallel_size": settings.tp,
         "enable_expert_parallel": settings.ep > 1,

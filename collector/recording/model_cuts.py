@@ -83,9 +83,9 @@ class Config:
         return int(self._text["max_position_embeddings"])
 
     @property
-    def longest_block(self) -> int:
-        """Return the largest number of layers that are a kind together."""
-        return max(block.length for block in self._blocks)
+    def alternates(self) -> bool:
+        """Return whether layers of several kinds are a kind together."""
+        return any(block.length > 1 for block in self._blocks)
 
     def cuts(self, depth: int) -> Iterator[Mapping[str, int]]:
         """Yield layers by kind: `depth` of each, then the same with one more of each kind."""

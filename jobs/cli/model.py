@@ -93,12 +93,18 @@ def show_command(
     release: Annotated[
         str | None, typer.Option(help="release of the serving stack  [default: vllm-ascend-0.18]")
     ] = None,
+    missing: Annotated[
+        bool,
+        typer.Option(
+            "--missing", help="of a recording, only the kernels that no operator measures"
+        ),
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="print every cell as JSON")] = False,
 ) -> None:
     """Show the kernels that one forward pass of a model launches on one rank.
 
-    A recording of `opmeter model record` has its passes and its layout; --json and its file are the
-    only options.
+    A recording of `opmeter model record` has its passes and its layout; --missing, --json and its
+    file are the only options.
 
     \b
     Examples:
@@ -107,7 +113,7 @@ def show_command(
       opmeter model show qwen3-32b.json.gz
     """
     if model.endswith(RECORDING_SUFFIX):
-        show_recording(Path(model), as_json=as_json)
+        show_recording(Path(model), only_missing=missing, as_json=as_json)
         return
     from dataclasses import replace
 

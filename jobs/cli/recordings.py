@@ -17,9 +17,10 @@ from jobs.cli.terminal import print_json, print_table, say, say_lines
 if TYPE_CHECKING:
     from collector.recording.recorded_calls import PassTokens
     from collector.report.recorded_share import RecordedShare
-    from collector.shapes.recorded_step import Occurrences
+    from collector.shapes.recorded_step import Occurrences, Recording
 
 RECORDING_SUFFIX = ".json.gz"
+_MISSING_COLUMNS = ("share", "phase", "kernel", "times", "reason", "example")
 _COLUMNS = ("kernel", "times", "outside", "per layer", "graph", "input shapes")
 
 
@@ -141,11 +142,14 @@ def _passes(
     return tuple(known[Phase(one)] for one in dict.fromkeys(phases))
 
 
-def show_recording(path: Path, *, as_json: bool) -> None:
+def show_recording(path: Path, *, only_missing: bool, as_json: bool) -> None:
     """Print the launches of a recording, in the whole model."""
     from collector.shapes.recorded_step import read_recording
 
     found = read_recording(path)
+    if only_missing:
+        _show_missing(found, as_json=as_json)
+        return
     if as_json:
         print_json(asdict(found))
         return
@@ -168,6 +172,21 @@ def show_recording(path: Path, *, as_json: bool) -> None:
             for message in one.messages
         ]
         print_table(_COLUMNS, rows, title=title)
+
+
+def _show_missing(recording: Recording, *, as_json: bool) -> None:
+    from jobs.planning.not_measured import not_measured
+
+    found = not_measured(recording)
+    if as_json:
+        print_json([asdict(one) for one in found])
+        return
+    rows = [
+        (f"{one.share:.2%}", one.phase, one.kernel, str(one.launches), one.why, one.example.call)
+        for one in found
+    ]
+    title = f"{recording.model}: kernels that no operator measures, by share of the roofline time"
+    print_table(_MISSING_COLUMNS, rows, title=title)
 
 
 _LISTED = 10
