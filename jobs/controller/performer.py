@@ -17,8 +17,9 @@ from collector.worker.assignment import Assignment, abandon
 from jobs.controller.launching import named_probe
 from jobs.controller.remembered import KnownPlan, Memory
 from jobs.decide import actions
-from jobs.decide.live_objects import HELD, LAUNCHED, RESUMED, job_view, launched_by
+from jobs.decide.live_objects import HELD, LAUNCHED, RESUMED, job_view, launched_by, pod_view
 from jobs.decide.observed import WORKER, JobView, Observed
+from jobs.decide.pod_problems import advice_on
 from jobs.kube.cluster import Cluster
 from jobs.kube.errors import ClusterAway, ClusterError, is_refusal
 from jobs.objects import job_manifest
@@ -269,8 +270,11 @@ def stack_of_workers(cluster: Cluster, applied: Applied) -> Stack | None:
         return None
     pods = cluster.pods(f"{JOB_NAME}={name}")
     pods.sort(key=lambda pod: str(pod["metadata"]["creationTimestamp"]))
-    log = cluster.log(pods[-1]["metadata"]["name"]) if pods else ""
     why = f"{found.reason}: {found.message}" if found.state != "Complete" else ""
+    if pods and (last := pod_view(pods[-1])).refused:  # such a pod has no log
+        words = f"{last.reason}: {last.words}"
+        pods, why = [], f"{last.node} refused its pod: {words}. To do: {advice_on(words)}"
+    log = cluster.log(pods[-1]["metadata"]["name"]) if pods else ""
     return _stack_in(log, name, why)
 
 

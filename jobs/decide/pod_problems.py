@@ -22,6 +22,17 @@ from jobs.objects.waves import NodeFailure
 # The first match applies; the messages are those of Kubernetes, Volcano and Kueue.
 _ADVICE = (
     (
+        r"not get valid pod",
+        "the device plugin runs with volcanoType=true and gives devices only to pods that Volcano "
+        "placed: set site.scheduler: volcano (component volcano, overlay a2-volcano), or run the "
+        "plugin with -volcanoType=false",
+    ),
+    (
+        r"unexpectedadmissionerror",
+        "read the log of the device plugin on that node, and npu-smi info: a device may be broken "
+        "or held by another container",
+    ),
+    (
         r"imagepull|errimage|invalidimage|pull(ing)? image",
         "correct the image's name or digest, or its pull secret; load it into a single-machine "
         "cluster (kind load, minikube image load)",
@@ -203,6 +214,18 @@ def warnings(observed: Observed) -> Iterator[Announce]:
             f"{node} does not respond; its shards are measured elsewhere, and its pods are removed "
             f"when it is back, or by: kubectl delete node {node}",
             node,
+        )
+    refused = defaultdict[str, list[PodView]](list)
+    for pod in observed.pods:
+        if pod.refused:
+            refused[pod.node].append(pod)
+    for node, pods in refused.items():
+        why = f"{pods[0].reason}: {pods[0].words}"
+        yield Announce(
+            "PodRefused",
+            f"{node} refused {counted(len(pods), 'pod')} (such as {pods[0].name}): {why}. To do: "
+            f"{advice_on(why)}",
+            f"{node}: {why}",
         )
     for pod in observed.pods:
         if pod.in_state_s <= STUCK_S or pod.has_ended:

@@ -9,6 +9,7 @@ from collector.model.stack import Stack
 from jobs.controller.performer import stack_at_work, stack_of_workers
 from jobs.objects.applied_campaign import applied_from, config_map
 from jobs.objects.deployment import Deployment
+from tests.unit.jobs.printed import raises_naming
 
 pytestmark = pytest.mark.fast
 
@@ -24,6 +25,7 @@ class OneProbe:
 
     def __init__(self, log, state="Complete"):
         self._log, self._state, self._job = log, state, None
+        self.status = {}
 
     def jobs(self, selector):
         if self._job is None:
@@ -37,9 +39,11 @@ class OneProbe:
         self._job = job | {"metadata": job["metadata"] | {"uid": "1"}}
 
     def pods(self, selector):
-        return [{"metadata": {"name": "probe-x", "creationTimestamp": "2026-01-01T00:00:00Z"}}]
+        metadata = {"name": "probe-x", "uid": "2", "creationTimestamp": "2026-01-01T00:00:00Z"}
+        return [{"metadata": metadata, "spec": {"nodeName": "n1"}, "status": self.status}]
 
     def log(self, pod):
+        assert self.status.get("phase") != "Failed", "the API server answers with an error"
         return self._log
 
 
@@ -76,6 +80,15 @@ def test_a_pod_that_ends_badly_tells_why():
 def test_a_pod_that_ends_badly_without_a_word_is_told_by_its_job():
     with pytest.raises(BadInput, match="BackoffLimitExceeded.*it failed thrice"):
         stack_of("", "Failed")
+
+
+def test_a_pod_that_a_device_plugin_refuses_is_told_with_what_helps():
+    cluster = OneProbe("", "Failed")
+    error = "Allocate failed due to rpc error: code = Unknown desc = not get valid pod"
+    cluster.status = {"phase": "Failed", "reason": "UnexpectedAdmissionError", "message": error}
+    assert stack_of_workers(cluster, small()) is None
+    with raises_naming(BadInput, "n1", error, "site.scheduler: volcano", "-volcanoType=false"):
+        stack_of_workers(cluster, small())
 
 
 @pytest.mark.parametrize("log", ["", "store s3://x: well", '{"device": '])

@@ -556,6 +556,20 @@ def test_pods_that_their_node_refuses_are_strikes_and_blame_no_shard():
     cluster = PlayedCluster(desired(30), end, ("n1", "n2", "n3")).play()
     assert set(cluster.committed.values()) == {Outcome.OK}
     assert [m for r, m in cluster.announced if r == "NodeQuarantined"][0].startswith("n1:")
+    assert "PodRefused" in dict(cluster.announced)
+
+
+def test_the_first_refused_pod_is_told_with_its_node_and_what_helps():
+    cluster = PlayedCluster(desired(2), lambda shard, node: 0)
+    cluster.reconcile()
+    (name,) = cluster.jobs
+    words = "Allocate failed due to rpc error: code = Unknown desc = not get valid pod"
+    refused = failed(name, None, "n2")[0]
+    refused = replace(refused, refused=True, reason="UnexpectedAdmissionError", words=words)
+    cluster.pods.append(refused)
+    cluster.reconcile()
+    (told,) = [m for r, m in cluster.announced if r == "PodRefused"]
+    assert missing(told, ["n2", "1 pod", refused.name, words, "volcano"]) == []
 
 
 def test_shards_that_no_worker_ever_began_are_not_given_up_and_are_tried_again():
