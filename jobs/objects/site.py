@@ -29,6 +29,7 @@ _SLICE = re.compile(
     r"|/mig-|\.shared$"  # NVIDIA
     r"|/v(?:npu|gpu|cuda)|/gpu-?(?:mem|core)"  # HAMi, Volcano, Aliyun
 )
+_A5 = "huawei.com/npu"  # of Atlas 350, 850 and 950
 _MINDCLUSTER = frozenset(f"huawei.com/{n}" for n in ("Ascend910", "Ascend310", "Ascend310P", "npu"))
 
 
@@ -136,6 +137,13 @@ def type_complaint(site: Site) -> str:
     )
 
 
+def policy_complaint(site: Site) -> str:
+    """Return why pods of the policy would not get a whole device; empty if they do."""
+    if site.schedule_policy == "chip1-softShareDev":
+        return "this policy of MindCluster divides devices; measure on whole devices"
+    return ""
+
+
 def shape_complaint(site: Site) -> str:
     """Return why the cluster cannot measure with the worker's shape; empty if it can.
 
@@ -152,7 +160,8 @@ def shape_complaint(site: Site) -> str:
             f"{site.devices_per_worker}, because the number is rounded up; expected pair, or node "
             "with an even number of devices"
         )
-    if site.machine_type.startswith("module-a3") and site.shape == "device":
+    kind = site.machine_type or site.schedule_policy
+    if kind.startswith(("module-a3", "chip2-")) and site.shape == "device":
         return f"{_why_not_one_die(site)}: expected pair or node"
     return _volcano_complaint(site) if site.scheduler == "volcano" else ""
 
@@ -186,6 +195,8 @@ def _volcano_complaint(site: Site) -> str:
             '("should be equal to node npu"): expected node'
         )
     is_typed = site.schedule_policy or ACCELERATOR_LABEL in dict(site.node_selector)
+    if site.resource == _A5 and not site.schedule_policy:
+        return f"{_A5} requires schedule_policy, such as chip8-node8, under Volcano"
     if not is_typed and (site.resource in _MINDCLUSTER or not site.accelerator_type):
         return (
             "Volcano's Ascend plugin schedules a Job without a machine type as one of the "
@@ -195,7 +206,7 @@ def _volcano_complaint(site: Site) -> str:
     return ""
 
 
-# Site profiles as YAML: one per machine type, bundled or written by a user.
+# Site profiles as YAML: bundled ones in one table, and those that users write.
 
 # The keys with one of several values; the defaults are those of Site.
 _CHOICES = {
@@ -204,13 +215,12 @@ _CHOICES = {
     "runtime": ("ascend", "hostpath", "none"),
     "network": ("pod", "host"),
 }
-_PROFILE = re.compile(r"[a-z0-9][a-z0-9-]{0,39}")
 _TEXTS = (
     *("resource", "accelerator_type", "volcano_queue", "kueue_queue", "schedule_policy"),
     *("priority_class", "runtime_class", "super_pod_label"),
 )
-_KEYS = ("site", *(field.name for field in fields(Site) if field.name != "name"))
-_REQUIRED = ("site", "backend", "devices_per_node", "shape", "cpu", "memory")
+_KEYS = tuple(field.name for field in fields(Site) if field.name != "name")
+_REQUIRED = ("backend", "devices_per_node", "shape", "cpu", "memory")
 _AMOUNTS = {"cpu": "8", "memory": "64Gi", "ephemeral_storage": "40Gi", "shared_memory": "4Gi"}
 # Labels that select pods and Jobs: those of this program and its network policies, the Job
 # controller, Kueue and JobSet. Another value would assign a pod to another controller.
@@ -229,8 +239,7 @@ _OF_THE_POD = ("/work", "/store", "/site-packages", "/dev", "/proc", "/sys", "/t
 
 
 def bundled_sites() -> list[str]:
-    folder = files("jobs.objects").joinpath("sites")
-    return sorted(entry.name.removesuffix(".yaml") for entry in folder.iterdir())
+    return sorted(_bundled())
 
 
 def load_site(name: str, changes: Mapping[str, str] = MappingProxyType({})) -> Site:
@@ -248,11 +257,11 @@ def load_site(name: str, changes: Mapping[str, str] = MappingProxyType({})) -> S
         except UnicodeDecodeError as error:
             raise BadInput("the site profile is not valid UTF-8", path=path) from error
         return site_from_text(text, path=name, changes=changes)
-    if _PROFILE.fullmatch(name) and name in bundled_sites():
-        text = files("jobs.objects").joinpath("sites", f"{name}.yaml").read_text(encoding="utf-8")
-        return site_from_text(text, path=f"{name}.yaml", changes=changes)
+    profiles = _bundled()
+    if name in profiles:
+        return _site(name, _changed(_like(profiles, name), changes, name))
     raise BadInput(
-        f"site: expected {', '.join(bundled_sites())} or the path of a YAML file, got {name!r}"
+        f"site: expected {', '.join(sorted(profiles))} or the path of a YAML file, got {name!r}"
     )
 
 
@@ -266,10 +275,26 @@ def site_from_text(
     Raises:
         BadInput: a value is invalid (with its line), or the scheduler would refuse the shape."""
     document = read_document(text, path)
-    found = _changed(document.fields(_KEYS, required=_REQUIRED), changes, path)
+    found = document.fields(("site", *_KEYS), required=("site", *_REQUIRED))
+    return _site(found.pop("site").text(), _changed(found, changes, path))
 
+
+def _bundled() -> Fields:
+    text = files("jobs.objects").joinpath("sites.yaml").read_text(encoding="utf-8")
+    return read_document(text, "sites.yaml").mapping()
+
+
+def _like(profiles: Fields, name: str) -> Fields:
+    """Return the keys of a bundled profile, with those of the profiles that it is like."""
+    own = profiles[name].fields(("like", *_KEYS))
+    found = _like(profiles, own.pop("like").text()) if "like" in own else Fields()
+    found.update(own)
+    return found
+
+
+def _site(name: str, found: Fields) -> Site:
     site = Site(
-        name=found["site"].text(),
+        name=name,
         backend=found["backend"].choice(BACKENDS),
         devices_per_node=found["devices_per_node"].integer(1),
         node_selector=found.read("node_selector", _pairs, ()),
@@ -307,6 +332,8 @@ def _complaints(site: Site, found: Fields) -> Iterator[tuple[str, str]]:
     yield "resource" if "resource" in found else "backend", resource_complaint(site)
     if site.accelerator_type:
         yield "accelerator_type", type_complaint(site)
+    if site.schedule_policy:
+        yield "schedule_policy", policy_complaint(site)
     yield "shape", shape_complaint(site)
     if "measure_concurrency" in found:
         yield "measure_concurrency", concurrency_complaint(site)

@@ -222,10 +222,10 @@ def _of_texts() -> Iterator[Reader]:
 
     mapping = Path("tests/fixtures/op_mapping/rich.yaml").read_bytes()
     campaign = (files("collector") / "data/quickstart/campaign.yaml").read_bytes()
-    sites = tuple(
-        (files("jobs.objects") / "sites" / f"{name}.yaml").read_bytes()
-        for name in ("cpu", "a3-800t")
-    )
+    rich = "{site: s, backend: npu, resource: a/b, devices_per_node: 8, shape: node, cpu: '8', "
+    rich += "memory: 1Gi, node_selector: {a: b}, tolerations: [{key: k}], host_paths: [/a/b]}"
+    sites = (b"site: s\nbackend: cpu\ndevices_per_node: 1\nshape: device\ncpu: '1'\nmemory: 3Gi\n",)
+    sites += (rich.encode(),)
     yield Reader(
         "op_mapping", "m.yaml", (mapping,), lambda d: check_op_mapping(text(d), path="m.yaml")
     )

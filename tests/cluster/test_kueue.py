@@ -20,8 +20,8 @@ pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.torch]
 def test_a_gang_is_admitted_whole_or_not_at_all_and_the_component_is_taken(
     queue: Queue, drill: Drill, tmp_path: Path
 ):
-    parts = ["profiles/cpu", "components/kueue"]
-    shipped = {"resources": ["base", "campaigns/quickstart"], "components": parts}
+    parts = ["base", "campaigns/quickstart"]
+    shipped = {"resources": parts, "components": ["components/kueue"]}
     assert refusals(drill.namespace, tmp_path / "kueue", {"components/kueue": shipped}) == {}
     as_gang(drill)
     drill.site += "kueue_queue: team\n"

@@ -107,6 +107,9 @@ PINNED = {
         {"name": "opmeter/collector", "newName": "here/c", "digest": "sha256:" + "1" * 64},
     ]
 }
+OF_CAMPAIGN = {"labelSelector": "app.kubernetes.io/component=campaign"}
+SITE_OF_A2 = '[{"op": "add", "path": "/data/site", "value": "a2-800t"}]'
+A2 = {"patches": [{"target": OF_CAMPAIGN, "patch": SITE_OF_A2}]}
 
 
 def campaign_of(objects):
@@ -156,7 +159,7 @@ def test_the_campaign_of_an_overlay_is_one_that_the_controller_reads(overlay):
 
 def test_a_campaign_names_no_chip_that_names_itself():
     chips = {"a2-800t": "Ascend910B3", "a3-800t": "Ascend910_9392"}
-    for name in ("a2-example", "a3-example"):
+    for name in ("a2-example", "a2-volcano", "a3-example"):
         applied = campaign_of(rendered(MANIFESTS / "overlays" / name))
         names = device_names(chips[applied.site.name], 64)
         assert (len(names), applied.campaign.target) == (1, None)
@@ -173,21 +176,6 @@ def test_a_small_machine_has_room_for_the_merge_of_the_demo():
     assert quantity(container["resources"]["requests"]["memory"]) <= 2 * 2**30
 
 
-@pytest.mark.parametrize("name", bundled_sites())
-def test_every_bundled_site_is_a_profile(name):
-    profile = f"profiles/{name}"
-    wanted = f"copy a neighbour's to manifests/{profile}/kustomization.yaml, and name {name} in it"
-    assert (MANIFESTS / profile / "kustomization.yaml").is_file(), wanted
-    campaign = "quickstart" if load_site(name).backend == "cpu" else "npu-example"
-    found = campaign_of(composed([profile, "components/pvc-store"], campaign, more=PINNED))
-    assert found.site == load_site(name), wanted
-
-
-def test_every_profile_is_of_a_bundled_site():
-    for path in (MANIFESTS / "profiles").iterdir():
-        assert path.name in bundled_sites(), f"there is no jobs/objects/sites/{path.name}.yaml"
-
-
 @pytest.mark.parametrize(
     ("component", "expected"),
     [
@@ -199,8 +187,8 @@ def test_every_profile_is_of_a_bundled_site():
     ],
 )
 def test_a_component_changes_what_it_is_about_and_nothing_else(component, expected):
-    parts = ["profiles/a2-800t", "components/s3-secret", f"components/{component}"]
-    applied = campaign_of(composed(parts, "npu-example", more=PINNED))
+    parts = ["components/s3-secret", f"components/{component}"]
+    applied = campaign_of(composed(parts, "npu-example", more=PINNED | A2))
     assert applied.site == replace(load_site("a2-800t"), **expected)
 
 
@@ -265,7 +253,7 @@ def test_two_installations_share_nothing_of_the_cluster_by_the_patch_of_the_docs
 
 def test_the_controller_reaches_the_store_as_the_pods_do():
     for store in ("pvc-store", "s3-secret"):
-        objects = composed([f"components/{store}", "profiles/cpu"])
+        objects = composed([f"components/{store}"])
         (deployment,) = of_kind(objects, "Deployment")
         applied = campaign_of(objects)
         merge = pod_of(merge_of(applied.deployment))
@@ -276,7 +264,7 @@ def test_the_lists_of_the_policy_are_written_by_the_patch_of_the_docs():
     page = (MANIFESTS.parent / "docs" / "reference" / "rights.md").read_text()
     (text,) = re.findall(r"```yaml\n(components:.*?)```", page, flags=re.DOTALL)
     more = {"patches": yaml.safe_load(text)["patches"]}
-    objects = composed(["components/job-policy", "profiles/cpu"], more=more)
+    objects = composed(["components/job-policy"], more=more)
     (policy,) = of_kind(objects, "ValidatingAdmissionPolicy")
     images = {v["name"]: v["expression"] for v in policy["spec"]["variables"]}["images"]
     assert images == "['registry.example.com/opmeter/', 'registry.example.com/team/collector']"
@@ -287,7 +275,7 @@ def test_the_lists_of_the_policy_are_written_by_the_patch_of_the_docs():
 
 
 def test_workers_have_credentials_of_their_own():
-    objects = composed(["components/s3-secret", "profiles/cpu"])
+    objects = composed(["components/s3-secret"])
     there, site = campaign_of(objects).deployment, load_site("cpu")
     wave = Wave("small", 1, "feed", 0, (("s0",),))
     worker = worker_job(wave, plan(), site, there, cap=1)

@@ -33,14 +33,18 @@ def site(shape="node", kind="module-a3-16", scheduler="volcano", more=""):
 
 
 def test_every_bundled_profile_is_read_under_its_own_name():
-    for name in bundled_sites():
-        assert load_site(name).name == name, f"sites/{name}.yaml must have `site: {name}`"
+    assert {load_site(name).name for name in bundled_sites()} == set(bundled_sites())
+    x8, x16 = load_site("a3-x8-superpod"), load_site("a3-superpod")
+    assert (x8.devices_per_node, x8.at_once, x8.schedule_policy) == (8, 4, "chip2-node8-sp")
+    assert (x16.devices_per_node, x16.at_once, x16.schedule_policy) == (16, 8, "chip2-node16-sp")
+    assert x8.scheduler == x16.scheduler == "volcano" and x8.is_of_super_pod
+    assert load_site("cce-a3").devices_per_worker == 16  # the only die of a chip is no pod's
 
 
 def test_the_reference_lists_every_bundled_profile_and_no_other():
     page = (REFERENCE / "site-profile.md").read_text(encoding="utf-8")
     table = page.split("## Bundled profiles\n", 1)[1].split("\n## ", 1)[0]
-    listed = re.findall(r"^\| `([a-z0-9-]+)` ", table, re.MULTILINE)
+    listed = re.findall(r"^\|`([a-z0-9-]+)`\|", table, re.MULTILINE)
     assert sorted(listed) == bundled_sites()
 
 
@@ -110,6 +114,20 @@ def test_a_limit_for_a_node_is_refused_where_its_pods_do_not_know_each_other():
 def test_an_amount_that_kubernetes_would_not_take_is_refused_where_it_stands(key, text):
     with pytest.raises(BadInput, match=f"site.{key}.*'{text}'"):
         load_site("cpu", {key: text})
+
+
+def test_a_policy_that_divides_devices_or_is_missing_is_refused():
+    with pytest.raises(BadInput, match="schedule_policy: .*divides devices"):
+        load_site("a2-800t", {"schedule_policy": "chip1-softShareDev"})
+    a5 = {"scheduler": "volcano"}
+    assert load_site("a5-850", a5).resource == "huawei.com/npu"
+    with raises_naming(BadInput, "huawei.com/npu", "schedule_policy"):
+        load_site("a5-850", a5 | {"schedule_policy": ""})
+
+
+def test_dies_of_a3_are_known_by_the_policy_too():
+    with raises_naming(BadInput, "shape", "pair", "node"):
+        load_site("a3-x8", {"accelerator_type": "", "shape": "device"})
 
 
 def test_a_processor_under_volcano_is_told_nothing():
