@@ -105,11 +105,13 @@ class GraphCall:
 
     takes  whether a case is of a graph: by its kernel type, or by the slots that graphs leave out
     run    (api, *args, **kwargs) -> outputs: the function that is compiled
-    build  (case, make) -> Call, if it takes other arguments than a launch without a graph"""
+    build  (case, make) -> Call, if it takes other arguments than a launch without a graph
+    is_static  whether the kernel is launched by graphs of constant sizes alone"""
 
     takes: Callable[[Case], bool]
     run: Callable[..., Any] = call_plainly
     build: "Callable[[Case, TensorMaker], Call] | None" = None
+    is_static: bool = False
 
 
 @dataclass(frozen=True, slots=True)

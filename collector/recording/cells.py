@@ -119,6 +119,7 @@ _LAYOUTS: Mapping[str, str] = MappingProxyType(
         "aclnnArange": ".:DOUBLE .:DOUBLE .:DOUBLE -> 3",
         "aclnnIndex": "? -> 2",
         "aclnnEmbeddingDenseBackward": "? -> -1",
+        **dict.fromkeys(("aclnnDropoutGenMask", "aclnnDropoutGenMaskV2"), "? -> -1"),
         "aclnnFlashAttentionScore": "? -> ?",
         "aclnnFlashAttentionScoreGrad": "? -> ?",
         "AtbRingMLA": "? -> ?",

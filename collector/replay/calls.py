@@ -269,7 +269,10 @@ class NpuCalls:
         run: Callable[..., Any] = partial((graph or op.npu).run, resolve(found.call, self._roots))
         if graph is None and not is_static:
             return Launcher(op.npu_call, run, found.library)
-        run = with_static_kernel(run) if graph is None else in_graph(run, is_dynamic=not is_static)
+        if graph is None:
+            run = with_static_kernel(run)
+        else:
+            run = in_graph(run, is_dynamic=not (is_static or graph.is_static))
         return Launcher(compiled_while_built(op.npu_call, run), run, found.library)
 
     def _selected(self, op: OpSpec, case: Case) -> SelectedFunction:

@@ -95,7 +95,8 @@ def _launch(host: Host, row: str) -> None:
     call, graph = op.npu_call(case, make), op.graph_of(case)
     assert graph is not None
     api = resolve(op.call, {"torch": host.torch, "torch_npu": host.torch_npu})
-    run = in_graph(partial(graph.run, api), is_dynamic=case.op_state != "static")
+    is_static = case.op_state == "static" or graph.is_static
+    run = in_graph(partial(graph.run, api), is_dynamic=not is_static)
     run(*call.args, **call.kwargs)
 
 

@@ -41,6 +41,8 @@ _WAYS = (
     *_each("ArgMaxWithValue", "o1", How.DTYPE, "aclnn casts the kernel's INT32"),
     *_each("LayerNormV3", "o2 o3", How.DTYPE, "aclnn casts the kernel's, of gamma's dtype"),
     *_each("DropOutDoMask", "i3", How.ELSEWHERE, "what is kept: one less what is dropped"),
+    *_each("DSAGenBitMask DSAStatelessGenBitMask", "i1 i3", How.ELSEWHERE, "numbers"),
+    *_each("DSAStatelessGenBitMask", "i4", How.ELSEWHERE, "a number of the host"),
     *_each("Tile", "i2", How.INTS, "how often each dimension repeats"),
     *_each("PadV3", "i2", How.INTS, "the paddings"),
     *_each("FusedInferAttentionScore PromptFlashAttention", "i6 i7", How.INTS, "sequence lengths"),

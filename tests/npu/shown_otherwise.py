@@ -28,6 +28,10 @@ UNTOLD: Mapping[str, str] = MappingProxyType(
             _RETURNED,
         ),
         "RINGMLAPrefillBF16Kernel": _ATB,
+        **dict.fromkeys(
+            ("DSAGenBitMask", "DSAStatelessGenBitMask"),
+            "count, seed, share and offset are numbers of the host",
+        ),
         "AttentionUpdate": "what it shows where no second output is asked for is not known",
         "EmbeddingDenseGradV2": "aclnn sorts the indices itself, and flattens them",
         "FlashAttentionScore": "a row of fifteen inputs, of which the call has seven",

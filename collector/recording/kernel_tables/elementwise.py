@@ -61,9 +61,10 @@ SEEN = (
     *("aclnnInplaceOne", "aclnnInplaceZero", "aclnnLinalgVectorNorm", "aclnnLogSoftmax"),
     *("aclnnLogSoftmaxBackward", "aclnnMuls", "aclnnNeTensor", "aclnnNonzeroV2"),
     *("aclnnPowTensorScalar", "aclnnReduceSum", "aclnnRelu", "aclnnSin", "aclnnSubs"),
-    "aclnnThresholdBackward",
+    *("aclnnThresholdBackward", "aclnnFastGelu", "ScaledMaskedSoftmax"),
 )
 READ = (
+    *("aclnnDropoutGenMask", "aclnnDropoutGenMaskV2"),
     *("aclnnArgMax", "aclnnClamp", "aclnnCumsum", "aclnnFloorDivide", "aclnnHistc"),
     *("aclnnInplaceMaskedFillScalar", "aclnnLog1p", "aclnnMul", "aclnnRemainderTensorTensor"),
     *("aclnnRepeatInterleave", "aclnnRepeatInterleaveWithDim", "aclnnSWhere", "aclnnSilu"),
@@ -100,6 +101,10 @@ KERNELS: dict[str, str | Callable[[Tensors], str]] = {
     "aclnnDiv": "RealDiv",
     "aclnnEqTensor": "Equal",
     "aclnnExp": "Exp",
+    "aclnnDropoutGenMask": "DSAGenBitMask",
+    "aclnnDropoutGenMaskV2": "DSAGenBitMask",
+    "aclnnFastGelu": "FastGelu",
+    "aclnnFastGeluBackward": "FastGeluGrad",
     "aclnnFloorDivide": "FloorDiv",
     "aclnnGeTensor": "GreaterEqual",
     "aclnnGelu": "Gelu",

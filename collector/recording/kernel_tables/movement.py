@@ -103,7 +103,7 @@ def _is_dense(dims: list[Dim]) -> bool:
     return all(stride == prod(sizes[i + 1 :]) for i, (stride, _) in enumerate(dims))
 
 
-SEEN = ("aclnnCat", "aclnnEmbedding", "aclnnEmbeddingDenseBackward")
+SEEN = ("aclnnTril", "aclnnCat", "aclnnEmbedding", "aclnnEmbeddingDenseBackward")
 READ = (
     *("aclnnConstantPadNd", "aclnnGather", "aclnnIndex", "aclnnIndexFill", "aclnnIndexPutImpl"),
     *("aclnnIndexSelect", "aclnnInplaceCopy", "aclnnInplaceIndexFill", "aclnnInplaceScatter"),

@@ -7,7 +7,7 @@ from collector.ops import rules
 from collector.ops.catalog.elementwise._elementwise import gradient, unary
 from collector.ops.parts import like
 from collector.ops.parts.tensors import per_element
-from collector.ops.slots import agrees, elements, input_shape
+from collector.ops.slots import agrees, elements, input_shape, output_shape, output_slot
 from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker
 
 # GELU of each element, with the hyperbolic tangent: torch_npu launches it for any `approximate`.
@@ -27,6 +27,31 @@ GELU_V2 = unary(
     rules.floating((0,)),
     reference=lambda torch, x: torch.nn.functional.gelu(x),
     cost=5,  # a quotient, the error function, 1 more, and two products
+)
+
+
+# An approximation of GELU, x * sigmoid(1.702 * x), and its gradient.
+_FAST = 1.702
+FAST_GELU = unary(
+    "FastGelu",
+    "torch_npu.fast_gelu",
+    rules.floating((0,)),
+    reference=lambda torch, x: x * torch.sigmoid(_FAST * x),
+    cost=6,
+)
+
+
+def _fast_gelu_grad(torch: Any, dy: Any, x: Any) -> Any:
+    s = torch.sigmoid(_FAST * x)
+    return dy * s * (1 + _FAST * x * (1 - s))
+
+
+FAST_GELU_GRAD = gradient(
+    "FastGeluGrad",
+    "torch.ops.npu.npu_fast_gelu_backward",
+    ("dy", "x"),
+    reference=_fast_gelu_grad,
+    cost=11,
 )
 RELU = unary("Relu", "torch.relu", rules.not_bool((0,)))
 
@@ -128,6 +153,38 @@ def _mask_fits(case: Case) -> bool:
     blocks = -(-elements(input_shape(case, _X)) // (8 * _BYTES))
     return input_shape(case, _MASK) == (blocks * _BYTES,)
 
+
+_COUNT, _SEED, _SHARE = range(3)
+
+
+def _bits_build_for_npu(case: Case, make: TensorMaker) -> Call:
+    _, _, share, *_ = case.inputs or ()
+    bits, seed, offset = [8 * elements(output_shape(case))], 1, 0
+    return Call(make.empty((), share.dtype), bits, _DROPPED, seed, offset)
+
+
+# Random bits, the first half of a dropout. `count` has the number of bits, which is that of the
+# output in whole bytes. Profiles from 2024 on have N/A as inputs: such rows are not replayed.
+DSA_GEN_BIT_MASK = OpSpec(
+    kernel="DSAGenBitMask",
+    twins=("DSAStatelessGenBitMask",),
+    call="torch.ops.npu._npu_dropout_gen_mask",
+    slots=("count", "seed", "dropout", "offset"),
+    packed={_SEED: "UINT64", 3: "UINT64"},
+    reference=lambda torch, out: out.random_(0, 256),
+    build=lambda case, make: Call(like.empty(output_slot(case), make)),
+    optional=frozenset({3}),
+    npu=NpuCall(build=_bits_build_for_npu),
+    constraints=(
+        rules.one_number("count, seed and dropout", _COUNT, _SEED, _SHARE),
+        rules.inputs_are(rules.FLOATS, (_SHARE,)),
+        rules.outputs_are(("UINT8",), (0,)),
+        Constraint(
+            "expected an output in whole blocks of 16 bytes",
+            lambda case: len(size := output_shape(case) or ()) == 1 and not size[0] % _BYTES,
+        ),
+    ),
+)
 
 # Numbers that a mask of bits keeps, divided by the share that is kept: the second half of a
 # dropout, and its gradient.

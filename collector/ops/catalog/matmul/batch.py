@@ -110,7 +110,7 @@ def _is_one_batch(case: Case) -> bool:
 # and the measurement is stored there.
 BATCH_MAT_MUL_V2 = OpSpec(
     kernel="BatchMatMulV2",
-    twins=("BatchMatMulV3", "BatchMatMulNd"),
+    twins=("BatchMatMulV3", "BatchMatMulNd", "BatchMatMul"),
     call="torch.matmul",
     slots=("a", "b", "bias", "offset"),
     optional=_OPTIONAL,

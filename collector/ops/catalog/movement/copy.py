@@ -12,7 +12,14 @@ from collector.model.case import Case, Shape
 from collector.ops import rules
 from collector.ops.parts import like
 from collector.ops.parts.tensors import picked_bytes
-from collector.ops.slots import broadcast, elements, input_shape, output_shape, output_slot
+from collector.ops.slots import (
+    broadcast,
+    elements,
+    input_shape,
+    output_shape,
+    output_slot,
+    spelling,
+)
 from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker, dense_bytes
 
 
@@ -122,9 +129,19 @@ BROADCAST_TO = OpSpec(
 )
 
 
+def _cast_dtype(case: Case, make: TensorMaker) -> Any:
+    """Return torch's dtype of the output; torch has UINT64 for casts."""
+    spelled = spelling(output_slot(case))
+    return make.torch.uint64 if spelled == "UINT64" else make.dtype(spelled)
+
+
+def _cast_build(case: Case, make: TensorMaker) -> Call:
+    source = like.normal((case.inputs or ())[0], make)
+    return Call(make.torch.empty_like(source, dtype=_cast_dtype(case, make)), source)
+
+
 def _npu_build(case: Case, make: TensorMaker) -> Call:
-    (source,), (target,) = case.inputs or (), case.outputs or ()
-    return Call(like.normal(source, make), make.dtype(target.dtype))
+    return Call(like.normal((case.inputs or ())[0], make), _cast_dtype(case, make))
 
 
 def _converts(case: Case) -> bool:
@@ -138,8 +155,9 @@ CAST = OpSpec(
     call="torch.Tensor.to",
     slots=("x",),
     reference=copy,
-    build=build_copy,
+    build=_cast_build,
     moves_data=True,
+    packed_outputs={0: "UINT64"},
     constraints=(
         rules.reads("expected an output: the dtype is unknown", output_slot),
         rules.LIKE_INPUT,
@@ -367,3 +385,22 @@ TRANSPOSE = OpSpec(
     ),
     twins=("TransposeAiCore",),
 )
+
+
+def _triangle(kernel: str, call: str) -> OpSpec:
+    """Return the operator of one triangle of matrices; a profile does not record which diagonal."""
+    return OpSpec(
+        kernel=kernel,
+        call=call,
+        slots=("x",),
+        moves_data=True,
+        constraints=(
+            rules.LIKE_INPUT,
+            rules.one_dtype((0,)),
+            Constraint("expected matrices", lambda case: len(input_shape(case, 0)) > 1),
+        ),
+    )
+
+
+# The lower or the upper triangle of matrices, such as causal masks, with zeros elsewhere.
+TRIL, TRIU = _triangle("Tril", "torch.tril"), _triangle("Triu", "torch.triu")

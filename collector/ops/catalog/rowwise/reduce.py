@@ -5,10 +5,11 @@ from itertools import combinations
 from typing import Any
 
 from collector.model.case import Case, Shape
+from collector.model.vocabulary import DYNAMIC
 from collector.ops import rules
 from collector.ops.parts import like
 from collector.ops.parts.tensors import per_element
-from collector.ops.slots import agrees, input_shape, output_shape
+from collector.ops.slots import agrees, broadcast, input_shape, output_shape
 from collector.ops.spec import (
     Call,
     Constraint,
@@ -137,11 +138,11 @@ REDUCE_SUM_D = OpSpec(
         rules.reads("expected an output that the input reduces to over some dimensions", _folded),
         rules.NOT_EMPTY,
         Constraint(
-            "expected OP State static: graphs of other sizes launch ReduceSum",
-            lambda case: case.op_state == "static",
+            "expected OP State static, or none as in 2023: graphs of other sizes launch ReduceSum",
+            lambda case: case.op_state != DYNAMIC,
         ),
     ),
-    npu=NpuCall(graph=GraphCall(takes=lambda case: True)),
+    npu=NpuCall(graph=GraphCall(takes=lambda case: True, is_static=True)),
 )
 
 # Norm of a whole tensor: gradient clipping uses it. A profile does not record p: 2 here.
@@ -226,4 +227,58 @@ LOG_SOFTMAX_GRAD = softmax(
     slots=("grad", "result"),
     run=lambda backward, grad, result: backward(grad, result, _LAST, result.dtype),
     cost=4,
+)
+
+
+# Softmax of attention scores, scaled and masked in the same kernel, and its gradient. A row does
+# not record the factor: 1 here.
+_SCALE, _TRIANGULAR = 1, False
+_MASKED = -10000.0
+
+
+def _scaled_masked(torch: Any, x: Any, mask: Any) -> Any:
+    return torch.softmax(x.float().masked_fill_(mask, _MASKED), _LAST).to(x.dtype)
+
+
+def _scaled_masked_grad(torch: Any, dy: Any, y: Any, mask: Any) -> Any:
+    grad = torch.ops.aten._softmax_backward_data(dy.float(), y.float(), _LAST, torch.float32)
+    return grad.masked_fill_(mask, 0).to(dy.dtype)
+
+
+def _mask_fits(case: Case) -> bool:
+    *tensors, mask = (input_shape(case, i) for i in range(len(case.inputs or ())))
+    x = tensors[0]
+    return len(x) == 4 and broadcast(x, mask) == x == tensors[-1] and agrees(case, 0, x)
+
+
+def _scaled_masked_softmax(kernel: str, call: str, slots: tuple[str, ...], **fields: Any) -> OpSpec:
+    tensors, mask = tuple(range(len(slots) - 1)), len(slots) - 1
+    return OpSpec(
+        kernel=kernel,
+        call=call,
+        slots=slots,
+        constraints=(
+            Constraint("expected four dimensions, and a mask that broadcasts to them", _mask_fits),
+            rules.inputs_are(("FLOAT16", "DT_BF16", "FLOAT"), tensors),
+            rules.inputs_are(("BOOL",), (mask,)),
+            rules.one_dtype(tensors),
+        ),
+        npu=NpuCall(run=lambda api, *tensors: api(*tensors, _SCALE, _TRIANGULAR)),
+        **fields,
+    )
+
+
+SCALED_MASKED_SOFTMAX = _scaled_masked_softmax(
+    "ScaledMaskedSoftmax",
+    "torch_npu.npu_scaled_masked_softmax",
+    ("x", "mask"),
+    reference=_scaled_masked,
+    flops=per_element(7),
+)
+SCALED_MASKED_SOFTMAX_GRAD = _scaled_masked_softmax(
+    "ScaledMaskedSoftmaxGrad",
+    "torch.ops.npu.npu_scaled_masked_softmax_backward",
+    ("y_grad", "y", "mask"),
+    reference=_scaled_masked_grad,
+    flops=per_element(6),
 )

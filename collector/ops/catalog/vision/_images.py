@@ -9,9 +9,9 @@ from collector.model.case import Shape, Slot
 #     NC1HWC0    (N, C1, H, W, C0)         channels in blocks of C0, the last one padded
 #     FRACTAL_Z  (C1 * kh * kw, N1, 16, C0)  a filter (N, C, kh, kw), both kinds of channels padded
 #
-# C0 is the number of elements in 32 bytes. Pooling has 16 for any dtype, and its rows have a `:1`
-# after the format's name (one group). No row of such tensors records how many channels were padded.
-# A kernel computes all of them, so a case represents as many channels as the blocks hold.
+# C0 is the number of elements in 32 bytes (Atlas 910: 16). Pooling has 16 for any dtype, and its
+# rows have a `:1` after the format's name (one group). No row records how many channels were
+# padded. A kernel computes all of them, so a case represents as many as the blocks hold.
 BLOCK = 16  # rows of a block, and channels of a block in pooling
 IMAGE, IMAGE_OF_POOLING, FILTER = "NC1HWC0", "NC1HWC0:1", "FRACTAL_Z"
 _BLOCK_BITS = 256
@@ -35,8 +35,14 @@ def is_filter(slot: Slot | None) -> bool:
 
 
 def channels_of(slot: Slot) -> int:
-    """Return how many elements of a slot's dtype fit in 32 bytes; 0 where the dtype is unknown."""
-    return _BLOCK_BITS // slot.known_dtype.item_bits if slot.known_dtype else 0
+    """Return how many elements of a slot's dtype a block has; 0 where the dtype is unknown.
+
+    These are 32 bytes, and for FLOAT on Atlas 910 (A1) 16 elements, as for the FLOAT16 in which it
+    convolves."""
+    if slot.known_dtype is None:
+        return 0
+    of_a1 = slot.known_dtype.spelling == "FLOAT" and (slot.shape or ())[-1:] == (BLOCK,)
+    return BLOCK if of_a1 else _BLOCK_BITS // slot.known_dtype.item_bits
 
 
 def image_of(shape: Shape, channels: int) -> Shape:

@@ -38,7 +38,7 @@ def test_the_two_names_are_two_cases():
     ("kernel", "dtypes", "out", "words"),
     [
         ("Add", "UINT64;UINT64", "UINT64", "UINT64 & input 1 & scales"),
-        ("Cast", "FLOAT", "UINT64", "UINT64 & output 1"),
+        ("Abs", "UINT64", "UINT64", "UINT64 & input 1"),
         ("Add", "INT4;INT4", "INT4", "INT4 & input 1 & weights"),
         ("MatMulV2", "FLOAT8_E4M3FN;FLOAT8_E4M3FN", "DT_BF16", "FLOAT8_E4M3FN & A2 & A3"),
         (

@@ -6,7 +6,8 @@ from dataclasses import replace
 import pytest
 
 from collector.codec.errors import CaseRejected
-from tests.unit.collector.ops.conftest import gradients
+from collector.ops.registry import find
+from tests.unit.collector.ops.conftest import CpuMaker, assert_rejected, gradients
 
 pytestmark = pytest.mark.torch
 
@@ -232,3 +233,28 @@ def test_optimiser_step(torch, case_of, build, launch, launches, kernel, inputs,
     for came, wanted in zip(outputs, expected, strict=True):
         torch.testing.assert_close(came, wanted)
     assert outputs[0] is var
+
+
+def test_the_fast_gelu_and_its_gradient_are_those_of_a_sigmoid(torch, case_of, build, launch):
+    case = case_of("FastGelu", "60", "DOUBLE", "60", "DOUBLE")
+    call = build(case)
+    (x,) = call.args
+    torch.testing.assert_close(launch(case, call)[0], x / (1 + (-1.702 * x).exp()))
+    case = case_of("FastGeluGrad", "60;60", "DOUBLE;DOUBLE", "60", "DOUBLE")
+    call = build(case)
+    dy, x = call.args
+    at = x.clone().requires_grad_()
+    (at * torch.sigmoid(1.702 * at)).backward(dy)
+    torch.testing.assert_close(launch(case, call)[0], at.grad)
+
+
+def test_random_bits_are_as_many_as_the_output_holds(torch, case_of, build, launch):
+    cells = ("DSAStatelessGenBitMask", "1;;1;2", "INT64;UINT64;FLOAT16;INT64", "96", "UINT8")
+    case = case_of(*cells)
+    op = find(case.kernel_type)
+    (out,) = launch(case, build(case))
+    assert (out.shape, out.dtype) == ((96,), torch.uint8)
+    assert 0.3 < float((out.unsqueeze(-1) >> torch.arange(8) & 1).float().mean()) < 0.7
+    share, bits, dropped, *_ = op.npu.build(case, CpuMaker(torch)).args
+    assert (share.dtype, bits, dropped) == (torch.float16, [8 * 96], 0.5)
+    assert_rejected(case_of(*cells[:3], "90", "UINT8"), "npu", "16 bytes")

@@ -211,3 +211,14 @@ def test_a_fill_sets_every_element(torch, case_of, build, launch):
     call = build(case)
     call.args[0].fill_(9)
     assert launch(case, call)[0].unique().tolist() == [1]
+
+
+def test_triangles_and_casts_to_unsigned_numbers(torch, case_of, build, launch):
+    for kernel, expected in (("Tril", torch.ones(5, 6).tril()), ("Triu", torch.ones(5, 6).triu())):
+        call = build(case := case_of(kernel, "5,6", "FLOAT", "5,6", "FLOAT"))
+        assert torch.equal(launch(case, call)[0], call.args[0] * expected)
+    case = case_of("Cast", "4", "INT32", "4", "UINT64")
+    find("Cast").check(case, "npu")
+    call = build(case)
+    (out,) = launch(case, call)
+    assert (out.dtype, out.tolist()) == (torch.uint64, call.args[1].tolist())

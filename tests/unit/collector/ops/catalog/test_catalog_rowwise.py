@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from collector.codec.errors import CaseRejected
 from collector.ops.registry import find
 from tests.unit.collector.ops.conftest import assert_rejected
 
@@ -192,3 +193,29 @@ def test_the_greatest_and_where_it_is(torch, case_of, build, launch, out, dim):
     x = call.args[0].movedim(dim, -1).reshape(-1, (3, 5, 8)[dim]).tolist()
     assert values.flatten().tolist() == [max(row) for row in x]
     assert indices.flatten().tolist() == [row.index(max(row)) for row in x]
+
+
+def test_a_softmax_scales_and_masks_as_its_gradient_does(torch, case_of, build, launch):
+    shapes, mask = "2,3,32,64", "2,1,32,64"
+    case = case_of("ScaledMaskedSoftmax", f"{shapes};{mask}", "FLOAT;BOOL", shapes, "FLOAT")
+    call = build(case)
+    x, hidden = call.args
+    expected = torch.where(hidden, float("-inf"), x.double()).softmax(-1)
+    torch.testing.assert_close(launch(case, call)[0].double(), expected, rtol=1e-5, atol=1e-6)
+    cells = (f"{shapes};{shapes};{mask}", "FLOAT;FLOAT;BOOL", shapes, "FLOAT")
+    case = case_of("ScaledMaskedSoftmaxGrad", *cells)
+    call = build(case)
+    dy, y, hidden = (tensor.double() for tensor in call.args)
+    expected = y * (dy - (dy * y).sum(-1, keepdim=True)) * (1 - hidden)
+    torch.testing.assert_close(launch(case, call)[0].double(), expected, rtol=1e-4, atol=1e-4)
+    wrong = case_of("ScaledMaskedSoftmax", f"{shapes};2,3,64,64", "FLOAT;BOOL", shapes, "FLOAT")
+    assert_rejected(wrong, "npu", "mask & broadcasts")
+
+
+def test_a_sum_of_a_graph_without_op_state_is_compiled_for_its_sizes(case_of):
+    case = case_of("ReduceSumD", "6,4,8", "FLOAT", "6,4", "FLOAT")
+    op = find("ReduceSumD")
+    op.check(case, "npu")
+    assert op.graph_of(case).is_static
+    with pytest.raises(CaseRejected):
+        op.check(replace(case, op_state="dynamic"), "npu")

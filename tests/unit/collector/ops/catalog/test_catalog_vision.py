@@ -68,7 +68,7 @@ def test_of_windows_that_are_no_square_the_sizes_must_tell_which():
         conv2d("2,3,7,7,16", "27,2,16,16", "2,3,7,7,16"),  # FLOAT has eight in a block
         conv2d("2,3,7,7,8", "27,2,16,8", "2,3,99,99,8"),
         case_in(
-            *("TransData", "2,3,7,7", "FLOAT", "NCHW", "2,1,7,7,16", "FLOAT", "NC1HWC0"),
+            *("TransData", "2,3,7,7", "FLOAT", "NCHW", "2,1,7,7,4", "FLOAT", "NC1HWC0"),
         ),
         case_in("TransData", "40,24", "FLOAT", "ND", "3,3,16,8", "FLOAT", "FRACTAL_NZ"),
         case_in("TransData", "2,1,7,7,8", "FLOAT", "NC1HWC0", "2,9,7,7", "FLOAT", "NCHW"),
@@ -287,3 +287,12 @@ def test_statistics_lie_in_blocks_or_by_channel(kernel, images, statistics, outp
     for case in wrong:
         with pytest.raises(CaseRejected):
             op.check(case, "npu")
+
+
+def test_blocks_of_atlas_910_hold_sixteen_floats(torch, case_of, build, launch):
+    values = ("2,20,7,7", "FLOAT", "NCHW", "2,2,7,7,16", "FLOAT", "NC1HWC0")
+    case = case_from_cells("TransData", dict(zip(BASE_CELLS[2:], values, strict=True)))
+    call = build(case)
+    (out,) = launch(case, call)
+    assert torch.equal(out[1, 1, :, :, 3], call.args[0][1, 19])
+    assert not out[:, 1, :, :, 4:].any()
