@@ -19,7 +19,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from collector.codec.errors import BadInput
-from collector.database.state import TEXT, Version, places_alike, text_bytes, with_column
+from collector.database.state import TEXT, places_alike, text_bytes, with_column
+from collector.database.versions import Version
 from collector.model.case import Case, case_from_cells
 from collector.model.measurement import Outcome
 from collector.model.stack import Stack, backend_of
@@ -77,7 +78,7 @@ def work_of(cases: pa.Table, stack: Stack, *, is_checked: bool) -> Work:
     which takes longer, it is unknown for cases that the declaration refuses; otherwise the work of
     such cases is arbitrary."""
     found = np.full((cases.num_rows, 3), np.nan)
-    forms, alone = _read(cases)
+    forms, alone = read_forms(cases)
     for places, form in forms:
         found[places, :2] = together.evaluate_together(
             _evaluation_of(form.first, is_checked), *form
@@ -93,7 +94,7 @@ def lengths_of_forms(cases: pa.Table) -> Iterator[tuple[Whole, Whole]]:
     """Yield, for each group of cases that differ only in their lengths, the indices of the cases in
     ascending order, and the lengths of each."""
     found: dict[Case, list[tuple[Whole, Whole]]] = defaultdict(list)
-    forms, alone = _read(cases)
+    forms, alone = read_forms(cases)
     for places, form in forms:
         found[together.without_lengths(form.first)].append((places, form.lengths))
     for place, case in alone:
@@ -105,11 +106,11 @@ def lengths_of_forms(cases: pa.Table) -> Iterator[tuple[Whole, Whole]]:
         yield places[order], lengths[order]
 
 
-def _read(cases: pa.Table) -> tuple[list[tuple[Whole, "_Form"]], Iterator[tuple[int, Case]]]:
+def read_forms(cases: pa.Table) -> tuple[list[tuple[Whole, "Form"]], Iterator[tuple[int, Case]]]:
     """Return the indices of the cases that are read together, with their form, and all others that
     can be read, each with its index."""
     cases = cases.select(_CELLS)  # `take` copies all columns
-    forms: list[tuple[Whole, _Form]] = []
+    forms: list[tuple[Whole, Form]] = []
     alone: list[int] = []
     # The shapes of each case, concatenated.
     ends = (pa.scalar("", TEXT), pa.scalar(";", TEXT))
@@ -160,14 +161,14 @@ def _marked(texts: pa.Array) -> pa.Array:
     return pa.LargeStringArray.from_buffers(len(texts), *buffers)
 
 
-class _Form(NamedTuple):
+class Form(NamedTuple):
     """One case of a form, and the lengths of all its cases."""
 
     first: Case
     lengths: Whole
 
 
-def _form(cases: pa.Table, shapes: pa.ChunkedArray, places: Whole) -> _Form | None:
+def _form(cases: pa.Table, shapes: pa.ChunkedArray, places: Whole) -> Form | None:
     """Return the form of these cases; None if each must be read by itself."""
     own = shapes.take(pa.array(places)).combine_chunks()
     marked = _marked(own[:1])[0].as_py()
@@ -186,7 +187,7 @@ def _form(cases: pa.Table, shapes: pa.ChunkedArray, places: Whole) -> _Form | No
         if sizes.prod(axis=1, dtype=np.float64).max() > _MOST_ELEMENTS:
             return None
         at += sizes.shape[1]
-    return _Form(first, lengths)
+    return Form(first, lengths)
 
 
 def cases_of(rows: pa.Table) -> Iterator[Case | None]:

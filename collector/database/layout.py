@@ -307,8 +307,12 @@ INTERVAL_COLUMNS = (
         "are extended downwards by it",
         is_optional=True,
     ),
+    IntervalColumn(
+        *("warnings", str, WARNINGS, "%s"),
+        "names of the gates that warn of mean_us, separated by `;`",
+    ),
 )
-IntervalRow = tuple[float, float, float, float, str, int, float, float, float | None]
+IntervalRow = tuple[float, float, float, float, str, int, float, float, float | None, str]
 _INTERVAL_CELLS = tuple((column.cell, column.spelling) for column in INTERVAL_COLUMNS)
 
 

@@ -17,10 +17,10 @@ from collector import __version__, environment
 from collector.codec.errors import BadInput, NotFound, OpmeterError
 from collector.database import snapshot
 from collector.database.commits import Commit, head_to_extend, try_commit, write_hint
+from collector.database.manifest import SnapshotManifest, read_manifest
 from collector.database.plan_state import MergedPlans, PlanResults, read_results
 from collector.database.plans import Damage, MergedPlan, changed, plan_or_damage
 from collector.database.query import held_shards
-from collector.database.snapshot import SnapshotManifest
 from collector.database.state import State, join_all
 from collector.database.view import VIEW_VERSION, content_hash, view_of
 from collector.model import keys
@@ -112,7 +112,7 @@ class _Base:
 
 def _base(store: Store) -> _Base:
     head = head_to_extend(store)
-    manifest = snapshot.read_manifest(store, head) if head else None
+    manifest = read_manifest(store, head) if head else None
     return _Base(head, manifest, snapshot.load_state(store, head, manifest))
 
 

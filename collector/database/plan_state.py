@@ -25,7 +25,8 @@ from collector.database.committed import (
 from collector.database.curves import work_of
 from collector.database.plans import Damage, MergedPlan, plan_reader
 from collector.database.rows import case_rows, profile_rows, rows_of_part
-from collector.database.state import TEXT, State, version_of, with_column
+from collector.database.state import TEXT, State, with_column
+from collector.database.versions import version_of
 from collector.environment import map_concurrently
 from collector.model import keys
 from collector.model.manifest import AttemptManifest

@@ -14,12 +14,13 @@ from collector.codec.errors import DamagedObject
 from collector.database import query, snapshot
 from collector.database.commits import Commit
 from collector.database.intervals import CaseInterval
+from collector.database.manifest import INTERVALS, SnapshotManifest, read_file, read_manifest
 from collector.database.parquet import parquet_batches
 from collector.database.plans import MergedPlan
 from collector.database.query import CaseResult, SuspectSessions
 from collector.database.rows import completed
-from collector.database.snapshot import SnapshotManifest
-from collector.database.state import TEXT, Version, shows
+from collector.database.state import TEXT
+from collector.database.versions import Version, shows
 from collector.model import keys
 from collector.model.plan import device_or_node_name
 from collector.model.stack import Stack
@@ -45,7 +46,7 @@ class Published:
     @classmethod
     def of(cls, store: Store, commit: Commit | None) -> "Published":
         """Return the content of a commit. Only the manifest is read."""
-        return cls(store, commit, snapshot.read_manifest(store, commit) if commit else None)
+        return cls(store, commit, read_manifest(store, commit) if commit else None)
 
     @property
     def versions(self) -> Mapping[str, Version]:
@@ -109,10 +110,8 @@ class Published:
         DamagedObject for a table that is not one of intervals."""
         if self.manifest is None or self.commit is None:
             return {}
-        data = snapshot.read_file(
-            self.store, self.commit, snapshot.INTERVALS, self.manifest.files[snapshot.INTERVALS]
-        )
-        key = keys.snapshot(self.commit.snapshot) + snapshot.INTERVALS
+        data = read_file(self.store, self.commit, INTERVALS, self.manifest.files[INTERVALS])
+        key = keys.snapshot(self.commit.snapshot) + INTERVALS
         cases = pa.array(expected, TEXT)
         found: dict[str, CaseInterval] = {}
         for rows in snapshot.interval_rows(data, key=key):
@@ -165,7 +164,7 @@ class HeldShards:
     def _read_head(self, head: Commit | None) -> None:
         if head is None or self._snapshot == head.snapshot:
             return
-        manifest = snapshot.read_manifest(self.store, head)
+        manifest = read_manifest(self.store, head)
         plans = frozenset(plan for plan in manifest.plans if plan.campaign == self._campaign)
         files = manifest.measurements if plans else ()
         for key in files:

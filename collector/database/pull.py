@@ -16,7 +16,8 @@ from collector.codec.errors import BadInput, file_errors
 from collector.codec.files import MOST_TABLE_BYTES, check_case, open_own_file, read_small_file
 from collector.database.commits import Commit
 from collector.database.layout import OP_MAPPING
-from collector.database.snapshot import load_state, read_file, read_manifest
+from collector.database.manifest import read_file, read_manifest
+from collector.database.snapshot import load_state
 from collector.database.view import ViewFile, render
 from collector.model.stack import Runtime
 from collector.store.base import Store

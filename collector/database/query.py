@@ -18,12 +18,12 @@ from collector.database.curves import CURVE_COLUMNS, Faults, curve_faults, with_
 from collector.database.state import (
     TEXT,
     State,
-    Version,
     distinct,
     highest_rows,
     identities,
     with_column,
 )
+from collector.database.versions import Version
 from collector.model.measurement import CONTEXT, Outcome
 from collector.model.row import value_of
 from collector.quality.canaries import (

@@ -11,7 +11,8 @@ import pyarrow.csv as pa_csv
 
 from collector.codec.canonical import canonical_json
 from collector.codec.errors import BadInput
-from collector.database.state import CASE_SCHEMA, PROFILE_SCHEMA, TEXT, rank_of
+from collector.database.state import CASE_SCHEMA, PROFILE_SCHEMA, TEXT
+from collector.database.versions import rank_of
 from collector.model.case import normal_kernel_type
 from collector.model.measurement import (
     TIMING_FIELDS,

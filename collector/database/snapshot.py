@@ -3,6 +3,7 @@
     db/measurements/{sha256}.parquet        rows of measurements, shared by all later snapshots
     db/snapshots/{name}/{version path}/     the CSVs and op_mapping.yaml
     db/snapshots/{name}/intervals.parquet   the intervals that the CSVs show
+    db/snapshots/{name}/index/              the same for queries, a file per version directory
     db/snapshots/{name}/cases.parquet       case records
     db/snapshots/{name}/profiles.parquet    profile rows
     db/snapshots/{name}/manifest.json       written last; names and hashes everything above
@@ -12,160 +13,44 @@ Readers check the manifest against its commit, and every object against the mani
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from collector.codec.canonical import canonical_json, decode_object, readable_json, sha256_hex
-from collector.codec.errors import BadInput, DamagedObject, OpmeterError, stored
+from collector.codec.canonical import sha256_hex
+from collector.codec.errors import BadInput, DamagedObject, OpmeterError
 from collector.codec.files import same_without_case
 from collector.database import layout
 from collector.database.commits import Commit
 from collector.database.committed import read_sealed
+from collector.database.index_build import index_bytes
 from collector.database.intervals import INTERVAL_SCHEMA
+from collector.database.manifest import (
+    CASES,
+    INTERVALS,
+    PROFILES,
+    FileEntry,
+    SnapshotManifest,
+    index_path,
+    manifest_to_json,
+    read_file,
+    read_manifest,
+)
 from collector.database.parquet import parquet_batches, parquet_bytes, read_parquet
-from collector.database.plans import MergedPlan
 from collector.database.rows import completed
 from collector.database.state import (
     CASE_SCHEMA,
     MEASUREMENT_SCHEMA,
     PROFILE_SCHEMA,
-    Rank,
-    Ranked,
     State,
-    Version,
 )
+from collector.database.versions import Ranked, Version
 from collector.database.view import View
 from collector.environment import map_concurrently, token
 from collector.model import keys
-from collector.model.stack import Runtime, Stack
+from collector.model.stack import Runtime
 from collector.store.base import AT_ONCE, Store, create_named
-
-# The manifest of a snapshot lists every file with its hash.
-#
-# A commit names it by its hash. It is written last, so a snapshot with a manifest is complete.
-
-CASES = "cases.parquet"
-PROFILES = "profiles.parquet"
-INTERVALS = "intervals.parquet"
-_STATE_TABLES = frozenset({CASES, PROFILES})
-_TABLES = _STATE_TABLES | {INTERVALS}
-_WHAT = "a snapshot's manifest"
-_SCHEMA = 1
-
-
-@dataclass(frozen=True, slots=True)
-class FileEntry:
-    sha256: str
-    size_bytes: int
-    rows: int
-
-
-@dataclass(frozen=True, slots=True)
-class SnapshotManifest:
-    """`files` by their path inside the snapshot; `measurements` are keys of the store."""
-
-    runtime: Runtime
-    content_hash: str
-    files: Mapping[str, FileEntry]
-    measurements: tuple[str, ...]
-    versions: Mapping[str, Version]
-    plans: tuple[MergedPlan, ...]
-
-    @property
-    def tree(self) -> dict[str, FileEntry]:
-        """Return the files that users read: all except the database's own tables."""
-        return {path: entry for path, entry in self.files.items() if path not in _TABLES}
-
-    @property
-    def state_files(self) -> frozenset[str]:
-        """Return the files that the state is read from.
-
-        They are the tables of the state, and the files that exist only in the tree."""
-        mappings = {
-            f"{path}/{layout.OP_MAPPING}" for path, v in self.versions.items() if v.op_mapping
-        }
-        return _STATE_TABLES | mappings
-
-
-@dataclass(frozen=True, slots=True)
-class _StoredVersion:
-    """A version as the manifest has it; the text of the op_mapping is in the tree."""
-
-    stack: Stack
-    stack_rank: Rank
-    op_mapping_rank: Rank | None
-
-
-@dataclass(frozen=True, slots=True)
-class _StoredManifest:
-    schema: int
-    runtime: Runtime
-    content_hash: str
-    files: Mapping[str, FileEntry]
-    measurements: tuple[str, ...]
-    versions: Mapping[str, _StoredVersion]
-    plans: tuple[MergedPlan, ...]
-
-
-def manifest_to_json(manifest: SnapshotManifest) -> bytes:
-    value = asdict(manifest)
-    value["schema"] = _SCHEMA
-    value["versions"] = {
-        path: {
-            "stack": version.shown_stack.as_json(),
-            "stack_rank": version.stack.rank,
-            "op_mapping_rank": version.op_mapping.rank if version.op_mapping else None,
-        }
-        for path, version in manifest.versions.items()
-    }
-    return readable_json(value)
-
-
-def manifest_from_json(data: bytes, *, key: str = "manifest") -> SnapshotManifest:
-    """Return the manifest of a snapshot. Raises BadInput, naming the key, for other data."""
-    stored = decode_object(_StoredManifest, data, what=_WHAT, key=key)
-    try:
-        wrong = _contradiction(stored)
-    except BadInput as error:  # an invalid name
-        wrong = str(error)
-    if wrong:
-        raise BadInput(f"expected {_WHAT}: {wrong}", path=key)
-    versions = {
-        path: Version(
-            Ranked(one.stack_rank, canonical_json(one.stack.as_json()).decode()),
-            None if one.op_mapping_rank is None else Ranked(one.op_mapping_rank, ""),
-        )
-        for path, one in stored.versions.items()
-    }
-    return SnapshotManifest(
-        *(stored.runtime, stored.content_hash, stored.files, stored.measurements),
-        *(versions, stored.plans),
-    )
-
-
-def _contradiction(stored: _StoredManifest) -> str | None:
-    if stored.schema != _SCHEMA:
-        return f"schema: expected {_SCHEMA}, got {stored.schema}"
-    if other := [k for k in stored.measurements if keys.name_of(k, keys.measurements) is None]:
-        return f"{ascii(other[0])} is not a key of a measurements file"
-    needed = set(_TABLES)
-    for path, version in stored.versions.items():
-        if version.stack.version_path != path:
-            return f"{ascii(path)} is not the version path of its stack"
-        if version.op_mapping_rank is not None:
-            needed.add(f"{path}/{layout.OP_MAPPING}")
-    if missing := needed - stored.files.keys():
-        return f"missing file {min(missing)}"
-    if foreign := [
-        path
-        for path in stored.files.keys() - needed
-        if not any(layout.is_file_of(path, version) for version in stored.versions)
-    ]:
-        return f"file {ascii(min(foreign))} belongs to no version"
-    return None
-
 
 _MAY_BE_NULL = frozenset({"std_us", *(c.name for c in layout.INTERVAL_COLUMNS if c.is_optional)})
 
@@ -189,6 +74,8 @@ def write_snapshot(
     name = f"{number:08d}-{token(8)}"
     new = {path: (file.data, file.rows) for path, file in view.files.items()}
     new[INTERVALS] = (parquet_bytes(view.intervals), view.intervals.num_rows)
+    for path in state.versions:
+        new[index_path(path)] = index_bytes(state.cases, view.intervals, path)
     new[CASES] = (parquet_bytes(state.cases), state.cases.num_rows)
     new[PROFILES] = (parquet_bytes(state.profiles), state.profiles.num_rows)
     files = {
@@ -226,37 +113,6 @@ def _check_case(store: Store, place: str, files: Mapping[str, FileEntry]) -> Non
                 f"{store.url}: expected a store that distinguishes keys by case, got one that "
                 f"ignores it ({path}): nothing was published; use another folder or a bucket"
             )
-
-
-def read_manifest(store: Store, commit: Commit) -> SnapshotManifest:
-    """Return the manifest of a commit's snapshot.
-
-    Raises DamagedObject if it is not the one that the commit names, or if it disagrees with the
-    commit: its hash is then right, and the error names the commit."""
-    key = keys.snapshot_manifest(commit.snapshot)
-    named_by = keys.commit(commit.number)
-    data = read_sealed(store, key, commit.manifest_sha256, named_by=named_by)
-    with stored():
-        manifest = manifest_from_json(data, key=key)
-    wrong = ""
-    for name in ("runtime", "content_hash"):
-        reported, claimed = getattr(manifest, name), getattr(commit, name)
-        if reported != claimed:
-            wrong = wrong or f"{name}: expected {reported}, as in {key}, got {claimed}"
-    if foreign := set(commit.plans).difference(manifest.plans):
-        plan = min(foreign)
-        wrong = wrong or f"merged plan {plan.number} of {plan.campaign} is not in {key}"
-    if wrong:
-        what = f"{wrong}: the commit was changed after it was written"
-        raise DamagedObject(what, path=named_by)
-    return manifest
-
-
-def read_file(store: Store, commit: Commit, path: str, entry: FileEntry) -> bytes:
-    """Return one file of a snapshot, checked against the manifest."""
-    key = keys.snapshot(commit.snapshot) + path
-    named_by = keys.snapshot_manifest(commit.snapshot)
-    return read_sealed(store, key, entry.sha256, named_by=named_by)
 
 
 def load_state(

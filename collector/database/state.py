@@ -13,7 +13,6 @@ read are a view of a state (`view.py`).
 Rows are Arrow tables of text, since a merge moves hundreds of thousands of them.
 """
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -23,9 +22,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from collector.codec.canonical import canonical_json
 from collector.database.plans import MergedPlan
-from collector.model.plan import Plan
+from collector.database.versions import Version, shows
 from collector.model.row import ROW_COLUMNS
 from collector.model.stack import Runtime, Stack
 from collector.model.vocabulary import BASE_CELLS
@@ -57,56 +55,6 @@ PROFILE_SCHEMA = pa.schema(
         *(("median_us", pa.float64()), ("std_us", pa.float64()), ("counters", TEXT)),
     ]
 )
-
-Rank = tuple[int, int, str]
-
-
-def rank_of(plan: Plan) -> Rank:
-    """Return the rank of a plan. If two plans differ on one case, the plan with the greater rank is
-    used."""
-    return (plan.head_commit, plan.number, plan.plan_hash)
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Ranked:
-    """A text and the rank of its plan."""
-
-    rank: Rank
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class Version:
-    """The properties of one version directory: the stack and the op_mapping of the highest plan."""
-
-    stack: Ranked  # canonical JSON of the stack
-    op_mapping: Ranked | None
-
-    def join(self, other: "Version") -> "Version":
-        mappings = [m for m in (self.op_mapping, other.op_mapping) if m is not None]
-        return Version(
-            stack=max(self.stack, other.stack),
-            op_mapping=max(mappings, default=None),
-        )
-
-    @property
-    def shown_stack(self) -> Stack:
-        return Stack.from_json(json.loads(self.stack.text))
-
-
-def shows(versions: Mapping[str, Version], stack: Stack) -> bool:
-    """Return whether the version directory of a stack exists and shows exactly this stack."""
-    version = versions.get(stack.version_path)
-    return version is not None and version.shown_stack.stack_id == stack.stack_id
-
-
-def version_of(plan: Plan) -> Version:
-    """Return the properties of the version directory according to one plan."""
-    rank = rank_of(plan)
-    return Version(
-        stack=Ranked(rank, canonical_json(plan.stack.as_json()).decode()),
-        op_mapping=None if plan.op_mapping is None else Ranked(rank, plan.op_mapping),
-    )
 
 
 @dataclass(frozen=True, slots=True)

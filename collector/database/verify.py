@@ -21,17 +21,25 @@ from collector.database.commits import (
     read_commit,
 )
 from collector.database.committed import RawRecord, is_slip, record_problems
+from collector.database.index_build import index_bytes
 from collector.database.intervals import (
     INTERVAL_KEY,
     INTERVAL_SCHEMA,
     VersionIntervals,
     intervals_of,
 )
+from collector.database.manifest import (
+    INTERVALS,
+    FileEntry,
+    SnapshotManifest,
+    index_path,
+    read_file,
+    read_manifest,
+)
 from collector.database.parquet import read_parquet
 from collector.database.plan_state import read_results
 from collector.database.plans import MergedPlan, changed, read_plan
 from collector.database.rows import check_rows
-from collector.database.snapshot import FileEntry, SnapshotManifest
 from collector.database.state import (
     MEASUREMENT_SCHEMA,
     TEXT,
@@ -344,7 +352,7 @@ class _Check:
 
     def commit(self, commit: Commit) -> Iterator[str]:
         try:
-            manifest = snapshot.read_manifest(self.store, commit)
+            manifest = read_manifest(self.store, commit)
         except BadInput as error:
             yield str(error)
             return
@@ -357,7 +365,7 @@ class _Check:
         yield from broken
         tables = {key: self.tables[key] for key in manifest.measurements}
         whole = {key: table for key, table in tables.items() if table is not None}
-        if len(whole) < len(tables) or (manifest.state_files | {snapshot.INTERVALS}) - data.keys():
+        if len(whole) < len(tables) or (manifest.state_files | {INTERVALS}) - data.keys():
             return
         try:
             yield from self._view(commit, manifest, whole, data)
@@ -391,14 +399,14 @@ class _Check:
     ) -> Iterator[str]:
         for path, entry in sorted(manifest.files.items()):
             try:
-                found = snapshot.read_file(self.store, commit, path, entry)
+                found = read_file(self.store, commit, path, entry)
             except BadInput as error:
                 yield str(error)
                 continue
             if len(found) != entry.size_bytes:
                 what = f"expected {entry.size_bytes} bytes, got {len(found)}"
                 yield f"{keys.snapshot(commit.snapshot)}{path}: {what}"
-            if path in manifest.state_files | {snapshot.INTERVALS}:
+            if path in manifest.state_files | {INTERVALS}:
                 data[path] = found
 
     def _view(
@@ -410,18 +418,23 @@ class _Check:
     ) -> Iterator[str]:
         state = snapshot.state_of(commit, manifest, data, tables.values())
         tree: Mapping[str, FileEntry] = manifest.tree
-        key = keys.snapshot(commit.snapshot) + snapshot.INTERVALS
+        key = keys.snapshot(commit.snapshot) + INTERVALS
         if commit.view_version == VIEW_VERSION:
             self.shown = shown_after(self.shown, state, tables)
             place = keys.snapshot(commit.snapshot)
             yield from (place + text for text in _differences(self.shown.files, manifest.tree))
             tree, intervals = self.shown.files, self.shown.interval_rows
-            parts = snapshot.interval_rows(data[snapshot.INTERVALS], key=key)
+            parts = snapshot.interval_rows(data[INTERVALS], key=key)
             if not intervals.equals(pa.concat_tables([INTERVAL_SCHEMA.empty_table(), *parts])):
                 yield f"{key}: its content does not match the state"
+            for path in state.versions:
+                data_of, rows = index_bytes(state.cases, intervals, path)
+                promised = manifest.files[index_path(path)]
+                if (sha256_hex(data_of), rows) != (promised.sha256, promised.rows):
+                    yield f"{place}{index_path(path)}: its content does not match the state"
         else:
-            intervals = read_parquet(data[snapshot.INTERVALS], key=key)
-        if intervals.num_rows != (expected := manifest.files[snapshot.INTERVALS].rows):
+            intervals = read_parquet(data[INTERVALS], key=key)
+        if intervals.num_rows != (expected := manifest.files[INTERVALS].rows):
             yield f"{key}: expected {expected} rows, got {intervals.num_rows}"
         hashes = {path: file.sha256 for path, file in tree.items()}
         if commit.content_hash != (found := content_hash_of(state, hashes, intervals)):
@@ -485,7 +498,7 @@ def _named(store: Store) -> _Named:
         for commit in history(store):
             place = keys.snapshot(commit.snapshot)
             named.snapshots.add(place)
-            manifest = snapshot.read_manifest(store, commit)
+            manifest = read_manifest(store, commit)
             named.objects |= {place + path for path in manifest.files} | set(manifest.measurements)
             named.objects.add(keys.snapshot_manifest(commit.snapshot))
     except BadInput:  # reported by the check of the versions

@@ -28,8 +28,9 @@ from collector.database.intervals import (
 )
 from collector.database.layout import IntervalRow
 from collector.database.query import best_rows
-from collector.database.state import TEXT, Rank, State, text_bytes
+from collector.database.state import TEXT, State, text_bytes
 from collector.database.version_quality import warnings_of_durations
+from collector.database.versions import Rank
 from collector.model.case import case_from_cells
 from collector.model.record import ProfileStatistics
 from collector.model.row import value_of
@@ -232,8 +233,9 @@ def _facts(
 # Increase it in each change that renders any state to other bytes, other files or another content
 # hash: columns, format of cells, order, layout, the choice of measurements, the variance model and
 # its data. Versions that another version of the view rendered do not change.
-VIEW_VERSION = 3
+VIEW_VERSION = 4
 
+_BareRow = tuple[float, float, float, float, str, int, float, float, float | None]
 _OWN_PREFIXES = ("MicroBench ", "Profiling ")
 _OWN_COLUMNS = frozenset(layout.DATABASE_COLUMNS)
 
@@ -362,13 +364,15 @@ def _view_measured(
     best = best.filter(pc.and_(best["good"], is_own))  # sorted by case
     names = ("measurement", "mean_us", "ci_low_us", "ci_high_us", "profiler_floor_us")
     rows = zip(*(best[name].to_pylist() for name in names), strict=True)
-    known = [_interval_row(intervals.of.get(row[0]), *row[1:]) for row in rows]
+    bare = [_interval_row(intervals.of.get(row[0]), *row[1:]) for row in rows]
     own_us, ids = best["mean_us"].to_pylist(), best["case"].to_pylist()
-    shown_us = [row[0] if row else float(own) for row, own in zip(known, own_us, strict=True)]
+    shown_us = [row[0] if row else float(own) for row, own in zip(bare, own_us, strict=True)]
     device = state.versions[path].shown_stack.device
     envelope = envelope_of(cases, dict(zip(ids, shown_us, strict=True)), device)
     found_by = warnings_of_durations(best, envelope)
-    warnings = (warnings_cell(found_by.get(case, ())) for case in ids)
+    warnings = [warnings_cell(found_by.get(case, ())) for case in ids]
+    pairs = zip(bare, warnings, strict=True)
+    known = [None if row is None else (*row, warned) for row, warned in pairs]
     more = (best[name].to_pylist() for name in ("counters", "cache", "library", "assumes"))
     by_case = dict(zip(ids, map(_cells, known, shown_us, warnings, *more), strict=True))
     found = [row for row in known if row is not None]
@@ -379,8 +383,8 @@ def _view_measured(
 
 def _interval_row(
     stack: CaseInterval | None, mean_us: str, low_us: str, high_us: str, profiler_floor_us: str
-) -> IntervalRow | None:
-    """Return both intervals of a displayed duration.
+) -> _BareRow | None:
+    """Return both intervals of a displayed duration, without its warnings.
 
     A measurement after other launches has no model of its variance: see `isolated`."""
     if stack is None:

@@ -30,6 +30,14 @@ LAUNCHED_BY, GRAPH = RUNTIME_PREFIX + "launched_by", "graph"
 # what attention excludes, in addition to a mask for each query and key
 MASK = RUNTIME_PREFIX + "mask"
 CAUSAL_MASK, FULL_MASK = "causal", "full"
+# lists of lengths, or their mean, with which attention and grouped products were launched
+LENGTH_COLUMNS = frozenset(
+    RUNTIME_PREFIX + name
+    for name in (
+        *("actual_seq_lengths_values", "actual_seq_lengths_kv_values", "avg_seq_len"),
+        "group_list_values",
+    )
+)
 # Runtime columns that name the origin of a row; they do not change the kernel.
 RUNTIME_PROVENANCE = frozenset(
     {"Runtime source_profile", "Runtime metadata_completeness", "Runtime case_id"}

@@ -60,7 +60,7 @@ def path_command(
     Example:
       opmeter db path --version 3
     """
-    from collector.database.snapshot import read_manifest
+    from collector.database.manifest import read_manifest
     from collector.store.opening import address_of
 
     store = open_root(root)

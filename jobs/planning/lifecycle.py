@@ -28,7 +28,7 @@ from collector.database.merge import Guard, MergeResult, merge_plans
 from collector.database.op_mapping import check_op_mapping
 from collector.database.plans import Damage
 from collector.database.published import HeldShards, Published
-from collector.database.state import rank_of
+from collector.database.versions import rank_of
 from collector.environment import map_concurrently
 from collector.model import keys
 from collector.model.plan import AGAIN_SHARE, Plan, plan_to_json

@@ -17,10 +17,11 @@ from collector.comm.comm_table import read_comm_table
 from collector.comm.kernels import npu_spans
 from collector.comm.validation import read_hccl_test
 from collector.database.commits import commit_from_json, find_head
+from collector.database.manifest import manifest_from_json
 from collector.database.op_mapping import check_op_mapping
 from collector.database.pull import MARKER, check_is_real
 from collector.database.rows import check_rows
-from collector.database.snapshot import interval_rows, manifest_from_json, read_measurements
+from collector.database.snapshot import interval_rows, read_measurements
 from collector.database.tree import read_kernel_file
 from collector.model import keys
 from collector.model.manifest import Verified, entry_from_json, verified_from_json, verified_to_json

@@ -19,8 +19,8 @@ from typing import TypeVar
 
 from collector.codec.errors import OpmeterError
 from collector.database.commits import find_head
+from collector.database.manifest import read_file, read_manifest
 from collector.database.merge import CREATE, merge_plans
-from collector.database.snapshot import read_file, read_manifest
 from collector.database.verify import find_problems
 from collector.measuring.batches import RawRecords, SessionResults
 from collector.model.manifest import Usage

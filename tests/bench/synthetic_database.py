@@ -8,7 +8,8 @@ from collector.database.commits import Commit, commit_to_json
 from collector.database.intervals import INTERVAL_SCHEMA
 from collector.database.plans import MergedPlan
 from collector.database.snapshot import write_snapshot
-from collector.database.state import CASE_SCHEMA, MEASUREMENT_SCHEMA, TEXT, Ranked, State, Version
+from collector.database.state import CASE_SCHEMA, MEASUREMENT_SCHEMA, TEXT, State
+from collector.database.versions import Ranked, Version
 from collector.database.view import View
 from collector.model import keys
 from collector.model.stack import Runtime, Stack

@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Any
 from unittest.mock import patch
 
-from collector.database import commits, plan_state, plans, snapshot
+from collector.database import commits, manifest, plan_state, plans
 from collector.worker import __main__ as worker
 from jobs.campaign import document
 from tests.attack.simulation.remembered_tables import Tables
@@ -19,10 +19,10 @@ from tests.attack.simulation.remembered_tables import Tables
 _OF_BYTES: tuple[tuple[Any, str], ...] = (
     (commits, "commit_from_json"),
     (document, "read_node"),
+    (manifest, "manifest_from_json"),
     (plan_state, "read_shard"),
     (plan_state, "rows_of_part"),
     (plans, "plan_from_json"),
-    (snapshot, "manifest_from_json"),
     (worker, "_parser"),  # of nothing at all: a worker is a process of its own elsewhere
 )
 _MOST = 512  # values of each, of some kilobytes

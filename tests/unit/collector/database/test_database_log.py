@@ -22,8 +22,9 @@ from collector.database.commits import (
     read_commit,
     read_log,
 )
+from collector.database.manifest import read_manifest
 from collector.database.merge import CREATE, MergeResult, merge_plans
-from collector.database.snapshot import load_state, read_manifest
+from collector.database.snapshot import load_state
 from collector.database.verify import find_problems
 from collector.environment import Environment, use_environment
 from collector.model import keys

@@ -10,9 +10,10 @@ import pytest
 
 from collector.codec.errors import BadInput, NotFound, OpmeterError
 from collector.database.commits import find_head, history, read_commit
+from collector.database.manifest import read_manifest
 from collector.database.merge import CREATE, SINGLE_WRITER, Guard, MergeResult, merge_plans
 from collector.database.query import case_results
-from collector.database.snapshot import load_state, read_manifest
+from collector.database.snapshot import load_state
 from collector.database.verify import find_problems
 from collector.database.view import render
 from collector.model import keys

@@ -7,9 +7,9 @@ import pytest
 
 from collector.codec.errors import BadInput
 from collector.database.commits import Commit, commit_from_json, commit_to_json, read_commit
+from collector.database.manifest import manifest_from_json
 from collector.database.merge import CREATE, merge_plans
 from collector.database.rows import rows_of_part
-from collector.database.snapshot import manifest_from_json
 from collector.model import keys
 from collector.model.plan import plan_from_json
 from collector.model.stack import Runtime

@@ -12,8 +12,9 @@ import pytest
 
 from collector.codec.canonical import readable_json, sha256_hex
 from collector.database.commits import Commit, commit_to_json, history, read_commit
+from collector.database.manifest import INTERVALS, read_manifest
 from collector.database.merge import CREATE, merge_plans
-from collector.database.snapshot import INTERVALS, load_state, read_manifest, read_measurements
+from collector.database.snapshot import load_state, read_measurements
 from collector.database.verify import Shown, find_problems, shown_after
 from collector.database.view import content_hash, content_hash_of, view_of
 from collector.model import keys

@@ -17,8 +17,9 @@ from collector.database.commits import (
     write_hint,
 )
 from collector.database.intervals import INTERVAL_SCHEMA
+from collector.database.manifest import INTERVALS, read_manifest
 from collector.database.merge import CREATE, merge_plans
-from collector.database.snapshot import INTERVALS, load_state, read_manifest
+from collector.database.snapshot import load_state
 from collector.database.verify import find_problems, of_other_view_versions
 from collector.database.view import VIEW_VERSION, content_hash_of, render, view_of
 from collector.model import keys

@@ -1,0 +1,162 @@
+"""Building the index of a version directory from its case records and displayed intervals.
+
+The index is a function of these two tables: `db verify` builds it again and compares the bytes.
+"""
+
+from collections import defaultdict
+from math import fsum
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from collector.codec.canonical import canonical_json
+from collector.codec.numbers import number_of
+from collector.database.curves import read_forms
+from collector.database.index import Block, Sizes, hashes_of, index_file
+from collector.model.case import Case, Slot
+from collector.model.vocabulary import (
+    INPUT_FORMATS,
+    LENGTH_COLUMNS,
+    OP_STATE,
+    OUTPUT_DTYPES,
+    OUTPUT_FORMATS,
+)
+from collector.ops.together import lengths_of
+
+_MOST_LENGTH = 2.0**62
+_Signature = tuple[str, tuple[tuple[str, int], ...], tuple[int, ...], tuple[str, ...]]
+_INTERVAL = {"mean_us": "mean_us", "low_us": "stack_low_us", "high_us": "stack_high_us"}
+_NUMBERS = {**_INTERVAL, "degrees": "stack_degrees", "sessions": "sessions"}
+
+
+def index_bytes(cases: pa.Table, intervals: pa.Table, version_path: str) -> tuple[bytes, int]:
+    """Return the index of a version directory, and the number of its rows.
+
+    Cases without a displayed interval, and cases whose inputs are not known, are not in it."""
+    shown = intervals.filter(pc.equal(intervals["version_path"], version_path))
+    own = cases.filter(pc.equal(cases["version_path"], version_path))
+    place = pc.index_in(own["case"], value_set=shown["case"].combine_chunks())
+    own, place = own.filter(pc.is_valid(place)), place.drop_null()
+    shown = shown.take(place)  # row by row the same cases as `own`
+    blocks, order, sizes, texts = _sorted(own)
+    shown = shown.take(pa.array(order))
+    numbers = {name: shown[column].to_numpy() for name, column in _NUMBERS.items()}
+    warnings = shown["warnings"].combine_chunks().dictionary_encode()
+    pool, rank = _numbered(warnings.dictionary.to_pylist())
+    arrays = {
+        **numbers,
+        "hash": _hashes(blocks, sizes),
+        "sizes": sizes,
+        "settings": texts[0][1],
+        "lengths": texts[1][1],
+        "warnings": rank[warnings.indices.to_numpy()],
+        "case": np.array(shown["case"].to_pylist(), "S20"),
+    }
+    pools = {"settings": texts[0][0], "lengths": texts[1][0], "warnings": pool}
+    return index_file(blocks, arrays, pools), len(order)
+
+
+def _sorted(
+    cases: pa.Table,
+) -> tuple[list[Block], npt.NDArray[np.int64], Sizes, list[tuple[list[str], Sizes]]]:
+    """Return the blocks; the places of the cases, block by block and sorted by hash; their sizes as
+    one array; and the settings and lengths of each case, as texts and their numbers."""
+    found: dict[_Signature, list[tuple[npt.NDArray[np.int64], Sizes]]] = defaultdict(list)
+    texts: tuple[list[str], list[str]] = ([""] * cases.num_rows, [""] * cases.num_rows)
+    forms, alone = read_forms(cases)
+    parts = [(places, form.first, form.lengths) for places, form in forms]
+    parts += [(np.array([at]), case, np.array([lengths_of(case)], np.int64)) for at, case in alone]
+    for places, case, sizes in parts:
+        if case.inputs is None:
+            continue
+        lengths = _lengths(case)
+        more = [whole for values in lengths.values() for whole in (_sum(values), _most(values))]
+        whole = np.tile(np.array(more, np.int64), (len(places), 1))
+        found[_signature(case, tuple(lengths))].append((places, np.hstack([sizes, whole])))
+        settings, listed = _settings(case), _spelled(lengths)
+        for at in places.tolist():
+            texts[0][at], texts[1][at] = settings, listed
+    pools = [_numbered(part) for part in texts]
+    blocks: list[Block] = []
+    order: list[npt.NDArray[np.int64]] = [np.empty(0, np.int64)]
+    flat: list[Sizes] = [np.empty(0, np.int64)]
+    begin = at_size = 0
+    for (kernel, inputs, outputs, names), rows in sorted(found.items()):
+        places = np.concatenate([one for one, _ in rows])
+        sizes = np.concatenate([one for _, one in rows])
+        end = begin + len(places)
+        block = Block(kernel, inputs, outputs, names, begin, end, at_size)
+        keys = (places, pools[1][1][places], pools[0][1][places])
+        by_hash = np.lexsort((*keys, hashes_of(sizes[:, : block.key_width])))
+        blocks.append(block)
+        order.append(places[by_hash])
+        flat.append(sizes[by_hash].ravel())
+        begin, at_size = end, at_size + sizes.size
+    places = np.concatenate(order)
+    # Texts of cases that are in no block are not written.
+    used = [_numbered([pool[number] for number in ranks[places]]) for pool, ranks in pools]
+    return blocks, places, np.concatenate(flat), used
+
+
+def _signature(case: Case, lengths: tuple[str, ...]) -> _Signature:
+    inputs = tuple((slot.dtype, _rank(slot)) for slot in case.inputs or ())
+    return case.kernel_type, inputs, tuple(map(_rank, case.outputs or ())), lengths
+
+
+def _rank(slot: Slot) -> int:
+    return -1 if slot.shape is None else len(slot.shape)
+
+
+def _settings(case: Case) -> str:
+    """Return what, besides kernel type, sizes, input dtypes and lengths, distinguishes cases."""
+    outputs = case.outputs or ()
+    cells = {
+        OP_STATE: case.op_state,
+        INPUT_FORMATS: ";".join(slot.format for slot in case.inputs or ()),
+        OUTPUT_DTYPES: ";".join(slot.dtype for slot in outputs),
+        OUTPUT_FORMATS: ";".join(slot.format for slot in outputs),
+        **{name: text for name, text in case.attributes if name not in LENGTH_COLUMNS},
+    }
+    return canonical_json({name: text for name, text in cells.items() if text}).decode()
+
+
+def _lengths(case: Case) -> dict[str, list[float]]:
+    """Return the lists of lengths of a case by their column, without those that are no numbers."""
+    found = {}
+    for name, text in case.attributes:
+        if name in LENGTH_COLUMNS:
+            try:
+                found[name] = [number_of(part) for part in text.split(",")]
+            except ValueError:
+                found[name] = []
+    return found
+
+
+def _spelled(lengths: dict[str, list[float]]) -> str:
+    return canonical_json(lengths).decode() if lengths else ""
+
+
+def _sum(values: list[float]) -> int:
+    return round(min(fsum(values), _MOST_LENGTH))
+
+
+def _most(values: list[float]) -> int:
+    return round(min(max(values, default=0), _MOST_LENGTH))
+
+
+def _hashes(blocks: list[Block], sizes: Sizes) -> npt.NDArray[np.uint64]:
+    found = [np.empty(0, np.uint64)]
+    for block in blocks:
+        rows = block.end - block.begin
+        own = sizes[block.at : block.at + rows * block.width].reshape(rows, block.width)
+        found.append(hashes_of(own[:, : block.key_width]))
+    return np.concatenate(found)
+
+
+def _numbered(texts: list[str]) -> tuple[list[str], Sizes]:
+    """Return the distinct texts, sorted, and the number of each text among them."""
+    pool = sorted(set(texts))
+    numbers = {text: at for at, text in enumerate(pool)}
+    return pool, np.array([numbers[text] for text in texts], np.int64)
