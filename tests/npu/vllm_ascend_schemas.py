@@ -63,6 +63,45 @@ _SCHEMAS: dict[str, dict[str, Callable[[Any, dict[str, Any]], Any]]] = {
         "npu_scatter_nd_update_sk(Tensor(a!) var, Tensor indices, Tensor update) -> ()": (
             lambda torch, named: None
         ),
+        "npu_sparse_flash_mla(Tensor q, *, Tensor? ori_kv=None, Tensor? cmp_kv=None, "
+        "Tensor? ori_sparse_indices=None, Tensor? cmp_sparse_indices=None, "
+        "Tensor? ori_block_table=None, Tensor? cmp_block_table=None, Tensor? cu_seqlens_q=None, "
+        "Tensor? cu_seqlens_ori_kv=None, Tensor? cu_seqlens_cmp_kv=None, Tensor? seqused_q=None, "
+        "Tensor? seqused_ori_kv=None, Tensor? seqused_cmp_kv=None, Tensor? cmp_residual_kv=None, "
+        "Tensor? ori_topk_length=None, Tensor? cmp_topk_length=None, Tensor? sinks=None, "
+        "Tensor? metadata=None, float softmax_scale=1.0, int cmp_ratio=1, int ori_mask_mode=4, "
+        "int cmp_mask_mode=3, int ori_win_left=127, int ori_win_right=0, str layout_q='BSND', "
+        "str layout_kv='PA_BBND', int topk_value_mode=1, bool return_softmax_lse=False) "
+        "-> (Tensor, Tensor)": lambda torch, named: (
+            torch.empty_like(named["q"]),
+            named["q"].new_empty((0,), dtype=torch.float32),
+        ),
+        "npu_sparse_flash_mla_metadata(int num_heads_q, int num_heads_kv, int head_dim, *, "
+        "Tensor? cu_seqlens_q=None, Tensor? cu_seqlens_ori_kv=None, "
+        "Tensor? cu_seqlens_cmp_kv=None, Tensor? seqused_q=None, Tensor? seqused_ori_kv=None, "
+        "Tensor? seqused_cmp_kv=None, Tensor? cmp_residual_kv=None, "
+        "Tensor? ori_topk_length=None, Tensor? cmp_topk_length=None, int? batch_size=None, "
+        "int? max_seqlen_q=None, int? max_seqlen_ori_kv=None, int? max_seqlen_cmp_kv=None, "
+        "int? ori_topk=None, int? cmp_topk=None, int? cmp_ratio=None, int? ori_mask_mode=None, "
+        "int? cmp_mask_mode=None, int? ori_win_left=None, int? ori_win_right=None, "
+        "str? layout_q=None, str? layout_kv=None, bool? has_ori_kv=None, "
+        "bool? has_cmp_kv=None) -> Tensor": lambda torch, named: _plan(named["cu_seqlens_q"]),
+        "npu_quant_lightning_indexer_v2(Tensor query, Tensor key, Tensor weights, "
+        "Tensor query_dequant_scale, Tensor key_dequant_scale, int topk, int quant_mode, *, "
+        "Tensor? cu_seqlens_q=None, Tensor? cu_seqlens_k=None, Tensor? seqused_q=None, "
+        "Tensor? seqused_k=None, Tensor? cmp_residual_k=None, Tensor? block_table=None, "
+        "Tensor? output_idx_offset=None, Tensor? metadata=None, int max_seqlen_q=-1, "
+        "str layout_q='BSND', str layout_k='BSND', int mask_mode=0, int cmp_ratio=1, "
+        "int return_value=0) -> (Tensor, Tensor)": lambda torch, named: (
+            _indexed(torch, {**named, "sparse_count": named["topk"]}),
+            named["query"].new_empty((0,), dtype=torch.bfloat16),
+        ),
+        "npu_quant_lightning_indexer_v2_metadata(int num_heads_q, int num_heads_k, int head_dim, "
+        "int topk, int quant_mode, *, Tensor? cu_seqlens_q=None, Tensor? cu_seqlens_k=None, "
+        "Tensor? seqused_q=None, Tensor? seqused_k=None, Tensor? cmp_residual_k=None, "
+        "int batch_size=0, int max_seqlen_q=0, int max_seqlen_k=0, str layout_q='BSND', "
+        "str layout_k='BSND', int mask_mode=0, int cmp_ratio=1) "
+        "-> Tensor": lambda torch, named: _plan(named["cu_seqlens_q"]),
     },
 }
 # What operators of its extension give, whose schemas are the wheel's.
@@ -88,6 +127,21 @@ _OF_EXTENSION: dict[str, Callable[[Any, dict[str, Any]], Any]] = {
         named["x"].new_empty(named["x"].shape[:-1], dtype=torch.float32),
     ),
     "npu_scatter_nd_update_v2": lambda torch, named: None,
+    "compressor": lambda torch, named: named["x"].new_empty(
+        (len(named["rope_sin"]), len(named["norm_weight"]))
+    ),
+    "npu_sparse_attn_sharedkv": lambda torch, named: (
+        torch.empty_like(named["q"]),
+        named["q"].new_empty((0,), dtype=torch.float32),
+    ),
+    "npu_sparse_attn_sharedkv_metadata": lambda torch, named: _plan(named["cu_seqlens_q"]),
+    "npu_vllm_quant_lightning_indexer": lambda torch, named: (
+        _indexed(torch, named),
+        named["query"].new_empty((0,), dtype=torch.float32),
+    ),
+    "npu_vllm_quant_lightning_indexer_metadata": lambda torch, named: _plan(
+        named["actual_seq_lengths_query"]
+    ),
     "moe_gating_top_k_hash": lambda torch, named: (
         named["x"].new_empty((len(named["x"]), named["k"])),
         named["x"].new_empty((len(named["x"]), named["k"]), dtype=torch.int32),
@@ -108,6 +162,11 @@ def _of_wheel() -> dict[str, Callable[[Any, dict[str, Any]], Any]]:
         found = {line.partition("(")[0]: line for line in text.splitlines()}
         schemas = found | schemas
     return {schemas[name]: gives for name, gives in _OF_EXTENSION.items()}
+
+
+def _plan(lengths: Any) -> Any:
+    """What divides the work of an attention among the cores: 1024 numbers."""
+    return lengths.new_empty((1024,))
 
 
 def _streams_read(torch: Any, x: Any) -> Any:

@@ -131,3 +131,11 @@ def make_positions(make: TensorMaker, shape: Sequence[int], dtype: str) -> tuple
     both = make.torch.cat((angles, angles), -1)
     real = make.dtype(dtype)
     return both.cos().to(real), both.sin().to(real)
+
+
+def make_pairs(make: TensorMaker, shape: Sequence[int], dtype: str) -> tuple[Any, Any]:
+    """Return cos and sin of random angles, the same for both numbers of an interleaved pair."""
+    *outer, size = shape
+    pairs = make.uniform((*outer, size // 2), "FLOAT", 0.0, tau).repeat_interleave(2, -1)
+    real = make.dtype(dtype)
+    return pairs.cos().to(real), pairs.sin().to(real)

@@ -9,7 +9,8 @@ kernel, the sorts of permutations and of top-k among them: only the one named fo
 from collections.abc import Callable
 from typing import Any
 
-SEEN = ("npu_scatter_nd_update_sk",)  # published statistics of DeepSeek-V4.1 on A3
+# published statistics of DeepSeek-V4.1 on A3
+SEEN = ("npu_scatter_nd_update_sk", "npu_sparse_flash_mla", "npu_quant_lightning_indexer_v2")
 KERNELS: dict[str, str | Callable[..., Any]] = {
     "aclnnRotaryPositionEmbeddingV2": "RotaryPositionEmbedding",
     "aclnnRotaryPositionEmbeddingGrad": "RotaryPositionEmbeddingGrad",
@@ -46,4 +47,9 @@ KERNELS: dict[str, str | Callable[..., Any]] = {
     "npu_scatter_nd_update_v2": "ScatterNdUpdateV2",
     "npu_scatter_nd_update_sk": "ScatterNdUpdateSk",
     "moe_gating_top_k_hash": "MoeGatingTopKHash",
+    "compressor": "Compressor",
+    "npu_vllm_quant_lightning_indexer": "VllmQuantLightningIndexer",
+    "npu_quant_lightning_indexer_v2": "QuantLightningIndexerV2",
+    "npu_sparse_attn_sharedkv": "SparseAttnSharedkv",
+    "npu_sparse_flash_mla": "SparseFlashMla",
 }

@@ -61,9 +61,11 @@ def main(releases: list[str]) -> None:
 
 
 def called_names(library: str) -> frozenset[str]:
-    """The last names of the functions of a library that declarations call."""
+    """The last names of the functions of a library that declarations call, and of those that
+    divide the work of one among the cores."""
     calls = (call for op in all_ops() for call in (op.call, op.npu.served))
-    return frozenset(call.rpartition(".")[2] for call in calls if library_of(call) == library)
+    names = {call.rpartition(".")[2] for call in calls if library_of(call) == library}
+    return frozenset(names | {f"{name}_metadata" for name in names})
 
 
 def schemas_in(data: bytes, names: Iterable[str]) -> set[str]:

@@ -31,7 +31,7 @@ class SparseRule(StrEnum):
     NUMBERS = "expected whole numbers in Runtime columns of lengths, heads, modes and sizes"
     SHAPES = (
         "expected a query (T,N,D), keys in pages (blocks,block_size,1,D), a block table "
-        "(batch,pages) and lengths (batch)"
+        "(batch,pages) and lengths (batch), or cumulative ones from 0 on (batch + 1)"
     )
     RECORDED = (
         "expected Runtime columns with TND, PA_BSND, paged, sparse_block_size 1, sparse_mode 0 "
@@ -46,13 +46,18 @@ class SparseRule(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Slots:
-    """Positions of an operator's inputs."""
+    """Positions of an operator's inputs.
+
+    ratio  the number of tokens of a key in the cache, where a row does not record it
+    from_zero  whether the cumulative sums of queries begin with 0"""
 
     query: int
     key: int
     table: int
     query_lengths: int
     key_lengths: int
+    ratio: int = 1
+    from_zero: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +65,8 @@ class SparseCall:
     """The sizes of one call.
 
     `chosen` is the largest number of keys that a query attends to, `pattern` their distribution
-    over the keys that it sees."""
+    over the keys that it sees. A key of the cache stands for `ratio` tokens; `keys` counts tokens.
+    """
 
     heads: int
     size: int
@@ -71,6 +77,12 @@ class SparseCall:
     sparse_mode: int
     pattern: str
     chosen: int
+    ratio: int = 1
+
+    @property
+    def cached(self) -> Shape:
+        """Return the number of keys of each request in the cache."""
+        return tuple(keys // self.ratio for keys in self.keys)
 
     @property
     def tokens(self) -> int:
@@ -87,10 +99,11 @@ class SparseCall:
         return _lengths.requests_of(self.queries, self.keys)
 
     def seen(self) -> list[int]:
-        """Return the number of keys that each query sees."""
+        """Return the number of keys of the cache that each query sees."""
         causal = self.sparse_mode == CAUSAL
         return [
-            request.keys - request.queries + position + 1 if causal else request.keys
+            (request.keys - request.queries + position + 1 if causal else request.keys)
+            // self.ratio
             for request in self.requests()
             for position in range(request.queries)
         ]
@@ -129,6 +142,7 @@ def sparse_columns(case: Case, call: SparseCall, more: dict[str, object]) -> dic
             "block_size": call.pages.block_size,
             **_RECORDED,
             "topk": call.topk,
+            "cmp_ratio": None if call.ratio == 1 else call.ratio,
             "phase": call.phase,
             "batch_size": len(call.keys),
             **more,
@@ -151,7 +165,9 @@ def _read(case: Case, slots: Slots, topk: int) -> SparseCall:
     lengths = [input_shape(case, slot) for slot in (slots.query_lengths, slots.key_lengths)]
     if (len(query), len(key), len(table)) != (3, 4, 2) or not all((*query, *key, *table)):
         raise Misfit(SparseRule.SHAPES)
-    if key[2:] != (1, query[2]) or lengths != [table[:1]] * 2 or topk < 1:
+    if key[2:] != (1, query[2]) or topk < 1:
+        raise Misfit(SparseRule.SHAPES)
+    if lengths != [(table[0] + slots.from_zero,), table[:1]]:
         raise Misfit(SparseRule.SHAPES)
     sparse_mode = _lengths.number(case, "sparse_mode")
     pattern = (_recorded(case, _PATTERN) or PATTERNS[0]).lower()
@@ -167,7 +183,9 @@ def _read(case: Case, slots: Slots, topk: int) -> SparseCall:
     agrees = agrees and all(
         _recorded(case, name) in ("", value) for name, value in _RECORDED.items()
     )
-    if not agrees or pattern not in PATTERNS or sparse_mode not in (None, 0, CAUSAL):
+    ratio = _lengths.number(case, "cmp_ratio")
+    ratio = slots.ratio if ratio is None else ratio
+    if not agrees or pattern not in PATTERNS or sparse_mode not in (None, 0, CAUSAL) or ratio < 1:
         raise Misfit(SparseRule.RECORDED)
     call = SparseCall(
         heads=query[1],
@@ -179,6 +197,7 @@ def _read(case: Case, slots: Slots, topk: int) -> SparseCall:
         sparse_mode=CAUSAL if sparse_mode is None else sparse_mode,
         pattern=pattern,
         chosen=0,
+        ratio=ratio,
     )
     return _with_lengths(case, call, query[0], table[0])
 
@@ -186,21 +205,22 @@ def _read(case: Case, slots: Slots, topk: int) -> SparseCall:
 def _with_lengths(case: Case, call: SparseCall, tokens: int, batch: int) -> SparseCall:
     ends = _lengths.numbers(case, "actual_seq_lengths_values")
     queries = _lengths.each(ends) if ends else equal_parts(tokens, batch)
-    share = min(call.pages.width, call.pages.blocks // batch) * call.pages.block_size
-    keys, valid = _lengths.paged_keys(case, queries, call.pages, (share,) * batch)
+    wide = replace(call.pages, block_size=call.pages.block_size * call.ratio)  # in tokens
+    share = min(wide.width, wide.blocks // batch) * wide.block_size
+    keys, valid = _lengths.paged_keys(case, queries, wide, (share,) * batch)
     if len(queries) != batch or sum(queries) != tokens or min(queries) < 1:
         raise Misfit(SparseRule.LENGTHS)
-    if len(keys) != batch or len(valid) != batch or min(keys) < 1:
+    if len(keys) != batch or len(valid) != batch or min(keys) < call.ratio:
         raise Misfit(SparseRule.LENGTHS)
     pages = replace(call.pages, valid=valid)
-    allocated = all(v * pages.block_size >= k for v, k in zip(valid, keys, strict=True))
+    allocated = all(v * wide.block_size >= k for v, k in zip(valid, keys, strict=True))
     causal = call.sparse_mode == CAUSAL and any(map(int.__gt__, queries, keys))
     if not allocated or causal:
         raise Misfit(SparseRule.LENGTHS)
     if not pages.fit:
         raise Misfit(SparseRule.PAGES)
     most = _lengths.number(case, "sparse_indices_valid_count")
-    chosen = min(call.topk, max(keys)) if most is None else most
+    chosen = min(call.topk, max(keys) // call.ratio) if most is None else most
     if not 1 <= chosen <= call.topk:
         raise Misfit(SparseRule.RECORDED)
     return replace(call, queries=queries, keys=keys, pages=pages, chosen=chosen)

@@ -21,7 +21,14 @@ from collector.ops.spec import Call, Constraint, Need, NpuCall, OpSpec, TensorMa
 QUERY, _KEY, WEIGHTS = range(3)
 QUANTISED = "LightningIndexerQuant"  # has the scales of queries and keys after the weights
 _PLACES = Slots(query=QUERY, key=_KEY, table=5, query_lengths=3, key_lengths=4)
+_COMPRESSED, _COMPRESSED_V2 = "VllmQuantLightningIndexer", "QuantLightningIndexerV2"
+_RATIO = 4  # tokens of a key of DeepSeek-V4's indexer
 _INDEXES_BESIDES_SCALES = Slots(query=QUERY, key=_KEY, table=7, query_lengths=5, key_lengths=6)
+_OF_KERNELS = {
+    QUANTISED: _INDEXES_BESIDES_SCALES,
+    _COMPRESSED: replace(_INDEXES_BESIDES_SCALES, ratio=_RATIO),
+    _COMPRESSED_V2: Slots(QUERY, _KEY, 10, 5, 8, ratio=_RATIO, from_zero=True),
+}
 _USUAL_TOPK = 2048
 _TOPKS = (*range(1, 2049), 3072, 4096, 5120, 6144, 7168, 8192)
 _VALUES = 1
@@ -30,7 +37,7 @@ _STEP_BYTES = 64 << 20
 
 
 def _places(case: Case) -> Slots:
-    return _INDEXES_BESIDES_SCALES if case.kernel_type == QUANTISED else _PLACES
+    return _OF_KERNELS.get(case.kernel_type, _PLACES)
 
 
 @lru_cache(maxsize=256)
@@ -65,19 +72,21 @@ def reference(torch: Any, *tensors: Any, call: SparseCall) -> Any:
     values = None if kept is None else torch.zeros_like(kept)
     pool = key.flatten(2)
     for request in call.requests():
-        keys = held_keys(pool, table, call.pages, request.index, request.keys, 1)[0]
-        most = min(call.topk, request.keys)
-        places = torch.arange(request.keys, device=query.device)
-        step = max(1, _STEP_BYTES // (4 * call.heads * request.keys))
+        held = call.cached[request.index]
+        keys = held_keys(pool, table, call.pages, request.index, held, 1)[0]
+        most = min(call.topk, held)
+        places = torch.arange(held, device=query.device)
+        step = max(1, _STEP_BYTES // (4 * call.heads * held))
         for first in range(0, request.queries, step):
             last = min(first + step, request.queries)
             rows = slice(request.start + first, request.start + last)
             scores = _scores(torch, query[rows], keys, weights[rows])
             if call.sparse_mode == _sparse.CAUSAL:
                 ends = torch.arange(first, last, device=query.device) + (
-                    request.keys - request.queries
+                    request.keys - request.queries + 1
                 )
-                scores.masked_fill_(places > ends.unsqueeze(1), float("-inf"))
+                seen = ends.unsqueeze(1) // call.ratio
+                scores.masked_fill_(places >= seen, float("-inf"))
             best = scores.topk(most)
             hidden = best.values == float("-inf")
             indices[rows, 0, :most] = best.indices.masked_fill_(hidden, -1).to(torch.int32)
@@ -125,14 +134,14 @@ def columns(case: Case) -> Mapping[str, str]:
 def flops(case: Case) -> int:
     """Return a product of D numbers and a weighted sum per head, query and key that it sees."""
     call = rules.accepted(read(case))
-    return 2 * (call.size + 1) * call.heads * call.pairs(max(call.keys))
+    return 2 * (call.size + 1) * call.heads * call.pairs(max(call.cached))
 
 
 def traffic(case: Case) -> int:
     """Return the bytes of queries, weights, every key of the requests, and the indices."""
     call = rules.accepted(read(case))
     own = sum(slot.size_bytes for slot in (case.inputs or ())[:3:2])
-    return own + sum(call.keys) * call.size * 2 + call.tokens * call.topk * 4
+    return own + sum(call.cached) * call.size * 2 + call.tokens * call.topk * 4
 
 
 def _outputs_fit(case: Case) -> bool:
@@ -225,7 +234,7 @@ def _traffic(case: Case) -> int:
     call = rules.accepted(read(case))
     slots = case.inputs or ()
     own = sum(slots[i].size_bytes for i in (QUERY, WEIGHTS, _QUERY_SCALE))
-    return own + sum(call.keys) * (call.size + 2) + call.tokens * call.topk * 4
+    return own + sum(call.cached) * (call.size + 2) + call.tokens * call.topk * 4
 
 
 def _scales_fit(case: Case) -> bool:
@@ -270,4 +279,172 @@ LIGHTNING_INDEXER_VLLM = replace(
         needs=frozenset({Need.CUSTOM_OPP, Need.VLLM_ASCEND}),
     ),
     constraints=(*CONSTRAINTS, rules.one_dtype((QUERY, WEIGHTS), ())),
+)
+
+# The same over the compressed keys of DeepSeek-V4, each of four tokens: vLLM-Ascend's own kernels.
+# 0.23 serves by VllmQuantLightningIndexer (`vllm_ascend/attention/dsa_v1.py`), later sources by
+# QuantLightningIndexerV2 of CANN's ops-transformer, which no released wheel has. Another kernel, on
+# the AI CPU, divides the work among the cores; it runs once a step, and here before the launches.
+_METADATA_NUMBERS = 1024
+_LAST = (1 << 63) - 1  # pre_tokens and next_tokens of a serving engine: no limit
+_INT8 = 2  # quant_mode: INT8 with a scale for each token and head
+_V2_PAGES = "PA_BBND"
+
+
+def _compressed_build(case: Case, make: TensorMaker) -> Call:
+    call = rules.accepted(read(case))
+    whole = (make.integers(input_shape(case, i), "INT8", -127, 128) for i in (QUERY, _KEY))
+    weights = make.normal(input_shape(case, WEIGHTS), "FLOAT16")
+    scales = (make.uniform(input_shape(case, i), "FLOAT16", 0.005, 0.015) for i in _SCALES)
+    ends = cumulative_ends(call.queries)
+    lengths = (make.tensor(ends, "INT32"), make.tensor(call.keys, "INT32"))
+    return Call(*whole, weights, *scales, *lengths, make_table(make, call.pages), None, call=call)
+
+
+def _with_metadata(case: Case, make: TensorMaker) -> Call:
+    """Build the call with what divides its work, which another kernel computes from lengths."""
+    *tensors, ends, keys, table, _ = _compressed_build(case, make).args
+    call = rules.accepted(read(case))
+    plan = make.torch.ops._C_ascend.npu_vllm_quant_lightning_indexer_metadata(
+        *(call.heads, 1, call.size, 0, 0),
+        actual_seq_lengths_query=ends,
+        actual_seq_lengths_key=keys,
+        batch_size=len(call.keys),
+        max_seqlen_q=max(call.queries),
+        max_seqlen_k=max(call.keys),
+        layout_query="TND",
+        layout_key="PA_BSND",
+        sparse_count=call.topk,
+        sparse_mode=call.sparse_mode,
+        pre_tokens=_LAST,
+        next_tokens=_LAST,
+        cmp_ratio=call.ratio,
+        device=str(keys.device),
+    )
+    return Call(*tensors, ends, keys, table, plan, call=call)
+
+
+def _compressed_reference(torch: Any, *tensors: Any, call: SparseCall) -> Any:
+    *others, table, _ = tensors
+    return _quant_reference(torch, *others, table, call=call), None
+
+
+def _compressed_launch(api: Any, *tensors: Any, call: SparseCall) -> Any:
+    query, key, weights, own, keys, ends, lengths, table, plan = tensors
+    found, _ = api(
+        *(query, key, weights, own, keys),
+        query_quant_mode=0,
+        key_quant_mode=0,
+        actual_seq_lengths_query=ends,
+        actual_seq_lengths_key=lengths,
+        block_table=table,
+        metadata=plan,
+        layout_query="TND",
+        layout_key="PA_BSND",
+        sparse_count=call.topk,
+        sparse_mode=call.sparse_mode,
+        pre_tokens=_LAST,
+        next_tokens=_LAST,
+        cmp_ratio=call.ratio,
+        return_value=False,
+    )
+    return found, None
+
+
+def _is_of_metadata(case: Case, position: int) -> bool:
+    return input_shape(case, position) in ((), (_METADATA_NUMBERS,))
+
+
+VLLM_QUANT_LIGHTNING_INDEXER = replace(
+    LIGHTNING_INDEXER_QUANT,
+    kernel=_COMPRESSED,
+    call="torch.ops._C_ascend.npu_vllm_quant_lightning_indexer",
+    optional=frozenset({8}),
+    optional_outputs=OPTIONAL_OUTPUTS,
+    slots=(*LIGHTNING_INDEXER_QUANT.slots, "metadata"),
+    reference=_compressed_reference,
+    build=_compressed_build,
+    npu=NpuCall(
+        run=_compressed_launch,
+        build=_with_metadata,
+        needs=frozenset({Need.CUSTOM_OPP, Need.VLLM_ASCEND}),
+    ),
+    constraints=(
+        *LIGHTNING_INDEXER_QUANT.constraints,
+        rules.inputs_are(("INT32",), (8,)),
+        Constraint(
+            "expected no values, and metadata of 1024 numbers",
+            lambda case: _is_of_metadata(case, 8) and not named_output(case, _VALUES),
+        ),
+    ),
+)
+_V2_ABSENT = frozenset({6, 7, 11})
+
+
+def _v2_build(case: Case, make: TensorMaker) -> Call:
+    """Build the call with the tokens of each request that no key stands for yet."""
+    call = rules.accepted(read(case))
+    *tensors, _, keys, table, _ = _compressed_build(case, make).args
+    starts = make.tensor((0, *cumulative_ends(call.queries)), "INT32")
+    cached = make.tensor(call.cached, "INT32")
+    left = make.tensor([one % call.ratio for one in call.keys], "INT32")
+    plan = make.torch.ops._C_ascend.npu_quant_lightning_indexer_v2_metadata(
+        *(call.heads, 1, call.size, call.topk, _INT8),
+        cu_seqlens_q=starts,
+        seqused_k=cached,
+        cmp_residual_k=left,
+        batch_size=len(call.keys),
+        max_seqlen_q=max(call.queries),
+        max_seqlen_k=max(call.cached),
+        layout_q="TND",
+        layout_k=_V2_PAGES,
+        mask_mode=call.sparse_mode,
+        cmp_ratio=call.ratio,
+    )
+    return Call(*tensors, starts, cached, left, table, plan, call=call)
+
+
+def _v2_launch(api: Any, *tensors: Any, call: SparseCall) -> Any:
+    query, key, weights, own, keys, starts, cached, left, table, plan = tensors
+    found, *_ = api(
+        *(query, key, weights, own, keys, call.topk, _INT8),
+        cu_seqlens_q=starts,
+        seqused_k=cached,
+        cmp_residual_k=left,
+        block_table=table,
+        metadata=plan,
+        max_seqlen_q=max(call.queries),
+        layout_q="TND",
+        layout_k=_V2_PAGES,
+        mask_mode=call.sparse_mode,
+        cmp_ratio=call.ratio,
+    )
+    return found, None
+
+
+QUANT_LIGHTNING_INDEXER_V2 = replace(
+    VLLM_QUANT_LIGHTNING_INDEXER,
+    kernel=_COMPRESSED_V2,
+    call="torch.ops._C_ascend.npu_quant_lightning_indexer_v2",
+    optional=frozenset({9, 12}) | _V2_ABSENT,
+    slots=(
+        *LIGHTNING_INDEXER_QUANT.slots[:5],
+        *("cu_seqlens_q", "cu_seqlens_k", "seqused_q", "seqused_k", "cmp_residual_k"),
+        *("block_table", "output_idx_offset", "metadata"),
+    ),
+    npu=replace(VLLM_QUANT_LIGHTNING_INDEXER.npu, run=_v2_launch, build=_v2_build),
+    constraints=(
+        rules.absent_inputs(_V2_ABSENT, "lengths of other layouts, and an offset of the indices"),
+        *LIGHTNING_INDEXER_QUANT.constraints[:3],
+        rules.inputs_are(("INT32",), (5, 8, 9, 10, 12)),
+        *OF_SIZES,
+        Constraint(
+            "expected no values, a length for each request, and metadata of 1024 numbers",
+            lambda case: (
+                _is_of_metadata(case, 12)
+                and not named_output(case, _VALUES)
+                and input_shape(case, 9) in ((), input_shape(case, 8))
+            ),
+        ),
+    ),
 )

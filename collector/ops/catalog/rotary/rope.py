@@ -1,6 +1,5 @@
 """Rotary position embeddings with cos and sin given for each token."""
 
-from math import tau
 from typing import Any
 
 from collector.model.case import Case
@@ -135,12 +134,9 @@ _INTERLEAVE = "interleave"
 def _partial_build(case: Case, make: TensorMaker) -> Call:
     x, cos, _ = case.inputs or ()
     shape, size = input_shape(case, 1), input_shape(case, 0)[-1]
-    angles = make.uniform((*shape[:-1], shape[-1] // 2), "FLOAT", 0.0, tau)
-    pairs, real = angles.repeat_interleave(2, -1), make.dtype(cos.dtype)
     return Call(
         like.normal(x, make),
-        pairs.cos().to(real),
-        pairs.sin().to(real),
+        *tensors.make_pairs(make, shape, cos.dtype),
         rotary_mode=_INTERLEAVE,
         partial_slice=[size - shape[-1], size],
     )

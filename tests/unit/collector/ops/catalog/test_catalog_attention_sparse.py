@@ -7,7 +7,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from collector.codec.errors import CaseRejected
-from collector.ops.catalog.attention import lightning_indexer, sparse_flash_attention
+from collector.ops.catalog.attention import (
+    lightning_indexer,
+    shared_kv,
+    sparse_flash_attention,
+)
 from collector.ops.registry import find
 from collector.ops.runtime import completed
 from tests.fixtures.op_rows import rows_of
@@ -15,9 +19,15 @@ from tests.unit.collector.ops.conftest import assert_rejected
 
 ATTENTION, INDEXER = find("SparseFlashAttention"), find("LightningIndexer")
 OURS = find("LightningIndexerVllm")
+SHARED = [row for kernel in ("SparseAttnSharedkv", "SparseFlashMla") for row in rows_of(kernel)]
+COMPRESSED = [
+    row
+    for kernel in ("VllmQuantLightningIndexer", "QuantLightningIndexerV2")
+    for row in rows_of(kernel)
+]
 ROWS = {op.kernel: rows_of(op.kernel) for op in (ATTENTION, INDEXER, OURS)}
 QUANTISED = rows_of("LightningIndexerQuant")
-ALL_ROWS = [row for rows in ROWS.values() for row in rows]
+ALL_ROWS = [*(row for rows in ROWS.values() for row in rows), *SHARED, *COMPRESSED]
 
 
 def named(row, **columns):
@@ -228,3 +238,100 @@ def test_a_completed_row_replays_as_before(build, row, dropped):
     assert before.kwargs == after.kwargs
     for one, other in zip(before.args, after.args, strict=True):
         assert one is None if other is None else bool((one == other).all())
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("row", SHARED, ids=lambda row: row.case.describe()[:60])
+def test_attention_to_a_window_and_compressed_keys_with_a_sink(
+    torch, build, launch, monkeypatch, row
+):
+    monkeypatch.setattr(shared_kv, "_STEP_BYTES", 1 << 18)
+    call = build(row.case, wide=True)
+    query, near, far, chosen, near_table, far_table, _, _, sinks, *_ = call.args
+    out, _ = launch(row.case, call)
+    sizes = call.kwargs["call"]
+    owners = [r for r, count in enumerate(sizes.queries) for _ in range(count)]
+    for t, (request, place) in enumerate(zip(owners, sizes.places(), strict=True)):
+        window = range(max(0, place - 127), place + 1)
+        keys = [token(near, near_table, request, one) for one in window]
+        seen = (place + 1) // sizes.ratio if far is not None else 0
+        picked = range(seen) if chosen is None else [k for k in chosen[t, 0].tolist() if k >= 0]
+        assert len(picked) == min(seen, sizes.topk or seen) and all(k < seen for k in picked)
+        keys = torch.stack([*keys, *(token(far, far_table, request, one) for one in picked)])
+        scores = query[t].double() @ keys.t() / 512**0.5
+        scores = torch.cat((scores, sinks.double().unsqueeze(1)), 1).softmax(-1)[:, :-1]
+        torch.testing.assert_close(out[t].double(), scores @ keys, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.torch
+def test_the_best_compressed_keys_are_complete_before_the_query(torch, build, launch):
+    for row in COMPRESSED:
+        call = build(row.case)
+        query, key, weights, own, scale, *_, table, _ = call.args
+        (found, _), sizes = launch(row.case, call), call.kwargs["call"]
+        owners = [r for r, count in enumerate(sizes.queries) for _ in range(count)]
+        for t, (request, seen) in enumerate(zip(owners, sizes.seen(), strict=True)):
+            keys = torch.stack(
+                [
+                    token(key, table, request, i) * flat(scale, table, request, i)
+                    for i in range(seen)
+                ]
+            )
+            scores = ((query[t].double() * own[t].double().unsqueeze(1)) @ keys.t()).relu()
+            best = (weights[t].double() @ scores).topk(min(seen, sizes.topk)).indices.tolist()
+            assert sorted(best) == sorted(i for i in found[t, 0].tolist() if i >= 0)
+
+
+def flat(scale, table, request, place):
+    """The scale of one key of a request's cache."""
+    block = scale.shape[1]
+    return scale[int(table[request, place // block]), place % block].double()
+
+
+@pytest.mark.torch
+def test_tokens_are_compressed_with_those_before_them(torch, build, launch):
+    """Against a loop over keys, of all tokens at once: the earlier ones' projections are put into
+    the state first."""
+    for row in rows_of("Compressor"):
+        call = build(row.case, wide=True)
+        x, values, gate, state, ape, norm, sin, cos, table, *_ = call.args
+        sizes = call.kwargs["call"]
+        earlier, block, rows = [], sizes.block_size, iter(range(sizes.rows))
+        for request, before in enumerate(sizes.befores):
+            old = torch.randn(before, 2 * sizes.coff * sizes.size)
+            earlier.append(old)
+            for place in range(before):
+                page = int(table[request, place // block])
+                if page:
+                    state[page, place % block] = old[place]
+        out, _ = launch(row.case, call)
+        for request in sizes.requests():
+            new = x[request.start : request.start + request.queries]
+            places = torch.arange(request.keys - request.queries, request.keys) % sizes.ratio
+            own = torch.cat((new @ values.t(), new @ gate.t() + ape[places]), 1)
+            value, score = torch.cat((earlier[request.index], own)).chunk(2, 1)
+            for end in range(sizes.ratio, request.keys + 1, sizes.ratio):
+                if end <= request.keys - request.queries:
+                    continue
+                parts = [(end - sizes.ratio, sizes.coff - 1)]
+                if sizes.coff == 2 and end > sizes.ratio:
+                    parts.insert(0, (end - 2 * sizes.ratio, 0))
+                v, s = (
+                    torch.cat(
+                        [
+                            numbers[first : first + sizes.ratio].unflatten(1, (sizes.coff, -1))[
+                                :, c
+                            ]
+                            for first, c in parts
+                        ]
+                    )
+                    for numbers in (value, score)
+                )
+                key = torch.nn.functional.rms_norm(
+                    (v * s.softmax(0)).sum(0), norm.shape, norm, 1e-6
+                )
+                at = next(rows)
+                pair = torch.view_as_complex(key[-64:].reshape(-1, 2).contiguous())
+                turn = torch.complex(cos[at, ::2].float(), sin[at, ::2].float())
+                key = torch.cat((key[:-64], torch.view_as_real(pair * turn).flatten()))
+                torch.testing.assert_close(out[at], key, rtol=1e-3, atol=1e-4)
