@@ -70,9 +70,9 @@ class Group:
 def rows_of(block: pa.Table, counters: Sequence[str]) -> Rows:
     """Return the rows of one block."""
     columns = [
-        _launchers(block) if name == LAUNCHED_BY else _coded(block, name) for name in KEY_COLUMNS
+        _launchers(block) if name == LAUNCHED_BY else coded(block, name) for name in KEY_COLUMNS
     ]
-    ids, first = _numbered([codes for codes, _ in columns], [len(texts) for _, texts in columns])
+    ids, first = numbered([codes for codes, _ in columns], [len(texts) for _, texts in columns])
     texts = [[texts[code] for code in codes[first].tolist()] for codes, texts in columns]
     sums, counts = _totals([block.column(name) for name in counters], ids, len(first))
     keys = list(zip(*texts, strict=True))
@@ -201,11 +201,13 @@ def _means(
     ]
 
 
-def _coded(block: pa.Table, name: str) -> tuple[Ids, list[str]]:
+def coded(block: pa.Table, name: str) -> tuple[Ids, list[str]]:
     """Return a text column as codes into its distinct texts; a missing column is all empty."""
     if name not in block.column_names:
         return np.zeros(block.num_rows, np.int32), [""]
     column = block.column(name).combine_chunks()
+    if not pa.types.is_dictionary(column.type):
+        column = column.dictionary_encode()
     return column.indices.to_numpy(), column.dictionary.to_pylist()
 
 
@@ -215,7 +217,7 @@ def _launchers(block: pa.Table) -> tuple[Ids, list[str]]:
     The name of a call's kernel starts with the call (`aclnnAdd_...`) or is its type (RmsNorm, in a
     profile of CANN 8.3); the name of a graph's kernel is that of its node. Only the static state
     shows this: a kernel that a graph launches for any shape is the kernel of a call."""
-    states, texts = _coded(block, OP_STATE)
+    states, texts = coded(block, OP_STATE)
     static = [code for code, text in enumerate(texts) if text.strip().lower() == STATIC]
     if not static or NAME not in block.column_names:
         return np.zeros(block.num_rows, np.int32), [""]
@@ -227,7 +229,7 @@ def _launchers(block: pa.Table) -> tuple[Ids, list[str]]:
     return (np.isin(states, static) & recorded).astype(np.int32), ["", GRAPH]
 
 
-def _numbered(columns: Sequence[Ids], sizes: Sequence[int]) -> tuple[Ids, Ids]:
+def numbered(columns: Sequence[Ids], sizes: Sequence[int]) -> tuple[Ids, Ids]:
     """Return a number per row for each distinct combination of codes, in order of appearance.
 
     Also return the first row of each number."""

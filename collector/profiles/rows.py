@@ -4,7 +4,6 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from operator import attrgetter
 from pathlib import Path
 
 from collector.codec.errors import BadInput, file_errors
@@ -290,59 +289,3 @@ def _number(text: str) -> float | None:
         return number_of(text)
     except ValueError:
         return None
-
-
-# The launches that msprof recorded, one by one; a replay attributes them to its cases.
-#
-# Starts are integer nanoseconds: a float cannot hold sixteen digits and three decimals of
-# microseconds.
-
-
-@dataclass(frozen=True, slots=True)
-class KernelLaunch:
-    """One row of an op_summary.
-
-    `cells` are the eight base cells as in the row; `counters` holds msprof's numbers by name,
-    without those of `N/A`."""
-
-    op_type: str
-    name: str
-    task_type: str
-    start_ns: int
-    duration_us: float
-    cells: Mapping[str, str]
-    counters: Mapping[str, float]
-
-
-def read_op_summary(path: Path) -> Iterator[KernelLaunch]:
-    """Yield the launches of an op_summary or kernel_details file, in order of start.
-
-    Raises BadInput, with the line, for any other content. All launches are held in memory: this
-    function is for the file of one session."""
-    yield from sorted(_launches(path), key=attrgetter("start_ns"))
-
-
-def _launches(path: Path) -> Iterator[KernelLaunch]:
-    names, rows = open_rows(path)
-    header = read_header(names, path=path)
-    if not header.has(START):
-        raise BadInput(f"missing column {START!r}", path=path, line=1)
-    for line, row in rows:
-        if len(row) != len(names):
-            raise BadInput(f"expected {len(names)} cells, got {len(row)}", path=path, line=line)
-        if not is_utf8_row(row):
-            raise BadInput("expected UTF-8 text", path=path, line=line)
-        try:
-            counters = {n: counter_of(n, row[header.positions[n]]) for n in header.counters}
-            launch = KernelLaunch(
-                op_type=header.cell(row, TYPE).strip(),
-                name=header.cell(row, NAME).strip(),
-                task_type=header.cell(row, vocabulary.ACCELERATOR_CORE).strip(),
-                start_ns=start_ns_of(header.cell(row, START)),
-                duration_us=duration_us_of(header.cell(row, DURATION)),
-                cells=header.base_cells(row),
-                counters={name: value for name, value in counters.items() if value is not None},
-            )
-        except ValueError as error:
-            raise BadInput(str(error), path=path, line=line) from error
-        yield launch

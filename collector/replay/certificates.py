@@ -17,7 +17,7 @@ from collector.model.plan import CANARY_PLACES, CANARY_REPEATS, MeasureSettings
 from collector.model.record import as_ran
 from collector.ops.floor import lower_bound_us
 from collector.ops.references import canary_records
-from collector.profiles.rows import KernelLaunch
+from collector.profiles.launches import KernelLaunch
 from collector.quality.canaries import drift
 from collector.quality.disturbances import (
     around,

@@ -14,7 +14,7 @@ from collector.codec.errors import BadInput
 from collector.model.measurement import Measurement, Provenance
 from collector.model.vocabulary import ACCELERATOR_CORE, core_class
 from collector.ops.registry import find
-from collector.profiles.rows import KernelLaunch, read_op_summary
+from collector.profiles.launches import KernelLaunch, read_op_summary
 from collector.quality.disturbances import clock_step_us, idle_clocks, profiler_lower_bound_us
 from collector.quality.identity import Expectation
 from collector.quality.reconcile import attribute, mark_of
@@ -124,10 +124,10 @@ def _records_of(spec: SessionSpec, directory: Path, journal: Journal) -> _Record
     return _Records(launches, measured)
 
 
-def _joined(files: Sequence[Path], directory: Path) -> list[KernelLaunch]:
+def _joined(files: Sequence[Path], directory: Path) -> Sequence[KernelLaunch]:
     """Return the launches of op_summary files. Raises BadInput for one that cannot be parsed."""
     has_rows = join_summaries(files, directory / SUMMARY)
-    return list(read_op_summary(directory / SUMMARY)) if has_rows else []
+    return read_op_summary(directory / SUMMARY) if has_rows else []
 
 
 def _intact_slices(directory: Path, journal: Journal) -> list[Path]:

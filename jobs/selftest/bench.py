@@ -2,7 +2,7 @@
 
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,7 +16,7 @@ from collector.model.plan import MeasureSettings
 from collector.model.record import CaseRecord
 from collector.model.stack import Runtime, Stack
 from collector.ops.references import reference_record
-from collector.profiles.rows import KernelLaunch, read_op_summary
+from collector.profiles.launches import KernelLaunch, read_op_summary
 from collector.quality.reconcile import Mark, mark_of
 from collector.replay import msprof
 from collector.replay.check_session import check_result, check_spec
@@ -51,9 +51,9 @@ class Session:
     result: SessionResult
 
     @cached_property
-    def launches(self) -> list[KernelLaunch]:
+    def launches(self) -> Sequence[KernelLaunch]:
         """Return every record of the session, marks included, in order of start."""
-        return list(read_op_summary(self.result.summary)) if self.result.summary.exists() else []
+        return read_op_summary(self.result.summary) if self.result.summary.exists() else []
 
     @property
     def results(self) -> list[Measurement]:

@@ -34,7 +34,7 @@ from collector.profiles.attention import read_operator_rows
 from collector.profiles.bundled import write_bundled_profile
 from collector.profiles.discovery import software_of
 from collector.profiles.kernel_details import read_profile
-from collector.profiles.rows import read_op_summary
+from collector.profiles.launches import read_op_summary
 from collector.profiles.step_trace import read_steps
 from collector.profiles.transfers import call_parameters, read_group_ranks, read_transfers
 from collector.ranks.collective import Collective, CollectiveCase, collective_case_of, is_collective

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from collector.profiles.rows import KernelLaunch, read_op_summary
+from collector.profiles.launches import KernelLaunch, read_op_summary
 from collector.recording.calls import parse_call
 from collector.recording.kernels import kernel_of
 from tests.npu.fakecann.columns import counters

@@ -29,7 +29,7 @@ from collector.model.plan import CANARY_PLACES, Limits, MeasureSettings, ShardCa
 from collector.model.record import CaseRecord
 from collector.model.stack import Runtime, Stack
 from collector.model.vocabulary import INPUT_SHAPES
-from collector.profiles.rows import read_op_summary
+from collector.profiles.launches import read_op_summary
 from collector.quality.reconcile import mark_of
 from collector.recording.wheel import NoRecordingRuntime
 from collector.replay.journal import JOURNAL, read_journal

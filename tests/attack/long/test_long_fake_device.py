@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from collector.profiles.rows import read_op_summary
+from collector.profiles.launches import read_op_summary
 from collector.recording import build as building
 from collector.recording import wheel
 from collector.recording.calls import read_calls

@@ -12,7 +12,7 @@ from collector.codec.errors import BadInput
 from collector.profiles import blocks
 from collector.profiles import rows as rows_module
 from collector.profiles.kernel_details import read_profile
-from collector.profiles.rows import read_op_summary
+from collector.profiles.launches import read_op_summary
 from tests.fixtures.profiles.variants import (
     LAYOUTS,
     Told,

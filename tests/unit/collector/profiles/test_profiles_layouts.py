@@ -4,7 +4,8 @@ import pytest
 
 from collector.codec.errors import BadInput
 from collector.profiles.kernel_details import read_profile
-from collector.profiles.rows import read_header, read_op_summary
+from collector.profiles.launches import read_op_summary
+from collector.profiles.rows import read_header
 from tests.fixtures.profiles.variants import (
     LAYOUTS,
     WITH_SHAPES,

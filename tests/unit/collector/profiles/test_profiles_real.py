@@ -6,7 +6,8 @@ from collections import defaultdict
 import pytest
 
 from collector.profiles.kernel_details import read_profile
-from collector.profiles.rows import is_communication, read_op_summary
+from collector.profiles.launches import read_op_summary
+from collector.profiles.rows import is_communication
 
 pytestmark = pytest.mark.fast
 

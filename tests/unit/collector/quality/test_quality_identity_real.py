@@ -1,7 +1,7 @@
 """The rules of identity on what msprof really wrote: one run, exported by two tools."""
 
 from collector.model.case import case_from_cells
-from collector.profiles.rows import read_op_summary
+from collector.profiles.launches import read_op_summary
 from collector.quality.identity import identity_of
 
 RUN = "inference_cann9.1_ascend_pt"

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collector.model.vocabulary import ACCELERATOR_CORE, INPUT_SHAPES, OP_STATE
-from collector.profiles.rows import KernelLaunch, read_op_summary
+from collector.profiles.launches import KernelLaunch, read_op_summary
 from collector.quality.identity import Expectation
 from collector.quality.reconcile import (
     CONTEXT_MARK,

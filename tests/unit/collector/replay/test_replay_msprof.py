@@ -11,7 +11,7 @@ import pytest
 
 from collector.codec.errors import BadInput
 from collector.model.plan import MeasureSettings
-from collector.profiles.rows import read_op_summary
+from collector.profiles.launches import read_op_summary
 from collector.replay.msprof import (
     NoSpace,
     check_space,

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from collector.model.vocabulary import BASE_CELLS
-from collector.profiles.rows import KernelLaunch, read_op_summary
+from collector.profiles.launches import KernelLaunch, read_op_summary
 from collector.quality.identity import Expectation
 from collector.quality.reconcile import Attribution, Mark, attribute, sentinel_of
 from collector.replay.kineto import Event, Filing, summary_rows

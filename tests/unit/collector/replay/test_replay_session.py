@@ -9,7 +9,7 @@ import pytest
 from collector.model.measurement import Companion, Outcome
 from collector.model.plan import MeasureSettings
 from collector.model.row import from_row, to_row
-from collector.profiles.rows import read_op_summary
+from collector.profiles.launches import read_op_summary
 from collector.quality.reconcile import SENTINEL_TYPE
 from collector.replay.journal import JOURNAL, read_journal
 from collector.replay.results import collect
