@@ -15,10 +15,12 @@ from collector.environment import map_concurrently
 from collector.model import keys
 from collector.model.case import normal_kernel_type
 from collector.model.manifest import (
+    NO_USAGE,
     AttemptManifest,
     PartEntry,
     ShardCommit,
     StoredObject,
+    Usage,
     commit_from_json,
     manifest_from_json,
 )
@@ -283,6 +285,18 @@ def read_commit(store: Store, campaign: str, shard: str) -> ShardCommit | None:
             return commit_from_json(store.get(key), key=key)
     except NotFound:
         return None
+
+
+def shard_usage(store: Store, campaign: str, shard: str) -> Usage:
+    """Return the usage of a shard, or none if it cannot be read, which the merge reports."""
+    try:
+        commit = read_commit(store, campaign, shard)
+        if commit is None:
+            return NO_USAGE
+        key = commit.manifest.key
+        return manifest_from_json(store.get(key), key=key).usage
+    except (BadInput, NotFound):
+        return NO_USAGE
 
 
 def _attempt_of(store: Store, bound: BoundShard) -> CommittedAttempt | None:

@@ -3,6 +3,7 @@
 import logging
 import shutil
 import threading
+import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -185,7 +186,9 @@ class ReplayInstrument:
             report = run_session(spec, folder, tick=tick, stop=self._stop)
         if report.ending not in (Ending.COMPLETE, Ending.STOPPED):
             logger.warning("session %d: %s\n%s", provenance.session, report.reason, report.log_tail)
+        ended = time.monotonic()
         result = collect(spec, folder, report, provenance)
+        reading_s = time.monotonic() - ended
         expected = provenance.runtime
         for runtime in {m.provenance.runtime for m in result.measurements} - {expected}:
             raise HostFault(f"runtime: expected {expected}, got {runtime}")
@@ -194,7 +197,16 @@ class ReplayInstrument:
             logger.warning("session %d: %s\n%s", provenance.session, result.unread, report.log_tail)
         else:
             discard_profile(folder)
-        usage = Usage(result.busy_us, result.useful_us, report.wall_s, result.startup_s)
+        usage = Usage(
+            result.busy_us,
+            result.useful_us,
+            report.wall_s + reading_s,
+            report.startup_s,
+            report.export_s + reading_s,
+            sessions=1,
+            cases=result.cases,
+            launches=result.launches,
+        )
         return report, result, usage
 
     def _kept(self, result: SessionResult, folder: Path) -> SessionResult:

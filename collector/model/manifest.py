@@ -5,7 +5,7 @@ attempts, and the final measurement of every case. The first commit of a shard i
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from functools import reduce
 
 from collector.codec.canonical import decode_object, readable_json, sha256_hex
@@ -21,20 +21,22 @@ class StoredObject:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Device time and wall time, in microseconds and seconds, from which efficiency is computed."""
+    """Device time and wall time, in microseconds and seconds, from which efficiency is computed.
+
+    `wall_s` includes `startup_s`, until the first case, and `export_s`, in which the profiler wrote
+    the records of `launches` and they were read."""
 
     busy_us: float
     useful_us: float
     wall_s: float
     startup_s: float
+    export_s: float = 0.0
+    sessions: int = 0
+    cases: int = 0
+    launches: int = 0
 
     def plus(self, other: "Usage") -> "Usage":
-        return Usage(
-            self.busy_us + other.busy_us,
-            self.useful_us + other.useful_us,
-            self.wall_s + other.wall_s,
-            self.startup_s + other.startup_s,
-        )
+        return Usage(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
 
 
 NO_USAGE = Usage(0.0, 0.0, 0.0, 0.0)

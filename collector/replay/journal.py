@@ -106,7 +106,6 @@ class Journal:
     process: tuple[int, int] | None = None  # the session's own: its id, and when it started
     refused: str = ""  # why the session did not begin
     runtime: Runtime = Runtime.REAL
-    startup_s: float = 0.0  # until the first case: spent once a session, and reported separately
     cases: dict[int, CaseEntry] = field(default_factory=dict)
     windows: list[WindowEntry] = field(default_factory=list)
     readings: list[ConditionReading] = field(default_factory=list)  # of the device, in their order
@@ -141,7 +140,6 @@ class Journal:
                 self.refused = line["reason"]
             case "ready":
                 self.runtime = Runtime(line.get("runtime", self.runtime))
-                self.startup_s = line["import_s"] + line["profiler_start_s"] + line["sacrifice_s"]
             case "begin":
                 self.cases[line["ordinal"]] = CaseEntry(line["ordinal"], self.last_s, line["time"])
             case "phase":

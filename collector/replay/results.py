@@ -40,7 +40,8 @@ class SessionResult:
     measurements: tuple[Measurement, ...]
     busy_us: float
     useful_us: float
-    startup_s: float
+    cases: int
+    launches: int
     summary: Path
     journal: Path
     unread: str = ""
@@ -90,7 +91,8 @@ def collect(
         measurements=measurements,
         busy_us=sum(launch.duration_us for launch in records.launches),
         useful_us=sum(m.timing.mean_us * m.n_accepted for m in measurements if m.timing),
-        startup_s=journal.startup_s,
+        cases=len(journal.cases),
+        launches=len(records.launches),
         summary=directory / SUMMARY,
         journal=directory / JOURNAL,
         unread=records.unread,

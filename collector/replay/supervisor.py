@@ -59,13 +59,16 @@ class SessionProgress:
 @dataclass(frozen=True, slots=True)
 class SessionReport:
     """The end of a session, and its cause: `offender` is the ordinal of the case in which it
-    died, None if it died outside of every case."""
+    died, None if it died outside of every case. Of `wall_s`, `startup_s` passed before its first
+    case, and `export_s` after its own process had ended, in the profiler."""
 
     ending: Ending
     reason: str
     offender: int | None
     wall_s: float
     log_tail: str
+    startup_s: float = 0.0
+    export_s: float = 0.0
 
 
 def run_session(
@@ -93,6 +96,7 @@ def run_session(
         try:
             watch = _Watch(spec, tail, process, control, heartbeat_limit_s)
             verdict = watch.until_end(tick, stop or threading.Event())
+            ended = time.monotonic()
             if spec.backend == "npu":
                 _await_parsing(process, tail.journal, directory)
         finally:
@@ -103,7 +107,16 @@ def run_session(
     log_tail = (directory / LOG).read_bytes()[-_LOG_TAIL:].decode(errors="replace")
     ending, reason, offender = verdict
     logger.info("session ended: %s %s", ending, reason)
-    return SessionReport(ending, reason, offender, time.monotonic() - started, log_tail)
+    first = next(iter(tail.journal.cases.values()), None)
+    return SessionReport(
+        ending,
+        reason,
+        offender,
+        time.monotonic() - started,
+        log_tail,
+        startup_s=(first.began_s if first else ended) - started,
+        export_s=time.monotonic() - ended,
+    )
 
 
 def why_it_ended(report: SessionReport, *, began: bool) -> str:

@@ -23,6 +23,7 @@ from math import inf
 from collector.codec.canonical import sha256_hex
 from collector.codec.errors import AlreadyExists, BadInput
 from collector.database.commits import Commit, head_to_extend
+from collector.database.committed import shard_usage
 from collector.database.layout import OP_MAPPING
 from collector.database.merge import Guard, MergeResult, merge_plans
 from collector.database.op_mapping import check_op_mapping
@@ -31,6 +32,7 @@ from collector.database.published import HeldShards, Published
 from collector.database.versions import rank_of
 from collector.environment import map_concurrently
 from collector.model import keys
+from collector.model.manifest import Usage
 from collector.model.plan import AGAIN_SHARE, Plan, plan_to_json
 from collector.model.stack import Stack
 from collector.ops.registry import find
@@ -53,6 +55,7 @@ from jobs.planning.plan_making import inputs_hash, make_plan
 from jobs.planning.sources import LoadedSource, load_sources, op_mapping_of
 from jobs.planning.stored_plans import StoredPlans
 
+_LEARNED_SHARDS = 32  # whose overheads a forecast is made with
 _FOR_SUSPECTS = re.compile(r"\d+d")  # the round for cases of suspect sessions
 
 
@@ -368,7 +371,20 @@ def _request(state: PlanningState, step: NewPlan, options: RunOptions) -> PlanRe
         repeat_budget_s=AGAIN_SHARE * before.device_s if step.suspects and before else inf,
         before=before,
         in_pods=state.in_pods,
+        usages=_usages(state) if state.campaign.backend == "npu" else (),
     )
+
+
+def _usages(state: PlanningState) -> tuple[Usage, ...]:
+    """Return the usages of the last committed shards of single devices on this stack."""
+    shards = [
+        (plan.campaign, shard.shard_id)
+        for plan in state.mergeable
+        for shard in plan.shards
+        if shard.shard_id in state.committed and not shard.is_gang
+    ][-_LEARNED_SHARDS:]
+    store = state.published.store
+    return tuple(map_concurrently(lambda shard: shard_usage(store, *shard), shards, AT_ONCE))
 
 
 def _owed(

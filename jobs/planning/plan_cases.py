@@ -15,6 +15,7 @@ import numpy as np
 from collector.codec.canonical import short_hash
 from collector.codec.errors import BadInput
 from collector.model.case import Case
+from collector.model.manifest import Usage
 from collector.model.plan import Forecast, devices_for
 from collector.model.stack import Stack
 from collector.ops.refusals import DECLARATION_ERRORS, FindOperator, refusal
@@ -218,7 +219,8 @@ def _whole_s(ranks: int, work: _Work, campaign: Campaign, cost: SessionCost) -> 
         )
     shards = min(work.cases, count)
     session = cost if ranks == 1 else shard_cutting.GANG_COST
-    whole_s = work.work_s + shards * session.of_sessions(work.work_s / shards, settings.session_s)
+    shard_s, cases = work.work_s / shards, work.cases // shards
+    whole_s = work.work_s + shards * session.of_sessions(shard_s, settings.session_s, cases)
     return whole_s * devices_for(ranks, campaign.backend)
 
 
@@ -343,7 +345,8 @@ class PlanRequest:
             the device or node that must not measure it again (empty if any may).
         again_s: device time that limits how many of `cases_to_repeat` are measured.
         before: the forecast of the campaign's last round with these inputs, if there was one.
-        in_pods: the workers are pods of a cluster."""
+        in_pods: the workers are pods of a cluster.
+        usages: those of sessions on this stack, from which its overheads are learned."""
 
     campaign: Campaign
     number: int
@@ -359,6 +362,7 @@ class PlanRequest:
     repeat_budget_s: float = inf
     before: Forecast | None = None
     in_pods: bool = False
+    usages: tuple[Usage, ...] = ()
 
     @property
     def repeats_suspect_cases(self) -> bool:

@@ -23,7 +23,7 @@ from collector.ops.refusals import FindOperator
 from jobs.campaign.campaign_file import Campaign
 from jobs.planning import plan_cases, shard_cutting
 from jobs.planning.candidates import Candidate, PricedCase, distinct_cases, only_operators
-from jobs.planning.forecast import SessionCost, peaks_of, session_cost
+from jobs.planning.forecast import SessionCost, peaks_of, session_cost, with_overheads
 from jobs.planning.gaps import Shares, refused_cases, shares
 from jobs.planning.plan_cases import PlanRequest
 from jobs.planning.shard_cutting import CutShard
@@ -79,7 +79,7 @@ def make_plan(request: PlanRequest, *, find: FindOperator) -> PlannedRound:
     chosen = plan_cases.chosen_cases(candidates, request, left.left_out)
     taken = {c.record.case_id for c in chosen}
     left_out = len(left.left_out - taken)
-    peaks = peaks_of(request.stack)
+    peaks = with_overheads(peaks_of(request.stack), request.usages)
     priced = plan_cases.priced_cases(chosen, request, peaks, find)
     cost = session_cost(campaign.backend, find, peaks, campaign.measure)
     narrowed = plan_cases.narrowed_cases(candidates, request, peaks, cost, find)

@@ -247,7 +247,7 @@ class Cutter:
     def _lasts_s(self, shard: Sequence[PricedCase]) -> float:
         work_s = fsum(item.cost_s for item in shard)
         cost = self.cost if shard[0].ranks == 1 else GANG_COST
-        return work_s + cost.of_sessions(work_s, self.settings.session_s)
+        return work_s + cost.of_sessions(work_s, self.settings.session_s, len(shard))
 
     def _shard(self, cases: Sequence[PricedCase], start_s: float) -> CutShard:
         table = write_shard(ShardCase(item.candidate.planned_record, item.cost_s) for item in cases)

@@ -9,9 +9,8 @@ from math import fsum
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from collector.codec.errors import BadInput, NotFound
 from collector.codec.text import whole_in_one_line
-from collector.database.committed import read_commit
+from collector.database.committed import shard_usage
 from collector.database.curves import Envelope
 from collector.database.query import good_rows
 from collector.database.state import TEXT, State
@@ -23,7 +22,7 @@ from collector.database.version_quality import (
 )
 from collector.environment import map_concurrently
 from collector.model.case import normal_kernel_type
-from collector.model.manifest import NO_USAGE, Usage, manifest_from_json
+from collector.model.manifest import NO_USAGE, Usage
 from collector.model.measurement import Disturbance
 from collector.model.plan import Plan
 from collector.model.record import CaseRecord
@@ -164,9 +163,8 @@ def summarise(
 def plan_usage(store: Store, plan: Plan) -> Usage:
     """Return the device and wall time of a plan's committed attempts."""
     shards = [shard.shard_id for shard in plan.shards]
-    return reduce(
-        Usage.plus, map_concurrently(partial(_shard_usage, store, plan), shards, AT_ONCE), NO_USAGE
-    )
+    usages = map_concurrently(partial(shard_usage, store, plan.campaign), shards, AT_ONCE)
+    return reduce(Usage.plus, usages, NO_USAGE)
 
 
 def _envelope(shown: ShownVersion | None, cases: Container[str], kernels: set[str]) -> Envelope:
@@ -246,18 +244,6 @@ def _case_outcomes(shown: ShownVersion) -> dict[str, _CaseOutcome]:
 def _reach(mean: str, low: str, high: str) -> float:
     """Return the half-width of an interval as a share of the mean, from their cells."""
     return (float(high) - float(low)) / 2 / float(mean) if float(mean) else 0.0
-
-
-def _shard_usage(store: Store, plan: Plan, shard: str) -> Usage:
-    """Return the usage of a shard, or none if it cannot be read, which the merge has reported."""
-    try:
-        commit = read_commit(store, plan.campaign, shard)
-        if commit is None:
-            return NO_USAGE
-        key = commit.manifest.key
-        return manifest_from_json(store.get(key), key=key).usage
-    except (BadInput, NotFound):
-        return NO_USAGE
 
 
 def _communication(plan: Plan, sources: Sequence[Sequence[CaseRecord]]) -> float | None:

@@ -61,7 +61,7 @@ def main() -> int:
     _say(f"{good} of {CASES} cases measured, {REPEATS} repeats each")
     _say(f"host time per case: {cost_ms:.2f} ms at the median (limit {LIMIT_MS:g})")
     _say(f"of that after the session: {collect_ms:.2f} ms")
-    _say(f"start-up, once a session: {result.startup_s:.2f} s of {report.wall_s:.2f} s")
+    _say(f"start-up, once a session: {report.startup_s:.2f} s of {report.wall_s:.2f} s")
     return 0 if good == CASES and cost_ms <= LIMIT_MS else 1
 
 

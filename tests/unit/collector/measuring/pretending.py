@@ -118,4 +118,4 @@ class PlayedSupervisor:
         records = [case.record for case in spec.cases]
         unread = self.unread(records)
         measurements = () if unread else tuple(self.measure(records, provenance))
-        return SessionResult(True, measurements, 1.0, 1.0, 0.0, *paths, unread=unread)
+        return SessionResult(True, measurements, 1.0, 1.0, 1, 1, *paths, unread=unread)

@@ -1,8 +1,11 @@
 """What a case is expected to take, against examples worked by hand."""
 
+from dataclasses import replace
+
 import pytest
 
 from collector.model.case import case_from_cells
+from collector.model.manifest import NO_USAGE, Usage
 from collector.model.plan import CANARIES_FROM_S, WARM_UPS, MeasureSettings
 from collector.model.stack import Stack
 from collector.ops.registry import find
@@ -15,6 +18,7 @@ from jobs.planning.forecast import (
     peaks_of,
     predict,
     session_cost,
+    with_overheads,
 )
 
 pytestmark = pytest.mark.fast
@@ -149,6 +153,29 @@ def test_every_session_starts_and_long_ones_have_canaries() -> None:
     assert cost.of_sessions(60.0, 240.0) == 5.5
     assert cost.of_sessions(500.0, 240.0) == 3 * 5.0 + 2 * 0.5  # the last one takes 20 s
     assert cost.of_sessions(120.0, 30.0) == 4 * 5.0  # all of them are short
+    by_launches = replace(cost, most_cases=10)
+    assert by_launches.of_sessions(10.0, 240.0, 45) == 5 * 5.0
+    assert by_launches.of_sessions(500.0, 240.0, 40) == 4 * 5.0 + 4 * 0.5
+
+
+def test_overheads_are_learned_from_sessions_of_the_stack() -> None:
+    # Starts of 50 s, 40 ms of the host a case, exports of 5.5 s and half a millisecond a launch.
+    small = Usage(2e6, 0, 50 + 10 * 0.04 + 2 + 6, 50, 6, sessions=1, cases=10, launches=1000)
+    large = Usage(9e6, 0, 50 + 90 * 0.04 + 9 + 10, 50, 10, sessions=1, cases=90, launches=9000)
+    learned = with_overheads(PEAKS, [small, NO_USAGE, large])
+    assert learned.session_start_s == pytest.approx(55.5)
+    assert learned.case_s == pytest.approx(0.04)
+    assert learned.export_s == pytest.approx(0.0005)
+    alike = with_overheads(PEAKS, [small, small])  # which cannot be told apart
+    assert (alike.session_start_s, alike.export_s) == (50, 0.006)
+    assert with_overheads(PEAKS, [NO_USAGE]) == PEAKS
+    measure = MeasureSettings(repeat_count=10, aic_metrics=("PipeUtilization", "Memory"))
+    once = predict(FLOAT, operator(1), learned, measure, 1000.0)
+    launches = 10 + WARM_UPS
+    assert once.total_s == pytest.approx(2 * (launches * 0.0015 + 0.008 + 0.04))
+    cost = session_cost("npu", find, learned, measure)
+    assert cost.start_s == pytest.approx(2 * 55.5)
+    assert cost.most_cases == 100_000 // 16
 
 
 @pytest.mark.parametrize(
