@@ -53,6 +53,7 @@ _SETTINGS = {
     "FAKE_NPU_MEMORY_GB": "1024",  # the weights of one rank need not fit: they are never touched
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
     "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_DISABLE_COMPILE_CACHE": "1",  # its keys lack the variables of vllm_ascend
     "DO_NOT_TRACK": "1",
     "HF_HUB_OFFLINE": "1",
     "TRANSFORMERS_OFFLINE": "1",
@@ -79,6 +80,7 @@ class EngineSettings:
     passes: tuple[PassTokens, ...]
     device: str = "A3"
     tp: int = 1
+    dp: int = 1
     ep: int = 1
     depth: int = 2
     is_graph: bool = False
@@ -86,11 +88,20 @@ class EngineSettings:
     options: Mapping[str, Any] = field(default_factory=dict)
     sampling: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def ranks(self) -> int:
+        return self.tp * self.dp
+
 
 def check_settings(config: Config, settings: EngineSettings) -> None:
     """Raise BadInput for settings that cannot be recorded."""
-    if settings.ep not in (1, settings.tp):
-        raise BadInput(f"--layout: expected ep=1 or ep=tp, got ep={settings.ep}")
+    if settings.ep not in (1, settings.ranks):
+        raise BadInput(f"--layout: expected ep=1 or ep={settings.ranks}, got ep={settings.ep}")
+    if settings.dp > 1 and not config.has_experts:
+        raise BadInput(
+            f"--layout: expected dp=1, got dp={settings.dp}: {config.name} has no experts, so that "
+            "its data parallel groups are independent engines"
+        )
     for one in settings.passes:
         if one.keys > config.max_tokens:
             raise BadInput(
@@ -119,7 +130,7 @@ def record_model(config: Config, settings: EngineSettings, work: Path) -> Record
         layers=config.layers,
         cut=cuts[0],
         release=settings.release,
-        layout={"tp": settings.tp, "dp": 1, "ep": settings.ep},
+        layout={"tp": settings.tp, "dp": settings.dp, "ep": settings.ep},
         device=settings.device,
         environment=settings.environment,
         settings=runs[0].settings,
@@ -235,6 +246,7 @@ def _request(config: Config, model: Path, settings: EngineSettings) -> Mapping[s
         "num_gpu_blocks_override": (_POOLS if config.alternates else 1)
         * max(512, (most + 1) * (-(-longest // _PAGE) + 1)),
         "tensor_parallel_size": settings.tp,
+        "data_parallel_size": settings.dp,
         "enable_expert_parallel": settings.ep > 1,
         "enforce_eager": not settings.is_graph,
     }
@@ -244,7 +256,7 @@ def _request(config: Config, model: Path, settings: EngineSettings) -> Mapping[s
         engine["quantization"] = "ascend"
     if settings.is_graph:
         engine["compilation_config"] = {"cudagraph_mode": "FULL_DECODE_ONLY"}
-    if settings.tp > 1:
+    if settings.ranks > 1:
         engine["distributed_executor_backend"] = "external_launcher"
     return {
         "engine": engine | dict(settings.options),
@@ -257,17 +269,16 @@ def _environment(
     settings: EngineSettings, serving: ServingEnvironment, log: Path
 ) -> Mapping[str, str]:
     runtime = build_runtime(serving.site, torch=serving.torch)
-    env = environment(runtime, devices=max(1, min(settings.tp, 16)), log=log)
+    env = environment(runtime, devices=min(settings.ranks, 16), log=log)
     kept = {name: text for name, text in env.items() if not name.startswith(_NOT_INHERITED)}
     kept["PYTHONPATH"] = os.pathsep.join((str(serving.site), str(SITE)))
     kept["PATH"] = prepended(str(serving.python.parent), env, "PATH")
     kept |= _SETTINGS | {"VLLM_CACHE_ROOT": str(cache() / "vllm")}
     kept |= {"FAKE_NPU_SOC": _SOCS[settings.device], "OPMETER_DEVICE": settings.device}
     kept["OPMETER_CANN"] = find_release(settings.release).cann
-    kept["OPMETER_INTEGERS"] = "0" if settings.is_graph else "1"
-    if settings.tp > 1:  # rank 0 of a world whose other ranks do not exist
+    if settings.ranks > 1:  # rank 0 of a world whose other ranks do not exist
         kept |= {"OPMETER_ALONE": "1", "FAKE_NPU_ALONE": "1", "RANK": "0", "LOCAL_RANK": "0"}
-        kept |= {"WORLD_SIZE": str(settings.tp), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+        kept |= {"WORLD_SIZE": str(settings.ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
     return kept | dict(settings.environment)
 
 

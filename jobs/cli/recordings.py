@@ -31,7 +31,7 @@ def record_command(
     *,
     output: Annotated[Path, typer.Option(help="new file of the recording: NAME.json.gz")],
     release: Annotated[str, typer.Option(help="release of the serving stack")] = "vllm-ascend-0.18",
-    layout: Annotated[str, typer.Option(help="ranks, one without it: tp=16,ep=16")] = "",
+    layout: Annotated[str, typer.Option(help="ranks, one without it: tp=8,dp=2,ep=16")] = "",
     device: Annotated[str, typer.Option(help="device generation: A2 or A3")] = "A3",
     phase: Annotated[str, typer.Option(help="phases: prefill, decode or both")] = "prefill,decode",
     tokens: Annotated[int, typer.Option(help="new tokens of the prefill pass", min=1)] = 4096,
@@ -94,16 +94,17 @@ def record_command(
     if device not in DEVICES:
         raise BadInput(f"--device: expected one of {', '.join(DEVICES)}, got {device!r}")
     ranks = layout_of(layout)
-    if ranks != Layout(tp=ranks.tp, ep=ranks.ep):
+    if ranks != Layout(tp=ranks.tp, dp=ranks.dp, ep=ranks.ep):
         raise BadInput(
-            f"--layout: expected tp and ep, got {layout}; data parallel layouts are not recorded "
-            "yet, and settings of the software are passed with --env"
+            f"--layout: expected tp, dp and ep, got {layout}; settings of the software are passed "
+            "with --env"
         )
     settings = EngineSettings(
         release=release,
         passes=_passes(phase, tokens, prompts, requests, keys),
         device=device,
         tp=ranks.tp,
+        dp=ranks.dp,
         ep=ranks.ep,
         depth=layers,
         is_graph=graph,

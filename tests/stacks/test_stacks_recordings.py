@@ -116,14 +116,25 @@ def test_a_rank_alone_in_a_graph_records_messages_and_scales_by_layers(usual, tm
     assert two.settings["graph_sizes"] == [1, 2, 4]
 
 
-def test_layers_of_experts_are_a_kind(usual, tmp_path):
-    settings = EngineSettings(usual, (PREFILL, DECODE))
+def test_experts_are_recorded_over_data_parallel_ranks(release, tmp_path):
+    settings = EngineSettings(release, (PREFILL, DECODE), tp=2, dp=2, ep=4, is_graph=True)
     found = record_model(config_of(EXPERTS), settings, tmp_path)
     assert found.layers == {"moe": 12}
+    assert found.layout == {"tp": 2, "dp": 2, "ep": 4}
+    prefill, decode = found.passes
     for one in found.passes:
         kernels = kernels_of(one, found.layers)
         assert kernels["FusedInferAttentionScore"] == 12, one
         assert kernels["GroupedMatmul"] == 2 * 12, one
+    # each rank of a group of 2 sends its 32 tokens to 2 experts; host code reads the rows of each
+    rows = [x for x in prefill.messages if x.operation == "all_to_allv"]
+    assert [(x.message_bytes, x.group_size) for x in rows] == [(32 * 2 * 512 * 2, 4)]
+    assert rows[0].occurrences.times(found.layers) == 2 * 12
+    (routed,) = (x for x in decode.launches if x.kernel == "MoeDistributeDispatchV2")
+    # in a graph: the other group is assumed to use one too
+    assert routed.in_graph
+    assert routed.cells["Input Shapes"].startswith('"2,512;2,2;')
+    assert found.settings["graph_mode"] == "FULL_DECODE_ONLY"
 
 
 def test_what_the_engine_refuses_ends_in_one_line(usual, tmp_path):

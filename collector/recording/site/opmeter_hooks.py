@@ -2,10 +2,9 @@
 
 Settings are environment variables:
 
-    OPMETER_CANN      version of CANN
-    OPMETER_ALONE     this process is rank 0 of a world whose other ranks do not exist
-    OPMETER_DEVICE    device generation instead of the one that vllm_ascend was built for
-    OPMETER_INTEGERS  1: compute small integer tensors (opmeter_integers)
+    OPMETER_CANN    version of CANN
+    OPMETER_ALONE   this process is rank 0 of a world whose other ranks do not exist
+    OPMETER_DEVICE  device generation instead of the one that vllm_ascend was built for
 """
 
 import faulthandler
@@ -21,6 +20,7 @@ _PATCHES = {}
 _AI_CORES = 24
 _RANKS_OF_A_NODE = 16
 _WITH_TILING = ("batch_matmul_transpose", "mla_preprocess")
+_CHANGED = ("init_process_group", "new_group", "all_reduce")
 _OBJECTS = ("broadcast_object_list", "all_gather_object")
 _KEPT = []  # registrations end with their library
 STEPS = []  # (new tokens, tokens in total) of each request, by step
@@ -154,7 +154,8 @@ def _named_faults(module):
 
 @after("vllm_ascend.worker.model_runner_v1")
 def _marks_of_steps(module):
-    """A mark in the log where a step begins."""
+    """A mark in the log where a step begins, and one where a rank without requests runs a pass for
+    the sake of the others."""
     original = module.NPUModelRunner.execute_model
 
     def execute_model(self, scheduled, *more, **named):
@@ -164,6 +165,8 @@ def _marks_of_steps(module):
         if scheduled.total_num_scheduled_tokens:
             record_named("MARK", "step", len(STEPS))
             STEPS.append(_requests(scheduled))
+        else:
+            record_named("MARK", "idle", len(STEPS))
         return original(self, scheduled, *more, **named)
 
     module.NPUModelRunner.execute_model = execute_model
@@ -182,24 +185,33 @@ if os.environ.get("OPMETER_ALONE"):
     @after("torch.distributed.distributed_c10d")
     def _groups_alone(module):
         """Groups of the CPU are torch's own fake ones; a store has what this rank wrote."""
-        init, new = module.init_process_group, module.new_group
+        init, new, reduce = module.init_process_group, module.new_group, module.all_reduce
 
-        def init_process_group(
-            backend=None, init_method=None, timeout=None, world_size=-1, rank=-1, **more
-        ):
+        def init_process_group(backend=None, init_method=None, timeout=None, *sizes, **more):
             import torch
             import torch.testing._internal.distributed.fake_pg
 
             more["store"] = torch._C._distributed_c10d.HashStore()
-            return init(backend, None, timeout, world_size, rank, **more)
+            more["world_size"], more["rank"] = int(os.environ["WORLD_SIZE"]), 0
+            return init(backend, None, timeout, **more)
 
         def new_group(ranks=None, timeout=None, backend=None, *more, **named):
             return new(ranks, timeout, "fake" if backend == "gloo" else backend, *more, **named)
+
+        def all_reduce(tensor, op=module.ReduceOp.SUM, group=None, async_op=False):
+            done = reduce(tensor, op, group, async_op)
+            if op == module.ReduceOp.SUM and not tensor.dtype.is_floating_point:
+                import opmeter_integers
+
+                ranks, rank = module.get_world_size(group), module.get_rank(group)
+                opmeter_integers.sum_of_equal_ranks(tensor, ranks, rank)
+            return done
 
         def all_gather_object(object_list, obj, group=None):
             object_list[:] = [obj] * len(object_list)
 
         module.init_process_group, module.new_group = init_process_group, new_group
+        module.all_reduce = all_reduce
         module._store_based_barrier = lambda *arguments, **named: None
         # no other rank sends an object; a fake group would leave its size unset
         module.broadcast_object_list = lambda *arguments, **named: None
@@ -208,8 +220,21 @@ if os.environ.get("OPMETER_ALONE"):
     @after("torch.distributed")
     def _names_alone(module):
         c10d = module.distributed_c10d
-        for name in ("init_process_group", "new_group", *_OBJECTS):
+        for name in (*_CHANGED, *_OBJECTS):
             setattr(module, name, getattr(c10d, name))
+
+    @after("vllm.config.parallel")
+    def _world_alone(module):
+        """As in a deployment, the ranks of other data parallel groups do not count as ranks of an
+        engine; with an external launcher, they do."""
+        original = module.ParallelConfig.__post_init__
+
+        def __post_init__(self):
+            original(self)
+            if self.distributed_executor_backend == "external_launcher":
+                self.world_size //= self.data_parallel_size
+
+        module.ParallelConfig.__post_init__ = __post_init__
 
     @after("vllm.distributed.parallel_state")
     def _nodes_alone(module):
@@ -235,16 +260,14 @@ if os.environ.get("OPMETER_DEVICE"):
         module.__device_type__ = os.environ["OPMETER_DEVICE"]
 
 
-if os.environ.get("OPMETER_INTEGERS") == "1":
+@after("vllm_ascend.worker.worker")
+def _compute_integers(module):
+    original = module.NPUWorker.init_device
 
-    @after("vllm_ascend.worker.worker")
-    def _compute_integers(module):
-        original = module.NPUWorker.init_device
+    def init_device(self):
+        import opmeter_integers
 
-        def init_device(self):
-            import opmeter_integers
+        original(self)
+        opmeter_integers.enable()
 
-            original(self)
-            opmeter_integers.enable()
-
-        module.NPUWorker.init_device = init_device
+    module.NPUWorker.init_device = init_device

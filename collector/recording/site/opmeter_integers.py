@@ -2,8 +2,8 @@
 
 Host code of an engine reads integers from the device, such as the rows of each expert, and makes
 tensors of that size. Device memory is host memory there, so each operator of small integers is
-computed in place, in addition to its launch. Routers choose all experts evenly. Compiled graphs are
-not covered.
+computed in place, in addition to its launch; also in compiled code, and in a captured graph when it
+is captured. Routers choose all experts evenly.
 """
 
 import ctypes
@@ -14,6 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
 _MOST = 1 << 20  # elements
+_enabled = []  # torch's stack of modes does not keep a mode that it disables for a while
 _KINDS = (torch.int32, torch.int64, torch.bool)
 
 
@@ -23,7 +24,9 @@ class _NotComputed(Exception):
 
 def enable():
     """Compute integers from now on, in this thread."""
-    _Integers().__enter__()
+    mode = _Integers()
+    mode.__enter__()
+    _enabled.append(mode)
 
 
 def _on_host(value):
@@ -32,7 +35,7 @@ def _on_host(value):
         return torch.device("cpu")
     if not isinstance(value, torch.Tensor) or value.device.type == "cpu":
         return value
-    if value.dtype not in _KINDS or value.numel() > _MOST:
+    if value.device.type != "npu" or value.dtype not in _KINDS or value.numel() > _MOST:
         raise _NotComputed
     storage = value.untyped_storage()
     if not storage.nbytes():
@@ -40,6 +43,26 @@ def _on_host(value):
     memory = (ctypes.c_byte * storage.nbytes()).from_address(storage.data_ptr())
     whole = torch.frombuffer(memory, dtype=value.dtype)
     return whole.as_strided(value.shape, value.stride(), value.storage_offset())
+
+
+def sum_of_equal_ranks(tensor, ranks, rank):
+    """Set a tensor of integers to its sum over ranks that hold what this rank holds.
+
+    Where a row has a place for each rank, and this rank set its own one alone, the others set
+    theirs; what follows these places, and other rows, are summed."""
+    try:
+        held = _on_host(tensor)
+    except _NotComputed:
+        return
+    places = held[..., :ranks]
+    if (
+        held.ndim
+        and places.shape[-1] == ranks
+        and places.count_nonzero() == places[..., rank].count_nonzero()
+    ):
+        places.copy_(places[..., rank : rank + 1].clone().expand_as(places))
+        held = held[..., ranks:]
+    held.mul_(ranks)
 
 
 def _spread_evenly(outputs, experts):
@@ -84,6 +107,11 @@ class _Integers(TorchDispatchMode):
     def __init__(self):
         super().__init__()
         self._reported = set()
+
+    @classmethod
+    def ignore_compile_internals(cls):
+        """Let code be compiled, and see the operators of compiled code when it runs."""
+        return True
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = dict(kwargs or {})
