@@ -294,8 +294,9 @@ class NpuCondition:
 
     npu: Npu
 
-    def read(self) -> Condition | None:
-        """Return the condition; None if npu-smi does not respond."""
+    def read(self, session: int | None = None) -> Condition | None:
+        """Return the condition; None if npu-smi does not respond. `session` is the process that
+        has the device open, by default this one."""
         chip = ("-i", str(self.npu.card), "-c", str(self.npu.chip))
         try:
             common, processes = (
@@ -304,7 +305,7 @@ class NpuCondition:
             )
         except HostFault:
             return None
-        return parse_condition(common, processes)
+        return parse_condition(common, processes, session)
 
 
 def open_npu(index: int) -> NpuCondition | None:
@@ -316,11 +317,11 @@ def open_npu(index: int) -> NpuCondition | None:
     return NpuCondition(found[index]) if index < len(found) else None
 
 
-def parse_condition(common: str, processes: str) -> Condition:
+def parse_condition(common: str, processes: str, session: int | None = None) -> Condition:
     """Parse the output of npu-smi for a chip; fields in an undocumented format stay unknown."""
     usage = _number(common, r"Aicore Usage Rate\(%\)")
     pids = parse_processes(processes)
-    others = None if pids is None else others_among(pids)
+    others = None if pids is None else others_among(pids, session)
     return Condition(
         clock_mhz=_number(common, r"Aicore curFreq\(MHZ\)") or None,
         rated_mhz=_number(common, r"Aicore Freq\(MHZ\)") or None,

@@ -16,7 +16,7 @@ from collector.codec.text import GIB, MIB
 from collector.host.cann import FAKE_MARK, RUNTIME_LIBRARY
 from collector.host.gpus import open_gpu
 from collector.host.machine import available_memory_bytes, this_cpu
-from collector.host.npus import device_names, open_npu, slice_problem
+from collector.host.npus import device_names, slice_problem
 from collector.host.processes import RateLimited, ThreadWaits
 from collector.host.stack import gpu_device
 from collector.model.measurement import Condition
@@ -136,7 +136,6 @@ class Accelerator(Device):
                 f"{module.device_count()} devices"
             )
         self._module, self._index, self.name = module, index, f"{self.backend}:{index}"
-        self._condition: RateLimited | None = None
 
     def synchronize(self) -> None:
         self._module.synchronize(self._index)
@@ -148,10 +147,6 @@ class Accelerator(Device):
 
     def release(self) -> None:
         self._module.empty_cache()
-
-    def condition(self) -> Condition | None:
-        """Return a reading, not at every call: npu-smi takes about as long as a case."""
-        return self._condition.read() if self._condition else None
 
 
 class CudaDevice(Accelerator):
@@ -167,6 +162,10 @@ class CudaDevice(Accelerator):
         self.cache_bytes = properties.L2_cache_size
         gpu = open_gpu(str(getattr(properties, "uuid", "")))  # not every torch release has a uuid
         self._condition = RateLimited(gpu.read) if gpu else None
+
+    def condition(self) -> Condition | None:
+        """Return a reading, not at every call: a query takes about as long as a case."""
+        return self._condition.read() if self._condition else None
 
     def events(self, raw: Sequence[Any]) -> list[Event]:
         return kernel_events(raw, torch.autograd.DeviceType.CUDA)
@@ -246,8 +245,6 @@ class NpuDevice(Accelerator):
         self.runtime = Runtime.FAKE if is_fake_runtime() else Runtime.REAL
         reported_bytes = int(getattr(properties, "L2_cache_size", 0))
         self.cache_bytes = reported_bytes if reported_bytes >= MIB else _L2_BYTES
-        npu = open_npu(index)
-        self._condition = RateLimited(npu.read) if npu else None
 
     def cast(self, tensor: Any, format: str) -> Any:
         number = _ACL_FORMATS.get(format)

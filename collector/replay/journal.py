@@ -39,17 +39,28 @@ class JournalWriter:
         line = json.dumps({"event": event, "at_s": round(time.monotonic(), 6), **values})
         os.write(self._descriptor, line.encode() + b"\n")
 
-    def beat(self, on_beat: Callable[[], object] = lambda: None) -> None:
-        """Write a heartbeat every second, from a separate thread, until the process ends.
-        `on_beat` is called with each heartbeat."""
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+    def beat(self, on_beat: Callable[[], object] = lambda: None) -> Callable[[], None]:
+        """Write a heartbeat every second, from a separate thread, until the returned function is
+        called or the process ends. `on_beat` is called with each heartbeat."""
+        over = threading.Event()
 
         def beats() -> None:
-            while True:
+            while not over.is_set():
                 self.write("heartbeat")
                 on_beat()
-                time.sleep(HEARTBEAT_S)
+                over.wait(HEARTBEAT_S)
 
-        threading.Thread(target=beats, name="heartbeat", daemon=True).start()
+        thread = threading.Thread(target=beats, name="heartbeat", daemon=True)
+        thread.start()
+
+        def end() -> None:
+            over.set()
+            thread.join()
+
+        return end
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +120,7 @@ class Journal:
     cases: dict[int, CaseEntry] = field(default_factory=dict)
     windows: list[WindowEntry] = field(default_factory=list)
     readings: list[ConditionReading] = field(default_factory=list)  # of the device, in their order
+    queries: int = 0  # how often the session asked its supervisor for the device's condition
     ended: bool = False
     last_s: float = 0.0  # when the last line was written, heartbeats included
     step_s: float = 0.0  # when the last line that is not a heartbeat was
@@ -132,8 +144,17 @@ class Journal:
 
     def add(self, line: Mapping[str, Any]) -> None:
         """Apply one line; unknown events, of another version, are skipped."""
-        self.last_s = float(line["at_s"])
+        at_s = float(line["at_s"])
+        if line["event"] == "condition":  # an NPU's is written by the supervisor: no sign of life
+            values = _known(line, Condition)
+            if values.get("held") is not None:
+                values["held"] = tuple(values["held"])
+            self.readings.append(ConditionReading(at_s, Condition(**values)))
+            return
+        self.last_s = at_s
         match line["event"]:
+            case "query":
+                self.queries += 1
             case "start":
                 self.process = (line["pid"], line["started"])
             case "refused":
@@ -147,11 +168,6 @@ class Journal:
                 is_timed = phase in (LAUNCHING, CHECKING)
                 times: dict[str, Any] = {f"{phase}_s": self.last_s} if is_timed else {}
                 self.cases[entry.ordinal] = replace(entry, phase=phase, **times)
-            case "condition":
-                values = _known(line, Condition)
-                if values.get("held") is not None:
-                    values["held"] = tuple(values["held"])
-                self.readings.append(ConditionReading(self.last_s, Condition(**values)))
             case "end":
                 entry = self.cases[line["ordinal"]]
                 values = _decoded(_known(line, CaseEntry))
@@ -206,7 +222,7 @@ class JournalTail:
 
     def __init__(self, path: Path):
         self.journal = Journal()
-        self._path, self._lines = path, GrowingFile(path)
+        self.path, self._lines = path, GrowingFile(path)
         self._is_broken = False
 
     def read(self) -> Journal:
@@ -219,7 +235,7 @@ class JournalTail:
             try:
                 self.journal.add(json.loads(line))
             except (LookupError, TypeError, ValueError, RecursionError) as error:
-                logger.warning("%s: skipping an unreadable line: %r", self._path, error)
+                logger.warning("%s: skipping an unreadable line: %r", self.path, error)
                 self._is_broken = True
                 break
         return self.journal

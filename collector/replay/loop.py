@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 
 from collector.codec.errors import CaseRejected
+from collector.host.processes import RateLimited
 from collector.model.measurement import CONTEXT, Outcome
 from collector.replay.calls import NoOperator
 from collector.replay.cases import CaseReplay
@@ -23,6 +24,8 @@ from collector.replay.spec import SessionCase, SessionSpec
 
 logger = logging.getLogger(__name__)
 
+_ANSWER_S = 30.0  # two queries of npu-smi of at most 10 s each
+
 # Allocators that raise a plain RuntimeError: torch's on a CPU, and torch_npu's for workspaces and
 # in releases that lack torch's own class.
 _NO_MEMORY = re.compile(r"can't allocate memory|\bout of memory\b", re.IGNORECASE)
@@ -31,9 +34,18 @@ _NO_MEMORY = re.compile(r"can't allocate memory|\bout of memory\b", re.IGNORECAS
 class Loop:
     """All cases of one session. `run` may be called once."""
 
-    def __init__(self, spec: SessionSpec, directory: Path, journal: JournalWriter):
+    def __init__(
+        self,
+        spec: SessionSpec,
+        directory: Path,
+        journal: JournalWriter,
+        answered: threading.Event | None = None,
+    ):
+        """`answered` is set when a query to the supervisor has its answer in the journal."""
         self._spec = spec
+        self._answered = answered
         self._journal = journal
+        self._queries = RateLimited(self._query)
         self._device, self._recorder = open_recorded_device(spec, directory, journal)
         cold = spec.measure.cache == "cold"
         self._replay = CaseReplay(
@@ -107,9 +119,19 @@ class Loop:
             self._read_condition()
 
     def _read_condition(self) -> None:
-        condition = self._device.condition()
-        if condition is not None:
+        if self._spec.backend == "npu":
+            self._queries.read()
+        elif (condition := self._device.condition()) is not None:
             self._journal.write("condition", **asdict(condition))
+
+    def _query(self) -> None:
+        """Have the supervisor write the condition of an NPU. npu-smi is a process, and CANN's
+        documents warn of fork and posix_spawn beside AscendCL ("may fail or hang", CANN 8.5,
+        aclcppdevg_000238)."""
+        if self._answered is not None:
+            self._answered.clear()
+            self._journal.write("query")
+            self._answered.wait(_ANSWER_S)
 
 
 def judge_error(error: Exception) -> tuple[Outcome, str]:

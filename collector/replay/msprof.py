@@ -10,6 +10,7 @@ import logging
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -29,6 +30,9 @@ logger = logging.getLogger(__name__)
 DURATION_GROUP = "PipeUtilization"  # of several groups, the one whose pass provides the durations
 OUTPUT = "prof"
 _EXPORTED = "mindstudio_profiler_output"
+_DATABASES = "*/sqlite"  # of host and of each device_
+# msprof parses by scripts: with the first python3 of PATH, or with this one.
+PYTHON_PATH = f"--python-path={sys.executable}"
 _PLACES = ("tools/profiler/bin/msprof", "bin/msprof")
 _HOMES = ("ASCEND_HOME_PATH", "ASCEND_TOOLKIT_HOME")
 
@@ -72,6 +76,7 @@ def record_command(
     return [
         str(msprof),
         f"--output={output}",
+        PYTHON_PATH,
         f"--storage-limit={most_mb}MB",
         # AI Core counters per task, one group of registers at a time.
         "--ai-core=on",
@@ -123,31 +128,45 @@ def op_summaries(profile: Path) -> list[Path]:
 
 
 def export_missing(msprof: Path, directory: Path, log: Path, limit_s: float) -> None:
-    """Parse every PROF_ folder without an op_summary; msprof's output goes to the log."""
+    """Parse and export every PROF_ folder without an op_summary, as Huawei's guide describes for
+    data that was not parsed; msprof's output goes to the log.
+
+    Every export writes the timeline before the summary: neither the collection nor the export of
+    msprof (oam-tools 8.5 to 9.2, `running_mode.cpp`) has an option for the summary alone."""
     for profile in profiles_of(directory / OUTPUT):
         if op_summaries(profile):
             continue
-        # The partial result of a killed parser would be taken for complete.
-        shutil.rmtree(profile / _EXPORTED, ignore_errors=True)
+        _discard_parsed(profile)
         logger.info("parsing %s again: it has no op_summary", profile)
-        with log.open("ab") as stream:
-            try:
-                subprocess.run(
-                    [str(msprof), "--export=on", f"--output={profile}"],
-                    stdin=subprocess.DEVNULL,
-                    stdout=stream,
-                    stderr=stream,
-                    timeout=limit_s,
-                    check=False,
-                )
-            except (subprocess.TimeoutExpired, OSError) as error:
-                logger.warning("%s: %s", profile, error)
+        for step in ("--parse=on", "--export=on"):
+            with log.open("ab") as stream:
+                try:
+                    subprocess.run(
+                        [str(msprof), step, PYTHON_PATH, f"--output={profile}"],
+                        stdin=subprocess.DEVNULL,
+                        stdout=stream,
+                        stderr=stream,
+                        timeout=limit_s,
+                        check=False,
+                    )
+                except (subprocess.TimeoutExpired, OSError) as error:
+                    logger.warning("%s: %s", profile, error)
+                    break
 
 
 def discard_exports(directory: Path) -> None:
     """Remove what msprof has parsed, after it was killed while parsing."""
     for profile in profiles_of(directory / OUTPUT):
-        shutil.rmtree(profile / _EXPORTED, ignore_errors=True)
+        _discard_parsed(profile)
+
+
+def _discard_parsed(profile: Path) -> None:
+    """Remove what was made from the records of a PROF_ folder: a killed parser leaves incomplete
+    tables and databases, and the next one takes them for complete."""
+    for folder in (profile / _EXPORTED, *profile.glob(_DATABASES)):
+        shutil.rmtree(folder, ignore_errors=True)
+    for database in profile.glob("msprof_*.db"):
+        database.unlink(missing_ok=True)
 
 
 def discard_profile(directory: Path) -> None:

@@ -155,6 +155,7 @@ def _stuck(process: int) -> SessionStuck:
 
 CONTROL = "control"
 STOP = "stop"
+ANSWERED = "answered"
 
 
 class ControlPipe:
@@ -176,6 +177,10 @@ class ControlPipe:
     def request_stop(self) -> None:
         """Request that the session ends after the case in flight."""
         os.write(self._descriptor, f"{STOP}\n".encode())
+
+    def report_answer(self) -> None:
+        """Report that the journal has what the session asked for."""
+        os.write(self._descriptor, f"{ANSWERED}\n".encode())
 
 
 def open_control(directory: Path) -> int:

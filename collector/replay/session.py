@@ -1,8 +1,9 @@
 """`python -m collector.replay.session DIRECTORY [PARENT]`: the process in which operators run.
 
 The supervisor starts it, directly or through msprof. It obeys the control pipe in its directory:
-`stop` ends it after the case in flight, end of file ends it at once. It dies with its parent if
-PARENT is given. Torch is imported only after this is set up.
+`stop` ends it after the case in flight, end of file ends it at once, and `answered` reports that
+the journal has the condition of the device that it asked for. It dies with its parent if PARENT is
+given. Torch is imported only after this is set up.
 """
 
 import faulthandler
@@ -18,11 +19,12 @@ from collector.codec.errors import OpmeterError
 from collector.host import imports
 from collector.host.processes import die_with_parent, end_at_once, read_parent
 from collector.replay.journal import JOURNAL, JournalWriter
-from collector.replay.process import STOP, open_control, this_process
+from collector.replay.process import ANSWERED, STOP, open_control, this_process
 from collector.replay.spec import read_spec
 
 # Twice the supervisor's own limit. It ends a session whose supervisor is gone while an operator
-# holds the interpreter, so that no thread of the session can notice it.
+# holds the interpreter, so that no thread of the session can notice it. What follows the last case,
+# when the profiler flushes its records, is limited only by the supervisor.
 _NO_HEARTBEAT_S = 120.0
 _REFUSED = 1
 
@@ -31,12 +33,13 @@ def main(directory: Path, parent: int | None) -> None:
     """Run the session that the directory specifies, and write its journal and slices there."""
     if parent is not None:
         die_with_parent(parent)
-    stop = threading.Event()
-    read_parent(open_control(directory), lambda line: stop.set() if line == STOP else None)
+    stop, answered = threading.Event(), threading.Event()
+    signals = {STOP: stop.set, ANSWERED: answered.set}
+    read_parent(open_control(directory), lambda line: signals[line]())
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     journal = JournalWriter(directory / JOURNAL)
     journal.write("start", **asdict(this_process()))
-    journal.beat(lambda: faulthandler.dump_traceback_later(_NO_HEARTBEAT_S, exit=True))
+    end_beats = journal.beat(lambda: faulthandler.dump_traceback_later(_NO_HEARTBEAT_S, exit=True))
     try:
         spec = read_spec(directory)
         # Before torch is imported: an installed torch_npu would load itself, and requires CANN.
@@ -45,8 +48,10 @@ def main(directory: Path, parent: int | None) -> None:
         with imports.permanent():
             from collector.replay.loop import Loop
 
-            loop = Loop(spec, directory, journal)  # imports torch_npu for the backend npu
+            loop = Loop(spec, directory, journal, answered)  # imports torch_npu for the backend npu
         loop.run(time.perf_counter() - started, stop)
+        end_beats()
+        faulthandler.cancel_dump_traceback_later()
     except OpmeterError as error:
         journal.write("refused", reason=" ".join(str(error).split()))
         logging.error("%s", error)

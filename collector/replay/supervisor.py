@@ -12,13 +12,14 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
 
 from collector.host.machine import container_memory
+from collector.host.npus import NpuCondition, open_npu
 from collector.replay import msprof
-from collector.replay.journal import JOURNAL, Journal, JournalTail
+from collector.replay.journal import JOURNAL, Journal, JournalTail, JournalWriter
 from collector.replay.lock import concurrency_limit
 from collector.replay.memory_limits import resident_bytes, too_much
 from collector.replay.process import ControlPipe, ProcessId, describe_end, end_group, start
@@ -31,6 +32,7 @@ HEARTBEAT_LIMIT_S = 60.0
 # Limit for steps outside any case: starting, closing a window. Starting torch from a cold disk is
 # slow.
 STEP_LIMIT_S = 300.0
+_FLUSH_S_PER_LAUNCH = 0.001
 _POLL_S = 0.05
 _MEMORY_POLL_S = 0.5  # reading the memory files costs as much as the rest of a poll
 _LOG_TAIL = 4000
@@ -170,6 +172,8 @@ class _Watch:
         self._stop_requested = False
         self._weighed = -math.inf
         self._at_once = concurrency_limit() or 1
+        self._answered = 0  # queries of the session
+        self._npu: NpuCondition | None = None
 
     def until_end(self, tick: Callable[[SessionProgress], None], stop: threading.Event) -> _Verdict:
         """Return how the session's own process ended; msprof may still be running then."""
@@ -180,6 +184,8 @@ class _Watch:
             journal = self._tail.read()
             if is_over:
                 return self._ended(code, journal)
+            if journal.queries > self._answered:
+                self._answer(journal)
             verdict = self._too_long(journal) or self._too_much_memory(journal)
             if verdict is not None:
                 return verdict
@@ -192,6 +198,17 @@ class _Watch:
             # Waits for the end instead of sleeping, so that a short session costs no poll.
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(_POLL_S)
+
+    def _answer(self, journal: Journal) -> None:
+        """Write the condition of the session's NPU to its journal, if npu-smi reports it."""
+        self._answered = journal.queries
+        self._npu = self._npu or open_npu(self._spec.device)
+        session = journal.process[0] if journal.process else None
+        if self._npu and (condition := self._npu.read(session)):
+            writer = JournalWriter(self._tail.path)
+            writer.write("condition", **asdict(condition))
+            writer.close()
+        self._control.report_answer()
 
     def _lives_under_msprof(self, journal: Journal) -> bool | None:
         """Return whether the session's own process lives, if msprof is its parent; None if not."""
@@ -223,9 +240,11 @@ class _Watch:
                     whose = f"its limit from the forecast (limits.case_s is {case_s:g} s)"
                 reason = f"not done after {limit_s:g} s, {whose}, while {case.phase}"
                 return Ending.HUNG, reason, case.ordinal
+        elif journal.ended:  # complete, and without heartbeats while its profiler flushes
+            limit_s = STEP_LIMIT_S + _FLUSH_S_PER_LAUNCH * journal.launches
+            return self._ended(None, journal) if now - journal.step_s > limit_s else None
         elif now - max(journal.step_s, self._started) > STEP_LIMIT_S:
-            # A session whose journal has ended is complete.
-            return self._ended(None, journal) if journal.ended else _NO_CASE
+            return _NO_CASE
         if now - max(journal.last_s, self._started) > self._heartbeat_limit_s:
             reason = f"no heartbeat for {self._heartbeat_limit_s:g} s"
             return Ending.HUNG, reason, _ordinal(journal)

@@ -1,8 +1,15 @@
 """Operators of which this host lacks something, beside those of the catalogue: named by
 `SessionSpec.catalog`, and found by the session through PYTHONPATH."""
 
+import atexit
+import os
+import time
+
 from collector.ops import registry
 from collector.ops.spec import Need, NpuCall, OpSpec
+
+# A session ends late, as one whose profiler has much to flush.
+atexit.register(time.sleep, float(os.environ.get("TEST_FLUSH_S", "0")))
 
 
 def _operator(name: str, call: str, *needs: Need) -> OpSpec:

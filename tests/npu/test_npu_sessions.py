@@ -448,6 +448,15 @@ def test_a_disk_without_room_is_told_before_the_session(bench, monkeypatch):
         bench.run(session(add(8), measure=MeasureSettings(repeat_count=5)))
 
 
+def test_a_session_may_be_silent_while_its_profiler_flushes(bench, monkeypatch):
+    monkeypatch.setenv("TEST_FLUSH_S", "8")
+    monkeypatch.setenv("PYTHONPATH", f"{os.environ['PYTHONPATH']}:{Path(__file__).parent}")
+    spec = session(add(8), catalog="npu_operators")
+    report, result = bench.run(spec, heartbeat_limit_s=5.0)
+    assert (report.ending, report.wall_s > 8) == (Ending.COMPLETE, True)
+    assert [m.outcome for m in result.measurements] == [Outcome.OK]
+
+
 def test_operators_whose_needs_are_not_met_are_unsupported(unread):
     found = by_kernel(unread.result.measurements)
     assert {found[name].outcome for name in LACKING} == {Outcome.UNSUPPORTED}

@@ -50,13 +50,13 @@ def parse(arguments: Sequence[str]) -> Command:
     application = tuple(rest) or tuple(shlex.split(options.get("--application", "")))
     if "--output" not in options:
         raise Refused("--output is wanted")
-    modes = [options.get(name) == "on" for name in ("--export", "--analyze")]
+    modes = [options.get(name) == "on" for name in ("--export", "--analyze", "--parse")]
     if [bool(application), *modes].count(True) != 1:
-        raise Refused("an application, --export=on or --analyze=on is wanted")
+        raise Refused("an application, --export=on, --parse=on or --analyze=on is wanted")
     metrics = options.get("--aic-metrics", "PipeUtilization")
     if metrics not in GROUPS:
         raise Refused(f"--aic-metrics={metrics} is none of {', '.join(GROUPS)}")
     level = options.get("--task-time", "l1")
     if level not in ("on", "off", "l0", "l1", "l2"):
         raise Refused(f"--task-time={level} is none of on, off, l0, l1, l2")
-    return Command(Path(options["--output"]), application, metrics, level, modes[1])
+    return Command(Path(options["--output"]), application, metrics, level, any(modes[1:]))

@@ -4,7 +4,7 @@
     msprof --output=DIR --application="APPLICATION ARGUMENTS..."
     msprof --export=on --output=PROF_DIR      after a run that did not come to its end, or of a
                                               process that profiled itself
-    msprof --analyze=on --output=PROF_DIR     does nothing
+    msprof --analyze=on --output=PROF_DIR     does nothing, and so does --parse=on
 
 The application's status is this one's, 128 + n where a signal ended it. An option that msprof of
 CANN 8.5 does not know is refused, as there.

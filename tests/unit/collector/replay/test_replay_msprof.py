@@ -58,6 +58,7 @@ def test_the_application_follows_the_options():
     assert command[0] == "/cann/msprof" and command[-2:] == ["python", "-P"]
     assert {"--output=/out", "--aic-metrics=Memory", "--ai-core=on"} <= set(command)
     assert {"--task-time=on", "--storage-limit=512MB"} <= set(command)
+    assert f"--python-path={sys.executable}" in command  # not the first of PATH
 
 
 def test_msprof_is_found_on_the_path_or_where_cann_lies(tmp_path):
@@ -99,18 +100,27 @@ def test_only_what_has_no_op_summary_is_parsed_again(tmp_path):
         (folder / "mindstudio_profiler_output").mkdir(parents=True)
     (whole / "mindstudio_profiler_output/op_summary_1.csv").write_text(HEADER)
     (bare / "mindstudio_profiler_output/op_summary_1.csv.part").write_text("half")
+    for half in ("device_0/sqlite/ascend_task.db", "host/sqlite/ge_info.db"):
+        (bare / half).parent.mkdir(parents=True)
+        (bare / half).write_text("half")
+    (bare / "device_0/data").mkdir()
+    (bare / "msprof_1.db").write_text("half")
     msprof = program(
         tmp_path / "msprof",
         'for word; do case "$word" in --output=*) out="${word#--output=}";; esac; done\n'
         'mkdir -p "$out/mindstudio_profiler_output"\n'
-        'echo "$*" > "$out/mindstudio_profiler_output/op_summary_2.csv"; echo parsed',
+        'case "$1" in --parse=on) ls -d "$out"/*/* >> "$out/found"; echo parsed; exit;; esac\n'
+        'echo "$*" > "$out/mindstudio_profiler_output/op_summary_2.csv"; echo exported',
     )
     export_missing(msprof, tmp_path, tmp_path / "log", 60.0)
     assert [path.name for path in profiles_of(tmp_path / "prof")] == ["PROF_1", "PROF_2"]
     assert [path.name for path in op_summaries(whole)] == ["op_summary_1.csv"]
     (exported,) = op_summaries(bare)
-    assert exported.read_text() == f"--export=on --output={bare}\n"
-    assert (tmp_path / "log").read_text() == "parsed\n"
+    python = f"--python-path={sys.executable}"
+    assert exported.read_text() == f"--export=on {python} --output={bare}\n"
+    assert (tmp_path / "log").read_text() == "parsed\nexported\n"
+    assert (bare / "found").read_text() == f"{bare}/device_0/data\n"  # the records, nothing else
+    assert not (bare / "msprof_1.db").exists()
     discard_exports(tmp_path)
     assert op_summaries(whole) == []
 
