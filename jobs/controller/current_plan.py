@@ -179,7 +179,8 @@ class PlanFinder:
                 return None
             lifecycle.store_next(self.store, made)
         late = tuple(other for other in made.state.mergeable if other.number != plan.number)
-        known = KnownPlan(plan, late, made.is_finished)
+        damaged = frozenset(damage.shard for damage in made.state.damage)
+        known = KnownPlan(plan, late, made.is_finished, damaged)
         if memory.plan is None or memory.plan.plan.plan_hash != plan.plan_hash:
             memory.forget_plan()
             announce(self.cluster, applied.object, memory, "Planned", made.news)

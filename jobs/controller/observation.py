@@ -48,10 +48,12 @@ def with_unmerged(
             _record_damage(store, of, shard, memory)
     left = [(of, s) for of, s in left_out if not memory.unmerged.get(s.shard_id)]
     bad = ((s.shard_id, memory.unmerged.get(s.shard_id)) for of, s in left_out if of is plan)
+    older = {s.shard_id for of, s in left_out if of is not plan and memory.unmerged.get(s.shard_id)}
     return replace(
         observed,
         merged=not left,
         damaged=tuple((shard, damage.reason) for shard, damage in bad if damage),
+        damaged_of_earlier_plans=frozenset(older) - known.damaged,
         late=tuple(sorted({of.number for of, _ in left if of is not plan})),
         committed_of_earlier_plans=of_others,
     )

@@ -29,11 +29,12 @@ class KnownPlan:
 
     `others` are the campaign's other plans of the same stack: their late commits are merged with
     this plan. `is_last` is True if the whole plan was published when the next plan was due and no
-    plan follows."""
+    plan follows. `damaged` are the damaged shards that were known when the plan was determined."""
 
     plan: Plan
     others: tuple[Plan, ...] = ()
     is_last: bool = False
+    damaged: frozenset[str] = frozenset()
 
 
 @dataclass

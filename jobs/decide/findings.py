@@ -87,6 +87,8 @@ def _merged(
         # The database contains the canary readings of its sessions; the planner reads them once.
         plan = desired.plan
         may_repeat = plan.may_have_canaries and not desired.is_last
+        # The planner finds out which of their cases have no result.
+        may_repeat |= bool(observed.damaged_of_earlier_plans) and may_remeasure(plan)
         goes_on = (plan.forecast.learning or may_repeat) and not observed.damaged
         yield Replan() if goes_on else Finish()
 

@@ -94,6 +94,8 @@ class Observed:
     node_failures: NodeFailures = NodeFailures()  # the failures that the store records
     merged: bool = False  # the head has all commits of this plan and of earlier plans
     damaged: tuple[tuple[str, str], ...] = ()  # except these shards of this plan, with reasons
+    # Damaged shards of earlier plans that were not known when this plan was determined.
+    damaged_of_earlier_plans: frozenset[str] = frozenset()
     late: tuple[int, ...] = ()  # earlier plans with commits that are not merged
     committed_of_earlier_plans: frozenset[str] = (
         frozenset()

@@ -260,6 +260,30 @@ def test_what_is_damaged_is_named_and_measured_anew_by_the_next_plan():
     assert play.new_controller().reconcile() == {"small": True}
 
 
+def test_what_a_merge_finds_damaged_of_an_older_plan_is_measured_anew():
+    """The database was lost, and then a shard of an older plan is damaged."""
+    play = Play(cases=24)
+    play.play()
+    first = {shard.shard_id for shard in play.plan.shards}
+    play.cases = 26
+    play.apply()
+    play.play()
+    assert play.plan.number == 2 and not first & {shard.shard_id for shard in play.plan.shards}
+    for info in list(play.store.list("db/")):
+        play.store.delete(info.key)
+    play.cluster.live.clear()  # by their time to live
+    order = sorted(committed_shards(play.store, "small"))
+    bad = rot(play, next(at for at, shard in enumerate(order) if shard in first))
+    play.annotate(merged=None)
+    play.controller = play.new_controller()
+    play.play()
+    assert (play.plan.number, play.plan.round) == (3, "3m1")
+    state = load_state(play.store, find_head(play.store))
+    assert len(case_results(state, STACK.version_path)) == 26
+    assert bad not in {name for _, name in held_shards(state)}
+    assert play.new_controller().reconcile() == {"small": True}
+
+
 CURVE = {"cases": 400, "target_s": 2, "more": "density: {tolerance: 50%, share: 50%}\n"}
 
 
