@@ -22,8 +22,8 @@ from collector.model.manifest import Usage
 from collector.model.measurement import Library, Measurement, Outcome, Provenance
 from collector.model.plan import AGAIN_SHARE, MeasureSettings, ShardCase
 from collector.model.record import CaseRecord
-from collector.model.vocabulary import GRAPH, LAUNCHED_BY, LIBRARY, STATIC
-from collector.ops.refusals import Refusal
+from collector.model.vocabulary import LIBRARY
+from collector.ops.refusals import requires_static_kernel
 from collector.quality.canaries import is_suspect
 from collector.replay.lock import concurrency_limit
 from collector.replay.msprof import most_launches
@@ -148,27 +148,6 @@ class Batches:
         if len(batch) > 1:
             return None
         return Unmeasured(batch[0].record, Outcome.CRASHED, results.reason)
-
-
-NO_STATIC_KERNELS = (
-    "a kernel built for its shapes is installed into CANN's own files, which cannot be written here"
-)
-
-
-def requires_static_kernel(case: Case) -> bool:
-    """Return whether an NPU builds the case's kernel for its shapes, which CANN then uses for every
-    call of them. A graph has its own kernels."""
-    return case.op_state == STATIC and case.attribute(LAUNCHED_BY) != GRAPH
-
-
-def refusal_of_static(case: Case) -> Refusal | None:
-    """Return why a case is not measured where CANN's files cannot be written; None if it is.
-
-    CANN would use the kernel for any shape instead, so the result would be another kernel's."""
-    if not requires_static_kernel(case):
-        return None
-    reason = f"{NO_STATIC_KERNELS}; measure this case on a host: {case.describe()}"
-    return Refusal(Outcome.UNSUPPORTED, NO_STATIC_KERNELS, reason)
 
 
 def cases_that_killed(

@@ -12,12 +12,13 @@ from typing import Protocol
 
 from collector.codec.errors import HostFault
 from collector.host.npus import exclusive_chip
-from collector.measuring.batches import RawRecords, SessionResults, requires_static_kernel
+from collector.measuring.batches import RawRecords, SessionResults
 from collector.model.manifest import Usage
 from collector.model.measurement import Measurement, Outcome, Provenance
 from collector.model.peaks import MachinePeaks
 from collector.model.plan import CANARIES_FROM_S, Limits, MeasureSettings, ShardCase
 from collector.model.stack import Stack
+from collector.ops.refusals import requires_static_kernel
 from collector.replay.certificates import count_cases_before, is_canary, with_canaries
 from collector.replay.journal import JOURNAL, JournalTail
 from collector.replay.lock import concurrency_limit, installing_kernels, measuring_slot

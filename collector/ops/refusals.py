@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from collector.codec.errors import BadInput
 from collector.model.case import Case
 from collector.model.measurement import Outcome
+from collector.model.vocabulary import GRAPH, LAUNCHED_BY, STATIC
 from collector.ops.spec import OpSpec
 from collector.ranks.collective import collective_case_of, is_collective
 from collector.ranks.distribution import DISTRIBUTE_KERNELS
@@ -148,3 +149,26 @@ def _refusal_of_world(ranks: int, backend: str) -> Refusal | None:
         f"`EP Size`, or with `collectives: {{ep_size: N}}` for a profile"
     )
     return Refusal(Outcome.REJECTED, NO_SUCH_WORLD, reason)
+
+
+# Kernels that an NPU builds for the shapes of a case: OP State `static`.
+
+NO_STATIC_KERNELS = (
+    "a kernel built for its shapes is installed into CANN's own files, which cannot be written here"
+)
+
+
+def requires_static_kernel(case: Case) -> bool:
+    """Return whether an NPU builds the case's kernel for its shapes, which CANN then uses for every
+    call of them. A graph has its own kernels."""
+    return case.op_state == STATIC and case.attribute(LAUNCHED_BY) != GRAPH
+
+
+def refusal_of_static(case: Case) -> Refusal | None:
+    """Return why a case is not measured where CANN's files cannot be written; None if it is.
+
+    CANN would use the kernel for any shape instead, so the result would be another kernel's."""
+    if not requires_static_kernel(case):
+        return None
+    reason = f"{NO_STATIC_KERNELS}; measure this case on a host: {case.describe()}"
+    return Refusal(Outcome.UNSUPPORTED, NO_STATIC_KERNELS, reason)

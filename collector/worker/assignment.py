@@ -21,7 +21,6 @@ from collector.measuring.batches import (
     SessionSize,
     Unmeasured,
     cases_that_killed,
-    refusal_of_static,
 )
 from collector.measuring.instrument import Instrument
 from collector.measuring.sessions import measure_all
@@ -29,7 +28,7 @@ from collector.model import keys
 from collector.model.measurement import Outcome
 from collector.model.plan import Plan, PlannedShard, ShardCase, read_shard
 from collector.model.stack import Stack, is_version_of
-from collector.ops.refusals import FindOperator, refusal_on_ranks
+from collector.ops.refusals import FindOperator, refusal_of_static, refusal_on_ranks
 from collector.ops.registry import find
 from collector.store.base import Store
 from collector.worker.answers import ShardResults

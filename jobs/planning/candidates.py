@@ -16,7 +16,6 @@ from collector.comm.bench_plan import Mode, window_s
 from collector.comm.moe.moe_plan import modes_of
 from collector.database.intervals import CaseInterval
 from collector.database.layout import AVERAGE_DURATION
-from collector.measuring.batches import refusal_of_static
 from collector.model.case import Case
 from collector.model.measurement import CONTEXT, Outcome
 from collector.model.plan import PlannedSource, devices_for
@@ -28,6 +27,7 @@ from collector.ops.refusals import (
     FindOperator,
     Refusal,
     refusal,
+    refusal_of_static,
 )
 from collector.ops.registry import find
 from collector.ops.spec import OpSpec
