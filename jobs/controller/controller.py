@@ -93,7 +93,7 @@ class Controller:
                     f"{type(error).__name__}: unexpected error; "
                     "see the traceback in the controller's log"
                 )
-                announce(self._cluster, config_map, memory, "Mistake", words)
+                announce(self._cluster, config_map, memory, "InternalError", words)
             self._metrics.reconciled(name, self._clock() - started, self._cluster.requests)
         self._forget(found)
         return found

@@ -228,7 +228,7 @@ class NodeFailures:
 
 
 def node_failures_to_json(failures: NodeFailures) -> bytes:
-    return readable_json({"strikes": [[s.node, s.shard] for s in sorted(failures.seen)]})
+    return readable_json({"failures": [[s.node, s.shard] for s in sorted(failures.seen)]})
 
 
 def node_failures_from_json(data: bytes, *, key: str) -> NodeFailures:
@@ -239,9 +239,9 @@ def node_failures_from_json(data: bytes, *, key: str) -> NodeFailures:
     held = decode_object(
         _Held, data, what="the failures counted against a campaign's nodes", key=key
     )
-    return NodeFailures(frozenset(NodeFailure(node, shard) for node, shard in held.strikes))
+    return NodeFailures(frozenset(NodeFailure(node, shard) for node, shard in held.failures))
 
 
 @dataclass(frozen=True, slots=True)
 class _Held:
-    strikes: tuple[tuple[str, str], ...]
+    failures: tuple[tuple[str, str], ...]

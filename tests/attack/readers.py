@@ -86,7 +86,7 @@ def all_readers(objects: Mapping[str, bytes], folder: Path) -> Iterator[Reader]:
 
 def _of_objects(objects: Mapping[str, bytes]) -> Iterator[Reader]:
     """Whoever reads objects of a store."""
-    strikes = node_failures_to_json(
+    node_failures = node_failures_to_json(
         NodeFailures(frozenset({NodeFailure("node-1", "s1"), NodeFailure("n2", "s1")}))
     )
     wave = wave_to_json(Wave("alpha", 1, "ab" * 8, 1, (("s1", "s2"), ()), ("node-1",)))
@@ -107,7 +107,12 @@ def _of_objects(objects: Mapping[str, bytes]) -> Iterator[Reader]:
     first = keys.commit(1)
     yield Reader("commit", first, of(first), lambda d: commit_from_json(d, key=first))
     yield named("snapshot", "db/snapshots/*/manifest.json", manifest_from_json)
-    yield Reader("strikes", "a/key", (strikes,), lambda d: node_failures_from_json(d, key="a/key"))
+    yield Reader(
+        "node failures",
+        "a/key",
+        (node_failures,),
+        lambda d: node_failures_from_json(d, key="a/key"),
+    )
     yield Reader("wave", "a/key", (wave,), lambda d: wave_from_json(d, key="a/key"))
     verified = verified_to_json(Verified(Stack("ATLAS", "2.9.0"), ("Add", "Mul"), "2026-11-23"))
     yield Reader("verified", "a/key", (verified,), lambda d: verified_from_json(d, key="a/key"))

@@ -15,7 +15,7 @@ _LONGEST_LINE = 2000
 _NAMES = (
     *("plan", "shard", "cases", "part", "entry", "manifest", "committed", "commit", "snapshot"),
     *(
-        "strikes",
+        "node failures",
         "wave",
         "verified",
         "measurements",

@@ -220,7 +220,7 @@ class Client:
             spec = {"completions": 1, "parallelism": 1, "suspend": False, **body["spec"]}
             body = {**body, "spec": spec, "status": {}}
             self._server.admission(body)
-        if kind == "events" and body["reason"] == "Mistake":
+        if kind == "events" and body["reason"] == "InternalError":
             self._server.world.broken(f"{self._process.name}: {body['message']}")
         return self._server.put(kind, body)
 

@@ -243,7 +243,7 @@ def test_with_missing_shards_allowed_what_there_is_is_merged_once_nothing_moves(
     assert len(held_shards(load_state(play.store, find_head(play.store)))) == len(play.plan.shards)
 
 
-def test_strikes_that_another_leader_has_written_meanwhile_stay():
+def test_node_failures_that_another_leader_has_written_meanwhile_stay():
     play = Play(cases=24)
     play.rounds(2)
     key, memory = keys.nodes("small"), play.controller._memories["small"]

@@ -123,7 +123,7 @@ def test_a_mistake_in_one_campaign_ends_no_other(monkeypatch):
 
     monkeypatch.setattr(current_plan.lifecycle, "read_state", read)
     play.play().check_complete()
-    (event,) = [e for e in play.cluster.told.values() if e["reason"] == "Mistake"]
+    (event,) = [e for e in play.cluster.told.values() if e["reason"] == "InternalError"]
     assert "AssertionError" in event["message"]
 
 

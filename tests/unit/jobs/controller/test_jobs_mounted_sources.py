@@ -267,7 +267,7 @@ def test_no_cell_of_a_profile_is_told(folder, caplog, column):
     (folder / "kernel_details.csv").write_text(KERNEL_DETAILS[column])
     found = Said(folder, caplog, f"sources: [{{profile: {folder}}}]")
     assert set(found.reasons) & {"BadInput", "Planned"}
-    assert "Mistake" not in found.reasons and SECRET not in found.words
+    assert "InternalError" not in found.reasons and SECRET not in found.words
 
 
 def test_no_word_of_what_lies_beside_a_profile_is_told(folder, caplog):
@@ -311,7 +311,7 @@ def test_no_cell_of_a_tree_is_told(folder, caplog, column):
     (folder / "Add.csv").write_text(TREE[column])
     found = Said(folder, caplog, f"sources: [{{tree: {folder}}}]")
     assert set(found.reasons) & {"BadInput", "Planned"}
-    assert "Mistake" not in found.reasons and SECRET not in found.words
+    assert "InternalError" not in found.reasons and SECRET not in found.words
 
 
 def test_an_operator_that_no_source_has_is_answered_with_none_of_theirs(folder, caplog):
@@ -330,7 +330,7 @@ def test_a_mistake_of_ours_is_told_without_its_words(folder, caplog, monkeypatch
 
     monkeypatch.setattr(current_plan.lifecycle, "read_state", read_state)
     found = Said(folder, caplog, "sources: [{bundled: quickstart}]")
-    assert found.reasons == ["Mistake"] and "LookupError" in found.words
+    assert found.reasons == ["InternalError"] and "LookupError" in found.words
     assert "ValueError" in found.words and "in read_state" in found.words
     assert SECRET not in found.words
 

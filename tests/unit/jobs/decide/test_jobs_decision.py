@@ -58,7 +58,7 @@ class PlayedCluster:
         self.random = random.Random(seed)
         self.nodes = dict.fromkeys(nodes, True)
         self.committed, self.waves, self.jobs, self.pods = {}, {}, {}, []
-        self.failures, self.strikes = {}, NodeFailures()
+        self.failures, self.node_failures = {}, NodeFailures()
         self.announced, self.merged, self.finished, self.most = [], False, False, 0
         self.now = 0.0
         self.since_jobs, self.since_pods = StateAges(lambda: self.now), StateAges(lambda: self.now)
@@ -78,7 +78,7 @@ class PlayedCluster:
             jobs=tuple(views),
             pods=tuple(replace(p, in_state_s=max(p.in_state_s, of_pods[p.uid])) for p in self.pods),
             nodes=tuple(NodeView(n, ready, True, 8, 8) for n, ready in self.nodes.items()),
-            node_failures=self.strikes,
+            node_failures=self.node_failures,
             merged=bool(self.merged),
         )
 
@@ -112,8 +112,8 @@ class PlayedCluster:
             case GiveUp(shard, outcome):
                 assert shard not in self.committed
                 self.committed[shard] = outcome
-            case RecordFailures(strikes):
-                self.strikes = strikes
+            case RecordFailures(failures):
+                self.node_failures = failures
             case Announce(reason, message, _):
                 self.announced.append((reason, message))
             case Merge(key):
@@ -321,7 +321,7 @@ def test_a_quarantine_spares_a_queues_job_that_holds_nothing_but_what_runs_elsew
     cluster.jobs[spared] = replace(cluster.jobs[spared], succeeded=frozenset(range(alone)))
     done = cluster.waves[cluster.jobs[spared].wave].indexes[:alone]
     cluster.committed |= {shard: Outcome.OK for shards in done for shard in shards}
-    cluster.strikes = NodeFailures(
+    cluster.node_failures = NodeFailures(
         frozenset({NodeFailure("n1", "s100"), NodeFailure("n1", "s101")})
     )
     cluster.pods = [
@@ -342,10 +342,10 @@ def test_a_quarantine_in_a_paused_campaign_ends_the_job():
 
 
 def test_never_more_than_half_of_the_nodes_are_quarantined():
-    strikes = NodeFailures(frozenset(NodeFailure(n, f"{n}-{i}") for n in "abc" for i in range(3)))
-    assert len(strikes.quarantined(["a", "b", "c", "d"])) == 2
-    assert strikes.quarantined(["a"]) == frozenset()
-    assert node_failures_from_json(node_failures_to_json(strikes), key="k") == strikes
+    failures = NodeFailures(frozenset(NodeFailure(n, f"{n}-{i}") for n in "abc" for i in range(3)))
+    assert len(failures.quarantined(["a", "b", "c", "d"])) == 2
+    assert failures.quarantined(["a"]) == frozenset()
+    assert node_failures_from_json(node_failures_to_json(failures), key="k") == failures
 
 
 def test_one_shard_is_no_proof_against_a_node():
@@ -549,7 +549,7 @@ def test_what_a_controller_finds_ended_when_it_comes_stops_no_job():
     assert not decide(cluster.wanted, away)
 
 
-def test_pods_that_their_node_refuses_are_strikes_and_blame_no_shard():
+def test_pods_that_their_node_refuses_are_failures_of_it_and_blame_no_shard():
     def end(shard, node):
         return None if node == "n1" else 0
 
@@ -606,9 +606,9 @@ def test_a_driver_that_changed_under_a_campaign_crashes_no_shard_and_stops_the_w
     assert set(cluster.committed.values()) == {Outcome.OK}
 
 
-def test_an_error_that_nobody_foresaw_is_no_strike():
+def test_an_error_that_nobody_foresaw_is_no_failure_of_its_node():
     cluster = PlayedCluster(desired(40), lambda shard, node: 1 if node == "n1" else 0).play(2000)
-    assert not cluster.strikes.seen and set(cluster.committed.values()) == {Outcome.OK}
+    assert not cluster.node_failures.seen and set(cluster.committed.values()) == {Outcome.OK}
 
 
 def test_without_nodes_to_list_none_is_quarantined_or_lost():
@@ -619,7 +619,7 @@ def test_without_nodes_to_list_none_is_quarantined_or_lost():
     bad = PodView("b", "v", name, 1, "n2", "Failed", exit_code=44)
     cluster.nodes.clear()
     cluster.pods = [ending, bad, replace(bad, uid="w", index=2)]
-    cluster.strikes = NodeFailures(
+    cluster.node_failures = NodeFailures(
         frozenset({NodeFailure("n3", "s004"), NodeFailure("n3", "s005")})
     )
     actions = cluster.reconcile()
@@ -691,7 +691,7 @@ def test_whatever_fails_every_shard_is_answered_in_the_end(
     cluster = PlayedCluster(desired(shards, workers=workers), end, names, seed).play(2000)
     assert len(cluster.committed) == shards
     assert cluster.most <= workers or workers == 1
-    quarantined = cluster.strikes.quarantined(names)
+    quarantined = cluster.node_failures.quarantined(names)
     assert len(quarantined) <= nodes // 2
 
 
@@ -751,7 +751,7 @@ def test_an_older_wave_whose_node_is_trusted_again_does_not_come_on_top_of_a_you
     assert cluster.jobs[first].parallelism == 1 and cluster.jobs[second].parallelism == 2
     at_work = [PodView(f"q{i}", f"q{i}", second, i, "n2", "Running") for i in (0, 1)]
     cluster.pods = [pod for pod in cluster.pods if pod.phase == "Running"] + at_work
-    cluster.strikes = (
+    cluster.node_failures = (
         NodeFailures()
     )  # what spoke against the node is told of the shards elsewhere, too
     cluster.reconcile()
@@ -874,10 +874,10 @@ def test_a_pod_of_several_shards_is_one_witness_and_names_its_shard():
     pod = PodView("p", "u", name, 0, "n1", "Failed", exit_code=44, shard="s003")
     cluster.pods = [pod]
     cluster.reconcile()
-    assert cluster.strikes.seen == {NodeFailure("n1", "s003")}
+    assert cluster.node_failures.seen == {NodeFailure("n1", "s003")}
     cluster.pods = [replace(pod, shard="", node="n2"), replace(pod, index=99)]
     cluster.reconcile()
-    assert NodeFailure("n2", "s000") in cluster.strikes.seen
+    assert NodeFailure("n2", "s000") in cluster.node_failures.seen
 
 
 def test_one_pod_that_cannot_start_ends_no_other_and_its_shard_goes_elsewhere():
@@ -890,7 +890,7 @@ def test_one_pod_that_cannot_start_ends_no_other_and_its_shard_goes_elsewhere():
     assert not [a for a in actions if isinstance(a, Suspend | Delete)]
     (launch,) = [a for a in actions if isinstance(a, LaunchWave)]
     assert launch.wave.shards == {"s000"} and launch.wave.avoid == ("n1",)
-    assert cluster.strikes.seen == {NodeFailure("n1", "s000")}
+    assert cluster.node_failures.seen == {NodeFailure("n1", "s000")}
     told = dict(cluster.announced)
     assert why in told["NotStarting"] and "kind load" in told["NotStarting"]
     assert not [a for a in cluster.reconcile() if isinstance(a, LaunchWave)]

@@ -103,7 +103,9 @@ def test_a_job_whose_other_nodes_are_gone_before_it_begins_gives_way():
 
 def test_a_node_that_is_quarantined_as_well_makes_no_job_after_the_other():
     cluster = Cluster(wanted("n1"))
-    cluster.strikes = NodeFailures(frozenset({NodeFailure("n1", "x"), NodeFailure("n1", "y")}))
+    cluster.node_failures = NodeFailures(
+        frozenset({NodeFailure("n1", "x"), NodeFailure("n1", "y")})
+    )
     cluster.reconcile()
     cluster.nodes["n2"] = False
     for _ in range(10):

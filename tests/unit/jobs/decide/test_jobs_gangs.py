@@ -257,7 +257,9 @@ def test_a_gang_on_a_bad_node_is_made_anew_without_it():
 
 def struck(cluster, node):
     """Two shards have failed there, and nowhere else."""
-    cluster.strikes = cluster.strikes.plus([NodeFailure(node, "a"), NodeFailure(node, "b")])
+    cluster.node_failures = cluster.node_failures.plus(
+        [NodeFailure(node, "a"), NodeFailure(node, "b")]
+    )
 
 
 def test_a_gang_that_waits_for_a_pod_gives_back_its_nodes_after_a_while():
@@ -306,7 +308,7 @@ def test_pods_of_a_gang_that_do_not_reach_each_other_rest_and_cost_no_case():
     cluster.pods.append(ended)
     (stops,) = [a for a in cluster.reconcile() if isinstance(a, Suspend)]
     assert stops.on and stops.hold and words in stops.why
-    assert not cluster.strikes.seen
+    assert not cluster.node_failures.seen
     told = dict(cluster.announced)["GangApart"]
     assert words in told and "opmeter-gang" in told
     cluster.play()

@@ -55,7 +55,7 @@ def nodes_of(*ready, away=()):
 # Nodes ------------------------------------------------------------------------------------------
 
 
-def test_the_example_of_strikes():
+def test_the_example_of_node_failures():
     against = {"n1": ("s1", "s2", "s3"), "n2": ("s4", "s5"), "n3": ("s6",), "n4": ("s6",)}
     found = NodeFailures(
         frozenset(NodeFailure(n, s) for n, shards in against.items() for s in shards)
@@ -77,7 +77,7 @@ def test_the_example_of_a_quarantine():
 
 
 @pytest.mark.parametrize(("code", "found"), [(44, [NodeFailure("n1", "s2")]), (48, [])])
-def test_the_example_of_a_pods_strike(code, found):
+def test_the_example_of_a_pods_failure(code, found):
     wave = wave_of(["s1", "s2"], per_index=2)
     job = job_of(wave)
     seen = Observed(frozenset({"s1"}), (wave,), (job,), tuple(failed(job, code, [0])))

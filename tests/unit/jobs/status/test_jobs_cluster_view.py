@@ -174,10 +174,10 @@ def test_few_requests_are_made_however_many_pods_wait(cluster):
 
 
 def test_nodes_in_quarantine_are_judged_as_the_controller_does(cluster):
-    strikes = NodeFailures(
+    failures = NodeFailures(
         frozenset({NodeFailure("n1", "s1"), NodeFailure("n1", "s2"), NodeFailure("n2", "s3")})
     )
-    assert ClusterView("small", None).seen(strikes).quarantined == {"n1"}
+    assert ClusterView("small", None).seen(failures).quarantined == {"n1"}
 
 
 def test_the_stores_address_is_taken_from_the_campaign_where_it_means_the_same_here(
