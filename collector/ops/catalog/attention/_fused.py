@@ -367,7 +367,7 @@ class _LayoutReader:
             sparse_mode=self._sparse_mode(query, keys, pages),
             has_mask=given(case, MASK) is not None,
             pages=pages,
-            returns_lse=named_output(case, 1) is not None,
+            returns_lse=_lse(case) is not None,
         )
         call = with_lengths(case, call, query, keys)
         self._check_output(call, query)
@@ -504,9 +504,17 @@ def _one_dtype(case: Case) -> bool:
     return len({slot.known_dtype for slot in slots if slot}) == 1
 
 
-def _lse_is_float(case: Case) -> bool:
+def _lse(case: Case) -> Slot | None:
+    """Return the statistics of the softmax; None where they are not requested.
+
+    In graphs vLLM-Ascend passes one number in their place (full_graph_fia of attention_v1.py)."""
     lse = output_slot(case, 1)
-    return lse is None or lse.shape is None or lse.known_dtype is dtype_of("FLOAT")
+    return None if lse is None or lse.shape in (None, (1,)) else lse
+
+
+def _lse_is_float(case: Case) -> bool:
+    lse = _lse(case)
+    return lse is None or lse.known_dtype is dtype_of("FLOAT")
 
 
 def _block_size_fits(call: FusedCall) -> bool:

@@ -10,6 +10,7 @@ from collector.model.record import CaseRecord
 from collector.model.vocabulary import BASE_CELLS
 from collector.ops.catalog.attention import _sizes
 from collector.ops.catalog.attention._fused import read_call
+from collector.ops.refusals import refusal
 from collector.ops.registry import find
 from collector.ops.runtime import completed
 from tests.fixtures.op_rows import rows_alone
@@ -163,6 +164,15 @@ def test_lengths_come_first_then_their_mean_then_pages_in_use():
 
 
 @pytest.mark.fast
+def test_one_number_in_place_of_statistics_requests_none():
+    """vLLM-Ascend passes it in captured graphs, in the dtype of the query."""
+    row = decode(actual_seq_lengths_kv_values="20,9,30")
+    cells = {"Output Shapes": "3,4,16;1", "Output Data Types": "DT_BF16;DT_BF16"}
+    case = CaseRecord(KERNEL, {**row.cells, **cells}, row.extra).case
+    assert refusal(case, find, "npu") is None
+    assert not read_call(case).returns_lse
+
+
 def test_a_flat_cache_tells_the_heads_of_keys():
     call = read_call(decode(num_heads="4.0").case)
     assert (call.heads, call.kv_heads, call.pages.block_size) == (4, 2, 16)
