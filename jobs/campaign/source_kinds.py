@@ -9,8 +9,9 @@ from collector.codec.errors import BadInput
 from collector.codec.text import whole_in_one_line
 from collector.ranks import collective
 from collector.ranks.topology import Grid
+from collector.shapes.deployments import check_deployment
 from collector.shapes.kernel_set import USUAL_RELEASE, find_kernel_set
-from collector.shapes.layout import NZ_SETTINGS, ExpertLaunch, Layout, Quantisation, check_layout
+from collector.shapes.layout import NZ_SETTINGS, ExpertLaunch, Layout, Quantisation
 from collector.shapes.models import Decoder, bundled_decoder, unknown_model
 from collector.shapes.serving import Phase, Serving
 from jobs.campaign.document import Entry, Fields
@@ -185,7 +186,7 @@ def read_model(found: Fields, base: Path) -> ModelSource:
     word = reported.text()
     model = bundled_decoder(word) or base / word
     if isinstance(model, Decoder):
-        _check(found["layout"], check_layout, model, layout)
+        _check(found["layout"], check_deployment, model, layout, release)
     elif model.suffix != ".json":
         raise reported.refusal(str(unknown_model(word)))
     _check(found.get("release", reported), find_kernel_set, release)

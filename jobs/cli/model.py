@@ -30,18 +30,21 @@ _KEYS_OF_DECODE = 4096
 
 
 def list_command() -> None:
-    """List the bundled models, and the releases of serving stacks with kernel sets.
+    """List the bundled models, the layouts that are recorded, and the releases with kernel sets.
 
     \b
     Example:
       opmeter model list
     """
+    from collector.shapes.deployments import packaged_layouts
     from collector.shapes.kernel_set import bundled_releases
 
     for name in bundled_configs():
         typer.echo(name)
     to_record = [name for name in bundled_configs() if name not in bundled_names()]
     typer.echo(f"to record: {', '.join(to_record)}", err=True)
+    for (name, release), layouts in packaged_layouts().items():
+        typer.echo(f"recorded: {name} in {release}: {'; '.join(layouts)}", err=True)
     typer.echo(f"kernels of {', '.join(bundled_releases())}", err=True)
 
 
@@ -103,6 +106,7 @@ def show_command(
 ) -> None:
     """Show the kernels that one forward pass of a model launches on one rank.
 
+    They are from a recording of the package, or else from the kernel set of the release.
     A recording of `opmeter model record` has its passes and its layout; --missing, --json and its
     file are the only options.
 
@@ -117,9 +121,9 @@ def show_command(
         return
     from dataclasses import replace
 
-    from collector.shapes.kernel_set import USUAL_RELEASE, find_kernel_set
+    from collector.shapes.deployments import model_step
+    from collector.shapes.kernel_set import USUAL_RELEASE
     from collector.shapes.layout import layout_of
-    from collector.shapes.step import derive_step
 
     decoder, reported = find_decoder(model), layout_of(layout)
     batch = replace(
@@ -133,9 +137,9 @@ def show_command(
         imbalance=imbalance,
         decodes_alone=decodes_alone,
     )
-    kernels = find_kernel_set(release or USUAL_RELEASE)
-    step = derive_step(decoder, reported, batch, kernels)
-    title = f"{decoder.name}, {reported}: {batch}, as {kernels.release} launches it"
+    release = release or USUAL_RELEASE
+    step = model_step(decoder, reported, batch, release)
+    title = f"{decoder.name}, {reported}: {batch}, as {release} launches it"
     if as_json:
         _print_step(title, batch, step)
     else:
@@ -173,7 +177,7 @@ def _rows(step: Step) -> list[tuple[str, ...]]:
     kernels = [
         (
             *(one.layer, one.record.kernel_type, str(one.times)),
-            *(one.record.cells[name].strip('"') for name in (*INPUT_CELLS, OUTPUT_SHAPES)),
+            *(one.record.cells.get(name, "").strip('"') for name in (*INPUT_CELLS, OUTPUT_SHAPES)),
             one.source,
         )
         for one in step.kernels

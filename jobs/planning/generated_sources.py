@@ -27,12 +27,12 @@ from collector.ranks.distribution import DISTRIBUTE_KERNELS, records_ranks
 from collector.ranks.experts import KERNELS
 from collector.ranks.gangs import ranks_of
 from collector.ranks.topology import Grid
+from collector.shapes.deployments import model_step
 from collector.shapes.expression import align
-from collector.shapes.kernel_set import find_kernel_set
 from collector.shapes.models import Decoder, read_decoder
 from collector.shapes.recorded_step import Recording, read_recording
 from collector.shapes.serving import Batch, passes
-from collector.shapes.step import Step, StepCollective, StepKernel, derive_step
+from collector.shapes.step import Step, StepCollective, StepKernel
 from jobs.campaign.campaign_file import Campaign
 from jobs.campaign.source_kinds import (
     AUTO,
@@ -176,12 +176,12 @@ class ModelCases:
 def model_records(source: ModelSource, backend: str) -> ModelCases:
     """Return the cases of a source, in the order of its passes.
 
-    Raise BadInput for a model whose step no kernel set describes."""
-    kernel_set = find_kernel_set(source.release)
+    Raise BadInput for a layout or a load that is not recorded, or a model whose step no kernel set
+    describes."""
     decoder = source.model if isinstance(source.model, Decoder) else read_decoder(source.model)
     weighed = passes(source.serving)
     steps = [
-        (derive_step(decoder, source.layout, batch, kernel_set), batch, times)
+        (model_step(decoder, source.layout, batch, source.release), batch, times)
         for batch, times in weighed.items()
     ]
     found: dict[str, CaseRecord] = {}

@@ -1,0 +1,319 @@
+"""Recordings of several loads as one deployment: each number as an expression of the load.
+
+Launches of different loads are the same one where kernel, dtypes, formats, occurrences and the
+number of dimensions agree, in their order. A number is an affine expression of one name of
+`deployments.load_names`, alone or in parts of the ranks, and all loads have to agree. At the end
+every load is derived again and compared with its recording.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import combinations
+
+from collector.codec.errors import OpmeterError
+from collector.model.vocabulary import INPUT_CELLS, OUTPUT_CELLS, OUTPUT_SHAPES, RUNTIME_PREFIX
+from collector.recording.recorded_calls import PassTokens
+from collector.shapes.deployments import (
+    Deployment,
+    LaunchPattern,
+    LoadRange,
+    MessagePattern,
+    load_lists,
+    load_names,
+    padded,
+    sized,
+    step_of_load,
+)
+from collector.shapes.expression import Expression
+from collector.shapes.layout import layout_of
+from collector.shapes.recorded_step import RecordedLaunch, RecordedMessage, RecordedPass, Recording
+from collector.shapes.serving import Batch, Phase
+
+_CELLS = (*INPUT_CELLS, *OUTPUT_CELLS)
+_FEWEST_LOADS = 3  # two for an expression, and one to check it
+_LISTS = tuple(
+    RUNTIME_PREFIX + name for name in ("actual_seq_lengths_values", "actual_seq_lengths_kv_values")
+)
+_CONDITIONS = (
+    *("sampled > 1", "sampled < 2", "tokens > 1", "empty > 0", "empty < 1"),
+    *("whole > tokens", "whole == tokens"),
+)
+_TERMS = (
+    *("tokens", "whole", "part", "sampled", "requests", "empty", "whole - tokens"),
+    *("requests + (whole > tokens)", "whole - sampled", "queries", "keys", "keys - queries"),
+)
+
+
+class NotSolved(OpmeterError):
+    """A number follows from no expression of the load."""
+
+
+@dataclass(frozen=True, slots=True)
+class Constants:
+    """Numbers of the engine that recorded: pages of its cache, and of a request's table. They are
+    unlike every other number, so that they are recognised."""
+
+    pages: int
+    table_width: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Load:
+    batch: Batch
+    names: Mapping[str, int]
+    lists: Mapping[str, tuple[int, ...]]
+    found: RecordedPass
+
+
+def solved_deployment(
+    recording: Recording,
+    layout: str,
+    ranges: Sequence[tuple[int, int, Sequence[PassTokens]]],
+    constants: Constants,
+) -> Deployment:
+    """Return the deployment of a recording's passes; each range has its least and most tokens.
+
+    Raises NotSolved where the loads of a range do not launch the same."""
+    is_graph = any(x.in_graph for one in recording.passes for x in one.launches)
+    graph_sizes = tuple(recording.settings["graph_sizes"]) if is_graph else ()
+    passes = {(p.phase, p.requests, p.queries, p.keys): p for p in recording.passes}
+    empty = Deployment(
+        *(recording.model, recording.config_sha256, recording.layers, recording.release, layout),
+        *(recording.device, recording.environment, recording.settings, recording.wheels),
+        *(graph_sizes, ()),
+    )
+    found = []
+    for least, most, tokens in ranges:
+        loads = [
+            _load(
+                passes[one.phase, one.requests, one.queries, one.keys],
+                graph_sizes,
+                recording.layout["tp"],
+                constants,
+            )
+            for one in tokens
+        ]
+        one = _range(tokens[0].phase, least, most, loads)
+        found.append(one)
+        for load in loads:
+            if only := _differences(one, recording.layers, load):
+                raise NotSolved(f"{load.batch}: {'; '.join(only[:6])}")
+    return replace(empty, ranges=tuple(found))
+
+
+def _load(
+    found: RecordedPass, graph_sizes: Sequence[int], ranks: int, constants: Constants
+) -> _Load:
+    batch = Batch(Phase(found.phase), found.requests, found.queries, found.keys)
+    batch = padded(batch, graph_sizes)
+    names = dict(load_names(batch, ranks)) | asdict(constants)
+    return _Load(batch, names, load_lists(batch, ranks), found)
+
+
+def _range(phase: str, least: int, most: int, loads: Sequence[_Load]) -> LoadRange:
+    if len(loads) < _FEWEST_LOADS:
+        raise NotSolved(f"{phase}: expected at least {_FEWEST_LOADS} loads, got {len(loads)}")
+    by_signature: defaultdict[str, list[list[RecordedLaunch]]] = defaultdict(
+        lambda: [[] for _ in loads]
+    )
+    for at, load in enumerate(loads):
+        for launch in load.found.launches:
+            by_signature[_signature(launch)][at].append(launch)
+    launches = [
+        pattern for columns in by_signature.values() for pattern in _launches(columns, loads)
+    ]
+    messages = list(_messages(loads))
+    sizes = tuple((one.found.requests, one.found.queries, one.found.keys) for one in loads)
+    return LoadRange(phase, least, most, sizes, tuple(launches), tuple(messages))
+
+
+def _signature(launch: RecordedLaunch) -> str:
+    """Return what does not depend on the load."""
+    cells = {
+        name: [slot.count(",") + bool(slot) for slot in text.strip('"').split(";")]
+        if name.endswith("Shapes")
+        else text
+        for name, text in launch.cells.items()
+    }
+    columns = {name: text for name, text in launch.extra.items() if name not in _LISTS}
+    where = (launch.occurrences.outside, launch.occurrences.per_layer, launch.in_graph)
+    return repr((launch.kernel, cells, columns, where))
+
+
+def _launches(
+    columns: Sequence[Sequence[RecordedLaunch]], loads: Sequence[_Load]
+) -> Iterator[LaunchPattern]:
+    most = max(map(len, columns))
+    whole = [at for at, one in enumerate(columns) if len(one) == most]
+    for number in range(most):
+        same = [columns[at][number] for at in whole]
+        names = [loads[at].names for at in whole]
+        first = same[0]
+        what = f"{first.kernel} {first.cells.get('Input Shapes', '')}"
+        cells = {
+            name: _shapes([one.cells[name] for one in same], names, what)
+            if name.endswith("Shapes")
+            else text
+            for name, text in first.cells.items()
+        }
+        extra = {name: text for name, text in first.extra.items() if name not in _LISTS}
+        for name in _LISTS:
+            texts = [(one.extra[name], loads[at]) for one, at in zip(same, whole, strict=True)
+                     if name in one.extra]  # fmt: skip
+            if texts:
+                extra[name] = _list(texts, f"{what}: {name}")
+        is_there = [
+            at in whole or _shown(cells, load) in [one.cells for one in columns[at]]
+            for at, load in enumerate(loads)
+        ]
+        when = "1"
+        if not all(
+            there or _is_empty(cells, load) for there, load in zip(is_there, loads, strict=True)
+        ):
+            when = _condition(is_there, loads, what)
+        yield LaunchPattern(first.kernel, cells, extra, when, first.occurrences, first.in_graph)
+
+
+def _shown(cells: Mapping[str, str], load: _Load) -> Mapping[str, str]:
+    return {
+        name: sized(text, load.names) if name.endswith("Shapes") else text
+        for name, text in cells.items()
+    }
+
+
+def _is_empty(cells: Mapping[str, str], load: _Load) -> bool:
+    """Return whether a launch has no output in a load, so that nothing is launched."""
+    return not _shown(cells, load).get(OUTPUT_SHAPES, "?").strip('"')
+
+
+def _condition(is_there: Sequence[bool], loads: Sequence[_Load], what: str) -> str:
+    for text in _CONDITIONS:
+        if [bool(Expression(text).value(load.names)) for load in loads] == list(is_there):
+            return text
+    lacks = [str(load.batch) for load, there in zip(loads, is_there, strict=True) if not there]
+    raise NotSolved(f"{what}: not launched by {'; '.join(lacks)}")
+
+
+def _shapes(texts: Sequence[str], names: Sequence[Mapping[str, int]], what: str) -> str:
+    quote = '"' if texts[0].startswith('"') else ""
+    split = [[slot.split(",") for slot in text.strip('"').split(";")] for text in texts]
+    slots = []
+    for at, slot in enumerate(split[0]):
+        sizes = [
+            solve([int(one[at][place]) for one in split], names, what)
+            for place, size in enumerate(slot)
+            if size
+        ]
+        slots.append(",".join(sizes))
+    return quote + ";".join(slots) + quote
+
+
+def solve(values: Sequence[int], names: Sequence[Mapping[str, int]], what: str) -> str:
+    """Return the expression that has these values, with the names of each load.
+
+    A constant that is a multiple of the pages is one of them. Raises NotSolved without one."""
+    if len(set(values)) == 1:
+        number, pages = values[0], names[0]["pages"]
+        if number % pages == 0 and number:
+            return _times(number // pages, "pages")
+        return "table_width" if number == names[0]["table_width"] else str(number)
+    best: tuple[bool, int, str] | None = None
+    for order, term in enumerate(_TERMS):
+        terms = [Expression(term).value(one) for one in names]
+        if (found := _affine(terms, values)) is None:
+            continue
+        factor, offset = found
+        text = f"{offset} + {_times(factor, term)}" if offset else _times(factor, term)
+        best = min(filter(None, (best, (bool(offset), order, text))))
+    if best is None:
+        raise NotSolved(f"{what}: no expression has the values {values}")
+    return best[2]
+
+
+def _times(factor: int, term: str) -> str:
+    if factor == 1:
+        return term
+    return f"{factor} * {term if term.isidentifier() else f'({term})'}"
+
+
+def _affine(terms: Sequence[int], values: Sequence[int]) -> tuple[int, int] | None:
+    """Return factor and offset of an affine function; None if there is none."""
+    for (x, v), (y, w) in combinations(zip(terms, values, strict=True), 2):
+        if x == y:
+            continue
+        factor, rest = divmod(w - v, y - x)
+        offset = v - factor * x
+        is_same = all(factor * t + offset == n for t, n in zip(terms, values, strict=True))
+        return (factor, offset) if not rest and factor and is_same else None
+    return None
+
+
+def _list(texts: Sequence[tuple[str, _Load]], what: str) -> str:
+    """Return the name of the list; the keys of an empty request are recorded as 0."""
+    for name in texts[0][1].lists:
+        if all(
+            ",".join(map(str, load.lists[name]))
+            == ",".join("1" if one == "0" else one for one in text.split(","))
+            for text, load in texts
+        ):
+            return name
+    raise NotSolved(f"{what}: unknown list {texts[0][0][:80]}")
+
+
+def _messages(loads: Sequence[_Load]) -> Iterator[MessagePattern]:
+    by_signature: defaultdict[str, list[list[int]]] = defaultdict(lambda: [[] for _ in loads])
+    first: dict[str, RecordedMessage] = {}
+    for at, load in enumerate(loads):
+        for one in load.found.messages:
+            where = (one.occurrences.outside, one.occurrences.per_layer, one.in_graph)
+            key = repr((one.operation, one.dtype, one.group_size, where))
+            first.setdefault(key, one)
+            by_signature[key][at].append(one.message_bytes)
+    for key, columns in by_signature.items():
+        one, most = first[key], max(map(len, columns))
+        whole = [at for at, sizes in enumerate(columns) if len(sizes) == most]
+        names = [loads[at].names for at in whole]
+        when = "1"
+        if len(whole) < len(loads):
+            when = _condition([at in whole for at in range(len(loads))], loads, one.operation)
+        for number in range(most):
+            values = [columns[at][number] for at in whole]
+            size = solve(values, names, f"{one.operation} over {one.group_size} ranks")
+            yield MessagePattern(
+                *(one.operation, size, one.dtype, one.group_size, when, one.occurrences),
+                one.in_graph,
+            )
+
+
+def differences(
+    deployment: Deployment, found: RecordedPass, layers: Mapping[str, int], constants: Constants
+) -> list[str]:
+    """Return what a recorded pass of so many layers launches and a deployment does not, and what
+    it does otherwise."""
+    ranks = layout_of(deployment.layout).tp
+    load = _load(found, deployment.graph_sizes, ranks, constants)
+    tokens = found.requests * found.queries
+    (one,) = (
+        one
+        for one in deployment.ranges
+        if one.phase == found.phase and one.least <= tokens <= one.most
+    )
+    return _differences(one, layers, load)
+
+
+def _differences(one: LoadRange, layers: Mapping[str, int], load: _Load) -> list[str]:
+    recorded, derived = Counter[str](), Counter[str]()
+    for launch in load.found.launches:
+        recorded[f"{launch.kernel} {launch.cells}"] += launch.occurrences.times(layers)
+    for message in load.found.messages:
+        text = f"{message.operation} {message.message_bytes}"
+        recorded[text] += message.occurrences.times(layers)
+    step = step_of_load(one, layers, load.names, load.lists)
+    for kernel in step.kernels:
+        cells = {name: kernel.record.cells[name] for name in kernel.record.cells if name in _CELLS}
+        derived[f"{kernel.record.kernel_type} {cells}"] += kernel.times
+    for sent in step.collectives:
+        derived[f"{sent.operation} {sent.message_bytes}"] += sent.times
+    only = [f"recorded {n} {case}" for case, n in (recorded - derived).items()]
+    return only + [f"derived {n} {case}" for case, n in (derived - recorded).items()]

@@ -1,0 +1,322 @@
+"""Recorded deployments: what a model launches in a layout, for any load, from recordings.
+
+A deployment is a file of the package (`collector/data/recordings`), made of recordings of several
+loads by `python -m tests.stacks.deployments`: numbers that differ between loads are expressions of
+the load. The names that these may use are in `load_names` and `load_lists`.
+
+    "Input Shapes": "tokens,5120;320,48,16,16"      17 tokens: "17,5120;320,48,16,16"
+
+The file is JSON, compressed with gzip, and its name has the model, the release and the layout.
+"""
+
+import gzip
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from collector.codec.canonical import decode_value, json_object, readable_json
+from collector.codec.errors import BadInput
+from collector.model.record import CaseRecord
+from collector.model.vocabulary import (
+    ACCELERATOR_CORE,
+    INPUT_SHAPES,
+    OP_STATE,
+    OUTPUT_SHAPES,
+    RUNTIME_PREFIX,
+)
+from collector.ops.parts.tensors import cumulative_ends
+from collector.shapes.expression import Expression, align, ceil_div
+from collector.shapes.kernel_set import find_kernel_set
+from collector.shapes.layout import Layout, Quantisation, check_layout, layout_of
+from collector.shapes.models import Decoder, bundled_decoder
+from collector.shapes.recorded_step import Occurrences
+from collector.shapes.serving import Batch, check_batch
+from collector.shapes.step import PAGE, Step, StepCollective, StepKernel, derive_step, uneven_ends
+
+FORMAT, VERSION = "opmeter deployment", 1
+SUFFIX = ".json.gz"
+_FEWEST_PAGES = 16
+_RECORDING = "recording"
+_GROUPED = ("GroupedMatmul", "GroupedMatmulSwigluQuant")  # with rows, and weights by experts
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchPattern:
+    """A launch of a kernel.
+
+    cells    tensor cells; a size is an expression. Empty where the kernel's tensors are unknown
+    columns  further columns: their text, or the name of a list of `load_lists`
+    when     an expression: whether the load has the launch"""
+
+    kernel: str
+    cells: Mapping[str, str]
+    columns: Mapping[str, str]
+    when: str
+    occurrences: Occurrences
+    in_graph: bool
+
+
+@dataclass(frozen=True, slots=True)
+class MessagePattern:
+    """A collective; `message_bytes` and `when` are expressions."""
+
+    operation: str
+    message_bytes: str
+    dtype: str
+    group_size: int
+    when: str
+    occurrences: Occurrences
+    in_graph: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LoadRange:
+    """What passes of a phase launch, from `least` to `most` tokens without padding.
+
+    `loads` are the recorded ones: requests, and of each its new tokens and its tokens in total."""
+
+    phase: str
+    least: int
+    most: int
+    loads: tuple[tuple[int, int, int], ...]
+    launches: tuple[LaunchPattern, ...]
+    messages: tuple[MessagePattern, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Deployment:
+    """A model in a layout, as a release serves it. Members as in `recorded_step.Recording`.
+
+    graph_sizes  requests to which a decode is padded; empty without graphs"""
+
+    model: str
+    config_sha256: str
+    layers: Mapping[str, int]
+    release: str
+    layout: str
+    device: str
+    environment: Mapping[str, str]
+    settings: Mapping[str, Any]
+    wheels: Mapping[str, str]
+    graph_sizes: tuple[int, ...]
+    ranges: tuple[LoadRange, ...]
+
+
+def write_deployment(deployment: Deployment) -> bytes:
+    """Return the bytes of a deployment's file; equal deployments give equal bytes."""
+    value = {"format": FORMAT, "version": VERSION, **asdict(deployment)}
+    return gzip.compress(readable_json(value), mtime=0)
+
+
+def file_name(model: str, release: str, layout: Layout) -> str:
+    """Return the name of a deployment's file."""
+    return f"{model}_{release}_{layout}{SUFFIX}"
+
+
+@cache
+def packaged_layouts() -> Mapping[tuple[str, str], tuple[str, ...]]:
+    """Return the layouts that are part of the package, by model and release."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for file in sorted(one.name for one in _folder().iterdir()):
+        model, release, layout = file.removesuffix(SUFFIX).split("_", 2)
+        found.setdefault((model, release), []).append(layout)
+    return {key: tuple(layouts) for key, layouts in found.items()}
+
+
+def is_packaged(decoder: Decoder, release: str) -> bool:
+    """Return whether deployments of a model are part of the package."""
+    is_known = (decoder.name, release) in packaged_layouts()
+    return is_known and decoder == bundled_decoder(decoder.name)
+
+
+def find_deployment(model: str, release: str, layout: Layout) -> Deployment:
+    """Return the deployment of a layout. Raises BadInput for one that is not in the package."""
+    known = packaged_layouts().get((model, release), ())
+    if str(layout) not in known:
+        raise BadInput(
+            f"layout: no recording of {model} in {release} as {layout}: expected one of "
+            f"{'; '.join(known)}; `opmeter model record` records others"
+        )
+    return _read(file_name(model, release, layout))
+
+
+@cache
+def _read(name: str) -> Deployment:
+    text = gzip.decompress((_folder() / name).read_bytes())
+    found = json_object(text, what="a deployment", key=name)
+    if (found.pop("format"), found.pop("version")) != (FORMAT, VERSION):
+        raise ValueError(f"{name} is no deployment of this version")
+    return decode_value(Deployment, found, what="a deployment", key=name)
+
+
+def _folder() -> Any:
+    return files("collector") / "data" / "recordings"
+
+
+def deployed_step(deployment: Deployment, batch: Batch) -> Step:
+    """Return the pass of one rank. Raises BadInput for a load that was not recorded."""
+    batch = padded(batch, deployment.graph_sizes)
+    chosen, ranks = _range(deployment, batch), layout_of(deployment.layout).tp
+    names, lists = load_names(batch, ranks), load_lists(batch, ranks)
+    return step_of_load(chosen, deployment.layers, names, lists, batch.imbalance)
+
+
+def step_of_load(
+    chosen: LoadRange,
+    layers: Mapping[str, int],
+    names: Mapping[str, int],
+    lists: Mapping[str, tuple[int, ...]],
+    imbalance: int = 0,
+) -> Step:
+    """Return the pass of a load with these numbers and lists."""
+    kernels = []
+    for one in chosen.launches:
+        times = one.occurrences.times(layers) if Expression(one.when).value(names) else 0
+        if times and (record := _record(one, names, lists, imbalance)) is not None:
+            kernels.append(StepKernel(_layer(one.occurrences), record, times, _RECORDING))
+    messages = tuple(
+        StepCollective(
+            *(_layer(one.occurrences), one.operation),
+            *(Expression(one.message_bytes).value(names), one.group_size),
+            *(one.occurrences.times(layers), _RECORDING),
+        )
+        for one in chosen.messages
+        if Expression(one.when).value(names)
+    )
+    return Step(tuple(kernels), messages)
+
+
+def model_step(decoder: Decoder, layout: Layout, batch: Batch, release: str) -> Step:
+    """Return the pass of one rank: from a recording, where the model is recorded in the release.
+
+    Any other model or release has a kernel set. Raises BadInput for a layout or a load that is not
+    recorded, or that no set describes."""
+    check_batch(batch)
+    if deployment := check_deployment(decoder, layout, release):
+        is_quantised = layout.quantisation is not Quantisation.BF16
+        if batch.decodes_alone and decoder.is_mla and is_quantised:
+            raise BadInput(
+                f"{decoder.name}, {release}: latent attention in INT8 on a host that only decodes "
+                "is not recorded"
+            )
+        return deployed_step(deployment, batch)
+    return derive_step(decoder, layout, batch, find_kernel_set(release))
+
+
+def check_deployment(decoder: Decoder, layout: Layout, release: str) -> Deployment | None:
+    """Return the deployment of a recorded model; None for a model or release with a kernel set.
+
+    Raises BadInput for a layout that the model does not accept, or that is not recorded."""
+    check_layout(decoder, layout)
+    if is_packaged(decoder, release):
+        return find_deployment(decoder.name, release, layout)
+    return None
+
+
+def padded(batch: Batch, graph_sizes: Iterable[int]) -> Batch:
+    """Return the batch with empty requests up to the next size of a graph, if there is one."""
+    if not batch.is_decode or batch.padding:
+        return batch
+    size = next((one for one in sorted(graph_sizes) if one >= batch.requests), batch.requests)
+    return replace(batch, requests=size, padding=size - batch.requests)
+
+
+def _range(deployment: Deployment, batch: Batch) -> LoadRange:
+    tokens = batch.tokens - batch.padding * batch.queries
+    phase = "mixed" if batch.mixed_decodes else str(batch.phase)
+    phase = "chunk" if phase == "prefill" and batch.keys > batch.queries else phase
+    known = [one for one in deployment.ranges if one.phase == phase and not batch.predicted]
+    for one in known:
+        if one.least <= tokens <= one.most:
+            return one
+    recorded = "; ".join(
+        f"{one.phase} of {one.least} to {one.most} tokens" for one in deployment.ranges
+    )
+    raise BadInput(
+        f"{deployment.model}, {deployment.release}, {deployment.layout}: {batch} is not recorded: "
+        f"expected {recorded}; `opmeter model record` records others"
+    )
+
+
+def _layer(occurrences: Occurrences) -> str:
+    return ", ".join(f"{kind} layers" for kind in occurrences.per_layer) or "outside of layers"
+
+
+def _record(
+    pattern: LaunchPattern,
+    names: Mapping[str, int],
+    lists: Mapping[str, tuple[int, ...]],
+    imbalance: int,
+) -> CaseRecord | None:
+    """Return the record of a launch; None for outputs without elements, which nothing fills."""
+    cells = {
+        name: sized(text, names) if name.endswith("Shapes") else text
+        for name, text in pattern.cells.items()
+    }
+    written = cells.get(OUTPUT_SHAPES, "").strip('"')
+    if not written and pattern.cells.get(OUTPUT_SHAPES, "").strip('"'):
+        return None
+    shapes = cells.get(INPUT_SHAPES, "").strip('"').split(";")
+    columns = {
+        name: ",".join(map(str, lists[text])) if text in lists else text
+        for name, text in pattern.columns.items()
+    }
+    if imbalance and pattern.kernel in _GROUPED:
+        rows, weights = ([*map(int, slot.split(","))] for slot in shapes[:2])
+        ends = uneven_ends(rows[0], weights[0], imbalance)
+        columns[f"{RUNTIME_PREFIX}group_list_values"] = ",".join(map(str, ends))
+    return CaseRecord(pattern.kernel, {OP_STATE: "dynamic", ACCELERATOR_CORE: "", **cells}, columns)
+
+
+def sized(text: str, names: Mapping[str, int]) -> str:
+    """Return a shape cell with the numbers of its expressions."""
+    quote = '"' if text.startswith('"') else ""
+    slots = [
+        [Expression(size).value(names) for size in filter(None, slot.split(","))]
+        for slot in text.strip('"').split(";")
+    ]
+    shown = ("" if 0 in slot else ",".join(map(str, slot)) for slot in slots)
+    return quote + ";".join(shown) + quote
+
+
+def load_names(batch: Batch, ranks: int) -> Mapping[str, int]:
+    """Return the numbers of a pass over `ranks` tensor parallel ranks.
+
+    tokens       new tokens, padded to the size of a graph
+    whole        the same, padded to a multiple of the ranks; `part` of them on each rank
+    requests     requests, padded; `sampled` tokens have a next token
+    empty        requests that pad
+    queries      new tokens of a request; `keys` in total
+    pages        pages of the cache; `table_width` of them in the table of a request"""
+    width = ceil_div(batch.most_keys, PAGE)
+    requests = batch.requests + batch.mixed_decodes
+    return {
+        "tokens": batch.tokens,
+        "whole": align(batch.tokens, ranks),
+        "part": ceil_div(batch.tokens, ranks),
+        "requests": requests,
+        "sampled": batch.sampled,
+        "empty": batch.padding,
+        "queries": batch.queries,
+        "keys": batch.most_keys,
+        "pages": max(_FEWEST_PAGES, requests * width),
+        "table_width": width,
+    }
+
+
+def load_lists(batch: Batch, ranks: int) -> Mapping[str, tuple[int, ...]]:
+    """Return the lists of a pass: of each request its keys, and where its new tokens or its keys
+    end among those of all. In those of `whole`, tokens that pad to a multiple of the ranks are one
+    more request."""
+    lengths = tuple(batch.lengths())
+    keys = tuple(keys for _, keys in lengths)
+    query_ends = cumulative_ends([queries for queries, _ in lengths])
+    whole = align(batch.tokens, ranks)
+    return {
+        "query_ends": query_ends,
+        "key_lengths": keys,
+        "key_ends": cumulative_ends(keys),
+        "query_ends_of_whole": query_ends if query_ends[-1] == whole else (*query_ends, whole),
+    }

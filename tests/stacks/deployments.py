@@ -1,0 +1,127 @@
+"""`python -m tests.stacks.deployments [WORD...]`: records anew the deployments of the package.
+
+A word is part of a file's name; without one, all are recorded. Each takes one to three minutes with
+the environments of `opmeter model record`. `tests/stacks/test_stacks_deployments.py` compares small
+ones with what the software launches. Read the difference of a file before it is committed.
+"""
+
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from collector.recording.engine import EngineSettings, record_model
+from collector.recording.formulas import Constants, solved_deployment
+from collector.recording.model_cuts import find_config
+from collector.recording.recorded_calls import PassTokens
+from collector.shapes.deployments import Deployment, file_name, write_deployment
+from collector.shapes.layout import ExpertLaunch, Layout, layout_of
+from collector.shapes.step import PAGE
+
+FOLDER = Path(__file__).parents[2] / "collector" / "data" / "recordings"
+# Unlike any size of a model, so that they are recognised in shapes.
+CONSTANTS = Constants(pages=7919, table_width=61)
+_SPLIT_TOKENS = 1000  # vLLM-Ascend: dense models split passes of more tokens than this
+_MOST_TOKENS, _MOST_REQUESTS = 8192, 256  # limits of the engine: vLLM's default, and its graphs'
+
+Range = tuple[int, int, tuple[PassTokens, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """A deployment to record; `environment` is set in addition to what the layout requires."""
+
+    model: str
+    release: str
+    layout: str
+    is_graph: bool = True
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def file_name(self) -> str:
+        return file_name(self.model, self.release, layout_of(self.layout))
+
+
+def _prefill(*loads: tuple[int, int]) -> tuple[PassTokens, ...]:
+    return tuple(PassTokens("prefill", requests, each, each) for requests, each in loads)
+
+
+def _decode(*loads: tuple[int, int]) -> tuple[PassTokens, ...]:
+    return tuple(PassTokens("decode", requests, 1, keys) for requests, keys in loads)
+
+
+def ranges_of(layout: Layout) -> tuple[Range, ...]:
+    """Return what is recorded: ranges in which every pass launches the same."""
+    decodes = _decode((1, 211), (1, 333), (3, 150), (13, 271), (16, 190), (77, 201), (250, 140))
+    decode = (1, _MOST_REQUESTS, decodes)
+    if layout.sequence_split:
+        last = _SPLIT_TOKENS // layout.tp * layout.tp  # tokens are padded before they are compared
+        small = _prefill((1, 11), (3, 101), (2, 37), (1, last - 1), (1, last))
+        large = _prefill((1, last + 1), (3, 1367), (5, 411), (5, 1600), (1, 4099))
+        return (1, last, small), (last + 1, _MOST_TOKENS, large), decode
+    every = _prefill((1, 11), (3, 101), (1, 1001), (5, 1600), (1, 4099))
+    return (1, _MOST_TOKENS, every), decode
+
+
+def environment_of(layout: Layout) -> Mapping[str, str]:
+    """Return the variables of vLLM-Ascend that make a layout."""
+    is_fused = layout.ep > 1 and layout.experts is ExpertLaunch.FUSED
+    return {
+        "VLLM_ASCEND_ENABLE_NZ": str(layout.nz),
+        "VLLM_ASCEND_ENABLE_FLASHCOMM1": str(int(layout.sequence_split)),
+        "VLLM_ASCEND_ENABLE_FUSED_MC2": str(int(is_fused)),
+    }
+
+
+def settings_of(recipe: Recipe, passes: Sequence[PassTokens]) -> EngineSettings:
+    """Return the settings of the engine that records these passes of a deployment."""
+    layout = layout_of(recipe.layout)
+    return EngineSettings(
+        release=recipe.release,
+        passes=tuple(passes),
+        tp=layout.tp,
+        ep=layout.ep,
+        is_graph=recipe.is_graph,
+        environment=dict(environment_of(layout)) | dict(recipe.environment),
+        options={
+            "num_gpu_blocks_override": CONSTANTS.pages,
+            "max_model_len": CONSTANTS.table_width * PAGE,
+            "max_num_batched_tokens": _MOST_TOKENS,
+            "max_num_seqs": _MOST_REQUESTS,
+        },
+    )
+
+
+def recorded(recipe: Recipe, work: Path) -> Deployment:
+    """Record a deployment, and return it. `work` gets the engine's files."""
+    layout = layout_of(recipe.layout)
+    ranges = ranges_of(layout)
+    passes = [one for *_, loads in ranges for one in loads]
+    found = record_model(find_config(recipe.model), settings_of(recipe, passes), work)
+    return solved_deployment(found, str(layout), ranges, CONSTANTS)
+
+
+_DENSE = ("tp=16,nz=2,sequence_split", "tp=16,nz=2", "tp=8", "tp=4", "tp=1")
+RECIPES = tuple(
+    Recipe("qwen3-32b", release, layout)
+    for release in ("vllm-ascend-0.18", "vllm-ascend-0.23")
+    for layout in _DENSE
+)
+
+
+def main(words: Sequence[str]) -> int:
+    """Record the deployments whose file names have one of the words, or all."""
+    FOLDER.mkdir(exist_ok=True)
+    for recipe in RECIPES:
+        if words and not any(word in recipe.file_name for word in words):
+            continue
+        with tempfile.TemporaryDirectory() as work:
+            found = recorded(recipe, Path(work) / "work")
+        (FOLDER / recipe.file_name).write_bytes(write_deployment(found))
+        print(recipe.file_name, flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

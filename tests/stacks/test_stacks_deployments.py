@@ -1,0 +1,32 @@
+"""The deployments of the package against the software: models of a few layers are recorded again,
+with other loads than those of the files, and launch what the files derive for so many layers."""
+
+import pytest
+
+from collector.recording.engine import record_model
+from collector.recording.environments import is_serving_installed
+from collector.recording.formulas import differences
+from collector.recording.model_cuts import find_config
+from collector.recording.recorded_calls import PassTokens
+from collector.shapes.deployments import find_deployment
+from collector.shapes.layout import layout_of
+from tests.lacking import lacking
+from tests.stacks.deployments import CONSTANTS, RECIPES, settings_of
+
+pytestmark = [pytest.mark.torch, pytest.mark.npu, pytest.mark.slow]
+
+PASSES = (PassTokens("prefill", 2, 57, 57), PassTokens("decode", 21, 1, 120))
+CHOSEN = (RECIPES[0], *(r for r in RECIPES if r.layout == "tp=4"))[:3]
+
+
+@pytest.mark.parametrize("recipe", CHOSEN, ids=lambda one: one.file_name)
+def test_a_model_launches_what_its_file_derives(recipe, tmp_path, monkeypatch):
+    if not is_serving_installed(recipe.release):
+        lacking(f"{recipe.release} is not installed: python -m tests.npu.stock_stacks install")
+    config = find_config(recipe.model)
+    least = next(iter(config.cuts(2)))
+    monkeypatch.setattr(config, "cuts", lambda depth: iter([least]))  # one process: no differences
+    found = record_model(config, settings_of(recipe, PASSES), tmp_path)
+    deployment = find_deployment(recipe.model, recipe.release, layout_of(recipe.layout))
+    for one in found.passes:
+        assert differences(deployment, one, least, CONSTANTS) == [], one

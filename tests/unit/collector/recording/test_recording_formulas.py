@@ -1,0 +1,110 @@
+"""Recordings of several loads become expressions of the load, or an error that names what does
+not."""
+
+from dataclasses import replace
+
+import pytest
+
+from collector.recording.formulas import Constants, NotSolved, solve, solved_deployment
+from collector.recording.recorded_calls import PassTokens
+from collector.shapes.deployments import deployed_step
+from collector.shapes.recorded_step import (
+    Occurrences,
+    RecordedLaunch,
+    RecordedMessage,
+    RecordedPass,
+    Recording,
+)
+from collector.shapes.serving import Batch, Phase
+
+pytestmark = pytest.mark.fast
+
+CONSTANTS = Constants(pages=7919, table_width=61)
+ONCE, EACH = Occurrences(0, {"dense": 1}), Occurrences(1, {})
+
+
+def launch(kernel, shapes, written, occurrences=ONCE, **extra):
+    cells = {"Input Shapes": f'"{shapes}"', "Output Shapes": f'"{written}"'}
+    return RecordedLaunch(f"ACLNN aclnn{kernel}()", kernel, cells, extra, occurrences, True)
+
+
+def decode(requests, keys):
+    """A pass over four ranks, padded to the sizes 4 and 16, as the software would launch it."""
+    size = 4 if requests <= 4 else 16
+    lengths = ",".join([str(keys)] * requests + ["0"] * (size - requests))
+    launches = [
+        launch("MatMulV2", f"{size},64;48,64", f"{size},48"),
+        launch("Fill", "1;", f"{257 - requests}", EACH),
+        launch(
+            *("FusedInferAttentionScore", f"{size},2,128;7919,128;{size},61", f"{size},2,128"),
+            **{"Runtime actual_seq_lengths_kv_values": lengths, "Runtime num_heads": "2"},
+        ),
+    ]
+    if size > requests:
+        launches.append(launch("Fill", "1;", f"{size - requests}", EACH))
+    if requests > 1:
+        launches.append(launch("Transpose", f"4,{requests},9;3", f"{requests},4,9", EACH))
+    part = 2 * 64 * -(-size // 4)
+    message = RecordedMessage("HCCL", "all_gather", part, "bfloat16", 4, ONCE, True)
+    return RecordedPass("decode", requests, 1, keys, tuple(launches), (message,))
+
+
+LOADS = [(1, 90), (3, 70), (4, 50), (7, 33), (16, 80)]
+
+
+def recording(passes):
+    return Recording(
+        *("tiny", "0" * 64, {"dense": 5}, {"dense": 2}, "vllm-ascend-0.18"),
+        *({"tp": 4, "dp": 1, "ep": 1}, "A3", {}, {"graph_sizes": [4, 16]}, {"vllm": "1"}),
+        tuple(passes),
+    )
+
+
+def solved(passes):
+    loads = [PassTokens("decode", one.requests, 1, one.keys) for one in passes]
+    ranges = [(1, 16, loads)]
+    return solved_deployment(recording(passes), "tp=4,dp=1,ep=1", ranges, CONSTANTS)
+
+
+def test_any_load_follows_from_a_few():
+    """Other requests than the recorded ones, whose padding and pages follow from the load."""
+    found = solved([decode(*load) for load in LOADS])
+    step = deployed_step(found, Batch(Phase.DECODE, 6, 1, 300))
+    kernels = [
+        (x.record.kernel_type, x.record.cells["Input Shapes"], x.times) for x in step.kernels
+    ]
+    pages = 16 * 3  # requests of the graph, of which each may have 300 keys in pages of 128
+    assert kernels == [
+        ("MatMulV2", '"16,64;48,64"', 5),
+        ("Fill", '"1;"', 1),
+        ("Fill", '"1;"', 1),
+        ("FusedInferAttentionScore", f'"16,2,128;{pages},128;16,3"', 5),
+        ("Transpose", '"4,6,9;3"', 1),
+    ]
+    written = [x.record.cells["Output Shapes"] for x in step.kernels]
+    assert written[1:3] == ['"251"', '"10"']
+    lengths = step.kernels[3].record.extra["Runtime actual_seq_lengths_kv_values"]
+    assert lengths == ",".join(["300"] * 6 + ["1"] * 10)
+    (message,) = step.collectives
+    assert (message.message_bytes, message.times) == (2 * 64 * 4, 5)
+    whole = deployed_step(found, Batch(Phase.DECODE, 16, 1, 300))  # nothing pads
+    assert [x.record.kernel_type for x in whole.kernels].count("Fill") == 1
+    one = deployed_step(found, Batch(Phase.DECODE, 1, 1, 300))
+    assert "Transpose" not in [x.record.kernel_type for x in one.kernels]
+
+
+def test_what_no_expression_describes_is_an_error():
+    names = [{"pages": 7919, "table_width": 61, "tokens": n, "sampled": n} for n in (3, 5, 11)]
+    rest = dict.fromkeys(("whole", "part", "requests", "empty", "queries", "keys"), 1)
+    names = [rest | one for one in names]
+    assert solve([13, 19, 37], names, "x") == "4 + 3 * tokens"
+    assert solve([15838] * 3, names, "x") == "2 * pages"
+    with pytest.raises(NotSolved, match="x: no expression has the values"):
+        solve([9, 25, 121], names, "x")
+    odd = decode(7, 33)
+    other = launch("Sort", "7,9", "7,9", EACH)
+    odd = replace(odd, launches=(*odd.launches, other))
+    with pytest.raises(NotSolved, match="Sort"):
+        solved([*(decode(*load) for load in LOADS if load[0] != 7), odd])
+    with pytest.raises(NotSolved, match="at least 3 loads"):
+        solved([decode(*load) for load in LOADS[:2]])

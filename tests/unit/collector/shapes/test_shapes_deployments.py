@@ -1,0 +1,111 @@
+"""Deployments of the package: what real steps of Qwen3-32B had, loads that are not recorded, and
+what each file says of itself."""
+
+from collections import Counter
+
+import pytest
+
+from collector.codec.errors import BadInput
+from collector.shapes.deployments import (
+    check_deployment,
+    deployed_step,
+    find_deployment,
+    model_step,
+    packaged_layouts,
+)
+from collector.shapes.layout import layout_of
+from collector.shapes.models import find_decoder
+from collector.shapes.serving import Batch, Phase
+
+pytestmark = pytest.mark.fast
+
+RELEASE = "vllm-ascend-0.18"
+ATTENTION = ("FusedInferAttentionScore", "RINGMLAPrefillBF16Kernel", "SparseFlashAttention")
+QWEN = "tp=16,nz=2,sequence_split"
+
+
+def counted(step):
+    """`kernel shapes` -> launches; and messages."""
+    found = Counter()
+    for one in step.kernels:
+        shapes = one.record.cells.get("Input Shapes", "").strip('"')
+        found[f"{one.record.kernel_type} {shapes}"] += one.times
+    for one in step.collectives:
+        found[f"{one.operation} {one.message_bytes} bytes over {one.group_size}"] += one.times
+    return found
+
+
+def test_a_step_of_qwen3_32b_has_what_step_traces_showed():
+    """Reports of msmodeling (March 2026) of Qwen3-32B BF16 tp=16 on Atlas A3: sizes and counts of
+    products, norms and heads, messages; a decode of 16, and a prompt of 4,104 tokens, which 16
+    ranks split. They also have Sort in sampling, which a later release does without."""
+    for release in ("vllm-ascend-0.18", "vllm-ascend-0.23"):
+        if ("qwen3-32b", release) not in packaged_layouts():
+            continue
+        found = find_deployment("qwen3-32b", release, layout_of(QWEN))
+        decode = counted(deployed_step(found, Batch(Phase.DECODE, 16, 1, 4096)))
+        prefill = counted(deployed_step(found, Batch(Phase.PREFILL, 1, 4104, 4104)))
+        for step, tokens, part in ((decode, 16, 16), (prefill, 4112, 257)):
+            expected = {
+                f"MatMulV2 {tokens},5120;320,48,16,16": 64,  # qkv (768,5120)
+                f"MatMulV2 {tokens},512;32,320,16,16": 64,  # o (5120,512)
+                f"MatMulV2 {tokens},5120;320,200,16,16": 64,  # gate_up (3200,5120)
+                f"MatMulV2 {tokens},1600;100,320,16,16": 64,  # down (5120,1600)
+                f"SwiGlu {tokens},3200": 64,
+                f"AddRmsNormBias {part},5120;{part},5120;5120;": 128,
+                f"split_qkv_rmsnorm_rope_kernel {tokens},768;128": 63,
+            }
+            assert {name: step[name] for name in expected} == expected, release
+        sampled = {"MatMulV2 16,5120;9496,5120": 1, "SoftmaxV2 16,151936": 1}
+        sampled |= {"RandomUniform 16,151936": 1, "ArgMaxV2 16,151936;": 1}
+        assert {name: decode[name] for name in sampled} == sampled
+        assert decode["all_reduce 163840 bytes over 16"] == 129
+        sent = {
+            "reduce_scatter 2631680 bytes over 16": 129,
+            "all_gather 2631680 bytes over 16": 129,
+        }
+        assert {name: prefill[name] for name in sent} == sent
+
+
+def test_every_file_describes_its_recorded_loads():
+    for (model, release), layouts in packaged_layouts().items():
+        decoder = find_decoder(model)
+        for layout in layouts:
+            found = check_deployment(decoder, layout_of(layout), release)
+            assert found is not None
+            assert (found.model, found.release, found.layout) == (model, release, layout)
+            version = release.removeprefix("vllm-ascend-")
+            assert found.wheels["vllm-ascend"].startswith(version)
+            for one in found.ranges:
+                for requests, queries, keys in one.loads:
+                    batch = Batch(Phase(one.phase), requests, queries, keys)
+                    step = deployed_step(found, batch)
+                    kinds = [x.times for x in step.kernels if x.record.kernel_type in ATTENTION]
+                    assert sum(kinds) == decoder.layers, (model, layout, batch)
+
+
+def test_a_decode_is_padded_to_a_graph_and_only_its_requests_are_sampled():
+    qwen = find_decoder("qwen3-32b")
+    step = model_step(qwen, layout_of(QWEN), Batch(Phase.DECODE, 5, 1, 300), RELEASE)
+    found = counted(step)
+    assert found["MatMulV2 16,5120;320,48,16,16"] == 64
+    assert found["ArgMaxV2 5,151936;"] == 1
+    (attention,) = (x for x in step.kernels if x.record.kernel_type == "FusedInferAttentionScore")
+    lengths = attention.record.extra["Runtime actual_seq_lengths_kv_values"]
+    assert lengths == ",".join(["300"] * 5 + ["1"] * 11)  # an empty request has one key
+
+
+def test_what_is_not_recorded_is_one_line_that_says_what_is():
+    qwen, batch = find_decoder("qwen3-32b"), Batch(Phase.DECODE, 4, 1, 64)
+    refused = [
+        (layout_of("tp=2,nz=2"), batch, QWEN.partition(",")[0]),
+        (layout_of(QWEN), Batch(Phase.DECODE, 5000, 1, 64), "decode of 1 to 256 tokens"),
+        (layout_of(QWEN), Batch(Phase.PREFILL, 1, 64, 128), "prefill of 993 to 8192 tokens"),
+    ]
+    for layout, one, words in refused:
+        with pytest.raises(BadInput) as raised:
+            model_step(qwen, layout, one, RELEASE)
+        text = str(raised.value)
+        assert "\n" not in text
+        assert words in text
+        assert "`opmeter model record`" in text
