@@ -22,7 +22,7 @@ from jobs.cli.app import app
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-NEEDS = ("laptop", "s3", "npu", "cluster", "repository", "package", "hardware")
+NEEDS = ("laptop", "s3", "npu", "cluster", "repository", "package", "stack", "hardware")
 _FENCE = re.compile(
     r"^(?P<indent> *)(?:<!-- needs: (?P<needs>[^\n]*?) -->\s*?\n\s*?)?"
     r"(?P=indent)```(?P<language>sh|python)\n(?P<text>.*?)^(?P=indent)```$",
@@ -32,7 +32,8 @@ _FENCE = re.compile(
 
 @dataclass(frozen=True)
 class Block:
-    """A block of a page: `needs` is one of NEEDS, `of` what follows it, such as a package."""
+    """A block of a page: `needs` is one of NEEDS, `of` what follows it, such as a package, or the
+    release of a serving stack."""
 
     page: str
     line: int

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from collector.recording.environments import is_serving_installed
 from collector.recording.wheel import NoRecordingRuntime
 from tests.docs import generate
 from tests.docs.blocks import (
@@ -31,19 +32,22 @@ pytestmark = [pytest.mark.torch, pytest.mark.slow]
 _LIMIT_S = 900
 
 
-_PROVIDED = ("laptop", "package", "s3", "npu", "repository")  # cluster: tests/cluster
+_PROVIDED = ("laptop", "package", "stack", "s3", "npu", "repository")  # cluster: tests/cluster
 
 
 @pytest.mark.parametrize("page", pages())
 def test_the_blocks_of_a_page_run_as_they_are_written(page: str, tmp_path: Path) -> None:
     blocks = [block for block in blocks_of(page) if block.needs in _PROVIDED]
-    lacking = {
+    missing = {
         block.of
         for block in blocks
         if block.needs == "package" and not importlib.util.find_spec(block.of)
     }
-    blocks = [block for block in blocks if block.needs != "package" or block.of not in lacking]
+    blocks = [block for block in blocks if block.needs != "package" or block.of not in missing]
     needs = {block.needs for block in blocks}
+    for release in {block.of for block in blocks if block.needs == "stack"}:
+        if not is_serving_installed(release):
+            lacking(f"{release} is not installed: python -m tests.npu.stock_stacks install")
     folder = tmp_path / "folder"
     folder.mkdir()
     with ExitStack() as servers:
@@ -60,8 +64,8 @@ def test_the_blocks_of_a_page_run_as_they_are_written(page: str, tmp_path: Path)
         env = environment(tmp_path, base, root)
         if blocks:
             run(blocks, folder, env, _LIMIT_S)
-    if lacking:
-        pytest.skip(f"not installed: pip install {' '.join(sorted(lacking))}")
+    if missing:
+        pytest.skip(f"not installed: pip install {' '.join(sorted(missing))}")
 
 
 def test_every_block_says_what_it_needs_and_names_commands_that_exist() -> None:
