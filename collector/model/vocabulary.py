@@ -129,7 +129,7 @@ class Dtype:
 
 
 # aclnnGroupedMatmulV5 and aclnnQuantMatmulV5 of CANN 9: A2 and A3 do not accept these dtypes.
-_OF_950 = "A2 and A3 do not have this dtype; Ascend 950PR and 950DT have it since CANN 9.0"
+OF_950 = "A2 and A3 do not have this dtype; Ascend 950PR and 950DT have it since CANN 9.0"
 _KNOWN_DTYPES = (
     Dtype("DT_BF16", "bfloat16", 16, True),
     Dtype("FLOAT16", "float16", 16, True),
@@ -141,11 +141,12 @@ _KNOWN_DTYPES = (
     Dtype("INT32", "int32", 32, False),
     Dtype("INT64", "int64", 64, False),
     Dtype("BOOL", "bool", 8, False),
-    Dtype("UINT64", "", 64, False, "supported only as packed scales of quantised products"),
+    Dtype("UINT64", "", 64, False, "supported only as packed scales, and as a Cast's output"),
     Dtype("UINT16", "", 16, False, "supported only as masks of pooling"),
     Dtype("INT4", "", 4, False, "supported only as weights of quantised products"),
+    *(Dtype(name, "", 4, True, OF_950) for name in ("FLOAT4_E2M1", "FLOAT4_E1M2")),
     *(
-        Dtype(name, "", 8, True, _OF_950)
+        Dtype(name, "", 8, True, OF_950)
         for name in ("FLOAT8_E4M3FN", "FLOAT8_E5M2", "FLOAT8_E8M0", "HIFLOAT8")
     ),
 )

@@ -7,26 +7,52 @@ from dataclasses import dataclass
 from collector.codec.errors import BadInput
 from collector.model.case import Case
 from collector.model.measurement import Outcome
-from collector.model.vocabulary import GRAPH, LAUNCHED_BY, STATIC
+from collector.model.vocabulary import GRAPH, LAUNCHED_BY, OF_950, STATIC
 from collector.ops.spec import OpSpec
 from collector.ranks.collective import collective_case_of, is_collective
 from collector.ranks.distribution import DISTRIBUTE_KERNELS
 from collector.ranks.gangs import is_of_gangs, ranks_of
 
-# Rows of a graph that no public call launches by itself.
-#
-# From decode steps that torchair compiled, as op_summary lists them.
+# Rows that no public call launches by itself: of graphs, as op_summary lists them for decode steps
+# that torchair compiled; of several ranks; of devices that are not supported.
 
 _FUSED = "fused by the graph"
 _NAMED = {
     "AutomaticBufferFusionOp": f"{_FUSED}: the row does not list the operators that it was made of",
     "Data": "not a kernel: an input of a graph",
 }
+# Kernels that multiply and communicate at once (MC2), and what they do over the ranks of a group.
+_OVER_RANKS = {
+    "AllGatherMatmul": "gathers operands",
+    "AllGatherMatmulV2": "gathers operands",
+    "AlltoAllAllGatherBatchMatMul": "exchanges and gathers operands",
+    "AlltoAllvGroupedMatMul": "exchanges operands",
+    "BatchMatMulReduceScatterAlltoAll": "scatters and exchanges sums",
+    "GroupedMatMulAlltoAllv": "exchanges results",
+    "GroupedMatMulAllReduce": "adds up results",
+    "MatmulAllReduce": "adds up results",
+    "MatmulAllReduceAddRmsNorm": "adds up results",
+    "MatmulReduceScatter": "adds up and scatters results",
+    "MatmulReduceScatterV2": "adds up and scatters results",
+    "QuantMatmulReduceScatter": "adds up and scatters results",
+}
+# Kernels of Ascend 950 alone, by the sources of CANN 9 (ops-nn, ops-transformer): their outputs or
+# inputs are FP8, MXFP8 or FP4, or they are of its network.
+_OF_950 = (
+    *("DynamicMxQuant", "DynamicMxQuantWithDualAxis", "GroupedDynamicMxQuant", "DynamicBlockQuant"),
+    *("GroupedDynamicBlockQuant", "AddRmsNormDynamicMxQuant", "RmsNormDynamicMxQuant"),
+    *("SwigluMxQuant", "MoeDistributeDispatchV3", "MoeDistributeCombineV3"),
+)
+_NAMED |= {
+    kernel: f"it {what} over ranks, which its row does not name: not measured"
+    for kernel, what in _OVER_RANKS.items()
+}
+_NAMED |= dict.fromkeys(_OF_950, OF_950.replace("dtype", "kernel"))
 _ARITHMETIC = frozenset({"Add", "Sub", "Mul", "RealDiv"})
 _NARROW = frozenset({"FLOAT16", "DT_BF16"})
 
 
-def graph_only_reason(case: Case) -> str:
+def not_launched_reason(case: Case) -> str:
     """Return why no call launches the kernel of a row; empty if a call may."""
     if case.kernel_type in _ARITHMETIC and _is_cast(case):
         return f"{_FUSED}: it casts its result to 16 bits; without a graph a Cast does this"
@@ -84,7 +110,7 @@ def refusal(case: Case, find: FindOperator, backend: str) -> Refusal | None:
     if case.inputs is None:
         reason = "its inputs are unknown (N/A in the source)"
         return Refusal(Outcome.UNSUPPORTED, NO_INPUTS, reason)
-    if why := graph_only_reason(case):
+    if why := not_launched_reason(case):
         return Refusal(Outcome.UNSUPPORTED, why, f"{why}: {case.describe()}")
     op = find(case.kernel_type)
     if op is None:

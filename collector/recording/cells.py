@@ -43,6 +43,10 @@ _LAYOUTS: Mapping[str, str] = MappingProxyType(
             "0 5 7 1 2 3 -> -2 -1",
         ),
         "aclnnAddLayerNorm": "0 1 2 3 4 -> 6 7 8 9@5",
+        "aclnnGemmaRmsNorm": "0 1 -> 2 3",
+        "aclnnRopeWithSinCosCacheV2": "0 1 2 3 -> 8 9",
+        "aclnnTopkV2": "0 .:INT32 -> 6 7:INT32",
+        "aclnnFlip": "0 #1:INT64 -> 2",
         "aclnnRmsNormGrad": "0 1 2 3 -> 4 5",
         "aclnnAddRmsNormBias": "0 1 2 3 -> 4 5 6",
         "triton._triton_rope": "0 2 8 10 -> 0 2",
@@ -59,7 +63,6 @@ _LAYOUTS: Mapping[str, str] = MappingProxyType(
         "aclnnMaxDim": "0 -> 4:INT32 3",
         "aclnnSort": "0 -> 4 5:INT32",
         "aclnnDequantSwigluQuantV2": "0 1 2 3 4 5 6 -> 13 14",
-        "aclnnDynamicQuantV2": "0 1 2 -> 4 5",
         "aclnnFusedInferAttentionScoreV3": (
             f"0 1 2 3 4 #5:INT64 #6:INT64 {' '.join(map(str, range(7, 27)))} -> -2 -1"
         ),
@@ -72,6 +75,7 @@ _LAYOUTS: Mapping[str, str] = MappingProxyType(
         "aclnnLightningIndexer": "0 1 2 3 4 5 -> 13 14",
         "aclnnAttentionUpdate": "0 1 -> 3 ?",
         "aclnnScatterPaKvCache": "0 1 2 3 4 -> 1 4",
+        "aclnnGatherPaKvCache": "0 1 2 3 4 5 6 -> 4 5",
         **dict.fromkeys(("aclnnScatterNdUpdate", "aclnnScatterNdUpdateV2"), "0 1 2 -> 0"),
         "aclnnInplacePartialRotaryMul": "0 1 2 -> 0",
         "aclnnHcPre": "0 1 2 3 -> -3 -2 -1",
@@ -224,6 +228,11 @@ def _gated(call: Recorded) -> str:
     return "0 1 4 5 6 -> 7 8" if call.arguments[2] == "0" else "0 1 4 5 2 6 -> 7 8"
 
 
+def _quantised_by_row(call: Recorded) -> str:
+    """The layout of rows that are quantised by their own numbers, with an offset in a V2."""
+    return "0 1 2 -> 4 5" if call.arguments[6] == "0" else "0 1 2 -> 4 5 6"
+
+
 def _quantised(call: Recorded) -> str:
     """The layout of a quantised product, whose kernel is another one for INT4 weights."""
     x1, x2, *_ = call.tensors
@@ -236,6 +245,7 @@ _CHOSEN: Mapping[str, Callable[[Recorded], str]] = MappingProxyType(
     {
         "aclnnAdd": _added,
         "aclnnGroupedMatmulSwigluQuantWeightNZ": _gated,
+        "aclnnDynamicQuantV2": _quantised_by_row,
         "aclnnInplaceCopy": _copied,
         "aclnnInplaceMuls": _multiplied,
         "aclnnMuls": _multiplied,

@@ -74,6 +74,8 @@ _WAYS = (
     *_each("GroupedMatmulSwigluQuantV2", "i5", How.DTYPE, "packed INT64, which aclnn calls UINT64"),
     *_each("split_qkv_rmsnorm_rope_kernel", "i2", How.ELSEWHERE, "a table of the positions"),
     *_each("ArgMaxV2", "o1", How.DTYPE, "the kernel writes INT32, aclnn casts to INT64"),
+    *_each("TopKV2", "o2", How.DTYPE, "the kernel writes INT32, aclnn casts to INT64"),
+    *_each("ReverseV2", "i2", How.INTS, "the dimensions"),
     *_each("Sort", "o2", How.DTYPE, "the kernel writes INT32, aclnn casts to INT64"),
     *_each("HistogramV2", "o1", How.DTYPE, "the kernel writes INT32, aclnn casts"),
     *_each("NonZero", "o1", How.ELSEWHERE, "as many rows are made as there are elements"),
@@ -83,7 +85,7 @@ _WAYS = (
     *_each("ScatterNdUpdate", "o1", How.UPDATED, ""),
     *_each("InplaceAddRmsNorm", "o1 o3", How.UPDATED, ""),
     *_each("ApplyRotaryPosEmb KvRmsNormRopeCache ScatterPaKvCache", "o1 o2", How.UPDATED, ""),
-    *_each("PagedCacheLoadNdKernel", "o1 o2", How.UPDATED, ""),
+    *_each("GatherPaKvCache PagedCacheLoadNdKernel", "o1 o2", How.UPDATED, ""),
 )
 
 

@@ -30,7 +30,7 @@ SEEN = (
     *("aclnnSwiGlu", "aclnnSwiGluGrad"),
 )
 READ = (
-    *("aclnnAscendQuantV3", "aclnnBatchMatMul", "aclnnLayerNorm"),
+    *("aclnnAscendQuantV3", "aclnnDynamicQuantV2", "aclnnBatchMatMul", "aclnnLayerNorm"),
     *("aclnnGroupedMatmulSwigluQuantV2", "aclnnGroupedMatmulSwigluQuantWeightNzV2"),
     *("aclnnQuantMatmulV5", "aclnnQuantMatmulWeightNz", "aclnnWeightQuantBatchMatmulV2"),
 )
@@ -44,7 +44,6 @@ KERNELS: dict[str, str | Callable[[Tensors], str]] = {
     "aclnnAscendQuantV3": "AscendQuantV2",
     "aclnnBatchMatMul": "BatchMatMulV2",
     "aclnnDequantSwigluQuantV2": "DequantSwigluQuant",
-    "aclnnDynamicQuantV2": "DynamicQuant",
     "aclnnGroupedMatmulSwigluQuantWeightNZ": "GroupedMatmulSwigluQuant",
     "aclnnGroupedMatmulSwigluQuantWeightNzV2": "GroupedMatmulSwigluQuantV2",
     "aclnnGroupedMatmulV5": "GroupedMatmul",
@@ -68,3 +67,11 @@ KERNELS: dict[str, str | Callable[[Tensors], str]] = {
     "batch_matmul_transpose": "batch_matmul_transpose_0",
     "npu_add_rms_norm_bias": "AddRmsNormBias",
 }
+
+
+def quantised_by_row(call: Any) -> str:
+    """Rows by their largest number, or with an offset, which is the last argument then."""
+    return "DynamicQuant" if call.arguments[-1] == "0" else "DynamicQuantV2"
+
+
+OF_CALLS: dict[str, Callable[[Any], str]] = {"aclnnDynamicQuantV2": quantised_by_row}

@@ -107,13 +107,14 @@ SEEN = ("aclnnTril", "aclnnCat", "aclnnEmbedding", "aclnnEmbeddingDenseBackward"
 READ = (
     *("aclnnConstantPadNd", "aclnnGather", "aclnnIndex", "aclnnIndexFill", "aclnnIndexPutImpl"),
     *("aclnnIndexSelect", "aclnnInplaceCopy", "aclnnInplaceIndexFill", "aclnnInplaceScatter"),
-    *("aclnnRepeat", "aclnnScatterNdUpdate", "aclnnStack"),
+    *("aclnnFlip", "aclnnRepeat", "aclnnScatterNdUpdate", "aclnnStack"),
 )
 KERNELS: dict[str, str | Callable[[Tensors], str]] = {
     "aclnnInplaceCopy": copied,
     "aclnnCat": joined,
     "aclnnConstantPadNd": "PadV3",
     "aclnnEmbedding": "GatherV2",
+    "aclnnFlip": "ReverseV2",
     "aclnnEmbeddingDenseBackward": "EmbeddingDenseGradV2",
     "aclnnGather": gathered,
     "aclnnIndex": "Index",

@@ -15,6 +15,7 @@ KERNELS: dict[str, str | Callable[..., Any]] = {
     "aclnnRotaryPositionEmbeddingV2": "RotaryPositionEmbedding",
     "aclnnRotaryPositionEmbeddingGrad": "RotaryPositionEmbeddingGrad",
     "aclnnInterleaveRope": "InterleaveRope",
+    "aclnnRopeWithSinCosCacheV2": "RopeWithSinCosCache",
     "aclnnApplyRotaryPosEmbV2": "ApplyRotaryPosEmb",
     "aclnnKvRmsNormRopeCache": "KvRmsNormRopeCache",
     "ReshapeAndCacheParam": "ReshapeAndCacheNdKernel",

@@ -1,5 +1,6 @@
 """Writes of keys and values to paged caches, and reads from them."""
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -110,6 +111,23 @@ PAGED_CACHE_LOAD_ND_KERNEL = OpSpec(
         rules.inputs_are(("INT32",), (_TABLE, _LENGTHS, _STARTS)),
         rules.one_dtype((0, 1, _KEY, _VALUE), (0, 1)),
     ),
+)
+
+
+def _gather_run(
+    api: Any, *args: Any, places: Any, seq_starts: Any, cumsum: bool, key: Any, value: Any
+) -> Any:
+    api(*args, key, value, seq_offset=seq_starts, is_seq_lens_cumsum=cumsum)
+    return key, value
+
+
+# The same by CANN's own kernel: vLLM-Ascend calls it since its main of 2026-08, on A2 and A3 too.
+GATHER_PA_KV_CACHE = replace(
+    PAGED_CACHE_LOAD_ND_KERNEL,
+    kernel="GatherPaKvCache",
+    call="torch_npu.npu_gather_pa_kv_cache",
+    slots=("key_cache", "value_cache", "block_tables", "seq_lens", "key", "value", "seq_offset"),
+    npu=NpuCall(run=_gather_run),
 )
 
 

@@ -284,7 +284,8 @@ def _slice_fits(case: Case) -> bool:
 # A block of a tensor, copied out. A profile does not record where it starts: at the origin here.
 #
 # The call is `npu_slice` and not a copy of the view: a block of whole rows at the origin is dense,
-# and TensorMove would copy it.
+# and TensorMove would copy it. On A2 and A3 CANN 8.5 to 9.1 launch SliceV2 for some large blocks
+# (ops-math, `IsSliceV2AiCoreSupport`).
 SLICE = OpSpec(
     kernel="Slice",
     call="torch_npu.npu_slice",
@@ -300,7 +301,7 @@ SLICE = OpSpec(
         rules.one_dtype((0,)),
     ),
     npu=NpuCall(build=_build_npu),
-    twins=("SliceAiCore",),
+    twins=("SliceAiCore", "SliceV2"),
 )
 
 # A copy of a tensor into another of the same shape and dtype.
@@ -404,3 +405,30 @@ def _triangle(kernel: str, call: str) -> OpSpec:
 
 # The lower or the upper triangle of matrices, such as causal masks, with zeros elsewhere.
 TRIL, TRIU = _triangle("Tril", "torch.tril"), _triangle("Triu", "torch.triu")
+
+
+def _reverse_build(case: Case, make: TensorMaker) -> Call:
+    (count,) = input_shape(case, 1)
+    return Call(like.normal((case.inputs or ())[0], make), [-1 - dim for dim in range(count)])
+
+
+# Dimensions in reverse order. A profile does not record which: the last ones here.
+REVERSE_V2 = OpSpec(
+    kernel="ReverseV2",
+    call="torch.flip",
+    assumes="the last dimensions are reversed",
+    slots=("x", "axis"),
+    build=_reverse_build,
+    moves_data=True,
+    constraints=(
+        rules.LIKE_INPUT,
+        rules.one_dtype((0,)),
+        rules.inputs_are(rules.INTEGERS, (1,)),
+        Constraint(
+            "expected one to as many axes as dimensions",
+            lambda case: (
+                len(axes := input_shape(case, 1)) == 1 and 0 < axes[0] <= len(input_shape(case, 0))
+            ),
+        ),
+    ),
+)

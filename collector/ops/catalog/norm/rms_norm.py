@@ -1,5 +1,6 @@
 """RMS normalisation, alone or after a sum, and its gradient."""
 
+from dataclasses import replace
 from typing import Any
 
 from collector.model.case import Case, Shape
@@ -37,6 +38,22 @@ RMS_NORM = OpSpec(
             lambda case: outputs_agree(case, input_shape(case, 0), _rows(case)),
         ),
     ),
+)
+
+
+def _gemma_reference(torch: Any, x: Any, gamma: Any) -> Any:
+    y, rstd = _rms_norm.normalised(x, gamma.float() + 1)
+    return y.to(x.dtype), rstd
+
+
+# The same with a weight of one more than gamma, as Gemma and Qwen3-Next have it.
+GEMMA_RMS_NORM = replace(
+    RMS_NORM,
+    kernel="GemmaRmsNorm",
+    call="torch_npu.npu_gemma_rms_norm",
+    reference=_gemma_reference,
+    flops=per_element(4),
+    npu=NpuCall(served="torch.ops._C_ascend.npu_gemma_rms_norm"),
 )
 
 

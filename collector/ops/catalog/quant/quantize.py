@@ -1,5 +1,6 @@
 """Quantisation to INT8 and back, in kernels that contain no product or norm."""
 
+from dataclasses import replace
 from typing import Any
 
 from collector.model.case import Case, Shape
@@ -172,6 +173,40 @@ DYNAMIC_QUANT = OpSpec(
         Constraint(
             "expected smoothing scales with the dtype of x, and an INT32 group index",
             _dynamic_dtypes_fit,
+        ),
+    ),
+)
+
+
+_LEVELS = 255  # between the least and the largest INT8
+
+
+def _asymmetric_reference(
+    torch: Any, x: Any, smooth: Any, *, counts: tuple[int, ...]
+) -> tuple[Any, Any, Any]:
+    wide = x.to(torch.float32, copy=True)
+    if smooth is not None:
+        scaled(wide, smooth, counts)
+    least, most = wide.aminmax(dim=-1, keepdim=True)
+    scale = (most - least).div_(_LEVELS)
+    offset = 127 - most / scale
+    y = to_int8(torch, wide.div_(scale).add_(offset))
+    return y, scale.squeeze(-1), offset.squeeze(-1)
+
+
+# The same between the least and the largest number of a row, with an offset: asymmetric.
+DYNAMIC_QUANT_V2 = replace(
+    DYNAMIC_QUANT,
+    kernel="DynamicQuantV2",
+    call="torch_npu.npu_dynamic_quant_asymmetric",
+    reference=_asymmetric_reference,
+    # the least number, a difference and a sum more
+    flops=lambda case: (7 if given(case, _SMOOTH) else 6) * elements(input_shape(case, _X)),
+    constraints=(
+        *DYNAMIC_QUANT.constraints,
+        rules.outputs_are(("FLOAT",), (2,)),
+        Constraint(
+            "expected one offset a row", lambda case: agrees(case, 2, input_shape(case, _X)[:-1])
         ),
     ),
 )

@@ -200,6 +200,7 @@ INPLACE_PARTIAL_ROTARY_MUL = OpSpec(
 # Rotary positions, half mode: x * cos + rotate(x) * sin, with cos and sin for each position.
 ROTARY_POSITION_EMBEDDING = OpSpec(
     kernel="RotaryPositionEmbedding",
+    twins=("RotaryMul",),  # before aclnn
     call="torch_npu.npu_rotary_mul",
     slots=("x", "cos", "sin"),
     reference=lambda torch, x, cos, sin: (x * cos).addcmul_(tensors.rotate(torch, x), sin),

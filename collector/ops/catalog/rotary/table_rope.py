@@ -270,3 +270,68 @@ SPLIT_QKV_RMSNORM_ROPE_KERNEL = OpSpec(
         rules.one_dtype((0,), (0, 1, 2)),
     ),
 )
+
+
+_QUERY, _KEY, _COS_SIN = range(1, 4)
+
+
+def _mrope_build(case: Case, make: TensorMaker) -> Call:
+    positions, query, key, table = case.inputs or ()
+    rows, size = input_shape(case, _COS_SIN)
+    return Call(
+        make.integers(input_shape(case, 0), positions.dtype, 0, rows),
+        like.normal(query, make),
+        like.normal(key, make),
+        make_table(make, rows, size, table.dtype),
+        size,
+    )
+
+
+def _mrope_reference(
+    torch: Any, positions: Any, query: Any, key: Any, table: Any, size: int
+) -> Any:
+    cos, sin = (half.unsqueeze(1) for half in table[positions].chunk(2, -1))
+    turned = (
+        rotate_first_dims(torch, x.view(len(x), -1, size).clone(), cos, sin) for x in (query, key)
+    )
+    return tuple(x.flatten(1) for x in turned)
+
+
+def _mrope_traffic(case: Case) -> int:
+    positions, query, key, table = case.inputs or ()
+    rows = input_shape(case, _COS_SIN)[0]
+    picked = positions.numel * table.size_bytes // rows
+    return 2 * (query.size_bytes + key.size_bytes) + positions.size_bytes + picked
+
+
+def _mrope_fits(case: Case) -> bool:
+    positions, query, key, table = (input_shape(case, i) for i in range(4))
+    if len(positions) != 1 or len(table) != 2 or 0 in table or table[1] % 2:
+        return False
+    widths = [x[1] for x in (query, key) if len(x) == 2 and x[0] == positions[0]]
+    is_whole = len(widths) == 2 and all(w and w % table[1] == 0 for w in widths)
+    return is_whole and outputs_agree(case, query, key)
+
+
+# Rotary positions of queries and keys by a table, half mode, for heads that are rotated whole.
+# Positions of images (three for each token) are not replayed.
+ROPE_WITH_SIN_COS_CACHE = OpSpec(
+    kernel="RopeWithSinCosCache",
+    call="torch_npu.npu_mrope",
+    assumes="any position of the table for each token",
+    slots=("positions", "query", "key", "cos_sin_cache"),
+    reference=_mrope_reference,
+    build=_mrope_build,
+    flops=lambda case: 3 * sum(elements(input_shape(case, i)) for i in (_QUERY, _KEY)),
+    traffic=_mrope_traffic,
+    npu=NpuCall(run=lambda mrope, *args: mrope(*args, mrope_section=[0, 0, 0], rotary_mode="half")),
+    constraints=(
+        Constraint(
+            "expected positions (T), queries and keys (T, heads of D), and a table (positions, D)",
+            _mrope_fits,
+        ),
+        rules.inputs_are(rules.INTEGERS, (0,)),
+        rules.inputs_are(rules.FLOATS, (_QUERY, _KEY, _COS_SIN)),
+        rules.one_dtype((_QUERY, _KEY, _COS_SIN), (0, 1)),
+    ),
+)

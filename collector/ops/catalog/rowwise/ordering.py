@@ -239,6 +239,56 @@ def _sort_run(sort: Any, x: Any, index_dtype: Any) -> Any:
     return values, narrowed(indices, index_dtype)
 
 
+_TOP = 1  # the output of positions
+
+
+def _top_build(case: Case, make: TensorMaker) -> Call:
+    (x, *_), indices = case.inputs or (), output_slot(case, _TOP)
+    count = (output_shape(case) or (1,))[-1]
+    return Call(like.normal(x, make), count, make.dtype(indices.dtype if indices else "INT32"))
+
+
+def _top_run(topk: Any, x: Any, count: int, index_dtype: Any) -> Any:
+    """Run one TopKV2, and a Cast that aclnn adds."""
+    values, indices = topk(x, count)
+    return values, narrowed(indices, index_dtype)
+
+
+def _top_reference(torch: Any, x: Any, count: int, index_dtype: Any) -> Any:
+    values, indices = torch.topk(x, count)
+    return values, indices.to(index_dtype)
+
+
+def _top_fits(case: Case) -> bool:
+    *outer, size = input_shape(case, 0) or (0,)
+    values = output_shape(case)
+    fits = values is not None and values[:-1] == tuple(outer) and 0 < values[-1:][0] <= size
+    return fits and agrees(case, _TOP, values)
+
+
+# The largest numbers along the last dimension, in order, and their positions.
+TOP_K_V2 = OpSpec(
+    kernel="TopKV2",
+    call="torch.topk",
+    assumes="numbers at random, in no order",
+    slots=("x", "k"),
+    reference=_top_reference,
+    build=_top_build,
+    flops=per_element(1),
+    constraints=(
+        Constraint(
+            "expected two outputs of as many numbers for each row, at most those of a row",
+            lambda case: bool(output_shape(case)) and _top_fits(case),
+        ),
+        rules.one_number("k", 1),
+        rules.inputs_are(rules.INTEGERS, (1,)),
+        rules.one_dtype((0,)),
+        rules.outputs_are(rules.INTEGERS, (_TOP,)),
+    ),
+    npu=NpuCall(run=_top_run),
+)
+
+
 # Values in descending order along the last dimension, and their original positions.
 SORT = OpSpec(
     kernel="Sort",

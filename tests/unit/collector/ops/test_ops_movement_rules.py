@@ -130,4 +130,4 @@ def test_only_what_is_touched_counts(case_of, cells, traffic):
 )
 def test_a_twin_is_launched_by_the_same_call(kernel, twin):
     assert find(twin).call == find(kernel).call
-    assert find(twin).family == find(kernel).family == {kernel, twin}
+    assert find(twin).family == find(kernel).family >= {kernel, twin}

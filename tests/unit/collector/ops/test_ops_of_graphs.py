@@ -58,6 +58,16 @@ HALVES = ";".join([HALF] * 3)
             Outcome.UNSUPPORTED,
             "graph",
         ),
+        (
+            ("MatmulReduceScatter", "64,32;32,16", f"{HALF};{HALF}", "8,16", HALF),
+            Outcome.UNSUPPORTED,
+            "scatters & over ranks",
+        ),
+        (
+            ("DynamicMxQuant", "8,64", HALF, "8,64;8,2", "FLOAT8_E4M3FN;FLOAT8_E8M0"),
+            Outcome.UNSUPPORTED,
+            "kernel & 950PR",
+        ),
         (("Data", "8", "INT64", "8", "INT64"), Outcome.UNSUPPORTED, "graph & input"),
         (
             ("SplitVD", "6,6", HALF, "3,6;3,6;6,6", f"{HALF};{HALF};{HALF}"),

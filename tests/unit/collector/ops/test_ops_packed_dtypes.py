@@ -49,6 +49,7 @@ def test_the_two_names_are_two_cases():
         ),
         ("QuantBatchMatmulV3", "INT8;INT8;FLOAT8_E8M0", "DT_BF16", "FLOAT8_E8M0 & input 3"),
         ("QuantBatchMatmulV3", "HIFLOAT8;HIFLOAT8;UINT64", "DT_BF16", "HIFLOAT8 & CANN 9.0"),
+        ("QuantBatchMatmulV3", "FLOAT4_E2M1;FLOAT4_E2M1;FLOAT8_E8M0", "DT_BF16", "950PR & 950DT"),
         ("MatMulV3", "DT_BF16;HIFLOAT8", "DT_BF16", "HIFLOAT8 & 950PR & 950DT"),
         ("Cast", "FLOAT", "HIFLOAT8", "HIFLOAT8 & output 1"),
         ("Add", "COMPLEX64;COMPLEX64", "COMPLEX64", "COMPLEX64"),

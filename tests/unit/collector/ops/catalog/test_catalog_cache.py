@@ -76,13 +76,13 @@ def test_an_npu_gets_the_tensors_in_the_function_s_order(torch, case_of, kernel)
 def test_rows_come_from_the_blocks_of_their_request(torch, case_of, build, launch, lengths, blocks):
     caches = f"{blocks},{BLOCK},1,8;{blocks},{BLOCK},1,6"
     rows = "17,1,8;17,1,6"
-    case = case_of(
-        "PagedCacheLoadNdKernel",
+    cells = (
         f"{caches};3,4;{lengths};{rows};3",
         "FLOAT16;FLOAT16;INT32;INT32;FLOAT16;FLOAT16;INT32",
         rows,
         "FLOAT16;FLOAT16",
     )
+    case = case_of("PagedCacheLoadNdKernel", *cells)
     keys, values, table, given = (call := build(case)).args
     counts = [6, 6, 5]
     assert given.tolist() == (counts if lengths == "3" else [0, 6, 12, 17])
@@ -98,6 +98,16 @@ def test_rows_come_from_the_blocks_of_their_request(torch, case_of, build, launc
             for token in range(count)
         ]
         assert torch.equal(tensor, torch.stack(expected))
+    other = case_of("GatherPaKvCache", *cells)
+    assert all(map(torch.equal, launch(other, build(other)), came))
+    passed = []
+    find("GatherPaKvCache").npu.run(
+        lambda *args, **how: passed.append((args, how)), *call.args, **call.kwargs
+    )
+    ((args, how),) = passed
+    assert len(args) == 6 and args[4] is call.kwargs["key"]
+    assert how["is_seq_lens_cumsum"] is (lengths == "4")
+    assert how["seq_offset"] is call.kwargs["seq_starts"]
 
 
 @pytest.mark.fast

@@ -222,3 +222,10 @@ def test_triangles_and_casts_to_unsigned_numbers(torch, case_of, build, launch):
     call = build(case)
     (out,) = launch(case, call)
     assert (out.dtype, out.tolist()) == (torch.uint64, call.args[1].tolist())
+
+
+def test_the_last_dimensions_are_reversed(torch, case_of, build, launch):
+    for axes, dims in (("1", [1]), ("2", [0, 1])):
+        case = case_of("ReverseV2", f"4,6;{axes}", "FLOAT;INT64", "4,6", "FLOAT")
+        call = build(case)
+        assert torch.equal(launch(case, call)[0], call.args[0].flip(dims))

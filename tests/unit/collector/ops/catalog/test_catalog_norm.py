@@ -253,3 +253,13 @@ def test_a_block_s_output_is_spread_over_the_mixed_streams(torch, case_of, build
     expected = torch.einsum("btij,btid->btjd", mix, residual)
     expected += torch.einsum("btj,btd->btjd", write, x)
     torch.testing.assert_close(launch(case, call)[0], expected)
+
+
+def test_the_norm_of_gemma_has_a_weight_of_one_more(torch, case_of, build, launch):
+    cells = ("6,64;64", "FLOAT;FLOAT", "6,64;6,1", "FLOAT;FLOAT")
+    call = build(case := case_of("GemmaRmsNorm", *cells))
+    x, gamma = call.args
+    rms = (x.double().square().mean(-1, keepdim=True) + 1e-6).sqrt()
+    y, rstd = launch(case, call)
+    torch.testing.assert_close(y.double(), x / rms * (1 + gamma.double()), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(rstd.double(), 1 / rms, rtol=1e-5, atol=1e-6)

@@ -117,3 +117,17 @@ def test_costs(case_of, cells, flops, traffic):
     op = find(case.kernel_type)
     op.check(case, "npu")
     assert (op.flops(case), op.traffic(case)) == (flops, traffic)
+
+
+def test_rows_between_their_least_and_largest_number(torch, case_of, build, launch):
+    for smooth in ("", ";16"):
+        dtypes = ";".join(["DT_BF16"] * (1 + bool(smooth)))
+        cells = (f"6,16{smooth}", dtypes, "6,16;6;6", "INT8;FLOAT;FLOAT")
+        call = build(case := case_of("DynamicQuantV2", *cells), wide=True)
+        x, factors = call.args
+        wide = x if factors is None else x * factors
+        y, scale, offset = launch(case, call)
+        assert torch.equal(y.amax(-1), torch.full((6,), 127, dtype=torch.int8))
+        assert torch.equal(y.amin(-1), torch.full((6,), -128, dtype=torch.int8))
+        back = (y.float() - offset.unsqueeze(-1)) * scale.unsqueeze(-1)
+        assert float(((back - wide).abs() / scale.unsqueeze(-1)).max()) <= 0.501

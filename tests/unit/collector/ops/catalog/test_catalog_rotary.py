@@ -4,7 +4,7 @@ import pytest
 
 from collector.ops.catalog.rotary.table_rope import head_size
 from collector.ops.registry import find
-from tests.unit.collector.ops.conftest import gradients
+from tests.unit.collector.ops.conftest import assert_rejected, gradients
 
 pytestmark = pytest.mark.torch
 
@@ -212,3 +212,19 @@ def test_the_last_dimensions_of_a_head_are_turned_in_place_pair_by_pair(
 )
 def test_a_row_may_tell_a_head_of_which_a_part_is_rotated(told, head):
     assert head_size(512, 128, 64, told) == head
+
+
+def test_queries_and_keys_are_turned_by_a_table_of_positions(torch, case_of, build, launch):
+    cells = ("6;6,128;6,64;20,64", "INT64;FLOAT;FLOAT;FLOAT", "6,128;6,64", "FLOAT;FLOAT")
+    call = build(case := case_of("RopeWithSinCosCache", *cells))
+    positions, query, key, table, size = call.args
+    assert size == 64 and int(positions.max()) < 20
+    cos, sin = table[positions].unsqueeze(1).chunk(2, -1)
+    for x, turned in zip((query, key), launch(case, call), strict=True):
+        a, b = x.view(6, -1, 64).chunk(2, -1)
+        expected = torch.cat((a * cos - b * sin, b * cos + a * sin), -1)
+        torch.testing.assert_close(turned.view(6, -1, 64), expected, rtol=1e-5, atol=1e-6)
+    op = find("RopeWithSinCosCache")
+    assert op.flops(case) == 3 * 6 * (128 + 64)
+    for wrong in ("3,6;6,128;6,64;20,64", "6;6,100;6,64;20,64", "6;6,128;5,64;20,64"):
+        assert_rejected(case_of(op.kernel, wrong, *cells[1:]), "npu", "positions & table")

@@ -3,7 +3,7 @@
 import pytest
 
 from collector.ops.registry import find
-from tests.unit.collector.ops.conftest import CpuMaker
+from tests.unit.collector.ops.conftest import CpuMaker, assert_rejected
 
 pytestmark = pytest.mark.torch
 
@@ -42,3 +42,16 @@ def test_an_npu_gets_unsorted_logits(torch, case_of, kernel, p, k):
     logits, *rest = (*call.args, *call.kwargs.values())
     assert not torch.equal(logits, logits.sort(-1).values)
     assert [limit is not None for limit in rest] == [bool(p), bool(k)]
+
+
+def test_the_largest_numbers_of_each_row_and_their_places(torch, case_of, build, launch):
+    case = case_of("TopKV2", "6,40;", "FLOAT;INT32", "6,5;6,5", "FLOAT;INT32")
+    call = build(case)
+    x, count, _ = call.args
+    values, places = launch(case, call)
+    assert (count, places.dtype) == (5, torch.int32)
+    assert torch.equal(x.sort(-1, descending=True).values[:, :5], values)
+    assert torch.equal(x.gather(1, places.long()), values)
+    for out in ("6,41;6,41", "5,5;5,5", "6,5;6,4"):
+        wrong = case_of("TopKV2", "6,40;", "FLOAT;INT32", out, "FLOAT;INT32")
+        assert_rejected(wrong, "npu", "two outputs")
