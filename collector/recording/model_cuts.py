@@ -78,10 +78,6 @@ class Config:
         return "vision_config" in self._values
 
     @property
-    def has_experts(self) -> bool:
-        return MOE in self.layers
-
-    @property
     def max_tokens(self) -> int:
         """Return the largest number of tokens of a request."""
         return int(self._text["max_position_embeddings"])
