@@ -234,8 +234,11 @@ _INTERFACE = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.@-]{0,14}")  # Linux: at most 1
 # Seconds of HCCL_CONNECT_TIMEOUT: at least what ranks need to start from a cold disk, at most what
 # HCCL accepts (CANN's environment variables, 9.1).
 _TIMEOUTS_S = range(300, 7201)
-# Paths of the pod that a path of the node must not replace.
-_OF_THE_POD = ("/work", "/store", "/site-packages", "/dev", "/proc", "/sys", "/tmp", "/etc/opmeter")
+# What pods may mount of a node: installed software and the files of its NPUs. A user who may write
+# campaigns chooses the paths and the groups of a pod, and a socket can be used read-only.
+_OF_THE_NODE = re.compile(
+    r"/(?:usr/local|opt)/[\w./+-]+|/etc/(?:hccn\.conf|hccl_rootinfo\.json|ascend_install\.info)"
+)
 
 
 def bundled_sites() -> list[str]:
@@ -363,12 +366,12 @@ def _timeout_s(entry: Entry) -> int:
 def _host_paths(entry: Entry) -> tuple[str, ...]:
     paths = entry.distinct_texts()
     for item, text in zip(entry.items(), paths, strict=True):
-        path = PurePosixPath(text)
-        is_plain = path.is_absolute() and str(path) == text and ".." not in path.parts
-        if not is_plain or len(path.parts) < 3:  # a whole folder of the root, such as /etc
-            raise item.refusal(f"expected a path such as /etc/hccn.conf, got {text!r}")
-        if any(path.is_relative_to(own) for own in _OF_THE_POD):
-            raise item.refusal(f"{text} is a path of the pod itself; remove it")
+        is_plain = str(PurePosixPath(text)) == text and ".." not in PurePosixPath(text).parts
+        if not is_plain or not _OF_THE_NODE.fullmatch(text):
+            raise item.refusal(
+                "expected a path below /usr/local or /opt, or a file of NPUs such as "
+                f"/etc/hccn.conf, got {text!r}"
+            )
     return tuple(paths)
 
 

@@ -229,7 +229,7 @@ def _of_texts() -> Iterator[Reader]:
     mapping = Path("tests/fixtures/op_mapping/rich.yaml").read_bytes()
     campaign = (files("collector") / "data/quickstart/campaign.yaml").read_bytes()
     rich = "{site: s, backend: npu, resource: a/b, devices_per_node: 8, shape: node, cpu: '8', "
-    rich += "memory: 1Gi, node_selector: {a: b}, tolerations: [{key: k}], host_paths: [/a/b]}"
+    rich += "memory: 1Gi, node_selector: {a: b}, tolerations: [{key: k}], host_paths: [/opt/b]}"
     sites = (b"site: s\nbackend: cpu\ndevices_per_node: 1\nshape: device\ncpu: '1'\nmemory: 3Gi\n",)
     sites += (rich.encode(),)
     yield Reader(

@@ -130,7 +130,7 @@ def test_jobs_of_what_is_listed_pass_and_each_other_thing_is_denied_by_name(
     controller: Namespace, policed: Namespace
 ):
     usual = deployment_of(policed)
-    for site in (_CPU, replace(_CPU, priority_class="low")):
+    for site in (_CPU, replace(_CPU, priority_class="low"), replace(_CPU, run_as_user=1001)):
         for job in jobs_of(usual, site):
             assert controller.refusal(job) == ""
     pinned = "here/collector@sha256:" + "1" * 64

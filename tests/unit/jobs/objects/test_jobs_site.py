@@ -227,7 +227,10 @@ def test_values_that_no_pod_could_have_are_refused_where_they_stand():
         "supplemental_groups": ["1001", "[-1]"],
         "host_ip_interface": ["'bond 0'", "'=eth0'", "an-interface-of-17"],
         "hccl_connect_timeout_s": ["120", "7201"],
-        "host_paths": ["[etc/hccn.conf]", "[/etc]", "[/a/../b]", "[/store/x]", "[/a/b, /a/b]"],
+        "host_paths": [
+            *("[etc/hccn.conf]", "[/etc]", "[/opt/../etc]", "[/store/x]", "[/opt/b, /opt/b]"),
+            *("[/var/run/docker.sock]", "[/usr/local]", "[/opt/a/]", "[/etc/hccn.conf/x]"),
+        ],
     }
     for key, texts in wrong.items():
         for text in texts:
