@@ -23,10 +23,11 @@ from types import MappingProxyType
 
 from collector.model.vocabulary import is_plain_format
 from collector.recording.calls import Recorded, RecordedTensor, parse_tensor
+from collector.recording.kernel_tables.movement import made_dense
 
 UNKNOWN = "?"
 _TOKEN = re.compile(
-    r"(?P<kind>[#nr.]?)(?P<place>-?\d+)?(?:\[(?P<shape>\d+)\])?(?P<lies>[TF])?"
+    r"(?P<kind>[#nr.]?)(?P<place>-?\d+)?(?:\[(?P<shape>[\d,]+)\])?(?P<lies>[TF])?"
     r"(?:@(?P<unless>\d+))?(?:=(?P<like>\d+))?(?::(?P<dtype>\w+))?"
 )
 _LAYOUTS: Mapping[str, str] = MappingProxyType(
@@ -124,12 +125,14 @@ _LAYOUTS: Mapping[str, str] = MappingProxyType(
         "aclnnNonzero": "0 -> ?",
         "aclnnConstantPadNd": "0 #1:INT32 .=0 -> 3",
         "aclnnArange": ".:DOUBLE .:DOUBLE .:DOUBLE -> 3",
-        "aclnnIndex": "? -> 2",
         "aclnnEmbeddingDenseBackward": "? -> -1",
         **dict.fromkeys(("aclnnDropoutGenMask", "aclnnDropoutGenMaskV2"), "? -> -1"),
         "aclnnFlashAttentionScore": "? -> ?",
         "aclnnFlashAttentionScoreGrad": "? -> ?",
-        "AtbRingMLA": "? -> ?",
+        # biases and scales are absent; the last two inputs are what the rounds before found
+        "AtbRingMLA": f"0 1 2 3 4 5 {'99 ' * 7}7 8 -> -2 -1",
+        "batch_matmul_transpose": "0 1 -> 2",
+        "mla_preprocess": f"{' '.join(map(str, range(22)))} -> 25 26 27 28 29",
     }
 )
 # Calls whose outputs are not the last tensor alone: how many tensors of the end are outputs.
@@ -190,14 +193,41 @@ def _stated(call: Recorded) -> str | None:
 
 
 def _copied(call: Recorded) -> str:
-    """The layout of a copy, which is Cast, TensorMove or Transpose by the view that it reads; of
-    the other views it is unknown what their kernels are given."""
-    source = call.tensors[1]
+    """The layout of a copy: Cast, TensorMove, Slice or Transpose, by the view that it reads.
+
+    Of the other views it is unknown what their kernels are given."""
+    target, source = call.tensors[:2]
     if source.is_dense:
         return "1 -> 0"
+    if (target.dtype, target.shape) == (source.dtype, source.shape) and target.is_dense:
+        whole = _whole(source) if made_dense(source) == "Slice" else ()
+        if whole:
+            shape, count = ",".join(map(str, whole)), len(whole)
+            return f"[{shape}]:{source.dtype} [{count}]:INT64 [{count}]:INT64 -> 0"
     is_whole = source.storage == (prod(source.shape),) and 0 not in source.strides
     is_told = len(set(source.strides)) == len(source.strides)  # else the order is anybody's guess
     return "1T r1:INT64 -> 0" if is_whole and is_told else "? -> 0"
+
+
+def _whole(view: RecordedTensor) -> tuple[int, ...]:
+    """The dense tensor that a view is cut out of; empty where its strides do not divide each
+    other."""
+    found, outer = list[int](), prod(view.storage)
+    for stride, size in zip(view.strides, view.shape, strict=True):
+        if stride and outer % stride == 0 and outer // stride >= size:
+            found.append(outer // stride)
+            outer = stride
+        elif size == 1:
+            found.append(1)
+        else:
+            return ()
+    return tuple(found) if outer == 1 else ()
+
+
+def _indexed(call: Recorded) -> str:
+    """The layout of an index: which dimensions are indexed, and the strides of the result."""
+    indexed, rank = call.arguments[1].count(", ") + 1, len(call.tensors[-1].shape)
+    return f"0 [{indexed}]:INT64 [{rank}]:INT64 1 -> 2"
 
 
 def _raised(call: Recorded) -> str:
@@ -244,6 +274,7 @@ def _quantised(call: Recorded) -> str:
 _CHOSEN: Mapping[str, Callable[[Recorded], str]] = MappingProxyType(
     {
         "aclnnAdd": _added,
+        "aclnnIndex": _indexed,
         "aclnnGroupedMatmulSwigluQuantWeightNZ": _gated,
         "aclnnDynamicQuantV2": _quantised_by_row,
         "aclnnInplaceCopy": _copied,
@@ -268,7 +299,8 @@ def _slots(token: str, arguments: Sequence[str]) -> Iterable[_Cell]:
     if match is None:
         raise ValueError(f"{token!r} is no slot of a layout")
     if match["shape"]:
-        return [_Cell((int(match["shape"]),), match["dtype"], "ND")]
+        shape = tuple(map(int, match["shape"].split(",")))
+        return [_Cell(shape, match["dtype"], "ND")]
     if match["kind"] == ".":
         dtype = match["dtype"] or _tensors(arguments[int(match["like"])])[0].dtype
         return [_Cell((), dtype, "ND")]

@@ -42,6 +42,11 @@ _ATTENTION = {
 }
 _QUERY_ENDS, _KEY_LENGTHS = 5, 6
 _ATTENTION_CALL = "aclnnFusedInferAttentionScore"
+# Attention to chosen keys, and the indexers that choose them.
+_CHOOSING = (
+    *("aclnnSparseFlashAttention", "aclnnLightningIndexer", "aclnnLightningIndexerVllm"),
+    "aclnnLightningIndexerQuant",
+)
 _ND_ONLY = (_ATTENTION_CALL, "aclnnRmsNorm")  # as the profiles at hand show them
 _PLAIN = ("NCL", "NCHW")
 _CELLS = ("Data Types", "Formats")
@@ -164,6 +169,11 @@ def _message(call: Recorded, occurrences: Occurrences, in_graph: bool) -> Record
 
 def _columns(call: Recorded, tokens: PassTokens) -> Mapping[str, str]:
     """Return the columns on which the time of attention depends."""
+    ends = [tokens.queries * (at + 1) for at in range(tokens.requests)]
+    keys = [tokens.keys] * tokens.requests
+    if call.name in _CHOOSING:  # its lengths are tensors of the device
+        named = {"actual_seq_lengths_values": ends, "actual_seq_lengths_kv_values": keys}
+        return {RUNTIME_PREFIX + name: ",".join(map(str, n)) for name, n in named.items()}
     if not call.name.startswith(_ATTENTION_CALL):
         return {}
     arguments = call.arguments
@@ -171,9 +181,7 @@ def _columns(call: Recorded, tokens: PassTokens) -> Mapping[str, str]:
     found = {name: arguments[at + more].strip('"') for name, at in _ATTENTION.items()}
     if parse_tensor(arguments[14]) is None:  # no block table: the keys are no pages
         del found["block_size"]
-    ends = [tokens.queries * (at + 1) for at in range(tokens.requests)]
     found["actual_seq_lengths_values"] = _lengths(arguments[_QUERY_ENDS], ends)
-    keys = [tokens.keys] * tokens.requests
     found["actual_seq_lengths_kv_values"] = _lengths(arguments[_KEY_LENGTHS], keys)
     return {RUNTIME_PREFIX + name: text for name, text in found.items() if text}
 

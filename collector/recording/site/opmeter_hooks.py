@@ -21,6 +21,7 @@ _AI_CORES = 24
 _RANKS_OF_A_NODE = 16
 _WITH_TILING = ("batch_matmul_transpose", "mla_preprocess")
 _CHANGED = ("init_process_group", "new_group", "all_reduce")
+_LAID_OUT = ".wo_a"  # of DeepSeek-V4
 _OBJECTS = ("broadcast_object_list", "all_gather_object")
 _KEPT = []  # registrations end with their library
 STEPS = []  # (new tokens, tokens in total) of each request, by step
@@ -137,6 +138,21 @@ def _operators_with_tiling(module):
     for name in _WITH_TILING:
         library.impl(name, recorded(name), "PrivateUse1")
     _KEPT.append(library)
+
+
+@after("vllm.model_executor.model_loader.dummy_loader")
+def _laid_out_weights(module):
+    """Dummy weights are not loaded, but the loader of this one gives it another layout."""
+    original = module.DummyModelLoader.load_weights
+
+    def load_weights(self, model, model_config):
+        original(self, model, model_config)
+        for layer in model.modules():
+            if getattr(layer, "prefix", "").endswith(_LAID_OUT) and layer.weight.ndim == 2:
+                shape = (layer.output_size, layer.input_size)
+                layer.weight_loader(layer.weight, layer.weight.data.new_empty(shape))
+
+    module.DummyModelLoader.load_weights = load_weights
 
 
 @after("vllm_ascend.worker.worker")

@@ -284,3 +284,25 @@ def test_a_description_of_quantised_weights_keeps_the_kinds_of_layers():
         assert kinds == ["DENSE"] * cut["dense"] + ["MOE"] * cut["moe"]
         assert len(kept) == 1 + len(kinds)
     assert not config_of().is_quantised
+
+
+def test_views_and_indices_have_the_tensors_of_their_kernels():
+    texts = (
+        "ACLNN aclnnInplaceCopy(bf16[1,16,1,64]:NCHW, bf16[1,16,1,64]:NCHW/2048,128,64,1+64<2048>)",
+        "ACLNN aclnnIndex(f32[6,9,4]:NCL, {i64[5]:ND, i32[5]:ND}, f32[5,4]:ND)",
+        "CUSTOM batch_matmul_transpose(bf16[3,2,32]:ND, bf16[2,32,16]:ND, bf16[3,2,16]:ND, 0, 0)",
+    )
+    rows = [launch for _, launch, _ in recording_of(*texts).launches()]
+    shown = [(row.kernel, row.cells["Input Shapes"], row.cells["Output Shapes"]) for row in rows]
+    assert shown == [
+        ("Slice", '"1,16,2,64;4;4"', '"1,16,1,64"'),
+        ("Index", '"6,9,4;2;2;5;5"', '"5,4"'),
+        ("batch_matmul_transpose_0", '"3,2,32;2,32,16"', '"3,2,16"'),
+    ]
+
+
+def test_attention_to_chosen_keys_has_the_lengths_of_the_pass():
+    text = "ACLNN aclnnSparseFlashAttention(bf16[4,8,512]:NCL, i32[4]:ND+1<6>, bf16[4,8,512]:NCL)"
+    ((_, launch, _),) = recording_of(text).launches()
+    assert launch.extra["Runtime actual_seq_lengths_kv_values"] == "4096,4096,4096,4096"
+    assert launch.extra["Runtime actual_seq_lengths_values"] == "1,2,3,4"
