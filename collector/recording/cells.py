@@ -73,6 +73,7 @@ _LAYOUTS: Mapping[str, str] = MappingProxyType(
         "aclnnIncreFlashAttentionV4": "0 1 2 3 4 #5:INT64 6 7 8 9 10 11 12 13 14 15 -> -1",
         "aclnnPromptFlashAttentionV3": "0 1 2 3 4 #5:INT64 #6:INT64 -> -1",
         "aclnnSparseFlashAttention": "0 1 2 3 4 5 6 7 8 -> -3",
+        "aclnnKvQuantSparseFlashAttention": "0 1 2 3 4 5 6 7 8 -> -1",
         "aclnnLightningIndexer": "0 1 2 3 4 5 -> 13 14",
         "aclnnAttentionUpdate": "0 1 -> 3 ?",
         "aclnnScatterPaKvCache": "0 1 2 3 4 -> 1 4",

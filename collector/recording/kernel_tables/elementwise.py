@@ -61,7 +61,7 @@ SEEN = (
     *("aclnnInplaceOne", "aclnnInplaceZero", "aclnnLinalgVectorNorm", "aclnnLogSoftmax"),
     *("aclnnLogSoftmaxBackward", "aclnnMuls", "aclnnNeTensor", "aclnnNonzeroV2"),
     *("aclnnPowTensorScalar", "aclnnReduceSum", "aclnnRelu", "aclnnSin", "aclnnSubs"),
-    *("aclnnThresholdBackward", "aclnnTopkV2", "aclnnFastGelu", "ScaledMaskedSoftmax"),
+    *("aclnnThresholdBackward", "aclnnTopkV2", "aclnnTopk", "aclnnFastGelu", "ScaledMaskedSoftmax"),
 )
 READ = (
     *("aclnnDropoutGenMask", "aclnnDropoutGenMaskV2"),
@@ -163,6 +163,7 @@ KERNELS: dict[str, str | Callable[[Tensors], str]] = {
     "aclnnSub": "Sub",
     "aclnnSubs": "Sub",
     "aclnnTanh": "Tanh",
+    "aclnnTopk": "TopKV2",
     "aclnnTopkV2": "TopKV2",
     "aclnnThresholdBackward": "ReluGrad",
 }

@@ -1,6 +1,7 @@
 """Attention to selected keys of a latent, paged cache (MLA with sparse indices)."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -13,7 +14,7 @@ from collector.ops.catalog.attention._sizes import named_output
 from collector.ops.catalog.attention._slots import limit, rules_of
 from collector.ops.catalog.attention._sparse import Slots, SparseCall, SparseRule
 from collector.ops.parts.tensors import cumulative_ends
-from collector.ops.slots import agrees, input_shape
+from collector.ops.slots import agrees, input_shape, spelling
 from collector.ops.spec import Call, Constraint, NpuCall, OpSpec, TensorMaker, accepts
 
 _QUERY, _KEY, _VALUE, _INDICES, _QUERY_ROPE, _KEY_ROPE = 0, 1, 2, 3, 7, 8
@@ -71,8 +72,27 @@ def make_indices(make: TensorMaker, call: SparseCall) -> Any:
 
 def _reference(torch: Any, *tensors: Any, call: SparseCall) -> Any:
     query, key, indices, query_rope, key_rope, table, query_ends, key_lengths, owners = tensors
-    out = torch.empty_like(query)
-    keys, ropes, block = _sparse.by_token(key), _sparse.by_token(key_rope), call.pages.block_size
+    keys, ropes = _sparse.by_token(key), _sparse.by_token(key_rope)
+
+    def picked(rows: Any) -> tuple[Any, Any]:
+        return keys.index_select(0, rows), ropes.index_select(0, rows)
+
+    return _attended(torch, call, (query, query_rope), indices, table, owners, picked)
+
+
+def _attended(
+    torch: Any,
+    call: SparseCall,
+    queries: tuple[Any, Any],
+    indices: Any,
+    table: Any,
+    owners: Any,
+    picked: Callable[[Any], tuple[Any, Any]],
+) -> Any:
+    """Return the attention of queries to selected keys; `picked` returns the latent and the rope
+    part of rows of the cache."""
+    query, query_rope = queries
+    out, block = torch.empty_like(query), call.pages.block_size
     step = max(1, _STEP_BYTES // (call.topk * call.size * 4))
     for start in range(0, call.tokens, step):
         part = slice(start, start + step)
@@ -80,8 +100,7 @@ def _reference(torch: Any, *tensors: Any, call: SparseCall) -> Any:
         place = chosen.clamp(min=0)
         page = table.index_select(0, owners[part]).gather(1, place // block)
         rows = (page.long() * block + place % block).view(-1)
-        k = keys.index_select(0, rows).view(*chosen.shape, -1)
-        r = ropes.index_select(0, rows).view(*chosen.shape, -1)
+        k, r = (part_of.view(*chosen.shape, -1) for part_of in picked(rows))
         scores = torch.bmm(query[part], k.transpose(1, 2)).float()
         scores += torch.bmm(query_rope[part], r.transpose(1, 2))
         scores.mul_(_scale(call)).masked_fill_((chosen < 0).unsqueeze(1), float("-inf"))
@@ -115,16 +134,16 @@ def _scale(call: SparseCall) -> float:
 
 def _columns(case: Case) -> Mapping[str, str]:
     call = rules.accepted(_read(case))
-    return _sparse.sparse_columns(
-        case,
-        call,
-        {
-            "sparse_block_size": 1,
-            "sparse_indices_pattern": call.pattern,
-            "sparse_indices_valid_count": call.chosen,
-            "sparse_indices_seed": None if call.pattern == "random" else 0,
-        },
-    )
+    return _sparse.sparse_columns(case, call, _selection(call))
+
+
+def _selection(call: SparseCall) -> dict[str, object]:
+    return {
+        "sparse_block_size": 1,
+        "sparse_indices_pattern": call.pattern,
+        "sparse_indices_valid_count": call.chosen,
+        "sparse_indices_seed": None if call.pattern == "random" else 0,
+    }
 
 
 def _flops(case: Case) -> int:
@@ -195,5 +214,154 @@ SPARSE_FLASH_ATTENTION = OpSpec(
             lambda call: call.heads <= 128 and not call.heads & (call.heads - 1),
         ),
         _sparse.page_limit(_read),
+    ),
+)
+
+
+# The same with a quantised cache (C8): each row has the latent part in INT8, the rope part in the
+# query's dtype, and a FLOAT scale for each tile of 128 numbers, all as bytes.
+_TILE = 128
+_TILES = _LATENT // _TILE
+_PACKED = _LATENT + 2 * _ROPE + 4 * _TILES
+_PER_TILE, _COMBINED = 2, 1  # quantisation by tiles; scales within the rows
+_QUANT_PLACES = Slots(query=_QUERY, key=_KEY, table=6, query_lengths=7, key_lengths=8)
+
+
+@lru_cache(maxsize=256)
+def _quant_read(case: Case) -> SparseCall | SparseRule:
+    """Return the sizes, from a case whose queries and keys have the latent part alone."""
+    indices, inputs = input_shape(case, _INDICES), list(case.inputs or ())
+    for at, whole in ((_QUERY, _LATENT + _ROPE), (_KEY, _PACKED)):
+        shape = input_shape(case, at)
+        if shape[-1:] != (whole,):
+            return SparseRule.SHAPES
+        inputs[at] = replace(inputs[at], shape=(*shape[:-1], _LATENT))
+    plain = replace(case, inputs=tuple(inputs))
+    return _sparse.read_sparse(plain, _QUANT_PLACES, indices[-1] if indices else 0)
+
+
+def _quant_build(case: Case, make: TensorMaker) -> Call:
+    call, torch = rules.accepted(_quant_read(case)), make.torch
+    query = make.normal(input_shape(case, _QUERY), (case.inputs or ())[_QUERY].dtype)
+    rows = input_shape(case, _KEY)[:-1]
+    is_half = spelling((case.inputs or ())[_QUERY]) == "FLOAT16"
+    rope_dtype = torch.float16 if is_half else torch.bfloat16
+    parts = (
+        make.integers((*rows, _LATENT), "INT8", -127, 128),
+        make.normal((*rows, _ROPE), "FLOAT").to(rope_dtype).view(torch.int8),
+        make.uniform((*rows, _TILES), "FLOAT", 0.005, 0.01).view(torch.int8),
+    )
+    owners = [request.index for request in call.requests() for _ in range(request.queries)]
+    return Call(
+        *(query, torch.cat(parts, -1), make_indices(make, call), make_table(make, call.pages)),
+        make.tensor(cumulative_ends(call.queries), "INT32"),
+        make.tensor(call.keys, "INT32"),
+        make.tensor(owners, "INT64"),
+        call=call,
+        rope_dtype=rope_dtype,
+    )
+
+
+def _quant_reference(torch: Any, *tensors: Any, call: SparseCall, rope_dtype: Any) -> Any:
+    query, cache, indices, table, query_ends, key_lengths, owners = tensors
+    rows_of = _sparse.by_token(cache)
+
+    def picked(rows: Any) -> tuple[Any, Any]:
+        latent, rope, scale = (
+            part.contiguous()
+            for part in rows_of.index_select(0, rows).split((_LATENT, 2 * _ROPE, 4 * _TILES), -1)
+        )
+        tiles = latent.view(-1, _TILES, _TILE) * scale.view(torch.float32).unsqueeze(-1)
+        return tiles.flatten(1).to(query.dtype), rope.view(rope_dtype).to(query.dtype)
+
+    parts = tuple(part.contiguous() for part in query.split((_LATENT, _ROPE), -1))
+    return _attended(torch, call, (parts[0], parts[1]), indices, table, owners, picked)
+
+
+def _quant_launch(api: Any, *tensors: Any, call: SparseCall, rope_dtype: Any) -> Any:
+    query, cache, indices, table, query_ends, key_lengths, _ = tensors
+    found = api(
+        query=query,
+        key=cache,
+        value=cache,
+        sparse_indices=indices,
+        scale_value=_scale(call),
+        key_quant_mode=_PER_TILE,
+        value_quant_mode=_PER_TILE,
+        block_table=table,
+        actual_seq_lengths_query=query_ends,
+        actual_seq_lengths_kv=key_lengths,
+        sparse_block_size=1,
+        layout_query="TND",
+        layout_kv="PA_BSND",
+        sparse_mode=call.sparse_mode,
+        attention_mode=_MLA_ABSORB,
+        quant_scale_repo_mode=_COMBINED,
+        tile_size=_TILE,
+        rope_head_dim=_ROPE,
+    )
+    return found[0] if isinstance(found, (tuple, list)) else found
+
+
+def _quant_columns(case: Case) -> Mapping[str, str]:
+    call = rules.accepted(_quant_read(case))
+    return _sparse.sparse_columns(case, call, _selection(call))
+
+
+def _quant_flops(case: Case) -> int:
+    call = rules.accepted(_quant_read(case))
+    return 2 * (2 * call.size + _ROPE) * call.heads * call.pairs(call.chosen)
+
+
+def _quant_traffic(case: Case) -> int:
+    call, slots = rules.accepted(_quant_read(case)), case.inputs or ()
+    out = slots[_QUERY].size_bytes * _LATENT // (_LATENT + _ROPE)
+    keys = sum(min(call.chosen, keys) for keys in call.keys)
+    return slots[_QUERY].size_bytes + slots[_INDICES].size_bytes + keys * _PACKED + out
+
+
+KV_QUANT_SPARSE_FLASH_ATTENTION = OpSpec(
+    kernel="KvQuantSparseFlashAttention",
+    call="torch_npu.npu_kv_quant_sparse_flash_attention",
+    assumes=SPARSE_FLASH_ATTENTION.assumes,
+    slots=(
+        *("query", "key", "value", "sparse_indices", "key_dequant_scale", "value_dequant_scale"),
+        *("block_table", "actual_seq_lengths_query", "actual_seq_lengths_kv"),
+    ),
+    optional=frozenset({4, 5}),
+    optional_outputs=_STATISTICS,
+    reference=_quant_reference,
+    build=_quant_build,
+    flops=_quant_flops,
+    traffic=_quant_traffic,
+    npu=NpuCall(
+        run=_quant_launch, served="torch.ops._C_ascend.npu_kv_quant_sparse_flash_attention"
+    ),
+    runtime=_quant_columns,
+    missing_metadata=lambda case: unknown_lengths(case, _QUANT_PLACES.table),
+    constraints=(
+        rules.inputs_are(rules.HALF_DTYPES, (_QUERY,)),
+        rules.inputs_are(("INT8",), (_KEY, _VALUE)),
+        rules.inputs_are(("INT32",), (_INDICES, 6, 7, 8)),
+        rules.absent_inputs(frozenset({4, 5}), "scales outside of the cache"),
+        Constraint(
+            f"expected queries of {_LATENT + _ROPE} numbers, and one cache with rows of {_PACKED} "
+            "bytes for keys and values",
+            lambda case: (
+                input_shape(case, _QUERY)[-1:] == (_LATENT + _ROPE,)
+                and input_shape(case, _KEY)[-1:] == (_PACKED,)
+                and input_shape(case, _VALUE) == input_shape(case, _KEY)
+            ),
+        ),
+        *rules_of(_quant_read, SparseRule),
+        Constraint(
+            "expected sparse indices (T,1,topk)",
+            lambda case: input_shape(case, _INDICES)[:-1] == (*input_shape(case, _QUERY)[:1], 1),
+        ),
+        Constraint(
+            "expected an output of the latent part of the query",
+            lambda case: agrees(case, 0, (*input_shape(case, _QUERY)[:-1], _LATENT)),
+        ),
+        _sparse.page_limit(_quant_read),
     ),
 )

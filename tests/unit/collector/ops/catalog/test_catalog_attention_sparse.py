@@ -68,6 +68,33 @@ def test_attention_to_chosen_keys(torch, build, launch, monkeypatch, row):
 
 
 @pytest.mark.torch
+def test_attention_to_rows_of_a_quantised_cache(torch, build, launch):
+    row, _ = rows_of("KvQuantSparseFlashAttention")
+    call = build(row.case, wide=True)
+    query, cache, indices, table, *_ = call.args
+    (out,) = launch(row.case, call)
+    for t, (request, _) in enumerate(tokens(call.kwargs["call"])):
+        rows = []
+        for place in (place for place in indices[t, 0].tolist() if place >= 0):
+            whole = cache[int(table[request, place // 16]), place % 16, 0].clone()
+            scale = whole[640:].view(torch.float32).double().repeat_interleave(128)
+            rope = whole[512:640].view(torch.bfloat16).double()
+            rows.append(torch.cat((whole[:512].double() * scale, rope)))
+        k = torch.stack(rows)
+        scores = query[t].double() @ k.t() / 576**0.5
+        expected = scores.softmax(-1) @ k[:, :512]
+        torch.testing.assert_close(out[t].double(), expected, rtol=1e-4, atol=1e-5)
+    op = find("KvQuantSparseFlashAttention")
+    pairs = call.kwargs["call"].pairs(call.kwargs["call"].chosen)
+    assert op.flops(row.case) == 2 * (2 * 512 + 64) * 4 * pairs
+    for changes in ({"576": "512"}, {"656": "576"}):
+        (old, new), *_ = changes.items()
+        shapes = {"Input Shapes": row.cells["Input Shapes"].replace(old, new)}
+        wrong = replace(row, cells={**row.cells, **shapes})
+        assert_rejected(wrong.case, "npu", "656 & bytes")
+
+
+@pytest.mark.torch
 @pytest.mark.parametrize("pattern", ["uniform", "contiguous", "random"])
 def test_indices_are_sorted_seen_keys_each_once_and_minus_one_behind(build, pattern):
     for row in ROWS["SparseFlashAttention"]:
