@@ -103,16 +103,10 @@ def check_settings(config: Config, settings: EngineSettings) -> None:
             "its data parallel groups are independent engines"
         )
     for one in settings.passes:
-        if one.keys > config.max_tokens:
+        if max(keys for _, keys in one.each()) > config.max_tokens:
             raise BadInput(
-                f"--context: expected at most {config.max_tokens} tokens (max_position_embeddings "
-                f"of {config.name}), got {one.keys}"
-            )
-        is_chunk = one.phase == "prefill" and one.keys > one.queries
-        if is_chunk and (one.requests > 1 or one.keys % one.queries):
-            raise BadInput(
-                "--context: expected a multiple of --tokens for one prompt that is processed in "
-                f"parts, got {one.keys} of {one.requests} prompts"
+                f"--context, --earlier: expected at most {config.max_tokens} tokens of a request "
+                f"(max_position_embeddings of {config.name}), got a {one.phase} of {one.each()}"
             )
 
 
@@ -219,7 +213,7 @@ def _last_words(output: str, log: Path) -> str:
 
 def _tokens(asked: PassTokens, ran: Sequence[Sequence[int]]) -> PassTokens:
     """Return the tokens of a pass as it ran. Raises EngineFailed for another pass."""
-    if any(tuple(one) != (asked.queries, asked.keys) for one in ran):
+    if sorted(map(tuple, ran)) != sorted(asked.each()):
         shown = ", ".join(f"{new} of {keys}" for new, keys in ran[:4])
         raise EngineFailed(f"expected a {asked.phase} of {asdict(asked)}, the engine ran {shown}")
     return asked
@@ -227,11 +221,9 @@ def _tokens(asked: PassTokens, ran: Sequence[Sequence[int]]) -> PassTokens:
 
 def _request(config: Config, model: Path, settings: EngineSettings) -> Mapping[str, Any]:
     passes = settings.passes
-    chunks = [p.queries for p in passes if p.phase == "prefill" and p.keys > p.queries]
-    together = [p.requests * p.queries for p in passes]
-    batched = min(chunks) if chunks else max(_BATCHED_TOKENS, *together)
-    longest = max(p.keys for p in passes) + 64
-    most = max(p.requests for p in passes)
+    batched = max(_BATCHED_TOKENS, *(sum(new for new, _ in one.each()) for one in passes))
+    longest = max(keys for one in passes for _, keys in one.each()) + 64
+    most = max(len(one.each()) for one in passes)
     engine = {
         "model": str(model),
         "load_format": "dummy",

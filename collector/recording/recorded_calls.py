@@ -4,6 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from math import prod
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from collector.recording.converted import kernels_of
 from collector.recording.kernels import kernel_of
 from collector.shapes.recorded_step import (
     Occurrences,
+    Prompts,
     RecordedLaunch,
     RecordedMessage,
     RecordedPass,
@@ -57,12 +59,22 @@ _FREED = re.compile(r"ints\(\d{12,}\)")
 
 @dataclass(frozen=True, slots=True)
 class PassTokens:
-    """A pass: its phase, requests, and of each its new tokens and its tokens in total."""
+    """A pass: its phase, requests, and of each its new tokens and its tokens in total.
+
+    In a mixed pass these requests decode, and `prompts` are processed with them."""
 
     phase: str
     requests: int
     queries: int
     keys: int
+    prompts: Prompts | None = None
+
+    def each(self) -> Sequence[tuple[int, int]]:
+        """Return the new tokens and the tokens in total of each request, prompts last."""
+        found = [(self.queries, self.keys)] * self.requests
+        if self.prompts is not None:
+            found += [(self.prompts.queries, self.prompts.keys)] * self.prompts.requests
+        return found
 
 
 Calls = Counter[tuple[str, bool]]  # the text of a call, and whether a graph launched it
@@ -129,7 +141,7 @@ def recorded_pass(
                     RecordedLaunch(text, kernel, _cells(part), columns, occurrences, in_graph)
                 )
     sizes = (tokens.requests, tokens.queries, tokens.keys)
-    return RecordedPass(tokens.phase, *sizes, tuple(launches), tuple(messages))
+    return RecordedPass(tokens.phase, *sizes, tuple(launches), tuple(messages), tokens.prompts)
 
 
 def _cells(call: Recorded) -> Mapping[str, str]:
@@ -169,8 +181,8 @@ def _message(call: Recorded, occurrences: Occurrences, in_graph: bool) -> Record
 
 def _columns(call: Recorded, tokens: PassTokens) -> Mapping[str, str]:
     """Return the columns on which the time of attention depends."""
-    ends = [tokens.queries * (at + 1) for at in range(tokens.requests)]
-    keys = [tokens.keys] * tokens.requests
+    ends = [*accumulate(queries for queries, _ in tokens.each())]
+    keys = [keys for _, keys in tokens.each()]
     if call.name in _CHOOSING:  # its lengths are tensors of the device
         named = {"actual_seq_lengths_values": ends, "actual_seq_lengths_kv_values": keys}
         return {RUNTIME_PREFIX + name: ",".join(map(str, n)) for name, n in named.items()}

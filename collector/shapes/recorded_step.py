@@ -76,11 +76,20 @@ class RecordedMessage:
 
 
 @dataclass(frozen=True, slots=True)
+class Prompts:
+    """Prompts of a mixed pass: their number, and of each its new tokens and tokens in total."""
+
+    requests: int
+    queries: int
+    keys: int
+
+
+@dataclass(frozen=True, slots=True)
 class RecordedPass:
     """A forward pass, and what it launches in the order of the first launch.
 
-    phase     prefill or decode
-    requests  number of requests
+    phase     prefill, decode or mixed
+    requests  number of requests; of a mixed pass, of those that decode
     queries   new tokens of each request
     keys      tokens of each request in total"""
 
@@ -90,10 +99,12 @@ class RecordedPass:
     keys: int
     launches: tuple[RecordedLaunch, ...]
     messages: tuple[RecordedMessage, ...]
+    prompts: Prompts | None = None
 
     def __str__(self) -> str:
-        tokens = f"{self.requests} x {self.queries} new tokens of {self.keys}"
-        return f"{self.phase} of {tokens}"
+        groups = (self, self.prompts) if self.prompts else (self,)
+        tokens = [f"{one.requests} x {one.queries} new tokens of {one.keys}" for one in groups]
+        return f"{self.phase} of {' and '.join(tokens)}"
 
 
 @dataclass(frozen=True, slots=True)

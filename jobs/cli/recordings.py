@@ -17,9 +17,10 @@ from jobs.cli.terminal import print_json, print_table, say, say_lines
 if TYPE_CHECKING:
     from collector.recording.recorded_calls import PassTokens
     from collector.report.recorded_share import RecordedShare
-    from collector.shapes.recorded_step import Occurrences, Recording
+    from collector.shapes.recorded_step import Occurrences, Prompts, Recording
 
 RECORDING_SUFFIX = ".json.gz"
+_MIXED = "mixed"
 _MISSING_COLUMNS = ("share", "phase", "kernel", "times", "reason", "example")
 _COLUMNS = ("kernel", "times", "outside", "per layer", "graph", "input shapes")
 
@@ -33,10 +34,15 @@ def record_command(
     release: Annotated[str, typer.Option(help="release of the serving stack")] = "vllm-ascend-0.18",
     layout: Annotated[str, typer.Option(help="ranks, one without it: tp=8,dp=2,ep=16")] = "",
     device: Annotated[str, typer.Option(help="device generation: A2 or A3")] = "A3",
-    phase: Annotated[str, typer.Option(help="phases: prefill, decode or both")] = "prefill,decode",
-    tokens: Annotated[int, typer.Option(help="new tokens of the prefill pass", min=1)] = 4096,
-    prompts: Annotated[int, typer.Option(help="prompts of the prefill pass", min=1)] = 1,
-    requests: Annotated[int, typer.Option(help="requests of the decode pass", min=1)] = 16,
+    phase: Annotated[
+        str, typer.Option(help="phases: prefill, decode, mixed (both in one pass)")
+    ] = "prefill,decode",
+    tokens: Annotated[int, typer.Option(help="new tokens of all prompts", min=1)] = 4096,
+    prompts: Annotated[int, typer.Option(help="number of prompts", min=1)] = 1,
+    earlier: Annotated[
+        int, typer.Option(help="tokens of each prompt that earlier passes processed", min=0)
+    ] = 0,
+    requests: Annotated[int, typer.Option(help="number of decoding requests", min=1)] = 16,
     keys: Annotated[
         int, typer.Option("--context", help="tokens of each decoding request in total", min=2)
     ] = 4096,
@@ -82,7 +88,7 @@ def record_command(
     )
     from collector.recording.model_cuts import find_config
     from collector.shapes.layout import Layout, layout_of
-    from collector.shapes.recorded_step import write_recording
+    from collector.shapes.recorded_step import Prompts, write_recording
     from collector.store.atomic import write_through
 
     if not output.name.endswith(RECORDING_SUFFIX):
@@ -93,6 +99,11 @@ def record_command(
         raise BadInput(f"--logs: expected a new folder, got {logs}, which exists")
     if device not in DEVICES:
         raise BadInput(f"--device: expected one of {', '.join(DEVICES)}, got {device!r}")
+    if tokens % prompts or earlier % (tokens // prompts):
+        raise BadInput(
+            f"--tokens ({tokens}) must be divisible by --prompts ({prompts}), and --earlier "
+            f"({earlier}) by the new tokens of a prompt"
+        )
     ranks = layout_of(layout)
     if ranks != Layout(tp=ranks.tp, dp=ranks.dp, ep=ranks.ep):
         raise BadInput(
@@ -101,7 +112,9 @@ def record_command(
         )
     settings = EngineSettings(
         release=release,
-        passes=_passes(phase, tokens, prompts, requests, keys),
+        passes=_passes(
+            phase, Prompts(prompts, tokens // prompts, tokens // prompts + earlier), requests, keys
+        ),
         device=device,
         tp=ranks.tp,
         dp=ranks.dp,
@@ -125,22 +138,18 @@ def record_command(
         say(f"{one}: {launched:,} launches of {len(one.launches):,} cases")
 
 
-def _passes(
-    phase: str, tokens: int, prompts: int, requests: int, keys: int
-) -> tuple[PassTokens, ...]:
+def _passes(phase: str, prompts: Prompts, requests: int, keys: int) -> tuple[PassTokens, ...]:
     from collector.recording.recorded_calls import PassTokens
 
-    phases = phase.split(",")
-    if not set(phases) <= set(Phase):
-        raise BadInput(f"--phase: expected {' and '.join(Phase)}, got {phase!r}")
-    if tokens % prompts:
-        raise BadInput(f"--tokens ({tokens}) must be divisible by --prompts ({prompts})")
-    each = tokens // prompts
     known = {
-        Phase.PREFILL: PassTokens("prefill", prompts, each, each),
+        Phase.PREFILL: PassTokens("prefill", prompts.requests, prompts.queries, prompts.keys),
         Phase.DECODE: PassTokens("decode", requests, 1, keys),
+        _MIXED: PassTokens(_MIXED, requests, 1, keys, prompts),
     }
-    return tuple(known[Phase(one)] for one in dict.fromkeys(phases))
+    phases = phase.split(",")
+    if not set(phases) <= set(known):
+        raise BadInput(f"--phase: expected {', '.join(known)}, got {phase!r}")
+    return tuple(known[one] for one in dict.fromkeys(phases))
 
 
 def show_recording(path: Path, *, only_missing: bool, as_json: bool) -> None:

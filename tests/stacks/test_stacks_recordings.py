@@ -12,6 +12,7 @@ from collector.recording.engine import EngineFailed, EngineSettings, record_mode
 from collector.recording.environments import RELEASES, is_serving_installed
 from collector.recording.model_cuts import Config
 from collector.recording.recorded_calls import PassTokens
+from collector.shapes.recorded_step import Prompts
 from tests.lacking import lacking
 
 pytestmark = [pytest.mark.torch, pytest.mark.npu, pytest.mark.slow]
@@ -41,6 +42,7 @@ EXPERTS = DENSE | {
     "norm_topk_prob": True,
 }
 PREFILL, DECODE = PassTokens("prefill", 1, 64, 64), PassTokens("decode", 4, 1, 200)
+MIXED = PassTokens("mixed", 2, 1, 150, Prompts(1, 64, 192))
 
 
 @pytest.fixture(params=RELEASES)
@@ -117,11 +119,12 @@ def test_a_rank_alone_in_a_graph_records_messages_and_scales_by_layers(usual, tm
 
 
 def test_experts_are_recorded_over_data_parallel_ranks(release, tmp_path):
-    settings = EngineSettings(release, (PREFILL, DECODE), tp=2, dp=2, ep=4, is_graph=True)
+    passes = (PREFILL, DECODE, MIXED)
+    settings = EngineSettings(release, passes, tp=2, dp=2, ep=4, is_graph=True)
     found = record_model(config_of(EXPERTS), settings, tmp_path)
     assert found.layers == {"moe": 12}
     assert found.layout == {"tp": 2, "dp": 2, "ep": 4}
-    prefill, decode = found.passes
+    prefill, decode, mixed = found.passes
     for one in found.passes:
         kernels = kernels_of(one, found.layers)
         assert kernels["FusedInferAttentionScore"] == 12, one
@@ -131,6 +134,17 @@ def test_experts_are_recorded_over_data_parallel_ranks(release, tmp_path):
     assert [(x.message_bytes, x.group_size) for x in rows] == [(32 * 2 * 512 * 2, 4)]
     assert rows[0].occurrences.times(found.layers) == 2 * 12
     (routed,) = (x for x in decode.launches if x.kernel == "MoeDistributeDispatchV2")
+    # a chunk of a prompt with earlier tokens, and decoding requests
+    assert not any(launch.in_graph for launch in mixed.launches)
+    lengths = [
+        (
+            x.extra.get("Runtime actual_seq_lengths_values"),
+            x.extra.get("Runtime actual_seq_lengths_kv_values"),
+        )
+        for x in mixed.launches
+        if x.kernel == "FusedInferAttentionScore"
+    ]
+    assert lengths == [("1,2,66", "150,150,192")]
     # in a graph: the other group is assumed to use one too
     assert routed.in_graph
     assert routed.cells["Input Shapes"].startswith('"2,512;2,2;')

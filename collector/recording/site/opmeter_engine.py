@@ -4,8 +4,8 @@ REQUEST is JSON:
 
     engine    options of vllm.LLM
     sampling  options of vllm.SamplingParams
-    passes    [{"phase", "requests", "queries", "keys"}]: requests of a pass, and of each its new
-              tokens and its tokens in total
+    passes    [{"phase", "requests", "queries", "keys", "prompts"}]: requests of a pass, and of each
+              its new tokens and its tokens in total; `prompts` is the same without a phase, or null
 
 RESULT gets JSON: for each pass the number of its step in the log and the tokens of its requests;
 and the settings that the engine used. Or `error`: what the engine refused.
@@ -18,6 +18,7 @@ import traceback
 from pathlib import Path
 
 _MOST_ATTEMPTS = 4
+_added = []  # lengths of all requests so far, whose number names the next one
 
 
 def main(request, result):
@@ -48,40 +49,75 @@ def _pass(llm, requested, sampling):
 
     The first attempt creates what the engine keeps, such as masks. Prompts that were processed
     before others have produced more tokens than these, so that later attempts shorten them."""
-    is_decode = requested["phase"] == "decode"
-    requests, queries, keys = requested["requests"], requested["queries"], requested["keys"]
-    lengths = [keys - queries if is_decode else keys] * requests
+    decoding, prompts = _groups(requested)
+    lengths = [keys - queries for queries, keys in decoding]
     for attempt in range(_MOST_ATTEMPTS):
-        number, tokens = _step(llm, lengths, queries, is_decode, sampling)
-        if attempt and all(one == (queries, keys) for one in tokens):
+        number, tokens = _step(llm, lengths, decoding, prompts, sampling)
+        if attempt and sorted(tokens) == sorted(decoding + prompts):
             break
-        if is_decode:
-            lengths = [max(1, n - (k - keys)) for n, (_, k) in zip(lengths, tokens, strict=True)]
+        if decoding:
+            produced = [keys for new, keys in tokens if (new, keys) not in prompts]
+            expected = decoding[0][1]
+            lengths = [max(1, n - (k - expected)) for n, k in zip(lengths, produced, strict=True)]
     return {"step": number, "tokens": tokens}
 
 
-def _step(llm, lengths, queries, is_decode, sampling):
-    """Return the last step with all requests, each of so many new tokens, and their tokens."""
+def _groups(requested):
+    """Return (new tokens, tokens in total) of each request that decodes, and of each prompt."""
+
+    def tokens(group):
+        return [(group["queries"], group["keys"])] * group["requests"] if group else []
+
+    if requested["phase"] == "prefill":
+        return [], tokens(requested)
+    return tokens(requested), tokens(requested["prompts"])
+
+
+def _step(llm, lengths, decoding, prompts, sampling):
+    """Return the step in which requests of these lengths decode while the last part of the prompts
+    is processed, and its tokens."""
     from opmeter_hooks import STEPS
     from opmeter_launches import record_named
-    from vllm import SamplingParams
 
     first = len(STEPS)
-    steps = 3 + sum(lengths) // 1024 if is_decode else 0
-    params = SamplingParams(max_tokens=1 + steps, ignore_eos=True, detokenize=False, **sampling)
-    prompts = [{"prompt_token_ids": [1 + i % 1000 for i in range(n)]} for n in lengths]
-    llm.generate(prompts, params, use_tqdm=False)
+    engine = llm.llm_engine
+    scheduler = engine.engine_core.engine_core.scheduler.scheduler_config
+    parts = prompts[0][1] // prompts[0][0] if prompts else 0
+    steps = 3 + sum(lengths) // 1024 + parts
+    scheduler.long_prefill_token_threshold = prompts[0][0] if parts > 1 and not decoding else 0
+    most = 1 + steps * max((queries for queries, _ in decoding), default=0)
+    for length in lengths:
+        _add(engine, length, most, sampling)
+    waiting = prompts
+    while waiting or engine.has_unfinished_requests():
+        last = STEPS[-1] if len(STEPS) > first else []
+        if waiting and [new for new, _ in last] == [queries for queries, _ in decoding]:
+            scheduler.long_prefill_token_threshold = prompts[0][0] if parts > 1 else 0
+            for _, length in prompts:
+                _add(engine, length, 1, sampling)
+            waiting = []
+        engine.step()
     record_named("MARK", "end", len(STEPS))
+    expected = sorted(new for new, _ in decoding + prompts)
     for number in range(first, len(STEPS)):
         tokens = STEPS[number]
-        if len(tokens) == len(lengths) and all(new == queries for new, _ in tokens):
-            if not is_decode and tokens[0][1] < lengths[0]:
-                continue  # a part of the prompts
+        if sorted(new for new, _ in tokens) == expected and all(
+            tokens.count(one) >= prompts.count(one) for one in prompts
+        ):
             return number, tokens
     shown = [[new for new, _ in step] for step in STEPS[first : first + 4]]
     raise RuntimeError(
-        f"no step has {len(lengths)} requests of {queries} new tokens; the first ones have {shown}"
+        f"no step has requests of {expected} new tokens; the first ones have {shown}"
     )
+
+
+def _add(engine, length, most, sampling):
+    from vllm import SamplingParams
+
+    _added.append(length)
+    params = SamplingParams(max_tokens=most, ignore_eos=True, detokenize=False, **sampling)
+    prompt = {"prompt_token_ids": [1 + i % 1000 for i in range(length)]}
+    engine.add_request(str(len(_added)), prompt, params)
 
 
 def _settings(llm):
