@@ -95,7 +95,7 @@ class Unanalysed:
         if _MSPROF_CAPTURE.fullmatch(self.folder.name):
             how = f"msprof --export=on --output={self.folder}"
         else:
-            how = f'torch_npu.profiler.profiler.analyse("{self.folder.parent}")'
+            how = f"opmeter capture analyse {self.folder.parent}"
         return f"{self.folder}: not analysed: run {how}"
 
 

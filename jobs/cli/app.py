@@ -18,7 +18,7 @@ from collector import __version__
 from collector.codec.errors import BadInput, DamagedObject, NoDevice, NoStore, OpmeterError
 from collector.host import imports
 from collector.host.processes import end_at_once
-from jobs.cli import cluster, database, model
+from jobs.cli import capture, cluster, database, model
 from jobs.cli.comm import LISTS, comm_command, validate_command
 from jobs.cli.comm_dfc import DFC_LISTS, PROBE_LISTS, dfc_command, probe_dfc_command
 from jobs.cli.compare import compare_command
@@ -71,13 +71,20 @@ GROUPS: dict[str, tuple[Command | None, dict[str, Command]]] = {
         comm_command,
         {"validate": validate_command, "dfc": dfc_command, "probe-dfc": probe_dfc_command},
     ),
+    "capture": (None, capture.COMMANDS),
     "model": (None, model.COMMANDS),
     "db": (None, database.COMMANDS),
 }
-SECTION_OF_GROUP = {"comm": "Measure", "model": "Models and results", "db": "Database"}
+SECTION_OF_GROUP = {
+    "comm": "Measure",
+    "capture": "Measure",
+    "model": "Models and results",
+    "db": "Database",
+}
 _HELP = "Measure every operator an LLM runs, and keep the results in one versioned database."
 _LISTS = (*LISTS, *PROBE_LISTS, *DFC_LISTS)
 _GROUP_HELP = {  # without a command of their own
+    "capture": "Profile running programs, and judge profiles.",
     "db": "Show, verify and compare the versions of the database.",
     "model": "Show what a model's forward pass launches.",
 }

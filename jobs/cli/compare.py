@@ -57,7 +57,7 @@ def compare_command(
 
     The times of the run (in situ) are compared with the isolated times, by kernel type and by case.
     The step of the run is rebuilt from the isolated times; the difference is listed by cause. A
-    profile is of NPUs, so a version of CPUs or GPUs is refused without --force.
+    version of another kind of device than the profile's is refused without --force.
 
     \b
     Examples:
@@ -70,6 +70,7 @@ def compare_command(
             raise BadInput("--recording excludes the options of a version")
         compare_with_recording(profile, recording, as_json=as_json)
         return
+    from collector.capture.verdict import captured_on
     from collector.profiles.step_trace import read_step_trace
     from collector.report.comparison import compare_cases, isolated_times, m6, step_sum
     from jobs.planning.forecast import peaks_of
@@ -79,9 +80,10 @@ def compare_command(
     if cache == CONTEXT:
         raise BadInput("--cache: expected warm or cold, got context, which compare always includes")
     shown = open_version(root, version, directory)
-    if backend_of(shown.stack.device) != "npu" and not force:
+    backend = captured_on(profile)
+    if backend_of(shown.stack.device) != backend and not force:
         raise BadInput(
-            f"{shown.place}: expected durations of an NPU, which the profile is of, got those of "
+            f"{shown.place}: expected durations of the profile's backend, {backend}, got those of "
             f"{shown.stack.device}; name another --directory, or compare anyway with --force"
         )
     described = campaign_of({"profile": str(profile)}, grid, shown.stack.device)

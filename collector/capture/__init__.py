@@ -1,0 +1,18 @@
+"""Profiles of running programs, with a verdict on each: `with capture(folder) as session`.
+
+Only `capture` itself imports torch: `check` and the settings work without it."""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collector.capture.session import CaptureSession, capture
+
+__all__ = ["CaptureSession", "capture"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from collector.capture import session
+
+    return getattr(session, name)

@@ -1,0 +1,164 @@
+"""`opmeter capture`: profiles of running programs, and whether they can be used."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from collector.capture.settings import (
+    DYNAMIC_FILE,
+    CaptureSettings,
+    Export,
+    Level,
+    Metrics,
+    dynamic_config,
+)
+from collector.codec.errors import BadInput
+from jobs.cli.terminal import print_json, say, say_lines
+
+_UNUSABLE = 1
+
+
+def check_command(
+    folder: Annotated[Path, typer.Argument(help="folder of a capture, of any tool")],
+    *,
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+) -> int:
+    """Judge a capture: rows, shapes, steps and ranks that are missing.
+
+    The exit code is 1 if a rank recorded nothing that can be used.
+
+    \b
+    Example:
+      opmeter capture check prof/qwen
+    """
+    from collector.capture.verdict import verdicts
+
+    found = verdicts(folder)
+    is_unusable = any(one.is_empty for one in found)
+    if as_json:
+        print_json(
+            [
+                {
+                    "rank": one.rank,
+                    "folder": str(one.folder),
+                    "rows": one.rows,
+                    "rows_with_inputs": one.rows_with_inputs,
+                    "share": round(one.share, 4),
+                    "steps": one.steps,
+                    "without_inputs": dict(one.without_inputs),
+                    "faults": list(one.faults),
+                }
+                for one in found
+            ]
+        )
+        return _UNUSABLE if is_unusable else 0
+    say_lines(map(str, found))
+    if not is_unusable:
+        say(f"next: opmeter coverage --profile {folder}")
+    return _UNUSABLE if is_unusable else 0
+
+
+def dynamic_command(
+    folder: Annotated[Path, typer.Argument(help="folder that dynamic_profile.init was given")],
+    *,
+    output: Annotated[
+        Path | None, typer.Option(help="folder for the capture  [default: FOLDER/capture]")
+    ] = None,
+    steps: Annotated[int, typer.Option(help="steps to record", min=1)] = 1,
+    warmup: Annotated[int, typer.Option(help="steps to drop before them", min=0)] = 1,
+    level: Annotated[Level, typer.Option(help="how much is recorded")] = Level.LEVEL1,
+    metrics: Annotated[
+        Metrics, typer.Option(help="counters of AI cores")
+    ] = Metrics.PIPE_UTILIZATION,
+    export: Annotated[Export, typer.Option(help="files that the analysis writes")] = Export.TEXT,
+    shapes: Annotated[bool, typer.Option(help="record shapes")] = True,
+    analyse: Annotated[bool, typer.Option(help="analyse the capture in the program")] = False,
+) -> None:
+    """Start a capture in a running program that calls dynamic_profile.step of torch_npu.
+
+    The command writes the validated profiler_config.json; the capture begins with the next step.
+
+    \b
+    Example:
+      opmeter capture dynamic profiler_config_path --steps 2
+    """
+    from collector.codec.canonical import readable_json
+
+    if not folder.is_dir():
+        raise BadInput("expected the folder that dynamic_profile.init was given", path=folder)
+    settings = CaptureSettings(
+        output or folder / "capture",
+        steps=steps,
+        warmup=warmup,
+        level=level,
+        metrics=metrics,
+        export=export,
+        shapes=shapes,
+        analyse=analyse,
+    )
+    settings.check()
+    path = folder / DYNAMIC_FILE
+    partial = path.with_suffix(".partial")
+    partial.write_bytes(readable_json(dynamic_config(settings)))
+    partial.replace(path)
+    say(f"wrote {path}: the next step begins a capture in {settings.folder}")
+
+
+def serve_command(
+    urls: Annotated[list[str], typer.Argument(help="http://HOST:PORT of every instance")],
+    *,
+    seconds: Annotated[float, typer.Option(help="seconds to record", min=0.1)] = 5.0,
+    limit_s: Annotated[
+        float, typer.Option(help="limit of each stop, which analyses, in seconds", min=1)
+    ] = 1800.0,
+    sglang: Annotated[bool, typer.Option("--sglang", help="the instances are of SGLang")] = False,
+    output: Annotated[str, typer.Option(help="folder on the instances (SGLang)")] = "",
+) -> int:
+    """Profile serving instances: vLLM, vLLM-Ascend or SGLang.
+
+    Name every prefill, decode and data-parallel instance: a proxy forwards nothing. If one of them
+    does not start, the others are stopped. The exit code is 1 then.
+
+    \b
+    Example:
+      opmeter capture serve http://prefill-0:8000 http://decode-0:8000 --seconds 3
+    """
+    from collector.capture.serving import capture_instances
+
+    found = capture_instances(urls, seconds, limit_s=limit_s, is_sglang=sglang, folder=output)
+    say_lines(map(str, found))
+    return _UNUSABLE if any(one.fault for one in found) else 0
+
+
+def analyse_command(
+    folder: Annotated[Path, typer.Argument(help="folder of captures of torch_npu")],
+    *,
+    limit_s: Annotated[float, typer.Option(help="limit of each card, in seconds", min=1)] = 3600.0,
+) -> int:
+    """Analyse captures that were only collected, card by card. It requires torch_npu and CANN.
+
+    The raw data remain. The exit code is 1 if a card was not analysed.
+
+    \b
+    Example:
+      opmeter capture analyse prof/qwen
+    """
+    from collector.capture.analysis import analyse_captures
+
+    found = []
+    for one in analyse_captures(folder, limit_s):
+        say(one)
+        found.append(one)
+    if not found:
+        say(f"every capture is analysed: opmeter capture check {folder}")
+    return _UNUSABLE if any(one.fault for one in found) else 0
+
+
+COMMANDS: dict[str, Callable[..., int | None]] = {
+    "check": check_command,
+    "analyse": analyse_command,
+    "dynamic": dynamic_command,
+    "serve": serve_command,
+}

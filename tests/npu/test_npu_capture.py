@@ -1,0 +1,43 @@
+"""A capture with the stock torch_npu.profiler, on a runtime that records launches."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from collector.capture.verdict import captured_on, verdicts
+from collector.profiles.kernel_details import read_profile
+from tests.npu.fakecann.build import FakeCann, environment
+
+pytestmark = [pytest.mark.npu, pytest.mark.torch]
+ROOT = Path(__file__).parents[2]
+LIMIT_S = 300.0
+
+
+def run(fake: FakeCann, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", *arguments],
+        cwd=ROOT,
+        env=environment(fake),
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+    )
+
+
+def test_steps_of_the_stock_profiler_become_cases_at_once_or_when_they_are_analysed(
+    fake: FakeCann, tmp_path: Path
+) -> None:
+    done = run(fake, "tests.npu.captured", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    (analysed,), (raw,) = verdicts(tmp_path / "analysed"), verdicts(tmp_path / "raw")
+    assert (analysed.rows, analysed.share, analysed.faults) == (12, 1.0, ())
+    assert raw.is_empty and "opmeter capture analyse" in raw.faults[0]
+    done = run(fake, "jobs.cli", "capture", "analyse", str(tmp_path / "raw"))
+    assert done.returncode == 0, done.stdout + done.stderr
+    (again,) = verdicts(tmp_path / "raw")
+    assert (again.rows, again.share, again.faults) == (12, 1.0, ())
+    kernels = {one.case.kernel_type for one in read_profile([tmp_path / "analysed"]).records}
+    assert kernels == {"MatMulV2", "Swish", "Muls", "ZerosLike"}
+    assert captured_on(tmp_path / "analysed") == "npu"

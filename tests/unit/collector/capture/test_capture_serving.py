@@ -1,0 +1,77 @@
+"""Profilers of serving instances are started together, or none remains running."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from collector.capture.serving import START, STOP, capture_instances
+from collector.codec.errors import BadInput
+
+pytestmark = pytest.mark.fast
+
+
+@contextmanager
+def instance(status: int = 200) -> Iterator[tuple[str, list[tuple[str, bytes]]]]:
+    """An instance that answers with a status: its address, and the requests that it got."""
+    got: list[tuple[str, bytes]] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            got.append((self.path, body))
+            self.send_response(status)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None: ...
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}", got
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def test_instances_are_recorded_between_start_and_stop_of_all() -> None:
+    with instance() as (first, one), instance() as (second, two):
+        waited: list[float] = []
+
+        def wait(seconds: float) -> None:
+            waited.append(seconds)
+            assert [path for path, _ in (*one, *two)] == [START, START]
+
+        found = capture_instances([first, second, first + "/"], 3.0, limit_s=9, wait=wait)
+        assert waited == [3.0] and not any(answer.fault for answer in found)
+        assert [path for path, _ in one] == [path for path, _ in two] == [START, STOP]
+
+
+def test_where_an_instance_is_down_or_has_no_profiler_the_others_are_stopped() -> None:
+    with instance() as (good, got), instance(404) as (bare, _), instance() as (down, _):
+        pass
+    with instance() as (good, got), instance(404) as (bare, _):
+        found = capture_instances(
+            [good, bare, down], 3.0, limit_s=9, wait=lambda _: pytest.fail("it recorded")
+        )
+        faults = {(answer.url, answer.path): answer.fault for answer in found}
+        assert faults[good, START] == faults[good, STOP] == ""
+        assert "--profiler-config.profiler=torch" in faults[bare, START]
+        assert "no answer" in faults[down, START]
+        assert [path for path, _ in got] == [START, STOP]
+
+
+def test_sglang_is_asked_for_shapes() -> None:
+    with instance() as (url, got):
+        capture_instances([url], 0.0, limit_s=9, wait=lambda _: None, is_sglang=True)
+    assert b'"record_shapes": true' in got[0][1]
+
+
+def test_an_address_that_is_none_is_refused() -> None:
+    for url in ("ftp://host", "http://"):
+        with pytest.raises(BadInput):
+            capture_instances([url], 1.0, limit_s=1.0)

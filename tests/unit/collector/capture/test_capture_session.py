@@ -1,0 +1,69 @@
+"""A capture of a program on a CPU is a profile that the other commands read."""
+
+import json
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is needed: pip install '.[cpu]'")
+
+from collector.capture import capture  # noqa: E402
+from collector.capture.session import is_kept  # noqa: E402
+from collector.capture.settings import CaptureSettings  # noqa: E402
+from collector.capture.verdict import captured_on  # noqa: E402
+from collector.codec.errors import BadInput  # noqa: E402
+from collector.profiles.kernel_details import read_profile  # noqa: E402
+
+pytestmark = pytest.mark.fast
+
+
+def captured(folder, steps=5, **options):
+    """Run a small model for some steps in a capture; return its session."""
+    model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.SiLU()).to(torch.bfloat16)
+    x = torch.ones(4, 8, dtype=torch.bfloat16)
+    with torch.no_grad(), capture(folder, device="cpu", steps=3, **options) as session:
+        for _ in range(steps):
+            torch.softmax(model(x) * 2, -1)[1:3].clone()
+            session.step()
+    return session
+
+
+def test_the_operators_of_the_kept_steps_are_cases_by_the_kernels_of_an_npu(tmp_path):
+    (verdict,) = captured(tmp_path).verdicts
+    assert (verdict.rows, verdict.steps, verdict.share, verdict.faults) == (15, 3, 1.0, ())
+    records = {one.case.kernel_type: one for one in read_profile([tmp_path]).records}
+    assert set(records) == {"MatMulV2", "Swish", "Muls", "SoftmaxV2", "TensorMove"}
+    assert {one.profile.count for one in records.values()} == {3}
+    product = records["MatMulV2"].case  # the bias is the third input
+    assert [slot.shape for slot in product.inputs] == [(4, 8), (16, 8), (16,)]
+    assert [slot.dtype for slot in product.inputs[:2]] == ["DT_BF16"] * 2
+    assert captured_on(tmp_path) == "cpu"
+    (trace,) = tmp_path.rglob("trace_view.json")
+    assert json.loads(trace.read_text())["traceEvents"]
+
+
+def test_a_second_capture_of_a_process_is_independent(tmp_path):
+    for name in ("first", "second"):
+        (verdict,) = captured(tmp_path / name).verdicts
+        assert verdict.rows == 15 and not verdict.faults
+    assert len(list(tmp_path.rglob("kernel_details.csv"))) == 2
+
+
+def test_a_program_that_ends_early_is_reported_with_its_steps(tmp_path):
+    (verdict,) = captured(tmp_path, steps=3).verdicts
+    assert "expected 3 steps, got 2" in verdict.faults
+
+
+def test_what_is_kept_follows_the_schedule_of_the_profiler(tmp_path):
+    settings = CaptureSettings(tmp_path, steps=2, warmup=1, wait=1, skip_first=2, repeat=2)
+    action = torch.profiler.ProfilerAction
+    recorded = torch.profiler.schedule(skip_first=2, wait=1, warmup=1, active=2, repeat=2)
+    for step in range(settings.least_steps + 4):
+        expected = recorded(step) in (action.RECORD, action.RECORD_AND_SAVE)
+        assert is_kept(settings, step) is expected
+
+
+def test_options_that_do_not_fit_start_nothing(tmp_path):
+    for options in ({"level": "Level0"}, {"stepz": 1}, {"device": "tpu"}):
+        with pytest.raises(BadInput), capture(tmp_path / "prof", **options):
+            raise AssertionError("it started")
+    assert not (tmp_path / "prof").exists()

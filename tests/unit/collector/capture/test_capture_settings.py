@@ -1,0 +1,79 @@
+"""Options of a capture that do not fit each other are refused before anything starts."""
+
+import json
+
+import pytest
+
+from collector.capture.settings import (
+    CaptureSettings,
+    Export,
+    Level,
+    Metrics,
+    dynamic_config,
+    export_faults,
+)
+from collector.codec.errors import BadInput
+
+pytestmark = pytest.mark.fast
+BARE = {"level": "Level_none", "shapes": False, "metrics": "AiCoreNone"}
+# What does not fit, and the words of the one fault that it has.
+REFUSED = (
+    ({"marks": True, "export": "db"}, "marks"),
+    (BARE, "records marks alone"),
+    ({"op_attr": True}, "use export db"),
+    ({**BARE, "marks": True, "op_attr": True, "export": "db"}, "from Level0 on"),
+    ({"level": "Level0", "shapes": False}, "metrics PipeUtilization"),
+    ({"level": "Level0", "metrics": "AiCoreNone"}, "shapes of kernels"),
+    ({"record_op_args": True, "static_kernels": True}, "skip_first of at least 1"),
+    ({"gc_threshold_ms": -1.0}, "gc_threshold_ms"),
+    ({"total_steps": 8, "skip_first": 1, "wait": 1, "repeat": 2, "steps": 2}, "at least 9"),
+    ({"steps": 0}, "at least 1"),
+    ({"warmup": -1}, "at least 0"),
+)
+
+
+def test_each_combination_that_does_not_fit_is_refused_with_its_reason(tmp_path):
+    for options, words in REFUSED:
+        with pytest.raises(BadInput) as refused:
+            CaptureSettings(tmp_path / "prof", **options).check({})
+        assert words in str(refused.value), options
+    for options in ({}, {**BARE, "marks": True}, {"op_attr": True, "export": "db"}):
+        CaptureSettings(tmp_path / "prof", **options).check({})
+    fits = {"total_steps": 9, "skip_first": 1, "wait": 1, "repeat": 2, "steps": 2}
+    CaptureSettings(tmp_path / "prof", **fits).check({})
+    with pytest.raises(BadInput):
+        CaptureSettings(tmp_path, level="Level3")
+
+
+def test_paths_that_torch_npu_refuses_are_refused(tmp_path):
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    (tmp_path / "file").write_text("")
+    for name in ("a:b", "prof#1", "link", "link/below", "file"):
+        with pytest.raises(BadInput):
+            CaptureSettings(tmp_path / name).check({})
+    CaptureSettings(tmp_path / "采集_1-a.b ~").check({})
+
+
+def test_the_environment_may_exclude_a_capture(tmp_path):
+    settings = CaptureSettings(tmp_path, static_kernels=True, skip_first=1)
+    settings.check({"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"})
+    for environment in ({"WORLD_SIZE": "2"}, {"MSMONITOR_USE_DAEMON": "1"}):
+        with pytest.raises(BadInput):
+            settings.check(environment)
+
+
+def test_exports_by_hand_that_have_no_effect_are_named():
+    assert len(list(export_faults(has_trace_handler=True, with_stack=False))) == 2
+    assert list(export_faults(has_trace_handler=False, with_stack=True)) == []
+
+
+def test_the_file_of_a_dynamic_capture_starts_at_the_next_step(tmp_path):
+    settings = CaptureSettings(tmp_path, steps=2, export=Export.DB, level=Level.LEVEL2)
+    made = json.loads(json.dumps(dynamic_config(settings)))
+    assert (made["active"], made["warmup"], made["start_step"]) == (2, 1, -1)
+    assert made["record_shapes"] is True
+    experimental = made["experimental_config"]
+    assert experimental["profiler_level"] == "Level2"
+    assert experimental["export_type"] == ["db"]
+    assert experimental["aic_metrics"] == Metrics.PIPE_UTILIZATION

@@ -1,0 +1,110 @@
+"""The verdict on a capture finds what makes it unusable."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from collector.capture.verdict import CAPTURE_FILE, RankVerdict, captured_on, verdicts
+from collector.codec.errors import BadInput
+from jobs.cli.app import app
+
+pytestmark = pytest.mark.fast
+COLUMNS = (
+    "Step Id,Name,Type,OP State,Accelerator Core,Start Time(us),Duration(us),Input Shapes,"
+    "Input Data Types,Input Formats,Output Shapes,Output Data Types,Output Formats"
+)
+SHAPES = '"""4,4;4,4""",FLOAT;FLOAT,ND;ND,"""4,4""",FLOAT,ND'
+UNKNOWN = "N/A,N/A,N/A,N/A,N/A,N/A"
+
+
+def rows(*steps: int, cells: str = SHAPES) -> str:
+    """A table with a row for each step number."""
+    lines = [
+        f"{step},add_{at},Add,dynamic,AI_VECTOR_CORE,{at * 10}.0,2.0,{cells}"
+        for at, step in enumerate(steps)
+    ]
+    return "\n".join([COLUMNS, *lines, ""])
+
+
+def captured(folder: Path, table: str | None, *, rank: int = 0, world: int = 1) -> Path:
+    """Write what a rank leaves that was asked for three steps; without a table, raw data."""
+    run = folder / f"host_{100 + rank}_20261127000000000_ascend_pt"
+    (run / "FRAMEWORK").mkdir(parents=True)
+    (run / "FRAMEWORK" / "torch.op_range").write_bytes(b"raw")
+    facts = {"rank": rank, "world_size": world, "pid": 100 + rank, "steps": 3, "repeat": 1}
+    facts |= {"began_s": run.stat().st_mtime, "steps_kept": 3, "backend": "npu"}
+    (folder / CAPTURE_FILE.format(rank=rank)).write_text(json.dumps(facts))
+    if table is not None:
+        output = run / "ASCEND_PROFILER_OUTPUT"
+        output.mkdir()
+        (output / "kernel_details.csv").write_text(table)
+    return run
+
+
+def only(folder: Path) -> RankVerdict:
+    (found,) = verdicts(folder)
+    return found
+
+
+GOOD = rows(*(step for step in (1, 2, 3) for _ in range(10)))
+# Planted in a capture of one rank: the table, whether nothing can be used, and words of the fault.
+PLANTED = (
+    ("no device rows", COLUMNS + "\n", True, "no row of a device"),
+    ("no shapes", rows(1, 2, 3, cells=UNKNOWN), True, "no row has shapes"),
+    ("wrong step count", rows(1, 1, 2, 2), False, "expected 3 steps, got 2"),
+    ("lost head", rows(1, *[2] * 10, *[3] * 10), False, "the head is lost"),
+    ("analysis killed", None, True, "not analysed"),
+    ("disk full", GOOD[:-60], False, "cannot be read"),
+)
+
+
+def test_a_good_capture_has_no_fault(tmp_path):
+    captured(tmp_path, GOOD)
+    found = only(tmp_path)
+    assert (found.rows, found.rows_with_inputs, found.steps) == (30, 30, 3)
+    assert found.share == 1.0 and found.faults == () and not found.is_empty
+    done = CliRunner().invoke(app, ["capture", "check", str(tmp_path)])
+    assert done.exit_code == 0 and "opmeter coverage" in done.output
+
+
+def test_each_planted_fault_is_found(tmp_path):
+    for name, table, is_empty, words in PLANTED:
+        captured(tmp_path / name, table)
+        found = only(tmp_path / name)
+        assert found.is_empty is is_empty, name
+        assert words in " ".join(found.faults), (name, found.faults)
+        done = CliRunner().invoke(app, ["capture", "check", str(tmp_path / name), "--json"])
+        assert done.exit_code == is_empty
+        assert json.loads(done.output)[0]["faults"] == list(found.faults)
+
+
+def test_ranks_that_are_empty_or_missing_are_named(tmp_path):
+    captured(tmp_path, GOOD, world=3)
+    shutil.rmtree(captured(tmp_path, GOOD, rank=1, world=3))
+    found = verdicts(tmp_path)
+    assert [(one.rank, one.is_empty) for one in found] == [(0, False), (1, True), (2, True)]
+
+
+def test_folders_of_an_older_capture_are_not_judged_as_this_one(tmp_path):
+    captured(tmp_path, GOOD)
+    older = tmp_path / "host_99_20250101000000000_ascend_pt"
+    older.mkdir()
+    found = only(tmp_path)
+    assert found.rows == 30 and older.name in found.faults[-1]
+
+
+def test_the_capture_of_another_tool_is_judged_by_its_folders(tmp_path):
+    run = captured(tmp_path, rows(1, 2, cells=UNKNOWN) + rows(3).partition("\n")[2])
+    (tmp_path / CAPTURE_FILE.format(rank=0)).unlink()
+    (run / "profiler_info_5.json").write_text("{}")
+    found = only(tmp_path)
+    assert (found.rank, found.rows, found.rows_with_inputs) == (5, 3, 1)
+    assert found.without_inputs == (("Add", 2),)
+    assert captured_on(tmp_path) == "npu"
+    (tmp_path / "empty").mkdir()
+    for folder in (tmp_path / "empty", tmp_path / "absent"):
+        with pytest.raises(BadInput):
+            verdicts(folder)
