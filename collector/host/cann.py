@@ -1,5 +1,6 @@
 """CANN on this machine, and other libraries whose kernels a session may launch."""
 
+import ctypes
 import hashlib
 import importlib.metadata
 import importlib.util
@@ -21,6 +22,8 @@ from collector.model.stack import Runtime
 
 RUNTIME_LIBRARY = "libascendcl.so"
 FAKE_MARK = "opmeter_fake_cann_runtime"  # symbol that the fake CANN of the tests exports
+# Symbol of a library that separates the keys of torch_npu and a CUDA build of torch, for tests.
+KEYS_SHIM = "opmeter_keys_shim"
 # The folders and files that msmodeling searches, in its order, so that both find the same version.
 _HOMES = ("ASCEND_HOME_PATH", "ASCEND_TOOLKIT_HOME", "ASCEND_TOOLKIT_HOME_PATH")
 _INSTALLED = "ASCEND_INSTALL_PATH"
@@ -44,6 +47,21 @@ def cann_version(
         for path in _files(Path(root).expanduser()):
             if match := _VERSION.search(text_of(path)):
                 return match[1].strip("[]\"'")
+    return None
+
+
+def names_cann(environment: Mapping[str, str] = os.environ) -> bool:
+    """Return whether the environment names the CANN, as its set_env.sh does."""
+    return any(environment.get(name) for name in (*_HOMES, _INSTALLED))
+
+
+def set_env_script(roots: tuple[str, ...] = _ROOTS) -> Path | None:
+    """Return the set_env.sh of the CANN in the first of its default folders that has one, in the
+    folder or above `latest`."""
+    for root in (Path(root).expanduser() for root in roots):
+        for script in (root / "set_env.sh", root.parent / "set_env.sh"):
+            if script.is_file():
+                return script
     return None
 
 
@@ -74,6 +92,15 @@ def cann_runtime() -> Runtime:
     except subprocess.TimeoutExpired as error:
         raise HostFault(f"{RUNTIME_LIBRARY} did not load within {_LOAD_S:g} s") from error
     return Runtime.FAKE if done.stdout.strip() == "True" else Runtime.REAL
+
+
+def is_loaded(symbol: str, library: str | None = None) -> bool:
+    """Return whether a library that this process has loaded (None: any global one) has a symbol."""
+    try:
+        found = ctypes.CDLL(library, mode=os.RTLD_LAZY | (os.RTLD_NOLOAD if library else 0))
+    except OSError:
+        return False
+    return hasattr(found, symbol)
 
 
 def _files(root: Path) -> Iterator[Path]:

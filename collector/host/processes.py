@@ -140,6 +140,27 @@ def tool_output(
     return output.stdout or output.stderr
 
 
+def output_of(command: Sequence[str], limit_s: float) -> str:
+    """Return what a program prints, in one line; a text that says why if it prints nothing. It
+    loads no extension of torch by itself."""
+    try:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"},
+            timeout=limit_s,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return f"no end within {limit_s:g} s"
+    except OSError as error:
+        return error.strerror or str(error)
+    words = " ".join(done.stdout.decode(errors="replace").split())
+    return words or f"status {done.returncode}"
+
+
 def end_at_once(code: int) -> NoReturn:
     """End this process without an interpreter shutdown: its output is flushed, and no exit handler
     runs. The shutdown of pyarrow or torch aborted once in many runs on a loaded machine

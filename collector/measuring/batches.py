@@ -25,8 +25,8 @@ from collector.model.record import CaseRecord
 from collector.model.vocabulary import LIBRARY
 from collector.ops.refusals import requires_static_kernel
 from collector.quality.canaries import is_suspect
+from collector.replay.disk_space import most_launches
 from collector.replay.lock import concurrency_limit
-from collector.replay.msprof import most_launches
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,6 @@
 """
 
 import ctypes
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ import torch
 
 from collector.codec.errors import BadInput
 from collector.codec.text import GIB, MIB
-from collector.host.cann import FAKE_MARK, RUNTIME_LIBRARY
+from collector.host.cann import FAKE_MARK, KEYS_SHIM, RUNTIME_LIBRARY, is_loaded
 from collector.host.gpus import open_gpu
 from collector.host.machine import available_memory_bytes, this_cpu
 from collector.host.npus import device_names, slice_problem
@@ -213,8 +212,6 @@ def _thousandths(path: Path) -> float | None:
 # register the same allocator keys. So this is checked before the import.
 
 _ACL_FORMATS = {NC1HWC0: 3, FRACTAL_NZ: 29}  # acl/acl_base.h
-# a library that separates the keys of torch_npu and a CUDA build, for tests
-_SHIM = "opmeter_keys_shim"
 # Used if torch_npu does not report the L2 size, or reports an impossible one: the size of the
 # largest part, so that a flush is complete on every part.
 _L2_BYTES = 192 * MIB
@@ -272,7 +269,7 @@ def check_npu(
 def import_torch_npu() -> Any:
     """Import torch_npu; raise BadInput with a hint if it cannot be imported here."""
     cuda = torch.version.cuda
-    if cuda is not None and not _is_loaded(_SHIM):
+    if cuda is not None and not is_loaded(KEYS_SHIM):
         raise BadInput(
             f"this torch ({torch.__version__}) is a CUDA build, with which torch_npu aborts the "
             "process: install torch's CPU build, from https://download.pytorch.org/whl/cpu"
@@ -294,13 +291,4 @@ def is_fake_runtime() -> bool:
 
     It is identified by a symbol of the loaded library: an environment variable could be left over.
     """
-    return _is_loaded(FAKE_MARK, RUNTIME_LIBRARY)
-
-
-def _is_loaded(symbol: str, library: str | None = None) -> bool:
-    """Return whether a library that this process has loaded (None: any global one) has a symbol."""
-    try:
-        found = ctypes.CDLL(library, mode=os.RTLD_LAZY | (os.RTLD_NOLOAD if library else 0))
-    except OSError:
-        return False
-    return hasattr(found, symbol)
+    return is_loaded(FAKE_MARK, RUNTIME_LIBRARY)

@@ -19,11 +19,9 @@ from pathlib import Path
 from typing import BinaryIO
 
 from collector.codec.canonical import sha256_hex
-from collector.codec.errors import BadInput, OpmeterError
+from collector.codec.errors import BadInput
 from collector.codec.table import csv_rows, rows_bytes, table_bytes
-from collector.host.machine import free_bytes
 from collector.model import vocabulary
-from collector.model.plan import MOST_LAUNCHES
 
 logger = logging.getLogger(__name__)
 
@@ -36,21 +34,10 @@ PYTHON_PATH = f"--python-path={sys.executable}"
 _PLACES = ("tools/profiler/bin/msprof", "bin/msprof")
 _HOMES = ("ASCEND_HOME_PATH", "ASCEND_TOOLKIT_HOME")
 
-# Data on disk per launch: its task and PMU records, host events, and the rows made of them.
-# Estimated from the sizes of the structures, not measured on a device. The guide requires free
-# space of twenty times the raw data.
-BYTES_PER_LAUNCH = 2048
-_FREE_OVER_EXPECTED = 20
-_LEAST_LIMIT_MB, _MOST_LIMIT_MB = 200, (1 << 32) - 1
-
 # One capture of a model took 7 s in msprof and a minute in all; a session has as many launches as
 # several captures. The limit is generous: it detects a parser that hangs.
 _PARSE_S = 300.0
 _PARSE_S_PER_LAUNCH = 0.005
-
-
-class NoSpace(OpmeterError):
-    """Not enough disk space for the records of a session."""
 
 
 def find_msprof(environment: Mapping[str, str] = os.environ) -> Path:
@@ -85,31 +72,6 @@ def record_command(
         "--task-time=on",
         *application,
     ]
-
-
-def storage_limit_mb(free: int) -> int:
-    """Return how much a session may record with this many free bytes: half of them, since the
-    parsed data needs the other half; at least the smallest limit that msprof accepts."""
-    return min(_MOST_LIMIT_MB, max(_LEAST_LIMIT_MB, (free // 2) >> 20))
-
-
-def most_launches(directory: Path, concurrent: int = 1) -> int:
-    """Return how many launches a session may have: as many as one op_summary should hold, or as
-    the free disk space has room for, of which each of `concurrent` sessions has its share."""
-    free = free_bytes(directory) // concurrent
-    return min(MOST_LAUNCHES, free // (_FREE_OVER_EXPECTED * BYTES_PER_LAUNCH))
-
-
-def check_space(directory: Path, launches: int) -> None:
-    """Raise NoSpace if a folder has no space for the profile of the launches of one case. Sessions
-    of several cases are cut to the free space instead."""
-    if most_launches(directory) < launches:
-        needed = _FREE_OVER_EXPECTED * BYTES_PER_LAUNCH * launches
-        raise NoSpace(
-            f"{directory}: {free_bytes(directory) >> 20} MiB are free, the profile of one case of "
-            f"{launches} launches requires {-(-needed >> 20)} MiB: free disk space there, or use a "
-            "folder on another disk (TMPDIR)"
-        )
 
 
 def parse_limit_s(launches: int) -> float:

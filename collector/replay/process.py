@@ -20,8 +20,9 @@ from collector.host.machine import free_bytes
 from collector.host.stack import CPU_ALLOCATOR
 from collector.model.measurement import Library
 from collector.model.vocabulary import LIBRARY
+from collector.replay.disk_space import storage_limit_mb
 from collector.replay.lock import concurrency_limit
-from collector.replay.msprof import OUTPUT, find_msprof, record_command, storage_limit_mb
+from collector.replay.msprof import OUTPUT, find_msprof, record_command
 from collector.replay.spec import SessionSpec
 
 _START_TICKS = 19  # of /proc/PID/stat, counted from the state

@@ -19,6 +19,7 @@ from pathlib import Path
 from collector.host.machine import container_memory
 from collector.host.npus import NpuCondition, open_npu
 from collector.replay import msprof
+from collector.replay.disk_space import check_space
 from collector.replay.journal import JOURNAL, Journal, JournalTail, JournalWriter
 from collector.replay.lock import concurrency_limit
 from collector.replay.memory_limits import resident_bytes, too_much
@@ -88,7 +89,7 @@ def run_session(
     several times a second. `stop` lets the session finish the case in flight."""
     if spec.backend == "npu":
         neighbours = max((len(case.record.before) for case in spec.cases), default=0)
-        msprof.check_space(directory, spec.measure.most_launches(neighbours))
+        check_space(directory, spec.measure.most_launches(neighbours))
     write_spec(spec, directory)
     started = time.monotonic()
     tail = JournalTail(directory / JOURNAL)

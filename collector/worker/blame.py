@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from collector.codec import errors
 from collector.measuring.batches import SessionsFail
-from collector.replay.msprof import NoSpace
+from collector.replay.disk_space import NoSpace
 from collector.replay.process import SessionStuck
 from collector.worker.exit_codes import ExitCode
 

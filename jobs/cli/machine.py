@@ -14,7 +14,7 @@ import typer
 
 from collector import environment
 from collector.codec.canonical import canonical_json
-from collector.codec.errors import BadInput
+from collector.codec.errors import BadInput, HostFault
 from collector.codec.text import counted
 from collector.model import keys
 from collector.model.stack import BACKENDS, Runtime
@@ -183,7 +183,7 @@ def selftest_command(
     """Test on this machine that its measurements can be trusted.
 
     It takes about fifteen minutes and prints a line for each check. The exit code is 1 if a check
-    failed. The report contains verdicts, versions, journals and op_summary files, and no secrets.
+    failed. The report contains verdicts, versions, logs, journals and op_summary files.
 
     \b
     Examples:
@@ -197,13 +197,19 @@ def selftest_command(
     from jobs.selftest.archive import keep, write_archive
     from jobs.selftest.attribution import proved
     from jobs.selftest.bench import SessionBench
-    from jobs.selftest.checks import run_checks
+    from jobs.selftest.checks import check_environment, run_checks
     from jobs.selftest.peaks import keep_peaks, measured_peaks
 
     check_backend(backend, "")
     if report.is_dir():
         raise BadInput("--report: expected the name of a file", path=report)
-    stack, locks = local_stack(backend), device_locks(backend)
+    try:
+        stack, locks = local_stack(backend), device_locks(backend)
+    except (BadInput, HostFault) as error:  # no session can begin: report what keeps it from that
+        checks = print_checks([check_environment(backend)], _WIDTH)
+        write_archive(report, None, checks, backend)
+        say(f"no session can begin: {error}; report: {report}")
+        return 1
     if device >= len(locks):
         raise BadInput(f"--device: expected an index below {len(locks)}, got {device}")
     say(f"{backend}: {stack.version_path}")

@@ -1,8 +1,5 @@
 """Checks of this machine and of a store, each with a fix."""
 
-import importlib.metadata
-import importlib.util
-import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -11,14 +8,17 @@ from pathlib import Path
 
 from collector.codec.errors import BadInput, HostFault, StoreError
 from collector.codec.text import GIB
-from collector.host.machine import available_memory_bytes, this_cpu
+from collector.host.cann import KEYS_SHIM, installed_version, is_loaded
+from collector.host.machine import available_memory_bytes, free_bytes, this_cpu
 from collector.host.stack import installed_torch, local_stack
+from collector.model.plan import MOST_LAUNCHES
 from collector.model.stack import BACKENDS
+from collector.replay.disk_space import most_launches
 from collector.store import open_store
 from collector.store.probe import probe_store
 
 _LEAST_MEMORY_BYTES = 4 * GIB
-_LEAST_DISK_BYTES = 2 * GIB
+_LEAST_DISK_BYTES = 4 * GIB  # twice the records of an NPU's session, and results
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,26 +47,44 @@ def check_machine() -> Iterator[Check]:
     torch = installed_torch()
     fix = "pip install 'opmeter[cpu]' (choose the CPU build on pytorch.org first)"
     yield Check("torch", torch is not None, torch or "not installed", fix)
-    if importlib.util.find_spec("torch_npu") is None:
-        yield Check("torch_npu", True, "not installed; only the npu backend needs it")
-    else:
-        found = f"{importlib.metadata.version('torch_npu')} with torch {torch or ''}"
-        fix = "torch_npu aborts with a CUDA build of torch: install the CPU build of torch"
-        yield Check("torch_npu", "+cu" not in (torch or ""), found, fix)
+    yield check_versions()
     cpu = this_cpu()
     yield Check("processor", True, f"{cpu.device} ({' '.join(cpu.flags) or 'no flags known'})")
-    free_bytes = available_memory_bytes()
-    if free_bytes is None:
+    available = available_memory_bytes()
+    if available is None:
         yield Check("memory", True, "this system does not report it")
     else:
         fix = "close other programs, or lower limits.memory_gb in the campaign"
-        found = f"{free_bytes / GIB:.1f} GiB available"
-        yield Check("memory", free_bytes >= _LEAST_MEMORY_BYTES, found, fix)
+        found = f"{available / GIB:.1f} GiB available"
+        yield Check("memory", available >= _LEAST_MEMORY_BYTES, found, fix)
+    yield _check_disk()
+
+
+def check_versions() -> Check:
+    """Check torch and torch_npu by their files: torch_npu aborts the process beside a CUDA build,
+    and cannot be imported beside the torch of another release."""
+    torch, torch_npu = installed_torch() or "", installed_version("torch_npu", "torch-npu")
+    if torch_npu is None:
+        return Check("torch_npu", True, "not installed; only the npu backend needs it")
+    found, release = f"{torch_npu} with torch {torch}", torch.partition("+")[0]
+    if "+cu" in torch and not is_loaded(KEYS_SHIM):
+        fix = "torch_npu aborts with a CUDA build of torch: install the CPU build of torch, "
+        return Check("torch_npu", False, found, f"{fix}pip install torch=={release}+cpu")
+    if torch and release.split(".")[:2] != torch_npu.split(".")[:2]:
+        fix = f"pip install 'torch_npu=={release}.*', or the torch of torch_npu"
+        return Check("torch_npu", False, f"{found}: expected the same release", fix)
+    return Check("torch_npu", True, found)
+
+
+def _check_disk() -> Check:
+    """Check the space for the records of sessions. An NPU's are cut to the free space."""
     folder = Path(tempfile.gettempdir())
-    free_bytes = shutil.disk_usage(folder).free
+    free, launches = free_bytes(folder), most_launches(folder)
+    found = f"{free / GIB:.1f} GiB free in {folder}"
+    if launches < MOST_LAUNCHES:
+        found += f": an NPU's session has {launches:,} launches there, not {MOST_LAUNCHES:,}"
     fix = f"free space in {folder}, or set TMPDIR to a folder with more space"
-    found = f"{free_bytes / GIB:.1f} GiB free in {folder}"
-    yield Check("disk", free_bytes >= _LEAST_DISK_BYTES, found, fix)
+    return Check("disk", free >= _LEAST_DISK_BYTES, found, fix)
 
 
 def check_store(url: str) -> Iterator[Check]:

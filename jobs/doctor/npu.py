@@ -1,69 +1,124 @@
 """Checks of a machine with Ascend NPUs for `opmeter doctor`, each with a fix."""
 
 import os
+import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from importlib.util import find_spec
+from pathlib import Path
 
 from collector.codec.errors import BadInput, HostFault
 from collector.codec.files import scratch_folder
-from collector.host.cann import cann_version, custom_opp_problem, with_custom_opp
-from collector.host.npus import board_of, check_health, cube_cores_of, list_npus
-from collector.host.stack import device_locks, installed_vllm
+from collector.host.cann import cann_version
+from collector.host.npus import check_health, cube_cores_of, list_npus
+from collector.host.stack import device_locks
 from collector.model.plan import Limits
 from collector.replay.check_session import Interference, concurrency_test
 from collector.replay.lock import DeviceLock
-from collector.replay.msprof import find_msprof
-from jobs.doctor.machine import Check
+from jobs.doctor.machine import Check, check_versions
+from jobs.doctor.npu_software import (
+    check_cann,
+    check_custom_opp,
+    check_driver,
+    check_import,
+    check_msprof,
+    check_parsers,
+    check_profilers,
+)
 
-_SET_ENV = "source /usr/local/Ascend/ascend-toolkit/set_env.sh"
+_DEVICES = "/dev/davinci* /dev/davinci_manager /dev/devmm_svm /dev/hisi_hdc"
+_MOUNTS = "mount npu-smi, dcmi and the driver's lib64 into the container"
+_REFUSED = re.compile(r"-8005|-8020")  # of dcmi: no permission, or used by another container
+_NODES = ("davinci[0-9]*", "davinci_manager", "devmm_svm", "hisi_hdc")
 
 
 def is_npu_host() -> bool:
-    """Return whether this machine is meant to measure NPUs: it has npu-smi or CANN."""
-    return shutil.which("npu-smi") is not None or cann_version() is not None
+    """Return whether this machine is meant to measure NPUs: it has npu-smi, CANN or torch_npu."""
+    has_tool = shutil.which("npu-smi") is not None
+    return has_tool or cann_version() is not None or find_spec("torch_npu") is not None
 
 
-def check_npus() -> Iterator[Check]:
-    """Check devices, driver, CANN, its profiler and the custom operators of vLLM-Ascend."""
-    yield _check_of(
-        "npu", _devices, "mount npu-smi, dcmi and the driver's lib64 into the container"
-    )
-    yield _check_of("health", _health, "npu-smi info -t health lists its faults; have it repaired")
-    yield _check_of("driver", _driver, "install the driver and firmware of the NPUs")
-    cann = cann_version()
-    yield Check("cann", cann is not None, cann or "no version file of CANN was found", _SET_ENV)
-    yield _check_of("msprof", lambda: str(find_msprof()), _SET_ENV)
-    added = with_custom_opp(os.environ, installed_vllm())  # as in sessions of a serving stack
-    problem = custom_opp_problem({**os.environ, **added})
-    is_required = bool(os.environ.get("ASCEND_CUSTOM_OPP_PATH"))
-    # Only a few operators require it: its absence is reported but no failure; a wrong path is one.
-    words = f"only some operators require it: {problem}" if problem else "found"
-    yield Check("custom OPP", not (problem and is_required), words, "run these lines, or unset it")
+def check_npus(dev: Path = Path("/dev"), proc: Path = Path("/proc")) -> Iterator[Check]:
+    """Check devices, driver, CANN, its profiler and the custom operators of vLLM-Ascend, causes
+    before what follows from them."""
+    devices, cann, versions = _check_devices(dev), check_cann(), check_versions()
+    yield devices
+    # Without npu-smi in a container, devices and driver may be there.
+    causes = [devices] if shutil.which("npu-smi") else []
+    yield _unless([devices], "health", _check_health)
+    yield _unless([devices], "driver", check_driver)
+    yield cann
+    yield _unless([cann, *causes], "msprof", check_msprof)
+    yield check_parsers()
+    yield check_profilers(proc)
+    yield _unless([versions, cann, *causes], "import", check_import)
+    yield check_custom_opp()
 
 
-def _devices() -> str:
-    found = list_npus()
-    cores = cube_cores_of(found[0])
-    beside = f", {cores} cube cores" if cores else ""
-    return f"{len(found)} x {found[0].name}, {found[0].memory_gb} GB each{beside}"
+def _unless(causes: Sequence[Check], name: str, check: Callable[[], Check]) -> Check:
+    """Return the result of a check, or skip it if the cause of a failure is known."""
+    failed = next((cause.name for cause in causes if not cause.ok), None)
+    if failed is None:
+        return check()
+    return Check(name, True, f"not checked: follows from `{failed}`", skipped=True)
 
 
-def _health() -> str:
-    check_health()
-    return ", ".join(sorted({npu.health for npu in list_npus()}))
-
-
-def _driver() -> str:
-    board = board_of(list_npus()[0])
-    return f"{board.driver}, firmware {board.firmware or 'unknown'} ({board.soc})"
-
-
-def _check_of(name: str, query: Callable[[], str], fix: str) -> Check:
+def _check_devices(dev: Path) -> Check:
+    """Check that npu-smi lists devices, and that this process may open them."""
+    problem = ""
     try:
-        return Check(name, True, query())
+        found = list_npus()
+        cores = cube_cores_of(found[0])
+        beside = f", {cores} cube cores" if cores else ""
+        words = f"{len(found)} x {found[0].name}, {found[0].memory_gb} GB each{beside}"
     except (BadInput, HostFault) as error:
-        return Check(name, False, str(error), fix)
+        problem = words = str(error)
+    if shutil.which("npu-smi") is None:
+        return Check("npu", False, words, _MOUNTS)
+    if closed := _closed_node(dev):
+        node, owner, group = closed
+        groups = ",".join(map(str, sorted({os.getgid(), *os.getgroups()})))
+        words = f"no permission on {node}, of {owner}: this is user {os.getuid()}, groups {groups}"
+        fix = f"run as a member of group {group}: `docker run --group-add {group}`, on a host "
+        fix += "`usermod -aG` and a new login, in pods `supplemental_groups` of the site profile"
+        return Check("npu", False, f"{words}; {problem}" if problem else words, fix)
+    if not problem:
+        return Check("npu", True, words)
+    if _REFUSED.search(problem):
+        words = f"another container or a virtual machine has the device: {problem}"
+        fix = "end that container (`docker ps` on the host), or use other devices: --device"
+        return Check("npu", False, words, f"{fix} /dev/davinciN")
+    if not any(dev.glob(_NODES[0])):
+        fix = f"start the container with --device for each of {_DEVICES}; on a host, install the "
+        return Check("npu", False, f"no {dev}/davinci*: {problem}", f"{fix}driver")
+    return Check("npu", False, words, "install the driver and firmware of the NPUs")
+
+
+def _closed_node(dev: Path) -> tuple[Path, str, int] | None:
+    """Return a device node that this process may not open, its owner, and the id of its group."""
+    for node in (path for pattern in _NODES for path in sorted(dev.glob(pattern))):
+        if not os.access(node, os.R_OK | os.W_OK):
+            status = node.stat()
+            owner = f"{_name(node.owner, status.st_uid)}:{_name(node.group, status.st_gid)}"
+            return node, f"{owner}, mode {status.st_mode & 0o777:o}", status.st_gid
+    return None
+
+
+def _name(query: Callable[[], str], number: int) -> str:
+    try:
+        return f"{query()} ({number})"
+    except KeyError:  # a container has no name for an id of its host
+        return str(number)
+
+
+def _check_health() -> Check:
+    fix = "npu-smi info -t health lists its faults; have it repaired"
+    try:
+        check_health()
+        return Check("health", True, ", ".join(sorted({npu.health for npu in list_npus()})))
+    except (BadInput, HostFault) as error:
+        return Check("health", False, str(error), fix)
 
 
 # Whether this machine's devices may measure at the same time: a dozen reference cases, alone and

@@ -1,10 +1,15 @@
 """The report file to attach to an issue: verdicts, versions, and files of the sessions.
 
-It contains no environment variable, no campaign and no credential. It contains the twenty rows of
-the user's own profile, if one was given.
+It contains no campaign and no credential; of the environment it has the variables of CANN and the
+search paths. It contains the twenty rows of the user's own profile, if one was given.
 """
 
 import io
+import os
+import platform
+import re
+import stat
+import sys
 import zipfile
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
@@ -12,12 +17,15 @@ from pathlib import Path
 
 from collector import __version__
 from collector.codec.canonical import readable_json
-from collector.codec.errors import file_errors
+from collector.codec.errors import HostFault, file_errors
+from collector.host.cann import installed_version
+from collector.host.npus import run_npu_smi
 from collector.model import keys
 from collector.model.manifest import Verified, verified_from_json, verified_hash, verified_to_json
 from collector.model.peaks import MachinePeaks, peaks_as_json
 from collector.model.stack import Runtime, Stack
 from collector.ops.releases import with_proved
+from collector.replay.msprof import OUTPUT
 from collector.store.atomic import write_through
 from collector.store.base import Store, create_named
 from jobs.doctor.machine import Check
@@ -26,23 +34,30 @@ from jobs.doctor.machine import Check
 _KEPT = frozenset(
     {*("op_summary.csv", "journal.jsonl", "session.log", "spec.json", "cases.csv"), "msprof.log"}
 )
-VERDICTS, PROVED = "selftest.json", "verified_on.yaml"
+_MSPROF_LOGS = f"{OUTPUT}/PROF_*/mindstudio_profiler_log/*"
+VERDICTS, PROVED, MACHINE = "selftest.json", "verified_on.yaml", "machine.txt"
+# CANN's own log: of each process a file, the newest of which belong to the failed sessions.
+_CANN_LOG, _CANN_LOGS = "ASCEND_PROCESS_LOG_PATH", "ascend/log"
+_LAST_LOGS, _LAST_BYTES = 6, 1 << 18
+_PACKAGES = ("torch", "torch_npu", "torch-npu", "vllm_ascend", "vllm-ascend", "triton-ascend")
+_VARIABLES = re.compile(r"ASCEND_\w+|ATB_\w+|HCCL_\w+|NPU_\w+|TASK_QUEUE_ENABLE|(LD_LIBRARY_)?PATH")
+_QUERIES = (("info",), ("info", "-t", "board", "-i", "0"), ("info", "-t", "proc-mem", "-i", "0"))
 
 
 def write_archive(
     path: Path,
-    sessions: Path,
+    sessions: Path | None,
     checks: Sequence[Check],
     backend: str,
-    stack: Stack,
-    proved: Sequence[str],
+    stack: Stack | None = None,
+    proved: Sequence[str] = (),
     peaks: MachinePeaks | None = None,
 ) -> None:
-    """Write the report atomically."""
+    """Write the report atomically. There are no `sessions` if none could begin."""
     verdicts = {
         "opmeter": __version__,
         "backend": backend,
-        "stack": stack.as_json(),
+        "stack": stack.as_json() if stack else None,
         "checks": [asdict(check) for check in checks],
         "proved": list(proved),
         "peaks": peaks_as_json(peaks) if peaks else None,
@@ -50,17 +65,53 @@ def write_archive(
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr(VERDICTS, readable_json(verdicts))
-        archive.writestr(PROVED, with_proved(stack.device, proved))
-        for file in _kept(sessions):
-            archive.write(file, str(file.relative_to(sessions)))
+        archive.writestr(MACHINE, "\n".join(_described(backend)))
+        if stack:
+            archive.writestr(PROVED, with_proved(stack.device, proved))
+        for file in _kept(sessions) if sessions else ():
+            archive.write(file, str(file.relative_to(sessions or "")))
+        for number, log in enumerate(_cann_logs(Path.home()) if backend == "npu" else ()):
+            archive.writestr(f"cann/{number}-{log.name}", log.read_bytes()[-_LAST_BYTES:])
     with file_errors(path, "written"):
         write_through(path, buffer.getvalue())
 
 
 def _kept(sessions: Path) -> Iterator[Path]:
-    """Yield files of the sessions' own folders, not of a profiler's subfolders."""
+    """Yield files of the sessions' own folders, and msprof's logs below them."""
     for folder in sorted(path for path in sessions.iterdir() if path.is_dir()):
         yield from sorted(file for file in folder.iterdir() if file.name in _KEPT)
+        yield from sorted(file for file in folder.glob(_MSPROF_LOGS) if file.is_file())
+
+
+def _described(backend: str) -> Iterator[str]:
+    """Yield lines about this machine: its system, ids, packages, variables and, for NPUs, what
+    npu-smi prints and who may open the device nodes."""
+    yield f"system: {platform.platform()}, Python {sys.version}"
+    yield f"user {os.getuid()}, groups {sorted({os.getgid(), *os.getgroups()})}"
+    for name in _PACKAGES:
+        if version := installed_version(name):
+            yield f"{name} {version}"
+    for name, text in sorted(os.environ.items()):
+        if _VARIABLES.fullmatch(name):
+            yield f"{name}={text}"
+    if backend != "npu":
+        return
+    for node in sorted(Path("/dev").glob("*davinci*")):
+        status = node.stat()
+        yield f"{node}: {status.st_uid}:{status.st_gid} {stat.filemode(status.st_mode)}"
+    for query in _QUERIES:
+        yield f"\nnpu-smi {' '.join(query)}"
+        try:
+            yield run_npu_smi(*query)
+        except HostFault as error:
+            yield str(error)
+
+
+def _cann_logs(home: Path) -> list[Path]:
+    """Return the newest files of CANN's log."""
+    folder = Path(os.environ.get(_CANN_LOG) or home / _CANN_LOGS)
+    found = [path for path in folder.rglob("*.log") if os.access(path, os.R_OK)]
+    return sorted(found, key=lambda path: path.stat().st_mtime)[-_LAST_LOGS:]
 
 
 # Results of self-tests in a store: written on real devices only, and shown by `opmeter ops`.

@@ -1,7 +1,7 @@
 """The checks in the order in which they run: those that others depend on come first."""
 
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -22,27 +22,20 @@ from jobs.selftest.peaks import check_peaks
 # The requirements of measuring, and the libraries of declared calls.
 
 _NAMED = 5
-# Sessions and `libraries` find the same faults, with better messages.
-_CHECKED_ELSEWHERE = frozenset({"torch_npu"})
 
 
-def check_environment(bench: Bench) -> Check:
+def check_environment(backend: str) -> Check:
     """Run the checks of `opmeter doctor` for this machine, without a store."""
-    checks = [*check_machine(), *(check_npus() if bench.backend == "npu" else ())]
-    own = [check for check in checks if check.name not in _CHECKED_ELSEWHERE]
-    return gathered(own, [check.name for check in checks if check not in own])
+    return gathered([*check_machine(), *(check_npus() if backend == "npu" else ())])
 
 
-def gathered(checks: Iterable[Check], elsewhere: Collection[str] = ()) -> Check:
-    """Return several checks as one, which names those that failed, and those that other checks of
-    the self-test make `elsewhere`."""
+def gathered(checks: Iterable[Check]) -> Check:
+    """Return several checks as one, which names those that failed."""
     seen = list(checks)
     failed = [check for check in seen if not check.ok]
     found = "; ".join(f"{check.name}: {check.found}" for check in failed)
     fix = failed[0].fix if failed else ""
     words = f"{counted(len(seen), 'check')} of `opmeter doctor`"
-    if elsewhere:
-        words += f"; skipped {', '.join(elsewhere)}: the sessions of other checks test it"
     return Check("environment", not failed, found or words, fix)
 
 
@@ -89,10 +82,10 @@ def verdict_on_libraries(
 # All checks.
 
 SelfCheck = Callable[[Bench], Check]
-_PROFILE = "profile"
+ENVIRONMENT, _PROFILE = "environment", "profile"
 CHECKS: Mapping[str, SelfCheck] = MappingProxyType(
     {
-        "environment": check_environment,
+        ENVIRONMENT: lambda bench: check_environment(bench.backend),
         "libraries": check_libraries,
         "profiler": check_profiler,
         "parser": check_parser,
@@ -122,7 +115,19 @@ def run_checks(
     """Yield the verdict of each check as it is available. Raise BadInput for an unknown name."""
     if unknown := [name for name in only if name not in CHECKS]:
         raise BadInput(f"--only: expected one of {', '.join(CHECKS)}, got {unknown[0]!r}")
-    return (_verdict(bench, name, profile) for name in only or CHECKS)
+    return _in_turn(bench, only or tuple(CHECKS), profile)
+
+
+def _in_turn(bench: Bench, names: Sequence[str], profile: Path | None) -> Iterator[Check]:
+    """Yield the verdicts. What fails on a machine that is not fit to measure follows from that."""
+    is_fit = True
+    for name in names:
+        check = _verdict(bench, name, profile)
+        if not check.ok and not is_fit:
+            words = f"not passed: follows from `{ENVIRONMENT}` ({check.found})"
+            check = Check(name, True, words, skipped=True)
+        is_fit = is_fit and (check.ok or name != ENVIRONMENT)
+        yield check
 
 
 def _verdict(bench: Bench, name: str, profile: Path | None) -> Check:

@@ -32,10 +32,10 @@ from collector.model.vocabulary import INPUT_SHAPES
 from collector.profiles.launches import read_op_summary
 from collector.quality.reconcile import mark_of
 from collector.recording.wheel import NoRecordingRuntime
+from collector.replay.disk_space import NoSpace
 from collector.replay.journal import JOURNAL, read_journal
 from collector.replay.msprof import (
     OUTPUT,
-    NoSpace,
     discard_exports,
     export_missing,
     find_msprof,

@@ -13,7 +13,7 @@ from collector.model.manifest import Usage
 from collector.model.measurement import Measurement, Outcome, Provenance, Timing
 from collector.model.plan import Plan, ShardCase
 from collector.model.stack import Stack
-from collector.replay.msprof import NoSpace
+from collector.replay.disk_space import NoSpace
 from collector.replay.process import SessionStuck
 from tests.attack.simulation.faults import Faults
 from tests.attack.simulation.process import Process

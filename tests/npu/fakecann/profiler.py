@@ -37,6 +37,9 @@ _POLLED_S = 0.35
 
 def main(arguments: Sequence[str]) -> int:
     """Run a command line; its exit status."""
+    if list(arguments) == ["--help"]:
+        print(f"Usage:\n{__doc__}")
+        return 0
     try:
         command = parse(arguments)
     except Refused as error:

@@ -12,19 +12,16 @@ import pytest
 from collector.codec.errors import BadInput
 from collector.model.plan import MeasureSettings
 from collector.profiles.launches import read_op_summary
+from collector.replay.disk_space import NoSpace, check_space, most_launches, storage_limit_mb
 from collector.replay.msprof import (
-    NoSpace,
-    check_space,
     discard_exports,
     export_missing,
     find_msprof,
     join_summaries,
-    most_launches,
     op_summaries,
     parse_limit_s,
     profiles_of,
     record_command,
-    storage_limit_mb,
 )
 from collector.replay.process import (
     ControlPipe,

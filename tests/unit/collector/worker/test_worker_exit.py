@@ -27,7 +27,7 @@ from collector.environment import Environment, use_environment
 from collector.measuring.batches import SessionsFail
 from collector.model import keys
 from collector.model.plan import plan_to_json
-from collector.replay.msprof import NoSpace
+from collector.replay.disk_space import NoSpace
 from collector.replay.process import SessionStuck
 from collector.store.file import FileStore
 from collector.store.in_memory import MemoryStore
