@@ -22,6 +22,7 @@ from collector.shapes.deployments import (
     load_lists,
     load_names,
     padded,
+    range_phase,
     sized,
     step_of_load,
 )
@@ -94,7 +95,7 @@ def solved_deployment(
             )
             for one in tokens
         ]
-        one = _range(tokens[0].phase, least, most, loads)
+        one = _range(least, most, loads)
         found.append(one)
         for load in loads:
             if only := _differences(one, recording.layers, load):
@@ -111,7 +112,8 @@ def _load(
     return _Load(batch, names, load_lists(batch, ranks), found)
 
 
-def _range(phase: str, least: int, most: int, loads: Sequence[_Load]) -> LoadRange:
+def _range(least: int, most: int, loads: Sequence[_Load]) -> LoadRange:
+    phase = range_phase(loads[0].batch)
     if len(loads) < _FEWEST_LOADS:
         raise NotSolved(f"{phase}: expected at least {_FEWEST_LOADS} loads, got {len(loads)}")
     by_signature: defaultdict[str, list[list[RecordedLaunch]]] = defaultdict(
@@ -250,15 +252,17 @@ def _affine(terms: Sequence[int], values: Sequence[int]) -> tuple[int, int] | No
 
 
 def _list(texts: Sequence[tuple[str, _Load]], what: str) -> str:
-    """Return the name of the list; the keys of an empty request are recorded as 0."""
+    """Return the name of the list."""
     for name in texts[0][1].lists:
-        if all(
-            ",".join(map(str, load.lists[name]))
-            == ",".join("1" if one == "0" else one for one in text.split(","))
-            for text, load in texts
-        ):
+        if all(_is_list(text.split(","), load.lists[name]) for text, load in texts):
             return name
     raise NotSolved(f"{what}: unknown list {texts[0][0][:80]}")
+
+
+def _is_list(recorded: Sequence[str], derived: Sequence[int]) -> bool:
+    """Return whether lists agree; requests that pad are recorded with 0 keys."""
+    pairs = zip(recorded, map(str, derived), strict=False)
+    return len(recorded) == len(derived) and all(one in ("0", other) for one, other in pairs)
 
 
 def _messages(loads: Sequence[_Load]) -> Iterator[MessagePattern]:
@@ -297,7 +301,7 @@ def differences(
     (one,) = (
         one
         for one in deployment.ranges
-        if one.phase == found.phase and one.least <= tokens <= one.most
+        if one.phase == range_phase(load.batch) and one.least <= tokens <= one.most
     )
     return _differences(one, layers, load)
 
@@ -305,13 +309,15 @@ def differences(
 def _differences(one: LoadRange, layers: Mapping[str, int], load: _Load) -> list[str]:
     recorded, derived = Counter[str](), Counter[str]()
     for launch in load.found.launches:
-        recorded[f"{launch.kernel} {launch.cells}"] += launch.occurrences.times(layers)
+        recorded[f"{launch.kernel} {sorted(launch.cells.items())}"] += launch.occurrences.times(
+            layers
+        )
     for message in load.found.messages:
         text = f"{message.operation} {message.message_bytes}"
         recorded[text] += message.occurrences.times(layers)
     step = step_of_load(one, layers, load.names, load.lists)
     for kernel in step.kernels:
-        cells = {name: kernel.record.cells[name] for name in kernel.record.cells if name in _CELLS}
+        cells = sorted(cell for cell in kernel.record.cells.items() if cell[0] in _CELLS)
         derived[f"{kernel.record.kernel_type} {cells}"] += kernel.times
     for sent in step.collectives:
         derived[f"{sent.operation} {sent.message_bytes}"] += sent.times

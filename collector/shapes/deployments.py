@@ -21,10 +21,8 @@ from collector.codec.errors import BadInput
 from collector.model.record import CaseRecord
 from collector.model.vocabulary import (
     ACCELERATOR_CORE,
-    INPUT_SHAPES,
     OP_STATE,
     OUTPUT_SHAPES,
-    RUNTIME_PREFIX,
 )
 from collector.ops.parts.tensors import cumulative_ends
 from collector.shapes.expression import Expression, align, ceil_div
@@ -33,13 +31,12 @@ from collector.shapes.layout import Layout, Quantisation, check_layout, layout_o
 from collector.shapes.models import Decoder, bundled_decoder
 from collector.shapes.recorded_step import Occurrences
 from collector.shapes.serving import Batch, check_batch
-from collector.shapes.step import PAGE, Step, StepCollective, StepKernel, derive_step, uneven_ends
+from collector.shapes.step import PAGE, Step, StepCollective, StepKernel, derive_step
 
 FORMAT, VERSION = "opmeter deployment", 1
 SUFFIX = ".json.gz"
 _FEWEST_PAGES = 16
 _RECORDING = "recording"
-_GROUPED = ("GroupedMatmul", "GroupedMatmulSwigluQuant")  # with rows, and weights by experts
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +80,15 @@ class LoadRange:
     loads: tuple[tuple[int, int, int], ...]
     launches: tuple[LaunchPattern, ...]
     messages: tuple[MessagePattern, ...]
+
+    def __str__(self) -> str:
+        text = f"{self.phase} of {self.least} to {self.most} tokens"
+        return text + (" of one request" if self.is_of_one else "")
+
+    @property
+    def is_of_one(self) -> bool:
+        """Return whether it was recorded with one request, as a chunk is."""
+        return all(requests == 1 for requests, *_ in self.loads)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +166,7 @@ def deployed_step(deployment: Deployment, batch: Batch) -> Step:
     batch = padded(batch, deployment.graph_sizes)
     chosen, ranks = _range(deployment, batch), layout_of(deployment.layout).tp
     names, lists = load_names(batch, ranks), load_lists(batch, ranks)
-    return step_of_load(chosen, deployment.layers, names, lists, batch.imbalance)
+    return step_of_load(chosen, deployment.layers, names, lists)
 
 
 def step_of_load(
@@ -168,13 +174,12 @@ def step_of_load(
     layers: Mapping[str, int],
     names: Mapping[str, int],
     lists: Mapping[str, tuple[int, ...]],
-    imbalance: int = 0,
 ) -> Step:
     """Return the pass of a load with these numbers and lists."""
     kernels = []
     for one in chosen.launches:
         times = one.occurrences.times(layers) if Expression(one.when).value(names) else 0
-        if times and (record := _record(one, names, lists, imbalance)) is not None:
+        if times and (record := _record(one, names, lists)) is not None:
             kernels.append(StepKernel(_layer(one.occurrences), record, times, _RECORDING))
     messages = tuple(
         StepCollective(
@@ -191,16 +196,14 @@ def step_of_load(
 def model_step(decoder: Decoder, layout: Layout, batch: Batch, release: str) -> Step:
     """Return the pass of one rank: from a recording, where the model is recorded in the release.
 
-    Any other model or release has a kernel set. Raises BadInput for a layout or a load that is not
-    recorded, or that no set describes."""
+    Any other model or release has a kernel set, and so have passes that are never recorded: prompts
+    next to decodes, predicted tokens, and INT8 latent attention on a host that only decodes. Raises
+    BadInput for a layout or a load that is not recorded, or that no set describes."""
     check_batch(batch)
-    if deployment := check_deployment(decoder, layout, release):
-        is_quantised = layout.quantisation is not Quantisation.BF16
-        if batch.decodes_alone and decoder.is_mla and is_quantised:
-            raise BadInput(
-                f"{decoder.name}, {release}: latent attention in INT8 on a host that only decodes "
-                "is not recorded"
-            )
+    deployment = check_deployment(decoder, layout, release)
+    is_int8_latent = decoder.is_mla and layout.quantisation is not Quantisation.BF16
+    is_derived = batch.mixed_decodes or batch.predicted or (batch.decodes_alone and is_int8_latent)
+    if deployment is not None and not is_derived:
         return deployed_step(deployment, batch)
     return derive_step(decoder, layout, batch, find_kernel_set(release))
 
@@ -224,20 +227,22 @@ def padded(batch: Batch, graph_sizes: Iterable[int]) -> Batch:
 
 
 def _range(deployment: Deployment, batch: Batch) -> LoadRange:
-    tokens = batch.tokens - batch.padding * batch.queries
-    phase = "mixed" if batch.mixed_decodes else str(batch.phase)
-    phase = "chunk" if phase == "prefill" and batch.keys > batch.queries else phase
-    known = [one for one in deployment.ranges if one.phase == phase and not batch.predicted]
-    for one in known:
-        if one.least <= tokens <= one.most:
+    tokens, phase = batch.tokens - batch.padding * batch.queries, range_phase(batch)
+    for one in deployment.ranges:
+        fits = one.least <= tokens <= one.most and (batch.requests == 1 or not one.is_of_one)
+        if one.phase == phase and fits:
             return one
-    recorded = "; ".join(
-        f"{one.phase} of {one.least} to {one.most} tokens" for one in deployment.ranges
-    )
+    recorded = "; ".join(map(str, deployment.ranges))
     raise BadInput(
         f"{deployment.model}, {deployment.release}, {deployment.layout}: {batch} is not recorded: "
         f"expected {recorded}; `opmeter model record` records others"
     )
+
+
+def range_phase(batch: Batch) -> str:
+    """Return the phase of a range: that of the batch, or `chunk` of prompts with earlier tokens."""
+    is_chunk = not batch.is_decode and batch.keys > batch.queries
+    return "chunk" if is_chunk else str(batch.phase)
 
 
 def _layer(occurrences: Occurrences) -> str:
@@ -248,7 +253,6 @@ def _record(
     pattern: LaunchPattern,
     names: Mapping[str, int],
     lists: Mapping[str, tuple[int, ...]],
-    imbalance: int,
 ) -> CaseRecord | None:
     """Return the record of a launch; None for outputs without elements, which nothing fills."""
     cells = {
@@ -258,15 +262,10 @@ def _record(
     written = cells.get(OUTPUT_SHAPES, "").strip('"')
     if not written and pattern.cells.get(OUTPUT_SHAPES, "").strip('"'):
         return None
-    shapes = cells.get(INPUT_SHAPES, "").strip('"').split(";")
     columns = {
         name: ",".join(map(str, lists[text])) if text in lists else text
         for name, text in pattern.columns.items()
     }
-    if imbalance and pattern.kernel in _GROUPED:
-        rows, weights = ([*map(int, slot.split(","))] for slot in shapes[:2])
-        ends = uneven_ends(rows[0], weights[0], imbalance)
-        columns[f"{RUNTIME_PREFIX}group_list_values"] = ",".join(map(str, ends))
     return CaseRecord(pattern.kernel, {OP_STATE: "dynamic", ACCELERATOR_CORE: "", **cells}, columns)
 
 
@@ -309,14 +308,16 @@ def load_names(batch: Batch, ranks: int) -> Mapping[str, int]:
 def load_lists(batch: Batch, ranks: int) -> Mapping[str, tuple[int, ...]]:
     """Return the lists of a pass: of each request its keys, and where its new tokens or its keys
     end among those of all. In those of `whole`, tokens that pad to a multiple of the ranks are one
-    more request."""
+    more request, with no other keys."""
     lengths = tuple(batch.lengths())
     keys = tuple(keys for _, keys in lengths)
     query_ends = cumulative_ends([queries for queries, _ in lengths])
     whole = align(batch.tokens, ranks)
+    is_whole = whole == batch.tokens
     return {
         "query_ends": query_ends,
         "key_lengths": keys,
         "key_ends": cumulative_ends(keys),
-        "query_ends_of_whole": query_ends if query_ends[-1] == whole else (*query_ends, whole),
+        "query_ends_of_whole": query_ends if is_whole else (*query_ends, whole),
+        "key_lengths_of_whole": keys if is_whole else (*keys, whole - batch.tokens),
     }

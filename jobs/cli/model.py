@@ -141,7 +141,7 @@ def show_command(
     step = model_step(decoder, reported, batch, release)
     title = f"{decoder.name}, {reported}: {batch}, as {release} launches it"
     if as_json:
-        _print_step(title, batch, step)
+        _print_step(title, batch, step, reported.ep if reported.ep > 1 else None)
     else:
         _print_table(title, step)
 
@@ -193,10 +193,11 @@ def _rows(step: Step) -> list[tuple[str, ...]]:
     return [*kernels, *collectives]
 
 
-def _print_step(title: str, batch: Batch, step: Step) -> None:
+def _print_step(title: str, batch: Batch, step: Step, ep_size: int | None) -> None:
+    from jobs.planning.generated_sources import with_ep_size
     from jobs.planning.sources import completed_records
 
-    records = completed_records(one.record for one in step.kernels)
+    records = completed_records(with_ep_size(one.record, ep_size) for one in step.kernels)
     kernels = [
         {
             "layer": one.layer,

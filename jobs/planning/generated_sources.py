@@ -187,7 +187,12 @@ def model_records(source: ModelSource, backend: str) -> ModelCases:
     found: dict[str, CaseRecord] = {}
     launches: Counter[str] = Counter()
     places: dict[str, dict[str, None]] = {}
-    kernels = ((k.record, k, batch, times) for step, batch, times in steps for k in step.kernels)
+    ep_size = source.layout.ep if source.layout.ep > 1 else None
+    kernels = (
+        (with_ep_size(one.record, ep_size), one, batch, times)
+        for step, batch, times in steps
+        for one in step.kernels
+    )
     launched: Iterable[tuple[CaseRecord, StepKernel | StepCollective, Batch, int]]
     launched = chain(kernels, _collectives(steps, source, backend))
     for record, one, batch, times in launched:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from collector.recording.engine import EngineSettings, record_model
 from collector.recording.formulas import Constants, solved_deployment
-from collector.recording.model_cuts import find_config
+from collector.recording.model_cuts import Config, find_config
 from collector.recording.recorded_calls import PassTokens
 from collector.shapes.deployments import Deployment, file_name, write_deployment
 from collector.shapes.layout import ExpertLaunch, Layout, layout_of
@@ -21,7 +21,7 @@ from collector.shapes.step import PAGE
 
 FOLDER = Path(__file__).parents[2] / "collector" / "data" / "recordings"
 # Unlike any size of a model, so that they are recognised in shapes.
-CONSTANTS = Constants(pages=7919, table_width=61)
+_PAGES, _TABLE_WIDTHS = 7919, (251, 61)
 _SPLIT_TOKENS = 1000  # vLLM-Ascend: dense models split passes of more tokens than this
 _MOST_TOKENS, _MOST_REQUESTS = 8192, 256  # limits of the engine: vLLM's default, and its graphs'
 
@@ -51,17 +51,37 @@ def _decode(*loads: tuple[int, int]) -> tuple[PassTokens, ...]:
     return tuple(PassTokens("decode", requests, 1, keys) for requests, keys in loads)
 
 
-def ranges_of(layout: Layout) -> tuple[Range, ...]:
-    """Return what is recorded: ranges in which every pass launches the same."""
+def _chunks(*loads: tuple[int, int]) -> tuple[PassTokens, ...]:
+    """Return the last parts of prompts, behind so many parts of the largest size."""
+    return tuple(
+        PassTokens("prefill", 1, each, parts * _MOST_TOKENS + each) for parts, each in loads
+    )
+
+
+def constants_of(config: Config) -> Constants:
+    """Return the pages of the cache and of a request, for a model of so many tokens."""
+    width = next(one for one in _TABLE_WIDTHS if one * PAGE <= config.max_tokens)
+    return Constants(_PAGES, width)
+
+
+def ranges_of(layout: Layout, longest: int) -> tuple[Range, ...]:
+    """Return what is recorded of requests of at most `longest` tokens: ranges in which every pass
+    launches the same."""
     decodes = _decode((1, 211), (1, 333), (3, 150), (13, 271), (16, 190), (77, 201), (250, 140))
     decode = (1, _MOST_REQUESTS, decodes)
+    has_chunks = longest > 2 * _MOST_TOKENS + 4099
     if layout.sequence_split:
         last = _SPLIT_TOKENS // layout.tp * layout.tp  # tokens are padded before they are compared
         small = _prefill((1, 11), (3, 101), (2, 37), (1, last - 1), (1, last))
         large = _prefill((1, last + 1), (3, 1367), (5, 411), (5, 1600), (1, 4099))
-        return (1, last, small), (last + 1, _MOST_TOKENS, large), decode
+        found = [(1, last, small), (last + 1, _MOST_TOKENS, large), decode]
+        if has_chunks:
+            found.append((1, last, _chunks((1, 11), (1, 301), (1, last - 1), (2, last))))
+            found.append((last + 1, _MOST_TOKENS, _chunks((1, last + 1), (2, 4099), (1, 3008))))
+        return tuple(found)
     every = _prefill((1, 11), (3, 101), (1, 1001), (5, 1600), (1, 4099))
-    return (1, _MOST_TOKENS, every), decode
+    chunks = _chunks((1, 11), (2, 301), (1, 3008), (2, 4099))
+    return (1, _MOST_TOKENS, every), decode, *([(1, _MOST_TOKENS, chunks)] if has_chunks else [])
 
 
 def environment_of(layout: Layout) -> Mapping[str, str]:
@@ -74,7 +94,9 @@ def environment_of(layout: Layout) -> Mapping[str, str]:
     }
 
 
-def settings_of(recipe: Recipe, passes: Sequence[PassTokens]) -> EngineSettings:
+def settings_of(
+    recipe: Recipe, constants: Constants, passes: Sequence[PassTokens]
+) -> EngineSettings:
     """Return the settings of the engine that records these passes of a deployment."""
     layout = layout_of(recipe.layout)
     return EngineSettings(
@@ -85,8 +107,8 @@ def settings_of(recipe: Recipe, passes: Sequence[PassTokens]) -> EngineSettings:
         is_graph=recipe.is_graph,
         environment=dict(environment_of(layout)) | dict(recipe.environment),
         options={
-            "num_gpu_blocks_override": CONSTANTS.pages,
-            "max_model_len": CONSTANTS.table_width * PAGE,
+            "num_gpu_blocks_override": constants.pages,
+            "max_model_len": constants.table_width * PAGE,
             "max_num_batched_tokens": _MOST_TOKENS,
             "max_num_seqs": _MOST_REQUESTS,
         },
@@ -96,17 +118,24 @@ def settings_of(recipe: Recipe, passes: Sequence[PassTokens]) -> EngineSettings:
 def recorded(recipe: Recipe, work: Path) -> Deployment:
     """Record a deployment, and return it. `work` gets the engine's files."""
     layout = layout_of(recipe.layout)
-    ranges = ranges_of(layout)
+    config = find_config(recipe.model)
+    constants = constants_of(config)
+    ranges = ranges_of(layout, constants.table_width * PAGE)
     passes = [one for *_, loads in ranges for one in loads]
-    found = record_model(find_config(recipe.model), settings_of(recipe, passes), work)
-    return solved_deployment(found, str(layout), ranges, CONSTANTS)
+    found = record_model(config, settings_of(recipe, constants, passes), work)
+    return solved_deployment(found, str(layout), ranges, constants)
 
 
-_DENSE = ("tp=16,nz=2,sequence_split", "tp=16,nz=2", "tp=8", "tp=4", "tp=1")
+_RELEASES = ("vllm-ascend-0.18", "vllm-ascend-0.23")
+_LAYOUTS = {
+    "qwen3-32b": ("tp=16,nz=2,sequence_split", "tp=16,nz=2", "tp=4", "tp=1"),
+    "llama-3-70b": ("tp=8",),
+}
 RECIPES = tuple(
-    Recipe("qwen3-32b", release, layout)
-    for release in ("vllm-ascend-0.18", "vllm-ascend-0.23")
-    for layout in _DENSE
+    Recipe(model, release, layout)
+    for release in _RELEASES
+    for model, layouts in _LAYOUTS.items()
+    for layout in layouts
 )
 
 

@@ -11,7 +11,7 @@ from collector.recording.recorded_calls import PassTokens
 from collector.shapes.deployments import find_deployment
 from collector.shapes.layout import layout_of
 from tests.lacking import lacking
-from tests.stacks.deployments import CONSTANTS, RECIPES, settings_of
+from tests.stacks.deployments import RECIPES, constants_of, settings_of
 
 pytestmark = [pytest.mark.torch, pytest.mark.npu, pytest.mark.slow]
 
@@ -24,9 +24,10 @@ def test_a_model_launches_what_its_file_derives(recipe, tmp_path, monkeypatch):
     if not is_serving_installed(recipe.release):
         lacking(f"{recipe.release} is not installed: python -m tests.npu.stock_stacks install")
     config = find_config(recipe.model)
+    constants = constants_of(config)
     least = next(iter(config.cuts(2)))
     monkeypatch.setattr(config, "cuts", lambda depth: iter([least]))  # one process: no differences
-    found = record_model(config, settings_of(recipe, PASSES), tmp_path)
+    found = record_model(config, settings_of(recipe, constants, PASSES), tmp_path)
     deployment = find_deployment(recipe.model, recipe.release, layout_of(recipe.layout))
     for one in found.passes:
-        assert differences(deployment, one, least, CONSTANTS) == [], one
+        assert differences(deployment, one, least, constants) == [], one

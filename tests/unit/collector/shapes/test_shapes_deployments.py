@@ -78,7 +78,8 @@ def test_every_file_describes_its_recorded_loads():
             assert found.wheels["vllm-ascend"].startswith(version)
             for one in found.ranges:
                 for requests, queries, keys in one.loads:
-                    batch = Batch(Phase(one.phase), requests, queries, keys)
+                    phase = Phase.DECODE if one.phase == Phase.DECODE else Phase.PREFILL
+                    batch = Batch(phase, requests, queries, keys)
                     step = deployed_step(found, batch)
                     kinds = [x.times for x in step.kernels if x.record.kernel_type in ATTENTION]
                     assert sum(kinds) == decoder.layers, (model, layout, batch)
@@ -100,7 +101,8 @@ def test_what_is_not_recorded_is_one_line_that_says_what_is():
     refused = [
         (layout_of("tp=2,nz=2"), batch, QWEN.partition(",")[0]),
         (layout_of(QWEN), Batch(Phase.DECODE, 5000, 1, 64), "decode of 1 to 256 tokens"),
-        (layout_of(QWEN), Batch(Phase.PREFILL, 1, 64, 128), "prefill of 993 to 8192 tokens"),
+        (layout_of(QWEN), Batch(Phase.PREFILL, 2, 64, 128), "chunk of 1 to 992 tokens of one"),
+        (layout_of(QWEN), Batch(Phase.PREFILL, 3, 3000, 3000), "prefill of 993 to 8192 tokens"),
     ]
     for layout, one, words in refused:
         with pytest.raises(BadInput) as raised:
@@ -109,3 +111,10 @@ def test_what_is_not_recorded_is_one_line_that_says_what_is():
         assert "\n" not in text
         assert words in text
         assert "`opmeter model record`" in text
+
+
+def test_passes_that_are_never_recorded_keep_the_kernel_set():
+    qwen = find_decoder("qwen3-32b")
+    mixed = Batch(Phase.PREFILL, 1, 64, 64, mixed_decodes=3, followed_keys=90)
+    sources = {one.source for one in model_step(qwen, layout_of(QWEN), mixed, RELEASE).kernels}
+    assert sources and "recording" not in sources

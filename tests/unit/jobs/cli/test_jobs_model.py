@@ -53,7 +53,9 @@ def test_a_pass_is_told_as_json_with_the_ids_that_a_campaign_gives_its_cases():
     words = ("--phase", "prefill", "--tokens", "1024", "--requests", "2", "--json")
     told = json.loads(model("show", "llama-3-70b", "--layout", "tp=8", *words).stdout)
     assert missing(told["step"], ["prefill", "2 x 512 tokens", "512 keys"]) == []
-    (attention,) = (one for one in told["kernels"] if one["layer"] == "attention")
+    (attention,) = (
+        one for one in told["kernels"] if one["Kernel Type"] == "FusedInferAttentionScore"
+    )
     assert (attention["phase"], attention["times"]) == ("prefill", 80)
     assert attention["Runtime avg_seq_len"] == "512.000000"  # which planning fills in
     assert {one["operation"] for one in told["collectives"]} == {"all_reduce", "all_gather"}
